@@ -1,0 +1,65 @@
+#pragma once
+// Collectives among the ranks of a group: plans run over a link, or the library's own.
+//
+//   Communicator tp(world, grid.group(Axis::tp), Transport::shared_memory);
+//   tp.all_reduce(partial, whole);                       // may be the same tensor
+//
+// Tensors of all ranks of a call agree in dtype and size. CUDA tensors are staged through host
+// memory (counted as buffers). Sums round once per addition to the tensors' dtype, in the order of
+// the plan, which is the same on every rank: results of all_reduce are bitwise equal on all ranks.
+// Throws machine::Timeout, machine::PeerFailure; std::invalid_argument for sizes that don't fit.
+
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "collectives/plan.h"
+#include "machine/device/kernels.h"
+#include "machine/device/tensor.h"
+#include "machine/world/world.h"
+
+namespace collectives {
+
+// "library" runs the MPI library's own collective (a link over mpi only).
+inline constexpr std::string_view library = "library";
+
+class Communicator {
+ public:
+  Communicator(machine::World& world, machine::Group group, machine::Transport transport);
+  ~Communicator();
+
+  const machine::Group& group() const { return link_->group(); }
+  int rank() const { return link_->rank(); }
+  int size() const { return link_->size(); }
+  machine::Link& link() { return *link_; }
+  const machine::Link& link() const { return *link_; }
+
+  // An empty algorithm means the default for the operation and size. out may be in.
+  void all_reduce(const machine::Tensor& in, const machine::Tensor& out, std::string_view algorithm = {},
+                  machine::Reduction reduction = machine::Reduction::sum);
+  void all_reduce(const machine::Tensor& data) { all_reduce(data, data); }
+  // out holds size() times in: rank i's share at i * in.size(). in may be its own share of out.
+  void all_gather(const machine::Tensor& in, const machine::Tensor& out, std::string_view algorithm = {});
+  // in holds size() times out. out may be its own share of in.
+  void reduce_scatter(const machine::Tensor& in, const machine::Tensor& out, std::string_view algorithm = {});
+
+  void send(int peer, const machine::Tensor& tensor);     // returns when peer has taken it
+  void start_send(int peer, const machine::Tensor& tensor);  // returns at once; keep tensor unchanged until flush
+  void receive(int peer, const machine::Tensor& tensor);
+  void flush() { link_->flush(); }
+  void barrier();
+
+ private:
+  struct Compiled;
+  const Compiled& compile(machine::Operation operation, std::string_view algorithm, std::int64_t count,
+                          machine::Dtype dtype, bool in_place);
+  void run(machine::Operation operation, std::string_view algorithm, const machine::Tensor& in,
+           const machine::Tensor& out, machine::Reduction reduction);
+
+  machine::World& world_;
+  std::unique_ptr<machine::Link> link_;
+  std::map<std::string, std::unique_ptr<Compiled>> compiled_;
+};
+
+}  // namespace collectives

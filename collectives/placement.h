@@ -1,0 +1,47 @@
+#pragma once
+// How a parameter lies over the grid, and the parameter that carries it. Layers declare placements;
+// zero reads them to build the gradient plan. Nothing else says how a gradient is reduced.
+
+#include <cstdint>
+#include <string>
+
+#include "machine/device/kernels.h"
+#include "machine/device/tensor.h"
+#include "machine/world/grid.h"
+
+namespace collectives {
+
+enum class Spread : unsigned char {
+  replicated,  // every rank of the axis holds the whole
+  sharded,     // rank i of the axis holds the i-th of equal parts along dim
+};
+
+struct Placement {
+  Spread tp = Spread::replicated;
+  int dim = 0;  // the extent that tp cuts
+  // Replicated over tp, but each rank's gradient covers only its part of the tokens (sequence
+  // parallelism): the gradients are summed over tp.
+  bool gradient_partial_over_tp = false;
+  // Held by the first and the last stage (tied embedding): gradients are summed over the two.
+  bool tied_over_pp = false;
+};
+
+struct Parameter {
+  std::string name;  // global: "blocks.3.mlp.fc1.weight", the same on every rank that holds it
+  machine::Shape global_shape;
+  Placement placement;
+  bool weight_decay = true;   // false for biases and one-dimensional parameters, as in Megatron
+  machine::Tensor value;      // the local shard, compute dtype
+  machine::Tensor gradient;   // same shape; float under bfloat16 and half, else the value's dtype
+
+  // The local shape of global_shape under placement. Throws std::invalid_argument naming the
+  // parameter, the extent and the degree when it does not divide.
+  static machine::Shape local_shape(const std::string& name, machine::Shape global_shape,
+                                    const Placement& placement, int tp);
+  // Where the local shard begins in the global matrix: what random initial values are keyed by.
+  machine::Region region(int tp_rank) const;
+};
+
+machine::Dtype gradient_dtype(machine::Dtype value);
+
+}  // namespace collectives

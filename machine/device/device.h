@@ -1,0 +1,103 @@
+#pragma once
+// Host and CUDA devices behind one interface: counted memory, streams, events, kernels, GEMM.
+//
+//   Device& device = world.device();
+//   Tensor x(device, Dtype::float32, {tokens, hidden}, Category::activations);
+//   device.stream().kernels().gelu(x, y);
+//
+// A host stream runs each call before it returns, on the calling thread (GEMM on device.threads()
+// OpenMP threads); a CUDA stream queues it. A device belongs to one rank and is used by one thread.
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "machine/device/memory.h"
+
+namespace machine {
+
+class Kernels;
+
+// A point in a stream's work; seconds_since needs both events recorded and reached.
+class Event {
+ public:
+  virtual ~Event() = default;
+  virtual void synchronize() = 0;
+  virtual double seconds_since(const Event& earlier) const = 0;
+};
+
+class Stream {
+ public:
+  virtual ~Stream();
+  Device& device() const { return device_; }
+  Kernels& kernels() const { return *kernels_; }
+
+  // Both pointers may be host memory or this device's memory.
+  virtual void copy(void* to, const void* from, std::size_t bytes) = 0;
+  virtual std::unique_ptr<Event> record() = 0;
+  virtual void wait(const Event& event) = 0;  // later work of this stream starts after event
+  virtual void synchronize() = 0;             // the caller waits for all work of this stream
+
+ protected:
+  Stream(Device& device, std::unique_ptr<Kernels> kernels);
+
+ private:
+  Device& device_;
+  std::unique_ptr<Kernels> kernels_;
+};
+
+class Device {
+ public:
+  enum class Kind { host, cuda };
+  virtual ~Device();
+
+  Kind kind() const { return kind_; }
+  virtual std::string description() const = 0;  // for the fingerprint: model name and memory
+  virtual bool readable_by_host() const { return kind_ == Kind::host; }
+
+  // Zero bytes give an empty Memory with null data. Throws MachineError when memory is exhausted,
+  // naming the category, the bytes asked for and the bytes held.
+  Memory allocate(std::size_t bytes, Category category);
+  Ledger& ledger() { return ledger_; }
+  const Ledger& ledger() const { return ledger_; }
+
+  Stream& stream() { return *stream_; }
+  virtual std::unique_ptr<Stream> make_stream() = 0;
+
+  // CPU threads that a GEMM of this rank may use.
+  int threads() const { return threads_; }
+  void set_threads(int threads) { threads_ = threads; }
+
+ protected:
+  explicit Device(Kind kind) : kind_(kind) {}
+  std::unique_ptr<Stream> stream_;
+
+ private:
+  friend class Memory;
+  virtual void* do_allocate(std::size_t bytes) = 0;  // null when exhausted; aligned to 64 bytes
+  virtual void do_free(void* data, std::size_t bytes) = 0;
+
+  Kind kind_;
+  int threads_ = 1;
+  Ledger ledger_;
+};
+
+// Where a host device takes its memory: the process heap, or a segment that other ranks map.
+class HostMemory {
+ public:
+  virtual ~HostMemory() = default;
+  virtual void* allocate(std::size_t bytes) = 0;  // null when exhausted; aligned to 64 bytes
+  virtual void free(void* data, std::size_t bytes) = 0;
+};
+
+std::unique_ptr<Device> make_host_device();                    // memory from the process heap
+std::unique_ptr<Device> make_host_device(HostMemory& memory);  // memory must outlive the device
+
+// CUDA devices, when the build has them. Without CUDA: built() is false, count() is 0.
+namespace cuda {
+bool built();
+int count();                                 // devices present; 0 when there is no driver
+std::unique_ptr<Device> make_device(int index);  // throws MachineError naming index and count
+}  // namespace cuda
+
+}  // namespace machine

@@ -1,0 +1,146 @@
+#pragma once
+// Element types of tensors, by the names nccl-tests gives them: float, bfloat16, half, double.
+//
+// Bfloat16 and Half are storage formats: they convert to and from float (round to nearest, ties to
+// even; Inf and NaN kept) and have no arithmetic of their own, so every reduction in Shardmark says
+// where it rounds.
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string_view>
+#include <type_traits>
+
+#ifdef __CUDACC__
+#define SHARDMARK_BOTH __host__ __device__
+#else
+#define SHARDMARK_BOTH
+#endif
+
+namespace machine {
+
+enum class Dtype : std::uint8_t { float32, bfloat16, float16, float64 };
+inline constexpr Dtype all_dtypes[] = {Dtype::float32, Dtype::bfloat16, Dtype::float16, Dtype::float64};
+
+namespace detail {
+template <class To, class From>
+SHARDMARK_BOTH constexpr To bits_as(From from) {
+  return __builtin_bit_cast(To, from);
+}
+}  // namespace detail
+
+struct Bfloat16 {
+  std::uint16_t bits = 0;
+
+  Bfloat16() = default;
+  SHARDMARK_BOTH constexpr explicit Bfloat16(float value) {
+    std::uint32_t word = detail::bits_as<std::uint32_t>(value);
+    const bool nan = (word & 0x7fffffffu) > 0x7f800000u;
+    word += 0x7fffu + ((word >> 16) & 1u);
+    bits = nan ? std::uint16_t{0x7fc0} : static_cast<std::uint16_t>(word >> 16);
+  }
+  SHARDMARK_BOTH constexpr explicit operator float() const {
+    return detail::bits_as<float>(static_cast<std::uint32_t>(bits) << 16);
+  }
+};
+
+struct Half {
+  std::uint16_t bits = 0;
+
+  Half() = default;
+  SHARDMARK_BOTH constexpr explicit Half(float value) {
+    const std::uint32_t word = detail::bits_as<std::uint32_t>(value);
+    const std::uint32_t sign = (word >> 16) & 0x8000u;
+    const std::uint32_t magnitude = word & 0x7fffffffu;
+    std::uint32_t half = 0;
+    if (magnitude > 0x7f800000u) {
+      half = 0x7e00u;
+    } else if (magnitude >= 0x477ff000u) {  // 65520 and above round to infinity
+      half = 0x7c00u;
+    } else if (magnitude >= 0x38800000u) {  // normal numbers: rebias the exponent, round the mantissa
+      const std::uint32_t rebiased = magnitude - 0x38000000u;
+      half = (rebiased + 0x0fffu + ((rebiased >> 13) & 1u)) >> 13;
+    } else if (magnitude > 0x33000000u) {  // subnormal: above half of the smallest one
+      const int shift = 126 - static_cast<int>(magnitude >> 23);
+      const std::uint32_t mantissa = (magnitude & 0x7fffffu) | 0x800000u;
+      const std::uint32_t rest = mantissa & ((1u << shift) - 1u);
+      const std::uint32_t midpoint = 1u << (shift - 1);
+      half = mantissa >> shift;
+      if (rest > midpoint || (rest == midpoint && (half & 1u))) ++half;
+    }
+    bits = static_cast<std::uint16_t>(sign | half);
+  }
+  SHARDMARK_BOTH constexpr explicit operator float() const {
+    const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000u) << 16;
+    const std::uint32_t exponent = (bits >> 10) & 0x1fu;
+    const std::uint32_t mantissa = bits & 0x3ffu;
+    if (exponent == 0) {  // zero and subnormals: mantissa * 2^-24, exact in float
+      const float value = static_cast<float>(mantissa) * 5.9604644775390625e-8f;
+      return detail::bits_as<float>(sign | detail::bits_as<std::uint32_t>(value));
+    }
+    const std::uint32_t rebiased = exponent == 31 ? 0xffu : exponent + 112u;
+    return detail::bits_as<float>(sign | (rebiased << 23) | (mantissa << 13));
+  }
+};
+
+static_assert(static_cast<float>(Bfloat16(1.00390625f)) == 1.0f);  // tie to even
+static_assert(static_cast<float>(Half(65504.0f)) == 65504.0f);
+static_assert(static_cast<float>(Half(5.9604644775390625e-8f)) == 5.9604644775390625e-8f);
+
+constexpr std::size_t size_of(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::float32: return 4;
+    case Dtype::bfloat16: return 2;
+    case Dtype::float16: return 2;
+    case Dtype::float64: return 8;
+  }
+  return 0;
+}
+
+constexpr std::string_view name(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::float32: return "float";
+    case Dtype::bfloat16: return "bfloat16";
+    case Dtype::float16: return "half";
+    case Dtype::float64: return "double";
+  }
+  return "?";
+}
+
+// Half the distance from 1 to the next number: the largest relative error of one rounding.
+constexpr double unit_roundoff(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::float32: return 0x1p-24;
+    case Dtype::bfloat16: return 0x1p-8;
+    case Dtype::float16: return 0x1p-11;
+    case Dtype::float64: return 0x1p-53;
+  }
+  return 0;
+}
+
+template <class T>
+inline constexpr Dtype dtype_of = [] {
+  if constexpr (std::is_same_v<T, float>) return Dtype::float32;
+  if constexpr (std::is_same_v<T, Bfloat16>) return Dtype::bfloat16;
+  if constexpr (std::is_same_v<T, Half>) return Dtype::float16;
+  if constexpr (std::is_same_v<T, double>) return Dtype::float64;
+}();
+
+// The type sums are kept in: double for double, float for everything narrower.
+template <class T>
+using Accumulator = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+// Calls visitor(T{}) with a value of the C++ type that stores dtype.
+template <class Visitor>
+decltype(auto) visit(Dtype dtype, Visitor&& visitor) {
+  switch (dtype) {
+    case Dtype::float32: return visitor(float{});
+    case Dtype::bfloat16: return visitor(Bfloat16{});
+    case Dtype::float16: return visitor(Half{});
+    case Dtype::float64: return visitor(double{});
+  }
+  throw std::logic_error("machine::visit: not a dtype");
+}
+
+}  // namespace machine

@@ -1,0 +1,43 @@
+#pragma once
+// Matrix products on oneDNN (host) and cuBLASLt (CUDA): c = alpha * a b + beta * c, in batches.
+//
+// A Matrix describes where elements lie; transposition is a swap of strides, heads of an attention
+// are a batch. Products accumulate in float (double for double) whatever the elements' type, and
+// are rounded once when c is written.
+//
+//   gemm(stream, matrix(x), matrix(weight).transposed(), matrix(y));   // y = x Wᵀ
+
+#include <array>
+#include <cstdint>
+#include <utility>
+
+#include "machine/device/device.h"
+#include "machine/device/dtype.h"
+#include "machine/device/tensor.h"
+
+namespace machine {
+
+struct Matrix {
+  void* data = nullptr;
+  Dtype dtype = Dtype::float32;
+  std::int64_t rows = 0, cols = 0;
+  std::int64_t row_stride = 0, col_stride = 1;           // in elements; one of them is 1
+  std::array<std::int64_t, 2> batch{1, 1};               // outer, inner
+  std::array<std::int64_t, 2> batch_stride{0, 0};        // in elements
+
+  Matrix transposed() const {
+    Matrix result = *this;
+    std::swap(result.rows, result.cols);
+    std::swap(result.row_stride, result.col_stride);
+    return result;
+  }
+};
+
+// A tensor [rows, cols] (leading extents folded into rows) as one matrix.
+Matrix matrix(const Tensor& tensor);
+
+// [m, k] x [k, n] -> [m, n] for every batch. Throws std::logic_error when extents or dtypes disagree
+// (a, b and c share one dtype, but c may be float under bfloat16 or half operands).
+void gemm(Stream& stream, const Matrix& a, const Matrix& b, const Matrix& c, float alpha = 1, float beta = 0);
+
+}  // namespace machine

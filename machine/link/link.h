@@ -1,0 +1,94 @@
+#pragma once
+// A Link moves bytes between the ranks of one group and counts them. Transports:
+//   shared_memory  ranks of one host; a receiver reads the sender's memory in place
+//   mpi            any hosts; MPI's own point-to-point
+//
+// Channels are FIFO for each ordered pair of ranks: the k-th receive from a peer meets the k-th
+// send of that peer to here, and their sizes must agree. A send only starts; its bytes must stay
+// unchanged until wait_sent says so (the receiver may read them where they lie). Waits sleep, never
+// only spin, and end with machine::Timeout, naming both ranks, after World::timeout_s.
+//
+// Peers are indices into the group. One thread uses a link. Memory is readable by the host; for
+// shared_memory between processes, what is sent comes from World::device() (or is small: up to
+// eager_bytes it is copied on sending).
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string_view>
+#include <tuple>
+
+#include "machine/device/dtype.h"
+#include "machine/world/group.h"
+
+namespace machine {
+
+enum class Transport : unsigned char { shared_memory, mpi };
+std::string_view name(Transport transport);
+
+enum class Operation : unsigned char {
+  none, all_reduce, all_gather, reduce_scatter, broadcast, reduce, gather, scatter, all_to_all, send_receive, barrier,
+};
+std::string_view name(Operation operation);
+
+struct Traffic {
+  std::uint64_t bytes_sent = 0, messages_sent = 0, bytes_received = 0, messages_received = 0;
+  bool operator==(const Traffic&) const = default;
+  Traffic& operator+=(const Traffic& other);
+};
+
+// What the bytes were for. The volume oracle compares one Traffic for each label and group.
+struct TrafficLabel {
+  Operation operation = Operation::none;
+  Dtype dtype = Dtype::float32;
+  auto operator<=>(const TrafficLabel&) const = default;
+};
+
+class Link {
+ public:
+  virtual ~Link() = default;
+  const Group& group() const { return group_; }
+  int rank() const { return group_.index; }
+  int size() const { return group_.size(); }
+  virtual Transport transport() const = 0;
+
+  // Starts sending; returns the message's number on this channel, from 1.
+  std::uint64_t send(int peer, const void* data, std::size_t bytes);
+  // Waits until the receiver has taken message `number` (and all before it) to this peer.
+  void wait_sent(int peer, std::uint64_t number) { do_wait_sent(peer, number); }
+  // Waits until every peer has taken every message sent to it.
+  void flush();
+
+  // The next message from peer, copied to `into`.
+  void receive(int peer, void* into, std::size_t bytes);
+  // The next message from peer, where it lies: valid until release(peer), which must follow before
+  // the next receive from that peer.
+  const void* receive_in_place(int peer, std::size_t bytes);
+  void release(int peer) { do_release(peer); }
+
+  // Bytes sent from now on count under this label.
+  void count_as(TrafficLabel label) { current_ = &traffic_[label]; operation_ = label.operation; }
+  const std::map<TrafficLabel, Traffic>& traffic() const { return traffic_; }
+  Traffic total() const;
+  void reset_traffic();
+
+ protected:
+  explicit Link(Group group) : group_(std::move(group)) { count_as({}); }
+  Operation operation() const { return operation_; }
+
+ private:
+  virtual std::uint64_t do_send(int peer, const void* data, std::size_t bytes) = 0;
+  virtual void do_wait_sent(int peer, std::uint64_t number) = 0;
+  virtual std::uint64_t last_sent(int peer) const = 0;
+  virtual void do_receive(int peer, void* into, std::size_t bytes) = 0;
+  virtual const void* do_receive_in_place(int peer, std::size_t bytes) = 0;
+  virtual void do_release(int peer) = 0;
+
+  Group group_;
+  std::map<TrafficLabel, Traffic> traffic_;
+  Traffic* current_ = nullptr;
+  Operation operation_ = Operation::none;
+};
+
+}  // namespace machine

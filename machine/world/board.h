@@ -1,0 +1,56 @@
+#pragma once
+// What every rank shows the others of its host: which process it is, what it is doing, whether it
+// failed and why. Read by waits (to stop waiting for the dead) and by the watchdog (to name who hung
+// in what). Written without locks; readable while the writer is stopped or gone.
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace machine {
+
+enum class RankState : std::uint32_t { absent, running, failed, finished };
+
+// Lives in memory that all ranks of the host map. Text is kept in atomic words so that a reader
+// never races; it may see a mixture of two texts, never anything else.
+struct RankStatus {
+  static constexpr int text_words = 64;  // 512 bytes
+  std::atomic<RankState> state{RankState::absent};
+  std::atomic<std::int64_t> pid{0};
+  std::atomic<std::uint64_t> heartbeat{0};     // counted up by the rank's watchdog while it lives
+  std::atomic<std::uint64_t> progress{0};      // counted up by the rank's work
+  std::atomic<std::int32_t> waiting_for{-1};   // world rank, or -1
+  std::atomic<std::uint32_t> operation{0};     // machine::Operation
+  std::atomic<std::uint64_t> sequence{0};      // message number on that channel
+  std::atomic<std::uint64_t> bytes{0};
+  std::atomic<std::uint64_t> activity[text_words]{};  // the case, set by the harness
+  std::atomic<std::uint64_t> reason[text_words]{};    // of a failure
+};
+
+class Board {
+ public:
+  Board(int rank, std::vector<RankStatus*> statuses);  // null for ranks of other hosts
+
+  RankStatus& mine() { return *statuses_[static_cast<std::size_t>(rank_)]; }
+  const RankStatus* of(int rank) const { return statuses_[static_cast<std::size_t>(rank)]; }
+  int size() const { return static_cast<int>(statuses_.size()); }
+  int rank() const { return rank_; }
+
+  void set_activity(std::string_view text);
+  std::string activity(int rank) const;
+  // First reason wins.
+  void fail(std::string_view reason);
+  std::string reason(int rank) const;
+  // The lowest rank that said it failed, or -1.
+  int failed_rank() const;
+  // "in all_reduce, waiting for rank 1 to send message 7 (4096 bytes)", from the status words.
+  std::string waiting(int rank) const;
+
+ private:
+  int rank_;
+  std::vector<RankStatus*> statuses_;
+};
+
+}  // namespace machine

@@ -1,0 +1,49 @@
+#pragma once
+// The process grid in Megatron's order tp-cp-ep-dp-pp: tensor parallelism varies fastest, so its
+// ranks are neighbours; pipeline stages are farthest apart (Narayanan et al. 2021, arXiv:2104.04473;
+// Megatron-LM --use-tp-pp-dp-mapping off).
+//
+//   Grid grid({.tp = 2, .dp = 2, .pp = 2}, rank);      // 8 ranks
+//   grid.coordinates().dp; grid.group(Axis::tp).members;
+
+#include <array>
+#include <string_view>
+
+#include "machine/world/group.h"
+
+namespace machine {
+
+enum class Axis : unsigned char { tp, cp, ep, dp, pp };
+inline constexpr Axis all_axes[] = {Axis::tp, Axis::cp, Axis::ep, Axis::dp, Axis::pp};
+std::string_view name(Axis axis);
+
+struct Degrees {
+  int tp = 1, cp = 1, ep = 1, dp = 1, pp = 1;
+  int ranks() const { return tp * cp * ep * dp * pp; }
+  int operator[](Axis axis) const;
+  bool operator==(const Degrees&) const = default;
+};
+
+class Grid {
+ public:
+  // Throws std::invalid_argument naming rank and ranks when rank is outside.
+  Grid(Degrees degrees, int rank);
+  const Degrees& degrees() const { return degrees_; }
+  int rank() const { return rank_; }
+  int coordinate(Axis axis) const { return coordinates_[static_cast<std::size_t>(axis)]; }
+  int size(Axis axis) const { return degrees_[axis]; }
+  // The rank at these coordinates with one of them replaced.
+  int rank_at(Axis axis, int coordinate) const;
+  // The ranks that differ from this one along axis only.
+  Group group(Axis axis) const;
+  // The first and last stage at this rank's other coordinates: they share the tied embedding.
+  // One member when pp is 1; index -1 on a stage between.
+  Group embedding_group() const;
+
+ private:
+  Degrees degrees_;
+  int rank_;
+  std::array<int, 5> coordinates_;
+};
+
+}  // namespace machine

@@ -1,0 +1,20 @@
+#pragma once
+// A set of ranks that work together, in order: the group's rank i is the world's rank members[i].
+
+#include <string>
+#include <vector>
+
+namespace machine {
+
+struct Group {
+  std::string name;          // "world", "tp", "dp", …: named in records and in error messages
+  std::vector<int> members;  // ranks of the world, ascending along the group's axis
+  int index = 0;             // this rank's place among them
+
+  int size() const { return static_cast<int>(members.size()); }
+};
+
+// The first `ranks` ranks of the world; index is -1 for a rank outside.
+Group first_ranks(const std::string& name, int ranks, int world_rank);
+
+}  // namespace machine

@@ -1,0 +1,54 @@
+# room(NAME HEADERS … SOURCES … TESTS … NEEDS … MAY_INCLUDE …)
+#
+# One call a room. HEADERS compile alone (target all_verify_interface_header_sets), SOURCES make the
+# library, each of TESTS (x_test.cpp) becomes one CTest program, NEEDS are link libraries, and
+# MAY_INCLUDE lists the other rooms whose headers this one may include: scripts/check_rooms reads
+# that list and fails on any other include.
+#
+# test_program(NAME FILE [NEEDS …] [LABELS …]) adds a test by itself.
+
+# Vectorized and fused, but never reassociated: the order of a sum is part of what is judged.
+set(shardmark_options -Wall -Wextra -Werror=return-type -fno-math-errno -fno-trapping-math)
+if(SHARDMARK_MARCH)
+  list(APPEND shardmark_options -march=${SHARDMARK_MARCH})
+endif()
+if(SHARDMARK_SANITIZE)
+  list(APPEND shardmark_options -fsanitize=${SHARDMARK_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${SHARDMARK_SANITIZE})
+  if(SHARDMARK_SANITIZE MATCHES thread)
+    # GCC's thread sanitizer does not model fences; none of our code relies on one alone.
+    list(APPEND shardmark_options -Wno-tsan)
+  endif()
+endif()
+
+function(shardmark_compile_options target)
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${shardmark_options}>)
+  target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR})
+endfunction()
+
+function(test_program name file)
+  cmake_parse_arguments(ARG "" "" "NEEDS;LABELS" ${ARGN})
+  add_executable(${name} ${file})
+  shardmark_compile_options(${name})
+  target_link_libraries(${name} PRIVATE ${ARG_NEEDS} GTest::gtest GTest::gtest_main)
+  add_test(NAME ${name} COMMAND ${name})
+  if(ARG_LABELS)
+    set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}")
+  endif()
+  set_tests_properties(${name} PROPERTIES ENVIRONMENT
+    "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/scripts/tsan_suppressions.txt;UBSAN_OPTIONS=print_stacktrace=1")
+endfunction()
+
+function(room name)
+  cmake_parse_arguments(ARG "" "" "HEADERS;SOURCES;TESTS;NEEDS;MAY_INCLUDE" ${ARGN})
+  add_library(${name} STATIC ${ARG_SOURCES})
+  set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX POSITION_INDEPENDENT_CODE ON
+                        VERIFY_INTERFACE_HEADER_SETS ON)
+  target_sources(${name} PUBLIC FILE_SET HEADERS BASE_DIRS ${CMAKE_SOURCE_DIR} FILES ${ARG_HEADERS})
+  shardmark_compile_options(${name})
+  target_link_libraries(${name} PUBLIC ${ARG_MAY_INCLUDE} ${ARG_NEEDS})
+  foreach(test ${ARG_TESTS})
+    get_filename_component(test_name ${test} NAME_WE)
+    test_program(${name}_${test_name} ${test} NEEDS ${name})
+  endforeach()
+endfunction()
