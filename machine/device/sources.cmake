@@ -1,0 +1,3 @@
+set(device_headers)
+set(device_sources)
+set(device_tests)

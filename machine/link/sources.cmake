@@ -1,0 +1,3 @@
+set(link_headers)
+set(link_sources)
+set(link_tests)

@@ -1,0 +1,3 @@
+set(world_headers)
+set(world_sources)
+set(world_tests)
