@@ -1,0 +1,83 @@
+#pragma once
+// One case's result. What run.json, the report and the console print comes from here and from
+// nowhere else; results/README.md documents the fields.
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace harness {
+
+enum class Ruling : unsigned char { pass, fail, skipped };
+std::string_view name(Ruling ruling);
+
+// What decides that a case is right (README, "Five oracles").
+enum class Oracle : unsigned char { numerics, volume, memory, schedule, determinism };
+inline constexpr Oracle all_oracles[] = {Oracle::numerics, Oracle::volume, Oracle::memory, Oracle::schedule,
+                                         Oracle::determinism};
+std::string_view name(Oracle oracle);
+
+// The worst finding of one oracle over all ranks: of a failure the first, else the nearest to failing.
+struct OracleResult {
+  Oracle oracle{};
+  Ruling ruling = Ruling::pass;
+  double measured = 0, expected = 0;  // error and bound; bytes; 0 and 0 for texts and hashes
+  std::string text;                   // "rank 3: blocks.1.mlp.fc1.weight, error 3.1e-7, bound 1.9e-6"
+};
+
+struct CategoryBytes {
+  std::string category;
+  std::uint64_t measured = 0, expected = 0;
+};
+
+// A bar of a timeline.
+struct Span {
+  int rank = 0;
+  std::string lane, name;
+  double start_s = 0, end_s = 0;
+};
+
+struct Quantiles {
+  double min = 0, p5 = 0, p25 = 0, median = 0, p75 = 0, p95 = 0, max = 0;
+};
+
+// t[rank][iteration], seconds.
+struct SampleMatrix {
+  int ranks = 0;
+  std::vector<double> seconds;  // ranks * iterations, a row a rank
+  int iterations() const { return ranks == 0 ? 0 : static_cast<int>(seconds.size()) / ranks; }
+};
+
+struct Record {
+  std::string unit, name;
+  std::vector<std::pair<std::string, std::string>> axes;  // in the order of the name
+  int repetition = 0;
+
+  Ruling verdict = Ruling::skipped;
+  std::string reason;
+  std::vector<OracleResult> oracles;
+
+  double seconds = 0;      // headline: median over iterations of the maximum over ranks
+  double cpu_seconds = 0;  // of this rank's process, per iteration
+  Quantiles quantiles;
+  std::string stop;  // converged, time_cap, sample_cap
+  SampleMatrix samples;
+  std::map<std::string, double> counters;
+
+  std::vector<CategoryBytes> memory;
+  std::vector<std::pair<std::string, double>> breakdown;  // seconds
+  std::vector<Span> timeline;
+  std::vector<double> losses;
+};
+
+// What a launch is about, beside its records: run.json's context.
+struct RunContext {
+  std::string profile, command, out_dir;
+  std::string status = "running", status_reason;
+  std::map<std::string, double> rates;  // "copy_GBps/ranks:2/bytes:1048576" and the like
+};
+
+}  // namespace harness

@@ -1,0 +1,101 @@
+#pragma once
+// The cases of a unit: the product of its axes. An axis is a field of the unit's plain Case struct,
+// so a misspelt one does not compile; its name is the flag on the command line (--bytes, --dtype).
+//
+//   static Sweep<Case> sweep(Profile profile) {
+//     return Sweep<Case>()
+//         .axis("algorithm", &Case::algorithm, {"ring", "direct"}, all_names)
+//         .axis("dtype", &Case::dtype, {Dtype::float32, Dtype::bfloat16})
+//         .axis("bytes", &Case::bytes, powers(8, 64 << 20, 4));
+//   }
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "machine/device/dtype.h"
+#include "machine/link/link.h"
+
+namespace harness {
+
+// A mistake on the command line: one line, exit 2.
+class UsageError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// The candidate nearest to a misspelt word (edit distance), or empty if none is near.
+std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
+// "unknown X 'word'; did you mean 'near'?" or, with none near, "…; known: a, b, c".
+std::string unknown(std::string_view kind, std::string_view word, const std::vector<std::string>& candidates);
+
+enum class Profile : unsigned char { quick, acceptance, paper };
+std::string_view name(Profile profile);
+Profile parse_profile(std::string_view text);
+
+// Sizes on the command line are binary: "8", "4KiB", "64MiB", "4K" and "4M" as nccl-tests has them.
+struct Bytes {
+  std::int64_t value = 0;
+  auto operator<=>(const Bytes&) const = default;
+};
+std::vector<Bytes> powers(std::int64_t first, std::int64_t last, std::int64_t factor);
+
+// How an axis value is written and read. parse throws UsageError. allowed: the only right values,
+// when not empty.
+template <class T>
+struct AxisText;
+#define SHARDMARK_AXIS_TEXT(T)                            \
+  template <>                                             \
+  struct AxisText<T> {                                    \
+    static std::string format(const T& value);            \
+    static T parse(std::string_view axis, std::string_view text); \
+    static std::vector<T> parse_list(std::string_view axis, std::string_view text); \
+  }
+SHARDMARK_AXIS_TEXT(int);                 // "1,2,4", "1:8:x2"
+SHARDMARK_AXIS_TEXT(Bytes);               // "8,1KiB", "1KiB:64MiB:x4"; name shows plain bytes
+SHARDMARK_AXIS_TEXT(bool);                // "on", "off"
+SHARDMARK_AXIS_TEXT(std::string);
+SHARDMARK_AXIS_TEXT(machine::Dtype);      // "float,bfloat16"
+SHARDMARK_AXIS_TEXT(machine::Transport);  // "shared_memory,mpi"
+#undef SHARDMARK_AXIS_TEXT
+
+// Axis values given on the command line, by axis name: they replace the profile's.
+using AxisFlags = std::map<std::string, std::string>;
+using AxisValues = std::vector<std::pair<std::string, std::string>>;
+
+struct AxisInfo {
+  std::string name;
+  std::vector<std::string> values;   // of the profile
+  std::vector<std::string> allowed;  // empty: any
+};
+
+template <class Case>
+class Sweep {
+ public:
+  template <class T>
+  Sweep& axis(std::string name, T Case::*field, std::vector<T> values, std::vector<T> allowed = {});
+  // Leaves out combinations that name no case at all (a case that can't run here is skipped with a
+  // reason instead: see Unit::why_not).
+  Sweep& only(std::function<bool(const Case&)> keep);
+
+  std::vector<AxisInfo> axes() const;
+  // All cases with their axis texts, first axis slowest. Flags must name axes of this sweep.
+  std::vector<std::pair<Case, AxisValues>> cases(const AxisFlags& flags) const;
+
+ private:
+  struct Axis {
+    AxisInfo info;
+    std::function<std::vector<std::string>(std::string_view)> expand;  // a flag's text to values
+    std::function<void(Case&, std::string_view)> set;
+  };
+  std::vector<Axis> axes_;
+  std::vector<std::function<bool(const Case&)>> keep_;
+};
+
+}  // namespace harness
+
+#include "harness/sweep_impl.h"
