@@ -1,0 +1,103 @@
+"""check_rooms passes on this tree and finds each thing it looks for in a tree made to hold it."""
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+CHECK = [sys.executable, os.path.join(HERE, "check_rooms")]
+
+GOOD = {
+    "ground/CMakeLists.txt": "room(ground\n  HEADERS stone.h\n  SOURCES stone.cpp\n  NEEDS fmt::fmt)\n",
+    "ground/stone.h": "#pragma once\n",
+    "ground/stone.cpp": '#include "ground/stone.h"\n#include "somewhere/else.h"\n#include <vector>\n',
+    "house/CMakeLists.txt": "# room(garden MAY_INCLUDE house)\nroom(house\n  MAY_INCLUDE ground  # only\n  TESTS a_test.cpp)\n",
+    "house/door.h": '#pragma once\n#include "ground/stone.h"\n',
+    "garden/CMakeLists.txt": "room(garden MAY_INCLUDE ground)\n",
+    "garden/tree.h": "#pragma once\n",
+    "suite/CMakeLists.txt": "add_executable(program main.cpp)\n",
+    "suite/main.cpp": '#include "garden/tree.h"\n#include "house/door.h"\n',
+    "results/record.json": '{"executable": "/ho' + 'me/someone/program"}\n',
+    "scripts/run": "#!/bin/sh\necho https://example.org/home/page\n",
+}
+
+
+class CheckRooms(unittest.TestCase):
+    def check(self, changes):
+        """Runs it on the good tree with changes: exit code and what it says."""
+        with tempfile.TemporaryDirectory() as root:
+            for path, text in {**GOOD, **changes}.items():
+                os.makedirs(os.path.dirname(os.path.join(root, path)), exist_ok=True)
+                with open(os.path.join(root, path), "w", encoding="utf-8") as file:
+                    file.write(text)
+            ran = subprocess.run(CHECK + [root], capture_output=True, text=True, check=False)
+        self.assertEqual(ran.stderr, "")
+        return ran.returncode, ran.stdout.splitlines()
+
+    def finds(self, changes, *words):
+        code, lines = self.check(changes)
+        self.assertEqual(code, 1, lines)
+        self.assertEqual(len(lines), 1, lines)
+        for word in words:
+            self.assertIn(word, lines[0])
+
+    def test_this_tree(self):
+        ran = subprocess.run(CHECK, capture_output=True, text=True, check=False)
+        self.assertEqual((ran.returncode, ran.stdout), (0, "check_rooms: all right\n"))
+
+    def test_good_tree(self):
+        self.assertEqual(self.check({}), (0, ["check_rooms: all right"]))
+
+    def test_forbidden_include(self):
+        self.finds({"house/door.h": '\n#include "garden/tree.h"\n'}, "house/door.h:2:", "garden/tree.h", "ground")
+
+    def test_forbidden_include_in_angles_or_indented(self):
+        self.finds({"house/door.h": "#  include <garden/tree.h>\n"}, "house/door.h:1:")
+
+    def test_forbidden_include_by_a_way_around(self):
+        self.finds({"house/door.h": '#include "ground/../garden/tree.h"\n'}, "garden/tree.h")
+
+    def test_forbidden_include_in_a_test(self):
+        self.finds({"house/a_test.cpp": '#include "garden/tree.h"\n'}, "house/a_test.cpp:1:")
+
+    def test_a_room_that_may_include_none(self):
+        self.finds({"ground/stone.cu": '#include "house/door.h"\n'}, "ground/stone.cu:1:", "no other room")
+
+    def test_include_not_from_the_root(self):
+        self.finds({"house/door.cpp": '#include "door.h"\n'}, "house/door.cpp:1:", "from the root")
+
+    def test_rooms_in_a_circle(self):
+        code, lines = self.check({"ground/CMakeLists.txt": "room(ground MAY_INCLUDE house)\n"})
+        self.assertEqual(code, 1)
+        self.assertEqual(len(lines), 2, lines)
+        self.assertIn("leads back to ground", lines[0])
+
+    def test_unknown_room_in_a_list(self):
+        self.finds({"garden/CMakeLists.txt": "room(garden MAY_INCLUDE groud)\n"}, "groud", "no such room")
+
+    def test_length(self):
+        self.assertEqual(self.check({"ground/long.cpp": "//\n" * 500})[0], 0)
+        self.finds({"ground/long.cpp": "//\n" * 501}, "ground/long.cpp", "501 lines")
+        self.finds({"scripts/long": "#!/bin/sh\n" * 501}, "scripts/long", "501 lines")
+        self.finds({"ground/long.cmake": "#\n" * 501}, "501 lines")
+
+    def test_names(self):
+        for name in ("ground/utils.h", "ground/string_helpers.cpp", "ground/common/stone.h", "misc/a.txt"):
+            self.finds({name: "\n"}, name, "says nothing")
+        self.assertEqual(self.check({"ground/commonwealth.h": "\n"})[0], 0)
+
+    def test_developer_paths(self):
+        for place in ("ho" + "me/someone", "ro" + "ot/x", "Us" + "ers/me/x"):
+            self.finds({"scripts/run": f"#!/bin/sh\n\ncd /{place}\n"}, "scripts/run:3:", place)
+            self.finds({"results/README.md": f"see `/{place}`\n"}, "results/README.md:1:")
+
+    def test_no_rooms(self):
+        with tempfile.TemporaryDirectory() as root:
+            ran = subprocess.run(CHECK + [root], capture_output=True, text=True, check=False)
+        self.assertEqual(ran.returncode, 1)
+        self.assertIn("no room", ran.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()
