@@ -96,7 +96,7 @@ std::unique_ptr<Device> make_host_device(HostMemory& memory);  // memory must ou
 // CUDA devices, when the build has them. Without CUDA: built() is false, count() is 0.
 namespace cuda {
 bool built();
-int count();                                 // devices present; 0 when there is no driver
+int count();                                     // devices present; 0 when there is no driver
 std::unique_ptr<Device> make_device(int index);  // throws MachineError naming index and count
 }  // namespace cuda
 

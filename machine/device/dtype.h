@@ -21,7 +21,8 @@
 namespace machine {
 
 enum class Dtype : std::uint8_t { float32, bfloat16, float16, float64 };
-inline constexpr Dtype all_dtypes[] = {Dtype::float32, Dtype::bfloat16, Dtype::float16, Dtype::float64};
+inline constexpr Dtype all_dtypes[] = {Dtype::float32, Dtype::bfloat16, Dtype::float16,
+                                       Dtype::float64};
 
 namespace detail {
 template <class To, class From>
@@ -49,38 +50,31 @@ struct Half {
   std::uint16_t bits = 0;
 
   Half() = default;
+  // Both directions choose among values that are all computed, so that loops over Half vectorize.
   SHARDMARK_BOTH constexpr explicit Half(float value) {
     const std::uint32_t word = detail::bits_as<std::uint32_t>(value);
     const std::uint32_t sign = (word >> 16) & 0x8000u;
     const std::uint32_t magnitude = word & 0x7fffffffu;
-    std::uint32_t half = 0;
-    if (magnitude > 0x7f800000u) {
-      half = 0x7e00u;
-    } else if (magnitude >= 0x477ff000u) {  // 65520 and above round to infinity
-      half = 0x7c00u;
-    } else if (magnitude >= 0x38800000u) {  // normal numbers: rebias the exponent, round the mantissa
-      const std::uint32_t rebiased = magnitude - 0x38000000u;
-      half = (rebiased + 0x0fffu + ((rebiased >> 13) & 1u)) >> 13;
-    } else if (magnitude > 0x33000000u) {  // subnormal: above half of the smallest one
-      const int shift = 126 - static_cast<int>(magnitude >> 23);
-      const std::uint32_t mantissa = (magnitude & 0x7fffffu) | 0x800000u;
-      const std::uint32_t rest = mantissa & ((1u << shift) - 1u);
-      const std::uint32_t midpoint = 1u << (shift - 1);
-      half = mantissa >> shift;
-      if (rest > midpoint || (rest == midpoint && (half & 1u))) ++half;
-    }
+    // Normal numbers: rebias the exponent, round the mantissa.
+    const std::uint32_t rebiased = magnitude - 0x38000000u;
+    const std::uint32_t normal = (rebiased + 0x0fffu + ((rebiased >> 13) & 1u)) >> 13;
+    // Subnormal ones: the last bit of 0.5f is 2^-24, so the addition rounds where Half must.
+    const bool small = magnitude < 0x38800000u;
+    const float lifted = detail::bits_as<float>(small ? magnitude : 0u) + 0.5f;
+    const std::uint32_t subnormal = detail::bits_as<std::uint32_t>(lifted) - 0x3f000000u;
+    std::uint32_t half = small ? subnormal : normal;
+    half = magnitude >= 0x477ff000u ? 0x7c00u : half;  // 65520 and above round to infinity
+    half = magnitude > 0x7f800000u ? 0x7e00u : half;
     bits = static_cast<std::uint16_t>(sign | half);
   }
   SHARDMARK_BOTH constexpr explicit operator float() const {
     const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000u) << 16;
-    const std::uint32_t exponent = (bits >> 10) & 0x1fu;
-    const std::uint32_t mantissa = bits & 0x3ffu;
-    if (exponent == 0) {  // zero and subnormals: mantissa * 2^-24, exact in float
-      const float value = static_cast<float>(mantissa) * 5.9604644775390625e-8f;
-      return detail::bits_as<float>(sign | detail::bits_as<std::uint32_t>(value));
-    }
-    const std::uint32_t rebiased = exponent == 31 ? 0xffu : exponent + 112u;
-    return detail::bits_as<float>(sign | (rebiased << 23) | (mantissa << 13));
+    const std::uint32_t magnitude = static_cast<std::uint32_t>(bits & 0x7fffu) << 13;
+    // The product rebiases the exponent, exactly; subnormals become normal by it.
+    const float finite = detail::bits_as<float>(magnitude) * 0x1p112f;
+    const std::uint32_t word =
+        magnitude >= 0x0f800000u ? magnitude | 0x7f800000u : detail::bits_as<std::uint32_t>(finite);
+    return detail::bits_as<float>(sign | word);
   }
 };
 
@@ -90,20 +84,28 @@ static_assert(static_cast<float>(Half(5.9604644775390625e-8f)) == 5.960464477539
 
 constexpr std::size_t size_of(Dtype dtype) {
   switch (dtype) {
-    case Dtype::float32: return 4;
-    case Dtype::bfloat16: return 2;
-    case Dtype::float16: return 2;
-    case Dtype::float64: return 8;
+    case Dtype::float32:
+      return 4;
+    case Dtype::bfloat16:
+      return 2;
+    case Dtype::float16:
+      return 2;
+    case Dtype::float64:
+      return 8;
   }
   return 0;
 }
 
 constexpr std::string_view name(Dtype dtype) {
   switch (dtype) {
-    case Dtype::float32: return "float";
-    case Dtype::bfloat16: return "bfloat16";
-    case Dtype::float16: return "half";
-    case Dtype::float64: return "double";
+    case Dtype::float32:
+      return "float";
+    case Dtype::bfloat16:
+      return "bfloat16";
+    case Dtype::float16:
+      return "half";
+    case Dtype::float64:
+      return "double";
   }
   return "?";
 }
@@ -111,10 +113,14 @@ constexpr std::string_view name(Dtype dtype) {
 // Half the distance from 1 to the next number: the largest relative error of one rounding.
 constexpr double unit_roundoff(Dtype dtype) {
   switch (dtype) {
-    case Dtype::float32: return 0x1p-24;
-    case Dtype::bfloat16: return 0x1p-8;
-    case Dtype::float16: return 0x1p-11;
-    case Dtype::float64: return 0x1p-53;
+    case Dtype::float32:
+      return 0x1p-24;
+    case Dtype::bfloat16:
+      return 0x1p-8;
+    case Dtype::float16:
+      return 0x1p-11;
+    case Dtype::float64:
+      return 0x1p-53;
   }
   return 0;
 }
@@ -135,10 +141,14 @@ using Accumulator = std::conditional_t<std::is_same_v<T, double>, double, float>
 template <class Visitor>
 decltype(auto) visit(Dtype dtype, Visitor&& visitor) {
   switch (dtype) {
-    case Dtype::float32: return visitor(float{});
-    case Dtype::bfloat16: return visitor(Bfloat16{});
-    case Dtype::float16: return visitor(Half{});
-    case Dtype::float64: return visitor(double{});
+    case Dtype::float32:
+      return visitor(float{});
+    case Dtype::bfloat16:
+      return visitor(Bfloat16{});
+    case Dtype::float16:
+      return visitor(Half{});
+    case Dtype::float64:
+      return visitor(double{});
   }
   throw std::logic_error("machine::visit: not a dtype");
 }

@@ -21,9 +21,9 @@ struct Matrix {
   void* data = nullptr;
   Dtype dtype = Dtype::float32;
   std::int64_t rows = 0, cols = 0;
-  std::int64_t row_stride = 0, col_stride = 1;           // in elements; one of them is 1
-  std::array<std::int64_t, 2> batch{1, 1};               // outer, inner
-  std::array<std::int64_t, 2> batch_stride{0, 0};        // in elements
+  std::int64_t row_stride = 0, col_stride = 1;     // in elements; one of them is 1
+  std::array<std::int64_t, 2> batch{1, 1};         // outer, inner
+  std::array<std::int64_t, 2> batch_stride{0, 0};  // in elements
 
   Matrix transposed() const {
     Matrix result = *this;
@@ -36,8 +36,9 @@ struct Matrix {
 // A tensor [rows, cols] (leading extents folded into rows) as one matrix.
 Matrix matrix(const Tensor& tensor);
 
-// [m, k] x [k, n] -> [m, n] for every batch. Throws std::logic_error when extents or dtypes disagree
-// (a, b and c share one dtype, but c may be float under bfloat16 or half operands).
-void gemm(Stream& stream, const Matrix& a, const Matrix& b, const Matrix& c, float alpha = 1, float beta = 0);
+// [m, k] x [k, n] -> [m, n] for every batch. Throws std::logic_error when extents or dtypes
+// disagree (a, b and c share one dtype, but c may be float under bfloat16 or half operands).
+void gemm(Stream& stream, const Matrix& a, const Matrix& b, const Matrix& c, float alpha = 1,
+          float beta = 0);
 
 }  // namespace machine

@@ -31,24 +31,27 @@ class Kernels {
 
   // ---- data
   virtual void fill(const Tensor& out, double value) = 0;
-  virtual void cast(const Tensor& in, const Tensor& out) = 0;               // any dtype to any dtype
-  virtual void add(const Tensor& a, const Tensor& b, const Tensor& out) = 0;  // out may be a or b
+  virtual void cast(const Tensor& in, const Tensor& out) = 0;  // any dtype to any dtype
+  virtual void add(const Tensor& a, const Tensor& b, const Tensor& out) = 0;   // out may be a or b
   virtual void scale(const Tensor& in, double factor, const Tensor& out) = 0;  // out may be in
   // out += in, where out may be float under a narrower in: gradient accumulation.
   virtual void accumulate(const Tensor& in, const Tensor& out) = 0;
-  // out[i] = a[i] + b[i] (or their maximum) over raw memory, count elements of dtype: the reduction of
-  // a collective. b may be memory of another rank that this device can read. out may be a or b.
+  // out[i] = a[i] + b[i] (or their maximum) over raw memory, count elements of dtype: the reduction
+  // of a collective. b may be memory of another rank that this device can read. out may be a or b.
   virtual void reduce(Reduction reduction, Dtype dtype, const void* a, const void* b, void* out,
                       std::int64_t count) = 0;
   // sum of squares, into out: one double on this device, overwritten.
   virtual void sum_of_squares(const Tensor& in, const Tensor& out) = 0;
 
   // ---- random, counter-based (Philox 4x32-10): value = f(seed, global index)
-  virtual void fill_normal(const Tensor& out, std::uint64_t seed, Region region, double mean, double stddev) = 0;
-  virtual void fill_uniform(const Tensor& out, std::uint64_t seed, Region region, double low, double high) = 0;
+  virtual void fill_normal(const Tensor& out, std::uint64_t seed, Region region, double mean,
+                           double stddev) = 0;
+  virtual void fill_uniform(const Tensor& out, std::uint64_t seed, Region region, double low,
+                            double high) = 0;
 
   // ---- linear
-  virtual void add_bias(const Tensor& x, const Tensor& bias, const Tensor& out) = 0;  // bias [cols]; out may be x
+  virtual void add_bias(const Tensor& x, const Tensor& bias,
+                        const Tensor& out) = 0;  // bias [cols]; out may be x
   // out[j] += sum over rows of x[i, j]; out may be float under a narrower x.
   virtual void accumulate_column_sums(const Tensor& x, const Tensor& out) = 0;
 
@@ -60,24 +63,27 @@ class Kernels {
   virtual void layer_norm(const Tensor& x, const Tensor& gain, const Tensor& bias, double epsilon,
                           const Tensor& out, const Tensor& mean, const Tensor& rstd) = 0;
   virtual void layer_norm_backward_input(const Tensor& x, const Tensor& gain, const Tensor& mean,
-                                         const Tensor& rstd, const Tensor& d_out, const Tensor& d_x) = 0;
+                                         const Tensor& rstd, const Tensor& d_out,
+                                         const Tensor& d_x) = 0;
   // d_gain[j] += ..., d_bias[j] += ...; both may be float under a narrower x.
   virtual void layer_norm_backward_weights(const Tensor& x, const Tensor& mean, const Tensor& rstd,
-                                           const Tensor& d_out, const Tensor& d_gain, const Tensor& d_bias) = 0;
+                                           const Tensor& d_out, const Tensor& d_gain,
+                                           const Tensor& d_bias) = 0;
 
   // ---- attention: scores [batches, queries, keys] -> probabilities, causal (key <= query)
   virtual void causal_softmax(const Tensor& scores, double scale, const Tensor& probabilities) = 0;
   // d_scores = scale * p * (d_p - sum(d_p * p)), zero above the diagonal; d_scores may be d_p.
-  virtual void causal_softmax_backward(const Tensor& probabilities, const Tensor& d_probabilities, double scale,
-                                       const Tensor& d_scores) = 0;
+  virtual void causal_softmax_backward(const Tensor& probabilities, const Tensor& d_probabilities,
+                                       double scale, const Tensor& d_scores) = 0;
 
   // ---- embedding; tokens are int32 [rows]. A token outside [first_row, first_row + table rows) is
   // another rank's: its row of out is zero, and its gradient goes nowhere.
   virtual void embedding(const std::int32_t* tokens, const Tensor& table, std::int64_t first_row,
                          const Tensor& out) = 0;
-  // d_table[token] += d_out[row] in ascending order of row; d_table may be float under a narrower d_out.
-  virtual void embedding_backward(const std::int32_t* tokens, const Tensor& d_out, std::int64_t first_row,
-                                  const Tensor& d_table) = 0;
+  // d_table[token] += d_out[row] in ascending order of row; d_table may be float under a narrower
+  // d_out.
+  virtual void embedding_backward(const std::int32_t* tokens, const Tensor& d_out,
+                                  std::int64_t first_row, const Tensor& d_table) = 0;
 
   // ---- vocabulary-parallel cross-entropy over logits [rows, vocabulary/tp]. The three [rows]
   // tensors are float (double for double) and are all-reduced between the calls.
@@ -88,27 +94,31 @@ class Kernels {
   // loss[row] = log(sum_exp) - target.
   virtual void cross_entropy(const Tensor& sum_exp, const Tensor& target, const Tensor& loss) = 0;
   // d_logits = factor * (softmax - one_hot(target)); d_logits may be logits.
-  virtual void cross_entropy_backward(const Tensor& logits, const Tensor& max, const Tensor& sum_exp,
-                                      const std::int32_t* targets, std::int64_t first_col, double factor,
+  virtual void cross_entropy_backward(const Tensor& logits, const Tensor& max,
+                                      const Tensor& sum_exp, const std::int32_t* targets,
+                                      std::int64_t first_col, double factor,
                                       const Tensor& d_logits) = 0;
   // sum of all elements of in, into out: one double on this device, overwritten.
   virtual void sum(const Tensor& in, const Tensor& out) = 0;
 
   // ---- optimizers over flat tensors. gradient is float (double for double); it is multiplied by
   // gradient_scale first. weight may be any dtype and receives master, rounded. step counts from 1.
-  virtual void sgd(const Tensor& gradient, double gradient_scale, double learning_rate, const Tensor& master,
-                   const Tensor& weight) = 0;
+  virtual void sgd(const Tensor& gradient, double gradient_scale, double learning_rate,
+                   const Tensor& master, const Tensor& weight) = 0;
   // weight_decay[i] is applied where decay_mask (one byte an element) is non-zero.
-  virtual void adamw(const Tensor& gradient, double gradient_scale, const AdamW& options, std::int64_t step,
-                     const std::uint8_t* decay_mask, const Tensor& master, const Tensor& first_moment,
-                     const Tensor& second_moment, const Tensor& weight) = 0;
+  virtual void adamw(const Tensor& gradient, double gradient_scale, const AdamW& options,
+                     std::int64_t step, const std::uint8_t* decay_mask, const Tensor& master,
+                     const Tensor& first_moment, const Tensor& second_moment,
+                     const Tensor& weight) = 0;
 
   // ---- for memory_bandwidth: out = in; out = a + factor * b (the STREAM triad)
   virtual void triad(const Tensor& a, const Tensor& b, double factor, const Tensor& out) = 0;
 
  protected:
-  friend void gemm(Stream& stream, const Matrix& a, const Matrix& b, const Matrix& c, float alpha, float beta);
-  virtual void do_gemm(const Matrix& a, const Matrix& b, const Matrix& c, float alpha, float beta) = 0;
+  friend void gemm(Stream& stream, const Matrix& a, const Matrix& b, const Matrix& c, float alpha,
+                   float beta);
+  virtual void do_gemm(const Matrix& a, const Matrix& b, const Matrix& c, float alpha,
+                       float beta) = 0;
 };
 
 }  // namespace machine

@@ -1,7 +1,7 @@
 #pragma once
-// Memory that is counted. Every byte a rank takes for tensors goes through its device's Ledger under
-// one Category, so the memory oracle compares measured peaks with the closed formulas, exactly:
-// requested bytes are counted, not what the allocator rounds them up to.
+// Memory that is counted. Every byte a rank takes for tensors goes through its device's Ledger
+// under one Category, so the memory oracle compares measured peaks with the closed formulas,
+// exactly: requested bytes are counted, not what the allocator rounds them up to.
 
 #include <array>
 #include <cstddef>
@@ -21,8 +21,9 @@ enum class Category : unsigned char {
   buffers,      // staging, temporaries, communication
 };
 inline constexpr std::size_t num_categories = 5;
-inline constexpr Category all_categories[] = {Category::parameters, Category::gradients, Category::optimizer,
-                                              Category::activations, Category::buffers};
+inline constexpr Category all_categories[] = {Category::parameters, Category::gradients,
+                                              Category::optimizer, Category::activations,
+                                              Category::buffers};
 std::string_view name(Category category);
 
 // Current and peak bytes by category. Used by the thread that owns the device only.

@@ -9,8 +9,10 @@
 
 namespace machine {
 
-SHARDMARK_BOTH constexpr std::array<std::uint32_t, 4> philox(std::uint64_t seed, std::uint64_t index) {
-  std::uint32_t counter[4] = {static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32), 0, 0};
+SHARDMARK_BOTH constexpr std::array<std::uint32_t, 4> philox(std::uint64_t seed,
+                                                             std::uint64_t index) {
+  std::uint32_t counter[4] = {static_cast<std::uint32_t>(index),
+                              static_cast<std::uint32_t>(index >> 32), 0, 0};
   std::uint32_t key[2] = {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)};
   for (int round = 0; round < 10; ++round) {
     const std::uint64_t product0 = std::uint64_t{0xD2511F53u} * counter[0];
@@ -32,6 +34,7 @@ SHARDMARK_BOTH constexpr double uniform(std::uint64_t seed, std::uint64_t index)
 }
 
 // Known answer of Random123 (kat_vectors: philox4x32 10, counter and key zero).
-static_assert(philox(0, 0) == std::array<std::uint32_t, 4>{0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u});
+static_assert(philox(0, 0) ==
+              std::array<std::uint32_t, 4>{0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u});
 
 }  // namespace machine

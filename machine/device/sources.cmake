@@ -1,3 +1,14 @@
-set(device_headers)
-set(device_sources)
+set(device_headers
+  device/device.h device/dtype.h device/error.h device/gemm.h device/kernels.h device/memory.h
+  device/random.h device/tensor.h)
+set(device_sources
+  device/device.cpp device/gemm.cpp device/memory.cpp device/tensor.cpp device/kernels/checks.cpp
+  device/host/device.cpp device/host/gemm.cpp device/host/kernels.cpp)
+if(NOT SHARDMARK_CUDA)
+  list(APPEND device_sources device/cuda_absent.cpp)
+endif()
 set(device_tests)
+
+# Unfused, so that an element has the same bits in a vector loop and in its remainder, on every
+# processor and (cuda/sources.cmake) on the GPU. These kernels wait for memory, not for arithmetic.
+set_source_files_properties(device/host/kernels.cpp PROPERTIES COMPILE_OPTIONS -ffp-contract=off)

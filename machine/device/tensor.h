@@ -70,8 +70,8 @@ class Tensor {
 };
 
 // Convenience for tests, oracles and figures, never inside what is measured.
-std::vector<double> to_doubles(const Tensor& tensor);              // copies to the host and widens
+std::vector<double> to_doubles(const Tensor& tensor);  // copies to the host and widens
 void from_doubles(const Tensor& tensor, const std::vector<double>& values);  // rounds to the dtype
-std::uint64_t hash(const Tensor& tensor);                          // of the bits; equal bits, equal hash
+std::uint64_t hash(const Tensor& tensor);  // of the bits; equal bits, equal hash
 
 }  // namespace machine

@@ -1,0 +1,18 @@
+// The CUDA device of a build without CUDA.
+
+#include "machine/device/device.h"
+#include "machine/device/error.h"
+
+namespace machine::cuda {
+
+bool built() { return false; }
+int count() { return 0; }
+
+std::unique_ptr<Device> make_device(int index) {
+  throw MachineError(fmt::format(
+      "CUDA device {} was asked for, but this build has no CUDA (0 devices); configure with the "
+      "preset cuda, or use --device host",
+      index));
+}
+
+}  // namespace machine::cuda

@@ -1,0 +1,27 @@
+#include "machine/device/device.h"
+
+#include "machine/device/error.h"
+#include "machine/device/kernels.h"
+
+namespace machine {
+
+Stream::Stream(Device& device, std::unique_ptr<Kernels> kernels)
+    : device_(device), kernels_(std::move(kernels)) {}
+Stream::~Stream() = default;
+
+Device::~Device() = default;
+
+Memory Device::allocate(std::size_t bytes, Category category) {
+  if (bytes == 0) return Memory(*this, nullptr, 0, category);
+  void* data = do_allocate(bytes);
+  if (!data) {
+    throw MachineError(fmt::format(
+        "out of memory on {}: asked for {} bytes of {}, while holding {} ({} in all); "
+        "use a smaller case, more ranks, or a smaller --bytes",
+        description(), bytes, name(category), ledger_.current(category), ledger_.current()));
+  }
+  ledger_.add(category, bytes);
+  return Memory(*this, data, bytes, category);
+}
+
+}  // namespace machine

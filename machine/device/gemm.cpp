@@ -1,0 +1,45 @@
+#include "machine/device/gemm.h"
+
+#include "machine/device/error.h"
+#include "machine/device/kernels.h"
+
+namespace machine {
+
+Matrix matrix(const Tensor& tensor) {
+  Matrix result;
+  result.data = tensor.data();
+  result.dtype = tensor.dtype();
+  result.rows = tensor.rows();
+  result.cols = tensor.cols();
+  result.row_stride = tensor.cols();
+  return result;
+}
+
+namespace {
+
+void check_layout(const Matrix& matrix) {
+  SHARDMARK_CHECK(matrix.rows, >=, 0);
+  SHARDMARK_CHECK(matrix.cols, >=, 0);
+  if (matrix.row_stride != 1) SHARDMARK_CHECK(matrix.col_stride, ==, 1);
+}
+
+}  // namespace
+
+void gemm(Stream& stream, const Matrix& a, const Matrix& b, const Matrix& c, float alpha,
+          float beta) {
+  SHARDMARK_CHECK(a.rows, ==, c.rows);
+  SHARDMARK_CHECK(b.cols, ==, c.cols);
+  SHARDMARK_CHECK(a.cols, ==, b.rows);
+  SHARDMARK_CHECK(name(a.dtype), ==, name(b.dtype));
+  const bool narrow = a.dtype == Dtype::bfloat16 || a.dtype == Dtype::float16;
+  if (!(narrow && c.dtype == Dtype::float32)) SHARDMARK_CHECK(name(a.dtype), ==, name(c.dtype));
+  for (const std::size_t level : {0, 1}) {
+    SHARDMARK_CHECK(a.batch[level], ==, c.batch[level]);
+    SHARDMARK_CHECK(b.batch[level], ==, c.batch[level]);
+  }
+  for (const Matrix* matrix : {&a, &b, &c}) check_layout(*matrix);
+  if (c.rows * c.cols * c.batch[0] * c.batch[1] == 0) return;
+  stream.kernels().do_gemm(a, b, c, alpha, beta);
+}
+
+}  // namespace machine

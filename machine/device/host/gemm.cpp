@@ -1,0 +1,297 @@
+// The host's GEMM on oneDNN's matmul primitive. Creating a primitive costs a hundred times what a
+// small product takes, so each thread keeps those it has made. What oneDNN has no fast kernel for
+// (half; bfloat16 on processors without AVX-512; odd strides) is widened to packed floats first;
+// double, which only references use, is a blocked loop of our own.
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cstring>
+#include <dnnl.hpp>
+#include <optional>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "machine/device/error.h"
+#include "machine/device/host/kernels.h"
+#include "machine/device/kernels/fields.h"
+
+namespace machine::host {
+namespace {
+
+using dnnl::memory;
+
+const dnnl::engine& engine() {
+  static const dnnl::engine instance(dnnl::engine::kind::cpu, 0);
+  return instance;
+}
+
+// ---- one call's description, the key of the cache
+
+struct Key {
+  struct Operand {
+    std::int64_t row_stride, col_stride, outer, inner, outer_stride, inner_stride;
+    bool operator==(const Operand&) const = default;
+  };
+  std::int64_t m, n, k;
+  Operand a, b, c;
+  float alpha, beta;
+  Dtype dtype, c_dtype;
+  int threads;
+  bool operator==(const Key&) const = default;
+};
+
+struct KeyHash {
+  std::size_t operator()(const Key& key) const {
+    std::size_t state = 0;
+    const auto mix = [&](auto value) {
+      state = (state ^ static_cast<std::size_t>(value)) * 0x9E3779B97F4A7C15u;
+      state ^= state >> 32;
+    };
+    for (const std::int64_t extent : {key.m, key.n, key.k}) mix(extent);
+    for (const Key::Operand& x : {key.a, key.b, key.c}) {
+      for (const std::int64_t value :
+           {x.row_stride, x.col_stride, x.outer, x.inner, x.outer_stride, x.inner_stride}) {
+        mix(value);
+      }
+    }
+    mix(__builtin_bit_cast(std::uint32_t, key.alpha));
+    mix(__builtin_bit_cast(std::uint32_t, key.beta));
+    mix(static_cast<int>(key.dtype) * 4 + static_cast<int>(key.c_dtype));
+    mix(key.threads);
+    return state;
+  }
+};
+
+// A stride of an extent 1 means nothing; give it the value that a packed matrix has, so that
+// oneDNN recognizes the layout.
+Key::Operand operand(const Matrix& x) {
+  std::int64_t row = x.row_stride, col = x.col_stride;
+  if (x.cols == 1 && row != 1) col = 1;
+  if (x.rows == 1) row = col == 1 ? std::max(x.cols, row) : 1;
+  if (x.cols == 1 && row == 1) col = std::max(x.rows, col);
+  const bool outer = x.batch[0] > 1 && x.batch_stride[0] != 0;
+  const bool inner = x.batch[1] > 1 && x.batch_stride[1] != 0;
+  return {row,
+          col,
+          outer ? x.batch[0] : 1,
+          inner ? x.batch[1] : 1,
+          outer ? x.batch_stride[0] : 0,
+          inner ? x.batch_stride[1] : 0};
+}
+
+memory::data_type data_type(Dtype dtype) {
+  return dtype == Dtype::bfloat16 ? memory::data_type::bf16 : memory::data_type::f32;
+}
+
+memory::desc describe(const Key::Operand& x, std::int64_t rows, std::int64_t cols, bool batched,
+                      Dtype dtype) {
+  if (!batched) return {{rows, cols}, data_type(dtype), {x.row_stride, x.col_stride}};
+  const std::int64_t matrix = std::max(rows * x.row_stride, cols * x.col_stride);
+  const std::int64_t inner = x.inner > 1 ? x.inner_stride : matrix;
+  const std::int64_t outer = x.outer > 1 ? x.outer_stride : std::max(inner, matrix) * x.inner;
+  return {
+      {x.outer, x.inner, rows, cols}, data_type(dtype), {outer, inner, x.row_stride, x.col_stride}};
+}
+
+struct Product {
+  dnnl::matmul primitive;
+  memory a, b, c;
+};
+
+// Empty where oneDNN has only its reference kernel, which is a thousand times too slow, or none.
+std::optional<Product> make_product(const Key& key) {
+  const bool batched = key.c.outer * key.c.inner > 1;
+  const memory::desc a = describe(key.a, key.m, key.k, batched, key.dtype);
+  const memory::desc b = describe(key.b, key.k, key.n, batched, key.dtype);
+  const memory::desc c = describe(key.c, key.m, key.n, batched, key.c_dtype);
+  dnnl::primitive_attr attributes;
+  if (key.alpha != 1) attributes.set_output_scales(0, {key.alpha});
+  if (key.beta != 0) {
+    dnnl::post_ops operations;
+    operations.append_sum(key.beta);
+    attributes.set_post_ops(operations);
+  }
+  try {
+    const dnnl::matmul::primitive_desc made(dnnl::matmul::desc(a, b, c), attributes, engine());
+    if (std::string_view(made.impl_info_str()).starts_with("ref")) return std::nullopt;
+    return Product{dnnl::matmul(made), memory(a, engine(), nullptr), memory(b, engine(), nullptr),
+                   memory(c, engine(), nullptr)};
+  } catch (const dnnl::error& error) {
+    if (error.status == dnnl_unimplemented || error.status == dnnl_invalid_arguments) {
+      return std::nullopt;
+    }
+    throw MachineError(fmt::format("oneDNN could not prepare a product [{}, {}] x [{}, {}]: {}",
+                                   key.m, key.k, key.k, key.n, error.what()));
+  }
+}
+
+bool multiply_by_onednn(const Matrix& a, const Matrix& b, const Matrix& c, float alpha, float beta,
+                        int threads) {
+  constexpr std::size_t most_kept = 1024;
+  thread_local std::unordered_map<Key, std::optional<Product>, KeyHash> kept;
+  thread_local dnnl::stream stream(engine());
+
+  const Key key{c.rows, c.cols, a.cols,  operand(a), operand(b), operand(c),
+                alpha,  beta,   a.dtype, c.dtype,    threads};
+  auto found = kept.find(key);
+  if (found == kept.end()) {
+    if (kept.size() >= most_kept) kept.clear();
+    found = kept.emplace(key, make_product(key)).first;
+  }
+  if (!found->second) return false;
+  Product& product = *found->second;
+  product.a.set_data_handle(a.data);
+  product.b.set_data_handle(b.data);
+  product.c.set_data_handle(c.data);
+  try {
+    product.primitive.execute(
+        stream,
+        {{DNNL_ARG_SRC, product.a}, {DNNL_ARG_WEIGHTS, product.b}, {DNNL_ARG_DST, product.c}});
+    stream.wait();
+  } catch (const dnnl::error& error) {
+    throw MachineError(fmt::format("oneDNN could not run a product [{}, {}] x [{}, {}]: {}", key.m,
+                                   key.k, key.k, key.n, error.what()));
+  }
+  return true;
+}
+
+// ---- packing
+
+template <class T, class To>
+void pack(const Matrix& x, std::int64_t offset, To* to) {
+  const T* from = static_cast<const T*>(x.data) + offset;
+  for (std::int64_t row = 0; row < x.rows; ++row) {
+    const T* line = from + row * x.row_stride;
+    To* out = to + row * x.cols;
+    if (x.col_stride == 1) {
+      for (std::int64_t col = 0; col < x.cols; ++col) out[col] = kernel::widen(line[col]);
+    } else {
+      for (std::int64_t col = 0; col < x.cols; ++col) {
+        out[col] = kernel::widen(line[col * x.col_stride]);
+      }
+    }
+  }
+}
+
+// c = product + beta c, rounded once.
+template <class C, class A>
+void unpack(const A* product, float beta, const Matrix& c, std::int64_t offset) {
+  C* to = static_cast<C*>(c.data) + offset;
+  for (std::int64_t row = 0; row < c.rows; ++row) {
+    const A* line = product + row * c.cols;
+    for (std::int64_t col = 0; col < c.cols; ++col) {
+      C& out = to[row * c.row_stride + col * c.col_stride];
+      const A before = beta == 0 ? A(0) : static_cast<A>(beta) * static_cast<A>(out);
+      out = static_cast<C>(line[col] + before);
+    }
+  }
+}
+
+template <class Visitor>
+void for_each_batch(const Matrix& a, const Matrix& b, const Matrix& c, Visitor visitor) {
+  const auto offset = [](const Matrix& x, std::int64_t outer, std::int64_t inner) {
+    return outer * x.batch_stride[0] + inner * x.batch_stride[1];
+  };
+  for (std::int64_t outer = 0; outer < c.batch[0]; ++outer) {
+    for (std::int64_t inner = 0; inner < c.batch[1]; ++inner) {
+      visitor(offset(a, outer, inner), offset(b, outer, inner), offset(c, outer, inner));
+    }
+  }
+}
+
+template <class A>
+std::vector<A> scratch(std::int64_t rows, std::int64_t cols) {
+  return std::vector<A>(static_cast<std::size_t>(rows * cols));
+}
+
+Matrix packed(std::vector<float>& values, std::int64_t rows, std::int64_t cols) {
+  Matrix result;
+  result.data = values.data();
+  result.rows = rows;
+  result.cols = cols;
+  result.row_stride = cols;
+  return result;
+}
+
+void multiply_widened(const Matrix& a, const Matrix& b, const Matrix& c, float alpha, float beta,
+                      int threads) {
+  std::vector<float> left = scratch<float>(a.rows, a.cols), right = scratch<float>(b.rows, b.cols),
+                     product = scratch<float>(c.rows, c.cols);
+  for_each_batch(a, b, c, [&](std::int64_t at_a, std::int64_t at_b, std::int64_t at_c) {
+    visit(a.dtype, [&](auto zero) {
+      if constexpr (!std::is_same_v<decltype(zero), double>) {
+        pack<decltype(zero)>(a, at_a, left.data());
+        pack<decltype(zero)>(b, at_b, right.data());
+      }
+    });
+    SHARDMARK_CHECK(multiply_by_onednn(packed(left, a.rows, a.cols), packed(right, b.rows, b.cols),
+                                       packed(product, c.rows, c.cols), alpha, 0, threads),
+                    ==, true);
+    visit(c.dtype, [&](auto zero) {
+      if constexpr (!std::is_same_v<decltype(zero), double>) {
+        unpack<decltype(zero)>(product.data(), beta, c, at_c);
+      }
+    });
+  });
+}
+
+void multiply_doubles(const Matrix& a, const Matrix& b, const Matrix& c, float alpha, float beta) {
+  std::vector<double> left = scratch<double>(a.rows, a.cols),
+                      right = scratch<double>(b.rows, b.cols),
+                      product = scratch<double>(c.rows, c.cols);
+  constexpr std::int64_t depth = 128, width = 256;  // a block of right: 256 KiB, in the L2 cache
+  for_each_batch(a, b, c, [&](std::int64_t at_a, std::int64_t at_b, std::int64_t at_c) {
+    pack<double>(a, at_a, left.data());
+    pack<double>(b, at_b, right.data());
+    std::fill(product.begin(), product.end(), 0.0);
+    for (std::int64_t k0 = 0; k0 < a.cols; k0 += depth) {
+      const std::int64_t k1 = std::min(k0 + depth, a.cols);
+      for (std::int64_t j0 = 0; j0 < c.cols; j0 += width) {
+        const std::int64_t count = std::min(width, c.cols - j0);
+        for (std::int64_t i = 0; i < c.rows; ++i) {
+          double* sums = product.data() + i * c.cols + j0;
+          for (std::int64_t k = k0; k < k1; ++k) {
+            const double factor = left[static_cast<std::size_t>(i * a.cols + k)];
+            const double* line = right.data() + k * b.cols + j0;
+#pragma GCC ivdep
+            for (std::int64_t j = 0; j < count; ++j) sums[j] += factor * line[j];
+          }
+        }
+      }
+    }
+    for (double& value : product) value *= static_cast<double>(alpha);
+    unpack<double>(product.data(), beta, c, at_c);
+  });
+}
+
+void scale_only(const Matrix& c, float beta) {
+  visit(c.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const auto nothing = scratch<kernel::Value<T>>(c.rows, c.cols);
+    for_each_batch(c, c, c, [&](std::int64_t, std::int64_t, std::int64_t at) {
+      unpack<T>(nothing.data(), beta, c, at);
+    });
+  });
+}
+
+}  // namespace
+
+void multiply(const Matrix& a, const Matrix& b, const Matrix& c, float alpha, float beta,
+              int threads) {
+  if (a.cols == 0) return scale_only(c, beta);
+  if (a.dtype == Dtype::float64) return multiply_doubles(a, b, c, alpha, beta);
+  // oneDNN writes row-major results; the transposed product has one.
+  if (c.col_stride != 1)
+    return multiply(b.transposed(), a.transposed(), c.transposed(), alpha, beta, threads);
+
+#ifdef __SANITIZE_THREAD__
+  threads = 1;  // the OpenMP runtime's own synchronization is invisible to the thread sanitizer
+#endif
+  omp_set_num_threads(threads);
+  if (a.dtype != Dtype::float16 && multiply_by_onednn(a, b, c, alpha, beta, threads)) return;
+  multiply_widened(a, b, c, alpha, beta, threads);
+}
+
+}  // namespace machine::host

@@ -1,0 +1,37 @@
+#pragma once
+// What a kernel demands of its tensors. Each check throws std::logic_error that prints both values.
+// Apart from the templates, so that nvcc does not compile them.
+
+#include <cstdint>
+#include <initializer_list>
+
+#include "machine/device/device.h"
+#include "machine/device/tensor.h"
+
+namespace machine::kernel {
+
+void check_kind(Device::Kind kind, std::initializer_list<const Tensor*> tensors);
+void check_sizes(std::int64_t size, std::initializer_list<const Tensor*> tensors);
+void check_dtypes(Dtype dtype, std::initializer_list<const Tensor*> tensors);
+void check_equal(const char* what, std::int64_t left, std::int64_t right);
+[[noreturn]] void refuse_dtypes(const char* kernel, Dtype in, Dtype out);
+
+// The dtype sums of elements of dtype are kept in.
+constexpr Dtype sum_dtype(Dtype dtype) {
+  return dtype == Dtype::float64 ? Dtype::float64 : Dtype::float32;
+}
+
+// Calls visitor(In{}, Out{}) where out has in's dtype, or is float under bfloat16 or half.
+template <class Visitor>
+void visit_widening(const char* kernel, Dtype in, Dtype out, Visitor&& visitor) {
+  visit(in, [&](auto in_zero) {
+    using T = decltype(in_zero);
+    if (out == in) return visitor(T{}, T{});
+    if constexpr (sizeof(T) == 2) {
+      if (out == Dtype::float32) return visitor(T{}, float{});
+    }
+    refuse_dtypes(kernel, in, out);
+  });
+}
+
+}  // namespace machine::kernel

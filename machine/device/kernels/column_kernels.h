@@ -1,0 +1,132 @@
+#pragma once
+// The part of Kernels that sums over rows or over everything, over a Launch that says how:
+//   columns<N>(rows, cols, body, outs)   outs[k][col] += sum over row of body(row, col).of[k]
+//   total(count, body, in, out)          *out = sum of body(in[i]) in double
+//   scatter_rows(tokens, rows, body)     body(row, lanes) for each table row's rows in ascending
+//   order
+
+#include <array>
+
+#include "machine/device/kernels/row_kernels.h"
+
+namespace machine::kernel {
+
+template <int N, class A>
+struct Sums {
+  A of[N];
+};
+
+template <class T>
+struct Column {
+  const T* x;
+  std::int64_t cols;
+  SHARDMARK_BOTH Sums<1, Value<T>> operator()(std::int64_t row, std::int64_t col) const {
+    return {{widen(x[row * cols + col])}};
+  }
+};
+
+template <class T>
+struct LayerNormBackwardWeights {
+  const T *x, *d_out;
+  const Value<T>*mean, *rstd;
+  std::int64_t cols;
+  SHARDMARK_BOTH Sums<2, Value<T>> operator()(std::int64_t row, std::int64_t col) const {
+    const Value<T> slope = widen(d_out[row * cols + col]);
+    const Value<T> normal = (widen(x[row * cols + col]) - mean[row]) * rstd[row];
+    return {{slope * normal, slope}};
+  }
+};
+
+struct Plain {
+  SHARDMARK_BOTH double operator()(double x) const { return x; }
+};
+
+struct Square {
+  SHARDMARK_BOTH double operator()(double x) const { return x * x; }
+};
+
+template <class T, class O>
+struct EmbeddingBackward {
+  const std::int32_t* tokens;
+  const T* d_out;
+  O* d_table;
+  std::int64_t first_row, table_rows, cols;
+
+  SHARDMARK_BOTH bool owns(std::int64_t row) const {
+    const std::int64_t entry = tokens[row] - first_row;
+    return entry >= 0 && entry < table_rows;
+  }
+  template <class Lanes>
+  SHARDMARK_BOTH void operator()(std::int64_t row, const Lanes& lanes) const {
+    const T* from = d_out + row * cols;
+    O* to = d_table + (tokens[row] - first_row) * cols;
+    lanes.each(cols, [=](std::int64_t c) { to[c] = narrow<O>(widen(to[c]) + widen(from[c])); });
+  }
+};
+
+template <class Launch>
+class ColumnKernels : public RowKernels<Launch> {
+ public:
+  using RowKernels<Launch>::RowKernels;
+
+  void accumulate_column_sums(const Tensor& x, const Tensor& out) override {
+    this->check({&x});
+    this->check_vectors(out.dtype(), x.cols(), {&out});
+    visit_widening("accumulate_column_sums", x.dtype(), out.dtype(), [&](auto zero, auto out_zero) {
+      using T = decltype(zero);
+      using O = decltype(out_zero);
+      this->launch_.template columns<1>(x.rows(), x.cols(), Column<T>{x.as<T>(), x.cols()},
+                                        std::array<O*, 1>{out.as<O>()});
+    });
+  }
+
+  void layer_norm_backward_weights(const Tensor& x, const Tensor& mean, const Tensor& rstd,
+                                   const Tensor& d_out, const Tensor& d_gain,
+                                   const Tensor& d_bias) override {
+    this->check_alike(x, {&d_out});
+    this->check_vectors(sum_dtype(x.dtype()), x.rows(), {&mean, &rstd});
+    this->check_vectors(d_gain.dtype(), x.cols(), {&d_gain, &d_bias});
+    visit_widening("layer_norm_backward_weights", x.dtype(), d_gain.dtype(),
+                   [&](auto zero, auto out_zero) {
+                     using T = decltype(zero);
+                     using O = decltype(out_zero);
+                     using A = Value<T>;
+                     this->launch_.template columns<2>(
+                         x.rows(), x.cols(),
+                         LayerNormBackwardWeights<T>{x.as<T>(), d_out.as<T>(), mean.as<A>(),
+                                                     rstd.as<A>(), x.cols()},
+                         std::array<O*, 2>{d_gain.as<O>(), d_bias.as<O>()});
+                   });
+  }
+
+  void embedding_backward(const std::int32_t* tokens, const Tensor& d_out, std::int64_t first_row,
+                          const Tensor& d_table) override {
+    this->check({&d_out, &d_table});
+    check_equal("embedding_backward: cols of d_table and d_out", d_table.cols(), d_out.cols());
+    visit_widening("embedding_backward", d_out.dtype(), d_table.dtype(),
+                   [&](auto zero, auto out_zero) {
+                     using T = decltype(zero);
+                     using O = decltype(out_zero);
+                     this->launch_.scatter_rows(
+                         tokens, d_out.rows(),
+                         EmbeddingBackward<T, O>{tokens, d_out.as<T>(), d_table.as<O>(), first_row,
+                                                 d_table.rows(), d_out.cols()});
+                   });
+  }
+
+  void sum(const Tensor& in, const Tensor& out) override { total(in, Plain{}, out); }
+  void sum_of_squares(const Tensor& in, const Tensor& out) override { total(in, Square{}, out); }
+
+ private:
+  template <class Body>
+  void total(const Tensor& in, const Body& body, const Tensor& out) {
+    this->check({&in});
+    this->check_vectors(Dtype::float64, 1, {&out});
+    visit(in.dtype(), [&](auto zero) {
+      using T = decltype(zero);
+      this->launch_.total(in.size(), body, in.as<T>(), out.as<double>());
+    });
+  }
+};
+
+}  // namespace machine::kernel

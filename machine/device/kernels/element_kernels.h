@@ -1,0 +1,196 @@
+#pragma once
+// The elementwise part of Kernels, over a Launch that says how a device runs a body:
+//   each(count, body, fields...)      body(values...) for every element
+//   each_at(count, body, fields...)   body(index, values...)
+
+#include <stdexcept>
+#include <utility>
+
+#include "machine/device/kernels.h"
+#include "machine/device/kernels/checks.h"
+#include "machine/device/kernels/element_bodies.h"
+#include "machine/device/kernels/fields.h"
+
+namespace machine::kernel {
+
+template <class Launch>
+class ElementKernels : public Kernels {
+ public:
+  explicit ElementKernels(Launch launch) : launch_(std::move(launch)) {}
+
+  void fill(const Tensor& out, double value) override {
+    check({&out});
+    visit(out.dtype(), [&](auto zero) {
+      using T = decltype(zero);
+      launch_.each(out.size(), Fill<Value<T>>{static_cast<Value<T>>(value)}, Out<T>(out));
+    });
+  }
+
+  void cast(const Tensor& in, const Tensor& out) override {
+    check({&in, &out});
+    check_sizes(in.size(), {&out});
+    visit(in.dtype(), [&](auto in_zero) {
+      visit(out.dtype(), [&](auto out_zero) {
+        using T = decltype(in_zero);
+        using O = decltype(out_zero);
+        launch_.each(in.size(), Convert{}, In<T>(in), Out<O>(out));
+      });
+    });
+  }
+
+  void add(const Tensor& a, const Tensor& b, const Tensor& out) override {
+    check_alike(a, {&b, &out});
+    visit(a.dtype(), [&](auto zero) {
+      using T = decltype(zero);
+      launch_.each(a.size(), Add<Value<T>>{}, In<T>(a), In<T>(b), Out<T>(out));
+    });
+  }
+
+  void scale(const Tensor& in, double factor, const Tensor& out) override {
+    check_alike(in, {&out});
+    visit(in.dtype(), [&](auto zero) {
+      using T = decltype(zero);
+      const Scale<Value<T>> body{static_cast<Value<T>>(factor)};
+      launch_.each(in.size(), body, In<T>(in), Out<T>(out));
+    });
+  }
+
+  void accumulate(const Tensor& in, const Tensor& out) override {
+    check({&in, &out});
+    check_sizes(in.size(), {&out});
+    visit_widening("accumulate", in.dtype(), out.dtype(), [&](auto in_zero, auto out_zero) {
+      using T = decltype(in_zero);
+      using O = decltype(out_zero);
+      launch_.each(in.size(), Accumulate<Value<T>>{}, In<T>(in), InOut<O>(out));
+    });
+  }
+
+  void reduce(Reduction reduction, Dtype dtype, const void* a, const void* b, void* out,
+              std::int64_t count) override {
+    visit(dtype, [&](auto zero) {
+      using T = decltype(zero);
+      using A = Value<T>;
+      if (reduction == Reduction::sum) {
+        launch_.each(count, Add<A>{}, In<T>(a), In<T>(b), Out<T>(out));
+      } else {
+        launch_.each(count, Max<A>{}, In<T>(a), In<T>(b), Out<T>(out));
+      }
+    });
+  }
+
+  void fill_normal(const Tensor& out, std::uint64_t seed, Region region, double mean,
+                   double stddev) override {
+    check({&out});
+    const GlobalIndex index = global_index(out, region);
+    visit(out.dtype(), [&](auto zero) {
+      using T = decltype(zero);
+      launch_.each_at(out.size(), FillNormal<Value<T>>{seed, index, mean, stddev}, Out<T>(out));
+    });
+  }
+
+  void fill_uniform(const Tensor& out, std::uint64_t seed, Region region, double low,
+                    double high) override {
+    check({&out});
+    const GlobalIndex index = global_index(out, region);
+    visit(out.dtype(), [&](auto zero) {
+      using T = decltype(zero);
+      launch_.each_at(out.size(), FillUniform<Value<T>>{seed, index, low, high}, Out<T>(out));
+    });
+  }
+
+  void gelu(const Tensor& x, const Tensor& out) override {
+    check_alike(x, {&out});
+    visit(x.dtype(), [&](auto zero) {
+      using T = decltype(zero);
+      launch_.each(x.size(), GeluForward<Value<T>>{}, In<T>(x), Out<T>(out));
+    });
+  }
+
+  void gelu_backward(const Tensor& x, const Tensor& d_out, const Tensor& d_x) override {
+    check_alike(x, {&d_out, &d_x});
+    visit(x.dtype(), [&](auto zero) {
+      using T = decltype(zero);
+      launch_.each(x.size(), GeluBackward<Value<T>>{}, In<T>(x), In<T>(d_out), Out<T>(d_x));
+    });
+  }
+
+  void cross_entropy(const Tensor& sum_exp, const Tensor& target, const Tensor& loss) override {
+    check_alike(sum_exp, {&target, &loss});
+    visit_wide("cross_entropy", sum_exp.dtype(), [&](auto zero) {
+      using A = decltype(zero);
+      launch_.each(sum_exp.size(), CrossEntropy<A>{}, In<A>(sum_exp), In<A>(target), Out<A>(loss));
+    });
+  }
+
+  void sgd(const Tensor& gradient, double gradient_scale, double learning_rate,
+           const Tensor& master, const Tensor& weight) override {
+    check_alike(gradient, {&master});
+    check({&weight});
+    check_sizes(gradient.size(), {&weight});
+    visit_wide("sgd", gradient.dtype(), [&](auto zero) {
+      visit(weight.dtype(), [&](auto weight_zero) {
+        using A = decltype(zero);
+        using W = decltype(weight_zero);
+        const SgdStep<A> body{static_cast<A>(gradient_scale), static_cast<A>(learning_rate)};
+        launch_.each(gradient.size(), body, In<A>(gradient), InOut<A>(master), Out<W>(weight));
+      });
+    });
+  }
+
+  void adamw(const Tensor& gradient, double gradient_scale, const AdamW& options, std::int64_t step,
+             const std::uint8_t* decay_mask, const Tensor& master, const Tensor& first_moment,
+             const Tensor& second_moment, const Tensor& weight) override {
+    check_alike(gradient, {&master, &first_moment, &second_moment});
+    check({&weight});
+    check_sizes(gradient.size(), {&weight});
+    if (!decay_mask && gradient.size() > 0) throw std::logic_error("adamw: decay_mask is null");
+    visit_wide("adamw", gradient.dtype(), [&](auto zero) {
+      visit(weight.dtype(), [&](auto weight_zero) {
+        using A = decltype(zero);
+        using W = decltype(weight_zero);
+        const AdamwStep<A> body(options, gradient_scale, step);
+        launch_.each(gradient.size(), body, In<A>(gradient), In<std::uint8_t>(decay_mask),
+                     InOut<A>(master), InOut<A>(first_moment), InOut<A>(second_moment),
+                     Out<W>(weight));
+      });
+    });
+  }
+
+  void triad(const Tensor& a, const Tensor& b, double factor, const Tensor& out) override {
+    check_alike(a, {&b, &out});
+    visit(a.dtype(), [&](auto zero) {
+      using T = decltype(zero);
+      const Triad<Value<T>> body{static_cast<Value<T>>(factor)};
+      launch_.each(a.size(), body, In<T>(a), In<T>(b), Out<T>(out));
+    });
+  }
+
+ protected:
+  void check(std::initializer_list<const Tensor*> tensors) const {
+    check_kind(Launch::kind, tensors);
+  }
+  void check_alike(const Tensor& first, std::initializer_list<const Tensor*> others) const {
+    check({&first});
+    check(others);
+    check_sizes(first.size(), others);
+    check_dtypes(first.dtype(), others);
+  }
+
+  // Calls visitor(A{}) for the two types that sums and optimizer states are kept in.
+  template <class Visitor>
+  static void visit_wide(const char* kernel, Dtype dtype, Visitor&& visitor) {
+    if (dtype == Dtype::float32) return visitor(float{});
+    if (dtype == Dtype::float64) return visitor(double{});
+    refuse_dtypes(kernel, dtype, sum_dtype(dtype));
+  }
+
+  Launch launch_;
+
+ private:
+  static GlobalIndex global_index(const Tensor& out, Region region) {
+    if (region.global_cols == 0) region.global_cols = out.cols();
+    return {out.cols(), region};
+  }
+};
+
+}  // namespace machine::kernel

@@ -1,0 +1,89 @@
+#pragma once
+// How an elementwise kernel sees its tensors: In reads, Out writes, InOut does both. A kernel's
+// body is a functor over values, so that conversions, vector accesses and launches are written
+// once:
+//
+//   launch.each(count, Add{}, In<T>(a), In<T>(b), Out<T>(out));    // body(a[i], b[i], out[i])
+//
+// A value is what arithmetic is done in: float for bfloat16 and half, else the element's own type.
+
+#include <cstdint>
+#include <type_traits>
+
+#include "machine/device/dtype.h"
+#include "machine/device/tensor.h"
+
+namespace machine::kernel {
+
+template <class T>
+inline constexpr bool is_narrow = std::is_same_v<T, Bfloat16> || std::is_same_v<T, Half>;
+
+template <class T>
+using Value = std::conditional_t<is_narrow<T>, float, T>;
+
+template <class T>
+SHARDMARK_BOTH constexpr Value<T> widen(T element) {
+  return static_cast<Value<T>>(element);
+}
+
+template <class T>
+SHARDMARK_BOTH constexpr T narrow(Value<T> value) {
+  return T(value);
+}
+
+// A slot is one element on its way through a body.
+template <class T>
+struct ReadSlot {
+  Value<T> value;
+  SHARDMARK_BOTH void finish() const {}
+};
+
+template <class T>
+struct WriteSlot {
+  T* where;
+  Value<T> value;
+  SHARDMARK_BOTH void finish() const { *where = narrow<T>(value); }
+};
+
+template <class T>
+struct In {
+  using Element = T;
+  static constexpr bool reads = true, writes = false;
+  const T* data;
+  explicit In(const Tensor& tensor) : data(tensor.as<T>()) {}
+  explicit In(const void* memory) : data(static_cast<const T*>(memory)) {}
+  SHARDMARK_BOTH static ReadSlot<T> slot(const T* where) { return {widen(*where)}; }
+};
+
+template <class T>
+struct Out {
+  using Element = T;
+  static constexpr bool reads = false, writes = true;
+  T* data;
+  explicit Out(const Tensor& tensor) : data(tensor.as<T>()) {}
+  explicit Out(void* memory) : data(static_cast<T*>(memory)) {}
+  SHARDMARK_BOTH static WriteSlot<T> slot(T* where) { return {where, Value<T>{}}; }
+};
+
+template <class T>
+struct InOut {
+  using Element = T;
+  static constexpr bool reads = true, writes = true;
+  T* data;
+  explicit InOut(const Tensor& tensor) : data(tensor.as<T>()) {}
+  SHARDMARK_BOTH static WriteSlot<T> slot(T* where) { return {where, widen(*where)}; }
+};
+
+template <class Body, class... Slots>
+SHARDMARK_BOTH inline void apply(const Body& body, Slots... slots) {
+  body(slots.value...);
+  (slots.finish(), ...);
+}
+
+template <class Body, class... Slots>
+SHARDMARK_BOTH inline void apply_at(const Body& body, std::int64_t index, Slots... slots) {
+  body(index, slots.value...);
+  (slots.finish(), ...);
+}
+
+}  // namespace machine::kernel

@@ -1,0 +1,65 @@
+#pragma once
+// The functions that kernels apply to values. Built from IEEE additions and products that compilers
+// may not fuse here (-ffp-contract=off, --fmad=false), so the float results are the same bits on
+// every host and device, in the vector loop and in its remainder.
+
+#include <cmath>
+#include <cstdint>
+
+#include "machine/device/dtype.h"
+
+namespace machine::kernel {
+
+// e^x within 4 units of roundoff, without branches or tables so that it vectorizes. Reduction by
+// multiples of log 2 in two parts and a polynomial after Moshier's Cephes library (expf).
+SHARDMARK_BOTH inline float exponential(float x) {
+  x = x > 89.0f ? 89.0f : x;        // above 88.73: infinity; NaN passes both comparisons
+  x = x < -104.0f ? -104.0f : x;    // below -103.98: zero
+  const float shift = 12582912.0f;  // 1.5 * 2^23: the sum's last bits are the nearest integer
+  const float shifted = x * 1.44269504088896341f + shift;
+  const float n = shifted - shift;
+  const float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = (p * (r * r) + r) + 1.0f;
+  // Two factors, as 2^n alone may be out of range; the products are exact unless subnormal.
+  const std::int32_t exponent = static_cast<std::int32_t>(detail::bits_as<std::uint32_t>(shifted) -
+                                                          detail::bits_as<std::uint32_t>(shift));
+  const std::int32_t half = exponent >> 1;
+  const auto power = [](std::int32_t k) {
+    return detail::bits_as<float>(static_cast<std::uint32_t>(k + 127) << 23);
+  };
+  return p * power(half) * power(exponent - half);
+}
+SHARDMARK_BOTH inline double exponential(double x) { return exp(x); }
+
+SHARDMARK_BOTH inline float square_root(float x) { return sqrtf(x); }
+SHARDMARK_BOTH inline double square_root(double x) { return sqrt(x); }
+
+// The tanh form of GELU is x * sigmoid(2u) with u = sqrt(2/pi) (x + 0.044715 x^3), which loses no
+// digits where tanh is near -1.
+template <class A>
+struct Gelu {
+  static constexpr A linear = A(1.5957691216057308);  // 2 sqrt(2/pi)
+  static constexpr A cubic = A(0.044715);
+
+  SHARDMARK_BOTH static A value(A x) {
+    const A twice_u = linear * (x + cubic * (x * x * x));
+    return x / (A(1) + exponential(-twice_u));
+  }
+  SHARDMARK_BOTH static A derivative(A x) {
+    const A twice_u = linear * (x + cubic * (x * x * x));
+    const A slope = linear * (A(1) + A(3) * cubic * (x * x));
+    const A decay = exponential(twice_u < 0 ? twice_u : -twice_u);  // at most 1
+    const A sum = A(1) + decay;
+    const A sigmoid = (twice_u < 0 ? decay : A(1)) / sum;
+    // Where decay has vanished, slope may be infinite.
+    return decay > 0 ? sigmoid + x * (decay / (sum * sum)) * slope : sigmoid;
+  }
+};
+
+}  // namespace machine::kernel

@@ -1,0 +1,146 @@
+#pragma once
+// The row-wise part of Kernels, over a Launch that says how a device runs a body:
+//   rows(rows, cols, body)   body(row, lanes) for every row (row_bodies.h)
+
+#include "machine/device/kernels/element_kernels.h"
+#include "machine/device/kernels/row_bodies.h"
+
+namespace machine::kernel {
+
+template <class Launch>
+class RowKernels : public ElementKernels<Launch> {
+ public:
+  using ElementKernels<Launch>::ElementKernels;
+
+  void add_bias(const Tensor& x, const Tensor& bias, const Tensor& out) override {
+    this->check_alike(x, {&out});
+    check_vectors(x.dtype(), x.cols(), {&bias});
+    visit(x.dtype(), [&](auto zero) {
+      using T = decltype(zero);
+      this->launch_.rows(x.rows(), x.cols(),
+                         AddBias<T>{x.as<T>(), bias.as<T>(), out.as<T>(), x.cols()});
+    });
+  }
+
+  void layer_norm(const Tensor& x, const Tensor& gain, const Tensor& bias, double epsilon,
+                  const Tensor& out, const Tensor& mean, const Tensor& rstd) override {
+    this->check_alike(x, {&out});
+    check_vectors(x.dtype(), x.cols(), {&gain, &bias});
+    check_vectors(sum_dtype(x.dtype()), x.rows(), {&mean, &rstd});
+    visit(x.dtype(), [&](auto zero) {
+      using T = decltype(zero);
+      using A = Value<T>;
+      this->launch_.rows(
+          x.rows(), x.cols(),
+          LayerNorm<T>{x.as<T>(), gain.as<T>(), bias.as<T>(), out.as<T>(), mean.as<A>(),
+                       rstd.as<A>(), x.cols(), static_cast<A>(epsilon)});
+    });
+  }
+
+  void layer_norm_backward_input(const Tensor& x, const Tensor& gain, const Tensor& mean,
+                                 const Tensor& rstd, const Tensor& d_out,
+                                 const Tensor& d_x) override {
+    this->check_alike(x, {&d_out, &d_x});
+    check_vectors(x.dtype(), x.cols(), {&gain});
+    check_vectors(sum_dtype(x.dtype()), x.rows(), {&mean, &rstd});
+    visit(x.dtype(), [&](auto zero) {
+      using T = decltype(zero);
+      using A = Value<T>;
+      this->launch_.rows(
+          x.rows(), x.cols(),
+          LayerNormBackwardInput<T>{x.as<T>(), gain.as<T>(), mean.as<A>(), rstd.as<A>(),
+                                    d_out.as<T>(), d_x.as<T>(), x.cols()});
+    });
+  }
+
+  void causal_softmax(const Tensor& scores, double scale, const Tensor& probabilities) override {
+    this->check_alike(scores, {&probabilities});
+    visit(scores.dtype(), [&](auto zero) {
+      using T = decltype(zero);
+      this->launch_.rows(scores.rows(), scores.cols(),
+                         CausalSoftmax<T>{scores.as<T>(), probabilities.as<T>(), queries_of(scores),
+                                          scores.cols(), static_cast<Value<T>>(scale)});
+    });
+  }
+
+  void causal_softmax_backward(const Tensor& probabilities, const Tensor& d_probabilities,
+                               double scale, const Tensor& d_scores) override {
+    this->check_alike(probabilities, {&d_probabilities, &d_scores});
+    visit(probabilities.dtype(), [&](auto zero) {
+      using T = decltype(zero);
+      this->launch_.rows(
+          probabilities.rows(), probabilities.cols(),
+          CausalSoftmaxBackward<T>{probabilities.as<T>(), d_probabilities.as<T>(), d_scores.as<T>(),
+                                   queries_of(probabilities), probabilities.cols(),
+                                   static_cast<Value<T>>(scale)});
+    });
+  }
+
+  void embedding(const std::int32_t* tokens, const Tensor& table, std::int64_t first_row,
+                 const Tensor& out) override {
+    this->check({&table, &out});
+    check_dtypes(table.dtype(), {&out});
+    check_equal("embedding: cols of table and out", table.cols(), out.cols());
+    visit(table.dtype(), [&](auto zero) {
+      using T = decltype(zero);
+      this->launch_.rows(
+          out.rows(), out.cols(),
+          Embedding<T>{tokens, table.as<T>(), out.as<T>(), first_row, table.rows(), table.cols()});
+    });
+  }
+
+  void row_max(const Tensor& logits, const Tensor& out) override {
+    this->check({&logits});
+    check_vectors(sum_dtype(logits.dtype()), logits.rows(), {&out});
+    visit(logits.dtype(), [&](auto zero) {
+      using T = decltype(zero);
+      this->launch_.rows(logits.rows(), logits.cols(),
+                         RowMax<T>{logits.as<T>(), out.as<Value<T>>(), logits.cols()});
+    });
+  }
+
+  void exp_sums(const Tensor& logits, const Tensor& max, const std::int32_t* targets,
+                std::int64_t first_col, const Tensor& sum_exp, const Tensor& target) override {
+    this->check({&logits});
+    check_vectors(sum_dtype(logits.dtype()), logits.rows(), {&max, &sum_exp, &target});
+    visit(logits.dtype(), [&](auto zero) {
+      using T = decltype(zero);
+      using A = Value<T>;
+      this->launch_.rows(logits.rows(), logits.cols(),
+                         ExpSums<T>{logits.as<T>(), max.as<A>(), targets, first_col, logits.cols(),
+                                    sum_exp.as<A>(), target.as<A>()});
+    });
+  }
+
+  void cross_entropy_backward(const Tensor& logits, const Tensor& max, const Tensor& sum_exp,
+                              const std::int32_t* targets, std::int64_t first_col, double factor,
+                              const Tensor& d_logits) override {
+    this->check_alike(logits, {&d_logits});
+    check_vectors(sum_dtype(logits.dtype()), logits.rows(), {&max, &sum_exp});
+    visit(logits.dtype(), [&](auto zero) {
+      using T = decltype(zero);
+      using A = Value<T>;
+      this->launch_.rows(logits.rows(), logits.cols(),
+                         CrossEntropyBackward<T>{logits.as<T>(), max.as<A>(), sum_exp.as<A>(),
+                                                 targets, d_logits.as<T>(), first_col,
+                                                 logits.cols(), static_cast<A>(factor)});
+    });
+  }
+
+ protected:
+  void check_vectors(Dtype dtype, std::int64_t size,
+                     std::initializer_list<const Tensor*> vectors) const {
+    this->check(vectors);
+    check_dtypes(dtype, vectors);
+    check_sizes(size, vectors);
+  }
+
+ private:
+  static std::int64_t queries_of(const Tensor& scores) {
+    const Shape& shape = scores.shape();
+    if (shape.rank() < 2) throw std::logic_error("causal_softmax: scores need queries and keys");
+    return shape[shape.rank() - 2];
+  }
+};
+
+}  // namespace machine::kernel

@@ -1,0 +1,118 @@
+#include "machine/device/tensor.h"
+
+#include <cstring>
+
+#include "machine/device/error.h"
+
+namespace machine {
+
+Shape::Shape(std::initializer_list<std::int64_t> extents) {
+  SHARDMARK_CHECK(extents.size(), <=, static_cast<std::size_t>(max_rank));
+  for (const std::int64_t extent : extents) {
+    SHARDMARK_CHECK(extent, >=, 0);
+    extents_[static_cast<std::size_t>(rank_++)] = extent;
+  }
+}
+
+std::int64_t Shape::size() const {
+  std::int64_t product = 1;
+  for (int dim = 0; dim < rank_; ++dim) product *= (*this)[dim];
+  return product;
+}
+
+std::string Shape::text() const {
+  return fmt::format("[{}]", fmt::join(extents_.begin(), extents_.begin() + rank_, ", "));
+}
+
+Tensor::Tensor(Device& device, Dtype dtype, Shape shape, Category category)
+    : memory_(std::make_shared<Memory>(
+          device.allocate(static_cast<std::size_t>(shape.size()) * size_of(dtype), category))),
+      device_(&device),
+      data_(memory_->data()),
+      dtype_(dtype),
+      shape_(shape) {}
+
+void Tensor::check_type(Dtype wanted) const { SHARDMARK_CHECK(name(dtype_), ==, name(wanted)); }
+
+Tensor Tensor::reshape(Shape shape) const {
+  SHARDMARK_CHECK(shape.size(), ==, size());
+  Tensor view = *this;
+  view.shape_ = shape;
+  return view;
+}
+
+Tensor Tensor::slice(std::int64_t offset, Shape shape) const {
+  SHARDMARK_CHECK(offset, >=, 0);
+  SHARDMARK_CHECK(offset + shape.size(), <=, size());
+  Tensor view = *this;
+  if (data_) {
+    view.data_ = static_cast<char*>(data_) + static_cast<std::size_t>(offset) * size_of(dtype_);
+  }
+  view.shape_ = shape;
+  return view;
+}
+
+Tensor Tensor::row_range(std::int64_t begin, std::int64_t count) const {
+  SHARDMARK_CHECK(begin, >=, 0);
+  SHARDMARK_CHECK(count, >=, 0);
+  SHARDMARK_CHECK(begin + count, <=, rows());
+  return slice(begin * cols(), {count, cols()});
+}
+
+namespace {
+
+std::vector<unsigned char> bytes_of(const Tensor& tensor) {
+  std::vector<unsigned char> bytes(tensor.bytes());
+  if (bytes.empty()) return bytes;
+  Stream& stream = tensor.device().stream();
+  stream.copy(bytes.data(), tensor.data(), bytes.size());
+  stream.synchronize();
+  return bytes;
+}
+
+}  // namespace
+
+std::vector<double> to_doubles(const Tensor& tensor) {
+  const std::vector<unsigned char> bytes = bytes_of(tensor);
+  std::vector<double> values(static_cast<std::size_t>(tensor.size()));
+  visit(tensor.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      T element;
+      std::memcpy(&element, bytes.data() + i * sizeof(T), sizeof(T));
+      values[i] = static_cast<double>(static_cast<Accumulator<T>>(element));
+    }
+  });
+  return values;
+}
+
+void from_doubles(const Tensor& tensor, const std::vector<double>& values) {
+  SHARDMARK_CHECK(static_cast<std::int64_t>(values.size()), ==, tensor.size());
+  if (values.empty()) return;
+  std::vector<unsigned char> bytes(tensor.bytes());
+  visit(tensor.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const T element = static_cast<T>(static_cast<Accumulator<T>>(values[i]));
+      std::memcpy(bytes.data() + i * sizeof(T), &element, sizeof(T));
+    }
+  });
+  Stream& stream = tensor.device().stream();
+  stream.copy(tensor.data(), bytes.data(), bytes.size());
+  stream.synchronize();
+}
+
+std::uint64_t hash(const Tensor& tensor) {
+  // FNV-1a over words of eight bytes, the last one padded; the length separates equal paddings.
+  const std::vector<unsigned char> bytes = bytes_of(tensor);
+  std::uint64_t state = 0xcbf29ce484222325u ^ bytes.size();
+  for (std::size_t i = 0; i < bytes.size(); i += 8) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, bytes.data() + i, std::min<std::size_t>(8, bytes.size() - i));
+    state = (state ^ word) * 0x100000001b3u;
+    state ^= state >> 32;
+  }
+  return state;
+}
+
+}  // namespace machine
