@@ -1,6 +1,6 @@
 #pragma once
-// The measured limits of this machine, which a case's time is held against: how fast memory is copied
-// at a working set, how fast matrices are multiplied, with 1 … all ranks at it together.
+// The measured limits of this machine, which a case's time is held against: how fast memory is
+// copied at a working set, how fast matrices are multiplied, with 1 … all ranks at it together.
 
 #include <map>
 #include <string>

@@ -16,16 +16,17 @@ std::string_view name(Ruling ruling);
 
 // What decides that a case is right (README, "Five oracles").
 enum class Oracle : unsigned char { numerics, volume, memory, schedule, determinism };
-inline constexpr Oracle all_oracles[] = {Oracle::numerics, Oracle::volume, Oracle::memory, Oracle::schedule,
-                                         Oracle::determinism};
+inline constexpr Oracle all_oracles[] = {Oracle::numerics, Oracle::volume, Oracle::memory,
+                                         Oracle::schedule, Oracle::determinism};
 std::string_view name(Oracle oracle);
 
-// The worst finding of one oracle over all ranks: of a failure the first, else the nearest to failing.
+// The worst finding of one oracle over all ranks: of a failure the first, else the nearest to
+// failing.
 struct OracleResult {
   Oracle oracle{};
   Ruling ruling = Ruling::pass;
   double measured = 0, expected = 0;  // error and bound; bytes; 0 and 0 for texts and hashes
-  std::string text;                   // "rank 3: blocks.1.mlp.fc1.weight, error 3.1e-7, bound 1.9e-6"
+  std::string text;  // "rank 3: blocks.1.mlp.fc1.weight, error 3.1e-7, bound 1.9e-6"
 };
 
 struct CategoryBytes {

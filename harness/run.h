@@ -1,5 +1,6 @@
 #pragma once
-// Runs planned cases on a world: warm-up, sampling, judging, records, with Google Benchmark as front.
+// Runs planned cases on a world: warm-up, sampling, judging, records, with Google Benchmark as
+// front.
 
 #include <memory>
 #include <string>
@@ -17,8 +18,8 @@ struct RunOptions {
   Profile profile = Profile::quick;
   std::string data_file;
   std::uint64_t seed = 1234;
-  double max_seconds_per_case = 1;         // of sampling
-  std::vector<std::string> google_flags;   // --benchmark_…, as given
+  double max_seconds_per_case = 1;        // of sampling
+  std::vector<std::string> google_flags;  // --benchmark_…, as given
 };
 
 enum ExitCode : int { accepted = 0, case_failed = 1, usage = 2, environment = 3, rank_lost = 4 };
@@ -34,6 +35,7 @@ class Progress {
 };
 
 // Collective over the world; every rank gets the same exit code. Only rank 0 writes and prints.
-int run(machine::World& world, const std::vector<PlannedCase>& cases, const RunOptions& options, Progress& progress);
+int run(machine::World& world, const std::vector<PlannedCase>& cases, const RunOptions& options,
+        Progress& progress);
 
 }  // namespace harness

@@ -9,11 +9,14 @@
 //         .axis("bytes", &Case::bytes, powers(8, 64 << 20, 4));
 //   }
 
+#include <compare>
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <stdexcept>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -31,7 +34,8 @@ class UsageError : public std::runtime_error {
 // The candidate nearest to a misspelt word (edit distance), or empty if none is near.
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
 // "unknown X 'word'; did you mean 'near'?" or, with none near, "…; known: a, b, c".
-std::string unknown(std::string_view kind, std::string_view word, const std::vector<std::string>& candidates);
+std::string unknown(std::string_view kind, std::string_view word,
+                    const std::vector<std::string>& candidates);
 
 enum class Profile : unsigned char { quick, acceptance, paper };
 std::string_view name(Profile profile);
@@ -42,22 +46,25 @@ struct Bytes {
   std::int64_t value = 0;
   auto operator<=>(const Bytes&) const = default;
 };
+// first, first * factor, … as far as last.
 std::vector<Bytes> powers(std::int64_t first, std::int64_t last, std::int64_t factor);
 
-// How an axis value is written and read. parse throws UsageError. allowed: the only right values,
-// when not empty.
+// How an axis value is written and read. Both parsers throw UsageError naming the axis and the
+// text. Lists are comma-separated; numbers also have ranges: "1:8:x2" multiplies, "2:10:+4" adds,
+// "1:4" is every number (of sizes: every doubling). A range goes as far as its last value, not
+// beyond.
 template <class T>
 struct AxisText;
-#define SHARDMARK_AXIS_TEXT(T)                            \
-  template <>                                             \
-  struct AxisText<T> {                                    \
-    static std::string format(const T& value);            \
-    static T parse(std::string_view axis, std::string_view text); \
+#define SHARDMARK_AXIS_TEXT(T)                                                      \
+  template <>                                                                       \
+  struct AxisText<T> {                                                              \
+    static std::string format(const T& value);                                      \
+    static T parse(std::string_view axis, std::string_view text);                   \
     static std::vector<T> parse_list(std::string_view axis, std::string_view text); \
   }
-SHARDMARK_AXIS_TEXT(int);                 // "1,2,4", "1:8:x2"
-SHARDMARK_AXIS_TEXT(Bytes);               // "8,1KiB", "1KiB:64MiB:x4"; name shows plain bytes
-SHARDMARK_AXIS_TEXT(bool);                // "on", "off"
+SHARDMARK_AXIS_TEXT(int);    // "1,2,4", "1:8:x2"
+SHARDMARK_AXIS_TEXT(Bytes);  // "8,1KiB", "1KiB:64MiB:x4"; written as a plain number
+SHARDMARK_AXIS_TEXT(bool);   // "on", "off"
 SHARDMARK_AXIS_TEXT(std::string);
 SHARDMARK_AXIS_TEXT(machine::Dtype);      // "float,bfloat16"
 SHARDMARK_AXIS_TEXT(machine::Transport);  // "shared_memory,mpi"
@@ -73,17 +80,23 @@ struct AxisInfo {
   std::vector<std::string> allowed;  // empty: any
 };
 
+// Throws UsageError when value is none of axis.allowed, naming the nearest that is.
+void check_allowed(const AxisInfo& axis, const std::string& value);
+
 template <class Case>
 class Sweep {
  public:
+  // values: the profile's. allowed: the only right ones, when not empty; values are among them.
   template <class T>
-  Sweep& axis(std::string name, T Case::*field, std::vector<T> values, std::vector<T> allowed = {});
+  Sweep& axis(std::string name, T Case::*field, std::type_identity_t<std::vector<T>> values,
+              std::type_identity_t<std::vector<T>> allowed = {});
   // Leaves out combinations that name no case at all (a case that can't run here is skipped with a
   // reason instead: see Unit::why_not).
   Sweep& only(std::function<bool(const Case&)> keep);
 
   std::vector<AxisInfo> axes() const;
-  // All cases with their axis texts, first axis slowest. Flags must name axes of this sweep.
+  // All cases with their axis texts, first axis slowest. Throws UsageError on a flag that names no
+  // axis of this sweep and on a value that is not allowed. Values given twice count once.
   std::vector<std::pair<Case, AxisValues>> cases(const AxisFlags& flags) const;
 
  private:

@@ -8,8 +8,8 @@
 //     struct Case { int ranks; machine::Transport transport; std::string algorithm; … };
 //     static Sweep<Case> sweep(Profile);
 //     AllReduce(const Case&, Context&);
-//     void prepare();            // before every run, not timed
-//     void run();                // timed
+//     void prepare();            // before every sample, not timed
+//     void run();                // timed; short ones several times in a row for one sample
 //     void judge(Judge&);        // after sampling: every oracle declared must rule
 //     Cost cost() const;         // from the paper, not from the code
 //   };
@@ -18,9 +18,11 @@
 // Optional members: `static std::string why_not(const Case&, const Context&)` (a reason to skip, or
 // empty), `void yardstick()` (the library doing the same: timed in alternation, gives
 // speedup_over_library), `void describe(Record&)` (counters, breakdown, timeline, losses; on every
-// rank after judge, rank 0's is kept).
+// rank after judge, rank 0's is kept), `static constexpr bool repeatable = false` (run or yardstick
+// twice without prepare between them makes no sense: every sample is then one run).
 //
-// Every rank of the case constructs the unit and calls the same members in the same order.
+// Every rank of the case constructs the unit and calls the same members in the same order. What a
+// member throws on any rank fails the case. The axis `ranks` is a must.
 
 #include <concepts>
 #include <cstdint>
@@ -53,18 +55,20 @@ struct Context {
 struct Cost {
   double flops = 0;
   machine::Dtype flops_dtype = machine::Dtype::float32;
-  double memory_bytes = 0;         // read plus written, the least the algorithm can do
-  double working_set_bytes = 0;    // decides which measured memory bandwidth applies
-  double algorithm_bytes = 0;      // S of algbw = S / t, as nccl-tests defines it
-  double bus_factor = 0;           // busbw = bus_factor * algbw
-  double tokens = 0;               // of the whole case
+  double memory_bytes = 0;       // read plus written, the least the algorithm can do
+  double working_set_bytes = 0;  // decides which measured memory bandwidth applies
+  double algorithm_bytes = 0;    // S of algbw = S / t, as nccl-tests defines it
+  double bus_factor = 0;         // busbw = bus_factor * algbw
+  double tokens = 0;             // of the whole case
 };
 
 template <class U>
-concept UnitType = requires(U unit, const typename U::Case& the_case, Context& context, Judge& judge) {
+concept UnitType = requires(U unit, const typename U::Case& the_case, Context& context,
+                            Judge& judge) {
   { U::name } -> std::convertible_to<std::string_view>;
   { U::about } -> std::convertible_to<std::string_view>;
-  { std::span<const Oracle>(U::oracles) };
+  requires std::span<const Oracle>(U::oracles)
+  .size() > 0;
   { U::sweep(Profile::quick) } -> std::same_as<Sweep<typename U::Case>>;
   { the_case.ranks } -> std::convertible_to<int>;
   U(the_case, context);
@@ -80,6 +84,7 @@ class Instance {
   virtual ~Instance() = default;
   virtual void prepare() = 0;
   virtual void run() = 0;
+  virtual bool repeatable() const = 0;
   virtual bool has_yardstick() const = 0;
   virtual void yardstick() = 0;
   virtual void judge(Judge& judge) = 0;
@@ -108,14 +113,18 @@ class Family {
 
 // All registered units, by name.
 std::vector<const Family*> families();
+// Throws std::logic_error when the name is taken.
 bool add(std::unique_ptr<Family> family);
 
 template <UnitType U>
 bool add();
 
-// The cases of the units named (all when none), in order. Throws UsageError: unknown unit or axis,
-// a value that isn't allowed, no case selected.
-std::vector<PlannedCase> plan_cases(const std::vector<std::string>& units, Profile profile, const AxisFlags& flags);
+// The cases of the units named (all when none), in order. A flag acts on the units that have such
+// an axis. Throws UsageError: unknown unit, a flag that no selected unit has, a value that a named
+// unit does not allow (with no unit named: that no unit allows; those that don't are left out), no
+// case.
+std::vector<PlannedCase> plan_cases(const std::vector<std::string>& units, Profile profile,
+                                    const AxisFlags& flags);
 
 }  // namespace harness
 

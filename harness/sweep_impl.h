@@ -1,0 +1,86 @@
+#pragma once
+// The templates of sweep.h.
+
+#include <algorithm>
+
+#include "harness/sweep.h"
+#include "machine/device/error.h"
+
+namespace harness {
+
+template <class Case>
+template <class T>
+Sweep<Case>& Sweep<Case>::axis(std::string name, T Case::*field,
+                               std::type_identity_t<std::vector<T>> values,
+                               std::type_identity_t<std::vector<T>> allowed) {
+  for (const Axis& other : axes_) SHARDMARK_CHECK(other.info.name, !=, name);
+  Axis axis;
+  axis.info.name = name;
+  for (const T& value : allowed) axis.info.allowed.push_back(AxisText<T>::format(value));
+  for (const T& value : values) {
+    axis.info.values.push_back(AxisText<T>::format(value));
+    check_allowed(axis.info, axis.info.values.back());
+  }
+  axis.expand = [name](std::string_view text) {
+    std::vector<std::string> texts;
+    for (const T& value : AxisText<T>::parse_list(name, text)) {
+      std::string one = AxisText<T>::format(value);
+      if (std::find(texts.begin(), texts.end(), one) == texts.end())
+        texts.push_back(std::move(one));
+    }
+    return texts;
+  };
+  axis.set = [name, field](Case& the_case, std::string_view text) {
+    the_case.*field = AxisText<T>::parse(name, text);
+  };
+  axes_.push_back(std::move(axis));
+  return *this;
+}
+
+template <class Case>
+Sweep<Case>& Sweep<Case>::only(std::function<bool(const Case&)> keep) {
+  keep_.push_back(std::move(keep));
+  return *this;
+}
+
+template <class Case>
+std::vector<AxisInfo> Sweep<Case>::axes() const {
+  std::vector<AxisInfo> infos;
+  for (const Axis& axis : axes_) infos.push_back(axis.info);
+  return infos;
+}
+
+template <class Case>
+std::vector<std::pair<Case, AxisValues>> Sweep<Case>::cases(const AxisFlags& flags) const {
+  std::vector<std::string> names;
+  for (const Axis& axis : axes_) names.push_back(axis.info.name);
+  for (const auto& [flag, text] : flags)
+    if (std::find(names.begin(), names.end(), flag) == names.end())
+      throw UsageError(unknown("axis", flag, names));
+
+  std::vector<std::pair<Case, AxisValues>> cases;
+  cases.emplace_back(Case{}, AxisValues{});
+  for (const Axis& axis : axes_) {
+    const auto flag = flags.find(axis.info.name);
+    const std::vector<std::string> values =
+        flag == flags.end() ? axis.info.values : axis.expand(flag->second);
+    for (const std::string& value : values) check_allowed(axis.info, value);
+    std::vector<std::pair<Case, AxisValues>> longer;
+    longer.reserve(cases.size() * values.size());
+    for (const auto& [the_case, texts] : cases) {
+      for (const std::string& value : values) {
+        longer.emplace_back(the_case, texts);
+        axis.set(longer.back().first, value);
+        longer.back().second.emplace_back(axis.info.name, value);
+      }
+    }
+    cases = std::move(longer);
+  }
+  std::erase_if(cases, [this](const auto& entry) {
+    return std::any_of(keep_.begin(), keep_.end(),
+                       [&](const auto& keep) { return !keep(entry.first); });
+  });
+  return cases;
+}
+
+}  // namespace harness

@@ -1,0 +1,139 @@
+#include "harness/sweep.h"
+
+#include <gtest/gtest.h>
+
+namespace harness {
+namespace {
+
+using machine::Dtype;
+using machine::Transport;
+
+struct Case {
+  int ranks = 1;
+  std::string algorithm;
+  Dtype dtype = Dtype::float32;
+  Transport transport = Transport::shared_memory;
+  Bytes bytes;
+  bool overlap = false;
+};
+
+Sweep<Case> sweep() {
+  return Sweep<Case>()
+      .axis("algorithm", &Case::algorithm, {"ring", "direct"}, {"ring", "direct", "tree"})
+      .axis("dtype", &Case::dtype, {Dtype::float32})
+      .axis("transport", &Case::transport, {Transport::shared_memory})
+      .axis("overlap", &Case::overlap, {false})
+      .axis("ranks", &Case::ranks, {1, 2, 4}, {1, 2, 4, 8})
+      .axis("bytes", &Case::bytes, powers(8, 32, 4));
+}
+
+std::string message(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "no UsageError";
+}
+
+std::vector<std::int64_t> sizes(std::string_view text) {
+  std::vector<std::int64_t> values;
+  for (const Bytes& bytes : AxisText<Bytes>::parse_list("bytes", text))
+    values.push_back(bytes.value);
+  return values;
+}
+
+TEST(Sweep, IsTheProductWithTheFirstAxisSlowest) {
+  const auto cases = sweep().cases({});
+  ASSERT_EQ(cases.size(), 2u * 3u * 2u);
+  EXPECT_EQ(cases[0].first.algorithm, "ring");
+  EXPECT_EQ(cases[0].first.ranks, 1);
+  EXPECT_EQ(cases[1].first.bytes, Bytes{32});
+  EXPECT_EQ(cases.back().first.algorithm, "direct");
+}
+
+TEST(Sweep, PowersReachTheirLast) {
+  EXPECT_EQ(powers(8, 127, 4), (std::vector<Bytes>{{8}, {32}}));
+  EXPECT_EQ(powers(8, 128, 4), (std::vector<Bytes>{{8}, {32}, {128}}));
+  EXPECT_EQ(powers(1, std::int64_t{1} << 62, 2).size(), 63u);
+}
+
+TEST(Sweep, FlagsReplaceValuesAndTextsNameThem) {
+  const auto cases =
+      sweep().cases({{"bytes", "1KiB"}, {"ranks", "8"}, {"algorithm", "tree"}, {"overlap", "on"}});
+  ASSERT_EQ(cases.size(), 1u);
+  EXPECT_TRUE(cases[0].first.overlap);
+  const AxisValues expected = {
+      {"algorithm", "tree"}, {"dtype", "float"}, {"transport", "shared_memory"},
+      {"overlap", "on"},     {"ranks", "8"},     {"bytes", "1024"}};
+  EXPECT_EQ(cases[0].second, expected);
+}
+
+TEST(Sweep, ValuesGivenTwiceCountOnce) {
+  EXPECT_EQ(sweep().cases({{"bytes", "1K,1KiB,1024"}}).size(), 6u);
+}
+
+TEST(Sweep, OnlyLeavesOut) {
+  auto cases = sweep().only([](const Case& c) { return c.ranks > 1; }).cases({});
+  EXPECT_EQ(cases.size(), 8u);
+}
+
+TEST(Sweep, Sizes) {
+  EXPECT_EQ(sizes("8,4K,4KiB,1M,64MiB,1G,16B"),
+            (std::vector<std::int64_t>{8, 4096, 4096, 1 << 20, 64 << 20, 1 << 30, 16}));
+  EXPECT_EQ(sizes("1KiB:64KiB:x4"), (std::vector<std::int64_t>{1024, 4096, 16384, 65536}));
+  EXPECT_EQ(sizes("8:64"), (std::vector<std::int64_t>{8, 16, 32, 64}));
+  EXPECT_EQ(sizes("1KiB:3KiB:+1KiB"), (std::vector<std::int64_t>{1024, 2048, 3072}));
+  EXPECT_EQ(sizes("8:100:x4,1M"), (std::vector<std::int64_t>{8, 32, 1 << 20}));
+}
+
+TEST(Sweep, IntegerRanges) {
+  EXPECT_EQ(AxisText<int>::parse_list("ranks", "1:8:x2"), (std::vector<int>{1, 2, 4, 8}));
+  EXPECT_EQ(AxisText<int>::parse_list("ranks", "2:4"), (std::vector<int>{2, 3, 4}));
+  EXPECT_EQ(AxisText<int>::parse_list("ranks", "1:9:+4"), (std::vector<int>{1, 5, 9}));
+}
+
+TEST(Sweep, ErrorsNameAxisValueAndNearest) {
+  const auto with = [](const char* axis, const char* text) {
+    return message([=] { sweep().cases({{axis, text}}); });
+  };
+  EXPECT_EQ(with("algorithm", "rign"), "unknown --algorithm 'rign'; did you mean 'ring'?");
+  EXPECT_EQ(with("algorithm", "zzzz"), "unknown --algorithm 'zzzz'; known: ring, direct, tree");
+  EXPECT_EQ(with("dtype", "bfloat61"), "unknown --dtype 'bfloat61'; did you mean 'bfloat16'?");
+  EXPECT_EQ(with("transport", "mpl"), "unknown --transport 'mpl'; did you mean 'mpi'?");
+  EXPECT_EQ(with("ranks", "7"), "--ranks: 7 is not allowed; nearest: 8 (allowed: 1, 2, 4, 8)");
+  EXPECT_EQ(with("byte", "8"), "unknown axis 'byte'; did you mean 'bytes'?");
+  EXPECT_EQ(with("bytes", "8kb"), "--bytes: '8kb' is not a size like 8, 4KiB or 64MiB");
+  EXPECT_EQ(with("bytes", "99999999999G"),
+            "--bytes: '99999999999G' is not a size like 8, 4KiB or 64MiB");
+  EXPECT_EQ(with("bytes", "64:8"), "--bytes: the range '64:8' ends before it begins");
+  EXPECT_EQ(with("bytes", "0:8:x2"), "--bytes: the range '0:8:x2' never ends");
+  EXPECT_EQ(with("bytes", "8:64:x1"), "--bytes: the range '8:64:x1' never ends");
+  EXPECT_EQ(with("bytes", "8:64:4"),
+            "--bytes: '8:64:4' is not a range first:last:xfactor or first:last:+step");
+  EXPECT_EQ(with("overlap", "yes"), "--overlap: 'yes' is not on or off");
+  for (const char* text : {"", "-1", "+1", " 1", "1 ", "1.5", "0x10", "2147483648", "1,,2"})
+    EXPECT_NE(with("ranks", text), "no UsageError") << "'" << text << "'";
+}
+
+TEST(Sweep, ProgrammersErrorsAreFound) {
+  EXPECT_THROW(Sweep<Case>().axis("ranks", &Case::ranks, {1}).axis("ranks", &Case::ranks, {1}),
+               std::logic_error);
+  EXPECT_THROW(Sweep<Case>().axis("ranks", &Case::ranks, {3}, {1, 2}), UsageError);
+}
+
+TEST(Sweep, NearestHasALimit) {
+  EXPECT_EQ(nearest("gelu", {"relu", "softmax"}), "relu");
+  EXPECT_EQ(nearest("abc", {"xyz"}), "");
+  EXPECT_EQ(nearest("reduce", {"broadcast", "all_reduce"}), "all_reduce");
+  EXPECT_EQ(nearest("x", {}), "");
+}
+
+TEST(Sweep, Profiles) {
+  EXPECT_EQ(parse_profile("paper"), Profile::paper);
+  EXPECT_EQ(message([] { parse_profile("papre"); }),
+            "unknown --profile 'papre'; did you mean 'paper'?");
+}
+
+}  // namespace
+}  // namespace harness
