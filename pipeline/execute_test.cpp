@@ -1,0 +1,260 @@
+#include "pipeline/execute.h"
+
+#include <gtest/gtest.h>
+
+#include <mutex>
+#include <set>
+
+#include "machine/world/world.h"
+#include "pipeline/simulate.h"
+
+namespace pipeline {
+namespace {
+
+using machine::Category;
+using machine::Tensor;
+
+const Boundary boundary{{3, 5}, machine::Dtype::float64};
+
+// Whole numbers small enough that every result is exact in double.
+double factor(int depth) { return 2 + depth % 3; }
+double offset(int depth) { return 7 * depth - 3; }
+double model_input(int micro_batch, std::int64_t i) { return micro_batch * 11 + i * i - 4; }
+double loss_gradient(int micro_batch, std::int64_t i) { return 5 - micro_batch + 3 * i; }
+
+// The whole model on one micro-batch, part by part: y = factor x + offset.
+struct Reference {
+  std::vector<double> d_factor, d_offset, output;
+
+  Reference(int parts, int micro_batches) : d_factor(parts), d_offset(parts) {
+    for (int m = 0; m < micro_batches; ++m) {
+      for (std::int64_t i = 0; i < boundary.shape.size(); ++i) {
+        std::vector<double> x = {model_input(m, i)};
+        for (int part = 0; part < parts; ++part)
+          x.push_back(factor(part) * x.back() + offset(part));
+        output.push_back(x.back());
+        double d = loss_gradient(m, i);
+        for (int part = parts - 1; part >= 0; --part) {
+          d_factor[part] += d * x[part];
+          d_offset[part] += d;
+          d *= factor(part);
+        }
+      }
+    }
+  }
+};
+
+// One stage of the same model over boundaries; keeps the tensors it is given, as a layer would.
+class AffineStage {
+ public:
+  AffineStage(int stage, int stages, int chunks) : stage_(stage), stages_(stages), chunks_(chunks) {
+    d_factor.resize(chunks);
+    d_offset.resize(chunks);
+  }
+
+  Stage callables() {
+    Stage stage;
+    stage.forward = [this](const Action& a, const Tensor& in, const Tensor& out) {
+      forward(a, in, out);
+    };
+    stage.backward = [this](const Action& a, const Tensor& in, const Tensor& d_out,
+                            const Tensor& d_in) {
+      weights(a, in, d_out);
+      input(a, d_out, d_in);
+    };
+    stage.backward_input = [this](const Action& a, const Tensor&, const Tensor& d_out,
+                                  const Tensor& d_in) { input(a, d_out, d_in); };
+    stage.backward_weights = [this](const Action& a, const Tensor& in, const Tensor& d_out) {
+      weights(a, in, d_out);
+    };
+    return stage;
+  }
+
+  std::vector<double> d_factor, d_offset, output;  // of the last part, by micro-batch
+  StageSchedule called;
+
+ private:
+  void forward(const Action& a, const Tensor& in, const Tensor& out) {
+    called.push_back(a);
+    const int part = depth(a, stage_, stages_);
+    EXPECT_EQ(bool(in), part > 0);
+    EXPECT_EQ(bool(out), part < chunks_ * stages_ - 1);
+    auto x = in ? machine::to_doubles(in) : std::vector<double>();
+    if (!in) {
+      for (std::int64_t i = 0; i < boundary.shape.size(); ++i)
+        x.push_back(model_input(a.micro_batch, i));
+    }
+    for (double& value : x) value = factor(part) * value + offset(part);
+    if (out) {
+      machine::from_doubles(out, x);
+    } else {
+      output.insert(output.end(), x.begin(), x.end());
+    }
+  }
+
+  std::vector<double> gradient(const Action& a, const Tensor& d_out) const {
+    EXPECT_EQ(bool(d_out), depth(a, stage_, stages_) < chunks_ * stages_ - 1);
+    if (d_out) return machine::to_doubles(d_out);
+    std::vector<double> d;
+    for (std::int64_t i = 0; i < boundary.shape.size(); ++i)
+      d.push_back(loss_gradient(a.micro_batch, i));
+    return d;
+  }
+
+  void input(const Action& a, const Tensor& d_out, const Tensor& d_in) {
+    if (a.kind == Kind::backward || a.kind == Kind::backward_input) called.push_back(a);
+    EXPECT_EQ(bool(d_in), depth(a, stage_, stages_) > 0);
+    auto d = gradient(a, d_out);
+    for (double& value : d) value *= factor(depth(a, stage_, stages_));
+    if (d_in) machine::from_doubles(d_in, d);
+  }
+
+  void weights(const Action& a, const Tensor& in, const Tensor& d_out) {
+    if (a.kind == Kind::backward_weights) called.push_back(a);
+    const auto d = gradient(a, d_out);
+    const auto x = in ? machine::to_doubles(in) : std::vector<double>();
+    for (std::size_t i = 0; i < d.size(); ++i) {
+      d_factor[a.chunk] +=
+          d[i] * (in ? x[i] : model_input(a.micro_batch, static_cast<std::int64_t>(i)));
+      d_offset[a.chunk] += d[i];
+    }
+  }
+
+  int stage_, stages_, chunks_;
+};
+
+// A device whose memory the host may not read, made of the host's: what CUDA looks like to the
+// executor.
+class OpaqueDevice : public machine::Device {
+ public:
+  OpaqueDevice() : Device(Kind::cuda), inner_(machine::make_host_device()) {
+    stream_ = inner_->make_stream();
+  }
+  std::string description() const override { return "opaque"; }
+  std::unique_ptr<machine::Stream> make_stream() override { return inner_->make_stream(); }
+
+ private:
+  void* do_allocate(std::size_t bytes) override {
+    return ::operator new (bytes, std::align_val_t{64});
+  }
+  void do_free(void* data, std::size_t) override { ::operator delete (data, std::align_val_t{64}); }
+  std::unique_ptr<machine::Device> inner_;
+};
+
+void expect_events_in_order(const StageTimeline& events) {
+  double last = 0;
+  for (const Event& event : events) {
+    EXPECT_LE(last, event.start_s);
+    EXPECT_LE(event.start_s, event.end_s);
+    last = event.end_s;
+  }
+}
+
+// Two steps of a schedule on ranks: results, order, memory, bytes.
+void run_and_check(const StageSchedules& schedules, int micro_batches, bool opaque = false) {
+  const int stages = static_cast<int>(schedules.size());
+  const int chunks = num_chunks(schedules);
+  const Reference reference(stages * chunks, micro_batches);
+  machine::run_ranks(stages, [&](machine::World& world) {
+    SCOPED_TRACE(draw(schedules));
+    const int rank = world.rank();
+    const auto link = world.connect(world.group(), machine::Transport::shared_memory);
+    OpaqueDevice opaque_device;
+    machine::Device& device =
+        opaque ? static_cast<machine::Device&>(opaque_device) : world.device();
+    device.ledger().reset_peaks();
+    const std::size_t held = device.ledger().current();
+    Executor executor(schedules, micro_batches, boundary, *link, device, world.device());
+    const ExpectedMemory memory = expected_memory(schedules, rank, boundary);
+    EXPECT_EQ(device.ledger().current(Category::activations), memory.activations);
+    EXPECT_EQ(device.ledger().current() - held, memory.activations + memory.buffers);
+
+    for (int step = 0; step < 2; ++step) {
+      AffineStage stage(rank, stages, chunks);
+      link->reset_traffic();
+      const Timeline timeline = executor.run(stage.callables());
+
+      EXPECT_EQ(executed(timeline.events), text(schedules[rank]));
+      EXPECT_EQ(text(stage.called), text(schedules[rank]));
+      EXPECT_EQ(timeline.peak_in_flight, peak_activations(schedules[rank]));
+      expect_events_in_order(timeline.events);
+      for (int chunk = 0; chunk < chunks; ++chunk) {
+        EXPECT_EQ(stage.d_factor[chunk], reference.d_factor[chunk * stages + rank]);
+        EXPECT_EQ(stage.d_offset[chunk], reference.d_offset[chunk * stages + rank]);
+      }
+      if (rank == stages - 1) {
+        EXPECT_EQ(stage.output, reference.output);
+      }
+
+      EXPECT_EQ(link->total(), expected_traffic(schedules, rank, boundary));
+      for (const auto& [label, traffic] : link->traffic()) {
+        if (traffic.messages_sent == 0) continue;
+        EXPECT_EQ(label, (machine::TrafficLabel{machine::Operation::send_receive, boundary.dtype}));
+      }
+    }
+    EXPECT_EQ(device.ledger().peak() - held, memory.activations + memory.buffers);
+  });
+}
+
+TEST(Execute, EveryScheduleGivesTheModelsGradients) {
+  for (const Schedule& schedule : schedules()) {
+    for (int stages = 1; stages <= 4; ++stages) {
+      for (int micro_batches : std::set<int>{1, std::max(1, stages - 1), stages, 2 * stages + 1}) {
+        run_and_check(all_stages(schedule, stages, micro_batches), micro_batches);
+      }
+    }
+  }
+}
+
+TEST(Execute, MemoryAndTrafficAreThePapers) {
+  const std::size_t bytes = 3 * 5 * 8;
+  const auto one_f_one_b = all_stages(find_schedule("1f1b"), 4, 8);
+  const auto gpipe = all_stages(find_schedule("gpipe"), 4, 8);
+  for (int stage = 0; stage < 4; ++stage) {
+    EXPECT_EQ(expected_memory(one_f_one_b, stage, boundary).activations,
+              stage == 0 ? 0 : (4 - stage) * bytes);
+    EXPECT_EQ(expected_memory(gpipe, stage, boundary).activations, stage == 0 ? 0 : 8 * bytes);
+    // Two outgoing each way and one incoming gradient; the ends have one direction only.
+    const std::size_t buffers = (stage < 3 ? 3 : 0) + (stage > 0 ? 2 : 0);
+    EXPECT_EQ(expected_memory(one_f_one_b, stage, boundary).buffers, buffers * bytes);
+    // One activation and one gradient for each micro-batch and boundary.
+    const std::uint64_t messages = 8 * ((stage < 3) + (stage > 0));
+    EXPECT_EQ(expected_traffic(gpipe, stage, boundary),
+              (machine::Traffic{messages * bytes, messages, messages * bytes, messages}));
+    EXPECT_EQ(expected_traffic(one_f_one_b, stage, boundary),
+              expected_traffic(gpipe, stage, boundary));
+  }
+}
+
+TEST(Execute, PartedBackward) {
+  const StageSchedules halves = {parse("F0 F1 I0 W0 F2 I1 W1 I2 W2"),
+                                 parse("F0 I0 F1 I1 W0 F2 I2 W1 W2")};
+  EXPECT_EQ(expected_memory({halves[0], halves[0], halves[1]}, 1, boundary).buffers,
+            5 * boundary.bytes());
+  run_and_check(halves, 3);
+}
+
+TEST(Execute, Chunks) {
+  const StageSchedule actions = parse("F0 F1 F0.1 F1.1 B0.1 B1.1 B0 B1");
+  run_and_check({actions, actions}, 2);
+  run_and_check({actions, actions, actions}, 2);
+}
+
+TEST(Execute, StagesThroughTheHostWhereItCannotReadTheDevice) {
+  run_and_check(all_stages(find_schedule("1f1b"), 3, 7), 7, true);
+}
+
+TEST(Execute, RefusesBadSchedulesBeforeAnyRankWaits) {
+  machine::run_ranks(2, [](machine::World& world) {
+    const auto link = world.connect(world.group(), machine::Transport::shared_memory);
+    StageSchedules bad = all_stages(find_schedule("1f1b"), 2, 2);
+    std::swap(bad[0][0], bad[0][1]);
+    EXPECT_THROW(Executor(bad, 2, boundary, *link, world.device(), world.device()),
+                 std::invalid_argument);
+    Executor executor(find_schedule("1f1b"), 2, boundary, *link, world.device(), world.device());
+    EXPECT_THROW(executor.run({}), std::invalid_argument);
+  });
+}
+
+}  // namespace
+}  // namespace pipeline

@@ -1,0 +1,32 @@
+#pragma once
+// Proof of a schedule by symbolic execution: no ranks, no tensors, no time but that of its costs.
+//
+//   if (Proof proof = prove(find_schedule("1f1b"), 4, 8); !proof) std::cerr << proof.fault;
+//
+// Proved of the actions:
+//   - on every stage each micro-batch (of each chunk) runs forward exactly once and backward
+//   exactly
+//     once, as B or as I and W; forward comes before backward, I before W;
+//   - with FIFO channels, sends that start and receives that block, no stage waits for ever: also
+//   not
+//     for a slot of the outbox; every receive meets its own message; no message is left over;
+// and of a listed schedule, against what its paper claims:
+//   - the most micro-batches alive on each stage;
+//   - the makespan, exactly, for several costs of F, I and W that all stages share.
+
+#include <string>
+
+#include "pipeline/schedule.h"
+#include "pipeline/simulate.h"
+
+namespace pipeline {
+
+struct Proof {
+  std::string fault;  // empty, or what is wrong with the schedule drawn and the bad action marked
+  explicit operator bool() const { return fault.empty(); }
+};
+
+Proof prove(const StageSchedules& schedules, int micro_batches);
+Proof prove(const Schedule& schedule, int stages, int micro_batches);
+
+}  // namespace pipeline

@@ -1,0 +1,159 @@
+#include "pipeline/prove.h"
+
+#include <gtest/gtest.h>
+
+#include "pipeline/messages.h"
+
+namespace pipeline {
+namespace {
+
+TEST(Prove, EveryListedScheduleUpTo32Stages) {
+  for (const Schedule& schedule : schedules()) {
+    for (int stages = 1; stages <= 32; ++stages) {
+      for (int micro_batches = 1; micro_batches <= 4 * stages; ++micro_batches) {
+        const Proof proof = prove(schedule, stages, micro_batches);
+        ASSERT_TRUE(proof) << proof.fault;
+      }
+    }
+  }
+}
+
+TEST(Prove, BubbleIsThePapersInBothNormalisations) {
+  for (const Schedule& schedule : schedules()) {
+    for (int stages : {1, 2, 4, 8}) {
+      for (int micro_batches : {1, 3, 8, 32}) {
+        const Simulation simulation = simulate(schedule, stages, micro_batches, {2, 3, 1});
+        for (int stage = 0; stage < stages; ++stage) {
+          const Bubble bubble = simulation.bubble(stage);
+          EXPECT_EQ(bubble.idle_s, (stages - 1) * 6);
+          EXPECT_DOUBLE_EQ(bubble.of_ideal, double(stages - 1) / micro_batches);
+          EXPECT_DOUBLE_EQ(bubble.of_total, double(stages - 1) / (micro_batches + stages - 1));
+        }
+      }
+    }
+  }
+}
+
+StageSchedules good() { return all_stages(find_schedule("1f1b"), 3, 3); }
+
+void expect_refused(const StageSchedules& schedules, const std::string& cell,
+                    const std::string& what) {
+  const Proof proof = prove(schedules, 3);
+  ASSERT_FALSE(proof) << draw(schedules);
+  EXPECT_NE(proof.fault.find(cell), std::string::npos) << proof.fault;
+  EXPECT_NE(proof.fault.find(what), std::string::npos) << proof.fault;
+}
+
+TEST(Prove, RefusesBackwardBeforeForward) {
+  StageSchedules bad = good();
+  ASSERT_TRUE(prove(bad, 3));
+  bad[2] = parse("B0 F0 F1 B1 F2 B2");
+  expect_refused(bad, "stage  2 |>B0<", "B0 comes before F0");
+}
+
+TEST(Prove, RefusesASwapOnOneStage) {
+  StageSchedules bad = good();
+  std::swap(bad[1][0], bad[1][1]);  // F1 before F0, while stage 0 sends F0 first
+  expect_refused(bad, "stage  1 |>F1<",
+                 "receives the activation of micro-batch 1 for part 1 from stage 0, which sent "
+                 "the activation of micro-batch 0");
+}
+
+TEST(Prove, RefusesMissingAndRepeatedMicroBatches) {
+  StageSchedules bad = good();
+  bad[0].pop_back();
+  expect_refused(bad, ">?<", "backward of micro-batch 2 is missing");
+  bad = good();
+  bad[0].push_back(backward(2));
+  expect_refused(bad, ">B2<", "B2 runs a second time");
+  bad = good();
+  bad[1].push_back(forward(3));
+  expect_refused(bad, ">F3<", "is not one of 3 micro-batches");
+  bad = good();
+  bad[2].back() = backward_input(2);
+  expect_refused(bad, ">?<", "backward_weights of micro-batch 2 is missing");
+}
+
+TEST(Prove, RefusesADeadlock) {
+  // Stage 0 waits for the first gradient before it sends what the last stage needs for it.
+  expect_refused(
+      {parse("F0 B0 F1 B1 F2 B2"), parse("F0 F1 B0 F2 B1 B2"), parse("F0 B0 F1 B1 F2 B2")},
+      "stage  0 | F0 >B0<", "deadlock, waiting: stage 0 at B0 for the gradient of micro-batch 0");
+}
+
+// All forwards of chunk 0, then of chunk 1, on two stages of two chunks: while stage 0 still sends
+// chunk 0's activations, stage 1 hands them back for chunk 1. Without an outbox that would always
+// run; with two slots each way stage 0 can run five ahead, and not six.
+StageSchedule two_chunks(int micro_batches) {
+  StageSchedule actions;
+  for (int chunk : {0, 1}) {
+    for (int m = 0; m < micro_batches; ++m) actions.push_back(forward(m, chunk));
+  }
+  for (int chunk : {1, 0}) {
+    for (int m = 0; m < micro_batches; ++m) actions.push_back(backward(m, chunk));
+  }
+  return actions;
+}
+
+TEST(Prove, ChunksAndTheOutbox) {
+  EXPECT_TRUE(prove({two_chunks(5), two_chunks(5)}, 5));
+  const Proof proof = prove({two_chunks(6), two_chunks(6)}, 6);
+  EXPECT_NE(
+      proof.fault.find(
+          "stage 0 at F5 for stage 1 to take what it sent before; stage 1 at F2 for stage 0 to "
+          "take what it sent before"),
+      std::string::npos)
+      << proof.fault;
+  EXPECT_THROW(prove({two_chunks(2)}, 2), std::invalid_argument);
+}
+
+TEST(Prove, RefusesWhatThePaperDoesNotClaim) {
+  Schedule wrong = find_schedule("gpipe");
+  wrong.peak_activations = find_schedule("1f1b").peak_activations;
+  EXPECT_NE(
+      prove(wrong, 4, 8).fault.find("8 micro-batches are alive at once on stage 0, 4 claimed"),
+      std::string::npos);
+  wrong = find_schedule("1f1b");
+  wrong.makespan = [](int, int micro_batches, const Costs& costs) {
+    return micro_batches * (costs.forward + costs.backward());
+  };
+  EXPECT_NE(prove(wrong, 4, 8).fault.find("a step takes 44, 32 claimed"), std::string::npos)
+      << prove(wrong, 4, 8).fault;
+}
+
+// Zero-bubble schedules (Qi et al. 2024, arXiv:2401.10241) send the input's gradient before they
+// compute the weights': 1F1B with its backward parted is shorter, and keeps incoming gradients
+// until W.
+TEST(Prove, PartedBackwardShortensTheBubble) {
+  const StageSchedules halves = {parse("F0 F1 I0 W0 F2 I1 W1 I2 W2"),
+                                 parse("F0 I0 F1 I1 W0 F2 I2 W1 W2")};
+  ASSERT_TRUE(prove(halves, 3)) << prove(halves, 3).fault;
+  const std::vector<Costs> costs(2, Costs{1, 1, 1});
+  const double parted = simulate(halves, costs).makespan_s;
+  const double whole = simulate(find_schedule("1f1b"), 2, 3, {1, 1, 1}).makespan_s;
+  EXPECT_LT(parted, whole);
+}
+
+TEST(Schedules, UnknownNameNamesTheNearest) {
+  try {
+    find_schedule("g-pipe");
+    FAIL();
+  } catch (const std::invalid_argument& error) {
+    EXPECT_STREQ(error.what(), "no pipeline schedule 'g-pipe'; did you mean 'gpipe'?");
+  }
+  EXPECT_THROW(all_stages(find_schedule("gpipe"), 0, 4), std::invalid_argument);
+  EXPECT_THROW(parse("F0 X1"), std::invalid_argument);
+  EXPECT_THROW(parse("F"), std::invalid_argument);
+  EXPECT_THROW(parse("F0.x"), std::invalid_argument);
+}
+
+TEST(Timeline, Draws) {
+  const Simulation simulation = simulate(find_schedule("1f1b"), 2, 2, {2, 1, 1});
+  EXPECT_EQ(draw(simulation.stages, 24),
+            "stage 0 |F0==F1==....B0==....B1==|\n"
+            "stage 1 |....F0==B0==F1==B1==....|\n");
+  EXPECT_EQ(text(simulation.bubble(0)), "idle 4 s: 0.3333 of total, 0.5 of ideal");
+}
+
+}  // namespace
+}  // namespace pipeline

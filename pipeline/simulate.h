@@ -1,0 +1,49 @@
+#pragma once
+// Time of a schedule from the costs of its actions: what the prover checks against the papers'
+// formulas, what the cost model predicts with, and what a measured timeline is drawn beside.
+//
+// Every stage computes its actions in order; an action starts when the stage is free, its message
+// has arrived and its slot in the outbox is free (messages.h). Receives block and channels are
+// FIFO, so the result does not depend on the order in which the stages are simulated: a schedule
+// that finishes here finishes under any timing (Kahn 1974, "The semantics of a simple language for
+// parallel programming").
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "pipeline/schedule.h"
+#include "pipeline/timeline.h"
+
+namespace pipeline {
+
+// What is wrong, and at which action. A position one behind the last action is one that is missing.
+struct Fault {
+  int stage = 0;
+  std::size_t position = 0;
+  std::string what;
+};
+
+// One line a stage; the action at fault stands between > and <, with what is wrong below.
+std::string draw(const StageSchedules& schedules, const std::optional<Fault>& fault = {});
+
+struct Simulation {
+  double makespan_s = 0;
+  std::vector<double> busy_s;         // of each stage
+  std::vector<StageTimeline> stages;  // compute events and the waits between them
+  std::optional<Fault> fault;  // stages that can't finish: a deadlock or messages out of order
+  Bubble bubble(int stage) const {
+    return pipeline::bubble(makespan_s, busy_s[static_cast<std::size_t>(stage)]);
+  }
+};
+
+// costs: of each stage. Throws std::invalid_argument when their number is not the number of stages,
+// or for chunks on a single stage. With a fault, times end where the stages stopped.
+Simulation simulate_or_fault(const StageSchedules& schedules, const std::vector<Costs>& costs);
+
+// All stages cost the same. Throws std::invalid_argument with the drawing when the schedule has a
+// fault.
+Simulation simulate(const Schedule& schedule, int stages, int micro_batches, const Costs& costs);
+Simulation simulate(const StageSchedules& schedules, const std::vector<Costs>& costs);
+
+}  // namespace pipeline

@@ -1,0 +1,65 @@
+#include "pipeline/timeline.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+namespace pipeline {
+
+std::string executed(const StageTimeline& timeline) {
+  StageSchedule actions;
+  for (const Event& event : timeline) {
+    if (event.doing == Doing::compute) actions.push_back(event.action);
+  }
+  return text(actions);
+}
+
+double busy_s(const StageTimeline& timeline) {
+  double sum = 0;
+  for (const Event& event : timeline) {
+    if (event.doing == Doing::compute) sum += event.seconds();
+  }
+  return sum;
+}
+
+Bubble bubble(double makespan_s, double busy_s) {
+  const double idle = makespan_s - busy_s;
+  return {idle, makespan_s > 0 ? idle / makespan_s : 0, busy_s > 0 ? idle / busy_s : 0};
+}
+
+std::string text(const Bubble& bubble) {
+  return fmt::format("idle {:.4g} s: {:.4g} of total, {:.4g} of ideal", bubble.idle_s,
+                     bubble.of_total, bubble.of_ideal);
+}
+
+std::string draw(const std::vector<StageTimeline>& stages, int columns) {
+  double begin = std::numeric_limits<double>::infinity(), end = -begin;
+  for (const StageTimeline& timeline : stages) {
+    for (const Event& event : timeline) {
+      begin = std::min(begin, event.start_s);
+      end = std::max(end, event.end_s);
+    }
+  }
+  if (!(end > begin)) return "";
+  const auto column = [&](double time) {
+    return static_cast<std::size_t>((time - begin) / (end - begin) * columns + 0.5);
+  };
+  std::string out;
+  for (std::size_t stage = 0; stage < stages.size(); ++stage) {
+    std::string line(static_cast<std::size_t>(columns), '.');
+    for (const Event& event : stages[stage]) {
+      if (event.doing != Doing::compute) continue;
+      const std::size_t from = column(event.start_s);
+      const std::size_t width =
+          std::min(column(event.end_s), line.size()) - std::min(from, line.size());
+      std::string cell = text(event.action).substr(0, width);
+      cell.resize(width, '=');
+      line.replace(std::min(from, line.size()), width, cell);
+    }
+    out += fmt::format("stage {} |{}|\n", stage, line);
+  }
+  return out;
+}
+
+}  // namespace pipeline

@@ -1,0 +1,42 @@
+#pragma once
+// What the stages of a pipeline did and when, simulated (simulate.h) or measured (execute.h).
+
+#include <string>
+#include <vector>
+
+#include "pipeline/schedule.h"
+
+namespace pipeline {
+
+enum class Doing : unsigned char {
+  compute,
+  receive,  // waiting for what the action needs, and copying it in
+  outbox,   // waiting for a slot for what the action will send
+};
+
+struct Event {
+  Doing doing = Doing::compute;
+  Action action;
+  double start_s = 0, end_s = 0;
+  double seconds() const { return end_s - start_s; }
+};
+
+using StageTimeline = std::vector<Event>;  // in order, not overlapping
+
+// The actions really computed, in the text form of a schedule.
+std::string executed(const StageTimeline& timeline);
+double busy_s(const StageTimeline& timeline);  // computing
+
+// Idle time of one stage. Two normalisations circulate, so both are named: of_total is idle time
+// over the makespan, of_ideal idle time over the time computing.
+struct Bubble {
+  double idle_s = 0, of_total = 0, of_ideal = 0;
+};
+Bubble bubble(double makespan_s, double busy_s);
+std::string text(const Bubble& bubble);  // "idle 6 s: 0.273 of total, 0.375 of ideal"
+
+// One line a stage, `columns` wide from the first start to the last end: the action's letter and
+// number where it begins, '=' while it lasts, '.' while idle.
+std::string draw(const std::vector<StageTimeline>& stages, int columns = 96);
+
+}  // namespace pipeline
