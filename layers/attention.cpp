@@ -1,0 +1,122 @@
+#include "layers/attention.h"
+
+#include <cmath>
+
+#include "machine/device/error.h"
+
+namespace layers {
+
+using machine::Category;
+using machine::gemm;
+using machine::Matrix;
+using machine::Tensor;
+
+Attention::Attention(const Context& context, const std::string& name, std::int64_t hidden,
+                     std::int64_t heads, std::int64_t sequence)
+    : context_(context),
+      heads_(heads / context.tp.size()),
+      head_(hidden / heads),
+      sequence_(sequence),
+      scale_(1 / std::sqrt(static_cast<double>(head_))),
+      qkv_(context, name + ".qkv", hidden, 3 * hidden),
+      projection_(context, name + ".projection", hidden, hidden) {
+  SHARDMARK_CHECK(heads % context.tp.size(), ==, 0);
+  SHARDMARK_CHECK(hidden % heads, ==, 0);
+}
+
+Matrix Attention::heads_of(const Tensor& qkv, Part part) const {
+  Matrix heads = machine::matrix(qkv);
+  const std::int64_t width = qkv.cols();
+  heads.data = static_cast<char*>(heads.data) + static_cast<std::size_t>(part) *
+                                                    static_cast<std::size_t>(head_) *
+                                                    machine::size_of(qkv.dtype());
+  heads.rows = sequence_;
+  heads.cols = head_;
+  heads.row_stride = width;
+  heads.batch = {qkv.rows() / sequence_, heads_};
+  heads.batch_stride = {sequence_ * width, 3 * head_};
+  return heads;
+}
+
+Matrix Attention::heads_of_context(const Tensor& context) const {
+  Matrix heads = machine::matrix(context);
+  const std::int64_t width = context.cols();
+  heads.rows = sequence_;
+  heads.cols = head_;
+  heads.row_stride = width;
+  heads.batch = {context.rows() / sequence_, heads_};
+  heads.batch_stride = {sequence_ * width, head_};
+  return heads;
+}
+
+Matrix Attention::scores_of(const Tensor& scores) const {
+  Matrix square = machine::matrix(scores);
+  square.rows = square.cols = square.row_stride = sequence_;
+  square.batch = {scores.shape()[0] / heads_, heads_};
+  square.batch_stride = {heads_ * sequence_ * sequence_, sequence_ * sequence_};
+  return square;
+}
+
+Tensor Attention::make_scores(std::int64_t tokens, Category category) const {
+  return context_.tensor({tokens / sequence_ * heads_, sequence_, sequence_}, category);
+}
+
+void Attention::forward(const Tensor& x, const Tensor& y, Saved& saved) {
+  SHARDMARK_CHECK(x.rows() % sequence_, ==, 0);
+  const std::int64_t tokens = x.rows(), width = heads_ * head_;
+  saved.x = x;
+  saved.qkv = context_.tensor({tokens, 3 * width}, Category::activations);
+  qkv_.forward(x, saved.qkv);
+
+  saved.probabilities = make_scores(tokens, Category::activations);
+  {
+    const Tensor scores = make_scores(tokens, Category::buffers);
+    gemm(context_.stream(), heads_of(saved.qkv, Part::query),
+         heads_of(saved.qkv, Part::key).transposed(), scores_of(scores));
+    context_.kernels().causal_softmax(scores, scale_, saved.probabilities);
+  }
+  saved.context = context_.tensor({tokens, width}, Category::activations);
+  gemm(context_.stream(), scores_of(saved.probabilities), heads_of(saved.qkv, Part::value),
+       heads_of_context(saved.context));
+  projection_.forward(saved.context, y);
+}
+
+void Attention::backward_input(const Tensor& d_y, const Tensor& d_x, Saved& saved, Category kept) {
+  saved.d_y = d_y;
+  saved.d_qkv = context_.tensor(saved.qkv.shape(), kept);
+  {
+    const Tensor d_context = context_.tensor(saved.context.shape(), Category::buffers);
+    projection_.backward_input(d_y, d_context);
+    const Matrix d_heads = heads_of_context(d_context);
+    gemm(context_.stream(), scores_of(saved.probabilities).transposed(), d_heads,
+         heads_of(saved.d_qkv, Part::value));
+
+    const Tensor d_scores = make_scores(d_y.rows(), Category::buffers);  // of p first, in place
+    gemm(context_.stream(), d_heads, heads_of(saved.qkv, Part::value).transposed(),
+         scores_of(d_scores));
+    context_.kernels().causal_softmax_backward(saved.probabilities, d_scores, scale_, d_scores);
+    gemm(context_.stream(), scores_of(d_scores), heads_of(saved.qkv, Part::key),
+         heads_of(saved.d_qkv, Part::query));
+    gemm(context_.stream(), scores_of(d_scores).transposed(), heads_of(saved.qkv, Part::query),
+         heads_of(saved.d_qkv, Part::key));
+  }
+  saved.qkv = saved.probabilities = Tensor();
+  qkv_.backward_input(saved.d_qkv, d_x);
+}
+
+void Attention::backward_weights(Saved& saved) {
+  projection_.backward_weights(saved.context, saved.d_y);
+  qkv_.backward_weights(saved.x, saved.d_qkv);
+  saved = Saved();
+}
+
+void Attention::initialize(const Initializer& initializer) {
+  qkv_.initialize(initializer);
+  projection_.initialize(initializer);
+}
+
+Parameters Attention::parameters() {
+  return {&qkv_.weight(), &qkv_.bias(), &projection_.weight(), &projection_.bias()};
+}
+
+}  // namespace layers

@@ -1,0 +1,59 @@
+#pragma once
+// Causal self-attention with heads cut over tp (Shoeybi et al. 2019, arXiv:1909.08053, section 3):
+// queries, keys and values by one column-parallel layer, the output by a row-parallel one.
+//
+//   q, k, v [tokens, head] of each of the heads/tp heads of this rank
+//   p [sequences * heads/tp, sequence, sequence] = softmax(q kᵀ / sqrt(head)), key <= query
+//   y [tokens, hidden] = all_reduce(concat(p v) Wᵀ) + b
+//
+// Rows of the QKV weight lie head by head, (q, k, v) of head 0, then of head 1, …: so a shard of
+// whole heads is a contiguous block of rows, whatever the degree.
+//
+// Communication: one all-reduce of [tokens, hidden] forward (of y), one backward (of d_x).
+
+#include <cstdint>
+#include <string>
+
+#include "layers/column_parallel_linear.h"
+#include "layers/context.h"
+#include "layers/row_parallel_linear.h"
+#include "machine/device/gemm.h"
+
+namespace layers {
+
+class Attention {
+ public:
+  // From forward to backward_weights. backward_input frees qkv and probabilities and adds d_qkv.
+  struct Saved {
+    machine::Tensor x, qkv, probabilities, context;  // x is the caller's
+    machine::Tensor d_y, d_qkv;                      // d_y is the caller's
+  };
+
+  Attention(const Context& context, const std::string& name, std::int64_t hidden,
+            std::int64_t heads, std::int64_t sequence);
+
+  void forward(const machine::Tensor& x, const machine::Tensor& y, Saved& saved);
+  // What backward_weights will need is allocated under `kept`.
+  void backward_input(const machine::Tensor& d_y, const machine::Tensor& d_x, Saved& saved,
+                      machine::Category kept);
+  void backward_weights(Saved& saved);  // leaves saved empty
+
+  void initialize(const Initializer& initializer);
+  Parameters parameters();
+
+ private:
+  enum class Part { query, key, value };
+  // One part of all heads, as a batch [sequences, heads/tp] of matrices [sequence, head].
+  machine::Matrix heads_of(const machine::Tensor& qkv, Part part) const;
+  machine::Matrix heads_of_context(const machine::Tensor& context) const;
+  machine::Matrix scores_of(const machine::Tensor& scores) const;
+  machine::Tensor make_scores(std::int64_t tokens, machine::Category category) const;
+
+  Context context_;
+  std::int64_t heads_, head_, sequence_;  // heads of this rank; size of one
+  double scale_;
+  ColumnParallelLinear qkv_;
+  RowParallelLinear projection_;
+};
+
+}  // namespace layers

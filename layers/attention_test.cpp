@@ -1,0 +1,71 @@
+// Attention against plain loops in double, degrees against one rank, and types against double.
+
+#include "layers/attention.h"
+
+#include "layers/reference_model.h"
+#include "layers/sharded_case.h"
+
+namespace layers::testing {
+namespace {
+
+using machine::Dtype;
+using machine::Tensor;
+
+const GptConfig config{.hidden = 24, .heads = 4, .sequence = 9};
+
+Observed run(int tp, Dtype dtype, int sequences, Dtype rounded_to) {
+  const std::int64_t rows = std::int64_t{sequences} * config.sequence;
+  const machine::Shape shape{rows, config.hidden};
+  const std::vector<double> x = random_values(shape.size(), 1, rounded_to);
+  const std::vector<double> d_y = random_values(shape.size(), 2, rounded_to);
+  return observe(tp, dtype, [&](Rank& rank) {
+    Attention attention(rank.context, "attention", config.hidden, config.heads, config.sequence);
+    attention.initialize(large_values(7));
+    round_values(rank, attention.parameters(), rounded_to);
+    for (collectives::Parameter* p : attention.parameters()) zero_gradient(rank.context, *p);
+    const Tensor y = rank.context.tensor(shape, machine::Category::buffers);
+    const Tensor d_x = rank.context.tensor(shape, machine::Category::buffers);
+    Attention::Saved saved;
+    attention.forward(scatter(rank, x, shape), y, saved);
+    attention.backward_input(scatter(rank, d_y, shape), d_x, saved, machine::Category::buffers);
+    attention.backward_weights(saved);
+    Observed seen;
+    seen["y"] = gather(rank, y, shape);
+    seen["d_x"] = gather(rank, d_x, shape);
+    for (collectives::Parameter* p : attention.parameters())
+      seen[p->name] = gather(rank, *p, p->value);
+    observe_gradients(rank, attention.parameters(), seen);
+    return seen;
+  });
+}
+
+TEST(Attention, IsThatOfTheReference) {
+  for (const int tp : {1, 2, 4}) {
+    for (const int sequences : {1, 2}) {
+      const Observed seen = run(tp, Dtype::float64, sequences, Dtype::float64);
+      const auto x = random_values(std::int64_t{sequences} * config.sequence * config.hidden, 1,
+                                   Dtype::float64);
+      EXPECT_LE(relative_error(seen.at("y"), reference::attention(x, seen, "attention", config)),
+                norm_bound(Dtype::float64, 1))
+          << "tp " << tp << ", sequences " << sequences;
+    }
+  }
+}
+
+class AttentionTypes : public ::testing::TestWithParam<Dtype> {};
+
+TEST_P(AttentionTypes, EveryDegreeIsNearDouble) {
+  for (const int sequences : {1, 2}) {
+    const Observed exact = run(1, Dtype::float64, sequences, GetParam());
+    for (const int tp : {1, 2, 4}) {
+      SCOPED_TRACE("tp " + std::to_string(tp));
+      expect_within(run(tp, GetParam(), sequences, GetParam()), exact, norm_bound(GetParam(), 1));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, AttentionTypes, ::testing::ValuesIn(machine::all_dtypes),
+                         [](const auto& info) { return std::string(name(info.param)); });
+
+}  // namespace
+}  // namespace layers::testing

@@ -1,0 +1,44 @@
+#pragma once
+// Token embedding cut along the vocabulary, plus learned positions:
+//
+//   x [tokens, hidden] = all_reduce(table[token], or 0 where another rank has the row) + position
+//
+// tokens = sequences * sequence; the position of a row is its index in its sequence. The table
+// [vocabulary/tp, hidden] is the caller's, for the output head shares it; positions [sequence,
+// hidden] are replicated. At most one rank adds a non-zero row, so every degree gives the same
+// bits.
+//
+// Communication: forward all-reduces x [tokens, hidden] over tp; backward none.
+
+#include <cstdint>
+
+#include "layers/context.h"
+#include "layers/parameter.h"
+
+namespace layers {
+
+// The table as embedding and output head declare it: "embedding.token.weight".
+collectives::Parameter declare_token_table(const Context& context, std::int64_t vocabulary,
+                                           std::int64_t hidden, bool tied_over_pp);
+// The token whose row is the first of this rank's table.
+std::int64_t first_token(const Context& context, const collectives::Parameter& table);
+
+class Embedding {
+ public:
+  Embedding(const Context& context, collectives::Parameter& table, std::int64_t sequence);
+
+  // tokens are int32 in memory that the device reads, each in [0, vocabulary).
+  void forward(const std::int32_t* tokens, const machine::Tensor& x);
+  void backward_weights(const std::int32_t* tokens, const machine::Tensor& d_x);
+
+  void initialize(const Initializer& initializer);  // the table too
+  Parameters parameters() { return {&table_, &positions_}; }
+
+ private:
+  Context context_;
+  std::int64_t sequence_;
+  collectives::Parameter& table_;
+  collectives::Parameter positions_;
+};
+
+}  // namespace layers

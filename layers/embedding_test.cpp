@@ -1,0 +1,93 @@
+// Looking up and adding two numbers is exact up to one rounding, at every degree: the all-reduce
+// only adds zeros. So degrees agree to the bit, forward and backward.
+
+#include "layers/embedding.h"
+
+#include "layers/reference_model.h"
+#include "layers/sharded_case.h"
+
+namespace layers::testing {
+namespace {
+
+using machine::Dtype;
+using machine::Tensor;
+
+constexpr int vocabulary = 36, hidden = 5, sequence = 7;
+
+Observed run(int tp, Dtype dtype, int sequences) {
+  const std::int64_t rows = std::int64_t{sequences} * sequence;
+  const std::vector<std::int32_t> tokens = random_tokens(rows, 3, vocabulary);
+  const std::vector<double> d_x = random_values(rows * hidden, 4, dtype);
+  return observe(tp, dtype, [&](Rank& rank) {
+    collectives::Parameter table = declare_token_table(rank.context, vocabulary, hidden, false);
+    Embedding embedding(rank.context, table, sequence);
+    embedding.initialize(large_values(1));
+    for (collectives::Parameter* parameter : embedding.parameters()) {
+      zero_gradient(rank.context, *parameter);
+      rank.context.kernels().fill(parameter->gradient, 0.25);  // of an earlier micro-batch
+    }
+    const Tensor x = rank.context.tensor({rows, hidden}, machine::Category::buffers);
+    embedding.forward(tokens.data(), x);
+    embedding.backward_weights(tokens.data(), scatter(rank, d_x, {rows, hidden}));
+    Observed seen;
+    seen["x"] = gather(rank, x, x.shape());
+    for (collectives::Parameter* parameter : embedding.parameters())
+      seen[parameter->name] = gather(rank, *parameter, parameter->value);
+    observe_gradients(rank, embedding.parameters(), seen);
+    return seen;
+  });
+}
+
+class EmbeddingDegrees : public ::testing::TestWithParam<Dtype> {};
+
+TEST_P(EmbeddingDegrees, AgreeToTheBit) {
+  for (const int sequences : {1, 2}) {
+    const Observed whole = run(1, GetParam(), sequences);
+    for (const int tp : {2, 4}) EXPECT_EQ(run(tp, GetParam(), sequences), whole) << tp;
+  }
+}
+
+TEST_P(EmbeddingDegrees, LookUpAndAdd) {
+  const Dtype dtype = GetParam();
+  const GptConfig config{.hidden = hidden, .vocabulary = vocabulary, .sequence = sequence};
+  const Observed seen = run(4, dtype, 2);
+  const auto tokens = random_tokens(2 * sequence, 3, vocabulary);
+  const reference::Values want = reference::embedding(seen, tokens, config);
+  const std::vector<double>& x = seen.at("x");
+  ASSERT_EQ(x.size(), want.size());
+  for (std::size_t i = 0; i < x.size(); ++i)
+    EXPECT_LE(std::abs(x[i] - want[i]), machine::unit_roundoff(dtype) * std::abs(want[i])) << i;
+}
+
+TEST_P(EmbeddingDegrees, GradientIsTheSumOverItsRows) {
+  const Dtype dtype = GetParam();
+  const double u = machine::unit_roundoff(collectives::gradient_dtype(dtype));
+  const Observed seen = run(2, dtype, 2);
+  const auto tokens = random_tokens(2 * sequence, 3, vocabulary);
+  const auto d_x = random_values(2 * sequence * hidden, 4, dtype);
+  const auto check = [&](const std::vector<double>& gradient, auto row_of) {
+    reference::Values sum(gradient.size(), 0.25), size(gradient.size(), 0.25);
+    for (std::size_t row = 0; row < tokens.size(); ++row) {
+      for (std::size_t i = 0; i < hidden; ++i) {
+        sum[row_of(row) * hidden + i] += d_x[row * hidden + i];
+        size[row_of(row) * hidden + i] += std::abs(d_x[row * hidden + i]);
+      }
+    }
+    for (std::size_t i = 0; i < sum.size(); ++i) {
+      // At most every row adds to one element; the double sum here rounds as often again.
+      const double terms = static_cast<double>(tokens.size());
+      const double bound = gamma(terms, u) + gamma(terms, machine::unit_roundoff(Dtype::float64));
+      EXPECT_LE(std::abs(gradient[i] - sum[i]), bound * size[i]);
+    }
+  };
+  check(seen.at("gradient of embedding.token.weight"),
+        [&](std::size_t row) { return static_cast<std::size_t>(tokens[row]); });
+  check(seen.at("gradient of embedding.position.weight"),
+        [](std::size_t row) { return row % sequence; });
+}
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, EmbeddingDegrees, ::testing::ValuesIn(machine::all_dtypes),
+                         [](const auto& info) { return std::string(name(info.param)); });
+
+}  // namespace
+}  // namespace layers::testing

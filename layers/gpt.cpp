@@ -1,0 +1,169 @@
+#include "layers/gpt.h"
+
+#include <fmt/format.h>
+
+#include <stdexcept>
+#include <string>
+
+#include "machine/device/error.h"
+
+namespace layers {
+
+using machine::Category;
+using machine::Tensor;
+
+GptStage::GptStage(const GptConfig& config, machine::Device& device, collectives::Communicator& tp,
+                   machine::Dtype dtype, StageIndex stage)
+    : config_(config), context_{device, tp, dtype}, stage_(stage) {
+  config.validate(tp.size(), stage.count);
+  SHARDMARK_CHECK(stage.index, >=, 0);
+  SHARDMARK_CHECK(stage.index, <, stage.count);
+  if (stage.first() || stage.last())
+    table_ = declare_token_table(context_, config.vocabulary, config.hidden, stage.count > 1);
+  if (stage.first()) embedding_.emplace(context_, *table_, config.sequence);
+  const int blocks = config.layers / stage.count;
+  for (int i = 0; i < blocks; ++i) {
+    blocks_.push_back(std::make_unique<TransformerBlock>(
+        context_, fmt::format("blocks.{}", stage.index * blocks + i), config.hidden, config.heads,
+        config.ffn(), config.sequence, config.layer_norm_epsilon));
+  }
+  if (stage.last()) head_.emplace(context_, *table_, config.layer_norm_epsilon);
+}
+
+Parameters GptStage::parameters() {
+  Parameters all;
+  const auto append = [&all](const Parameters& part) {
+    all.insert(all.end(), part.begin(), part.end());
+  };
+  if (embedding_) append(embedding_->parameters());
+  for (const auto& block : blocks_) append(block->parameters());
+  if (head_) {
+    append(head_->parameters());
+    if (embedding_) all.pop_back();  // the shared table, last of the head's, came first
+  }
+  return all;
+}
+
+void GptStage::initialize(const Initializer& initializer) {
+  if (embedding_) embedding_->initialize(initializer);
+  for (const auto& block : blocks_) block->initialize(initializer);
+  if (head_) head_->initialize(initializer);
+}
+
+void GptStage::zero_gradients() {
+  for (collectives::Parameter* parameter : parameters()) zero_gradient(context_, *parameter);
+}
+
+template <class Work>
+void GptStage::use(const Parameters& parameters, const Work& work) const {
+  if (observer_.before_use) observer_.before_use(parameters);
+  work();
+  if (observer_.after_use) observer_.after_use(parameters);
+}
+
+void GptStage::ready(const Parameters& parameters) const {
+  if (observer_.gradients_ready) observer_.gradients_ready(parameters);
+}
+
+GptStage::Saved& GptStage::saved(int micro_batch) {
+  const auto found = saved_.find(micro_batch);
+  if (found == saved_.end()) {
+    throw std::logic_error(
+        fmt::format("GptStage: backward of micro-batch {} without its forward", micro_batch));
+  }
+  return found->second;
+}
+
+void GptStage::forward(int micro_batch, const TokenBatch& batch, const Tensor& in,
+                       const Tensor& out) {
+  const auto [place, fresh] = saved_.try_emplace(micro_batch);
+  if (!fresh) {
+    throw std::logic_error(
+        fmt::format("GptStage: micro-batch {} is in flight already", micro_batch));
+  }
+  Saved& saved = place->second;
+  saved.batch = batch;
+  saved.blocks.resize(blocks_.size());
+  const machine::Shape shape{std::int64_t{batch.sequences} * config_.sequence, config_.hidden};
+
+  Tensor x = in;
+  if (embedding_) {
+    x = context_.tensor(shape, Category::activations);
+    use(embedding_->parameters(), [&] { embedding_->forward(batch.tokens, x); });
+  }
+  SHARDMARK_CHECK(x.shape().text(), ==, shape.text());
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    const bool leaves_stage = i + 1 == blocks_.size() && !head_;
+    const Tensor y = leaves_stage ? out : context_.tensor(shape, Category::activations);
+    use(blocks_[i]->parameters(), [&] { blocks_[i]->forward(x, y, saved.blocks[i]); });
+    x = y;
+  }
+  if (head_) use(head_->parameters(), [&] { head_->forward(x, batch.targets, out, saved.head); });
+}
+
+void GptStage::head_weights(Saved& saved) {
+  head_->backward_weights(saved.head);
+  Parameters parameters = head_->parameters();
+  if (embedding_) parameters.pop_back();  // the embedding has yet to add to the table's gradient
+  ready(parameters);
+}
+
+void GptStage::block_weights(Saved& saved, std::size_t block) {
+  blocks_[block]->backward_weights(saved.blocks[block]);
+  ready(blocks_[block]->parameters());
+}
+
+void GptStage::embedding_weights(Saved& saved) {
+  embedding_->backward_weights(saved.batch.tokens, saved.d_embedding);
+  saved.d_embedding = Tensor();
+  ready(embedding_->parameters());
+}
+
+void GptStage::run_backward(Saved& saved, const Tensor& d_out, const Tensor& d_in, Halves halves) {
+  const bool both = halves == Halves::both;
+  const Category kept = both ? Category::buffers : Category::activations;
+  const machine::Shape shape{std::int64_t{saved.batch.sequences} * config_.sequence,
+                             config_.hidden};
+  Tensor d_y = d_out;
+  if (head_) {
+    d_y = context_.tensor(shape, kept);
+    use(head_->parameters(), [&] { head_->backward_input(loss_scale_, d_y, saved.head, kept); });
+    if (both) head_weights(saved);
+  }
+  SHARDMARK_CHECK(d_y.shape().text(), ==, shape.text());
+  for (std::size_t i = blocks_.size(); i-- > 0;) {
+    const bool leaves_stage = i == 0 && !embedding_;
+    const Tensor d_x = leaves_stage ? d_in : context_.tensor(shape, kept);
+    use(blocks_[i]->parameters(),
+        [&] { blocks_[i]->backward_input(d_y, d_x, saved.blocks[i], kept); });
+    if (both) block_weights(saved, i);
+    d_y = d_x;
+  }
+  if (embedding_) {
+    saved.d_embedding = d_y;
+    if (both) embedding_weights(saved);
+  }
+  saved.input_half_done = true;
+}
+
+void GptStage::backward(int micro_batch, const Tensor& d_out, const Tensor& d_in) {
+  run_backward(saved(micro_batch), d_out, d_in, Halves::both);
+  saved_.erase(micro_batch);
+}
+
+void GptStage::backward_input(int micro_batch, const Tensor& d_out, const Tensor& d_in) {
+  Saved& kept = saved(micro_batch);
+  SHARDMARK_CHECK(kept.input_half_done, ==, false);
+  run_backward(kept, d_out, d_in, Halves::input);
+}
+
+void GptStage::backward_weights(int micro_batch) {
+  Saved& kept = saved(micro_batch);
+  SHARDMARK_CHECK(kept.input_half_done, ==, true);
+  if (head_) head_weights(kept);
+  for (std::size_t i = blocks_.size(); i-- > 0;) block_weights(kept, i);
+  if (embedding_) embedding_weights(kept);
+  saved_.erase(micro_batch);
+}
+
+}  // namespace layers

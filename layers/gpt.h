@@ -1,0 +1,121 @@
+#pragma once
+// A GPT-2 model with tied embeddings, or the stage of it that one pipeline rank holds: layers are
+// split evenly over the stages, the embedding lies on the first, the head on the last. With one
+// stage the token table is one parameter that both accumulate into; with more, both ends hold it
+// and its placement says tied_over_pp.
+//
+//   GptStage stage(config, device, tp, Dtype::bfloat16, {.index = 0, .count = 2});
+//   stage.initialize(Initializer::gpt2(seed, config.layers));
+//   stage.zero_gradients();
+//   stage.forward(0, batch, {}, out);          // in: empty on the first stage
+//   stage.backward(0, d_out, {});              // or backward_input, and later backward_weights
+//
+// Activations between stages are [tokens, hidden], tokens = batch.sequences * config.sequence. On
+// the last stage `out` is one double: the *sum* of the token losses. Gradients are those of the
+// sum, times loss_scale; whoever reduces them divides by the token count, once.
+//
+// Micro-batches are named by an index of the caller's; any number may be in flight. What backward
+// needs is kept under Category::activations and freed by it. What is held when is written down,
+// exactly, in gpt_cost.h, as are the collectives over tp. Tensors that the caller passes are not
+// copied: `in`, tokens and targets stay unchanged until backward_weights, d_out too.
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "layers/context.h"
+#include "layers/embedding.h"
+#include "layers/gpt_config.h"
+#include "layers/output_head.h"
+#include "layers/transformer_block.h"
+
+namespace layers {
+
+struct StageIndex {
+  int index = 0, count = 1;
+  bool first() const { return index == 0; }
+  bool last() const { return index == count - 1; }
+};
+
+// int32 [sequences, config.sequence], in memory that the device reads. Tokens are read on the first
+// stage, targets on the last.
+struct TokenBatch {
+  const std::int32_t* tokens = nullptr;
+  const std::int32_t* targets = nullptr;
+  int sequences = 1;
+};
+
+// Told as the parts of a stage (embedding, each block, head) are used, with the part's parameters:
+// where values are fetched and dropped (ZeRO-3), and where a gradient may start on its way.
+struct StageObserver {
+  std::function<void(const Parameters&)> before_use, after_use;  // of the values
+  // After the weight half of a part, per micro-batch; a table that embedding and head share is
+  // ready with the embedding.
+  std::function<void(const Parameters&)> gradients_ready;
+};
+
+class GptStage {
+ public:
+  // Throws std::invalid_argument as GptConfig::validate. Takes no memory yet.
+  GptStage(const GptConfig& config, machine::Device& device, collectives::Communicator& tp,
+           machine::Dtype dtype, StageIndex stage = {});
+  GptStage(const GptStage&) = delete;
+  GptStage& operator=(const GptStage&) = delete;
+
+  const GptConfig& config() const { return config_; }
+  StageIndex stage() const { return stage_; }
+  Parameters parameters();  // each once, in the order of forward
+
+  // Fill values and zero gradients, giving memory to those parameters that have none.
+  void initialize(const Initializer& initializer);
+  void zero_gradients();
+
+  void observe(StageObserver observer) { observer_ = std::move(observer); }
+  void set_loss_scale(double scale) { loss_scale_ = scale; }
+
+  void forward(int micro_batch, const TokenBatch& batch, const machine::Tensor& in,
+               const machine::Tensor& out);
+  // Both halves, part by part: least memory. d_out is empty on the last stage, d_in on the first.
+  void backward(int micro_batch, const machine::Tensor& d_out, const machine::Tensor& d_in);
+  // The halves apart, for schedules that fill bubbles with the second.
+  void backward_input(int micro_batch, const machine::Tensor& d_out, const machine::Tensor& d_in);
+  void backward_weights(int micro_batch);
+
+  int in_flight() const { return static_cast<int>(saved_.size()); }
+
+ private:
+  struct Saved {
+    TokenBatch batch;
+    std::vector<TransformerBlock::Saved> blocks;
+    OutputHead::Saved head;
+    machine::Tensor d_embedding;
+    bool input_half_done = false;
+  };
+  enum class Halves { input, both };
+
+  Saved& saved(int micro_batch);
+  void run_backward(Saved& saved, const machine::Tensor& d_out, const machine::Tensor& d_in,
+                    Halves halves);
+  void head_weights(Saved& saved);
+  void block_weights(Saved& saved, std::size_t block);
+  void embedding_weights(Saved& saved);
+  template <class Work>
+  void use(const Parameters& parameters, const Work& work) const;
+  void ready(const Parameters& parameters) const;
+
+  GptConfig config_;
+  Context context_;
+  StageIndex stage_;
+  double loss_scale_ = 1;
+  std::optional<collectives::Parameter> table_;  // on the first and the last stage
+  std::optional<Embedding> embedding_;
+  std::vector<std::unique_ptr<TransformerBlock>> blocks_;
+  std::optional<OutputHead> head_;
+  std::map<int, Saved> saved_;
+  StageObserver observer_;
+};
+
+}  // namespace layers

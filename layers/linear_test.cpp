@@ -1,0 +1,213 @@
+// Column- and row-parallel linear layers against plain loops in long double, element by element.
+//
+// A product of k terms, summed in the accumulator in any order and rounded once, is off by at most
+// gamma(k) |a||b| of the accumulator, then one rounding of the result. An all-reduce of t parts
+// adds t - 1 roundings, a bias one more.
+
+#include "layers/column_parallel_linear.h"
+#include "layers/row_parallel_linear.h"
+#include "layers/sharded_case.h"
+
+namespace layers::testing {
+namespace {
+
+using machine::Dtype;
+using machine::Tensor;
+
+constexpr std::int64_t in = 20, out = 28;
+
+struct Sums {
+  std::vector<long double> value, size;  // of terms, and of their absolute values
+};
+
+// c[i, j] = sum over k of a(i, k) b(k, j)
+template <class A, class B>
+Sums product(std::int64_t rows, std::int64_t cols, std::int64_t inner, A a, B b) {
+  Sums sums;
+  for (std::int64_t i = 0; i < rows; ++i) {
+    for (std::int64_t j = 0; j < cols; ++j) {
+      long double value = 0, size = 0;
+      for (std::int64_t k = 0; k < inner; ++k) {
+        const long double term = static_cast<long double>(a(i, k)) * b(k, j);
+        value += term;
+        size += std::abs(term);
+      }
+      sums.value.push_back(value);
+      sums.size.push_back(size);
+    }
+  }
+  return sums;
+}
+
+void add(Sums& sums, const std::vector<double>& terms) {
+  for (std::size_t i = 0; i < sums.value.size(); ++i) {
+    const double term = terms[i % terms.size()];
+    sums.value[i] += term;
+    sums.size[i] += std::abs(term);
+  }
+}
+
+void expect_elements(const std::vector<double>& got, const Sums& want, double bound,
+                     const char* what) {
+  ASSERT_EQ(got.size(), want.value.size());
+  double worst = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const auto error = static_cast<double>(std::abs(got[i] - want.value[i]) / want.size[i]);
+    worst = std::max(worst, error);
+  }
+  EXPECT_LE(worst, bound) << what;
+}
+
+struct LinearCase {
+  int tp;
+  Dtype dtype;
+  int tokens;
+};
+
+class Linear : public ::testing::TestWithParam<LinearCase> {
+ protected:
+  int tp() const { return GetParam().tp; }
+  std::int64_t tokens() const { return GetParam().tokens; }
+  Dtype dtype() const { return GetParam().dtype; }
+  Dtype gradients() const { return collectives::gradient_dtype(dtype()); }
+  double u() const { return machine::unit_roundoff(dtype()); }
+  double u_gradient() const { return machine::unit_roundoff(gradients()); }
+  double u_sum() const { return accumulator_roundoff(dtype()); }
+
+  std::vector<double> x = random_values(tokens() * in, 1, dtype());
+  std::vector<double> d_y = random_values(tokens() * out, 2, dtype());
+  std::vector<double> weight = random_values(out * in, 3, dtype());
+  std::vector<double> bias = random_values(out, 4, dtype());
+  std::vector<double> d_weight = random_values(out * in, 5, gradients());  // of an earlier
+  std::vector<double> d_bias = random_values(out, 6, gradients());         // micro-batch
+
+  template <class Layer>
+  void set(const Rank& rank, Layer& layer) const {
+    const auto place = [&](collectives::Parameter& parameter, const std::vector<double>& value,
+                           const std::vector<double>& gradient) {
+      const bool cut = parameter.placement.tp == collectives::Spread::sharded;
+      const int dim = cut ? parameter.placement.dim : replicated;
+      parameter.value = scatter(rank, value, parameter.global_shape, dim, dtype());
+      parameter.gradient = scatter(rank, gradient, parameter.global_shape, dim, gradients());
+    };
+    place(layer.weight(), weight, d_weight);
+    place(layer.bias(), bias, d_bias);
+  }
+
+  // Runs everything once; x and y are cut along these extents.
+  template <class Layer>
+  Observed run(int dim_x, int dim_y) const {
+    return observe(tp(), dtype(), [&](Rank& rank) {
+      Layer layer(rank.context, "layer", in, out);
+      set(rank, layer);
+      const machine::Shape shape_x{tokens(), in}, shape_y{tokens(), out};
+      const Tensor x_here = scatter(rank, x, shape_x, dim_x);
+      const Tensor d_y_here = scatter(rank, d_y, shape_y, dim_y);
+      const Tensor y = rank.context.tensor(d_y_here.shape(), machine::Category::buffers);
+      const Tensor d_x = rank.context.tensor(x_here.shape(), machine::Category::buffers);
+      layer.forward(x_here, y);
+      layer.backward_input(d_y_here, d_x);
+      layer.backward_weights(x_here, d_y_here);
+      Observed seen;
+      seen["y"] = gather(rank, y, shape_y, dim_y);
+      seen["d_x"] = gather(rank, d_x, shape_x, dim_x);
+      observe_gradients(rank, layer.parameters(), seen);
+      return seen;
+    });
+  }
+
+  void expect(const Observed& seen, int roundings_of_y, int roundings_of_d_x) const {
+    const auto at = [](const std::vector<double>& m, std::int64_t cols) {
+      return [&m, cols](std::int64_t i, std::int64_t j) {
+        return m[static_cast<std::size_t>(i * cols + j)];
+      };
+    };
+    const auto transposed = [&](const std::vector<double>& m, std::int64_t cols) {
+      return [f = at(m, cols)](std::int64_t i, std::int64_t j) { return f(j, i); };
+    };
+    Sums want = product(tokens(), out, in, at(x, in), transposed(weight, in));
+    add(want, bias);
+    expect_elements(seen.at("y"), want, then(gamma(in + 1, u_sum()), gamma(roundings_of_y, u())),
+                    "y");
+    want = product(tokens(), in, out, at(d_y, out), at(weight, in));
+    expect_elements(seen.at("d_x"), want, then(gamma(out, u_sum()), gamma(roundings_of_d_x, u())),
+                    "d_x");
+    // One more rounding each: what was there before is added.
+    const double gradient_bound =
+        then(gamma(static_cast<double>(tokens()) + 1, u_sum()), gamma(1, u_gradient()));
+    want = product(out, in, tokens(), transposed(d_y, out), at(x, in));
+    add(want, d_weight);
+    expect_elements(seen.at("gradient of layer.weight"), want, gradient_bound, "weight");
+    want = product(
+        1, out, tokens(), [](auto, auto) { return 1.0; }, at(d_y, out));
+    add(want, d_bias);
+    expect_elements(seen.at("gradient of layer.bias"), want, gradient_bound, "bias");
+  }
+};
+
+TEST_P(Linear, ColumnParallel) {
+  // y: the product and the bias. d_x: the product, and an addition for each other rank.
+  expect(run<ColumnParallelLinear>(replicated, 1), 2, tp());
+}
+
+TEST_P(Linear, RowParallel) {
+  // y: the product, an addition for each other rank, the bias. d_x: the product.
+  expect(run<RowParallelLinear>(1, replicated), tp() + 1, 1);
+}
+
+std::vector<LinearCase> linear_cases() {
+  std::vector<LinearCase> cases;
+  for (const int tp : {1, 2, 4}) {
+    for (const Dtype dtype : machine::all_dtypes) {
+      for (const int tokens : {1, 7, 30}) cases.push_back({tp, dtype, tokens});
+    }
+  }
+  return cases;
+}
+
+std::string case_name(const ::testing::TestParamInfo<LinearCase>& info) {
+  return "tp" + std::to_string(info.param.tp) + "_" + std::string(name(info.param.dtype)) + "_" +
+         std::to_string(info.param.tokens) + "tokens";
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, Linear, ::testing::ValuesIn(linear_cases()), case_name);
+
+// Column-parallel communicates backward only, row-parallel forward only: the conjugates.
+TEST(LinearTraffic, OneAllReduceEach) {
+  on_ranks(2, Dtype::float32, [](Rank& rank) {
+    ColumnParallelLinear column(rank.context, "column", 8, 16);
+    RowParallelLinear row(rank.context, "row", 16, 8);
+    for (auto* parameter : {&column.weight(), &column.bias(), &row.weight(), &row.bias()}) {
+      Initializer{}.normal(rank.context, *parameter, 0, 1);
+      zero_gradient(rank.context, *parameter);
+    }
+    const Tensor x = scatter(rank, random_values(40, 1, Dtype::float32), {5, 8});
+    const Tensor inner = scatter(rank, random_values(80, 2, Dtype::float32), {5, 16}, 1);
+    const auto sent = [&](auto work) {
+      rank.tp.link().reset_traffic();
+      work();
+      return rank.tp.link().total().bytes_sent;
+    };
+    EXPECT_EQ(sent([&] { column.forward(x, inner); }), 0u);
+    EXPECT_EQ(sent([&] { row.backward_input(x, inner); }), 0u);
+    EXPECT_EQ(sent([&] { column.backward_weights(x, inner); }), 0u);
+    EXPECT_EQ(sent([&] { row.backward_weights(inner, x); }), 0u);
+    // 2 (n - 1)/n of 5 * 8 floats, on two ranks.
+    EXPECT_EQ(sent([&] { row.forward(inner, x); }), 160u);
+    EXPECT_EQ(sent([&] { column.backward_input(inner, x); }), 160u);
+  });
+}
+
+TEST(LinearShape, NamesTheDegreeThatDoesNotDivide) {
+  on_ranks(2, Dtype::float32, [](Rank& rank) {
+    try {
+      ColumnParallelLinear(rank.context, "fc1", 4, 7);
+      ADD_FAILURE() << "accepted";
+    } catch (const std::invalid_argument& error) {
+      EXPECT_NE(std::string(error.what()).find("fc1"), std::string::npos) << error.what();
+    }
+  });
+}
+
+}  // namespace
+}  // namespace layers::testing

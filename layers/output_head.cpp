@@ -1,0 +1,77 @@
+#include "layers/output_head.h"
+
+#include "layers/embedding.h"
+#include "layers/region.h"
+#include "machine/device/gemm.h"
+
+namespace layers {
+
+using machine::Category;
+using machine::gemm;
+using machine::matrix;
+using machine::Tensor;
+
+OutputHead::OutputHead(const Context& context, collectives::Parameter& table, double epsilon)
+    : context_(context),
+      table_(table),
+      norm_(context, "head.norm", table.global_shape[1], epsilon) {}
+
+void OutputHead::forward(const Tensor& x, const std::int32_t* targets, const Tensor& loss,
+                         Saved& saved) {
+  machine::Kernels& kernels = context_.kernels();
+  const std::int64_t tokens = x.rows();
+  saved.x = x;
+  saved.targets = targets;
+  saved.norm = context_.tensor(x.shape(), Category::activations);
+  norm_.forward(x, saved.norm, saved.statistics);
+
+  saved.logits =
+      context_.tensor({tokens, table_.global_shape[0] / context_.tp.size()}, Category::activations);
+  CopyTo::forward(context_.tp, saved.norm);
+  gemm(context_.stream(), matrix(saved.norm), matrix(table_.value).transposed(),
+       matrix(saved.logits));
+
+  saved.max = context_.row_values(tokens, Category::activations);
+  saved.sum_exp = context_.row_values(tokens, Category::activations);
+  const Tensor target = context_.row_values(tokens, Category::buffers);
+  const Tensor token_loss = context_.row_values(tokens, Category::buffers);
+  kernels.row_max(saved.logits, saved.max);
+  if (context_.tp.size() > 1)
+    context_.tp.all_reduce(saved.max, saved.max, {}, machine::Reduction::max);
+  kernels.exp_sums(saved.logits, saved.max, targets, first_token(context_, table_), saved.sum_exp,
+                   target);
+  ReduceFrom::forward(context_.tp, target);
+  ReduceFrom::forward(context_.tp, saved.sum_exp);
+  kernels.cross_entropy(saved.sum_exp, target, token_loss);
+  kernels.sum(token_loss, loss);
+}
+
+void OutputHead::backward_input(double factor, const Tensor& d_x, Saved& saved, Category kept) {
+  context_.kernels().cross_entropy_backward(saved.logits, saved.max, saved.sum_exp, saved.targets,
+                                            first_token(context_, table_), factor, saved.logits);
+  saved.max = saved.sum_exp = Tensor();
+  saved.d_norm = context_.tensor(saved.norm.shape(), kept);
+  gemm(context_.stream(), matrix(saved.logits), matrix(table_.value), matrix(saved.d_norm));
+  CopyTo::backward(context_.tp, saved.d_norm);
+  norm_.backward_input(saved.x, saved.statistics, saved.d_norm, d_x);
+}
+
+void OutputHead::backward_weights(Saved& saved) {
+  gemm(context_.stream(), matrix(saved.logits).transposed(), matrix(saved.norm),
+       matrix(table_.gradient), 1, 1);
+  norm_.backward_weights(saved.x, saved.statistics, saved.d_norm);
+  saved = Saved();
+}
+
+void OutputHead::initialize(const Initializer& initializer) {
+  norm_.initialize(initializer);
+  initializer.normal(context_, table_, 0, initializer.weight_stddev);
+}
+
+Parameters OutputHead::parameters() {
+  Parameters all = norm_.parameters();
+  all.push_back(&table_);
+  return all;
+}
+
+}  // namespace layers

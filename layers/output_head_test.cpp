@@ -1,0 +1,71 @@
+// The loss and its gradients against plain loops in double, degrees against one rank, types against
+// double; and the three all-reduces that the cut vocabulary costs.
+
+#include "layers/output_head.h"
+
+#include "layers/embedding.h"
+#include "layers/reference_model.h"
+#include "layers/sharded_case.h"
+
+namespace layers::testing {
+namespace {
+
+using machine::Category;
+using machine::Dtype;
+using machine::Tensor;
+
+const GptConfig config{.hidden = 12, .vocabulary = 44};
+
+Observed run(int tp, Dtype dtype, std::int64_t rows, Dtype rounded_to) {
+  const machine::Shape shape{rows, config.hidden};
+  const std::vector<double> x = random_values(shape.size(), 1, rounded_to);
+  const std::vector<std::int32_t> targets = random_tokens(rows, 2, config.vocabulary);
+  return observe(tp, dtype, [&](Rank& rank) {
+    collectives::Parameter table =
+        declare_token_table(rank.context, config.vocabulary, config.hidden, false);
+    OutputHead head(rank.context, table, config.layer_norm_epsilon);
+    head.initialize(large_values(5));
+    round_values(rank, head.parameters(), rounded_to);
+    for (collectives::Parameter* p : head.parameters()) zero_gradient(rank.context, *p);
+    const Tensor loss(rank.world.device(), Dtype::float64, {1}, Category::buffers);
+    const Tensor d_x = rank.context.tensor(shape, Category::buffers);
+    OutputHead::Saved saved;
+    head.forward(scatter(rank, x, shape), targets.data(), loss, saved);
+    head.backward_input(0.5, d_x, saved, Category::buffers);
+    head.backward_weights(saved);
+    Observed seen;
+    seen["loss"] = gather(rank, loss, {1});
+    seen["d_x"] = gather(rank, d_x, shape);
+    for (collectives::Parameter* p : head.parameters()) seen[p->name] = gather(rank, *p, p->value);
+    observe_gradients(rank, head.parameters(), seen);
+    return seen;
+  });
+}
+
+TEST(OutputHead, LossIsThatOfTheReference) {
+  for (const int tp : {1, 2, 4}) {
+    const std::int64_t rows = 15;
+    const Observed seen = run(tp, Dtype::float64, rows, Dtype::float64);
+    const double want = reference::loss(random_values(rows * config.hidden, 1, Dtype::float64),
+                                        seen, random_tokens(rows, 2, config.vocabulary), config);
+    EXPECT_LE(relative_error(seen.at("loss"), {want}), norm_bound(Dtype::float64, 1)) << tp;
+  }
+}
+
+class OutputHeadTypes : public ::testing::TestWithParam<Dtype> {};
+
+TEST_P(OutputHeadTypes, EveryDegreeIsNearDouble) {
+  for (const std::int64_t rows : {1, 15}) {
+    const Observed exact = run(1, Dtype::float64, rows, GetParam());
+    for (const int tp : {1, 2, 4}) {
+      SCOPED_TRACE("tp " + std::to_string(tp));
+      expect_within(run(tp, GetParam(), rows, GetParam()), exact, norm_bound(GetParam(), 1));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, OutputHeadTypes, ::testing::ValuesIn(machine::all_dtypes),
+                         [](const auto& info) { return std::string(name(info.param)); });
+
+}  // namespace
+}  // namespace layers::testing

@@ -1,0 +1,207 @@
+#pragma once
+// What the tests of layers share. A case runs on tp ranks (threads); its inputs are global and
+// random, each rank takes its shard, and what comes out is put together again, so that every degree
+// gives the same global tensors to compare. Where ranks hold replicas, they must agree to the bit.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "layers/context.h"
+#include "layers/parameter.h"
+#include "machine/device/tensor.h"
+#include "machine/world/world.h"
+
+namespace layers::testing {
+
+inline constexpr int replicated = -1;  // as the extent that tp cuts
+
+struct Rank {
+  machine::World& world;
+  collectives::Communicator& tp;
+  Context context;
+};
+
+inline void on_ranks(int tp, machine::Dtype dtype, const std::function<void(Rank&)>& body) {
+  machine::run_ranks(tp, [&](machine::World& world) {
+    collectives::Communicator communicator(world, machine::first_ranks("tp", tp, world.rank()),
+                                           machine::Transport::shared_memory);
+    Rank rank{world, communicator, {world.device(), communicator, dtype}};
+    body(rank);
+    communicator.barrier();
+  });
+}
+
+// Normal values that dtype represents exactly, so that every type starts from the same numbers.
+inline std::vector<double> random_values(std::int64_t count, unsigned seed, machine::Dtype dtype,
+                                         double stddev = 1) {
+  std::mt19937 generator(seed);
+  std::normal_distribution<double> normal(0, stddev);
+  std::vector<double> values(static_cast<std::size_t>(count));
+  for (double& value : values) {
+    const double drawn = normal(generator);
+    machine::visit(dtype, [&](auto zero) {
+      using T = decltype(zero);
+      if constexpr (std::is_same_v<T, double>) {
+        value = drawn;
+      } else {
+        value = static_cast<double>(static_cast<float>(static_cast<T>(static_cast<float>(drawn))));
+      }
+    });
+  }
+  return values;
+}
+
+inline std::vector<std::int32_t> random_tokens(std::int64_t count, unsigned seed, int vocabulary) {
+  std::mt19937 generator(seed);
+  std::uniform_int_distribution<std::int32_t> uniform(0, vocabulary - 1);
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(count));
+  for (std::int32_t& token : tokens) token = uniform(generator);
+  return tokens;
+}
+
+// The extents around a cut: [before, cut, after].
+struct Cut {
+  std::int64_t before = 1, extent = 1, after = 1;
+  Cut(const machine::Shape& shape, int dim) {
+    for (int i = 0; i < shape.rank(); ++i)
+      (i < dim ? before : i == dim ? extent : after) *= shape[i];
+  }
+};
+
+// This rank's shard of a global tensor, under Category::buffers.
+inline machine::Tensor scatter(const Rank& rank, const std::vector<double>& global,
+                               const machine::Shape& shape, int dim, machine::Dtype dtype) {
+  const Cut cut(shape, dim);
+  if (dim == replicated) {
+    const machine::Tensor whole(rank.world.device(), dtype, shape, machine::Category::buffers);
+    machine::from_doubles(whole, global);
+    return whole;
+  }
+  const std::int64_t share = cut.extent / rank.tp.size();
+  std::vector<double> values;
+  for (std::int64_t i = 0; i < cut.before; ++i) {
+    const auto begin = global.begin() + (i * cut.extent + rank.tp.rank() * share) * cut.after;
+    values.insert(values.end(), begin, begin + share * cut.after);
+  }
+  const machine::Shape local =
+      dim == 0 ? (shape.rank() == 1 ? machine::Shape{share} : machine::Shape{share, cut.after})
+               : machine::Shape{cut.before, share};
+  const machine::Tensor shard(rank.world.device(), dtype, local, machine::Category::buffers);
+  machine::from_doubles(shard, values);
+  return shard;
+}
+
+inline machine::Tensor scatter(const Rank& rank, const std::vector<double>& global,
+                               const machine::Shape& shape, int dim = replicated) {
+  return scatter(rank, global, shape, dim, rank.context.dtype);
+}
+
+// The global tensor, from every rank's shard, on every rank. Replicas must be bitwise equal.
+inline std::vector<double> gather(const Rank& rank, const machine::Tensor& local,
+                                  const machine::Shape& shape, int dim = replicated) {
+  const std::vector<double> mine = machine::to_doubles(local);
+  const std::string_view bytes(reinterpret_cast<const char*>(mine.data()),
+                               mine.size() * sizeof(double));
+  const std::vector<std::string> all = rank.world.all_gather(rank.tp.group(), bytes);
+  if (dim == replicated) {
+    for (const std::string& other : all) EXPECT_EQ(other, all.front()) << "replicas differ";
+    return mine;
+  }
+  const Cut cut(shape, dim);
+  const auto line = static_cast<std::size_t>(cut.extent / rank.tp.size() * cut.after);
+  std::vector<double> global;
+  for (std::int64_t i = 0; i < cut.before; ++i) {
+    for (const std::string& shard : all) {
+      const auto* values = reinterpret_cast<const double*>(shard.data());
+      global.insert(global.end(), values + static_cast<std::size_t>(i) * line,
+                    values + static_cast<std::size_t>(i + 1) * line);
+    }
+  }
+  return global;
+}
+
+inline std::vector<double> gather(const Rank& rank, const collectives::Parameter& parameter,
+                                  const machine::Tensor& local) {
+  const bool sharded = parameter.placement.tp == collectives::Spread::sharded;
+  return gather(rank, local, parameter.global_shape,
+                sharded ? parameter.placement.dim : replicated);
+}
+
+// Rounds values to dtype, so that a double run starts from the numbers that a narrower one has.
+inline void round_values(const Rank& rank, const Parameters& parameters, machine::Dtype dtype) {
+  for (const collectives::Parameter* parameter : parameters) {
+    const machine::Tensor narrow(rank.world.device(), dtype, parameter->value.shape(),
+                                 machine::Category::buffers);
+    rank.context.kernels().cast(parameter->value, narrow);
+    rank.context.kernels().cast(narrow, parameter->value);
+  }
+}
+
+// Random weights large enough that attention is far from uniform, random biases and gains.
+inline Initializer large_values(unsigned seed) {
+  return {.seed = seed,
+          .weight_stddev = 0.2,
+          .residual_stddev = 0.2,
+          .bias_stddev = 0.2,
+          .gain_stddev = 0.2};
+}
+
+// Global tensors by name: outputs, input gradients, gradients of parameters.
+using Observed = std::map<std::string, std::vector<double>>;
+
+inline void observe_gradients(const Rank& rank, const Parameters& parameters, Observed& observed) {
+  for (const collectives::Parameter* parameter : parameters)
+    observed["gradient of " + parameter->name] = gather(rank, *parameter, parameter->gradient);
+}
+
+// What rank 0 saw; every rank has put the same global tensors together.
+inline Observed observe(int tp, machine::Dtype dtype, const std::function<Observed(Rank&)>& body) {
+  Observed result;
+  on_ranks(tp, dtype, [&](Rank& rank) {
+    Observed seen = body(rank);
+    if (rank.world.rank() == 0) result = std::move(seen);
+  });
+  return result;
+}
+
+// The largest relative error of n roundings, each of relative size u (Higham 2002, lemma 3.1).
+inline double gamma(double n, double u) { return n * u / (1 - n * u); }
+// Of errors that follow one another.
+inline double then(double first, double second) { return (1 + first) * (1 + second) - 1; }
+
+inline double accumulator_roundoff(machine::Dtype dtype) {
+  return machine::unit_roundoff(dtype == machine::Dtype::float64 ? machine::Dtype::float64
+                                                                 : machine::Dtype::float32);
+}
+
+inline double relative_error(const std::vector<double>& got, const std::vector<double>& want) {
+  if (got.size() != want.size()) return INFINITY;
+  double difference = 0, size = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    difference += (got[i] - want[i]) * (got[i] - want[i]);
+    size += want[i] * want[i];
+  }
+  return difference == 0 ? 0 : std::sqrt(difference / size);
+}
+
+// |g' - g| / |g| <= 4 * 1.03^depth * epsilon (theorem 5.3 of arXiv:2506.09280), depth the number of
+// blocks that the error has passed, epsilon twice the unit roundoff.
+inline double norm_bound(machine::Dtype dtype, int depth) {
+  return 4 * std::pow(1.03, depth) * 2 * machine::unit_roundoff(dtype);
+}
+
+inline void expect_within(const Observed& got, const Observed& want, double bound) {
+  ASSERT_EQ(got.size(), want.size());
+  for (const auto& [name, values] : want) {
+    ASSERT_TRUE(got.contains(name)) << name;
+    EXPECT_LE(relative_error(got.at(name), values), bound) << name;
+  }
+}
+
+}  // namespace layers::testing

@@ -1,0 +1,53 @@
+#pragma once
+// A pre-LayerNorm transformer block (GPT-2), tensor-parallel as in Shoeybi et al. 2019
+// (arXiv:1909.08053):
+//
+//   r = x + attention(norm1(x));   y = r + mlp(norm2(r));   x, r, y [tokens, hidden]
+//
+// Communication: two all-reduces of [tokens, hidden] forward, two backward_input, none
+// backward_weights. gpt_cost.h counts what is saved and what is held meanwhile.
+
+#include <cstdint>
+#include <string>
+
+#include "layers/attention.h"
+#include "layers/context.h"
+#include "layers/layer_norm.h"
+#include "layers/mlp.h"
+
+namespace layers {
+
+class TransformerBlock {
+ public:
+  // From forward to backward_weights; backward_input frees what only it needs, and adds the d_.
+  struct Saved {
+    machine::Tensor x, residual;  // x is the caller's
+    LayerNorm::Statistics statistics1, statistics2;
+    Attention::Saved attention;
+    Mlp::Saved mlp;
+    machine::Tensor d_norm1, d_norm2;  // of the outputs of the norms
+  };
+
+  TransformerBlock(const Context& context, const std::string& name, std::int64_t hidden,
+                   std::int64_t heads, std::int64_t ffn, std::int64_t sequence, double epsilon);
+
+  // Keeps views of x and d_y: they must stay unchanged until backward_weights.
+  void forward(const machine::Tensor& x, const machine::Tensor& y, Saved& saved);
+  // What backward_weights will need is allocated under `kept`: activations when it comes later,
+  // buffers when it follows at once.
+  void backward_input(const machine::Tensor& d_y, const machine::Tensor& d_x, Saved& saved,
+                      machine::Category kept);
+  void backward_weights(Saved& saved);  // leaves saved empty
+
+  void initialize(const Initializer& initializer);
+  Parameters parameters();
+
+ private:
+  Context context_;
+  LayerNorm norm1_;
+  Attention attention_;
+  LayerNorm norm2_;
+  Mlp mlp_;
+};
+
+}  // namespace layers
