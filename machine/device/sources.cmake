@@ -7,7 +7,8 @@ set(device_sources
 if(NOT SHARDMARK_CUDA)
   list(APPEND device_sources device/cuda_absent.cpp)
 endif()
-set(device_tests)
+set(device_tests
+  device/dtype_test.cpp device/gemm_test.cpp device/memory_test.cpp device/tensor_test.cpp)
 
 # Unfused, so that an element has the same bits in a vector loop and in its remainder, on every
 # processor and (cuda/sources.cmake) on the GPU. These kernels wait for memory, not for arithmetic.

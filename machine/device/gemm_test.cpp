@@ -1,0 +1,212 @@
+#include "machine/device/gemm.h"
+
+#include "machine/device/on_device.h"
+
+namespace machine {
+namespace {
+
+class Gemm : public OnDevice {
+ protected:
+  // Against the sum over k in long double. Componentwise: k products and sums in the accumulator,
+  // the factors alpha and beta and their sum, then the rounding to c's dtype.
+  void check(const Matrix& a, const Matrix& b, const Matrix& c, float alpha, float beta,
+             const Tensor& a_in, const Tensor& b_in, const Tensor& c_in) {
+    const Values av = to_doubles(a_in), bv = to_doubles(b_in), before = to_doubles(c_in);
+    gemm(device_->stream(), a, b, c, alpha, beta);
+    const Values after = to_doubles(c_in);
+    const auto at = [](const Matrix& x, std::int64_t outer, std::int64_t inner, std::int64_t row,
+                       std::int64_t col) {
+      return static_cast<std::size_t>(outer * x.batch_stride[0] + inner * x.batch_stride[1] +
+                                      row * x.row_stride + col * x.col_stride);
+    };
+    const double u = sum_roundoff(a.dtype);
+    Values got;
+    std::vector<Real> reference, error;
+    std::vector<bool> written(after.size());
+    for (std::int64_t outer = 0; outer < c.batch[0]; ++outer) {
+      for (std::int64_t inner = 0; inner < c.batch[1]; ++inner) {
+        for (std::int64_t i = 0; i < c.rows; ++i) {
+          for (std::int64_t j = 0; j < c.cols; ++j) {
+            Real sum = 0, size = 0;
+            for (std::int64_t k = 0; k < a.cols; ++k) {
+              const Real term =
+                  static_cast<Real>(av[at(a, outer, inner, i, k)]) * bv[at(b, outer, inner, k, j)];
+              sum += term;
+              size += std::abs(term);
+            }
+            const std::size_t place = at(c, outer, inner, i, j);
+            const Real old = beta == 0 ? 0 : static_cast<Real>(beta) * before[place];
+            written[place] = true;
+            got.push_back(after[place]);
+            reference.push_back(alpha * sum + old);
+            error.push_back(static_cast<Real>(a.cols + 4) * u *
+                            (std::abs(alpha) * size + std::abs(old)));
+          }
+        }
+      }
+    }
+    expect_within(got, reference, error, c.dtype);
+    for (std::size_t i = 0; i < after.size(); ++i) {
+      if (!written[i] && !std::isnan(before[i])) {
+        ASSERT_EQ(after[i], before[i]) << "wrote outside of c, at " << i;
+      }
+    }
+  }
+
+  // c's dtype: a's, and float under a narrow one.
+  std::vector<Dtype> results() const { return sums(); }
+};
+
+TEST_P(Gemm, EveryTransposeAndSize) {
+  struct Size {
+    std::int64_t m, n, k;
+  };
+  for (const auto [m, n, k] : {Size{1, 1, 1}, Size{17, 33, 5}, Size{64, 48, 80}, Size{1, 65, 129},
+                               Size{67, 1, 31}, Size{3, 130, 1}, Size{128, 96, 257}}) {
+    for (const int transposes : {0, 1, 2, 3}) {
+      for (const Dtype result : results()) {
+        const bool ta = transposes & 1, tb = transposes & 2;
+        const Tensor a = ta ? random({k, m}) : random({m, k});
+        const Tensor b = tb ? random({n, k}) : random({k, n});
+        const Tensor c = empty({m, n}, result);  // NaN: beta 0 must not read it
+        SCOPED_TRACE(fmt::format("m {} n {} k {} transposes {}", m, n, k, transposes));
+        check(ta ? matrix(a).transposed() : matrix(a), tb ? matrix(b).transposed() : matrix(b),
+              matrix(c), 1, 0, a, b, c);
+      }
+    }
+  }
+}
+
+TEST_P(Gemm, AlphaAndBeta) {
+  for (const Dtype result : results()) {
+    for (const auto& [alpha, beta] : {std::pair{1.0f, 1.0f}, {0.37f, -1.5f}, {-2.0f, 0.0f}}) {
+      const Tensor a = random({29, 41}), b = random({41, 23}), c = random({29, 23}, result);
+      check(matrix(a), matrix(b), matrix(c), alpha, beta, a, b, c);
+    }
+  }
+}
+
+TEST_P(Gemm, TransposedResult) {
+  for (const Dtype result : results()) {
+    const Tensor a = random({19, 30}), b = random({30, 21}), c = random({21, 19}, result);
+    check(matrix(a), matrix(b), matrix(c).transposed(), 1, 1, a, b, c);
+  }
+}
+
+TEST_P(Gemm, PartOfWiderRows) {
+  // Columns 3..12 of a [9, 20], columns 7..16 of the result: strides beyond the extents.
+  const Tensor a = random({9, 20}), b = random({10, 9}), c = random({9, 31});
+  Matrix part = matrix(a), to = matrix(c);
+  part.data = static_cast<char*>(part.data) + 3 * size_of(dtype());
+  part.cols = 10;
+  to.data = static_cast<char*>(to.data) + 7 * size_of(dtype());
+  to.cols = 9;
+  const Values before = to_doubles(c);
+  check(part, matrix(b), to, 1, 0.5f, a.slice(3, {177}), b, c.slice(7, {272}));
+  const Values after = to_doubles(c);
+  for (std::size_t i = 0; i < after.size(); ++i) {
+    const std::size_t col = i % 31;
+    if (col < 7 || col >= 16) {
+      ASSERT_EQ(after[i], before[i]);
+    }
+  }
+}
+
+TEST_P(Gemm, PlainBatches) {
+  for (const Dtype result : results()) {
+    const Tensor a = random({6, 11, 7}), b = random({6, 7, 13}), c = random({6, 11, 13}, result);
+    Matrix ma = matrix(a), mb = matrix(b), mc = matrix(c);
+    for (Matrix* x : {&ma, &mb, &mc}) x->batch = {1, 6};
+    ma.rows = mc.rows = 11;
+    mb.rows = 7;
+    ma.batch_stride[1] = 77;
+    mb.batch_stride[1] = 91;
+    mc.batch_stride[1] = 143;
+    check(ma, mb, mc, 0.5f, 1, a, b, c);
+  }
+}
+
+// Attention on interleaved heads: x [batch, tokens, 3, heads, size], scores [batch, heads, t, t].
+TEST_P(Gemm, InterleavedHeads) {
+  constexpr std::int64_t batch = 2, tokens = 18, heads = 3, size = 10, line = 3 * heads * size;
+  const Tensor x = random({batch * tokens, line});
+  const auto part = [&](std::int64_t which) {
+    Matrix m;
+    m.data = static_cast<char*>(x.data()) +
+             static_cast<std::size_t>(which * heads * size) * size_of(dtype());
+    m.dtype = dtype();
+    m.rows = tokens;
+    m.cols = size;
+    m.row_stride = line;
+    m.batch = {batch, heads};
+    m.batch_stride = {tokens * line, size};
+    return m;
+  };
+  const auto view = [&](std::int64_t which) {
+    return x.slice(which * heads * size, {x.size() - which * heads * size});
+  };
+  const Tensor scores = random({batch, heads, tokens, tokens});
+  Matrix s = matrix(scores);
+  s.rows = tokens;
+  s.batch = {batch, heads};
+  s.batch_stride = {heads * tokens * tokens, tokens * tokens};
+  check(part(0), part(1).transposed(), s, 0.25f, 0, view(0), view(1), scores);
+
+  const Tensor out = random({batch * tokens, heads * size});
+  Matrix o = matrix(out);
+  o.rows = tokens;
+  o.cols = size;
+  o.batch = {batch, heads};
+  o.batch_stride = {tokens * heads * size, size};
+  check(s, part(2), o, 1, 0, scores, view(2), out);
+  check(s.transposed(), part(2), o, 1, 1, scores, view(2), out);
+}
+
+TEST_P(Gemm, SharedOperandOfABatch) {
+  // Stride 0: one b for every batch.
+  const Tensor a = random({4, 5, 6}), b = random({6, 8}), c = random({4, 5, 8});
+  Matrix ma = matrix(a), mb = matrix(b), mc = matrix(c);
+  ma.rows = mc.rows = 5;
+  for (Matrix* x : {&ma, &mb, &mc}) x->batch = {2, 2};
+  ma.batch_stride = {60, 30};
+  mc.batch_stride = {80, 40};
+  check(ma, mb, mc, 1, 0, a, b, c);
+}
+
+TEST_P(Gemm, NothingToSumScalesTheResult) {
+  const Tensor a = random({3, 0}), b = random({0, 4}), c = random({3, 4});
+  Matrix ma = matrix(a);
+  ma.rows = 3;
+  check(ma, matrix(b), matrix(c), 1, 0.5f, a, b, c);
+  check(ma, matrix(b), matrix(c), 1, 0, a, b, c);
+  EXPECT_EQ(to_doubles(c), Values(12, 0.0));
+}
+
+TEST_P(Gemm, NoResultIsNoWork) {
+  const Tensor a = random({0, 4}), b = random({4, 5}), c = random({0, 5});
+  gemm(device_->stream(), matrix(a), matrix(b), matrix(c));
+}
+
+TEST_P(Gemm, ThreadsComputeTheSame) {
+  const Tensor a = random({150, 70}), b = random({70, 90});
+  for (const int threads : {1, 2}) {
+    device_->set_threads(threads);
+    const Tensor first = empty({150, 90}), second = empty({150, 90});
+    check(matrix(a), matrix(b), matrix(first), 1, 0, a, b, first);
+    gemm(device_->stream(), matrix(a), matrix(b), matrix(second));
+    EXPECT_EQ(hash(first), hash(second));  // the same bits, run after run
+  }
+}
+
+TEST_P(Gemm, DisagreementsAreRefused) {
+  const Tensor a = random({3, 4}), b = random({5, 6}), c = random({3, 6});
+  EXPECT_THROW(gemm(device_->stream(), matrix(a), matrix(b), matrix(c)), std::logic_error);
+  const Dtype other = dtype() == Dtype::float64 ? Dtype::bfloat16 : Dtype::float64;
+  const Tensor mixed = random({4, 6}, other);
+  EXPECT_THROW(gemm(device_->stream(), matrix(a), matrix(mixed), matrix(c)), std::logic_error);
+}
+
+SHARDMARK_ON_EVERY_DEVICE(Gemm);
+
+}  // namespace
+}  // namespace machine

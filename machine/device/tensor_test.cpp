@@ -1,0 +1,84 @@
+#include "machine/device/tensor.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <stdexcept>
+
+namespace machine {
+namespace {
+
+struct Tensors : testing::Test {
+  Tensor counting(Shape shape, Dtype dtype = Dtype::float32) {
+    Tensor tensor(*device, dtype, shape, Category::activations);
+    std::vector<double> values(static_cast<std::size_t>(tensor.size()));
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<double>(i);
+    from_doubles(tensor, values);
+    return tensor;
+  }
+  std::unique_ptr<Device> device = make_host_device();
+};
+
+TEST_F(Tensors, ShapesFoldLeadingExtentsIntoRows) {
+  const Tensor tensor = counting({2, 3, 5});
+  EXPECT_EQ(tensor.rows(), 6);
+  EXPECT_EQ(tensor.cols(), 5);
+  EXPECT_EQ(tensor.bytes(), 120u);
+  EXPECT_EQ(tensor.shape().text(), "[2, 3, 5]");
+  EXPECT_EQ(counting({}).size(), 1);
+  EXPECT_EQ(counting({}).rows(), 1);
+  EXPECT_EQ(counting({4, 0}).rows(), 0);
+  EXPECT_EQ(counting({0, 4}).cols(), 4);
+  EXPECT_EQ(Tensor().size(), 0);
+  EXPECT_FALSE(Tensor());
+}
+
+TEST_F(Tensors, ViewsShareMemoryAndKeepItAlive) {
+  Tensor view;
+  {
+    const Tensor tensor = counting({4, 6});
+    view = tensor.row_range(1, 2).reshape({3, 4}).slice(5, {2});
+    EXPECT_EQ(view.data(), tensor.as<float>() + 11);
+  }
+  EXPECT_EQ(to_doubles(view), (std::vector<double>{11, 12}));
+  EXPECT_EQ(device->ledger().current(Category::activations), 96u);
+  view = Tensor();
+  EXPECT_EQ(device->ledger().current(), 0u);
+}
+
+TEST_F(Tensors, ViewsOutsideAreRefused) {
+  const Tensor tensor = counting({4, 6});
+  EXPECT_THROW(tensor.reshape({5, 5}), std::logic_error);
+  EXPECT_THROW(tensor.slice(20, {5}), std::logic_error);
+  EXPECT_THROW(tensor.slice(-1, {2}), std::logic_error);
+  EXPECT_THROW(tensor.row_range(3, 2), std::logic_error);
+  EXPECT_THROW(tensor.as<double>(), std::logic_error);
+  EXPECT_THROW((Shape{1, 2, 3, 4, 5}), std::logic_error);
+  EXPECT_EQ(tensor.slice(24, {0}).size(), 0);
+}
+
+TEST_F(Tensors, DoublesGoThereAndBack) {
+  for (const Dtype dtype : all_dtypes) {
+    const Tensor tensor = counting({7, 11}, dtype);
+    const std::vector<double> values = to_doubles(tensor);
+    for (std::size_t i = 0; i < values.size(); ++i) EXPECT_EQ(values[i], static_cast<double>(i));
+  }
+}
+
+TEST_F(Tensors, HashesFollowTheBits) {
+  const Tensor first = counting({5, 3}, Dtype::bfloat16),
+               second = counting({5, 3}, Dtype::bfloat16);
+  EXPECT_EQ(hash(first), hash(second));
+  std::vector<double> values = to_doubles(second);
+  values.back() += 1;
+  from_doubles(second, values);
+  EXPECT_NE(hash(first), hash(second));
+  // Zeros of both signs are equal numbers and different bits.
+  const Tensor zero = counting({1}), negative = counting({1});
+  from_doubles(negative, {-0.0});
+  EXPECT_NE(hash(zero), hash(negative));
+  EXPECT_NE(hash(first.slice(0, {0})), hash(zero));
+}
+
+}  // namespace
+}  // namespace machine
