@@ -36,24 +36,29 @@ class Communicator {
   const machine::Link& link() const { return *link_; }
 
   // An empty algorithm means the default for the operation and size. out may be in.
-  void all_reduce(const machine::Tensor& in, const machine::Tensor& out, std::string_view algorithm = {},
+  void all_reduce(const machine::Tensor& in, const machine::Tensor& out,
+                  std::string_view algorithm = {},
                   machine::Reduction reduction = machine::Reduction::sum);
   void all_reduce(const machine::Tensor& data) { all_reduce(data, data); }
   // out holds size() times in: rank i's share at i * in.size(). in may be its own share of out.
-  void all_gather(const machine::Tensor& in, const machine::Tensor& out, std::string_view algorithm = {});
+  void all_gather(const machine::Tensor& in, const machine::Tensor& out,
+                  std::string_view algorithm = {});
   // in holds size() times out. out may be its own share of in.
-  void reduce_scatter(const machine::Tensor& in, const machine::Tensor& out, std::string_view algorithm = {});
+  void reduce_scatter(const machine::Tensor& in, const machine::Tensor& out,
+                      std::string_view algorithm = {});
 
-  void send(int peer, const machine::Tensor& tensor);     // returns when peer has taken it
-  void start_send(int peer, const machine::Tensor& tensor);  // returns at once; keep tensor unchanged until flush
+  void send(int peer, const machine::Tensor& tensor);  // returns when peer has taken it
+  void start_send(
+      int peer,
+      const machine::Tensor& tensor);  // returns at once; keep tensor unchanged until flush
   void receive(int peer, const machine::Tensor& tensor);
   void flush() { link_->flush(); }
   void barrier();
 
  private:
   struct Compiled;
-  const Compiled& compile(machine::Operation operation, std::string_view algorithm, std::int64_t count,
-                          machine::Dtype dtype, bool in_place);
+  const Compiled& compile(machine::Operation operation, std::string_view algorithm,
+                          std::int64_t count, machine::Dtype dtype, bool in_place);
   void run(machine::Operation operation, std::string_view algorithm, const machine::Tensor& in,
            const machine::Tensor& out, machine::Reduction reduction);
 

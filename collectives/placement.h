@@ -30,9 +30,9 @@ struct Parameter {
   std::string name;  // global: "blocks.3.mlp.fc1.weight", the same on every rank that holds it
   machine::Shape global_shape;
   Placement placement;
-  bool weight_decay = true;   // false for biases and one-dimensional parameters, as in Megatron
-  machine::Tensor value;      // the local shard, compute dtype
-  machine::Tensor gradient;   // same shape; float under bfloat16 and half, else the value's dtype
+  bool weight_decay = true;  // false for biases and one-dimensional parameters, as in Megatron
+  machine::Tensor value;     // the local shard, compute dtype
+  machine::Tensor gradient;  // same shape; float under bfloat16 and half, else the value's dtype
 
   // The local shape of global_shape under placement. Throws std::invalid_argument naming the
   // parameter, the extent and the degree when it does not divide.

@@ -74,11 +74,12 @@ constexpr ChunkRange chunk_range(std::int64_t count, int chunks, int index) {
   return {begin, begin + base + (index < rest ? 1 : 0)};
 }
 
-// An algorithm as listed: `shardmark list`, axis values and the prover's tests all read algorithms().
+// An algorithm as listed: `shardmark list`, axis values and the prover's tests all read
+// algorithms().
 struct Algorithm {
   machine::Operation operation;
-  std::string_view name;   // as the literature names it
-  std::string_view source; // paper
+  std::string_view name;    // as the literature names it
+  std::string_view source;  // paper
   Plan (*plan)(int rank, int ranks, int pieces);
 };
 const std::vector<Algorithm>& algorithms();

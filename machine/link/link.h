@@ -28,7 +28,17 @@ enum class Transport : unsigned char { shared_memory, mpi };
 std::string_view name(Transport transport);
 
 enum class Operation : unsigned char {
-  none, all_reduce, all_gather, reduce_scatter, broadcast, reduce, gather, scatter, all_to_all, send_receive, barrier,
+  none,
+  all_reduce,
+  all_gather,
+  reduce_scatter,
+  broadcast,
+  reduce,
+  gather,
+  scatter,
+  all_to_all,
+  send_receive,
+  barrier,
 };
 std::string_view name(Operation operation);
 
@@ -55,7 +65,8 @@ class Link {
 
   // Starts sending; returns the message's number on this channel, from 1.
   std::uint64_t send(int peer, const void* data, std::size_t bytes);
-  // Waits until the receiver has taken message `number` (and all before it) to this peer.
+  // Waits until the receiver has taken message `number` (and all before it) to this peer; a number
+  // beyond the last means all of them.
   void wait_sent(int peer, std::uint64_t number) { do_wait_sent(peer, number); }
   // Waits until every peer has taken every message sent to it.
   void flush();
@@ -68,7 +79,10 @@ class Link {
   void release(int peer) { do_release(peer); }
 
   // Bytes sent from now on count under this label.
-  void count_as(TrafficLabel label) { current_ = &traffic_[label]; operation_ = label.operation; }
+  void count_as(TrafficLabel label) {
+    current_ = &traffic_[label];
+    operation_ = label.operation;
+  }
   const std::map<TrafficLabel, Traffic>& traffic() const { return traffic_; }
   Traffic total() const;
   void reset_traffic();

@@ -1,7 +1,7 @@
 #pragma once
 // What every rank shows the others of its host: which process it is, what it is doing, whether it
-// failed and why. Read by waits (to stop waiting for the dead) and by the watchdog (to name who hung
-// in what). Written without locks; readable while the writer is stopped or gone.
+// failed and why. Read by waits (to stop waiting for the dead) and by the watchdog (to name who
+// hung in what). Written without locks; readable while the writer is stopped or gone.
 
 #include <atomic>
 #include <cstdint>
@@ -19,11 +19,11 @@ struct RankStatus {
   static constexpr int text_words = 64;  // 512 bytes
   std::atomic<RankState> state{RankState::absent};
   std::atomic<std::int64_t> pid{0};
-  std::atomic<std::uint64_t> heartbeat{0};     // counted up by the rank's watchdog while it lives
-  std::atomic<std::uint64_t> progress{0};      // counted up by the rank's work
-  std::atomic<std::int32_t> waiting_for{-1};   // world rank, or -1
-  std::atomic<std::uint32_t> operation{0};     // machine::Operation
-  std::atomic<std::uint64_t> sequence{0};      // message number on that channel
+  std::atomic<std::uint64_t> heartbeat{0};    // counted up by the rank's watchdog while it lives
+  std::atomic<std::uint64_t> progress{0};     // counted up by the rank's work
+  std::atomic<std::int32_t> waiting_for{-1};  // world rank, or -1
+  std::atomic<std::uint32_t> operation{0};    // machine::Operation
+  std::atomic<std::uint64_t> sequence{0};     // message number on that channel
   std::atomic<std::uint64_t> bytes{0};
   std::atomic<std::uint64_t> activity[text_words]{};  // the case, set by the harness
   std::atomic<std::uint64_t> reason[text_words]{};    // of a failure

@@ -1,7 +1,7 @@
 #pragma once
 // The process grid in Megatron's order tp-cp-ep-dp-pp: tensor parallelism varies fastest, so its
-// ranks are neighbours; pipeline stages are farthest apart (Narayanan et al. 2021, arXiv:2104.04473;
-// Megatron-LM --use-tp-pp-dp-mapping off).
+// ranks are neighbours; pipeline stages are farthest apart (Narayanan et al. 2021,
+// arXiv:2104.04473; Megatron-LM --use-tp-pp-dp-mapping off).
 //
 //   Grid grid({.tp = 2, .dp = 2, .pp = 2}, rank);      // 8 ranks
 //   grid.coordinates().dp; grid.group(Axis::tp).members;

@@ -1,8 +1,8 @@
 #pragma once
 // The ranks of one launch, and what each of them runs on.
 //
-// Two ways to have ranks: processes started by mpiexec or srun (MpiWorld, mpi_world.h), and threads of
-// one process (run_ranks, for tests and sanitizers). Code above sees the same World.
+// Two ways to have ranks: processes started by mpiexec or srun (MpiWorld, mpi_world.h), and threads
+// of one process (run_ranks, for tests and sanitizers). Code above sees the same World.
 
 #include <cstdint>
 #include <functional>
@@ -13,6 +13,8 @@
 
 #include "machine/device/device.h"
 #include "machine/link/link.h"
+#include "machine/link/shared_memory.h"
+#include "machine/link/wait.h"
 #include "machine/world/board.h"
 #include "machine/world/group.h"
 
@@ -30,9 +32,22 @@ class World {
   // Every member runs on this rank's host.
   bool on_one_host(const Group& group) const;
 
-  Device& device() { return *device_; }
+  // What this rank computes on (the host unless use_device chose another), and host memory that
+  // peers of this host can read.
+  Device& device() { return device_ ? *device_ : *host_device_; }
+  Device& host_device() { return *host_device_; }
+  void use_device(std::unique_ptr<Device> device) { device_ = std::move(device); }
   Board& board() { return *board_; }
 
+  // Only the first `ranks` ranks of the world work from here on (one case): sets the cores they are
+  // bound to, the threads of their GEMMs (cores / ranks) and whether waiting may spin. Local.
+  void set_active_ranks(int ranks);
+  int active_ranks() const { return active_ranks_; }
+  const std::vector<int>& cores() const {
+    return cores_;
+  }  // this rank's now, hwloc's logical numbers
+
+  // Of every wait in a link made from here on.
   double timeout_s() const { return timeout_s_; }
   void set_timeout_s(double seconds) { timeout_s_ = seconds; }
 
@@ -50,10 +65,29 @@ class World {
 
  protected:
   Group group_;
-  std::unique_ptr<Link> control_;  // among all ranks
-  std::unique_ptr<Device> device_;
+  WaitPolicy wait_policy() const;
+  // Cores of this host that its ranks share.
+  virtual int cores_of_host() const = 0;
+  // Binds this rank, the index-th of `active` on its host; sets cores_.
+  virtual void bind(int index, int active) = 0;
+
+  // The shared_memory transport: channels in `own`, peers' memory seen at bases[world rank] (null
+  // where addresses are shared).
+  std::unique_ptr<Link> connect_shared_memory(const Group& group, OwnMemory own, HostMemory& memory,
+                                              const std::vector<std::byte*>& bases);
+
+  // Memory of closed links, given back once every rank has passed a barrier of the world: until
+  // then a peer may still look at it.
+  std::vector<std::function<void()>> retired_;
+
   std::unique_ptr<Board> board_;
+  std::unique_ptr<Device> host_device_, device_;
+  std::unique_ptr<Link> control_;  // among all ranks; waits without a timeout, until a rank fails
+  std::vector<int> cores_;
+
+ private:
   double timeout_s_ = 60;
+  int active_ranks_ = 0;
 };
 
 // Runs body on `ranks` threads, each with its own World; returns when all have. The first exception

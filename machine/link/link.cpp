@@ -1,0 +1,88 @@
+#include "machine/link/link.h"
+
+#include <stdexcept>
+
+namespace machine {
+
+std::string_view name(Transport transport) {
+  switch (transport) {
+    case Transport::shared_memory:
+      return "shared_memory";
+    case Transport::mpi:
+      return "mpi";
+  }
+  return "?";
+}
+
+std::string_view name(Operation operation) {
+  switch (operation) {
+    case Operation::none:
+      return "none";
+    case Operation::all_reduce:
+      return "all_reduce";
+    case Operation::all_gather:
+      return "all_gather";
+    case Operation::reduce_scatter:
+      return "reduce_scatter";
+    case Operation::broadcast:
+      return "broadcast";
+    case Operation::reduce:
+      return "reduce";
+    case Operation::gather:
+      return "gather";
+    case Operation::scatter:
+      return "scatter";
+    case Operation::all_to_all:
+      return "all_to_all";
+    case Operation::send_receive:
+      return "send_receive";
+    case Operation::barrier:
+      return "barrier";
+  }
+  return "?";
+}
+
+Traffic& Traffic::operator+=(const Traffic& other) {
+  bytes_sent += other.bytes_sent;
+  messages_sent += other.messages_sent;
+  bytes_received += other.bytes_received;
+  messages_received += other.messages_received;
+  return *this;
+}
+
+std::uint64_t Link::send(int peer, const void* data, std::size_t bytes) {
+  const std::uint64_t number = do_send(peer, data, bytes);
+  current_->bytes_sent += bytes;
+  ++current_->messages_sent;
+  return number;
+}
+
+void Link::receive(int peer, void* into, std::size_t bytes) {
+  do_receive(peer, into, bytes);
+  current_->bytes_received += bytes;
+  ++current_->messages_received;
+}
+
+const void* Link::receive_in_place(int peer, std::size_t bytes) {
+  const void* data = do_receive_in_place(peer, bytes);
+  current_->bytes_received += bytes;
+  ++current_->messages_received;
+  return data;
+}
+
+void Link::flush() {
+  for (int peer = 0; peer < size(); ++peer)
+    if (peer != rank()) wait_sent(peer, last_sent(peer));
+}
+
+Traffic Link::total() const {
+  Traffic sum;
+  for (const auto& [label, traffic] : traffic_) sum += traffic;
+  return sum;
+}
+
+void Link::reset_traffic() {
+  for (auto& [label, traffic] : traffic_) traffic = {};
+}
+
+}  // namespace machine

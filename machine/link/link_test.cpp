@@ -1,0 +1,140 @@
+#include "machine/link/link.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <stdexcept>
+#include <vector>
+
+#include "machine/device/error.h"
+#include "machine/device/random.h"
+#include "machine/link/shared_memory.h"
+#include "machine/world/world.h"
+
+namespace machine {
+namespace {
+
+std::vector<unsigned char> pattern(int from, int to, int number, std::size_t bytes) {
+  std::vector<unsigned char> data(bytes);
+  for (std::size_t i = 0; i < bytes; ++i)
+    data[i] = static_cast<unsigned char>(
+        philox(static_cast<std::uint64_t>(from * 1000 + to * 100 + number), i)[0]);
+  return data;
+}
+
+const std::size_t sizes[] = {0,    1,           inline_bytes,    inline_bytes + 1,
+                             1000, eager_bytes, eager_bytes + 1, 100'003};
+
+// Every pair exchanges messages of every size, several laps of the ring.
+TEST(SharedMemoryLink, EveryMessageArrivesWholeAndInOrder) {
+  for (const int ranks : {2, 3, 5})
+    run_ranks(ranks, [&](World& world) {
+      const auto link = world.connect(world.group(), Transport::shared_memory);
+      int number = 0;
+      for (int lap = 0; lap < 20; ++lap)
+        for (const std::size_t bytes : sizes) {
+          ++number;
+          std::vector<std::vector<unsigned char>> sent;
+          for (int peer = 0; peer < ranks; ++peer) {
+            sent.push_back(pattern(world.rank(), peer, number, bytes));
+            if (peer == world.rank()) continue;
+            EXPECT_EQ(link->send(peer, sent.back().data(), bytes),
+                      static_cast<std::uint64_t>(number));
+          }
+          for (int peer = 0; peer < ranks; ++peer) {
+            if (peer == world.rank()) continue;
+            std::vector<unsigned char> got(bytes);
+            if (lap % 2 == 0) {
+              link->receive(peer, got.data(), bytes);
+            } else {
+              const void* data = link->receive_in_place(peer, bytes);
+              if (bytes > 0) std::memcpy(got.data(), data, bytes);
+              link->release(peer);
+            }
+            ASSERT_EQ(got, pattern(peer, world.rank(), number, bytes))
+                << bytes << " bytes from " << peer;
+          }
+          link->flush();
+        }
+    });
+}
+
+TEST(SharedMemoryLink, CountsEveryByteUnderItsLabel) {
+  run_ranks(2, [](World& world) {
+    const auto link = world.connect(world.group(), Transport::shared_memory);
+    const int peer = 1 - world.rank();
+    std::vector<char> data(3000), got(3000);
+    link->count_as({Operation::all_gather, Dtype::bfloat16});
+    link->send(peer, data.data(), 3000);
+    link->receive(peer, got.data(), 3000);
+    link->count_as({Operation::all_reduce, Dtype::float32});
+    for (int i = 0; i < 3; ++i) {
+      link->send(peer, data.data(), 7);
+      link->receive(peer, got.data(), 7);
+    }
+    EXPECT_EQ(link->traffic().at({Operation::all_gather, Dtype::bfloat16}),
+              (Traffic{3000, 1, 3000, 1}));
+    EXPECT_EQ(link->traffic().at({Operation::all_reduce, Dtype::float32}), (Traffic{21, 3, 21, 3}));
+    EXPECT_EQ(link->total(), (Traffic{3021, 4, 3021, 4}));
+    link->reset_traffic();
+    EXPECT_EQ(link->total(), Traffic{});
+  });
+}
+
+// A sender may run ahead of its receiver until the ring is full; then it waits, and nothing is
+// lost.
+TEST(SharedMemoryLink, ASenderThatRunsAheadWaits) {
+  run_ranks(2, [](World& world) {
+    const auto link = world.connect(world.group(), Transport::shared_memory);
+    constexpr int messages = 1000;
+    for (int i = 0; i < messages; ++i) {
+      if (world.rank() == 0) {
+        link->send(1, &i, sizeof i);
+      } else {
+        int got = -1;
+        link->receive(0, &got, sizeof got);
+        ASSERT_EQ(got, i);
+      }
+    }
+  });
+}
+
+TEST(SharedMemoryLink, SizesThatDisagreeAreRefusedByName) {
+  try {
+    run_ranks(2, [](World& world) {
+      const auto link = world.connect(world.group(), Transport::shared_memory);
+      char data[16] = {};
+      if (world.rank() == 0) {
+        link->send(1, data, 16);
+      } else {
+        link->receive(0, data, 8);
+      }
+    });
+    FAIL();
+  } catch (const std::logic_error& error) {
+    EXPECT_NE(std::string(error.what())
+                  .find("rank 1 expects 8 bytes in message 1 from rank 0, which sent 16"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+TEST(SharedMemoryLink, GroupsDoNotMix) {
+  run_ranks(4, [](World& world) {
+    const bool odd = world.rank() % 2 == 1;
+    const Group pair{"pair", odd ? std::vector<int>{1, 3} : std::vector<int>{0, 2},
+                     world.rank() / 2};
+    const auto link = world.connect(pair, Transport::shared_memory);
+    const auto everybody = world.connect(world.group(), Transport::shared_memory);
+    int mine = world.rank(), got = -1;
+    link->send(1 - pair.index, &mine, sizeof mine);
+    everybody->send((world.rank() + 1) % 4, &mine, sizeof mine);
+    everybody->receive((world.rank() + 3) % 4, &got, sizeof got);
+    EXPECT_EQ(got, (world.rank() + 3) % 4);
+    link->receive(1 - pair.index, &got, sizeof got);
+    EXPECT_EQ(got, (world.rank() + 2) % 4);
+  });
+}
+
+}  // namespace
+}  // namespace machine

@@ -1,0 +1,52 @@
+#pragma once
+// The mpi transport: MPI's own point-to-point on a communicator of the group. Also the way to the
+// MPI library's collectives, which are the yardstick of ours.
+
+#include <mpi.h>
+
+#include <deque>
+#include <vector>
+
+#include "machine/link/link.h"
+#include "machine/link/wait.h"
+
+namespace machine {
+
+class MpiLink final : public Link {
+ public:
+  // Takes over communicator, whose ranks are the group's in order.
+  MpiLink(Group group, MPI_Comm communicator, WaitPolicy policy);
+  ~MpiLink() override;
+  Transport transport() const override { return Transport::mpi; }
+  MPI_Comm communicator() const { return communicator_; }
+
+ private:
+  struct Sending {
+    std::uint64_t number;
+    MPI_Request request;
+  };
+  struct Peer {
+    std::uint64_t sent = 0, received = 0;
+    std::deque<Sending> sending;
+    std::vector<std::byte> landed;  // of receive_in_place
+  };
+
+  std::uint64_t do_send(int peer, const void* data, std::size_t bytes) override;
+  void do_wait_sent(int peer, std::uint64_t number) override;
+  std::uint64_t last_sent(int peer) const override {
+    return peers_[static_cast<std::size_t>(peer)].sent;
+  }
+  void do_receive(int peer, void* into, std::size_t bytes) override;
+  const void* do_receive_in_place(int peer, std::size_t bytes) override;
+  void do_release(int) override {}
+
+  Waiting waiting(int peer, std::uint64_t number, std::size_t bytes, const char* for_what) const;
+  MPI_Comm communicator_;
+  Wait wait_;
+  std::vector<Peer> peers_;
+};
+
+// Throws MachineError with MPI's own words when code is not MPI_SUCCESS.
+void check_mpi(int code, const char* call);
+
+}  // namespace machine

@@ -1,0 +1,72 @@
+#include "machine/link/wait.h"
+
+#include <fmt/format.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <climits>
+
+#include "machine/device/error.h"
+
+namespace machine {
+namespace {
+
+std::int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+
+}  // namespace
+
+void Wait::pause() { __builtin_ia32_pause(); }
+void Wait::yield() { sched_yield(); }
+
+void Wait::sleep(std::atomic<std::uint32_t>& word, std::uint32_t seen) {
+  const timespec slice{0, 50'000'000};
+  // Shared, not private: the waker may be another process.
+  syscall(SYS_futex, &word, FUTEX_WAIT, seen, &slice, nullptr, 0);
+}
+
+void Wait::wake(std::atomic<std::uint32_t>& word, std::atomic<std::uint32_t>& sleeping) {
+  sleeping.store(0, std::memory_order_relaxed);
+  syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+void Wait::nap(int round) {
+  const timespec slice{0, std::min(20'000L << std::min(round / 16, 6), 1'000'000L)};
+  nanosleep(&slice, nullptr);
+}
+
+Wait::Watch::Watch(const WaitPolicy& policy, const Waiting& waiting)
+    : policy_(policy), waiting_(waiting), start_ns_(now_ns()) {
+  if (!policy_.board) return;
+  RankStatus& mine = policy_.board->mine();
+  mine.operation.store(static_cast<std::uint32_t>(waiting.operation), std::memory_order_relaxed);
+  mine.sequence.store(waiting.number, std::memory_order_relaxed);
+  mine.bytes.store(waiting.bytes, std::memory_order_relaxed);
+  mine.waiting_for.store(waiting.peer, std::memory_order_relaxed);
+}
+
+Wait::Watch::~Watch() {
+  if (!policy_.board) return;
+  policy_.board->mine().waiting_for.store(-1, std::memory_order_relaxed);
+  policy_.board->mine().progress.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Wait::Watch::check() const {
+  if (!policy_.board) return;
+  const Board& board = *policy_.board;
+  const int failed = board.failed_rank();
+  if (failed >= 0 && failed != board.rank())
+    throw PeerFailure(fmt::format("rank {} failed: {}", failed, board.reason(failed)));
+  const double waited_s = static_cast<double>(now_ns() - start_ns_) * 1e-9;
+  if (waited_s > policy_.timeout_s)
+    throw Timeout(fmt::format(
+        "rank {} waited {:.1f} s in {} for rank {} to {} message {} ({} bytes), during {}",
+        board.rank(), waited_s, name(waiting_.operation), waiting_.peer, waiting_.for_what,
+        waiting_.number, waiting_.bytes, board.activity(board.rank())));
+}
+
+}  // namespace machine

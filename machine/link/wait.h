@@ -1,0 +1,129 @@
+#pragma once
+// How a rank waits: it spins briefly when every active rank has a core of its own, then yields the
+// core some tens of times, then sleeps on a futex that the other side wakes. Sleeping, it looks
+// every 50 ms whether another rank has failed, and gives up at the timeout, naming both ranks.
+
+#include <atomic>
+#include <cstdint>
+
+#include "machine/link/link.h"
+#include "machine/world/board.h"
+
+namespace machine {
+
+// Who waits and for what: filled in before a wait, read by nobody unless the wait is long.
+struct Waiting {
+  Operation operation = Operation::none;
+  int peer = -1;  // world rank
+  std::uint64_t number = 0;
+  std::uint64_t bytes = 0;
+  const char* for_what = "send";  // "rank 0 waited … for rank 1 to send message 7"
+};
+
+struct WaitPolicy {
+  Board* board = nullptr;
+  double timeout_s = 60;  // infinity: only a failed rank ends the wait
+  bool oversubscribed = false;
+  bool long_waits_are_normal = false;  // control plane: sleep soon
+};
+
+class Wait {
+ public:
+  explicit Wait(WaitPolicy policy) : policy_(policy) {}
+  const WaitPolicy& policy() const { return policy_; }
+
+  // Until word == wanted ("equal") or word has reached it, counting modulo 2^32 ("reached").
+  void until_equal(std::atomic<std::uint32_t>& word, std::uint32_t wanted,
+                   std::atomic<std::uint32_t>& sleeping, const Waiting& waiting) const {
+    if (word.load(std::memory_order_acquire) == wanted) return;
+    slow(word, sleeping, waiting, [&] { return word.load(std::memory_order_acquire) == wanted; });
+  }
+  void until_reached(std::atomic<std::uint32_t>& word, std::uint32_t wanted,
+                     std::atomic<std::uint32_t>& sleeping, const Waiting& waiting) const {
+    const auto reached = [&] {
+      return static_cast<std::int32_t>(word.load(std::memory_order_acquire) - wanted) >= 0;
+    };
+    if (reached()) return;
+    slow(word, sleeping, waiting, reached);
+  }
+  // Until poll() is true; poll makes the progress itself (MPI_Test).
+  template <class Poll>
+  void polling(Poll poll, const Waiting& waiting) const;
+
+  // Stores value and wakes who sleeps on word.
+  static void publish(std::atomic<std::uint32_t>& word, std::uint32_t value,
+                      std::atomic<std::uint32_t>& sleeping) {
+    // Sequentially consistent with the sleeper's store of `sleeping` and load of `word`: at least
+    // one of the two sees the other.
+    word.store(value, std::memory_order_seq_cst);
+    if (sleeping.load(std::memory_order_seq_cst) != 0) wake(word, sleeping);
+  }
+
+ private:
+  template <class Ready>
+  void slow(std::atomic<std::uint32_t>& word, std::atomic<std::uint32_t>& sleeping,
+            const Waiting& waiting, Ready ready) const;
+  static void wake(std::atomic<std::uint32_t>& word, std::atomic<std::uint32_t>& sleeping);
+
+  static void pause();
+  static void yield();
+  static void sleep(std::atomic<std::uint32_t>& word, std::uint32_t seen);  // 50 ms at most
+  static void nap(int round);                                               // of a polling wait
+  int spins() const { return policy_.oversubscribed || policy_.long_waits_are_normal ? 0 : 4000; }
+  int yields() const { return policy_.long_waits_are_normal ? 2 : 60; }
+
+  // Marks the wait on the board; check() throws Timeout or PeerFailure.
+  class Watch {
+   public:
+    Watch(const WaitPolicy& policy, const Waiting& waiting);
+    ~Watch();
+    void check() const;
+
+   private:
+    const WaitPolicy& policy_;
+    const Waiting& waiting_;
+    std::int64_t start_ns_;
+  };
+
+  WaitPolicy policy_;
+};
+
+template <class Ready>
+void Wait::slow(std::atomic<std::uint32_t>& word, std::atomic<std::uint32_t>& sleeping,
+                const Waiting& waiting, Ready ready) const {
+  for (int i = 0; i < spins(); ++i) {
+    pause();
+    if (ready()) return;
+  }
+  for (int i = 0; i < yields(); ++i) {
+    yield();
+    if (ready()) return;
+  }
+  const Watch watch(policy_, waiting);
+  while (true) {
+    sleeping.store(1, std::memory_order_seq_cst);
+    const std::uint32_t seen = word.load(std::memory_order_seq_cst);
+    if (ready()) break;
+    sleep(word, seen);
+    if (ready()) break;
+    watch.check();
+  }
+  sleeping.store(0, std::memory_order_relaxed);
+}
+
+template <class Poll>
+void Wait::polling(Poll poll, const Waiting& waiting) const {
+  for (int i = 0; i < spins() / 4 + 1; ++i)
+    if (poll()) return;
+  for (int i = 0; i < yields(); ++i) {
+    yield();
+    if (poll()) return;
+  }
+  const Watch watch(policy_, waiting);
+  for (int round = 0; !poll(); ++round) {
+    nap(round);
+    if (round % 64 == 63) watch.check();
+  }
+}
+
+}  // namespace machine

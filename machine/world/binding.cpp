@@ -1,0 +1,79 @@
+#include "machine/world/binding.h"
+
+#include <fmt/format.h>
+#include <hwloc.h>
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <mutex>
+
+#include "machine/device/error.h"
+
+namespace machine {
+namespace {
+
+hwloc_topology_t topology() {
+  // Loaded once and kept for the process: reading it takes milliseconds.
+  static const hwloc_topology_t loaded = [] {
+    hwloc_topology_t result = nullptr;
+    if (hwloc_topology_init(&result) != 0 || hwloc_topology_load(result) != 0)
+      throw MachineError("hwloc cannot read this host's topology");
+    return result;
+  }();
+  return loaded;
+}
+
+using Bitmap = std::unique_ptr<hwloc_bitmap_s, decltype(&hwloc_bitmap_free)>;
+Bitmap make_bitmap() { return {hwloc_bitmap_alloc(), &hwloc_bitmap_free}; }
+
+}  // namespace
+
+std::vector<int> given_cores() {
+  const Bitmap given = make_bitmap();
+  if (hwloc_get_cpubind(topology(), given.get(), HWLOC_CPUBIND_PROCESS) != 0)
+    hwloc_bitmap_copy(given.get(), hwloc_topology_get_allowed_cpuset(topology()));
+  std::vector<int> cores;
+  const int count = hwloc_get_nbobjs_by_type(topology(), HWLOC_OBJ_CORE);
+  for (int i = 0; i < count; ++i)
+    if (hwloc_bitmap_intersects(
+            hwloc_get_obj_by_type(topology(), HWLOC_OBJ_CORE, static_cast<unsigned>(i))->cpuset,
+            given.get()))
+      cores.push_back(i);
+  if (cores.empty()) cores.push_back(0);
+  return cores;
+}
+
+std::vector<int> cores_of(int index, int ranks, const std::vector<int>& cores) {
+  const int count = static_cast<int>(cores.size());
+  if (ranks >= count) return {cores[static_cast<std::size_t>(index % count)]};
+  const int begin = static_cast<int>(static_cast<long>(count) * index / ranks);
+  const int end = static_cast<int>(static_cast<long>(count) * (index + 1) / ranks);
+  return {cores.begin() + begin, cores.begin() + end};
+}
+
+void bind_process(const std::vector<int>& cores) {
+  const Bitmap set = make_bitmap();
+  for (const int core : cores) {
+    const hwloc_obj_t object =
+        hwloc_get_obj_by_type(topology(), HWLOC_OBJ_CORE, static_cast<unsigned>(core));
+    if (object) hwloc_bitmap_or(set.get(), set.get(), object->cpuset);
+  }
+  if (hwloc_set_cpubind(topology(), set.get(), HWLOC_CPUBIND_PROCESS) != 0)
+    throw MachineError(
+        fmt::format("cannot bind this process to cores {}: {}", text(cores), std::strerror(errno)));
+}
+
+std::string text(const std::vector<int>& cores) {
+  std::string result;
+  for (std::size_t i = 0; i < cores.size();) {
+    std::size_t last = i;
+    while (last + 1 < cores.size() && cores[last + 1] == cores[last] + 1) ++last;
+    result += fmt::format("{}{}", result.empty() ? "" : ",", cores[i]);
+    if (last > i) result += fmt::format("-{}", cores[last]);
+    i = last + 1;
+  }
+  return result;
+}
+
+}  // namespace machine

@@ -1,0 +1,21 @@
+#pragma once
+// Which cores a rank runs on, through hwloc. Ranks of one host never share a core while there are
+// enough; with more ranks than cores they are dealt out in turn.
+
+#include <string>
+#include <vector>
+
+namespace machine {
+
+// The cores this process was given when it started, as a list of hwloc's logical core numbers.
+std::vector<int> given_cores();
+
+// The cores of rank `index` of `ranks` that share `cores`: an equal block, or one in turn.
+std::vector<int> cores_of(int index, int ranks, const std::vector<int>& cores);
+
+// Binds every thread of this process. Throws MachineError naming the cores.
+void bind_process(const std::vector<int>& cores);
+
+std::string text(const std::vector<int>& cores);  // "0-3,8"
+
+}  // namespace machine

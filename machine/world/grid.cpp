@@ -1,0 +1,83 @@
+#include "machine/world/grid.h"
+
+#include <fmt/format.h>
+
+#include <stdexcept>
+
+namespace machine {
+
+std::string_view name(Axis axis) {
+  switch (axis) {
+    case Axis::tp:
+      return "tp";
+    case Axis::cp:
+      return "cp";
+    case Axis::ep:
+      return "ep";
+    case Axis::dp:
+      return "dp";
+    case Axis::pp:
+      return "pp";
+  }
+  return "?";
+}
+
+int Degrees::operator[](Axis axis) const {
+  switch (axis) {
+    case Axis::tp:
+      return tp;
+    case Axis::cp:
+      return cp;
+    case Axis::ep:
+      return ep;
+    case Axis::dp:
+      return dp;
+    case Axis::pp:
+      return pp;
+  }
+  return 1;
+}
+
+Grid::Grid(Degrees degrees, int rank) : degrees_(degrees), rank_(rank), coordinates_{} {
+  for (const Axis axis : all_axes)
+    if (degrees[axis] < 1)
+      throw std::invalid_argument(
+          fmt::format("degree {} is {}; at least 1", name(axis), degrees[axis]));
+  if (rank < 0 || rank >= degrees.ranks())
+    throw std::invalid_argument(fmt::format(
+        "rank {} is outside a grid of tp {} x cp {} x ep {} x dp {} x pp {} = {} ranks", rank,
+        degrees.tp, degrees.cp, degrees.ep, degrees.dp, degrees.pp, degrees.ranks()));
+  int rest = rank;
+  for (const Axis axis : all_axes) {
+    coordinates_[static_cast<std::size_t>(axis)] = rest % degrees[axis];
+    rest /= degrees[axis];
+  }
+}
+
+int Grid::rank_at(Axis axis, int coordinate) const {
+  int stride = 1;
+  for (const Axis faster : all_axes) {
+    if (faster == axis) break;
+    stride *= degrees_[faster];
+  }
+  return rank_ + (coordinate - this->coordinate(axis)) * stride;
+}
+
+Group Grid::group(Axis axis) const {
+  Group group{std::string(name(axis)), {}, coordinate(axis)};
+  for (int i = 0; i < size(axis); ++i) group.members.push_back(rank_at(axis, i));
+  return group;
+}
+
+Group Grid::embedding_group() const {
+  const int last = size(Axis::pp) - 1;
+  if (last == 0) return {"embedding", {rank_}, 0};
+  const int stage = coordinate(Axis::pp);
+  return {"embedding",
+          {rank_at(Axis::pp, 0), rank_at(Axis::pp, last)},
+          stage == 0      ? 0
+          : stage == last ? 1
+                          : -1};
+}
+
+}  // namespace machine

@@ -1,0 +1,216 @@
+#include "machine/world/mpi_world.h"
+
+#include <fmt/format.h>
+#include <mpi.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <new>
+
+#include "machine/device/error.h"
+#include "machine/link/mpi.h"
+#include "machine/world/binding.h"
+#include "machine/world/segment.h"
+
+namespace machine {
+namespace {
+
+// What ranks tell each other first.
+struct Introduction {
+  std::array<char, 256> host{};
+  std::array<char, 64> boot{};  // two containers may share a host name; not a boot and pid space
+  long pid_space = 0;
+  long pid = 0;
+  int descriptor = -1;
+  std::uint64_t segment_bytes = 0;
+  std::array<int, 64> cores{};  // given by the launcher
+  int num_cores = 0;
+};
+
+template <std::size_t N>
+void put(std::array<char, N>& field, std::string_view text) {
+  std::memcpy(field.data(), text.data(), std::min(text.size(), N - 1));
+}
+
+std::size_t header_bytes(int ranks) {
+  return 4096 + sizeof(Channel) * static_cast<std::size_t>(ranks);
+}
+static_assert(sizeof(RankStatus) <= 4096);
+
+class MpiWorld final : public World {
+ public:
+  explicit MpiWorld(double timeout_s);
+  ~MpiWorld() override;
+
+  const std::string& host(int rank) const override {
+    return hosts_[static_cast<std::size_t>(rank)];
+  }
+  bool ranks_are_threads() const override { return false; }
+  std::unique_ptr<Link> connect(const Group& group, Transport transport) override;
+  std::string why_not(const Group& group, Transport transport) const override;
+
+ private:
+  int cores_of_host() const override { return static_cast<int>(host_cores_.size()); }
+  void bind(int index, int active) override;
+  MPI_Comm communicator(const Group& group) const;
+
+  std::vector<std::string> hosts_;
+  std::unique_ptr<Segment> segment_;
+  std::vector<std::unique_ptr<MappedSegment>> mapped_;
+  std::vector<std::byte*> bases_;  // null for ranks of other hosts
+  std::vector<int> host_cores_;
+  bool launcher_bound_ = false;
+};
+
+MpiWorld::MpiWorld(double timeout_s) {
+  set_timeout_s(timeout_s);
+  int provided = 0;
+  check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
+  int rank = 0, ranks = 1;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  group_ = first_ranks("world", ranks, rank);
+
+  segment_ = std::make_unique<Segment>(header_bytes(ranks));
+  new (segment_->base()) RankStatus;
+  auto* channels = reinterpret_cast<Channel*>(segment_->base() + 4096);
+  std::uninitialized_default_construct_n(channels, ranks);
+
+  Introduction mine;
+  std::array<char, 256> host{};
+  gethostname(host.data(), host.size() - 1);
+  put(mine.host, host.data());
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  put(mine.boot, boot);
+  std::array<char, 64> pid_space{};
+  if (readlink("/proc/self/ns/pid", pid_space.data(), pid_space.size() - 1) > 0)
+    mine.pid_space =
+        std::strtol(pid_space.data() + std::strcspn(pid_space.data(), "0123456789"), nullptr, 10);
+  mine.pid = getpid();
+  mine.descriptor = segment_->descriptor();
+  mine.segment_bytes = segment_->size();
+  const std::vector<int> given = given_cores();
+  mine.num_cores = static_cast<int>(std::min(given.size(), mine.cores.size()));
+  std::copy_n(given.begin(), mine.num_cores, mine.cores.begin());
+
+  std::vector<Introduction> all(static_cast<std::size_t>(ranks));
+  check_mpi(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all.data(), sizeof mine, MPI_BYTE,
+                          MPI_COMM_WORLD),
+            "MPI_Allgather");
+
+  bool one_host = true;
+  std::vector<RankStatus*> statuses;
+  mapped_.resize(static_cast<std::size_t>(ranks));
+  host_cores_ = given;
+  SharedMemoryLink::Wiring wiring;
+  for (int peer = 0; peer < ranks; ++peer) {
+    const Introduction& other = all[static_cast<std::size_t>(peer)];
+    hosts_.emplace_back(other.host.data());
+    const bool here =
+        other.boot == mine.boot && other.pid_space == mine.pid_space && other.host == mine.host;
+    one_host = one_host && here;
+    if (!here) {
+      bases_.push_back(nullptr);
+      statuses.push_back(nullptr);
+      continue;
+    }
+    if (other.num_cores != mine.num_cores || other.cores != mine.cores) launcher_bound_ = true;
+    if (peer != rank)
+      mapped_[static_cast<std::size_t>(peer)] =
+          std::make_unique<MappedSegment>(other.pid, other.descriptor, other.segment_bytes);
+    bases_.push_back(peer == rank ? segment_->base()
+                                  : mapped_[static_cast<std::size_t>(peer)]->base());
+    statuses.push_back(reinterpret_cast<RankStatus*>(bases_.back()));
+    wiring.peers.push_back(
+        {bases_.back(), reinterpret_cast<Channel*>(bases_.back() + 4096) + rank});
+  }
+  board_ = std::make_unique<Board>(rank, statuses);
+  board_->mine().pid.store(mine.pid);
+  board_->mine().state.store(RankState::running);
+  host_device_ = make_host_device(*segment_);
+
+  // Control waits end when a rank fails, not at a time: ranks without work wait as long as it
+  // takes.
+  const WaitPolicy patient{board_.get(), std::numeric_limits<double>::infinity(), true, true};
+  if (one_host) {
+    wiring.own = {segment_->base(), segment_->size()};
+    wiring.incoming = channels;
+    wiring.staging = segment_.get();
+    wiring.retire = [] {};
+    control_ = std::make_unique<SharedMemoryLink>(group_, std::move(wiring), patient);
+  } else {
+    control_ = std::make_unique<MpiLink>(group_, communicator(group_), patient);
+  }
+  set_active_ranks(ranks);
+  MPI_Barrier(MPI_COMM_WORLD);  // everybody has mapped everybody
+}
+
+MpiWorld::~MpiWorld() {
+  const bool healthy = board_->failed_rank() < 0;
+  if (healthy) {
+    try {
+      barrier(group_);
+    } catch (const MachineError&) {
+      // Another rank failed between the look and the barrier; it names itself.
+    }
+  }
+  board_->mine().state.store(healthy ? RankState::finished : RankState::failed);
+  control_.reset();
+  device_.reset();
+  host_device_.reset();
+  if (healthy) MPI_Finalize();
+}
+
+MPI_Comm MpiWorld::communicator(const Group& group) const {
+  MPI_Group everybody = MPI_GROUP_NULL, members = MPI_GROUP_NULL;
+  MPI_Comm result = MPI_COMM_NULL;
+  MPI_Comm_group(MPI_COMM_WORLD, &everybody);
+  MPI_Group_incl(everybody, group.size(), group.members.data(), &members);
+  const int code = MPI_Comm_create_group(MPI_COMM_WORLD, members, group.members.front(), &result);
+  MPI_Group_free(&members);
+  MPI_Group_free(&everybody);
+  check_mpi(code, "MPI_Comm_create_group");
+  return result;
+}
+
+std::unique_ptr<Link> MpiWorld::connect(const Group& group, Transport transport) {
+  if (const std::string reason = why_not(group, transport); !reason.empty())
+    throw MachineError(reason);
+  if (transport == Transport::mpi)
+    return std::make_unique<MpiLink>(group, communicator(group), wait_policy());
+  return connect_shared_memory(group, {segment_->base(), segment_->size()}, *segment_, bases_);
+}
+
+std::string MpiWorld::why_not(const Group& group, Transport transport) const {
+  if (transport == Transport::mpi) return "";
+  for (const int member : group.members)
+    if (!bases_[static_cast<std::size_t>(member)])
+      return fmt::format(
+          "transport shared_memory needs ranks of one host; rank {} is on {}, rank {} on {}",
+          rank(), host(rank()), member, host(member));
+  return "";
+}
+
+void MpiWorld::bind(int index, int active) {
+  cores_ = launcher_bound_ ? host_cores_ : cores_of(index, active, host_cores_);
+  if (!launcher_bound_) bind_process(cores_);
+}
+
+}  // namespace
+
+std::unique_ptr<World> make_mpi_world(double timeout_s) {
+  return std::make_unique<MpiWorld>(timeout_s);
+}
+
+bool under_launcher() {
+  for (const char* variable : {"PMI_RANK", "PMIX_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"})
+    if (std::getenv(variable)) return true;
+  return false;
+}
+
+}  // namespace machine

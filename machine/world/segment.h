@@ -1,0 +1,55 @@
+#pragma once
+// A rank's memory that the other ranks of its host map: an anonymous file (memfd), so that nothing
+// is left behind however the rank ends. All tensors of a host device live in it, which makes every
+// one of them readable in place by every peer.
+
+#include <cstddef>
+#include <map>
+#include <string>
+
+#include "machine/device/device.h"
+
+namespace machine {
+
+class Segment final : public HostMemory {
+ public:
+  // Reserves address space for as much as the host has; pages are taken when touched. The first
+  // `header` bytes are zero and outside the allocator.
+  explicit Segment(std::size_t header);
+  ~Segment() override;
+  Segment(const Segment&) = delete;
+  Segment& operator=(const Segment&) = delete;
+
+  std::byte* base() const { return base_; }
+  std::size_t size() const { return size_; }
+  int descriptor() const { return descriptor_; }
+
+  void* allocate(std::size_t bytes) override;
+  void free(void* data, std::size_t bytes) override;
+
+ private:
+  int descriptor_ = -1;
+  std::byte* base_ = nullptr;
+  std::size_t size_ = 0;
+  std::map<std::size_t, std::size_t> free_by_offset_;      // offset -> bytes
+  std::multimap<std::size_t, std::size_t> free_by_bytes_;  // bytes -> offset
+  void insert(std::size_t offset, std::size_t bytes);
+  void erase_by_bytes(std::size_t offset, std::size_t bytes);
+};
+
+// Another rank's segment, mapped here.
+class MappedSegment {
+ public:
+  // Throws MachineError naming pid and reason.
+  MappedSegment(long pid, int descriptor, std::size_t size);
+  ~MappedSegment();
+  MappedSegment(const MappedSegment&) = delete;
+  MappedSegment& operator=(const MappedSegment&) = delete;
+  std::byte* base() const { return base_; }
+
+ private:
+  std::byte* base_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+}  // namespace machine
