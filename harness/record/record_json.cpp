@@ -1,0 +1,186 @@
+#include "harness/record/record_json.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "harness/record/json_reading.h"
+#include "machine/device/error.h"
+
+namespace harness {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Of Google Benchmark or ours; every other number of a case is a counter.
+constexpr std::string_view reserved[] = {
+    "family_index",   "per_family_instance_index",
+    "repetitions",    "repetition_index",
+    "threads",        "iterations",
+    "real_time",      "cpu_time",
+    "samples_offset", "samples_ranks",
+};
+
+bool is_reserved(std::string_view key) {
+  return std::ranges::find(reserved, key) != std::end(reserved);
+}
+
+void put(Json& object, std::string_view key, double value) {
+  if (!std::isfinite(value)) return;
+  // Counts and sizes read better as integers, and 2^53 is where doubles stop being them.
+  if (value == std::floor(value) && std::abs(value) < 9007199254740992.0 &&
+      !(value == 0 && std::signbit(value)))
+    object[std::string(key)] = static_cast<std::int64_t>(value);
+  else
+    object[std::string(key)] = value;
+}
+
+double or_zero(double value) { return std::isfinite(value) ? value : 0; }
+
+Ruling parse_ruling(const std::string& text) {
+  for (const Ruling ruling : {Ruling::pass, Ruling::fail, Ruling::skipped})
+    if (text == name(ruling)) return ruling;
+  throw std::runtime_error(fmt::format("verdict \"{}\" is none of pass, fail, skipped", text));
+}
+
+Oracle parse_oracle(const std::string& text) {
+  for (const Oracle oracle : all_oracles)
+    if (text == name(oracle)) return oracle;
+  throw std::runtime_error(fmt::format("there is no oracle \"{}\"", text));
+}
+
+Json oracles_json(const std::vector<OracleResult>& oracles) {
+  Json all = Json::object();
+  for (const OracleResult& result : oracles) {
+    Json& one = all[std::string(name(result.oracle))];
+    one["verdict"] = name(result.ruling);
+    put(one, "measured", result.measured);
+    put(one, "expected", result.expected);
+    one["text"] = result.text;
+  }
+  return all;
+}
+
+Json quantiles_json(const Quantiles& q) {
+  Json all = Json::object();
+  put(all, "min", q.min);
+  put(all, "p5", q.p5);
+  put(all, "p25", q.p25);
+  put(all, "p75", q.p75);
+  put(all, "p95", q.p95);
+  put(all, "max", q.max);
+  return all;
+}
+
+}  // namespace
+
+std::string json_text(std::string_view text) {
+  return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string record_json(const Record& record, const Place& place) {
+  Json json;
+  json["name"] = record.name;
+  json["family_index"] = place.family;
+  json["per_family_instance_index"] = place.instance;
+  json["run_name"] = record.name;
+  json["run_type"] = "iteration";
+  json["repetitions"] = place.repetitions;
+  json["repetition_index"] = record.repetition;
+  json["threads"] = 1;
+  if (record.verdict != Ruling::pass) {
+    json["error_occurred"] = true;
+    json["error_message"] = record.reason;
+  }
+  const auto sampled = record.counters.find("samples");
+  json["iterations"] = record.samples.iterations() > 0 || sampled == record.counters.end()
+                           ? record.samples.iterations()
+                           : static_cast<int>(sampled->second);
+  // These two every consumer asks for, also where nothing was timed.
+  json["real_time"] = or_zero(record.seconds * 1e9);
+  json["cpu_time"] = or_zero(record.cpu_seconds * 1e9);
+  json["time_unit"] = "ns";
+  for (const auto& [key, value] : record.counters) {
+    SHARDMARK_CHECK(std::string(is_reserved(key) ? key : ""), ==, "");
+    put(json, key, value);
+  }
+
+  json["unit"] = record.unit;
+  json["case"] = Json::object();
+  for (const auto& [axis, value] : record.axes) json["case"][axis] = value;
+  json["verdict"] = name(record.verdict);
+  json["reason"] = record.reason;
+  json["oracles"] = oracles_json(record.oracles);
+  if (record.samples.iterations() > 0) {
+    json["quantiles_s"] = quantiles_json(record.quantiles);
+    json["samples"] = record.samples.iterations();
+    json["samples_ranks"] = record.samples.ranks;
+    json["samples_offset"] = place.samples_offset;
+  }
+  if (!record.stop.empty()) json["stop"] = record.stop;
+  for (const CategoryBytes& row : record.memory)
+    json["memory"].push_back(
+        {{"category", row.category}, {"measured", row.measured}, {"expected", row.expected}});
+  for (const auto& [part, seconds] : record.breakdown) {
+    Json one{{"name", part}};
+    put(one, "seconds", seconds);
+    json["breakdown_s"].push_back(std::move(one));
+  }
+  for (const Span& span : record.timeline) {
+    Json one{{"rank", span.rank}, {"lane", span.lane}, {"name", span.name}};
+    put(one, "start_s", span.start_s);
+    put(one, "end_s", span.end_s);
+    json["timeline"].push_back(std::move(one));
+  }
+  // A loss that is not a number ends the list: the steps before it keep their places.
+  for (const double loss : record.losses) {
+    if (!std::isfinite(loss)) break;
+    json["losses"].push_back(loss);
+  }
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+Record read_record(const nlohmann::ordered_json& json) {
+  Record record;
+  record.name = json.at("name").get<std::string>();
+  record.unit = json.at("unit").get<std::string>();
+  for (const auto& [axis, value] : json.at("case").items())
+    record.axes.emplace_back(axis, value.get<std::string>());
+  record.repetition = json.value("repetition_index", 0);
+  record.verdict = parse_ruling(json.at("verdict").get<std::string>());
+  record.reason = json.value("reason", "");
+  if (const std::string unit = json.value("time_unit", "ns"); unit != "ns")
+    throw std::runtime_error(fmt::format("time_unit \"{}\" where ns was expected", unit));
+  record.seconds = json.at("real_time").get<double>() * 1e-9;
+  record.cpu_seconds = json.at("cpu_time").get<double>() * 1e-9;
+  record.stop = json.value("stop", "");
+  for (const auto& [key, value] : json.items())
+    if (value.is_number() && !is_reserved(key)) record.counters[key] = value.get<double>();
+
+  const Json oracles = json.value("oracles", Json::object());
+  for (const auto& [key, one] : oracles.items())
+    record.oracles.push_back({parse_oracle(key), parse_ruling(one.at("verdict").get<std::string>()),
+                              one.value("measured", 0.0), one.value("expected", 0.0),
+                              one.value("text", "")});
+  if (const auto q = json.find("quantiles_s"); q != json.end())
+    record.quantiles = {q->value("min", 0.0), q->value("p5", 0.0),  q->value("p25", 0.0),
+                        record.seconds,       q->value("p75", 0.0), q->value("p95", 0.0),
+                        q->value("max", 0.0)};
+  for (const auto& one : json.value("memory", Json::array()))
+    record.memory.push_back({one.at("category").get<std::string>(),
+                             one.at("measured").get<std::uint64_t>(),
+                             one.at("expected").get<std::uint64_t>()});
+  for (const auto& one : json.value("breakdown_s", Json::array()))
+    record.breakdown.emplace_back(one.at("name").get<std::string>(), one.value("seconds", 0.0));
+  for (const auto& one : json.value("timeline", Json::array()))
+    record.timeline.push_back({one.at("rank").get<int>(), one.at("lane").get<std::string>(),
+                               one.at("name").get<std::string>(), one.value("start_s", 0.0),
+                               one.value("end_s", 0.0)});
+  for (const auto& loss : json.value("losses", Json::array()))
+    record.losses.push_back(loss.get<double>());
+  return record;
+}
+
+}  // namespace harness

@@ -1,0 +1,301 @@
+#include "harness/record/run_json.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+
+#include "harness/record/json_reading.h"
+#include "harness/record/machine_context.h"
+#include "harness/record/record_json.h"
+#include "harness/sweep.h"
+#include "machine/device/error.h"
+
+namespace harness {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+constexpr std::string_view schema = "shardmark-run/1";
+
+// The watchdog of this process may mark a run aborted while its writer still has cases to add.
+std::mutex writing;
+std::set<std::string> aborted_directories;
+
+std::string canonical(const std::string& directory) {
+  std::error_code failed;
+  const fs::path path = fs::weakly_canonical(directory, failed);
+  return failed ? directory : path.string();
+}
+
+[[noreturn]] void refuse(const std::string& path, int error) {
+  const std::string line = fmt::format("cannot write to {}: {}", path, std::strerror(error));
+  if (error == ENOTDIR || error == EEXIST || error == ENAMETOOLONG || error == ENOENT ||
+      error == EISDIR)
+    throw UsageError(line);
+  throw machine::MachineError(line);
+}
+
+void make_directory(const std::string& directory) {
+  if (directory.empty()) throw UsageError("cannot write to \"\": the output directory has no name");
+  std::error_code failed;
+  fs::create_directories(directory, failed);
+  if (failed) refuse(directory, failed.value());
+  if (!fs::is_directory(directory, failed)) refuse(directory, ENOTDIR);
+}
+
+bool holds_a_run(const std::string& directory) {
+  std::ifstream file(directory + "/run.json");
+  std::string start(8192, '\0');
+  file.read(start.data(), static_cast<std::streamsize>(start.size()));
+  return start.find(schema) != std::string::npos;
+}
+
+// So that no directory ever shows one run's cases beside another's figures.
+void remove_older_run(const std::string& directory) {
+  if (!holds_a_run(directory)) return;
+  std::error_code ignored;
+  for (const char* name :
+       {"run.json", "samples.bin", "environment.json", "junit.xml", "report.html", "trace.json"})
+    fs::remove(directory + "/" + name, ignored);
+  fs::remove_all(directory + "/figures", ignored);
+}
+
+std::string head(const std::string& fixed_context, const RunContext& context) {
+  std::string text = "{\n  \"context\": {\n" + fixed_context;
+  const auto line = [&](std::string_view key, const std::string& value) {
+    text += fmt::format(",\n    \"{}\": {}", key, value);
+  };
+  line("profile", json_text(context.profile));
+  line("command", json_text(context.command));
+  line("status", json_text(context.status));
+  line("status_reason", json_text(context.status_reason));
+  Json rates = Json::object();
+  for (const auto& [what, rate] : context.rates)
+    if (std::isfinite(rate)) rates[what] = rate;
+  line("rates", rates.dump(-1, ' ', false, Json::error_handler_t::replace));
+  return text + "\n  },\n  \"benchmarks\": [";
+}
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw UsageError(fmt::format("cannot read {}: {}", path, std::strerror(errno)));
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+Json parse(const std::string& path) {
+  const std::string text = read_file(path);
+  try {
+    return Json::parse(text);
+  } catch (const Json::parse_error& error) {
+    const auto before =
+        text.begin() + static_cast<std::ptrdiff_t>(std::min(error.byte, text.size()));
+    const auto line = 1 + std::count(text.begin(), before, '\n');
+    throw UsageError(fmt::format("{} is cut off or not JSON: line {}, byte {} of {}", path, line,
+                                 error.byte, text.size()));
+  }
+}
+
+const Json& context_of(const Json& json, const std::string& path) {
+  if (!json.is_object() || !json.contains("context") || !json.contains("benchmarks"))
+    throw UsageError(fmt::format("{} is not a run: it has no context and benchmarks", path));
+  const Json& context = json["context"];
+  if (!context.is_object() || !context.contains("schema"))
+    throw UsageError(
+        fmt::format("{} was not written by shardmark: its context names no schema", path));
+  if (context["schema"] != schema)
+    throw UsageError(fmt::format("{} has schema {}, this program reads \"{}\"", path,
+                                 context["schema"].dump(), schema));
+  return context;
+}
+
+void read_samples(std::ifstream& file, const std::string& path, const Json& entry, Record& record) {
+  if (!entry.contains("samples_offset")) return;
+  const auto offset = entry["samples_offset"].get<std::uint64_t>();
+  const auto ranks = entry.at("samples_ranks").get<int>();
+  const auto iterations = entry.at("samples").get<int>();
+  record.samples.ranks = ranks;
+  record.samples.seconds.resize(static_cast<std::size_t>(ranks) *
+                                static_cast<std::size_t>(iterations));
+  const auto bytes = static_cast<std::streamsize>(record.samples.seconds.size() * sizeof(double));
+  file.seekg(static_cast<std::streamoff>(offset));
+  file.read(reinterpret_cast<char*>(record.samples.seconds.data()), bytes);
+  if (file.gcount() != bytes)
+    throw UsageError(fmt::format("{} is cut off: {} has samples at bytes {} to {}", path,
+                                 record.name, offset, offset + static_cast<std::uint64_t>(bytes)));
+}
+
+}  // namespace
+
+void write_file(const std::string& path, std::string_view text) {
+  const std::string beside = fmt::format("{}.{}.tmp", path, ::getpid());
+  const int file = ::open(beside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (file < 0) refuse(path, errno);
+  int error = 0;
+  for (std::size_t done = 0; done < text.size() && error == 0;) {
+    const ssize_t wrote = ::write(file, text.data() + done, text.size() - done);
+    if (wrote >= 0)
+      done += static_cast<std::size_t>(wrote);
+    else if (errno != EINTR)
+      error = errno;
+  }
+  if (::close(file) != 0 && error == 0) error = errno;
+  if (error == 0 && ::rename(beside.c_str(), path.c_str()) != 0) error = errno;
+  if (error == 0) return;
+  ::unlink(beside.c_str());
+  refuse(path, error);
+}
+
+RunWriter::RunWriter(RunContext context, const std::string& directory)
+    : directory_(directory), context_(std::move(context)), fixed_context_(machine_context(schema)) {
+  make_directory(directory_);
+  {
+    const std::lock_guard lock(writing);
+    aborted_directories.erase(canonical(directory_));
+  }
+  remove_older_run(directory_);
+  const std::string samples = directory_ + "/samples.bin";
+  samples_file_ = ::open(samples.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (samples_file_ < 0) refuse(samples, errno);
+  write();
+}
+
+RunWriter::~RunWriter() { ::close(samples_file_); }
+
+void RunWriter::add(const Record& record) {
+  const auto [family, new_family] =
+      families_.try_emplace(record.unit, static_cast<int>(families_.size()), 0);
+  const auto [instance, new_name] = instance_.try_emplace(record.name, family->second.second);
+  if (new_name) ++family->second.second;
+  int& repetitions = repetitions_[record.name];
+  repetitions = std::max(repetitions, record.repetition + 1);
+
+  const std::string_view samples(reinterpret_cast<const char*>(record.samples.seconds.data()),
+                                 record.samples.seconds.size() * sizeof(double));
+  const Place place{family->second.first, instance->second, repetitions, samples_bytes_};
+  const std::string text = record_json(record, place);
+  const std::string key = "\"repetitions\":";
+  const std::size_t number = text.find(key) + key.size();
+  entries_.push_back({text.substr(0, number), text.substr(text.find(',', number)), &repetitions});
+
+  for (std::size_t done = 0; done < samples.size();) {
+    const ssize_t wrote = ::pwrite(samples_file_, samples.data() + done, samples.size() - done,
+                                   static_cast<off_t>(samples_bytes_ + done));
+    if (wrote < 0 && errno != EINTR) refuse(directory_ + "/samples.bin", errno);
+    if (wrote > 0) done += static_cast<std::size_t>(wrote);
+  }
+  samples_bytes_ += samples.size();
+  write();
+}
+
+void RunWriter::finish(RunContext context) {
+  context_ = std::move(context);
+  write();
+}
+
+void RunWriter::write() const {
+  std::string text = head(fixed_context_, context_);
+  std::size_t bytes = text.size() + 16;
+  for (const Entry& entry : entries_) bytes += entry.before.size() + entry.after.size() + 16;
+  text.reserve(bytes);
+  const char* between = "\n    ";
+  for (const Entry& entry : entries_) {
+    text += between;
+    text += entry.before;
+    text += std::to_string(*entry.repetitions);
+    text += entry.after;
+    between = ",\n    ";
+  }
+  text += "\n  ]\n}\n";
+  const std::lock_guard lock(writing);
+  if (!aborted_directories.empty() && aborted_directories.contains(canonical(directory_))) return;
+  write_file(directory_ + "/run.json", text);
+}
+
+RunFile read_run(const std::string& given) {
+  std::error_code failed;
+  const bool is_directory = fs::is_directory(given, failed);
+  const std::string path = is_directory ? given + "/run.json" : given;
+  if (!fs::exists(path, failed))
+    throw UsageError(is_directory ? fmt::format("{} is not a run: it holds no run.json", given)
+                                  : fmt::format("there is no run at {}", given));
+  const Json json = parse(path);
+  const Json& context = context_of(json, path);
+  RunFile run;
+  std::string place = "context";
+  try {
+    run.context = {context.value("profile", ""),
+                   context.value("command", ""),
+                   is_directory ? given : fs::path(given).parent_path().string(),
+                   context.value("status", ""),
+                   context.value("status_reason", ""),
+                   {}};
+    const Json rates = context.value("rates", Json::object());
+    for (const auto& [what, rate] : rates.items()) run.context.rates[what] = rate.get<double>();
+    run.date = context.value("date", "");
+    run.host_name = context.value("host_name", "");
+    const std::string samples = (fs::path(path).parent_path() / "samples.bin").string();
+    std::ifstream samples_file(samples, std::ios::binary);
+    std::size_t index = 0;
+    for (const auto& entry : json["benchmarks"]) {
+      place = fmt::format("benchmarks[{}]", index++);
+      run.records.push_back(read_record(entry));
+      if (samples_file.is_open()) read_samples(samples_file, samples, entry, run.records.back());
+    }
+  } catch (const UsageError&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw UsageError(fmt::format("{}, {}: {}", path, place, error.what()));
+  }
+  return run;
+}
+
+void mark_aborted(const std::string& directory, const std::string& reason, const Record& failing) {
+  const std::lock_guard lock(writing);
+  if (!aborted_directories.insert(canonical(directory)).second) return;
+  const std::string path = directory + "/run.json";
+  Json json = parse(path);
+  if (context_of(json, path)["status"] == "aborted") return;
+  Json& context = json["context"];
+  context["status"] = "aborted";
+  context["status_reason"] = reason;
+  const auto clean = [](const Json& value) {
+    return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  };
+  std::string text = "{\n  \"context\": {";
+  const char* between = "\n    ";
+  for (const auto& [key, value] : context.items()) {
+    text += fmt::format("{}{}: {}", between, json_text(key), clean(value));
+    between = ",\n    ";
+  }
+  text += "\n  },\n  \"benchmarks\": [";
+  int family = 0, instance = 0;
+  between = "\n    ";
+  for (const auto& entry : json["benchmarks"]) {
+    text += between + clean(entry);
+    between = ",\n    ";
+    const int its_family = entry.value("family_index", 0);
+    if (entry.value("unit", "") == failing.unit) {
+      family = its_family;
+      instance = std::max(instance, entry.value("per_family_instance_index", 0) + 1);
+    } else if (instance == 0) {
+      family = std::max(family, its_family + 1);
+    }
+  }
+  text += between + record_json(failing, {family, instance, failing.repetition + 1, 0});
+  write_file(path, text + "\n  ]\n}\n");
+}
+
+}  // namespace harness

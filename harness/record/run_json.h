@@ -1,0 +1,78 @@
+#pragma once
+// A run directory's run.json and samples.bin: written case by case, read back whole.
+//
+//   RunWriter writer(context, "results/runs/today");
+//   writer.add(record);                  // after every case: what is finished is on disk
+//   context.status = "complete";
+//   writer.finish(context);
+//   RunFile run = read_run("results/runs/today");
+//
+// The keys are Google Benchmark's (version 1.7.1) and those of results/README.md. A number that is
+// NaN or infinite is left out; a double in the file reads back bit for bit (a record's two times
+// pass through nanoseconds).
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "harness/record.h"
+
+namespace harness {
+
+class RunWriter {
+ public:
+  // Makes the directory and writes a run.json without cases; an older run's files there are
+  // removed. Throws UsageError when the path cannot be a directory (a file is there),
+  // machine::MachineError when the system refuses (permission, full disk); both name the path and
+  // the reason.
+  RunWriter(RunContext context, const std::string& directory);
+  ~RunWriter();
+
+  // Appends the samples to samples.bin, then replaces run.json.
+  void add(const Record& record);
+  // Replaces run.json with this context: status, reason, rates.
+  void finish(RunContext context);
+
+  const std::string& directory() const { return directory_; }
+
+ private:
+  // A case's JSON around the number of repetitions, which grows with later records of its name.
+  struct Entry {
+    std::string before, after;
+    const int* repetitions;
+  };
+  void write() const;
+
+  std::string directory_;
+  RunContext context_;
+  std::string fixed_context_;  // what of the context never changes
+  std::vector<Entry> entries_;
+  std::map<std::string, int> repetitions_;               // by case name
+  std::map<std::string, std::pair<int, int>> families_;  // unit -> its index, names so far
+  std::map<std::string, int> instance_;                  // case name -> index in its family
+  std::uint64_t samples_bytes_ = 0;
+  int samples_file_ = -1;
+};
+
+struct RunFile {
+  RunContext context;  // out_dir: the directory it was read from
+  std::string date, host_name;
+  std::vector<Record> records;
+};
+
+// A run directory, or its run.json. Samples are read when samples.bin is beside it. Throws
+// UsageError naming file and place when it is missing, cut off, or not a run.
+RunFile read_run(const std::string& path);
+
+// For a process that holds no records: marks the run in `directory` aborted for this reason and
+// adds the case that ran. What is there stays. A second call, and whatever a RunWriter of this
+// process would still write there, changes nothing. Throws as RunWriter does.
+void mark_aborted(const std::string& directory, const std::string& reason, const Record& failing);
+
+// Writes beside and renames, so that a reader sees the old text or the new one.
+void write_file(const std::string& path, std::string_view text);
+
+}  // namespace harness

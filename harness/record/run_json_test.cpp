@@ -1,0 +1,309 @@
+#include "harness/record/run_json.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "harness/record/example_records.h"
+#include "harness/sweep.h"
+#include "machine/device/error.h"
+
+namespace harness {
+namespace {
+
+namespace fs = std::filesystem;
+
+class RunJson : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (fs::temp_directory_path() / "run_json_XXXXXX").string();
+    root_ = ::mkdtemp(pattern.data());
+    directory_ = root_ + "/deep/run";
+  }
+  void TearDown() override { fs::remove_all(root_); }
+  std::string text(const std::string& name = "run.json") const {
+    std::ifstream file(directory_ + "/" + name, std::ios::binary);
+    std::ostringstream all;
+    all << file.rdbuf();
+    return all.str();
+  }
+  nlohmann::ordered_json json() const { return nlohmann::ordered_json::parse(text()); }
+  void put(const std::string& contents) const {
+    std::ofstream(directory_ + "/run.json") << contents;
+  }
+
+  std::string root_, directory_;
+  RunContext context_{"quick", "shardmark run --ranks 3",
+                      "",      "running",
+                      "",      {{"copy_GBps/ranks:2/bytes:1024", 12.5}}};
+};
+
+std::string message_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "no UsageError";
+}
+
+TEST_F(RunJson, ReadsBackWhatWasWritten) {
+  std::vector<Record> records;
+  RunWriter writer(context_, directory_);
+  for (int i = 0; i < 7; ++i) {
+    records.push_back(example_record(i, i == 3   ? Ruling::fail
+                                        : i == 5 ? Ruling::skipped
+                                                 : Ruling::pass));
+    writer.add(records.back());
+  }
+  context_.status = "complete";
+  writer.finish(context_);
+
+  const RunFile run = read_run(directory_);
+  EXPECT_EQ(run.context.profile, "quick");
+  EXPECT_EQ(run.context.command, context_.command);
+  EXPECT_EQ(run.context.status, "complete");
+  EXPECT_EQ(run.context.rates, context_.rates);
+  ASSERT_EQ(run.records.size(), records.size());
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    const Record &wrote = records[i], &read = run.records[i];
+    EXPECT_EQ(read.unit, wrote.unit);
+    EXPECT_EQ(read.name, wrote.name);
+    EXPECT_EQ(read.axes, wrote.axes);
+    EXPECT_EQ(read.verdict, wrote.verdict);
+    EXPECT_EQ(read.reason, wrote.reason);
+    // Two roundings, to nanoseconds and back.
+    EXPECT_NEAR(read.seconds, wrote.seconds, wrote.seconds * 2 * 0x1p-53);
+    EXPECT_EQ(read.quantiles.p95, wrote.quantiles.p95);
+    EXPECT_EQ(read.stop, wrote.stop);
+    EXPECT_EQ(read.samples.ranks, wrote.samples.ranks);
+    EXPECT_EQ(read.samples.seconds, wrote.samples.seconds);
+    EXPECT_EQ(read.counters, wrote.counters);
+    EXPECT_EQ(read.losses, wrote.losses);
+    EXPECT_EQ(read.breakdown, wrote.breakdown);
+    ASSERT_EQ(read.oracles.size(), wrote.oracles.size());
+    for (std::size_t k = 0; k < wrote.oracles.size(); ++k) {
+      EXPECT_EQ(read.oracles[k].oracle, wrote.oracles[k].oracle);
+      EXPECT_EQ(read.oracles[k].ruling, wrote.oracles[k].ruling);
+      EXPECT_EQ(read.oracles[k].measured, wrote.oracles[k].measured);
+      EXPECT_EQ(read.oracles[k].text, wrote.oracles[k].text);
+    }
+    ASSERT_EQ(read.memory.size(), wrote.memory.size());
+    for (std::size_t k = 0; k < wrote.memory.size(); ++k)
+      EXPECT_EQ(read.memory[k].measured, wrote.memory[k].measured);
+    ASSERT_EQ(read.timeline.size(), wrote.timeline.size());
+    for (std::size_t k = 0; k < wrote.timeline.size(); ++k)
+      EXPECT_EQ(read.timeline[k].end_s, wrote.timeline[k].end_s);
+  }
+}
+
+TEST_F(RunJson, EveryFinishedCaseIsReadableAtAnyMoment) {
+  RunWriter writer(context_, directory_);
+  EXPECT_EQ(read_run(directory_).records.size(), 0u);
+  for (int i = 0; i < 5; ++i) {
+    writer.add(example_record(i));
+    const RunFile run = read_run(directory_);
+    ASSERT_EQ(run.records.size(), static_cast<std::size_t>(i) + 1);
+    EXPECT_EQ(run.records.back().samples.seconds, example_record(i).samples.seconds);
+    EXPECT_EQ(run.context.status, "running");
+  }
+  for (const auto& file : fs::directory_iterator(directory_))
+    EXPECT_NE(file.path().extension(), ".tmp");
+}
+
+// The keys and their order as version 1.7.1 of the library writes them.
+TEST_F(RunJson, HasGoogleBenchmarksKeys) {
+  RunWriter writer(context_, directory_);
+  writer.add(example_record(0));
+  writer.add(example_record(1, Ruling::fail));
+  const auto json = this->json();
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : json["context"].items()) keys.push_back(key);
+  EXPECT_EQ(
+      std::vector(keys.begin(), keys.begin() + 5),
+      (std::vector<std::string>{"date", "host_name", "executable", "num_cpus", "mhz_per_cpu"}));
+  for (const char* key : {"caches", "load_avg", "library_build_type"})
+    EXPECT_TRUE(json["context"].contains(key)) << key;
+  EXPECT_FALSE(json["context"].contains("json_schema_version"));  // of later versions
+
+  keys.clear();
+  for (const auto& [key, value] : json["benchmarks"][0].items()) keys.push_back(key);
+  EXPECT_EQ(
+      std::vector(keys.begin(), keys.begin() + 12),
+      (std::vector<std::string>{"name", "family_index", "per_family_instance_index", "run_name",
+                                "run_type", "repetitions", "repetition_index", "threads",
+                                "iterations", "real_time", "cpu_time", "time_unit"}));
+  EXPECT_EQ(json["benchmarks"][0]["run_type"], "iteration");
+  EXPECT_EQ(json["benchmarks"][0]["time_unit"], "ns");
+  EXPECT_EQ(json["benchmarks"][0]["iterations"], 35);
+  EXPECT_EQ(json["benchmarks"][0]["bytes"], 8);
+  EXPECT_EQ(json["benchmarks"][1]["error_occurred"], true);
+  EXPECT_EQ(json["benchmarks"][1]["error_message"], example_record(1, Ruling::fail).reason);
+}
+
+TEST_F(RunJson, CountsFamiliesAndRepetitions) {
+  RunWriter writer(context_, directory_);
+  Record again = example_record(0);
+  writer.add(again);
+  writer.add(example_record(1));
+  writer.add(example_record(2));  // another unit
+  again.repetition = 1;
+  writer.add(again);
+  const auto runs = json()["benchmarks"];
+  const auto is = [&](int index, int family, int instance, int repetitions, int repetition) {
+    EXPECT_EQ(runs[index]["family_index"], family) << index;
+    EXPECT_EQ(runs[index]["per_family_instance_index"], instance) << index;
+    EXPECT_EQ(runs[index]["repetitions"], repetitions) << index;
+    EXPECT_EQ(runs[index]["repetition_index"], repetition) << index;
+  };
+  is(0, 0, 0, 2, 0);
+  is(1, 0, 1, 1, 0);
+  is(2, 1, 0, 1, 0);
+  is(3, 0, 0, 2, 1);
+}
+
+TEST_F(RunJson, LeavesOutNumbersThatDoNotExistAndMendsText) {
+  Record record = example_record(0);
+  const double nan = std::nan(""), infinite = std::numeric_limits<double>::infinity();
+  record.counters["mfu"] = nan;
+  record.counters["max_error"] = infinite;
+  record.oracles[0].measured = nan;
+  record.quantiles.max = -infinite;
+  record.cpu_seconds = nan;
+  record.losses = {1.5, nan, 2.5};
+  record.reason = "bytes \xff\xfe\n\"quoted\"";
+  context_.rates["gemm_GFLOPs"] = nan;
+  RunWriter writer(context_, directory_);
+  writer.add(record);
+  EXPECT_EQ(text().find("nan"), std::string::npos);
+  EXPECT_EQ(text().find("null"), std::string::npos);
+  const auto one = json()["benchmarks"][0];
+  EXPECT_FALSE(one.contains("mfu"));
+  EXPECT_FALSE(one.contains("max_error"));
+  EXPECT_FALSE(one["oracles"]["numerics"].contains("measured"));
+  EXPECT_FALSE(one["quantiles_s"].contains("max"));
+  EXPECT_EQ(one["losses"].size(), 1u);
+  EXPECT_EQ(one["reason"], "bytes \xef\xbf\xbd\xef\xbf\xbd\n\"quoted\"");
+  EXPECT_EQ(read_run(directory_).records.size(), 1u);
+}
+
+TEST_F(RunJson, MarksAbortedFromAnotherProcessAndKeepsWhatIsThere) {
+  const auto writer = std::make_unique<RunWriter>(context_, directory_);
+  writer->add(example_record(0));
+  writer->add(example_record(2));
+  Record failing = example_record(4, Ruling::fail);
+  failing.samples = {};
+  mark_aborted(directory_, "rank 2 died", failing);
+  writer->add(example_record(5));  // the writer of an aborted run changes nothing any more
+  writer->finish(context_);
+  mark_aborted(directory_, "rank 1 died", failing);
+
+  const RunFile run = read_run(directory_);
+  EXPECT_EQ(run.context.status, "aborted");
+  EXPECT_EQ(run.context.status_reason, "rank 2 died");
+  ASSERT_EQ(run.records.size(), 3u);
+  EXPECT_EQ(run.records[0].samples.seconds, example_record(0).samples.seconds);
+  EXPECT_EQ(run.records[2].name, failing.name);
+  EXPECT_EQ(run.records[2].verdict, Ruling::fail);
+  EXPECT_EQ(json()["benchmarks"][2]["family_index"], 0);
+  EXPECT_EQ(json()["benchmarks"][2]["per_family_instance_index"], 1);
+
+  RunWriter next(context_, directory_);  // the directory may serve again
+  next.add(example_record(1));
+  EXPECT_EQ(read_run(directory_).context.status, "running");
+}
+
+TEST_F(RunJson, AnOlderRunLeavesNothingBehind) {
+  { RunWriter(context_, directory_).add(example_record(0)); }
+  std::ofstream(directory_ + "/report.html") << "old";
+  std::ofstream(directory_ + "/notes.txt") << "the user's";
+  fs::create_directory(directory_ + "/figures");
+  RunWriter writer(context_, directory_);
+  EXPECT_FALSE(fs::exists(directory_ + "/report.html"));
+  EXPECT_FALSE(fs::exists(directory_ + "/figures"));
+  EXPECT_TRUE(fs::exists(directory_ + "/notes.txt"));
+}
+
+TEST_F(RunJson, AFileInThePlaceOfTheFolderIsAUsageError) {
+  std::ofstream(root_ + "/file") << "x";
+  const std::string message = message_of([&] { RunWriter(context_, root_ + "/file"); });
+  EXPECT_NE(message.find("cannot write to " + root_ + "/file: "), std::string::npos) << message;
+  const std::string below = message_of([&] { RunWriter(context_, root_ + "/file/run"); });
+  EXPECT_NE(below.find(root_ + "/file/run: Not a directory"), std::string::npos) << below;
+  EXPECT_NE(message_of([&] { RunWriter(context_, ""); }).find("no name"), std::string::npos);
+}
+
+TEST_F(RunJson, ARefusalOfTheSystemIsAMachineError) {
+  try {
+    RunWriter(context_, "/proc/run");
+    FAIL() << "nothing can be made in /proc";
+  } catch (const machine::MachineError& error) {
+    EXPECT_NE(std::string(error.what()).find("cannot write to /proc/run: "), std::string::npos)
+        << error.what();
+  } catch (const UsageError& error) {
+    EXPECT_NE(std::string(error.what()).find("cannot write to /proc/run: "), std::string::npos)
+        << error.what();
+  }
+}
+
+TEST_F(RunJson, SaysWhereAForeignOrTruncatedFileIsWrong) {
+  EXPECT_EQ(message_of([&] { read_run(root_); }), root_ + " is not a run: it holds no run.json");
+  EXPECT_EQ(message_of([&] { read_run(root_ + "/none"); }),
+            "there is no run at " + root_ + "/none");
+  RunWriter writer(context_, directory_);
+  writer.add(example_record(0));
+  writer.add(example_record(1));
+  const std::string whole = text(), path = directory_ + "/run.json";
+
+  put(whole.substr(0, whole.size() / 2));
+  EXPECT_NE(message_of([&] { read_run(path); }).find(path + " is cut off or not JSON: line "),
+            std::string::npos);
+  put(R"({"context": {"date": "x"}, "benchmarks": []})");
+  EXPECT_NE(message_of([&] { read_run(path); }).find("was not written by shardmark"),
+            std::string::npos);
+  put(R"({"context": {"schema": "shardmark-run/9"}, "benchmarks": []})");
+  EXPECT_NE(message_of([&] { read_run(path); }).find("has schema \"shardmark-run/9\""),
+            std::string::npos);
+  put(R"([1, 2])");
+  EXPECT_NE(message_of([&] { read_run(path); }).find("is not a run"), std::string::npos);
+
+  auto broken = nlohmann::ordered_json::parse(whole);
+  broken["benchmarks"][1]["verdict"] = "maybe";
+  put(broken.dump());
+  EXPECT_NE(message_of([&] { read_run(path); }).find("benchmarks[1]: verdict \"maybe\""),
+            std::string::npos);
+  broken["benchmarks"][1].erase("verdict");
+  put(broken.dump());
+  EXPECT_NE(message_of([&] { read_run(path); }).find("benchmarks[1]: "), std::string::npos);
+
+  put(whole);
+  fs::resize_file(directory_ + "/samples.bin", fs::file_size(directory_ + "/samples.bin") - 8);
+  const std::string cut = message_of([&] { read_run(path); });
+  EXPECT_NE(cut.find("samples.bin is cut off: " + example_record(1).name), std::string::npos)
+      << cut;
+  fs::remove(directory_ + "/samples.bin");  // a baseline may be kept without its samples
+  EXPECT_EQ(read_run(path).records.size(), 2u);
+}
+
+TEST_F(RunJson, RewritingStaysCheapWithThousandsOfCases) {
+  RunWriter writer(context_, directory_);
+  for (int i = 0; i < 2000; ++i) writer.add(example_record(i));
+  const auto start = std::chrono::steady_clock::now();
+  writer.add(example_record(2000));
+  const std::chrono::duration<double> last = std::chrono::steady_clock::now() - start;
+  RecordProperty("last_add_us", static_cast<int>(last.count() * 1e6));
+  std::printf("adding case 2001 took %.1f ms, run.json holds %.1f MB\n", last.count() * 1e3,
+              static_cast<double>(text().size()) * 1e-6);
+  EXPECT_EQ(read_run(directory_).records.size(), 2001u);
+}
+
+}  // namespace
+}  // namespace harness
