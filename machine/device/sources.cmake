@@ -8,6 +8,8 @@ if(NOT SHARDMARK_CUDA)
   list(APPEND device_sources device/cuda_absent.cpp)
 endif()
 set(device_tests
+  device/kernels/row_kernels_test.cpp device/kernels/column_kernels_test.cpp
+  device/kernels/element_kernels_test.cpp device/random_test.cpp
   device/dtype_test.cpp device/gemm_test.cpp device/memory_test.cpp device/tensor_test.cpp)
 
 # Unfused, so that an element has the same bits in a vector loop and in its remainder, on every

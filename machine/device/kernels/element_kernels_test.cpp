@@ -1,0 +1,306 @@
+#include "machine/device/kernels/element_kernels.h"
+
+#include <numbers>
+
+#include "machine/device/on_device.h"
+
+namespace machine {
+namespace {
+
+class ElementKernels : public OnDevice {
+ protected:
+  double u() const { return sum_roundoff(dtype()); }
+
+  // reference(i) and error(i) of each element, the error before the rounding to the result's dtype.
+  template <class Reference, class Error>
+  void expect(const Tensor& out, Reference reference, Error error) {
+    std::vector<Real> values, errors;
+    for (std::size_t i = 0; i < static_cast<std::size_t>(out.size()); ++i) {
+      values.push_back(reference(i));
+      errors.push_back(error(i));
+    }
+    expect_within(to_doubles(out), values, errors, out.dtype());
+  }
+};
+
+// Odd, so that vector loops have remainders; more than one block of a GPU.
+constexpr std::int64_t size = 2053;
+
+Real tanh_gelu(Real x) {
+  const Real u = std::sqrt(2 / std::numbers::pi_v<Real>) * (x + 0.044715L * x * x * x);
+  return 0.5L * x * (1 + std::tanh(u));
+}
+
+Real tanh_gelu_slope(Real x) {
+  const Real c = std::sqrt(2 / std::numbers::pi_v<Real>);
+  const Real t = std::tanh(c * (x + 0.044715L * x * x * x));
+  return 0.5L * (1 + t) + 0.5L * x * (1 - t * t) * c * (1 + 3 * 0.044715L * x * x);
+}
+
+TEST(Exponential, IsWithinFourRoundoffs) {
+  double worst = 0;
+  for (double x = -87; x < 88.7; x += 1.1e-4) {
+    const float argument = static_cast<float>(x);
+    const double exact = std::exp(double{argument});
+    worst = std::max(worst, std::abs(kernel::exponential(argument) - exact) / exact);
+  }
+  EXPECT_LE(worst, 4 * 0x1p-24);
+  EXPECT_GE(worst, 0x1p-25) << "too good to have been measured";
+}
+
+TEST(Exponential, AtItsEdges) {
+  EXPECT_EQ(kernel::exponential(0.0f), 1.0f);
+  EXPECT_EQ(kernel::exponential(INFINITY), INFINITY);
+  EXPECT_EQ(kernel::exponential(89.0f), INFINITY);
+  EXPECT_EQ(kernel::exponential(-INFINITY), 0.0f);
+  EXPECT_EQ(kernel::exponential(-1e30f), 0.0f);
+  EXPECT_TRUE(std::isnan(kernel::exponential(NAN)));
+  for (float x = -103; x < -87.5; x += 0.01f) {  // subnormal results: one more rounding
+    ASSERT_NEAR(kernel::exponential(x), std::exp(double{x}), 0x1p-150 + 4 * 0x1p-149);
+  }
+}
+
+TEST_P(ElementKernels, FillAndCast) {
+  const Tensor constant = empty({size});
+  kernels().fill(constant, 0.3);
+  expect(
+      constant, [](auto) { return 0.3L; }, [&](auto) { return u() * 0.3; });
+  const Tensor in = random({size});
+  const Values x = to_doubles(in);
+  for (const Dtype to : all_dtypes) {
+    const Tensor out = empty({size}, to);
+    kernels().cast(in, out);
+    // double goes to the narrow types by way of float.
+    const double middle = size_of(to) == 2 ? 0x1p-24 : 0;
+    expect(
+        out, [&](auto i) { return x[i]; }, [&](auto i) { return middle * std::abs(x[i]); });
+  }
+}
+
+TEST_P(ElementKernels, SumsAndProducts) {
+  const Tensor a = random({size}), b = random({size}), out = empty({size});
+  const Values x = to_doubles(a), y = to_doubles(b);
+  kernels().add(a, b, out);
+  const auto sum = [&](std::size_t i) { return Real{x[i]} + y[i]; };
+  const auto sum_error = [&](std::size_t i) { return u() * std::abs(sum(i)); };
+  expect(out, sum, sum_error);
+
+  kernels().scale(a, 0.7, out);
+  const auto product = [&](std::size_t i) { return 0.7L * x[i]; };
+  expect(out, product, [&](auto i) { return 2 * u() * std::abs(product(i)); });
+
+  kernels().triad(a, b, 0.7, out);
+  expect(
+      out, [&](auto i) { return x[i] + 0.7L * y[i]; },
+      [&](auto i) { return u() * (std::abs(sum(i)) + 4 * std::abs(y[i])); });
+
+  kernels().add(a, b, a);  // in place
+  expect(a, sum, sum_error);
+  kernels().scale(b, -3, b);
+  expect(
+      b, [&](auto i) { return -3 * Real{y[i]}; }, [&](auto i) { return 3 * u() * std::abs(y[i]); });
+}
+
+TEST_P(ElementKernels, AccumulateIntoEqualOrWiderSums) {
+  for (const Dtype to : sums()) {
+    const Tensor in = random({size}), out = random({size}, to);
+    const Values x = to_doubles(in), before = to_doubles(out);
+    kernels().accumulate(in, out);
+    const auto sum = [&](std::size_t i) { return Real{x[i]} + before[i]; };
+    expect(out, sum, [&](auto i) { return u() * std::abs(sum(i)); });
+  }
+}
+
+TEST_P(ElementKernels, ReduceAnyCountAtAnyAddress) {
+  const Tensor a = random({300}), b = random({300});
+  const Values x = to_doubles(a), y = to_doubles(b);
+  for (const std::int64_t count : {0, 1, 7, 64, 129, 250}) {
+    for (const std::int64_t offset : {0, 1, 3, 16}) {
+      const Tensor out = empty({300});
+      const auto at = [&](const Tensor& t) {
+        return static_cast<char*>(t.data()) + static_cast<std::size_t>(offset) * size_of(dtype());
+      };
+      const auto part = [&](std::size_t i) { return i + static_cast<std::size_t>(offset); };
+      kernels().reduce(Reduction::sum, dtype(), at(a), at(b), at(out), count);
+      const Tensor view = out.slice(offset, {count});
+      const auto sum = [&](std::size_t i) { return Real{x[part(i)]} + y[part(i)]; };
+      expect(view, sum, [&](auto i) { return u() * std::abs(sum(i)); });
+      kernels().reduce(Reduction::max, dtype(), at(a), at(b), at(out), count);
+      const auto top = [&](std::size_t i) { return Real{std::max(x[part(i)], y[part(i)])}; };
+      expect(view, top, [](auto) { return 0; });
+      const Values all = to_doubles(out);
+      for (std::size_t i = 0; i < all.size(); ++i) {
+        const bool inside = i >= part(0) && i < part(static_cast<std::size_t>(count));
+        ASSERT_EQ(std::isnan(all[i]), !inside) << i;
+      }
+    }
+  }
+  const Tensor copy = random({300});
+  from_doubles(copy, x);
+  kernels().reduce(Reduction::sum, dtype(), copy.data(), b.data(), copy.data(), 300);
+  expect(
+      copy, [&](auto i) { return Real{x[i]} + y[i]; },
+      [&](auto i) { return u() * std::abs(x[i] + y[i]); });
+}
+
+// The same bits wherever an element stands: in a vector loop, its remainder, or a shard.
+TEST_P(ElementKernels, ShardsHaveTheBitsOfTheWhole) {
+  const Tensor x = random({size}, -4, 4), slope = random({size});
+  const Tensor whole = empty({size}), parts = empty({size});
+  const auto run = [&](const Tensor& in, const Tensor& d, const Tensor& out) {
+    kernels().gelu_backward(in, d, out);
+    kernels().triad(out, d, 0.3, out);
+  };
+  run(x, slope, whole);
+  for (std::int64_t begin = 0; begin < size;) {
+    const std::int64_t count = std::min<std::int64_t>(1 + begin % 97, size - begin);
+    const auto part = [&](const Tensor& t) { return t.slice(begin, {count}); };
+    run(part(x), part(slope), part(parts));
+    begin += count;
+  }
+  EXPECT_EQ(hash(whole), hash(parts));
+}
+
+// Roundoffs of x / (1 + e^-t): 7 of t, which the exponential turns into 7|t|, 4 of the exponential,
+// and one of each operation.
+TEST_P(ElementKernels, Gelu) {
+  const Tensor x = random({size}, -6, 6), out = empty({size});
+  const Values v = to_doubles(x);
+  const auto t = [](double x) {
+    return 2 * std::sqrt(2 / std::numbers::pi) * std::abs(x + 0.044715 * x * x * x);
+  };
+  // 1 + tanh cancels digits of the reference where tanh is near -1.
+  const Real cancelled = 0x1p-61L;
+  kernels().gelu(x, out);
+  expect(
+      out, [&](auto i) { return tanh_gelu(v[i]); },
+      [&](auto i) {
+        return 1.01L * (7 * t(v[i]) + 6) * u() * std::abs(tanh_gelu(v[i])) +
+               cancelled * std::abs(v[i]);
+      });
+
+  const Tensor slope = random({size}), d_x = empty({size});
+  const Values d = to_doubles(slope);
+  kernels().gelu_backward(x, slope, d_x);
+  expect(
+      d_x, [&](auto i) { return d[i] * tanh_gelu_slope(v[i]); },
+      [&](auto i) {
+        const double sigmoid = 1 / (1 + std::exp(v[i] < 0 ? t(v[i]) : -t(v[i])));
+        const double dt = 2 * std::sqrt(2 / std::numbers::pi) * (1 + 3 * 0.044715 * v[i] * v[i]);
+        const double second = std::abs(v[i]) * sigmoid * (1 - sigmoid) * dt;
+        const Real first_order =
+            u() * (sigmoid * (7 * t(v[i]) + 8) + second * (3 * (7 * t(v[i]) + 4) + 16));
+        return std::abs(d[i]) * (1.01L * first_order + cancelled * (1 + std::abs(v[i]) * dt));
+      });
+}
+
+TEST_P(ElementKernels, GeluFarFromZero) {
+  const Tensor x = empty({4}), one = empty({4}), out = empty({4}), slope = empty({4});
+  from_doubles(x, {-60000, 60000, -0.0, -50});
+  kernels().fill(one, 1);
+  kernels().gelu(x, out);
+  kernels().gelu_backward(x, one, slope);
+  const Values exact = to_doubles(x);
+  EXPECT_EQ(to_doubles(out), (Values{0, exact[1], 0, 0}));
+  EXPECT_EQ(to_doubles(slope), (Values{0, 1, 0.5, 0}));
+}
+
+// The truncation of the central difference D(h) is a third of D(2h) - D(h), to fourth order.
+TEST(Gradients, GeluAgainstDifferences) {
+  const double h = 1e-3;
+  for (double x = -5; x < 5; x += 0.37) {
+    const auto difference = [&](double step) {
+      return (kernel::Gelu<double>::value(x + step) - kernel::Gelu<double>::value(x - step)) /
+             (2 * step);
+    };
+    const double bound =
+        std::abs(difference(2 * h) - difference(h)) + 64 * 0x1p-53 * std::max(1.0, std::abs(x)) / h;
+    EXPECT_LE(std::abs(kernel::Gelu<double>::derivative(x) - difference(h)), bound) << x;
+  }
+}
+
+TEST_P(ElementKernels, CrossEntropyOfSums) {
+  const Tensor sum = random({size}, wide(), 1, 900), target = random({size}, wide(), -9, 0);
+  const Tensor loss = empty({size}, wide());
+  const Values s = to_doubles(sum), t = to_doubles(target);
+  kernels().cross_entropy(sum, target, loss);
+  expect(
+      loss, [&](auto i) { return std::log(Real{s[i]}) - t[i]; },
+      [&](auto i) { return 0x1p-52L * (std::abs(std::log(s[i])) + 2 * std::abs(t[i])); });
+}
+
+TEST_P(ElementKernels, SgdStep) {
+  const Tensor gradient = random({size}, wide()), master = random({size}, wide());
+  const Tensor weight = empty({size});
+  const Values g = to_doubles(gradient), before = to_doubles(master);
+  kernels().sgd(gradient, 0.25, 0.1, master, weight);
+  const auto after = [&](std::size_t i) { return before[i] - 0.1L * (0.25L * g[i]); };
+  expect(master, after, [&](auto i) { return 4 * u() * (std::abs(g[i]) + std::abs(before[i])); });
+  const Tensor rounded = empty({size});
+  kernels().cast(master, rounded);
+  EXPECT_EQ(hash(weight), hash(rounded));
+}
+
+TEST_P(ElementKernels, AdamwSteps) {
+  const Tensor master = random({size}, wide()), weight = empty({size});
+  const Tensor first = empty({size}, wide()), second = empty({size}, wide());
+  kernels().fill(first, 0);
+  kernels().fill(second, 0);
+  std::vector<std::uint8_t> mask(static_cast<std::size_t>(size));
+  for (std::size_t i = 0; i < mask.size(); ++i) mask[i] = i % 3 == 0;
+  const Memory device_mask = upload(mask);
+  const AdamW options{
+      .learning_rate = 0.01, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-6, .weight_decay = 0.1};
+  for (int step = 1; step <= 3; ++step) {
+    const Tensor gradient = random({size}, wide());
+    const Values g = to_doubles(gradient), w = to_doubles(master), m = to_doubles(first),
+                 v = to_doubles(second);
+    kernels().adamw(gradient, 0.5, options, step, static_cast<std::uint8_t*>(device_mask.data()),
+                    master, first, second, weight);
+    const Real b1 = options.beta1, b2 = options.beta2, p1 = std::pow(b1, step),
+               p2 = std::pow(b2, step);
+    const auto new_m = [&](auto i) { return b1 * m[i] + (1 - b1) * (0.5L * g[i]); };
+    const auto new_v = [&](auto i) { return b2 * v[i] + (1 - b2) * (0.25L * g[i] * g[i]); };
+    // Terms of one sum: three roundoffs of each and one of the sum (the betas' rounding included).
+    const auto m_error = [&](auto i) { return 4 * u() * (std::abs(m[i]) + std::abs(g[i])); };
+    const auto v_error = [&](auto i) { return 6 * u() * new_v(i); };
+    expect(first, new_m, m_error);
+    expect(second, new_v, v_error);
+    // The corrections 1 - beta^step cancel digits of a power that is right to a roundoff of double.
+    const Real cancelled = 0x1p-52L * (p1 / (1 - p1) + p2 / (1 - p2));
+    const Real rate = options.learning_rate, decay = options.weight_decay;
+    expect(
+        master,
+        [&](auto i) {
+          const Real direction =
+              new_m(i) / (1 - p1) / (std::sqrt(new_v(i) / (1 - p2)) + Real{options.epsilon});
+          return w[i] - rate * (direction + (mask[i] ? decay * w[i] : 0));
+        },
+        [&](auto i) {
+          const Real denominator = std::sqrt(new_v(i) / (1 - p2));
+          const Real numerator = std::abs(new_m(i)) / (1 - p1);
+          const Real m_part = m_error(i) / (1 - p1) + 3 * u() * numerator;
+          const Real direction =
+              m_part / denominator + (8 * u() + cancelled) * numerator / denominator;
+          const Real step_size = numerator / denominator + decay * std::abs(w[i]);
+          return 1.01L * (rate * (direction + 5 * u() * step_size) + u() * std::abs(w[i]));
+        });
+    const Tensor rounded = empty({size});
+    kernels().cast(master, rounded);
+    EXPECT_EQ(hash(weight), hash(rounded));
+  }
+}
+
+TEST_P(ElementKernels, DisagreementsAreRefused) {
+  const Tensor a = random({5}), b = random({6});
+  EXPECT_THROW(kernels().add(a, b, a), std::logic_error);
+  const Dtype other = dtype() == Dtype::bfloat16 ? Dtype::float16 : Dtype::bfloat16;
+  EXPECT_THROW(kernels().gelu(a, random({5}, other)), std::logic_error);
+  EXPECT_THROW(kernels().accumulate(a, random({5}, other)), std::logic_error);
+  EXPECT_THROW(kernels().fill(Tensor(), 1), std::logic_error);
+}
+
+SHARDMARK_ON_EVERY_DEVICE(ElementKernels);
+
+}  // namespace
+}  // namespace machine
