@@ -48,7 +48,9 @@ TEST(OutputHead, LossIsThatOfTheReference) {
     const Observed seen = run(tp, Dtype::float64, rows, Dtype::float64);
     const double want = reference::loss(random_values(rows * config.hidden, 1, Dtype::float64),
                                         seen, random_tokens(rows, 2, config.vocabulary), config);
-    EXPECT_LE(relative_error(seen.at("loss"), {want}), norm_bound(Dtype::float64, 1)) << tp;
+    EXPECT_LE(relative_error(seen.at("loss"), {want}),
+              norm_bound_from_double(Dtype::float64, 1, config.vocabulary))
+        << tp;
   }
 }
 
@@ -59,7 +61,8 @@ TEST_P(OutputHeadTypes, EveryDegreeIsNearDouble) {
     const Observed exact = run(1, Dtype::float64, rows, GetParam());
     for (const int tp : {1, 2, 4}) {
       SCOPED_TRACE("tp " + std::to_string(tp));
-      expect_within(run(tp, GetParam(), rows, GetParam()), exact, norm_bound(GetParam(), 1));
+      expect_within(run(tp, GetParam(), rows, GetParam()), exact,
+                    norm_bound_from_double(GetParam(), 1, config.vocabulary));
     }
   }
 }

@@ -51,7 +51,7 @@ TEST(TransformerBlock, IsThatOfTheReference) {
       const auto x = random_values(std::int64_t{sequences} * config.sequence * config.hidden, 1,
                                    Dtype::float64);
       EXPECT_LE(relative_error(seen.at("y"), reference::block(x, seen, "block", config)),
-                norm_bound(Dtype::float64, 1))
+                norm_bound_from_double(Dtype::float64, 1, config.ffn()))
           << "tp " << tp << ", sequences " << sequences;
     }
   }
@@ -64,7 +64,8 @@ TEST_P(TransformerBlockTypes, EveryDegreeIsNearDouble) {
     const Observed exact = run(1, Dtype::float64, sequences, GetParam());
     for (const int tp : {1, 2, 4}) {
       SCOPED_TRACE("tp " + std::to_string(tp));
-      expect_within(run(tp, GetParam(), sequences, GetParam()), exact, norm_bound(GetParam(), 1));
+      expect_within(run(tp, GetParam(), sequences, GetParam()), exact,
+                    norm_bound_from_double(GetParam(), 1, config.ffn()));
     }
   }
 }

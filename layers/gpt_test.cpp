@@ -1,0 +1,179 @@
+// The whole model: loss against plain loops in double; every degree, number of stages and order of
+// the halves against one rank; every type against double.
+
+#include "layers/gpt.h"
+
+#include "layers/gpt_case.h"
+#include "layers/reference_model.h"
+
+namespace layers::testing {
+namespace {
+
+using machine::Dtype;
+
+const GptConfig config{.layers = 4, .hidden = 24, .heads = 4, .vocabulary = 44, .sequence = 7};
+
+double bound(Dtype dtype, int depth) { return norm_bound_from_double(dtype, depth, config.ffn()); }
+
+TEST(Gpt, LossIsThatOfTheReference) {
+  for (const int tp : {1, 2, 4}) {
+    for (const int sequences : {1, 2}) {
+      const GptCase run{.config = config, .tp = tp, .sequences = sequences, .micro_batches = 2};
+      const GptResult seen = train(run);
+      double want = 0;
+      for (int m = 0; m < run.micro_batches; ++m)
+        want += reference::gpt(seen.values, run.tokens(m), run.targets(m), config);
+      EXPECT_LE(relative_error({seen.loss}, {want}), bound(Dtype::float64, config.layers + 1))
+          << "tp " << tp << ", sequences " << sequences;
+    }
+  }
+}
+
+// How many blocks the error of a gradient has passed on its way back.
+int depth_of(const std::string& name) {
+  const auto at = name.find("blocks.");
+  if (at == std::string::npos)
+    return name.find("embedding") == std::string::npos ? 1 : config.layers + 1;
+  return config.layers - std::stoi(name.substr(at + 7));
+}
+
+class GptTypes : public ::testing::TestWithParam<Dtype> {};
+
+TEST_P(GptTypes, EveryDegreeIsNearDouble) {
+  const Dtype dtype = GetParam();
+  for (const int sequences : {1, 2}) {
+    GptCase run{.config = config, .rounded_to = dtype, .sequences = sequences};
+    const GptResult exact = train(run);
+    run.dtype = dtype;
+    for (const int tp : {1, 2, 4}) {
+      run.tp = tp;
+      const GptResult seen = train(run);
+      EXPECT_LE(relative_error({seen.loss}, {exact.loss}), bound(dtype, config.layers + 1));
+      ASSERT_EQ(seen.gradients.size(), exact.gradients.size());
+      for (const auto& [name, want] : exact.gradients) {
+        EXPECT_LE(relative_error(seen.gradients.at(name), want), bound(dtype, depth_of(name)))
+            << name << ", tp " << tp << ", sequences " << sequences;
+      }
+    }
+  }
+}
+
+// Between stages nothing is rounded that is not rounded within one, so only the table's gradient,
+// summed from its two ends, may differ: by one rounding where the two sums are added.
+TEST_P(GptTypes, StagesChangeNothing) {
+  GptCase run{.config = config, .tp = 2, .dtype = GetParam(), .micro_batches = 3};
+  const GptResult whole = train(run);
+  for (const int stages : {2, 4}) {
+    run.stages = stages;
+    const GptResult cut = train(run);
+    EXPECT_EQ(cut.loss, whole.loss);
+    EXPECT_EQ(cut.values, whole.values);
+    ASSERT_EQ(cut.gradients.size(), whole.gradients.size());
+    for (const auto& [name, want] : whole.gradients) {
+      if (name == "gradient of embedding.token.weight") {
+        const double u = machine::unit_roundoff(collectives::gradient_dtype(GetParam()));
+        // Each of 3 micro-batches adds at most rows() + 1 terms to an element at either end.
+        const double additions = 3 * (static_cast<double>(run.rows()) + 1);
+        EXPECT_LE(relative_error(cut.gradients.at(name), want), gamma(additions, u));
+      } else {
+        EXPECT_EQ(cut.gradients.at(name), want) << name << ", " << stages << " stages";
+      }
+    }
+  }
+}
+
+TEST_P(GptTypes, HalvesApartGiveTheSameBits) {
+  GptCase run{.config = config, .tp = 2, .dtype = GetParam(), .micro_batches = 2};
+  for (const int stages : {1, 2}) {
+    run.stages = stages;
+    run.halves_apart = false;
+    const GptResult together = train(run);
+    run.halves_apart = true;
+    const GptResult apart = train(run);
+    EXPECT_EQ(apart.loss, together.loss);
+    EXPECT_EQ(apart.gradients, together.gradients) << stages << " stages";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, GptTypes, ::testing::ValuesIn(machine::all_dtypes),
+                         [](const auto& info) { return std::string(name(info.param)); });
+
+// Two micro-batches of one sequence are one of two: gradients are sums, not means.
+TEST(Gpt, MicroBatchesAddUp) {
+  const GptCase run{.config = config, .micro_batches = 2};
+  const GptResult seen = train(run);
+  on_ranks(1, Dtype::float64, [&](Rank& rank) {
+    GptCase together = run;
+    together.sequences = 2;
+    together.micro_batches = 1;
+    GptRanks ranks(rank, together);
+    std::vector<std::int32_t> tokens = run.tokens(0), targets = run.targets(0);
+    for (const std::int32_t token : run.tokens(1)) tokens.push_back(token);
+    for (const std::int32_t target : run.targets(1)) targets.push_back(target);
+    const machine::Tensor loss(rank.world.device(), Dtype::float64, {1},
+                               machine::Category::buffers);
+    ranks.stage(0).forward(0, {tokens.data(), targets.data(), 2}, {}, loss);
+    ranks.stage(0).backward(0, {}, {});
+    const double off = bound(Dtype::float64, config.layers + 1);
+    EXPECT_LE(relative_error(machine::to_doubles(loss), {seen.loss}), off);
+    expect_within(ranks.gradients(), seen.gradients, off);
+  });
+}
+
+TEST(Gpt, LossScaleScalesEveryGradient) {
+  on_ranks(1, Dtype::float64, [&](Rank& rank) {
+    GptRanks ranks(rank, {.config = config});
+    ranks.step();
+    const Observed plain = ranks.gradients();
+    ranks.stage(0).zero_gradients();
+    ranks.stage(0).set_loss_scale(1024);
+    ranks.step();
+    for (const auto& [name, values] : ranks.gradients()) {
+      for (std::size_t i = 0; i < values.size(); ++i)  // a power of two: exact
+        ASSERT_EQ(values[i], 1024 * plain.at(name)[i]) << name;
+    }
+  });
+}
+
+// Gradients are announced once a micro-batch, and never change after that.
+TEST(Gpt, AnnouncesGradientsWhenTheyAreComplete) {
+  for (const bool apart : {false, true}) {
+    on_ranks(2, Dtype::float32, [&](Rank& rank) {
+      GptRanks ranks(rank, {.config = config, .dtype = Dtype::float32, .halves_apart = apart});
+      std::map<const collectives::Parameter*, std::uint64_t> announced;
+      int uses = 0, open = 0;
+      ranks.stage(0).observe(
+          {.before_use = [&](const Parameters&) { ++uses, ++open; },
+           .after_use = [&](const Parameters&) { --open; },
+           .gradients_ready =
+               [&](const Parameters& parameters) {
+                 for (const collectives::Parameter* p : parameters)
+                   EXPECT_TRUE(announced.emplace(p, machine::hash(p->gradient)).second) << p->name;
+               }});
+      ranks.step();
+      EXPECT_EQ(uses, 2 * (config.layers + 2) - 1);  // the embedding is used forward only
+      EXPECT_EQ(open, 0);
+      const Parameters all = ranks.stage(0).parameters();
+      EXPECT_EQ(announced.size(), all.size());
+      for (const collectives::Parameter* p : all)
+        EXPECT_EQ(announced.at(p), machine::hash(p->gradient)) << p->name;
+    });
+  }
+}
+
+TEST(Gpt, RefusesMicroBatchesOutOfOrder) {
+  on_ranks(1, Dtype::float32, [&](Rank& rank) {
+    GptRanks ranks(rank, {.config = config, .dtype = Dtype::float32});
+    EXPECT_THROW(ranks.backward(0), std::logic_error);
+    ranks.forward(0);
+    EXPECT_THROW(ranks.forward(0), std::logic_error);
+    EXPECT_THROW(ranks.stage(0).backward_weights(0), std::logic_error);
+    ranks.stage(0).backward_input(0, {}, {});
+    EXPECT_THROW(ranks.stage(0).backward_input(0, {}, {}), std::logic_error);
+    ranks.stage(0).backward_weights(0);
+    EXPECT_EQ(ranks.stage(0).in_flight(), 0);
+  });
+}
+
+}  // namespace
+}  // namespace layers::testing

@@ -1,0 +1,108 @@
+// Initial values: the same global model under every sharding, different for every parameter.
+
+#include "layers/parameter.h"
+
+#include <set>
+
+#include "layers/gpt_case.h"
+
+namespace layers::testing {
+namespace {
+
+using machine::Dtype;
+
+const GptConfig config{.layers = 4, .hidden = 24, .heads = 4, .vocabulary = 44, .sequence = 7};
+
+Observed initial(int tp, int stages, Dtype dtype, const Initializer& initializer) {
+  return observe(tp, dtype, [&](Rank& rank) {
+    return GptRanks(rank, {.config = config,
+                           .tp = tp,
+                           .dtype = dtype,
+                           .stages = stages,
+                           .initializer = initializer})
+        .values();
+  });
+}
+
+TEST(InitialValues, DoNotDependOnTheSharding) {
+  for (const Dtype dtype : machine::all_dtypes) {
+    const Initializer initializer = Initializer::conformance(3, config.layers);
+    const Observed whole = initial(1, 1, dtype, initializer);
+    for (const int tp : {2, 4}) EXPECT_EQ(initial(tp, 1, dtype, initializer), whole);
+    EXPECT_EQ(initial(2, 4, dtype, initializer), whole);
+  }
+}
+
+TEST(InitialValues, DifferFromParameterToParameterAndSeedToSeed) {
+  std::set<double> first_values;
+  for (const unsigned seed : {1u, 2u}) {
+    for (const auto& [name, values] :
+         initial(1, 1, Dtype::float64, Initializer::conformance(seed, config.layers)))
+      EXPECT_TRUE(first_values.insert(values.front()).second) << name;
+  }
+}
+
+TEST(InitialValues, AreThoseOfGpt2) {
+  const Observed values = initial(1, 1, Dtype::float64, Initializer::gpt2(9, config.layers));
+  const auto ends_with = [](const std::string& name, const char* end) {
+    return std::string_view(name).ends_with(end);
+  };
+  for (const auto& [name, v] : values) {
+    if (ends_with(name, ".gain")) {
+      for (const double gain : v) EXPECT_EQ(gain, 1) << name;
+    } else if (ends_with(name, ".bias")) {
+      for (const double bias : v) EXPECT_EQ(bias, 0) << name;
+    } else {
+      const bool residual = ends_with(name, "projection.weight") || ends_with(name, "fc2.weight");
+      const double stddev = residual ? 0.02 / std::sqrt(2.0 * config.layers) : 0.02;
+      double squares = 0, sum = 0;
+      for (const double x : v) {
+        squares += x * x;
+        sum += x;
+      }
+      // The standard error of a sample's variance is its variance times sqrt(2/n); six of them is
+      // a chance of two in a billion.
+      const auto n = static_cast<double>(v.size());
+      EXPECT_LE(std::abs(squares / n / (stddev * stddev) - 1), 6 * std::sqrt(2 / n)) << name;
+      EXPECT_LE(std::abs(sum / n), 6 * stddev / std::sqrt(n)) << name;
+    }
+  }
+}
+
+TEST(InitialValues, ForConformanceLeaveNothingTrivial) {
+  for (const auto& [name, values] :
+       initial(1, 1, Dtype::float64, Initializer::conformance(1, config.layers)))
+    for (const double value : values) EXPECT_TRUE(value != 0 && value != 1) << name;
+}
+
+TEST(Declare, DecaysMatricesOnly) {
+  on_ranks(2, Dtype::float32, [](Rank& rank) {
+    GptRanks ranks(rank, {.config = config, .tp = 2, .dtype = Dtype::float32});
+    int matrices = 0;
+    for (const collectives::Parameter* p : ranks.stage(0).parameters()) {
+      EXPECT_EQ(p->weight_decay, p->global_shape.rank() == 2) << p->name;
+      matrices += p->weight_decay ? 1 : 0;
+    }
+    EXPECT_EQ(matrices, 2 + 4 * config.layers);
+  });
+}
+
+TEST(Declare, TiesTheTableOverStagesOnlyWhereThereAreTwo) {
+  on_ranks(1, Dtype::float32, [](Rank& rank) {
+    const auto tied = [&](int stages, int stage) {
+      GptRanks ranks(rank, {.config = config, .dtype = Dtype::float32, .stages = stages});
+      std::vector<std::string> names;
+      for (const collectives::Parameter* p : ranks.stage(stage).parameters())
+        if (p->placement.tied_over_pp) names.push_back(p->name);
+      return names;
+    };
+    const std::vector<std::string> table{"embedding.token.weight"};
+    EXPECT_TRUE(tied(1, 0).empty());
+    EXPECT_EQ(tied(4, 0), table);
+    EXPECT_TRUE(tied(4, 1).empty());
+    EXPECT_EQ(tied(4, 3), table);
+  });
+}
+
+}  // namespace
+}  // namespace layers::testing
