@@ -1,0 +1,229 @@
+#include "harness/report/console.h"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+
+#include "harness/report/summary.h"
+
+namespace harness {
+namespace {
+
+constexpr double redraw_s = 0.05;
+constexpr double recent_weight = 0.1;
+
+std::string_view color_of(Ruling verdict) {
+  switch (verdict) {
+    case Ruling::pass:
+      return "\x1b[32m";
+    case Ruling::fail:
+      return "\x1b[31m";
+    case Ruling::skipped:
+      return "\x1b[33m";
+  }
+  return "";
+}
+
+std::string painted(const Terminal& terminal, Ruling verdict, const std::string& text) {
+  return terminal.color ? fmt::format("{}{}\x1b[0m", color_of(verdict), text) : text;
+}
+
+// The middle goes: a case's unit stands at its start and what tells it from its neighbours at its
+// end.
+std::string fitted(const std::string& text, int width) {
+  const auto room = static_cast<std::size_t>(std::max(0, width));
+  if (text.size() <= room) return text;
+  if (room < 8) return text.substr(0, room);
+  const std::size_t head = (room - 2) / 2;
+  return text.substr(0, head) + ".." + text.substr(text.size() - (room - 2 - head));
+}
+
+std::string case_line(const Record& record, const Terminal& terminal) {
+  const bool failed = record.verdict == Ruling::fail;
+  const std::string verdict =
+      fmt::format("{:<7}", failed ? "FAIL" : std::string(name(record.verdict)));
+  std::string line =
+      fmt::format("{} {}", painted(terminal, record.verdict, verdict), plain(record.name));
+  if (record.seconds > 0) line += fmt::format("  {}", seconds_text(record.seconds));
+  if (const std::string rate = rate_text(record); !rate.empty()) line += fmt::format("  {}", rate);
+  if (record.verdict != Ruling::pass) line += fmt::format("  ({})", plain(record.reason));
+  return line + "\n";
+}
+
+struct Column {
+  std::string title;
+  std::vector<std::string> cells;
+  bool left = false;
+  std::size_t width() const {
+    std::size_t widest = title.size();
+    for (const std::string& cell : cells) widest = std::max(widest, cell.size());
+    return widest;
+  }
+};
+
+std::string unit_table(const Summary& summary, const Terminal& terminal) {
+  std::vector<Column> columns{{"unit", {}, true}, {"cases", {}},     {"passed", {}},
+                              {"failed", {}},     {"skipped", {}},   {"best", {}},
+                              {"of limit", {}},   {"of library", {}}};
+  const auto number = [](int value) { return value == 0 ? "-" : std::to_string(value); };
+  for (const UnitSummary& unit : summary.units) {
+    const std::string cells[] = {
+        unit.unit,
+        std::to_string(unit.counts.cases()),
+        number(unit.counts.passed),
+        number(unit.counts.failed),
+        number(unit.counts.skipped),
+        unit.best,
+        unit.limit_fraction > 0 ? fmt::format("{:.0f} %", 100 * unit.limit_fraction) : "",
+        unit.speedup > 0 ? fmt::format("{:.2f}x", unit.speedup) : ""};
+    for (std::size_t i = 0; i < columns.size(); ++i) columns[i].cells.push_back(cells[i]);
+  }
+  std::size_t fit = 0, used = 0;
+  const auto room = terminal.interactive ? static_cast<std::size_t>(std::max(20, terminal.width()))
+                                         : std::size_t{200};
+  while (fit < columns.size() && used + columns[fit].width() <= room)
+    used += columns[fit++].width() + 2;
+
+  std::string text;
+  const auto row = [&](const auto& cell_of) {
+    std::string line;
+    for (std::size_t i = 0; i < std::max<std::size_t>(fit, 1); ++i) {
+      const Column& column = columns[i];
+      line += fmt::format(fmt::runtime(column.left ? "{:<{}}  " : "{:>{}}  "), cell_of(column),
+                          column.width());
+    }
+    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+  };
+  row([](const Column& column) { return column.title; });
+  for (std::size_t i = 0; i < summary.units.size(); ++i)
+    row([&](const Column& column) { return column.cells[i]; });
+  return text;
+}
+
+double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+Terminal terminal_of(std::FILE* out) {
+  const int file = ::fileno(out);
+  const char* kind = std::getenv("TERM");
+  const char* no_color = std::getenv("NO_COLOR");
+  Terminal terminal;
+  terminal.interactive = ::isatty(file) == 1 && kind && std::string_view(kind) != "dumb";
+  terminal.color = terminal.interactive && !(no_color && *no_color);
+  terminal.width = [file] {
+    winsize size{};
+    return ::ioctl(file, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? static_cast<int>(size.ws_col)
+                                                                    : 80;
+  };
+  return terminal;
+}
+
+Console::Console(std::FILE* out, Terminal terminal, std::function<double()> seconds)
+    : out_(out), terminal_(std::move(terminal)), seconds_(seconds ? std::move(seconds) : now_s) {}
+
+void Console::put(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), out_);
+  std::fflush(out_);
+}
+
+void Console::clear() {
+  if (on_screen_) put("\r\x1b[K");
+  on_screen_ = false;
+}
+
+void Console::start(std::size_t cases) {
+  cases_ = cases;
+  done_ = 0;
+  recent_s_ = 0;
+  started_s_ = case_started_s_ = seconds_();
+  if (terminal_.interactive) draw(true);
+}
+
+void Console::case_started(const std::string& name) {
+  current_ = plain(name);
+  case_started_s_ = seconds_();
+  if (terminal_.interactive) draw(false);
+}
+
+void Console::case_done(const Record& record) {
+  const double took = seconds_() - case_started_s_;
+  recent_s_ = done_ == 0 ? took : (1 - recent_weight) * recent_s_ + recent_weight * took;
+  ++done_;
+  if (!terminal_.interactive) return put(case_line(record, terminal_));
+  if (record.verdict == Ruling::fail) {
+    clear();
+    put(case_line(record, terminal_));
+  }
+  draw(record.verdict == Ruling::fail || done_ == cases_);
+}
+
+// Units differ, and their cases come one unit after another: the last cases say what the next will
+// take, all cases what the later ones will.
+double Console::seconds_left() const {
+  const double mean = (seconds_() - started_s_) / static_cast<double>(done_);
+  return (mean + recent_s_) / 2 * static_cast<double>(cases_ - std::min(cases_, done_));
+}
+
+void Console::draw(bool always) {
+  const double now = seconds_();
+  if (!always && on_screen_ && now - drawn_s_ < redraw_s) return;
+  drawn_s_ = now;
+  const int width = terminal_.width() - 1;  // writing the last column would wrap on some terminals
+  const std::size_t percent = cases_ == 0 ? 100 : 100 * std::min(done_, cases_) / cases_;
+  std::string line = fmt::format("{:3}%  {}/{}", percent, done_, cases_);
+  const std::string left =
+      done_ > 0 && done_ < cases_ ? fmt::format("  {} left", duration_text(seconds_left())) : "";
+  if (width >= 60) {
+    const std::size_t filled = percent / 5;
+    line = fmt::format("[{}{}] {}", std::string(filled, '#'), std::string(20 - filled, '.'), line);
+  }
+  const int room = width - static_cast<int>(line.size() + left.size()) - 2;
+  if (done_ < cases_ && !current_.empty() && room >= 12) line += "  " + fitted(current_, room);
+  line = fitted(line + left, width);
+  put(fmt::format("\r{}\x1b[K", line));
+  on_screen_ = true;
+}
+
+void Console::finish(const RunContext& context, const std::vector<Record>& records) {
+  clear();
+  put(summary_text(context, records, terminal_));
+}
+
+std::string summary_text(const RunContext& context, const std::vector<Record>& records,
+                         const Terminal& terminal) {
+  const Summary summary = summarize(context, records);
+  std::string text;
+  if (!summary.units.empty()) text += "\n" + unit_table(summary, terminal);
+  if (summary.counts.failed > 0) {
+    text += "\nFailed:\n";
+    for (const Record& record : records) {
+      if (record.verdict != Ruling::fail) continue;
+      text += fmt::format("  {}\n", painted(terminal, Ruling::fail, plain(record.name)));
+      for (const std::string& line : failure_lines(record)) text += fmt::format("    {}\n", line);
+    }
+  }
+  if (!summary.skips.empty()) {
+    text += "\nSkipped:\n";
+    for (const SkipGroup& group : summary.skips) {
+      std::string units;
+      for (const auto& [unit, cases] : group.units)
+        units += fmt::format("{}{} {}", units.empty() ? "" : ", ", unit, cases);
+      text += fmt::format("  {:5}  {}  ({})\n", group.cases, plain(group.reason), units);
+    }
+  }
+  if (!context.status_reason.empty())
+    text += fmt::format("\n{}: {}\n", plain(context.status), plain(context.status_reason));
+  text += fmt::format(
+      "\n{}\n", painted(terminal, summary.accepted ? Ruling::pass : Ruling::fail, summary.verdict));
+  if (!context.out_dir.empty()) text += fmt::format("report: {}/report.html\n", context.out_dir);
+  return text;
+}
+
+}  // namespace harness

@@ -1,0 +1,54 @@
+#pragma once
+// What a run says while it goes and at its end. On a terminal one line is redrawn in place;
+// elsewhere each finished case gets a plain line without control characters.
+
+#include <cstdio>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "harness/run.h"
+
+namespace harness {
+
+struct Terminal {
+  bool interactive = false;                        // a terminal that understands \r and ESC [K
+  bool color = false;                              // NO_COLOR is unset
+  std::function<int()> width = [] { return 80; };  // asked at every redraw; the user may resize
+};
+Terminal terminal_of(std::FILE* out);
+
+class Console : public Progress {
+ public:
+  explicit Console(std::FILE* out) : Console(out, terminal_of(out)) {}
+  // seconds: a clock that only goes forward; the process's when empty.
+  Console(std::FILE* out, Terminal terminal, std::function<double()> seconds = {});
+
+  void start(std::size_t cases) override;
+  void case_started(const std::string& name) override;
+  void case_done(const Record& record) override;
+  void finish(const RunContext& context, const std::vector<Record>& records) override;
+
+ private:
+  void draw(bool always);
+  void clear();
+  void put(std::string_view text);
+  double seconds_left() const;
+
+  std::FILE* out_;
+  Terminal terminal_;
+  std::function<double()> seconds_;
+  std::size_t cases_ = 0, done_ = 0;
+  std::string current_;
+  double started_s_ = 0, case_started_s_ = 0, drawn_s_ = 0;
+  double recent_s_ = 0;  // of a case, the last ones weighing most
+  bool on_screen_ = false;
+};
+
+// The text of finish(): table by unit, failures, skips, verdict, the report's path.
+std::string summary_text(const RunContext& context, const std::vector<Record>& records,
+                         const Terminal& terminal);
+
+}  // namespace harness

@@ -1,0 +1,185 @@
+#include "harness/report/console.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "harness/report/summary.h"
+
+namespace harness {
+namespace {
+
+Record record(const std::string& unit, int bytes, Ruling verdict, const std::string& reason = "") {
+  Record one;
+  one.unit = unit;
+  one.name = unit + "/ranks:2/bytes:" + std::to_string(bytes);
+  one.verdict = verdict;
+  one.reason = reason;
+  if (verdict != Ruling::skipped) one.seconds = 1.05e-4;
+  return one;
+}
+
+class ConsoleTest : public testing::Test {
+ protected:
+  void SetUp() override { out_ = ::open_memstream(&text_, &size_); }
+  void TearDown() override {
+    std::fclose(out_);
+    std::free(text_);
+  }
+  std::string taken() {
+    std::fflush(out_);
+    const std::string all(text_, size_);
+    const std::string fresh = all.substr(seen_);
+    seen_ = all.size();
+    return fresh;
+  }
+  Terminal terminal(int width) {
+    return {true, false, [width] { return width; }};
+  }
+  std::function<double()> clock() {
+    return [this] { return now_; };
+  }
+  char* text_ = nullptr;
+  std::size_t size_ = 0, seen_ = 0;
+  std::FILE* out_ = nullptr;
+  double now_ = 100;
+};
+
+TEST_F(ConsoleTest, ElsewhereEveryCaseGetsAPlainLine) {
+  Console console(out_, {}, clock());
+  console.start(3);
+  console.case_started("all_reduce/ranks:2/bytes:8");
+  EXPECT_EQ(taken(), "");
+  Record passed = record("all_reduce", 8, Ruling::pass);
+  passed.counters["busbw_GBps"] = 4.5921;
+  console.case_done(passed);
+  EXPECT_EQ(taken(), "pass    all_reduce/ranks:2/bytes:8  105 us  4.59 GB/s\n");
+  console.case_done(record("all_reduce", 16, Ruling::fail, "rank 1:\nelement 3\x1b[31m"));
+  EXPECT_EQ(taken(), "FAIL    all_reduce/ranks:2/bytes:16  105 us  (rank 1: element 3 [31m)\n");
+  console.case_done(record("ring", 16, Ruling::skipped, "needs 4 GPUs, found 0"));
+  EXPECT_EQ(taken(), "skipped ring/ranks:2/bytes:16  (needs 4 GPUs, found 0)\n");
+}
+
+TEST_F(ConsoleTest, ATerminalGetsOneLineRedrawn) {
+  Console console(out_, terminal(80), clock());
+  console.start(4);
+  EXPECT_EQ(taken(), "\r[....................]   0%  0/4\x1b[K");
+  now_ += 1;
+  console.case_started("all_reduce/ranks:2/bytes:8");
+  EXPECT_EQ(taken(), "\r[....................]   0%  0/4  all_reduce/ranks:2/bytes:8\x1b[K");
+  now_ += 10;
+  console.case_done(record("all_reduce", 8, Ruling::pass));
+  // One case in 11 s, of which the case itself took 10: (11 + 10) / 2 for each of three more.
+  EXPECT_EQ(taken(),
+            "\r[#####...............]  25%  1/4  all_reduce/ranks:2/bytes:8  32 s left\x1b[K");
+  console.case_started("all_reduce/ranks:2/bytes:16");
+  EXPECT_EQ(taken(), "");  // too soon after the last
+  now_ += 1;
+  console.case_done(record("all_reduce", 16, Ruling::fail, "wrong"));
+  EXPECT_EQ(taken(),
+            "\r\x1b[KFAIL    all_reduce/ranks:2/bytes:16  105 us  (wrong)\n"
+            "\r[##########..........]  50%  2/4  all_reduce/ranks:2/bytes:16  15 s left\x1b[K");
+}
+
+TEST_F(ConsoleTest, TheLineNeverReachesTheLastColumn) {
+  const std::string name(300, 'x');
+  for (int width = 1; width <= 200; ++width) {
+    Console console(out_, terminal(width), clock());
+    console.start(1000);
+    console.case_started(name);
+    now_ += 3;
+    console.case_done(record("all_reduce", 8, Ruling::pass));
+    std::string drawn = taken();
+    for (std::size_t at; (at = drawn.find("\x1b[K")) != std::string::npos; drawn.erase(0, at + 3))
+      EXPECT_LE(at - 1, static_cast<std::size_t>(width - 1)) << width;
+  }
+}
+
+TEST_F(ConsoleTest, FinishSaysTheVerdictOfARejectedRun) {
+  std::vector<Record> records{record("all_reduce", 8, Ruling::pass),
+                              record("all_reduce", 16, Ruling::fail, "numerics: rank 1 is wrong"),
+                              record("all_reduce", 32, Ruling::pass),
+                              record("gemm", 64, Ruling::pass),
+                              record("ring", 8, Ruling::skipped, "needs 4 GPUs, found 0"),
+                              record("all_reduce", 64, Ruling::skipped, "needs 4 GPUs, found 0"),
+                              record("ring", 16, Ruling::skipped, "needs NCCL")};
+  records[0].counters = {{"busbw_GBps", 1.5}, {"limit_fraction", 0.5}, {"speedup_over_library", 2}};
+  records[2].counters = {
+      {"busbw_GBps", 4.5}, {"limit_fraction", 0.7}, {"speedup_over_library", 1.5}};
+  records[1].counters = {{"busbw_GBps", 99},
+                         {"limit_fraction", 1}};  // failed: its speed counts for nothing
+  records[3].counters = {{"flops", 8.4e6}};
+  records[1].oracles = {{Oracle::numerics, Ruling::fail, 1, 0.1, "rank 1 is wrong"},
+                        {Oracle::volume, Ruling::fail, 8, 4, "world: sent 8 bytes of 4"},
+                        {Oracle::memory, Ruling::pass, 8, 8, "fine"}};
+  Console console(out_, {}, clock());
+  console.finish({"quick", "", "out/run", "complete", "", {}}, records);
+  EXPECT_EQ(taken(), R"(
+unit        cases  passed  failed  skipped          best  of limit  of library
+all_reduce      4       2       1        1     4.50 GB/s      60 %       1.75x
+gemm            1       1       -        -  80.0 GFLOP/s
+ring            2       -       -        2
+
+Failed:
+  all_reduce/ranks:2/bytes:16
+    numerics: rank 1 is wrong
+    volume: world: sent 8 bytes of 4
+
+Skipped:
+      2  needs 4 GPUs, found 0  (ring 1, all_reduce 1)
+      1  needs NCCL  (ring 1)
+
+REJECTED: 3 passed, 1 failed, 3 skipped
+report: out/run/report.html
+)");
+}
+
+TEST_F(ConsoleTest, ANarrowTerminalLosesColumnsNotLines) {
+  std::vector<Record> records{record("all_reduce", 8, Ruling::pass)};
+  records[0].counters = {{"busbw_GBps", 1.5}, {"limit_fraction", 0.5}};
+  EXPECT_EQ(summary_text({"", "", "", "complete", "", {}}, records, terminal(36)),
+            "\nunit        cases  passed  failed\nall_reduce      1       1       -\n\n"
+            "ACCEPTED: 1 passed, 0 failed, 0 skipped\n");
+}
+
+TEST_F(ConsoleTest, ColorsOnlyWhereWanted) {
+  const std::vector<Record> records{record("a", 8, Ruling::pass)};
+  const RunContext context{"", "", "", "complete", "", {}};
+  EXPECT_EQ(summary_text(context, records, terminal(80)).find('\x1b'), std::string::npos);
+  Terminal colored = terminal(80);
+  colored.color = true;
+  EXPECT_NE(summary_text(context, records, colored).find("\x1b[32mACCEPTED"), std::string::npos);
+  EXPECT_FALSE(terminal_of(out_).interactive);  // memory is no terminal
+}
+
+TEST(Verdict, OnlyAFinishedRunWhereSomethingPassedIsAccepted) {
+  const auto verdict = [](const std::string& status, std::vector<Record> records) {
+    return summarize({"", "", "", status, "", {}}, records).verdict;
+  };
+  const Record passed = record("a", 1, Ruling::pass), failed = record("a", 2, Ruling::fail),
+               skipped = record("a", 3, Ruling::skipped);
+  EXPECT_EQ(verdict("complete", {passed, skipped}), "ACCEPTED: 1 passed, 0 failed, 1 skipped");
+  EXPECT_EQ(verdict("complete", {passed, failed}), "REJECTED: 1 passed, 1 failed, 0 skipped");
+  EXPECT_EQ(verdict("complete", {skipped}),
+            "REJECTED: nothing passed: 0 passed, 0 failed, 1 skipped");
+  EXPECT_EQ(verdict("complete", {}), "REJECTED: nothing passed: 0 passed, 0 failed, 0 skipped");
+  EXPECT_EQ(verdict("interrupted", {passed}),
+            "REJECTED: interrupted: 1 passed, 0 failed, 0 skipped");
+  EXPECT_EQ(verdict("aborted", {passed, failed}),
+            "REJECTED: aborted: 1 passed, 1 failed, 0 skipped");
+  EXPECT_EQ(verdict("running", {passed}), "REJECTED: not finished: 1 passed, 0 failed, 0 skipped");
+}
+
+TEST(Texts, SecondsAndDurations) {
+  EXPECT_EQ(seconds_text(0), "0 s");
+  EXPECT_EQ(seconds_text(3.3e-7), "330 ns");
+  EXPECT_EQ(seconds_text(9.997e-4), "1.00 ms");
+  EXPECT_EQ(seconds_text(0.01234), "12.3 ms");
+  EXPECT_EQ(seconds_text(1234.5), "1234 s");
+  EXPECT_EQ(duration_text(59.4), "59 s");
+  EXPECT_EQ(duration_text(125), "2 min 5 s");
+  EXPECT_EQ(duration_text(4800), "1 h 20 min");
+}
+
+}  // namespace
+}  // namespace harness
