@@ -1,0 +1,190 @@
+// A CUDA device: memory from cudaMalloc (which other processes can map), streams, events.
+
+#include "machine/device/device.h"
+
+#include <string>
+
+#include "machine/device/cuda/runtime.h"
+#include "machine/device/error.h"
+
+namespace machine {
+namespace cuda {
+
+void fail(int device, const char* call, cudaError_t status) {
+  cudaGetLastError();  // so that the next call does not report this one again
+  const char* advice = "see nvidia-smi and the kernel log for the state of the device";
+  switch (status) {
+    case cudaErrorMemoryAllocation:
+      advice = "use a smaller case or more ranks, or end what else runs on the device";
+      break;
+    case cudaErrorInsufficientDriver:
+    case cudaErrorNoDevice:
+    case cudaErrorNoKernelImageForDevice:
+      advice = "install a driver for this CUDA Toolkit and build for this device's architecture";
+      break;
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchFailure:
+    case cudaErrorMisalignedAddress:
+      advice = "an earlier kernel failed: run again under compute-sanitizer to find it";
+      break;
+    default:
+      break;
+  }
+  throw MachineError(fmt::format("{} failed on CUDA device {}: {} ({}); {}", call, device,
+                                 cudaGetErrorString(status), cudaGetErrorName(status), advice));
+}
+
+Scratch::~Scratch() { cudaFree(data_); }
+
+void* Scratch::at_least(std::size_t bytes) {
+  if (bytes > bytes_) {
+    make_current(device_);
+    SHARDMARK_CUDA(device_, cudaStreamSynchronize(stream_));
+    SHARDMARK_CUDA(device_, cudaFree(data_));
+    data_ = nullptr;
+    bytes_ = 0;
+    SHARDMARK_CUDA(device_, cudaMalloc(&data_, bytes));
+    bytes_ = bytes;
+  }
+  return data_;
+}
+
+namespace {
+
+class CudaEvent final : public Event {
+ public:
+  CudaEvent(int device, cudaStream_t stream) : device_(device) {
+    make_current(device);
+    SHARDMARK_CUDA(device, cudaEventCreate(&event_));
+    const cudaError_t status = cudaEventRecord(event_, stream);
+    if (status != cudaSuccess) {
+      cudaEventDestroy(event_);
+      fail(device, "cudaEventRecord", status);
+    }
+  }
+  ~CudaEvent() override { cudaEventDestroy(event_); }
+  CudaEvent(const CudaEvent&) = delete;
+  CudaEvent& operator=(const CudaEvent&) = delete;
+
+  void synchronize() override { SHARDMARK_CUDA(device_, cudaEventSynchronize(event_)); }
+  double seconds_since(const Event& earlier) const override {
+    float milliseconds = 0;
+    SHARDMARK_CUDA(
+        device_, cudaEventElapsedTime(&milliseconds, dynamic_cast<const CudaEvent&>(earlier).event_,
+                                      event_));
+    return milliseconds * 1e-3;
+  }
+  cudaEvent_t get() const { return event_; }
+
+ private:
+  int device_;
+  cudaEvent_t event_ = nullptr;
+};
+
+cudaStream_t create_stream(int device) {
+  make_current(device);
+  cudaStream_t stream = nullptr;
+  SHARDMARK_CUDA(device, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  return stream;
+}
+
+class CudaStream final : public Stream {
+ public:
+  CudaStream(Device& device, int index) : CudaStream(device, index, create_stream(index)) {}
+  ~CudaStream() override {
+    cudaSetDevice(index_);
+    cudaStreamSynchronize(stream_);
+    cudaStreamDestroy(stream_);
+  }
+  CudaStream(const CudaStream&) = delete;
+  CudaStream& operator=(const CudaStream&) = delete;
+
+  void copy(void* to, const void* from, std::size_t bytes) override {
+    if (bytes == 0) return;
+    make_current(index_);
+    SHARDMARK_CUDA(index_, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_));
+  }
+  std::unique_ptr<Event> record() override { return std::make_unique<CudaEvent>(index_, stream_); }
+  void wait(const Event& event) override {
+    make_current(index_);
+    SHARDMARK_CUDA(index_,
+                   cudaStreamWaitEvent(stream_, dynamic_cast<const CudaEvent&>(event).get(), 0));
+  }
+  void synchronize() override {
+    make_current(index_);
+    SHARDMARK_CUDA(index_, cudaStreamSynchronize(stream_));
+  }
+
+ private:
+  CudaStream(Device& device, int index, cudaStream_t stream)
+      : Stream(device, make_kernels(index, stream)), index_(index), stream_(stream) {}
+  int index_;
+  cudaStream_t stream_;
+};
+
+class CudaDevice final : public Device {
+ public:
+  explicit CudaDevice(int index) : Device(Kind::cuda), index_(index) {
+    make_current(index);
+    cudaDeviceProp properties;
+    SHARDMARK_CUDA(index, cudaGetDeviceProperties(&properties, index));
+    description_ =
+        fmt::format("cuda:{}: {}, {:.1f} GiB, compute capability {}.{}", index, properties.name,
+                    static_cast<double>(properties.totalGlobalMem) / 0x1p30, properties.major,
+                    properties.minor);
+    stream_ = make_stream();
+  }
+  std::string description() const override { return description_; }
+  std::unique_ptr<Stream> make_stream() override {
+    return std::make_unique<CudaStream>(*this, index_);
+  }
+
+ private:
+  void* do_allocate(std::size_t bytes) override {
+    make_current(index_);
+    void* data = nullptr;
+    const cudaError_t status = cudaMalloc(&data, bytes);
+    if (status == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      return nullptr;
+    }
+    check(index_, "cudaMalloc", status);
+    return data;
+  }
+  void do_free(void* data, std::size_t) override {
+    // Waits for the device, so no stream still uses the memory. A failure here is an earlier one,
+    // which the next call reports; a destructor cannot.
+    cudaSetDevice(index_);
+    cudaFree(data);
+  }
+
+  int index_;
+  std::string description_;
+};
+
+}  // namespace
+
+bool built() { return true; }
+
+int count() {
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess) {
+    cudaGetLastError();
+    return 0;
+  }
+  return devices;
+}
+
+std::unique_ptr<Device> make_device(int index) {
+  const int devices = count();
+  if (index < 0 || index >= devices) {
+    throw MachineError(fmt::format(
+        "CUDA device {} was asked for, but {} present; use fewer ranks on this host, or "
+        "--device host",
+        index, devices == 1 ? "1 is" : fmt::format("{} are", devices)));
+  }
+  return std::make_unique<CudaDevice>(index);
+}
+
+}  // namespace cuda
+}  // namespace machine

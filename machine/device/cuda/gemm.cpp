@@ -1,0 +1,225 @@
+#include "machine/device/cuda/gemm.h"
+
+#include <cublasLt.h>
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "machine/device/error.h"
+
+namespace machine::cuda {
+namespace {
+
+void check_cublas(int device, const char* call, cublasStatus_t status) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  throw MachineError(fmt::format(
+      "{} failed on CUDA device {}: {} ({}); run again with CUBLASLT_LOG_LEVEL=2 to see why", call,
+      device, cublasLtGetStatusString(status), cublasLtGetStatusName(status)));
+}
+
+cudaDataType_t data_type(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::float32:
+      return CUDA_R_32F;
+    case Dtype::bfloat16:
+      return CUDA_R_16BF;
+    case Dtype::float16:
+      return CUDA_R_16F;
+    case Dtype::float64:
+      return CUDA_R_64F;
+  }
+  throw std::logic_error("cuda::data_type: not a dtype");
+}
+
+// cuBLASLt is column-major: a row-major matrix is to it the transpose, with the row stride as
+// leading dimension. So c = a b is computed as cᵀ = bᵀ aᵀ.
+struct Operand {
+  std::int64_t rows, cols, leading;  // as cuBLASLt sees the memory
+  cublasOperation_t operation;
+  std::int64_t inner_stride;
+  int alignment;  // bytes that divide every matrix's address
+  auto operator<=>(const Operand&) const = default;
+};
+
+Operand transpose_of(const Matrix& x) {
+  const bool row_major = x.col_stride == 1;
+  const std::int64_t rows = row_major ? x.cols : x.rows, cols = row_major ? x.rows : x.cols;
+  const std::int64_t stride = row_major ? x.row_stride : x.col_stride;
+  auto address = reinterpret_cast<std::uintptr_t>(x.data);
+  if (x.batch[0] > 1) {
+    address |= static_cast<std::uintptr_t>(x.batch_stride[0]) * size_of(x.dtype);
+  }
+  const auto alignment =
+      static_cast<int>(address == 0 ? 256 : std::min<std::uintptr_t>(address & -address, 256));
+  // The stride of a single column means nothing, but must not be less than the rows.
+  return {rows,
+          cols,
+          std::max(stride, rows),
+          row_major ? CUBLAS_OP_N : CUBLAS_OP_T,
+          x.batch_stride[1],
+          alignment};
+}
+
+struct Key {
+  Operand b, a, c;
+  std::int64_t inner;
+  Dtype dtype, c_dtype;
+  bool adds;  // beta is not 0
+  auto operator<=>(const Key&) const = default;
+};
+
+// Owns one of cuBLASLt's opaque descriptions.
+template <class Handle, cublasStatus_t (*destroy)(Handle)>
+struct Owned {
+  Handle handle = nullptr;
+  Owned() = default;
+  Owned(Owned&& other) noexcept { std::swap(handle, other.handle); }
+  Owned& operator=(Owned&& other) noexcept {
+    std::swap(handle, other.handle);
+    return *this;
+  }
+  ~Owned() {
+    if (handle) destroy(handle);
+  }
+};
+using Layout = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
+using Description = Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
+using Preference = Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
+
+struct Plan {
+  Description product;
+  Layout b, a, c;
+  cublasLtMatmulAlgo_t algorithm;
+};
+
+constexpr std::size_t workspace_bytes = std::size_t{32} << 20;  // what NVIDIA advises for Hopper
+
+}  // namespace
+
+#define SHARDMARK_CUBLAS(call) check_cublas(device, #call, call)
+
+struct Multiplier::State {
+  int device;
+  cudaStream_t stream;
+  Scratch workspace;
+  cublasLtHandle_t handle = nullptr;
+  std::map<Key, Plan> plans;
+
+  State(int device, cudaStream_t stream)
+      : device(device), stream(stream), workspace(device, stream) {}
+  ~State() {
+    plans.clear();
+    if (handle) cublasLtDestroy(handle);
+  }
+
+  void start() {
+    if (handle) return;
+    make_current(device);
+    SHARDMARK_CUBLAS(cublasLtCreate(&handle));
+  }
+
+  Layout layout(const Operand& operand, Dtype dtype, std::int64_t inner) const {
+    Layout made;
+    SHARDMARK_CUBLAS(cublasLtMatrixLayoutCreate(
+        &made.handle, data_type(dtype), static_cast<std::uint64_t>(operand.rows),
+        static_cast<std::uint64_t>(operand.cols), operand.leading));
+    const auto batches = static_cast<std::int32_t>(inner);
+    SHARDMARK_CUBLAS(cublasLtMatrixLayoutSetAttribute(
+        made.handle, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batches, sizeof(batches)));
+    SHARDMARK_CUBLAS(
+        cublasLtMatrixLayoutSetAttribute(made.handle, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+                                         &operand.inner_stride, sizeof(operand.inner_stride)));
+    return made;
+  }
+
+  Plan plan(const Key& key) const {
+    const bool doubles = key.dtype == Dtype::float64;
+    Plan made;
+    // Never TF32: products of floats are products of floats.
+    SHARDMARK_CUBLAS(cublasLtMatmulDescCreate(&made.product.handle,
+                                              doubles ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
+                                              doubles ? CUDA_R_64F : CUDA_R_32F));
+    SHARDMARK_CUBLAS(cublasLtMatmulDescSetAttribute(made.product.handle,
+                                                    CUBLASLT_MATMUL_DESC_TRANSA, &key.b.operation,
+                                                    sizeof(key.b.operation)));
+    SHARDMARK_CUBLAS(cublasLtMatmulDescSetAttribute(made.product.handle,
+                                                    CUBLASLT_MATMUL_DESC_TRANSB, &key.a.operation,
+                                                    sizeof(key.a.operation)));
+    made.b = layout(key.b, key.dtype, key.inner);
+    made.a = layout(key.a, key.dtype, key.inner);
+    made.c = layout(key.c, key.c_dtype, key.inner);
+
+    Preference preference;
+    SHARDMARK_CUBLAS(cublasLtMatmulPreferenceCreate(&preference.handle));
+    const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
+      SHARDMARK_CUBLAS(cublasLtMatmulPreferenceSetAttribute(preference.handle, attribute, &value,
+                                                            sizeof(value)));
+    };
+    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes);
+    // Parts of a split sum are joined in the accumulator's type: one rounding, at the end.
+    prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+           static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, static_cast<std::uint32_t>(key.b.alignment));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<std::uint32_t>(key.a.alignment));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<std::uint32_t>(key.c.alignment));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<std::uint32_t>(key.c.alignment));
+
+    cublasLtMatmulHeuristicResult_t best{};
+    int found = 0;
+    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+        handle, made.product.handle, made.b.handle, made.a.handle, made.c.handle, made.c.handle,
+        preference.handle, 1, &best, &found);
+    if (status == CUBLAS_STATUS_SUCCESS && found > 0) {
+      made.algorithm = best.algo;
+      return made;
+    }
+    throw MachineError(fmt::format(
+        "cuBLASLt has no algorithm on CUDA device {} for {} products of [{}, {}] and [{}, {}] ({})",
+        device, name(key.dtype), key.c.cols,
+        key.a.operation == CUBLAS_OP_N ? key.a.rows : key.a.cols,
+        key.a.operation == CUBLAS_OP_N ? key.a.rows : key.a.cols, key.c.rows,
+        cublasLtGetStatusName(status)));
+  }
+
+  void multiply(const Matrix& a, const Matrix& b, const Matrix& c, float alpha, float beta) {
+    start();
+    const Key key{transpose_of(b), transpose_of(a), transpose_of(c), c.batch[1],
+                  a.dtype,         c.dtype,         beta != 0};
+    auto found = plans.find(key);
+    if (found == plans.end()) found = plans.emplace(key, plan(key)).first;
+    const Plan& chosen = found->second;
+
+    const double wide_alpha = alpha, wide_beta = beta;
+    const bool doubles = a.dtype == Dtype::float64;
+    const void* alpha_at = doubles ? static_cast<const void*>(&wide_alpha) : &alpha;
+    const void* beta_at = doubles ? static_cast<const void*>(&wide_beta) : &beta;
+    void* space = workspace.at_least(workspace_bytes);
+    make_current(device);
+    for (std::int64_t outer = 0; outer < c.batch[0]; ++outer) {
+      const auto at = [&](const Matrix& x) {
+        return static_cast<char*>(x.data) +
+               outer * x.batch_stride[0] * static_cast<std::int64_t>(size_of(x.dtype));
+      };
+      SHARDMARK_CUBLAS(cublasLtMatmul(handle, chosen.product.handle, alpha_at, at(b),
+                                      chosen.b.handle, at(a), chosen.a.handle, beta_at, at(c),
+                                      chosen.c.handle, at(c), chosen.c.handle, &chosen.algorithm,
+                                      space, workspace_bytes, stream));
+    }
+  }
+};
+
+Multiplier::Multiplier(int device, cudaStream_t stream)
+    : state_(std::make_unique<State>(device, stream)) {}
+Multiplier::~Multiplier() = default;
+
+void Multiplier::multiply(const Matrix& a, const Matrix& b, const Matrix& c, float alpha,
+                          float beta) {
+  if (a.cols == 0) return scale(state_->device, state_->stream, c, beta);
+  if (c.col_stride != 1) {
+    return state_->multiply(b.transposed(), a.transposed(), c.transposed(), alpha, beta);
+  }
+  state_->multiply(a, b, c, alpha, beta);
+}
+
+}  // namespace machine::cuda

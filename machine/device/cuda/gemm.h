@@ -1,0 +1,26 @@
+#pragma once
+// A stream's GEMM on cuBLASLt: its handle, its workspace, and the algorithm chosen for each shape.
+
+#include <memory>
+
+#include "machine/device/cuda/runtime.h"
+#include "machine/device/gemm.h"
+
+namespace machine::cuda {
+
+class Multiplier {
+ public:
+  Multiplier(int device, cudaStream_t stream);
+  ~Multiplier();
+  // Checked by machine::gemm: no extent of c is zero; a.cols may be.
+  void multiply(const Matrix& a, const Matrix& b, const Matrix& c, float alpha, float beta);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// c = beta * c, for products of nothing. In scale.cu.
+void scale(int device, cudaStream_t stream, const Matrix& c, float beta);
+
+}  // namespace machine::cuda

@@ -1,0 +1,377 @@
+#pragma once
+// How a CUDA device runs a kernel's body. Elementwise bodies take 16 bytes of their widest tensor
+// a thread where all addresses allow it. A row has a warp, or a block if it is long. Sums are split
+// by shapes alone and joined in a fixed order, without atomics.
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <memory>
+
+#include "machine/device/cuda/runtime.h"
+#include "machine/device/kernels/fields.h"
+
+namespace machine {
+namespace cuda {
+
+constexpr int warp_size = 32, block_size = 256, warps_per_block = block_size / warp_size;
+constexpr unsigned every_lane = 0xffffffffu;
+
+// ---- lanes (kernels/row_bodies.h). The host pass of nvcc sees these too, and must not call them.
+
+template <class A, class Join>
+SHARDMARK_BOTH inline A join_warp(A mine, const Join& join) {
+#ifdef __CUDA_ARCH__
+  for (int distance = warp_size / 2; distance > 0; distance /= 2) {
+    mine = join(mine, __shfl_xor_sync(every_lane, mine, distance));
+  }
+#endif
+  return mine;
+}
+
+template <class Lanes>
+struct LanesBase {
+  template <class Body>
+  SHARDMARK_BOTH void each(std::int64_t n, const Body& body) const {
+    for (std::int64_t c = Lanes::lane(); c < n; c += Lanes::width) body(c);
+  }
+  template <class A, class Body>
+  SHARDMARK_BOTH A sum(std::int64_t n, const Body& body) const {
+    A mine = 0;
+    for (std::int64_t c = Lanes::lane(); c < n; c += Lanes::width) mine += body(c);
+    return Lanes::join(mine, [](A a, A b) { return a + b; });
+  }
+  template <class A, class Body>
+  SHARDMARK_BOTH A max(std::int64_t n, const Body& body) const {
+    const auto larger = [](A a, A b) { return a < b ? b : a; };
+    A mine = -std::numeric_limits<A>::infinity();
+    for (std::int64_t c = Lanes::lane(); c < n; c += Lanes::width) mine = larger(mine, body(c));
+    return Lanes::join(mine, larger);
+  }
+  SHARDMARK_BOTH bool leads() const { return Lanes::lane() == 0; }
+};
+
+struct WarpLanes : LanesBase<WarpLanes> {
+  static constexpr int width = warp_size;
+  SHARDMARK_BOTH static int lane() {
+#ifdef __CUDA_ARCH__
+    return static_cast<int>(threadIdx.x) % warp_size;
+#else
+    return 0;
+#endif
+  }
+  template <class A, class Join>
+  SHARDMARK_BOTH static A join(A mine, const Join& join_two) {
+    return join_warp(mine, join_two);
+  }
+};
+
+struct BlockLanes : LanesBase<BlockLanes> {
+  static constexpr int width = block_size;
+  SHARDMARK_BOTH static int lane() {
+#ifdef __CUDA_ARCH__
+    return static_cast<int>(threadIdx.x);
+#else
+    return 0;
+#endif
+  }
+  template <class A, class Join>
+  SHARDMARK_BOTH static A join(A mine, const Join& join_two) {
+    mine = join_warp(mine, join_two);
+#ifdef __CUDA_ARCH__
+    __shared__ A of_warp[warps_per_block];
+    __syncthreads();  // whoever joined before has read the array
+    if (lane() % warp_size == 0) of_warp[lane() / warp_size] = mine;
+    __syncthreads();
+    mine = of_warp[0];
+    for (int warp = 1; warp < warps_per_block; ++warp) mine = join_two(mine, of_warp[warp]);
+#endif
+    return mine;
+  }
+};
+
+// ---- elementwise
+
+template <class T, int count>
+struct alignas(sizeof(T) * count) Pack {
+  T at[count];
+};
+
+// A pack of one tensor in registers.
+template <int count, class Field>
+struct Loaded {
+  using T = typename Field::Element;
+  using P = Pack<T, count>;
+  decltype(Field::data) where;
+  P pack;
+
+  __device__ Loaded(const Field& field, std::int64_t i) : where(field.data + i) {
+    if constexpr (Field::reads) pack = *reinterpret_cast<const P*>(where);
+  }
+  __device__ auto slot(int k) { return Field::slot(pack.at + k); }
+  __device__ void store() const {
+    if constexpr (Field::writes) *reinterpret_cast<P*>(where) = pack;
+  }
+};
+
+template <int count, bool indexed, class Body, class... Packs>
+__device__ void run_packs(const Body& body, std::int64_t i, Packs... packs) {
+#pragma unroll
+  for (int k = 0; k < count; ++k) {
+    if constexpr (indexed) {
+      kernel::apply_at(body, i + k, packs.slot(k)...);
+    } else {
+      kernel::apply(body, packs.slot(k)...);
+    }
+  }
+  (packs.store(), ...);
+}
+
+template <int width, bool indexed, class Body, class... Fields>
+__global__ void __launch_bounds__(block_size)
+    each_kernel(std::int64_t count, Body body, Fields... fields) {
+  const std::int64_t i = (static_cast<std::int64_t>(blockIdx.x) * block_size + threadIdx.x) * width;
+  if (i + width <= count) {
+    run_packs<width, indexed>(body, i, Loaded<width, Fields>(fields, i)...);
+  } else {
+    for (std::int64_t j = i; j < count; ++j) {
+      run_packs<1, indexed>(body, j, Loaded<1, Fields>(fields, j)...);
+    }
+  }
+}
+
+// ---- rows
+
+template <class Body>
+__global__ void __launch_bounds__(block_size) rows_by_warp(std::int64_t rows, Body body) {
+  const std::int64_t row =
+      static_cast<std::int64_t>(blockIdx.x) * warps_per_block + threadIdx.x / warp_size;
+  if (row < rows) body(row, WarpLanes{});
+}
+
+template <class Body>
+__global__ void __launch_bounds__(block_size) rows_by_block(Body body) {
+  body(static_cast<std::int64_t>(blockIdx.x), BlockLanes{});
+}
+
+// ---- columns: 32 columns by 8 rows a block; parts of the rows, then the parts in order
+
+template <int N, class A, class Body>
+__global__ void __launch_bounds__(block_size)
+    column_parts(std::int64_t rows, std::int64_t cols, std::int64_t rows_per_part, Body body,
+                 A* parts) {
+  const int x = threadIdx.x % warp_size, y = threadIdx.x / warp_size;
+  const std::int64_t col = static_cast<std::int64_t>(blockIdx.x) * warp_size + x;
+  const std::int64_t begin = blockIdx.y * rows_per_part;
+  const std::int64_t end = begin + rows_per_part < rows ? begin + rows_per_part : rows;
+  A sums[N] = {};
+  if (col < cols) {
+    for (std::int64_t row = begin + y; row < end; row += warps_per_block) {
+      const auto terms = body(row, col);
+#pragma unroll
+      for (int k = 0; k < N; ++k) sums[k] += terms.of[k];
+    }
+  }
+  __shared__ A of_warp[N][warps_per_block][warp_size];
+#pragma unroll
+  for (int k = 0; k < N; ++k) of_warp[k][y][x] = sums[k];
+  __syncthreads();
+  if (y == 0 && col < cols) {
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      A total = of_warp[k][0][x];
+      for (int warp = 1; warp < warps_per_block; ++warp) total += of_warp[k][warp][x];
+      parts[(k * gridDim.y + blockIdx.y) * cols + col] = total;
+    }
+  }
+}
+
+template <class O>
+__global__ void __launch_bounds__(block_size)
+    add_column_parts(std::int64_t cols, int num_parts, const kernel::Value<O>* parts, O* out) {
+  const std::int64_t col = static_cast<std::int64_t>(blockIdx.x) * block_size + threadIdx.x;
+  if (col >= cols) return;
+  kernel::Value<O> total = 0;
+  for (int part = 0; part < num_parts; ++part) total += parts[part * cols + col];
+  out[col] = kernel::narrow<O>(kernel::widen(out[col]) + total);
+}
+
+// ---- totals: the same elements to a thread whether it reads them one by one or as a pack
+
+template <bool packed, class Body, class T>
+__global__ void __launch_bounds__(block_size)
+    total_parts(std::int64_t count, Body body, const T* in, double* parts) {
+  constexpr int width = 16 / sizeof(T);
+  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * block_size * width;
+  double mine = 0;
+  for (std::int64_t i = (static_cast<std::int64_t>(blockIdx.x) * block_size + threadIdx.x) * width;
+       i < count; i += step) {
+    if (packed && i + width <= count) {
+      const Pack<T, width> pack = *reinterpret_cast<const Pack<T, width>*>(in + i);
+#pragma unroll
+      for (int k = 0; k < width; ++k) mine += body(static_cast<double>(kernel::widen(pack.at[k])));
+    } else {
+      for (std::int64_t j = i; j < i + width && j < count; ++j) {
+        mine += body(static_cast<double>(kernel::widen(in[j])));
+      }
+    }
+  }
+  const double total = BlockLanes::join(mine, [](double a, double b) { return a + b; });
+  if (threadIdx.x == 0) parts[blockIdx.x] = total;
+}
+
+// Internal to each file that includes it: not a template.
+static __global__ void __launch_bounds__(block_size)
+    join_totals(int num_parts, const double* parts, double* out) {
+  const double total =
+      BlockLanes{}.sum<double>(num_parts, [=](std::int64_t part) { return parts[part]; });
+  if (threadIdx.x == 0) *out = total;
+}
+
+// ---- rows that add to one of fewer rows: the first row of each token takes all of that token, in
+// ascending order; reading all tokens for it costs less than sorting them until rows are many.
+
+template <class Body>
+__global__ void __launch_bounds__(block_size)
+    scatter_kernel(const std::int32_t* tokens, std::int64_t rows, Body body) {
+  const std::int64_t row =
+      static_cast<std::int64_t>(blockIdx.x) * warps_per_block + threadIdx.x / warp_size;
+  if (row >= rows || !body.owns(row)) return;
+  const std::int32_t token = tokens[row];
+  const int lane = WarpLanes::lane();
+  for (std::int64_t base = 0; base < row; base += warp_size) {
+    const bool seen = base + lane < row && tokens[base + lane] == token;
+    if (__any_sync(every_lane, seen)) return;
+  }
+  for (std::int64_t base = row; base < rows; base += warp_size) {
+    const bool same = base + lane < rows && tokens[base + lane] == token;
+    for (unsigned left = __ballot_sync(every_lane, same); left != 0; left &= left - 1) {
+      body(base + (__ffs(static_cast<int>(left)) - 1), WarpLanes{});
+    }
+  }
+}
+
+constexpr std::int64_t blocks_for(std::int64_t count, std::int64_t per_block) {
+  return (count + per_block - 1) / per_block;
+}
+
+}  // namespace cuda
+
+class CudaLaunch {
+ public:
+  static constexpr Device::Kind kind = Device::Kind::cuda;
+
+  CudaLaunch(int device, cudaStream_t stream)
+      : device_(device),
+        stream_(stream),
+        scratch_(std::make_shared<cuda::Scratch>(device, stream)) {}
+
+  template <class Body, class... Fields>
+  void each(std::int64_t count, Body body, Fields... fields) const {
+    launch_each<false>(count, body, fields...);
+  }
+  template <class Body, class... Fields>
+  void each_at(std::int64_t count, Body body, Fields... fields) const {
+    launch_each<true>(count, body, fields...);
+  }
+
+  template <class Body>
+  void rows(std::int64_t rows, std::int64_t cols, Body body) const {
+    constexpr std::int64_t long_row = 2048;
+    if (rows <= 0) return;
+    cuda::make_current(device_);
+    if (cols < long_row) {
+      const auto blocks = static_cast<unsigned>(cuda::blocks_for(rows, cuda::warps_per_block));
+      cuda::rows_by_warp<<<blocks, cuda::block_size, 0, stream_>>>(rows, body);
+    } else {
+      cuda::rows_by_block<<<static_cast<unsigned>(rows), cuda::block_size, 0, stream_>>>(body);
+    }
+    check_launch("a row-wise kernel");
+  }
+
+  template <int N, class Body, class O>
+  void columns(std::int64_t rows, std::int64_t cols, Body body, std::array<O*, N> outs) const {
+    using A = kernel::Value<O>;
+    if (cols <= 0) return;
+    // Enough parts to fill a device, each long enough to be worth its place.
+    const std::int64_t wanted =
+        std::min(cuda::blocks_for(rows, 128), cuda::blocks_for(1 << 16, cols));
+    const std::int64_t num_parts = std::clamp<std::int64_t>(wanted, 1, 64);
+    const auto size = static_cast<std::size_t>(num_parts * cols);
+    A* parts = static_cast<A*>(scratch_->at_least(N * size * sizeof(A)));
+    cuda::make_current(device_);
+    const dim3 grid(static_cast<unsigned>(cuda::blocks_for(cols, cuda::warp_size)),
+                    static_cast<unsigned>(num_parts));
+    cuda::column_parts<N><<<grid, cuda::block_size, 0, stream_>>>(
+        rows, cols, cuda::blocks_for(rows, num_parts), body, parts);
+    check_launch("a column-wise kernel");
+    for (int k = 0; k < N; ++k) {
+      const auto blocks = static_cast<unsigned>(cuda::blocks_for(cols, cuda::block_size));
+      cuda::add_column_parts<<<blocks, cuda::block_size, 0, stream_>>>(
+          cols, static_cast<int>(num_parts), parts + static_cast<std::size_t>(k) * size,
+          outs[static_cast<std::size_t>(k)]);
+      check_launch("the sum of a column-wise kernel's parts");
+    }
+  }
+
+  template <class Body, class T>
+  void total(std::int64_t count, Body body, const T* in, double* out) const {
+    constexpr int width = 16 / sizeof(T);
+    constexpr std::int64_t most_parts = 1024;
+    const int num_parts =
+        static_cast<int>(std::min(cuda::blocks_for(count, cuda::block_size * width), most_parts));
+    double* parts = static_cast<double*>(scratch_->at_least(most_parts * sizeof(double)));
+    cuda::make_current(device_);
+    if (num_parts > 0) {
+      const auto blocks = static_cast<unsigned>(num_parts);
+      if (aligned(in, 16)) {
+        cuda::total_parts<true><<<blocks, cuda::block_size, 0, stream_>>>(count, body, in, parts);
+      } else {
+        cuda::total_parts<false><<<blocks, cuda::block_size, 0, stream_>>>(count, body, in, parts);
+      }
+      check_launch("a total");
+    }
+    cuda::join_totals<<<1, cuda::block_size, 0, stream_>>>(num_parts, parts, out);
+    check_launch("the sum of a total's parts");
+  }
+
+  template <class Body>
+  void scatter_rows(const std::int32_t* tokens, std::int64_t rows, Body body) const {
+    if (rows <= 0) return;
+    cuda::make_current(device_);
+    const auto blocks = static_cast<unsigned>(cuda::blocks_for(rows, cuda::warps_per_block));
+    cuda::scatter_kernel<<<blocks, cuda::block_size, 0, stream_>>>(tokens, rows, body);
+    check_launch("a scatter of rows");
+  }
+
+ private:
+  static bool aligned(const void* data, std::size_t bytes) {
+    return reinterpret_cast<std::uintptr_t>(data) % bytes == 0;
+  }
+  void check_launch(const char* what) const { cuda::check(device_, what, cudaGetLastError()); }
+
+  template <bool indexed, class Body, class... Fields>
+  void launch_each(std::int64_t count, const Body& body, Fields... fields) const {
+    if (count <= 0) return;
+    constexpr std::size_t widest = std::max({sizeof(typename Fields::Element)...});
+    constexpr int width = static_cast<int>(16 / widest);
+    cuda::make_current(device_);
+    if ((aligned(fields.data, sizeof(typename Fields::Element) * width) && ...)) {
+      const auto blocks = static_cast<unsigned>(cuda::blocks_for(count, cuda::block_size * width));
+      cuda::each_kernel<width, indexed>
+          <<<blocks, cuda::block_size, 0, stream_>>>(count, body, fields...);
+    } else {
+      const auto blocks = static_cast<unsigned>(cuda::blocks_for(count, cuda::block_size));
+      cuda::each_kernel<1, indexed>
+          <<<blocks, cuda::block_size, 0, stream_>>>(count, body, fields...);
+    }
+    check_launch("an elementwise kernel");
+  }
+
+  int device_;
+  cudaStream_t stream_;
+  std::shared_ptr<cuda::Scratch> scratch_;
+};
+
+}  // namespace machine
