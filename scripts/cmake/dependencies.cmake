@@ -34,6 +34,12 @@ if(SHARDMARK_CUDA)
   set(CMAKE_CUDA_COMPILER ${SHARDMARK_NVCC})
   enable_language(CUDA)
   set(CMAKE_CUDA_STANDARD 20)
+  set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)  # one runtime for the kernels and for what links cudart
+  # CMake 3.25 does not know how nvcc is asked for C++20.
+  if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
+    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+    set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+  endif()
   find_package(CUDAToolkit 13 REQUIRED)
   find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
   find_library(NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR})
