@@ -271,6 +271,11 @@ void mark_aborted(const std::string& directory, const std::string& reason, const
   Json& context = json["context"];
   context["status"] = "aborted";
   context["status_reason"] = reason;
+  // The case may be in already, ended by an exception of this process.
+  Json& entries = json["benchmarks"];
+  if (!entries.empty() && entries.back().value("name", "") == failing.name &&
+      entries.back().value("verdict", "") == "fail")
+    entries.erase(entries.size() - 1);
   const auto clean = [](const Json& value) {
     return value.dump(-1, ' ', false, Json::error_handler_t::replace);
   };
@@ -283,7 +288,7 @@ void mark_aborted(const std::string& directory, const std::string& reason, const
   text += "\n  },\n  \"benchmarks\": [";
   int family = 0, instance = 0;
   between = "\n    ";
-  for (const auto& entry : json["benchmarks"]) {
+  for (const auto& entry : entries) {
     text += between + clean(entry);
     between = ",\n    ";
     const int its_family = entry.value("family_index", 0);

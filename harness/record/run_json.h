@@ -68,8 +68,9 @@ struct RunFile {
 RunFile read_run(const std::string& path);
 
 // For a process that holds no records: marks the run in `directory` aborted for this reason and
-// adds the case that ran. What is there stays. A second call, and whatever a RunWriter of this
-// process would still write there, changes nothing. Throws as RunWriter does.
+// adds the case that ran (in the place of its own record, if that is the last and failed). What is
+// there stays. A second call, and whatever a RunWriter of this process would still write there,
+// changes nothing. Throws as RunWriter does.
 void mark_aborted(const std::string& directory, const std::string& reason, const Record& failing);
 
 // Writes beside and renames, so that a reader sees the old text or the new one.

@@ -1,14 +1,19 @@
 # Records of a launch: run.json, the fingerprint, and the watchdog that closes them when a rank is lost.
 set(record_headers
   record/build_info.h
+  record/diagnosis.h
   record/machine_context.h
   record/record_json.h
-  record/run_json.h)
+  record/run_json.h
+  record/watchdog.h)
 set(record_sources
+  record/diagnosis.cpp
   record/machine_context.cpp
   record/record_json.cpp
-  record/run_json.cpp)
+  record/run_json.cpp
+  record/watchdog.cpp)
 set(record_tests
+  record/diagnosis_test.cpp
   record/run_json_test.cpp
   record/schema_test.cpp)
 
@@ -39,3 +44,6 @@ list(APPEND record_sources ${build_info_cpp})
 
 set_source_files_properties(record/schema_test.cpp PROPERTIES
   COMPILE_DEFINITIONS SHARDMARK_SCHEMA="${CMAKE_SOURCE_DIR}/results/run.schema.json")
+
+# Its ranks are processes, which the thread sanitizer's presets leave out.
+test_program(harness_watchdog_test record/watchdog_test.cpp NEEDS harness LABELS processes)

@@ -200,7 +200,7 @@ std::string summary_text(const RunContext& context, const std::vector<Record>& r
                          const Terminal& terminal) {
   const Summary summary = summarize(context, records);
   std::string text;
-  if (!summary.units.empty()) text += "\n" + unit_table(summary, terminal);
+  if (!summary.units.empty()) text += fmt::format("\n{}", unit_table(summary, terminal));
   if (summary.counts.failed > 0) {
     text += "\nFailed:\n";
     for (const Record& record : records) {

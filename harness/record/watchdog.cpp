@@ -1,0 +1,240 @@
+#include "harness/record/watchdog.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <fstream>
+
+#include "harness/record/diagnosis.h"
+#include "harness/record/run_json.h"
+#include "harness/run.h"
+
+namespace harness {
+namespace {
+
+using machine::RankState;
+using machine::RankStatus;
+using namespace std::chrono_literals;
+
+constexpr auto period = 200ms;
+constexpr double grace_s = 1;
+constexpr double last_resort_s = 10;  // for a reporter to write; then everybody goes
+constexpr double earlier = 0.9;       // than the waits' own timeout
+// Heartbeats that are none.
+constexpr std::uint64_t signed_off = ~std::uint64_t{0};
+constexpr std::uint64_t reported = ~std::uint64_t{0} - 1;
+
+double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+ProcessState process_state(std::int64_t pid) {
+  if (pid <= 0) return ProcessState::unknown;
+  if (::kill(static_cast<pid_t>(pid), 0) != 0 && errno == ESRCH) return ProcessState::gone;
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string text;
+  std::getline(file, text);
+  const std::size_t name_end = text.rfind(')');  // the name may hold anything
+  if (name_end == std::string::npos || name_end + 2 >= text.size()) return ProcessState::unknown;
+  switch (text[name_end + 2]) {
+    case 'Z':
+    case 'X':
+      return ProcessState::zombie;
+    case 'T':
+      return ProcessState::stopped;
+    case 't':
+      return ProcessState::traced;
+    default:
+      return ProcessState::alive;
+  }
+}
+
+// Past stdio, whose lock the thread that hangs may hold.
+void say(std::string_view text) {
+  const std::string line = fmt::format("shardmark: {}\n", text);
+  [[maybe_unused]] const ssize_t wrote = ::write(STDERR_FILENO, line.data(), line.size());
+}
+
+// The harness's activities are "CASE (phase)", and sentences between the cases.
+Record record_of(const std::string& activity, const std::string& reason) {
+  Record record;
+  const std::string word = activity.substr(0, activity.find(' '));
+  record.name = word.find('/') == std::string::npos ? "launch" : word;
+  std::size_t from = record.name.find('/');
+  record.unit = record.name.substr(0, from);
+  while (from != std::string::npos) {
+    const std::size_t to = record.name.find('/', from + 1);
+    const std::string part =
+        record.name.substr(from + 1, to == std::string::npos ? to : to - from - 1);
+    if (const std::size_t colon = part.find(':'); colon != std::string::npos)
+      record.axes.emplace_back(part.substr(0, colon), part.substr(colon + 1));
+    from = to;
+  }
+  record.verdict = Ruling::fail;
+  record.reason = reason;
+  return record;
+}
+
+}  // namespace
+
+// What was seen of the others before: when their counters last changed.
+class Watchdog::Eye {
+ public:
+  explicit Eye(machine::World& world)
+      : world_(world), seen_(static_cast<std::size_t>(world.size())) {}
+
+  Snapshot look(double now) {
+    // This process was itself not running: what it missed is not the others' silence.
+    const bool slept = now - looked_s_ > 2 && looked_s_ > 0;
+    looked_s_ = now;
+    const machine::Board& board = world_.board();
+    Snapshot snapshot{world_.rank(), {}};
+    for (int rank = 0; rank < world_.size(); ++rank) {
+      RankView view;
+      view.rank = rank;
+      view.host = world_.host(rank);
+      const RankStatus* status = board.of(rank);
+      view.here = status != nullptr;
+      if (status) see(view, *status, board, now, slept);
+      snapshot.ranks.push_back(std::move(view));
+    }
+    return snapshot;
+  }
+
+ private:
+  struct Seen {
+    std::uint64_t heartbeat = 0, progress = 0;
+    double heartbeat_s = 0, progress_s = 0, failed_s = 0;
+    bool lived = false;
+  };
+
+  void see(RankView& view, const RankStatus& status, const machine::Board& board, double now,
+           bool slept) {
+    Seen& seen = seen_[static_cast<std::size_t>(view.rank)];
+    const std::uint64_t heartbeat = status.heartbeat.load(), progress = status.progress.load();
+    if (seen.heartbeat != heartbeat || seen.heartbeat_s == 0 || slept) seen.heartbeat_s = now;
+    if (seen.progress != progress || seen.progress_s == 0 || slept) seen.progress_s = now;
+    seen.heartbeat = heartbeat;
+    seen.progress = progress;
+    view.pid = status.pid.load();
+    view.process = process_state(view.pid);
+    // The state after the process: one that finishes says so before it goes.
+    view.state = status.state.load();
+    if (view.state == RankState::failed && seen.failed_s == 0) seen.failed_s = now;
+    // A pid never seen alive may be of another pid namespace.
+    seen.lived = seen.lived || view.process == ProcessState::alive;
+    if (!seen.lived && view.process == ProcessState::gone) view.process = ProcessState::unknown;
+    view.watched = heartbeat != 0 && heartbeat != signed_off && heartbeat != reported;
+    view.heartbeat_s = seen.heartbeat_s;
+    view.progress_s = seen.progress_s;
+    if (seen.failed_s > 0) view.failed_s = seen.failed_s;
+    view.waiting_for = status.waiting_for.load();
+    view.activity = board.activity(view.rank);
+    view.reason = board.reason(view.rank);
+    view.waiting = board.waiting(view.rank);
+  }
+
+  machine::World& world_;
+  std::vector<Seen> seen_;
+  double looked_s_ = 0;
+};
+
+Watchdog::Watchdog(machine::World& world, std::string out_dir, double timeout_s)
+    : world_(world),
+      out_dir_(std::move(out_dir)),
+      timeout_s_(earlier * timeout_s),
+      eye_(std::make_unique<Eye>(world)) {
+  if (world_.ranks_are_threads()) return;
+  world_.board().mine().heartbeat.store(1);
+  thread_ = std::thread([this] { watch(); });
+}
+
+Watchdog::~Watchdog() {
+  if (!thread_.joinable()) return;
+  if (world_.board().failed_rank() < 0) {
+    {
+      const std::lock_guard lock(mutex_);
+      end_ = true;
+    }
+    ended_.notify_all();
+  }
+  thread_.join();  // with a failed rank the thread ends the process
+  world_.board().mine().heartbeat.store(signed_off);
+}
+
+void Watchdog::give_up(std::string_view reason) {
+  world_.board().fail(reason);
+  if (thread_.joinable()) thread_.join();
+  say(reason);
+  ::_exit(rank_lost);
+}
+
+void Watchdog::watch() {
+  double found_s = 0;
+  std::unique_lock lock(mutex_);
+  while (!ended_.wait_for(lock, period, [this] { return end_; })) {
+    world_.board().mine().heartbeat.fetch_add(1);
+    const double now = now_s();
+    if (anybody_reported()) ::_exit(rank_lost);
+    if (!diagnose(eye_->look(now), now, timeout_s_)) {
+      found_s = 0;
+    } else if (found_s == 0) {
+      found_s = now;
+    } else if (now - found_s > grace_s) {
+      end_launch();
+    }
+  }
+}
+
+bool Watchdog::anybody_reported() const {
+  for (int rank = 0; rank < world_.size(); ++rank)
+    if (const RankStatus* status = world_.board().of(rank);
+        status && status->heartbeat.load() == reported)
+      return true;
+  return false;
+}
+
+void Watchdog::end_launch() {
+  const double start = now_s();
+  machine::Board& board = world_.board();
+  const auto finding = diagnose(eye_->look(start), start, timeout_s_);
+  if (!finding) return;
+  if (finding->reporter != world_.rank()) {
+    while (!anybody_reported() && now_s() - start < last_resort_s) {
+      board.mine().heartbeat.fetch_add(1);
+      std::this_thread::sleep_for(20ms);
+    }
+    if (!anybody_reported()) board.fail(finding->line);
+    ::_exit(rank_lost);
+  }
+
+  say(finding->line);
+  if (!out_dir_.empty()) {
+    try {
+      mark_aborted(out_dir_, finding->line, record_of(finding->activity, finding->line));
+    } catch (const std::exception& error) {
+      say(fmt::format("the run is not marked aborted: {}", error.what()));
+    }
+  }
+  board.mine().heartbeat.store(reported);
+  // The others see that and go; what cannot is ended. Nothing is left that would hold the job.
+  for (int rank = 0; rank < world_.size(); ++rank) {
+    const RankStatus* status = board.of(rank);
+    if (rank == world_.rank() || !status || status->pid.load() <= 0) continue;
+    const std::int64_t pid = status->pid.load();
+    const auto there = [&] {
+      const ProcessState state = process_state(pid);
+      return state == ProcessState::alive || state == ProcessState::stopped ||
+             state == ProcessState::traced;
+    };
+    while (there() && process_state(pid) == ProcessState::alive && now_s() - start < 2 * grace_s)
+      std::this_thread::sleep_for(20ms);
+    if (there() && status->state.load() != RankState::finished)
+      ::kill(static_cast<pid_t>(pid), SIGKILL);
+  }
+  ::_exit(rank_lost);
+}
+
+}  // namespace harness

@@ -1,0 +1,52 @@
+#pragma once
+// A thread in every rank that ends the launch when a rank is lost, instead of letting the others
+// wait.
+//
+// It shows the others that this process lives, looks at them every 200 ms, and when one is lost
+// (diagnosis.h) waits a second for further reasons. Then the lowest rank that still can marks the
+// run aborted with the case that ran, rewrites junit.xml and report.html, prints one line to
+// stderr, kills what of this host's ranks does not stop by itself, and ends with exit code 4; the
+// others end with 4 too. Ranks that are threads of one process are not watched.
+//
+// mpiexec must leave the other ranks alone when one dies (MPICH: -disable-auto-cleanup; Open MPI:
+// --mca orte_abort_on_non_zero_status 0; srun: --kill-on-bad-exit=0), or nobody is left to report.
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include "machine/world/world.h"
+
+namespace harness {
+
+class Watchdog {
+ public:
+  // The world must outlive it. timeout_s: of World; the watchdog speaks a little earlier than waits
+  // give up, while everybody still shows whom he waits for.
+  Watchdog(machine::World& world, std::string out_dir, double timeout_s);
+  // Ends watching. If a rank has failed by then it does not return: the report comes first.
+  ~Watchdog();
+
+  // This rank cannot go on: says why, and ends the process with code 4 once it is reported.
+  [[noreturn]] void give_up(std::string_view reason);
+
+ private:
+  class Eye;
+  void watch();
+  bool anybody_reported() const;
+  void end_launch();
+
+  machine::World& world_;
+  std::string out_dir_;
+  double timeout_s_;
+  std::unique_ptr<Eye> eye_;
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  bool end_ = false;
+  std::thread thread_;
+};
+
+}  // namespace harness
