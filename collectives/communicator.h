@@ -14,6 +14,7 @@
 #include <string>
 #include <string_view>
 
+#include "collectives/execute.h"
 #include "collectives/plan.h"
 #include "machine/device/kernels.h"
 #include "machine/device/tensor.h"
@@ -23,6 +24,11 @@ namespace collectives {
 
 // "library" runs the MPI library's own collective (a link over mpi only).
 inline constexpr std::string_view library = "library";
+
+// By what was measured on hosts: one step for the smallest, direct for the rest of one host, ring
+// between hosts.
+std::string_view default_algorithm(machine::Operation operation, machine::Transport transport,
+                                   std::size_t bytes, int ranks);
 
 class Communicator {
  public:
@@ -35,7 +41,7 @@ class Communicator {
   machine::Link& link() { return *link_; }
   const machine::Link& link() const { return *link_; }
 
-  // An empty algorithm means the default for the operation and size. out may be in.
+  // An empty algorithm means default_algorithm's. out may be in.
   void all_reduce(const machine::Tensor& in, const machine::Tensor& out,
                   std::string_view algorithm = {},
                   machine::Reduction reduction = machine::Reduction::sum);
@@ -47,24 +53,17 @@ class Communicator {
   void reduce_scatter(const machine::Tensor& in, const machine::Tensor& out,
                       std::string_view algorithm = {});
 
-  void send(int peer, const machine::Tensor& tensor);  // returns when peer has taken it
-  void start_send(
-      int peer,
-      const machine::Tensor& tensor);  // returns at once; keep tensor unchanged until flush
-  void receive(int peer, const machine::Tensor& tensor);
-  void flush() { link_->flush(); }
   void barrier();
 
  private:
-  struct Compiled;
-  const Compiled& compile(machine::Operation operation, std::string_view algorithm,
-                          std::int64_t count, machine::Dtype dtype, bool in_place);
   void run(machine::Operation operation, std::string_view algorithm, const machine::Tensor& in,
            const machine::Tensor& out, machine::Reduction reduction);
 
   machine::World& world_;
   std::unique_ptr<machine::Link> link_;
-  std::map<std::string, std::unique_ptr<Compiled>> compiled_;
+  std::map<CallKey, std::unique_ptr<Execution>> executions_;
+  const CallKey* last_key_ = nullptr;
+  Execution* last_ = nullptr;
 };
 
 }  // namespace collectives

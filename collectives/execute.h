@@ -1,0 +1,63 @@
+#pragma once
+// The one executor of plans. A plan is first bound to element counts and a dtype (Execution), then
+// run any number of times on any buffers over any link.
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "collectives/plan.h"
+#include "machine/device/kernels.h"
+#include "machine/link/link.h"
+
+namespace collectives {
+
+// What a call is bound to.
+struct CallKey {
+  const Algorithm* algorithm = nullptr;
+  std::int64_t count = 0;  // elements of the whole (all_reduce) or of a share (the others)
+  machine::Dtype dtype = machine::Dtype::float32;
+  bool in_place = false;
+  auto operator<=>(const CallKey&) const = default;
+};
+
+// How many pieces a share is cut into: enough that a piece stays in a core's cache while it is
+// passed on, few enough that messages do not dominate.
+int pieces_for(std::size_t share_bytes);
+
+class Execution {
+ public:
+  // Takes the plan's scratch, if it has any, from `host`, and keeps it.
+  Execution(const CallKey& key, int rank, int ranks, machine::Device& host);
+
+  int pieces() const { return pieces_; }
+  // Sums round to the dtype after each addition. Returns when peers have taken all they need of the
+  // buffers, which are host memory.
+  void run(machine::Link& link, machine::Reduction reduction, const std::byte* input,
+           std::byte* output);
+
+ private:
+  struct Place {
+    Buffer buffer = Buffer::input;
+    std::size_t offset = 0;  // bytes
+  };
+  struct Action {
+    Verb verb;
+    int peer;
+    Place source, target;
+    std::int64_t count;
+    std::size_t bytes;
+    std::vector<std::size_t> after;  // sends that must have been taken before target is written
+  };
+
+  machine::Kernels& kernels_;
+  machine::TrafficLabel label_;
+  int pieces_ = 1;
+  machine::Memory scratch_;
+  std::vector<Action> actions_;
+  std::vector<std::size_t> last_sends_;  // for each peer, the last action that sends to it
+  std::vector<std::uint64_t> numbers_;   // by action, of its message in the present run
+};
+
+}  // namespace collectives

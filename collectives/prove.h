@@ -1,0 +1,34 @@
+#pragma once
+// Proves a plan right without running it: all ranks' steps are executed symbolically, a chunk's
+// value being where it belongs and in which order which ranks' contributions were added. Shows for
+// the rank count given that
+//   - every rank ends with the right chunks, each contribution counted once;
+//   - where several ranks hold a result, all of them added in the same order, so their bits agree;
+//   - no step reads what was not written, no plan waits for itself, no channel holds more than
+//     max_outstanding messages, and every message sent is received;
+// both out of place and in place. Messages are taken as the links take them: read where they lie,
+// at the latest moment.
+
+#include <cstdint>
+#include <stdexcept>
+#include <vector>
+
+#include "collectives/plan.h"
+
+namespace collectives {
+
+class ProofError : public std::logic_error {
+ public:
+  using std::logic_error::logic_error;
+};
+
+struct Proof {
+  std::vector<std::int64_t> sent_elements;  // by rank
+  std::vector<std::int64_t> sent_messages;
+};
+
+// count: elements of the whole (all_reduce) or of a share (all_gather, reduce_scatter). Throws
+// ProofError naming rank, step and what is wrong.
+Proof prove(const Algorithm& algorithm, int ranks, int pieces, std::int64_t count, bool in_place);
+
+}  // namespace collectives
