@@ -1,5 +1,7 @@
 #include "machine/device/gemm.h"
 
+#include <thread>
+
 #include "machine/device/on_device.h"
 
 namespace machine {
@@ -196,6 +198,30 @@ TEST_P(Gemm, ThreadsComputeTheSame) {
     gemm(device_->stream(), matrix(a), matrix(b), matrix(second));
     EXPECT_EQ(hash(first), hash(second));  // the same bits, run after run
   }
+}
+
+// Ranks as threads of one process: each with its own device, thread count and kept primitives.
+TEST_P(Gemm, RanksAtOnce) {
+  if (device_->kind() != Device::Kind::host) GTEST_SKIP() << "one rank a CUDA device";
+  const Tensor a = random({61, 83}), b = random({83, 47}), expected = empty({61, 47});
+  check(matrix(a), matrix(b), matrix(expected), 1, 0, a, b, expected);
+  const Values left = to_doubles(a), right = to_doubles(b), alone = to_doubles(expected);
+  std::vector<Values> results(4);
+  std::vector<std::thread> ranks;
+  for (std::size_t rank = 0; rank < results.size(); ++rank) {
+    ranks.emplace_back([&, rank] {
+      const auto device = make_host_device();
+      const Tensor x(*device, dtype(), {61, 83}, Category::buffers);
+      const Tensor y(*device, dtype(), {83, 47}, Category::buffers);
+      const Tensor z(*device, dtype(), {61, 47}, Category::buffers);
+      from_doubles(x, left);
+      from_doubles(y, right);
+      for (int i = 0; i < 20; ++i) gemm(device->stream(), matrix(x), matrix(y), matrix(z));
+      results[rank] = to_doubles(z);
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  for (const Values& result : results) EXPECT_EQ(result, alone);
 }
 
 TEST_P(Gemm, DisagreementsAreRefused) {
