@@ -2,18 +2,22 @@
 set(record_headers
   record/build_info.h
   record/diagnosis.h
+  record/fingerprint.h
   record/machine_context.h
   record/record_json.h
   record/run_json.h
   record/watchdog.h)
 set(record_sources
   record/diagnosis.cpp
+  record/fingerprint.cpp
   record/machine_context.cpp
   record/record_json.cpp
+  record/redaction.cpp
   record/run_json.cpp
   record/watchdog.cpp)
 set(record_tests
   record/diagnosis_test.cpp
+  record/fingerprint_test.cpp
   record/run_json_test.cpp
   record/schema_test.cpp)
 

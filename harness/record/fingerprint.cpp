@@ -1,0 +1,236 @@
+#include "harness/record/fingerprint.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <hwloc.h>
+#include <mpi.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "harness/record/build_info.h"
+#include "harness/record/run_json.h"
+
+// Of libraries that a build may lack: null then.
+extern "C" {
+__attribute__((weak)) int cudaRuntimeGetVersion(int* version);
+__attribute__((weak)) int cudaDriverGetVersion(int* version);
+__attribute__((weak)) int ncclGetVersion(int* version);
+}
+
+namespace harness {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string first_line(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+void put(Json& object, const char* key, const std::string& text) {
+  if (!text.empty()) object[key] = text;
+}
+
+std::string cpu_model() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with("model name"))
+      return line.substr(std::min(line.size(), line.find(':') + 2));
+  return "";
+}
+
+class Topology {
+ public:
+  Topology() {
+    hwloc_topology_init(&topology_);
+    loaded_ = hwloc_topology_load(topology_) == 0;
+  }
+  ~Topology() { hwloc_topology_destroy(topology_); }
+  Topology(const Topology&) = delete;
+  Topology& operator=(const Topology&) = delete;
+
+  void describe(Json& hardware) const {
+    if (!loaded_) return;
+    hardware["packages"] = count(HWLOC_OBJ_PACKAGE);
+    hardware["cores"] = count(HWLOC_OBJ_CORE);
+    hardware["hardware_threads"] = count(HWLOC_OBJ_PU);
+    hardware["numa_nodes"] = count(HWLOC_OBJ_NUMANODE);
+    hardware["memory_bytes"] = hwloc_get_root_obj(topology_)->total_memory;
+  }
+
+  // The hardware threads this process may run on, as the system numbers them: "0-3,8".
+  std::string binding() const {
+    const hwloc_bitmap_t set = hwloc_bitmap_alloc();
+    std::string text;
+    char* list = nullptr;
+    if (loaded_ && hwloc_get_cpubind(topology_, set, HWLOC_CPUBIND_PROCESS) == 0 &&
+        hwloc_bitmap_list_asprintf(&list, set) >= 0) {
+      text = list;
+      std::free(list);
+    }
+    hwloc_bitmap_free(set);
+    return text;
+  }
+
+ private:
+  int count(hwloc_obj_type_t type) const { return hwloc_get_nbobjs_by_type(topology_, type); }
+  hwloc_topology_t topology_ = nullptr;
+  bool loaded_ = false;
+};
+
+// The file of the library that has this function, as loaded.
+std::string library_of(const char* function) {
+  Dl_info info{};
+  const void* address = ::dlsym(RTLD_DEFAULT, function);
+  return address && ::dladdr(address, &info) != 0 && info.dli_fname ? info.dli_fname : "";
+}
+
+Json mpi() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+  int length = 0;
+  Json json;
+  if (MPI_Get_library_version(text, &length) == MPI_SUCCESS) {
+    const std::string_view whole(text);
+    json["version"] = whole.substr(0, whole.find('\n'));  // MPICH goes on with its build's flags
+  }
+  put(json, "library", library_of("MPI_Get_library_version"));
+  return json;
+}
+
+Json onednn() {
+  // dnnl_version_t begins with these three; its header is too heavy for them.
+  struct Version {
+    int major, minor, patch;
+  };
+  Json json;
+  if (const auto version =
+          reinterpret_cast<const Version* (*)()>(::dlsym(RTLD_DEFAULT, "dnnl_version")))
+    json["version"] = fmt::format("{}.{}.{}", version()->major, version()->minor, version()->patch);
+  put(json, "library", library_of("dnnl_version"));
+  return json;
+}
+
+std::string cuda_version(int (*ask)(int*)) {
+  int version = 0;
+  return ask && ask(&version) == 0 && version > 0
+             ? fmt::format("{}.{}", version / 1000, version % 1000 / 10)
+             : "absent";
+}
+
+std::string nccl_version() {
+  int version = 0;
+  if (!ncclGetVersion || ncclGetVersion(&version) != 0) return "absent";
+  return fmt::format("{}.{}.{}", version / 10000, version % 10000 / 100, version % 100);
+}
+
+Json hardware(machine::World& world, const Topology& topology) {
+  Json json;
+  put(json, "cpu", cpu_model());
+  topology.describe(json);
+  put(json, "governor", first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"));
+  put(json, "transparent_huge_pages", first_line("/sys/kernel/mm/transparent_hugepage/enabled"));
+  put(json, "numa_balancing", first_line("/proc/sys/kernel/numa_balancing"));
+  json["device"] = world.device().description();
+  json["cuda_devices"] = machine::cuda::count();
+  return json;
+}
+
+Json software() {
+  utsname system{};
+  ::uname(&system);
+  const BuildInfo& build = build_info();
+  Json json;
+  json["kernel"] = fmt::format("{} {}", system.sysname, system.release);
+  put(json, "kernel_arguments", redacted("", first_line("/proc/cmdline")));
+  put(json, "gpu_driver", first_line("/proc/driver/nvidia/version"));
+  json["mpi"] = mpi();
+  json["onednn"] = onednn();
+  json["cuda"] = {{"built", build.cuda},
+                  {"runtime", cuda_version(cudaRuntimeGetVersion)},
+                  {"supported_by_driver", cuda_version(cudaDriverGetVersion)}};
+  put(json["cuda"], "library", library_of("cudaRuntimeGetVersion"));
+  json["nccl"] = {{"header", build.nccl_header}, {"loaded", nccl_version()}};
+  put(json["nccl"], "library", library_of("ncclGetVersion"));
+  json["shardmark"] = {{"version", build.version},
+                       {"commit", build.commit},
+                       {"compiler", build.compiler},
+                       {"flags", build.flags},
+                       {"build_type", build.build_type}};
+  return json;
+}
+
+// Moves what all have alike from `ranks` to `same`, and names the rest.
+void factor(std::vector<Json>& ranks, Json& same, Json& differences, const std::string& path) {
+  std::vector<std::string> keys;  // of any rank, in order of appearance
+  std::set<std::string> known;
+  for (const Json& rank : ranks)
+    for (const auto& [key, value] : rank.items())
+      if (known.insert(key).second) keys.push_back(key);
+  for (const std::string& key : keys) {
+    const std::string here = path.empty() ? key : path + "." + key;
+    const auto has = [&](const Json& rank) { return rank.contains(key); };
+    const bool all = std::ranges::all_of(ranks, has);
+    if (all &&
+        std::ranges::all_of(ranks, [&](const Json& rank) { return rank[key] == ranks[0][key]; })) {
+      same[key] = ranks[0][key];
+      for (Json& rank : ranks) rank.erase(key);
+    } else if (all && std::ranges::all_of(
+                          ranks, [&](const Json& rank) { return rank[key].is_object(); })) {
+      std::vector<Json> parts;
+      for (const Json& rank : ranks) parts.push_back(rank[key]);
+      Json below = Json::object();
+      factor(parts, below, differences, here);
+      if (!below.empty()) same[key] = std::move(below);
+      for (std::size_t i = 0; i < ranks.size(); ++i) ranks[i][key] = std::move(parts[i]);
+    } else {
+      differences.push_back(here);
+    }
+  }
+}
+
+}  // namespace
+
+std::string fingerprint_json(machine::World& world) {
+  const Topology topology;
+  Json json;
+  json["rank"] = world.rank();
+  json["host"] = world.host(world.rank());
+  json["binding"] = topology.binding();
+  json["hardware"] = hardware(world, topology);
+  json["software"] = software();
+  json["environment"] = kept_environment(environ);
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string environment_json(const std::vector<std::string>& fingerprints) {
+  std::vector<Json> ranks;
+  for (const std::string& text : fingerprints) ranks.push_back(Json::parse(text));
+  std::vector<int> numbers;
+  for (Json& rank : ranks) {  // kept apart, so that a launch of one rank lists it too
+    numbers.push_back(rank.at("rank").get<int>());
+    rank.erase("rank");
+  }
+  Json same = Json::object(), differences = Json::array();
+  factor(ranks, same, differences, "");
+  Json listed = Json::array();
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    Json rank{{"rank", numbers[i]}};
+    rank.update(ranks[i]);
+    listed.push_back(std::move(rank));
+  }
+  const Json all{{"same_on_all_ranks", same}, {"differences", differences}, {"ranks", listed}};
+  return all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+void write_environment(machine::World& world, const std::string& directory) {
+  const auto all = world.all_gather(world.group(), fingerprint_json(world));
+  if (world.rank() == 0) write_file(directory + "/environment.json", environment_json(all));
+}
+
+}  // namespace harness
