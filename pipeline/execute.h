@@ -2,7 +2,7 @@
 // Runs any proved schedule: one stage a rank, the stage's work as callables, messages over a link.
 //
 //   Executor executor(find_schedule("1f1b"), micro_batches, {{tokens, hidden}, Dtype::float32},
-//                     link, device, world.device());     // link: of the pp group
+//                     link, world.device(), world.host_device());  // link: of the pp group
 //   Timeline timeline = executor.run(stage);              // one step; may be called again
 //
 // A receive waits and copies into the executor's buffer; a send starts and travels while the stage

@@ -164,7 +164,7 @@ void run_and_check(const StageSchedules& schedules, int micro_batches, bool opaq
         opaque ? static_cast<machine::Device&>(opaque_device) : world.device();
     device.ledger().reset_peaks();
     const std::size_t held = device.ledger().current();
-    Executor executor(schedules, micro_batches, boundary, *link, device, world.device());
+    Executor executor(schedules, micro_batches, boundary, *link, device, world.host_device());
     const ExpectedMemory memory = expected_memory(schedules, rank, boundary);
     EXPECT_EQ(device.ledger().current(Category::activations), memory.activations);
     EXPECT_EQ(device.ledger().current() - held, memory.activations + memory.buffers);
@@ -249,9 +249,10 @@ TEST(Execute, RefusesBadSchedulesBeforeAnyRankWaits) {
     const auto link = world.connect(world.group(), machine::Transport::shared_memory);
     StageSchedules bad = all_stages(find_schedule("1f1b"), 2, 2);
     std::swap(bad[0][0], bad[0][1]);
-    EXPECT_THROW(Executor(bad, 2, boundary, *link, world.device(), world.device()),
+    EXPECT_THROW(Executor(bad, 2, boundary, *link, world.device(), world.host_device()),
                  std::invalid_argument);
-    Executor executor(find_schedule("1f1b"), 2, boundary, *link, world.device(), world.device());
+    Executor executor(find_schedule("1f1b"), 2, boundary, *link, world.device(),
+                      world.host_device());
     EXPECT_THROW(executor.run({}), std::invalid_argument);
   });
 }

@@ -1,0 +1,59 @@
+#pragma once
+// The one table that says how every gradient is reduced, computed from the parameters' placements.
+// The step reduces by it, the global norm counts by it, and the volume oracle adds it up; nothing
+// else in Shardmark scales or reduces a gradient.
+//
+// The loss is normalised here and nowhere else: backward produces gradients of the *sum* of the
+// losses of all tokens, every reduction is a sum, and the optimizer divides once by `divisor`, the
+// tokens that count in the whole step (all micro-batches, all data-parallel ranks). So uneven
+// micro-batches, ranks without a token and gradient accumulation need no factor of their own.
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "collectives/placement.h"
+#include "machine/world/grid.h"
+
+namespace zero {
+
+// The groups that gradients are summed over, in the order in which it happens.
+enum class Over : unsigned char {
+  embedding,  // first and last stage: a tied embedding has a gradient from either
+  tp,         // each rank's gradient covers its part of the tokens (sequence parallelism)
+  dp,
+};
+inline constexpr Over all_overs[] = {Over::embedding, Over::tp, Over::dp};
+std::string_view name(Over over);
+
+struct GradientRow {
+  std::string parameter;
+  std::int64_t elements = 0;  // of the local shard
+  machine::Dtype dtype{};     // of the gradient
+  std::vector<Over> reduce;   // groups of one member are left out
+  int replicas = 1;           // ranks of one model replica (tp x pp) that hold the same element
+  bool weight_decay = true;
+  bool operator==(const GradientRow&) const = default;
+};
+
+struct GradientPlan {
+  double divisor = 1;  // tokens of the whole step
+  machine::Dtype value_dtype{}, gradient_dtype{};
+  int tp = 1, pp = 1, dp = 1;
+  std::vector<GradientRow> rows;  // in the order of the parameters
+
+  int size(Over over) const;  // members of that group
+};
+
+// What a rank of the grid holds. Parameters need no memory yet. Throws std::invalid_argument for a
+// divisor that is not positive, for a parameter named twice, for a tied parameter on a stage
+// between the first and the last, and for cp or ep above 1, over which nothing here is reduced.
+GradientPlan gradient_plan(const std::vector<collectives::Parameter*>& parameters,
+                           machine::Dtype value_dtype, const machine::Grid& grid, double divisor);
+
+// The table, for reports.
+std::string text(const GradientPlan& plan);
+
+}  // namespace zero
