@@ -9,6 +9,7 @@
 
 #include "harness/record/diagnosis.h"
 #include "harness/record/run_json.h"
+#include "harness/report/junit.h"
 #include "harness/run.h"
 
 namespace harness {
@@ -214,8 +215,9 @@ void Watchdog::end_launch() {
   if (!out_dir_.empty()) {
     try {
       mark_aborted(out_dir_, finding->line, record_of(finding->activity, finding->line));
+      write_junit(out_dir_);
     } catch (const std::exception& error) {
-      say(fmt::format("the run is not marked aborted: {}", error.what()));
+      say(fmt::format("the run is not closed: {}", error.what()));
     }
   }
   board.mine().heartbeat.store(reported);
