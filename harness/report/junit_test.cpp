@@ -20,14 +20,14 @@ std::string malformed(std::string_view xml) {
   std::size_t at = xml.find("?>");
   if (!xml.starts_with("<?xml ") || at == std::string_view::npos) return "no declaration";
   at += 2;
+  for (std::size_t mark = xml.find('&'); mark != std::string_view::npos;
+       mark = xml.find('&', mark + 1)) {
+    const auto entity = xml.substr(mark, xml.find(';', mark) - mark + 1);
+    if (entity != "&amp;" && entity != "&lt;" && entity != "&gt;" && entity != "&quot;" &&
+        entity != "&#39;")
+      return "entity at " + std::to_string(mark);
+  }
   while (at < xml.size()) {
-    if (xml[at] == '&') {
-      const std::size_t end = xml.find(';', at);
-      const auto entity = xml.substr(at, end - at + 1);
-      if (entity != "&amp;" && entity != "&lt;" && entity != "&gt;" && entity != "&quot;" &&
-          entity != "&#39;")
-        return "entity at " + std::to_string(at);
-    }
     if (xml[at++] != '<') continue;
     const bool closing = xml[at] == '/';
     if (closing) ++at;
