@@ -4,6 +4,7 @@
 
 #include <map>
 #include <string>
+#include <utility>
 
 #include "machine/device/dtype.h"
 #include "machine/world/world.h"
@@ -12,14 +13,21 @@ namespace harness {
 
 class Rates {
  public:
-  // Bytes read plus written per second and rank, when `ranks` ranks copy working sets of this size.
+  // Bytes read plus written per second and rank, when `ranks` ranks copy working sets of this size
+  // (source and destination together); between two sizes measured, linear in the size's logarithm.
   // 0: not measured.
   double memory_bytes_per_second(double working_set_bytes, int ranks) const;
   double flops_per_second(machine::Dtype dtype, int ranks) const;
   std::map<std::string, double> named() const;  // for run.json: "copy_GBps/ranks:2/bytes:1048576"
 
-  // Collective over the world; takes about a second for every rank count given.
-  static Rates measure(machine::World& world, const std::vector<int>& rank_counts);
+  // The same two numbers put in by hand.
+  void set_memory(int ranks, double working_set_bytes, double bytes_per_second);
+  void set_flops(int ranks, machine::Dtype dtype, double flops_per_second);
+
+  // Measures with the first `ranks` ranks at work, unless that count is known already. Collective
+  // over the world; takes about half a second. Every rank gets the same numbers: means over ranks
+  // of each rank's best. Leaves World::set_active_ranks at `ranks`.
+  void measure(machine::World& world, int ranks);
 
  private:
   std::map<int, std::map<double, double>> copy_;           // ranks -> working set -> bytes/s

@@ -1,7 +1,15 @@
 #pragma once
 // Runs planned cases on a world: warm-up, sampling, judging, records, with Google Benchmark as
 // front.
+//
+//   std::unique_ptr<Sink> sink = write_to(context, directory);   // rank 0; may be null
+//   return run(world, plan_cases(units, profile, flags), options, progress);
+//
+// Only rank 0 speaks to Google Benchmark; the others do what it says, so filters and repetitions
+// cannot part them. A case of fewer ranks than the world runs on the first ones; the others wait in
+// the world's barrier, asleep.
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,6 +20,16 @@
 
 namespace harness {
 
+// Where records go, on rank 0.
+class Sink {
+ public:
+  virtual ~Sink() = default;
+  virtual void add(const Record& record) = 0;          // after every case
+  virtual void finish(const RunContext& context) = 0;  // once, whatever the end
+};
+// A run directory (record/run_json.h). Throws as RunWriter does.
+std::unique_ptr<Sink> write_to(const RunContext& context, const std::string& directory);
+
 struct RunOptions {
   std::string out_dir;
   std::string command;
@@ -20,6 +38,8 @@ struct RunOptions {
   std::uint64_t seed = 1234;
   double max_seconds_per_case = 1;        // of sampling
   std::vector<std::string> google_flags;  // --benchmark_…, as given
+  Sink* sink = nullptr;                   // rank 0's
+  bool measure_rates = true;              // false: no limits, for tests
 };
 
 enum ExitCode : int { accepted = 0, case_failed = 1, usage = 2, environment = 3, rank_lost = 4 };
@@ -31,10 +51,20 @@ class Progress {
   virtual void start(std::size_t cases) = 0;
   virtual void case_started(const std::string& name) = 0;
   virtual void case_done(const Record& record) = 0;
+  // records: all, without their samples.
   virtual void finish(const RunContext& context, const std::vector<Record>& records) = 0;
 };
 
-// Collective over the world; every rank gets the same exit code. Only rank 0 writes and prints.
+// The --benchmark_ flags ask Google Benchmark to print cases, or their list, to standard output:
+// nothing else should.
+bool google_benchmark_prints(const std::vector<std::string>& google_flags);
+
+// Collective over the world; every rank gets the same exit code: accepted, case_failed, or 128 plus
+// the signal after SIGINT or SIGTERM, which end the run after the case at hand (130, 143; a second
+// one ends the process at once). Only rank 0 writes and prints. Throws on every rank: UsageError (a
+// --benchmark_ flag that is unknown, malformed or selects no case); machine::MachineError when a
+// rank was lost (Timeout, PeerFailure): what was measured, the case at hand included, has reached
+// the sink, the board says why, and the exit code is rank_lost.
 int run(machine::World& world, const std::vector<PlannedCase>& cases, const RunOptions& options,
         Progress& progress);
 

@@ -90,9 +90,13 @@ class Sweep {
   template <class T>
   Sweep& axis(std::string name, T Case::*field, std::type_identity_t<std::vector<T>> values,
               std::type_identity_t<std::vector<T>> allowed = {});
-  // Leaves out combinations that name no case at all (a case that can't run here is skipped with a
-  // reason instead: see Unit::why_not).
-  Sweep& only(std::function<bool(const Case&)> keep);
+  // Leaves out combinations that name no case: the function says why not, or returns an empty
+  // text. A value given on the command line that is left with no case at all is an error with that
+  // text. (A case that can't run here is skipped with a reason instead: see Unit::why_not.)
+  Sweep& only(std::function<std::string(const Case&)> why_no_case);
+  // A cross-section of the product, for profiles that must be short: applies until the command line
+  // chooses a value of any axis of this sweep.
+  Sweep& sample(std::function<bool(const Case&)> keep);
 
   std::vector<AxisInfo> axes() const;
   // All cases with their axis texts, first axis slowest. Throws UsageError on a flag that names no
@@ -106,7 +110,8 @@ class Sweep {
     std::function<void(Case&, std::string_view)> set;
   };
   std::vector<Axis> axes_;
-  std::vector<std::function<bool(const Case&)>> keep_;
+  std::vector<std::function<std::string(const Case&)>> only_;
+  std::vector<std::function<bool(const Case&)>> sample_;
 };
 
 }  // namespace harness

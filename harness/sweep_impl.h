@@ -1,7 +1,11 @@
 #pragma once
 // The templates of sweep.h.
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <map>
+#include <set>
 
 #include "harness/sweep.h"
 #include "machine/device/error.h"
@@ -38,8 +42,14 @@ Sweep<Case>& Sweep<Case>::axis(std::string name, T Case::*field,
 }
 
 template <class Case>
-Sweep<Case>& Sweep<Case>::only(std::function<bool(const Case&)> keep) {
-  keep_.push_back(std::move(keep));
+Sweep<Case>& Sweep<Case>::only(std::function<std::string(const Case&)> why_no_case) {
+  only_.push_back(std::move(why_no_case));
+  return *this;
+}
+
+template <class Case>
+Sweep<Case>& Sweep<Case>::sample(std::function<bool(const Case&)> keep) {
+  sample_.push_back(std::move(keep));
   return *this;
 }
 
@@ -76,10 +86,28 @@ std::vector<std::pair<Case, AxisValues>> Sweep<Case>::cases(const AxisFlags& fla
     }
     cases = std::move(longer);
   }
-  std::erase_if(cases, [this](const auto& entry) {
-    return std::any_of(keep_.begin(), keep_.end(),
-                       [&](const auto& keep) { return !keep(entry.first); });
+  std::map<std::pair<std::string, std::string>, std::string> refused;  // (axis, value) -> why
+  std::set<std::pair<std::string, std::string>> kept;
+  std::erase_if(cases, [&](const auto& entry) {
+    std::string why;
+    for (const auto& only : only_)
+      if (why = only(entry.first); !why.empty()) break;
+    for (const auto& chosen : entry.second) {
+      if (why.empty())
+        kept.insert(chosen);
+      else
+        refused.try_emplace(chosen, why);
+    }
+    return !why.empty();
   });
+  for (const auto& [chosen, why] : refused)
+    if (flags.contains(chosen.first) && !kept.contains(chosen))
+      throw UsageError(fmt::format("{} {}: {}", chosen.first, chosen.second, why));
+  if (flags.empty())
+    std::erase_if(cases, [&](const auto& entry) {
+      return std::any_of(sample_.begin(), sample_.end(),
+                         [&](const auto& keep) { return !keep(entry.first); });
+    });
   return cases;
 }
 

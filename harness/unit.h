@@ -17,8 +17,9 @@
 //
 // Optional members: `static std::string why_not(const Case&, const Context&)` (a reason to skip, or
 // empty), `void yardstick()` (the library doing the same: timed in alternation, gives
-// speedup_over_library), `void describe(Record&)` (counters, breakdown, timeline, losses; on every
-// rank after judge, rank 0's is kept), `static constexpr bool repeatable = false` (run or yardstick
+// speedup_over_library; with `bool has_yardstick() const` only in the cases where that says so, on
+// all ranks alike), `void describe(Record&)` (counters, breakdown, timeline, losses; on every rank
+// after judge, rank 0's is kept), `static constexpr bool repeatable = false` (run or yardstick
 // twice without prepare between them makes no sense: every sample is then one run).
 //
 // Every rank of the case constructs the unit and calls the same members in the same order. What a

@@ -40,6 +40,7 @@ class InstanceOf final : public Instance {
   void run() override { unit_.run(); }
   bool repeatable() const override { return detail::repeatable<U>(); }
   bool has_yardstick() const override {
+    if constexpr (requires(const U& unit) { unit.has_yardstick(); }) return unit_.has_yardstick();
     return requires(U & unit) { unit.yardstick(); };
   }
   void yardstick() override {

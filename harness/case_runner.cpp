@@ -1,0 +1,240 @@
+#include "harness/case_runner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+
+#include "harness/sampler.h"
+#include "harness/statistics.h"
+#include "machine/device/error.h"
+
+namespace harness {
+namespace {
+
+// "rank 2: text" for the first rank that has one; the same on every rank. Over a link and not the
+// control plane: a unit that is left half way may have used that one.
+std::string first_text(machine::Link* link, const std::string& mine) {
+  if (!link) return mine.empty() ? mine : "rank 0: " + mine;
+  const auto send = [link](int peer, const std::string& text) {
+    const std::uint64_t bytes = text.size();
+    link->send(peer, &bytes, sizeof bytes);
+    if (bytes > 0) link->send(peer, text.data(), bytes);
+  };
+  const auto receive = [link](int peer) {
+    std::uint64_t bytes = 0;
+    link->receive(peer, &bytes, sizeof bytes);
+    std::string text(bytes, ' ');
+    if (bytes > 0) link->receive(peer, text.data(), bytes);
+    return text;
+  };
+  std::string first = mine.empty() ? mine : fmt::format("rank {}: {}", link->rank(), mine);
+  if (link->rank() != 0) {
+    send(0, first);
+    link->flush();
+    return receive(0);
+  }
+  for (int peer = 1; peer < link->size(); ++peer) {
+    const std::string theirs = receive(peer);
+    if (first.empty()) first = theirs;
+  }
+  for (int peer = 1; peer < link->size(); ++peer) send(peer, first);
+  link->flush();
+  return first;
+}
+
+// The rank that was slowest in most iterations.
+int slowest_rank(const SampleMatrix& samples) {
+  const auto iterations = static_cast<std::size_t>(samples.iterations());
+  std::vector<int> wins(static_cast<std::size_t>(samples.ranks));
+  for (std::size_t i = 0; i < iterations; ++i) {
+    std::size_t slowest = 0;
+    for (std::size_t rank = 1; rank < wins.size(); ++rank)
+      if (samples.seconds[rank * iterations + i] > samples.seconds[slowest * iterations + i])
+        slowest = rank;
+    ++wins[slowest];
+  }
+  return static_cast<int>(std::max_element(wins.begin(), wins.end()) - wins.begin());
+}
+
+void add_times(Record& record, Sampled&& sampled) {
+  const std::vector<double>& worst = sampled.unit.worst;
+  record.stop = name(sampled.stop);
+  record.cpu_seconds = sampled.cpu_seconds;
+  record.quantiles = quantiles(worst);
+  record.seconds = record.quantiles.median;
+  auto& counters = record.counters;
+  counters["samples"] = static_cast<double>(worst.size());
+  counters["batch"] = sampled.unit.batch;
+  counters["lag1_autocorrelation"] = lag1_autocorrelation(worst);
+  counters["slowest_rank"] = slowest_rank(sampled.unit.samples);
+  if (const auto interval = median_interval(worst)) {
+    counters["ci_low_s"] = interval->low;
+    counters["ci_high_s"] = interval->high;
+  }
+  if (!sampled.yardstick.worst.empty() && record.seconds > 0) {
+    counters["library_s"] = median(sampled.yardstick.worst);
+    counters["speedup_over_library"] = counters["library_s"] / record.seconds;
+  }
+  record.samples = std::move(sampled.unit.samples);
+}
+
+// The time one rank would need if only its memory or its arithmetic held it back. 0: not known.
+double limit_s(const Cost& cost, const Rates& rates, int ranks) {
+  double limit = 0;
+  if (const double flops = rates.flops_per_second(cost.flops_dtype, ranks);
+      cost.flops > 0 && flops > 0)
+    limit = cost.flops / flops;
+  const double set = cost.working_set_bytes > 0 ? cost.working_set_bytes : cost.memory_bytes;
+  if (cost.memory_bytes > 0)
+    if (const double bandwidth = rates.memory_bytes_per_second(set, ranks); bandwidth > 0)
+      limit = std::max(limit, cost.memory_bytes / bandwidth);
+  return limit;
+}
+
+void add_rates(Record& record, const Cost& cost, double limit) {
+  auto& counters = record.counters;
+  if (cost.flops > 0) counters["flops"] = cost.flops;
+  if (cost.algorithm_bytes > 0) counters["bytes"] = cost.algorithm_bytes;
+  if (limit > 0) counters["limit_s"] = limit;
+  if (record.seconds <= 0) return;
+  if (cost.algorithm_bytes > 0) {
+    counters["algbw_GBps"] = cost.algorithm_bytes / record.seconds / 1e9;
+    if (cost.bus_factor > 0) counters["busbw_GBps"] = cost.bus_factor * counters["algbw_GBps"];
+  }
+  if (cost.tokens > 0) counters["tokens_per_second"] = cost.tokens / record.seconds;
+  if (limit > 0) counters["limit_fraction"] = limit / record.seconds;
+}
+
+void fail(Record& record, std::string reason) {
+  record.verdict = Ruling::fail;
+  record.reason = std::move(reason);
+}
+
+}  // namespace
+
+Record skipped(const PlannedCase& plan, int repetition, std::string reason) {
+  Record record;
+  record.unit = plan.unit;
+  record.name = plan.name;
+  record.axes = plan.axes;
+  record.repetition = repetition;
+  record.verdict = Ruling::skipped;
+  record.reason = std::move(reason);
+  return record;
+}
+
+// Others may be waiting for this rank inside the unit: who asks why finds this.
+void CaseRunner::threw(const PlannedCase& plan, const std::string& failure) {
+  world_.board().set_activity(
+      fmt::format("{}, where rank {} threw: {}", plan.name, world_.rank(), failure));
+}
+
+template <class Body>
+std::string CaseRunner::phase(const PlannedCase& plan, machine::Link* link, std::string_view what,
+                              Body body) {
+  world_.board().set_activity(fmt::format("{} ({})", plan.name, what));
+  std::string failure;
+  try {
+    failure = body();
+  } catch (const machine::Timeout&) {
+    throw;
+  } catch (const machine::PeerFailure&) {
+    throw;
+  } catch (const std::exception& error) {
+    failure =
+        fmt::format("{}: {}", what, *error.what() ? error.what() : "an exception without a text");
+    threw(plan, failure);
+  }
+  return first_text(link, failure);
+}
+
+machine::Link* CaseRunner::sampling_link(const machine::Group& group) {
+  if (group.size() == 1) return nullptr;
+  std::unique_ptr<machine::Link>& link = links_[group.size()];
+  if (!link) {
+    const bool shared = world_.why_not(group, machine::Transport::shared_memory).empty();
+    // Ranks wait here for the end of whole phases, not for one message.
+    const double timeout_s = world_.timeout_s();
+    world_.set_timeout_s(5 * timeout_s);
+    link =
+        world_.connect(group, shared ? machine::Transport::shared_memory : machine::Transport::mpi);
+    world_.set_timeout_s(timeout_s);
+    link->count_as({machine::Operation::barrier, machine::Dtype::float32});
+  }
+  return link.get();
+}
+
+void CaseRunner::run(const PlannedCase& plan, int repetition, Record& record) {
+  record = skipped(plan, repetition, {});
+  const machine::Group group = machine::first_ranks("world", plan.ranks, world_.rank());
+  Context context{world_, group, world_.device(), rates_, options_.seed, options_.data_file};
+  machine::Link* link = sampling_link(group);
+  record.reason =
+      phase(plan, link, "asking whether it can run", [&] { return plan.why_not(context); });
+  if (!record.reason.empty()) return;
+
+  record.verdict = Ruling::fail;
+  record.reason = "did not end";  // stays if this throws
+  world_.device().ledger().reset_peaks();
+  std::unique_ptr<Instance> instance;
+  std::string failure = phase(plan, link, "setting up", [&] {
+    instance = plan.make(context);
+    return std::string();
+  });
+  if (!failure.empty()) return fail(record, failure);
+
+  Sampled sampled;
+  failure = phase(plan, link, "running", [&] {
+    SamplingLimits limits;
+    limits.seconds = options_.max_seconds_per_case;
+    const auto on_failure = [&](const std::string& text) { threw(plan, "running: " + text); };
+    sampled = Sampler(world_.device(), link, limits, on_failure).sample(*instance);
+    return sampled.failure.empty() ? std::string() : "running: " + sampled.failure;
+  });
+  if (!failure.empty()) return fail(record, failure);
+  if (group.index == 0) add_times(record, std::move(sampled));
+
+  Judge judge(world_.rank());
+  std::string mine;  // limit, then the judge
+  failure = phase(plan, link, "judging", [&] {
+    instance->judge(judge);
+    const Cost cost = instance->cost();
+    const double limit = limit_s(cost, rates_, plan.ranks);
+    mine.assign(reinterpret_cast<const char*>(&limit), sizeof limit);
+    mine += serialize(judge);
+    return std::string();
+  });
+  if (!failure.empty()) return fail(record, failure);
+
+  const std::vector<std::string> all = world_.all_gather(group, mine);
+  if (group.index == 0) {
+    std::vector<Judge> judges;
+    double slowest_limit = 0;
+    for (const std::string& theirs : all) {
+      double limit = 0;
+      std::memcpy(&limit, theirs.data(), sizeof limit);
+      slowest_limit = std::max(slowest_limit, limit);
+      judges.push_back(deserialize(std::string_view(theirs).substr(sizeof limit)));
+    }
+    JudgedCase judged = merge(judges, plan.oracles);
+    record.verdict = judged.verdict;
+    record.reason = std::move(judged.reason);
+    record.oracles = std::move(judged.oracles);
+    record.memory = std::move(judged.memory);
+    record.counters.merge(judged.counters);
+    add_rates(record, instance->cost(), slowest_limit);
+  }
+  Record described = record;
+  failure = phase(plan, link, "describing", [&] {
+    instance->describe(described);
+    return std::string();
+  });
+  if (!failure.empty()) return fail(record, failure);
+  record = std::move(described);
+  // No rank takes its memory away while another may still read it.
+  world_.barrier(group);
+}
+
+}  // namespace harness

@@ -1,0 +1,24 @@
+#include "harness/record/run_json.h"
+#include "harness/run.h"
+
+namespace harness {
+namespace {
+
+class RunDirectory final : public Sink {
+ public:
+  RunDirectory(const RunContext& context, const std::string& directory)
+      : writer_(context, directory) {}
+  void add(const Record& record) override { writer_.add(record); }
+  void finish(const RunContext& context) override { writer_.finish(context); }
+
+ private:
+  RunWriter writer_;
+};
+
+}  // namespace
+
+std::unique_ptr<Sink> write_to(const RunContext& context, const std::string& directory) {
+  return std::make_unique<RunDirectory>(context, directory);
+}
+
+}  // namespace harness

@@ -1,0 +1,301 @@
+#include "harness/sampler.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <ctime>
+#include <type_traits>
+
+#include "harness/statistics.h"
+#include "machine/device/error.h"
+
+namespace harness {
+namespace {
+
+double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double process_cpu_s() {
+  std::timespec time{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+constexpr int max_batch = 1 << 16;
+// Short times come with a barrier skew that more samples cannot average away.
+constexpr double short_time_s = 20e-6;
+
+}  // namespace
+
+std::string_view name(Stop stop) {
+  switch (stop) {
+    case Stop::no:
+      return "";
+    case Stop::converged:
+      return "converged";
+    case Stop::time_cap:
+      return "time_cap";
+    case Stop::sample_cap:
+      return "sample_cap";
+  }
+  return "?";
+}
+
+double wanted_precision(double median_s) { return median_s < short_time_s ? 0.02 : 0.01; }
+
+bool converged(std::span<const double> times) {
+  const double centre = median(times);
+  const double half_width = wanted_precision(centre) * centre;
+  // However correlated: all that was seen lies closer together than what is wanted.
+  const auto [least, most] = std::minmax_element(times.begin(), times.end());
+  if ((*most - *least) / 2 <= half_width) return true;
+  const auto interval = median_interval(times);
+  return interval && (interval->high - interval->low) / 2 <= half_width;
+}
+
+Director::Director(SamplingLimits limits, double unit_per_sample_s, double yardstick_per_sample_s)
+    : limits_(limits) {
+  const bool alternates = yardstick_per_sample_s > 0;
+  unit_.budget_s = limits.seconds * (alternates ? 2.0 / 3 : 1.0);
+  unit_.per_sample_s = unit_per_sample_s;
+  unit_.least = 3;
+  if (!alternates) return;
+  yardstick_.budget_s = limits.seconds / 3;
+  yardstick_.per_sample_s = yardstick_per_sample_s;
+  yardstick_.least = 5;
+}
+
+void Director::add(Series& series, std::span<const double> times, double elapsed_s) {
+  series.times.insert(series.times.end(), times.begin(), times.end());
+  series.elapsed_s += elapsed_s;
+  series.per_sample_s =
+      series.elapsed_s / static_cast<double>(std::max<std::size_t>(1, series.times.size()));
+}
+
+Stop Director::stop(const Series& series) const {
+  const int count = static_cast<int>(series.times.size());
+  if (count >= limits_.min_samples && converged(series.times)) return Stop::converged;
+  if (count >= limits_.max_samples) return Stop::sample_cap;
+  // A few samples are worth some overtime, not any.
+  if (series.elapsed_s >= series.budget_s &&
+      (count >= series.least || series.elapsed_s >= 3 * series.budget_s))
+    return Stop::time_cap;
+  return Stop::no;
+}
+
+int Director::block(const Series& series) const {
+  const int count = static_cast<int>(series.times.size());
+  const double left_s = series.budget_s - series.elapsed_s;
+  // The first block is what convergence needs, unless that is most of the time there is.
+  const double fits = (count == 0 ? left_s / 4 : left_s) / std::max(series.per_sample_s, 1e-9);
+  const int grown = count == 0 ? limits_.min_samples : std::max(10, count / 2);
+  const double size = std::min({static_cast<double>(grown), std::ceil(fits),
+                                static_cast<double>(limits_.max_samples - count)});
+  return std::max(1, static_cast<int>(size));
+}
+
+Director::Order Director::next() const {
+  Order order;
+  const Stop unit = stop(unit_);
+  if (unit == Stop::no) order.unit = block(unit_);
+  if (yardstick_.budget_s > 0) {
+    const int count = static_cast<int>(yardstick_.times.size());
+    // It needs no precision of its own beyond the unit's: it goes on while the unit does.
+    if (unit == Stop::no && stop(yardstick_) == Stop::no)
+      order.yardstick = block(yardstick_);
+    else if (unit != Stop::no && count < yardstick_.least &&
+             yardstick_.elapsed_s < 3 * yardstick_.budget_s)
+      order.yardstick = yardstick_.least - count;
+  }
+  if (order.unit == 0 && order.yardstick == 0) order.stop = unit;
+  return order;
+}
+
+Sampler::Sampler(machine::Device& device, machine::Link* link, SamplingLimits limits,
+                 std::function<void(const std::string&)> on_failure)
+    : device_(device), link_(link), limits_(limits), on_failure_(std::move(on_failure)) {}
+
+bool Sampler::barrier(bool failed) {
+  if (!link_) return failed;
+  const int ranks = link_->size(), rank = link_->rank();
+  for (int distance = 1; distance < ranks; distance *= 2) {
+    const char mine = failed ? 1 : 0;
+    char theirs = 0;
+    link_->send((rank + distance) % ranks, &mine, 1);
+    link_->receive((rank - distance + ranks) % ranks, &theirs, 1);
+    failed = failed || theirs != 0;
+  }
+  return failed;
+}
+
+template <class T>
+T Sampler::from_rank_0(T value) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  if (!link_) return value;
+  if (link_->rank() == 0) {
+    for (int peer = 1; peer < link_->size(); ++peer) link_->send(peer, &value, sizeof value);
+    link_->flush();
+  } else {
+    link_->receive(0, &value, sizeof value);
+  }
+  return value;
+}
+
+void Sampler::keep(const std::exception& failure) {
+  result_.failure = *failure.what() ? failure.what() : "an exception without a text";
+  if (on_failure_) on_failure_(result_.failure);
+}
+
+double Sampler::timed(What what, int batch) {
+  const auto guarded = [this](auto&& call) {
+    if (!result_.failure.empty()) return;
+    try {
+      call();
+    } catch (const machine::Timeout&) {
+      throw;
+    } catch (const machine::PeerFailure&) {
+      throw;
+    } catch (const std::exception& failure) {
+      keep(failure);
+    }
+  };
+  guarded([&] {
+    instance_->prepare();
+    device_.stream().synchronize();
+  });
+  const bool failed = barrier(!result_.failure.empty());
+  const double begin = now_s();
+  if (failed) return 0;
+  guarded([&] {
+    if (what == What::unit)
+      for (int i = 0; i < batch; ++i) instance_->run();
+    else
+      for (int i = 0; i < batch; ++i) instance_->yardstick();
+    device_.stream().synchronize();
+  });
+  return (now_s() - begin) / batch;
+}
+
+// At least 5 runs and a twentieth of the case's time, at most a fifth of it (one run is never cut).
+Sampler::WarmUp Sampler::warm_up(What what) {
+  const double begin = now_s();
+  WarmUp result;
+  for (int runs = 0;;) {
+    const double sample_begin = now_s();
+    const double run_s = timed(what, result.batch);
+    runs += result.batch;
+    result.per_sample_s = now_s() - sample_begin;
+    const double spent_s = now_s() - begin;
+
+    int next_batch = result.batch;
+    bool more = spent_s < limits_.seconds / 5 && (runs < 5 || spent_s < limits_.seconds / 20);
+    if (instance_->repeatable() && run_s * result.batch < limits_.sample_seconds &&
+        result.batch < max_batch) {
+      // A tenth above the least, and not all at once: the first runs are slower than the later
+      // ones.
+      const double wanted = 1.1 * limits_.sample_seconds / std::max(run_s, 1e-9);
+      next_batch = static_cast<int>(std::clamp(wanted, result.batch + 1.0, 8.0 * result.batch));
+      more = true;
+    }
+    more = more && result_.failure.empty();
+    struct Next {
+      int batch;
+      bool more;
+    };
+    const Next next = from_rank_0(Next{next_batch, more});
+    if (!next.more) return result;
+    result.batch = next.batch;
+  }
+}
+
+double Sampler::take(What what, int count, TimedSeries& series) {
+  const double begin = now_s();
+  std::vector<double> mine(static_cast<std::size_t>(count));
+  for (double& time : mine) time = timed(what, series.batch);
+  const double elapsed_s = now_s() - begin;
+  const std::size_t bytes = mine.size() * sizeof(double);
+  const int ranks = link_ ? link_->size() : 1;
+
+  // Rows grow: what was there of each rank, then its new times.
+  SampleMatrix& matrix = series.samples;
+  if (link_ && link_->rank() != 0) {
+    link_->send(0, mine.data(), bytes);
+    link_->flush();
+    matrix.ranks = 1;
+    matrix.seconds.insert(matrix.seconds.end(), mine.begin(), mine.end());
+    return elapsed_s;
+  }
+  const auto before = static_cast<std::size_t>(matrix.iterations());
+  std::vector<double> longer;
+  longer.reserve(static_cast<std::size_t>(ranks) * (before + mine.size()));
+  std::vector<double> worst = mine;
+  for (int rank = 0; rank < ranks; ++rank) {
+    std::vector<double> times = mine;
+    if (rank > 0) link_->receive(rank, times.data(), bytes);
+    const auto row = matrix.seconds.begin() +
+                     static_cast<std::ptrdiff_t>(static_cast<std::size_t>(rank) * before);
+    longer.insert(longer.end(), row, row + static_cast<std::ptrdiff_t>(before));
+    longer.insert(longer.end(), times.begin(), times.end());
+    for (std::size_t i = 0; i < worst.size(); ++i) worst[i] = std::max(worst[i], times[i]);
+  }
+  matrix.ranks = ranks;
+  matrix.seconds = std::move(longer);
+  series.worst.insert(series.worst.end(), worst.begin(), worst.end());
+  return elapsed_s;
+}
+
+bool Sampler::failed_anywhere() {
+  char failed = result_.failure.empty() ? 0 : 1;
+  if (!link_) return failed;
+  if (link_->rank() != 0) {
+    link_->send(0, &failed, 1);
+  } else {
+    for (int peer = 1; peer < link_->size(); ++peer) {
+      char theirs = 0;
+      link_->receive(peer, &theirs, 1);
+      failed = static_cast<char>(failed | theirs);
+    }
+  }
+  const bool anywhere = from_rank_0(failed) != 0;
+  if (link_->rank() != 0) link_->flush();
+  return anywhere;
+}
+
+Sampled Sampler::sample(Instance& instance) {
+  instance_ = &instance;
+  result_ = {};
+  const bool alternates = instance.has_yardstick();
+  const WarmUp unit = warm_up(What::unit);
+  const WarmUp yardstick = alternates ? warm_up(What::yardstick) : WarmUp{};
+  result_.unit.batch = unit.batch;
+  result_.yardstick.batch = yardstick.batch;
+  Director director(limits_, unit.per_sample_s,
+                    alternates ? std::max(yardstick.per_sample_s, 1e-9) : 0);
+  double cpu_s = 0;
+  std::size_t seen_unit = 0, seen_yardstick = 0;
+  while (true) {
+    result_.failed_somewhere = failed_anywhere();
+    if (result_.failed_somewhere) break;
+    const Director::Order order = from_rank_0(director.next());
+    result_.stop = order.stop;
+    if (order.unit == 0 && order.yardstick == 0) break;
+    if (order.unit > 0) {
+      const double cpu_begin = process_cpu_s();
+      const double elapsed_s = take(What::unit, order.unit, result_.unit);
+      cpu_s += process_cpu_s() - cpu_begin;
+      director.add_unit(std::span(result_.unit.worst).subspan(seen_unit), elapsed_s);
+      seen_unit = result_.unit.worst.size();
+    }
+    if (order.yardstick > 0) {
+      const double elapsed_s = take(What::yardstick, order.yardstick, result_.yardstick);
+      director.add_yardstick(std::span(result_.yardstick.worst).subspan(seen_yardstick), elapsed_s);
+      seen_yardstick = result_.yardstick.worst.size();
+    }
+  }
+  const double runs = static_cast<double>(result_.unit.samples.iterations()) * result_.unit.batch;
+  result_.cpu_seconds = runs > 0 ? cpu_s / runs : 0;
+  return std::move(result_);
+}
+
+}  // namespace harness

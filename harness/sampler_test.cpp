@@ -1,0 +1,273 @@
+#include "harness/sampler.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+#include <mutex>
+#include <random>
+#include <thread>
+
+#include "harness/statistics.h"
+
+namespace harness {
+namespace {
+
+void wait_for(double seconds) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  while (std::chrono::steady_clock::now() < end) {
+  }
+}
+
+// Feeds a Director with times drawn from `draw` as if each sample took them, and counts.
+struct Simulated {
+  Stop stop = Stop::no;
+  int unit = 0, yardstick = 0, blocks = 0;
+  double unit_s = 0, yardstick_s = 0;
+};
+template <class Draw>
+Simulated simulate(SamplingLimits limits, Draw draw, double yardstick_time = 0) {
+  Director director(limits, draw(), yardstick_time);
+  Simulated result;
+  while (true) {
+    const Director::Order order = director.next();
+    if (order.unit == 0 && order.yardstick == 0) {
+      result.stop = order.stop;
+      return result;
+    }
+    ++result.blocks;
+    std::vector<double> times(static_cast<std::size_t>(order.unit));
+    double elapsed = 0;
+    for (double& time : times) elapsed += time = draw();
+    director.add_unit(times, elapsed);
+    result.unit += order.unit;
+    result.unit_s += elapsed;
+    const std::vector<double> library(static_cast<std::size_t>(order.yardstick), yardstick_time);
+    director.add_yardstick(library, order.yardstick * yardstick_time);
+    result.yardstick += order.yardstick;
+    result.yardstick_s += order.yardstick * yardstick_time;
+  }
+}
+
+TEST(Director, SteadyTimesConvergeAtTheMinimum) {
+  const Simulated result = simulate({}, [] { return 1e-3; });
+  EXPECT_EQ(result.stop, Stop::converged);
+  EXPECT_EQ(result.unit, 30);
+}
+
+TEST(Director, NoisyTimesNeedMoreSamples) {
+  std::mt19937_64 engine(3);
+  std::normal_distribution<double> normal;
+  const Simulated result =
+      simulate({.seconds = 10}, [&] { return 1e-3 * std::exp(0.05 * normal(engine)); });
+  EXPECT_EQ(result.stop, Stop::converged);
+  // (1.96 * 1.2533 * 5 % / 1 %)^2 = 151 independent samples.
+  EXPECT_GT(result.unit, 75);
+  EXPECT_LT(result.unit, 600);
+  EXPECT_LT(result.blocks, 15);
+}
+
+TEST(Director, CapsEndIt) {
+  std::mt19937_64 engine(3);
+  std::uniform_real_distribution<double> wild(1e-3, 9e-3);
+  const Simulated timed = simulate({.seconds = 0.4}, [&] { return wild(engine); });
+  EXPECT_EQ(timed.stop, Stop::time_cap);
+  EXPECT_GE(timed.unit_s, 0.4);
+  EXPECT_LT(timed.unit_s, 0.6);
+  const Simulated counted =
+      simulate({.seconds = 1e9, .max_samples = 200}, [&] { return wild(engine); });
+  EXPECT_EQ(counted.stop, Stop::sample_cap);
+  EXPECT_EQ(counted.unit, 200);
+}
+
+TEST(Director, LongRunsStopEarlyAndSaySo) {
+  const Simulated seconds = simulate({.seconds = 1}, [] { return 1.2; });
+  EXPECT_EQ(seconds.stop, Stop::time_cap);
+  EXPECT_EQ(seconds.unit, 3);
+  const Simulated minutes = simulate({.seconds = 1}, [] { return 60.0; });
+  EXPECT_EQ(minutes.unit, 1);
+}
+
+TEST(Director, YardstickTakesItsShare) {
+  std::mt19937_64 engine(3);
+  std::uniform_real_distribution<double> wild(1e-3, 9e-3);
+  const Simulated both = simulate(
+      {.seconds = 3}, [&] { return wild(engine); }, 4e-3);
+  EXPECT_GE(both.yardstick, 30);
+  EXPECT_LE(both.yardstick_s, 1.2);
+  EXPECT_GE(both.unit_s, 1.9);
+  // A slow library is sampled five times and no more, whatever the unit needs.
+  const Simulated slow = simulate(
+      {.seconds = 1}, [] { return 1e-3; }, 0.1);
+  EXPECT_EQ(slow.stop, Stop::converged);
+  EXPECT_EQ(slow.yardstick, 5);
+}
+
+TEST(Director, ShortTimesMayBeLessPrecise) {
+  EXPECT_EQ(wanted_precision(5e-6), 0.02);
+  EXPECT_EQ(wanted_precision(1e-3), 0.01);
+}
+
+// ---- on ranks
+
+class Timed : public Instance {
+ public:
+  std::function<void()> on_prepare = [] {}, on_run = [] {}, on_yardstick;
+  bool can_repeat = true;
+  void prepare() override { on_prepare(); }
+  void run() override { on_run(); }
+  bool repeatable() const override { return can_repeat; }
+  bool has_yardstick() const override { return static_cast<bool>(on_yardstick); }
+  void yardstick() override { on_yardstick(); }
+  void judge(Judge&) override {}
+  Cost cost() const override { return {}; }
+  void describe(Record&) override {}
+};
+
+template <class Body>
+void on_ranks(int ranks, Body body) {
+  machine::run_ranks(ranks, [&](machine::World& world) {
+    const auto link =
+        ranks > 1 ? world.connect(world.group(), machine::Transport::shared_memory) : nullptr;
+    body(world, link.get());
+  });
+}
+
+TEST(Sampler, MatrixHoldsEveryRank) {
+  on_ranks(3, [](machine::World& world, machine::Link* link) {
+    Timed timed;
+    const double mine = 1e-4 * (1 + world.rank());
+    timed.on_run = [&] { wait_for(mine); };
+    const Sampled sampled = Sampler(world.device(), link, {.seconds = 0.2}).sample(timed);
+    EXPECT_NE(sampled.stop, Stop::no);
+    if (world.rank() != 0) return;
+    const SampleMatrix& matrix = sampled.unit.samples;
+    ASSERT_EQ(matrix.ranks, 3);
+    const auto iterations = static_cast<std::size_t>(matrix.iterations());
+    ASSERT_EQ(sampled.unit.worst.size(), iterations);
+    for (std::size_t i = 0; i < iterations; ++i) {
+      double worst = 0;
+      for (std::size_t rank = 0; rank < 3; ++rank) {
+        const double time = matrix.seconds[rank * iterations + i];
+        EXPECT_GE(time, 1e-4 * static_cast<double>(1 + rank)) << rank << " " << i;
+        worst = std::max(worst, time);
+      }
+      EXPECT_EQ(sampled.unit.worst[i], worst);
+    }
+    EXPECT_GT(sampled.cpu_seconds, 0);
+  });
+}
+
+TEST(Sampler, ShortRunsAreBatched) {
+  on_ranks(1, [](machine::World& world, machine::Link* link) {
+    Timed timed;
+    int prepared = 0, runs = 0;
+    timed.on_prepare = [&] { ++prepared; };
+    timed.on_run = [&] {
+      ++runs;
+      wait_for(1e-6);
+    };
+    const Sampled sampled = Sampler(world.device(), link, {.seconds = 0.1}).sample(timed);
+    EXPECT_GE(sampled.unit.batch, 10);
+    EXPECT_LE(sampled.unit.batch, 22);
+    EXPECT_GT(runs, 9 * prepared / 2);
+    for (double time : sampled.unit.worst) EXPECT_GE(time, 1e-6);
+
+    timed.can_repeat = false;
+    prepared = runs = 0;
+    const Sampled single = Sampler(world.device(), link, {.seconds = 0.1}).sample(timed);
+    EXPECT_EQ(single.unit.batch, 1);
+    EXPECT_EQ(runs, prepared);
+  });
+}
+
+TEST(Sampler, YardstickAlternates) {
+  on_ranks(2, [](machine::World& world, machine::Link* link) {
+    Timed timed;
+    std::string order;
+    timed.on_run = [&] {
+      wait_for(1e-4);
+      if (order.empty() || order.back() != 'A') order += 'A';
+    };
+    timed.on_yardstick = [&] {
+      wait_for(2e-4);
+      if (order.back() != 'B') order += 'B';
+    };
+    const Sampled sampled = Sampler(world.device(), link, {.seconds = 0.2}).sample(timed);
+    EXPECT_TRUE(order.starts_with("ABAB")) << order;  // warm-up, then blocks
+    if (world.rank() != 0) return;
+    EXPECT_GE(sampled.yardstick.worst.size(), 5u);
+    const double ratio = median(sampled.yardstick.worst) / median(sampled.unit.worst);
+    EXPECT_GT(ratio, 1.0);
+  });
+}
+
+TEST(Sampler, AThrowOnOneRankEndsItOnAll) {
+  on_ranks(2, [](machine::World& world, machine::Link* link) {
+    Timed timed;
+    int runs = 0;
+    std::string told;
+    timed.on_run = [&] {
+      wait_for(3e-5);
+      if (++runs == 20 && world.rank() == 1) throw std::runtime_error("out of luck");
+    };
+    const auto on_failure = [&](const std::string& text) { told += text; };
+    const Sampled sampled =
+        Sampler(world.device(), link, {.seconds = 0.2}, on_failure).sample(timed);
+    EXPECT_TRUE(sampled.failed_somewhere);
+    EXPECT_EQ(told, sampled.failure);
+    EXPECT_EQ(runs, 20);  // nobody ran again
+    EXPECT_EQ(sampled.failure, world.rank() == 1 ? "out of luck" : "");
+  });
+}
+
+// What a sample costs beside the unit's own time, and how far apart ranks leave the barrier.
+// Printed, and bounded only against gross mistakes: the machine is shared.
+TEST(Sampler, CostOfASample) {
+  for (int ranks : {1, 2, 4}) {
+    std::mutex mutex;
+    std::vector<std::vector<double>> exits(static_cast<std::size_t>(ranks));
+    on_ranks(ranks, [&](machine::World& world, machine::Link* link) {
+      constexpr int samples = 2000;
+      Sampler sampler(world.device(), link, {});
+      std::vector<double> left(samples);
+      for (double& time : left) {
+        sampler.barrier();
+        time = std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
+                   .count();
+      }
+      Timed timed;
+      timed.on_run = [] { wait_for(5e-5); };
+      const auto begin = std::chrono::steady_clock::now();
+      const Sampled sampled = Sampler(world.device(), link, {.seconds = 0.2}).sample(timed);
+      const double elapsed =
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+      const std::lock_guard lock(mutex);
+      exits[static_cast<std::size_t>(world.rank())] = left;
+      if (world.rank() == 0) {
+        EXPECT_LT(elapsed, 5);
+        std::vector<double> intervals;
+        for (int i = 1; i < samples; ++i)
+          intervals.push_back(left[static_cast<std::size_t>(i)] -
+                              left[static_cast<std::size_t>(i - 1)]);
+        std::printf("%d ranks: barrier %.2f us, a run of 50 us timed as %.2f us (%d samples, %s)\n",
+                    ranks, 1e6 * median(intervals), 1e6 * median(sampled.unit.worst),
+                    sampled.unit.samples.iterations(), std::string(name(sampled.stop)).c_str());
+      }
+    });
+    std::vector<double> skews;
+    for (std::size_t i = 0; i < exits[0].size(); ++i) {
+      double first = exits[0][i], last = first;
+      for (const auto& left : exits) {
+        first = std::min(first, left[i]);
+        last = std::max(last, left[i]);
+      }
+      skews.push_back(last - first);
+    }
+    std::printf("%d ranks: exit skew %.2f us (median), %.2f us (p95)\n", ranks,
+                1e6 * quantiles(skews).median, 1e6 * quantiles(skews).p95);
+  }
+}
+
+}  // namespace
+}  // namespace harness
