@@ -65,7 +65,8 @@ std::size_t weight_half_bytes(const GptConfig& config, const StageCase& stage);
 //                   frees qkv and probabilities.
 std::size_t backward_input_activation_peak_bytes(const GptConfig& config, const StageCase& stage);
 
-// Peaks of Category::buffers, which is empty between calls.
+// Peaks of Category::buffers, which is empty between calls; on top comes the scratch that tp keeps
+// for a size of all-reduce from its first call on.
 //   forward         max(scores P, head's target and token_loss 2nA)
 //   backward        M (3 + 8/t) + P (d_norm2, d_residual, d_norm1 · d_inner 4/t, d_qkv 3/t,
 //                   d_context 1/t · d_scores) + M for each of d_y and d_x not the caller's

@@ -29,6 +29,7 @@ struct Rank {
 
 inline void on_ranks(int tp, machine::Dtype dtype, const std::function<void(Rank&)>& body) {
   machine::run_ranks(tp, [&](machine::World& world) {
+    world.device().set_threads(1);  // products this small gain nothing from more
     collectives::Communicator communicator(world, machine::first_ranks("tp", tp, world.rank()),
                                            machine::Transport::shared_memory);
     Rank rank{world, communicator, {world.device(), communicator, dtype}};
