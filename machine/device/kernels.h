@@ -14,7 +14,7 @@
 namespace machine {
 
 // Where a shard [rows, cols] lies in its global matrix [*, global_cols]: what a random value is
-// keyed by, so that it does not depend on the sharding.
+// keyed by, so that it does not depend on the sharding. global_cols 0 means the shard's own cols.
 struct Region {
   std::int64_t row = 0, col = 0, global_cols = 0;
 };
