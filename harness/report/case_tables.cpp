@@ -1,0 +1,206 @@
+// The tables of report.html: units, cases, oracles.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "harness/report/html.h"
+#include "harness/report/junit.h"
+#include "harness/report/summary.h"
+
+namespace harness {
+namespace {
+
+// data-v: what a column is sorted by.
+std::string number_cell(const std::string& text, double value) {
+  return text.empty() ? "<td></td>"
+                      : fmt::format("<td class=\"number\" data-v=\"{}\">{}</td>", value, text);
+}
+
+std::string text_cell(const std::string& text) {
+  const bool number = !text.empty() && text.size() < 19 &&
+                      text.find_first_not_of("0123456789") == std::string::npos;
+  return number ? fmt::format("<td class=\"number\" data-v=\"{0}\">{0}</td>", text)
+                : fmt::format("<td>{}</td>", escaped(text));
+}
+
+double counter(const Record& record, const char* key) {
+  const auto found = record.counters.find(key);
+  return found == record.counters.end() ? 0 : found->second;
+}
+
+std::string percent(double fraction) {
+  return fraction > 0 ? fmt::format("{:.0f}\xe2\x80\x89%", 100 * fraction) : "";
+}
+
+std::string verdict_cell(const Record& record) {
+  return fmt::format("<td><span class=\"verdict {0}\">{0}</span></td>", name(record.verdict));
+}
+
+struct UnitAxes {
+  std::vector<std::string> varying;                        // columns
+  std::vector<std::pair<std::string, std::string>> fixed;  // one value in all cases
+};
+
+UnitAxes axes_of(const std::vector<const Record*>& records) {
+  std::vector<std::string> names;
+  std::map<std::string, std::set<std::string>> values;
+  std::map<std::string, std::size_t> seen;
+  for (const Record* record : records)
+    for (const auto& [axis, value] : record->axes) {
+      if (!seen.contains(axis)) names.push_back(axis);
+      ++seen[axis];
+      values[axis].insert(value);
+    }
+  UnitAxes axes;
+  for (const std::string& name : names) {
+    if (values[name].size() > 1 || seen[name] < records.size())
+      axes.varying.push_back(name);
+    else
+      axes.fixed.emplace_back(name, *values[name].begin());
+  }
+  return axes;
+}
+
+std::string case_row(const Record& record, const UnitAxes& axes, bool repeated) {
+  std::string row = "<tr>" + verdict_cell(record);
+  for (const std::string& axis : axes.varying) {
+    const auto found =
+        std::ranges::find(record.axes, axis, &std::pair<std::string, std::string>::first);
+    row += text_cell(found == record.axes.end() ? "" : found->second);
+  }
+  if (repeated) row += number_cell(std::to_string(record.repetition), record.repetition);
+  row += number_cell(record.seconds > 0 ? html_seconds(record.seconds) : "", record.seconds);
+  const double low = counter(record, "ci_low_s"), high = counter(record, "ci_high_s");
+  row += number_cell(low > 0 && high > 0
+                         ? fmt::format("{} \xe2\x80\x93 {}", html_seconds(low), html_seconds(high))
+                         : "",
+                     high - low);
+  const double limit = counter(record, "limit_fraction"),
+               speedup = counter(record, "speedup_over_library");
+  const std::string rate = rate_text(record);
+  row += number_cell(escaped(rate), rate.empty() ? 0 : std::stod(rate));
+  row += number_cell(percent(limit), limit);
+  row += number_cell(speedup > 0 ? fmt::format("{:.2f}\xc3\x97", speedup) : "", speedup);
+  return row + fmt::format("<td class=\"long\">{}</td></tr>\n", escaped(record.reason));
+}
+
+std::string unit_section(const std::string& unit, const std::vector<const Record*>& records) {
+  const UnitAxes axes = axes_of(records);
+  const bool repeated =
+      std::ranges::any_of(records, [](const Record* record) { return record->repetition > 0; });
+  std::string head = "<th>Verdict</th>";
+  for (const std::string& axis : axes.varying) head += fmt::format("<th>{}</th>", escaped(axis));
+  if (repeated) head += "<th class=\"number\">Repetition</th>";
+  head +=
+      "<th class=\"number\">Median</th><th class=\"number\">95\xe2\x80\x89% interval</th><th "
+      "class=\"number\">Rate</th>"
+      "<th class=\"number\">Of limit</th><th class=\"number\">Of library</th><th>Reason</th>";
+  std::string rows;
+  for (const Record* record : records) rows += case_row(*record, axes, repeated);
+  std::string fixed;
+  for (const auto& [axis, value] : axes.fixed)
+    fixed += fmt::format("{}<span class=\"nobreak\">{} <b>{}</b></span>", fixed.empty() ? "" : ", ",
+                         escaped(axis), escaped(value));
+  return fmt::format(
+      "<details class=\"unit\" id=\"unit-{}\" open>\n<summary>{} <span class=\"quiet\">{} "
+      "cases</span></summary>\n{}{}</details>\n",
+      escaped(unit), escaped(unit), records.size(),
+      fixed.empty() ? "" : fmt::format("<p class=\"fixed\">{}</p>\n", fixed),
+      scrolling(
+          "Cases of " + unit,
+          fmt::format(
+              "<table class=\"cases\"><thead><tr>{}</tr></thead>\n<tbody>\n{}</tbody></table>",
+              head, rows)));
+}
+
+// How much of its bound a finding uses; above one it fails.
+double share(const OracleResult& result) {
+  if (result.ruling == Ruling::fail) return std::numeric_limits<double>::infinity();
+  return result.expected != 0 ? result.measured / result.expected : 0;
+}
+
+}  // namespace
+
+std::string overview_table(const RunFile& run) {
+  std::string rows;
+  for (const UnitSummary& unit : summarize(run.context, run.records).units) {
+    const auto count = [](int value) {
+      return fmt::format("<td class=\"number\">{}</td>",
+                         value == 0 ? "\xe2\x80\x93" : std::to_string(value));
+    };
+    rows += fmt::format(
+        "<tr><td><a href=\"#unit-{0}\">{0}</a></td>{1}{2}{3}{4}<td class=\"number\">{5}</td><td "
+        "class=\"number\">{6}</td>"
+        "<td class=\"number\">{7}</td></tr>\n",
+        escaped(unit.unit), count(unit.counts.cases()), count(unit.counts.passed),
+        count(unit.counts.failed), count(unit.counts.skipped), escaped(unit.best),
+        percent(unit.limit_fraction),
+        unit.speedup > 0 ? fmt::format("{:.2f}\xc3\x97", unit.speedup) : "");
+  }
+  if (rows.empty()) return "<p class=\"note\">No case ran.</p>\n";
+  return scrolling("Units",
+                   fmt::format("<table class=\"overview\"><thead><tr><th>Unit</th><th "
+                               "class=\"number\">Cases</th><th class=\"number\">Passed</th>"
+                               "<th class=\"number\">Failed</th><th "
+                               "class=\"number\">Skipped</th><th class=\"number\">Best rate</th>"
+                               "<th class=\"number\">Of limit</th><th class=\"number\">Of "
+                               "library</th></tr></thead>\n<tbody>\n{}</tbody></table>",
+                               rows)) +
+         "<p class=\"note\">\xe2\x80\x9cOf limit\xe2\x80\x9d is the time that the measured memory "
+         "bandwidth or matrix rate alone would take, over the "
+         "time taken; \xe2\x80\x9cof library\xe2\x80\x9d the library\xe2\x80\x99s time over ours. "
+         "Both are medians over the cases that passed.</p>\n";
+}
+
+std::string case_tables(const RunFile& run) {
+  std::string text;
+  for (const UnitSummary& unit : summarize(run.context, run.records).units) {
+    std::vector<const Record*> records;
+    for (const Record& record : run.records)
+      if (record.unit == unit.unit) records.push_back(&record);
+    text += unit_section(unit.unit, records);
+  }
+  return text;
+}
+
+std::string oracle_table(const RunFile& run) {
+  std::string rows;
+  for (const Oracle oracle : all_oracles) {
+    Counts counts;
+    const OracleResult* worst = nullptr;
+    const Record* where = nullptr;
+    for (const Record& record : run.records)
+      for (const OracleResult& result : record.oracles) {
+        if (result.oracle != oracle) continue;
+        ++(result.ruling == Ruling::pass   ? counts.passed
+           : result.ruling == Ruling::fail ? counts.failed
+                                           : counts.skipped);
+        if (!worst || share(result) > share(*worst)) {
+          worst = &result;
+          where = &record;
+        }
+      }
+    if (!worst) continue;
+    std::string nearest = escaped(worst->text);
+    if (worst->ruling != Ruling::fail && oracle == Oracle::numerics && worst->expected != 0)
+      nearest = fmt::format("{:.0f}\xe2\x80\x89% of its bound: {}", 100 * share(*worst), nearest);
+    rows += fmt::format(
+        "<tr><td>{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td><td "
+        "class=\"number\">{}</td>"
+        "<td>{}<br><span class=\"quiet\">{}</span></td></tr>\n",
+        name(oracle), counts.cases(), counts.passed, counts.failed, nearest, escaped(where->name));
+  }
+  if (rows.empty()) return "<p class=\"note\">No oracle ruled.</p>\n";
+  return scrolling(
+      "Oracles",
+      fmt::format(
+          "<table class=\"wrapping\"><thead><tr><th>Oracle</th><th class=\"number\">Cases</th>"
+          "<th class=\"number\">Right</th><th class=\"number\">Wrong</th><th>Nearest to failing, "
+          "or the first that failed</th>"
+          "</tr></thead>\n<tbody>\n{}</tbody></table>",
+          rows));
+}
+
+}  // namespace harness

@@ -1,0 +1,176 @@
+#include "harness/report/html.h"
+
+#include <fmt/format.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "harness/report/junit.h"
+#include "harness/report/summary.h"
+
+namespace harness {
+namespace {
+
+std::string section(const char* id, const char* title, const std::string& body) {
+  return fmt::format("<section id=\"{}\">\n<h2>{}</h2>\n{}</section>\n", id, title, body);
+}
+
+std::string header(const RunFile& run, const Summary& summary) {
+  const std::size_t colon = summary.verdict.find(": ");
+  const RunContext& context = run.context;
+  std::string text = fmt::format(
+      "<header class=\"{}\">\n<p class=\"program\">Shardmark</p>\n<h1>{}</h1>\n<p "
+      "class=\"counts\">{}</p>\n",
+      summary.accepted ? "accepted" : "rejected", escaped(summary.verdict.substr(0, colon)),
+      escaped(summary.verdict.substr(colon + 2)));
+  if (!context.status_reason.empty())
+    text += fmt::format("<p class=\"reason\">{}</p>\n", escaped(context.status_reason));
+  text += "<dl class=\"facts\">\n";
+  for (const auto& [name, value] : {std::pair{"Machine", run.host_name},
+                                    {"Date", run.date},
+                                    {"Profile", context.profile},
+                                    {"Status", context.status}})
+    if (!value.empty())
+      text += fmt::format("<div><dt>{}</dt><dd>{}</dd></div>\n", name, escaped(value));
+  if (!context.command.empty())
+    text += fmt::format("<div class=\"wide\"><dt>Command</dt><dd><code>{}</code></dd></div>\n",
+                        escaped(context.command));
+  return text + "</dl>\n</header>\n";
+}
+
+std::string failures(const RunFile& run) {
+  std::string text;
+  for (const Record& record : run.records) {
+    if (record.verdict != Ruling::fail) continue;
+    text += fmt::format("<li><p class=\"case\">{}</p>\n", escaped(record.name));
+    for (const std::string& line : failure_lines(record))
+      text += fmt::format("<p>{}</p>\n", escaped(line));
+    text += "</li>\n";
+  }
+  return text.empty() ? ""
+                      : section("failed", "What failed",
+                                fmt::format("<ul class=\"failures\">\n{}</ul>\n", text));
+}
+
+std::string skips(const Summary& summary) {
+  if (summary.skips.empty()) return "";
+  std::string rows;
+  for (const SkipGroup& group : summary.skips) {
+    std::string units;
+    for (const auto& [unit, cases] : group.units)
+      units += fmt::format("{}<span class=\"nobreak\">{} {}</span>", units.empty() ? "" : ", ",
+                           escaped(unit), cases);
+    rows += fmt::format("<tr><td class=\"number\">{}</td><td>{}</td><td>{}</td></tr>\n",
+                        group.cases, escaped(group.reason), units);
+  }
+  return section(
+      "skipped", "What was skipped, and why",
+      scrolling(
+          "Skipped cases by reason",
+          fmt::format(
+              "<table class=\"wrapping\"><thead><tr><th class=\"number\">Cases</th><th>Reason</th>"
+              "<th>Units</th></tr></thead>\n<tbody>\n{}</tbody></table>",
+              rows)));
+}
+
+std::string numbers_of(const Figure& figure) {
+  if (figure.rows.size() < 2) return "";
+  std::string table = "<table><thead><tr>";
+  for (const std::string& cell : figure.rows[0]) table += fmt::format("<th>{}</th>", escaped(cell));
+  table += "</tr></thead>\n<tbody>\n";
+  for (std::size_t i = 1; i < figure.rows.size(); ++i) {
+    table += "<tr>";
+    for (const std::string& cell : figure.rows[i])
+      table += fmt::format("<td>{}</td>", escaped(cell));
+    table += "</tr>\n";
+  }
+  return fmt::format("<details><summary>The numbers</summary>\n{}</details>\n",
+                     scrolling("Numbers of this figure", table + "</tbody></table>"));
+}
+
+std::string figure_section(const Figures& figures) {
+  std::string body;
+  if (!figures.missing.empty())
+    body += fmt::format(
+        "<p class=\"note\">{}: {}</p>\n",
+        figures.figures.empty() ? "There are no figures" : "Some figures may be missing",
+        escaped(figures.missing));
+  if (!figures.figures.empty()) {
+    body += "<div class=\"figures\">\n";
+    for (const Figure& figure : figures.figures)
+      body += fmt::format(
+          "<figure>\n<div class=\"drawing\">{}</div>\n<figcaption><b>{}</b> "
+          "{}</figcaption>\n{}</figure>\n",
+          figure.svg, escaped(figure.title.empty() ? figure.name : figure.title + "."),
+          escaped(figure.caption), numbers_of(figure));
+    body += "</div>\n";
+  }
+  return body.empty() ? "" : section("figures", "Figures", body);
+}
+
+std::string rates(const RunContext& context) {
+  if (context.rates.empty()) return "";
+  std::string rows;
+  for (const auto& [what, rate] : context.rates)
+    rows +=
+        fmt::format("<tr><td>{}</td><td class=\"number\">{:.4g}</td></tr>\n", escaped(what), rate);
+  return fmt::format(
+      "<details><summary>Measured limits of this machine</summary>\n{}</details>\n",
+      scrolling("Measured limits",
+                fmt::format("<table><thead><tr><th>Limit</th><th class=\"number\">Rate</th>"
+                            "</tr></thead>\n<tbody>\n{}</tbody></table>",
+                            rows)));
+}
+
+}  // namespace
+
+std::string html_seconds(double seconds) {
+  std::string text = seconds_text(seconds);
+  if (text.ends_with(" us")) text.replace(text.size() - 2, 1, "\xc2\xb5");
+  return text;
+}
+
+std::string scrolling(const std::string& label, const std::string& table) {
+  return fmt::format(
+      "<div class=\"scroll\" role=\"region\" tabindex=\"0\" aria-label=\"{}\">\n{}\n</div>\n",
+      escaped(label), table);
+}
+
+std::string report_html(const RunFile& run, const Figures& figures,
+                        const std::string& environment) {
+  const Summary summary = summarize(run.context, run.records);
+  std::string page = fmt::format(
+      "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+      "<meta name=\"color-scheme\" content=\"light dark\">\n"
+      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
+      "'unsafe-inline'; "
+      "script-src 'unsafe-inline'; img-src data:\">\n"
+      "<title>{}</title>\n<style>{}</style>\n</head>\n<body>\n<main>\n",
+      escaped(fmt::format("{} \xe2\x80\x93 Shardmark on {}",
+                          summary.verdict.substr(0, summary.verdict.find(':')), run.host_name)),
+      page_style);
+  page += header(run, summary);
+  page += failures(run);
+  page += skips(summary);
+  page += figure_section(figures);
+  page += section("units", "Every case", overview_table(run) + case_tables(run));
+  page += section("oracles", "What the oracles found", oracle_table(run));
+  std::string machine = rates(run.context);
+  if (!environment.empty())
+    machine += fmt::format(
+        "<details><summary>Fingerprint of every rank</summary>\n<pre>{}</pre></details>\n",
+        escaped(environment));
+  if (!machine.empty()) page += section("machine", "The machine", machine);
+  return page + fmt::format("</main>\n<script>{}</script>\n</body>\n</html>\n", page_script);
+}
+
+void write_report(const std::string& directory, bool draw) {
+  const RunFile run = read_run(directory);
+  const Figures figures = figures_of(directory, draw);
+  std::ostringstream environment;
+  if (std::ifstream file(directory + "/environment.json"); file) environment << file.rdbuf();
+  write_file(directory + "/report.html", report_html(run, figures, environment.str()));
+}
+
+}  // namespace harness
