@@ -7,9 +7,16 @@
 namespace pipeline {
 namespace {
 
+// The sanitizers watch the same code on fewer stages: they make it twenty times slower.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr int most_stages = 12;
+#else
+constexpr int most_stages = 32;
+#endif
+
 TEST(Prove, EveryListedScheduleUpTo32Stages) {
   for (const Schedule& schedule : schedules()) {
-    for (int stages = 1; stages <= 32; ++stages) {
+    for (int stages = 1; stages <= most_stages; ++stages) {
       for (int micro_batches = 1; micro_batches <= 4 * stages; ++micro_batches) {
         const Proof proof = prove(schedule, stages, micro_batches);
         ASSERT_TRUE(proof) << proof.fault;
@@ -117,7 +124,7 @@ TEST(Prove, RefusesWhatThePaperDoesNotClaim) {
   wrong.makespan = [](int, int micro_batches, const Costs& costs) {
     return micro_batches * (costs.forward + costs.backward());
   };
-  EXPECT_NE(prove(wrong, 4, 8).fault.find("a step takes 44, 32 claimed"), std::string::npos)
+  EXPECT_NE(prove(wrong, 4, 8).fault.find("a step takes 209, 152 claimed"), std::string::npos)
       << prove(wrong, 4, 8).fault;
 }
 

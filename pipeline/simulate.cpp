@@ -49,6 +49,10 @@ class Walk {
         channels_(schedules.size() * schedules.size()) {
     result_.stages.resize(schedules.size());
     result_.busy_s.resize(schedules.size());
+    for (std::size_t i = 0; i < schedules.size(); ++i) {
+      result_.stages[i].reserve(2 * schedules[i].size());
+      for (auto& taken_s : states_[i].taken_s) taken_s.reserve(schedules[i].size());
+    }
   }
 
   Simulation run() {
