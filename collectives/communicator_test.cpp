@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "machine/device/random.h"
+#include "collectives/cost.h"
 
 namespace collectives {
 namespace {
@@ -76,11 +76,7 @@ void check(World& world, Communicator& group, const Algorithm& algorithm, Dtype 
                            " x " + std::to_string(count) + " among " + std::to_string(ranks) +
                            (in_place ? " in place" : "");
   ASSERT_EQ(machine::to_doubles(out), expected) << what;
-  EXPECT_EQ(group.link().total().bytes_sent,
-            ranks == 1 ? 0
-                       : static_cast<std::uint64_t>(algorithm.sent_elements(rank, ranks, count)) *
-                             size_of(dtype))
-      << what;
+  EXPECT_EQ(group.link().total(), expected_traffic(algorithm, rank, ranks, count, dtype)) << what;
 }
 
 TEST(Communicator, EveryAlgorithmIsExactOnIntegersAndSendsWhatItsFormulaSays) {

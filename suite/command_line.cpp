@@ -1,0 +1,127 @@
+#include "suite/command_line.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <array>
+#include <ctime>
+#include <filesystem>
+#include <map>
+#include <set>
+
+#include "harness/unit.h"
+
+namespace suite {
+namespace {
+
+using harness::UsageError;
+
+// Megatron's names are the axes; these are what everybody calls them.
+const std::map<std::string, std::string> short_names{{"tensor-model-parallel-size", "tp"},
+                                                     {"pipeline-model-parallel-size", "pp"},
+                                                     {"data-parallel-size", "dp"}};
+
+std::string default_out_dir() {
+  std::array<char, 256> host{};
+  gethostname(host.data(), host.size() - 1);
+  return fmt::format("results/runs/{:%Y%m%dT%H%M%SZ}-{}", fmt::gmtime(std::time(nullptr)), host.data());
+}
+
+std::vector<std::string> option_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options())
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  return names;
+}
+
+void refuse_extras(const CLI::App& app) {
+  for (const std::string& word : app.remaining())
+    throw UsageError(harness::unknown(word.starts_with("-") ? "flag" : "argument",
+                                      word.substr(0, word.find('=')), option_names(app)));
+}
+
+}  // namespace
+
+CommandLine parse_command_line(int argc, char** argv) {
+  CommandLine line;
+  std::vector<std::string> words;
+  for (int i = argc - 1; i > 0; --i) {  // CLI11 takes words last first
+    const std::string word = argv[i];
+    if (word.starts_with("--benchmark_"))
+      line.google_flags.insert(line.google_flags.begin(), word);
+    else
+      words.push_back(word);
+  }
+
+  CLI::App app("Shardmark: measures and judges the stack that trains large language models across GPUs.",
+               "shardmark");
+  std::string profile = "quick";
+  app.require_subcommand(0, 1);
+  CLI::App* run = app.add_subcommand("run", "measure and judge units");
+  CLI::App* list = app.add_subcommand("list", "units, their axes and oracles");
+  CLI::App* report = app.add_subcommand("report", "make report.html and junit.xml of a run again");
+  for (CLI::App* command : {run, list, report}) command->allow_extras();
+  for (CLI::App* command : {run, list})
+    command->add_option("--profile", profile, "quick, acceptance or paper")->capture_default_str();
+  run->add_option("units", line.units, "units to run; all when none is named");
+  run->add_option("--device", line.device, "host or cuda")->capture_default_str();
+  run->add_option("--out", line.out_dir, "run directory; results/runs/TIME-HOST when not given");
+  run->add_option("--data", line.data_file, "text for gpt_step to train on, bytes as tokens; generated when not given");
+  run->add_option("--seed", line.seed, "of all random values")->capture_default_str();
+  run->add_option("--timeout", line.timeout_s, "seconds that one rank waits for another")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  run->add_option("--max-seconds", line.max_seconds, "of sampling, for one case")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  report->add_option("run", line.report_dir, "run directory")->required();
+
+  std::map<std::string, std::set<std::string>> units_of_axis;
+  for (const harness::Family* family : harness::families())
+    for (const harness::AxisInfo& axis : family->axes(harness::Profile::quick))
+      units_of_axis[axis.name].emplace(family->name());
+  std::map<std::string, std::string> axes;
+  for (const auto& [axis, units] : units_of_axis) {
+    const auto alias = short_names.find(axis);
+    run->add_option(alias == short_names.end() ? "--" + axis : fmt::format("--{},--{}", axis, alias->second),
+                    axes[axis], fmt::format("axis of {}", fmt::join(units, ", ")))
+        ->group("Axes: a value, a list (1,2,4) or a range (1KiB:64MiB:x4)");
+  }
+
+  try {
+    app.parse(words);
+  } catch (const CLI::CallForHelp&) {
+    CLI::App* asked = run->parsed() ? run : list->parsed() ? list : report->parsed() ? report : &app;
+    line.help = asked->help("shardmark");
+    return line;
+  } catch (const CLI::ExtrasError&) {
+    refuse_extras(app);
+    throw UsageError("unexpected words on the command line");
+  } catch (const CLI::ParseError& error) {
+    throw UsageError(error.what());
+  }
+  for (const CLI::App* command : {run, list, report})
+    if (command->parsed()) refuse_extras(*command);
+  if (!run->parsed() && !list->parsed() && !report->parsed()) {
+    if (!words.empty())
+      throw UsageError(harness::unknown("command", words.back(), {"run", "list", "report"}));
+    line.help = app.help();
+    return line;
+  }
+
+  line.command = run->parsed()    ? CommandLine::Command::run
+                 : list->parsed() ? CommandLine::Command::list
+                                  : CommandLine::Command::report;
+  line.profile = harness::parse_profile(profile);
+  if (line.device != "host" && line.device != "cuda")
+    throw UsageError(harness::unknown("device", line.device, {"host", "cuda"}));
+  for (const auto& [axis, text] : axes)
+    if (run->get_option("--" + axis)->count() > 0) line.axes[axis] = text;
+  if (line.out_dir.empty()) line.out_dir = default_out_dir();
+  return line;
+}
+
+}  // namespace suite

@@ -1,0 +1,36 @@
+#pragma once
+// What the command line asks for. Axis names are flags (`shardmark list` shows them); an unknown flag,
+// unit, value or profile is a harness::UsageError that names the nearest right one.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "harness/run.h"
+#include "harness/sweep.h"
+
+namespace suite {
+
+struct CommandLine {
+  enum class Command { list, run, report, help };
+  Command command = Command::help;
+  std::string help;  // the text to print, for Command::help
+
+  // run, list
+  std::vector<std::string> units;
+  harness::Profile profile = harness::Profile::quick;
+  harness::AxisFlags axes;
+  std::string device = "host";
+  std::string out_dir;  // never empty for run
+  std::string data_file;
+  std::uint64_t seed = 1234;
+  double timeout_s = 60;
+  double max_seconds = 1;
+  std::vector<std::string> google_flags;
+
+  std::string report_dir;  // report
+};
+
+CommandLine parse_command_line(int argc, char** argv);
+
+}  // namespace suite

@@ -1,0 +1,208 @@
+// The program: `shardmark list`, `shardmark run`, `shardmark report`.
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+
+#include "harness/record/fingerprint.h"
+#include "harness/record/run_json.h"
+#include "harness/record/watchdog.h"
+#include "harness/report/console.h"
+#include "harness/report/html.h"
+#include "harness/report/junit.h"
+#include "harness/run.h"
+#include "harness/unit.h"
+#include "machine/device/error.h"
+#include "machine/world/mpi_world.h"
+#include "suite/command_line.h"
+#include "suite/launch.h"
+
+namespace suite {
+namespace {
+
+int complain(int code, std::string_view text) {
+  fmt::print(stderr, "shardmark: {}\n", text);
+  return code;
+}
+
+int list_units(const CommandLine& line) {
+  for (const harness::Family* family : harness::families()) {
+    fmt::print("{}: {}\n", family->name(), family->about());
+    std::vector<std::string_view> oracles;
+    for (const harness::Oracle oracle : family->oracles()) oracles.push_back(name(oracle));
+    fmt::print("  oracles: {}\n", fmt::join(oracles, ", "));
+    for (const harness::AxisInfo& axis : family->axes(line.profile)) {
+      fmt::print("  --{} {}", axis.name, fmt::join(axis.values, ","));
+      if (!axis.allowed.empty()) fmt::print("  (of {})", fmt::join(axis.allowed, ", "));
+      fmt::print("\n");
+    }
+  }
+  return harness::accepted;
+}
+
+void write_reports(const std::string& directory) {
+  harness::write_junit(directory);
+  harness::write_report(directory);
+}
+
+// The end is told after the report is written, so that the path it names is there.
+class ReportThenTell final : public harness::Progress {
+ public:
+  explicit ReportThenTell(harness::Progress& progress) : progress_(progress) {}
+  void start(std::size_t cases) override { progress_.start(cases); }
+  void case_started(const std::string& name) override { progress_.case_started(name); }
+  void case_done(const harness::Record& record) override { progress_.case_done(record); }
+  void finish(const harness::RunContext& context, const std::vector<harness::Record>& records) override {
+    context_ = context;
+    records_ = records;
+    finished_ = true;
+  }
+  void tell() {
+    if (!finished_) return;
+    write_reports(context_.out_dir);
+    progress_.finish(context_, records_);
+  }
+
+ private:
+  harness::Progress& progress_;
+  harness::RunContext context_;
+  std::vector<harness::Record> records_;
+  bool finished_ = false;
+};
+
+void check_data_file(const std::string& path) {
+  if (path.empty()) return;
+  std::ifstream file(path, std::ios::binary);
+  if (std::filesystem::is_directory(path)) throw harness::UsageError(fmt::format("data file {} is a directory", path));
+  if (!file) {
+    std::vector<std::string> neighbours;
+    std::error_code ignored;
+    const auto folder = std::filesystem::path(path).parent_path();
+    for (const auto& entry : std::filesystem::directory_iterator(folder.empty() ? "." : folder, ignored))
+      neighbours.push_back((folder / entry.path().filename()).string());
+    const std::string near = harness::nearest(path, neighbours);
+    throw harness::UsageError(fmt::format("cannot read data file {}{}", path,
+                                          near.empty() ? "" : fmt::format("; did you mean {}?", near)));
+  }
+  if (file.peek() == std::ifstream::traits_type::eof())
+    throw harness::UsageError(fmt::format("data file {} is empty", path));
+}
+
+void choose_device(machine::World& world, const std::string& device) {
+  if (device == "host") return;
+  if (!machine::cuda::built())
+    throw machine::MachineError("device cuda: this program was built without CUDA (preset cuda has it)");
+  const int count = machine::cuda::count();
+  if (count == 0) throw machine::MachineError("device cuda: no CUDA device or no driver on this host");
+  int index = 0;
+  for (int other = 0; other < world.rank(); ++other) index += world.host(other) == world.host(world.rank());
+  world.use_device(machine::cuda::make_device(index % count));
+}
+
+// Everybody must agree whether to begin.
+template <class Work>
+int together(machine::World& world, const Work& work) {
+  std::string mine = "0";
+  try {
+    work();
+  } catch (const harness::UsageError& error) {
+    mine = fmt::format("{}{}", static_cast<int>(harness::usage), error.what());
+  } catch (const machine::MachineError& error) {
+    mine = fmt::format("{}{}", static_cast<int>(harness::environment), error.what());
+  }
+  for (const std::string& outcome : world.all_gather(world.group(), mine))
+    if (outcome != "0") {
+      if (world.rank() == 0) complain(0, outcome.substr(1));
+      return outcome[0] - '0';
+    }
+  return 0;
+}
+
+int run_rank(const CommandLine& line, const std::vector<harness::PlannedCase>& cases, const std::string& command) {
+  harness::Console console(stdout);
+  ReportThenTell progress(console);
+  int code = harness::accepted;
+  {
+    const auto world = machine::make_mpi_world(line.timeout_s);
+    harness::RunOptions options;
+    options.out_dir = line.out_dir;
+    options.command = command;
+    options.profile = line.profile;
+    options.data_file = line.data_file;
+    options.seed = line.seed;
+    options.max_seconds_per_case = line.max_seconds;
+    options.google_flags = line.google_flags;
+    std::unique_ptr<harness::Sink> sink;
+    code = together(*world, [&] {
+      choose_device(*world, line.device);
+      if (world->rank() != 0) return;
+      harness::RunContext context;
+      context.profile = name(line.profile);
+      context.command = command;
+      context.out_dir = line.out_dir;
+      sink = harness::write_to(context, line.out_dir);
+    });
+    if (code != harness::accepted) return code;
+    options.sink = sink.get();
+    harness::Watchdog watchdog(*world, line.out_dir, line.timeout_s);
+    try {
+      harness::write_environment(*world, line.out_dir);
+      code = harness::run(*world, cases, options, progress);
+    } catch (const harness::UsageError& error) {
+      if (world->rank() == 0) complain(0, error.what());
+      code = harness::usage;
+    } catch (const std::exception& error) {
+      watchdog.give_up(error.what());
+    }
+  }
+  progress.tell();
+  return code;
+}
+
+int run(const CommandLine& line, int argc, char** argv) {
+  const std::vector<harness::PlannedCase> cases = harness::plan_cases(line.units, line.profile, line.axes);
+  check_data_file(line.data_file);
+  const std::string command = fmt::format("shardmark {}", fmt::join(argv + 1, argv + argc, " "));
+  if (machine::under_launcher()) return run_rank(line, cases, command);
+
+  int ranks = 1;
+  for (const harness::PlannedCase& planned : cases) ranks = std::max(ranks, planned.ranks);
+  std::vector<std::string> again{std::filesystem::read_symlink("/proc/self/exe").string()};
+  again.insert(again.end(), argv + 1, argv + argc);
+  // All ranks, and whoever reports for them, must name one directory.
+  again.insert(again.end(), {"--out", line.out_dir});
+  return launch(ranks, again);
+}
+
+int main(int argc, char** argv) {
+  try {
+    const CommandLine line = parse_command_line(argc, argv);
+    switch (line.command) {
+      case CommandLine::Command::help: fmt::print("{}", line.help); return harness::accepted;
+      case CommandLine::Command::list: return list_units(line);
+      case CommandLine::Command::run: return run(line, argc, argv);
+      case CommandLine::Command::report:
+        write_reports(line.report_dir);
+        fmt::print("{}/report.html\n", line.report_dir);
+        return harness::accepted;
+    }
+  } catch (const harness::UsageError& error) {
+    return complain(harness::usage, error.what());
+  } catch (const machine::MachineError& error) {
+    return complain(harness::environment, error.what());
+  } catch (const std::exception& error) {
+    return complain(harness::environment, error.what());
+  }
+  return harness::accepted;
+}
+
+}  // namespace
+}  // namespace suite
+
+int main(int argc, char** argv) { return suite::main(argc, argv); }
