@@ -27,7 +27,8 @@ const std::map<std::string, std::string> short_names{{"tensor-model-parallel-siz
 std::string default_out_dir() {
   std::array<char, 256> host{};
   gethostname(host.data(), host.size() - 1);
-  return fmt::format("results/runs/{:%Y%m%dT%H%M%SZ}-{}", fmt::gmtime(std::time(nullptr)), host.data());
+  return fmt::format("results/runs/{:%Y%m%dT%H%M%SZ}-{}", fmt::gmtime(std::time(nullptr)),
+                     host.data());
 }
 
 std::vector<std::string> option_names(const CLI::App& app) {
@@ -37,10 +38,15 @@ std::vector<std::string> option_names(const CLI::App& app) {
   return names;
 }
 
+const std::vector<std::string> commands{"run", "list", "report"};
+
 void refuse_extras(const CLI::App& app) {
-  for (const std::string& word : app.remaining())
+  for (const std::string& word : app.remaining()) {
+    if (!app.get_parent() && !word.starts_with("-"))
+      throw UsageError(harness::unknown("command", word, commands));
     throw UsageError(harness::unknown(word.starts_with("-") ? "flag" : "argument",
                                       word.substr(0, word.find('=')), option_names(app)));
+  }
 }
 
 }  // namespace
@@ -56,8 +62,9 @@ CommandLine parse_command_line(int argc, char** argv) {
       words.push_back(word);
   }
 
-  CLI::App app("Shardmark: measures and judges the stack that trains large language models across GPUs.",
-               "shardmark");
+  CLI::App app(
+      "Shardmark: measures and judges the stack that trains large language models across GPUs.",
+      "shardmark");
   std::string profile = "quick";
   app.require_subcommand(0, 1);
   CLI::App* run = app.add_subcommand("run", "measure and judge units");
@@ -69,7 +76,8 @@ CommandLine parse_command_line(int argc, char** argv) {
   run->add_option("units", line.units, "units to run; all when none is named");
   run->add_option("--device", line.device, "host or cuda")->capture_default_str();
   run->add_option("--out", line.out_dir, "run directory; results/runs/TIME-HOST when not given");
-  run->add_option("--data", line.data_file, "text for gpt_step to train on, bytes as tokens; generated when not given");
+  run->add_option("--data", line.data_file,
+                  "text for gpt_step to train on, bytes as tokens; generated when not given");
   run->add_option("--seed", line.seed, "of all random values")->capture_default_str();
   run->add_option("--timeout", line.timeout_s, "seconds that one rank waits for another")
       ->check(CLI::PositiveNumber)
@@ -86,15 +94,19 @@ CommandLine parse_command_line(int argc, char** argv) {
   std::map<std::string, std::string> axes;
   for (const auto& [axis, units] : units_of_axis) {
     const auto alias = short_names.find(axis);
-    run->add_option(alias == short_names.end() ? "--" + axis : fmt::format("--{},--{}", axis, alias->second),
-                    axes[axis], fmt::format("axis of {}", fmt::join(units, ", ")))
+    run->add_option(
+           alias == short_names.end() ? "--" + axis : fmt::format("--{},--{}", axis, alias->second),
+           axes[axis], fmt::format("axis of {}", fmt::join(units, ", ")))
         ->group("Axes: a value, a list (1,2,4) or a range (1KiB:64MiB:x4)");
   }
 
   try {
     app.parse(words);
   } catch (const CLI::CallForHelp&) {
-    CLI::App* asked = run->parsed() ? run : list->parsed() ? list : report->parsed() ? report : &app;
+    CLI::App* asked = run->parsed()      ? run
+                      : list->parsed()   ? list
+                      : report->parsed() ? report
+                                         : &app;
     line.help = asked->help("shardmark");
     return line;
   } catch (const CLI::ExtrasError&) {
@@ -106,8 +118,7 @@ CommandLine parse_command_line(int argc, char** argv) {
   for (const CLI::App* command : {run, list, report})
     if (command->parsed()) refuse_extras(*command);
   if (!run->parsed() && !list->parsed() && !report->parsed()) {
-    if (!words.empty())
-      throw UsageError(harness::unknown("command", words.back(), {"run", "list", "report"}));
+    if (!words.empty()) throw UsageError(harness::unknown("command", words.back(), commands));
     line.help = app.help();
     return line;
   }
@@ -120,7 +131,8 @@ CommandLine parse_command_line(int argc, char** argv) {
     throw UsageError(harness::unknown("device", line.device, {"host", "cuda"}));
   for (const auto& [axis, text] : axes)
     if (run->get_option("--" + axis)->count() > 0) line.axes[axis] = text;
-  if (line.out_dir.empty()) line.out_dir = default_out_dir();
+  line.out_dir_is_default = line.out_dir.empty();
+  if (line.out_dir_is_default) line.out_dir = default_out_dir();
   return line;
 }
 

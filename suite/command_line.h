@@ -1,6 +1,6 @@
 #pragma once
-// What the command line asks for. Axis names are flags (`shardmark list` shows them); an unknown flag,
-// unit, value or profile is a harness::UsageError that names the nearest right one.
+// What the command line asks for. Axis names are flags (`shardmark list` shows them); an unknown
+// flag, unit, value or profile is a harness::UsageError that names the nearest right one.
 
 #include <cstdint>
 #include <string>
@@ -22,6 +22,7 @@ struct CommandLine {
   harness::AxisFlags axes;
   std::string device = "host";
   std::string out_dir;  // never empty for run
+  bool out_dir_is_default = false;
   std::string data_file;
   std::uint64_t seed = 1234;
   double timeout_s = 60;

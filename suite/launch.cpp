@@ -48,8 +48,10 @@ int exit_code_of(int status) {
     case harness::usage:
     case harness::environment:
     case 128 + SIGINT:
-    case 128 + SIGTERM: return code;
-    default: return harness::rank_lost;  // a rank's signal, or a launcher that gave up
+    case 128 + SIGTERM:
+      return code;
+    default:
+      return harness::rank_lost;  // a rank's signal, or a launcher that gave up
   }
 }
 
@@ -66,12 +68,14 @@ int launch(int ranks, const std::vector<std::string>& command) {
   arguments.push_back(nullptr);
 
   const pid_t child = fork();
-  if (child < 0) throw machine::MachineError(fmt::format("cannot start {}: {}", mpiexec, std::strerror(errno)));
+  if (child < 0)
+    throw machine::MachineError(fmt::format("cannot start {}: {}", mpiexec, std::strerror(errno)));
   if (child == 0) {
     setpgid(0, 0);  // a terminal's Ctrl-C reaches the ranks once, through pass_on
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     execv(mpiexec.c_str(), arguments.data());
-    const std::string line = fmt::format("shardmark: cannot run {}: {}\n", mpiexec, std::strerror(errno));
+    const std::string line =
+        fmt::format("shardmark: cannot run {}: {}\n", mpiexec, std::strerror(errno));
     [[maybe_unused]] const auto wrote = write(STDERR_FILENO, line.data(), line.size());
     _exit(harness::environment);
   }

@@ -58,7 +58,8 @@ class ReportThenTell final : public harness::Progress {
   void start(std::size_t cases) override { progress_.start(cases); }
   void case_started(const std::string& name) override { progress_.case_started(name); }
   void case_done(const harness::Record& record) override { progress_.case_done(record); }
-  void finish(const harness::RunContext& context, const std::vector<harness::Record>& records) override {
+  void finish(const harness::RunContext& context,
+              const std::vector<harness::Record>& records) override {
     context_ = context;
     records_ = records;
     finished_ = true;
@@ -79,16 +80,19 @@ class ReportThenTell final : public harness::Progress {
 void check_data_file(const std::string& path) {
   if (path.empty()) return;
   std::ifstream file(path, std::ios::binary);
-  if (std::filesystem::is_directory(path)) throw harness::UsageError(fmt::format("data file {} is a directory", path));
+  if (std::filesystem::is_directory(path))
+    throw harness::UsageError(fmt::format("data file {} is a directory", path));
   if (!file) {
     std::vector<std::string> neighbours;
     std::error_code ignored;
     const auto folder = std::filesystem::path(path).parent_path();
-    for (const auto& entry : std::filesystem::directory_iterator(folder.empty() ? "." : folder, ignored))
+    for (const auto& entry :
+         std::filesystem::directory_iterator(folder.empty() ? "." : folder, ignored))
       neighbours.push_back((folder / entry.path().filename()).string());
     const std::string near = harness::nearest(path, neighbours);
-    throw harness::UsageError(fmt::format("cannot read data file {}{}", path,
-                                          near.empty() ? "" : fmt::format("; did you mean {}?", near)));
+    throw harness::UsageError(
+        fmt::format("cannot read data file {}{}", path,
+                    near.empty() ? "" : fmt::format("; did you mean {}?", near)));
   }
   if (file.peek() == std::ifstream::traits_type::eof())
     throw harness::UsageError(fmt::format("data file {} is empty", path));
@@ -97,11 +101,14 @@ void check_data_file(const std::string& path) {
 void choose_device(machine::World& world, const std::string& device) {
   if (device == "host") return;
   if (!machine::cuda::built())
-    throw machine::MachineError("device cuda: this program was built without CUDA (preset cuda has it)");
+    throw machine::MachineError(
+        "device cuda: this program was built without CUDA (preset cuda has it)");
   const int count = machine::cuda::count();
-  if (count == 0) throw machine::MachineError("device cuda: no CUDA device or no driver on this host");
+  if (count == 0)
+    throw machine::MachineError("device cuda: no CUDA device or no driver on this host");
   int index = 0;
-  for (int other = 0; other < world.rank(); ++other) index += world.host(other) == world.host(world.rank());
+  for (int other = 0; other < world.rank(); ++other)
+    index += world.host(other) == world.host(world.rank());
   world.use_device(machine::cuda::make_device(index % count));
 }
 
@@ -124,7 +131,8 @@ int together(machine::World& world, const Work& work) {
   return 0;
 }
 
-int run_rank(const CommandLine& line, const std::vector<harness::PlannedCase>& cases, const std::string& command) {
+int run_rank(const CommandLine& line, const std::vector<harness::PlannedCase>& cases,
+             const std::string& command) {
   harness::Console console(stdout);
   ReportThenTell progress(console);
   int code = harness::accepted;
@@ -166,7 +174,8 @@ int run_rank(const CommandLine& line, const std::vector<harness::PlannedCase>& c
 }
 
 int run(const CommandLine& line, int argc, char** argv) {
-  const std::vector<harness::PlannedCase> cases = harness::plan_cases(line.units, line.profile, line.axes);
+  const std::vector<harness::PlannedCase> cases =
+      harness::plan_cases(line.units, line.profile, line.axes);
   check_data_file(line.data_file);
   const std::string command = fmt::format("shardmark {}", fmt::join(argv + 1, argv + argc, " "));
   if (machine::under_launcher()) return run_rank(line, cases, command);
@@ -175,8 +184,8 @@ int run(const CommandLine& line, int argc, char** argv) {
   for (const harness::PlannedCase& planned : cases) ranks = std::max(ranks, planned.ranks);
   std::vector<std::string> again{std::filesystem::read_symlink("/proc/self/exe").string()};
   again.insert(again.end(), argv + 1, argv + argc);
-  // All ranks, and whoever reports for them, must name one directory.
-  again.insert(again.end(), {"--out", line.out_dir});
+  // A directory named after the time must be the same for all ranks.
+  if (line.out_dir_is_default) again.insert(again.end(), {"--out", line.out_dir});
   return launch(ranks, again);
 }
 
@@ -184,9 +193,13 @@ int main(int argc, char** argv) {
   try {
     const CommandLine line = parse_command_line(argc, argv);
     switch (line.command) {
-      case CommandLine::Command::help: fmt::print("{}", line.help); return harness::accepted;
-      case CommandLine::Command::list: return list_units(line);
-      case CommandLine::Command::run: return run(line, argc, argv);
+      case CommandLine::Command::help:
+        fmt::print("{}", line.help);
+        return harness::accepted;
+      case CommandLine::Command::list:
+        return list_units(line);
+      case CommandLine::Command::run:
+        return run(line, argc, argv);
       case CommandLine::Command::report:
         write_reports(line.report_dir);
         fmt::print("{}/report.html\n", line.report_dir);
