@@ -23,6 +23,9 @@ double process_cpu_s() {
 }
 
 constexpr int max_batch = 1 << 16;
+// Samples of the unit, then as many of the yardstick. The first of a turn finds the caches as the
+// other left them: few enough not to move a median.
+constexpr int turn = 10;
 // Short times come with a barrier skew that more samples cannot average away.
 constexpr double short_time_s = 20e-6;
 
@@ -209,7 +212,7 @@ Sampler::WarmUp Sampler::warm_up(What what) {
   }
 }
 
-double Sampler::take(What what, int count, TimedSeries& series) {
+double Sampler::take(What what, int count, TimedSeries& series, Rows& rows) {
   const double begin = now_s();
   std::vector<double> mine(static_cast<std::size_t>(count));
   for (double& time : mine) time = timed(what, series.batch);
@@ -217,32 +220,27 @@ double Sampler::take(What what, int count, TimedSeries& series) {
   const std::size_t bytes = mine.size() * sizeof(double);
   const int ranks = link_ ? link_->size() : 1;
 
-  // Rows grow: what was there of each rank, then its new times.
-  SampleMatrix& matrix = series.samples;
+  rows.resize(static_cast<std::size_t>(link_ && link_->rank() != 0 ? 1 : ranks));
   if (link_ && link_->rank() != 0) {
     link_->send(0, mine.data(), bytes);
     link_->flush();
-    matrix.ranks = 1;
-    matrix.seconds.insert(matrix.seconds.end(), mine.begin(), mine.end());
+    rows[0].insert(rows[0].end(), mine.begin(), mine.end());
     return elapsed_s;
   }
-  const auto before = static_cast<std::size_t>(matrix.iterations());
-  std::vector<double> longer;
-  longer.reserve(static_cast<std::size_t>(ranks) * (before + mine.size()));
   std::vector<double> worst = mine;
   for (int rank = 0; rank < ranks; ++rank) {
-    std::vector<double> times = mine;
-    if (rank > 0) link_->receive(rank, times.data(), bytes);
-    const auto row = matrix.seconds.begin() +
-                     static_cast<std::ptrdiff_t>(static_cast<std::size_t>(rank) * before);
-    longer.insert(longer.end(), row, row + static_cast<std::ptrdiff_t>(before));
-    longer.insert(longer.end(), times.begin(), times.end());
-    for (std::size_t i = 0; i < worst.size(); ++i) worst[i] = std::max(worst[i], times[i]);
+    if (rank > 0) link_->receive(rank, mine.data(), bytes);
+    for (std::size_t i = 0; i < mine.size(); ++i) worst[i] = std::max(worst[i], mine[i]);
+    std::vector<double>& row = rows[static_cast<std::size_t>(rank)];
+    row.insert(row.end(), mine.begin(), mine.end());
   }
-  matrix.ranks = ranks;
-  matrix.seconds = std::move(longer);
   series.worst.insert(series.worst.end(), worst.begin(), worst.end());
   return elapsed_s;
+}
+
+void Sampler::join_rows(const Rows& rows, SampleMatrix& matrix) {
+  matrix.ranks = static_cast<int>(rows.size());
+  for (const auto& row : rows) matrix.seconds.insert(matrix.seconds.end(), row.begin(), row.end());
 }
 
 bool Sampler::failed_anywhere() {
@@ -272,6 +270,7 @@ Sampled Sampler::sample(Instance& instance) {
   result_.yardstick.batch = yardstick.batch;
   Director director(limits_, unit.per_sample_s,
                     alternates ? std::max(yardstick.per_sample_s, 1e-9) : 0);
+  Rows unit_rows, yardstick_rows;
   double cpu_s = 0;
   std::size_t seen_unit = 0, seen_yardstick = 0;
   while (true) {
@@ -280,19 +279,30 @@ Sampled Sampler::sample(Instance& instance) {
     const Director::Order order = from_rank_0(director.next());
     result_.stop = order.stop;
     if (order.unit == 0 && order.yardstick == 0) break;
-    if (order.unit > 0) {
-      const double cpu_begin = process_cpu_s();
-      const double elapsed_s = take(What::unit, order.unit, result_.unit);
-      cpu_s += process_cpu_s() - cpu_begin;
-      director.add_unit(std::span(result_.unit.worst).subspan(seen_unit), elapsed_s);
-      seen_unit = result_.unit.worst.size();
-    }
-    if (order.yardstick > 0) {
-      const double elapsed_s = take(What::yardstick, order.yardstick, result_.yardstick);
-      director.add_yardstick(std::span(result_.yardstick.worst).subspan(seen_yardstick), elapsed_s);
-      seen_yardstick = result_.yardstick.worst.size();
+    // In turns of a few samples, so that what changes on the machine meanwhile meets both alike.
+    int unit_left = order.unit, yardstick_left = order.yardstick;
+    while (unit_left > 0 || yardstick_left > 0) {
+      if (unit_left > 0) {
+        const int count = yardstick_left > 0 ? std::min(turn, unit_left) : unit_left;
+        const double cpu_begin = process_cpu_s();
+        const double elapsed_s = take(What::unit, count, result_.unit, unit_rows);
+        cpu_s += process_cpu_s() - cpu_begin;
+        director.add_unit(std::span(result_.unit.worst).subspan(seen_unit), elapsed_s);
+        seen_unit = result_.unit.worst.size();
+        unit_left -= count;
+      }
+      if (yardstick_left > 0) {
+        const int count = unit_left > 0 ? std::min(turn, yardstick_left) : yardstick_left;
+        const double elapsed_s = take(What::yardstick, count, result_.yardstick, yardstick_rows);
+        director.add_yardstick(std::span(result_.yardstick.worst).subspan(seen_yardstick),
+                               elapsed_s);
+        seen_yardstick = result_.yardstick.worst.size();
+        yardstick_left -= count;
+      }
     }
   }
+  join_rows(unit_rows, result_.unit.samples);
+  join_rows(yardstick_rows, result_.yardstick.samples);
   const double runs = static_cast<double>(result_.unit.samples.iterations()) * result_.unit.batch;
   result_.cpu_seconds = runs > 0 ? cpu_s / runs : 0;
   return std::move(result_);

@@ -43,9 +43,9 @@ std::string_view name(Stop stop);
 double wanted_precision(double median_s);
 bool converged(std::span<const double> times);
 
-// Decides how many samples to take next, by rank 0 and without looking at a clock itself: unit and
-// yardstick in alternating blocks that grow by half. Times are the T_i; elapsed is what the blocks
-// took, prepare() and barriers included.
+// Decides how many samples to take next, by rank 0 and without looking at a clock itself: blocks
+// that grow by half. Times are the T_i; elapsed is what the blocks took, prepare() and barriers
+// included.
 class Director {
  public:
   // per_sample_s: what warm-up says one sample takes. yardstick 0: there is none.
@@ -112,7 +112,9 @@ class Sampler {
   double timed(What what, int batch);
   WarmUp warm_up(What what);
   // Takes `count` samples and brings all ranks' times to rank 0; returns how long it took.
-  double take(What what, int count, TimedSeries& series);
+  using Rows = std::vector<std::vector<double>>;
+  double take(What what, int count, TimedSeries& series, Rows& rows);
+  static void join_rows(const Rows& rows, SampleMatrix& matrix);
   void keep(const std::exception& failure);
   template <class T>
   T from_rank_0(T value);

@@ -114,7 +114,13 @@ std::unique_ptr<Link> World::connect_shared_memory(const Group& group, OwnMemory
   };
 
   std::uint64_t offset = static_cast<std::uint64_t>(static_cast<std::byte*>(block) - own.base);
-  const auto offsets = all_gather(group, {reinterpret_cast<const char*>(&offset), sizeof offset});
+  std::vector<std::string> offsets;
+  try {
+    offsets = all_gather(group, {reinterpret_cast<const char*>(&offset), sizeof offset});
+  } catch (const MachineError&) {
+    wiring.retire();
+    throw;
+  }
   for (int peer = 0; peer < group.size(); ++peer) {
     std::memcpy(&offset, offsets[static_cast<std::size_t>(peer)].data(), sizeof offset);
     std::byte* base =
