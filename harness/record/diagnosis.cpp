@@ -62,15 +62,20 @@ class Diagnosis {
   }
 
   std::optional<Culprit> standing_still() const {
+    double since_s = 0;               // when the last one stopped moving
     const RankView* idle = nullptr;   // waits for nobody
     const RankView* first = nullptr;  // of those that wait
     for (const RankView& rank : ranks_) {
       if (!running(rank)) continue;
       // Somebody works, or works beyond our sight: those who wait have reason to.
       if (!rank.watched || still_s(rank) <= timeout_s_) return std::nullopt;
+      since_s = std::max(since_s, rank.progress_s);
       if (rank.waiting_for < 0 && !idle) idle = &rank;
       if (rank.waiting_for >= 0 && !first) first = &rank;
     }
+    // One that failed before that may be why the rest stands still.
+    for (const RankView& rank : ranks_)
+      if (rank.here && rank.failed_s < since_s + timeout_s_) return std::nullopt;
     if (idle) return Culprit{Kind::hung, idle->rank, {}};
     if (!first) return std::nullopt;
     return Culprit{Kind::deadlock, first->rank, ring(first->rank)};

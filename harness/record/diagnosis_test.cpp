@@ -131,6 +131,11 @@ TEST(Diagnose, ARankHungInItsOwnWorkIsNamedWhenNobodyMoves) {
   finding = found(snapshot);
   EXPECT_EQ(finding.kind, Kind::hung);
   EXPECT_EQ(finding.culprit, 2);
+  // But a rank that failed before anybody was given up is why.
+  snapshot.ranks[1].failed_s = now - 10;
+  finding = found(snapshot);
+  EXPECT_EQ(finding.kind, Kind::failed);
+  EXPECT_EQ(finding.culprit, 1);
 }
 
 TEST(Diagnose, TheReporterMayBeTheOneThatHangs) {

@@ -6,6 +6,7 @@ set(record_headers
   record/machine_context.h
   record/record_json.h
   record/run_json.h
+  record/supervisor.h
   record/watchdog.h)
 set(record_sources
   record/diagnosis.cpp
@@ -14,6 +15,7 @@ set(record_sources
   record/record_json.cpp
   record/redaction.cpp
   record/run_json.cpp
+  record/supervisor.cpp
   record/watchdog.cpp)
 set(record_tests
   record/diagnosis_test.cpp

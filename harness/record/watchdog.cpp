@@ -4,11 +4,13 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <fstream>
 
 #include "harness/record/diagnosis.h"
 #include "harness/record/run_json.h"
+#include "harness/report/html.h"
 #include "harness/report/junit.h"
 #include "harness/run.h"
 
@@ -22,7 +24,10 @@ using namespace std::chrono_literals;
 constexpr auto period = 200ms;
 constexpr double grace_s = 1;
 constexpr double last_resort_s = 10;  // for a reporter to write; then everybody goes
-constexpr double earlier = 0.9;       // than the waits' own timeout
+// Before the waits' own timeout ends them: until then everybody still shows whom he waits for.
+double before_waits_end(double timeout_s) {
+  return std::max(timeout_s / 2, 0.95 * timeout_s - 2 * grace_s);
+}
 // Heartbeats that are none.
 constexpr std::uint64_t signed_off = ~std::uint64_t{0};
 constexpr std::uint64_t reported = ~std::uint64_t{0} - 1;
@@ -108,7 +113,6 @@ class Watchdog::Eye {
   struct Seen {
     std::uint64_t heartbeat = 0, progress = 0;
     double heartbeat_s = 0, progress_s = 0, failed_s = 0;
-    bool lived = false;
   };
 
   void see(RankView& view, const RankStatus& status, const machine::Board& board, double now,
@@ -124,9 +128,6 @@ class Watchdog::Eye {
     // The state after the process: one that finishes says so before it goes.
     view.state = status.state.load();
     if (view.state == RankState::failed && seen.failed_s == 0) seen.failed_s = now;
-    // A pid never seen alive may be of another pid namespace.
-    seen.lived = seen.lived || view.process == ProcessState::alive;
-    if (!seen.lived && view.process == ProcessState::gone) view.process = ProcessState::unknown;
     view.watched = heartbeat != 0 && heartbeat != signed_off && heartbeat != reported;
     view.heartbeat_s = seen.heartbeat_s;
     view.progress_s = seen.progress_s;
@@ -145,9 +146,13 @@ class Watchdog::Eye {
 Watchdog::Watchdog(machine::World& world, std::string out_dir, double timeout_s)
     : world_(world),
       out_dir_(std::move(out_dir)),
-      timeout_s_(earlier * timeout_s),
+      timeout_s_(before_waits_end(timeout_s)),
       eye_(std::make_unique<Eye>(world)) {
   if (world_.ranks_are_threads()) return;
+  // With this MPICH tells the others that a rank has died; by default it would end them, unheard.
+  struct sigaction now {};
+  if (::sigaction(SIGUSR1, nullptr, &now) == 0 && now.sa_handler == SIG_DFL)
+    ::signal(SIGUSR1, SIG_IGN);
   world_.board().mine().heartbeat.store(1);
   thread_ = std::thread([this] { watch(); });
 }
@@ -202,6 +207,7 @@ void Watchdog::end_launch() {
   machine::Board& board = world_.board();
   const auto finding = diagnose(eye_->look(start), start, timeout_s_);
   if (!finding) return;
+  if (anybody_reported()) ::_exit(rank_lost);  // after the look, which may have missed the reporter
   if (finding->reporter != world_.rank()) {
     while (!anybody_reported() && now_s() - start < last_resort_s) {
       board.mine().heartbeat.fetch_add(1);
@@ -216,6 +222,7 @@ void Watchdog::end_launch() {
     try {
       mark_aborted(out_dir_, finding->line, record_of(finding->activity, finding->line));
       write_junit(out_dir_);
+      write_report(out_dir_, /*draw=*/false);
     } catch (const std::exception& error) {
       say(fmt::format("the run is not closed: {}", error.what()));
     }

@@ -8,8 +8,9 @@
 // stderr, kills what of this host's ranks does not stop by itself, and ends with exit code 4; the
 // others end with 4 too. Ranks that are threads of one process are not watched.
 //
-// mpiexec must leave the other ranks alone when one dies (MPICH: -disable-auto-cleanup; Open MPI:
-// --mca orte_abort_on_non_zero_status 0; srun: --kill-on-bad-exit=0), or nobody is left to report.
+// Launchers kill all ranks when one is killed; supervise_rank (supervisor.h) keeps them from it.
+// MPICH's mpiexec wants -disable-auto-cleanup besides, or it also does so when a rank ends early by
+// itself, and returns 9 in the place of 4.
 
 #include <condition_variable>
 #include <memory>

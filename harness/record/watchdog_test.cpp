@@ -16,6 +16,7 @@
 #include <sstream>
 
 #include "harness/record/run_json.h"
+#include "harness/record/supervisor.h"
 #include "harness/run.h"
 
 namespace harness {
@@ -110,6 +111,8 @@ class WatchdogTest : public testing::Test {
   void expect_aborted(const std::string& line) const {
     const RunFile run = read_run(directory_);
     EXPECT_EQ(run.context.status, "aborted");
+    for (const char* file : {"/junit.xml", "/report.html"})
+      EXPECT_TRUE(std::filesystem::exists(directory_ + file)) << file;
     EXPECT_EQ(run.context.status_reason.substr(0, line.size()), line);
     ASSERT_EQ(run.records.size(), 1u);
     EXPECT_EQ(run.records[0].unit, "all_reduce");
@@ -188,6 +191,30 @@ TEST_F(WatchdogTest, ARankThatGivesUpIsReportedWithItsReason) {
   expect_aborted(
       who(1) +
       " failed during all_reduce/algorithm:ring/bytes:8 (running): out of memory: asked for 8 GiB");
+}
+
+// How the process that a launcher sees ends.
+int supervised(const std::function<void()>& rank) {
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    const int nowhere = ::open("/dev/null", O_WRONLY);
+    ::dup2(nowhere, STDERR_FILENO);
+    supervise_rank();
+    rank();
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(pid, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+TEST(Supervisor, PassesOnExitCodesAndHidesAKill) {
+  EXPECT_EQ(supervised([] {}), 0);
+  EXPECT_EQ(supervised([] { ::_exit(1); }), 1);
+  EXPECT_EQ(supervised([] { ::raise(SIGTERM); }), 128 + SIGTERM);
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(supervised([] { ::raise(SIGKILL); }), 4);
+  EXPECT_GT(std::chrono::steady_clock::now() - start, 3s) << "the others had no time to report";
 }
 
 }  // namespace

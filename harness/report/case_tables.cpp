@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
+#include <map>
 #include <set>
 
 #include "harness/report/html.h"
@@ -63,56 +65,114 @@ UnitAxes axes_of(const std::vector<const Record*>& records) {
   return axes;
 }
 
-std::string case_row(const Record& record, const UnitAxes& axes, bool repeated) {
-  std::string row = "<tr>" + verdict_cell(record);
-  for (const std::string& axis : axes.varying) {
-    const auto found =
-        std::ranges::find(record.axes, axis, &std::pair<std::string, std::string>::first);
-    row += text_cell(found == record.axes.end() ? "" : found->second);
+struct Column {
+  std::string title;
+  std::vector<std::string> cells;
+  bool filled = false;  // in some case; the others are left out
+  bool number = true;   // in every case that fills it
+
+  void text(const std::string& value) {
+    const std::string cell = text_cell(value);
+    filled = filled || !value.empty();
+    number = number && (value.empty() || cell.find("data-v") != std::string::npos);
+    cells.push_back(cell);
   }
-  if (repeated) row += number_cell(std::to_string(record.repetition), record.repetition);
-  row += number_cell(record.seconds > 0 ? html_seconds(record.seconds) : "", record.seconds);
-  const double low = counter(record, "ci_low_s"), high = counter(record, "ci_high_s");
-  row += number_cell(low > 0 && high > 0
-                         ? fmt::format("{} \xe2\x80\x93 {}", html_seconds(low), html_seconds(high))
-                         : "",
-                     high - low);
-  const double limit = counter(record, "limit_fraction"),
-               speedup = counter(record, "speedup_over_library");
-  const std::string rate = rate_text(record);
-  row += number_cell(escaped(rate), rate.empty() ? 0 : std::stod(rate));
-  row += number_cell(percent(limit), limit);
-  row += number_cell(speedup > 0 ? fmt::format("{:.2f}\xc3\x97", speedup) : "", speedup);
-  return row + fmt::format("<td class=\"long\">{}</td></tr>\n", escaped(record.reason));
+  void value(const std::string& shown, double sorted_by) {
+    filled = filled || !shown.empty();
+    cells.push_back(number_cell(shown, sorted_by));
+  }
+};
+
+std::vector<Column> columns_of(const std::vector<const Record*>& records, const UnitAxes& axes) {
+  std::vector<Column> columns;
+  const auto add = [&](const std::string& title) -> Column& {
+    return columns.emplace_back(Column{title, {}});
+  };
+  Column& verdict = add("Verdict");
+  verdict.filled = true;
+  verdict.number = false;
+  for (const Record* record : records) verdict.cells.push_back(verdict_cell(*record));
+  for (const std::string& axis : axes.varying) {
+    Column& column = add(axis);
+    for (const Record* record : records) {
+      const auto found =
+          std::ranges::find(record->axes, axis, &std::pair<std::string, std::string>::first);
+      column.text(found == record->axes.end() ? "" : found->second);
+    }
+  }
+  const auto numbers = [&](const std::string& title, const auto& shown, const auto& sorted_by) {
+    Column& column = add(title);
+    for (const Record* record : records) column.value(shown(*record), sorted_by(*record));
+  };
+  if (std::ranges::any_of(records, [](const Record* record) { return record->repetition > 0; }))
+    numbers(
+        "Repetition", [](const Record& record) { return std::to_string(record.repetition); },
+        [](const Record& record) { return record.repetition; });
+  numbers(
+      "Median",
+      [](const Record& record) { return record.seconds > 0 ? html_seconds(record.seconds) : ""; },
+      [](const Record& record) { return record.seconds; });
+  numbers(
+      "95\xe2\x80\x89% interval",
+      [](const Record& record) {
+        const double low = counter(record, "ci_low_s"), high = counter(record, "ci_high_s");
+        return low > 0 && high > 0
+                   ? fmt::format("{} \xe2\x80\x93 {}", html_seconds(low), html_seconds(high))
+                   : "";
+      },
+      [](const Record& record) { return counter(record, "ci_low_s"); });
+  numbers(
+      "Rate", [](const Record& record) { return rate_text(record); },
+      [](const Record& record) {
+        const std::string rate = rate_text(record);
+        return rate.empty() ? 0 : std::stod(rate);
+      });
+  numbers(
+      "Of limit", [](const Record& record) { return percent(counter(record, "limit_fraction")); },
+      [](const Record& record) { return counter(record, "limit_fraction"); });
+  numbers(
+      "Of library",
+      [](const Record& record) {
+        const double speedup = counter(record, "speedup_over_library");
+        return speedup > 0 ? fmt::format("{:.2f}\xc3\x97", speedup) : "";
+      },
+      [](const Record& record) { return counter(record, "speedup_over_library"); });
+  Column& reason = add("Reason");
+  reason.number = false;
+  for (const Record* record : records) {
+    reason.filled = reason.filled || !record->reason.empty();
+    reason.cells.push_back(fmt::format("<td class=\"long\">{}</td>", escaped(record->reason)));
+  }
+  std::erase_if(columns, [](const Column& column) { return !column.filled; });
+  return columns;
+}
+
+std::string table_of(const std::vector<Column>& columns, std::size_t rows) {
+  std::string text = "<table class=\"cases\"><thead><tr>";
+  for (const Column& column : columns)
+    text += fmt::format("<th{}>{}</th>", column.number ? " class=\"number\"" : "",
+                        escaped(column.title));
+  text += "</tr></thead>\n<tbody>\n";
+  for (std::size_t row = 0; row < rows; ++row) {
+    text += "<tr>";
+    for (const Column& column : columns) text += column.cells[row];
+    text += "</tr>\n";
+  }
+  return text + "</tbody></table>";
 }
 
 std::string unit_section(const std::string& unit, const std::vector<const Record*>& records) {
   const UnitAxes axes = axes_of(records);
-  const bool repeated =
-      std::ranges::any_of(records, [](const Record* record) { return record->repetition > 0; });
-  std::string head = "<th>Verdict</th>";
-  for (const std::string& axis : axes.varying) head += fmt::format("<th>{}</th>", escaped(axis));
-  if (repeated) head += "<th class=\"number\">Repetition</th>";
-  head +=
-      "<th class=\"number\">Median</th><th class=\"number\">95\xe2\x80\x89% interval</th><th "
-      "class=\"number\">Rate</th>"
-      "<th class=\"number\">Of limit</th><th class=\"number\">Of library</th><th>Reason</th>";
-  std::string rows;
-  for (const Record* record : records) rows += case_row(*record, axes, repeated);
   std::string fixed;
   for (const auto& [axis, value] : axes.fixed)
     fixed += fmt::format("{}<span class=\"nobreak\">{} <b>{}</b></span>", fixed.empty() ? "" : ", ",
                          escaped(axis), escaped(value));
+  if (!fixed.empty()) fixed = fmt::format("<p class=\"fixed\">{}</p>\n", fixed);
   return fmt::format(
-      "<details class=\"unit\" id=\"unit-{}\" open>\n<summary>{} <span class=\"quiet\">{} "
-      "cases</span></summary>\n{}{}</details>\n",
-      escaped(unit), escaped(unit), records.size(),
-      fixed.empty() ? "" : fmt::format("<p class=\"fixed\">{}</p>\n", fixed),
-      scrolling(
-          "Cases of " + unit,
-          fmt::format(
-              "<table class=\"cases\"><thead><tr>{}</tr></thead>\n<tbody>\n{}</tbody></table>",
-              head, rows)));
+      "<details class=\"unit\" id=\"unit-{0}\" open>\n<summary>{0} <span class=\"quiet\">{1} "
+      "case{2}</span></summary>\n{3}{4}</details>\n",
+      escaped(unit), records.size(), records.size() == 1 ? "" : "s", fixed,
+      scrolling("Cases of " + unit, table_of(columns_of(records, axes), records.size())));
 }
 
 // How much of its bound a finding uses; above one it fails.
@@ -190,7 +250,8 @@ std::string oracle_table(const RunFile& run) {
         "<tr><td>{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td><td "
         "class=\"number\">{}</td>"
         "<td>{}<br><span class=\"quiet\">{}</span></td></tr>\n",
-        name(oracle), counts.cases(), counts.passed, counts.failed, nearest, escaped(where->name));
+        name(oracle), counts.cases(), counts.passed, counts.failed, nearest,
+        breakable(where->name));
   }
   if (rows.empty()) return "<p class=\"note\">No oracle ruled.</p>\n";
   return scrolling(

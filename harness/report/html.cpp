@@ -15,6 +15,12 @@ std::string section(const char* id, const char* title, const std::string& body) 
   return fmt::format("<section id=\"{}\">\n<h2>{}</h2>\n{}</section>\n", id, title, body);
 }
 
+// "2026-08-01T12:00:00+02:00" as "2026-08-01 12:00 +02:00".
+std::string date_text(const std::string& rfc3339) {
+  if (rfc3339.size() != 25) return rfc3339;
+  return fmt::format("{} {} {}", rfc3339.substr(0, 10), rfc3339.substr(11, 5), rfc3339.substr(19));
+}
+
 std::string header(const RunFile& run, const Summary& summary) {
   const std::size_t colon = summary.verdict.find(": ");
   const RunContext& context = run.context;
@@ -27,7 +33,7 @@ std::string header(const RunFile& run, const Summary& summary) {
     text += fmt::format("<p class=\"reason\">{}</p>\n", escaped(context.status_reason));
   text += "<dl class=\"facts\">\n";
   for (const auto& [name, value] : {std::pair{"Machine", run.host_name},
-                                    {"Date", run.date},
+                                    {"Date", date_text(run.date)},
                                     {"Profile", context.profile},
                                     {"Status", context.status}})
     if (!value.empty())
@@ -42,7 +48,7 @@ std::string failures(const RunFile& run) {
   std::string text;
   for (const Record& record : run.records) {
     if (record.verdict != Ruling::fail) continue;
-    text += fmt::format("<li><p class=\"case\">{}</p>\n", escaped(record.name));
+    text += fmt::format("<li><p class=\"case\">{}</p>\n", breakable(record.name));
     for (const std::string& line : failure_lines(record))
       text += fmt::format("<p>{}</p>\n", escaped(line));
     text += "</li>\n";
@@ -127,6 +133,15 @@ std::string rates(const RunContext& context) {
 std::string html_seconds(double seconds) {
   std::string text = seconds_text(seconds);
   if (text.ends_with(" us")) text.replace(text.size() - 2, 1, "\xc2\xb5");
+  return text;
+}
+
+std::string breakable(const std::string& name) {
+  std::string text;
+  for (const char c : escaped(name)) {
+    text += c;
+    if (c == '/') text += "<wbr>";
+  }
   return text;
 }
 

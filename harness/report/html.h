@@ -22,6 +22,8 @@ std::string oracle_table(const RunFile& run);
 
 // "105 us" with the micro sign.
 std::string html_seconds(double seconds);
+// A case's name, escaped, that may be broken after its slashes.
+std::string breakable(const std::string& name);
 // An element that scrolls by itself when it is wider than the page.
 std::string scrolling(const std::string& label, const std::string& table);
 

@@ -49,6 +49,7 @@ th { color: var(--quiet); font-weight: 600; border-bottom: 1px solid var(--line)
 tbody tr + tr td { border-top: 1px solid var(--line); }
 .number { text-align: right; }
 .wrapping td { white-space: normal; }
+.wrapping .number { width: 1%; }
 td.long { white-space: normal; min-width: 16rem; max-width: 34rem; overflow-wrap: anywhere; color: var(--quiet); }
 td.long:empty { min-width: 0; }
 th button { all: unset; cursor: pointer; }
