@@ -1,0 +1,1 @@
+"""Figures of a run: each module draws one kind from run.json and says what is absent."""

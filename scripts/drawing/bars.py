@@ -1,0 +1,146 @@
+"""Stacked bars per case: where a step's time went, and memory measured beside its formula."""
+import re
+from collections import defaultdict
+
+from drawing.run_json import Absent
+from drawing.sheet import Sheet, decimal_text, file_name, fill_style, legend_above, new_figure, size_text
+
+AT_MOST = 14  # bars that one figure holds legibly
+UNIT_OF_BYTES = [(2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")]
+UNIT_OF_TIME = [(1, "s"), (1e-3, "ms"), (1e-6, "µs")]
+
+
+def varying_axes(cases):
+    names = dict.fromkeys(axis for case in cases for axis in case.axes)
+    return [n for n in names if len({c.axes.get(n) for c in cases}) > 1]
+
+
+def labels_of(cases):
+    """What tells the cases of a unit apart, a short text for each."""
+    varying = varying_axes(cases)
+    labels = []
+    for case in cases:
+        words = [word_of(n, case.axes[n]) for n in varying if n in case.axes]
+        labels.append(_folded(words) or case.unit.replace("_", " "))
+    return labels
+
+
+def word_of(axis, value):
+    plain = value.replace("_", " ")
+    if axis == "bytes" and value.isdigit():
+        return size_text(int(value))
+    # "ring" says what it is; "2" and "on" do not.
+    if re.fullmatch(r"[\d.x\-]+|on|off|true|false", value):
+        return f"{axis.replace('_', ' ')} {plain}"
+    return plain
+
+
+def _folded(words, width=28):
+    lines = [""]
+    for word in words:
+        joined = f"{lines[-1]}, {word}" if lines[-1] else word
+        if len(joined) > width and lines[-1]:
+            lines[-1] += ","
+            lines.append(word)
+        else:
+            lines[-1] = joined
+    return "\n".join(lines)
+
+
+def pages(cases):
+    """[(unit, part, cases)]: no more bars in one figure than can be read."""
+    units = defaultdict(list)
+    for case in cases:
+        units[case.unit].append(case)
+    for unit, members in units.items():
+        parts = -(-len(members) // AT_MOST)
+        size = -(-len(members) // parts)
+        for part in range(parts):
+            yield unit, f"part_{part + 1}" if parts > 1 else "", members[part * size:(part + 1) * size]
+
+
+def unit_for(largest, units):
+    return next(((scale, name) for scale, name in units if largest >= scale), units[-1])
+
+
+def _height(labels, per_bar):
+    return 0.45 + sum(max(per_bar, 0.125 * (1 + label.count("\n"))) for label in labels)
+
+
+def step_time(run):
+    cases = [c for c in run.with_key("breakdown_s") if c.first("breakdown_s")]
+    if not cases:
+        raise Absent("no case carries a breakdown of its time")
+    for unit, part, members in pages(cases):
+        names = list(dict.fromkeys(row["name"] for c in members for row in c.first("breakdown_s")))
+        labels = labels_of(members)
+        scale, time_unit = unit_for(max(c.seconds() for c in members), UNIT_OF_TIME)
+        figure, axis = new_figure(_height(labels, 0.24))
+        rows = []
+        left = [0.0] * len(members)
+        for index, name in enumerate(names):
+            widths = [sum(r["seconds"] for r in c.first("breakdown_s") if r["name"] == name) for c in members]
+            axis.barh(range(len(members)), [w / scale for w in widths], left=left, height=0.66,
+                      label=name.replace("_", " "), **fill_style(index))
+            left = [at + w / scale for at, w in zip(left, widths)]
+            rows += [[unit, label.replace("\n", " "), name, w, c.seconds(), c.verdict]
+                     for label, w, c in zip(labels, widths, members)]
+        axis.plot([c.seconds() / scale for c in members], range(len(members)), linestyle="none", marker="|",
+                  markersize=11, markeredgewidth=1.3, color="black", label="median step")
+        axis.set_yticks(range(len(members)), labels)
+        axis.set_ylim(len(members) - 0.4, -0.6)
+        axis.set_xlim(0)
+        axis.grid(axis="y", visible=False)
+        axis.set_xlabel(f"time of a step on rank 0 [{time_unit}]")
+        title = unit.replace("_", "-")
+        # The parts in the order of the bars, then the tick.
+        handles, labels = axis.get_legend_handles_labels()
+        legend_above(axis, title=title, handles=handles[1:] + handles[:1], labels=labels[1:] + labels[:1])
+        yield Sheet(file_name("step_time", unit, part), f"Time of a step by part: {title}",
+                    "Where a step's time went on rank 0. The black tick is the median over steps of the slowest "
+                    "rank, which the bar, one rank's parts, may fall short of.",
+                    figure, ["unit", "case", "part", "seconds", "step_seconds", "verdict"], rows)
+
+
+def memory(run):
+    cases = run.with_key("memory")
+    if not cases:
+        raise Absent("no case carries its memory by category")
+    for unit, part, members in pages(cases):
+        names = list(dict.fromkeys(row["category"] for c in members for row in c.first("memory")))
+        labels = labels_of(members)
+        peak = max(sum(r[k] for r in c.first("memory")) for c in members for k in ("measured", "expected"))
+        scale, byte_unit = unit_for(peak, UNIT_OF_BYTES)
+        figure, axis = new_figure(_height(labels, 0.36))
+        rows = []
+        for side, (key, offset) in enumerate((("measured", -0.19), ("expected", 0.19))):
+            left = [0.0] * len(members)
+            places = [y + offset for y in range(len(members))]
+            for index, name in enumerate(names):
+                widths = [sum(r[key] for r in c.first("memory") if r["category"] == name) for c in members]
+                style = fill_style(index)
+                if side:  # the formula: the same hue, paler
+                    style["alpha"] = 0.5
+                axis.barh(places, [w / scale for w in widths], left=left, height=0.34,
+                          label=None if side else name.replace("_", " "), **style)
+                left = [at + w / scale for at, w in zip(left, widths)]
+                if not side:
+                    rows += [[unit, label.replace("\n", " "), name, w,
+                              sum(r["expected"] for r in c.first("memory") if r["category"] == name), c.verdict]
+                             for label, w, c in zip(labels, widths, members)]
+            for case, place, end in zip(members, places, left):
+                agree = all(r["measured"] == r["expected"] for r in case.first("memory"))
+                text = decimal_text(end) + ("" if not side else " =" if agree else " ≠")
+                axis.annotate(text, (end, place), xytext=(2, 0), textcoords="offset points", va="center",
+                              fontsize=5.5)
+        axis.set_yticks(range(len(members)), labels)
+        axis.set_ylim(len(members) - 0.4, -0.6)
+        axis.set_xlim(0, peak / scale * 1.14)
+        axis.grid(axis="y", visible=False)
+        axis.set_xlabel(f"peak memory of rank 0 [{byte_unit}]")
+        title = unit.replace("_", "-")
+        legend_above(axis, title=f"{title}: measured above, formula below (paler)")
+        yield Sheet(file_name("memory", unit, part), f"Memory by category: {title}",
+                    "Bytes at the peak of rank 0 by category, counted in the allocator (upper bar), beside the closed "
+                    "formula (lower, paler bar; = where every category agrees to the byte).",
+                    figure, ["unit", "case", "category", "measured_bytes", "expected_bytes", "verdict"], rows)

@@ -1,0 +1,128 @@
+"""What depends on the message size: bus bandwidth, and speed-up over the library."""
+from collections import defaultdict
+
+from drawing.run_json import Absent
+from drawing.sheet import (LIBRARY, LIMIT, Sheet, byte_axis, file_name, legend_above, line_style, new_figure,
+                           plain_log)
+
+# What a figure is made for each of; the other axes but bytes tell its lines apart.
+OF_THE_FIGURE = ("ranks", "dtype")
+
+
+def _figures(cases):
+    """{(unit, ranks, dtype): {line: [cases by size]}}; a line is named after the axes that differ."""
+    groups = defaultdict(list)
+    for case in cases:
+        groups[(case.unit,) + tuple(case.axes.get(axis, "") for axis in OF_THE_FIGURE)].append(case)
+    figures = {}
+    for key, members in groups.items():
+        names = [axis for axis in members[0].axes if axis not in OF_THE_FIGURE + ("bytes",)]
+        varying = [n for n in names if len({m.axes.get(n) for m in members}) > 1]
+        lines = defaultdict(list)
+        for member in members:
+            words = [member.axes.get(n, "") for n in varying] or [member.axes.get("algorithm", member.unit)]
+            lines[", ".join(w.replace("_", " ") for w in words)].append(member)
+        for line in lines.values():
+            line.sort(key=lambda c: c.number("bytes"))
+        figures[key] = dict(sorted(lines.items()))
+    return figures
+
+
+def _subject(unit, ranks, dtype):
+    words = [unit.replace("_", "-")]
+    if ranks:
+        words.append(f"{ranks} rank{'' if ranks == '1' else 's'}")
+    return ", ".join(words + ([dtype] if dtype else []))
+
+
+def _is_library(case):
+    return case.axes.get("algorithm") == "library"
+
+
+def _mark_failures(axis, points):
+    wrong = [(x, y) for x, y, case in points if case.verdict == "fail"]
+    if wrong:
+        axis.plot(*zip(*wrong), linestyle="none", marker="x", markersize=6, color="#D50000", markeredgewidth=1.4,
+                  label="failed an oracle", zorder=5)
+
+
+def bus_bandwidth(run):
+    cases = [c for c in run.with_key("busbw_GBps") if c.number("bytes")]
+    if not cases:
+        raise Absent("no case carries a bus bandwidth over a message size")
+    for (unit, ranks, dtype), lines in sorted(_figures(cases).items()):
+        figure, axis = new_figure(1.9)
+        rows, limits, points = [], {}, []
+        index = 0
+        for name, line in lines.items():
+            x = [c.number("bytes") for c in line]
+            y = [c.number("busbw_GBps") for c in line]
+            # The rate is bytes over time, so the interval of the time turns around.
+            low = [b * c.seconds() / c.interval()[1] for b, c in zip(y, line)]
+            high = [b * c.seconds() / c.interval()[0] for b, c in zip(y, line)]
+            if _is_library(line[0]):
+                style = LIBRARY
+            else:
+                style = line_style(index)
+                index += 1
+            axis.plot(x, y, label=name, **style)
+            axis.fill_between(x, low, high, color=style["color"], alpha=0.22, linewidth=0)
+            points += zip(x, y, line)
+            for size, busbw, least, most, case in zip(x, y, low, high, line):
+                limit_s = case.number("limit_s")
+                limit = busbw * case.seconds() / limit_s if limit_s else None
+                if limit:
+                    limits[size] = max(limit, limits.get(size, 0))
+                rows.append([unit, name, ranks, dtype, round(size), busbw, least, most,
+                             "" if limit is None else limit, len(case.timed()), case.verdict])
+        if limits:
+            axis.plot(*zip(*sorted(limits.items())), label="limit", zorder=1.5, **LIMIT)
+        _mark_failures(axis, points)
+        byte_axis(axis, [r[4] for r in rows])
+        plain_log(axis, 10)
+        axis.set_xlabel("message size")
+        axis.set_ylabel("bus bandwidth [GB/s]")
+        subject = _subject(unit, ranks, dtype)
+        legend_above(axis, title=subject)
+        yield Sheet(
+            file_name("bus_bandwidth", unit, ranks and f"{ranks}_ranks", dtype), f"Bus bandwidth: {subject}",
+            "Median with its confidence interval (with several launches: their range). Dotted: the limit, from "
+            "the memory bandwidth measured in this run. Grey crosses: the library, as yardstick.",
+            figure, ["unit", "line", "ranks", "dtype", "bytes", "busbw_GBps", "busbw_low_GBps", "busbw_high_GBps",
+                     "limit_GBps", "launches", "verdict"], rows)
+
+
+def speedup(run):
+    cases = [c for c in run.with_key("speedup_over_library") if c.number("bytes") and not _is_library(c)]
+    if not cases:
+        raise Absent("no case carries a speed-up over the library over a message size")
+    for (unit, ranks, dtype), lines in sorted(_figures(cases).items()):
+        figure, axis = new_figure(1.8)
+        rows, points = [], []
+        for index, (name, line) in enumerate(lines.items()):
+            x = [c.number("bytes") for c in line]
+            y = [c.number("speedup_over_library") for c in line]
+            low = [s * c.seconds() / c.interval()[1] for s, c in zip(y, line)]
+            high = [s * c.seconds() / c.interval()[0] for s, c in zip(y, line)]
+            style = line_style(index)
+            axis.plot(x, y, label=name, **style)
+            axis.fill_between(x, low, high, color=style["color"], alpha=0.22, linewidth=0)
+            points += zip(x, y, line)
+            rows += [[unit, name, ranks, dtype, round(b), s, least, most, c.verdict]
+                     for b, s, least, most, c in zip(x, y, low, high, line)]
+        axis.axhline(1, color="black", linewidth=0.8)
+        _mark_failures(axis, points)
+        byte_axis(axis, [r[4] for r in rows])
+        lowest, highest = min(r[6] for r in rows), max(r[7] for r in rows)
+        axis.set_ylim(min(0.9, lowest) * 0.9, max(1.1, highest) * 1.12)
+        plain_log(axis, 2 if highest / lowest < 200 else 10)
+        axis.set_xlabel("message size")
+        axis.set_ylabel("speed-up over the library")
+        subject = _subject(unit, ranks, dtype)
+        legend_above(axis, title=subject)
+        yield Sheet(
+            file_name("speedup", unit, ranks and f"{ranks}_ranks", dtype), f"Speed-up over the library: {subject}",
+            "The library's time over ours, timed in alternation; above 1 is faster than the library. Band: our "
+            "confidence interval.",
+            figure, ["unit", "line", "ranks", "dtype", "bytes", "speedup_over_library", "speedup_low",
+                     "speedup_high", "verdict"], rows)

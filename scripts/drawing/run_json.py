@@ -1,0 +1,120 @@
+"""run.json as the figures read it: cases with their launches, and the limits of the machine."""
+import json
+import os
+from statistics import median
+
+UNITS_OF_TIME = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+SCHEMA = "shardmark-run/"
+
+
+class BadRun(Exception):
+    """run.json is not there, cut off, or not what results/README.md says; one line."""
+
+
+class Absent(Exception):
+    """A figure's data is not in this run; says what is missing."""
+
+
+class Case:
+    """One case: what its launches (Google Benchmark's repetitions) agree in, and each one's numbers."""
+
+    def __init__(self, entry):
+        self.unit = entry["unit"]
+        self.axes = {str(k): str(v) for k, v in entry["case"].items()}
+        self.launches = []
+
+    def add(self, entry):
+        self.launches.append(entry)
+
+    @property
+    def verdict(self):
+        verdicts = [entry["verdict"] for entry in self.launches]
+        return next((v for v in ("fail", "skipped") if v in verdicts), "pass")
+
+    @property
+    def ranks(self):
+        return int(self.axes.get("ranks", 1))
+
+    def timed(self):
+        """Launches that were measured: a skipped one has no time."""
+        return [e for e in self.launches if e["verdict"] != "skipped" and seconds(e) > 0]
+
+    def number(self, key):
+        """Median over launches of a counter, or None."""
+        values = [e[key] for e in self.timed() if isinstance(e.get(key), (int, float))]
+        return median(values) if values else None
+
+    def seconds(self):
+        return median(seconds(e) for e in self.timed())
+
+    def interval(self):
+        """Low and high of the time: one launch's confidence interval, or the range over launches."""
+        times = [seconds(e) for e in self.timed()]
+        if len(times) > 1:
+            return min(times), max(times)
+        only = self.timed()[0]
+        return only.get("ci_low_s", times[0]), only.get("ci_high_s", times[0])
+
+    def first(self, key):
+        """A list that a launch carries (memory, timeline, …), or None."""
+        return next((e[key] for e in self.launches if e.get(key)), None)
+
+
+def seconds(entry):
+    return float(entry["real_time"]) * UNITS_OF_TIME[entry["time_unit"]]
+
+
+class Run:
+    def __init__(self, context, cases):
+        self.context = context
+        self.cases = cases
+        self.rates = rates(context.get("rates") or {})
+
+    def with_key(self, key):
+        return [c for c in self.cases if c.timed() and (c.number(key) is not None or c.first(key))]
+
+
+def rates(named):
+    """[(name, {axis: value}, number)] from "copy_GBps/ranks:2/bytes:1048576"."""
+    rows = []
+    for key, value in named.items():
+        name, *axes = key.split("/")
+        rows.append((name, dict(axis.partition(":")[::2] for axis in axes), float(value)))
+    return rows
+
+
+def load(directory):
+    path = os.path.join(directory, "run.json")
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+    except OSError as error:
+        raise BadRun(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise BadRun(f"{path}: not text: {error}") from error
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        end = "; is it cut off?" if text.strip()[-1:] != "}" else ""
+        raise BadRun(f"{path}: not JSON: {error}{end}") from error
+    try:
+        context = document["context"]
+        schema = context["schema"]
+        if not schema.startswith(SCHEMA):
+            raise BadRun(f'{path}: schema "{schema}", not one of {SCHEMA}*')
+        cases = {}
+        for number, entry in enumerate(document["benchmarks"]):
+            if entry.get("run_type", "iteration") != "iteration":
+                continue
+            try:
+                case = Case(entry)
+                key = (case.unit, tuple(case.axes.items()))
+                if entry["verdict"] != "skipped":
+                    seconds(entry)
+                cases.setdefault(key, case).add(entry)
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                name = entry.get("name", "?") if isinstance(entry, dict) else "?"
+                raise BadRun(f"{path}: benchmarks[{number}] ({name}): bad or missing {error}") from error
+        return Run(context, list(cases.values()))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BadRun(f"{path}: not a run of this program: bad or missing {error}") from error

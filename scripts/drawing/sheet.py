@@ -1,0 +1,155 @@
+"""A figure and the table it is drawn from, and how both are written: .pdf, .png, .svg and .csv."""
+import csv
+import io
+import os
+import re
+from dataclasses import dataclass, field
+
+import matplotlib
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_pdf import FigureCanvasPdf
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+WIDTH = 3.4  # inches, one column
+
+# Okabe and Ito's colours that read on white, with what tells them apart in grey.
+COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F4F24", "#5E3C99"]
+MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
+DASHES = ["-", (0, (5, 1.2)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (7, 2)), (0, (4, 1, 1, 1, 1, 1))]
+# Of straight lines only: dots and circles make an SVG ten times as large.
+HATCHES = ["", "////", "\\\\\\\\", "", "----", "xxxx", "||||", "++++"]
+LIMIT = {"color": "#000000", "linestyle": (0, (1, 1.6)), "linewidth": 0.9}
+LIBRARY = {"color": "#555555", "marker": "x", "linestyle": (0, (2, 1))}
+
+
+@dataclass
+class Sheet:
+    stem: str     # file name without extension
+    title: str    # what it shows
+    caption: str  # how to read it
+    figure: Figure
+    columns: list
+    rows: list = field(default_factory=list)
+
+
+def new_figure(height, rows=1, columns=1, **kwargs):
+    figure = Figure(figsize=(WIDTH, height))
+    return figure, figure.subplots(rows, columns, **kwargs)
+
+
+def line_style(index):
+    return {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)],
+            "linestyle": DASHES[index % len(DASHES)]}
+
+
+def fill_style(index):
+    """A face that is told apart by colour and, in grey, by its hatch."""
+    return {"facecolor": COLOURS[index % len(COLOURS)], "hatch": HATCHES[index % len(HATCHES)],
+            "edgecolor": "white", "linewidth": 0.4}
+
+
+def file_name(*parts):
+    return "-".join(re.sub(r"[^A-Za-z0-9_.]+", "_", str(part)) for part in parts if part)
+
+
+def size_text(size):
+    """1048576 -> "1 MiB"."""
+    for factor, unit in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if size >= factor:
+            return f"{size / factor:.4g} {unit}"
+    return f"{size:g} B"
+
+
+def decimal_text(value):
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def byte_axis(axis, sizes, most=6):
+    """log2, with a tick on some of the sizes that were measured."""
+    sizes = sorted(set(sizes))
+    axis.set_xscale("log", base=2)
+    step = -(-len(sizes) // most)
+    axis.xaxis.set_major_locator(FixedLocator(sizes[::-1][::step]))
+    axis.xaxis.set_minor_locator(FixedLocator(sizes))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda x, _: size_text(round(x))))
+    axis.xaxis.set_minor_formatter(FuncFormatter(lambda x, _: ""))
+    if len(sizes) == 1:
+        axis.set_xlim(sizes[0] / 2, sizes[0] * 2)
+
+
+def plain_log(axis, base):
+    """A log y axis that is labelled with plain numbers."""
+    axis.set_yscale("log", base=base)
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:.12g}"))
+    low, high = axis.get_ylim()
+    # Within one decade, log ticks are too few to read a value from.
+    if base == 10 and high / low < 20:
+        ticks = [m * 10.0**e for e in range(-12, 13) for m in (1, 2, 5) if low <= m * 10.0**e <= high]
+        axis.yaxis.set_major_locator(FixedLocator(ticks))
+    axis.yaxis.set_minor_locator(NullLocator())
+
+
+def legend_above(axis, title=None, handles=None, labels=None):
+    """A legend over the whole width, in as many columns as fit; the figure grows by its height."""
+    if handles is None:
+        handles, labels = axis.get_legend_handles_labels()
+    if not handles:
+        return
+    figure = axis.figure
+    for columns in range(min(4, len(handles)), 0, -1):
+        for old in figure.legends[:]:
+            old.remove()
+        legend = figure.legend(handles, labels, loc="upper center", ncol=columns, title=title, markerscale=0.7)
+        figure.draw_without_rendering()
+        box = legend.get_window_extent()
+        if box.width <= figure.bbox.width:
+            break
+    width, height = figure.get_size_inches()
+    taken = box.height / figure.dpi + 0.03
+    figure.set_size_inches(width, height + taken)
+    figure.get_layout_engine().set(rect=(0, 0, 1, height / (height + taken)))
+
+
+def _with_unique_ids(svg, prefix):
+    """Several figures stand in one page, so no two may use one id."""
+    names = set(re.findall(r'\bid="([^"]+)"', svg))
+
+    def renamed(match):
+        before, name, after = match.groups()
+        return f"{before}{prefix}.{name}{after}" if name in names else match.group(0)
+
+    svg = re.sub(r'(\bid=")([^"]+)(")', renamed, svg)
+    svg = re.sub(r'(href="#)([^"]+)(")', renamed, svg)
+    return re.sub(r"(url\(#)([^)]+)(\))", renamed, svg)
+
+
+def _place(path, data):
+    """Beside and renamed, so that nobody reads half a file."""
+    beside = f"{path}.part"
+    with open(beside, "wb") as file:
+        file.write(data)
+    os.replace(beside, path)
+
+
+def save(sheet, directory):
+    matplotlib.rcParams["svg.hashsalt"] = sheet.stem
+    creator = "Shardmark"
+    for canvas, suffix, metadata in (
+        (FigureCanvasPdf, "pdf", {"Title": sheet.title, "Creator": creator}),
+        (FigureCanvasAgg, "png", {"Title": sheet.title, "Software": creator}),
+        (FigureCanvasSVG, "svg", {"Title": sheet.title, "Creator": creator, "Date": None}),
+    ):
+        out = io.BytesIO()
+        canvas(sheet.figure).print_figure(out, format=suffix, metadata=metadata,
+                                          dpi=matplotlib.rcParams["savefig.dpi"])
+        data = out.getvalue()
+        if suffix == "svg":
+            data = _with_unique_ids(data.decode(), sheet.stem).encode()
+        _place(os.path.join(directory, f"{sheet.stem}.{suffix}"), data)
+    table = io.StringIO()
+    writer = csv.writer(table, lineterminator="\n")
+    writer.writerow(sheet.columns)
+    writer.writerows([f"{x:.9g}" if isinstance(x, float) else x for x in row] for row in sheet.rows)
+    _place(os.path.join(directory, f"{sheet.stem}.csv"), table.getvalue().encode())

@@ -1,0 +1,102 @@
+"""The timeline of a pipeline step, one row a rank."""
+import re
+
+from drawing.bars import UNIT_OF_TIME, labels_of, unit_for
+from drawing.run_json import Absent
+from drawing.sheet import WIDTH, Sheet, file_name, legend_above, new_figure
+
+# "F0", "B3", "W1", "I2"; chunk 2 of micro-batch 0 is "F0.2".
+ACTION = re.compile(r"^([FBIW])(\d+)(?:\.(\d+))?$")
+KINDS = {
+    "F": ("forward", "#56B4E9"),
+    "B": ("backward", "#E69F00"),
+    "I": ("backward, inputs", "#E69F00"),
+    "W": ("backward, weights", "#009E73"),
+    "wait": ("waiting", "#FFFFFF"),
+    "other": ("other", "#BBBBBB"),
+}
+TEXT = 5.5  # points
+
+
+def _kind(span):
+    match = ACTION.match(span["name"])
+    if match:
+        return match.group(1)
+    waiting = re.search("wait|idle|bubble", f'{span["lane"]} {span["name"]}')
+    return "wait" if waiting else "other"
+
+
+def _inside(span):
+    match = ACTION.match(span["name"])
+    return "" if not match else match.group(2) + (f".{match.group(3)}" if match.group(3) else "")
+
+
+def _gaps(spans, end):
+    """The time in which a rank did nothing that the timeline names."""
+    at = 0.0
+    for start, stop in sorted((s["start_s"], s["end_s"]) for s in spans):
+        if start > at:
+            yield at, start
+        at = max(at, stop)
+    if end > at:
+        yield at, end
+
+
+def _draw(axis, spans, scale, total):
+    ranks = sorted({s["rank"] for s in spans})
+    drawn = {}
+
+    def bar(rank, start, stop, kind):
+        label, colour = KINDS[kind]
+        waits = kind == "wait"
+        axis.broken_barh([(start / scale, (stop - start) / scale)], (ranks.index(rank) - 0.4, 0.8), facecolor=colour,
+                         edgecolor="#9A9A9A" if waits else "white", hatch="//////" if waits else None,
+                         linewidth=0.0 if waits else 0.4, zorder=1.5 if waits else 2)
+        drawn.setdefault(kind, label)
+
+    for rank in ranks:
+        own = [s for s in spans if s["rank"] == rank]
+        for start, stop in _gaps(own, total):
+            bar(rank, start, stop, "wait")
+        for span in own:
+            kind = _kind(span)
+            bar(rank, span["start_s"], span["end_s"], kind)
+            text = _inside(span)
+            # As many points as the digits need, or nothing: a text over its neighbours misleads.
+            room = (span["end_s"] - span["start_s"]) / total * (WIDTH - 0.5) * 72
+            if text and room > TEXT * 0.62 * len(text) + 1:
+                axis.text((span["start_s"] + span["end_s"]) / 2 / scale, ranks.index(rank), text, ha="center",
+                          va="center_baseline", fontsize=TEXT, zorder=3)
+    return ranks, drawn
+
+
+def timeline(run):
+    cases = run.with_key("timeline")
+    if not cases:
+        raise Absent("no case carries a timeline")
+    labels = labels_of(cases)
+    for number, (case, label) in enumerate(zip(cases, labels)):
+        spans = sorted(case.first("timeline"), key=lambda s: (s["rank"], s["start_s"]))
+        first = min(s["start_s"] for s in spans)
+        spans = [{**s, "start_s": s["start_s"] - first, "end_s": s["end_s"] - first} for s in spans]
+        total = max(s["end_s"] for s in spans)
+        scale, time_unit = unit_for(total, UNIT_OF_TIME)
+        count = len({s["rank"] for s in spans})
+        figure, axis = new_figure(0.45 + 0.2 * count)
+        ranks, drawn = _draw(axis, spans, scale, total)
+        axis.set_yticks(range(len(ranks)), ranks)
+        axis.set_ylim(len(ranks) - 0.5, -0.5)
+        axis.set_xlim(0, total / scale)
+        axis.grid(visible=False)
+        axis.set_ylabel("rank")
+        axis.set_xlabel(f"time in the step [{time_unit}]")
+        handles = [axis.barh(0, 0, facecolor=KINDS[k][1], edgecolor="#9A9A9A", linewidth=0.4,
+                             hatch="//////" if k == "wait" else None) for k in KINDS if k in drawn]
+        legend_above(axis, handles=handles, labels=[drawn[k] for k in KINDS if k in drawn])
+        title = f"{case.unit.replace('_', '-')}, {' '.join(label.split())}"
+        yield Sheet(file_name("timeline", case.unit, " ".join(label.split()), number + 1 if len(cases) > 1 else ""),
+                    f"Timeline of a step: {title}",
+                    "One row a rank, the micro-batch inside its bar; hatched: the rank waits.", figure,
+                    ["unit", "case", "rank", "lane", "name", "start_s", "end_s"],
+                    [[case.unit, " ".join(label.split()), s["rank"], s["lane"], s["name"], s["start_s"], s["end_s"]]
+                     for s in spans])

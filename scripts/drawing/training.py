@@ -1,0 +1,91 @@
+"""Training itself: the loss of each step, and how throughput grows with ranks."""
+from collections import defaultdict
+
+from drawing.bars import labels_of, varying_axes, word_of
+from drawing.run_json import Absent
+from drawing.sheet import LIMIT, Sheet, file_name, legend_above, line_style, new_figure, plain_log
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+
+# Degrees say how a step is spread; what is left says what is computed.
+DEGREES = {"ranks", "tp", "cp", "ep", "dp", "pp", "grid", "zero", "zero_stage", "stage", "schedule", "transport",
+           "algorithm", "sequence_parallel", "recompute"}
+MOST_LINES = 8
+
+
+def loss(run):
+    cases = run.with_key("losses")
+    if not cases:
+        raise Absent("no case carries losses")
+    units = defaultdict(list)
+    for case in cases:
+        units[case.unit].append(case)
+    for unit, members in sorted(units.items()):
+        # Cases that agree to the last bit are one line; that they agree is what the figure shows.
+        curves = defaultdict(list)
+        for case in members:
+            curves[tuple(case.first("losses"))].append(case)
+        figure, axis = new_figure(1.9)
+        for index, (values, same) in enumerate(list(curves.items())[:MOST_LINES]):
+            # Marks at differing steps, so that lines on top of each other are seen.
+            axis.plot(range(1, len(values) + 1), values, label=_agreeing(same, members),
+                      markevery=(index % 5, max(1, min(5, len(values) // 4))), **line_style(index))
+        axis.set_xlabel("step")
+        axis.set_ylabel("loss [nats per token]")
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        more = len(curves) - MOST_LINES
+        title = unit.replace("_", "-") + (f", {more} more lines in the table" if more > 0 else "")
+        legend_above(axis, title=title)
+        yield Sheet(file_name("loss", unit), f"Loss of each step: {unit.replace('_', '-')}",
+                    "Cases with bitwise equal losses share a line.", figure, ["unit", "case", "step", "loss"],
+                    [[unit, " ".join(label.split()), step, value] for case, label in zip(members, labels_of(members))
+                     for step, value in enumerate(case.first("losses"), 1)])
+
+
+def _agreeing(same, members):
+    """What the cases of one line have in common and others have not."""
+    common = [word_of(n, same[0].axes[n]) for n in varying_axes(members)
+              if n in same[0].axes and len({c.axes.get(n) for c in same}) == 1]
+    return (", ".join(common) or same[0].unit.replace("_", "-")) + (f" ({len(same)} cases)" if len(same) > 1 else "")
+
+
+def scaling(run):
+    """Tokens per second over ranks, beside what perfect scaling from the fewest ranks would give."""
+    lines = defaultdict(list)
+    for case in run.with_key("tokens_per_second"):
+        rest = tuple((k, v) for k, v in case.axes.items() if k not in DEGREES)
+        lines[(case.unit, rest)].append(case)
+    lines = {key: members for key, members in lines.items() if len({c.ranks for c in members}) > 1}
+    if not lines:
+        raise Absent("no unit carries tokens per second at more than one number of ranks")
+    by_unit = defaultdict(dict)
+    for (unit, rest), members in lines.items():
+        by_unit[unit][rest] = members
+    for unit, series in sorted(by_unit.items()):
+        figure, axis = new_figure(1.9)
+        rows = []
+        for index, (rest, members) in enumerate(series.items()):
+            best = {}
+            for case in members:
+                if case.number("tokens_per_second") > best.get(case.ranks, (0, None))[0]:
+                    best[case.ranks] = (case.number("tokens_per_second"), case)
+            ranks = sorted(best)
+            rate = [best[r][0] for r in ranks]
+            name = ", ".join(f"{k} {v}" for k, v in rest) if len(series) > 1 else "best of its ways to spread"
+            axis.plot(ranks, rate, label=name, **line_style(index))
+            axis.plot(ranks, [rate[0] * r / ranks[0] for r in ranks], label="perfect" if index == 0 else None, **LIMIT)
+            rows += [[unit, name, r, y, y / rate[0] * ranks[0] / r] for r, y in zip(ranks, rate)]
+            axis.annotate(f"{rows[-1][4]:.0%}", (ranks[-1], rate[-1]), xytext=(4, 0), textcoords="offset points",
+                          va="center", fontsize=6)
+        axis.set_xscale("log", base=2)
+        axis.xaxis.set_major_locator(FixedLocator(sorted({r[2] for r in rows})))
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+        axis.xaxis.set_minor_locator(NullLocator())
+        axis.margins(x=0.1, y=0.1)
+        plain_log(axis, 10)
+        axis.set_xlabel("ranks")
+        axis.set_ylabel("throughput [tokens/s]")
+        legend_above(axis, title=unit.replace("_", "-"))
+        yield Sheet(file_name("scaling", unit), f"Throughput over ranks: {unit.replace('_', '-')}",
+                    "The fastest case at each number of ranks; the percentage is the efficiency at the most, "
+                    "against perfect scaling from the fewest.", figure,
+                    ["unit", "line", "ranks", "tokens_per_second", "efficiency"], rows)

@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+"""Draws the figures of a run into RUN_DIR/figures: .pdf, .png, .svg, and the .csv each is drawn from.
+
+    scripts/figures.py RUN_DIR [--only KIND]
+
+figures.json beside them lists what was drawn, with title and caption, in the order of a report. A
+figure whose data the run does not carry is left out and named. Exit 2: run.json is not readable.
+"""
+import argparse
+import datetime
+import importlib.util
+import json
+import os
+import sys
+
+# A Python of one's own may lack what Debian's has.
+if importlib.util.find_spec("matplotlib") is None:
+    DEBIAN = "/usr/bin/python3"
+    if os.path.realpath(sys.executable) != os.path.realpath(DEBIAN) and os.path.exists(DEBIAN):
+        os.execv(DEBIAN, [DEBIAN, *sys.argv])
+    print("figures: Python's matplotlib is missing: scripts/install, or pip install matplotlib", file=sys.stderr)
+    sys.exit(3)
+
+import matplotlib.style  # noqa: E402
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+matplotlib.use("Agg")
+matplotlib.style.use(os.path.join(HERE, "shardmark.mplstyle"))
+
+from drawing import bars, limits, message_size, timeline, training  # noqa: E402
+from drawing.run_json import Absent, BadRun, load  # noqa: E402
+from drawing.sheet import save  # noqa: E402
+
+# In the order of a report. The key is what --only takes.
+KINDS = {
+    "bus_bandwidth": ("bus bandwidth", message_size.bus_bandwidth),
+    "speedup": ("speed-up over the library", message_size.speedup),
+    "step_time": ("time of a step by part", bars.step_time),
+    "timeline": ("pipeline timeline", timeline.timeline),
+    "memory": ("memory by category", bars.memory),
+    "memory_bandwidth": ("memory bandwidth", limits.memory_bandwidth),
+    "matrix_rate": ("matrix rate", limits.matrix_rate),
+    "loss": ("loss of each step", training.loss),
+    "scaling": ("throughput over ranks", training.scaling),
+}
+
+
+def draw(run, directory, kinds):
+    """Draws; returns what figures.json says."""
+    drawn = []
+    for kind in kinds:
+        about, make = KINDS[kind]
+        try:
+            sheets = list(make(run))
+        except Absent as why:
+            print(f"figures: {about}: {why}")
+            continue
+        for sheet in sheets:
+            save(sheet, directory)
+            drawn.append({"name": sheet.stem, "kind": kind, "title": sheet.title, "caption": sheet.caption})
+    return drawn
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="figures.py", description=__doc__.splitlines()[0])
+    parser.add_argument("run_dir", metavar="RUN_DIR")
+    parser.add_argument("--only", metavar="KIND", choices=KINDS, help=", ".join(KINDS))
+    arguments = parser.parse_args()
+    try:
+        run = load(arguments.run_dir)
+    except BadRun as error:
+        print(f"figures: {error}", file=sys.stderr)
+        return 2
+    directory = os.path.join(arguments.run_dir, "figures")
+    try:
+        os.makedirs(directory, exist_ok=True)
+    except OSError as error:
+        print(f"figures: {directory}: {error.strerror}", file=sys.stderr)
+        return 3
+    # The date inside the files is the run's, so that drawing twice gives the same bytes.
+    try:
+        date = datetime.datetime.fromisoformat(run.context["date"].replace("Z", "+00:00"))
+        os.environ.setdefault("SOURCE_DATE_EPOCH", str(int(date.timestamp())))
+    except (KeyError, ValueError, AttributeError):
+        os.environ.setdefault("SOURCE_DATE_EPOCH", "0")
+    drawn = draw(run, directory, [arguments.only] if arguments.only else KINDS)
+    if not arguments.only:
+        listing = os.path.join(directory, "figures.json")
+        with open(f"{listing}.part", "w", encoding="utf-8") as file:
+            json.dump(drawn, file, indent=1)
+        os.replace(f"{listing}.part", listing)
+    print(f"figures: {len(drawn)} in {directory}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,180 @@
+"""figures.py draws every kind from a run that carries every kind, and says what it can't draw."""
+import csv
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+import xml.etree.ElementTree as ElementTree
+
+import synthetic_run
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+KINDS = {"bus_bandwidth", "speedup", "step_time", "timeline", "memory", "memory_bandwidth", "matrix_rate", "loss",
+         "scaling"}
+
+
+def figures(*arguments):
+    return subprocess.run([sys.executable, os.path.join(HERE, "figures.py"), *arguments], capture_output=True,
+                          text=True, check=False)
+
+
+def read(*path):
+    with open(os.path.join(*path), "rb") as file:
+        return file.read()
+
+
+class AllOfThem(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.place = tempfile.TemporaryDirectory()
+        cls.run_dir = cls.place.name
+        cls.document = synthetic_run.document()
+        synthetic_run.write(cls.run_dir, cls.document)
+        cls.ran = figures(cls.run_dir)
+        cls.directory = os.path.join(cls.run_dir, "figures")
+        cls.listing = json.loads(read(cls.directory, "figures.json"))
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.place.cleanup()
+
+    def rows(self, name):
+        with open(os.path.join(self.directory, f"{name}.csv"), encoding="utf-8", newline="") as file:
+            return list(csv.DictReader(file))
+
+    def test_all_kinds(self):
+        self.assertEqual((self.ran.returncode, self.ran.stderr), (0, ""))
+        self.assertEqual({entry["kind"] for entry in self.listing}, KINDS)
+        self.assertEqual(self.ran.stdout, f"figures: {len(self.listing)} in {self.directory}\n")
+        expected = {"figures.json"} | {f'{e["name"]}.{s}' for e in self.listing for s in ("pdf", "png", "svg", "csv")}
+        self.assertEqual(set(os.listdir(self.directory)), expected)
+
+    def test_pdf(self):
+        """Fonts that journals take; one column wide."""
+        for entry in self.listing:
+            data = read(self.directory, f'{entry["name"]}.pdf')
+            self.assertTrue(data.startswith(b"%PDF"))
+            self.assertFalse(b"/Type3" in data, entry["name"])
+            self.assertTrue(b"/FontFile2" in data, entry["name"])  # an embedded TrueType font
+            width = float(re.search(rb"/MediaBox \[ 0 0 ([0-9.]+)", data).group(1))
+            self.assertAlmostEqual(width, 3.4 * 72, places=3)
+
+    def test_svg(self):
+        """Well formed, text as paths, and no id twice over all of them."""
+        seen = set()
+        for entry in self.listing:
+            text = read(self.directory, f'{entry["name"]}.svg').decode()
+            ids = [e.get("id") for e in ElementTree.fromstring(text).iter() if e.get("id")]
+            self.assertEqual(len(ids), len(set(ids)))
+            self.assertFalse(seen & set(ids))
+            seen |= set(ids)
+            for used in re.findall(r'(?:href="#|url\(#)([^")]+)', text):
+                self.assertIn(used, ids)
+            self.assertNotIn("<text", text)
+
+    def test_tables(self):
+        for entry in self.listing:
+            rows = self.rows(entry["name"])
+            self.assertGreater(len(rows), 1, entry["name"])
+            for row in rows:
+                self.assertNotIn(None, row, entry["name"])
+                self.assertNotIn(None, row.values(), entry["name"])
+
+    def test_bus_bandwidth_is_the_run_s(self):
+        row = next(r for r in self.rows("bus_bandwidth-all_reduce-4_ranks-float")
+                   if r["line"] == "ring, mpi" and r["bytes"] == "2048")
+        entry = next(e for e in self.document["benchmarks"]
+                     if e["name"] == "all_reduce/algorithm:ring/transport:mpi/dtype:float/ranks:4/bytes:2048")
+        for column, value in (("busbw_GBps", entry["busbw_GBps"]),
+                              ("busbw_low_GBps", 1.5 * 2048 / entry["ci_high_s"] * 1e-9),
+                              ("busbw_high_GBps", 1.5 * 2048 / entry["ci_low_s"] * 1e-9),
+                              ("limit_GBps", 1.5 * 2048 / entry["limit_s"] * 1e-9)):
+            self.assertAlmostEqual(float(row[column]) / value, 1, places=7, msg=column)
+
+    def test_failed_and_skipped_cases(self):
+        rows = self.rows("bus_bandwidth-all_reduce-4_ranks-float")
+        self.assertEqual([(r["line"], r["bytes"]) for r in rows if r["verdict"] == "fail"],
+                         [("direct, shared memory", "32768")])
+        self.assertNotIn("ring, nccl", {r["line"] for r in rows})
+
+    def test_same_bytes_twice(self):
+        name = next(e["name"] for e in self.listing if e["kind"] == "timeline")
+        before = {s: read(self.directory, f"{name}.{s}") for s in ("pdf", "svg", "csv")}
+        self.assertEqual(figures(self.run_dir, "--only", "timeline").returncode, 0)
+        self.assertEqual(before, {s: read(self.directory, f"{name}.{s}") for s in before})
+
+
+class LessThanAll(unittest.TestCase):
+    def draw(self, text, *arguments):
+        with tempfile.TemporaryDirectory() as run_dir:
+            if text is not None:
+                with open(os.path.join(run_dir, "run.json"), "w", encoding="utf-8") as file:
+                    file.write(text)
+            ran = figures(run_dir, *arguments)
+            made = os.path.join(run_dir, "figures")
+            return ran, sorted(os.listdir(made)) if os.path.isdir(made) else None
+
+    def test_absent_data_is_named(self):
+        document = synthetic_run.document()
+        document["benchmarks"] = [e for e in document["benchmarks"] if e["unit"] == "all_gather"]
+        document["context"]["rates"] = {}
+        ran, made = self.draw(json.dumps(document))
+        self.assertEqual((ran.returncode, ran.stderr), (0, ""))
+        self.assertIn("figures: pipeline timeline: no case carries a timeline\n", ran.stdout)
+        self.assertEqual(ran.stdout.count("\n"), len(KINDS) - 2 + 1)
+        self.assertEqual(len(made), 2 * 4 + 1)
+
+    def test_no_case_yet(self):
+        document = synthetic_run.document()
+        document["benchmarks"] = []
+        document["context"].update(rates={}, status="running")
+        ran, made = self.draw(json.dumps(document))
+        self.assertEqual((ran.returncode, ran.stderr, made), (0, "", ["figures.json"]))
+
+    def test_one_rank_one_size(self):
+        document = synthetic_run.document()
+        document["benchmarks"] = [e for e in document["benchmarks"] if e["case"].get("bytes") == "8"]
+        ran, _ = self.draw(json.dumps(document), "--only", "bus_bandwidth")
+        self.assertEqual((ran.returncode, ran.stderr), (0, ""))
+
+    def test_several_launches(self):
+        document = synthetic_run.document()
+        first = next(e for e in document["benchmarks"] if e["unit"] == "all_gather")
+        document["benchmarks"] = [{**first, "repetition_index": i, "real_time": t, "busbw_GBps": 1000 / t}
+                                  for i, t in enumerate((100.0, 80.0, 110.0))]
+        with tempfile.TemporaryDirectory() as run_dir:
+            synthetic_run.write(run_dir, document)
+            self.assertEqual(figures(run_dir, "--only", "bus_bandwidth").returncode, 0)
+            name = next(n for n in os.listdir(os.path.join(run_dir, "figures")) if n.endswith(".csv"))
+            with open(os.path.join(run_dir, "figures", name), encoding="utf-8") as file:
+                row = next(csv.DictReader(file))
+        self.assertEqual(row["launches"], "3")
+        for column, value in (("busbw_GBps", 10), ("busbw_low_GBps", 1000 / 110), ("busbw_high_GBps", 12.5)):
+            self.assertAlmostEqual(float(row[column]), value, places=6)
+
+    def test_bad_input(self):
+        whole = json.dumps(synthetic_run.document())
+        untimed = synthetic_run.document()
+        del untimed["benchmarks"][3]["time_unit"]
+        for text, words in ((None, ["run.json", "No such file"]), ("", ["not JSON", "cut off"]),
+                            (whole[:len(whole) // 2], ["not JSON", "cut off"]), ("[1, 2]", ["not a run"]),
+                            ('{"context": {}, "benchmarks": []}', ["schema"]),
+                            (whole.replace("shardmark-run/1", "other/1"), ["other/1"]),
+                            (json.dumps(untimed), ["benchmarks[3]", "all_reduce/", "time_unit"])):
+            ran, made = self.draw(text)
+            self.assertEqual((ran.returncode, ran.stdout, made), (2, "", None), words)
+            self.assertEqual(ran.stderr.count("\n"), 1, ran.stderr)
+            for word in words:
+                self.assertIn(word, ran.stderr)
+
+    def test_unknown_kind(self):
+        ran, _ = self.draw("{}", "--only", "timelines")
+        self.assertEqual(ran.returncode, 2)
+        self.assertIn("timeline", ran.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,136 @@
+"""A made-up run.json with every kind of data that figures are drawn from.
+
+    scripts/synthetic_run.py RUN_DIR    (to look at the figures without a run)
+"""
+import json
+import os
+import random
+import sys
+
+
+def entry(unit, case, real_s, chance, repetition=0, **more):
+    name = unit + "".join(f"/{axis}:{value}" for axis, value in case.items())
+    width = real_s * chance.uniform(0.01, 0.05)
+    return {"name": name, "run_name": name, "run_type": "iteration", "repetitions": 1,
+            "repetition_index": repetition, "threads": 1, "iterations": 50, "real_time": real_s * 1e9,
+            "cpu_time": real_s * 0.9e9, "time_unit": "ns", "unit": unit,
+            "case": {k: str(v) for k, v in case.items()}, "verdict": "pass", "reason": "", "oracles": {},
+            "ci_low_s": real_s - width, "ci_high_s": real_s + width, "samples": 50, "stop": "converged", **more}
+
+
+def collectives(chance):
+    for unit, factor in (("all_reduce", 1.5), ("all_gather", 0.75)):
+        for size in [8 * 4**i for i in range(12)]:
+            limit = 2e-7 + size / 9e9
+            library = 9e-6 + size / 2.4e9
+            for algorithm, transport, latency, rate in (
+                    ("ring", "shared_memory", 6e-6, 5.5e9), ("direct", "shared_memory", 2e-6, 4.6e9),
+                    ("recursive_halving_doubling", "shared_memory", 3e-6, 5e9), ("ring", "mpi", 30e-6, 2e9),
+                    ("library", "mpi", 9e-6, 2.4e9)):
+                time = (latency + size / rate) * chance.uniform(0.95, 1.05)
+                case = {"algorithm": algorithm, "transport": transport, "dtype": "float", "ranks": 4, "bytes": size}
+                item = entry(unit, case, time, chance, bytes=size, algbw_GBps=size / time * 1e-9,
+                             busbw_GBps=factor * size / time * 1e-9, limit_s=limit, limit_fraction=limit / time)
+                if algorithm != "library":
+                    item.update(library_s=library, speedup_over_library=library / time)
+                if (unit, algorithm, size) == ("all_reduce", "direct", 8 * 4**6):
+                    item.update(verdict="fail", reason="numerics: rank 2: error 0.3, bound 1e-6")
+                yield item
+    skipped = entry("all_reduce", {"algorithm": "ring", "transport": "nccl", "dtype": "float", "ranks": 4, "bytes": 8},
+                    1, chance, verdict="skipped", reason="needs 4 GPUs, found 0")
+    yield {**skipped, "real_time": 0, "cpu_time": 0}
+
+
+def pipeline(chance):
+    """GPipe and 1F1B as they would run, 4 stages and 8 micro-batches."""
+    for schedule in ("gpipe", "1f1b"):
+        stages, micro, spans, ends = 4, 8, [], {}
+        orders = []
+        for stage in range(stages):
+            warm = micro if schedule == "gpipe" else min(stages - stage, micro)
+            order = [("F", i) for i in range(warm)]
+            for i in range(micro):
+                order.append(("B", i))
+                if warm + i < micro:
+                    order.append(("F", warm + i))
+            orders.append(order)
+        at = [0.0] * stages
+        while any(orders):
+            for stage, order in enumerate(orders):
+                if not order:
+                    continue
+                kind, i = order[0]
+                before = (kind, i, stage - 1 if kind == "F" else stage + 1)
+                needed = 0.0 if before[2] in (-1, stages) else ends.get(before)
+                if kind == "B" and stage == stages - 1:
+                    needed = ends.get(("F", i, stage))
+                if needed is None:
+                    continue
+                begin = max(at[stage], needed)
+                end = begin + (0.8e-3 if kind == "F" else 1.7e-3) * chance.uniform(0.95, 1.05)
+                ends[(kind, i, stage)] = at[stage] = end
+                spans.append({"rank": stage, "lane": "compute", "name": f"{kind}{i}", "start_s": begin, "end_s": end})
+                order.pop(0)
+        time = max(at)
+        yield entry("pipeline_step", {"schedule": schedule, "pp": stages, "micro_batches": micro, "ranks": stages},
+                    time, chance, timeline=spans, steps_per_second=1 / time,
+                    breakdown_s=[{"name": "forward", "seconds": micro * 0.8e-3},
+                                 {"name": "backward", "seconds": micro * 1.7e-3},
+                                 {"name": "waiting", "seconds": time - micro * 2.5e-3}])
+
+
+def training(chance):
+    losses = {}
+    grids = [("1-1-1-1-1", 1, 0), ("2-1-1-1-1", 2, 0), ("1-1-1-2-1", 2, 1), ("1-1-1-2-1", 2, 3), ("2-1-1-2-1", 4, 2),
+             ("1-1-1-2-2", 4, 1), ("2-1-1-1-2", 4, 0)]
+    for dtype in ("float", "bfloat16"):
+        losses[dtype] = [5.5 * 0.97**i + chance.uniform(0, 0.03) for i in range(20)]
+        for grid, ranks, stage in grids:
+            time = 0.11 / ranks**0.8 * (0.8 if dtype == "bfloat16" else 1)
+            parts = {"forward": 0.27, "backward": 0.48, "all_reduce": 0.04 * ranks, "optimizer": 0.06}
+            size = 3.3e6 / ranks
+            categories = {"parameters": 4 * size, "gradients": 4 * size, "optimizer": 8 * size,
+                          "activations": 6e6 / ranks, "buffers": 1.5e6}
+            wrong = 65536 if (grid, dtype) == ("2-1-1-1-2", "float") else 0
+            yield entry("gpt_step", {"grid": grid, "zero_stage": stage, "dtype": dtype, "ranks": ranks}, time, chance,
+                        tokens_per_second=1024 / time, flops=1e9, mfu=0.3, losses=losses[dtype],
+                        breakdown_s=[{"name": k, "seconds": v * time} for k, v in parts.items()],
+                        memory=[{"category": k, "measured": round(v) + (wrong if k == "buffers" else 0),
+                                 "expected": round(v)} for k, v in categories.items()])
+
+
+def machine(chance):
+    for dtype, rate in (("float", 95e9), ("bfloat16", 140e9)):
+        for ranks in (1, 2):
+            for size in (256, 1024):
+                flops = 2.0 * size**3
+                time = flops / rate / (0.93 if size == 1024 else 0.7)
+                yield entry("gemm", {"dtype": dtype, "m": size, "ranks": ranks}, time, chance, flops=flops)
+    for size in (2**14, 2**17, 2**20, 2**23, 2**26):
+        time = size / (4e10 if size < 2**21 else 1.1e10)
+        yield entry("copy", {"bytes": size, "ranks": 1}, time, chance, bytes=size, algbw_GBps=size / time * 1e-9,
+                    limit_fraction=0.97)
+
+
+def document():
+    chance = random.Random(7)
+    rates = {f"gemm_GFLOPs/ranks:{r}/dtype:{d}": v for r in (1, 2) for d, v in (("float", 96.0), ("bfloat16", 141.0))}
+    for ranks in (1, 2, 4):
+        for size in (2**14, 2**17, 2**20, 2**23, 2**26):
+            rates[f"copy_GBps/ranks:{ranks}/bytes:{size}"] = (41.0 if size < 2**21 else 11.4) / ranks**0.6
+    context = {"date": "2025-01-02T03:04:05+00:00", "host_name": "node", "executable": "shardmark", "num_cpus": 4,
+               "mhz_per_cpu": 2000, "caches": [], "load_avg": [], "library_build_type": "release",
+               "schema": "shardmark-run/1", "shardmark_version": "0.1.0", "profile": "quick",
+               "command": "shardmark run", "status": "complete", "status_reason": "", "rates": rates}
+    makers = (collectives, pipeline, training, machine)
+    return {"context": context, "benchmarks": [item for maker in makers for item in maker(chance)]}
+
+
+def write(directory, run):
+    os.makedirs(directory, exist_ok=True)
+    with open(os.path.join(directory, "run.json"), "w", encoding="utf-8") as file:
+        json.dump(run, file)
+
+
+if __name__ == "__main__":
+    write(sys.argv[1], document())
