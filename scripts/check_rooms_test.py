@@ -11,6 +11,7 @@ CHECK = [sys.executable, os.path.join(HERE, "check_rooms")]
 GOOD = {
     "ground/CMakeLists.txt": "room(ground\n  HEADERS stone.h\n  SOURCES stone.cpp\n  NEEDS fmt::fmt)\n",
     "ground/stone.h": "#pragma once\n",
+    "ground/mpi.h": "#include <mpi.h>\n",
     "ground/stone.cpp": '#include "ground/stone.h"\n#include "somewhere/else.h"\n#include <vector>\n',
     "house/CMakeLists.txt": "# room(garden MAY_INCLUDE house)\nroom(house\n  MAY_INCLUDE ground  # only\n  TESTS a_test.cpp)\n",
     "house/door.h": '#pragma once\n#include "ground/stone.h"\n',
@@ -88,9 +89,10 @@ class CheckRooms(unittest.TestCase):
         self.assertEqual(self.check({"ground/commonwealth.h": "\n"})[0], 0)
 
     def test_developer_paths(self):
-        for place in ("ho" + "me/someone", "ro" + "ot/x", "Us" + "ers/me/x"):
+        for place in ("ho" + "me/ann", "ro" + "ot/x", "Us" + "ers/ann/x"):
             self.finds({"scripts/run": f"#!/bin/sh\n\ncd /{place}\n"}, "scripts/run:3:", place)
             self.finds({"results/README.md": f"see `/{place}`\n"}, "results/README.md:1:")
+        self.assertEqual(self.check({"scripts/run": "#!/bin/sh\ncd /ho" + "me/me/x\n"})[0], 0)
 
     def test_no_rooms(self):
         with tempfile.TemporaryDirectory() as root:
