@@ -21,6 +21,15 @@ machine::Traffic expected_traffic(const Algorithm& algorithm, int rank, int rank
           messages};
 }
 
+std::size_t scratch_bytes(const Algorithm& algorithm, int ranks, std::int64_t count,
+                          machine::Dtype dtype) {
+  const std::size_t bytes = static_cast<std::size_t>(count) * machine::size_of(dtype);
+  if (algorithm.name == "direct_one_step") return bytes;
+  if (algorithm.name == "ring" && algorithm.operation == machine::Operation::reduce_scatter)
+    return ranks > 2 ? 2 * bytes : 0;
+  return 0;
+}
+
 double bus_factor(machine::Operation operation, int ranks) {
   const double n = ranks;
   switch (operation) {

@@ -125,13 +125,12 @@ void CollectiveUnit::call(Communicator& communicator, std::string_view algorithm
 }
 
 void CollectiveUnit::judge(harness::Judge& judge) {
-  // Peak so far: what the timed runs held. The plan's scratch is from its paper: two shares on
-  // their way around a ring of more than two, one buffer for the sum of the one-step algorithm.
+  // Peak so far: what the timed runs held.
   const bool library = case_.algorithm == collectives::library;
-  std::uint64_t scratch = 0;
-  if (case_.algorithm == "ring" && operation_ == Operation::reduce_scatter && case_.ranks > 2)
-    scratch = 2 * out_.bytes();
-  if (case_.algorithm == "direct_one_step") scratch = in_.bytes();
+  const std::size_t scratch =
+      library ? 0
+              : scratch_bytes(collectives::find_algorithm(operation_, case_.algorithm), case_.ranks,
+                              count_, case_.dtype);
   if (context_.device.readable_by_host())
     judge.memory(Category::buffers, context_.device.ledger().peak(Category::buffers) - held_before_,
                  in_.bytes() + out_.bytes() + scratch);

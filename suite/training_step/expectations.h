@@ -1,0 +1,22 @@
+#pragma once
+// What a training step must cost a rank, put together from the rooms' formulas: layers
+// (gpt_cost.h), zero (cost.h), pipeline (execute.h) and collectives (cost.h).
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "suite/training_step/trainer.h"
+
+namespace suite {
+
+// Peak bytes by category over one step. buffers: the decay mask and the norm's doubles, the
+// executor's outboxes, tokens, targets and losses, the scratch of collectives, and the temporaries
+// of the deeper of forward and backward.
+std::map<machine::Category, std::size_t> expected_peaks(const Trainer& trainer);
+
+// Bytes sent in one step, by group and label. The norm's exchange is in it.
+std::map<std::string, std::map<machine::TrafficLabel, std::uint64_t>> expected_bytes_sent(
+    const Trainer& trainer);
+
+}  // namespace suite

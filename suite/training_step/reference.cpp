@@ -1,0 +1,221 @@
+#include "suite/training_step/reference.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+
+#include "machine/device/random.h"
+
+namespace suite {
+namespace {
+
+using machine::Dtype;
+
+double norm(const std::vector<double>& values) {
+  double sum = 0;
+  for (const double value : values) sum += value * value;
+  return std::sqrt(sum);
+}
+
+double distance(const std::vector<double>& a, const std::vector<double>& b) {
+  double sum = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) sum += (a[i] - b[i]) * (a[i] - b[i]);
+  return std::sqrt(sum);
+}
+
+int layer_of(const std::string& parameter, int layers) {
+  int block = 0;
+  if (const std::size_t at = parameter.find("blocks."); at != std::string::npos)
+    block = std::stoi(parameter.substr(at + 7)) + 1;
+  else if (parameter.find("head.") != std::string::npos)
+    block = layers + 1;
+  return block;
+}
+
+double dtype_epsilon(const TrainingConfig& config) {
+  const double u = unit_roundoff(config.dtype);
+  const double accumulator = config.dtype == Dtype::float64 ? u : unit_roundoff(Dtype::float32);
+  const double longest = static_cast<double>(std::max(
+      {std::int64_t{config.model.ffn()}, std::int64_t{config.model.vocabulary}, config.tokens()}));
+  return 2 * u + std::sqrt(longest) * accumulator;
+}
+
+// Displaces a gradient by `size` of its norm, in a direction drawn from the seed.
+void displace(const machine::Tensor& gradient, double size, std::uint64_t seed) {
+  std::vector<double> values = to_doubles(gradient), direction(values.size());
+  for (std::size_t i = 0; i < direction.size(); ++i) {
+    const auto words = machine::philox(seed, i);  // a sum of four uniforms is near enough to normal
+    direction[i] = (static_cast<double>(words[0]) + words[1] + words[2] + words[3]) * 0x1p-32 - 2;
+  }
+  const double scale = norm(direction) > 0 ? size * norm(values) / norm(direction) : 0;
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] += scale * direction[i];
+  from_doubles(gradient, values);
+}
+
+// probe 0: undisturbed.
+History train(machine::World& world, TrainingConfig config, const Corpus& corpus, Dtype dtype,
+              int probe) {
+  const TrainingConfig judged = config;
+  config.degrees = {};
+  config.dtype = dtype;
+  config.schedule = "1f1b";
+  config.zero_stage = 0;
+  config.transport = machine::Transport::shared_memory;
+  const machine::Group alone{"reference", {world.rank()}, 0};
+  Trainer trainer(world, alone, world.host_device(), config, corpus);
+  History history;
+  for (int step = 0; step < reference_steps; ++step) {
+    world.board().mine().progress.fetch_add(1);  // alone at work, not hanging
+    trainer.forward_backward();
+    history.losses.push_back(trainer.mean_loss());
+    trainer.optimizer_step().reduce();
+    if (step == 0)
+      for (const collectives::Parameter* parameter : trainer.parameters())
+        history.parameters[parameter->name].first_gradient = to_doubles(parameter->gradient);
+    if (probe > 0)
+      for (const collectives::Parameter* parameter : trainer.parameters())
+        displace(
+            parameter->gradient, gradient_epsilon(judged, parameter->name),
+            layers::random_key(static_cast<std::uint64_t>(1000 * probe + step), parameter->name));
+    trainer.update();
+    for (const collectives::Parameter* parameter : trainer.parameters()) {
+      ParameterHistory& mine = history.parameters[parameter->name];
+      if (step == 0) mine.after_one = to_doubles(parameter->value);
+      if (step + 1 == reference_steps) mine.after_all = to_doubles(parameter->value);
+    }
+  }
+  return history;
+}
+
+Reference make_reference(machine::World& world, const TrainingConfig& config,
+                         const Corpus& corpus) {
+  Reference reference;
+  reference.exact = train(world, config, corpus, Dtype::float64, 0);
+  reference.same = train(world, config, corpus, config.dtype, 0);
+  Bounds& bounds = reference.bounds;
+  bounds.losses.assign(reference_steps, 0);
+  for (int probe = 1; probe <= probes; ++probe) {
+    const History disturbed = train(world, config, corpus, Dtype::float64, probe);
+    for (const auto& [name, exact] : reference.exact.parameters) {
+      const ParameterHistory& other = disturbed.parameters.at(name);
+      ParameterBounds& bound = bounds.parameters[name];
+      bound.after_one =
+          std::max(bound.after_one, probe_margin * distance(exact.after_one, other.after_one));
+      bound.after_all =
+          std::max(bound.after_all, probe_margin * distance(exact.after_all, other.after_all));
+    }
+    for (std::size_t step = 0; step < reference_steps; ++step)
+      bounds.losses[step] =
+          std::max(bounds.losses[step],
+                   probe_margin * std::abs(disturbed.losses[step] - reference.exact.losses[step]));
+  }
+  // Stored values are rounded once more than the master copy, which is rounded once a step.
+  const double u = unit_roundoff(config.dtype);
+  const double master = std::min(u, unit_roundoff(Dtype::float32));
+  for (const auto& [name, exact] : reference.exact.parameters) {
+    ParameterBounds& bound = bounds.parameters[name];
+    bound.first_gradient = gradient_epsilon(config, name) * norm(exact.first_gradient);
+    bound.after_one += (u + 2 * master) * norm(exact.after_one);
+    bound.after_all += (u + 2 * reference_steps * master) * norm(exact.after_all);
+  }
+  // The loss is the output of the last layer: its error is that of the whole forward.
+  for (std::size_t step = 0; step < reference_steps; ++step)
+    bounds.losses[step] += gradient_epsilon(config, "") * std::abs(reference.exact.losses[step]);
+  return reference;
+}
+
+}  // namespace
+
+double gradient_epsilon(const TrainingConfig& config, const std::string& parameter) {
+  constexpr double k = 4, c = 1.03;
+  const int depth = config.model.layers + 1 - layer_of(parameter, config.model.layers);
+  return k * std::pow(c, depth) * dtype_epsilon(config);
+}
+
+const Reference& reference_of(machine::World& world, const TrainingConfig& config,
+                              const Corpus& corpus) {
+  static std::map<std::string, std::unique_ptr<Reference>> kept;
+  const layers::GptConfig& model = config.model;
+  const std::string key =
+      fmt::format("{} {} {} {} {} {} {} {} {} {}", model.layers, model.hidden, model.heads,
+                  model.vocabulary, model.sequence, config.micro_batch_size,
+                  config.global_batch_size, name(config.dtype), config.seed, corpus.size());
+  auto& found = kept[key];
+  if (!found) found = std::make_unique<Reference>(make_reference(world, config, corpus));
+  return *found;
+}
+
+namespace {
+
+void put(std::string& text, const std::vector<double>& values) {
+  const std::uint64_t size = values.size();
+  text.append(reinterpret_cast<const char*>(&size), sizeof size);
+  text.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(double));
+}
+
+std::vector<double> take(std::string_view& text) {
+  std::uint64_t size = 0;
+  std::memcpy(&size, text.data(), sizeof size);
+  text.remove_prefix(sizeof size);
+  std::vector<double> values(size);
+  std::memcpy(values.data(), text.data(), size * sizeof(double));
+  text.remove_prefix(size * sizeof(double));
+  return values;
+}
+
+void put(std::string& text, const History& history) {
+  put(text, history.losses);
+  for (const auto& [name, parameter] : history.parameters) {
+    put(text, parameter.first_gradient);
+    put(text, parameter.after_one);
+    put(text, parameter.after_all);
+  }
+}
+
+void take(std::string_view& text, const std::vector<std::string>& names, History& history) {
+  history.losses = take(text);
+  for (const std::string& name : names) {
+    ParameterHistory& parameter = history.parameters[name];
+    parameter.first_gradient = take(text);
+    parameter.after_one = take(text);
+    parameter.after_all = take(text);
+  }
+}
+
+}  // namespace
+
+std::string serialize(const Reference& reference) {
+  std::string text;
+  for (const auto& [name, bound] : reference.bounds.parameters) text += name + "\n";
+  text += '\n';
+  for (const auto& [name, bound] : reference.bounds.parameters)
+    put(text, {bound.first_gradient, bound.after_one, bound.after_all});
+  put(text, reference.bounds.losses);
+  put(text, reference.exact);
+  put(text, reference.same);
+  return text;
+}
+
+Reference deserialize_reference(std::string_view text) {
+  Reference reference;
+  std::vector<std::string> names;
+  while (text.front() != '\n') {
+    const std::size_t end = text.find('\n');
+    names.emplace_back(text.substr(0, end));
+    text.remove_prefix(end + 1);
+  }
+  text.remove_prefix(1);
+  for (const std::string& name : names) {
+    const std::vector<double> bound = take(text);
+    reference.bounds.parameters[name] = {bound[0], bound[1], bound[2]};
+  }
+  reference.bounds.losses = take(text);
+  take(text, names, reference.exact);
+  take(text, names, reference.same);
+  return reference;
+}
+
+}  // namespace suite

@@ -1,0 +1,174 @@
+#include "suite/training_step/trainer.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <stdexcept>
+
+namespace suite {
+
+using machine::Axis;
+using machine::Category;
+using machine::Tensor;
+
+namespace {
+
+struct NamedModel {
+  std::string name;
+  layers::GptConfig config;
+};
+const std::vector<NamedModel>& models() {
+  static const std::vector<NamedModel> table{
+      {"tiny",
+       {.layers = 2, .hidden = 32, .heads = 4, .vocabulary = Corpus::vocabulary, .sequence = 32}},
+      {"small",
+       {.layers = 4, .hidden = 64, .heads = 4, .vocabulary = Corpus::vocabulary, .sequence = 64}},
+  };
+  return table;
+}
+
+}  // namespace
+
+const std::vector<std::string>& model_names() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> result;
+    for (const NamedModel& model : models()) result.push_back(model.name);
+    return result;
+  }();
+  return names;
+}
+
+layers::GptConfig named_model(const std::string& name) {
+  for (const NamedModel& model : models())
+    if (model.name == name) return model.config;
+  throw std::invalid_argument(
+      fmt::format("unknown model '{}'; known: {}", name, fmt::join(model_names(), ", ")));
+}
+
+void TrainingConfig::validate() const {
+  model.validate(degrees.tp, degrees.pp);
+  if (micro_batch_size < 1)
+    throw std::invalid_argument(
+        fmt::format("micro-batch-size {} is not positive", micro_batch_size));
+  const int unit = degrees.dp * micro_batch_size;
+  if (global_batch_size < 1 || global_batch_size % unit != 0)
+    throw std::invalid_argument(
+        fmt::format("global-batch-size {} is not divisible by data-parallel-size {} x "
+                    "micro-batch-size {}; the next that is: {}",
+                    global_batch_size, degrees.dp, micro_batch_size,
+                    (std::max(global_batch_size, 1) + unit - 1) / unit * unit));
+}
+
+collectives::Communicator* Trainer::communicator(std::string_view name) const {
+  for (const Group& group : groups_)
+    if (group.name == name) return group.communicator.get();
+  return nullptr;
+}
+
+Trainer::Trainer(machine::World& world, const machine::Group& group, machine::Device& device,
+                 TrainingConfig config, const Corpus& corpus)
+    : world_(world),
+      group_(group),
+      device_(device),
+      config_(std::move(config)),
+      corpus_(corpus),
+      grid_(config_.degrees, group.index) {
+  config_.validate();
+  for (const Axis axis : {Axis::tp, Axis::pp, Axis::dp})
+    groups_.push_back({std::string(name(axis)), std::make_unique<collectives::Communicator>(
+                                                    world, grid_.group(axis), config_.transport)});
+  const machine::Group ends = grid_.embedding_group();
+  groups_.push_back({"embedding", ends.index >= 0 && ends.size() > 1
+                                      ? std::make_unique<collectives::Communicator>(
+                                            world, ends, config_.transport)
+                                      : nullptr});
+
+  const layers::StageIndex index{grid_.coordinate(Axis::pp), config_.degrees.pp};
+  stage_ = std::make_unique<layers::GptStage>(config_.model, device, *communicator("tp"),
+                                              config_.dtype, index);
+  parameters_ = stage_->parameters();
+  plan_ =
+      zero::gradient_plan(parameters_, config_.dtype, grid_, static_cast<double>(config_.tokens()));
+  states_ = std::make_unique<zero::FlatStates>(device, plan_, parameters_);
+  stage_->initialize(layers::Initializer::conformance(config_.seed, config_.model.layers));
+  step_ = zero::make_step(
+      config_.zero_stage, *states_, plan_,
+      {communicator("tp"), communicator("pp"), communicator("dp"), communicator("embedding")},
+      config_.options);
+
+  const int micro_batches = config_.micro_batches();
+  const std::int64_t micro_tokens = std::int64_t{config_.micro_batch_size} * config_.model.sequence;
+  drawn_.resize(static_cast<std::size_t>(2 * micro_batches * micro_tokens));
+  tokens_ = device.allocate(drawn_.size() * sizeof(std::int32_t), Category::buffers);
+  if (index.last())
+    losses_ = Tensor(device, machine::Dtype::float64, {micro_batches}, Category::buffers);
+  executor_ = std::make_unique<pipeline::Executor>(
+      pipeline::find_schedule(config_.schedule), micro_batches,
+      pipeline::Boundary{{micro_tokens, config_.model.hidden}, config_.dtype},
+      communicator("pp")->link(), device, world.host_device());
+
+  const auto batch = [this, micro_batches, micro_tokens](int micro_batch) {
+    const auto* tokens =
+        static_cast<const std::int32_t*>(tokens_.data()) + micro_batch * micro_tokens;
+    return layers::TokenBatch{tokens, tokens + micro_batches * micro_tokens,
+                              config_.micro_batch_size};
+  };
+  work_.forward = [this, batch](const pipeline::Action& action, const Tensor& in,
+                                const Tensor& out) {
+    stage_->forward(action.micro_batch, batch(action.micro_batch), in,
+                    losses_ ? losses_.slice(action.micro_batch, {1}) : out);
+  };
+  work_.backward = [this](const pipeline::Action& action, const Tensor&, const Tensor& d_out,
+                          const Tensor& d_in) {
+    stage_->backward(action.micro_batch, d_out, d_in);
+  };
+  work_.backward_input = [this](const pipeline::Action& action, const Tensor&, const Tensor& d_out,
+                                const Tensor& d_in) {
+    stage_->backward_input(action.micro_batch, d_out, d_in);
+  };
+  work_.backward_weights = [this](const pipeline::Action& action, const Tensor&, const Tensor&) {
+    stage_->backward_weights(action.micro_batch);
+  };
+}
+
+std::size_t Trainer::data_bytes(const TrainingConfig& config, bool last_stage) {
+  const auto tokens = static_cast<std::size_t>(config.tokens() / config.degrees.dp);
+  return 2 * tokens * sizeof(std::int32_t) +
+         (last_stage ? static_cast<std::size_t>(config.micro_batches()) * sizeof(double) : 0);
+}
+
+void Trainer::draw_data() {
+  // Sequences are numbered over the whole step: first by dp rank, then by micro-batch.
+  const int sequence = config_.model.sequence;
+  const std::size_t sequences = drawn_.size() / 2 / static_cast<std::size_t>(sequence);
+  const std::uint64_t first =
+      static_cast<std::uint64_t>(steps_) * static_cast<std::uint64_t>(config_.global_batch_size) +
+      static_cast<std::uint64_t>(grid_.coordinate(Axis::dp)) * sequences;
+  for (std::size_t i = 0; i < sequences; ++i)
+    corpus_.draw(config_.seed, first + i, sequence,
+                 drawn_.data() + i * static_cast<std::size_t>(sequence),
+                 drawn_.data() + drawn_.size() / 2 + i * static_cast<std::size_t>(sequence));
+  device_.stream().copy(tokens_.data(), drawn_.data(), tokens_.bytes());
+}
+
+void Trainer::forward_backward() {
+  draw_data();
+  timeline_ = executor_->run(work_);
+}
+
+zero::StepResult Trainer::update() {
+  ++steps_;
+  return step_->update();
+}
+
+double Trainer::mean_loss() {
+  double sum = 0;
+  if (losses_ && grid_.coordinate(Axis::tp) == 0)
+    for (const double loss : to_doubles(losses_)) sum += loss;
+  double total = 0;
+  for (const std::string& text : world_.all_gather(group_, fmt::format("{}", sum)))
+    total += std::stod(text);
+  return total / static_cast<double>(config_.tokens());
+}
+
+}  // namespace suite

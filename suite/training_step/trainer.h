@@ -1,0 +1,111 @@
+#pragma once
+// The whole training step: data, pipeline of tensor-parallel stages, gradient reduction, optimizer.
+// This is where layers, zero and pipeline meet; none of them knows the others.
+//
+//   Trainer trainer(world, group, device, config, corpus);
+//   trainer.step();                       // forward_backward, reduce, update
+//   trainer.mean_loss();
+//
+// The degrees change where a number is computed, never which: initial values, data and the order of
+// micro-batches depend on the seed and on global indices only.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "collectives/communicator.h"
+#include "layers/gpt.h"
+#include "machine/world/grid.h"
+#include "machine/world/world.h"
+#include "pipeline/execute.h"
+#include "suite/training_step/corpus.h"
+#include "zero/partition.h"
+#include "zero/step.h"
+
+namespace suite {
+
+struct TrainingConfig {
+  layers::GptConfig model;
+  machine::Degrees degrees;
+  machine::Dtype dtype = machine::Dtype::float32;
+  machine::Transport transport = machine::Transport::shared_memory;
+  int micro_batch_size = 1;   // sequences
+  int global_batch_size = 8;  // sequences of a step, over all of dp
+  std::string schedule = "1f1b";
+  int zero_stage = 1;
+  zero::StepOptions options{};
+  std::uint64_t seed = 1234;
+
+  int micro_batches() const { return global_batch_size / (degrees.dp * micro_batch_size); }
+  std::int64_t tokens() const { return std::int64_t{global_batch_size} * model.sequence; }
+  // Throws std::invalid_argument naming the key, its value and what would fit.
+  void validate() const;
+};
+
+// The models by name: "tiny", "small". Throws std::invalid_argument naming the known.
+layers::GptConfig named_model(const std::string& name);
+const std::vector<std::string>& model_names();
+
+class Trainer {
+ public:
+  // Collective over group, whose size is the product of the degrees.
+  Trainer(machine::World& world, const machine::Group& group, machine::Device& device,
+          TrainingConfig config, const Corpus& corpus);
+
+  void forward_backward();
+  zero::Step& optimizer_step() { return *step_; }
+  zero::StepResult update();
+  zero::StepResult step() {
+    forward_backward();
+    step_->reduce();
+    return update();
+  }
+
+  // Of the last forward_backward, over all tokens of the step. Collective over the group.
+  double mean_loss();
+
+  const TrainingConfig& config() const { return config_; }
+  const machine::Grid& grid() const { return grid_; }
+  layers::Parameters& parameters() { return parameters_; }
+  const zero::GradientPlan& plan() const { return plan_; }
+  const zero::FlatStates& states() const { return *states_; }
+  const pipeline::Timeline& timeline() const { return timeline_; }
+  const pipeline::Executor& executor() const { return *executor_; }
+  std::int64_t steps() const { return steps_; }
+
+  struct Group {
+    std::string name;
+    std::unique_ptr<collectives::Communicator> communicator;  // null where this rank is outside
+  };
+  const std::vector<Group>& groups() const { return groups_; }
+  collectives::Communicator* communicator(std::string_view name) const;
+
+  // Bytes of tokens, targets and losses, counted as buffers.
+  static std::size_t data_bytes(const TrainingConfig& config, bool last_stage);
+
+ private:
+  void draw_data();
+
+  machine::World& world_;
+  machine::Group group_;
+  machine::Device& device_;
+  TrainingConfig config_;
+  const Corpus& corpus_;
+  machine::Grid grid_;
+  std::vector<Group> groups_;
+  std::unique_ptr<layers::GptStage> stage_;
+  layers::Parameters parameters_;
+  zero::GradientPlan plan_;
+  std::unique_ptr<zero::FlatStates> states_;
+  std::unique_ptr<zero::Step> step_;
+  std::unique_ptr<pipeline::Executor> executor_;
+  pipeline::Stage work_;
+  machine::Memory tokens_;  // int32: all micro-batches' tokens, then their targets
+  std::vector<std::int32_t> drawn_;
+  machine::Tensor losses_;  // one double a micro-batch, on the last stage
+  pipeline::Timeline timeline_;
+  std::int64_t steps_ = 0;
+};
+
+}  // namespace suite
