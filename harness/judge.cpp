@@ -23,7 +23,8 @@ double nearness(const OracleResult& result) {
 }
 
 bool worse(const OracleResult& a, const OracleResult& b) {
-  if (a.ruling != b.ruling) return a.ruling == Ruling::fail;
+  // A failure outweighs everything, a pass outweighs "nothing to rule".
+  if (a.ruling != b.ruling) return a.ruling == Ruling::fail || b.ruling == Ruling::skipped;
   return a.ruling == Ruling::pass && nearness(a) > nearness(b);  // of failures the first stays
 }
 
@@ -130,6 +131,20 @@ void Judge::volume(std::string_view group, machine::TrafficLabel label,
   if (measured != expected) text += fmt::format("; expected: {}", traffic_text(expected));
   add(Oracle::volume, measured == expected, static_cast<double>(measured.bytes_sent),
       static_cast<double>(expected.bytes_sent), std::move(text));
+}
+
+void Judge::volume(std::string_view group, machine::TrafficLabel label,
+                   std::uint64_t measured_bytes, std::uint64_t expected_bytes) {
+  wire_.measured.bytes_sent += measured_bytes;
+  wire_.expected.bytes_sent += expected_bytes;
+  add(Oracle::volume, measured_bytes == expected_bytes, static_cast<double>(measured_bytes),
+      static_cast<double>(expected_bytes),
+      fmt::format("{} {} {}: sent {} bytes, expected {}", group, name(label.operation),
+                  name(label.dtype), measured_bytes, expected_bytes));
+}
+
+void Judge::not_applicable(Oracle oracle, std::string_view reason) {
+  keep_worst(results_, {oracle, Ruling::skipped, 0, 0, std::string(reason)});
 }
 
 void Judge::volume(const machine::Link& link,
@@ -261,7 +276,9 @@ JudgedCase merge(const std::vector<Judge>& judges, std::span<const Oracle> decla
     judged.reason += fmt::format("{}{}: {}", judged.reason.empty() ? "" : "; ", name(result.oracle),
                                  result.text);
   }
-  if (judged.oracles.empty()) {
+  if (std::all_of(judged.oracles.begin(), judged.oracles.end(), [](const OracleResult& result) {
+        return result.ruling == Ruling::skipped;
+      })) {
     judged.verdict = Ruling::fail;
     judged.reason = "no oracle ruled";
   }

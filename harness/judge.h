@@ -38,6 +38,9 @@ class Judge {
   // ---- volume: exactly, for one label of one group.
   void volume(std::string_view group, machine::TrafficLabel label, const machine::Traffic& measured,
               const machine::Traffic& expected);
+  // The same for bytes sent alone, where the number of messages has no formula.
+  void volume(std::string_view group, machine::TrafficLabel label, std::uint64_t measured_bytes,
+              std::uint64_t expected_bytes);
   // Every label of a link at once: a label that was not expected fails too. messages_sent and
   // bytes_sent are compared; received bytes likewise.
   void volume(const machine::Link& link,
@@ -54,6 +57,10 @@ class Judge {
   // more than one rank some key must be brought twice, else nothing was compared and the case
   // fails.
   void same_bits(std::string_view key, std::uint64_t hash);
+
+  // This oracle has nothing to rule in this case, for this reason (shown in the record): the volume
+  // of a library that does not count what it sends.
+  void not_applicable(Oracle oracle, std::string_view reason);
 
   const std::vector<OracleResult>& results() const { return results_; }
   struct Fingerprint {

@@ -192,5 +192,19 @@ TEST(Judge, SurvivesTheWire) {
   EXPECT_THROW(deserialize(text + "x"), std::logic_error);
 }
 
+TEST(Judge, NothingToRuleIsNoVerdict) {
+  constexpr Oracle declared[] = {Oracle::numerics, Oracle::volume};
+  Judge judge(0);
+  judge.not_applicable(Oracle::volume, "the library does not count");
+  judge.not_applicable(Oracle::numerics, "nothing was computed");
+  EXPECT_EQ(merge({judge}, declared).verdict, Ruling::fail);
+  judge.numerics("x", 0, 0);
+  const JudgedCase judged = merge({judge}, declared);
+  EXPECT_EQ(judged.verdict, Ruling::pass) << judged.reason;
+  ASSERT_EQ(judged.oracles.size(), 2u);
+  EXPECT_EQ(judged.oracles[0].ruling, Ruling::pass);
+  EXPECT_EQ(judged.oracles[1].ruling, Ruling::skipped);
+}
+
 }  // namespace
 }  // namespace harness

@@ -74,8 +74,25 @@ TEST(Sweep, ValuesGivenTwiceCountOnce) {
 }
 
 TEST(Sweep, OnlyLeavesOut) {
-  auto cases = sweep().only([](const Case& c) { return c.ranks > 1; }).cases({});
-  EXPECT_EQ(cases.size(), 8u);
+  const auto several = [](const Case& c) {
+    return c.ranks > 1 ? std::string() : std::string("one rank has nobody to talk to");
+  };
+  EXPECT_EQ(sweep().only(several).cases({}).size(), 8u);
+  EXPECT_EQ(sweep().only(several).cases({{"ranks", "2"}}).size(), 4u);
+  try {
+    sweep().only(several).cases({{"ranks", "1,2"}});
+    FAIL();
+  } catch (const UsageError& error) {
+    EXPECT_STREQ(error.what(), "ranks 1: one rank has nobody to talk to");
+  }
+}
+
+TEST(Sweep, ASampleYieldsToTheCommandLine) {
+  const auto small = [](const Case& c) { return c.ranks == 1; };
+  const std::size_t all = sweep().cases({}).size();
+  EXPECT_LT(sweep().sample(small).cases({}).size(), all);
+  EXPECT_EQ(sweep().sample(small).cases({{"ranks", "2"}}).size(),
+            sweep().cases({{"ranks", "2"}}).size());
 }
 
 TEST(Sweep, Sizes) {
