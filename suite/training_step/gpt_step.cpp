@@ -172,6 +172,7 @@ struct GptStep {
   }
 
   void judge(harness::Judge& judge) {
+    last_timeline_ = trainer_->timeline();  // of the step that times_ are of
     judge_memory(judge);
     judge_volume(judge);
     judge_schedule(judge);
@@ -236,7 +237,6 @@ struct GptStep {
                    pipeline::find_schedule(case_.schedule)
                        .peak_activations(trainer_->grid().coordinate(Axis::pp), case_.pp,
                                          config_.micro_batches()));
-    last_timeline_ = timeline;
   }
 
   // Ten steps from the same seed as the reference's.
