@@ -7,9 +7,13 @@ figures.json beside them lists what was drawn, with title and caption, in the or
 figure whose data the run does not carry is left out and named. Exit 2: run.json is not readable.
 """
 import argparse
+import contextlib
 import datetime
+import functools
 import importlib.util
+import io
 import json
+import multiprocessing
 import os
 import sys
 
@@ -45,20 +49,18 @@ KINDS = {
 }
 
 
-def draw(run, directory, kinds):
-    """Draws; returns what figures.json says."""
-    drawn = []
-    for kind in kinds:
-        about, make = KINDS[kind]
+def draw(kind, run, directory):
+    """Draws one kind; returns what to say and what figures.json lists."""
+    about, make = KINDS[kind]
+    said, drawn = io.StringIO(), []
+    with contextlib.redirect_stdout(said):
         try:
-            sheets = list(make(run))
+            for sheet in make(run):
+                save(sheet, directory)
+                drawn.append({"name": sheet.stem, "kind": kind, "title": sheet.title, "caption": sheet.caption})
         except Absent as why:
             print(f"figures: {about}: {why}")
-            continue
-        for sheet in sheets:
-            save(sheet, directory)
-            drawn.append({"name": sheet.stem, "kind": kind, "title": sheet.title, "caption": sheet.caption})
-    return drawn
+    return said.getvalue(), drawn
 
 
 def main():
@@ -83,7 +85,12 @@ def main():
         os.environ.setdefault("SOURCE_DATE_EPOCH", str(int(date.timestamp())))
     except (KeyError, ValueError, AttributeError):
         os.environ.setdefault("SOURCE_DATE_EPOCH", "0")
-    drawn = draw(run, directory, [arguments.only] if arguments.only else KINDS)
+    kinds = [arguments.only] if arguments.only else list(KINDS)
+    drawn = []
+    with multiprocessing.Pool(min(4, len(kinds), len(os.sched_getaffinity(0)))) as pool:
+        for said, sheets in pool.map(functools.partial(draw, run=run, directory=directory), kinds, chunksize=1):
+            print(said, end="")
+            drawn += sheets
     if not arguments.only:
         listing = os.path.join(directory, "figures.json")
         with open(f"{listing}.part", "w", encoding="utf-8") as file:

@@ -123,7 +123,7 @@ class LessThanAll(unittest.TestCase):
         document["context"]["rates"] = {}
         ran, made = self.draw(json.dumps(document))
         self.assertEqual((ran.returncode, ran.stderr), (0, ""))
-        self.assertIn("figures: pipeline timeline: no case carries a timeline\n", ran.stdout)
+        self.assertIn("figures: pipeline timeline: no case with more than one stage carries a timeline\n", ran.stdout)
         self.assertEqual(ran.stdout.count("\n"), len(KINDS) - 2 + 1)
         self.assertEqual(len(made), 2 * 4 + 1)
 

@@ -18,10 +18,12 @@ def varying_axes(cases):
 def labels_of(cases):
     """What tells the cases of a unit apart, a short text for each."""
     varying = varying_axes(cases)
+    if {"TP", "PP", "DP"} & set(varying):
+        varying = [axis for axis in varying if axis != "ranks"]  # their product
     labels = []
     for case in cases:
         words = [word_of(n, case.axes[n]) for n in varying if n in case.axes]
-        labels.append(_folded(words) or case.unit.replace("_", " "))
+        labels.append(folded(words) or case.unit.replace("_", " "))
     return labels
 
 
@@ -35,7 +37,7 @@ def word_of(axis, value):
     return plain
 
 
-def _folded(words, width=28):
+def folded(words, width=28):
     lines = [""]
     for word in words:
         joined = f"{lines[-1]}, {word}" if lines[-1] else word
@@ -103,9 +105,10 @@ def step_time(run):
 
 
 def memory(run):
-    cases = run.with_key("memory")
+    # One category alone is a number, not a figure.
+    cases = [c for c in run.with_key("memory") if len(c.first("memory")) > 1]
     if not cases:
-        raise Absent("no case carries its memory by category")
+        raise Absent("no case carries its memory by more than one category")
     for unit, part, members in pages(cases):
         names = list(dict.fromkeys(row["category"] for c in members for row in c.first("memory")))
         labels = labels_of(members)

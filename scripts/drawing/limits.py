@@ -63,9 +63,8 @@ def matrix_rate(run):
             axis.plot(*zip(*places), linestyle="none", marker="|", markersize=11, markeredgewidth=1.4,
                       color=LIMIT["color"], label="limit")
             legend_above(axis)
-        for place, (rate, ceiling) in enumerate(zip(rates, ceilings)):
-            axis.annotate(f"{rate / ceiling:.0%}" if ceiling else decimal_text(rate), (0, place), xytext=(3, 0),
-                          textcoords="offset points", va="center", fontsize=6, color="white")
+        _write_values(axis, rates, [f"{rate / ceiling:.0%}" if ceiling else decimal_text(rate)
+                                    for rate, ceiling in zip(rates, ceilings)])
         title = unit.replace("_", "-")
         yield Sheet(file_name("matrix_rate", unit, part), f"Matrix rate: {title}",
                     "What the unit reaches; the tick is the matrix rate measured in this run, the percentage the "
@@ -94,13 +93,19 @@ def _bars(labels, values, longest):
     return figure, axis
 
 
+def _write_values(axis, values, texts):
+    """Into the bar, or beside it where it is too short."""
+    for place, (value, text) in enumerate(zip(values, texts)):
+        inside = value > 0.2 * axis.get_xlim()[1]
+        axis.annotate(text, (0 if inside else value, place), xytext=(3, 0), textcoords="offset points", va="center",
+                      fontsize=6, color="white" if inside else "black")
+
+
 def _measured_rates(limits):
     labels = [f"{dtype}, {ranks} rank{'s' * (ranks > 1)}" for dtype, ranks, _ in limits]
     values = [value for _, _, value in limits]
     figure, axis = _bars(labels, values, max(values))
-    for place, (_, _, value) in enumerate(limits):
-        axis.annotate(decimal_text(value), (0, place), xytext=(3, 0), textcoords="offset points", va="center",
-                      fontsize=6, color="white")
+    _write_values(axis, values, [decimal_text(value) for value in values])
     return Sheet("matrix_rate", "Matrix rate of this machine",
                  "Rate of a large matrix multiplication per rank, with so many ranks at it together: the limit that "
                  "cases are held against.", figure, ["dtype", "ranks", "GFLOPs"], [list(row) for row in limits])

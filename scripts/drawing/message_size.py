@@ -9,7 +9,7 @@ from drawing.sheet import (LIBRARY, LIMIT, Sheet, byte_axis, file_name, legend_a
 OF_THE_FIGURE = ("ranks", "dtype")
 
 
-def _figures(cases):
+def _figures(cases, about):
     """{(unit, ranks, dtype): {line: [cases by size]}}; a line is named after the axes that differ."""
     groups = defaultdict(list)
     for case in cases:
@@ -25,7 +25,19 @@ def _figures(cases):
         for line in lines.values():
             line.sort(key=lambda c: c.number("bytes"))
         figures[key] = dict(sorted(lines.items()))
-    return figures
+    return _with_curves(figures, about)
+
+
+def _with_curves(figures, about):
+    """Two sizes are no curve: such figures are left out where their unit has a better one."""
+    longest = {key: max(map(len, lines.values())) for key, lines in figures.items()}
+    kept = {}
+    for key, lines in sorted(figures.items()):
+        if longest[key] >= 3 or all(longest[k] < 3 for k in figures if k[0] == key[0]):
+            kept[key] = lines
+        else:
+            print(f"figures: {about}: {_subject(*key)}: fewer than three sizes")
+    return kept
 
 
 def _subject(unit, ranks, dtype):
@@ -33,6 +45,25 @@ def _subject(unit, ranks, dtype):
     if ranks:
         words.append(f"{ranks} rank{'' if ranks == '1' else 's'}")
     return ", ".join(words + ([dtype] if dtype else []))
+
+
+def _styles(cases):
+    """Case -> style, the same in all figures: an algorithm has its colour and marker, the rest its dash."""
+    def algorithm(case):
+        return case.axes.get("algorithm", "")
+
+    def rest(case):
+        return case.axes.get("transport", "")
+
+    algorithms = sorted({algorithm(c) for c in cases} - {"library"})
+    rests = sorted({rest(c) for c in cases if not _is_library(c)}, key=lambda r: (r != "shared_memory", r))
+
+    def style(case):
+        if _is_library(case):
+            return LIBRARY
+        return line_style(algorithms.index(algorithm(case)), rests.index(rest(case)))
+
+    return style
 
 
 def _is_library(case):
@@ -50,21 +81,17 @@ def bus_bandwidth(run):
     cases = [c for c in run.with_key("busbw_GBps") if c.number("bytes")]
     if not cases:
         raise Absent("no case carries a bus bandwidth over a message size")
-    for (unit, ranks, dtype), lines in sorted(_figures(cases).items()):
+    style_of = _styles(cases)
+    for (unit, ranks, dtype), lines in _figures(cases, "bus bandwidth").items():
         figure, axis = new_figure(1.9)
         rows, limits, points = [], {}, []
-        index = 0
         for name, line in lines.items():
             x = [c.number("bytes") for c in line]
             y = [c.number("busbw_GBps") for c in line]
             # The rate is bytes over time, so the interval of the time turns around.
             low = [b * c.seconds() / c.interval()[1] for b, c in zip(y, line)]
             high = [b * c.seconds() / c.interval()[0] for b, c in zip(y, line)]
-            if _is_library(line[0]):
-                style = LIBRARY
-            else:
-                style = line_style(index)
-                index += 1
+            style = style_of(line[0])
             axis.plot(x, y, label=name, **style)
             axis.fill_between(x, low, high, color=style["color"], alpha=0.22, linewidth=0)
             points += zip(x, y, line)
@@ -96,15 +123,16 @@ def speedup(run):
     cases = [c for c in run.with_key("speedup_over_library") if c.number("bytes") and not _is_library(c)]
     if not cases:
         raise Absent("no case carries a speed-up over the library over a message size")
-    for (unit, ranks, dtype), lines in sorted(_figures(cases).items()):
+    style_of = _styles(cases)
+    for (unit, ranks, dtype), lines in _figures(cases, "speed-up over the library").items():
         figure, axis = new_figure(1.8)
         rows, points = [], []
-        for index, (name, line) in enumerate(lines.items()):
+        for name, line in lines.items():
             x = [c.number("bytes") for c in line]
             y = [c.number("speedup_over_library") for c in line]
             low = [s * c.seconds() / c.interval()[1] for s, c in zip(y, line)]
             high = [s * c.seconds() / c.interval()[0] for s, c in zip(y, line)]
-            style = line_style(index)
+            style = style_of(line[0])
             axis.plot(x, y, label=name, **style)
             axis.fill_between(x, low, high, color=style["color"], alpha=0.22, linewidth=0)
             points += zip(x, y, line)

@@ -3,6 +3,10 @@ import json
 import os
 from statistics import median
 
+# Axes that have a name of their own in the field's figures.
+SHORT = {"tensor-model-parallel-size": "TP", "pipeline-model-parallel-size": "PP", "data-parallel-size": "DP",
+         "context-parallel-size": "CP", "expert-model-parallel-size": "EP", "zero-stage": "ZeRO",
+         "micro-batch-size": "micro-batch", "global-batch-size": "global batch"}
 UNITS_OF_TIME = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 SCHEMA = "shardmark-run/"
 
@@ -20,7 +24,7 @@ class Case:
 
     def __init__(self, entry):
         self.unit = entry["unit"]
-        self.axes = {str(k): str(v) for k, v in entry["case"].items()}
+        self.axes = {SHORT.get(k, str(k)): str(v) for k, v in entry["case"].items()}
         self.launches = []
 
     def add(self, entry):

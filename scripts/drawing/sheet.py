@@ -39,9 +39,10 @@ def new_figure(height, rows=1, columns=1, **kwargs):
     return figure, figure.subplots(rows, columns, **kwargs)
 
 
-def line_style(index):
+def line_style(index, dash=None):
+    dash = index if dash is None else dash
     return {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)],
-            "linestyle": DASHES[index % len(DASHES)]}
+            "linestyle": DASHES[dash % len(DASHES)]}
 
 
 def fill_style(index):
@@ -84,8 +85,8 @@ def plain_log(axis, base):
     axis.set_yscale("log", base=base)
     axis.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:.12g}"))
     low, high = axis.get_ylim()
-    # Within one decade, log ticks are too few to read a value from.
-    if base == 10 and high / low < 20:
+    # Within two decades, log ticks are too few to read a value from.
+    if base == 10 and high / low < 100:
         ticks = [m * 10.0**e for e in range(-12, 13) for m in (1, 2, 5) if low <= m * 10.0**e <= high]
         axis.yaxis.set_major_locator(FixedLocator(ticks))
     axis.yaxis.set_minor_locator(NullLocator())
@@ -98,12 +99,12 @@ def legend_above(axis, title=None, handles=None, labels=None):
     if not handles:
         return
     figure = axis.figure
+    renderer = FigureCanvasAgg(figure).get_renderer()
     for columns in range(min(4, len(handles)), 0, -1):
         for old in figure.legends[:]:
             old.remove()
         legend = figure.legend(handles, labels, loc="upper center", ncol=columns, title=title, markerscale=0.7)
-        figure.draw_without_rendering()
-        box = legend.get_window_extent()
+        box = legend.get_window_extent(renderer)
         if box.width <= figure.bbox.width:
             break
     width, height = figure.get_size_inches()
@@ -135,6 +136,9 @@ def _place(path, data):
 
 def save(sheet, directory):
     matplotlib.rcParams["svg.hashsalt"] = sheet.stem
+    # Laid out once, not again for each format.
+    sheet.figure.draw_without_rendering()
+    sheet.figure.set_layout_engine("none")
     creator = "Shardmark"
     for canvas, suffix, metadata in (
         (FigureCanvasPdf, "pdf", {"Title": sheet.title, "Creator": creator}),

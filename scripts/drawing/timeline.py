@@ -7,6 +7,7 @@ from drawing.sheet import WIDTH, Sheet, file_name, legend_above, new_figure
 
 # "F0", "B3", "W1", "I2"; chunk 2 of micro-batch 0 is "F0.2".
 ACTION = re.compile(r"^([FBIW])(\d+)(?:\.(\d+))?$")
+WAITING = re.compile("wait|idle|bubble")
 KINDS = {
     "F": ("forward", "#56B4E9"),
     "B": ("backward", "#E69F00"),
@@ -19,11 +20,13 @@ TEXT = 5.5  # points
 
 
 def _kind(span):
+    # A span of a lane "wait" is named after the action that it waits for.
+    if WAITING.search(span["lane"]):
+        return "wait"
     match = ACTION.match(span["name"])
     if match:
         return match.group(1)
-    waiting = re.search("wait|idle|bubble", f'{span["lane"]} {span["name"]}')
-    return "wait" if waiting else "other"
+    return "wait" if WAITING.search(span["name"]) else "other"
 
 
 def _inside(span):
@@ -61,7 +64,7 @@ def _draw(axis, spans, scale, total):
         for span in own:
             kind = _kind(span)
             bar(rank, span["start_s"], span["end_s"], kind)
-            text = _inside(span)
+            text = "" if kind == "wait" else _inside(span)
             # As many points as the digits need, or nothing: a text over its neighbours misleads.
             room = (span["end_s"] - span["start_s"]) / total * (WIDTH - 0.5) * 72
             if text and room > TEXT * 0.62 * len(text) + 1:
@@ -71,11 +74,12 @@ def _draw(axis, spans, scale, total):
 
 
 def timeline(run):
-    cases = run.with_key("timeline")
+    cases = [c for c in run.with_key("timeline") if c.axes.get("PP") != "1"]
     if not cases:
-        raise Absent("no case carries a timeline")
+        raise Absent("no case with more than one stage carries a timeline")
     labels = labels_of(cases)
-    for number, (case, label) in enumerate(zip(cases, labels)):
+    for case, label in zip(cases, labels):
+        label = " ".join(label.split())
         spans = sorted(case.first("timeline"), key=lambda s: (s["rank"], s["start_s"]))
         first = min(s["start_s"] for s in spans)
         spans = [{**s, "start_s": s["start_s"] - first, "end_s": s["end_s"] - first} for s in spans]
@@ -93,10 +97,10 @@ def timeline(run):
         handles = [axis.barh(0, 0, facecolor=KINDS[k][1], edgecolor="#9A9A9A", linewidth=0.4,
                              hatch="//////" if k == "wait" else None) for k in KINDS if k in drawn]
         legend_above(axis, handles=handles, labels=[drawn[k] for k in KINDS if k in drawn])
-        title = f"{case.unit.replace('_', '-')}, {' '.join(label.split())}"
-        yield Sheet(file_name("timeline", case.unit, " ".join(label.split()), number + 1 if len(cases) > 1 else ""),
+        title = f"{case.unit.replace('_', '-')}, {label}"
+        yield Sheet(file_name("timeline", case.unit, label),
                     f"Timeline of a step: {title}",
                     "One row a rank, the micro-batch inside its bar; hatched: the rank waits.", figure,
                     ["unit", "case", "rank", "lane", "name", "start_s", "end_s"],
-                    [[case.unit, " ".join(label.split()), s["rank"], s["lane"], s["name"], s["start_s"], s["end_s"]]
+                    [[case.unit, label, s["rank"], s["lane"], s["name"], s["start_s"], s["end_s"]]
                      for s in spans])

@@ -1,14 +1,14 @@
 """Training itself: the loss of each step, and how throughput grows with ranks."""
 from collections import defaultdict
 
-from drawing.bars import labels_of, varying_axes, word_of
+from drawing.bars import folded, labels_of, varying_axes, word_of
 from drawing.run_json import Absent
 from drawing.sheet import LIMIT, Sheet, file_name, legend_above, line_style, new_figure, plain_log
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 # Degrees say how a step is spread; what is left says what is computed.
-DEGREES = {"ranks", "tp", "cp", "ep", "dp", "pp", "grid", "zero", "zero_stage", "stage", "schedule", "transport",
-           "algorithm", "sequence_parallel", "recompute"}
+DEGREES = {"ranks", "TP", "PP", "DP", "CP", "EP", "ZeRO", "grid", "zero_stage", "schedule", "transport", "algorithm",
+           "micro-batch", "sequence-parallel", "sequence_parallel", "recompute", "recompute-granularity"}
 MOST_LINES = 8
 
 
@@ -44,8 +44,9 @@ def loss(run):
 def _agreeing(same, members):
     """What the cases of one line have in common and others have not."""
     common = [word_of(n, same[0].axes[n]) for n in varying_axes(members)
-              if n in same[0].axes and len({c.axes.get(n) for c in same}) == 1]
-    return (", ".join(common) or same[0].unit.replace("_", "-")) + (f" ({len(same)} cases)" if len(same) > 1 else "")
+              if n != "ranks" and n in same[0].axes and len({c.axes.get(n) for c in same}) == 1]
+    text = folded(common, width=56) or same[0].unit.replace("_", "-")
+    return text + (f" ({len(same)} cases)" if len(same) > 1 else "")
 
 
 def scaling(run):
