@@ -189,6 +189,7 @@ void CaseRunner::run(const PlannedCase& plan, int repetition, Record& record) {
   failure = phase(plan, link, "running", [&] {
     SamplingLimits limits;
     limits.seconds = options_.max_seconds_per_case;
+    limits.progress = &world_.board().mine().progress;
     const auto on_failure = [&](const std::string& text) { threw(plan, "running: " + text); };
     sampled = Sampler(world_.device(), link, limits, on_failure).sample(*instance);
     return sampled.failure.empty() ? std::string() : "running: " + sampled.failure;

@@ -177,7 +177,9 @@ double Sampler::timed(What what, int batch) {
       for (int i = 0; i < batch; ++i) instance_->yardstick();
     device_.stream().synchronize();
   });
-  return (now_s() - begin) / batch;
+  const double seconds = now_s() - begin;
+  if (limits_.progress) limits_.progress->fetch_add(1, std::memory_order_relaxed);
+  return seconds / batch;
 }
 
 // At least 5 runs and a twentieth of the case's time, at most a fifth of it (one run is never cut).

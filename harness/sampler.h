@@ -16,6 +16,8 @@
 // Every decision (how many runs a batch, how many samples more, stop) is taken by the case's rank 0
 // from all ranks' times and sent to the others.
 
+#include <atomic>
+#include <cstdint>
 #include <functional>
 #include <span>
 #include <string>
@@ -33,6 +35,8 @@ struct SamplingLimits {
   int min_samples = 30;  // before sampling may count as converged
   int max_samples = 10000;
   double sample_seconds = 20e-6;  // the least a sample should last
+  // Counted up after every sample, if given: the sign of life that the watchdog looks at.
+  std::atomic<std::uint64_t>* progress = nullptr;
 };
 
 enum class Stop : unsigned char { no, converged, time_cap, sample_cap };

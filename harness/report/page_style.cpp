@@ -61,8 +61,8 @@ th[aria-sort=descending] button::after { content: " \2193"; }
 .verdict.pass { color: var(--good); background: var(--good-ground); }
 .verdict.fail { color: var(--bad); background: var(--bad-ground); }
 .verdict.skipped { color: var(--wait); background: var(--wait-ground); }
-.figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 24rem), 1fr)); gap: 1.25rem; align-items: start; }
-figure { margin: 0; background: var(--card); border: 1px solid var(--line); border-radius: .5rem; overflow: hidden; min-width: 0; }
+.figures { columns: 24rem; column-gap: 1.25rem; }
+figure { margin: 0 0 1.25rem; break-inside: avoid; background: var(--card); border: 1px solid var(--line); border-radius: .5rem; overflow: hidden; min-width: 0; }
 .drawing { background: #ffffff; padding: .75rem; }
 .drawing svg { display: block; width: 100%; height: auto; }
 figcaption { padding: .75rem 1rem; font-size: .875rem; overflow-wrap: anywhere; }
@@ -91,7 +91,7 @@ pre { margin: 0; padding: 1rem; background: var(--card); border: 1px solid var(-
   th, td { padding: .15rem .4rem; white-space: normal; }
   figure, .failures li, tr { break-inside: avoid; }
   .failures li, .reason { border: 1px solid var(--line); }
-  .figures { grid-template-columns: 1fr 1fr; }
+  .figures { columns: 2; }
 }
 )css";
 
