@@ -1,0 +1,93 @@
+#pragma once
+// The model that the pipeline unit runs: parts y = gelu(x W), W [hidden, hidden], with backward in
+// two halves; and one stage of it as the executor's callables.
+//
+// Random inputs, loss gradients and weights depend on seed and global index alone, so a stage and a
+// device that holds the whole model start from the same bits.
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "machine/device/tensor.h"
+#include "pipeline/execute.h"
+
+namespace suite {
+
+struct GeluModel {
+  machine::Dtype dtype{};
+  std::int64_t tokens = 0, hidden = 0;  // of a micro-batch
+  int micro_batches = 1, stages = 1, chunks = 1;
+  std::uint64_t seed = 0;
+
+  int parts() const { return stages * chunks; }
+  machine::Shape boundary() const { return {tokens, hidden}; }
+  // Rows of all micro-batches, one after the other.
+  machine::Tensor all_rows(machine::Device& device) const;
+  machine::Tensor rows(const machine::Tensor& all, int micro_batch) const;
+  void fill_inputs(const machine::Tensor& all) const;
+  void fill_loss_gradients(const machine::Tensor& all) const;
+};
+
+struct GeluPart {
+  machine::Tensor weight;           // [hidden, hidden]
+  machine::Tensor weight_gradient;  // same; float under narrower dtypes. Accumulates
+
+  GeluPart(machine::Device& device, const GeluModel& model, int depth);
+  // All [tokens, hidden]: z = x W, y = gelu(z).
+  void forward(const machine::Tensor& x, const machine::Tensor& z, const machine::Tensor& y) const;
+  void backward_gelu(const machine::Tensor& z, const machine::Tensor& d_y,
+                     const machine::Tensor& d_z) const;
+  void backward_input(const machine::Tensor& d_z, const machine::Tensor& d_x) const;
+  void backward_weights(const machine::Tensor& x, const machine::Tensor& d_z) const;
+};
+
+// What one action on one part read and wrote; y is empty in backward, d_y and d_x in forward.
+struct Observed {
+  machine::Tensor x, y, d_y, d_x;
+};
+
+// Keeps, beside the executor's buffers: z of every micro-batch that is alive (activations), one
+// d_z, and where the model begins or ends the two tensors of all its rows there (buffers).
+class GeluStage {
+ public:
+  GeluStage(machine::Device& device, const GeluModel& model, int stage);
+  pipeline::Stage callables();
+  void clear_gradients();
+
+  bool first() const { return stage_ == 0; }
+  bool last() const { return stage_ == model_.stages - 1; }
+  const std::vector<GeluPart>& parts() const { return parts_; }         // by chunk
+  const machine::Tensor& outputs() const { return outputs_; }           // of the last stage
+  const machine::Tensor& input_gradients() const { return d_inputs_; }  // of the first
+  // Called after every action while it is set.
+  std::function<void(const pipeline::Action&, const Observed&)> observer;
+
+ private:
+  using Key = std::pair<int, int>;  // chunk, micro-batch
+  bool begins(const pipeline::Action& action) const { return first() && action.chunk == 0; }
+  bool ends(const pipeline::Action& action) const {
+    return last() && action.chunk == model_.chunks - 1;
+  }
+  machine::Tensor input_of(const pipeline::Action&, const machine::Tensor& given) const;
+  machine::Tensor d_output_of(const pipeline::Action&, const machine::Tensor& given) const;
+  void forward(const pipeline::Action&, const machine::Tensor& input,
+               const machine::Tensor& output);
+  void backward(const pipeline::Action&, const machine::Tensor& input,
+                const machine::Tensor& d_output, const machine::Tensor& d_input);
+  machine::Tensor keep(Key key);
+
+  machine::Device& device_;
+  const GeluModel model_;
+  const int stage_;
+  std::vector<GeluPart> parts_;
+  machine::Tensor inputs_, d_inputs_;         // [micro_batches * tokens, hidden], first stage
+  machine::Tensor outputs_, loss_gradients_;  // same, last stage
+  machine::Tensor d_z_;
+  std::map<Key, machine::Tensor> kept_;  // z, alive
+  std::vector<machine::Tensor> free_;    // z given back: as many are made as are alive at once
+};
+
+}  // namespace suite

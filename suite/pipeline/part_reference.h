@@ -1,0 +1,29 @@
+#pragma once
+// One part y = gelu(x W) and its gradients in double, from the very inputs that a stage had, with
+// bounds on what its dtype may differ by. Shares no code with the kernels. A sample: three columns
+// for y and the weights' gradient, two rows for the input's.
+//
+// Parts are judged one by one. A bound carried through a chain of them grows by the sum over a
+// column of |W|, some 0.8 sqrt(2 hidden / pi) a part, and soon says nothing; that the chain hands
+// on every bit is what the comparison with one device shows.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "harness/judge.h"
+#include "machine/device/dtype.h"
+
+namespace suite {
+
+// One micro-batch, all [tokens, hidden].
+struct PartObserved {
+  std::vector<double> x, y, d_y, d_x;
+};
+
+void judge_part(harness::Judge& judge, const std::string& name, machine::Dtype dtype,
+                std::int64_t tokens, std::int64_t hidden, const std::vector<double>& weight,
+                const std::vector<double>& weight_gradient,
+                const std::vector<PartObserved>& micro_batches);
+
+}  // namespace suite
