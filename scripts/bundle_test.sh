@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# A bundle stands by itself; and one that takes a library from the machine, or lacks the launcher, is found out.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+command -v patchelf >/dev/null || { echo "bundle_test: patchelf is missing: scripts/install --for bundle"; exit 77; }
+place=$(mktemp -d)
+trap 'rm -rf "$place"' EXIT
+
+"$here/bundle" --out "$place"
+bundle=$(echo "$place"/shardmark-*.tar.xz)
+"$here/bundle" --check "$bundle"
+
+# broken NAME COMMAND: the bundle after COMMAND, run inside its folder, must not pass the check.
+broken() {
+  mkdir "$place/$1"
+  tar --extract --xz --file "$bundle" --directory "$place/$1"
+  (cd "$place/$1"/shardmark-* && bash -c "$2")
+  (cd "$place/$1" && tar --create --use-compress-program="xz -0" --file "$place/$1.tar.xz" shardmark-*)
+  if "$here/bundle" --check "$place/$1.tar.xz" >"$place/$1.out" 2>&1; then
+    echo "bundle_test: $1: the check let it pass" >&2
+    exit 1
+  fi
+  echo "bundle_test: $1: $(tail -n 1 "$place/$1.out")"
+}
+
+broken lacks_a_library 'rm lib/libmpich.so.12'
+broken lacks_the_launcher 'rm bin/mpiexec'
