@@ -1,0 +1,202 @@
+// Claim: y = x Wᵀ is right in every element within the roundings of its dtype and accumulator
+// (Higham 2002, section 3.1), has the same bits every time and on every rank, and takes no longer
+// than oneDNN's fastest primitive for row-major matrices of that shape.
+//
+// Every rank multiplies on its own, all at once. `shape` is MxNxK: x [M, K], W [N, K], y [M, N].
+
+#include "machine/device/gemm.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <optional>
+
+#include "harness/unit.h"
+#include "machine/device/kernels.h"
+#include "machine/device/random.h"
+#include "suite/machine/onednn_gemm.h"
+#include "suite/machine/product_reference.h"
+
+namespace suite {
+namespace {
+
+using harness::Oracle;
+using harness::Profile;
+using machine::Dtype;
+using machine::Tensor;
+
+struct ProductShape {
+  std::int64_t m, n, k;
+};
+
+std::optional<ProductShape> parse_shape(std::string_view text) {
+  constexpr std::int64_t largest = 1 << 20;  // so that no byte count overflows
+  std::int64_t extents[3]{};
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  for (int i = 0; i < 3; ++i) {
+    if (i > 0 && (at == end || *at++ != 'x')) return std::nullopt;
+    const auto [stop, error] = std::from_chars(at, end, extents[i]);
+    if (error != std::errc() || extents[i] < 1 || extents[i] > largest) return std::nullopt;
+    at = stop;
+  }
+  if (at != end) return std::nullopt;
+  return ProductShape{extents[0], extents[1], extents[2]};
+}
+
+struct Gemm {
+  static constexpr std::string_view name = "gemm";
+  static constexpr std::string_view about = "y = x Wᵀ on every rank at once";
+  static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::determinism};
+
+  struct Case {
+    int ranks = 1;
+    Dtype dtype{};
+    std::string shape;
+  };
+
+  static harness::Sweep<Case> sweep(Profile profile) {
+    const bool quick = profile == Profile::quick;
+    harness::Sweep<Case> sweep;
+    sweep
+        .axis("dtype", &Case::dtype, {Dtype::float32, Dtype::bfloat16},
+              {Dtype::float32, Dtype::bfloat16, Dtype::float16, Dtype::float64})
+        .axis("ranks", &Case::ranks, quick ? std::vector{1, 2} : std::vector{1, 2, 3, 4, 8})
+        // The last: GPT-2's mlp.fc1 on a quarter of its context.
+        .axis("shape", &Case::shape, {"512x512x512", "1024x1024x1024", "256x3072x768"})
+        .only([](const Case& c) {
+          return parse_shape(c.shape)
+                     ? std::string()
+                     : fmt::format("not MxNxK with extents from 1 to {}, like 1024x1024x1024",
+                                   1 << 20);
+        });
+    if (!quick) return sweep;
+    return std::move(sweep.sample([](const Case& c) {
+      return c.ranks == 1 || (c.dtype == Dtype::float32 && c.shape != "512x512x512");
+    }));
+  }
+
+  Gemm(const Case& c, harness::Context& context)
+      : dtype_(c.dtype), context_(context), shape_(*parse_shape(c.shape)) {
+    const auto tensor = [&](std::int64_t rows, std::int64_t cols) {
+      return Tensor(context.device, c.dtype, {rows, cols}, machine::Category::buffers);
+    };
+    x_ = tensor(shape_.m, shape_.k);
+    weight_ = tensor(shape_.n, shape_.k);
+    y_ = tensor(shape_.m, shape_.n);
+    kernels().fill_normal(x_, context.seed, {}, 0, 1);
+    kernels().fill_normal(weight_, context.seed + 1, {}, 0, 1);
+    std::string mine;
+    if (context.device.readable_by_host()) {
+      library_ = OnednnGemm::fastest(x_, weight_);
+      mine = library_ ? "has one" : "";
+    }
+    for (const std::string& theirs : context.world.all_gather(context.group, mine))
+      if (theirs.empty()) library_.reset();
+  }
+
+  void prepare() {}
+  void run() {
+    gemm(context_.device.stream(), matrix(x_), matrix(weight_).transposed(), matrix(y_));
+  }
+  bool has_yardstick() const { return library_ != nullptr; }
+  void yardstick() { library_->run(); }
+
+  void judge(harness::Judge& judge) {
+    for (int repeat = 0; repeat < 2; ++repeat) {
+      multiply();
+      judge.same_bits("product", hash(y_));
+    }
+    judge_rows(judge);
+    judge_whole(judge);
+  }
+
+  harness::Cost cost() const {
+    harness::Cost cost;
+    cost.flops = 2.0 * static_cast<double>(shape_.m) * static_cast<double>(shape_.n) *
+                 static_cast<double>(shape_.k);
+    cost.flops_dtype = dtype_;
+    cost.memory_bytes = static_cast<double>(x_.bytes() + weight_.bytes() + y_.bytes());
+    cost.working_set_bytes = cost.memory_bytes;
+    return cost;
+  }
+
+  void describe(harness::Record& record) {  // gflops: 1e9 operations a second, of one rank
+    if (record.seconds > 0) record.counters["gflops"] = cost().flops / record.seconds / 1e9;
+  }
+
+ private:
+  machine::Kernels& kernels() const { return context_.device.stream().kernels(); }
+
+  // What is not written shows.
+  void multiply() {
+    kernels().fill(y_, std::numeric_limits<double>::quiet_NaN());
+    run();
+    context_.device.stream().synchronize();
+  }
+
+  // Rows of random numbers, against plain loops.
+  void judge_rows(harness::Judge& judge) const {
+    const auto [m, n, k] = shape_;
+    const std::vector<double> x = to_doubles(x_), weight = to_doubles(weight_), y = to_doubles(y_);
+    const std::vector<std::int64_t> rows = rows_to_check(m, n * k, context_.seed);
+    const ProductRows want = product_rows(rows, {x.data(), k, 1}, {weight.data(), 1, k}, k, n);
+    const auto cols = static_cast<std::size_t>(n);
+    std::vector<double> bounds = want.sizes;
+    for (double& bound : bounds) bound *= product_bound(k, 0, dtype_);
+    for (std::size_t i = 0; i < rows.size(); ++i)
+      judge.numerics(fmt::format("row {}", rows[i]),
+                     std::span(y).subspan(static_cast<std::size_t>(rows[i]) * cols, cols),
+                     std::span(want.values).subspan(i * cols, cols),
+                     std::span(bounds).subspan(i * cols, cols));
+  }
+
+  // The whole product, exactly: on integers small enough that no sum is rounded in any dtype
+  // (at most 28 terms of at most 9: 252, where bfloat16 counts to 256). Y v = X (Wᵀ v) for a random
+  // v without zeros finds any single wrong element, and many with all but certainty (Freivalds
+  // 1977).
+  void judge_whole(harness::Judge& judge) {
+    constexpr std::int64_t most_terms = 28;
+    const auto [m, n, k] = shape_;
+    std::uint64_t drawn = 0;
+    const auto draw = [&](std::uint32_t count) {
+      return static_cast<int>(machine::philox(context_.seed + 2, drawn++)[0] % count);
+    };
+    std::vector<double> x(static_cast<std::size_t>(m * k)), weight(static_cast<std::size_t>(n * k)),
+        v(static_cast<std::size_t>(n)), weight_v(static_cast<std::size_t>(k)),
+        expected(static_cast<std::size_t>(m)), got(static_cast<std::size_t>(m));
+    for (double& value : x) value = draw(7) - 3;
+    for (double& value : v) value = 2 * draw(1000) - 999;
+    const std::int64_t terms = std::min(most_terms, k), step = k / terms;
+    for (std::int64_t row = 0; row < n; ++row)
+      for (std::int64_t term = 0; term < terms; ++term) {
+        const std::int64_t col = (row + term * step) % k;
+        const double value = (draw(2) == 0 ? -1 : 1) * (1 + draw(3));
+        weight[static_cast<std::size_t>(row * k + col)] = value;
+        weight_v[static_cast<std::size_t>(col)] += value * v[static_cast<std::size_t>(row)];
+      }
+    from_doubles(x_, x);
+    from_doubles(weight_, weight);
+    multiply();
+    const std::vector<double> y = to_doubles(y_);
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      for (std::size_t j = 0; j < weight_v.size(); ++j)
+        expected[i] += x[i * weight_v.size() + j] * weight_v[j];
+      for (std::size_t j = 0; j < v.size(); ++j) got[i] += y[i * v.size() + j] * v[j];
+    }
+    judge.exact("product of integers, times a vector", got, expected);
+  }
+
+  Dtype dtype_;
+  harness::Context& context_;
+  ProductShape shape_;
+  Tensor x_, weight_, y_;
+  std::unique_ptr<OnednnGemm> library_;
+};
+
+const bool registered = harness::add<Gemm>();
+
+}  // namespace
+}  // namespace suite

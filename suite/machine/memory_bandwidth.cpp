@@ -1,0 +1,147 @@
+// Claim: memory is copied exactly and combined within its roundings, as fast as this machine's
+// limits say (STREAM: McCalpin 1995, "Memory bandwidth and machine balance in current high
+// performance computers").
+//
+// copy: out = a. triad: out = a + 3 b. Every rank works on memory of its own, all at once. `bytes`
+// is the working set of one rank: all arrays together. memory_GBps counts what one rank reads and
+// writes, as STREAM does: not what a cache fetches before it is written.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "harness/unit.h"
+#include "machine/device/kernels.h"
+
+namespace suite {
+namespace {
+
+using harness::Bytes;
+using harness::Oracle;
+using harness::Profile;
+using machine::Dtype;
+using machine::Tensor;
+
+constexpr double factor = 3;  // STREAM's; exact in every dtype
+
+struct MemoryBandwidth {
+  static constexpr std::string_view name = "memory_bandwidth";
+  static constexpr std::string_view about = "STREAM's copy and triad, on every rank at once";
+  static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::determinism};
+
+  struct Case {
+    int ranks = 1;
+    Dtype dtype{};
+    std::string kernel;
+    Bytes bytes;
+
+    bool triad() const { return kernel == "triad"; }
+    std::int64_t arrays() const { return triad() ? 3 : 2; }
+    std::int64_t elements() const {
+      return bytes.value / arrays() / static_cast<std::int64_t>(size_of(dtype));
+    }
+  };
+
+  static harness::Sweep<Case> sweep(Profile profile) {
+    const bool quick = profile == Profile::quick;
+    harness::Sweep<Case> sweep;
+    sweep.axis("kernel", &Case::kernel, {"copy", "triad"}, {"copy", "triad"})
+        .axis("dtype", &Case::dtype, {Dtype::float32},
+              {Dtype::float32, Dtype::bfloat16, Dtype::float16, Dtype::float64})
+        .axis("ranks", &Case::ranks, quick ? std::vector{1, 2} : std::vector{1, 2, 3, 4, 8})
+        .axis("bytes", &Case::bytes,
+              std::vector<Bytes>{{std::int64_t{32} << 10}, {1 << 20}, {64 << 20}})
+        .only([](const Case& c) {
+          return c.elements() > 0 ? std::string()
+                                  : fmt::format(
+                                        "a working set of {} bytes holds no element of "
+                                        "each of {} arrays of {}",
+                                        c.bytes.value, c.arrays(), machine::name(c.dtype));
+        });
+    if (!quick) return sweep;
+    return std::move(sweep.sample([](const Case& c) { return c.ranks == 2 || !c.triad(); }));
+  }
+
+  MemoryBandwidth(const Case& c, harness::Context& context) : case_(c), context_(context) {
+    const auto tensor = [&] {
+      return Tensor(context.device, c.dtype, {c.elements()}, machine::Category::buffers);
+    };
+    a_ = tensor();
+    out_ = tensor();
+    kernels().fill_uniform(a_, context.seed, {}, -1, 1);
+    if (c.triad()) {
+      b_ = tensor();
+      kernels().fill_uniform(b_, context.seed + 1, {}, -1, 1);
+    }
+    clear();  // touched before it is timed
+  }
+
+  void prepare() {}
+  void run() {
+    if (case_.triad())
+      kernels().triad(a_, b_, factor, out_);
+    else
+      context_.device.stream().copy(out_.data(), a_.data(), a_.bytes());
+  }
+
+  void judge(harness::Judge& judge) {
+    for (int repeat = 0; repeat < 2; ++repeat) {
+      clear();
+      run();
+      context_.device.stream().synchronize();
+      judge.same_bits(case_.kernel, hash(out_));
+    }
+    constexpr std::int64_t piece = 1 << 20;  // in doubles on the host: 8 MiB, not all at once
+    for (std::int64_t begin = 0; begin < out_.size(); begin += piece) {
+      const machine::Shape shape{std::min(piece, out_.size() - begin)};
+      judge_piece(judge, to_doubles(out_.slice(begin, shape)), to_doubles(a_.slice(begin, shape)),
+                  case_.triad() ? to_doubles(b_.slice(begin, shape)) : std::vector<double>(),
+                  fmt::format("from element {}", begin));
+    }
+  }
+
+  harness::Cost cost() const {
+    harness::Cost cost;
+    cost.memory_bytes = static_cast<double>(a_.bytes() + b_.bytes() + out_.bytes());
+    cost.working_set_bytes = cost.memory_bytes;
+    return cost;
+  }
+
+  void describe(harness::Record& record) {
+    record.counters["memory_bytes"] = cost().memory_bytes;
+    if (record.seconds > 0)
+      record.counters["memory_GBps"] = cost().memory_bytes / record.seconds / 1e9;
+  }
+
+ private:
+  machine::Kernels& kernels() const { return context_.device.stream().kernels(); }
+  void clear() { kernels().fill(out_, std::numeric_limits<double>::quiet_NaN()); }
+
+  // A triad rounds the product and the sum in the accumulator (or the sum alone, fused), and a
+  // narrow dtype once more; the reference rounds twice in double.
+  void judge_piece(harness::Judge& judge, const std::vector<double>& out,
+                   const std::vector<double>& a, const std::vector<double>& b,
+                   const std::string& where) const {
+    if (!case_.triad()) return judge.exact(where, out, a);
+    const Dtype accumulator = case_.dtype == Dtype::float64 ? Dtype::float64 : Dtype::float32;
+    const double stored = case_.dtype == accumulator ? 0 : unit_roundoff(case_.dtype);
+    const double relative = (1 + harness::gamma(2, unit_roundoff(accumulator))) * (1 + stored) - 1 +
+                            harness::gamma(2, unit_roundoff(Dtype::float64));
+    std::vector<double> expected(a.size()), bounds(a.size());
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      expected[i] = a[i] + factor * b[i];
+      bounds[i] = relative * (std::abs(a[i]) + std::abs(factor * b[i]));
+    }
+    judge.numerics(where, out, expected, bounds);
+  }
+
+  Case case_;
+  harness::Context& context_;
+  Tensor a_, b_, out_;
+};
+
+const bool registered = harness::add<MemoryBandwidth>();
+
+}  // namespace
+}  // namespace suite

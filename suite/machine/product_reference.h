@@ -1,0 +1,48 @@
+#pragma once
+// Matrix products in double by plain loops, and how far a product in another type may be from them.
+//
+//   const auto rows = rows_to_check(m, n * k, seed);
+//   const ProductRows want = product_rows(rows, {x, k, 1}, {weight, 1, k}, k, n);   // x Wᵀ
+//   error of element i <= product_bound(k, 0, dtype) * want.sizes[i]
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "machine/device/dtype.h"
+
+namespace suite {
+
+struct StridedDoubles {
+  const double* data = nullptr;
+  std::int64_t row_stride = 0, col_stride = 1;
+};
+
+// Of the rows asked for, one after another.
+struct ProductRows {
+  std::vector<double> values;  // sum of terms
+  std::vector<double> sizes;   // sum of their absolute values
+};
+
+// a [*, inner] b [inner, cols]
+ProductRows product_rows(std::span<const std::int64_t> rows, StridedDoubles a, StridedDoubles b,
+                         std::int64_t inner, std::int64_t cols);
+
+// All rows of a result where that is cheap; else as many as cost about 2^25 multiplications: the
+// first, the last, and one at random from each of equal parts between them. work_per_row:
+// multiplications.
+std::vector<std::int64_t> rows_to_check(std::int64_t rows, std::int64_t work_per_row,
+                                        std::uint64_t seed);
+
+// The largest error of a sum of `terms` products, relative to the sum of their absolute values,
+// when it is kept in dtype's accumulator (float; double under double) in any order, and `later`
+// additions follow, each rounded to dtype.
+//
+// On its way into the result a term is rounded once as a product and at most terms - 1 times as
+// part of a sum, and once in each later addition: gamma(terms + later) of the accumulator (Higham
+// 2002, section 3.1; fused operations round less). A dtype narrower than its accumulator rounds
+// again when the sum is stored and after each later addition. The reference rounds as often, in
+// double.
+double product_bound(std::int64_t terms, int later, machine::Dtype dtype);
+
+}  // namespace suite
