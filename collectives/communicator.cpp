@@ -16,7 +16,11 @@ std::string_view default_algorithm(Operation operation, machine::Transport trans
                                    std::size_t bytes, int ranks) {
   if (operation == Operation::all_reduce && bytes <= 4096 / static_cast<std::size_t>(ranks))
     return "direct_one_step";
-  return transport == machine::Transport::shared_memory ? "direct" : "ring";
+  // Reductions stay direct everywhere: the same parameter must get the same bits on ranks that hold
+  // it at different places of their buffers (tied embeddings), and ring's order depends on the
+  // place.
+  const bool moves_only = operation == Operation::all_gather;
+  return moves_only && transport == machine::Transport::mpi ? "ring" : "direct";
 }
 
 Communicator::Communicator(machine::World& world, machine::Group group,

@@ -25,8 +25,8 @@ namespace collectives {
 // "library" runs the MPI library's own collective (a link over mpi only).
 inline constexpr std::string_view library = "library";
 
-// By what was measured on hosts: one step for the smallest, direct for the rest of one host, ring
-// between hosts.
+// One step for the smallest all-reduces, direct for other reductions (their bits do not depend on
+// where in a buffer a value lies), direct on one host and ring between hosts for what only moves.
 std::string_view default_algorithm(machine::Operation operation, machine::Transport transport,
                                    std::size_t bytes, int ranks);
 

@@ -24,7 +24,8 @@ using machine::World;
 
 // Small integers: every partial sum is exact in every dtype, so results are compared bit for bit.
 double value(int rank, std::int64_t index) {
-  const auto mixed = static_cast<std::uint64_t>(index * 131 + rank * 7919 + 1) * 0x9e3779b97f4a7c15u;
+  const auto mixed =
+      static_cast<std::uint64_t>(index * 131 + rank * 7919 + 1) * 0x9e3779b97f4a7c15u;
   return static_cast<double>((mixed >> 40) % 17) - 8;
 }
 

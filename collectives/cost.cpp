@@ -21,13 +21,16 @@ machine::Traffic expected_traffic(const Algorithm& algorithm, int rank, int rank
           messages};
 }
 
-std::size_t scratch_bytes(const Algorithm& algorithm, int ranks, std::int64_t count,
+std::size_t scratch_bytes(const Algorithm& algorithm, int rank, int ranks, std::int64_t count,
                           machine::Dtype dtype) {
-  const std::size_t bytes = static_cast<std::size_t>(count) * machine::size_of(dtype);
-  if (algorithm.name == "direct_one_step") return bytes;
-  if (algorithm.name == "ring" && algorithm.operation == machine::Operation::reduce_scatter)
-    return ranks > 2 ? 2 * bytes : 0;
-  return 0;
+  const bool reduces_all = algorithm.operation == machine::Operation::all_reduce;
+  const std::size_t size = machine::size_of(dtype);
+  const std::size_t share =
+      static_cast<std::size_t>(reduces_all ? part_of(count, ranks, rank).size() : count) * size;
+  if (algorithm.name == "direct_one_step") return static_cast<std::size_t>(count) * size;
+  if (algorithm.operation == machine::Operation::all_gather) return 0;
+  if (algorithm.name == "direct") return rank >= 2 ? share : 0;
+  return !reduces_all && ranks > 2 ? 2 * share : 0;
 }
 
 double bus_factor(machine::Operation operation, int ranks) {

@@ -13,9 +13,10 @@ namespace collectives {
 machine::Traffic expected_traffic(const Algorithm& algorithm, int rank, int ranks,
                                   std::int64_t count, machine::Dtype dtype);
 
-// Bytes that a plan keeps besides input and output: ring reduce-scatter two shares on their way
-// (from 3 ranks on), the one-step all-reduce its sum.
-std::size_t scratch_bytes(const Algorithm& algorithm, int ranks, std::int64_t count,
+// Bytes that a rank's plan keeps besides input and output: ring reduce-scatter two shares on their
+// way (from 3 ranks on); direct reductions a share, the sum of what comes before its own (from rank
+// 2 on); the one-step all-reduce its sum.
+std::size_t scratch_bytes(const Algorithm& algorithm, int rank, int ranks, std::int64_t count,
                           machine::Dtype dtype);
 
 // nccl-tests' factor from algbw = S/t to busbw (NVIDIA/nccl-tests, doc/PERFORMANCE.md): what a link

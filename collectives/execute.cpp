@@ -56,7 +56,7 @@ class Layout {
     if (buffer == Buffer::scratch) {
       const std::int64_t share =
           key_.algorithm->operation == machine::Operation::all_reduce && plan_.output_shares > 1
-              ? part_of(key_.count, ranks_, 0).size()
+              ? part_of(key_.count, ranks_, rank_).size()
               : key_.count;
       const ChunkRange piece = part_of(share, pieces, index % pieces);
       const std::int64_t begin = share * (index / pieces);

@@ -60,7 +60,7 @@ constexpr Slice scratch(int first, int count = 1) { return {Buffer::scratch, fir
 struct Plan {
   int pieces = 1;
   int input_shares = 1, output_shares = 1;
-  int scratch_shares = 0;  // each as long as the longest share
+  int scratch_shares = 0;  // each cut like this rank's own share
   std::vector<Step> steps;
 };
 

@@ -218,6 +218,7 @@ class Machine {
             "{} of {} ranks: rank {} ends with output[{}] = chunk {} of ranks {:x}, not chunk {} "
             "of {:x}",
             algorithm_.name, ranks_, rank, chunk, value.chunk, value.ranks, wanted, whose));
+      if (!gathered && value.order != at(0, Buffer::output, 0).order) proof_.one_order = false;
       if (!scattered && value.order != at(0, Buffer::output, chunk).order)
         throw ProofError(
             fmt::format("{} of {} ranks: ranks 0 and {} add output[{}] in different orders",

@@ -25,6 +25,7 @@ class ProofError : public std::logic_error {
 struct Proof {
   std::vector<std::int64_t> sent_elements;  // by rank
   std::vector<std::int64_t> sent_messages;
+  bool one_order = true;  // every chunk of every rank is summed in the same order
 };
 
 // count: elements of the whole (all_reduce) or of a share (all_gather, reduce_scatter). Throws

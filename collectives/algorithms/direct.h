@@ -5,7 +5,9 @@
 // 2(N-1): Thakur, Rabenseifner and Gropp 2005, doi:10.1177/1094342005051521). Over symmetric memory
 // a peer's chunk is read in place.
 //
-// Peers are visited starting after oneself, so that no rank is everybody's first.
+// Sends start with the next rank, so that no rank is everybody's first. Sums are taken in the order
+// 0 + 1 + 2 … whoever owns the share: a sum's bits then depend on the values alone, not on how a
+// buffer is cut or where in it a value lies.
 
 #include "collectives/plan.h"
 
@@ -17,12 +19,22 @@ inline constexpr std::string_view paper =
 // The i-th peer to visit, i = 1 … ranks - 1.
 constexpr int peer_of(int rank, int ranks, int i) { return (rank + i) % ranks; }
 
+// Ranks 0 and 1 start with the sum of the two (a + b is b + a); the others gather what comes before
+// their own input apart, since in place the target still holds that input.
 inline void reduce_piece(Plan& plan, int rank, int ranks, int piece, Slice target) {
-  Slice source = input(rank * plan.pieces + piece);
-  for (int i = 1; i < ranks; ++i) {
-    plan.steps.push_back(receive_reduce(peer_of(rank, ranks, i), source, target));
-    source = target;
+  const Slice own = input(rank * plan.pieces + piece), before = scratch(piece);
+  if (rank < 2) {
+    plan.steps.push_back(receive_reduce(1 - rank, own, target));
+  } else {
+    plan.scratch_shares = 1;
+    plan.steps.push_back(receive(0, before));
+    for (int peer = 1; peer < rank; ++peer)
+      plan.steps.push_back(receive_reduce(peer, before, before));
+    plan.steps.push_back(copy(own, target));
+    plan.steps.push_back(reduce(before, target));
   }
+  for (int peer = rank < 2 ? 2 : rank + 1; peer < ranks; ++peer)
+    plan.steps.push_back(receive_reduce(peer, target, target));
 }
 
 // Two pieces of the input are under way before the first sum is needed; then each sum is answered
@@ -66,7 +78,7 @@ inline Plan reduce_scatter(int rank, int ranks, int pieces) {
       const int peer = peer_of(rank, ranks, i);
       plan.steps.push_back(send(peer, input(peer * pieces + piece)));
     }
-  for (int piece = 0; piece < pieces; ++piece)
+  for (int piece = 0; piece < pieces && ranks > 1; ++piece)
     reduce_piece(plan, rank, ranks, piece, output(piece));
   return plan;
 }

@@ -129,8 +129,8 @@ void CollectiveUnit::judge(harness::Judge& judge) {
   const bool library = case_.algorithm == collectives::library;
   const std::size_t scratch =
       library ? 0
-              : scratch_bytes(collectives::find_algorithm(operation_, case_.algorithm), case_.ranks,
-                              count_, case_.dtype);
+              : scratch_bytes(collectives::find_algorithm(operation_, case_.algorithm),
+                              context_.group.index, case_.ranks, count_, case_.dtype);
   if (context_.device.readable_by_host())
     judge.memory(Category::buffers, context_.device.ledger().peak(Category::buffers) - held_before_,
                  in_.bytes() + out_.bytes() + scratch);

@@ -40,22 +40,26 @@ std::vector<layers::CollectiveCalls> calls_over_tp(const Trainer& trainer) {
 
 std::size_t scratch_of_collectives(const Trainer& trainer) {
   const TrainingConfig& config = trainer.config();
-  std::size_t bytes = 0;
+  const auto scratch = [&](Axis axis, machine::Operation operation, std::int64_t buffer,
+                           std::int64_t count, machine::Dtype dtype) {
+    const int ranks = config.degrees[axis];
+    if (ranks == 1) return std::size_t{0};
+    return collectives::scratch_bytes(chosen(config, operation, buffer, dtype, ranks),
+                                      trainer.grid().coordinate(axis), ranks, count, dtype);
+  };
   // Kept once for each length and dtype.
-  std::map<std::pair<std::int64_t, machine::Dtype>, std::size_t> over_tp;
+  std::map<std::pair<std::int64_t, machine::Dtype>, std::size_t> kept;
   for (const auto& call : calls_over_tp(trainer))
-    over_tp[{call.elements, call.dtype}] =
-        scratch_bytes(chosen(config, call.operation, call.elements, call.dtype, config.degrees.tp),
-                      config.degrees.tp, call.elements, call.dtype);
-  for (const auto& [call, scratch] : over_tp) bytes += scratch;
-  if (config.zero_stage == 1 && config.degrees.dp > 1) {
-    const std::int64_t share = trainer.states().layout().elements / config.degrees.dp;
-    const machine::Dtype dtype = trainer.plan().gradient_dtype;
-    bytes += scratch_bytes(chosen(config, machine::Operation::reduce_scatter,
-                                  share * config.degrees.dp, dtype, config.degrees.dp),
-                           config.degrees.dp, share, dtype);
-  }
-  return bytes;
+    kept[{call.elements, call.dtype}] =
+        scratch(Axis::tp, call.operation, call.elements, call.elements, call.dtype);
+  std::size_t bytes = 0;
+  for (const auto& [call, size] : kept) bytes += size;
+  const std::int64_t elements = trainer.states().layout().elements;
+  const machine::Dtype dtype = trainer.plan().gradient_dtype;
+  return bytes + (config.zero_stage == 0
+                      ? scratch(Axis::dp, machine::Operation::all_reduce, elements, elements, dtype)
+                      : scratch(Axis::dp, machine::Operation::reduce_scatter, elements,
+                                elements / config.degrees.dp, dtype));
 }
 
 }  // namespace

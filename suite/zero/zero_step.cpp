@@ -14,6 +14,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "collectives/cost.h"
 #include "harness/unit.h"
 #include "machine/device/random.h"
 #include "suite/zero/update_reference.h"
@@ -265,14 +266,19 @@ struct ZeroStep {
   void judge_memory(harness::Judge& judge) {
     const zero::ExpectedMemory formula =
         zero::expected_memory(case_.stage, plan_, states_->layout(), adamw);
-    // On its way around a ring of more than two, a reduce-scatter keeps two shares: the plan's
-    // scratch, beside what a step holds.
+    // Beside what a step holds: what the plan of the reduction over dp keeps.
     std::size_t scratch = 0;
-    const auto& gradients = states_->gradients();
-    if (case_.stage > 0 && case_.ranks > 2 && context_.device.readable_by_host() &&
-        collectives::default_algorithm(machine::Operation::reduce_scatter, case_.transport,
-                                       gradients.bytes(), case_.ranks) == "ring")
-      scratch = 2 * gradients.bytes() / static_cast<std::size_t>(case_.ranks);
+    if (case_.ranks > 1 && context_.device.readable_by_host()) {
+      const auto operation = case_.stage == 0 ? machine::Operation::all_reduce
+                                              : machine::Operation::reduce_scatter;
+      const machine::Tensor& gradients = states_->gradients();
+      scratch = collectives::scratch_bytes(
+          collectives::find_algorithm(
+              operation, collectives::default_algorithm(operation, case_.transport,
+                                                        gradients.bytes(), case_.ranks)),
+          context_.group.index, case_.ranks,
+          case_.stage == 0 ? gradients.size() : gradients.size() / case_.ranks, gradients.dtype());
+    }
     const std::size_t expected[] = {formula.parameters, formula.gradients, formula.optimizer,
                                     formula.buffers + scratch};
     for (std::size_t i = 0; i < held_before_.size(); ++i) {

@@ -1,0 +1,375 @@
+#include "suite/layers/linear_unit.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+
+#include "collectives/cost.h"
+#include "layers/parameter.h"
+#include "suite/machine/product_reference.h"
+
+namespace suite {
+namespace {
+
+using collectives::Placement;
+using collectives::Spread;
+using harness::Profile;
+using machine::Category;
+using machine::Dtype;
+using machine::Operation;
+using machine::Shape;
+using machine::Tensor;
+using machine::Transport;
+
+// Seeds of what is random, added to the run's.
+enum : std::uint64_t { seed_x = 1, seed_d_y, seed_weight_gradient, seed_bias_gradient, seed_rows };
+
+std::string layer_name(LinearCut cut) {
+  return cut == LinearCut::column ? "column_parallel_linear" : "row_parallel_linear";
+}
+
+Placement weight_placement(LinearCut cut) {
+  return {.tp = Spread::sharded, .dim = cut == LinearCut::column ? 0 : 1};
+}
+
+double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double weight_stddev(int input_size) { return 1 / std::sqrt(static_cast<double>(input_size)); }
+
+// A whole tensor as every rank's shard sees it: values depend on the global index alone.
+std::vector<double> whole(const harness::Context& context, Dtype dtype, Shape shape,
+                          std::uint64_t seed, double stddev) {
+  const Tensor tensor(context.device, dtype, shape, Category::buffers);
+  context.device.stream().kernels().fill_normal(tensor, seed, {}, 0, stddev);
+  return to_doubles(tensor);
+}
+
+std::array<std::size_t, machine::num_categories> held(const machine::Ledger& ledger) {
+  std::array<std::size_t, machine::num_categories> bytes{};
+  for (const Category category : machine::all_categories)
+    bytes[static_cast<std::size_t>(category)] = ledger.current(category);
+  return bytes;
+}
+
+}  // namespace
+
+harness::Sweep<LinearCase> linear_sweep(LinearCut cut, Profile profile) {
+  const bool quick = profile == Profile::quick;
+  harness::Sweep<LinearCase> sweep;
+  sweep.axis("transport", &LinearCase::transport, {Transport::shared_memory, Transport::mpi})
+      .axis("dtype", &LinearCase::dtype, {Dtype::float32, Dtype::bfloat16},
+            {Dtype::float32, Dtype::bfloat16, Dtype::float16, Dtype::float64})
+      .axis("ranks", &LinearCase::ranks, quick ? std::vector{1, 2, 4} : std::vector{1, 2, 3, 4, 8})
+      .axis("tokens", &LinearCase::tokens, {64})
+      .axis("input_size", &LinearCase::input_size, {192})
+      .axis("output_size", &LinearCase::output_size, {384})
+      .only([cut](const LinearCase& c) {
+        if (std::min({c.ranks, c.tokens, c.input_size, c.output_size}) < 1)
+          return std::string("ranks, tokens, input_size and output_size are at least 1");
+        try {
+          collectives::Parameter::local_shape(layer_name(cut) + ".weight",
+                                              {c.output_size, c.input_size}, weight_placement(cut),
+                                              c.ranks);
+        } catch (const std::invalid_argument& error) {
+          return std::string(error.what());
+        }
+        return std::string();
+      });
+  if (!quick) return sweep;
+  return std::move(sweep.sample([](const LinearCase& c) {
+    const bool shared = c.transport == Transport::shared_memory;
+    return c.dtype == Dtype::float32 ? shared || c.ranks == 2 : c.ranks == 2 && shared;
+  }));
+}
+
+template <class Layer>
+LinearUnit<Layer>::LinearUnit(const Case& c, harness::Context& context)
+    : case_(c),
+      context_(context),
+      held_before_(held(context.device.ledger())),
+      tp_(context.world, context.group, c.transport),
+      layer_context_{context.device, tp_, c.dtype},
+      layer_(layer_context_, layer_name(cut), c.input_size, c.output_size) {
+  const std::int64_t columns = cut == LinearCut::column ? c.ranks : 1,
+                     rows = cut == LinearCut::row ? c.ranks : 1;
+  const std::int64_t in = c.input_size / rows, out = c.output_size / columns;
+  x_ = layer_context_.tensor({c.tokens, in}, Category::buffers);
+  d_x_ = layer_context_.tensor({c.tokens, in}, Category::buffers);
+  y_ = layer_context_.tensor({c.tokens, out}, Category::buffers);
+  d_y_ = layer_context_.tensor({c.tokens, out}, Category::buffers);
+  machine::Kernels& kernels = layer_context_.kernels();
+  const std::int64_t rank = tp_.rank();
+  kernels.fill_normal(x_, context.seed + seed_x, {0, rows > 1 ? rank * in : 0, c.input_size}, 0, 1);
+  kernels.fill_normal(d_y_, context.seed + seed_d_y,
+                      {0, columns > 1 ? rank * out : 0, c.output_size}, 0, 1);
+  // Sums of order 1, and biases as large: one added too often is far outside the bounds.
+  layer_.initialize({.seed = context.seed,
+                     .weight_stddev = weight_stddev(c.input_size),
+                     .residual_stddev = weight_stddev(c.input_size),
+                     .bias_stddev = 1});
+  start_gradients();
+}
+
+template <class Layer>
+void LinearUnit<Layer>::start_gradients() {
+  zero_gradient(layer_context_, layer_.weight());
+  zero_gradient(layer_context_, layer_.bias());
+  machine::Kernels& kernels = layer_context_.kernels();
+  kernels.fill_normal(layer_.weight().gradient, context_.seed + seed_weight_gradient,
+                      layer_.weight().region(tp_.rank()), 0, 1);
+  kernels.fill_normal(layer_.bias().gradient, context_.seed + seed_bias_gradient,
+                      layer_.bias().region(tp_.rank()), 0, 1);
+}
+
+template <class Layer>
+void LinearUnit<Layer>::run() {
+  layer_.forward(x_, y_);
+  layer_.backward_input(d_y_, d_x_);
+  layer_.backward_weights(x_, d_y_);
+}
+
+template <class Layer>
+void LinearUnit<Layer>::judge(harness::Judge& judge) {
+  judge_memory(judge);  // peaks so far: of the timed runs
+  for (int repeat = 0; repeat < 2; ++repeat) {
+    start_gradients();
+    for (const Tensor& result : {y_, d_x_})
+      layer_context_.kernels().fill(result, std::numeric_limits<double>::quiet_NaN());
+    tp_.link().reset_traffic();
+    run();
+    layer_context_.stream().synchronize();
+    if (repeat == 0) judge_volume(judge);
+    // Replicas: y and the bias's gradient of a row-parallel layer, d_x of a column-parallel one.
+    const std::string shard = fmt::format("shard {} of ", tp_.rank());
+    const bool column = cut == LinearCut::column;
+    judge.same_bits((column ? shard : "") + "y", hash(y_));
+    judge.same_bits((column ? "" : shard) + "d_x", hash(d_x_));
+    judge.same_bits(shard + "gradient of weight", hash(layer_.weight().gradient));
+    judge.same_bits((column ? shard : "") + "gradient of bias", hash(layer_.bias().gradient));
+  }
+  judge_numerics(judge);
+}
+
+template <class Layer>
+void LinearUnit<Layer>::judge_memory(harness::Judge& judge) const {
+  const std::size_t in = static_cast<std::size_t>(case_.input_size),
+                    out = static_cast<std::size_t>(case_.output_size),
+                    tokens = static_cast<std::size_t>(case_.tokens),
+                    tp = static_cast<std::size_t>(case_.ranks);
+  const bool column = cut == LinearCut::column;
+  const std::size_t parameters = in * out / tp + (column ? out / tp : out);
+  const std::size_t values =  // x, d_x, y, d_y
+      column ? 2 * tokens * (in + out / tp) : 2 * tokens * (in / tp + out);
+  std::size_t scratch = 0;  // CUDA tensors are staged through the host's memory, counted there
+  if (tp > 1 && context_.device.readable_by_host()) {
+    const auto& algorithm = collectives::find_algorithm(
+        Operation::all_reduce,
+        collectives::default_algorithm(Operation::all_reduce, case_.transport, reduced().bytes(),
+                                       case_.ranks));
+    scratch = collectives::scratch_bytes(algorithm, tp_.rank(), case_.ranks, reduced().size(),
+                                         case_.dtype);
+  }
+  const auto check = [&](Category category, std::size_t expected) {
+    const std::size_t before = held_before_[static_cast<std::size_t>(category)];
+    judge.memory(category, context_.device.ledger().peak(category) - before, expected);
+  };
+  check(Category::parameters, parameters * size_of(case_.dtype));
+  check(Category::gradients, parameters * size_of(collectives::gradient_dtype(case_.dtype)));
+  check(Category::activations, 0);
+  check(Category::buffers, values * size_of(case_.dtype) + scratch);
+}
+
+// One all-reduce and nothing else: of y [tokens, out] forward, or of d_x [tokens, in] backward.
+template <class Layer>
+void LinearUnit<Layer>::judge_volume(harness::Judge& judge) const {
+  std::map<machine::TrafficLabel, machine::Traffic> expected;
+  if (case_.ranks > 1) {
+    const std::int64_t count = std::int64_t{case_.tokens} *
+                               (cut == LinearCut::column ? case_.input_size : case_.output_size);
+    const auto& algorithm = collectives::find_algorithm(
+        Operation::all_reduce,
+        collectives::default_algorithm(Operation::all_reduce, case_.transport,
+                                       static_cast<std::size_t>(count) * size_of(case_.dtype),
+                                       case_.ranks));
+    expected[{Operation::all_reduce, case_.dtype}] =
+        collectives::expected_traffic(algorithm, tp_.rank(), case_.ranks, count, case_.dtype);
+  }
+  judge.volume(tp_.link(), expected);
+}
+
+namespace {
+
+// A matrix of the unsharded layer and where this rank's part of it begins.
+struct Part {
+  std::int64_t row = 0, col = 0;  // of the part in the whole
+  std::int64_t rows = 0, cols = 0;
+};
+
+// result = a b (+ start, one value an element of the whole or one a column), of which this rank has
+// `part`: some rows of it against plain loops.
+struct PartialCheck {
+  StridedDoubles a, b;  // of the whole
+  std::int64_t inner;
+  const std::vector<double>& start;  // [whole cols], [whole rows, whole cols], or empty
+  std::int64_t whole_cols;
+  double bound;  // relative, of one element
+
+  void run(harness::Judge& judge, std::string_view what, const Tensor& result, Part part,
+           std::uint64_t seed) const {
+    const std::vector<double> got = to_doubles(result);
+    std::vector<std::int64_t> rows = rows_to_check(part.rows, inner * part.cols, seed);
+    const std::vector<std::int64_t> local = rows;
+    for (std::int64_t& row : rows) row += part.row;
+    StridedDoubles right = b;
+    right.data += part.col * b.col_stride;
+    ProductRows want = product_rows(rows, a, right, inner, part.cols);
+    const auto cols = static_cast<std::size_t>(part.cols);
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      for (std::size_t j = 0; j < cols; ++j) {
+        const std::size_t col = static_cast<std::size_t>(part.col) + j;
+        if (!start.empty()) {
+          const double begin = start.size() == static_cast<std::size_t>(whole_cols)
+                                   ? start[col]
+                                   : start[static_cast<std::size_t>(rows[i] * whole_cols) + col];
+          want.values[i * cols + j] += begin;
+          want.sizes[i * cols + j] += std::abs(begin);
+        }
+        want.sizes[i * cols + j] *= bound;
+      }
+      judge.numerics(fmt::format("{}, row {} of this rank's", what, local[i]),
+                     std::span(got).subspan(static_cast<std::size_t>(local[i]) * cols, cols),
+                     std::span(want.values).subspan(i * cols, cols),
+                     std::span(want.sizes).subspan(i * cols, cols));
+    }
+  }
+};
+
+}  // namespace
+
+template <class Layer>
+void LinearUnit<Layer>::judge_numerics(harness::Judge& judge) {
+  const std::int64_t tokens = case_.tokens, in = case_.input_size, out = case_.output_size;
+  const bool column = cut == LinearCut::column;
+  const Dtype dtype = case_.dtype, gradients = collectives::gradient_dtype(dtype);
+  const std::uint64_t seed = context_.seed;
+  const auto parameter = [&](const collectives::Parameter& p, double stddev) {
+    return whole(context_, dtype, p.global_shape, layers::random_key(seed, p.name), stddev);
+  };
+  const std::vector<double> x = whole(context_, dtype, {tokens, in}, seed + seed_x, 1),
+                            d_y = whole(context_, dtype, {tokens, out}, seed + seed_d_y, 1),
+                            weight = parameter(layer_.weight(), weight_stddev(case_.input_size)),
+                            bias = parameter(layer_.bias(), 1),
+                            d_weight = whole(context_, gradients, {out, in},
+                                             seed + seed_weight_gradient, 1),
+                            d_bias =
+                                whole(context_, gradients, {out}, seed + seed_bias_gradient, 1),
+                            ones(static_cast<std::size_t>(tokens), 1), nothing;
+  // tp cuts the sum of what is all-reduced: products of the parts, then tp - 1 additions. Fewer
+  // terms a part, each stored once: the roundings that one term meets.
+  const std::int64_t tp = case_.ranks, rank = tp_.rank();
+  const std::int64_t part_in = column ? in : in / tp, part_out = column ? out / tp : out;
+  const std::int64_t first_in = column ? 0 : rank * part_in,
+                     first_out = column ? rank * part_out : 0;
+  const int summed = static_cast<int>(tp) - 1;
+
+  PartialCheck{{x.data(), in, 1},
+               {weight.data(), 1, in},
+               in,
+               bias,
+               out,
+               product_bound(part_in, column ? 1 : summed + 1, dtype)}
+      .run(judge, "y", y_, {0, first_out, tokens, part_out}, seed + seed_rows);
+  PartialCheck{{d_y.data(), out, 1},
+               {weight.data(), in, 1},
+               out,
+               nothing,
+               in,
+               product_bound(part_out, column ? summed : 0, dtype)}
+      .run(judge, "d_x", d_x_, {0, first_in, tokens, part_in}, seed + seed_rows);
+  PartialCheck{{d_y.data(), 1, out},
+               {x.data(), in, 1},
+               tokens,
+               d_weight,
+               in,
+               product_bound(tokens, 1, gradients)}
+      .run(judge, "gradient of weight", layer_.weight().gradient,
+           {first_out, first_in, part_out, part_in}, seed + seed_rows);
+  PartialCheck{{ones.data(), tokens, 1},           {d_y.data(), out, 1}, tokens, d_bias, out,
+               product_bound(tokens, 1, gradients)}
+      .run(judge, "gradient of bias", layer_.bias().gradient, {0, first_out, 1, part_out},
+           seed + seed_rows);
+}
+
+template <class Layer>
+harness::Cost LinearUnit<Layer>::cost() const {
+  const double values = static_cast<double>(x_.bytes() + y_.bytes());
+  const double elements = static_cast<double>(case_.input_size) * case_.output_size / case_.ranks;
+  const double weight = elements * static_cast<double>(size_of(case_.dtype)),
+               gradient = elements *
+                          static_cast<double>(size_of(collectives::gradient_dtype(case_.dtype)));
+  harness::Cost cost;
+  cost.flops = 3 * 2 * case_.tokens * elements;
+  cost.flops_dtype = case_.dtype;
+  // Read plus written: three products, each of x- and y-like matrices and the weight or its
+  // gradient; then the all-reduce: a share of all inputs is read and its sum written, the others'
+  // sums are read and written.
+  cost.memory_bytes = 3 * values + 2 * weight + 2 * gradient;
+  if (const double n = case_.ranks; n > 1) {
+    const double whole = static_cast<double>(reduced().bytes());
+    cost.memory_bytes += whole + whole / n + 2 * whole * (n - 1) / n;
+  }
+  cost.working_set_bytes = 2 * values + weight + gradient;
+  cost.tokens = case_.tokens;
+  return cost;
+}
+
+// One more step in its parts, the median of nine. The all-reduce is timed by itself, among ranks
+// that arrive together, and taken off the call that contains it.
+template <class Layer>
+void LinearUnit<Layer>::describe(harness::Record& record) {
+  constexpr std::size_t steps = 9;
+  std::vector<std::array<double, 3>> times;
+  std::vector<double> communication;
+  const auto timed = [&](auto work) {
+    const double begin = now_s();
+    work();
+    layer_context_.stream().synchronize();
+    return now_s() - begin;
+  };
+  for (std::size_t i = 0; i < steps; ++i) {
+    tp_.barrier();
+    const double forward = timed([&] { layer_.forward(x_, y_); });
+    const double input = timed([&] { layer_.backward_input(d_y_, d_x_); });
+    const double weights = timed([&] { layer_.backward_weights(x_, d_y_); });
+    times.push_back({forward, input, weights});
+  }
+  layer_context_.kernels().fill(reduced(), 0);  // stays zero, however often it is summed
+  for (std::size_t i = 0; i < steps; ++i) {
+    tp_.barrier();
+    communication.push_back(timed([&] { tp_.all_reduce(reduced()); }));
+  }
+  std::nth_element(
+      times.begin(), times.begin() + steps / 2, times.end(),
+      [](const auto& a, const auto& b) { return a[0] + a[1] + a[2] < b[0] + b[1] + b[2]; });
+  std::nth_element(communication.begin(), communication.begin() + steps / 2, communication.end());
+  std::array<double, 3> parts = times[steps / 2];
+  double& holder = cut == LinearCut::column ? parts[1] : parts[0];
+  const double reducing = case_.ranks > 1 ? std::min(holder, communication[steps / 2]) : 0;
+  holder -= reducing;
+  record.breakdown = {{"forward", parts[0]},
+                      {"backward_input", parts[1]},
+                      {"backward_weights", parts[2]},
+                      {"communication", reducing}};
+}
+
+template class LinearUnit<layers::ColumnParallelLinear>;
+template class LinearUnit<layers::RowParallelLinear>;
+
+}  // namespace suite

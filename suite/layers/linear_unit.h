@@ -1,0 +1,77 @@
+#pragma once
+// What column_parallel_linear and row_parallel_linear have in common as units (Shoeybi et al. 2019,
+// arXiv:1909.08053, section 3): forward, backward_input and backward_weights of one layer over tp
+// ranks, against the unsharded layer in double.
+//
+// Inputs and parameters are random functions of the global index, biases are not zero, and the
+// gradients that the layer adds to are those of an earlier micro-batch, so that a bias added on
+// each rank or a gradient overwritten shows. Column-parallel: y [tokens, out/tp], all-reduces d_x.
+// Row-parallel: x [tokens, in/tp], all-reduces y. `ranks` is tp; the sizes are Megatron's
+// input_size and output_size.
+
+#include <array>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "collectives/communicator.h"
+#include "harness/unit.h"
+#include "layers/column_parallel_linear.h"
+#include "layers/row_parallel_linear.h"
+
+namespace suite {
+
+struct LinearCase {
+  int ranks = 2;
+  machine::Transport transport{};
+  machine::Dtype dtype{};
+  int tokens = 0, input_size = 0, output_size = 0;
+};
+
+enum class LinearCut : unsigned char { column, row };
+
+harness::Sweep<LinearCase> linear_sweep(LinearCut cut, harness::Profile profile);
+
+template <class Layer>
+class LinearUnit {
+ public:
+  using Case = LinearCase;
+  static constexpr LinearCut cut =
+      std::is_same_v<Layer, layers::ColumnParallelLinear> ? LinearCut::column : LinearCut::row;
+  static constexpr harness::Oracle oracles[] = {harness::Oracle::numerics, harness::Oracle::volume,
+                                                harness::Oracle::memory,
+                                                harness::Oracle::determinism};
+  static harness::Sweep<Case> sweep(harness::Profile profile) { return linear_sweep(cut, profile); }
+  static std::string why_not(const Case& the_case, const harness::Context& context) {
+    return context.world.why_not(context.group, the_case.transport);
+  }
+
+  LinearUnit(const Case& the_case, harness::Context& context);
+
+  void prepare() {}  // gradients grow from run to run, as over micro-batches
+  void run();
+  void judge(harness::Judge& judge);
+  harness::Cost cost() const;
+  void describe(harness::Record& record);
+
+ private:
+  void start_gradients();
+  void judge_memory(harness::Judge& judge) const;
+  void judge_volume(harness::Judge& judge) const;
+  void judge_numerics(harness::Judge& judge);
+  // What the layer all-reduces: y or d_x.
+  const machine::Tensor& reduced() const { return cut == LinearCut::column ? d_x_ : y_; }
+
+  Case case_;
+  harness::Context& context_;
+  std::array<std::size_t, machine::num_categories> held_before_;  // not this unit's
+  collectives::Communicator tp_;
+  layers::Context layer_context_;
+  Layer layer_;
+  machine::Tensor x_, y_, d_y_, d_x_;
+};
+
+extern template class LinearUnit<layers::ColumnParallelLinear>;
+extern template class LinearUnit<layers::RowParallelLinear>;
+
+}  // namespace suite

@@ -1,0 +1,97 @@
+// Every unit on ranks that are threads: the same code that processes run, here where sanitizers see
+// all of it. Times mean nothing here; what is judged must hold.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "harness/run.h"
+#include "harness/unit.h"
+#include "machine/world/world.h"
+
+namespace suite {
+namespace {
+
+class Records final : public harness::Sink, public harness::Progress {
+ public:
+  void add(const harness::Record& record) override { records.push_back(record); }
+  void finish(const harness::RunContext&) override {}
+  void start(std::size_t) override {}
+  void case_started(const std::string&) override {}
+  void case_done(const harness::Record&) override {}
+  void finish(const harness::RunContext&, const std::vector<harness::Record>&) override {}
+  std::vector<harness::Record> records;
+};
+
+std::vector<harness::Record> run(const std::vector<harness::PlannedCase>& cases, int ranks) {
+  Records records;
+  machine::run_ranks(ranks, [&](machine::World& world) {
+    harness::RunOptions options;
+    options.max_seconds_per_case = 0.02;
+    options.measure_rates = false;
+    options.sink = world.rank() == 0 ? &records : nullptr;
+    harness::run(world, cases, options, records);
+  });
+  return records.records;
+}
+
+std::vector<std::string> unit_names() {
+  std::vector<std::string> names;
+  for (const harness::Family* family : harness::families()) names.emplace_back(family->name());
+  return names;
+}
+
+class EveryUnit : public testing::TestWithParam<std::string> {};
+
+// Of the profile `acceptance`, whose products are the full ones, every case of few bytes: all
+// algorithms, dtypes and rank counts over shared memory.
+TEST_P(EveryUnit, PassesItsOraclesOnThreads) {
+  harness::AxisFlags flags;
+  const auto axes = [&] {
+    for (const harness::Family* family : harness::families())
+      if (family->name() == GetParam()) return family->axes(harness::Profile::acceptance);
+    return std::vector<harness::AxisInfo>{};
+  }();
+  for (const harness::AxisInfo& axis : axes) {
+    if (axis.name == "transport") flags["transport"] = "shared_memory";
+    if (axis.name == "bytes")
+      flags["bytes"] = GetParam() == "memory_bandwidth" ? "32KiB" : "8,20000";
+    if (axis.name == "model") flags["model"] = "tiny";
+    if (axis.name == "shape") flags["shape"] = "65x33x129";
+    if (axis.name == "pipeline-model-parallel-size") flags[axis.name] = "1,2";
+  }
+  std::vector<harness::PlannedCase> cases =
+      harness::plan_cases({GetParam()}, harness::Profile::acceptance, flags);
+  if (GetParam() ==
+      "gpt_step")  // every way to cut it; both schedules and stages where all three degrees are 2
+    std::erase_if(cases, [](const harness::PlannedCase& planned) {
+      const bool usual = planned.name.find("1f1b") != std::string::npos &&
+                         planned.name.find("zero-stage:1") != std::string::npos;
+      return !usual && planned.ranks != 8;
+    });
+  int passed = 0;
+  for (const harness::Record& record : run(cases, 8)) {
+    EXPECT_NE(record.verdict, harness::Ruling::fail) << record.name << ": " << record.reason;
+    if (record.verdict == harness::Ruling::skipped)
+      EXPECT_FALSE(record.reason.empty()) << record.name;
+    else
+      ++passed;
+  }
+  EXPECT_GT(passed, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Suite, EveryUnit, testing::ValuesIn(unit_names()),
+                         [](const auto& info) { return info.param; });
+
+TEST(Units, CoverEveryRoomThatIsJudged) {
+  const std::vector<std::string> names = unit_names();
+  for (const char* wanted :
+       {"all_gather", "all_reduce", "column_parallel_linear", "gemm", "gpt_step",
+        "memory_bandwidth", "pipeline_step", "reduce_scatter", "row_parallel_linear", "zero_step"})
+    EXPECT_NE(std::find(names.begin(), names.end(), wanted), names.end()) << wanted;
+}
+
+}  // namespace
+}  // namespace suite
