@@ -8,9 +8,11 @@
 #include <cmath>
 #include <limits>
 #include <stdexcept>
+#include <utility>
 
 #include "collectives/cost.h"
 #include "layers/parameter.h"
+#include "machine/device/gemm.h"
 #include "suite/machine/product_reference.h"
 
 namespace suite {
@@ -71,8 +73,11 @@ harness::Sweep<LinearCase> linear_sweep(LinearCut cut, Profile profile) {
       .axis("input_size", &LinearCase::input_size, {192})
       .axis("output_size", &LinearCase::output_size, {384})
       .only([cut](const LinearCase& c) {
-        if (std::min({c.ranks, c.tokens, c.input_size, c.output_size}) < 1)
-          return std::string("ranks, tokens, input_size and output_size are at least 1");
+        for (const auto& [axis, value] : {std::pair("tokens", c.tokens),
+                                          {"input_size", c.input_size},
+                                          {"output_size", c.output_size}})
+          if (value < 1)
+            throw harness::UsageError(fmt::format("--{}: {} is not at least 1", axis, value));
         try {
           collectives::Parameter::local_shape(layer_name(cut) + ".weight",
                                               {c.output_size, c.input_size}, weight_placement(cut),
@@ -330,43 +335,50 @@ harness::Cost LinearUnit<Layer>::cost() const {
   return cost;
 }
 
-// One more step in its parts, the median of nine. The all-reduce is timed by itself, among ranks
-// that arrive together, and taken off the call that contains it.
+// Nine more steps in their parts, of which the median is shown. Communication is what the call with
+// the all-reduce takes beyond its product, waiting for other ranks included.
 template <class Layer>
 void LinearUnit<Layer>::describe(harness::Record& record) {
-  constexpr std::size_t steps = 9;
-  std::vector<std::array<double, 3>> times;
-  std::vector<double> communication;
   const auto timed = [&](auto work) {
     const double begin = now_s();
     work();
     layer_context_.stream().synchronize();
     return now_s() - begin;
   };
-  for (std::size_t i = 0; i < steps; ++i) {
+  const auto product = [&] {
+    const machine::Matrix weight = matrix(layer_.weight().value);
+    if (cut == LinearCut::column) {
+      gemm(layer_context_.stream(), matrix(d_y_), weight, matrix(d_x_));
+    } else {
+      gemm(layer_context_.stream(), matrix(x_), weight.transposed(), matrix(y_));
+      layer_context_.kernels().add_bias(y_, layer_.bias().value, y_);
+    }
+  };
+  struct Parts {
+    double forward, backward_input, backward_weights, product;
+    double step() const { return forward + backward_input + backward_weights; }
+  };
+  std::array<Parts, 9> steps{};
+  for (Parts& parts : steps) {
     tp_.barrier();
-    const double forward = timed([&] { layer_.forward(x_, y_); });
-    const double input = timed([&] { layer_.backward_input(d_y_, d_x_); });
-    const double weights = timed([&] { layer_.backward_weights(x_, d_y_); });
-    times.push_back({forward, input, weights});
+    parts.forward = timed([&] { layer_.forward(x_, y_); });
+    parts.backward_input = timed([&] { layer_.backward_input(d_y_, d_x_); });
+    parts.backward_weights = timed([&] { layer_.backward_weights(x_, d_y_); });
+    parts.product = timed(product);
   }
-  layer_context_.kernels().fill(reduced(), 0);  // stays zero, however often it is summed
-  for (std::size_t i = 0; i < steps; ++i) {
-    tp_.barrier();
-    communication.push_back(timed([&] { tp_.all_reduce(reduced()); }));
+  const auto median = steps.begin() + steps.size() / 2;
+  std::nth_element(steps.begin(), median, steps.end(),
+                   [](const Parts& a, const Parts& b) { return a.step() < b.step(); });
+  double& with_all_reduce = cut == LinearCut::column ? median->backward_input : median->forward;
+  double communication = 0;
+  if (case_.ranks > 1) {
+    communication = std::max(0.0, with_all_reduce - median->product);
+    with_all_reduce -= communication;
   }
-  std::nth_element(
-      times.begin(), times.begin() + steps / 2, times.end(),
-      [](const auto& a, const auto& b) { return a[0] + a[1] + a[2] < b[0] + b[1] + b[2]; });
-  std::nth_element(communication.begin(), communication.begin() + steps / 2, communication.end());
-  std::array<double, 3> parts = times[steps / 2];
-  double& holder = cut == LinearCut::column ? parts[1] : parts[0];
-  const double reducing = case_.ranks > 1 ? std::min(holder, communication[steps / 2]) : 0;
-  holder -= reducing;
-  record.breakdown = {{"forward", parts[0]},
-                      {"backward_input", parts[1]},
-                      {"backward_weights", parts[2]},
-                      {"communication", reducing}};
+  record.breakdown = {{"forward", median->forward},
+                      {"backward_input", median->backward_input},
+                      {"backward_weights", median->backward_weights},
+                      {"communication", communication}};
 }
 
 template class LinearUnit<layers::ColumnParallelLinear>;

@@ -67,10 +67,12 @@ struct Gemm {
         // The last: GPT-2's mlp.fc1 on a quarter of its context.
         .axis("shape", &Case::shape, {"512x512x512", "1024x1024x1024", "256x3072x768"})
         .only([](const Case& c) {
-          return parse_shape(c.shape)
-                     ? std::string()
-                     : fmt::format("not MxNxK with extents from 1 to {}, like 1024x1024x1024",
-                                   1 << 20);
+          if (!parse_shape(c.shape))
+            throw harness::UsageError(
+                fmt::format("--shape: '{}' is not MxNxK with extents from 1 to {}, like "
+                            "1024x1024x1024",
+                            c.shape, 1 << 20));
+          return std::string();
         });
     if (!quick) return sweep;
     return std::move(sweep.sample([](const Case& c) {
