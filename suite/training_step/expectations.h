@@ -10,7 +10,7 @@
 
 namespace suite {
 
-// Peak bytes by category over one step. buffers: the decay mask and the norm's doubles, the
+// Peak bytes by category over a step that is not the first. buffers: the decay mask and the norm's doubles, the
 // executor's outboxes, tokens, targets and losses, the scratch of collectives, and the temporaries
 // of the deeper of forward and backward.
 std::map<machine::Category, std::size_t> expected_peaks(const Trainer& trainer);

@@ -145,9 +145,10 @@ struct GptStep {
     trainer_ = make_trainer();
     context.device.ledger().reset_peaks();
     trainer_->step();
+    first_step_hash_ = hash_of_values(*trainer_);
+    trainer_->step();  // from here on collectives hold their scratch, as in every later step
     for (const Category category : machine::all_categories)
       peaks_[category] = context.device.ledger().peak(category) - held_before_[category];
-    first_step_hash_ = hash_of_values(*trainer_);
   }
 
   std::unique_ptr<Trainer> make_trainer() {
