@@ -77,9 +77,9 @@ def timeline(run):
     cases = [c for c in run.with_key("timeline") if c.axes.get("PP") != "1"]
     if not cases:
         raise Absent("no case with more than one stage carries a timeline")
-    labels = labels_of(cases)
-    for case, label in zip(cases, labels):
-        label = " ".join(label.split())
+    for case in cases:
+        of_the_unit = [c for c in cases if c.unit == case.unit]
+        label = " ".join(labels_of(of_the_unit)[of_the_unit.index(case)].split())
         spans = sorted(case.first("timeline"), key=lambda s: (s["rank"], s["start_s"]))
         first = min(s["start_s"] for s in spans)
         spans = [{**s, "start_s": s["start_s"] - first, "end_s": s["end_s"] - first} for s in spans]
