@@ -12,6 +12,7 @@
 
 #include "harness/record/fingerprint.h"
 #include "harness/record/run_json.h"
+#include "harness/record/supervisor.h"
 #include "harness/record/watchdog.h"
 #include "harness/report/console.h"
 #include "harness/report/html.h"
@@ -173,12 +174,32 @@ int run_rank(const CommandLine& line, const std::vector<harness::PlannedCase>& c
   return code;
 }
 
+// When no rank was left to report: what finished is there, and the run is marked as what it is.
+void report_for_the_lost(const std::string& directory) {
+  try {
+    if (harness::read_run(directory).context.status != "running") return;
+  } catch (const std::exception&) {
+    return;  // it ended before it began; what went wrong was said
+  }
+  const std::string reason = "all ranks ended without a report";
+  harness::Record record;
+  record.unit = record.name = "launch";
+  record.verdict = harness::Ruling::fail;
+  record.reason = reason;
+  harness::mark_aborted(directory, reason, record);
+  write_reports(directory);
+  complain(harness::rank_lost, reason);
+}
+
 int run(const CommandLine& line, int argc, char** argv) {
   const std::vector<harness::PlannedCase> cases =
       harness::plan_cases(line.units, line.profile, line.axes);
   check_data_file(line.data_file);
   const std::string command = fmt::format("shardmark {}", fmt::join(argv + 1, argv + argc, " "));
-  if (machine::under_launcher()) return run_rank(line, cases, command);
+  if (machine::under_launcher()) {
+    harness::supervise_rank();
+    return run_rank(line, cases, command);
+  }
 
   int ranks = 1;
   for (const harness::PlannedCase& planned : cases) ranks = std::max(ranks, planned.ranks);
@@ -186,7 +207,9 @@ int run(const CommandLine& line, int argc, char** argv) {
   again.insert(again.end(), argv + 1, argv + argc);
   // A directory named after the time must be the same for all ranks.
   if (line.out_dir_is_default) again.insert(again.end(), {"--out", line.out_dir});
-  return launch(ranks, again);
+  const int code = launch(ranks, again);
+  if (code == harness::rank_lost) report_for_the_lost(line.out_dir);
+  return code;
 }
 
 int main(int argc, char** argv) {

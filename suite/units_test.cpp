@@ -68,6 +68,7 @@ TEST_P(EveryUnit, PassesItsOraclesOnThreads) {
     if (axis.name == "model") flags["model"] = "tiny";
     if (axis.name == "shape") flags["shape"] = "65x33x129";
     if (axis.name == "parameters") flags["parameters"] = "10007";
+    if (axis.name == "hidden") flags["hidden"] = "64";
     if (axis.name == "micro_batches") flags["micro_batches"] = "4";
     if (axis.name == "pipeline-model-parallel-size") flags[axis.name] = "1,2";
     if (sanitized && axis.name == "ranks" && GetParam() != "gpt_step") flags["ranks"] = "1,3";
