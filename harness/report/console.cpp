@@ -152,16 +152,32 @@ void Console::case_started(const std::string& name) {
   if (terminal_.interactive) draw(false);
 }
 
+namespace {
+
+constexpr std::size_t few_cases = 8;
+
+// "        loss by step: 5.592 5.370 …", or nothing.
+std::string loss_line(const Record& record) {
+  if (record.losses.empty()) return "";
+  std::string line = "        loss by step:";
+  for (const double loss : record.losses) line += fmt::format(" {:.4f}", loss);
+  return line + "\n";
+}
+
+}  // namespace
+
 void Console::case_done(const Record& record) {
   const double took = seconds_() - case_started_s_;
   recent_s_ = done_ == 0 ? took : (1 - recent_weight) * recent_s_ + recent_weight * took;
   ++done_;
-  if (!terminal_.interactive) return put(case_line(record, terminal_));
-  if (record.verdict == Ruling::fail) {
+  if (!terminal_.interactive) return put(case_line(record, terminal_) + loss_line(record));
+  // On a terminal only what somebody waits for: a failure, the losses of a run of few cases.
+  const bool show = record.verdict == Ruling::fail || (!record.losses.empty() && cases_ <= few_cases);
+  if (show) {
     clear();
-    put(case_line(record, terminal_));
+    put(case_line(record, terminal_) + loss_line(record));
   }
-  draw(record.verdict == Ruling::fail || done_ == cases_);
+  draw(show || done_ == cases_);
 }
 
 // Units differ, and their cases come one unit after another: the last cases say what the next will

@@ -60,6 +60,17 @@ TEST_F(ConsoleTest, ElsewhereEveryCaseGetsAPlainLine) {
   EXPECT_EQ(taken(), "skipped ring/ranks:2/bytes:16  (needs 4 GPUs, found 0)\n");
 }
 
+TEST_F(ConsoleTest, TrainingShowsItsLosses) {
+  Console console(out_, {}, clock());
+  console.start(1);
+  console.case_started("gpt_step/ranks:2/bytes:8");
+  Record trained = record("gpt_step", 8, Ruling::pass);
+  trained.losses = {5.59191, 5.37};
+  console.case_done(trained);
+  EXPECT_EQ(taken(),
+            "pass    gpt_step/ranks:2/bytes:8  105 us\n        loss by step: 5.5919 5.3700\n");
+}
+
 TEST_F(ConsoleTest, ATerminalGetsOneLineRedrawn) {
   Console console(out_, terminal(80), clock());
   console.start(4);
