@@ -79,7 +79,11 @@ std::unique_ptr<OnednnGemm> OnednnGemm::fastest(const Tensor& x, const Tensor& w
   if (x.dtype() != Dtype::float32 && x.dtype() != Dtype::bfloat16) return nullptr;
   const auto type = x.dtype() == Dtype::bfloat16 ? memory::data_type::bf16 : memory::data_type::f32;
   const std::int64_t m = x.rows(), n = weight.rows(), k = x.cols();
+#ifdef __SANITIZE_THREAD__
+  const int threads = 1;  // the sanitizer does not see how OpenMP synchronizes
+#else
   const int threads = x.device().threads();
+#endif
   omp_set_num_threads(threads);
   const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
   const Tensor y(x.device(), x.dtype(), {m, n}, machine::Category::buffers);
