@@ -10,6 +10,7 @@
 #include <fstream>
 #include <memory>
 
+#include "harness/google_front.h"
 #include "harness/record/fingerprint.h"
 #include "harness/record/run_json.h"
 #include "harness/record/supervisor.h"
@@ -195,6 +196,12 @@ int run(const CommandLine& line, int argc, char** argv) {
   const std::vector<harness::PlannedCase> cases =
       harness::plan_cases(line.units, line.profile, line.axes);
   check_data_file(line.data_file);
+  const harness::GoogleFront front(line.google_flags);
+  const std::vector<std::size_t> selected = front.select(cases);
+  if (front.list_only()) {
+    front.list(cases, selected);
+    return harness::accepted;
+  }
   const std::string command = fmt::format("shardmark {}", fmt::join(argv + 1, argv + argc, " "));
   if (machine::under_launcher()) {
     harness::supervise_rank();
@@ -202,7 +209,7 @@ int run(const CommandLine& line, int argc, char** argv) {
   }
 
   int ranks = 1;
-  for (const harness::PlannedCase& planned : cases) ranks = std::max(ranks, planned.ranks);
+  for (const std::size_t index : selected) ranks = std::max(ranks, cases[index].ranks);
   std::vector<std::string> again{std::filesystem::read_symlink("/proc/self/exe").string()};
   again.insert(again.end(), argv + 1, argv + argc);
   // A directory named after the time must be the same for all ranks.

@@ -5,11 +5,15 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
+#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <limits>
+#include <mutex>
 #include <new>
+#include <thread>
 
 #include "machine/device/error.h"
 #include "machine/link/mpi.h"
@@ -35,6 +39,36 @@ template <std::size_t N>
 void put(std::array<char, N>& field, std::string_view text) {
   std::memcpy(field.data(), text.data(), std::min(text.size(), N - 1));
 }
+
+// MPI's first and last calls wait without end for a rank that is gone, before or after anybody
+// watches. Past the timeout the process says so and ends with 4, the exit code of a lost rank.
+class Patience {
+ public:
+  Patience(double seconds, std::string what)
+      : thread_([this, seconds, what = std::move(what)] {
+          std::unique_lock lock(mutex_);
+          if (over_changed_.wait_for(lock, std::chrono::duration<double>(seconds),
+                                     [this] { return over_; }))
+            return;
+          const std::string line = fmt::format("shardmark: {} within {:.0f} s\n", what, seconds);
+          [[maybe_unused]] const auto wrote = write(STDERR_FILENO, line.data(), line.size());
+          _exit(4);
+        }) {}
+  ~Patience() {
+    {
+      const std::lock_guard lock(mutex_);
+      over_ = true;
+    }
+    over_changed_.notify_all();
+    thread_.join();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable over_changed_;
+  bool over_ = false;
+  std::thread thread_;
+};
 
 std::size_t header_bytes(int ranks) {
   return 4096 + sizeof(Channel) * static_cast<std::size_t>(ranks);
@@ -68,6 +102,9 @@ class MpiWorld final : public World {
 
 MpiWorld::MpiWorld(double timeout_s) {
   set_timeout_s(timeout_s);
+  const char* number = std::getenv("PMI_RANK");
+  const Patience patience(
+      timeout_s, fmt::format("rank {}: not all ranks have started", number ? number : "0"));
   int provided = 0;
   check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
   int rank = 0, ranks = 1;
@@ -163,7 +200,10 @@ MpiWorld::~MpiWorld() {
   control_.reset();
   device_.reset();
   host_device_.reset();
-  if (healthy) MPI_Finalize();
+  if (healthy) {
+    const Patience patience(timeout_s(), fmt::format("rank {}: not all ranks have ended", rank()));
+    MPI_Finalize();
+  }
 }
 
 MPI_Comm MpiWorld::communicator(const Group& group) const {

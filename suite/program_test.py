@@ -1,0 +1,233 @@
+#!/usr/bin/env python3
+"""The program as a user meets it: bad input, a good run, interrupted runs, lost ranks.
+
+Takes the built program from $SHARDMARK_PROGRAM. Ranks are real processes under mpiexec.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+PROGRAM = os.environ["SHARDMARK_PROGRAM"]
+
+
+def shardmark(*words, env=None, timeout=120):
+    return subprocess.run([PROGRAM, *words], capture_output=True, text=True, timeout=timeout,
+                          stdin=subprocess.DEVNULL, env={**os.environ, **(env or {})})
+
+
+def read_run(directory):
+    with open(os.path.join(directory, "run.json"), encoding="utf-8") as file:
+        return json.load(file)
+
+
+class TemporaryFolder(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+
+    def path(self, name):
+        return os.path.join(self.folder.name, name)
+
+
+class BadInput(TemporaryFolder):
+    def refused(self, code, words, *says, env=None):
+        """One line that says what and the nearest right thing, the exit code, nothing left behind."""
+        out = self.path("run")
+        if words[0] == "run" and "--out" not in words:
+            words = [*words, "--out", out]
+        done = shardmark(*words, env=env)
+        self.assertEqual(done.returncode, code, done.stderr)
+        lines = done.stderr.strip().splitlines()
+        self.assertEqual(len(lines), 1, done.stderr)
+        for text in says:
+            self.assertIn(text, lines[0])
+        self.assertFalse(os.path.exists(out), "nothing may be left half-written")
+
+    def test_misspelt_words_name_the_nearest(self):
+        self.refused(2, ["rnu"], "unknown command 'rnu'", "'run'")
+        self.refused(2, ["run", "al_reduce"], "unknown unit 'al_reduce'", "'all_reduce'")
+        self.refused(2, ["run", "all_reduce", "--byts", "8"], "unknown flag '--byts'", "'--bytes'")
+        self.refused(2, ["run", "all_reduce", "--dtype", "flot"], "'flot'", "'float'")
+        self.refused(2, ["run", "all_reduce", "--algorithm", "rign"], "'rign'", "'ring'")
+        self.refused(2, ["run", "--profile", "quik"], "'quik'", "'quick'")
+        self.refused(2, ["run", "--device", "cudaa"], "'cudaa'", "'cuda'")
+        self.refused(2, ["run", "all_reduce", "--bytes", "8x"], "8x")
+        self.refused(2, ["run", "--benchmark_filtr=x"], "benchmark_filtr")
+
+    def test_degrees_that_do_not_fit(self):
+        gpt = ["run", "gpt_step"]
+        self.refused(2, [*gpt, "--tp", "3", "--ranks", "3", "--pp", "1", "--dp", "1"], "3", "heads")
+        self.refused(2, [*gpt, "--ranks", "6", "--tp", "2", "--pp", "2", "--dp", "2"], "ranks 6", "= 8")
+        self.refused(2, [*gpt, "--ranks", "1", "--global-batch-size", "7", "--micro-batch-size", "2"],
+                     "global-batch-size 7", "8")
+
+    def test_data_files(self):
+        gpt = ["run", "gpt_step", "--ranks", "1"]
+        self.refused(2, [*gpt, "--data", self.path("missing.txt")], "missing.txt")
+        with open(self.path("text.txt"), "w", encoding="utf-8") as file:
+            file.write("some text")
+        self.refused(2, [*gpt, "--data", self.path("text.tx")], "text.tx", "did you mean", "text.txt")
+        open(self.path("empty.txt"), "w", encoding="utf-8").close()
+        self.refused(2, [*gpt, "--data", self.path("empty.txt")], "empty.txt", "empty")
+        self.refused(2, [*gpt, "--data", self.folder.name], "directory")
+
+    def test_output_folders(self):
+        blocked = self.path("a_file")
+        open(blocked, "w", encoding="utf-8").close()
+        small = ["run", "all_reduce", "--ranks", "1", "--bytes", "8"]
+        self.refused(2, [*small, "--out", blocked], "a_file")
+        self.refused(2, [*small, "--out", "/proc/shardmark"], "/proc/shardmark")
+
+    def test_what_this_machine_lacks(self):
+        self.refused(3, ["run", "all_reduce"], "mpiexec", env={"PATH": "/nonexistent"})
+        if not os.path.exists("/dev/nvidia0"):
+            self.refused(3, ["run", "gemm", "--ranks", "1", "--device", "cuda"], "cuda")
+
+    def test_reports_of_no_run(self):
+        self.refused(2, ["report", self.path("missing")], "missing")
+        os.mkdir(self.path("torn"))
+        with open(self.path("torn/run.json"), "w", encoding="utf-8") as file:
+            file.write('{"context": {')
+        self.refused(2, ["report", self.path("torn")], "run.json")
+
+
+class GoodRun(TemporaryFolder):
+    def test_a_run_is_accepted_and_complete(self):
+        out = self.path("run")
+        done = shardmark("run", "all_reduce", "--ranks", "2", "--bytes", "8,32KiB", "--max-seconds", "0.05", "--out", out)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertRegex(done.stdout, r"ACCEPTED: \d+ passed, 0 failed, 0 skipped")
+        self.assertIn(os.path.join(out, "report.html"), done.stdout)
+        run = read_run(out)
+        self.assertEqual(run["context"]["status"], "complete")
+        expected = sum(int(case["samples"]) * 2 * 8 for case in run["benchmarks"])
+        self.assertEqual(os.path.getsize(os.path.join(out, "samples.bin")), expected)
+        for name in ["environment.json", "junit.xml", "report.html"]:
+            self.assertGreater(os.path.getsize(os.path.join(out, name)), 0)
+
+    def test_google_benchmarks_flags(self):
+        listed = shardmark("run", "all_gather", "--ranks", "2", "--benchmark_list_tests", "--benchmark_filter=ring.*bytes:8$",
+                           "--out", self.path("listed"))
+        self.assertEqual(listed.returncode, 0, listed.stderr)
+        names = listed.stdout.split()
+        self.assertTrue(names)
+        self.assertTrue(all("algorithm:ring" in name for name in names), names)
+        copy = self.path("google.json")
+        done = shardmark("run", "all_gather", "--ranks", "2", "--transport", "shared_memory", "--dtype", "float",
+                         "--bytes", "8", "--algorithm", "ring", "--benchmark_repetitions=2", f"--benchmark_out={copy}",
+                         "--max-seconds", "0.05", "--out", self.path("run"))
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(len(read_run(self.path("run"))["benchmarks"]), 2)
+        with open(copy, encoding="utf-8") as file:
+            self.assertIn("benchmarks", json.load(file))
+
+    def test_ranks_that_were_not_given_are_skipped_aloud(self):
+        done = subprocess.run(["mpiexec", "-n", "2", PROGRAM, "run", "all_gather", "--ranks", "2,4", "--bytes", "8", "--dtype",
+                               "float", "--transport", "shared_memory", "--max-seconds", "0.05", "--out", self.path("run")],
+                              capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL, check=False)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        verdicts = {case["case"]["ranks"]: case for case in read_run(self.path("run"))["benchmarks"]}
+        self.assertEqual(verdicts["2"]["verdict"], "pass")
+        self.assertEqual(verdicts["4"]["verdict"], "skipped")
+        self.assertIn("4", verdicts["4"]["reason"])
+
+
+class LongRun(TemporaryFolder):
+    """A run of three ranks that is disturbed after its first case."""
+
+    def start(self, wait=True):
+        self.runs = getattr(self, "runs", 0) + 1
+        self.out = self.path(f"run{self.runs}")
+        self.process = subprocess.Popen(
+            [PROGRAM, "run", "all_reduce", "--ranks", "3", "--timeout", "5", "--max-seconds", "0.5", "--bytes", "8:1MiB:x4",
+             "--transport", "shared_memory", "--out", self.out],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL)
+        self.addCleanup(self.process.kill)
+        for _ in range(600 if wait else 0):
+            time.sleep(0.1)
+            try:
+                if read_run(self.out)["benchmarks"]:
+                    break
+            except (OSError, ValueError):
+                pass
+        if wait:
+            time.sleep(random.random())
+
+    def processes(self):
+        """rank -> pid, of the processes that compute (their supervisors have one thread)."""
+        ranks = {}
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{pid}/cmdline", "rb") as file:
+                    if self.out.encode() not in file.read():
+                        continue
+                with open(f"/proc/{pid}/environ", "rb") as file:
+                    rank = [word for word in file.read().split(b"\0") if word.startswith(b"PMI_RANK=")]
+                if rank and len(os.listdir(f"/proc/{pid}/task")) > 1:
+                    ranks[int(rank[0][9:])] = int(pid)
+            except OSError:
+                continue
+        return ranks
+
+    def lose(self, rank, how, word):
+        self.start()
+        before = len(read_run(self.out)["benchmarks"])
+        pid = self.processes()[rank]
+        begin = time.monotonic()
+        os.kill(pid, how)
+        _, errors = self.process.communicate(timeout=60)
+        took = time.monotonic() - begin
+        self.assertEqual(self.process.returncode, 4, errors)
+        self.assertLess(took, 5 + 10, "within the timeout, the report and a busy machine's slack")
+        self.assertRegex(errors, rf"rank {rank} \(pid {pid} on .*{word}")
+        run = read_run(self.out)
+        self.assertEqual(run["context"]["status"], "aborted")
+        self.assertIn(f"rank {rank}", run["context"]["status_reason"])
+        self.assertGreaterEqual(len(run["benchmarks"]), before + 1)
+        self.assertTrue(all(case["verdict"] == "pass" for case in run["benchmarks"][:before]))
+        self.assertEqual(run["benchmarks"][-1]["verdict"], "fail")
+        time.sleep(0.5)
+        self.assertEqual(self.processes(), {}, "no rank may stay behind")
+
+    def test_a_killed_rank_is_named(self):
+        for rank in (0, 2):
+            with self.subTest(rank=rank):
+                self.lose(rank, signal.SIGKILL, "died")
+
+    def test_a_stopped_rank_is_named(self):
+        for rank in (0, 1):
+            with self.subTest(rank=rank):
+                self.lose(rank, signal.SIGSTOP, "stopped")
+
+    def test_a_rank_lost_at_the_start_ends_the_launch(self):
+        self.start(wait=False)
+        ranks = {}
+        while 1 not in ranks and self.process.poll() is None:
+            ranks = self.processes()
+        os.kill(ranks[1], signal.SIGKILL)
+        _, errors = self.process.communicate(timeout=60)
+        self.assertEqual(self.process.returncode, 4, errors)
+        time.sleep(0.5)
+        self.assertEqual(self.processes(), {}, "no rank may stay behind")
+
+    def test_signals_keep_what_was_measured(self):
+        for how, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+            with self.subTest(signal=how):
+                self.start()
+                self.process.send_signal(how)
+                output, errors = self.process.communicate(timeout=60)
+                self.assertEqual(self.process.returncode, code, output + errors)
+                run = read_run(self.out)
+                self.assertEqual(run["context"]["status"], "interrupted")
+                self.assertTrue(run["benchmarks"])
+
+
+if __name__ == "__main__":
+    sys.exit(unittest.main(verbosity=2))
