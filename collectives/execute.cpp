@@ -81,7 +81,7 @@ class Layout {
 
 int pieces_for(std::size_t share_bytes) {
   constexpr std::size_t piece_bytes = 128 * 1024;
-  constexpr std::size_t most = max_outstanding / 2;  // room to run ahead
+  constexpr std::size_t most = max_outstanding / 4;  // two messages a piece, and room to run ahead
   return static_cast<int>(std::clamp<std::size_t>(share_bytes / piece_bytes, 1, most));
 }
 

@@ -29,6 +29,10 @@ struct WaitPolicy {
 
 class Wait {
  public:
+  // Called before every sleep of a rank. MPI moves a message only while its receiver is inside MPI:
+  // a rank that sleeps elsewhere would leave a peer's send unfinished. For the process, set once.
+  static inline void (*before_sleep)() = nullptr;
+
   explicit Wait(WaitPolicy policy) : policy_(policy) {}
   const WaitPolicy& policy() const { return policy_; }
 
@@ -104,6 +108,7 @@ void Wait::slow(std::atomic<std::uint32_t>& word, std::atomic<std::uint32_t>& sl
     sleeping.store(1, std::memory_order_seq_cst);
     const std::uint32_t seen = word.load(std::memory_order_seq_cst);
     if (ready()) break;
+    if (before_sleep) before_sleep();
     sleep(word, seen);
     if (ready()) break;
     watch.check();
