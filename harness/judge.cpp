@@ -276,9 +276,8 @@ JudgedCase merge(const std::vector<Judge>& judges, std::span<const Oracle> decla
     judged.reason += fmt::format("{}{}: {}", judged.reason.empty() ? "" : "; ", name(result.oracle),
                                  result.text);
   }
-  if (std::all_of(judged.oracles.begin(), judged.oracles.end(), [](const OracleResult& result) {
-        return result.ruling == Ruling::skipped;
-      })) {
+  if (std::all_of(judged.oracles.begin(), judged.oracles.end(),
+                  [](const OracleResult& result) { return result.ruling == Ruling::skipped; })) {
     judged.verdict = Ruling::fail;
     judged.reason = "no oracle ruled";
   }

@@ -172,7 +172,8 @@ void Console::case_done(const Record& record) {
   ++done_;
   if (!terminal_.interactive) return put(case_line(record, terminal_) + loss_line(record));
   // On a terminal only what somebody waits for: a failure, the losses of a run of few cases.
-  const bool show = record.verdict == Ruling::fail || (!record.losses.empty() && cases_ <= few_cases);
+  const bool show =
+      record.verdict == Ruling::fail || (!record.losses.empty() && cases_ <= few_cases);
   if (show) {
     clear();
     put(case_line(record, terminal_) + loss_line(record));

@@ -10,9 +10,9 @@
 
 namespace suite {
 
-// Peak bytes by category over a step that is not the first. buffers: the decay mask and the norm's doubles, the
-// executor's outboxes, tokens, targets and losses, the scratch of collectives, and the temporaries
-// of the deeper of forward and backward.
+// Peak bytes by category over a step that is not the first. buffers: the decay mask and the norm's
+// doubles, the executor's outboxes, tokens, targets and losses, the scratch of collectives, and the
+// temporaries of the deeper of forward and backward.
 std::map<machine::Category, std::size_t> expected_peaks(const Trainer& trainer);
 
 // Bytes sent in one step, by group and label. The norm's exchange is in it.

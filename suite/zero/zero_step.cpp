@@ -269,8 +269,8 @@ struct ZeroStep {
     // Beside what a step holds: what the plan of the reduction over dp keeps.
     std::size_t scratch = 0;
     if (case_.ranks > 1 && context_.device.readable_by_host()) {
-      const auto operation = case_.stage == 0 ? machine::Operation::all_reduce
-                                              : machine::Operation::reduce_scatter;
+      const auto operation =
+          case_.stage == 0 ? machine::Operation::all_reduce : machine::Operation::reduce_scatter;
       const machine::Tensor& gradients = states_->gradients();
       scratch = collectives::scratch_bytes(
           collectives::find_algorithm(
