@@ -112,6 +112,12 @@ class GoodRun(TemporaryFolder):
         for name in ["environment.json", "junit.xml", "report.html"]:
             self.assertGreater(os.path.getsize(os.path.join(out, name)), 0)
 
+    def test_large_buffers_over_mpi(self):
+        # A rank that has all it needs sleeps outside MPI while a peer still waits for its own sends.
+        done = shardmark("run", "all_reduce", "--ranks", "4", "--transport", "mpi", "--algorithm", "ring,direct", "--dtype",
+                         "float", "--bytes", "20000003", "--max-seconds", "0.3", "--timeout", "20", "--out", self.path("run"))
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
     def test_google_benchmarks_flags(self):
         listed = shardmark("run", "all_gather", "--ranks", "2", "--benchmark_list_tests", "--benchmark_filter=ring.*bytes:8$",
                            "--out", self.path("listed"))
