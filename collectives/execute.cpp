@@ -3,6 +3,10 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <span>
+#include <stdexcept>
+
+#include "machine/world/binding.h"
 
 namespace collectives {
 namespace {
@@ -95,6 +99,11 @@ Execution::Execution(const CallKey& key, int rank, int ranks, machine::Device& h
   const Plan plan = key.algorithm->plan(rank, ranks, pieces_);
   pieces_ = plan.pieces;
   const Layout layout(plan, key, rank, ranks);
+  // Where nothing of a call survives in the cache until the next, results go past it.
+  const int buffers = plan.input_shares + (key.in_place ? 0 : plan.output_shares);
+  const std::size_t bytes = static_cast<std::size_t>(share) * size *
+                            static_cast<std::size_t>(buffers) * static_cast<std::size_t>(ranks);
+  if (bytes > machine::last_level_cache_bytes()) store_ = machine::Store::streaming;
   if (plan.scratch_shares > 0)
     scratch_ = host.allocate(
         size * static_cast<std::size_t>(
@@ -107,7 +116,7 @@ Execution::Execution(const CallKey& key, int rank, int ranks, machine::Device& h
   std::vector<Slice> sources;  // of actions_, which leaves out copies of a chunk to itself
   for (const Step& step : plan.steps) {
     if (step.verb == Verb::copy && layout.same(step.source, step.target)) continue;
-    const bool reads_source = step.verb != Verb::receive;
+    const bool reads_source = step.verb != Verb::receive && step.verb != Verb::post;
     const bool writes = step.verb != Verb::send;
     const std::int64_t count = layout.elements(writes ? step.target : step.source).size();
     Action action{step.verb, step.peer, {}, {}, count, static_cast<std::size_t>(count) * size, {}};
@@ -117,18 +126,57 @@ Execution::Execution(const CallKey& key, int rank, int ranks, machine::Device& h
       // Of one channel only the last overlapping send matters: messages are taken in order.
       std::map<int, std::size_t> after;
       for (std::size_t earlier = 0; earlier < actions_.size(); ++earlier)
-        if (actions_[earlier].verb == Verb::send && layout.overlap(sources[earlier], step.target))
+        if (actions_[earlier].verb == Verb::send &&
+            // What a peer writes itself it has taken before: the prover sees to that.
+            !(step.verb == Verb::post && actions_[earlier].peer == step.peer) &&
+            layout.overlap(sources[earlier], step.target))
           after[actions_[earlier].peer] = earlier;
       for (const auto& [peer, earlier] : after) action.after.push_back(earlier);
     }
     actions_.push_back(std::move(action));
     sources.push_back(step.source);
   }
+  for (std::size_t i = 0; i < actions_.size(); ++i) look_ahead(i);
   std::map<int, std::size_t> last;
   for (std::size_t i = 0; i < actions_.size(); ++i)
     if (actions_[i].verb == Verb::send) last[actions_[i].peer] = i;
   for (const auto& [peer, i] : last) last_sends_.push_back(i);
   numbers_.resize(actions_.size());
+}
+
+void Execution::look_ahead(std::size_t index) {
+  Action& action = actions_[index];
+  if (action.verb == Verb::post) {
+    for (std::size_t i = index + 1; i < actions_.size(); ++i) {
+      const Action& later = actions_[i];
+      if (later.peer != action.peer) continue;
+      if (later.verb == Verb::receive || later.verb == Verb::receive_reduce) ++action.ahead;
+      if (later.verb == Verb::receive && later.target == action.target) return;
+    }
+    throw std::logic_error("a plan posts what it does not receive");
+  }
+  if (action.verb == Verb::reduce || action.verb == Verb::receive_reduce)
+    for (std::size_t i = index + 1;
+         i < actions_.size() && actions_[i].verb == Verb::send &&
+         actions_[i].source == action.target && actions_[i].bytes == action.bytes;
+         ++i)
+      ++action.forwards;
+}
+
+std::size_t Execution::reduce(machine::Link& link, machine::Reduction reduction, std::size_t index,
+                              const void* a, const void* b, void* target) {
+  const Action& action = actions_[index];
+  targets_.assign(1, target);
+  const std::span sends(actions_.data() + index + 1, action.forwards);
+  for (const Action& send : sends) {
+    void* there = link.posted(send.peer, send.bytes);
+    if (there) targets_.push_back(there);
+  }
+  const bool everywhere = action.forwards > 0 && targets_.size() == sends.size() + 1;
+  if (!everywhere) targets_.resize(1);
+  kernels_.reduce(reduction, label_.dtype, a, b, targets_, action.count,
+                  everywhere ? store_ : machine::Store::cached);
+  return everywhere ? sends.size() : 0;
 }
 
 void Execution::run(machine::Link& link, machine::Reduction reduction, const std::byte* input,
@@ -141,18 +189,21 @@ void Execution::run(machine::Link& link, machine::Reduction reduction, const std
   };
   for (std::size_t i = 0; i < actions_.size(); ++i) {
     const Action& action = actions_[i];
+    std::size_t written = 0;
     for (const std::size_t sent : action.after) link.wait_sent(actions_[sent].peer, numbers_[sent]);
     switch (action.verb) {
       case Verb::send:
         numbers_[i] = link.send(action.peer, at(action.source), action.bytes);
         break;
       case Verb::receive:
-        link.receive(action.peer, at(action.target), action.bytes);
+        link.receive(action.peer, at(action.target), action.bytes, store_);
+        break;
+      case Verb::post:
+        link.post(action.peer, action.ahead, at(action.target), action.bytes);
         break;
       case Verb::receive_reduce: {
         const void* theirs = link.receive_in_place(action.peer, action.bytes);
-        kernels_.reduce(reduction, label_.dtype, at(action.source), theirs, at(action.target),
-                        action.count);
+        written = reduce(link, reduction, i, at(action.source), theirs, at(action.target));
         link.release(action.peer);
         break;
       }
@@ -160,9 +211,13 @@ void Execution::run(machine::Link& link, machine::Reduction reduction, const std
         if (action.bytes > 0) std::memcpy(at(action.target), at(action.source), action.bytes);
         break;
       case Verb::reduce:
-        kernels_.reduce(reduction, label_.dtype, at(action.target), at(action.source),
-                        at(action.target), action.count);
+        written =
+            reduce(link, reduction, i, at(action.target), at(action.source), at(action.target));
         break;
+    }
+    for (; written > 0; --written) {  // stands for the sends that follow
+      ++i;
+      numbers_[i] = link.deliver(actions_[i].peer, actions_[i].bytes);
     }
   }
   for (const std::size_t sent : last_sends_) link.wait_sent(actions_[sent].peer, numbers_[sent]);

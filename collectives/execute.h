@@ -41,6 +41,7 @@ class Execution {
   struct Place {
     Buffer buffer = Buffer::input;
     std::size_t offset = 0;  // bytes
+    bool operator==(const Place&) const = default;
   };
   struct Action {
     Verb verb;
@@ -49,15 +50,26 @@ class Execution {
     std::int64_t count;
     std::size_t bytes;
     std::vector<std::size_t> after;  // sends that must have been taken before target is written
+    int ahead = 0;                   // of a post: which message from now, 1 being the next
+    std::size_t forwards = 0;        // so many sends of just this target follow
   };
+
+  // Counts ahead for posts, forwards for reductions.
+  void look_ahead(std::size_t index);
+  // Writes a sum where it belongs and, if all of them have posted a place for it, to the peers of
+  // the sends that follow. Returns how many sends that has made needless.
+  std::size_t reduce(machine::Link& link, machine::Reduction reduction, std::size_t index,
+                     const void* a, const void* b, void* target);
 
   machine::Kernels& kernels_;
   machine::TrafficLabel label_;
   int pieces_ = 1;
+  machine::Store store_ = machine::Store::cached;
   machine::Memory scratch_;
   std::vector<Action> actions_;
   std::vector<std::size_t> last_sends_;  // for each peer, the last action that sends to it
   std::vector<std::uint64_t> numbers_;   // by action, of its message in the present run
+  std::vector<void*> targets_;
 };
 
 }  // namespace collectives

@@ -59,6 +59,8 @@ std::string text(const Step& step) {
       return fmt::format("send {} {}", step.peer, text(step.source));
     case Verb::receive:
       return fmt::format("receive {} {}", step.peer, text(step.target));
+    case Verb::post:
+      return fmt::format("post {} {}", step.peer, text(step.target));
     case Verb::receive_reduce:
       return fmt::format("receive_reduce {} {} -> {}", step.peer, text(step.source),
                          text(step.target));

@@ -23,6 +23,7 @@ namespace collectives {
 enum class Verb : unsigned char {
   send,            // source -> peer
   receive,         // peer -> target
+  post,            // peer may write target from now until it is received there
   receive_reduce,  // target = source + what peer sends
   copy,            // target = source
   reduce,          // target = target + source
@@ -48,6 +49,7 @@ struct Step {
 
 constexpr Step send(int peer, Slice source) { return {Verb::send, peer, source, {}}; }
 constexpr Step receive(int peer, Slice target) { return {Verb::receive, peer, {}, target}; }
+constexpr Step post(int peer, Slice target) { return {Verb::post, peer, {}, target}; }
 constexpr Step receive_reduce(int peer, Slice source, Slice target) {
   return {Verb::receive_reduce, peer, source, target};
 }

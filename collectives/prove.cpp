@@ -30,6 +30,12 @@ struct Message {
   std::vector<Value> at_send;
 };
 
+// What a rank has posted and not yet received: message `number` of a peer may be there already.
+struct Posted {
+  std::uint64_t number;
+  Slice target;
+};
+
 class Machine {
  public:
   Machine(const Algorithm& algorithm, int ranks, int pieces, std::int64_t count, bool in_place)
@@ -132,6 +138,56 @@ class Machine {
     return true;
   }
 
+  // How many messages from its peer come until the one that is posted for; the executor counts
+  // alike.
+  std::uint64_t messages_until_received(int rank) {
+    const std::vector<Step>& steps = plan(rank).steps;
+    const Step& now = steps[next(rank)];
+    std::uint64_t ahead = 0;
+    for (std::size_t i = next(rank) + 1; i < steps.size(); ++i) {
+      if (steps[i].peer != now.peer) continue;
+      if (steps[i].verb == Verb::receive || steps[i].verb == Verb::receive_reduce) ++ahead;
+      if (steps[i].verb == Verb::receive && steps[i].target == now.target) return ahead;
+    }
+    wrong(rank, "posts what it does not receive");
+  }
+  bool post(int rank, int peer, Slice target) {
+    const std::uint64_t ahead = messages_until_received(rank);
+    if (ahead > max_outstanding) wrong(rank, "posts further ahead than a channel reaches");
+    // What the peer itself is still to read it reads before it writes: seen to in deliver().
+    for (const auto& [other, messages] : sent_by_[rank])
+      for (const Message& message : messages)
+        if (other != peer && overlaps(rank, message.source, target)) return false;
+    leave_alone(rank, target, -1);
+    posted_[rank][peer].push_back({taken_[peer][rank] + ahead, target});
+    return true;
+  }
+  // From its post until it is received, a place is its peer's, but for sends to that same peer.
+  void leave_alone(int rank, Slice slice, int sending_to) {
+    for (const auto& [peer, places] : posted_[rank])
+      for (const Posted& posted : places)
+        if (overlaps(rank, posted.target, slice) &&
+            (peer != sending_to || sent_[peer][rank] >= posted.number))
+          wrong(rank, "uses a chunk that it has posted");
+  }
+  // A message for which a place is posted may be there as soon as it is sent.
+  void deliver(int rank, int peer, const std::vector<Value>& values) {
+    for (const Posted& posted : posted_[peer][rank]) {
+      if (posted.number != sent_[rank][peer]) continue;
+      for (const auto& [reader, messages] : sent_by_[peer])
+        for (const Message& message : messages)
+          if (overlaps(peer, message.source, posted.target))
+            wrong(rank, fmt::format("writes over what rank {} is still to read", reader));
+      write(peer, posted.target, values);
+    }
+  }
+  void take(int rank, int peer, Slice target) {
+    const std::uint64_t number = ++taken_[peer][rank];
+    std::erase_if(posted_[rank][peer], [&](const Posted& posted) {
+      return posted.number == number && posted.target == target;
+    });
+  }
+
   std::int64_t elements(int rank, Slice slice) {
     const Plan& own = plan(rank);
     std::int64_t total = 0;
@@ -154,17 +210,24 @@ class Machine {
       case Verb::send: {
         auto& channel = sent_by_[rank][now.peer];
         if (channel.size() >= max_outstanding) return false;
+        leave_alone(rank, now.source, now.peer);
         channel.push_back({now.source, read(rank, now.source)});
+        ++sent_[rank][now.peer];
+        deliver(rank, now.peer, channel.back().at_send);
         proof_.sent_elements[static_cast<std::size_t>(rank)] += elements(rank, now.source);
         ++proof_.sent_messages[static_cast<std::size_t>(rank)];
         return true;
       }
+      case Verb::post:
+        return post(rank, now.peer, now.target);
       case Verb::receive:
       case Verb::receive_reduce: {
         auto& channel = sent_by_[now.peer][rank];
         if (channel.empty() || !may_write(rank, now.target)) return false;
         const Message message = channel.front();
         channel.pop_front();
+        take(rank, now.peer, now.target);
+        leave_alone(rank, now.target, -1);
         if (message.source.count != now.target.count)
           wrong(rank, "receives another number of chunks than was sent");
         std::vector<Value> values = message.at_send;
@@ -174,6 +237,7 @@ class Machine {
             wrong(rank, "the sender has overwritten it");
         }
         if (now.verb == Verb::receive_reduce) {
+          leave_alone(rank, now.source, -1);
           const std::vector<Value> own = read(rank, now.source);
           for (std::size_t i = 0; i < values.size(); ++i) values[i] = sum(rank, own[i], values[i]);
         }
@@ -185,10 +249,14 @@ class Machine {
             place(rank, now.target.buffer, now.target.first))
           return true;  // in place: nothing to do
         if (!may_write(rank, now.target)) return false;
+        leave_alone(rank, now.source, -1);
+        leave_alone(rank, now.target, -1);
         write(rank, now.target, read(rank, now.source));
         return true;
       case Verb::reduce: {
         if (!may_write(rank, now.target)) return false;
+        leave_alone(rank, now.source, -1);
+        leave_alone(rank, now.target, -1);
         std::vector<Value> values = read(rank, now.target);
         const std::vector<Value> own = read(rank, now.source);
         for (std::size_t i = 0; i < values.size(); ++i) values[i] = sum(rank, values[i], own[i]);
@@ -234,6 +302,8 @@ class Machine {
   std::vector<std::size_t> next_;
   std::map<int, Memory> memory_;
   std::map<int, std::map<int, std::deque<Message>>> sent_by_;  // sender -> receiver -> messages
+  std::map<int, std::map<int, std::uint64_t>> sent_, taken_;   // sender -> receiver -> messages
+  std::map<int, std::map<int, std::vector<Posted>>> posted_;   // receiver -> sender -> places
   Proof proof_;
 };
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string>
 
+#include "collectives/algorithms/direct.h"
 #include "collectives/algorithms/direct_one_step.h"
 #include "collectives/algorithms/ring.h"
 
@@ -134,6 +135,42 @@ TEST(Prover, SeesAnInputOverwrittenInPlace) {
   };
   EXPECT_EQ(refusal(careless, false), "accepted");
   EXPECT_NE(refusal(careless, true), "accepted");
+}
+
+// A place that is posted belongs to the peer.
+TEST(Prover, SeesAPostedPlaceUsed) {
+  const auto careless = [](int rank, int ranks, int pieces) {
+    Plan plan = ring::all_reduce(rank, ranks, pieces);
+    for (std::size_t i = plan.steps.size(); i-- > 0;)
+      if (plan.steps[i].verb == Verb::receive)
+        plan.steps.insert(plan.steps.begin(), post(plan.steps[i].peer, plan.steps[i].target));
+    return plan;
+  };
+  EXPECT_NE(refusal(careless, true).find("uses a chunk that it has posted"), std::string::npos)
+      << refusal(careless, true);
+}
+
+// In place, the sum of a share lands where the input of the same share still lies.
+TEST(Prover, SeesAPeerThatWritesBeforeItHasRead) {
+  const auto careless = [](int rank, int ranks, int pieces) {
+    Plan plan = direct::all_reduce(rank, ranks, pieces);
+    // Rank 1 answers with its input before it has taken that of rank 0.
+    if (rank != 1) return plan;
+    const auto answer = std::ranges::find(plan.steps, send(0, output(1)));
+    answer->source = input(1);
+    std::rotate(plan.steps.begin(), answer, answer + 1);
+    return plan;
+  };
+  EXPECT_NE(refusal(careless, true), "accepted");
+}
+
+TEST(Prover, SeesAPostThatIsNeverReceived) {
+  EXPECT_NE(refusal([](int rank, int ranks, int pieces) {
+              Plan plan = ring::all_reduce(rank, ranks, pieces);
+              plan.steps.insert(plan.steps.begin(), post((rank + 1) % ranks, output(0)));
+              return plan;
+            }).find("posts what it does not receive"),
+            std::string::npos);
 }
 
 TEST(Plans, HaveAText) {

@@ -24,7 +24,7 @@ class CountingLink final : public machine::Link {
   std::uint64_t do_send(int, const void*, std::size_t) override { return 1; }
   void do_wait_sent(int, std::uint64_t) override {}
   std::uint64_t last_sent(int) const override { return 1; }
-  void do_receive(int, void*, std::size_t) override {}
+  void do_receive(int, void*, std::size_t, machine::Store) override {}
   const void* do_receive_in_place(int, std::size_t) override { return nullptr; }
   void do_release(int) override {}
 };

@@ -8,6 +8,9 @@
 // Sends start with the next rank, so that no rank is everybody's first. Sums are taken in the order
 // 0 + 1 + 2 … whoever owns the share: a sum's bits then depend on the values alone, not on how a
 // buffer is cut or where in it a value lies.
+//
+// Each rank first posts where the sums of the others shall land: over symmetric memory the last
+// addition of a share then writes it to every rank at once, and nobody reads it again.
 
 #include "collectives/plan.h"
 
@@ -57,6 +60,11 @@ inline Plan all_reduce(int rank, int ranks, int pieces) {
       plan.steps.push_back(receive(peer, output(peer * pieces + piece)));
     }
   };
+  for (int i = 1; i < ranks; ++i)
+    for (int piece = 0; piece < pieces; ++piece) {
+      const int peer = peer_of(rank, ranks, i);
+      plan.steps.push_back(post(peer, output(peer * pieces + piece)));
+    }
   send_input(0);
   send_input(1);
   for (int piece = 0; piece < pieces; ++piece) {

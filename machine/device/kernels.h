@@ -7,6 +7,7 @@
 // std::logic_error.
 
 #include <cstdint>
+#include <span>
 
 #include "machine/device/gemm.h"
 #include "machine/device/tensor.h"
@@ -37,9 +38,15 @@ class Kernels {
   // out += in, where out may be float under a narrower in: gradient accumulation.
   virtual void accumulate(const Tensor& in, const Tensor& out) = 0;
   // out[i] = a[i] + b[i] (or their maximum) over raw memory, count elements of dtype: the reduction
-  // of a collective. b may be memory of another rank that this device can read. out may be a or b.
-  virtual void reduce(Reduction reduction, Dtype dtype, const void* a, const void* b, void* out,
-                      std::int64_t count) = 0;
+  // of a collective, written to every one of `outs`. b and outs may be memory of other ranks that
+  // this device can reach; an out may be a or b.
+  virtual void reduce(Reduction reduction, Dtype dtype, const void* a, const void* b,
+                      std::span<void* const> outs, std::int64_t count,
+                      Store store = Store::cached) = 0;
+  void reduce(Reduction reduction, Dtype dtype, const void* a, const void* b, void* out,
+              std::int64_t count) {
+    reduce(reduction, dtype, a, b, std::span<void* const>(&out, 1), count);
+  }
   // sum of squares, into out: one double on this device, overwritten.
   virtual void sum_of_squares(const Tensor& in, const Tensor& out) = 0;
 

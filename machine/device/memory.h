@@ -26,6 +26,10 @@ inline constexpr Category all_categories[] = {Category::parameters, Category::gr
                                               Category::buffers};
 std::string_view name(Category category);
 
+// How a result is left: in the cache, or past it, where a call's buffers are larger than the cache
+// and would only push out what others still need.
+enum class Store : unsigned char { cached, streaming };
+
 // Current and peak bytes by category. Used by the thread that owns the device only.
 class Ledger {
  public:

@@ -3,7 +3,7 @@ set(device_headers
   device/random.h device/tensor.h)
 set(device_sources
   device/device.cpp device/gemm.cpp device/memory.cpp device/tensor.cpp device/kernels/checks.cpp
-  device/host/device.cpp device/host/gemm.cpp device/host/kernels.cpp)
+  device/host/device.cpp device/host/gemm.cpp device/host/kernels.cpp device/host/streaming.cpp)
 if(NOT SHARDMARK_CUDA)
   list(APPEND device_sources device/cuda_absent.cpp)
 endif()

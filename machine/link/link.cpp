@@ -57,8 +57,15 @@ std::uint64_t Link::send(int peer, const void* data, std::size_t bytes) {
   return number;
 }
 
-void Link::receive(int peer, void* into, std::size_t bytes) {
-  do_receive(peer, into, bytes);
+std::uint64_t Link::deliver(int peer, std::size_t bytes) {
+  const std::uint64_t number = do_deliver(peer, bytes);
+  current_->bytes_sent += bytes;
+  ++current_->messages_sent;
+  return number;
+}
+
+void Link::receive(int peer, void* into, std::size_t bytes, Store store) {
+  do_receive(peer, into, bytes, store);
   current_->bytes_received += bytes;
   ++current_->messages_received;
 }

@@ -20,6 +20,7 @@
 #include <tuple>
 
 #include "machine/device/dtype.h"
+#include "machine/device/memory.h"
 #include "machine/world/group.h"
 
 namespace machine {
@@ -71,8 +72,19 @@ class Link {
   // Waits until every peer has taken every message sent to it.
   void flush();
 
-  // The next message from peer, copied to `into`.
-  void receive(int peer, void* into, std::size_t bytes);
+  // Where a message that is yet to come from peer shall land: the `ahead`-th from here, 1 being the
+  // next. Until it is received there, the peer may write it at any time, and nobody else may use
+  // the place. Only an offer: a transport, or a peer that has not seen it, may send as ever.
+  void post(int peer, int ahead, void* into, std::size_t bytes) {
+    do_post(peer, ahead, into, bytes);
+  }
+  // Where the next message to peer may be written, in memory of the peer; null if nowhere. When it
+  // is written, `deliver` stands for its send.
+  void* posted(int peer, std::size_t bytes) { return do_posted(peer, bytes); }
+  std::uint64_t deliver(int peer, std::size_t bytes);
+
+  // The next message from peer, copied to `into`, past the cache if so asked.
+  void receive(int peer, void* into, std::size_t bytes, Store store = Store::cached);
   // The next message from peer, where it lies: valid until release(peer), which must follow before
   // the next receive from that peer.
   const void* receive_in_place(int peer, std::size_t bytes);
@@ -95,7 +107,10 @@ class Link {
   virtual std::uint64_t do_send(int peer, const void* data, std::size_t bytes) = 0;
   virtual void do_wait_sent(int peer, std::uint64_t number) = 0;
   virtual std::uint64_t last_sent(int peer) const = 0;
-  virtual void do_receive(int peer, void* into, std::size_t bytes) = 0;
+  virtual void do_post(int, int, void*, std::size_t) {}
+  virtual void* do_posted(int, std::size_t) { return nullptr; }
+  virtual std::uint64_t do_deliver(int, std::size_t) { return 0; }
+  virtual void do_receive(int peer, void* into, std::size_t bytes, Store store) = 0;
   virtual const void* do_receive_in_place(int peer, std::size_t bytes) = 0;
   virtual void do_release(int peer) = 0;
 

@@ -99,6 +99,34 @@ TEST(SharedMemoryLink, ASenderThatRunsAheadWaits) {
   });
 }
 
+// Written by the sender where the receiver has posted a place for it; sent where it has not.
+TEST(SharedMemoryLink, AMessageIsDeliveredWhereItIsPosted) {
+  run_ranks(2, [](World& world) {
+    const auto link = world.connect(world.group(), Transport::shared_memory);
+    const int peer = 1 - world.rank();
+    constexpr std::size_t bytes = 20'000;
+    for (int lap = 0; lap < 100; ++lap) {
+      std::vector<unsigned char> first(bytes), second(bytes);
+      link->post(peer, 2, second.data(), bytes);
+      const auto one = pattern(world.rank(), peer, 2 * lap, bytes);
+      const auto two = pattern(world.rank(), peer, 2 * lap + 1, bytes);
+      ASSERT_EQ(link->posted(peer, bytes), nullptr);
+      link->send(peer, one.data(), bytes);
+      link->receive(peer, first.data(), bytes);  // the peer's first: its post is seen from here on
+      ASSERT_EQ(link->posted(peer, bytes - 1), nullptr);
+      void* there = link->posted(peer, bytes);
+      ASSERT_NE(there, nullptr);
+      std::memcpy(there, two.data(), bytes);
+      link->deliver(peer, bytes);
+      link->receive(peer, second.data(), bytes);
+      ASSERT_EQ(first, pattern(peer, world.rank(), 2 * lap, bytes));
+      ASSERT_EQ(second, pattern(peer, world.rank(), 2 * lap + 1, bytes));
+      link->flush();
+    }
+    EXPECT_EQ(link->total(), (Traffic{200 * bytes, 200, 200 * bytes, 200}));
+  });
+}
+
 TEST(SharedMemoryLink, SizesThatDisagreeAreRefusedByName) {
   try {
     run_ranks(2, [](World& world) {

@@ -77,7 +77,7 @@ void MpiLink::do_wait_sent(int peer, std::uint64_t number) {
   }
 }
 
-void MpiLink::do_receive(int peer, void* into, std::size_t bytes) {
+void MpiLink::do_receive(int peer, void* into, std::size_t bytes, Store) {
   const std::uint64_t number = ++peers_[static_cast<std::size_t>(peer)].received;
   std::size_t offset = 0;
   do {
@@ -107,7 +107,7 @@ void MpiLink::do_receive(int peer, void* into, std::size_t bytes) {
 const void* MpiLink::do_receive_in_place(int peer, std::size_t bytes) {
   auto& landed = peers_[static_cast<std::size_t>(peer)].landed;
   if (landed.size() < bytes) landed.resize(bytes);
-  do_receive(peer, landed.data(), bytes);
+  do_receive(peer, landed.data(), bytes, Store::cached);
   return landed.data();
 }
 

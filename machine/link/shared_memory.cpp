@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "machine/device/error.h"
+#include "machine/device/host/streaming.h"
 
 namespace machine {
 
@@ -51,12 +52,20 @@ void SharedMemoryLink::free_staged(int peer) {
   out(peer).staged.clear();
 }
 
-std::uint64_t SharedMemoryLink::do_send(int peer, const void* data, std::size_t bytes) {
+Slot& SharedMemoryLink::next_slot(int peer, std::size_t bytes) {
   Outgoing& outgoing = out(peer);
   const std::uint64_t number = ++outgoing.sent;
   if (number > outgoing.taken + Channel::slots) wait_taken(peer, number - Channel::slots, bytes);
+  Slot& slot = to(peer).ring[number % Channel::slots];
+  slot.bytes = bytes;
+  return slot;
+}
+
+std::uint64_t SharedMemoryLink::do_send(int peer, const void* data, std::size_t bytes) {
+  Slot& slot = next_slot(peer, bytes);
+  Outgoing& outgoing = out(peer);
+  const std::uint64_t number = outgoing.sent;
   Channel& channel = to(peer);
-  Slot& slot = channel.ring[number % Channel::slots];
   if (bytes <= inline_bytes) {
     if (bytes > 0) std::memcpy(slot.data, data, bytes);
     slot.address = Channel::in_line;
@@ -79,7 +88,6 @@ std::uint64_t SharedMemoryLink::do_send(int peer, const void* data, std::size_t 
       outgoing.by_address = number;
     }
   }
-  slot.bytes = bytes;
   Wait::publish(slot.sequence, static_cast<std::uint32_t>(number), slot.sleeping);
   return number;
 }
@@ -92,10 +100,34 @@ void SharedMemoryLink::do_wait_sent(int peer, std::uint64_t number) {
     free_staged(peer);
 }
 
-const void* SharedMemoryLink::do_receive_in_place(int peer, std::size_t bytes) {
+void SharedMemoryLink::do_post(int peer, int ahead, void* into, std::size_t bytes) {
+  if (!wiring_.own.contains(into, bytes) || ahead > static_cast<int>(Channel::slots)) return;
+  const std::uint64_t number =
+      received_[static_cast<std::size_t>(peer)] + static_cast<std::uint64_t>(ahead);
+  Offer& offer = from(peer).offers[number % Channel::slots];
+  offer.address = static_cast<std::uint64_t>(static_cast<std::byte*>(into) - wiring_.own.base);
+  offer.bytes = bytes;
+  offer.number.store(number, std::memory_order_release);
+}
+
+void* SharedMemoryLink::do_posted(int peer, std::size_t bytes) {
+  const std::uint64_t number = out(peer).sent + 1;
+  const Offer& offer = to(peer).offers[number % Channel::slots];
+  if (offer.number.load(std::memory_order_acquire) != number || offer.bytes != bytes)
+    return nullptr;
+  return wiring_.peers[static_cast<std::size_t>(peer)].base + offer.address;
+}
+
+std::uint64_t SharedMemoryLink::do_deliver(int peer, std::size_t bytes) {
+  Slot& slot = next_slot(peer, bytes);
+  slot.address = Channel::delivered;
+  Wait::publish(slot.sequence, static_cast<std::uint32_t>(out(peer).sent), slot.sleeping);
+  return out(peer).sent;
+}
+
+const Slot& SharedMemoryLink::arrived(int peer, std::size_t bytes) {
   const std::uint64_t number = ++received_[static_cast<std::size_t>(peer)];
-  Channel& channel = from(peer);
-  Slot& slot = channel.ring[number % Channel::slots];
+  Slot& slot = from(peer).ring[number % Channel::slots];
   wait_.until_equal(slot.sequence, static_cast<std::uint32_t>(number), slot.sleeping,
                     waiting(peer, number, bytes, "send"));
   if (slot.bytes != bytes)
@@ -103,6 +135,15 @@ const void* SharedMemoryLink::do_receive_in_place(int peer, std::size_t bytes) {
         "{} in group {}: rank {} expects {} bytes in message {} from rank {}, which sent {}",
         name(operation()), group().name, group().members[static_cast<std::size_t>(rank())], bytes,
         number, group().members[static_cast<std::size_t>(peer)], slot.bytes));
+  return slot;
+}
+
+const void* SharedMemoryLink::do_receive_in_place(int peer, std::size_t bytes) {
+  const Slot& slot = arrived(peer, bytes);
+  const Channel& channel = from(peer);
+  const std::uint64_t number = received_[static_cast<std::size_t>(peer)];
+  if (slot.address == Channel::delivered)
+    return wiring_.own.base + channel.offers[number % Channel::slots].address;
   if (slot.address == Channel::in_line) return slot.data;
   if (slot.address == Channel::in_payload) return channel.payload[number % Channel::payloads];
   return wiring_.peers[static_cast<std::size_t>(peer)].base + slot.address;
@@ -115,9 +156,13 @@ void SharedMemoryLink::do_release(int peer) {
                 channel.sleeping);
 }
 
-void SharedMemoryLink::do_receive(int peer, void* into, std::size_t bytes) {
+void SharedMemoryLink::do_receive(int peer, void* into, std::size_t bytes, Store store) {
   const void* data = do_receive_in_place(peer, bytes);
-  if (bytes > 0) std::memcpy(into, data, bytes);
+  if (store == Store::streaming) {
+    if (data != into) host::stream_copy(into, data, bytes);
+  } else if (bytes > 0 && data != into) {
+    std::memcpy(into, data, bytes);
+  }
   do_release(peer);
 }
 

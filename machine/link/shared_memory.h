@@ -5,7 +5,8 @@
 // A channel (one for each ordered pair) lies in the receiver's memory: a ring of 64 one-line
 // descriptors, each with its own sequence word, so that the receiver waits on the line that the
 // message arrives in; up to inline_bytes travel in that line, up to eager_bytes in one of 8 payload
-// blocks, more by address. The receiver counts what it has taken in a line of its own.
+// blocks, more by address. The receiver counts what it has taken in a line of its own,
+// and offers places for messages to come; a message that its sender wrote there travels as a word.
 
 #include <atomic>
 #include <cstddef>
@@ -31,10 +32,18 @@ struct alignas(64) Slot {
 };
 static_assert(sizeof(Slot) == 64);
 
+// Where a message shall land; two to a line.
+struct alignas(32) Offer {
+  std::atomic<std::uint64_t> number{0};  // of the message; written last
+  std::uint64_t address = 0;             // offset in the receiver's memory
+  std::uint64_t bytes = 0;
+};
+
 struct Channel {
   static constexpr std::uint64_t slots = 64, payloads = 8;
-  static constexpr std::uint64_t in_line = ~0ull, in_payload = ~0ull - 1;
+  static constexpr std::uint64_t in_line = ~0ull, in_payload = ~0ull - 1, delivered = ~0ull - 2;
   Slot ring[slots];
+  Offer offers[slots];  // by the receiver, that of message k in offers[k % slots]
   alignas(64) std::atomic<std::uint32_t> taken{0};  // by the receiver
   std::atomic<std::uint32_t> sleeping{0};           // the sender, on taken
   alignas(64) std::byte payload[payloads][eager_bytes];
@@ -89,7 +98,10 @@ class SharedMemoryLink final : public Link {
   std::uint64_t do_send(int peer, const void* data, std::size_t bytes) override;
   void do_wait_sent(int peer, std::uint64_t number) override;
   std::uint64_t last_sent(int peer) const override { return out(peer).sent; }
-  void do_receive(int peer, void* into, std::size_t bytes) override;
+  void do_post(int peer, int ahead, void* into, std::size_t bytes) override;
+  void* do_posted(int peer, std::size_t bytes) override;
+  std::uint64_t do_deliver(int peer, std::size_t bytes) override;
+  void do_receive(int peer, void* into, std::size_t bytes, Store store) override;
   const void* do_receive_in_place(int peer, std::size_t bytes) override;
   void do_release(int peer) override;
 
@@ -98,6 +110,8 @@ class SharedMemoryLink final : public Link {
   Channel& to(int peer) { return *wiring_.peers[static_cast<std::size_t>(peer)].channel; }
   Channel& from(int peer) { return wiring_.incoming[peer]; }
   Waiting waiting(int peer, std::uint64_t number, std::size_t bytes, const char* for_what) const;
+  Slot& next_slot(int peer, std::size_t bytes);
+  const Slot& arrived(int peer, std::size_t bytes);
   void refresh_taken(int peer);
   void wait_taken(int peer, std::uint64_t number, std::size_t bytes);
   void free_staged(int peer);

@@ -64,6 +64,20 @@ void bind_process(const std::vector<int>& cores) {
         fmt::format("cannot bind this process to cores {}: {}", text(cores), std::strerror(errno)));
 }
 
+std::size_t last_level_cache_bytes() {
+  static const std::size_t bytes = [] {
+    for (const hwloc_obj_type_t level : {HWLOC_OBJ_L3CACHE, HWLOC_OBJ_L2CACHE, HWLOC_OBJ_L1CACHE}) {
+      std::size_t sum = 0;
+      for (hwloc_obj_t cache = nullptr;
+           (cache = hwloc_get_next_obj_by_type(topology(), level, cache)) != nullptr;)
+        sum += cache->attr->cache.size;
+      if (sum > 0) return sum;
+    }
+    return std::size_t{32} << 20;  // a host that does not tell
+  }();
+  return bytes;
+}
+
 std::string text(const std::vector<int>& cores) {
   std::string result;
   for (std::size_t i = 0; i < cores.size();) {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <span>
 
 #include "machine/device/cuda/runtime.h"
 #include "machine/device/kernels/fields.h"
@@ -274,6 +275,17 @@ class CudaLaunch {
   template <class Body, class... Fields>
   void each_at(std::int64_t count, Body body, Fields... fields) const {
     launch_each<true>(count, body, fields...);
+  }
+
+  // The targets but the first are copies of it.
+  template <class Body, class T>
+  void join_to(std::int64_t count, Body body, kernel::In<T> a, kernel::In<T> b,
+               std::span<void* const> outs, Store /*store*/) const {
+    launch_each<false>(count, body, a, b, kernel::Out<T>(outs[0]));
+    for (void* out : outs.subspan(1))
+      cuda::check(device_, "a copy of a sum",
+                  cudaMemcpyAsync(out, outs[0], static_cast<std::size_t>(count) * sizeof(T),
+                                  cudaMemcpyDefault, stream_));
   }
 
   template <class Body>

@@ -5,9 +5,12 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <cstring>
 #include <limits>
+#include <span>
 
 #include "machine/device/device.h"
+#include "machine/device/host/streaming.h"
 #include "machine/device/kernels/fields.h"
 
 namespace machine {
@@ -70,6 +73,48 @@ struct HostLaunch {
     for (std::int64_t i = 0; i < count; ++i) {
       kernel::apply_at(body, i, Fields::slot(fields.data + i)...);
     }
+  }
+
+  // A cache line at a time, so that each line is written whole, once, to every target.
+  template <class Body, class T>
+  void join_to(std::int64_t count, Body body, kernel::In<T> a, kernel::In<T> b,
+               std::span<void* const> outs, Store store) const {
+    if (outs.size() == 1 && store == Store::cached) {
+      each(count, body, a, b, kernel::Out<T>(outs[0]));
+      return;
+    }
+    const auto join_line = [&](std::int64_t begin, std::int64_t size) {
+      alignas(host::line_bytes) T line[host::line_bytes / sizeof(T)];
+      for (std::int64_t i = 0; i < size; ++i)
+        kernel::apply(body, a.slot(a.data + begin + i), b.slot(b.data + begin + i),
+                      kernel::Out<T>::slot(line + i));
+      for (void* out : outs)
+        std::memcpy(static_cast<T*>(out) + begin, line, static_cast<std::size_t>(size) * sizeof(T));
+    };
+    constexpr auto per_line = static_cast<std::int64_t>(host::line_bytes / sizeof(T));
+    const auto past_line = [](const void* out) {
+      return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(out) % host::line_bytes /
+                                       sizeof(T));
+    };
+    const std::int64_t phase = past_line(outs[0]);
+    std::int64_t i = std::min(count, phase == 0 ? 0 : per_line - phase);
+    join_line(0, i);
+    const bool streams =
+        store == Store::streaming &&
+        std::ranges::all_of(outs, [&](const void* out) { return past_line(out) == phase; });
+    for (; i + per_line <= count; i += per_line) {
+      if (!streams) {
+        join_line(i, per_line);
+        continue;
+      }
+      alignas(host::line_bytes) T line[per_line];
+      for (std::int64_t j = 0; j < per_line; ++j)
+        kernel::apply(body, a.slot(a.data + i + j), b.slot(b.data + i + j),
+                      kernel::Out<T>::slot(line + j));
+      for (void* out : outs) host::stream_line(static_cast<T*>(out) + i, line);
+    }
+    join_line(i, count - i);
+    host::end_streaming();
   }
 
   template <class Body>

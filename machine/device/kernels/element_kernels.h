@@ -2,6 +2,7 @@
 // The elementwise part of Kernels, over a Launch that says how a device runs a body:
 //   each(count, body, fields...)      body(values...) for every element
 //   each_at(count, body, fields...)   body(index, values...)
+//   join_to(count, body, a, b, outs, store)   body(a, b, out), the result to every one of outs
 
 #include <stdexcept>
 #include <utility>
@@ -65,15 +66,16 @@ class ElementKernels : public Kernels {
     });
   }
 
-  void reduce(Reduction reduction, Dtype dtype, const void* a, const void* b, void* out,
-              std::int64_t count) override {
+  using Kernels::reduce;
+  void reduce(Reduction reduction, Dtype dtype, const void* a, const void* b,
+              std::span<void* const> outs, std::int64_t count, Store store) override {
     visit(dtype, [&](auto zero) {
       using T = decltype(zero);
       using A = Value<T>;
       if (reduction == Reduction::sum) {
-        launch_.each(count, Add<A>{}, In<T>(a), In<T>(b), Out<T>(out));
+        launch_.join_to(count, Add<A>{}, In<T>(a), In<T>(b), outs, store);
       } else {
-        launch_.each(count, Max<A>{}, In<T>(a), In<T>(b), Out<T>(out));
+        launch_.join_to(count, Max<A>{}, In<T>(a), In<T>(b), outs, store);
       }
     });
   }

@@ -143,6 +143,37 @@ TEST_P(ElementKernels, ReduceAnyCountAtAnyAddress) {
       [&](auto i) { return u() * std::abs(x[i] + y[i]); });
 }
 
+// Aligned alike or not, past the cache or not: the same sums, and nothing beside them.
+TEST_P(ElementKernels, ReduceToSeveralTargets) {
+  const Tensor a = random({300}), b = random({300}), wanted = empty({300});
+  kernels().reduce(Reduction::sum, dtype(), a.data(), b.data(), wanted.data(), 300);
+  for (const Store store : {Store::cached, Store::streaming})
+    for (const std::int64_t count : {0, 1, 64, 129, 250})
+      for (const std::int64_t offset : {0, 3, 32})
+        for (const std::int64_t other : {0, 3, 32}) {
+          const Tensor first = empty({300}), second = empty({300});
+          const auto at = [&](const Tensor& t, std::int64_t begin) {
+            return static_cast<char*>(t.data()) +
+                   static_cast<std::size_t>(begin) * size_of(dtype());
+          };
+          void* const outs[] = {at(first, offset), at(second, other)};
+          kernels().reduce(Reduction::sum, dtype(), at(a, offset), at(b, offset), outs, count,
+                           store);
+          const Values sums = to_doubles(wanted);
+          for (const auto& [tensor, begin] : {std::pair{&first, offset}, {&second, other}}) {
+            const Values got = to_doubles(*tensor);
+            for (std::int64_t i = 0; i < 300; ++i) {
+              const auto value = got[static_cast<std::size_t>(i)];
+              if (i >= begin && i < begin + count) {
+                ASSERT_EQ(value, sums[static_cast<std::size_t>(i - begin + offset)]) << i;
+              } else {
+                ASSERT_TRUE(std::isnan(value)) << i;
+              }
+            }
+          }
+        }
+}
+
 // The same bits wherever an element stands: in a vector loop, its remainder, or a shard.
 TEST_P(ElementKernels, ShardsHaveTheBitsOfTheWhole) {
   const Tensor x = random({size}, -4, 4), slope = random({size});

@@ -1,0 +1,46 @@
+#pragma once
+// Writing past the cache: a line that is written whole need not be read first, nor push out
+// another. Of use where a call's buffers are larger than the last cache. On processors without such
+// stores, and under the sanitizers, which do not see them, these are plain copies.
+
+#include <cstddef>
+
+#if defined(__SSE2__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define SHARDMARK_STREAMING_STORES 1
+#include <immintrin.h>
+#else
+#define SHARDMARK_STREAMING_STORES 0
+#include <cstring>
+#endif
+
+namespace machine::host {
+
+inline constexpr std::size_t line_bytes = 64;
+
+// One line to an address aligned to one.
+inline void stream_line(void* to, const void* from) {
+#if SHARDMARK_STREAMING_STORES && defined(__AVX__)
+  auto* target = static_cast<__m256i*>(to);
+  const auto* source = static_cast<const __m256i*>(from);
+  _mm256_stream_si256(target, _mm256_loadu_si256(source));
+  _mm256_stream_si256(target + 1, _mm256_loadu_si256(source + 1));
+#elif SHARDMARK_STREAMING_STORES
+  auto* target = static_cast<__m128i*>(to);
+  const auto* source = static_cast<const __m128i*>(from);
+  for (int i = 0; i < 4; ++i) _mm_stream_si128(target + i, _mm_loadu_si128(source + i));
+#else
+  std::memcpy(to, from, line_bytes);
+#endif
+}
+
+// Streamed lines are unordered with other stores until this.
+inline void end_streaming() {
+#if SHARDMARK_STREAMING_STORES
+  _mm_sfence();
+#endif
+}
+
+// memcpy past the cache.
+void stream_copy(void* to, const void* from, std::size_t bytes);
+
+}  // namespace machine::host
