@@ -1,4 +1,5 @@
 """What depends on the message size: bus bandwidth, and speed-up over the library."""
+import statistics
 from collections import defaultdict
 
 from drawing.run_json import Absent
@@ -77,6 +78,18 @@ def _mark_failures(axis, points):
                   label="failed an oracle", zorder=5)
 
 
+def _library_line(lines):
+    """[(bytes, busbw of the library)]: its own cases, and what it took beside the cases of others."""
+    found = defaultdict(list)
+    for case in (c for line in lines.values() for c in line):
+        size, busbw, beside = case.number("bytes"), case.number("busbw_GBps"), case.number("library_s")
+        if _is_library(case):
+            found[size].append(busbw)
+        elif beside:
+            found[size].append(busbw * case.seconds() / beside)
+    return [(size, statistics.median(values)) for size, values in sorted(found.items())]
+
+
 def bus_bandwidth(run):
     cases = [c for c in run.with_key("busbw_GBps") if c.number("bytes")]
     if not cases:
@@ -85,6 +98,9 @@ def bus_bandwidth(run):
     for (unit, ranks, dtype), lines in _figures(cases, "bus bandwidth").items():
         figure, axis = new_figure(1.9)
         rows, limits, points = [], {}, []
+        library = _library_line(lines)
+        if library:
+            axis.plot(*zip(*library), label="library", **LIBRARY)
         for name, line in lines.items():
             x = [c.number("bytes") for c in line]
             y = [c.number("busbw_GBps") for c in line]
@@ -92,7 +108,8 @@ def bus_bandwidth(run):
             low = [b * c.seconds() / c.interval()[1] for b, c in zip(y, line)]
             high = [b * c.seconds() / c.interval()[0] for b, c in zip(y, line)]
             style = style_of(line[0])
-            axis.plot(x, y, label=name, **style)
+            if not _is_library(line[0]):
+                axis.plot(x, y, label=name, **style)
             axis.fill_between(x, low, high, color=style["color"], alpha=0.22, linewidth=0)
             points += zip(x, y, line)
             for size, busbw, least, most, case in zip(x, y, low, high, line):
@@ -102,6 +119,9 @@ def bus_bandwidth(run):
                     limits[size] = max(limit, limits.get(size, 0))
                 rows.append([unit, name, ranks, dtype, round(size), busbw, least, most,
                              "" if limit is None else limit, len(case.timed()), case.verdict])
+        with_case = {c.number("bytes") for line in lines.values() for c in line if _is_library(c)}
+        rows += [[unit, "library", ranks, dtype, round(size), busbw, "", "", "", "", ""]
+                 for size, busbw in library if size not in with_case]
         if limits:
             axis.plot(*zip(*sorted(limits.items())), label="limit", zorder=1.5, **LIMIT)
         _mark_failures(axis, points)
@@ -114,7 +134,8 @@ def bus_bandwidth(run):
         yield Sheet(
             file_name("bus_bandwidth", unit, ranks and f"{ranks}_ranks", dtype), f"Bus bandwidth: {subject}",
             "Median with its confidence interval (with several launches: their range). Dotted: the limit, from "
-            "the memory bandwidth measured in this run. Grey crosses: the library, as yardstick.",
+            "the memory bandwidth measured in this run. Grey crosses: the library, as yardstick, timed in "
+            "alternation with the others.",
             figure, ["unit", "line", "ranks", "dtype", "bytes", "busbw_GBps", "busbw_low_GBps", "busbw_high_GBps",
                      "limit_GBps", "launches", "verdict"], rows)
 
