@@ -23,7 +23,7 @@ std::string_view default_algorithm(Operation operation, machine::Transport trans
   return moves_only && transport == machine::Transport::mpi ? "ring" : "direct";
 }
 
-Communicator::Communicator(machine::World& world, machine::Group group,
+Communicator::Communicator(machine::World& world, const machine::Group& group,
                            machine::Transport transport)
     : world_(world), link_(world.connect(group, transport)) {}
 

@@ -32,7 +32,7 @@ std::string_view default_algorithm(machine::Operation operation, machine::Transp
 
 class Communicator {
  public:
-  Communicator(machine::World& world, machine::Group group, machine::Transport transport);
+  Communicator(machine::World& world, const machine::Group& group, machine::Transport transport);
   ~Communicator();
 
   const machine::Group& group() const { return link_->group(); }

@@ -17,6 +17,7 @@ using machine::Reduction;
 thread_local machine::Kernels* operator_kernels = nullptr;
 
 template <Reduction reduction, Dtype dtype>
+// NOLINTNEXTLINE(readability-non-const-parameter): MPI_User_function
 void narrow_operator(void* in, void* inout, int* length, MPI_Datatype*) {
   operator_kernels->reduce(reduction, dtype, inout, in, inout, *length);
 }

@@ -20,14 +20,14 @@ Sweep<Case>& Sweep<Case>::axis(std::string name, T Case::*field,
   for (const Axis& other : axes_) SHARDMARK_CHECK(other.info.name, !=, name);
   Axis axis;
   axis.info.name = name;
-  for (const T& value : allowed) axis.info.allowed.push_back(AxisText<T>::format(value));
-  for (const T& value : values) {
+  for (const auto& value : allowed) axis.info.allowed.push_back(AxisText<T>::format(value));
+  for (const auto& value : values) {
     axis.info.values.push_back(AxisText<T>::format(value));
     check_allowed(axis.info, axis.info.values.back());
   }
   axis.expand = [name](std::string_view text) {
     std::vector<std::string> texts;
-    for (const T& value : AxisText<T>::parse_list(name, text)) {
+    for (const auto& value : AxisText<T>::parse_list(name, text)) {
       std::string one = AxisText<T>::format(value);
       if (std::find(texts.begin(), texts.end(), one) == texts.end())
         texts.push_back(std::move(one));

@@ -68,8 +68,7 @@ concept UnitType = requires(U unit, const typename U::Case& the_case, Context& c
                             Judge& judge) {
   { U::name } -> std::convertible_to<std::string_view>;
   { U::about } -> std::convertible_to<std::string_view>;
-  requires std::span<const Oracle>(U::oracles)
-  .size() > 0;
+  requires !std::span<const Oracle>(U::oracles).empty();
   { U::sweep(Profile::quick) } -> std::same_as<Sweep<typename U::Case>>;
   { the_case.ranks } -> std::convertible_to<int>;
   U(the_case, context);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 namespace pipeline {
@@ -43,7 +44,7 @@ std::string draw(const std::vector<StageTimeline>& stages, int columns) {
   }
   if (!(end > begin)) return "";
   const auto column = [&](double time) {
-    return static_cast<std::size_t>((time - begin) / (end - begin) * columns + 0.5);
+    return static_cast<std::size_t>(std::lround((time - begin) / (end - begin) * columns));
   };
   std::string out;
   for (std::size_t stage = 0; stage < stages.size(); ++stage) {

@@ -71,7 +71,7 @@ TEST(GradientPlan, GroupsOfOneAreLeftOut) {
 
 TEST(GradientPlan, RefusesWhatItCannotSay) {
   Parameters parameters;
-  const auto plan = [&](std::vector<Parameter*> list, machine::Degrees degrees, int rank,
+  const auto plan = [&](const std::vector<Parameter*>& list, machine::Degrees degrees, int rank,
                         double divisor) {
     try {
       gradient_plan(list, Dtype::float32, machine::Grid(degrees, rank), divisor);

@@ -3,6 +3,7 @@
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
+#include <cmath>
 #include <ctime>
 #include <filesystem>
 
@@ -45,7 +46,7 @@ std::string machine_context(std::string_view schema) {
   line("host_name", json_text(benchmark::SystemInfo::Get().name));
   line("executable", json_text(executable));
   line("num_cpus", std::to_string(cpu.num_cpus));
-  line("mhz_per_cpu", std::to_string(static_cast<long>(cpu.cycles_per_second / 1e6 + 0.5)));
+  line("mhz_per_cpu", std::to_string(std::lround(cpu.cycles_per_second / 1e6)));
   if (cpu.scaling != benchmark::CPUInfo::UNKNOWN)
     line("cpu_scaling_enabled", cpu.scaling == benchmark::CPUInfo::ENABLED ? "true" : "false");
   line("caches", caches_json(cpu));

@@ -65,7 +65,7 @@ struct RunFile {
 
 // A run directory, or its run.json. Samples are read when samples.bin is beside it. Throws
 // UsageError naming file and place when it is missing, cut off, or not a run.
-RunFile read_run(const std::string& path);
+RunFile read_run(const std::string& given);
 
 // For a process that holds no records: marks the run in `directory` aborted for this reason and
 // adds the case that ran (in the place of its own record, if that is the last and failed). What is

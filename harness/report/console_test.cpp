@@ -164,7 +164,7 @@ TEST_F(ConsoleTest, ColorsOnlyWhereWanted) {
 }
 
 TEST(Verdict, OnlyAFinishedRunWhereSomethingPassedIsAccepted) {
-  const auto verdict = [](const std::string& status, std::vector<Record> records) {
+  const auto verdict = [](const std::string& status, const std::vector<Record>& records) {
     return summarize({"", "", "", status, "", {}}, records).verdict;
   };
   const Record passed = record("a", 1, Ruling::pass), failed = record("a", 2, Ruling::fail),

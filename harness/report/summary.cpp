@@ -130,7 +130,7 @@ std::string seconds_text(double seconds) {
 }
 
 std::string duration_text(double seconds) {
-  const auto whole = static_cast<long>(std::max(0.0, seconds) + 0.5);
+  const auto whole = std::lround(std::max(0.0, seconds));
   if (whole < 60) return fmt::format("{} s", whole);
   if (whole < 3600) return fmt::format("{} min {} s", whole / 60, whole % 60);
   return fmt::format("{} h {} min", whole / 3600, whole % 3600 / 60);

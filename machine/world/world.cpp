@@ -110,7 +110,7 @@ std::unique_ptr<Link> World::connect_shared_memory(const Group& group, OwnMemory
   std::uninitialized_default_construct_n(wiring.incoming, group.size());
   wiring.staging = &memory;
   wiring.retire = [this, &memory, block, bytes] {
-    retired_.push_back([&memory, block, bytes] { memory.free(block, bytes); });
+    retired_.emplace_back([&memory, block, bytes] { memory.free(block, bytes); });
   };
 
   std::uint64_t offset = static_cast<std::uint64_t>(static_cast<std::byte*>(block) - own.base);

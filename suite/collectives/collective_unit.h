@@ -28,12 +28,11 @@ struct CollectiveCase {
 
 harness::Sweep<CollectiveCase> collective_sweep(machine::Operation operation,
                                                 harness::Profile profile);
-std::string collective_why_not(const CollectiveCase& the_case, const harness::Context& context);
+std::string collective_why_not(const CollectiveCase& c, const harness::Context& context);
 
 class CollectiveUnit {
  public:
-  CollectiveUnit(machine::Operation operation, const CollectiveCase& the_case,
-                 harness::Context& context);
+  CollectiveUnit(machine::Operation operation, const CollectiveCase& c, harness::Context& context);
 
   void prepare() {}  // out of place: the input stays as it is
   void run() { call(*communicator_, case_.algorithm); }

@@ -46,7 +46,7 @@ class LinearUnit {
     return context.world.why_not(context.group, the_case.transport);
   }
 
-  LinearUnit(const Case& the_case, harness::Context& context);
+  LinearUnit(const Case& c, harness::Context& context);
 
   void prepare() {}  // gradients grow from run to run, as over micro-batches
   void run();
