@@ -7,6 +7,7 @@
 #include "collectives/algorithms/direct.h"
 #include "collectives/algorithms/direct_one_step.h"
 #include "collectives/algorithms/ring.h"
+#include "machine/device/names.h"
 
 namespace collectives {
 
@@ -32,14 +33,14 @@ const std::vector<Algorithm>& algorithms() {
 }
 
 const Algorithm& find_algorithm(machine::Operation operation, std::string_view name) {
-  std::string known;
+  std::vector<std::string> known;
   for (const Algorithm& algorithm : algorithms()) {
     if (algorithm.operation != operation) continue;
     if (algorithm.name == name) return algorithm;
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", algorithm.name);
+    known.emplace_back(algorithm.name);
   }
-  throw std::invalid_argument(fmt::format("unknown algorithm '{}' for {}; known: {}", name,
-                                          machine::name(operation), known));
+  throw std::invalid_argument(
+      machine::unknown(fmt::format("{} algorithm", machine::name(operation)), name, known));
 }
 
 namespace {

@@ -179,12 +179,12 @@ TEST(Plans, HaveAText) {
             "receive 0 output[2]");
 }
 
-TEST(Plans, AnUnknownAlgorithmNamesTheKnown) {
+TEST(Plans, AnUnknownAlgorithmNamesTheNearest) {
   try {
     find_algorithm(machine::Operation::all_gather, "rign");
     FAIL();
   } catch (const std::invalid_argument& error) {
-    EXPECT_STREQ(error.what(), "unknown algorithm 'rign' for all_gather; known: ring, direct");
+    EXPECT_STREQ(error.what(), "unknown all_gather algorithm 'rign'; did you mean 'ring'?");
   }
 }
 

@@ -10,6 +10,7 @@
 #include <regex>
 
 #include "harness/run.h"
+#include "machine/device/names.h"
 
 namespace harness {
 namespace {
@@ -44,7 +45,7 @@ bool parse_switch(const std::string& flag, const std::string& value) {
 void check_word(const std::string& flag, const std::string& value,
                 const std::vector<std::string>& words) {
   if (!contains(words, value))
-    throw UsageError(unknown(fmt::format("{}{}", prefix, flag), value, words));
+    throw UsageError(machine::unknown(fmt::format("{}{}", prefix, flag), value, words));
 }
 
 using Runs = std::vector<benchmark::BenchmarkReporter::Run>;
@@ -110,7 +111,7 @@ GoogleFront::GoogleFront(const std::vector<std::string>& flags) {
       throw UsageError(
           fmt::format("{} has no meaning here: the sampler decides how long a case runs", whole));
     if (!contains(honoured, word) && !contains(ours, word))
-      throw UsageError(unknown("flag", whole, known));
+      throw UsageError(machine::unknown("flag", whole, known));
     if (word == "filter")
       filter_ = value;
     else if (word == "list_tests")

@@ -1,4 +1,5 @@
 #include "harness/sweep.h"
+#include "machine/device/names.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -9,26 +10,6 @@
 
 namespace harness {
 namespace {
-
-// Insertions, deletions, replacements of a letter and swaps of neighbours (optimal string
-// alignment).
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::vector<std::size_t>> table(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
-  for (std::size_t i = 0; i <= a.size(); ++i) {
-    for (std::size_t j = 0; j <= b.size(); ++j) {
-      std::size_t& best = table[i][j];
-      if (i == 0 || j == 0) {
-        best = i + j;
-        continue;
-      }
-      const std::size_t replaced = table[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
-      best = std::min({table[i - 1][j] + 1, table[i][j - 1] + 1, replaced});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-        best = std::min(best, table[i - 2][j - 2] + 1);
-    }
-  }
-  return table[a.size()][b.size()];
-}
 
 [[noreturn]] void not_a_value(std::string_view axis, std::string_view text,
                               std::string_view wanted) {
@@ -146,7 +127,7 @@ T parse_name(std::string_view axis, std::string_view text, const T (&all)[count]
     if (text == name(value)) return value;
     names.emplace_back(name(value));
   }
-  throw UsageError(unknown(fmt::format("--{}", axis), text, names));
+  throw UsageError(machine::unknown(fmt::format("--{}", axis), text, names));
 }
 
 constexpr machine::Transport all_transports[] = {machine::Transport::shared_memory,
@@ -154,30 +135,6 @@ constexpr machine::Transport all_transports[] = {machine::Transport::shared_memo
 constexpr Profile all_profiles[] = {Profile::quick, Profile::acceptance, Profile::paper};
 
 }  // namespace
-
-std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {
-  // Near: at most a third of the letters differ, and one always may.
-  std::size_t best = std::max<std::size_t>(1, word.size() / 3) + 1;
-  std::string result;
-  for (const std::string& candidate : candidates) {
-    const std::size_t distance = edit_distance(word, candidate);
-    if (distance < best) {
-      best = distance;
-      result = candidate;
-    }
-  }
-  if (!result.empty() || word.size() < 3) return result;
-  for (const std::string& candidate : candidates)
-    if (candidate.find(word) != std::string::npos) return candidate;
-  return result;
-}
-
-std::string unknown(std::string_view kind, std::string_view word,
-                    const std::vector<std::string>& candidates) {
-  if (const std::string near = nearest(word, candidates); !near.empty())
-    return fmt::format("unknown {} '{}'; did you mean '{}'?", kind, word, near);
-  return fmt::format("unknown {} '{}'; known: {}", kind, word, fmt::join(candidates, ", "));
-}
 
 std::string_view name(Profile profile) {
   switch (profile) {
@@ -208,7 +165,8 @@ void check_allowed(const AxisInfo& axis, const std::string& value) {
   const std::vector<std::string>& allowed = axis.allowed;
   if (allowed.empty() || std::find(allowed.begin(), allowed.end(), value) != allowed.end()) return;
   const std::int64_t number = digits(value);
-  if (number < 0) throw UsageError(unknown(fmt::format("--{}", axis.name), value, allowed));
+  if (number < 0)
+    throw UsageError(machine::unknown(fmt::format("--{}", axis.name), value, allowed));
   const auto distance = [number](const std::string& text) {
     const std::int64_t other = digits(text);
     return other < 0 ? std::numeric_limits<std::int64_t>::max() : std::abs(other - number);

@@ -31,12 +31,6 @@ class UsageError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// The candidate nearest to a misspelt word (edit distance), or empty if none is near.
-std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
-// "unknown X 'word'; did you mean 'near'?" or, with none near, "…; known: a, b, c".
-std::string unknown(std::string_view kind, std::string_view word,
-                    const std::vector<std::string>& candidates);
-
 enum class Profile : unsigned char { quick, acceptance, paper };
 std::string_view name(Profile profile);
 Profile parse_profile(std::string_view text);

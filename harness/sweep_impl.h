@@ -9,6 +9,7 @@
 
 #include "harness/sweep.h"
 #include "machine/device/error.h"
+#include "machine/device/names.h"
 
 namespace harness {
 
@@ -66,7 +67,7 @@ std::vector<std::pair<Case, AxisValues>> Sweep<Case>::cases(const AxisFlags& fla
   for (const Axis& axis : axes_) names.push_back(axis.info.name);
   for (const auto& [flag, text] : flags)
     if (std::find(names.begin(), names.end(), flag) == names.end())
-      throw UsageError(unknown("axis", flag, names));
+      throw UsageError(machine::unknown("axis", flag, names));
 
   std::vector<std::pair<Case, AxisValues>> cases;
   cases.emplace_back(Case{}, AxisValues{});

@@ -139,13 +139,6 @@ TEST(Sweep, ProgrammersErrorsAreFound) {
   EXPECT_THROW(Sweep<Case>().axis("ranks", &Case::ranks, {3}, {1, 2}), UsageError);
 }
 
-TEST(Sweep, NearestHasALimit) {
-  EXPECT_EQ(nearest("gelu", {"relu", "softmax"}), "relu");
-  EXPECT_EQ(nearest("abc", {"xyz"}), "");
-  EXPECT_EQ(nearest("reduce", {"broadcast", "all_reduce"}), "all_reduce");
-  EXPECT_EQ(nearest("x", {}), "");
-}
-
 TEST(Sweep, Profiles) {
   EXPECT_EQ(parse_profile("paper"), Profile::paper);
   EXPECT_EQ(message([] { parse_profile("papre"); }),

@@ -7,6 +7,8 @@
 #include <map>
 #include <set>
 
+#include "machine/device/names.h"
+
 namespace harness {
 namespace {
 
@@ -24,7 +26,7 @@ std::vector<const Family*> select(const std::vector<std::string>& units) {
     if (found == registry().end()) {
       std::vector<std::string> names;
       for (const auto& [name, family] : registry()) names.push_back(name);
-      throw UsageError(unknown("unit", unit, names));
+      throw UsageError(machine::unknown("unit", unit, names));
     }
     const Family* family = found->second.get();
     if (std::find(selected.begin(), selected.end(), family) == selected.end())
@@ -77,7 +79,7 @@ std::vector<PlannedCase> plan_cases(const std::vector<std::string>& units, Profi
     }
   for (const auto& [flag, text] : flags)
     if (!known.contains(flag))
-      throw UsageError(unknown("flag", "--" + flag, [&] {
+      throw UsageError(machine::unknown("flag", "--" + flag, [&] {
         std::vector<std::string> names;
         for (const std::string& name : known) names.push_back("--" + name);
         return names;

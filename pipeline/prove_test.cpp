@@ -146,7 +146,7 @@ TEST(Schedules, UnknownNameNamesTheNearest) {
     find_schedule("g-pipe");
     FAIL();
   } catch (const std::invalid_argument& error) {
-    EXPECT_STREQ(error.what(), "no pipeline schedule 'g-pipe'; did you mean 'gpipe'?");
+    EXPECT_STREQ(error.what(), "unknown pipeline schedule 'g-pipe'; did you mean 'gpipe'?");
   }
   EXPECT_THROW(all_stages(find_schedule("gpipe"), 0, 4), std::invalid_argument);
   EXPECT_THROW(parse("F0 X1"), std::invalid_argument);

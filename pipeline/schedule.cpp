@@ -3,30 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
+#include <string>
+#include <vector>
 
+#include "machine/device/names.h"
 #include "pipeline/schedules/gpipe.h"
 #include "pipeline/schedules/one_forward_one_backward.h"
 
 namespace pipeline {
-namespace {
-
-// Insertions, deletions and replacements that lead from one word to the other.
-std::size_t edit_distance(std::string_view from, std::string_view to) {
-  std::vector<std::size_t> row(to.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 0; i < from.size(); ++i) {
-    std::size_t diagonal = row[0]++;
-    for (std::size_t j = 0; j < to.size(); ++j) {
-      const std::size_t replaced = diagonal + (from[i] != to[j]);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({replaced, row[j] + 1, diagonal + 1});
-    }
-  }
-  return row.back();
-}
-
-}  // namespace
 
 const std::vector<Schedule>& schedules() {
   static const std::vector<Schedule> all = {
@@ -42,12 +26,9 @@ const Schedule& find_schedule(std::string_view name) {
   const auto found =
       std::find_if(all.begin(), all.end(), [&](const Schedule& s) { return s.name == name; });
   if (found != all.end()) return *found;
-  const auto nearest =
-      std::min_element(all.begin(), all.end(), [&](const Schedule& a, const Schedule& b) {
-        return edit_distance(name, a.name) < edit_distance(name, b.name);
-      });
-  throw std::invalid_argument(
-      fmt::format("no pipeline schedule '{}'; did you mean '{}'?", name, nearest->name));
+  std::vector<std::string> known;
+  for (const Schedule& schedule : all) known.emplace_back(schedule.name);
+  throw std::invalid_argument(machine::unknown("pipeline schedule", name, known));
 }
 
 StageSchedules all_stages(const Schedule& schedule, int stages, int micro_batches) {

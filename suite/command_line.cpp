@@ -13,6 +13,7 @@
 #include <set>
 
 #include "harness/unit.h"
+#include "machine/device/names.h"
 
 namespace suite {
 namespace {
@@ -43,8 +44,8 @@ const std::vector<std::string> commands{"run", "list", "report"};
 void refuse_extras(const CLI::App& app) {
   for (const std::string& word : app.remaining()) {
     if (!app.get_parent() && !word.starts_with("-"))
-      throw UsageError(harness::unknown("command", word, commands));
-    throw UsageError(harness::unknown(word.starts_with("-") ? "flag" : "argument",
+      throw UsageError(machine::unknown("command", word, commands));
+    throw UsageError(machine::unknown(word.starts_with("-") ? "flag" : "argument",
                                       word.substr(0, word.find('=')), option_names(app)));
   }
 }
@@ -118,7 +119,7 @@ CommandLine parse_command_line(int argc, char** argv) {
   for (const CLI::App* command : {run, list, report})
     if (command->parsed()) refuse_extras(*command);
   if (!run->parsed() && !list->parsed() && !report->parsed()) {
-    if (!words.empty()) throw UsageError(harness::unknown("command", words.back(), commands));
+    if (!words.empty()) throw UsageError(machine::unknown("command", words.back(), commands));
     line.help = app.help();
     return line;
   }
@@ -128,7 +129,7 @@ CommandLine parse_command_line(int argc, char** argv) {
                                   : CommandLine::Command::report;
   line.profile = harness::parse_profile(profile);
   if (line.device != "host" && line.device != "cuda")
-    throw UsageError(harness::unknown("device", line.device, {"host", "cuda"}));
+    throw UsageError(machine::unknown("device", line.device, {"host", "cuda"}));
   for (const auto& [axis, text] : axes)
     if (run->get_option("--" + axis)->count() > 0) line.axes[axis] = text;
   line.out_dir_is_default = line.out_dir.empty();

@@ -21,6 +21,7 @@
 #include "harness/run.h"
 #include "harness/unit.h"
 #include "machine/device/error.h"
+#include "machine/device/names.h"
 #include "machine/world/mpi_world.h"
 #include "suite/command_line.h"
 #include "suite/launch.h"
@@ -91,7 +92,7 @@ void check_data_file(const std::string& path) {
     for (const auto& entry :
          std::filesystem::directory_iterator(folder.empty() ? "." : folder, ignored))
       neighbours.push_back((folder / entry.path().filename()).string());
-    const std::string near = harness::nearest(path, neighbours);
+    const std::string near = machine::nearest(path, neighbours);
     throw harness::UsageError(
         fmt::format("cannot read data file {}{}", path,
                     near.empty() ? "" : fmt::format("; did you mean {}?", near)));

@@ -1,8 +1,8 @@
 set(device_headers
-  device/device.h device/dtype.h device/error.h device/gemm.h device/kernels.h device/memory.h
+  device/device.h device/dtype.h device/error.h device/gemm.h device/kernels.h device/memory.h device/names.h
   device/random.h device/tensor.h)
 set(device_sources
-  device/device.cpp device/gemm.cpp device/memory.cpp device/tensor.cpp device/kernels/checks.cpp
+  device/device.cpp device/gemm.cpp device/memory.cpp device/names.cpp device/tensor.cpp device/kernels/checks.cpp
   device/host/device.cpp device/host/gemm.cpp device/host/kernels.cpp device/host/streaming.cpp)
 if(NOT SHARDMARK_CUDA)
   list(APPEND device_sources device/cuda_absent.cpp)
@@ -10,7 +10,8 @@ endif()
 set(device_tests
   device/kernels/row_kernels_test.cpp device/kernels/column_kernels_test.cpp
   device/kernels/element_kernels_test.cpp device/random_test.cpp
-  device/dtype_test.cpp device/gemm_test.cpp device/memory_test.cpp device/tensor_test.cpp)
+  device/dtype_test.cpp device/gemm_test.cpp device/memory_test.cpp device/names_test.cpp
+  device/tensor_test.cpp)
 
 # Unfused, so that an element has the same bits in a vector loop and in its remainder, on every
 # processor and (cuda/sources.cmake) on the GPU. These kernels wait for memory, not for arithmetic.

@@ -1,0 +1,16 @@
+#include "machine/device/names.h"
+
+#include <gtest/gtest.h>
+
+namespace machine {
+namespace {
+
+TEST(Names, NearestHasALimit) {
+  EXPECT_EQ(nearest("gelu", {"relu", "softmax"}), "relu");
+  EXPECT_EQ(nearest("abc", {"xyz"}), "");
+  EXPECT_EQ(nearest("reduce", {"broadcast", "all_reduce"}), "all_reduce");
+  EXPECT_EQ(nearest("x", {}), "");
+}
+
+}  // namespace
+}  // namespace machine
