@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "collectives/library.h"
@@ -19,7 +20,8 @@ std::string_view default_algorithm(Operation operation, machine::Transport trans
   // Reductions stay direct everywhere: the same parameter must get the same bits on ranks that hold
   // it at different places of their buffers (tied embeddings), and ring's order depends on the
   // place.
-  const bool moves_only = operation == Operation::all_gather;
+  if (operation == Operation::barrier) return "dissemination";
+  const bool moves_only = operation == Operation::all_gather || operation == Operation::broadcast;
   return moves_only && transport == machine::Transport::mpi ? "ring" : "direct";
 }
 
@@ -29,62 +31,97 @@ Communicator::Communicator(machine::World& world, const machine::Group& group,
 
 Communicator::~Communicator() = default;
 
-void Communicator::run(Operation operation, std::string_view algorithm, const Tensor& in,
-                       const Tensor& out, machine::Reduction reduction) {
-  if (in.dtype() != out.dtype())
+namespace {
+
+// Elements of the whole, or of a share, which a call's tensors name. Throws std::invalid_argument
+// when they do not fit each other.
+std::int64_t count_of(Operation operation, const Call& call, const Tensor& in, const Tensor& out) {
+  const Extents held = extents(operation, call);
+  const bool shares = deals_in_shares(operation);
+  const auto count = [&](Extent extent, const Tensor& tensor) {
+    return extent == Extent::whole && shares ? tensor.size() / call.ranks : tensor.size();
+  };
+  const auto fits = [&](Extent extent, const Tensor& tensor, std::int64_t elements) {
+    return extent == Extent::none ||
+           tensor.size() == (extent == Extent::whole && shares ? elements * call.ranks : elements);
+  };
+  const std::int64_t elements =
+      held.input != Extent::none ? count(held.input, in) : count(held.output, out);
+  if (!fits(held.input, in, elements) || !fits(held.output, out, elements))
+    throw std::invalid_argument(fmt::format("{} among {} ranks: {} elements in do not fit {} out",
+                                            machine::name(operation), call.ranks, in.size(),
+                                            out.size()));
+  if (held.input != Extent::none && held.output != Extent::none && in.dtype() != out.dtype())
     throw std::invalid_argument(fmt::format("{}: input is {}, output {}", machine::name(operation),
                                             machine::name(in.dtype()), machine::name(out.dtype())));
-  const bool gathers = operation == Operation::all_gather,
-             scatters = operation == Operation::reduce_scatter;
-  if (in.size() * (gathers ? size() : 1) != out.size() * (scatters ? size() : 1))
-    throw std::invalid_argument(fmt::format("{} among {} ranks: {} elements in do not fit {} out",
-                                            machine::name(operation), size(), in.size(),
-                                            out.size()));
-  const std::int64_t count = scatters ? out.size() : in.size();
+  return elements;
+}
 
-  if (!in.device().readable_by_host()) {  // staged: down, through the host, up
-    machine::Stream& stream = in.device().stream();
-    const bool in_place = in.data() == out.data();
-    const Tensor host_in(world_.host_device(), in.dtype(), {in.size()}, Category::buffers);
+}  // namespace
+
+bool Communicator::is_in_place(Operation operation, int root, const Tensor& in,
+                               const Tensor& out) const {
+  const Extents held = extents(operation, {rank(), size(), 1, root});
+  if (held.input == Extent::none || held.output == Extent::none) return false;
+  const auto* input = static_cast<const std::byte*>(in.data());
+  const auto* output = static_cast<const std::byte*>(out.data());
+  const std::size_t before = static_cast<std::size_t>(rank()) * std::min(in.bytes(), out.bytes());
+  if (held.input == held.output) return input == output;
+  return held.input == Extent::own_share ? input == output + before : output == input + before;
+}
+
+void Communicator::run(Operation operation, std::string_view algorithm, const Tensor& in,
+                       const Tensor& out, machine::Reduction reduction, int root) {
+  const Call call{rank(), size(), 1, root, inner_};
+  const std::int64_t count = count_of(operation, call, in, out);
+  const Extents held = extents(operation, call);
+  const Tensor& present = held.input != Extent::none ? in : out;
+  const bool in_place = is_in_place(operation, root, in, out);
+
+  if (!present.device().readable_by_host()) {  // staged: down, through the host, up
+    machine::Stream& stream = present.device().stream();
+    const auto on_host = [&](Extent extent, const Tensor& tensor) {
+      return extent == Extent::none
+                 ? Tensor()
+                 : Tensor(world_.host_device(), tensor.dtype(), {tensor.size()}, Category::buffers);
+    };
+    const Tensor host_in = on_host(held.input, in);
     const Tensor host_out =
-        in_place ? host_in
-                 : Tensor(world_.host_device(), out.dtype(), {out.size()}, Category::buffers);
-    stream.copy(host_in.data(), in.data(), in.bytes());
+        in_place && held.input == held.output ? host_in : on_host(held.output, out);
+    if (held.input != Extent::none) stream.copy(host_in.data(), in.data(), in.bytes());
     stream.synchronize();
-    run(operation, algorithm, host_in, host_out, reduction);
-    stream.copy(out.data(), host_out.data(), out.bytes());
+    run(operation, algorithm, host_in, host_out, reduction, root);
+    if (held.output != Extent::none) stream.copy(out.data(), host_out.data(), out.bytes());
     stream.synchronize();
     return;
   }
 
-  machine::Kernels& kernels = world_.host_device().stream().kernels();
+  const machine::Dtype dtype = present.dtype();
   if (algorithm == library) {
-    link_->count_as({operation, in.dtype()});
-    run_library(operation, *link_, kernels, in.dtype(), reduction, in.data(), out.data(), count);
+    link_->count_as({operation, dtype});
+    run_library({operation, dtype, reduction, count, root, in_place}, *link_,
+                world_.host_device().stream().kernels(), in.data(), out.data());
     return;
   }
   if (algorithm.empty())
-    algorithm = default_algorithm(operation, link_->transport(), in.bytes(), size());
-  const auto* in_bytes = static_cast<const std::byte*>(in.data());
-  auto* out_bytes = static_cast<std::byte*>(out.data());
-  const std::size_t share =
-      static_cast<std::size_t>(rank()) * static_cast<std::size_t>(count) * size_of(in.dtype());
-  const bool in_place = gathers    ? in_bytes == out_bytes + share
-                        : scatters ? out_bytes == in_bytes + share
-                                   : in_bytes == out_bytes;
-
-  const CallKey key{&find_algorithm(operation, algorithm), count, in.dtype(), in_place};
+    algorithm = default_algorithm(operation, link_->transport(), present.bytes(), size());
+  const CallKey key{&find_algorithm(operation, algorithm), count, dtype, in_place, root, inner_};
   if (!last_key_ || *last_key_ != key) {
     auto found = executions_.find(key);
-    if (found == executions_.end())
+    if (found == executions_.end()) {
+      if (const std::string why = key.algorithm->refuses(call); !why.empty())
+        throw std::invalid_argument(
+            fmt::format("{} by {}: {}", machine::name(operation), algorithm, why));
       found =
           executions_
               .emplace(key, std::make_unique<Execution>(key, rank(), size(), world_.host_device()))
               .first;
+    }
     last_key_ = &found->first;
     last_ = found->second.get();
   }
-  last_->run(*link_, reduction, in_bytes, out_bytes);
+  last_->run(*link_, reduction, static_cast<const std::byte*>(in.data()),
+             static_cast<std::byte*>(out.data()));
 }
 
 void Communicator::all_reduce(const Tensor& in, const Tensor& out, std::string_view algorithm,
@@ -94,20 +131,45 @@ void Communicator::all_reduce(const Tensor& in, const Tensor& out, std::string_v
 }
 
 void Communicator::all_gather(const Tensor& in, const Tensor& out, std::string_view algorithm) {
-  run(Operation::all_gather, algorithm, in, out, machine::Reduction::sum);
+  run(Operation::all_gather, algorithm, in, out);
 }
 
 void Communicator::reduce_scatter(const Tensor& in, const Tensor& out, std::string_view algorithm) {
-  run(Operation::reduce_scatter, algorithm, in, out, machine::Reduction::sum);
+  run(Operation::reduce_scatter, algorithm, in, out);
 }
 
-void Communicator::barrier() {
-  // Dissemination (Hensgen, Finkel and Manber 1988): in round k, to the rank 2^k ahead.
-  link_->count_as({Operation::barrier, machine::Dtype::float32});
-  for (int distance = 1; distance < size(); distance *= 2) {
-    link_->send((rank() + distance) % size(), nullptr, 0);
-    link_->receive((rank() - distance % size() + size()) % size(), nullptr, 0);
-  }
+void Communicator::broadcast(const Tensor& in, const Tensor& out, int root,
+                             std::string_view algorithm) {
+  run(Operation::broadcast, algorithm, in, out, machine::Reduction::sum, root);
+}
+
+void Communicator::reduce(const Tensor& in, const Tensor& out, int root, std::string_view algorithm,
+                          machine::Reduction reduction) {
+  run(Operation::reduce, algorithm, in, out, reduction, root);
+}
+
+void Communicator::gather(const Tensor& in, const Tensor& out, int root,
+                          std::string_view algorithm) {
+  run(Operation::gather, algorithm, in, out, machine::Reduction::sum, root);
+}
+
+void Communicator::scatter(const Tensor& in, const Tensor& out, int root,
+                           std::string_view algorithm) {
+  run(Operation::scatter, algorithm, in, out, machine::Reduction::sum, root);
+}
+
+void Communicator::all_to_all(const Tensor& in, const Tensor& out, std::string_view algorithm) {
+  run(Operation::all_to_all, algorithm, in, out);
+}
+
+void Communicator::send_receive(const Tensor& in, const Tensor& out, std::string_view algorithm) {
+  run(Operation::send_receive, algorithm, in, out);
+}
+
+void Communicator::barrier(std::string_view algorithm) {
+  if (!nothing_)
+    nothing_ = Tensor(world_.host_device(), machine::Dtype::float32, {0}, Category::buffers);
+  run(Operation::barrier, algorithm, nothing_, nothing_);
 }
 
 }  // namespace collectives

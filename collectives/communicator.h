@@ -53,14 +53,42 @@ class Communicator {
   void reduce_scatter(const machine::Tensor& in, const machine::Tensor& out,
                       std::string_view algorithm = {});
 
-  void barrier();
+  // The root's `in` to every rank's `out`; elsewhere `in` is ignored.
+  void broadcast(const machine::Tensor& in, const machine::Tensor& out, int root,
+                 std::string_view algorithm = {});
+  // To the root's `out`; elsewhere `out` is ignored. out may be in.
+  void reduce(const machine::Tensor& in, const machine::Tensor& out, int root,
+              std::string_view algorithm = {},
+              machine::Reduction reduction = machine::Reduction::sum);
+  // The root's `out` holds size() times in; elsewhere it is ignored.
+  void gather(const machine::Tensor& in, const machine::Tensor& out, int root,
+              std::string_view algorithm = {});
+  // The root's `in` holds size() times out; elsewhere it is ignored.
+  void scatter(const machine::Tensor& in, const machine::Tensor& out, int root,
+               std::string_view algorithm = {});
+  // Share i of in to rank i, which puts it at share rank() of its out. Not in place.
+  void all_to_all(const machine::Tensor& in, const machine::Tensor& out,
+                  std::string_view algorithm = {});
+  // in to the next rank, out from the one before (nccl-tests' sendrecv). Not in place.
+  void send_receive(const machine::Tensor& in, const machine::Tensor& out,
+                    std::string_view algorithm = {});
+  void barrier(std::string_view algorithm = {});
+
+  // Any of them by name; root where there is one.
+  void run(machine::Operation operation, std::string_view algorithm, const machine::Tensor& in,
+           const machine::Tensor& out, machine::Reduction reduction = machine::Reduction::sum,
+           int root = 0);
+  // Ranks that hierarchical algorithms take as near each other; divides size().
+  void set_inner(int inner) { inner_ = inner; }
 
  private:
-  void run(machine::Operation operation, std::string_view algorithm, const machine::Tensor& in,
-           const machine::Tensor& out, machine::Reduction reduction);
+  bool is_in_place(machine::Operation operation, int root, const machine::Tensor& in,
+                   const machine::Tensor& out) const;
 
   machine::World& world_;
   std::unique_ptr<machine::Link> link_;
+  int inner_ = 1;
+  machine::Tensor nothing_;
   std::map<CallKey, std::unique_ptr<Execution>> executions_;
   const CallKey* last_key_ = nullptr;
   Execution* last_ = nullptr;

@@ -9,14 +9,14 @@
 
 namespace collectives {
 
-// One call among `ranks`; count: elements of the whole (all_reduce) or of a share (the others).
-machine::Traffic expected_traffic(const Algorithm& algorithm, int rank, int ranks,
-                                  std::int64_t count, machine::Dtype dtype);
+// One call (its pieces are chosen here); count: elements of the whole, or of a share where the
+// operation deals in shares.
+machine::Traffic expected_traffic(const Algorithm& algorithm, const Call& call, std::int64_t count,
+                                  machine::Dtype dtype);
 
-// Bytes that a rank's plan keeps besides input and output: ring reduce-scatter two shares on their
-// way (from 3 ranks on); direct reductions a share, the sum of what comes before its own (from rank
-// 2 on); the one-step all-reduce its sum.
-std::size_t scratch_bytes(const Algorithm& algorithm, int rank, int ranks, std::int64_t count,
+// Bytes that a rank's plan keeps besides input and output: the algorithm's bays, each as long as
+// the longest chunk.
+std::size_t scratch_bytes(const Algorithm& algorithm, const Call& call, std::int64_t count,
                           machine::Dtype dtype);
 
 // nccl-tests' factor from algbw = S/t to busbw (NVIDIA/nccl-tests, doc/PERFORMANCE.md): what a link

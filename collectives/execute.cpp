@@ -6,116 +6,51 @@
 #include <span>
 #include <stdexcept>
 
+#include "collectives/layout.h"
 #include "machine/world/binding.h"
 
 namespace collectives {
-namespace {
-
-// Elements [begin, end) of one of the three buffers, and where that lies when buffers are shared.
-struct Extent {
-  Buffer buffer;
-  ChunkRange range;
-};
-
-class Layout {
- public:
-  Layout(const Plan& plan, const CallKey& key, int rank, int ranks)
-      : plan_(plan), key_(key), rank_(rank), ranks_(ranks) {}
-
-  ChunkRange elements(Slice slice) const {
-    return {chunk(slice.buffer, slice.first).begin,
-            chunk(slice.buffer, slice.first + slice.count - 1).end};
-  }
-
-  // In place, input and output are one buffer; the smaller one is this rank's share of the larger.
-  Extent extent(Slice slice) const {
-    ChunkRange range = elements(slice);
-    Buffer buffer = slice.buffer;
-    if (key_.in_place && buffer != Buffer::scratch) {
-      const std::int64_t shift = key_.count * rank_;
-      const auto operation = key_.algorithm->operation;
-      const bool shifted =
-          (operation == machine::Operation::all_gather && buffer == Buffer::input) ||
-          (operation == machine::Operation::reduce_scatter && buffer == Buffer::output);
-      if (shifted) range = {range.begin + shift, range.end + shift};
-      buffer = Buffer::input;
-    }
-    return {buffer, range};
-  }
-
-  bool same(Slice a, Slice b) const {
-    const Extent first = extent(a), second = extent(b);
-    return first.buffer == second.buffer && first.range.begin == second.range.begin;
-  }
-
-  bool overlap(Slice a, Slice b) const {
-    const Extent first = extent(a), second = extent(b);
-    return first.buffer == second.buffer && first.range.begin < second.range.end &&
-           second.range.begin < first.range.end;
-  }
-
- private:
-  ChunkRange chunk(Buffer buffer, int index) const {
-    const int pieces = plan_.pieces;
-    if (buffer == Buffer::scratch) {
-      const std::int64_t share =
-          key_.algorithm->operation == machine::Operation::all_reduce && plan_.output_shares > 1
-              ? part_of(key_.count, ranks_, rank_).size()
-              : key_.count;
-      const ChunkRange piece = part_of(share, pieces, index % pieces);
-      const std::int64_t begin = share * (index / pieces);
-      return {begin + piece.begin, begin + piece.end};
-    }
-    if (key_.algorithm->operation == machine::Operation::all_reduce)
-      return chunk_range(key_.count,
-                         buffer == Buffer::input ? plan_.input_shares : plan_.output_shares, pieces,
-                         index);
-    // Shares of the others are equal and `count` long.
-    const ChunkRange piece = part_of(key_.count, pieces, index % pieces);
-    const std::int64_t begin = key_.count * (index / pieces);
-    return {begin + piece.begin, begin + piece.end};
-  }
-
-  const Plan& plan_;
-  const CallKey& key_;
-  int rank_, ranks_;
-};
-
-}  // namespace
-
-int pieces_for(std::size_t share_bytes) {
-  constexpr std::size_t piece_bytes = 128 * 1024;
-  constexpr std::size_t most = max_outstanding / 4;  // two messages a piece, and room to run ahead
-  return static_cast<int>(std::clamp<std::size_t>(share_bytes / piece_bytes, 1, most));
+Call with_pieces(const Algorithm& algorithm, Call call, std::int64_t count, machine::Dtype dtype) {
+  constexpr std::int64_t piece_bytes = 128 * 1024;
+  constexpr std::int64_t most = max_outstanding / 4;  // two messages a piece, and room to run ahead
+  call.pieces = 1;
+  const std::int64_t share = deals_in_shares(algorithm.operation)
+                                 ? count
+                                 : part_of(count, algorithm.plan(call).shares, 0).size();
+  const auto bytes = share * static_cast<std::int64_t>(size_of(dtype));
+  call.pieces = static_cast<int>(std::clamp<std::int64_t>(bytes / piece_bytes, 1, most));
+  call.pieces = algorithm.plan(call).pieces;
+  return call;
 }
 
 Execution::Execution(const CallKey& key, int rank, int ranks, machine::Device& host)
     : kernels_(host.stream().kernels()), label_{key.algorithm->operation, key.dtype} {
-  const std::size_t size = machine::size_of(key.dtype);
-  const std::int64_t share = key.algorithm->operation == machine::Operation::all_reduce
-                                 ? part_of(key.count, ranks, 0).size()
-                                 : key.count;
-  pieces_ = pieces_for(static_cast<std::size_t>(share) * size);
-  const Plan plan = key.algorithm->plan(rank, ranks, pieces_);
-  pieces_ = plan.pieces;
-  const Layout layout(plan, key, rank, ranks);
+  const std::size_t size = size_of(key.dtype);
+  const Call call =
+      with_pieces(*key.algorithm, {rank, ranks, 1, key.root, key.inner}, key.count, key.dtype);
+  const Plan plan = key.algorithm->plan(call);
+  const Layout layout(key.algorithm->operation, plan, call, key.count);
   // Where nothing of a call survives in the cache until the next, results go past it.
-  const int buffers = plan.input_shares + (key.in_place ? 0 : plan.output_shares);
-  const std::size_t bytes = static_cast<std::size_t>(share) * size *
-                            static_cast<std::size_t>(buffers) * static_cast<std::size_t>(ranks);
-  if (bytes > machine::last_level_cache_bytes()) store_ = machine::Store::streaming;
-  if (plan.scratch_shares > 0)
-    scratch_ = host.allocate(
-        size * static_cast<std::size_t>(
-                   layout.elements({Buffer::scratch, 0, plan.scratch_shares * plan.pieces}).end),
-        machine::Category::buffers);
+  const std::int64_t elements =
+      layout.input_elements() + (key.in_place ? 0 : layout.output_elements());
+  if (static_cast<std::size_t>(elements * ranks) * size > machine::last_level_cache_bytes())
+    store_ = machine::Store::streaming;
+  if (plan.bays > 0)
+    scratch_ = host.allocate(static_cast<std::size_t>(layout.scratch_elements()) * size,
+                             machine::Category::buffers);
 
   const auto place = [&](Slice slice) {
     return Place{slice.buffer, static_cast<std::size_t>(layout.elements(slice).begin) * size};
   };
+  const auto overlap = [&](Slice a, Slice b) {
+    return layout.site(a, key.in_place).overlaps(layout.site(b, key.in_place));
+  };
+  const auto same = [&](Slice a, Slice b) {
+    return layout.site(a, key.in_place) == layout.site(b, key.in_place);
+  };
   std::vector<Slice> sources;  // of actions_, which leaves out copies of a chunk to itself
   for (const Step& step : plan.steps) {
-    if (step.verb == Verb::copy && layout.same(step.source, step.target)) continue;
+    if (step.verb == Verb::copy && same(step.source, step.target)) continue;
     const bool reads_source = step.verb != Verb::receive && step.verb != Verb::post;
     const bool writes = step.verb != Verb::send;
     const std::int64_t count = layout.elements(writes ? step.target : step.source).size();
@@ -129,7 +64,7 @@ Execution::Execution(const CallKey& key, int rank, int ranks, machine::Device& h
         if (actions_[earlier].verb == Verb::send &&
             // What a peer writes itself it has taken before: the prover sees to that.
             !(step.verb == Verb::post && actions_[earlier].peer == step.peer) &&
-            layout.overlap(sources[earlier], step.target))
+            overlap(sources[earlier], step.target))
           after[actions_[earlier].peer] = earlier;
       for (const auto& [peer, earlier] : after) action.after.push_back(earlier);
     }

@@ -16,22 +16,23 @@ namespace collectives {
 // What a call is bound to.
 struct CallKey {
   const Algorithm* algorithm = nullptr;
-  std::int64_t count = 0;  // elements of the whole (all_reduce) or of a share (the others)
+  std::int64_t count = 0;  // elements of the whole, or of a share where the operation deals in them
   machine::Dtype dtype = machine::Dtype::float32;
   bool in_place = false;
+  int root = 0;
+  int inner = 1;
   auto operator<=>(const CallKey&) const = default;
 };
 
-// How many pieces a share is cut into: enough that a piece stays in a core's cache while it is
-// passed on, few enough that messages do not dominate.
-int pieces_for(std::size_t share_bytes);
+// The call with the pieces that the algorithm cuts a share of this size into: enough that a piece
+// stays in a core's cache while it is passed on, few enough that messages do not dominate.
+Call with_pieces(const Algorithm& algorithm, Call call, std::int64_t count, machine::Dtype dtype);
 
 class Execution {
  public:
   // Takes the plan's scratch, if it has any, from `host`, and keeps it.
   Execution(const CallKey& key, int rank, int ranks, machine::Device& host);
 
-  int pieces() const { return pieces_; }
   // Sums round to the dtype after each addition. Returns when peers have taken all they need of the
   // buffers, which are host memory.
   void run(machine::Link& link, machine::Reduction reduction, const std::byte* input,
@@ -63,7 +64,6 @@ class Execution {
 
   machine::Kernels& kernels_;
   machine::TrafficLabel label_;
-  int pieces_ = 1;
   machine::Store store_ = machine::Store::cached;
   machine::Memory scratch_;
   std::vector<Action> actions_;

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <mpi.h>
 
+#include <cstring>
+#include <limits>
 #include <stdexcept>
 
 #include "machine/link/mpi.h"
@@ -54,40 +56,57 @@ MPI_Op operation_of(Dtype dtype, Reduction reduction) {
 
 }  // namespace
 
-void run_library(machine::Operation operation, machine::Link& link, machine::Kernels& kernels,
-                 Dtype dtype, Reduction reduction, const void* input, void* output,
-                 std::int64_t count) {
+void run_library(const LibraryCall& call, machine::Link& link, machine::Kernels& kernels,
+                 const void* input, void* output) {
+  using enum machine::Operation;
   const auto* mpi = dynamic_cast<const machine::MpiLink*>(&link);
   if (!mpi)
     throw std::invalid_argument(
         fmt::format("algorithm library needs transport mpi, not {}", name(link.transport())));
+  if (call.count > std::numeric_limits<int>::max())
+    throw std::invalid_argument(
+        fmt::format("algorithm library: {} elements are more than an MPI count holds", call.count));
   operator_kernels = &kernels;
-  const MPI_Datatype type = datatype(dtype);
-  const MPI_Comm communicator = mpi->communicator();
-  const int n = static_cast<int>(count);
-  switch (operation) {
-    case machine::Operation::all_reduce:
-      machine::check_mpi(MPI_Allreduce(input == output ? MPI_IN_PLACE : input, output, n, type,
-                                       operation_of(dtype, reduction), communicator),
-                         "MPI_Allreduce");
-      return;
-    case machine::Operation::all_gather: {
-      const auto* share =
-          static_cast<const std::byte*>(output) +
-          static_cast<std::size_t>(link.rank()) * static_cast<std::size_t>(count) * size_of(dtype);
-      machine::check_mpi(MPI_Allgather(input == share ? MPI_IN_PLACE : input, n, type, output, n,
-                                       type, communicator),
-                         "MPI_Allgather");
-      return;
+  const MPI_Datatype type = datatype(call.dtype);
+  const MPI_Op op = operation_of(call.dtype, call.reduction);
+  const MPI_Comm all = mpi->communicator();
+  const int n = static_cast<int>(call.count), root = call.root, rank = link.rank();
+  const void* in = call.in_place ? MPI_IN_PLACE : input;
+  const auto check = [&](int code) {
+    if (code != MPI_SUCCESS)  // the words only when they are needed: this is timed
+      machine::check_mpi(code, fmt::format("MPI's {}", name(call.operation)).c_str());
+  };
+  switch (call.operation) {
+    case all_reduce:
+      return check(MPI_Allreduce(in, output, n, type, op, all));
+    case all_gather:
+      return check(MPI_Allgather(in, n, type, output, n, type, all));
+    case reduce_scatter:
+      return check(MPI_Reduce_scatter_block(input, output, n, type, op, all));
+    case broadcast:  // of one buffer: the root's output is a copy
+      if (rank == root && !call.in_place)
+        std::memcpy(output, input, call.count * size_of(call.dtype));
+      return check(MPI_Bcast(output, n, type, root, all));
+    case reduce:
+      return check(MPI_Reduce(in, output, n, type, op, root, all));
+    case gather:
+      return check(MPI_Gather(in, n, type, output, n, type, root, all));
+    case scatter:
+      return check(
+          MPI_Scatter(input, n, type, call.in_place ? MPI_IN_PLACE : output, n, type, root, all));
+    case all_to_all:
+      return check(MPI_Alltoall(input, n, type, output, n, type, all));
+    case send_receive: {
+      const int ranks = link.size();
+      return check(MPI_Sendrecv(input, n, type, (rank + 1) % ranks, 0, output, n, type,
+                                (rank + ranks - 1) % ranks, 0, all, MPI_STATUS_IGNORE));
     }
-    case machine::Operation::reduce_scatter:
-      machine::check_mpi(MPI_Reduce_scatter_block(input, output, n, type,
-                                                  operation_of(dtype, reduction), communicator),
-                         "MPI_Reduce_scatter_block");
-      return;
-    default:
-      throw std::invalid_argument(fmt::format("{} has no library form", name(operation)));
+    case barrier:
+      return check(MPI_Barrier(all));
+    case none:
+      break;
   }
+  throw std::invalid_argument(fmt::format("{} has no library form", name(call.operation)));
 }
 
 }  // namespace collectives

@@ -8,11 +8,18 @@
 
 namespace collectives {
 
-// count: elements of the whole (all_reduce) or of a share (the others). bfloat16 and half go
-// through a reduction operator of ours, since MPI has none. Throws std::invalid_argument when the
-// link is not over mpi.
-void run_library(machine::Operation operation, machine::Link& link, machine::Kernels& kernels,
-                 machine::Dtype dtype, machine::Reduction reduction, const void* input,
-                 void* output, std::int64_t count);
+struct LibraryCall {
+  machine::Operation operation;
+  machine::Dtype dtype;
+  machine::Reduction reduction;
+  std::int64_t count;  // elements of the whole, or of a share where the operation deals in shares
+  int root = 0;
+  bool in_place = false;
+};
+
+// bfloat16 and half go through a reduction operator of ours, since MPI has none. Throws
+// std::invalid_argument when the link is not over mpi, and when the count is beyond an int.
+void run_library(const LibraryCall& call, machine::Link& link, machine::Kernels& kernels,
+                 const void* input, void* output);
 
 }  // namespace collectives

@@ -1,14 +1,13 @@
 #pragma once
-// A collective algorithm is data: a pure function (rank, ranks, pieces) -> Plan. The same plan is
-// executed over any link (communicator.cpp), proved for every rank count by symbolic execution
-// (prove.h) and summed for the volume oracle. Adding an algorithm never edits the executor.
+// A collective algorithm is data: a pure function Call -> Plan. The same plan is executed over any
+// link (communicator.cpp), proved for every rank count by symbolic execution (prove.h) and summed
+// for the volume oracle. Adding an algorithm never edits the executor.
 //
-// A buffer is cut into shares, one a rank (or one in all), and each share into pieces, so that a
-// peer can work on one piece while the next is made. Chunk share * pieces + piece is the unit of
-// steps:
-//   all_reduce      input: a share a rank   output: a share a rank
-//   reduce_scatter  input: a share a rank   output: the own share
-//   all_gather      input: the own share    output: a share a rank
+// The whole of a call is cut into shares, and each share into pieces, so that a peer can work on
+// one piece while the next is made. Chunk share * pieces + piece is the unit of steps. Where an
+// operation deals in parts of ranks (all_gather, reduce_scatter, gather, scatter, all_to_all),
+// share i is rank i's and all are equal; elsewhere a plan cuts the whole as it likes. A rank's
+// buffer holds the whole or its own share (then its chunks are 0 … pieces - 1); see extents().
 
 #include <compare>
 #include <cstdint>
@@ -31,11 +30,14 @@ enum class Verb : unsigned char {
 
 enum class Buffer : unsigned char { input, output, scratch };
 
-// Chunks [first, first + count) of a buffer.
+// Chunks [first, first + count) of a buffer. Scratch is made of bays, each as long as the longest
+// chunk: there `first` is a bay, and what lies from it on has the lengths of chunks [like, like +
+// count) of the whole; a run of several is only ever used as the run that it was written as.
 struct Slice {
   Buffer buffer = Buffer::input;
   int first = 0;
   int count = 1;
+  int like = 0;
   auto operator<=>(const Slice&) const = default;
 };
 
@@ -57,14 +59,35 @@ constexpr Step copy(Slice source, Slice target) { return {Verb::copy, -1, source
 constexpr Step reduce(Slice source, Slice target) { return {Verb::reduce, -1, source, target}; }
 constexpr Slice input(int first, int count = 1) { return {Buffer::input, first, count}; }
 constexpr Slice output(int first, int count = 1) { return {Buffer::output, first, count}; }
-constexpr Slice scratch(int first, int count = 1) { return {Buffer::scratch, first, count}; }
+constexpr Slice scratch(int bay, int like, int count = 1) {
+  return {Buffer::scratch, bay, count, like};
+}
+
+// Who asks for a plan, and how the data may be cut.
+struct Call {
+  int rank = 0;
+  int ranks = 1;
+  int pieces = 1;  // that a share should be cut into; a plan may choose fewer, all ranks the same
+  int root = 0;    // of broadcast, reduce, gather, scatter
+  int inner = 1;   // ranks [k * inner, (k + 1) * inner) are near each other; divides ranks
+};
 
 struct Plan {
   int pieces = 1;
-  int input_shares = 1, output_shares = 1;
-  int scratch_shares = 0;  // each cut like this rank's own share
+  int shares = 1;
+  int bays = 0;  // of scratch
   std::vector<Step> steps;
 };
+
+// What a rank's buffer holds.
+enum class Extent : unsigned char { none, own_share, whole };
+struct Extents {
+  Extent input, output;
+};
+Extents extents(machine::Operation operation, const Call& call);
+bool may_be_in_place(machine::Operation operation);
+// Whether shares are ranks' parts, all of the length that a call names.
+bool deals_in_shares(machine::Operation operation);
 
 // A channel holds this many messages that are sent and not received; a plan that needs more would
 // wait for itself. The prover holds every plan to it.
@@ -76,6 +99,7 @@ std::string text(const Plan& plan);
 
 struct ChunkRange {
   std::int64_t begin = 0, end = 0;
+  bool operator==(const ChunkRange&) const = default;
   constexpr std::int64_t size() const { return end - begin; }
 };
 // The index-th of `parts` nearly equal parts of count elements: the first count % parts have one
@@ -85,11 +109,22 @@ constexpr ChunkRange part_of(std::int64_t count, int parts, int index) {
   const std::int64_t begin = base * index + (index < rest ? index : rest);
   return {begin, begin + base + (index < rest ? 1 : 0)};
 }
-// Elements of a chunk: cut into shares first, then each share into pieces.
-constexpr ChunkRange chunk_range(std::int64_t count, int shares, int pieces, int index) {
-  const ChunkRange share = part_of(count, shares, index / pieces);
-  const ChunkRange piece = part_of(share.size(), pieces, index % pieces);
-  return {share.begin + piece.begin, share.begin + piece.end};
+
+// What a rank puts on the wire and takes from it, in elements.
+struct Volume {
+  std::int64_t sent = 0, messages_sent = 0, received = 0, messages_received = 0;
+  bool operator==(const Volume&) const = default;
+  constexpr Volume& operator+=(const Volume& other) {
+    sent += other.sent;
+    messages_sent += other.messages_sent;
+    received += other.received;
+    messages_received += other.messages_received;
+    return *this;
+  }
+};
+// Where every rank receives as much as it sends.
+constexpr Volume both_ways(std::int64_t elements, std::int64_t messages) {
+  return {elements, messages, elements, messages};
 }
 
 // An algorithm as listed: `shardmark list`, axis values and the prover's tests all read
@@ -98,11 +133,17 @@ struct Algorithm {
   machine::Operation operation;
   std::string_view name;    // as the literature names it
   std::string_view source;  // paper
-  Plan (*plan)(int rank, int ranks, int pieces);
-  // The paper's volume, for the oracle: elements that this rank sends when the whole (all_reduce)
-  // or a share (the others) has `count` elements, and messages.
-  std::int64_t (*sent_elements)(int rank, int ranks, std::int64_t count);
-  std::int64_t (*sent_messages)(int ranks, int pieces);
+  Plan (*plan)(const Call& call);
+  // The paper's volume, for the oracle; count: elements of the whole or of a share
+  // (deals_in_shares); call.pieces as the plan cuts.
+  Volume (*volume)(const Call& call, std::int64_t count);
+  // Bays of scratch that the plan may name, for the memory oracle.
+  int (*bays)(const Call& call) = [](const Call&) { return 0; };
+  // All of a result's chunks are summed in the same order: a value's bits do not depend on where in
+  // a buffer it lies.
+  bool one_order = true;
+  // Why it cannot serve this call ("needs a power of two, not 6"), or empty.
+  std::string (*refuses)(const Call& call) = [](const Call&) { return std::string(); };
 };
 const std::vector<Algorithm>& algorithms();
 // Throws std::invalid_argument naming the nearest right name.

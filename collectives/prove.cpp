@@ -6,6 +6,8 @@
 #include <map>
 #include <utility>
 
+#include "collectives/layout.h"
+
 namespace collectives {
 namespace {
 
@@ -28,6 +30,7 @@ std::uint64_t mix(std::uint64_t value) {
 struct Message {
   Slice source;
   std::vector<Value> at_send;
+  std::uint64_t knows = 0;  // ranks whose entry the sender knew of
 };
 
 // What a rank has posted and not yet received: message `number` of a peer may be there already.
@@ -38,15 +41,27 @@ struct Posted {
 
 class Machine {
  public:
-  Machine(const Algorithm& algorithm, int ranks, int pieces, std::int64_t count, bool in_place)
-      : algorithm_(algorithm), ranks_(ranks), count_(count), in_place_(in_place) {
-    for (int rank = 0; rank < ranks; ++rank) {
-      plans_.push_back(algorithm.plan(rank, ranks, pieces));
+  Machine(const Algorithm& algorithm, const Call& call, std::int64_t count, bool in_place)
+      : algorithm_(algorithm), ranks_(call.ranks), root_(call.root), in_place_(in_place) {
+    for (int rank = 0; rank < ranks_; ++rank) {
+      Call own = call;
+      own.rank = rank;
+      plans_.push_back(algorithm.plan(own));
+      layouts_.emplace_back(algorithm.operation, plans_.back(), own,
+                            algorithm.operation == machine::Operation::barrier ? 0 : count);
+      extents_.push_back(extents(algorithm.operation, own));
       load(rank);
+      if (plans_.back().shares != plans_.front().shares ||
+          plans_.back().pieces != plans_.front().pieces)
+        throw ProofError(fmt::format("{} of {} ranks: rank {} cuts otherwise than rank 0",
+                                     algorithm.name, ranks_, rank));
+      if (plans_.back().bays > algorithm.bays(own))
+        throw ProofError(fmt::format("{} of {} ranks: rank {} takes {} bays, not {}",
+                                     algorithm.name, ranks_, rank, plans_.back().bays,
+                                     algorithm.bays(own)));
     }
-    next_.resize(static_cast<std::size_t>(ranks));
-    proof_.sent_elements.resize(static_cast<std::size_t>(ranks));
-    proof_.sent_messages.resize(static_cast<std::size_t>(ranks));
+    next_.resize(static_cast<std::size_t>(ranks_));
+    proof_.volumes.resize(static_cast<std::size_t>(ranks_));
   }
 
   Proof run() {
@@ -76,29 +91,30 @@ class Machine {
   Plan& plan(int rank) { return plans_[static_cast<std::size_t>(rank)]; }
   std::size_t& next(int rank) { return next_[static_cast<std::size_t>(rank)]; }
 
-  // In place, the input of all_reduce is its output; the input of all_gather is the own share of
-  // its output; the output of reduce_scatter is the own share of its input.
+  // In place, one buffer is both, and the smaller one lies in the larger as the own share.
   std::pair<Buffer, int> place(int rank, Buffer buffer, int chunk) {
-    const int pieces = plan(rank).pieces;
     if (!in_place_ || buffer == Buffer::scratch) return {buffer, chunk};
-    switch (algorithm_.operation) {
-      case machine::Operation::all_reduce:
-        return {Buffer::output, chunk};
-      case machine::Operation::all_gather:
-        return {Buffer::output, buffer == Buffer::input ? rank * pieces + chunk : chunk};
-      default:
-        return {Buffer::input, buffer == Buffer::output ? rank * pieces + chunk : chunk};
-    }
+    const Extents both = extents_[static_cast<std::size_t>(rank)];
+    const auto [own, other] = buffer == Buffer::input ? std::pair{both.input, both.output}
+                                                      : std::pair{both.output, both.input};
+    const bool within = own == Extent::own_share && other == Extent::whole;
+    return {Buffer::input, within ? rank * plan(rank).pieces + chunk : chunk};
   }
   Value& at(int rank, Buffer buffer, int chunk) {
     return memory_[rank][place(rank, buffer, chunk)];
   }
 
-  void load(int rank) {
+  int chunks(int rank, Extent extent) {
     const Plan& own = plan(rank);
-    const int first =
-        algorithm_.operation == machine::Operation::all_gather ? rank * own.pieces : 0;
-    for (int chunk = 0; chunk < own.input_shares * own.pieces; ++chunk)
+    return extent == Extent::none        ? 0
+           : extent == Extent::own_share ? own.pieces
+                                         : own.shares * own.pieces;
+  }
+  void load(int rank) {
+    knows_[rank] = std::uint64_t{1} << rank;
+    const Extent extent = extents_[static_cast<std::size_t>(rank)].input;
+    const int first = extent == Extent::own_share ? rank * plan(rank).pieces : 0;
+    for (int chunk = 0; chunk < chunks(rank, extent); ++chunk)
       at(rank, Buffer::input, chunk) = {true, first + chunk, std::uint64_t{1} << rank,
                                         mix(static_cast<std::uint64_t>(rank) + 1)};
   }
@@ -114,6 +130,8 @@ class Machine {
     for (int i = 0; i < slice.count; ++i) {
       values.push_back(at(rank, slice.buffer, slice.first + i));
       if (!values.back().written) wrong(rank, "reads a chunk that was not written");
+      if (slice.buffer == Buffer::scratch && runs_[rank][slice.first + i] != slice)
+        wrong(rank, "reads a bay as another run than was written there");
     }
     return values;
   }
@@ -189,19 +207,7 @@ class Machine {
   }
 
   std::int64_t elements(int rank, Slice slice) {
-    const Plan& own = plan(rank);
-    std::int64_t total = 0;
-    for (int i = 0; i < slice.count; ++i) {
-      const int chunk = slice.first + i;
-      const int shares = slice.buffer == Buffer::input ? own.input_shares : own.output_shares;
-      if (algorithm_.operation != machine::Operation::all_reduce)  // shares are equal
-        total += part_of(count_, own.pieces, chunk % own.pieces).size();
-      else
-        total +=
-            chunk_range(count_, slice.buffer == Buffer::scratch ? 1 : shares, own.pieces, chunk)
-                .size();
-    }
-    return total;
+    return layouts_[static_cast<std::size_t>(rank)].elements(slice).size();
   }
 
   bool step(int rank) {
@@ -211,11 +217,10 @@ class Machine {
         auto& channel = sent_by_[rank][now.peer];
         if (channel.size() >= max_outstanding) return false;
         leave_alone(rank, now.source, now.peer);
-        channel.push_back({now.source, read(rank, now.source)});
+        channel.push_back({now.source, read(rank, now.source), knows_[rank]});
         ++sent_[rank][now.peer];
         deliver(rank, now.peer, channel.back().at_send);
-        proof_.sent_elements[static_cast<std::size_t>(rank)] += elements(rank, now.source);
-        ++proof_.sent_messages[static_cast<std::size_t>(rank)];
+        proof_.volumes[static_cast<std::size_t>(rank)] += {elements(rank, now.source), 1, 0, 0};
         return true;
       }
       case Verb::post:
@@ -226,10 +231,14 @@ class Machine {
         if (channel.empty() || !may_write(rank, now.target)) return false;
         const Message message = channel.front();
         channel.pop_front();
+        knows_[rank] |= message.knows;
         take(rank, now.peer, now.target);
         leave_alone(rank, now.target, -1);
         if (message.source.count != now.target.count)
           wrong(rank, "receives another number of chunks than was sent");
+        if (elements(now.peer, message.source) != elements(rank, now.target))
+          wrong(rank, "receives another number of elements than was sent");
+        proof_.volumes[static_cast<std::size_t>(rank)] += {0, 0, elements(rank, now.target), 1};
         std::vector<Value> values = message.at_send;
         for (int i = 0; i < message.source.count; ++i) {
           const Value& late = at(now.peer, message.source.buffer, message.source.first + i);
@@ -268,26 +277,66 @@ class Machine {
   }
 
   void write(int rank, Slice target, const std::vector<Value>& values) {
-    for (int i = 0; i < target.count; ++i)
+    for (int i = 0; i < target.count; ++i) {
+      if (target.buffer == Buffer::scratch) {
+        if (target.first + target.count > plan(rank).bays) wrong(rank, "writes beyond its bays");
+        runs_[rank][target.first + i] = target;
+      }
       at(rank, target.buffer, target.first + i) = values[static_cast<std::size_t>(i)];
+    }
   }
 
+  // What rank's output[chunk] must hold.
+  Value wanted(int rank, int chunk) {
+    using enum machine::Operation;
+    const auto only = [](int whose) { return std::uint64_t{1} << whose; };
+    const int pieces = plan(rank).pieces, own = rank * pieces;
+    switch (algorithm_.operation) {
+      case all_gather:
+      case gather:
+        return {true, chunk, only(chunk / pieces), 0};
+      case reduce_scatter:
+        return {true, own + chunk, everybody(), 0};
+      case broadcast:
+        return {true, chunk, only(root_), 0};
+      case scatter:
+        return {true, own + chunk, only(root_), 0};
+      case all_to_all:
+        return {true, own + chunk % pieces, only(chunk / pieces), 0};
+      case send_receive:
+        return {true, chunk, only((rank + ranks_ - 1) % ranks_), 0};
+      default:
+        return {true, chunk, everybody(), 0};
+    }
+  }
+  std::uint64_t everybody() const {
+    return ranks_ == 64 ? ~0ull : (std::uint64_t{1} << ranks_) - 1;
+  }
   void check_result(int rank) {
-    const Plan& own = plan(rank);
-    const std::uint64_t everybody = ranks_ == 64 ? ~0ull : (std::uint64_t{1} << ranks_) - 1;
-    const bool gathered = algorithm_.operation == machine::Operation::all_gather;
-    const bool scattered = algorithm_.operation == machine::Operation::reduce_scatter;
-    for (int chunk = 0; chunk < own.output_shares * own.pieces; ++chunk) {
+    using enum machine::Operation;
+    const auto operation = algorithm_.operation;
+    if (operation == barrier) {
+      if (knows_[rank] != everybody())
+        throw ProofError(fmt::format("{} of {} ranks: rank {} leaves without waiting for {:x}",
+                                     algorithm_.name, ranks_, rank, everybody() & ~knows_[rank]));
+      return;
+    }
+    const bool sums = operation == all_reduce || operation == reduce || operation == reduce_scatter;
+    const int count = chunks(rank, extents_[static_cast<std::size_t>(rank)].output);
+    for (int chunk = 0; chunk < count; ++chunk) {
       const Value& value = at(rank, Buffer::output, chunk);
-      const int wanted = scattered ? rank * own.pieces + chunk : chunk;
-      const std::uint64_t whose = gathered ? std::uint64_t{1} << (chunk / own.pieces) : everybody;
-      if (!value.written || value.chunk != wanted || value.ranks != whose)
+      const Value right = wanted(rank, chunk);
+      if (!value.written || value.chunk != right.chunk || value.ranks != right.ranks)
         throw ProofError(fmt::format(
             "{} of {} ranks: rank {} ends with output[{}] = chunk {} of ranks {:x}, not chunk {} "
             "of {:x}",
-            algorithm_.name, ranks_, rank, chunk, value.chunk, value.ranks, wanted, whose));
-      if (!gathered && value.order != at(0, Buffer::output, 0).order) proof_.one_order = false;
-      if (!scattered && value.order != at(0, Buffer::output, chunk).order)
+            algorithm_.name, ranks_, rank, chunk, value.chunk, value.ranks, right.chunk,
+            right.ranks));
+      if (sums) {
+        if (first_order_ == 0) first_order_ = value.order;
+        if (value.order != first_order_) proof_.one_order = false;
+      }
+      if (operation == all_reduce && value.order != at(0, Buffer::output, chunk).order)
         throw ProofError(
             fmt::format("{} of {} ranks: ranks 0 and {} add output[{}] in different orders",
                         algorithm_.name, ranks_, rank, chunk));
@@ -295,10 +344,14 @@ class Machine {
   }
 
   const Algorithm& algorithm_;
-  int ranks_;
-  std::int64_t count_;
+  int ranks_, root_;
   bool in_place_;
   std::vector<Plan> plans_;
+  std::vector<Layout> layouts_;
+  std::vector<Extents> extents_;
+  std::uint64_t first_order_ = 0;
+  std::map<int, std::uint64_t> knows_;
+  std::map<int, std::map<int, Slice>> runs_;  // rank -> bay -> the run that was written there
   std::vector<std::size_t> next_;
   std::map<int, Memory> memory_;
   std::map<int, std::map<int, std::deque<Message>>> sent_by_;  // sender -> receiver -> messages
@@ -309,8 +362,8 @@ class Machine {
 
 }  // namespace
 
-Proof prove(const Algorithm& algorithm, int ranks, int pieces, std::int64_t count, bool in_place) {
-  return Machine(algorithm, ranks, pieces, count, in_place).run();
+Proof prove(const Algorithm& algorithm, const Call& call, std::int64_t count, bool in_place) {
+  return Machine(algorithm, call, count, in_place).run();
 }
 
 }  // namespace collectives

@@ -26,13 +26,12 @@ class ProofError : public std::logic_error {
 };
 
 struct Proof {
-  std::vector<std::int64_t> sent_elements;  // by rank
-  std::vector<std::int64_t> sent_messages;
-  bool one_order = true;  // every chunk of every rank is summed in the same order
+  std::vector<Volume> volumes;  // by rank
+  bool one_order = true;        // every chunk of every rank is summed in the same order
 };
 
-// count: elements of the whole (all_reduce) or of a share (all_gather, reduce_scatter). Throws
-// ProofError naming rank, step and what is wrong.
-Proof prove(const Algorithm& algorithm, int ranks, int pieces, std::int64_t count, bool in_place);
+// `call` without its rank, for all of them. count: elements of the whole, or of a share where the
+// operation deals in shares. Throws ProofError naming rank, step and what is wrong.
+Proof prove(const Algorithm& algorithm, const Call& call, std::int64_t count, bool in_place);
 
 }  // namespace collectives

@@ -69,7 +69,7 @@ SentElements as_run(const StepOptions& options, machine::Transport transport) {
       algorithm = collectives::default_algorithm(operation, transport, bytes_of(in, dtype), ranks);
     }
     // The buffers divide evenly, so every rank sends what the first does.
-    return collectives::find_algorithm(operation, algorithm).sent_elements(0, ranks, count);
+    return collectives::find_algorithm(operation, algorithm).volume({0, ranks}, count).sent;
   };
 }
 

@@ -24,26 +24,28 @@ constexpr int peer_of(int rank, int ranks, int i) { return (rank + i) % ranks; }
 
 // Ranks 0 and 1 start with the sum of the two (a + b is b + a); the others gather what comes before
 // their own input apart, since in place the target still holds that input.
-inline void reduce_piece(Plan& plan, int rank, int ranks, int piece, Slice target) {
-  const Slice own = input(rank * plan.pieces + piece), before = scratch(piece);
+inline int reduce_bays(const Call& call) { return call.rank >= 2 ? call.pieces : 0; }
+inline void reduce_chunk(Plan& plan, const Call& call, int bay, int chunk, Slice target) {
+  const Slice own = input(chunk), before = scratch(bay, chunk);
+  const int rank = call.rank;
   if (rank < 2) {
     plan.steps.push_back(receive_reduce(1 - rank, own, target));
   } else {
-    plan.scratch_shares = 1;
     plan.steps.push_back(receive(0, before));
     for (int peer = 1; peer < rank; ++peer)
       plan.steps.push_back(receive_reduce(peer, before, before));
     plan.steps.push_back(copy(own, target));
     plan.steps.push_back(reduce(before, target));
   }
-  for (int peer = rank < 2 ? 2 : rank + 1; peer < ranks; ++peer)
+  for (int peer = rank < 2 ? 2 : rank + 1; peer < call.ranks; ++peer)
     plan.steps.push_back(receive_reduce(peer, target, target));
 }
 
 // Two pieces of the input are under way before the first sum is needed; then each sum is answered
 // with the next piece. Sums are taken one piece late, while they are still in a cache.
-inline Plan all_reduce(int rank, int ranks, int pieces) {
-  Plan plan{pieces, ranks, ranks, 0, {}};
+inline Plan all_reduce(const Call& call) {
+  const int rank = call.rank, ranks = call.ranks, pieces = call.pieces;
+  Plan plan{pieces, ranks, ranks > 1 ? reduce_bays(call) : 0, {}};
   if (ranks == 1) {
     plan.steps.push_back(copy(input(0, pieces), output(0, pieces)));
     return plan;
@@ -68,9 +70,10 @@ inline Plan all_reduce(int rank, int ranks, int pieces) {
   send_input(0);
   send_input(1);
   for (int piece = 0; piece < pieces; ++piece) {
-    const Slice mine = output(rank * pieces + piece);
-    reduce_piece(plan, rank, ranks, piece, mine);
-    for (int i = 1; i < ranks; ++i) plan.steps.push_back(send(peer_of(rank, ranks, i), mine));
+    const int mine = rank * pieces + piece;
+    reduce_chunk(plan, call, piece, mine, output(mine));
+    for (int i = 1; i < ranks; ++i)
+      plan.steps.push_back(send(peer_of(rank, ranks, i), output(mine)));
     send_input(piece + 2);
     if (piece > 0) gather_piece(piece - 1);
   }
@@ -78,8 +81,9 @@ inline Plan all_reduce(int rank, int ranks, int pieces) {
   return plan;
 }
 
-inline Plan reduce_scatter(int rank, int ranks, int pieces) {
-  Plan plan{pieces, ranks, 1, 0, {}};
+inline Plan reduce_scatter(const Call& call) {
+  const int rank = call.rank, ranks = call.ranks, pieces = call.pieces;
+  Plan plan{pieces, ranks, ranks > 1 ? reduce_bays(call) : 0, {}};
   if (ranks == 1) plan.steps.push_back(copy(input(0, pieces), output(0, pieces)));
   for (int piece = 0; piece < pieces; ++piece)
     for (int i = 1; i < ranks; ++i) {
@@ -87,12 +91,13 @@ inline Plan reduce_scatter(int rank, int ranks, int pieces) {
       plan.steps.push_back(send(peer, input(peer * pieces + piece)));
     }
   for (int piece = 0; piece < pieces && ranks > 1; ++piece)
-    reduce_piece(plan, rank, ranks, piece, output(piece));
+    reduce_chunk(plan, call, piece, rank * pieces + piece, output(piece));
   return plan;
 }
 
-inline Plan all_gather(int rank, int ranks, int pieces) {
-  Plan plan{pieces, 1, ranks, 0, {}};
+inline Plan all_gather(const Call& call) {
+  const int rank = call.rank, ranks = call.ranks, pieces = call.pieces;
+  Plan plan{pieces, ranks, 0, {}};
   for (int piece = 0; piece < pieces; ++piece)
     for (int i = 1; i < ranks; ++i)
       plan.steps.push_back(send(peer_of(rank, ranks, i), input(piece)));
@@ -105,21 +110,123 @@ inline Plan all_gather(int rank, int ranks, int pieces) {
   return plan;
 }
 
+// All read the root's buffer.
+inline Plan broadcast(const Call& call) {
+  Plan plan{call.pieces, 1, 0, {}};
+  for (int piece = 0; piece < plan.pieces; ++piece) {
+    if (call.rank != call.root) plan.steps.push_back(receive(call.root, output(piece)));
+    for (int i = 1; i < call.ranks && call.rank == call.root; ++i)
+      plan.steps.push_back(send(peer_of(call.root, call.ranks, i), input(piece)));
+  }
+  if (call.rank == call.root)
+    plan.steps.push_back(copy(input(0, plan.pieces), output(0, plan.pieces)));
+  return plan;
+}
+
+// The root reads all inputs, in the order of ranks.
+inline int rooted_bays(const Call& call) { return call.rank == call.root ? reduce_bays(call) : 0; }
+inline Plan reduce(const Call& call) {
+  Plan plan{call.pieces, 1, rooted_bays(call), {}};
+  for (int piece = 0; piece < plan.pieces; ++piece) {
+    if (call.rank != call.root) {
+      plan.steps.push_back(send(call.root, input(piece)));
+    } else if (call.ranks == 1) {
+      plan.steps.push_back(copy(input(piece), output(piece)));
+    } else {
+      reduce_chunk(plan, call, piece, piece, output(piece));
+    }
+  }
+  return plan;
+}
+
+inline Plan gather(const Call& call) {
+  const int pieces = call.pieces;
+  Plan plan{pieces, call.ranks, 0, {}};
+  if (call.rank == call.root)
+    plan.steps.push_back(copy(input(0, pieces), output(call.root * pieces, pieces)));
+  for (int i = 1; i < call.ranks; ++i)
+    for (int piece = 0; piece < pieces; ++piece) {
+      const int peer = peer_of(call.root, call.ranks, i);
+      if (call.rank == call.root)
+        plan.steps.push_back(receive(peer, output(peer * pieces + piece)));
+      else if (call.rank == peer)
+        plan.steps.push_back(send(call.root, input(piece)));
+    }
+  return plan;
+}
+
+inline Plan scatter(const Call& call) {
+  const int pieces = call.pieces;
+  Plan plan{pieces, call.ranks, 0, {}};
+  for (int i = 1; i < call.ranks; ++i)
+    for (int piece = 0; piece < pieces; ++piece) {
+      const int peer = peer_of(call.root, call.ranks, i);
+      if (call.rank == call.root)
+        plan.steps.push_back(send(peer, input(peer * pieces + piece)));
+      else if (call.rank == peer)
+        plan.steps.push_back(receive(call.root, output(piece)));
+    }
+  if (call.rank == call.root)
+    plan.steps.push_back(copy(input(call.root * pieces, pieces), output(0, pieces)));
+  return plan;
+}
+
+inline Plan all_to_all(const Call& call) {
+  const int rank = call.rank, ranks = call.ranks, pieces = call.pieces;
+  Plan plan{pieces, ranks, 0, {}};
+  for (int piece = 0; piece < pieces; ++piece)
+    for (int i = 1; i < ranks; ++i) {
+      const int peer = peer_of(rank, ranks, i);
+      plan.steps.push_back(send(peer, input(peer * pieces + piece)));
+    }
+  plan.steps.push_back(copy(input(rank * pieces, pieces), output(rank * pieces, pieces)));
+  for (int piece = 0; piece < pieces; ++piece)
+    for (int i = ranks - 1; i > 0; --i) {  // who visits this rank first comes first
+      const int peer = peer_of(rank, ranks, i);
+      plan.steps.push_back(receive(peer, output(peer * pieces + piece)));
+    }
+  return plan;
+}
+
+// To the next rank, from the one before, as nccl-tests' sendrecv.
+inline Plan send_receive(const Call& call) {
+  const int pieces = call.pieces;
+  Plan plan{pieces, 1, 0, {}};
+  if (call.ranks == 1) {
+    plan.steps.push_back(copy(input(0, pieces), output(0, pieces)));
+    return plan;
+  }
+  for (int piece = 0; piece < pieces; ++piece)
+    plan.steps.push_back(send((call.rank + 1) % call.ranks, input(piece)));
+  for (int piece = 0; piece < pieces; ++piece)
+    plan.steps.push_back(receive((call.rank + call.ranks - 1) % call.ranks, output(piece)));
+  return plan;
+}
+
 // The others' shares of its input to them, then its own share of the output to each.
-constexpr std::int64_t all_reduce_elements(int rank, int ranks, std::int64_t count) {
+constexpr std::int64_t all_reduce_sent(int rank, int ranks, std::int64_t count) {
   const std::int64_t own = part_of(count, ranks, rank).size();
   return count - own + (ranks - 1) * own;
 }
-constexpr std::int64_t all_reduce_messages(int ranks, int pieces) {
-  return 2LL * (ranks - 1) * pieces;
+inline Volume all_reduce_volume(const Call& call, std::int64_t count) {
+  return both_ways(all_reduce_sent(call.rank, call.ranks, count),
+                   2LL * (call.ranks - 1) * call.pieces);
 }
-constexpr std::int64_t one_step_elements(int, int ranks, std::int64_t count) {
-  return (ranks - 1) * count;
+inline Volume one_step_volume(const Call& call, std::int64_t count) {
+  return both_ways((call.ranks - 1) * count, 1LL * (call.ranks - 1) * call.pieces);
 }
-constexpr std::int64_t one_step_messages(int ranks, int pieces) {
-  return 1LL * (ranks - 1) * pieces;
+inline Volume from_root_volume(const Call& call, std::int64_t count) {
+  if (call.rank != call.root) return {0, 0, count, call.pieces};
+  return {(call.ranks - 1) * count, 1LL * (call.ranks - 1) * call.pieces, 0, 0};
+}
+inline Volume to_root_volume(const Call& call, std::int64_t count) {
+  const Volume turned = from_root_volume(call, count);
+  return {turned.received, turned.messages_received, turned.sent, turned.messages_sent};
+}
+inline Volume send_receive_volume(const Call& call, std::int64_t count) {
+  return call.ranks == 1 ? Volume{} : both_ways(count, call.pieces);
 }
 
-static_assert(all_reduce_elements(0, 4, 1000) == 2 * 3 * 1000 / 4);  // 2(N-1)/N n
+static_assert(all_reduce_sent(0, 4, 1000) == 2 * 3 * 1000 / 4);  // 2(N-1)/N n
 
 }  // namespace collectives::direct

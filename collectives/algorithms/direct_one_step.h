@@ -13,28 +13,31 @@ namespace collectives::direct_one_step {
 inline constexpr std::string_view paper =
     "Thakur, Rabenseifner and Gropp 2005, doi:10.1177/1094342005051521";
 
-inline Plan all_reduce(int rank, int ranks, int) {
-  Plan plan{1, 1, 1, 1, {}};
+inline int bays(const Call&) { return 1; }
+inline Plan all_reduce(const Call& call) {
+  const int rank = call.rank, ranks = call.ranks;
+  const Slice sum = scratch(0, 0);
+  Plan plan{1, 1, 1, {}};
   for (int i = 1; i < ranks; ++i) plan.steps.push_back(send((rank + i) % ranks, input(0)));
   int next = 0;
   if (rank < 2 && ranks > 1) {  // a + b is b + a: ranks 0 and 1 both start with the sum of the two
-    plan.steps.push_back(receive_reduce(1 - rank, input(0), scratch(0)));
+    plan.steps.push_back(receive_reduce(1 - rank, input(0), sum));
     next = 2;
   } else if (rank >= 2) {
-    plan.steps.push_back(receive(0, scratch(0)));
+    plan.steps.push_back(receive(0, sum));
     next = 1;
   } else {
-    plan.steps.push_back(copy(input(0), scratch(0)));
+    plan.steps.push_back(copy(input(0), sum));
     next = 1;
   }
   for (; next < ranks; ++next)
-    plan.steps.push_back(next == rank ? reduce(input(0), scratch(0))
-                                      : receive_reduce(next, scratch(0), scratch(0)));
-  plan.steps.push_back(copy(scratch(0), output(0)));
+    plan.steps.push_back(next == rank ? reduce(input(0), sum) : receive_reduce(next, sum, sum));
+  plan.steps.push_back(copy(sum, output(0)));
   return plan;
 }
 
-constexpr std::int64_t elements(int, int ranks, std::int64_t count) { return (ranks - 1) * count; }
-constexpr std::int64_t messages(int ranks, int) { return ranks - 1; }
+inline Volume volume(const Call& call, std::int64_t count) {
+  return both_ways((call.ranks - 1) * count, call.ranks - 1);
+}
 
 }  // namespace collectives::direct_one_step

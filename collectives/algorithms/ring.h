@@ -14,8 +14,9 @@ inline constexpr std::string_view paper = "Patarasuk and Yuan 2009, doi:10.1016/
 constexpr int around(int rank, int ranks) { return ((rank % ranks) + ranks) % ranks; }
 
 // Share k starts at rank k and is whole at rank k - 1, which sends it around again.
-inline Plan all_reduce(int rank, int ranks, int pieces) {
-  Plan plan{pieces, ranks, ranks, 0, {}};
+inline Plan all_reduce(const Call& call) {
+  const int rank = call.rank, ranks = call.ranks, pieces = call.pieces;
+  Plan plan{pieces, ranks, 0, {}};
   const int next = around(rank + 1, ranks), previous = around(rank - 1, ranks);
   const auto chunk = [&](int share, int piece) { return around(share, ranks) * pieces + piece; };
   if (ranks == 1) {
@@ -39,10 +40,12 @@ inline Plan all_reduce(int rank, int ranks, int pieces) {
   return plan;
 }
 
-// Share k starts at rank k + 1 and is whole at rank k. What is on its way lies in two scratch
-// shares in turn, so that one can be filled while the other is read.
-inline Plan reduce_scatter(int rank, int ranks, int pieces) {
-  Plan plan{pieces, ranks, 1, ranks > 2 ? 2 : 0, {}};
+// Share k starts at rank k + 1 and is whole at rank k. What is on its way lies in two sets of bays
+// in turn, so that one can be filled while the other is read.
+inline int reduce_scatter_bays(const Call& call) { return call.ranks > 2 ? 2 * call.pieces : 0; }
+inline Plan reduce_scatter(const Call& call) {
+  const int rank = call.rank, ranks = call.ranks, pieces = call.pieces;
+  Plan plan{pieces, ranks, reduce_scatter_bays(call), {}};
   const int next = around(rank + 1, ranks), previous = around(rank - 1, ranks);
   const auto chunk = [&](int share, int piece) { return around(share, ranks) * pieces + piece; };
   if (ranks == 1) {
@@ -53,20 +56,21 @@ inline Plan reduce_scatter(int rank, int ranks, int pieces) {
     plan.steps.push_back(send(next, input(chunk(rank - 1, piece))));
   for (int turn = 2; turn <= ranks; ++turn)
     for (int piece = 0; piece < pieces; ++piece) {
-      const Slice mine = input(chunk(rank - turn, piece));
+      const int mine = chunk(rank - turn, piece);
       if (turn == ranks) {
-        plan.steps.push_back(receive_reduce(previous, mine, output(piece)));
+        plan.steps.push_back(receive_reduce(previous, input(mine), output(piece)));
       } else {
-        const Slice partial = scratch((turn % 2) * pieces + piece);
-        plan.steps.push_back(receive_reduce(previous, mine, partial));
+        const Slice partial = scratch((turn % 2) * pieces + piece, mine);
+        plan.steps.push_back(receive_reduce(previous, input(mine), partial));
         plan.steps.push_back(send(next, partial));
       }
     }
   return plan;
 }
 
-inline Plan all_gather(int rank, int ranks, int pieces) {
-  Plan plan{pieces, 1, ranks, 0, {}};
+inline Plan all_gather(const Call& call) {
+  const int rank = call.rank, ranks = call.ranks, pieces = call.pieces;
+  Plan plan{pieces, ranks, 0, {}};
   const int next = around(rank + 1, ranks), previous = around(rank - 1, ranks);
   const auto chunk = [&](int share, int piece) { return around(share, ranks) * pieces + piece; };
   if (ranks > 1)
@@ -81,23 +85,69 @@ inline Plan all_gather(int rank, int ranks, int pieces) {
   return plan;
 }
 
-// Every share but one is sent on in each of the two laps: in the first, not the share r + 1, which
-// ends here; in the second, not the share r + 2, which the next rank has from the first lap.
-constexpr std::int64_t all_reduce_elements(int rank, int ranks, std::int64_t count) {
-  return 2 * count - part_of(count, ranks, around(rank + 1, ranks)).size() -
-         part_of(count, ranks, around(rank + 2, ranks)).size();
-}
-constexpr std::int64_t all_reduce_messages(int ranks, int pieces) {
-  return 2LL * (ranks - 1) * pieces;
-}
-// N - 1 shares of count elements.
-constexpr std::int64_t one_lap_elements(int, int ranks, std::int64_t count) {
-  return (ranks - 1) * count;
-}
-constexpr std::int64_t one_lap_messages(int ranks, int pieces) {
-  return 1LL * (ranks - 1) * pieces;
+// The chain that leaves the ring open at the root: from the root on, piece after piece.
+inline Plan broadcast(const Call& call) {
+  const int ranks = call.ranks, place = around(call.rank - call.root, ranks);
+  Plan plan{call.pieces, 1, 0, {}};
+  const int next = around(call.rank + 1, ranks), previous = around(call.rank - 1, ranks);
+  for (int piece = 0; piece < plan.pieces; ++piece) {
+    if (place > 0) plan.steps.push_back(receive(previous, output(piece)));
+    if (place < ranks - 1)
+      plan.steps.push_back(send(next, place == 0 ? input(piece) : output(piece)));
+  }
+  if (place == 0) plan.steps.push_back(copy(input(0, plan.pieces), output(0, plan.pieces)));
+  return plan;
 }
 
-static_assert(all_reduce_elements(0, 4, 1000) == 2 * 3 * 1000 / 4);  // 2(N-1)/N n
+// The same chain backwards, to the root.
+inline int reduce_bays(const Call& call) {
+  const int place = around(call.root - call.rank, call.ranks);
+  return place > 0 && place < call.ranks - 1 ? call.pieces : 0;
+}
+inline Plan reduce(const Call& call) {
+  const int ranks = call.ranks, place = around(call.root - call.rank, ranks);  // 0: the root
+  Plan plan{call.pieces, 1, reduce_bays(call), {}};
+  const int next = around(call.rank + 1, ranks), previous = around(call.rank - 1, ranks);
+  for (int piece = 0; piece < plan.pieces; ++piece) {
+    const bool first = place == ranks - 1, root = place == 0;
+    const Slice sum = root ? output(piece) : first ? input(piece) : scratch(piece, piece);
+    if (!first) plan.steps.push_back(receive_reduce(previous, input(piece), sum));
+    if (!root) plan.steps.push_back(send(next, sum));
+    if (root && first) plan.steps.push_back(copy(input(piece), output(piece)));
+  }
+  return plan;
+}
+
+// Every share but one is sent on in each of the two laps: in the first, not the share r + 1, which
+// ends here; in the second, not the share r + 2, which the next rank has from the first lap.
+constexpr std::int64_t all_reduce_sent(int rank, int ranks, std::int64_t count) {
+  return ranks == 1 ? 0
+                    : 2 * count - part_of(count, ranks, around(rank + 1, ranks)).size() -
+                          part_of(count, ranks, around(rank + 2, ranks)).size();
+}
+// A rank receives what the one before it sends.
+inline Volume all_reduce_volume(const Call& call, std::int64_t count) {
+  const std::int64_t messages = 2LL * (call.ranks - 1) * call.pieces;
+  return {all_reduce_sent(call.rank, call.ranks, count), messages,
+          all_reduce_sent(around(call.rank - 1, call.ranks), call.ranks, count), messages};
+}
+// N - 1 shares of count elements.
+inline Volume one_lap_volume(const Call& call, std::int64_t count) {
+  return both_ways((call.ranks - 1) * count, 1LL * (call.ranks - 1) * call.pieces);
+}
+// All of it over every edge of the chain.
+inline Volume chain_volume(int place, const Call& call, std::int64_t count) {
+  const bool sends = place<call.ranks - 1, receives = place> 0;
+  return {sends ? count : 0, sends ? call.pieces : 0, receives ? count : 0,
+          receives ? call.pieces : 0};
+}
+inline Volume broadcast_volume(const Call& call, std::int64_t count) {
+  return chain_volume(around(call.rank - call.root, call.ranks), call, count);
+}
+inline Volume reduce_volume(const Call& call, std::int64_t count) {
+  return chain_volume(call.ranks - 1 - around(call.root - call.rank, call.ranks), call, count);
+}
+
+static_assert(all_reduce_sent(0, 4, 1000) == 2 * 3 * 1000 / 4);  // 2(N-1)/N n
 
 }  // namespace collectives::ring

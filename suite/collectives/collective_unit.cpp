@@ -7,6 +7,8 @@
 namespace suite {
 
 using collectives::Communicator;
+using collectives::deals_in_shares;
+using collectives::Extent;
 using harness::Bytes;
 using harness::Profile;
 using machine::Category;
@@ -14,6 +16,34 @@ using machine::Dtype;
 using machine::Operation;
 using machine::Tensor;
 using machine::Transport;
+
+namespace {
+
+bool has_root(Operation operation) {
+  using enum Operation;
+  return operation == broadcast || operation == reduce || operation == gather ||
+         operation == scatter;
+}
+
+// The first three operations are swept over sizes in `quick`; of the others two sizes show that
+// they are right, and how near the library.
+bool in_quick(Operation operation, const CollectiveCase& c) {
+  using enum Operation;
+  const std::int64_t bytes = c.bytes.value;
+  const bool first =
+      operation == all_reduce || operation == all_gather || operation == reduce_scatter;
+  if (c.algorithm == collectives::library)
+    return c.dtype == Dtype::float32 && c.ranks == 2 && bytes == 32768 && first;
+  const bool swept = c.dtype == Dtype::float32 && c.transport == Transport::shared_memory;
+  if (swept && operation == all_reduce)
+    return c.ranks == 2 ? c.algorithm != "direct_one_step" || bytes <= 524288 : bytes <= 524288;
+  if (swept && first) return c.ranks == 2 && bytes % 32768 == 0;
+  if (first) return c.ranks == 4 && (bytes == 8 || bytes == 32768);
+  return c.dtype == Dtype::float32 && bytes == 32768 &&
+         c.ranks == (c.transport == Transport::mpi ? 2 : 4);
+}
+
+}  // namespace
 
 harness::Sweep<CollectiveCase> collective_sweep(Operation operation, Profile profile) {
   std::vector<std::string> names;
@@ -26,25 +56,22 @@ harness::Sweep<CollectiveCase> collective_sweep(Operation operation, Profile pro
       .axis("transport", &CollectiveCase::transport, {Transport::shared_memory, Transport::mpi})
       .axis("dtype", &CollectiveCase::dtype, {Dtype::float32, Dtype::bfloat16},
             {Dtype::float32, Dtype::bfloat16, Dtype::float16, Dtype::float64})
-      .axis("ranks", &CollectiveCase::ranks, quick ? std::vector{2, 4} : std::vector{1, 2, 3, 4, 8})
-      .axis("bytes", &CollectiveCase::bytes, harness::powers(8, 64 << 20, quick ? 16 : 4))
-      .only([](const CollectiveCase& c) {
-        return c.algorithm == collectives::library && c.transport != Transport::mpi
-                   ? std::string("algorithm library runs over transport mpi only")
-                   : std::string();
-      });
+      .axis("ranks", &CollectiveCase::ranks,
+            quick ? std::vector{2, 4} : std::vector{1, 2, 3, 4, 8});
+  if (has_root(operation))
+    sweep.axis("root", &CollectiveCase::root, quick ? std::vector{1} : std::vector{0, 1});
+  sweep.axis("bytes", &CollectiveCase::bytes, harness::powers(8, 64 << 20, quick ? 16 : 4));
+  sweep.only([operation](const CollectiveCase& c) {
+    if (c.algorithm == collectives::library && c.transport != Transport::mpi)
+      return std::string("algorithm library runs over transport mpi only");
+    if (has_root(operation) && c.root >= c.ranks)
+      return fmt::format("root {} is none of {} ranks", c.root, c.ranks);
+    if (c.algorithm == collectives::library) return std::string();
+    return collectives::find_algorithm(operation, c.algorithm).refuses({0, c.ranks, 1, c.root});
+  });
   if (!quick) return sweep;
-  // The size sweep in float over shared memory; of everything else one small and one large size.
-  return std::move(sweep.sample([operation](const CollectiveCase& c) {
-    const std::int64_t bytes = c.bytes.value;
-    if (c.algorithm == collectives::library)
-      return c.dtype == Dtype::float32 && c.ranks == 2 && bytes == 32768;
-    const bool swept = c.dtype == Dtype::float32 && c.transport == Transport::shared_memory;
-    if (swept && operation == Operation::all_reduce)
-      return c.ranks == 2 ? c.algorithm != "direct_one_step" || bytes <= 524288 : bytes <= 524288;
-    if (swept) return c.ranks == 2 && bytes % 32768 == 0;
-    return c.ranks == 4 && (bytes == 8 || bytes == 32768);
-  }));
+  return std::move(
+      sweep.sample([operation](const CollectiveCase& c) { return in_quick(operation, c); }));
 }
 
 std::string collective_why_not(const CollectiveCase& c, const harness::Context& context) {
@@ -64,15 +91,39 @@ CollectiveUnit::CollectiveUnit(Operation operation, const CollectiveCase& c,
     library_ = std::make_unique<Communicator>(context.world, context.group, Transport::mpi);
   const auto size = static_cast<std::int64_t>(size_of(c.dtype));
   const std::int64_t whole = c.bytes.value / size;
-  count_ = operation == Operation::all_reduce ? std::max<std::int64_t>(1, whole)
-                                              : std::max<std::int64_t>(1, whole / c.ranks);
-  const std::int64_t gathered = operation == Operation::all_reduce ? count_ : count_ * c.ranks;
-  in_ = Tensor(context.device, c.dtype, {operation == Operation::all_gather ? count_ : gathered},
-               Category::buffers);
-  out_ = Tensor(context.device, c.dtype,
-                {operation == Operation::reduce_scatter ? count_ : gathered}, Category::buffers);
+  count_ = std::max<std::int64_t>(1, deals_in_shares(operation) ? whole / c.ranks : whole);
+  buffers_ = out_of_place();
   context.device.ledger().reset_peaks();
-  fill();
+  fill(buffers_);
+}
+
+collectives::Call CollectiveUnit::call_of_rank() const {
+  return {context_.group.index, case_.ranks, 1, case_.root};
+}
+
+CollectiveUnit::Buffers CollectiveUnit::out_of_place() {
+  const auto buffer = [&](Extent extent) {
+    if (extent == Extent::none) return Tensor();
+    const bool several = extent == Extent::whole && deals_in_shares(operation_);
+    return Tensor(context_.device, case_.dtype, {several ? count_ * case_.ranks : count_},
+                  Category::buffers);
+  };
+  const collectives::Extents held = extents(operation_, call_of_rank());
+  return {buffer(held.input), buffer(held.output)};
+}
+
+CollectiveUnit::Buffers CollectiveUnit::in_place() {
+  const collectives::Extents held = extents(operation_, call_of_rank());
+  Buffers both = out_of_place();
+  if (!both.in || !both.out) return both;
+  const std::int64_t own = context_.group.index * count_;
+  if (held.input == held.output)
+    both.out = both.in;
+  else if (held.input == Extent::own_share)
+    both.in = both.out.slice(own, {count_});
+  else
+    both.out = both.in.slice(own, {count_});
+  return both;
 }
 
 namespace {
@@ -86,108 +137,149 @@ double pattern(int rank, std::int64_t index) {
 
 }  // namespace
 
-void CollectiveUnit::fill() {
-  std::vector<double> values(static_cast<std::size_t>(in_.size()));
+void CollectiveUnit::fill(const Buffers& buffers) const {
+  if (buffers.out)  // what nobody wrote shows
+    from_doubles(buffers.out,
+                 std::vector<double>(static_cast<std::size_t>(buffers.out.size()), -77));
+  if (!buffers.in) return;
+  std::vector<double> values(static_cast<std::size_t>(buffers.in.size()));
   for (std::size_t i = 0; i < values.size(); ++i)
     values[i] = pattern(context_.group.index, static_cast<std::int64_t>(i));
-  from_doubles(in_, values);
-  from_doubles(out_, std::vector<double>(static_cast<std::size_t>(out_.size()),
-                                         -77));  // what nobody wrote shows
+  from_doubles(buffers.in, values);
 }
 
 std::vector<double> CollectiveUnit::expected() const {
-  std::vector<double> values(static_cast<std::size_t>(out_.size()));
-  const std::int64_t shift =
-      operation_ == Operation::reduce_scatter ? context_.group.index * count_ : 0;
-  for (std::int64_t i = 0; i < out_.size(); ++i) {
-    double& value = values[static_cast<std::size_t>(i)];
-    if (operation_ == Operation::all_gather) {
-      value = pattern(static_cast<int>(i / count_), i % count_);
-    } else {
-      for (int rank = 0; rank < case_.ranks; ++rank) value += pattern(rank, i + shift);
+  const int rank = context_.group.index, ranks = case_.ranks;
+  std::vector<double> values;
+  const auto part = [&](int whose, std::int64_t from) {
+    for (std::int64_t i = from; i < from + count_; ++i) values.push_back(pattern(whose, i));
+  };
+  const auto sums = [&](std::int64_t from) {
+    for (std::int64_t i = from; i < from + count_; ++i) {
+      double sum = 0;
+      for (int peer = 0; peer < ranks; ++peer) sum += pattern(peer, i);
+      values.push_back(sum);
     }
+  };
+  switch (operation_) {
+    case Operation::all_gather:
+    case Operation::gather:
+      for (int peer = 0; peer < ranks; ++peer) part(peer, 0);
+      break;
+    case Operation::all_to_all:
+      for (int peer = 0; peer < ranks; ++peer) part(peer, rank * count_);
+      break;
+    case Operation::reduce_scatter:
+      sums(rank * count_);
+      break;
+    case Operation::broadcast:
+      part(case_.root, 0);
+      break;
+    case Operation::scatter:
+      part(case_.root, rank * count_);
+      break;
+    case Operation::send_receive:
+      part((rank + ranks - 1) % ranks, 0);
+      break;
+    default:
+      sums(0);
+      break;
   }
   return values;
 }
 
-void CollectiveUnit::call(Communicator& communicator, std::string_view algorithm) {
-  switch (operation_) {
-    case Operation::all_gather:
-      communicator.all_gather(in_, out_, algorithm);
-      break;
-    case Operation::reduce_scatter:
-      communicator.reduce_scatter(in_, out_, algorithm);
-      break;
-    default:
-      communicator.all_reduce(in_, out_, algorithm);
-      break;
-  }
+void CollectiveUnit::call(Communicator& communicator, std::string_view algorithm,
+                          const Buffers& buffers) {
+  communicator.run(operation_, algorithm, buffers.in, buffers.out, machine::Reduction::sum,
+                   case_.root);
+}
+
+void CollectiveUnit::judge_numerics(harness::Judge& judge, std::string_view how,
+                                    const Buffers& buffers) {
+  fill(buffers);
+  call(*communicator_, case_.algorithm, buffers);
+  context_.device.stream().synchronize();
+  if (buffers.out)
+    judge.exact(fmt::format("{}, {}", name(operation_), how), to_doubles(buffers.out), expected());
+}
+
+void CollectiveUnit::judge_volume(harness::Judge& judge) {
+  if (uses_library())
+    return judge.not_applicable(harness::Oracle::volume,
+                                "the MPI library does not count what it sends");
+  const machine::TrafficLabel label{operation_, case_.dtype};
+  communicator_->link().reset_traffic();
+  run();
+  const auto measured = communicator_->link().traffic().find(label);
+  judge.volume(
+      "world", label,
+      measured == communicator_->link().traffic().end() ? machine::Traffic{} : measured->second,
+      expected_traffic(collectives::find_algorithm(operation_, case_.algorithm), call_of_rank(),
+                       count_, case_.dtype));
 }
 
 void CollectiveUnit::judge(harness::Judge& judge) {
   // Peak so far: what the timed runs held.
-  const bool library = case_.algorithm == collectives::library;
+  const auto bytes = [](const Tensor& tensor) { return tensor ? tensor.bytes() : 0; };
   const std::size_t scratch =
-      library ? 0
-              : scratch_bytes(collectives::find_algorithm(operation_, case_.algorithm),
-                              context_.group.index, case_.ranks, count_, case_.dtype);
+      uses_library() ? 0
+                     : scratch_bytes(collectives::find_algorithm(operation_, case_.algorithm),
+                                     call_of_rank(), count_, case_.dtype);
   if (context_.device.readable_by_host())
     judge.memory(Category::buffers, context_.device.ledger().peak(Category::buffers) - held_before_,
-                 in_.bytes() + out_.bytes() + scratch);
+                 bytes(buffers_.in) + bytes(buffers_.out) + scratch);
   else
     judge.not_applicable(harness::Oracle::memory, "CUDA tensors are staged through host memory");
 
-  fill();
-  communicator_->link().reset_traffic();
-  run();
-  const machine::TrafficLabel label{operation_, case_.dtype};
-  const auto measured = communicator_->link().traffic().find(label);
-  if (library) {
-    judge.not_applicable(harness::Oracle::volume, "the MPI library does not count what it sends");
-  } else {
-    judge.volume(
-        "world", label,
-        measured == communicator_->link().traffic().end() ? machine::Traffic{} : measured->second,
-        expected_traffic(collectives::find_algorithm(operation_, case_.algorithm),
-                         context_.group.index, case_.ranks, count_, case_.dtype));
-  }
-  const std::vector<double> got = to_doubles(out_);
-  judge.exact(name(operation_), got, expected());
+  judge_volume(judge);
+  judge_numerics(judge, "out of place", buffers_);
+  // Ours only: MPICH 4.0.2's MPI_Reduce in place reads address -1 at a root other than 0.
+  if (collectives::may_be_in_place(operation_) && !uses_library())
+    judge_numerics(judge, "in place", in_place());
 
   // Real numbers, whose sum depends on the order: equal bits on all ranks that hold the same
   // result, and in a second run.
-  context_.device.stream().kernels().fill_normal(
-      in_, context_.seed + static_cast<std::uint64_t>(context_.group.index), {0, 0, in_.size()}, 0,
-      1);
-  const std::string key = operation_ == Operation::reduce_scatter
-                              ? fmt::format("share {}", context_.group.index)
-                              : std::string("result");
+  if (buffers_.in)
+    context_.device.stream().kernels().fill_normal(
+        buffers_.in, context_.seed + static_cast<std::uint64_t>(context_.group.index),
+        {0, 0, buffers_.in.size()}, 0, 1);
+  const bool same_everywhere = operation_ == Operation::all_reduce ||
+                               operation_ == Operation::all_gather ||
+                               operation_ == Operation::broadcast;
+  const std::string key =
+      same_everywhere ? std::string("result") : fmt::format("rank {}", context_.group.index);
   for (int repeat = 0; repeat < 2; ++repeat) {
     run();
     context_.device.stream().synchronize();
-    judge.same_bits(key, hash(out_));
+    if (buffers_.out) judge.same_bits(key, hash(buffers_.out));
   }
 }
 
+// Read plus written through memory by each rank at the least, if all bear the same part and peers'
+// memory is read and written in place.
 harness::Cost CollectiveUnit::cost() const {
+  using enum Operation;
   harness::Cost cost;
   const double n = case_.ranks;
-  const double whole = static_cast<double>(std::max(in_.bytes(), out_.bytes()));
+  const double whole = static_cast<double>(count_) * static_cast<double>(size_of(case_.dtype)) *
+                       (deals_in_shares(operation_) ? n : 1);
   cost.algorithm_bytes = whole;
   cost.bus_factor = collectives::bus_factor(operation_, case_.ranks);
-  // Read plus written through memory at the least, when peers' memory is read in place.
   switch (operation_) {
-    case Operation::all_gather:
-      cost.memory_bytes = 2 * whole;
-      break;
-    case Operation::reduce_scatter:
+    case reduce_scatter:
+    case reduce:
       cost.memory_bytes = whole + whole / n;
       break;
-    default:  // reads a share of all inputs, writes its sum, reads and writes the others' sums
-      cost.memory_bytes = whole + whole / n + 2 * whole * (n - 1) / n;
+    case gather:
+    case scatter:
+      cost.memory_bytes = 2 * whole / n;
+      break;
+    default:
+      cost.memory_bytes = 2 * whole;
       break;
   }
-  cost.working_set_bytes = static_cast<double>(in_.bytes() + out_.bytes());
+  const auto bytes = [](const Tensor& tensor) { return tensor ? tensor.bytes() : 0; };
+  cost.working_set_bytes = static_cast<double>(bytes(buffers_.in) + bytes(buffers_.out));
   return cost;
 }
 

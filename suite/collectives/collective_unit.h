@@ -1,11 +1,12 @@
 #pragma once
-// What all_reduce, all_gather and reduce_scatter have in common as units: integer patterns make the
-// answer exact in any order, the volume is the algorithm's formula, replicas and repeats agree in
-// every bit, and the library's collective on the same buffers is the yardstick.
+// What all collectives have in common as units: integer patterns make the answer exact in any
+// order, out of place and in place; the volume is the algorithm's formula, replicas and repeats
+// agree in every bit, and the library's collective on the same buffers is the yardstick. What is
+// timed is out of place.
 //
-// `bytes` is the size that nccl-tests prints: the whole buffer (of all_gather the output, of
-// reduce_scatter the input). Where ranks do not divide it, each share is rounded down, to one
-// element at least.
+// `bytes` is the size that nccl-tests prints: the whole, which where an operation deals in shares
+// is all shares together (of all_gather the output, of reduce_scatter the input). Where ranks do
+// not divide it, each share is rounded down, to one element at least.
 
 #include <memory>
 #include <string>
@@ -24,6 +25,7 @@ struct CollectiveCase {
   std::string algorithm;
   machine::Dtype dtype{};
   harness::Bytes bytes;
+  int root = 0;  // an axis where there is one
 };
 
 harness::Sweep<CollectiveCase> collective_sweep(machine::Operation operation,
@@ -35,24 +37,35 @@ class CollectiveUnit {
   CollectiveUnit(machine::Operation operation, const CollectiveCase& c, harness::Context& context);
 
   void prepare() {}  // out of place: the input stays as it is
-  void run() { call(*communicator_, case_.algorithm); }
+  void run() { call(*communicator_, case_.algorithm, buffers_); }
   bool has_yardstick() const { return library_ != nullptr; }
-  void yardstick() { call(*library_, collectives::library); }
+  void yardstick() { call(*library_, collectives::library, buffers_); }
   void judge(harness::Judge& judge);
   harness::Cost cost() const;
 
  private:
-  void call(collectives::Communicator& communicator, std::string_view algorithm);
-  void fill();
+  // The buffers of one call; where a rank has none, an empty tensor.
+  struct Buffers {
+    machine::Tensor in, out;
+  };
+  Buffers out_of_place();
+  Buffers in_place();
+  void call(collectives::Communicator& communicator, std::string_view algorithm,
+            const Buffers& buffers);
+  void fill(const Buffers& buffers) const;
   std::vector<double> expected() const;
+  void judge_numerics(harness::Judge& judge, std::string_view how, const Buffers& buffers);
+  void judge_volume(harness::Judge& judge);
+  collectives::Call call_of_rank() const;
+  bool uses_library() const { return case_.algorithm == collectives::library; }
 
   machine::Operation operation_;
   CollectiveCase case_;
   harness::Context& context_;
   std::size_t held_before_;  // of the device's buffers, which are not this unit's
   std::unique_ptr<collectives::Communicator> communicator_, library_;
-  std::int64_t count_;  // elements of the whole (all_reduce) or of a share
-  machine::Tensor in_, out_;
+  std::int64_t count_;  // elements of the whole, or of a share
+  Buffers buffers_;
 };
 
 // A unit for one operation: the same shell with another name.

@@ -178,7 +178,7 @@ void LinearUnit<Layer>::judge_memory(harness::Judge& judge) const {
         Operation::all_reduce,
         collectives::default_algorithm(Operation::all_reduce, case_.transport, reduced().bytes(),
                                        case_.ranks));
-    scratch = collectives::scratch_bytes(algorithm, tp_.rank(), case_.ranks, reduced().size(),
+    scratch = collectives::scratch_bytes(algorithm, {tp_.rank(), case_.ranks}, reduced().size(),
                                          case_.dtype);
   }
   const auto check = [&](Category category, std::size_t expected) {
@@ -204,7 +204,7 @@ void LinearUnit<Layer>::judge_volume(harness::Judge& judge) const {
                                        static_cast<std::size_t>(count) * size_of(case_.dtype),
                                        case_.ranks));
     expected[{Operation::all_reduce, case_.dtype}] =
-        collectives::expected_traffic(algorithm, tp_.rank(), case_.ranks, count, case_.dtype);
+        collectives::expected_traffic(algorithm, {tp_.rank(), case_.ranks}, count, case_.dtype);
   }
   judge.volume(tp_.link(), expected);
 }

@@ -45,7 +45,7 @@ std::size_t scratch_of_collectives(const Trainer& trainer) {
     const int ranks = config.degrees[axis];
     if (ranks == 1) return std::size_t{0};
     return collectives::scratch_bytes(chosen(config, operation, buffer, dtype, ranks),
-                                      trainer.grid().coordinate(axis), ranks, count, dtype);
+                                      {trainer.grid().coordinate(axis), ranks}, count, dtype);
   };
   // Kept once for each length and dtype.
   std::map<std::pair<std::int64_t, machine::Dtype>, std::size_t> kept;
@@ -100,7 +100,7 @@ std::map<std::string, std::map<machine::TrafficLabel, std::uint64_t>> expected_b
     bytes["tp"][{call.operation, call.dtype}] +=
         static_cast<std::uint64_t>(config.micro_batches() * call.calls) *
         expected_traffic(chosen(config, call.operation, call.elements, call.dtype, tp),
-                         trainer.grid().coordinate(Axis::tp), tp, call.elements, call.dtype)
+                         {trainer.grid().coordinate(Axis::tp), tp}, call.elements, call.dtype)
             .bytes_sent;
   const auto schedules = pipeline::all_stages(pipeline::find_schedule(config.schedule),
                                               config.degrees.pp, config.micro_batches());

@@ -276,7 +276,7 @@ struct ZeroStep {
           collectives::find_algorithm(
               operation, collectives::default_algorithm(operation, case_.transport,
                                                         gradients.bytes(), case_.ranks)),
-          context_.group.index, case_.ranks,
+          {context_.group.index, case_.ranks},
           case_.stage == 0 ? gradients.size() : gradients.size() / case_.ranks, gradients.dtype());
     }
     const std::size_t expected[] = {formula.parameters, formula.gradients, formula.optimizer,

@@ -1,0 +1,28 @@
+#pragma once
+// Dissemination: in round k every rank tells the rank 2^k ahead, and hears from the rank 2^k
+// behind; after ceil(log2 N) rounds each has heard, at some remove, from all (Hensgen, Finkel and
+// Manber 1988, doi:10.1007/BF01379320).
+
+#include "collectives/plan.h"
+
+namespace collectives::dissemination {
+
+inline constexpr std::string_view paper = "Hensgen, Finkel and Manber 1988, doi:10.1007/BF01379320";
+
+// Messages are empty.
+inline Plan barrier(const Call& call) {
+  Plan plan{1, 1, 0, {}};
+  for (int distance = 1; distance < call.ranks; distance *= 2) {
+    plan.steps.push_back(send((call.rank + distance) % call.ranks, input(0)));
+    plan.steps.push_back(receive((call.rank - distance + call.ranks) % call.ranks, output(0)));
+  }
+  return plan;
+}
+
+inline Volume volume(const Call& call, std::int64_t) {
+  int rounds = 0;
+  while ((1 << rounds) < call.ranks) ++rounds;
+  return both_ways(0, rounds);
+}
+
+}  // namespace collectives::dissemination

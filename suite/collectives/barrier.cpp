@@ -1,0 +1,115 @@
+// Claim: nobody leaves a barrier before all have come, whoever is late, in as many messages as the
+// paper says.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <thread>
+
+#include "suite/collectives/collective_unit.h"
+
+namespace suite {
+namespace {
+
+using collectives::Communicator;
+using machine::Operation;
+using machine::Transport;
+
+class Barrier {
+ public:
+  static constexpr std::string_view name = "barrier";
+  static constexpr std::string_view about = "nobody leaves before all have come";
+  static constexpr harness::Oracle oracles[] = {harness::Oracle::schedule, harness::Oracle::volume};
+
+  struct Case {
+    int ranks = 2;
+    Transport transport{};
+    std::string algorithm;
+  };
+  static harness::Sweep<Case> sweep(harness::Profile profile) {
+    std::vector<std::string> names;
+    for (const auto& algorithm : collectives::algorithms())
+      if (algorithm.operation == Operation::barrier) names.emplace_back(algorithm.name);
+    names.emplace_back(collectives::library);
+    const bool quick = profile == harness::Profile::quick;
+    harness::Sweep<Case> sweep;
+    sweep.axis("algorithm", &Case::algorithm, names, names)
+        .axis("transport", &Case::transport, {Transport::shared_memory, Transport::mpi})
+        .axis("ranks", &Case::ranks, quick ? std::vector{2, 4} : std::vector{1, 2, 3, 4, 8})
+        .only([](const Case& c) {
+          return c.algorithm == collectives::library && c.transport != Transport::mpi
+                     ? std::string("algorithm library runs over transport mpi only")
+                     : std::string();
+        });
+    return sweep;
+  }
+  static std::string why_not(const Case& c, const harness::Context& context) {
+    return collective_why_not({c.ranks, c.transport, c.algorithm, {}, {}}, context);
+  }
+
+  Barrier(const Case& c, harness::Context& context)
+      : case_(c), context_(context), communicator_(context.world, context.group, c.transport) {
+    if (c.transport == Transport::shared_memory && !context.world.ranks_are_threads())
+      library_ = std::make_unique<Communicator>(context.world, context.group, Transport::mpi);
+  }
+
+  void prepare() {}
+  void run() { communicator_.barrier(case_.algorithm); }
+  bool has_yardstick() const { return library_ != nullptr; }
+  void yardstick() { library_->barrier(collectives::library); }
+  harness::Cost cost() const { return {}; }
+
+  // Each rank in turn is late; on one host all read the same clock.
+  void judge(harness::Judge& judge) {
+    for (int late = 0; late < case_.ranks; ++late) {
+      run();
+      if (context_.group.index == late) std::this_thread::sleep_for(std::chrono::milliseconds(3));
+      const std::int64_t entered = now_ns();
+      run();
+      const std::int64_t left = now_ns();
+      std::int64_t last_entered = entered, first_left = left;
+      for (const std::string& theirs :
+           context_.world.all_gather(context_.group, fmt::format("{} {}", entered, left))) {
+        char* rest = nullptr;
+        last_entered =
+            std::max<std::int64_t>(last_entered, std::strtoll(theirs.c_str(), &rest, 10));
+        first_left = std::min<std::int64_t>(first_left, std::strtoll(rest, nullptr, 10));
+      }
+      if (!context_.world.on_one_host(context_.group)) continue;
+      judge.schedule(fmt::format("ranks that left before rank {} had come", late),
+                     first_left < last_entered ? 1 : 0, 0);
+    }
+    if (!context_.world.on_one_host(context_.group))
+      judge.not_applicable(harness::Oracle::schedule, "the hosts' clocks differ");
+    judge_volume(judge);
+  }
+
+ private:
+  static std::int64_t now_ns() {
+    return std::chrono::steady_clock::now().time_since_epoch().count();
+  }
+
+  void judge_volume(harness::Judge& judge) {
+    if (case_.algorithm == collectives::library)
+      return judge.not_applicable(harness::Oracle::volume,
+                                  "the MPI library does not count what it sends");
+    communicator_.link().reset_traffic();
+    run();
+    judge.volume(communicator_.link(),
+                 {{{Operation::barrier, machine::Dtype::float32},
+                   collectives::expected_traffic(
+                       collectives::find_algorithm(Operation::barrier, case_.algorithm),
+                       {context_.group.index, case_.ranks}, 0, machine::Dtype::float32)}});
+  }
+
+  Case case_;
+  harness::Context& context_;
+  Communicator communicator_;
+  std::unique_ptr<Communicator> library_;
+};
+
+const bool registered = harness::add<Barrier>();
+
+}  // namespace
+}  // namespace suite
