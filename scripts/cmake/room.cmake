@@ -28,6 +28,14 @@ endfunction()
 
 function(test_program name file)
   cmake_parse_arguments(ARG "" "" "NEEDS;LABELS" ${ARGN})
+  if(SHARDMARK_SANITIZE MATCHES thread)
+    # Only what starts threads, by itself or through a test's header, has anything to show here.
+    file(STRINGS ${CMAKE_CURRENT_SOURCE_DIR}/${file} threads LIMIT_COUNT 1
+         REGEX "run_ranks|std::thread|std::async|sharded_case|gpt_case|watchdog")
+    if(NOT threads)
+      return()
+    endif()
+  endif()
   add_executable(${name} ${file})
   shardmark_compile_options(${name})
   target_link_libraries(${name} PRIVATE ${ARG_NEEDS} GTest::gtest GTest::gtest_main)

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <numeric>
 
 #include "machine/device/random.h"
 
@@ -41,6 +42,21 @@ double dtype_epsilon(const TrainingConfig& config) {
   const double longest = static_cast<double>(std::max(
       {std::int64_t{config.model.ffn()}, std::int64_t{config.model.vocabulary}, config.tokens()}));
   return 2 * u + std::sqrt(longest) * accumulator;
+}
+
+// How far a displacement of the gradient, of `relative` times its norm, can carry Adam's first
+// step: lr g/|g|, so 2 lr for every element whose sign it turns, and of those it turns the most
+// where it spends itself on the smallest. What is exactly zero (a token that does not occur) is so
+// in any precision.
+double first_step_bound(const std::vector<double>& gradient, double relative) {
+  std::vector<double> squares;
+  for (const double value : gradient)
+    if (value != 0) squares.push_back(value * value);
+  std::ranges::sort(squares);
+  double left = relative * relative * std::accumulate(squares.begin(), squares.end(), 0.0);
+  std::size_t turned = 0;
+  while (turned < squares.size() && (left -= squares[turned]) >= 0) ++turned;
+  return 2 * zero::AdamW{}.learning_rate * std::sqrt(static_cast<double>(turned));
 }
 
 // Displaces a gradient by `size` of its norm, in a direction drawn from the seed.
@@ -102,8 +118,6 @@ Reference make_reference(machine::World& world, const TrainingConfig& config,
     for (const auto& [name, exact] : reference.exact.parameters) {
       const ParameterHistory& other = disturbed.parameters.at(name);
       ParameterBounds& bound = bounds.parameters[name];
-      bound.after_one =
-          std::max(bound.after_one, probe_margin * distance(exact.after_one, other.after_one));
       bound.after_all =
           std::max(bound.after_all, probe_margin * distance(exact.after_all, other.after_all));
     }
@@ -118,6 +132,8 @@ Reference make_reference(machine::World& world, const TrainingConfig& config,
   for (const auto& [name, exact] : reference.exact.parameters) {
     ParameterBounds& bound = bounds.parameters[name];
     bound.first_gradient = gradient_epsilon(config, name) * norm(exact.first_gradient);
+    bound.after_one = first_step_bound(exact.first_gradient, gradient_epsilon(config, name));
+    bound.after_all = std::max(bound.after_all, bound.after_one);  // what was turned may stay so
     bound.after_one += (u + 2 * master) * norm(exact.after_one);
     bound.after_all += (u + 2 * reference_steps * master) * norm(exact.after_all);
   }

@@ -9,13 +9,14 @@
 //
 // with u the dtype's unit roundoff, u_a the accumulator's, and n the longest sum (Higham and Mary
 // 2019, doi:10.1137/18M1226312: errors of sums grow as sqrt(n)). That bounds the raw gradients of
-// the first step. Later values have been through the optimizer, which forgets a gradient's size and
-// so magnifies small errors: no closed form follows it through ten steps. So the double run is
-// repeated `probes` times with every gradient of every step displaced by exactly eps_g of its norm
-// in a random direction, and the largest distance from the undisturbed run, times `probe_margin`
-// (the worst of a few random directions understates the worst direction), bounds parameters and
-// losses. Rounding of the values themselves is added on top. No measured deviation of the code
-// under judgement enters.
+// the first step. Adam's first update is the gradient's sign: what such an error turns at the most
+// bounds the parameters after one step. Later it forgets a gradient's size and so magnifies small
+// errors: no closed form follows it through ten steps. So the double run is repeated `probes` times
+// with every gradient of every step displaced by exactly eps_g of its norm in a random direction,
+// and the largest distance from the undisturbed run, times `probe_margin` (the worst of a few
+// random directions understates the worst direction), or the bound of the first step if that is
+// more, bounds parameters and losses in the end. Rounding of the values themselves is added on top.
+// No measured deviation of the code under judgement enters.
 
 #include <map>
 #include <string>
