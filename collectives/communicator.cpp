@@ -25,9 +25,26 @@ std::string_view default_algorithm(Operation operation, machine::Transport trans
   return moves_only && transport == machine::Transport::mpi ? "ring" : "direct";
 }
 
+namespace {
+
+int near_ranks(const machine::World& world, const machine::Group& group) {
+  const auto host = [&](int i) { return world.host(group.members[static_cast<std::size_t>(i)]); };
+  int inner = 1;
+  while (inner < group.size() && host(inner) == host(0)) ++inner;
+  bool even = inner < group.size() && group.size() % inner == 0;
+  for (int i = 0; i < group.size() && even; ++i) even = host(i) == host(i - i % inner);
+  if (even) return inner;
+  inner = 1;
+  for (int divisor = 2; divisor * divisor <= group.size(); ++divisor)
+    if (group.size() % divisor == 0) inner = divisor;
+  return inner;
+}
+
+}  // namespace
+
 Communicator::Communicator(machine::World& world, const machine::Group& group,
                            machine::Transport transport)
-    : world_(world), link_(world.connect(group, transport)) {}
+    : world_(world), link_(world.connect(group, transport)), inner_(near_ranks(world, group)) {}
 
 Communicator::~Communicator() = default;
 

@@ -78,8 +78,10 @@ class Communicator {
   void run(machine::Operation operation, std::string_view algorithm, const machine::Tensor& in,
            const machine::Tensor& out, machine::Reduction reduction = machine::Reduction::sum,
            int root = 0);
-  // Ranks that hierarchical algorithms take as near each other; divides size().
-  void set_inner(int inner) { inner_ = inner; }
+  // Ranks that hierarchical algorithms take as near each other: those of a host, where the group's
+  // hosts hold equally many in a row; on one host the largest divisor of size() up to its root.
+  int inner() const { return inner_; }
+  void set_inner(int inner) { inner_ = inner; }  // divides size()
 
  private:
   bool is_in_place(machine::Operation operation, int root, const machine::Tensor& in,

@@ -84,7 +84,7 @@ std::vector<double> expected_output(Operation operation, int rank, int ranks, in
 void check(World& world, Communicator& group, const Algorithm& algorithm, Dtype dtype,
            std::int64_t count, bool in_place, int root) {
   const int ranks = group.size(), rank = group.rank();
-  const Call call{rank, ranks, 1, root};
+  const Call call{rank, ranks, 1, root, group.inner()};
   const Extents held = extents(algorithm.operation, call);
   const std::int64_t whole = deals_in_shares(algorithm.operation) ? count * ranks : count;
   const auto buffer = [&](Extent extent) {

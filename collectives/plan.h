@@ -32,7 +32,8 @@ enum class Buffer : unsigned char { input, output, scratch };
 
 // Chunks [first, first + count) of a buffer. Scratch is made of bays, each as long as the longest
 // chunk: there `first` is a bay, and what lies from it on has the lengths of chunks [like, like +
-// count) of the whole; a run of several is only ever used as the run that it was written as.
+// count) of the whole; a run of several is only ever used as the run that it was written as, unless
+// all chunks are equally long (shares of ranks in one piece): then any bays in a row are a run.
 struct Slice {
   Buffer buffer = Buffer::input;
   int first = 0;

@@ -214,6 +214,15 @@ TEST(Prover, SeesAPostThatIsNeverReceived) {
             std::string::npos);
 }
 
+// Chunks of a run lie close together: where they differ in length, not each in its own bay.
+TEST(Prover, SeesABayReadAsAnotherRun) {
+  EXPECT_NE(
+      refusal([](const Call&) {
+        return Plan{1, 2, 2, {copy(input(0, 2), scratch(0, 0, 2)), copy(scratch(1, 1), output(1))}};
+      }).find("as another run"),
+      std::string::npos);
+}
+
 TEST(Plans, HaveAText) {
   EXPECT_EQ(text(ring::all_gather({1, 3})),
             "send 2 input[0]; copy input[0] -> output[1]; receive 0 output[0]; send 2 output[0]; "

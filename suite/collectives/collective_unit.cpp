@@ -34,6 +34,11 @@ bool in_quick(Operation operation, const CollectiveCase& c) {
       operation == all_reduce || operation == all_gather || operation == reduce_scatter;
   if (c.algorithm == collectives::library)
     return c.dtype == Dtype::float32 && c.ranks == 2 && bytes == 32768 && first;
+  const bool headline =
+      c.algorithm == "ring" || c.algorithm == "direct" || c.algorithm == "direct_one_step";
+  if (first && !headline)
+    return c.dtype == Dtype::float32 && c.transport == Transport::shared_memory && c.ranks == 4 &&
+           bytes == 32768;
   const bool swept = c.dtype == Dtype::float32 && c.transport == Transport::shared_memory;
   if (swept && operation == all_reduce)
     return c.ranks == 2 ? c.algorithm != "direct_one_step" || bytes <= 524288 : bytes <= 524288;
@@ -98,7 +103,7 @@ CollectiveUnit::CollectiveUnit(Operation operation, const CollectiveCase& c,
 }
 
 collectives::Call CollectiveUnit::call_of_rank() const {
-  return {context_.group.index, case_.ranks, 1, case_.root};
+  return {context_.group.index, case_.ranks, 1, case_.root, communicator_->inner()};
 }
 
 CollectiveUnit::Buffers CollectiveUnit::out_of_place() {

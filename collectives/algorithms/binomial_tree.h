@@ -1,0 +1,193 @@
+#pragma once
+// Binomial tree: what the root has goes to 1, 2, 4, … ranks in log2 N rounds; the ways back gather
+// or sum. For small messages, and for long ones where pieces overlap along the tree (Thakur,
+// Rabenseifner and Gropp 2005, doi:10.1177/1094342005051521).
+//
+// Places count ranks from the root on. The parent of a place is it without its lowest bit, so what
+// hangs from a place are the places that follow it, and their shares lie in a row.
+
+#include <algorithm>
+#include <bit>
+
+#include "collectives/plan.h"
+
+namespace collectives::binomial_tree {
+
+inline constexpr std::string_view paper =
+    "Thakur, Rabenseifner and Gropp 2005, doi:10.1177/1094342005051521";
+
+struct Tree {
+  int ranks, root, place;
+
+  constexpr Tree(const Call& call, int root)
+      : ranks(call.ranks), root(root), place((call.rank - root + ranks) % ranks) {}
+  explicit constexpr Tree(const Call& call) : Tree(call, call.root) {}
+
+  constexpr int rank_of(int other) const { return (root + other) % ranks; }
+  constexpr int parent() const { return rank_of(place & (place - 1)); }
+  // Places in the tree that hangs from a place, itself with them.
+  constexpr int size(int other) const {
+    return other == 0 ? ranks : std::min(other & -other, ranks - other);
+  }
+  constexpr int size() const { return size(place); }
+  // They are place + 1, place + 2, place + 4, …
+  constexpr int children() const { return std::bit_width(static_cast<unsigned>(size() - 1)); }
+  constexpr int child(int i) const { return place + (1 << i); }
+};
+
+// The child with most ranks behind it first.
+inline void send_down(Plan& plan, const Tree& tree, Slice slice) {
+  for (int i = tree.children(); i-- > 0;)
+    plan.steps.push_back(send(tree.rank_of(tree.child(i)), slice));
+}
+// The child with fewest ranks behind it first. Returns where the sum lies.
+inline Slice sum_up(Plan& plan, const Tree& tree, Slice own, Slice target) {
+  Slice sum = own;
+  for (int i = 0; i < tree.children(); ++i, sum = target)
+    plan.steps.push_back(receive_reduce(tree.rank_of(tree.child(i)), sum, target));
+  return sum;
+}
+
+inline Plan broadcast(const Call& call) {
+  const Tree tree(call);
+  Plan plan{call.pieces, 1, 0, {}};
+  for (int piece = 0; piece < plan.pieces; ++piece) {
+    if (tree.place > 0) plan.steps.push_back(receive(tree.parent(), output(piece)));
+    send_down(plan, tree, tree.place > 0 ? output(piece) : input(piece));
+  }
+  if (tree.place == 0) plan.steps.push_back(copy(input(0, plan.pieces), output(0, plan.pieces)));
+  return plan;
+}
+
+inline int reduce_bays(const Call& call) {
+  const Tree tree(call);
+  return tree.place > 0 && tree.children() > 0 ? call.pieces : 0;
+}
+inline Plan reduce(const Call& call) {
+  const Tree tree(call);
+  Plan plan{call.pieces, 1, reduce_bays(call), {}};
+  for (int piece = 0; piece < plan.pieces; ++piece) {
+    const Slice target = tree.place > 0 ? scratch(piece, piece) : output(piece);
+    const Slice sum = sum_up(plan, tree, input(piece), target);
+    plan.steps.push_back(tree.place > 0 ? send(tree.parent(), sum) : copy(sum, target));
+  }
+  return plan;
+}
+
+// To rank 0, which sends each piece back as soon as it is summed.
+inline Plan all_reduce(const Call& call) {
+  const Tree tree(call, 0);
+  Plan plan{call.pieces, 1, 0, {}};
+  for (int piece = 0; piece < plan.pieces; ++piece) {
+    const Slice sum = sum_up(plan, tree, input(piece), output(piece));
+    if (tree.place > 0) {
+      plan.steps.push_back(send(tree.parent(), sum));
+    } else {
+      plan.steps.push_back(copy(sum, output(piece)));
+      send_down(plan, tree, output(piece));
+    }
+  }
+  for (int piece = 0; piece < plan.pieces && tree.place > 0; ++piece) {
+    plan.steps.push_back(receive(tree.parent(), output(piece)));
+    send_down(plan, tree, output(piece));
+  }
+  return plan;
+}
+
+// Shares from the last rank on to rank 0 and beyond lie in a row among places, not in the root's
+// buffer: they pass through its scratch. At most one child sends such. 0: none.
+inline int around_the_end(const Tree& tree) {
+  for (int i = 0; i < tree.children(); ++i) {
+    const int child = tree.child(i), begin = tree.rank_of(child);
+    if (tree.place == 0 && begin + tree.size(child) > tree.ranks) return child;
+  }
+  return 0;
+}
+inline int share_bays(const Call& call) {
+  const Tree tree(call);
+  if (tree.place > 0) return tree.size() > 1 ? tree.size() : 0;
+  const int child = around_the_end(tree);
+  return child > 0 ? tree.size(child) : 0;
+}
+
+inline Plan gather(const Call& call) {
+  const Tree tree(call);
+  Plan plan{1, call.ranks, share_bays(call), {}};
+  const int split = around_the_end(tree);
+  if (tree.place == 0) plan.steps.push_back(copy(input(0), output(call.root)));
+  if (tree.place > 0 && tree.size() > 1) plan.steps.push_back(copy(input(0), scratch(0, 0)));
+  for (int i = 0; i < tree.children(); ++i) {
+    const int child = tree.child(i), size = tree.size(child), peer = tree.rank_of(child);
+    if (tree.place > 0) {
+      plan.steps.push_back(receive(peer, scratch(child - tree.place, 0, size)));
+    } else if (child != split) {
+      plan.steps.push_back(receive(peer, output(peer, size)));
+    } else {
+      const int before = call.ranks - peer;
+      plan.steps.push_back(receive(peer, scratch(0, 0, size)));
+      plan.steps.push_back(copy(scratch(0, 0, before), output(peer, before)));
+      plan.steps.push_back(copy(scratch(before, 0, size - before), output(0, size - before)));
+    }
+  }
+  if (tree.place > 0)
+    plan.steps.push_back(
+        send(tree.parent(), tree.size() > 1 ? scratch(0, 0, tree.size()) : input(0)));
+  return plan;
+}
+
+inline Plan scatter(const Call& call) {
+  const Tree tree(call);
+  Plan plan{1, call.ranks, share_bays(call), {}};
+  const int split = around_the_end(tree);
+  if (tree.place > 0)
+    plan.steps.push_back(
+        receive(tree.parent(), tree.size() > 1 ? scratch(0, 0, tree.size()) : output(0)));
+  for (int i = tree.children(); i-- > 0;) {
+    const int child = tree.child(i), size = tree.size(child), peer = tree.rank_of(child);
+    if (tree.place > 0) {
+      plan.steps.push_back(send(peer, scratch(child - tree.place, 0, size)));
+    } else if (child != split) {
+      plan.steps.push_back(send(peer, input(peer, size)));
+    } else {
+      const int before = call.ranks - peer;
+      plan.steps.push_back(copy(input(peer, before), scratch(0, 0, before)));
+      plan.steps.push_back(copy(input(0, size - before), scratch(before, 0, size - before)));
+      plan.steps.push_back(send(peer, scratch(0, 0, size)));
+    }
+  }
+  if (tree.place == 0) plan.steps.push_back(copy(input(call.root), output(0)));
+  if (tree.place > 0 && tree.size() > 1) plan.steps.push_back(copy(scratch(0, 0), output(0)));
+  return plan;
+}
+
+constexpr Volume turned(Volume volume) {
+  return {volume.received, volume.messages_received, volume.sent, volume.messages_sent};
+}
+// All of it over every edge of the tree.
+constexpr Volume down_volume(const Tree& tree, int pieces, std::int64_t count) {
+  const int children = tree.children(), parents = tree.place > 0;
+  return {children * count, children * pieces, parents * count, parents * pieces};
+}
+inline Volume broadcast_volume(const Call& call, std::int64_t count) {
+  return down_volume(Tree(call), call.pieces, count);
+}
+inline Volume reduce_volume(const Call& call, std::int64_t count) {
+  return turned(broadcast_volume(call, count));
+}
+inline Volume all_reduce_volume(const Call& call, std::int64_t count) {
+  Volume both = down_volume(Tree(call, 0), call.pieces, count);
+  return both += turned(both);
+}
+// Over an edge, the shares of those behind it.
+inline Volume scatter_volume(const Call& call, std::int64_t count) {
+  const Tree tree(call);
+  const int parents = tree.place > 0;
+  return {(tree.size() - 1) * count, tree.children(), parents * tree.size() * count, parents};
+}
+inline Volume gather_volume(const Call& call, std::int64_t count) {
+  return turned(scatter_volume(call, count));
+}
+
+static_assert(Tree({0, 6}, 0).children() == 3 && Tree({4, 6}, 0).size() == 2);
+
+}  // namespace collectives::binomial_tree

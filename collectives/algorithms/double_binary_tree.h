@@ -1,0 +1,174 @@
+#pragma once
+// Double binary tree: two trees over the same ranks, each with half of the data; whoever passes on
+// in one is a leaf in the other, so that every rank receives and sends all of the data about once,
+// in log2 N rounds (Sanders, Speck and Träff 2009, doi:10.1016/j.parco.2009.09.001).
+//
+// In the first tree odd places are leaves; the second is its mirror image, or, where the number of
+// places is odd, is shifted by one. A root that the caller has chosen stands above both trees.
+// Halves are summed in different orders.
+
+#include <array>
+#include <bit>
+
+#include "collectives/plan.h"
+
+namespace collectives::double_binary_tree {
+
+inline constexpr std::string_view paper =
+    "Sanders, Speck and Träff 2009, doi:10.1016/j.parco.2009.09.001";
+
+// Ranks of a node's neighbours in a tree; -1 for none.
+struct Node {
+  int parent = -1;
+  std::array<int, 2> children = {-1, -1};
+};
+
+// In the inorder tree of places 1 … size, whose height above the leaves is a place's lowest bit.
+constexpr Node inorder(int place, int size) {
+  const int low = place & -place;
+  Node node;
+  node.parent = (place ^ low) | (2 * low);
+  if (node.parent > size) node.parent = place ^ low;  // 0: the top
+  if (low > 1) node.children[0] = place - low / 2;
+  for (int step = low / 2; step > 0 && node.children[1] < 0; step /= 2)
+    if (place + step <= size) node.children[1] = place + step;
+  return node;
+}
+
+// Of tree 0 or 1, over all ranks or (rooted) over all but the root.
+constexpr Node node_of(const Call& call, int tree, bool rooted) {
+  const int ranks = call.ranks, size = rooted ? ranks - 1 : ranks;
+  const int place = rooted ? (call.rank - call.root + ranks) % ranks : call.rank + 1;
+  const auto rank_at = [&](int at) {  // `at` counts places of this tree
+    if (at <= 0) return at == 0 && rooted ? call.root : -1;
+    if (tree == 1) at = size % 2 == 0 ? size + 1 - at : at == 1 ? size : at - 1;
+    return rooted ? (call.root + at) % ranks : at - 1;
+  };
+  if (place == 0)
+    return {-1, {rank_at(static_cast<int>(std::bit_floor(static_cast<unsigned>(size)))), -1}};
+  const int at = tree == 0 ? place : size % 2 == 0 ? size + 1 - place : place % size + 1;
+  const Node node = inorder(at, size);
+  return {rank_at(node.parent), {rank_at(node.children[0]), rank_at(node.children[1])}};
+}
+
+inline void send_down(Plan& plan, const Node& node, Slice slice) {
+  for (const int child : node.children)
+    if (child >= 0) plan.steps.push_back(send(child, slice));
+}
+// Returns where the sum lies.
+inline Slice sum_up(Plan& plan, const Node& node, Slice own, Slice target) {
+  Slice sum = own;
+  for (const int child : node.children) {
+    if (child < 0) continue;
+    plan.steps.push_back(receive_reduce(child, sum, target));
+    sum = target;
+  }
+  return sum;
+}
+
+inline Plan broadcast(const Call& call) {
+  const int pieces = call.pieces;
+  const bool root = call.rank == call.root;
+  Plan plan{pieces, 2, 0, {}};
+  for (int piece = 0; piece < pieces; ++piece)
+    for (int tree = 0; tree < 2 && call.ranks > 1; ++tree) {
+      const int chunk = tree * pieces + piece;
+      const Node node = node_of(call, tree, true);
+      if (!root) plan.steps.push_back(receive(node.parent, output(chunk)));
+      send_down(plan, node, root ? input(chunk) : output(chunk));
+    }
+  if (root) plan.steps.push_back(copy(input(0, 2 * pieces), output(0, 2 * pieces)));
+  return plan;
+}
+
+// Children in a tree, from its shape: places that are even pass on, to one child where nothing
+// follows.
+constexpr int children(const Call& call, int tree, bool rooted) {
+  const int ranks = call.ranks, size = rooted ? ranks - 1 : ranks;
+  const int place = rooted ? (call.rank - call.root + ranks) % ranks : call.rank + 1;
+  if (place == 0) return size > 0 ? 1 : 0;
+  const int at = tree == 0 ? place : size % 2 == 0 ? size + 1 - place : place % size + 1;
+  return at % 2 != 0 ? 0 : at < size ? 2 : 1;
+}
+
+// A rank passes on in one tree only: the other's bays are not needed.
+inline int reduce_bays(const Call& call) {
+  if (call.rank == call.root) return 0;
+  return children(call, 0, true) + children(call, 1, true) > 0 ? call.pieces : 0;
+}
+inline Plan reduce(const Call& call) {
+  const int pieces = call.pieces;
+  const bool root = call.rank == call.root;
+  Plan plan{pieces, 2, reduce_bays(call), {}};
+  if (call.ranks == 1) plan.steps.push_back(copy(input(0, 2 * pieces), output(0, 2 * pieces)));
+  for (int piece = 0; piece < pieces; ++piece)
+    for (int tree = 0; tree < 2 && call.ranks > 1; ++tree) {
+      const int chunk = tree * pieces + piece;
+      const Node node = node_of(call, tree, true);
+      const Slice target = root ? output(chunk) : scratch(piece, chunk);
+      const Slice sum = sum_up(plan, node, input(chunk), target);
+      if (!root) plan.steps.push_back(send(node.parent, sum));
+    }
+  return plan;
+}
+
+// Up and down overlap: a piece goes down when those that fill the trees' height have gone up. The
+// delay is the same for all ranks, since two of them may be parent and child both ways round, and
+// have to agree on what comes next.
+inline Plan all_reduce(const Call& call) {
+  const int ranks = call.ranks, pieces = call.pieces;
+  Plan plan{pieces, 2, 0, {}};
+  if (ranks == 1) {
+    plan.steps.push_back(copy(input(0, 2 * pieces), output(0, 2 * pieces)));
+    return plan;
+  }
+  const int delay = std::bit_width(static_cast<unsigned>(ranks));
+  for (int time = 0; time < pieces + delay; ++time) {
+    for (int tree = 0; tree < 2 && time < pieces; ++tree) {
+      const int chunk = tree * pieces + time;
+      const Node node = node_of(call, tree, false);
+      const Slice sum = sum_up(plan, node, input(chunk), output(chunk));
+      if (node.parent >= 0) plan.steps.push_back(send(node.parent, sum));
+    }
+    for (int tree = 0; tree < 2 && time >= delay; ++tree) {
+      const int chunk = tree * pieces + time - delay;
+      const Node node = node_of(call, tree, false);
+      if (node.parent >= 0) plan.steps.push_back(receive(node.parent, output(chunk)));
+      send_down(plan, node, output(chunk));
+    }
+  }
+  return plan;
+}
+
+// Half of the data over every edge of each tree, downwards.
+constexpr Volume down_volume(const Call& call, bool rooted, std::int64_t count) {
+  Volume volume;
+  const int size = rooted ? call.ranks - 1 : call.ranks;
+  const int top = static_cast<int>(std::bit_floor(static_cast<unsigned>(size)));
+  for (int tree = 0; tree < 2; ++tree) {
+    const std::int64_t half = part_of(count, 2, tree).size();
+    const int down = children(call, tree, rooted);
+    const int at_top = tree == 0 ? top : size % 2 == 0 ? size + 1 - top : top == 1 ? size : top - 1;
+    const bool is_top = rooted ? call.rank == call.root : call.rank == at_top - 1;
+    volume += {down * half, down * call.pieces, is_top ? 0 : half, is_top ? 0 : call.pieces};
+  }
+  return volume;
+}
+constexpr Volume up_volume(const Call& call, bool rooted, std::int64_t count) {
+  const Volume down = down_volume(call, rooted, count);
+  return {down.received, down.messages_received, down.sent, down.messages_sent};
+}
+inline Volume broadcast_volume(const Call& call, std::int64_t count) {
+  return down_volume(call, true, count);
+}
+inline Volume reduce_volume(const Call& call, std::int64_t count) {
+  return up_volume(call, true, count);
+}
+inline Volume all_reduce_volume(const Call& call, std::int64_t count) {
+  Volume both = down_volume(call, false, count);
+  return both += up_volume(call, false, count);
+}
+
+static_assert(children({2, 8}, 0, false) == 0 && children({2, 8}, 1, false) == 2);
+
+}  // namespace collectives::double_binary_tree

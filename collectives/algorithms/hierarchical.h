@@ -1,0 +1,194 @@
+#pragma once
+// Hierarchical: ranks [k * inner, (k + 1) * inner) share a host. A host first reduces among its own
+// ranks, so that each has a share of the host's sum; ranks of the same place on their hosts reduce
+// that share among hosts; the host gathers. Over the links between hosts go 2(H-1)/H of the data of
+// a host, not of each rank (Cho, Finkler, Kung and Hunter 2019, "BlueConnect", MLSys). A broadcast
+// enters each host once (Kielmann et al. 1999, "MagPIe", doi:10.1145/301104.301116).
+//
+// Both levels talk directly, each to all others of its own, and add in the order of ranks and of
+// hosts: a sum's bits do not depend on where in a buffer a value lies.
+
+#include <algorithm>
+
+#include "collectives/plan.h"
+
+namespace collectives::hierarchical {
+
+inline constexpr std::string_view paper = "Cho et al. 2019 (BlueConnect), MLSys";
+inline constexpr std::string_view paper_of_broadcast =
+    "Kielmann et al. 1999 (MagPIe), doi:10.1145/301104.301116";
+
+// Where a rank is: the local-th of `locals` ranks on the host-th of `hosts`.
+struct Position {
+  int locals, hosts, local, host;
+  explicit constexpr Position(const Call& call)
+      : locals(call.inner),
+        hosts(call.ranks / call.inner),
+        local(call.rank % call.inner),
+        host(call.rank / call.inner) {}
+  constexpr int rank_of(int on_host, int as_local) const { return on_host * locals + as_local; }
+  // The i-th to visit, i = 1 ….
+  constexpr int local_after(int i) const { return rank_of(host, (local + i) % locals); }
+  constexpr int host_after(int i) const { return rank_of((host + i) % hosts, local); }
+};
+
+// target = the sum over first, first + stride, … of what they send, this rank, their index-th, of
+// `own`. In place, target may hold `own`: what comes before it is added up apart.
+struct Peers {
+  int first, stride, count, index;
+};
+inline void sum_in_order(Plan& plan, Peers peers, Slice own, Slice before, Slice target) {
+  const auto rank_of = [&](int i) { return peers.first + i * peers.stride; };
+  int next = 2;
+  if (peers.index < 2) {  // a + b is b + a
+    plan.steps.push_back(receive_reduce(rank_of(1 - peers.index), own, target));
+  } else {
+    plan.steps.push_back(receive(rank_of(0), before));
+    for (int i = 1; i < peers.index; ++i)
+      plan.steps.push_back(receive_reduce(rank_of(i), before, before));
+    plan.steps.push_back(copy(own, target));
+    plan.steps.push_back(reduce(before, target));
+    next = peers.index + 1;
+  }
+  for (int i = next; i < peers.count; ++i)
+    plan.steps.push_back(receive_reduce(rank_of(i), target, target));
+}
+constexpr Peers on_host(const Position& at) {
+  return {at.rank_of(at.host, 0), 1, at.locals, at.local};
+}
+constexpr Peers on_hosts(const Position& at) {
+  return {at.rank_of(0, at.local), at.locals, at.hosts, at.host};
+}
+
+// Local l sums shares [l * hosts, (l + 1) * hosts) on its host, and host h the h-th of them.
+inline int all_reduce_bays(const Call& call) {
+  const Position at(call);
+  return std::max(at.local >= 2 ? at.hosts : 0, at.host >= 2 ? 1 : 0);
+}
+inline Plan all_reduce(const Call& call) {
+  const Position at(call);
+  const int hosts = at.hosts, locals = at.locals;
+  Plan plan{1, call.ranks, all_reduce_bays(call), {}};
+  if (call.ranks == 1) plan.steps.push_back(copy(input(0), output(0)));
+  const auto part_of_local = [&](Buffer buffer, int rank) {
+    return Slice{buffer, rank % locals * hosts, hosts};
+  };
+  if (locals > 1) {
+    for (int i = 1; i < locals; ++i)
+      plan.steps.push_back(
+          send(at.local_after(i), part_of_local(Buffer::input, at.local_after(i))));
+    sum_in_order(plan, on_host(at), part_of_local(Buffer::input, call.rank),
+                 scratch(0, at.local * hosts, hosts), part_of_local(Buffer::output, call.rank));
+  }
+  const Buffer sums = locals > 1 ? Buffer::output : Buffer::input;
+  const auto share = [&](int rank) { return at.local * hosts + rank / locals; };
+  if (hosts > 1) {
+    const int mine = share(call.rank);
+    for (int i = 1; i < hosts; ++i)
+      plan.steps.push_back(send(at.host_after(i), {sums, share(at.host_after(i))}));
+    sum_in_order(plan, on_hosts(at), {sums, mine}, scratch(0, mine), output(mine));
+    for (int i = 1; i < hosts; ++i) plan.steps.push_back(send(at.host_after(i), output(mine)));
+    for (int i = 1; i < hosts; ++i)
+      plan.steps.push_back(receive(at.host_after(i), output(share(at.host_after(i)))));
+  }
+  for (int i = 1; i < locals; ++i)
+    plan.steps.push_back(send(at.local_after(i), part_of_local(Buffer::output, call.rank)));
+  for (int i = 1; i < locals; ++i)
+    plan.steps.push_back(
+        receive(at.local_after(i), part_of_local(Buffer::output, at.local_after(i))));
+  return plan;
+}
+
+// A bay for each host's share, and one for what comes before this rank in a sum.
+constexpr int kept(const Position& at) { return at.locals > 1 && at.hosts > 1 ? at.hosts : 0; }
+inline int reduce_scatter_bays(const Call& call) {
+  const Position at(call);
+  return kept(at) + (at.local >= 2 || at.host >= 2 ? 1 : 0);
+}
+// What belongs to other hosts first, so that it can leave while the rest is summed.
+inline Plan reduce_scatter(const Call& call) {
+  const Position at(call);
+  const int hosts = at.hosts, locals = at.locals, before = kept(at);
+  Plan plan{1, call.ranks, reduce_scatter_bays(call), {}};
+  if (call.ranks == 1) plan.steps.push_back(copy(input(0), output(0)));
+  for (int i = 1; i <= hosts; ++i)
+    for (int j = 1; j < locals; ++j)
+      plan.steps.push_back(send(at.local_after(j),
+                                input(at.rank_of((at.host + i) % hosts, (at.local + j) % locals))));
+  for (int i = 1; i <= hosts; ++i) {
+    const int owner = at.host_after(i);
+    const Slice sum = locals == 1  ? input(owner)
+                      : hosts == 1 ? output(0)
+                                   : scratch(owner / locals, owner);
+    if (locals > 1) sum_in_order(plan, on_host(at), input(owner), scratch(before, owner), sum);
+    if (i < hosts)
+      plan.steps.push_back(send(owner, sum));
+    else if (hosts > 1)
+      sum_in_order(plan, on_hosts(at), sum, scratch(before, owner), output(0));
+  }
+  return plan;
+}
+
+// What comes from another host is passed on at once.
+inline Plan all_gather(const Call& call) {
+  const Position at(call);
+  Plan plan{1, call.ranks, 0, {}};
+  for (int i = 1; i < at.hosts; ++i) plan.steps.push_back(send(at.host_after(i), input(0)));
+  for (int j = 1; j < at.locals; ++j) plan.steps.push_back(send(at.local_after(j), input(0)));
+  plan.steps.push_back(copy(input(0), output(call.rank)));
+  for (int i = 1; i < at.hosts; ++i) {
+    const int peer = at.host_after(i);
+    plan.steps.push_back(receive(peer, output(peer)));
+    for (int j = 1; j < at.locals; ++j) plan.steps.push_back(send(at.local_after(j), output(peer)));
+  }
+  for (int i = 0; i < at.hosts; ++i)
+    for (int j = 1; j < at.locals; ++j) {
+      const int host = (at.host + i) % at.hosts, peer = at.local_after(j);
+      plan.steps.push_back(receive(peer, output(at.rank_of(host, peer % at.locals))));
+    }
+  return plan;
+}
+
+// On each host the rank of the root's place hears from the root and tells the others.
+inline Plan broadcast(const Call& call) {
+  const Position at(call);
+  const bool root = call.rank == call.root, leads = at.local == call.root % call.inner;
+  Plan plan{call.pieces, 1, 0, {}};
+  for (int piece = 0; piece < plan.pieces; ++piece) {
+    const Slice slice = root ? input(piece) : output(piece);
+    if (!root)
+      plan.steps.push_back(
+          receive(leads ? call.root : at.rank_of(at.host, call.root % call.inner), slice));
+    for (int i = 1; i < at.hosts && root; ++i) plan.steps.push_back(send(at.host_after(i), slice));
+    for (int j = 1; j < at.locals && leads; ++j)
+      plan.steps.push_back(send(at.local_after(j), slice));
+  }
+  if (root) plan.steps.push_back(copy(input(0, plan.pieces), output(0, plan.pieces)));
+  return plan;
+}
+
+// Both levels as in direct.h: the parts of all others, then the own part to each of them.
+inline Volume all_reduce_volume(const Call& call, std::int64_t count) {
+  const Position at(call);
+  const auto shares = [&](int first, int number) {
+    return part_of(count, call.ranks, first + number - 1).end -
+           part_of(count, call.ranks, first).begin;
+  };
+  const std::int64_t part = shares(at.local * at.hosts, at.hosts);
+  const std::int64_t share = shares(at.local * at.hosts + at.host, 1);
+  return both_ways(count - part + (at.locals - 1) * part + part - share + (at.hosts - 1) * share,
+                   2LL * (at.locals - 1) + 2LL * (at.hosts - 1));
+}
+// A share for each host to each neighbour, one to each other host; N - 1 shares in all.
+inline Volume shares_volume(const Call& call, std::int64_t count) {
+  const Position at(call);
+  return both_ways((call.ranks - 1) * count, at.hosts * (at.locals - 1) + at.hosts - 1);
+}
+inline Volume broadcast_volume(const Call& call, std::int64_t count) {
+  const Position at(call);
+  const bool root = call.rank == call.root, leads = at.local == call.root % call.inner;
+  const int sends = (root ? at.hosts - 1 : 0) + (leads ? at.locals - 1 : 0);
+  return {sends * count, 1LL * sends * call.pieces, root ? 0 : count, root ? 0 : call.pieces};
+}
+
+}  // namespace collectives::hierarchical

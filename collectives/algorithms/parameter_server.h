@@ -1,0 +1,39 @@
+#pragma once
+// Parameter server: workers push all of their data to one server, which sums it and is pulled from
+// (Li et al. 2014, "Scaling distributed machine learning with the parameter server", OSDI). Rank 0
+// is the server, and a worker too. Its link carries (N-1) n bytes each way while the others' carry
+// n: what every other algorithm is measured against.
+//
+// The server adds in the order of ranks, so a sum's bits depend on the values alone.
+
+#include "collectives/plan.h"
+
+namespace collectives::parameter_server {
+
+inline constexpr std::string_view paper = "Li et al. 2014, OSDI";
+
+inline Plan all_reduce(const Call& call) {
+  Plan plan{call.pieces, 1, 0, {}};
+  if (call.rank > 0) {
+    for (int piece = 0; piece < plan.pieces; ++piece) plan.steps.push_back(send(0, input(piece)));
+    for (int piece = 0; piece < plan.pieces; ++piece)
+      plan.steps.push_back(receive(0, output(piece)));
+    return plan;
+  }
+  for (int piece = 0; piece < plan.pieces; ++piece) {
+    if (call.ranks == 1) plan.steps.push_back(copy(input(piece), output(piece)));
+    for (int worker = 1; worker < call.ranks; ++worker)
+      plan.steps.push_back(
+          receive_reduce(worker, worker == 1 ? input(piece) : output(piece), output(piece)));
+    for (int worker = 1; worker < call.ranks; ++worker)
+      plan.steps.push_back(send(worker, output(piece)));
+  }
+  return plan;
+}
+
+inline Volume volume(const Call& call, std::int64_t count) {
+  const int workers = call.rank == 0 ? call.ranks - 1 : 1;
+  return both_ways(workers * count, 1LL * workers * call.pieces);
+}
+
+}  // namespace collectives::parameter_server

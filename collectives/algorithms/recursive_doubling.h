@@ -1,0 +1,122 @@
+#pragma once
+// Recursive doubling: in round k ranks whose numbers differ in bit k exchange all they have, so
+// that after log2 N rounds everybody has everything. Fewest rounds, for small messages (Thakur,
+// Rabenseifner and Gropp 2005, doi:10.1177/1094342005051521).
+//
+// Where N is not a power of two, the first ranks act in pairs: the even one hands its data to the
+// odd one before the rounds and gets the result from it after them.
+
+#include <algorithm>
+#include <bit>
+
+#include "collectives/plan.h"
+
+namespace collectives::recursive_doubling {
+
+inline constexpr std::string_view paper =
+    "Thakur, Rabenseifner and Gropp 2005, doi:10.1177/1094342005051521";
+
+// The ranks as places 0 … size - 1 of the largest power of two among them. A place stands for one
+// rank or for a pair, always for ranks in a row.
+struct Fold {
+  int size, pairs;
+  int place;    // -1: handed to rank + 1
+  bool paired;  // stands for rank - 1 too
+
+  constexpr Fold(int rank, int ranks)
+      : size(static_cast<int>(std::bit_floor(static_cast<unsigned>(ranks)))),
+        pairs(ranks - size),
+        place(rank >= 2 * pairs ? rank - pairs
+              : rank % 2 == 1   ? rank / 2
+                                : -1),
+        paired(rank < 2 * pairs && rank % 2 == 1) {}
+  explicit constexpr Fold(const Call& call) : Fold(call.rank, call.ranks) {}
+
+  constexpr int rank_of(int other) const { return other < pairs ? 2 * other + 1 : other + pairs; }
+  // The first rank that a place stands for; the number of ranks that `count` places stand for.
+  constexpr int first(int other) const { return std::min(2 * other, other + pairs); }
+  constexpr int span(int other, int count) const { return first(other + count) - first(other); }
+  constexpr int rounds() const { return std::bit_width(static_cast<unsigned>(size)) - 1; }
+  // Of the aligned block of `distance` places, with this one in it, the first.
+  constexpr int block(int distance) const { return place & ~(distance - 1); }
+};
+
+// Sums lie in two bays in turn, so that one can be filled while the other is read.
+inline int all_reduce_bays(const Call& call) {
+  const Fold fold(call);
+  return fold.place < 0 ? 0 : std::min(2, fold.rounds() + fold.paired);
+}
+inline Plan all_reduce(const Call& call) {
+  const Fold fold(call);
+  Plan plan{1, 1, all_reduce_bays(call), {}};
+  if (fold.place < 0) {
+    plan.steps = {send(call.rank + 1, input(0)), receive(call.rank + 1, output(0))};
+    return plan;
+  }
+  Slice sum = input(0);
+  int bay = 0;
+  const auto add = [&](int peer) {
+    const Slice longer = scratch(bay, 0);
+    plan.steps.push_back(receive_reduce(peer, sum, longer));
+    sum = longer;
+    bay = 1 - bay;
+  };
+  if (fold.paired) add(call.rank - 1);
+  for (int distance = 1; distance < fold.size; distance *= 2) {
+    const int peer = fold.rank_of(fold.place ^ distance);
+    plan.steps.push_back(send(peer, sum));
+    add(peer);
+  }
+  plan.steps.push_back(copy(sum, output(0)));
+  if (fold.paired) plan.steps.push_back(send(call.rank - 1, output(0)));
+  return plan;
+}
+
+inline Plan all_gather(const Call& call) {
+  const int rank = call.rank, ranks = call.ranks;
+  const Fold fold(call);
+  Plan plan{1, ranks, 0, {}};
+  if (fold.place < 0) {
+    plan.steps = {send(rank + 1, input(0)), receive(rank + 1, output(0, ranks))};
+    return plan;
+  }
+  const auto held = [&](int place, int count) {
+    return output(fold.first(place), fold.span(place, count));
+  };
+  plan.steps.push_back(copy(input(0), output(rank)));
+  if (fold.paired) plan.steps.push_back(receive(rank - 1, output(rank - 1)));
+  for (int distance = 1; distance < fold.size; distance *= 2) {
+    const int peer = fold.rank_of(fold.place ^ distance), mine = fold.block(distance);
+    plan.steps.push_back(send(peer, held(mine, distance)));
+    plan.steps.push_back(receive(peer, held(mine ^ distance, distance)));
+  }
+  if (fold.paired) plan.steps.push_back(send(rank - 1, output(0, ranks)));
+  return plan;
+}
+
+// All of it in every round: log2 N n.
+inline Volume all_reduce_volume(const Call& call, std::int64_t count) {
+  const Fold fold(call);
+  const int messages = fold.place < 0 ? 1 : fold.rounds() + fold.paired;
+  return both_ways(messages * count, messages);
+}
+
+// The shares held before each round, 1 + 2 + 4 + … = N - 1 of a power of two.
+constexpr int held_before_rounds(const Fold& fold) {
+  int shares = 0;
+  for (int distance = 1; distance < fold.size; distance *= 2)
+    shares += fold.span(fold.block(distance), distance);
+  return shares;
+}
+inline Volume all_gather_volume(const Call& call, std::int64_t count) {
+  const Fold fold(call);
+  if (fold.place < 0) return {count, 1, call.ranks * count, 1};
+  const int messages = fold.rounds() + fold.paired;
+  const int sent = held_before_rounds(fold) + (fold.paired ? call.ranks : 0);
+  return {sent * count, messages, (call.ranks - 1) * count, messages};
+}
+
+static_assert(held_before_rounds(Fold(5, 8)) == 7);
+static_assert(Fold(3, 6).first(1) == 2 && Fold(5, 6).first(3) == 5 && Fold(0, 6).place == -1);
+
+}  // namespace collectives::recursive_doubling

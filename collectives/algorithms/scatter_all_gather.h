@@ -1,0 +1,52 @@
+#pragma once
+// Scatter, then all-gather: the root scatters shares down a binomial tree and a ring gathers them,
+// so that a broadcast sends 2(N-1)/N n from each rank where a tree's root sends log2 N n: for long
+// messages (van de Geijn's; Chan, Heimlich, Purkayastha and van de Geijn 2007,
+// doi:10.1002/cpe.1206).
+//
+// Share k belongs to the rank k places after the root, so what a tree sends lies in a row.
+
+#include "collectives/algorithms/binomial_tree.h"
+#include "collectives/plan.h"
+
+namespace collectives::scatter_all_gather {
+
+using binomial_tree::Tree;
+
+inline constexpr std::string_view paper = "Chan et al. 2007, doi:10.1002/cpe.1206";
+
+// The root has everything: the ring is open there, and nothing is sent to it.
+inline Plan broadcast(const Call& call) {
+  const Tree tree(call);
+  const int ranks = call.ranks, place = tree.place;
+  Plan plan{1, ranks, 0, {}};
+  if (place > 0) plan.steps.push_back(receive(tree.parent(), output(place, tree.size())));
+  const Buffer held = place > 0 ? Buffer::output : Buffer::input;
+  for (int i = tree.children(); i-- > 0;) {
+    const int child = tree.child(i);
+    plan.steps.push_back(send(tree.rank_of(child), {held, child, tree.size(child)}));
+  }
+  for (int turn = 0; turn < ranks; ++turn) {
+    const int share = (place - turn + ranks) % ranks;
+    if (turn > 0 && place > 0)
+      plan.steps.push_back(receive(tree.rank_of(place - 1), output(share)));
+    if (turn < ranks - 1 && place < ranks - 1)
+      plan.steps.push_back(send(tree.rank_of(place + 1), {held, share}));
+  }
+  if (place == 0) plan.steps.push_back(copy(input(0, ranks), output(0, ranks)));
+  return plan;
+}
+
+// Down the tree the shares of those behind an edge; along the ring all but one.
+inline Volume volume(const Call& call, std::int64_t count) {
+  const Tree tree(call);
+  const int ranks = call.ranks, place = tree.place;
+  const auto share = [&](int k) { return part_of(count, ranks, (k + ranks) % ranks); };
+  const std::int64_t behind = share(place + tree.size() - 1).end - share(place).begin;
+  Volume result{behind - share(place).size(), tree.children(), 0, 0};
+  if (place < ranks - 1) result += {count - share(place + 1).size(), ranks - 1, 0, 0};
+  if (place > 0) result += {0, 0, behind + count - share(place).size(), 1 + ranks - 1};
+  return result;
+}
+
+}  // namespace collectives::scatter_all_gather
