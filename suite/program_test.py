@@ -119,7 +119,7 @@ class GoodRun(TemporaryFolder):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_google_benchmarks_flags(self):
-        listed = shardmark("run", "all_gather", "--ranks", "2", "--benchmark_list_tests", "--benchmark_filter=ring.*bytes:8$",
+        listed = shardmark("run", "all_gather", "--ranks", "2", "--benchmark_list_tests", "--benchmark_filter=algorithm:ring.*bytes:8$",
                            "--out", self.path("listed"))
         self.assertEqual(listed.returncode, 0, listed.stderr)
         names = listed.stdout.split()
