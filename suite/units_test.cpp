@@ -73,6 +73,7 @@ TEST_P(EveryUnit, PassesItsOraclesOnThreads) {
     if (axis.name == "pipeline-model-parallel-size") flags[axis.name] = "1,2";
     if (sanitized && axis.name == "ranks" && GetParam() != "gpt_step") flags["ranks"] = "1,3";
     if (sanitized && axis.name == "tokens") flags["tokens"] = "16";
+    if (sanitized && axis.name == "global-batch-size") flags[axis.name] = "8";
   }
   std::vector<harness::PlannedCase> cases =
       harness::plan_cases({GetParam()}, harness::Profile::acceptance, flags);
