@@ -222,7 +222,7 @@ std::string AxisText<machine::Dtype>::format(const machine::Dtype& value) {
   return std::string(name(value));
 }
 machine::Dtype AxisText<machine::Dtype>::parse(std::string_view axis, std::string_view text) {
-  return parse_name(axis, text, machine::all_dtypes);
+  return parse_name(axis, text, machine::floating_dtypes);
 }
 std::vector<machine::Dtype> AxisText<machine::Dtype>::parse_list(std::string_view axis,
                                                                  std::string_view text) {

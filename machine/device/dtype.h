@@ -21,8 +21,8 @@
 namespace machine {
 
 enum class Dtype : std::uint8_t { float32, bfloat16, float16, float64 };
-inline constexpr Dtype all_dtypes[] = {Dtype::float32, Dtype::bfloat16, Dtype::float16,
-                                       Dtype::float64};
+inline constexpr Dtype floating_dtypes[] = {Dtype::float32, Dtype::bfloat16, Dtype::float16,
+                                            Dtype::float64};
 
 namespace detail {
 template <class To, class From>

@@ -111,7 +111,7 @@ inline std::string case_name(const testing::TestParamInfo<OnDevice::ParamType>& 
   INSTANTIATE_TEST_SUITE_P(, suite,                                                         \
                            testing::Combine(testing::Values(::machine::Device::Kind::host,  \
                                                             ::machine::Device::Kind::cuda), \
-                                            testing::ValuesIn(::machine::all_dtypes)),      \
+                                            testing::ValuesIn(::machine::floating_dtypes)), \
                            ::machine::case_name)
 
 }  // namespace machine
