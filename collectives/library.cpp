@@ -36,22 +36,58 @@ MPI_Datatype datatype(Dtype dtype) {
       return MPI_FLOAT;
     case Dtype::float64:
       return MPI_DOUBLE;
-    default:
+    case Dtype::bfloat16:
+    case Dtype::float16:
       return MPI_UINT16_T;
+    case Dtype::int8:
+      return MPI_INT8_T;
+    case Dtype::uint8:
+      return MPI_UINT8_T;
+    case Dtype::int32:
+      return MPI_INT32_T;
+    case Dtype::uint32:
+      return MPI_UINT32_T;
+    case Dtype::int64:
+      return MPI_INT64_T;
+    case Dtype::uint64:
+      return MPI_UINT64_T;
   }
+  throw std::logic_error("collectives: not a dtype");
+}
+
+// The division of avg is the caller's.
+MPI_Op operation_of(Reduction reduction) {
+  switch (reduction) {
+    case Reduction::sum:
+    case Reduction::avg:
+      return MPI_SUM;
+    case Reduction::prod:
+      return MPI_PROD;
+    case Reduction::max:
+      return MPI_MAX;
+    case Reduction::min:
+      return MPI_MIN;
+  }
+  throw std::logic_error("collectives: not a reduction");
+}
+
+template <Dtype dtype>
+MPI_Op narrow_operation_of(Reduction reduction) {
+  using enum Reduction;
+  static const MPI_Op sums = make_operator(narrow_operator<sum, dtype>);
+  static const MPI_Op products = make_operator(narrow_operator<prod, dtype>);
+  static const MPI_Op maxima = make_operator(narrow_operator<max, dtype>);
+  static const MPI_Op minima = make_operator(narrow_operator<min, dtype>);
+  return reduction == prod  ? products
+         : reduction == max ? maxima
+         : reduction == min ? minima
+                            : sums;
 }
 
 MPI_Op operation_of(Dtype dtype, Reduction reduction) {
-  if (dtype == Dtype::float32 || dtype == Dtype::float64)
-    return reduction == Reduction::sum ? MPI_SUM : MPI_MAX;
-  if (dtype == Dtype::bfloat16) {
-    static const MPI_Op sum = make_operator(narrow_operator<Reduction::sum, Dtype::bfloat16>);
-    static const MPI_Op max = make_operator(narrow_operator<Reduction::max, Dtype::bfloat16>);
-    return reduction == Reduction::sum ? sum : max;
-  }
-  static const MPI_Op sum = make_operator(narrow_operator<Reduction::sum, Dtype::float16>);
-  static const MPI_Op max = make_operator(narrow_operator<Reduction::max, Dtype::float16>);
-  return reduction == Reduction::sum ? sum : max;
+  if (dtype == Dtype::bfloat16) return narrow_operation_of<Dtype::bfloat16>(reduction);
+  if (dtype == Dtype::float16) return narrow_operation_of<Dtype::float16>(reduction);
+  return operation_of(reduction);
 }
 
 }  // namespace

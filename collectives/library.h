@@ -17,8 +17,9 @@ struct LibraryCall {
   bool in_place = false;
 };
 
-// bfloat16 and half go through a reduction operator of ours, since MPI has none. Throws
-// std::invalid_argument when the link is not over mpi, and when the count is beyond an int.
+// bfloat16 and half go through a reduction operator of ours, since MPI has none; avg stays a sum,
+// as in Kernels::reduce. Throws std::invalid_argument when the link is not over mpi, and when the
+// count is beyond an int.
 void run_library(const LibraryCall& call, machine::Link& link, machine::Kernels& kernels,
                  const void* input, void* output);
 

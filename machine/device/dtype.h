@@ -1,5 +1,7 @@
 #pragma once
-// Element types of tensors, by the names nccl-tests gives them: float, bfloat16, half, double.
+// Element types of tensors, by the names nccl-tests gives them: float, bfloat16, half, double,
+// which every kernel takes, and int8, uint8, int32, uint32, int64, uint64, which collectives move
+// and reduce.
 //
 // Bfloat16 and Half are storage formats: they convert to and from float (round to nearest, ties to
 // even; Inf and NaN kept) and have no arithmetic of their own, so every reduction in Shardmark says
@@ -8,7 +10,9 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <stdexcept>
+#include <string>
 #include <string_view>
 #include <type_traits>
 
@@ -20,9 +24,27 @@
 
 namespace machine {
 
-enum class Dtype : std::uint8_t { float32, bfloat16, float16, float64 };
+enum class Dtype : std::uint8_t {
+  float32,
+  bfloat16,
+  float16,
+  float64,
+  int8,
+  uint8,
+  int32,
+  uint32,
+  int64,
+  uint64
+};
 inline constexpr Dtype floating_dtypes[] = {Dtype::float32, Dtype::bfloat16, Dtype::float16,
                                             Dtype::float64};
+inline constexpr Dtype integer_dtypes[] = {Dtype::int8,   Dtype::uint8, Dtype::int32,
+                                           Dtype::uint32, Dtype::int64, Dtype::uint64};
+inline constexpr Dtype every_dtype[] = {
+    Dtype::float32, Dtype::bfloat16, Dtype::float16, Dtype::float64, Dtype::int8,
+    Dtype::uint8,   Dtype::int32,    Dtype::uint32,  Dtype::int64,   Dtype::uint64};
+
+constexpr bool is_floating(Dtype dtype) { return dtype <= Dtype::float64; }
 
 namespace detail {
 template <class To, class From>
@@ -84,13 +106,19 @@ static_assert(static_cast<float>(Half(5.9604644775390625e-8f)) == 5.960464477539
 
 constexpr std::size_t size_of(Dtype dtype) {
   switch (dtype) {
-    case Dtype::float32:
-      return 4;
+    case Dtype::int8:
+    case Dtype::uint8:
+      return 1;
     case Dtype::bfloat16:
-      return 2;
     case Dtype::float16:
       return 2;
+    case Dtype::float32:
+    case Dtype::int32:
+    case Dtype::uint32:
+      return 4;
     case Dtype::float64:
+    case Dtype::int64:
+    case Dtype::uint64:
       return 8;
   }
   return 0;
@@ -106,11 +134,24 @@ constexpr std::string_view name(Dtype dtype) {
       return "half";
     case Dtype::float64:
       return "double";
+    case Dtype::int8:
+      return "int8";
+    case Dtype::uint8:
+      return "uint8";
+    case Dtype::int32:
+      return "int32";
+    case Dtype::uint32:
+      return "uint32";
+    case Dtype::int64:
+      return "int64";
+    case Dtype::uint64:
+      return "uint64";
   }
   return "?";
 }
 
-// Half the distance from 1 to the next number: the largest relative error of one rounding.
+// Half the distance from 1 to the next number: the largest relative error of one rounding. Zero for
+// integers, which wrap around and never round.
 constexpr double unit_roundoff(Dtype dtype) {
   switch (dtype) {
     case Dtype::float32:
@@ -121,8 +162,9 @@ constexpr double unit_roundoff(Dtype dtype) {
       return 0x1p-11;
     case Dtype::float64:
       return 0x1p-53;
+    default:
+      return 0;
   }
-  return 0;
 }
 
 template <class T>
@@ -131,13 +173,69 @@ inline constexpr Dtype dtype_of = [] {
   if constexpr (std::is_same_v<T, Bfloat16>) return Dtype::bfloat16;
   if constexpr (std::is_same_v<T, Half>) return Dtype::float16;
   if constexpr (std::is_same_v<T, double>) return Dtype::float64;
+  if constexpr (std::is_same_v<T, std::int8_t>) return Dtype::int8;
+  if constexpr (std::is_same_v<T, std::uint8_t>) return Dtype::uint8;
+  if constexpr (std::is_same_v<T, std::int32_t>) return Dtype::int32;
+  if constexpr (std::is_same_v<T, std::uint32_t>) return Dtype::uint32;
+  if constexpr (std::is_same_v<T, std::int64_t>) return Dtype::int64;
+  if constexpr (std::is_same_v<T, std::uint64_t>) return Dtype::uint64;
 }();
 
-// The type sums are kept in: double for double, float for everything narrower.
 template <class T>
-using Accumulator = std::conditional_t<std::is_same_v<T, double>, double, float>;
+inline constexpr bool is_narrow = std::is_same_v<T, Bfloat16> || std::is_same_v<T, Half>;
+
+// The type that arithmetic is done in and sums are kept in: float for bfloat16 and half, else the
+// element's own.
+template <class T>
+using Accumulator = std::conditional_t<is_narrow<T>, float, T>;
+
+// Between accumulators. A floating value becomes an integer toward zero, or the nearest integer
+// there is if it lies outside, NaN zero; integers become integers modulo 2^bits.
+template <class To, class From>
+SHARDMARK_BOTH constexpr To convert(From from) {
+  if constexpr (std::is_integral_v<To> && std::is_floating_point_v<From>) {
+    using Limits = std::numeric_limits<To>;
+    // Powers of two, so that both are exact: the values between them fit.
+    constexpr From above = static_cast<From>(Limits::max() / 2 + 1) * 2;
+    constexpr From least = static_cast<From>(Limits::min());
+    const bool fits = from >= least && from < above;
+    const To inside = static_cast<To>(fits ? from : From(0));
+    const To outside = from >= above ? Limits::max() : from < least ? Limits::min() : To(0);
+    return fits ? inside : outside;
+  } else {
+    return static_cast<To>(from);
+  }
+}
 
 // Calls visitor(T{}) with a value of the C++ type that stores dtype.
+template <class Visitor>
+decltype(auto) visit_every(Dtype dtype, Visitor&& visitor) {
+  switch (dtype) {
+    case Dtype::float32:
+      return visitor(float{});
+    case Dtype::bfloat16:
+      return visitor(Bfloat16{});
+    case Dtype::float16:
+      return visitor(Half{});
+    case Dtype::float64:
+      return visitor(double{});
+    case Dtype::int8:
+      return visitor(std::int8_t{});
+    case Dtype::uint8:
+      return visitor(std::uint8_t{});
+    case Dtype::int32:
+      return visitor(std::int32_t{});
+    case Dtype::uint32:
+      return visitor(std::uint32_t{});
+    case Dtype::int64:
+      return visitor(std::int64_t{});
+    case Dtype::uint64:
+      return visitor(std::uint64_t{});
+  }
+  throw std::logic_error("machine::visit_every: not a dtype");
+}
+
+// The same of the floating dtypes alone, for what computes; an integer one is refused.
 template <class Visitor>
 decltype(auto) visit(Dtype dtype, Visitor&& visitor) {
   switch (dtype) {
@@ -149,8 +247,9 @@ decltype(auto) visit(Dtype dtype, Visitor&& visitor) {
       return visitor(Half{});
     case Dtype::float64:
       return visitor(double{});
+    default:
+      throw std::logic_error("a floating dtype is needed here, not " + std::string(name(dtype)));
   }
-  throw std::logic_error("machine::visit: not a dtype");
 }
 
 }  // namespace machine

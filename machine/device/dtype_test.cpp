@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <random>
+#include <string>
 #include <vector>
 
 namespace machine {
@@ -94,13 +95,23 @@ TYPED_TEST(Narrow, RoundsToNearestEven) {
 }
 
 TEST(Dtype, KnowsItsSizeAndNames) {
-  for (const Dtype dtype : floating_dtypes) {
-    visit(dtype, [&](auto zero) {
+  std::string names;
+  for (const Dtype dtype : every_dtype) {
+    visit_every(dtype, [&](auto zero) {
       EXPECT_EQ(sizeof(zero), size_of(dtype));
       EXPECT_EQ(dtype_of<decltype(zero)>, dtype);
+      EXPECT_EQ(is_floating(dtype), !std::is_integral_v<decltype(zero)>);
     });
+    names += std::string(name(dtype)) + " ";
   }
-  EXPECT_EQ(name(Dtype::float16), "half");
+  EXPECT_EQ(names, "float bfloat16 half double int8 uint8 int32 uint32 int64 uint64 ");
+}
+
+TEST(Dtype, OnlyFloatingOnesAreComputedWith) {
+  for (const Dtype dtype : floating_dtypes)
+    visit(dtype, [&](auto zero) { EXPECT_EQ(dtype_of<decltype(zero)>, dtype); });
+  for (const Dtype dtype : integer_dtypes)
+    EXPECT_THROW(visit(dtype, [](auto) {}), std::logic_error) << name(dtype);
 }
 
 // 1 + u is a tie that goes to 1; the next double above it does not.

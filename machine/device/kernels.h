@@ -1,13 +1,15 @@
 #pragma once
 // The kernels of the training step, one interface for both devices. Obtain from a stream:
 // stream.kernels().gelu(x, y). Tensors of one call live on the stream's device; unless said
-// otherwise they share one dtype and may be float, bfloat16, half or double. Sums accumulate in
+// otherwise they share one dtype and may be float, bfloat16, half or double; integers only where it
+// is said, elsewhere they throw std::logic_error. Sums accumulate in
 // float (double for double), in an order fixed by shapes alone, so equal inputs give equal bits.
 // Matrices are [rows, cols]; leading extents fold into rows. Sizes that disagree throw
 // std::logic_error.
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include "machine/device/gemm.h"
 #include "machine/device/tensor.h"
@@ -20,7 +22,26 @@ struct Region {
   std::int64_t row = 0, col = 0, global_cols = 0;
 };
 
-enum class Reduction : unsigned char { sum, max };
+// avg is a sum on its way; whoever reduces divides the last sum by the number of ranks.
+enum class Reduction : unsigned char { sum, prod, max, min, avg };
+inline constexpr Reduction all_reductions[] = {Reduction::sum, Reduction::prod, Reduction::max,
+                                               Reduction::min, Reduction::avg};
+
+constexpr std::string_view name(Reduction reduction) {
+  switch (reduction) {
+    case Reduction::sum:
+      return "sum";
+    case Reduction::prod:
+      return "prod";
+    case Reduction::max:
+      return "max";
+    case Reduction::min:
+      return "min";
+    case Reduction::avg:
+      return "avg";
+  }
+  return "?";
+}
 
 struct AdamW {
   double learning_rate = 1e-3, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0.01;
@@ -30,16 +51,20 @@ class Kernels {
  public:
   virtual ~Kernels() = default;
 
-  // ---- data
-  virtual void fill(const Tensor& out, double value) = 0;
-  virtual void cast(const Tensor& in, const Tensor& out) = 0;  // any dtype to any dtype
+  // ---- data; fill, cast, reduce and divide take every dtype
+  virtual void fill(const Tensor& out, double value) = 0;  // rounded as cast does
+  // Any dtype to any dtype: to nearest, ties to even, into a floating one (into bfloat16 and half
+  // by way of float), as convert() (dtype.h) into an integer.
+  virtual void cast(const Tensor& in, const Tensor& out) = 0;
   virtual void add(const Tensor& a, const Tensor& b, const Tensor& out) = 0;   // out may be a or b
   virtual void scale(const Tensor& in, double factor, const Tensor& out) = 0;  // out may be in
   // out += in, where out may be float under a narrower in: gradient accumulation.
   virtual void accumulate(const Tensor& in, const Tensor& out) = 0;
-  // out[i] = a[i] + b[i] (or their maximum) over raw memory, count elements of dtype: the reduction
-  // of a collective, written to every one of `outs`. b and outs may be memory of other ranks that
-  // this device can reach; an out may be a or b.
+  // out[i] = a[i] + b[i] (or another Reduction; avg adds) over raw memory, count elements of dtype:
+  // the reduction of a collective, written to every one of `outs`. b and outs may be memory of
+  // other ranks that this device can reach; an out may be a or b. Integer sums and products wrap
+  // around. max and min: if a or b is NaN the result is (the quiet NaN), and -0 < +0, so that their
+  // bits do not depend on any order.
   virtual void reduce(Reduction reduction, Dtype dtype, const void* a, const void* b,
                       std::span<void* const> outs, std::int64_t count,
                       Store store = Store::cached) = 0;
@@ -47,6 +72,9 @@ class Kernels {
               std::int64_t count) {
     reduce(reduction, dtype, a, b, std::span<void* const>(&out, 1), count);
   }
+  // data[i] /= divisor, in place over raw memory, divisor >= 1: what turns a sum into avg. Floating
+  // ones divide and round once; integers truncate toward zero.
+  virtual void divide(Dtype dtype, void* data, std::int64_t count, std::int64_t divisor) = 0;
   // sum of squares, into out: one double on this device, overwritten.
   virtual void sum_of_squares(const Tensor& in, const Tensor& out) = 0;
 

@@ -1,6 +1,6 @@
 #pragma once
-// What the tests of the kernels stand on: a fixture run for every dtype on the host and, where
-// there is one, on a CUDA device; inputs; and the comparison with a bound.
+// What the tests of the kernels stand on: a fixture run for every dtype, or every floating one, on
+// the host and, where there is one, on a CUDA device; inputs; and the comparison with a bound.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -107,11 +107,12 @@ inline std::string case_name(const testing::TestParamInfo<OnDevice::ParamType>& 
   return (host ? "host_" : "cuda_") + std::string(name(std::get<1>(info.param)));
 }
 
-#define SHARDMARK_ON_EVERY_DEVICE(suite)                                                    \
+#define SHARDMARK_ON_EVERY_DEVICE_IN(suite, dtypes)                                         \
   INSTANTIATE_TEST_SUITE_P(, suite,                                                         \
                            testing::Combine(testing::Values(::machine::Device::Kind::host,  \
                                                             ::machine::Device::Kind::cuda), \
-                                            testing::ValuesIn(::machine::floating_dtypes)), \
+                                            testing::ValuesIn(::machine::dtypes)),          \
                            ::machine::case_name)
+#define SHARDMARK_ON_EVERY_DEVICE(suite) SHARDMARK_ON_EVERY_DEVICE_IN(suite, floating_dtypes)
 
 }  // namespace machine

@@ -9,7 +9,7 @@ if(NOT SHARDMARK_CUDA)
 endif()
 set(device_tests
   device/kernels/row_kernels_test.cpp device/kernels/column_kernels_test.cpp
-  device/kernels/element_kernels_test.cpp device/random_test.cpp
+  device/kernels/element_kernels_test.cpp device/kernels/reduce_test.cpp device/random_test.cpp
   device/dtype_test.cpp device/gemm_test.cpp device/memory_test.cpp device/names_test.cpp
   device/tensor_test.cpp)
 

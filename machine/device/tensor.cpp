@@ -75,7 +75,7 @@ std::vector<unsigned char> bytes_of(const Tensor& tensor) {
 std::vector<double> to_doubles(const Tensor& tensor) {
   const std::vector<unsigned char> bytes = bytes_of(tensor);
   std::vector<double> values(static_cast<std::size_t>(tensor.size()));
-  visit(tensor.dtype(), [&](auto zero) {
+  visit_every(tensor.dtype(), [&](auto zero) {
     using T = decltype(zero);
     for (std::size_t i = 0; i < values.size(); ++i) {
       T element;
@@ -90,10 +90,10 @@ void from_doubles(const Tensor& tensor, const std::vector<double>& values) {
   SHARDMARK_CHECK(static_cast<std::int64_t>(values.size()), ==, tensor.size());
   if (values.empty()) return;
   std::vector<unsigned char> bytes(tensor.bytes());
-  visit(tensor.dtype(), [&](auto zero) {
+  visit_every(tensor.dtype(), [&](auto zero) {
     using T = decltype(zero);
     for (std::size_t i = 0; i < values.size(); ++i) {
-      const T element = static_cast<T>(static_cast<Accumulator<T>>(values[i]));
+      const T element = static_cast<T>(convert<Accumulator<T>>(values[i]));
       std::memcpy(bytes.data() + i * sizeof(T), &element, sizeof(T));
     }
   });

@@ -69,7 +69,8 @@ class Tensor {
   Shape shape_;
 };
 
-// Convenience for tests, oracles and figures, never inside what is measured.
+// Convenience for tests, oracles and figures, never inside what is measured. A double holds int64
+// and uint64 exactly only up to 2^53.
 std::vector<double> to_doubles(const Tensor& tensor);  // copies to the host and widens
 void from_doubles(const Tensor& tensor, const std::vector<double>& values);  // rounds to the dtype
 std::uint64_t hash(const Tensor& tensor);  // of the bits; equal bits, equal hash

@@ -58,11 +58,20 @@ TEST_F(Tensors, ViewsOutsideAreRefused) {
 }
 
 TEST_F(Tensors, DoublesGoThereAndBack) {
-  for (const Dtype dtype : floating_dtypes) {
+  for (const Dtype dtype : every_dtype) {
     const Tensor tensor = counting({7, 11}, dtype);
     const std::vector<double> values = to_doubles(tensor);
     for (std::size_t i = 0; i < values.size(); ++i) EXPECT_EQ(values[i], static_cast<double>(i));
   }
+  for (const Dtype dtype : {Dtype::int64, Dtype::uint64}) {
+    const Tensor tensor = counting({3}, dtype);
+    const std::vector<double> values = {0x1p53, 0x1p53 - 1, 0x1p31 + 1};
+    from_doubles(tensor, values);
+    EXPECT_EQ(to_doubles(tensor), values);
+  }
+  const Tensor bytes = counting({4}, Dtype::int8);
+  from_doubles(bytes, {-1.9, 1000, -1000, NAN});
+  EXPECT_EQ(to_doubles(bytes), (std::vector<double>{-1, 127, -128, 0}));
 }
 
 TEST_F(Tensors, HashesFollowTheBits) {

@@ -28,8 +28,9 @@ cudaDataType_t data_type(Dtype dtype) {
       return CUDA_R_16F;
     case Dtype::float64:
       return CUDA_R_64F;
+    default:
+      throw std::logic_error("cuda::data_type: not a floating dtype");
   }
-  throw std::logic_error("cuda::data_type: not a dtype");
 }
 
 // cuBLASLt is column-major: a row-major matrix is to it the transpose, with the row stride as

@@ -85,6 +85,7 @@ struct HostLaunch {
     }
     const auto join_line = [&](std::int64_t begin, std::int64_t size) {
       alignas(host::line_bytes) T line[host::line_bytes / sizeof(T)];
+#pragma omp simd
       for (std::int64_t i = 0; i < size; ++i)
         kernel::apply(body, a.slot(a.data + begin + i), b.slot(b.data + begin + i),
                       kernel::Out<T>::slot(line + i));
@@ -108,6 +109,7 @@ struct HostLaunch {
         continue;
       }
       alignas(host::line_bytes) T line[per_line];
+#pragma omp simd  // or it is unrolled into branches
       for (std::int64_t j = 0; j < per_line; ++j)
         kernel::apply(body, a.slot(a.data + i + j), b.slot(b.data + i + j),
                       kernel::Out<T>::slot(line + j));

@@ -3,6 +3,8 @@
 
 #include <cmath>
 #include <cstdint>
+#include <limits>
+#include <type_traits>
 
 #include "machine/device/kernels.h"
 #include "machine/device/kernels/functions.h"
@@ -19,18 +21,89 @@ struct Fill {
 struct Convert {
   template <class From, class To>
   SHARDMARK_BOTH void operator()(From in, To& out) const {
-    out = static_cast<To>(in);
+    out = convert<To>(in);
   }
 };
 
 template <class A>
 struct Add {
-  SHARDMARK_BOTH void operator()(A a, A b, A& out) const { out = a + b; }
+  SHARDMARK_BOTH void operator()(A a, A b, A& out) const {
+    out = static_cast<A>(wrapping(a) + wrapping(b));
+  }
 };
 
 template <class A>
-struct Max {
-  SHARDMARK_BOTH void operator()(A a, A b, A& out) const { out = a < b ? b : a; }
+struct Multiply {
+  SHARDMARK_BOTH void operator()(A a, A b, A& out) const {
+    out = static_cast<A>(wrapping(a) * wrapping(b));
+  }
+};
+
+// What the maximum and the minimum of elements T are taken of: the elements, or their bits.
+template <class T>
+using Comparable = std::conditional_t<
+    std::is_integral_v<T>, T,
+    std::conditional_t<sizeof(T) == 2, std::uint16_t,
+                       std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>>>;
+
+// The maximum of IEEE 754-2019, 9.6, and the minimum -max(-a, -b): NaN wins, -0 is below +0, and
+// NaN becomes one pattern, so that the bits depend on no order. Floating numbers are compared as
+// integers (sign and magnitude become two's complement), which vectorizes without conversions or
+// branches.
+template <class T, bool largest>
+struct Extreme {
+  using Bits = Comparable<T>;
+  SHARDMARK_BOTH void operator()(Bits a, Bits b, Bits& out) const {
+    if constexpr (std::is_integral_v<T>) {
+      out = (largest ? a < b : b < a) ? b : a;
+    } else {
+      const Signed x = rank(a), y = rank(b);
+      out = static_cast<Bits>(fold(x < y ? y : x) ^ flip);
+    }
+  }
+
+ private:
+  using Signed = std::make_signed_t<Bits>;
+  using Limits = std::numeric_limits<Accumulator<T>>;
+  static constexpr Bits infinity = detail::bits_as<Bits>(T(Limits::infinity()));
+  static constexpr Bits quiet_nan = detail::bits_as<Bits>(T(Limits::quiet_NaN()));
+  static constexpr Bits magnitude = std::numeric_limits<Signed>::max();
+  static constexpr Bits flip = largest ? 0 : static_cast<Bits>(~magnitude);
+
+  // Its own inverse: turns the magnitude of negative numbers around.
+  SHARDMARK_BOTH static Signed fold(Signed value) {
+    constexpr int sign = 8 * sizeof(Bits) - 1;
+    return static_cast<Signed>(value ^ ((value >> sign) & static_cast<Signed>(magnitude)));
+  }
+  // Ascends with the number.
+  SHARDMARK_BOTH static Signed rank(Bits bits) {
+    const Signed folded = fold(static_cast<Signed>(bits ^ flip));
+    const bool nan = static_cast<Bits>(bits & magnitude) > infinity;
+    return nan ? static_cast<Signed>(quiet_nan) : folded;
+  }
+};
+
+template <class A>
+struct Divide {
+  A divisor;
+  explicit Divide(std::int64_t by) : divisor(static_cast<A>(by)) {}
+  SHARDMARK_BOTH void operator()(A& value) const { value = value / divisor; }
+};
+
+// Few processors divide integers in vectors. Half a unit away from zero, a quotient lies so far
+// from the integer below and above (0.5 / divisor) that the two roundings cannot reach it, and the
+// conversion truncates.
+template <class A>
+requires(std::is_integral_v<A> && sizeof(A) <= 4) struct Divide<A> {
+  using F = std::conditional_t<sizeof(A) == 1, float, double>;
+  using Wide = std::conditional_t<sizeof(A) == 1, std::int32_t, A>;  // vectors convert to no byte
+  F reciprocal;
+  explicit Divide(std::int64_t by) : reciprocal(F(1) / static_cast<F>(by)) {}
+  SHARDMARK_BOTH void operator()(A& value) const {
+    const F x = static_cast<F>(value);
+    const F beyond = x + (x < 0 ? F(-0.5) : F(0.5));
+    value = static_cast<A>(static_cast<Wide>(beyond * reciprocal));
+  }
 };
 
 template <class A>

@@ -21,17 +21,17 @@ class ElementKernels : public Kernels {
 
   void fill(const Tensor& out, double value) override {
     check({&out});
-    visit(out.dtype(), [&](auto zero) {
+    visit_every(out.dtype(), [&](auto zero) {
       using T = decltype(zero);
-      launch_.each(out.size(), Fill<Value<T>>{static_cast<Value<T>>(value)}, Out<T>(out));
+      launch_.each(out.size(), Fill<Value<T>>{convert<Value<T>>(value)}, Out<T>(out));
     });
   }
 
   void cast(const Tensor& in, const Tensor& out) override {
     check({&in, &out});
     check_sizes(in.size(), {&out});
-    visit(in.dtype(), [&](auto in_zero) {
-      visit(out.dtype(), [&](auto out_zero) {
+    visit_every(in.dtype(), [&](auto in_zero) {
+      visit_every(out.dtype(), [&](auto out_zero) {
         using T = decltype(in_zero);
         using O = decltype(out_zero);
         launch_.each(in.size(), Convert{}, In<T>(in), Out<O>(out));
@@ -69,14 +69,29 @@ class ElementKernels : public Kernels {
   using Kernels::reduce;
   void reduce(Reduction reduction, Dtype dtype, const void* a, const void* b,
               std::span<void* const> outs, std::int64_t count, Store store) override {
-    visit(dtype, [&](auto zero) {
+    visit_every(dtype, [&](auto zero) {
       using T = decltype(zero);
       using A = Value<T>;
-      if (reduction == Reduction::sum) {
-        launch_.join_to(count, Add<A>{}, In<T>(a), In<T>(b), outs, store);
-      } else {
-        launch_.join_to(count, Max<A>{}, In<T>(a), In<T>(b), outs, store);
+      using C = Comparable<T>;
+      switch (reduction) {
+        case Reduction::sum:
+        case Reduction::avg:
+          return launch_.join_to(count, Add<A>{}, In<T>(a), In<T>(b), outs, store);
+        case Reduction::prod:
+          return launch_.join_to(count, Multiply<A>{}, In<T>(a), In<T>(b), outs, store);
+        case Reduction::max:
+          return launch_.join_to(count, Extreme<T, true>{}, In<C>(a), In<C>(b), outs, store);
+        case Reduction::min:
+          return launch_.join_to(count, Extreme<T, false>{}, In<C>(a), In<C>(b), outs, store);
       }
+    });
+  }
+
+  void divide(Dtype dtype, void* data, std::int64_t count, std::int64_t divisor) override {
+    if (divisor < 1) throw std::logic_error("divide: the divisor must be at least 1");
+    visit_every(dtype, [&](auto zero) {
+      using T = decltype(zero);
+      launch_.each(count, Divide<Value<T>>(divisor), InOut<T>(data));
     });
   }
 

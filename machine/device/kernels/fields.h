@@ -16,10 +16,7 @@
 namespace machine::kernel {
 
 template <class T>
-inline constexpr bool is_narrow = std::is_same_v<T, Bfloat16> || std::is_same_v<T, Half>;
-
-template <class T>
-using Value = std::conditional_t<is_narrow<T>, float, T>;
+using Value = Accumulator<T>;
 
 template <class T>
 SHARDMARK_BOTH constexpr Value<T> widen(T element) {
@@ -71,6 +68,7 @@ struct InOut {
   static constexpr bool reads = true, writes = true;
   T* data;
   explicit InOut(const Tensor& tensor) : data(tensor.as<T>()) {}
+  explicit InOut(void* memory) : data(static_cast<T*>(memory)) {}
   SHARDMARK_BOTH static WriteSlot<T> slot(T* where) { return {where, widen(*where)}; }
 };
 

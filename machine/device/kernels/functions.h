@@ -5,10 +5,22 @@
 
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "machine/device/dtype.h"
 
 namespace machine::kernel {
+
+// Where an integer's sum or product may overflow: the value without sign, for which that is defined
+// to wrap around. (uint8 is promoted to int, which holds every sum and product of two.)
+template <class A>
+SHARDMARK_BOTH constexpr auto wrapping(A value) {
+  if constexpr (std::is_integral_v<A>) {
+    return static_cast<std::make_unsigned_t<A>>(value);
+  } else {
+    return value;
+  }
+}
 
 // e^x within 4 units of roundoff, without branches or tables so that it vectorizes. Reduction by
 // multiples of log 2 in two parts and a polynomial after Moshier's Cephes library (expf).
