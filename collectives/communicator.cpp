@@ -114,11 +114,15 @@ void Communicator::run(Operation operation, std::string_view algorithm, const Te
   }
 
   const machine::Dtype dtype = present.dtype();
+  const auto average = [&] {
+    if (reduction == machine::Reduction::avg && reduces(operation) && held.output != Extent::none)
+      world_.host_device().stream().kernels().divide(dtype, out.data(), out.size(), size());
+  };
   if (algorithm == library) {
     link_->count_as({operation, dtype});
     run_library({operation, dtype, reduction, count, root, in_place}, *link_,
                 world_.host_device().stream().kernels(), in.data(), out.data());
-    return;
+    return average();
   }
   if (algorithm.empty())
     algorithm = default_algorithm(operation, link_->transport(), present.bytes(), size());
@@ -139,6 +143,7 @@ void Communicator::run(Operation operation, std::string_view algorithm, const Te
   }
   last_->run(*link_, reduction, static_cast<const std::byte*>(in.data()),
              static_cast<std::byte*>(out.data()));
+  average();
 }
 
 void Communicator::all_reduce(const Tensor& in, const Tensor& out, std::string_view algorithm,
@@ -151,8 +156,9 @@ void Communicator::all_gather(const Tensor& in, const Tensor& out, std::string_v
   run(Operation::all_gather, algorithm, in, out);
 }
 
-void Communicator::reduce_scatter(const Tensor& in, const Tensor& out, std::string_view algorithm) {
-  run(Operation::reduce_scatter, algorithm, in, out);
+void Communicator::reduce_scatter(const Tensor& in, const Tensor& out, std::string_view algorithm,
+                                  machine::Reduction reduction) {
+  run(Operation::reduce_scatter, algorithm, in, out, reduction);
 }
 
 void Communicator::broadcast(const Tensor& in, const Tensor& out, int root,

@@ -7,6 +7,7 @@
 // Tensors of all ranks of a call agree in dtype and size. CUDA tensors are staged through host
 // memory (counted as buffers). Sums round once per addition to the tensors' dtype, in the order of
 // the plan, which is the same on every rank: results of all_reduce are bitwise equal on all ranks.
+// avg divides the sum, once. What moves only ignores the reduction.
 // Throws machine::Timeout, machine::PeerFailure; std::invalid_argument for sizes that don't fit.
 
 #include <map>
@@ -51,7 +52,8 @@ class Communicator {
                   std::string_view algorithm = {});
   // in holds size() times out. out may be its own share of in.
   void reduce_scatter(const machine::Tensor& in, const machine::Tensor& out,
-                      std::string_view algorithm = {});
+                      std::string_view algorithm = {},
+                      machine::Reduction reduction = machine::Reduction::sum);
 
   // The root's `in` to every rank's `out`; elsewhere `in` is ignored.
   void broadcast(const machine::Tensor& in, const machine::Tensor& out, int root,

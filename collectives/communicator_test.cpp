@@ -110,10 +110,11 @@ void check(World& world, Communicator& group, const Algorithm& algorithm, Dtype 
                            std::string(algorithm.name) + " " + std::string(machine::name(dtype)) +
                            " x " + std::to_string(count) + " among " + std::to_string(ranks) +
                            ", root " + std::to_string(root) + (in_place ? ", in place" : "");
-  if (out)
+  if (out) {
     ASSERT_EQ(machine::to_doubles(out),
               expected_output(algorithm.operation, rank, ranks, root, count))
         << what;
+  }
   EXPECT_EQ(group.link().total(), expected_traffic(algorithm, call, count, dtype)) << what;
 }
 

@@ -156,6 +156,17 @@ bool may_be_in_place(machine::Operation operation) {
   return operation != all_to_all && operation != send_receive && operation != barrier;
 }
 
+bool reduces(machine::Operation operation) {
+  using enum machine::Operation;
+  return operation == all_reduce || operation == reduce_scatter || operation == reduce;
+}
+
+bool has_root(machine::Operation operation) {
+  using enum machine::Operation;
+  return operation == broadcast || operation == reduce || operation == gather ||
+         operation == scatter;
+}
+
 bool deals_in_shares(machine::Operation operation) {
   using enum machine::Operation;
   return operation == all_gather || operation == reduce_scatter || operation == gather ||

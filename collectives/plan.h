@@ -87,6 +87,8 @@ struct Extents {
 };
 Extents extents(machine::Operation operation, const Call& call);
 bool may_be_in_place(machine::Operation operation);
+bool reduces(machine::Operation operation);   // all_reduce, reduce_scatter, reduce
+bool has_root(machine::Operation operation);  // broadcast, reduce, gather, scatter
 // Whether shares are ranks' parts, all of the length that a call names.
 bool deals_in_shares(machine::Operation operation);
 

@@ -1,9 +1,12 @@
 #include "harness/sampler.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <ctime>
+#include <stdexcept>
 #include <type_traits>
 
 #include "harness/statistics.h"
@@ -163,8 +166,10 @@ double Sampler::timed(What what, int batch) {
       keep(failure);
     }
   };
+  const bool checks = what == What::unit && instance_->has_check();
   guarded([&] {
     instance_->prepare();
+    if (checks) instance_->rehearse();
     device_.stream().synchronize();
   });
   const bool failed = barrier(!result_.failure.empty());
@@ -178,6 +183,14 @@ double Sampler::timed(What what, int batch) {
     device_.stream().synchronize();
   });
   const double seconds = now_s() - begin;
+  if (checks)
+    guarded([&] {
+      const std::string wrong = instance_->check();
+      if (!wrong.empty())
+        throw std::runtime_error(checked_ < 0 ? "in warm-up: " + wrong
+                                              : fmt::format("sample {}: {}", checked_, wrong));
+      if (checked_ >= 0) ++checked_;
+    });
   if (limits_.progress) limits_.progress->fetch_add(1, std::memory_order_relaxed);
   return seconds / batch;
 }
@@ -265,9 +278,11 @@ bool Sampler::failed_anywhere() {
 Sampled Sampler::sample(Instance& instance) {
   instance_ = &instance;
   result_ = {};
+  checked_ = -1;
   const bool alternates = instance.has_yardstick();
   const WarmUp unit = warm_up(What::unit);
   const WarmUp yardstick = alternates ? warm_up(What::yardstick) : WarmUp{};
+  checked_ = 0;
   result_.unit.batch = unit.batch;
   result_.yardstick.batch = yardstick.batch;
   Director director(limits_, unit.per_sample_s,

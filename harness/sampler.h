@@ -2,10 +2,11 @@
 // Times a unit on all ranks of a case: the matrix t[rank][iteration].
 //
 // A sample: prepare(), a barrier among the case's ranks, then run() between two readings of the
-// steady clock on every rank. T_i = max over ranks of t[rank][i]; the headline is the median of
-// T_i. A run shorter than the clock can tell is repeated `batch` times in one sample, so that a
-// sample lasts 20 us or more, and its time is the mean of the batch: back-to-back runs, as
-// nccl-tests times them.
+// steady clock on every rank, then check(), if the unit has one. With it, prepare() is followed by
+// rehearse(): that run finds the caches as the check left them, the timed one as a run leaves them.
+// T_i = max over ranks of t[rank][i]; the headline is the median of T_i. A run shorter than the
+// clock can tell is repeated `batch` times in one sample, so that a sample lasts 20 us or more, and
+// its time is the mean of the batch: back-to-back runs, as nccl-tests times them.
 //
 // What the barrier does to short times: a rank that leaves it first waits inside its run for the
 // one that leaves last, and the maximum over ranks contains that wait. The exit skew, printed by
@@ -130,6 +131,7 @@ class Sampler {
   std::function<void(const std::string&)> on_failure_;
   Instance* instance_ = nullptr;
   Sampled result_;
+  int checked_ = -1;  // samples of the unit so far; -1: warm-up
 };
 
 }  // namespace harness

@@ -112,13 +112,17 @@ TEST(Director, ShortTimesMayBeLessPrecise) {
 
 class Timed : public Instance {
  public:
-  std::function<void()> on_prepare = [] {}, on_run = [] {}, on_yardstick;
+  std::function<void()> on_prepare = [] {}, on_run = [] {}, on_yardstick, on_rehearse = [] {};
+  std::function<std::string()> on_check;
   bool can_repeat = true;
   void prepare() override { on_prepare(); }
   void run() override { on_run(); }
   bool repeatable() const override { return can_repeat; }
   bool has_yardstick() const override { return static_cast<bool>(on_yardstick); }
   void yardstick() override { on_yardstick(); }
+  bool has_check() const override { return static_cast<bool>(on_check); }
+  void rehearse() override { on_rehearse(); }
+  std::string check() override { return on_check(); }
   void judge(Judge&) override {}
   Cost cost() const override { return {}; }
   void describe(Record&) override {}
@@ -155,6 +159,34 @@ TEST(Sampler, MatrixHoldsEveryRank) {
       EXPECT_EQ(sampled.unit.worst[i], worst);
     }
     EXPECT_GT(sampled.cpu_seconds, 0);
+  });
+}
+
+TEST(Sampler, NamesTheFirstSampleThatIsWrong) {
+  on_ranks(2, [](machine::World& world, machine::Link* link) {
+    Timed timed;
+    int rehearsed = 0, runs = 0, checked = 0;
+    timed.can_repeat = false;
+    timed.on_rehearse = [&] { ++rehearsed; };
+    timed.on_run = [&] {
+      EXPECT_EQ(++runs, rehearsed);
+      wait_for(1e-3);
+    };
+    timed.on_check = [&] {
+      EXPECT_EQ(++checked, runs);
+      // Rank 1 goes wrong after warm-up, which is 50 runs of a millisecond.
+      return world.rank() == 1 && checked == 200 ? "element 3 is 5" : "";
+    };
+    const SamplingLimits limits{.seconds = 1, .min_samples = 1000, .max_samples = 1000};
+    const Sampled sampled = Sampler(world.device(), link, limits).sample(timed);
+    EXPECT_TRUE(sampled.failed_somewhere);
+    EXPECT_EQ(runs, 200);
+    if (world.rank() == 1)
+      EXPECT_TRUE(sampled.failure.starts_with("sample ") &&
+                  sampled.failure.ends_with(": element 3 is 5"))
+          << sampled.failure;
+    else
+      EXPECT_EQ(sampled.failure, "");
   });
 }
 

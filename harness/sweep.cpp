@@ -222,11 +222,23 @@ std::string AxisText<machine::Dtype>::format(const machine::Dtype& value) {
   return std::string(name(value));
 }
 machine::Dtype AxisText<machine::Dtype>::parse(std::string_view axis, std::string_view text) {
-  return parse_name(axis, text, machine::floating_dtypes);
+  return parse_name(axis, text, machine::every_dtype);
 }
 std::vector<machine::Dtype> AxisText<machine::Dtype>::parse_list(std::string_view axis,
                                                                  std::string_view text) {
   return parse_each<machine::Dtype>(axis, text);
+}
+
+std::string AxisText<machine::Reduction>::format(const machine::Reduction& value) {
+  return std::string(name(value));
+}
+machine::Reduction AxisText<machine::Reduction>::parse(std::string_view axis,
+                                                       std::string_view text) {
+  return parse_name(axis, text, machine::all_reductions);
+}
+std::vector<machine::Reduction> AxisText<machine::Reduction>::parse_list(std::string_view axis,
+                                                                         std::string_view text) {
+  return parse_each<machine::Reduction>(axis, text);
 }
 
 std::string AxisText<machine::Transport>::format(const machine::Transport& value) {

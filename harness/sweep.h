@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "machine/device/dtype.h"
+#include "machine/device/reduction.h"
 #include "machine/link/link.h"
 
 namespace harness {
@@ -61,6 +62,7 @@ SHARDMARK_AXIS_TEXT(Bytes);  // "8,1KiB", "1KiB:64MiB:x4"; written as a plain nu
 SHARDMARK_AXIS_TEXT(bool);   // "on", "off"
 SHARDMARK_AXIS_TEXT(std::string);
 SHARDMARK_AXIS_TEXT(machine::Dtype);      // "float,bfloat16"
+SHARDMARK_AXIS_TEXT(machine::Reduction);  // "sum,prod,max,min,avg"
 SHARDMARK_AXIS_TEXT(machine::Transport);  // "shared_memory,mpi"
 #undef SHARDMARK_AXIS_TEXT
 

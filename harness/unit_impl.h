@@ -26,6 +26,14 @@ constexpr bool optional_members_fit() {
   if constexpr (requires { &U::yardstick; })
     static_assert(
         requires(U & unit) { unit.yardstick(); }, "void yardstick()");
+  if constexpr (
+      requires { &U::check; } || requires { &U::rehearse; })
+    static_assert(
+        requires(U & unit) {
+          { unit.check() } -> std::convertible_to<std::string>;
+          unit.rehearse();
+        },
+        "std::string check() and void rehearse()");
   if constexpr (requires { &U::describe; })
     static_assert(
         requires(U & unit, Record & record) { unit.describe(record); }, "void describe(Record&)");
@@ -45,6 +53,16 @@ class InstanceOf final : public Instance {
   }
   void yardstick() override {
     if constexpr (requires(U & unit) { unit.yardstick(); }) unit_.yardstick();
+  }
+  bool has_check() const override {
+    return requires(U & unit) { unit.check(); };
+  }
+  void rehearse() override {
+    if constexpr (requires(U & unit) { unit.check(); }) unit_.rehearse();
+  }
+  std::string check() override {
+    if constexpr (requires(U & unit) { unit.check(); }) return unit_.check();
+    return {};
   }
   void judge(Judge& judge) override { unit_.judge(judge); }
   Cost cost() const override { return unit_.cost(); }

@@ -71,6 +71,8 @@ TEST_P(EveryUnit, PassesItsOraclesOnThreads) {
     if (axis.name == "hidden") flags["hidden"] = "64";
     if (axis.name == "micro_batches") flags["micro_batches"] = "4";
     if (axis.name == "pipeline-model-parallel-size") flags[axis.name] = "1,2";
+    if (axis.name == "algorithm" && GetParam() != "barrier") flags["dtype"] = "float,bfloat16";
+    if (axis.name == "reduction") flags["reduction"] = "sum";
     if (sanitized && axis.name == "ranks" && GetParam() != "gpt_step") flags["ranks"] = "1,3";
     if (sanitized && axis.name == "tokens") flags["tokens"] = "16";
     if (sanitized && axis.name == "global-batch-size") flags[axis.name] = "8";
@@ -96,6 +98,17 @@ TEST_P(EveryUnit, PassesItsOraclesOnThreads) {
       ++passed;
   }
   EXPECT_GT(passed, 0);
+}
+
+TEST(Units, EveryDtypeAndReductionByEveryAlgorithm) {
+  for (const char* unit : {"all_reduce", "reduce_scatter", "reduce", "all_gather"}) {
+    harness::AxisFlags flags = {{"transport", "shared_memory"}, {"ranks", "3"}, {"bytes", "1000"}};
+    if (sanitized) flags["algorithm"] = "ring,direct";
+    if (unit == std::string("reduce")) flags["algorithm"] = "ring,direct,binomial_tree";
+    const auto cases = harness::plan_cases({unit}, harness::Profile::acceptance, flags);
+    for (const harness::Record& record : run(cases, 3))
+      EXPECT_EQ(record.verdict, harness::Ruling::pass) << record.name << ": " << record.reason;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Suite, EveryUnit, testing::ValuesIn(unit_names()),

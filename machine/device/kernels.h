@@ -9,9 +9,9 @@
 
 #include <cstdint>
 #include <span>
-#include <string_view>
 
 #include "machine/device/gemm.h"
+#include "machine/device/reduction.h"
 #include "machine/device/tensor.h"
 
 namespace machine {
@@ -21,27 +21,6 @@ namespace machine {
 struct Region {
   std::int64_t row = 0, col = 0, global_cols = 0;
 };
-
-// avg is a sum on its way; whoever reduces divides the last sum by the number of ranks.
-enum class Reduction : unsigned char { sum, prod, max, min, avg };
-inline constexpr Reduction all_reductions[] = {Reduction::sum, Reduction::prod, Reduction::max,
-                                               Reduction::min, Reduction::avg};
-
-constexpr std::string_view name(Reduction reduction) {
-  switch (reduction) {
-    case Reduction::sum:
-      return "sum";
-    case Reduction::prod:
-      return "prod";
-    case Reduction::max:
-      return "max";
-    case Reduction::min:
-      return "min";
-    case Reduction::avg:
-      return "avg";
-  }
-  return "?";
-}
 
 struct AdamW {
   double learning_rate = 1e-3, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0.01;
@@ -65,12 +44,12 @@ class Kernels {
   // other ranks that this device can reach; an out may be a or b. Integer sums and products wrap
   // around. max and min: if a or b is NaN the result is (the quiet NaN), and -0 < +0, so that their
   // bits do not depend on any order.
-  virtual void reduce(Reduction reduction, Dtype dtype, const void* a, const void* b,
-                      std::span<void* const> outs, std::int64_t count,
-                      Store store = Store::cached) = 0;
+  virtual void reduce_to_all(Reduction reduction, Dtype dtype, const void* a, const void* b,
+                             std::span<void* const> outs, std::int64_t count,
+                             Store store = Store::cached) = 0;
   void reduce(Reduction reduction, Dtype dtype, const void* a, const void* b, void* out,
               std::int64_t count) {
-    reduce(reduction, dtype, a, b, std::span<void* const>(&out, 1), count);
+    reduce_to_all(reduction, dtype, a, b, std::span<void* const>(&out, 1), count);
   }
   // data[i] /= divisor, in place over raw memory, divisor >= 1: what turns a sum into avg. Floating
   // ones divide and round once; integers truncate toward zero.

@@ -45,7 +45,8 @@ class Barrier {
     return sweep;
   }
   static std::string why_not(const Case& c, const harness::Context& context) {
-    return collective_why_not({c.ranks, c.transport, c.algorithm, {}, {}}, context);
+    return collective_why_not(
+        {.ranks = c.ranks, .transport = c.transport, .algorithm = c.algorithm}, context);
   }
 
   Barrier(const Case& c, harness::Context& context)

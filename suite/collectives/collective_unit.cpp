@@ -3,27 +3,28 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
+
+#include "collectives/execute.h"
+#include "suite/collectives/wrong_elements.h"
 
 namespace suite {
 
 using collectives::Communicator;
 using collectives::deals_in_shares;
 using collectives::Extent;
+using collectives::has_root;
+using collectives::reduces;
 using harness::Bytes;
 using harness::Profile;
 using machine::Category;
 using machine::Dtype;
 using machine::Operation;
+using machine::Reduction;
 using machine::Tensor;
 using machine::Transport;
 
 namespace {
-
-bool has_root(Operation operation) {
-  using enum Operation;
-  return operation == broadcast || operation == reduce || operation == gather ||
-         operation == scatter;
-}
 
 // The first three operations are swept over sizes in `quick`; of the others two sizes show that
 // they are right, and how near the library.
@@ -48,6 +49,18 @@ bool in_quick(Operation operation, const CollectiveCase& c) {
          c.ranks == (c.transport == Transport::mpi ? 2 : 4);
 }
 
+// Every dtype and reduction at one size; the usual ones at all.
+bool in_acceptance(const CollectiveCase& c) {
+  const bool usual =
+      (c.dtype == Dtype::float32 || c.dtype == Dtype::bfloat16) && c.reduction == Reduction::sum;
+  return usual || (c.bytes.value == 8192 && c.ranks == 3);
+}
+
+template <class T, std::size_t n>
+std::vector<T> all(const T (&values)[n]) {
+  return {std::begin(values), std::end(values)};
+}
+
 }  // namespace
 
 harness::Sweep<CollectiveCase> collective_sweep(Operation operation, Profile profile) {
@@ -59,10 +72,15 @@ harness::Sweep<CollectiveCase> collective_sweep(Operation operation, Profile pro
   harness::Sweep<CollectiveCase> sweep;
   sweep.axis("algorithm", &CollectiveCase::algorithm, names, names)
       .axis("transport", &CollectiveCase::transport, {Transport::shared_memory, Transport::mpi})
-      .axis("dtype", &CollectiveCase::dtype, {Dtype::float32, Dtype::bfloat16},
-            {Dtype::float32, Dtype::bfloat16, Dtype::float16, Dtype::float64})
-      .axis("ranks", &CollectiveCase::ranks,
-            quick ? std::vector{2, 4} : std::vector{1, 2, 3, 4, 8});
+      .axis("dtype", &CollectiveCase::dtype,
+            quick ? std::vector{Dtype::float32, Dtype::bfloat16} : all(machine::every_dtype),
+            all(machine::every_dtype));
+  if (reduces(operation))
+    sweep.axis("reduction", &CollectiveCase::reduction,
+               quick ? std::vector{Reduction::sum} : all(machine::all_reductions),
+               all(machine::all_reductions));
+  sweep.axis("ranks", &CollectiveCase::ranks,
+             quick ? std::vector{2, 4} : std::vector{1, 2, 3, 4, 8});
   if (has_root(operation))
     sweep.axis("root", &CollectiveCase::root, quick ? std::vector{1} : std::vector{0, 1});
   sweep.axis("bytes", &CollectiveCase::bytes, harness::powers(8, 64 << 20, quick ? 16 : 4));
@@ -74,9 +92,10 @@ harness::Sweep<CollectiveCase> collective_sweep(Operation operation, Profile pro
     if (c.algorithm == collectives::library) return std::string();
     return collectives::find_algorithm(operation, c.algorithm).refuses({0, c.ranks, 1, c.root});
   });
-  if (!quick) return sweep;
-  return std::move(
-      sweep.sample([operation](const CollectiveCase& c) { return in_quick(operation, c); }));
+  sweep.sample([operation, quick](const CollectiveCase& c) {
+    return quick ? in_quick(operation, c) : in_acceptance(c);
+  });
+  return sweep;
 }
 
 std::string collective_why_not(const CollectiveCase& c, const harness::Context& context) {
@@ -98,8 +117,13 @@ CollectiveUnit::CollectiveUnit(Operation operation, const CollectiveCase& c,
   const std::int64_t whole = c.bytes.value / size;
   count_ = std::max<std::int64_t>(1, deals_in_shares(operation) ? whole / c.ranks : whole);
   buffers_ = out_of_place();
-  context.device.ledger().reset_peaks();
   fill(buffers_);
+  if (buffers_.out) {
+    const Tensor right(context.device, c.dtype, {buffers_.out.size()}, Category::buffers);
+    from_doubles(right, expected(question(), context.group.index));
+    expected_hash_ = hash(right);
+  }
+  context.device.ledger().reset_peaks();
 }
 
 collectives::Call CollectiveUnit::call_of_rank() const {
@@ -131,17 +155,6 @@ CollectiveUnit::Buffers CollectiveUnit::in_place() {
   return both;
 }
 
-namespace {
-
-// Small integers, so that sums of 64 ranks are exact in every dtype (bfloat16 counts to 256).
-double pattern(int rank, std::int64_t index) {
-  const auto mixed =
-      static_cast<std::uint64_t>(index * 131 + rank * 7919 + 1) * 0x9e3779b97f4a7c15u;
-  return static_cast<double>((mixed >> 40) % 7) - 3;
-}
-
-}  // namespace
-
 void CollectiveUnit::fill(const Buffers& buffers) const {
   if (buffers.out)  // what nobody wrote shows
     from_doubles(buffers.out,
@@ -149,54 +162,48 @@ void CollectiveUnit::fill(const Buffers& buffers) const {
   if (!buffers.in) return;
   std::vector<double> values(static_cast<std::size_t>(buffers.in.size()));
   for (std::size_t i = 0; i < values.size(); ++i)
-    values[i] = pattern(context_.group.index, static_cast<std::int64_t>(i));
+    values[i] = pattern(question(), context_.group.index, static_cast<std::int64_t>(i));
   from_doubles(buffers.in, values);
 }
 
-std::vector<double> CollectiveUnit::expected() const {
-  const int rank = context_.group.index, ranks = case_.ranks;
-  std::vector<double> values;
-  const auto part = [&](int whose, std::int64_t from) {
-    for (std::int64_t i = from; i < from + count_; ++i) values.push_back(pattern(whose, i));
-  };
-  const auto sums = [&](std::int64_t from) {
-    for (std::int64_t i = from; i < from + count_; ++i) {
-      double sum = 0;
-      for (int peer = 0; peer < ranks; ++peer) sum += pattern(peer, i);
-      values.push_back(sum);
-    }
-  };
-  switch (operation_) {
-    case Operation::all_gather:
-    case Operation::gather:
-      for (int peer = 0; peer < ranks; ++peer) part(peer, 0);
-      break;
-    case Operation::all_to_all:
-      for (int peer = 0; peer < ranks; ++peer) part(peer, rank * count_);
-      break;
-    case Operation::reduce_scatter:
-      sums(rank * count_);
-      break;
-    case Operation::broadcast:
-      part(case_.root, 0);
-      break;
-    case Operation::scatter:
-      part(case_.root, rank * count_);
-      break;
-    case Operation::send_receive:
-      part((rank + ranks - 1) % ranks, 0);
-      break;
-    default:
-      sums(0);
-      break;
-  }
-  return values;
+Question CollectiveUnit::question() const {
+  return {operation_, case_.reduction, case_.dtype, case_.ranks, case_.root, count_};
+}
+
+void CollectiveUnit::mark(bool marked) {
+  constexpr std::int64_t page = 4096;
+  const Tensor& in = buffers_.in;
+  const std::int64_t stride = page / static_cast<std::int64_t>(size_of(case_.dtype));
+  // Two more moves every sum, product, extremum and average.
+  for (std::int64_t i = 0; i < in.size(); i += stride)
+    from_doubles(in.slice(i, {1}),
+                 {pattern(question(), context_.group.index, i) + (marked ? 2 : 0)});
+}
+
+void CollectiveUnit::rehearse() {
+  if (buffers_.in && context_.device.readable_by_host()) mark(true);
+  run();
+  context_.device.stream().synchronize();
+  if (buffers_.in && context_.device.readable_by_host()) mark(false);
+}
+
+std::string CollectiveUnit::check() {
+  if (!buffers_.out || hash(buffers_.out) == expected_hash_) return {};
+  const Tensor right(context_.device, case_.dtype, {buffers_.out.size()}, Category::buffers);
+  from_doubles(right, expected(question(), context_.group.index));
+  const WrongElements wrong = wrong_elements(buffers_.out, right);
+  if (uses_library()) return wrong.text;
+  const auto& algorithm = collectives::find_algorithm(operation_, case_.algorithm);
+  const int writer = last_writer(
+      algorithm, collectives::with_pieces(algorithm, call_of_rank(), count_, case_.dtype), count_,
+      wrong.first);
+  return wrong.text + (writer < 0 ? "; written by this rank itself"
+                                  : fmt::format("; received from rank {}", writer));
 }
 
 void CollectiveUnit::call(Communicator& communicator, std::string_view algorithm,
                           const Buffers& buffers) {
-  communicator.run(operation_, algorithm, buffers.in, buffers.out, machine::Reduction::sum,
-                   case_.root);
+  communicator.run(operation_, algorithm, buffers.in, buffers.out, case_.reduction, case_.root);
 }
 
 void CollectiveUnit::judge_numerics(harness::Judge& judge, std::string_view how,
@@ -205,7 +212,8 @@ void CollectiveUnit::judge_numerics(harness::Judge& judge, std::string_view how,
   call(*communicator_, case_.algorithm, buffers);
   context_.device.stream().synchronize();
   if (buffers.out)
-    judge.exact(fmt::format("{}, {}", name(operation_), how), to_doubles(buffers.out), expected());
+    judge.exact(fmt::format("{}, {}", name(operation_), how), to_doubles(buffers.out),
+                expected(question(), context_.group.index));
 }
 
 void CollectiveUnit::judge_volume(harness::Judge& judge) {
@@ -242,22 +250,54 @@ void CollectiveUnit::judge(harness::Judge& judge) {
   if (collectives::may_be_in_place(operation_) && !uses_library())
     judge_numerics(judge, "in place", in_place());
 
-  // Real numbers, whose sum depends on the order: equal bits on all ranks that hold the same
-  // result, and in a second run.
-  if (buffers_.in)
-    context_.device.stream().kernels().fill_normal(
-        buffers_.in, context_.seed + static_cast<std::uint64_t>(context_.group.index),
-        {0, 0, buffers_.in.size()}, 0, 1);
+  judge_rounding(judge);
+}
+
+// Real numbers, whose sum depends on the order: within its rounding of the sum in double; equal
+// bits on all ranks that hold the same result, in a second run and by a fresh communicator.
+void CollectiveUnit::judge_rounding(harness::Judge& judge) {
+  const bool real = machine::is_floating(case_.dtype);
+  machine::Kernels& kernels = context_.device.stream().kernels();
+  const auto fill_as = [&](int rank, const Tensor& part, std::int64_t from, std::int64_t whole) {
+    kernels.fill_normal(part, context_.seed + static_cast<std::uint64_t>(rank), {0, from, whole}, 0,
+                        1);
+  };
+  if (buffers_.in && real) fill_as(context_.group.index, buffers_.in, 0, buffers_.in.size());
   const bool same_everywhere = operation_ == Operation::all_reduce ||
                                operation_ == Operation::all_gather ||
                                operation_ == Operation::broadcast;
   const std::string key =
       same_everywhere ? std::string("result") : fmt::format("rank {}", context_.group.index);
-  for (int repeat = 0; repeat < 2; ++repeat) {
-    run();
+  Communicator fresh(context_.world, context_.group, communicator_->link().transport());
+  for (Communicator* communicator : {communicator_.get(), communicator_.get(), &fresh}) {
+    call(*communicator, case_.algorithm, buffers_);
     context_.device.stream().synchronize();
     if (buffers_.out) judge.same_bits(key, hash(buffers_.out));
   }
+  if (!real || !reduces(operation_) || !buffers_.out || buffers_.out.size() == 0) return;
+
+  // Three windows of it: every rank's values are made anew here.
+  const std::int64_t size = buffers_.out.size(), window = std::min<std::int64_t>(size, 2048);
+  const std::int64_t whole = deals_in_shares(operation_) ? size * case_.ranks : size;
+  std::vector<double> actual, values, bounds;
+  for (const std::int64_t begin : {std::int64_t{0}, (size - window) / 2, size - window}) {
+    std::vector<std::vector<double>> terms;
+    const Tensor part(context_.device, case_.dtype, {window}, Category::buffers);
+    for (int rank = 0; rank < case_.ranks; ++rank) {
+      fill_as(rank, part, source_index(question(), context_.group.index, begin), whole);
+      terms.push_back(to_doubles(part));
+    }
+    const std::vector<double> got = to_doubles(buffers_.out.slice(begin, {window}));
+    actual.insert(actual.end(), got.begin(), got.end());
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      std::vector<double> meeting;
+      for (const auto& of_rank : terms) meeting.push_back(of_rank[i]);
+      const Bounded right = reduce_exactly(question(), meeting);
+      values.push_back(right.value);
+      bounds.push_back(right.bound);
+    }
+  }
+  judge.numerics(fmt::format("{} of real numbers", name(case_.reduction)), actual, values, bounds);
 }
 
 // Read plus written through memory by each rank at the least, if all bear the same part and peers'

@@ -16,6 +16,7 @@
 #include "collectives/communicator.h"
 #include "collectives/cost.h"
 #include "harness/unit.h"
+#include "suite/collectives/expected.h"
 
 namespace suite {
 
@@ -24,7 +25,8 @@ struct CollectiveCase {
   machine::Transport transport{};
   std::string algorithm;
   machine::Dtype dtype{};
-  harness::Bytes bytes;
+  machine::Reduction reduction = machine::Reduction::sum;  // an axis where something is reduced
+  harness::Bytes bytes{};
   int root = 0;  // an axis where there is one
 };
 
@@ -40,6 +42,11 @@ class CollectiveUnit {
   void run() { call(*communicator_, case_.algorithm, buffers_); }
   bool has_yardstick() const { return library_ != nullptr; }
   void yardstick() { call(*library_, collectives::library, buffers_); }
+  // Once with other values in some elements of every page, so that a run that then writes nothing
+  // shows, and caches are as a run leaves them.
+  void rehearse();
+  // By a hash of the output. What is wrong, and from whom it came; or empty.
+  std::string check();
   void judge(harness::Judge& judge);
   harness::Cost cost() const;
 
@@ -53,9 +60,11 @@ class CollectiveUnit {
   void call(collectives::Communicator& communicator, std::string_view algorithm,
             const Buffers& buffers);
   void fill(const Buffers& buffers) const;
-  std::vector<double> expected() const;
+  void mark(bool marked);
+  Question question() const;
   void judge_numerics(harness::Judge& judge, std::string_view how, const Buffers& buffers);
   void judge_volume(harness::Judge& judge);
+  void judge_rounding(harness::Judge& judge);
   collectives::Call call_of_rank() const;
   bool uses_library() const { return case_.algorithm == collectives::library; }
 
@@ -66,6 +75,7 @@ class CollectiveUnit {
   std::unique_ptr<collectives::Communicator> communicator_, library_;
   std::int64_t count_;  // elements of the whole, or of a share
   Buffers buffers_;
+  std::uint64_t expected_hash_ = 0;
 };
 
 // A unit for one operation: the same shell with another name.

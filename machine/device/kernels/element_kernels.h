@@ -66,9 +66,8 @@ class ElementKernels : public Kernels {
     });
   }
 
-  using Kernels::reduce;
-  void reduce(Reduction reduction, Dtype dtype, const void* a, const void* b,
-              std::span<void* const> outs, std::int64_t count, Store store) override {
+  void reduce_to_all(Reduction reduction, Dtype dtype, const void* a, const void* b,
+                     std::span<void* const> outs, std::int64_t count, Store store) override {
     visit_every(dtype, [&](auto zero) {
       using T = decltype(zero);
       using A = Value<T>;

@@ -164,8 +164,8 @@ TEST_P(Reductions, ToSeveralTargets) {
               SCOPED_TRACE(fmt::format("{} x {} at {}, {}", name(reduction), count, offset, other));
               const Memory first = untouched<T>(), second = untouched<T>();
               void* const outs[] = {at<T>(first, offset), at<T>(second, other)};
-              kernels().reduce(reduction, dtype(), at<T>(a, offset), at<T>(b, other), outs,
-                               static_cast<std::int64_t>(count), store);
+              kernels().reduce_to_all(reduction, dtype(), at<T>(a, offset), at<T>(b, other), outs,
+                                      static_cast<std::int64_t>(count), store);
               const auto value = [&](std::size_t i) {
                 return expected(reduction, x[i + offset], y[i + other]);
               };

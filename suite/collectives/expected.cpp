@@ -1,0 +1,160 @@
+#include "suite/collectives/expected.h"
+
+#include <algorithm>
+#include <cmath>
+#include <type_traits>
+
+#include "collectives/plan.h"
+#include "harness/numerics.h"
+
+namespace suite {
+
+using collectives::reduces;
+using machine::Dtype;
+using machine::Operation;
+using machine::Reduction;
+
+namespace {
+
+bool has_sign(Dtype dtype) {
+  return dtype != Dtype::uint8 && dtype != Dtype::uint32 && dtype != Dtype::uint64;
+}
+
+// The nearest value there is in the dtype; integers modulo 2^bits.
+double in_dtype(Dtype dtype, double value) {
+  return machine::visit_every(dtype, [value](auto zero) {
+    using T = decltype(zero);
+    if constexpr (machine::is_narrow<T>)
+      return static_cast<double>(static_cast<float>(T(static_cast<float>(value))));
+    else if constexpr (std::is_integral_v<T>)
+      return static_cast<double>(static_cast<T>(static_cast<std::int64_t>(value)));
+    else
+      return static_cast<double>(static_cast<T>(value));
+  });
+}
+
+double join(const Question& question, std::int64_t index) {
+  double result = pattern(question, 0, index);
+  for (int rank = 1; rank < question.ranks; ++rank) {
+    const double value = pattern(question, rank, index);
+    switch (question.reduction) {
+      case Reduction::sum:
+      case Reduction::avg:
+        result += value;
+        break;
+      case Reduction::prod:
+        result *= value;
+        break;
+      case Reduction::max:
+        result = std::max(result, value);
+        break;
+      case Reduction::min:
+        result = std::min(result, value);
+        break;
+    }
+  }
+  result = in_dtype(question.dtype, result);
+  if (question.reduction != Reduction::avg) return result;
+  result /= question.ranks;
+  return machine::is_floating(question.dtype) ? in_dtype(question.dtype, result)
+                                              : std::trunc(result) + 0.0;  // no -0
+}
+
+}  // namespace
+
+double pattern(const Question& question, int rank, std::int64_t index) {
+  const auto mixed =
+      static_cast<std::uint64_t>(index * 131 + rank * 7919 + 1) * 0x9e3779b97f4a7c15u;
+  const auto random = static_cast<double>((mixed >> 40) % 7);
+  if (reduces(question.operation) && question.reduction == Reduction::prod) {
+    // One factor 3, one 2, else signs: a factor that is missing or taken twice shows.
+    const std::int64_t turn = index % question.ranks;
+    if (turn == rank) return 3;
+    if ((turn + 1) % question.ranks == rank) return 2;
+    return has_sign(question.dtype) && random < 3 ? -1 : 1;
+  }
+  return has_sign(question.dtype) ? random - 3 : random;
+}
+
+std::int64_t source_index(const Question& question, int rank, std::int64_t index) {
+  return question.operation == Operation::reduce_scatter ? rank * question.count + index : index;
+}
+
+std::vector<double> expected(const Question& question, int rank) {
+  const int ranks = question.ranks;
+  const std::int64_t count = question.count;
+  std::vector<double> values;
+  const auto part = [&](int whose, std::int64_t from) {
+    for (std::int64_t i = from; i < from + count; ++i)
+      values.push_back(pattern(question, whose, i));
+  };
+  switch (question.operation) {
+    case Operation::all_gather:
+    case Operation::gather:
+      for (int peer = 0; peer < ranks; ++peer) part(peer, 0);
+      break;
+    case Operation::all_to_all:
+      for (int peer = 0; peer < ranks; ++peer) part(peer, rank * count);
+      break;
+    case Operation::broadcast:
+      part(question.root, 0);
+      break;
+    case Operation::scatter:
+      part(question.root, rank * count);
+      break;
+    case Operation::send_receive:
+      part((rank + ranks - 1) % ranks, 0);
+      break;
+    default:
+      for (std::int64_t i = 0; i < count; ++i)
+        values.push_back(join(question, source_index(question, rank, i)));
+      break;
+  }
+  return values;
+}
+
+Bounded reduce_exactly(const Question& question, const std::vector<double>& values) {
+  Bounded result{values.front(), 0};
+  double magnitude = std::abs(values.front()), growth = std::max(1.0, magnitude);
+  for (std::size_t i = 1; i < values.size(); ++i) {
+    const double value = values[i];
+    switch (question.reduction) {
+      case Reduction::sum:
+      case Reduction::avg:
+        result.value += value;
+        magnitude += std::abs(value);
+        break;
+      case Reduction::prod:
+        result.value *= value;
+        magnitude *= std::abs(value);
+        growth *= std::max(1.0, std::abs(value));
+        break;
+      case Reduction::max:
+        result.value = std::max(result.value, value);
+        break;
+      case Reduction::min:
+        result.value = std::min(result.value, value);
+        break;
+    }
+  }
+  if (question.reduction == Reduction::max || question.reduction == Reduction::min) return result;
+  double roundings = static_cast<double>(values.size()) - 1;
+  if (question.reduction == Reduction::avg) {
+    roundings += 1;
+    result.value /= static_cast<double>(values.size());
+    magnitude /= static_cast<double>(values.size());
+  }
+  // The values in double round as often.
+  result.bound = (harness::gamma(roundings, unit_roundoff(question.dtype)) +
+                  harness::gamma(roundings, 0x1p-53)) *
+                 magnitude;
+  // A quotient or product below the smallest normal number loses up to half of the smallest
+  // subnormal one, 2^-25 of half, which later factors enlarge. Other dtypes' are too small to meet.
+  if (question.dtype == Dtype::float16 && question.reduction == Reduction::prod)
+    result.bound += roundings * growth * 0x1p-25;
+  if (question.dtype == Dtype::float16 && question.reduction == Reduction::avg)
+    result.bound += 0x1p-25;
+  return result;
+}
+
+}  // namespace suite

@@ -1,0 +1,39 @@
+#pragma once
+// What a collective must leave in every rank's output: the oracle, which knows the operations by
+// their definitions and nothing of algorithms. Inputs are small integers, exact in any order and in
+// every dtype as far as 64 ranks; the real-valued ones are compared by bounds on rounding.
+
+#include <cstdint>
+#include <vector>
+
+#include "machine/device/kernels.h"
+#include "machine/device/tensor.h"
+#include "machine/link/link.h"
+
+namespace suite {
+
+struct Question {
+  machine::Operation operation{};
+  machine::Reduction reduction{};
+  machine::Dtype dtype{};
+  int ranks = 1, root = 0;
+  std::int64_t count = 0;  // elements of the whole, or of a share
+};
+
+// Element `index` of rank's input. Of products, factors that keep their magnitude small.
+double pattern(const Question& question, int rank, std::int64_t index);
+// All of rank's output; integers wrap around as the dtype does.
+std::vector<double> expected(const Question& question, int rank);
+
+// Which input elements of all ranks meet in element `index` of rank's output, for what reduces.
+std::int64_t source_index(const Question& question, int rank, std::int64_t index);
+
+// The reduction of real numbers, one of each rank, in double, and how far a result of the dtype may
+// lie from it in any order of the sum: one rounding an addition, gamma_{n-1} sum |x_i| (Higham
+// 2002, section 4.2), one more for the division of avg and each product; max and min are exact.
+struct Bounded {
+  double value = 0, bound = 0;
+};
+Bounded reduce_exactly(const Question& question, const std::vector<double>& values);
+
+}  // namespace suite
