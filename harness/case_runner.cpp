@@ -58,13 +58,17 @@ int slowest_rank(const SampleMatrix& samples) {
   return static_cast<int>(std::max_element(wins.begin(), wins.end()) - wins.begin());
 }
 
-void add_times(Record& record, Sampled&& sampled) {
+void add_times(Record& record, std::string_view timing, Sampled&& sampled) {
   const std::vector<double>& worst = sampled.unit.worst;
   record.stop = name(sampled.stop);
+  record.timing = timing;
   record.cpu_seconds = sampled.cpu_seconds;
+  auto& counters = record.counters;
+  if (sampled.unit.late > 0) counters["late_samples"] = sampled.unit.late;
+  if (worst.empty()) return;  // every rank late every time: judged, but not timed
   record.quantiles = quantiles(worst);
   record.seconds = record.quantiles.median;
-  auto& counters = record.counters;
+  counters["average_over_ranks_s"] = median(sampled.unit.mean);
   counters["samples"] = static_cast<double>(worst.size());
   counters["batch"] = sampled.unit.batch;
   counters["lag1_autocorrelation"] = lag1_autocorrelation(worst);
@@ -189,13 +193,15 @@ void CaseRunner::run(const PlannedCase& plan, int repetition, Record& record) {
   failure = phase(plan, link, "running", [&] {
     SamplingLimits limits;
     limits.seconds = options_.max_seconds_per_case;
+    limits.timing = options_.timing;
+    limits.one_clock = world_.on_one_host(group);
     limits.progress = &world_.board().mine().progress;
     const auto on_failure = [&](const std::string& text) { threw(plan, "running: " + text); };
     sampled = Sampler(world_.device(), link, limits, on_failure).sample(*instance);
     return sampled.failure.empty() ? std::string() : "running: " + sampled.failure;
   });
   if (!failure.empty()) return fail(record, failure);
-  if (group.index == 0) add_times(record, std::move(sampled));
+  if (group.index == 0) add_times(record, name(options_.timing), std::move(sampled));
 
   Judge judge(world_.rank());
   std::string mine;  // limit, then the judge

@@ -64,7 +64,8 @@ struct Record {
   double seconds = 0;      // headline: median over iterations of the maximum over ranks
   double cpu_seconds = 0;  // of this rank's process, per iteration
   Quantiles quantiles;
-  std::string stop;  // converged, time_cap, sample_cap
+  std::string timing;  // sample, loop, window (sampler.h)
+  std::string stop;    // converged, time_cap, sample_cap
   SampleMatrix samples;
   std::map<std::string, double> counters;
 

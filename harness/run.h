@@ -36,7 +36,8 @@ struct RunOptions {
   Profile profile = Profile::quick;
   std::string data_file;
   std::uint64_t seed = 1234;
-  double max_seconds_per_case = 1;        // of sampling
+  double max_seconds_per_case = 1;  // of sampling
+  Timing timing = Timing::sample;
   std::vector<std::string> google_flags;  // --benchmark_…, as given
   Sink* sink = nullptr;                   // rank 0's
   bool measure_rates = true;              // false: no limits, for tests

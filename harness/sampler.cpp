@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <ctime>
+#include <limits>
 #include <stdexcept>
 #include <type_traits>
 
@@ -15,10 +15,6 @@
 namespace harness {
 namespace {
 
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 double process_cpu_s() {
   std::timespec time{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
@@ -26,6 +22,7 @@ double process_cpu_s() {
 }
 
 constexpr int max_batch = 1 << 16;
+constexpr int loop_batch = 20;  // nccl-tests' -n
 // Samples of the unit, then as many of the yardstick. The first of a turn finds the caches as the
 // other left them: few enough not to move a median.
 constexpr int turn = 10;
@@ -173,7 +170,9 @@ double Sampler::timed(What what, int batch) {
     device_.stream().synchronize();
   });
   const bool failed = barrier(!result_.failure.empty());
-  const double begin = now_s();
+  CommonStart::Moment moment;
+  if (common_start_ && !failed) moment = common_start_->wait();
+  const double begin = common_start_ ? moment.start_s : now_s();
   if (failed) return 0;
   guarded([&] {
     if (what == What::unit)
@@ -192,13 +191,15 @@ double Sampler::timed(What what, int batch) {
       if (checked_ >= 0) ++checked_;
     });
   if (limits_.progress) limits_.progress->fetch_add(1, std::memory_order_relaxed);
-  return seconds / batch;
+  return moment.late ? std::numeric_limits<double>::quiet_NaN() : seconds / batch;
 }
 
 // At least 5 runs and a twentieth of the case's time, at most a fifth of it (one run is never cut).
 Sampler::WarmUp Sampler::warm_up(What what) {
   const double begin = now_s();
   WarmUp result;
+  const bool batches = instance_->repeatable() && limits_.timing != Timing::window;
+  if (batches && limits_.timing == Timing::loop) result.batch = loop_batch;
   for (int runs = 0;;) {
     const double sample_begin = now_s();
     const double run_s = timed(what, result.batch);
@@ -208,8 +209,7 @@ Sampler::WarmUp Sampler::warm_up(What what) {
 
     int next_batch = result.batch;
     bool more = spent_s < limits_.seconds / 5 && (runs < 5 || spent_s < limits_.seconds / 20);
-    if (instance_->repeatable() && run_s * result.batch < limits_.sample_seconds &&
-        result.batch < max_batch) {
+    if (batches && run_s * result.batch < limits_.sample_seconds && result.batch < max_batch) {
       // A tenth above the least, and not all at once: the first runs are slower than the later
       // ones.
       const double wanted = 1.1 * limits_.sample_seconds / std::max(run_s, 1e-9);
@@ -229,6 +229,7 @@ Sampler::WarmUp Sampler::warm_up(What what) {
 
 double Sampler::take(What what, int count, TimedSeries& series, Rows& rows) {
   const double begin = now_s();
+  if (common_start_) common_start_->synchronize();
   std::vector<double> mine(static_cast<std::size_t>(count));
   for (double& time : mine) time = timed(what, series.batch);
   const double elapsed_s = now_s() - begin;
@@ -242,14 +243,26 @@ double Sampler::take(What what, int count, TimedSeries& series, Rows& rows) {
     rows[0].insert(rows[0].end(), mine.begin(), mine.end());
     return elapsed_s;
   }
-  std::vector<double> worst = mine;
-  for (int rank = 0; rank < ranks; ++rank) {
-    if (rank > 0) link_->receive(rank, mine.data(), bytes);
-    for (std::size_t i = 0; i < mine.size(); ++i) worst[i] = std::max(worst[i], mine[i]);
-    std::vector<double>& row = rows[static_cast<std::size_t>(rank)];
-    row.insert(row.end(), mine.begin(), mine.end());
+  Rows fresh(static_cast<std::size_t>(ranks), mine);
+  for (int rank = 1; rank < ranks; ++rank)
+    link_->receive(rank, fresh[static_cast<std::size_t>(rank)].data(), bytes);
+  int late = 0;
+  for (std::size_t i = 0; i < mine.size(); ++i) {
+    double worst = 0, sum = 0;
+    for (const auto& row : fresh) {
+      worst = std::max(worst, row[i]);
+      sum += row[i];
+    }
+    if (std::isnan(sum)) {
+      ++late;
+      continue;
+    }
+    series.worst.push_back(worst);
+    series.mean.push_back(sum / ranks);
+    for (std::size_t rank = 0; rank < fresh.size(); ++rank) rows[rank].push_back(fresh[rank][i]);
   }
-  series.worst.insert(series.worst.end(), worst.begin(), worst.end());
+  series.late += late;
+  if (common_start_ && 4 * late > count) common_start_->leave_more_time();
   return elapsed_s;
 }
 
@@ -279,6 +292,8 @@ Sampled Sampler::sample(Instance& instance) {
   instance_ = &instance;
   result_ = {};
   checked_ = -1;
+  common_start_.reset();
+  if (limits_.timing == Timing::window) common_start_.emplace(link_, limits_.one_clock);
   const bool alternates = instance.has_yardstick();
   const WarmUp unit = warm_up(What::unit);
   const WarmUp yardstick = alternates ? warm_up(What::yardstick) : WarmUp{};

@@ -14,17 +14,24 @@
 // turns), enters a sample once, so a batch divides it: 0.1 % of a sample of 20 us with a core a
 // rank. Ranks that share cores distort short times anyway; compare them with each other only.
 //
+// That is the timing `sample`. `loop` is nccl-tests': at least 20 runs back to back in every
+// sample, whose mean over the ranks is given too (average_over_ranks_s). `window` starts all ranks
+// by the clock (common_start.h), one run a sample, timed from the common start; a sample for which
+// a rank came late is dropped on all.
+//
 // Every decision (how many runs a batch, how many samples more, stop) is taken by the case's rank 0
 // from all ranks' times and sent to the others.
 
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "harness/common_start.h"
 #include "harness/record.h"
 #include "harness/unit.h"
 #include "machine/world/world.h"
@@ -36,6 +43,8 @@ struct SamplingLimits {
   int min_samples = 30;  // before sampling may count as converged
   int max_samples = 10000;
   double sample_seconds = 20e-6;  // the least a sample should last
+  Timing timing = Timing::sample;
+  bool one_clock = true;  // all ranks are on one host
   // Counted up after every sample, if given: the sign of life that the watchdog looks at.
   std::atomic<std::uint64_t>* progress = nullptr;
 };
@@ -84,6 +93,8 @@ class Director {
 struct TimedSeries {
   SampleMatrix samples;
   std::vector<double> worst;  // T_i; rank 0
+  std::vector<double> mean;   // over ranks; rank 0
+  int late = 0;               // samples that were dropped
   int batch = 1;
 };
 
@@ -114,7 +125,7 @@ class Sampler {
     int batch = 1;
     double per_sample_s = 0;
   };
-  double timed(What what, int batch);
+  double timed(What what, int batch);  // of one run; NaN: a rank was late
   WarmUp warm_up(What what);
   // Takes `count` samples and brings all ranks' times to rank 0; returns how long it took.
   using Rows = std::vector<std::vector<double>>;
@@ -131,6 +142,7 @@ class Sampler {
   std::function<void(const std::string&)> on_failure_;
   Instance* instance_ = nullptr;
   Sampled result_;
+  std::optional<CommonStart> common_start_;
   int checked_ = -1;  // samples of the unit so far; -1: warm-up
 };
 

@@ -190,6 +190,63 @@ TEST(Sampler, NamesTheFirstSampleThatIsWrong) {
   });
 }
 
+TEST(Sampler, LoopRunsBackToBackAndGivesTheMeanOverRanks) {
+  on_ranks(2, [](machine::World& world, machine::Link* link) {
+    Timed timed;
+    const double mine = 1e-4 * (1 + world.rank());
+    timed.on_run = [&] { wait_for(mine); };
+    const Sampled sampled =
+        Sampler(world.device(), link, {.seconds = 0.2, .timing = Timing::loop}).sample(timed);
+    EXPECT_EQ(sampled.unit.batch, 20);
+    if (world.rank() != 0) return;
+    const SampleMatrix& matrix = sampled.unit.samples;
+    const auto iterations = static_cast<std::size_t>(matrix.iterations());
+    ASSERT_EQ(sampled.unit.mean.size(), iterations);
+    for (std::size_t i = 0; i < iterations; ++i)
+      EXPECT_DOUBLE_EQ(sampled.unit.mean[i],
+                       (matrix.seconds[i] + matrix.seconds[iterations + i]) / 2);
+  });
+}
+
+TEST(Sampler, WindowTimesFromTheCommonStart) {
+  on_ranks(2, [](machine::World& world, machine::Link* link) {
+    Timed timed;
+    timed.on_run = [&] { wait_for(2e-4); };
+    const SamplingLimits limits{
+        .seconds = 0.3, .min_samples = 50, .max_samples = 50, .timing = Timing::window};
+    const Sampled sampled = Sampler(world.device(), link, limits).sample(timed);
+    EXPECT_EQ(sampled.unit.batch, 1);
+    if (world.rank() != 0) return;
+    const SampleMatrix& matrix = sampled.unit.samples;
+    EXPECT_EQ(sampled.unit.worst.size(), static_cast<std::size_t>(matrix.iterations()));
+    for (const double time : matrix.seconds) EXPECT_GE(time, 2e-4);  // and no NaN among them
+    EXPECT_GT(matrix.iterations() + sampled.unit.late, 0);
+  });
+}
+
+TEST(CommonStart, SaysWhoIsLate) {
+  on_ranks(2, [](machine::World& world, machine::Link* link) {
+    CommonStart start(link, true);
+    if (world.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    const CommonStart::Moment moment = start.wait();
+    EXPECT_TRUE(world.rank() == 0 || moment.late);
+  });
+}
+
+TEST(CommonStart, FindsAClockThatIsOff) {
+  // Threads share a clock, so the offset found must be zero within its own uncertainty.
+  on_ranks(3, [](machine::World& world, machine::Link* link) {
+    CommonStart start(link, false);
+    EXPECT_LE(std::abs(start.offset_s()), start.uncertainty_s() + 1e-9);
+    EXPECT_LT(start.uncertainty_s(), 1.0);
+    const double before = now_s();
+    const CommonStart::Moment moment = start.wait();
+    EXPECT_GE(now_s(), moment.start_s);
+    EXPECT_GE(moment.start_s, before - 1);
+    EXPECT_EQ(world.rank() == 0, start.uncertainty_s() == 0);
+  });
+}
+
 TEST(Sampler, ShortRunsAreBatched) {
   on_ranks(1, [](machine::World& world, machine::Link* link) {
     Timed timed;

@@ -150,6 +150,23 @@ std::string_view name(Profile profile) {
 
 Profile parse_profile(std::string_view text) { return parse_name("profile", text, all_profiles); }
 
+std::string_view name(Timing timing) {
+  switch (timing) {
+    case Timing::sample:
+      return "sample";
+    case Timing::loop:
+      return "loop";
+    case Timing::window:
+      return "window";
+  }
+  return "?";
+}
+
+Timing parse_timing(std::string_view text) {
+  static constexpr Timing all_timings[] = {Timing::sample, Timing::loop, Timing::window};
+  return parse_name("timing", text, all_timings);
+}
+
 std::vector<Bytes> powers(std::int64_t first, std::int64_t last, std::int64_t factor) {
   SHARDMARK_CHECK(factor, >, 1);
   SHARDMARK_CHECK(first, >, 0);

@@ -36,6 +36,10 @@ enum class Profile : unsigned char { quick, acceptance, paper };
 std::string_view name(Profile profile);
 Profile parse_profile(std::string_view text);
 
+enum class Timing : unsigned char { sample, loop, window };  // how runs are timed: sampler.h
+std::string_view name(Timing timing);
+Timing parse_timing(std::string_view text);
+
 // Sizes on the command line are binary: "8", "4KiB", "64MiB", "4K" and "4M" as nccl-tests has them.
 struct Bytes {
   std::int64_t value = 0;

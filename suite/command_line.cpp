@@ -66,7 +66,7 @@ CommandLine parse_command_line(int argc, char** argv) {
   CLI::App app(
       "Shardmark: measures and judges the stack that trains large language models across GPUs.",
       "shardmark");
-  std::string profile = "quick";
+  std::string profile = "quick", timing = "sample";
   app.require_subcommand(0, 1);
   CLI::App* run = app.add_subcommand("run", "measure and judge units");
   CLI::App* list = app.add_subcommand("list", "units, their axes and oracles");
@@ -85,6 +85,10 @@ CommandLine parse_command_line(int argc, char** argv) {
       ->capture_default_str();
   run->add_option("--max-seconds", line.max_seconds, "of sampling, for one case")
       ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  run->add_option(
+         "--timing", timing,
+         "sample, loop (back to back, as nccl-tests) or window (a common start by the clock)")
       ->capture_default_str();
   report->add_option("run", line.report_dir, "run directory")->required();
 
@@ -128,6 +132,7 @@ CommandLine parse_command_line(int argc, char** argv) {
                  : list->parsed() ? CommandLine::Command::list
                                   : CommandLine::Command::report;
   line.profile = harness::parse_profile(profile);
+  line.timing = harness::parse_timing(timing);
   if (line.device != "host" && line.device != "cuda")
     throw UsageError(machine::unknown("device", line.device, {"host", "cuda"}));
   for (const auto& [axis, text] : axes)

@@ -27,6 +27,7 @@ struct CommandLine {
   std::uint64_t seed = 1234;
   double timeout_s = 60;
   double max_seconds = 1;
+  harness::Timing timing = harness::Timing::sample;
   std::vector<std::string> google_flags;
 
   std::string report_dir;  // report

@@ -148,6 +148,7 @@ int run_rank(const CommandLine& line, const std::vector<harness::PlannedCase>& c
     options.data_file = line.data_file;
     options.seed = line.seed;
     options.max_seconds_per_case = line.max_seconds;
+    options.timing = line.timing;
     options.google_flags = line.google_flags;
     std::unique_ptr<harness::Sink> sink;
     code = together(*world, [&] {

@@ -32,6 +32,7 @@ inline Record example_record(int number, Ruling verdict = Ruling::pass) {
   record.seconds = 1e-4 * around(random);
   record.cpu_seconds = 2e-4 * around(random);
   record.quantiles = {0.6e-4, 0.7e-4, 0.8e-4, record.seconds, 1.2e-4, 1.4e-4, 1.5e-4};
+  record.timing = "loop";
   record.stop = "converged";
   record.samples.ranks = 3;
   for (int i = 0; i < 3 * 35; ++i) record.samples.seconds.push_back(1e-4 * around(random));

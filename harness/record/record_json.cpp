@@ -119,6 +119,7 @@ std::string record_json(const Record& record, const Place& place) {
     json["samples_ranks"] = record.samples.ranks;
     json["samples_offset"] = place.samples_offset;
   }
+  if (!record.timing.empty()) json["timing"] = record.timing;
   if (!record.stop.empty()) json["stop"] = record.stop;
   for (const CategoryBytes& row : record.memory)
     json["memory"].push_back(
@@ -155,6 +156,7 @@ Record read_record(const nlohmann::ordered_json& json) {
     throw std::runtime_error(fmt::format("time_unit \"{}\" where ns was expected", unit));
   record.seconds = json.at("real_time").get<double>() * 1e-9;
   record.cpu_seconds = json.at("cpu_time").get<double>() * 1e-9;
+  record.timing = json.value("timing", "");
   record.stop = json.value("stop", "");
   for (const auto& [key, value] : json.items())
     if (value.is_number() && !is_reserved(key)) record.counters[key] = value.get<double>();
