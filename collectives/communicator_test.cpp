@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "collectives/choose.h"
 #include "collectives/cost.h"
 
 namespace collectives {
@@ -195,6 +196,22 @@ TEST(Communicator, TakesTheMaximum) {
     for (std::int64_t i = 0; i < 1001; ++i)
       EXPECT_EQ(got[static_cast<std::size_t>(i)],
                 std::max({value(0, i), value(1, i), value(2, i)}));
+  });
+}
+
+TEST(Choose, TakesTheSameAlgorithmOnEveryRank) {
+  machine::run_ranks(4, [](World& world) {
+    Communicator group(world, world.group(), Transport::shared_memory);
+    for (const Operation operation : {Operation::all_reduce, Operation::gather}) {
+      const Choice choice =
+          choose(world, group, operation, Dtype::float32, 1000, Reduction::sum, 1);
+      ASSERT_TRUE(choice.best && choice.next);
+      EXPECT_LE(choice.best_s, choice.next_s);
+      EXPECT_GT(choice.best_s, 0);
+      const auto all = world.all_gather(world.group(), choice.text());
+      for (const std::string& text : all) EXPECT_EQ(text, all.front());
+      EXPECT_NE(all.front().find(" times as fast as "), std::string::npos) << all.front();
+    }
   });
 }
 

@@ -65,7 +65,10 @@ void add_times(Record& record, std::string_view timing, Sampled&& sampled) {
   record.cpu_seconds = sampled.cpu_seconds;
   auto& counters = record.counters;
   if (sampled.unit.late > 0) counters["late_samples"] = sampled.unit.late;
-  if (worst.empty()) return;  // every rank late every time: judged, but not timed
+  if (worst.empty()) {
+    record.note = "judged, not timed: at every common start some rank was late";
+    return;
+  }
   record.quantiles = quantiles(worst);
   record.seconds = record.quantiles.median;
   counters["average_over_ranks_s"] = median(sampled.unit.mean);

@@ -60,6 +60,8 @@ struct Record {
   Ruling verdict = Ruling::skipped;
   std::string reason;
   std::vector<OracleResult> oracles;
+  std::string note;         // what a reader should know: the algorithm that auto picked
+  std::string fingerprint;  // hash of rank 0's result of real numbers: equal bits, equal text
 
   double seconds = 0;      // headline: median over iterations of the maximum over ranks
   double cpu_seconds = 0;  // of this rank's process, per iteration

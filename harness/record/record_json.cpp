@@ -113,6 +113,8 @@ std::string record_json(const Record& record, const Place& place) {
   json["verdict"] = name(record.verdict);
   json["reason"] = record.reason;
   json["oracles"] = oracles_json(record.oracles);
+  if (!record.note.empty()) json["note"] = record.note;
+  if (!record.fingerprint.empty()) json["fingerprint"] = record.fingerprint;
   if (record.samples.iterations() > 0) {
     json["quantiles_s"] = quantiles_json(record.quantiles);
     json["samples"] = record.samples.iterations();
@@ -156,6 +158,8 @@ Record read_record(const nlohmann::ordered_json& json) {
     throw std::runtime_error(fmt::format("time_unit \"{}\" where ns was expected", unit));
   record.seconds = json.at("real_time").get<double>() * 1e-9;
   record.cpu_seconds = json.at("cpu_time").get<double>() * 1e-9;
+  record.note = json.value("note", "");
+  record.fingerprint = json.value("fingerprint", "");
   record.timing = json.value("timing", "");
   record.stop = json.value("stop", "");
   for (const auto& [key, value] : json.items())

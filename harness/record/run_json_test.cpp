@@ -83,6 +83,8 @@ TEST_F(RunJson, ReadsBackWhatWasWritten) {
     // Two roundings, to nanoseconds and back.
     EXPECT_NEAR(read.seconds, wrote.seconds, wrote.seconds * 2 * 0x1p-53);
     EXPECT_EQ(read.quantiles.p95, wrote.quantiles.p95);
+    EXPECT_EQ(read.note, wrote.note);
+    EXPECT_EQ(read.fingerprint, wrote.fingerprint);
     EXPECT_EQ(read.timing, wrote.timing);
     EXPECT_EQ(read.stop, wrote.stop);
     EXPECT_EQ(read.samples.ranks, wrote.samples.ranks);

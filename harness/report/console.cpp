@@ -156,12 +156,14 @@ namespace {
 
 constexpr std::size_t few_cases = 8;
 
-// "        loss by step: 5.592 5.370 …", or nothing.
-std::string loss_line(const Record& record) {
-  if (record.losses.empty()) return "";
-  std::string line = "        loss by step:";
-  for (const double loss : record.losses) line += fmt::format(" {:.4f}", loss);
-  return line + "\n";
+// "        loss by step: 5.592 5.370 …", the note, or nothing.
+std::string further_lines(const Record& record) {
+  std::string lines;
+  if (!record.note.empty()) lines += fmt::format("        {}\n", record.note);
+  if (record.losses.empty()) return lines;
+  lines += "        loss by step:";
+  for (const double loss : record.losses) lines += fmt::format(" {:.4f}", loss);
+  return lines + "\n";
 }
 
 }  // namespace
@@ -170,13 +172,13 @@ void Console::case_done(const Record& record) {
   const double took = seconds_() - case_started_s_;
   recent_s_ = done_ == 0 ? took : (1 - recent_weight) * recent_s_ + recent_weight * took;
   ++done_;
-  if (!terminal_.interactive) return put(case_line(record, terminal_) + loss_line(record));
-  // On a terminal only what somebody waits for: a failure, the losses of a run of few cases.
+  if (!terminal_.interactive) return put(case_line(record, terminal_) + further_lines(record));
+  // On a terminal only what somebody waits for: a failure, the rest of a run of few cases.
   const bool show =
-      record.verdict == Ruling::fail || (!record.losses.empty() && cases_ <= few_cases);
+      record.verdict == Ruling::fail || (!further_lines(record).empty() && cases_ <= few_cases);
   if (show) {
     clear();
-    put(case_line(record, terminal_) + loss_line(record));
+    put(case_line(record, terminal_) + further_lines(record));
   }
   draw(show || done_ == cases_);
 }

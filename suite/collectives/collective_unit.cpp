@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "collectives/choose.h"
 #include "collectives/execute.h"
 #include "suite/collectives/wrong_elements.h"
 
@@ -25,6 +26,9 @@ using machine::Tensor;
 using machine::Transport;
 
 namespace {
+
+// Whatever is fastest here.
+constexpr std::string_view automatic = "auto";
 
 // The first three operations are swept over sizes in `quick`; of the others two sizes show that
 // they are right, and how near the library.
@@ -68,9 +72,11 @@ harness::Sweep<CollectiveCase> collective_sweep(Operation operation, Profile pro
   for (const auto& algorithm : collectives::algorithms())
     if (algorithm.operation == operation) names.emplace_back(algorithm.name);
   names.emplace_back(collectives::library);
+  std::vector<std::string> allowed = names;
+  allowed.emplace_back(automatic);
   const bool quick = profile == Profile::quick;
   harness::Sweep<CollectiveCase> sweep;
-  sweep.axis("algorithm", &CollectiveCase::algorithm, names, names)
+  sweep.axis("algorithm", &CollectiveCase::algorithm, names, allowed)
       .axis("transport", &CollectiveCase::transport, {Transport::shared_memory, Transport::mpi})
       .axis("dtype", &CollectiveCase::dtype,
             quick ? std::vector{Dtype::float32, Dtype::bfloat16} : all(machine::every_dtype),
@@ -89,7 +95,7 @@ harness::Sweep<CollectiveCase> collective_sweep(Operation operation, Profile pro
       return std::string("algorithm library runs over transport mpi only");
     if (has_root(operation) && c.root >= c.ranks)
       return fmt::format("root {} is none of {} ranks", c.root, c.ranks);
-    if (c.algorithm == collectives::library) return std::string();
+    if (c.algorithm == collectives::library || c.algorithm == automatic) return std::string();
     return collectives::find_algorithm(operation, c.algorithm).refuses({0, c.ranks, 1, c.root});
   });
   sweep.sample([operation, quick](const CollectiveCase& c) {
@@ -116,6 +122,15 @@ CollectiveUnit::CollectiveUnit(Operation operation, const CollectiveCase& c,
   const auto size = static_cast<std::int64_t>(size_of(c.dtype));
   const std::int64_t whole = c.bytes.value / size;
   count_ = std::max<std::int64_t>(1, deals_in_shares(operation) ? whole / c.ranks : whole);
+  algorithm_ = c.algorithm;
+  if (algorithm_ == automatic) {
+    const collectives::Choice choice = collectives::choose(context.world, *communicator_, operation,
+                                                           c.dtype, count_, c.reduction, c.root);
+    algorithm_ = choice.best->name;
+    note_ = "auto: " + choice.text();
+    // Without the scratch that the others keep.
+    communicator_ = std::make_unique<Communicator>(context.world, context.group, c.transport);
+  }
   buffers_ = out_of_place();
   fill(buffers_);
   if (buffers_.out) {
@@ -193,7 +208,7 @@ std::string CollectiveUnit::check() {
   from_doubles(right, expected(question(), context_.group.index));
   const WrongElements wrong = wrong_elements(buffers_.out, right);
   if (uses_library()) return wrong.text;
-  const auto& algorithm = collectives::find_algorithm(operation_, case_.algorithm);
+  const auto& algorithm = collectives::find_algorithm(operation_, algorithm_);
   const int writer = last_writer(
       algorithm, collectives::with_pieces(algorithm, call_of_rank(), count_, case_.dtype), count_,
       wrong.first);
@@ -209,7 +224,7 @@ void CollectiveUnit::call(Communicator& communicator, std::string_view algorithm
 void CollectiveUnit::judge_numerics(harness::Judge& judge, std::string_view how,
                                     const Buffers& buffers) {
   fill(buffers);
-  call(*communicator_, case_.algorithm, buffers);
+  call(*communicator_, algorithm_, buffers);
   context_.device.stream().synchronize();
   if (buffers.out)
     judge.exact(fmt::format("{}, {}", name(operation_), how), to_doubles(buffers.out),
@@ -227,8 +242,8 @@ void CollectiveUnit::judge_volume(harness::Judge& judge) {
   judge.volume(
       "world", label,
       measured == communicator_->link().traffic().end() ? machine::Traffic{} : measured->second,
-      expected_traffic(collectives::find_algorithm(operation_, case_.algorithm), call_of_rank(),
-                       count_, case_.dtype));
+      expected_traffic(collectives::find_algorithm(operation_, algorithm_), call_of_rank(), count_,
+                       case_.dtype));
 }
 
 void CollectiveUnit::judge(harness::Judge& judge) {
@@ -236,7 +251,7 @@ void CollectiveUnit::judge(harness::Judge& judge) {
   const auto bytes = [](const Tensor& tensor) { return tensor ? tensor.bytes() : 0; };
   const std::size_t scratch =
       uses_library() ? 0
-                     : scratch_bytes(collectives::find_algorithm(operation_, case_.algorithm),
+                     : scratch_bytes(collectives::find_algorithm(operation_, algorithm_),
                                      call_of_rank(), count_, case_.dtype);
   if (context_.device.readable_by_host())
     judge.memory(Category::buffers, context_.device.ledger().peak(Category::buffers) - held_before_,
@@ -270,9 +285,11 @@ void CollectiveUnit::judge_rounding(harness::Judge& judge) {
       same_everywhere ? std::string("result") : fmt::format("rank {}", context_.group.index);
   Communicator fresh(context_.world, context_.group, communicator_->link().transport());
   for (Communicator* communicator : {communicator_.get(), communicator_.get(), &fresh}) {
-    call(*communicator, case_.algorithm, buffers_);
+    call(*communicator, algorithm_, buffers_);
     context_.device.stream().synchronize();
-    if (buffers_.out) judge.same_bits(key, hash(buffers_.out));
+    if (!buffers_.out) continue;
+    fingerprint_ = hash(buffers_.out);
+    judge.same_bits(key, fingerprint_);
   }
   if (!real || !reduces(operation_) || !buffers_.out || buffers_.out.size() == 0) return;
 
@@ -298,6 +315,11 @@ void CollectiveUnit::judge_rounding(harness::Judge& judge) {
     }
   }
   judge.numerics(fmt::format("{} of real numbers", name(case_.reduction)), actual, values, bounds);
+}
+
+void CollectiveUnit::describe(harness::Record& record) const {
+  if (!note_.empty()) record.note = note_;
+  if (buffers_.out) record.fingerprint = fmt::format("{:016x}", fingerprint_);
 }
 
 // Read plus written through memory by each rank at the least, if all bear the same part and peers'

@@ -39,7 +39,7 @@ class CollectiveUnit {
   CollectiveUnit(machine::Operation operation, const CollectiveCase& c, harness::Context& context);
 
   void prepare() {}  // out of place: the input stays as it is
-  void run() { call(*communicator_, case_.algorithm, buffers_); }
+  void run() { call(*communicator_, algorithm_, buffers_); }
   bool has_yardstick() const { return library_ != nullptr; }
   void yardstick() { call(*library_, collectives::library, buffers_); }
   // Once with other values in some elements of every page, so that a run that then writes nothing
@@ -49,6 +49,7 @@ class CollectiveUnit {
   std::string check();
   void judge(harness::Judge& judge);
   harness::Cost cost() const;
+  void describe(harness::Record& record) const;
 
  private:
   // The buffers of one call; where a rank has none, an empty tensor.
@@ -66,7 +67,7 @@ class CollectiveUnit {
   void judge_volume(harness::Judge& judge);
   void judge_rounding(harness::Judge& judge);
   collectives::Call call_of_rank() const;
-  bool uses_library() const { return case_.algorithm == collectives::library; }
+  bool uses_library() const { return algorithm_ == collectives::library; }
 
   machine::Operation operation_;
   CollectiveCase case_;
@@ -75,7 +76,9 @@ class CollectiveUnit {
   std::unique_ptr<collectives::Communicator> communicator_, library_;
   std::int64_t count_;  // elements of the whole, or of a share
   Buffers buffers_;
-  std::uint64_t expected_hash_ = 0;
+  std::string algorithm_;  // the case's, or what auto picked
+  std::string note_;
+  std::uint64_t expected_hash_ = 0, fingerprint_ = 0;
 };
 
 // A unit for one operation: the same shell with another name.
