@@ -123,8 +123,8 @@ class Flags {
     text(names, about, [&into, names](const std::string& said) { into = parse_size(names, said); });
   }
   void text(const std::string& names, const std::string& about,
-            std::function<void(const std::string&)> read) {
-    app_.add_option_function<std::string>(names, std::move(read), about)->type_name("");
+            const std::function<void(const std::string&)>& read) {
+    app_.add_option_function<std::string>(names, read, about)->type_name("");
   }
   // Asks for a measurement that there is not: only what switches it off is taken.
   void refused(const std::string& names, const std::string& why) {

@@ -108,7 +108,7 @@ Row Measure::row(std::int64_t size, machine::Dtype dtype, machine::Reduction red
 
 Timing Measure::timing(CollectiveUnit* unit, const Buffers& buffers, const machine::Tensor& right,
                        const Row& row, bool in_place) {
-  if (unit) unit->fill(buffers);
+  if (unit && in_place) unit->fill(buffers);  // the unit's own are filled when it is made
   std::vector<double> each;
   // As NCCL's, a collective of nothing returns at once.
   const double mine = seconds(

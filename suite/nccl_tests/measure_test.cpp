@@ -105,6 +105,16 @@ TEST(Measure, IterationsAreThereWhenAskedFor) {
                }).out_of_place->iterations);
 }
 
+// With -z 3 the interval is the sum of its iterations.
+TEST(Measure, TimeIsThatOfOneOperation) {
+  const Row row = measured({"all_reduce", "-I", "1", "-n", "5", "-m", "2", "-z", "3"}, 64,
+                           Dtype::float32, 2, [](int) { return Reduction::sum; });
+  double sum = 0;
+  for (const auto& of_rank : row.out_of_place->iterations->by_rank_us)
+    for (const double time : of_rank) sum += time;
+  EXPECT_NEAR(row.out_of_place->microseconds, sum / (2 * 5), 1e-9 * sum);
+}
+
 TEST(Measure, OneTimeStandsForAllRanks) {
   const std::vector<double> times{2, 1, 6};
   EXPECT_EQ(over_ranks(OverRanks::rank_0, times), 2);
