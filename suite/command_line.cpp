@@ -39,7 +39,7 @@ std::vector<std::string> option_names(const CLI::App& app) {
   return names;
 }
 
-const std::vector<std::string> commands{"run", "list", "report"};
+const std::vector<std::string> commands{"run", "list", "report", "collective"};
 
 void refuse_extras(const CLI::App& app) {
   for (const std::string& word : app.remaining()) {
@@ -71,6 +71,8 @@ CommandLine parse_command_line(int argc, char** argv) {
   CLI::App* run = app.add_subcommand("run", "measure and judge units");
   CLI::App* list = app.add_subcommand("list", "units, their axes and oracles");
   CLI::App* report = app.add_subcommand("report", "make report.html and junit.xml of a run again");
+  // Read by nccl_tests/arguments.h, when it is the first word.
+  app.add_subcommand("collective", "measure one collective with nccl-tests' flags and table");
   for (CLI::App* command : {run, list, report}) command->allow_extras();
   for (CLI::App* command : {run, list})
     command->add_option("--profile", profile, "quick, acceptance or paper")->capture_default_str();

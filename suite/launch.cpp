@@ -15,14 +15,17 @@
 
 #include "harness/run.h"
 #include "machine/device/error.h"
+#include "suite/nccl_tests/front.h"
 
 namespace suite {
 namespace {
 
 std::atomic<pid_t> launcher{0};
+std::atomic<int> passed_on{0};
 
 // mpiexec hands the signal on to every rank.
 void pass_on(int signal) {
+  passed_on.store(signal);
   if (const pid_t pid = launcher.load(); pid > 0) kill(pid, signal);
 }
 
@@ -47,6 +50,7 @@ int exit_code_of(int status) {
     case harness::case_failed:
     case harness::usage:
     case harness::environment:
+    case nccl_tests::wrong_values:
     case 128 + SIGINT:
     case 128 + SIGTERM:
       return code;
@@ -87,7 +91,9 @@ int launch(int ranks, const std::vector<std::string>& command) {
   int status = 0;
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
   launcher.store(0);
-  return exit_code_of(status);
+  const int code = exit_code_of(status);
+  // MPICH's mpiexec may return 0 when all ranks end right after the signal.
+  return code == harness::accepted && passed_on.load() ? 128 + passed_on.load() : code;
 }
 
 }  // namespace suite

@@ -1,4 +1,4 @@
-// The program: `shardmark list`, `shardmark run`, `shardmark report`.
+// The program: `shardmark list`, `shardmark run`, `shardmark report`, `shardmark collective`.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -25,6 +25,7 @@
 #include "machine/world/mpi_world.h"
 #include "suite/command_line.h"
 #include "suite/launch.h"
+#include "suite/nccl_tests/front.h"
 
 namespace suite {
 namespace {
@@ -223,6 +224,8 @@ int run(const CommandLine& line, int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
+    if (argc > 1 && std::string_view(argv[1]) == "collective")
+      return nccl_tests::run_collective(argc, argv);
     const CommandLine line = parse_command_line(argc, argv);
     switch (line.command) {
       case CommandLine::Command::help:

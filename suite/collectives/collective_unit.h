@@ -51,18 +51,22 @@ class CollectiveUnit {
   harness::Cost cost() const;
   void describe(harness::Record& record) const;
 
- private:
   // The buffers of one call; where a rank has none, an empty tensor.
   struct Buffers {
     machine::Tensor in, out;
   };
-  Buffers out_of_place();
+  const Buffers& buffers() const { return buffers_; }  // what run() works on, out of place
   Buffers in_place();
+  // The input that question() asks about; in the output what nobody wrote shows.
+  void fill(const Buffers& buffers) const;
+  void run(const Buffers& buffers) { call(*communicator_, case_.algorithm, buffers); }
+  Question question() const;
+
+ private:
+  Buffers out_of_place();
   void call(collectives::Communicator& communicator, std::string_view algorithm,
             const Buffers& buffers);
-  void fill(const Buffers& buffers) const;
   void mark(bool marked);
-  Question question() const;
   void judge_numerics(harness::Judge& judge, std::string_view how, const Buffers& buffers);
   void judge_volume(harness::Judge& judge);
   void judge_rounding(harness::Judge& judge);

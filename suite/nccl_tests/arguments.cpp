@@ -1,0 +1,348 @@
+#include "suite/nccl_tests/arguments.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <map>
+
+#include "collectives/communicator.h"
+#include "collectives/plan.h"
+#include "harness/sweep.h"
+#include "machine/device/names.h"
+
+namespace suite::nccl_tests {
+
+using collectives::has_root;
+using collectives::reduces;
+using harness::UsageError;
+using machine::Dtype;
+using machine::Operation;
+using machine::Reduction;
+
+namespace {
+
+constexpr Operation operations[] = {
+    Operation::all_reduce, Operation::all_gather, Operation::reduce_scatter,
+    Operation::broadcast,  Operation::reduce,     Operation::gather,
+    Operation::scatter,    Operation::all_to_all, Operation::send_receive};
+
+std::string their_name(Operation operation) {
+  if (operation == Operation::all_to_all) return "alltoall";
+  if (operation == Operation::send_receive) return "sendrecv";
+  return std::string(name(operation));
+}
+
+// Our name, theirs, and their program's.
+Operation parse_operation(const std::string& word) {
+  std::vector<std::string> known;
+  for (const Operation operation : operations) {
+    for (const std::string& said :
+         {std::string(name(operation)), their_name(operation), program_of(operation)}) {
+      if (word == said) return operation;
+      if (std::find(known.begin(), known.end(), said) == known.end() && !said.ends_with("_perf"))
+        known.push_back(said);
+    }
+  }
+  throw UsageError(machine::unknown("operation", word, known));
+}
+
+std::int64_t parse_size(std::string_view flag, const std::string& text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  std::string unit(end, static_cast<const char*>(text.data() + text.size()));
+  for (char& letter : unit) letter = static_cast<char>(std::toupper(letter));
+  static const std::map<std::string, double> units{{"", 1},        {"B", 1},        {"K", 0x1p10},
+                                                   {"KB", 0x1p10}, {"KIB", 0x1p10}, {"M", 0x1p20},
+                                                   {"MB", 0x1p20}, {"MIB", 0x1p20}, {"G", 0x1p30},
+                                                   {"GB", 0x1p30}, {"GIB", 0x1p30}};
+  const auto found = units.find(unit);
+  if (error != std::errc() || found == units.end() || value < 0 || value * found->second >= 0x1p62)
+    throw UsageError(fmt::format("{} '{}' is no size (8, 4K, 1.5M, 8G)", flag, text));
+  return static_cast<std::int64_t>(value * found->second);
+}
+
+std::int64_t parse_number(std::string_view flag, const std::string& text, std::int64_t low,
+                          std::int64_t high) {
+  std::int64_t value = 0;
+  const char* last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(text.data(), last, value);
+  if (error != std::errc() || end != last)
+    throw UsageError(fmt::format("{} '{}' is no whole number", flag, text));
+  if (value < low || value > high)
+    throw UsageError(fmt::format("{} {} is not in {} to {}", flag, value, low, high));
+  return value;
+}
+
+// One of `known`, by name(), or all of them. `absent`: what nccl-tests has besides.
+template <class T, class Known>
+std::vector<T> parse_named(std::string_view kind, const std::string& text, const Known& known,
+                           const std::vector<std::string>& absent) {
+  if (text == "all") return {std::begin(known), std::end(known)};
+  std::vector<std::string> names{"all"};
+  for (const T value : known) {
+    if (text == name(value)) return {value};
+    names.emplace_back(name(value));
+  }
+  if (std::find(absent.begin(), absent.end(), text) != absent.end())
+    throw UsageError(fmt::format("{} '{}' of nccl-tests is not among those of this program: {}",
+                                 kind, text, fmt::join(names, ", ")));
+  throw UsageError(machine::unknown(kind, text, names));
+}
+
+void check_algorithm(Operation operation, const std::string& algorithm) {
+  if (algorithm.empty() || algorithm == collectives::library) return;
+  std::vector<std::string> known{std::string(collectives::library)};
+  for (const collectives::Algorithm& one : collectives::algorithms()) {
+    if (one.operation != operation) continue;
+    if (one.name == algorithm) return;
+    known.emplace_back(one.name);
+  }
+  throw UsageError(
+      machine::unknown(fmt::format("{} algorithm", name(operation)), algorithm, known));
+}
+
+// The flags, read one by one into the arguments.
+class Flags {
+ public:
+  explicit Flags(CLI::App& app) : app_(app) { app_.option_defaults()->take_last(); }
+
+  template <class T>
+  void number(const std::string& names, T& into, std::int64_t low, std::int64_t high,
+              const std::string& about) {
+    text(names, about, [&into, names, low, high](const std::string& said) {
+      into = static_cast<T>(parse_number(names, said, low, high));
+    });
+  }
+  void size(const std::string& names, std::int64_t& into, const std::string& about) {
+    text(names, about, [&into, names](const std::string& said) { into = parse_size(names, said); });
+  }
+  void text(const std::string& names, const std::string& about,
+            const std::function<void(const std::string&)>& read) {
+    app_.add_option_function<std::string>(names, read, about)->type_name("");
+  }
+  // Asks for a measurement that there is not: only what switches it off is taken.
+  void refused(const std::string& names, const std::string& why) {
+    text(names, fmt::format("refused unless 0: {}", why), [names, why](const std::string& said) {
+      if (parse_number(names, said, 0, std::numeric_limits<int>::max()) != 0)
+        throw UsageError(fmt::format("{} {}: {}", names, said, why));
+    });
+  }
+  // Tunes what is not there: what is measured stays the same.
+  void noted(const std::string& names, std::vector<std::string>& notes, std::int64_t usual,
+             const std::string& why) {
+    text(names, fmt::format("taken with a note: {}", why),
+         [names, &notes, usual, why](const std::string& said) {
+           if (parse_number(names, said, -1, std::numeric_limits<int>::max()) != usual)
+             notes.push_back(fmt::format("{} {} changes nothing here: {}", names, said, why));
+         });
+  }
+  std::vector<std::string> names() const {
+    std::vector<std::string> all;
+    for (const CLI::Option* option : app_.get_options()) {
+      for (const std::string& name : option->get_snames()) all.push_back("-" + name);
+      for (const std::string& name : option->get_lnames()) all.push_back("--" + name);
+    }
+    return all;
+  }
+
+ private:
+  CLI::App& app_;
+};
+
+void refuse_extras(const CLI::App& app, const Flags& flags) {
+  for (const std::string& word : app.remaining()) {
+    if (!word.starts_with("-")) throw UsageError(fmt::format("unexpected argument '{}'", word));
+    std::vector<std::string> known = flags.names();
+    const bool letter = !word.starts_with("--");
+    std::erase_if(known, [&](const std::string& name) { return (name.size() == 2) != letter; });
+    // One letter is near every other one.
+    if (letter)
+      throw UsageError(
+          fmt::format("unknown flag '{}'; known: {}", word.substr(0, 2), fmt::join(known, " ")));
+    throw UsageError(machine::unknown("flag", word.substr(0, word.find('=')), known));
+  }
+}
+
+void check(Arguments& arguments) {
+  Arguments& a = arguments;
+  if (a.min_bytes < 1) throw UsageError("-b,--minbytes must be at least 1 byte");
+  if (a.min_bytes > a.max_bytes)
+    throw UsageError(
+        fmt::format("-b,--minbytes {} is above -e,--maxbytes {}; both are {} by default",
+                    a.min_bytes, a.max_bytes, 32 << 20));
+  if (a.step_bytes < 1 && a.step_factor <= 1)
+    throw UsageError(
+        "-i,--stepbytes must be at least 1 byte where -f,--stepfactor gives no factor");
+  if (a.skipped > 0 && (!a.per_iteration || a.skipped >= a.iterations))
+    throw UsageError(
+        fmt::format("-K,--per_iter_skip {} needs -I 1 and more than {} iterations (-n {})",
+                    a.skipped, a.skipped, a.iterations));
+  if (a.ranks && a.threads * a.gpus != 1 && a.threads * a.gpus != *a.ranks)
+    throw UsageError(fmt::format("--ranks {} is not -t {} times -g {}: leave one of them out",
+                                 *a.ranks, a.threads, a.gpus));
+  if (a.algorithm == collectives::library &&
+      a.transport.value_or(machine::Transport::mpi) != machine::Transport::mpi)
+    throw UsageError("--algorithm library runs over --transport mpi only");
+  if (a.algorithm == collectives::library) a.transport = machine::Transport::mpi;
+  check_algorithm(a.operation, a.algorithm);
+  if (!a.json_path.empty() && !a.json_path.ends_with(".json"))
+    throw UsageError(fmt::format("-J,--output_file {}: the name must end in .json", a.json_path));
+
+  const std::string_view operation = name(a.operation);
+  if (!reduces(a.operation) && a.reductions != std::vector{Reduction::sum})
+    a.notes.push_back(fmt::format("-o changes nothing here: {} does not reduce", operation));
+  if (!has_root(a.operation) && a.root != 0)
+    a.notes.push_back(fmt::format("-r changes nothing here: {} has no root", operation));
+  if (a.parallel_init)
+    a.notes.emplace_back("-p 1 changes nothing here: ranks are processes, which start together");
+  if (a.cpu_time)
+    a.notes.emplace_back("-C 1: collectives of the host end when they return, so cputime is time");
+}
+
+}  // namespace
+
+std::string program_of(Operation operation) { return their_name(operation) + "_perf"; }
+
+Arguments parse_arguments(const std::vector<std::string>& words) {
+  Arguments a;
+  CLI::App app("Measures one collective as nccl-tests does: its flags, table, JSON and exit codes.",
+               "shardmark collective");
+  app.allow_extras();
+  Flags flags(app);
+  constexpr std::int64_t many = std::numeric_limits<int>::max();
+  std::string operation, dtype = "float", reduction = "sum";
+  app.add_option("operation", operation,
+                 "all_reduce, all_gather, reduce_scatter, broadcast, reduce, gather, scatter, "
+                 "all_to_all (alltoall), send_receive (sendrecv)")
+      ->type_name("");
+
+  flags.size("-b,--minbytes", a.min_bytes, "first size (32M)");
+  flags.size("-e,--maxbytes", a.max_bytes, "last size (32M); never lowered");
+  flags.size("-i,--stepbytes", a.step_bytes, "added from size to size (1M)");
+  flags.number("-f,--stepfactor", a.step_factor, 0, many,
+               "multiplied from size to size, instead of -i");
+  flags.number("-n,--iters", a.iterations, 1, many, "iterations timed in one interval (20)");
+  flags.number("-m,--agg_iters", a.aggregated, 1, many, "operations in an iteration (1)");
+  flags.number("-w,--warmup_iters", a.warm_up, 0, many,
+               "operations not timed, before each interval (1)");
+  flags.number("-N,--run_cycles", a.cycles, 0, many, "times through all sizes (1); 0: for ever");
+  flags.number("-c,--check", a.checks, 0, many,
+               "operations whose values are checked after the timed ones (1); unless 0 the last "
+               "timed one is checked besides, out of place");
+  flags.text("-o,--op", "sum, prod, max, min, avg or all (sum)",
+             [&](const std::string& said) { reduction = said; });
+  flags.text("-d,--datatype",
+             "float, bfloat16, half, double, int8, uint8, int32, uint32, int64, uint64 or all "
+             "(float)",
+             [&](const std::string& said) { dtype = said; });
+  flags.text("-r,--root", "rank that is the root (0), or all", [&](const std::string& said) {
+    a.root.reset();
+    if (said != "all" && said != "-1")
+      a.root = static_cast<int>(parse_number("-r,--root", said, 0, many));
+  });
+  flags.number("-a,--average", a.over_ranks, 0, 3,
+               "time over ranks: 0 of rank 0, 1 average, 2 minimum, 3 maximum (1)");
+  flags.number("-z,--blocking", a.blocking, 0, 3,
+               "1: barrier after each operation, timed; 3: after each iteration, not timed; 2 is 0 "
+               "here (0)");
+  flags.number("-I,--per_iter_timing", a.per_iteration, 0, 1,
+               "1: also each iteration's own time, the maximum over ranks (0)");
+  flags.number("-K,--per_iter_skip", a.skipped, 0, many,
+               "first iterations that the columns of -I leave out (0)");
+  flags.number("-C,--report_cputime", a.cpu_time, 0, 1, "1: name the time cputime (0)");
+  flags.number("-S,--report_timestamps", a.timestamps, 0, 1,
+               "1: a column with the time of day (0)");
+  flags.text("-J,--output_file", "also write JSON here; a file that is there is kept, .0 added",
+             [&](const std::string& said) { a.json_path = said; });
+  flags.text("-T,--timeout", "seconds that one rank waits for another (60); 0: as usual",
+             [&](const std::string& said) {
+               if (const auto seconds = parse_number("-T,--timeout", said, 0, many); seconds > 0)
+                 a.timeout_s = static_cast<double>(seconds);
+             });
+  flags.number("-t,--nthreads", a.threads, 1, 4096, "-t times -g ranks are started (1)");
+  flags.number("-g,--ngpus", a.gpus, 1, 4096, "see -t (1)");
+
+  flags.text("--ranks", "ranks to start, instead of -t and -g; ours", [&](const std::string& said) {
+    a.ranks = static_cast<int>(parse_number("--ranks", said, 1, 4096));
+  });
+  flags.text("--algorithm",
+             "as `shardmark list` names them, or library; by size when not given; ours",
+             [&](const std::string& said) { a.algorithm = said; });
+  flags.text("--transport", "shared_memory or mpi; by where the ranks are when not given; ours",
+             [&](const std::string& said) {
+               a.transport = harness::AxisText<machine::Transport>::parse("transport", said);
+             });
+
+  flags.number("-p,--parallel_init", a.parallel_init, 0, 1,
+               "taken with a note: ranks are processes");
+  flags.noted("-y,--stream_null", a.notes, 0, "there are no CUDA streams");
+  flags.noted("-R,--local_register", a.notes, 0, "buffers of the host need no registration");
+  flags.noted("-x,--cta_policy", a.notes, -1, "there are no CTAs");
+  flags.noted("-V,--device_cta_count", a.notes, 16, "there are no CTAs");
+  flags.refused("-G,--cudagraph", "there are no CUDA graphs on the host");
+  flags.refused("-D,--device_implementation", "there are no device kernels on the host");
+  flags.refused("-M,--memory", "`shardmark run` judges the memory");
+  flags.refused("-u,--unalign", "buffers begin where a cache line does");
+  app.footer(
+      "Without --ranks, -t times -g ranks are started here; under srun or mpiexec a rank is a "
+      "process, as many as it started.\n"
+      "Warm-up is at every size, before it is timed, and every iteration uses the same buffers "
+      "(nccl-tests walks through the largest ones).\n"
+      "In place is N/A where it cannot be (all_to_all, send_receive, --algorithm library).\n"
+      "Environment: NCCL_TESTS_MIN_BW as in nccl-tests; NCCL_TESTS_SPLIT is refused.\n"
+      "Exit codes: 0 right, 7 wrong values or too little bandwidth, 2 usage, 3 environment, 4 a "
+      "rank hung or died.");
+
+  try {
+    std::vector<std::string> last_first(words.rbegin(), words.rend());
+    app.parse(last_first);
+  } catch (const CLI::CallForHelp&) {
+    a.help = app.help();
+    return a;
+  } catch (const CLI::ArgumentMismatch& error) {
+    throw UsageError(fmt::format(
+        "{} needs a value",
+        std::string_view(error.what()).substr(0, std::string_view(error.what()).find(':'))));
+  } catch (const CLI::ParseError& error) {
+    throw UsageError(error.what());
+  }
+  refuse_extras(app, flags);
+  if (operation.empty())
+    throw UsageError("collective needs an operation: all_reduce, all_gather, …; see --help");
+  a.operation = parse_operation(operation);
+  a.dtypes = parse_named<Dtype>("datatype", dtype, machine::every_dtype, {"f8e4m3", "f8e5m2"});
+  a.reductions = parse_named<Reduction>("op", reduction, machine::all_reductions, {"mulsum"});
+  check(a);
+  return a;
+}
+
+std::vector<std::int64_t> sizes(const Arguments& arguments) {
+  std::vector<std::int64_t> all;
+  for (std::int64_t size = arguments.min_bytes; size <= arguments.max_bytes;) {
+    all.push_back(size);
+    if (arguments.step_factor > 1) {
+      if (size > arguments.max_bytes / arguments.step_factor) break;
+      size *= arguments.step_factor;
+    } else {
+      if (arguments.step_bytes > arguments.max_bytes - size) break;
+      size += arguments.step_bytes;
+    }
+  }
+  return all;
+}
+
+Extent extent(Operation operation, std::int64_t size, Dtype dtype, int ranks) {
+  const auto element = static_cast<std::int64_t>(size_of(dtype));
+  const std::int64_t whole = size / element;
+  if (!collectives::deals_in_shares(operation)) return {whole, whole * element};
+  const std::int64_t granule = 16 / element, share = whole / ranks / granule * granule;
+  return {share, share * ranks * element};
+}
+
+}  // namespace suite::nccl_tests

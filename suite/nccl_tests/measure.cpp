@@ -1,0 +1,196 @@
+#include "suite/nccl_tests/measure.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <numeric>
+
+#include "collectives/cost.h"
+#include "suite/collectives/wrong_elements.h"
+
+namespace suite::nccl_tests {
+
+using machine::Operation;
+
+namespace {
+
+double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Every rank's values, in rank order.
+template <class T>
+std::vector<std::vector<T>> gathered(machine::World& world, const std::vector<T>& mine) {
+  const std::string bytes(reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(T));
+  std::vector<std::vector<T>> all;
+  for (const std::string& theirs : world.all_gather(world.group(), bytes)) {
+    all.emplace_back(theirs.size() / sizeof(T));
+    std::memcpy(all.back().data(), theirs.data(), theirs.size());
+  }
+  return all;
+}
+
+// The library's own are measured out of place only: in place MPICH 4.0.2 refuses some buffers, and
+// its MPI_Reduce reads address -1 at a root other than 0.
+bool can_be_in_place(const Arguments& arguments) {
+  return collectives::may_be_in_place(arguments.operation) &&
+         arguments.algorithm != collectives::library;
+}
+
+}  // namespace
+
+double over_ranks(OverRanks how, const std::vector<double>& by_rank) {
+  switch (how) {
+    case OverRanks::rank_0:
+      return by_rank.front();
+    case OverRanks::minimum:
+      return *std::min_element(by_rank.begin(), by_rank.end());
+    case OverRanks::maximum:
+      return *std::max_element(by_rank.begin(), by_rank.end());
+    case OverRanks::average:
+      break;
+  }
+  return std::accumulate(by_rank.begin(), by_rank.end(), 0.0) / static_cast<double>(by_rank.size());
+}
+
+Measure::Measure(machine::World& world, const Arguments& arguments, machine::Transport transport)
+    : world_(world),
+      arguments_(arguments),
+      transport_(transport),
+      meeting_(world, world.group(), transport) {}
+
+Row Measure::row(std::int64_t size, machine::Dtype dtype, machine::Reduction reduction, int root) {
+  const Operation operation = arguments_.operation;
+  Row row;
+  row.extent = extent(operation, size, dtype, world_.size());
+  row.dtype = dtype;
+  row.reduction = reduction_column(operation, reduction);
+  row.root = collectives::has_root(operation) ? root : -1;
+  row.algorithm = arguments_.algorithm;
+  if (row.algorithm.empty())
+    row.algorithm = collectives::default_algorithm(
+        operation, transport_, static_cast<std::size_t>(row.extent.bytes), world_.size());
+  world_.board().set_activity(fmt::format("{} of {} bytes", name(operation), row.extent.bytes));
+  {
+    harness::Context context{world_, world_.group(), world_.device(), no_rates_, 0, {}};
+    std::unique_ptr<CollectiveUnit> unit;
+    Buffers buffers;
+    machine::Tensor right;
+    if (row.extent.count > 0) {
+      CollectiveCase the_case;
+      the_case.ranks = world_.size();
+      the_case.transport = transport_;
+      the_case.algorithm = row.algorithm;
+      the_case.dtype = dtype;
+      the_case.reduction = reduction;
+      the_case.bytes = {row.extent.bytes};
+      the_case.root = root;
+      unit = std::make_unique<CollectiveUnit>(operation, the_case, context);
+      buffers = unit->buffers();
+      if (buffers.out && arguments_.checks > 0) {
+        right = machine::Tensor(world_.device(), dtype, {buffers.out.size()},
+                                machine::Category::buffers);
+        from_doubles(right, expected(unit->question(), world_.rank()));
+      }
+    }
+    row.out_of_place = timing(unit.get(), buffers, right, row, /*in_place=*/false);
+    if (can_be_in_place(arguments_)) {
+      if (unit) buffers = unit->in_place();
+      row.in_place = timing(unit.get(), buffers, right, row, /*in_place=*/true);
+    }
+  }
+  world_.barrier(world_.group());  // gives back the memory that the unit's links shared
+  return row;
+}
+
+Timing Measure::timing(CollectiveUnit* unit, const Buffers& buffers, const machine::Tensor& right,
+                       const Row& row, bool in_place) {
+  if (unit && in_place) unit->fill(buffers);  // the unit's own are filled when it is made
+  std::vector<double> each;
+  // As NCCL's, a collective of nothing returns at once.
+  const double mine = seconds(
+      [&] {
+        if (unit) unit->run(buffers);
+      },
+      each);
+  std::vector<double> by_rank;
+  for (const auto& theirs : gathered<double>(world_, {mine})) by_rank.push_back(theirs.front());
+  const double time_s = over_ranks(arguments_.over_ranks, by_rank);
+
+  Timing result;
+  result.microseconds = time_s * 1e6;
+  result.algbw_GBps = time_s > 0 ? static_cast<double>(row.extent.bytes) / 1e9 / time_s : 0;
+  result.busbw_GBps =
+      result.algbw_GBps * collectives::bus_factor(arguments_.operation, world_.size());
+  if (arguments_.per_iteration) {
+    IterationTimes times;
+    times.by_rank_us = gathered(world_, each);
+    times.maxima_us = times.by_rank_us.front();
+    for (const auto& theirs : times.by_rank_us)
+      for (std::size_t i = 0; i < theirs.size(); ++i)
+        times.maxima_us[i] = std::max(times.maxima_us[i], theirs[i]);
+    result.iterations = std::move(times);
+  }
+  if (arguments_.checks > 0) check(unit, buffers, right, in_place, result);
+  return result;
+}
+
+double Measure::seconds(const std::function<void()>& operation, std::vector<double>& each) {
+  const Arguments& a = arguments_;
+  machine::Stream& stream = world_.device().stream();
+  for (int i = 0; i < a.warm_up; ++i) operation();
+  stream.synchronize();
+  meeting_.barrier();
+
+  const bool apart = a.blocking == Blocking::barrier_untimed;
+  double inside = 0;
+  const double start = now_s();
+  double before = start;
+  for (int iteration = 0; iteration < a.iterations; ++iteration) {
+    for (int i = 0; i < a.aggregated; ++i) {
+      operation();
+      if (a.blocking == Blocking::barrier_timed) meeting_.barrier();
+    }
+    if (!apart && !a.per_iteration) continue;
+    stream.synchronize();
+    const double after = now_s();
+    if (a.per_iteration) each.push_back((after - before) / a.aggregated * 1e6);
+    inside += after - before;
+    if (apart) meeting_.barrier();
+    before = apart ? now_s() : after;
+  }
+  stream.synchronize();
+  const double all = apart ? inside : now_s() - start;
+  return all / a.iterations / a.aggregated;
+}
+
+void Measure::check(CollectiveUnit* unit, const Buffers& buffers, const machine::Tensor& right,
+                    bool in_place, Timing& timing) {
+  timing.wrong = 0;
+  // In place the timed operations have worked on their own results: nobody knows what is right.
+  for (int check = in_place ? 0 : -1; check < arguments_.checks && timing.wrong == 0; ++check) {
+    WrongElements mine;
+    if (unit && check >= 0) {
+      unit->fill(buffers);
+      unit->run(buffers);
+      world_.device().stream().synchronize();
+    }
+    if (right) mine = wrong_elements(buffers.out, right);
+    int rank = 0;
+    for (const std::string& theirs :
+         world_.all_gather(world_.group(), fmt::format("{} {}", mine.count, mine.text))) {
+      const std::size_t space = theirs.find(' ');
+      const std::int64_t count = std::stoll(theirs.substr(0, space));
+      if (count > 0 && timing.wrong_where.empty())
+        timing.wrong_where = fmt::format("rank {}: {}", rank, theirs.substr(space + 1));
+      *timing.wrong += count;
+      failed_checks_ += count > 0;
+      ++rank;
+    }
+  }
+}
+
+}  // namespace suite::nccl_tests

@@ -1,0 +1,48 @@
+#pragma once
+// One row of the table: a collective of one size, out of place and in place, timed as nccl-tests
+// does (one interval over all iterations, after a warm-up) and its values checked.
+//
+// Collective over the world's group; every rank gets the same row. Checked are, out of place, what
+// the last timed operation left (nccl-tests checks none of those) and then -c operations on fresh
+// buffers each; the first wrong one ends the checks.
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "harness/rates.h"
+#include "machine/world/world.h"
+#include "suite/collectives/collective_unit.h"
+#include "suite/nccl_tests/table.h"
+
+namespace suite::nccl_tests {
+
+class Measure {
+ public:
+  Measure(machine::World& world, const Arguments& arguments, machine::Transport transport);
+
+  Row row(std::int64_t size, machine::Dtype dtype, machine::Reduction reduction, int root);
+  std::int64_t failed_checks() const { return failed_checks_; }  // so far, over all ranks
+
+ private:
+  using Buffers = CollectiveUnit::Buffers;
+  // right: what out should hold; empty where this rank has none or nothing is checked.
+  Timing timing(CollectiveUnit* unit, const Buffers& buffers, const machine::Tensor& right,
+                const Row& row, bool in_place);
+  // Seconds of one operation, on this rank; `each`: of every iteration, where -I asks.
+  double seconds(const std::function<void()>& operation, std::vector<double>& each);
+  void check(CollectiveUnit* unit, const Buffers& buffers, const machine::Tensor& right,
+             bool in_place, Timing& timing);
+
+  machine::World& world_;
+  const Arguments& arguments_;
+  machine::Transport transport_;
+  collectives::Communicator meeting_;  // for barriers between iterations
+  harness::Rates no_rates_;
+  std::int64_t failed_checks_ = 0;
+};
+
+// One value for all ranks', as -a says.
+double over_ranks(OverRanks how, const std::vector<double>& by_rank);
+
+}  // namespace suite::nccl_tests
