@@ -2,10 +2,14 @@
 // `auto`: the fastest algorithm for a call, by measurement on the machine at hand.
 
 #include <string>
+#include <string_view>
 
 #include "collectives/communicator.h"
 
 namespace collectives {
+
+// As a name where algorithms have names.
+inline constexpr std::string_view automatic = "auto";
 
 struct Choice {
   const Algorithm* best = nullptr;

@@ -170,9 +170,9 @@ double Sampler::timed(What what, int batch) {
     device_.stream().synchronize();
   });
   const bool failed = barrier(!result_.failure.empty());
-  CommonStart::Moment moment;
-  if (common_start_ && !failed) moment = common_start_->wait();
-  const double begin = common_start_ ? moment.start_s : now_s();
+  ClockStart::Moment moment;
+  if (clock_start_ && !failed) moment = clock_start_->wait();
+  const double begin = clock_start_ ? moment.start_s : now_s();
   if (failed) return 0;
   guarded([&] {
     if (what == What::unit)
@@ -229,7 +229,7 @@ Sampler::WarmUp Sampler::warm_up(What what) {
 
 double Sampler::take(What what, int count, TimedSeries& series, Rows& rows) {
   const double begin = now_s();
-  if (common_start_) common_start_->synchronize();
+  if (clock_start_) clock_start_->synchronize();
   std::vector<double> mine(static_cast<std::size_t>(count));
   for (double& time : mine) time = timed(what, series.batch);
   const double elapsed_s = now_s() - begin;
@@ -262,7 +262,7 @@ double Sampler::take(What what, int count, TimedSeries& series, Rows& rows) {
     for (std::size_t rank = 0; rank < fresh.size(); ++rank) rows[rank].push_back(fresh[rank][i]);
   }
   series.late += late;
-  if (common_start_ && 4 * late > count) common_start_->leave_more_time();
+  if (clock_start_ && 4 * late > count) clock_start_->leave_more_time();
   return elapsed_s;
 }
 
@@ -292,8 +292,8 @@ Sampled Sampler::sample(Instance& instance) {
   instance_ = &instance;
   result_ = {};
   checked_ = -1;
-  common_start_.reset();
-  if (limits_.timing == Timing::window) common_start_.emplace(link_, limits_.one_clock);
+  clock_start_.reset();
+  if (limits_.timing == Timing::window) clock_start_.emplace(link_, limits_.one_clock);
   const bool alternates = instance.has_yardstick();
   const WarmUp unit = warm_up(What::unit);
   const WarmUp yardstick = alternates ? warm_up(What::yardstick) : WarmUp{};

@@ -16,7 +16,7 @@
 //
 // That is the timing `sample`. `loop` is nccl-tests': at least 20 runs back to back in every
 // sample, whose mean over the ranks is given too (average_over_ranks_s). `window` starts all ranks
-// by the clock (common_start.h), one run a sample, timed from the common start; a sample for which
+// by the clock (clock_start.h), one run a sample, timed from the common start; a sample for which
 // a rank came late is dropped on all.
 //
 // Every decision (how many runs a batch, how many samples more, stop) is taken by the case's rank 0
@@ -31,7 +31,7 @@
 #include <string_view>
 #include <vector>
 
-#include "harness/common_start.h"
+#include "harness/clock_start.h"
 #include "harness/record.h"
 #include "harness/unit.h"
 #include "machine/world/world.h"
@@ -142,7 +142,7 @@ class Sampler {
   std::function<void(const std::string&)> on_failure_;
   Instance* instance_ = nullptr;
   Sampled result_;
-  std::optional<CommonStart> common_start_;
+  std::optional<ClockStart> clock_start_;
   int checked_ = -1;  // samples of the unit so far; -1: warm-up
 };
 

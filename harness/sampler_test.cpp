@@ -208,7 +208,7 @@ TEST(Sampler, LoopRunsBackToBackAndGivesTheMeanOverRanks) {
   });
 }
 
-TEST(Sampler, WindowTimesFromTheCommonStart) {
+TEST(Sampler, WindowTimesFromTheClockStart) {
   on_ranks(2, [](machine::World& world, machine::Link* link) {
     Timed timed;
     timed.on_run = [&] { wait_for(2e-4); };
@@ -224,23 +224,23 @@ TEST(Sampler, WindowTimesFromTheCommonStart) {
   });
 }
 
-TEST(CommonStart, SaysWhoIsLate) {
+TEST(ClockStart, SaysWhoIsLate) {
   on_ranks(2, [](machine::World& world, machine::Link* link) {
-    CommonStart start(link, true);
+    ClockStart start(link, true);
     if (world.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    const CommonStart::Moment moment = start.wait();
+    const ClockStart::Moment moment = start.wait();
     EXPECT_TRUE(world.rank() == 0 || moment.late);
   });
 }
 
-TEST(CommonStart, FindsAClockThatIsOff) {
+TEST(ClockStart, FindsAClockThatIsOff) {
   // Threads share a clock, so the offset found must be zero within its own uncertainty.
   on_ranks(3, [](machine::World& world, machine::Link* link) {
-    CommonStart start(link, false);
+    ClockStart start(link, false);
     EXPECT_LE(std::abs(start.offset_s()), start.uncertainty_s() + 1e-9);
     EXPECT_LT(start.uncertainty_s(), 1.0);
     const double before = now_s();
-    const CommonStart::Moment moment = start.wait();
+    const ClockStart::Moment moment = start.wait();
     EXPECT_GE(now_s(), moment.start_s);
     EXPECT_GE(moment.start_s, before - 1);
     EXPECT_EQ(world.rank() == 0, start.uncertainty_s() == 0);

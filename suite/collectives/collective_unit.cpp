@@ -11,6 +11,7 @@
 
 namespace suite {
 
+using collectives::automatic;
 using collectives::Communicator;
 using collectives::deals_in_shares;
 using collectives::Extent;
@@ -26,9 +27,6 @@ using machine::Tensor;
 using machine::Transport;
 
 namespace {
-
-// Whatever is fastest here.
-constexpr std::string_view automatic = "auto";
 
 // The first three operations are swept over sizes in `quick`; of the others two sizes show that
 // they are right, and how near the library.

@@ -59,8 +59,10 @@ class CollectiveUnit {
   Buffers in_place();
   // The input that question() asks about; in the output what nobody wrote shows.
   void fill(const Buffers& buffers) const;
-  void run(const Buffers& buffers) { call(*communicator_, case_.algorithm, buffers); }
+  void run(const Buffers& buffers) { call(*communicator_, algorithm_, buffers); }
   Question question() const;
+  const std::string& algorithm() const { return algorithm_; }  // the case's, or what auto picked
+  const std::string& note() const { return note_; }
 
  private:
   Buffers out_of_place();
@@ -80,7 +82,7 @@ class CollectiveUnit {
   std::unique_ptr<collectives::Communicator> communicator_, library_;
   std::int64_t count_;  // elements of the whole, or of a share
   Buffers buffers_;
-  std::string algorithm_;  // the case's, or what auto picked
+  std::string algorithm_;
   std::string note_;
   std::uint64_t expected_hash_ = 0, fingerprint_ = 0;
 };

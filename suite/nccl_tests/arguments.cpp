@@ -11,6 +11,7 @@
 #include <limits>
 #include <map>
 
+#include "collectives/choose.h"
 #include "collectives/communicator.h"
 #include "collectives/plan.h"
 #include "harness/sweep.h"
@@ -96,8 +97,10 @@ std::vector<T> parse_named(std::string_view kind, const std::string& text, const
 }
 
 void check_algorithm(Operation operation, const std::string& algorithm) {
-  if (algorithm.empty() || algorithm == collectives::library) return;
-  std::vector<std::string> known{std::string(collectives::library)};
+  if (algorithm.empty() || algorithm == collectives::library || algorithm == collectives::automatic)
+    return;
+  std::vector<std::string> known{std::string(collectives::library),
+                                 std::string(collectives::automatic)};
   for (const collectives::Algorithm& one : collectives::algorithms()) {
     if (one.operation != operation) continue;
     if (one.name == algorithm) return;
@@ -271,9 +274,11 @@ Arguments parse_arguments(const std::vector<std::string>& words) {
   flags.text("--ranks", "ranks to start, instead of -t and -g; ours", [&](const std::string& said) {
     a.ranks = static_cast<int>(parse_number("--ranks", said, 1, 4096));
   });
-  flags.text("--algorithm",
-             "as `shardmark list` names them, or library; by size when not given; ours",
-             [&](const std::string& said) { a.algorithm = said; });
+  flags.text(
+      "--algorithm",
+      "as `shardmark list` names them, library, or auto (measured first); by size when not given; "
+      "ours",
+      [&](const std::string& said) { a.algorithm = said; });
   flags.text("--transport", "shared_memory or mpi; by where the ranks are when not given; ours",
              [&](const std::string& said) {
                a.transport = harness::AxisText<machine::Transport>::parse("transport", said);

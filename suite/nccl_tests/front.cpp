@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "collectives/choose.h"
 #include "harness/record/build_info.h"
 #include "harness/record/fingerprint.h"
 #include "harness/record/supervisor.h"
@@ -71,7 +72,9 @@ std::vector<int> roots(const Arguments& arguments, int ranks) {
 
 void check_ranks(const Arguments& arguments, int ranks) {
   for (const int root : roots(arguments, ranks)) {
-    if (arguments.algorithm.empty() || arguments.algorithm == collectives::library) continue;
+    if (arguments.algorithm.empty() || arguments.algorithm == collectives::library ||
+        arguments.algorithm == collectives::automatic)
+      continue;
     const auto& algorithm = collectives::find_algorithm(arguments.operation, arguments.algorithm);
     if (const std::string why = algorithm.refuses({0, ranks, 1, root}); !why.empty())
       throw harness::UsageError(

@@ -89,6 +89,8 @@ Row Measure::row(std::int64_t size, machine::Dtype dtype, machine::Reduction red
       the_case.bytes = {row.extent.bytes};
       the_case.root = root;
       unit = std::make_unique<CollectiveUnit>(operation, the_case, context);
+      row.algorithm = unit->algorithm();
+      row.note = unit->note();
       buffers = unit->buffers();
       if (buffers.out && arguments_.checks > 0) {
         right = machine::Tensor(world_.device(), dtype, {buffers.out.size()},

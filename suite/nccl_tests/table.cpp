@@ -152,6 +152,7 @@ std::string line(const Arguments& arguments, const Row& row, std::string_view no
   };
   where("out-of-place", row.out_of_place);
   where("in-place", row.in_place);
+  if (!row.note.empty()) text += fmt::format("# {}\n", row.note);
   return text;
 }
 

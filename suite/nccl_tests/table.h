@@ -47,6 +47,7 @@ struct Row {
   std::string reduction;  // column redop
   int root = -1;
   std::string algorithm;                         // for the JSON
+  std::string note;                              // what auto picked
   std::optional<Timing> out_of_place, in_place;  // empty: the operation cannot be in place
 };
 // sum, prod, … where the operation reduces; sendrecv, which moves only, is listed with the -o given

@@ -11,10 +11,10 @@ namespace harness {
 
 double now_s();  // the steady clock, which ranks of one host share
 
-class CommonStart {
+class ClockStart {
  public:
   // Collective. one_clock: all ranks are on one host. link null: one rank.
-  CommonStart(machine::Link* link, bool one_clock);
+  ClockStart(machine::Link* link, bool one_clock);
 
   struct Moment {
     double start_s = 0;  // by this rank's clock

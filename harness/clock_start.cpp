@@ -1,4 +1,4 @@
-#include "harness/common_start.h"
+#include "harness/clock_start.h"
 
 #include <sched.h>
 
@@ -19,12 +19,12 @@ double now_s() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-CommonStart::CommonStart(machine::Link* link, bool one_clock)
+ClockStart::ClockStart(machine::Link* link, bool one_clock)
     : link_(link), one_clock_(one_clock || !link) {
   synchronize();
 }
 
-void CommonStart::synchronize() {
+void ClockStart::synchronize() {
   if (one_clock_) return;
   double theirs = 0;
   if (link_->rank() == 0) {
@@ -50,7 +50,7 @@ void CommonStart::synchronize() {
   link_->flush();
 }
 
-CommonStart::Moment CommonStart::wait() {
+ClockStart::Moment ClockStart::wait() {
   Moment moment{now_s() + ahead_s_, false};
   if (link_ && link_->rank() == 0) {
     for (int peer = 1; peer < link_->size(); ++peer)
@@ -70,6 +70,6 @@ CommonStart::Moment CommonStart::wait() {
   return moment;
 }
 
-void CommonStart::leave_more_time() { ahead_s_ = std::min(2 * ahead_s_, most_ahead_s); }
+void ClockStart::leave_more_time() { ahead_s_ = std::min(2 * ahead_s_, most_ahead_s); }
 
 }  // namespace harness
