@@ -1,0 +1,143 @@
+#include "collectives/compression/compressed_all_reduce.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cmath>
+#include <stdexcept>
+#include <string>
+
+#include "collectives/compression/int8_block.h"
+#include "collectives/compression/quantized_all_gather.h"
+#include "collectives/compression/quantized_reduce_scatter.h"
+#include "collectives/compression/threshold.h"
+#include "collectives/compression/top_k.h"
+#include "collectives/compression/wire_dtype.h"
+#include "machine/device/names.h"
+
+namespace collectives {
+
+using machine::Category;
+using machine::Dtype;
+using machine::Tensor;
+
+namespace {
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+CompressedAllReduce::CompressedAllReduce(machine::World& world, Communicator& communicator,
+                                         std::int64_t count, const CompressionOptions& options)
+    : world_(world), communicator_(communicator), count_(count), options_(options) {
+  if (count < 0)
+    throw std::invalid_argument(fmt::format("compression of {} elements: below 0", count));
+  if (options.k < 1) throw std::invalid_argument(fmt::format("top_k: k is {}, below 1", options.k));
+  if (!(options.threshold > 0) || std::isinf(options.threshold))
+    throw std::invalid_argument(
+        fmt::format("threshold is {}: must be finite and above 0", options.threshold));
+  values_ = host_tensor(Dtype::float32, count);
+  world.host_device().stream().kernels().fill(values_, 0);
+}
+
+CompressedAllReduce::~CompressedAllReduce() = default;
+
+Tensor CompressedAllReduce::host_tensor(Dtype dtype, std::int64_t elements) const {
+  return Tensor(world_.host_device(), dtype, {elements}, Category::buffers);
+}
+
+void CompressedAllReduce::lap(double Seconds::*phase) {
+  const double ended = now();
+  seconds_.*phase += ended - lap_began_;
+  lap_began_ = ended;
+}
+
+void CompressedAllReduce::run(const Tensor& in, const Tensor& out) {
+  for (const Tensor* tensor : {&in, &out}) {
+    if (tensor->dtype() != Dtype::float32)
+      throw std::invalid_argument(
+          fmt::format("compression takes float, not {}", machine::name(tensor->dtype())));
+    if (tensor->size() != count_)
+      throw std::invalid_argument(
+          fmt::format("compression made for {} elements, called with {}", count_, tensor->size()));
+  }
+  if (count_ == 0) return;
+  const bool in_staged = !in.device().readable_by_host();
+  const bool out_staged = !out.device().readable_by_host();
+  if ((in_staged || out_staged) && !staged_) staged_ = host_tensor(Dtype::float32, count_);
+  if (in_staged) {
+    in.device().stream().copy(staged_.data(), in.data(), in.bytes());
+    in.device().stream().synchronize();
+  }
+
+  seconds_ = {};
+  lap_began_ = now();
+  const Tensor& given = in_staged ? staged_ : in;
+  machine::Stream& host = world_.host_device().stream();
+  if (options_.feedback)
+    host.kernels().add(values_, given, values_);
+  else
+    host.copy(values_.data(), given.data(), given.bytes());
+  const Tensor& result = out_staged ? staged_ : out;
+  exchange(values_.as<float>(), result.as<float>());
+
+  if (out_staged) {
+    out.device().stream().copy(out.data(), staged_.data(), out.bytes());
+    out.device().stream().synchronize();
+  }
+}
+
+void CompressedAllReduce::reset() {
+  world_.host_device().stream().kernels().fill(values_, 0);
+  forget();
+}
+
+std::vector<double> CompressedAllReduce::held_back() const { return to_doubles(values_); }
+
+namespace {
+
+template <class T>
+std::unique_ptr<CompressedAllReduce> make(machine::World& world, Communicator& communicator,
+                                          std::int64_t count, const CompressionOptions& options) {
+  return std::make_unique<T>(world, communicator, count, options);
+}
+
+template <class T, class Code>
+std::unique_ptr<CompressedAllReduce> make_coded(machine::World& world, Communicator& communicator,
+                                                std::int64_t count,
+                                                const CompressionOptions& options) {
+  return std::make_unique<T>(world, communicator, count, options, std::make_unique<Code>());
+}
+
+}  // namespace
+
+const std::vector<Compression>& compressions() {
+  static const std::vector<Compression> all = {
+      {"top_k", TopK::paper, make<TopK>},
+      {"threshold", Threshold::paper, make<Threshold>},
+      {"int8_block", Int8Block::paper, make_coded<QuantizedAllGather, Int8Block>},
+      {"quantized_reduce_scatter", QuantizedReduceScatter::paper,
+       make_coded<QuantizedReduceScatter, Int8Block>},
+      {"half_wire", WireDtype<machine::Half>::paper,
+       make_coded<QuantizedReduceScatter, WireDtype<machine::Half>>},
+      {"bfloat16_wire", WireDtype<machine::Bfloat16>::paper,
+       make_coded<QuantizedReduceScatter, WireDtype<machine::Bfloat16>>},
+  };
+  return all;
+}
+
+std::unique_ptr<CompressedAllReduce> make_compression(std::string_view name, machine::World& world,
+                                                      Communicator& communicator,
+                                                      std::int64_t count,
+                                                      const CompressionOptions& options) {
+  std::vector<std::string> names;
+  for (const Compression& compression : compressions()) {
+    if (compression.name == name) return compression.make(world, communicator, count, options);
+    names.emplace_back(compression.name);
+  }
+  throw std::invalid_argument(machine::unknown("compression", name, names));
+}
+
+}  // namespace collectives

@@ -1,0 +1,39 @@
+#pragma once
+// Magnitudes of floats as integers: ordered as the numbers are, infinity above all of them, NaN
+// above infinity. So a comparison never loses a NaN.
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+
+namespace collectives {
+
+inline constexpr std::uint32_t infinite_magnitude = 0x7f800000u;
+
+inline std::uint32_t magnitude(float value) {
+  return std::bit_cast<std::uint32_t>(value) & 0x7fffffffu;
+}
+
+inline std::uint32_t largest_magnitude(const float* values, std::int64_t count) {
+  std::uint32_t largest = 0;
+  for (std::int64_t i = 0; i < count; ++i) largest = std::max(largest, magnitude(values[i]));
+  return largest;
+}
+
+// visit(i) for each element of at least this magnitude, in ascending order. Few of them are
+// expected: a run of elements is passed over by one vectorized comparison.
+template <class Visit>
+void for_each_at_least(const float* values, std::int64_t count, std::uint32_t least,
+                       const Visit& visit) {
+  constexpr std::int64_t run = 32;
+  std::int64_t i = 0;
+  for (; i + run <= count; i += run) {
+    if (largest_magnitude(values + i, run) < least) continue;
+    for (std::int64_t j = i; j < i + run; ++j)
+      if (magnitude(values[j]) >= least) visit(j);
+  }
+  for (; i < count; ++i)
+    if (magnitude(values[i]) >= least) visit(i);
+}
+
+}  // namespace collectives

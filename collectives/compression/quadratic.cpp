@@ -1,0 +1,118 @@
+#include "collectives/compression/quadratic.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+namespace collectives {
+
+using machine::Dtype;
+using machine::Tensor;
+
+namespace quadratic {
+namespace {
+
+constexpr double largest_target = 4;
+constexpr double dispute = 6;  // above 5/4 * largest_target, the largest gradient of the others
+
+using Vector = std::array<double, size>;
+
+double target(std::int64_t i) { return largest_target * (i % 2 == 0 ? 1 : -1) * (i + 1.0) / size; }
+
+double curvature(int rank, std::int64_t i) { return (rank + i) % 2 == 0 ? 1.25 : 0.75; }
+
+// + and - by turns; of an odd number of ranks the last three +, +, and twice -.
+double tilt(int rank, int ranks, std::int64_t i) {
+  if (i >= disputed || ranks == 1) return 0;
+  if (ranks % 2 == 1 && rank >= ranks - 3) return rank == ranks - 1 ? -2 * dispute : dispute;
+  return rank % 2 == 0 ? dispute : -dispute;
+}
+
+double step(int t) { return 2.0 / (t + 4); }
+
+template <class Values>
+double norm(const Values& values) {
+  double squares = 0;
+  for (const double value : values) squares += value * value;
+  return std::sqrt(squares);
+}
+
+}  // namespace
+
+CompressionOptions options(bool feedback) {
+  return {.k = disputed,
+          .threshold = static_cast<float>(2 * dispute + 1.25 * largest_target),
+          .feedback = feedback};
+}
+
+}  // namespace quadratic
+
+Descent descend(machine::World& world, Communicator& communicator,
+                CompressedAllReduce& compressed) {
+  using namespace quadratic;
+  const int rank = communicator.rank(), ranks = communicator.size();
+  const auto buffer = [&](Dtype dtype, std::int64_t elements) {
+    return Tensor(world.host_device(), dtype, {elements}, machine::Category::buffers);
+  };
+  const Tensor gradient = buffer(Dtype::float32, size), sum = buffer(Dtype::float32, size);
+  const Tensor shared =
+      buffer(Dtype::float64, 2 * size);  // held back; magnitudes that were rounded
+
+  double least = 1e300, most = 0;  // of the mean's curvature
+  for (std::int64_t i = 0; i < size; ++i) {
+    double mean = 0;
+    for (int r = 0; r < ranks; ++r) mean += curvature(r, i) / ranks;
+    least = std::min(least, mean);
+    most = std::max(most, mean);
+  }
+
+  Vector x{};
+  const auto distance = [&] {
+    Vector difference;
+    for (std::int64_t i = 0; i < size; ++i) difference[i] = x[i] - target(i);
+    return norm(difference);
+  };
+  Descent descent;
+  descent.start = distance();
+  for (std::int64_t i = disputed; i < size; ++i)
+    descent.unmoved = std::hypot(descent.unmoved, target(i));
+
+  compressed.reset();
+  std::vector<double> held(size, 0.0);
+  double virtual_error = descent.start, held_norm = 0;
+  for (int t = 0; t < steps; ++t) {
+    double* totals = shared.as<double>();
+    for (std::int64_t i = 0; i < size; ++i) {
+      const double g = curvature(rank, i) * (x[i] - target(i)) + tilt(rank, ranks, i);
+      gradient.as<float>()[i] = static_cast<float>(g);
+      totals[size + i] = std::abs(g) + std::abs(held[static_cast<std::size_t>(i)]);
+    }
+    compressed.run(gradient, sum);
+    held = compressed.held_back();
+    for (std::int64_t i = 0; i < size; ++i) {
+      totals[i] = held[static_cast<std::size_t>(i)];
+      totals[size + i] += std::abs(totals[i]);
+      x[i] -= step(t) / ranks * static_cast<double>(sum.as<float>()[i]);
+    }
+    communicator.all_reduce(shared);
+
+    // Each rank rounds its gradient, in + residual, and what it takes from it; N - 1 additions and
+    // at most four more roundings make the sum: all of numbers no larger than these magnitudes.
+    Vector total, magnitudes;
+    std::copy_n(totals, size, total.begin());
+    std::copy_n(totals + size, size, magnitudes.begin());
+    const double rounding = (ranks + 8) * 0x1p-24 * norm(magnitudes);
+    const double held_next = norm(total);
+    const double shrink = std::max(std::abs(1 - step(t) * least), std::abs(1 - step(t) * most));
+    virtual_error =
+        shrink * virtual_error + (step(t) * step(t) * most * held_norm +
+                                  (step(t) - step(t + 1)) * held_next + step(t) * rounding) /
+                                     ranks;
+    held_norm = held_next;
+  }
+  descent.error = distance();
+  descent.bound = virtual_error + step(steps) / ranks * held_norm;
+  return descent;
+}
+
+}  // namespace collectives
