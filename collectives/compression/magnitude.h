@@ -21,7 +21,8 @@ inline std::uint32_t largest_magnitude(const float* values, std::int64_t count) 
 }
 
 // visit(i) for each element of at least this magnitude, in ascending order. Few of them are
-// expected: a run of elements is passed over by one vectorized comparison.
+// expected: a run of elements is passed over by one vectorized comparison, and in the others those
+// that count are listed without a branch that could not be predicted.
 template <class Visit>
 void for_each_at_least(const float* values, std::int64_t count, std::uint32_t least,
                        const Visit& visit) {
@@ -29,8 +30,13 @@ void for_each_at_least(const float* values, std::int64_t count, std::uint32_t le
   std::int64_t i = 0;
   for (; i + run <= count; i += run) {
     if (largest_magnitude(values + i, run) < least) continue;
-    for (std::int64_t j = i; j < i + run; ++j)
-      if (magnitude(values[j]) >= least) visit(j);
+    std::int8_t found[run];
+    int size = 0;
+    for (int j = 0; j < run; ++j) {
+      found[size] = static_cast<std::int8_t>(j);
+      size += magnitude(values[i + j]) >= least ? 1 : 0;
+    }
+    for (int j = 0; j < size; ++j) visit(i + found[j]);
   }
   for (; i < count; ++i)
     if (magnitude(values[i]) >= least) visit(i);

@@ -28,19 +28,21 @@ class WireDtype final : public Code {
 
   void encode(float* values, std::int64_t count, std::byte* code) const override {
     T* coded = reinterpret_cast<T*>(code);
+    for (std::int64_t begin = 0; begin < count; begin += block) {
+      const std::int64_t end = std::min(count, begin + block);
 #pragma GCC ivdep
-    for (std::int64_t i = 0; i < count; ++i) {
-      const T narrow(values[i]);
-      const float carried = static_cast<float>(narrow);
-      const float rest = values[i] - carried;
-      coded[i] = narrow;
-      values[i] = magnitude(carried) < infinite_magnitude ? rest : 0.0f;
+      for (std::int64_t i = begin; i < end; ++i) coded[i] = T(values[i]);
+#pragma GCC ivdep
+      for (std::int64_t i = begin; i < end; ++i) {
+        const float carried = static_cast<float>(coded[i]);
+        const float rest = values[i] - carried;
+        values[i] = magnitude(carried) < infinite_magnitude ? rest : 0.0f;
+      }
     }
   }
 
   void decode_sum(std::span<const std::byte* const> codes, std::int64_t count,
                   float* out) const override {
-    constexpr std::int64_t block = 1024;  // of sums that stay in the first-level cache
     for (std::int64_t begin = 0; begin < count; begin += block) {
       const std::int64_t size = std::min(block, count - begin);
       float* sums = out + begin;
@@ -58,6 +60,9 @@ class WireDtype final : public Code {
       }
     }
   }
+
+ private:
+  static constexpr std::int64_t block = 1024;  // stays in the first-level cache
 };
 
 }  // namespace collectives
