@@ -39,10 +39,11 @@ double norm(const Values& values) {
 
 }  // namespace
 
-CompressionOptions options(bool feedback) {
-  return {.k = disputed,
-          .threshold = static_cast<float>(2 * dispute + 1.25 * largest_target),
-          .feedback = feedback};
+CompressionOptions options(int ranks, bool feedback) {
+  double largest = 1.25 * largest_target;
+  for (int rank = 0; rank < ranks; ++rank)
+    largest = std::max(largest, std::abs(tilt(rank, ranks, 0)) + 1.25 * largest_target);
+  return {.k = disputed, .threshold = static_cast<float>(largest), .feedback = feedback};
 }
 
 }  // namespace quadratic
@@ -109,8 +110,9 @@ Descent descend(machine::World& world, Communicator& communicator,
                                   (step(t) - step(t + 1)) * held_next + step(t) * rounding) /
                                      ranks;
     held_norm = held_next;
+    descent.errors.push_back(distance());
   }
-  descent.error = distance();
+  descent.error = descent.errors.back();
   descent.bound = virtual_error + step(steps) / ranks * held_norm;
   return descent;
 }

@@ -25,18 +25,19 @@
 namespace collectives {
 
 struct Descent {
-  double start = 0;    // |x_0 - target|
-  double error = 0;    // |x_T - target|
-  double bound = 0;    // of error, if what is held back is used
-  double unmoved = 0;  // |target| over the elements that are not disputed
+  double start = 0;            // |x_0 - target|
+  double error = 0;            // |x_T - target|
+  double bound = 0;            // of error, if what is held back is used
+  double unmoved = 0;          // |target| over the elements that are not disputed
+  std::vector<double> errors;  // |x_t - target| after each step
 };
 
 namespace quadratic {
 
 inline constexpr std::int64_t size = 16, disputed = 2;
-inline constexpr int steps = 1500;
-// k = disputed; a threshold above every gradient, so that no residual outgrows it.
-CompressionOptions options(bool feedback);
+inline constexpr int steps = 600;
+// k = disputed; a threshold as large as the largest gradient, so that no residual outgrows it.
+CompressionOptions options(int ranks, bool feedback);
 
 }  // namespace quadratic
 
