@@ -1,0 +1,101 @@
+// Claim: gradient descent over a compressed all-reduce that feeds its error back reaches the
+// optimum of the uncompressed one, as near as the residual allows
+// (collectives/compression/quadratic.h). Top-k without feedback stays where it started.
+//
+// What is timed is one descent of 16 elements: the latency of the algorithm, quadratic::steps
+// times.
+
+#include "collectives/compression/quadratic.h"
+#include "harness/unit.h"
+
+namespace suite {
+namespace {
+
+using harness::Oracle;
+using harness::Profile;
+using machine::Transport;
+
+struct ErrorFeedback {
+  static constexpr std::string_view name = "error_feedback";
+  static constexpr std::string_view about = "descent on a quadratic over a compressed all-reduce";
+  static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::determinism};
+
+  struct Case {
+    int ranks = 2;
+    Transport transport{};
+    std::string algorithm;
+  };
+
+  static harness::Sweep<Case> sweep(Profile profile) {
+    std::vector<std::string> names;
+    for (const auto& compression : collectives::compressions())
+      names.emplace_back(compression.name);
+    const bool quick = profile == Profile::quick;
+    harness::Sweep<Case> sweep;
+    sweep.axis("algorithm", &Case::algorithm, names, names)
+        .axis("transport", &Case::transport, {Transport::shared_memory},
+              {Transport::shared_memory, Transport::mpi})
+        .axis("ranks", &Case::ranks, quick ? std::vector{2} : std::vector{1, 2, 3, 4, 8});
+    return sweep;
+  }
+
+  static std::string why_not(const Case& c, const harness::Context& context) {
+    return context.world.why_not(context.group, c.transport);
+  }
+
+  ErrorFeedback(const Case& c, harness::Context& context)
+      : case_(c),
+        context_(context),
+        communicator_(context.world, context.group, c.transport),
+        compressed_(make(true)) {}
+
+  void prepare() {}
+  void run() { with_ = collectives::descend(context_.world, communicator_, *compressed_); }
+
+  void judge(harness::Judge& judge) {
+    run();
+    judge.numerics("distance from the optimum", with_.error, with_.bound);
+    judge.numerics("what the residual allows, of the start", with_.bound, 0.05 * with_.start);
+    for (int repeat = 0; repeat < 2; ++repeat) {
+      judge.same_bits("distances", std::hash<std::string_view>()(std::string_view(
+                                       reinterpret_cast<const char*>(with_.errors.data()),
+                                       with_.errors.size() * sizeof(double))));
+      if (repeat == 0) run();
+    }
+    const auto without_feedback = make(false);
+    without_ = collectives::descend(context_.world, communicator_, *without_feedback);
+    if (case_.algorithm == "top_k" && case_.ranks > 1)
+      judge.numerics("the start, of which top-k without feedback leaves all that is never sent",
+                     without_.unmoved, without_.error);
+  }
+
+  harness::Cost cost() const { return {}; }
+
+  void describe(harness::Record& record) const {
+    for (std::size_t step = 1; step <= with_.errors.size(); step *= 2)
+      record.losses.push_back(with_.errors[step - 1]);  // after 1, 2, 4, … steps
+    record.counters["distance_at_start"] = with_.start;
+    record.counters["distance_with_feedback"] = with_.error;
+    record.counters["distance_without_feedback"] = without_.error;
+    record.counters["distance_bound"] = with_.bound;
+  }
+
+ private:
+  std::unique_ptr<collectives::CompressedAllReduce> make(bool feedback) {
+    namespace quadratic = collectives::quadratic;
+    return collectives::make_compression(case_.algorithm, context_.world, communicator_,
+                                         quadratic::size,
+                                         quadratic::options(case_.ranks, feedback));
+  }
+
+  Case case_;
+  harness::Context& context_;
+  collectives::Communicator communicator_;
+  std::unique_ptr<collectives::CompressedAllReduce> compressed_;
+  collectives::Descent with_, without_;
+};
+
+const bool registered = harness::add<ErrorFeedback>();
+
+}  // namespace
+}  // namespace suite
