@@ -1,5 +1,5 @@
 #pragma once
-// A code of floats by fewer bytes each, at a length known beforehand. See int8_block.h and
+// A code of floats by fewer bytes each, at a length known beforehand. See int_block.h and
 // wire_dtype.h for codes; quantized_all_gather.h and quantized_reduce_scatter.h for their use.
 
 #include <cstddef>

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "collectives/compression/int8_block.h"
+#include "collectives/compression/int_block.h"
 #include "collectives/compression/wire_dtype.h"
 
 namespace collectives {
@@ -46,17 +46,23 @@ std::vector<float> random_values(std::int64_t count) {
   return values;
 }
 
-TEST(Int8Block, IsWithinHalfAStepAndKeepsTheRest) {
+template <class T>
+class IntBlockOf : public testing::Test {};
+using IntBlocks = testing::Types<Int8Block, Int4Block>;
+TYPED_TEST_SUITE(IntBlockOf, IntBlocks);
+
+TYPED_TEST(IntBlockOf, IsWithinHalfAStepAndKeepsTheRest) {
   for (const std::int64_t count : {1, 255, 256, 257, 1009}) {
     const std::vector<float> values = random_values(count);
-    const Coded coded = through(Int8Block(), values);
+    const Coded coded = through(TypeParam(), values);
     double most_of_bound = 0;
     for (std::int64_t begin = 0; begin < count; begin += 256) {
       double largest = 0;
       const std::int64_t end = std::min(count, begin + 256);
       for (std::int64_t i = begin; i < end; ++i)
         largest = std::max(largest, std::abs(double{values[static_cast<std::size_t>(i)]}));
-      const double scale = largest / 127, bound = scale * (0.5 + 127 * 4 * u);
+      const double scale = largest / TypeParam::levels;
+      const double bound = scale * (0.5 + TypeParam::levels * 4 * u);
       for (std::int64_t i = begin; i < end; ++i) {
         const double value = values[static_cast<std::size_t>(i)];
         const double decoded = coded.decoded[static_cast<std::size_t>(i)];
@@ -73,24 +79,24 @@ TEST(Int8Block, IsWithinHalfAStepAndKeepsTheRest) {
   }
 }
 
-TEST(Int8Block, SendsZerosOfZeroAndOfTheTiniest) {
+TYPED_TEST(IntBlockOf, SendsZerosOfZeroAndOfTheTiniest) {
   for (const float tiny : {0.0f, 0x1p-149f, -0x1p-120f}) {
-    const Coded coded = through(Int8Block(), std::vector<float>(300, tiny));
+    const Coded coded = through(TypeParam(), std::vector<float>(300, tiny));
     EXPECT_EQ(coded.decoded, std::vector<float>(300, 0.0f)) << tiny;
     EXPECT_EQ(coded.rest, std::vector<float>(300, tiny)) << tiny;
   }
-  const Coded least = through(Int8Block(), {0x1p-119f, 0x1p-121f});
+  const Coded least = through(TypeParam(), {0x1p-119f, 0x1p-121f});
   EXPECT_EQ(least.decoded[0], 0x1p-119f);
   const float almost = std::nextafter(0x1p127f, 0.0f);
-  const Coded largest = through(Int8Block(), {almost, 1});
+  const Coded largest = through(TypeParam(), {almost, 1});
   EXPECT_NEAR(largest.decoded[0] / almost, 1, 4 * u);
 }
 
-TEST(Int8Block, MakesABlockThatIsNotFiniteNotANumber) {
+TYPED_TEST(IntBlockOf, MakesABlockThatIsNotFiniteNotANumber) {
   for (const float bad : {inf, -inf, std::numeric_limits<float>::quiet_NaN(), 0x1p127f}) {
     std::vector<float> values(700, 1.0f);
     values[300] = bad;
-    const Coded coded = through(Int8Block(), values);
+    const Coded coded = through(TypeParam(), values);
     for (std::size_t i = 0; i < 700; ++i) {
       EXPECT_EQ(std::isnan(coded.decoded[i]), i >= 256 && i < 512) << i;
       if (i >= 256 && i < 512) {
@@ -100,11 +106,13 @@ TEST(Int8Block, MakesABlockThatIsNotFiniteNotANumber) {
   }
 }
 
-TEST(Int8Block, CountsAScaleForEachBlock) {
+TEST(IntBlock, CountsAScaleForEachBlock) {
   EXPECT_EQ(Int8Block().bytes(0), 0);
   EXPECT_EQ(Int8Block().bytes(1), 5);
   EXPECT_EQ(Int8Block().bytes(256), 260);
   EXPECT_EQ(Int8Block().bytes(257), 265);
+  EXPECT_EQ(Int4Block().bytes(0), 0);
+  EXPECT_EQ(Int4Block().bytes(257), 128 + 4 + 1 + 4);
 }
 
 template <class T>

@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "collectives/compression/int8_block.h"
+#include "collectives/compression/int_block.h"
 #include "collectives/compression/quantized_all_gather.h"
 #include "collectives/compression/quantized_reduce_scatter.h"
 #include "collectives/compression/threshold.h"
@@ -120,6 +120,8 @@ const std::vector<Compression>& compressions() {
       {"int8_block", Int8Block::paper, make_coded<QuantizedAllGather, Int8Block>},
       {"quantized_reduce_scatter", QuantizedReduceScatter::paper,
        make_coded<QuantizedReduceScatter, Int8Block>},
+      {"quantized_reduce_scatter_int4", QuantizedReduceScatter::paper,
+       make_coded<QuantizedReduceScatter, Int4Block>},
       {"half_wire", WireDtype<machine::Half>::paper,
        make_coded<QuantizedReduceScatter, WireDtype<machine::Half>>},
       {"bfloat16_wire", WireDtype<machine::Bfloat16>::paper,

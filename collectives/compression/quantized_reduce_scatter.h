@@ -1,8 +1,9 @@
 #pragma once
 // A reduce-scatter of codes by one all-to-all, then an all-gather of the sums, coded again: each
 // value is quantized twice, however many ranks there are, where a ring of codes would do it N - 1
-// times (qgZ of ZeRO++: Wang et al. 2023, arXiv:2306.10209, its one hop between all ranks; there 4
-// bits an element, here what the code has). A rank sends 2 (N - 1) codes of ceil(n / N) elements.
+// times (qgZ of ZeRO++: Wang et al. 2023, arXiv:2306.10209; there 4 bits an element, here what
+// the code has; one hop between all ranks here, not one inside hosts and one between them). A rank
+// sends 2 (N - 1) codes of ceil(n / N) elements.
 //
 // The rank that reduces a share keeps what the second code does not carry, and adds it to the next
 // sum (1-bit Adam, Tang et al. 2021, arXiv:2102.02888: errors of worker and server).

@@ -1,10 +1,10 @@
 set(compression_headers
-  compression/code.h compression/compressed_all_reduce.h compression/int8_block.h
+  compression/code.h compression/compressed_all_reduce.h compression/int_block.h
   compression/magnitude.h compression/quadratic.h compression/quantized_all_gather.h
   compression/quantized_reduce_scatter.h compression/threshold.h compression/top_k.h
   compression/volume.h compression/wire_dtype.h)
 set(compression_sources
-  compression/compressed_all_reduce.cpp compression/int8_block.cpp compression/quadratic.cpp
+  compression/compressed_all_reduce.cpp compression/int_block.cpp compression/quadratic.cpp
   compression/quantized_all_gather.cpp compression/quantized_reduce_scatter.cpp
   compression/threshold.cpp compression/top_k.cpp compression/volume.cpp)
 set(compression_tests

@@ -39,6 +39,8 @@ std::map<TrafficLabel, std::uint64_t> bytes_sent(std::string_view compression,
     put(Operation::all_gather, Dtype::uint8, peers * (n + 4 * ceil_div(n, 256)));
   } else if (compression == "quantized_reduce_scatter") {
     two_steps(share + 4 * ceil_div(share, 256));
+  } else if (compression == "quantized_reduce_scatter_int4") {
+    two_steps(4 * ceil_div(share, 256) + ceil_div(share, 2));  // whole blocks fill whole bytes
   } else if (compression == "half_wire" || compression == "bfloat16_wire") {
     two_steps(2 * share);
   } else {

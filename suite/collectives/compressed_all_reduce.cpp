@@ -265,15 +265,16 @@ struct CompressedAllReduceUnit {
     });
   }
 
-  // The largest error of 8-bit blocks of these magnitudes (int8_block.h), from element `begin` on.
+  // The largest error of blocks of 8 or 4 bits (int_block.h) of these magnitudes.
   static void add_block_errors(const Values& magnitudes, std::size_t begin, std::size_t end,
-                               Values& error) {
+                               int levels, Values& error) {
     for (; begin < end; begin += 256) {
       const std::size_t stop = std::min(end, begin + 256);
       double largest = 0;
       for (std::size_t i = begin; i < stop; ++i) largest = std::max(largest, magnitudes[i]);
       for (std::size_t i = begin; i < stop; ++i)
-        error[i] += std::max(largest / 127 * (0.5 + 127 * 4 * u), largest < 0x1p-119 ? largest : 0);
+        error[i] +=
+            std::max(largest / levels * (0.5 + levels * 4 * u), largest < 0x1p-119 ? largest : 0);
     }
   }
   // Where two steps cut the whole: blocks do not reach from one share into the next.
@@ -282,9 +283,11 @@ struct CompressedAllReduceUnit {
     return static_cast<std::size_t>((count_ + cuts - 1) / cuts);
   }
   void add_code_errors(const Values& magnitudes, Values& error) const {
-    if (is_int8_gathered() || case_.algorithm == "quantized_reduce_scatter") {
+    if (is_int8_gathered() || case_.algorithm.starts_with("quantized_reduce_scatter")) {
+      const int levels = case_.algorithm.ends_with("_int4") ? 7 : 127;
       for (std::size_t begin = 0; begin < magnitudes.size(); begin += share())
-        add_block_errors(magnitudes, begin, std::min(magnitudes.size(), begin + share()), error);
+        add_block_errors(magnitudes, begin, std::min(magnitudes.size(), begin + share()), levels,
+                         error);
       return;
     }
     const bool half = case_.algorithm == "half_wire";
