@@ -1,6 +1,7 @@
 #include "suite/launch.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -15,36 +16,74 @@
 
 #include "harness/run.h"
 #include "machine/device/error.h"
+#include "machine/world/mpi_world.h"
 #include "suite/nccl_tests/front.h"
 
 namespace suite {
 namespace {
 
-std::atomic<pid_t> launcher{0};
-std::atomic<int> passed_on{0};
+// What starts the ranks of a library.
+struct Launcher {
+  std::vector<std::string> programs;  // the first that a folder of PATH has
+  std::vector<std::string> options;
+  std::string installed_by;
+  int interrupt, terminate;  // what SIGINT and SIGTERM are passed on as
+};
 
-// mpiexec hands the signal on to every rank.
-void pass_on(int signal) {
-  passed_on.store(signal);
-  if (const pid_t pid = launcher.load(); pid > 0) kill(pid, signal);
+Launcher launcher_of(machine::MpiLibrary library) {
+  if (library == machine::MpiLibrary::mpich)
+    return {{"mpiexec.mpich", "mpiexec.hydra", "mpiexec"},
+            // When a rank dies the others stay, to say which one it was.
+            {"-disable-auto-cleanup"},
+            "scripts/install",
+            SIGINT,
+            SIGTERM};
+  std::vector<std::string> options{
+      "--quiet",            // we say ourselves what went wrong
+      "--oversubscribe",    // more ranks than cores are a case like any other
+      "--bind-to", "none",  // ranks bind themselves
+  };
+  if (geteuid() == 0) options.emplace_back("--allow-run-as-root");
+  return {{"mpirun.openmpi", "mpiexec.openmpi", "mpirun", "mpiexec"},
+          options,
+          "scripts/install --for openmpi",
+          SIGUSR1,
+          SIGUSR2};
 }
 
-std::string find_launcher() {
+std::atomic<pid_t> launcher_pid{0};
+std::atomic<int> passed_on{0};
+int interrupt_as = SIGINT, terminate_as = SIGTERM;
+
+// The launcher hands the signal on to every rank.
+void pass_on(int signal) {
+  passed_on.store(signal);
+  if (const pid_t pid = launcher_pid.load(); pid > 0)
+    kill(pid, signal == SIGINT ? interrupt_as : terminate_as);
+}
+
+void restore_signal(int signal) { raise(signal == SIGUSR1 ? SIGINT : SIGTERM); }
+
+std::string find_program(const Launcher& launcher) {
   if (const char* given = std::getenv("SHARDMARK_MPIEXEC")) return given;
   const char* path = std::getenv("PATH");
   for (std::string_view rest = path ? path : ""; !rest.empty();) {
     const std::size_t end = std::min(rest.find(':'), rest.size());
-    const std::string file = fmt::format("{}/mpiexec", rest.substr(0, end));
-    if (access(file.c_str(), X_OK) == 0) return file;
+    for (const std::string& program : launcher.programs) {
+      const std::string file = fmt::format("{}/{}", rest.substr(0, end), program);
+      if (access(file.c_str(), X_OK) == 0) return file;
+    }
     rest.remove_prefix(std::min(end + 1, rest.size()));
   }
-  throw machine::MachineError(
-      "no mpiexec in PATH to start the ranks with; install MPICH (scripts/install), set "
-      "SHARDMARK_MPIEXEC, or start this program under srun");
+  throw machine::MachineError(fmt::format(
+      "no {} in PATH to start the ranks with; install {} ({}), set SHARDMARK_MPIEXEC, or start "
+      "this program under srun",
+      fmt::join(launcher.programs, ", "), name(machine::mpi_library()), launcher.installed_by));
 }
 
 int exit_code_of(int status) {
-  if (!WIFEXITED(status)) return harness::rank_lost;
+  // Signals that reach a launcher before it listens end it.
+  if (!WIFEXITED(status)) return passed_on ? 128 + passed_on : int{harness::rank_lost};
   switch (const int code = WEXITSTATUS(status)) {
     case harness::accepted:
     case harness::case_failed:
@@ -62,10 +101,10 @@ int exit_code_of(int status) {
 }  // namespace
 
 int launch(int ranks, const std::vector<std::string>& command) {
-  const std::string mpiexec = find_launcher();
-  std::vector<std::string> words{mpiexec, "-n", std::to_string(ranks)};
-  // When a rank dies the others stay, to say which one it was.
-  words.emplace_back("-disable-auto-cleanup");
+  const Launcher launcher = launcher_of(machine::mpi_library());
+  const std::string program = find_program(launcher);
+  std::vector<std::string> words{program, "-n", std::to_string(ranks)};
+  words.insert(words.end(), launcher.options.begin(), launcher.options.end());
   words.insert(words.end(), command.begin(), command.end());
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
@@ -73,27 +112,43 @@ int launch(int ranks, const std::vector<std::string>& command) {
 
   const pid_t child = fork();
   if (child < 0)
-    throw machine::MachineError(fmt::format("cannot start {}: {}", mpiexec, std::strerror(errno)));
+    throw machine::MachineError(fmt::format("cannot start {}: {}", program, std::strerror(errno)));
   if (child == 0) {
     setpgid(0, 0);  // a terminal's Ctrl-C reaches the ranks once, through pass_on
     prctl(PR_SET_PDEATHSIG, SIGTERM);
-    execv(mpiexec.c_str(), arguments.data());
+    execv(program.c_str(), arguments.data());
     const std::string line =
-        fmt::format("shardmark: cannot run {}: {}\n", mpiexec, std::strerror(errno));
+        fmt::format("shardmark: cannot run {}: {}\n", program, std::strerror(errno));
     [[maybe_unused]] const auto wrote = write(STDERR_FILENO, line.data(), line.size());
     _exit(harness::environment);
   }
-  launcher.store(child);
+  interrupt_as = launcher.interrupt;
+  terminate_as = launcher.terminate;
+  launcher_pid.store(child);
   struct sigaction action {};
   action.sa_handler = pass_on;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
   int status = 0;
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
-  launcher.store(0);
+  launcher_pid.store(0);
   const int code = exit_code_of(status);
   // MPICH's mpiexec may return 0 when all ranks end right after the signal.
   return code == harness::accepted && passed_on.load() ? 128 + passed_on.load() : code;
+}
+
+void hear_passed_on_signals() {
+  if (machine::mpi_library() != machine::MpiLibrary::openmpi) return;
+  struct sigaction action {};
+  action.sa_handler = restore_signal;
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGUSR1, &action, nullptr);
+  sigaction(SIGUSR2, &action, nullptr);
+}
+
+int exit_code_of_rank(int rank, int code) {
+  return rank == 0 || machine::mpi_library() == machine::MpiLibrary::mpich ? code
+                                                                           : int{harness::accepted};
 }
 
 }  // namespace suite

@@ -140,6 +140,7 @@ int run_rank(const CommandLine& line, const std::vector<harness::PlannedCase>& c
   harness::Console console(stdout);
   ReportThenTell progress(console);
   int code = harness::accepted;
+  int rank = 0;
   {
     const auto world = machine::make_mpi_world(line.timeout_s);
     harness::RunOptions options;
@@ -161,7 +162,8 @@ int run_rank(const CommandLine& line, const std::vector<harness::PlannedCase>& c
       context.out_dir = line.out_dir;
       sink = harness::write_to(context, line.out_dir);
     });
-    if (code != harness::accepted) return code;
+    rank = world->rank();
+    if (code != harness::accepted) return exit_code_of_rank(rank, code);
     options.sink = sink.get();
     harness::Watchdog watchdog(*world, line.out_dir, line.timeout_s);
     try {
@@ -175,7 +177,7 @@ int run_rank(const CommandLine& line, const std::vector<harness::PlannedCase>& c
     }
   }
   progress.tell();
-  return code;
+  return exit_code_of_rank(rank, code);
 }
 
 // When no rank was left to report: what finished is there, and the run is marked as what it is.
@@ -207,6 +209,7 @@ int run(const CommandLine& line, int argc, char** argv) {
   }
   const std::string command = fmt::format("shardmark {}", fmt::join(argv + 1, argv + argc, " "));
   if (machine::under_launcher()) {
+    hear_passed_on_signals();
     harness::supervise_rank();
     return run_rank(line, cases, command);
   }

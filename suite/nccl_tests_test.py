@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """`shardmark collective` as scripts that know nccl-tests use it.
 
-Takes the built program from $SHARDMARK_PROGRAM. Ranks are real processes under mpiexec.
+Takes the built program from $SHARDMARK_PROGRAM, and from $SHARDMARK_LAUNCHER (mpiexec) what starts
+ranks of the MPI library that it is built on. Ranks are real processes.
 """
 
 import json
@@ -14,6 +15,7 @@ import time
 import unittest
 
 PROGRAM = os.environ["SHARDMARK_PROGRAM"]
+LAUNCHER = os.environ.get("SHARDMARK_LAUNCHER", "mpiexec").split()
 USUAL = ["-b", "8", "-e", "64K", "-f", "8", "-n", "3", "-w", "2"]
 
 
@@ -116,7 +118,7 @@ class Collective(unittest.TestCase):
 
     def test_under_a_launcher_its_ranks_count(self):
         def launched(*words):
-            return subprocess.run(["mpiexec", "-n", "2", PROGRAM, "collective", "all_reduce", *USUAL,
+            return subprocess.run([*LAUNCHER, "-n", "2", PROGRAM, "collective", "all_reduce", *USUAL,
                                    *words], capture_output=True, text=True, timeout=120,
                                   stdin=subprocess.DEVNULL, check=False)
         done = launched("-g", "1")

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """The program as a user meets it: bad input, a good run, interrupted runs, lost ranks.
 
-Takes the built program from $SHARDMARK_PROGRAM. Ranks are real processes under mpiexec.
+Takes the built program from $SHARDMARK_PROGRAM, and from $SHARDMARK_LAUNCHER (mpiexec) what
+starts ranks of the MPI library that it is built on. Ranks are real processes.
 """
 
 import json
@@ -15,6 +16,8 @@ import time
 import unittest
 
 PROGRAM = os.environ["SHARDMARK_PROGRAM"]
+LAUNCHER = os.environ.get("SHARDMARK_LAUNCHER", "mpiexec").split()
+RANK_VARIABLES = (b"PMI_RANK", b"OMPI_COMM_WORLD_RANK")
 
 
 def shardmark(*words, env=None, timeout=120):
@@ -86,7 +89,7 @@ class BadInput(TemporaryFolder):
         self.refused(2, [*small, "--out", "/proc/shardmark"], "/proc/shardmark")
 
     def test_what_this_machine_lacks(self):
-        self.refused(3, ["run", "all_reduce"], "mpiexec", env={"PATH": "/nonexistent"})
+        self.refused(3, ["run", "all_reduce"], os.path.basename(LAUNCHER[0]), env={"PATH": "/nonexistent"})
         if not os.path.exists("/dev/nvidia0"):
             self.refused(3, ["run", "gemm", "--ranks", "1", "--device", "cuda"], "cuda")
 
@@ -135,7 +138,7 @@ class GoodRun(TemporaryFolder):
             self.assertIn("benchmarks", json.load(file))
 
     def test_ranks_that_were_not_given_are_skipped_aloud(self):
-        done = subprocess.run(["mpiexec", "-n", "2", PROGRAM, "run", "all_gather", "--ranks", "2,4", "--bytes", "8", "--dtype",
+        done = subprocess.run([*LAUNCHER, "-n", "2", PROGRAM, "run", "all_gather", "--ranks", "2,4", "--bytes", "8", "--dtype",
                                "float", "--transport", "shared_memory", "--max-seconds", "0.05", "--out", self.path("run")],
                               capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL, check=False)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
@@ -175,9 +178,10 @@ class LongRun(TemporaryFolder):
                     if self.out.encode() not in file.read():
                         continue
                 with open(f"/proc/{pid}/environ", "rb") as file:
-                    rank = [word for word in file.read().split(b"\0") if word.startswith(b"PMI_RANK=")]
+                    environment = dict(word.split(b"=", 1) for word in file.read().split(b"\0") if b"=" in word)
+                rank = [environment[name] for name in RANK_VARIABLES if name in environment]
                 if rank and len(os.listdir(f"/proc/{pid}/task")) > 1:
-                    ranks[int(rank[0][9:])] = int(pid)
+                    ranks[int(rank[0])] = int(pid)
             except OSError:
                 continue
         return ranks

@@ -16,13 +16,25 @@ namespace {
 using Json = nlohmann::json;
 
 TEST(Redaction, KeepsOnlyWhatSteersTheSoftware) {
-  const char* const environment[] = {
-      "NCCL_ALGO=Ring",          "HOME=/home/me",       "LD_PRELOAD=libx.so", "SLURM_JOB_ID=77",
-      "AWS_SECRET_ACCESS_KEY=k", "OMP_NUM_THREADS=4",   "MY_NCCL_ALGO=Tree",  "LD_PRELOAD_TOO=1",
-      "no equals sign",          "SHARDMARK_FIGURES=f", "UCX_TLS=",           nullptr};
+  const char* const environment[] = {"NCCL_ALGO=Ring",
+                                     "HOME=/home/me",
+                                     "LD_PRELOAD=libx.so",
+                                     "SLURM_JOB_ID=77",
+                                     "AWS_SECRET_ACCESS_KEY=k",
+                                     "OMP_NUM_THREADS=4",
+                                     "MY_NCCL_ALGO=Tree",
+                                     "LD_PRELOAD_TOO=1",
+                                     "no equals sign",
+                                     "SHARDMARK_FIGURES=f",
+                                     "UCX_TLS=",
+                                     "OMPI_MCA_btl=self,vader",
+                                     "OMPI_MCA_orte_precondition_transports=1-2",
+                                     "OMPI_COMM_WORLD_RANK=0",
+                                     nullptr};
   const std::map<std::string, std::string> expected{
-      {"NCCL_ALGO", "Ring"},    {"LD_PRELOAD", "libx.so"},  {"SLURM_JOB_ID", "77"},
-      {"OMP_NUM_THREADS", "4"}, {"SHARDMARK_FIGURES", "f"}, {"UCX_TLS", ""}};
+      {"NCCL_ALGO", "Ring"},         {"LD_PRELOAD", "libx.so"},  {"SLURM_JOB_ID", "77"},
+      {"OMP_NUM_THREADS", "4"},      {"SHARDMARK_FIGURES", "f"}, {"UCX_TLS", ""},
+      {"OMPI_MCA_btl", "self,vader"}};
   EXPECT_EQ(kept_environment(environment), expected);
   EXPECT_TRUE(kept_environment(nullptr).empty());
 }

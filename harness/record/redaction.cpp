@@ -10,6 +10,9 @@ namespace {
 constexpr std::string_view prefixes[] = {"NCCL_", "CUDA_",   "UCX_",   "MPICH_",
                                          "MPIR_", "OMPI_",   "FI_",    "OMP_",
                                          "DNNL_", "ONEDNN_", "SLURM_", "SHARDMARK_"};
+// What Open MPI's launcher tells each rank of this one launch, addresses and a key among it.
+constexpr std::string_view left_out[] = {"OMPI_MCA_orte_", "OMPI_MCA_ess", "OMPI_COMM_WORLD_",
+                                         "OMPI_FILE_LOCATION"};
 constexpr std::string_view whole_names[] = {"LD_PRELOAD"};
 constexpr std::string_view secret_names[] = {"TOKEN", "KEY",        "SECRET", "PASSW",
                                              "AUTH",  "CREDENTIAL", "COOKIE", "JWT"};
@@ -40,9 +43,9 @@ std::map<std::string, std::string> kept_environment(const char* const* environme
     const std::size_t equals = entry.find('=');
     if (equals == std::string_view::npos) continue;
     const std::string_view name = entry.substr(0, equals);
+    const auto starts = [&](std::string_view prefix) { return name.starts_with(prefix); };
     const bool wanted =
-        std::ranges::any_of(prefixes,
-                            [&](std::string_view prefix) { return name.starts_with(prefix); }) ||
+        (std::ranges::any_of(prefixes, starts) && std::ranges::none_of(left_out, starts)) ||
         std::ranges::find(whole_names, name) != std::end(whole_names);
     if (wanted) kept[std::string(name)] = redacted(name, entry.substr(equals + 1));
   }

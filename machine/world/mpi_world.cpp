@@ -70,6 +70,29 @@ class Patience {
   std::thread thread_;
 };
 
+// How launchers tell a process, before MPI does, which of the ranks it is and how many there are:
+// hydra and other process managers with PMI, Open MPI and others with PMIx, Slurm.
+constexpr std::array rank_variables{"PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK",
+                                    "SLURM_PROCID"};
+constexpr std::array size_variables{"PMI_SIZE", "OMPI_COMM_WORLD_SIZE"};
+
+template <std::size_t N>
+const char* first_set(const std::array<const char*, N>& variables) {
+  for (const char* variable : variables)
+    if (const char* value = std::getenv(variable)) return value;
+  return nullptr;
+}
+
+// A process that another library's launcher started comes up as the only rank.
+void check_size(int ranks) {
+  const char* started = first_set(size_variables);
+  if (ranks > 1 || !started || std::atoi(started) <= 1) return;
+  throw MachineError(
+      fmt::format("the launcher started {0} ranks, but {1}, which this program is built on, sees "
+                  "one; start them with {1}'s launcher",
+                  started, name(mpi_library())));
+}
+
 std::size_t header_bytes(int ranks) {
   return 4096 + sizeof(Channel) * static_cast<std::size_t>(ranks);
 }
@@ -102,14 +125,16 @@ class MpiWorld final : public World {
 
 MpiWorld::MpiWorld(double timeout_s) {
   set_timeout_s(timeout_s);
-  const char* number = std::getenv("PMI_RANK");
+  const char* number = first_set(rank_variables);
   const Patience patience(
       timeout_s, fmt::format("rank {}: not all ranks have started", number ? number : "0"));
   int provided = 0;
   check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   int rank = 0, ranks = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  check_size(ranks);
   group_ = first_ranks("world", ranks, rank);
 
   segment_ = std::make_unique<Segment>(header_bytes(ranks));
@@ -188,7 +213,7 @@ MpiWorld::MpiWorld(double timeout_s) {
     int any = 0;
     MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &any, MPI_STATUS_IGNORE);
   };
-  MPI_Barrier(MPI_COMM_WORLD);  // everybody has mapped everybody
+  check_mpi(MPI_Barrier(MPI_COMM_WORLD), "MPI_Barrier");  // everybody has mapped everybody
 }
 
 MpiWorld::~MpiWorld() {
@@ -252,10 +277,18 @@ std::unique_ptr<World> make_mpi_world(double timeout_s) {
   return std::make_unique<MpiWorld>(timeout_s);
 }
 
-bool under_launcher() {
-  for (const char* variable : {"PMI_RANK", "PMIX_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"})
-    if (std::getenv(variable)) return true;
-  return false;
+MpiLibrary mpi_library() {
+#ifdef OPEN_MPI
+  return MpiLibrary::openmpi;
+#else
+  return MpiLibrary::mpich;
+#endif
 }
+
+std::string_view name(MpiLibrary library) {
+  return library == MpiLibrary::openmpi ? "Open MPI" : "MPICH";
+}
+
+bool under_launcher() { return first_set(rank_variables) != nullptr; }
 
 }  // namespace machine

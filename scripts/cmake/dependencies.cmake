@@ -2,8 +2,8 @@
 # CUDA Toolkit and NCCL are found or left out, and the program says which.
 
 find_package(Threads REQUIRED)
-find_package(MPI REQUIRED COMPONENTS C)
 find_package(PkgConfig REQUIRED)
+include(mpi)
 pkg_check_modules(hwloc REQUIRED IMPORTED_TARGET hwloc)
 # Not find_package(dnnl): Debian's asks for the OpenCL headers too, which only its GPU engine needs.
 find_path(DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.hpp REQUIRED)

@@ -197,6 +197,7 @@ class Sweep {
 
 int run_rank(const Arguments& arguments, const std::vector<std::string>& command) {
   const auto world = machine::make_mpi_world(arguments.timeout_s);
+  const auto end_with = [&](int code) { return exit_code_of_rank(world->rank(), code); };
   Report report;
   report.arguments = arguments;
   report.version = harness::build_info().version;
@@ -210,7 +211,7 @@ int run_rank(const Arguments& arguments, const std::vector<std::string>& command
         transport_of(arguments, *world);
         if (!arguments.json_path.empty()) file = claim_file(arguments.json_path);
       }))
-    return code;
+    return end_with(code);
   const machine::Transport transport = transport_of(arguments, *world);
   report.transport = name(transport);
   if (world->rank() == 0) {
@@ -231,9 +232,9 @@ int run_rank(const Arguments& arguments, const std::vector<std::string>& command
       fmt::print("{}", footer(arguments, report.totals));
       std::fflush(stdout);
     }
-    if (const int code = from_rank_0(*world, [&] { sweep.write(); })) return code;
-    if (!report.totals.right()) return wrong_values;
-    return signal == 0 ? static_cast<int>(harness::accepted) : 128 + signal;
+    if (const int code = from_rank_0(*world, [&] { sweep.write(); })) return end_with(code);
+    if (!report.totals.right()) return end_with(wrong_values);
+    return end_with(signal == 0 ? static_cast<int>(harness::accepted) : 128 + signal);
   } catch (const std::exception& error) {
     watchdog.give_up(error.what());
   }
@@ -249,6 +250,7 @@ int run_collective(int argc, char** argv) {
   }
   least_busbw();
   if (machine::under_launcher()) {
+    hear_passed_on_signals();
     harness::supervise_rank();
     return run_rank(arguments, {argv, argv + argc});
   }
