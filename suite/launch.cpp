@@ -22,6 +22,11 @@
 namespace suite {
 namespace {
 
+// Open MPI's launcher returns 1 also of its own accord, when it has ended the ranks. So a rank that
+// this program started with it says "a case failed" by another number.
+constexpr const char* started_here = "SHARDMARK_STARTED_HERE";
+constexpr int case_failed_here = 64 + harness::case_failed;
+
 // What starts the ranks of a library.
 struct Launcher {
   std::vector<std::string> programs;  // the first that a folder of PATH has
@@ -39,9 +44,12 @@ Launcher launcher_of(machine::MpiLibrary library) {
             SIGINT,
             SIGTERM};
   std::vector<std::string> options{
-      "--quiet",            // we say ourselves what went wrong
-      "--oversubscribe",    // more ranks than cores are a case like any other
-      "--bind-to", "none",  // ranks bind themselves
+      "--quiet",          // we say ourselves what went wrong
+      "--oversubscribe",  // more ranks than cores are a case like any other
+      "--bind-to",
+      "none",  // ranks bind themselves
+      "-x",
+      fmt::format("{}=1", started_here),
   };
   if (geteuid() == 0) options.emplace_back("--allow-run-as-root");
   return {{"mpirun.openmpi", "mpiexec.openmpi", "mpirun", "mpiexec"},
@@ -85,8 +93,12 @@ int exit_code_of(int status) {
   // Signals that reach a launcher before it listens end it.
   if (!WIFEXITED(status)) return passed_on ? 128 + passed_on : int{harness::rank_lost};
   switch (const int code = WEXITSTATUS(status)) {
-    case harness::accepted:
     case harness::case_failed:
+      return machine::mpi_library() == machine::MpiLibrary::openmpi ? int{harness::rank_lost}
+                                                                    : code;
+    case case_failed_here:
+      return harness::case_failed;
+    case harness::accepted:
     case harness::usage:
     case harness::environment:
     case nccl_tests::wrong_values:
@@ -147,8 +159,9 @@ void hear_passed_on_signals() {
 }
 
 int exit_code_of_rank(int rank, int code) {
-  return rank == 0 || machine::mpi_library() == machine::MpiLibrary::mpich ? code
-                                                                           : int{harness::accepted};
+  if (machine::mpi_library() == machine::MpiLibrary::mpich) return code;
+  if (rank != 0) return harness::accepted;
+  return code == harness::case_failed && std::getenv(started_here) ? case_failed_here : code;
 }
 
 }  // namespace suite
