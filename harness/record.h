@@ -56,6 +56,8 @@ struct SampleMatrix {
 struct LinkMatrix {
   std::vector<std::string> hosts;  // of the ranks; empty: there is no matrix
   std::vector<double> bandwidth_GBps, latency_us;
+  // Where ranks are more than cores: they wait for their turn, so no pair there is called slow.
+  std::vector<std::string> crowded_hosts;
 
   // A pair that takes longer than such pairs do.
   struct SlowPair {

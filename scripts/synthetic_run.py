@@ -127,7 +127,8 @@ def links(chance):
             slow = [{"from": 1, "to": 4, "metric": "bandwidth", "value": 1.9, "typical": 6.0, "z": 21.6}]
         yield entry("link_matrix", {"transport": "shared_memory", "mode": mode, "ranks": ranks, "bytes": 2**20}, 2e-3,
                     chance, pair_GBps=6.1, slow_pairs=len(slow),
-                    link_matrix={"hosts": hosts, "bandwidth_GBps": rate, "latency_us": latency, "slow_pairs": slow})
+                    link_matrix={"hosts": hosts, "bandwidth_GBps": rate, "latency_us": latency, "crowded_hosts": [],
+                                 "slow_pairs": slow})
 
 
 def document():

@@ -50,6 +50,7 @@ inline Record example_record(int number, Ruling verdict = Ruling::pass) {
   record.link_matrix = {{"node-a", "node-a", "node \"b\""},
                         {0, 9.5, 3, 9.25, 0, 0.5 * around(random), 3, 3, 0},
                         {0, 0.25, 2, 0.25, 0, 8 * around(random), 2, 2, 0},
+                        {"node-a"},
                         {{1, 2, "bandwidth", 0.5, 3, 17.5}}};
   return record;
 }

@@ -90,6 +90,7 @@ Json link_matrix_json(const LinkMatrix& matrix) {
   all["hosts"] = matrix.hosts;
   all["bandwidth_GBps"] = matrix_json(matrix.bandwidth_GBps, matrix.ranks());
   all["latency_us"] = matrix_json(matrix.latency_us, matrix.ranks());
+  all["crowded_hosts"] = matrix.crowded_hosts;
   all["slow_pairs"] = Json::array();
   for (const LinkMatrix::SlowPair& pair : matrix.slow_pairs) {
     Json one{{"from", pair.from}, {"to", pair.to}, {"metric", pair.metric}};
@@ -116,6 +117,7 @@ LinkMatrix read_link_matrix(const Json& json) {
   matrix.hosts = json.at("hosts").get<std::vector<std::string>>();
   matrix.bandwidth_GBps = read_matrix(json.at("bandwidth_GBps"), matrix.hosts.size());
   matrix.latency_us = read_matrix(json.at("latency_us"), matrix.hosts.size());
+  matrix.crowded_hosts = json.at("crowded_hosts").get<std::vector<std::string>>();
   for (const auto& one : json.value("slow_pairs", Json::array()))
     matrix.slow_pairs.push_back({one.at("from").get<int>(), one.at("to").get<int>(),
                                  one.at("metric").get<std::string>(), one.value("value", 0.0),

@@ -94,6 +94,7 @@ TEST_F(RunJson, ReadsBackWhatWasWritten) {
     EXPECT_EQ(read.link_matrix.hosts, wrote.link_matrix.hosts);
     EXPECT_EQ(read.link_matrix.bandwidth_GBps, wrote.link_matrix.bandwidth_GBps);
     EXPECT_EQ(read.link_matrix.latency_us, wrote.link_matrix.latency_us);
+    EXPECT_EQ(read.link_matrix.crowded_hosts, wrote.link_matrix.crowded_hosts);
     ASSERT_EQ(read.link_matrix.slow_pairs.size(), wrote.link_matrix.slow_pairs.size());
     for (std::size_t k = 0; k < wrote.link_matrix.slow_pairs.size(); ++k) {
       const auto &wrote_pair = wrote.link_matrix.slow_pairs[k],

@@ -6,6 +6,7 @@ from drawing.sheet import Sheet, file_name, new_figure, size_text
 from matplotlib.colors import Normalize
 from matplotlib.patches import Rectangle
 
+FEW = 8           # ranks up to which there is room for three digits
 MOST_VALUES = 16  # ranks up to which a cell holds its value
 MOST_CELLS = 32   # ranks up to which cells are drawn one by one, not as pixels
 SLOW = "#D50000"
@@ -19,9 +20,10 @@ def short_host(name, longest=10):
     return name if len(name) <= longest else f"{name[:4]}…{name[-(longest - 5):]}"
 
 
-def value_text(value):
-    """Three digits as far as they fit."""
-    return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
+def value_text(value, digits):
+    """0.34, 12.3, 123 with three digits; 0.3, 12, 123 with two."""
+    before = len(f"{value:.0f}")
+    return f"{value:.{max(0, digits - before)}f}"
 
 
 def _pair_text(matrix, pair):
@@ -34,18 +36,22 @@ def _caption(matrix):
     slow = matrix["slow_pairs"]
     text = ("From each rank (row) to each other (column); dark is slow. The colours run from zero to the largest "
             "value of the cases that differ in mode alone.")
+    crowded = matrix["crowded_hosts"]
+    if crowded:
+        text += (f" On {', '.join(crowded)} ranks are more than cores and wait for their turn: pairs there are not "
+                 "compared.")
     if not slow:
-        return text + " No pair stands out."
+        return text + ("" if crowded else " No pair stands out.")
     more = f"; and {len(slow) - 3} more" if len(slow) > 3 else ""
     return (text + " In a red frame: pairs that take more time than their like, by median and MAD: "
             + "; ".join(_pair_text(matrix, pair) for pair in slow[:3]) + more + ".")
 
 
-def _cell(axis, row, column, value, norm, cmap, size):
+def _cell(axis, row, column, value, norm, cmap, few):
     red, green, blue, _ = cmap(norm(value))
     light = 0.299 * red + 0.587 * green + 0.114 * blue > 0.5
-    axis.text(column, row, value_text(value), ha="center", va="center_baseline", fontsize=size,
-              color="black" if light else "white")
+    axis.text(column, row, value_text(value, 3 if few else 2), ha="center", va="center_baseline",
+              fontsize=6 if few else 4, color="black" if light else "white")
 
 
 def _panel(axis, matrix, metric, largest):
@@ -62,14 +68,14 @@ def _panel(axis, matrix, metric, largest):
         for row in range(ranks):
             for column in range(ranks):
                 if row != column:
-                    _cell(axis, row, column, values[row][column], norm, mesh.cmap, 6 if ranks <= 9 else 4.3)
+                    _cell(axis, row, column, values[row][column], norm, mesh.cmap, ranks <= FEW)
     for pair in matrix["slow_pairs"]:
         if pair["metric"] == metric:
             axis.add_patch(Rectangle((pair["to"] - 0.45, pair["from"] - 0.45), 0.9, 0.9, fill=False, edgecolor=SLOW,
                                      linewidth=1.2, zorder=3))
     shown = range(0, ranks, -(-ranks // MOST_CELLS))
     names = [f"{rank} ({short_host(matrix['hosts'][rank])})" for rank in shown]
-    size = 7 if ranks <= MOST_VALUES else 4.5
+    size = 7 if ranks <= FEW else 5 if ranks <= MOST_VALUES else 4.5
     axis.set_yticks(shown, names, fontsize=size)
     axis.set_xticks(shown, names, fontsize=size, rotation=90)
     axis.set_ylim(ranks - 0.5, -0.5)

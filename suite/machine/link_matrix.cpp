@@ -4,7 +4,9 @@
 // A pass is a round-robin tournament. `together`: all pairs of a round at once, as the steps of a
 // collective use the links. `alone`: one pair at a time, the others asleep. `bytes` is a message of
 // the bandwidth; the latency is that of 8 bytes (pair_meter.h). The time of the case is the whole
-// pass. Slow pairs are reported, not failed: what a link should reach is not known here.
+// pass.
+//
+// Slow pairs are reported, not failed: what a link should reach is not known here.
 
 #include <fmt/format.h>
 
@@ -134,7 +136,20 @@ class LinkMatrix {
     }
     for (const int member : context_.group.members)
       matrix.hosts.push_back(context_.world.host(member));
+    matrix.crowded_hosts = crowded_hosts(matrix.hosts, cores_of_ranks());
     return matrix;
+  }
+
+  std::vector<std::vector<int>> cores_of_ranks() {
+    const std::vector<int>& mine = context_.world.cores();
+    const std::string_view bytes(reinterpret_cast<const char*>(mine.data()),
+                                 mine.size() * sizeof(int));
+    std::vector<std::vector<int>> all;
+    for (const std::string& row : context_.world.all_gather(context_.group, bytes)) {
+      all.emplace_back(row.size() / sizeof(int));
+      std::memcpy(all.back().data(), row.data(), row.size());
+    }
+    return all;
   }
 
   static double median_of_pairs(const std::vector<double>& matrix) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <set>
 #include <string>
 
 #include "harness/statistics.h"
@@ -18,6 +19,11 @@ struct Metric {
   double (*time_of)(double value);
 };
 
+bool crowded(const LinkMatrix& matrix, int rank) {
+  return std::ranges::find(matrix.crowded_hosts, matrix.hosts[static_cast<std::size_t>(rank)]) !=
+         matrix.crowded_hosts.end();
+}
+
 void add_slow(const LinkMatrix& matrix, const Metric& metric, bool within_host,
               std::vector<LinkMatrix::SlowPair>& slow) {
   std::vector<LinkMatrix::SlowPair> pairs;
@@ -29,6 +35,7 @@ void add_slow(const LinkMatrix& matrix, const Metric& metric, bool within_host,
                              matrix.hosts[static_cast<std::size_t>(to)];
       const double value = metric.values[static_cast<std::size_t>(from * ranks + to)];
       if (from == to || same_host != within_host || !(value > 0)) continue;
+      if (crowded(matrix, from) || crowded(matrix, to)) continue;
       pairs.push_back({from, to, metric.name, value, 0, 0});
       values.push_back(value);
       times.push_back(metric.time_of(value));
@@ -43,6 +50,23 @@ void add_slow(const LinkMatrix& matrix, const Metric& metric, bool within_host,
 }
 
 }  // namespace
+
+std::vector<std::string> crowded_hosts(const std::vector<std::string>& hosts,
+                                       const std::vector<std::vector<int>>& cores) {
+  std::vector<std::string> crowded;
+  for (const std::string& host : hosts) {
+    std::size_t ranks = 0;
+    std::set<int> usable;
+    for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
+      if (hosts[rank] != host) continue;
+      ++ranks;
+      usable.insert(cores[rank].begin(), cores[rank].end());
+    }
+    if (ranks > usable.size() && std::ranges::find(crowded, host) == crowded.end())
+      crowded.push_back(host);
+  }
+  return crowded;
+}
 
 std::vector<LinkMatrix::SlowPair> slow_pairs(const LinkMatrix& matrix) {
   // Rates are taken as times: however slow a pair is, no rate lies far below the others.

@@ -82,6 +82,26 @@ TEST(SlowPairs, OnlySlownessAndOnlyAmongItsKind) {
   EXPECT_NEAR(slow[0].typical, 2.06, 0.06);
 }
 
+TEST(SlowPairs, OnACrowdedHostNothingIsSlow) {
+  LinkMatrix matrix = matrix_of({"a", "a", "a", "a", "b", "b", "b", "b"});
+  for (const auto& [from, to] : {std::pair(0, 1), std::pair(2, 5), std::pair(6, 4)})
+    matrix.latency_us[place(matrix, from, to)] = 1000;
+  matrix.crowded_hosts = {"a"};
+  const auto slow = slow_pairs(matrix);
+  ASSERT_EQ(slow.size(), 1u);
+  EXPECT_EQ(slow[0].from, 6);
+  EXPECT_EQ(slow[0].to, 4);
+}
+
+TEST(SlowPairs, AHostIsCrowdedWhereRanksAreMoreThanCores) {
+  EXPECT_EQ(crowded_hosts({"a", "b", "a", "a", "b"}, {{0}, {0}, {1}, {0}, {1}}),
+            (std::vector<std::string>{"a"}));
+  // Unbound ranks share all cores, and there are enough; a wrong binding is not a lack.
+  EXPECT_TRUE(crowded_hosts({"a", "a"}, {{0, 1}, {0, 1}}).empty());
+  EXPECT_TRUE(crowded_hosts({"a", "a", "a"}, {{0}, {0}, {1, 2}}).empty());
+  EXPECT_EQ(crowded_hosts({"a", "a"}, {{3}, {3}}), (std::vector<std::string>{"a"}));
+}
+
 // Another link with every message to one peer held up.
 class HeldUp final : public machine::Link {
  public:
