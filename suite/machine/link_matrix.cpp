@@ -1,5 +1,5 @@
 // Claim: between every pair of ranks, in both directions, what arrives is what was sent, in as many
-// messages as counted by hand; and no pair is much slower than the others.
+// messages as counted by hand. Which pairs are much slower than the others is named.
 //
 // A pass is a round-robin tournament. `together`: all pairs of a round at once, as the steps of a
 // collective use the links. `alone`: one pair at a time, the others asleep. `bytes` is a message of

@@ -4,6 +4,7 @@
 //
 // Latency: half of a round trip of small_bytes that `from` starts, mean of `trips` in a row.
 // Bandwidth: `window` messages one after another, until their receiver's acknowledgement is back.
+// The buffers stay the same from call to call, so on one host they may come from a cache.
 // What is sent says between whom it goes, in which direction and where in the message it stands.
 
 #include <cstdint>
