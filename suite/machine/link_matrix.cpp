@@ -79,7 +79,7 @@ class LinkMatrix {
     if (link_->size() == 1) return judge.not_applicable(Oracle::numerics, "one rank is in no pair");
     for (int peer = 0; peer < link_->size(); ++peer)
       if (peer != link_->rank())
-        judge.numerics(fmt::format("what came from rank {} and was not sent so", peer),
+        judge.numerics(fmt::format("wrong bytes and words from rank {}", peer),
                        static_cast<double>(meter_.wrong(peer)), 0);
   }
 
