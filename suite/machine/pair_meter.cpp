@@ -27,10 +27,11 @@ constexpr int ready = PairMeter::trips + 1, taken = PairMeter::trips + 2;
 }  // namespace
 
 PairMeter::PairMeter(machine::Link& link, machine::Device& memory, std::int64_t bytes,
-                     std::uint64_t seed)
+                     std::uint64_t seed, std::function<double()> seconds)
     : link_(link),
       bytes_(bytes),
       seed_(seed),
+      seconds_(seconds ? std::move(seconds) : now_s),
       latencies_s_(static_cast<std::size_t>(link.size())),
       streams_s_(static_cast<std::size_t>(link.size())),
       wrong_(static_cast<std::size_t>(link.size())) {
@@ -61,7 +62,7 @@ void PairMeter::latency(int from, int to) {
   const int peer = starts ? to : from;
   double begin = 0;
   for (int trip = 0; trip <= trips; ++trip) {
-    if (trip == 1) begin = now_s();
+    if (trip == 1) begin = seconds_();
     if (starts) {
       send_small(peer, trip);
       receive_small(peer, trip);
@@ -71,7 +72,7 @@ void PairMeter::latency(int from, int to) {
     }
   }
   if (starts)
-    latencies_s_[static_cast<std::size_t>(peer)].push_back((now_s() - begin) / (2 * trips));
+    latencies_s_[static_cast<std::size_t>(peer)].push_back((seconds_() - begin) / (2 * trips));
   link_.wait_sent(peer, all_messages);
 }
 
@@ -82,10 +83,10 @@ void PairMeter::bandwidth(int from, int to, bool checked) {
   if (link_.rank() == from) {
     if (checked) std::ranges::copy(pattern(from, to), out);
     receive_small(to, ready);
-    const double begin = now_s();
+    const double begin = seconds_();
     for (int i = 0; i < window; ++i) link_.send(to, out + i * bytes_, size);
     receive_small(to, taken);
-    if (!checked) streams_s_[static_cast<std::size_t>(to)].push_back(now_s() - begin);
+    if (!checked) streams_s_[static_cast<std::size_t>(to)].push_back(seconds_() - begin);
     link_.wait_sent(to, all_messages);
     return;
   }

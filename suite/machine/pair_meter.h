@@ -8,6 +8,7 @@
 // What is sent says between whom it goes, in which direction and where in the message it stands.
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "machine/device/tensor.h"
@@ -21,7 +22,9 @@ class PairMeter {
   static constexpr std::int64_t small_bytes = 8;
 
   // memory: of the host, readable by the link's peers. bytes: of a message of the bandwidth.
-  PairMeter(machine::Link& link, machine::Device& memory, std::int64_t bytes, std::uint64_t seed);
+  // seconds: a clock that only goes forward; the steady one when empty.
+  PairMeter(machine::Link& link, machine::Device& memory, std::int64_t bytes, std::uint64_t seed,
+            std::function<double()> seconds = {});
 
   void latency(int from, int to);
   // checked: the message is new, and what arrives is compared; its time is not kept.
@@ -43,6 +46,7 @@ class PairMeter {
   machine::Link& link_;
   std::int64_t bytes_;
   std::uint64_t seed_;
+  std::function<double()> seconds_;
   machine::Tensor out_, in_;                                  // [window, bytes]
   std::uint64_t small_ = 0;                                   // must stay until it is taken
   std::vector<std::vector<double>> latencies_s_, streams_s_;  // [peer][call]

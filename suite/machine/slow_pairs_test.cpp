@@ -5,10 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
+#include <atomic>
 #include <memory>
-#include <set>
-#include <thread>
 
 #include "machine/world/world.h"
 #include "suite/machine/pair_meter.h"
@@ -102,16 +100,17 @@ TEST(SlowPairs, AHostIsCrowdedWhereRanksAreMoreThanCores) {
   EXPECT_EQ(crowded_hosts({"a", "a"}, {{3}, {3}}), (std::vector<std::string>{"a"}));
 }
 
-// Another link with every message to one peer held up.
+// Another link, whose every message takes a microsecond by a clock of its own, and a thousand to
+// one peer. One pair at a time moves that clock, so real time and other programs do not matter.
 class HeldUp final : public machine::Link {
  public:
-  HeldUp(std::unique_ptr<machine::Link> link, int slow_peer)
-      : Link(link->group()), link_(std::move(link)), slow_peer_(slow_peer) {}
+  HeldUp(std::unique_ptr<machine::Link> link, int slow_peer, std::atomic<int>& clock_us)
+      : Link(link->group()), link_(std::move(link)), slow_peer_(slow_peer), clock_us_(clock_us) {}
   machine::Transport transport() const override { return link_->transport(); }
 
  private:
   std::uint64_t do_send(int peer, const void* data, std::size_t bytes) override {
-    if (peer == slow_peer_) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    clock_us_ += peer == slow_peer_ ? 1000 : 1;
     return last_ = link_->send(peer, data, bytes);
   }
   void do_wait_sent(int peer, std::uint64_t number) override { link_->wait_sent(peer, number); }
@@ -126,11 +125,13 @@ class HeldUp final : public machine::Link {
 
   std::unique_ptr<machine::Link> link_;
   int slow_peer_;
+  std::atomic<int>& clock_us_;
   std::uint64_t last_ = 0;
 };
 
 TEST(SlowPairs, AHeldUpLinkStandsOut) {
   constexpr int ranks = 4;
+  std::atomic<int> clock_us{0};
   LinkMatrix matrix;
   matrix.hosts.assign(ranks, "threads");
   matrix.bandwidth_GBps.resize(ranks * ranks);
@@ -138,8 +139,8 @@ TEST(SlowPairs, AHeldUpLinkStandsOut) {
   machine::run_ranks(ranks, [&](machine::World& world) {
     // From 1 to 2. What 2 sends to 1 is fast, but each round trip of theirs is held up once.
     HeldUp link(world.connect(world.group(), machine::Transport::shared_memory),
-                world.rank() == 1 ? 2 : -1);
-    PairMeter meter(link, world.host_device(), 20'000, 1);
+                world.rank() == 1 ? 2 : -1, clock_us);
+    PairMeter meter(link, world.host_device(), 20'000, 1, [&] { return 1e-6 * clock_us; });
     for (int repeat = 0; repeat < 5; ++repeat)
       for (const Round& round : one_at_a_time(tournament(ranks))) {
         world.barrier(world.group());
@@ -161,6 +162,9 @@ TEST(SlowPairs, AHeldUpLinkStandsOut) {
       return pair.from == from && pair.to == to && pair.metric == metric;
     });
   };
+  EXPECT_TRUE(std::ranges::all_of(slow, [](const LinkMatrix::SlowPair& pair) {
+    return pair.from + pair.to == 3 && pair.from * pair.to == 2;
+  }));
   EXPECT_TRUE(is_slow(1, 2, "latency"));
   EXPECT_TRUE(is_slow(2, 1, "latency"));
   EXPECT_TRUE(is_slow(1, 2, "bandwidth"));
