@@ -52,6 +52,25 @@ struct SampleMatrix {
   int iterations() const { return ranks == 0 ? 0 : static_cast<int>(seconds.size()) / ranks; }
 };
 
+// What every ordered pair of ranks reaches: [from][to], row by row; 0 on the diagonal.
+struct LinkMatrix {
+  std::vector<std::string> hosts;  // of the ranks; empty: there is no matrix
+  std::vector<double> bandwidth_GBps, latency_us;
+  // Where ranks are more than cores: they wait for their turn, so no pair there is called slow.
+  std::vector<std::string> crowded_hosts;
+
+  // A pair that takes longer than such pairs do.
+  struct SlowPair {
+    int from = 0, to = 0;
+    std::string metric;             // "bandwidth" or "latency"
+    double value = 0, typical = 0;  // in the unit of the metric; typical: the median of its kind
+    double z = 0;                   // robust standard deviations of its time above that median
+  };
+  std::vector<SlowPair> slow_pairs;  // the worst first
+
+  int ranks() const { return static_cast<int>(hosts.size()); }
+};
+
 struct Record {
   std::string unit, name;
   std::vector<std::pair<std::string, std::string>> axes;  // in the order of the name
@@ -75,6 +94,7 @@ struct Record {
   std::vector<std::pair<std::string, double>> breakdown;  // seconds
   std::vector<Span> timeline;
   std::vector<double> losses;
+  LinkMatrix link_matrix;
 };
 
 // What a launch is about, beside its records: run.json's context.

@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "harness/record.h"
 
@@ -33,5 +34,13 @@ struct Interval {
 // For the median of values in the order of measuring, 95 %, with effective_samples in place of
 // their number. None when fewer than 6 effective ones are left.
 std::optional<Interval> median_interval(std::span<const double> values);
+
+// How far each value lies above the median, in standard deviations as the median of absolute
+// deviations estimates them, which outliers do not move: (x - median) / (1.4826 MAD) (Iglewicz and
+// Hoaglin 1993, "How to detect and handle outliers"). The divisor is least_spread * median at the
+// least, so that nothing stands out among values that are nearly equal. Values are positive.
+std::vector<double> robust_z(std::span<const double> values, double least_spread);
+// From where on those authors call a value an outlier.
+inline constexpr double outlying_z = 3.5;
 
 }  // namespace harness

@@ -31,7 +31,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 matplotlib.use("Agg")
 matplotlib.style.use(os.path.join(HERE, "shardmark.mplstyle"))
 
-from drawing import bars, limits, message_size, timeline, training  # noqa: E402
+from drawing import bars, limits, link_matrix, message_size, timeline, training  # noqa: E402
 from drawing.run_json import Absent, BadRun, load  # noqa: E402
 from drawing.sheet import save  # noqa: E402
 
@@ -44,6 +44,7 @@ KINDS = {
     "memory": ("memory by category", bars.memory),
     "memory_bandwidth": ("memory bandwidth", limits.memory_bandwidth),
     "matrix_rate": ("matrix rate", limits.matrix_rate),
+    "link_matrix": ("links between ranks", link_matrix.link_matrix),
     "loss": ("loss of each step", training.loss),
     "scaling": ("throughput over ranks", training.scaling),
 }

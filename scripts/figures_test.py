@@ -12,8 +12,8 @@ import xml.etree.ElementTree as ElementTree
 import synthetic_run
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-KINDS = {"bus_bandwidth", "speedup", "step_time", "timeline", "memory", "memory_bandwidth", "matrix_rate", "loss",
-         "scaling"}
+KINDS = {"bus_bandwidth", "speedup", "step_time", "timeline", "memory", "memory_bandwidth", "matrix_rate",
+         "link_matrix", "loss", "scaling"}
 
 
 def figures(*arguments):
@@ -99,6 +99,23 @@ class AllOfThem(unittest.TestCase):
         self.assertEqual([(r["line"], r["bytes"]) for r in rows if r["verdict"] == "fail"],
                          [("direct, shared memory", "32768")])
         self.assertNotIn("ring, nccl", {r["line"] for r in rows})
+
+    def test_link_matrix(self):
+        """Every ordered pair of the most ranks, its hosts' whole names, and which is slow."""
+        self.assertEqual([e["name"] for e in self.listing if e["kind"] == "link_matrix"],
+                         [f"link_matrix-shared_memory-{m}-6_ranks-1_MiB" for m in ("together", "alone")])
+        rows = self.rows("link_matrix-shared_memory-together-6_ranks-1_MiB")
+        self.assertEqual(len(rows), 6 * 5)
+        entry = next(e for e in self.document["benchmarks"]
+                     if e["unit"] == "link_matrix" and e["case"]["ranks"] == "6")["link_matrix"]
+        for row in rows:
+            at, to = int(row["from"]), int(row["to"])
+            self.assertAlmostEqual(float(row["bandwidth_GBps"]), entry["bandwidth_GBps"][at][to], places=6)
+            self.assertAlmostEqual(float(row["latency_us"]), entry["latency_us"][at][to], places=6)
+            self.assertEqual((row["from_host"], row["to_host"]), (entry["hosts"][at], entry["hosts"][to]))
+        self.assertEqual([(r["from"], r["to"], r["slow"]) for r in rows if r["slow"]], [("1", "4", "bandwidth")])
+        caption = next(e["caption"] for e in self.listing if e["kind"] == "link_matrix")
+        self.assertIn("1 (node-000.cluster.example) to 4 (node-001.cluster.example)", caption)
 
     def test_same_bytes_twice(self):
         name = next(e["name"] for e in self.listing if e["kind"] == "timeline")

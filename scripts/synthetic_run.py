@@ -112,6 +112,25 @@ def machine(chance):
                     limit_fraction=0.97)
 
 
+def links(chance):
+    """Two hosts of three ranks; the way from 1 to 4 is slow."""
+    for ranks, mode in ((2, "together"), (6, "together"), (6, "alone")):
+        hosts = [f"node-{rank // 3:03}.cluster.example" for rank in range(ranks)]
+        near = [[hosts[a] == hosts[b] for b in range(ranks)] for a in range(ranks)]
+        rate = [[0 if a == b else (12 if near[a][b] else 6) * chance.uniform(0.97, 1.03) for b in range(ranks)]
+                for a in range(ranks)]
+        latency = [[0 if a == b else (0.6 if near[a][b] else 2.5) * chance.uniform(0.97, 1.03) for b in range(ranks)]
+                   for a in range(ranks)]
+        slow = []
+        if ranks == 6:
+            rate[1][4] = 1.9
+            slow = [{"from": 1, "to": 4, "metric": "bandwidth", "value": 1.9, "typical": 6.0, "z": 21.6}]
+        yield entry("link_matrix", {"transport": "shared_memory", "mode": mode, "ranks": ranks, "bytes": 2**20}, 2e-3,
+                    chance, pair_GBps=6.1, slow_pairs=len(slow),
+                    link_matrix={"hosts": hosts, "bandwidth_GBps": rate, "latency_us": latency, "crowded_hosts": [],
+                                 "slow_pairs": slow})
+
+
 def document():
     chance = random.Random(7)
     rates = {f"gemm_GFLOPs/ranks:{r}/dtype:{d}": v for r in (1, 2) for d, v in (("float", 96.0), ("bfloat16", 141.0))}
@@ -122,7 +141,7 @@ def document():
                "mhz_per_cpu": 2000, "caches": [], "load_avg": [], "library_build_type": "release",
                "schema": "shardmark-run/1", "shardmark_version": "0.1.0", "profile": "quick",
                "command": "shardmark run", "status": "complete", "status_reason": "", "rates": rates}
-    makers = (collectives, pipeline, training, machine)
+    makers = (collectives, pipeline, training, machine, links)
     return {"context": context, "benchmarks": [item for maker in makers for item in maker(chance)]}
 
 

@@ -47,6 +47,11 @@ inline Record example_record(int number, Ruling verdict = Ruling::pass) {
   record.breakdown = {{"forward", 0.3e-4}, {"backward", 0.6e-4 * around(random)}};
   record.timeline = {{0, "compute", "F0", 0, 1e-5}, {1, "link", "send", 1e-5, 2.5e-5}};
   record.losses = {4.5 * around(random), 4.25, 4.125};
+  record.link_matrix = {{"node-a", "node-a", "node \"b\""},
+                        {0, 9.5, 3, 9.25, 0, 0.5 * around(random), 3, 3, 0},
+                        {0, 0.25, 2, 0.25, 0, 8 * around(random), 2, 2, 0},
+                        {"node-a"},
+                        {{1, 2, "bandwidth", 0.5, 3, 17.5}}};
   return record;
 }
 

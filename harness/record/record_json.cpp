@@ -74,6 +74,57 @@ Json quantiles_json(const Quantiles& q) {
   return all;
 }
 
+Json matrix_json(const std::vector<double>& values, int ranks) {
+  Json rows = Json::array();
+  for (int from = 0; from < ranks; ++from) {
+    Json row = Json::array();
+    for (int to = 0; to < ranks; ++to)
+      row.push_back(or_zero(values[static_cast<std::size_t>(from * ranks + to)]));
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+Json link_matrix_json(const LinkMatrix& matrix) {
+  Json all;
+  all["hosts"] = matrix.hosts;
+  all["bandwidth_GBps"] = matrix_json(matrix.bandwidth_GBps, matrix.ranks());
+  all["latency_us"] = matrix_json(matrix.latency_us, matrix.ranks());
+  all["crowded_hosts"] = matrix.crowded_hosts;
+  all["slow_pairs"] = Json::array();
+  for (const LinkMatrix::SlowPair& pair : matrix.slow_pairs) {
+    Json one{{"from", pair.from}, {"to", pair.to}, {"metric", pair.metric}};
+    put(one, "value", pair.value);
+    put(one, "typical", pair.typical);
+    put(one, "z", pair.z);
+    all["slow_pairs"].push_back(std::move(one));
+  }
+  return all;
+}
+
+std::vector<double> read_matrix(const Json& rows, std::size_t ranks) {
+  std::vector<double> values;
+  for (const auto& row : rows)
+    for (const auto& value : row) values.push_back(value.get<double>());
+  if (values.size() != ranks * ranks)
+    throw std::runtime_error(fmt::format("a link_matrix of {} hosts has {} numbers, not {}", ranks,
+                                         values.size(), ranks * ranks));
+  return values;
+}
+
+LinkMatrix read_link_matrix(const Json& json) {
+  LinkMatrix matrix;
+  matrix.hosts = json.at("hosts").get<std::vector<std::string>>();
+  matrix.bandwidth_GBps = read_matrix(json.at("bandwidth_GBps"), matrix.hosts.size());
+  matrix.latency_us = read_matrix(json.at("latency_us"), matrix.hosts.size());
+  matrix.crowded_hosts = json.at("crowded_hosts").get<std::vector<std::string>>();
+  for (const auto& one : json.value("slow_pairs", Json::array()))
+    matrix.slow_pairs.push_back({one.at("from").get<int>(), one.at("to").get<int>(),
+                                 one.at("metric").get<std::string>(), one.value("value", 0.0),
+                                 one.value("typical", 0.0), one.value("z", 0.0)});
+  return matrix;
+}
+
 }  // namespace
 
 std::string json_text(std::string_view text) {
@@ -142,6 +193,7 @@ std::string record_json(const Record& record, const Place& place) {
     if (!std::isfinite(loss)) break;
     json["losses"].push_back(loss);
   }
+  if (record.link_matrix.ranks() > 0) json["link_matrix"] = link_matrix_json(record.link_matrix);
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
@@ -186,6 +238,8 @@ Record read_record(const nlohmann::ordered_json& json) {
                                one.value("end_s", 0.0)});
   for (const auto& loss : json.value("losses", Json::array()))
     record.losses.push_back(loss.get<double>());
+  if (const auto matrix = json.find("link_matrix"); matrix != json.end())
+    record.link_matrix = read_link_matrix(*matrix);
   return record;
 }
 

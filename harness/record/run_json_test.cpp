@@ -91,6 +91,19 @@ TEST_F(RunJson, ReadsBackWhatWasWritten) {
     EXPECT_EQ(read.samples.seconds, wrote.samples.seconds);
     EXPECT_EQ(read.counters, wrote.counters);
     EXPECT_EQ(read.losses, wrote.losses);
+    EXPECT_EQ(read.link_matrix.hosts, wrote.link_matrix.hosts);
+    EXPECT_EQ(read.link_matrix.bandwidth_GBps, wrote.link_matrix.bandwidth_GBps);
+    EXPECT_EQ(read.link_matrix.latency_us, wrote.link_matrix.latency_us);
+    EXPECT_EQ(read.link_matrix.crowded_hosts, wrote.link_matrix.crowded_hosts);
+    ASSERT_EQ(read.link_matrix.slow_pairs.size(), wrote.link_matrix.slow_pairs.size());
+    for (std::size_t k = 0; k < wrote.link_matrix.slow_pairs.size(); ++k) {
+      const auto &wrote_pair = wrote.link_matrix.slow_pairs[k],
+                 &read_pair = read.link_matrix.slow_pairs[k];
+      EXPECT_EQ(std::pair(read_pair.from, read_pair.to), std::pair(wrote_pair.from, wrote_pair.to));
+      EXPECT_EQ(read_pair.metric, wrote_pair.metric);
+      EXPECT_EQ(std::tuple(read_pair.value, read_pair.typical, read_pair.z),
+                std::tuple(wrote_pair.value, wrote_pair.typical, wrote_pair.z));
+    }
     EXPECT_EQ(read.breakdown, wrote.breakdown);
     ASSERT_EQ(read.oracles.size(), wrote.oracles.size());
     for (std::size_t k = 0; k < wrote.oracles.size(); ++k) {

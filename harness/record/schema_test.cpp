@@ -144,6 +144,12 @@ TEST_F(Schema, ItRefusesWhatIsNotARun) {
           "/benchmarks/0/case/bytes: ");
   refuses([](Json& run) { run["benchmarks"][0]["busbw_GBps"] = "3"; },
           "/benchmarks/0/busbw_GBps: ");
+  refuses([](Json& run) { run["benchmarks"][0]["link_matrix"].erase("hosts"); },
+          "/benchmarks/0/link_matrix: lacks hosts");
+  refuses([](Json& run) { run["benchmarks"][0]["link_matrix"]["latency_us"][1][2] = "slow"; },
+          "/benchmarks/0/link_matrix/latency_us/1/2: ");
+  refuses([](Json& run) { run["benchmarks"][0]["link_matrix"]["slow_pairs"][0]["metric"] = "x"; },
+          "/benchmarks/0/link_matrix/slow_pairs/0/metric: ");
 }
 
 }  // namespace

@@ -166,19 +166,37 @@ std::string further_lines(const Record& record) {
   return lines + "\n";
 }
 
+constexpr std::size_t few_pairs = 3;
+
+// "        slow pairs: 2 (node-a) to 5 (node-b) bandwidth 3.1 of 12 GB/s, …, and 4 more", or
+// nothing.
+std::string slow_pair_line(const Record& record) {
+  const LinkMatrix& matrix = record.link_matrix;
+  std::string line;
+  for (std::size_t i = 0; i < std::min(few_pairs, matrix.slow_pairs.size()); ++i)
+    line += fmt::format("{} {}", i == 0 ? "        slow pairs:" : ",",
+                        plain(pair_text(matrix, matrix.slow_pairs[i])));
+  if (matrix.slow_pairs.size() > few_pairs)
+    line += fmt::format(", and {} more", matrix.slow_pairs.size() - few_pairs);
+  return line.empty() ? line : line + "\n";
+}
+
 }  // namespace
 
 void Console::case_done(const Record& record) {
   const double took = seconds_() - case_started_s_;
   recent_s_ = done_ == 0 ? took : (1 - recent_weight) * recent_s_ + recent_weight * took;
   ++done_;
-  if (!terminal_.interactive) return put(case_line(record, terminal_) + further_lines(record));
-  // On a terminal only what somebody waits for: a failure, the rest of a run of few cases.
-  const bool show =
-      record.verdict == Ruling::fail || (!further_lines(record).empty() && cases_ <= few_cases);
+  const std::string text =
+      case_line(record, terminal_) + further_lines(record) + slow_pair_line(record);
+  if (!terminal_.interactive) return put(text);
+  // On a terminal only what somebody waits for: a failure, a slow pair, the rest of a run of few
+  // cases.
+  const bool show = record.verdict == Ruling::fail || !record.link_matrix.slow_pairs.empty() ||
+                    (!further_lines(record).empty() && cases_ <= few_cases);
   if (show) {
     clear();
-    put(case_line(record, terminal_) + further_lines(record));
+    put(text);
   }
   draw(show || done_ == cases_);
 }

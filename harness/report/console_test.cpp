@@ -71,6 +71,33 @@ TEST_F(ConsoleTest, TrainingShowsItsLosses) {
             "pass    gpt_step/ranks:2/bytes:8  105 us\n        loss by step: 5.5919 5.3700\n");
 }
 
+TEST_F(ConsoleTest, SlowPairsAreNamedOnOneLine) {
+  Record slow = record("link_matrix", 8, Ruling::pass);
+  slow.counters["pair_GBps"] = 12;
+  slow.link_matrix.hosts = {"node-a", "node-a", "node-b"};
+  slow.link_matrix.slow_pairs = {{0, 2, "bandwidth", 3.125, 12, 20},
+                                 {2, 1, "latency", 55.5, 4, 9},
+                                 {1, 2, "latency", 10, 4, 5}};
+  const std::string line =
+      "        slow pairs: 0 (node-a) to 2 (node-b) bandwidth 3.12 of 12.0 GB/s, "
+      "2 (node-b) to 1 (node-a) latency 55.5 of 4.00 us, "
+      "1 (node-a) to 2 (node-b) latency 10.0 of 4.00 us";
+  {
+    Console console(out_, {}, clock());
+    console.start(1);
+    console.case_done(slow);
+    EXPECT_EQ(taken(), "pass    link_matrix/ranks:2/bytes:8  105 us  12.0 GB/s\n" + line + "\n");
+  }
+  // On a terminal too, among whatever many cases; and not more of them than a line holds.
+  slow.link_matrix.slow_pairs.push_back({1, 0, "latency", 9, 4, 4});
+  slow.link_matrix.slow_pairs.push_back({0, 1, "latency", 9, 4, 4});
+  Console console(out_, terminal(80), clock());
+  console.start(100);
+  taken();
+  console.case_done(slow);
+  EXPECT_NE(taken().find(line + ", and 2 more\n"), std::string::npos);
+}
+
 TEST_F(ConsoleTest, ATerminalGetsOneLineRedrawn) {
   Console console(out_, terminal(80), clock());
   console.start(4);

@@ -26,6 +26,7 @@ Rate key_rate(const Record& record) {
   if (const double bus = counter(record, "busbw_GBps"); bus > 0) return {bus, "GB/s"};
   if (const double algorithm = counter(record, "algbw_GBps"); algorithm > 0)
     return {algorithm, "GB/s"};
+  if (const double pair = counter(record, "pair_GBps"); pair > 0) return {pair, "GB/s"};
   if (const double flops = counter(record, "flops"); flops > 0 && record.seconds > 0)
     return {flops / record.seconds * 1e-9, "GFLOP/s"};
   return {};
@@ -134,6 +135,14 @@ std::string duration_text(double seconds) {
   if (whole < 60) return fmt::format("{} s", whole);
   if (whole < 3600) return fmt::format("{} min {} s", whole / 60, whole % 60);
   return fmt::format("{} h {} min", whole / 3600, whole % 3600 / 60);
+}
+
+std::string pair_text(const LinkMatrix& matrix, const LinkMatrix::SlowPair& pair) {
+  return fmt::format("{} ({}) to {} ({}) {} {} of {} {}", pair.from,
+                     matrix.hosts.at(static_cast<std::size_t>(pair.from)), pair.to,
+                     matrix.hosts.at(static_cast<std::size_t>(pair.to)), pair.metric,
+                     three_digits(pair.value), three_digits(pair.typical),
+                     pair.metric == "bandwidth" ? "GB/s" : "us");
 }
 
 std::string plain(std::string_view text) {

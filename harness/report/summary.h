@@ -44,6 +44,8 @@ Summary summarize(const RunContext& context, const std::vector<Record>& records)
 std::string rate_text(const Record& record);
 std::string seconds_text(double seconds);   // "105 us", "1.24 s": three digits
 std::string duration_text(double seconds);  // "35 s", "2 min 5 s", "1 h 20 min"
+// "2 (node-a) to 5 (node-b) bandwidth 3.1 of 12 GB/s".
+std::string pair_text(const LinkMatrix& matrix, const LinkMatrix::SlowPair& pair);
 // On one line, without control characters.
 std::string plain(std::string_view text);
 // The reason and, of each oracle that failed, what it found where; a line each.

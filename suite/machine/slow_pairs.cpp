@@ -1,0 +1,83 @@
+#include "suite/machine/slow_pairs.h"
+
+#include <algorithm>
+#include <functional>
+#include <set>
+#include <string>
+
+#include "harness/statistics.h"
+
+namespace suite {
+
+using harness::LinkMatrix;
+
+namespace {
+
+struct Metric {
+  std::string name;
+  const std::vector<double>& values;
+  double (*time_of)(double value);
+};
+
+bool crowded(const LinkMatrix& matrix, int rank) {
+  return std::ranges::find(matrix.crowded_hosts, matrix.hosts[static_cast<std::size_t>(rank)]) !=
+         matrix.crowded_hosts.end();
+}
+
+void add_slow(const LinkMatrix& matrix, const Metric& metric, bool within_host,
+              std::vector<LinkMatrix::SlowPair>& slow) {
+  std::vector<LinkMatrix::SlowPair> pairs;
+  std::vector<double> times, values;
+  const int ranks = matrix.ranks();
+  for (int from = 0; from < ranks; ++from)
+    for (int to = 0; to < ranks; ++to) {
+      const bool same_host = matrix.hosts[static_cast<std::size_t>(from)] ==
+                             matrix.hosts[static_cast<std::size_t>(to)];
+      const double value = metric.values[static_cast<std::size_t>(from * ranks + to)];
+      if (from == to || same_host != within_host || !(value > 0)) continue;
+      if (crowded(matrix, from) || crowded(matrix, to)) continue;
+      pairs.push_back({from, to, metric.name, value, 0, 0});
+      values.push_back(value);
+      times.push_back(metric.time_of(value));
+    }
+  const std::vector<double> z = harness::robust_z(times, least_spread);
+  for (std::size_t i = 0; i < pairs.size(); ++i) {
+    if (z[i] <= harness::outlying_z) continue;
+    pairs[i].typical = harness::median(values);
+    pairs[i].z = z[i];
+    slow.push_back(pairs[i]);
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> crowded_hosts(const std::vector<std::string>& hosts,
+                                       const std::vector<std::vector<int>>& cores) {
+  std::vector<std::string> crowded;
+  for (const std::string& host : hosts) {
+    std::size_t ranks = 0;
+    std::set<int> usable;
+    for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
+      if (hosts[rank] != host) continue;
+      ++ranks;
+      usable.insert(cores[rank].begin(), cores[rank].end());
+    }
+    if (ranks > usable.size() && std::ranges::find(crowded, host) == crowded.end())
+      crowded.push_back(host);
+  }
+  return crowded;
+}
+
+std::vector<LinkMatrix::SlowPair> slow_pairs(const LinkMatrix& matrix) {
+  // Rates are taken as times: however slow a pair is, no rate lies far below the others.
+  const Metric metrics[] = {
+      {"bandwidth", matrix.bandwidth_GBps, [](double rate) { return 1 / rate; }},
+      {"latency", matrix.latency_us, [](double time) { return time; }}};
+  std::vector<LinkMatrix::SlowPair> slow;
+  for (const Metric& metric : metrics)
+    for (const bool within_host : {true, false}) add_slow(matrix, metric, within_host, slow);
+  std::ranges::stable_sort(slow, std::greater{}, &LinkMatrix::SlowPair::z);
+  return slow;
+}
+
+}  // namespace suite
