@@ -6,9 +6,9 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
-#include <numeric>
 
 #include "machine/device/random.h"
+#include "suite/training_step/first_step.h"
 
 namespace suite {
 namespace {
@@ -42,21 +42,6 @@ double dtype_epsilon(const TrainingConfig& config) {
   const double longest = static_cast<double>(std::max(
       {std::int64_t{config.model.ffn()}, std::int64_t{config.model.vocabulary}, config.tokens()}));
   return 2 * u + std::sqrt(longest) * accumulator;
-}
-
-// How far a displacement of the gradient, of `relative` times its norm, can carry Adam's first
-// step: lr g/|g|, so 2 lr for every element whose sign it turns, and of those it turns the most
-// where it spends itself on the smallest. What is exactly zero (a token that does not occur) is so
-// in any precision.
-double first_step_bound(const std::vector<double>& gradient, double relative) {
-  std::vector<double> squares;
-  for (const double value : gradient)
-    if (value != 0) squares.push_back(value * value);
-  std::ranges::sort(squares);
-  double left = relative * relative * std::accumulate(squares.begin(), squares.end(), 0.0);
-  std::size_t turned = 0;
-  while (turned < squares.size() && (left -= squares[turned]) >= 0) ++turned;
-  return 2 * zero::AdamW{}.learning_rate * std::sqrt(static_cast<double>(turned));
 }
 
 // Displaces a gradient by `size` of its norm, in a direction drawn from the seed.
@@ -96,7 +81,8 @@ History train(machine::World& world, TrainingConfig config, const Corpus& corpus
         displace(
             parameter->gradient, gradient_epsilon(judged, parameter->name),
             layers::random_key(static_cast<std::uint64_t>(1000 * probe + step), parameter->name));
-    trainer.update();
+    const zero::StepResult result = trainer.update();
+    if (step == 0) history.gradient_factor = result.clip_factor / trainer.plan().divisor;
     for (const collectives::Parameter* parameter : trainer.parameters()) {
       ParameterHistory& mine = history.parameters[parameter->name];
       if (step == 0) mine.after_one = to_doubles(parameter->value);
@@ -132,7 +118,11 @@ Reference make_reference(machine::World& world, const TrainingConfig& config,
   for (const auto& [name, exact] : reference.exact.parameters) {
     ParameterBounds& bound = bounds.parameters[name];
     bound.first_gradient = gradient_epsilon(config, name) * norm(exact.first_gradient);
-    bound.after_one = first_step_bound(exact.first_gradient, gradient_epsilon(config, name));
+    std::vector<double> gradient = exact.first_gradient;
+    for (double& value : gradient) value *= reference.exact.gradient_factor;
+    // The factor has the error of the norm that it clips by: of all gradients, at most the worst.
+    bound.after_one =
+        first_step_bound(gradient, gradient_epsilon(config, name), gradient_epsilon(config, ""));
     bound.after_all = std::max(bound.after_all, bound.after_one);  // what was turned may stay so
     bound.after_one += (u + 2 * master) * norm(exact.after_one);
     bound.after_all += (u + 2 * reference_steps * master) * norm(exact.after_all);

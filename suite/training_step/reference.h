@@ -9,9 +9,9 @@
 //
 // with u the dtype's unit roundoff, u_a the accumulator's, and n the longest sum (Higham and Mary
 // 2019, doi:10.1137/18M1226312: errors of sums grow as sqrt(n)). That bounds the raw gradients of
-// the first step. Adam's first update is the gradient's sign: what such an error turns at the most
-// bounds the parameters after one step. Later it forgets a gradient's size and so magnifies small
-// errors: no closed form follows it through ten steps. So the double run is repeated `probes` times
+// the first step; first_step.h bounds what such an error makes of Adam's first update.
+// Later Adam forgets a gradient's size and so magnifies small errors: no closed form follows it
+// through ten steps. So the double run is repeated `probes` times
 // with every gradient of every step displaced by exactly eps_g of its norm in a random direction,
 // and the largest distance from the undisturbed run, times `probe_margin` (the worst of a few
 // random directions understates the worst direction), or the bound of the first step if that is
@@ -38,6 +38,7 @@ struct ParameterHistory {
 struct History {
   std::map<std::string, ParameterHistory> parameters;
   std::vector<double> losses;  // mean over tokens, before each step's update
+  double gradient_factor = 1;  // of the raw gradients of step 1: clipped, divided; not sent
 };
 
 // Distances in the 2-norm that rounding may make, from the double run.

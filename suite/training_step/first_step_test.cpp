@@ -1,0 +1,77 @@
+#include "suite/training_step/first_step.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "machine/device/kernels.h"
+
+namespace suite {
+namespace {
+
+double step(double g) {
+  constexpr machine::AdamW adam;
+  return adam.learning_rate * g / (std::abs(g) + adam.epsilon);
+}
+
+double norm(const std::vector<double>& values) {
+  double squares = 0;
+  for (const double value : values) squares += value * value;
+  return std::sqrt(squares);
+}
+
+double moved(const std::vector<double>& gradient, const std::vector<double>& error) {
+  double squares = 0;
+  for (std::size_t i = 0; i < gradient.size(); ++i)
+    squares += std::pow(step(gradient[i] + error[i]) - step(gradient[i]), 2);
+  return std::sqrt(squares);
+}
+
+// Gradients with elements from far below Adam's epsilon to far above; errors that push k elements
+// toward zero or past it, smallest first, which is where they do most.
+TEST(FirstStep, NoErrorMovesItFurther) {
+  std::mt19937_64 random(7);
+  std::normal_distribution<double> normal;
+  double nearest = 0;
+  for (int trial = 0; trial < 2000; ++trial) {
+    const double middle = std::pow(10.0, -9.0 + trial % 7);
+    std::vector<double> gradient;
+    for (int i = 0; i < 12; ++i)
+      gradient.push_back(middle * std::exp(2 * normal(random)) * (trial % 2 == 0 ? 1 : -1));
+    std::sort(gradient.begin(), gradient.end(),
+              [](double a, double b) { return std::abs(a) < std::abs(b); });
+    const double relative = std::pow(10.0, -4.0 + trial % 4);
+    const double bound = first_step_bound(gradient, relative, 0);
+    const double budget = relative * norm(gradient);
+    for (std::size_t many = 1; many <= gradient.size(); ++many)
+      for (const double part : {0.1, 0.5, 0.999, 1.001, 2.0}) {
+        std::vector<double> error(gradient.size(), 0.0);
+        for (std::size_t i = 0; i < many; ++i) error[i] = -part * gradient[i];
+        const double size = norm(error);
+        if (size > budget)
+          for (double& one : error) one *= budget / size;
+        const double distance = moved(gradient, error);
+        EXPECT_LE(distance, bound * (1 + 1e-12)) << trial << " " << many << " " << part;
+        if (bound > 0) nearest = std::max(nearest, distance / bound);
+      }
+  }
+  EXPECT_GT(nearest, 0.9);  // it is not far above what can happen
+}
+
+TEST(FirstStep, AWrongFactorCounts) {
+  const std::vector<double> gradient{1e-8, 3e-8, 1e-3};
+  for (const double factor : {1e-6, 1e-2}) {
+    std::vector<double> error = gradient;
+    for (double& one : error) one *= -factor;
+    const double distance = moved(gradient, error), bound = first_step_bound(gradient, 0, factor);
+    EXPECT_LE(distance, bound * (1 + 1e-9));
+    EXPECT_GT(distance, 0.9 * bound);
+  }
+}
+
+TEST(FirstStep, ZerosStay) { EXPECT_EQ(first_step_bound({0, 0}, 0.5, 0.5), 0); }
+
+}  // namespace
+}  // namespace suite
