@@ -22,7 +22,7 @@ struct Coded {
   std::vector<float> decoded, rest;
 };
 
-Coded through(const Code& code, std::vector<float> values) {
+Coded through(const Code& code, const std::vector<float>& values) {
   const auto count = std::ssize(values);
   std::vector<std::byte> bytes(static_cast<std::size_t>(code.bytes(count)) + 1, std::byte{0x5a});
   Coded coded{std::vector<float>(values.size()), values};

@@ -196,7 +196,7 @@ SHARDMARK_BOTH constexpr To convert(From from) {
   if constexpr (std::is_integral_v<To> && std::is_floating_point_v<From>) {
     using Limits = std::numeric_limits<To>;
     // Powers of two, so that both are exact: the values between them fit.
-    constexpr From above = static_cast<From>(Limits::max() / 2 + 1) * 2;
+    constexpr From above = static_cast<From>((Limits::max() >> 1) + 1) * 2;
     constexpr From least = static_cast<From>(Limits::min());
     const bool fits = from >= least && from < above;
     const To inside = static_cast<To>(fits ? from : From(0));
