@@ -154,14 +154,18 @@ class LessThanAll(unittest.TestCase):
     def test_one_rank_one_size(self):
         document = synthetic_run.document()
         document["benchmarks"] = [e for e in document["benchmarks"] if e["case"].get("bytes") == "8"]
-        ran, _ = self.draw(json.dumps(document), "--only", "bus_bandwidth")
-        self.assertEqual((ran.returncode, ran.stderr), (0, ""))
+        ran, made = self.draw(json.dumps(document), "--only", "bus_bandwidth")
+        self.assertEqual((ran.returncode, ran.stderr, made), (0, "", []))
+        self.assertIn("one size", ran.stdout)
 
     def test_several_launches(self):
         document = synthetic_run.document()
         first = next(e for e in document["benchmarks"] if e["unit"] == "all_gather")
         document["benchmarks"] = [{**first, "repetition_index": i, "real_time": t, "busbw_GBps": 1000 / t}
                                   for i, t in enumerate((100.0, 80.0, 110.0))]
+        size = str(10 * int(first["case"]["bytes"]))
+        larger = {**first, "name": first["name"] + "0", "case": {**first["case"], "bytes": size}, "bytes": int(size)}
+        document["benchmarks"].append(larger)  # two sizes make a line
         with tempfile.TemporaryDirectory() as run_dir:
             synthetic_run.write(run_dir, document)
             self.assertEqual(figures(run_dir, "--only", "bus_bandwidth").returncode, 0)

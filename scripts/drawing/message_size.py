@@ -30,14 +30,17 @@ def _figures(cases, about):
 
 
 def _with_curves(figures, about):
-    """Two sizes are no curve: such figures are left out where their unit has a better one."""
+    """One size is no curve (its cases are in the table) unless it failed; nor are two where their unit has a
+    better figure."""
     longest = {key: max(map(len, lines.values())) for key, lines in figures.items()}
     kept = {}
     for key, lines in sorted(figures.items()):
-        if longest[key] >= 3 or all(longest[k] < 3 for k in figures if k[0] == key[0]):
-            kept[key] = lines
+        better = any(longest[k] >= 3 for k in figures if k[0] == key[0])
+        if longest[key] >= (3 if better else 2):
+            kept[key] = {name: line for name, line in lines.items()
+                         if len(line) > 1 or _is_library(line[0]) or line[0].verdict == "fail"}
         else:
-            print(f"figures: {about}: {_subject(*key)}: fewer than three sizes")
+            print(f"figures: {about}: {_subject(*key)}: {'fewer than three sizes' if better else 'one size'}")
     return kept
 
 

@@ -72,8 +72,6 @@ struct ErrorFeedback {
   harness::Cost cost() const { return {}; }
 
   void describe(harness::Record& record) const {
-    for (std::size_t step = 1; step <= with_.errors.size(); step *= 2)
-      record.losses.push_back(with_.errors[step - 1]);  // after 1, 2, 4, … steps
     record.counters["distance_at_start"] = with_.start;
     record.counters["distance_with_feedback"] = with_.error;
     record.counters["distance_without_feedback"] = without_.error;
