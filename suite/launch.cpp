@@ -22,8 +22,9 @@
 namespace suite {
 namespace {
 
-// Open MPI's launcher returns 1 also of its own accord, when it has ended the ranks. So a rank that
-// this program started with it says "a case failed" by another number.
+// Launchers return 1 also of their own accord, when a rank was lost (Open MPI's always, MPICH's
+// when it happens early). So a rank that this program started says "a case failed" by another
+// number.
 constexpr const char* started_here = "SHARDMARK_STARTED_HERE";
 constexpr int case_failed_here = 64 + harness::case_failed;
 
@@ -49,7 +50,7 @@ Launcher launcher_of(machine::MpiLibrary library) {
       "--bind-to",
       "none",  // ranks bind themselves
       "-x",
-      fmt::format("{}=1", started_here),
+      started_here,
   };
   if (geteuid() == 0) options.emplace_back("--allow-run-as-root");
   return {{"mpirun.openmpi", "mpiexec.openmpi", "mpirun", "mpiexec"},
@@ -93,9 +94,6 @@ int exit_code_of(int status) {
   // Signals that reach a launcher before it listens end it.
   if (!WIFEXITED(status)) return passed_on ? 128 + passed_on : int{harness::rank_lost};
   switch (const int code = WEXITSTATUS(status)) {
-    case harness::case_failed:
-      return machine::mpi_library() == machine::MpiLibrary::openmpi ? int{harness::rank_lost}
-                                                                    : code;
     case case_failed_here:
       return harness::case_failed;
     case harness::accepted:
@@ -106,7 +104,7 @@ int exit_code_of(int status) {
     case 128 + SIGTERM:
       return code;
     default:
-      return harness::rank_lost;  // a rank's signal, or a launcher that gave up
+      return harness::rank_lost;  // a rank's signal, or a launcher that gave up, with 1 too
   }
 }
 
@@ -128,6 +126,7 @@ int launch(int ranks, const std::vector<std::string>& command) {
   if (child == 0) {
     setpgid(0, 0);  // a terminal's Ctrl-C reaches the ranks once, through pass_on
     prctl(PR_SET_PDEATHSIG, SIGTERM);
+    setenv(started_here, "1", 1);
     execv(program.c_str(), arguments.data());
     const std::string line =
         fmt::format("shardmark: cannot run {}: {}\n", program, std::strerror(errno));
@@ -159,8 +158,7 @@ void hear_passed_on_signals() {
 }
 
 int exit_code_of_rank(int rank, int code) {
-  if (machine::mpi_library() == machine::MpiLibrary::mpich) return code;
-  if (rank != 0) return harness::accepted;
+  if (machine::mpi_library() == machine::MpiLibrary::openmpi && rank != 0) return harness::accepted;
   return code == harness::case_failed && std::getenv(started_here) ? case_failed_here : code;
 }
 

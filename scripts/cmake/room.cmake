@@ -38,6 +38,8 @@ function(test_program name file)
   endif()
   add_executable(${name} ${file})
   shardmark_compile_options(${name})
+  # What is tested is optimized; the tests themselves are compiled fast.
+  target_compile_options(${name} PRIVATE -O0)
   target_link_libraries(${name} PRIVATE ${ARG_NEEDS} GTest::gtest GTest::gtest_main)
   add_test(NAME ${name} COMMAND ${name})
   if(ARG_LABELS)
