@@ -6,6 +6,7 @@
 #include <cstring>
 #include <span>
 
+#include "harness/limit.h"
 #include "harness/sampler.h"
 #include "harness/statistics.h"
 #include "machine/device/error.h"
@@ -87,19 +88,6 @@ void add_times(Record& record, std::string_view timing, Sampled&& sampled) {
   record.samples = std::move(sampled.unit.samples);
 }
 
-// The time one rank would need if only its memory or its arithmetic held it back. 0: not known.
-double limit_s(const Cost& cost, const Rates& rates, int ranks) {
-  double limit = 0;
-  if (const double flops = rates.flops_per_second(cost.flops_dtype, ranks);
-      cost.flops > 0 && flops > 0)
-    limit = cost.flops / flops;
-  const double set = cost.working_set_bytes > 0 ? cost.working_set_bytes : cost.memory_bytes;
-  if (cost.memory_bytes > 0)
-    if (const double bandwidth = rates.memory_bytes_per_second(set, ranks); bandwidth > 0)
-      limit = std::max(limit, cost.memory_bytes / bandwidth);
-  return limit;
-}
-
 void add_rates(Record& record, const Cost& cost, double limit) {
   auto& counters = record.counters;
   if (cost.flops > 0) counters["flops"] = cost.flops;
@@ -109,6 +97,8 @@ void add_rates(Record& record, const Cost& cost, double limit) {
   if (cost.algorithm_bytes > 0) {
     counters["algbw_GBps"] = cost.algorithm_bytes / record.seconds / 1e9;
     if (cost.bus_factor > 0) counters["busbw_GBps"] = cost.bus_factor * counters["algbw_GBps"];
+    if (const auto sent = counters.find("wire_bytes_of_rank"); sent != counters.end())
+      counters["wire_GBps"] = sent->second / record.seconds / 1e9;
   }
   if (cost.tokens > 0) counters["tokens_per_second"] = cost.tokens / record.seconds;
   if (limit > 0) counters["limit_fraction"] = limit / record.seconds;

@@ -231,6 +231,7 @@ OracleResult compare_fingerprints(const std::vector<Judge>& judges) {
 JudgedCase merge(const std::vector<Judge>& judges, std::span<const Oracle> declared) {
   JudgedCase judged;
   Judge::Wire wire;
+  std::uint64_t of_rank = 0;
   bool any_fingerprint = false;
   for (const Judge& judge : judges) {
     for (OracleResult result : judge.results()) {
@@ -238,6 +239,7 @@ JudgedCase merge(const std::vector<Judge>& judges, std::span<const Oracle> decla
       keep_worst(judged.oracles, std::move(result));
     }
     wire.measured += judge.wire().measured;
+    of_rank = std::max(of_rank, judge.wire().measured.bytes_sent);
     wire.expected += judge.wire().expected;
     any_fingerprint = any_fingerprint || !judge.fingerprints().empty();
     if (judge.rank() == 0) judged.memory = judge.memory_rows();
@@ -254,6 +256,7 @@ JudgedCase merge(const std::vector<Judge>& judges, std::span<const Oracle> decla
   }
   if (result_of(Oracle::volume) != judged.oracles.end()) {
     judged.counters["wire_bytes_measured"] = static_cast<double>(wire.measured.bytes_sent);
+    if (of_rank > 0) judged.counters["wire_bytes_of_rank"] = static_cast<double>(of_rank);
     judged.counters["wire_bytes_expected"] = static_cast<double>(wire.expected.bytes_sent);
     judged.counters["messages_measured"] = static_cast<double>(wire.measured.messages_sent);
     judged.counters["messages_expected"] = static_cast<double>(wire.expected.messages_sent);

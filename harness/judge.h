@@ -95,7 +95,8 @@ struct JudgedCase {
   Ruling verdict = Ruling::pass;
   std::string reason;
   std::vector<OracleResult> oracles;
-  // wire_bytes_*, messages_*: sent by all ranks together; peak_bytes_*: sum over the categories
+  // wire_bytes_*, messages_*: sent by all ranks together; wire_bytes_of_rank: measured, of the rank
+  // that sent most, if any sent; peak_bytes_*: sum over the categories
   // that rank 0 judged; max_error, error_bound: of the worst comparison of numerics.
   std::map<std::string, double> counters;
   std::vector<CategoryBytes> memory;  // of rank 0

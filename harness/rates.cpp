@@ -3,14 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <set>
 #include <vector>
 
+#include "harness/batches.h"
+#include "harness/link_rates.h"
 #include "machine/device/gemm.h"
+#include "machine/device/host/streaming.h"
 #include "machine/device/kernels.h"
 #include "machine/device/tensor.h"
 
@@ -20,45 +21,14 @@ namespace {
 using machine::Dtype;
 
 constexpr Dtype measured_dtypes[] = {Dtype::float32, Dtype::bfloat16};
-constexpr std::int64_t smallest_set = 4 << 10, largest_set = 64 << 20;
 constexpr std::int64_t gemm_extent = 512;
 
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-// How one measurement is taken. A limit is what nothing goes beyond, so the best of several batches
-// counts; but where ranks share a core, the best is a batch that had it alone: there the mean
-// counts.
-struct Timing {
-  double batch_s = 1e-3, total_s = 8e-3;
-  bool shares_cores = false;
-};
-
-// Seconds of one call.
-template <class Call>
-double seconds_of(machine::Stream& stream, Call call, Timing timing) {
-  const double batch_s = timing.batch_s,
-               total_s = timing.shares_cores ? 5 * timing.total_s : timing.total_s;
-  call();
-  stream.synchronize();
-  double best = std::numeric_limits<double>::infinity();
-  const double begin = now_s();
-  std::int64_t calls = 0;
-  for (int count = 1; best > 1e300 || now_s() - begin < total_s;) {
-    const double batch_begin = now_s();
-    for (int i = 0; i < count; ++i) call();
-    stream.synchronize();
-    calls += count;
-    const double elapsed = now_s() - batch_begin;
-    if (elapsed < batch_s && now_s() - begin < total_s) {
-      count = static_cast<int>(
-          std::clamp(count * 1.2 * batch_s / std::max(elapsed, 1e-9), count + 1.0, 10.0 * count));
-      continue;
-    }
-    best = std::min(best, elapsed / count);
-  }
-  return timing.shares_cores ? (now_s() - begin) / static_cast<double>(calls) : best;
+// Finely where the last cache ends.
+std::vector<std::int64_t> sets() {
+  std::vector<std::int64_t> sets;
+  for (std::int64_t bytes = 4 << 10; bytes <= 64 << 20; bytes *= bytes < 4 << 20 ? 4 : 2)
+    sets.push_back(bytes);
+  return sets;
 }
 
 // Whether two ranks of the group have a core in common.
@@ -73,6 +43,7 @@ bool cores_are_shared(machine::World& world, const machine::Group& group) {
   return false;
 }
 
+// By the better way to store. Past the cache is worth trying only where a set leaves the nearest.
 double copy_seconds(machine::Device& device, std::int64_t set_bytes, bool shares_cores) {
   const std::size_t half = static_cast<std::size_t>(set_bytes / 2);
   const machine::Memory from = device.allocate(half, machine::Category::buffers);
@@ -80,9 +51,13 @@ double copy_seconds(machine::Device& device, std::int64_t set_bytes, bool shares
   // Touched first: untouched pages all read the same zero page.
   const std::vector<char> pattern(half, 1);
   device.stream().copy(from.data(), pattern.data(), half);
-  const auto copy = [&] { device.stream().copy(to.data(), from.data(), half); };
-  return seconds_of(device.stream(), copy,
-                    {1e-3, set_bytes > (4 << 20) ? 30e-3 : 8e-3, shares_cores});
+  const Batches batches{1e-3, set_bytes > (4 << 20) ? 15e-3 : 8e-3, shares_cores};
+  const double cached = seconds_of([&] { device.stream().copy(to.data(), from.data(), half); },
+                                   [&] { device.stream().synchronize(); }, batches);
+  if (!device.readable_by_host() || set_bytes < (4 << 20)) return cached;
+  const auto past_cache = [&] { machine::host::stream_copy(to.data(), from.data(), half); };
+  return std::min(cached, seconds_of(
+                              past_cache, [] {}, batches));
 }
 
 double gemm_seconds(machine::Device& device, Dtype dtype, bool shares_cores) {
@@ -94,36 +69,47 @@ double gemm_seconds(machine::Device& device, Dtype dtype, bool shares_cores) {
   kernels.fill_uniform(a, 1, {0, 0, gemm_extent}, -1, 1);
   kernels.fill_uniform(b, 2, {0, 0, gemm_extent}, -1, 1);
   const auto multiply = [&] { gemm(device.stream(), matrix(a), matrix(b), matrix(c)); };
-  return seconds_of(device.stream(), multiply, {1e-3, 40e-3, shares_cores});
+  return seconds_of(multiply, [&] { device.stream().synchronize(); }, {1e-3, 40e-3, shares_cores});
 }
 
-// The mean over the group of each rank's numbers, on every rank.
-std::vector<double> means(machine::World& world, const machine::Group& group,
-                          const std::vector<double>& mine) {
+// The mean over the group of each rank's numbers, on every rank of the world.
+std::vector<double> agreed_means(machine::World& world, const machine::Group& group,
+                                 const std::vector<double>& mine) {
   const std::size_t bytes = mine.size() * sizeof(double);
-  std::vector<double> sums(mine.size());
-  for (const std::string& theirs :
-       world.all_gather(group, {reinterpret_cast<const char*>(mine.data()), bytes})) {
-    std::vector<double> values(mine.size());
-    std::memcpy(values.data(), theirs.data(), std::min(bytes, theirs.size()));
-    for (std::size_t i = 0; i < values.size(); ++i) sums[i] += values[i] / group.size();
-  }
-  return sums;
+  const auto as_text = [bytes](const std::vector<double>& values) {
+    return std::string_view(reinterpret_cast<const char*>(values.data()), bytes);
+  };
+  std::vector<double> sums(mine.size()), values(mine.size());
+  if (group.index >= 0)
+    for (const std::string& theirs : world.all_gather(group, as_text(mine))) {
+      std::memcpy(values.data(), theirs.data(), bytes);
+      for (std::size_t i = 0; i < values.size(); ++i) sums[i] += values[i] / group.size();
+    }
+  std::memcpy(values.data(), world.broadcast(world.group(), 0, as_text(sums)).data(), bytes);
+  return values;
 }
 
 }  // namespace
 
-double Rates::memory_bytes_per_second(double working_set_bytes, int ranks) const {
-  const auto at_ranks = copy_.find(ranks);
-  if (at_ranks == copy_.end() || at_ranks->second.empty()) return 0;
-  const auto& rates = at_ranks->second;
-  const auto above = rates.lower_bound(working_set_bytes);
-  if (above == rates.begin()) return above->second;
-  if (above == rates.end()) return rates.rbegin()->second;
+double Rates::at(const Curve& curve, double working_set_bytes) {
+  if (curve.empty()) return 0;
+  const auto above = curve.lower_bound(working_set_bytes);
+  if (above == curve.begin()) return above->second;
+  if (above == curve.end()) return curve.rbegin()->second;
   const auto below = std::prev(above);
   const double place =
       std::log(working_set_bytes / below->first) / std::log(above->first / below->first);
   return below->second + place * (above->second - below->second);
+}
+
+double Rates::memory_bytes_per_second(double working_set_bytes, int ranks) const {
+  const auto found = copy_.find(ranks);
+  return found == copy_.end() ? 0 : at(found->second, working_set_bytes);
+}
+
+double Rates::link_bytes_per_second(double working_set_bytes, const LinkKey& key) const {
+  const auto found = link_.find(key);
+  return found == link_.end() ? 0 : at(found->second, working_set_bytes);
 }
 
 double Rates::flops_per_second(Dtype dtype, int ranks) const {
@@ -136,6 +122,14 @@ std::map<std::string, double> Rates::named() const {
   for (const auto& [ranks, rates] : copy_)
     for (const auto& [bytes, rate] : rates)
       names[fmt::format("copy_GBps/ranks:{}/bytes:{:.0f}", ranks, bytes)] = rate / 1e9;
+  for (const auto& [key, rates] : link_) {
+    const char* state = key.transport == machine::Transport::mpi ? ""
+                        : key.fresh                              ? "/state:fresh"
+                                                                 : "/state:unchanged";
+    for (const auto& [bytes, rate] : rates)
+      names[fmt::format("link_GBps/transport:{}{}/ranks:{}/bytes:{:.0f}", name(key.transport),
+                        state, key.ranks, bytes)] = rate / 1e9;
+  }
   for (const auto& [key, rate] : gemm_)
     names[fmt::format("gemm_GFLOPs/ranks:{}/dtype:{}", key.first, name(key.second))] = rate / 1e9;
   return names;
@@ -145,42 +139,68 @@ void Rates::set_memory(int ranks, double working_set_bytes, double bytes_per_sec
   copy_[ranks][working_set_bytes] = bytes_per_second;
 }
 
+void Rates::set_link(const LinkKey& key, double working_set_bytes, double bytes_per_second) {
+  link_[key][working_set_bytes] = bytes_per_second;
+}
+
 void Rates::set_flops(int ranks, Dtype dtype, double flops_per_second) {
   gemm_[{ranks, dtype}] = flops_per_second;
 }
 
 void Rates::measure(machine::World& world, int ranks) {
-  if (copy_.contains(ranks)) return;
   world.set_active_ranks(ranks);
+  if (copy_.contains(ranks)) return;
   const machine::Group group = machine::first_ranks("world", ranks, world.rank());
-  std::vector<double> rates;
-  for (std::int64_t bytes = smallest_set; bytes <= largest_set; bytes *= 4)
-    rates.push_back(static_cast<double>(bytes));
-  const std::size_t sets = rates.size();
-  for (Dtype dtype : measured_dtypes) {
-    (void)dtype;
-    rates.push_back(2.0 * gemm_extent * gemm_extent * gemm_extent);
-  }
-  std::vector<double> work = rates;
+  const std::vector<std::int64_t> sizes = sets();
+  std::vector<double> rates(sizes.size() + std::size(measured_dtypes));
   if (group.index >= 0) {
     const bool shared = cores_are_shared(world, group);
     // All begin each measurement together, so that they share the memory's bandwidth throughout.
-    for (std::size_t i = 0; i < work.size(); ++i) {
+    // The best of two turns, so that what else goes on here seldom meets both; a mean over ranks
+    // that share cores is long enough.
+    for (std::size_t turn = 0; turn < (shared ? 1 : 2) * rates.size(); ++turn) {
+      const std::size_t i = turn % rates.size();
+      double rate = 0;
       world.barrier(group);
-      const double seconds =
-          i < sets ? copy_seconds(world.device(), static_cast<std::int64_t>(work[i]), shared)
-                   : gemm_seconds(world.device(), measured_dtypes[i - sets], shared);
-      rates[i] = work[i] / seconds;
+      if (i < sizes.size())
+        rate = static_cast<double>(sizes[i]) / copy_seconds(world.device(), sizes[i], shared);
+      else
+        rate = 2.0 * gemm_extent * gemm_extent * gemm_extent /
+               gemm_seconds(world.device(), measured_dtypes[i - sizes.size()], shared);
+      rates[i] = std::max(rates[i], rate);
     }
-    rates = means(world, group, rates);
   }
-  const std::string numbers(reinterpret_cast<const char*>(rates.data()),
-                            rates.size() * sizeof(double));
-  const std::string agreed = world.broadcast(world.group(), 0, numbers);
-  std::memcpy(rates.data(), agreed.data(), agreed.size());
-  for (std::size_t i = 0; i < sets; ++i) set_memory(ranks, work[i], rates[i]);
-  for (std::size_t i = sets; i < rates.size(); ++i)
-    set_flops(ranks, measured_dtypes[i - sets], rates[i]);
+  rates = agreed_means(world, group, rates);
+  for (std::size_t i = 0; i < sizes.size(); ++i)
+    set_memory(ranks, static_cast<double>(sizes[i]), rates[i]);
+  for (std::size_t i = sizes.size(); i < rates.size(); ++i)
+    set_flops(ranks, measured_dtypes[i - sizes.size()], rates[i]);
+}
+
+void Rates::measure_link(machine::World& world, int ranks, machine::Transport transport) {
+  world.set_active_ranks(ranks);
+  if (ranks < 2 || link_.contains({ranks, transport, false})) return;
+  const machine::Group group = machine::first_ranks("world", ranks, world.rank());
+  const std::vector<std::int64_t> sizes = sets();
+  // That there is none is agreed like a rate.
+  std::vector<double> unchanged(sizes.size()), fresh(sizes.size());
+  if (group.index >= 0 && world.why_not(group, transport).empty()) {
+    const bool shared = cores_are_shared(world, group);
+    if (transport == machine::Transport::mpi) {
+      unchanged = message_rates(world, group, sizes);
+      fresh = unchanged;
+    } else {
+      unchanged = peer_memory_rates(world, group, sizes, shared);
+      fresh = fresh_memory_rates(world, group, sizes, shared);
+    }
+  }
+  for (const bool is_fresh : {false, true}) {
+    const std::vector<double> rates = agreed_means(world, group, is_fresh ? fresh : unchanged);
+    // Empty where the transport cannot join the ranks: not asked again.
+    Curve& curve = link_[{ranks, transport, is_fresh}];
+    for (std::size_t i = 0; i < sizes.size(); ++i)
+      if (rates[i] > 0) curve[static_cast<double>(sizes[i])] = rates[i];
+  }
 }
 
 }  // namespace harness

@@ -5,10 +5,13 @@
 #include <chrono>
 #include <mutex>
 
+#include "harness/limit.h"
+
 namespace harness {
 namespace {
 
 using machine::Dtype;
+using machine::Transport;
 
 TEST(Rates, InterpolateOverTheLogarithm) {
   Rates rates;
@@ -26,9 +29,52 @@ TEST(Rates, HaveNames) {
   Rates rates;
   rates.set_memory(2, 1048576, 8e9);
   rates.set_flops(4, Dtype::bfloat16, 2e12);
-  const std::map<std::string, double> expected = {{"copy_GBps/ranks:2/bytes:1048576", 8.0},
-                                                  {"gemm_GFLOPs/ranks:4/dtype:bfloat16", 2000.0}};
+  rates.set_link({2, Transport::shared_memory, true}, 4096, 3e9);
+  rates.set_link({2, Transport::shared_memory, false}, 4096, 4e9);
+  const std::map<std::string, double> expected = {
+      {"link_GBps/transport:shared_memory/state:fresh/ranks:2/bytes:4096", 3.0},
+      {"link_GBps/transport:shared_memory/state:unchanged/ranks:2/bytes:4096", 4.0},
+      {"copy_GBps/ranks:2/bytes:1048576", 8.0},
+      {"gemm_GFLOPs/ranks:4/dtype:bfloat16", 2000.0}};
   EXPECT_EQ(rates.named(), expected);
+}
+
+// 1 GB/s of local copies, where a copy of 2 GB takes 4 s, and 0.4 GB/s received: 5 s.
+TEST(Limit, IsTheLocalBytesAtCopyRateAndTheOthersAtLinkRate) {
+  Rates rates;
+  rates.set_memory(2, 1000, 1e9);
+  rates.set_link({2, Transport::shared_memory, false}, 1000, 0.4e9);
+  rates.set_link({2, Transport::shared_memory, true}, 1000, 0.25e9);
+  Cost cost{.memory_bytes = 4e9, .working_set_bytes = 1000};
+  EXPECT_DOUBLE_EQ(limit_s(cost, rates, 2), 4);
+  cost.wire_bytes = 2e9;  // all of the four are a copy from the peer: 2 / 0.4
+  EXPECT_DOUBLE_EQ(limit_s(cost, rates, 2), 5);
+  cost.flops = 7e9;
+  rates.set_flops(2, Dtype::float32, 1e9);
+  EXPECT_DOUBLE_EQ(limit_s(cost, rates, 2), 7);
+  EXPECT_EQ(limit_s(cost, rates, 3), 0);  // not measured
+}
+
+TEST(Limit, IsNotBelowACopyWhereALinkIsFaster) {
+  Rates rates;
+  rates.set_memory(2, 1000, 1e9);
+  rates.set_link({2, Transport::shared_memory, false}, 1000, 0.6e9);
+  const Cost cost{.memory_bytes = 4e9, .working_set_bytes = 1000, .wire_bytes = 2e9};
+  EXPECT_DOUBLE_EQ(limit_s(cost, rates, 2), 4);
+}
+
+// Where another engine may move the bytes, the slower of the two holds a rank back.
+TEST(Limit, OverMpiIsTheLargerOfMemoryAndWire) {
+  Rates rates;
+  rates.set_memory(2, 1000, 1e9);
+  rates.set_link({2, Transport::mpi, false}, 1000, 0.5e9);
+  Cost cost{.memory_bytes = 3e9,
+            .working_set_bytes = 1000,
+            .wire_bytes = 1e9,
+            .transport = Transport::mpi};
+  EXPECT_DOUBLE_EQ(limit_s(cost, rates, 2), 3);
+  cost.wire_bytes = 2e9;
+  EXPECT_DOUBLE_EQ(limit_s(cost, rates, 2), 4);
 }
 
 TEST(Rates, MeasureThisMachine) {
@@ -39,6 +85,8 @@ TEST(Rates, MeasureThisMachine) {
     Rates rates;
     rates.measure(world, 2);
     rates.measure(world, 2);  // known: no time
+    rates.measure_link(world, 2, Transport::shared_memory);
+    rates.measure_link(world, 2, Transport::mpi);  // does not join threads: no rate
     const std::lock_guard lock(mutex);
     all.push_back(rates.named());
     if (world.rank() == 0) {
@@ -48,7 +96,7 @@ TEST(Rates, MeasureThisMachine) {
     }
   });
   ASSERT_EQ(all.size(), 3u);
-  EXPECT_EQ(all[0].size(), 8u + 2u);
+  EXPECT_EQ(all[0].size(), 10u + 2u + 2 * 10u);
   for (const auto& rates : all) EXPECT_EQ(rates, all[0]);  // also on the rank that only waited
   for (const auto& [name, rate] : all[0]) EXPECT_GT(rate, 0) << name;
 }

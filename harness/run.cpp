@@ -84,6 +84,14 @@ class Launch {
   std::exception_ptr fatal_;
 };
 
+// The axis of that name; of a case without one no limit asks.
+std::optional<machine::Transport> transport_of(const PlannedCase& plan) {
+  for (const auto& [axis, value] : plan.axes)
+    for (const auto transport : {machine::Transport::shared_memory, machine::Transport::mpi})
+      if (axis == "transport" && value == machine::name(transport)) return transport;
+  return std::nullopt;
+}
+
 Command Launch::command(Command next) {
   const std::string sent(reinterpret_cast<const char*>(&next), sizeof next);
   const std::string got =
@@ -97,6 +105,8 @@ void Launch::execute(const Command& command, Record& record) {
   if (options_.measure_rates) {
     world_.board().set_activity(fmt::format("measuring this machine with {} ranks", plan.ranks));
     runner_.rates().measure(world_, plan.ranks);
+    if (const auto transport = transport_of(plan))
+      runner_.rates().measure_link(world_, plan.ranks, *transport);
   }
   world_.set_active_ranks(plan.ranks);
   if (world_.rank() < plan.ranks) runner_.run(plan, command.repetition, record);

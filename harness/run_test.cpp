@@ -179,6 +179,8 @@ TEST(Run, PassesAndCounts) {
   EXPECT_EQ(counters.at("samples"), record.samples.iterations());
   EXPECT_GE(counters.at("batch"), 1);
   EXPECT_DOUBLE_EQ(counters.at("algbw_GBps"), 64 / record.seconds / 1e9);
+  // One rank's 64 of the three times 64 bytes.
+  EXPECT_DOUBLE_EQ(counters.at("wire_GBps"), 64 / record.seconds / 1e9);
   EXPECT_DOUBLE_EQ(counters.at("tokens_per_second"), 3 / record.seconds);
   EXPECT_GT(counters.at("speedup_over_library"), 0);
   EXPECT_GT(counters.at("runs"), 0);

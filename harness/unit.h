@@ -61,9 +61,14 @@ struct Cost {
   machine::Dtype flops_dtype = machine::Dtype::float32;
   double memory_bytes = 0;       // read plus written, the least the algorithm can do
   double working_set_bytes = 0;  // decides which measured memory bandwidth applies
-  double algorithm_bytes = 0;    // S of algbw = S / t, as nccl-tests defines it
-  double bus_factor = 0;         // busbw = bus_factor * algbw
-  double tokens = 0;             // of the whole case
+  // Of memory_bytes, what a rank must receive from others at the least, each byte once; over what.
+  double wire_bytes = 0;
+  machine::Transport transport = machine::Transport::shared_memory;
+  // S of algbw = S / t, as nccl-tests defines it. Where it is given, the volume that is judged is
+  // that of one run, and wire_GBps is what the rank that sent most of it sent per second.
+  double algorithm_bytes = 0;
+  double bus_factor = 0;  // busbw = bus_factor * algbw
+  double tokens = 0;      // of the whole case
 };
 
 template <class U>

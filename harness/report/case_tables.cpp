@@ -128,6 +128,19 @@ std::vector<Column> columns_of(const std::vector<const Record*>& records, const 
         return rate.empty() ? 0 : std::stod(rate);
       });
   numbers(
+      "Wire", [](const Record& record) { return wire_text(record); },
+      [](const Record& record) { return counter(record, "wire_GBps"); });
+  for (const auto& [title, key] : {std::pair{"GEMM slow-down", "gemm_slowdown"},
+                                   {"Collective slow-down", "collective_slowdown"},
+                                   {"Overlap", "overlap_fraction"}})
+    numbers(
+        title,
+        [key = key](const Record& record) {
+          const auto found = record.counters.find(key);
+          return found == record.counters.end() ? "" : fmt::format("{:.2f}", found->second);
+        },
+        [key = key](const Record& record) { return counter(record, key); });
+  numbers(
       "Of limit", [](const Record& record) { return percent(counter(record, "limit_fraction")); },
       [](const Record& record) { return counter(record, "limit_fraction"); });
   numbers(
@@ -208,7 +221,10 @@ std::string overview_table(const RunFile& run) {
                                "<th class=\"number\">Of limit</th><th class=\"number\">Of "
                                "library</th></tr></thead>\n<tbody>\n{}</tbody></table>",
                                rows)) +
-         "<p class=\"note\">\xe2\x80\x9cOf limit\xe2\x80\x9d is the time that the measured memory "
+         "<p class=\"note\">\xe2\x80\x9cWire\xe2\x80\x9d, in the cases, is what the rank that sent "
+         "most put "
+         "on the wire per second, as counted in the transport. "
+         "\xe2\x80\x9cOf limit\xe2\x80\x9d is the time that the measured memory and link "
          "bandwidth or matrix rate alone would take, over the "
          "time taken; \xe2\x80\x9cof library\xe2\x80\x9d the library\xe2\x80\x99s time over ours. "
          "Both are medians over the cases that passed.</p>\n";

@@ -50,6 +50,8 @@ std::string case_line(const Record& record, const Terminal& terminal) {
       fmt::format("{} {}", painted(terminal, record.verdict, verdict), plain(record.name));
   if (record.seconds > 0) line += fmt::format("  {}", seconds_text(record.seconds));
   if (const std::string rate = rate_text(record); !rate.empty()) line += fmt::format("  {}", rate);
+  if (const std::string wire = wire_text(record); !wire.empty())
+    line += fmt::format("  wire {}", wire);
   if (record.verdict != Ruling::pass) line += fmt::format("  ({})", plain(record.reason));
   return line + "\n";
 }
@@ -66,9 +68,9 @@ struct Column {
 };
 
 std::string unit_table(const Summary& summary, const Terminal& terminal) {
-  std::vector<Column> columns{{"unit", {}, true}, {"cases", {}},     {"passed", {}},
-                              {"failed", {}},     {"skipped", {}},   {"best", {}},
-                              {"of limit", {}},   {"of library", {}}};
+  std::vector<Column> columns{{"unit", {}, true}, {"cases", {}},    {"passed", {}},
+                              {"failed", {}},     {"skipped", {}},  {"best", {}},
+                              {"wire", {}},       {"of limit", {}}, {"of library", {}}};
   const auto number = [](int value) { return value == 0 ? "-" : std::to_string(value); };
   for (const UnitSummary& unit : summary.units) {
     const std::string cells[] = {
@@ -78,6 +80,7 @@ std::string unit_table(const Summary& summary, const Terminal& terminal) {
         number(unit.counts.failed),
         number(unit.counts.skipped),
         unit.best,
+        unit.wire,
         unit.limit_fraction > 0 ? fmt::format("{:.0f} %", 100 * unit.limit_fraction) : "",
         unit.speedup > 0 ? fmt::format("{:.2f}x", unit.speedup) : ""};
     for (std::size_t i = 0; i < columns.size(); ++i) columns[i].cells.push_back(cells[i]);

@@ -52,8 +52,9 @@ TEST_F(ConsoleTest, ElsewhereEveryCaseGetsAPlainLine) {
   EXPECT_EQ(taken(), "");
   Record passed = record("all_reduce", 8, Ruling::pass);
   passed.counters["busbw_GBps"] = 4.5921;
+  passed.counters["wire_GBps"] = 3.0614;
   console.case_done(passed);
-  EXPECT_EQ(taken(), "pass    all_reduce/ranks:2/bytes:8  105 us  4.59 GB/s\n");
+  EXPECT_EQ(taken(), "pass    all_reduce/ranks:2/bytes:8  105 us  4.59 GB/s  wire 3.06 GB/s\n");
   console.case_done(record("all_reduce", 16, Ruling::fail, "rank 1:\nelement 3\x1b[31m"));
   EXPECT_EQ(taken(), "FAIL    all_reduce/ranks:2/bytes:16  105 us  (rank 1: element 3 [31m)\n");
   console.case_done(record("ring", 16, Ruling::skipped, "needs 4 GPUs, found 0"));
@@ -142,8 +143,10 @@ TEST_F(ConsoleTest, FinishSaysTheVerdictOfARejectedRun) {
                               record("all_reduce", 64, Ruling::skipped, "needs 4 GPUs, found 0"),
                               record("ring", 16, Ruling::skipped, "needs NCCL")};
   records[0].counters = {{"busbw_GBps", 1.5}, {"limit_fraction", 0.5}, {"speedup_over_library", 2}};
-  records[2].counters = {
-      {"busbw_GBps", 4.5}, {"limit_fraction", 0.7}, {"speedup_over_library", 1.5}};
+  records[2].counters = {{"busbw_GBps", 4.5},
+                         {"wire_GBps", 3},
+                         {"limit_fraction", 0.7},
+                         {"speedup_over_library", 1.5}};
   records[1].counters = {{"busbw_GBps", 99},
                          {"limit_fraction", 1}};  // failed: its speed counts for nothing
   records[3].counters = {{"flops", 8.4e6}};
@@ -153,8 +156,8 @@ TEST_F(ConsoleTest, FinishSaysTheVerdictOfARejectedRun) {
   Console console(out_, {}, clock());
   console.finish({"quick", "", "out/run", "complete", "", {}}, records);
   EXPECT_EQ(taken(), R"(
-unit        cases  passed  failed  skipped          best  of limit  of library
-all_reduce      4       2       1        1     4.50 GB/s      60 %       1.75x
+unit        cases  passed  failed  skipped          best       wire  of limit  of library
+all_reduce      4       2       1        1     4.50 GB/s  3.00 GB/s      60 %       1.75x
 gemm            1       1       -        -  80.0 GFLOP/s
 ring            2       -       -        2
 

@@ -66,7 +66,10 @@ UnitSummary summarize_unit(const std::string& unit, const std::vector<Record>& r
     if (record.unit != unit) continue;
     count(summary.counts, record.verdict);
     if (record.verdict != Ruling::pass) continue;
-    if (const Rate rate = key_rate(record); rate.value > best.value) best = rate;
+    if (const Rate rate = key_rate(record); rate.value > best.value) {
+      best = rate;
+      summary.wire = wire_text(record);
+    }
     if (const double limit = counter(record, "limit_fraction"); limit > 0) limits.push_back(limit);
     if (const double speedup = counter(record, "speedup_over_library"); speedup > 0)
       speedups.push_back(speedup);
@@ -121,6 +124,8 @@ Summary summarize(const RunContext& context, const std::vector<Record>& records)
 }
 
 std::string rate_text(const Record& record) { return text(key_rate(record)); }
+
+std::string wire_text(const Record& record) { return text({counter(record, "wire_GBps"), "GB/s"}); }
 
 std::string seconds_text(double seconds) {
   if (!(seconds > 0)) return "0 s";

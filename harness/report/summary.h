@@ -20,6 +20,7 @@ struct UnitSummary {
   std::string unit;
   Counts counts;
   std::string best;           // highest rate of a passed case, "4.59 GB/s"; empty: none
+  std::string wire;           // what a rank of that case sent per second, likewise
   double limit_fraction = 0;  // median over passed cases that have one; 0: none has
   double speedup = 0;         // over the library, likewise
 };
@@ -42,6 +43,9 @@ Summary summarize(const RunContext& context, const std::vector<Record>& records)
 // A case's key rate: steps/s, tokens/s, bus bandwidth, GFLOP/s of a rank, whichever says most;
 // empty when it has none.
 std::string rate_text(const Record& record);
+// What the rank that sent most put on the wire per second, "3.06 GB/s", or empty: busbw is such a
+// rate only for the algorithm that nccl-tests' factor assumes.
+std::string wire_text(const Record& record);
 std::string seconds_text(double seconds);   // "105 us", "1.24 s": three digits
 std::string duration_text(double seconds);  // "35 s", "2 min 5 s", "1 h 20 min"
 // "2 (node-a) to 5 (node-b) bandwidth 3.1 of 12 GB/s".

@@ -1,0 +1,48 @@
+#pragma once
+// How a rate is timed: batches of calls, long enough for the clock. A limit is what nothing goes
+// beyond, so the best batch counts; but where ranks share a core, the best is one that had the core
+// alone: there the mean counts.
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+namespace harness {
+
+inline double steady_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+struct Batches {
+  double batch_s = 1e-3, total_s = 8e-3;
+  bool shares_cores = false;
+};
+
+// Seconds of one call; finish() waits for what the calls of a batch have begun.
+template <class Call, class Finish>
+double seconds_of(Call call, Finish finish, Batches batches) {
+  const double total_s = batches.shares_cores ? 5 * batches.total_s : batches.total_s;
+  call();
+  finish();
+  double best = std::numeric_limits<double>::infinity();
+  const double begin = steady_s();
+  std::int64_t calls = 0;
+  for (int count = 1; std::isinf(best) || steady_s() - begin < total_s;) {
+    const double batch_begin = steady_s();
+    for (int i = 0; i < count; ++i) call();
+    finish();
+    calls += count;
+    const double elapsed = steady_s() - batch_begin;
+    if (elapsed < batches.batch_s && steady_s() - begin < total_s) {
+      count = static_cast<int>(std::clamp(count * 1.2 * batches.batch_s / std::max(elapsed, 1e-9),
+                                          count + 1.0, 10.0 * count));
+      continue;
+    }
+    best = std::min(best, elapsed / count);
+  }
+  return batches.shares_cores ? (steady_s() - begin) / static_cast<double>(calls) : best;
+}
+
+}  // namespace harness
