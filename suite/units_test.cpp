@@ -69,6 +69,7 @@ TEST_P(EveryUnit, PassesItsOraclesOnThreads) {
       flags["bytes"] = GetParam() == "memory_bandwidth" ? "32KiB" : "8,20000";
     if (axis.name == "model") flags["model"] = "tiny";
     if (axis.name == "shape") flags["shape"] = "65x33x129";
+    if (axis.name == "extent") flags["extent"] = "65";
     if (axis.name == "parameters") flags["parameters"] = "10007";
     if (axis.name == "hidden") flags["hidden"] = "64";
     if (axis.name == "ranks" && GetParam() == "error_feedback") flags["ranks"] = "1,3";

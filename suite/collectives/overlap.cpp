@@ -1,0 +1,336 @@
+// Claim: a collective and a matrix product that run at the same time give the results that they
+// give alone; and what that costs each of them here.
+//
+// run() starts y = x Wᵀ, runs the collective meanwhile and waits for both. On the host the product
+// has a thread of its own, on the rank's cores: where a rank has one core, the two take turns and
+// nothing can be hidden. On a CUDA device the product is queued on the device's stream and the
+// collective moves host memory.
+//
+// gemm_slowdown, collective_slowdown: time beside the other over time alone. overlap_fraction =
+// (t_gemm + t_collective - t_both) / min(t_gemm, t_collective): 1, the shorter is hidden; 0, as if
+// one after the other; below 0, they hinder each other. Medians over rounds, taken in turn, of the
+// maximum over ranks.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <exception>
+#include <functional>
+#include <limits>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "collectives/communicator.h"
+#include "collectives/cost.h"
+#include "harness/statistics.h"
+#include "harness/unit.h"
+#include "machine/device/gemm.h"
+#include "suite/collectives/expected.h"
+#include "suite/machine/product_reference.h"
+
+namespace suite {
+namespace {
+
+using harness::Oracle;
+using harness::Profile;
+using machine::Category;
+using machine::Dtype;
+using machine::Operation;
+using machine::Tensor;
+using machine::Transport;
+
+constexpr int rounds = 15;
+constexpr Operation operations[] = {Operation::all_reduce, Operation::all_gather,
+                                    Operation::reduce_scatter};
+
+double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// A thread that does one task at a time; it has the cores of the thread that made it.
+class Worker {
+ public:
+  Worker() : thread_([this] { serve(); }) {}
+  ~Worker() {
+    {
+      const std::lock_guard lock(mutex_);
+      ended_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+
+  void start(std::function<void()> task) {
+    {
+      const std::lock_guard lock(mutex_);
+      task_ = std::move(task);
+    }
+    changed_.notify_all();
+  }
+  // What the task threw is thrown here.
+  void wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return !task_; });
+    if (const std::exception_ptr failure = std::exchange(failure_, nullptr))
+      std::rethrow_exception(failure);
+  }
+
+ private:
+  void serve() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [this] { return task_ || ended_; });
+      if (!task_) return;
+      lock.unlock();
+      std::exception_ptr failure;
+      try {
+        task_();
+      } catch (...) {
+        failure = std::current_exception();
+      }
+      lock.lock();
+      failure_ = failure;
+      task_ = nullptr;
+      changed_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::function<void()> task_;
+  std::exception_ptr failure_;
+  bool ended_ = false;
+  std::thread thread_;  // last: it uses the others
+};
+
+class Overlap {
+ public:
+  static constexpr std::string_view name = "overlap";
+  static constexpr std::string_view about = "a collective beside a matrix product";
+  static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::volume, Oracle::determinism};
+
+  struct Case {
+    int ranks = 2;
+    Transport transport{};
+    std::string operation;
+    harness::Bytes bytes{};  // the whole, as the collectives' units count
+    int extent = 512;        // of the three of the product
+  };
+
+  static harness::Sweep<Case> sweep(Profile profile) {
+    const bool quick = profile == Profile::quick;
+    std::vector<std::string> names;
+    for (const Operation operation : operations) names.emplace_back(machine::name(operation));
+    harness::Sweep<Case> sweep;
+    sweep.axis("operation", &Case::operation, names, names)
+        .axis("transport", &Case::transport, {Transport::shared_memory, Transport::mpi})
+        .axis("ranks", &Case::ranks, quick ? std::vector{2} : std::vector{2, 4})
+        .axis("extent", &Case::extent, {512})
+        .axis("bytes", &Case::bytes, std::vector<harness::Bytes>{{64 << 10}, {4 << 20}})
+        .only([](const Case& c) {
+          return c.extent >= 1 && c.extent <= 16384
+                     ? std::string()
+                     : fmt::format("extent {} is not between 1 and 16384", c.extent);
+        });
+    if (!quick) return sweep;
+    return std::move(sweep.sample([](const Case& c) {
+      return c.operation == "all_reduce" && c.transport == Transport::shared_memory &&
+             c.bytes.value == 4 << 20;
+    }));
+  }
+  static std::string why_not(const Case& c, const harness::Context& context) {
+    return context.world.why_not(context.group, c.transport);
+  }
+
+  Overlap(const Case& c, harness::Context& context)
+      : case_(c),
+        context_(context),
+        operation_(*std::ranges::find(operations, c.operation,
+                                      [](Operation each) { return machine::name(each); })),
+        communicator_(context.world, context.group, c.transport),
+        own_device_(context.device.readable_by_host() ? machine::make_host_device() : nullptr) {
+    const bool shares = collectives::deals_in_shares(operation_);
+    const std::int64_t whole = c.bytes.value / static_cast<std::int64_t>(sizeof(float));
+    count_ = std::max<std::int64_t>(1, shares ? whole / c.ranks : whole);
+    algorithm_ = collectives::default_algorithm(operation_, c.transport,
+                                                static_cast<std::size_t>(c.bytes.value), c.ranks);
+    const auto buffer = [&](bool all_shares) {
+      return Tensor(context.world.host_device(), Dtype::float32,
+                    {all_shares ? count_ * c.ranks : count_}, Category::buffers);
+    };
+    in_ = buffer(operation_ == Operation::reduce_scatter);
+    out_ = buffer(operation_ == Operation::all_gather);
+    std::vector<double> values(static_cast<std::size_t>(in_.size()));
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] = pattern(question(), context.group.index, static_cast<std::int64_t>(i));
+    from_doubles(in_, values);
+
+    if (own_device_) {
+      own_device_->set_threads(context.device.threads());
+      worker_ = std::make_unique<Worker>();
+    }
+    machine::Device& device = stream().device();
+    for (Tensor* matrix : {&x_, &weight_, &y_})
+      *matrix = Tensor(device, Dtype::float32, {c.extent, c.extent}, Category::buffers);
+    stream().kernels().fill_normal(x_, context.seed, {}, 0, 1);
+    stream().kernels().fill_normal(weight_, context.seed + 1, {}, 0, 1);
+  }
+
+  void prepare() {}
+  void run() { both(true); }
+
+  void judge(harness::Judge& judge) {
+    for (int repeat = 0; repeat < 3; ++repeat) {
+      const bool beside = repeat > 0;
+      stream().kernels().fill(y_, std::numeric_limits<double>::quiet_NaN());
+      stream().synchronize();
+      from_doubles(out_, std::vector<double>(static_cast<std::size_t>(out_.size()), -77));
+      communicator_.link().reset_traffic();
+      both(beside);
+      judge_product(judge, beside ? "product beside the collective" : "product alone");
+      judge.exact(fmt::format("{} {}", case_.operation,
+                              beside ? "beside the product" : "after the product"),
+                  to_doubles(out_), expected(question(), context_.group.index));
+      judge.same_bits("product", hash(y_));
+      if (operation_ != Operation::reduce_scatter) judge.same_bits("collective", hash(out_));
+    }
+    const collectives::Call call{context_.group.index, case_.ranks, 1, 0, communicator_.inner()};
+    judge.volume(communicator_.link(),
+                 {{{operation_, Dtype::float32},
+                   expected_traffic(collectives::find_algorithm(operation_, algorithm_), call,
+                                    count_, Dtype::float32)}});
+  }
+
+  // That the shorter is hidden wholly: the product's arithmetic alone.
+  harness::Cost cost() const {
+    harness::Cost cost;
+    cost.flops = 2.0 * case_.extent * case_.extent * case_.extent;
+    return cost;
+  }
+
+  void describe(harness::Record& record) {
+    struct Times {
+      double gemm, collective, gemm_beside, collective_beside, both;
+    };
+    std::vector<Times> mine;
+    const auto meet = [this] { communicator_.barrier(); };
+    for (int round = 0; round < rounds; ++round) {
+      Times times{};
+      meet();
+      start_product();
+      times.gemm = finish_product();
+      meet();
+      const double begin = now_s();
+      collective();
+      times.collective = now_s() - begin;
+      meet();
+      const double both_begin = now_s();
+      times.collective_beside = both(true);
+      times.both = now_s() - both_begin;
+      times.gemm_beside = product_s_;
+      mine.push_back(times);
+    }
+    const std::string_view text(reinterpret_cast<const char*>(mine.data()),
+                                mine.size() * sizeof(Times));
+    std::vector<std::vector<Times>> all;
+    for (const std::string& theirs : context_.world.all_gather(context_.group, text)) {
+      all.emplace_back(mine.size());
+      std::memcpy(all.back().data(), theirs.data(), text.size());
+    }
+    const auto median_of = [&](double Times::*member) {
+      std::vector<double> worst(mine.size());
+      for (const auto& of_rank : all)
+        for (std::size_t i = 0; i < worst.size(); ++i)
+          worst[i] = std::max(worst[i], of_rank[i].*member);
+      return harness::median(worst);
+    };
+    const double gemm = median_of(&Times::gemm), alone = median_of(&Times::collective);
+    auto& counters = record.counters;
+    counters["gemm_s"] = gemm;
+    counters["collective_s"] = alone;
+    counters["gemm_slowdown"] = median_of(&Times::gemm_beside) / gemm;
+    counters["collective_slowdown"] = median_of(&Times::collective_beside) / alone;
+    counters["overlap_fraction"] = (gemm + alone - median_of(&Times::both)) / std::min(gemm, alone);
+  }
+
+ private:
+  machine::Stream& stream() { return (own_device_ ? *own_device_ : context_.device).stream(); }
+  Question question() const {
+    return {operation_, machine::Reduction::sum, Dtype::float32, case_.ranks, 0, count_};
+  }
+
+  void multiply() {
+    begun_ = stream().record();
+    gemm(stream(), matrix(x_), matrix(weight_).transposed(), matrix(y_));
+    ended_ = stream().record();
+  }
+  void start_product() {
+    if (worker_)
+      worker_->start([this] { multiply(); });
+    else
+      multiply();
+  }
+  double finish_product() {
+    if (worker_) worker_->wait();
+    ended_->synchronize();
+    return product_s_ = ended_->seconds_since(*begun_);
+  }
+  void collective() { communicator_.run(operation_, algorithm_, in_, out_); }
+  // Returns the collective's time. The product is finished first, or after it.
+  double both(bool beside) {
+    start_product();
+    if (!beside) finish_product();
+    const double begin = now_s();
+    std::exception_ptr failure;
+    try {
+      collective();
+    } catch (...) {  // the product's thread still uses this
+      failure = std::current_exception();
+    }
+    const double seconds = now_s() - begin;
+    if (beside) finish_product();
+    if (failure) std::rethrow_exception(failure);
+    return seconds;
+  }
+
+  void judge_product(harness::Judge& judge, std::string_view what) const {
+    const std::int64_t n = case_.extent;
+    const auto cols = static_cast<std::size_t>(n);
+    const std::vector<double> x = to_doubles(x_), weight = to_doubles(weight_), y = to_doubles(y_);
+    const std::vector<std::int64_t> rows = rows_to_check(n, 4 * n * n, context_.seed);
+    const ProductRows want = product_rows(rows, {x.data(), n, 1}, {weight.data(), 1, n}, n, n);
+    std::vector<double> bounds = want.sizes;
+    for (double& bound : bounds) bound *= product_bound(n, 0, Dtype::float32);
+    for (std::size_t i = 0; i < rows.size(); ++i)
+      judge.numerics(fmt::format("{}, row {}", what, rows[i]),
+                     std::span(y).subspan(static_cast<std::size_t>(rows[i]) * cols, cols),
+                     std::span(want.values).subspan(i * cols, cols),
+                     std::span(bounds).subspan(i * cols, cols));
+  }
+
+  Case case_;
+  harness::Context& context_;
+  Operation operation_;
+  collectives::Communicator communicator_;
+  std::string_view algorithm_;
+  std::int64_t count_ = 0;
+  Tensor in_, out_;
+
+  // Of the product: on the host a device that its thread alone uses while it works.
+  std::unique_ptr<machine::Device> own_device_;
+  Tensor x_, weight_, y_;
+  std::unique_ptr<machine::Event> begun_, ended_;
+  double product_s_ = 0;
+  std::unique_ptr<Worker> worker_;  // last: it uses the others
+};
+
+const bool registered = harness::add<Overlap>();
+
+}  // namespace
+}  // namespace suite
