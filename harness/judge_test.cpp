@@ -116,13 +116,17 @@ TEST(Judge, VolumeOfALinkFindsWhatWasNotExpected) {
   EXPECT_EQ(merge_one(missing, Oracle::volume).verdict, Ruling::fail);
 }
 
-TEST(Judge, WireCountersAreSumsOverRanks) {
+TEST(Judge, WireCountersAreSumsOverRanksAndTheMost) {
   Judge first(0), second(1);
   const Traffic traffic{.bytes_sent = 8, .messages_sent = 1};
   first.volume("tp", {}, traffic, traffic);
   second.volume("tp", {}, traffic, traffic);
+  const Traffic more{.bytes_sent = 4, .messages_sent = 1};
+  second.volume("dp", {}, more, more);
   const std::array<Oracle, 1> declared = {Oracle::volume};
-  EXPECT_EQ(merge({first, second}, declared).counters.at("wire_bytes_measured"), 16);
+  const JudgedCase judged = merge({first, second}, declared);
+  EXPECT_EQ(judged.counters.at("wire_bytes_measured"), 8 + 8 + 4);
+  EXPECT_EQ(judged.counters.at("wire_bytes_of_rank"), 8 + 4);
 }
 
 TEST(Judge, MemoryIsExact) {

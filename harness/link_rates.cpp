@@ -12,7 +12,7 @@ namespace harness {
 namespace {
 
 constexpr std::uint64_t all_messages = std::numeric_limits<std::uint64_t>::max();
-constexpr int batches_taken = 5;
+constexpr int batches_taken = 3;
 
 // A buffer to send from and one to receive into, touched, and who the neighbours are.
 struct Ring {
@@ -88,7 +88,7 @@ std::vector<double> peer_memory_rates(machine::World& world, const machine::Grou
   std::vector<double> rates;
   for (const std::int64_t set : sets) {
     const auto bytes = static_cast<std::size_t>(set / 2);
-    const Batches batches{1e-3, set > (4 << 20) ? 15e-3 : 8e-3, shares_cores};
+    const Batches batches{1e-3, set > (4 << 20) ? 10e-3 : 8e-3, shares_cores};
     ring.barrier();
     double seconds =
         seconds_of([&] { std::memcpy(ring.to.data(), peer.data(), bytes); }, [] {}, batches);
@@ -123,7 +123,7 @@ std::vector<double> fresh_memory_rates(machine::World& world, const machine::Gro
       };
       const double begin = steady_s();
       round();
-      const int rounds = agreed_rounds(world, group, steady_s() - begin, 3e-3, 200);
+      const int rounds = agreed_rounds(world, group, steady_s() - begin, 2e-3, 50);
       for (int batch = 0; batch < batches_taken; ++batch) {
         double seconds = 0;
         for (int i = 0; i < rounds; ++i) seconds += round();
@@ -156,7 +156,7 @@ std::vector<double> message_rates(machine::World& world, const machine::Group& g
     exchange();
     const double begin = steady_s();
     exchange();
-    const int rounds = agreed_rounds(world, group, steady_s() - begin, 4e-3, 1000);
+    const int rounds = agreed_rounds(world, group, steady_s() - begin, 4e-3, 300);
     double best = std::numeric_limits<double>::infinity();
     for (int batch = 0; batch < batches_taken; ++batch) {
       const double batch_begin = steady_s();

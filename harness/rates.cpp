@@ -51,7 +51,7 @@ double copy_seconds(machine::Device& device, std::int64_t set_bytes, bool shares
   // Touched first: untouched pages all read the same zero page.
   const std::vector<char> pattern(half, 1);
   device.stream().copy(from.data(), pattern.data(), half);
-  const Batches batches{1e-3, set_bytes > (4 << 20) ? 15e-3 : 8e-3, shares_cores};
+  const Batches batches{1e-3, set_bytes > (4 << 20) ? 10e-3 : 8e-3, shares_cores};
   const double cached = seconds_of([&] { device.stream().copy(to.data(), from.data(), half); },
                                    [&] { device.stream().synchronize(); }, batches);
   if (!device.readable_by_host() || set_bytes < (4 << 20)) return cached;

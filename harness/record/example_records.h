@@ -38,11 +38,10 @@ inline Record example_record(int number, Ruling verdict = Ruling::pass) {
   record.stop = "converged";
   record.samples.ranks = 3;
   for (int i = 0; i < 3 * 35; ++i) record.samples.seconds.push_back(1e-4 * around(random));
-  record.counters = {{"bytes", 8.0 + number},
-                     {"busbw_GBps", 3.3 * around(random)},
-                     {"limit_fraction", 0.7 * around(random)},
-                     {"samples", 35},
-                     {"slowest_rank", 2}};
+  record.counters = {
+      {"bytes", 8.0 + number},     {"busbw_GBps", 3.3 * around(random)},     {"wire_GBps", 0.75},
+      {"overlap_fraction", -0.25}, {"limit_fraction", 0.7 * around(random)}, {"samples", 35},
+      {"slowest_rank", 2}};
   record.memory = {{"parameters", 4096, 4096}, {"gradients", 123456789012345, 123456789012345}};
   record.breakdown = {{"forward", 0.3e-4}, {"backward", 0.6e-4 * around(random)}};
   record.timeline = {{0, "compute", "F0", 0, 1e-5}, {1, "link", "send", 1e-5, 2.5e-5}};

@@ -63,6 +63,16 @@ std::size_t count(const std::string& text, const std::string& what) {
   return found;
 }
 
+// And not the columns that no case fills.
+TEST_F(Html, ShowsTheWireAndWhatIsHidden) {
+  const std::string html = page();
+  EXPECT_NE(html.find(">Wire</th>"), std::string::npos);
+  EXPECT_NE(html.find(">0.750 GB/s</td>"), std::string::npos);
+  EXPECT_NE(html.find(">Overlap</th>"), std::string::npos);
+  EXPECT_NE(html.find(">-0.25</td>"), std::string::npos);
+  EXPECT_EQ(html.find("GEMM slow-down"), std::string::npos);
+}
+
 TEST_F(Html, SaysTheVerdictFirstAndTheMachineLast) {
   put("environment.json", R"({"same_on_all_ranks": {"cpu": "<x>"}})");
   put("figures/a.svg", drawing);
