@@ -42,8 +42,8 @@ class CollectiveUnit {
   void run() { call(*communicator_, algorithm_, buffers_); }
   bool has_yardstick() const { return library_ != nullptr; }
   void yardstick() { call(*library_, collectives::library, buffers_); }
-  // Once with other values in some elements all over the input, so that a run that then writes nothing
-  // shows, and caches are as a run leaves them.
+  // Once with other values in some elements all over the input, so that a run that then writes
+  // nothing shows, and caches are as a run leaves them.
   void rehearse();
   // By a hash of the output. What is wrong, and from whom it came; or empty.
   std::string check();
