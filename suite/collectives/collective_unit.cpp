@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <iterator>
 
-#include "collectives/choose.h"
 #include "collectives/execute.h"
+#include "collectives/layout.h"
+#include "suite/collectives/traffic.h"
 #include "suite/collectives/wrong_elements.h"
 
 namespace suite {
@@ -47,6 +49,8 @@ bool in_quick(Operation operation, const CollectiveCase& c) {
     return c.ranks == 2 ? c.algorithm != "direct_one_step" || bytes <= 524288 : bytes <= 524288;
   if (swept && first) return c.ranks == 2 && bytes % 32768 == 0;
   if (first) return c.ranks == 4 && (bytes == 8 || bytes == 32768);
+  if (operation == all_to_all_v && c.traffic != "skewed" && (c.algorithm != "direct" || !swept))
+    return false;
   return c.dtype == Dtype::float32 && bytes == 32768 &&
          c.ranks == (c.transport == Transport::mpi ? 2 : 4);
 }
@@ -56,6 +60,31 @@ bool in_acceptance(const CollectiveCase& c) {
   const bool usual =
       (c.dtype == Dtype::float32 || c.dtype == Dtype::bfloat16) && c.reduction == Reduction::sum;
   return usual || (c.bytes.value == 8192 && c.ranks == 3);
+}
+
+bool has_inner(std::string_view algorithm) {
+  return algorithm == "hierarchical" || algorithm == "mesh";
+}
+bool has_inner(Operation operation) {
+  return std::ranges::any_of(collectives::algorithms(), [&](const auto& algorithm) {
+    return algorithm.operation == operation && has_inner(algorithm.name);
+  });
+}
+// 0: what the communicator finds.
+int inner_of(const CollectiveCase& c) {
+  int inner = 0;
+  std::from_chars(c.inner.data(), c.inner.data() + c.inner.size(), inner);
+  return inner;
+}
+std::string why_not_inner(const CollectiveCase& c) {
+  if (c.inner == automatic) return {};
+  if (c.inner.find_first_not_of("0123456789") != std::string::npos || inner_of(c) < 1)
+    return fmt::format("'{}' is neither a number of ranks nor {}", c.inner, automatic);
+  if (!has_inner(c.algorithm))
+    return fmt::format("algorithm {} does not ask which ranks are near", c.algorithm);
+  if (c.ranks % inner_of(c) != 0)
+    return fmt::format("inner {} does not divide {} ranks", c.inner, c.ranks);
+  return {};
 }
 
 template <class T, std::size_t n>
@@ -87,12 +116,20 @@ harness::Sweep<CollectiveCase> collective_sweep(Operation operation, Profile pro
              quick ? std::vector{2, 4} : std::vector{1, 2, 3, 4, 8});
   if (has_root(operation))
     sweep.axis("root", &CollectiveCase::root, quick ? std::vector{1} : std::vector{0, 1});
+  if (has_inner(operation)) sweep.axis("inner", &CollectiveCase::inner, {std::string(automatic)});
+  if (operation == Operation::all_to_all_v)
+    sweep.axis("traffic", &CollectiveCase::traffic,
+               {std::begin(generated_traffic), std::end(generated_traffic)});
   sweep.axis("bytes", &CollectiveCase::bytes, harness::powers(8, 64 << 20, quick ? 16 : 4));
   sweep.only([operation](const CollectiveCase& c) {
     if (c.algorithm == collectives::library && c.transport != Transport::mpi)
       return std::string("algorithm library runs over transport mpi only");
     if (has_root(operation) && c.root >= c.ranks)
       return fmt::format("root {} is none of {} ranks", c.root, c.ranks);
+    if (std::string why = why_not_inner(c); !why.empty()) return why;
+    if (operation == Operation::all_to_all_v)
+      if (std::string why = why_no_traffic(c.traffic, c.ranks, c.bytes.value); !why.empty())
+        return why;
     if (c.algorithm == collectives::library || c.algorithm == automatic) return std::string();
     return collectives::find_algorithm(operation, c.algorithm).refuses({0, c.ranks, 1, c.root});
   });
@@ -109,25 +146,32 @@ std::string collective_why_not(const CollectiveCase& c, const harness::Context& 
 }
 
 CollectiveUnit::CollectiveUnit(Operation operation, const CollectiveCase& c,
-                               harness::Context& context)
+                               harness::Context& context,
+                               std::shared_ptr<const collectives::TrafficMatrix> traffic)
     : operation_(operation),
       case_(c),
       context_(context),
-      held_before_(context.device.ledger().current(Category::buffers)) {
-  communicator_ = std::make_unique<Communicator>(context.world, context.group, c.transport);
+      held_before_(context.device.ledger().current(Category::buffers)),
+      traffic_(std::move(traffic)) {
+  communicator_ = connect();
   if (c.transport == Transport::shared_memory && !context.world.ranks_are_threads())
     library_ = std::make_unique<Communicator>(context.world, context.group, Transport::mpi);
   const auto size = static_cast<std::int64_t>(size_of(c.dtype));
   const std::int64_t whole = c.bytes.value / size;
-  count_ = std::max<std::int64_t>(1, deals_in_shares(operation) ? whole / c.ranks : whole);
+  count_ = deals_in_shares(operation) ? whole / c.ranks : whole;
+  if (c.bytes.value > 0) count_ = std::max<std::int64_t>(1, count_);
+  if (operation == Operation::all_to_all_v) {
+    if (!traffic_) traffic_ = traffic_matrix(c.traffic, c.ranks, c.bytes.value, c.dtype);
+    count_ = traffic_->busiest();
+  }
   algorithm_ = c.algorithm;
   if (algorithm_ == automatic) {
-    const collectives::Choice choice = collectives::choose(context.world, *communicator_, operation,
-                                                           c.dtype, count_, c.reduction, c.root);
+    const collectives::Choice choice = collectives::choose(
+        context.world, *communicator_, operation, c.dtype, count_, c.reduction, c.root, traffic_);
     algorithm_ = choice.best->name;
     note_ = "auto: " + choice.text();
     // Without the scratch that the others keep.
-    communicator_ = std::make_unique<Communicator>(context.world, context.group, c.transport);
+    communicator_ = connect();
   }
   buffers_ = out_of_place();
   fill(buffers_);
@@ -139,19 +183,25 @@ CollectiveUnit::CollectiveUnit(Operation operation, const CollectiveCase& c,
   context.device.ledger().reset_peaks();
 }
 
+std::unique_ptr<Communicator> CollectiveUnit::connect() const {
+  auto communicator =
+      std::make_unique<Communicator>(context_.world, context_.group, case_.transport);
+  if (case_.inner != automatic) communicator->set_inner(inner_of(case_));
+  return communicator;
+}
+
 collectives::Call CollectiveUnit::call_of_rank() const {
-  return {context_.group.index, case_.ranks, 1, case_.root, communicator_->inner()};
+  return {context_.group.index, case_.ranks, 1, case_.root, communicator_->inner(), traffic_.get()};
 }
 
 CollectiveUnit::Buffers CollectiveUnit::out_of_place() {
-  const auto buffer = [&](Extent extent) {
+  const auto buffer = [&](Extent extent, std::int64_t elements) {
     if (extent == Extent::none) return Tensor();
-    const bool several = extent == Extent::whole && deals_in_shares(operation_);
-    return Tensor(context_.device, case_.dtype, {several ? count_ * case_.ranks : count_},
-                  Category::buffers);
+    return Tensor(context_.device, case_.dtype, {elements}, Category::buffers);
   };
   const collectives::Extents held = extents(operation_, call_of_rank());
-  return {buffer(held.input), buffer(held.output)};
+  const auto elements = collectives::buffer_elements(operation_, call_of_rank(), count_);
+  return {buffer(held.input, elements.input), buffer(held.output, elements.output)};
 }
 
 CollectiveUnit::Buffers CollectiveUnit::in_place() {
@@ -180,7 +230,8 @@ void CollectiveUnit::fill(const Buffers& buffers) const {
 }
 
 Question CollectiveUnit::question() const {
-  return {operation_, case_.reduction, case_.dtype, case_.ranks, case_.root, count_};
+  return {operation_, case_.reduction, case_.dtype,   case_.ranks,
+          case_.root, count_,          traffic_.get()};
 }
 
 void CollectiveUnit::mark(bool marked) {
@@ -216,7 +267,8 @@ std::string CollectiveUnit::check() {
 
 void CollectiveUnit::call(Communicator& communicator, std::string_view algorithm,
                           const Buffers& buffers) {
-  communicator.run(operation_, algorithm, buffers.in, buffers.out, case_.reduction, case_.root);
+  communicator.run(operation_, algorithm, buffers.in, buffers.out, case_.reduction, case_.root,
+                   traffic_);
 }
 
 void CollectiveUnit::judge_numerics(harness::Judge& judge, std::string_view how,
@@ -281,8 +333,8 @@ void CollectiveUnit::judge_rounding(harness::Judge& judge) {
                                operation_ == Operation::broadcast;
   const std::string key =
       same_everywhere ? std::string("result") : fmt::format("rank {}", context_.group.index);
-  Communicator fresh(context_.world, context_.group, communicator_->link().transport());
-  for (Communicator* communicator : {communicator_.get(), communicator_.get(), &fresh}) {
+  const std::unique_ptr<Communicator> fresh = connect();
+  for (Communicator* communicator : {communicator_.get(), communicator_.get(), fresh.get()}) {
     call(*communicator, algorithm_, buffers_);
     context_.device.stream().synchronize();
     if (!buffers_.out) continue;
@@ -338,6 +390,10 @@ harness::Cost CollectiveUnit::cost() const {
     case gather:
     case scatter:
       cost.memory_bytes = 2 * whole / n;
+      break;
+    case all_to_all_v:
+      cost.memory_bytes = 2 * static_cast<double>(traffic_->total()) *
+                          static_cast<double>(size_of(case_.dtype)) / n;
       break;
     default:
       cost.memory_bytes = 2 * whole;
