@@ -197,6 +197,15 @@ TEST(Communicator, TakesAnotherMatrixEachTime) {
     const Algorithm& direct = find_algorithm(Operation::all_to_all_v, "direct");
     for (std::int64_t count = 0; count < 20; ++count)
       check(world, group, direct, Dtype::float32, count, false, 0);
+    // Of one size, to the next rank and back.
+    for (const bool next : {true, false, true}) {
+      const std::vector<std::int64_t> ahead{0, 4, 0, 0, 0, 4, 4, 0, 0},
+          back{0, 0, 4, 4, 0, 0, 0, 4, 0};
+      const Tensor in = tensor(world, Dtype::float32, 4), out = tensor(world, Dtype::float32, 4);
+      machine::from_doubles(in, values(world.rank(), 4));
+      group.all_to_all_v(in, out, std::make_shared<const TrafficMatrix>(3, next ? ahead : back));
+      EXPECT_EQ(machine::to_doubles(out), values((world.rank() + (next ? 2 : 1)) % 3, 4));
+    }
     const Tensor four = tensor(world, Dtype::float32, 4);
     const auto smaller = std::make_shared<const TrafficMatrix>(2, std::vector<std::int64_t>(4, 2));
     const auto fits = std::make_shared<const TrafficMatrix>(

@@ -191,7 +191,8 @@ std::unique_ptr<Communicator> CollectiveUnit::connect() const {
 }
 
 collectives::Call CollectiveUnit::call_of_rank() const {
-  return {context_.group.index, case_.ranks, 1, case_.root, communicator_->inner(), traffic_.get()};
+  const int inner = case_.inner == automatic ? communicator_->inner() : inner_of(case_);
+  return {context_.group.index, case_.ranks, 1, case_.root, inner, traffic_.get()};
 }
 
 CollectiveUnit::Buffers CollectiveUnit::out_of_place() {
