@@ -180,7 +180,7 @@ TEST(Communicator, EveryInnerIsRight) {
         if (group.size() % inner != 0) continue;
         group.set_inner(inner);
         for (const Algorithm& algorithm : algorithms()) {
-          if (algorithm.name != "hierarchical" && algorithm.name != "mesh") continue;
+          if (!reads_inner(algorithm)) continue;
           for (const std::int64_t count : {7, 1009})
             for (const bool in_place : {false, true})
               check(world, group, algorithm, Dtype::float32, count, in_place, group.size() - 1);

@@ -122,6 +122,10 @@ const std::vector<Algorithm>& algorithms() {
   return table;
 }
 
+bool reads_inner(const Algorithm& algorithm) {
+  return algorithm.plan({0, 6, 1, 0, 2}).steps != algorithm.plan({0, 6, 1, 0, 3}).steps;
+}
+
 const Algorithm& find_algorithm(machine::Operation operation, std::string_view name) {
   std::vector<std::string> known;
   for (const Algorithm& algorithm : algorithms()) {

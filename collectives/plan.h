@@ -154,6 +154,8 @@ struct Algorithm {
   std::string (*refuses)(const Call& call) = [](const Call&) { return std::string(); };
 };
 const std::vector<Algorithm>& algorithms();
+// Whether its plans differ with which ranks are near each other (Call::inner).
+bool reads_inner(const Algorithm& algorithm);
 // Throws std::invalid_argument naming the nearest right name.
 const Algorithm& find_algorithm(machine::Operation operation, std::string_view name);
 

@@ -40,6 +40,8 @@ struct CollectiveCase {
 
 harness::Sweep<CollectiveCase> collective_sweep(machine::Operation operation,
                                                 harness::Profile profile);
+// The case's inner; 0: what the communicator finds.
+int inner_of(const CollectiveCase& c);
 std::string collective_why_not(const CollectiveCase& c, const harness::Context& context);
 
 class CollectiveUnit {
