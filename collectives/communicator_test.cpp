@@ -144,6 +144,10 @@ void check(World& world, Communicator& group, const Algorithm& algorithm, Dtype 
   EXPECT_EQ(group.link().total(), expected_traffic(algorithm, call, count, dtype)) << what;
 }
 
+// Those that hold the values above, and their sums among up to 15 ranks.
+constexpr Dtype signed_dtypes[] = {Dtype::float32, Dtype::float64, Dtype::bfloat16,
+                                   Dtype::float16, Dtype::int8,    Dtype::int64};
+
 // What serves so many ranks, out of place and in place.
 template <class Check>
 void every_algorithm(World& world, const Communicator& group, Check one) {
@@ -161,11 +165,8 @@ TEST(Communicator, EveryAlgorithmIsExactOnIntegersAndSendsWhatItsFormulaSays) {
   for (const int ranks : {1, 2, 3, 4, 7, 8})
     machine::run_ranks(ranks, [](World& world) {
       Communicator group(world, world.group(), Transport::shared_memory);
-      std::vector<Dtype> dtypes(std::begin(machine::floating_dtypes),
-                                std::end(machine::floating_dtypes));
-      dtypes.insert(dtypes.end(), {Dtype::int8, Dtype::int64});
       every_algorithm(world, group, [&](const Algorithm& algorithm, bool in_place, int root) {
-        for (const Dtype dtype : dtypes)
+        for (const Dtype dtype : signed_dtypes)
           for (const std::int64_t count : counts) {
             // The dtype tells most where there is more than a few of it.
             const bool few = count < 7 && dtype == Dtype::int8;
@@ -180,13 +181,14 @@ TEST(Communicator, EveryAlgorithmIsExactOnIntegersAndSendsWhatItsFormulaSays) {
 
 // Minutes: CTest's collectives_communicator_full.
 TEST(Communicator, DISABLED_EveryAlgorithmAmongMoreRanks) {
-  for (const int ranks : {2, 3, 5, 6, 8, 11, 12, 16})
+  for (const int ranks : {2, 3, 5, 6, 8, 11, 12})
     machine::run_ranks(ranks, [](World& world) {
       Communicator group(world, world.group(), Transport::shared_memory);
       every_algorithm(world, group, [&](const Algorithm& algorithm, bool in_place, int root) {
-        for (const Dtype dtype : machine::every_dtype)
+        for (const Dtype dtype : signed_dtypes)
           for (const std::int64_t count : {0, 1, 2, 7, 64, 1009, 65'537})
-            check(world, group, algorithm, dtype, count, in_place, root);
+            if (!testing::Test::HasFatalFailure())
+              check(world, group, algorithm, dtype, count, in_place, root);
         if (!has_root(algorithm.operation)) return;
         for (int other = 0; other < world.size(); ++other)
           check(world, group, algorithm, Dtype::float32, 1009, in_place, other);
