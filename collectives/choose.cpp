@@ -6,6 +6,8 @@
 #include <chrono>
 #include <vector>
 
+#include "collectives/layout.h"
+
 namespace collectives {
 
 using machine::Category;
@@ -24,29 +26,30 @@ std::string Choice::text() const {
 }
 
 Choice choose(machine::World& world, Communicator& group, machine::Operation operation,
-              machine::Dtype dtype, std::int64_t count, machine::Reduction reduction, int root) {
-  const Call call{group.rank(), group.size(), 1, root, group.inner()};
+              machine::Dtype dtype, std::int64_t count, machine::Reduction reduction, int root,
+              const std::shared_ptr<const TrafficMatrix>& traffic) {
+  const Call call{group.rank(), group.size(), 1, root, group.inner(), traffic.get()};
   std::vector<const Algorithm*> candidates;
   for (const Algorithm& algorithm : algorithms())
     if (algorithm.operation == operation && algorithm.refuses(call).empty())
       candidates.push_back(&algorithm);
 
   const Extents held = extents(operation, call);
-  const auto buffer = [&](Extent extent) {
-    const bool several = extent == Extent::whole && deals_in_shares(operation);
+  const BufferElements elements = buffer_elements(operation, call, count);
+  const auto buffer = [&](Extent extent, std::int64_t size) {
     Tensor tensor;
     if (extent != Extent::none) {
-      tensor = Tensor(world.host_device(), dtype, {several ? count * group.size() : count},
-                      Category::buffers);
+      tensor = Tensor(world.host_device(), dtype, {size}, Category::buffers);
       world.host_device().stream().kernels().fill(tensor, 1);
     }
     return tensor;
   };
-  const Tensor in = buffer(held.input), out = buffer(held.output);
+  const Tensor in = buffer(held.input, elements.input), out = buffer(held.output, elements.output);
   const auto seconds = [&](const Algorithm& algorithm, int runs) {
     group.barrier();
     const auto begin = std::chrono::steady_clock::now();
-    for (int i = 0; i < runs; ++i) group.run(operation, algorithm.name, in, out, reduction, root);
+    for (int i = 0; i < runs; ++i)
+      group.run(operation, algorithm.name, in, out, reduction, root, traffic);
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / runs;
   };
   // What every rank measured; then the slowest rank's of each, alike on all ranks.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "collectives/layout.h"
 #include "collectives/library.h"
 
 namespace collectives {
@@ -54,24 +55,29 @@ namespace {
 // when they do not fit each other.
 std::int64_t count_of(Operation operation, const Call& call, const Tensor& in, const Tensor& out) {
   const Extents held = extents(operation, call);
-  const bool shares = deals_in_shares(operation);
-  const auto count = [&](Extent extent, const Tensor& tensor) {
-    return extent == Extent::whole && shares ? tensor.size() / call.ranks : tensor.size();
-  };
-  const auto fits = [&](Extent extent, const Tensor& tensor, std::int64_t elements) {
-    return extent == Extent::none ||
-           tensor.size() == (extent == Extent::whole && shares ? elements * call.ranks : elements);
-  };
-  const std::int64_t elements =
-      held.input != Extent::none ? count(held.input, in) : count(held.output, out);
-  if (!fits(held.input, in, elements) || !fits(held.output, out, elements))
+  if ((operation == Operation::all_to_all_v) != (call.traffic != nullptr))
+    throw std::invalid_argument(fmt::format("{} {} traffic matrix", machine::name(operation),
+                                            call.traffic ? "takes no" : "needs a"));
+  if (call.traffic && call.traffic->ranks() != call.ranks)
+    throw std::invalid_argument(fmt::format("{} among {} ranks: a traffic matrix of {}",
+                                            machine::name(operation), call.ranks,
+                                            call.traffic->ranks()));
+  const Tensor& present = held.input != Extent::none ? in : out;
+  const Extent extent = held.input != Extent::none ? held.input : held.output;
+  const bool several = extent == Extent::whole && deals_in_shares(operation);
+  const std::int64_t count = call.traffic ? call.traffic->busiest()
+                             : several    ? present.size() / call.ranks
+                                          : present.size();
+  const BufferElements needed = buffer_elements(operation, call, count);
+  if ((held.input != Extent::none && in.size() != needed.input) ||
+      (held.output != Extent::none && out.size() != needed.output))
     throw std::invalid_argument(fmt::format("{} among {} ranks: {} elements in do not fit {} out",
                                             machine::name(operation), call.ranks, in.size(),
                                             out.size()));
   if (held.input != Extent::none && held.output != Extent::none && in.dtype() != out.dtype())
     throw std::invalid_argument(fmt::format("{}: input is {}, output {}", machine::name(operation),
                                             machine::name(in.dtype()), machine::name(out.dtype())));
-  return elements;
+  return count;
 }
 
 }  // namespace
@@ -87,9 +93,40 @@ bool Communicator::is_in_place(Operation operation, int root, const Tensor& in,
   return held.input == Extent::own_share ? input == output + before : output == input + before;
 }
 
+void Communicator::set_inner(int inner) {
+  if (inner < 1 || size() % inner != 0)
+    throw std::invalid_argument(fmt::format("inner {} does not divide {} ranks", inner, size()));
+  inner_ = inner;
+}
+
+Execution& Communicator::execution(const CallKey& key, const Call& call) {
+  if (last_key_ && *last_key_ == key) return *last_;
+  auto found = executions_.find(key);
+  if (found == executions_.end()) {
+    const Algorithm& algorithm = *key.algorithm;
+    if (const std::string why = algorithm.refuses(call); !why.empty())
+      throw std::invalid_argument(
+          fmt::format("{} by {}: {}", machine::name(algorithm.operation), algorithm.name, why));
+    last_key_ = nullptr;
+    if (key.traffic)  // one that changes from call to call leaves nothing behind
+      std::erase_if(executions_, [&](const auto& known) {
+        return known.first.traffic && known.first.algorithm == key.algorithm &&
+               known.first.dtype == key.dtype;
+      });
+    found =
+        executions_
+            .emplace(key, std::make_unique<Execution>(key, rank(), size(), world_.host_device()))
+            .first;
+  }
+  last_key_ = &found->first;
+  last_ = found->second.get();
+  return *last_;
+}
+
 void Communicator::run(Operation operation, std::string_view algorithm, const Tensor& in,
-                       const Tensor& out, machine::Reduction reduction, int root) {
-  const Call call{rank(), size(), 1, root, inner_};
+                       const Tensor& out, machine::Reduction reduction, int root,
+                       const std::shared_ptr<const TrafficMatrix>& traffic) {
+  const Call call{rank(), size(), 1, root, inner_, traffic.get()};
   const std::int64_t count = count_of(operation, call, in, out);
   const Extents held = extents(operation, call);
   const Tensor& present = held.input != Extent::none ? in : out;
@@ -107,7 +144,7 @@ void Communicator::run(Operation operation, std::string_view algorithm, const Te
         in_place && held.input == held.output ? host_in : on_host(held.output, out);
     if (held.input != Extent::none) stream.copy(host_in.data(), in.data(), in.bytes());
     stream.synchronize();
-    run(operation, algorithm, host_in, host_out, reduction, root);
+    run(operation, algorithm, host_in, host_out, reduction, root, traffic);
     if (held.output != Extent::none) stream.copy(out.data(), host_out.data(), out.bytes());
     stream.synchronize();
     return;
@@ -120,29 +157,16 @@ void Communicator::run(Operation operation, std::string_view algorithm, const Te
   };
   if (algorithm == library) {
     link_->count_as({operation, dtype});
-    run_library({operation, dtype, reduction, count, root, in_place}, *link_,
+    run_library({operation, dtype, reduction, count, root, in_place, traffic.get()}, *link_,
                 world_.host_device().stream().kernels(), in.data(), out.data());
     return average();
   }
   if (algorithm.empty())
     algorithm = default_algorithm(operation, link_->transport(), present.bytes(), size());
-  const CallKey key{&find_algorithm(operation, algorithm), count, dtype, in_place, root, inner_};
-  if (!last_key_ || *last_key_ != key) {
-    auto found = executions_.find(key);
-    if (found == executions_.end()) {
-      if (const std::string why = key.algorithm->refuses(call); !why.empty())
-        throw std::invalid_argument(
-            fmt::format("{} by {}: {}", machine::name(operation), algorithm, why));
-      found =
-          executions_
-              .emplace(key, std::make_unique<Execution>(key, rank(), size(), world_.host_device()))
-              .first;
-    }
-    last_key_ = &found->first;
-    last_ = found->second.get();
-  }
-  last_->run(*link_, reduction, static_cast<const std::byte*>(in.data()),
-             static_cast<std::byte*>(out.data()));
+  const CallKey key{
+      &find_algorithm(operation, algorithm), count, dtype, in_place, root, inner_, traffic};
+  execution(key, call).run(*link_, reduction, static_cast<const std::byte*>(in.data()),
+                           static_cast<std::byte*>(out.data()));
   average();
 }
 
@@ -183,6 +207,12 @@ void Communicator::scatter(const Tensor& in, const Tensor& out, int root,
 
 void Communicator::all_to_all(const Tensor& in, const Tensor& out, std::string_view algorithm) {
   run(Operation::all_to_all, algorithm, in, out);
+}
+
+void Communicator::all_to_all_v(const Tensor& in, const Tensor& out,
+                                const std::shared_ptr<const TrafficMatrix>& traffic,
+                                std::string_view algorithm) {
+  run(Operation::all_to_all_v, algorithm, in, out, machine::Reduction::sum, 0, traffic);
 }
 
 void Communicator::send_receive(const Tensor& in, const Tensor& out, std::string_view algorithm) {

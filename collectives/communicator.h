@@ -71,21 +71,27 @@ class Communicator {
   // Share i of in to rank i, which puts it at share rank() of its out. Not in place.
   void all_to_all(const machine::Tensor& in, const machine::Tensor& out,
                   std::string_view algorithm = {});
+  // Parts of in to their ranks, and theirs to out, as the matrix says, the same on all ranks. Not
+  // in place. Of each dtype and algorithm the last matrix is remembered, by its address.
+  void all_to_all_v(const machine::Tensor& in, const machine::Tensor& out,
+                    const std::shared_ptr<const TrafficMatrix>& traffic,
+                    std::string_view algorithm = {});
   // in to the next rank, out from the one before (nccl-tests' sendrecv). Not in place.
   void send_receive(const machine::Tensor& in, const machine::Tensor& out,
                     std::string_view algorithm = {});
   void barrier(std::string_view algorithm = {});
 
-  // Any of them by name; root where there is one.
+  // Any of them by name; root and traffic where there are.
   void run(machine::Operation operation, std::string_view algorithm, const machine::Tensor& in,
            const machine::Tensor& out, machine::Reduction reduction = machine::Reduction::sum,
-           int root = 0);
+           int root = 0, const std::shared_ptr<const TrafficMatrix>& traffic = {});
   // Ranks that hierarchical algorithms take as near each other: those of a host, where the group's
   // hosts hold equally many in a row; on one host the largest divisor of size() up to its root.
   int inner() const { return inner_; }
-  void set_inner(int inner) { inner_ = inner; }  // divides size()
+  void set_inner(int inner);  // throws std::invalid_argument when it does not divide size()
 
  private:
+  Execution& execution(const CallKey& key, const Call& call);
   bool is_in_place(machine::Operation operation, int root, const machine::Tensor& in,
                    const machine::Tensor& out) const;
 

@@ -35,6 +35,7 @@ double bus_factor(machine::Operation operation, int ranks) {
     case machine::Operation::gather:
     case machine::Operation::scatter:
     case machine::Operation::all_to_all:
+    case machine::Operation::all_to_all_v:
       return (n - 1) / n;
     default:
       return 1;

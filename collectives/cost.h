@@ -10,7 +10,8 @@
 namespace collectives {
 
 // One call (its pieces are chosen here); count: elements of the whole, or of a share where the
-// operation deals in shares.
+// operation deals in shares; of all_to_all_v TrafficMatrix::busiest(). What is empty is sent too,
+// as a message of no bytes.
 machine::Traffic expected_traffic(const Algorithm& algorithm, const Call& call, std::int64_t count,
                                   machine::Dtype dtype);
 

@@ -14,6 +14,7 @@ Call with_pieces(const Algorithm& algorithm, Call call, std::int64_t count, mach
   constexpr std::int64_t piece_bytes = 128 * 1024;
   constexpr std::int64_t most = max_outstanding / 4;  // two messages a piece, and room to run ahead
   call.pieces = 1;
+  if (call.traffic) return call;
   const std::int64_t share = deals_in_shares(algorithm.operation)
                                  ? count
                                  : part_of(count, algorithm.plan(call).shares, 0).size();
@@ -27,7 +28,8 @@ Execution::Execution(const CallKey& key, int rank, int ranks, machine::Device& h
     : kernels_(host.stream().kernels()), label_{key.algorithm->operation, key.dtype} {
   const std::size_t size = size_of(key.dtype);
   const Call call =
-      with_pieces(*key.algorithm, {rank, ranks, 1, key.root, key.inner}, key.count, key.dtype);
+      with_pieces(*key.algorithm, {rank, ranks, 1, key.root, key.inner, key.traffic.get()},
+                  key.count, key.dtype);
   const Plan plan = key.algorithm->plan(call);
   const Layout layout(key.algorithm->operation, plan, call, key.count);
   // Where nothing of a call survives in the cache until the next, results go past it.

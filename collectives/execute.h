@@ -5,9 +5,11 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "collectives/plan.h"
+#include "collectives/traffic_matrix.h"
 #include "machine/device/kernels.h"
 #include "machine/link/link.h"
 
@@ -21,11 +23,13 @@ struct CallKey {
   bool in_place = false;
   int root = 0;
   int inner = 1;
+  std::shared_ptr<const TrafficMatrix> traffic{};  // of all_to_all_v; compared by its address
   auto operator<=>(const CallKey&) const = default;
 };
 
 // The call with the pieces that the algorithm cuts a share of this size into: enough that a piece
-// stays in a core's cache while it is passed on, few enough that messages do not dominate.
+// stays in a core's cache while it is passed on, few enough that messages do not dominate. Parts of
+// an all_to_all_v stay whole: short ones would send as many messages as the longest.
 Call with_pieces(const Algorithm& algorithm, Call call, std::int64_t count, machine::Dtype dtype);
 
 class Execution {

@@ -1,27 +1,58 @@
 #include "collectives/layout.h"
 
+#include <stdexcept>
+#include <utility>
+
+#include "collectives/traffic_matrix.h"
+
 namespace collectives {
+
+BufferElements buffer_elements(machine::Operation operation, const Call& call, std::int64_t count) {
+  if (operation == machine::Operation::all_to_all_v) {
+    if (!call.traffic) throw std::invalid_argument("all_to_all_v needs a traffic matrix");
+    return {call.traffic->sent_by(call.rank), call.traffic->received_by(call.rank)};
+  }
+  const Extents held = extents(operation, call);
+  const auto elements = [&](Extent extent) {
+    if (extent == Extent::none) return std::int64_t{0};
+    return extent == Extent::whole && deals_in_shares(operation) ? count * call.ranks : count;
+  };
+  return {elements(held.input), elements(held.output)};
+}
 
 Layout::Layout(machine::Operation operation, const Plan& plan, const Call& call, std::int64_t count)
     : extents_(extents(operation, call)),
+      elements_(buffer_elements(operation, call, count)),
       equal_shares_(deals_in_shares(operation)),
       rank_(call.rank),
       shares_(plan.shares),
       pieces_(plan.pieces),
       bays_(plan.bays),
-      count_(count) {}
+      count_(count),
+      traffic_(operation == machine::Operation::all_to_all_v ? call.traffic : nullptr) {
+  if (traffic_ && bays_ > 0)
+    throw std::logic_error("parts of an all_to_all_v differ in length: its plans have no scratch");
+}
 
-ChunkRange Layout::chunk_of_whole(int index) const {
-  const int share = index / pieces_;
-  const ChunkRange whole = equal_shares_ ? ChunkRange{count_ * share, count_ * (share + 1)}
-                                         : part_of(count_, shares_, share);
-  const ChunkRange piece = part_of(whole.size(), pieces_, index % pieces_);
-  return {whole.begin + piece.begin, whole.begin + piece.end};
+ChunkRange Layout::share_of_whole(Buffer buffer, int share) const {
+  if (traffic_ && buffer == Buffer::input)
+    return {traffic_->input_begin(rank_, share), traffic_->input_begin(rank_, share + 1)};
+  if (traffic_)
+    return {traffic_->output_begin(rank_, share), traffic_->output_begin(rank_, share + 1)};
+  if (equal_shares_) return {count_ * share, count_ * (share + 1)};
+  return part_of(count_, shares_, share);
+}
+
+ChunkRange Layout::chunk_of_whole(Buffer buffer, int index) const {
+  const ChunkRange share = share_of_whole(buffer, index / pieces_);
+  const ChunkRange piece = part_of(share.size(), pieces_, index % pieces_);
+  return {share.begin + piece.begin, share.begin + piece.end};
 }
 
 ChunkRange Layout::elements(Slice slice) const {
   const auto run = [&](int first) {
-    return ChunkRange{chunk_of_whole(first).begin, chunk_of_whole(first + slice.count - 1).end};
+    return ChunkRange{chunk_of_whole(slice.buffer, first).begin,
+                      chunk_of_whole(slice.buffer, first + slice.count - 1).end};
   };
   if (slice.buffer == Buffer::scratch) {
     const std::int64_t begin = slice.first * longest_chunk();
@@ -31,11 +62,6 @@ ChunkRange Layout::elements(Slice slice) const {
   if (extent == Extent::whole) return run(slice.first);
   const ChunkRange whole = run(rank_ * pieces_ + slice.first);  // its own share
   return {whole.begin - count_ * rank_, whole.end - count_ * rank_};
-}
-
-std::int64_t Layout::elements_of(Extent extent) const {
-  if (extent == Extent::none) return 0;
-  return extent == Extent::whole && equal_shares_ ? count_ * shares_ : count_;
 }
 
 Layout::Site Layout::site(Slice slice, bool in_place) const {

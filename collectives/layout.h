@@ -7,16 +7,22 @@
 
 namespace collectives {
 
+// Elements of a rank's buffers, 0 where it has none. count: elements of the whole, or of a share
+// where the operation deals in shares; all_to_all_v goes by call.traffic alone, which it must have.
+struct BufferElements {
+  std::int64_t input = 0, output = 0;
+};
+BufferElements buffer_elements(machine::Operation operation, const Call& call, std::int64_t count);
+
 class Layout {
  public:
-  // count: elements of the whole, or of a share where the operation deals in shares.
   Layout(machine::Operation operation, const Plan& plan, const Call& call, std::int64_t count);
 
   // Elements of the slice's own buffer.
   ChunkRange elements(Slice slice) const;
-  std::int64_t input_elements() const { return elements_of(extents_.input); }
-  std::int64_t output_elements() const { return elements_of(extents_.output); }
-  std::int64_t scratch_elements() const { return bays_ * longest_chunk(); }
+  std::int64_t input_elements() const { return elements_.input; }
+  std::int64_t output_elements() const { return elements_.output; }
+  std::int64_t scratch_elements() const { return bays_ > 0 ? bays_ * longest_chunk() : 0; }
 
   // In place, one buffer is input and output, and the smaller one lies in the larger as its own
   // share: the buffer a slice then lies in (input stands for both), and its elements there.
@@ -32,14 +38,17 @@ class Layout {
   Site site(Slice slice, bool in_place) const;
 
  private:
-  ChunkRange chunk_of_whole(int index) const;
-  std::int64_t longest_chunk() const { return chunk_of_whole(0).size(); }
-  std::int64_t elements_of(Extent extent) const;
+  // Of a buffer that holds the whole; only all_to_all_v's input and output differ.
+  ChunkRange share_of_whole(Buffer buffer, int share) const;
+  ChunkRange chunk_of_whole(Buffer buffer, int index) const;
+  std::int64_t longest_chunk() const { return chunk_of_whole(Buffer::input, 0).size(); }
 
   Extents extents_;
+  BufferElements elements_;
   bool equal_shares_;
   int rank_, shares_, pieces_, bays_;
   std::int64_t count_;
+  const TrafficMatrix* traffic_;
 };
 
 }  // namespace collectives

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <stdexcept>
+#include <vector>
 
 #include "machine/link/mpi.h"
 
@@ -90,6 +91,21 @@ MPI_Op operation_of(Dtype dtype, Reduction reduction) {
   return operation_of(reduction);
 }
 
+// Where the parts of a buffer begin, and how long they are; as long as they fit an int, which the
+// caller has seen to, since no part is longer than what the busiest rank moves.
+struct Parts {
+  std::vector<int> counts, displacements;
+};
+template <class Begin>
+Parts parts_of(int ranks, Begin begin) {
+  Parts parts;
+  for (int peer = 0; peer < ranks; ++peer) {
+    parts.displacements.push_back(static_cast<int>(begin(peer)));
+    parts.counts.push_back(static_cast<int>(begin(peer + 1) - begin(peer)));
+  }
+  return parts;
+}
+
 }  // namespace
 
 void run_library(const LibraryCall& call, machine::Link& link, machine::Kernels& kernels,
@@ -132,6 +148,15 @@ void run_library(const LibraryCall& call, machine::Link& link, machine::Kernels&
           MPI_Scatter(input, n, type, call.in_place ? MPI_IN_PLACE : output, n, type, root, all));
     case all_to_all:
       return check(MPI_Alltoall(input, n, type, output, n, type, all));
+    case all_to_all_v: {
+      const TrafficMatrix& traffic = *call.traffic;
+      const Parts out =
+          parts_of(link.size(), [&](int peer) { return traffic.input_begin(rank, peer); });
+      const Parts into =
+          parts_of(link.size(), [&](int peer) { return traffic.output_begin(rank, peer); });
+      return check(MPI_Alltoallv(input, out.counts.data(), out.displacements.data(), type, output,
+                                 into.counts.data(), into.displacements.data(), type, all));
+    }
     case send_receive: {
       const int ranks = link.size();
       return check(MPI_Sendrecv(input, n, type, (rank + 1) % ranks, 0, output, n, type,

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "collectives/traffic_matrix.h"
 #include "machine/device/kernels.h"
 #include "machine/link/link.h"
 
@@ -15,6 +16,7 @@ struct LibraryCall {
   std::int64_t count;  // elements of the whole, or of a share where the operation deals in shares
   int root = 0;
   bool in_place = false;
+  const TrafficMatrix* traffic = nullptr;  // of all_to_all_v; count is then its busiest()
 };
 
 // bfloat16 and half go through a reduction operator of ours, since MPI has none; avg stays a sum,

@@ -97,21 +97,33 @@ const std::vector<Algorithm>& algorithms() {
        binomial_tree::reduce_volume, binomial_tree::reduce_bays},
       {reduce, "double_binary_tree", double_binary_tree::paper, double_binary_tree::reduce,
        double_binary_tree::reduce_volume, double_binary_tree::reduce_bays, false},
+      {gather, "ring", ring::paper_of_shares, ring::gather, ring::gather_volume, ring::gather_bays},
       {gather, "direct", direct::paper, direct::gather, direct::to_root_volume},
       {gather, "binomial_tree", binomial_tree::paper, binomial_tree::gather,
        binomial_tree::gather_volume, binomial_tree::share_bays},
+      {scatter, "ring", ring::paper_of_shares, ring::scatter, ring::scatter_volume,
+       ring::scatter_bays},
       {scatter, "direct", direct::paper, direct::scatter, direct::from_root_volume},
       {scatter, "binomial_tree", binomial_tree::paper, binomial_tree::scatter,
        binomial_tree::scatter_volume, binomial_tree::share_bays},
+      {all_to_all, "ring", ring::paper_of_shares, ring::all_to_all, ring::all_to_all_volume,
+       ring::all_to_all_bays},
       {all_to_all, "direct", direct::paper, direct::all_to_all, direct::one_step_volume},
       {all_to_all, "bruck", bruck::paper, bruck::all_to_all, bruck::all_to_all_volume,
        bruck::all_to_all_bays},
       {all_to_all, "pairwise", pairwise::paper, pairwise::all_to_all, pairwise::volume},
+      {all_to_all_v, "direct", direct::paper, direct::all_to_all, direct::all_to_all_v_volume},
+      {all_to_all_v, "pairwise", pairwise::paper, pairwise::all_to_all,
+       direct::all_to_all_v_volume},
       {barrier, "dissemination", dissemination::paper, dissemination::barrier,
        dissemination::volume},
       {send_receive, "direct", direct::paper, direct::send_receive, direct::send_receive_volume},
   };
   return table;
+}
+
+bool reads_inner(const Algorithm& algorithm) {
+  return algorithm.plan({0, 6, 1, 0, 2}).steps != algorithm.plan({0, 6, 1, 0, 3}).steps;
 }
 
 const Algorithm& find_algorithm(machine::Operation operation, std::string_view name) {
@@ -143,6 +155,7 @@ Extents extents(machine::Operation operation, const Call& call) {
       return {root ? Extent::whole : Extent::none, Extent::own_share};
     case all_reduce:
     case all_to_all:
+    case all_to_all_v:
     case send_receive:
     case barrier:  // of nothing
     case none:
@@ -153,7 +166,8 @@ Extents extents(machine::Operation operation, const Call& call) {
 
 bool may_be_in_place(machine::Operation operation) {
   using enum machine::Operation;
-  return operation != all_to_all && operation != send_receive && operation != barrier;
+  return operation != all_to_all && operation != all_to_all_v && operation != send_receive &&
+         operation != barrier;
 }
 
 bool reduces(machine::Operation operation) {

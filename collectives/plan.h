@@ -8,6 +8,8 @@
 // operation deals in parts of ranks (all_gather, reduce_scatter, gather, scatter, all_to_all),
 // share i is rank i's and all are equal; elsewhere a plan cuts the whole as it likes. A rank's
 // buffer holds the whole or its own share (then its chunks are 0 … pieces - 1); see extents().
+// all_to_all_v has the plans of all_to_all, which do not know how long a share is: of the input,
+// share i is what goes to rank i, of the output what comes from it (Call::traffic).
 
 #include <compare>
 #include <cstdint>
@@ -18,6 +20,8 @@
 #include "machine/link/link.h"
 
 namespace collectives {
+
+class TrafficMatrix;
 
 enum class Verb : unsigned char {
   send,            // source -> peer
@@ -71,6 +75,7 @@ struct Call {
   int pieces = 1;  // that a share should be cut into; a plan may choose fewer, all ranks the same
   int root = 0;    // of broadcast, reduce, gather, scatter
   int inner = 1;   // ranks [k * inner, (k + 1) * inner) are near each other; divides ranks
+  const TrafficMatrix* traffic = nullptr;  // of all_to_all_v; plans do not read it
 };
 
 struct Plan {
@@ -89,7 +94,7 @@ Extents extents(machine::Operation operation, const Call& call);
 bool may_be_in_place(machine::Operation operation);
 bool reduces(machine::Operation operation);   // all_reduce, reduce_scatter, reduce
 bool has_root(machine::Operation operation);  // broadcast, reduce, gather, scatter
-// Whether shares are ranks' parts, all of the length that a call names.
+// Whether shares are ranks' parts, all of the length that a call names (all_to_all_v's are not).
 bool deals_in_shares(machine::Operation operation);
 
 // A channel holds this many messages that are sent and not received; a plan that needs more would
@@ -138,7 +143,7 @@ struct Algorithm {
   std::string_view source;  // paper
   Plan (*plan)(const Call& call);
   // The paper's volume, for the oracle; count: elements of the whole or of a share
-  // (deals_in_shares); call.pieces as the plan cuts.
+  // (deals_in_shares), of all_to_all_v TrafficMatrix::busiest(); call.pieces as the plan cuts.
   Volume (*volume)(const Call& call, std::int64_t count);
   // Bays of scratch that the plan may name, for the memory oracle.
   int (*bays)(const Call& call) = [](const Call&) { return 0; };
@@ -149,6 +154,8 @@ struct Algorithm {
   std::string (*refuses)(const Call& call) = [](const Call&) { return std::string(); };
 };
 const std::vector<Algorithm>& algorithms();
+// Whether its plans differ with which ranks are near each other (Call::inner).
+bool reads_inner(const Algorithm& algorithm);
 // Throws std::invalid_argument naming the nearest right name.
 const Algorithm& find_algorithm(machine::Operation operation, std::string_view name);
 

@@ -308,6 +308,7 @@ class Machine {
       case scatter:
         return {true, own + chunk, only(root_), 0};
       case all_to_all:
+      case all_to_all_v:
         return {true, own + chunk % pieces, only(chunk / pieces), 0};
       case send_receive:
         return {true, chunk, only((rank + ranks_ - 1) % ranks_), 0};

@@ -3,11 +3,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <memory>
+#include <stdexcept>
 #include <string>
 
 #include "collectives/algorithms/direct.h"
 #include "collectives/algorithms/direct_one_step.h"
 #include "collectives/algorithms/ring.h"
+#include "collectives/layout.h"
+#include "collectives/traffic_matrix.h"
 
 namespace collectives {
 namespace {
@@ -27,12 +31,10 @@ std::vector<Call> calls(const Algorithm& algorithm, int ranks) {
   using enum machine::Operation;
   const bool rooted = algorithm.operation == broadcast || algorithm.operation == reduce ||
                       algorithm.operation == gather || algorithm.operation == scatter;
+  const bool cares = reads_inner(algorithm);
   std::vector<Call> result;
   for (const int pieces : {1, 3, 32})
     for (int inner = 1; inner <= ranks; ++inner) {
-      const bool cares =
-          !algorithm.plan({0, 6, 1, 0, 2}).steps.empty() &&
-          algorithm.plan({0, 6, 1, 0, 2}).steps != algorithm.plan({0, 6, 1, 0, 3}).steps;
       if (ranks % inner != 0 || (inner > 1 && !cares)) continue;
       for (int root = 0; root < (rooted ? ranks : 1); ++root) {
         // Pieces repeat a pattern, and roots do: sampled where there are many ranks.
@@ -46,21 +48,50 @@ std::vector<Call> calls(const Algorithm& algorithm, int ranks) {
   return result;
 }
 
+// What is proved about: divisible and not, and fewer elements than chunks. Of an all_to_all_v even
+// parts, parts of many lengths, parts that are mostly empty (odd ranks send nothing, the last one
+// is sent nothing), one hot spot, and nothing at all.
+struct Amount {
+  std::int64_t count;
+  std::shared_ptr<const TrafficMatrix> traffic{};
+};
+std::vector<Amount> amounts(machine::Operation operation, int ranks) {
+  if (operation != machine::Operation::all_to_all_v) return {{64LL * 63 * ranks}, {1009}, {5}};
+  std::int64_t (*const parts[])(int, int, int) = {
+      [](int, int, int) -> std::int64_t { return 64 * 63; },
+      [](int from, int to, int) -> std::int64_t { return (from * 37 + to * 101) % 211; },
+      [](int from, int to, int n) -> std::int64_t {
+        return from % 2 == 1 || to == n - 1 || (from + to) % 5 > 0 ? 0 : 1000 + from;
+      },
+      [](int from, int to, int n) -> std::int64_t { return to == n / 2 ? 100'000 : from % 2; },
+      [](int, int, int) -> std::int64_t { return 0; }};
+  std::vector<Amount> result;
+  for (const auto& part : parts) {
+    std::vector<std::int64_t> elements;
+    for (int from = 0; from < ranks; ++from)
+      for (int to = 0; to < ranks; ++to) elements.push_back(part(from, to, ranks));
+    auto traffic = std::make_shared<const TrafficMatrix>(ranks, elements);
+    result.push_back({traffic->busiest(), traffic});
+  }
+  return result;
+}
+
 TEST_P(EveryAlgorithm, IsRightForEveryRankCountTo64) {
   const Algorithm& algorithm = GetParam();
   int proved = 0;
   for (int ranks = 1; ranks <= most_ranks; ++ranks)
-    for (const Call& call : calls(algorithm, ranks))
+    for (Call call : calls(algorithm, ranks))
       for (const bool in_place : {false, true}) {
         if (in_place && !may_be_in_place(algorithm.operation)) continue;
         if (!algorithm.refuses(call).empty()) continue;
-        // Divisible and not, and fewer elements than chunks.
-        const std::int64_t counts[] = {64LL * 63 * ranks, 1009, 5};
-        for (const std::int64_t count : counts) {
+        for (const auto& [count, traffic] : amounts(algorithm.operation, ranks)) {
+          call.traffic = traffic.get();
           const Proof proof = prove(algorithm, call, count, in_place);
           ++proved;
           // What lets ranks hold a parameter at different places.
-          if (algorithm.one_order) ASSERT_TRUE(proof.one_order) << ranks << " ranks";
+          if (algorithm.one_order) {
+            ASSERT_TRUE(proof.one_order) << ranks << " ranks";
+          }
           for (int rank = 0; rank < ranks; ++rank) {
             Call own = call;
             own.rank = rank;
@@ -221,6 +252,43 @@ TEST(Prover, SeesABayReadAsAnotherRun) {
         return Plan{1, 2, 2, {copy(input(0, 2), scratch(0, 0, 2)), copy(scratch(1, 1), output(1))}};
       }).find("as another run"),
       std::string::npos);
+}
+
+// The right part to the wrong place.
+TEST(Prover, SeesAPartOfAnotherLength) {
+  Algorithm broken = find_algorithm(machine::Operation::all_to_all_v, "direct");
+  broken.plan = [](const Call& call) {
+    Plan plan = direct::all_to_all(call);
+    for (Step& step : plan.steps)
+      if (step.verb == Verb::receive) step.target.first = call.rank;
+    return plan;
+  };
+  const TrafficMatrix traffic(2, {1, 2, 3, 4});
+  try {
+    prove(broken, {0, 2, 1, 0, 1, &traffic}, traffic.busiest(), false);
+    FAIL();
+  } catch (const ProofError& error) {
+    EXPECT_NE(std::string(error.what()).find("another number of elements"), std::string::npos);
+  }
+}
+
+TEST(TrafficMatrix, SaysWhereThePartsOfBuffersLie) {
+  const TrafficMatrix traffic(3, {1, 2, 0, 0, 0, 0, 3, 4, 5});
+  EXPECT_EQ(traffic(0, 1), 2);
+  EXPECT_EQ(traffic.sent_by(1), 0);
+  EXPECT_EQ(traffic.received_by(1), 6);
+  EXPECT_EQ(traffic.busiest(), 12);
+  EXPECT_EQ(traffic.total(), 15);
+  const Call call{2, 3, 1, 0, 1, &traffic};
+  const Layout layout(machine::Operation::all_to_all_v, direct::all_to_all(call), call, 12);
+  EXPECT_EQ(layout.input_elements(), 12);
+  EXPECT_EQ(layout.output_elements(), 5);
+  EXPECT_EQ(layout.elements(input(1)), (ChunkRange{3, 7}));
+  EXPECT_EQ(layout.elements(input(2)), (ChunkRange{7, 12}));
+  EXPECT_EQ(layout.elements(output(0)), (ChunkRange{0, 0}));
+  EXPECT_EQ(layout.elements(output(2)), (ChunkRange{0, 5}));
+  EXPECT_THROW(TrafficMatrix(2, {1, 2, 3}), std::invalid_argument);
+  EXPECT_THROW(TrafficMatrix(1, {-1}), std::invalid_argument);
 }
 
 TEST(Plans, HaveAText) {

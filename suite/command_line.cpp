@@ -14,6 +14,7 @@
 
 #include "harness/unit.h"
 #include "machine/device/names.h"
+#include "suite/collectives/traffic.h"
 
 namespace suite {
 namespace {
@@ -139,6 +140,7 @@ CommandLine parse_command_line(int argc, char** argv) {
     throw UsageError(machine::unknown("device", line.device, {"host", "cuda"}));
   for (const auto& [axis, text] : axes)
     if (run->get_option("--" + axis)->count() > 0) line.axes[axis] = text;
+  if (line.units == std::vector<std::string>{"all_to_all_v"}) take_sizes_of_file(line.axes);
   line.out_dir_is_default = line.out_dir.empty();
   if (line.out_dir_is_default) line.out_dir = default_out_dir();
   return line;

@@ -81,6 +81,24 @@ class BadInput(TemporaryFolder):
         self.refused(2, [*gpt, "--data", self.path("empty.txt")], "empty.txt", "empty")
         self.refused(2, [*gpt, "--data", self.folder.name], "directory")
 
+    def test_traffic_files(self):
+        traffic = ["run", "all_to_all_v", "--traffic"]
+        self.refused(2, [*traffic, "skewd"], "'skewd'", "'skewed'")
+        self.refused(2, [*traffic, self.path("missing.txt")], "missing.txt")
+        with open(self.path("traffic.txt"), "w", encoding="utf-8") as file:
+            file.write("# bytes\n0 64\n8 0\n")
+        self.refused(2, [*traffic, self.path("traffic.txt"), "--ranks", "3"], "of 2 ranks, not of 3")
+        self.refused(2, [*traffic, self.path("traffic.txt"), "--bytes", "8"], "64 bytes", "not 8")
+        with open(self.path("bad.txt"), "w", encoding="utf-8") as file:
+            file.write("1 2\n3 x\n")
+        self.refused(2, [*traffic, self.path("bad.txt")], "bad.txt, line 2", "'x'")
+        self.refused(2, ["collective", "alltoallv", "--ranks", "2", "--traffic", self.path("bad.txt")],
+                     "bad.txt, line 2", "'x'")
+
+    def test_near_ranks_divide_all(self):
+        self.refused(2, ["run", "all_reduce", "--inner", "3", "--ranks", "8", "--algorithm", "mesh"],
+                     "inner 3 does not divide 8 ranks")
+
     def test_output_folders(self):
         blocked = self.path("a_file")
         open(blocked, "w", encoding="utf-8").close()

@@ -32,11 +32,12 @@ class Records final : public harness::Sink, public harness::Progress {
   std::vector<harness::Record> records;
 };
 
-std::vector<harness::Record> run(const std::vector<harness::PlannedCase>& cases, int ranks) {
+std::vector<harness::Record> run(const std::vector<harness::PlannedCase>& cases, int ranks,
+                                 double seconds = 0.02) {
   Records records;
   machine::run_ranks(ranks, [&](machine::World& world) {
     harness::RunOptions options;
-    options.max_seconds_per_case = 0.02;
+    options.max_seconds_per_case = seconds;
     options.measure_rates = false;
     options.sink = world.rank() == 0 ? &records : nullptr;
     harness::run(world, cases, options, records);
@@ -115,6 +116,64 @@ TEST(Units, EveryDtypeAndReductionByEveryAlgorithm) {
   }
 }
 
+// Zero elements: messages as the formula says, of no bytes.
+TEST(Units, ACallOfNothingIsJudgedToo) {
+  for (const char* unit : {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce",
+                           "gather", "scatter", "all_to_all", "all_to_all_v", "send_receive"}) {
+    harness::AxisFlags flags = {
+        {"ranks", "1,3"}, {"bytes", "0"}, {"transport", "shared_memory"}, {"dtype", "float,int8"}};
+    if (std::string(unit).find("reduce") != std::string::npos) flags["reduction"] = "avg";
+    const auto cases = harness::plan_cases({unit}, harness::Profile::acceptance, flags);
+    EXPECT_GT(cases.size(), 1U) << unit;
+    for (const harness::Record& record : run(cases, 3, 0.001)) {
+      EXPECT_EQ(record.verdict, harness::Ruling::pass) << record.name << ": " << record.reason;
+      EXPECT_EQ(record.counters.at("wire_bytes_measured"), 0) << record.name;
+      const bool several = record.name.find("ranks:3") != std::string::npos;
+      EXPECT_EQ(record.counters.at("messages_measured") > 0, several) << record.name;
+    }
+  }
+}
+
+TEST(Units, EveryInnerIsJudged) {
+  for (const auto& [ranks, divisors] : std::vector<std::pair<int, std::string>>{
+           {4, "1,2,4"}, {6, "1,2,3,6"}, {8, "1,2,4,8"}, {12, "1,2,3,4,6,12"}}) {
+    if (sanitized && ranks > 4) continue;
+    for (const char* unit : {"all_reduce", "all_gather", "reduce_scatter", "broadcast"}) {
+      const bool rows = unit != std::string("broadcast");
+      const harness::AxisFlags flags = {{"transport", "shared_memory"},
+                                        {"ranks", std::to_string(ranks)},
+                                        {"bytes", "4036"},
+                                        {"dtype", "float"},
+                                        {"algorithm", rows ? "hierarchical,mesh" : "hierarchical"},
+                                        {"inner", divisors}};
+      const auto cases = harness::plan_cases({unit}, harness::Profile::quick, flags);
+      EXPECT_EQ(cases.size(),
+                (rows ? 2U : 1U) * static_cast<std::size_t>(std::ranges::count(divisors, ',') + 1));
+      for (const harness::Record& record : run(cases, ranks, 0.001))
+        EXPECT_EQ(record.verdict, harness::Ruling::pass) << record.name << ": " << record.reason;
+    }
+  }
+}
+
+std::string refusal(const std::string& unit, const harness::AxisFlags& flags) {
+  try {
+    harness::plan_cases({unit}, harness::Profile::quick, flags);
+  } catch (const harness::UsageError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(Units, RefuseAnInnerThatNamesNoRows) {
+  EXPECT_EQ(refusal("all_reduce", {{"inner", "3"}, {"ranks", "8"}, {"algorithm", "mesh"}}),
+            "algorithm mesh: inner 3 does not divide 8 ranks (unit all_reduce)");
+  EXPECT_EQ(refusal("all_reduce", {{"inner", "2"}, {"algorithm", "ring"}}),
+            "algorithm ring: algorithm ring does not ask which ranks are near (unit all_reduce)");
+  EXPECT_EQ(refusal("all_reduce", {{"inner", "two"}}),
+            "inner two: 'two' is neither a number of ranks nor auto (unit all_reduce)");
+  EXPECT_EQ(refusal("all_reduce", {{"inner", "1,2"}, {"ranks", "4"}}), "accepted");
+}
+
 INSTANTIATE_TEST_SUITE_P(Suite, EveryUnit, testing::ValuesIn(unit_names()),
                          [](const auto& info) { return info.param; });
 
@@ -123,6 +182,7 @@ TEST(Units, CoverEveryRoomThatIsJudged) {
   for (const char* wanted : {"all_gather",
                              "all_reduce",
                              "all_to_all",
+                             "all_to_all_v",
                              "barrier",
                              "broadcast",
                              "column_parallel_linear",

@@ -13,6 +13,7 @@
 // addition of a share then writes it to every rank at once, and nobody reads it again.
 
 #include "collectives/plan.h"
+#include "collectives/traffic_matrix.h"
 
 namespace collectives::direct {
 
@@ -214,6 +215,15 @@ inline Volume all_reduce_volume(const Call& call, std::int64_t count) {
 }
 inline Volume one_step_volume(const Call& call, std::int64_t count) {
   return both_ways((call.ranks - 1) * count, 1LL * (call.ranks - 1) * call.pieces);
+}
+// Of all_to_all_v all but the rank's own part. An empty part is sent too, as a message of no bytes,
+// so that a plan is the same whatever the traffic.
+inline Volume all_to_all_v_volume(const Call& call, std::int64_t) {
+  const TrafficMatrix& traffic = *call.traffic;
+  const std::int64_t own = traffic(call.rank, call.rank);
+  const std::int64_t messages = 1LL * (call.ranks - 1) * call.pieces;
+  return {traffic.sent_by(call.rank) - own, messages, traffic.received_by(call.rank) - own,
+          messages};
 }
 inline Volume from_root_volume(const Call& call, std::int64_t count) {
   if (call.rank != call.root) return {0, 0, count, call.pieces};

@@ -4,12 +4,21 @@
 // by each rank (Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002).
 //
 // A rank passes a piece on as soon as it has it, so pieces overlap along the ring.
+//
+// Shares that are for one rank alone (gather, scatter, all_to_all) are passed from neighbour to
+// neighbour until they are there (Saad and Schultz 1989, "Data communication in parallel
+// architectures", Parallel Computing 11): where only neighbours are linked, the least that each
+// link must carry; elsewhere more bytes than a direct exchange.
+
+#include <algorithm>
 
 #include "collectives/plan.h"
 
 namespace collectives::ring {
 
 inline constexpr std::string_view paper = "Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002";
+inline constexpr std::string_view paper_of_shares =
+    "Saad and Schultz 1989, Parallel Computing 11, 131-150";
 
 constexpr int around(int rank, int ranks) { return ((rank % ranks) + ranks) % ranks; }
 
@@ -118,6 +127,78 @@ inline Plan reduce(const Call& call) {
   return plan;
 }
 
+// Bays for shares on their way, in two sets in turn: one is filled while the other is read.
+constexpr int passing_bays(int shares, int pieces) { return std::min(shares, 2) * pieces; }
+
+// To the root along the chain: a rank's own share first, then those of the ranks behind it.
+inline int gather_bays(const Call& call) {
+  const int place = around(call.root - call.rank, call.ranks);
+  return place > 0 ? passing_bays(call.ranks - 1 - place, call.pieces) : 0;
+}
+inline Plan gather(const Call& call) {
+  const int rank = call.rank, ranks = call.ranks, pieces = call.pieces;
+  const int place = around(call.root - rank, ranks);  // 0: the root
+  Plan plan{pieces, ranks, gather_bays(call), {}};
+  const int next = around(rank + 1, ranks), previous = around(rank - 1, ranks);
+  if (place == 0) plan.steps.push_back(copy(input(0, pieces), output(rank * pieces, pieces)));
+  for (int piece = 0; piece < pieces && place > 0; ++piece)
+    plan.steps.push_back(send(next, input(piece)));
+  for (int behind = 1; behind < ranks - place; ++behind)
+    for (int piece = 0; piece < pieces; ++piece) {
+      const int theirs = around(rank - behind, ranks) * pieces + piece;
+      const Slice slice =
+          place == 0 ? output(theirs) : scratch((behind - 1) % 2 * pieces + piece, theirs);
+      plan.steps.push_back(receive(previous, slice));
+      if (place > 0) plan.steps.push_back(send(next, slice));
+    }
+  return plan;
+}
+
+// From the root along the chain, the farthest rank's share first: a rank's own comes last.
+inline int scatter_bays(const Call& call) {
+  const int place = around(call.rank - call.root, call.ranks);
+  return place > 0 ? passing_bays(call.ranks - 1 - place, call.pieces) : 0;
+}
+inline Plan scatter(const Call& call) {
+  const int rank = call.rank, ranks = call.ranks, pieces = call.pieces;
+  const int place = around(rank - call.root, ranks);
+  Plan plan{pieces, ranks, scatter_bays(call), {}};
+  const int next = around(rank + 1, ranks), previous = around(rank - 1, ranks);
+  for (int ahead = ranks - 1 - place; ahead > 0; --ahead)
+    for (int piece = 0; piece < pieces; ++piece) {
+      const int theirs = around(rank + ahead, ranks) * pieces + piece;
+      const Slice slice =
+          place == 0 ? input(theirs) : scratch((ahead - 1) % 2 * pieces + piece, theirs);
+      if (place > 0) plan.steps.push_back(receive(previous, slice));
+      plan.steps.push_back(send(next, slice));
+    }
+  for (int piece = 0; piece < pieces && place > 0; ++piece)
+    plan.steps.push_back(receive(previous, output(piece)));
+  if (place == 0) plan.steps.push_back(copy(input(rank * pieces, pieces), output(0, pieces)));
+  return plan;
+}
+
+// What has still to go, in one message a step: first the shares for all other ranks, the next
+// rank's first; each rank takes the first share that comes, its own, and passes on the rest.
+inline int all_to_all_bays(const Call& call) { return 2 * (call.ranks - 1); }
+inline Plan all_to_all(const Call& call) {
+  const int rank = call.rank, ranks = call.ranks, others = ranks - 1;
+  Plan plan{1, ranks, all_to_all_bays(call), {}};
+  const int next = around(rank + 1, ranks), previous = around(rank - 1, ranks);
+  plan.steps.push_back(copy(input(rank), output(rank)));
+  if (rank < others)
+    plan.steps.push_back(copy(input(rank + 1, others - rank), scratch(0, 0, others - rank)));
+  if (rank > 0) plan.steps.push_back(copy(input(0, rank), scratch(others - rank, 0, rank)));
+  for (int step = 1; step < ranks; ++step) {
+    const int left = ranks - step, taken = step > 1 ? 1 : 0;
+    const int received = step % 2 * others;
+    plan.steps.push_back(send(next, scratch(others - received + taken, 0, left)));
+    plan.steps.push_back(receive(previous, scratch(received, 0, left)));
+    plan.steps.push_back(copy(scratch(received, 0), output(around(rank - step, ranks))));
+  }
+  return plan;
+}
+
 // Every share but one is sent on in each of the two laps: in the first, not the share r + 1, which
 // ends here; in the second, not the share r + 2, which the next rank has from the first lap.
 constexpr std::int64_t all_reduce_sent(int rank, int ranks, std::int64_t count) {
@@ -146,6 +227,21 @@ inline Volume broadcast_volume(const Call& call, std::int64_t count) {
 }
 inline Volume reduce_volume(const Call& call, std::int64_t count) {
   return chain_volume(call.ranks - 1 - around(call.root - call.rank, call.ranks), call, count);
+}
+// Over an edge of the chain, the shares of all ranks behind it.
+inline Volume scatter_volume(const Call& call, std::int64_t count) {
+  const std::int64_t place = around(call.rank - call.root, call.ranks);
+  const std::int64_t sent = call.ranks - 1 - place, received = place > 0 ? call.ranks - place : 0;
+  return {sent * count, sent * call.pieces, received * count, received * call.pieces};
+}
+inline Volume gather_volume(const Call& call, std::int64_t count) {
+  const std::int64_t place = around(call.root - call.rank, call.ranks);
+  const std::int64_t sent = place > 0 ? call.ranks - place : 0, received = call.ranks - 1 - place;
+  return {sent * count, sent * call.pieces, received * count, received * call.pieces};
+}
+// N-1 shares, then N-2, … 1.
+inline Volume all_to_all_volume(const Call& call, std::int64_t count) {
+  return both_ways(1LL * call.ranks * (call.ranks - 1) / 2 * count, call.ranks - 1);
 }
 
 static_assert(all_reduce_sent(0, 4, 1000) == 2 * 3 * 1000 / 4);  // 2(N-1)/N n

@@ -34,6 +34,8 @@ std::string_view name(Operation operation) {
       return "scatter";
     case Operation::all_to_all:
       return "all_to_all";
+    case Operation::all_to_all_v:
+      return "all_to_all_v";
     case Operation::send_receive:
       return "send_receive";
     case Operation::barrier:

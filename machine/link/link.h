@@ -38,6 +38,7 @@ enum class Operation : unsigned char {
   gather,
   scatter,
   all_to_all,
+  all_to_all_v,
   send_receive,
   barrier,
 };

@@ -45,8 +45,11 @@ class Barrier {
     return sweep;
   }
   static std::string why_not(const Case& c, const harness::Context& context) {
-    return collective_why_not(
-        {.ranks = c.ranks, .transport = c.transport, .algorithm = c.algorithm}, context);
+    CollectiveCase collective;
+    collective.ranks = c.ranks;
+    collective.transport = c.transport;
+    collective.algorithm = c.algorithm;
+    return collective_why_not(collective, context);
   }
 
   Barrier(const Case& c, harness::Context& context)

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
 
-#include "collectives/choose.h"
 #include "collectives/execute.h"
+#include "collectives/layout.h"
+#include "suite/collectives/traffic.h"
 #include "suite/collectives/wrong_elements.h"
 
 namespace suite {
@@ -15,10 +15,7 @@ using collectives::automatic;
 using collectives::Communicator;
 using collectives::deals_in_shares;
 using collectives::Extent;
-using collectives::has_root;
 using collectives::reduces;
-using harness::Bytes;
-using harness::Profile;
 using machine::Category;
 using machine::Dtype;
 using machine::Operation;
@@ -26,108 +23,33 @@ using machine::Reduction;
 using machine::Tensor;
 using machine::Transport;
 
-namespace {
-
-// The first three operations are swept over sizes in `quick`; of the others two sizes show that
-// they are right, and how near the library.
-bool in_quick(Operation operation, const CollectiveCase& c) {
-  using enum Operation;
-  const std::int64_t bytes = c.bytes.value;
-  const bool first =
-      operation == all_reduce || operation == all_gather || operation == reduce_scatter;
-  if (c.algorithm == collectives::library)
-    return c.dtype == Dtype::float32 && c.ranks == 2 && bytes == 32768 && first;
-  const bool headline =
-      c.algorithm == "ring" || c.algorithm == "direct" || c.algorithm == "direct_one_step";
-  if (first && !headline)
-    return c.dtype == Dtype::float32 && c.transport == Transport::shared_memory && c.ranks == 4 &&
-           bytes == 32768;
-  const bool swept = c.dtype == Dtype::float32 && c.transport == Transport::shared_memory;
-  if (swept && operation == all_reduce)
-    return c.ranks == 2 ? c.algorithm != "direct_one_step" || bytes <= 524288 : bytes <= 524288;
-  if (swept && first) return c.ranks == 2 && bytes % 32768 == 0;
-  if (first) return c.ranks == 4 && (bytes == 8 || bytes == 32768);
-  return c.dtype == Dtype::float32 && bytes == 32768 &&
-         c.ranks == (c.transport == Transport::mpi ? 2 : 4);
-}
-
-// Every dtype and reduction at one size; the usual ones at all.
-bool in_acceptance(const CollectiveCase& c) {
-  const bool usual =
-      (c.dtype == Dtype::float32 || c.dtype == Dtype::bfloat16) && c.reduction == Reduction::sum;
-  return usual || (c.bytes.value == 8192 && c.ranks == 3);
-}
-
-template <class T, std::size_t n>
-std::vector<T> all(const T (&values)[n]) {
-  return {std::begin(values), std::end(values)};
-}
-
-}  // namespace
-
-harness::Sweep<CollectiveCase> collective_sweep(Operation operation, Profile profile) {
-  std::vector<std::string> names;
-  for (const auto& algorithm : collectives::algorithms())
-    if (algorithm.operation == operation) names.emplace_back(algorithm.name);
-  names.emplace_back(collectives::library);
-  std::vector<std::string> allowed = names;
-  allowed.emplace_back(automatic);
-  const bool quick = profile == Profile::quick;
-  harness::Sweep<CollectiveCase> sweep;
-  sweep.axis("algorithm", &CollectiveCase::algorithm, names, allowed)
-      .axis("transport", &CollectiveCase::transport, {Transport::shared_memory, Transport::mpi})
-      .axis("dtype", &CollectiveCase::dtype,
-            quick ? std::vector{Dtype::float32, Dtype::bfloat16} : all(machine::every_dtype),
-            all(machine::every_dtype));
-  if (reduces(operation))
-    sweep.axis("reduction", &CollectiveCase::reduction,
-               quick ? std::vector{Reduction::sum} : all(machine::all_reductions),
-               all(machine::all_reductions));
-  sweep.axis("ranks", &CollectiveCase::ranks,
-             quick ? std::vector{2, 4} : std::vector{1, 2, 3, 4, 8});
-  if (has_root(operation))
-    sweep.axis("root", &CollectiveCase::root, quick ? std::vector{1} : std::vector{0, 1});
-  sweep.axis("bytes", &CollectiveCase::bytes, harness::powers(8, 64 << 20, quick ? 16 : 4));
-  sweep.only([operation](const CollectiveCase& c) {
-    if (c.algorithm == collectives::library && c.transport != Transport::mpi)
-      return std::string("algorithm library runs over transport mpi only");
-    if (has_root(operation) && c.root >= c.ranks)
-      return fmt::format("root {} is none of {} ranks", c.root, c.ranks);
-    if (c.algorithm == collectives::library || c.algorithm == automatic) return std::string();
-    return collectives::find_algorithm(operation, c.algorithm).refuses({0, c.ranks, 1, c.root});
-  });
-  sweep.sample([operation, quick](const CollectiveCase& c) {
-    return quick ? in_quick(operation, c) : in_acceptance(c);
-  });
-  return sweep;
-}
-
-std::string collective_why_not(const CollectiveCase& c, const harness::Context& context) {
-  if (c.algorithm == collectives::library && context.world.ranks_are_threads())
-    return "algorithm library needs ranks that are processes";
-  return context.world.why_not(context.group, c.transport);
-}
-
 CollectiveUnit::CollectiveUnit(Operation operation, const CollectiveCase& c,
-                               harness::Context& context)
+                               harness::Context& context,
+                               std::shared_ptr<const collectives::TrafficMatrix> traffic)
     : operation_(operation),
       case_(c),
       context_(context),
-      held_before_(context.device.ledger().current(Category::buffers)) {
-  communicator_ = std::make_unique<Communicator>(context.world, context.group, c.transport);
+      held_before_(context.device.ledger().current(Category::buffers)),
+      traffic_(std::move(traffic)) {
+  communicator_ = connect();
   if (c.transport == Transport::shared_memory && !context.world.ranks_are_threads())
     library_ = std::make_unique<Communicator>(context.world, context.group, Transport::mpi);
   const auto size = static_cast<std::int64_t>(size_of(c.dtype));
   const std::int64_t whole = c.bytes.value / size;
-  count_ = std::max<std::int64_t>(1, deals_in_shares(operation) ? whole / c.ranks : whole);
+  count_ = deals_in_shares(operation) ? whole / c.ranks : whole;
+  if (c.bytes.value > 0) count_ = std::max<std::int64_t>(1, count_);
+  if (operation == Operation::all_to_all_v) {
+    if (!traffic_) traffic_ = traffic_matrix(c.traffic, c.ranks, c.bytes.value, c.dtype);
+    count_ = traffic_->busiest();
+  }
   algorithm_ = c.algorithm;
   if (algorithm_ == automatic) {
-    const collectives::Choice choice = collectives::choose(context.world, *communicator_, operation,
-                                                           c.dtype, count_, c.reduction, c.root);
+    const collectives::Choice choice = collectives::choose(
+        context.world, *communicator_, operation, c.dtype, count_, c.reduction, c.root, traffic_);
     algorithm_ = choice.best->name;
     note_ = "auto: " + choice.text();
     // Without the scratch that the others keep.
-    communicator_ = std::make_unique<Communicator>(context.world, context.group, c.transport);
+    communicator_ = connect();
   }
   buffers_ = out_of_place();
   fill(buffers_);
@@ -139,19 +61,26 @@ CollectiveUnit::CollectiveUnit(Operation operation, const CollectiveCase& c,
   context.device.ledger().reset_peaks();
 }
 
+std::unique_ptr<Communicator> CollectiveUnit::connect() const {
+  auto communicator =
+      std::make_unique<Communicator>(context_.world, context_.group, case_.transport);
+  if (case_.inner != automatic) communicator->set_inner(inner_of(case_));
+  return communicator;
+}
+
 collectives::Call CollectiveUnit::call_of_rank() const {
-  return {context_.group.index, case_.ranks, 1, case_.root, communicator_->inner()};
+  const int inner = case_.inner == automatic ? communicator_->inner() : inner_of(case_);
+  return {context_.group.index, case_.ranks, 1, case_.root, inner, traffic_.get()};
 }
 
 CollectiveUnit::Buffers CollectiveUnit::out_of_place() {
-  const auto buffer = [&](Extent extent) {
+  const auto buffer = [&](Extent extent, std::int64_t elements) {
     if (extent == Extent::none) return Tensor();
-    const bool several = extent == Extent::whole && deals_in_shares(operation_);
-    return Tensor(context_.device, case_.dtype, {several ? count_ * case_.ranks : count_},
-                  Category::buffers);
+    return Tensor(context_.device, case_.dtype, {elements}, Category::buffers);
   };
   const collectives::Extents held = extents(operation_, call_of_rank());
-  return {buffer(held.input), buffer(held.output)};
+  const auto elements = collectives::buffer_elements(operation_, call_of_rank(), count_);
+  return {buffer(held.input, elements.input), buffer(held.output, elements.output)};
 }
 
 CollectiveUnit::Buffers CollectiveUnit::in_place() {
@@ -180,7 +109,8 @@ void CollectiveUnit::fill(const Buffers& buffers) const {
 }
 
 Question CollectiveUnit::question() const {
-  return {operation_, case_.reduction, case_.dtype, case_.ranks, case_.root, count_};
+  return {operation_, case_.reduction, case_.dtype,   case_.ranks,
+          case_.root, count_,          traffic_.get()};
 }
 
 void CollectiveUnit::mark(bool marked) {
@@ -219,7 +149,8 @@ std::string CollectiveUnit::check() {
 
 void CollectiveUnit::call(Communicator& communicator, std::string_view algorithm,
                           const Buffers& buffers) {
-  communicator.run(operation_, algorithm, buffers.in, buffers.out, case_.reduction, case_.root);
+  communicator.run(operation_, algorithm, buffers.in, buffers.out, case_.reduction, case_.root,
+                   traffic_);
 }
 
 void CollectiveUnit::judge_numerics(harness::Judge& judge, std::string_view how,
@@ -284,8 +215,8 @@ void CollectiveUnit::judge_rounding(harness::Judge& judge) {
                                operation_ == Operation::broadcast;
   const std::string key =
       same_everywhere ? std::string("result") : fmt::format("rank {}", context_.group.index);
-  Communicator fresh(context_.world, context_.group, communicator_->link().transport());
-  for (Communicator* communicator : {communicator_.get(), communicator_.get(), &fresh}) {
+  const std::unique_ptr<Communicator> fresh = connect();
+  for (Communicator* communicator : {communicator_.get(), communicator_.get(), fresh.get()}) {
     call(*communicator, algorithm_, buffers_);
     context_.device.stream().synchronize();
     if (!buffers_.out) continue;
@@ -352,6 +283,10 @@ harness::Cost CollectiveUnit::cost() const {
       break;
     case send_receive:
       cost.wire_bytes = case_.ranks > 1 ? whole : 0;
+      break;
+    case all_to_all_v:
+      cost.memory_bytes = 2 * static_cast<double>(traffic_->total()) *
+                          static_cast<double>(size_of(case_.dtype)) / n;
       break;
     default:
       break;

@@ -6,13 +6,19 @@
 //
 // `bytes` is the size that nccl-tests prints: the whole, which where an operation deals in shares
 // is all shares together (of all_gather the output, of reduce_scatter the input). Where ranks do
-// not divide it, each share is rounded down, to one element at least.
+// not divide it, each share is rounded down, to one element at least; 0 bytes are a call of
+// nothing, whose messages are sent all the same. Of all_to_all_v it is what the busiest rank sends
+// or receives (traffic.h).
+//
+// `inner`, where some algorithm asks: how many ranks in a row it takes as near each other; auto is
+// what the communicator finds (communicator.h).
 
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "collectives/choose.h"
 #include "collectives/communicator.h"
 #include "collectives/cost.h"
 #include "harness/unit.h"
@@ -28,15 +34,21 @@ struct CollectiveCase {
   machine::Reduction reduction = machine::Reduction::sum;  // an axis where something is reduced
   harness::Bytes bytes{};
   int root = 0;  // an axis where there is one
+  std::string inner{collectives::automatic};
+  std::string traffic;  // of all_to_all_v
 };
 
 harness::Sweep<CollectiveCase> collective_sweep(machine::Operation operation,
                                                 harness::Profile profile);
+// The case's inner; 0: what the communicator finds.
+int inner_of(const CollectiveCase& c);
 std::string collective_why_not(const CollectiveCase& c, const harness::Context& context);
 
 class CollectiveUnit {
  public:
-  CollectiveUnit(machine::Operation operation, const CollectiveCase& c, harness::Context& context);
+  // traffic: of all_to_all_v, where it is not the case's.
+  CollectiveUnit(machine::Operation operation, const CollectiveCase& c, harness::Context& context,
+                 std::shared_ptr<const collectives::TrafficMatrix> traffic = {});
 
   void prepare() {}  // out of place: the input stays as it is
   void run() { call(*communicator_, algorithm_, buffers_); }
@@ -65,6 +77,7 @@ class CollectiveUnit {
   const std::string& note() const { return note_; }
 
  private:
+  std::unique_ptr<collectives::Communicator> connect() const;
   Buffers out_of_place();
   void call(collectives::Communicator& communicator, std::string_view algorithm,
             const Buffers& buffers);
@@ -79,8 +92,9 @@ class CollectiveUnit {
   CollectiveCase case_;
   harness::Context& context_;
   std::size_t held_before_;  // of the device's buffers, which are not this unit's
+  std::shared_ptr<const collectives::TrafficMatrix> traffic_;
   std::unique_ptr<collectives::Communicator> communicator_, library_;
-  std::int64_t count_;  // elements of the whole, or of a share
+  std::int64_t count_;  // elements of the whole, or of a share; what the busiest rank moves
   Buffers buffers_;
   std::string algorithm_;
   std::string note_;

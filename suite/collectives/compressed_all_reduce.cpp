@@ -80,6 +80,7 @@ struct CompressedAllReduceUnit {
         .axis("bytes", &Case::bytes,
               harness::powers(quick ? 65536 : 4096, quick ? 4 << 20 : 16 << 20, quick ? 64 : 16))
         .only([](const Case& c) -> std::string {
+          if (c.bytes.value < 4) return "there is no element to compress";
           const double density = number(c.density);
           if (!(density > 0 && density <= 1))
             return fmt::format("density '{}' is no number above 0, up to 1", c.density);

@@ -96,6 +96,14 @@ std::vector<double> expected(const Question& question, int rank) {
     case Operation::all_to_all:
       for (int peer = 0; peer < ranks; ++peer) part(peer, rank * count);
       break;
+    case Operation::all_to_all_v:
+      for (int peer = 0; peer < ranks; ++peer) {
+        std::int64_t before = 0;  // what peer's input holds for lower ranks
+        for (int lower = 0; lower < rank; ++lower) before += (*question.traffic)(peer, lower);
+        for (std::int64_t i = 0; i < (*question.traffic)(peer, rank); ++i)
+          values.push_back(pattern(question, peer, before + i));
+      }
+      break;
     case Operation::broadcast:
       part(question.root, 0);
       break;

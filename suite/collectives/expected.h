@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "collectives/traffic_matrix.h"
 #include "machine/device/kernels.h"
 #include "machine/device/tensor.h"
 #include "machine/link/link.h"
@@ -17,7 +18,8 @@ struct Question {
   machine::Reduction reduction{};
   machine::Dtype dtype{};
   int ranks = 1, root = 0;
-  std::int64_t count = 0;  // elements of the whole, or of a share
+  std::int64_t count = 0;                               // elements of the whole, or of a share
+  const collectives::TrafficMatrix* traffic = nullptr;  // of all_to_all_v
 };
 
 // Element `index` of rank's input. Of products, factors that keep their magnitude small.

@@ -4,8 +4,12 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdio>
+#include <fstream>
+
 #include "collectives/plan.h"
 #include "machine/world/world.h"
+#include "suite/collectives/traffic.h"
 #include "suite/collectives/wrong_elements.h"
 
 namespace suite {
@@ -48,6 +52,71 @@ TEST(Expected, BoundsGrowWithRanksAndRoundoff) {
   EXPECT_EQ(reduce_exactly(max, {1, -2, 4}).bound, 0);
 }
 
+TEST(Expected, PartsOfAllRanksInARow) {
+  const collectives::TrafficMatrix traffic(3, {1, 2, 0, 0, 0, 0, 3, 4, 5});
+  Question question{Operation::all_to_all_v, Reduction::sum, Dtype::float32, 3, 0, 9};
+  question.traffic = &traffic;
+  std::vector<double> right;
+  for (const std::int64_t i : {1, 2}) right.push_back(pattern(question, 0, i));
+  for (const std::int64_t i : {3, 4, 5, 6}) right.push_back(pattern(question, 2, i));
+  EXPECT_EQ(expected(question, 1), right);
+}
+
+std::vector<std::int64_t> parts(const collectives::TrafficMatrix& traffic) {
+  std::vector<std::int64_t> all;
+  for (int from = 0; from < traffic.ranks(); ++from)
+    for (int to = 0; to < traffic.ranks(); ++to) all.push_back(traffic(from, to));
+  return all;
+}
+
+TEST(Traffic, IsGeneratedByName) {
+  using Parts = std::vector<std::int64_t>;
+  const auto of = [](const char* name, int ranks, std::int64_t bytes, std::int64_t granule = 1) {
+    return parts(*traffic_matrix(name, ranks, bytes, Dtype::float32, granule));
+  };
+  EXPECT_EQ(of("uniform", 3, 48), Parts(9, 4));
+  EXPECT_EQ(of("skewed", 3, 48), (Parts{0, 4, 8, 8, 0, 4, 4, 8, 0}));
+  EXPECT_EQ(of("sparse", 3, 48), (Parts{0, 6, 6, 0, 0, 0, 6, 6, 0}));
+  EXPECT_EQ(of("hot_spot", 2, 128), (Parts{16, 2, 16, 2}));
+  EXPECT_EQ(of("skewed", 2, 100, 16), (Parts{0, 24, 24, 0}));  // 25 floats, to 16 bytes
+  for (const std::string_view name : generated_traffic)
+    for (int ranks = 1; ranks <= 9; ++ranks) {
+      EXPECT_EQ(of(name.data(), ranks, 0), Parts(static_cast<std::size_t>(ranks * ranks), 0));
+      const auto matrix = traffic_matrix(std::string(name), ranks, 40000, Dtype::float32);
+      EXPECT_LE(matrix->busiest(), 10000) << name << ranks;
+      EXPECT_GE(matrix->busiest(), 10000 - ranks) << name << ranks;
+      EXPECT_GT(traffic_matrix(std::string(name), ranks, 1, Dtype::float32)->total(), 0) << name;
+    }
+}
+
+TEST(Traffic, IsReadFromAFile) {
+  const std::string path = testing::TempDir() + "traffic.txt";
+  const auto why = [&](const char* text, int ranks, std::int64_t bytes) {
+    std::ofstream(path) << text;
+    return why_no_traffic(path, ranks, bytes);
+  };
+  EXPECT_EQ(why("# bytes\n0 100\t7\n\n50 0 75 # to 2\n300 1.5e2 200", 3, 650), "");
+  EXPECT_EQ(parts(*traffic_matrix(path, 3, 0, Dtype::float32)),
+            (std::vector<std::int64_t>{0, 25, 1, 12, 0, 18, 75, 37, 50}));
+  EXPECT_EQ(why_no_traffic(path, 4, 650), path + " is of 3 ranks, not of 4");
+  EXPECT_EQ(why_no_traffic(path, 3, 64), path + " says 650 bytes (of the busiest rank), not 64");
+  EXPECT_EQ(why("1 2\n3 x\n", 2, 0), path + ", line 2: 'x' is no number of bytes");
+  EXPECT_EQ(why("1 2\n# \n3 -4\n", 2, 0), path + ", line 3: -4 is negative");
+  EXPECT_EQ(why("\n1 2\n3 4 5\n", 2, 0), path + ", line 3: 3 numbers, but 2 in line 2");
+  EXPECT_EQ(why("1 2\n3 4\n5 6\n", 2, 0), path + " is not square: 3 lines of 2 numbers");
+  EXPECT_EQ(why("1 nan\n3 4\n", 2, 0), path + ", line 1: 'nan' is no number of bytes");
+  EXPECT_EQ(why("# nothing\n", 2, 0), path + " holds no numbers");
+
+  std::ofstream(path) << "0 8\n24 0\n";
+  harness::AxisFlags axes{{"traffic", path}, {"bytes", "8"}};
+  take_sizes_of_file(axes);
+  EXPECT_EQ(axes, (harness::AxisFlags{{"traffic", path}, {"bytes", "8"}, {"ranks", "2"}}));
+  std::remove(path.c_str());
+  EXPECT_EQ(why_no_traffic(path, 2, 0), "cannot read the traffic file '" + path + "'");
+  EXPECT_EQ(why_no_traffic("skewd", 2, 0),
+            "unknown traffic 'skewd'; did you mean 'skewed'? (or a file)");
+}
+
 TEST(WrongElements, AreCountedAndShown) {
   machine::run_ranks(1, [](machine::World& world) {
     const Tensor right(world.host_device(), Dtype::bfloat16, {100}, machine::Category::buffers);
@@ -76,6 +145,12 @@ TEST(WrongElements, NameWhoSentThem) {
   const auto& pairwise = collectives::find_algorithm(Operation::all_to_all, "pairwise");
   for (std::int64_t i = 0; i < 40; ++i)
     EXPECT_EQ(last_writer(pairwise, {2, 4, 1}, 10, i), i / 10 == 2 ? -1 : i / 10) << i;
+  // Parts of an all-to-all of many lengths.
+  const collectives::TrafficMatrix traffic(3, {1, 2, 0, 0, 4, 0, 3, 1, 5});
+  const auto& direct = collectives::find_algorithm(Operation::all_to_all_v, "direct");
+  const int writers[] = {0, 0, -1, -1, -1, -1, 2};
+  for (std::int64_t i = 0; i < 7; ++i)
+    EXPECT_EQ(last_writer(direct, {1, 3, 1, 0, 1, &traffic}, traffic.busiest(), i), writers[i]);
 }
 
 }  // namespace

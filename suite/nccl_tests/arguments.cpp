@@ -16,6 +16,7 @@
 #include "collectives/plan.h"
 #include "harness/sweep.h"
 #include "machine/device/names.h"
+#include "suite/collectives/traffic.h"
 
 namespace suite::nccl_tests {
 
@@ -28,13 +29,15 @@ using machine::Reduction;
 
 namespace {
 
-constexpr Operation operations[] = {
-    Operation::all_reduce, Operation::all_gather, Operation::reduce_scatter,
-    Operation::broadcast,  Operation::reduce,     Operation::gather,
-    Operation::scatter,    Operation::all_to_all, Operation::send_receive};
+constexpr Operation operations[] = {Operation::all_reduce,     Operation::all_gather,
+                                    Operation::reduce_scatter, Operation::broadcast,
+                                    Operation::reduce,         Operation::gather,
+                                    Operation::scatter,        Operation::all_to_all,
+                                    Operation::all_to_all_v,   Operation::send_receive};
 
 std::string their_name(Operation operation) {
   if (operation == Operation::all_to_all) return "alltoall";
+  if (operation == Operation::all_to_all_v) return "alltoallv";
   if (operation == Operation::send_receive) return "sendrecv";
   return std::string(name(operation));
 }
@@ -197,11 +200,21 @@ void check(Arguments& arguments) {
   if (!a.json_path.empty() && !a.json_path.ends_with(".json"))
     throw UsageError(fmt::format("-J,--output_file {}: the name must end in .json", a.json_path));
 
+  const bool generated = is_generated(a.traffic);
+  if (a.operation != Operation::all_to_all_v && a.traffic != Arguments().traffic)
+    throw UsageError(fmt::format("--traffic is of all_to_all_v, not of {}", name(a.operation)));
+  if (!generated && a.min_bytes != a.max_bytes)
+    throw UsageError(fmt::format(
+        "-b,--minbytes {} is not -e,--maxbytes {}: the file {} says how many bytes there are",
+        a.min_bytes, a.max_bytes, a.traffic));
+
   const std::string_view operation = name(a.operation);
   if (!reduces(a.operation) && a.reductions != std::vector{Reduction::sum})
     a.notes.push_back(fmt::format("-o changes nothing here: {} does not reduce", operation));
   if (!has_root(a.operation) && a.root != 0)
     a.notes.push_back(fmt::format("-r changes nothing here: {} has no root", operation));
+  if (a.operation == Operation::all_to_all_v)
+    a.notes.push_back(fmt::format("traffic: {}", a.traffic));
   if (a.parallel_init)
     a.notes.emplace_back("-p 1 changes nothing here: ranks are processes, which start together");
   if (a.cpu_time)
@@ -222,7 +235,7 @@ Arguments parse_arguments(const std::vector<std::string>& words) {
   std::string operation, dtype = "float", reduction = "sum";
   app.add_option("operation", operation,
                  "all_reduce, all_gather, reduce_scatter, broadcast, reduce, gather, scatter, "
-                 "all_to_all (alltoall), send_receive (sendrecv)")
+                 "all_to_all (alltoall), all_to_all_v (alltoallv), send_receive (sendrecv)")
       ->type_name("");
 
   flags.size("-b,--minbytes", a.min_bytes, "first size (32M)");
@@ -284,6 +297,11 @@ Arguments parse_arguments(const std::vector<std::string>& words) {
                a.transport = harness::AxisText<machine::Transport>::parse("transport", said);
              });
 
+  flags.text("--traffic",
+             "of all_to_all_v: skewed (nccl-tests' own), uniform, sparse, hot_spot, or a file as "
+             "NCCL_TESTS_ALLTOALLV_MATRIX_FILE names one (skewed); ours",
+             [&](const std::string& said) { a.traffic = said; });
+
   flags.number("-p,--parallel_init", a.parallel_init, 0, 1,
                "taken with a note: ranks are processes");
   flags.noted("-y,--stream_null", a.notes, 0, "there are no CUDA streams");
@@ -299,8 +317,10 @@ Arguments parse_arguments(const std::vector<std::string>& words) {
       "process, as many as it started.\n"
       "Warm-up is at every size, before it is timed, and every iteration uses the same buffers "
       "(nccl-tests walks through the largest ones).\n"
-      "In place is N/A where it cannot be (all_to_all, send_receive, --algorithm library).\n"
-      "Environment: NCCL_TESTS_MIN_BW as in nccl-tests; NCCL_TESTS_SPLIT is refused.\n"
+      "In place is N/A where it cannot be (all_to_all, all_to_all_v, send_receive, --algorithm "
+      "library).\n"
+      "Environment: NCCL_TESTS_MIN_BW and NCCL_TESTS_ALLTOALLV_MATRIX_FILE as in nccl-tests; "
+      "NCCL_TESTS_SPLIT, NCCL_TESTS_ALLTOALLV_SPREAD and …_MATRIX_SCALE are refused.\n"
       "Exit codes: 0 right, 7 wrong values or too little bandwidth, 2 usage, 3 environment, 4 a "
       "rank hung or died.");
 
@@ -342,11 +362,33 @@ std::vector<std::int64_t> sizes(const Arguments& arguments) {
   return all;
 }
 
-Extent extent(Operation operation, std::int64_t size, Dtype dtype, int ranks) {
+namespace {
+
+constexpr std::int64_t granule_bytes = 16;
+
+// Elements of one of `ranks` equal shares.
+std::int64_t share_of(std::int64_t size, Dtype dtype, int ranks) {
+  const auto element = static_cast<std::int64_t>(size_of(dtype)), granule = granule_bytes / element;
+  return size / element / ranks / granule * granule;
+}
+
+}  // namespace
+
+std::shared_ptr<const collectives::TrafficMatrix> traffic(const Arguments& arguments,
+                                                          std::int64_t size, Dtype dtype,
+                                                          int ranks) {
+  if (arguments.operation != Operation::all_to_all_v) return {};
   const auto element = static_cast<std::int64_t>(size_of(dtype));
-  const std::int64_t whole = size / element;
+  return traffic_matrix(arguments.traffic, ranks, share_of(size, dtype, ranks) * ranks * element,
+                        dtype, granule_bytes);
+}
+
+Extent extent(Operation operation, std::int64_t size, Dtype dtype, int ranks,
+              const collectives::TrafficMatrix* traffic) {
+  const auto element = static_cast<std::int64_t>(size_of(dtype));
+  const std::int64_t whole = size / element, share = share_of(size, dtype, ranks);
+  if (traffic) return {share, traffic->busiest() * element};
   if (!collectives::deals_in_shares(operation)) return {whole, whole * element};
-  const std::int64_t granule = 16 / element, share = whole / ranks / granule * granule;
   return {share, share * ranks * element};
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 // `shardmark collective OPERATION FLAGS`: the flags of nccl-tests 2.19.6 (NVIDIA/nccl-tests,
 // src/common.cu, whose meaning, defaults and long names they keep) as plain values, and ours:
-// --ranks, --algorithm, --transport.
+// --ranks, --algorithm, --transport, --traffic.
 //
 // Where nccl-tests goes on with something else (an unknown flag, datatype or operation, a file type
 // that it does not write), this is a harness::UsageError that names the nearest right word. Flags
@@ -10,11 +10,13 @@
 // off. Sizes are binary: "8", "4K", "1.5M", "8G".
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "collectives/traffic_matrix.h"
 #include "machine/device/dtype.h"
 #include "machine/device/kernels.h"
 #include "machine/link/link.h"
@@ -52,6 +54,7 @@ struct Arguments {
   std::optional<int> ranks;                     // --ranks
   std::string algorithm;                        // empty: chosen by size
   std::optional<machine::Transport> transport;  // empty: chosen by where the ranks are
+  std::string traffic = "skewed";               // --traffic, of all_to_all_v: traffic.h
   double timeout_s = 60;
   std::string json_path;
   std::vector<std::string> notes;  // what a flag asked for that means nothing here
@@ -68,12 +71,19 @@ std::string program_of(machine::Operation operation);
 // -b, …, as far as -e.
 std::vector<std::int64_t> sizes(const Arguments& arguments);
 
+// Of an all_to_all_v, null of the others: each rank sends about `size` bytes, parts rounded down to
+// 16 bytes as nccl-tests does; a file says itself how many.
+std::shared_ptr<const collectives::TrafficMatrix> traffic(const Arguments& arguments,
+                                                          std::int64_t size, machine::Dtype dtype,
+                                                          int ranks);
+
 // What nccl-tests makes of a size: elements in the column "count" (of one rank's share, where an
 // operation deals in shares; those are rounded down to 16 bytes, so small sizes may hold none) and
-// the bytes in the column "size" (the larger of what is sent and received).
+// the bytes in the column "size" (the larger of what is sent and received; by the busiest rank).
 struct Extent {
   std::int64_t count = 0, bytes = 0;
 };
-Extent extent(machine::Operation operation, std::int64_t size, machine::Dtype dtype, int ranks);
+Extent extent(machine::Operation operation, std::int64_t size, machine::Dtype dtype, int ranks,
+              const collectives::TrafficMatrix* traffic = nullptr);
 
 }  // namespace suite::nccl_tests

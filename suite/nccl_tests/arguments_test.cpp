@@ -78,6 +78,8 @@ TEST(Arguments, TakesShortLongAttachedAndTheLastOfTwo) {
 TEST(Arguments, OperationsAnswerToBothNames) {
   for (const char* word : {"all_to_all", "alltoall", "alltoall_perf"})
     EXPECT_EQ(parse(word).operation, Operation::all_to_all) << word;
+  for (const char* word : {"all_to_all_v", "alltoallv", "alltoallv_perf"})
+    EXPECT_EQ(parse(word).operation, Operation::all_to_all_v) << word;
   for (const char* word : {"send_receive", "sendrecv", "sendrecv_perf"})
     EXPECT_EQ(parse(word).operation, Operation::send_receive) << word;
   EXPECT_EQ(program_of(Operation::all_to_all), "alltoall_perf");
@@ -163,6 +165,25 @@ TEST(Arguments, SharesAreRoundedDownAsThere) {
     is(operation, 100, Dtype::int8, 3, 32, 96);
     is(operation, 1000, Dtype::float64, 4, 30, 960);
   }
+}
+
+// src/alltoallv.cu with its spread of 1: of 1008 bytes among 3 ranks, nothing to itself, a third to
+// the next rank, two thirds to the one behind it.
+TEST(Arguments, TrafficIsAsThere) {
+  const auto parts = traffic(parse("alltoallv"), 1024, Dtype::float32, 3);
+  EXPECT_EQ((*parts)(0, 0), 0);
+  EXPECT_EQ((*parts)(0, 1), 84);
+  EXPECT_EQ((*parts)(0, 2), 168);
+  EXPECT_EQ((*parts)(1, 2), 84);
+  const Extent got = extent(Operation::all_to_all_v, 1024, Dtype::float32, 3, parts.get());
+  EXPECT_EQ(got.count, 84);
+  EXPECT_EQ(got.bytes, 1008);
+  EXPECT_EQ(traffic(parse("alltoallv"), 8, Dtype::float32, 2)->total(), 0);
+  EXPECT_EQ(traffic(parse("alltoall"), 8, Dtype::float32, 2), nullptr);
+  EXPECT_EQ(mistake("alltoall --traffic sparse"),
+            "--traffic is of all_to_all_v, not of all_to_all");
+  EXPECT_NE(mistake("alltoallv --traffic m.txt -b 8").find("says how many bytes"),
+            std::string::npos);
 }
 
 }  // namespace

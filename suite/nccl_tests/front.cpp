@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -19,6 +20,7 @@
 #include "harness/run.h"
 #include "machine/device/error.h"
 #include "machine/world/mpi_world.h"
+#include "suite/collectives/traffic.h"
 #include "suite/launch.h"
 #include "suite/nccl_tests/json.h"
 #include "suite/nccl_tests/measure.h"
@@ -59,6 +61,23 @@ std::optional<double> least_busbw() {
   return value;
 }
 
+// nccl-tests' alltoallv is told by the environment what --traffic says.
+Arguments with_environment(std::vector<std::string> words) {
+  Arguments arguments = parse_arguments(words);
+  if (arguments.operation != machine::Operation::all_to_all_v) return arguments;
+  for (const char* variable : {"NCCL_TESTS_ALLTOALLV_SPREAD", "NCCL_TESTS_ALLTOALLV_MATRIX_SCALE"})
+    if (std::getenv(variable))
+      throw harness::UsageError(
+          fmt::format("{} is set, which is not read here; unset it, see --traffic", variable));
+  const char* file = std::getenv("NCCL_TESTS_ALLTOALLV_MATRIX_FILE");
+  const bool said = std::any_of(words.begin(), words.end(), [](const std::string& word) {
+    return word.starts_with("--traffic");
+  });
+  if (!file || said) return arguments;
+  words.insert(words.end(), {"--traffic", file});
+  return parse_arguments(words);
+}
+
 std::vector<int> roots(const Arguments& arguments, int ranks) {
   if (!collectives::has_root(arguments.operation)) return {0};
   std::vector<int> all;
@@ -71,6 +90,9 @@ std::vector<int> roots(const Arguments& arguments, int ranks) {
 }
 
 void check_ranks(const Arguments& arguments, int ranks) {
+  if (arguments.operation == machine::Operation::all_to_all_v)
+    if (const std::string why = why_no_traffic(arguments.traffic, ranks); !why.empty())
+      throw harness::UsageError(why);
   for (const int root : roots(arguments, ranks)) {
     if (arguments.algorithm.empty() || arguments.algorithm == collectives::library ||
         arguments.algorithm == collectives::automatic)
@@ -243,7 +265,7 @@ int run_rank(const Arguments& arguments, const std::vector<std::string>& command
 }  // namespace
 
 int run_collective(int argc, char** argv) {
-  const Arguments arguments = parse_arguments({argv + 2, argv + argc});
+  const Arguments arguments = with_environment({argv + 2, argv + argc});
   if (!arguments.help.empty()) {
     fmt::print("{}", arguments.help);
     return harness::accepted;

@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "collectives/cost.h"
+#include "suite/collectives/traffic.h"
 #include "suite/collectives/wrong_elements.h"
 
 namespace suite::nccl_tests {
@@ -65,7 +66,9 @@ Measure::Measure(machine::World& world, const Arguments& arguments, machine::Tra
 Row Measure::row(std::int64_t size, machine::Dtype dtype, machine::Reduction reduction, int root) {
   const Operation operation = arguments_.operation;
   Row row;
-  row.extent = extent(operation, size, dtype, world_.size());
+  const auto parts = traffic(arguments_, size, dtype, world_.size());
+  row.extent = extent(operation, size, dtype, world_.size(), parts.get());
+  if (!is_generated(arguments_.traffic)) row.extent.count = 0;  // as there
   row.dtype = dtype;
   row.reduction = reduction_column(operation, reduction);
   row.root = collectives::has_root(operation) ? root : -1;
@@ -79,7 +82,7 @@ Row Measure::row(std::int64_t size, machine::Dtype dtype, machine::Reduction red
     std::unique_ptr<CollectiveUnit> unit;
     Buffers buffers;
     machine::Tensor right;
-    if (row.extent.count > 0) {
+    if (row.extent.bytes > 0) {
       CollectiveCase the_case;
       the_case.ranks = world_.size();
       the_case.transport = transport_;
@@ -88,7 +91,7 @@ Row Measure::row(std::int64_t size, machine::Dtype dtype, machine::Reduction red
       the_case.reduction = reduction;
       the_case.bytes = {row.extent.bytes};
       the_case.root = root;
-      unit = std::make_unique<CollectiveUnit>(operation, the_case, context);
+      unit = std::make_unique<CollectiveUnit>(operation, the_case, context, parts);
       row.algorithm = unit->algorithm();
       row.note = unit->note();
       buffers = unit->buffers();

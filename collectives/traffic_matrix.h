@@ -1,0 +1,47 @@
+#pragma once
+// Who sends how much to whom in an all_to_all_v, in elements: (i, j) is the part that rank i sends
+// to rank j; it may be empty, and (i, i) stays with rank i. MPI_Alltoallv's counts, of all ranks at
+// once.
+//
+// A rank's input is its row, part after part in the order of receivers; its output is its column,
+// in the order of senders; nothing lies between parts. A part that is empty is still a message, of
+// no bytes: all ranks run the plan of an all_to_all. Parts are not cut into pieces.
+
+#include <cstdint>
+#include <vector>
+
+namespace collectives {
+
+class TrafficMatrix {
+ public:
+  // elements: [ranks, ranks], row by row. Throws std::invalid_argument when they are not so many,
+  // or when one is negative.
+  TrafficMatrix(int ranks, const std::vector<std::int64_t>& elements);
+
+  int ranks() const { return ranks_; }
+  std::int64_t operator()(int from, int to) const {
+    return input_begin(from, to + 1) - input_begin(from, to);
+  }
+  // Where the part for `to` begins in the input of `rank`; beyond the last part for `to` = ranks().
+  std::int64_t input_begin(int rank, int to) const { return input_begins_[index(rank, to)]; }
+  // Where the part of `from` begins in the output of `rank`, alike.
+  std::int64_t output_begin(int rank, int from) const { return output_begins_[index(rank, from)]; }
+  std::int64_t sent_by(int rank) const { return input_begin(rank, ranks_); }
+  std::int64_t received_by(int rank) const { return output_begin(rank, ranks_); }
+  // The most that a rank sends, or receives, with its own part: S of nccl-tests' algbw
+  // (NVIDIA/nccl-tests, src/alltoallv.cu). The call's `count`.
+  std::int64_t busiest() const { return busiest_; }
+  std::int64_t total() const;
+
+ private:
+  std::size_t index(int rank, int peer) const {
+    return static_cast<std::size_t>(rank) * static_cast<std::size_t>(ranks_ + 1) +
+           static_cast<std::size_t>(peer);
+  }
+
+  int ranks_;
+  std::int64_t busiest_ = 0;
+  std::vector<std::int64_t> input_begins_, output_begins_;  // [ranks, ranks + 1]
+};
+
+}  // namespace collectives
