@@ -9,6 +9,7 @@
 // OpenMP threads); a CUDA stream queues it. A device belongs to one rank and is used by one thread.
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -46,6 +47,16 @@ class Stream {
   std::unique_ptr<Kernels> kernels_;
 };
 
+// Holds a stream back until every rank has queued its work: what is queued between close and open
+// starts when the gate opens, or at the deadline, so that a rank that never opens it hangs nobody.
+class Gate {
+ public:
+  virtual ~Gate() = default;
+  virtual void close() = 0;
+  virtual void open() = 0;
+  virtual bool held() = 0;  // after the stream was synchronized: it was opened before the deadline
+};
+
 class Device {
  public:
   enum class Kind { host, cuda };
@@ -54,6 +65,8 @@ class Device {
   Kind kind() const { return kind_; }
   virtual std::string description() const = 0;  // for the fingerprint: model name and memory
   virtual bool readable_by_host() const { return kind_ == Kind::host; }
+  // Of a GPU, the same in every process that uses it; 0 for the host.
+  virtual std::uint64_t identity() const { return 0; }
 
   // Zero bytes give an empty Memory with null data. Throws MachineError when memory is exhausted,
   // naming the category, the bytes asked for and the bytes held.
@@ -63,6 +76,8 @@ class Device {
 
   Stream& stream() { return *stream_; }
   virtual std::unique_ptr<Stream> make_stream() = 0;
+  // Of stream(). Null where a stream is never behind its caller.
+  virtual std::unique_ptr<Gate> make_gate(double /*deadline_s*/) { return nullptr; }
 
   // CPU threads that a GEMM of this rank may use.
   int threads() const { return threads_; }

@@ -1,8 +1,8 @@
 set(device_headers
-  device/device.h device/dtype.h device/error.h device/gemm.h device/kernels.h device/memory.h device/names.h
+  device/arenas.h device/device.h device/dtype.h device/error.h device/free_list.h device/gemm.h device/kernels.h device/memory.h device/names.h
   device/random.h device/reduction.h device/tensor.h)
 set(device_sources
-  device/device.cpp device/gemm.cpp device/memory.cpp device/names.cpp device/tensor.cpp device/kernels/checks.cpp
+  device/arenas.cpp device/device.cpp device/free_list.cpp device/gemm.cpp device/memory.cpp device/names.cpp device/tensor.cpp device/kernels/checks.cpp
   device/host/device.cpp device/host/gemm.cpp device/host/kernels.cpp device/host/streaming.cpp)
 if(NOT SHARDMARK_CUDA)
   list(APPEND device_sources device/cuda_absent.cpp)

@@ -10,6 +10,10 @@ std::string_view name(Transport transport) {
       return "shared_memory";
     case Transport::mpi:
       return "mpi";
+    case Transport::cuda_ipc:
+      return "cuda_ipc";
+    case Transport::nccl:
+      return "nccl";
   }
   return "?";
 }
@@ -77,6 +81,18 @@ const void* Link::receive_in_place(int peer, std::size_t bytes) {
   current_->bytes_received += bytes;
   ++current_->messages_received;
   return data;
+}
+
+void Link::exchange(std::span<const Transfer> transfers) {
+  do_exchange(transfers);
+  for (const Transfer& transfer : transfers) {
+    (transfer.sends ? current_->bytes_sent : current_->bytes_received) += transfer.bytes;
+    ++(transfer.sends ? current_->messages_sent : current_->messages_received);
+  }
+}
+
+void Link::do_exchange(std::span<const Transfer>) {
+  throw std::logic_error("this transport does not need groups of messages");
 }
 
 void Link::flush() {

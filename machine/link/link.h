@@ -2,13 +2,19 @@
 // A Link moves bytes between the ranks of one group and counts them. Transports:
 //   shared_memory  ranks of one host; a receiver reads the sender's memory in place
 //   mpi            any hosts; MPI's own point-to-point
+//   cuda_ipc       CUDA devices of one host; a receiver reads the sender's device memory in place
+//   nccl           a CUDA device for each rank; NCCL's point-to-point
+//
+// The last two are in stream order: what they move is memory of the world's device, and their calls
+// only enqueue on its stream (stream()). A kernel that follows on that stream finds what was
+// received; "until" below then means: for what is enqueued on the stream from there on.
 //
 // Channels are FIFO for each ordered pair of ranks: the k-th receive from a peer meets the k-th
 // send of that peer to here, and their sizes must agree. A send only starts; its bytes must stay
 // unchanged until wait_sent says so (the receiver may read them where they lie). Waits sleep, never
 // only spin, and end with machine::Timeout, naming both ranks, after World::timeout_s.
 //
-// Peers are indices into the group. One thread uses a link. Memory is readable by the host; for
+// Peers are indices into the group. One thread uses a link. For
 // shared_memory between processes, what is sent comes from World::device() (or is small: up to
 // eager_bytes it is copied on sending).
 
@@ -16,6 +22,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <tuple>
 
@@ -25,8 +32,16 @@
 
 namespace machine {
 
-enum class Transport : unsigned char { shared_memory, mpi };
+class Stream;
+
+enum class Transport : unsigned char { shared_memory, mpi, cuda_ipc, nccl };
+inline constexpr Transport all_transports[] = {Transport::shared_memory, Transport::mpi,
+                                               Transport::cuda_ipc, Transport::nccl};
 std::string_view name(Transport transport);
+// What it moves is memory of a CUDA device.
+constexpr bool between_devices(Transport transport) {
+  return transport == Transport::cuda_ipc || transport == Transport::nccl;
+}
 
 enum class Operation : unsigned char {
   none,
@@ -57,6 +72,14 @@ struct TrafficLabel {
   auto operator<=>(const TrafficLabel&) const = default;
 };
 
+// A send or a receive among several at once.
+struct Transfer {
+  bool sends;
+  int peer;
+  void* data;  // only read where it sends
+  std::size_t bytes;
+};
+
 class Link {
  public:
   virtual ~Link() = default;
@@ -64,6 +87,14 @@ class Link {
   int rank() const { return group_.index; }
   int size() const { return group_.size(); }
   virtual Transport transport() const = 0;
+  // The device's stream that calls are enqueued on; null where they are over when they return.
+  virtual Stream* stream() const { return nullptr; }
+
+  // Where a send ends only once its receive has begun, order alone can hold ranks up for ever:
+  // there messages go in groups, each of which begins when all of it can (collectives/rounds.h).
+  virtual bool meets() const { return false; }
+  // All transfers at once. Those of one channel are in order.
+  void exchange(std::span<const Transfer> transfers);
 
   // Starts sending; returns the message's number on this channel, from 1.
   std::uint64_t send(int peer, const void* data, std::size_t bytes);
@@ -105,6 +136,7 @@ class Link {
   Operation operation() const { return operation_; }
 
  private:
+  virtual void do_exchange(std::span<const Transfer> transfers);
   virtual std::uint64_t do_send(int peer, const void* data, std::size_t bytes) = 0;
   virtual void do_wait_sent(int peer, std::uint64_t number) = 0;
   virtual std::uint64_t last_sent(int peer) const = 0;

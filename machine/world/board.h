@@ -25,6 +25,7 @@ struct RankStatus {
   std::atomic<std::uint32_t> operation{0};    // machine::Operation
   std::atomic<std::uint64_t> sequence{0};     // message number on that channel
   std::atomic<std::uint64_t> bytes{0};
+  std::atomic<std::uint64_t> device{0};  // Device::identity of what the rank computes on
   std::atomic<std::uint64_t> activity[text_words]{};  // the case, set by the harness
   std::atomic<std::uint64_t> reason[text_words]{};    // of a failure
 };

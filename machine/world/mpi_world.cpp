@@ -107,10 +107,13 @@ class MpiWorld final : public World {
     return hosts_[static_cast<std::size_t>(rank)];
   }
   bool ranks_are_threads() const override { return false; }
-  std::unique_ptr<Link> connect(const Group& group, Transport transport) override;
-  std::string why_not(const Group& group, Transport transport) const override;
 
  private:
+  std::unique_ptr<Link> connect_host(const Group& group, Transport transport) override;
+  std::string why_not_host(const Group& group, Transport transport) const override;
+  SharedMemory shared_memory() override {
+    return {{segment_->base(), segment_->size()}, segment_.get(), bases_};
+  }
   int cores_of_host() const override { return static_cast<int>(host_cores_.size()); }
   void bind(int index, int active) override;
   MPI_Comm communicator(const Group& group) const;
@@ -188,8 +191,7 @@ MpiWorld::MpiWorld(double timeout_s) {
     bases_.push_back(peer == rank ? segment_->base()
                                   : mapped_[static_cast<std::size_t>(peer)]->base());
     statuses.push_back(reinterpret_cast<RankStatus*>(bases_.back()));
-    wiring.peers.push_back(
-        {bases_.back(), reinterpret_cast<Channel*>(bases_.back() + 4096) + rank});
+    wiring.ends.outgoing.push_back(reinterpret_cast<Channel*>(bases_.back() + 4096) + rank);
   }
   board_ = std::make_unique<Board>(rank, statuses);
   board_->mine().pid.store(mine.pid);
@@ -201,9 +203,10 @@ MpiWorld::MpiWorld(double timeout_s) {
   const WaitPolicy patient{board_.get(), std::numeric_limits<double>::infinity(), true, true};
   if (one_host) {
     wiring.own = {segment_->base(), segment_->size()};
-    wiring.incoming = channels;
+    wiring.ends.incoming = channels;
+    wiring.ends.retire = [] {};
+    wiring.bases = bases_;
     wiring.staging = segment_.get();
-    wiring.retire = [] {};
     control_ = std::make_unique<SharedMemoryLink>(group_, std::move(wiring), patient);
   } else {
     control_ = std::make_unique<MpiLink>(group_, communicator(group_), patient);
@@ -228,6 +231,8 @@ MpiWorld::~MpiWorld() {
   }
   board_->mine().state.store(healthy ? RankState::finished : RankState::failed);
   control_.reset();
+  // With a rank gone, its GPU work may never end, and to free a device waits for that.
+  if (!healthy) static_cast<void>(device_.release());
   device_.reset();
   host_device_.reset();
   if (healthy) {
@@ -248,15 +253,13 @@ MPI_Comm MpiWorld::communicator(const Group& group) const {
   return result;
 }
 
-std::unique_ptr<Link> MpiWorld::connect(const Group& group, Transport transport) {
-  if (const std::string reason = why_not(group, transport); !reason.empty())
-    throw MachineError(reason);
+std::unique_ptr<Link> MpiWorld::connect_host(const Group& group, Transport transport) {
   if (transport == Transport::mpi)
     return std::make_unique<MpiLink>(group, communicator(group), wait_policy());
-  return connect_shared_memory(group, {segment_->base(), segment_->size()}, *segment_, bases_);
+  return connect_shared_memory(group);
 }
 
-std::string MpiWorld::why_not(const Group& group, Transport transport) const {
+std::string MpiWorld::why_not_host(const Group& group, Transport transport) const {
   if (transport == Transport::mpi) return "";
   for (const int member : group.members)
     if (!bases_[static_cast<std::size_t>(member)])

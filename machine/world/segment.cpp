@@ -14,9 +14,6 @@ namespace machine {
 namespace {
 
 constexpr std::size_t alignment = 64, page = 4096;
-constexpr std::size_t round_up(std::size_t bytes, std::size_t to) {
-  return (bytes + to - 1) / to * to;
-}
 
 std::byte* map(int descriptor, std::size_t size, const std::string& whose) {
   void* base =
@@ -44,7 +41,7 @@ Segment::Segment(std::size_t header) {
     throw MachineError(fmt::format("cannot make a shared-memory segment of {} bytes: {}", size_,
                                    std::strerror(errno)));
   base_ = map(descriptor_, size_, "this rank");
-  insert(round_up(header, page), size_ - round_up(header, page));
+  free_.give(round_up(header, page), size_ - round_up(header, page));
 }
 
 Segment::~Segment() {
@@ -52,53 +49,13 @@ Segment::~Segment() {
   close(descriptor_);
 }
 
-void Segment::insert(std::size_t offset, std::size_t bytes) {
-  free_by_offset_.emplace(offset, bytes);
-  free_by_bytes_.emplace(bytes, offset);
-}
-
-void Segment::erase_by_bytes(std::size_t offset, std::size_t bytes) {
-  auto [first, last] = free_by_bytes_.equal_range(bytes);
-  while (first != last && first->second != offset) ++first;
-  SHARDMARK_CHECK(first != last, ==, true);
-  free_by_bytes_.erase(first);
-}
-
 void* Segment::allocate(std::size_t bytes) {
-  const std::size_t wanted = block_bytes(bytes);
-  const std::size_t align = bytes >= page ? page : alignment;
-  for (auto found = free_by_bytes_.lower_bound(wanted); found != free_by_bytes_.end(); ++found) {
-    const auto [have, offset] = *found;
-    const std::size_t begin = round_up(offset, align);
-    if (begin + wanted > offset + have) continue;
-    free_by_bytes_.erase(found);
-    free_by_offset_.erase(offset);
-    if (begin > offset) insert(offset, begin - offset);
-    if (begin + wanted < offset + have) insert(begin + wanted, offset + have - begin - wanted);
-    return base_ + begin;
-  }
-  return nullptr;
+  const auto offset = free_.take(block_bytes(bytes), bytes >= page ? page : alignment);
+  return offset ? base_ + *offset : nullptr;
 }
 
 void Segment::free(void* data, std::size_t bytes) {
-  std::size_t offset = static_cast<std::size_t>(static_cast<std::byte*>(data) - base_);
-  std::size_t size = block_bytes(bytes);
-  auto next = free_by_offset_.lower_bound(offset);
-  if (next != free_by_offset_.end() && next->first == offset + size) {
-    size += next->second;
-    erase_by_bytes(next->first, next->second);
-    next = free_by_offset_.erase(next);
-  }
-  if (next != free_by_offset_.begin()) {
-    const auto previous = std::prev(next);
-    if (previous->first + previous->second == offset) {
-      offset = previous->first;
-      size += previous->second;
-      erase_by_bytes(previous->first, previous->second);
-      free_by_offset_.erase(previous);
-    }
-  }
-  insert(offset, size);
+  free_.give(static_cast<std::size_t>(static_cast<std::byte*>(data) - base_), block_bytes(bytes));
 }
 
 MappedSegment::MappedSegment(long pid, int descriptor, std::size_t size) : size_(size) {

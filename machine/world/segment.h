@@ -4,10 +4,10 @@
 // one of them readable in place by every peer.
 
 #include <cstddef>
-#include <map>
 #include <string>
 
 #include "machine/device/device.h"
+#include "machine/device/free_list.h"
 
 namespace machine {
 
@@ -31,10 +31,7 @@ class Segment final : public HostMemory {
   int descriptor_ = -1;
   std::byte* base_ = nullptr;
   std::size_t size_ = 0;
-  std::map<std::size_t, std::size_t> free_by_offset_;      // offset -> bytes
-  std::multimap<std::size_t, std::size_t> free_by_bytes_;  // bytes -> offset
-  void insert(std::size_t offset, std::size_t bytes);
-  void erase_by_bytes(std::size_t offset, std::size_t bytes);
+  FreeList free_;
 };
 
 // Another rank's segment, mapped here.

@@ -53,13 +53,13 @@ class ThreadWorld final : public World {
     host_device_ = make_host_device(process.heap);
 
     SharedMemoryLink::Wiring wiring;
-    wiring.incoming = process.channels[static_cast<std::size_t>(rank)].get();
+    wiring.ends.incoming = process.channels[static_cast<std::size_t>(rank)].get();
     for (int peer = 0; peer < process.ranks; ++peer)
-      wiring.peers.push_back(
-          {nullptr,
-           &process.channels[static_cast<std::size_t>(peer)][static_cast<std::size_t>(rank)]});
+      wiring.ends.outgoing.push_back(
+          &process.channels[static_cast<std::size_t>(peer)][static_cast<std::size_t>(rank)]);
+    wiring.ends.retire = [] {};
+    wiring.bases.resize(static_cast<std::size_t>(process.ranks));
     wiring.staging = &process.heap;
-    wiring.retire = [] {};
     control_ = std::make_unique<SharedMemoryLink>(
         group_, std::move(wiring),
         WaitPolicy{board_.get(), std::numeric_limits<double>::infinity(), true, false});
@@ -68,21 +68,21 @@ class ThreadWorld final : public World {
   const std::string& host(int) const override { return process_.host; }
   bool ranks_are_threads() const override { return true; }
 
-  std::unique_ptr<Link> connect(const Group& group, Transport transport) override {
-    if (const std::string reason = why_not(group, transport); !reason.empty())
-      throw MachineError(reason);
-    return connect_shared_memory(
-        group, OwnMemory{}, process_.heap,
-        std::vector<std::byte*>(static_cast<std::size_t>(process_.ranks), nullptr));
+  std::vector<std::function<void()>> take_retired() { return std::move(retired_); }
+
+ private:
+  std::unique_ptr<Link> connect_host(const Group& group, Transport) override {
+    return connect_shared_memory(group);
   }
-  std::string why_not(const Group&, Transport transport) const override {
+  std::string why_not_host(const Group&, Transport transport) const override {
     return transport == Transport::mpi
                ? "transport mpi needs ranks that are processes; these are threads"
                : "";
   }
-  std::vector<std::function<void()>> take_retired() { return std::move(retired_); }
-
- private:
+  SharedMemory shared_memory() override {
+    return {OwnMemory{}, &process_.heap,
+            std::vector<std::byte*>(static_cast<std::size_t>(process_.ranks), nullptr)};
+  }
   int cores_of_host() const override { return process_.cores; }
   void bind(int index, int active) override {
     cores_ = cores_of(index, active, given_cores());

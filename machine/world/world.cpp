@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <set>
 
 #include "machine/device/error.h"
+#include "machine/link/cuda_links.h"
 
 namespace machine {
 
@@ -96,38 +98,112 @@ void World::barrier(const Group& group) {
   }
 }
 
-std::unique_ptr<Link> World::connect_shared_memory(const Group& group, OwnMemory own,
-                                                   HostMemory& memory,
-                                                   const std::vector<std::byte*>& bases) {
-  const std::size_t bytes = sizeof(Channel) * static_cast<std::size_t>(group.size());
-  void* block = memory.allocate(bytes);
+World::Shared World::share(const Group& group, std::size_t bytes,
+                           const std::function<void(std::byte*)>& construct) {
+  const SharedMemory shared = shared_memory();
+  void* block = shared.memory->allocate(bytes);
   if (!block)
     throw MachineError(
-        fmt::format("no memory for the {} channels of group {}", group.size(), group.name));
-  SharedMemoryLink::Wiring wiring;
-  wiring.own = own;
-  wiring.incoming = static_cast<Channel*>(block);
-  std::uninitialized_default_construct_n(wiring.incoming, group.size());
-  wiring.staging = &memory;
-  wiring.retire = [this, &memory, block, bytes] {
-    retired_.emplace_back([&memory, block, bytes] { memory.free(block, bytes); });
+        fmt::format("no memory for {} bytes of links of group {}", bytes, group.name));
+  construct(static_cast<std::byte*>(block));
+  Shared result;
+  result.retire = [this, memory = shared.memory, block, bytes] {
+    after_barrier([memory, block, bytes] { memory->free(block, bytes); });
   };
-
-  std::uint64_t offset = static_cast<std::uint64_t>(static_cast<std::byte*>(block) - own.base);
+  auto offset = static_cast<std::uint64_t>(static_cast<std::byte*>(block) - shared.own.base);
   std::vector<std::string> offsets;
   try {
     offsets = all_gather(group, {reinterpret_cast<const char*>(&offset), sizeof offset});
   } catch (const MachineError&) {
-    wiring.retire();
+    result.retire();
     throw;
   }
   for (int peer = 0; peer < group.size(); ++peer) {
     std::memcpy(&offset, offsets[static_cast<std::size_t>(peer)].data(), sizeof offset);
-    std::byte* base =
-        bases[static_cast<std::size_t>(group.members[static_cast<std::size_t>(peer)])];
-    wiring.peers.push_back({base, reinterpret_cast<Channel*>(base + offset) + group.index});
+    const int member = group.members[static_cast<std::size_t>(peer)];
+    result.blocks.push_back(shared.bases[static_cast<std::size_t>(member)] + offset);
   }
+  return result;
+}
+
+ChannelEnds World::make_channels(const Group& group) {
+  const auto size = static_cast<std::size_t>(group.size());
+  Shared shared = share(group, sizeof(Channel) * size, [size](std::byte* block) {
+    std::uninitialized_default_construct_n(reinterpret_cast<Channel*>(block), size);
+  });
+  ChannelEnds ends;
+  ends.incoming = reinterpret_cast<Channel*>(shared.blocks[static_cast<std::size_t>(group.index)]);
+  for (std::byte* block : shared.blocks)
+    ends.outgoing.push_back(reinterpret_cast<Channel*>(block) + group.index);
+  ends.retire = std::move(shared.retire);
+  return ends;
+}
+
+std::unique_ptr<Link> World::connect_shared_memory(const Group& group) {
+  const SharedMemory shared = shared_memory();
+  SharedMemoryLink::Wiring wiring;
+  wiring.own = shared.own;
+  wiring.staging = shared.memory;
+  for (const int member : group.members)
+    wiring.bases.push_back(shared.bases[static_cast<std::size_t>(member)]);
+  wiring.ends = make_channels(group);
   return std::make_unique<SharedMemoryLink>(group, std::move(wiring), wait_policy());
+}
+
+void World::use_device(std::unique_ptr<Device> device) {
+  device_ = std::move(device);
+  board_->mine().device.store(device_->identity());
+}
+
+int World::devices_of(const Group& group) const {
+  std::set<std::uint64_t> devices;
+  for (const int member : group.members)
+    if (const RankStatus* status = board_->of(member)) devices.insert(status->device.load());
+  return static_cast<int>(devices.size());
+}
+
+int World::sharers_of_device(const Group& group) const {
+  const std::uint64_t mine = board_->of(rank())->device.load();
+  return static_cast<int>(std::ranges::count_if(group.members, [&](int member) {
+    const RankStatus* status = board_->of(member);
+    return status && status->device.load() == mine;
+  }));
+}
+
+std::unique_ptr<Link> World::connect(const Group& group, Transport transport) {
+  if (const std::string reason = why_not(group, transport); !reason.empty())
+    throw MachineError(reason);
+  if (transport == Transport::cuda_ipc) return cuda::connect_ipc(*this, group);
+  if (transport == Transport::nccl) return cuda::connect_nccl(*this, group);
+  return connect_host(group, transport);
+}
+
+std::string World::why_not(const Group& group, Transport transport) const {
+  if (!between_devices(transport)) return why_not_host(group, transport);
+  if (!device_ || device_->kind() != Device::Kind::cuda)
+    return fmt::format("transport {} moves tensors of CUDA devices: needs --device cuda",
+                       name(transport));
+  int here = 0;
+  for (const int member : group.members) {
+    const RankStatus* status = board_->of(member);
+    here += status != nullptr;
+    if (transport == Transport::nccl) continue;
+    if (!status)
+      return fmt::format(
+          "transport cuda_ipc needs ranks of one host; rank {} is on {}, rank {} on {}", rank(),
+          host(rank()), member, host(member));
+    if (std::string reason = cuda::why_not_peers(device_->identity(), status->device.load());
+        !reason.empty())
+      return fmt::format("transport cuda_ipc: rank {} cannot reach rank {}: {}", rank(), member,
+                         reason);
+  }
+  if (transport == Transport::cuda_ipc) return "";
+  if (!cuda::has_nccl()) return "transport nccl: this program was built without NCCL";
+  if (const int devices = devices_of(group); devices < here)
+    return fmt::format(
+        "transport nccl needs {} GPUs, found {}; cuda_ipc works with several ranks on one", here,
+        devices);
+  return "";
 }
 
 }  // namespace machine

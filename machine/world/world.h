@@ -36,7 +36,11 @@ class World {
   // peers of this host can read.
   Device& device() { return device_ ? *device_ : *host_device_; }
   Device& host_device() { return *host_device_; }
-  void use_device(std::unique_ptr<Device> device) { device_ = std::move(device); }
+  void use_device(std::unique_ptr<Device> device);
+  // Of the group's ranks on this host: devices that they compute on, and ranks that share this
+  // rank's, itself among them. The ranks have used their devices before they ask.
+  int devices_of(const Group& group) const;
+  int sharers_of_device(const Group& group) const;
   Board& board() { return *board_; }
 
   // Only the first `ranks` ranks of the world work from here on (one case): sets the cores they are
@@ -59,22 +63,45 @@ class World {
 
   // A new link among the group's ranks; collective over the group. Throws MachineError naming the
   // reason when this transport cannot join them (other hosts, ranks that are threads).
-  virtual std::unique_ptr<Link> connect(const Group& group, Transport transport) = 0;
-  // Why connect would refuse, or empty.
-  virtual std::string why_not(const Group& group, Transport transport) const = 0;
+  std::unique_ptr<Link> connect(const Group& group, Transport transport);
+  // Why connect would refuse, or empty. Each rank answers for its own host.
+  std::string why_not(const Group& group, Transport transport) const;
+
+  // What links are made of. Collective over the group, ranks of one host:
+  // a block of host memory of each of its ranks as seen from here, in group order; `construct` is
+  // called on this rank's before a peer sees it. To be retired once, when this rank no longer uses
+  // it; given back when every rank has passed a barrier of the world after that.
+  struct Shared {
+    std::vector<std::byte*> blocks;
+    std::function<void()> retire;
+  };
+  Shared share(const Group& group, std::size_t bytes,
+               const std::function<void(std::byte*)>& construct);
+  ChannelEnds make_channels(const Group& group);
+  WaitPolicy wait_policy() const;
+  // Called after every rank has passed a barrier of the world.
+  void after_barrier(std::function<void()> call) { retired_.push_back(std::move(call)); }
 
  protected:
   Group group_;
-  WaitPolicy wait_policy() const;
   // Cores of this host that its ranks share.
   virtual int cores_of_host() const = 0;
   // Binds this rank, the index-th of `active` on its host; sets cores_.
   virtual void bind(int index, int active) = 0;
 
-  // The shared_memory transport: channels in `own`, peers' memory seen at bases[world rank] (null
-  // where addresses are shared).
-  std::unique_ptr<Link> connect_shared_memory(const Group& group, OwnMemory own, HostMemory& memory,
-                                              const std::vector<std::byte*>& bases);
+  // The transports that are not between devices.
+  virtual std::unique_ptr<Link> connect_host(const Group& group, Transport transport) = 0;
+  virtual std::string why_not_host(const Group& group, Transport transport) const = 0;
+
+  // Host memory of this rank that peers of its host see, and where theirs is seen from here: at
+  // bases[world rank]; null where addresses are shared, or where there is none.
+  struct SharedMemory {
+    OwnMemory own;
+    HostMemory* memory = nullptr;
+    std::vector<std::byte*> bases;
+  };
+  virtual SharedMemory shared_memory() = 0;
+  std::unique_ptr<Link> connect_shared_memory(const Group& group);
 
   // Memory of closed links, given back once every rank has passed a barrier of the world: until
   // then a peer may still look at it.

@@ -1,9 +1,12 @@
-// A CUDA device: memory from cudaMalloc (which other processes can map), streams, events.
+// A CUDA device: memory from arenas (which other processes can map), streams, events.
 
 #include "machine/device/device.h"
 
+#include <cstring>
 #include <string>
 
+#include "machine/device/cuda/gate.h"
+#include "machine/device/cuda/internals.h"
 #include "machine/device/cuda/runtime.h"
 #include "machine/device/error.h"
 
@@ -114,6 +117,7 @@ class CudaStream final : public Stream {
     make_current(index_);
     SHARDMARK_CUDA(index_, cudaStreamSynchronize(stream_));
   }
+  cudaStream_t get() const { return stream_; }
 
  private:
   CudaStream(Device& device, int index, cudaStream_t stream)
@@ -122,9 +126,27 @@ class CudaStream final : public Stream {
   cudaStream_t stream_;
 };
 
+// Never 0, which stands for the host.
+std::uint64_t identity_of(const cudaDeviceProp& properties) {
+  std::uint64_t halves[2];
+  static_assert(sizeof halves == sizeof properties.uuid.bytes);
+  std::memcpy(halves, properties.uuid.bytes, sizeof halves);
+  return (halves[0] ^ (halves[1] * 0x9e3779b97f4a7c15u)) | 1;
+}
+
+constexpr std::size_t arena_bytes = std::size_t{256} << 20;
+
 class CudaDevice final : public Device {
  public:
-  explicit CudaDevice(int index) : Device(Kind::cuda), index_(index) {
+  explicit CudaDevice(int index)
+      : Device(Kind::cuda),
+        index_(index),
+        arenas_(
+            arena_bytes, [index](std::size_t bytes) { return take(index, bytes); },
+            [index](void* data) {
+              cudaSetDevice(index);
+              cudaFree(data);  // an error here is an earlier one, which a destructor cannot report
+            }) {
     make_current(index);
     cudaDeviceProp properties;
     SHARDMARK_CUDA(index, cudaGetDeviceProperties(&properties, index));
@@ -132,37 +154,68 @@ class CudaDevice final : public Device {
         fmt::format("cuda:{}: {}, {:.1f} GiB, compute capability {}.{}", index, properties.name,
                     static_cast<double>(properties.totalGlobalMem) / 0x1p30, properties.major,
                     properties.minor);
-    stream_ = make_stream();
+    identity_ = identity_of(properties);
+    stream_ = std::make_unique<CudaStream>(*this, index_);
   }
+  // Streams end, and with them all that reads or writes the arenas, before these go.
+  ~CudaDevice() override { stream_.reset(); }
   std::string description() const override { return description_; }
+  std::uint64_t identity() const override { return identity_; }
   std::unique_ptr<Stream> make_stream() override {
+    one_stream_ = false;
     return std::make_unique<CudaStream>(*this, index_);
   }
+  std::unique_ptr<Gate> make_gate(double deadline_s) override {
+    return cuda::make_gate(index_, static_cast<CudaStream&>(*stream_).get(), deadline_s);
+  }
+  int index() const { return index_; }
+  const Arenas& arenas() const { return arenas_; }
 
  private:
-  void* do_allocate(std::size_t bytes) override {
-    make_current(index_);
+  static void* take(int index, std::size_t bytes) {
+    make_current(index);
     void* data = nullptr;
     const cudaError_t status = cudaMalloc(&data, bytes);
     if (status == cudaErrorMemoryAllocation) {
       cudaGetLastError();
       return nullptr;
     }
-    check(index_, "cudaMalloc", status);
+    check(index, "cudaMalloc", status);
     return data;
   }
-  void do_free(void* data, std::size_t) override {
-    // Waits for the device, so no stream still uses the memory. A failure here is an earlier one,
-    // which the next call reports; a destructor cannot.
-    cudaSetDevice(index_);
-    cudaFree(data);
+  void* do_allocate(std::size_t bytes) override { return arenas_.allocate(bytes); }
+  // Whoever gets the memory next uses it on the one stream, after what is queued there; with more
+  // streams that must have ended. A failure here is an earlier one, which the next call reports.
+  void do_free(void* data, std::size_t bytes) override {
+    if (!one_stream_) {
+      cudaSetDevice(index_);
+      cudaDeviceSynchronize();
+    }
+    arenas_.free(data, bytes);
   }
 
   int index_;
+  Arenas arenas_;
+  bool one_stream_ = true;
+  std::uint64_t identity_ = 0;
   std::string description_;
 };
 
 }  // namespace
+
+Internals internals(Device& device) {
+  auto& ours = dynamic_cast<CudaDevice&>(device);
+  return {ours.index(), dynamic_cast<CudaStream&>(ours.stream()).get(), &ours.arenas()};
+}
+
+int index_of(std::uint64_t identity) {
+  for (int index = 0; index < count(); ++index) {
+    cudaDeviceProp properties;
+    SHARDMARK_CUDA(index, cudaGetDeviceProperties(&properties, index));
+    if (identity_of(properties) == identity) return index;
+  }
+  return -1;
+}
 
 bool built() { return true; }
 

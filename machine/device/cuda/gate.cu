@@ -1,0 +1,93 @@
+#include "machine/device/cuda/gate.h"
+
+#include <atomic>
+#include <cstdint>
+
+#include "machine/device/cuda/runtime.h"
+
+namespace machine::cuda {
+namespace {
+
+// In host memory that the device reads and writes.
+struct Words {
+  std::uint32_t opened;  // by the host: the number of the last gate that it opened
+  std::uint32_t missed;  // by the device: the number of the last gate that it did not wait for
+};
+
+__device__ std::uint64_t now_ns() {
+  std::uint64_t ns;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(ns));
+  return ns;
+}
+
+// The time is counted on the device, from when the kernel starts.
+__global__ void hold(volatile Words* words, std::uint32_t number, std::uint64_t deadline_ns) {
+  const std::uint64_t begin = now_ns();
+  while (words->opened != number) {
+    if (now_ns() - begin > deadline_ns) {
+      words->missed = number;
+      __threadfence_system();
+      return;
+    }
+    __nanosleep(100);
+  }
+}
+
+class CudaGate final : public Gate {
+ public:
+  CudaGate(int device, cudaStream_t stream, double deadline_s)
+      : device_(device),
+        stream_(stream),
+        deadline_ns_(static_cast<std::uint64_t>(deadline_s * 1e9)) {
+    make_current(device);
+    void* memory = nullptr;
+    SHARDMARK_CUDA(device, cudaHostAlloc(&memory, sizeof(Words), cudaHostAllocMapped));
+    words_ = static_cast<Words*>(memory);
+    *words_ = {};
+    void* seen = nullptr;
+    const cudaError_t status = cudaHostGetDevicePointer(&seen, memory, 0);
+    if (status != cudaSuccess) {
+      cudaFreeHost(memory);
+      fail(device, "cudaHostGetDevicePointer", status);
+    }
+    on_device_ = static_cast<Words*>(seen);
+  }
+  // The stream may still hold a kernel that reads the words.
+  ~CudaGate() override {
+    cudaSetDevice(device_);
+    open();
+    cudaStreamSynchronize(stream_);
+    cudaFreeHost(words_);
+  }
+  CudaGate(const CudaGate&) = delete;
+  CudaGate& operator=(const CudaGate&) = delete;
+
+  void close() override {
+    make_current(device_);
+    hold<<<1, 1, 0, stream_>>>(on_device_, ++number_, deadline_ns_);
+    check(device_, "the kernel that holds a stream", cudaGetLastError());
+  }
+  void open() override {
+    std::atomic_ref<std::uint32_t>(words_->opened).store(number_, std::memory_order_release);
+  }
+  bool held() override {
+    return std::atomic_ref<std::uint32_t>(words_->missed).load(std::memory_order_acquire) !=
+           number_;
+  }
+
+ private:
+  int device_;
+  cudaStream_t stream_;
+  std::uint64_t deadline_ns_;
+  Words* words_ = nullptr;
+  Words* on_device_ = nullptr;
+  std::uint32_t number_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Gate> make_gate(int device, cudaStream_t stream, double deadline_s) {
+  return std::make_unique<CudaGate>(device, stream, deadline_s);
+}
+
+}  // namespace machine::cuda

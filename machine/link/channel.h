@@ -1,0 +1,153 @@
+#pragma once
+// How ranks of one host tell each other of messages, whatever memory these lie in.
+//
+// A channel (one for each ordered pair) lies in the receiver's host memory: a ring of 64 one-line
+// descriptors, each with its own sequence word, so that the receiver waits on the line that the
+// message arrives in. The receiver counts what it has taken in a line of its own, and offers places
+// for messages to come; a message that its sender wrote there travels as a word.
+
+#include <atomic>
+#include <cstddef>
+#include <functional>
+#include <vector>
+
+#include "machine/link/link.h"
+#include "machine/link/wait.h"
+
+namespace machine {
+
+inline constexpr std::size_t inline_bytes = 32;
+inline constexpr std::size_t eager_bytes = 8192;
+
+struct alignas(64) Slot {
+  std::atomic<std::uint32_t> sequence{0};  // the low 32 bits of the number of the message in it
+  std::atomic<std::uint32_t> sleeping{0};
+  std::uint64_t bytes = 0;
+  std::uint64_t address = 0;  // in the sender's memory; or one of Channel's words
+  std::byte data[inline_bytes];
+};
+static_assert(sizeof(Slot) == 64);
+
+// Where a message shall land; two to a line.
+struct alignas(32) Offer {
+  std::atomic<std::uint64_t> number{0};  // of the message; written last
+  std::uint64_t address = 0;             // in the receiver's memory
+  std::uint64_t bytes = 0;
+};
+
+struct Channel {
+  static constexpr std::uint64_t slots = 64, payloads = 8;
+  static constexpr std::uint64_t in_line = ~0ull, in_payload = ~0ull - 1, delivered = ~0ull - 2;
+  Slot ring[slots];
+  Offer offers[slots];  // by the receiver, that of message k in offers[k % slots]
+  alignas(64) std::atomic<std::uint32_t> taken{0};  // by the receiver
+  std::atomic<std::uint32_t> sleeping{0};           // the sender, on taken
+  alignas(64) std::byte payload[payloads][eager_bytes];
+};
+
+// A rank's ends of the channels of a group: group.size() incoming ones in this rank's memory, the
+// i-th from peer i; of outgoing the i-th to peer i, in the peer's memory. `retire` is called once,
+// when the link no longer uses incoming; peers may still look at it.
+struct ChannelEnds {
+  Channel* incoming = nullptr;
+  std::vector<Channel*> outgoing;
+  std::function<void()> retire;
+};
+
+// A link whose messages are told of through channels. What is on the path of a short message is
+// here, to be inlined.
+class ChannelLink : public Link {
+ public:
+  ~ChannelLink() override { ends_.retire(); }
+
+ protected:
+  ChannelLink(Group group, ChannelEnds ends, WaitPolicy policy);
+
+  std::uint64_t last_sent(int peer) const final { return out(peer).sent; }
+  std::uint64_t last_taken(int peer) const { return out(peer).taken; }  // as last seen
+  std::uint64_t last_received(int peer) const { return received_[static_cast<std::size_t>(peer)]; }
+  Channel& to(int peer) { return *ends_.outgoing[static_cast<std::size_t>(peer)]; }
+  Channel& from(int peer) { return ends_.incoming[peer]; }
+
+  // The next message's descriptor, once the ring has room for it.
+  Slot& next_slot(int peer, std::size_t bytes) {
+    Outgoing& outgoing = out(peer);
+    const std::uint64_t number = ++outgoing.sent;
+    if (number > outgoing.taken + Channel::slots) wait_taken(peer, number - Channel::slots, bytes);
+    Slot& slot = to(peer).ring[number % Channel::slots];
+    slot.bytes = bytes;
+    return slot;
+  }
+  // Tells the receiver of the message in next_slot; returns its number.
+  std::uint64_t publish(int peer, Slot& slot) {
+    Wait::publish(slot.sequence, static_cast<std::uint32_t>(out(peer).sent), slot.sleeping);
+    return out(peer).sent;
+  }
+  void refresh_taken(int peer) {
+    // The counter is 32 bits wide and never more than the ring behind.
+    const std::uint32_t low = to(peer).taken.load(std::memory_order_acquire);
+    out(peer).taken +=
+        static_cast<std::uint32_t>(low - static_cast<std::uint32_t>(out(peer).taken));
+  }
+  void wait_taken(int peer, std::uint64_t number, std::size_t bytes) {
+    if (out(peer).taken >= number) return;
+    Channel& channel = to(peer);
+    wait_.until_reached(channel.taken, static_cast<std::uint32_t>(number), channel.sleeping,
+                        waiting(peer, number, bytes, "take"));
+    refresh_taken(peer);
+  }
+
+  // The descriptor of the next message from peer, once it is there.
+  const Slot& arrived(int peer, std::size_t bytes) {
+    const std::uint64_t number = ++received_[static_cast<std::size_t>(peer)];
+    Slot& slot = from(peer).ring[number % Channel::slots];
+    wait_.until_equal(slot.sequence, static_cast<std::uint32_t>(number), slot.sleeping,
+                      waiting(peer, number, bytes, "send"));
+    if (slot.bytes != bytes) sizes_disagree(peer, number, bytes, slot.bytes);
+    return slot;
+  }
+  void publish_taken(int peer) {
+    Channel& channel = from(peer);
+    Wait::publish(channel.taken, static_cast<std::uint32_t>(last_received(peer)), channel.sleeping);
+  }
+
+  // Offers a place for message `number` of peer.
+  void offer(int peer, std::uint64_t number, std::uint64_t address, std::size_t bytes) {
+    Offer& offer = from(peer).offers[number % Channel::slots];
+    offer.address = address;
+    offer.bytes = bytes;
+    offer.number.store(number, std::memory_order_release);
+  }
+  // What the peer offers for the next message to it, or null.
+  const Offer* offered(int peer, std::size_t bytes) {
+    const std::uint64_t number = out(peer).sent + 1;
+    const Offer& offer = to(peer).offers[number % Channel::slots];
+    const bool fits =
+        offer.number.load(std::memory_order_acquire) == number && offer.bytes == bytes;
+    return fits ? &offer : nullptr;
+  }
+  // What this rank offered for the message that it received last from peer.
+  const Offer& own_offer(int peer) {
+    return from(peer).offers[last_received(peer) % Channel::slots];
+  }
+
+ private:
+  struct Outgoing {
+    std::uint64_t sent = 0;
+    std::uint64_t taken = 0;
+  };
+  const Outgoing& out(int peer) const { return outgoing_[static_cast<std::size_t>(peer)]; }
+  Outgoing& out(int peer) { return outgoing_[static_cast<std::size_t>(peer)]; }
+  Waiting waiting(int peer, std::uint64_t number, std::size_t bytes, const char* for_what) const {
+    return {operation(), group().members[static_cast<std::size_t>(peer)], number, bytes, for_what};
+  }
+  [[noreturn]] void sizes_disagree(int peer, std::uint64_t number, std::size_t expected,
+                                   std::size_t sent) const;
+
+  ChannelEnds ends_;
+  Wait wait_;
+  std::vector<Outgoing> outgoing_;
+  std::vector<std::uint64_t> received_;
+};
+
+}  // namespace machine

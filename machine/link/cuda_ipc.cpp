@@ -1,0 +1,338 @@
+// The cuda_ipc transport: StreamedLink with CUDA's events as marks and with peers' device memory
+// mapped (CUDA C++ Programming Guide, "Interprocess Communication").
+//
+// Lifetimes. Arenas live as long as their device, which a world keeps until all its ranks are at
+// its end; mappings of them end with the link that opened them. A peer may use an event of this
+// rank until it closes its own end of the link, so own events are destroyed after a barrier of the
+// world, opened ones with the link. Ranks that are threads use each other's events and memory as
+// they are: a process cannot open its own handles.
+
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <new>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "machine/device/cuda/internals.h"
+#include "machine/device/cuda/runtime.h"
+#include "machine/device/error.h"
+#include "machine/link/cuda_links.h"
+#include "machine/link/streamed.h"
+#include "machine/world/world.h"
+
+namespace machine::cuda {
+namespace {
+
+// Of a kind of mark for one peer. Few: a process has room for about a thousand events that others
+// can open, over all its links. A later mark in place of an earlier one is waited for in its stead.
+constexpr std::uint64_t events_kept = 4;
+
+// The arenas of a rank, in its host memory that peers see: handles, or bases for threads.
+struct Exports {
+  static constexpr std::size_t most = 1024;
+  struct Word {
+    alignas(16) std::byte bytes[sizeof(cudaIpcMemHandle_t)];
+  };
+  std::atomic<std::uint32_t> count{0};
+  Word arenas[most];
+};
+static_assert(sizeof(cudaIpcMemHandle_t) == 64 && sizeof(cudaIpcEventHandle_t) == 64);
+
+using EventRing = std::array<std::array<cudaEvent_t, events_kept>, num_marks>;
+
+// Own events, one ring a peer; destroyed with the last owner.
+class OwnEvents {
+ public:
+  OwnEvents(int device, int peers, int self, bool shared) : device_(device), rings_(peers) {
+    make_current(device);
+    const unsigned flags = cudaEventDisableTiming | (shared ? cudaEventInterprocess : 0u);
+    try {
+      for (int peer = 0; peer < peers; ++peer)
+        for (auto& ring : rings_[static_cast<std::size_t>(peer)])
+          for (cudaEvent_t& event : ring)
+            if (peer != self) SHARDMARK_CUDA(device, cudaEventCreateWithFlags(&event, flags));
+    } catch (...) {
+      destroy();
+      throw;
+    }
+  }
+  ~OwnEvents() { destroy(); }
+  OwnEvents(const OwnEvents&) = delete;
+  OwnEvents& operator=(const OwnEvents&) = delete;
+  const EventRing& for_peer(int peer) const { return rings_[static_cast<std::size_t>(peer)]; }
+
+ private:
+  void destroy() {
+    cudaSetDevice(device_);
+    for (EventRing& rings : rings_)
+      for (auto& ring : rings)
+        for (cudaEvent_t& event : ring)
+          if (event) cudaEventDestroy(std::exchange(event, nullptr));
+  }
+  int device_;
+  std::vector<EventRing> rings_;  // value-initialized: null
+};
+
+// What a rank tells the others of the events that it made for them: a handle, or the event itself.
+using EventWord = std::array<std::byte, sizeof(cudaIpcEventHandle_t)>;
+constexpr std::size_t words_a_peer = num_marks * events_kept;
+
+class IpcNeighbours final : public Neighbours {
+ public:
+  struct Wiring {
+    Device* device;
+    int rank;
+    bool threads;
+    std::shared_ptr<OwnEvents> own;
+    std::vector<std::string> events;  // by peer: its EventWords, for all its peers
+    World::Shared exports;
+    std::function<void(std::function<void()>)> after_barrier;
+  };
+  explicit IpcNeighbours(Wiring wiring);
+  ~IpcNeighbours() override;
+  IpcNeighbours(const IpcNeighbours&) = delete;
+  IpcNeighbours& operator=(const IpcNeighbours&) = delete;
+
+  Stream& stream() override { return wiring_.device->stream(); }
+  void record(Mark mark, int peer, std::uint64_t number) override {
+    make_current(device_.index);
+    SHARDMARK_CUDA(device_.index, cudaEventRecord(event(wiring_.own->for_peer(peer), mark, number),
+                                                  device_.stream));
+  }
+  void wait(Mark mark, int peer, std::uint64_t number) override {
+    make_current(device_.index);
+    SHARDMARK_CUDA(
+        device_.index,
+        cudaStreamWaitEvent(device_.stream,
+                            event(theirs_[static_cast<std::size_t>(peer)], mark, number), 0));
+  }
+  std::uint64_t address(const void* data, std::size_t bytes) override;
+  std::byte* at(int peer, std::uint64_t address) override;
+
+ private:
+  static constexpr int offset_bits = 48;  // of an address: the arena above, the offset below
+
+  static cudaEvent_t event(const EventRing& ring, Mark mark, std::uint64_t number) {
+    return ring[static_cast<std::size_t>(mark)][number % events_kept];
+  }
+  Exports& exports_of(int rank) {
+    return *reinterpret_cast<Exports*>(wiring_.exports.blocks[static_cast<std::size_t>(rank)]);
+  }
+  void open_events();
+  void tell_of_arenas();
+  void close();
+
+  Wiring wiring_;
+  Internals device_;
+  std::vector<EventRing> theirs_;                // by peer: its events for this rank
+  std::vector<std::vector<std::byte*>> mapped_;  // by peer: its arenas; null: not yet
+};
+
+IpcNeighbours::IpcNeighbours(Wiring wiring)
+    : wiring_(std::move(wiring)),
+      device_(internals(*wiring_.device)),
+      theirs_(wiring_.events.size()),
+      mapped_(wiring_.events.size()) {
+  try {
+    open_events();
+  } catch (...) {
+    close();
+    throw;
+  }
+}
+
+void IpcNeighbours::open_events() {
+  make_current(device_.index);
+  for (std::size_t peer = 0; peer < theirs_.size(); ++peer) {
+    if (peer == static_cast<std::size_t>(wiring_.rank)) continue;
+    const char* words = wiring_.events[peer].data() +
+                        static_cast<std::size_t>(wiring_.rank) * words_a_peer * sizeof(EventWord);
+    for (auto& ring : theirs_[peer])
+      for (cudaEvent_t& event : ring) {
+        if (wiring_.threads) {
+          std::memcpy(&event, words, sizeof event);
+        } else {
+          cudaIpcEventHandle_t handle;
+          std::memcpy(&handle, words, sizeof handle);
+          SHARDMARK_CUDA(device_.index, cudaIpcOpenEventHandle(&event, handle));
+        }
+        words += sizeof(EventWord);
+      }
+  }
+}
+
+IpcNeighbours::~IpcNeighbours() { close(); }
+
+// The link has waited for the stream, unless the run is ending with a failure: then closing what is
+// still read cannot make it worse. Errors here are earlier ones.
+void IpcNeighbours::close() {
+  cudaSetDevice(device_.index);
+  if (!wiring_.threads) {
+    for (auto& arenas : mapped_)
+      for (std::byte*& base : arenas)
+        if (base) cudaIpcCloseMemHandle(std::exchange(base, nullptr));
+    for (EventRing& rings : theirs_)
+      for (auto& ring : rings)
+        for (cudaEvent_t& event : ring)
+          if (event) cudaEventDestroy(std::exchange(event, nullptr));
+  }
+  cudaGetLastError();
+  wiring_.exports.retire();
+  wiring_.after_barrier([own = std::move(wiring_.own)]() mutable { own.reset(); });
+}
+
+std::uint64_t IpcNeighbours::address(const void* data, std::size_t bytes) {
+  const auto place = device_.arenas->find(data, bytes);
+  if (!place)
+    throw std::logic_error(
+        fmt::format("cuda_ipc: {} bytes at {} are not of this rank's CUDA device", bytes, data));
+  tell_of_arenas();
+  return std::uint64_t{place->arena} << offset_bits | place->offset;
+}
+
+// Before the word that names one of them.
+void IpcNeighbours::tell_of_arenas() {
+  Exports& mine = exports_of(wiring_.rank);
+  const std::size_t told = mine.count.load(std::memory_order_relaxed);
+  const std::size_t count = device_.arenas->count();
+  if (told == count) return;
+  if (count > Exports::most)
+    throw MachineError(
+        fmt::format("cuda_ipc: {} arenas, of at most {}; use fewer tensors", count, Exports::most));
+  make_current(device_.index);
+  for (std::size_t arena = told; arena < count; ++arena) {
+    std::byte* base = device_.arenas->base(arena);
+    if (wiring_.threads) {
+      std::memcpy(mine.arenas[arena].bytes, &base, sizeof base);
+      continue;
+    }
+    cudaIpcMemHandle_t handle;
+    SHARDMARK_CUDA(device_.index, cudaIpcGetMemHandle(&handle, base));
+    std::memcpy(mine.arenas[arena].bytes, &handle, sizeof handle);
+  }
+  mine.count.store(static_cast<std::uint32_t>(count), std::memory_order_release);
+}
+
+std::byte* IpcNeighbours::at(int peer, std::uint64_t address) {
+  const auto arena = static_cast<std::size_t>(address >> offset_bits);
+  const std::uint64_t offset = address & ((std::uint64_t{1} << offset_bits) - 1);
+  if (peer == wiring_.rank) return device_.arenas->base(arena) + offset;
+  auto& mapped = mapped_[static_cast<std::size_t>(peer)];
+  if (mapped.size() <= arena) mapped.resize(arena + 1);
+  if (!mapped[arena]) {
+    const Exports& theirs = exports_of(peer);
+    SHARDMARK_CHECK(arena, <, std::size_t{theirs.count.load(std::memory_order_acquire)});
+    if (wiring_.threads) {
+      std::memcpy(&mapped[arena], theirs.arenas[arena].bytes, sizeof(std::byte*));
+    } else {
+      cudaIpcMemHandle_t handle;
+      std::memcpy(&handle, theirs.arenas[arena].bytes, sizeof handle);
+      void* base = nullptr;
+      make_current(device_.index);
+      SHARDMARK_CUDA(device_.index,
+                     cudaIpcOpenMemHandle(&base, handle, cudaIpcMemLazyEnablePeerAccess));
+      mapped[arena] = static_cast<std::byte*>(base);
+    }
+  }
+  return mapped[arena] + offset;
+}
+
+std::string words_of(const OwnEvents& own, int peers, int self, bool threads, int device) {
+  std::string words(static_cast<std::size_t>(peers) * words_a_peer * sizeof(EventWord), '\0');
+  char* to = words.data();
+  for (int peer = 0; peer < peers; ++peer)
+    for (const auto& ring : own.for_peer(peer))
+      for (const cudaEvent_t& event : ring) {
+        if (peer != self && threads) std::memcpy(to, &event, sizeof event);
+        if (peer != self && !threads) {
+          cudaIpcEventHandle_t handle;
+          SHARDMARK_CUDA(device, cudaIpcGetEventHandle(&handle, event));
+          std::memcpy(to, &handle, sizeof handle);
+        }
+        to += sizeof(EventWord);
+      }
+  return words;
+}
+
+// Threads reach each other's devices only when told so; processes when they open a handle.
+void enable_peers(World& world, const Group& group, int device) {
+  for (const int member : group.members) {
+    const int peer = index_of(world.board().of(member)->device.load());
+    if (peer == device || peer < 0) continue;
+    make_current(device);
+    const cudaError_t status = cudaDeviceEnablePeerAccess(peer, 0);
+    if (status == cudaErrorPeerAccessAlreadyEnabled) {
+      cudaGetLastError();
+      continue;
+    }
+    check(device, "cudaDeviceEnablePeerAccess", status);
+  }
+}
+
+// Texts of the ranks: '+' and a word, or '-' and what went wrong, which then all throw.
+void agree(const Group& group, const std::vector<std::string>& texts) {
+  for (std::size_t peer = 0; peer < texts.size(); ++peer)
+    if (texts[peer].front() == '-')
+      throw MachineError(fmt::format("transport cuda_ipc: rank {}: {}", group.members[peer],
+                                     texts[peer].substr(1)));
+}
+
+}  // namespace
+
+std::string why_not_peers(std::uint64_t from, std::uint64_t to) {
+  if (from == to) return "";
+  const int here = index_of(from), there = index_of(to);
+  if (here < 0 || there < 0) return "a process must see the GPUs of all its peers";
+  int can = 0;
+  SHARDMARK_CUDA(here, cudaDeviceCanAccessPeer(&can, here, there));
+  return can ? "" : fmt::format("device {} has no peer access to device {}", here, there);
+}
+
+std::unique_ptr<Link> connect_ipc(World& world, const Group& group) {
+  IpcNeighbours::Wiring wiring;
+  wiring.device = &world.device();
+  wiring.rank = group.index;
+  wiring.threads = world.ranks_are_threads();
+  wiring.after_barrier = [&world](std::function<void()> call) {
+    world.after_barrier(std::move(call));
+  };
+  // All ranks come to the exchange, also the one whose device refuses.
+  std::string mine = "+";
+  try {
+    const int device = internals(*wiring.device).index;
+    if (wiring.threads) enable_peers(world, group, device);
+    wiring.own = std::make_shared<OwnEvents>(device, group.size(), group.index, !wiring.threads);
+    mine += words_of(*wiring.own, group.size(), group.index, wiring.threads, device);
+  } catch (const MachineError& error) {
+    mine = std::string("-") + error.what();
+  }
+  wiring.events = world.all_gather(group, mine);
+  agree(group, wiring.events);
+  for (std::string& theirs : wiring.events) theirs.erase(0, 1);
+  ChannelEnds ends = world.make_channels(group);
+  wiring.exports =
+      world.share(group, sizeof(Exports), [](std::byte* block) { new (block) Exports; });
+  // Nobody marks anything before all have opened everything.
+  std::unique_ptr<IpcNeighbours> neighbours;
+  mine = "+";
+  try {
+    neighbours = std::make_unique<IpcNeighbours>(std::move(wiring));
+  } catch (const MachineError& error) {
+    mine = std::string("-") + error.what();
+  }
+  try {
+    agree(group, world.all_gather(group, mine));
+  } catch (...) {
+    ends.retire();
+    throw;
+  }
+  return std::make_unique<StreamedLink>(group, std::move(ends), std::move(neighbours),
+                                        world.wait_policy());
+}
+
+}  // namespace machine::cuda

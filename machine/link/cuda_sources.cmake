@@ -1,0 +1,10 @@
+# The links between CUDA devices, added to target machine.
+target_sources(machine PRIVATE link/cuda_ipc.cpp)
+if(NCCL_LIBRARY AND NCCL_INCLUDE_DIR)
+  target_sources(machine PRIVATE link/nccl.cpp)
+  target_include_directories(machine SYSTEM PUBLIC ${NCCL_INCLUDE_DIR})
+  target_link_libraries(machine PUBLIC ${NCCL_LIBRARY})
+  target_compile_definitions(machine PUBLIC SHARDMARK_NCCL=1)
+else()
+  target_sources(machine PRIVATE link/nccl_absent.cpp)
+endif()

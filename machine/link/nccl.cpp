@@ -1,0 +1,184 @@
+#include "machine/link/nccl.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <string>
+
+#include "machine/device/cuda/internals.h"
+#include "machine/device/cuda/runtime.h"
+#include "machine/device/error.h"
+#include "machine/link/cuda_links.h"
+#include "machine/world/world.h"
+
+namespace machine {
+namespace {
+
+std::string words(ncclResult_t result, ncclComm_t communicator) {
+  const char* last = ncclGetLastError(communicator);
+  return fmt::format("{}{}{}", ncclGetErrorString(result), last && *last ? ": " : "",
+                     last ? last : "");
+}
+
+// True once NCCL is no longer at it; then `state` says how it ended.
+bool settled(ncclComm_t communicator, ncclResult_t& state) {
+  const ncclResult_t asked = ncclCommGetAsyncError(communicator, &state);
+  if (asked != ncclSuccess) state = asked;
+  return state != ncclInProgress;
+}
+
+}  // namespace
+
+NcclLink::NcclLink(Group group, ncclComm_t communicator, Device& device, WaitPolicy policy)
+    : Link(std::move(group)),
+      communicator_(communicator),
+      device_(device),
+      index_(cuda::internals(device).index),
+      wait_(policy),
+      sent_(static_cast<std::size_t>(size())),
+      landed_(static_cast<std::size_t>(size())),
+      bytes_(device.allocate(static_cast<std::size_t>(size()) + 1, Category::buffers)) {}
+
+NcclLink::~NcclLink() {
+  try {
+    flush();
+    device_.stream().synchronize();
+    if (!communicator_) return;
+    finish(ncclCommFinalize(communicator_), "ncclCommFinalize");
+    ncclCommDestroy(communicator_);
+  } catch (const MachineError&) {
+    abort();  // a peer or the device is gone; the run is ending with that failure already
+  }
+}
+
+void NcclLink::abort() {
+  if (communicator_) ncclCommAbort(communicator_);
+  communicator_ = nullptr;
+}
+
+void NcclLink::check(ncclResult_t result, const char* call, int peer) {
+  if (result == ncclSuccess || result == ncclInProgress) return;
+  const int mine = group().members[static_cast<std::size_t>(rank())];
+  const std::string with =
+      peer < 0 ? fmt::format("among the {} ranks of group {}", size(), group().name)
+               : fmt::format("with rank {}", group().members[static_cast<std::size_t>(peer)]);
+  const std::string said = words(result, communicator_);
+  abort();
+  throw MachineError(fmt::format("{} of rank {} {} failed: {}; NCCL_DEBUG=WARN says more", call,
+                                 mine, with, said));
+}
+
+void NcclLink::finish(ncclResult_t result, const char* call, int peer, std::uint64_t number,
+                      std::size_t bytes) {
+  if (result == ncclInProgress) {
+    const int member = peer < 0 ? -1 : group().members[static_cast<std::size_t>(peer)];
+    try {
+      wait_.polling([&] { return settled(communicator_, result); },
+                    {operation(), member, number, bytes, "meet"});
+    } catch (const MachineError&) {
+      abort();
+      throw;
+    }
+  }
+  check(result, call, peer);
+}
+
+std::uint64_t NcclLink::do_send(int peer, const void* data, std::size_t bytes) {
+  waiting_.push_back({true, peer, const_cast<void*>(data), bytes});
+  return ++sent_[static_cast<std::size_t>(peer)];
+}
+
+void NcclLink::do_wait_sent(int, std::uint64_t) {
+  if (!waiting_.empty()) do_exchange({});
+}
+
+void NcclLink::do_exchange(std::span<const Transfer> transfers) {
+  if (!communicator_)
+    throw MachineError(fmt::format("the NCCL communicator of group {} was aborted", group().name));
+  std::vector<Transfer> all;
+  all.swap(waiting_);
+  all.insert(all.end(), transfers.begin(), transfers.end());
+  if (all.empty()) return;
+  cuda::make_current(index_);
+  const cudaStream_t stream = cuda::internals(device_).stream;
+  group_of("a group of ncclSend and ncclRecv", all.front().peer, [&](auto keep) {
+    for (const Transfer& one : all) {
+      // Nothing is sent as a byte: NCCL does not say that no bytes wait for each other.
+      const std::size_t bytes = one.bytes == 0 ? 1 : one.bytes;
+      void* data = one.bytes > 0 ? one.data : one.sends ? byte(size()) : byte(one.peer);
+      keep(one.sends ? ncclSend(data, bytes, ncclUint8, one.peer, communicator_, stream)
+                     : ncclRecv(data, bytes, ncclUint8, one.peer, communicator_, stream));
+    }
+  });
+}
+
+void NcclLink::do_receive(int peer, void* into, std::size_t bytes, Store) {
+  const Transfer one{false, peer, into, bytes};
+  do_exchange({&one, 1});
+}
+
+const void* NcclLink::do_receive_in_place(int peer, std::size_t bytes) {
+  Memory& landed = landed_[static_cast<std::size_t>(peer)];
+  if (landed.bytes() < bytes) {
+    landed = {};
+    landed = device_.allocate(bytes, Category::buffers);
+  }
+  do_receive(peer, landed.data(), bytes, Store::cached);
+  return landed.data();
+}
+
+namespace cuda {
+
+bool has_nccl() { return true; }
+
+std::unique_ptr<Link> connect_nccl(World& world, const Group& group) {
+  Device& device = world.device();
+  make_current(internals(device).index);
+  // All ranks come to both exchanges, also those where something failed.
+  const auto told = [](const std::string& text) {
+    if (text.front() == '-') throw MachineError("transport nccl: " + text.substr(1));
+    return text.substr(1);
+  };
+  ncclUniqueId id;
+  std::string mine;
+  if (group.index == 0) {
+    const ncclResult_t result = ncclGetUniqueId(&id);
+    mine = result == ncclSuccess
+               ? "+" + std::string(id.internal, sizeof id.internal)
+               : fmt::format("-rank {}: ncclGetUniqueId: {}", world.rank(), words(result, nullptr));
+  }
+  mine = told(world.broadcast(group, 0, mine));
+  std::memcpy(id.internal, mine.data(), sizeof id.internal);
+
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  ncclComm_t communicator = nullptr;
+  mine = "+";
+  try {
+    ncclResult_t result =
+        ncclCommInitRankConfig(&communicator, group.size(), id, group.index, &config);
+    if (result == ncclInProgress) {
+      const int someone = group.members[group.index == 0 ? group.members.size() - 1 : 0];
+      Wait(world.wait_policy())
+          .polling([&] { return settled(communicator, result); },
+                   {Operation::none, someone, 0, 0, "join NCCL"});
+    }
+    if (result != ncclSuccess)
+      throw MachineError(fmt::format("ncclCommInitRankConfig: {}", words(result, communicator)));
+  } catch (const MachineError& error) {
+    mine = fmt::format("-rank {}: {}", world.rank(), error.what());
+  }
+  const auto abort = [&] {
+    if (communicator) ncclCommAbort(communicator);
+  };
+  try {
+    for (const std::string& theirs : world.all_gather(group, mine)) told(theirs);
+  } catch (const MachineError&) {
+    abort();
+    throw;
+  }
+  return std::make_unique<NcclLink>(group, communicator, device, world.wait_policy());
+}
+
+}  // namespace cuda
+}  // namespace machine

@@ -1,0 +1,71 @@
+#pragma once
+// The nccl transport: ncclSend and ncclRecv of bytes on a communicator of the group, a GPU a rank
+// (NCCL User Guide, "Point-to-point communication"). Also the way to NCCL's collectives, which are
+// the yardstick of ours. Only in builds that have NCCL.
+//
+// A send of NCCL may wait for its receive: what is sent is kept until the next receive, exchange or
+// wait_sent and goes with that in one group. Communicators are non-blocking: what a call starts is
+// polled until NCCL has queued it, at most World::timeout_s; then the communicator is aborted.
+
+#include <nccl.h>
+
+#include <vector>
+
+#include "machine/device/device.h"
+#include "machine/link/link.h"
+#include "machine/link/wait.h"
+
+namespace machine {
+
+class NcclLink final : public Link {
+ public:
+  // Takes over the communicator, whose ranks are the group's in order, on `device`.
+  NcclLink(Group group, ncclComm_t communicator, Device& device, WaitPolicy policy);
+  ~NcclLink() override;
+  Transport transport() const override { return Transport::nccl; }
+  Stream* stream() const override { return &device_.stream(); }
+  bool meets() const override { return true; }
+
+  ncclComm_t communicator() const { return communicator_; }
+  // Waits until NCCL has queued what `result` started. Throws MachineError naming the call, this
+  // rank and the peer (an index into the group; -1: all of them).
+  void finish(ncclResult_t result, const char* call, int peer = -1, std::uint64_t number = 0,
+              std::size_t bytes = 0);
+  // calls(): between ncclGroupStart and ncclGroupEnd, throws what went wrong only after the latter.
+  template <class Calls>
+  void group_of(const char* what, int peer, Calls calls) {
+    check(ncclGroupStart(), "ncclGroupStart", peer);
+    ncclResult_t result = ncclSuccess;
+    calls([&result](ncclResult_t one) {
+      if (result == ncclSuccess && one != ncclInProgress) result = one;
+    });
+    const ncclResult_t end = ncclGroupEnd();
+    check(result, what, peer);
+    finish(end, what, peer);
+  }
+  // One byte of device memory, for what has none; the index-th of size() + 1.
+  void* byte(int index) { return static_cast<std::byte*>(bytes_.data()) + index; }
+
+ private:
+  std::uint64_t do_send(int peer, const void* data, std::size_t bytes) override;
+  void do_wait_sent(int peer, std::uint64_t number) override;
+  std::uint64_t last_sent(int peer) const override { return sent_[static_cast<std::size_t>(peer)]; }
+  void do_exchange(std::span<const Transfer> transfers) override;
+  void do_receive(int peer, void* into, std::size_t bytes, Store store) override;
+  const void* do_receive_in_place(int peer, std::size_t bytes) override;
+  void do_release(int) override {}
+
+  void check(ncclResult_t result, const char* call, int peer);
+  void abort();
+
+  ncclComm_t communicator_;
+  Device& device_;
+  int index_;  // of the device
+  Wait wait_;
+  std::vector<Transfer> waiting_;    // sends that no group has taken yet
+  std::vector<std::uint64_t> sent_;  // by peer
+  std::vector<Memory> landed_;       // by peer, of receive_in_place
+  Memory bytes_;
+};
+
+}  // namespace machine

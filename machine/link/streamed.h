@@ -1,0 +1,66 @@
+#pragma once
+// A link in stream order between devices that reach each other's memory: channels tell of a message
+// when it is queued, not when it is there, and marks in the streams (events) keep the order.
+//
+// Nothing waits for itself that does not over shared memory: hosts wait for descriptors only, which
+// are written on queueing; and a stream's wait, queued at some time, is for marks queued before
+// that time, so that no circle of waits can close. That holds, too, when a mark is replaced by a
+// later one before it is waited for, which only waits for longer: so a few marks a peer are enough.
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "machine/device/device.h"
+#include "machine/link/channel.h"
+
+namespace machine {
+
+// What a point of a stream stands for, to one peer.
+enum class Mark : unsigned char {
+  sent,    // of the sender: the message is in its memory
+  taken,   // of the receiver: it no longer reads there
+  posted,  // of the receiver: the place for a message is free
+};
+inline constexpr int num_marks = 3;
+
+// What the link asks of the devices. Peers are indices into the group; `number` is of the message.
+class Neighbours {
+ public:
+  virtual ~Neighbours() = default;
+  virtual Stream& stream() = 0;
+  // Marks what is queued on this rank's stream so far.
+  virtual void record(Mark mark, int peer, std::uint64_t number) = 0;
+  // What is queued here from now on starts after that mark of the peer for this rank, which is
+  // recorded already, or after a later one.
+  virtual void wait(Mark mark, int peer, std::uint64_t number) = 0;
+  // Where memory of this rank's device lies, as a word for peers below Channel's own words. Throws
+  // std::logic_error for other memory.
+  virtual std::uint64_t address(const void* data, std::size_t bytes) = 0;
+  // That word of a peer (or of this rank) as memory that this device reaches.
+  virtual std::byte* at(int peer, std::uint64_t address) = 0;
+};
+
+class StreamedLink final : public ChannelLink {
+ public:
+  StreamedLink(Group group, ChannelEnds ends, std::unique_ptr<Neighbours> neighbours,
+               WaitPolicy policy);
+  ~StreamedLink() override;
+  Transport transport() const override { return Transport::cuda_ipc; }
+  Stream* stream() const override { return &neighbours_->stream(); }
+
+ private:
+  std::uint64_t do_send(int peer, const void* data, std::size_t bytes) override;
+  void do_wait_sent(int peer, std::uint64_t number) override;
+  void do_post(int peer, int ahead, void* into, std::size_t bytes) override;
+  void* do_posted(int peer, std::size_t bytes) override;
+  std::uint64_t do_deliver(int peer, std::size_t bytes) override;
+  void do_receive(int peer, void* into, std::size_t bytes, Store store) override;
+  const void* do_receive_in_place(int peer, std::size_t bytes) override;
+  void do_release(int peer) override;
+
+  std::unique_ptr<Neighbours> neighbours_;
+  std::vector<std::uint64_t> awaited_;  // by peer: messages that the stream waits to be taken
+};
+
+}  // namespace machine
