@@ -25,8 +25,8 @@ std::string Choice::text() const {
   return fmt::format("{}, {:.2f} times as fast as {}", best->name, next_s / best_s, next->name);
 }
 
-Choice choose(machine::World& world, Communicator& group, machine::Operation operation,
-              machine::Dtype dtype, std::int64_t count, machine::Reduction reduction, int root,
+Choice choose(Communicator& group, machine::Operation operation, machine::Dtype dtype,
+              std::int64_t count, machine::Reduction reduction, int root,
               const std::shared_ptr<const TrafficMatrix>& traffic) {
   const Call call{group.rank(), group.size(), 1, root, group.inner(), traffic.get()};
   std::vector<const Algorithm*> candidates;
@@ -39,23 +39,25 @@ Choice choose(machine::World& world, Communicator& group, machine::Operation ope
   const auto buffer = [&](Extent extent, std::int64_t size) {
     Tensor tensor;
     if (extent != Extent::none) {
-      tensor = Tensor(world.host_device(), dtype, {size}, Category::buffers);
-      world.host_device().stream().kernels().fill(tensor, 1);
+      tensor = Tensor(group.device(), dtype, {size}, Category::buffers);
+      group.device().stream().kernels().fill(tensor, 1);
     }
     return tensor;
   };
   const Tensor in = buffer(held.input, elements.input), out = buffer(held.output, elements.output);
   const auto seconds = [&](const Algorithm& algorithm, int runs) {
     group.barrier();
+    group.device().stream().synchronize();
     const auto begin = std::chrono::steady_clock::now();
     for (int i = 0; i < runs; ++i)
       group.run(operation, algorithm.name, in, out, reduction, root, traffic);
+    group.device().stream().synchronize();
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / runs;
   };
   // What every rank measured; then the slowest rank's of each, alike on all ranks.
   std::vector<double> times;
   const auto slowest = [&] {
-    const Tensor all(world.host_device(), machine::Dtype::float64,
+    const Tensor all(group.device(), machine::Dtype::float64,
                      {static_cast<std::int64_t>(times.size())}, Category::buffers);
     machine::from_doubles(all, times);
     group.all_reduce(all, all, "direct", machine::Reduction::max);

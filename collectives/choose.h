@@ -20,8 +20,8 @@ struct Choice {
 
 // Collective over the group: runs every algorithm that does not refuse the call, in turns, on
 // buffers of its own; all ranks choose the same. count: elements of the whole, or of a share.
-Choice choose(machine::World& world, Communicator& group, machine::Operation operation,
-              machine::Dtype dtype, std::int64_t count, machine::Reduction reduction, int root,
+Choice choose(Communicator& group, machine::Operation operation, machine::Dtype dtype,
+              std::int64_t count, machine::Reduction reduction, int root,
               const std::shared_ptr<const TrafficMatrix>& traffic = {});
 
 }  // namespace collectives

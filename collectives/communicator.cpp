@@ -45,7 +45,14 @@ int near_ranks(const machine::World& world, const machine::Group& group) {
 
 Communicator::Communicator(machine::World& world, const machine::Group& group,
                            machine::Transport transport)
-    : world_(world), link_(world.connect(group, transport)), inner_(near_ranks(world, group)) {}
+    : Communicator(world, world.connect(group, transport)) {}
+
+Communicator::Communicator(machine::World& world, std::unique_ptr<machine::Link> link)
+    : world_(world), link_(std::move(link)), inner_(near_ranks(world, link_->group())) {}
+
+machine::Device& Communicator::device() const {
+  return link_->stream() ? link_->stream()->device() : world_.host_device();
+}
 
 Communicator::~Communicator() = default;
 
@@ -113,10 +120,10 @@ Execution& Communicator::execution(const CallKey& key, const Call& call) {
         return known.first.traffic && known.first.algorithm == key.algorithm &&
                known.first.dtype == key.dtype;
       });
-    found =
-        executions_
-            .emplace(key, std::make_unique<Execution>(key, rank(), size(), world_.host_device()))
-            .first;
+    found = executions_
+                .emplace(key,
+                         std::make_unique<Execution>(key, rank(), size(), device(), link_->meets()))
+                .first;
   }
   last_key_ = &found->first;
   last_ = found->second.get();
@@ -132,7 +139,12 @@ void Communicator::run(Operation operation, std::string_view algorithm, const Te
   const Tensor& present = held.input != Extent::none ? in : out;
   const bool in_place = is_in_place(operation, root, in, out);
 
-  if (!present.device().readable_by_host()) {  // staged: down, through the host, up
+  if (link_->stream() && &present.device() != &device())
+    throw std::invalid_argument(fmt::format(
+        "{} over {}: tensors of {}, not of {}", machine::name(operation), name(link_->transport()),
+        device().description(), present.device().description()));
+  if (!present.device().readable_by_host() &&
+      !link_->stream()) {  // staged: down, through the host, up
     machine::Stream& stream = present.device().stream();
     const auto on_host = [&](Extent extent, const Tensor& tensor) {
       return extent == Extent::none
@@ -153,12 +165,12 @@ void Communicator::run(Operation operation, std::string_view algorithm, const Te
   const machine::Dtype dtype = present.dtype();
   const auto average = [&] {
     if (reduction == machine::Reduction::avg && reduces(operation) && held.output != Extent::none)
-      world_.host_device().stream().kernels().divide(dtype, out.data(), out.size(), size());
+      device().stream().kernels().divide(dtype, out.data(), out.size(), size());
   };
   if (algorithm == library) {
     link_->count_as({operation, dtype});
     run_library({operation, dtype, reduction, count, root, in_place, traffic.get()}, *link_,
-                world_.host_device().stream().kernels(), in.data(), out.data());
+                device().stream().kernels(), in.data(), out.data());
     return average();
   }
   if (algorithm.empty())
@@ -220,8 +232,7 @@ void Communicator::send_receive(const Tensor& in, const Tensor& out, std::string
 }
 
 void Communicator::barrier(std::string_view algorithm) {
-  if (!nothing_)
-    nothing_ = Tensor(world_.host_device(), machine::Dtype::float32, {0}, Category::buffers);
+  if (!nothing_) nothing_ = Tensor(device(), machine::Dtype::float32, {0}, Category::buffers);
   run(Operation::barrier, algorithm, nothing_, nothing_);
 }
 

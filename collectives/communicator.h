@@ -4,10 +4,11 @@
 //   Communicator tp(world, grid.group(Axis::tp), Transport::shared_memory);
 //   tp.all_reduce(partial, whole);                       // may be the same tensor
 //
-// Tensors of all ranks of a call agree in dtype and size. CUDA tensors are staged through host
-// memory (counted as buffers). Sums round once per addition to the tensors' dtype, in the order of
-// the plan, which is the same on every rank: results of all_reduce are bitwise equal on all ranks.
-// avg divides the sum, once. What moves only ignores the reduction.
+// Tensors of all ranks of a call agree in dtype and size. Over cuda_ipc and nccl they are of the
+// world's CUDA device, and calls are queued on its stream; over the others, tensors of a CUDA
+// device are staged through host memory (counted as buffers). Sums round once per addition to the
+// tensors' dtype, in the order of the plan, which is the same on every rank: results of all_reduce
+// are bitwise equal on all ranks. avg divides the sum, once. What moves only ignores the reduction.
 // Throws machine::Timeout, machine::PeerFailure; std::invalid_argument for sizes that don't fit.
 
 #include <map>
@@ -23,7 +24,7 @@
 
 namespace collectives {
 
-// "library" runs the MPI library's own collective (a link over mpi only).
+// "library" runs the library's own collective: MPI's over mpi, NCCL's over nccl.
 inline constexpr std::string_view library = "library";
 
 // One step for the smallest all-reduces, direct for other reductions (their bits do not depend on
@@ -34,6 +35,7 @@ std::string_view default_algorithm(machine::Operation operation, machine::Transp
 class Communicator {
  public:
   Communicator(machine::World& world, const machine::Group& group, machine::Transport transport);
+  Communicator(machine::World& world, std::unique_ptr<machine::Link> link);
   ~Communicator();
 
   const machine::Group& group() const { return link_->group(); }
@@ -89,6 +91,8 @@ class Communicator {
   // hosts hold equally many in a row; on one host the largest divisor of size() up to its root.
   int inner() const { return inner_; }
   void set_inner(int inner);  // throws std::invalid_argument when it does not divide size()
+  // Of the buffers that the link moves without staging.
+  machine::Device& device() const;
 
  private:
   Execution& execution(const CallKey& key, const Call& call);

@@ -312,8 +312,7 @@ TEST(Choose, TakesTheSameAlgorithmOnEveryRank) {
   machine::run_ranks(4, [](World& world) {
     Communicator group(world, world.group(), Transport::shared_memory);
     for (const Operation operation : {Operation::all_reduce, Operation::gather}) {
-      const Choice choice =
-          choose(world, group, operation, Dtype::float32, 1000, Reduction::sum, 1);
+      const Choice choice = choose(group, operation, Dtype::float32, 1000, Reduction::sum, 1);
       ASSERT_TRUE(choice.best && choice.next);
       EXPECT_LE(choice.best_s, choice.next_s);
       EXPECT_GT(choice.best_s, 0);

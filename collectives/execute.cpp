@@ -1,7 +1,6 @@
 #include "collectives/execute.h"
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <span>
 #include <stdexcept>
@@ -24,8 +23,11 @@ Call with_pieces(const Algorithm& algorithm, Call call, std::int64_t count, mach
   return call;
 }
 
-Execution::Execution(const CallKey& key, int rank, int ranks, machine::Device& host)
-    : kernels_(host.stream().kernels()), label_{key.algorithm->operation, key.dtype} {
+Execution::Execution(const CallKey& key, int rank, int ranks, machine::Device& device, bool meets)
+    : stream_(device.stream()),
+      kernels_(stream_.kernels()),
+      on_host_(device.readable_by_host()),
+      label_{key.algorithm->operation, key.dtype} {
   const std::size_t size = size_of(key.dtype);
   const Call call =
       with_pieces(*key.algorithm, {rank, ranks, 1, key.root, key.inner, key.traffic.get()},
@@ -38,8 +40,8 @@ Execution::Execution(const CallKey& key, int rank, int ranks, machine::Device& h
   if (static_cast<std::size_t>(elements * ranks) * size > machine::last_level_cache_bytes())
     store_ = machine::Store::streaming;
   if (plan.bays > 0)
-    scratch_ = host.allocate(static_cast<std::size_t>(layout.scratch_elements()) * size,
-                             machine::Category::buffers);
+    scratch_ = device.allocate(static_cast<std::size_t>(layout.scratch_elements()) * size,
+                               machine::Category::buffers);
 
   const auto place = [&](Slice slice) {
     return Place{slice.buffer, static_cast<std::size_t>(layout.elements(slice).begin) * size};
@@ -51,8 +53,12 @@ Execution::Execution(const CallKey& key, int rank, int ranks, machine::Device& h
     return layout.site(a, key.in_place) == layout.site(b, key.in_place);
   };
   std::vector<Slice> sources;  // of actions_, which leaves out copies of a chunk to itself
+  constexpr std::size_t none = ~std::size_t{0};
+  std::vector<std::size_t> action_of;  // by step
   for (const Step& step : plan.steps) {
-    if (step.verb == Verb::copy && same(step.source, step.target)) continue;
+    const bool needless = step.verb == Verb::copy && same(step.source, step.target);
+    action_of.push_back(needless ? none : actions_.size());
+    if (needless) continue;
     const bool reads_source = step.verb != Verb::receive && step.verb != Verb::post;
     const bool writes = step.verb != Verb::send;
     const std::int64_t count = layout.elements(writes ? step.target : step.source).size();
@@ -72,6 +78,25 @@ Execution::Execution(const CallKey& key, int rank, int ranks, machine::Device& h
     }
     actions_.push_back(std::move(action));
     sources.push_back(step.source);
+  }
+  if (meets) {
+    rounds_ = rounds_of(*key.algorithm, call, key.count, key.in_place);
+    staged_at_.resize(actions_.size());
+    std::size_t most = 0;
+    for (Round& round : rounds_) {
+      std::size_t staged = 0;
+      for (auto* steps : {&round.transfers, &round.then})
+        for (std::size_t& index : *steps) index = action_of[index];
+      std::erase(round.then, none);
+      for (const std::size_t i : round.transfers) {
+        if (actions_[i].verb != Verb::receive_reduce) continue;
+        staged_at_[i] = staged;
+        staged += staged_bytes(actions_[i].bytes);
+      }
+      most = std::max(most, staged);
+    }
+    if (most > 0) staging_ = device.allocate(most, machine::Category::buffers);
+    return;
   }
   for (std::size_t i = 0; i < actions_.size(); ++i) look_ahead(i);
   std::map<int, std::size_t> last;
@@ -121,9 +146,44 @@ void Execution::run(machine::Link& link, machine::Reduction reduction, const std
   link.count_as(label_);
   std::byte* const buffers[] = {const_cast<std::byte*>(input), output,
                                 static_cast<std::byte*>(scratch_.data())};
-  const auto at = [&](Place place) {
-    return buffers[static_cast<std::size_t>(place.buffer)] + place.offset;
-  };
+  if (link.meets())
+    run_in_rounds(link, reduction, buffers);
+  else
+    run_in_order(link, reduction, buffers);
+}
+
+void Execution::run_in_rounds(machine::Link& link, machine::Reduction reduction,
+                              std::byte* const* buffers) {
+  auto* staging = static_cast<std::byte*>(staging_.data());
+  for (const Round& round : rounds_) {
+    transfers_.clear();
+    for (const std::size_t i : round.transfers) {
+      const Action& action = actions_[i];
+      const bool sends = action.verb == Verb::send;
+      std::byte* data = sends                          ? at(buffers, action.source)
+                        : action.verb == Verb::receive ? at(buffers, action.target)
+                                                       : staging + staged_at_[i];
+      transfers_.push_back({sends, action.peer, data, action.bytes});
+    }
+    if (!transfers_.empty()) link.exchange(transfers_);
+    for (const std::size_t i : round.then) {
+      const Action& action = actions_[i];
+      std::byte* target = at(buffers, action.target);
+      const std::byte* source = at(buffers, action.source);
+      if (action.verb == Verb::copy)
+        copy(target, source, action.bytes);
+      else if (action.verb == Verb::reduce)
+        kernels_.reduce(reduction, label_.dtype, target, source, target, action.count);
+      else
+        kernels_.reduce(reduction, label_.dtype, source, staging + staged_at_[i], target,
+                        action.count);
+    }
+  }
+}
+
+void Execution::run_in_order(machine::Link& link, machine::Reduction reduction,
+                             std::byte* const* buffers) {
+  const auto at = [&](Place place) { return this->at(buffers, place); };
   for (std::size_t i = 0; i < actions_.size(); ++i) {
     const Action& action = actions_[i];
     std::size_t written = 0;
@@ -145,7 +205,7 @@ void Execution::run(machine::Link& link, machine::Reduction reduction, const std
         break;
       }
       case Verb::copy:
-        if (action.bytes > 0) std::memcpy(at(action.target), at(action.source), action.bytes);
+        copy(at(action.target), at(action.source), action.bytes);
         break;
       case Verb::reduce:
         written =

@@ -5,10 +5,12 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <vector>
 
 #include "collectives/plan.h"
+#include "collectives/rounds.h"
 #include "collectives/traffic_matrix.h"
 #include "machine/device/kernels.h"
 #include "machine/link/link.h"
@@ -34,11 +36,12 @@ Call with_pieces(const Algorithm& algorithm, Call call, std::int64_t count, mach
 
 class Execution {
  public:
-  // Takes the plan's scratch, if it has any, from `host`, and keeps it.
-  Execution(const CallKey& key, int rank, int ranks, machine::Device& host);
+  // Takes the plan's scratch, if it has any, from the device, and keeps it; for links that meet
+  // also the staging of what is received to be reduced.
+  Execution(const CallKey& key, int rank, int ranks, machine::Device& device, bool meets = false);
 
   // Sums round to the dtype after each addition. Returns when peers have taken all they need of the
-  // buffers, which are host memory.
+  // buffers, which are memory of the device: on its stream, if the link has one.
   void run(machine::Link& link, machine::Reduction reduction, const std::byte* input,
            std::byte* output);
 
@@ -59,6 +62,16 @@ class Execution {
     std::size_t forwards = 0;        // so many sends of just this target follow
   };
 
+  void run_in_order(machine::Link& link, machine::Reduction reduction, std::byte* const* buffers);
+  void run_in_rounds(machine::Link& link, machine::Reduction reduction, std::byte* const* buffers);
+  std::byte* at(std::byte* const* buffers, Place place) const {
+    return buffers[static_cast<std::size_t>(place.buffer)] + place.offset;
+  }
+  void copy(void* to, const void* from, std::size_t bytes) {
+    if (on_host_ && bytes > 0) std::memcpy(to, from, bytes);
+    if (!on_host_) stream_.copy(to, from, bytes);
+  }
+
   // Counts ahead for posts, forwards for reductions.
   void look_ahead(std::size_t index);
   // Writes a sum where it belongs and, if all of them have posted a place for it, to the peers of
@@ -66,14 +79,19 @@ class Execution {
   std::size_t reduce(machine::Link& link, machine::Reduction reduction, std::size_t index,
                      const void* a, const void* b, void* target);
 
+  machine::Stream& stream_;
   machine::Kernels& kernels_;
+  bool on_host_;
   machine::TrafficLabel label_;
   machine::Store store_ = machine::Store::cached;
-  machine::Memory scratch_;
+  machine::Memory scratch_, staging_;
   std::vector<Action> actions_;
   std::vector<std::size_t> last_sends_;  // for each peer, the last action that sends to it
   std::vector<std::uint64_t> numbers_;   // by action, of its message in the present run
   std::vector<void*> targets_;
+  std::vector<Round> rounds_;           // of actions, for links that meet
+  std::vector<std::size_t> staged_at_;  // by action that reduces what it receives: in staging_
+  std::vector<machine::Transfer> transfers_;
 };
 
 }  // namespace collectives

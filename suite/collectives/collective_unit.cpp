@@ -45,7 +45,7 @@ CollectiveUnit::CollectiveUnit(Operation operation, const CollectiveCase& c,
   algorithm_ = c.algorithm;
   if (algorithm_ == automatic) {
     const collectives::Choice choice = collectives::choose(
-        context.world, *communicator_, operation, c.dtype, count_, c.reduction, c.root, traffic_);
+        *communicator_, operation, c.dtype, count_, c.reduction, c.root, traffic_);
     algorithm_ = choice.best->name;
     note_ = "auto: " + choice.text();
     // Without the scratch that the others keep.
