@@ -171,7 +171,7 @@ void Communicator::run(Operation operation, std::string_view algorithm, const Te
     link_->count_as({operation, dtype});
     run_library({operation, dtype, reduction, count, root, in_place, traffic.get()}, *link_,
                 device().stream().kernels(), in.data(), out.data());
-    return average();
+    return;
   }
   if (algorithm.empty())
     algorithm = default_algorithm(operation, link_->transport(), present.bytes(), size());

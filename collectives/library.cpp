@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "collectives/plan.h"
 #include "machine/link/mpi.h"
 
 namespace collectives {
@@ -108,20 +109,18 @@ Parts parts_of(int ranks, Begin begin) {
 
 }  // namespace
 
-void run_library(const LibraryCall& call, machine::Link& link, machine::Kernels& kernels,
-                 const void* input, void* output) {
+namespace {
+
+void run_mpi(const LibraryCall& call, const machine::MpiLink& link, machine::Kernels& kernels,
+             const void* input, void* output) {
   using enum machine::Operation;
-  const auto* mpi = dynamic_cast<const machine::MpiLink*>(&link);
-  if (!mpi)
-    throw std::invalid_argument(
-        fmt::format("algorithm library needs transport mpi, not {}", name(link.transport())));
   if (call.count > std::numeric_limits<int>::max())
     throw std::invalid_argument(
         fmt::format("algorithm library: {} elements are more than an MPI count holds", call.count));
   operator_kernels = &kernels;
   const MPI_Datatype type = datatype(call.dtype);
   const MPI_Op op = operation_of(call.dtype, call.reduction);
-  const MPI_Comm all = mpi->communicator();
+  const MPI_Comm all = link.communicator();
   const int n = static_cast<int>(call.count), root = call.root, rank = link.rank();
   const void* in = call.in_place ? MPI_IN_PLACE : input;
   const auto check = [&](int code) {
@@ -168,6 +167,32 @@ void run_library(const LibraryCall& call, machine::Link& link, machine::Kernels&
       break;
   }
   throw std::invalid_argument(fmt::format("{} has no library form", name(call.operation)));
+}
+
+}  // namespace
+
+void run_library(const LibraryCall& call, machine::Link& link, machine::Kernels& kernels,
+                 const void* input, void* output) {
+#if SHARDMARK_NCCL
+  if (link.transport() == machine::Transport::nccl) return run_nccl(call, link, input, output);
+#endif
+  const auto* mpi = dynamic_cast<const machine::MpiLink*>(&link);
+  if (!mpi)
+    throw std::invalid_argument(fmt::format("algorithm library needs transport mpi or nccl, not {}",
+                                            name(link.transport())));
+  run_mpi(call, *mpi, kernels, input, output);
+  const Extent held = extents(call.operation, {link.rank(), link.size(), 1, call.root}).output;
+  if (call.reduction == Reduction::avg && reduces(call.operation) && held != Extent::none)
+    kernels.divide(call.dtype, output, call.count, link.size());
+}
+
+std::string why_not_nccl(Reduction reduction, Dtype dtype, int ranks) {
+  if (reduction != Reduction::avg || !is_floating(dtype) || (ranks & (ranks - 1)) == 0) return "";
+  return fmt::format(
+      "NCCL's avg multiplies by 1/{} before it adds, which rounds: only powers of two are held to "
+      "the "
+      "exact average",
+      ranks);
 }
 
 }  // namespace collectives

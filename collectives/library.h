@@ -1,7 +1,9 @@
 #pragma once
-// The MPI library's own collectives, on the same buffers: the yardstick of ours.
+// The libraries' own collectives, on the same buffers: the yardstick of ours. MPI's over mpi;
+// NCCL's over nccl, queued on the link's stream.
 
 #include <cstdint>
+#include <string>
 
 #include "collectives/traffic_matrix.h"
 #include "machine/device/kernels.h"
@@ -19,10 +21,17 @@ struct LibraryCall {
   const TrafficMatrix* traffic = nullptr;  // of all_to_all_v; count is then its busiest()
 };
 
-// bfloat16 and half go through a reduction operator of ours, since MPI has none; avg stays a sum,
-// as in Kernels::reduce. Throws std::invalid_argument when the link is not over mpi, and when the
-// count is beyond an int.
+// avg is the library's where it has one (NCCL), else its sum, divided here. With MPI, bfloat16 and
+// half go through a reduction operator of ours, since it has none. Throws std::invalid_argument
+// when the link is over neither library, and when the count is beyond an int of MPI.
 void run_library(const LibraryCall& call, machine::Link& link, machine::Kernels& kernels,
                  const void* input, void* output);
+
+// The same over nccl, in builds that have NCCL. Gather, scatter, all_to_all and send_receive, for
+// which NCCL has no call, are groups of its sends and receives; barrier is an all-reduce of a byte.
+void run_nccl(const LibraryCall& call, machine::Link& link, const void* input, void* output);
+// Why avg of NCCL cannot be held to the exact average, or empty: it multiplies floating terms by
+// 1/n before it adds them, which rounds unless n is a power of two.
+std::string why_not_nccl(machine::Reduction reduction, machine::Dtype dtype, int ranks);
 
 }  // namespace collectives

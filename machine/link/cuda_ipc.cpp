@@ -28,8 +28,9 @@
 namespace machine::cuda {
 namespace {
 
-// Of a kind of mark for one peer. Few: a process has room for about a thousand events that others
-// can open, over all its links. A later mark in place of an earlier one is waited for in its stead.
+// Of a kind of mark for one peer. Few, since the events that others can open are a scarce thing:
+// PyTorch keeps below 1000 a process. A later mark in place of an earlier one is waited for in its
+// stead.
 constexpr std::uint64_t events_kept = 4;
 
 // The arenas of a rank, in its host memory that peers see: handles, or bases for threads.

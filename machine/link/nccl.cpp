@@ -51,6 +51,16 @@ NcclLink::~NcclLink() {
   }
 }
 
+ncclComm_t NcclLink::communicator() const {
+  if (!communicator_)
+    throw MachineError(fmt::format("the NCCL communicator of group {} was aborted", group().name));
+  return communicator_;
+}
+
+cudaStream_t NcclLink::queue() const { return cuda::internals(device_).stream; }
+
+void NcclLink::make_current() const { cuda::make_current(index_); }
+
 void NcclLink::abort() {
   if (communicator_) ncclCommAbort(communicator_);
   communicator_ = nullptr;
@@ -93,21 +103,20 @@ void NcclLink::do_wait_sent(int, std::uint64_t) {
 }
 
 void NcclLink::do_exchange(std::span<const Transfer> transfers) {
-  if (!communicator_)
-    throw MachineError(fmt::format("the NCCL communicator of group {} was aborted", group().name));
+  const ncclComm_t communicator = this->communicator();
   std::vector<Transfer> all;
   all.swap(waiting_);
   all.insert(all.end(), transfers.begin(), transfers.end());
   if (all.empty()) return;
-  cuda::make_current(index_);
-  const cudaStream_t stream = cuda::internals(device_).stream;
+  make_current();
+  const cudaStream_t stream = queue();
   group_of("a group of ncclSend and ncclRecv", all.front().peer, [&](auto keep) {
     for (const Transfer& one : all) {
       // Nothing is sent as a byte: NCCL does not say that no bytes wait for each other.
       const std::size_t bytes = one.bytes == 0 ? 1 : one.bytes;
       void* data = one.bytes > 0 ? one.data : one.sends ? byte(size()) : byte(one.peer);
-      keep(one.sends ? ncclSend(data, bytes, ncclUint8, one.peer, communicator_, stream)
-                     : ncclRecv(data, bytes, ncclUint8, one.peer, communicator_, stream));
+      keep(one.sends ? ncclSend(data, bytes, ncclUint8, one.peer, communicator, stream)
+                     : ncclRecv(data, bytes, ncclUint8, one.peer, communicator, stream));
     }
   });
 }

@@ -26,7 +26,11 @@ class NcclLink final : public Link {
   Stream* stream() const override { return &device_.stream(); }
   bool meets() const override { return true; }
 
-  ncclComm_t communicator() const { return communicator_; }
+  // For calls of NCCL's own, which go on queue() of the device that make_current() selects. Throws
+  // MachineError when the communicator was aborted.
+  ncclComm_t communicator() const;
+  cudaStream_t queue() const;
+  void make_current() const;
   // Waits until NCCL has queued what `result` started. Throws MachineError naming the call, this
   // rank and the peer (an index into the group; -1: all of them).
   void finish(ncclResult_t result, const char* call, int peer = -1, std::uint64_t number = 0,

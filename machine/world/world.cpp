@@ -180,7 +180,7 @@ std::unique_ptr<Link> World::connect(const Group& group, Transport transport) {
 
 std::string World::why_not(const Group& group, Transport transport) const {
   if (!between_devices(transport)) return why_not_host(group, transport);
-  if (!device_ || device_->kind() != Device::Kind::cuda)
+  if (!computes_on_gpu())
     return fmt::format("transport {} moves tensors of CUDA devices: needs --device cuda",
                        name(transport));
   int here = 0;

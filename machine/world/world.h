@@ -37,6 +37,7 @@ class World {
   Device& device() { return device_ ? *device_ : *host_device_; }
   Device& host_device() { return *host_device_; }
   void use_device(std::unique_ptr<Device> device);
+  bool computes_on_gpu() const { return device_ && device_->kind() == Device::Kind::cuda; }
   // Of the group's ranks on this host: devices that they compute on, and ranks that share this
   // rank's, itself among them. The ranks have used their devices before they ask.
   int devices_of(const Group& group) const;

@@ -142,6 +142,44 @@ __global__ void __launch_bounds__(block_size)
   }
 }
 
+// ---- reductions to several targets: the elements before the first pack one by one, then packs
+
+constexpr int most_targets = 16;
+template <class T>
+struct Targets {
+  T* at[most_targets];
+  int count;
+};
+
+template <int width, class Body, class T>
+__device__ void join_pack(const Body& body, std::int64_t i, const T* a, const T* b,
+                          const Targets<T>& targets) {
+  using P = Pack<T, width>;
+  P left = *reinterpret_cast<const P*>(a + i);
+  P right = *reinterpret_cast<const P*>(b + i);
+  P joined;
+#pragma unroll
+  for (int k = 0; k < width; ++k)
+    kernel::apply(body, kernel::In<T>::slot(left.at + k), kernel::In<T>::slot(right.at + k),
+                  kernel::Out<T>::slot(joined.at + k));
+  for (int t = 0; t < targets.count; ++t) *reinterpret_cast<P*>(targets.at[t] + i) = joined;
+}
+
+// Thread 0 … head - 1 take an element each before the packs; the last pack's thread the rest.
+template <int width, class Body, class T>
+__global__ void __launch_bounds__(block_size)
+    join_kernel(std::int64_t count, std::int64_t head, Body body, const T* a, const T* b,
+                Targets<T> targets) {
+  const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * block_size + threadIdx.x;
+  if (thread < head) join_pack<1>(body, thread, a, b, targets);
+  const std::int64_t i = head + thread * width;
+  if (i + width <= count) {
+    join_pack<width>(body, i, a, b, targets);
+  } else {
+    for (std::int64_t j = i; j < count; ++j) join_pack<1>(body, j, a, b, targets);
+  }
+}
+
 // ---- rows
 
 template <class Body>
@@ -277,13 +315,40 @@ class CudaLaunch {
     launch_each<true>(count, body, fields...);
   }
 
-  // The targets but the first are copies of it.
+  // 16 bytes a thread where all addresses lie alike between multiples of 16, else an element.
+  // Targets beyond most_targets are copies of the first.
   template <class Body, class T>
   void join_to(std::int64_t count, Body body, kernel::In<T> a, kernel::In<T> b,
                std::span<void* const> outs, Store /*store*/) const {
-    launch_each<false>(count, body, a, b, kernel::Out<T>(outs[0]));
-    for (void* out : outs.subspan(1))
-      cuda::check(device_, "a copy of a sum",
+    if (count <= 0 || outs.empty()) return;
+    constexpr std::size_t bytes = 16;
+    constexpr int width = static_cast<int>(bytes / sizeof(T));
+    const auto past = [](const void* data) {
+      return reinterpret_cast<std::uintptr_t>(data) % bytes;
+    };
+    const std::size_t phase = past(a.data);
+    bool alike = past(b.data) == phase && phase % sizeof(T) == 0;
+    cuda::Targets<T> targets{};
+    for (void* out : outs.first(std::min<std::size_t>(outs.size(), cuda::most_targets))) {
+      alike = alike && past(out) == phase;
+      targets.at[targets.count++] = static_cast<T*>(out);
+    }
+    cuda::make_current(device_);
+    if (alike) {
+      const auto before = static_cast<std::int64_t>((bytes - phase) % bytes / sizeof(T));
+      const std::int64_t head = std::min(count, before);
+      const auto blocks = static_cast<unsigned>(
+          std::max<std::int64_t>(1, cuda::blocks_for(count - head, cuda::block_size * width)));
+      cuda::join_kernel<width>
+          <<<blocks, cuda::block_size, 0, stream_>>>(count, head, body, a.data, b.data, targets);
+    } else {
+      const auto blocks = static_cast<unsigned>(cuda::blocks_for(count, cuda::block_size));
+      cuda::join_kernel<1>
+          <<<blocks, cuda::block_size, 0, stream_>>>(count, 0, body, a.data, b.data, targets);
+    }
+    check_launch("a reduction");
+    for (void* out : outs.subspan(static_cast<std::size_t>(targets.count)))
+      cuda::check(device_, "a copy of a reduction",
                   cudaMemcpyAsync(out, outs[0], static_cast<std::size_t>(count) * sizeof(T),
                                   cudaMemcpyDefault, stream_));
   }

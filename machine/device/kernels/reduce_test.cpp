@@ -176,6 +176,23 @@ TEST_P(Reductions, ToSeveralTargets) {
   });
 }
 
+// More than one launch of a GPU writes.
+TEST_P(Reductions, ToManyTargets) {
+  visit_every(dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const std::vector<T> x = inputs<T>(), y = inputs<T>(false);
+    const Memory a = upload(x), b = upload(y);
+    std::vector<Memory> memory;
+    std::vector<void*> outs;
+    for (int i = 0; i < 19; ++i) outs.push_back(at<T>(memory.emplace_back(untouched<T>()), 1));
+    kernels().reduce_to_all(Reduction::sum, dtype(), at<T>(a, 1), at<T>(b, 1), outs, 250);
+    for (const Memory& one : memory)
+      expect_part<T>(one, 1, 250, [&](std::size_t i) {
+        return expected(Reduction::sum, x[i + 1], y[i + 1]);
+      });
+  });
+}
+
 // NaN wins, whatever its sign or payload and on whichever side; -0 is below +0; no order shows.
 TEST_P(Reductions, ExtremesOfSpecialNumbers) {
   if (!is_floating(dtype())) GTEST_SKIP() << "integers have none";
