@@ -99,6 +99,21 @@ struct alignas(sizeof(T) * count) Pack {
   T at[count];
 };
 
+// As one store: assigned as it is, a pack is written element by element.
+template <class P>
+__device__ inline void store_pack(void* where, const P& pack) {
+  unsigned words[4];
+  if constexpr (sizeof(P) == 16) {
+    memcpy(words, &pack, sizeof(P));
+    __stcg(static_cast<uint4*>(where), make_uint4(words[0], words[1], words[2], words[3]));
+  } else if constexpr (sizeof(P) == 8) {
+    memcpy(words, &pack, sizeof(P));
+    __stcg(static_cast<uint2*>(where), make_uint2(words[0], words[1]));
+  } else {
+    *static_cast<P*>(where) = pack;
+  }
+}
+
 // A pack of one tensor in registers.
 template <int count, class Field>
 struct Loaded {
@@ -112,7 +127,7 @@ struct Loaded {
   }
   __device__ auto slot(int k) { return Field::slot(pack.at + k); }
   __device__ void store() const {
-    if constexpr (Field::writes) *reinterpret_cast<P*>(where) = pack;
+    if constexpr (Field::writes) store_pack(where, pack);
   }
 };
 
@@ -162,7 +177,7 @@ __device__ void join_pack(const Body& body, std::int64_t i, const T* a, const T*
   for (int k = 0; k < width; ++k)
     kernel::apply(body, kernel::In<T>::slot(left.at + k), kernel::In<T>::slot(right.at + k),
                   kernel::Out<T>::slot(joined.at + k));
-  for (int t = 0; t < targets.count; ++t) *reinterpret_cast<P*>(targets.at[t] + i) = joined;
+  for (int t = 0; t < targets.count; ++t) store_pack(targets.at[t] + i, joined);
 }
 
 // Thread 0 … head - 1 take an element each before the packs; the last pack's thread the rest.
