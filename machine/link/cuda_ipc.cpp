@@ -303,7 +303,7 @@ std::unique_ptr<Link> connect_ipc(World& world, const Group& group) {
     world.after_barrier(std::move(call));
   };
   // All ranks come to the exchange, also the one whose device refuses.
-  std::string mine = "+";
+  std::string mine(1, '+');
   try {
     const int device = internals(*wiring.device).index;
     if (wiring.threads) enable_peers(world, group, device);
@@ -320,7 +320,7 @@ std::unique_ptr<Link> connect_ipc(World& world, const Group& group) {
       world.share(group, sizeof(Exports), [](std::byte* block) { new (block) Exports; });
   // Nobody marks anything before all have opened everything.
   std::unique_ptr<IpcNeighbours> neighbours;
-  mine = "+";
+  mine.assign(1, '+');
   try {
     neighbours = std::make_unique<IpcNeighbours>(std::move(wiring));
   } catch (const MachineError& error) {

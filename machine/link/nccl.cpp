@@ -162,7 +162,7 @@ std::unique_ptr<Link> connect_nccl(World& world, const Group& group) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   ncclComm_t communicator = nullptr;
-  mine = "+";
+  mine.assign(1, '+');
   try {
     ncclResult_t result =
         ncclCommInitRankConfig(&communicator, group.size(), id, group.index, &config);
