@@ -104,6 +104,25 @@ void add_rates(Record& record, const Cost& cost, double limit) {
   if (limit > 0) counters["limit_fraction"] = limit / record.seconds;
 }
 
+// Ranks that take turns on one GPU: what they take says nothing about a GPU or a link.
+bool shares_gpu(const machine::World& world, const machine::Group& group) {
+  return world.computes_on_gpu() && world.sharers_of_device(group) > 1;
+}
+
+// Times stay, as times; what compares them with anything goes.
+void remove_speed_claims(Record& record) {
+  for (const char* claim :
+       {"algbw_GBps", "busbw_GBps", "limit_s", "limit_fraction", "speedup_over_library",
+        "tokens_per_second", "steps_per_second", "memory_GBps", "gflops", "mfu"})
+    record.counters.erase(claim);
+}
+
+// What every rank tells rank 0 with its judge.
+struct Told {
+  double limit_s = 0;
+  bool shares_gpu = false;
+};
+
 void fail(Record& record, std::string reason) {
   record.verdict = Ruling::fail;
   record.reason = std::move(reason);
@@ -181,6 +200,11 @@ void CaseRunner::run(const PlannedCase& plan, int repetition, Record& record) {
     return std::string();
   });
   if (!failure.empty()) return fail(record, failure);
+  if (options_.timing == Timing::armed && !instance->only_queues()) {
+    record = skipped(plan, repetition,
+                     "timing armed needs a run that only queues work on the device's stream");
+    return;
+  }
 
   Sampled sampled;
   failure = phase(plan, link, "running", [&] {
@@ -197,12 +221,12 @@ void CaseRunner::run(const PlannedCase& plan, int repetition, Record& record) {
   if (group.index == 0) add_times(record, name(options_.timing), std::move(sampled));
 
   Judge judge(world_.rank());
-  std::string mine;  // limit, then the judge
+  std::string mine;  // Told, then the judge
   failure = phase(plan, link, "judging", [&] {
     instance->judge(judge);
     const Cost cost = instance->cost();
-    const double limit = limit_s(cost, rates_, plan.ranks);
-    mine.assign(reinterpret_cast<const char*>(&limit), sizeof limit);
+    const Told told{limit_s(cost, rates_, plan.ranks), shares_gpu(world_, group)};
+    mine.assign(reinterpret_cast<const char*>(&told), sizeof told);
     mine += serialize(judge);
     return std::string();
   });
@@ -213,10 +237,11 @@ void CaseRunner::run(const PlannedCase& plan, int repetition, Record& record) {
     std::vector<Judge> judges;
     double slowest_limit = 0;
     for (const std::string& theirs : all) {
-      double limit = 0;
-      std::memcpy(&limit, theirs.data(), sizeof limit);
-      slowest_limit = std::max(slowest_limit, limit);
-      judges.push_back(deserialize(std::string_view(theirs).substr(sizeof limit)));
+      Told told;
+      std::memcpy(&told, theirs.data(), sizeof told);
+      slowest_limit = std::max(slowest_limit, told.limit_s);
+      record.oversubscribed = record.oversubscribed || told.shares_gpu;
+      judges.push_back(deserialize(std::string_view(theirs).substr(sizeof told)));
     }
     JudgedCase judged = merge(judges, plan.oracles);
     record.verdict = judged.verdict;
@@ -233,6 +258,7 @@ void CaseRunner::run(const PlannedCase& plan, int repetition, Record& record) {
   });
   if (!failure.empty()) return fail(record, failure);
   record = std::move(described);
+  if (record.oversubscribed) remove_speed_claims(record);
   // No rank takes its memory away while another may still read it.
   world_.barrier(group);
 }

@@ -85,8 +85,9 @@ struct Record {
   double seconds = 0;      // headline: median over iterations of the maximum over ranks
   double cpu_seconds = 0;  // of this rank's process, per iteration
   Quantiles quantiles;
-  std::string timing;  // sample, loop, window (sampler.h)
-  std::string stop;    // converged, time_cap, sample_cap
+  std::string timing;           // sample, loop, window, armed (sampler.h)
+  bool oversubscribed = false;  // ranks shared a GPU: what they took says nothing about speed
+  std::string stop;             // converged, time_cap, sample_cap
   SampleMatrix samples;
   std::map<std::string, double> counters;
 

@@ -5,11 +5,13 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <mutex>
 #include <nlohmann/json.hpp>
 
 #include "machine/device/error.h"
+#include "machine/device/kernels.h"
 
 namespace harness {
 namespace {
@@ -127,11 +129,13 @@ struct Outcome {
 };
 
 Outcome launch(int ranks, const AxisFlags& flags, std::vector<std::string> google_flags = {},
-               double timeout_s = 20, bool rates = false) {
+               double timeout_s = 20, bool rates = false,
+               const std::function<void(machine::World&)>& before = {}) {
   const auto cases = plan_cases({"toy"}, Profile::quick, flags);
   Outcome outcome;
   std::mutex mutex;
   const auto body = [&](machine::World& world) {
+    if (before) before(world);
     Listening mine;
     RunOptions options;
     options.max_seconds_per_case = 0.05;
@@ -185,6 +189,65 @@ TEST(Run, PassesAndCounts) {
   EXPECT_GT(counters.at("speedup_over_library"), 0);
   EXPECT_GT(counters.at("runs"), 0);
   EXPECT_FALSE(counters.contains("limit_s"));
+}
+
+// Of host memory, and called a GPU.
+class PretendedGpu final : public machine::Device {
+ public:
+  explicit PretendedGpu(std::uint64_t identity)
+      : Device(Kind::cuda), inner_(machine::make_host_device()), identity_(identity) {
+    stream_ = inner_->make_stream();
+  }
+  std::string description() const override { return "pretended"; }
+  std::uint64_t identity() const override { return identity_; }
+  std::unique_ptr<machine::Stream> make_stream() override { return inner_->make_stream(); }
+
+ private:
+  void* do_allocate(std::size_t bytes) override { return std::malloc(bytes); }
+  void do_free(void* data, std::size_t) override { std::free(data); }
+  std::unique_ptr<machine::Device> inner_;
+  std::uint64_t identity_;
+};
+
+TEST(Run, RanksThatShareAGpuHaveTimesAndNoSpeeds) {
+  // Three ranks on two GPUs: two of them share one, which rank 0 is not on.
+  const auto choose = [](machine::World& world) {
+    world.use_device(std::make_unique<PretendedGpu>(world.rank() == 0 ? 1 : 2));
+    world.barrier(world.group());
+    EXPECT_EQ(world.devices_of(world.group()), 2);
+    EXPECT_EQ(world.sharers_of_device(world.group()), world.rank() == 0 ? 1 : 2);
+    EXPECT_EQ(world.why_not(world.group(), Transport::nccl),
+              machine::cuda::built() ? "transport nccl needs 3 GPUs, found 2; cuda_ipc works with "
+                                       "several ranks on one"
+                                     : "transport nccl: this program was built without NCCL");
+  };
+  const Outcome outcome = launch(3, {{"ranks", "2,3"}}, {}, 20, false, choose);
+  ASSERT_EQ(outcome.heard.records.size(), 2u) << outcome.error;
+  const Record &alone = outcome.heard.records[0], &shared = outcome.heard.records[1];
+  EXPECT_EQ(shared.verdict, Ruling::pass) << shared.reason;
+  EXPECT_FALSE(alone.oversubscribed);
+  EXPECT_TRUE(shared.oversubscribed);
+  EXPECT_GT(shared.seconds, 0);
+  for (const char* claim :
+       {"algbw_GBps", "busbw_GBps", "tokens_per_second", "speedup_over_library"}) {
+    EXPECT_TRUE(alone.counters.contains(claim)) << claim;
+    EXPECT_FALSE(shared.counters.contains(claim)) << claim;
+  }
+}
+
+TEST(Run, SkipsWhatCannotBeArmed) {
+  const auto cases = plan_cases({"toy"}, Profile::quick, {{"ranks", "1"}});
+  Listening heard;
+  machine::run_ranks(1, [&](machine::World& world) {
+    RunOptions options;
+    options.timing = Timing::armed;
+    options.measure_rates = false;
+    options.sink = &heard;
+    run(world, cases, options, heard);
+  });
+  EXPECT_EQ(heard.records.at(0).verdict, Ruling::skipped);
+  EXPECT_EQ(heard.records.at(0).reason,
+            "timing armed needs a run that only queues work on the device's stream");
 }
 
 TEST(Run, HoldsTimesAgainstTheMachine) {

@@ -23,6 +23,8 @@ double process_cpu_s() {
 
 constexpr int max_batch = 1 << 16;
 constexpr int loop_batch = 20;  // nccl-tests' -n
+// Longer than queueing a run takes; a run longer than the device's queue would wait for itself.
+constexpr double gate_deadline_s = 2;
 // Samples of the unit, then as many of the yardstick. The first of a turn finds the caches as the
 // other left them: few enough not to move a median.
 constexpr int turn = 10;
@@ -150,19 +152,50 @@ void Sampler::keep(const std::exception& failure) {
   if (on_failure_) on_failure_(result_.failure);
 }
 
+template <class Call>
+void Sampler::guarded(Call call) {
+  if (!result_.failure.empty()) return;
+  try {
+    call();
+  } catch (const machine::Timeout&) {
+    throw;
+  } catch (const machine::PeerFailure&) {
+    throw;
+  } catch (const std::exception& failure) {
+    keep(failure);
+  }
+}
+
+void Sampler::runs(What what, int count) {
+  for (int i = 0; i < count; ++i)
+    if (what == What::unit)
+      instance_->run();
+    else
+      instance_->yardstick();
+}
+
+// The gate opens whatever happened: work that is queued ends, and what failed is told.
+double Sampler::armed_seconds(What what) {
+  machine::Stream& stream = device_.stream();
+  std::unique_ptr<machine::Event> begin, end;
+  guarded([&] {
+    gate_->close();
+    begin = stream.record();
+    runs(what, 1);
+    end = stream.record();
+  });
+  const bool failed = barrier(!result_.failure.empty());
+  gate_->open();
+  if (failed) return 0;  // on some rank; waiting for its part of the work would have no end
+  double seconds = 0;
+  guarded([&] {
+    stream.synchronize();
+    seconds = gate_->held() ? end->seconds_since(*begin) : std::numeric_limits<double>::quiet_NaN();
+  });
+  return seconds;
+}
+
 double Sampler::timed(What what, int batch) {
-  const auto guarded = [this](auto&& call) {
-    if (!result_.failure.empty()) return;
-    try {
-      call();
-    } catch (const machine::Timeout&) {
-      throw;
-    } catch (const machine::PeerFailure&) {
-      throw;
-    } catch (const std::exception& failure) {
-      keep(failure);
-    }
-  };
   const bool checks = what == What::unit && instance_->has_check();
   guarded([&] {
     instance_->prepare();
@@ -174,14 +207,16 @@ double Sampler::timed(What what, int batch) {
   if (clock_start_ && !failed) moment = clock_start_->wait();
   const double begin = clock_start_ ? moment.start_s : now_s();
   if (failed) return 0;
-  guarded([&] {
-    if (what == What::unit)
-      for (int i = 0; i < batch; ++i) instance_->run();
-    else
-      for (int i = 0; i < batch; ++i) instance_->yardstick();
-    device_.stream().synchronize();
-  });
-  const double seconds = now_s() - begin;
+  double seconds = 0;
+  if (gate_ && checked_ >= 0) {
+    seconds = armed_seconds(what);
+  } else {
+    guarded([&] {
+      runs(what, batch);
+      device_.stream().synchronize();
+    });
+    seconds = now_s() - begin;
+  }
   if (checks)
     guarded([&] {
       const std::string wrong = instance_->check();
@@ -198,7 +233,8 @@ double Sampler::timed(What what, int batch) {
 Sampler::WarmUp Sampler::warm_up(What what) {
   const double begin = now_s();
   WarmUp result;
-  const bool batches = instance_->repeatable() && limits_.timing != Timing::window;
+  const bool batches = instance_->repeatable() && limits_.timing != Timing::window &&
+                       limits_.timing != Timing::armed;
   if (batches && limits_.timing == Timing::loop) result.batch = loop_batch;
   for (int runs = 0;;) {
     const double sample_begin = now_s();
@@ -293,6 +329,12 @@ Sampled Sampler::sample(Instance& instance) {
   result_ = {};
   checked_ = -1;
   clock_start_.reset();
+  gate_.reset();
+  if (limits_.timing == Timing::armed) {
+    gate_ = device_.make_gate(gate_deadline_s);
+    if (!gate_ || !instance.only_queues())
+      throw std::logic_error("timing armed: the run does not only queue work on a device");
+  }
   if (limits_.timing == Timing::window) clock_start_.emplace(link_, limits_.one_clock);
   const bool alternates = instance.has_yardstick();
   const WarmUp unit = warm_up(What::unit);

@@ -17,7 +17,11 @@
 // That is the timing `sample`. `loop` is nccl-tests': at least 20 runs back to back in every
 // sample, whose mean over the ranks is given too (average_over_ranks_s). `window` starts all ranks
 // by the clock (clock_start.h), one run a sample, timed from the common start; a sample for which
-// a rank came late is dropped on all.
+// a rank came late is dropped on all. `armed` is for runs that only queue work on a device's
+// stream: every rank's stream is held back (machine::Gate) while the rank queues an event, the run
+// and another event; after a barrier the gates open, and the time is what lies between the events.
+// What is left of the launches' jitter is the skew of that barrier. Warm-up is not armed, since
+// first runs may wait for the device. A sample that a gate did not hold back is dropped.
 //
 // Every decision (how many runs a batch, how many samples more, stop) is taken by the case's rank 0
 // from all ranks' times and sent to the others.
@@ -25,6 +29,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -126,6 +131,10 @@ class Sampler {
     double per_sample_s = 0;
   };
   double timed(What what, int batch);  // of one run; NaN: a rank was late
+  template <class Call>
+  void guarded(Call call);
+  void runs(What what, int count);
+  double armed_seconds(What what);
   WarmUp warm_up(What what);
   // Takes `count` samples and brings all ranks' times to rank 0; returns how long it took.
   using Rows = std::vector<std::vector<double>>;
@@ -143,6 +152,7 @@ class Sampler {
   Instance* instance_ = nullptr;
   Sampled result_;
   std::optional<ClockStart> clock_start_;
+  std::unique_ptr<machine::Gate> gate_;
   int checked_ = -1;  // samples of the unit so far; -1: warm-up
 };
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <mutex>
@@ -9,6 +10,7 @@
 #include <thread>
 
 #include "harness/statistics.h"
+#include "machine/device/kernels.h"
 
 namespace harness {
 namespace {
@@ -114,10 +116,11 @@ class Timed : public Instance {
  public:
   std::function<void()> on_prepare = [] {}, on_run = [] {}, on_yardstick, on_rehearse = [] {};
   std::function<std::string()> on_check;
-  bool can_repeat = true;
+  bool can_repeat = true, queues = false;
   void prepare() override { on_prepare(); }
   void run() override { on_run(); }
   bool repeatable() const override { return can_repeat; }
+  bool only_queues() const override { return queues; }
   bool has_yardstick() const override { return static_cast<bool>(on_yardstick); }
   void yardstick() override { on_yardstick(); }
   bool has_check() const override { return static_cast<bool>(on_check); }
@@ -221,6 +224,98 @@ TEST(Sampler, WindowTimesFromTheClockStart) {
     EXPECT_EQ(sampled.unit.worst.size(), static_cast<std::size_t>(matrix.iterations()));
     for (const double time : matrix.seconds) EXPECT_GE(time, 2e-4);  // and no NaN among them
     EXPECT_GT(matrix.iterations() + sampled.unit.late, 0);
+  });
+}
+
+// A device that writes down what is asked of it; an event's time is its number.
+struct Armed {
+  std::atomic<int> queued{0}, opened_early{0};
+  int ranks = 1;
+};
+
+class WritingDevice final : public machine::Device {
+ public:
+  WritingDevice(Armed& armed, bool holds) : Device(Kind::cuda), armed_(armed), holds_(holds) {
+    stream_ = std::make_unique<WritingStream>(*this);
+  }
+  std::string description() const override { return "writes"; }
+  std::unique_ptr<machine::Stream> make_stream() override { return nullptr; }
+  std::unique_ptr<machine::Gate> make_gate(double) override {
+    return std::make_unique<WritingGate>(*this);
+  }
+  std::string written;  // c: gate closed, e: event, r: run, o: gate opened, s: synchronized
+
+ private:
+  struct NumberedEvent final : machine::Event {
+    explicit NumberedEvent(double at) : at(at) {}
+    void synchronize() override {}
+    double seconds_since(const Event& earlier) const override {
+      return at - dynamic_cast<const NumberedEvent&>(earlier).at;
+    }
+    double at;
+  };
+  struct WritingStream final : machine::Stream {
+    explicit WritingStream(WritingDevice& device) : Stream(device, nullptr), device_(device) {}
+    void copy(void*, const void*, std::size_t) override {}
+    std::unique_ptr<machine::Event> record() override {
+      device_.written += 'e';
+      return std::make_unique<NumberedEvent>(static_cast<double>(device_.written.size()));
+    }
+    void wait(const machine::Event&) override {}
+    void synchronize() override { device_.written += 's'; }
+    WritingDevice& device_;
+  };
+  struct WritingGate final : machine::Gate {
+    explicit WritingGate(WritingDevice& device) : device_(device) {}
+    void close() override { device_.written += 'c'; }
+    void open() override {
+      device_.written += 'o';
+      // Every rank has queued its run of this sample, and of those before.
+      if (device_.armed_.queued < device_.armed_.ranks * ++samples_) ++device_.armed_.opened_early;
+    }
+    bool held() override { return device_.holds_; }
+    WritingDevice& device_;
+    int samples_ = 0;
+  };
+  void* do_allocate(std::size_t) override { return nullptr; }
+  void do_free(void*, std::size_t) override {}
+  Armed& armed_;
+  bool holds_;
+};
+
+TEST(Sampler, ArmedRunsAreQueuedBehindAGateThatOpensForAll) {
+  for (const bool holds : {true, false}) {
+    Armed armed;
+    armed.ranks = 2;
+    on_ranks(2, [&](machine::World& world, machine::Link* link) {
+      WritingDevice device(armed, holds);
+      Timed timed;
+      timed.queues = true;
+      timed.on_run = [&] {
+        if (device.written.find('c') != std::string::npos) ++armed.queued;  // past warm-up
+        device.written += 'r';
+      };
+      const SamplingLimits limits{
+          .seconds = 0.1, .min_samples = 5, .max_samples = 5, .timing = Timing::armed};
+      const Sampled sampled = Sampler(device, link, limits).sample(timed);
+      EXPECT_EQ(sampled.failure, "");
+      EXPECT_EQ(sampled.unit.batch, 1);
+      const std::string samples = device.written.substr(device.written.find("cer") - 1);
+      EXPECT_EQ(samples.substr(0, 14), "scereosscereos") << samples;
+      if (world.rank() != 0) return;
+      EXPECT_EQ(sampled.unit.worst.empty(), !holds);
+      EXPECT_EQ(sampled.unit.late > 0, !holds);
+      for (const double time : sampled.unit.worst) EXPECT_EQ(time, 2);  // event, run, event
+    });
+    EXPECT_EQ(armed.opened_early, 0);
+  }
+}
+
+TEST(Sampler, ArmedRefusesWhatItCannotHoldBack) {
+  on_ranks(1, [](machine::World& world, machine::Link* link) {
+    Timed timed;
+    EXPECT_THROW(Sampler(world.device(), link, {.timing = Timing::armed}).sample(timed),
+                 std::logic_error);
   });
 }
 

@@ -130,8 +130,6 @@ T parse_name(std::string_view axis, std::string_view text, const T (&all)[count]
   throw UsageError(machine::unknown(fmt::format("--{}", axis), text, names));
 }
 
-constexpr machine::Transport all_transports[] = {machine::Transport::shared_memory,
-                                                 machine::Transport::mpi};
 constexpr Profile all_profiles[] = {Profile::quick, Profile::acceptance, Profile::paper};
 
 }  // namespace
@@ -158,13 +156,22 @@ std::string_view name(Timing timing) {
       return "loop";
     case Timing::window:
       return "window";
+    case Timing::armed:
+      return "armed";
   }
   return "?";
 }
 
 Timing parse_timing(std::string_view text) {
-  static constexpr Timing all_timings[] = {Timing::sample, Timing::loop, Timing::window};
+  static constexpr Timing all_timings[] = {Timing::sample, Timing::loop, Timing::window,
+                                           Timing::armed};
   return parse_name("timing", text, all_timings);
+}
+
+std::vector<machine::Transport> usual_transports() {
+  using enum machine::Transport;
+  if (planned_device == machine::Device::Kind::host) return {shared_memory, mpi};
+  return machine::cuda::count() > 1 ? std::vector{cuda_ipc, nccl} : std::vector{cuda_ipc};
 }
 
 std::vector<Bytes> powers(std::int64_t first, std::int64_t last, std::int64_t factor) {
@@ -263,7 +270,7 @@ std::string AxisText<machine::Transport>::format(const machine::Transport& value
 }
 machine::Transport AxisText<machine::Transport>::parse(std::string_view axis,
                                                        std::string_view text) {
-  return parse_name(axis, text, all_transports);
+  return parse_name(axis, text, machine::all_transports);
 }
 std::vector<machine::Transport> AxisText<machine::Transport>::parse_list(std::string_view axis,
                                                                          std::string_view text) {

@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "machine/device/device.h"
 #include "machine/device/dtype.h"
 #include "machine/device/reduction.h"
 #include "machine/link/link.h"
@@ -36,7 +37,7 @@ enum class Profile : unsigned char { quick, acceptance, paper };
 std::string_view name(Profile profile);
 Profile parse_profile(std::string_view text);
 
-enum class Timing : unsigned char { sample, loop, window };  // how runs are timed: sampler.h
+enum class Timing : unsigned char { sample, loop, window, armed };  // how runs are timed: sampler.h
 std::string_view name(Timing timing);
 Timing parse_timing(std::string_view text);
 
@@ -67,8 +68,16 @@ SHARDMARK_AXIS_TEXT(bool);   // "on", "off"
 SHARDMARK_AXIS_TEXT(std::string);
 SHARDMARK_AXIS_TEXT(machine::Dtype);      // "float,bfloat16"
 SHARDMARK_AXIS_TEXT(machine::Reduction);  // "sum,prod,max,min,avg"
-SHARDMARK_AXIS_TEXT(machine::Transport);  // "shared_memory,mpi"
+SHARDMARK_AXIS_TEXT(machine::Transport);  // "shared_memory,mpi,cuda_ipc,nccl"
 #undef SHARDMARK_AXIS_TEXT
+
+// What kind of device cases are planned for, which decides some axes' values. Of the process, set
+// once, before any sweep is asked.
+inline machine::Device::Kind planned_device = machine::Device::Kind::host;
+
+// The transports of a sweep over tensors of that device: shared_memory and mpi of the host's; of
+// CUDA's cuda_ipc, and nccl where there are several GPUs.
+std::vector<machine::Transport> usual_transports();
 
 // Axis values given on the command line, by axis name: they replace the profile's.
 using AxisFlags = std::map<std::string, std::string>;

@@ -21,7 +21,9 @@
 // all ranks alike), `std::string check()` with `void rehearse()` (what is wrong with the output, on
 // this rank, or empty, after every sample, not timed; before it rehearse runs once with other
 // input, so that an output left over from the sample before shows), `void describe(Record&)`
-// (counters, breakdown, timeline, losses; on every rank after judge, rank 0's is kept), `static
+// (counters, breakdown, timeline, losses; on every rank after judge, rank 0's is kept), `bool
+// only_queues() const` (run and yardstick only queue work on the device's stream and wait for none
+// of it, so that the timing `armed` can hold it back until all ranks have queued theirs), `static
 // constexpr bool repeatable = false` (run or yardstick twice without prepare between them makes no
 // sense: every sample is then one run).
 //
@@ -93,6 +95,7 @@ class Instance {
   virtual void prepare() = 0;
   virtual void run() = 0;
   virtual bool repeatable() const = 0;
+  virtual bool only_queues() const = 0;
   virtual bool has_yardstick() const = 0;
   virtual void yardstick() = 0;
   virtual bool has_check() const = 0;

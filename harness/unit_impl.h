@@ -47,6 +47,10 @@ class InstanceOf final : public Instance {
   void prepare() override { unit_.prepare(); }
   void run() override { unit_.run(); }
   bool repeatable() const override { return detail::repeatable<U>(); }
+  bool only_queues() const override {
+    if constexpr (requires(const U& unit) { unit.only_queues(); }) return unit_.only_queues();
+    return false;
+  }
   bool has_yardstick() const override {
     if constexpr (requires(const U& unit) { unit.has_yardstick(); }) return unit_.has_yardstick();
     return requires(U & unit) { unit.yardstick(); };

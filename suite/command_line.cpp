@@ -89,9 +89,10 @@ CommandLine parse_command_line(int argc, char** argv) {
   run->add_option("--max-seconds", line.max_seconds, "of sampling, for one case")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  run->add_option(
-         "--timing", timing,
-         "sample, loop (back to back, as nccl-tests) or window (a common start by the clock)")
+  run->add_option("--timing", timing,
+                  "sample, loop (back to back, as nccl-tests), window (a common start by the "
+                  "clock) or armed "
+                  "(--device cuda: all ranks queue their run, then all streams are let go)")
       ->capture_default_str();
   report->add_option("run", line.report_dir, "run directory")->required();
 
@@ -138,6 +139,10 @@ CommandLine parse_command_line(int argc, char** argv) {
   line.timing = harness::parse_timing(timing);
   if (line.device != "host" && line.device != "cuda")
     throw UsageError(machine::unknown("device", line.device, {"host", "cuda"}));
+  if (line.timing == harness::Timing::armed && line.device == "host")
+    throw UsageError(
+        "--timing armed holds back a GPU's stream: it needs --device cuda; on the host use window");
+  if (line.device == "cuda") harness::planned_device = machine::Device::Kind::cuda;
   for (const auto& [axis, text] : axes)
     if (run->get_option("--" + axis)->count() > 0) line.axes[axis] = text;
   if (line.units == std::vector<std::string>{"all_to_all_v"}) take_sizes_of_file(line.axes);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -172,6 +173,38 @@ TEST(Units, RefuseAnInnerThatNamesNoRows) {
   EXPECT_EQ(refusal("all_reduce", {{"inner", "two"}}),
             "inner two: 'two' is neither a number of ranks nor auto (unit all_reduce)");
   EXPECT_EQ(refusal("all_reduce", {{"inner", "1,2"}, {"ranks", "4"}}), "accepted");
+}
+
+// On the host the transports between devices are refused one by one, and none is swept by itself.
+TEST(Units, SkipTransportsBetweenDevicesOnTheHost) {
+  for (const char* transport : {"cuda_ipc", "nccl"}) {
+    const harness::AxisFlags flags = {{"transport", transport}, {"ranks", "2"}};
+    std::size_t skipped = 0;
+    const auto cases =
+        harness::plan_cases({"all_reduce", "barrier"}, harness::Profile::quick, flags);
+    for (const harness::Record& record : run(cases, 2)) {
+      EXPECT_EQ(record.verdict, harness::Ruling::skipped) << record.name;
+      EXPECT_EQ(record.reason, std::string("rank 0: transport ") + transport +
+                                   " moves tensors of CUDA devices: needs --device cuda");
+      ++skipped;
+    }
+    EXPECT_EQ(skipped, cases.size());
+  }
+  const auto transports = [](machine::Device::Kind device) {
+    harness::planned_device = device;
+    std::set<std::string> found;
+    for (const auto& planned : harness::plan_cases({"all_reduce"}, harness::Profile::quick, {}))
+      for (const auto& [axis, value] : planned.axes)
+        if (axis == "transport") found.insert(value);
+    harness::planned_device = machine::Device::Kind::host;
+    return found;
+  };
+  EXPECT_EQ(transports(machine::Device::Kind::host),
+            (std::set<std::string>{"mpi", "shared_memory"}));
+  const std::set<std::string> on_gpus = transports(machine::Device::Kind::cuda);
+  EXPECT_TRUE(on_gpus.contains("cuda_ipc"));
+  EXPECT_EQ(on_gpus.contains("nccl"), machine::cuda::count() > 1);
+  EXPECT_FALSE(on_gpus.contains("shared_memory"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Suite, EveryUnit, testing::ValuesIn(unit_names()),

@@ -35,6 +35,7 @@ inline Record example_record(int number, Ruling verdict = Ruling::pass) {
   record.note = "auto: ring, 1.50 times as fast as direct";
   record.fingerprint = "00c0ffee00c0ffee";
   record.timing = "loop";
+  record.oversubscribed = true;
   record.stop = "converged";
   record.samples.ranks = 3;
   for (int i = 0; i < 3 * 35; ++i) record.samples.seconds.push_back(1e-4 * around(random));

@@ -174,6 +174,7 @@ std::string record_json(const Record& record, const Place& place) {
   }
   if (!record.timing.empty()) json["timing"] = record.timing;
   if (!record.stop.empty()) json["stop"] = record.stop;
+  if (record.oversubscribed) json["oversubscribed"] = true;
   for (const CategoryBytes& row : record.memory)
     json["memory"].push_back(
         {{"category", row.category}, {"measured", row.measured}, {"expected", row.expected}});
@@ -214,6 +215,7 @@ Record read_record(const nlohmann::ordered_json& json) {
   record.fingerprint = json.value("fingerprint", "");
   record.timing = json.value("timing", "");
   record.stop = json.value("stop", "");
+  record.oversubscribed = json.value("oversubscribed", false);
   for (const auto& [key, value] : json.items())
     if (value.is_number() && !is_reserved(key)) record.counters[key] = value.get<double>();
 

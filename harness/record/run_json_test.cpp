@@ -87,6 +87,7 @@ TEST_F(RunJson, ReadsBackWhatWasWritten) {
     EXPECT_EQ(read.fingerprint, wrote.fingerprint);
     EXPECT_EQ(read.timing, wrote.timing);
     EXPECT_EQ(read.stop, wrote.stop);
+    EXPECT_EQ(read.oversubscribed, wrote.oversubscribed);
     EXPECT_EQ(read.samples.ranks, wrote.samples.ranks);
     EXPECT_EQ(read.samples.seconds, wrote.samples.seconds);
     EXPECT_EQ(read.counters, wrote.counters);

@@ -35,31 +35,30 @@ class Barrier {
     const bool quick = profile == harness::Profile::quick;
     harness::Sweep<Case> sweep;
     sweep.axis("algorithm", &Case::algorithm, names, names)
-        .axis("transport", &Case::transport, {Transport::shared_memory, Transport::mpi})
+        .axis("transport", &Case::transport, harness::usual_transports(),
+              {std::begin(machine::all_transports), std::end(machine::all_transports)})
         .axis("ranks", &Case::ranks, quick ? std::vector{2, 4} : std::vector{1, 2, 3, 4, 8})
         .only([](const Case& c) {
-          return c.algorithm == collectives::library && c.transport != Transport::mpi
-                     ? std::string("algorithm library runs over transport mpi only")
+          const bool has_library = c.transport == Transport::mpi || c.transport == Transport::nccl;
+          return c.algorithm == collectives::library && !has_library
+                     ? std::string("algorithm library runs over transport mpi or nccl only")
                      : std::string();
         });
     return sweep;
   }
   static std::string why_not(const Case& c, const harness::Context& context) {
-    CollectiveCase collective;
-    collective.ranks = c.ranks;
-    collective.transport = c.transport;
-    collective.algorithm = c.algorithm;
-    return collective_why_not(collective, context);
+    return collective_why_not(as_collective(c), context);
   }
 
   Barrier(const Case& c, harness::Context& context)
-      : case_(c), context_(context), communicator_(context.world, context.group, c.transport) {
-    if (c.transport == Transport::shared_memory && !context.world.ranks_are_threads())
-      library_ = std::make_unique<Communicator>(context.world, context.group, Transport::mpi);
-  }
+      : case_(c),
+        context_(context),
+        communicator_(context.world, context.group, c.transport),
+        library_(library_beside(as_collective(c), context)) {}
 
   void prepare() {}
   void run() { communicator_.barrier(case_.algorithm); }
+  bool only_queues() const { return communicator_.link().stream() != nullptr; }
   bool has_yardstick() const { return library_ != nullptr; }
   void yardstick() { library_->barrier(collectives::library); }
   harness::Cost cost() const { return {}; }
@@ -67,10 +66,10 @@ class Barrier {
   // Each rank in turn is late; on one host all read the same clock.
   void judge(harness::Judge& judge) {
     for (int late = 0; late < case_.ranks; ++late) {
-      run();
+      run_to_end();
       if (context_.group.index == late) std::this_thread::sleep_for(std::chrono::milliseconds(3));
       const std::int64_t entered = now_ns();
-      run();
+      run_to_end();
       const std::int64_t left = now_ns();
       std::int64_t last_entered = entered, first_left = left;
       for (const std::string& theirs :
@@ -90,6 +89,18 @@ class Barrier {
   }
 
  private:
+  static CollectiveCase as_collective(const Case& c) {
+    CollectiveCase collective;
+    collective.ranks = c.ranks;
+    collective.transport = c.transport;
+    collective.algorithm = c.algorithm;
+    return collective;
+  }
+  // What is only queued holds nobody back yet.
+  void run_to_end() {
+    run();
+    communicator_.device().stream().synchronize();
+  }
   static std::int64_t now_ns() {
     return std::chrono::steady_clock::now().time_since_epoch().count();
   }
@@ -97,9 +108,9 @@ class Barrier {
   void judge_volume(harness::Judge& judge) {
     if (case_.algorithm == collectives::library)
       return judge.not_applicable(harness::Oracle::volume,
-                                  "the MPI library does not count what it sends");
+                                  "the library does not count what it sends");
     communicator_.link().reset_traffic();
-    run();
+    run_to_end();
     judge.volume(communicator_.link(),
                  {{{Operation::barrier, machine::Dtype::float32},
                    collectives::expected_traffic(

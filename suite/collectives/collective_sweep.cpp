@@ -5,6 +5,7 @@
 #include <charconv>
 #include <iterator>
 
+#include "collectives/library.h"
 #include "suite/collectives/collective_unit.h"
 #include "suite/collectives/traffic.h"
 
@@ -34,9 +35,9 @@ bool in_quick(Operation operation, const CollectiveCase& c) {
   const bool headline =
       c.algorithm == "ring" || c.algorithm == "direct" || c.algorithm == "direct_one_step";
   if (first && !headline)
-    return c.dtype == Dtype::float32 && c.transport == Transport::shared_memory && c.ranks == 4 &&
+    return c.dtype == Dtype::float32 && c.transport != Transport::mpi && c.ranks == 4 &&
            bytes == 32768;
-  const bool swept = c.dtype == Dtype::float32 && c.transport == Transport::shared_memory;
+  const bool swept = c.dtype == Dtype::float32 && c.transport != Transport::mpi;
   if (swept && operation == all_reduce)
     return c.ranks == 2 ? c.algorithm != "direct_one_step" || bytes <= 524288 : bytes <= 524288;
   if (swept && first) return c.ranks == 2 && bytes % 32768 == 0;
@@ -52,6 +53,10 @@ bool in_acceptance(const CollectiveCase& c) {
   const bool usual =
       (c.dtype == Dtype::float32 || c.dtype == Dtype::bfloat16) && c.reduction == Reduction::sum;
   return usual || (c.bytes.value == 8192 && c.ranks == 3);
+}
+
+bool has_library(Transport transport) {
+  return transport == Transport::mpi || transport == Transport::nccl;
 }
 
 bool has_inner(Operation operation) {
@@ -95,7 +100,8 @@ harness::Sweep<CollectiveCase> collective_sweep(Operation operation, Profile pro
   const bool quick = profile == Profile::quick;
   harness::Sweep<CollectiveCase> sweep;
   sweep.axis("algorithm", &CollectiveCase::algorithm, names, allowed)
-      .axis("transport", &CollectiveCase::transport, {Transport::shared_memory, Transport::mpi})
+      .axis("transport", &CollectiveCase::transport, harness::usual_transports(),
+            all(machine::all_transports))
       .axis("dtype", &CollectiveCase::dtype,
             quick ? std::vector{Dtype::float32, Dtype::bfloat16} : all(machine::every_dtype),
             all(machine::every_dtype));
@@ -113,8 +119,8 @@ harness::Sweep<CollectiveCase> collective_sweep(Operation operation, Profile pro
                {std::begin(generated_traffic), std::end(generated_traffic)});
   sweep.axis("bytes", &CollectiveCase::bytes, harness::powers(8, 64 << 20, quick ? 16 : 4));
   sweep.only([operation](const CollectiveCase& c) {
-    if (c.algorithm == collectives::library && c.transport != Transport::mpi)
-      return std::string("algorithm library runs over transport mpi only");
+    if (c.algorithm == collectives::library && !has_library(c.transport))
+      return std::string("algorithm library runs over transport mpi or nccl only");
     if (has_root(operation) && c.root >= c.ranks)
       return fmt::format("root {} is none of {} ranks", c.root, c.ranks);
     if (std::string why = why_not_inner(operation, c); !why.empty()) return why;
@@ -131,9 +137,27 @@ harness::Sweep<CollectiveCase> collective_sweep(Operation operation, Profile pro
 }
 
 std::string collective_why_not(const CollectiveCase& c, const harness::Context& context) {
-  if (c.algorithm == collectives::library && context.world.ranks_are_threads())
+  if (c.algorithm == collectives::library && c.transport == Transport::mpi &&
+      context.world.ranks_are_threads())
     return "algorithm library needs ranks that are processes";
+  if (c.algorithm == collectives::library && c.transport == Transport::nccl)
+    if (std::string why = collectives::why_not_nccl(c.reduction, c.dtype, c.ranks); !why.empty())
+      return why;
   return context.world.why_not(context.group, c.transport);
+}
+
+std::unique_ptr<collectives::Communicator> library_beside(const CollectiveCase& c,
+                                                          const harness::Context& context) {
+  if (c.algorithm == collectives::library || c.transport == Transport::mpi) return nullptr;
+  CollectiveCase theirs = c;
+  theirs.algorithm = collectives::library;
+  theirs.transport = machine::between_devices(c.transport) ? Transport::nccl : Transport::mpi;
+  // All ranks alike: who has no GPU of its own is not always the one that asks.
+  for (const std::string& why :
+       context.world.all_gather(context.group, collective_why_not(theirs, context)))
+    if (!why.empty()) return nullptr;
+  return std::make_unique<collectives::Communicator>(context.world, context.group,
+                                                     theirs.transport);
 }
 
 }  // namespace suite

@@ -26,14 +26,10 @@ using machine::Transport;
 CollectiveUnit::CollectiveUnit(Operation operation, const CollectiveCase& c,
                                harness::Context& context,
                                std::shared_ptr<const collectives::TrafficMatrix> traffic)
-    : operation_(operation),
-      case_(c),
-      context_(context),
-      held_before_(context.device.ledger().current(Category::buffers)),
-      traffic_(std::move(traffic)) {
+    : operation_(operation), case_(c), context_(context), traffic_(std::move(traffic)) {
   communicator_ = connect();
-  if (c.transport == Transport::shared_memory && !context.world.ranks_are_threads())
-    library_ = std::make_unique<Communicator>(context.world, context.group, Transport::mpi);
+  library_ = library_beside(c, context);
+  held_before_ = context.device.ledger().current(Category::buffers);
   const auto size = static_cast<std::int64_t>(size_of(c.dtype));
   const std::int64_t whole = c.bytes.value / size;
   count_ = deals_in_shares(operation) ? whole / c.ranks : whole;
@@ -127,10 +123,13 @@ void CollectiveUnit::mark(bool marked) {
 }
 
 void CollectiveUnit::rehearse() {
-  if (buffers_.in && context_.device.readable_by_host()) mark(true);
+  const bool marks = buffers_.in && context_.device.readable_by_host();
+  if (marks) mark(true);
   run();
   context_.device.stream().synchronize();
-  if (buffers_.in && context_.device.readable_by_host()) mark(false);
+  if (marks) mark(false);
+  // On a GPU page after page is slow: there no right output is left over.
+  if (!marks && buffers_.out) context_.device.stream().kernels().fill(buffers_.out, 113);
 }
 
 std::string CollectiveUnit::check() {
@@ -166,7 +165,7 @@ void CollectiveUnit::judge_numerics(harness::Judge& judge, std::string_view how,
 void CollectiveUnit::judge_volume(harness::Judge& judge) {
   if (uses_library())
     return judge.not_applicable(harness::Oracle::volume,
-                                "the MPI library does not count what it sends");
+                                "the library does not count what it sends");
   const machine::TrafficLabel label{operation_, case_.dtype};
   communicator_->link().reset_traffic();
   run();
@@ -178,19 +177,25 @@ void CollectiveUnit::judge_volume(harness::Judge& judge) {
                        case_.dtype));
 }
 
-void CollectiveUnit::judge(harness::Judge& judge) {
-  // Peak so far: what the timed runs held.
+// Peak so far: what the timed runs held.
+void CollectiveUnit::judge_memory(harness::Judge& judge) {
+  if (&communicator_->device() != &context_.device)
+    return judge.not_applicable(harness::Oracle::memory,
+                                "CUDA tensors are staged through host memory");
   const auto bytes = [](const Tensor& tensor) { return tensor ? tensor.bytes() : 0; };
-  const std::size_t scratch =
-      uses_library() ? 0
-                     : scratch_bytes(collectives::find_algorithm(operation_, algorithm_),
-                                     call_of_rank(), count_, case_.dtype);
-  if (context_.device.readable_by_host())
-    judge.memory(Category::buffers, context_.device.ledger().peak(Category::buffers) - held_before_,
-                 bytes(buffers_.in) + bytes(buffers_.out) + scratch);
-  else
-    judge.not_applicable(harness::Oracle::memory, "CUDA tensors are staged through host memory");
+  std::size_t expected = bytes(buffers_.in) + bytes(buffers_.out);
+  if (!uses_library()) {
+    const auto& algorithm = collectives::find_algorithm(operation_, algorithm_);
+    expected += scratch_bytes(algorithm, call_of_rank(), count_, case_.dtype);
+    if (communicator_->link().meets())
+      expected += collectives::staging_bytes(algorithm, call_of_rank(), count_, case_.dtype, false);
+  }
+  judge.memory(Category::buffers, context_.device.ledger().peak(Category::buffers) - held_before_,
+               expected);
+}
 
+void CollectiveUnit::judge(harness::Judge& judge) {
+  judge_memory(judge);
   judge_volume(judge);
   judge_numerics(judge, "out of place", buffers_);
   // Ours only: MPICH 4.0.2's MPI_Reduce in place reads address -1 at a root other than 0.

@@ -43,6 +43,9 @@ harness::Sweep<CollectiveCase> collective_sweep(machine::Operation operation,
 // The case's inner; 0: what the communicator finds.
 int inner_of(const CollectiveCase& c);
 std::string collective_why_not(const CollectiveCase& c, const harness::Context& context);
+// Where the library's collective is on the same buffers, beside a case of ours; or nothing.
+std::unique_ptr<collectives::Communicator> library_beside(const CollectiveCase& c,
+                                                          const harness::Context& context);
 
 class CollectiveUnit {
  public:
@@ -52,6 +55,7 @@ class CollectiveUnit {
 
   void prepare() {}  // out of place: the input stays as it is
   void run() { call(*communicator_, algorithm_, buffers_); }
+  bool only_queues() const { return communicator_->link().stream() != nullptr; }
   bool has_yardstick() const { return library_ != nullptr; }
   void yardstick() { call(*library_, collectives::library, buffers_); }
   // Once with other values in some elements all over the input, so that a run that then writes
@@ -87,11 +91,12 @@ class CollectiveUnit {
   void judge_rounding(harness::Judge& judge);
   collectives::Call call_of_rank() const;
   bool uses_library() const { return algorithm_ == collectives::library; }
+  void judge_memory(harness::Judge& judge);
 
   machine::Operation operation_;
   CollectiveCase case_;
   harness::Context& context_;
-  std::size_t held_before_;  // of the device's buffers, which are not this unit's
+  std::size_t held_before_ = 0;  // of the device's buffers, which are no call's
   std::shared_ptr<const collectives::TrafficMatrix> traffic_;
   std::unique_ptr<collectives::Communicator> communicator_, library_;
   std::int64_t count_;  // elements of the whole, or of a share; what the busiest rank moves

@@ -2,14 +2,16 @@
 // limits say (STREAM: McCalpin 1995, "Memory bandwidth and machine balance in current high
 // performance computers").
 //
-// copy: out = a. triad: out = a + 3 b. Every rank works on memory of its own, all at once. `bytes`
-// is the working set of one rank: all arrays together. memory_GBps counts what one rank reads and
-// writes, as STREAM does: not what a cache fetches before it is written.
+// copy: out = a. triad: out = a + 3 b. add: out = a + b by the kernel that collectives reduce with;
+// add_to_two: the same, written to two outputs at once. Every rank works on memory of its own, all
+// at once. `bytes` is the working set of one rank: all arrays together. memory_GBps counts what one
+// rank reads and writes, as STREAM does: not what a cache fetches before it is written.
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <limits>
+#include <span>
 
 #include "harness/unit.h"
 #include "machine/device/kernels.h"
@@ -37,7 +39,9 @@ struct MemoryBandwidth {
     Bytes bytes;
 
     bool triad() const { return kernel == "triad"; }
-    std::int64_t arrays() const { return triad() ? 3 : 2; }
+    bool to_two() const { return kernel == "add_to_two"; }
+    bool adds() const { return kernel != "copy"; }
+    std::int64_t arrays() const { return to_two() ? 4 : adds() ? 3 : 2; }
     std::int64_t elements() const {
       return bytes.value / arrays() / static_cast<std::int64_t>(size_of(dtype));
     }
@@ -46,7 +50,7 @@ struct MemoryBandwidth {
   static harness::Sweep<Case> sweep(Profile profile) {
     const bool quick = profile == Profile::quick;
     harness::Sweep<Case> sweep;
-    sweep.axis("kernel", &Case::kernel, {"copy", "triad"}, {"copy", "triad"})
+    sweep.axis("kernel", &Case::kernel, {"copy", "triad"}, {"copy", "triad", "add", "add_to_two"})
         .axis("dtype", &Case::dtype, {Dtype::float32},
               {Dtype::float32, Dtype::bfloat16, Dtype::float16, Dtype::float64})
         .axis("ranks", &Case::ranks, quick ? std::vector{1, 2} : std::vector{1, 2, 3, 4, 8})
@@ -70,7 +74,8 @@ struct MemoryBandwidth {
     a_ = tensor();
     out_ = tensor();
     kernels().fill_uniform(a_, context.seed, {}, -1, 1);
-    if (c.triad()) {
+    if (c.to_two()) second_ = tensor();
+    if (c.adds()) {
       b_ = tensor();
       kernels().fill_uniform(b_, context.seed + 1, {}, -1, 1);
     }
@@ -78,11 +83,13 @@ struct MemoryBandwidth {
   }
 
   void prepare() {}
+  bool only_queues() const { return !context_.device.readable_by_host(); }
   void run() {
-    if (case_.triad())
-      kernels().triad(a_, b_, factor, out_);
-    else
-      context_.device.stream().copy(out_.data(), a_.data(), a_.bytes());
+    if (!case_.adds()) return context_.device.stream().copy(out_.data(), a_.data(), a_.bytes());
+    if (case_.triad()) return kernels().triad(a_, b_, factor, out_);
+    void* const outs[] = {out_.data(), second_.data()};
+    kernels().reduce_to_all(machine::Reduction::sum, case_.dtype, a_.data(), b_.data(),
+                            std::span(outs, case_.to_two() ? 2 : 1), a_.size());
   }
 
   void judge(harness::Judge& judge) {
@@ -91,19 +98,21 @@ struct MemoryBandwidth {
       run();
       context_.device.stream().synchronize();
       judge.same_bits(case_.kernel, hash(out_));
+      if (second_) judge.same_bits(case_.kernel, hash(second_));
     }
     constexpr std::int64_t piece = 1 << 20;  // in doubles on the host: 8 MiB, not all at once
     for (std::int64_t begin = 0; begin < out_.size(); begin += piece) {
       const machine::Shape shape{std::min(piece, out_.size() - begin)};
       judge_piece(judge, to_doubles(out_.slice(begin, shape)), to_doubles(a_.slice(begin, shape)),
-                  case_.triad() ? to_doubles(b_.slice(begin, shape)) : std::vector<double>(),
+                  case_.adds() ? to_doubles(b_.slice(begin, shape)) : std::vector<double>(),
                   fmt::format("from element {}", begin));
     }
   }
 
   harness::Cost cost() const {
     harness::Cost cost;
-    cost.memory_bytes = static_cast<double>(a_.bytes() + b_.bytes() + out_.bytes());
+    cost.memory_bytes =
+        static_cast<double>(a_.bytes() + b_.bytes() + out_.bytes() + second_.bytes());
     cost.working_set_bytes = cost.memory_bytes;
     return cost;
   }
@@ -116,29 +125,33 @@ struct MemoryBandwidth {
 
  private:
   machine::Kernels& kernels() const { return context_.device.stream().kernels(); }
-  void clear() { kernels().fill(out_, std::numeric_limits<double>::quiet_NaN()); }
+  void clear() {
+    kernels().fill(out_, std::numeric_limits<double>::quiet_NaN());
+    if (second_) kernels().fill(second_, std::numeric_limits<double>::quiet_NaN());
+  }
 
   // A triad rounds the product and the sum in the accumulator (or the sum alone, fused), and a
   // narrow dtype once more; the reference rounds twice in double.
   void judge_piece(harness::Judge& judge, const std::vector<double>& out,
                    const std::vector<double>& a, const std::vector<double>& b,
                    const std::string& where) const {
-    if (!case_.triad()) return judge.exact(where, out, a);
+    if (!case_.adds()) return judge.exact(where, out, a);
+    const double times = case_.triad() ? factor : 1;
     const Dtype accumulator = case_.dtype == Dtype::float64 ? Dtype::float64 : Dtype::float32;
     const double stored = case_.dtype == accumulator ? 0 : unit_roundoff(case_.dtype);
     const double relative = (1 + harness::gamma(2, unit_roundoff(accumulator))) * (1 + stored) - 1 +
                             harness::gamma(2, unit_roundoff(Dtype::float64));
     std::vector<double> expected(a.size()), bounds(a.size());
     for (std::size_t i = 0; i < a.size(); ++i) {
-      expected[i] = a[i] + factor * b[i];
-      bounds[i] = relative * (std::abs(a[i]) + std::abs(factor * b[i]));
+      expected[i] = a[i] + times * b[i];
+      bounds[i] = relative * (std::abs(a[i]) + std::abs(times * b[i]));
     }
     judge.numerics(where, out, expected, bounds);
   }
 
   Case case_;
   harness::Context& context_;
-  Tensor a_, b_, out_;
+  Tensor a_, b_, out_, second_;
 };
 
 const bool registered = harness::add<MemoryBandwidth>();
