@@ -111,9 +111,9 @@ bool shares_gpu(const machine::World& world, const machine::Group& group) {
 
 // Times stay, as times; what compares them with anything goes.
 void remove_speed_claims(Record& record) {
-  for (const char* claim :
-       {"algbw_GBps", "busbw_GBps", "limit_s", "limit_fraction", "speedup_over_library",
-        "tokens_per_second", "steps_per_second", "memory_GBps", "gflops", "mfu"})
+  for (const char* claim : {"algbw_GBps", "busbw_GBps", "wire_GBps", "limit_s", "limit_fraction",
+                            "speedup_over_library", "tokens_per_second", "steps_per_second",
+                            "memory_GBps", "gflops", "mfu"})
     record.counters.erase(claim);
 }
 
