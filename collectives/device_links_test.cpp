@@ -375,6 +375,44 @@ TEST(StreamedLink, QueuesAWholeRunWhileStreamsAreHeldBack) {
       5);
 }
 
+TEST(StreamedLink, APeerWritesAPostedPlaceAfterWhatWasQueuedBefore) {
+  MarkedStreams marks;
+  std::vector<QueuedDevice> devices(2);
+  std::atomic<bool> open{false};
+  machine::run_ranks(2, [&](World& world) {
+    QueuedDevice& device = devices[static_cast<std::size_t>(world.rank())];
+    machine::StreamedLink link(
+        world.group(), world.make_channels(world.group()),
+        std::make_unique<QueuedNeighbours>(device, marks, world.rank(), false),
+        world.wait_policy());
+    const Tensor place(device, Dtype::float32, {1000}, Category::buffers);
+    const Tensor saved(device, Dtype::float32, {1000}, Category::buffers);
+    const std::vector<double> mine(1000, world.rank() == 0 ? 2 : 1);
+    machine::from_doubles(place, mine);
+    if (world.rank() == 1) {
+      device.worker().push([&open] { open.wait(false); });
+      device.stream().copy(saved.data(), place.data(), place.bytes());
+      link.post(0, 1, place.data(), place.bytes());
+    }
+    world.barrier(world.group());
+    if (world.rank() == 0) {
+      void* there = link.posted(1, place.bytes());
+      ASSERT_NE(there, nullptr);
+      device.stream().copy(there, place.data(), place.bytes());
+      link.deliver(1, place.bytes());
+      std::this_thread::sleep_for(
+          std::chrono::milliseconds(20));  // for a stream that does not wait
+    }
+    world.barrier(world.group());
+    if (world.rank() == 0) return device.stream().synchronize();
+    open = true;
+    open.notify_all();
+    link.receive(0, place.data(), place.bytes());
+    EXPECT_EQ(machine::to_doubles(saved), mine);
+    EXPECT_EQ(machine::to_doubles(place), std::vector<double>(1000, 2));
+  });
+}
+
 #if !defined(__SANITIZE_THREAD__)  // a race it is
 TEST(StreamedLink, IsWrongWhereStreamsDoNotWait) { EXPECT_GT(wrong_on_streams(4, true), 0); }
 #endif

@@ -187,9 +187,8 @@ TEST_P(Reductions, ToManyTargets) {
     for (int i = 0; i < 19; ++i) outs.push_back(at<T>(memory.emplace_back(untouched<T>()), 1));
     kernels().reduce_to_all(Reduction::sum, dtype(), at<T>(a, 1), at<T>(b, 1), outs, 250);
     for (const Memory& one : memory)
-      expect_part<T>(one, 1, 250, [&](std::size_t i) {
-        return expected(Reduction::sum, x[i + 1], y[i + 1]);
-      });
+      expect_part<T>(one, 1, 250,
+                     [&](std::size_t i) { return expected(Reduction::sum, x[i + 1], y[i + 1]); });
   });
 }
 
