@@ -119,6 +119,29 @@ void run_nccl(const LibraryCall& call, machine::Link& link, const void* input, v
         }
       });
       return keep_own(share(to, rank), share(from, rank));
+    case all_to_all_v: {
+      const TrafficMatrix& traffic = *call.traffic;
+      const std::size_t size = size_of(call.dtype);
+      const auto part = [size](auto* whole, std::int64_t begin) {
+        return whole + static_cast<std::size_t>(begin) * size;
+      };
+      const auto elements = [&](int one, int other) {
+        return static_cast<std::size_t>(traffic(one, other));
+      };
+      nccl.group_of("an all_to_all_v of ncclSend and ncclRecv", -1, [&](auto keep) {
+        for (int peer = 0; peer < ranks; ++peer) {
+          if (peer == rank) continue;
+          if (elements(rank, peer) > 0)
+            keep(ncclSend(part(from, traffic.input_begin(rank, peer)), elements(rank, peer), type,
+                          peer, all, queue));
+          if (elements(peer, rank) > 0)
+            keep(ncclRecv(part(to, traffic.output_begin(rank, peer)), elements(peer, rank), type,
+                          peer, all, queue));
+        }
+      });
+      return stream.copy(part(to, traffic.output_begin(rank, rank)),
+                         part(from, traffic.input_begin(rank, rank)), elements(rank, rank) * size);
+    }
     case send_receive:
       if (ranks == 1) return keep_own(to, from);
       return nccl.group_of("ncclSend and ncclRecv", (rank + 1) % ranks, [&](auto keep) {

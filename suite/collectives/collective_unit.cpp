@@ -40,8 +40,8 @@ CollectiveUnit::CollectiveUnit(Operation operation, const CollectiveCase& c,
   }
   algorithm_ = c.algorithm;
   if (algorithm_ == automatic) {
-    const collectives::Choice choice = collectives::choose(
-        *communicator_, operation, c.dtype, count_, c.reduction, c.root, traffic_);
+    const collectives::Choice choice = collectives::choose(*communicator_, operation, c.dtype,
+                                                           count_, c.reduction, c.root, traffic_);
     algorithm_ = choice.best->name;
     note_ = "auto: " + choice.text();
     // Without the scratch that the others keep.
