@@ -95,9 +95,15 @@ void check_files(const CommandLine& line, const std::vector<harness::PlannedCase
   }
   if (!line.save_file.empty()) {
     if (steps != 1)
-      throw harness::UsageError(
-          fmt::format("--save needs exactly one case of gpt_step, but {} are selected", steps));
+      throw harness::UsageError(fmt::format(
+          "--save needs exactly one case of gpt_step, but {} are selected; --benchmark_list_tests "
+          "lists them",
+          steps));
     check_writable(line.save_file);
+    std::error_code ignored;
+    if (std::filesystem::equivalent(line.save_file, line.load_file, ignored))
+      throw harness::UsageError(fmt::format(
+          "--save {} would overwrite what --load reads while it is judged", line.save_file));
   }
 }
 

@@ -5,7 +5,8 @@
 //
 // Padding: the table may have fewer rows than the model's vocabulary, up to 127 for each rank of TP
 // (Megatron pads to multiples of 128 * tp). Rows that the file does not have are zero after loading
-// and left out when saving.
+// and left out when saving. Their logits are zero then, not masked: they take part in the softmax,
+// and a model whose logits are all far below zero has a larger loss here than without padding.
 
 #include <string>
 

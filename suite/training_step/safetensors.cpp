@@ -24,8 +24,8 @@ Safetensors::Safetensors(const std::string& path) : file_(path) {
                                 file_.size(), length_bytes));
   const auto length = file_.at<std::uint64_t>(0);
   if (length > longest_header)
-    throw FileError(fmt::format("{}: its header has {} bytes; at most {} are read", path, length,
-                                longest_header));
+    throw FileError(fmt::format("{}: the length of its header is {}; at most {} is read", path,
+                                length, longest_header));
   if (length > file_.size() - length_bytes)
     throw FileError(fmt::format("{}: its header has {} bytes, but only {} follow", path, length,
                                 file_.size() - length_bytes));
