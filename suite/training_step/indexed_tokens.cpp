@@ -164,6 +164,7 @@ void IndexedTokens::read(std::uint64_t begin, std::uint64_t count, std::int64_t*
       const std::uint64_t from =
           static_cast<std::uint64_t>(pointer) + (begin - begins_[sequence]) * sizeof(T);
       for (std::uint64_t i = 0; i < part; ++i)
+        // NOLINTNEXTLINE(bugprone-signed-char-misuse): int8 is a number here
         to[i] = static_cast<std::int64_t>(data_.at<T>(from + i * sizeof(T)));
     });
     to += part;

@@ -54,13 +54,15 @@ TEST(IndexedTokens, ReadsEveryTypeThatTheFormatAllows) {
     TokenType type;
     std::int64_t least, most;
   };
-  for (const auto& [type, least, most] :
+  for (const Extremes& of :
        {Extremes{TokenType::uint8, 0, 255}, Extremes{TokenType::int8, -128, 127},
         Extremes{TokenType::int16, -32768, 32767}, Extremes{TokenType::uint16, 0, 65535},
         Extremes{TokenType::int32, std::numeric_limits<std::int32_t>::min(),
                  std::numeric_limits<std::int32_t>::max()},
         Extremes{TokenType::int64, std::numeric_limits<std::int64_t>::min(),
                  std::numeric_limits<std::int64_t>::max()}}) {
+    const auto type = of.type;
+    const std::int64_t least = of.least, most = of.most;
     const std::string prefix = folder.path(std::string(name(type)));
     const std::vector<std::int64_t> first{least, 1, most}, second, third{7};
     {
