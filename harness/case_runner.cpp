@@ -185,7 +185,14 @@ machine::Link* CaseRunner::sampling_link(const machine::Group& group) {
 void CaseRunner::run(const PlannedCase& plan, int repetition, Record& record) {
   record = skipped(plan, repetition, {});
   const machine::Group group = machine::first_ranks("world", plan.ranks, world_.rank());
-  Context context{world_, group, world_.device(), rates_, options_.seed, options_.data_file};
+  Context context{world_,
+                  group,
+                  world_.device(),
+                  rates_,
+                  options_.seed,
+                  options_.data_file,
+                  options_.load_file,
+                  options_.save_file};
   machine::Link* link = sampling_link(group);
   record.reason =
       phase(plan, link, "asking whether it can run", [&] { return plan.why_not(context); });

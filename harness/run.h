@@ -34,7 +34,7 @@ struct RunOptions {
   std::string out_dir;
   std::string command;
   Profile profile = Profile::quick;
-  std::string data_file;
+  std::string data_file, load_file, save_file;
   std::uint64_t seed = 1234;
   double max_seconds_per_case = 1;  // of sampling
   Timing timing = Timing::sample;

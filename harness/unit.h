@@ -55,6 +55,8 @@ struct Context {
   const Rates& rates;
   std::uint64_t seed = 1234;
   std::string data_file;  // --data; empty: generated
+  std::string load_file;  // --load; empty: initial values are random
+  std::string save_file;  // --save; empty: nothing is saved
 };
 
 // What one iteration costs one rank, and what to call its rate.

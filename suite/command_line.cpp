@@ -40,7 +40,7 @@ std::vector<std::string> option_names(const CLI::App& app) {
   return names;
 }
 
-const std::vector<std::string> commands{"run", "list", "report", "collective"};
+const std::vector<std::string> commands{"run", "list", "report", "data", "collective"};
 
 void refuse_extras(const CLI::App& app) {
   for (const std::string& word : app.remaining()) {
@@ -72,16 +72,24 @@ CommandLine parse_command_line(int argc, char** argv) {
   CLI::App* run = app.add_subcommand("run", "measure and judge units");
   CLI::App* list = app.add_subcommand("list", "units, their axes and oracles");
   CLI::App* report = app.add_subcommand("report", "make report.html and junit.xml of a run again");
+  CLI::App* data =
+      app.add_subcommand("data", "write a text file's bytes as Megatron's token files");
   // Read by nccl_tests/arguments.h, when it is the first word.
   app.add_subcommand("collective", "measure one collective with nccl-tests' flags and table");
-  for (CLI::App* command : {run, list, report}) command->allow_extras();
+  for (CLI::App* command : {run, list, report, data}) command->allow_extras();
   for (CLI::App* command : {run, list})
     command->add_option("--profile", profile, "quick, acceptance or paper")->capture_default_str();
   run->add_option("units", line.units, "units to run; all when none is named");
   run->add_option("--device", line.device, "host or cuda")->capture_default_str();
   run->add_option("--out", line.out_dir, "run directory; results/runs/TIME-HOST when not given");
   run->add_option("--data", line.data_file,
-                  "text for gpt_step to train on, bytes as tokens; generated when not given");
+                  "what gpt_step trains on: a text, bytes as tokens, or the prefix of a pair of "
+                  "Megatron's .bin and .idx; generated when not given");
+  run->add_option("--load", line.load_file,
+                  "GPT-2 weights that gpt_step starts from, a .safetensors file; random when not "
+                  "given");
+  run->add_option("--save", line.save_file,
+                  "where gpt_step leaves its weights after ten steps, a .safetensors file");
   run->add_option("--seed", line.seed, "of all random values")->capture_default_str();
   run->add_option("--timeout", line.timeout_s, "seconds that one rank waits for another")
       ->check(CLI::PositiveNumber)
@@ -95,6 +103,8 @@ CommandLine parse_command_line(int argc, char** argv) {
                   "(--device cuda: all ranks queue their run, then all streams are let go)")
       ->capture_default_str();
   report->add_option("run", line.report_dir, "run directory")->required();
+  data->add_option("text", line.text_file, "the text; each paragraph is a document")->required();
+  data->add_option("--out", line.token_files, "PREFIX of PREFIX.bin and PREFIX.idx")->required();
 
   std::map<std::string, std::set<std::string>> units_of_axis;
   for (const harness::Family* family : harness::families())
@@ -115,6 +125,7 @@ CommandLine parse_command_line(int argc, char** argv) {
     CLI::App* asked = run->parsed()      ? run
                       : list->parsed()   ? list
                       : report->parsed() ? report
+                      : data->parsed()   ? data
                                          : &app;
     line.help = asked->help("shardmark");
     return line;
@@ -124,9 +135,9 @@ CommandLine parse_command_line(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     throw UsageError(error.what());
   }
-  for (const CLI::App* command : {run, list, report})
+  for (const CLI::App* command : {run, list, report, data})
     if (command->parsed()) refuse_extras(*command);
-  if (!run->parsed() && !list->parsed() && !report->parsed()) {
+  if (!run->parsed() && !list->parsed() && !report->parsed() && !data->parsed()) {
     if (!words.empty()) throw UsageError(machine::unknown("command", words.back(), commands));
     line.help = app.help();
     return line;
@@ -134,6 +145,7 @@ CommandLine parse_command_line(int argc, char** argv) {
 
   line.command = run->parsed()    ? CommandLine::Command::run
                  : list->parsed() ? CommandLine::Command::list
+                 : data->parsed() ? CommandLine::Command::data
                                   : CommandLine::Command::report;
   line.profile = harness::parse_profile(profile);
   line.timing = harness::parse_timing(timing);

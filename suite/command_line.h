@@ -12,7 +12,7 @@
 namespace suite {
 
 struct CommandLine {
-  enum class Command { list, run, report, help };
+  enum class Command { list, run, report, data, help };
   Command command = Command::help;
   std::string help;  // the text to print, for Command::help
 
@@ -23,7 +23,7 @@ struct CommandLine {
   std::string device = "host";
   std::string out_dir;  // never empty for run
   bool out_dir_is_default = false;
-  std::string data_file;
+  std::string data_file, load_file, save_file;
   std::uint64_t seed = 1234;
   double timeout_s = 60;
   double max_seconds = 1;
@@ -31,6 +31,8 @@ struct CommandLine {
   std::vector<std::string> google_flags;
 
   std::string report_dir;  // report
+  std::string text_file,
+      token_files;  // data: what is read, and what the names of the pair begin with
 };
 
 CommandLine parse_command_line(int argc, char** argv);

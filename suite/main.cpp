@@ -1,4 +1,5 @@
-// The program: `shardmark list`, `shardmark run`, `shardmark report`, `shardmark collective`.
+// The program: `shardmark list`, `shardmark run`, `shardmark report`, `shardmark data`,
+// `shardmark collective`.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -7,7 +8,6 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 
 #include "harness/google_front.h"
@@ -21,11 +21,13 @@
 #include "harness/run.h"
 #include "harness/unit.h"
 #include "machine/device/error.h"
-#include "machine/device/names.h"
 #include "machine/world/mpi_world.h"
 #include "suite/command_line.h"
 #include "suite/launch.h"
 #include "suite/nccl_tests/front.h"
+#include "suite/training_step/corpus.h"
+#include "suite/training_step/safetensors.h"
+#include "suite/training_step/text_tokens.h"
 
 namespace suite {
 namespace {
@@ -81,25 +83,28 @@ class ReportThenTell final : public harness::Progress {
   bool finished_ = false;
 };
 
-void check_data_file(const std::string& path) {
-  if (path.empty()) return;
-  std::ifstream file(path, std::ios::binary);
-  if (std::filesystem::is_directory(path))
-    throw harness::UsageError(fmt::format("data file {} is a directory", path));
-  if (!file) {
-    std::vector<std::string> neighbours;
-    std::error_code ignored;
-    const auto folder = std::filesystem::path(path).parent_path();
-    for (const auto& entry :
-         std::filesystem::directory_iterator(folder.empty() ? "." : folder, ignored))
-      neighbours.push_back((folder / entry.path().filename()).string());
-    const std::string near = machine::nearest(path, neighbours);
-    throw harness::UsageError(
-        fmt::format("cannot read data file {}{}", path,
-                    near.empty() ? "" : fmt::format("; did you mean {}?", near)));
+// Before any rank is started: what can be known to be wrong already.
+void check_files(const CommandLine& line, const std::vector<harness::PlannedCase>& cases,
+                 const std::vector<std::size_t>& selected) {
+  if (!line.data_file.empty()) Corpus::check(line.data_file);
+  const auto steps = std::ranges::count_if(
+      selected, [&](std::size_t index) { return cases[index].unit == "gpt_step"; });
+  if (!line.load_file.empty()) {
+    const Safetensors weights(line.load_file);
+    if (steps == 0) throw harness::UsageError("--load is for gpt_step; no case of it is selected");
   }
-  if (file.peek() == std::ifstream::traits_type::eof())
-    throw harness::UsageError(fmt::format("data file {} is empty", path));
+  if (!line.save_file.empty()) {
+    if (steps != 1)
+      throw harness::UsageError(fmt::format(
+          "--save needs exactly one case of gpt_step, but {} are selected; --benchmark_list_tests "
+          "lists them",
+          steps));
+    check_writable(line.save_file);
+    std::error_code ignored;
+    if (std::filesystem::equivalent(line.save_file, line.load_file, ignored))
+      throw harness::UsageError(fmt::format(
+          "--save {} would overwrite what --load reads while it is judged", line.save_file));
+  }
 }
 
 void choose_device(machine::World& world, const std::string& device) {
@@ -148,6 +153,8 @@ int run_rank(const CommandLine& line, const std::vector<harness::PlannedCase>& c
     options.command = command;
     options.profile = line.profile;
     options.data_file = line.data_file;
+    options.load_file = line.load_file;
+    options.save_file = line.save_file;
     options.seed = line.seed;
     options.max_seconds_per_case = line.max_seconds;
     options.timing = line.timing;
@@ -200,13 +207,13 @@ void report_for_the_lost(const std::string& directory) {
 int run(const CommandLine& line, int argc, char** argv) {
   const std::vector<harness::PlannedCase> cases =
       harness::plan_cases(line.units, line.profile, line.axes);
-  check_data_file(line.data_file);
   const harness::GoogleFront front(line.google_flags);
   const std::vector<std::size_t> selected = front.select(cases);
   if (front.list_only()) {
     front.list(cases, selected);
     return harness::accepted;
   }
+  check_files(line, cases, selected);
   const std::string command = fmt::format("shardmark {}", fmt::join(argv + 1, argv + argc, " "));
   if (machine::under_launcher()) {
     hear_passed_on_signals();
@@ -242,6 +249,12 @@ int main(int argc, char** argv) {
         write_reports(line.report_dir);
         fmt::print("{}/report.html\n", line.report_dir);
         return harness::accepted;
+      case CommandLine::Command::data: {
+        const TokenCounts counts = write_text_tokens(line.text_file, line.token_files);
+        fmt::print("{0}.bin, {0}.idx: {1} documents, {2} tokens\n", line.token_files,
+                   counts.documents, counts.tokens);
+        return harness::accepted;
+      }
     }
   } catch (const harness::UsageError& error) {
     return complain(harness::usage, error.what());

@@ -80,6 +80,22 @@ class BadInput(TemporaryFolder):
         open(self.path("empty.txt"), "w", encoding="utf-8").close()
         self.refused(2, [*gpt, "--data", self.path("empty.txt")], "empty.txt", "empty")
         self.refused(2, [*gpt, "--data", self.folder.name], "directory")
+        open(self.path("half.idx"), "w", encoding="utf-8").close()
+        self.refused(2, [*gpt, "--data", self.path("half")], "half.idx", "empty")
+
+    def test_weights_and_token_files(self):
+        gpt = ["run", "gpt_step", "--ranks", "1"]
+        text = self.path("text.safetensors")
+        with open(text, "w", encoding="utf-8") as file:
+            file.write("not a header, nor tensors")
+        self.refused(2, [*gpt, "--load", text], "text.safetensors", "length of its header")
+        self.refused(2, [*gpt, "--load", text[:-1]], "did you mean", "text.safetensors")
+        self.refused(2, [*gpt, "--save", self.path("w.safetensors")], "exactly one case of gpt_step")
+        self.refused(2, ["run", "barrier", "--save", text], "exactly one case of gpt_step", "0 are")
+        self.refused(2, ["run", "barrier", "--load", text], "text.safetensors")
+        self.refused(2, ["data", text], "--out")
+        self.refused(2, ["data", text, "--out", self.path("no/pair")], "no/pair.bin")
+        self.refused(2, ["data", self.path("text"), "--out", self.path("pair")], "cannot read")
 
     def test_traffic_files(self):
         traffic = ["run", "all_to_all_v", "--traffic"]
@@ -120,6 +136,15 @@ class BadInput(TemporaryFolder):
 
 
 class GoodRun(TemporaryFolder):
+    def test_a_text_becomes_a_pair(self):
+        with open(self.path("text"), "w", encoding="utf-8") as file:
+            file.write("one\n\ntwo\n")
+        done = shardmark("data", self.path("text"), "--out", self.path("pair"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("2 documents, 9 tokens", done.stdout)
+        self.assertEqual(os.path.getsize(self.path("pair.bin")), 9)
+        self.assertEqual(os.path.getsize(self.path("pair.idx")), 34 + 2 * (4 + 8) + 3 * 8)
+
     def test_a_run_is_accepted_and_complete(self):
         out = self.path("run")
         done = shardmark("run", "all_reduce", "--ranks", "2", "--bytes", "8,32KiB", "--max-seconds", "0.05", "--out", out)

@@ -11,6 +11,8 @@
 #include "harness/run.h"
 #include "harness/unit.h"
 #include "machine/world/world.h"
+#include "suite/training_step/file_case.h"
+#include "suite/training_step/text_tokens.h"
 
 namespace suite {
 namespace {
@@ -34,10 +36,10 @@ class Records final : public harness::Sink, public harness::Progress {
 };
 
 std::vector<harness::Record> run(const std::vector<harness::PlannedCase>& cases, int ranks,
-                                 double seconds = 0.02) {
+                                 double seconds = 0.02, const harness::RunOptions& given = {}) {
   Records records;
   machine::run_ranks(ranks, [&](machine::World& world) {
-    harness::RunOptions options;
+    harness::RunOptions options = given;
     options.max_seconds_per_case = seconds;
     options.measure_rates = false;
     options.sink = world.rank() == 0 ? &records : nullptr;
@@ -52,7 +54,7 @@ std::vector<std::string> unit_names() {
   return names;
 }
 
-class EveryUnit : public testing::TestWithParam<std::string> {};
+class EveryUnit : public ::testing::TestWithParam<std::string> {};
 
 // Of the profile `acceptance`, whose products are the full ones, every case of few bytes: all
 // algorithms, dtypes and rank counts over shared memory.
@@ -208,7 +210,47 @@ TEST(Units, SkipTransportsBetweenDevicesOnTheHost) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Suite, EveryUnit, testing::ValuesIn(unit_names()),
-                         [](const auto& info) { return info.param; });
+
+TEST(Units, AGptStepStartsFromTheFilesItIsGiven) {
+  const testing::Folder folder;
+  std::string text;
+  for (int i = 0; i < 40; ++i) text += std::to_string(i * i) + (i % 7 == 0 ? "\n\n" : " ");
+  testing::write_bytes(folder.path("text"), text);
+  write_text_tokens(folder.path("text"), folder.path("pair"));
+  const auto step = [](const std::string& tp, const harness::RunOptions& options) {
+    const auto cases = harness::plan_cases({"gpt_step"}, harness::Profile::quick,
+                                           {{"model", "tiny"},
+                                            {"dtype", "float"},
+                                            {"transport", "shared_memory"},
+                                            {"schedule", "1f1b"},
+                                            {"zero-stage", "1"},
+                                            {"tensor-model-parallel-size", tp},
+                                            {"pipeline-model-parallel-size", "1"},
+                                            {"data-parallel-size", "1"},
+                                            {"ranks", tp}});
+    return run(cases, std::stoi(tp), 0.02, options).at(0);
+  };
+  harness::RunOptions options;
+  options.data_file = folder.path("text");
+  options.save_file = folder.path("weights");
+  const harness::Record first = step("1", options);
+  ASSERT_EQ(first.verdict, harness::Ruling::pass) << first.reason;
+  options.data_file = folder.path("pair");
+  options.load_file = folder.path("weights");
+  options.save_file.clear();
+  const harness::Record second = step("2", options);
+  ASSERT_EQ(second.verdict, harness::Ruling::pass) << second.reason;
+  EXPECT_LT(second.losses.at(0), first.losses.at(9)) << "trained for ten steps, it goes on";
+  options.data_file = folder.path("missing");
+  const harness::Record third = step("2", options);
+  EXPECT_EQ(third.verdict, harness::Ruling::fail);
+  EXPECT_NE(third.reason.find("missing"), std::string::npos) << third.reason;
+}
+
+INSTANTIATE_TEST_SUITE_P(Suite, EveryUnit, ::testing::ValuesIn(unit_names()),
+
+                         [](const auto& info) {
+  return info.param; });
 
 TEST(Units, CoverEveryRoomThatIsJudged) {
   const std::vector<std::string> names = unit_names();

@@ -78,7 +78,7 @@ Row Measure::row(std::int64_t size, machine::Dtype dtype, machine::Reduction red
         operation, transport_, static_cast<std::size_t>(row.extent.bytes), world_.size());
   world_.board().set_activity(fmt::format("{} of {} bytes", name(operation), row.extent.bytes));
   {
-    harness::Context context{world_, world_.group(), world_.device(), no_rates_, 0, {}};
+    harness::Context context{world_, world_.group(), world_.device(), no_rates_, 0, {}, {}, {}};
     std::unique_ptr<CollectiveUnit> unit;
     Buffers buffers;
     machine::Tensor right;

@@ -3,29 +3,56 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
-#include <iterator>
+#include <filesystem>
 #include <stdexcept>
 #include <string_view>
 
-#include "machine/device/error.h"
 #include "machine/device/random.h"
 
 namespace suite {
 
-Corpus Corpus::from_file(const std::string& path, int sequence) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file)
-    throw machine::MachineError(
-        fmt::format("cannot read data file {}: {}", path, std::strerror(errno)));
-  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (text.size() < static_cast<std::size_t>(sequence) + 1)
+namespace {
+
+bool is_there(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored);
+}
+
+bool names_pair(const std::string& path) {
+  return !is_there(path) && (is_there(path + ".idx") || is_there(path + ".bin"));
+}
+
+}  // namespace
+
+void Corpus::check(const std::string& path) {
+  const std::filesystem::path given(path);
+  const std::string prefix = (given.parent_path() / given.stem()).string();
+  if ((given.extension() == ".idx" || given.extension() == ".bin") && is_there(prefix + ".idx") &&
+      is_there(prefix + ".bin"))
+    throw FileError(fmt::format("data file {} is one half of a pair; give {}", path, prefix));
+  if (names_pair(path))
+    IndexedTokens{path};
+  else
+    MappedFile{path};
+}
+
+Corpus Corpus::from_file(const std::string& path, int sequence, int vocabulary) {
+  check(path);
+  Corpus corpus("");
+  corpus.source_ = path;
+  corpus.vocabulary_ = vocabulary;
+  if (names_pair(path)) {
+    corpus.pair_ = std::make_shared<const IndexedTokens>(path);
+  } else {
+    const MappedFile file(path);
+    const auto bytes = file.bytes(0, file.size());
+    corpus.text_.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  }
+  if (corpus.size() < static_cast<std::uint64_t>(sequence) + 1)
     throw std::invalid_argument(
-        fmt::format("data file {} has {} bytes; one sequence and its targets need {}", path,
-                    text.size(), sequence + 1));
-  return Corpus(std::move(text));
+        fmt::format("data file {} has {} tokens; one sequence and its targets need {}", path,
+                    corpus.size(), sequence + 1));
+  return corpus;
 }
 
 Corpus Corpus::generated(std::uint64_t seed) {
@@ -50,11 +77,21 @@ Corpus Corpus::generated(std::uint64_t seed) {
 
 void Corpus::draw(std::uint64_t seed, std::uint64_t index, int sequence, std::int32_t* tokens,
                   std::int32_t* targets) const {
-  const std::uint64_t starts = text_.size() - static_cast<std::size_t>(sequence);
-  const std::uint64_t start = machine::philox(seed, index)[0] % starts;
-  for (int i = 0; i < sequence; ++i) {
-    tokens[i] = static_cast<unsigned char>(text_[start + static_cast<std::size_t>(i)]);
-    targets[i] = static_cast<unsigned char>(text_[start + static_cast<std::size_t>(i) + 1]);
+  const std::uint64_t length = static_cast<std::uint64_t>(sequence) + 1;
+  const std::uint64_t start = machine::philox(seed, index)[0] % (size() - length + 1);
+  std::vector<std::int64_t> drawn(length);
+  if (pair_)
+    pair_->read(start, length, drawn.data());
+  else
+    for (std::uint64_t i = 0; i < length; ++i)
+      drawn[i] = static_cast<unsigned char>(text_[start + i]);
+  for (std::uint64_t i = 0; i < length; ++i)
+    if (drawn[i] < 0 || drawn[i] >= vocabulary_)
+      throw FileError(fmt::format("data file {}: token {} is {}; the model's vocabulary has {}",
+                                  source_, start + i, drawn[i], vocabulary_));
+  for (std::uint64_t i = 0; i + 1 < length; ++i) {
+    tokens[i] = static_cast<std::int32_t>(drawn[i]);
+    targets[i] = static_cast<std::int32_t>(drawn[i + 1]);
   }
 }
 

@@ -139,7 +139,9 @@ struct GptStep {
         config_(config_of(c, context.seed)),
         corpus_(context.data_file.empty()
                     ? Corpus::generated(context.seed)
-                    : Corpus::from_file(context.data_file, config_.model.sequence)) {
+                    : Corpus::from_file(context.data_file, config_.model.sequence,
+                                        config_.model.vocabulary)) {
+    config_.weights = context.load_file;
     for (const Category category : machine::all_categories)
       held_before_[category] = context.device.ledger().current(category);
     trainer_ = make_trainer();
@@ -269,6 +271,7 @@ struct GptStep {
         judge.same_bits(key, hash_of_values(*trainer));
       }
     }
+    if (!context_.save_file.empty()) trainer->save(context_.save_file);
     const Reference reference = shared_reference();
     for (const collectives::Parameter* parameter : trainer->parameters())
       compare(judge, *parameter, mine, reference);

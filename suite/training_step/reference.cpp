@@ -145,10 +145,10 @@ const Reference& reference_of(machine::World& world, const TrainingConfig& confi
                               const Corpus& corpus) {
   static std::map<std::string, std::unique_ptr<Reference>> kept;
   const layers::GptConfig& model = config.model;
-  const std::string key =
-      fmt::format("{} {} {} {} {} {} {} {} {} {}", model.layers, model.hidden, model.heads,
-                  model.vocabulary, model.sequence, config.micro_batch_size,
-                  config.global_batch_size, name(config.dtype), config.seed, corpus.size());
+  const std::string key = fmt::format(
+      "{} {} {} {} {} {} {} {} {} {} {} {}", model.layers, model.hidden, model.heads,
+      model.vocabulary, model.sequence, config.micro_batch_size, config.global_batch_size,
+      name(config.dtype), config.seed, corpus.size(), corpus.source(), config.weights);
   auto& found = kept[key];
   if (!found) found = std::make_unique<Reference>(make_reference(world, config, corpus));
   return *found;

@@ -5,6 +5,8 @@
 
 #include <stdexcept>
 
+#include "suite/training_step/gpt2_weights.h"
+
 namespace suite {
 
 using machine::Axis;
@@ -91,6 +93,10 @@ Trainer::Trainer(machine::World& world, const machine::Group& group, machine::De
       zero::gradient_plan(parameters_, config_.dtype, grid_, static_cast<double>(config_.tokens()));
   states_ = std::make_unique<zero::FlatStates>(device, plan_, parameters_);
   stage_->initialize(layers::Initializer::conformance(config_.seed, config_.model.layers));
+  vocabulary_ = config_.model.vocabulary;
+  if (!config_.weights.empty())
+    vocabulary_ = load_gpt2(config_.weights, config_.model, parameters_, config_.degrees.tp,
+                            grid_.coordinate(Axis::tp));
   step_ = zero::make_step(
       config_.zero_stage, *states_, plan_,
       {communicator("tp"), communicator("pp"), communicator("dp"), communicator("embedding")},
@@ -159,6 +165,10 @@ void Trainer::forward_backward() {
 zero::StepResult Trainer::update() {
   ++steps_;
   return step_->update();
+}
+
+void Trainer::save(const std::string& path) {
+  save_gpt2(path, config_.model, vocabulary_, parameters_, world_, group_, grid_);
 }
 
 double Trainer::mean_loss() {

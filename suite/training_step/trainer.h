@@ -36,6 +36,7 @@ struct TrainingConfig {
   int zero_stage = 1;
   zero::StepOptions options{};
   std::uint64_t seed = 1234;
+  std::string weights;  // a file of initial values (gpt2_weights.h); empty: random ones of the seed
 
   int micro_batches() const { return global_batch_size / (degrees.dp * micro_batch_size); }
   std::int64_t tokens() const { return std::int64_t{global_batch_size} * model.sequence; }
@@ -61,6 +62,10 @@ class Trainer {
     step_->reduce();
     return update();
   }
+
+  // Writes the values as gpt2_weights.h says: of a padded table the rows that were loaded.
+  // Collective over the group.
+  void save(const std::string& path);
 
   // Of the last forward_backward, over all tokens of the step. Collective over the group.
   double mean_loss();
@@ -96,6 +101,7 @@ class Trainer {
   std::vector<Group> groups_;
   std::unique_ptr<layers::GptStage> stage_;
   layers::Parameters parameters_;
+  int vocabulary_ = 0;  // rows of the table that are no padding
   zero::GradientPlan plan_;
   std::unique_ptr<zero::FlatStates> states_;
   std::unique_ptr<zero::Step> step_;
