@@ -209,8 +209,6 @@ TEST(Units, SkipTransportsBetweenDevicesOnTheHost) {
   EXPECT_FALSE(on_gpus.contains("shared_memory"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Suite, EveryUnit, testing::ValuesIn(unit_names()),
-
 TEST(Units, AGptStepStartsFromTheFilesItIsGiven) {
   const testing::Folder folder;
   std::string text;
@@ -248,9 +246,7 @@ TEST(Units, AGptStepStartsFromTheFilesItIsGiven) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Suite, EveryUnit, ::testing::ValuesIn(unit_names()),
-
-                         [](const auto& info) {
-  return info.param; });
+                         [](const auto& info) { return info.param; });
 
 TEST(Units, CoverEveryRoomThatIsJudged) {
   const std::vector<std::string> names = unit_names();
