@@ -166,22 +166,22 @@ void Sampler::guarded(Call call) {
   }
 }
 
-void Sampler::runs(What what, int count) {
+void Sampler::runs(Runner runner, int count) {
   for (int i = 0; i < count; ++i)
-    if (what == What::unit)
+    if (runner == Runner::unit)
       instance_->run();
     else
       instance_->yardstick();
 }
 
 // The gate opens whatever happened: work that is queued ends, and what failed is told.
-double Sampler::armed_seconds(What what) {
+double Sampler::armed_seconds(Runner runner) {
   machine::Stream& stream = device_.stream();
   std::unique_ptr<machine::Event> begin, end;
   guarded([&] {
     gate_->close();
     begin = stream.record();
-    runs(what, 1);
+    runs(runner, 1);
     end = stream.record();
   });
   const bool failed = barrier(!result_.failure.empty());
@@ -195,11 +195,11 @@ double Sampler::armed_seconds(What what) {
   return seconds;
 }
 
-double Sampler::timed(What what, int batch) {
-  const bool checks = what == What::unit && instance_->has_check();
+double Sampler::timed(Runner runner, int batch) {
+  const bool checks = instance_->has_check();
   guarded([&] {
     instance_->prepare();
-    if (checks) instance_->rehearse();
+    if (checks) instance_->rehearse(runner);
     device_.stream().synchronize();
   });
   const bool failed = barrier(!result_.failure.empty());
@@ -208,29 +208,31 @@ double Sampler::timed(What what, int batch) {
   const double begin = clock_start_ ? moment.start_s : now_s();
   if (failed) return 0;
   double seconds = 0;
-  if (gate_ && checked_ >= 0) {
-    seconds = armed_seconds(what);
+  if (gate_ && checked_[0] >= 0) {
+    seconds = armed_seconds(runner);
   } else {
     guarded([&] {
-      runs(what, batch);
+      runs(runner, batch);
       device_.stream().synchronize();
     });
     seconds = now_s() - begin;
   }
   if (checks)
     guarded([&] {
-      const std::string wrong = instance_->check();
+      const std::string wrong = instance_->check(runner);
+      int& checked = checked_[static_cast<std::size_t>(runner)];
       if (!wrong.empty())
-        throw std::runtime_error(checked_ < 0 ? "in warm-up: " + wrong
-                                              : fmt::format("sample {}: {}", checked_, wrong));
-      if (checked_ >= 0) ++checked_;
+        throw std::runtime_error(
+            fmt::format("{}{}: {}", runner == Runner::yardstick ? "the yardstick, " : "",
+                        checked < 0 ? "in warm-up" : fmt::format("sample {}", checked), wrong));
+      if (checked >= 0) ++checked;
     });
   if (limits_.progress) limits_.progress->fetch_add(1, std::memory_order_relaxed);
   return moment.late ? std::numeric_limits<double>::quiet_NaN() : seconds / batch;
 }
 
 // At least 5 runs and a twentieth of the case's time, at most a fifth of it (one run is never cut).
-Sampler::WarmUp Sampler::warm_up(What what) {
+Sampler::WarmUp Sampler::warm_up(Runner runner) {
   const double begin = now_s();
   WarmUp result;
   const bool batches = instance_->repeatable() && limits_.timing != Timing::window &&
@@ -238,7 +240,7 @@ Sampler::WarmUp Sampler::warm_up(What what) {
   if (batches && limits_.timing == Timing::loop) result.batch = loop_batch;
   for (int runs = 0;;) {
     const double sample_begin = now_s();
-    const double run_s = timed(what, result.batch);
+    const double run_s = timed(runner, result.batch);
     runs += result.batch;
     result.per_sample_s = now_s() - sample_begin;
     const double spent_s = now_s() - begin;
@@ -263,11 +265,11 @@ Sampler::WarmUp Sampler::warm_up(What what) {
   }
 }
 
-double Sampler::take(What what, int count, TimedSeries& series, Rows& rows) {
+double Sampler::take(Runner runner, int count, TimedSeries& series, Rows& rows) {
   const double begin = now_s();
   if (clock_start_) clock_start_->synchronize();
   std::vector<double> mine(static_cast<std::size_t>(count));
-  for (double& time : mine) time = timed(what, series.batch);
+  for (double& time : mine) time = timed(runner, series.batch);
   const double elapsed_s = now_s() - begin;
   const std::size_t bytes = mine.size() * sizeof(double);
   const int ranks = link_ ? link_->size() : 1;
@@ -327,7 +329,7 @@ bool Sampler::failed_anywhere() {
 Sampled Sampler::sample(Instance& instance) {
   instance_ = &instance;
   result_ = {};
-  checked_ = -1;
+  checked_ = {-1, -1};
   clock_start_.reset();
   gate_.reset();
   if (limits_.timing == Timing::armed) {
@@ -337,9 +339,9 @@ Sampled Sampler::sample(Instance& instance) {
   }
   if (limits_.timing == Timing::window) clock_start_.emplace(link_, limits_.one_clock);
   const bool alternates = instance.has_yardstick();
-  const WarmUp unit = warm_up(What::unit);
-  const WarmUp yardstick = alternates ? warm_up(What::yardstick) : WarmUp{};
-  checked_ = 0;
+  const WarmUp unit = warm_up(Runner::unit);
+  const WarmUp yardstick = alternates ? warm_up(Runner::yardstick) : WarmUp{};
+  checked_ = {0, 0};
   result_.unit.batch = unit.batch;
   result_.yardstick.batch = yardstick.batch;
   Director director(limits_, unit.per_sample_s,
@@ -359,7 +361,7 @@ Sampled Sampler::sample(Instance& instance) {
       if (unit_left > 0) {
         const int count = yardstick_left > 0 ? std::min(turn, unit_left) : unit_left;
         const double cpu_begin = process_cpu_s();
-        const double elapsed_s = take(What::unit, count, result_.unit, unit_rows);
+        const double elapsed_s = take(Runner::unit, count, result_.unit, unit_rows);
         cpu_s += process_cpu_s() - cpu_begin;
         director.add_unit(std::span(result_.unit.worst).subspan(seen_unit), elapsed_s);
         seen_unit = result_.unit.worst.size();
@@ -367,7 +369,7 @@ Sampled Sampler::sample(Instance& instance) {
       }
       if (yardstick_left > 0) {
         const int count = unit_left > 0 ? std::min(turn, yardstick_left) : yardstick_left;
-        const double elapsed_s = take(What::yardstick, count, result_.yardstick, yardstick_rows);
+        const double elapsed_s = take(Runner::yardstick, count, result_.yardstick, yardstick_rows);
         director.add_yardstick(std::span(result_.yardstick.worst).subspan(seen_yardstick),
                                elapsed_s);
         seen_yardstick = result_.yardstick.worst.size();

@@ -4,6 +4,7 @@
 // A sample: prepare(), a barrier among the case's ranks, then run() between two readings of the
 // steady clock on every rank, then check(), if the unit has one. With it, prepare() is followed by
 // rehearse(): that run finds the caches as the check left them, the timed one as a run leaves them.
+// The yardstick's samples are rehearsed and checked alike: they would be faster without.
 // T_i = max over ranks of t[rank][i]; the headline is the median of T_i. A run shorter than the
 // clock can tell is repeated `batch` times in one sample, so that a sample lasts 20 us or more, and
 // its time is the mean of the batch: back-to-back runs, as nccl-tests times them.
@@ -26,6 +27,7 @@
 // Every decision (how many runs a batch, how many samples more, stop) is taken by the case's rank 0
 // from all ranks' times and sent to the others.
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -125,20 +127,19 @@ class Sampler {
   bool barrier(bool failed = false);
 
  private:
-  enum class What : unsigned char { unit, yardstick };
   struct WarmUp {
     int batch = 1;
     double per_sample_s = 0;
   };
-  double timed(What what, int batch);  // of one run; NaN: a rank was late
+  double timed(Runner runner, int batch);  // of one run; NaN: a rank was late
   template <class Call>
   void guarded(Call call);
-  void runs(What what, int count);
-  double armed_seconds(What what);
-  WarmUp warm_up(What what);
+  void runs(Runner runner, int count);
+  double armed_seconds(Runner runner);
+  WarmUp warm_up(Runner runner);
   // Takes `count` samples and brings all ranks' times to rank 0; returns how long it took.
   using Rows = std::vector<std::vector<double>>;
-  double take(What what, int count, TimedSeries& series, Rows& rows);
+  double take(Runner runner, int count, TimedSeries& series, Rows& rows);
   static void join_rows(const Rows& rows, SampleMatrix& matrix);
   void keep(const std::exception& failure);
   template <class T>
@@ -153,7 +154,7 @@ class Sampler {
   Sampled result_;
   std::optional<ClockStart> clock_start_;
   std::unique_ptr<machine::Gate> gate_;
-  int checked_ = -1;  // samples of the unit so far; -1: warm-up
+  std::array<int, 2> checked_{-1, -1};  // samples so far, by Runner; -1: warm-up
 };
 
 }  // namespace harness

@@ -115,7 +115,7 @@ TEST(Director, ShortTimesMayBeLessPrecise) {
 class Timed : public Instance {
  public:
   std::function<void()> on_prepare = [] {}, on_run = [] {}, on_yardstick, on_rehearse = [] {};
-  std::function<std::string()> on_check;
+  std::function<std::string(Runner)> on_check;
   bool can_repeat = true, queues = false;
   void prepare() override { on_prepare(); }
   void run() override { on_run(); }
@@ -124,8 +124,8 @@ class Timed : public Instance {
   bool has_yardstick() const override { return static_cast<bool>(on_yardstick); }
   void yardstick() override { on_yardstick(); }
   bool has_check() const override { return static_cast<bool>(on_check); }
-  void rehearse() override { on_rehearse(); }
-  std::string check() override { return on_check(); }
+  void rehearse(Runner) override { on_rehearse(); }
+  std::string check(Runner runner) override { return on_check(runner); }
   void judge(Judge&) override {}
   Cost cost() const override { return {}; }
   void describe(Record&) override {}
@@ -175,7 +175,7 @@ TEST(Sampler, NamesTheFirstSampleThatIsWrong) {
       EXPECT_EQ(++runs, rehearsed);
       wait_for(1e-3);
     };
-    timed.on_check = [&] {
+    timed.on_check = [&](Runner) {
       EXPECT_EQ(++checked, runs);
       // Rank 1 goes wrong after warm-up, which is 50 runs of a millisecond.
       return world.rank() == 1 && checked == 200 ? "element 3 is 5" : "";
@@ -191,6 +191,20 @@ TEST(Sampler, NamesTheFirstSampleThatIsWrong) {
     else
       EXPECT_EQ(sampled.failure, "");
   });
+}
+
+TEST(Sampler, ChecksTheYardstickToo) {
+  Timed timed;
+  timed.on_run = timed.on_yardstick = [] { wait_for(1e-4); };
+  int rehearsed = 0, checked = 0;
+  timed.on_rehearse = [&] { ++rehearsed; };
+  timed.on_check = [&](Runner runner) {
+    EXPECT_EQ(++checked, rehearsed);
+    return runner == Runner::yardstick ? "element 3 is 5" : "";
+  };
+  const auto device = machine::make_host_device();
+  EXPECT_EQ(Sampler(*device, nullptr, {.seconds = 0.1}).sample(timed).failure,
+            "the yardstick, in warm-up: element 3 is 5");
 }
 
 TEST(Sampler, LoopRunsBackToBackAndGivesTheMeanOverRanks) {

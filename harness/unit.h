@@ -18,14 +18,14 @@
 // Optional members: `static std::string why_not(const Case&, const Context&)` (a reason to skip, or
 // empty), `void yardstick()` (the library doing the same: timed in alternation, gives
 // speedup_over_library; with `bool has_yardstick() const` only in the cases where that says so, on
-// all ranks alike), `std::string check()` with `void rehearse()` (what is wrong with the output, on
-// this rank, or empty, after every sample, not timed; before it rehearse runs once with other
-// input, so that an output left over from the sample before shows), `void describe(Record&)`
-// (counters, breakdown, timeline, losses; on every rank after judge, rank 0's is kept), `bool
-// only_queues() const` (run and yardstick only queue work on the device's stream and wait for none
-// of it, so that the timing `armed` can hold it back until all ranks have queued theirs), `static
-// constexpr bool repeatable = false` (run or yardstick twice without prepare between them makes no
-// sense: every sample is then one run).
+// all ranks alike), `std::string check(Runner)` with `void rehearse(Runner)` (what is wrong with
+// the output, on this rank, or empty, after every sample of the unit and of its yardstick, not
+// timed; before it rehearse runs the same once with other input, so that an output left over from
+// the sample before shows), `void describe(Record&)` (counters, breakdown, timeline, losses; on
+// every rank after judge, rank 0's is kept), `bool only_queues() const` (run and yardstick only
+// queue work on the device's stream and wait for none of it, so that the timing `armed` can hold it
+// back until all ranks have queued theirs), `static constexpr bool repeatable = false` (run or
+// yardstick twice without prepare between them makes no sense: every sample is then one run).
 //
 // Every rank of the case constructs the unit and calls the same members in the same order. What a
 // member throws on any rank fails the case. The axis `ranks` is a must.
@@ -90,6 +90,9 @@ concept UnitType = requires(U unit, const typename U::Case& the_case, Context& c
   { unit.cost() } -> std::same_as<Cost>;
 };
 
+// Whose runs a sample is of.
+enum class Runner : unsigned char { unit, yardstick };
+
 // A unit's life in one case, without its type.
 class Instance {
  public:
@@ -101,8 +104,8 @@ class Instance {
   virtual bool has_yardstick() const = 0;
   virtual void yardstick() = 0;
   virtual bool has_check() const = 0;
-  virtual void rehearse() = 0;
-  virtual std::string check() = 0;
+  virtual void rehearse(Runner runner) = 0;
+  virtual std::string check(Runner runner) = 0;
   virtual void judge(Judge& judge) = 0;
   virtual Cost cost() const = 0;
   virtual void describe(Record& record) = 0;

@@ -30,10 +30,10 @@ constexpr bool optional_members_fit() {
       requires { &U::check; } || requires { &U::rehearse; })
     static_assert(
         requires(U & unit) {
-          { unit.check() } -> std::convertible_to<std::string>;
-          unit.rehearse();
+          { unit.check(Runner::unit) } -> std::convertible_to<std::string>;
+          unit.rehearse(Runner::unit);
         },
-        "std::string check() and void rehearse()");
+        "std::string check(Runner) and void rehearse(Runner)");
   if constexpr (requires { &U::describe; })
     static_assert(
         requires(U & unit, Record & record) { unit.describe(record); }, "void describe(Record&)");
@@ -59,13 +59,13 @@ class InstanceOf final : public Instance {
     if constexpr (requires(U & unit) { unit.yardstick(); }) unit_.yardstick();
   }
   bool has_check() const override {
-    return requires(U & unit) { unit.check(); };
+    return requires(U & unit) { unit.check(Runner::unit); };
   }
-  void rehearse() override {
-    if constexpr (requires(U & unit) { unit.check(); }) unit_.rehearse();
+  void rehearse(Runner runner) override {
+    if constexpr (requires(U & unit) { unit.check(runner); }) unit_.rehearse(runner);
   }
-  std::string check() override {
-    if constexpr (requires(U & unit) { unit.check(); }) return unit_.check();
+  std::string check(Runner runner) override {
+    if constexpr (requires(U & unit) { unit.check(runner); }) return unit_.check(runner);
     return {};
   }
   void judge(Judge& judge) override { unit_.judge(judge); }

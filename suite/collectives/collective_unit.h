@@ -60,9 +60,9 @@ class CollectiveUnit {
   void yardstick() { call(*library_, collectives::library, buffers_); }
   // Once with other values in some elements all over the input, so that a run that then writes
   // nothing shows, and caches are as a run leaves them.
-  void rehearse();
+  void rehearse(harness::Runner runner);
   // By a hash of the output. What is wrong, and from whom it came; or empty.
-  std::string check();
+  std::string check(harness::Runner runner);
   void judge(harness::Judge& judge);
   harness::Cost cost() const;
   void describe(harness::Record& record) const;
