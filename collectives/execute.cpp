@@ -52,7 +52,7 @@ Execution::Execution(const CallKey& key, int rank, int ranks, machine::Device& d
   const auto same = [&](Slice a, Slice b) {
     return layout.site(a, key.in_place) == layout.site(b, key.in_place);
   };
-  std::vector<Slice> sources;  // of actions_, which leaves out copies of a chunk to itself
+  std::vector<Slice> sources, targets;  // of actions_, which leaves out copies of a chunk to itself
   constexpr std::size_t none = ~std::size_t{0};
   std::vector<std::size_t> action_of;  // by step
   for (const Step& step : plan.steps) {
@@ -78,7 +78,21 @@ Execution::Execution(const CallKey& key, int rank, int ranks, machine::Device& d
     }
     actions_.push_back(std::move(action));
     sources.push_back(step.source);
+    targets.push_back(step.target);
   }
+  // What this rank reads again, or a peer here, had better stay in the cache.
+  const auto is_read_after = [&](std::size_t index) {
+    for (std::size_t later = index + 1; later < actions_.size(); ++later) {
+      const Verb verb = actions_[later].verb;
+      if (verb == Verb::post || verb == Verb::receive) continue;
+      if (overlap(sources[later], targets[index])) return true;
+      if (verb == Verb::reduce && overlap(targets[later], targets[index])) return true;
+    }
+    return false;
+  };
+  for (std::size_t i = 0; i < actions_.size() && store_ == machine::Store::streaming; ++i)
+    if ((actions_[i].verb == Verb::receive || actions_[i].verb == Verb::copy) && !is_read_after(i))
+      actions_[i].store = machine::Store::streaming;
   if (meets) {
     rounds_ = rounds_of(*key.algorithm, call, key.count, key.in_place);
     staged_at_.resize(actions_.size());
@@ -171,7 +185,7 @@ void Execution::run_in_rounds(machine::Link& link, machine::Reduction reduction,
       std::byte* target = at(buffers, action.target);
       const std::byte* source = at(buffers, action.source);
       if (action.verb == Verb::copy)
-        copy(target, source, action.bytes);
+        copy(target, source, action.bytes, action.store);
       else if (action.verb == Verb::reduce)
         kernels_.reduce(reduction, label_.dtype, target, source, target, action.count);
       else
@@ -193,7 +207,7 @@ void Execution::run_in_order(machine::Link& link, machine::Reduction reduction,
         numbers_[i] = link.send(action.peer, at(action.source), action.bytes);
         break;
       case Verb::receive:
-        link.receive(action.peer, at(action.target), action.bytes, store_);
+        link.receive(action.peer, at(action.target), action.bytes, action.store);
         break;
       case Verb::post:
         link.post(action.peer, action.ahead, at(action.target), action.bytes);
@@ -205,7 +219,7 @@ void Execution::run_in_order(machine::Link& link, machine::Reduction reduction,
         break;
       }
       case Verb::copy:
-        copy(at(action.target), at(action.source), action.bytes);
+        copy(at(action.target), at(action.source), action.bytes, action.store);
         break;
       case Verb::reduce:
         written =

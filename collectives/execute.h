@@ -12,6 +12,7 @@
 #include "collectives/plan.h"
 #include "collectives/rounds.h"
 #include "collectives/traffic_matrix.h"
+#include "machine/device/host/streaming.h"
 #include "machine/device/kernels.h"
 #include "machine/link/link.h"
 
@@ -60,6 +61,7 @@ class Execution {
     std::vector<std::size_t> after;  // sends that must have been taken before target is written
     int ahead = 0;                   // of a post: which message from now, 1 being the next
     std::size_t forwards = 0;        // so many sends of just this target follow
+    machine::Store store = machine::Store::cached;  // of a receive or copy
   };
 
   void run_in_order(machine::Link& link, machine::Reduction reduction, std::byte* const* buffers);
@@ -67,9 +69,13 @@ class Execution {
   std::byte* at(std::byte* const* buffers, Place place) const {
     return buffers[static_cast<std::size_t>(place.buffer)] + place.offset;
   }
-  void copy(void* to, const void* from, std::size_t bytes) {
-    if (on_host_ && bytes > 0) std::memcpy(to, from, bytes);
-    if (!on_host_) stream_.copy(to, from, bytes);
+  void copy(void* to, const void* from, std::size_t bytes, machine::Store store) {
+    if (!on_host_)
+      stream_.copy(to, from, bytes);
+    else if (store == machine::Store::streaming)
+      machine::host::stream_copy(to, from, bytes);
+    else if (bytes > 0)
+      std::memcpy(to, from, bytes);
   }
 
   // Counts ahead for posts, forwards for reductions.
