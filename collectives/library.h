@@ -27,8 +27,9 @@ struct LibraryCall {
 void run_library(const LibraryCall& call, machine::Link& link, machine::Kernels& kernels,
                  const void* input, void* output);
 
-// The same over nccl, in builds that have NCCL. Gather, scatter, all_to_all(_v) and send_receive, for
-// which NCCL has no call, are groups of its sends and receives; barrier is an all-reduce of a byte.
+// The same over nccl, in builds that have NCCL. Gather, scatter, all_to_all(_v) and send_receive,
+// for which NCCL has no call, are groups of its sends and receives; barrier is an all-reduce of a
+// byte.
 void run_nccl(const LibraryCall& call, machine::Link& link, const void* input, void* output);
 // Why avg of NCCL cannot be held to the exact average, or empty: it multiplies floating terms by
 // 1/n before it adds them, which rounds unless n is a power of two.

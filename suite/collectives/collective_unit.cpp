@@ -112,7 +112,8 @@ Question CollectiveUnit::question() const {
 void CollectiveUnit::mark(bool marked) {
   // A peer finds a marked line in this rank's cache, in the timed run too: one in every page made a
   // copy of 4 MiB a quarter slower. So not many, but some in every piece of every share.
-  constexpr std::int64_t page = 4096, most = 256;
+  constexpr std::int64_t page = 4096, pieces = collectives::max_outstanding / 4;  // of a share
+  const std::int64_t most = std::max<std::int64_t>(256, 4 * pieces * case_.ranks);
   const Tensor& in = buffers_.in;
   const std::int64_t stride =
       std::max(page / static_cast<std::int64_t>(size_of(case_.dtype)), in.size() / most);
