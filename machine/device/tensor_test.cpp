@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <stdexcept>
+#include <utility>
 
 namespace machine {
 namespace {
@@ -87,6 +88,24 @@ TEST_F(Tensors, HashesFollowTheBits) {
   from_doubles(negative, {-0.0});
   EXPECT_NE(hash(zero), hash(negative));
   EXPECT_NE(hash(first.slice(0, {0})), hash(zero));
+}
+
+// Whole strides of the hash and a rest: every element counts, and its place.
+TEST_F(Tensors, HashSeesEveryElementAndItsPlace) {
+  const Tensor tensor = counting({75});
+  const std::uint64_t whole = hash(tensor);
+  for (std::int64_t i = 0; i < tensor.size(); ++i) {
+    tensor.as<float>()[i] += 1;
+    EXPECT_NE(hash(tensor), whole) << i;
+    tensor.as<float>()[i] -= 1;
+  }
+  for (std::int64_t i = 1; i < tensor.size(); ++i) {
+    std::swap(tensor.as<float>()[0], tensor.as<float>()[i]);
+    EXPECT_NE(hash(tensor), whole) << i;
+    std::swap(tensor.as<float>()[0], tensor.as<float>()[i]);
+  }
+  EXPECT_EQ(hash(tensor), whole);
+  EXPECT_NE(hash(tensor.slice(0, {74})), whole);
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // The timing loop that one would write by hand: MPI_Barrier, then MPI_Wtime around MPI_Allreduce of
-// floats; for each size the median, and the 5th
-// percentile, over iterations of the maximum over ranks. scripts/sampler_check
-// holds what the program reports for the library against it. Knows nothing of the other rooms.
+// floats; for each size the median, and the 5th percentile, over iterations of the maximum over
+// ranks. scripts/sampler_check holds what the program reports for the library against it. Knows
+// nothing of the other rooms.
 //
 //   mpiexec -n 2 plain_mpi_loop ONCE_OR_FILLED BYTES...
 //
