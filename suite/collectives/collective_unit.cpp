@@ -53,6 +53,9 @@ CollectiveUnit::CollectiveUnit(Operation operation, const CollectiveCase& c,
     const Tensor right(context.device, c.dtype, {buffers_.out.size()}, Category::buffers);
     from_doubles(right, expected(question(), context.group.index));
     expected_hash_ = hash(right);
+    if (context.device.readable_by_host())
+      for (std::int64_t i = 0; i < right.size(); i += mark_stride(right))
+        spoilt_.push_back(~static_cast<const std::byte*>(right.slice(i, {1}).data())[0]);
   }
   context.device.ledger().reset_peaks();
 }
@@ -109,31 +112,46 @@ Question CollectiveUnit::question() const {
           case_.root, count_,          traffic_.get()};
 }
 
-void CollectiveUnit::mark(bool marked) {
-  // A peer finds a marked line in this rank's cache, in the timed run too: one in every page made a
-  // copy of 4 MiB a quarter slower. So not many, but some in every piece of every share.
+// A peer finds a line that was written here in this rank's cache, in the timed run too: one in
+// every page made a copy of 4 MiB a quarter slower. So not many, but some in every piece of every
+// share.
+std::int64_t CollectiveUnit::mark_stride(const Tensor& tensor) const {
   constexpr std::int64_t page = 4096, pieces = collectives::max_outstanding / 4;  // of a share
   const std::int64_t most = std::max<std::int64_t>(256, 4 * pieces * case_.ranks);
+  return std::max(page / static_cast<std::int64_t>(size_of(case_.dtype)), tensor.size() / most);
+}
+
+void CollectiveUnit::mark(bool marked) {
   const Tensor& in = buffers_.in;
-  const std::int64_t stride =
-      std::max(page / static_cast<std::int64_t>(size_of(case_.dtype)), in.size() / most);
   // Two more moves every sum, product, extremum and average.
-  for (std::int64_t i = 0; i < in.size(); i += stride)
+  for (std::int64_t i = 0; in && i < in.size(); i += mark_stride(in))
     from_doubles(in.slice(i, {1}),
                  {pattern(question(), context_.group.index, i) + (marked ? 2 : 0)});
 }
 
+void CollectiveUnit::spoil() {
+  const Tensor& out = buffers_.out;
+  auto wrong = spoilt_.begin();
+  for (std::int64_t i = 0; out && i < out.size(); i += mark_stride(out))
+    static_cast<std::byte*>(out.slice(i, {1}).data())[0] = *wrong++;
+}
+
 void CollectiveUnit::rehearse(harness::Runner runner) {
-  const bool marks = buffers_.in && context_.device.readable_by_host();
+  const bool marks = context_.device.readable_by_host();
   if (marks) mark(true);
   if (runner == harness::Runner::unit)
     run();
   else
     yardstick();
   context_.device.stream().synchronize();
-  if (marks) mark(false);
-  // On a GPU page after page is slow: there no right output is left over.
-  if (!marks && buffers_.out) context_.device.stream().kernels().fill(buffers_.out, 113);
+  if (marks) {
+    mark(false);
+    // What the rehearsal left is wrong only if it wrote: a runner that never writes would leave the
+    // other's right output.
+    spoil();
+  } else if (buffers_.out) {  // on a GPU page after page is slow
+    context_.device.stream().kernels().fill(buffers_.out, 113);
+  }
 }
 
 std::string CollectiveUnit::check(harness::Runner runner) {

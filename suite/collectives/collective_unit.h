@@ -58,8 +58,9 @@ class CollectiveUnit {
   bool only_queues() const { return communicator_->link().stream() != nullptr; }
   bool has_yardstick() const { return library_ != nullptr; }
   void yardstick() { call(*library_, collectives::library, buffers_); }
-  // Once with other values in some elements all over the input, so that a run that then writes
-  // nothing shows, and caches are as a run leaves them.
+  // Once with other values in some elements all over the input, and some of the output spoilt
+  // after it, so that a run that then writes nothing, or what it wrote last, shows, and caches are
+  // as a run leaves them.
   void rehearse(harness::Runner runner);
   // By a hash of the output. What is wrong, and from whom it came; or empty.
   std::string check(harness::Runner runner);
@@ -85,7 +86,9 @@ class CollectiveUnit {
   Buffers out_of_place();
   void call(collectives::Communicator& communicator, std::string_view algorithm,
             const Buffers& buffers);
-  void mark(bool marked);
+  std::int64_t mark_stride(const machine::Tensor& tensor) const;
+  void mark(bool marked);  // some elements of the input
+  void spoil();            // some elements of the output
   void judge_numerics(harness::Judge& judge, std::string_view how, const Buffers& buffers);
   void judge_volume(harness::Judge& judge);
   void judge_rounding(harness::Judge& judge);
@@ -104,6 +107,7 @@ class CollectiveUnit {
   std::string algorithm_;
   std::string note_;
   std::uint64_t expected_hash_ = 0, fingerprint_ = 0;
+  std::vector<std::byte> spoilt_;  // the first byte of what is right, inverted, every mark_stride
 };
 
 // A unit for one operation: the same shell with another name.
