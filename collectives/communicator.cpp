@@ -106,6 +106,12 @@ void Communicator::set_inner(int inner) {
   inner_ = inner;
 }
 
+namespace {
+
+constexpr std::ptrdiff_t most_matrices = 4;
+
+}  // namespace
+
 Execution& Communicator::execution(const CallKey& key, const Call& call) {
   if (last_key_ && *last_key_ == key) return *last_;
   auto found = executions_.find(key);
@@ -115,11 +121,14 @@ Execution& Communicator::execution(const CallKey& key, const Call& call) {
       throw std::invalid_argument(
           fmt::format("{} by {}: {}", machine::name(algorithm.operation), algorithm.name, why));
     last_key_ = nullptr;
-    if (key.traffic)  // one that changes from call to call leaves nothing behind
-      std::erase_if(executions_, [&](const auto& known) {
+    if (key.traffic) {  // those that change from call to call leave little behind
+      const auto alike = [&](const auto& known) {
         return known.first.traffic && known.first.algorithm == key.algorithm &&
                known.first.dtype == key.dtype;
-      });
+      };
+      if (std::count_if(executions_.begin(), executions_.end(), alike) >= most_matrices)
+        std::erase_if(executions_, alike);
+    }
     found = executions_
                 .emplace(key,
                          std::make_unique<Execution>(key, rank(), size(), device(), link_->meets()))

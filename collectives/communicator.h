@@ -74,7 +74,7 @@ class Communicator {
   void all_to_all(const machine::Tensor& in, const machine::Tensor& out,
                   std::string_view algorithm = {});
   // Parts of in to their ranks, and theirs to out, as the matrix says, the same on all ranks. Not
-  // in place. Of each dtype and algorithm the last matrix is remembered, by its address.
+  // in place. Of each dtype and algorithm the last few matrices are remembered, by their address.
   void all_to_all_v(const machine::Tensor& in, const machine::Tensor& out,
                     const std::shared_ptr<const TrafficMatrix>& traffic,
                     std::string_view algorithm = {});

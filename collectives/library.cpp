@@ -41,6 +41,9 @@ MPI_Datatype datatype(Dtype dtype) {
     case Dtype::bfloat16:
     case Dtype::float16:
       return MPI_UINT16_T;
+    case Dtype::float8_e4m3:
+    case Dtype::float8_e5m2:
+      return MPI_UINT8_T;
     case Dtype::int8:
       return MPI_INT8_T;
     case Dtype::uint8:
@@ -89,6 +92,8 @@ MPI_Op narrow_operation_of(Reduction reduction) {
 MPI_Op operation_of(Dtype dtype, Reduction reduction) {
   if (dtype == Dtype::bfloat16) return narrow_operation_of<Dtype::bfloat16>(reduction);
   if (dtype == Dtype::float16) return narrow_operation_of<Dtype::float16>(reduction);
+  if (dtype == Dtype::float8_e4m3) return narrow_operation_of<Dtype::float8_e4m3>(reduction);
+  if (dtype == Dtype::float8_e5m2) return narrow_operation_of<Dtype::float8_e5m2>(reduction);
   return operation_of(reduction);
 }
 

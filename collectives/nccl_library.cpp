@@ -24,6 +24,10 @@ ncclDataType_t datatype(Dtype dtype) {
       return ncclBfloat16;
     case Dtype::float16:
       return ncclFloat16;
+    case Dtype::float8_e4m3:
+      return ncclFloat8e4m3;
+    case Dtype::float8_e5m2:
+      return ncclFloat8e5m2;
     case Dtype::int8:
       return ncclInt8;
     case Dtype::uint8:

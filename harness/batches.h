@@ -4,16 +4,13 @@
 // alone: there the mean counts.
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <limits>
 
-namespace harness {
+#include "machine/device/clock.h"
 
-inline double steady_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+namespace harness {
 
 struct Batches {
   double batch_s = 1e-3, total_s = 8e-3;
@@ -27,22 +24,22 @@ double seconds_of(Call call, Finish finish, Batches batches) {
   call();
   finish();
   double best = std::numeric_limits<double>::infinity();
-  const double begin = steady_s();
+  const double begin = machine::steady_s();
   std::int64_t calls = 0;
-  for (int count = 1; std::isinf(best) || steady_s() - begin < total_s;) {
-    const double batch_begin = steady_s();
+  for (int count = 1; std::isinf(best) || machine::steady_s() - begin < total_s;) {
+    const double batch_begin = machine::steady_s();
     for (int i = 0; i < count; ++i) call();
     finish();
     calls += count;
-    const double elapsed = steady_s() - batch_begin;
-    if (elapsed < batches.batch_s && steady_s() - begin < total_s) {
+    const double elapsed = machine::steady_s() - batch_begin;
+    if (elapsed < batches.batch_s && machine::steady_s() - begin < total_s) {
       count = static_cast<int>(std::clamp(count * 1.2 * batches.batch_s / std::max(elapsed, 1e-9),
                                           count + 1.0, 10.0 * count));
       continue;
     }
     best = std::min(best, elapsed / count);
   }
-  return batches.shares_cores ? (steady_s() - begin) / static_cast<double>(calls) : best;
+  return batches.shares_cores ? (machine::steady_s() - begin) / static_cast<double>(calls) : best;
 }
 
 }  // namespace harness

@@ -3,8 +3,9 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <chrono>
 #include <limits>
+
+#include "machine/device/clock.h"
 
 namespace harness {
 namespace {
@@ -14,10 +15,6 @@ constexpr double tolerated_s = 1e-6;
 constexpr double most_ahead_s = 5e-3;
 
 }  // namespace
-
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 ClockStart::ClockStart(machine::Link* link, bool one_clock)
     : link_(link), one_clock_(one_clock || !link) {
@@ -31,7 +28,7 @@ void ClockStart::synchronize() {
     for (int peer = 1; peer < link_->size(); ++peer)
       for (int i = 0; i < round_trips; ++i) {
         link_->receive(peer, &theirs, sizeof theirs);
-        const double mine = now_s();
+        const double mine = machine::steady_s();
         link_->send(peer, &mine, sizeof mine);
       }
     link_->flush();
@@ -39,10 +36,10 @@ void ClockStart::synchronize() {
   }
   uncertainty_s_ = std::numeric_limits<double>::infinity();
   for (int i = 0; i < round_trips; ++i) {
-    const double begin = now_s();
+    const double begin = machine::steady_s();
     link_->send(0, &begin, sizeof begin);
     link_->receive(0, &theirs, sizeof theirs);
-    const double end = now_s();
+    const double end = machine::steady_s();
     if ((end - begin) / 2 >= uncertainty_s_) continue;
     uncertainty_s_ = (end - begin) / 2;
     offset_s_ = theirs - (begin + end) / 2;
@@ -51,7 +48,7 @@ void ClockStart::synchronize() {
 }
 
 ClockStart::Moment ClockStart::wait() {
-  Moment moment{now_s() + ahead_s_, false};
+  Moment moment{machine::steady_s() + ahead_s_, false};
   if (link_ && link_->rank() == 0) {
     for (int peer = 1; peer < link_->size(); ++peer)
       link_->send(peer, &moment.start_s, sizeof moment.start_s);
@@ -61,10 +58,10 @@ ClockStart::Moment ClockStart::wait() {
     moment.start_s -= offset_s_;
   }
   // Others may need this core to be in time themselves.
-  double now = now_s();
+  double now = machine::steady_s();
   while (now < moment.start_s) {
     if (moment.start_s - now > 5e-6) sched_yield();
-    now = now_s();
+    now = machine::steady_s();
   }
   moment.late = now - moment.start_s > tolerated_s;
   return moment;

@@ -9,8 +9,6 @@
 
 namespace harness {
 
-double now_s();  // the steady clock, which ranks of one host share
-
 class ClockStart {
  public:
   // Collective. one_clock: all ranks are on one host. link null: one rank.

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "harness/batches.h"
+#include "machine/device/clock.h"
 #include "machine/device/host/streaming.h"
 
 namespace harness {
@@ -115,15 +116,15 @@ std::vector<double> fresh_memory_rates(machine::World& world, const machine::Gro
       const auto round = [&] {
         std::memset(ring.from.data(), 1, bytes);
         ring.barrier();
-        const double begin = steady_s();
+        const double begin = machine::steady_s();
         way();
-        const double seconds = steady_s() - begin;
+        const double seconds = machine::steady_s() - begin;
         ring.barrier();  // before it is written again
         return seconds;
       };
-      const double begin = steady_s();
+      const double begin = machine::steady_s();
       round();
-      const int rounds = agreed_rounds(world, group, steady_s() - begin, 2e-3, 50);
+      const int rounds = agreed_rounds(world, group, machine::steady_s() - begin, 2e-3, 50);
       for (int batch = 0; batch < batches_taken; ++batch) {
         double seconds = 0;
         for (int i = 0; i < rounds; ++i) seconds += round();
@@ -154,14 +155,14 @@ std::vector<double> message_rates(machine::World& world, const machine::Group& g
       ring.link->wait_sent(ring.next, all_messages);
     };
     exchange();
-    const double begin = steady_s();
+    const double begin = machine::steady_s();
     exchange();
-    const int rounds = agreed_rounds(world, group, steady_s() - begin, 4e-3, 300);
+    const int rounds = agreed_rounds(world, group, machine::steady_s() - begin, 4e-3, 300);
     double best = std::numeric_limits<double>::infinity();
     for (int batch = 0; batch < batches_taken; ++batch) {
-      const double batch_begin = steady_s();
+      const double batch_begin = machine::steady_s();
       for (int i = 0; i < rounds; ++i) exchange();
-      best = std::min(best, (steady_s() - batch_begin) / rounds);
+      best = std::min(best, (machine::steady_s() - batch_begin) / rounds);
     }
     rates.push_back(static_cast<double>(bytes) / best);
   }

@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "harness/statistics.h"
+#include "machine/device/clock.h"
 #include "machine/device/error.h"
 
 namespace harness {
@@ -205,7 +206,7 @@ double Sampler::timed(Runner runner, int batch) {
   const bool failed = barrier(!result_.failure.empty());
   ClockStart::Moment moment;
   if (clock_start_ && !failed) moment = clock_start_->wait();
-  const double begin = clock_start_ ? moment.start_s : now_s();
+  const double begin = clock_start_ ? moment.start_s : machine::steady_s();
   if (failed) return 0;
   double seconds = 0;
   if (gate_ && checked_[0] >= 0) {
@@ -215,7 +216,7 @@ double Sampler::timed(Runner runner, int batch) {
       runs(runner, batch);
       device_.stream().synchronize();
     });
-    seconds = now_s() - begin;
+    seconds = machine::steady_s() - begin;
   }
   if (checks)
     guarded([&] {
@@ -233,17 +234,17 @@ double Sampler::timed(Runner runner, int batch) {
 
 // At least 5 runs and a twentieth of the case's time, at most a fifth of it (one run is never cut).
 Sampler::WarmUp Sampler::warm_up(Runner runner) {
-  const double begin = now_s();
+  const double begin = machine::steady_s();
   WarmUp result;
   const bool batches = instance_->repeatable() && limits_.timing != Timing::window &&
                        limits_.timing != Timing::armed;
   if (batches && limits_.timing == Timing::loop) result.batch = loop_batch;
   for (int runs = 0;;) {
-    const double sample_begin = now_s();
+    const double sample_begin = machine::steady_s();
     const double run_s = timed(runner, result.batch);
     runs += result.batch;
-    result.per_sample_s = now_s() - sample_begin;
-    const double spent_s = now_s() - begin;
+    result.per_sample_s = machine::steady_s() - sample_begin;
+    const double spent_s = machine::steady_s() - begin;
 
     int next_batch = result.batch;
     bool more = spent_s < limits_.seconds / 5 && (runs < 5 || spent_s < limits_.seconds / 20);
@@ -266,11 +267,11 @@ Sampler::WarmUp Sampler::warm_up(Runner runner) {
 }
 
 double Sampler::take(Runner runner, int count, TimedSeries& series, Rows& rows) {
-  const double begin = now_s();
+  const double begin = machine::steady_s();
   if (clock_start_) clock_start_->synchronize();
   std::vector<double> mine(static_cast<std::size_t>(count));
   for (double& time : mine) time = timed(runner, series.batch);
-  const double elapsed_s = now_s() - begin;
+  const double elapsed_s = machine::steady_s() - begin;
   const std::size_t bytes = mine.size() * sizeof(double);
   const int ranks = link_ ? link_->size() : 1;
 

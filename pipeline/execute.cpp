@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <stdexcept>
 
+#include "machine/device/clock.h"
 #include "machine/device/error.h"
 #include "pipeline/prove.h"
 
@@ -14,10 +14,6 @@ namespace {
 
 using machine::Category;
 using machine::Tensor;
-
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 bool ends_micro_batch(Kind kind) {
   return kind == Kind::backward || kind == Kind::backward_weights;
@@ -192,11 +188,11 @@ Timeline Executor::run(const Stage& stage) {
   link_.count_as({machine::Operation::send_receive, boundary_.dtype});
   Timeline timeline;
   timeline.events.reserve(3 * plan_.size());
-  timeline.origin_s = now_s();
+  timeline.origin_s = machine::steady_s();
   const auto timed = [&](Doing doing, const Action& action, auto&& work) {
-    const double start_s = now_s() - timeline.origin_s;
+    const double start_s = machine::steady_s() - timeline.origin_s;
     work();
-    timeline.events.push_back({doing, action, start_s, now_s() - timeline.origin_s});
+    timeline.events.push_back({doing, action, start_s, machine::steady_s() - timeline.origin_s});
   };
 
   int in_flight = 0;

@@ -80,7 +80,7 @@ class Collective(unittest.TestCase):
     def test_all_types_operations_and_roots(self):
         out = self.good("reduce", "-t", "2", "-b", "64", "-e", "64", "-n", "1", "-d", "all", "-o",
                         "all", "-r", "all")
-        self.assertEqual(len(rows(out)), 10 * 5 * 2)
+        self.assertEqual(len(rows(out)), 12 * 5 * 2)
         self.assertEqual(len({tuple(row[2:5]) for row in rows(out)}), 100)
 
     def test_a_file_is_never_written_over(self):

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
 #include <cmath>
 #include <stdexcept>
 #include <string>
@@ -13,6 +12,7 @@
 #include "collectives/compression/threshold.h"
 #include "collectives/compression/top_k.h"
 #include "collectives/compression/wire_dtype.h"
+#include "machine/device/clock.h"
 #include "machine/device/names.h"
 
 namespace collectives {
@@ -20,14 +20,6 @@ namespace collectives {
 using machine::Category;
 using machine::Dtype;
 using machine::Tensor;
-
-namespace {
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-}  // namespace
 
 CompressedAllReduce::CompressedAllReduce(machine::World& world, Communicator& communicator,
                                          std::int64_t count, const CompressionOptions& options)
@@ -49,7 +41,7 @@ Tensor CompressedAllReduce::host_tensor(Dtype dtype, std::int64_t elements) cons
 }
 
 void CompressedAllReduce::lap(double Seconds::*phase) {
-  const double ended = now();
+  const double ended = machine::steady_s();
   seconds_.*phase += ended - lap_began_;
   lap_began_ = ended;
 }
@@ -73,7 +65,7 @@ void CompressedAllReduce::run(const Tensor& in, const Tensor& out) {
   }
 
   seconds_ = {};
-  lap_began_ = now();
+  lap_began_ = machine::steady_s();
   const Tensor& given = in_staged ? staged_ : in;
   machine::Stream& host = world_.host_device().stream();
   if (options_.feedback)
@@ -104,11 +96,20 @@ std::unique_ptr<CompressedAllReduce> make(machine::World& world, Communicator& c
   return std::make_unique<T>(world, communicator, count, options);
 }
 
-template <class T, class Code>
-std::unique_ptr<CompressedAllReduce> make_coded(machine::World& world, Communicator& communicator,
-                                                std::int64_t count,
-                                                const CompressionOptions& options) {
-  return std::make_unique<T>(world, communicator, count, options, std::make_unique<Code>());
+std::unique_ptr<CompressedAllReduce> make_all_gather(machine::World& world,
+                                                     Communicator& communicator, std::int64_t count,
+                                                     const CompressionOptions& options) {
+  return std::make_unique<QuantizedAllGather>(world, communicator, count, options,
+                                              std::make_unique<Int8Block>());
+}
+
+template <class Code, int hops>
+std::unique_ptr<CompressedAllReduce> make_reduce_scatter(machine::World& world,
+                                                         Communicator& communicator,
+                                                         std::int64_t count,
+                                                         const CompressionOptions& options) {
+  return std::make_unique<QuantizedReduceScatter>(world, communicator, count, options,
+                                                  std::make_unique<Code>(), hops == 2);
 }
 
 }  // namespace
@@ -117,15 +118,18 @@ const std::vector<Compression>& compressions() {
   static const std::vector<Compression> all = {
       {"top_k", TopK::paper, make<TopK>},
       {"threshold", Threshold::paper, make<Threshold>},
-      {"int8_block", Int8Block::paper, make_coded<QuantizedAllGather, Int8Block>},
+      {"int8_block", Int8Block::paper, make_all_gather},
       {"quantized_reduce_scatter", QuantizedReduceScatter::paper,
-       make_coded<QuantizedReduceScatter, Int8Block>},
+       make_reduce_scatter<Int8Block, 1>},
       {"quantized_reduce_scatter_int4", QuantizedReduceScatter::paper,
-       make_coded<QuantizedReduceScatter, Int4Block>},
+       make_reduce_scatter<Int4Block, 1>},
+      {"two_hop_reduce_scatter", QuantizedReduceScatter::paper, make_reduce_scatter<Int8Block, 2>},
+      {"two_hop_reduce_scatter_int4", QuantizedReduceScatter::paper,
+       make_reduce_scatter<Int4Block, 2>},
       {"half_wire", WireDtype<machine::Half>::paper,
-       make_coded<QuantizedReduceScatter, WireDtype<machine::Half>>},
+       make_reduce_scatter<WireDtype<machine::Half>, 1>},
       {"bfloat16_wire", WireDtype<machine::Bfloat16>::paper,
-       make_coded<QuantizedReduceScatter, WireDtype<machine::Bfloat16>>},
+       make_reduce_scatter<WireDtype<machine::Bfloat16>, 1>},
   };
   return all;
 }

@@ -29,6 +29,18 @@ std::map<TrafficLabel, std::uint64_t> bytes_sent(std::string_view compression,
     put(Operation::all_to_all, Dtype::uint8, peers * code);
     put(Operation::all_gather, Dtype::uint8, peers * code);
   };
+  // The sums of its shares to each rank of a host, then to each host the sum of its share. A hop
+  // between all ranks is a plain all_to_all.
+  const auto two_hops = [&](std::int64_t code) {
+    const std::int64_t hosts = call.ranks / call.inner;
+    const auto hop = [&](std::int64_t among, std::int64_t codes) {
+      put(among == call.ranks ? Operation::all_to_all : Operation::all_to_all_v, Dtype::uint8,
+          (among - 1) * codes * code);
+    };
+    hop(call.inner, hosts);
+    hop(hosts, 1);
+    put(Operation::all_gather, Dtype::uint8, peers * code);
+  };
   const std::int64_t share = ceil_div(n, call.ranks);
   if (compression == "top_k") {
     put(Operation::all_gather, Dtype::uint32, peers * 8 * std::min(call.k, n));
@@ -41,6 +53,10 @@ std::map<TrafficLabel, std::uint64_t> bytes_sent(std::string_view compression,
     two_steps(share + 4 * ceil_div(share, 256));
   } else if (compression == "quantized_reduce_scatter_int4") {
     two_steps(4 * ceil_div(share, 256) + ceil_div(share, 2));  // whole blocks fill whole bytes
+  } else if (compression == "two_hop_reduce_scatter") {
+    two_hops(share + 4 * ceil_div(share, 256));
+  } else if (compression == "two_hop_reduce_scatter_int4") {
+    two_hops(4 * ceil_div(share, 256) + ceil_div(share, 2));
   } else if (compression == "half_wire" || compression == "bfloat16_wire") {
     two_steps(2 * share);
   } else {

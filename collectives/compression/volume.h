@@ -10,9 +10,10 @@
 
 namespace collectives {
 
-// k: of top_k. most: of threshold, the largest number of elements that a rank sends.
+// k: of top_k. most: of threshold, the largest number of elements that a rank sends. inner: of two
+// hops, the ranks of the first.
 struct CompressedCall {
-  std::int64_t ranks = 1, count = 0, k = 1, most = 0;
+  std::int64_t ranks = 1, count = 0, k = 1, most = 0, inner = 1;
 };
 
 // By label; labels of no bytes are left out. Throws std::invalid_argument for an unknown name.

@@ -13,6 +13,7 @@
 #include "harness/report/html.h"
 #include "harness/report/junit.h"
 #include "harness/run.h"
+#include "machine/device/clock.h"
 
 namespace harness {
 namespace {
@@ -31,10 +32,6 @@ double before_waits_end(double timeout_s) {
 // Heartbeats that are none.
 constexpr std::uint64_t signed_off = ~std::uint64_t{0};
 constexpr std::uint64_t reported = ~std::uint64_t{0} - 1;
-
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 ProcessState process_state(std::int64_t pid) {
   if (pid <= 0) return ProcessState::unknown;
@@ -182,7 +179,7 @@ void Watchdog::watch() {
   std::unique_lock lock(mutex_);
   while (!ended_.wait_for(lock, period, [this] { return end_; })) {
     world_.board().mine().heartbeat.fetch_add(1);
-    const double now = now_s();
+    const double now = machine::steady_s();
     if (anybody_reported()) ::_exit(rank_lost);
     if (!diagnose(eye_->look(now), now, timeout_s_)) {
       found_s = 0;
@@ -203,13 +200,13 @@ bool Watchdog::anybody_reported() const {
 }
 
 void Watchdog::end_launch() {
-  const double start = now_s();
+  const double start = machine::steady_s();
   machine::Board& board = world_.board();
   const auto finding = diagnose(eye_->look(start), start, timeout_s_);
   if (!finding) return;
   if (anybody_reported()) ::_exit(rank_lost);  // after the look, which may have missed the reporter
   if (finding->reporter != world_.rank()) {
-    while (!anybody_reported() && now_s() - start < last_resort_s) {
+    while (!anybody_reported() && machine::steady_s() - start < last_resort_s) {
       board.mine().heartbeat.fetch_add(1);
       std::this_thread::sleep_for(20ms);
     }
@@ -238,7 +235,8 @@ void Watchdog::end_launch() {
       return state == ProcessState::alive || state == ProcessState::stopped ||
              state == ProcessState::traced;
     };
-    while (there() && process_state(pid) == ProcessState::alive && now_s() - start < 2 * grace_s)
+    while (there() && process_state(pid) == ProcessState::alive &&
+           machine::steady_s() - start < 2 * grace_s)
       std::this_thread::sleep_for(20ms);
     if (there() && status->state.load() != RankState::finished)
       ::kill(static_cast<pid_t>(pid), SIGKILL);

@@ -5,10 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 
 #include "harness/report/summary.h"
+#include "machine/device/clock.h"
 
 namespace harness {
 namespace {
@@ -107,10 +107,6 @@ std::string unit_table(const Summary& summary, const Terminal& terminal) {
   return text;
 }
 
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 }  // namespace
 
 Terminal terminal_of(std::FILE* out) {
@@ -129,7 +125,9 @@ Terminal terminal_of(std::FILE* out) {
 }
 
 Console::Console(std::FILE* out, Terminal terminal, std::function<double()> seconds)
-    : out_(out), terminal_(std::move(terminal)), seconds_(seconds ? std::move(seconds) : now_s) {}
+    : out_(out),
+      terminal_(std::move(terminal)),
+      seconds_(seconds ? std::move(seconds) : machine::steady_s) {}
 
 void Console::put(std::string_view text) {
   std::fwrite(text.data(), 1, text.size(), out_);

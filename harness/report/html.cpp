@@ -170,7 +170,7 @@ std::string report_html(const RunFile& run, const Figures& figures,
   page += skips(summary);
   page += figure_section(figures);
   page += section("units", "Every case", overview_table(run) + case_tables(run));
-  page += section("oracles", "What the oracles found", oracle_table(run));
+  page += section("oracles", "What the oracles found", oracle_table(run) + bits_table(run));
   std::string machine = rates(run.context);
   if (!environment.empty())
     machine += fmt::format(

@@ -19,6 +19,8 @@ std::string report_html(const RunFile& run, const Figures& figures, const std::s
 std::string overview_table(const RunFile& run);
 std::string case_tables(const RunFile& run);
 std::string oracle_table(const RunFile& run);
+// In bits_table.cpp; empty where no two algorithms did the same.
+std::string bits_table(const RunFile& run);
 
 // "105 us" with the micro sign.
 std::string html_seconds(double seconds);

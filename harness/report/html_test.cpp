@@ -73,6 +73,36 @@ TEST_F(Html, ShowsTheWireAndWhatIsHidden) {
   EXPECT_EQ(html.find("GEMM slow-down"), std::string::npos);
 }
 
+TEST_F(Html, SaysWhichAlgorithmsGiveTheSameBits) {
+  RunFile run;
+  const auto add = [&](const std::string& algorithm, const std::string& bytes,
+                       const std::string& fingerprint, const std::string& ranks = "2") {
+    Record& record = run.records.emplace_back(example_record(0));
+    record.axes = {{"algorithm", algorithm},
+                   {"transport", "mpi"},
+                   {"dtype", "half"},
+                   {"ranks", ranks},
+                   {"bytes", bytes}};
+    record.fingerprint = fingerprint;
+  };
+  add("ring", "8", "1");
+  EXPECT_EQ(bits_table(run), "");
+  add("direct", "8", "1");
+  const std::string same = bits_table(run);
+  EXPECT_NE(same.find("<td>dtype half, ranks 2</td><td>the same of all: direct, ring</td>"),
+            std::string::npos)
+      << same;
+  for (const auto& [algorithm, fingerprint] :
+       {std::pair{"ring", "2"}, {"direct", "3"}, {"library", "3"}})
+    add(algorithm, "64", fingerprint);
+  add("ring", "64", "7", "4");
+  const std::string different = bits_table(run);
+  EXPECT_NE(different.find("<td>2 different at 64 bytes: ring; direct = library</td>"),
+            std::string::npos)
+      << different;
+  EXPECT_EQ(different.find("ranks 4"), std::string::npos);
+}
+
 TEST_F(Html, SaysTheVerdictFirstAndTheMachineLast) {
   put("environment.json", R"({"same_on_all_ranks": {"cpu": "<x>"}})");
   put("figures/a.svg", drawing);

@@ -6,6 +6,7 @@ set(report_headers
   report/junit.h
   report/summary.h)
 set(report_sources
+  report/bits_table.cpp
   report/case_tables.cpp
   report/console.cpp
   report/escape.cpp

@@ -1,11 +1,12 @@
 #pragma once
 // Element types of tensors, by the names nccl-tests gives them: float, bfloat16, half, double,
-// which every kernel takes, and int8, uint8, int32, uint32, int64, uint64, which collectives move
-// and reduce.
+// which every kernel takes, and f8e4m3, f8e5m2, int8, uint8, int32, uint32, int64, uint64, which
+// collectives move and reduce.
 //
-// Bfloat16 and Half are storage formats: they convert to and from float (round to nearest, ties to
-// even; Inf and NaN kept) and have no arithmetic of their own, so every reduction in Shardmark says
-// where it rounds.
+// Bfloat16, Half and the two of 8 bits are storage formats: they convert to and from float (round
+// to nearest, ties to even; Inf and NaN kept) and have no arithmetic of their own, so every
+// reduction in Shardmark says where it rounds. What is too large for 8 bits, infinity too, becomes
+// the largest number there, as CUDA's conversions have it.
 
 #include <bit>
 #include <cstddef>
@@ -29,6 +30,8 @@ enum class Dtype : std::uint8_t {
   bfloat16,
   float16,
   float64,
+  float8_e4m3,
+  float8_e5m2,
   int8,
   uint8,
   int32,
@@ -36,15 +39,18 @@ enum class Dtype : std::uint8_t {
   int64,
   uint64
 };
+// Of these every kernel is.
 inline constexpr Dtype floating_dtypes[] = {Dtype::float32, Dtype::bfloat16, Dtype::float16,
                                             Dtype::float64};
 inline constexpr Dtype integer_dtypes[] = {Dtype::int8,   Dtype::uint8, Dtype::int32,
                                            Dtype::uint32, Dtype::int64, Dtype::uint64};
-inline constexpr Dtype every_dtype[] = {
-    Dtype::float32, Dtype::bfloat16, Dtype::float16, Dtype::float64, Dtype::int8,
-    Dtype::uint8,   Dtype::int32,    Dtype::uint32,  Dtype::int64,   Dtype::uint64};
+inline constexpr Dtype every_dtype[] = {Dtype::float32, Dtype::bfloat16,    Dtype::float16,
+                                        Dtype::float64, Dtype::float8_e4m3, Dtype::float8_e5m2,
+                                        Dtype::int8,    Dtype::uint8,       Dtype::int32,
+                                        Dtype::uint32,  Dtype::int64,       Dtype::uint64};
 
-constexpr bool is_floating(Dtype dtype) { return dtype <= Dtype::float64; }
+constexpr bool is_floating(Dtype dtype) { return dtype <= Dtype::float8_e5m2; }
+constexpr bool has_every_kernel(Dtype dtype) { return dtype <= Dtype::float64; }
 
 namespace detail {
 template <class To, class From>
@@ -100,12 +106,64 @@ struct Half {
   }
 };
 
+// The formats of Micikevicius et al. 2022 (arXiv:2209.05433): E4M3 has no infinity, and NaN only
+// where all bits but the sign are set; E5M2 is the upper half of a Half.
+template <int mantissa_bits>
+struct Float8 {
+  static constexpr int bias = mantissa_bits == 3 ? 7 : 15;
+  static constexpr std::uint32_t largest = mantissa_bits == 3 ? 0x7eu : 0x7bu, nan = 0x7fu;
+  static constexpr std::uint32_t below_nan = mantissa_bits == 3 ? 0x7eu : 0x7cu;
+
+  std::uint8_t bits = 0;
+
+  Float8() = default;
+  SHARDMARK_BOTH constexpr explicit Float8(float value) {  // as Half's
+    constexpr int dropped = 23 - mantissa_bits;
+    constexpr std::uint32_t rebias = std::uint32_t{127 - bias} << 23;
+    constexpr std::uint32_t least_normal = rebias + (1u << 23);
+    // A float whose last bit is the smallest subnormal number, 2^(1 - bias - mantissa_bits).
+    constexpr std::uint32_t lift = std::uint32_t{127 + 24 - bias - mantissa_bits} << 23;
+    const std::uint32_t word = detail::bits_as<std::uint32_t>(value);
+    const std::uint32_t magnitude = word & 0x7fffffffu;
+    const std::uint32_t rebiased = magnitude - rebias;
+    const std::uint32_t normal =
+        (rebiased + (1u << (dropped - 1)) - 1u + ((rebiased >> dropped) & 1u)) >> dropped;
+    const bool small = magnitude < least_normal;
+    const float lifted =
+        detail::bits_as<float>(small ? magnitude : 0u) + detail::bits_as<float>(lift);
+    const std::uint32_t subnormal = detail::bits_as<std::uint32_t>(lifted) - lift;
+    std::uint32_t code = small ? subnormal : normal;
+    code = code > largest ? largest : code;
+    code = magnitude > 0x7f800000u ? nan : code;
+    bits = static_cast<std::uint8_t>((word >> 24 & 0x80u) | code);
+  }
+  SHARDMARK_BOTH constexpr explicit operator float() const {
+    const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x80u) << 24;
+    const std::uint32_t code = bits & 0x7fu;
+    const std::uint32_t magnitude = code << (23 - mantissa_bits);
+    // The product rebiases the exponent, exactly; subnormals become normal by it.
+    constexpr float rebias = mantissa_bits == 3 ? 0x1p120f : 0x1p112f;
+    const std::uint32_t finite =
+        detail::bits_as<std::uint32_t>(detail::bits_as<float>(magnitude) * rebias);
+    const std::uint32_t special = mantissa_bits == 3 ? 0x7fc00000u : magnitude | 0x7f800000u;
+    return detail::bits_as<float>(sign | (code > largest ? special : finite));
+  }
+};
+using Float8E4M3 = Float8<3>;
+using Float8E5M2 = Float8<2>;
+
+static_assert(static_cast<float>(Float8E4M3(448.0f)) == 448.0f);
+static_assert(static_cast<float>(Float8E4M3(1e6f)) == 448.0f);
+static_assert(static_cast<float>(Float8E5M2(57344.0f)) == 57344.0f);
+static_assert(static_cast<float>(Float8E5M2(0x1p-16f)) == 0x1p-16f);
 static_assert(static_cast<float>(Bfloat16(1.00390625f)) == 1.0f);  // tie to even
 static_assert(static_cast<float>(Half(65504.0f)) == 65504.0f);
 static_assert(static_cast<float>(Half(5.9604644775390625e-8f)) == 5.9604644775390625e-8f);
 
 constexpr std::size_t size_of(Dtype dtype) {
   switch (dtype) {
+    case Dtype::float8_e4m3:
+    case Dtype::float8_e5m2:
     case Dtype::int8:
     case Dtype::uint8:
       return 1;
@@ -134,6 +192,10 @@ constexpr std::string_view name(Dtype dtype) {
       return "half";
     case Dtype::float64:
       return "double";
+    case Dtype::float8_e4m3:
+      return "f8e4m3";
+    case Dtype::float8_e5m2:
+      return "f8e5m2";
     case Dtype::int8:
       return "int8";
     case Dtype::uint8:
@@ -162,6 +224,10 @@ constexpr double unit_roundoff(Dtype dtype) {
       return 0x1p-11;
     case Dtype::float64:
       return 0x1p-53;
+    case Dtype::float8_e4m3:
+      return 0x1p-4;
+    case Dtype::float8_e5m2:
+      return 0x1p-3;
     default:
       return 0;
   }
@@ -173,6 +239,8 @@ inline constexpr Dtype dtype_of = [] {
   if constexpr (std::is_same_v<T, Bfloat16>) return Dtype::bfloat16;
   if constexpr (std::is_same_v<T, Half>) return Dtype::float16;
   if constexpr (std::is_same_v<T, double>) return Dtype::float64;
+  if constexpr (std::is_same_v<T, Float8E4M3>) return Dtype::float8_e4m3;
+  if constexpr (std::is_same_v<T, Float8E5M2>) return Dtype::float8_e5m2;
   if constexpr (std::is_same_v<T, std::int8_t>) return Dtype::int8;
   if constexpr (std::is_same_v<T, std::uint8_t>) return Dtype::uint8;
   if constexpr (std::is_same_v<T, std::int32_t>) return Dtype::int32;
@@ -182,10 +250,11 @@ inline constexpr Dtype dtype_of = [] {
 }();
 
 template <class T>
-inline constexpr bool is_narrow = std::is_same_v<T, Bfloat16> || std::is_same_v<T, Half>;
+inline constexpr bool is_narrow = std::is_same_v<T, Bfloat16> || std::is_same_v<T, Half> ||
+                                  std::is_same_v<T, Float8E4M3> || std::is_same_v<T, Float8E5M2>;
 
-// The type that arithmetic is done in and sums are kept in: float for bfloat16 and half, else the
-// element's own.
+// The type that arithmetic is done in and sums are kept in: float for the floating ones narrower
+// than it, else the element's own.
 template <class T>
 using Accumulator = std::conditional_t<is_narrow<T>, float, T>;
 
@@ -219,6 +288,10 @@ decltype(auto) visit_every(Dtype dtype, Visitor&& visitor) {
       return visitor(Half{});
     case Dtype::float64:
       return visitor(double{});
+    case Dtype::float8_e4m3:
+      return visitor(Float8E4M3{});
+    case Dtype::float8_e5m2:
+      return visitor(Float8E5M2{});
     case Dtype::int8:
       return visitor(std::int8_t{});
     case Dtype::uint8:
@@ -235,7 +308,7 @@ decltype(auto) visit_every(Dtype dtype, Visitor&& visitor) {
   throw std::logic_error("machine::visit_every: not a dtype");
 }
 
-// The same of the floating dtypes alone, for what computes; an integer one is refused.
+// The same of floating_dtypes alone, for what computes; others are refused.
 template <class Visitor>
 decltype(auto) visit(Dtype dtype, Visitor&& visitor) {
   switch (dtype) {
@@ -248,7 +321,8 @@ decltype(auto) visit(Dtype dtype, Visitor&& visitor) {
     case Dtype::float64:
       return visitor(double{});
     default:
-      throw std::logic_error("a floating dtype is needed here, not " + std::string(name(dtype)));
+      throw std::logic_error("float, bfloat16, half or double is needed here, not " +
+                             std::string(name(dtype)));
   }
 }
 

@@ -10,58 +10,73 @@
 namespace machine {
 namespace {
 
-// A 16-bit format by definition: value = mantissa * 2^exponent, walked through and not computed.
+// A format by definition: value = mantissa * 2^exponent, walked through and not computed.
 struct Format {
   int mantissa_bits, exponent_bits;
-  double value(std::uint16_t bits) const {
-    const int mantissa = bits & ((1 << mantissa_bits) - 1);
+  bool has_infinity = true, saturates = false;
+
+  int sign() const { return 1 << (mantissa_bits + exponent_bits); }
+  int patterns() const { return 2 * sign(); }
+  double value(int bits) const {
+    const int ones = (1 << mantissa_bits) - 1, mantissa = bits & ones;
     const int exponent = (bits >> mantissa_bits) & ((1 << exponent_bits) - 1);
     const int bias = (1 << (exponent_bits - 1)) - 1;
-    const double sign = bits & 0x8000 ? -1 : 1;
-    if (exponent == (1 << exponent_bits) - 1) return mantissa ? NAN : sign * INFINITY;
-    if (exponent == 0) return sign * std::ldexp(mantissa, 1 - bias - mantissa_bits);
-    return sign * std::ldexp(mantissa + (1 << mantissa_bits), exponent - bias - mantissa_bits);
+    const double sign_of = bits & sign() ? -1 : 1;
+    if (exponent == (1 << exponent_bits) - 1) {
+      if (has_infinity) return mantissa ? NAN : sign_of * INFINITY;
+      if (mantissa == ones) return NAN;
+    }
+    if (exponent == 0) return sign_of * std::ldexp(mantissa, 1 - bias - mantissa_bits);
+    return sign_of * std::ldexp(mantissa + (1 << mantissa_bits), exponent - bias - mantissa_bits);
   }
-  // The nearest of all positive numbers, ties to the even pattern; infinity stands where the next
-  // power of two would.
-  std::uint16_t nearest(double magnitude) const {
-    const std::uint16_t infinity =
-        static_cast<std::uint16_t>(((1 << exponent_bits) - 1) << mantissa_bits);
-    std::uint16_t low = 0, high = infinity;
-    const auto position = [&](std::uint16_t bits) {
-      return bits == infinity
-                 ? 2 * value(static_cast<std::uint16_t>(infinity - (1 << mantissa_bits)))
-                 : value(bits);
+  // The nearest of all positive numbers, ties to the even pattern; what follows the largest stands
+  // where it would if the format went on.
+  int nearest(double magnitude) const {
+    const int above = has_infinity ? ((1 << exponent_bits) - 1) << mantissa_bits : sign() - 1;
+    const auto position = [&](int bits) {
+      return bits == above ? 2 * value(above - 1) - value(above - 2) : value(bits);
     };
-    if (magnitude >= position(infinity)) return infinity;
+    int low = 0, high = above;
     while (high - low > 1) {
-      const auto middle = static_cast<std::uint16_t>((low + high) / 2);
+      const int middle = (low + high) / 2;
       (position(middle) <= magnitude ? low : high) = middle;
     }
-    const double below = magnitude - position(low), above = position(high) - magnitude;
-    if (below != above) return below < above ? low : high;
-    return low % 2 == 0 ? low : high;
+    const double below = magnitude - position(low), over = position(high) - magnitude;
+    const int found = below != over ? (below < over ? low : high) : low % 2 == 0 ? low : high;
+    return saturates ? std::min(found, above - 1) : found;
   }
 };
 
 template <class T>
+constexpr Format format_of = {7, 8};
+template <>
+constexpr Format format_of<Half> = {10, 5};
+template <>
+constexpr Format format_of<Float8E4M3> = {3, 4, false, true};
+template <>
+constexpr Format format_of<Float8E5M2> = {2, 5, true, true};
+
+template <class T>
 struct Narrow : testing::Test {
-  static constexpr Format format = std::is_same_v<T, Half> ? Format{10, 5} : Format{7, 8};
+  static constexpr Format format = format_of<T>;
+  using Bits = decltype(T::bits);
 };
-using NarrowTypes = testing::Types<Bfloat16, Half>;
+using NarrowTypes = testing::Types<Bfloat16, Half, Float8E4M3, Float8E5M2>;
 TYPED_TEST_SUITE(Narrow, NarrowTypes);
 
 TYPED_TEST(Narrow, EveryPatternWidensToItsValueAndBack) {
-  for (int pattern = 0; pattern < 65536; ++pattern) {
+  for (int pattern = 0; pattern < this->format.patterns(); ++pattern) {
     TypeParam narrow;
-    narrow.bits = static_cast<std::uint16_t>(pattern);
+    narrow.bits = static_cast<typename TestFixture::Bits>(pattern);
     const float wide = static_cast<float>(narrow);
-    const double value = this->format.value(narrow.bits);
+    const double value = this->format.value(pattern);
     if (std::isnan(value)) {
       ASSERT_TRUE(std::isnan(wide)) << pattern;
       ASSERT_TRUE(std::isnan(static_cast<float>(TypeParam(wide)))) << pattern;
-    } else {
-      ASSERT_EQ(wide, value) << pattern;
+      continue;
+    }
+    ASSERT_EQ(wide, value) << pattern;
+    if (std::isfinite(value) || !this->format.saturates) {
       ASSERT_EQ(TypeParam(wide).bits, narrow.bits) << pattern;
     }
   }
@@ -70,7 +85,7 @@ TYPED_TEST(Narrow, EveryPatternWidensToItsValueAndBack) {
 TYPED_TEST(Narrow, RoundsToNearestEven) {
   std::mt19937 generator(7);
   const auto check = [&](float value) {
-    const std::uint16_t sign = std::signbit(value) ? 0x8000 : 0;
+    const int sign = std::signbit(value) ? this->format.sign() : 0;
     ASSERT_EQ(TypeParam(value).bits, sign | this->format.nearest(std::abs(double{value}))) << value;
   };
   for (int i = 0; i < 300000; ++i) {
@@ -82,9 +97,8 @@ TYPED_TEST(Narrow, RoundsToNearestEven) {
     check(small);
   }
   // Every tie between neighbours, and the floats beside it.
-  for (int pattern = 0; pattern < 0x7fff; ++pattern) {
-    const double low = this->format.value(static_cast<std::uint16_t>(pattern));
-    const double high = this->format.value(static_cast<std::uint16_t>(pattern + 1));
+  for (int pattern = 0; pattern + 1 < this->format.sign(); ++pattern) {
+    const double low = this->format.value(pattern), high = this->format.value(pattern + 1);
     if (!std::isfinite(low) || !std::isfinite(high)) continue;
     const float tie = static_cast<float>((low + high) / 2);
     for (const float value : {tie, std::nextafter(tie, 0.0f), std::nextafter(tie, INFINITY)}) {
@@ -104,14 +118,24 @@ TEST(Dtype, KnowsItsSizeAndNames) {
     });
     names += std::string(name(dtype)) + " ";
   }
-  EXPECT_EQ(names, "float bfloat16 half double int8 uint8 int32 uint32 int64 uint64 ");
+  EXPECT_EQ(names,
+            "float bfloat16 half double f8e4m3 f8e5m2 int8 uint8 int32 uint32 int64 uint64 ");
 }
 
-TEST(Dtype, OnlyFloatingOnesAreComputedWith) {
+TEST(Dtype, OnlySomeAreComputedWith) {
   for (const Dtype dtype : floating_dtypes)
     visit(dtype, [&](auto zero) { EXPECT_EQ(dtype_of<decltype(zero)>, dtype); });
   for (const Dtype dtype : integer_dtypes)
     EXPECT_THROW(visit(dtype, [](auto) {}), std::logic_error) << name(dtype);
+  for (const Dtype dtype : every_dtype) {
+    bool computes = true;
+    try {
+      visit(dtype, [](auto) {});
+    } catch (const std::logic_error&) {
+      computes = false;
+    }
+    EXPECT_EQ(computes, has_every_kernel(dtype)) << name(dtype);
+  }
 }
 
 // 1 + u is a tie that goes to 1; the next double above it does not.
@@ -119,6 +143,10 @@ TEST(Dtype, UnitRoundoffIsHalfTheGapAboveOne) {
   EXPECT_EQ(static_cast<float>(Bfloat16(1 + static_cast<float>(unit_roundoff(Dtype::bfloat16)))),
             1);
   EXPECT_GT(static_cast<float>(Bfloat16(1.001f + 0x1p-8f)), 1);
+  EXPECT_EQ(static_cast<float>(Float8E4M3(1.0625f)), 1);
+  EXPECT_GT(static_cast<float>(Float8E4M3(1.063f)), 1);
+  EXPECT_EQ(static_cast<float>(Float8E5M2(1.125f)), 1);
+  EXPECT_GT(static_cast<float>(Float8E5M2(1.126f)), 1);
   EXPECT_EQ(static_cast<float>(1 + unit_roundoff(Dtype::float32)), 1);
   EXPECT_GT(static_cast<float>(1 + unit_roundoff(Dtype::float32) * 1.01), 1);
   EXPECT_EQ(static_cast<float>(Half(1 + static_cast<float>(unit_roundoff(Dtype::float16)))), 1);

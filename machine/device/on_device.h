@@ -26,10 +26,12 @@ inline double sum_roundoff(Dtype dtype) { return std::min(unit_roundoff(dtype), 
 
 // The error of rounding x to dtype: relative, or half the smallest subnormal number.
 inline double rounding(Dtype dtype, double x) {
-  const double half_smallest = dtype == Dtype::float16    ? 0x1p-25
-                               : dtype == Dtype::bfloat16 ? 0x1p-134
-                               : dtype == Dtype::float32  ? 0x1p-150
-                                                          : 0x1p-1074;
+  const double half_smallest = dtype == Dtype::float8_e4m3   ? 0x1p-10
+                               : dtype == Dtype::float8_e5m2 ? 0x1p-17
+                               : dtype == Dtype::float16     ? 0x1p-25
+                               : dtype == Dtype::bfloat16    ? 0x1p-134
+                               : dtype == Dtype::float32     ? 0x1p-150
+                                                             : 0x1p-1074;
   return std::max(unit_roundoff(dtype) * std::abs(x), half_smallest);
 }
 

@@ -1,5 +1,5 @@
 set(device_headers
-  device/arenas.h device/device.h device/dtype.h device/error.h device/free_list.h device/gemm.h device/kernels.h device/memory.h device/names.h
+  device/arenas.h device/clock.h device/device.h device/dtype.h device/error.h device/free_list.h device/gemm.h device/kernels.h device/memory.h device/names.h
   device/random.h device/reduction.h device/tensor.h)
 set(device_sources
   device/arenas.cpp device/device.cpp device/free_list.cpp device/gemm.cpp device/memory.cpp device/names.cpp device/tensor.cpp device/kernels/checks.cpp

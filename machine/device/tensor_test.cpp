@@ -62,7 +62,11 @@ TEST_F(Tensors, DoublesGoThereAndBack) {
   for (const Dtype dtype : every_dtype) {
     const Tensor tensor = counting({7, 11}, dtype);
     const std::vector<double> values = to_doubles(tensor);
-    for (std::size_t i = 0; i < values.size(); ++i) EXPECT_EQ(values[i], static_cast<double>(i));
+    // 8 bits hold integers to 16, or 8.
+    const std::size_t exact = dtype == Dtype::float8_e4m3   ? 17
+                              : dtype == Dtype::float8_e5m2 ? 9
+                                                            : values.size();
+    for (std::size_t i = 0; i < exact; ++i) EXPECT_EQ(values[i], static_cast<double>(i));
   }
   for (const Dtype dtype : {Dtype::int64, Dtype::uint64}) {
     const Tensor tensor = counting({3}, dtype);

@@ -14,9 +14,8 @@
 // unchanged until wait_sent says so (the receiver may read them where they lie). Waits sleep, never
 // only spin, and end with machine::Timeout, naming both ranks, after World::timeout_s.
 //
-// Peers are indices into the group. One thread uses a link. For
-// shared_memory between processes, what is sent comes from World::device() (or is small: up to
-// eager_bytes it is copied on sending).
+// Peers are indices into the group. One thread uses a link. For shared_memory between processes,
+// what is sent comes from World::device() (or is small: up to eager_bytes it is copied on sending).
 
 #include <cstddef>
 #include <cstdint>

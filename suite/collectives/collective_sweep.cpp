@@ -110,7 +110,7 @@ harness::Sweep<CollectiveCase> collective_sweep(Operation operation, Profile pro
                quick ? std::vector{Reduction::sum} : all(machine::all_reductions),
                all(machine::all_reductions));
   sweep.axis("ranks", &CollectiveCase::ranks,
-             quick ? std::vector{2, 4} : std::vector{1, 2, 3, 4, 8});
+             quick ? std::vector{2, 4} : std::vector{1, 2, 3, 4, 7, 8});
   if (has_root(operation))
     sweep.axis("root", &CollectiveCase::root, quick ? std::vector{1} : std::vector{0, 1});
   if (has_inner(operation)) sweep.axis("inner", &CollectiveCase::inner, {std::string(automatic)});

@@ -233,8 +233,14 @@ void CollectiveUnit::judge_rounding(harness::Judge& judge) {
   const bool real = machine::is_floating(case_.dtype);
   machine::Kernels& kernels = context_.device.stream().kernels();
   const auto fill_as = [&](int rank, const Tensor& part, std::int64_t from, std::int64_t whole) {
-    kernels.fill_normal(part, context_.seed + static_cast<std::uint64_t>(rank), {0, from, whole}, 0,
-                        1);
+    const bool has_kernel = machine::has_every_kernel(case_.dtype);
+    const Tensor drawn =
+        has_kernel ? part
+                   : Tensor(context_.device, Dtype::float32, part.shape(), Category::buffers);
+    kernels.fill_normal(drawn, context_.seed + static_cast<std::uint64_t>(rank), {0, from, whole},
+                        0, 1);
+    if (!has_kernel) kernels.cast(drawn, part);
+    context_.device.stream().synchronize();  // before drawn ends
   };
   if (buffers_.in && real) fill_as(context_.group.index, buffers_.in, 0, buffers_.in.size());
   const bool same_everywhere = operation_ == Operation::all_reduce ||

@@ -168,7 +168,11 @@ struct CompressedAllReduceUnit {
 
  private:
   collectives::CompressedCall call() const {
-    return {case_.ranks, count_, options_.k, most_above_threshold_};
+    return {case_.ranks, count_, options_.k, most_above_threshold_, communicator_.inner()};
+  }
+  bool has_two_hops() const {
+    const int inner = communicator_.inner();
+    return case_.algorithm.starts_with("two_hop") && inner > 1 && inner < case_.ranks;
   }
   bool has_two_steps() const { return !is_sparse(case_.algorithm) && !is_int8_gathered(); }
   bool is_int8_gathered() const { return case_.algorithm == "int8_block"; }
@@ -210,6 +214,7 @@ struct CompressedAllReduceUnit {
     const Values magnitudes = total(map(x, [](double value) { return std::abs(value); }));
     const Values held_magnitudes = total(map(held, [](double value) { return std::abs(value); }));
     Values error = total(own_error(x));
+    if (has_two_hops()) add_error_of_hop(x, error);
     if (has_two_steps()) add_error_of_sum(exact, error);
 
     // In float: a rank rounds twice, in + residual and what it takes from that; N - 1 additions and
@@ -284,17 +289,17 @@ struct CompressedAllReduceUnit {
     return static_cast<std::size_t>((count_ + cuts - 1) / cuts);
   }
   void add_code_errors(const Values& magnitudes, Values& error) const {
-    if (is_int8_gathered() || case_.algorithm.starts_with("quantized_reduce_scatter")) {
+    if (case_.algorithm.ends_with("_wire")) {
+      const bool half = case_.algorithm == "half_wire";
+      const double roundoff = unit_roundoff(half ? Dtype::float16 : Dtype::bfloat16);
+      for (std::size_t i = 0; i < magnitudes.size(); ++i)
+        error[i] += std::max(roundoff * magnitudes[i], half ? 0x1p-25 : 0x1p-134);
+    } else {
       const int levels = case_.algorithm.ends_with("_int4") ? 7 : 127;
       for (std::size_t begin = 0; begin < magnitudes.size(); begin += share())
         add_block_errors(magnitudes, begin, std::min(magnitudes.size(), begin + share()), levels,
                          error);
-      return;
     }
-    const bool half = case_.algorithm == "half_wire";
-    const double roundoff = unit_roundoff(half ? Dtype::float16 : Dtype::bfloat16);
-    for (std::size_t i = 0; i < magnitudes.size(); ++i)
-      error[i] += std::max(roundoff * magnitudes[i], half ? 0x1p-25 : 0x1p-134);
   }
 
   // What this rank's code may leave out of each of its elements.
@@ -310,6 +315,25 @@ struct CompressedAllReduceUnit {
     Values error(x.size(), 0.0);
     add_code_errors(magnitudes, error);
     return error;
+  }
+
+  // The sums of hosts are coded on their way: each is as large as the exact one and its error, at
+  // most.
+  void add_error_of_hop(const Values& x, Values& error) {
+    const Values first = own_error(x);
+    Values added(x.size(), 0.0);
+    for (int host = 0; host < case_.ranks / communicator_.inner(); ++host) {
+      const bool mine = communicator_.rank() / communicator_.inner() == host;
+      const auto of_host = [&](const Values& values) {
+        return total(mine ? values : Values(values.size(), 0.0));
+      };
+      Values largest = of_host(first);
+      const Values exact = of_host(x);
+      for (std::size_t i = 0; i < largest.size(); ++i)
+        largest[i] = (std::abs(exact[i]) + largest[i]) * (1 + harness::gamma(case_.ranks + 8, u));
+      add_code_errors(largest, added);
+    }
+    for (std::size_t i = 0; i < error.size(); ++i) error[i] += added[i];
   }
 
   // The sum is coded too: it is as large as the exact one and its error, at most.

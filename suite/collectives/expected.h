@@ -1,7 +1,8 @@
 #pragma once
 // What a collective must leave in every rank's output: the oracle, which knows the operations by
 // their definitions and nothing of algorithms. Inputs are small integers, exact in any order and in
-// every dtype as far as 64 ranks; the real-valued ones are compared by bounds on rounding.
+// every dtype as far as 64 ranks (in 8 floating bits only two ranks add to an element); the
+// real-valued ones are compared by bounds on rounding.
 
 #include <cstdint>
 #include <vector>
@@ -31,8 +32,9 @@ std::vector<double> expected(const Question& question, int rank);
 std::int64_t source_index(const Question& question, int rank, std::int64_t index);
 
 // The reduction of real numbers, one of each rank, in double, and how far a result of the dtype may
-// lie from it in any order of the sum: one rounding an addition, gamma_{n-1} sum |x_i| (Higham
-// 2002, section 4.2), one more for the division of avg and each product; max and min are exact.
+// lie from it in any order of the sum: one rounding an addition, ((1 + u)^{n-1} - 1) sum |x_i|
+// (Higham 2002, section 4.2), one more for the division of avg and each product; max and min are
+// exact.
 struct Bounded {
   double value = 0, bound = 0;
 };

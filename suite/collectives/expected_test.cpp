@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdio>
 #include <fstream>
 
@@ -45,11 +46,31 @@ TEST(Expected, BoundsGrowWithRanksAndRoundoff) {
   const Question sum{Operation::all_reduce, Reduction::sum, Dtype::bfloat16, 3, 0, 1};
   const Bounded three = reduce_exactly(sum, {1, -2, 4});
   EXPECT_EQ(three.value, 3);
-  EXPECT_NEAR(three.bound, 7 * 2 / (256.0 - 2), 1e-12);  // two additions
+  EXPECT_NEAR(three.bound, 7 * (257.0 * 257 / 65536 - 1), 1e-12);  // two additions
   Question max = sum;
   max.reduction = Reduction::max;
   EXPECT_EQ(reduce_exactly(max, {1, -2, 4}).value, 4);
   EXPECT_EQ(reduce_exactly(max, {1, -2, 4}).bound, 0);
+}
+
+// In any order, every sum on the way is at most the magnitudes together; each rank adds somewhere.
+TEST(Expected, EightBitSumsAreExact) {
+  for (const auto& [dtype, largest] :
+       {std::pair{Dtype::float8_e4m3, 16.0}, {Dtype::float8_e5m2, 8.0}})
+    for (int ranks = 1; ranks <= 64; ++ranks) {
+      const Question question{Operation::all_reduce, Reduction::sum, dtype, ranks, 0, 640};
+      std::vector<double> of_rank(static_cast<std::size_t>(ranks));
+      for (std::int64_t i = 0; i < question.count; ++i) {
+        double sum = 0;
+        for (int rank = 0; rank < ranks; ++rank) {
+          const double magnitude = std::abs(pattern(question, rank, i));
+          sum += magnitude;
+          of_rank[static_cast<std::size_t>(rank)] += magnitude;
+        }
+        ASSERT_LE(sum, largest) << ranks << " ranks, element " << i;
+      }
+      for (const double magnitudes : of_rank) EXPECT_GT(magnitudes, 0);
+    }
 }
 
 TEST(Expected, PartsOfAllRanksInARow) {

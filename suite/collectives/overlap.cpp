@@ -14,7 +14,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <exception>
@@ -28,6 +27,7 @@
 #include "collectives/cost.h"
 #include "harness/statistics.h"
 #include "harness/unit.h"
+#include "machine/device/clock.h"
 #include "machine/device/gemm.h"
 #include "suite/collectives/expected.h"
 #include "suite/machine/product_reference.h"
@@ -46,10 +46,6 @@ using machine::Transport;
 constexpr int rounds = 15;
 constexpr Operation operations[] = {Operation::all_reduce, Operation::all_gather,
                                     Operation::reduce_scatter};
-
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // A thread that does one task at a time; it has the cores of the thread that made it.
 class Worker {
@@ -226,13 +222,13 @@ class Overlap {
       start_product();
       times.gemm = finish_product();
       meet();
-      const double begin = now_s();
+      const double begin = machine::steady_s();
       collective();
-      times.collective = now_s() - begin;
+      times.collective = machine::steady_s() - begin;
       meet();
-      const double both_begin = now_s();
+      const double both_begin = machine::steady_s();
       times.collective_beside = both(true);
-      times.both = now_s() - both_begin;
+      times.both = machine::steady_s() - both_begin;
       times.gemm_beside = product_s_;
       mine.push_back(times);
     }
@@ -286,14 +282,14 @@ class Overlap {
   double both(bool beside) {
     start_product();
     if (!beside) finish_product();
-    const double begin = now_s();
+    const double begin = machine::steady_s();
     std::exception_ptr failure;
     try {
       collective();
     } catch (...) {  // the product's thread still uses this
       failure = std::current_exception();
     }
-    const double seconds = now_s() - begin;
+    const double seconds = machine::steady_s() - begin;
     if (beside) finish_product();
     if (failure) std::rethrow_exception(failure);
     return seconds;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cmath>
 #include <limits>
 #include <stdexcept>
@@ -12,6 +11,7 @@
 
 #include "collectives/cost.h"
 #include "layers/parameter.h"
+#include "machine/device/clock.h"
 #include "machine/device/gemm.h"
 #include "suite/machine/product_reference.h"
 
@@ -37,10 +37,6 @@ std::string layer_name(LinearCut cut) {
 
 Placement weight_placement(LinearCut cut) {
   return {.tp = Spread::sharded, .dim = cut == LinearCut::column ? 0 : 1};
-}
-
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 double weight_stddev(int input_size) { return 1 / std::sqrt(static_cast<double>(input_size)); }
@@ -340,10 +336,10 @@ harness::Cost LinearUnit<Layer>::cost() const {
 template <class Layer>
 void LinearUnit<Layer>::describe(harness::Record& record) {
   const auto timed = [&](auto work) {
-    const double begin = now_s();
+    const double begin = machine::steady_s();
     work();
     layer_context_.stream().synchronize();
-    return now_s() - begin;
+    return machine::steady_s() - begin;
   };
   const auto product = [&] {
     const machine::Matrix weight = matrix(layer_.weight().value);

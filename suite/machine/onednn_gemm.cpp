@@ -3,12 +3,12 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <chrono>
 #include <dnnl.hpp>
 #include <limits>
 #include <string_view>
 #include <utility>
 
+#include "machine/device/clock.h"
 #include "machine/device/kernels.h"
 
 namespace suite {
@@ -32,20 +32,16 @@ struct OnednnGemm::Product {
 
 namespace {
 
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 // The shortest of the runs that fit into 20 ms; at least three.
 template <class Call>
 double seconds_of(Call call) {
   call();
   double best = std::numeric_limits<double>::infinity();
-  const double begin = now_s();
-  for (int runs = 0; runs < 3 || now_s() - begin < 20e-3; ++runs) {
-    const double start = now_s();
+  const double begin = machine::steady_s();
+  for (int runs = 0; runs < 3 || machine::steady_s() - begin < 20e-3; ++runs) {
+    const double start = machine::steady_s();
     call();
-    best = std::min(best, now_s() - start);
+    best = std::min(best, machine::steady_s() - start);
   }
   return best;
 }

@@ -1,19 +1,15 @@
 #include "suite/machine/pair_meter.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <limits>
 
 #include "harness/statistics.h"
+#include "machine/device/clock.h"
 #include "machine/device/random.h"
 
 namespace suite {
 namespace {
-
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // Between whom, in which direction, the how-manieth.
 std::uint64_t code(int from, int to, int number) {
@@ -31,7 +27,7 @@ PairMeter::PairMeter(machine::Link& link, machine::Device& memory, std::int64_t 
     : link_(link),
       bytes_(bytes),
       seed_(seed),
-      seconds_(seconds ? std::move(seconds) : now_s),
+      seconds_(seconds ? std::move(seconds) : machine::steady_s),
       latencies_s_(static_cast<std::size_t>(link.size())),
       streams_s_(static_cast<std::size_t>(link.size())),
       wrong_(static_cast<std::size_t>(link.size())) {

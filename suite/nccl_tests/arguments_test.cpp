@@ -104,7 +104,7 @@ TEST(Arguments, MistakesNameTheNearest) {
   says("--minbyts 8", "unknown flag '--minbyts'; did you mean '--minbytes'?");
   says("-q 3", "unknown flag '-q'; known: -h -b -e");
   says("-d flot", "unknown datatype 'flot'; did you mean 'float'?");
-  says("-d f8e4m3", "'f8e4m3' of nccl-tests is not among those");
+  says("-d f8e4m", "unknown datatype 'f8e4m'; did you mean 'f8e4m3'?");
   says("-o summ", "unknown op 'summ'; did you mean 'sum'?");
   says("-o mulsum", "'mulsum' of nccl-tests is not among those");
   says("-b 8x", "'8x' is no size");

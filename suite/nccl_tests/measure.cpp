@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <memory>
 #include <numeric>
 
 #include "collectives/cost.h"
+#include "machine/device/clock.h"
 #include "suite/collectives/traffic.h"
 #include "suite/collectives/wrong_elements.h"
 
@@ -17,10 +17,6 @@ namespace suite::nccl_tests {
 using machine::Operation;
 
 namespace {
-
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // Every rank's values, in rank order.
 template <class T>
@@ -152,7 +148,7 @@ double Measure::seconds(const std::function<void()>& operation, std::vector<doub
 
   const bool apart = a.blocking == Blocking::barrier_untimed;
   double inside = 0;
-  const double start = now_s();
+  const double start = machine::steady_s();
   double before = start;
   for (int iteration = 0; iteration < a.iterations; ++iteration) {
     for (int i = 0; i < a.aggregated; ++i) {
@@ -161,14 +157,14 @@ double Measure::seconds(const std::function<void()>& operation, std::vector<doub
     }
     if (!apart && !a.per_iteration) continue;
     stream.synchronize();
-    const double after = now_s();
+    const double after = machine::steady_s();
     if (a.per_iteration) each.push_back((after - before) / a.aggregated * 1e6);
     inside += after - before;
     if (apart) meeting_.barrier();
-    before = apart ? now_s() : after;
+    before = apart ? machine::steady_s() : after;
   }
   stream.synchronize();
-  const double all = apart ? inside : now_s() - start;
+  const double all = apart ? inside : machine::steady_s() - start;
   return all / a.iterations / a.aggregated;
 }
 

@@ -110,7 +110,7 @@ class Gpt2File {
   void check(const Gpt2Tensor& wanted, int tp) const {
     const StoredTensor& stored = of(wanted.theirs);
     const auto dtype = dtype_of_tensor(stored.dtype);
-    if (!dtype || !machine::is_floating(*dtype))
+    if (!dtype || !machine::has_every_kernel(*dtype))
       throw FileError(fmt::format("{}: dtype of tensor '{}' is {}; expected F32, F16, BF16 or F64",
                                   file_.path(), stored.name, stored.dtype));
     auto shape = wanted.shape;

@@ -10,12 +10,12 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cmath>
 #include <cstring>
 
 #include "collectives/cost.h"
 #include "harness/unit.h"
+#include "machine/device/clock.h"
 #include "machine/device/random.h"
 #include "suite/zero/update_reference.h"
 #include "zero/cost.h"
@@ -60,10 +60,6 @@ std::vector<Parameter> declare(std::int64_t elements) {
 double random_value(std::uint64_t seed, std::int64_t index, Dtype dtype) {
   const double value = 2 * machine::uniform(seed, static_cast<std::uint64_t>(index)) - 1;
   return dtype == Dtype::float64 ? value : static_cast<double>(static_cast<float>(value));
-}
-
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 // A tensor's bits on the host, to be put back.
@@ -158,11 +154,11 @@ struct ZeroStep {
   void prepare() { gradient_bits_->restore(states_->gradients()); }
 
   void run() {
-    const double start_s = now_s();
+    const double start_s = machine::steady_s();
     step_->reduce();
-    const double reduced_s = now_s();
+    const double reduced_s = machine::steady_s();
     step_->update();
-    times_.push_back({reduced_s - start_s, now_s() - reduced_s});
+    times_.push_back({reduced_s - start_s, machine::steady_s() - reduced_s});
   }
 
   void judge(harness::Judge& judge) {

@@ -43,8 +43,10 @@ struct Multiply {
 template <class T>
 using Comparable = std::conditional_t<
     std::is_integral_v<T>, T,
-    std::conditional_t<sizeof(T) == 2, std::uint16_t,
-                       std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>>>;
+    std::conditional_t<
+        sizeof(T) == 1, std::uint8_t,
+        std::conditional_t<sizeof(T) == 2, std::uint16_t,
+                           std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>>>>;
 
 // The maximum of IEEE 754-2019, 9.6, and the minimum -max(-a, -b): NaN wins, -0 is below +0, and
 // NaN becomes one pattern, so that the bits depend on no order. Floating numbers are compared as
@@ -65,7 +67,13 @@ struct Extreme {
  private:
   using Signed = std::make_signed_t<Bits>;
   using Limits = std::numeric_limits<Accumulator<T>>;
-  static constexpr Bits infinity = detail::bits_as<Bits>(T(Limits::infinity()));
+  // Above it, as an integer, are only NaNs.
+  static constexpr Bits infinity = [] {
+    if constexpr (requires { T::below_nan; })
+      return Bits{T::below_nan};
+    else
+      return detail::bits_as<Bits>(T(Limits::infinity()));
+  }();
   static constexpr Bits quiet_nan = detail::bits_as<Bits>(T(Limits::quiet_NaN()));
   static constexpr Bits magnitude = std::numeric_limits<Signed>::max();
   static constexpr Bits flip = largest ? 0 : static_cast<Bits>(~magnitude);

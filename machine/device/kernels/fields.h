@@ -5,7 +5,8 @@
 //
 //   launch.each(count, Add{}, In<T>(a), In<T>(b), Out<T>(out));    // body(a[i], b[i], out[i])
 //
-// A value is what arithmetic is done in: float for bfloat16 and half, else the element's own type.
+// A value is what arithmetic is done in: float for the floating ones narrower than it, else
+// the element's own type.
 
 #include <cstdint>
 #include <type_traits>
