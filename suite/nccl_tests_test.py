@@ -81,7 +81,7 @@ class Collective(unittest.TestCase):
         out = self.good("reduce", "-t", "2", "-b", "64", "-e", "64", "-n", "1", "-d", "all", "-o",
                         "all", "-r", "all")
         self.assertEqual(len(rows(out)), 12 * 5 * 2)
-        self.assertEqual(len({tuple(row[2:5]) for row in rows(out)}), 100)
+        self.assertEqual(len({tuple(row[2:5]) for row in rows(out)}), 120)
 
     def test_a_file_is_never_written_over(self):
         with open(self.json, "w", encoding="utf-8") as file:
