@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -99,6 +100,9 @@ class Sweep {
   template <class T>
   Sweep& axis(std::string name, T Case::*field, std::type_identity_t<std::vector<T>> values,
               std::type_identity_t<std::vector<T>> allowed = {});
+  // The one value of that axis where the command line chooses others of this sweep but not it: for
+  // axes that would only multiply what was asked for. It is among the profile's.
+  Sweep& usual(std::string_view axis, std::string value);
   // Leaves out combinations that name no case: the function says why not, or returns an empty
   // text. A value given on the command line that is left with no case at all is an error with that
   // text. (A case that can't run here is skipped with a reason instead: see Unit::why_not.)
@@ -115,6 +119,7 @@ class Sweep {
  private:
   struct Axis {
     AxisInfo info;
+    std::optional<std::string> usual;
     std::function<std::vector<std::string>(std::string_view)> expand;  // a flag's text to values
     std::function<void(Case&, std::string_view)> set;
   };

@@ -43,6 +43,16 @@ Sweep<Case>& Sweep<Case>::axis(std::string name, T Case::*field,
 }
 
 template <class Case>
+Sweep<Case>& Sweep<Case>::usual(std::string_view axis, std::string value) {
+  const auto named = std::find_if(axes_.begin(), axes_.end(),
+                                  [&](const Axis& one) { return one.info.name == axis; });
+  SHARDMARK_CHECK(named - axes_.begin(), <, std::ssize(axes_));
+  SHARDMARK_CHECK(std::count(named->info.values.begin(), named->info.values.end(), value), ==, 1);
+  named->usual = std::move(value);
+  return *this;
+}
+
+template <class Case>
 Sweep<Case>& Sweep<Case>::only(std::function<std::string(const Case&)> why_no_case) {
   only_.push_back(std::move(why_no_case));
   return *this;
@@ -73,8 +83,10 @@ std::vector<std::pair<Case, AxisValues>> Sweep<Case>::cases(const AxisFlags& fla
   cases.emplace_back(Case{}, AxisValues{});
   for (const Axis& axis : axes_) {
     const auto flag = flags.find(axis.info.name);
-    const std::vector<std::string> values =
-        flag == flags.end() ? axis.info.values : axis.expand(flag->second);
+    const std::vector<std::string> values = flag != flags.end() ? axis.expand(flag->second)
+                                            : axis.usual && !flags.empty()
+                                                ? std::vector{*axis.usual}
+                                                : axis.info.values;
     for (const std::string& value : values) check_allowed(axis.info, value);
     std::vector<std::pair<Case, AxisValues>> longer;
     longer.reserve(cases.size() * values.size());

@@ -73,6 +73,19 @@ TEST(Sweep, ValuesGivenTwiceCountOnce) {
   EXPECT_EQ(sweep().cases({{"bytes", "1K,1KiB,1024"}}).size(), 6u);
 }
 
+TEST(Sweep, UsualStandsForWhatIsNotChosen) {
+  const auto usual = [](const AxisFlags& flags) {
+    return sweep().usual("algorithm", "direct").cases(flags);
+  };
+  EXPECT_EQ(usual({}).size(), 12u);
+  const auto cases = usual({{"ranks", "2"}});
+  ASSERT_EQ(cases.size(), 2u);
+  for (const auto& [one, texts] : cases) EXPECT_EQ(one.algorithm, "direct");
+  EXPECT_EQ(usual({{"algorithm", "ring,tree"}}).size(), 12u);
+  EXPECT_THROW(sweep().usual("algorithm", "tree"), std::logic_error);  // none of the profile's
+  EXPECT_THROW(sweep().usual("algorithmus", "ring"), std::logic_error);
+}
+
 TEST(Sweep, OnlyLeavesOut) {
   const auto several = [](const Case& c) {
     return c.ranks > 1 ? std::string() : std::string("one rank has nobody to talk to");
