@@ -61,37 +61,43 @@ Tensor Attention::make_scores(std::int64_t tokens, Category category) const {
   return context_.tensor({tokens / sequence_ * heads_, sequence_, sequence_}, category);
 }
 
-void Attention::forward(const Tensor& x, const Tensor& y, Saved& saved) {
-  SHARDMARK_CHECK(x.rows() % sequence_, ==, 0);
-  const std::int64_t tokens = x.rows(), width = heads_ * head_;
-  saved.x = x;
-  saved.qkv = context_.tensor({tokens, 3 * width}, Category::activations);
-  qkv_.forward(x, saved.qkv);
+Tensor Attention::make_probabilities(const Tensor& qkv, Category category) const {
+  Tensor probabilities = make_scores(qkv.rows(), category);
+  const Tensor scores = make_scores(qkv.rows(), Category::buffers);
+  gemm(context_.stream(), heads_of(qkv, Part::query), heads_of(qkv, Part::key).transposed(),
+       scores_of(scores));
+  context_.kernels().causal_softmax(scores, scale_, probabilities);
+  return probabilities;
+}
 
-  saved.probabilities = make_scores(tokens, Category::activations);
-  {
-    const Tensor scores = make_scores(tokens, Category::buffers);
-    gemm(context_.stream(), heads_of(saved.qkv, Part::query),
-         heads_of(saved.qkv, Part::key).transposed(), scores_of(scores));
-    context_.kernels().causal_softmax(scores, scale_, saved.probabilities);
-  }
-  saved.context = context_.tensor({tokens, width}, Category::activations);
+void Attention::forward(const Tensor& x, const Tensor& y, Saved& saved, Category kept) {
+  const std::int64_t tokens = context_.all_rows(x.rows()), width = heads_ * head_;
+  SHARDMARK_CHECK(tokens % sequence_, ==, 0);
+  saved.x = x;
+  saved.qkv = context_.tensor({tokens, 3 * width}, kept);
+  qkv_.forward(x, saved.qkv);
+  const bool again = context_.recompute_core_attention;
+  saved.probabilities = make_probabilities(saved.qkv, again ? Category::buffers : kept);
+  saved.context = context_.tensor({tokens, width}, kept);
   gemm(context_.stream(), scores_of(saved.probabilities), heads_of(saved.qkv, Part::value),
        heads_of_context(saved.context));
+  if (again) saved.probabilities = Tensor();
   projection_.forward(saved.context, y);
 }
 
 void Attention::backward_input(const Tensor& d_y, const Tensor& d_x, Saved& saved, Category kept) {
-  saved.d_y = d_y;
   saved.d_qkv = context_.tensor(saved.qkv.shape(), kept);
+  if (context_.recompute_core_attention)
+    saved.probabilities = make_probabilities(saved.qkv, Category::buffers);
   {
     const Tensor d_context = context_.tensor(saved.context.shape(), Category::buffers);
-    projection_.backward_input(d_y, d_context);
+    saved.all_d_y = projection_.backward_input(d_y, d_context, kept);
     const Matrix d_heads = heads_of_context(d_context);
     gemm(context_.stream(), scores_of(saved.probabilities).transposed(), d_heads,
          heads_of(saved.d_qkv, Part::value));
 
-    const Tensor d_scores = make_scores(d_y.rows(), Category::buffers);  // of p first, in place
+    // Of p first, in place.
+    const Tensor d_scores = make_scores(saved.qkv.rows(), Category::buffers);
     gemm(context_.stream(), d_heads, heads_of(saved.qkv, Part::value).transposed(),
          scores_of(d_scores));
     context_.kernels().causal_softmax_backward(saved.probabilities, d_scores, scale_, d_scores);
@@ -105,7 +111,7 @@ void Attention::backward_input(const Tensor& d_y, const Tensor& d_x, Saved& save
 }
 
 void Attention::backward_weights(Saved& saved) {
-  projection_.backward_weights(saved.context, saved.d_y);
+  projection_.backward_weights(saved.context, saved.all_d_y);
   qkv_.backward_weights(saved.x, saved.d_qkv);
   saved = Saved();
 }

@@ -9,7 +9,9 @@
 // Rows of the QKV weight lie head by head, (q, k, v) of head 0, then of head 1, …: so a shard of
 // whole heads is a contiguous block of rows, whatever the degree.
 //
-// Communication: one all-reduce of [tokens, hidden] forward (of y), one backward (of d_x).
+// Communication: that of the two layers. Where it says `kept`, what a later call needs is taken
+// under that category. With context.recompute_core_attention p is not kept: backward makes it again
+// from q and k, the same bits.
 
 #include <cstdint>
 #include <string>
@@ -26,14 +28,14 @@ class Attention {
   // From forward to backward_weights. backward_input frees qkv and probabilities and adds d_qkv.
   struct Saved {
     machine::Tensor x, qkv, probabilities, context;  // x is the caller's
-    machine::Tensor d_y, d_qkv;                      // d_y is the caller's
+    machine::Tensor all_d_y, d_qkv;  // of all rows; without sequence parallelism the caller's d_y
   };
 
   Attention(const Context& context, const std::string& name, std::int64_t hidden,
             std::int64_t heads, std::int64_t sequence);
 
-  void forward(const machine::Tensor& x, const machine::Tensor& y, Saved& saved);
-  // What backward_weights will need is allocated under `kept`.
+  void forward(const machine::Tensor& x, const machine::Tensor& y, Saved& saved,
+               machine::Category kept);
   void backward_input(const machine::Tensor& d_y, const machine::Tensor& d_x, Saved& saved,
                       machine::Category kept);
   void backward_weights(Saved& saved);  // leaves saved empty
@@ -48,6 +50,7 @@ class Attention {
   machine::Matrix heads_of_context(const machine::Tensor& context) const;
   machine::Matrix scores_of(const machine::Tensor& scores) const;
   machine::Tensor make_scores(std::int64_t tokens, machine::Category category) const;
+  machine::Tensor make_probabilities(const machine::Tensor& qkv, machine::Category category) const;
 
   Context context_;
   std::int64_t heads_, head_, sequence_;  // heads of this rank; size of one

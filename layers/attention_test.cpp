@@ -13,25 +13,31 @@ using machine::Tensor;
 
 const GptConfig config{.hidden = 24, .heads = 4, .sequence = 9};
 
-Observed run(int tp, Dtype dtype, int sequences, Dtype rounded_to) {
+Observed run(int tp, Dtype dtype, int sequences, Dtype rounded_to, bool sequence_parallel = false,
+             bool recompute = false) {
   const std::int64_t rows = std::int64_t{sequences} * config.sequence;
   const machine::Shape shape{rows, config.hidden};
   const std::vector<double> x = random_values(shape.size(), 1, rounded_to);
   const std::vector<double> d_y = random_values(shape.size(), 2, rounded_to);
   return observe(tp, dtype, [&](Rank& rank) {
+    rank.context.sequence_parallel = sequence_parallel;
+    rank.context.recompute_core_attention = recompute;
+    const int cut = cut_of_rows(sequence_parallel);
+    const machine::Shape own{rank.context.own_rows(rows), config.hidden};
     Attention attention(rank.context, "attention", config.hidden, config.heads, config.sequence);
     attention.initialize(large_values(7));
     round_values(rank, attention.parameters(), rounded_to);
     for (collectives::Parameter* p : attention.parameters()) zero_gradient(rank.context, *p);
-    const Tensor y = rank.context.tensor(shape, machine::Category::buffers);
-    const Tensor d_x = rank.context.tensor(shape, machine::Category::buffers);
+    const Tensor y = rank.context.tensor(own, machine::Category::buffers);
+    const Tensor d_x = rank.context.tensor(own, machine::Category::buffers);
     Attention::Saved saved;
-    attention.forward(scatter(rank, x, shape), y, saved);
-    attention.backward_input(scatter(rank, d_y, shape), d_x, saved, machine::Category::buffers);
+    attention.forward(scatter(rank, x, shape, cut), y, saved, machine::Category::activations);
+    attention.backward_input(scatter(rank, d_y, shape, cut), d_x, saved,
+                             machine::Category::buffers);
     attention.backward_weights(saved);
     Observed seen;
-    seen["y"] = gather(rank, y, shape);
-    seen["d_x"] = gather(rank, d_x, shape);
+    seen["y"] = gather(rank, y, shape, cut);
+    seen["d_x"] = gather(rank, d_x, shape, cut);
     for (collectives::Parameter* p : attention.parameters())
       seen[p->name] = gather(rank, *p, p->value);
     observe_gradients(rank, attention.parameters(), seen);
@@ -62,7 +68,17 @@ TEST_P(AttentionTypes, EveryDegreeIsNearDouble) {
       expect_within(run(tp, GetParam(), sequences, GetParam()), exact,
                     norm_bound_from_double(GetParam(), 1, config.hidden));
     }
+    if (sequences == 2)  // 18 rows: a rank's own are one sequence
+      expect_within(run(2, GetParam(), sequences, GetParam(), true), exact,
+                    norm_bound_from_double(GetParam(), 1, config.hidden));
   }
+}
+
+// The same bits from probabilities made again.
+TEST_P(AttentionTypes, RecomputingTheCoreChangesNothing) {
+  for (const int tp : {1, 2})
+    EXPECT_EQ(run(tp, GetParam(), 2, GetParam(), tp > 1, true),
+              run(tp, GetParam(), 2, GetParam(), tp > 1));
 }
 
 INSTANTIATE_TEST_SUITE_P(Dtypes, AttentionTypes, ::testing::ValuesIn(machine::floating_dtypes),

@@ -17,18 +17,20 @@ ColumnParallelLinear::ColumnParallelLinear(const Context& context, const std::st
       bias_(declare(context, name + ".bias", {out}, {.tp = Spread::sharded, .dim = 0})) {}
 
 void ColumnParallelLinear::forward(const Tensor& x, const Tensor& y) {
-  CopyTo::forward(context_.tp, x);
-  gemm(context_.stream(), matrix(x), matrix(weight_.value).transposed(), matrix(y));
+  const Tensor all = enter(context_, x);
+  gemm(context_.stream(), matrix(all), matrix(weight_.value).transposed(), matrix(y));
   context_.kernels().add_bias(y, bias_.value, y);
 }
 
 void ColumnParallelLinear::backward_input(const Tensor& d_y, const Tensor& d_x) {
-  gemm(context_.stream(), matrix(d_y), matrix(weight_.value), matrix(d_x));
-  CopyTo::backward(context_.tp, d_x);
+  const Tensor d_all = inside(context_, d_x);
+  gemm(context_.stream(), matrix(d_y), matrix(weight_.value), matrix(d_all));
+  enter_backward(context_, d_all, d_x);
 }
 
 void ColumnParallelLinear::backward_weights(const Tensor& x, const Tensor& d_y) {
-  gemm(context_.stream(), matrix(d_y).transposed(), matrix(x), matrix(weight_.gradient), 1, 1);
+  const Tensor all = enter(context_, x);
+  gemm(context_.stream(), matrix(d_y).transposed(), matrix(all), matrix(weight_.gradient), 1, 1);
   context_.kernels().accumulate_column_sums(d_y, bias_.gradient);
 }
 

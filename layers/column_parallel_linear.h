@@ -7,7 +7,9 @@
 // communication: GELU(X [A1, A2]) = [GELU(X A1), GELU(X A2)]. Cut along the input it could not, for
 // GELU(X1 A1 + X2 A2) needs the sum first.
 //
-// Communication: none forward; backward_input all-reduces d_x [tokens, in] over tp.
+// Communication: none forward; backward_input all-reduces d_x [tokens, in] over tp. With sequence
+// parallelism x and d_x are of this rank's own rows: forward gathers x, backward_input
+// reduce-scatters d_x, and backward_weights gathers x again, so that only 1/tp of it is kept.
 // backward_weights adds to the gradients (float under bfloat16 and half).
 
 #include <cstdint>

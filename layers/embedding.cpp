@@ -1,5 +1,7 @@
 #include "layers/embedding.h"
 
+#include <algorithm>
+
 #include "layers/region.h"
 #include "machine/device/error.h"
 
@@ -23,25 +25,40 @@ Embedding::Embedding(const Context& context, Parameter& table, std::int64_t sequ
     : context_(context),
       sequence_(sequence),
       table_(table),
-      positions_(
-          declare(context, "embedding.position.weight", {sequence, table.global_shape[1]}, {})) {}
+      positions_(declare(context, "embedding.position.weight", {sequence, table.global_shape[1]},
+                         context.between_regions())) {}
 
-void Embedding::forward(const std::int32_t* tokens, const Tensor& x) {
-  SHARDMARK_CHECK(x.rows() % sequence_, ==, 0);
-  context_.kernels().embedding(tokens, table_.value, first_token(context_, table_), x);
-  ReduceFrom::forward(context_.tp, x);
-  for (std::int64_t row = 0; row < x.rows(); row += sequence_) {
-    const Tensor rows = x.row_range(row, sequence_);
-    context_.kernels().add(rows, positions_.value, rows);
+template <class Work>
+void Embedding::for_positions(const Tensor& x, const Work& work) const {
+  const std::int64_t first = context_.first_row(x.rows());
+  for (std::int64_t row = 0, rows = 0; row < x.rows(); row += rows) {
+    const std::int64_t position = (first + row) % sequence_;
+    rows = std::min(sequence_ - position, x.rows() - row);
+    work(x.row_range(row, rows), position);
   }
 }
 
+void Embedding::forward(const std::int32_t* tokens, const Tensor& x) {
+  SHARDMARK_CHECK(context_.all_rows(x.rows()) % sequence_, ==, 0);
+  {
+    const Tensor all = inside(context_, x);
+    context_.kernels().embedding(tokens, table_.value, first_token(context_, table_), all);
+    leave(context_, all, x);
+  }
+  for_positions(x, [&](const Tensor& rows, std::int64_t position) {
+    context_.kernels().add(rows, positions_.value.row_range(position, rows.rows()), rows);
+  });
+}
+
 void Embedding::backward_weights(const std::int32_t* tokens, const Tensor& d_x) {
-  ReduceFrom::backward(context_.tp, d_x);
-  context_.kernels().embedding_backward(tokens, d_x, first_token(context_, table_),
-                                        table_.gradient);
-  for (std::int64_t row = 0; row < d_x.rows(); row += sequence_)
-    context_.kernels().accumulate(d_x.row_range(row, sequence_), positions_.gradient);
+  {
+    const Tensor all = leave_backward(context_, d_x, machine::Category::buffers);
+    context_.kernels().embedding_backward(tokens, all, first_token(context_, table_),
+                                          table_.gradient);
+  }
+  for_positions(d_x, [&](const Tensor& rows, std::int64_t position) {
+    context_.kernels().accumulate(rows, positions_.gradient.row_range(position, rows.rows()));
+  });
 }
 
 void Embedding::initialize(const Initializer& initializer) {

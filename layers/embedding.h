@@ -8,7 +8,9 @@
 // hidden] are replicated. At most one rank adds a non-zero row, so every degree gives the same
 // bits.
 //
-// Communication: forward all-reduces x [tokens, hidden] over tp; backward none.
+// Communication: forward all-reduces x [tokens, hidden] over tp; backward none. With sequence
+// parallelism x and d_x are of this rank's own rows, tokens of all: forward reduce-scatters,
+// backward_weights gathers d_x, and the gradient of positions is the part that the own rows make.
 
 #include <cstdint>
 
@@ -35,6 +37,10 @@ class Embedding {
   Parameters parameters() { return {&table_, &positions_}; }
 
  private:
+  // Of x, the rows that follow one another in a sequence, with the position of the first.
+  template <class Work>
+  void for_positions(const machine::Tensor& x, const Work& work) const;
+
   Context context_;
   std::int64_t sequence_;
   collectives::Parameter& table_;

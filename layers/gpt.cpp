@@ -13,9 +13,14 @@ using machine::Category;
 using machine::Tensor;
 
 GptStage::GptStage(const GptConfig& config, machine::Device& device, collectives::Communicator& tp,
-                   machine::Dtype dtype, StageIndex stage)
-    : config_(config), context_{device, tp, dtype}, stage_(stage) {
+                   machine::Dtype dtype, StageIndex stage, const ActivationOptions& options)
+    : config_(config),
+      options_(options),
+      context_{device, tp, dtype, options.sequence_parallel,
+               options.recompute_granularity == RecomputeGranularity::selective},
+      stage_(stage) {
   config.validate(tp.size(), stage.count);
+  options.validate(config, tp.size(), stage.count);
   SHARDMARK_CHECK(stage.index, >=, 0);
   SHARDMARK_CHECK(stage.index, <, stage.count);
   if (stage.first() || stage.last())
@@ -27,7 +32,13 @@ GptStage::GptStage(const GptConfig& config, machine::Device& device, collectives
         context_, fmt::format("blocks.{}", stage.index * blocks + i), config.hidden, config.heads,
         config.ffn(), config.sequence, config.layer_norm_epsilon));
   }
+  groups_ = layer_groups(options, blocks_.size());
   if (stage.last()) head_.emplace(context_, *table_, config.layer_norm_epsilon);
+}
+
+machine::Shape GptStage::boundary(int sequences) const {
+  options_.validate_rows(config_, context_.tp.size(), sequences);
+  return {context_.own_rows(std::int64_t{sequences} * config_.sequence), config_.hidden};
 }
 
 Parameters GptStage::parameters() {
@@ -76,6 +87,7 @@ GptStage::Saved& GptStage::saved(int micro_batch) {
 
 void GptStage::forward(int micro_batch, const TokenBatch& batch, const Tensor& in,
                        const Tensor& out) {
+  const machine::Shape shape = boundary(batch.sequences);
   const auto [place, fresh] = saved_.try_emplace(micro_batch);
   if (!fresh) {
     throw std::logic_error(
@@ -84,21 +96,68 @@ void GptStage::forward(int micro_batch, const TokenBatch& batch, const Tensor& i
   Saved& saved = place->second;
   saved.batch = batch;
   saved.blocks.resize(blocks_.size());
-  const machine::Shape shape{std::int64_t{batch.sequences} * config_.sequence, config_.hidden};
 
   Tensor x = in;
   if (embedding_) {
-    x = context_.tensor(shape, Category::activations);
+    x = context_.tensor(shape, category_of_input(0));
     use(embedding_->parameters(), [&] { embedding_->forward(batch.tokens, x); });
   }
   SHARDMARK_CHECK(x.shape().text(), ==, shape.text());
-  for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    const bool leaves_stage = i + 1 == blocks_.size() && !head_;
-    const Tensor y = leaves_stage ? out : context_.tensor(shape, Category::activations);
-    use(blocks_[i]->parameters(), [&] { blocks_[i]->forward(x, y, saved.blocks[i]); });
-    x = y;
+  for (const LayerGroup& group : groups_) {
+    saved.inputs.push_back(group.recomputed ? kept_input(group, x) : Tensor());
+    for (std::size_t i = group.begin; i < group.end; ++i) {
+      const bool leaves_stage = i + 1 == blocks_.size() && !head_;
+      const Tensor y = leaves_stage ? out : context_.tensor(shape, category_of_input(i + 1));
+      TransformerBlock::Saved dropped;
+      use(blocks_[i]->parameters(), [&] {
+        blocks_[i]->forward(x, y, group.recomputed ? dropped : saved.blocks[i],
+                            group.recomputed ? Category::buffers : Category::activations);
+      });
+      x = y;
+    }
   }
   if (head_) use(head_->parameters(), [&] { head_->forward(x, batch.targets, out, saved.head); });
+}
+
+// What enters block i (the head, after the last): kept, unless it is dropped to be made again.
+Category GptStage::category_of_input(std::size_t block) const {
+  for (const LayerGroup& group : groups_) {
+    const bool dropped = group.recomputed && group.begin <= block && block < group.end &&
+                         (block > group.begin || distributed(group));
+    if (dropped) return Category::buffers;
+  }
+  return Category::activations;
+}
+
+// What the caller keeps anyway is not cut.
+bool GptStage::distributed(const LayerGroup& group) const {
+  return options_.distribute_saved_activations && (group.begin > 0 || embedding_);
+}
+
+Tensor GptStage::kept_input(const LayerGroup& group, const Tensor& x) const {
+  if (!distributed(group)) return x;
+  const std::int64_t share = x.size() / context_.tp.size();
+  Tensor part = context_.tensor({share}, Category::activations);
+  context_.stream().copy(part.data(), x.slice(context_.tp.rank() * share, {share}).data(),
+                         part.bytes());
+  return part;
+}
+
+void GptStage::recompute(Saved& saved, std::size_t group, Category kept) {
+  const LayerGroup& layers = groups_[group];
+  const machine::Shape shape = boundary(saved.batch.sequences);
+  Tensor x = std::move(saved.inputs[group]);
+  if (distributed(layers)) {
+    const Tensor whole = context_.tensor(shape, kept);
+    context_.tp.all_gather(x, whole);
+    x = whole;
+  }
+  for (std::size_t i = layers.begin; i < layers.end; ++i) {
+    const bool leaves_group = i + 1 == layers.end;
+    const Tensor y = context_.tensor(shape, leaves_group ? Category::buffers : kept);
+    use(blocks_[i]->parameters(), [&] { blocks_[i]->forward(x, y, saved.blocks[i], kept); });
+    x = y;
+  }
 }
 
 void GptStage::head_weights(Saved& saved) {
@@ -122,8 +181,7 @@ void GptStage::embedding_weights(Saved& saved) {
 void GptStage::run_backward(Saved& saved, const Tensor& d_out, const Tensor& d_in, Halves halves) {
   const bool both = halves == Halves::both;
   const Category kept = both ? Category::buffers : Category::activations;
-  const machine::Shape shape{std::int64_t{saved.batch.sequences} * config_.sequence,
-                             config_.hidden};
+  const machine::Shape shape = boundary(saved.batch.sequences);
   Tensor d_y = d_out;
   if (head_) {
     d_y = context_.tensor(shape, kept);
@@ -131,13 +189,16 @@ void GptStage::run_backward(Saved& saved, const Tensor& d_out, const Tensor& d_i
     if (both) head_weights(saved);
   }
   SHARDMARK_CHECK(d_y.shape().text(), ==, shape.text());
-  for (std::size_t i = blocks_.size(); i-- > 0;) {
-    const bool leaves_stage = i == 0 && !embedding_;
-    const Tensor d_x = leaves_stage ? d_in : context_.tensor(shape, kept);
-    use(blocks_[i]->parameters(),
-        [&] { blocks_[i]->backward_input(d_y, d_x, saved.blocks[i], kept); });
-    if (both) block_weights(saved, i);
-    d_y = d_x;
+  for (std::size_t group = groups_.size(); group-- > 0;) {
+    if (groups_[group].recomputed) recompute(saved, group, kept);
+    for (std::size_t i = groups_[group].end; i-- > groups_[group].begin;) {
+      const bool leaves_stage = i == 0 && !embedding_;
+      const Tensor d_x = leaves_stage ? d_in : context_.tensor(shape, kept);
+      use(blocks_[i]->parameters(),
+          [&] { blocks_[i]->backward_input(d_y, d_x, saved.blocks[i], kept); });
+      d_y = d_x;
+      if (both) block_weights(saved, i);
+    }
   }
   if (embedding_) {
     saved.d_embedding = d_y;

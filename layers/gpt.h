@@ -10,14 +10,18 @@
 //   stage.forward(0, batch, {}, out);          // in: empty on the first stage
 //   stage.backward(0, d_out, {});              // or backward_input, and later backward_weights
 //
-// Activations between stages are [tokens, hidden], tokens = batch.sequences * config.sequence. On
-// the last stage `out` is one double: the *sum* of the token losses. Gradients are those of the
+// Activations between stages are [tokens, hidden], tokens = batch.sequences * config.sequence, and
+// with sequence parallelism [tokens/tp, hidden], this rank's own rows; tokens and targets are all.
+// On the last stage `out` is one double: the *sum* of the token losses. Gradients are those of the
 // sum, times loss_scale; whoever reduces them divides by the token count, once.
 //
 // Micro-batches are named by an index of the caller's; any number may be in flight. What backward
 // needs is kept under Category::activations and freed by it. What is held when is written down,
-// exactly, in gpt_cost.h, as are the collectives over tp. Tensors that the caller passes are not
-// copied: `in`, tokens and targets stay unchanged until backward_weights, d_out too.
+// exactly, in gpt_memory.h, the collectives over tp in gpt_cost.h. Tensors that the caller passes
+// are not copied: `in`, tokens and targets stay unchanged until backward_weights, d_out too.
+//
+// Groups of layers that are recomputed keep what enters them and nothing else; backward (or
+// backward_input) runs their forward again. The observer is told of that use as of any.
 
 #include <cstdint>
 #include <functional>
@@ -26,6 +30,7 @@
 #include <optional>
 #include <vector>
 
+#include "layers/activation_options.h"
 #include "layers/context.h"
 #include "layers/embedding.h"
 #include "layers/gpt_config.h"
@@ -59,15 +64,18 @@ struct StageObserver {
 
 class GptStage {
  public:
-  // Throws std::invalid_argument as GptConfig::validate. Takes no memory yet.
+  // Throws std::invalid_argument as GptConfig::validate and ActivationOptions::validate. Takes no
+  // memory yet.
   GptStage(const GptConfig& config, machine::Device& device, collectives::Communicator& tp,
-           machine::Dtype dtype, StageIndex stage = {});
+           machine::Dtype dtype, StageIndex stage = {}, const ActivationOptions& options = {});
   GptStage(const GptStage&) = delete;
   GptStage& operator=(const GptStage&) = delete;
 
   const GptConfig& config() const { return config_; }
   StageIndex stage() const { return stage_; }
   Parameters parameters();  // each once, in the order of forward
+  // What passes between stages. Throws as ActivationOptions::validate_rows.
+  machine::Shape boundary(int sequences) const;
 
   // Fill values and zero gradients, giving memory to those parameters that have none.
   void initialize(const Initializer& initializer);
@@ -90,6 +98,7 @@ class GptStage {
   struct Saved {
     TokenBatch batch;
     std::vector<TransformerBlock::Saved> blocks;
+    std::vector<machine::Tensor> inputs;  // of each group; empty unless it is recomputed
     OutputHead::Saved head;
     machine::Tensor d_embedding;
     bool input_half_done = false;
@@ -97,6 +106,10 @@ class GptStage {
   enum class Halves { input, both };
 
   Saved& saved(int micro_batch);
+  machine::Category category_of_input(std::size_t block) const;
+  bool distributed(const LayerGroup& group) const;
+  machine::Tensor kept_input(const LayerGroup& group, const machine::Tensor& x) const;
+  void recompute(Saved& saved, std::size_t group, machine::Category kept);
   void run_backward(Saved& saved, const machine::Tensor& d_out, const machine::Tensor& d_in,
                     Halves halves);
   void head_weights(Saved& saved);
@@ -107,12 +120,14 @@ class GptStage {
   void ready(const Parameters& parameters) const;
 
   GptConfig config_;
+  ActivationOptions options_;
   Context context_;
   StageIndex stage_;
   double loss_scale_ = 1;
   std::optional<collectives::Parameter> table_;  // on the first and the last stage
   std::optional<Embedding> embedding_;
   std::vector<std::unique_ptr<TransformerBlock>> blocks_;
+  std::vector<LayerGroup> groups_;
   std::optional<OutputHead> head_;
   std::map<int, Saved> saved_;
   StageObserver observer_;

@@ -3,14 +3,28 @@
 // activations to the next, so that tp and the number of stages can be varied freely.
 
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "layers/gpt.h"
-#include "layers/gpt_cost.h"
+#include "layers/gpt_memory.h"
 #include "layers/sharded_case.h"
 
 namespace layers::testing {
+
+// Every way to recompute in a stage of so many layers, none too; without distribution.
+inline std::vector<ActivationOptions> recomputations(int layers) {
+  using enum RecomputeGranularity;
+  std::vector<ActivationOptions> all{{}, {.recompute_granularity = selective}};
+  for (const RecomputeMethod method : {RecomputeMethod::uniform, RecomputeMethod::block}) {
+    for (const int num_layers : std::set{1, layers - layers / 3})
+      all.push_back({.recompute_granularity = full,
+                     .recompute_method = method,
+                     .recompute_num_layers = num_layers});
+  }
+  return all;
+}
 
 struct GptCase {
   GptConfig config;
@@ -21,6 +35,7 @@ struct GptCase {
   int sequences = 1;  // of a micro-batch
   int micro_batches = 1;
   bool halves_apart = false;
+  ActivationOptions options{};
   Initializer initializer = Initializer::conformance(17, config.layers);
 
   std::int64_t rows() const { return std::int64_t{sequences} * config.sequence; }
@@ -32,21 +47,40 @@ struct GptCase {
   }
 };
 
+// One call as a stage makes it: all-reduces in place, the others from one tensor to another. A
+// communicator keeps the scratch of a call from the first of its size on: done before anything is
+// counted.
+inline void run_once(const Rank& rank, const CollectiveCalls& call) {
+  const auto tensor = [&](std::int64_t elements) {
+    machine::Tensor data(rank.world.device(), call.dtype, {elements}, machine::Category::buffers);
+    rank.context.kernels().fill(data, 1);
+    return data;
+  };
+  const machine::Tensor whole = tensor(call.elements);
+  if (call.operation == machine::Operation::all_reduce) return rank.tp.all_reduce(whole);
+  const machine::Tensor share = tensor(call.elements / rank.tp.size());
+  if (call.operation == machine::Operation::all_gather)
+    rank.tp.all_gather(share, whole);
+  else
+    rank.tp.reduce_scatter(whole, share);
+}
+
 // The stages of one rank.
 class GptRanks {
  public:
   GptRanks(const Rank& rank, const GptCase& run) : rank_(rank), case_(run) {
     for (int i = 0; i < run.stages; ++i) {
       stages_.push_back(std::make_unique<GptStage>(run.config, rank.world.device(), rank.tp,
-                                                   run.dtype, StageIndex{i, run.stages}));
+                                                   run.dtype, StageIndex{i, run.stages},
+                                                   run.options));
       stages_.back()->initialize(run.initializer);
       round_values(rank, stages_.back()->parameters(), run.rounded_to);
       stages_.back()->zero_gradients();
     }
     for (int i = 0; i < run.stages; ++i) {
-      const StageCase stage{run.tp, {i, run.stages}, run.sequences, run.dtype};
-      warm_up(forward_calls(run.config, stage));
-      warm_up(backward_calls(run.config, stage));
+      const StageCase stage{run.tp, {i, run.stages}, run.sequences, run.dtype, run.options};
+      for (const auto& calls : {forward_calls, backward_input_calls, backward_weights_calls})
+        for (const CollectiveCalls& one : calls(run.config, stage)) run_once(rank, one);
     }
     for (int m = 0; m < run.micro_batches; ++m) {
       tokens_.push_back(run.tokens(m));
@@ -123,20 +157,10 @@ class GptRanks {
   }
 
  private:
-  // A communicator keeps the scratch of a call from the first of its size on: take it before
-  // anything is counted.
-  void warm_up(const std::vector<CollectiveCalls>& list) const {
-    for (const CollectiveCalls& calls : list) {
-      const machine::Tensor data(rank_.world.device(), calls.dtype, {calls.elements},
-                                 machine::Category::buffers);
-      rank_.context.kernels().fill(data, 0);
-      rank_.tp.all_reduce(data);
-    }
-  }
-
   // Counted where no formula looks: the tensors between stages are the caller's.
   machine::Tensor boundary() const {
-    return rank_.context.tensor({case_.rows(), case_.config.hidden}, machine::Category::optimizer);
+    return rank_.context.tensor(stages_.front()->boundary(case_.sequences),
+                                machine::Category::optimizer);
   }
 
   const Rank& rank_;
@@ -158,11 +182,11 @@ inline GptResult train(const GptCase& run) {
     const std::size_t held = ledger.current(machine::Category::buffers);
     GptResult seen;
     seen.loss = ranks.step();
-    seen.gradients = ranks.gradients();
-    seen.values = ranks.values();
     for (int i = 0; i < run.stages; ++i) EXPECT_EQ(ranks.stage(i).in_flight(), 0);
     EXPECT_EQ(ledger.current(machine::Category::activations), 0u);
     EXPECT_EQ(ledger.current(machine::Category::buffers), held);
+    seen.gradients = ranks.gradients();
+    seen.values = ranks.values();
     if (rank.world.rank() == 0) result = std::move(seen);
   });
   return result;

@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "layers/activation_options.h"
+
 namespace layers {
 namespace {
 
@@ -44,6 +46,76 @@ TEST(GptConfig, NamesKeyValuesAndTheNearestValid) {
   odd.layer_norm_epsilon = -1;
   EXPECT_EQ(refusal(odd), "layer_norm_epsilon is -1: it must be greater than 0");
   EXPECT_EQ(refusal(config, 0), "tp is 0: it must be greater than 0");
+}
+
+std::string refusal(const ActivationOptions& options, int tp, int pp = 1, int micro_batch = 1) {
+  try {
+    options.validate(config, tp, pp);
+    options.validate_rows(config, tp, micro_batch);
+  } catch (const std::invalid_argument& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(ActivationOptions, NameWhatDoesNotFitAndTheNearestThatDoes) {
+  using enum RecomputeGranularity;
+  EXPECT_EQ(refusal(ActivationOptions{}, 1), "accepted");
+  EXPECT_EQ(refusal({.sequence_parallel = true}, 4), "accepted");
+  EXPECT_EQ(refusal({.sequence_parallel = true}, 1),
+            "sequence-parallel: there is none without tensor parallelism; tp is 1, the nearest "
+            "that has one is 2");
+  EXPECT_EQ(refusal({.sequence_parallel = true}, 16, 1, 3),
+            "sequence-parallel: micro-batch-size 3 x sequence 8 = 24 tokens, which tp 16 does not "
+            "divide; the nearest micro-batch-size whose tokens it divides is 4");
+  EXPECT_EQ(refusal({.sequence_parallel = true}, 3),
+            "sequence-parallel: micro-batch-size 1 x sequence 8 = 8 tokens, which tp 3 does not "
+            "divide; the nearest micro-batch-size whose tokens it divides is 3");
+  EXPECT_EQ(refusal({.recompute_method = RecomputeMethod::block}, 2),
+            "recompute-method block is of recompute-granularity full, which is none");
+  EXPECT_EQ(refusal({.recompute_granularity = selective, .recompute_num_layers = 2}, 2),
+            "recompute-num-layers 2 is of recompute-granularity full, which is selective");
+  EXPECT_EQ(refusal({.recompute_granularity = full, .recompute_num_layers = 4}, 2, 2),
+            "recompute-num-layers is 4: a stage has 3 layers; the nearest that fits is 3");
+  EXPECT_EQ(refusal({.recompute_granularity = full, .recompute_num_layers = 0}, 2),
+            "recompute-num-layers is 0: a stage has 6 layers; the nearest that fits is 1");
+  EXPECT_EQ(refusal({.distribute_saved_activations = true}, 2),
+            "distribute-saved-activations is of recompute-granularity full, which is none");
+  ActivationOptions distributed{.recompute_granularity = full,
+                                .distribute_saved_activations = true};
+  EXPECT_EQ(refusal(distributed, 2), "accepted");
+  EXPECT_EQ(refusal(distributed, 1),
+            "distribute-saved-activations: there is nothing to cut over; tp is 1, the nearest that "
+            "fits is 2");
+  distributed.sequence_parallel = true;
+  EXPECT_EQ(refusal(distributed, 2),
+            "distribute-saved-activations: with sequence-parallel they are cut already; leave out "
+            "one of the two");
+}
+
+TEST(ActivationOptions, AreReadByName) {
+  EXPECT_EQ(recompute_granularity("selective"), RecomputeGranularity::selective);
+  EXPECT_EQ(recompute_method("block"), RecomputeMethod::block);
+  try {
+    recompute_granularity("selectiv");
+    ADD_FAILURE() << "accepted";
+  } catch (const std::invalid_argument& error) {
+    EXPECT_NE(std::string(error.what()).find("did you mean 'selective'"), std::string::npos)
+        << error.what();
+  }
+}
+
+// Megatron-LM, core/transformer/transformer_block.py, _checkpointed_forward.
+TEST(ActivationOptions, GroupLayersAsMegatronDoes) {
+  using enum RecomputeGranularity;
+  using Groups = std::vector<LayerGroup>;
+  EXPECT_EQ(layer_groups({}, 3), (Groups{{0, 3, false}}));
+  EXPECT_EQ(layer_groups({.recompute_granularity = selective}, 3), (Groups{{0, 3, false}}));
+  ActivationOptions options{.recompute_granularity = full, .recompute_num_layers = 2};
+  EXPECT_EQ(layer_groups(options, 5), (Groups{{0, 2, true}, {2, 4, true}, {4, 5, true}}));
+  options.recompute_method = RecomputeMethod::block;
+  EXPECT_EQ(layer_groups(options, 5), (Groups{{0, 1, true}, {1, 2, true}, {2, 5, false}}));
+  EXPECT_EQ(layer_groups(options, 2), (Groups{{0, 1, true}, {1, 2, true}}));
 }
 
 }  // namespace

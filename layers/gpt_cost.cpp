@@ -1,32 +1,45 @@
 #include "layers/gpt_cost.h"
 
-#include <algorithm>
-
 namespace layers {
 namespace {
 
-// The notation of gpt_cost.h, in bytes.
-struct Sizes {
-  std::size_t n, E, A, t, L, M, P, logits;
-  bool first, last;
+// Collectives of [n, h], counted by kind.
+class Calls {
+ public:
+  Calls(const GptConfig& config, const StageCase& stage)
+      : stage_(stage), n_(std::int64_t{stage.sequences} * config.sequence), h_(config.hidden) {}
 
-  Sizes(const GptConfig& config, const StageCase& stage)
-      : n(static_cast<std::size_t>(stage.sequences) * static_cast<std::size_t>(config.sequence)),
-        E(machine::size_of(stage.dtype)),
-        A(stage.dtype == machine::Dtype::float64 ? 8 : 4),
-        t(static_cast<std::size_t>(stage.tp)),
-        L(static_cast<std::size_t>(config.layers / stage.stage.count)),
-        M(E * n * static_cast<std::size_t>(config.hidden)),
-        P(E * n * static_cast<std::size_t>(config.heads) / t *
-          static_cast<std::size_t>(config.sequence)),
-        logits(E * n * (static_cast<std::size_t>(config.vocabulary) / t)),
-        first(stage.stage.first()),
-        last(stage.stage.last()) {}
+  // At the entries of so many tensor-parallel regions (a forward, or the backward of an exit), and
+  // at the exits.
+  void enter(int regions) {
+    if (stage_.options.sequence_parallel) gathers_ += regions;
+  }
+  void leave(int regions) { (stage_.options.sequence_parallel ? scatters_ : reduces_) += regions; }
+  void gather(int calls) { gathers_ += calls; }
+  void reduce_row_values(int calls) { row_values_ += calls; }
+
+  std::vector<CollectiveCalls> take() const {
+    using machine::Operation;
+    const auto accumulator =
+        stage_.dtype == machine::Dtype::float64 ? machine::Dtype::float64 : machine::Dtype::float32;
+    std::vector<CollectiveCalls> calls{
+        {Operation::all_reduce, stage_.dtype, n_ * h_, reduces_},
+        {Operation::all_gather, stage_.dtype, n_ * h_, gathers_},
+        {Operation::reduce_scatter, stage_.dtype, n_ * h_, scatters_},
+        {Operation::all_reduce, accumulator, n_, row_values_},
+    };
+    std::erase_if(calls, [this](const auto& one) { return stage_.tp == 1 || one.calls == 0; });
+    return calls;
+  }
+
+ private:
+  const StageCase& stage_;
+  std::int64_t n_, h_;
+  int reduces_ = 0, gathers_ = 0, scatters_ = 0, row_values_ = 0;
 };
 
-std::vector<CollectiveCalls> unless_alone(int tp, std::vector<CollectiveCalls> calls) {
-  if (tp == 1) calls.clear();
-  return calls;
+int layers_of(const GptConfig& config, const StageCase& stage) {
+  return config.layers / stage.stage.count;
 }
 
 }  // namespace
@@ -53,83 +66,47 @@ double model_flops(const GptConfig& config, std::int64_t tokens) {
 }
 
 std::size_t boundary_bytes(const GptConfig& config, const StageCase& stage) {
-  return Sizes(config, stage).M;
-}
-
-std::size_t activation_bytes(const GptConfig& config, const StageCase& stage) {
-  const Sizes z(config, stage);
-  std::size_t bytes = z.L * (4 * z.M + 12 * z.M / z.t + z.P + 4 * z.n * z.A);
-  if (!z.first) bytes -= z.M;
-  if (z.last) bytes += 2 * z.M + z.logits + 4 * z.n * z.A;
-  return bytes;
-}
-
-std::size_t weight_half_bytes(const GptConfig& config, const StageCase& stage) {
-  const Sizes z(config, stage);
-  std::size_t bytes = z.L * (8 * z.M + 12 * z.M / z.t + 4 * z.n * z.A);
-  if (z.first) bytes += z.M;
-  if (!z.first) bytes -= z.M;
-  if (!z.last) bytes -= z.M;
-  if (z.last) bytes += 3 * z.M + z.logits + 2 * z.n * z.A;
-  return bytes;
-}
-
-std::size_t backward_input_activation_peak_bytes(const GptConfig& config, const StageCase& stage) {
-  const Sizes z(config, stage);
-  std::size_t held = activation_bytes(config, stage);
-  std::size_t peak = held;
-  if (z.last) {
-    peak = held + z.M;
-    held += 2 * z.M - 2 * z.n * z.A;
-  }
-  for (std::size_t block = z.L; block-- > 0;) {
-    if (block > 0 || z.first) held += z.M;
-    held += 3 * z.M + 3 * z.M / z.t;
-    peak = std::max(peak, held);
-    held -= 3 * z.M / z.t + z.P;
-  }
-  return peak;
-}
-
-std::size_t forward_buffer_bytes(const GptConfig& config, const StageCase& stage) {
-  const Sizes z(config, stage);
-  return std::max(z.P, z.last ? 2 * z.n * z.A : 0);
-}
-
-std::size_t backward_buffer_bytes(const GptConfig& config, const StageCase& stage) {
-  const Sizes z(config, stage);
-  std::size_t own = 0;
-  for (std::size_t block = 0; block < z.L; ++block) {
-    const bool own_d_y = block + 1 < z.L || z.last;
-    const bool own_d_x = block > 0 || z.first;
-    own = std::max(own, z.M * (std::size_t{own_d_y} + std::size_t{own_d_x}));
-  }
-  return own + 3 * z.M + 8 * z.M / z.t + z.P;
-}
-
-std::size_t backward_input_buffer_bytes(const GptConfig& config, const StageCase& stage) {
-  const Sizes z(config, stage);
-  return std::max(4 * z.M / z.t, z.M / z.t + z.P);
+  const std::int64_t rows = std::int64_t{stage.sequences} * config.sequence;
+  const int cut = stage.options.sequence_parallel ? stage.tp : 1;
+  return static_cast<std::size_t>(rows / cut * config.hidden) * machine::size_of(stage.dtype);
 }
 
 std::vector<CollectiveCalls> forward_calls(const GptConfig& config, const StageCase& stage) {
-  const Sizes z(config, stage);
-  const auto n = static_cast<std::int64_t>(z.n);
-  const int hidden_calls = (z.first ? 1 : 0) + 2 * static_cast<int>(z.L);
-  std::vector<CollectiveCalls> calls{
-      {machine::Operation::all_reduce, stage.dtype, n * config.hidden, hidden_calls}};
-  if (z.last) {
-    const auto accumulator = z.A == 8 ? machine::Dtype::float64 : machine::Dtype::float32;
-    calls.push_back({machine::Operation::all_reduce, accumulator, n, 3});
+  Calls calls(config, stage);
+  if (stage.stage.first()) calls.leave(1);
+  calls.enter(2 * layers_of(config, stage));
+  calls.leave(2 * layers_of(config, stage));
+  if (stage.stage.last()) {
+    calls.enter(1);
+    calls.reduce_row_values(3);
   }
-  return unless_alone(stage.tp, std::move(calls));
+  return calls.take();
 }
 
-std::vector<CollectiveCalls> backward_calls(const GptConfig& config, const StageCase& stage) {
-  const Sizes z(config, stage);
-  const int calls = (z.last ? 1 : 0) + 2 * static_cast<int>(z.L);
-  return unless_alone(stage.tp, {{machine::Operation::all_reduce, stage.dtype,
-                                  static_cast<std::int64_t>(z.n) * config.hidden, calls}});
+// Backward, a gradient leaves a region where its value entered.
+std::vector<CollectiveCalls> backward_input_calls(const GptConfig& config, const StageCase& stage) {
+  Calls calls(config, stage);
+  if (stage.stage.last()) calls.leave(1);
+  calls.enter(2 * layers_of(config, stage));
+  calls.leave(2 * layers_of(config, stage));
+  for (const LayerGroup& group :
+       layer_groups(stage.options, static_cast<std::size_t>(layers_of(config, stage)))) {
+    if (!group.recomputed) continue;
+    const bool callers = group.begin == 0 && !stage.stage.first();
+    if (stage.options.distribute_saved_activations && !callers) calls.gather(1);
+    calls.enter(2 * static_cast<int>(group.end - group.begin));
+    calls.leave(2 * static_cast<int>(group.end - group.begin));
+  }
+  return calls.take();
+}
+
+std::vector<CollectiveCalls> backward_weights_calls(const GptConfig& config,
+                                                    const StageCase& stage) {
+  Calls calls(config, stage);
+  if (stage.stage.last()) calls.enter(1);
+  calls.enter(2 * layers_of(config, stage));
+  if (stage.stage.first()) calls.enter(1);
+  return calls.take();
 }
 
 }  // namespace layers

@@ -1,23 +1,10 @@
 #pragma once
-// What a GptStage costs, in closed form: parameters, floating-point operations, bytes held and
-// collectives over tp. The memory and volume oracles compare these with what was counted, exactly.
+// What a GptStage computes and sends, in closed form: parameters, floating-point operations and
+// collectives over tp (bytes held: gpt_memory.h). The oracles compare these with what was counted,
+// exactly.
 //
-// Notation: n tokens of a micro-batch (sequences * sequence), s sequence, h hidden, a heads, V
-// vocabulary, L layers of this stage, t = tp; E bytes of a value, A bytes of an accumulator (4, or
-// 8 under double). M = E n h, the bytes of one [tokens, hidden]; P = E sequences (a/t) s², of the
-// attention probabilities. Tensors that the caller passes (in, out, d_out, d_in) are the caller's
-// to count: M each, except the loss, which is one double.
-//
-// Kept for backward by one layer, M (4 + 12/t) + P + 4 n A:
-//   x M · mean, rstd 2nA · norm1 M · qkv 3M/t · probabilities P · context M/t ·
-//   residual M · mean, rstd 2nA · norm2 M · inner 4M/t · active 4M/t
-// In bfloat16 that is sbh (8 + 24/t + 2as/(ht)) + 16 sb. Korthikanti et al. 2022 (arXiv:2205.05198)
-// have sbh (10 + 24/t + 5as/(ht)): 2 and 3as/(ht) of theirs are dropout (masks, and the dropped
-// probabilities), which we have none of; they leave out the 16 sb of the statistics.
-//
-// Held after backward_input until backward_weights, by one layer, M (8 + 12/t) + 4 n A:
-//   x, norm1, residual, norm2 4M · context M/t · active 4M/t · statistics 4nA ·
-//   d_y, d_residual, d_norm1, d_norm2 4M · d_inner 4M/t · d_qkv 3M/t
+// Notation: n tokens of a micro-batch (sequences * sequence), h hidden, V vocabulary, L layers of
+// this stage, t = tp.
 
 #include <cstddef>
 #include <cstdint>
@@ -35,6 +22,7 @@ struct StageCase {
   StageIndex stage;
   int sequences = 1;
   machine::Dtype dtype = machine::Dtype::float32;
+  ActivationOptions options{};
 };
 
 // Of the whole model, the tied table once: V h + s h + layers (12 h² + 13 h) + 2 h.
@@ -50,43 +38,35 @@ std::int64_t stage_parameters_count(const GptConfig& config, const StageCase& st
 // which is 6 * [...] with QKᵀ and PV together 2 * ½ * s * h a token.
 double model_flops(const GptConfig& config, std::int64_t tokens);
 
-// Bytes of one [tokens, hidden]: what passes between two stages.
+// Bytes of what passes between two stages: [tokens, hidden], of this rank's own rows.
 std::size_t boundary_bytes(const GptConfig& config, const StageCase& stage);
 
-// Category::activations, for each micro-batch in flight.
-//   After forward:  L layers; - M (its x is the caller's) unless first;
-//                   head: x, norm 2M · logits E n V/t · mean, rstd, max, sum of exp 4nA.
-std::size_t activation_bytes(const GptConfig& config, const StageCase& stage);
-//   After backward_input: L layers; - M (x) unless first, + M (d_embedding) if first; - M (d_y)
-//                   unless last; head: x, norm, d_norm 3M · logits E n V/t · mean, rstd 2nA.
-std::size_t weight_half_bytes(const GptConfig& config, const StageCase& stage);
-//   Largest during backward_input: at the head + 2M - 2nA; a block adds its d_x (unless the
-//                   caller's), d_norm2, d_residual, d_norm1 and d_qkv, up to M (4 + 3/t), and then
-//                   frees qkv and probabilities.
-std::size_t backward_input_activation_peak_bytes(const GptConfig& config, const StageCase& stage);
-
-// Peaks of Category::buffers, which is empty between calls; on top comes the scratch that tp keeps
-// for a size of all-reduce from its first call on.
-//   forward         max(scores P, head's target and token_loss 2nA)
-//   backward        M (3 + 8/t) + P (d_norm2, d_residual, d_norm1 · d_inner 4/t, d_qkv 3/t,
-//                   d_context 1/t · d_scores) + M for each of d_y and d_x not the caller's
-//   backward_input  max(d_active 4M/t, d_context M/t + d_scores P)
-//   backward_weights  0
-std::size_t forward_buffer_bytes(const GptConfig& config, const StageCase& stage);
-std::size_t backward_buffer_bytes(const GptConfig& config, const StageCase& stage);
-std::size_t backward_input_buffer_bytes(const GptConfig& config, const StageCase& stage);
-
-// Collectives over tp for one micro-batch; none when tp is 1. backward_weights has none.
-//   forward   embedding 1 of n h; a layer 2 of n h; head 3 of n (accumulators)
-//   backward  head 1 of n h; a layer 2 of n h
+// Collectives over tp for one micro-batch, in elements of the whole buffer; none when tp is 1
+// (Narayanan et al. 2021, arXiv:2104.04473, section 3.2):
+//
+//                     forward                  backward_input          backward_weights
+//   embedding         all-reduce n h
+//   a layer           2 all-reduces n h        2 all-reduces n h
+//   head              3 all-reduces n          all-reduce n h
+// with sequence parallelism, all of n h but the three (Korthikanti et al. 2022, arXiv:2205.05198,
+// section 4.2.2, who do not count the last column: what is gathered again for the weights):
+//   embedding         reduce-scatter                                   all-gather
+//   a layer           2 all-gathers,           2 all-gathers,          2 all-gathers
+//                     2 reduce-scatters        2 reduce-scatters
+//   head              all-gather,              reduce-scatter          all-gather
+//                     3 all-reduces n
+// Every layer that is recomputed adds its forward to backward_input; every group of layers whose
+// input is distributed, an all-gather of n h.
 struct CollectiveCalls {
   machine::Operation operation = machine::Operation::all_reduce;
   machine::Dtype dtype = machine::Dtype::float32;
-  std::int64_t elements = 0;  // of the tensor
+  std::int64_t elements = 0;  // of the whole buffer
   int calls = 0;
   bool operator==(const CollectiveCalls&) const = default;
 };
 std::vector<CollectiveCalls> forward_calls(const GptConfig& config, const StageCase& stage);
-std::vector<CollectiveCalls> backward_calls(const GptConfig& config, const StageCase& stage);
+std::vector<CollectiveCalls> backward_input_calls(const GptConfig& config, const StageCase& stage);
+std::vector<CollectiveCalls> backward_weights_calls(const GptConfig& config,
+                                                    const StageCase& stage);
 
 }  // namespace layers

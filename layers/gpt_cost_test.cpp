@@ -2,6 +2,8 @@
 
 #include "layers/gpt_cost.h"
 
+#include <algorithm>
+
 #include "layers/gpt_case.h"
 
 namespace layers::testing {
@@ -14,15 +16,24 @@ struct Costs {
   GptConfig config;
   int tp, stages, sequences;
   Dtype dtype;
-  StageCase stage(int index) const { return {tp, {index, stages}, sequences, dtype}; }
+  ActivationOptions options{};
+  StageCase stage(int index) const { return {tp, {index, stages}, sequences, dtype, options}; }
   GptCase run() const {
-    return {.config = config, .tp = tp, .dtype = dtype, .stages = stages, .sequences = sequences};
+    return {.config = config,
+            .tp = tp,
+            .dtype = dtype,
+            .stages = stages,
+            .sequences = sequences,
+            .options = options};
   }
 };
 
 void PrintTo(const Costs& c, std::ostream* out) {
   *out << c.config.layers << " layers, tp " << c.tp << ", stages " << c.stages << ", sequences "
-       << c.sequences << ", " << name(c.dtype);
+       << c.sequences << ", " << name(c.dtype) << ", recompute "
+       << name(c.options.recompute_granularity) << " " << name(c.options.recompute_method) << " "
+       << c.options.recompute_num_layers << (c.options.sequence_parallel ? ", sequence" : "")
+       << (c.options.distribute_saved_activations ? ", distributed" : "");
 }
 
 // A long sequence, where scores are most of it; a wide model, where they are next to nothing; and
@@ -44,7 +55,7 @@ class GptCost : public ::testing::TestWithParam<Costs> {
       GptRanks ranks(rank, run);
       const auto tokens = run.tokens(0), targets = run.targets(0);
       const auto boundary = [&] {
-        const machine::Shape shape{run.rows(), run.config.hidden};
+        const machine::Shape shape = ranks.stage(0).boundary(run.sequences);
         return scatter(rank, random_values(shape.size(), 1, run.dtype), shape);
       };
       const machine::Tensor in = boundary(), out = boundary(), d_out = boundary(),
@@ -61,6 +72,8 @@ class GptCost : public ::testing::TestWithParam<Costs> {
   }
 };
 
+class GptCostStates : public GptCost {};
+
 TEST_P(GptCost, BytesHeldAreTheFormulas) {
   const GptConfig& config = GetParam().config;
   on_stages([&](Rank& rank, GptStage& stage, const StageCase& here, const TokenBatch& batch,
@@ -73,34 +86,33 @@ TEST_P(GptCost, BytesHeldAreTheFormulas) {
       EXPECT_EQ(ledger.current(Category::buffers), outside);
       return ledger.peak(Category::buffers) - outside;
     };
-    const std::size_t saved = activation_bytes(config, here);
+    const StageMemory want = stage_memory(config, here);
 
     // Both halves together, two micro-batches in flight.
-    EXPECT_EQ(peak_of_buffers([&] { stage.forward(0, batch, in, out); }),
-              forward_buffer_bytes(config, here));
-    EXPECT_EQ(ledger.current(Category::activations), saved);
+    EXPECT_EQ(peak_of_buffers([&] { stage.forward(0, batch, in, out); }), want.forward_buffers);
+    EXPECT_EQ(ledger.current(Category::activations), want.saved);
     stage.forward(1, batch, in, out);
-    EXPECT_EQ(ledger.current(Category::activations), 2 * saved);
+    EXPECT_EQ(ledger.current(Category::activations), 2 * want.saved);
+    EXPECT_EQ(ledger.peak(Category::activations), 2 * want.saved);
     for (const int micro_batch : {0, 1}) {
       EXPECT_EQ(peak_of_buffers([&] { stage.backward(micro_batch, d_out, d_in); }),
-                backward_buffer_bytes(config, here));
+                want.backward_buffers);
     }
-    EXPECT_EQ(ledger.peak(Category::activations), saved);  // of the second backward
+    EXPECT_EQ(ledger.peak(Category::activations), want.saved);  // of the second backward
     EXPECT_EQ(ledger.current(Category::activations), 0u);
 
     // The halves apart.
     stage.forward(2, batch, in, out);
     EXPECT_EQ(peak_of_buffers([&] { stage.backward_input(2, d_out, d_in); }),
-              backward_input_buffer_bytes(config, here));
-    EXPECT_EQ(ledger.peak(Category::activations),
-              backward_input_activation_peak_bytes(config, here));
-    EXPECT_EQ(ledger.current(Category::activations), weight_half_bytes(config, here));
-    EXPECT_EQ(peak_of_buffers([&] { stage.backward_weights(2); }), 0u);
+              want.input_half_buffers);
+    EXPECT_EQ(ledger.peak(Category::activations), want.input_half_peak);
+    EXPECT_EQ(ledger.current(Category::activations), want.input_half_saved);
+    EXPECT_EQ(peak_of_buffers([&] { stage.backward_weights(2); }), want.weight_half_buffers);
     EXPECT_EQ(ledger.current(Category::activations), 0u);
   });
 }
 
-TEST_P(GptCost, ParametersAreTheFormula) {
+TEST_P(GptCostStates, AreTheFormula) {
   const GptCase run = GetParam().run();
   on_ranks(run.tp, run.dtype, [&](Rank& rank) {
     machine::Ledger& ledger = rank.world.device().ledger();
@@ -128,13 +140,8 @@ TEST_P(GptCost, CollectivesAreThoseListed) {
       return rank.tp.link().traffic();
     };
     const auto run_listed = [&](const std::vector<CollectiveCalls>& list) {
-      for (const CollectiveCalls& calls : list) {
-        ASSERT_EQ(calls.operation, machine::Operation::all_reduce);
-        const machine::Tensor data(rank.world.device(), calls.dtype, {calls.elements},
-                                   Category::buffers);
-        rank.context.kernels().fill(data, 1);
-        for (int i = 0; i < calls.calls; ++i) rank.tp.all_reduce(data);
-      }
+      for (const CollectiveCalls& calls : list)
+        for (int i = 0; i < calls.calls; ++i) run_once(rank, calls);
     };
     const auto without_silent = [](std::map<machine::TrafficLabel, machine::Traffic> traffic) {
       std::erase_if(traffic, [](const auto& entry) { return entry.second == machine::Traffic{}; });
@@ -151,37 +158,125 @@ TEST_P(GptCost, CollectivesAreThoseListed) {
       }
     };
     expect_same([&] { stage.forward(0, batch, in, out); }, forward_calls(config, here));
-    expect_same([&] { stage.backward(0, d_out, d_in); }, backward_calls(config, here));
+    std::vector<CollectiveCalls> both = backward_input_calls(config, here);
+    const std::vector<CollectiveCalls> weights = backward_weights_calls(config, here);
+    both.insert(both.end(), weights.begin(), weights.end());
+    expect_same([&] { stage.backward(0, d_out, d_in); }, both);
     stage.forward(1, batch, in, out);
-    expect_same([&] { stage.backward_input(1, d_out, d_in); }, backward_calls(config, here));
-    expect_same([&] { stage.backward_weights(1); }, {});
+    expect_same([&] { stage.backward_input(1, d_out, d_in); }, backward_input_calls(config, here));
+    expect_same([&] { stage.backward_weights(1); }, weights);
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, GptCost,
-                         ::testing::Values(Costs{long_sequence, 1, 1, 1, Dtype::float32},
-                                           Costs{long_sequence, 2, 1, 2, Dtype::bfloat16},
-                                           Costs{long_sequence, 4, 2, 1, Dtype::float64},
-                                           Costs{long_sequence, 1, 3, 2, Dtype::float16},
-                                           Costs{long_sequence, 2, 6, 1, Dtype::float32},
-                                           Costs{wide, 1, 1, 1, Dtype::bfloat16},
-                                           Costs{wide, 2, 3, 2, Dtype::float32},
-                                           Costs{wide, 4, 1, 1, Dtype::float16},
-                                           Costs{shortest, 2, 1, 1, Dtype::float16},
-                                           Costs{shortest, 1, 1, 2, Dtype::float32}));
+const std::vector<Costs> plain_cases{
+    {long_sequence, 1, 1, 1, Dtype::float32}, {long_sequence, 2, 1, 2, Dtype::bfloat16},
+    {long_sequence, 4, 2, 1, Dtype::float64}, {long_sequence, 1, 3, 2, Dtype::float16},
+    {long_sequence, 2, 6, 1, Dtype::float32}, {wide, 1, 1, 1, Dtype::bfloat16},
+    {wide, 2, 3, 2, Dtype::float32},          {wide, 4, 1, 1, Dtype::float16},
+    {shortest, 2, 1, 1, Dtype::float16},      {shortest, 1, 1, 2, Dtype::float32}};
+
+std::vector<Costs> cost_cases() {
+  std::vector<Costs> cases = plain_cases;
+  // Every option at every place of a stage in the pipeline; groups of 4 of 6 layers leave a shorter
+  // one.
+  for (const auto& [config, tp, stages, sequences, dtype] :
+       {std::tuple(long_sequence, 4, 1, 4, Dtype::bfloat16),
+        {long_sequence, 2, 3, 2, Dtype::float32},
+        {wide, 4, 3, 4, Dtype::float32},
+        {shortest, 2, 1, 2, Dtype::float32},
+        {long_sequence, 1, 2, 1, Dtype::float16}}) {
+    for (ActivationOptions options : recomputations(config.layers / stages)) {
+      if (tp > 1 && options.recompute_granularity == RecomputeGranularity::full) {
+        options.distribute_saved_activations = true;
+        cases.push_back({config, tp, stages, sequences, dtype, options});
+        options.distribute_saved_activations = false;
+      }
+      for (const bool sequence_parallel : {false, true}) {
+        if (sequence_parallel && tp == 1) continue;
+        options.sequence_parallel = sequence_parallel;
+        cases.push_back({config, tp, stages, sequences, dtype, options});
+      }
+    }
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, GptCost, ::testing::ValuesIn(cost_cases()));
+INSTANTIATE_TEST_SUITE_P(Cases, GptCostStates, ::testing::ValuesIn(plain_cases));
 
 // 2 + 2 a layer, 1 for the embedding, 3 for the loss, 1 for the head's input.
 TEST(GptCostCalls, AreMegatrons) {
-  const StageCase all{2, {}, 2, Dtype::bfloat16};
-  const std::int64_t tokens = 2 * 33;
-  EXPECT_EQ(forward_calls(long_sequence, all),
-            (std::vector<CollectiveCalls>{
-                {machine::Operation::all_reduce, Dtype::bfloat16, tokens * 8, 13},
-                {machine::Operation::all_reduce, Dtype::float32, tokens, 3}}));
-  EXPECT_EQ(backward_calls(long_sequence, all),
-            (std::vector<CollectiveCalls>{
-                {machine::Operation::all_reduce, Dtype::bfloat16, tokens * 8, 13}}));
+  using machine::Operation;
+  StageCase all{2, {}, 2, Dtype::bfloat16};
+  const std::int64_t tokens = 2 * 33, whole = tokens * 8;
+  const CollectiveCalls loss{Operation::all_reduce, Dtype::float32, tokens, 3};
+  const auto of = [&](Operation operation, int calls) {
+    return CollectiveCalls{operation, Dtype::bfloat16, whole, calls};
+  };
+  using List = std::vector<CollectiveCalls>;
+  EXPECT_EQ(forward_calls(long_sequence, all), (List{of(Operation::all_reduce, 13), loss}));
+  EXPECT_EQ(backward_input_calls(long_sequence, all), (List{of(Operation::all_reduce, 13)}));
+  EXPECT_TRUE(backward_weights_calls(long_sequence, all).empty());
   EXPECT_TRUE(forward_calls(long_sequence, {}).empty());
+
+  // 4 a layer forward and 6 backward, 2 of those for the weights.
+  all.options.sequence_parallel = true;
+  EXPECT_EQ(forward_calls(long_sequence, all),
+            (List{of(Operation::all_gather, 13), of(Operation::reduce_scatter, 13), loss}));
+  EXPECT_EQ(backward_input_calls(long_sequence, all),
+            (List{of(Operation::all_gather, 12), of(Operation::reduce_scatter, 13)}));
+  EXPECT_EQ(backward_weights_calls(long_sequence, all), (List{of(Operation::all_gather, 14)}));
+
+  // Four of six layers forward once more.
+  all.options.recompute_granularity = RecomputeGranularity::full;
+  all.options.recompute_method = RecomputeMethod::block;
+  all.options.recompute_num_layers = 4;
+  EXPECT_EQ(backward_input_calls(long_sequence, all),
+            (List{of(Operation::all_gather, 20), of(Operation::reduce_scatter, 21)}));
+  all.options.sequence_parallel = false;
+  all.options.distribute_saved_activations = true;
+  EXPECT_EQ(backward_input_calls(long_sequence, all),
+            (List{of(Operation::all_reduce, 21), of(Operation::all_gather, 4)}));
+  all.stage = {1, 2};  // three layers, the first of whose inputs the caller keeps
+  all.options.recompute_num_layers = 3;
+  EXPECT_EQ(backward_input_calls(long_sequence, all),
+            (List{of(Operation::all_reduce, 13), of(Operation::all_gather, 2)}));
+}
+
+// Korthikanti et al. 2022, table 2, without the dropout that we don't have (2 sbh, and 3as/h of
+// sbh) and with the statistics of the norms, of a layer between others; and what full
+// recomputation leaves.
+TEST(GptCostMemory, OfALayerIsThePapers) {
+  GptConfig config{.layers = 4, .hidden = 48, .heads = 8, .vocabulary = 16, .sequence = 20};
+  const std::size_t s = 20, h = 48, a = 8;
+  const auto of_a_layer = [&](int tp, std::size_t b, ActivationOptions options) {
+    StageCase stage{tp, {1, 4}, static_cast<int>(b), Dtype::bfloat16, options};
+    config.layers = 8;
+    const std::size_t two = stage_memory(config, stage).saved;
+    config.layers = 4;
+    return two - stage_memory(config, stage).saved;
+  };
+  for (const std::size_t t : {1, 2, 4}) {
+    for (const std::size_t b : {1, 2}) {
+      const int tp = static_cast<int>(t);
+      ActivationOptions options;
+      const std::size_t sbh = s * b * h, scores = 2 * a * s * s * b / t, statistics = 16 * s * b;
+      EXPECT_EQ(of_a_layer(tp, b, options), 8 * sbh + 24 * sbh / t + scores + statistics);
+      options.recompute_granularity = RecomputeGranularity::selective;
+      EXPECT_EQ(of_a_layer(tp, b, options), 8 * sbh + 24 * sbh / t + statistics);
+      options.recompute_granularity = RecomputeGranularity::full;
+      EXPECT_EQ(of_a_layer(tp, b, options), 2 * sbh);
+      options.distribute_saved_activations = t > 1;
+      EXPECT_EQ(of_a_layer(tp, b, options), 2 * sbh / t);
+      if (t == 1) continue;
+      options = {.sequence_parallel = true};
+      EXPECT_EQ(of_a_layer(tp, b, options), (32 * sbh + statistics) / t + scores);
+      options.recompute_granularity = RecomputeGranularity::selective;
+      EXPECT_EQ(of_a_layer(tp, b, options), (32 * sbh + statistics) / t);
+      options.recompute_granularity = RecomputeGranularity::full;
+      EXPECT_EQ(of_a_layer(tp, b, options), 2 * sbh / t);
+    }
+  }
 }
 
 // GPT-2 small has 124,439,808 parameters: Radford et al. 2019 say 117M, their released model this.

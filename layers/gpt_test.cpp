@@ -13,6 +13,8 @@ using machine::Dtype;
 
 const GptConfig config{.layers = 4, .hidden = 24, .heads = 4, .vocabulary = 44, .sequence = 7};
 
+const GptConfig even{.layers = 4, .hidden = 24, .heads = 4, .vocabulary = 44, .sequence = 12};
+
 double bound(Dtype dtype, int depth) { return norm_bound_from_double(dtype, depth, config.ffn()); }
 
 TEST(Gpt, LossIsThatOfTheReference) {
@@ -46,6 +48,27 @@ TEST_P(GptTypes, EveryDegreeIsNearDouble) {
     const GptResult exact = train(run);
     run.dtype = dtype;
     for (const int tp : {1, 2, 4}) {
+      run.tp = tp;
+      const GptResult seen = train(run);
+      EXPECT_LE(relative_error({seen.loss}, {exact.loss}), bound(dtype, config.layers + 1));
+      ASSERT_EQ(seen.gradients.size(), exact.gradients.size());
+      for (const auto& [name, want] : exact.gradients) {
+        EXPECT_LE(relative_error(seen.gradients.at(name), want), bound(dtype, depth_of(name)))
+            << name << ", tp " << tp << ", sequences " << sequences;
+      }
+    }
+  }
+}
+
+// A rank's own rows are a part of a sequence, a whole one, or more.
+TEST_P(GptTypes, SequenceParallelIsNearDouble) {
+  const Dtype dtype = GetParam();
+  for (const int sequences : {1, 2, 4}) {
+    GptCase run{.config = even, .rounded_to = dtype, .sequences = sequences};
+    const GptResult exact = train(run);
+    run.dtype = dtype;
+    run.options.sequence_parallel = true;
+    for (const int tp : {2, 4}) {
       run.tp = tp;
       const GptResult seen = train(run);
       EXPECT_LE(relative_error({seen.loss}, {exact.loss}), bound(dtype, config.layers + 1));
@@ -98,6 +121,56 @@ TEST_P(GptTypes, HalvesApartGiveTheSameBits) {
 INSTANTIATE_TEST_SUITE_P(Dtypes, GptTypes, ::testing::ValuesIn(machine::floating_dtypes),
                          [](const auto& info) { return std::string(name(info.param)); });
 
+// What is made again has the bits that were dropped, so recomputation changes no bit of anything,
+// with the halves together or apart.
+TEST(Gpt, RecomputingChangesNothing) {
+  for (const auto& [dtype, tp, sequence_parallel, sequences, stages, apart] :
+       {std::tuple(Dtype::float32, 1, false, 2, 2, true),
+        {Dtype::bfloat16, 2, false, 2, 2, false},
+        {Dtype::float32, 4, false, 1, 1, true},
+        {Dtype::bfloat16, 2, true, 1, 2, true},
+        {Dtype::float32, 2, true, 2, 1, false},
+        {Dtype::bfloat16, 4, true, 2, 1, false}}) {
+    GptCase run{.config = even,
+                .tp = tp,
+                .dtype = dtype,
+                .stages = stages,
+                .sequences = sequences,
+                .micro_batches = 2};
+    run.options.sequence_parallel = sequence_parallel;
+    const GptResult want = train(run);
+    run.halves_apart = apart;
+    for (ActivationOptions options : recomputations(even.layers / stages)) {
+      options.sequence_parallel = sequence_parallel;
+      options.distribute_saved_activations =
+          tp > 1 && !sequence_parallel &&
+          options.recompute_granularity == RecomputeGranularity::full;
+      run.options = options;
+      const GptResult seen = train(run);
+      EXPECT_EQ(seen.loss, want.loss);
+      EXPECT_EQ(seen.gradients, want.gradients)
+          << name(options.recompute_granularity) << " " << name(options.recompute_method) << " "
+          << options.recompute_num_layers << ", tp " << tp << ", stages " << stages;
+    }
+  }
+}
+
+TEST(Gpt, RefusesRowsThatTpDoesNotDivide) {
+  on_ranks(2, Dtype::float32, [&](Rank& rank) {
+    GptCase run{.config = config, .tp = 2, .dtype = Dtype::float32};
+    run.options.sequence_parallel = true;
+    GptStage stage(config, rank.world.device(), rank.tp, run.dtype, {}, run.options);
+    EXPECT_EQ(stage.boundary(4).text(), "[14, 24]");
+    try {
+      stage.forward(0, {nullptr, nullptr, 1}, {}, {});
+      ADD_FAILURE() << "accepted";
+    } catch (const std::invalid_argument& error) {
+      EXPECT_NE(std::string(error.what()).find("= 7 tokens"), std::string::npos) << error.what();
+    }
+    EXPECT_EQ(stage.in_flight(), 0);
+  });
+}
+
 // Two micro-batches of one sequence are one of two: gradients are sums, not means.
 TEST(Gpt, MicroBatchesAddUp) {
   const GptCase run{.config = config, .micro_batches = 2};
@@ -135,11 +208,19 @@ TEST(Gpt, LossScaleScalesEveryGradient) {
   });
 }
 
-// Gradients are announced once a micro-batch, and never change after that.
+// Gradients are announced once a micro-batch, and never change after that; values are used once
+// forward and once backward (the embedding's not), and once more where layers are recomputed.
 TEST(Gpt, AnnouncesGradientsWhenTheyAreComplete) {
-  for (const bool apart : {false, true}) {
+  const int usual = 2 * (config.layers + 2) - 1;
+  for (const auto& [apart, granularity, wanted] :
+       {std::tuple(false, RecomputeGranularity::none, usual),
+        {true, RecomputeGranularity::none, usual},
+        {true, RecomputeGranularity::full, usual + config.layers}}) {
     on_ranks(2, Dtype::float32, [&](Rank& rank) {
-      GptRanks ranks(rank, {.config = config, .dtype = Dtype::float32, .halves_apart = apart});
+      GptRanks ranks(rank, {.config = config,
+                            .dtype = Dtype::float32,
+                            .halves_apart = apart,
+                            .options = {.recompute_granularity = granularity}});
       std::map<const collectives::Parameter*, std::uint64_t> announced;
       int uses = 0, open = 0;
       ranks.stage(0).observe(
@@ -151,7 +232,7 @@ TEST(Gpt, AnnouncesGradientsWhenTheyAreComplete) {
                    EXPECT_TRUE(announced.emplace(p, machine::hash(p->gradient)).second) << p->name;
                }});
       ranks.step();
-      EXPECT_EQ(uses, 2 * (config.layers + 2) - 1);  // the embedding is used forward only
+      EXPECT_EQ(uses, wanted);
       EXPECT_EQ(open, 0);
       const Parameters all = ranks.stage(0).parameters();
       EXPECT_EQ(announced.size(), all.size());

@@ -9,12 +9,12 @@ LayerNorm::LayerNorm(const Context& context, const std::string& name, std::int64
                      double epsilon)
     : context_(context),
       epsilon_(epsilon),
-      gain_(declare(context, name + ".gain", {hidden}, {})),
-      bias_(declare(context, name + ".bias", {hidden}, {})) {}
+      gain_(declare(context, name + ".gain", {hidden}, context.between_regions())),
+      bias_(declare(context, name + ".bias", {hidden}, context.between_regions())) {}
 
-void LayerNorm::forward(const Tensor& x, const Tensor& y, Statistics& statistics) {
-  statistics.mean = context_.row_values(x.rows(), Category::activations);
-  statistics.rstd = context_.row_values(x.rows(), Category::activations);
+void LayerNorm::forward(const Tensor& x, const Tensor& y, Statistics& statistics, Category kept) {
+  statistics.mean = context_.row_values(x.rows(), kept);
+  statistics.rstd = context_.row_values(x.rows(), kept);
   context_.kernels().layer_norm(x, gain_.value, bias_.value, epsilon_, y, statistics.mean,
                                 statistics.rstd);
 }

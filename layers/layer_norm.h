@@ -4,7 +4,8 @@
 //   y [tokens, hidden] = gain * (x - mean) / sqrt(variance + epsilon) + bias
 //
 // Every rank of tp sees the same x and d_y, so gradients of gain and bias are whole on each of them
-// and need no reduction. Communication: none.
+// and need no reduction. With sequence parallelism each sees its own rows, and the gradients are
+// sums over these: the placement says so. Communication: none.
 
 #include <string>
 
@@ -15,15 +16,15 @@ namespace layers {
 
 class LayerNorm {
  public:
-  // Per row, kept from forward to backward_weights: 2 * tokens accumulators of
-  // Category::activations.
+  // Per row, from forward to backward_weights: 2 * tokens accumulators.
   struct Statistics {
     machine::Tensor mean, rstd;  // [tokens]; rstd is the reciprocal standard deviation
   };
 
   LayerNorm(const Context& context, const std::string& name, std::int64_t hidden, double epsilon);
 
-  void forward(const machine::Tensor& x, const machine::Tensor& y, Statistics& statistics);
+  void forward(const machine::Tensor& x, const machine::Tensor& y, Statistics& statistics,
+               machine::Category kept);
   void backward_input(const machine::Tensor& x, const Statistics& statistics,
                       const machine::Tensor& d_y, const machine::Tensor& d_x);
   void backward_weights(const machine::Tensor& x, const Statistics& statistics,

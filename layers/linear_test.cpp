@@ -1,8 +1,8 @@
 // Column- and row-parallel linear layers against plain loops in long double, element by element.
 //
 // A product of k terms, summed in the accumulator in any order and rounded once, is off by at most
-// gamma(k) |a||b| of the accumulator, then one rounding of the result. An all-reduce of t parts
-// adds t - 1 roundings, a bias one more.
+// gamma(k) |a||b| of the accumulator, then one rounding of the result. An all-reduce (or
+// reduce-scatter) of t parts adds t - 1 roundings, a bias one more.
 
 #include "layers/column_parallel_linear.h"
 #include "layers/row_parallel_linear.h"
@@ -62,6 +62,7 @@ struct LinearCase {
   int tp;
   Dtype dtype;
   int tokens;
+  bool sequence_parallel = false;
 };
 
 class Linear : public ::testing::TestWithParam<LinearCase> {
@@ -89,6 +90,8 @@ class Linear : public ::testing::TestWithParam<LinearCase> {
       const int dim = cut ? parameter.placement.dim : replicated;
       parameter.value = scatter(rank, value, parameter.global_shape, dim, dtype());
       parameter.gradient = scatter(rank, gradient, parameter.global_shape, dim, gradients());
+      if (parameter.placement.gradient_partial_over_tp && rank.tp.rank() > 0)
+        rank.context.kernels().fill(parameter.gradient, 0);
     };
     place(layer.weight(), weight, d_weight);
     place(layer.bias(), bias, d_bias);
@@ -98,6 +101,7 @@ class Linear : public ::testing::TestWithParam<LinearCase> {
   template <class Layer>
   Observed run(int dim_x, int dim_y) const {
     return observe(tp(), dtype(), [&](Rank& rank) {
+      rank.context.sequence_parallel = GetParam().sequence_parallel;
       Layer layer(rank.context, "layer", in, out);
       set(rank, layer);
       const machine::Shape shape_x{tokens(), in}, shape_y{tokens(), out};
@@ -106,8 +110,12 @@ class Linear : public ::testing::TestWithParam<LinearCase> {
       const Tensor y = rank.context.tensor(d_y_here.shape(), machine::Category::buffers);
       const Tensor d_x = rank.context.tensor(x_here.shape(), machine::Category::buffers);
       layer.forward(x_here, y);
-      layer.backward_input(d_y_here, d_x);
-      layer.backward_weights(x_here, d_y_here);
+      if constexpr (std::is_same_v<Layer, RowParallelLinear>) {
+        layer.backward_weights(x_here, layer.backward_input(d_y_here, d_x));
+      } else {
+        layer.backward_input(d_y_here, d_x);
+        layer.backward_weights(x_here, d_y_here);
+      }
       Observed seen;
       seen["y"] = gather(rank, y, shape_y, dim_y);
       seen["d_x"] = gather(rank, d_x, shape_x, dim_x);
@@ -147,12 +155,12 @@ class Linear : public ::testing::TestWithParam<LinearCase> {
 
 TEST_P(Linear, ColumnParallel) {
   // y: the product and the bias. d_x: the product, and an addition for each other rank.
-  expect(run<ColumnParallelLinear>(replicated, 1), 2, tp());
+  expect(run<ColumnParallelLinear>(cut_of_rows(GetParam().sequence_parallel), 1), 2, tp());
 }
 
 TEST_P(Linear, RowParallel) {
   // y: the product, an addition for each other rank, the bias. d_x: the product.
-  expect(run<RowParallelLinear>(1, replicated), tp() + 1, 1);
+  expect(run<RowParallelLinear>(1, cut_of_rows(GetParam().sequence_parallel)), tp() + 1, 1);
 }
 
 std::vector<LinearCase> linear_cases() {
@@ -160,6 +168,8 @@ std::vector<LinearCase> linear_cases() {
   for (const int tp : {1, 2, 4}) {
     for (const Dtype dtype : machine::floating_dtypes) {
       for (const int tokens : {1, 7, 30}) cases.push_back({tp, dtype, tokens});
+      for (const int tokens : {4, 28})
+        if (tp > 1) cases.push_back({tp, dtype, tokens, true});
     }
   }
   return cases;
@@ -167,35 +177,44 @@ std::vector<LinearCase> linear_cases() {
 
 std::string case_name(const ::testing::TestParamInfo<LinearCase>& info) {
   return "tp" + std::to_string(info.param.tp) + "_" + std::string(name(info.param.dtype)) + "_" +
-         std::to_string(info.param.tokens) + "tokens";
+         std::to_string(info.param.tokens) + "tokens" +
+         (info.param.sequence_parallel ? "_sequence_parallel" : "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, Linear, ::testing::ValuesIn(linear_cases()), case_name);
 
-// Column-parallel communicates backward only, row-parallel forward only: the conjugates.
-TEST(LinearTraffic, OneAllReduceEach) {
-  on_ranks(2, Dtype::float32, [](Rank& rank) {
-    ColumnParallelLinear column(rank.context, "column", 8, 16);
-    RowParallelLinear row(rank.context, "row", 16, 8);
-    for (auto* parameter : {&column.weight(), &column.bias(), &row.weight(), &row.bias()}) {
-      Initializer{}.normal(rank.context, *parameter, 0, 1);
-      zero_gradient(rank.context, *parameter);
-    }
-    const Tensor x = scatter(rank, random_values(40, 1, Dtype::float32), {5, 8});
-    const Tensor inner = scatter(rank, random_values(80, 2, Dtype::float32), {5, 16}, 1);
-    const auto sent = [&](auto work) {
-      rank.tp.link().reset_traffic();
-      work();
-      return rank.tp.link().total().bytes_sent;
-    };
-    EXPECT_EQ(sent([&] { column.forward(x, inner); }), 0u);
-    EXPECT_EQ(sent([&] { row.backward_input(x, inner); }), 0u);
-    EXPECT_EQ(sent([&] { column.backward_weights(x, inner); }), 0u);
-    EXPECT_EQ(sent([&] { row.backward_weights(inner, x); }), 0u);
-    // 2 (n - 1)/n of 5 * 8 floats, on two ranks.
-    EXPECT_EQ(sent([&] { row.forward(inner, x); }), 160u);
-    EXPECT_EQ(sent([&] { column.backward_input(inner, x); }), 160u);
-  });
+// Column-parallel communicates backward only, row-parallel forward only: the conjugates. With
+// sequence parallelism each does both ways, and column-parallel once more for the weights.
+TEST(LinearTraffic, OneCollectiveEach) {
+  for (const bool sequence_parallel : {false, true}) {
+    on_ranks(2, Dtype::float32, [&](Rank& rank) {
+      rank.context.sequence_parallel = sequence_parallel;
+      const int cut = cut_of_rows(sequence_parallel);
+      ColumnParallelLinear column(rank.context, "column", 8, 16);
+      RowParallelLinear row(rank.context, "row", 16, 8);
+      for (auto* parameter : {&column.weight(), &column.bias(), &row.weight(), &row.bias()}) {
+        Initializer{}.normal(rank.context, *parameter, 0, 1);
+        zero_gradient(rank.context, *parameter);
+      }
+      const Tensor x = scatter(rank, random_values(48, 1, Dtype::float32), {6, 8}, cut);
+      const Tensor inner = scatter(rank, random_values(96, 2, Dtype::float32), {6, 16}, 1);
+      const auto sent = [&](auto work) {
+        rank.tp.link().reset_traffic();
+        work();
+        return rank.tp.link().total().bytes_sent;
+      };
+      // (n - 1)/n of 6 * 8 floats, on two ranks; twice that by an all-reduce.
+      const std::uint64_t half = 96, all_reduce = 192;
+      Tensor all;
+      EXPECT_EQ(sent([&] { column.forward(x, inner); }), sequence_parallel ? half : 0);
+      EXPECT_EQ(sent([&] { column.backward_input(inner, x); }),
+                sequence_parallel ? half : all_reduce);
+      EXPECT_EQ(sent([&] { column.backward_weights(x, inner); }), sequence_parallel ? half : 0);
+      EXPECT_EQ(sent([&] { row.forward(inner, x); }), sequence_parallel ? half : all_reduce);
+      EXPECT_EQ(sent([&] { all = row.backward_input(x, inner); }), sequence_parallel ? half : 0);
+      EXPECT_EQ(sent([&] { row.backward_weights(inner, all); }), 0u);
+    });
+  }
 }
 
 TEST(LinearShape, NamesTheDegreeThatDoesNotDivide) {

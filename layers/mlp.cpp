@@ -11,21 +11,21 @@ Mlp::Mlp(const Context& context, const std::string& name, std::int64_t hidden, s
       fc1_(context, name + ".fc1", hidden, ffn),
       fc2_(context, name + ".fc2", ffn, hidden) {}
 
-void Mlp::forward(const Tensor& x, const Tensor& y, Saved& saved) {
+void Mlp::forward(const Tensor& x, const Tensor& y, Saved& saved, Category kept) {
+  const machine::Shape shape{context_.all_rows(x.rows()), width_};
   saved.x = x;
-  saved.inner = context_.tensor({x.rows(), width_}, Category::activations);
-  saved.active = context_.tensor({x.rows(), width_}, Category::activations);
+  saved.inner = context_.tensor(shape, kept);
+  saved.active = context_.tensor(shape, kept);
   fc1_.forward(x, saved.inner);
   context_.kernels().gelu(saved.inner, saved.active);
   fc2_.forward(saved.active, y);
 }
 
 void Mlp::backward_input(const Tensor& d_y, const Tensor& d_x, Saved& saved, Category kept) {
-  saved.d_y = d_y;
   saved.d_inner = context_.tensor(saved.inner.shape(), kept);
   {
     const Tensor d_active = context_.tensor(saved.active.shape(), Category::buffers);
-    fc2_.backward_input(d_y, d_active);
+    saved.all_d_y = fc2_.backward_input(d_y, d_active, kept);
     context_.kernels().gelu_backward(saved.inner, d_active, saved.d_inner);
   }
   saved.inner = Tensor();
@@ -33,7 +33,7 @@ void Mlp::backward_input(const Tensor& d_y, const Tensor& d_x, Saved& saved, Cat
 }
 
 void Mlp::backward_weights(Saved& saved) {
-  fc2_.backward_weights(saved.active, saved.d_y);
+  fc2_.backward_weights(saved.active, saved.all_d_y);
   fc1_.backward_weights(saved.x, saved.d_inner);
   saved = Saved();
 }

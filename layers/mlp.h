@@ -5,7 +5,8 @@
 //   y [tokens, hidden] = all_reduce(gelu(x W1ᵀ + b1) W2ᵀ) + b2,   W1 [ffn/tp, hidden], W2 [hidden,
 //   ffn/tp]
 //
-// Communication: one all-reduce of [tokens, hidden] forward (of y), one backward (of d_x).
+// Communication: that of the two layers. Where it says `kept`, what a later call needs is taken
+// under that category.
 
 #include <cstdint>
 #include <string>
@@ -21,13 +22,13 @@ class Mlp {
   // From forward to backward_weights. backward_input frees inner and adds d_inner.
   struct Saved {
     machine::Tensor x, inner, active;  // x is the caller's; before and after GELU [tokens, ffn/tp]
-    machine::Tensor d_y, d_inner;      // d_y is the caller's
+    machine::Tensor all_d_y, d_inner;  // of all rows; without sequence parallelism the caller's d_y
   };
 
   Mlp(const Context& context, const std::string& name, std::int64_t hidden, std::int64_t ffn);
 
-  void forward(const machine::Tensor& x, const machine::Tensor& y, Saved& saved);
-  // What backward_weights will need is allocated under `kept`.
+  void forward(const machine::Tensor& x, const machine::Tensor& y, Saved& saved,
+               machine::Category kept);
   void backward_input(const machine::Tensor& d_y, const machine::Tensor& d_x, Saved& saved,
                       machine::Category kept);
   void backward_weights(Saved& saved);  // leaves saved empty

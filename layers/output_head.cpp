@@ -19,17 +19,18 @@ OutputHead::OutputHead(const Context& context, collectives::Parameter& table, do
 void OutputHead::forward(const Tensor& x, const std::int32_t* targets, const Tensor& loss,
                          Saved& saved) {
   machine::Kernels& kernels = context_.kernels();
-  const std::int64_t tokens = x.rows();
+  const std::int64_t tokens = context_.all_rows(x.rows());
   saved.x = x;
   saved.targets = targets;
   saved.norm = context_.tensor(x.shape(), Category::activations);
-  norm_.forward(x, saved.norm, saved.statistics);
+  norm_.forward(x, saved.norm, saved.statistics, Category::activations);
 
   saved.logits =
       context_.tensor({tokens, table_.global_shape[0] / context_.tp.size()}, Category::activations);
-  CopyTo::forward(context_.tp, saved.norm);
-  gemm(context_.stream(), matrix(saved.norm), matrix(table_.value).transposed(),
-       matrix(saved.logits));
+  {
+    const Tensor norm = enter(context_, saved.norm);
+    gemm(context_.stream(), matrix(norm), matrix(table_.value).transposed(), matrix(saved.logits));
+  }
 
   saved.max = context_.row_values(tokens, Category::activations);
   saved.sum_exp = context_.row_values(tokens, Category::activations);
@@ -40,8 +41,8 @@ void OutputHead::forward(const Tensor& x, const std::int32_t* targets, const Ten
     context_.tp.all_reduce(saved.max, saved.max, {}, machine::Reduction::max);
   kernels.exp_sums(saved.logits, saved.max, targets, first_token(context_, table_), saved.sum_exp,
                    target);
-  ReduceFrom::forward(context_.tp, target);
-  ReduceFrom::forward(context_.tp, saved.sum_exp);
+  ReduceFrom::forward(context_, target);
+  ReduceFrom::forward(context_, saved.sum_exp);
   kernels.cross_entropy(saved.sum_exp, target, token_loss);
   kernels.sum(token_loss, loss);
 }
@@ -51,14 +52,20 @@ void OutputHead::backward_input(double factor, const Tensor& d_x, Saved& saved, 
                                             first_token(context_, table_), factor, saved.logits);
   saved.max = saved.sum_exp = Tensor();
   saved.d_norm = context_.tensor(saved.norm.shape(), kept);
-  gemm(context_.stream(), matrix(saved.logits), matrix(table_.value), matrix(saved.d_norm));
-  CopyTo::backward(context_.tp, saved.d_norm);
+  {
+    const Tensor d_norm = inside(context_, saved.d_norm);
+    gemm(context_.stream(), matrix(saved.logits), matrix(table_.value), matrix(d_norm));
+    enter_backward(context_, d_norm, saved.d_norm);
+  }
   norm_.backward_input(saved.x, saved.statistics, saved.d_norm, d_x);
 }
 
 void OutputHead::backward_weights(Saved& saved) {
-  gemm(context_.stream(), matrix(saved.logits).transposed(), matrix(saved.norm),
-       matrix(table_.gradient), 1, 1);
+  {
+    const Tensor norm = enter(context_, saved.norm);
+    gemm(context_.stream(), matrix(saved.logits).transposed(), matrix(norm),
+         matrix(table_.gradient), 1, 1);
+  }
   norm_.backward_weights(saved.x, saved.statistics, saved.d_norm);
   saved = Saved();
 }

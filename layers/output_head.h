@@ -8,6 +8,9 @@
 //
 // Logits are never gathered. Communication: forward three all-reduces of [tokens] (max, target
 // logit, sum of exp; float, or double under double); backward_input one of d_x [tokens, hidden].
+// With sequence parallelism x and d_x are of this rank's own rows, logits and targets of all:
+// forward gathers norm(x), backward_input reduce-scatters its gradient, backward_weights gathers
+// norm(x) again.
 
 #include <cstdint>
 

@@ -104,5 +104,31 @@ TEST(Declare, TiesTheTableOverStagesOnlyWhereThereAreTwo) {
   });
 }
 
+// What works on a rank's own rows between the regions has gradients that are sums over these; all
+// else, and everything without sequence parallelism, is whole.
+TEST(Declare, SaysWhichGradientsArePartialOverTp) {
+  const std::set<std::string> between{"embedding.position.weight",
+                                      "blocks.0.norm1.gain",
+                                      "blocks.0.norm1.bias",
+                                      "blocks.0.attention.projection.bias",
+                                      "blocks.0.norm2.gain",
+                                      "blocks.0.norm2.bias",
+                                      "blocks.0.mlp.fc2.bias",
+                                      "head.norm.gain",
+                                      "head.norm.bias"};
+  for (const bool sequence_parallel : {false, true}) {
+    on_ranks(2, Dtype::float32, [&](Rank& rank) {
+      GptConfig one = config;
+      one.layers = 1;
+      GptStage stage(one, rank.world.device(), rank.tp, Dtype::float32, {},
+                     {.sequence_parallel = sequence_parallel});
+      std::set<std::string> partial;
+      for (const collectives::Parameter* p : stage.parameters())
+        if (p->placement.gradient_partial_over_tp) partial.insert(p->name);
+      EXPECT_EQ(partial, sequence_parallel ? between : std::set<std::string>{});
+    });
+  }
+}
+
 }  // namespace
 }  // namespace layers::testing

@@ -14,22 +14,27 @@ RowParallelLinear::RowParallelLinear(const Context& context, const std::string& 
                                      std::int64_t in, std::int64_t out)
     : context_(context),
       weight_(declare(context, name + ".weight", {out, in}, {.tp = Spread::sharded, .dim = 1})),
-      bias_(declare(context, name + ".bias", {out}, {})) {}
+      bias_(declare(context, name + ".bias", {out}, context.between_regions())) {}
 
 void RowParallelLinear::forward(const Tensor& x, const Tensor& y) {
-  gemm(context_.stream(), matrix(x), matrix(weight_.value).transposed(), matrix(y));
-  ReduceFrom::forward(context_.tp, y);
+  const Tensor all = inside(context_, y);
+  gemm(context_.stream(), matrix(x), matrix(weight_.value).transposed(), matrix(all));
+  leave(context_, all, y);
   context_.kernels().add_bias(y, bias_.value, y);
 }
 
-void RowParallelLinear::backward_input(const Tensor& d_y, const Tensor& d_x) {
-  ReduceFrom::backward(context_.tp, d_y);
-  gemm(context_.stream(), matrix(d_y), matrix(weight_.value), matrix(d_x));
+Tensor RowParallelLinear::backward_input(const Tensor& d_y, const Tensor& d_x,
+                                         machine::Category kept) {
+  Tensor all = leave_backward(context_, d_y, kept);
+  gemm(context_.stream(), matrix(all), matrix(weight_.value), matrix(d_x));
+  return all;
 }
 
-void RowParallelLinear::backward_weights(const Tensor& x, const Tensor& d_y) {
-  gemm(context_.stream(), matrix(d_y).transposed(), matrix(x), matrix(weight_.gradient), 1, 1);
-  context_.kernels().accumulate_column_sums(d_y, bias_.gradient);
+void RowParallelLinear::backward_weights(const Tensor& x, const Tensor& all_d_y) {
+  gemm(context_.stream(), matrix(all_d_y).transposed(), matrix(x), matrix(weight_.gradient), 1, 1);
+  const std::int64_t own = context_.own_rows(all_d_y.rows());
+  context_.kernels().accumulate_column_sums(all_d_y.row_range(context_.first_row(own), own),
+                                            bias_.gradient);
 }
 
 void RowParallelLinear::initialize(const Initializer& initializer) {

@@ -5,10 +5,12 @@
 //   y [tokens, out] = all_reduce(x [tokens, in/tp] Wᵀ) + b,   W [out, in/tp], b [out]
 //
 // The bias is replicated and added once, after the reduction: added on each rank before, it would
-// count tp times. Every rank computes the same gradient of it from the same d_y.
+// count tp times.
 //
-// Communication: forward all-reduces y [tokens, out] over tp; backward none. backward_weights adds
-// to the gradients (float under bfloat16 and half).
+// Communication: forward all-reduces y [tokens, out] over tp; backward none. With sequence
+// parallelism y and d_y are of this rank's own rows: forward reduce-scatters y, backward_input
+// gathers d_y, and each rank has the part of the bias's gradient that its rows make.
+// backward_weights adds to the gradients (float under bfloat16 and half).
 
 #include <cstdint>
 #include <string>
@@ -25,8 +27,10 @@ class RowParallelLinear {
                     std::int64_t out);
 
   void forward(const machine::Tensor& x, const machine::Tensor& y);
-  void backward_input(const machine::Tensor& d_y, const machine::Tensor& d_x);
-  void backward_weights(const machine::Tensor& x, const machine::Tensor& d_y);
+  // Returns d_y of all rows, taken under `kept` where it had to be gathered: for backward_weights.
+  machine::Tensor backward_input(const machine::Tensor& d_y, const machine::Tensor& d_x,
+                                 machine::Category kept = machine::Category::buffers);
+  void backward_weights(const machine::Tensor& x, const machine::Tensor& all_d_y);
 
   void initialize(const Initializer& initializer);  // weights of residual_stddev
   Parameters parameters() { return {&weight_, &bias_}; }

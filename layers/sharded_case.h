@@ -20,6 +20,8 @@
 namespace layers::testing {
 
 inline constexpr int replicated = -1;  // as the extent that tp cuts
+// Of what lies between tensor-parallel regions.
+inline int cut_of_rows(bool sequence_parallel) { return sequence_parallel ? 0 : replicated; }
 
 struct Rank {
   machine::World& world;
@@ -156,9 +158,17 @@ inline Initializer large_values(unsigned seed) {
 // Global tensors by name: outputs, input gradients, gradients of parameters.
 using Observed = std::map<std::string, std::vector<double>>;
 
+// What is partial over tp is summed, as whoever reduces gradients does.
 inline void observe_gradients(const Rank& rank, const Parameters& parameters, Observed& observed) {
-  for (const collectives::Parameter* parameter : parameters)
-    observed["gradient of " + parameter->name] = gather(rank, *parameter, parameter->gradient);
+  for (const collectives::Parameter* parameter : parameters) {
+    machine::Tensor gradient = parameter->gradient;
+    if (parameter->placement.gradient_partial_over_tp) {
+      gradient = machine::Tensor(rank.world.device(), gradient.dtype(), gradient.shape(),
+                                 machine::Category::buffers);
+      rank.tp.all_reduce(parameter->gradient, gradient);
+    }
+    observed["gradient of " + parameter->name] = gather(rank, *parameter, gradient);
+  }
 }
 
 // What rank 0 saw; every rank has put the same global tensors together.

@@ -14,17 +14,17 @@ TransformerBlock::TransformerBlock(const Context& context, const std::string& na
       norm2_(context, name + ".norm2", hidden, epsilon),
       mlp_(context, name + ".mlp", hidden, ffn) {}
 
-void TransformerBlock::forward(const Tensor& x, const Tensor& y, Saved& saved) {
+void TransformerBlock::forward(const Tensor& x, const Tensor& y, Saved& saved, Category kept) {
   saved.x = x;
-  const Tensor norm1 = context_.tensor(x.shape(), Category::activations);
-  norm1_.forward(x, norm1, saved.statistics1);
-  saved.residual = context_.tensor(x.shape(), Category::activations);
-  attention_.forward(norm1, saved.residual, saved.attention);
+  const Tensor norm1 = context_.tensor(x.shape(), kept);
+  norm1_.forward(x, norm1, saved.statistics1, kept);
+  saved.residual = context_.tensor(x.shape(), kept);
+  attention_.forward(norm1, saved.residual, saved.attention, kept);
   context_.kernels().add(saved.residual, x, saved.residual);
 
-  const Tensor norm2 = context_.tensor(x.shape(), Category::activations);
-  norm2_.forward(saved.residual, norm2, saved.statistics2);
-  mlp_.forward(norm2, y, saved.mlp);
+  const Tensor norm2 = context_.tensor(x.shape(), kept);
+  norm2_.forward(saved.residual, norm2, saved.statistics2, kept);
+  mlp_.forward(norm2, y, saved.mlp, kept);
   context_.kernels().add(y, saved.residual, y);
 }
 

@@ -5,7 +5,9 @@
 //   r = x + attention(norm1(x));   y = r + mlp(norm2(r));   x, r, y [tokens, hidden]
 //
 // Communication: two all-reduces of [tokens, hidden] forward, two backward_input, none
-// backward_weights. gpt_cost.h counts what is saved and what is held meanwhile.
+// backward_weights. With sequence parallelism (arXiv:2205.05198) x, r and y are of this rank's own
+// rows; two all-gathers and two reduce-scatters forward and backward_input, two all-gathers
+// backward_weights. gpt_cost.h counts them, gpt_memory.h what is saved and held meanwhile.
 
 #include <cstdint>
 #include <string>
@@ -31,10 +33,11 @@ class TransformerBlock {
   TransformerBlock(const Context& context, const std::string& name, std::int64_t hidden,
                    std::int64_t heads, std::int64_t ffn, std::int64_t sequence, double epsilon);
 
-  // Keeps views of x and d_y: they must stay unchanged until backward_weights.
-  void forward(const machine::Tensor& x, const machine::Tensor& y, Saved& saved);
-  // What backward_weights will need is allocated under `kept`: activations when it comes later,
-  // buffers when it follows at once.
+  // Keeps views of x and d_y: they must stay unchanged until backward_weights. What a later call
+  // will need is allocated under `kept`: activations when that comes later, buffers when it follows
+  // at once, or when what is saved is dropped, to be made again by another forward.
+  void forward(const machine::Tensor& x, const machine::Tensor& y, Saved& saved,
+               machine::Category kept);
   void backward_input(const machine::Tensor& d_y, const machine::Tensor& d_x, Saved& saved,
                       machine::Category kept);
   void backward_weights(Saved& saved);  // leaves saved empty

@@ -13,31 +13,34 @@ using machine::Category;
 using machine::Dtype;
 using machine::Tensor;
 
-const GptConfig config{.hidden = 24, .heads = 4, .sequence = 7};
+const GptConfig config{.hidden = 24, .heads = 4, .sequence = 6};
 
-Observed run(int tp, Dtype dtype, int sequences, Dtype rounded_to) {
+Observed run(int tp, Dtype dtype, int sequences, Dtype rounded_to, bool sequence_parallel = false) {
   const std::int64_t rows = std::int64_t{sequences} * config.sequence;
   const machine::Shape shape{rows, config.hidden};
   const std::vector<double> x = random_values(shape.size(), 1, rounded_to);
   const std::vector<double> d_y = random_values(shape.size(), 2, rounded_to);
   return observe(tp, dtype, [&](Rank& rank) {
+    rank.context.sequence_parallel = sequence_parallel;
+    const int cut = cut_of_rows(sequence_parallel);
+    const machine::Shape own{rank.context.own_rows(rows), config.hidden};
     TransformerBlock block(rank.context, "block", config.hidden, config.heads, config.ffn(),
                            config.sequence, config.layer_norm_epsilon);
     block.initialize(large_values(11));
     round_values(rank, block.parameters(), rounded_to);
     for (collectives::Parameter* p : block.parameters()) zero_gradient(rank.context, *p);
-    const Tensor y = rank.context.tensor(shape, Category::buffers);
-    const Tensor d_x = rank.context.tensor(shape, Category::buffers);
+    const Tensor y = rank.context.tensor(own, Category::buffers);
+    const Tensor d_x = rank.context.tensor(own, Category::buffers);
     Observed seen;
     {
       TransformerBlock::Saved saved;
-      block.forward(scatter(rank, x, shape), y, saved);
-      block.backward_input(scatter(rank, d_y, shape), d_x, saved, Category::activations);
+      block.forward(scatter(rank, x, shape, cut), y, saved, Category::activations);
+      block.backward_input(scatter(rank, d_y, shape, cut), d_x, saved, Category::activations);
       block.backward_weights(saved);
       EXPECT_EQ(rank.world.device().ledger().current(Category::activations), 0u);
     }
-    seen["y"] = gather(rank, y, shape);
-    seen["d_x"] = gather(rank, d_x, shape);
+    seen["y"] = gather(rank, y, shape, cut);
+    seen["d_x"] = gather(rank, d_x, shape, cut);
     for (collectives::Parameter* p : block.parameters()) seen[p->name] = gather(rank, *p, p->value);
     observe_gradients(rank, block.parameters(), seen);
     return seen;
@@ -64,8 +67,10 @@ TEST_P(TransformerBlockTypes, EveryDegreeIsNearDouble) {
     const Observed exact = run(1, Dtype::float64, sequences, GetParam());
     for (const int tp : {1, 2, 4}) {
       SCOPED_TRACE("tp " + std::to_string(tp));
-      expect_within(run(tp, GetParam(), sequences, GetParam()), exact,
-                    norm_bound_from_double(GetParam(), 1, config.ffn()));
+      const double bound = norm_bound_from_double(GetParam(), 1, config.ffn());
+      expect_within(run(tp, GetParam(), sequences, GetParam()), exact, bound);
+      if (tp > 1 && sequences * config.sequence % tp == 0)
+        expect_within(run(tp, GetParam(), sequences, GetParam(), true), exact, bound);
     }
   }
 }

@@ -1,9 +1,10 @@
 #include "suite/training_step/expectations.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "collectives/cost.h"
-#include "layers/gpt_cost.h"
+#include "layers/gpt_memory.h"
 #include "zero/cost.h"
 
 namespace suite {
@@ -18,48 +19,82 @@ layers::StageCase stage_case(const Trainer& trainer) {
   return {config.degrees.tp,
           {trainer.grid().coordinate(Axis::pp), config.degrees.pp},
           config.micro_batch_size,
-          config.dtype};
+          config.dtype,
+          config.activations};
 }
 
-const collectives::Algorithm& chosen(const TrainingConfig& config, machine::Operation operation,
-                                     std::int64_t elements, machine::Dtype dtype, int ranks) {
-  return collectives::find_algorithm(
-      operation,
-      collectives::default_algorithm(operation, config.transport,
-                                     static_cast<std::size_t>(elements) * size_of(dtype), ranks));
+// What passes between stages: with sequence parallelism a rank's own rows.
+pipeline::Boundary boundary(const TrainingConfig& config) {
+  const int cut = config.activations.sequence_parallel ? config.degrees.tp : 1;
+  return {
+      {std::int64_t{config.micro_batch_size} * config.model.sequence / cut, config.model.hidden},
+      config.dtype};
 }
+
+// One collective over `ranks`, of `whole` elements, as the communicator runs it by default.
+class Collective {
+ public:
+  Collective(const TrainingConfig& config, machine::Operation operation, machine::Dtype dtype,
+             int rank, int ranks, std::int64_t whole)
+      : operation_(operation),
+        dtype_(dtype),
+        call_{rank, ranks},
+        count_(operation == machine::Operation::all_reduce ? whole : whole / ranks) {
+    const std::int64_t in = operation == machine::Operation::all_gather ? count_ : whole;
+    algorithm_ = &collectives::find_algorithm(
+        operation,
+        collectives::default_algorithm(operation, config.transport,
+                                       static_cast<std::size_t>(in) * size_of(dtype), ranks));
+  }
+  std::uint64_t bytes_sent() const {
+    return collectives::expected_traffic(*algorithm_, call_, count_, dtype_).bytes_sent;
+  }
+  std::size_t scratch() const {
+    return collectives::scratch_bytes(*algorithm_, call_, count_, dtype_);
+  }
+
+ private:
+  machine::Operation operation_;
+  machine::Dtype dtype_;
+  collectives::Call call_;
+  std::int64_t count_;
+  const collectives::Algorithm* algorithm_;
+};
 
 // The collectives of one micro-batch over tp.
 std::vector<layers::CollectiveCalls> calls_over_tp(const Trainer& trainer) {
-  std::vector<layers::CollectiveCalls> calls =
-      layers::forward_calls(trainer.config().model, stage_case(trainer));
-  for (const auto& call : layers::backward_calls(trainer.config().model, stage_case(trainer)))
-    calls.push_back(call);
-  return calls;
+  std::vector<layers::CollectiveCalls> all;
+  for (const auto& calls :
+       {layers::forward_calls, layers::backward_input_calls, layers::backward_weights_calls})
+    for (const auto& call : calls(trainer.config().model, stage_case(trainer))) all.push_back(call);
+  return all;
 }
 
 std::size_t scratch_of_collectives(const Trainer& trainer) {
+  using machine::Operation;
   const TrainingConfig& config = trainer.config();
-  const auto scratch = [&](Axis axis, machine::Operation operation, std::int64_t buffer,
-                           std::int64_t count, machine::Dtype dtype) {
-    const int ranks = config.degrees[axis];
-    if (ranks == 1) return std::size_t{0};
-    return collectives::scratch_bytes(chosen(config, operation, buffer, dtype, ranks),
-                                      {trainer.grid().coordinate(axis), ranks}, count, dtype);
+  // Kept once for each group, operation, length and dtype.
+  std::map<std::tuple<std::string, Operation, std::int64_t, machine::Dtype>, std::size_t> kept;
+  const auto keep = [&](std::string_view group, Operation operation, std::int64_t whole,
+                        machine::Dtype dtype) {
+    const collectives::Communicator* communicator = trainer.communicator(group);
+    if (communicator && communicator->size() > 1)
+      kept[{std::string(group), operation, whole, dtype}] =
+          Collective(config, operation, dtype, communicator->rank(), communicator->size(), whole)
+              .scratch();
   };
-  // Kept once for each length and dtype.
-  std::map<std::pair<std::int64_t, machine::Dtype>, std::size_t> kept;
   for (const auto& call : calls_over_tp(trainer))
-    kept[{call.elements, call.dtype}] =
-        scratch(Axis::tp, call.operation, call.elements, call.elements, call.dtype);
+    keep("tp", call.operation, call.elements, call.dtype);
+  const zero::Layout& layout = trainer.states().layout();
+  const machine::Dtype dtype = trainer.plan().gradient_dtype;
+  for (const zero::Segment& segment : layout.segments)
+    for (const zero::Over over : segment.reduce)
+      keep(name(over), Operation::all_reduce, segment.range.size(), dtype);
+  keep("dp", config.zero_stage == 0 ? Operation::all_reduce : Operation::reduce_scatter,
+       layout.elements, dtype);
   std::size_t bytes = 0;
   for (const auto& [call, size] : kept) bytes += size;
-  const std::int64_t elements = trainer.states().layout().elements;
-  const machine::Dtype dtype = trainer.plan().gradient_dtype;
-  return bytes + (config.zero_stage == 0
-                      ? scratch(Axis::dp, machine::Operation::all_reduce, elements, elements, dtype)
-                      : scratch(Axis::dp, machine::Operation::reduce_scatter, elements,
-                                elements / config.degrees.dp, dtype));
+  return bytes;
 }
 
 }  // namespace
@@ -67,28 +102,24 @@ std::size_t scratch_of_collectives(const Trainer& trainer) {
 std::map<Category, std::size_t> expected_peaks(const Trainer& trainer) {
   const TrainingConfig& config = trainer.config();
   const layers::StageCase stage = stage_case(trainer);
+  const layers::StageMemory passage = layers::stage_memory(config.model, stage);
   const zero::ExpectedMemory states = zero::expected_memory(
       config.zero_stage, trainer.plan(), trainer.states().layout(), config.options.rule);
   const auto schedules = pipeline::all_stages(pipeline::find_schedule(config.schedule),
                                               config.degrees.pp, config.micro_batches());
-  const pipeline::Boundary boundary{
-      {std::int64_t{config.micro_batch_size} * config.model.sequence, config.model.hidden},
-      config.dtype};
   const pipeline::ExpectedMemory passing =
-      pipeline::expected_memory(schedules, stage.stage.index, boundary);
+      pipeline::expected_memory(schedules, stage.stage.index, boundary(config));
   const int in_flight =
       pipeline::peak_activations(schedules[static_cast<std::size_t>(stage.stage.index)]);
   return {{Category::parameters, states.parameters},
           {Category::gradients, states.gradients},
           {Category::optimizer, states.optimizer},
           {Category::activations,
-           passing.activations +
-               static_cast<std::size_t>(in_flight) * layers::activation_bytes(config.model, stage)},
+           passing.activations + static_cast<std::size_t>(in_flight) * passage.saved},
           {Category::buffers, states.buffers + passing.buffers +
                                   Trainer::data_bytes(config, stage.stage.last()) +
                                   scratch_of_collectives(trainer) +
-                                  std::max(layers::forward_buffer_bytes(config.model, stage),
-                                           layers::backward_buffer_bytes(config.model, stage))}};
+                                  std::max(passage.forward_buffers, passage.backward_buffers)}};
 }
 
 std::map<std::string, std::map<machine::TrafficLabel, std::uint64_t>> expected_bytes_sent(
@@ -99,16 +130,13 @@ std::map<std::string, std::map<machine::TrafficLabel, std::uint64_t>> expected_b
   for (const auto& call : calls_over_tp(trainer))
     bytes["tp"][{call.operation, call.dtype}] +=
         static_cast<std::uint64_t>(config.micro_batches() * call.calls) *
-        expected_traffic(chosen(config, call.operation, call.elements, call.dtype, tp),
-                         {trainer.grid().coordinate(Axis::tp), tp}, call.elements, call.dtype)
-            .bytes_sent;
+        Collective(config, call.operation, call.dtype, trainer.grid().coordinate(Axis::tp), tp,
+                   call.elements)
+            .bytes_sent();
   const auto schedules = pipeline::all_stages(pipeline::find_schedule(config.schedule),
                                               config.degrees.pp, config.micro_batches());
-  const pipeline::Boundary boundary{
-      {std::int64_t{config.micro_batch_size} * config.model.sequence, config.model.hidden},
-      config.dtype};
   bytes["pp"][{machine::Operation::send_receive, config.dtype}] +=
-      pipeline::expected_traffic(schedules, trainer.grid().coordinate(Axis::pp), boundary)
+      pipeline::expected_traffic(schedules, trainer.grid().coordinate(Axis::pp), boundary(config))
           .bytes_sent;
   for (const zero::TrafficRow& row :
        zero::expected_traffic(config.zero_stage, trainer.plan(), trainer.states().layout(),

@@ -1,6 +1,6 @@
 #pragma once
 // What a training step must cost a rank, put together from the rooms' formulas: layers
-// (gpt_cost.h), zero (cost.h), pipeline (execute.h) and collectives (cost.h).
+// (gpt_cost.h, gpt_memory.h), zero (cost.h), pipeline (execute.h) and collectives (cost.h).
 
 #include <cstdint>
 #include <map>

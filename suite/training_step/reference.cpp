@@ -64,6 +64,7 @@ History train(machine::World& world, TrainingConfig config, const Corpus& corpus
   config.dtype = dtype;
   config.schedule = "1f1b";
   config.zero_stage = 0;
+  config.activations = {};
   config.transport = machine::Transport::shared_memory;
   const machine::Group alone{"reference", {world.rank()}, 0};
   Trainer trainer(world, alone, world.host_device(), config, corpus);

@@ -52,6 +52,8 @@ void TrainingConfig::validate() const {
   if (micro_batch_size < 1)
     throw std::invalid_argument(
         fmt::format("micro-batch-size {} is not positive", micro_batch_size));
+  activations.validate(model, degrees.tp, degrees.pp);
+  activations.validate_rows(model, degrees.tp, micro_batch_size);
   const int unit = degrees.dp * micro_batch_size;
   if (global_batch_size < 1 || global_batch_size % unit != 0)
     throw std::invalid_argument(
@@ -87,7 +89,7 @@ Trainer::Trainer(machine::World& world, const machine::Group& group, machine::De
 
   const layers::StageIndex index{grid_.coordinate(Axis::pp), config_.degrees.pp};
   stage_ = std::make_unique<layers::GptStage>(config_.model, device, *communicator("tp"),
-                                              config_.dtype, index);
+                                              config_.dtype, index, config_.activations);
   parameters_ = stage_->parameters();
   plan_ =
       zero::gradient_plan(parameters_, config_.dtype, grid_, static_cast<double>(config_.tokens()));
@@ -110,7 +112,7 @@ Trainer::Trainer(machine::World& world, const machine::Group& group, machine::De
     losses_ = Tensor(device, machine::Dtype::float64, {micro_batches}, Category::buffers);
   executor_ = std::make_unique<pipeline::Executor>(
       pipeline::find_schedule(config_.schedule), micro_batches,
-      pipeline::Boundary{{micro_tokens, config_.model.hidden}, config_.dtype},
+      pipeline::Boundary{stage_->boundary(config_.micro_batch_size), config_.dtype},
       communicator("pp")->link(), device, world.host_device());
 
   const auto batch = [this, micro_batches, micro_tokens](int micro_batch) {

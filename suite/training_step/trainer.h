@@ -34,6 +34,7 @@ struct TrainingConfig {
   int global_batch_size = 8;  // sequences of a step, over all of dp
   std::string schedule = "1f1b";
   int zero_stage = 1;
+  layers::ActivationOptions activations{};
   zero::StepOptions options{};
   std::uint64_t seed = 1234;
   std::string weights;  // a file of initial values (gpt2_weights.h); empty: random ones of the seed

@@ -1,0 +1,46 @@
+#pragma once
+// Bytes that a GptStage holds for a micro-batch, exactly. gpt_memory.cpp lists every tensor of
+// every part with its size and the moments between which it is held; everything here is a sum over
+// that list, and the memory oracle compares it with what the ledger counted.
+//
+// Notation, as in gpt_cost.h: n tokens of a micro-batch, h hidden, a heads, s sequence, t = tp, c =
+// t with sequence parallelism and 1 without, E bytes of a value, A of an accumulator; M = E n h, a
+// [tokens, hidden] of all rows, M/c of the own; P = E sequences (a/t) s², of the attention
+// probabilities. Tensors that the caller passes (in, out, d_out, d_in) are the caller's to count:
+// M/c each, except the loss, which is one double.
+//
+// Kept for backward by one layer:
+//   nothing recomputed  M (4/c + 12/t) + P + 4 n A / c
+//   selective           M (4/c + 12/t) + 4 n A / c
+//   full                M/c of a group's first layer, M/t distributed; nothing of the others
+// In bfloat16 the first is sbh (8/c + 24/t + 2as/(ht)) + 16 sb/c. Korthikanti et al. 2022
+// (arXiv:2205.05198, table 2) have sbh (10/c + 24/t + 5as/(ht)): 2/c and 3as/(ht) of theirs are
+// dropout (masks, and the dropped probabilities), which we have none of; they leave out the
+// statistics of the norms.
+//
+// Held after backward_input until backward_weights by one layer, recomputed or not:
+//   M (8/c + 12/t) + 4 n A / c, and with sequence parallelism 2 M - 2 M/c more: d_y and d_residual
+//   are of all rows
+
+#include <cstddef>
+
+#include "layers/gpt_cost.h"
+
+namespace layers {
+
+struct StageMemory {
+  // Category::activations, for each micro-batch in flight; during forward they only grow, during
+  // backward they only fall.
+  std::size_t saved = 0;
+  // Peaks of Category::buffers, which is empty between calls; on top comes the scratch that tp
+  // keeps for a size of collective from its first call on.
+  std::size_t forward_buffers = 0;
+  std::size_t backward_buffers = 0;
+  // The halves apart. Activations after backward_input and their peak during it, of the micro-batch
+  // that it is of; buffers during either half.
+  std::size_t input_half_saved = 0, input_half_peak = 0;
+  std::size_t input_half_buffers = 0, weight_half_buffers = 0;
+};
+StageMemory stage_memory(const GptConfig& config, const StageCase& stage);
+
+}  // namespace layers
