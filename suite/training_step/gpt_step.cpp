@@ -66,6 +66,9 @@ struct GptStep {
     int zero_stage = 1;
     int tp = 1, pp = 1, dp = 1;
     int micro_batch_size = 1, global_batch_size = 8;
+    int sequence_parallel = 0;
+    std::string recompute_granularity, recompute_method;
+    int recompute_num_layers = 1, distribute_saved_activations = 0;
   };
 
   static TrainingConfig config_of(const Case& c, std::uint64_t seed) {
@@ -78,6 +81,12 @@ struct GptStep {
     config.global_batch_size = c.global_batch_size;
     config.schedule = c.schedule;
     config.zero_stage = c.zero_stage;
+    config.activations = {
+        .sequence_parallel = c.sequence_parallel != 0,
+        .recompute_granularity = layers::recompute_granularity(c.recompute_granularity),
+        .recompute_method = layers::recompute_method(c.recompute_method),
+        .recompute_num_layers = c.recompute_num_layers,
+        .distribute_saved_activations = c.distribute_saved_activations != 0};
     config.options.clip_norm = 1.0;  // Megatron's --clip-grad
     config.seed = seed;
     return config;
@@ -102,6 +111,15 @@ struct GptStep {
               quick ? std::vector{1, 2, 4, 8} : std::vector{1, 2, 3, 4, 8})
         .axis("micro-batch-size", &Case::micro_batch_size, {1})
         .axis("global-batch-size", &Case::global_batch_size, {quick ? 8 : 24})
+        .axis("sequence-parallel", &Case::sequence_parallel, {0, 1}, {0, 1})
+        .axis("recompute-granularity", &Case::recompute_granularity, {"none", "selective", "full"},
+              {"none", "selective", "full"})
+        .axis("recompute-method", &Case::recompute_method, {"uniform"}, {"uniform", "block"})
+        .axis("recompute-num-layers", &Case::recompute_num_layers, {1})
+        .axis("distribute-saved-activations", &Case::distribute_saved_activations, {0, 1}, {0, 1})
+        .usual("sequence-parallel", "0")
+        .usual("recompute-granularity", "none")
+        .usual("distribute-saved-activations", "0")
         .only([](const Case& c) -> std::string {
           if (c.ranks != c.tp * c.pp * c.dp)
             return fmt::format(
@@ -116,9 +134,25 @@ struct GptStep {
           }
           return "";
         });
+    // Activations held in other ways: one case of each at the usual of all else.
+    sweep.sample([quick](const Case& c) {
+      const bool sequence = c.sequence_parallel == 1,
+                 distributed = c.distribute_saved_activations == 1;
+      if (!sequence && c.recompute_granularity == "none") return true;
+      if (c.schedule != "1f1b" || c.zero_stage != 1 || c.transport != Transport::shared_memory)
+        return false;
+      if (!quick) return true;
+      const bool three = c.tp == 2 && c.pp == 2 && c.dp == 2,
+                 two = c.tp == 2 && c.pp == 2 && c.dp == 1;
+      if (c.recompute_granularity == "none") return three && c.dtype == Dtype::bfloat16;
+      if (c.recompute_granularity == "selective")
+        return two && sequence && c.dtype == Dtype::float32;
+      return two && distributed && c.dtype == Dtype::bfloat16;
+    });
     if (!quick) return sweep;
     // Each axis alone in float, the three together in both dtypes, over both transports.
     return std::move(sweep.sample([](const Case& c) {
+      if (c.sequence_parallel == 1 || c.recompute_granularity != "none") return true;
       const bool usual = c.schedule == "1f1b" && c.zero_stage == 1;
       const bool plain =
           usual && c.transport == Transport::shared_memory && c.dtype == Dtype::float32;
