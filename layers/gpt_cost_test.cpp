@@ -249,12 +249,13 @@ TEST(GptCostCalls, AreMegatrons) {
 TEST(GptCostMemory, OfALayerIsThePapers) {
   GptConfig config{.layers = 4, .hidden = 48, .heads = 8, .vocabulary = 16, .sequence = 20};
   const std::size_t s = 20, h = 48, a = 8;
-  const auto of_a_layer = [&](int tp, std::size_t b, ActivationOptions options) {
+  const auto of_a_layer = [&](int tp, std::size_t b, ActivationOptions options,
+                              std::size_t StageMemory::*held = &StageMemory::saved) {
     StageCase stage{tp, {1, 4}, static_cast<int>(b), Dtype::bfloat16, options};
     config.layers = 8;
-    const std::size_t two = stage_memory(config, stage).saved;
+    const std::size_t two = stage_memory(config, stage).*held;
     config.layers = 4;
-    return two - stage_memory(config, stage).saved;
+    return two - stage_memory(config, stage).*held;
   };
   for (const std::size_t t : {1, 2, 4}) {
     for (const std::size_t b : {1, 2}) {
@@ -268,11 +269,14 @@ TEST(GptCostMemory, OfALayerIsThePapers) {
       EXPECT_EQ(of_a_layer(tp, b, options), 2 * sbh);
       options.distribute_saved_activations = t > 1;
       EXPECT_EQ(of_a_layer(tp, b, options), 2 * sbh / t);
+      const auto between_halves = &StageMemory::input_half_saved;
+      EXPECT_EQ(of_a_layer(tp, b, options, between_halves), 16 * sbh + 24 * sbh / t + statistics);
       if (t == 1) continue;
       options = {.sequence_parallel = true};
       EXPECT_EQ(of_a_layer(tp, b, options), (32 * sbh + statistics) / t + scores);
       options.recompute_granularity = RecomputeGranularity::selective;
       EXPECT_EQ(of_a_layer(tp, b, options), (32 * sbh + statistics) / t);
+      EXPECT_EQ(of_a_layer(tp, b, options, between_halves), 4 * sbh + (36 * sbh + statistics) / t);
       options.recompute_granularity = RecomputeGranularity::full;
       EXPECT_EQ(of_a_layer(tp, b, options), 2 * sbh / t);
     }

@@ -209,6 +209,28 @@ TEST(Units, SkipTransportsBetweenDevicesOnTheHost) {
   EXPECT_FALSE(on_gpus.contains("shared_memory"));
 }
 
+// Tokens cut between the tensor-parallel regions, layers made again: everything else as before.
+TEST(Units, AGptStepHoldsActivationsInEveryWay) {
+  const bool few = sanitized;
+  const auto cases = harness::plan_cases({"gpt_step"}, harness::Profile::quick,
+                                         {{"model", "tiny"},
+                                          {"dtype", "float"},
+                                          {"transport", "shared_memory"},
+                                          {"schedule", "1f1b"},
+                                          {"zero-stage", "1"},
+                                          {"ranks", "4"},
+                                          {"tensor-model-parallel-size", few ? "2" : "2,4"},
+                                          {"pipeline-model-parallel-size", few ? "2" : "1,2"},
+                                          {"data-parallel-size", "1"},
+                                          {"sequence-parallel", "0,1"},
+                                          {"recompute-granularity", "selective,full"},
+                                          {"recompute-method", few ? "uniform" : "uniform,block"},
+                                          {"distribute-saved-activations", "0,1"}});
+  EXPECT_EQ(cases.size(), few ? 5U : 16U);
+  for (const harness::Record& record : run(cases, 4, 0.001))
+    EXPECT_EQ(record.verdict, harness::Ruling::pass) << record.name << ": " << record.reason;
+}
+
 TEST(Units, AGptStepStartsFromTheFilesItIsGiven) {
   const testing::Folder folder;
   std::string text;
