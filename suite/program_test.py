@@ -71,6 +71,16 @@ class BadInput(TemporaryFolder):
         self.refused(2, [*gpt, "--ranks", "1", "--global-batch-size", "7", "--micro-batch-size", "2"],
                      "global-batch-size 7", "8")
 
+    def test_ways_to_hold_activations(self):
+        gpt = ["run", "gpt_step", "--ranks", "2", "--pp", "1", "--dp", "1"]
+        self.refused(2, ["run", "gpt_step", "--tp", "1", "--sequence-parallel", "1"], "tp is 1", "nearest", "2")
+        self.refused(2, [*gpt, "--tp", "2", "--recompute-granularity", "selectiv"], "'selective'")
+        self.refused(2, [*gpt, "--tp", "2", "--recompute-method", "block"], "recompute-granularity full")
+        self.refused(2, [*gpt, "--tp", "2", "--recompute-granularity", "full", "--recompute-num-layers", "5"],
+                     "recompute-num-layers is 5", "nearest that fits is 4")
+        self.refused(2, [*gpt, "--tp", "2", "--recompute-granularity", "full", "--sequence-parallel", "1",
+                         "--distribute-saved-activations", "1"], "sequence-parallel", "one of the two")
+
     def test_data_files(self):
         gpt = ["run", "gpt_step", "--ranks", "1"]
         self.refused(2, [*gpt, "--data", self.path("missing.txt")], "missing.txt")
