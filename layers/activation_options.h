@@ -24,8 +24,8 @@ enum class RecomputeMethod : unsigned char {
 std::string_view name(RecomputeGranularity granularity);
 std::string_view name(RecomputeMethod method);
 // By name; throw std::invalid_argument naming the nearest that there is.
-RecomputeGranularity recompute_granularity(std::string_view name);
-RecomputeMethod recompute_method(std::string_view name);
+RecomputeGranularity recompute_granularity(std::string_view text);
+RecomputeMethod recompute_method(std::string_view text);
 
 struct ActivationOptions {
   bool sequence_parallel = false;

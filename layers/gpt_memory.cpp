@@ -137,7 +137,7 @@ class Passage {
   Passage(const Sizes& z, const ActivationOptions& options, bool apart);
 
   std::size_t held_before(Category category, int pass) const;
-  std::size_t peak(Category category, int begin, int end) const;
+  std::size_t peak(Category category, int begin, int stop) const;
 
   int backward = 0, weights = 0, end = 0;  // where the calls begin; weights: with the halves apart
 
