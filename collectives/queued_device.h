@@ -95,12 +95,22 @@ class QueuedKernels final : public machine::Kernels {
   void causal_softmax_backward(T, T, double, T) override { no(); }
   void embedding(const std::int32_t*, T, std::int64_t, T) override { no(); }
   void embedding_backward(const std::int32_t*, T, std::int64_t, T) override { no(); }
-  void row_max(T, T) override { no(); }
-  void exp_sums(T, T, const std::int32_t*, std::int64_t, T, T) override { no(); }
+  void row_max(T, std::int64_t, std::int64_t, T) override { no(); }
+  void exp_sums(T, T, const std::int32_t*, std::int64_t, std::int64_t, T, T) override { no(); }
   void cross_entropy(T, T, T) override { no(); }
-  void cross_entropy_backward(T, T, T, const std::int32_t*, std::int64_t, double, T) override {
+  void cross_entropy_backward(T, T, T, const std::int32_t*, std::int64_t, std::int64_t, double,
+                              T) override {
     no();
   }
+  void rms_norm(T, T, double, T, T) override { no(); }
+  void rms_norm_backward_input(T, T, T, T, T) override { no(); }
+  void rms_norm_backward_weights(T, T, T, T) override { no(); }
+  using M = const machine::Matrix&;
+  void swiglu(M, M, M) override { no(); }
+  void swiglu_backward(M, M, M, M, M) override { no(); }
+  void rotary(M, const machine::Rotary&, M) override { no(); }
+  void rotary_backward(M, const machine::Rotary&, M) override { no(); }
+  void dropout(T, double, std::uint64_t, machine::Region, T) override { no(); }
   void sum(T, T) override { no(); }
   void sgd(T, double, double, T, T) override { no(); }
   void adamw(T, double, const machine::AdamW&, std::int64_t, const std::uint8_t*, T, T, T,

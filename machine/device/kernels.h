@@ -26,6 +26,11 @@ struct AdamW {
   double learning_rate = 1e-3, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0.01;
 };
 
+struct Rotary {
+  double base = 10000;
+  std::int64_t first_position = 0;  // of row 0
+};
+
 class Kernels {
  public:
   virtual ~Kernels() = default;
@@ -99,19 +104,23 @@ class Kernels {
   virtual void embedding_backward(const std::int32_t* tokens, const Tensor& d_out,
                                   std::int64_t first_row, const Tensor& d_table) = 0;
 
-  // ---- vocabulary-parallel cross-entropy over logits [rows, vocabulary/tp]. The three [rows]
-  // tensors are float (double for double) and are all-reduced between the calls.
-  virtual void row_max(const Tensor& logits, const Tensor& out) = 0;
+  // ---- vocabulary-parallel cross-entropy over logits [rows, cols], columns [first_col, first_col
+  // + cols) of a table padded to a multiple of tp. Columns at or past `vocabulary`, its size
+  // without padding, take no part, whatever they hold. The three [rows] tensors are float (double
+  // for double) and are all-reduced between the calls.
+  virtual void row_max(const Tensor& logits, std::int64_t first_col, std::int64_t vocabulary,
+                       const Tensor& out) = 0;  // minus infinity where all is padding
   // sum_exp = sum of exp(logit - max); target = logit of the target - max if it is ours, else 0.
   virtual void exp_sums(const Tensor& logits, const Tensor& max, const std::int32_t* targets,
-                        std::int64_t first_col, const Tensor& sum_exp, const Tensor& target) = 0;
+                        std::int64_t first_col, std::int64_t vocabulary, const Tensor& sum_exp,
+                        const Tensor& target) = 0;
   // loss[row] = log(sum_exp) - target.
   virtual void cross_entropy(const Tensor& sum_exp, const Tensor& target, const Tensor& loss) = 0;
-  // d_logits = factor * (softmax - one_hot(target)); d_logits may be logits.
+  // d_logits = factor * (softmax - one_hot(target)), exactly 0 in padding; d_logits may be logits.
   virtual void cross_entropy_backward(const Tensor& logits, const Tensor& max,
                                       const Tensor& sum_exp, const std::int32_t* targets,
-                                      std::int64_t first_col, double factor,
-                                      const Tensor& d_logits) = 0;
+                                      std::int64_t first_col, std::int64_t vocabulary,
+                                      double factor, const Tensor& d_logits) = 0;
   // sum of all elements of in, into out: one double on this device, overwritten.
   virtual void sum(const Tensor& in, const Tensor& out) = 0;
 
@@ -124,6 +133,37 @@ class Kernels {
                      std::int64_t step, const std::uint8_t* decay_mask, const Tensor& master,
                      const Tensor& first_moment, const Tensor& second_moment,
                      const Tensor& weight) = 0;
+
+  // ---- RMSNorm over cols (Zhang and Sennrich 2019, arXiv:1910.07467): out = x rstd gain with
+  // rstd = 1 / sqrt(mean(x^2) + epsilon), which is [rows], float (double)
+  virtual void rms_norm(const Tensor& x, const Tensor& gain, double epsilon, const Tensor& out,
+                        const Tensor& rstd) = 0;
+  virtual void rms_norm_backward_input(const Tensor& x, const Tensor& gain, const Tensor& rstd,
+                                       const Tensor& d_out, const Tensor& d_x) = 0;
+  // d_gain[j] += ...; may be float under a narrower x.
+  virtual void rms_norm_backward_weights(const Tensor& x, const Tensor& rstd, const Tensor& d_out,
+                                         const Tensor& d_gain) = 0;
+
+  // ---- SwiGLU (Shazeer 2020, arXiv:2002.05202): out = silu(gate) up with silu(x) = x / (1 +
+  // e^-x). Matrices of one shape with contiguous columns, no batches: so gate and up may be the
+  // halves of one product's rows.
+  virtual void swiglu(const Matrix& gate, const Matrix& up, const Matrix& out) = 0;
+  // d_gate may be gate, d_up may be up.
+  virtual void swiglu_backward(const Matrix& gate, const Matrix& up, const Matrix& d_out,
+                               const Matrix& d_gate, const Matrix& d_up) = 0;
+
+  // ---- rotary position embedding (Su et al. 2021, arXiv:2104.09864) of heads, a batch [sequences,
+  // heads] of matrices [positions, head] with contiguous columns. Halves as GPT-NeoX has them:
+  // columns i and i + head/2 turn by (first_position + row) base^(-2i/head). out may be x.
+  virtual void rotary(const Matrix& x, const Rotary& options, const Matrix& out) = 0;
+  // Turns back.
+  virtual void rotary_backward(const Matrix& d_out, const Rotary& options, const Matrix& d_x) = 0;
+
+  // ---- dropout (Srivastava et al. 2014, JMLR 15): out = in / (1 - probability), or 0 where
+  // uniform(seed, global index) < probability, so that the mask does not depend on the sharding.
+  // 0 <= probability < 1. out may be in. Its backward is itself, of the gradient.
+  virtual void dropout(const Tensor& in, double probability, std::uint64_t seed, Region region,
+                       const Tensor& out) = 0;
 
   // ---- for memory_bandwidth: out = in; out = a + factor * b (the STREAM triad)
   virtual void triad(const Tensor& a, const Tensor& b, double factor, const Tensor& out) = 0;

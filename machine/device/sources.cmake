@@ -3,16 +3,18 @@ set(device_headers
   device/random.h device/reduction.h device/tensor.h)
 set(device_sources
   device/arenas.cpp device/device.cpp device/free_list.cpp device/gemm.cpp device/memory.cpp device/names.cpp device/tensor.cpp device/kernels/checks.cpp
-  device/host/device.cpp device/host/gemm.cpp device/host/kernels.cpp device/host/streaming.cpp)
+  device/host/device.cpp device/host/gemm.cpp device/host/block_kernels.cpp device/host/kernels.cpp
+  device/host/streaming.cpp)
 if(NOT SHARDMARK_CUDA)
   list(APPEND device_sources device/cuda_absent.cpp)
 endif()
 set(device_tests
-  device/kernels/row_kernels_test.cpp device/kernels/column_kernels_test.cpp
+  device/kernels/row_kernels_test.cpp device/kernels/block_kernels_test.cpp device/kernels/column_kernels_test.cpp
   device/kernels/element_kernels_test.cpp device/kernels/reduce_test.cpp device/random_test.cpp
   device/dtype_test.cpp device/gemm_test.cpp device/memory_test.cpp device/names_test.cpp
   device/tensor_test.cpp)
 
 # Unfused, so that an element has the same bits in a vector loop and in its remainder, on every
 # processor and (cuda/sources.cmake) on the GPU. These kernels wait for memory, not for arithmetic.
-set_source_files_properties(device/host/kernels.cpp PROPERTIES COMPILE_OPTIONS -ffp-contract=off)
+set_source_files_properties(device/host/kernels.cpp device/host/block_kernels.cpp
+  PROPERTIES COMPILE_OPTIONS -ffp-contract=off)

@@ -1,4 +1,4 @@
-#include "machine/device/kernels/column_kernels.h"
+#include "machine/device/kernels/block_kernels.h"
 
 #include "machine/device/cuda/gemm.h"
 #include "machine/device/cuda/launch.cuh"
@@ -8,14 +8,15 @@ namespace machine {
 extern template class kernel::ElementKernels<CudaLaunch>;
 extern template class kernel::RowKernels<CudaLaunch>;
 template class kernel::ColumnKernels<CudaLaunch>;
+extern template class kernel::BlockKernels<CudaLaunch>;
 
 namespace cuda {
 namespace {
 
-class CudaKernels final : public kernel::ColumnKernels<CudaLaunch> {
+class CudaKernels final : public kernel::BlockKernels<CudaLaunch> {
  public:
   CudaKernels(int device, cudaStream_t stream)
-      : ColumnKernels(CudaLaunch(device, stream)), multiplier_(device, stream) {}
+      : BlockKernels(CudaLaunch(device, stream)), multiplier_(device, stream) {}
 
  private:
   void do_gemm(const Matrix& a, const Matrix& b, const Matrix& c, float alpha,

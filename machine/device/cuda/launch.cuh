@@ -157,6 +157,47 @@ __global__ void __launch_bounds__(block_size)
   }
 }
 
+// Of a matrix of rows that lie apart: a pack of a row a thread.
+template <int width, class Body, class... Fields>
+__global__ void __launch_bounds__(block_size)
+    strided_kernel(std::int64_t rows, std::int64_t cols, Body body,
+                   kernel::Strided<Fields>... fields) {
+  const std::int64_t packs = (cols + width - 1) / width;
+  const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * block_size + threadIdx.x;
+  const std::int64_t row = thread / packs, i = thread % packs * width;
+  if (row >= rows) return;
+  if (i + width <= cols) {
+    run_packs<width, false>(body, i, Loaded<width, Fields>(fields.row(row), i)...);
+  } else {
+    for (std::int64_t j = i; j < cols; ++j) {
+      run_packs<1, false>(body, j, Loaded<1, Fields>(fields.row(row), j)...);
+    }
+  }
+}
+
+// An element's place in its shard becomes its global index.
+template <class Body>
+struct AtGlobalIndex {
+  Body body;
+  kernel::GlobalIndex index;
+  template <class... Values>
+  __device__ void operator()(std::uint64_t i, Values&... values) const {
+    body(index(static_cast<std::int64_t>(i)), values...);
+  }
+};
+
+// A pair of one position a thread: sine and cosine once for the matrices of its part (block y).
+template <class Rotation>
+__global__ void __launch_bounds__(block_size) rotate_kernel(Rotation rotation) {
+  const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * block_size + threadIdx.x;
+  const std::int64_t position = thread / rotation.pairs, pair = thread % rotation.pairs;
+  if (position >= rotation.positions) return;
+  const auto turn = rotation.turn(position, rotation.frequency(pair));
+  for (std::int64_t matrix = blockIdx.y; matrix < rotation.matrices(); matrix += gridDim.y) {
+    rotation.row(matrix, position).turn(pair, turn);
+  }
+}
+
 // ---- reductions to several targets: the elements before the first pack one by one, then packs
 
 constexpr int most_targets = 16;
@@ -326,8 +367,45 @@ class CudaLaunch {
     launch_each<false>(count, body, fields...);
   }
   template <class Body, class... Fields>
-  void each_at(std::int64_t count, Body body, Fields... fields) const {
-    launch_each<true>(count, body, fields...);
+  void each_at(std::int64_t rows, const kernel::GlobalIndex& index, Body body,
+               Fields... fields) const {
+    launch_each<true>(rows * index.cols, cuda::AtGlobalIndex<Body>{body, index}, fields...);
+  }
+
+  template <class Body, class... Fields>
+  void each_strided(std::int64_t rows, std::int64_t cols, Body body,
+                    kernel::Strided<Fields>... fields) const {
+    if (rows * cols <= 0) return;
+    if (((fields.stride == cols) && ...)) return each(rows * cols, body, fields.field...);
+    constexpr std::size_t widest = std::max({sizeof(typename Fields::Element)...});
+    constexpr int width = static_cast<int>(16 / widest);
+    const auto blocks = [&](int pack) {
+      return static_cast<unsigned>(
+          cuda::blocks_for(rows * cuda::blocks_for(cols, pack), cuda::block_size));
+    };
+    cuda::make_current(device_);
+    if (((aligned(fields.field.data, sizeof(typename Fields::Element) * width) &&
+          fields.stride % width == 0) &&
+         ...)) {
+      cuda::strided_kernel<width>
+          <<<blocks(width), cuda::block_size, 0, stream_>>>(rows, cols, body, fields...);
+    } else {
+      cuda::strided_kernel<1>
+          <<<blocks(1), cuda::block_size, 0, stream_>>>(rows, cols, body, fields...);
+    }
+    check_launch("an elementwise kernel of strided rows");
+  }
+
+  template <class Rotation>
+  void rotate(Rotation rotation) const {
+    if (rotation.positions * rotation.pairs * rotation.matrices() <= 0) return;
+    constexpr std::int64_t most_parts = 8;
+    const dim3 grid(static_cast<unsigned>(
+                        cuda::blocks_for(rotation.positions * rotation.pairs, cuda::block_size)),
+                    static_cast<unsigned>(std::min(rotation.matrices(), most_parts)));
+    cuda::make_current(device_);
+    cuda::rotate_kernel<<<grid, cuda::block_size, 0, stream_>>>(rotation);
+    check_launch("a rotation");
   }
 
   // 16 bytes a thread where all addresses lie alike between multiples of 16, else an element.

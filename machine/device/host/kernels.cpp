@@ -1,19 +1,20 @@
 #include "machine/device/host/kernels.h"
 
 #include "machine/device/host/launch.h"
-#include "machine/device/kernels/column_kernels.h"
+#include "machine/device/kernels/block_kernels.h"
 
 namespace machine {
 
 template class kernel::ElementKernels<HostLaunch>;
 template class kernel::RowKernels<HostLaunch>;
 template class kernel::ColumnKernels<HostLaunch>;
+extern template class kernel::BlockKernels<HostLaunch>;
 
 namespace {
 
-class HostKernels final : public kernel::ColumnKernels<HostLaunch> {
+class HostKernels final : public kernel::BlockKernels<HostLaunch> {
  public:
-  explicit HostKernels(const Device& device) : ColumnKernels(HostLaunch{}), device_(device) {}
+  explicit HostKernels(const Device& device) : BlockKernels(HostLaunch(device)), device_(device) {}
 
  private:
   void do_gemm(const Matrix& a, const Matrix& b, const Matrix& c, float alpha,

@@ -1,5 +1,5 @@
 #pragma once
-// The host's Kernels. Its GEMM (gemm.cpp) is the only one that uses more than the calling thread.
+// The host's Kernels, on the calling thread and as many more as the device has.
 
 #include <memory>
 

@@ -1,6 +1,7 @@
 #pragma once
-// How the host runs a kernel's body: loops on the calling thread, written so that they vectorize
-// (32 partial sums, the same on every machine).
+// How the host runs a kernel's body: loops over the device's threads, written so that they
+// vectorize. Sums are split by shapes alone (32 partial sums, a column, a chunk), so they have the
+// same bits on any number of threads.
 
 #include <algorithm>
 #include <array>
@@ -8,12 +9,24 @@
 #include <cstring>
 #include <limits>
 #include <span>
+#include <vector>
 
 #include "machine/device/device.h"
 #include "machine/device/host/streaming.h"
+#include "machine/device/host/threads.h"
 #include "machine/device/kernels/fields.h"
 
 namespace machine {
+
+// Some of a row's columns, for bodies that only call each.
+struct HostColumns {
+  std::int64_t begin, end;
+  template <class Body>
+  void each(std::int64_t /*n*/, const Body& body) const {
+#pragma GCC ivdep
+    for (std::int64_t c = begin; c < end; ++c) body(c);
+  }
+};
 
 struct HostLanes {
   static constexpr int width = 32;  // of a warp: the host's sums are a warp's sums
@@ -59,28 +72,59 @@ struct HostLanes {
   }
 };
 
-struct HostLaunch {
+class HostLaunch {
+ public:
   static constexpr Device::Kind kind = Device::Kind::host;
+
+  explicit HostLaunch(const Device& device) : device_(&device) {}
 
   template <class Body, class... Fields>
   void each(std::int64_t count, Body body, Fields... fields) const {
-#pragma GCC ivdep
-    for (std::int64_t i = 0; i < count; ++i) kernel::apply(body, Fields::slot(fields.data + i)...);
+    constexpr std::int64_t bytes = (0 + ... + std::int64_t{sizeof(typename Fields::Element)});
+    split(count, bytes,
+          [=](std::int64_t begin, std::int64_t end) { each_of(begin, end, body, fields...); });
   }
 
   template <class Body, class... Fields>
-  void each_at(std::int64_t count, Body body, Fields... fields) const {
-    for (std::int64_t i = 0; i < count; ++i) {
-      kernel::apply_at(body, i, Fields::slot(fields.data + i)...);
-    }
+  void each_at(std::int64_t rows, const kernel::GlobalIndex& index, Body body,
+               Fields... fields) const {
+    constexpr std::int64_t work = 64;  // a random number's, in bytes that could be moved meanwhile
+    host::parallel(device_->threads(), rows, work * index.cols, 1,
+                   [=](std::int64_t begin, std::int64_t end) {
+                     for (std::int64_t row = begin; row < end; ++row) {
+                       each_index(index.cols, index(row * index.cols), body,
+                                  kernel::shifted(fields, row * index.cols)...);
+                     }
+                   });
   }
 
-  // A cache line at a time, so that each line is written whole, once, to every target.
+  template <class Body, class... Fields>
+  void each_strided(std::int64_t rows, std::int64_t cols, Body body,
+                    kernel::Strided<Fields>... fields) const {
+    constexpr std::int64_t bytes = (0 + ... + std::int64_t{sizeof(typename Fields::Element)});
+    host::parallel(device_->threads(), rows, bytes * cols, 1,
+                   [=](std::int64_t begin, std::int64_t end) {
+                     for (std::int64_t row = begin; row < end; ++row) {
+                       each_of(0, cols, body, fields.row(row)...);
+                     }
+                   });
+  }
+
+  // Sines and cosines of a position once for all its heads.
+  template <class Rotation>
+  void rotate(Rotation rotation) const {
+    host::parallel(device_->threads(), rotation.positions,
+                   16 * rotation.pairs * (rotation.matrices() + 8), 1,
+                   [=](std::int64_t begin, std::int64_t end) { rotate_of(begin, end, rotation); });
+  }
+
+  // On the calling thread: collectives keep the others busy. A cache line at a time, so that each
+  // line is written whole, once, to every target.
   template <class Body, class T>
   void join_to(std::int64_t count, Body body, kernel::In<T> a, kernel::In<T> b,
                std::span<void* const> outs, Store store) const {
     if (outs.size() == 1 && store == Store::cached) {
-      each(count, body, a, b, kernel::Out<T>(outs[0]));
+      each_of(0, count, body, a, b, kernel::Out<T>(outs[0]));
       return;
     }
     const auto join_line = [&](std::int64_t begin, std::int64_t size) {
@@ -120,17 +164,109 @@ struct HostLaunch {
   }
 
   template <class Body>
-  void rows(std::int64_t rows, std::int64_t /*cols*/, Body body) const {
-    for (std::int64_t row = 0; row < rows; ++row) body(row, HostLanes{});
+  void rows(std::int64_t rows, std::int64_t cols, Body body) const {
+    host::parallel(device_->threads(), rows, 8 * cols, 1,
+                   [=](std::int64_t begin, std::int64_t end) { rows_of(begin, end, body); });
   }
 
   // Rows in order, a block of columns at a time, whose sums stay in the first-level cache.
   template <int N, class Body, class O>
   void columns(std::int64_t rows, std::int64_t cols, Body body, std::array<O*, N> outs) const {
+    host::parallel(
+        device_->threads(), cols, 4 * rows, host::line_bytes,
+        [=](std::int64_t begin, std::int64_t end) { columns_of<N>(begin, end, rows, body, outs); });
+  }
+
+  template <class Body, class T>
+  void total(std::int64_t count, Body body, const T* in, double* out) const {
+    constexpr std::int64_t chunk = 1 << 16;
+    const std::int64_t chunks = (count + chunk - 1) / chunk;
+    std::vector<double> sums(static_cast<std::size_t>(chunks));
+    double* to = sums.data();
+    host::parallel(device_->threads(), chunks, chunk * std::int64_t{sizeof(T)}, 1,
+                   [=](std::int64_t begin, std::int64_t end) {
+                     for (std::int64_t i = begin; i < end; ++i) {
+                       const T* from = in + i * chunk;
+                       to[i] = HostLanes{}.sum<double>(
+                           std::min(chunk, count - i * chunk), [=](std::int64_t c) {
+                             return body(static_cast<double>(kernel::widen(from[c])));
+                           });
+                     }
+                   });
+    *out = HostLanes{}.sum<double>(chunks, [=](std::int64_t i) { return to[i]; });
+  }
+
+  template <class Body>
+  void scatter_rows(const std::int32_t* /*tokens*/, std::int64_t rows, Body body) const {
+    host::parallel(device_->threads(), body.cols, 8 * rows, host::line_bytes,
+                   [=](std::int64_t begin, std::int64_t end) {
+                     for (std::int64_t row = 0; row < rows; ++row) {
+                       if (body.owns(row)) body(row, HostColumns{begin, end});
+                     }
+                   });
+  }
+
+ private:
+  template <class Part>
+  void split(std::int64_t count, std::int64_t bytes, const Part& part) const {
+    host::parallel(device_->threads(), count, bytes, host::line_bytes, part);
+  }
+
+  // These are not inlined: or they are compiled for the calling thread and for the others.
+  template <class Body>
+  [[gnu::noinline]] static void rows_of(std::int64_t begin, std::int64_t end, Body body) {
+    for (std::int64_t row = begin; row < end; ++row) body(row, HostLanes{});
+  }
+
+  template <class Body, class... Fields>
+  [[gnu::noinline]] static void each_of(std::int64_t begin, std::int64_t end, Body body,
+                                        Fields... fields) {
+#pragma GCC ivdep
+    for (std::int64_t i = begin; i < end; ++i)
+      kernel::apply(body, Fields::slot(fields.data + i)...);
+  }
+
+  template <class Body, class... Fields>
+  [[gnu::noinline]] static void each_index(std::int64_t count, std::uint64_t first, Body body,
+                                           Fields... fields) {
+#pragma GCC ivdep
+    for (std::int64_t i = 0; i < count; ++i) {
+      kernel::apply_at(body, first + static_cast<std::uint64_t>(i),
+                       Fields::slot(fields.data + i)...);
+    }
+  }
+
+  template <class Rotation>
+  [[gnu::noinline]] static void rotate_of(std::int64_t begin, std::int64_t end, Rotation rotation) {
+    constexpr std::int64_t width = 64;
+    using A = typename Rotation::A;
+    double frequencies[width];
+    A cosines[width], sines[width];
+    for (std::int64_t first = 0; first < rotation.pairs; first += width) {
+      const std::int64_t count = std::min(width, rotation.pairs - first);
+      for (std::int64_t i = 0; i < count; ++i) frequencies[i] = rotation.frequency(first + i);
+      for (std::int64_t position = begin; position < end; ++position) {
+        for (std::int64_t i = 0; i < count; ++i) {
+          const auto turn = rotation.turn(position, frequencies[i]);
+          cosines[i] = turn.cosine;
+          sines[i] = turn.sine;
+        }
+        for (std::int64_t matrix = 0; matrix < rotation.matrices(); ++matrix) {
+          const auto row = rotation.row(matrix, position);
+#pragma GCC ivdep
+          for (std::int64_t i = 0; i < count; ++i) row.turn(first + i, {cosines[i], sines[i]});
+        }
+      }
+    }
+  }
+
+  template <int N, class Body, class O>
+  [[gnu::noinline]] static void columns_of(std::int64_t from, std::int64_t to, std::int64_t rows,
+                                           Body body, std::array<O*, N> outs) {
     using A = kernel::Value<O>;
     constexpr int width = 256;
-    for (std::int64_t begin = 0; begin < cols; begin += width) {
-      const int count = static_cast<int>(std::min<std::int64_t>(width, cols - begin));
+    for (std::int64_t begin = from; begin < to; begin += width) {
+      const int count = static_cast<int>(std::min<std::int64_t>(width, to - begin));
       A sums[N][width] = {};
       for (std::int64_t row = 0; row < rows; ++row) {
 #pragma GCC ivdep
@@ -148,18 +284,7 @@ struct HostLaunch {
     }
   }
 
-  template <class Body, class T>
-  void total(std::int64_t count, Body body, const T* in, double* out) const {
-    *out = HostLanes{}.sum<double>(
-        count, [=](std::int64_t i) { return body(static_cast<double>(kernel::widen(in[i]))); });
-  }
-
-  template <class Body>
-  void scatter_rows(const std::int32_t* /*tokens*/, std::int64_t rows, Body body) const {
-    for (std::int64_t row = 0; row < rows; ++row) {
-      if (body.owns(row)) body(row, HostLanes{});
-    }
-  }
+  const Device* device_;
 };
 
 }  // namespace machine

@@ -27,6 +27,34 @@ void check_equal(const char* what, std::int64_t left, std::int64_t right) {
   if (left != right) throw std::logic_error(fmt::format("{}: {} against {}", what, left, right));
 }
 
+void check_heads(const char* kernel, const Matrix& first,
+                 std::initializer_list<const Matrix*> others) {
+  const auto alike = [&](const char* what, std::int64_t left, std::int64_t right) {
+    if (left != right)
+      throw std::logic_error(fmt::format("{}: {}: {} against {}", kernel, what, left, right));
+  };
+  const auto contiguous = [&](const Matrix& matrix) {
+    if (matrix.cols > 1) alike("stride of columns", matrix.col_stride, 1);
+  };
+  contiguous(first);
+  for (const Matrix* other : others) {
+    contiguous(*other);
+    SHARDMARK_CHECK(name(other->dtype), ==, name(first.dtype));
+    alike("rows", other->rows, first.rows);
+    alike("columns", other->cols, first.cols);
+    for (const std::size_t level : {0, 1})
+      alike("batches", other->batch[level], first.batch[level]);
+  }
+}
+
+void check_rows(const char* kernel, const Matrix& first,
+                std::initializer_list<const Matrix*> others) {
+  check_heads(kernel, first, others);
+  if (first.batch[0] * first.batch[1] != 1)
+    throw std::logic_error(
+        fmt::format("{}: takes no batches, not {}", kernel, first.batch[0] * first.batch[1]));
+}
+
 void refuse_dtypes(const char* kernel, Dtype in, Dtype out) {
   throw std::logic_error(fmt::format("{}: cannot take {} into {}", kernel, name(in), name(out)));
 }

@@ -6,6 +6,7 @@
 #include <initializer_list>
 
 #include "machine/device/device.h"
+#include "machine/device/gemm.h"
 #include "machine/device/tensor.h"
 
 namespace machine::kernel {
@@ -14,6 +15,12 @@ void check_kind(Device::Kind kind, std::initializer_list<const Tensor*> tensors)
 void check_sizes(std::int64_t size, std::initializer_list<const Tensor*> tensors);
 void check_dtypes(Dtype dtype, std::initializer_list<const Tensor*> tensors);
 void check_equal(const char* what, std::int64_t left, std::int64_t right);
+// Matrices of one shape, dtype and batch, their columns contiguous.
+void check_heads(const char* kernel, const Matrix& first,
+                 std::initializer_list<const Matrix*> others);
+// The same without batches.
+void check_rows(const char* kernel, const Matrix& first,
+                std::initializer_list<const Matrix*> others);
 [[noreturn]] void refuse_dtypes(const char* kernel, Dtype in, Dtype out);
 
 // The dtype sums of elements of dtype are kept in.

@@ -8,13 +8,9 @@
 #include <array>
 
 #include "machine/device/kernels/row_kernels.h"
+#include "machine/device/kernels/sums.h"
 
 namespace machine::kernel {
-
-template <int N, class A>
-struct Sums {
-  A of[N];
-};
 
 template <class T>
 struct Column {

@@ -214,15 +214,15 @@ TEST_F(Differences, CrossEntropy) {
                losses = zeros({3}), total = zeros({});
   const std::int32_t targets[] = {6, 0, 3};
   const auto loss = [&] {
-    kernels.row_max(logits, max);
-    kernels.exp_sums(logits, max, targets, 0, sum, target);
+    kernels.row_max(logits, 0, 7, max);
+    kernels.exp_sums(logits, max, targets, 0, 7, sum, target);
     kernels.cross_entropy(sum, target, losses);
     kernels.sum(losses, total);
     return to_doubles(total)[0] / 3;
   };
   loss();
   const Tensor d_logits = zeros({3, 7});
-  kernels.cross_entropy_backward(logits, max, sum, targets, 0, 1.0 / 3, d_logits);
+  kernels.cross_entropy_backward(logits, max, sum, targets, 0, 7, 1.0 / 3, d_logits);
   check(logits, d_logits, loss);
 }
 

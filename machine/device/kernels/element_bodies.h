@@ -131,24 +131,13 @@ struct Triad {
   SHARDMARK_BOTH void operator()(A a, A b, A& out) const { out = a + factor * b; }
 };
 
-// Where element i of a shard lies in its global matrix.
-struct GlobalIndex {
-  std::int64_t cols;
-  Region region;
-  SHARDMARK_BOTH std::uint64_t operator()(std::int64_t i) const {
-    const std::int64_t row = region.row + i / cols, col = region.col + i % cols;
-    return static_cast<std::uint64_t>(row * region.global_cols + col);
-  }
-};
-
 // Box and Muller (1958), in double whatever the tensor's type.
 template <class A>
 struct FillNormal {
   std::uint64_t seed;
-  GlobalIndex index;
   double mean, stddev;
-  SHARDMARK_BOTH void operator()(std::int64_t i, A& out) const {
-    const auto words = philox(seed, index(i));
+  SHARDMARK_BOTH void operator()(std::uint64_t index, A& out) const {
+    const auto words = philox(seed, index);
     const double first = (words[0] + 1.0) * 0x1p-32;  // in (0, 1], for the logarithm
     const double second = words[1] * 0x1p-32;
     const double normal = sqrt(-2.0 * log(first)) * cos(6.283185307179586 * second);
@@ -159,10 +148,9 @@ struct FillNormal {
 template <class A>
 struct FillUniform {
   std::uint64_t seed;
-  GlobalIndex index;
   double low, high;
-  SHARDMARK_BOTH void operator()(std::int64_t i, A& out) const {
-    out = static_cast<A>(low + (high - low) * uniform(seed, index(i)));
+  SHARDMARK_BOTH void operator()(std::uint64_t index, A& out) const {
+    out = static_cast<A>(low + (high - low) * uniform(seed, index));
   }
 };
 

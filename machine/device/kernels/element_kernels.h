@@ -1,7 +1,7 @@
 #pragma once
 // The elementwise part of Kernels, over a Launch that says how a device runs a body:
 //   each(count, body, fields...)      body(values...) for every element
-//   each_at(count, body, fields...)   body(index, values...)
+//   each_at(rows, index, body, fields...)   body(index(i), values...), of rows of index.cols
 //   join_to(count, body, a, b, outs, store)   body(a, b, out), the result to every one of outs
 
 #include <stdexcept>
@@ -97,20 +97,20 @@ class ElementKernels : public Kernels {
   void fill_normal(const Tensor& out, std::uint64_t seed, Region region, double mean,
                    double stddev) override {
     check({&out});
-    const GlobalIndex index = global_index(out, region);
     visit(out.dtype(), [&](auto zero) {
       using T = decltype(zero);
-      launch_.each_at(out.size(), FillNormal<Value<T>>{seed, index, mean, stddev}, Out<T>(out));
+      launch_.each_at(out.rows(), GlobalIndex(out.cols(), region),
+                      FillNormal<Value<T>>{seed, mean, stddev}, Out<T>(out));
     });
   }
 
   void fill_uniform(const Tensor& out, std::uint64_t seed, Region region, double low,
                     double high) override {
     check({&out});
-    const GlobalIndex index = global_index(out, region);
     visit(out.dtype(), [&](auto zero) {
       using T = decltype(zero);
-      launch_.each_at(out.size(), FillUniform<Value<T>>{seed, index, low, high}, Out<T>(out));
+      launch_.each_at(out.rows(), GlobalIndex(out.cols(), region),
+                      FillUniform<Value<T>>{seed, low, high}, Out<T>(out));
     });
   }
 
@@ -201,12 +201,6 @@ class ElementKernels : public Kernels {
   }
 
   Launch launch_;
-
- private:
-  static GlobalIndex global_index(const Tensor& out, Region region) {
-    if (region.global_cols == 0) region.global_cols = out.cols();
-    return {out.cols(), region};
-  }
 };
 
 }  // namespace machine::kernel

@@ -12,7 +12,7 @@
 #include <type_traits>
 
 #include "machine/device/dtype.h"
-#include "machine/device/tensor.h"
+#include "machine/device/kernels.h"
 
 namespace machine::kernel {
 
@@ -73,6 +73,35 @@ struct InOut {
   SHARDMARK_BOTH static WriteSlot<T> slot(T* where) { return {where, widen(*where)}; }
 };
 
+template <class Field>
+SHARDMARK_BOTH inline Field shifted(Field field, std::int64_t elements) {
+  field.data += elements;
+  return field;
+}
+
+// The rows of a matrix, stride elements apart, each a field.
+template <class Field>
+struct Strided {
+  using Element = typename Field::Element;
+  Field field;
+  std::int64_t stride;
+  explicit Strided(const Matrix& matrix) : field(matrix.data), stride(matrix.row_stride) {}
+  SHARDMARK_BOTH Field row(std::int64_t index) const { return shifted(field, index * stride); }
+};
+
+// Where element i of a shard of rows of cols lies in its global matrix.
+struct GlobalIndex {
+  std::int64_t cols;
+  Region region;
+  GlobalIndex(std::int64_t shard_cols, const Region& of) : cols(shard_cols), region(of) {
+    if (region.global_cols == 0) region.global_cols = cols;
+  }
+  SHARDMARK_BOTH std::uint64_t operator()(std::int64_t i) const {
+    const std::int64_t row = region.row + i / cols, col = region.col + i % cols;
+    return static_cast<std::uint64_t>(row * region.global_cols + col);
+  }
+};
+
 template <class Body, class... Slots>
 SHARDMARK_BOTH inline void apply(const Body& body, Slots... slots) {
   body(slots.value...);
@@ -80,7 +109,7 @@ SHARDMARK_BOTH inline void apply(const Body& body, Slots... slots) {
 }
 
 template <class Body, class... Slots>
-SHARDMARK_BOTH inline void apply_at(const Body& body, std::int64_t index, Slots... slots) {
+SHARDMARK_BOTH inline void apply_at(const Body& body, std::uint64_t index, Slots... slots) {
   body(index, slots.value...);
   (slots.finish(), ...);
 }

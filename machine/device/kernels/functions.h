@@ -1,7 +1,8 @@
 #pragma once
 // The functions that kernels apply to values. Built from IEEE additions and products that compilers
-// may not fuse here (-ffp-contract=off, --fmad=false), so the float results are the same bits on
-// every host and device, in the vector loop and in its remainder.
+// may not fuse here (-ffp-contract=off, --fmad=false) and from fused ones where it is said, so the
+// float results are the same bits on every host and device, in the vector loop and in its
+// remainder.
 
 #include <cmath>
 #include <cstdint>
@@ -22,22 +23,24 @@ SHARDMARK_BOTH constexpr auto wrapping(A value) {
   }
 }
 
+// a * b + c rounded once: where it is wanted, said, so that it is the same everywhere.
+SHARDMARK_BOTH inline float fused(float a, float b, float c) { return fmaf(a, b, c); }
+
 // e^x within 4 units of roundoff, without branches or tables so that it vectorizes. Reduction by
 // multiples of log 2 in two parts and a polynomial after Moshier's Cephes library (expf).
 SHARDMARK_BOTH inline float exponential(float x) {
   x = x > 89.0f ? 89.0f : x;        // above 88.73: infinity; NaN passes both comparisons
   x = x < -104.0f ? -104.0f : x;    // below -103.98: zero
   const float shift = 12582912.0f;  // 1.5 * 2^23: the sum's last bits are the nearest integer
-  const float shifted = x * 1.44269504088896341f + shift;
+  const float shifted = fused(x, 1.44269504088896341f, shift);
   const float n = shifted - shift;
-  const float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
-  float p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = (p * (r * r) + r) + 1.0f;
+  const float r = fused(n, 2.12194440e-4f, fused(n, -0.693359375f, x));
+  float p = fused(r, 1.9875691500e-4f, 1.3981999507e-3f);
+  p = fused(p, r, 8.3334519073e-3f);
+  p = fused(p, r, 4.1665795894e-2f);
+  p = fused(p, r, 1.6666665459e-1f);
+  p = fused(p, r, 5.0000001201e-1f);
+  p = fused(p, r * r, r) + 1.0f;
   // Two factors, as 2^n alone may be out of range; the products are exact unless subnormal.
   const std::int32_t exponent = static_cast<std::int32_t>(detail::bits_as<std::uint32_t>(shifted) -
                                                           detail::bits_as<std::uint32_t>(shift));

@@ -156,17 +156,18 @@ struct Embedding {
   }
 };
 
+// Of these three, the first real_cols columns are no padding.
 template <class T>
 struct RowMax {
   const T* in;
   Value<T>* out;
-  std::int64_t cols;
+  std::int64_t cols, real_cols;
 
   template <class Lanes>
   SHARDMARK_BOTH void operator()(std::int64_t row, const Lanes& lanes) const {
     const T* from = in + row * cols;
     const auto top =
-        lanes.template max<Value<T>>(cols, [=](std::int64_t c) { return widen(from[c]); });
+        lanes.template max<Value<T>>(real_cols, [=](std::int64_t c) { return widen(from[c]); });
     if (lanes.leads()) out[row] = top;
   }
 };
@@ -176,7 +177,7 @@ struct ExpSums {
   const T* logits;
   const Value<T>* max;
   const std::int32_t* targets;
-  std::int64_t first_col, cols;
+  std::int64_t first_col, cols, real_cols;
   Value<T>*sum_exp, *target;
 
   template <class Lanes>
@@ -185,11 +186,11 @@ struct ExpSums {
     const T* in = logits + row * cols;
     const A top = max[row];
     const A sum = lanes.template sum<A>(
-        cols, [=](std::int64_t c) { return exponential(widen(in[c]) - top); });
+        real_cols, [=](std::int64_t c) { return exponential(widen(in[c]) - top); });
     if (lanes.leads()) {
       const std::int64_t col = targets[row] - first_col;
       sum_exp[row] = sum;
-      target[row] = col >= 0 && col < cols ? widen(in[col]) - top : A(0);
+      target[row] = col >= 0 && col < real_cols ? widen(in[col]) - top : A(0);
     }
   }
 };
@@ -200,7 +201,7 @@ struct CrossEntropyBackward {
   const Value<T>*max, *sum_exp;
   const std::int32_t* targets;
   T* d_logits;
-  std::int64_t first_col, cols;
+  std::int64_t first_col, cols, real_cols;
   Value<T> factor;
 
   template <class Lanes>
@@ -210,10 +211,12 @@ struct CrossEntropyBackward {
     T* to = d_logits + row * cols;
     const A top = max[row], share = A(1) / sum_exp[row], f = factor;
     const std::int64_t col = targets[row] - first_col;
-    lanes.each(cols, [=](std::int64_t c) {
+    const std::int64_t real = real_cols;
+    lanes.each(real, [=](std::int64_t c) {
       const A probability = exponential(widen(in[c]) - top) * share;
       to[c] = narrow<T>(f * (c == col ? probability - A(1) : probability));
     });
+    lanes.each(cols - real, [=](std::int64_t c) { to[real + c] = T(A(0)); });
   }
 };
 

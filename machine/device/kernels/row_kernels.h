@@ -2,6 +2,8 @@
 // The row-wise part of Kernels, over a Launch that says how a device runs a body:
 //   rows(rows, cols, body)   body(row, lanes) for every row (row_bodies.h)
 
+#include <algorithm>
+
 #include "machine/device/kernels/element_kernels.h"
 #include "machine/device/kernels/row_bodies.h"
 
@@ -89,41 +91,47 @@ class RowKernels : public ElementKernels<Launch> {
     });
   }
 
-  void row_max(const Tensor& logits, const Tensor& out) override {
+  void row_max(const Tensor& logits, std::int64_t first_col, std::int64_t vocabulary,
+               const Tensor& out) override {
     this->check({&logits});
     check_vectors(sum_dtype(logits.dtype()), logits.rows(), {&out});
     visit(logits.dtype(), [&](auto zero) {
       using T = decltype(zero);
       this->launch_.rows(logits.rows(), logits.cols(),
-                         RowMax<T>{logits.as<T>(), out.as<Value<T>>(), logits.cols()});
+                         RowMax<T>{logits.as<T>(), out.as<Value<T>>(), logits.cols(),
+                                   real_cols(logits, first_col, vocabulary)});
     });
   }
 
   void exp_sums(const Tensor& logits, const Tensor& max, const std::int32_t* targets,
-                std::int64_t first_col, const Tensor& sum_exp, const Tensor& target) override {
+                std::int64_t first_col, std::int64_t vocabulary, const Tensor& sum_exp,
+                const Tensor& target) override {
     this->check({&logits});
     check_vectors(sum_dtype(logits.dtype()), logits.rows(), {&max, &sum_exp, &target});
     visit(logits.dtype(), [&](auto zero) {
       using T = decltype(zero);
       using A = Value<T>;
-      this->launch_.rows(logits.rows(), logits.cols(),
-                         ExpSums<T>{logits.as<T>(), max.as<A>(), targets, first_col, logits.cols(),
-                                    sum_exp.as<A>(), target.as<A>()});
+      this->launch_.rows(
+          logits.rows(), logits.cols(),
+          ExpSums<T>{logits.as<T>(), max.as<A>(), targets, first_col, logits.cols(),
+                     real_cols(logits, first_col, vocabulary), sum_exp.as<A>(), target.as<A>()});
     });
   }
 
   void cross_entropy_backward(const Tensor& logits, const Tensor& max, const Tensor& sum_exp,
-                              const std::int32_t* targets, std::int64_t first_col, double factor,
+                              const std::int32_t* targets, std::int64_t first_col,
+                              std::int64_t vocabulary, double factor,
                               const Tensor& d_logits) override {
     this->check_alike(logits, {&d_logits});
     check_vectors(sum_dtype(logits.dtype()), logits.rows(), {&max, &sum_exp});
     visit(logits.dtype(), [&](auto zero) {
       using T = decltype(zero);
       using A = Value<T>;
-      this->launch_.rows(logits.rows(), logits.cols(),
-                         CrossEntropyBackward<T>{logits.as<T>(), max.as<A>(), sum_exp.as<A>(),
-                                                 targets, d_logits.as<T>(), first_col,
-                                                 logits.cols(), static_cast<A>(factor)});
+      this->launch_.rows(
+          logits.rows(), logits.cols(),
+          CrossEntropyBackward<T>{
+              logits.as<T>(), max.as<A>(), sum_exp.as<A>(), targets, d_logits.as<T>(), first_col,
+              logits.cols(), real_cols(logits, first_col, vocabulary), static_cast<A>(factor)});
     });
   }
 
@@ -136,6 +144,10 @@ class RowKernels : public ElementKernels<Launch> {
   }
 
  private:
+  static std::int64_t real_cols(const Tensor& logits, std::int64_t first_col,
+                                std::int64_t vocabulary) {
+    return std::clamp<std::int64_t>(vocabulary - first_col, 0, logits.cols());
+  }
   static std::int64_t queries_of(const Tensor& scores) {
     const Shape& shape = scores.shape();
     if (shape.rank() < 2) throw std::logic_error("causal_softmax: scores need queries and keys");

@@ -208,46 +208,80 @@ TEST_P(RowKernels, EmbeddingOfAShard) {
   }
 }
 
+// The second of three shards, whose table is padded from `real` columns of this shard on: padding
+// holds what must not count.
 TEST_P(RowKernels, CrossEntropyOverAShardedVocabulary) {
-  for (const auto [rows, cols] : extents) {
-    const Tensor logits = random({rows, cols}, -8, 8), max = empty({rows}, wide());
-    const Tensor sum = empty({rows}, wide()), target = empty({rows}, wide());
-    const std::int64_t first_col = cols;  // the second of three shards
-    const Memory ids = tokens(rows, 0, static_cast<int>(3 * cols - 1));
-    const auto* targets = static_cast<std::int32_t*>(ids.data());
-    kernels().row_max(logits, max);
-    kernels().exp_sums(logits, max, targets, first_col, sum, target);
-    const Values l = to_doubles(logits), tops = to_doubles(max);
-    std::vector<Real> sums, sum_errors, picked, picked_errors, gradient, gradient_errors;
-    const Values stored_sums = to_doubles(sum);
-    for (std::int64_t row = 0; row < rows; ++row) {
-      const Real top = tops[static_cast<std::size_t>(row)];
-      const std::int64_t mine = token_values[static_cast<std::size_t>(row)] - first_col;
-      Real total = 0, largest = 0, exact_top = -INFINITY;
-      for (std::int64_t c = 0; c < cols; ++c) {
-        const Real z = l[at(row, cols, c)] - top;
-        exact_top = std::max(exact_top, Real{l[at(row, cols, c)]});
-        total += std::exp(z);
-        largest = std::max(largest, std::abs(z) + 4);
+  for (const auto [rows, cols] : extents)
+    for (const std::int64_t real : {cols, cols - cols / 3, std::int64_t{1}}) {
+      const Tensor logits = random({rows, cols}, -8, 8), max = empty({rows}, wide());
+      const Tensor sum = empty({rows}, wide()), target = empty({rows}, wide());
+      const std::int64_t first_col = cols, vocabulary = cols + real;
+      const Memory ids = tokens(rows, 0, static_cast<int>(3 * cols - 1));
+      const auto* targets = static_cast<std::int32_t*>(ids.data());
+      Values l = to_doubles(logits);
+      for (std::int64_t row = 0; row < rows; ++row)
+        for (std::int64_t c = real; c < cols; ++c) l[at(row, cols, c)] = c % 2 == 0 ? NAN : 60;
+      from_doubles(logits, l);
+      kernels().row_max(logits, first_col, vocabulary, max);
+      kernels().exp_sums(logits, max, targets, first_col, vocabulary, sum, target);
+      const Values tops = to_doubles(max);
+      std::vector<Real> sums, sum_errors, picked, picked_errors, gradient, gradient_errors;
+      const Values stored_sums = to_doubles(sum);
+      for (std::int64_t row = 0; row < rows; ++row) {
+        const Real top = tops[static_cast<std::size_t>(row)];
+        const std::int64_t mine = token_values[static_cast<std::size_t>(row)] - first_col;
+        Real total = 0, largest = 0, exact_top = -INFINITY;
+        for (std::int64_t c = 0; c < real; ++c) {
+          const Real z = l[at(row, cols, c)] - top;
+          exact_top = std::max(exact_top, Real{l[at(row, cols, c)]});
+          total += std::exp(z);
+          largest = std::max(largest, std::abs(z) + 4);
+        }
+        ASSERT_EQ(top, exact_top);
+        sums.push_back(total);
+        sum_errors.push_back(1.01L * u() * (largest + static_cast<Real>(cols)) * total);
+        picked.push_back(mine >= 0 && mine < real ? l[at(row, cols, mine)] - top : 0);
+        picked_errors.push_back(0);
+        for (std::int64_t c = 0; c < real; ++c) {
+          const Real z = l[at(row, cols, c)] - top;
+          const Real p = std::exp(z) / stored_sums[static_cast<std::size_t>(row)];
+          gradient.push_back(0.125L * (p - (c == mine)));
+          gradient_errors.push_back(1.01L * u() * 0.125L *
+                                    (p * (std::abs(z) + 6) + 2 * std::abs(p - (c == mine))));
+        }
       }
-      ASSERT_EQ(top, exact_top);
-      sums.push_back(total);
-      sum_errors.push_back(1.01L * u() * (largest + static_cast<Real>(cols)) * total);
-      picked.push_back(mine >= 0 && mine < cols ? l[at(row, cols, mine)] - top : 0);
-      picked_errors.push_back(0);
-      for (std::int64_t c = 0; c < cols; ++c) {
-        const Real z = l[at(row, cols, c)] - top;
-        const Real p = std::exp(z) / stored_sums[static_cast<std::size_t>(row)];
-        gradient.push_back(0.125L * (p - (c == mine)));
-        gradient_errors.push_back(1.01L * u() * 0.125L *
-                                  (p * (std::abs(z) + 6) + 2 * std::abs(p - (c == mine))));
-      }
+      expect_within(to_doubles(sum), sums, sum_errors, wide());
+      expect_within(to_doubles(target), picked, picked_errors, wide());
+      kernels().cross_entropy_backward(logits, max, sum, targets, first_col, vocabulary, 0.125,
+                                       logits);
+      Values got;
+      const Values all = to_doubles(logits);
+      for (std::int64_t row = 0; row < rows; ++row)
+        for (std::int64_t c = 0; c < cols; ++c) {
+          if (c < real) {
+            got.push_back(all[at(row, cols, c)]);
+          } else {
+            ASSERT_EQ(all[at(row, cols, c)], 0) << "padding";
+          }
+        }
+      expect_within(got, gradient, gradient_errors, dtype());
     }
-    expect_within(to_doubles(sum), sums, sum_errors, wide());
-    expect_within(to_doubles(target), picked, picked_errors, wide());
-    kernels().cross_entropy_backward(logits, max, sum, targets, first_col, 0.125, logits);
-    expect_within(to_doubles(logits), gradient, gradient_errors, dtype());
-  }
+}
+
+// A shard that lies beyond the vocabulary.
+TEST_P(RowKernels, CrossEntropyOfPaddingAlone) {
+  const Tensor logits = random({3, 40}), max = empty({3}, wide()), sum = empty({3}, wide()),
+               target = empty({3}, wide());
+  const Memory ids = tokens(3, 0, 99);
+  const auto* targets = static_cast<std::int32_t*>(ids.data());
+  kernels().row_max(logits, 120, 100, max);
+  EXPECT_EQ(to_doubles(max), Values(3, -INFINITY));
+  kernels().fill(max, 2.5);  // another shard's
+  kernels().exp_sums(logits, max, targets, 120, 100, sum, target);
+  EXPECT_EQ(to_doubles(sum), Values(3, 0.0));
+  EXPECT_EQ(to_doubles(target), Values(3, 0.0));
+  kernels().cross_entropy_backward(logits, max, max, targets, 120, 100, 1, logits);
+  EXPECT_EQ(to_doubles(logits), Values(120, 0.0));
 }
 
 TEST_P(RowKernels, DisagreementsAreRefused) {

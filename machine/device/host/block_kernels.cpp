@@ -1,0 +1,8 @@
+#include "machine/device/kernels/block_kernels.h"
+
+#include "machine/device/host/launch.h"
+
+extern template class machine::kernel::ElementKernels<machine::HostLaunch>;
+extern template class machine::kernel::RowKernels<machine::HostLaunch>;
+extern template class machine::kernel::ColumnKernels<machine::HostLaunch>;
+template class machine::kernel::BlockKernels<machine::HostLaunch>;

@@ -1,0 +1,35 @@
+#pragma once
+// Shares a loop out among OpenMP threads: contiguous parts of nearly equal size.
+
+#include <algorithm>
+#include <cstdint>
+
+namespace machine::host {
+
+// Calls part(begin, end) for parts that make up [0, count), each on a thread of its own. Parts but
+// the last are multiples of `grain`; none is worth less than the start of a thread, if an item
+// takes as long as it takes to move bytes_per_item. No part may throw, nor depend on where others
+// begin.
+template <class Part>
+void parallel(int threads, std::int64_t count, std::int64_t bytes_per_item, std::int64_t grain,
+              const Part& part) {
+  constexpr std::int64_t least_bytes = 256 << 10;  // of a part: some ten microseconds
+#ifdef __SANITIZE_THREAD__
+  threads = 1;  // the OpenMP runtime's own synchronization is invisible to the thread sanitizer
+#endif
+  const std::int64_t grains = (count + grain - 1) / grain;
+  const std::int64_t worth = count * bytes_per_item / least_bytes;
+  const std::int64_t parts = std::min({std::int64_t{threads}, grains, worth});
+  if (parts <= 1) {
+    if (count > 0) part(std::int64_t{0}, count);
+    return;
+  }
+#pragma omp parallel for schedule(static, 1) num_threads(static_cast <int>(parts))
+  for (std::int64_t i = 0; i < parts; ++i) {
+    const std::int64_t begin = grains * i / parts * grain;
+    const std::int64_t end = std::min(count, grains * (i + 1) / parts * grain);
+    part(begin, end);
+  }
+}
+
+}  // namespace machine::host

@@ -1,0 +1,120 @@
+#pragma once
+// The part of Kernels that newer transformer blocks add, over a Launch that says how:
+//   each_strided(rows, cols, body, rows of fields...)   body(values...) for every element
+//   rotate(rotation)                                    Rotation (block_bodies.h)
+
+#include <array>
+
+#include "machine/device/kernels/block_bodies.h"
+#include "machine/device/kernels/column_kernels.h"
+
+namespace machine::kernel {
+
+template <class Launch>
+class BlockKernels : public ColumnKernels<Launch> {
+ public:
+  using ColumnKernels<Launch>::ColumnKernels;
+
+  void rms_norm(const Tensor& x, const Tensor& gain, double epsilon, const Tensor& out,
+                const Tensor& rstd) override {
+    this->check_alike(x, {&out});
+    this->check_vectors(x.dtype(), x.cols(), {&gain});
+    this->check_vectors(sum_dtype(x.dtype()), x.rows(), {&rstd});
+    visit(x.dtype(), [&](auto zero) {
+      using T = decltype(zero);
+      using A = Value<T>;
+      this->launch_.rows(x.rows(), x.cols(),
+                         RmsNorm<T>{x.as<T>(), gain.as<T>(), out.as<T>(), rstd.as<A>(), x.cols(),
+                                    static_cast<A>(epsilon)});
+    });
+  }
+
+  void rms_norm_backward_input(const Tensor& x, const Tensor& gain, const Tensor& rstd,
+                               const Tensor& d_out, const Tensor& d_x) override {
+    this->check_alike(x, {&d_out, &d_x});
+    this->check_vectors(x.dtype(), x.cols(), {&gain});
+    this->check_vectors(sum_dtype(x.dtype()), x.rows(), {&rstd});
+    visit(x.dtype(), [&](auto zero) {
+      using T = decltype(zero);
+      this->launch_.rows(x.rows(), x.cols(),
+                         RmsNormBackwardInput<T>{x.as<T>(), gain.as<T>(), rstd.as<Value<T>>(),
+                                                 d_out.as<T>(), d_x.as<T>(), x.cols()});
+    });
+  }
+
+  void rms_norm_backward_weights(const Tensor& x, const Tensor& rstd, const Tensor& d_out,
+                                 const Tensor& d_gain) override {
+    this->check_alike(x, {&d_out});
+    this->check_vectors(sum_dtype(x.dtype()), x.rows(), {&rstd});
+    this->check_vectors(d_gain.dtype(), x.cols(), {&d_gain});
+    visit_widening(
+        "rms_norm_backward_weights", x.dtype(), d_gain.dtype(), [&](auto zero, auto out_zero) {
+          using T = decltype(zero);
+          using O = decltype(out_zero);
+          this->launch_.template columns<1>(
+              x.rows(), x.cols(),
+              RmsNormBackwardWeights<T>{x.as<T>(), d_out.as<T>(), rstd.as<Value<T>>(), x.cols()},
+              std::array<O*, 1>{d_gain.as<O>()});
+        });
+  }
+
+  void swiglu(const Matrix& gate, const Matrix& up, const Matrix& out) override {
+    check_rows("swiglu", gate, {&up, &out});
+    visit(gate.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      this->launch_.each_strided(gate.rows, gate.cols, SwigluForward<Value<T>>{},
+                                 Strided<In<T>>(gate), Strided<In<T>>(up), Strided<Out<T>>(out));
+    });
+  }
+
+  void swiglu_backward(const Matrix& gate, const Matrix& up, const Matrix& d_out,
+                       const Matrix& d_gate, const Matrix& d_up) override {
+    check_rows("swiglu_backward", gate, {&up, &d_out, &d_gate, &d_up});
+    visit(gate.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      this->launch_.each_strided(gate.rows, gate.cols, SwigluBackward<Value<T>>{},
+                                 Strided<In<T>>(gate), Strided<In<T>>(up), Strided<In<T>>(d_out),
+                                 Strided<Out<T>>(d_gate), Strided<Out<T>>(d_up));
+    });
+  }
+
+  void rotary(const Matrix& x, const Rotary& options, const Matrix& out) override {
+    rotate(x, options, 1, out);
+  }
+  void rotary_backward(const Matrix& d_out, const Rotary& options, const Matrix& d_x) override {
+    rotate(d_out, options, -1, d_x);
+  }
+
+  void dropout(const Tensor& in, double probability, std::uint64_t seed, Region region,
+               const Tensor& out) override {
+    this->check_alike(in, {&out});
+    check_equal("dropout: cols of in and out", in.cols(), out.cols());
+    if (!(probability >= 0 && probability < 1))
+      throw std::logic_error("dropout: the probability must lie in [0, 1)");
+    const auto least_kept = static_cast<std::uint64_t>(std::ceil(probability * 0x1p32));
+    visit(in.dtype(), [&](auto zero) {
+      using T = decltype(zero);
+      using A = Value<T>;
+      this->launch_.each_at(in.rows(), GlobalIndex(in.cols(), region),
+                            Dropout<A>{seed, least_kept, static_cast<A>(1 / (1 - probability))},
+                            In<T>(in), Out<T>(out));
+    });
+  }
+
+ private:
+  void rotate(const Matrix& in, const Rotary& options, double direction, const Matrix& out) {
+    check_heads("rotary", in, {&out});
+    check_equal("rotary: columns that have no partner", in.cols % 2, 0);
+    if (!(options.base > 0)) throw std::logic_error("rotary: the base must be positive");
+    visit(in.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      this->launch_.rotate(Rotation<T>{static_cast<const T*>(in.data), static_cast<T*>(out.data),
+                                       in.rows, in.cols / 2, options.first_position, in.batch[0],
+                                       in.batch[1], in.row_stride, in.batch_stride[0],
+                                       in.batch_stride[1], out.row_stride, out.batch_stride[0],
+                                       out.batch_stride[1], options.base, direction});
+    });
+  }
+};
+
+}  // namespace machine::kernel
