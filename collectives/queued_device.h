@@ -125,6 +125,8 @@ class QueuedKernels final : public machine::Kernels {
                float) override {
     no();
   }
+  void do_attention(const machine::AttentionForward&) override { no(); }
+  void do_attention_backward(const machine::AttentionBackward&) override { no(); }
   machine::Kernels& host_;
   Worker& worker_;
 };

@@ -5,8 +5,8 @@
 //   Tensor x(device, Dtype::float32, {tokens, hidden}, Category::activations);
 //   device.stream().kernels().gelu(x, y);
 //
-// A host stream runs each call before it returns, on the calling thread (GEMM on device.threads()
-// OpenMP threads); a CUDA stream queues it. A device belongs to one rank and is used by one thread.
+// A host stream runs each call before it returns, on device.threads() OpenMP threads, the calling
+// one among them; a CUDA stream queues it. A device belongs to one rank and is used by one thread.
 
 #include <cstddef>
 #include <cstdint>
@@ -79,7 +79,7 @@ class Device {
   // Of stream(). Null where a stream is never behind its caller.
   virtual std::unique_ptr<Gate> make_gate(double /*deadline_s*/) { return nullptr; }
 
-  // CPU threads that a GEMM of this rank may use.
+  // CPU threads that a kernel of this rank may use; results do not depend on it.
   int threads() const { return threads_; }
   void set_threads(int threads) { threads_ = threads; }
 

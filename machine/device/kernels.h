@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <span>
 
+#include "machine/device/flash_attention.h"
 #include "machine/device/gemm.h"
 #include "machine/device/reduction.h"
 #include "machine/device/tensor.h"
@@ -173,6 +174,16 @@ class Kernels {
                    float beta);
   virtual void do_gemm(const Matrix& a, const Matrix& b, const Matrix& c, float alpha,
                        float beta) = 0;
+  friend void flash_attention(Stream& stream, const Matrix& q, const Matrix& k, const Matrix& v,
+                              const AttentionOptions& options, const Matrix& out,
+                              const Tensor& log_sum_exp);
+  virtual void do_attention(const AttentionForward& call) = 0;
+  friend void flash_attention_backward(Stream& stream, const Matrix& q, const Matrix& k,
+                                       const Matrix& v, const AttentionOptions& options,
+                                       const Matrix& out, const Tensor& log_sum_exp,
+                                       const Matrix& d_out, const Matrix& d_q, const Matrix& d_k,
+                                       const Matrix& d_v);
+  virtual void do_attention_backward(const AttentionBackward& call) = 0;
 };
 
 }  // namespace machine

@@ -1,6 +1,7 @@
 #pragma once
 // The host's Kernels, on the calling thread and as many more as the device has.
 
+#include <cstddef>
 #include <memory>
 
 #include "machine/device/device.h"
@@ -9,6 +10,24 @@
 namespace machine::host {
 
 std::unique_ptr<Kernels> make_kernels(const Device& device);
+
+// Memory of a stream's own kernels, for what a thread keeps at hand; not a tensor, so on no ledger.
+// Grows.
+class Scratch {
+ public:
+  void* at_least(std::size_t bytes);  // aligned to a cache line, its contents undefined
+
+ private:
+  struct Free {
+    void operator()(void* data) const;
+  };
+  std::unique_ptr<void, Free> data_;
+  std::size_t bytes_ = 0;
+};
+
+// Checked by machine::flash_attention and its backward: no result is empty.
+void attend(const AttentionForward& call, int threads, Scratch& scratch);
+void attend_backward(const AttentionBackward& call, int threads, Scratch& scratch);
 
 // Checked by machine::gemm: no extent of c is zero; a.cols may be.
 void multiply(const Matrix& a, const Matrix& b, const Matrix& c, float alpha, float beta,

@@ -1,6 +1,8 @@
 #pragma once
 // Shares a loop out among OpenMP threads: contiguous parts of nearly equal size.
 
+#include <omp.h>
+
 #include <algorithm>
 #include <cstdint>
 
@@ -31,5 +33,8 @@ void parallel(int threads, std::int64_t count, std::int64_t bytes_per_item, std:
     part(begin, end);
   }
 }
+
+// Of the calling thread in its parallel loop.
+inline int thread_index() { return omp_get_thread_num(); }
 
 }  // namespace machine::host
