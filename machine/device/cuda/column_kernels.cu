@@ -1,5 +1,6 @@
 #include "machine/device/kernels/block_kernels.h"
 
+#include "machine/device/cuda/flash_attention.h"
 #include "machine/device/cuda/gemm.h"
 #include "machine/device/cuda/launch.cuh"
 
@@ -16,14 +17,25 @@ namespace {
 class CudaKernels final : public kernel::BlockKernels<CudaLaunch> {
  public:
   CudaKernels(int device, cudaStream_t stream)
-      : BlockKernels(CudaLaunch(device, stream)), multiplier_(device, stream) {}
+      : BlockKernels(CudaLaunch(device, stream)),
+        multiplier_(device, stream),
+        device_(device),
+        stream_(stream),
+        scratch_(device, stream) {}
 
  private:
   void do_gemm(const Matrix& a, const Matrix& b, const Matrix& c, float alpha,
                float beta) override {
     multiplier_.multiply(a, b, c, alpha, beta);
   }
+  void do_attention(const AttentionForward& call) override { attend(device_, stream_, call); }
+  void do_attention_backward(const AttentionBackward& call) override {
+    attend_backward(device_, stream_, call, scratch_);
+  }
   Multiplier multiplier_;
+  int device_;
+  cudaStream_t stream_;
+  Scratch scratch_;
 };
 
 }  // namespace

@@ -25,6 +25,7 @@ SHARDMARK_BOTH constexpr auto wrapping(A value) {
 
 // a * b + c rounded once: where it is wanted, said, so that it is the same everywhere.
 SHARDMARK_BOTH inline float fused(float a, float b, float c) { return fmaf(a, b, c); }
+SHARDMARK_BOTH inline double fused(double a, double b, double c) { return fma(a, b, c); }
 
 // e^x within 4 units of roundoff, without branches or tables so that it vectorizes. Reduction by
 // multiples of log 2 in two parts and a polynomial after Moshier's Cephes library (expf).

@@ -1,0 +1,217 @@
+#pragma once
+// Attention by fused multiply-adds, for any dtype. A warp owns some rows and meets 32 others at a
+// time, which lie in shared memory: a lane has one of the others while scores are made, and every
+// 32nd column while they are used.
+
+#include "machine/device/cuda/attention_arguments.cuh"
+#include "machine/device/cuda/launch.cuh"
+#include "machine/device/kernels/functions.h"
+
+namespace machine::cuda {
+
+constexpr int attention_warps = 4, attention_threads = attention_warps * warp_size;
+constexpr int forward_rows = 4, backward_rows = 2;  // of a warp
+
+// Rows [begin, begin + count) from `first`, zero from `limit` on, `pitch` elements apart.
+template <class T>
+__device__ void load_rows(T* to, int pitch, const T* first, std::int64_t stride, std::int64_t begin,
+                          std::int64_t limit, int count, int cols) {
+  for (int i = static_cast<int>(threadIdx.x); i < count * cols; i += attention_threads) {
+    const int row = i / cols, col = i % cols;
+    to[row * pitch + col] =
+        begin + row < limit ? first[(begin + row) * stride + col] : T(kernel::Value<T>(0));
+  }
+}
+
+// Of this lane's row of `others` with each of the warp's rows of `own`.
+template <int rows, class T>
+__device__ void multiply_rows(const T* own, const T* others, int cols,
+                              kernel::Value<T> (&products)[rows]) {
+  const T* other = others + static_cast<std::int64_t>(WarpLanes::lane()) * (cols + 1);
+#pragma unroll
+  for (int r = 0; r < rows; ++r) products[r] = 0;
+  for (int c = 0; c < cols; ++c) {
+    const auto value = kernel::widen(other[c]);
+#pragma unroll
+    for (int r = 0; r < rows; ++r)
+      products[r] = kernel::fused(kernel::widen(own[r * cols + c]), value, products[r]);
+  }
+}
+
+// sums[x] += the sum over lanes j of weight(j) * others[j][lane + 32 x].
+template <int per_lane, class T>
+__device__ void add_weighted(kernel::Value<T> weight, const T* others, int cols,
+                             kernel::Value<T> (&sums)[per_lane]) {
+  for (int j = 0; j < warp_size; ++j) {
+    const auto one = __shfl_sync(every_lane, weight, j);
+#pragma unroll
+    for (int x = 0; x < per_lane; ++x) {
+      const int c = WarpLanes::lane() + x * warp_size;
+      if (c < cols)
+        sums[x] = kernel::fused(one, kernel::widen(others[j * (cols + 1) + c]), sums[x]);
+    }
+  }
+}
+
+template <int per_lane, class T>
+__device__ void store_row(T* to, int cols, kernel::Value<T> factor,
+                          const kernel::Value<T> (&sums)[per_lane]) {
+#pragma unroll
+  for (int x = 0; x < per_lane; ++x) {
+    const int c = WarpLanes::lane() + x * warp_size;
+    if (c < cols) to[c] = kernel::narrow<T>(sums[x] * factor);
+  }
+}
+
+template <class T>
+constexpr std::size_t plain_forward_bytes(int cols) {
+  return sizeof(T) * static_cast<std::size_t>(attention_warps * forward_rows * cols +
+                                              2 * warp_size * (cols + 1));
+}
+template <class T>
+constexpr std::size_t plain_backward_bytes(int cols) {
+  return sizeof(T) * static_cast<std::size_t>(2 * attention_warps * backward_rows * cols +
+                                              2 * warp_size * (cols + 1));
+}
+
+extern __shared__ __align__(16) unsigned char attention_memory[];
+
+template <class T, int per_lane>
+__global__ void __launch_bounds__(attention_threads) attend_plain(AttentionArguments<T> a) {
+  using A = kernel::Value<T>;
+  constexpr int tile = attention_warps * forward_rows;
+  const AttentionTile mine(blockIdx.x, a.queries, tile, a.heads);
+  const std::int64_t kv_head = mine.head / (a.heads / a.kv_heads);
+  const int warp = static_cast<int>(threadIdx.x) / warp_size, lane = WarpLanes::lane();
+  T* q = reinterpret_cast<T*>(attention_memory);
+  T* k = q + tile * a.head;
+  T* v = k + warp_size * (a.head + 1);
+  load_rows(q, a.head, a.q.at(mine.sequence, mine.head, 0), a.q.row, mine.begin, a.queries, tile,
+            a.head);
+  A top[forward_rows], weight[forward_rows] = {}, sums[forward_rows][per_lane] = {};
+#pragma unroll
+  for (int r = 0; r < forward_rows; ++r) top[r] = -std::numeric_limits<A>::infinity();
+  const std::int64_t seen = a.causal && mine.begin + tile < a.keys ? mine.begin + tile : a.keys;
+  for (std::int64_t key = 0; key < seen; key += warp_size) {
+    __syncthreads();
+    load_rows(k, a.head + 1, a.k.at(mine.sequence, kv_head, 0), a.k.row, key, a.keys, warp_size,
+              a.head);
+    load_rows(v, a.head + 1, a.v.at(mine.sequence, kv_head, 0), a.v.row, key, a.keys, warp_size,
+              a.head);
+    __syncthreads();
+    A scores[forward_rows];
+    multiply_rows<forward_rows>(q + warp * forward_rows * a.head, k, a.head, scores);
+#pragma unroll
+    for (int r = 0; r < forward_rows; ++r) {
+      const std::int64_t query = mine.begin + warp * forward_rows + r;
+      const bool sees = a.sees(query, key + lane);
+      const A score = sees ? scores[r] * a.scale : -std::numeric_limits<A>::infinity();
+      const A tile_top = join_warp(score, [](A x, A y) { return x < y ? y : x; });
+      // A query beyond the last sees nothing, and is not written.
+      const A new_top = top[r] < tile_top ? tile_top : top[r];
+      const A p = sees ? kernel::exponential(score - new_top) : A(0);
+      const A shrink = kernel::exponential(top[r] - new_top);
+      weight[r] = weight[r] * shrink + join_warp(p, [](A x, A y) { return x + y; });
+      top[r] = new_top;
+#pragma unroll
+      for (int x = 0; x < per_lane; ++x) sums[r][x] *= shrink;
+      add_weighted<per_lane>(p, v, a.head, sums[r]);
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < forward_rows; ++r) {
+    const std::int64_t query = mine.begin + warp * forward_rows + r;
+    if (query >= a.queries) continue;
+    store_row<per_lane>(a.out.at(mine.sequence, mine.head, query), a.head, A(1) / weight[r],
+                        sums[r]);
+    if (lane == 0)
+      a.log_sum_exp[(mine.sequence * a.heads + mine.head) * a.queries + query] =
+          top[r] + log(weight[r]);
+  }
+}
+
+// delta = the sum of out * d_out over a row, by a warp.
+template <class T>
+__global__ void __launch_bounds__(block_size) attention_delta(AttentionArguments<T> a) {
+  using A = kernel::Value<T>;
+  const std::int64_t row =
+      static_cast<std::int64_t>(blockIdx.x) * warps_per_block + threadIdx.x / warp_size;
+  if (row >= a.sequences * a.heads * a.queries) return;
+  const std::int64_t head = row / a.queries, query = row % a.queries;
+  const T* out = a.out_read.at(head / a.heads, head % a.heads, query);
+  const T* d_out = a.d_out.at(head / a.heads, head % a.heads, query);
+  const A sum = WarpLanes{}.template sum<A>(
+      a.head, [=](std::int64_t c) { return kernel::widen(out[c]) * kernel::widen(d_out[c]); });
+  if (WarpLanes{}.leads()) a.delta[row] = sum;
+}
+
+// Of queries: d_q of its own, others are keys. Of keys: d_k and d_v of its own, others are queries,
+// of all heads that share it.
+template <class T, int per_lane, bool of_keys>
+__global__ void __launch_bounds__(attention_threads)
+    attend_backward_plain(AttentionArguments<T> a) {
+  using A = kernel::Value<T>;
+  constexpr int rows = backward_rows, tile = attention_warps * rows;
+  const std::int64_t num_own = of_keys ? a.keys : a.queries,
+                     num_others = of_keys ? a.queries : a.keys;
+  const std::int64_t group = a.heads / a.kv_heads;
+  const AttentionTile mine(blockIdx.x, num_own, tile, of_keys ? a.kv_heads : a.heads);
+  const std::int64_t kv_head = of_keys ? mine.head : mine.head / group;
+  const int warp = static_cast<int>(threadIdx.x) / warp_size, lane = WarpLanes::lane();
+  T* own_left = reinterpret_cast<T*>(attention_memory);  // q or k
+  T* own_right = own_left + tile * a.head;               // d_out or v
+  T* left = own_right + tile * a.head;                   // k or q
+  T* right = left + warp_size * (a.head + 1);            // v or d_out
+  A first[rows][per_lane] = {}, second[rows][per_lane] = {};
+  for (std::int64_t member = 0; member < (of_keys ? group : 1); ++member) {
+    const std::int64_t q_head = of_keys ? kv_head * group + member : mine.head;
+    const std::int64_t statistics = (mine.sequence * a.heads + q_head) * a.queries;
+    const auto load = [&](T* to_left, T* to_right, int pitch, bool keys, std::int64_t begin,
+                          int count) {
+      const std::int64_t limit = keys ? a.keys : a.queries;
+      const auto& left_view = keys ? a.k : a.q;
+      const auto& right_view = keys ? a.v : a.d_out;
+      const std::int64_t head = keys ? kv_head : q_head;
+      load_rows(to_left, pitch, left_view.at(mine.sequence, head, 0), left_view.row, begin, limit,
+                count, a.head);
+      load_rows(to_right, pitch, right_view.at(mine.sequence, head, 0), right_view.row, begin,
+                limit, count, a.head);
+    };
+    if (member == 0) load(own_left, own_right, a.head, of_keys, mine.begin, tile);
+    // Others that some own row sees, or that see one.
+    const std::int64_t from = of_keys && a.causal ? mine.begin / warp_size * warp_size : 0;
+    const std::int64_t to =
+        !of_keys && a.causal && mine.begin + tile < num_others ? mine.begin + tile : num_others;
+    for (std::int64_t other = from; other < to; other += warp_size) {
+      __syncthreads();
+      load(left, right, a.head + 1, !of_keys, other, warp_size);
+      __syncthreads();
+      A scores[rows], slopes[rows];
+      multiply_rows<rows>(own_left + warp * rows * a.head, left, a.head, scores);
+      multiply_rows<rows>(own_right + warp * rows * a.head, right, a.head, slopes);
+#pragma unroll
+      for (int r = 0; r < rows; ++r) {
+        const std::int64_t own = mine.begin + warp * rows + r;
+        const std::int64_t query = of_keys ? other + lane : own, key = of_keys ? own : other + lane;
+        A p = 0, d_score = 0;
+        if (a.sees(query, key)) {
+          p = kernel::exponential(scores[r] * a.scale - a.log_sum_exp[statistics + query]);
+          d_score = p * (slopes[r] - a.delta[statistics + query]);
+        }
+        add_weighted<per_lane>(d_score, left, a.head, first[r]);
+        if constexpr (of_keys) add_weighted<per_lane>(p, right, a.head, second[r]);
+      }
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < rows; ++r) {
+    const std::int64_t own = mine.begin + warp * rows + r;
+    if (own >= num_own) continue;
+    store_row<per_lane>((of_keys ? a.d_k : a.d_q).at(mine.sequence, mine.head, own), a.head,
+                        a.scale, first[r]);
+    if constexpr (of_keys)
+      store_row<per_lane>(a.d_v.at(mine.sequence, mine.head, own), a.head, A(1), second[r]);
+  }
+}
+
+}  // namespace machine::cuda
