@@ -2,8 +2,16 @@
 // A small matrix product in registers, the inner loop of host/flash_attention.cpp. Written in the
 // compiler's vectors, so that it is fast on any instruction set; an element's products are summed
 // in ascending order of k whatever the set.
+//
+// Operands are made of the accumulator's type A, or, where the processor multiplies them, of Pairs
+// of bfloat16: then k counts pairs.
 
 #include <cstdint>
+#include <type_traits>
+
+#if defined(__AVX512BF16__) && defined(__AVX512F__)
+#include <immintrin.h>
+#endif
 
 namespace machine::host {
 
@@ -16,57 +24,88 @@ inline constexpr int vector_bytes = 16, most_vectors = 2;
 #endif
 inline constexpr int tile_rows = 6;  // with most_vectors, as many sums as there are registers for
 
+// Two neighbours along k, the first in the low half.
+struct Pair {
+  std::uint32_t bits;
+};
+#if defined(__AVX512BF16__) && defined(__AVX512F__)
+inline constexpr bool multiplies_pairs = true;
+#else
+inline constexpr bool multiplies_pairs = false;
+#endif
+
 template <class A>
 inline constexpr int lanes = vector_bytes / static_cast<int>(sizeof(A));
 
 template <class A>
 using Vector [[gnu::vector_size(vector_bytes)]] = A;
 
-// Element (row, k) of a lies at data[row * row_stride + k * k_stride].
 template <class A>
+inline Vector<A> load(const A* from) {
+  Vector<A> value;
+  __builtin_memcpy(&value, from, sizeof value);
+  return value;
+}
+template <class A, class V>
+inline void store(A* to, V value) {
+  static_assert(sizeof value == vector_bytes);
+  __builtin_memcpy(to, &value, sizeof value);
+}
+
+template <class A, class V>
+inline void add_product(V& sum, A a, V b) {
+  sum += a * b;
+}
+inline Vector<std::uint32_t> load(const Pair* from) { return load(&from->bits); }
+#if defined(__AVX512BF16__) && defined(__AVX512F__)
+inline void add_product(Vector<float>& sum, Pair a, Vector<std::uint32_t> b) {
+  const __m512i left = _mm512_set1_epi32(static_cast<int>(a.bits));
+  __m512i right;
+  __builtin_memcpy(&right, &b, sizeof right);
+  const __m512 total =
+      _mm512_dpbf16_ps(reinterpret_cast<__m512>(sum), reinterpret_cast<__m512bh>(left),
+                       reinterpret_cast<__m512bh>(right));
+  __builtin_memcpy(&sum, &total, sizeof sum);
+}
+#endif
+
+// Element (row, k) of an operand lies at data[row * row_stride + k * k_stride].
+template <class E>
 struct Left {
-  const A* data;
+  const E* data;
   std::int64_t row_stride, k_stride;
 };
 
 // c[row][0 ... vectors) = (adds ? c : 0) + sum over k < depth of left(row, k) * right[k].
-template <int vectors, bool adds, class A>
-inline void multiply_tile(Left<A> left, const A* right, std::int64_t right_stride,
+template <int vectors, bool adds, class E, class A>
+inline void multiply_tile(Left<E> left, const E* right, std::int64_t right_stride,
                           std::int64_t depth, A* c, std::int64_t c_stride) {
-  using V = Vector<A>;
-  V sums[tile_rows][vectors];
+  Vector<A> sums[tile_rows][vectors];
 #pragma GCC unroll 6
   for (int row = 0; row < tile_rows; ++row)
 #pragma GCC unroll 4
-    for (int v = 0; v < vectors; ++v) {
-      if constexpr (adds) {
-        __builtin_memcpy(&sums[row][v], c + row * c_stride + v * lanes<A>, sizeof(V));
-      } else {
-        sums[row][v] = V{};
-      }
-    }
-  for (std::int64_t k = 0; k < depth; ++k) {
-    V b[vectors];
-#pragma GCC unroll 4
     for (int v = 0; v < vectors; ++v)
-      __builtin_memcpy(&b[v], right + k * right_stride + v * lanes<A>, sizeof(V));
+      sums[row][v] = adds ? load(c + row * c_stride + v * lanes<A>) : Vector<A>{};
+  for (std::int64_t k = 0; k < depth; ++k) {
+    decltype(load(right)) b[vectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; ++v) b[v] = load(right + k * right_stride + v * lanes<A>);
 #pragma GCC unroll 6
     for (int row = 0; row < tile_rows; ++row) {
-      const A a = left.data[row * left.row_stride + k * left.k_stride];
+      const E a = left.data[row * left.row_stride + k * left.k_stride];
 #pragma GCC unroll 4
-      for (int v = 0; v < vectors; ++v) sums[row][v] += a * b[v];
+      for (int v = 0; v < vectors; ++v) add_product(sums[row][v], a, b[v]);
     }
   }
 #pragma GCC unroll 6
   for (int row = 0; row < tile_rows; ++row)
 #pragma GCC unroll 4
-    for (int v = 0; v < vectors; ++v)
-      __builtin_memcpy(c + row * c_stride + v * lanes<A>, &sums[row][v], sizeof(V));
+    for (int v = 0; v < vectors; ++v) store(c + row * c_stride + v * lanes<A>, sums[row][v]);
 }
 
 // tile_rows rows of c, cols a multiple of lanes.
-template <bool adds, class A>
-inline void multiply_rows(Left<A> left, const A* right, std::int64_t right_stride,
+template <bool adds, class E, class A>
+inline void multiply_rows(Left<E> left, const E* right, std::int64_t right_stride,
                           std::int64_t depth, A* c, std::int64_t c_stride, std::int64_t cols) {
   std::int64_t col = 0;
   const auto step = [&]<int vectors>() {

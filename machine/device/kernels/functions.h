@@ -27,9 +27,10 @@ SHARDMARK_BOTH constexpr auto wrapping(A value) {
 SHARDMARK_BOTH inline float fused(float a, float b, float c) { return fmaf(a, b, c); }
 SHARDMARK_BOTH inline double fused(double a, double b, double c) { return fma(a, b, c); }
 
-// e^x within 4 units of roundoff, without branches or tables so that it vectorizes. Reduction by
-// multiples of log 2 in two parts and a polynomial after Moshier's Cephes library (expf).
-SHARDMARK_BOTH inline float exponential(float x) {
+// e^x within 4 units of roundoff, without branches or tables so that it vectorizes, and inlined, as
+// no loop with a call in it is a vector loop. Reduction by multiples of log 2 in two parts and a
+// polynomial after Moshier's Cephes library (expf).
+[[gnu::always_inline]] SHARDMARK_BOTH inline float exponential(float x) {
   x = x > 89.0f ? 89.0f : x;        // above 88.73: infinity; NaN passes both comparisons
   x = x < -104.0f ? -104.0f : x;    // below -103.98: zero
   const float shift = 12582912.0f;  // 1.5 * 2^23: the sum's last bits are the nearest integer
