@@ -50,6 +50,11 @@ struct LanesBase {
     for (std::int64_t c = Lanes::lane(); c < n; c += Lanes::width) mine = larger(mine, body(c));
     return Lanes::join(mine, larger);
   }
+  // A row may be longer than registers hold: what is wanted twice is computed twice.
+  template <class A, class Body, class Use>
+  SHARDMARK_BOTH void remember(std::int64_t /*n*/, const Body& body, const Use& use) const {
+    use(body);
+  }
   SHARDMARK_BOTH bool leads() const { return Lanes::lane() == 0; }
 };
 

@@ -50,6 +50,16 @@ struct HostLanes {
                    [](A a, A b) { return a < b ? b : a; });
   }
 
+  template <class A, class Body, class Use>
+  void remember(std::int64_t n, const Body& body, const Use& use) const {
+    constexpr std::int64_t most = 4096;  // what fits beside a row in the first-level cache
+    if (n > most) return use(body);
+    A kept[most];
+    A* const values = kept;
+    each(n, [=](std::int64_t c) { values[c] = body(c); });
+    use([=](std::int64_t c) { return values[c]; });
+  }
+
  private:
   template <class A, class Body, class Join>
   static A fold(std::int64_t n, A start, const Body& body, const Join& join) {
@@ -264,17 +274,27 @@ class HostLaunch {
   [[gnu::noinline]] static void columns_of(std::int64_t from, std::int64_t to, std::int64_t rows,
                                            Body body, std::array<O*, N> outs) {
     using A = kernel::Value<O>;
-    constexpr int width = 256;
-    for (std::int64_t begin = from; begin < to; begin += width) {
-      const int count = static_cast<int>(std::min<std::int64_t>(width, to - begin));
-      A sums[N][width] = {};
-      for (std::int64_t row = 0; row < rows; ++row) {
+    constexpr int width = 1024;
+    constexpr std::int64_t together = 4;  // rows to one reading and writing of the sums
+    const auto add = [&]<std::int64_t num_rows>(std::int64_t row, std::int64_t begin, int count,
+                                                A(&sums)[N][width]) {
 #pragma GCC ivdep
-        for (int c = 0; c < count; ++c) {
-          const auto terms = body(row, begin + c);
+      for (int c = 0; c < count; ++c) {
+#pragma GCC unroll 4
+        for (std::int64_t next = 0; next < num_rows; ++next) {
+          const auto terms = body(row + next, begin + c);
+#pragma GCC unroll 2
           for (int k = 0; k < N; ++k) sums[k][c] += terms.of[k];
         }
       }
+    };
+    for (std::int64_t begin = from; begin < to; begin += width) {
+      const int count = static_cast<int>(std::min<std::int64_t>(width, to - begin));
+      A sums[N][width] = {};
+      std::int64_t row = 0;
+      for (; row + together <= rows; row += together)
+        add.template operator()<together>(row, begin, count, sums);
+      for (; row < rows; ++row) add.template operator()<1>(row, begin, count, sums);
       for (int k = 0; k < N; ++k) {
         O* out = outs[k] + begin;
         for (int c = 0; c < count; ++c) {

@@ -3,6 +3,7 @@
 //   lanes.each(n, f)            f(col) for every col < n
 //   lanes.template sum<A>(n, f) the sum of f(col), known to every lane, in an order fixed by n
 //   lanes.template max<A>(n, f) likewise; minus infinity where n is 0
+//   lanes.template remember<A>(n, f, use)   use(f), or use of what f gave for every col < n
 //   lanes.leads()               true in the one lane that writes per-row results
 // What one call of each has written, only the same column of a later each may read.
 
@@ -103,12 +104,12 @@ struct CausalSoftmax {
     const std::int64_t query = row % queries, seen = query + 1 < keys ? query + 1 : keys;
     const A top =
         lanes.template max<A>(seen, [=](std::int64_t c) { return widen(in[c]) * factor; });
-    const A sum = lanes.template sum<A>(
-        seen, [=](std::int64_t c) { return exponential(widen(in[c]) * factor - top); });
-    const A share = A(1) / sum;
-    lanes.each(seen, [=](std::int64_t c) {
-      to[c] = narrow<T>(exponential(widen(in[c]) * factor - top) * share);
-    });
+    lanes.template remember<A>(
+        seen, [=](std::int64_t c) { return exponential(widen(in[c]) * factor - top); },
+        [&](const auto& weight) {
+          const A share = A(1) / lanes.template sum<A>(seen, weight);
+          lanes.each(seen, [=](std::int64_t c) { to[c] = narrow<T>(weight(c) * share); });
+        });
     lanes.each(keys - seen, [=](std::int64_t c) { to[seen + c] = T(A(0)); });
   }
 };
