@@ -4,7 +4,7 @@
 // 32nd column while they are used.
 
 #include "machine/device/cuda/attention_arguments.cuh"
-#include "machine/device/cuda/launch.cuh"
+#include "machine/device/cuda/lanes.cuh"
 #include "machine/device/kernels/functions.h"
 
 namespace machine::cuda {

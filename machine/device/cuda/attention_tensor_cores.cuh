@@ -6,8 +6,10 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <cstring>
+
 #include "machine/device/cuda/attention_arguments.cuh"
-#include "machine/device/cuda/launch.cuh"
+#include "machine/device/cuda/lanes.cuh"
 #include "machine/device/kernels/functions.h"
 
 namespace machine::cuda {

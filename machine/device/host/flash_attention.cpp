@@ -21,13 +21,13 @@ constexpr std::int64_t block_keys = 48;               // of a block; a multiple 
 constexpr std::int64_t tile_queries = 4 * tile_rows;  // with a block, within the first-level cache
 static_assert(block_keys % tile_rows == 0);
 
-// Hands out pieces of one allocation, each aligned to a cache line.
+// Hands out pieces of one allocation, each aligned to a vector; of none, only counts.
 class Workspace {
  public:
   explicit Workspace(std::byte* memory) : memory_(memory) {}
   template <class E>
   E* take(std::int64_t count) {
-    auto* piece = reinterpret_cast<E*>(memory_ + taken_);
+    auto* piece = memory_ ? reinterpret_cast<E*>(memory_ + taken_) : nullptr;
     taken_ += round_up(count * std::int64_t{sizeof(E)}, vector_bytes);
     return piece;
   }
