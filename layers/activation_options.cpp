@@ -64,6 +64,10 @@ void ActivationOptions::validate(const GptConfig& config, int tp, int pp) const 
         "distribute-saved-activations: {}",
         tp == 1 ? "there is nothing to cut over; tp is 1, the nearest that fits is 2"
                 : "with sequence-parallel they are cut already; leave out one of the two"));
+  if (use_flash_attn && recompute_granularity == RecomputeGranularity::selective)
+    throw std::invalid_argument(
+        "recompute-granularity selective: with use-flash-attn there are no probabilities to make "
+        "again; leave out one of the two");
   const int layers = config.layers / pp;
   if (recompute_num_layers < 1 || recompute_num_layers > layers)
     throw std::invalid_argument(fmt::format(

@@ -33,10 +33,12 @@ struct ActivationOptions {
   RecomputeMethod recompute_method = RecomputeMethod::uniform;  // of full, as the next two
   int recompute_num_layers = 1;
   bool distribute_saved_activations = false;  // what is kept of a group is cut over tp
+  bool use_flash_attn = false;  // blockwise attention, whose probabilities are never all there
 
   // Throws std::invalid_argument naming the key, its value and what would fit: sequence_parallel or
   // distribute_saved_activations where tp is 1 or both are asked for, options of full recomputation
-  // without it, recompute_num_layers beyond the layers of a stage.
+  // without it, recompute_num_layers beyond the layers of a stage, selective recomputation with
+  // use_flash_attn.
   void validate(const GptConfig& config, int tp, int pp) const;
   // And this when sequence_parallel is asked for and tp does not divide the tokens of a
   // micro-batch.

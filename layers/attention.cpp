@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "machine/device/error.h"
+#include "machine/device/flash_attention.h"
 
 namespace layers {
 
@@ -70,43 +71,73 @@ Tensor Attention::make_probabilities(const Tensor& qkv, Category category) const
   return probabilities;
 }
 
-void Attention::forward(const Tensor& x, const Tensor& y, Saved& saved, Category kept) {
-  const std::int64_t tokens = context_.all_rows(x.rows()), width = heads_ * head_;
-  SHARDMARK_CHECK(tokens % sequence_, ==, 0);
-  saved.x = x;
-  saved.qkv = context_.tensor({tokens, 3 * width}, kept);
-  qkv_.forward(x, saved.qkv);
+void Attention::attend(Saved& saved, Category kept) const {
   const bool again = context_.recompute_core_attention;
   saved.probabilities = make_probabilities(saved.qkv, again ? Category::buffers : kept);
-  saved.context = context_.tensor({tokens, width}, kept);
+  saved.context = context_.tensor({saved.qkv.rows(), heads_ * head_}, kept);
   gemm(context_.stream(), scores_of(saved.probabilities), heads_of(saved.qkv, Part::value),
        heads_of_context(saved.context));
   if (again) saved.probabilities = Tensor();
+}
+
+void Attention::attend_backward(const Tensor& d_context, Saved& saved) const {
+  if (context_.recompute_core_attention)
+    saved.probabilities = make_probabilities(saved.qkv, Category::buffers);
+  const Matrix d_heads = heads_of_context(d_context);
+  gemm(context_.stream(), scores_of(saved.probabilities).transposed(), d_heads,
+       heads_of(saved.d_qkv, Part::value));
+
+  // Of p first, in place.
+  const Tensor d_scores = make_scores(saved.qkv.rows(), Category::buffers);
+  gemm(context_.stream(), d_heads, heads_of(saved.qkv, Part::value).transposed(),
+       scores_of(d_scores));
+  context_.kernels().causal_softmax_backward(saved.probabilities, d_scores, scale_, d_scores);
+  gemm(context_.stream(), scores_of(d_scores), heads_of(saved.qkv, Part::key),
+       heads_of(saved.d_qkv, Part::query));
+  gemm(context_.stream(), scores_of(d_scores).transposed(), heads_of(saved.qkv, Part::query),
+       heads_of(saved.d_qkv, Part::key));
+}
+
+void Attention::attend_blockwise(Saved& saved, Category kept) const {
+  saved.log_sum_exp = context_.row_values(saved.qkv.rows() * heads_, kept);
+  saved.context = context_.tensor({saved.qkv.rows(), heads_ * head_}, kept);
+  flash_attention(context_.stream(), heads_of(saved.qkv, Part::query),
+                  heads_of(saved.qkv, Part::key), heads_of(saved.qkv, Part::value),
+                  {.scale = scale_}, heads_of_context(saved.context), saved.log_sum_exp);
+}
+
+void Attention::attend_blockwise_backward(const Tensor& d_context, Saved& saved) const {
+  flash_attention_backward(context_.stream(), heads_of(saved.qkv, Part::query),
+                           heads_of(saved.qkv, Part::key), heads_of(saved.qkv, Part::value),
+                           {.scale = scale_}, heads_of_context(saved.context), saved.log_sum_exp,
+                           heads_of_context(d_context), heads_of(saved.d_qkv, Part::query),
+                           heads_of(saved.d_qkv, Part::key), heads_of(saved.d_qkv, Part::value));
+}
+
+void Attention::forward(const Tensor& x, const Tensor& y, Saved& saved, Category kept) {
+  const std::int64_t tokens = context_.all_rows(x.rows());
+  SHARDMARK_CHECK(tokens % sequence_, ==, 0);
+  saved.x = x;
+  saved.qkv = context_.tensor({tokens, 3 * heads_ * head_}, kept);
+  qkv_.forward(x, saved.qkv);
+  if (context_.flash_attention)
+    attend_blockwise(saved, kept);
+  else
+    attend(saved, kept);
   projection_.forward(saved.context, y);
 }
 
 void Attention::backward_input(const Tensor& d_y, const Tensor& d_x, Saved& saved, Category kept) {
   saved.d_qkv = context_.tensor(saved.qkv.shape(), kept);
-  if (context_.recompute_core_attention)
-    saved.probabilities = make_probabilities(saved.qkv, Category::buffers);
   {
     const Tensor d_context = context_.tensor(saved.context.shape(), Category::buffers);
     saved.all_d_y = projection_.backward_input(d_y, d_context, kept);
-    const Matrix d_heads = heads_of_context(d_context);
-    gemm(context_.stream(), scores_of(saved.probabilities).transposed(), d_heads,
-         heads_of(saved.d_qkv, Part::value));
-
-    // Of p first, in place.
-    const Tensor d_scores = make_scores(saved.qkv.rows(), Category::buffers);
-    gemm(context_.stream(), d_heads, heads_of(saved.qkv, Part::value).transposed(),
-         scores_of(d_scores));
-    context_.kernels().causal_softmax_backward(saved.probabilities, d_scores, scale_, d_scores);
-    gemm(context_.stream(), scores_of(d_scores), heads_of(saved.qkv, Part::key),
-         heads_of(saved.d_qkv, Part::query));
-    gemm(context_.stream(), scores_of(d_scores).transposed(), heads_of(saved.qkv, Part::query),
-         heads_of(saved.d_qkv, Part::key));
+    if (context_.flash_attention)
+      attend_blockwise_backward(d_context, saved);
+    else
+      attend_backward(d_context, saved);
   }
-  saved.qkv = saved.probabilities = Tensor();
+  saved.qkv = saved.probabilities = saved.log_sum_exp = Tensor();
   qkv_.backward_input(saved.d_qkv, d_x);
 }
 

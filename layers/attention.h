@@ -11,7 +11,9 @@
 //
 // Communication: that of the two layers. Where it says `kept`, what a later call needs is taken
 // under that category. With context.recompute_core_attention p is not kept: backward makes it again
-// from q and k, the same bits.
+// from q and k, the same bits. With context.flash_attention there is no p, nor any other [sequence,
+// sequence] (machine/device/flash_attention.h); of its rows the logarithm of the sum of exp is
+// kept, [sequences * heads/tp * sequence] accumulators.
 
 #include <cstdint>
 #include <string>
@@ -25,9 +27,10 @@ namespace layers {
 
 class Attention {
  public:
-  // From forward to backward_weights. backward_input frees qkv and probabilities and adds d_qkv.
+  // From forward to backward_weights. backward_input frees qkv, probabilities and log_sum_exp and
+  // adds d_qkv.
   struct Saved {
-    machine::Tensor x, qkv, probabilities, context;  // x is the caller's
+    machine::Tensor x, qkv, probabilities, log_sum_exp, context;  // x is the caller's
     machine::Tensor all_d_y, d_qkv;  // of all rows; without sequence parallelism the caller's d_y
   };
 
@@ -51,6 +54,11 @@ class Attention {
   machine::Matrix scores_of(const machine::Tensor& scores) const;
   machine::Tensor make_scores(std::int64_t tokens, machine::Category category) const;
   machine::Tensor make_probabilities(const machine::Tensor& qkv, machine::Category category) const;
+  // From qkv to context, and from d_context to d_qkv.
+  void attend(Saved& saved, machine::Category kept) const;
+  void attend_blockwise(Saved& saved, machine::Category kept) const;
+  void attend_backward(const machine::Tensor& d_context, Saved& saved) const;
+  void attend_blockwise_backward(const machine::Tensor& d_context, Saved& saved) const;
 
   Context context_;
   std::int64_t heads_, head_, sequence_;  // heads of this rank; size of one

@@ -14,7 +14,7 @@ using machine::Tensor;
 const GptConfig config{.hidden = 24, .heads = 4, .sequence = 9};
 
 Observed run(int tp, Dtype dtype, int sequences, Dtype rounded_to, bool sequence_parallel = false,
-             bool recompute = false) {
+             bool recompute = false, bool blockwise = false) {
   const std::int64_t rows = std::int64_t{sequences} * config.sequence;
   const machine::Shape shape{rows, config.hidden};
   const std::vector<double> x = random_values(shape.size(), 1, rounded_to);
@@ -22,6 +22,7 @@ Observed run(int tp, Dtype dtype, int sequences, Dtype rounded_to, bool sequence
   return observe(tp, dtype, [&](Rank& rank) {
     rank.context.sequence_parallel = sequence_parallel;
     rank.context.recompute_core_attention = recompute;
+    rank.context.flash_attention = blockwise;
     const int cut = cut_of_rows(sequence_parallel);
     const machine::Shape own{rank.context.own_rows(rows), config.hidden};
     Attention attention(rank.context, "attention", config.hidden, config.heads, config.sequence);
@@ -71,6 +72,15 @@ TEST_P(AttentionTypes, EveryDegreeIsNearDouble) {
     if (sequences == 2)  // 18 rows: a rank's own are one sequence
       expect_within(run(2, GetParam(), sequences, GetParam(), true), exact,
                     norm_bound_from_double(GetParam(), 1, config.hidden));
+  }
+}
+
+TEST_P(AttentionTypes, BlockwiseIsNearThePlainOneInDouble) {
+  const Observed exact = run(1, Dtype::float64, 2, GetParam());
+  for (const int tp : {1, 2, 4}) {
+    SCOPED_TRACE("tp " + std::to_string(tp));
+    expect_within(run(tp, GetParam(), 2, GetParam(), tp == 2, false, true), exact,
+                  norm_bound_from_double(GetParam(), 1, config.hidden));
   }
 }
 

@@ -22,6 +22,7 @@ struct Context {
   machine::Dtype dtype = machine::Dtype::float32;
   bool sequence_parallel = false;         // needs tokens that tp divides
   bool recompute_core_attention = false;  // backward makes the probabilities again (same paper, 5)
+  bool flash_attention = false;           // blockwise: there are no probabilities (attention.h)
 
   machine::Stream& stream() const { return device.stream(); }
   machine::Kernels& kernels() const { return device.stream().kernels(); }

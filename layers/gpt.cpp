@@ -16,8 +16,12 @@ GptStage::GptStage(const GptConfig& config, machine::Device& device, collectives
                    machine::Dtype dtype, StageIndex stage, const ActivationOptions& options)
     : config_(config),
       options_(options),
-      context_{device, tp, dtype, options.sequence_parallel,
-               options.recompute_granularity == RecomputeGranularity::selective},
+      context_{device,
+               tp,
+               dtype,
+               options.sequence_parallel,
+               options.recompute_granularity == RecomputeGranularity::selective,
+               options.use_flash_attn},
       stage_(stage) {
   config.validate(tp.size(), stage.count);
   options.validate(config, tp.size(), stage.count);

@@ -79,6 +79,10 @@ TEST(ActivationOptions, NameWhatDoesNotFitAndTheNearestThatDoes) {
             "recompute-num-layers is 4: a stage has 3 layers; the nearest that fits is 3");
   EXPECT_EQ(refusal({.recompute_granularity = full, .recompute_num_layers = 0}, 2),
             "recompute-num-layers is 0: a stage has 6 layers; the nearest that fits is 1");
+  EXPECT_EQ(refusal({.recompute_granularity = selective, .use_flash_attn = true}, 1),
+            "recompute-granularity selective: with use-flash-attn there are no probabilities to "
+            "make again; leave out one of the two");
+  EXPECT_EQ(refusal({.use_flash_attn = true}, 1), "accepted");
   EXPECT_EQ(refusal({.distribute_saved_activations = true}, 2),
             "distribute-saved-activations is of recompute-granularity full, which is none");
   ActivationOptions distributed{.recompute_granularity = full,

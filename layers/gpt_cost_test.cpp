@@ -33,7 +33,8 @@ void PrintTo(const Costs& c, std::ostream* out) {
        << c.sequences << ", " << name(c.dtype) << ", recompute "
        << name(c.options.recompute_granularity) << " " << name(c.options.recompute_method) << " "
        << c.options.recompute_num_layers << (c.options.sequence_parallel ? ", sequence" : "")
-       << (c.options.distribute_saved_activations ? ", distributed" : "");
+       << (c.options.distribute_saved_activations ? ", distributed" : "")
+       << (c.options.use_flash_attn ? ", blockwise" : "");
 }
 
 // A long sequence, where scores are most of it; a wide model, where they are next to nothing; and
@@ -195,6 +196,12 @@ std::vector<Costs> cost_cases() {
         if (sequence_parallel && tp == 1) continue;
         options.sequence_parallel = sequence_parallel;
         cases.push_back({config, tp, stages, sequences, dtype, options});
+        if (options.recompute_num_layers > 1 ||
+            options.recompute_granularity == RecomputeGranularity::selective)
+          continue;
+        options.use_flash_attn = true;
+        cases.push_back({config, tp, stages, sequences, dtype, options});
+        options.use_flash_attn = false;
       }
     }
   }

@@ -15,7 +15,7 @@ using machine::Category;
 // The notation of gpt_memory.h, in bytes; own: M/c. gathered: what sequence parallelism holds of
 // all rows besides, M or 0.
 struct Sizes {
-  std::size_t n, c, A, t, L, M, own, gathered, P, logits;
+  std::size_t n, c, A, t, L, M, own, gathered, P, log_sum_exp, logits;
   bool first_stage, last_stage, selective;
 
   Sizes(const GptConfig& config, const StageCase& stage)
@@ -27,8 +27,12 @@ struct Sizes {
         M(boundary_bytes(config, stage) * c),
         own(boundary_bytes(config, stage)),
         gathered(stage.options.sequence_parallel ? M : 0),
-        P(M / static_cast<std::size_t>(config.hidden) * static_cast<std::size_t>(config.heads) / t *
-          static_cast<std::size_t>(config.sequence)),
+        P(stage.options.use_flash_attn ? 0
+                                       : M / static_cast<std::size_t>(config.hidden) *
+                                             static_cast<std::size_t>(config.heads) / t *
+                                             static_cast<std::size_t>(config.sequence)),
+        log_sum_exp(
+            stage.options.use_flash_attn ? n * static_cast<std::size_t>(config.heads) / t * A : 0),
         logits(M / static_cast<std::size_t>(config.hidden) *
                (static_cast<std::size_t>(config.vocabulary) / t)),
         first_stage(stage.stage.first()),
@@ -76,6 +80,7 @@ std::vector<Row> block_rows(const Sizes& z) {
       {now,   "scores", z.P, core, core},
       {now,   "probabilities, where made again", again, core, context},
       {saved, "probabilities, elsewhere", z.P - again, core, d_core},
+      {saved, "log of the sum of exp", z.log_sum_exp, core, d_core},
       {saved, "context", z.M / z.t, context, w_attention},
       {now,   "residual before its scatter", z.gathered, projection, projection},
       {saved, "norm2", z.own, fc1, w_mlp},

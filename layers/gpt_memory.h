@@ -12,6 +12,7 @@
 // Kept for backward by one layer:
 //   nothing recomputed  M (4/c + 12/t) + P + 4 n A / c
 //   selective           M (4/c + 12/t) + 4 n A / c
+//   use_flash_attn      M (4/c + 12/t) + 4 n A / c + n (a/t) A; P is 0 in all that follows
 //   full                M/c of a group's first layer, M/t distributed; nothing of the others
 // In bfloat16 the first is sbh (8/c + 24/t + 2as/(ht)) + 16 sb/c. Korthikanti et al. 2022
 // (arXiv:2205.05198, table 2) have sbh (10/c + 24/t + 5as/(ht)): 2/c and 3as/(ht) of theirs are

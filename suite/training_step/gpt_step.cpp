@@ -68,7 +68,7 @@ struct GptStep {
     int micro_batch_size = 1, global_batch_size = 8;
     int sequence_parallel = 0;
     std::string recompute_granularity, recompute_method;
-    int recompute_num_layers = 1, distribute_saved_activations = 0;
+    int recompute_num_layers = 1, distribute_saved_activations = 0, use_flash_attn = 0;
   };
 
   static TrainingConfig config_of(const Case& c, std::uint64_t seed) {
@@ -86,7 +86,8 @@ struct GptStep {
         .recompute_granularity = layers::recompute_granularity(c.recompute_granularity),
         .recompute_method = layers::recompute_method(c.recompute_method),
         .recompute_num_layers = c.recompute_num_layers,
-        .distribute_saved_activations = c.distribute_saved_activations != 0};
+        .distribute_saved_activations = c.distribute_saved_activations != 0,
+        .use_flash_attn = c.use_flash_attn != 0};
     config.options.clip_norm = 1.0;  // Megatron's --clip-grad
     config.seed = seed;
     return config;
@@ -117,6 +118,8 @@ struct GptStep {
         .axis("recompute-method", &Case::recompute_method, {"uniform"}, {"uniform", "block"})
         .axis("recompute-num-layers", &Case::recompute_num_layers, {1})
         .axis("distribute-saved-activations", &Case::distribute_saved_activations, {0, 1}, {0, 1})
+        .axis("use-flash-attn", &Case::use_flash_attn, {0, 1}, {0, 1})
+        .usual("use-flash-attn", "0")
         .usual("sequence-parallel", "0")
         .usual("recompute-granularity", "none")
         .usual("distribute-saved-activations", "0")
@@ -138,12 +141,14 @@ struct GptStep {
     sweep.sample([quick](const Case& c) {
       const bool sequence = c.sequence_parallel == 1,
                  distributed = c.distribute_saved_activations == 1;
-      if (!sequence && c.recompute_granularity == "none") return true;
+      if (!sequence && c.recompute_granularity == "none" && c.use_flash_attn == 0) return true;
       if (c.schedule != "1f1b" || c.zero_stage != 1 || c.transport != Transport::shared_memory)
         return false;
       if (!quick) return true;
       const bool three = c.tp == 2 && c.pp == 2 && c.dp == 2,
                  two = c.tp == 2 && c.pp == 2 && c.dp == 1;
+      if (c.use_flash_attn == 1)
+        return two && !sequence && c.recompute_granularity == "none" && c.dtype == Dtype::float32;
       if (c.recompute_granularity == "none") return three && c.dtype == Dtype::bfloat16;
       if (c.recompute_granularity == "selective")
         return two && sequence && c.dtype == Dtype::float32;
@@ -152,7 +157,8 @@ struct GptStep {
     if (!quick) return sweep;
     // Each axis alone in float, the three together in both dtypes, over both transports.
     return std::move(sweep.sample([](const Case& c) {
-      if (c.sequence_parallel == 1 || c.recompute_granularity != "none") return true;
+      if (c.sequence_parallel == 1 || c.recompute_granularity != "none" || c.use_flash_attn == 1)
+        return true;
       const bool usual = c.schedule == "1f1b" && c.zero_stage == 1;
       const bool plain =
           usual && c.transport == Transport::shared_memory && c.dtype == Dtype::float32;
