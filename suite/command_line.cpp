@@ -83,11 +83,12 @@ CommandLine parse_command_line(int argc, char** argv) {
   run->add_option("--device", line.device, "host or cuda")->capture_default_str();
   run->add_option("--out", line.out_dir, "run directory; results/runs/TIME-HOST when not given");
   run->add_option("--data", line.data_file,
-                  "what gpt_step trains on: a text, bytes as tokens, or the prefix of a pair of "
+                  "what gpt_step and training_speed train on: a text, bytes as tokens, or the "
+                  "prefix of a pair of "
                   "Megatron's .bin and .idx; generated when not given");
   run->add_option("--load", line.load_file,
-                  "GPT-2 weights that gpt_step starts from, a .safetensors file; random when not "
-                  "given");
+                  "GPT-2 weights that gpt_step and training_speed start from, a .safetensors file; "
+                  "random when not given");
   run->add_option("--save", line.save_file,
                   "where gpt_step leaves its weights after ten steps, a .safetensors file");
   run->add_option("--seed", line.seed, "of all random values")->capture_default_str();

@@ -87,11 +87,16 @@ class ReportThenTell final : public harness::Progress {
 void check_files(const CommandLine& line, const std::vector<harness::PlannedCase>& cases,
                  const std::vector<std::size_t>& selected) {
   if (!line.data_file.empty()) Corpus::check(line.data_file);
-  const auto steps = std::ranges::count_if(
-      selected, [&](std::size_t index) { return cases[index].unit == "gpt_step"; });
+  const auto selected_of = [&](std::string_view unit) {
+    return std::ranges::count_if(selected,
+                                 [&](std::size_t index) { return cases[index].unit == unit; });
+  };
+  const auto steps = selected_of("gpt_step");
   if (!line.load_file.empty()) {
     const Safetensors weights(line.load_file);
-    if (steps == 0) throw harness::UsageError("--load is for gpt_step; no case of it is selected");
+    if (steps + selected_of("training_speed") == 0)
+      throw harness::UsageError(
+          "--load is for gpt_step and training_speed; no case of them is selected");
   }
   if (!line.save_file.empty()) {
     if (steps != 1)

@@ -10,9 +10,11 @@
 
 #include "harness/run.h"
 #include "harness/unit.h"
+#include "layers/gpt_cost.h"
 #include "machine/world/world.h"
 #include "suite/training_step/file_case.h"
 #include "suite/training_step/text_tokens.h"
+#include "suite/training_step/trainer.h"
 
 namespace suite {
 namespace {
@@ -72,6 +74,7 @@ TEST_P(EveryUnit, PassesItsOraclesOnThreads) {
     if (axis.name == "bytes")
       flags["bytes"] = GetParam() == "memory_bandwidth" ? "32KiB" : "8,20000";
     if (axis.name == "model") flags["model"] = "tiny";
+    if (axis.name == "seq-length") flags["seq-length"] = "model";
     if (axis.name == "shape") flags["shape"] = "65x33x129";
     if (axis.name == "extent") flags["extent"] = "65";
     if (axis.name == "parameters") flags["parameters"] = "10007";
@@ -267,6 +270,40 @@ TEST(Units, AGptStepStartsFromTheFilesItIsGiven) {
   EXPECT_NE(third.reason.find("missing"), std::string::npos) << third.reason;
 }
 
+TEST(Units, GptTwoHasItsShapeAndAPaddedTable) {
+  TrainingConfig config;
+  set_model(config, "gpt2_124m", "256");
+  EXPECT_EQ(config.vocabulary, 50257);
+  EXPECT_EQ(config.model.vocabulary, 50304);
+  EXPECT_EQ(config.model.sequence, 256);
+  // Radford et al. 2019 have 124,439,808 with 1024 positions; 47 rows are padding.
+  set_model(config, "gpt2_124m", "model");
+  EXPECT_EQ(layers::parameters_count(config.model), 124'439'808 + 47 * 768);
+  set_model(config, "gpt2_1558m", "model");
+  EXPECT_EQ(layers::parameters_count(config.model), 1'557'611'200 + 47 * 1600);
+  EXPECT_EQ(padded_vocabulary(50257, 2), 50432);
+  EXPECT_EQ(padded_vocabulary(50257, 4), 50688);
+  EXPECT_EQ(padded_vocabulary(256, 4), 256);
+  for (const char* length : {"0", "-1", "12x", "", "99999999999"})
+    EXPECT_THROW(set_model(config, "gpt2_124m", length), std::invalid_argument) << length;
+}
+
+TEST(Units, ATrainingStepIsTimedBesideItsProducts) {
+  const auto cases = harness::plan_cases(
+      {"training_speed"}, harness::Profile::quick,
+      {{"model", "tiny"}, {"ranks", "1"}, {"dtype", "float"}, {"seq-length", "16"}});
+  ASSERT_EQ(cases.size(), 1U);
+  const harness::Record record = run(cases, 1).at(0);
+  ASSERT_EQ(record.verdict, harness::Ruling::pass) << record.reason;
+  EXPECT_GT(record.counters.at("gemm_fraction"), 0);
+  EXPECT_GT(record.counters.at("tokens_per_second"), 0);
+  EXPECT_FALSE(record.counters.contains("speedup_over_library"));
+  // Of n = 64 tokens: h = 32, two layers of 12 h² and of attention's n * s * h twice, in whole
+  // squares; three times each, and 2 operations a term.
+  const double n = 64, s = 16, h = 32;
+  EXPECT_EQ(record.counters.at("gemm_flops"), 3 * 2 * n * (2 * (12 * h * h + 2 * s * h) + 256 * h));
+}
+
 INSTANTIATE_TEST_SUITE_P(Suite, EveryUnit, ::testing::ValuesIn(unit_names()),
                          [](const auto& info) { return info.param; });
 
@@ -292,6 +329,7 @@ TEST(Units, CoverEveryRoomThatIsJudged) {
                              "row_parallel_linear",
                              "scatter",
                              "send_receive",
+                             "training_speed",
                              "zero_step"})
     EXPECT_NE(std::find(names.begin(), names.end(), wanted), names.end()) << wanted;
 }

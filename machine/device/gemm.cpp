@@ -17,6 +17,8 @@ Matrix matrix(const Tensor& tensor) {
 
 namespace {
 
+thread_local GemmLog* open_log = nullptr;
+
 void check_layout(const Matrix& matrix) {
   SHARDMARK_CHECK(matrix.rows, >=, 0);
   SHARDMARK_CHECK(matrix.cols, >=, 0);
@@ -24,6 +26,19 @@ void check_layout(const Matrix& matrix) {
 }
 
 }  // namespace
+
+GemmLog::GemmLog() {
+  SHARDMARK_CHECK(open_log == nullptr, ==, true);
+  open_log = this;
+}
+
+GemmLog::~GemmLog() { open_log = nullptr; }
+
+double GemmLog::Product::flops() const {
+  const auto batches = static_cast<double>(c.batch[0] * c.batch[1]);
+  return 2 * batches * static_cast<double>(c.rows) * static_cast<double>(c.cols) *
+         static_cast<double>(a.cols);
+}
 
 void gemm(Stream& stream, const Matrix& a, const Matrix& b, const Matrix& c, float alpha,
           float beta) {
@@ -41,6 +56,7 @@ void gemm(Stream& stream, const Matrix& a, const Matrix& b, const Matrix& c, flo
   }
   for (const Matrix* matrix : {&a, &b, &c}) check_layout(*matrix);
   if (c.rows * c.cols * c.batch[0] * c.batch[1] == 0) return;
+  if (open_log) open_log->products_.push_back({a, b, c, alpha, beta});
   stream.kernels().do_gemm(a, b, c, alpha, beta);
 }
 

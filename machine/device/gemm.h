@@ -10,6 +10,7 @@
 #include <array>
 #include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "machine/device/device.h"
 #include "machine/device/dtype.h"
@@ -40,5 +41,25 @@ Matrix matrix(const Tensor& tensor);
 // disagree (a, b and c share one dtype, but c may be float under bfloat16 or half operands).
 void gemm(Stream& stream, const Matrix& a, const Matrix& b, const Matrix& c, float alpha = 1,
           float beta = 0);
+
+// Which products something consists of: while it lives, those that this thread calls gemm for are
+// noted, in order. One at a time on a thread.
+class GemmLog {
+ public:
+  struct Product {
+    Matrix a, b, c;
+    float alpha = 1, beta = 0;
+    double flops() const;  // a multiplication and an addition for each term
+  };
+  GemmLog();
+  ~GemmLog();
+  GemmLog(const GemmLog&) = delete;
+  GemmLog& operator=(const GemmLog&) = delete;
+  const std::vector<Product>& products() const { return products_; }
+
+ private:
+  friend void gemm(Stream&, const Matrix&, const Matrix&, const Matrix&, float, float);
+  std::vector<Product> products_;
+};
 
 }  // namespace machine

@@ -63,8 +63,9 @@ TEST_P(Gemm, EveryTransposeAndSize) {
   struct Size {
     std::int64_t m, n, k;
   };
-  for (const auto [m, n, k] : {Size{1, 1, 1}, Size{17, 33, 5}, Size{64, 48, 80}, Size{1, 65, 129},
-                               Size{67, 1, 31}, Size{3, 130, 1}, Size{128, 96, 257}}) {
+  for (const auto [m, n, k] :
+       {Size{1, 1, 1}, Size{17, 33, 5}, Size{64, 48, 80}, Size{1, 65, 129}, Size{67, 1, 31},
+        Size{3, 130, 1}, Size{128, 96, 257}, Size{5, 1030, 3}}) {
     for (const int transposes : {0, 1, 2, 3}) {
       for (const Dtype result : results()) {
         const bool ta = transposes & 1, tb = transposes & 2;
@@ -77,6 +78,48 @@ TEST_P(Gemm, EveryTransposeAndSize) {
       }
     }
   }
+}
+
+// Each sum has one order, whoever takes which part of it.
+TEST_P(Gemm, DoublesHaveTheSameBitsOnAnyNumberOfThreads) {
+  if (dtype() != Dtype::float64 || device_->kind() != Device::Kind::host) GTEST_SKIP();
+  const Tensor a = random({12, 100, 170}), b = random({12, 170, 30});
+  for (const std::int64_t batches : {1, 12}) {
+    std::vector<std::uint64_t> hashes;
+    for (const int threads : {1, 3}) {
+      device_->set_threads(threads);
+      const Tensor c = empty({12, 100, 30});
+      Matrix ma = matrix(a), mb = matrix(b), mc = matrix(c);
+      for (Matrix* x : {&ma, &mb, &mc}) {
+        if (batches == 1) continue;  // all rows of a with the first of b
+        x->rows /= batches;
+        x->batch = {1, batches};
+        x->batch_stride[1] = x->rows * x->cols;
+      }
+      if (batches == 1) mb.rows = 170;
+      gemm(device_->stream(), ma, mb, mc);
+      hashes.push_back(hash(c));
+    }
+    EXPECT_EQ(hashes[0], hashes[1]) << batches << " batches";
+  }
+}
+
+TEST_P(Gemm, ALogHoldsWhatWasMultiplied) {
+  const Tensor a = random({4, 3}), b = random({3, 5}), c = random({4, 5});
+  {
+    const GemmLog log;
+    gemm(device_->stream(), matrix(a), matrix(b), matrix(c), 2, 1);
+    gemm(device_->stream(), matrix(b).transposed(), matrix(a).transposed(), matrix(c).transposed());
+    ASSERT_EQ(log.products().size(), 2U);
+    EXPECT_EQ(log.products()[0].c.data, c.data());
+    EXPECT_EQ(log.products()[0].alpha, 2);
+    EXPECT_EQ(log.products()[0].beta, 1);
+    EXPECT_EQ(log.products()[1].a.row_stride, 1);
+    EXPECT_EQ(log.products()[0].flops(), 2 * 4 * 3 * 5);
+  }
+  gemm(device_->stream(), matrix(a), matrix(b), matrix(c));  // nobody listens
+  const GemmLog fresh;
+  EXPECT_TRUE(fresh.products().empty());
 }
 
 TEST_P(Gemm, AlphaAndBeta) {

@@ -3,8 +3,8 @@ set(device_headers
   device/random.h device/reduction.h device/tensor.h)
 set(device_sources
   device/arenas.cpp device/device.cpp device/flash_attention.cpp device/free_list.cpp device/gemm.cpp device/memory.cpp device/names.cpp device/tensor.cpp device/kernels/checks.cpp
-  device/host/device.cpp device/host/gemm.cpp device/host/block_kernels.cpp device/host/flash_attention.cpp device/host/kernels.cpp
-  device/host/streaming.cpp)
+  device/host/block_kernels.cpp device/host/device.cpp device/host/double_gemm.cpp device/host/flash_attention.cpp
+  device/host/gemm.cpp device/host/kernels.cpp device/host/streaming.cpp)
 if(NOT SHARDMARK_CUDA)
   list(APPEND device_sources device/cuda_absent.cpp)
 endif()

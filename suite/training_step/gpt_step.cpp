@@ -6,15 +6,16 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
 #include <cmath>
 #include <memory>
 #include <optional>
 
 #include "harness/unit.h"
 #include "layers/gpt_cost.h"
-#include "suite/training_step/expectations.h"
+#include "machine/device/clock.h"
 #include "suite/training_step/reference.h"
+#include "suite/training_step/step_case.h"
+#include "suite/training_step/step_oracles.h"
 #include "suite/training_step/timeline_record.h"
 #include "suite/training_step/trainer.h"
 
@@ -28,70 +29,13 @@ using machine::Category;
 using machine::Dtype;
 using machine::Transport;
 
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-// This rank's part of a whole parameter.
-std::vector<double> shard(const std::vector<double>& whole, const collectives::Parameter& parameter,
-                          int tp_rank) {
-  const machine::Region region = parameter.region(tp_rank);
-  const std::int64_t rows = parameter.value.shape().rank() == 1 ? 1 : parameter.value.rows();
-  std::vector<double> part;
-  for (std::int64_t row = 0; row < rows; ++row)
-    for (std::int64_t col = 0; col < parameter.value.cols(); ++col)
-      part.push_back(whole[static_cast<std::size_t>((region.row + row) * region.global_cols +
-                                                    region.col + col)]);
-  return part;
-}
-
-double distance(const std::vector<double>& a, const std::vector<double>& b) {
-  double sum = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) sum += (a[i] - b[i]) * (a[i] - b[i]);
-  return std::sqrt(sum);
-}
-
 struct GptStep {
   static constexpr std::string_view name = "gpt_step";
   static constexpr std::string_view about =
       "forward, backward, gradient reduction and AdamW of a GPT over TP x PP x DP";
   static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::volume, Oracle::memory,
                                        Oracle::schedule, Oracle::determinism};
-  struct Case {
-    int ranks = 1;
-    std::string model;
-    Dtype dtype{};
-    Transport transport{};
-    std::string schedule;
-    int zero_stage = 1;
-    int tp = 1, pp = 1, dp = 1;
-    int micro_batch_size = 1, global_batch_size = 8;
-    int sequence_parallel = 0;
-    std::string recompute_granularity, recompute_method;
-    int recompute_num_layers = 1, distribute_saved_activations = 0, use_flash_attn = 0;
-  };
-
-  static TrainingConfig config_of(const Case& c, std::uint64_t seed) {
-    TrainingConfig config;
-    config.model = named_model(c.model);
-    config.degrees = {.tp = c.tp, .dp = c.dp, .pp = c.pp};
-    config.dtype = c.dtype;
-    config.transport = c.transport;
-    config.micro_batch_size = c.micro_batch_size;
-    config.global_batch_size = c.global_batch_size;
-    config.schedule = c.schedule;
-    config.zero_stage = c.zero_stage;
-    config.activations = {
-        .sequence_parallel = c.sequence_parallel != 0,
-        .recompute_granularity = layers::recompute_granularity(c.recompute_granularity),
-        .recompute_method = layers::recompute_method(c.recompute_method),
-        .recompute_num_layers = c.recompute_num_layers,
-        .distribute_saved_activations = c.distribute_saved_activations != 0,
-        .use_flash_attn = c.use_flash_attn != 0};
-    config.options.clip_norm = 1.0;  // Megatron's --clip-grad
-    config.seed = seed;
-    return config;
-  }
+  using Case = StepCase;
 
   static harness::Sweep<Case> sweep(Profile profile) {
     std::vector<std::string> schedules;
@@ -100,6 +44,7 @@ struct GptStep {
     const bool quick = profile == Profile::quick;
     harness::Sweep<Case> sweep;
     sweep.axis("model", &Case::model, {"small"}, model_names())
+        .axis("seq-length", &Case::seq_length, {"model"})
         .axis("dtype", &Case::dtype, {Dtype::float32, Dtype::bfloat16},
               {Dtype::float32, Dtype::bfloat16, Dtype::float64})
         .axis("transport", &Case::transport, {Transport::shared_memory, Transport::mpi})
@@ -123,20 +68,7 @@ struct GptStep {
         .usual("sequence-parallel", "0")
         .usual("recompute-granularity", "none")
         .usual("distribute-saved-activations", "0")
-        .only([](const Case& c) -> std::string {
-          if (c.ranks != c.tp * c.pp * c.dp)
-            return fmt::format(
-                "ranks {} is not tensor-model-parallel-size {} x pipeline-model-parallel-size {} x "
-                "data-parallel-size "
-                "{} = {}",
-                c.ranks, c.tp, c.pp, c.dp, c.tp * c.pp * c.dp);
-          try {
-            config_of(c, 0).validate();
-          } catch (const std::invalid_argument& error) {
-            return error.what();
-          }
-          return "";
-        });
+        .only(why_no_step);
     // Activations held in other ways: one case of each at the usual of all else.
     sweep.sample([quick](const Case& c) {
       const bool sequence = c.sequence_parallel == 1,
@@ -180,7 +112,7 @@ struct GptStep {
         corpus_(context.data_file.empty()
                     ? Corpus::generated(context.seed)
                     : Corpus::from_file(context.data_file, config_.model.sequence,
-                                        config_.model.vocabulary)) {
+                                        config_.vocabulary)) {
     config_.weights = context.load_file;
     for (const Category category : machine::all_categories)
       held_before_[category] = context.device.ledger().current(category);
@@ -205,20 +137,20 @@ struct GptStep {
   void prepare() {}
 
   void run() {
-    const double start = now_s();
+    const double start = machine::steady_s();
     trainer_->forward_backward();
-    const double passed = now_s();
+    const double passed = machine::steady_s();
     trainer_->optimizer_step().reduce();
-    const double reduced = now_s();
+    const double reduced = machine::steady_s();
     trainer_->update();
-    times_ = {passed - start, reduced - passed, now_s() - reduced};
+    times_ = {passed - start, reduced - passed, machine::steady_s() - reduced};
   }
 
   void judge(harness::Judge& judge) {
     last_timeline_ = trainer_->timeline();  // of the step that times_ are of
-    judge_memory(judge);
-    judge_volume(judge);
-    judge_schedule(judge);
+    judge_memory(judge, *trainer_, context_.device, peaks_);
+    judge_volume(judge, *trainer_);
+    judge_schedule(judge, *trainer_);
     trainer_.reset();
     judge_training(judge);
   }
@@ -244,44 +176,6 @@ struct GptStep {
   }
 
  private:
-  void judge_memory(harness::Judge& judge) {
-    if (!context_.device.readable_by_host())
-      return judge.not_applicable(Oracle::memory, "CUDA tensors are staged through host memory");
-    for (const auto& [category, bytes] : expected_peaks(*trainer_))
-      judge.memory(category, peaks_[category], bytes);
-  }
-
-  void judge_volume(harness::Judge& judge) {
-    for (const Trainer::Group& group : trainer_->groups())
-      if (group.communicator) group.communicator->link().reset_traffic();
-    trainer_->step();
-    auto expected = expected_bytes_sent(*trainer_);
-    for (const Trainer::Group& group : trainer_->groups()) {
-      if (!group.communicator) continue;
-      auto& labels = expected[group.name];
-      for (const auto& [label, traffic] : group.communicator->link().traffic())
-        if (traffic.bytes_sent > 0) labels.try_emplace(label, 0);
-      for (const auto& [label, bytes] : labels) {
-        const auto& measured = group.communicator->link().traffic();
-        const auto found = measured.find(label);
-        judge.volume(group.name, label, found == measured.end() ? 0 : found->second.bytes_sent,
-                     bytes);
-      }
-    }
-  }
-
-  void judge_schedule(harness::Judge& judge) {
-    const pipeline::StageSchedule& plan = trainer_->executor().plan();
-    const pipeline::Timeline& timeline = trainer_->timeline();
-    judge.schedule(
-        fmt::format("{}, stage {}", case_.schedule, trainer_->grid().coordinate(Axis::pp)),
-        pipeline::executed(timeline.events), pipeline::text(plan));
-    judge.schedule("micro-batches in flight", timeline.peak_in_flight,
-                   pipeline::find_schedule(case_.schedule)
-                       .peak_activations(trainer_->grid().coordinate(Axis::pp), case_.pp,
-                                         config_.micro_batches()));
-  }
-
   // Ten steps from the same seed as the reference's.
   void judge_training(harness::Judge& judge) {
     const auto trainer = make_trainer();
@@ -352,12 +246,6 @@ struct GptStep {
     return machine::Grid(config_.degrees, context_.group.index).coordinate(Axis::tp);
   }
 
-  std::string shard_text(const collectives::Parameter& parameter, const Trainer& trainer) const {
-    return parameter.placement.tp == collectives::Spread::replicated
-               ? ""
-               : fmt::format(" (part {})", trainer.grid().coordinate(Axis::tp));
-  }
-
   // Rank 0 has it or makes it; the others sleep until it is sent.
   Reference shared_reference() {
     std::string text;
@@ -369,7 +257,7 @@ struct GptStep {
   harness::Context& context_;
   TrainingConfig config_;
   Corpus corpus_;
-  std::map<Category, std::size_t> held_before_, peaks_;
+  CategoryPeaks held_before_, peaks_;
   std::unique_ptr<Trainer> trainer_;
   std::uint64_t first_step_hash_ = 0;
   struct {

@@ -11,9 +11,18 @@
 #include "suite/training_step/first_step.h"
 
 namespace suite {
-namespace {
 
-using machine::Dtype;
+std::vector<double> shard(const std::vector<double>& whole, const collectives::Parameter& parameter,
+                          int tp_rank) {
+  const machine::Region region = parameter.region(tp_rank);
+  const std::int64_t rows = parameter.value.shape().rank() == 1 ? 1 : parameter.value.rows();
+  std::vector<double> part;
+  for (std::int64_t row = 0; row < rows; ++row)
+    for (std::int64_t col = 0; col < parameter.value.cols(); ++col)
+      part.push_back(whole[static_cast<std::size_t>((region.row + row) * region.global_cols +
+                                                    region.col + col)]);
+  return part;
+}
 
 double norm(const std::vector<double>& values) {
   double sum = 0;
@@ -26,6 +35,10 @@ double distance(const std::vector<double>& a, const std::vector<double>& b) {
   for (std::size_t i = 0; i < a.size(); ++i) sum += (a[i] - b[i]) * (a[i] - b[i]);
   return std::sqrt(sum);
 }
+
+namespace {
+
+using machine::Dtype;
 
 int layer_of(const std::string& parameter, int layers) {
   int block = 0;
@@ -57,17 +70,10 @@ void displace(const machine::Tensor& gradient, double size, std::uint64_t seed) 
 }
 
 // probe 0: undisturbed.
-History train(machine::World& world, TrainingConfig config, const Corpus& corpus, Dtype dtype,
-              int probe) {
-  const TrainingConfig judged = config;
-  config.degrees = {};
-  config.dtype = dtype;
-  config.schedule = "1f1b";
-  config.zero_stage = 0;
-  config.activations = {};
-  config.transport = machine::Transport::shared_memory;
-  const machine::Group alone{"reference", {world.rank()}, 0};
-  Trainer trainer(world, alone, world.host_device(), config, corpus);
+History train(machine::World& world, const TrainingConfig& judged, const Corpus& corpus,
+              Dtype dtype, int probe) {
+  const std::unique_ptr<Trainer> made = reference_trainer(world, judged, corpus, dtype);
+  Trainer& trainer = *made;
   History history;
   for (int step = 0; step < reference_steps; ++step) {
     world.board().mine().progress.fetch_add(1);  // alone at work, not hanging
@@ -135,6 +141,18 @@ Reference make_reference(machine::World& world, const TrainingConfig& config,
 }
 
 }  // namespace
+
+std::unique_ptr<Trainer> reference_trainer(machine::World& world, TrainingConfig config,
+                                           const Corpus& corpus, Dtype dtype) {
+  config.degrees = {};
+  config.dtype = dtype;
+  config.schedule = "1f1b";
+  config.zero_stage = 0;
+  config.activations = {};
+  config.transport = machine::Transport::shared_memory;
+  const machine::Group alone{"reference", {world.rank()}, 0};
+  return std::make_unique<Trainer>(world, alone, world.host_device(), config, corpus);
+}
 
 double gradient_epsilon(const TrainingConfig& config, const std::string& parameter) {
   constexpr double k = 4, c = 1.03;

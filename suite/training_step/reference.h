@@ -19,6 +19,7 @@
 // No measured deviation of the code under judgement enters.
 
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -61,7 +62,17 @@ struct Reference {
 const Reference& reference_of(machine::World& world, const TrainingConfig& config,
                               const Corpus& corpus);
 
+// A trainer of this config's model at degree 1 on this rank alone.
+std::unique_ptr<Trainer> reference_trainer(machine::World& world, TrainingConfig config,
+                                           const Corpus& corpus, machine::Dtype dtype);
+
 double gradient_epsilon(const TrainingConfig& config, const std::string& parameter);
+
+// A rank's part of a whole parameter, and what its bounds are in: the 2-norm.
+std::vector<double> shard(const std::vector<double>& whole, const collectives::Parameter& parameter,
+                          int tp_rank);
+double norm(const std::vector<double>& values);
+double distance(const std::vector<double>& a, const std::vector<double>& b);
 
 // For sending from the rank that has it to the others.
 std::string serialize(const Reference& reference);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <charconv>
 #include <stdexcept>
 
 #include "suite/training_step/gpt2_weights.h"
@@ -25,6 +26,10 @@ const std::vector<NamedModel>& models() {
        {.layers = 2, .hidden = 32, .heads = 4, .vocabulary = Corpus::vocabulary, .sequence = 32}},
       {"small",
        {.layers = 4, .hidden = 64, .heads = 4, .vocabulary = Corpus::vocabulary, .sequence = 64}},
+      {"gpt2_124m",
+       {.layers = 12, .hidden = 768, .heads = 12, .vocabulary = 50257, .sequence = 1024}},
+      {"gpt2_1558m",
+       {.layers = 48, .hidden = 1600, .heads = 25, .vocabulary = 50257, .sequence = 1024}},
   };
   return table;
 }
@@ -45,6 +50,27 @@ layers::GptConfig named_model(const std::string& name) {
     if (model.name == name) return model.config;
   throw std::invalid_argument(
       fmt::format("unknown model '{}'; known: {}", name, fmt::join(model_names(), ", ")));
+}
+
+int padded_vocabulary(int vocabulary, int tp) {
+  constexpr int unit = 128;
+  if (vocabulary % unit == 0 && vocabulary % tp == 0) return vocabulary;
+  return (vocabulary + unit * tp - 1) / (unit * tp) * unit * tp;
+}
+
+void set_model(TrainingConfig& config, const std::string& name,
+               const std::string& sequence_length) {
+  config.model = named_model(name);
+  config.vocabulary = config.model.vocabulary;
+  config.model.vocabulary = padded_vocabulary(config.vocabulary, config.degrees.tp);
+  if (sequence_length == "model") return;
+  const char* const end = sequence_length.data() + sequence_length.size();
+  const auto [stop, error] = std::from_chars(sequence_length.data(), end, config.model.sequence);
+  if (error != std::errc() || stop != end || config.model.sequence < 1)
+    throw std::invalid_argument(
+        fmt::format("seq-length '{}' is neither a positive number of tokens nor 'model', which is "
+                    "{} for {}",
+                    sequence_length, named_model(name).sequence, name));
 }
 
 void TrainingConfig::validate() const {
@@ -95,7 +121,7 @@ Trainer::Trainer(machine::World& world, const machine::Group& group, machine::De
       zero::gradient_plan(parameters_, config_.dtype, grid_, static_cast<double>(config_.tokens()));
   states_ = std::make_unique<zero::FlatStates>(device, plan_, parameters_);
   stage_->initialize(layers::Initializer::conformance(config_.seed, config_.model.layers));
-  vocabulary_ = config_.model.vocabulary;
+  vocabulary_ = config_.vocabulary > 0 ? config_.vocabulary : config_.model.vocabulary;
   if (!config_.weights.empty())
     vocabulary_ = load_gpt2(config_.weights, config_.model, parameters_, config_.degrees.tp,
                             grid_.coordinate(Axis::tp));
@@ -121,22 +147,30 @@ Trainer::Trainer(machine::World& world, const machine::Group& group, machine::De
     return layers::TokenBatch{tokens, tokens + micro_batches * micro_tokens,
                               config_.micro_batch_size};
   };
-  work_.forward = [this, batch](const pipeline::Action& action, const Tensor& in,
-                                const Tensor& out) {
+  // The pass of a large model's micro-batch may take long: a sign of life after each.
+  const auto works = [this] { world_.board().mine().progress.fetch_add(1); };
+  work_.forward = [this, batch, works](const pipeline::Action& action, const Tensor& in,
+                                       const Tensor& out) {
     stage_->forward(action.micro_batch, batch(action.micro_batch), in,
                     losses_ ? losses_.slice(action.micro_batch, {1}) : out);
+    works();
   };
-  work_.backward = [this](const pipeline::Action& action, const Tensor&, const Tensor& d_out,
-                          const Tensor& d_in) {
+  work_.backward = [this, works](const pipeline::Action& action, const Tensor&, const Tensor& d_out,
+                                 const Tensor& d_in) {
     stage_->backward(action.micro_batch, d_out, d_in);
+    works();
   };
-  work_.backward_input = [this](const pipeline::Action& action, const Tensor&, const Tensor& d_out,
-                                const Tensor& d_in) {
+  work_.backward_input = [this, works](const pipeline::Action& action, const Tensor&,
+                                       const Tensor& d_out, const Tensor& d_in) {
     stage_->backward_input(action.micro_batch, d_out, d_in);
+    works();
   };
-  work_.backward_weights = [this](const pipeline::Action& action, const Tensor&, const Tensor&) {
+  work_.backward_weights = [this, works](const pipeline::Action& action, const Tensor&,
+                                         const Tensor&) {
     stage_->backward_weights(action.micro_batch);
+    works();
   };
+  works();
 }
 
 std::size_t Trainer::data_bytes(const TrainingConfig& config, bool last_stage) {

@@ -37,6 +37,7 @@ struct TrainingConfig {
   layers::ActivationOptions activations{};
   zero::StepOptions options{};
   std::uint64_t seed = 1234;
+  int vocabulary = 0;   // tokens there are: the model's rows beyond are padding; 0: all rows
   std::string weights;  // a file of initial values (gpt2_weights.h); empty: random ones of the seed
 
   int micro_batches() const { return global_batch_size / (degrees.dp * micro_batch_size); }
@@ -45,9 +46,19 @@ struct TrainingConfig {
   void validate() const;
 };
 
-// The models by name: "tiny", "small". Throws std::invalid_argument naming the known.
+// The models by name: "tiny", "small", and GPT-2's as Radford et al. 2019 have them. Vocabularies
+// are not padded. Throws std::invalid_argument naming the known.
 layers::GptConfig named_model(const std::string& name);
 const std::vector<std::string>& model_names();
+
+// The table's rows as Megatron-LM pads them (--make-vocab-size-divisible-by 128): to a multiple of
+// 128 * tp. A vocabulary that is a multiple of 128 stays as it is where tp divides it, so that the
+// small models are the same for every tp.
+int padded_vocabulary(int vocabulary, int tp);
+
+// Sets model and vocabulary. sequence_length: "model", or a number of tokens. Throws
+// std::invalid_argument naming what is wrong.
+void set_model(TrainingConfig& config, const std::string& name, const std::string& sequence_length);
 
 class Trainer {
  public:

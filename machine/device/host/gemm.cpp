@@ -1,7 +1,7 @@
 // The host's GEMM on oneDNN's matmul primitive. Creating a primitive costs a hundred times what a
 // small product takes, so each thread keeps those it has made. What oneDNN has no fast kernel for
 // (half; bfloat16 on processors without AVX-512; odd strides) is widened to packed floats first;
-// double, which only references use, is a blocked loop of our own.
+// double, which only references use, is ours (double_gemm.h).
 
 #include <omp.h>
 
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "machine/device/error.h"
+#include "machine/device/host/double_gemm.h"
 #include "machine/device/host/kernels.h"
 #include "machine/device/kernels/fields.h"
 
@@ -229,35 +230,6 @@ void multiply_widened(const Matrix& a, const Matrix& b, const Matrix& c, float a
   });
 }
 
-void multiply_doubles(const Matrix& a, const Matrix& b, const Matrix& c, float alpha, float beta) {
-  std::vector<double> left = scratch<double>(a.rows, a.cols),
-                      right = scratch<double>(b.rows, b.cols),
-                      product = scratch<double>(c.rows, c.cols);
-  constexpr std::int64_t depth = 128, width = 256;  // a block of right: 256 KiB, in the L2 cache
-  for_each_batch(a, b, c, [&](std::int64_t at_a, std::int64_t at_b, std::int64_t at_c) {
-    pack<double>(a, at_a, left.data());
-    pack<double>(b, at_b, right.data());
-    std::fill(product.begin(), product.end(), 0.0);
-    for (std::int64_t k0 = 0; k0 < a.cols; k0 += depth) {
-      const std::int64_t k1 = std::min(k0 + depth, a.cols);
-      for (std::int64_t j0 = 0; j0 < c.cols; j0 += width) {
-        const std::int64_t count = std::min(width, c.cols - j0);
-        for (std::int64_t i = 0; i < c.rows; ++i) {
-          double* sums = product.data() + i * c.cols + j0;
-          for (std::int64_t k = k0; k < k1; ++k) {
-            const double factor = left[static_cast<std::size_t>(i * a.cols + k)];
-            const double* line = right.data() + k * b.cols + j0;
-#pragma GCC ivdep
-            for (std::int64_t j = 0; j < count; ++j) sums[j] += factor * line[j];
-          }
-        }
-      }
-    }
-    for (double& value : product) value *= static_cast<double>(alpha);
-    unpack<double>(product.data(), beta, c, at_c);
-  });
-}
-
 void scale_only(const Matrix& c, float beta) {
   visit(c.dtype, [&](auto zero) {
     using T = decltype(zero);
@@ -273,14 +245,21 @@ void scale_only(const Matrix& c, float beta) {
 void multiply(const Matrix& a, const Matrix& b, const Matrix& c, float alpha, float beta,
               int threads) {
   if (a.cols == 0) return scale_only(c, beta);
-  if (a.dtype == Dtype::float64) return multiply_doubles(a, b, c, alpha, beta);
-  // oneDNN writes row-major results; the transposed product has one.
+  // oneDNN and double_gemm.h write row-major results; the transposed product has one.
   if (c.col_stride != 1)
     return multiply(b.transposed(), a.transposed(), c.transposed(), alpha, beta, threads);
 
+  // A thread is worth starting for some ten microseconds of work.
+  constexpr double least_flops = 1e6;
+  const double flops = 2 * static_cast<double>(c.rows * c.cols) * static_cast<double>(a.cols) *
+                       static_cast<double>(c.batch[0] * c.batch[1]);
+  threads = static_cast<int>(std::clamp(flops / least_flops, 1.0, static_cast<double>(threads)));
 #ifdef __SANITIZE_THREAD__
   threads = 1;  // the OpenMP runtime's own synchronization is invisible to the thread sanitizer
 #endif
+  if (a.dtype == Dtype::float64)
+    return multiply_doubles(a, b, c, static_cast<double>(alpha), static_cast<double>(beta),
+                            threads);
   omp_set_num_threads(threads);
   if (a.dtype != Dtype::float16 && multiply_by_onednn(a, b, c, alpha, beta, threads)) return;
   multiply_widened(a, b, c, alpha, beta);

@@ -1,0 +1,120 @@
+#include "machine/device/host/double_gemm.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+namespace machine::host {
+namespace {
+
+// Eight doubles; the compiler makes of it what the processor has.
+using Lanes = double __attribute__((vector_size(64)));
+constexpr std::int64_t lanes = 8;
+constexpr std::int64_t tile_rows = 6, tile_cols = 2 * lanes;  // 12 accumulators
+// A panel of b (20 KiB) stays in the first cache, a block of a (120 KiB) in the second.
+constexpr std::int64_t depth = 160, block_rows = 16 * tile_rows, block_cols = 64 * tile_cols;
+
+struct Doubles {
+  const double* data;
+  std::int64_t row_stride, col_stride;
+  const double* at(std::int64_t row, std::int64_t col) const {
+    return data + row * row_stride + col * col_stride;
+  }
+};
+
+Doubles doubles(const Matrix& x, std::int64_t offset) {
+  return {static_cast<const double*>(x.data) + offset, x.row_stride, x.col_stride};
+}
+
+// rows x deep of x, as tiles of `tile` rows, each column by column; zeros below the last row.
+void pack(const Doubles& x, std::int64_t rows, std::int64_t deep, std::int64_t tile, double* to) {
+  for (std::int64_t first = 0; first < rows; first += tile, to += tile * deep) {
+    const std::int64_t count = std::min(tile, rows - first);
+    if (count < tile) std::fill_n(to, tile * deep, 0.0);
+    if (x.col_stride == 1) {
+      for (std::int64_t i = 0; i < count; ++i)
+        for (std::int64_t k = 0; k < deep; ++k) to[k * tile + i] = *x.at(first + i, k);
+    } else {
+      for (std::int64_t k = 0; k < deep; ++k)
+        for (std::int64_t i = 0; i < count; ++i) to[k * tile + i] = *x.at(first + i, k);
+    }
+  }
+}
+
+// c[rows, cols] = alpha * left * right + beta * c, of at most a tile.
+void multiply_tile(const double* left, const double* right, std::int64_t deep, double alpha,
+                   double beta, double* c, std::int64_t row_stride, std::int64_t rows,
+                   std::int64_t cols) {
+  Lanes sums[tile_rows][2] = {};
+  for (std::int64_t k = 0; k < deep; ++k, left += tile_rows, right += tile_cols) {
+    Lanes line[2];
+    std::memcpy(line, right, sizeof line);
+#pragma GCC unroll 6
+    for (std::int64_t i = 0; i < tile_rows; ++i) {
+      sums[i][0] += left[i] * line[0];
+      sums[i][1] += left[i] * line[1];
+    }
+  }
+  for (std::int64_t i = 0; i < rows; ++i) {
+    double values[tile_cols];
+    std::memcpy(values, sums[i], sizeof values);
+    double* out = c + i * row_stride;
+    // What c held before may be no number when it does not count.
+    for (std::int64_t j = 0; j < cols; ++j)
+      out[j] = alpha * values[j] + (beta == 0 ? 0 : beta * out[j]);
+  }
+}
+
+void multiply_one(const Doubles& a, const Doubles& b, double* c, const Matrix& shape,
+                  std::int64_t inner, double alpha, double beta, int threads) {
+  std::vector<double> right(
+      static_cast<std::size_t>(depth * std::min(block_cols, shape.cols + tile_cols)));
+  const Doubles columns{b.data, b.col_stride, b.row_stride};  // of b as rows
+  for (std::int64_t k = 0; k < inner; k += depth) {
+    const std::int64_t deep = std::min(depth, inner - k);
+    const double before = k == 0 ? beta : 1;
+    for (std::int64_t j = 0; j < shape.cols; j += block_cols) {
+      const std::int64_t wide = std::min(block_cols, shape.cols - j);
+#pragma omp parallel num_threads(threads) if (threads > 1)
+      {
+#pragma omp for schedule(static)
+        for (std::int64_t col = 0; col < wide; col += tile_cols)
+          pack({columns.at(j + col, k), columns.row_stride, columns.col_stride},
+               std::min(tile_cols, wide - col), deep, tile_cols, right.data() + col * deep);
+        std::vector<double> left(static_cast<std::size_t>(depth * block_rows));
+#pragma omp for schedule(dynamic)
+        for (std::int64_t i = 0; i < shape.rows; i += block_rows) {
+          const std::int64_t high = std::min(block_rows, shape.rows - i);
+          pack({a.at(i, k), a.row_stride, a.col_stride}, high, deep, tile_rows, left.data());
+          for (std::int64_t col = 0; col < wide; col += tile_cols)
+            for (std::int64_t row = 0; row < high; row += tile_rows)
+              multiply_tile(left.data() + row * deep, right.data() + col * deep, deep, alpha,
+                            before, c + (i + row) * shape.row_stride + j + col, shape.row_stride,
+                            std::min(tile_rows, high - row), std::min(tile_cols, wide - col));
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void multiply_doubles(const Matrix& a, const Matrix& b, const Matrix& c, double alpha, double beta,
+                      int threads) {
+  const std::int64_t batches = c.batch[0] * c.batch[1];
+  const auto one = [&](std::int64_t batch, int team) {
+    const auto offset = [&](const Matrix& x) {
+      return batch / c.batch[1] * x.batch_stride[0] + batch % c.batch[1] * x.batch_stride[1];
+    };
+    multiply_one(doubles(a, offset(a)), doubles(b, offset(b)),
+                 static_cast<double*>(c.data) + offset(c), c, a.cols, alpha, beta, team);
+  };
+  if (batches < 2 * threads) {
+    for (std::int64_t batch = 0; batch < batches; ++batch) one(batch, threads);
+  } else {
+#pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1)
+    for (std::int64_t batch = 0; batch < batches; ++batch) one(batch, 1);
+  }
+}
+
+}  // namespace machine::host

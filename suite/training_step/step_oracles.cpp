@@ -1,0 +1,56 @@
+#include "suite/training_step/step_oracles.h"
+
+#include <fmt/format.h>
+
+#include "suite/training_step/expectations.h"
+
+namespace suite {
+
+using harness::Oracle;
+using machine::Axis;
+
+void judge_memory(harness::Judge& judge, const Trainer& trainer, const machine::Device& device,
+                  const CategoryPeaks& peaks) {
+  if (!device.readable_by_host())
+    return judge.not_applicable(Oracle::memory, "CUDA tensors are staged through host memory");
+  for (const auto& [category, bytes] : expected_peaks(trainer))
+    judge.memory(category, peaks.at(category), bytes);
+}
+
+void judge_volume(harness::Judge& judge, Trainer& trainer) {
+  for (const Trainer::Group& group : trainer.groups())
+    if (group.communicator) group.communicator->link().reset_traffic();
+  trainer.step();
+  auto expected = expected_bytes_sent(trainer);
+  for (const Trainer::Group& group : trainer.groups()) {
+    if (!group.communicator) continue;
+    auto& labels = expected[group.name];
+    for (const auto& [label, traffic] : group.communicator->link().traffic())
+      if (traffic.bytes_sent > 0) labels.try_emplace(label, 0);
+    for (const auto& [label, bytes] : labels) {
+      const auto& measured = group.communicator->link().traffic();
+      const auto found = measured.find(label);
+      judge.volume(group.name, label, found == measured.end() ? 0 : found->second.bytes_sent,
+                   bytes);
+    }
+  }
+}
+
+void judge_schedule(harness::Judge& judge, const Trainer& trainer) {
+  const TrainingConfig& config = trainer.config();
+  const int stage = trainer.grid().coordinate(Axis::pp);
+  const pipeline::Timeline& timeline = trainer.timeline();
+  judge.schedule(fmt::format("{}, stage {}", config.schedule, stage),
+                 pipeline::executed(timeline.events), pipeline::text(trainer.executor().plan()));
+  judge.schedule("micro-batches in flight", timeline.peak_in_flight,
+                 pipeline::find_schedule(config.schedule)
+                     .peak_activations(stage, config.degrees.pp, config.micro_batches()));
+}
+
+std::string shard_text(const collectives::Parameter& parameter, const Trainer& trainer) {
+  return parameter.placement.tp == collectives::Spread::replicated
+             ? ""
+             : fmt::format(" (part {})", trainer.grid().coordinate(Axis::tp));
+}
+
+}  // namespace suite

@@ -1,0 +1,238 @@
+// Claim: a training step of GPT-2's own size takes little longer than its matrix products alone.
+// What gpt_step judges over ten steps of small models is judged here for the first step of a large
+// one: its loss and every parameter's raw gradient are within the bound that rounding allows
+// (reference.h) of the same in double; two runs leave the same bits, and so do replicas; bytes held
+// and sent and the pipeline's order are those of the formulas.
+//
+// The yardstick is the step's own products: library_s is what they take in the same case, in turn
+// with the step, and gemm_fraction the part of the step that they would fill.
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <optional>
+
+#include "harness/unit.h"
+#include "layers/gpt_cost.h"
+#include "machine/device/clock.h"
+#include "suite/training_step/reference.h"
+#include "suite/training_step/step_case.h"
+#include "suite/training_step/step_oracles.h"
+#include "suite/training_step/step_products.h"
+#include "suite/training_step/timeline_record.h"
+#include "suite/training_step/trainer.h"
+
+namespace suite {
+namespace {
+
+using harness::Oracle;
+using harness::Profile;
+using machine::Category;
+using machine::Dtype;
+using machine::Transport;
+
+struct TrainingSpeed {
+  static constexpr std::string_view name = "training_speed";
+  static constexpr std::string_view about =
+      "a training step of GPT-2 in turn with its matrix products alone; its first gradient judged";
+  static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::volume, Oracle::memory,
+                                       Oracle::schedule, Oracle::determinism};
+  using Case = StepCase;
+
+  static harness::Sweep<Case> sweep(Profile profile) {
+    std::vector<std::string> schedules;
+    for (const pipeline::Schedule& schedule : pipeline::schedules())
+      schedules.emplace_back(schedule.name);
+    const bool quick = profile == Profile::quick;
+    harness::Sweep<Case> sweep;
+    sweep.axis("model", &Case::model, {quick ? "small" : "gpt2_124m"}, model_names())
+        .axis("seq-length", &Case::seq_length, {quick ? "model" : "256"})
+        .axis("dtype", &Case::dtype, {Dtype::float32, Dtype::bfloat16},
+              {Dtype::float32, Dtype::bfloat16, Dtype::float64})
+        .axis("transport", &Case::transport, {Transport::shared_memory})
+        .axis("schedule", &Case::schedule, {"1f1b"}, schedules)
+        .axis("zero-stage", &Case::zero_stage, {1}, {0, 1})
+        .axis("ranks", &Case::ranks, {1, 2})
+        .axis("tensor-model-parallel-size", &Case::tp, {1, 2})
+        .axis("pipeline-model-parallel-size", &Case::pp, {1})
+        .axis("data-parallel-size", &Case::dp, {1})
+        .axis("micro-batch-size", &Case::micro_batch_size, {4})
+        .axis("global-batch-size", &Case::global_batch_size, {4})
+        .axis("sequence-parallel", &Case::sequence_parallel, {0}, {0, 1})
+        .axis("recompute-granularity", &Case::recompute_granularity, {"none"},
+              {"none", "selective", "full"})
+        .axis("recompute-method", &Case::recompute_method, {"uniform"}, {"uniform", "block"})
+        .axis("recompute-num-layers", &Case::recompute_num_layers, {1})
+        .axis("distribute-saved-activations", &Case::distribute_saved_activations, {0}, {0, 1})
+        .axis("use-flash-attn", &Case::use_flash_attn, {0}, {0, 1})
+        .only(why_no_step);
+    return sweep;
+  }
+
+  static std::string why_not(const Case& c, const harness::Context& context) {
+    return context.world.why_not(context.group, c.transport);
+  }
+
+  TrainingSpeed(const Case& c, harness::Context& context)
+      : case_(c),
+        context_(context),
+        config_(config_of(c, context.seed)),
+        corpus_(context.data_file.empty()
+                    ? Corpus::generated(context.seed)
+                    : Corpus::from_file(context.data_file, config_.model.sequence,
+                                        config_.vocabulary)) {
+    config_.weights = context.load_file;
+    const machine::Ledger& ledger = context.device.ledger();
+    for (const Category category : machine::all_categories)
+      peaks_[category] = ledger.current(category);  // not this unit's
+    trainer_ = make_trainer();
+    context.device.ledger().reset_peaks();
+    trainer_->step();
+    first_step_hash_ = hash(trainer_->states().values());
+    machine::GemmLog log;
+    trainer_->step();  // from here on collectives hold their scratch, as in every later step
+    for (const Category category : machine::all_categories)
+      peaks_[category] = ledger.peak(category) - peaks_[category];
+    products_.emplace(context.device, log.products());
+  }
+
+  void prepare() {}
+
+  void run() {
+    const double start = machine::steady_s();
+    trainer_->forward_backward();
+    const double passed = machine::steady_s();
+    trainer_->optimizer_step().reduce();
+    const double reduced = machine::steady_s();
+    trainer_->update();
+    times_ = {passed - start, reduced - passed, machine::steady_s() - reduced};
+  }
+
+  void yardstick() { products_->run(); }
+
+  void judge(harness::Judge& judge) {
+    last_timeline_ = trainer_->timeline();  // of the step that times_ are of
+    judge_memory(judge, *trainer_, context_.device, peaks_);
+    judge_volume(judge, *trainer_);
+    judge_schedule(judge, *trainer_);
+    gemm_flops_ = products_->flops();
+    products_.reset();
+    trainer_.reset();
+    judge_first_step(judge);
+  }
+
+  harness::Cost cost() const {
+    harness::Cost cost;
+    cost.flops = layers::model_flops(config_.model, config_.tokens()) / case_.ranks;
+    cost.flops_dtype = case_.dtype;
+    cost.tokens = static_cast<double>(config_.tokens());
+    return cost;
+  }
+
+  void describe(harness::Record& record) {
+    record.losses = {first_loss_};
+    record.timeline = gather_timeline(context_.world, context_.group, last_timeline_);
+    record.counters["gemm_flops"] = gemm_flops_;
+    record.breakdown =
+        step_breakdown(last_timeline_, times_.reduce_s, times_.update_s, times_.passes_s);
+    if (record.seconds <= 0) return;
+    record.counters["steps_per_second"] = 1 / record.seconds;
+    const double rate = context_.rates.flops_per_second(case_.dtype, case_.ranks);
+    if (rate > 0) record.counters["mfu"] = cost().flops / record.seconds / rate;
+    // No library's time: nothing is faster or slower than another here.
+    record.counters.erase("speedup_over_library");
+    if (const auto products = record.counters.find("library_s"); products != record.counters.end())
+      record.counters["gemm_fraction"] = products->second / record.seconds;
+  }
+
+ private:
+  std::unique_ptr<Trainer> make_trainer() {
+    return std::make_unique<Trainer>(context_.world, context_.group, context_.device, config_,
+                                     corpus_);
+  }
+
+  void judge_first_step(harness::Judge& judge) {
+    const auto trainer = make_trainer();
+    trainer->forward_backward();
+    first_loss_ = trainer->mean_loss();
+    trainer->optimizer_step().reduce();
+    trainer->optimizer_step().gather_gradients();
+    compare_with_double(judge, *trainer);
+    trainer->update();
+    for (const collectives::Parameter* parameter : trainer->parameters())
+      judge.same_bits(
+          fmt::format("{}{} after step 1", parameter->name, shard_text(*parameter, *trainer)),
+          hash(parameter->value));
+    const std::string key = fmt::format("rank {}, two runs of step 1", context_.group.index);
+    judge.same_bits(key, first_step_hash_);
+    judge.same_bits(key, hash(trainer->states().values()));
+  }
+
+  // Rank 0 takes the step in double and tells the others one parameter's gradient after the other:
+  // all at once may be more than there is memory for.
+  void compare_with_double(harness::Judge& judge, Trainer& trainer) {
+    std::unique_ptr<Trainer> exact;
+    std::string names;
+    double exact_loss = 0;
+    if (context_.group.index == 0) {
+      exact = reference_trainer(context_.world, config_, corpus_, Dtype::float64);
+      exact->forward_backward();
+      exact_loss = exact->mean_loss();
+      exact->optimizer_step().reduce();
+      for (const collectives::Parameter* parameter : exact->parameters())
+        names += parameter->name + "\n";
+    }
+    const auto told = [&](std::string_view mine) {
+      return context_.world.broadcast(context_.group, 0, mine);
+    };
+    exact_loss = std::stod(told(fmt::format("{}", exact_loss)));
+    judge.numerics("loss of step 1 against double", std::abs(first_loss_ - exact_loss),
+                   gradient_epsilon(config_, "") * std::abs(exact_loss));
+    names = told(names);
+    std::size_t at = 0;
+    for (std::size_t begin = 0, end; (end = names.find('\n', begin)) != std::string::npos;
+         begin = end + 1, ++at) {
+      const std::string parameter_name = names.substr(begin, end - begin);
+      std::vector<double> whole;
+      if (exact) whole = to_doubles(exact->parameters()[at]->gradient);
+      if (context_.group.size() > 1) whole = to_all(std::move(whole));
+      for (const collectives::Parameter* mine : trainer.parameters()) {
+        if (mine->name != parameter_name) continue;
+        judge.numerics(fmt::format("{}, raw gradient of step 1 against double", parameter_name),
+                       distance(to_doubles(mine->gradient),
+                                shard(whole, *mine, trainer.grid().coordinate(machine::Axis::tp))),
+                       gradient_epsilon(config_, parameter_name) * norm(whole));
+      }
+    }
+  }
+
+  std::vector<double> to_all(std::vector<double> mine) {
+    const std::string text = context_.world.broadcast(
+        context_.group, 0,
+        std::string_view(reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(double)));
+    mine.resize(text.size() / sizeof(double));
+    std::memcpy(mine.data(), text.data(), text.size());
+    return mine;
+  }
+
+  Case case_;
+  harness::Context& context_;
+  TrainingConfig config_;
+  Corpus corpus_;
+  CategoryPeaks peaks_;
+  std::unique_ptr<Trainer> trainer_;
+  std::optional<StepProducts> products_;
+  double gemm_flops_ = 0, first_loss_ = 0;
+  std::uint64_t first_step_hash_ = 0;
+  struct {
+    double passes_s = 0, reduce_s = 0, update_s = 0;
+  } times_;
+  pipeline::Timeline last_timeline_;
+};
+
+const bool registered = harness::add<TrainingSpeed>();
+
+}  // namespace
+}  // namespace suite
