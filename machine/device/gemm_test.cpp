@@ -65,7 +65,7 @@ TEST_P(Gemm, EveryTransposeAndSize) {
   };
   for (const auto [m, n, k] :
        {Size{1, 1, 1}, Size{17, 33, 5}, Size{64, 48, 80}, Size{1, 65, 129}, Size{67, 1, 31},
-        Size{3, 130, 1}, Size{128, 96, 257}, Size{5, 1030, 3}}) {
+        Size{3, 130, 1}, Size{128, 96, 257}, Size{5, 1030, 3}, Size{2, 3, 17000}}) {
     for (const int transposes : {0, 1, 2, 3}) {
       for (const Dtype result : results()) {
         const bool ta = transposes & 1, tb = transposes & 2;
