@@ -27,7 +27,8 @@ std::vector<Gpt2Tensor> gpt2_tensors(const layers::GptConfig& config) {
     add(block, theirs + ".bias", ours + ".bias", {out}).by_head = by_head;
   };
   add(-1, "wte.weight", "embedding.token.weight", {extent(config.vocabulary), h}).padded = true;
-  add(-1, "wpe.weight", "embedding.position.weight", {extent(config.sequence), h});
+  add(-1, "wpe.weight", "embedding.position.weight", {extent(config.sequence), h}).first_rows =
+      true;
   for (int block = 0; block < config.layers; ++block) {
     const std::string theirs = fmt::format("h.{}", block), ours = fmt::format("blocks.{}", block);
     add_norm(block, theirs + ".ln_1", ours + ".norm1");

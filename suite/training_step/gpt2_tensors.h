@@ -4,7 +4,7 @@
 //
 //   theirs                      shape          ours                            rows of ours
 //   wte.weight                  [V, h]         embedding.token.weight          as theirs, padded
-//   wpe.weight                  [s, h]         embedding.position.weight       as theirs
+//   wpe.weight                  [s, h]         embedding.position.weight       as theirs, the first
 //   h.N.ln_1.weight, bias       [h]            blocks.N.norm1.gain, bias
 //   h.N.attn.c_attn.weight      [h, 3h]        blocks.N.attention.qkv.weight   transposed, by head
 //   h.N.attn.c_attn.bias        [3h]           blocks.N.attention.qkv.bias     by head
@@ -30,7 +30,9 @@ struct Gpt2Tensor {
   std::string theirs, ours;
   std::vector<std::uint64_t> shape;  // theirs, with all rows of a padded table
   int block = 0;                     // -1: embedding; the number of layers: head
-  bool transposed = false, by_head = false, padded = false;
+  bool transposed = false, by_head = false;
+  bool padded = false;      // the file may have fewer rows
+  bool first_rows = false;  // the file may have more rows: positions that are not trained
 };
 // In the order of forward, without their prefix.
 std::vector<Gpt2Tensor> gpt2_tensors(const layers::GptConfig& config);

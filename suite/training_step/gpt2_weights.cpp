@@ -121,6 +121,9 @@ class Gpt2File {
       if (stored.shape[0] < shape[0] && stored.shape[0] >= least) shape[0] = stored.shape[0];
       padding = fmt::format(", or as few as {} rows", least);
     }
+    if (wanted.first_rows && stored.shape.size() == 2 && stored.shape[0] > shape[0]) {
+      shape[0] = stored.shape[0];
+    }
     if (stored.shape != shape)
       throw FileError(fmt::format("{}: shape of tensor '{}' is {}; expected {}{}", file_.path(),
                                   stored.name, stored.shape_text(),

@@ -8,6 +8,9 @@
 // and left out when saving. Their logits are zero then, not masked: they take part in the softmax,
 // and a model whose logits are all far below zero has a larger loss here than without padding.
 
+//
+// Positions: the file may have more than the model's sequence; the first are loaded, and saved.
+
 #include <string>
 
 #include "layers/gpt_config.h"

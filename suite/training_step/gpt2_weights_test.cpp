@@ -119,6 +119,21 @@ Trained train(const TrainingConfig& config, const std::string& save = "", int st
   return result;
 }
 
+TEST(Gpt2Weights, AShorterSequenceTakesTheFirstPositions) {
+  const Folder folder;
+  const std::string path = folder.path("gpt2.safetensors");
+  const WeightsFile file;
+  file.write(path);
+  TrainingConfig shorter = training({}, path);
+  shorter.model.sequence = 8;
+  const Trained all = train(training({}, path), "", 0), some = train(shorter, "", 0);
+  std::vector<double> first = all.initial[0].at("embedding.position.weight");
+  first.resize(first.size() / 2);
+  EXPECT_EQ(some.initial[0].at("embedding.position.weight"), first);
+  shorter.model.sequence = 17;  // more than the file has
+  EXPECT_THROW(train(shorter, "", 0), FileError);
+}
+
 // Where each of their elements must be, written from their side: which rank, row and column.
 TEST(Gpt2Weights, EachElementGoesWhereItsPlaceInGpt2Says) {
   const Folder folder;
