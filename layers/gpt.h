@@ -82,6 +82,10 @@ class GptStage {
   void zero_gradients();
 
   void observe(StageObserver observer) { observer_ = std::move(observer); }
+  // Of the table's rows, those that are tokens and no padding (output_head.h).
+  void set_vocabulary(std::int64_t vocabulary) {
+    if (head_) head_->set_vocabulary(vocabulary);
+  }
   void set_loss_scale(double scale) { loss_scale_ = scale; }
 
   void forward(int micro_batch, const TokenBatch& batch, const machine::Tensor& in,

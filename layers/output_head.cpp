@@ -14,6 +14,7 @@ using machine::Tensor;
 OutputHead::OutputHead(const Context& context, collectives::Parameter& table, double epsilon)
     : context_(context),
       table_(table),
+      vocabulary_(table.global_shape[0]),
       norm_(context, "head.norm", table.global_shape[1], epsilon) {}
 
 void OutputHead::forward(const Tensor& x, const std::int32_t* targets, const Tensor& loss,
@@ -36,11 +37,11 @@ void OutputHead::forward(const Tensor& x, const std::int32_t* targets, const Ten
   saved.sum_exp = context_.row_values(tokens, Category::activations);
   const Tensor target = context_.row_values(tokens, Category::buffers);
   const Tensor token_loss = context_.row_values(tokens, Category::buffers);
-  const std::int64_t first = first_token(context_, table_), vocabulary = table_.global_shape[0];
-  kernels.row_max(saved.logits, first, vocabulary, saved.max);
+  const std::int64_t first = first_token(context_, table_);
+  kernels.row_max(saved.logits, first, vocabulary_, saved.max);
   if (context_.tp.size() > 1)
     context_.tp.all_reduce(saved.max, saved.max, {}, machine::Reduction::max);
-  kernels.exp_sums(saved.logits, saved.max, targets, first, vocabulary, saved.sum_exp, target);
+  kernels.exp_sums(saved.logits, saved.max, targets, first, vocabulary_, saved.sum_exp, target);
   ReduceFrom::forward(context_, target);
   ReduceFrom::forward(context_, saved.sum_exp);
   kernels.cross_entropy(saved.sum_exp, target, token_loss);
@@ -49,8 +50,8 @@ void OutputHead::forward(const Tensor& x, const std::int32_t* targets, const Ten
 
 void OutputHead::backward_input(double factor, const Tensor& d_x, Saved& saved, Category kept) {
   context_.kernels().cross_entropy_backward(saved.logits, saved.max, saved.sum_exp, saved.targets,
-                                            first_token(context_, table_), table_.global_shape[0],
-                                            factor, saved.logits);
+                                            first_token(context_, table_), vocabulary_, factor,
+                                            saved.logits);
   saved.max = saved.sum_exp = Tensor();
   saved.d_norm = context_.tensor(saved.norm.shape(), kept);
   {

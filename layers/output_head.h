@@ -34,6 +34,10 @@ class OutputHead {
   // The table is the caller's: with one stage, the embedding's own.
   OutputHead(const Context& context, collectives::Parameter& table, double epsilon);
 
+  // Rows of the table from here on are padding: no token is one of them, and their logits take no
+  // part. At first all rows are tokens.
+  void set_vocabulary(std::int64_t vocabulary) { vocabulary_ = vocabulary; }
+
   // loss: one double on the device, the sum over tokens, overwritten. targets are int32 in memory
   // that the device reads, and stay unchanged until backward_input.
   void forward(const machine::Tensor& x, const std::int32_t* targets, const machine::Tensor& loss,
@@ -49,6 +53,7 @@ class OutputHead {
  private:
   Context context_;
   collectives::Parameter& table_;
+  std::int64_t vocabulary_;
   LayerNorm norm_;
 };
 

@@ -17,16 +17,18 @@ using machine::Tensor;
 const GptConfig config{.hidden = 12, .vocabulary = 44};
 
 Observed run(int tp, Dtype dtype, std::int64_t rows, Dtype rounded_to,
-             bool sequence_parallel = false) {
+             bool sequence_parallel = false, int table_rows = config.vocabulary,
+             int vocabulary = config.vocabulary) {
   const machine::Shape shape{rows, config.hidden};
   const std::vector<double> x = random_values(shape.size(), 1, rounded_to);
-  const std::vector<std::int32_t> targets = random_tokens(rows, 2, config.vocabulary);
+  const std::vector<std::int32_t> targets = random_tokens(rows, 2, vocabulary);
   return observe(tp, dtype, [&](Rank& rank) {
     rank.context.sequence_parallel = sequence_parallel;
     const int cut = cut_of_rows(sequence_parallel);
     collectives::Parameter table =
-        declare_token_table(rank.context, config.vocabulary, config.hidden, false);
+        declare_token_table(rank.context, table_rows, config.hidden, false);
     OutputHead head(rank.context, table, config.layer_norm_epsilon);
+    head.set_vocabulary(vocabulary);
     head.initialize(large_values(5));
     round_values(rank, head.parameters(), rounded_to);
     for (collectives::Parameter* p : head.parameters()) zero_gradient(rank.context, *p);
@@ -55,6 +57,25 @@ TEST(OutputHead, LossIsThatOfTheReference) {
     EXPECT_LE(relative_error(seen.at("loss"), {want}),
               norm_bound_from_double(Dtype::float64, 1, config.vocabulary))
         << tp;
+  }
+}
+
+// As if the table ended before; all of the last rank's rows may be padding.
+TEST(OutputHead, PaddingTakesNoPart) {
+  const std::int64_t rows = 12;
+  for (const int vocabulary : {43, 33, 30}) {
+    const Observed exact =
+        run(1, Dtype::float64, rows, Dtype::float64, false, vocabulary, vocabulary);
+    for (const int tp : {1, 2, 4}) {
+      SCOPED_TRACE(std::to_string(vocabulary) + " tokens, tp " + std::to_string(tp));
+      Observed padded = run(tp, Dtype::float64, rows, Dtype::float64, false, 44, vocabulary);
+      const std::size_t real = static_cast<std::size_t>(vocabulary * config.hidden);
+      std::vector<double>& gradient = padded.at("gradient of embedding.token.weight");
+      for (std::size_t i = real; i < gradient.size(); ++i) ASSERT_EQ(gradient[i], 0) << i;
+      gradient.resize(real);
+      padded.at("embedding.token.weight").resize(real);
+      expect_within(padded, exact, norm_bound_from_double(Dtype::float64, 1, config.vocabulary));
+    }
   }
 }
 

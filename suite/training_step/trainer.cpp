@@ -125,6 +125,7 @@ Trainer::Trainer(machine::World& world, const machine::Group& group, machine::De
   if (!config_.weights.empty())
     vocabulary_ = load_gpt2(config_.weights, config_.model, parameters_, config_.degrees.tp,
                             grid_.coordinate(Axis::tp));
+  stage_->set_vocabulary(vocabulary_);
   step_ = zero::make_step(
       config_.zero_stage, *states_, plan_,
       {communicator("tp"), communicator("pp"), communicator("dp"), communicator("embedding")},
