@@ -84,10 +84,11 @@ class RowKernels : public ElementKernels<Launch> {
     check_dtypes(table.dtype(), {&out});
     check_equal("embedding: cols of table and out", table.cols(), out.cols());
     visit(table.dtype(), [&](auto zero) {
-      using T = decltype(zero);
+      using Bits = Comparable<decltype(zero)>;  // numbers as compilers copy vectors of
       this->launch_.rows(
           out.rows(), out.cols(),
-          Embedding<T>{tokens, table.as<T>(), out.as<T>(), first_row, table.rows(), table.cols()});
+          Embedding<Bits>{tokens, static_cast<const Bits*>(table.data()),
+                          static_cast<Bits*>(out.data()), first_row, table.rows(), table.cols()});
     });
   }
 
