@@ -258,6 +258,8 @@ TEST(Units, AGptStepStartsFromTheFilesItIsGiven) {
   options.save_file = folder.path("weights");
   const harness::Record first = step("1", options);
   ASSERT_EQ(first.verdict, harness::Ruling::pass) << first.reason;
+  EXPECT_GT(first.counters.at("loss_error"), 0);
+  EXPECT_LT(first.counters.at("loss_error"), 1e-5);
   options.data_file = folder.path("pair");
   options.load_file = folder.path("weights");
   options.save_file.clear();

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <optional>
@@ -165,6 +166,7 @@ struct GptStep {
 
   void describe(harness::Record& record) {
     record.losses = losses_;
+    record.counters["loss_error"] = loss_error_;
     record.breakdown =
         step_breakdown(last_timeline_, times_.reduce_s, times_.update_s, times_.passes_s);
     record.timeline = gather_timeline(context_.world, context_.group, last_timeline_);
@@ -209,7 +211,10 @@ struct GptStep {
     const Reference reference = shared_reference();
     for (const collectives::Parameter* parameter : trainer->parameters())
       compare(judge, *parameter, mine, reference);
+    loss_error_ = 0;
     for (std::size_t step = 0; step < losses_.size(); ++step) {
+      loss_error_ =
+          std::max(loss_error_, std::abs(losses_[step] / reference.exact.losses[step] - 1));
       judge.numerics(fmt::format("loss of step {} against double", step + 1),
                      std::abs(losses_[step] - reference.exact.losses[step]),
                      reference.bounds.losses[step]);
@@ -265,6 +270,7 @@ struct GptStep {
   } times_;
   pipeline::Timeline last_timeline_;
   std::vector<double> losses_;
+  double loss_error_ = 0;  // the largest of all steps against double, relative
 };
 
 const bool registered = harness::add<GptStep>();
