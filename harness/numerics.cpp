@@ -49,6 +49,15 @@ double gamma(double k, double unit_roundoff) {
   return product < 1 ? product / (1 - product) : infinity;
 }
 
+double norm_bound(machine::Dtype dtype, int depth, double longest_sum) {
+  constexpr double k = 4, c = 1.03;
+  const machine::Dtype accumulator =
+      dtype == machine::Dtype::float64 ? machine::Dtype::float64 : machine::Dtype::float32;
+  const double epsilon = 2 * machine::unit_roundoff(dtype) +
+                         std::sqrt(longest_sum) * machine::unit_roundoff(accumulator);
+  return k * std::pow(c, depth) * epsilon;
+}
+
 Comparison compare_elements(std::span<const double> actual, std::span<const double> expected,
                             std::span<const double> bounds) {
   Comparison result;

@@ -7,11 +7,33 @@
 #include <span>
 #include <string>
 
+#include "machine/device/dtype.h"
+
 namespace harness {
 
 // k roundings, each of relative size u: gamma_k = k u / (1 - k u) (Higham 2002, Lemma 3.1).
 // Infinite when k u >= 1: nothing is known then, and no comparison passes.
 double gamma(double k, double unit_roundoff);
+
+// Of what a network computes in dtype, by norms: how far an output or a gradient may be from that
+// in exact arithmetic, when it starts from the same values,
+//
+//   ||computed - exact||_2 <= k C^depth epsilon ||exact||_2,   k = 4, C = 1.03
+//
+// (arXiv:2506.09280, theorem 5.3), depth the number of layers that the error has passed: 1 for what
+// one layer makes of exact inputs. The premise is residual branches that are small beside the
+// stream.
+//
+// epsilon is what one operation adds: twice the unit roundoff u of what is stored, as there (an
+// operation reads rounded inputs and rounds its result), and sqrt(longest_sum) of the accumulator's
+// u_a for the additions between (of n terms at most n - 1 roundings of random sign meet any one:
+// Higham and Mary 2019, doi:10.1137/18M1226312). Under bfloat16 and half the second is nothing;
+// under float and double most of it.
+//
+// Cutting over t ranks rounds t partial results, each about 1/sqrt(t) of the whole, and t - 1 sums
+// of them: of random sign sqrt(1 + t/2) u together, within k epsilon >= 8 u as far as t = 64. So
+// the bound is the same at every degree, and two runs that both round may part by twice as much.
+double norm_bound(machine::Dtype dtype, int depth, double longest_sum);
 
 struct Comparison {
   bool right = false;

@@ -91,6 +91,15 @@ TEST(Norms, ZeroReferenceWantsZero) {
   EXPECT_FALSE(compare_norms(small, zero, 0.5).right);
 }
 
+// float rounds sums as coarsely as what it stores, bfloat16 does not: there their length hardly
+// counts.
+TEST(Norms, BoundOfANetworkCountsItsStoredAndItsSummedRoundings) {
+  using machine::Dtype;
+  EXPECT_DOUBLE_EQ(norm_bound(Dtype::float32, 1, 100), 4 * 1.03 * (2 + 10) * 0x1p-24);
+  EXPECT_DOUBLE_EQ(norm_bound(Dtype::float64, 0, 400), 4 * (2 + 20) * 0x1p-53);
+  EXPECT_NEAR(norm_bound(Dtype::bfloat16, 2, 1) / (4 * 1.0609 * 2 * 0x1p-8), 1, 1e-4);
+}
+
 TEST(Bits, SignOfZeroCounts) {
   const std::vector<double> plus = {1, 0.0}, minus = {1, -0.0};
   EXPECT_TRUE(compare_bits(plus, plus).right);
