@@ -81,6 +81,11 @@ TEST_P(EveryUnit, PassesItsOraclesOnThreads) {
     if (axis.name == "hidden") flags["hidden"] = "64";
     if (axis.name == "ranks" && GetParam() == "error_feedback") flags["ranks"] = "1,3";
     if (axis.name == "micro_batches") flags["micro_batches"] = "4";
+    if (GetParam() != "gpt_step") {  // it has a test of its own for these
+      if (axis.name == "sequence-parallel") flags[axis.name] = "0,1";
+      if (axis.name == "recompute-granularity") flags[axis.name] = "none,selective";
+      if (axis.name == "seq-length") flags["seq-length"] = "24", flags["dtype"] = "float,bfloat16";
+    }
     if (axis.name == "pipeline-model-parallel-size") flags[axis.name] = "1,2";
     if (axis.name == "dtype" && has_algorithms) flags["dtype"] = "float,bfloat16";
     if (axis.name == "reduction") flags["reduction"] = "sum";
@@ -213,6 +218,21 @@ TEST(Units, SkipTransportsBetweenDevicesOnTheHost) {
 }
 
 // Tokens cut between the tensor-parallel regions, layers made again: everything else as before.
+// Rows of a rank that begin and end within a sequence, and the types that the first test leaves
+// out.
+TEST(Units, LayersInHalfAndDoubleOfUnevenRows) {
+  for (const char* unit : {"mlp", "self_attention", "layer_norm", "vocabulary_parallel_embedding",
+                           "vocabulary_parallel_cross_entropy", "transformer_block"}) {
+    const harness::AxisFlags flags = {{"transport", "shared_memory"}, {"ranks", "4"},
+                                      {"dtype", "half,double"},       {"sequence-parallel", "0,1"},
+                                      {"seq-length", "10,20"},        {"micro-batch-size", "2"}};
+    const auto cases = harness::plan_cases({unit}, harness::Profile::acceptance, flags);
+    EXPECT_EQ(cases.size(), 8U) << unit;
+    for (const harness::Record& record : run(cases, 4, 0.001))
+      EXPECT_EQ(record.verdict, harness::Ruling::pass) << record.name << ": " << record.reason;
+  }
+}
+
 TEST(Units, AGptStepHoldsActivationsInEveryWay) {
   const bool few = sanitized;
   const auto cases = harness::plan_cases({"gpt_step"}, harness::Profile::quick,
@@ -323,15 +343,21 @@ TEST(Units, CoverEveryRoomThatIsJudged) {
                              "gather",
                              "gemm",
                              "gpt_step",
+                             "layer_norm",
                              "link_matrix",
                              "memory_bandwidth",
+                             "mlp",
                              "pipeline_step",
                              "reduce",
                              "reduce_scatter",
                              "row_parallel_linear",
                              "scatter",
+                             "self_attention",
                              "send_receive",
                              "training_speed",
+                             "transformer_block",
+                             "vocabulary_parallel_cross_entropy",
+                             "vocabulary_parallel_embedding",
                              "zero_step"})
     EXPECT_NE(std::find(names.begin(), names.end(), wanted), names.end()) << wanted;
 }

@@ -1,0 +1,45 @@
+#include "suite/layers/layer_case.h"
+
+namespace suite {
+
+using machine::Dtype;
+using machine::Operation;
+
+LayerCase LayerCase::whole() const {
+  LayerCase alone = *this;
+  alone.ranks = 1;
+  alone.sequence_parallel = 0;
+  alone.recompute_granularity = "none";
+  return alone;
+}
+
+LayerSizes::LayerSizes(const LayerCase& one)
+    : n(static_cast<std::size_t>(one.tokens())),
+      h(static_cast<std::size_t>(one.hidden_size)),
+      t(static_cast<std::size_t>(one.ranks)),
+      c(one.sequence_parallel != 0 ? t : 1),
+      E(size_of(one.dtype)),
+      A(one.dtype == Dtype::float64 ? 8 : 4),
+      M(E * n * h),
+      own(M / c),
+      gathered(one.sequence_parallel != 0 ? M : 0) {}
+
+std::string_view name(Pass pass) {
+  constexpr std::string_view names[] = {"forward", "backward_input", "backward_weights"};
+  return names[static_cast<std::size_t>(pass)];
+}
+
+std::vector<layers::CollectiveCalls> calls(const LayerCase& c, Borders borders) {
+  if (c.ranks == 1) return {};
+  const std::int64_t n = c.tokens(), all = n * c.hidden_size;
+  const Dtype accumulator = c.dtype == Dtype::float64 ? Dtype::float64 : Dtype::float32;
+  const bool rows_cut = c.sequence_parallel != 0;
+  std::vector<layers::CollectiveCalls> found{
+      {Operation::all_gather, c.dtype, all, rows_cut ? borders.inward : 0},
+      {rows_cut ? Operation::reduce_scatter : Operation::all_reduce, c.dtype, all, borders.outward},
+      {Operation::all_reduce, accumulator, n, borders.row_values}};
+  std::erase_if(found, [](const layers::CollectiveCalls& one) { return one.calls == 0; });
+  return found;
+}
+
+}  // namespace suite

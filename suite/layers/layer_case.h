@@ -1,0 +1,77 @@
+#pragma once
+// One case of a layer as a unit, and what is claimed of the layer there, in closed form.
+//
+// Notation, as in layers/gpt_cost.h and layers/gpt_memory.h: n tokens of a micro-batch, h hidden, t
+// = tp = ranks, c = t with sequence parallelism and 1 without, E bytes of a value, A of an
+// accumulator; M = E n h, a [tokens, hidden] of all rows, M/c of a rank's own.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "harness/sweep.h"
+#include "layers/gpt_cost.h"
+
+namespace suite {
+
+struct LayerCase {
+  int ranks = 1;
+  machine::Transport transport{};
+  machine::Dtype dtype{};
+  int sequence_parallel = 0;
+  std::string recompute_granularity = "none";
+  // Megatron's arguments. A unit has the axes that mean something to its layer.
+  int micro_batch_size = 1, seq_length = 1, hidden_size = 1;
+  int num_attention_heads = 1, vocab_size = 1;
+
+  std::int64_t tokens() const { return std::int64_t{micro_batch_size} * seq_length; }
+  bool recomputes_core() const { return recompute_granularity == "selective"; }
+  // Of all rows, the ones that a rank holds between tensor-parallel regions.
+  std::int64_t own_rows() const { return sequence_parallel != 0 ? tokens() / ranks : tokens(); }
+  // The same layer on one rank, as it is compared with.
+  LayerCase whole() const;
+};
+
+// What a layer's unit looks like from outside.
+struct LayerTraits {
+  bool takes_tokens = false;  // instead of x [tokens, hidden]: no d_x then
+  bool gives_loss = false;    // one double, instead of y [tokens, hidden]: no d_y then
+  bool has_heads = false, has_vocabulary = false;
+  // Every degree gives the same bits: each element is computed on one rank as a single one would.
+  // What sequence parallelism sums over ranks is excepted.
+  bool same_bits_at_every_degree = false;
+};
+
+// The sizes of the notation.
+struct LayerSizes {
+  explicit LayerSizes(const LayerCase& c);
+  std::size_t n, h, t, c, E, A, M, own, gathered;  // own: M/c; gathered: M where rows are cut, or 0
+};
+
+enum class Pass : unsigned char { forward, backward_input, backward_weights };
+inline constexpr Pass all_passes[] = {Pass::forward, Pass::backward_input, Pass::backward_weights};
+std::string_view name(Pass pass);
+
+// Borders of tensor-parallel regions that [n, h] crosses in a pass: inward it is gathered where
+// rows are cut, outward it is all-reduced, or reduce-scattered where rows are cut. row_values:
+// all-reduces of [n] accumulators.
+struct Borders {
+  int inward = 0, outward = 0, row_values = 0;
+};
+std::vector<layers::CollectiveCalls> calls(const LayerCase& c, Borders borders);
+
+struct LayerClaims {
+  // What tp must divide, by what it is called.
+  std::vector<std::pair<std::string, std::int64_t>> cut{};
+  std::int64_t parameters = 0;                                  // elements that a rank holds
+  std::array<std::vector<layers::CollectiveCalls>, 3> calls{};  // by pass
+  std::size_t saved = 0;    // bytes kept from forward for backward
+  std::size_t buffers = 0;  // peak; not what the caller passes, nor the scratch of collectives
+  double flops = 0;         // of all passes, of a rank
+  std::int64_t longest_sum = 1;
+};
+
+}  // namespace suite

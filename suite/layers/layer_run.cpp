@@ -1,0 +1,124 @@
+#include "suite/layers/layer_run.h"
+
+#include <cmath>
+#include <limits>
+
+#include "machine/device/random.h"
+
+namespace suite {
+
+using collectives::Parameter;
+using machine::Category;
+using machine::Dtype;
+using machine::Tensor;
+
+namespace {
+
+// Seeds of what is random, added to the run's.
+enum : std::uint64_t { seed_x = 1, seed_d_y, seed_tokens, seed_gradients };
+
+}  // namespace
+
+LayerRun::LayerRun(machine::Device& device, collectives::Communicator& tp, const LayerCase& c,
+                   const LayerTraits& traits, MakeLayer make, std::uint64_t seed)
+    : case_(c),
+      context_{device, tp, c.dtype, c.sequence_parallel != 0, c.recomputes_core()},
+      seed_(seed),
+      layer_(make(context_, c)) {
+  const machine::Shape own{c.own_rows(), c.hidden_size};
+  const auto random_rows = [&](std::uint64_t which) {
+    Tensor rows = context_.tensor(own, Category::buffers);
+    context_.kernels().fill_normal(rows, seed + which, {context_.first_row(c.own_rows()), 0, 0}, 0,
+                                   1);
+    return rows;
+  };
+  if (!traits.takes_tokens) {
+    x_ = random_rows(seed_x);
+    d_x_ = context_.tensor(own, Category::buffers);
+  }
+  if (traits.takes_tokens || traits.gives_loss) {
+    std::vector<std::int32_t> tokens(static_cast<std::size_t>(c.tokens()));
+    for (std::size_t i = 0; i < tokens.size(); ++i)
+      tokens[i] = static_cast<std::int32_t>(machine::uniform(seed + seed_tokens, i) * c.vocab_size);
+    tokens_ = Tensor(device, Dtype::int32, {c.tokens()}, Category::buffers);
+    device.stream().copy(tokens_.data(), tokens.data(), tokens_.bytes());
+    device.stream().synchronize();
+  }
+  if (traits.gives_loss) {
+    y_ = Tensor(device, Dtype::float64, {1}, Category::buffers);
+  } else {
+    y_ = context_.tensor(own, Category::buffers);
+    d_y_ = random_rows(seed_d_y);
+  }
+  // Sums of order 1, and biases not far below: one added too often is far outside the bounds.
+  const double stddev = 1 / std::sqrt(static_cast<double>(c.hidden_size));
+  layer_->initialize({.seed = seed,
+                      .weight_stddev = stddev,
+                      .residual_stddev = stddev,
+                      .bias_stddev = 0.5,
+                      .gain_stddev = 0.2});
+  zero_gradients();
+}
+
+void LayerRun::copy_values(const LayerRun& other) {
+  const layers::Parameters mine = parameters(), theirs = other.parameters();
+  for (std::size_t i = 0; i < mine.size(); ++i)
+    from_doubles(mine[i]->value, to_doubles(theirs[i]->value));
+  for (const auto& [from, to] : {std::pair(other.x_, x_), {other.d_y_, d_y_}})
+    if (from) from_doubles(to, to_doubles(from));
+}
+
+void LayerRun::zero_gradients() {
+  for (Parameter* parameter : parameters()) zero_gradient(context_, *parameter);
+}
+
+void LayerRun::add_earlier_gradients(const std::set<std::string>& partial, int first, int ranks) {
+  for (Parameter* parameter : parameters()) {
+    const bool shared = partial.contains(parameter->name);
+    const Tensor& gradient = parameter->gradient;
+    const Tensor part(context_.device, Dtype::float64, gradient.shape(), Category::buffers);
+    std::vector<double> sum = to_doubles(gradient);
+    for (int rank = shared ? first : 0; rank < (shared ? first + ranks : 1); ++rank) {
+      context_.kernels().fill_normal(
+          part,
+          layers::random_key(seed_ + seed_gradients + static_cast<std::uint64_t>(rank),
+                             parameter->name),
+          parameter->region(context_.tp.rank()), 0, 1);
+      const std::vector<double> drawn = to_doubles(part);
+      for (std::size_t i = 0; i < sum.size(); ++i)
+        sum[i] += (2 * std::floor(drawn[i] * 8) + 1) / 16;
+    }
+    from_doubles(gradient, sum);
+  }
+}
+
+void LayerRun::spoil_results() {
+  for (const Tensor& result : {y_, d_x_})
+    if (result) context_.kernels().fill(result, std::numeric_limits<double>::quiet_NaN());
+}
+
+void LayerRun::run(Pass pass) {
+  switch (pass) {
+    case Pass::forward:
+      return layer_->forward({x_, tokens_ ? tokens_.as<std::int32_t>() : nullptr}, y_);
+    case Pass::backward_input:
+      return layer_->backward_input(d_y_, d_x_);
+    case Pass::backward_weights:
+      return layer_->backward_weights();
+  }
+}
+
+std::set<std::string> LayerRun::partial_gradients() const {
+  std::set<std::string> names;
+  for (const Parameter* parameter : parameters())
+    if (parameter->placement.gradient_partial_over_tp) names.insert(parameter->name);
+  return names;
+}
+
+std::size_t LayerRun::passed_bytes() const {
+  std::size_t bytes = 0;
+  for (const Tensor& tensor : {x_, y_, d_y_, d_x_, tokens_}) bytes += tensor.bytes();
+  return bytes;
+}
+
+}  // namespace suite

@@ -1,0 +1,100 @@
+#pragma once
+// A layer on one rank with what goes in and what comes out, all of it random functions of the
+// global index: so the shards of every degree, and the whole on one rank, start from the same
+// numbers.
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "layers/context.h"
+#include "layers/parameter.h"
+#include "suite/layers/layer_case.h"
+
+namespace suite {
+
+// What is computed from: x, or tokens (those to look up; the targets of a loss).
+struct LayerInput {
+  machine::Tensor x;
+  const std::int32_t* tokens = nullptr;
+};
+
+// The factor of a loss in its gradients: not 1, so that one who forgets it shows.
+inline constexpr double loss_factor = 0.5;
+
+// A layer as a unit runs it: forward keeps under Category::activations, backward_input under
+// buffers, as backward_weights follows at once and drops everything.
+class JudgedLayer {
+ public:
+  virtual ~JudgedLayer() = default;
+  virtual layers::Parameters parameters() = 0;
+  virtual void initialize(const layers::Initializer& initializer) = 0;
+  virtual void forward(const LayerInput& in, const machine::Tensor& y) = 0;
+  virtual void backward_input(const machine::Tensor& d_y, const machine::Tensor& d_x) = 0;
+  virtual void backward_weights() = 0;
+};
+
+// One whose passes hand on what they save, as most do.
+template <class Layer>
+class SavingLayer : public JudgedLayer {
+ public:
+  template <class... Arguments>
+  explicit SavingLayer(const layers::Context& context, Arguments... arguments)
+      : layer_(context, arguments...) {}
+
+  layers::Parameters parameters() final { return layer_.parameters(); }
+  void initialize(const layers::Initializer& initializer) final { layer_.initialize(initializer); }
+  void forward(const LayerInput& in, const machine::Tensor& y) final {
+    layer_.forward(in.x, y, saved_, machine::Category::activations);
+  }
+  void backward_input(const machine::Tensor& d_y, const machine::Tensor& d_x) final {
+    layer_.backward_input(d_y, d_x, saved_, machine::Category::buffers);
+  }
+  void backward_weights() final { layer_.backward_weights(saved_); }
+
+ private:
+  Layer layer_;
+  typename Layer::Saved saved_;
+};
+
+using MakeLayer = std::unique_ptr<JudgedLayer> (*)(const layers::Context& context,
+                                                   const LayerCase& c);
+
+class LayerRun {
+ public:
+  // tp has c.ranks ranks.
+  LayerRun(machine::Device& device, collectives::Communicator& tp, const LayerCase& c,
+           const LayerTraits& traits, MakeLayer make, std::uint64_t seed);
+
+  // The values of another run of the same shapes, whatever its dtype and device.
+  void copy_values(const LayerRun& other);
+  void zero_gradients();
+  // Gradients of an earlier micro-batch: what a layer must add to. Where ranks share a sum (names
+  // in `partial`) each has its own part of it: this run the parts of the ranks [first, first +
+  // ranks). They are odd multiples of 1/16: never zero, and exact in any order of adding them.
+  void add_earlier_gradients(const std::set<std::string>& partial, int first, int ranks);
+  // Results of the pass before would hide one that writes none.
+  void spoil_results();
+  void run(Pass pass);
+  void run_all() {
+    for (const Pass pass : all_passes) run(pass);
+  }
+
+  const layers::Context& context() const { return context_; }
+  layers::Parameters parameters() const { return layer_->parameters(); }
+  std::set<std::string> partial_gradients() const;
+  const machine::Tensor& y() const { return y_; }
+  const machine::Tensor& d_x() const { return d_x_; }  // empty where tokens came in
+  std::size_t passed_bytes() const;                    // of what the layer's caller holds
+
+ private:
+  LayerCase case_;
+  layers::Context context_;
+  std::uint64_t seed_;
+  std::unique_ptr<JudgedLayer> layer_;
+  machine::Tensor x_, y_, d_y_, d_x_, tokens_;
+};
+
+}  // namespace suite

@@ -1,0 +1,203 @@
+#include "suite/layers/layer_unit.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "collectives/cost.h"
+#include "machine/device/clock.h"
+
+namespace suite {
+
+using collectives::Spread;
+using layers::CollectiveCalls;
+using machine::Category;
+using machine::Operation;
+using machine::Tensor;
+using machine::Traffic;
+using machine::TrafficLabel;
+
+namespace {
+
+std::array<std::size_t, machine::num_categories> held(const machine::Ledger& ledger) {
+  std::array<std::size_t, machine::num_categories> bytes{};
+  for (const Category category : machine::all_categories)
+    bytes[static_cast<std::size_t>(category)] = ledger.current(category);
+  return bytes;
+}
+
+// One collective as the communicator runs it by default.
+struct Called {
+  const collectives::Algorithm& algorithm;
+  collectives::Call call;
+  std::int64_t count;  // of the whole, or of a share
+  machine::Dtype dtype;
+};
+
+Called called(const CollectiveCalls& calls, const LayerCase& c, int rank) {
+  const bool shares = calls.operation != Operation::all_reduce;
+  const std::int64_t count = shares ? calls.elements / c.ranks : calls.elements;
+  const std::int64_t in = calls.operation == Operation::all_gather ? count : calls.elements;
+  return {collectives::find_algorithm(
+              calls.operation, collectives::default_algorithm(
+                                   calls.operation, c.transport,
+                                   static_cast<std::size_t>(in) * size_of(calls.dtype), c.ranks)),
+          {rank, c.ranks},
+          count,
+          calls.dtype};
+}
+
+}  // namespace
+
+LayerShell::LayerShell(const Case& c, harness::Context& context, const LayerTraits& traits,
+                       LayerClaims claims, MakeLayer make)
+    : case_(c),
+      context_(context),
+      traits_(traits),
+      claims_(std::move(claims)),
+      make_(make),
+      held_before_(held(context.device.ledger())),
+      tp_(context.world, context.group, c.transport),
+      run_(context.device, tp_, c, traits, make, context.seed) {
+  run_.add_earlier_gradients(run_.partial_gradients(), tp_.rank(), 1);
+  context.device.stream().synchronize();
+  context.device.ledger().reset_peaks();
+}
+
+void LayerShell::judge(harness::Judge& judge) {
+  judge_memory(judge);  // peaks so far: of the timed runs
+  for (int repeat = 0; repeat < 2; ++repeat) {
+    run_.zero_gradients();
+    run_.add_earlier_gradients(run_.partial_gradients(), tp_.rank(), 1);
+    run_.spoil_results();
+    for (const Pass pass : all_passes) {
+      tp_.link().reset_traffic();
+      run_.run(pass);
+      context_.device.stream().synchronize();
+      if (repeat == 0) judge_volume(judge, pass);
+    }
+    judge_bits(judge);
+  }
+  const LayerResults got = results_of(run_, &judge);
+  judge_results(judge, run_, case_, traits_, claims_.longest_sum, got, shared_reference());
+}
+
+void LayerShell::judge_memory(harness::Judge& judge) const {
+  std::size_t scratch = 0;  // CUDA tensors are staged through the host's memory, counted there
+  if (context_.device.readable_by_host()) {
+    // Kept once for each length, dtype and algorithm.
+    std::map<std::tuple<Operation, std::int64_t, machine::Dtype>, std::size_t> kept;
+    for (const auto& calls : claims_.calls)
+      for (const CollectiveCalls& one : calls) {
+        const Called call = called(one, case_, tp_.rank());
+        kept[{one.operation, one.elements, one.dtype}] =
+            collectives::scratch_bytes(call.algorithm, call.call, call.count, call.dtype);
+      }
+    for (const auto& [key, bytes] : kept) scratch += bytes;
+  }
+  const auto parameters = static_cast<std::size_t>(claims_.parameters);
+  const auto check = [&](Category category, std::size_t expected) {
+    const std::size_t before = held_before_[static_cast<std::size_t>(category)];
+    judge.memory(category, context_.device.ledger().peak(category) - before, expected);
+  };
+  check(Category::parameters, parameters * size_of(case_.dtype));
+  check(Category::gradients, parameters * size_of(collectives::gradient_dtype(case_.dtype)));
+  check(Category::optimizer, 0);
+  check(Category::activations, claims_.saved);
+  check(Category::buffers, run_.passed_bytes() + claims_.buffers + scratch);
+}
+
+void LayerShell::judge_volume(harness::Judge& judge, Pass pass) const {
+  std::map<TrafficLabel, Traffic> expected;
+  for (const CollectiveCalls& one : claims_.calls[static_cast<std::size_t>(pass)]) {
+    const Called call = called(one, case_, tp_.rank());
+    const Traffic traffic =
+        collectives::expected_traffic(call.algorithm, call.call, call.count, call.dtype);
+    for (int i = 0; i < one.calls; ++i) expected[{one.operation, one.dtype}] += traffic;
+  }
+  const auto& measured = tp_.link().traffic();
+  for (const auto& [label, traffic] : measured)
+    if (traffic != Traffic{}) expected.try_emplace(label);  // what nobody expects fails too
+  if (expected.empty()) return judge.volume(tp_.link(), {});
+  for (const auto& [label, traffic] : expected) {
+    const auto found = measured.find(label);
+    judge.volume(fmt::format("{}, {}", tp_.group().name, name(pass)), label,
+                 found == measured.end() ? Traffic{} : found->second, traffic);
+  }
+}
+
+// Of the passes just run. What a rank alone has is compared with its own second run.
+void LayerShell::judge_bits(harness::Judge& judge) const {
+  const auto bits = [&](bool own, std::string_view what, const Tensor& tensor) {
+    judge.same_bits(own ? fmt::format("part {} of {}", tp_.rank(), what) : std::string(what),
+                    hash(tensor));
+  };
+  const bool rows_cut = case_.sequence_parallel != 0;
+  bits(rows_cut && !traits_.gives_loss, "y", run_.y());
+  if (!traits_.takes_tokens) bits(rows_cut, "d_x", run_.d_x());
+  for (const collectives::Parameter* parameter : run_.parameters())
+    bits(
+        parameter->placement.tp == Spread::sharded || parameter->placement.gradient_partial_over_tp,
+        "gradient of " + parameter->name, parameter->gradient);
+}
+
+// The first rank makes it; the others sleep until it is sent.
+LayerReference LayerShell::shared_reference() const {
+  std::string text;
+  if (tp_.rank() == 0)
+    text = serialize(make_reference(context_, case_, traits_, make_, run_.partial_gradients()));
+  return deserialize_layer_reference(context_.world.broadcast(context_.group, 0, text));
+}
+
+// Each pass reads or writes what enters and what leaves (the weight half reads x and d_y), what is
+// kept is written once and read once; two passes read the parameters, one reads and writes the
+// gradients. Collectives as in suite/collectives/collective_unit.cpp.
+harness::Cost LayerShell::cost() const {
+  const double parameters = static_cast<double>(claims_.parameters);
+  const double value = static_cast<double>(size_of(case_.dtype)),
+               gradient = static_cast<double>(size_of(collectives::gradient_dtype(case_.dtype)));
+  const double passed = static_cast<double>(run_.passed_bytes()),
+               saved = static_cast<double>(claims_.saved);
+  harness::Cost cost;
+  cost.flops = claims_.flops;
+  cost.flops_dtype = case_.dtype;
+  cost.memory_bytes = 1.5 * passed + 2 * saved + 2 * parameters * (value + gradient);
+  cost.transport = case_.transport;
+  const double n = case_.ranks;
+  for (const auto& calls : claims_.calls)
+    for (const CollectiveCalls& one : calls) {
+      const double whole =
+          one.calls * static_cast<double>(one.elements) * static_cast<double>(size_of(one.dtype));
+      cost.memory_bytes +=
+          one.operation == Operation::reduce_scatter ? whole + whole / n : 2 * whole;
+      cost.wire_bytes += (one.operation == Operation::all_reduce ? 2 : 1) * whole * (n - 1) / n;
+    }
+  cost.working_set_bytes = passed + saved + parameters * (value + gradient);
+  cost.tokens = static_cast<double>(case_.tokens());
+  return cost;
+}
+
+// Nine more runs in their passes, of which the median is shown.
+void LayerShell::describe(harness::Record& record) {
+  std::array<std::array<double, 3>, 9> runs{};
+  const auto sum = [](const std::array<double, 3>& one) { return one[0] + one[1] + one[2]; };
+  for (auto& seconds : runs) {
+    tp_.barrier();
+    for (const Pass pass : all_passes) {
+      const double begin = machine::steady_s();
+      run_.run(pass);
+      context_.device.stream().synchronize();
+      seconds[static_cast<std::size_t>(pass)] = machine::steady_s() - begin;
+    }
+  }
+  const auto median = runs.begin() + runs.size() / 2;
+  std::nth_element(runs.begin(), median, runs.end(),
+                   [&](const auto& a, const auto& b) { return sum(a) < sum(b); });
+  for (const Pass pass : all_passes)
+    record.breakdown.emplace_back(name(pass), (*median)[static_cast<std::size_t>(pass)]);
+}
+
+}  // namespace suite

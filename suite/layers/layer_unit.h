@@ -1,0 +1,80 @@
+#pragma once
+// A layer as a unit: forward, backward_input and backward_weights over tp ranks, judged by every
+// oracle. What is the same for all layers is here; a layer adds an adapter of its own:
+//
+//   class Mlp final : public JudgedLayer {
+//    public:
+//     static constexpr std::string_view name = "mlp", about = "…";
+//     static constexpr LayerTraits traits{};
+//     static LayerClaims claims(const LayerCase& c);           // from the paper, not from the code
+//     Mlp(const layers::Context& context, const LayerCase& c);
+//     …                                                        // JudgedLayer's
+//   };
+//   const bool registered = harness::add<LayerUnit<Mlp>>();
+//
+// numerics: layer_results.h. volume: bytes and messages of each pass by operation and dtype,
+// exactly. memory: peaks by category, exactly; activations only grow in forward and only fall in
+// backward, so their peak is what forward keeps. determinism: replicas, and a second run.
+
+#include <array>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "collectives/communicator.h"
+#include "harness/unit.h"
+#include "suite/layers/layer_results.h"
+#include "suite/layers/layer_sweep.h"
+
+namespace suite {
+
+class LayerShell {
+ public:
+  using Case = LayerCase;
+  static constexpr harness::Oracle oracles[] = {harness::Oracle::numerics, harness::Oracle::volume,
+                                                harness::Oracle::memory,
+                                                harness::Oracle::determinism};
+  static std::string why_not(const Case& c, const harness::Context& context) {
+    return context.world.why_not(context.group, c.transport);
+  }
+
+  LayerShell(const Case& c, harness::Context& context, const LayerTraits& traits,
+             LayerClaims claims, MakeLayer make);
+
+  void prepare() {}  // gradients grow from run to run, as over micro-batches
+  void run() { run_.run_all(); }
+  void judge(harness::Judge& judge);
+  harness::Cost cost() const;
+  void describe(harness::Record& record);
+
+ private:
+  void judge_memory(harness::Judge& judge) const;
+  void judge_volume(harness::Judge& judge, Pass pass) const;
+  void judge_bits(harness::Judge& judge) const;
+  LayerReference shared_reference() const;
+
+  Case case_;
+  harness::Context& context_;
+  LayerTraits traits_;
+  LayerClaims claims_;
+  MakeLayer make_;
+  std::array<std::size_t, machine::num_categories> held_before_;  // not this unit's
+  collectives::Communicator tp_;
+  LayerRun run_;
+};
+
+template <class Layer>
+struct LayerUnit : LayerShell {
+  static constexpr std::string_view name = Layer::name, about = Layer::about;
+  static harness::Sweep<LayerCase> sweep(harness::Profile profile) {
+    return layer_sweep(Layer::traits, Layer::claims, profile);
+  }
+  LayerUnit(const LayerCase& c, harness::Context& context)
+      : LayerShell(c, context, Layer::traits, Layer::claims(c),
+                   [](const layers::Context& on,
+                      const LayerCase& the_case) -> std::unique_ptr<JudgedLayer> {
+                     return std::make_unique<Layer>(on, the_case);
+                   }) {}
+};
+
+}  // namespace suite

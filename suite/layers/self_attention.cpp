@@ -1,0 +1,52 @@
+// Claim: causal self-attention with its heads cut over tp computes what the whole one does; sends
+// what the perceptron sends; keeps qkv, the probabilities and the context of its own heads, and
+// with selective recomputation no probabilities, for the same bits (Shoeybi et al. 2019,
+// arXiv:1909.08053, section 3; Korthikanti et al. 2022, arXiv:2205.05198, sections 4 and 5).
+#include <algorithm>
+
+#include "layers/attention.h"
+#include "suite/layers/layer_unit.h"
+
+namespace suite {
+namespace {
+
+class SelfAttention final : public SavingLayer<layers::Attention> {
+ public:
+  static constexpr std::string_view name = "self_attention";
+  static constexpr std::string_view about = "causal attention, its heads cut: all three passes";
+  static constexpr LayerTraits traits{.has_heads = true};
+
+  static LayerClaims claims(const LayerCase& c) {
+    const LayerSizes z(c);
+    const std::int64_t h = c.hidden_size, t = c.ranks, s = c.seq_length;
+    const std::size_t part = z.M / z.t;
+    // Of this rank's heads: sequences * heads / tp squares of [sequence, sequence].
+    const std::size_t P = z.E * z.n * static_cast<std::size_t>(c.num_attention_heads) / z.t *
+                          static_cast<std::size_t>(s);
+    const std::size_t again = c.recomputes_core() ? P : 0;
+    return {
+        .cut = {{"num-attention-heads", c.num_attention_heads}},
+        .parameters = 4 * h * h / t + 3 * h / t + h,
+        .calls = {calls(c, {.inward = 1, .outward = 1}), calls(c, {.inward = 1, .outward = 1}),
+                  calls(c, {.inward = 1})},
+        .saved = 4 * part + (P - again),
+        // Forward the scores, and probabilities that are not kept. Backward d_qkv and d_y of all
+        // rows to the end; d_context, d_scores and probabilities made again go before d_x or x is
+        // gathered.
+        .buffers = std::max({z.gathered, P + again,
+                             3 * part + z.gathered + std::max(part + P + again, z.gathered)}),
+        // Megatron-LM's count: of core attention the causal half.
+        .flops = 3.0 * 2 * static_cast<double>(c.tokens() * (4 * h * h + s * h) / t),
+        .longest_sum = std::max({3 * h, s, c.tokens()}),
+    };
+  }
+
+  SelfAttention(const layers::Context& context, const LayerCase& c)
+      : SavingLayer(context, std::string(name), c.hidden_size, c.num_attention_heads,
+                    c.seq_length) {}
+};
+
+const bool registered = harness::add<LayerUnit<SelfAttention>>();
+
+}  // namespace
+}  // namespace suite

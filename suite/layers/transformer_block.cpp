@@ -1,0 +1,59 @@
+// Claim: a transformer block cut over tp computes what the whole one does, with two all-reduces
+// forward and two backward (with sequence parallelism two all-gathers and two reduce-scatters each,
+// and two all-gathers for the weights), and keeps what layers/gpt_memory.h lists (Shoeybi et al.
+// 2019, arXiv:1909.08053, section 3; Korthikanti et al. 2022, arXiv:2205.05198, sections 4 and 5).
+#include "layers/transformer_block.h"
+
+#include <algorithm>
+
+#include "layers/gpt_memory.h"
+#include "suite/layers/layer_unit.h"
+
+namespace suite {
+namespace {
+
+class TransformerBlock final : public SavingLayer<layers::TransformerBlock> {
+ public:
+  static constexpr std::string_view name = "transformer_block";
+  static constexpr std::string_view about =
+      "two norms, attention, perceptron and residual sums: all three passes";
+  static constexpr LayerTraits traits{.has_heads = true};
+
+  // The middle one of three stages of a layer each: a block without embedding and head.
+  static LayerClaims claims(const LayerCase& c) {
+    const layers::GptConfig model{.layers = 3,
+                                  .hidden = c.hidden_size,
+                                  .heads = c.num_attention_heads,
+                                  .sequence = c.seq_length};
+    const layers::StageCase middle{
+        .tp = c.ranks,
+        .stage = {1, 3},
+        .sequences = c.micro_batch_size,
+        .dtype = c.dtype,
+        .options = {
+            .sequence_parallel = c.sequence_parallel != 0,
+            .recompute_granularity = layers::recompute_granularity(c.recompute_granularity)}};
+    const layers::StageMemory memory = layers::stage_memory(model, middle);
+    const std::int64_t h = c.hidden_size;
+    return {
+        .cut = {{"num-attention-heads", c.num_attention_heads}},
+        .parameters = layers::stage_parameters_count(model, middle),
+        .calls = {layers::forward_calls(model, middle), layers::backward_input_calls(model, middle),
+                  layers::backward_weights_calls(model, middle)},
+        .saved = memory.saved,
+        .buffers = std::max(memory.forward_buffers, memory.backward_buffers),
+        .flops =
+            3.0 * 2 * static_cast<double>(c.tokens() * (12 * h * h + c.seq_length * h) / c.ranks),
+        .longest_sum = std::max<std::int64_t>(4 * h, c.tokens()),
+    };
+  }
+
+  TransformerBlock(const layers::Context& context, const LayerCase& c)
+      : SavingLayer(context, std::string(name), c.hidden_size, c.num_attention_heads,
+                    std::int64_t{4} * c.hidden_size, c.seq_length, 1e-5) {}
+};
+
+const bool registered = harness::add<LayerUnit<TransformerBlock>>();
+
+}  // namespace
+}  // namespace suite

@@ -1,0 +1,65 @@
+// Claim: norm, output layer and cross-entropy over a vocabulary cut over tp give the loss and the
+// gradients of the whole one; the logits are never gathered: exactly three all-reduces of [tokens]
+// accumulators forward, one of d_x backward (Shoeybi et al. 2019, arXiv:1909.08053, section 3; with
+// sequence parallelism an all-gather more in each direction, Korthikanti et al. 2022,
+// arXiv:2205.05198).
+#include <algorithm>
+
+#include "layers/embedding.h"
+#include "layers/output_head.h"
+#include "suite/layers/layer_unit.h"
+
+namespace suite {
+namespace {
+
+class VocabularyParallelCrossEntropy final : public JudgedLayer {
+ public:
+  static constexpr std::string_view name = "vocabulary_parallel_cross_entropy";
+  static constexpr std::string_view about =
+      "norm, output layer and loss over a vocabulary that is cut: all three passes";
+  static constexpr LayerTraits traits{.gives_loss = true, .has_vocabulary = true};
+
+  static LayerClaims claims(const LayerCase& c) {
+    const LayerSizes z(c);
+    const std::int64_t h = c.hidden_size, V = c.vocab_size, t = c.ranks;
+    return {
+        .cut = {{"vocab-size", V}},
+        .parameters = V / t * h + 2 * h,
+        .calls = {calls(c, {.inward = 1, .row_values = 3}), calls(c, {.outward = 1}),
+                  calls(c, {.inward = 1})},
+        // norm(x) and its statistics; the logits; maximum and sum of a row.
+        .saved = z.own + 2 * z.n / z.c * z.A + z.E * z.n * static_cast<std::size_t>(V / t) +
+                 2 * z.n * z.A,
+        // Forward target and loss of a row, after norm(x) of all; backward its gradient to the end.
+        .buffers = std::max({z.gathered, 2 * z.n * z.A, z.own + z.gathered}),
+        .flops = 3.0 * 2 * static_cast<double>(c.tokens() * h * V / t),
+        .longest_sum = std::max<std::int64_t>({V, h, c.tokens()}),
+    };
+  }
+
+  VocabularyParallelCrossEntropy(const layers::Context& context, const LayerCase& c)
+      : table_(layers::declare_token_table(context, c.vocab_size, c.hidden_size, false)),
+        layer_(context, table_, 1e-5) {}
+
+  layers::Parameters parameters() override { return layer_.parameters(); }
+  void initialize(const layers::Initializer& initializer) override {
+    layer_.initialize(initializer);
+  }
+  void forward(const LayerInput& in, const machine::Tensor& loss) override {
+    layer_.forward(in.x, in.tokens, loss, saved_);
+  }
+  void backward_input(const machine::Tensor&, const machine::Tensor& d_x) override {
+    layer_.backward_input(loss_factor, d_x, saved_, machine::Category::buffers);
+  }
+  void backward_weights() override { layer_.backward_weights(saved_); }
+
+ private:
+  collectives::Parameter table_;
+  layers::OutputHead layer_;
+  layers::OutputHead::Saved saved_;
+};
+
+const bool registered = harness::add<LayerUnit<VocabularyParallelCrossEntropy>>();
+
+}  // namespace
+}  // namespace suite
