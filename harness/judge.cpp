@@ -163,7 +163,12 @@ void Judge::volume(const machine::Link& link,
 
 void Judge::memory(machine::Category category, std::uint64_t measured, std::uint64_t expected) {
   memory_.push_back({std::string(name(category)), measured, expected});
-  std::string text = fmt::format("{}: {} bytes at the peak", name(category), measured);
+  memory("at the peak", category, measured, expected);
+}
+
+void Judge::memory(std::string_view when, machine::Category category, std::uint64_t measured,
+                   std::uint64_t expected) {
+  std::string text = fmt::format("{}: {} bytes {}", name(category), measured, when);
   if (measured != expected) text += fmt::format(", expected {}", expected);
   add(Oracle::memory, measured == expected, static_cast<double>(measured),
       static_cast<double>(expected), std::move(text));

@@ -48,6 +48,9 @@ class Judge {
 
   // ---- memory: exactly, peak bytes of a category.
   void memory(machine::Category category, std::uint64_t measured, std::uint64_t expected);
+  // Held at some other moment; the record's rows and counters are of peaks alone.
+  void memory(std::string_view when, machine::Category category, std::uint64_t measured,
+              std::uint64_t expected);
 
   // ---- schedule: what happened against what was planned, as texts.
   void schedule(std::string_view what, std::string_view executed, std::string_view planned);

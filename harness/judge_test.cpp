@@ -142,6 +142,18 @@ TEST(Judge, MemoryIsExact) {
       has(merge_one(judge, Oracle::memory).reason, "buffers: 1 bytes at the peak, expected 0"));
 }
 
+TEST(Judge, MemoryOfAMomentIsExactAndNoPeak) {
+  Judge judge(0);
+  judge.memory("after forward", Category::activations, 9, 9);
+  JudgedCase judged = merge_one(judge, Oracle::memory);
+  EXPECT_EQ(judged.verdict, Ruling::pass);
+  EXPECT_FALSE(judged.counters.contains("peak_bytes_measured"));
+  EXPECT_TRUE(judged.memory.empty());
+  judge.memory("after backward", Category::activations, 9, 0);
+  judged = merge_one(judge, Oracle::memory);
+  EXPECT_TRUE(has(judged.reason, "activations: 9 bytes after backward, expected 0"));
+}
+
 TEST(Judge, ScheduleComparesTextsAndCounts) {
   Judge judge(0);
   judge.schedule("stage 0", "F0 F1 B0 B1", "F0 F1 B0 B1");

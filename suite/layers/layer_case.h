@@ -68,7 +68,8 @@ struct LayerClaims {
   std::vector<std::pair<std::string, std::int64_t>> cut{};
   std::int64_t parameters = 0;                                  // elements that a rank holds
   std::array<std::vector<layers::CollectiveCalls>, 3> calls{};  // by pass
-  std::size_t saved = 0;    // bytes kept from forward for backward
+  std::size_t saved = 0;              // bytes kept from forward for backward
+  std::size_t saved_for_weights = 0;  // of these, what backward_weights still reads
   std::size_t buffers = 0;  // peak; not what the caller passes, nor the scratch of collectives
   double flops = 0;         // of all passes, of a rank
   std::int64_t longest_sum = 1;

@@ -21,6 +21,7 @@ class LayerNorm final : public JudgedLayer {
     return {
         .parameters = std::int64_t{2} * c.hidden_size,
         .saved = 2 * z.n / z.c * z.A,
+        .saved_for_weights = 2 * z.n / z.c * z.A,
         .longest_sum = std::max<std::int64_t>(c.hidden_size, c.tokens()),
     };
   }

@@ -77,7 +77,9 @@ void LayerShell::judge(harness::Judge& judge) {
       tp_.link().reset_traffic();
       run_.run(pass);
       context_.device.stream().synchronize();
-      if (repeat == 0) judge_volume(judge, pass);
+      if (repeat > 0) continue;
+      judge_volume(judge, pass);
+      judge_saved(judge, pass);
     }
     judge_bits(judge);
   }
@@ -108,6 +110,15 @@ void LayerShell::judge_memory(harness::Judge& judge) const {
   check(Category::optimizer, 0);
   check(Category::activations, claims_.saved);
   check(Category::buffers, run_.passed_bytes() + claims_.buffers + scratch);
+}
+
+void LayerShell::judge_saved(harness::Judge& judge, Pass pass) const {
+  const std::size_t expected = pass == Pass::forward          ? claims_.saved
+                               : pass == Pass::backward_input ? claims_.saved_for_weights
+                                                              : 0;
+  const std::size_t before = held_before_[static_cast<std::size_t>(Category::activations)];
+  judge.memory(fmt::format("after {}", name(pass)), Category::activations,
+               context_.device.ledger().current(Category::activations) - before, expected);
 }
 
 void LayerShell::judge_volume(harness::Judge& judge, Pass pass) const {

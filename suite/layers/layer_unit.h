@@ -13,8 +13,8 @@
 //   const bool registered = harness::add<LayerUnit<Mlp>>();
 //
 // numerics: layer_results.h. volume: bytes and messages of each pass by operation and dtype,
-// exactly. memory: peaks by category, exactly; activations only grow in forward and only fall in
-// backward, so their peak is what forward keeps. determinism: replicas, and a second run.
+// exactly. memory: peaks by category, and activations held after each pass, exactly. determinism:
+// replicas, and a second run.
 
 #include <array>
 #include <memory>
@@ -50,6 +50,7 @@ class LayerShell {
  private:
   void judge_memory(harness::Judge& judge) const;
   void judge_volume(harness::Judge& judge, Pass pass) const;
+  void judge_saved(harness::Judge& judge, Pass pass) const;
   void judge_bits(harness::Judge& judge) const;
   LayerReference shared_reference() const;
 

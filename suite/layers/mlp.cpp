@@ -28,6 +28,7 @@ class Mlp final : public SavingLayer<layers::Mlp> {
         .calls = {calls(c, {.inward = 1, .outward = 1}), calls(c, {.inward = 1, .outward = 1}),
                   calls(c, {.inward = 1})},
         .saved = 2 * inner,
+        .saved_for_weights = inner,
         // d_inner and d_y of all rows from the input half to the end; d_active goes before x or its
         // gradient is gathered.
         .buffers = std::max(z.gathered, inner + z.gathered + std::max(inner, z.gathered)),

@@ -30,6 +30,7 @@ class SelfAttention final : public SavingLayer<layers::Attention> {
         .calls = {calls(c, {.inward = 1, .outward = 1}), calls(c, {.inward = 1, .outward = 1}),
                   calls(c, {.inward = 1})},
         .saved = 4 * part + (P - again),
+        .saved_for_weights = part,
         // Forward the scores, and probabilities that are not kept. Backward d_qkv and d_y of all
         // rows to the end; d_context, d_scores and probabilities made again go before d_x or x is
         // gathered.

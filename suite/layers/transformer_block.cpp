@@ -34,6 +34,7 @@ class TransformerBlock final : public SavingLayer<layers::TransformerBlock> {
             .sequence_parallel = c.sequence_parallel != 0,
             .recompute_granularity = layers::recompute_granularity(c.recompute_granularity)}};
     const layers::StageMemory memory = layers::stage_memory(model, middle);
+    const LayerSizes z(c);
     const std::int64_t h = c.hidden_size;
     return {
         .cut = {{"num-attention-heads", c.num_attention_heads}},
@@ -41,6 +42,8 @@ class TransformerBlock final : public SavingLayer<layers::TransformerBlock> {
         .calls = {layers::forward_calls(model, middle), layers::backward_input_calls(model, middle),
                   layers::backward_weights_calls(model, middle)},
         .saved = memory.saved,
+        // What enters the layers of the four weights and the norms, and the norms' statistics.
+        .saved_for_weights = 3 * z.own + 5 * z.M / z.t + 4 * z.n / z.c * z.A,
         .buffers = std::max(memory.forward_buffers, memory.backward_buffers),
         .flops =
             3.0 * 2 * static_cast<double>(c.tokens() * (12 * h * h + c.seq_length * h) / c.ranks),

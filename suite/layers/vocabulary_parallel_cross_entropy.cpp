@@ -22,14 +22,16 @@ class VocabularyParallelCrossEntropy final : public JudgedLayer {
   static LayerClaims claims(const LayerCase& c) {
     const LayerSizes z(c);
     const std::int64_t h = c.hidden_size, V = c.vocab_size, t = c.ranks;
+    // norm(x) and its statistics; the logits, which become their gradient.
+    const std::size_t for_weights =
+        z.own + 2 * z.n / z.c * z.A + z.E * z.n * static_cast<std::size_t>(V / t);
     return {
         .cut = {{"vocab-size", V}},
         .parameters = V / t * h + 2 * h,
         .calls = {calls(c, {.inward = 1, .row_values = 3}), calls(c, {.outward = 1}),
                   calls(c, {.inward = 1})},
-        // norm(x) and its statistics; the logits; maximum and sum of a row.
-        .saved = z.own + 2 * z.n / z.c * z.A + z.E * z.n * static_cast<std::size_t>(V / t) +
-                 2 * z.n * z.A,
+        .saved = for_weights + 2 * z.n * z.A,  // maximum and sum of a row
+        .saved_for_weights = for_weights,
         // Forward target and loss of a row, after norm(x) of all; backward its gradient to the end.
         .buffers = std::max({z.gathered, 2 * z.n * z.A, z.own + z.gathered}),
         .flops = 3.0 * 2 * static_cast<double>(c.tokens() * h * V / t),
