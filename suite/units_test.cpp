@@ -69,6 +69,7 @@ TEST_P(EveryUnit, PassesItsOraclesOnThreads) {
   }();
   const bool has_algorithms = std::ranges::any_of(
       axes, [](const harness::AxisInfo& axis) { return axis.name == "algorithm"; });
+  const bool is_step = GetParam() == "gpt_step" || GetParam() == "training_speed";
   for (const harness::AxisInfo& axis : axes) {
     if (axis.name == "transport") flags["transport"] = "shared_memory";
     if (axis.name == "bytes")
@@ -81,19 +82,21 @@ TEST_P(EveryUnit, PassesItsOraclesOnThreads) {
     if (axis.name == "hidden") flags["hidden"] = "64";
     if (axis.name == "ranks" && GetParam() == "error_feedback") flags["ranks"] = "1,3";
     if (axis.name == "micro_batches") flags["micro_batches"] = "4";
-    if (GetParam() != "gpt_step") {  // it has a test of its own for these
+    if (!is_step) {  // gpt_step has a test of its own for these
       if (axis.name == "sequence-parallel") flags[axis.name] = "0,1";
       if (axis.name == "recompute-granularity") flags[axis.name] = "none,selective";
     }
-    if (axis.name == "seq-length") {  // a layer: rows that three divides; four have the next test
+    if (axis.name == "seq-length" &&
+        !is_step) {  // a layer: rows that three divides; four have the next test
       flags["seq-length"] = "24";
       flags["ranks"] = sanitized ? "3" : "2,3,8";
       flags["dtype"] = "bfloat16";
     }
-    if (axis.name == "pipeline-model-parallel-size") flags[axis.name] = "1,2";
+    if (axis.name == "pipeline-model-parallel-size" && GetParam() == "gpt_step")
+      flags[axis.name] = "1,2";
     if (axis.name == "dtype" && has_algorithms) flags["dtype"] = "float,bfloat16";
     if (axis.name == "reduction") flags["reduction"] = "sum";
-    if (sanitized && axis.name == "ranks" && GetParam() != "gpt_step") flags["ranks"] = "1,3";
+    if (sanitized && axis.name == "ranks" && !is_step) flags["ranks"] = "1,3";
     if (sanitized && axis.name == "tokens") flags["tokens"] = "16";
     if (sanitized && axis.name == "global-batch-size") flags[axis.name] = "8";
   }
