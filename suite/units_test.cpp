@@ -263,6 +263,27 @@ TEST(Units, AGptStepHoldsActivationsInEveryWay) {
     EXPECT_EQ(record.verdict, harness::Ruling::pass) << record.name << ": " << record.reason;
 }
 
+TEST(Units, AGptStepAttendsBlockwise) {
+  const auto cases =
+      harness::plan_cases({"gpt_step"}, harness::Profile::quick,
+                          {{"model", "tiny"},
+                           {"dtype", "float"},
+                           {"transport", "shared_memory"},
+                           {"schedule", "1f1b"},
+                           {"zero-stage", "1"},
+                           {"ranks", "2"},
+                           {"tensor-model-parallel-size", "2"},
+                           {"pipeline-model-parallel-size", "1"},
+                           {"data-parallel-size", "1"},
+                           {"sequence-parallel", sanitized ? "0" : "0,1"},
+                           {"recompute-granularity", sanitized ? "none" : "none,full"},
+                           {"use-flash-attn", "1"}});
+  EXPECT_EQ(cases.size(), sanitized ? 1U : 4U);
+  for (const harness::Record& record : run(cases, 2, 0.001))
+    EXPECT_EQ(record.verdict, harness::Ruling::pass) << record.name << ": " << record.reason;
+}
+
+#ifndef __SANITIZE_THREAD__  // slow there, and files are no matter of threads
 TEST(Units, AGptStepStartsFromTheFilesItIsGiven) {
   const testing::Folder folder;
   std::string text;
@@ -300,6 +321,7 @@ TEST(Units, AGptStepStartsFromTheFilesItIsGiven) {
   EXPECT_EQ(third.verdict, harness::Ruling::fail);
   EXPECT_NE(third.reason.find("missing"), std::string::npos) << third.reason;
 }
+#endif
 
 TEST(Units, GptTwoHasItsShapeAndAPaddedTable) {
   TrainingConfig config;

@@ -69,7 +69,7 @@ std::vector<double> take(std::string_view& text) {
   std::memcpy(&size, text.data(), sizeof size);
   text.remove_prefix(sizeof size);
   std::vector<double> values(size);
-  std::memcpy(values.data(), text.data(), size * sizeof(double));
+  if (size > 0) std::memcpy(values.data(), text.data(), size * sizeof(double));
   text.remove_prefix(size * sizeof(double));
   return values;
 }
