@@ -23,12 +23,21 @@ def labels_of(cases):
     labels = []
     for case in cases:
         words = [word_of(n, case.axes[n]) for n in varying if n in case.axes]
-        labels.append(folded(words) or case.unit.replace("_", " "))
+        labels.append(folded([word for word in words if word]) or case.unit.replace("_", " "))
     return labels
 
 
+# Options of which a label tells only that they are on, in the words of Megatron-LM's papers.
+OPTIONS = {"sequence-parallel": "sequence parallel", "distribute-saved-activations": "distributed checkpoints",
+           "use-flash-attn": "blockwise attention", "recompute-granularity": "recompute", "recompute-method": "by"}
+OFF = {"0", "none", "uniform"}
+
+
 def word_of(axis, value):
+    """What a label says of an axis, or nothing."""
     plain = value.replace("_", " ")
+    if axis in OPTIONS:
+        return "" if value in OFF else OPTIONS[axis] if value == "1" else f"{OPTIONS[axis]} {plain}"
     if axis == "bytes" and value.isdigit():
         return size_text(int(value))
     # "ring" says what it is; "2" and "on" do not.

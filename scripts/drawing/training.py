@@ -13,9 +13,9 @@ MOST_LINES = 8
 
 
 def loss(run):
-    cases = run.with_key("losses")
+    cases = [case for case in run.with_key("losses") if len(case.first("losses")) > 1]
     if not cases:
-        raise Absent("no case carries losses")
+        raise Absent("no case carries losses of several steps")
     units = defaultdict(list)
     for case in cases:
         units[case.unit].append(case)
@@ -45,7 +45,7 @@ def _agreeing(same, members):
     """What the cases of one line have in common and others have not."""
     common = [word_of(n, same[0].axes[n]) for n in varying_axes(members)
               if n != "ranks" and n in same[0].axes and len({c.axes.get(n) for c in same}) == 1]
-    text = folded(common, width=56) or same[0].unit.replace("_", "-")
+    text = folded([word for word in common if word], width=56) or same[0].unit.replace("_", "-")
     return text + (f" ({len(same)} cases)" if len(same) > 1 else "")
 
 
