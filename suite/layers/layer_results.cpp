@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <cstring>
 
 #include "suite/training_step/first_step.h"
+#include "suite/whole_values.h"
 
 namespace suite {
 
@@ -18,18 +18,6 @@ namespace {
 
 constexpr double sgd_learning_rate = 0.1;  // moves weights by as much as they are
 constexpr machine::AdamW adamw;
-
-double norm(const std::vector<double>& values) {
-  double squares = 0;
-  for (const double value : values) squares += value * value;
-  return std::sqrt(squares);
-}
-
-double distance(const std::vector<double>& a, const std::vector<double>& b) {
-  double squares = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) squares += (a[i] - b[i]) * (a[i] - b[i]);
-  return std::sqrt(squares);
-}
 
 // Values after one step of an optimizer, whose master copy begins as they are.
 struct Step {
@@ -58,23 +46,7 @@ struct Step {
   }
 };
 
-void put(std::string& text, const std::vector<double>& values) {
-  const std::uint64_t size = values.size();
-  text.append(reinterpret_cast<const char*>(&size), sizeof size);
-  text.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(double));
-}
-
-std::vector<double> take(std::string_view& text) {
-  std::uint64_t size = 0;
-  std::memcpy(&size, text.data(), sizeof size);
-  text.remove_prefix(sizeof size);
-  std::vector<double> values(size);
-  if (size > 0) std::memcpy(values.data(), text.data(), size * sizeof(double));
-  text.remove_prefix(size * sizeof(double));
-  return values;
-}
-
-void put(std::string& text, const LayerResults& results) {
+void put_results(std::string& text, const LayerResults& results) {
   put(text, results.y);
   put(text, results.d_x);
   put(text, std::vector<double>(results.parameters.size()));
@@ -92,20 +64,6 @@ LayerResults take_results(std::string_view& text) {
     for (auto* values : {&of.value, &of.gradient, &of.after_sgd, &of.after_adamw})
       *values = take(text);
   return results;
-}
-
-// What the rank of this run holds of a whole parameter.
-std::vector<double> part_of(const std::vector<double>& whole, const Parameter& parameter,
-                            int tp_rank) {
-  const machine::Region region = parameter.region(tp_rank);
-  const std::int64_t rows = parameter.value.shape().rank() == 1 ? 1 : parameter.value.rows();
-  std::vector<double> part;
-  part.reserve(static_cast<std::size_t>(parameter.value.size()));
-  for (std::int64_t row = 0; row < rows; ++row) {
-    const auto begin = whole.begin() + (region.row + row) * region.global_cols + region.col;
-    part.insert(part.end(), begin, begin + parameter.value.cols());
-  }
-  return part;
 }
 
 // The rows between tensor-parallel regions that it holds.
@@ -215,8 +173,8 @@ LayerReference make_reference(const harness::Context& context, const LayerCase& 
 
 std::string serialize(const LayerReference& reference) {
   std::string text;
-  put(text, reference.same);
-  put(text, reference.exact);
+  put_results(text, reference.same);
+  put_results(text, reference.exact);
   return text;
 }
 
@@ -247,7 +205,7 @@ void judge_results(harness::Judge& judge, const LayerRun& run, const LayerCase& 
       const Parameter& parameter = *parameters[i];
       LayerResults::OfParameter part = want->parameters[i];
       for (auto* values : {&part.value, &part.gradient, &part.after_sgd, &part.after_adamw})
-        *values = part_of(*values, parameter, rank);
+        *values = shard(*values, parameter, rank);
       judge.exact(fmt::format("{} before the pass", parameter.name), got.parameters[i].value,
                   part.value);
       compare->norms("gradient of " + parameter.name, got.parameters[i].gradient, part.gradient,

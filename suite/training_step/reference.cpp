@@ -7,34 +7,11 @@
 #include <cstring>
 #include <memory>
 
+#include "harness/numerics.h"
 #include "machine/device/random.h"
 #include "suite/training_step/first_step.h"
 
 namespace suite {
-
-std::vector<double> shard(const std::vector<double>& whole, const collectives::Parameter& parameter,
-                          int tp_rank) {
-  const machine::Region region = parameter.region(tp_rank);
-  const std::int64_t rows = parameter.value.shape().rank() == 1 ? 1 : parameter.value.rows();
-  std::vector<double> part;
-  for (std::int64_t row = 0; row < rows; ++row)
-    for (std::int64_t col = 0; col < parameter.value.cols(); ++col)
-      part.push_back(whole[static_cast<std::size_t>((region.row + row) * region.global_cols +
-                                                    region.col + col)]);
-  return part;
-}
-
-double norm(const std::vector<double>& values) {
-  double sum = 0;
-  for (const double value : values) sum += value * value;
-  return std::sqrt(sum);
-}
-
-double distance(const std::vector<double>& a, const std::vector<double>& b) {
-  double sum = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) sum += (a[i] - b[i]) * (a[i] - b[i]);
-  return std::sqrt(sum);
-}
 
 namespace {
 
@@ -47,14 +24,6 @@ int layer_of(const std::string& parameter, int layers) {
   else if (parameter.find("head.") != std::string::npos)
     block = layers + 1;
   return block;
-}
-
-double dtype_epsilon(const TrainingConfig& config) {
-  const double u = unit_roundoff(config.dtype);
-  const double accumulator = config.dtype == Dtype::float64 ? u : unit_roundoff(Dtype::float32);
-  const double longest = static_cast<double>(std::max(
-      {std::int64_t{config.model.ffn()}, std::int64_t{config.model.vocabulary}, config.tokens()}));
-  return 2 * u + std::sqrt(longest) * accumulator;
 }
 
 // Displaces a gradient by `size` of its norm, in a direction drawn from the seed.
@@ -155,19 +124,21 @@ std::unique_ptr<Trainer> reference_trainer(machine::World& world, TrainingConfig
 }
 
 double gradient_epsilon(const TrainingConfig& config, const std::string& parameter) {
-  constexpr double k = 4, c = 1.03;
   const int depth = config.model.layers + 1 - layer_of(parameter, config.model.layers);
-  return k * std::pow(c, depth) * dtype_epsilon(config);
+  const auto longest = static_cast<double>(std::max(
+      {std::int64_t{config.model.ffn()}, std::int64_t{config.model.vocabulary}, config.tokens()}));
+  return harness::norm_bound(config.dtype, depth, longest);
 }
 
 const Reference& reference_of(machine::World& world, const TrainingConfig& config,
                               const Corpus& corpus) {
   static std::map<std::string, std::unique_ptr<Reference>> kept;
   const layers::GptConfig& model = config.model;
-  const std::string key = fmt::format(
-      "{} {} {} {} {} {} {} {} {} {} {} {}", model.layers, model.hidden, model.heads,
-      model.vocabulary, model.sequence, config.micro_batch_size, config.global_batch_size,
-      name(config.dtype), config.seed, corpus.size(), corpus.source(), config.weights);
+  const std::string key =
+      fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {}", model.layers, model.hidden, model.heads,
+                  model.vocabulary, config.vocabulary, model.sequence, config.micro_batch_size,
+                  config.global_batch_size, name(config.dtype), config.seed, corpus.size(),
+                  corpus.source(), config.weights);
   auto& found = kept[key];
   if (!found) found = std::make_unique<Reference>(make_reference(world, config, corpus));
   return *found;
@@ -175,23 +146,7 @@ const Reference& reference_of(machine::World& world, const TrainingConfig& confi
 
 namespace {
 
-void put(std::string& text, const std::vector<double>& values) {
-  const std::uint64_t size = values.size();
-  text.append(reinterpret_cast<const char*>(&size), sizeof size);
-  text.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(double));
-}
-
-std::vector<double> take(std::string_view& text) {
-  std::uint64_t size = 0;
-  std::memcpy(&size, text.data(), sizeof size);
-  text.remove_prefix(sizeof size);
-  std::vector<double> values(size);
-  std::memcpy(values.data(), text.data(), size * sizeof(double));
-  text.remove_prefix(size * sizeof(double));
-  return values;
-}
-
-void put(std::string& text, const History& history) {
+void put_history(std::string& text, const History& history) {
   put(text, history.losses);
   for (const auto& [name, parameter] : history.parameters) {
     put(text, parameter.first_gradient);
@@ -200,7 +155,7 @@ void put(std::string& text, const History& history) {
   }
 }
 
-void take(std::string_view& text, const std::vector<std::string>& names, History& history) {
+void take_history(std::string_view& text, const std::vector<std::string>& names, History& history) {
   history.losses = take(text);
   for (const std::string& name : names) {
     ParameterHistory& parameter = history.parameters[name];
@@ -219,8 +174,8 @@ std::string serialize(const Reference& reference) {
   for (const auto& [name, bound] : reference.bounds.parameters)
     put(text, {bound.first_gradient, bound.after_one, bound.after_all});
   put(text, reference.bounds.losses);
-  put(text, reference.exact);
-  put(text, reference.same);
+  put_history(text, reference.exact);
+  put_history(text, reference.same);
   return text;
 }
 
@@ -238,8 +193,8 @@ Reference deserialize_reference(std::string_view text) {
     reference.bounds.parameters[name] = {bound[0], bound[1], bound[2]};
   }
   reference.bounds.losses = take(text);
-  take(text, names, reference.exact);
-  take(text, names, reference.same);
+  take_history(text, names, reference.exact);
+  take_history(text, names, reference.same);
   return reference;
 }
 

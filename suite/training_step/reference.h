@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "suite/training_step/trainer.h"
+#include "suite/whole_values.h"
 
 namespace suite {
 
@@ -67,12 +68,6 @@ std::unique_ptr<Trainer> reference_trainer(machine::World& world, TrainingConfig
                                            const Corpus& corpus, machine::Dtype dtype);
 
 double gradient_epsilon(const TrainingConfig& config, const std::string& parameter);
-
-// A rank's part of a whole parameter, and what its bounds are in: the 2-norm.
-std::vector<double> shard(const std::vector<double>& whole, const collectives::Parameter& parameter,
-                          int tp_rank);
-double norm(const std::vector<double>& values);
-double distance(const std::vector<double>& a, const std::vector<double>& b);
 
 // For sending from the rank that has it to the others.
 std::string serialize(const Reference& reference);
