@@ -10,6 +10,7 @@ LayerCase LayerCase::whole() const {
   alone.ranks = 1;
   alone.sequence_parallel = 0;
   alone.recompute_granularity = "none";
+  alone.use_flash_attn = 0;
   return alone;
 }
 

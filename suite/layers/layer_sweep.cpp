@@ -34,6 +34,9 @@ std::string why_no_case(const LayerTraits& traits, LayerClaims (*claims)(const L
   if (!why.empty()) return why;
   for (const auto& [what, value] : claims(c).cut)
     if (why = not_divided(what, value, "ranks", c.ranks); !why.empty()) return why;
+  if (c.use_flash_attn != 0 && c.recomputes_core())
+    return "recompute-granularity selective: with use-flash-attn there are no probabilities to "
+           "make again";
   if (c.sequence_parallel == 0) return {};
   if (c.ranks == 1)
     return "sequence-parallel: there is none without tensor parallelism; ranks is 1, the nearest "
@@ -48,7 +51,9 @@ bool in_quick(const LayerTraits& traits, const LayerCase& c) {
   const bool shared = c.transport == Transport::shared_memory, rows_cut = c.sequence_parallel == 1,
              again = c.recomputes_core();
   if (c.ranks == 4)
-    return c.dtype == Dtype::float32 && shared && rows_cut && again == traits.has_heads;
+    return c.use_flash_attn == 0 && c.dtype == Dtype::float32 && shared && rows_cut &&
+           again == traits.has_heads;
+  if (c.use_flash_attn == 1) return c.dtype == Dtype::bfloat16 && shared && !rows_cut && !again;
   if (again) return false;
   if (c.dtype == Dtype::bfloat16) return shared && rows_cut;
   return shared != rows_cut;
@@ -72,7 +77,9 @@ harness::Sweep<LayerCase> layer_sweep(const LayerTraits& traits,
     sweep
         .axis("recompute-granularity", &LayerCase::recompute_granularity, {"none", "selective"},
               {"none", "selective"})
-        .usual("recompute-granularity", "none");
+        .usual("recompute-granularity", "none")
+        .axis("use-flash-attn", &LayerCase::use_flash_attn, {0, 1}, {0, 1})
+        .usual("use-flash-attn", "0");
   sweep.axis("micro-batch-size", &LayerCase::micro_batch_size, {1, 2})
       .usual("micro-batch-size", "2")
       .axis("seq-length", &LayerCase::seq_length, {20, 24})

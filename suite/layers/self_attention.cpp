@@ -1,7 +1,8 @@
 // Claim: causal self-attention with its heads cut over tp computes what the whole one does; sends
 // what the perceptron sends; keeps qkv, the probabilities and the context of its own heads, and
-// with selective recomputation no probabilities, for the same bits (Shoeybi et al. 2019,
-// arXiv:1909.08053, section 3; Korthikanti et al. 2022, arXiv:2205.05198, sections 4 and 5).
+// with selective recomputation no probabilities, for the same bits; blockwise none at all (Shoeybi
+// et al. 2019, arXiv:1909.08053, section 3; Korthikanti et al. 2022, arXiv:2205.05198, sections 4
+// and 5).
 #include <algorithm>
 
 #include "layers/attention.h"
@@ -21,15 +22,17 @@ class SelfAttention final : public SavingLayer<layers::Attention> {
     const std::int64_t h = c.hidden_size, t = c.ranks, s = c.seq_length;
     const std::size_t part = z.M / z.t;
     // Of this rank's heads: sequences * heads / tp squares of [sequence, sequence].
-    const std::size_t P = z.E * z.n * static_cast<std::size_t>(c.num_attention_heads) / z.t *
-                          static_cast<std::size_t>(s);
+    // Blockwise there are none, and a number for each of their rows is kept instead.
+    const std::size_t rows = z.n * static_cast<std::size_t>(c.num_attention_heads) / z.t;
+    const bool blockwise = c.use_flash_attn != 0;
+    const std::size_t P = blockwise ? 0 : z.E * rows * static_cast<std::size_t>(s);
     const std::size_t again = c.recomputes_core() ? P : 0;
     return {
         .cut = {{"num-attention-heads", c.num_attention_heads}},
         .parameters = 4 * h * h / t + 3 * h / t + h,
         .calls = {calls(c, {.inward = 1, .outward = 1}), calls(c, {.inward = 1, .outward = 1}),
                   calls(c, {.inward = 1})},
-        .saved = 4 * part + (P - again),
+        .saved = 4 * part + (P - again) + (blockwise ? rows * z.A : 0),
         .saved_for_weights = part,
         // Forward the scores, and probabilities that are not kept. Backward d_qkv and d_y of all
         // rows to the end; d_context, d_scores and probabilities made again go before d_x or x is
