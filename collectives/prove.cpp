@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <deque>
-#include <map>
+#include <algorithm>
+#include <array>
 #include <utility>
 
 #include "collectives/layout.h"
@@ -28,6 +28,7 @@ std::uint64_t mix(std::uint64_t value) {
 }
 
 struct Message {
+  int receiver;
   Slice source;
   std::vector<Value> at_send;
   std::uint64_t knows = 0;  // ranks whose entry the sender knew of
@@ -35,6 +36,7 @@ struct Message {
 
 // What a rank has posted and not yet received: message `number` of a peer may be there already.
 struct Posted {
+  int peer;
   std::uint64_t number;
   Slice target;
 };
@@ -43,6 +45,16 @@ class Machine {
  public:
   Machine(const Algorithm& algorithm, const Call& call, std::int64_t count, bool in_place)
       : algorithm_(algorithm), ranks_(call.ranks), root_(call.root), in_place_(in_place) {
+    const auto ranks = static_cast<std::size_t>(ranks_);
+    next_.resize(ranks);
+    knows_.resize(ranks);
+    memory_.resize(ranks);
+    runs_.resize(ranks);
+    outstanding_.resize(ranks);
+    posted_.resize(ranks);
+    sent_.resize(ranks * ranks);
+    taken_.resize(ranks * ranks);
+    proof_.volumes.resize(ranks);
     for (int rank = 0; rank < ranks_; ++rank) {
       Call own = call;
       own.rank = rank;
@@ -60,8 +72,6 @@ class Machine {
                                      algorithm.name, ranks_, rank, plans_.back().bays,
                                      algorithm.bays(own)));
     }
-    next_.resize(static_cast<std::size_t>(ranks_));
-    proof_.volumes.resize(static_cast<std::size_t>(ranks_));
   }
 
   Proof run() {
@@ -76,20 +86,26 @@ class Machine {
     for (int rank = 0; rank < ranks_; ++rank)
       if (next(rank) < plan(rank).steps.size()) wrong(rank, "waits forever");
     for (int rank = 0; rank < ranks_; ++rank)
-      for (const auto& [peer, messages] : sent_by_[rank])
-        if (!messages.empty())
-          throw ProofError(
-              fmt::format("{} of {} ranks: rank {} never receives a message of rank {}",
-                          algorithm_.name, ranks_, peer, rank));
+      for (const Message& message : of(outstanding_, rank))
+        throw ProofError(fmt::format("{} of {} ranks: rank {} never receives a message of rank {}",
+                                     algorithm_.name, ranks_, message.receiver, rank));
     for (int rank = 0; rank < ranks_; ++rank) check_result(rank);
     return proof_;
   }
 
  private:
-  using Memory = std::map<std::pair<Buffer, int>, Value>;
+  using Memory = std::array<std::vector<Value>, 3>;  // of each Buffer
 
-  Plan& plan(int rank) { return plans_[static_cast<std::size_t>(rank)]; }
-  std::size_t& next(int rank) { return next_[static_cast<std::size_t>(rank)]; }
+  template <class T>
+  static T& of(std::vector<T>& all, int rank) {
+    return all[static_cast<std::size_t>(rank)];
+  }
+  Plan& plan(int rank) { return of(plans_, rank); }
+  std::size_t& next(int rank) { return of(next_, rank); }
+  // Of what one rank has sent to another, or taken from it.
+  std::uint64_t& between(std::vector<std::uint64_t>& counts, int rank, int peer) {
+    return of(counts, rank * ranks_ + peer);
+  }
 
   // In place, one buffer is both, and the smaller one lies in the larger as the own share.
   std::pair<Buffer, int> place(int rank, Buffer buffer, int chunk) {
@@ -101,7 +117,13 @@ class Machine {
     return {Buffer::input, within ? rank * plan(rank).pieces + chunk : chunk};
   }
   Value& at(int rank, Buffer buffer, int chunk) {
-    return memory_[rank][place(rank, buffer, chunk)];
+    const auto [held, index] = place(rank, buffer, chunk);
+    std::vector<Value>& values = of(memory_, rank)[static_cast<std::size_t>(held)];
+    if (index < 0 || static_cast<std::size_t>(index) >= values.size())
+      throw ProofError(fmt::format(
+          "{} of {} ranks: rank {} has no chunk {} of its {}", algorithm_.name, ranks_, rank, chunk,
+          std::array{"input", "output", "scratch"}[static_cast<std::size_t>(buffer)]));
+    return values[static_cast<std::size_t>(index)];
   }
 
   int chunks(int rank, Extent extent) {
@@ -111,8 +133,14 @@ class Machine {
                                          : own.shares * own.pieces;
   }
   void load(int rank) {
-    knows_[rank] = std::uint64_t{1} << rank;
-    const Extent extent = extents_[static_cast<std::size_t>(rank)].input;
+    of(knows_, rank) = std::uint64_t{1} << rank;
+    const Extent extent = of(extents_, rank).input;
+    const std::size_t inputs = chunks(rank, extent),
+                      outputs = chunks(rank, of(extents_, rank).output);
+    const std::size_t bays = plan(rank).bays;
+    of(memory_, rank) = {std::vector<Value>(in_place_ ? std::max(inputs, outputs) : inputs),
+                         std::vector<Value>(in_place_ ? 0 : outputs), std::vector<Value>(bays)};
+    of(runs_, rank).resize(bays);
     const int first = extent == Extent::own_share ? rank * plan(rank).pieces : 0;
     for (int chunk = 0; chunk < chunks(rank, extent); ++chunk)
       at(rank, Buffer::input, chunk) = {true, first + chunk, std::uint64_t{1} << rank,
@@ -136,7 +164,7 @@ class Machine {
       values.push_back(at(rank, slice.buffer, slice.first + i));
       if (!values.back().written) wrong(rank, "reads a chunk that was not written");
       if (slice.buffer == Buffer::scratch && !chunks_fill_bays(rank) &&
-          runs_[rank][slice.first + i] != slice)
+          of(of(runs_, rank), slice.first + i) != slice)
         wrong(rank, "reads a bay as another run than was written there");
     }
     return values;
@@ -149,16 +177,14 @@ class Machine {
   }
 
   bool overlaps(int rank, Slice a, Slice b) {
-    for (int i = 0; i < a.count; ++i)
-      for (int j = 0; j < b.count; ++j)
-        if (place(rank, a.buffer, a.first + i) == place(rank, b.buffer, b.first + j)) return true;
-    return false;
+    const auto [buffer_a, first_a] = place(rank, a.buffer, a.first);
+    const auto [buffer_b, first_b] = place(rank, b.buffer, b.first);
+    return buffer_a == buffer_b && first_a < first_b + b.count && first_b < first_a + a.count;
   }
   // A write waits, as the executor does, until nobody is still to read what it overwrites.
   bool may_write(int rank, Slice target) {
-    for (const auto& [peer, messages] : sent_by_[rank])
-      for (const Message& message : messages)
-        if (overlaps(rank, message.source, target)) return false;
+    for (const Message& message : of(outstanding_, rank))
+      if (overlaps(rank, message.source, target)) return false;
     return true;
   }
 
@@ -179,36 +205,33 @@ class Machine {
     const std::uint64_t ahead = messages_until_received(rank);
     if (ahead > max_outstanding) wrong(rank, "posts further ahead than a channel reaches");
     // What the peer itself is still to read it reads before it writes: seen to in deliver().
-    for (const auto& [other, messages] : sent_by_[rank])
-      for (const Message& message : messages)
-        if (other != peer && overlaps(rank, message.source, target)) return false;
+    for (const Message& message : of(outstanding_, rank))
+      if (message.receiver != peer && overlaps(rank, message.source, target)) return false;
     leave_alone(rank, target, -1);
-    posted_[rank][peer].push_back({taken_[peer][rank] + ahead, target});
+    of(posted_, rank).push_back({peer, between(taken_, peer, rank) + ahead, target});
     return true;
   }
   // From its post until it is received, a place is its peer's, but for sends to that same peer.
   void leave_alone(int rank, Slice slice, int sending_to) {
-    for (const auto& [peer, places] : posted_[rank])
-      for (const Posted& posted : places)
-        if (overlaps(rank, posted.target, slice) &&
-            (peer != sending_to || sent_[peer][rank] >= posted.number))
-          wrong(rank, "uses a chunk that it has posted");
+    for (const Posted& posted : of(posted_, rank))
+      if (overlaps(rank, posted.target, slice) &&
+          (posted.peer != sending_to || between(sent_, posted.peer, rank) >= posted.number))
+        wrong(rank, "uses a chunk that it has posted");
   }
   // A message for which a place is posted may be there as soon as it is sent.
   void deliver(int rank, int peer, const std::vector<Value>& values) {
-    for (const Posted& posted : posted_[peer][rank]) {
-      if (posted.number != sent_[rank][peer]) continue;
-      for (const auto& [reader, messages] : sent_by_[peer])
-        for (const Message& message : messages)
-          if (overlaps(peer, message.source, posted.target))
-            wrong(rank, fmt::format("writes over what rank {} is still to read", reader));
+    for (const Posted& posted : of(posted_, peer)) {
+      if (posted.peer != rank || posted.number != between(sent_, rank, peer)) continue;
+      for (const Message& message : of(outstanding_, peer))
+        if (overlaps(peer, message.source, posted.target))
+          wrong(rank, fmt::format("writes over what rank {} is still to read", message.receiver));
       write(peer, posted.target, values);
     }
   }
   void take(int rank, int peer, Slice target) {
-    const std::uint64_t number = ++taken_[peer][rank];
-    std::erase_if(posted_[rank][peer], [&](const Posted& posted) {
-      return posted.number == number && posted.target == target;
+    const std::uint64_t number = ++between(taken_, peer, rank);
+    std::erase_if(of(posted_, rank), [&](const Posted& posted) {
+      return posted.peer == peer && posted.number == number && posted.target == target;
     });
   }
 
@@ -220,31 +243,37 @@ class Machine {
     const Step& now = plan(rank).steps[next(rank)];
     switch (now.verb) {
       case Verb::send: {
-        auto& channel = sent_by_[rank][now.peer];
-        if (channel.size() >= max_outstanding) return false;
+        std::vector<Message>& outstanding = of(outstanding_, rank);
+        if (std::count_if(outstanding.begin(), outstanding.end(), [&](const Message& message) {
+              return message.receiver == now.peer;
+            }) >= max_outstanding)
+          return false;
         leave_alone(rank, now.source, now.peer);
-        channel.push_back({now.source, read(rank, now.source), knows_[rank]});
-        ++sent_[rank][now.peer];
-        deliver(rank, now.peer, channel.back().at_send);
-        proof_.volumes[static_cast<std::size_t>(rank)] += {elements(rank, now.source), 1, 0, 0};
+        outstanding.push_back({now.peer, now.source, read(rank, now.source), of(knows_, rank)});
+        ++between(sent_, rank, now.peer);
+        deliver(rank, now.peer, outstanding.back().at_send);
+        of(proof_.volumes, rank) += {elements(rank, now.source), 1, 0, 0};
         return true;
       }
       case Verb::post:
         return post(rank, now.peer, now.target);
       case Verb::receive:
       case Verb::receive_reduce: {
-        auto& channel = sent_by_[now.peer][rank];
-        if (channel.empty() || !may_write(rank, now.target)) return false;
-        const Message message = channel.front();
-        channel.pop_front();
-        knows_[rank] |= message.knows;
+        std::vector<Message>& outstanding = of(outstanding_, now.peer);
+        const auto first =
+            std::find_if(outstanding.begin(), outstanding.end(),
+                         [&](const Message& message) { return message.receiver == rank; });
+        if (first == outstanding.end() || !may_write(rank, now.target)) return false;
+        const Message message = std::move(*first);
+        outstanding.erase(first);
+        of(knows_, rank) |= message.knows;
         take(rank, now.peer, now.target);
         leave_alone(rank, now.target, -1);
         if (message.source.count != now.target.count)
           wrong(rank, "receives another number of chunks than was sent");
         if (elements(now.peer, message.source) != elements(rank, now.target))
           wrong(rank, "receives another number of elements than was sent");
-        proof_.volumes[static_cast<std::size_t>(rank)] += {0, 0, elements(rank, now.target), 1};
+        of(proof_.volumes, rank) += {0, 0, elements(rank, now.target), 1};
         std::vector<Value> values = message.at_send;
         for (int i = 0; i < message.source.count; ++i) {
           const Value& late = at(now.peer, message.source.buffer, message.source.first + i);
@@ -286,7 +315,7 @@ class Machine {
     for (int i = 0; i < target.count; ++i) {
       if (target.buffer == Buffer::scratch) {
         if (target.first + target.count > plan(rank).bays) wrong(rank, "writes beyond its bays");
-        runs_[rank][target.first + i] = target;
+        of(of(runs_, rank), target.first + i) = target;
       }
       at(rank, target.buffer, target.first + i) = values[static_cast<std::size_t>(i)];
     }
@@ -323,9 +352,10 @@ class Machine {
     using enum machine::Operation;
     const auto operation = algorithm_.operation;
     if (operation == barrier) {
-      if (knows_[rank] != everybody())
+      if (of(knows_, rank) != everybody())
         throw ProofError(fmt::format("{} of {} ranks: rank {} leaves without waiting for {:x}",
-                                     algorithm_.name, ranks_, rank, everybody() & ~knows_[rank]));
+                                     algorithm_.name, ranks_, rank,
+                                     everybody() & ~of(knows_, rank)));
       return;
     }
     const bool sums = operation == all_reduce || operation == reduce || operation == reduce_scatter;
@@ -357,13 +387,13 @@ class Machine {
   std::vector<Layout> layouts_;
   std::vector<Extents> extents_;
   std::uint64_t first_order_ = 0;
-  std::map<int, std::uint64_t> knows_;
-  std::map<int, std::map<int, Slice>> runs_;  // rank -> bay -> the run that was written there
+  std::vector<std::uint64_t> knows_;
+  std::vector<std::vector<Slice>> runs_;  // rank -> bay -> the run that was written there
   std::vector<std::size_t> next_;
-  std::map<int, Memory> memory_;
-  std::map<int, std::map<int, std::deque<Message>>> sent_by_;  // sender -> receiver -> messages
-  std::map<int, std::map<int, std::uint64_t>> sent_, taken_;   // sender -> receiver -> messages
-  std::map<int, std::map<int, std::vector<Posted>>> posted_;   // receiver -> sender -> places
+  std::vector<Memory> memory_;
+  std::vector<std::vector<Message>> outstanding_;  // of a sender, in the order of sending
+  std::vector<std::uint64_t> sent_, taken_;        // messages, by sender and receiver
+  std::vector<std::vector<Posted>> posted_;        // of a receiver
   Proof proof_;
 };
 
