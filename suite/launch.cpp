@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,8 +15,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <sstream>
 
 #include "harness/run.h"
+#include "machine/device/clock.h"
 #include "machine/device/error.h"
 #include "machine/world/mpi_world.h"
 #include "suite/nccl_tests/front.h"
@@ -27,6 +32,7 @@ namespace {
 // number.
 constexpr const char* started_here = "SHARDMARK_STARTED_HERE";
 constexpr int case_failed_here = 64 + harness::case_failed;
+constexpr double launcher_patience_s = 10;
 
 // What starts the ranks of a library.
 struct Launcher {
@@ -108,6 +114,50 @@ int exit_code_of(int status) {
   }
 }
 
+// Has it children that run? (One that only waits to be collected does not.)
+bool has_children(pid_t parent) {
+  namespace fs = std::filesystem;
+  std::error_code ended;  // a process that ends meanwhile
+  for (const fs::directory_entry& entry : fs::directory_iterator("/proc", ended)) {
+    std::ifstream file(entry.path() / "stat");
+    std::string line;
+    if (!std::getline(file, line)) continue;
+    // "pid (name) state parent …", where the name may hold anything.
+    std::istringstream rest(line.substr(std::min(line.size(), line.rfind(')') + 1)));
+    char state = 0;
+    pid_t its_parent = 0;
+    if (rest >> state >> its_parent && its_parent == parent && state != 'Z') return true;
+  }
+  return false;
+}
+
+// What became of the launcher. One that stays although what it had started is gone (Open MPI's
+// does, now and then, when a rank is lost before it has joined) is ended.
+int wait_for(pid_t child, const std::string& program) {
+  const auto descriptor = static_cast<int>(syscall(SYS_pidfd_open, child, 0));
+  double had_children_s = 0;
+  for (int status = 0;;) {
+    const pid_t ended = waitpid(child, &status, descriptor < 0 ? 0 : WNOHANG);
+    if (ended == child || (ended < 0 && errno != EINTR)) {
+      if (descriptor >= 0) close(descriptor);
+      return status;
+    }
+    pollfd end{descriptor, POLLIN, 0};
+    if (poll(&end, 1, 1000) != 0) continue;
+    const double now_s = machine::steady_s();
+    if (has_children(child)) {
+      had_children_s = now_s;
+    } else if (had_children_s > 0 && now_s - had_children_s > launcher_patience_s) {
+      const std::string line =
+          fmt::format("shardmark: {} still waits {:.0f} s after its last rank: ended it\n", program,
+                      launcher_patience_s);
+      [[maybe_unused]] const auto wrote = write(STDERR_FILENO, line.data(), line.size());
+      kill(child, SIGKILL);
+      had_children_s = 0;
+    }
+  }
+}
+
 }  // namespace
 
 int launch(int ranks, const std::vector<std::string>& command) {
@@ -140,8 +190,7 @@ int launch(int ranks, const std::vector<std::string>& command) {
   action.sa_handler = pass_on;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
-  int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
+  const int status = wait_for(child, program);
   launcher_pid.store(0);
   const int code = exit_code_of(status);
   // MPICH's mpiexec may return 0 when all ranks end right after the signal.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The program as a user meets it: bad input, a good run, interrupted runs, lost ranks.
+"""The program as a user meets it: bad input, good runs.
 
 Takes the built program from $SHARDMARK_PROGRAM, and from $SHARDMARK_LAUNCHER (mpiexec) what
 starts ranks of the MPI library that it is built on. Ranks are real processes.
@@ -7,17 +7,13 @@ starts ranks of the MPI library that it is built on. Ranks are real processes.
 
 import json
 import os
-import random
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
 
 PROGRAM = os.environ["SHARDMARK_PROGRAM"]
 LAUNCHER = os.environ.get("SHARDMARK_LAUNCHER", "mpiexec").split()
-RANK_VARIABLES = (b"PMI_RANK", b"OMPI_COMM_WORLD_RANK")
 
 
 def shardmark(*words, env=None, timeout=120):
@@ -171,7 +167,7 @@ class GoodRun(TemporaryFolder):
     def test_large_buffers_over_mpi(self):
         # A rank that has all it needs sleeps outside MPI while a peer still waits for its own sends.
         done = shardmark("run", "all_reduce", "all_gather", "--ranks", "3", "--transport", "mpi", "--algorithm", "ring",
-                         "--bytes", "2000000,8MiB,20000003", "--max-seconds", "0.3", "--timeout", "10", "--out", self.path("run"))
+                         "--bytes", "8MiB,20000003", "--dtype", "float", "--max-seconds", "0.1", "--timeout", "10", "--out", self.path("run"))
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_google_benchmarks_flags(self):
@@ -199,97 +195,6 @@ class GoodRun(TemporaryFolder):
         self.assertEqual(verdicts["2"]["verdict"], "pass")
         self.assertEqual(verdicts["4"]["verdict"], "skipped")
         self.assertIn("4", verdicts["4"]["reason"])
-
-
-class LongRun(TemporaryFolder):
-    """A run of three ranks that is disturbed after its first case."""
-
-    def start(self, wait=True):
-        self.runs = getattr(self, "runs", 0) + 1
-        self.out = self.path(f"run{self.runs}")
-        self.process = subprocess.Popen(
-            [PROGRAM, "run", "all_reduce", "--ranks", "3", "--timeout", "5", "--max-seconds", "0.5", "--bytes", "8:1MiB:x4",
-             "--transport", "shared_memory", "--out", self.out],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL)
-        self.addCleanup(self.process.kill)
-        for _ in range(600 if wait else 0):
-            time.sleep(0.1)
-            try:
-                if read_run(self.out)["benchmarks"]:
-                    break
-            except (OSError, ValueError):
-                pass
-        if wait:
-            time.sleep(random.random())
-
-    def processes(self):
-        """rank -> pid, of the processes that compute (their supervisors have one thread)."""
-        ranks = {}
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                with open(f"/proc/{pid}/cmdline", "rb") as file:
-                    if self.out.encode() not in file.read():
-                        continue
-                with open(f"/proc/{pid}/environ", "rb") as file:
-                    environment = dict(word.split(b"=", 1) for word in file.read().split(b"\0") if b"=" in word)
-                rank = [environment[name] for name in RANK_VARIABLES if name in environment]
-                if rank and len(os.listdir(f"/proc/{pid}/task")) > 1:
-                    ranks[int(rank[0])] = int(pid)
-            except OSError:
-                continue
-        return ranks
-
-    def lose(self, rank, how, word):
-        self.start()
-        before = len(read_run(self.out)["benchmarks"])
-        pid = self.processes()[rank]
-        begin = time.monotonic()
-        os.kill(pid, how)
-        _, errors = self.process.communicate(timeout=60)
-        took = time.monotonic() - begin
-        self.assertEqual(self.process.returncode, 4, errors)
-        self.assertLess(took, 5 + 10, "within the timeout, the report and a busy machine's slack")
-        self.assertRegex(errors, rf"rank {rank} \(pid {pid} on .*{word}")
-        run = read_run(self.out)
-        self.assertEqual(run["context"]["status"], "aborted")
-        self.assertIn(f"rank {rank}", run["context"]["status_reason"])
-        self.assertGreaterEqual(len(run["benchmarks"]), before + 1)
-        self.assertTrue(all(case["verdict"] == "pass" for case in run["benchmarks"][:before]))
-        self.assertEqual(run["benchmarks"][-1]["verdict"], "fail")
-        time.sleep(0.5)
-        self.assertEqual(self.processes(), {}, "no rank may stay behind")
-
-    def test_a_killed_rank_is_named(self):
-        for rank in (0, 2):
-            with self.subTest(rank=rank):
-                self.lose(rank, signal.SIGKILL, "died")
-
-    def test_a_stopped_rank_is_named(self):
-        for rank in (0, 1):
-            with self.subTest(rank=rank):
-                self.lose(rank, signal.SIGSTOP, "stopped")
-
-    def test_a_rank_lost_at_the_start_ends_the_launch(self):
-        self.start(wait=False)
-        ranks = {}
-        while 1 not in ranks and self.process.poll() is None:
-            ranks = self.processes()
-        os.kill(ranks[1], signal.SIGKILL)
-        _, errors = self.process.communicate(timeout=60)
-        self.assertEqual(self.process.returncode, 4, errors)
-        time.sleep(0.5)
-        self.assertEqual(self.processes(), {}, "no rank may stay behind")
-
-    def test_signals_keep_what_was_measured(self):
-        for how, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
-            with self.subTest(signal=how):
-                self.start()
-                self.process.send_signal(how)
-                output, errors = self.process.communicate(timeout=60)
-                self.assertEqual(self.process.returncode, code, output + errors)
-                run = read_run(self.out)
-                self.assertEqual(run["context"]["status"], "interrupted")
-                self.assertTrue(run["benchmarks"])
 
 
 if __name__ == "__main__":
