@@ -80,7 +80,7 @@ struct CompressedAllReduceUnit {
         .axis("bytes", &Case::bytes,
               harness::powers(quick ? 65536 : 4096, quick ? 4 << 20 : 16 << 20, quick ? 64 : 16))
         .only([](const Case& c) -> std::string {
-          if (c.bytes.value < 4) return "there is no element to compress";
+          if (c.bytes.value % 4 != 0) return "elements are floats, of 4 bytes";
           const double density = number(c.density);
           if (!(density > 0 && density <= 1))
             return fmt::format("density '{}' is no number above 0, up to 1", c.density);
@@ -107,10 +107,10 @@ struct CompressedAllReduceUnit {
       : case_(c),
         context_(context),
         communicator_(context.world, context.group, c.transport),
-        count_(std::max<std::int64_t>(1, c.bytes.value / 4)) {
+        count_(c.bytes.value / 4) {
     const double density = number(c.density);
     const double k = std::ceil(density * static_cast<double>(count_));
-    options_.k = static_cast<std::int64_t>(k);
+    options_.k = std::max<std::int64_t>(1, static_cast<std::int64_t>(k));
     options_.threshold = normal_threshold(density);
     in_ = Tensor(context.device, Dtype::float32, {count_}, Category::buffers);
     out_ = Tensor(context.device, Dtype::float32, {count_}, Category::buffers);
@@ -230,7 +230,7 @@ struct CompressedAllReduceUnit {
       squared_error += (result[i] - exact[i]) * (result[i] - exact[i]);
       squared += exact[i] * exact[i];
     }
-    relative_error_ = std::sqrt(squared_error / squared);
+    relative_error_ = squared > 0 ? std::sqrt(squared_error / squared) : 0;
     judge.numerics("what came out and what is held back", came, exact, bounds);
     judge.numerics("compressed sum", result, exact, error);
   }
@@ -259,6 +259,7 @@ struct CompressedAllReduceUnit {
   Values kept_by_top_k(const Values& x) const {
     Values magnitudes = map(x, [](double value) { return std::abs(value); });
     const std::int64_t k = std::min(options_.k, count_);
+    if (k == 0) return {};
     std::nth_element(magnitudes.begin(), magnitudes.begin() + (k - 1), magnitudes.end(),
                      std::greater<>());
     const double least = magnitudes[static_cast<std::size_t>(k - 1)];
