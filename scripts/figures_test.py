@@ -117,6 +117,17 @@ class AllOfThem(unittest.TestCase):
         caption = next(e["caption"] for e in self.listing if e["kind"] == "link_matrix")
         self.assertIn("1 (node-000.cluster.example) to 4 (node-001.cluster.example)", caption)
 
+    def test_scaling(self):
+        """Strong: one line of 8 sequences. Weak: one of 8 sequences a rank."""
+        for kind, batches in (("strong", (8, 8, 8)), ("weak", (8, 16, 32))):
+            rows = self.rows(f"scaling_{kind}-training_speed")
+            self.assertEqual([r["ranks"] for r in rows], ["1", "2", "4"])
+            for row, batch in zip(rows, batches):
+                entry = next(e for e in self.document["benchmarks"] if e["unit"] == "training_speed"
+                             and (e["case"]["ranks"], e["case"]["global-batch-size"]) == (row["ranks"], str(batch)))
+                self.assertAlmostEqual(float(row["tokens_per_second"]) / entry["tokens_per_second"], 1, places=7)
+            self.assertAlmostEqual(float(rows[2]["efficiency"]), (8 + 0.1) / (batches[2] + 4 * 0.4) * batches[2] / 8, places=7)
+
     def test_same_bytes_twice(self):
         name = next(e["name"] for e in self.listing if e["kind"] == "timeline")
         before = {s: read(self.directory, f"{name}.{s}") for s in ("pdf", "svg", "csv")}

@@ -99,6 +99,15 @@ def training(chance):
                                  "expected": round(v)} for k, v in categories.items()])
 
 
+def training_scales(chance):
+    """Strong: 8 sequences on more ranks; weak: 8 for each."""
+    for ranks in (1, 2, 4):
+        for batch in sorted({8, 8 * ranks}):
+            time = batch / ranks + 0.1 * ranks
+            yield entry("training_speed", {"dtype": "float", "ranks": ranks, "tensor-model-parallel-size": ranks,
+                                           "global-batch-size": batch}, time, chance, tokens_per_second=1024 * batch / time)
+
+
 def machine(chance):
     for dtype, rate in (("float", 95e9), ("bfloat16", 140e9)):
         for ranks in (1, 2):
@@ -141,7 +150,7 @@ def document():
                "mhz_per_cpu": 2000, "caches": [], "load_avg": [], "library_build_type": "release",
                "schema": "shardmark-run/1", "shardmark_version": "0.1.0", "profile": "quick",
                "command": "shardmark run", "status": "complete", "status_reason": "", "rates": rates}
-    makers = (collectives, pipeline, training, machine, links)
+    makers = (collectives, pipeline, training, machine, links, training_scales)
     return {"context": context, "benchmarks": [item for maker in makers for item in maker(chance)]}
 
 

@@ -50,43 +50,57 @@ def _agreeing(same, members):
 
 
 def scaling(run):
-    """Tokens per second over ranks, beside what perfect scaling from the fewest ranks would give."""
-    lines = defaultdict(list)
+    """Tokens per second over ranks: the same step on more ranks (strong scaling), and a step that grows with them (weak)."""
+    strong, weak = defaultdict(lambda: defaultdict(list)), defaultdict(lambda: defaultdict(list))
     for case in run.with_key("tokens_per_second"):
-        rest = tuple((k, v) for k, v in case.axes.items() if k not in DEGREES)
-        lines[(case.unit, rest)].append(case)
-    lines = {key: members for key, members in lines.items() if len({c.ranks for c in members}) > 1}
-    if not lines:
+        rest = {k: v for k, v in case.axes.items() if k not in DEGREES}
+        strong[case.unit][tuple(rest.items())].append(case)
+        batch = int(rest.pop("global batch", 0))
+        if batch % case.ranks == 0 and batch > 0:
+            rest["sequences per rank"] = batch // case.ranks
+            weak[case.unit][tuple(rest.items())].append(case)
+    none = True
+    for kind, units, work in (("strong", strong, "The same step on more ranks"),
+                              ("weak", weak, "A batch that grows with the ranks")):
+        for unit, series in sorted(units.items()):
+            series = {rest: best for rest, members in series.items() if len(best := _fastest(members)) > 1}
+            if series:
+                none = False
+                yield _scaling_sheet(kind, unit, series, work)
+    if none:
         raise Absent("no unit carries tokens per second at more than one number of ranks")
-    by_unit = defaultdict(dict)
-    for (unit, rest), members in lines.items():
-        by_unit[unit][rest] = members
-    for unit, series in sorted(by_unit.items()):
-        figure, axis = new_figure(1.9)
-        rows = []
-        for index, (rest, members) in enumerate(series.items()):
-            best = {}
-            for case in members:
-                if case.number("tokens_per_second") > best.get(case.ranks, (0, None))[0]:
-                    best[case.ranks] = (case.number("tokens_per_second"), case)
-            ranks = sorted(best)
-            rate = [best[r][0] for r in ranks]
-            name = ", ".join(f"{k} {v}" for k, v in rest) if len(series) > 1 else "best of its ways to spread"
-            axis.plot(ranks, rate, label=name, **line_style(index))
-            axis.plot(ranks, [rate[0] * r / ranks[0] for r in ranks], label="perfect" if index == 0 else None, **LIMIT)
-            rows += [[unit, name, r, y, y / rate[0] * ranks[0] / r] for r, y in zip(ranks, rate)]
-            axis.annotate(f"{rows[-1][4]:.0%}", (ranks[-1], rate[-1]), xytext=(4, 0), textcoords="offset points",
-                          va="center", fontsize=6)
-        axis.set_xscale("log", base=2)
-        axis.xaxis.set_major_locator(FixedLocator(sorted({r[2] for r in rows})))
-        axis.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
-        axis.xaxis.set_minor_locator(NullLocator())
-        axis.margins(x=0.1, y=0.1)
-        plain_log(axis, 10)
-        axis.set_xlabel("ranks")
-        axis.set_ylabel("throughput [tokens/s]")
-        legend_above(axis, title=unit.replace("_", "-"))
-        yield Sheet(file_name("scaling", unit), f"Throughput over ranks: {unit.replace('_', '-')}",
-                    "The fastest case at each number of ranks; the percentage is the efficiency at the most, "
-                    "against perfect scaling from the fewest.", figure,
-                    ["unit", "line", "ranks", "tokens_per_second", "efficiency"], rows)
+
+
+def _fastest(members):
+    """ranks -> tokens per second of the fastest case."""
+    best = {}
+    for case in members:
+        best[case.ranks] = max(best.get(case.ranks, 0), case.number("tokens_per_second"))
+    return dict(sorted(best.items()))
+
+
+def _scaling_sheet(kind, unit, series, work):
+    figure, axis = new_figure(1.9)
+    rows = []
+    same = set.intersection(*(set(rest) for rest in series))
+    for index, (rest, best) in enumerate(list(series.items())[:MOST_LINES]):
+        ranks, rate = list(best), list(best.values())
+        name = ", ".join(f"{k} {v}" for k, v in rest if (k, v) not in same) or "best of its ways to spread"
+        axis.plot(ranks, rate, label=name, **line_style(index))
+        axis.plot(ranks, [rate[0] * r / ranks[0] for r in ranks], label="perfect" if index == 0 else None, **LIMIT)
+        rows += [[unit, name, r, y, y / rate[0] * ranks[0] / r] for r, y in zip(ranks, rate)]
+        axis.annotate(f"{rows[-1][4]:.0%}", (ranks[-1], rate[-1]), xytext=(4, 0), textcoords="offset points",
+                      va="center", fontsize=6)
+    axis.set_xscale("log", base=2)
+    axis.xaxis.set_major_locator(FixedLocator(sorted({r[2] for r in rows})))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+    axis.xaxis.set_minor_locator(NullLocator())
+    axis.margins(x=0.1, y=0.1)
+    plain_log(axis, 10)
+    axis.set_xlabel("ranks")
+    axis.set_ylabel("throughput [tokens/s]")
+    legend_above(axis, title=f"{unit.replace('_', '-')}, {kind} scaling")
+    return Sheet(file_name(f"scaling_{kind}", unit), f"{kind.capitalize()} scaling: {unit.replace('_', '-')}",
+                 f"{work}: the fastest case at each number; the percentage is the efficiency at the most, "
+                 "against perfect scaling from the fewest.", figure,
+                 ["unit", "line", "ranks", "tokens_per_second", "efficiency"], rows)
