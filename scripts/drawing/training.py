@@ -86,11 +86,9 @@ def _scaling_sheet(kind, unit, series, work):
     for index, (rest, best) in enumerate(list(series.items())[:MOST_LINES]):
         ranks, rate = list(best), list(best.values())
         name = ", ".join(f"{k} {v}" for k, v in rest if (k, v) not in same) or "best of its ways to spread"
-        axis.plot(ranks, rate, label=name, **line_style(index))
-        axis.plot(ranks, [rate[0] * r / ranks[0] for r in ranks], label="perfect" if index == 0 else None, **LIMIT)
         rows += [[unit, name, r, y, y / rate[0] * ranks[0] / r] for r, y in zip(ranks, rate)]
-        axis.annotate(f"{rows[-1][4]:.0%}", (ranks[-1], rate[-1]), xytext=(4, 0), textcoords="offset points",
-                      va="center", fontsize=6)
+        axis.plot(ranks, rate, label=f"{name}: {rows[-1][4]:.0%}", **line_style(index))
+        axis.plot(ranks, [rate[0] * r / ranks[0] for r in ranks], label="perfect" if index == 0 else None, **LIMIT)
     axis.set_xscale("log", base=2)
     axis.xaxis.set_major_locator(FixedLocator(sorted({r[2] for r in rows})))
     axis.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
