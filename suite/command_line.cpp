@@ -40,7 +40,7 @@ std::vector<std::string> option_names(const CLI::App& app) {
   return names;
 }
 
-const std::vector<std::string> commands{"run", "list", "report", "data", "collective"};
+const std::vector<std::string> commands{"run", "list", "report", "data", "plan", "collective"};
 
 void refuse_extras(const CLI::App& app) {
   for (const std::string& word : app.remaining()) {
@@ -74,7 +74,8 @@ CommandLine parse_command_line(int argc, char** argv) {
   CLI::App* report = app.add_subcommand("report", "make report.html and junit.xml of a run again");
   CLI::App* data =
       app.add_subcommand("data", "write a text file's bytes as Megatron's token files");
-  // Read by nccl_tests/arguments.h, when it is the first word.
+  // Read by configuration/plan_command.h and nccl_tests/arguments.h, when they are the first word.
+  app.add_subcommand("plan", "memory of a training, from ds_config.json or Megatron's arguments");
   app.add_subcommand("collective", "measure one collective with nccl-tests' flags and table");
   for (CLI::App* command : {run, list, report, data}) command->allow_extras();
   for (CLI::App* command : {run, list})

@@ -1,5 +1,5 @@
 // The program: `shardmark list`, `shardmark run`, `shardmark report`, `shardmark data`,
-// `shardmark collective`.
+// `shardmark plan`, `shardmark collective`.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -23,6 +23,7 @@
 #include "machine/device/error.h"
 #include "machine/world/mpi_world.h"
 #include "suite/command_line.h"
+#include "suite/configuration/plan_command.h"
 #include "suite/launch.h"
 #include "suite/nccl_tests/front.h"
 #include "suite/training_step/corpus.h"
@@ -241,6 +242,7 @@ int main(int argc, char** argv) {
   try {
     if (argc > 1 && std::string_view(argv[1]) == "collective")
       return nccl_tests::run_collective(argc, argv);
+    if (argc > 1 && std::string_view(argv[1]) == "plan") return configuration::run_plan(argc, argv);
     const CommandLine line = parse_command_line(argc, argv);
     switch (line.command) {
       case CommandLine::Command::help:

@@ -117,6 +117,19 @@ class BadInput(TemporaryFolder):
         self.refused(2, ["collective", "alltoallv", "--ranks", "2", "--traffic", self.path("bad.txt")],
                      "bad.txt, line 2", "'x'")
 
+    def test_configurations(self):
+        with open(self.path("ds_config.json"), "w", encoding="utf-8") as file:
+            file.write('{"train_batch_size": 6, "zero_optimization": {"stge": 2}}')
+        plan = ["plan", "--config", self.path("ds_config.json"), "--gpus", "4"]
+        self.refused(2, plan, "ds_config.json", "zero_optimization.stge", "'zero_optimization.stage'")
+        self.refused(2, [*plan, "--ignore-unknown-keys"], "train_batch_size 6", "data-parallel size 4")
+        self.refused(2, ["plan", "--gpus", "4"], "no model")
+        self.refused(2, ["plan", "--hiden-size", "64"], "'--hidden-size'")
+        self.refused(2, ["plan", "--confg", "x"], "'--config'")
+        self.refused(2, ["plan", "--parameters", "7B", "--json", self.path("no/plan.json")], "no/plan.json")
+        self.refused(2, ["plan", "--parameters", "7 billion"], "7 billion", "7B")
+        self.refused(2, ["plan", "--megatron-arguments", self.path("missing")], "missing")
+
     def test_near_ranks_divide_all(self):
         self.refused(2, ["run", "all_reduce", "--inner", "3", "--ranks", "8", "--algorithm", "mesh"],
                      "inner 3 does not divide 8 ranks")
@@ -142,6 +155,21 @@ class BadInput(TemporaryFolder):
 
 
 class GoodRun(TemporaryFolder):
+    def test_a_plan_is_printed_and_written(self):
+        with open(self.path("ds_config.json"), "w", encoding="utf-8") as file:
+            file.write('{"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}, "zero_optimization": {"stage": 1}}')
+        done = shardmark("plan", "--config", self.path("ds_config.json"), "--model", "gpt2_1558m", "--gpus", "64",
+                         "--json", self.path("plan.json"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("1557611200 parameters", done.stdout)
+        with open(self.path("plan.json"), encoding="utf-8") as file:
+            plan = json.load(file)
+        asked = [row for row in plan["rows"] if row["asked_for"] and row["counting"] == "paper"]
+        self.assertEqual(asked[0]["gpu_bytes"]["optimizer"], 12 * plan["parameters_of_rank"] / 64)
+        claims = shardmark("plan", "--claims")
+        self.assertEqual(claims.returncode, 0, claims.stderr)
+        self.assertRegex(claims.stdout, r"fails +1.3e12 parameters on 32 GPUs")
+
     def test_a_text_becomes_a_pair(self):
         with open(self.path("text"), "w", encoding="utf-8") as file:
             file.write("one\n\ntwo\n")

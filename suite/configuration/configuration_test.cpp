@@ -1,0 +1,394 @@
+// ds_config.json and Megatron-LM's arguments as they circulate, and as nobody should write them.
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "suite/configuration/resolve.h"
+#include "suite/configuration/sources.h"
+#include "suite/training_step/file_case.h"
+
+namespace suite::configuration {
+namespace {
+
+using suite::testing::expect_words;
+using suite::testing::Folder;
+using suite::testing::write_bytes;
+
+std::string fixture(const std::string& name) { return SHARDMARK_FIXTURES "/" + name; }
+
+// The one line that it throws; "accepted" if it throws nothing.
+std::string refusal(const Sources& sources) {
+  try {
+    resolve(sources);
+  } catch (const harness::UsageError& error) {
+    EXPECT_EQ(std::string_view(error.what()).find('\n'), std::string_view::npos) << error.what();
+    return error.what();
+  }
+  return "accepted";
+}
+
+class Configuration : public ::testing::Test {
+ protected:
+  // A file of this text, on so many GPUs.
+  Sources of(const std::string& json, std::int64_t gpus = 1) {
+    const std::string path = folder_.path("ds_config.json");
+    write_bytes(path, json);
+    return {.deepspeed_file = path, .gpus = gpus};
+  }
+  // With a batch, which every configuration needs.
+  Sources with(const std::string& keys) { return of(R"({"train_batch_size": 1, )" + keys + "}"); }
+  std::string folder(const std::string& name) const { return folder_.path(name); }
+
+ private:
+  Folder folder_;
+};
+
+const Entry& entry(const Resolved& resolved, const std::string& key) {
+  for (const Entry& one : resolved.entries)
+    if (one.key == key) return one;
+  throw std::logic_error("no entry " + key);
+}
+
+TEST_F(Configuration, T5WithStageTwoIsTakenAsItStands) {
+  const Resolved run = resolve({.deepspeed_file = fixture("t5_zero2_offload.json"), .gpus = 8});
+  const Training& t = run.training;
+  EXPECT_EQ(t.zero.stage, 2);
+  EXPECT_EQ(t.zero.offload_optimizer.device, "cpu");
+  EXPECT_EQ(t.zero.reduce_bucket_size, 200'000'000);
+  EXPECT_EQ(t.zero.allgather_bucket_size, 200'000'000);
+  EXPECT_TRUE(t.zero.overlaps());
+  EXPECT_EQ(t.dtype(), machine::Dtype::float32);
+  EXPECT_EQ(t.optimizer.learning_rate, 5e-5);
+  EXPECT_EQ(t.scheduler.type, "WarmupLR");
+  EXPECT_EQ(t.scheduler.warmup_max_lr, 5e-5);
+  EXPECT_EQ(t.scheduler.warmup_num_steps, 0);
+  EXPECT_EQ(t.gradients.clipping, 1);
+  EXPECT_EQ(t.batch.train_micro_batch_size_per_gpu, 8);
+  EXPECT_EQ(t.batch.gradient_accumulation_steps, 1);
+  EXPECT_EQ(t.batch.train_batch_size, 64);
+  EXPECT_EQ(t.reports.steps_per_print, 20);
+  EXPECT_TRUE(run.warnings.empty());
+  expect_words(entry(run, "optimizer.params.lr").origin, {"auto", "Hugging Face"});
+}
+
+TEST_F(Configuration, T5WithStageThreeTakesItsBucketsFromTheModel) {
+  Sources sources{.deepspeed_file = fixture("t5_zero3_offload.json"), .gpus = 4};
+  expect_words(refusal(sources),
+               {"zero_optimization.reduce_bucket_size is 'auto'", "hidden²", "--hidden-size"});
+  sources.words = {
+      "--hidden-size",       "1024", "--bf16", "--lr", "3e-4", "--micro-batch-size", "2",
+      "--global-batch-size", "64"};
+  const Training t = resolve(sources).training;
+  EXPECT_EQ(t.zero.stage, 3);
+  EXPECT_EQ(t.zero.reduce_bucket_size, 1024 * 1024);
+  EXPECT_EQ(t.zero.prefetch_bucket_size, 943'718);  // 0.9 * 1024²
+  EXPECT_EQ(t.zero.param_persistence_threshold, 10'240);
+  EXPECT_TRUE(t.zero.gather_16bit_weights_on_model_save);
+  EXPECT_EQ(t.dtype(), machine::Dtype::bfloat16);
+  EXPECT_EQ(t.optimizer.learning_rate, 3e-4);
+  EXPECT_EQ(t.scheduler.warmup_max_lr, 3e-4);
+  EXPECT_EQ(t.batch.gradient_accumulation_steps, 8);
+}
+
+TEST_F(Configuration, AModelByNameIsOneOfTheSources) {
+  Sources sources{.model = "llama2_7b", .gpus = 2};
+  const Resolved run = resolve(sources);
+  EXPECT_EQ(run.training.model.seq_length, 4096);
+  EXPECT_EQ(run.training.model.vocabulary_size, 32000);
+  expect_words(entry(run, "--swiglu").origin, {"--model llama2_7b"});
+  expect_words(entry(run, "--seq-length").origin, {"--model llama2_7b"});
+  sources.words = {"--seq-length", "512"};
+  EXPECT_EQ(resolve(sources).training.model.seq_length, 512);
+  EXPECT_EQ(resolve(sources).training.model.max_position_embeddings, 4096);
+  sources.words = {"--num-layers", "31"};
+  expect_words(refusal(sources), {"--model llama2_7b is 32", "--num-layers is 31"});
+  sources.words = {};
+  sources.parameters = 7'000'000'000;
+  expect_words(refusal(sources), {"--parameters 7000000000", "one of the two"});
+  expect_words(refusal({.model = "llama2_7c"}), {"'llama2_7c'", "'llama2_7b'"});
+}
+
+TEST_F(Configuration, KeysThatNothingHonoursAreNamed) {
+  Sources megatron{.deepspeed_file = fixture("megatron_deepspeed.json"), .gpus = 32};
+  expect_words(refusal(megatron), {"megatron_deepspeed.json: activation_checkpointing.enable",
+                                   "DeepSpeed has no such key", "--recompute-granularity"});
+  Sources tensor{.deepspeed_file = fixture("tensor_parallel_zero2.json"), .gpus = 8};
+  expect_words(refusal(tensor), {"pipeline_parallel.enabled (false)", "DeepSpeed has no such key",
+                                 "see pipeline.stages"});
+
+  tensor.ignore_unknown = megatron.ignore_unknown = true;
+  const Resolved run = resolve(megatron);
+  EXPECT_EQ(run.training.batch.train_micro_batch_size_per_gpu, 1);
+  EXPECT_EQ(run.training.optimizer.type, "AdamW");
+  EXPECT_EQ(run.training.optimizer.betas, (std::array{0.9, 0.95}));
+  EXPECT_EQ(run.training.gradients.communication_data_type, "fp16");
+  EXPECT_EQ(run.training.zero.offload_param.device, "cpu");
+  std::string warnings;
+  for (const std::string& warning : run.warnings) warnings += warning + "\n";
+  expect_words(warnings, {"ignored: ", "activation_checkpointing.enable",
+                          "activation_checkpointing.checkpoint_granularity", "'float16'"});
+  expect_words(text(run), {"activation_checkpointing.enable"});
+  EXPECT_EQ(nlohmann::json::parse(json(run)).at("warnings").size(), run.warnings.size());
+
+  EXPECT_EQ(resolve(tensor).warnings.size(), 1U);
+  const Training t = resolve(tensor).training;
+  EXPECT_EQ(t.degrees.tensor, 4);
+  EXPECT_EQ(t.degrees.data, 2);
+  EXPECT_EQ(t.batch.train_micro_batch_size_per_gpu, 8);
+}
+
+TEST_F(Configuration, MegatronsArgumentsAreTakenAsTheyStand) {
+  const Resolved run = resolve({.megatron_file = fixture("megatron_arguments.txt"), .gpus = 1024});
+  const Training& t = run.training;
+  EXPECT_EQ(t.model.num_layers, 120);
+  EXPECT_EQ(t.model.hidden_size, 12288);
+  EXPECT_EQ(t.model.vocabulary_size, 50257);
+  EXPECT_EQ(t.degrees.data, 32);
+  EXPECT_EQ(t.shards(), 64);
+  EXPECT_EQ(t.batch.gradient_accumulation_steps, 32);
+  EXPECT_EQ(t.optimizer.learning_rate, 6e-5);
+  EXPECT_EQ(t.optimizer.weight_decay, 0.01);
+  EXPECT_EQ(t.scheduler.lr_warmup_iters, 2000);
+  EXPECT_EQ(t.activations.recompute_granularity, "selective");
+  EXPECT_TRUE(t.activations.use_flash_attn);
+  EXPECT_TRUE(t.degrees.sequence_parallel);
+  EXPECT_EQ(t.dtype(), machine::Dtype::float16);
+}
+
+// The pair as it circulates: on 32 GPUs its batch does not come out, on 1024 it does.
+TEST_F(Configuration, TheTwoFilesTogether) {
+  Sources both{.deepspeed_file = fixture("megatron_deepspeed.json"),
+               .megatron_file = fixture("megatron_arguments.txt"),
+               .gpus = 32,
+               .ignore_unknown = true};
+  expect_words(refusal(both), {"train_batch_size 1024", "train_micro_batch_size_per_gpu 1",
+                               "--micro-batch-size", "gradient_accumulation_steps 32",
+                               "data-parallel size 1", "32 GPUs / tp 8 / pp 2 / cp 2"});
+  both.gpus = 1024;
+  EXPECT_EQ(refusal(both), "accepted");
+  both.words = {"--lr", "1e-4"};
+  expect_words(refusal(both), {"optimizer.params.lr is 6e-05", "--lr is 0.0001"});
+  both.words = {"--clip-grad", "0.5"};
+  expect_words(refusal(both), {"gradient_clipping is 1", "command line: --clip-grad is 0.5"});
+}
+
+TEST_F(Configuration, AnyTwoOfTheBatchSayTheThird) {
+  const auto batch = [&](const std::string& keys, std::int64_t gpus = 4) {
+    const Batch b = resolve(of("{" + keys + "}", gpus)).training.batch;
+    EXPECT_EQ(b.train_batch_size,
+              b.train_micro_batch_size_per_gpu * b.gradient_accumulation_steps * gpus);
+    return std::array{b.train_batch_size, b.train_micro_batch_size_per_gpu,
+                      b.gradient_accumulation_steps};
+  };
+  const std::string all = R"("train_batch_size": 48)",
+                    micro = R"("train_micro_batch_size_per_gpu": 2)",
+                    steps = R"("gradient_accumulation_steps": 6)";
+  const std::array<std::int64_t, 3> expected{48, 2, 6};
+  EXPECT_EQ(batch(all + "," + micro), expected);
+  EXPECT_EQ(batch(all + "," + steps), expected);
+  EXPECT_EQ(batch(micro + "," + steps), expected);
+  EXPECT_EQ(batch(all + "," + micro + "," + steps), expected);
+  EXPECT_EQ(batch(all), (std::array<std::int64_t, 3>{48, 12, 1}));
+  EXPECT_EQ(batch(micro), (std::array<std::int64_t, 3>{8, 2, 1}));
+  expect_words(refusal(of("{" + all + "," + micro + "," + steps + "}", 2)),
+               {"train_batch_size 48", "train_micro_batch_size_per_gpu 2",
+                "gradient_accumulation_steps 6", "data-parallel size 2"});
+  expect_words(refusal(of(R"({"train_batch_size": 50, "gradient_accumulation_steps": 6})", 4)),
+               {"train_batch_size 50", "derived", "data-parallel size 4"});
+  expect_words(refusal(of("{" + steps + "}")), {"neither train_batch_size nor"});
+  expect_words(refusal(of("{" + all + "}", 0)), {"0 GPUs"});
+  Sources cut = of("{" + all + "}", 6);
+  cut.words = {"--tp", "4"};
+  expect_words(refusal(cut), {"6 GPUs", "tensor-model-parallel-size 4", "next multiple is 8"});
+}
+
+TEST_F(Configuration, UnknownKeysNameTheNearest) {
+  expect_words(refusal(with(R"("zero_optimization": {"stge": 1})")),
+               {"ds_config.json: unknown key 'zero_optimization.stge'",
+                "did you mean 'zero_optimization.stage'?", "--ignore-unknown-keys"});
+  expect_words(refusal(with(R"("gradient_cliping": 1)")), {"'gradient_clipping'"});
+  expect_words(refusal(with(R"("zero_optimisation": {"stage": 1})")), {"'zero_optimization'"});
+  expect_words(refusal(with(R"("overlap_comm": true)")), {"'zero_optimization.overlap_comm'"});
+  expect_words(refusal(with(R"("zero_optimization": {"gradient_clipping": 1})")),
+               {"did you mean 'gradient_clipping'?"});
+  expect_words(refusal(with(R"("qwertyuiop": {"deep": {"er": 1}})")),
+               {"unknown key 'qwertyuiop'", "nothing here honours it"});
+  // Known, not honoured: taken where it asks for nothing.
+  EXPECT_EQ(refusal(with(R"("sparse_gradients": false, "amp": {"enabled": false, "x": 1},
+                            "zero_optimization": {"zero_hpz_partition_size": 1}, "elasticity": {"enabled": false})")),
+            "accepted");
+  expect_words(refusal(with(R"("zero_optimization": {"zero_hpz_partition_size": 8})")),
+               {"zero_hpz_partition_size (8) is not honoured", "ZeRO++"});
+  expect_words(refusal(with(R"("autotuning": {"enabled": true})")),
+               {"autotuning", "shardmark run"});
+  expect_words(refusal(with(R"("optimizer": {"type": "Lamb"})")), {"'Lamb'", "AdamW"});
+  expect_words(refusal(with(R"("optimizer": {"params": {"max_grad_norm": 1.0}})")),
+               {"gradient_clipping"});
+}
+
+TEST_F(Configuration, OlderNamesAreMapped) {
+  const Resolved run = resolve(with(R"("bfloat16": {"enabled": true}, "aio": {"thread_count": 4},
+      "zero_optimization": {"stage": 3, "cpu_offload": true, "cpu_offload_params": true,
+                            "stage3_gather_fp16_weights_on_model_save": true})"));
+  const Training& t = run.training;
+  EXPECT_EQ(t.dtype(), machine::Dtype::bfloat16);
+  EXPECT_EQ(t.zero.offload_optimizer.device, "cpu");
+  EXPECT_EQ(t.zero.offload_param.device, "cpu");
+  EXPECT_TRUE(t.zero.gather_16bit_weights_on_model_save);
+  EXPECT_EQ(t.aio.intra_op_parallelism, 4);
+  EXPECT_EQ(run.warnings.size(), 5U);
+  expect_words(refusal(with(R"("zero_optimization": {"stage": 2, "cpu_offload": true,
+                                "offload_optimizer": {"device": "nvme", "nvme_path": "/n"}})")),
+               {"cpu_offload is cpu", "offload_optimizer.device is nvme"});
+}
+
+TEST_F(Configuration, DefaultsOfDeepSpeedAndWhatTheyWere) {
+  const Resolved run = resolve(with(R"("steps_per_print": null)"));
+  const auto value = [&](const std::string& key) { return entry(run, key).value; };
+  EXPECT_EQ(value("gradient_clipping"), "1");
+  expect_words(entry(run, "gradient_clipping").since, {"2026-06-23", "8068", "0, which is off"});
+  EXPECT_EQ(value("bf16.check_grad_overflow"), "true");
+  EXPECT_EQ(value("zero_optimization.reduce_bucket_size"), "500000000");
+  EXPECT_EQ(value("zero_optimization.sub_group_size"), "1000000000");
+  EXPECT_EQ(value("zero_optimization.stage3_prefetch_bucket_size"), "50000000");
+  EXPECT_EQ(value("zero_optimization.stage3_param_persistence_threshold"), "100000");
+  EXPECT_EQ(value("zero_optimization.stage3_model_persistence_threshold"), "9223372036854775807");
+  EXPECT_EQ(value("zero_optimization.offload_param.buffer_size"), "100000000");
+  EXPECT_EQ(value("zero_optimization.overlap_comm"), "none");
+  EXPECT_EQ(value("aio.block_size"), "1048576");
+  EXPECT_EQ(value("fp16.initial_scale_power"), "16");
+  EXPECT_EQ(value("steps_per_print"), "none");
+  EXPECT_FALSE(run.training.zero.overlaps());
+  expect_words(text(run), {"gradient_clipping", "by DeepSpeed's version", "ds_config.json"});
+  const auto parsed = nlohmann::json::parse(json(run));
+  EXPECT_EQ(parsed.at("keys").at("gradient_clipping").at("value"), 1);
+  EXPECT_EQ(parsed.at("keys").at("optimizer.type").at("value"), "AdamW");
+  EXPECT_TRUE(parsed.at("keys").at("steps_per_print").at("value").is_null());
+  // Said, a key's default does not depend on the version any more.
+  const Resolved said = resolve(with(R"("gradient_clipping": 0)"));
+  EXPECT_EQ(entry(said, "gradient_clipping").since, "");
+  expect_words(entry(said, "gradient_clipping").origin, {"ds_config.json"});
+}
+
+TEST_F(Configuration, ValuesOfAnotherTypeOrSize) {
+  for (const auto& [keys, words] : std::vector<std::pair<std::string, std::vector<std::string>>>{
+           {R"("zero_optimization": {"stage": 4})", {"zero_optimization.stage is 4", "0 to 3"}},
+           {R"("zero_optimization": {"stage": "2"})", {"is '2'", "whole number"}},
+           {R"("zero_optimization": {"stage": 1.5})", {"is 1.5", "whole number"}},
+           {R"("zero_optimization": {"stage": {"a": 1}})", {"an object", "whole number"}},
+           {R"("zero_optimization": true)", {"zero_optimization is true", "object"}},
+           {R"("zero_optimization": {"reduce_bucket_size": -1})", {"is -1", "from 1"}},
+           {R"("zero_optimization": {"reduce_bucket_size": 1e300})", {"1e+300"}},
+           {R"("zero_optimization": {"overlap_comm": 1})", {"is 1", "true or false"}},
+           {R"("zero_optimization": {"overlap_comm": "auto"})", {"'auto'", "nothing resolves"}},
+           {R"("fp16": {"loss_scale": true})", {"fp16.loss_scale is true", "a number"}},
+           {R"("fp16": {"enabled": true}, "bf16": {"enabled": true})", {"fp16", "bf16", "both"}},
+           {R"("optimizer": {"params": {"betas": [0.9]}})", {"betas", "two numbers"}},
+           {R"("optimizer": {"params": {"betas": [0.9, 1.0]}})", {"betas is 1"}},
+           {R"("optimizer": {"params": {"betas": [0.9, "x"]}})", {"a list", "two numbers"}},
+           {R"("optimizer": {"params": {"betas": [[0.9], 0.9]}})", {"a list"}},
+           {R"("optimizer": {"params": {"betas": [{"a": 1}, 0.9]}})", {"a list"}},
+           {R"("communication_data_type": "fp61")", {"'fp61'", "'fp16'"}},
+           {R"("zero_optimization": {"offload_param": {"device": "cpu"}})", {"stage is 0"}},
+           {R"("zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme"}})",
+            {"nvme_path"}},
+           {R"("zero_optimization": {"stage": 3}, "gradient_allreduce_op": "sum")", {"stage 3"}},
+           {R"("activation_checkpointing": {"contiguous_memory_optimization": true})",
+            {"partition_activations"}}}) {
+    const std::string said = refusal(with(keys));
+    for (const std::string& word : words) expect_words(said, {word});
+    EXPECT_NE(said, "accepted") << keys;
+  }
+}
+
+TEST_F(Configuration, FilesThatAreNoConfiguration) {
+  expect_words(refusal(of(R"({"train_batch_size": 8, "train_batch_size": 16})")),
+               {"ds_config.json", "train_batch_size stands there twice"});
+  expect_words(refusal(with(R"("fp16": {"enabled": true, "hysteresis": 2, "enabled": false})")),
+               {"fp16.enabled stands there twice"});
+  expect_words(refusal(of("{\n\"fp16\": {\"loss_scale\": NaN}}")),
+               {"line 2, column", "fp16.loss_scale", "not JSON"});
+  expect_words(refusal(of(R"({"fp16": {"loss_scale": 1e999}})")),
+               {"fp16.loss_scale", "1e999", "no number"});
+  expect_words(refusal(of(R"({"fp16": {"loss_scale":)")), {"fp16.loss_scale", "not JSON"});
+  expect_words(refusal(of("[1]")), {"is a list", "object"});
+  expect_words(refusal(of("3")), {"is a number", "object"});
+  expect_words(refusal(of(" ")), {"not JSON"});
+  expect_words(refusal(of("")), {"is empty"});
+  std::string deep = R"({"a": )";
+  for (int i = 0; i < 100'000; ++i) deep += i % 2 ? R"({"a": )" : "[";
+  expect_words(refusal(of(deep)), {"levels deep"});
+  std::string objects = "{";
+  for (int i = 0; i < 40; ++i) objects += R"("a": {)";
+  expect_words(refusal(of(objects)), {"levels deep", "a.a.a"});
+  expect_words(refusal({.deepspeed_file = folder("ds_confg.json")}), {"ds_confg.json"});
+  EXPECT_EQ(refusal(of("{ // a comment\n \"train_batch_size\": 8 /* and one */ }")), "accepted");
+  expect_words(refusal(of("{\"a\nb\x01" + std::string(500, 'c') + "\": 1}")), {"not JSON"});
+}
+
+// Bits flipped, bytes lost, numbers replaced: read, or refused in one line.
+TEST_F(Configuration, DamagedFilesAreReadOrRefused) {
+  std::mt19937_64 random(20261121);
+  for (const char* name : {"t5_zero3_offload.json", "megatron_deepspeed.json"}) {
+    const std::string whole = suite::testing::read_bytes(fixture(name));
+    int refused = 0;
+    for (int i = 0; i < 400; ++i) {
+      Sources sources = of(suite::testing::damaged(whole, random), 32);
+      sources.ignore_unknown = true;
+      sources.words = {"--hidden-size", "64"};
+      refused += refusal(sources) != "accepted";
+    }
+    EXPECT_GT(refused, 100) << name;
+  }
+  const std::string arguments = suite::testing::read_bytes(fixture("megatron_arguments.txt"));
+  for (int i = 0; i < 400; ++i) {
+    write_bytes(folder("arguments"), suite::testing::damaged(arguments, random) + " ");
+    refusal({.megatron_file = folder("arguments"), .gpus = 1024, .ignore_unknown = true});
+  }
+}
+
+TEST_F(Configuration, WordsOfMegatron) {
+  const auto words = [&](const std::string& text) {
+    return refusal({.words = words_of("words", text), .gpus = 8});
+  };
+  EXPECT_EQ(words("--hidden-size=64 '--lr' \"1e-3\" # --nonsense\n--tp \\\n 2"), "accepted");
+  expect_words(words("--hiden-size 64"), {"unknown argument '--hiden-size'", "'--hidden-size'"});
+  expect_words(words("--hidden-size"), {"--hidden-size has no value", "whole number"});
+  expect_words(words("--hidden-size --fp16"), {"--hidden-size has no value"});
+  expect_words(words("--hidden-size 64 --hidden-size 32"), {"is 64", "is 32"});
+  expect_words(words("--hidden-size sixty"), {"'sixty'", "whole number"});
+  expect_words(words("--hidden-size 1e9"), {"from 1 to"});
+  expect_words(words("--fp16 yes"), {"--fp16 is a switch", "'yes'"});
+  expect_words(words("fp16"), {"'fp16' is no argument"});
+  expect_words(words("--recompute-granularity selectve"), {"'selectve'", "'selective'"});
+  expect_words(words("--num-experts 8"), {"--num-experts", "dense"});
+  expect_words(words("--hidden-dropout 0.1"), {"--hidden-dropout", "no dropout"});
+  EXPECT_EQ(words("--hidden-dropout 0 --attention-dropout 0.0"), "accepted");
+  EXPECT_EQ(
+      resolve({.words = {"--data-parallel-sharding-strategy", "optim_grads"}}).training.zero.stage,
+      2);
+  EXPECT_EQ(resolve({.words = {"--use-distributed-optimizer"}}).training.zero.stage, 1);
+  Sources ignored{.words = {"--hiden-size", "64", "--num-layers", "2"}, .ignore_unknown = true};
+  EXPECT_EQ(resolve(ignored).warnings.size(), 1U);
+  EXPECT_EQ(resolve(ignored).training.model.num_layers, 2);
+  EXPECT_THROW(words_of("words", "--lr '1"), FileError);
+}
+
+TEST(DeepSpeedKeys, AreListedOnceAndAliasesLeadToThem) {
+  std::set<std::string_view> paths;
+  for (const Key& key : deepspeed_keys()) {
+    EXPECT_TRUE(paths.insert(key.path).second) << key.path;
+    EXPECT_EQ(key.field == nullptr, !key.why.empty()) << key.path;
+    // A section that is refused has no keys of its own that are honoured.
+    EXPECT_FALSE(is_section(key.path)) << key.path;
+  }
+  for (const Alias& alias : deepspeed_aliases()) {
+    EXPECT_TRUE(find_key(alias.to) || is_section(alias.to)) << alias.to;
+    EXPECT_FALSE(find_key(alias.from)) << alias.from;
+  }
+}
+
+}  // namespace
+}  // namespace suite::configuration

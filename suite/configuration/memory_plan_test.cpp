@@ -1,0 +1,330 @@
+// The planner's bytes against the papers' own numbers, against Megatron-LM's and DeepSpeed's
+// formulas, and, where this program holds a training itself, against a trainer.
+
+#include "suite/configuration/memory_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "layers/gpt_cost.h"
+#include "suite/configuration/claims.h"
+#include "suite/configuration/model_shape.h"
+#include "suite/configuration/ours.h"
+#include "suite/configuration/plan_report.h"
+#include "suite/training_step/expectations.h"
+#include "suite/training_step/file_case.h"
+#include "zero/step.h"
+
+namespace suite::configuration {
+namespace {
+
+using suite::testing::expect_words;
+using enum Counting;
+
+constexpr double GB = 1e9;
+
+Training of_count(double parameters, std::int64_t ranks) {
+  Training t;
+  t.model.parameters = static_cast<std::int64_t>(parameters);
+  t.degrees.gpus = t.degrees.data = ranks;
+  t.batch = {ranks, 1, 1};
+  t.bf16.enabled = true;
+  return t;
+}
+
+double states(const Training& training, const Holding& holding) {
+  const Bytes gpu = held(training, holding, {}).gpu;
+  return gpu.parameters + gpu.gradients + gpu.optimizer;
+}
+
+// Rajbhandari et al. 2020, figure 1: 7.5B parameters on 64 GPUs.
+TEST(MemoryPlan, StagesAsThePaperHasThem) {
+  const Training t = of_count(7.5e9, 64);
+  EXPECT_DOUBLE_EQ(states(t, {paper, 0}), 120 * GB);
+  EXPECT_DOUBLE_EQ(states(t, {paper, 1}), 31.40625 * GB);
+  EXPECT_DOUBLE_EQ(states(t, {paper, 2}), 16.640625 * GB);
+  EXPECT_DOUBLE_EQ(states(t, {paper, 3}), 1.875 * GB);
+  expect_words(held(t, {paper, 2}, {}).assumption, {"2Ψ + 2Ψ/d + 12Ψ/d"});
+}
+
+TEST(MemoryPlan, StagesAsMegatronCountsThem) {
+  Training t = of_count(1e9, 8);
+  EXPECT_DOUBLE_EQ(states(t, {megatron, 0}), 18 * GB);
+  EXPECT_DOUBLE_EQ(states(t, {megatron, 1}), 7.5 * GB);
+  EXPECT_DOUBLE_EQ(states(t, {megatron, 2}), 4 * GB);
+  EXPECT_DOUBLE_EQ(states(t, {megatron, 3}), 2.25 * GB);
+  t.bf16.enabled = false;
+  EXPECT_DOUBLE_EQ(states(t, {megatron, 0}), 16 * GB);
+  EXPECT_DOUBLE_EQ(states(t, {megatron, 1}), 9 * GB);
+  t.fp16.enabled = true;
+  EXPECT_DOUBLE_EQ(states(t, {megatron, 0}), 20 * GB);
+  EXPECT_DOUBLE_EQ(states(t, {megatron, 1}), 6 * GB);
+}
+
+TEST(MemoryPlan, StagesAsDeepSpeedEstimatesThem) {
+  const Machine nodes_of_8{.gpus_per_node = 8};
+  Training t = of_count(1e9, 16);
+  const auto of = [&](int stage, const char* optimizer, const char* parameters) {
+    return held(t, {deepspeed, stage, optimizer, parameters}, nodes_of_8);
+  };
+  EXPECT_DOUBLE_EQ(of(2, "none", "none").gpu.total(), 2 * GB + 18 * GB / 16);
+  EXPECT_DOUBLE_EQ(of(2, "cpu", "none").gpu.total(), 2 * GB);
+  EXPECT_DOUBLE_EQ(8 * of(2, "cpu", "none").cpu.total(), 64 * 1.5 * GB);  // of a node
+  EXPECT_DOUBLE_EQ(of(3, "none", "none").gpu.total(), 18 * GB / 16);
+  EXPECT_DOUBLE_EQ(of(3, "cpu", "none").gpu.total(), 2 * GB / 16);
+  EXPECT_DOUBLE_EQ(8 * of(3, "cpu", "none").cpu.total(), 16 * 1.5 / 2 * GB);
+  EXPECT_DOUBLE_EQ(8 * of(3, "cpu", "cpu").cpu.total(), 18 * 1.5 / 2 * GB);
+  t.model = named_shape("gpt2_1558m");
+  EXPECT_DOUBLE_EQ(of(3, "cpu", "cpu").gpu.total(), 4.0 * 50257 * 1600) << "the largest layer";
+}
+
+TEST(MemoryPlan, OffloadMovesTheOptimizersShare) {
+  Training t = of_count(16e9, 4);
+  t.zero.reduce_bucket_size = t.zero.allgather_bucket_size = 100'000'000;
+  const Held cpu = held(t, {paper, 2, "cpu"}, {});
+  EXPECT_DOUBLE_EQ(cpu.gpu.parameters, 32 * GB);
+  EXPECT_EQ(cpu.gpu.gradients + cpu.gpu.optimizer, 0);
+  EXPECT_DOUBLE_EQ(cpu.cpu.total(), 14 * 4 * GB);
+  EXPECT_DOUBLE_EQ(cpu.gpu.buffers, 0.4 * GB);
+  t.zero.overlap_comm = true;
+  EXPECT_DOUBLE_EQ(held(t, {paper, 2, "cpu"}, {}).gpu.buffers, 0.6 * GB);
+  t.gradients.communication_data_type = "fp32";
+  EXPECT_DOUBLE_EQ(held(t, {paper, 2, "cpu"}, {}).gpu.buffers, 1.0 * GB);
+  const Held nvme = held(t, {paper, 3, "nvme", "nvme"}, {});
+  EXPECT_DOUBLE_EQ(nvme.nvme.total(), 14 * 4 * GB);
+  EXPECT_DOUBLE_EQ(nvme.cpu.gradients, 2 * 4 * GB);
+  EXPECT_DOUBLE_EQ(nvme.cpu.parameters, 2 * GB) << "max_in_cpu";
+  EXPECT_DOUBLE_EQ(nvme.cpu.buffers, 4 * 1e9 * 4 + 5 * 1e8 * 2);
+  EXPECT_EQ(nvme.gpu.parameters + nvme.gpu.gradients + nvme.gpu.optimizer, 0);
+  t.zero.offload_optimizer.ratio = 0.75;
+  EXPECT_DOUBLE_EQ(held(t, {paper, 3, "cpu"}, {}).gpu.optimizer, 3 * 4 * GB);
+  EXPECT_DOUBLE_EQ(held(t, {paper, 3, "cpu"}, {}).cpu.optimizer, 9 * 4 * GB);
+  // Nothing is lost on the way from one place to another.
+  for (const int stage : {2, 3}) {
+    const Held whole = held(t, {paper, stage}, {});
+    for (const char* device : {"cpu", "nvme"}) {
+      const Held away = held(t, {paper, stage, device}, {});
+      const auto all = [](const Held& h) {
+        return h.gpu.optimizer + h.cpu.optimizer + h.nvme.optimizer + h.gpu.gradients +
+               h.cpu.gradients;
+      };
+      EXPECT_DOUBLE_EQ(all(away), all(whole)) << stage << device;
+    }
+  }
+}
+
+TEST(ModelShape, CountsParametersExactly) {
+  EXPECT_EQ(parameters_of(named_shape("gpt2_124m")), 124'439'808);
+  EXPECT_EQ(parameters_of(named_shape("gpt2_1558m")), 1'557'611'200);
+  EXPECT_EQ(parameters_of(named_shape("llama2_7b")), 6'738'415'616);
+  EXPECT_NEAR(parameters_of(named_shape("gpt3_175b")), 175e9, 0.5e9);
+  Model grouped = named_shape("llama2_7b");
+  grouped.num_query_groups = 8;
+  EXPECT_EQ(parameters_of(named_shape("llama2_7b")) - parameters_of(grouped),
+            32.0 * 2 * 4096 * (4096 - 1024));
+  // One rank of a stage, as the layers count theirs.
+  const Model model = named_shape("gpt2_1558m");
+  for (const int pp : {1, 2, 4}) {
+    const layers::GptConfig gpt{48, 1600, 25, static_cast<int>(padded_vocabulary(model, 1)), 1024};
+    EXPECT_EQ(parameters_of_rank(model, {.pipeline = pp}),
+              layers::stage_parameters_count(gpt, {1, {0, pp}}));
+  }
+  EXPECT_THROW(named_shape("gpt2_124n"), harness::UsageError);
+}
+
+// Korthikanti et al. 2022, table 2, of GPT-3's layers.
+TEST(MemoryPlan, ActivationsAsThePaperHasThem) {
+  Training t;
+  t.model = {.num_layers = 4,
+             .hidden_size = 12288,
+             .num_attention_heads = 96,
+             .vocabulary_size = 51200,
+             .seq_length = 2048};
+  t.fp16.enabled = true;
+  t.degrees = {.tensor = 8, .pipeline = 4, .gpus = 32, .data = 1};
+  t.batch = {64, 1, 64};
+  const double sbh = 2048.0 * 12288, tokens = 8 * 2048.0;
+  // One layer a stage, four micro-batches of the first stage in flight.
+  EXPECT_DOUBLE_EQ(activation_bytes(t), 4 * (sbh * (10 + 24 / 8.0 + 80 / 8.0) + tokens + sbh));
+  t.degrees.sequence_parallel = true;
+  EXPECT_DOUBLE_EQ(activation_bytes(t), 4 * (sbh * 114 / 8 + tokens + sbh / 8));
+  t.activations.recompute_granularity = "selective";
+  EXPECT_DOUBLE_EQ(activation_bytes(t), 4 * (sbh * 34 / 8 + tokens + sbh / 8));
+  t.batch.gradient_accumulation_steps = 2;
+  EXPECT_DOUBLE_EQ(activation_bytes(t), 2 * (sbh * 34 / 8 + tokens + sbh / 8));
+  t.activations.recompute_granularity = "full";
+  t.degrees.sequence_parallel = false;
+  EXPECT_DOUBLE_EQ(activation_bytes(t), 2 * (sbh * 2 + tokens + sbh));
+  t.activations.cpu_checkpointing = true;
+  EXPECT_EQ(held(t, {paper, 1}, {}).gpu.activations, 0);
+  EXPECT_DOUBLE_EQ(held(t, {paper, 1}, {}).cpu.activations, activation_bytes(t));
+}
+
+TEST(MemoryPlan, TheLargestModelFitsAndTheNextDoesNot) {
+  Training t = of_count(1e9, 8);
+  t.model = named_shape("gpt2_1558m");
+  t.degrees = {.pipeline = 2, .gpus = 16, .data = 8};
+  for (const Holding& holding : holdings()) {
+    if (!held(t, holding, {}).not_held.empty()) continue;
+    const Machine machine{.gpu_memory = 20e9};
+    const Largest found = largest(t, holding, machine);
+    SCOPED_TRACE(std::string(name(holding.counting)) + " " + text(holding));
+    if (found.unlimited) continue;
+    Training grown = t;
+    grown.model.num_layers = found.layers;
+    EXPECT_GT(found.layers, 0);
+    EXPECT_TRUE(fits(held(grown, holding, machine), machine));
+    EXPECT_EQ(found.parameters, parameters_of(grown.model));
+    grown.model.num_layers += 2;
+    EXPECT_FALSE(fits(held(grown, holding, machine), machine));
+  }
+  const Training counted = of_count(1e9, 1);
+  Machine machine{.gpu_memory = 80e9};
+  Training no_buckets = counted;
+  no_buckets.zero.reduce_bucket_size = 1;
+  EXPECT_EQ(largest(no_buckets, {paper, 0}, machine).parameters, 4.999e9);
+  EXPECT_TRUE(largest(no_buckets, {paper, 3, "cpu", "cpu"}, machine).unlimited);
+  machine.cpu_memory = 160e9;
+  EXPECT_EQ(largest(no_buckets, {paper, 3, "cpu", "cpu"}, machine).parameters, 10e9);
+}
+
+// What `ours` says before a run is what the memory oracle expects in it. Of the buffers, what
+// collectives stage in is left out: with one rank there are none.
+TEST(Ours, IsWhatATrainerExpects) {
+  struct Case {
+    machine::Degrees degrees;
+    bool sequence_parallel = false;
+    const char* granularity = "none";
+  };
+  for (const Case& one : {Case{}, Case{{.dp = 2}}, Case{{.tp = 2, .dp = 2}, true, "selective"},
+                          Case{{.dp = 2, .pp = 2}, false, "full"}}) {
+    Training t;
+    t.model = named_shape("tiny");
+    t.bf16.enabled = true;
+    t.degrees = {.tensor = one.degrees.tp,
+                 .pipeline = one.degrees.pp,
+                 .gpus = one.degrees.ranks(),
+                 .data = one.degrees.dp,
+                 .sequence_parallel = one.sequence_parallel};
+    t.batch = {16, 2, 8 / one.degrees.dp};
+    t.activations.recompute_granularity = one.granularity;
+    for (int stage = 0; stage <= 1; ++stage) {
+      const Held planned = held(t, {ours, stage}, {});
+      ASSERT_EQ(planned.not_held, "");
+      machine::run_ranks(one.degrees.ranks(), [&](machine::World& world) {
+        TrainingConfig config;
+        config.degrees = one.degrees;
+        set_model(config, "tiny", "model");
+        config.dtype = machine::Dtype::bfloat16;
+        config.micro_batch_size = 2;
+        config.global_batch_size = 16;
+        config.zero_stage = stage;
+        config.activations.sequence_parallel = one.sequence_parallel;
+        config.activations.recompute_granularity = layers::recompute_granularity(one.granularity);
+        const Corpus corpus = Corpus::generated(1);
+        const Trainer trainer(world, world.group(), world.device(), config, corpus);
+        if (world.rank() != 0) return;
+        auto peaks = expected_peaks(trainer);
+        using machine::Category;
+        EXPECT_EQ(planned.gpu.parameters, peaks[Category::parameters]);
+        EXPECT_EQ(planned.gpu.gradients, peaks[Category::gradients]);
+        EXPECT_EQ(planned.gpu.optimizer, peaks[Category::optimizer]);
+        EXPECT_EQ(planned.gpu.activations, peaks[Category::activations]);
+        EXPECT_LE(planned.gpu.buffers, peaks[Category::buffers]);
+        if (one.degrees.ranks() == 1) {
+          EXPECT_EQ(planned.gpu.buffers, peaks[Category::buffers]);
+        }
+      });
+    }
+  }
+}
+
+TEST(Ours, SaysWhatItIsNot) {
+  Training t = of_count(1e9, 2);
+  expect_words(held(t, {ours, 0}, {}).not_held, {"shape"});
+  t.model = named_shape("llama2_7b");
+  expect_words(held(t, {ours, 1}, {}).not_held, {"GPT-2's parts"});
+  t.model = named_shape("gpt2_124m");
+  for (int stage = zero::num_stages; stage <= 3; ++stage)
+    expect_words(held(t, {ours, stage}, {}).not_held, {"not implemented"});
+  expect_words(held(t, {ours, 1, "cpu"}, {}).not_held, {"offload is not implemented"});
+  t.degrees.context = 2;
+  expect_words(held(t, {ours, 1}, {}).not_held, {"context parallelism"});
+  t.degrees = {.tensor = 5, .gpus = 10, .data = 2};
+  expect_words(held(t, {ours, 1}, {}).not_held, {"tp is 5"});
+  t.degrees = {.gpus = 1, .data = 1};
+  t.batch = {1, 1, 1};
+  t.activations.use_flash_attn = true;
+  t.activations.recompute_granularity = "selective";
+  expect_words(held(t, {ours, 1}, {}).not_held, {"use-flash-attn"});
+}
+
+TEST(Claims, ComeOutAsWritten) {
+  const std::vector<Claim> all = claims();
+  const auto number = [&](std::size_t claim, std::string_view what) {
+    for (const Claim::Number& one : all.at(claim).numbers)
+      if (one.what.find(what) != std::string::npos) return one.value;
+    throw std::logic_error("no number " + std::string(what));
+  };
+  using enum Claim::Verdict;
+  ASSERT_EQ(all.size(), 5U);
+  EXPECT_EQ(all[0].verdict, holds);
+  EXPECT_NEAR(number(0, "7.0e9"), 112, 1e-9);
+  EXPECT_NEAR(number(0, "16 bytes x those"), 107.8146, 1e-3);
+  EXPECT_NEAR(number(0, "18 bytes"), 18 * 6.738415616, 0.1) << "and 0 padding rows";
+  EXPECT_EQ(all[1].verdict, holds);
+  EXPECT_NEAR(number(1, "1.5e9"), 24, 1e-9);
+  EXPECT_EQ(all[2].verdict, roughly);
+  EXPECT_NEAR(number(2, "stage 1: "), 3.8209, 1e-4);
+  EXPECT_NEAR(number(2, "stage 2: "), 7.2113, 1e-4);
+  EXPECT_NEAR(number(2, "stage 3: "), 64, 1e-9);
+  EXPECT_EQ(all[3].verdict, fails);
+  EXPECT_NEAR(number(3, "in all"), 20.8, 1e-9);
+  EXPECT_NEAR(number(3, "of one GPU"), 650, 1e-6);
+  EXPECT_NEAR(number(3, "values alone"), 81.25, 1e-6);
+  EXPECT_NEAR(number(3, "take 60 GB"), 120e9, 1);
+  EXPECT_NEAR(number(3, "GPUs that"), 347, 0.5);
+  EXPECT_NEAR(number(3, "host of 8"), 5.2, 1e-6);
+  EXPECT_EQ(all[4].verdict, fails);
+  EXPECT_EQ(number(4, "12 L h^2"), 217'432'719'360);
+  // 120 (12 h² + 13 h) + 50257 h + 8192 h + 2 h
+  EXPECT_EQ(number(4, "exactly"), 217'432'719'360 + 12288.0 * (120 * 13 + 50257 + 8192 + 2));
+  EXPECT_NEAR(number(4, "width at"), 30046, 1);
+  EXPECT_GT(number(4, "on 32 GPUs"), 80);
+  EXPECT_LT(number(4, "on 64 GPUs"), 60);
+  expect_words(text(all), {"fails", "roughly", "holds", "217432719360"});
+}
+
+TEST(Plan, IsATableAndJson) {
+  const Resolved resolved = resolve({.deepspeed_file = SHARDMARK_FIXTURES "/t5_zero3_offload.json",
+                                     .words = {"--bf16"},
+                                     .model = "gpt2_1558m",
+                                     .gpus = 8});
+  const Plan plan = make_plan(resolved, {});
+  const std::string table = text(plan);
+  expect_words(table,
+               {"1557611200 parameters", "d = 8 shards", "paper", "Megatron-LM",
+                "DeepSpeed's estimator", "ours", "> stage 3, optimizer cpu, parameters cpu", "4Ψ"});
+  const auto parsed = nlohmann::json::parse(json(plan));
+  int asked = 0;
+  std::map<std::string, int> countings;
+  for (const auto& row : parsed.at("rows")) {
+    ++countings[row.at("counting")];
+    asked += row.at("asked_for").get<bool>();
+    if (row.contains("not_held")) continue;
+    double sum = 0;
+    for (const char* category : {"parameters", "gradients", "optimizer", "activations", "buffers"})
+      sum += row.at("gpu_bytes").at(category).get<double>();
+    EXPECT_DOUBLE_EQ(sum, row.at("gpu_bytes").at("total").get<double>());
+  }
+  EXPECT_EQ(asked, 2);  // the paper's and DeepSpeed's
+  EXPECT_EQ(countings["paper"], 12);
+  EXPECT_EQ(countings["ours"], 4);
+  EXPECT_EQ(parsed.at("configuration").at("keys").at("zero_optimization.stage").at("value"), 3);
+}
+
+}  // namespace
+}  // namespace suite::configuration

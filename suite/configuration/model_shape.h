@@ -1,0 +1,37 @@
+#pragma once
+// How many parameters a model of a shape has. A layer of width h, ffn width f, a heads and g query
+// groups has, with biases and LayerNorm,
+//   q, k, v      h (h + 2 h g/a) + (h + 2 h g/a)        projection   h² + h
+//   ffn          u h f + u f + f h + h                   norms        4 h
+// where u is 2 with swiglu and 1 without: 12 h² + 13 h for GPT-2's f = 4h, g = a. Around the layers
+// are the token table V h (twice where untied), positions s h where they are learned, and a norm.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "suite/configuration/training.h"
+
+namespace suite::configuration {
+
+// GPT-2's as the training step knows them (trainer.h), gpt3_175b (arXiv:2005.14165) and llama2_7b
+// (arXiv:2307.09288). Throws harness::UsageError naming the nearest.
+Model named_shape(const std::string& name);
+const std::vector<std::string>& shape_names();
+
+bool has_shape(const Model& model);  // layers, hidden size, heads and sequence are known
+// Throws harness::UsageError naming what does not divide.
+void check_shape(const Model& model);
+
+std::int64_t ffn_width(const Model& model);
+std::int64_t padded_vocabulary(const Model& model, std::int64_t tp);  // as Megatron-LM pads
+
+// Of the whole model, no padding; or the number that is all that is known.
+double parameters_of(const Model& model);
+// Of the largest pipeline stage on one rank of tp, padding included: the first or the last.
+double parameters_of_rank(const Model& model, const Degrees& degrees);
+// Of the largest single part (a matrix with its bias), which DeepSpeed's estimator calls the
+// largest layer.
+double largest_part(const Model& model);
+
+}  // namespace suite::configuration
