@@ -224,12 +224,14 @@ Largest largest(const Training& training, const Holding& holding, const Machine&
     return fits(held(grown, holding, machine), machine);
   };
   // Whatever grows needs no less memory: the last that fits is found by doubling, then by halving.
-  const std::int64_t most = shaped ? 65'536 / unit : 1'000'000'000;
+  // A model of ours is declared layer by layer, which takes its time.
+  const std::int64_t layers = holding.counting == Counting::ours ? 4'096 : 65'536;
+  const std::int64_t most = shaped ? std::max<std::int64_t>(1, layers / unit) : 1'000'000'000;
   std::int64_t fitting = 0, beyond = 1;
   while (grow(beyond)) {
-    if (beyond >= most) return {.unlimited = true};
     fitting = beyond;
-    beyond *= 2;
+    if (beyond == most) break;
+    beyond = std::min(2 * beyond, most);
   }
   while (beyond - fitting > 1) {
     const std::int64_t middle = (fitting + beyond) / 2;
@@ -237,7 +239,7 @@ Largest largest(const Training& training, const Holding& holding, const Machine&
   }
   grow(fitting);
   if (fitting == 0) return {};
-  return {shaped ? grown.model.num_layers : 0, parameters_of(grown.model), false};
+  return {shaped ? grown.model.num_layers : 0, parameters_of(grown.model), fitting == most};
 }
 
 double activation_bytes(const Training& training) {

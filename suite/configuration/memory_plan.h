@@ -64,7 +64,7 @@ bool fits(const Held& held, const Machine& machine);
 struct Largest {
   std::int64_t layers = 0;
   double parameters = 0;
-  bool unlimited = false;  // by the memory that was named
+  bool beyond = false;  // more than these: no more were tried
 };
 Largest largest(const Training& training, const Holding& holding, const Machine& machine);
 

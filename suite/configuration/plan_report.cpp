@@ -21,10 +21,10 @@ std::string count(double number) {
 }
 
 std::string text(const Largest& largest) {
-  if (largest.unlimited) return "no limit";
   if (largest.parameters == 0) return "none";
-  if (largest.layers == 0) return count(largest.parameters);
-  return fmt::format("{} ({} layers)", count(largest.parameters), largest.layers);
+  const std::string than = largest.beyond ? "> " : "";
+  if (largest.layers == 0) return than + count(largest.parameters);
+  return fmt::format("{}{} ({} layers)", than, count(largest.parameters), largest.layers);
 }
 
 std::string model_line(const Training& training) {
@@ -139,9 +139,8 @@ std::string json(const Plan& plan) {
       one["cpu_bytes"] = bytes_json(row.held.cpu);
       one["nvme_bytes"] = bytes_json(row.held.nvme);
       one["fits"] = row.fits;
-      one["largest_parameters"] = row.largest.unlimited
-                                      ? nlohmann::ordered_json(nullptr)
-                                      : nlohmann::ordered_json(row.largest.parameters);
+      one["largest_parameters"] = row.largest.parameters;
+      one["largest_is_beyond"] = row.largest.beyond;
       if (row.largest.layers > 0) one["largest_layers"] = row.largest.layers;
     }
     rows.push_back(std::move(one));
