@@ -17,6 +17,8 @@ template <class... Ts>
 struct Overloaded : Ts... {
   using Ts::operator()...;
 };
+template <class... Ts>
+Overloaded(Ts...) -> Overloaded<Ts...>;
 
 std::string text_of(const Value& value) {
   return std::visit(Overloaded{[](std::monostate) -> std::string { return "null"; },

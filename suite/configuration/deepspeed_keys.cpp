@@ -9,7 +9,7 @@
 namespace suite::configuration {
 namespace {
 
-#define AT(member) +[](Training& t) -> Field { return &t.member; }
+#define AT(member) (+[](Training& t) -> Field { return &t.member; })
 
 constexpr double any = 9.3e18, tiny = 1e-300;
 

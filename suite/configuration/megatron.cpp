@@ -13,7 +13,7 @@ namespace {
 
 using harness::UsageError;
 
-#define AT(member) +[](Training& t) -> Field { return &t.member; }
+#define AT(member) (+[](Training& t) -> Field { return &t.member; })
 
 struct Argument {
   std::string_view name;
