@@ -2,19 +2,28 @@
 // Stage 0, plain data parallelism: every rank holds all states, sums all gradients and makes the
 // whole update. The replicas stay equal because all-reduce gives every rank the same bits.
 
+#include "machine/device/kernels.h"
 #include "zero/step.h"
 
 namespace zero {
 
-class DataParallel : public Step {
+class DataParallel final : public Step {
  public:
   DataParallel(FlatStates& states, const GradientPlan& plan, Communicators communicators,
                StepOptions options)
-      : Step(states, plan, communicators, std::move(options), false) {}
+      : Step(0, states, plan, communicators, std::move(options)) {
+    make_pieces([&](Range range) { return states_.values(range); });
+  }
+  ~DataParallel() override { progress_.stop(); }
 
  private:
-  void reduce_over_dp() override {
-    communicators_.dp->all_reduce(states_.gradients(), states_.gradients(), options_.all_reduce);
+  void reduce_over_dp(const Bucket&, const machine::Tensor& gradients,
+                      const machine::Tensor& wire) override {
+    if (plan_.dp == 1) return;
+    const bool narrows = wire.dtype() != gradients.dtype();
+    if (narrows) kernels().cast(gradients, wire);
+    communicators_.dp->all_reduce(wire, wire, options_.all_reduce);
+    if (narrows) kernels().cast(wire, gradients);
   }
   void publish_values() override {}  // everyone has made the same update
 };

@@ -8,6 +8,8 @@
 #include <set>
 #include <stdexcept>
 
+#include "machine/device/names.h"
+
 namespace zero {
 
 using collectives::Parameter;
@@ -32,7 +34,8 @@ int GradientPlan::size(Over over) const {
 }
 
 GradientPlan gradient_plan(const std::vector<Parameter*>& parameters, machine::Dtype value_dtype,
-                           const machine::Grid& grid, double divisor) {
+                           const machine::Grid& grid, double divisor,
+                           const std::vector<std::string>& frozen) {
   if (!(divisor > 0) || !std::isfinite(divisor)) {
     throw std::invalid_argument(
         fmt::format("gradient plan: divisor {}, the tokens of a step must be positive", divisor));
@@ -70,14 +73,22 @@ GradientPlan gradient_plan(const std::vector<Parameter*>& parameters, machine::D
         Parameter::local_shape(parameter->name, parameter->global_shape, placement, plan.tp).size();
     row.dtype = plan.gradient_dtype;
     row.weight_decay = parameter->weight_decay;
+    row.frozen = std::find(frozen.begin(), frozen.end(), row.parameter) != frozen.end();
     const bool wanted[] = {placement.tied_over_pp, placement.gradient_partial_over_tp, true};
     for (const Over over : all_overs) {
-      if (!wanted[static_cast<std::size_t>(over)] || plan.size(over) == 1) continue;
+      if (row.frozen || !wanted[static_cast<std::size_t>(over)] || plan.size(over) == 1) continue;
       row.reduce.push_back(over);
     }
     if (placement.tp == Spread::replicated) row.replicas *= plan.tp;
     if (placement.tied_over_pp) row.replicas *= plan.size(Over::embedding);
     plan.rows.push_back(std::move(row));
+  }
+  for (const std::string& name : frozen) {
+    if (!seen.contains(name)) {
+      throw std::invalid_argument(
+          "gradient plan: frozen: " +
+          machine::unknown("parameter", name, std::vector<std::string>(seen.begin(), seen.end())));
+    }
   }
   return plan;
 }
@@ -92,9 +103,11 @@ std::string text(const GradientPlan& plan) {
   for (const GradientRow& row : plan.rows) {
     std::vector<std::string_view> groups;
     for (const Over over : row.reduce) groups.push_back(name(over));
-    out += fmt::format("{:<{}}  {:>10}  {:<8}  {:<18}  {:>8}\n", row.parameter, width, row.elements,
-                       machine::name(row.dtype), fmt::format("{}", fmt::join(groups, ", ")),
-                       row.replicas);
+    out +=
+        fmt::format("{:<{}}  {:>10}  {:<8}  {:<18}  {:>8}\n", row.parameter, width, row.elements,
+                    machine::name(row.dtype),
+                    row.frozen ? std::string("frozen") : fmt::format("{}", fmt::join(groups, ", ")),
+                    row.replicas);
   }
   return out;
 }

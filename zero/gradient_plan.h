@@ -35,6 +35,7 @@ struct GradientRow {
   std::vector<Over> reduce;   // groups of one member are left out
   int replicas = 1;           // ranks of one model replica (tp x pp) that hold the same element
   bool weight_decay = true;
+  bool frozen = false;  // not trained: no gradient, no state of the optimizer
   bool operator==(const GradientRow&) const = default;
 };
 
@@ -50,8 +51,10 @@ struct GradientPlan {
 // What a rank of the grid holds. Parameters need no memory yet. Throws std::invalid_argument for a
 // divisor that is not positive, for a parameter named twice, for a tied parameter on a stage
 // between the first and the last, and for cp or ep above 1, over which nothing here is reduced.
+// frozen: names of parameters that are not trained; one that is none is an error.
 GradientPlan gradient_plan(const std::vector<collectives::Parameter*>& parameters,
-                           machine::Dtype value_dtype, const machine::Grid& grid, double divisor);
+                           machine::Dtype value_dtype, const machine::Grid& grid, double divisor,
+                           const std::vector<std::string>& frozen = {});
 
 // The table, for reports.
 std::string text(const GradientPlan& plan);

@@ -50,9 +50,10 @@ TEST(Layout, SegmentsPaddingAndOrder) {
   EXPECT_EQ(layout.offsets[5], 576);
   // The whole: 640 to a multiple of 64 * 3.
   EXPECT_EQ(layout.elements, 768);
-  EXPECT_EQ(layout.shard(2), (Range{512, 768}));
-  EXPECT_EQ(intersection(layout.shard(2), layout.segments[3].range), (Range{512, 640}));
-  EXPECT_EQ(intersection(layout.shard(2), layout.segments[0].range).size(), 0);
+  EXPECT_EQ(layout.shard(layout.buckets[0], 2), (Range{512, 768}));
+  EXPECT_EQ(intersection(layout.shard(layout.buckets[0], 2), layout.segments[3].range),
+            (Range{512, 640}));
+  EXPECT_EQ(intersection(layout.shard(layout.buckets[0], 2), layout.segments[0].range).size(), 0);
 }
 
 TEST(Layout, NoParameters) {
@@ -160,7 +161,7 @@ TEST(Cost, TrafficIsThePapers) {
       {"pp", {Operation::all_gather, Dtype::float64}, 8, "norm"},
       {"dp", {Operation::all_gather, Dtype::float64}, 2 * 8, "norm"}};
   EXPECT_EQ(expected_traffic(1, plan, layout), stage1);
-  EXPECT_THROW(expected_traffic(2, plan, layout), std::invalid_argument);
+  EXPECT_THROW(expected_traffic(4, plan, layout), std::invalid_argument);
 }
 
 }  // namespace

@@ -1,34 +1,51 @@
 #pragma once
 // ZeRO stage 1, P_os: Rajbhandari et al. 2020, arXiv:1910.02054. Rank i of dp keeps the optimizer's
-// states of the i-th of dp equal ranges only: gradients are reduce-scattered to their owners, each
-// owner updates its range, and the updated values are all-gathered. The bytes are those of an
-// all-reduce when values and gradients have the same width; the states take 1/dp of the memory.
+// states of the i-th of dp equal shares of every bucket only: gradients are reduce-scattered to
+// their owners, each owner updates its shares, and the updated values are all-gathered. The bytes
+// are those of an all-reduce when values and gradients have the same width; the states take 1/dp of
+// the memory.
 //
-// Both collectives work in place: a rank's shard is its own part of the flat buffers.
+// Both collectives work in place: a rank's share is its own part of the flat buffers.
 
+#include "machine/device/kernels.h"
 #include "zero/step.h"
 
 namespace zero {
 
-class Stage1 : public Step {
+class Stage1 final : public Step {
  public:
   Stage1(FlatStates& states, const GradientPlan& plan, Communicators communicators,
          StepOptions options)
-      : Step(states, plan, communicators, std::move(options), true) {}
+      : Step(1, states, plan, communicators, std::move(options)) {
+    make_pieces([&](Range range) { return states_.values(range); });
+  }
+  ~Stage1() override { progress_.stop(); }
 
   void gather_gradients() override {
     if (plan_.dp == 1) return;
-    communicators_.dp->all_gather(states_.gradients(owned_), states_.gradients(),
-                                  options_.all_gather);
+    for (const Bucket& bucket : layout().buckets) {
+      if (bucket.frozen || bucket.range.size() == 0) continue;
+      communicators_.dp->all_gather(states_.gradients(layout().shard(bucket, dp_rank())),
+                                    states_.gradients(bucket.range), options_.all_gather);
+    }
   }
 
  private:
-  void reduce_over_dp() override {
-    communicators_.dp->reduce_scatter(states_.gradients(), states_.gradients(owned_),
-                                      options_.reduce_scatter);
+  void reduce_over_dp(const Bucket& bucket, const machine::Tensor& gradients,
+                      const machine::Tensor& wire) override {
+    if (plan_.dp == 1) return;
+    const std::int64_t share = layout().share(bucket);
+    const machine::Tensor own = wire.slice(share * dp_rank(), {share});
+    const bool narrows = wire.dtype() != gradients.dtype();
+    if (narrows) kernels().cast(gradients, wire);
+    communicators_.dp->reduce_scatter(wire, own, options_.reduce_scatter);
+    if (narrows) kernels().cast(own, gradients.slice(share * dp_rank(), {share}));
   }
   void publish_values() override {
-    communicators_.dp->all_gather(states_.values(owned_), states_.values(), options_.all_gather);
+    for (const Bucket& bucket : layout().buckets) {
+      if (bucket.frozen || bucket.range.size() == 0) continue;
+      publish(states_.values(layout().shard(bucket, dp_rank())), states_.values(bucket.range));
+    }
   }
 };
 

@@ -5,46 +5,89 @@
 #include <algorithm>
 #include <cmath>
 #include <stdexcept>
+#include <utility>
 
 #include "machine/device/error.h"
+#include "machine/device/kernels.h"
 #include "zero/cost.h"
 #include "zero/data_parallel.h"
 #include "zero/stage1.h"
+#include "zero/stage2.h"
+#include "zero/stage3.h"
 
 namespace zero {
 
 using collectives::Communicator;
 using machine::Category;
-using machine::Dtype;
+using machine::Operation;
 using machine::Tensor;
 
-Step::Step(FlatStates& states, const GradientPlan& plan, Communicators communicators,
-           StepOptions options, bool sharded)
-    : states_(states),
+namespace {
+
+StepOptions checked(StepOptions options, const GradientPlan& plan, const FlatStates& states,
+                    const Communicators& communicators) {
+  if (!(options.clip_norm > 0)) {
+    throw std::invalid_argument(fmt::format(
+        "clip_norm {}: must be positive, or infinity for no clipping", options.clip_norm));
+  }
+  const auto positive = [](std::string_view key, std::int64_t value) {
+    if (value < 1) throw std::invalid_argument(fmt::format("{} {}: must be positive", key, value));
+  };
+  positive("allgather_bucket_size", options.allgather_bucket_size);
+  positive("stage3_max_live_parameters", options.stage3_max_live_parameters);
+  if (options.stage3_prefetch_bucket_size < 0)
+    throw std::invalid_argument(fmt::format("stage3_prefetch_bucket_size {}: must not be negative",
+                                            options.stage3_prefetch_bucket_size));
+  if (const auto wire = options.communication_data_type;
+      wire && *wire != plan.gradient_dtype &&
+      (plan.gradient_dtype != machine::Dtype::float32 || size_of(*wire) != 2 ||
+       !machine::is_floating(*wire))) {
+    throw std::invalid_argument(
+        fmt::format("communication_data_type {}: gradients are {}; float ones may be bfloat16 or "
+                    "half on the wire, others go as they are",
+                    machine::name(*wire), machine::name(plan.gradient_dtype)));
+  }
+  if (options.overlap_comm && plan.dp > 1 && communicators.dp &&
+      (communicators.dp->link().transport() != machine::Transport::shared_memory ||
+       !states.device().readable_by_host())) {
+    throw std::invalid_argument(
+        fmt::format("overlap_comm over {} of {}: only shared_memory of host memory may be used by "
+                    "a thread of its own",
+                    name(communicators.dp->link().transport()), states.device().description()));
+  }
+  return options;
+}
+
+bool is_tied(const Layout& layout, const Bucket& bucket) {
+  for (std::size_t i = bucket.segments_begin; i < bucket.segments_end; ++i) {
+    const auto& reduce = layout.segments[i].reduce;
+    if (std::find(reduce.begin(), reduce.end(), Over::embedding) != reduce.end()) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+Step::Step(int stage, FlatStates& states, const GradientPlan& plan, Communicators communicators,
+           StepOptions options)
+    : stage_(stage),
+      states_(states),
       plan_(plan),
       communicators_(communicators),
-      options_(std::move(options)),
-      sharded_(sharded && plan.dp > 1),
-      owned_(sharded_ && communicators.dp ? states.layout().shard(communicators.dp->rank())
-                                          : Range{0, states.layout().elements}),
-      optimizer_(options_.rule, states.values(owned_), states.decay_mask(plan, owned_)) {
-  if (!(options_.clip_norm > 0)) {
-    throw std::invalid_argument(fmt::format(
-        "clip_norm {}: must be positive, or infinity for no clipping", options_.clip_norm));
-  }
+      options_(checked(std::move(options), plan, states, communicators)),
+      sharded_(stage >= 1 && plan.dp > 1),
+      progress_(options_.overlap_comm && plan.dp > 1),
+      norm_(states.device(), plan_, states.layout(), communicators.tp, communicators.pp,
+            communicators.dp, sharded_, options_.all_gather),
+      ready_(plan.rows.size()),
+      expected_(states.layout().buckets.size()) {
   check(communicators.tp, "tp", plan.tp);
   check(communicators.pp, "pp", plan.pp);
   check(communicators.dp, "dp", plan.dp);
-  for (const Segment& segment : states.layout().segments) {
+  for (const Segment& segment : layout().segments) {
     for (const Over over : segment.reduce) check(communicator(over), name(over), plan.size(over));
   }
-  const NormBuffers sizes = norm_buffers(plan, states.layout(), sharded_);
-  const auto doubles = [&](std::int64_t count) {
-    return Tensor(states.device(), Dtype::float64, {count}, Category::buffers);
-  };
-  squares_ = doubles(sizes.squares);
-  partials_ = doubles(sizes.partials);
-  gathered_ = doubles(sizes.gathered);
+  for (const Bucket& bucket : layout().buckets) trained_ += !bucket.frozen;
 }
 
 void Step::check(Communicator* communicator, std::string_view group, int size) const {
@@ -66,94 +109,187 @@ Communicator* Step::communicator(Over over) const {
   return nullptr;
 }
 
-void Step::reduce() {
-  SHARDMARK_CHECK(reduced_, ==, false);  // a second sum would count every gradient twice
-  // One group after the other for all segments: ranks meet in each group in the same order.
+void Step::make_pieces(const std::function<Tensor(Range)>& values) {
+  const auto add = [&](Range range) {
+    pieces_.emplace_back(range, options_.rule, values(range), states_.decay_mask(plan_, range));
+  };
+  if (!sharded_ || trained_ == 0) return add({0, layout().elements});
+  for (std::size_t i = 0; i < trained_; ++i) add(layout().shard(layout().buckets[i], dp_rank()));
+}
+
+Step::Piece& Step::only_piece() {
+  SHARDMARK_CHECK(pieces_.size(), ==, 1u);
+  return pieces_.front();
+}
+
+void Step::set_loss_scale(double scale) {
+  if (!(scale > 0) || !std::isfinite(scale))
+    throw std::invalid_argument(fmt::format("loss scale {}: must be positive", scale));
+  loss_scale_ = scale;
+}
+
+// ---- micro-batches
+
+void Step::begin_micro_batch(bool last) {
+  SHARDMARK_CHECK(in_micro_batch_, ==, false);
+  SHARDMARK_CHECK(reduced_, ==, false);
+  SHARDMARK_CHECK(next_, ==, 0u);  // buckets are on their way: there was a last one
+  in_micro_batch_ = true;
+  last_ = last;
+  std::fill(ready_.begin(), ready_.end(), false);
+  for (std::size_t i = 0; i < trained_; ++i)
+    expected_[i] = static_cast<int>(layout().buckets[i].rows.size());
+}
+
+void Step::gradients_ready(const Part& part) {
+  SHARDMARK_CHECK(in_micro_batch_, ==, true);
+  for (const collectives::Parameter* parameter : part) {
+    const auto row = static_cast<std::size_t>(states_.row(parameter));
+    if (plan_.rows[row].frozen) continue;
+    if (ready_[row])
+      throw std::logic_error(
+          fmt::format("gradient of {} is ready twice in a micro-batch", parameter->name));
+    ready_[row] = true;
+    --expected_[static_cast<std::size_t>(layout().bucket_of[row])];
+  }
+  if (stage_ >= 2 || last_) launch_ready();
+}
+
+// Buckets go in their order whatever is ready first: all ranks meet in the same one. Those that
+// hold a tied embedding wait for reduce: the other stage may still need this one for its backward.
+void Step::launch_ready() {
+  while (next_ < trained_ && expected_[next_] == 0 && !is_tied(layout(), layout().buckets[next_]))
+    launch(next_++);
+}
+
+void Step::end_micro_batch() {
+  SHARDMARK_CHECK(in_micro_batch_, ==, true);
+  if (stage_ >= 2) {
+    while (next_ < trained_) launch(next_++);
+    collect();
+    next_ = 0;
+  }
+  close_micro_batch();
+  in_micro_batch_ = false;
+}
+
+// One bucket is under way at a time.
+void Step::launch(std::size_t index) {
+  collect();
+  const Bucket& bucket = layout().buckets[index];
+  if (bucket.range.size() == 0) return;
+  const Tensor gradients = take_gradients(index);
   for (const Over over : {Over::embedding, Over::tp}) {
-    for (const Segment& segment : states_.layout().segments) {
+    for (std::size_t i = bucket.segments_begin; i < bucket.segments_end; ++i) {
+      const Segment& segment = layout().segments[i];
       if (std::find(segment.reduce.begin(), segment.reduce.end(), over) == segment.reduce.end())
         continue;
-      const Tensor gradients = states_.gradients(segment.range);
-      communicator(over)->all_reduce(gradients, gradients, options_.all_reduce);
+      const Tensor part =
+          gradients.slice(segment.range.begin - bucket.range.begin, {segment.range.size()});
+      communicator(over)->all_reduce(part, part, options_.all_reduce);
     }
   }
-  if (plan_.dp > 1 && states_.layout().elements > 0) reduce_over_dp();
+  const machine::Dtype wire_dtype =
+      plan_.dp > 1 ? options_.communication_data_type.value_or(gradients.dtype())
+                   : gradients.dtype();
+  const Tensor wire =
+      wire_dtype == gradients.dtype()
+          ? gradients
+          : Tensor(states_.device(), wire_dtype, {gradients.size()}, Category::buffers);
+  under_way_ = {gradients, wire, 0};
+  under_way_->ticket =
+      transfer(stage_ == 0 ? Operation::all_reduce : Operation::reduce_scatter, wire_dtype,
+               wire.size(), fmt::format("gradients of bucket {}", index),
+               [this, &bucket, gradients, wire] { reduce_over_dp(bucket, gradients, wire); });
+  if (!options_.overlap_comm) collect();
+}
+
+void Step::collect() {
+  if (!under_way_) return;
+  progress_.wait(under_way_->ticket);
+  if (stage_ >= 2) poison(under_way_->gradients);
+  if (under_way_->wire.data() != under_way_->gradients.data()) poison(under_way_->wire);
+  under_way_.reset();
+}
+
+// A plan takes its scratch from the device when it runs first: then the caller, whose ledger it is,
+// stands still.
+Progress::Ticket Step::transfer(Operation operation, machine::Dtype dtype, std::int64_t count,
+                                std::string what, const std::function<void()>& job) {
+  const Progress::Ticket ticket = progress_.submit([this, what = std::move(what), job] {
+    if (options_.before_transfer) options_.before_transfer();
+    try {
+      job();
+    } catch (const machine::Timeout& timeout) {
+      throw machine::Timeout(fmt::format("ZeRO stage {}, {}: {}", stage_, what, timeout.what()));
+    }
+  });
+  if (known_.insert({operation, dtype, count}).second) progress_.wait(ticket);
+  return ticket;
+}
+
+Tensor Step::take_gradients(std::size_t bucket) {
+  return states_.gradients(layout().buckets[bucket].range);
+}
+
+// ---- the step
+
+void Step::reduce() {
+  SHARDMARK_CHECK(reduced_, ==, false);  // a second sum would count every gradient twice
+  SHARDMARK_CHECK(in_micro_batch_, ==, false);
+  if (stage_ < 2) {
+    while (next_ < trained_) launch(next_++);
+    collect();
+    next_ = 0;
+  }
   reduced_ = true;
 }
 
 StepResult Step::update() {
   SHARDMARK_CHECK(reduced_, ==, true);
   reduced_ = false;
+  progress_.wait_all();
+  const double divisor = plan_.divisor * loss_scale_;
   StepResult result;
-  result.gradient_norm = std::sqrt(sum_of_squares()) / plan_.divisor;
+  result.gradient_norm =
+      std::sqrt(norm_.sum_of_squares([this](Range range) { return gradients(range); })) / divisor;
   // Every rank has the same norm, so all skip or none: a state that has seen an infinity never
   // recovers.
   result.updated = std::isfinite(result.gradient_norm);
   if (result.updated) {
     if (result.gradient_norm > options_.clip_norm)
       result.clip_factor = options_.clip_norm / result.gradient_norm;
-    optimizer_.update(states_.gradients(owned_), result.clip_factor / plan_.divisor);
-    if (plan_.dp > 1 && states_.layout().elements > 0) publish_values();
+    for (Piece& piece : pieces_)
+      piece.optimizer.update(gradients(piece.range), result.clip_factor / divisor);
+    if (plan_.dp > 1 || stage_ == 3) publish_values();
   }
-  states_.device().stream().kernels().fill(states_.gradients(), 0);
+  clear_gradients();
   return result;
 }
 
-// Each element of the model once: a rank adds its squares divided by the replicas of the element,
-// and data-parallel copies, which are equal after reduce, are added by their shard's owner alone.
-double Step::sum_of_squares() {
-  const Layout& layout = states_.layout();
+void Step::publish(const Tensor& own, const Tensor& whole) {
   machine::Stream& stream = states_.device().stream();
-  const std::size_t num_segments = layout.segments.size();
-  const auto owned_shards = static_cast<std::size_t>(partials_.size());
-  const int first_shard = sharded_ ? communicators_.dp->rank() : 0;
-  const auto range = [&](std::size_t shard, std::size_t segment) {
-    return intersection(layout.shard(first_shard + static_cast<int>(shard)),
-                        layout.segments[segment].range);
-  };
-  for (std::size_t shard = 0; shard < owned_shards; ++shard) {
-    for (std::size_t segment = 0; segment < num_segments; ++segment) {
-      const Range part = range(shard, segment);
-      if (part.size() == 0) continue;
-      stream.kernels().sum_of_squares(
-          states_.gradients(part),
-          squares_.slice(static_cast<std::int64_t>(shard * num_segments + segment), {1}));
+  if (plan_.dp == 1) return stream.copy(whole.data(), own.data(), own.bytes());
+  Communicator& dp = *communicators_.dp;
+  const std::int64_t run = publish_run(own.size(), plan_.dp, options_.allgather_bucket_size);
+  if (run == own.size()) return dp.all_gather(own, whole, options_.all_gather);
+  const Tensor staging(states_.device(), own.dtype(), {run * plan_.dp}, Category::buffers);
+  for (std::int64_t begin = 0; begin < own.size(); begin += run) {
+    const std::int64_t size = std::min(run, own.size() - begin);
+    const Tensor all = staging.slice(0, {size * plan_.dp});
+    dp.all_gather(own.slice(begin, {size}), all, options_.all_gather);
+    for (int rank = 0; rank < plan_.dp; ++rank) {
+      const Tensor theirs = all.slice(rank * size, {size});
+      stream.copy(whole.slice(rank * own.size() + begin, {size}).data(), theirs.data(),
+                  theirs.bytes());
     }
   }
-  std::vector<double> squares(owned_shards * num_segments);
-  stream.copy(squares.data(), squares_.data(), squares_.bytes());
   stream.synchronize();
-  std::vector<double> partials(owned_shards, 0);
-  for (std::size_t shard = 0; shard < owned_shards; ++shard) {
-    for (std::size_t segment = 0; segment < num_segments; ++segment) {
-      if (range(shard, segment).size() == 0) continue;
-      partials[shard] +=
-          squares[shard * num_segments + segment] / layout.segments[segment].replicas;
-    }
-  }
-  partials = sum_over(communicators_.tp, std::move(partials));
-  partials = sum_over(communicators_.pp, std::move(partials));
-  if (sharded_) partials = sum_over(communicators_.dp, std::move(partials));
-  double sum = 0;
-  for (const double partial : partials) sum += partial;
-  return sum;
 }
 
-// Gathered and added here in the order of the ranks: the same bits on all of them, by any
-// algorithm.
-std::vector<double> Step::sum_over(Communicator* communicator, std::vector<double> mine) {
-  if (!communicator || communicator->size() == 1) return mine;
-  machine::Stream& stream = states_.device().stream();
-  const auto ranks = static_cast<std::int64_t>(communicator->size());
-  const Tensor all = gathered_.slice(0, {ranks * partials_.size()});
-  stream.copy(partials_.data(), mine.data(), partials_.bytes());
-  communicator->all_gather(partials_, all, options_.all_gather);
-  std::vector<double> gathered(static_cast<std::size_t>(all.size()));
-  stream.copy(gathered.data(), all.data(), all.bytes());
-  stream.synchronize();
-  std::fill(mine.begin(), mine.end(), 0.0);
-  for (std::size_t i = 0; i < gathered.size(); ++i) mine[i % mine.size()] += gathered[i];
-  return mine;
+void Step::poison(const Tensor& freed) const {
+  if (options_.poison_freed && freed)
+    kernels().fill(freed, std::numeric_limits<double>::quiet_NaN());
 }
 
 std::unique_ptr<Step> make_step(int stage, FlatStates& states, const GradientPlan& plan,
@@ -163,6 +299,10 @@ std::unique_ptr<Step> make_step(int stage, FlatStates& states, const GradientPla
       return std::make_unique<DataParallel>(states, plan, communicators, std::move(options));
     case 1:
       return std::make_unique<Stage1>(states, plan, communicators, std::move(options));
+    case 2:
+      return std::make_unique<Stage2>(states, plan, communicators, std::move(options));
+    case 3:
+      return std::make_unique<Stage3>(states, plan, communicators, std::move(options));
   }
   throw std::invalid_argument(
       fmt::format("ZeRO stage {}: there are the stages 0 to {}", stage, num_stages - 1));

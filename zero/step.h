@@ -4,31 +4,47 @@
 //   GradientPlan plan = gradient_plan(parameters, dtype, grid, tokens);
 //   FlatStates states(device, plan, parameters);            // then set the initial values
 //   auto step = make_step(stage, states, plan, {&tp, &pp, &dp, &embedding}, options);
-//   … backward accumulates into parameter.gradient …
+//   for each micro-batch:
+//     step->begin_micro_batch(last);
+//     forward:  for each part, before_use, …, after_use
+//     backward: for each part, before_use, before_gradients, …, after_use, gradients_ready
+//     step->end_micro_batch();
 //   StepResult result = step->step();
 //
-// In this order: sum over the embedding group, over tp, over dp, each as the plan says; then the
-// global norm; then the update, whose gradient scale holds the plan's divisor and the clipping;
-// then the values are published over dp, and the gradients are zero again.
+// A part is a list of parameters that are used together. Stages 0 and 1 need none of the calls for
+// micro-batches, but start a bucket on its way as soon as the last of them has it complete; stages
+// 2 and 3 need them all, the same on all ranks in the same order. A gradient is ready once in a
+// micro-batch; one that never is counts as zero.
 //
-// A ZeRO stage is a subclass that says which part of the flat buffers a rank owns, how gradients
+// In this order: a bucket (layout.h) is summed over the embedding group, over tp, over dp, each as
+// the plan says; then the global norm; then the update, whose gradient scale holds the plan's
+// divisor, the loss scale and the clipping; then the values are published over dp, and the
+// gradients are zero again.
+//
+// A ZeRO stage is a subclass that says which part of the flat buffers a rank holds, how gradients
 // are summed over dp into that part, and how values get from their owners to everyone. To add a
-// stage: a header like stage1.h, an arm in make_step, its volume and memory in cost.cpp. Stage 2
-// would free what it does not own of the gradients, and sum a bucket as soon as backward has filled
-// it.
+// stage: a header like stage1.h, an arm in make_step, its volume and memory in cost.cpp.
 //
-// The squares are added up shard by shard and the shards in order, whatever is sharded, so all
-// stages see the same norm and take the same step, bit for bit, where all-reduce and reduce-scatter
-// sum in the same order: direct does, ring among more than two does not.
+// All stages with one layout see the same norm and take the same step, bit for bit, where
+// all-reduce and reduce-scatter sum in the same order: direct does, ring among more than two does
+// not. With gradient accumulation that holds for 0 and 1, which add up micro-batches before ranks,
+// and for 2 and 3, which do it the other way round.
 
-#include <array>
+#include <deque>
+#include <functional>
 #include <limits>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
+#include <tuple>
+#include <vector>
 
 #include "collectives/communicator.h"
+#include "zero/global_norm.h"
 #include "zero/optimizer.h"
 #include "zero/partition.h"
+#include "zero/progress.h"
 
 namespace zero {
 
@@ -40,18 +56,34 @@ struct Communicators {
   collectives::Communicator* embedding = nullptr;
 };
 
+// Names and defaults of sizes are DeepSpeed's; sizes are elements.
 struct StepOptions {
   Rule rule = AdamW{};
   double clip_norm = std::numeric_limits<double>::infinity();  // of the global norm; infinity: off
   // Empty: the communicator's default. The dp group's three, and the all-reduces of the extra
   // groups.
   std::string all_reduce = {}, reduce_scatter = {}, all_gather = {};
+  // A bucket of values that is longer is published in runs of at most so many (64 * dp at least).
+  std::int64_t allgather_bucket_size = 500'000'000;
+  // What gradients are rounded to, and summed in, over dp. None: their own dtype.
+  std::optional<machine::Dtype> communication_data_type = {};
+  // Collectives over dp run on a thread of their own while the caller goes on. The same bits.
+  bool overlap_comm = false;
+  // Stages 2 and 3. True: a bucket's gradients lie in its buffer from the start; false: each by
+  // itself, and they are copied when the bucket is complete.
+  bool contiguous_gradients = true;
+  // Stage 3: of what is gathered ahead, and of all that is gathered at any time.
+  std::int64_t stage3_prefetch_bucket_size = 50'000'000;
+  std::int64_t stage3_max_live_parameters = 1'000'000'000;
+  // For tests. What is freed is NaN before; who transfers calls this first (delays).
+  bool poison_freed = false;
+  std::function<void()> before_transfer = {};
 };
 
 struct StepResult {
-  // Of the whole model's gradient, divided by the plan's divisor, before clipping: the square root
-  // of the sum of squares in double. Infinite or NaN when any rank's gradient is: then nothing is
-  // updated.
+  // Of the whole model's gradient, divided by the plan's divisor and the loss scale, before
+  // clipping: the square root of the sum of squares in double. Infinite or NaN when any rank's
+  // gradient is: then nothing is updated.
   double gradient_norm = 0;
   double clip_factor = 1;  // min(1, clip_norm / gradient_norm); no epsilon is added
   bool updated = false;    // the same on all ranks
@@ -59,7 +91,15 @@ struct StepResult {
 
 class Step {
  public:
+  using Part = std::vector<collectives::Parameter*>;
   virtual ~Step() = default;
+
+  void begin_micro_batch(bool last);
+  virtual void before_use(const Part&) {}        // values are there until after_use
+  virtual void after_use(const Part&) {}         // once for each before_use
+  virtual void before_gradients(const Part&) {}  // gradients are there until they are ready
+  void gradients_ready(const Part& part);
+  void end_micro_batch();
 
   // Both of a step, for oracles that look at the summed gradients between. Each collective over all
   // ranks of the grid; reduce once, then update once.
@@ -73,42 +113,95 @@ class Step {
   // where a rank holds only its shard of it. For oracles; its traffic is not part of a step.
   virtual void gather_gradients() {}
 
-  Optimizer& optimizer() { return optimizer_; }  // of the owned range
-  Range owned() const { return owned_; }
+  // What gradients are multiplied by, as the loss was; the update divides by it.
+  double loss_scale() const { return loss_scale_; }
+  void set_loss_scale(double scale);  // throws std::invalid_argument unless positive and finite
+
+  // What this rank updates: one range of the flat buffers, or its shard of each bucket.
+  struct Piece {
+    Range range;
+    Optimizer optimizer;
+    Piece(Range range, const Rule& rule, const machine::Tensor& values,
+          const std::vector<std::uint8_t>& decay_mask)
+        : range(range), optimizer(rule, values, decay_mask) {}
+  };
+  std::deque<Piece>& pieces() { return pieces_; }
+  // Where there is one piece: stage 0, or one bucket. Else std::logic_error.
+  Optimizer& optimizer() { return only_piece().optimizer; }
+  Range owned() { return only_piece().range; }
   const GradientPlan& plan() const { return plan_; }
 
  protected:
-  // sharded: each rank of dp owns its shard of the optimizer's states, else all of them.
-  // Throws std::invalid_argument for a clip_norm that is not positive; std::logic_error when a
-  // group that the plan reduces over has no communicator, or one of another size.
-  Step(FlatStates& states, const GradientPlan& plan, Communicators communicators,
-       StepOptions options, bool sharded);
+  // Throws std::invalid_argument for an option out of range, and for overlap_comm over a transport
+  // or device that one thread alone may use; std::logic_error when a group that the plan reduces
+  // over has no communicator, or one of another size.
+  Step(int stage, FlatStates& states, const GradientPlan& plan, Communicators communicators,
+       StepOptions options);
 
-  virtual void reduce_over_dp() = 0;
+  // For constructors: makes the pieces; values: of a range of the flat buffers.
+  void make_pieces(const std::function<machine::Tensor(Range)>& values);
+
+  const Layout& layout() const { return states_.layout(); }
+  machine::Kernels& kernels() const { return states_.device().stream().kernels(); }
+  int dp_rank() const { return plan_.dp > 1 ? communicators_.dp->rank() : 0; }
+  bool in_micro_batch() const { return in_micro_batch_; }
+  // Whether the bucket's gradients have gone in this micro-batch.
+  bool launched(int bucket) const { return static_cast<std::size_t>(bucket) < next_; }
+
+  // Of a bucket: all its gradients, which go now.
+  virtual machine::Tensor take_gradients(std::size_t bucket);
+  // Sums gradients (wire: the same, or memory of as many elements in the wire's dtype) to where
+  // gradients() finds them. May run on the progress thread: takes and gives back no memory.
+  virtual void reduce_over_dp(const Bucket& bucket, const machine::Tensor& gradients,
+                              const machine::Tensor& wire) = 0;
+  // Summed ones of a range that this rank owns.
+  virtual machine::Tensor gradients(Range range) const { return states_.gradients(range); }
   virtual void publish_values() = 0;
+  virtual void clear_gradients() { kernels().fill(states_.gradients(), 0); }
+  virtual void close_micro_batch() {}
 
+  // Runs a collective over dp of `count` elements, here or on the progress thread.
+  Progress::Ticket transfer(machine::Operation operation, machine::Dtype dtype, std::int64_t count,
+                            std::string what, const std::function<void()>& job);
+  // Every share of whole from its owner, in runs of allgather_bucket_size; own may lie in whole.
+  // Nothing else is under way.
+  void publish(const machine::Tensor& own, const machine::Tensor& whole);
+  void poison(const machine::Tensor& freed) const;
+
+  const int stage_;
   FlatStates& states_;
   const GradientPlan plan_;
   const Communicators communicators_;
   const StepOptions options_;
-  const bool sharded_;  // false where dp is 1
-  const Range owned_;
+  const bool sharded_;  // stage 1 or above, and dp above 1
+  Progress progress_;
 
  private:
+  struct UnderWay {
+    machine::Tensor gradients, wire;
+    Progress::Ticket ticket;
+  };
   collectives::Communicator* communicator(Over over) const;
   void check(collectives::Communicator* communicator, std::string_view group, int size) const;
-  double sum_of_squares();
-  std::vector<double> sum_over(collectives::Communicator* communicator, std::vector<double> mine);
+  Piece& only_piece();
+  void launch_ready();
+  void launch(std::size_t bucket);
+  void collect();
 
-  Optimizer optimizer_;
-  bool reduced_ = false;
-  machine::Tensor squares_;   // double, one for each segment of each owned shard
-  machine::Tensor partials_;  // double, one for each owned shard
-  machine::Tensor gathered_;  // double, the partials of every rank of the largest group
+  GlobalNorm norm_;
+  std::deque<Piece> pieces_;
+  double loss_scale_ = 1;
+  std::size_t trained_ = 0;  // buckets; frozen ones follow
+  bool in_micro_batch_ = false, last_ = false, reduced_ = false;
+  std::size_t next_ = 0;       // bucket to be launched
+  std::vector<bool> ready_;    // by row
+  std::vector<int> expected_;  // by bucket: rows that are not ready
+  std::optional<UnderWay> under_way_;
+  std::set<std::tuple<machine::Operation, machine::Dtype, std::int64_t>> known_;
 };
 
-// stage 0: data_parallel.h, stage 1: stage1.h. Throws std::invalid_argument for another.
-inline constexpr int num_stages = 2;
+// stage 0: data_parallel.h, 1 to 3: stage1.h to stage3.h. Throws std::invalid_argument for another.
+inline constexpr int num_stages = 4;
 std::unique_ptr<Step> make_step(int stage, FlatStates& states, const GradientPlan& plan,
                                 Communicators communicators, StepOptions options);
 

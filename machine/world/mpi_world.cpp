@@ -213,7 +213,9 @@ MpiWorld::MpiWorld(double timeout_s) {
   }
   set_active_ranks(ranks);
   Wait::before_sleep = [] {
-    int any = 0;
+    int main = 0, any = 0;
+    MPI_Is_thread_main(&main);
+    if (!main) return;  // a thread beside the rank's own: MPI_THREAD_FUNNELED keeps it out
     MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &any, MPI_STATUS_IGNORE);
   };
   check_mpi(MPI_Barrier(MPI_COMM_WORLD), "MPI_Barrier");  // everybody has mapped everybody

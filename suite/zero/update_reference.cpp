@@ -20,7 +20,9 @@ double underflow(machine::Dtype dtype) { return dtype == machine::Dtype::float16
 }  // namespace
 
 // Sums: n terms have n - 1 additions between them in any order, so the error of each is at most
-// gamma_(n-1) sum |terms|.
+// gamma_(n-1) sum |terms|. On a narrower wire each term (or a sum of some) is rounded once more,
+// and all count as if they were made in its dtype; where it underflows, each of the n roundings of
+// terms and of the n - 1 additions adds what that may lose.
 //
 // Norm: the sums' errors e move it by ||e||_2 at most. Its squares are added up in double, by the
 // judged side and here, each sum within gamma_(N+1) (one product, N - 1 additions, one more where
@@ -33,6 +35,9 @@ UpdateReference::UpdateReference(
   const auto elements = static_cast<std::size_t>(case_.elements);
   gradients_.values.resize(elements);
   gradients_.bounds.resize(elements);
+  const bool narrow = case_.wire_dtype != case_.gradient_dtype;
+  const double wire_roundoff = machine::unit_roundoff(case_.wire_dtype) + double_roundoff;
+  const int roundings = case_.ranks - (narrow ? 0 : 1);
   double squares = 0, error_squares = 0;
   for (std::size_t i = 0; i < elements; ++i) {
     double sum = 0, magnitude = 0;
@@ -41,7 +46,8 @@ UpdateReference::UpdateReference(
       sum += term;
       magnitude += std::abs(term);
     }
-    const double error = gamma(case_.ranks - 1, roundoff_) * magnitude;
+    const double error = gamma(roundings, wire_roundoff) * magnitude +
+                         (narrow ? 2 * case_.ranks * underflow(case_.wire_dtype) : 0);
     gradients_.values[i] = sum;
     gradients_.bounds[i] = error;
     squares += sum * sum;

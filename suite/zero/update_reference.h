@@ -21,10 +21,11 @@ struct Expected {
 };
 
 struct UpdateCase {
-  int ranks = 1;
+  int ranks = 1;  // contributions to an element: those of a rank's micro-batches count one by one
   std::int64_t elements = 0;
   machine::Dtype value_dtype{}, gradient_dtype{};
   double divisor = 1, clip_norm = 1;
+  machine::Dtype wire_dtype = gradient_dtype;  // narrower: contributions are rounded to it first
 };
 
 class UpdateReference {

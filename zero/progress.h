@@ -1,0 +1,50 @@
+#pragma once
+// Who runs the collectives of a group beside the rank's own thread: a thread of its own, one job
+// after the other in the order of submit, or, without one, submit itself. So the jobs and their
+// order, and with them every bit, are the same with and without.
+//
+// Memory is taken and given back by the submitting thread only (a device's ledger knows one
+// thread): who submits keeps what a job works on until wait has returned for it.
+//
+// What a job throws ends the queue: submit and wait throw it again from then on.
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+namespace zero {
+
+class Progress {
+ public:
+  using Ticket = std::uint64_t;
+
+  explicit Progress(bool own_thread);
+  ~Progress() { stop(); }
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  Ticket submit(std::function<void()> job);
+  void wait(Ticket ticket);  // until this job, and all before it, have ended
+  void wait_all() { wait(submitted_); }
+  // For good. Jobs that have not begun are dropped; one that has ends first (its waits have
+  // timeouts). What jobs use must outlive this.
+  void stop();
+
+ private:
+  void run();
+
+  Ticket submitted_ = 0;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> jobs_;
+  Ticket done_ = 0;
+  bool stop_ = false;
+  std::exception_ptr error_;
+  std::thread thread_;  // last: it uses the others
+};
+
+}  // namespace zero

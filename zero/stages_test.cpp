@@ -1,0 +1,298 @@
+// Buckets, micro-batches, overlap and what stage 3 gathers ahead.
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "machine/device/error.h"
+#include "zero/cost.h"
+#include "zero/memory_cost.h"
+#include "zero/prefetch.h"
+#include "zero/progress.h"
+#include "zero/step.h"
+
+namespace zero {
+namespace {
+
+using collectives::Parameter;
+using machine::Category;
+using machine::Dtype;
+
+GradientPlan plan_of(const std::vector<std::int64_t>& sizes, int dp = 3) {
+  GradientPlan plan{1, Dtype::float32, Dtype::float32, 1, 1, dp, {}};
+  for (std::size_t i = 0; i < sizes.size(); ++i)
+    plan.rows.push_back({std::to_string(i), sizes[i], Dtype::float32, {Over::dp}, 1, true, false});
+  return plan;
+}
+
+std::vector<std::vector<int>> rows_of(const Layout& layout) {
+  std::vector<std::vector<int>> rows;
+  for (const Bucket& bucket : layout.buckets) rows.push_back(bucket.rows);
+  return rows;
+}
+
+using Rows = std::vector<std::vector<int>>;
+
+TEST(Buckets, AreFilledFromTheLastParameterOn) {
+  const auto cut = [](const std::vector<std::int64_t>& sizes, std::int64_t bucket) {
+    return rows_of(layout(plan_of(sizes), {bucket}));
+  };
+  EXPECT_EQ(cut({10, 20, 30}, 100), (Rows{{0, 1, 2}}));
+  EXPECT_EQ(cut({50, 20, 30}, 50), (Rows{{1, 2}, {0}}));  // exactly full, twice
+  EXPECT_EQ(cut({49, 20, 30}, 50), (Rows{{1, 2}, {0}}));
+  EXPECT_EQ(cut({51, 20, 30}, 50), (Rows{{1, 2}, {0}}));  // larger than a bucket: its own
+  EXPECT_EQ(cut({1, 51, 1}, 50), (Rows{{2}, {1}, {0}}));
+  EXPECT_EQ(cut({0, 50, 0}, 50), (Rows{{0, 1, 2}}));  // nothing takes no room
+  EXPECT_EQ(cut({}, 50), Rows{});
+  EXPECT_THROW(cut({1}, 0), std::invalid_argument);
+}
+
+TEST(Buckets, ArePaddedAndDealtOutEqually) {
+  const Layout layout = zero::layout(plan_of({100, 65, 1}), {100});
+  ASSERT_EQ(rows_of(layout), (Rows{{1, 2}, {0}}));
+  EXPECT_EQ(layout.buckets[0].range, (Range{0, 192}));  // 128 + 64, a multiple of 64 * 3
+  EXPECT_EQ(layout.buckets[1].range, (Range{192, 384}));
+  EXPECT_EQ(layout.offsets, (std::vector<std::int64_t>{192, 0, 128}));
+  EXPECT_EQ(layout.bucket_of, (std::vector<int>{1, 0, 0}));
+  EXPECT_EQ(layout.shard(layout.buckets[1], 2), (Range{320, 384}));
+  EXPECT_EQ(layout.in_shards(layout.buckets[1]), (Range{64, 128}));
+}
+
+TEST(Buckets, PartsFrozenAndSmallParametersLieApart) {
+  GradientPlan plan = plan_of({100, 3, 200, 5, 300});
+  plan.rows[2].frozen = true;
+  const Layout layout = zero::layout(plan, {1000, {0, 0, 1, 1, 1}, 5});
+  EXPECT_EQ(rows_of(layout), (Rows{{4}, {1, 3}, {0}, {2}}))
+      << "in the order in which they get complete";
+  EXPECT_TRUE(layout.buckets[1].persistent);
+  EXPECT_TRUE(layout.buckets[3].frozen);
+  EXPECT_EQ(layout.buckets[3].segments_begin, layout.buckets[3].segments_end);
+  EXPECT_EQ(layout.elements, 384 + 192 + 192);
+  EXPECT_EQ(layout.value_elements, layout.elements + 384);
+  EXPECT_THROW(zero::layout(plan, {1000, {0, 1}}), std::invalid_argument);
+}
+
+TEST(Buckets, TiedParametersAreCutAlikeOnBothStages) {
+  using enum Over;
+  GradientPlan first = plan_of({70, 10, 80, 20}), last = plan_of({5, 80, 70});
+  first.pp = last.pp = 2;
+  for (const int row : {0, 2}) first.rows[static_cast<std::size_t>(row)].reduce = {embedding, dp};
+  for (const int row : {1, 2}) last.rows[static_cast<std::size_t>(row)].reduce = {embedding, dp};
+  first.rows[0].parameter = last.rows[2].parameter = "b";
+  first.rows[2].parameter = last.rows[1].parameter = "a";
+  const Layout a = layout(first, {100}), b = layout(last, {100});
+  EXPECT_EQ(rows_of(a), (Rows{{2}, {0, 1, 3}}));
+  EXPECT_EQ(rows_of(b), (Rows{{1}, {0, 2}}));
+  for (std::size_t i = 0; i < 2; ++i) EXPECT_EQ(a.segments[i].range, b.segments[i].range);
+}
+
+// Each bucket is on its way from the earliest use on from which all that is to come before it fits;
+// what is needed now alone may exceed the limit.
+TEST(Prefetch, GoesAsFarAsTheBucketAndTheLimitAllow) {
+  const Uses uses = {{0}, {1}, {2}, {2}, {1}, {0}};
+  const std::vector<std::int64_t> sizes = {10, 20, 30};
+  const auto plan = [&](std::int64_t bucket, std::int64_t most) {
+    return prefetches(uses, sizes, bucket, most);
+  };
+  EXPECT_EQ(plan(0, 1000), Uses(6));
+  EXPECT_EQ(plan(30, 1000), (Uses{{1}, {2}, {1, 0}, {}, {}, {}}))
+      << "the second use of 2 follows the first: it is freed and gathered again";
+  EXPECT_EQ(plan(1000, 1000), (Uses{{1, 2}, {0}, {1}, {}, {}, {}}));
+  EXPECT_EQ(plan(1000, 30), (Uses{{1}, {}, {}, {}, {0}, {}}));
+  EXPECT_EQ(plan(1000, 1), Uses(6));
+}
+
+TEST(Progress, RunsInOrderAndBringsErrorsBack) {
+  for (const bool own_thread : {false, true}) {
+    Progress progress(own_thread);
+    std::vector<int> order;
+    for (int i = 0; i < 100; ++i) progress.submit([&order, i] { order.push_back(i); });
+    progress.wait_all();
+    for (int i = 0; i < 100; ++i) ASSERT_EQ(order[static_cast<std::size_t>(i)], i);
+    const auto fails = [&] {
+      progress.submit([] { throw machine::Timeout("rank 3"); });
+      progress.wait_all();
+    };
+    EXPECT_THROW(fails(), machine::Timeout);
+    if (!own_thread) continue;
+    EXPECT_THROW(progress.wait_all(), machine::Timeout);
+    EXPECT_THROW(progress.submit([&order] { order.clear(); }), machine::Timeout);
+    EXPECT_EQ(order.size(), 100u);
+  }
+}
+
+// Four parameters in parts of two, one of them empty, over dp; a few steps of `micro_batches`.
+struct Model {
+  std::vector<Parameter> parameters;
+  std::unique_ptr<collectives::Communicator> dp;
+  GradientPlan plan;
+  std::unique_ptr<FlatStates> states;
+  std::unique_ptr<Step> step;
+
+  static constexpr std::int64_t sizes[] = {130, 0, 300, 65};
+  const Rows parts = {{0, 1}, {2, 3}};
+
+  Model(machine::World& world, int stage, StepOptions options, LayoutOptions layout) {
+    for (const std::int64_t size : sizes) {
+      Parameter p;
+      p.name = std::to_string(parameters.size());
+      p.global_shape = {size};
+      parameters.push_back(std::move(p));
+    }
+    if (world.size() > 1)
+      dp = std::make_unique<collectives::Communicator>(world, world.group(),
+                                                       machine::Transport::shared_memory);
+    plan = gradient_plan(part({0, 1, 2, 3}), Dtype::float32,
+                         machine::Grid({.dp = world.size()}, world.rank()), 7);
+    layout.parts = {0, 0, 1, 1};
+    states = std::make_unique<FlatStates>(world.device(), plan, part({0, 1, 2, 3}), layout);
+    for (const Parameter& p : parameters) p.value.device().stream().kernels().fill(p.value, 0.5);
+    step = make_step(stage, *states, plan, {.dp = dp.get()}, std::move(options));
+  }
+  Step::Part part(const std::vector<int>& rows) {
+    Step::Part result;
+    for (const int row : rows) result.push_back(&parameters[static_cast<std::size_t>(row)]);
+    return result;
+  }
+  void micro_batch(bool last, double gradient) {
+    step->begin_micro_batch(last);
+    for (const auto& rows : parts) use(rows);
+    for (std::size_t i = parts.size(); i-- > 0;) {
+      use(parts[i]);
+      step->before_gradients(part(parts[i]));
+      for (const int row : parts[i]) {
+        const Parameter& p = parameters[static_cast<std::size_t>(row)];
+        if (p.gradient.size() == 0) continue;
+        const machine::Tensor made(p.gradient.device(), Dtype::float32, p.gradient.shape(),
+                                   Category::activations);
+        made.device().stream().kernels().fill(made, gradient * (row + 1));
+        made.device().stream().kernels().accumulate(made, p.gradient);
+      }
+      step->gradients_ready(part(parts[i]));
+    }
+    step->end_micro_batch();
+  }
+  void use(const std::vector<int>& rows) {
+    step->before_use(part(rows));
+    for (const int row : rows)
+      for (const double value : to_doubles(parameters[static_cast<std::size_t>(row)].value))
+        ASSERT_TRUE(std::isfinite(value));
+    step->after_use(part(rows));
+  }
+};
+
+// The sum over ranks and micro-batches, whatever goes on how; and what is padding stays zero.
+TEST(Stages, SumEveryMicroBatchOnce) {
+  for (int dp = 1; dp <= 3; ++dp) {
+    machine::run_ranks(dp, [&](machine::World& world) {
+      for (int stage = 0; stage < num_stages; ++stage) {
+        for (const bool overlap : {false, true}) {
+          for (const bool contiguous : {false, true}) {
+            StepOptions options{.rule = Sgd{0.5}};
+            options.overlap_comm = overlap;
+            options.contiguous_gradients = contiguous;
+            options.poison_freed = true;
+            options.allgather_bucket_size = 100;
+            options.before_transfer = [&] {
+              std::this_thread::sleep_for(std::chrono::microseconds(30 * world.rank()));
+            };
+            Model model(world, stage, options, {200, {}, 100});
+            double expected = 0.5;
+            for (int step = 0; step < 2; ++step) {
+              for (int i = 0; i < 3; ++i) model.micro_batch(i == 2, 1 + world.rank());
+              model.step->reduce();
+              model.step->gather_gradients();
+              for (int row = 0; row < 4; ++row)
+                for (const double sum :
+                     to_doubles(model.parameters[static_cast<std::size_t>(row)].gradient))
+                  ASSERT_EQ(sum, 3 * (row + 1) * dp * (dp + 1) / 2)
+                      << "stage " << stage << " dp " << dp << " row " << row;
+              ASSERT_TRUE(model.step->update().updated);
+              expected -= static_cast<float>(
+                  0.5 * static_cast<double>(static_cast<float>(1.0 / 7)) * 3 * dp * (dp + 1) / 2);
+              model.step->before_use(model.part({0, 1, 2, 3}));
+              for (const double value : to_doubles(model.parameters[0].value))
+                ASSERT_NEAR(value, expected, 1e-5);
+              model.step->after_use(model.part({0, 1, 2, 3}));
+            }
+            for (const Step::Piece& piece : model.step->pieces()) {
+              const auto values = to_doubles(piece.optimizer.master());
+              const Layout& layout = model.states->layout();
+              for (std::int64_t i = 0; i < piece.range.size(); ++i) {
+                bool inside = false;
+                for (std::size_t row = 0; row < 4; ++row)
+                  inside |= layout.offsets[row] <= piece.range.begin + i &&
+                            piece.range.begin + i < layout.offsets[row] + Model::sizes[row];
+                if (!inside) {
+                  ASSERT_EQ(values[static_cast<std::size_t>(i)], 0);
+                }
+              }
+            }
+          }
+        }
+      }
+    });
+  }
+}
+
+TEST(Stages, ScaleOfTheLossIsDividedOut) {
+  machine::run_ranks(2, [](machine::World& world) {
+    Model plain(world, 2, {}, {}), scaled(world, 2, {}, {});
+    scaled.step->set_loss_scale(65536);
+    plain.micro_batch(true, 1);
+    scaled.micro_batch(true, 65536);
+    const StepResult a = plain.step->step(), b = scaled.step->step();
+    EXPECT_EQ(a.gradient_norm, b.gradient_norm);
+    EXPECT_EQ(hash(plain.states->values()), hash(scaled.states->values()));
+    EXPECT_THROW(scaled.step->set_loss_scale(0), std::invalid_argument);
+  });
+}
+
+TEST(Stages, RefuseWhatWouldGoWrongQuietly) {
+  machine::run_ranks(1, [](machine::World& world) {
+    Model model(world, 2, {}, {200, {}, 10});
+    Step& step = *model.step;
+    EXPECT_THROW(step.before_gradients(model.part({0})), std::logic_error) << "no micro-batch";
+    step.begin_micro_batch(true);
+    EXPECT_THROW(step.begin_micro_batch(true), std::logic_error);
+    EXPECT_THROW(step.reduce(), std::logic_error);
+    step.before_gradients(model.part({2, 3}));
+    step.gradients_ready(model.part({2, 3}));
+    EXPECT_THROW(step.gradients_ready(model.part({3})), std::logic_error) << "twice";
+    EXPECT_THROW(step.before_gradients(model.part({3})), std::logic_error) << "after it has gone";
+    Parameter other;
+    EXPECT_THROW(step.gradients_ready({&other}), std::logic_error);
+    StepOptions options;
+    options.communication_data_type = Dtype::int8;
+    EXPECT_THROW(Model(world, 0, options, {}), std::invalid_argument);
+    options = {};
+    options.allgather_bucket_size = 0;
+    EXPECT_THROW(Model(world, 0, options, {}), std::invalid_argument);
+  });
+}
+
+// A rank that stays away: the others say in what, for whom they wait and how long they did.
+TEST(Stages, ATimeoutOfTheProgressThreadIsNamed) {
+  std::string said;
+  try {
+    machine::run_ranks(
+        2,
+        [](machine::World& world) {
+          StepOptions options;
+          options.overlap_comm = true;
+          Model model(world, 2, options, {});
+          if (world.rank() == 0) model.micro_batch(true, 1);
+          std::this_thread::sleep_for(std::chrono::milliseconds(world.rank() == 0 ? 0 : 700));
+        },
+        0.3);
+  } catch (const machine::Timeout& timeout) {
+    said = timeout.what();
+  }
+  EXPECT_NE(said.find("ZeRO stage 2, gradients of bucket 0: rank 0 waited"), std::string::npos)
+      << said;
+}
+
+}  // namespace
+}  // namespace zero
