@@ -79,6 +79,10 @@ TEST_P(EveryUnit, PassesItsOraclesOnThreads) {
     if (axis.name == "shape") flags["shape"] = "65x33x129";
     if (axis.name == "extent") flags["extent"] = "65";
     if (axis.name == "parameters") flags["parameters"] = "10007";
+    if (axis.name == "ranks" && GetParam() == "zero_step") {
+      flags["ranks"] = "1,3,8";
+      flags["dtype"] = "float,bfloat16";
+    }
     if (axis.name == "hidden") flags["hidden"] = "64";
     if (axis.name == "ranks" && GetParam() == "error_feedback") flags["ranks"] = "1,3";
     if (axis.name == "micro_batches") flags["micro_batches"] = "4";
@@ -132,6 +136,29 @@ TEST(Units, EveryDtypeAndReductionByEveryAlgorithm) {
     for (const harness::Record& record : run(cases, 3))
       EXPECT_EQ(record.verdict, harness::Ruling::pass) << record.name << ": " << record.reason;
   }
+}
+
+// Buckets of a few parameters, several micro-batches, on a thread of its own; then all else that
+// stages 2 and 3 can do differently.
+TEST(Units, AZeroStepInBucketsAndMicroBatches) {
+  harness::AxisFlags flags = {{"transport", "shared_memory"},
+                              {"ranks", "3"},
+                              {"dtype", "bfloat16"},
+                              {"parameters", "10007"},
+                              {"reduce_bucket_size", "1500"},
+                              {"gradient_accumulation_steps", "1,3"},
+                              {"overlap_comm", sanitized ? "on" : "off,on"}};
+  auto cases = harness::plan_cases({"zero_step"}, harness::Profile::acceptance, flags);
+  flags["contiguous_gradients"] = "off";
+  flags["allgather_bucket_size"] = "500";
+  flags["communication_data_type"] = "half";
+  flags["stage3_prefetch_bucket_size"] = "3000";
+  flags["stage3_max_live_parameters"] = "5000";
+  flags["stage3_param_persistence_threshold"] = "0,1000";
+  for (auto& planned : harness::plan_cases({"zero_step"}, harness::Profile::acceptance, flags))
+    cases.push_back(std::move(planned));
+  for (const harness::Record& record : run(cases, 3, 0.001))
+    EXPECT_EQ(record.verdict, harness::Ruling::pass) << record.name << ": " << record.reason;
 }
 
 // Zero elements: messages as the formula says, of no bytes.

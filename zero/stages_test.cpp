@@ -2,11 +2,13 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
+#include <algorithm>
 #include <chrono>
+#include <set>
 #include <thread>
 
 #include "machine/device/error.h"
+#include "machine/device/random.h"
 #include "zero/cost.h"
 #include "zero/memory_cost.h"
 #include "zero/prefetch.h"
@@ -102,6 +104,100 @@ TEST(Prefetch, GoesAsFarAsTheBucketAndTheLimitAllow) {
   EXPECT_EQ(plan(1000, 1000), (Uses{{1, 2}, {0}, {1}, {}, {}, {}}));
   EXPECT_EQ(plan(1000, 30), (Uses{{1}, {}, {}, {}, {0}, {}}));
   EXPECT_EQ(plan(1000, 1), Uses(6));
+}
+
+// Without a limit each gather has its time in closed form: bucket b of use j starts at the first
+// use i after b's last one from which all that is to come up to b, and is not in use at i, fits.
+TEST(Prefetch, HoldsWhatTheClosedFormSays) {
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    std::uint64_t draws = 0;
+    const auto draw = [&](int below) {
+      return static_cast<int>(below * machine::uniform(seed, draws++));
+    };
+    Layout layout;
+    for (int i = 0; i < 6; ++i) {
+      Bucket bucket;
+      bucket.range = {0, 1 + draw(40)};
+      layout.buckets.push_back(bucket);
+      layout.bucket_of.push_back(i);
+    }
+    Usage usage;
+    for (int i = 0; i < 12; ++i) {
+      std::vector<int>& use = usage.uses.emplace_back();
+      for (int n = 1 + draw(2); n > 0; --n)
+        if (const int row = draw(6); std::find(use.begin(), use.end(), row) == use.end())
+          use.push_back(row);
+    }
+    StepOptions options;
+    options.stage3_prefetch_bucket_size = draw(120);
+
+    const auto size = [&](int b) {
+      return layout.buckets[static_cast<std::size_t>(b)].range.size();
+    };
+    std::vector<std::int64_t> held(usage.uses.size(), 0);
+    for (std::size_t j = 0; j < usage.uses.size(); ++j) {
+      for (const int b : usage.uses[j]) {
+        const auto uses = [&](std::size_t i) {
+          return std::find(usage.uses[i].begin(), usage.uses[i].end(), b) != usage.uses[i].end();
+        };
+        std::size_t start = j;
+        for (std::size_t i = j; i-- > 0 && !uses(i);) {
+          std::set<int> come(usage.uses[i].begin(), usage.uses[i].end());
+          std::int64_t ahead = 0;
+          for (std::size_t later = i + 1; later <= j; ++later)
+            for (const int other : usage.uses[later]) {
+              if (come.insert(other).second) ahead += size(other);
+              if (later == j && other == b) break;
+            }
+          if (ahead <= options.stage3_prefetch_bucket_size) start = i;
+        }
+        for (std::size_t t = start; t <= j; ++t) held[t] += size(b);
+      }
+    }
+    EXPECT_EQ(most_gathered(layout, options, usage), *std::max_element(held.begin(), held.end()))
+        << "seed " << seed;
+    options.stage3_max_live_parameters = 60;
+    EXPECT_LE(most_gathered(layout, options, usage), 80);  // two of 40 may be needed at once
+  }
+}
+
+// Of 192, 384 and 576 elements on 3 ranks, each part one bucket; backward goes from the last.
+TEST(Cost, OfStagesTwoAndThreeIsThePapers) {
+  using machine::Operation;
+  GradientPlan plan = plan_of({190, 380, 570});
+  plan.value_dtype = Dtype::bfloat16;
+  const Layout layout = zero::layout(plan, {1000, {0, 1, 2}, 0});
+  const Usage usage = forward_and_backward({{0}, {1}, {2}}, 5);
+  StepOptions options;
+  options.stage3_prefetch_bucket_size = 0;
+  const std::uint64_t psi = 192 + 384 + 576, others = psi / 3 * 2;
+  const auto bytes = [&](int stage, Operation operation, Dtype dtype) {
+    for (const TrafficRow& row :
+         expected_traffic(stage, plan, layout, bandwidth_optimal, options, usage))
+      if (row.label == machine::TrafficLabel{operation, dtype}) return row.bytes_sent;
+    return std::uint64_t{0};
+  };
+  EXPECT_EQ(bytes(1, Operation::reduce_scatter, Dtype::float32), others * 4);
+  for (const int stage : {2, 3})
+    EXPECT_EQ(bytes(stage, Operation::reduce_scatter, Dtype::float32), 5 * others * 4);
+  EXPECT_EQ(bytes(2, Operation::all_gather, Dtype::bfloat16), others * 2);
+  EXPECT_EQ(bytes(3, Operation::all_gather, Dtype::bfloat16), 5 * 2 * others * 2);
+  options.communication_data_type = Dtype::float16;
+  EXPECT_EQ(bytes(2, Operation::reduce_scatter, Dtype::float16), 5 * others * 2);
+  EXPECT_EQ(bytes(2, Operation::reduce_scatter, Dtype::float32), 0u);
+  options.communication_data_type = {};
+
+  const auto memory = [&](int stage) {
+    return expected_memory(stage, plan, layout, AdamW{}, options, usage);
+  };
+  EXPECT_EQ(memory(2).parameters, psi * 2);
+  EXPECT_EQ(memory(2).gradients, (psi / 3 + 576) * 4) << "the largest bucket";
+  EXPECT_EQ(memory(3).parameters, (psi / 3 + 576) * 2);
+  EXPECT_EQ(memory(3).optimizer, psi / 3 * 12);
+  options.overlap_comm = true;
+  EXPECT_EQ(memory(2).gradients, (psi / 3 + 576 + 384) * 4) << "and the one under way";
+  options.stage3_prefetch_bucket_size = 384;
+  EXPECT_EQ(memory(3).parameters, (psi / 3 + 576 + 384) * 2);
 }
 
 TEST(Progress, RunsInOrderAndBringsErrorsBack) {
@@ -239,7 +335,9 @@ TEST(Stages, SumEveryMicroBatchOnce) {
 
 TEST(Stages, ScaleOfTheLossIsDividedOut) {
   machine::run_ranks(2, [](machine::World& world) {
-    Model plain(world, 2, {}, {}), scaled(world, 2, {}, {});
+    // SGD: Adam's first step is the same whatever the scale.
+    const StepOptions options{.rule = Sgd{0.5}};
+    Model plain(world, 2, options, {}), scaled(world, 2, options, {});
     scaled.step->set_loss_scale(65536);
     plain.micro_batch(true, 1);
     scaled.micro_batch(true, 65536);

@@ -21,7 +21,8 @@ double random_value(std::uint64_t seed, std::int64_t index, Dtype dtype) {
   return dtype == Dtype::float64 ? value : static_cast<double>(static_cast<float>(value));
 }
 
-// Used by the first part and the last, as a tied embedding is: each brings half of its gradient.
+// Used by the first part and the last, as a tied embedding is: the last brings the gradient of the
+// first half of its elements, the first of the others.
 constexpr int shared_row = 5;
 
 }  // namespace
@@ -109,8 +110,6 @@ void ZeroStepModel::make_gradients(machine::Device& device, Dtype dtype) {
     std::vector<double> values;
     for (std::int64_t i = 0; i < elements; ++i)
       values.push_back(contribution(micro_batch * ranks_ + rank_, i));
-    for (std::int64_t i = 0; i < parameters_[shared_row].global_shape.size(); ++i)
-      values[static_cast<std::size_t>(first_element_[shared_row] + i)] /= 2;  // exactly
     gradients_.emplace_back(device, dtype, machine::Shape{elements},
                             machine::Category::activations);
     from_doubles(gradients_.back(), values);
@@ -144,11 +143,14 @@ void ZeroStepModel::run(zero::Step& step, int micro_batch, const OnUse& on_use) 
     for (const int row : parts_[i]) {
       const auto at = static_cast<std::size_t>(row);
       const Parameter& p = parameters_[at];
-      if (!trained(p) || p.gradient.size() == 0) continue;
+      if (!trained(p)) continue;
+      std::int64_t begin = 0, end = p.gradient.size();
+      if (row == shared_row) (i == 0 ? begin : end) = end / 2;
+      if (begin == end) continue;
       p.gradient.device().stream().kernels().accumulate(
-          gradients_[static_cast<std::size_t>(micro_batch)].slice(first_element_[at],
-                                                                  p.gradient.shape()),
-          p.gradient);
+          gradients_[static_cast<std::size_t>(micro_batch)].slice(first_element_[at] + begin,
+                                                                  {end - begin}),
+          p.gradient.reshape({p.gradient.size()}).slice(begin, {end - begin}));
     }
     step.after_use(used);
     zero::Step::Part ready = used;
