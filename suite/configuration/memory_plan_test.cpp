@@ -248,7 +248,7 @@ TEST(Ours, SaysWhatItIsNot) {
   t.model = named_shape("llama2_7b");
   expect_words(held(t, {ours, 1}, {}).not_held, {"GPT-2's parts"});
   t.model = named_shape("gpt2_124m");
-  for (int stage = zero::num_stages; stage <= 3; ++stage)
+  for (int stage = training_stages; stage <= 3; ++stage)
     expect_words(held(t, {ours, stage}, {}).not_held, {"not implemented"});
   expect_words(held(t, {ours, 1, "cpu"}, {}).not_held, {"offload is not implemented"});
   t.degrees.context = 2;

@@ -34,7 +34,7 @@ class NoLink final : public machine::Link {
 
 std::string why_not(const Training& training, const Holding& holding) {
   const Model& m = training.model;
-  if (holding.stage >= zero::num_stages)
+  if (holding.stage >= training_stages)
     return fmt::format("stage {} is not implemented", holding.stage);
   if (holding.optimizer != "none" || holding.parameters != "none")
     return "offload is not implemented";

@@ -75,6 +75,10 @@ void set_model(TrainingConfig& config, const std::string& name,
 
 void TrainingConfig::validate() const {
   model.validate(degrees.tp, degrees.pp);
+  if (zero_stage < 0 || zero_stage >= training_stages)
+    throw std::invalid_argument(
+        fmt::format("zero-stage {}: the training step goes through the stages 0 to {}", zero_stage,
+                    training_stages - 1));
   if (micro_batch_size < 1)
     throw std::invalid_argument(
         fmt::format("micro-batch-size {} is not positive", micro_batch_size));

@@ -25,6 +25,9 @@
 
 namespace suite {
 
+// ZeRO's stages that the training step goes through: 0 and 1. The unit zero_step has them all.
+inline constexpr int training_stages = 2;
+
 struct TrainingConfig {
   layers::GptConfig model;
   machine::Degrees degrees;
