@@ -113,10 +113,11 @@ class QueuedKernels final : public machine::Kernels {
   void dropout(T, double, std::uint64_t, machine::Region, T) override { no(); }
   void sum(T, T) override { no(); }
   void sgd(T, double, double, T, T) override { no(); }
-  void adamw(T, double, const machine::AdamW&, std::int64_t, const std::uint8_t*, T, T, T,
-             T) override {
-    no();
-  }
+  using Mask = const std::uint8_t*;
+  void momentum(T, double, const machine::Momentum&, Mask, T, T, T) override { no(); }
+  void rmsprop(T, double, const machine::RmsProp&, Mask, T, T, T) override { no(); }
+  void adam(T, double, const machine::Adam&, std::int64_t, Mask, T, T, T, T) override { no(); }
+  void adamw(T, double, const machine::AdamW&, std::int64_t, Mask, T, T, T, T) override { no(); }
   void triad(T, T, double, T) override { no(); }
 
  private:

@@ -23,6 +23,22 @@ struct Region {
   std::int64_t row = 0, col = 0, global_cols = 0;
 };
 
+// SGD with momentum: velocity = momentum velocity + g, weight -= learning_rate velocity (Polyak
+// 1964, doi:10.1016/0041-5553(64)90137-5, as it is written for networks). Here and in the two
+// below, g is the gradient with the decay's, weight_decay weight.
+struct Momentum {
+  double learning_rate = 1e-2, momentum = 0.9, weight_decay = 0;
+};
+// square = smoothing square + (1 - smoothing) g^2, weight -= learning_rate g / (sqrt(square) +
+// epsilon) (Tieleman and Hinton 2012, lecture 6.5 of "Neural networks for machine learning").
+struct RmsProp {
+  double learning_rate = 1e-2, smoothing = 0.99, epsilon = 1e-8, weight_decay = 0;
+};
+// Kingma and Ba 2015, arXiv:1412.6980.
+struct Adam {
+  double learning_rate = 1e-3, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0;
+};
+// The decay apart from the gradient: Loshchilov and Hutter 2019, arXiv:1711.05101.
 struct AdamW {
   double learning_rate = 1e-3, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0.01;
 };
@@ -126,10 +142,21 @@ class Kernels {
   virtual void sum(const Tensor& in, const Tensor& out) = 0;
 
   // ---- optimizers over flat tensors. gradient is float (double for double); it is multiplied by
-  // gradient_scale first. weight may be any dtype and receives master, rounded. step counts from 1.
+  // gradient_scale first. master and moments are of its dtype. weight receives master, rounded; it
+  // may be master itself, else it is of the same dtype or narrower than float. step counts from 1.
   virtual void sgd(const Tensor& gradient, double gradient_scale, double learning_rate,
                    const Tensor& master, const Tensor& weight) = 0;
-  // weight_decay[i] is applied where decay_mask (one byte an element) is non-zero.
+  // weight_decay is applied where decay_mask (one byte an element) is non-zero; null: everywhere.
+  virtual void momentum(const Tensor& gradient, double gradient_scale, const Momentum& options,
+                        const std::uint8_t* decay_mask, const Tensor& master,
+                        const Tensor& velocity, const Tensor& weight) = 0;
+  virtual void rmsprop(const Tensor& gradient, double gradient_scale, const RmsProp& options,
+                       const std::uint8_t* decay_mask, const Tensor& master,
+                       const Tensor& second_moment, const Tensor& weight) = 0;
+  virtual void adam(const Tensor& gradient, double gradient_scale, const Adam& options,
+                    std::int64_t step, const std::uint8_t* decay_mask, const Tensor& master,
+                    const Tensor& first_moment, const Tensor& second_moment,
+                    const Tensor& weight) = 0;
   virtual void adamw(const Tensor& gradient, double gradient_scale, const AdamW& options,
                      std::int64_t step, const std::uint8_t* decay_mask, const Tensor& master,
                      const Tensor& first_moment, const Tensor& second_moment,

@@ -4,7 +4,7 @@ set(device_headers
 set(device_sources
   device/arenas.cpp device/device.cpp device/flash_attention.cpp device/free_list.cpp device/gemm.cpp device/memory.cpp device/names.cpp device/tensor.cpp device/kernels/checks.cpp
   device/host/block_kernels.cpp device/host/device.cpp device/host/double_gemm.cpp device/host/flash_attention.cpp
-  device/host/gemm.cpp device/host/kernels.cpp device/host/streaming.cpp)
+  device/host/gemm.cpp device/host/kernels.cpp device/host/optimizer_kernels.cpp device/host/streaming.cpp)
 if(NOT SHARDMARK_CUDA)
   list(APPEND device_sources device/cuda_absent.cpp)
 endif()
@@ -16,5 +16,5 @@ set(device_tests
 
 # Unfused, so that an element has the same bits in a vector loop and in its remainder, on every
 # processor and (cuda/sources.cmake) on the GPU. These kernels wait for memory, not for arithmetic.
-set_source_files_properties(device/host/kernels.cpp device/host/block_kernels.cpp
+set_source_files_properties(device/host/kernels.cpp device/host/block_kernels.cpp device/host/optimizer_kernels.cpp
   PROPERTIES COMPILE_OPTIONS -ffp-contract=off)

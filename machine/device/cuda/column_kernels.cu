@@ -1,4 +1,4 @@
-#include "machine/device/kernels/block_kernels.h"
+#include "machine/device/kernels/optimizer_kernels.h"
 
 #include "machine/device/cuda/flash_attention.h"
 #include "machine/device/cuda/gemm.h"
@@ -10,14 +10,15 @@ extern template class kernel::ElementKernels<CudaLaunch>;
 extern template class kernel::RowKernels<CudaLaunch>;
 template class kernel::ColumnKernels<CudaLaunch>;
 extern template class kernel::BlockKernels<CudaLaunch>;
+extern template class kernel::OptimizerKernels<CudaLaunch>;
 
 namespace cuda {
 namespace {
 
-class CudaKernels final : public kernel::BlockKernels<CudaLaunch> {
+class CudaKernels final : public kernel::OptimizerKernels<CudaLaunch> {
  public:
   CudaKernels(int device, cudaStream_t stream)
-      : BlockKernels(CudaLaunch(device, stream)),
+      : OptimizerKernels(CudaLaunch(device, stream)),
         multiplier_(device, stream),
         device_(device),
         stream_(stream),

@@ -4,7 +4,7 @@
 
 #include "machine/device/error.h"
 #include "machine/device/host/launch.h"
-#include "machine/device/kernels/block_kernels.h"
+#include "machine/device/kernels/optimizer_kernels.h"
 
 namespace machine {
 
@@ -12,12 +12,13 @@ template class kernel::ElementKernels<HostLaunch>;
 template class kernel::RowKernels<HostLaunch>;
 template class kernel::ColumnKernels<HostLaunch>;
 extern template class kernel::BlockKernels<HostLaunch>;
+extern template class kernel::OptimizerKernels<HostLaunch>;
 
 namespace {
 
-class HostKernels final : public kernel::BlockKernels<HostLaunch> {
+class HostKernels final : public kernel::OptimizerKernels<HostLaunch> {
  public:
-  explicit HostKernels(const Device& device) : BlockKernels(HostLaunch(device)), device_(device) {}
+  explicit HostKernels(const Device& device) : OptimizerKernels(HostLaunch(device)), device_(device) {}
 
  private:
   void do_gemm(const Matrix& a, const Matrix& b, const Matrix& c, float alpha,

@@ -173,45 +173,4 @@ struct CrossEntropy {
   }
 };
 
-template <class A>
-struct SgdStep {
-  A gradient_scale, learning_rate;
-  template <class W>
-  SHARDMARK_BOTH void operator()(A gradient, A& master, W& weight) const {
-    master = master - learning_rate * (gradient * gradient_scale);
-    weight = static_cast<W>(master);
-  }
-};
-
-// Adam with decoupled weight decay: Loshchilov and Hutter 2019, arXiv:1711.05101.
-template <class A>
-struct AdamwStep {
-  A gradient_scale, learning_rate, beta1, one_minus_beta1, beta2, one_minus_beta2, epsilon, decay;
-  A correction1, correction2;  // 1 - beta^step
-
-  AdamwStep(const AdamW& options, double scale, std::int64_t step)
-      : gradient_scale(static_cast<A>(scale)),
-        learning_rate(static_cast<A>(options.learning_rate)),
-        beta1(static_cast<A>(options.beta1)),
-        one_minus_beta1(static_cast<A>(1 - options.beta1)),
-        beta2(static_cast<A>(options.beta2)),
-        one_minus_beta2(static_cast<A>(1 - options.beta2)),
-        epsilon(static_cast<A>(options.epsilon)),
-        decay(static_cast<A>(options.weight_decay)),
-        correction1(static_cast<A>(1 - std::pow(options.beta1, static_cast<double>(step)))),
-        correction2(static_cast<A>(1 - std::pow(options.beta2, static_cast<double>(step)))) {}
-
-  template <class W>
-  SHARDMARK_BOTH void operator()(A raw, std::uint8_t decays, A& master, A& first, A& second,
-                                 W& weight) const {
-    const A gradient = raw * gradient_scale;
-    first = beta1 * first + one_minus_beta1 * gradient;
-    second = beta2 * second + one_minus_beta2 * (gradient * gradient);
-    const A direction = (first / correction1) / (square_root(second / correction2) + epsilon);
-    const A shrink = decays != 0 ? decay * master : A(0);
-    master = master - learning_rate * (direction + shrink);
-    weight = static_cast<W>(master);
-  }
-};
-
 }  // namespace machine::kernel

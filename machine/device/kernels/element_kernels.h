@@ -138,40 +138,6 @@ class ElementKernels : public Kernels {
     });
   }
 
-  void sgd(const Tensor& gradient, double gradient_scale, double learning_rate,
-           const Tensor& master, const Tensor& weight) override {
-    check_alike(gradient, {&master});
-    check({&weight});
-    check_sizes(gradient.size(), {&weight});
-    visit_wide("sgd", gradient.dtype(), [&](auto zero) {
-      visit(weight.dtype(), [&](auto weight_zero) {
-        using A = decltype(zero);
-        using W = decltype(weight_zero);
-        const SgdStep<A> body{static_cast<A>(gradient_scale), static_cast<A>(learning_rate)};
-        launch_.each(gradient.size(), body, In<A>(gradient), InOut<A>(master), Out<W>(weight));
-      });
-    });
-  }
-
-  void adamw(const Tensor& gradient, double gradient_scale, const AdamW& options, std::int64_t step,
-             const std::uint8_t* decay_mask, const Tensor& master, const Tensor& first_moment,
-             const Tensor& second_moment, const Tensor& weight) override {
-    check_alike(gradient, {&master, &first_moment, &second_moment});
-    check({&weight});
-    check_sizes(gradient.size(), {&weight});
-    if (!decay_mask && gradient.size() > 0) throw std::logic_error("adamw: decay_mask is null");
-    visit_wide("adamw", gradient.dtype(), [&](auto zero) {
-      visit(weight.dtype(), [&](auto weight_zero) {
-        using A = decltype(zero);
-        using W = decltype(weight_zero);
-        const AdamwStep<A> body(options, gradient_scale, step);
-        launch_.each(gradient.size(), body, In<A>(gradient), In<std::uint8_t>(decay_mask),
-                     InOut<A>(master), InOut<A>(first_moment), InOut<A>(second_moment),
-                     Out<W>(weight));
-      });
-    });
-  }
-
   void triad(const Tensor& a, const Tensor& b, double factor, const Tensor& out) override {
     check_alike(a, {&b, &out});
     visit(a.dtype(), [&](auto zero) {

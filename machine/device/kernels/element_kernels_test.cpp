@@ -260,68 +260,6 @@ TEST_P(ElementKernels, CrossEntropyOfSums) {
       [&](auto i) { return 0x1p-52L * (std::abs(std::log(s[i])) + 2 * std::abs(t[i])); });
 }
 
-TEST_P(ElementKernels, SgdStep) {
-  const Tensor gradient = random({size}, wide()), master = random({size}, wide());
-  const Tensor weight = empty({size});
-  const Values g = to_doubles(gradient), before = to_doubles(master);
-  kernels().sgd(gradient, 0.25, 0.1, master, weight);
-  const auto after = [&](std::size_t i) { return before[i] - 0.1L * (0.25L * g[i]); };
-  expect(master, after, [&](auto i) { return 4 * u() * (std::abs(g[i]) + std::abs(before[i])); });
-  const Tensor rounded = empty({size});
-  kernels().cast(master, rounded);
-  EXPECT_EQ(hash(weight), hash(rounded));
-}
-
-TEST_P(ElementKernels, AdamwSteps) {
-  const Tensor master = random({size}, wide()), weight = empty({size});
-  const Tensor first = empty({size}, wide()), second = empty({size}, wide());
-  kernels().fill(first, 0);
-  kernels().fill(second, 0);
-  std::vector<std::uint8_t> mask(static_cast<std::size_t>(size));
-  for (std::size_t i = 0; i < mask.size(); ++i) mask[i] = i % 3 == 0;
-  const Memory device_mask = upload(mask);
-  const AdamW options{
-      .learning_rate = 0.01, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-6, .weight_decay = 0.1};
-  for (int step = 1; step <= 3; ++step) {
-    const Tensor gradient = random({size}, wide());
-    const Values g = to_doubles(gradient), w = to_doubles(master), m = to_doubles(first),
-                 v = to_doubles(second);
-    kernels().adamw(gradient, 0.5, options, step, static_cast<std::uint8_t*>(device_mask.data()),
-                    master, first, second, weight);
-    const Real b1 = options.beta1, b2 = options.beta2, p1 = std::pow(b1, step),
-               p2 = std::pow(b2, step);
-    const auto new_m = [&](auto i) { return b1 * m[i] + (1 - b1) * (0.5L * g[i]); };
-    const auto new_v = [&](auto i) { return b2 * v[i] + (1 - b2) * (0.25L * g[i] * g[i]); };
-    // Terms of one sum: three roundoffs of each and one of the sum (the betas' rounding included).
-    const auto m_error = [&](auto i) { return 4 * u() * (std::abs(m[i]) + std::abs(g[i])); };
-    const auto v_error = [&](auto i) { return 6 * u() * new_v(i); };
-    expect(first, new_m, m_error);
-    expect(second, new_v, v_error);
-    // The corrections 1 - beta^step cancel digits of a power that is right to a roundoff of double.
-    const Real cancelled = 0x1p-52L * (p1 / (1 - p1) + p2 / (1 - p2));
-    const Real rate = options.learning_rate, decay = options.weight_decay;
-    expect(
-        master,
-        [&](auto i) {
-          const Real direction =
-              new_m(i) / (1 - p1) / (std::sqrt(new_v(i) / (1 - p2)) + Real{options.epsilon});
-          return w[i] - rate * (direction + (mask[i] ? decay * w[i] : 0));
-        },
-        [&](auto i) {
-          const Real denominator = std::sqrt(new_v(i) / (1 - p2));
-          const Real numerator = std::abs(new_m(i)) / (1 - p1);
-          const Real m_part = m_error(i) / (1 - p1) + 3 * u() * numerator;
-          const Real direction =
-              m_part / denominator + (8 * u() + cancelled) * numerator / denominator;
-          const Real step_size = numerator / denominator + decay * std::abs(w[i]);
-          return 1.01L * (rate * (direction + 5 * u() * step_size) + u() * std::abs(w[i]));
-        });
-    const Tensor rounded = empty({size});
-    kernels().cast(master, rounded);
-    EXPECT_EQ(hash(weight), hash(rounded));
-  }
-}
-
 TEST_P(ElementKernels, DisagreementsAreRefused) {
   const Tensor a = random({5}), b = random({6});
   EXPECT_THROW(kernels().add(a, b, a), std::logic_error);

@@ -1,0 +1,106 @@
+#pragma once
+// The optimizers of Kernels, each one pass over its tensors, over a Launch that says how a device
+// runs a body (element_kernels.h).
+
+#include "machine/device/kernels/block_kernels.h"
+#include "machine/device/kernels/optimizer_bodies.h"
+
+namespace machine::kernel {
+
+template <class Launch>
+class OptimizerKernels : public BlockKernels<Launch> {
+ public:
+  using BlockKernels<Launch>::BlockKernels;
+
+  void sgd(const Tensor& gradient, double gradient_scale, double learning_rate,
+           const Tensor& master, const Tensor& weight) override {
+    update({"sgd", gradient, nullptr, master, weight},
+           [&](auto zero) { return Descend<decltype(zero)>(gradient_scale, learning_rate); });
+  }
+
+  void momentum(const Tensor& gradient, double gradient_scale, const Momentum& options,
+                const std::uint8_t* decay_mask, const Tensor& master, const Tensor& velocity,
+                const Tensor& weight) override {
+    update(
+        {"momentum", gradient, decay_mask, master, weight},
+        [&](auto zero) { return MomentumStep<decltype(zero)>(options, gradient_scale); }, velocity);
+  }
+
+  void rmsprop(const Tensor& gradient, double gradient_scale, const RmsProp& options,
+               const std::uint8_t* decay_mask, const Tensor& master, const Tensor& second_moment,
+               const Tensor& weight) override {
+    update(
+        {"rmsprop", gradient, decay_mask, master, weight},
+        [&](auto zero) { return RmsPropStep<decltype(zero)>(options, gradient_scale); },
+        second_moment);
+  }
+
+  void adam(const Tensor& gradient, double gradient_scale, const Adam& options, std::int64_t step,
+            const std::uint8_t* decay_mask, const Tensor& master, const Tensor& first_moment,
+            const Tensor& second_moment, const Tensor& weight) override {
+    update(
+        {"adam", gradient, decay_mask, master, weight},
+        [&](auto zero) { return AdamStep<decltype(zero)>(options, gradient_scale, step); },
+        first_moment, second_moment);
+  }
+
+  void adamw(const Tensor& gradient, double gradient_scale, const AdamW& options, std::int64_t step,
+             const std::uint8_t* decay_mask, const Tensor& master, const Tensor& first_moment,
+             const Tensor& second_moment, const Tensor& weight) override {
+    update(
+        {"adamw", gradient, decay_mask, master, weight},
+        [&](auto zero) { return AdamwStep<decltype(zero)>(options, gradient_scale, step); },
+        first_moment, second_moment);
+  }
+
+ private:
+  struct Call {
+    const char* name;
+    const Tensor& gradient;
+    const std::uint8_t* decay_mask;
+    const Tensor &master, &weight;
+  };
+
+  // make(A{}) is the body of float or of double. Weights of the master's dtype that lie apart from
+  // it are a pass of their own: no training keeps both.
+  template <class Make, class... States>
+  void update(const Call& call, const Make& make, const States&... states) {
+    this->check_alike(call.gradient, {&call.master, &states...});
+    this->check({&call.weight});
+    check_sizes(call.gradient.size(), {&call.weight});
+    this->visit_wide(call.name, call.gradient.dtype(), [&](auto zero) {
+      using A = decltype(zero);
+      using Body = decltype(make(zero));
+      const Body body = make(zero);
+      // Weights, if they are narrower, and what rounds the master into them.
+      const auto run = [&](const auto& rounding, const auto&... weight) {
+        const std::int64_t count = call.gradient.size();
+        const InOut<A> master(call.master);
+        const In<A> gradient(call.gradient);
+        if constexpr (sizeof...(states) > 0) {  // plain SGD has no decay
+          if (call.decay_mask)
+            return this->launch_.each(count, rounding(DecayByMask<Body>{body}), weight..., master,
+                                      gradient, In<std::uint8_t>(call.decay_mask),
+                                      InOut<A>(states)...);
+        }
+        this->launch_.each(count, rounding(DecayEverywhere<Body>{body}), weight..., master,
+                           gradient, InOut<A>(states)...);
+      };
+      const auto rounded = [](const auto& step) {
+        return Rounded<std::decay_t<decltype(step)>>{step};
+      };
+      if (call.weight.dtype() == call.master.dtype()) {
+        run([](const auto& step) { return step; });
+        if (call.weight.data() != call.master.data()) this->cast(call.master, call.weight);
+        return;
+      }
+      if constexpr (std::is_same_v<A, float>) {
+        if (call.weight.dtype() == Dtype::bfloat16) return run(rounded, Out<Bfloat16>(call.weight));
+        if (call.weight.dtype() == Dtype::float16) return run(rounded, Out<Half>(call.weight));
+      }
+      refuse_dtypes(call.name, call.gradient.dtype(), call.weight.dtype());
+    });
+  }
+};
+
+}  // namespace machine::kernel
