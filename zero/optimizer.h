@@ -1,17 +1,29 @@
 #pragma once
-// What an update does to a flat range of elements: AdamW (Loshchilov and Hutter 2019,
-// arXiv:1711.05101) or plain SGD (no momentum, no decay: nothing that could hide a wrong factor in
-// a gradient).
+// What an update does to a flat range of elements: plain SGD (no momentum, no decay: nothing that
+// could hide a wrong factor in a gradient), SGD with momentum, RMSProp, Adam and AdamW
+// (machine/device/kernels.h has the formulas and the papers), each one pass over memory.
 //
 // States are kept in the gradient's dtype: float, or double under double. Only values that are
 // narrower (bfloat16, half) have a master copy; float and double values are their own master and
-// are updated in place. So an element costs, in bytes:
-//              float   bfloat16, half   double
-//   AdamW        8           12           16      (two moments, and the master)
-//   SGD          0            4            0
-// The decay mask of AdamW, one byte an element, is a buffer and counted apart.
+// are updated in place. In units of 32-bit weights, the weights themselves among them, as ZeRO's
+// paper counts Adam's 12 bytes (Rajbhandari et al. 2020, arXiv:1910.02054, section 3.1), and in
+// bytes beside the values:
+//               units   float   bfloat16, half   double
+//   SGD           1       0            4            0      (the master)
+//   Momentum      2       4            8            8      (and the velocity)
+//   RMSProp       2       4            8            8      (and the second moment)
+//   Adam, AdamW   3       8           12           16      (and both moments)
+// Against 16-bit weights that is twice as many: 2, 4, 4 and 6. The decay mask of all but plain SGD,
+// one byte an element, is a buffer and counted apart.
+//
+// Bytes that a step moves, of AdamW over 16-bit values: reads gradient, master and moments (16) and
+// writes master, moments and values (14); a byte more where the mask differs from element to
+// element. Values that live on another device are updated through a copy of them on the host: an
+// Optimizer over that copy is ZeRO-Offload's (Ren et al. 2021, arXiv:2101.06840).
 
 #include <cstdint>
+#include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -21,11 +33,19 @@
 
 namespace zero {
 
-using AdamW = machine::AdamW;
 struct Sgd {
   double learning_rate = 1e-2;
 };
-using Rule = std::variant<AdamW, Sgd>;
+using Momentum = machine::Momentum;
+using RmsProp = machine::RmsProp;
+using Adam = machine::Adam;
+using AdamW = machine::AdamW;
+using Rule = std::variant<AdamW, Sgd, Momentum, RmsProp, Adam>;
+
+// "sgd", "momentum", "rmsprop", "adam", "adamw": of a rule with its usual options.
+std::string_view name(const Rule& rule);
+std::vector<std::string> rule_names();
+Rule find_rule(std::string_view name);  // throws std::invalid_argument naming the nearest
 
 std::size_t optimizer_bytes_per_element(const Rule& rule, machine::Dtype value);
 std::size_t mask_bytes_per_element(const Rule& rule);
@@ -46,13 +66,16 @@ class Optimizer {
   const machine::Tensor& master() const {
     return master_;
   }  // the values themselves if none is kept
-  const machine::Tensor& first_moment() const { return first_moment_; }    // empty for SGD
-  const machine::Tensor& second_moment() const { return second_moment_; }  // empty for SGD
+  const machine::Tensor& first_moment() const { return first_moment_; }  // or the velocity
+  const machine::Tensor& second_moment() const {
+    return second_moment_;
+  }  // empty where there is none
 
  private:
   Rule rule_;
   machine::Tensor values_, master_, first_moment_, second_moment_;
   machine::Memory decay_mask_;
+  bool decays_somewhere_ = false, decays_everywhere_ = true;  // of the mask's bytes
   std::int64_t steps_ = 0;
 };
 
