@@ -83,6 +83,8 @@ TEST_P(EveryUnit, PassesItsOraclesOnThreads) {
       flags["ranks"] = "1,3,8";
       flags["dtype"] = "float,bfloat16";
     }
+    if (axis.name == "elements") flags["elements"] = "10007";
+    if (axis.name == "optimizer") flags["ranks"] = sanitized ? "1" : "2";
     if (axis.name == "hidden") flags["hidden"] = "64";
     if (axis.name == "ranks" && GetParam() == "error_feedback") flags["ranks"] = "1,3";
     if (axis.name == "micro_batches") flags["micro_batches"] = "4";
@@ -407,8 +409,10 @@ TEST(Units, CoverEveryRoomThatIsJudged) {
                              "gpt_step",
                              "layer_norm",
                              "link_matrix",
+                             "loss_scaler",
                              "memory_bandwidth",
                              "mlp",
+                             "optimizer_step",
                              "pipeline_step",
                              "reduce",
                              "reduce_scatter",

@@ -1,0 +1,222 @@
+// Claim: each automaton of loss scaling makes of scripted overflows the scales that its tool's
+// rules give, worked out by hand (zero/loss_scale_traces.h; rules: zero/loss_scale.h), and over
+// ranks one rank's overflow is all ranks' skipped step, which leaves no trace: no bit of values,
+// master and moments changes, nor the count of steps, and after it everything is as if it had not
+// been.
+//
+// Every rank holds the same half values and AdamW's states, as data-parallel replicas do. A sample
+// is one step: is there an overflow anywhere, then the update or none, then the new scale.
+
+#include <fmt/format.h>
+
+#include <limits>
+
+#include "harness/unit.h"
+#include "zero/loss_scale.h"
+#include "zero/loss_scale_traces.h"
+#include "zero/optimizer.h"
+
+namespace suite {
+namespace {
+
+using harness::Oracle;
+using harness::Profile;
+using machine::Category;
+using machine::Dtype;
+using machine::Tensor;
+using machine::Transport;
+using zero::LossScaling;
+
+std::vector<std::string> scaling_names() {
+  std::vector<std::string> names;
+  for (const LossScaling scaling : zero::all_loss_scalings) names.emplace_back(name(scaling));
+  return names;
+}
+
+std::string text(const std::vector<double>& scales, bool throws) {
+  return fmt::format("{}{}", fmt::join(scales, " "), throws ? " stop" : "");
+}
+
+// Steps over ranks, 'o' where one rank alone overflows, from 64 with a window of two and a
+// hysteresis of two; by hand as the other traces are.
+constexpr std::string_view rank_steps = "cocooccccc";
+constexpr double rank_scale = 64;
+std::vector<double> rank_scales(LossScaling scaling) {
+  switch (scaling) {
+    case LossScaling::constant:
+      return {64, 64, 64, 64, 64, 64, 64, 64, 64, 64};
+    case LossScaling::megatron:
+      return {64, 64, 64, 32, 16, 16, 32, 32, 64, 64};
+    case LossScaling::deepspeed_zero:
+      return {64, 64, 64, 32, 16, 16, 16, 32, 32, 64};
+    default:
+      return {64, 32, 32, 16, 8, 8, 8, 16, 16, 32};
+  }
+}
+
+struct LossScaler {
+  static constexpr std::string_view name = "loss_scaler";
+  static constexpr std::string_view about =
+      "loss scaling by Megatron-LM's and DeepSpeed's rules; overflow of one rank, skipped by all";
+  static constexpr Oracle oracles[] = {Oracle::schedule, Oracle::numerics, Oracle::determinism};
+
+  struct Case {
+    int ranks = 1;
+    Transport transport{};
+    std::string scaling;
+    int elements = 0;
+  };
+
+  static harness::Sweep<Case> sweep(Profile profile) {
+    const bool quick = profile == Profile::quick;
+    harness::Sweep<Case> sweep;
+    sweep.axis("transport", &Case::transport, harness::usual_transports())
+        .axis("scaling", &Case::scaling, scaling_names(), scaling_names())
+        .axis("ranks", &Case::ranks, quick ? std::vector{2, 4} : std::vector{1, 2, 3, 4, 8})
+        .axis("elements", &Case::elements, {100'003})
+        .only([](const Case& c) {
+          return c.elements < 1 ? fmt::format("{} elements: at least 1", c.elements)
+                                : std::string();
+        });
+    if (!quick) return sweep;
+    return std::move(sweep.sample([](const Case& c) {
+      return c.ranks == 2 ? c.transport == harness::usual_transports().front()
+                          : c.transport == Transport::mpi && c.scaling == "megatron";
+    }));
+  }
+  static std::string why_not(const Case& c, const harness::Context& context) {
+    return context.world.why_not(context.group, c.transport);
+  }
+
+  LossScaler(const Case& c, harness::Context& context)
+      : case_(c),
+        context_(context),
+        options_{zero::find_loss_scaling(c.scaling), rank_scale, 1, 2, 2},
+        dp_(std::make_unique<collectives::Communicator>(context.world, context.group, c.transport)),
+        values_(context.device, Dtype::float16, {c.elements}, Category::parameters),
+        gradient_(context.device, Dtype::float32, {c.elements}, Category::gradients) {
+    start();
+    set_gradient(0, 1);
+  }
+
+  void prepare() { scale_ = zero::LossScale(options_); }
+  void run() { step(); }
+
+  void judge(harness::Judge& judge) {
+    for (const zero::LossScaleTrace& trace : zero::loss_scale_traces())
+      if (trace.options.scaling == options_.scaling) judge_trace(judge, trace);
+    start();
+    const std::vector<double> planned = rank_scales(options_.scaling);
+    std::vector<double> scales;
+    double changed = 0, missed = 0;
+    for (std::size_t i = 0; i < rank_steps.size(); ++i) {
+      const bool overflows = rank_steps[i] == 'o';
+      set_gradient(static_cast<int>(i), scale_.scale());
+      if (overflows && static_cast<int>(i) % case_.ranks == context_.group.index) poison(i);
+      const std::vector<std::uint64_t> before = bits();
+      const bool updated = step();
+      (overflows ? changed : missed) += updated == overflows;
+      const std::vector<std::uint64_t> after = bits();
+      for (std::size_t k = 0; k < before.size(); ++k)
+        (overflows ? changed : missed) += (before[k] != after[k]) == overflows;
+      scales.push_back(scale_.scale());
+      fingerprint(judge, fmt::format("after step {}", i));
+    }
+    judge.schedule("scales over ranks", text(scales, false), text(planned, false));
+    judge.numerics("states that skipped steps changed", changed, 0);
+    judge.numerics("states that steps left as they were", missed, 0);
+    fingerprint(judge, "at the end");
+
+    // The clean steps alone, without a scale.
+    start();
+    for (std::size_t i = 0; i < rank_steps.size(); ++i) {
+      if (rank_steps[i] == 'o') continue;
+      set_gradient(static_cast<int>(i), 1);
+      optimizer_->update(gradient_, 1);
+    }
+    fingerprint(judge, "at the end");
+  }
+
+  harness::Cost cost() const {
+    harness::Cost cost;
+    // The gradients twice; master and moments read and written; values written.
+    cost.memory_bytes = case_.elements * (4.0 + 4 + 2 * 12 + 2);
+    cost.working_set_bytes = case_.elements * (4.0 + 12 + 2);
+    return cost;
+  }
+
+ private:
+  void start() {
+    optimizer_.reset();
+    context_.device.stream().kernels().fill_uniform(values_, context_.seed, {}, -1, 1);
+    optimizer_ = std::make_unique<zero::Optimizer>(
+        zero::AdamW{}, values_,
+        std::vector<std::uint8_t>(static_cast<std::size_t>(case_.elements), 1));
+    scale_ = zero::LossScale(options_);
+  }
+
+  bool step() {
+    const bool overflow = zero::overflow_anywhere(gradient_, {dp_.get()});
+    if (!overflow) optimizer_->update(gradient_, 1 / scale_.scale());
+    scale_.update(overflow);
+    return !overflow;
+  }
+
+  // Scales are powers of two: what they multiply and divide again loses no bit.
+  void set_gradient(int step, double scale) {
+    machine::Kernels& kernels = context_.device.stream().kernels();
+    kernels.fill_uniform(gradient_, context_.seed + 1 + static_cast<std::uint64_t>(step), {}, -1,
+                         1);
+    kernels.scale(gradient_, scale, gradient_);
+  }
+  // One element of this rank's alone.
+  void poison(std::size_t step) {
+    constexpr double infinity = std::numeric_limits<double>::infinity();
+    const double values[] = {infinity, -infinity, std::numeric_limits<double>::quiet_NaN()};
+    const std::int64_t at = static_cast<std::int64_t>(step * 104'729) % case_.elements;
+    from_doubles(gradient_.slice(at, {1}), {values[step % 3]});
+  }
+
+  // Of all that a step changes: values, master, both moments, and the count of steps.
+  std::vector<std::uint64_t> bits() const {
+    std::vector<std::uint64_t> bits = {static_cast<std::uint64_t>(optimizer_->steps())};
+    for (const Tensor* tensor : {&values_, &optimizer_->master(), &optimizer_->first_moment(),
+                                 &optimizer_->second_moment()})
+      bits.push_back(hash(*tensor));
+    return bits;
+  }
+  void fingerprint(harness::Judge& judge, std::string_view when) const {
+    const std::vector<std::uint64_t> now = bits();
+    for (std::size_t i = 0; i < now.size(); ++i)
+      judge.same_bits(fmt::format("state {} {}", i, when), now[i]);
+  }
+
+  static void judge_trace(harness::Judge& judge, const zero::LossScaleTrace& trace) {
+    zero::LossScale scale(trace.options);
+    std::vector<double> scales;
+    bool stopped = false;
+    for (const char step : trace.steps) {
+      try {
+        scale.update(step == 'o');
+        scales.push_back(scale.scale());
+      } catch (const zero::OverflowAtMinimum&) {
+        stopped = true;
+      }
+    }
+    judge.schedule(fmt::format("{}: {}", trace.what, trace.steps), text(scales, stopped),
+                   text(trace.scales, trace.scales.size() < trace.steps.size()));
+  }
+
+  Case case_;
+  harness::Context& context_;
+  zero::LossScaleOptions options_;
+  std::unique_ptr<collectives::Communicator> dp_;
+  Tensor values_, gradient_;
+  std::unique_ptr<zero::Optimizer> optimizer_;
+  zero::LossScale scale_{zero::usual_options(LossScaling::constant)};
+};
+
+const bool registered = harness::add<LossScaler>();
+
+}  // namespace
+}  // namespace suite

@@ -1,0 +1,261 @@
+// Claim: one pass of each optimizer updates every element as its paper's formula does in double,
+// within a bound derived from the dtypes, keeps the states that its table says, and is held back by
+// memory alone. In units of 32-bit weights, themselves among them: SGD 1, with momentum 2, RMSProp
+// 2, Adam and AdamW 3; against 16-bit weights 2, 4, 4 and 6 (Rajbhandari et al. 2020,
+// arXiv:1910.02054, section 3.1: of Adam 12 bytes a parameter).
+//
+// `elements` of every rank, all ranks at once. decay `everywhere` needs no mask: AdamW over 16-bit
+// values then moves 30 bytes an element, read 16 and written 14, as an optimizer on the host does
+// that ZeRO-Offload gives the states to (Ren et al. 2021, arXiv:2101.06840). decay `mask` reads a
+// byte more. memory_GBps counts what is read and written, as memory_bandwidth does, beside which it
+// can be run: not what a cache fetches before 16-bit values are written.
+//
+// All tensors repeat a pattern of 4099 elements: its first copy is compared with the reference,
+// and every other must have the same bits wherever it lies.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "harness/unit.h"
+#include "machine/device/names.h"
+#include "suite/zero/optimizer_reference.h"
+#include "zero/optimizer.h"
+
+namespace suite {
+namespace {
+
+using harness::Oracle;
+using harness::Profile;
+using machine::Category;
+using machine::Dtype;
+using machine::Tensor;
+
+constexpr std::int64_t period = 4099;  // prime: no copy begins as another
+constexpr int steps_judged = 4;
+constexpr double gradient_scale = 1.0 / 7;
+constexpr Category categories[] = {Category::parameters, Category::gradients, Category::optimizer,
+                                   Category::buffers};
+
+zero::Rule make_rule(const std::string& name) {
+  zero::Rule rule = zero::find_rule(name);
+  std::visit(
+      [](auto& options) {
+        options.learning_rate = 1e-2;
+        if constexpr (requires { options.weight_decay; }) options.weight_decay = 0.1;
+      },
+      rule);
+  return rule;
+}
+
+// Beside one unit of the master.
+int states(const std::string& rule) {
+  return rule == "sgd" ? 0 : rule == "momentum" || rule == "rmsprop" ? 1 : 2;
+}
+
+struct OptimizerStep {
+  static constexpr std::string_view name = "optimizer_step";
+  static constexpr std::string_view about = "one pass of SGD, momentum, RMSProp, Adam or AdamW";
+  static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::memory, Oracle::determinism};
+
+  struct Case {
+    int ranks = 1;
+    std::string optimizer;
+    Dtype dtype{};
+    std::string decay;
+    int elements = 0;
+
+    bool masked() const { return decay == "mask"; }
+    std::size_t value_bytes() const { return size_of(dtype); }
+    std::size_t master_bytes() const { return dtype == Dtype::float64 ? 8 : 4; }
+    bool narrow() const { return value_bytes() < master_bytes(); }
+    std::size_t count() const { return static_cast<std::size_t>(elements); }
+  };
+
+  static harness::Sweep<Case> sweep(Profile profile) {
+    const bool quick = profile == Profile::quick;
+    harness::Sweep<Case> sweep;
+    sweep.axis("optimizer", &Case::optimizer, zero::rule_names(), zero::rule_names())
+        .axis("dtype", &Case::dtype,
+              quick ? std::vector{Dtype::float32, Dtype::bfloat16}
+                    : std::vector(std::begin(machine::floating_dtypes),
+                                  std::end(machine::floating_dtypes)),
+              {std::begin(machine::floating_dtypes), std::end(machine::floating_dtypes)})
+        .axis("decay", &Case::decay, {"mask", "everywhere"}, {"mask", "everywhere"})
+        .axis("ranks", &Case::ranks, quick ? std::vector{1, 2} : std::vector{1, 2, 4})
+        .axis("elements", &Case::elements,
+              quick ? std::vector{1 << 20} : std::vector{1 << 16, 1 << 20, 32 << 20})
+        .only([](const Case& c) {
+          if (c.elements < 1) return fmt::format("{} elements: at least 1", c.elements);
+          if (c.optimizer == "sgd" && !c.masked()) return std::string("plain sgd has no decay");
+          return std::string();
+        });
+    if (!quick) return sweep;
+    return std::move(sweep.sample([](const Case& c) {
+      return c.ranks == (c.optimizer == "adamw" ? 2 : 1) && c.masked() == (c.optimizer != "adam") &&
+             (c.optimizer == "adamw" || c.dtype == Dtype::bfloat16);
+    }));
+  }
+
+  OptimizerStep(const Case& c, harness::Context& context)
+      : case_(c), context_(context), rule_(make_rule(c.optimizer)) {
+    const machine::Ledger& ledger = context.device.ledger();
+    std::array<std::size_t, std::size(categories)> before{};
+    for (std::size_t i = 0; i < before.size(); ++i) before[i] = ledger.current(categories[i]);
+    values_ = Tensor(context.device, c.dtype, {c.elements}, Category::parameters);
+    gradient_ = Tensor(context.device, wide(), {c.elements}, Category::gradients);
+    start();
+    for (std::size_t i = 0; i < before.size(); ++i)
+      held_[i] = ledger.current(categories[i]) - before[i];
+    set(gradient_, 1);
+  }
+
+  void prepare() {}
+  bool only_queues() const { return !context_.device.readable_by_host(); }
+  void run() { optimizer_->update(gradient_, gradient_scale); }
+
+  void judge(harness::Judge& judge) {
+    judge_memory(judge);
+    std::vector<std::uint8_t> decays = mask();
+    decays.resize(std::min(decays.size(), static_cast<std::size_t>(period)));
+    OptimizerReference reference(rule_, to_doubles(pattern(case_.dtype, 0)), decays,
+                                 machine::unit_roundoff(wide()));
+    for (int step = 1; step <= steps_judged; ++step)
+      reference.step(to_doubles(pattern(wide(), step)), gradient_scale);
+
+    // On another number of threads the same bits.
+    const int threads = context_.device.threads();
+    for (const int with : {threads, std::max(1, threads - 1)}) {
+      context_.device.set_threads(with);
+      start();
+      for (int step = 1; step <= steps_judged; ++step) {
+        set(gradient_, step);
+        run();
+      }
+      context_.device.set_threads(threads);
+      for (const auto& [what, tensor] : results()) judge.same_bits(what, hash(*tensor));
+    }
+    for (const auto& [what, tensor] : results()) {
+      const std::vector<Bounded>& expected = what == "first moment"    ? reference.first()
+                                             : what == "second moment" ? reference.second()
+                                                                       : reference.masters();
+      compare(judge, what, *tensor, expected);
+      judge.numerics(what + ", copies of the pattern that differ", copies_that_differ(*tensor), 0);
+    }
+  }
+
+  harness::Cost cost() const {
+    const auto states = static_cast<std::size_t>(suite::states(case_.optimizer));
+    const std::size_t master_and_states = (1 + states) * case_.master_bytes();
+    const std::size_t read =
+        case_.master_bytes() + master_and_states + (case_.masked() && states > 0 ? 1 : 0);
+    const std::size_t written = master_and_states + (case_.narrow() ? case_.value_bytes() : 0);
+    harness::Cost cost;
+    cost.memory_bytes = static_cast<double>((read + written) * case_.count());
+    cost.working_set_bytes =
+        static_cast<double>((read + (case_.narrow() ? case_.value_bytes() : 0)) * case_.count());
+    return cost;
+  }
+
+  void describe(harness::Record& record) {
+    const double elements = case_.elements;
+    record.counters["memory_bytes"] = cost().memory_bytes;
+    record.counters["memory_bytes_per_element"] = cost().memory_bytes / elements;
+    if (record.seconds > 0)
+      record.counters["memory_GBps"] = cost().memory_bytes / record.seconds / 1e9;
+    // Where there is no master copy, the values are the weights that the table counts.
+    const auto state_bytes = static_cast<double>(held_[2] + (case_.narrow() ? 0 : held_[0]));
+    record.counters["state_bytes_per_element"] = state_bytes / elements;
+    record.counters["state_per_32bit_weight"] = state_bytes / elements / 4;
+    record.counters["state_per_16bit_weight"] = state_bytes / elements / 2;
+  }
+
+ private:
+  Dtype wide() const { return case_.dtype == Dtype::float64 ? Dtype::float64 : Dtype::float32; }
+
+  // Of values (step 0) and of a step's gradients: all positive, as a decay that cancels a gradient
+  // leaves Adam's quotient without a bound.
+  Tensor pattern(Dtype dtype, int step) const {
+    const Tensor pattern(context_.device, dtype, {std::min<std::int64_t>(period, case_.elements)},
+                         Category::buffers);
+    context_.device.stream().kernels().fill_uniform(
+        pattern, context_.seed + static_cast<std::uint64_t>(step), {}, 0.25, 1);
+    return pattern;
+  }
+  void set(const Tensor& tensor, int step) const {
+    const Tensor once = pattern(tensor.dtype(), step);
+    machine::Stream& stream = context_.device.stream();
+    for (std::int64_t begin = 0; begin < tensor.size(); begin += period) {
+      const Tensor part = tensor.slice(begin, {std::min(period, tensor.size() - begin)});
+      stream.copy(part.data(), once.data(), part.bytes());
+    }
+    stream.synchronize();
+  }
+  std::vector<std::uint8_t> mask() const {
+    std::vector<std::uint8_t> mask(case_.count(), 1);
+    if (case_.masked())
+      for (std::size_t i = 0; i < mask.size(); ++i)
+        mask[i] = i % static_cast<std::size_t>(period) % 3 == 0;
+    return mask;
+  }
+
+  // The first values, no moments.
+  void start() {
+    optimizer_.reset();
+    set(values_, 0);
+    optimizer_ = std::make_unique<zero::Optimizer>(rule_, values_, mask());
+  }
+
+  std::vector<std::pair<std::string, const Tensor*>> results() const {
+    std::vector<std::pair<std::string, const Tensor*>> results = {{"values", &values_}};
+    if (case_.narrow()) results.emplace_back("master", &optimizer_->master());
+    if (optimizer_->first_moment())
+      results.emplace_back("first moment", &optimizer_->first_moment());
+    if (optimizer_->second_moment())
+      results.emplace_back("second moment", &optimizer_->second_moment());
+    return results;
+  }
+
+  void compare(harness::Judge& judge, const std::string& what, const Tensor& tensor,
+               const std::vector<Bounded>& reference) const {
+    std::vector<double> expected, bounds;
+    const double again = tensor.dtype() == wide() ? 0 : machine::unit_roundoff(tensor.dtype());
+    for (const Bounded& x : reference) {
+      expected.push_back(x.value);
+      bounds.push_back(x.error + again * (std::abs(x.value) + x.error));
+    }
+    judge.numerics(what, to_doubles(tensor.slice(0, {static_cast<std::int64_t>(expected.size())})),
+                   expected, bounds);
+  }
+  double copies_that_differ(const Tensor& tensor) const {
+    double differ = 0;
+    for (std::int64_t begin = period; begin < tensor.size(); begin += period) {
+      const machine::Shape shape{std::min(period, tensor.size() - begin)};
+      differ += hash(tensor.slice(begin, shape)) != hash(tensor.slice(0, shape));
+    }
+    return differ;
+  }
+
+  void judge_memory(harness::Judge& judge) const {
+    const std::size_t kept =
+        static_cast<std::size_t>(suite::states(case_.optimizer)) + (case_.narrow() ? 1 : 0);
+    const std::size_t mask_bytes = case_.optimizer == "sgd" ? 0 : 1;
+    const std::size_t expected[] = {case_.value_bytes(), case_.master_bytes(),
+                                    kept * case_.master_bytes(), mask_bytes};
+    for (std::size_t i = 0; i < held_.size(); ++i)
+      judge.memory(categories[i], held_[i], expected[i] * case_.count());
+  }
+
+  Case case_;
+  harness::Context& context_;
+  zero::Rule rule_;
+  Tensor values_, gradient_;
+  std::unique_ptr<zero::Optimizer> optimizer_;
+  std::array<std::size_t, std::size(categories)> held_{};
+};
+
+const bool registered = harness::add<OptimizerStep>();
+
+}  // namespace
+}  // namespace suite
