@@ -92,6 +92,17 @@ class OnDevice : public testing::TestWithParam<std::tuple<Device::Kind, Dtype>> 
     return random(shape, dtype(), low, high);
   }
 
+  // reference(i) and error(i) of each element, the error before the rounding to the result's dtype.
+  template <class Reference, class Error>
+  void expect(const Tensor& out, Reference reference, Error error) {
+    std::vector<Real> values, errors;
+    for (std::size_t i = 0; i < static_cast<std::size_t>(out.size()); ++i) {
+      values.push_back(reference(i));
+      errors.push_back(error(i));
+    }
+    expect_within(to_doubles(out), values, errors, out.dtype());
+  }
+
   template <class T>
   Memory upload(const std::vector<T>& values) {
     Memory memory = device_->allocate(values.size() * sizeof(T), Category::buffers);

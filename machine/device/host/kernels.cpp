@@ -18,7 +18,8 @@ namespace {
 
 class HostKernels final : public kernel::OptimizerKernels<HostLaunch> {
  public:
-  explicit HostKernels(const Device& device) : OptimizerKernels(HostLaunch(device)), device_(device) {}
+  explicit HostKernels(const Device& device)
+      : OptimizerKernels(HostLaunch(device)), device_(device) {}
 
  private:
   void do_gemm(const Matrix& a, const Matrix& b, const Matrix& c, float alpha,

@@ -10,17 +10,6 @@ namespace {
 class ElementKernels : public OnDevice {
  protected:
   double u() const { return sum_roundoff(dtype()); }
-
-  // reference(i) and error(i) of each element, the error before the rounding to the result's dtype.
-  template <class Reference, class Error>
-  void expect(const Tensor& out, Reference reference, Error error) {
-    std::vector<Real> values, errors;
-    for (std::size_t i = 0; i < static_cast<std::size_t>(out.size()); ++i) {
-      values.push_back(reference(i));
-      errors.push_back(error(i));
-    }
-    expect_within(to_doubles(out), values, errors, out.dtype());
-  }
 };
 
 // Odd, so that vector loops have remainders; more than one block of a GPU.
@@ -234,6 +223,33 @@ TEST_P(ElementKernels, GeluFarFromZero) {
   const Values exact = to_doubles(x);
   EXPECT_EQ(to_doubles(out), (Values{0, exact[1], 0, 0}));
   EXPECT_EQ(to_doubles(slope), (Values{0, 1, 0.5, 0}));
+}
+
+// Where the host looks values up, of every bit pattern: what the formula gives, bit for bit.
+template <class T>
+void expect_formula_of_every_pattern(Kernels& kernels, Device& device) {
+  const Tensor x(device, dtype_of<T>, {1 << 16}, Category::buffers);
+  const Tensor factor(device, dtype_of<T>, {1 << 16}, Category::buffers);
+  const Tensor out(device, dtype_of<T>, {1 << 16}, Category::buffers);
+  for (std::uint32_t i = 0; i < 1 << 16; ++i) x.as<T>()[i].bits = static_cast<std::uint16_t>(i);
+  kernels.fill_uniform(factor, 3, {}, -2, 2);
+  kernels.gelu(x, out);
+  for (std::uint32_t i = 0; i < 1 << 16; ++i) {
+    const float value = kernel::Gelu<float>::value(static_cast<float>(x.as<T>()[i]));
+    ASSERT_EQ(out.as<T>()[i].bits, T(value).bits) << "pattern " << i;
+  }
+  kernels.gelu_backward(x, factor, out);
+  for (std::uint32_t i = 0; i < 1 << 16; ++i) {
+    const float slope = kernel::Gelu<float>::derivative(static_cast<float>(x.as<T>()[i]));
+    const T wanted(static_cast<float>(factor.as<T>()[i]) * slope);
+    ASSERT_EQ(out.as<T>()[i].bits, wanted.bits) << "pattern " << i;
+  }
+}
+
+TEST(Gelu, OfEveryPatternOf16Bits) {
+  const auto device = make_host_device();
+  expect_formula_of_every_pattern<Bfloat16>(device->stream().kernels(), *device);
+  expect_formula_of_every_pattern<Half>(device->stream().kernels(), *device);
 }
 
 // The truncation of the central difference D(h) is a third of D(2h) - D(h), to fourth order.

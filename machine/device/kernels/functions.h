@@ -31,9 +31,10 @@ SHARDMARK_BOTH inline double fused(double a, double b, double c) { return fma(a,
 // no loop with a call in it is a vector loop. Reduction by multiples of log 2 in two parts and a
 // polynomial after Moshier's Cephes library (expf).
 [[gnu::always_inline]] SHARDMARK_BOTH inline float exponential(float x) {
-  x = x > 89.0f ? 89.0f : x;        // above 88.73: infinity; NaN passes both comparisons
-  x = x < -104.0f ? -104.0f : x;    // below -103.98: zero
-  const float shift = 12582912.0f;  // 1.5 * 2^23: the sum's last bits are the nearest integer
+  x = x > 89.0f ? 89.0f : x;      // above 88.73: infinity; NaN passes both comparisons
+  x = x < -104.0f ? -104.0f : x;  // below -103.98: zero
+  // 1.5 * 2^23 + 2 * 127: the sum's last bits are the nearest integer n and two exponents' bias.
+  const float shift = 12583166.0f;
   const float shifted = fused(x, 1.44269504088896341f, shift);
   const float n = shifted - shift;
   const float r = fused(n, 2.12194440e-4f, fused(n, -0.693359375f, x));
@@ -43,14 +44,10 @@ SHARDMARK_BOTH inline double fused(double a, double b, double c) { return fma(a,
   p = fused(p, r, 1.6666665459e-1f);
   p = fused(p, r, 5.0000001201e-1f);
   p = fused(p, r * r, r) + 1.0f;
-  // Two factors, as 2^n alone may be out of range; the products are exact unless subnormal.
-  const std::int32_t exponent = static_cast<std::int32_t>(detail::bits_as<std::uint32_t>(shifted) -
-                                                          detail::bits_as<std::uint32_t>(shift));
-  const std::int32_t half = exponent >> 1;
-  const auto power = [](std::int32_t k) {
-    return detail::bits_as<float>(static_cast<std::uint32_t>(k + 127) << 23);
-  };
-  return p * power(half) * power(exponent - half);
+  // Two factors, as 2^n alone may be out of range; the products are exact unless subnormal. What
+  // is above a factor's exponent and sign is shifted out of it.
+  const std::uint32_t exponents = detail::bits_as<std::uint32_t>(shifted), half = exponents >> 1;
+  return p * detail::bits_as<float>(half << 23) * detail::bits_as<float>((exponents - half) << 23);
 }
 SHARDMARK_BOTH inline double exponential(double x) { return exp(x); }
 

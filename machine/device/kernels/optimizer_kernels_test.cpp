@@ -11,17 +11,6 @@ constexpr std::int64_t size = 2053;
 class OptimizerKernels : public OnDevice {
  protected:
   double u() const { return sum_roundoff(dtype()); }
-
-  // reference(i) and error(i) of each element, the error before the rounding to the result's dtype.
-  template <class Reference, class Error>
-  void expect(const Tensor& out, Reference reference, Error error) {
-    std::vector<Real> values, errors;
-    for (std::size_t i = 0; i < static_cast<std::size_t>(out.size()); ++i) {
-      values.push_back(reference(i));
-      errors.push_back(error(i));
-    }
-    expect_within(to_doubles(out), values, errors, out.dtype());
-  }
   void expect_rounded(const Tensor& master, const Tensor& weight) {
     const Tensor rounded = empty({size});
     kernels().cast(master, rounded);
