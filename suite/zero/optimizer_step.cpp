@@ -83,9 +83,11 @@ struct OptimizerStep {
                                   std::end(machine::floating_dtypes)),
               {std::begin(machine::floating_dtypes), std::end(machine::floating_dtypes)})
         .axis("decay", &Case::decay, {"mask", "everywhere"}, {"mask", "everywhere"})
-        .axis("ranks", &Case::ranks, quick ? std::vector{1, 2} : std::vector{1, 2, 4})
+        .axis("ranks", &Case::ranks, std::vector{1, 2})
         .axis("elements", &Case::elements,
-              quick ? std::vector{1 << 20} : std::vector{1 << 16, 1 << 20, 32 << 20})
+              quick                            ? std::vector{1 << 20}
+              : profile == Profile::acceptance ? std::vector{1 << 20, 8 << 20}
+                                               : std::vector{1 << 16, 1 << 20, 32 << 20})
         .only([](const Case& c) {
           if (c.elements < 1) return fmt::format("{} elements: at least 1", c.elements);
           if (c.optimizer == "sgd" && !c.masked()) return std::string("plain sgd has no decay");
