@@ -16,23 +16,6 @@ using machine::Tensor;
 
 namespace {
 
-bool needs_master(Dtype value) { return collectives::gradient_dtype(value) != value; }
-
-// Beside the master.
-struct States {
-  bool first = false, second = false, mask = true;
-};
-States states(const Rule& rule) {
-  struct Of {
-    States operator()(const Sgd&) const { return {.mask = false}; }
-    States operator()(const Momentum&) const { return {.first = true}; }
-    States operator()(const RmsProp&) const { return {.second = true}; }
-    States operator()(const Adam&) const { return {.first = true, .second = true}; }
-    States operator()(const AdamW&) const { return {.first = true, .second = true}; }
-  };
-  return std::visit(Of{}, rule);
-}
-
 const std::vector<std::pair<std::string, Rule>>& rules() {
   static const std::vector<std::pair<std::string, Rule>> all = {{"sgd", Sgd{}},
                                                                 {"momentum", Momentum{}},
@@ -62,29 +45,46 @@ Rule find_rule(std::string_view name) {
   throw std::invalid_argument(machine::unknown("optimizer", name, rule_names()));
 }
 
+KeptStates kept_states(const Rule& rule, Dtype value) {
+  struct Of {
+    KeptStates operator()(const Sgd&) const { return {.mask = false}; }
+    KeptStates operator()(const Momentum&) const { return {.first_moment = true}; }
+    KeptStates operator()(const RmsProp&) const { return {.second_moment = true}; }
+    KeptStates operator()(const Adam&) const {
+      return {.first_moment = true, .second_moment = true};
+    }
+    KeptStates operator()(const AdamW&) const {
+      return {.first_moment = true, .second_moment = true};
+    }
+  };
+  KeptStates kept = std::visit(Of{}, rule);
+  kept.master = collectives::gradient_dtype(value) != value;
+  return kept;
+}
+
 std::size_t optimizer_bytes_per_element(const Rule& rule, Dtype value) {
-  const States kept = states(rule);
-  const std::size_t count = std::size_t{kept.first} + kept.second + needs_master(value);
+  const auto count = static_cast<std::size_t>(kept_states(rule, value).count());
   return count * machine::size_of(collectives::gradient_dtype(value));
 }
 
-std::size_t mask_bytes_per_element(const Rule& rule) { return states(rule).mask ? 1 : 0; }
+std::size_t mask_bytes_per_element(const Rule& rule) {
+  return kept_states(rule, Dtype::float32).mask ? 1 : 0;
+}
 
 Optimizer::Optimizer(Rule rule, Tensor values, const std::vector<std::uint8_t>& decay_mask)
     : rule_(rule), values_(std::move(values)), master_(values_) {
   SHARDMARK_CHECK(decay_mask.size(), ==, static_cast<std::size_t>(values_.size()));
   machine::Device& device = values_.device();
   const Dtype dtype = collectives::gradient_dtype(values_.dtype());
-  if (needs_master(values_.dtype()))
-    master_ = Tensor(device, dtype, values_.shape(), Category::optimizer);
+  const KeptStates kept = kept_states(rule_, values_.dtype());
+  if (kept.master) master_ = Tensor(device, dtype, values_.shape(), Category::optimizer);
   values_changed();
-  const States kept = states(rule_);
   const auto make = [&](Tensor& moment) {
     moment = Tensor(device, dtype, values_.shape(), Category::optimizer);
     device.stream().kernels().fill(moment, 0);
   };
-  if (kept.first) make(first_moment_);
-  if (kept.second) make(second_moment_);
+  if (kept.first_moment) make(first_moment_);
+  if (kept.second_moment) make(second_moment_);
   if (!kept.mask) return;
   const auto decays = [](std::uint8_t byte) { return byte != 0; };
   decays_somewhere_ = std::ranges::any_of(decay_mask, decays);
@@ -100,33 +100,42 @@ void Optimizer::values_changed() {
 
 void Optimizer::update(const Tensor& gradient, double gradient_scale) {
   ++steps_;
-  machine::Kernels& kernels = values_.device().stream().kernels();
+  // A mask that is the same everywhere need not be read.
+  const Decay decay = decays_everywhere_  ? Decay::everywhere
+                      : decays_somewhere_ ? Decay::masked
+                                          : Decay::nowhere;
+  update_range(rule_, steps_, gradient, gradient_scale, decay,
+               static_cast<const std::uint8_t*>(decay_mask_.data()),
+               {values_, master_, first_moment_, second_moment_});
+}
+
+void update_range(const Rule& rule, std::int64_t step, const Tensor& gradient,
+                  double gradient_scale, Decay decay, const std::uint8_t* decay_mask,
+                  const RangeStates& range) {
+  const auto& [values, master, first_moment, second_moment] = range;
+  machine::Kernels& kernels = values.device().stream().kernels();
   std::visit(
       [&](auto options) {
         using Options = decltype(options);
         if constexpr (std::is_same_v<Options, Sgd>) {
-          kernels.sgd(gradient, gradient_scale, options.learning_rate, master_, values_);
+          kernels.sgd(gradient, gradient_scale, options.learning_rate, master, values);
         } else {
-          // A mask that is the same everywhere need not be read.
-          if (!decays_somewhere_) options.weight_decay = 0;
-          const bool uniform = decays_everywhere_ || options.weight_decay == 0;
+          if (decay == Decay::nowhere) options.weight_decay = 0;
           const auto* const mask =
-              uniform ? nullptr : static_cast<const std::uint8_t*>(decay_mask_.data());
+              decay == Decay::masked && options.weight_decay != 0 ? decay_mask : nullptr;
           if constexpr (std::is_same_v<Options, Momentum>)
-            kernels.momentum(gradient, gradient_scale, options, mask, master_, first_moment_,
-                             values_);
+            kernels.momentum(gradient, gradient_scale, options, mask, master, first_moment, values);
           else if constexpr (std::is_same_v<Options, RmsProp>)
-            kernels.rmsprop(gradient, gradient_scale, options, mask, master_, second_moment_,
-                            values_);
+            kernels.rmsprop(gradient, gradient_scale, options, mask, master, second_moment, values);
           else if constexpr (std::is_same_v<Options, Adam>)
-            kernels.adam(gradient, gradient_scale, options, steps_, mask, master_, first_moment_,
-                         second_moment_, values_);
+            kernels.adam(gradient, gradient_scale, options, step, mask, master, first_moment,
+                         second_moment, values);
           else
-            kernels.adamw(gradient, gradient_scale, options, steps_, mask, master_, first_moment_,
-                          second_moment_, values_);
+            kernels.adamw(gradient, gradient_scale, options, step, mask, master, first_moment,
+                          second_moment, values);
         }
       },
-      rule_);
+      rule);
 }
 
 }  // namespace zero

@@ -47,8 +47,25 @@ std::string_view name(const Rule& rule);
 std::vector<std::string> rule_names();
 Rule find_rule(std::string_view name);  // throws std::invalid_argument naming the nearest
 
+// What is kept beside values of a dtype; the mask is a buffer.
+struct KeptStates {
+  bool master = false, first_moment = false, second_moment = false, mask = true;
+  int count() const { return int{master} + int{first_moment} + int{second_moment}; }
+};
+KeptStates kept_states(const Rule& rule, machine::Dtype value);
 std::size_t optimizer_bytes_per_element(const Rule& rule, machine::Dtype value);
 std::size_t mask_bytes_per_element(const Rule& rule);
+
+// One range as an update sees it, wherever its states are kept. All [elements]; master: the values
+// themselves if none is kept; a moment that the rule has not is empty.
+struct RangeStates {
+  machine::Tensor values, master, first_moment, second_moment;
+};
+enum class Decay : unsigned char { everywhere, masked, nowhere };  // what the mask says
+// The update that is number `step`, from 1. An element's bits do not depend on the range's ends.
+void update_range(const Rule& rule, std::int64_t step, const machine::Tensor& gradient,
+                  double gradient_scale, Decay decay, const std::uint8_t* decay_mask,
+                  const RangeStates& range);
 
 class Optimizer {
  public:

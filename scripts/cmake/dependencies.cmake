@@ -1,5 +1,5 @@
 # What Shardmark builds on. Required libraries come from Debian's packages (scripts/install); the
-# CUDA Toolkit and NCCL are found or left out, and the program says which.
+# CUDA Toolkit, NCCL and liburing are found or left out, and the program says which.
 
 find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
@@ -11,6 +11,7 @@ find_library(DNNL_LIBRARY dnnl REQUIRED)
 add_library(DNNL::dnnl UNKNOWN IMPORTED)
 set_target_properties(DNNL::dnnl PROPERTIES IMPORTED_LOCATION ${DNNL_LIBRARY}
                       INTERFACE_INCLUDE_DIRECTORIES ${DNNL_INCLUDE_DIR})
+pkg_check_modules(liburing IMPORTED_TARGET liburing>=2.2)
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(benchmark REQUIRED)
 find_package(GTest REQUIRED)
@@ -44,4 +45,4 @@ if(SHARDMARK_CUDA)
   find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
   find_library(NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR})
 endif()
-message(STATUS "Shardmark: CUDA ${SHARDMARK_CUDA}, NCCL ${NCCL_LIBRARY}")
+message(STATUS "Shardmark: CUDA ${SHARDMARK_CUDA}, NCCL ${NCCL_LIBRARY}, liburing ${liburing_VERSION}")

@@ -1,0 +1,32 @@
+#include <stdexcept>
+
+#include "machine/device/error.h"
+#include "zero/io_ring.h"
+
+namespace zero {
+
+void check(const IoOptions& options) {
+  if (options.block_size == 0 || options.block_size % io_alignment != 0 ||
+      options.block_size > std::size_t{1} << 30)
+    throw std::invalid_argument(
+        fmt::format("block_size {} is not a multiple of {} bytes up to 1 GiB", options.block_size,
+                    io_alignment));
+  if (options.queue_depth < 1 || options.queue_depth > 4096)
+    throw std::invalid_argument(
+        fmt::format("queue_depth {} is not from 1 to 4096", options.queue_depth));
+}
+
+machine::Tensor aligned_memory(machine::Device& device, machine::Dtype dtype, std::size_t bytes,
+                               machine::Category category) {
+  const std::size_t size = machine::size_of(dtype);
+  SHARDMARK_CHECK(bytes % io_alignment, ==, std::size_t{0});
+  SHARDMARK_CHECK(device.readable_by_host(), ==, true);
+  const machine::Tensor whole(device, dtype,
+                              {static_cast<std::int64_t>(aligned_bytes(bytes) / size)}, category);
+  const std::size_t past = reinterpret_cast<std::uintptr_t>(whole.data()) % io_alignment;
+  const std::size_t skipped = past == 0 ? 0 : io_alignment - past;
+  return whole.slice(static_cast<std::int64_t>(skipped / size),
+                     {static_cast<std::int64_t>(bytes / size)});
+}
+
+}  // namespace zero
