@@ -73,7 +73,8 @@ TEST_P(EveryUnit, PassesItsOraclesOnThreads) {
   for (const harness::AxisInfo& axis : axes) {
     if (axis.name == "transport") flags["transport"] = "shared_memory";
     if (axis.name == "bytes")
-      flags["bytes"] = GetParam() == "memory_bandwidth" ? "32KiB" : "8,20000";
+      flags["bytes"] =
+          GetParam() == "memory_bandwidth" || GetParam() == "nvme_bandwidth" ? "32KiB" : "8,20000";
     if (axis.name == "model") flags["model"] = "tiny";
     if (axis.name == "seq-length") flags["seq-length"] = "model";
     if (axis.name == "shape") flags["shape"] = "65x33x129";
@@ -412,6 +413,7 @@ TEST(Units, CoverEveryRoomThatIsJudged) {
                              "loss_scaler",
                              "memory_bandwidth",
                              "mlp",
+                             "nvme_bandwidth",
                              "optimizer_step",
                              "pipeline_step",
                              "reduce",

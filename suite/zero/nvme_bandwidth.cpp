@@ -1,0 +1,192 @@
+// Claim: what io_uring moves between a file and memory, past the page cache, is what was there,
+// every byte, in as many requests as blocks, with the queue as full as it was asked to be.
+//
+// Every rank has a file of `bytes` in the folder nvme_path, all at once, and reads or writes the
+// whole of it in order; block_size, queue_depth and single_submit are DeepSpeed's `aio`. nvme_GBps
+// is that of one rank. Nothing is flushed: what a drive caches is in it. Where the file system
+// refuses O_DIRECT the note says so, and the rate is one of memory.
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+#include "harness/unit.h"
+#include "machine/device/error.h"
+#include "machine/device/random.h"
+#include "zero/io_ring.h"
+
+namespace suite {
+namespace {
+
+using harness::Bytes;
+using harness::Oracle;
+using harness::Profile;
+using machine::Tensor;
+
+struct NvmeBandwidth {
+  static constexpr std::string_view name = "nvme_bandwidth";
+  static constexpr std::string_view about = "reads and writes of a file through io_uring";
+  static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::schedule};
+
+  struct Case {
+    int ranks = 1;
+    std::string operation;
+    Bytes block_size;
+    int queue_depth = 8;
+    bool single_submit = false;
+    Bytes bytes;
+    std::string nvme_path;
+
+    zero::IoOptions io() const {
+      return {.block_size = static_cast<std::size_t>(block_size.value),
+              .queue_depth = queue_depth,
+              .single_submit = single_submit};
+    }
+    std::int64_t requests() const {
+      return (bytes.value + block_size.value - 1) / block_size.value;
+    }
+  };
+
+  static harness::Sweep<Case> sweep(Profile profile) {
+    const bool quick = profile == Profile::quick;
+    harness::Sweep<Case> sweep;
+    sweep.axis("operation", &Case::operation, {"read", "write"}, {"read", "write"})
+        .axis("ranks", &Case::ranks, quick ? std::vector{1} : std::vector{1, 2})
+        .axis("block_size", &Case::block_size,
+              quick ? std::vector<Bytes>{{1 << 20}}
+                    : std::vector<Bytes>{{16 << 10}, {128 << 10}, {1 << 20}})
+        .axis("queue_depth", &Case::queue_depth, quick ? std::vector{8} : std::vector{1, 8, 32})
+        .axis("single_submit", &Case::single_submit, {false})
+        .axis("bytes", &Case::bytes, std::vector<Bytes>{{64 << 20}})
+        .axis("nvme_path", &Case::nvme_path, {"."})
+        .only([](const Case& c) {
+          if (c.bytes.value < 1 || c.bytes.value % std::int64_t{zero::io_alignment} != 0)
+            return fmt::format("--bytes: {} is not a multiple of {}", c.bytes.value,
+                               zero::io_alignment);
+          try {
+            zero::check(c.io());
+          } catch (const std::invalid_argument& error) {
+            return fmt::format("--{}", error.what());
+          }
+          return std::string();
+        });
+    return sweep;
+  }
+
+  static std::string why_not(const Case&, const harness::Context&) {
+    return zero::IoRing::why_not();
+  }
+
+  NvmeBandwidth(const Case& c, harness::Context& context)
+      : case_(c),
+        rank_(context.group.index),
+        file_(zero::IoFile::unnamed(c.nvme_path, static_cast<std::uint64_t>(c.bytes.value), rank_)),
+        memory_(allocate(context)),
+        expected_(allocate(context)) {
+    auto* words = reinterpret_cast<std::uint32_t*>(expected_.as<std::uint8_t>());
+    const auto key = context.seed + static_cast<std::uint64_t>(rank_);
+    for (std::size_t i = 0; i < expected_.bytes() / 16; ++i) {
+      const auto random = machine::philox(key, i);
+      std::memcpy(words + 4 * i, &random, 16);
+    }
+    std::memcpy(memory_.data(), expected_.data(), memory_.bytes());
+    // By other means than the unit's.
+    move_plainly("writing", [&](std::size_t at) {
+      return ::pwrite(file_.descriptor(), expected_.as<std::uint8_t>() + at, expected_.bytes() - at,
+                      static_cast<off_t>(at));
+    });
+    zero::IoOptions io = c.io();
+    io.rank = rank_;
+    ring_.emplace(io);
+    mapped_ = ring_->register_memory({memory_});
+  }
+
+  void prepare() {}
+  void run() {
+    ring_->wait(case_.operation == "read" ? ring_->read(file_, 0, memory_)
+                                          : ring_->write(file_, 0, memory_));
+  }
+
+  void judge(harness::Judge& judge) {
+    const bool reads = case_.operation == "read";
+    auto* bytes = expected_.as<std::uint8_t>();
+    if (reads) {
+      std::memset(memory_.data(), 0, memory_.bytes());
+    } else {  // other bytes than those that are there
+      for (std::size_t i = 0; i < expected_.bytes(); ++i) bytes[i] ^= 0xff;
+      std::memcpy(memory_.data(), bytes, memory_.bytes());
+    }
+    const zero::IoCounts before = ring_->counts();
+    run();
+    const zero::IoCounts after = ring_->counts();
+    const auto difference = [](std::uint64_t now, std::uint64_t then) {
+      return static_cast<std::int64_t>(now - then);
+    };
+    judge.schedule("requests of reads", difference(after.reads, before.reads),
+                   reads ? case_.requests() : 0);
+    judge.schedule("requests of writes", difference(after.writes, before.writes),
+                   reads ? 0 : case_.requests());
+    judge.schedule("most requests under way", after.most_under_way,
+                   std::min<std::int64_t>(case_.queue_depth, case_.requests()));
+    if (!reads) {
+      std::memset(memory_.data(), 0, memory_.bytes());
+      move_plainly("reading", [&](std::size_t at) {
+        return ::pread(file_.descriptor(), memory_.as<std::uint8_t>() + at, memory_.bytes() - at,
+                       static_cast<off_t>(at));
+      });
+    }
+    constexpr std::size_t piece = 1 << 20;
+    for (std::size_t at = 0; at < memory_.bytes(); at += piece) {
+      const std::size_t end = std::min(memory_.bytes(), at + piece);
+      const std::vector<double> got(memory_.as<std::uint8_t>() + at,
+                                    memory_.as<std::uint8_t>() + end);
+      judge.exact(fmt::format("bytes from {}", at), got,
+                  std::vector<double>(bytes + at, bytes + end));
+    }
+  }
+
+  harness::Cost cost() const { return {}; }
+
+  void describe(harness::Record& record) {
+    if (record.seconds > 0) {
+      record.counters["nvme_GBps"] = static_cast<double>(case_.bytes.value) / record.seconds / 1e9;
+      record.counters["requests_per_second"] =
+          static_cast<double>(case_.requests()) / record.seconds;
+    }
+    record.note = !file_.note().empty() ? file_.note()
+                  : mapped_             ? ""
+                                        : "RLIMIT_MEMLOCK is too small to map memory once";
+  }
+
+ private:
+  Tensor allocate(harness::Context& context) const {
+    return zero::aligned_memory(context.world.host_device(), machine::Dtype::uint8,
+                                static_cast<std::size_t>(case_.bytes.value),
+                                machine::Category::buffers);
+  }
+  template <class Call>
+  void move_plainly(std::string_view what, const Call& call) const {
+    for (std::size_t at = 0; at < memory_.bytes();) {
+      const ssize_t moved = call(at);
+      if (moved <= 0)
+        throw machine::MachineError(fmt::format("{} {}: {}", what, file_.name(),
+                                                moved < 0 ? std::strerror(errno) : "it ends"));
+      at += static_cast<std::size_t>(moved);
+    }
+  }
+
+  Case case_;
+  int rank_;
+  zero::IoFile file_;
+  Tensor memory_, expected_;
+  std::optional<zero::IoRing> ring_;
+  bool mapped_ = true;
+};
+
+const bool registered = harness::add<NvmeBandwidth>();
+
+}  // namespace
+}  // namespace suite
