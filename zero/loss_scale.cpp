@@ -104,6 +104,20 @@ void LossScale::refuse(const LossScaleOptions& options) {
       options.hysteresis));
 }
 
+void LossScale::restore(const State& state) {
+  const bool right = state.scale > 0 && state.scale < std::numeric_limits<double>::infinity() &&
+                     state.patience >= 1 && state.patience <= options_.hysteresis &&
+                     state.clean >= 0;
+  if (!right)
+    throw std::invalid_argument(fmt::format(
+        "loss scaling {}: a scale of {}, {} overflows until it halves (of {}) and {} "
+        "clean steps are no state of it",
+        name(options_.scaling), state.scale, state.patience, options_.hysteresis, state.clean));
+  scale_ = state.scale;
+  patience_ = state.patience;
+  clean_ = state.clean;
+}
+
 OverflowAtMinimum::OverflowAtMinimum(double scale)
     : std::runtime_error(fmt::format(
           "gradients overflow at the minimal loss scale {}: it cannot be made smaller", scale)) {}

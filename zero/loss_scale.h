@@ -93,6 +93,15 @@ class LossScale {
   }
 
   constexpr double scale() const { return scale_; }
+  // All that changes, for checkpoints. Throws std::invalid_argument for what no updates lead to.
+  struct State {
+    double scale = 1;
+    int patience = 1;
+    std::int64_t clean = 0;
+    bool operator==(const State&) const = default;
+  };
+  constexpr State state() const { return {scale_, patience_, clean_}; }
+  void restore(const State& state);
   // After a step: whether gradients of any rank overflowed, so that it was skipped. Throws
   // OverflowAtMinimum, and stays as it was.
   constexpr void update(bool overflow) {

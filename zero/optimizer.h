@@ -80,6 +80,7 @@ class Optimizer {
 
   Rule& rule() { return rule_; }  // a learning-rate schedule writes here
   std::int64_t steps() const { return steps_; }
+  void set_steps(std::int64_t steps) { steps_ = steps; }  // of states that were loaded
   const machine::Tensor& master() const {
     return master_;
   }  // the values themselves if none is kept
@@ -87,6 +88,8 @@ class Optimizer {
   const machine::Tensor& second_moment() const {
     return second_moment_;
   }  // empty where there is none
+
+  RangeStates states() const { return {values_, master_, first_moment_, second_moment_}; }
 
  private:
   Rule rule_;
