@@ -1,5 +1,7 @@
 #include "zero/checkpoint_piece.h"
 
+#include <algorithm>
+
 #include "machine/device/error.h"
 
 namespace zero {

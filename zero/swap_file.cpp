@@ -1,5 +1,6 @@
 #include "zero/swap_file.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "machine/device/error.h"
