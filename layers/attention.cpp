@@ -12,50 +12,72 @@ using machine::gemm;
 using machine::Matrix;
 using machine::Tensor;
 
-Attention::Attention(const Context& context, const std::string& name, std::int64_t hidden,
-                     std::int64_t heads, std::int64_t sequence)
+Attention::Attention(const Context& context, const std::string& name, const GptConfig& config)
     : context_(context),
-      heads_(heads / context.tp.size()),
-      head_(hidden / heads),
-      sequence_(sequence),
+      heads_(config.heads / context.tp.size()),
+      groups_(config.query_groups() / context.tp.size()),
+      head_(config.head()),
+      sequence_(config.sequence),
+      group_heads_(config.heads / config.query_groups()),
+      rotary_(config.rotary()),
+      rotary_base_(config.rotary_base),
       scale_(1 / std::sqrt(static_cast<double>(head_))),
-      qkv_(context, name + ".qkv", hidden, 3 * hidden),
-      projection_(context, name + ".projection", hidden, hidden) {
-  SHARDMARK_CHECK(heads % context.tp.size(), ==, 0);
-  SHARDMARK_CHECK(hidden % heads, ==, 0);
+      qkv_(context, name + ".qkv", config.hidden, config.qkv(),
+           {.bias = !config.disable_bias_linear}),
+      projection_(context, name + ".projection", config.hidden, config.hidden,
+                  {.bias = !config.disable_bias_linear}) {
+  SHARDMARK_CHECK(config.query_groups() % context.tp.size(), ==, 0);
+  SHARDMARK_CHECK(config.heads % config.query_groups(), ==, 0);
+  SHARDMARK_CHECK(config.hidden % config.heads, ==, 0);
 }
 
-Matrix Attention::heads_of(const Tensor& qkv, Part part) const {
-  Matrix heads = machine::matrix(qkv);
-  const std::int64_t width = qkv.cols();
-  heads.data = static_cast<char*>(heads.data) + static_cast<std::size_t>(part) *
-                                                    static_cast<std::size_t>(head_) *
-                                                    machine::size_of(qkv.dtype());
+Matrix Attention::heads_of(const Tensor& tensor, std::int64_t first, std::int64_t count,
+                           std::int64_t apart) const {
+  Matrix heads = machine::matrix(tensor);
+  const std::int64_t width = tensor.cols();
+  heads.data = tensor.slice(first, {head_}).data();
   heads.rows = sequence_;
   heads.cols = head_;
-  heads.row_stride = width;
-  heads.batch = {qkv.rows() / sequence_, heads_};
-  heads.batch_stride = {sequence_ * width, 3 * head_};
+  heads.batch = {tensor.rows() / sequence_, count};
+  heads.batch_stride = {sequence_ * width, apart};
   return heads;
 }
 
-Matrix Attention::heads_of_context(const Tensor& context) const {
-  Matrix heads = machine::matrix(context);
-  const std::int64_t width = context.cols();
-  heads.rows = sequence_;
-  heads.cols = head_;
-  heads.row_stride = width;
-  heads.batch = {context.rows() / sequence_, heads_};
-  heads.batch_stride = {sequence_ * width, head_};
-  return heads;
+Matrix Attention::of_groups(const Tensor& qkv, std::int64_t j) const {
+  return heads_of(qkv, j * head_, groups_, (group_heads_ + 2) * head_);
 }
 
-Matrix Attention::scores_of(const Tensor& scores) const {
+Matrix Attention::of_context(const Tensor& context, std::int64_t j) const {
+  return heads_of(context, j * head_, groups_, group_heads_ * head_);
+}
+
+// Squares lie by j, sequence, group.
+Matrix Attention::of_scores(const Tensor& scores, std::int64_t j) const {
   Matrix square = machine::matrix(scores);
+  const std::int64_t squares = scores.shape()[0] / group_heads_, size = sequence_ * sequence_;
+  square.data = scores.slice(j * squares * size, {size}).data();
   square.rows = square.cols = square.row_stride = sequence_;
-  square.batch = {scores.shape()[0] / heads_, heads_};
-  square.batch_stride = {heads_ * sequence_ * sequence_, sequence_ * sequence_};
+  square.batch = {squares / groups_, groups_};
+  square.batch_stride = {groups_ * size, size};
   return square;
+}
+
+Attention::Block Attention::block_of(const Tensor& qkv, std::int64_t block) const {
+  const std::int64_t r = group_heads_;
+  if (r == 1) return {of_groups(qkv, 0), of_groups(qkv, 1), of_groups(qkv, 2)};
+  const std::int64_t first = block * (r + 2) * head_;
+  return {heads_of(qkv, first, r, head_), heads_of(qkv, first + r * head_, 1, head_),
+          heads_of(qkv, first + (r + 1) * head_, 1, head_)};
+}
+
+Matrix Attention::block_of_context(const Tensor& context, std::int64_t block) const {
+  return group_heads_ == 1 ? of_context(context, 0)
+                           : heads_of(context, block * group_heads_ * head_, group_heads_, head_);
+}
+
+Tensor Attention::block_of_rows(const Tensor& log_sum_exp, std::int64_t block) const {
+  const std::int64_t rows = log_sum_exp.size() / blocks();
+  return log_sum_exp.slice(block * rows, {rows});
 }
 
 Tensor Attention::make_scores(std::int64_t tokens, Category category) const {
@@ -65,61 +87,89 @@ Tensor Attention::make_scores(std::int64_t tokens, Category category) const {
 Tensor Attention::make_probabilities(const Tensor& qkv, Category category) const {
   Tensor probabilities = make_scores(qkv.rows(), category);
   const Tensor scores = make_scores(qkv.rows(), Category::buffers);
-  gemm(context_.stream(), heads_of(qkv, Part::query), heads_of(qkv, Part::key).transposed(),
-       scores_of(scores));
+  const Matrix k = of_groups(qkv, group_heads_).transposed();
+  for (std::int64_t j = 0; j < group_heads_; ++j)
+    gemm(context_.stream(), of_groups(qkv, j), k, of_scores(scores, j));
   context_.kernels().causal_softmax(scores, scale_, probabilities);
   return probabilities;
+}
+
+// Queries and keys, head by head of the groups.
+void Attention::rotate(const Tensor& qkv) const {
+  if (!rotary_) return;
+  for (std::int64_t j = 0; j <= group_heads_; ++j)
+    context_.kernels().rotary(of_groups(qkv, j), {.base = rotary_base_}, of_groups(qkv, j));
+}
+
+void Attention::rotate_back(const Tensor& d_qkv) const {
+  if (!rotary_) return;
+  for (std::int64_t j = 0; j <= group_heads_; ++j)
+    context_.kernels().rotary_backward(of_groups(d_qkv, j), {.base = rotary_base_},
+                                       of_groups(d_qkv, j));
 }
 
 void Attention::attend(Saved& saved, Category kept) const {
   const bool again = context_.recompute_core_attention;
   saved.probabilities = make_probabilities(saved.qkv, again ? Category::buffers : kept);
   saved.context = context_.tensor({saved.qkv.rows(), heads_ * head_}, kept);
-  gemm(context_.stream(), scores_of(saved.probabilities), heads_of(saved.qkv, Part::value),
-       heads_of_context(saved.context));
+  const Matrix v = of_groups(saved.qkv, group_heads_ + 1);
+  for (std::int64_t j = 0; j < group_heads_; ++j)
+    gemm(context_.stream(), of_scores(saved.probabilities, j), v, of_context(saved.context, j));
   if (again) saved.probabilities = Tensor();
 }
 
 void Attention::attend_backward(const Tensor& d_context, Saved& saved) const {
   if (context_.recompute_core_attention)
     saved.probabilities = make_probabilities(saved.qkv, Category::buffers);
-  const Matrix d_heads = heads_of_context(d_context);
-  gemm(context_.stream(), scores_of(saved.probabilities).transposed(), d_heads,
-       heads_of(saved.d_qkv, Part::value));
+  const std::int64_t r = group_heads_;
+  const Matrix k = of_groups(saved.qkv, r), v = of_groups(saved.qkv, r + 1),
+               d_k = of_groups(saved.d_qkv, r), d_v = of_groups(saved.d_qkv, r + 1);
+  const auto added = [](std::int64_t j) { return j > 0 ? 1.0F : 0.0F; };
 
   // Of p first, in place.
   const Tensor d_scores = make_scores(saved.qkv.rows(), Category::buffers);
-  gemm(context_.stream(), d_heads, heads_of(saved.qkv, Part::value).transposed(),
-       scores_of(d_scores));
+  for (std::int64_t j = 0; j < r; ++j) {
+    const Matrix d_heads = of_context(d_context, j);
+    gemm(context_.stream(), of_scores(saved.probabilities, j).transposed(), d_heads, d_v, 1,
+         added(j));
+    gemm(context_.stream(), d_heads, v.transposed(), of_scores(d_scores, j));
+  }
   context_.kernels().causal_softmax_backward(saved.probabilities, d_scores, scale_, d_scores);
-  gemm(context_.stream(), scores_of(d_scores), heads_of(saved.qkv, Part::key),
-       heads_of(saved.d_qkv, Part::query));
-  gemm(context_.stream(), scores_of(d_scores).transposed(), heads_of(saved.qkv, Part::query),
-       heads_of(saved.d_qkv, Part::key));
+  for (std::int64_t j = 0; j < r; ++j) {
+    gemm(context_.stream(), of_scores(d_scores, j), k, of_groups(saved.d_qkv, j));
+    gemm(context_.stream(), of_scores(d_scores, j).transposed(), of_groups(saved.qkv, j), d_k, 1,
+         added(j));
+  }
 }
 
 void Attention::attend_blockwise(Saved& saved, Category kept) const {
   saved.log_sum_exp = context_.row_values(saved.qkv.rows() * heads_, kept);
   saved.context = context_.tensor({saved.qkv.rows(), heads_ * head_}, kept);
-  flash_attention(context_.stream(), heads_of(saved.qkv, Part::query),
-                  heads_of(saved.qkv, Part::key), heads_of(saved.qkv, Part::value),
-                  {.scale = scale_}, heads_of_context(saved.context), saved.log_sum_exp);
+  for (std::int64_t block = 0; block < blocks(); ++block) {
+    const auto [q, k, v] = block_of(saved.qkv, block);
+    flash_attention(context_.stream(), q, k, v, {.scale = scale_},
+                    block_of_context(saved.context, block),
+                    block_of_rows(saved.log_sum_exp, block));
+  }
 }
 
 void Attention::attend_blockwise_backward(const Tensor& d_context, Saved& saved) const {
-  flash_attention_backward(context_.stream(), heads_of(saved.qkv, Part::query),
-                           heads_of(saved.qkv, Part::key), heads_of(saved.qkv, Part::value),
-                           {.scale = scale_}, heads_of_context(saved.context), saved.log_sum_exp,
-                           heads_of_context(d_context), heads_of(saved.d_qkv, Part::query),
-                           heads_of(saved.d_qkv, Part::key), heads_of(saved.d_qkv, Part::value));
+  for (std::int64_t block = 0; block < blocks(); ++block) {
+    const auto [q, k, v] = block_of(saved.qkv, block);
+    const auto [d_q, d_k, d_v] = block_of(saved.d_qkv, block);
+    flash_attention_backward(
+        context_.stream(), q, k, v, {.scale = scale_}, block_of_context(saved.context, block),
+        block_of_rows(saved.log_sum_exp, block), block_of_context(d_context, block), d_q, d_k, d_v);
+  }
 }
 
 void Attention::forward(const Tensor& x, const Tensor& y, Saved& saved, Category kept) {
   const std::int64_t tokens = context_.all_rows(x.rows());
   SHARDMARK_CHECK(tokens % sequence_, ==, 0);
   saved.x = x;
-  saved.qkv = context_.tensor({tokens, 3 * heads_ * head_}, kept);
+  saved.qkv = context_.tensor({tokens, (heads_ + 2 * groups_) * head_}, kept);
   qkv_.forward(x, saved.qkv);
+  rotate(saved.qkv);
   if (context_.flash_attention)
     attend_blockwise(saved, kept);
   else
@@ -137,6 +187,7 @@ void Attention::backward_input(const Tensor& d_y, const Tensor& d_x, Saved& save
     else
       attend_backward(d_context, saved);
   }
+  rotate_back(saved.d_qkv);
   saved.qkv = saved.probabilities = saved.log_sum_exp = Tensor();
   qkv_.backward_input(saved.d_qkv, d_x);
 }
@@ -153,7 +204,9 @@ void Attention::initialize(const Initializer& initializer) {
 }
 
 Parameters Attention::parameters() {
-  return {&qkv_.weight(), &qkv_.bias(), &projection_.weight(), &projection_.bias()};
+  Parameters all = qkv_.parameters();
+  for (collectives::Parameter* parameter : projection_.parameters()) all.push_back(parameter);
+  return all;
 }
 
 }  // namespace layers

@@ -12,20 +12,30 @@ using machine::Dtype;
 using machine::Tensor;
 
 const GptConfig config{.hidden = 24, .heads = 4, .sequence = 9};
+GptConfig grouped() {  // two heads a group: at tp 4 a rank has one head of keys
+  GptConfig result = llama({.hidden = 32, .heads = 8, .sequence = 9});
+  result.rotary_base = 100;  // turns by much even in a short sequence
+  return result;
+}
+const GptConfig llamas = grouped();
 
-Observed run(int tp, Dtype dtype, int sequences, Dtype rounded_to, bool sequence_parallel = false,
-             bool recompute = false, bool blockwise = false) {
+struct Options {
+  bool sequence_parallel = false, recompute = false, blockwise = false;
+};
+
+Observed run(const GptConfig& config, int tp, Dtype dtype, int sequences, Dtype rounded_to,
+             Options options = {}) {
   const std::int64_t rows = std::int64_t{sequences} * config.sequence;
   const machine::Shape shape{rows, config.hidden};
   const std::vector<double> x = random_values(shape.size(), 1, rounded_to);
   const std::vector<double> d_y = random_values(shape.size(), 2, rounded_to);
   return observe(tp, dtype, [&](Rank& rank) {
-    rank.context.sequence_parallel = sequence_parallel;
-    rank.context.recompute_core_attention = recompute;
-    rank.context.flash_attention = blockwise;
-    const int cut = cut_of_rows(sequence_parallel);
+    rank.context.sequence_parallel = options.sequence_parallel;
+    rank.context.recompute_core_attention = options.recompute;
+    rank.context.flash_attention = options.blockwise;
+    const int cut = cut_of_rows(options.sequence_parallel);
     const machine::Shape own{rank.context.own_rows(rows), config.hidden};
-    Attention attention(rank.context, "attention", config.hidden, config.heads, config.sequence);
+    Attention attention(rank.context, "attention", config);
     attention.initialize(large_values(7));
     round_values(rank, attention.parameters(), rounded_to);
     for (collectives::Parameter* p : attention.parameters()) zero_gradient(rank.context, *p);
@@ -47,14 +57,20 @@ Observed run(int tp, Dtype dtype, int sequences, Dtype rounded_to, bool sequence
 }
 
 TEST(Attention, IsThatOfTheReference) {
-  for (const int tp : {1, 2, 4}) {
-    for (const int sequences : {1, 2}) {
-      const Observed seen = run(tp, Dtype::float64, sequences, Dtype::float64);
-      const auto x = random_values(std::int64_t{sequences} * config.sequence * config.hidden, 1,
-                                   Dtype::float64);
-      EXPECT_LE(relative_error(seen.at("y"), reference::attention(x, seen, "attention", config)),
-                norm_bound_from_double(Dtype::float64, 1, config.hidden))
-          << "tp " << tp << ", sequences " << sequences;
+  for (const GptConfig& shape : {config, llamas}) {
+    for (const int tp : {1, 2, 4}) {
+      for (const int sequences : {1, 2}) {
+        const auto x = random_values(std::int64_t{sequences} * shape.sequence * shape.hidden, 1,
+                                     Dtype::float64);
+        for (const bool blockwise : {false, true}) {
+          const Observed seen =
+              run(shape, tp, Dtype::float64, sequences, Dtype::float64, {.blockwise = blockwise});
+          EXPECT_LE(relative_error(seen.at("y"), reference::attention(x, seen, "attention", shape)),
+                    norm_bound_from_double(Dtype::float64, 1, shape.hidden))
+              << "tp " << tp << ", sequences " << sequences << (blockwise ? ", blockwise" : "")
+              << (shape.rotary() ? ", llama" : "");
+        }
+      }
     }
   }
 }
@@ -62,33 +78,40 @@ TEST(Attention, IsThatOfTheReference) {
 class AttentionTypes : public ::testing::TestWithParam<Dtype> {};
 
 TEST_P(AttentionTypes, EveryDegreeIsNearDouble) {
-  for (const int sequences : {1, 2}) {
-    const Observed exact = run(1, Dtype::float64, sequences, GetParam());
-    for (const int tp : {1, 2, 4}) {
-      SCOPED_TRACE("tp " + std::to_string(tp));
-      expect_within(run(tp, GetParam(), sequences, GetParam()), exact,
-                    norm_bound_from_double(GetParam(), 1, config.hidden));
+  for (const GptConfig& shape : {config, llamas}) {
+    const double bound = norm_bound_from_double(GetParam(), 1, shape.hidden);
+    for (const int sequences : {1, 2}) {
+      const Observed exact = run(shape, 1, Dtype::float64, sequences, GetParam());
+      for (const int tp : {1, 2, 4}) {
+        SCOPED_TRACE("tp " + std::to_string(tp));
+        expect_within(run(shape, tp, GetParam(), sequences, GetParam()), exact, bound);
+      }
+      if (sequences == 2)  // 18 rows: a rank's own are one sequence
+        expect_within(run(shape, 2, GetParam(), sequences, GetParam(), {.sequence_parallel = true}),
+                      exact, bound);
     }
-    if (sequences == 2)  // 18 rows: a rank's own are one sequence
-      expect_within(run(2, GetParam(), sequences, GetParam(), true), exact,
-                    norm_bound_from_double(GetParam(), 1, config.hidden));
   }
 }
 
 TEST_P(AttentionTypes, BlockwiseIsNearThePlainOneInDouble) {
-  const Observed exact = run(1, Dtype::float64, 2, GetParam());
-  for (const int tp : {1, 2, 4}) {
-    SCOPED_TRACE("tp " + std::to_string(tp));
-    expect_within(run(tp, GetParam(), 2, GetParam(), tp == 2, false, true), exact,
-                  norm_bound_from_double(GetParam(), 1, config.hidden));
+  for (const GptConfig& shape : {config, llamas}) {
+    const Observed exact = run(shape, 1, Dtype::float64, 2, GetParam());
+    for (const int tp : {1, 2, 4}) {
+      SCOPED_TRACE("tp " + std::to_string(tp));
+      expect_within(run(shape, tp, GetParam(), 2, GetParam(),
+                        {.sequence_parallel = tp == 2, .blockwise = true}),
+                    exact, norm_bound_from_double(GetParam(), 1, shape.hidden));
+    }
   }
 }
 
 // The same bits from probabilities made again.
 TEST_P(AttentionTypes, RecomputingTheCoreChangesNothing) {
-  for (const int tp : {1, 2})
-    EXPECT_EQ(run(tp, GetParam(), 2, GetParam(), tp > 1, true),
-              run(tp, GetParam(), 2, GetParam(), tp > 1));
+  for (const GptConfig& shape : {config, llamas})
+    for (const int tp : {1, 2})
+      EXPECT_EQ(run(shape, tp, GetParam(), 2, GetParam(),
+                    {.sequence_parallel = tp > 1, .recompute = true}),
+                run(shape, tp, GetParam(), 2, GetParam(), {.sequence_parallel = tp > 1}));
 }
 
 INSTANTIATE_TEST_SUITE_P(Dtypes, AttentionTypes, ::testing::ValuesIn(machine::floating_dtypes),

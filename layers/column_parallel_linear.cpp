@@ -1,42 +1,106 @@
 #include "layers/column_parallel_linear.h"
 
+#include <fmt/format.h>
+
+#include <stdexcept>
+
 #include "layers/region.h"
-#include "machine/device/gemm.h"
 
 namespace layers {
 
+using collectives::Parameter;
+using collectives::Placement;
 using collectives::Spread;
 using machine::gemm;
+using machine::Matrix;
 using machine::matrix;
 using machine::Tensor;
 
+namespace {
+
+// One matrix is cut along its rows; of several each by itself, along what they have in common.
+Parameter declare_cut(const Context& context, const std::string& name, std::int64_t out,
+                      std::int64_t in, int stacked) {
+  const Placement rows{.tp = Spread::sharded, .dim = 0}, columns{.tp = Spread::sharded, .dim = 1};
+  const machine::Shape one = in == 0 ? machine::Shape{out} : machine::Shape{out, in};
+  Parameter::local_shape(name, one, rows, context.tp.size());  // refuses what does not divide
+  Parameter parameter = stacked == 1 ? declare(context, name, one, rows)
+                                     : declare(context, name, {stacked, one.size()}, columns);
+  parameter.weight_decay = in > 0;
+  return parameter;
+}
+
+}  // namespace
+
 ColumnParallelLinear::ColumnParallelLinear(const Context& context, const std::string& name,
-                                           std::int64_t in, std::int64_t out)
+                                           std::int64_t in, std::int64_t out,
+                                           const ColumnOptions& options)
     : context_(context),
-      weight_(declare(context, name + ".weight", {out, in}, {.tp = Spread::sharded, .dim = 0})),
-      bias_(declare(context, name + ".bias", {out}, {.tp = Spread::sharded, .dim = 0})) {}
+      in_(in),
+      out_(out),
+      options_(options),
+      weight_(declare_cut(context, name + ".weight", out, in, options.stacked)),
+      bias_(declare_cut(context, name + ".bias", out, 0, options.stacked)) {
+  if (options.gather_output && (context.sequence_parallel || options.stacked > 1))
+    throw std::invalid_argument(
+        fmt::format("{}: gather_output goes with {}", name,
+                    context.sequence_parallel ? "no sequence parallelism" : "one matrix only"));
+}
+
+Matrix ColumnParallelLinear::weight_of(const Tensor& tensor) const {
+  return matrix(tensor.reshape({tensor.size() / in_, in_}));
+}
+
+Tensor ColumnParallelLinear::bias_of(const Tensor& tensor) const {
+  return tensor.reshape({tensor.size()});
+}
+
+Matrix ColumnParallelLinear::own_columns(const Tensor& y) const {
+  return gathers() ? GatherColumns::own(context_, y) : matrix(y);
+}
 
 void ColumnParallelLinear::forward(const Tensor& x, const Tensor& y) {
-  const Tensor all = enter(context_, x);
-  gemm(context_.stream(), matrix(all), matrix(weight_.value).transposed(), matrix(y));
-  context_.kernels().add_bias(y, bias_.value, y);
+  const Tensor part =
+      gathers() ? context_.tensor({y.rows(), out_ / context_.tp.size()}, machine::Category::buffers)
+                : y;
+  {
+    const Tensor all = enter(context_, x);
+    gemm(context_.stream(), matrix(all), weight_of(weight_.value).transposed(), matrix(part));
+  }
+  if (options_.bias && !options_.skip_bias_add)
+    context_.kernels().add_bias(part, bias_of(bias_.value), part);
+  if (gathers()) GatherColumns::forward(context_, part, y);
 }
 
 void ColumnParallelLinear::backward_input(const Tensor& d_y, const Tensor& d_x) {
   const Tensor d_all = inside(context_, d_x);
-  gemm(context_.stream(), matrix(d_y), matrix(weight_.value), matrix(d_all));
+  gemm(context_.stream(), own_columns(d_y), weight_of(weight_.value), matrix(d_all));
   enter_backward(context_, d_all, d_x);
 }
 
 void ColumnParallelLinear::backward_weights(const Tensor& x, const Tensor& d_y) {
-  const Tensor all = enter(context_, x);
-  gemm(context_.stream(), matrix(d_y).transposed(), matrix(all), matrix(weight_.gradient), 1, 1);
-  context_.kernels().accumulate_column_sums(d_y, bias_.gradient);
+  {
+    const Tensor all = enter(context_, x);
+    gemm(context_.stream(), own_columns(d_y).transposed(), matrix(all), weight_of(weight_.gradient),
+         1, 1);
+  }
+  if (!options_.bias) return;
+  const Tensor gradient = bias_of(bias_.gradient);
+  if (!gathers()) return context_.kernels().accumulate_column_sums(d_y, gradient);
+  const Tensor sums(context_.device, gradient.dtype(), {out_}, machine::Category::buffers);
+  context_.kernels().fill(sums, 0);
+  context_.kernels().accumulate_column_sums(d_y, sums);
+  context_.kernels().accumulate(sums.slice(context_.tp.rank() * gradient.size(), gradient.shape()),
+                                gradient);
 }
 
 void ColumnParallelLinear::initialize(const Initializer& initializer) {
   initializer.normal(context_, weight_, 0, initializer.weight_stddev);
-  initializer.normal(context_, bias_, 0, initializer.bias_stddev);
+  if (options_.bias) initializer.normal(context_, bias_, 0, initializer.bias_stddev);
+}
+
+Parameters ColumnParallelLinear::parameters() {
+  return options_.bias ? Parameters{&weight_, &bias_} : Parameters{&weight_};
 }
 
 }  // namespace layers

@@ -17,26 +17,50 @@
 
 #include "layers/context.h"
 #include "layers/parameter.h"
+#include "machine/device/gemm.h"
 
 namespace layers {
 
+// Megatron-LM's arguments of the same names, and `stacked`.
+struct ColumnOptions {
+  bool bias = true;
+  // So many matrices [out, in] in one product: y is [tokens, stacked * out/tp], of the first matrix
+  // this rank's columns, then of the second the same ones. The weight is declared [stacked, out *
+  // in] and cut along the second extent, so that it is the same global one at every degree.
+  int stacked = 1;
+  // y and d_y are [tokens, out] on every rank: forward all-gathers y. Not with sequence parallelism
+  // or stacked matrices.
+  bool gather_output = false;
+  // The caller adds the bias, where it can be part of another kernel. Its gradient is still the sum
+  // of d_y.
+  bool skip_bias_add = false;
+};
+
 class ColumnParallelLinear {
  public:
-  // Throws std::invalid_argument naming the parameter when tp does not divide out.
+  // Throws std::invalid_argument naming the parameter when tp does not divide out, or the options
+  // that exclude each other.
   ColumnParallelLinear(const Context& context, const std::string& name, std::int64_t in,
-                       std::int64_t out);
+                       std::int64_t out, const ColumnOptions& options = {});
 
   void forward(const machine::Tensor& x, const machine::Tensor& y);
   void backward_input(const machine::Tensor& d_y, const machine::Tensor& d_x);
   void backward_weights(const machine::Tensor& x, const machine::Tensor& d_y);
 
   void initialize(const Initializer& initializer);
-  Parameters parameters() { return {&weight_, &bias_}; }
+  Parameters parameters();
   collectives::Parameter& weight() { return weight_; }
-  collectives::Parameter& bias() { return bias_; }
+  collectives::Parameter& bias() { return bias_; }  // declared even where there is none
 
  private:
+  bool gathers() const { return options_.gather_output && context_.tp.size() > 1; }
+  machine::Matrix weight_of(const machine::Tensor& tensor) const;  // [stacked * out/tp, in]
+  machine::Tensor bias_of(const machine::Tensor& tensor) const;    // [stacked * out/tp]
+  machine::Matrix own_columns(const machine::Tensor& y) const;
+
   Context context_;
+  std::int64_t in_, out_;
+  ColumnOptions options_;
   collectives::Parameter weight_, bias_;
 };
 

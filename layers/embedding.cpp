@@ -17,16 +17,22 @@ Parameter declare_token_table(const Context& context, std::int64_t vocabulary, s
                  {.tp = Spread::sharded, .dim = 0, .tied_over_pp = tied_over_pp});
 }
 
+Parameter declare_output_weight(const Context& context, std::int64_t vocabulary,
+                                std::int64_t hidden) {
+  return declare(context, "head.output.weight", {vocabulary, hidden},
+                 {.tp = Spread::sharded, .dim = 0});
+}
+
 std::int64_t first_token(const Context& context, const Parameter& table) {
   return context.tp.rank() * (table.global_shape[0] / context.tp.size());
 }
 
-Embedding::Embedding(const Context& context, Parameter& table, std::int64_t sequence)
-    : context_(context),
-      sequence_(sequence),
-      table_(table),
-      positions_(declare(context, "embedding.position.weight", {sequence, table.global_shape[1]},
-                         context.between_regions())) {}
+Embedding::Embedding(const Context& context, Parameter& table, const GptConfig& config)
+    : context_(context), sequence_(config.sequence), table_(table) {
+  if (!config.rotary())
+    positions_ = declare(context, "embedding.position.weight", {sequence_, table.global_shape[1]},
+                         context.between_regions());
+}
 
 template <class Work>
 void Embedding::for_positions(const Tensor& x, const Work& work) const {
@@ -45,8 +51,9 @@ void Embedding::forward(const std::int32_t* tokens, const Tensor& x) {
     context_.kernels().embedding(tokens, table_.value, first_token(context_, table_), all);
     leave(context_, all, x);
   }
+  if (!positions_) return;
   for_positions(x, [&](const Tensor& rows, std::int64_t position) {
-    context_.kernels().add(rows, positions_.value.row_range(position, rows.rows()), rows);
+    context_.kernels().add(rows, positions_->value.row_range(position, rows.rows()), rows);
   });
 }
 
@@ -56,14 +63,19 @@ void Embedding::backward_weights(const std::int32_t* tokens, const Tensor& d_x) 
     context_.kernels().embedding_backward(tokens, all, first_token(context_, table_),
                                           table_.gradient);
   }
+  if (!positions_) return;
   for_positions(d_x, [&](const Tensor& rows, std::int64_t position) {
-    context_.kernels().accumulate(rows, positions_.gradient.row_range(position, rows.rows()));
+    context_.kernels().accumulate(rows, positions_->gradient.row_range(position, rows.rows()));
   });
 }
 
 void Embedding::initialize(const Initializer& initializer) {
   initializer.normal(context_, table_, 0, initializer.weight_stddev);
-  initializer.normal(context_, positions_, 0, initializer.weight_stddev);
+  if (positions_) initializer.normal(context_, *positions_, 0, initializer.weight_stddev);
+}
+
+Parameters Embedding::parameters() {
+  return positions_ ? Parameters{&table_, &*positions_} : Parameters{&table_};
 }
 
 }  // namespace layers

@@ -23,7 +23,7 @@ Observed run(int tp, Dtype dtype, int sequences, bool sequence_parallel = false)
     rank.context.sequence_parallel = sequence_parallel;
     const int cut = cut_of_rows(sequence_parallel);
     collectives::Parameter table = declare_token_table(rank.context, vocabulary, hidden, false);
-    Embedding embedding(rank.context, table, sequence);
+    Embedding embedding(rank.context, table, {.sequence = sequence});
     embedding.initialize(large_values(1));
     for (collectives::Parameter* parameter : embedding.parameters()) {
       zero_gradient(rank.context, *parameter);

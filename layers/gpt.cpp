@@ -22,22 +22,26 @@ GptStage::GptStage(const GptConfig& config, machine::Device& device, collectives
                options.sequence_parallel,
                options.recompute_granularity == RecomputeGranularity::selective,
                options.use_flash_attn},
-      stage_(stage) {
+      stage_(stage),
+      embedding_dropout_(context_, "embedding.dropout", config.hidden_dropout) {
   config.validate(tp.size(), stage.count);
   options.validate(config, tp.size(), stage.count);
   SHARDMARK_CHECK(stage.index, >=, 0);
   SHARDMARK_CHECK(stage.index, <, stage.count);
-  if (stage.first() || stage.last())
-    table_ = declare_token_table(context_, config.vocabulary, config.hidden, stage.count > 1);
-  if (stage.first()) embedding_.emplace(context_, *table_, config.sequence);
+  const bool tied = !config.untie_embeddings_and_output_weights;
+  if (stage.first() || (stage.last() && tied))
+    table_ =
+        declare_token_table(context_, config.vocabulary, config.hidden, tied && stage.count > 1);
+  if (stage.last() && !tied)
+    output_weight_ = declare_output_weight(context_, config.vocabulary, config.hidden);
+  if (stage.first()) embedding_.emplace(context_, *table_, config);
   const int blocks = config.layers / stage.count;
   for (int i = 0; i < blocks; ++i) {
     blocks_.push_back(std::make_unique<TransformerBlock>(
-        context_, fmt::format("blocks.{}", stage.index * blocks + i), config.hidden, config.heads,
-        config.ffn(), config.sequence, config.layer_norm_epsilon));
+        context_, fmt::format("blocks.{}", stage.index * blocks + i), config));
   }
   groups_ = layer_groups(options, blocks_.size());
-  if (stage.last()) head_.emplace(context_, *table_, config.layer_norm_epsilon);
+  if (stage.last()) head_.emplace(context_, tied ? *table_ : *output_weight_, config);
 }
 
 machine::Shape GptStage::boundary(int sequences) const {
@@ -52,11 +56,14 @@ Parameters GptStage::parameters() {
   };
   if (embedding_) append(embedding_->parameters());
   for (const auto& block : blocks_) append(block->parameters());
-  if (head_) {
-    append(head_->parameters());
-    if (embedding_) all.pop_back();  // the shared table, last of the head's, came first
-  }
+  if (head_) append(parameters_of_head());
   return all;
+}
+
+Parameters GptStage::parameters_of_head() {
+  Parameters parameters = head_->parameters();
+  if (embedding_ && !output_weight_) parameters.pop_back();
+  return parameters;
 }
 
 void GptStage::initialize(const Initializer& initializer) {
@@ -105,6 +112,7 @@ void GptStage::forward(int micro_batch, const TokenBatch& batch, const Tensor& i
   if (embedding_) {
     x = context_.tensor(shape, category_of_input(0));
     use(embedding_->parameters(), [&] { embedding_->forward(batch.tokens, x); });
+    if (embedding_dropout_.drops()) embedding_dropout_.apply(batch.draw, x, x);
   }
   SHARDMARK_CHECK(x.shape().text(), ==, shape.text());
   for (const LayerGroup& group : groups_) {
@@ -115,7 +123,8 @@ void GptStage::forward(int micro_batch, const TokenBatch& batch, const Tensor& i
       TransformerBlock::Saved dropped;
       use(blocks_[i]->parameters(), [&] {
         blocks_[i]->forward(x, y, group.recomputed ? dropped : saved.blocks[i],
-                            group.recomputed ? Category::buffers : Category::activations);
+                            group.recomputed ? Category::buffers : Category::activations,
+                            batch.draw);
       });
       x = y;
     }
@@ -159,16 +168,15 @@ void GptStage::recompute(Saved& saved, std::size_t group, Category kept) {
   for (std::size_t i = layers.begin; i < layers.end; ++i) {
     const bool leaves_group = i + 1 == layers.end;
     const Tensor y = context_.tensor(shape, leaves_group ? Category::buffers : kept);
-    use(blocks_[i]->parameters(), [&] { blocks_[i]->forward(x, y, saved.blocks[i], kept); });
+    use(blocks_[i]->parameters(),
+        [&] { blocks_[i]->forward(x, y, saved.blocks[i], kept, saved.batch.draw); });
     x = y;
   }
 }
 
 void GptStage::head_weights(Saved& saved) {
   head_->backward_weights(saved.head);
-  Parameters parameters = head_->parameters();
-  if (embedding_) parameters.pop_back();  // the embedding has yet to add to the table's gradient
-  ready(parameters);
+  ready(parameters_of_head());  // the embedding has yet to add to a gradient that it shares
 }
 
 void GptStage::block_weights(Saved& saved, std::size_t block) {
@@ -177,6 +185,8 @@ void GptStage::block_weights(Saved& saved, std::size_t block) {
 }
 
 void GptStage::embedding_weights(Saved& saved) {
+  if (embedding_dropout_.drops())  // in place: nothing else reads it any more
+    embedding_dropout_.apply(saved.batch.draw, saved.d_embedding, saved.d_embedding);
   embedding_->backward_weights(saved.batch.tokens, saved.d_embedding);
   saved.d_embedding = Tensor();
   ready(embedding_->parameters());

@@ -1,8 +1,8 @@
 #pragma once
-// A GPT-2 model with tied embeddings, or the stage of it that one pipeline rank holds: layers are
+// A GPT model (gpt_config.h), or the stage of it that one pipeline rank holds: layers are
 // split evenly over the stages, the embedding lies on the first, the head on the last. With one
 // stage the token table is one parameter that both accumulate into; with more, both ends hold it
-// and its placement says tied_over_pp.
+// and its placement says tied_over_pp; untied, the head has a weight of its own.
 //
 //   GptStage stage(config, device, tp, Dtype::bfloat16, {.index = 0, .count = 2});
 //   stage.initialize(Initializer::gpt2(seed, config.layers));
@@ -32,6 +32,7 @@
 
 #include "layers/activation_options.h"
 #include "layers/context.h"
+#include "layers/dropout.h"
 #include "layers/embedding.h"
 #include "layers/gpt_config.h"
 #include "layers/output_head.h"
@@ -51,6 +52,7 @@ struct TokenBatch {
   const std::int32_t* tokens = nullptr;
   const std::int32_t* targets = nullptr;
   int sequences = 1;
+  Draw draw{};  // where it lies in the training: what is dropped
 };
 
 // Told as the parts of a stage (embedding, each block, head) are used, with the part's parameters:
@@ -116,6 +118,7 @@ class GptStage {
   void recompute(Saved& saved, std::size_t group, machine::Category kept);
   void run_backward(Saved& saved, const machine::Tensor& d_out, const machine::Tensor& d_in,
                     Halves halves);
+  Parameters parameters_of_head();  // without a table that is the embedding's too
   void head_weights(Saved& saved);
   void block_weights(Saved& saved, std::size_t block);
   void embedding_weights(Saved& saved);
@@ -128,8 +131,10 @@ class GptStage {
   Context context_;
   StageIndex stage_;
   double loss_scale_ = 1;
-  std::optional<collectives::Parameter> table_;  // on the first and the last stage
+  std::optional<collectives::Parameter> table_;          // on the first stage, and tied on the last
+  std::optional<collectives::Parameter> output_weight_;  // on the last stage, where untied
   std::optional<Embedding> embedding_;
+  Dropout embedding_dropout_;
   std::vector<std::unique_ptr<TransformerBlock>> blocks_;
   std::vector<LayerGroup> groups_;
   std::optional<OutputHead> head_;

@@ -39,6 +39,7 @@ struct GptCase {
   Initializer initializer = Initializer::conformance(17, config.layers);
 
   std::int64_t rows() const { return std::int64_t{sequences} * config.sequence; }
+  Draw draw(int micro_batch) const { return {5, micro_batch * rows()}; }
   std::vector<std::int32_t> tokens(int micro_batch) const {
     return random_tokens(rows(), 100u + static_cast<unsigned>(micro_batch), config.vocabulary);
   }
@@ -100,7 +101,8 @@ class GptRanks {
 
   double forward(int m) {
     const auto index = static_cast<std::size_t>(m);
-    const TokenBatch batch{tokens_[index].data(), targets_[index].data(), case_.sequences};
+    const TokenBatch batch{tokens_[index].data(), targets_[index].data(), case_.sequences,
+                           case_.draw(m)};
     machine::Tensor in;
     for (const auto& stage : stages_) {
       const machine::Tensor out =

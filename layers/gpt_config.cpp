@@ -2,22 +2,32 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <cstdlib>
+#include <initializer_list>
 #include <numeric>
 #include <stdexcept>
-#include <string_view>
+#include <string>
+#include <vector>
+
+#include "machine/device/names.h"
 
 namespace layers {
 namespace {
 
-// The divisor of `number` nearest to `wanted`; the smaller of two as near.
-int nearest_divisor(int number, int wanted) {
+// Of the divisors of `number` that suit, the one nearest to `wanted`; the smaller of two as near.
+template <class Suits>
+int nearest_divisor(int number, int wanted, const Suits& suits) {
   int nearest = 1;
   for (int divisor = 1; divisor <= number; ++divisor) {
-    if (number % divisor == 0 && std::abs(divisor - wanted) < std::abs(nearest - wanted))
+    if (number % divisor == 0 && suits(divisor) &&
+        std::abs(divisor - wanted) < std::abs(nearest - wanted))
       nearest = divisor;
   }
   return nearest;
+}
+int nearest_divisor(int number, int wanted) {
+  return nearest_divisor(number, wanted, [](int) { return true; });
 }
 
 void check_positive(std::string_view key, double value) {
@@ -25,7 +35,80 @@ void check_positive(std::string_view key, double value) {
     throw std::invalid_argument(fmt::format("{} is {}: it must be greater than 0", key, value));
 }
 
+template <class T>
+T named(std::string_view key, std::string_view text, std::initializer_list<T> all) {
+  std::vector<std::string> names;
+  for (const T value : all) {
+    if (name(value) == text) return value;
+    names.emplace_back(name(value));
+  }
+  throw std::invalid_argument(machine::unknown(key, text, names));
+}
+
+void check_groups(const GptConfig& c) {
+  if (!c.group_query_attention && c.num_query_groups != 1)
+    throw std::invalid_argument(
+        fmt::format("num-query-groups is {}, which is of group-query-attention: switch that on, or "
+                    "leave it at 1",
+                    c.num_query_groups));
+  if (c.num_query_groups < 1 || c.heads % c.num_query_groups != 0)
+    throw std::invalid_argument(fmt::format(
+        "num-query-groups is {}: it must divide heads, which is {}; the nearest that does is {}",
+        c.num_query_groups, c.heads, nearest_divisor(c.heads, c.num_query_groups)));
+}
+
+void check_positions(const GptConfig& c) {
+  check_positive("rotary-base", c.rotary_base);
+  if (!c.rotary() && c.rotary_base != GptConfig().rotary_base)
+    throw std::invalid_argument(fmt::format(
+        "rotary-base is {}, which is of position-embedding-type rope; the nearest that fits {} is "
+        "{}",
+        c.rotary_base, name(c.position_embedding_type), GptConfig().rotary_base));
+  if (c.rotary() && c.head() % 2 != 0)
+    throw std::invalid_argument(fmt::format(
+        "heads is {}: position-embedding-type rope turns halves of a head, whose size, hidden {} / "
+        "{}, is odd; the nearest heads for which it is even is {}",
+        c.heads, c.hidden, c.heads,
+        nearest_divisor(c.hidden, c.heads, [&](int heads) { return c.hidden / heads % 2 == 0; })));
+}
+
+void check_dropout(const GptConfig& c) {
+  if (!(c.hidden_dropout >= 0 && c.hidden_dropout < 1))
+    throw std::invalid_argument(
+        fmt::format("hidden-dropout is {}: it must be at least 0 and below 1; the nearest that is "
+                    "(in tenths) is {}",
+                    c.hidden_dropout, c.hidden_dropout >= 1 ? 0.9 : 0.0));
+  if (c.attention_dropout != 0)
+    throw std::invalid_argument(
+        fmt::format("attention-dropout is {}: attention's probabilities are never dropped here; "
+                    "the one value that fits is 0",
+                    c.attention_dropout));
+}
+
 }  // namespace
+
+std::string_view name(Normalization normalization) {
+  return normalization == Normalization::layer_norm ? "LayerNorm" : "RMSNorm";
+}
+
+std::string_view name(PositionEmbedding position_embedding) {
+  return position_embedding == PositionEmbedding::learned_absolute ? "learned_absolute" : "rope";
+}
+
+Normalization normalization(std::string_view text) {
+  return named("normalization", text, {Normalization::layer_norm, Normalization::rms_norm});
+}
+
+PositionEmbedding position_embedding_type(std::string_view text) {
+  return named("position-embedding-type", text,
+               {PositionEmbedding::learned_absolute, PositionEmbedding::rope});
+}
+
+// Megatron-LM's own, so that three matrices have about the parameters of two of 4 hidden.
+int GptConfig::ffn() const {
+  if (ffn_hidden_size != 0) return ffn_hidden_size;
+  return swiglu ? hidden / 24 * 64 : 4 * hidden;
+}
 
 void GptConfig::validate(int tp, int pp) const {
   check_positive("layers", layers);
@@ -41,13 +124,29 @@ void GptConfig::validate(int tp, int pp) const {
         fmt::format("heads is {}: it must divide hidden, which is {}; the nearest that does is {}",
                     heads, hidden, nearest_divisor(hidden, heads)));
   }
-  const int tp_valid = nearest_divisor(std::gcd(heads, vocabulary), tp);
+  check_groups(*this);
+  check_positions(*this);
+  check_dropout(*this);
+  if (ffn() < 1)
+    throw std::invalid_argument(fmt::format(
+        "ffn-hidden-size is {}{}: it must be greater than 0", ffn_hidden_size,
+        ffn_hidden_size == 0 ? fmt::format(" (unset), and of hidden {} swiglu makes {}", hidden, 0)
+                             : ""));
+  const int tp_valid =
+      nearest_divisor(std::gcd(std::gcd(heads, vocabulary), std::gcd(query_groups(), ffn())), tp);
   if (heads % tp != 0) {
     throw std::invalid_argument(
         fmt::format("tp is {}: it must divide heads, which is {}; the nearest degree that divides "
                     "heads and vocabulary is {}",
                     tp, heads, tp_valid));
   }
+  for (const auto& [key, value] :
+       {std::pair("num-query-groups", query_groups()), {"ffn-hidden-size", ffn()}})
+    if (value % tp != 0)
+      throw std::invalid_argument(fmt::format(
+          "tp is {}: it must divide {}, which is {}; the nearest degree that divides all that it "
+          "cuts is {}",
+          tp, key, value, tp_valid));
   if (vocabulary % tp != 0) {
     throw std::invalid_argument(fmt::format(
         "tp is {}: it must divide vocabulary, which is {}; pad vocabulary to {}, or use "

@@ -1,7 +1,20 @@
 #pragma once
-// The shape of a GPT-2 model, and which degrees it can be cut to.
+// The shape of a GPT model, and which degrees it can be cut to. As it stands GPT-2's; Llama's
+// (Touvron et al. 2023, arXiv:2307.09288) has RMSNorm, SwiGLU, rotary positions, grouped queries,
+// no biases and an output layer of its own. The words are Megatron-LM's arguments.
+
+#include <cstdint>
+#include <string_view>
 
 namespace layers {
+
+enum class Normalization : unsigned char { layer_norm, rms_norm };  // "LayerNorm", "RMSNorm"
+enum class PositionEmbedding : unsigned char { learned_absolute, rope };
+std::string_view name(Normalization normalization);
+std::string_view name(PositionEmbedding position_embedding);
+// By name; throw std::invalid_argument naming the nearest that there is.
+Normalization normalization(std::string_view text);
+PositionEmbedding position_embedding_type(std::string_view text);
 
 struct GptConfig {
   int layers = 2;
@@ -9,13 +22,33 @@ struct GptConfig {
   int heads = 4;
   int vocabulary = 256;  // rows of the token table, padding included
   int sequence = 64;
-  double layer_norm_epsilon = 1e-5;
+  double layer_norm_epsilon = 1e-5;  // of either normalization
 
-  int ffn() const { return 4 * hidden; }
+  Normalization normalization = Normalization::layer_norm;
+  bool swiglu = false;      // else GELU
+  int ffn_hidden_size = 0;  // 0: 4 hidden; with swiglu 8/3 hidden, as multiples of 64 go into it
+  PositionEmbedding position_embedding_type = PositionEmbedding::learned_absolute;
+  double rotary_base = 10000;
+  bool group_query_attention = false;
+  int num_query_groups = 1;  // heads of keys and values, with group_query_attention
+  bool disable_bias_linear = false;
+  bool untie_embeddings_and_output_weights = false;
+  double hidden_dropout = 0;     // after embedding, attention and perceptron
+  double attention_dropout = 0;  // of probabilities: none is supported
+
+  int ffn() const;
+  int head() const { return hidden / heads; }
+  int query_groups() const { return group_query_attention ? num_query_groups : heads; }
+  bool rotary() const { return position_embedding_type == PositionEmbedding::rope; }
+  // Columns: of queries, keys and values together; of what the perceptron computes first.
+  int qkv() const { return hidden + 2 * query_groups() * head(); }
+  int inner() const { return swiglu ? 2 * ffn() : ffn(); }
 
   // Throws std::invalid_argument naming the key, its value and the nearest valid one, when an
-  // extent is not positive, heads do not divide hidden, tp does not divide heads and vocabulary, or
-  // pp does not divide layers.
+  // extent is not positive, heads do not divide hidden or num_query_groups not heads, tp does not
+  // divide heads, query groups, ffn_hidden_size and vocabulary, pp does not divide layers, a head
+  // has no halves to rotate, a dropout is no probability or not supported, or an option is given of
+  // something that is switched off.
   void validate(int tp = 1, int pp = 1) const;
 };
 

@@ -48,6 +48,69 @@ TEST(GptConfig, NamesKeyValuesAndTheNearestValid) {
   EXPECT_EQ(refusal(config, 0), "tp is 0: it must be greater than 0");
 }
 
+std::string changed(void (*change)(GptConfig&), int tp = 1) {
+  GptConfig other = config;
+  change(other);
+  return refusal(other, tp);
+}
+
+TEST(GptConfig, NamesWhatIsNotOfItsShape) {
+  EXPECT_EQ(changed([](GptConfig& c) { c.group_query_attention = true, c.num_query_groups = 5; }),
+            "num-query-groups is 5: it must divide heads, which is 12; the nearest that does is 4");
+  EXPECT_EQ(changed([](GptConfig& c) { c.num_query_groups = 2; }),
+            "num-query-groups is 2, which is of group-query-attention: switch that on, or leave it "
+            "at 1");
+  EXPECT_EQ(
+      changed([](GptConfig& c) { c.group_query_attention = true, c.num_query_groups = 2; }, 4),
+      "tp is 4: it must divide num-query-groups, which is 2; the nearest degree that divides all "
+      "that it cuts is 2");
+  EXPECT_EQ(changed([](GptConfig& c) { c.ffn_hidden_size = 90; }, 4),
+            "tp is 4: it must divide ffn-hidden-size, which is 90; the nearest degree that divides "
+            "all that it cuts is 2");
+  EXPECT_EQ(changed([](GptConfig& c) { c.ffn_hidden_size = -1; }),
+            "ffn-hidden-size is -1: it must be greater than 0");
+  EXPECT_EQ(changed([](GptConfig& c) { c.hidden = 12, c.swiglu = true; }),
+            "ffn-hidden-size is 0 (unset), and of hidden 12 swiglu makes 0: it must be greater "
+            "than 0");
+  EXPECT_EQ(changed([](GptConfig& c) {
+              c.hidden = 36, c.position_embedding_type = PositionEmbedding::rope;
+            }),
+            "heads is 12: position-embedding-type rope turns halves of a head, whose size, hidden "
+            "36 / 12, is odd; the nearest heads for which it is even is 9");
+  EXPECT_EQ(changed([](GptConfig& c) { c.rotary_base = 5000; }),
+            "rotary-base is 5000, which is of position-embedding-type rope; the nearest that fits "
+            "learned_absolute is 10000");
+  EXPECT_EQ(changed([](GptConfig& c) { c.hidden_dropout = 1; }),
+            "hidden-dropout is 1: it must be at least 0 and below 1; the nearest that is (in "
+            "tenths) is 0.9");
+  EXPECT_EQ(changed([](GptConfig& c) { c.attention_dropout = 0.1; }),
+            "attention-dropout is 0.1: attention's probabilities are never dropped here; the one "
+            "value that fits is 0");
+}
+
+TEST(GptConfig, IsReadByName) {
+  EXPECT_EQ(normalization("RMSNorm"), Normalization::rms_norm);
+  EXPECT_EQ(position_embedding_type("rope"), PositionEmbedding::rope);
+  EXPECT_THROW(normalization("RMSNrom"), std::invalid_argument);
+  try {
+    position_embedding_type("rop");
+    ADD_FAILURE() << "accepted";
+  } catch (const std::invalid_argument& error) {
+    EXPECT_NE(std::string(error.what()).find("did you mean 'rope'"), std::string::npos)
+        << error.what();
+  }
+}
+
+// Llama's feed-forward width is its own; the usual is Megatron-LM's.
+TEST(GptConfig, FeedsForwardByMegatronsRule) {
+  GptConfig shape{.hidden = 4096};
+  EXPECT_EQ(shape.ffn(), 16384);
+  shape.swiglu = true;
+  EXPECT_EQ(shape.ffn(), 10880);
+  shape.ffn_hidden_size = 11008;
+  EXPECT_EQ(shape.ffn(), 11008);
+}
+
 std::string refusal(const ActivationOptions& options, int tp, int pp = 1, int micro_batch = 1) {
   try {
     options.validate(config, tp, pp);

@@ -38,6 +38,12 @@ class Calls {
   int reduces_ = 0, gathers_ = 0, scatters_ = 0, row_values_ = 0;
 };
 
+// Elements of the matrices of a layer.
+std::int64_t layer_weights(const GptConfig& config) {
+  const std::int64_t h = config.hidden;
+  return h * config.qkv() + h * h + (config.swiglu ? 3 : 2) * config.ffn() * h;
+}
+
 int layers_of(const GptConfig& config, const StageCase& stage) {
   return config.layers / stage.stage.count;
 }
@@ -49,18 +55,22 @@ std::int64_t parameters_count(const GptConfig& config) {
 }
 
 std::int64_t stage_parameters_count(const GptConfig& config, const StageCase& stage) {
-  const std::int64_t h = config.hidden, t = stage.tp;
+  const std::int64_t h = config.hidden, t = stage.tp, f = config.ffn();
+  const bool tied = !config.untie_embeddings_and_output_weights;
+  const std::int64_t norm = config.normalization == Normalization::rms_norm ? h : 2 * h;
   const std::int64_t table = config.vocabulary / t * h;
-  std::int64_t count = config.layers / stage.stage.count * (12 * h * h / t + 7 * h / t + 6 * h);
-  if (stage.stage.first() || stage.stage.last()) count += table;
-  if (stage.stage.first()) count += config.sequence * h;
-  if (stage.stage.last()) count += 2 * h;
+  const std::int64_t weights = layer_weights(config) / t;
+  const std::int64_t biases =
+      config.disable_bias_linear ? 0 : config.qkv() / t + (config.swiglu ? 2 : 1) * f / t + 2 * h;
+  std::int64_t count = config.layers / stage.stage.count * (weights + biases + 2 * norm);
+  if (stage.stage.first()) count += table + (config.rotary() ? 0 : config.sequence * h);
+  if (stage.stage.last()) count += norm + (tied && stage.stage.first() ? 0 : table);
   return count;
 }
 
 double model_flops(const GptConfig& config, std::int64_t tokens) {
   const double h = config.hidden, layers = config.layers;
-  const double linear = layers * 12 * h * h + h * config.vocabulary;
+  const double linear = layers * static_cast<double>(layer_weights(config)) + h * config.vocabulary;
   const double core_attention = layers * h * config.sequence;
   return 3 * 2 * static_cast<double>(tokens) * (linear + core_attention);
 }

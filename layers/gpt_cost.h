@@ -25,17 +25,21 @@ struct StageCase {
   ActivationOptions options{};
 };
 
-// Of the whole model, the tied table once: V h + s h + layers (12 h² + 13 h) + 2 h.
+// Of the whole model, a tied table once: of GPT-2 V h + s h + layers (12 h² + 13 h) + 2 h.
 std::int64_t parameters_count(const GptConfig& config);
-// That one rank holds: layer by layer 12 h²/t + 7 h/t + 6 h; V h/t + s h with the embedding,
-// V h/t + 2 h with the head (2 h where both are here).
+// That one rank holds, with q = h + 2 groups head (GPT-2: 3 h), f = ffn and m its matrices, 2 or
+// with SwiGLU 3; N = 2 h of LayerNorm, h of RMSNorm. Layer by layer
+//   weights (h q + h² + m f h)/t,   biases (q + (m - 1) f)/t + 2 h,   norms 2 N
+// which is 12 h²/t + 7 h/t + 6 h of GPT-2; V h/t + s h with the embedding (no s h where positions
+// are rotary), V h/t + N with the head; where both are here, a tied table once.
 std::int64_t stage_parameters_count(const GptConfig& config, const StageCase& stage);
 
 // Floating-point operations of forward and backward over whole sequences, as Megatron-LM counts
-// them (num_floating_point_operations; core attention by the causal half; no lookup, norm or
-// softmax):
-//   3 * 2 * [tokens (layers 12 h² + h V) + layers h s tokens]
-// which is 6 * [...] with QKᵀ and PV together 2 * ½ * s * h a token.
+// them (num_floating_point_operations; core attention by the causal half; no lookup, norm, rotation
+// or softmax):
+//   3 * 2 * [tokens (layers (h q + h² + m f h) + h V) + layers h s tokens]
+// (GPT-2: 12 h² a layer) which is 6 * [...] with QKᵀ and PV together 2 * ½ * s * h a token. Grouped
+// queries narrow q, not the scores.
 double model_flops(const GptConfig& config, std::int64_t tokens);
 
 // Bytes of what passes between two stages: [tokens, hidden], of this rank's own rows.

@@ -34,7 +34,8 @@ void PrintTo(const Costs& c, std::ostream* out) {
        << name(c.options.recompute_granularity) << " " << name(c.options.recompute_method) << " "
        << c.options.recompute_num_layers << (c.options.sequence_parallel ? ", sequence" : "")
        << (c.options.distribute_saved_activations ? ", distributed" : "")
-       << (c.options.use_flash_attn ? ", blockwise" : "");
+       << (c.options.use_flash_attn ? ", blockwise" : "") << (c.config.swiglu ? ", llama" : "")
+       << (c.config.hidden_dropout > 0 ? ", dropping" : "");
 }
 
 // A long sequence, where scores are most of it; a wide model, where they are next to nothing; and
@@ -43,6 +44,13 @@ const GptConfig long_sequence{
     .layers = 6, .hidden = 8, .heads = 4, .vocabulary = 20, .sequence = 33};
 const GptConfig wide{.layers = 3, .hidden = 32, .heads = 4, .vocabulary = 12, .sequence = 3};
 const GptConfig shortest{.layers = 1, .hidden = 16, .heads = 2, .vocabulary = 8, .sequence = 1};
+// Llama's shape, with what dropout needs and without.
+const GptConfig grouped =
+    llama({.layers = 6, .hidden = 16, .heads = 8, .vocabulary = 20, .sequence = 33});
+GptConfig dropping(GptConfig config) {
+  config.hidden_dropout = 0.5;
+  return config;
+}
 
 class GptCost : public ::testing::TestWithParam<Costs> {
  protected:
@@ -174,7 +182,9 @@ const std::vector<Costs> plain_cases{
     {long_sequence, 4, 2, 1, Dtype::float64}, {long_sequence, 1, 3, 2, Dtype::float16},
     {long_sequence, 2, 6, 1, Dtype::float32}, {wide, 1, 1, 1, Dtype::bfloat16},
     {wide, 2, 3, 2, Dtype::float32},          {wide, 4, 1, 1, Dtype::float16},
-    {shortest, 2, 1, 1, Dtype::float16},      {shortest, 1, 1, 2, Dtype::float32}};
+    {shortest, 2, 1, 1, Dtype::float16},      {shortest, 1, 1, 2, Dtype::float32},
+    {grouped, 4, 1, 1, Dtype::bfloat16},      {grouped, 2, 3, 2, Dtype::float32},
+    {dropping(wide), 2, 3, 2, Dtype::float32}};
 
 std::vector<Costs> cost_cases() {
   std::vector<Costs> cases = plain_cases;
@@ -185,7 +195,10 @@ std::vector<Costs> cost_cases() {
         {long_sequence, 2, 3, 2, Dtype::float32},
         {wide, 4, 3, 4, Dtype::float32},
         {shortest, 2, 1, 2, Dtype::float32},
-        {long_sequence, 1, 2, 1, Dtype::float16}}) {
+        {long_sequence, 1, 2, 1, Dtype::float16},
+        {dropping(long_sequence), 2, 1, 2, Dtype::bfloat16},
+        {grouped, 4, 2, 4, Dtype::bfloat16},
+        {dropping(grouped), 2, 3, 2, Dtype::float32}}) {
     for (ActivationOptions options : recomputations(config.layers / stages)) {
       if (tp > 1 && options.recompute_granularity == RecomputeGranularity::full) {
         options.distribute_saved_activations = true;
@@ -295,6 +308,23 @@ TEST(GptCostParameters, OfGpt2Small) {
   const GptConfig small{
       .layers = 12, .hidden = 768, .heads = 12, .vocabulary = 50257, .sequence = 1024};
   EXPECT_EQ(parameters_count(small), 124439808);
+}
+
+// Llama 2 7B (Touvron et al. 2023) has 6,738,415,616. Of its step Megatron-LM counts 42.9 GFLOP a
+// token at sequence 4096: six for each element of the matrices, embedding apart, and of attention
+// the causal half.
+TEST(GptCostParameters, OfLlama2) {
+  GptConfig config =
+      llama({.layers = 32, .hidden = 4096, .heads = 32, .vocabulary = 32000, .sequence = 4096});
+  config.ffn_hidden_size = 11008;
+  config.num_query_groups = 32;
+  EXPECT_EQ(parameters_count(config), 6738415616);
+  const double weights = 32 * (4 * 4096.0 * 4096 + 3 * 4096.0 * 11008) + 4096.0 * 32000;
+  EXPECT_EQ(model_flops(config, 1), 6 * (weights + 32 * 4096.0 * 4096));
+  config.num_query_groups = 8;  // narrower keys and values, as many scores
+  EXPECT_EQ(parameters_count(config), 6738415616 - 32 * 2 * 24 * 128 * 4096);
+  EXPECT_EQ(model_flops(config, 1),
+            6 * (weights - 32 * 2 * 24 * 128 * 4096.0 + 32 * 4096.0 * 4096));
 }
 
 // GPT-3 175B at sequence 2048, by the published formula 72 B s L h² (1 + s/6h + V/12Lh) (Narayanan

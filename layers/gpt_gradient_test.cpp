@@ -11,10 +11,8 @@ namespace {
 
 using machine::Dtype;
 
-TEST(GptGradient, IsTheSlopeOfTheLoss) {
-  const GptCase run{
-      .config = {.layers = 2, .hidden = 12, .heads = 2, .vocabulary = 20, .sequence = 5},
-      .sequences = 2};
+void expect_slopes(const GptConfig& config) {
+  const GptCase run{.config = config, .sequences = 2};
   on_ranks(1, Dtype::float64, [&](Rank& rank) {
     GptRanks ranks(rank, run);
     const double loss = ranks.step();
@@ -52,6 +50,16 @@ TEST(GptGradient, IsTheSlopeOfTheLoss) {
     // rows of the tables are of tokens that do not occur, and have none).
     EXPECT_GT(powerful, checked * 3 / 4);
   });
+}
+
+const GptConfig gpt2{.layers = 2, .hidden = 12, .heads = 2, .vocabulary = 20, .sequence = 5};
+
+TEST(GptGradient, IsTheSlopeOfTheLoss) { expect_slopes(gpt2); }
+
+TEST(GptGradient, IsTheSlopeOfLlamasLoss) {
+  GptConfig config = llama(gpt2);
+  config.hidden_dropout = 0.2;
+  expect_slopes(config);
 }
 
 }  // namespace

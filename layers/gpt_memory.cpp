@@ -13,9 +13,10 @@ namespace {
 using machine::Category;
 
 // The notation of gpt_memory.h, in bytes; own: M/c. gathered: what sequence parallelism holds of
-// all rows besides, M or 0.
+// all rows besides, M or 0; dropped: what dropout makes of a gradient, M/c or 0. qkv, ffn, inner:
+// Q/t, F/t, G/t.
 struct Sizes {
-  std::size_t n, c, A, t, L, M, own, gathered, P, log_sum_exp, logits;
+  std::size_t n, c, A, t, L, M, own, gathered, dropped, qkv, ffn, inner, P, R, log_sum_exp, logits;
   bool first_stage, last_stage, selective;
 
   Sizes(const GptConfig& config, const StageCase& stage)
@@ -27,10 +28,15 @@ struct Sizes {
         M(boundary_bytes(config, stage) * c),
         own(boundary_bytes(config, stage)),
         gathered(stage.options.sequence_parallel ? M : 0),
+        dropped(config.hidden_dropout > 0 ? own : 0),
+        qkv(columns(config, config.qkv())),
+        ffn(columns(config, config.ffn())),
+        inner(columns(config, config.inner())),
         P(stage.options.use_flash_attn ? 0
                                        : M / static_cast<std::size_t>(config.hidden) *
                                              static_cast<std::size_t>(config.heads) / t *
                                              static_cast<std::size_t>(config.sequence)),
+        R((config.normalization == Normalization::rms_norm ? 1 : 2) * n / c * A),
         log_sum_exp(
             stage.options.use_flash_attn ? n * static_cast<std::size_t>(config.heads) / t * A : 0),
         logits(M / static_cast<std::size_t>(config.hidden) *
@@ -38,6 +44,13 @@ struct Sizes {
         first_stage(stage.stage.first()),
         last_stage(stage.stage.last()),
         selective(stage.options.recompute_granularity == RecomputeGranularity::selective) {}
+
+  // Of all rows, this rank's of so many columns.
+  std::size_t columns(const GptConfig& config, int whole) const {
+    return M / static_cast<std::size_t>(config.hidden) * (static_cast<std::size_t>(whole) / t);
+  }
+  // Whether a gradient that enters a layer goes on to its weights as it is.
+  bool passes_on() const { return gathered == 0 && dropped == 0; }
 };
 
 // Where a tensor is counted.
@@ -70,13 +83,13 @@ std::vector<Row> block_rows(const Sizes& z) {
     w_mlp = weight_half, w_attention
   };
   using enum Held;
-  const std::size_t statistics = 2 * z.n / z.c * z.A, again = z.selective ? z.P : 0;
+  const std::size_t again = z.selective ? z.P : 0;
   return {
       {saved, "norm1", z.own, norm1, w_attention},
-      {saved, "mean and rstd of norm1", statistics, norm1, done},
+      {saved, "statistics of norm1", z.R, norm1, done},
       {saved, "residual", z.own, norm1, done},
       {now,   "norm1 of all rows", z.gathered, qkv, qkv},
-      {saved, "qkv", 3 * z.M / z.t, qkv, d_core},
+      {saved, "qkv", z.qkv, qkv, d_core},
       {now,   "scores", z.P, core, core},
       {now,   "probabilities, where made again", again, core, context},
       {saved, "probabilities, elsewhere", z.P - again, core, d_core},
@@ -84,21 +97,23 @@ std::vector<Row> block_rows(const Sizes& z) {
       {saved, "context", z.M / z.t, context, w_attention},
       {now,   "residual before its scatter", z.gathered, projection, projection},
       {saved, "norm2", z.own, fc1, w_mlp},
-      {saved, "mean and rstd of norm2", statistics, fc1, done},
+      {saved, "statistics of norm2", z.R, fc1, done},
       {now,   "norm2 of all rows", z.gathered, fc1, fc1},
-      {saved, "inner", 4 * z.M / z.t, fc1, d_mlp},
-      {saved, "active", 4 * z.M / z.t, fc1, w_mlp},
+      {saved, "inner", z.inner, fc1, d_mlp},
+      {saved, "active", z.ffn, fc1, w_mlp},
       {now,   "y before its scatter", z.gathered, fc2, fc2},
 
+      {later, "d_y dropped", z.dropped, d_mlp, z.gathered > 0 ? d_fc1 : w_mlp},
       {later, "d_y of all rows", z.gathered, d_mlp, w_mlp},
       {later, "d_norm2", z.own, d_mlp, done},
-      {later, "d_inner", 4 * z.M / z.t, d_mlp, w_mlp},
-      {now,   "d_active", 4 * z.M / z.t, d_mlp, d_mlp},
+      {later, "d_inner", z.inner, d_mlp, w_mlp},
+      {now,   "d_active", z.ffn, d_mlp, d_mlp},
       {now,   "d_norm2 before its scatter", z.gathered, d_fc1, d_fc1},
-      {later, "d_residual", z.own, d_norm2, z.gathered > 0 ? input_end : w_attention},
+      {later, "d_residual", z.own, d_norm2, z.passes_on() ? w_attention : input_end},
+      {later, "d_residual dropped", z.dropped, d_again, z.gathered > 0 ? d_qkv : w_attention},
       {later, "d_residual of all rows", z.gathered, d_core, w_attention},
       {later, "d_norm1", z.own, d_again, done},
-      {later, "d_qkv", 3 * z.M / z.t, d_again, w_attention},
+      {later, "d_qkv", z.qkv, d_again, w_attention},
       {now,   "scores again", again, d_again, d_again},
       {now,   "probabilities again", again, d_again, d_core},
       {now,   "d_context", z.M / z.t, d_core, d_core},
@@ -117,7 +132,7 @@ std::vector<Row> head_rows(const Sizes& z) {
   using enum Held;
   return {
       {saved, "norm", z.own, norm_and_logits, done},
-      {saved, "mean and rstd", 2 * z.n / z.c * z.A, norm_and_logits, done},
+      {saved, "statistics", z.R, norm_and_logits, done},
       {saved, "logits, then their gradient", z.logits, norm_and_logits, done},
       {now,   "norm of all rows", z.gathered, norm_and_logits, norm_and_logits},
       {saved, "max and sum of exp", 2 * z.n * z.A, loss, d_logits},
@@ -245,8 +260,8 @@ void Passage::hold_borders(const Sizes& z, bool distribute) {
   for (std::size_t to = 1; to < parts_.size(); ++to) {
     if ((to == 1 && !z.first_stage) || (to == parts_.size() - 1 && !z.last_stage)) continue;
     const Part &before = parts_[to - 1], &part = parts_[to];
-    // d_x: for the weights before it, which take it gathered where it is of own rows only.
-    const int user = to == 1 ? done : z.gathered > 0 ? input_end : weight_half;
+    // d_x: for the weights before it, unless they take it gathered or dropped.
+    const int user = to == 1 ? done : z.passes_on() ? weight_half : input_end;
     hold(later_, z.own, part.at(input_half), before.at(user));
 
     const std::size_t block = to - 1;

@@ -6,22 +6,26 @@
 // Notation, as in gpt_cost.h: n tokens of a micro-batch, h hidden, a heads, s sequence, t = tp, c =
 // t with sequence parallelism and 1 without, E bytes of a value, A of an accumulator; M = E n h, a
 // [tokens, hidden] of all rows, M/c of the own; P = E sequences (a/t) s², of the attention
-// probabilities. Tensors that the caller passes (in, out, d_out, d_in) are the caller's to count:
-// M/c each, except the loss, which is one double.
+// probabilities; R, of the statistics of a norm: 2 n A/c of LayerNorm, n A/c of RMSNorm; Q, F and
+// G, of all columns of qkv, of what GELU or SwiGLU makes and of what it takes: E n times h + 2
+// groups head, ffn, and ffn or with SwiGLU 2 ffn. GPT-2 has Q = 3 M, F = G = 4 M. Tensors that the
+// caller passes (in, out, d_out, d_in) are the caller's to count: M/c each, except the loss, which
+// is one double.
 //
 // Kept for backward by one layer:
-//   nothing recomputed  M (4/c + 12/t) + P + 4 n A / c
-//   selective           M (4/c + 12/t) + 4 n A / c
-//   use_flash_attn      M (4/c + 12/t) + 4 n A / c + n (a/t) A; P is 0 in all that follows
+//   nothing recomputed  4 M/c + (Q + M + G + F)/t + P + 2 R
+//   selective           4 M/c + (Q + M + G + F)/t + 2 R
+//   use_flash_attn      the same and n (a/t) A; P is 0 in all that follows
 //   full                M/c of a group's first layer, M/t distributed; nothing of the others
-// In bfloat16 the first is sbh (8/c + 24/t + 2as/(ht)) + 16 sb/c. Korthikanti et al. 2022
-// (arXiv:2205.05198, table 2) have sbh (10/c + 24/t + 5as/(ht)): 2/c and 3as/(ht) of theirs are
-// dropout (masks, and the dropped probabilities), which we have none of; they leave out the
-// statistics of the norms.
+// In bfloat16 the first is, of GPT-2, sbh (8/c + 24/t + 2as/(ht)) + 16 sb/c. Korthikanti et al.
+// 2022 (arXiv:2205.05198, table 2) have sbh (10/c + 24/t + 5as/(ht)): 2/c and 3as/(ht) of theirs
+// are dropout (masks, and the dropped probabilities), of which we keep none, for masks are drawn
+// again; they leave out the statistics of the norms.
 //
 // Held after backward_input until backward_weights by one layer, recomputed or not:
-//   M (8/c + 12/t) + 4 n A / c, and with sequence parallelism 2 M - 2 M/c more: d_y and d_residual
-//   are of all rows
+//   8 M/c + (Q + M + G + F)/t + 2 R, and with sequence parallelism 2 M - 2 M/c more: d_y and
+//   d_residual are of all rows. hidden_dropout changes none of it: it has these two dropped instead
+//   of as they came.
 
 #include <cstddef>
 

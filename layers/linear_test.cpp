@@ -63,6 +63,9 @@ struct LinearCase {
   Dtype dtype;
   int tokens;
   bool sequence_parallel = false;
+  // gather_output of a column-parallel layer, the contrary of input_is_parallel of the other.
+  bool whole = false;
+  bool bias = true, skip_bias_add = false;
 };
 
 class Linear : public ::testing::TestWithParam<LinearCase> {
@@ -94,7 +97,19 @@ class Linear : public ::testing::TestWithParam<LinearCase> {
         rank.context.kernels().fill(parameter.gradient, 0);
     };
     place(layer.weight(), weight, d_weight);
-    place(layer.bias(), bias, d_bias);
+    if (GetParam().bias) place(layer.bias(), bias, d_bias);
+  }
+
+  template <class Layer>
+  static Layer make(const Context& context) {
+    const LinearCase& c = GetParam();
+    if constexpr (std::is_same_v<Layer, ColumnParallelLinear>)
+      return Layer(context, "layer", in, out,
+                   {.bias = c.bias, .gather_output = c.whole, .skip_bias_add = c.skip_bias_add});
+    else
+      return Layer(
+          context, "layer", in, out,
+          {.bias = c.bias, .input_is_parallel = !c.whole, .skip_bias_add = c.skip_bias_add});
   }
 
   // Runs everything once; x and y are cut along these extents.
@@ -102,7 +117,7 @@ class Linear : public ::testing::TestWithParam<LinearCase> {
   Observed run(int dim_x, int dim_y) const {
     return observe(tp(), dtype(), [&](Rank& rank) {
       rank.context.sequence_parallel = GetParam().sequence_parallel;
-      Layer layer(rank.context, "layer", in, out);
+      Layer layer = make<Layer>(rank.context);
       set(rank, layer);
       const machine::Shape shape_x{tokens(), in}, shape_y{tokens(), out};
       const Tensor x_here = scatter(rank, x, shape_x, dim_x);
@@ -134,7 +149,7 @@ class Linear : public ::testing::TestWithParam<LinearCase> {
       return [f = at(m, cols)](std::int64_t i, std::int64_t j) { return f(j, i); };
     };
     Sums want = product(tokens(), out, in, at(x, in), transposed(weight, in));
-    add(want, bias);
+    if (GetParam().bias && !GetParam().skip_bias_add) add(want, bias);
     expect_elements(seen.at("y"), want, then(gamma(in + 1, u_sum()), gamma(roundings_of_y, u())),
                     "y");
     want = product(tokens(), in, out, at(d_y, out), at(weight, in));
@@ -146,21 +161,29 @@ class Linear : public ::testing::TestWithParam<LinearCase> {
     want = product(out, in, tokens(), transposed(d_y, out), at(x, in));
     add(want, d_weight);
     expect_elements(seen.at("gradient of layer.weight"), want, gradient_bound, "weight");
+    EXPECT_EQ(seen.contains("gradient of layer.bias"), GetParam().bias);
+    if (!GetParam().bias) return;
     want = product(
         1, out, tokens(), [](auto, auto) { return 1.0; }, at(d_y, out));
     add(want, d_bias);
-    expect_elements(seen.at("gradient of layer.bias"), want, gradient_bound, "bias");
+    // Of columns that were gathered the sum is rounded before it is added.
+    expect_elements(seen.at("gradient of layer.bias"), want,
+                    then(gradient_bound, gamma(GetParam().whole ? 1 : 0, u_gradient())), "bias");
   }
 };
 
 TEST_P(Linear, ColumnParallel) {
   // y: the product and the bias. d_x: the product, and an addition for each other rank.
-  expect(run<ColumnParallelLinear>(cut_of_rows(GetParam().sequence_parallel), 1), 2, tp());
+  expect(run<ColumnParallelLinear>(cut_of_rows(GetParam().sequence_parallel),
+                                   GetParam().whole ? replicated : 1),
+         2, tp());
 }
 
 TEST_P(Linear, RowParallel) {
   // y: the product, an addition for each other rank, the bias. d_x: the product.
-  expect(run<RowParallelLinear>(1, cut_of_rows(GetParam().sequence_parallel)), tp() + 1, 1);
+  expect(run<RowParallelLinear>(GetParam().whole ? replicated : 1,
+                                cut_of_rows(GetParam().sequence_parallel)),
+         tp() + 1, 1);
 }
 
 std::vector<LinearCase> linear_cases() {
@@ -170,6 +193,13 @@ std::vector<LinearCase> linear_cases() {
       for (const int tokens : {1, 7, 30}) cases.push_back({tp, dtype, tokens});
       for (const int tokens : {4, 28})
         if (tp > 1) cases.push_back({tp, dtype, tokens, true});
+      cases.push_back({.tp = tp, .dtype = dtype, .tokens = 7, .whole = true});
+      cases.push_back({.tp = tp, .dtype = dtype, .tokens = 7, .whole = true, .bias = false});
+      cases.push_back(
+          {.tp = tp, .dtype = dtype, .tokens = 7, .whole = true, .skip_bias_add = true});
+      if (tp > 1)
+        cases.push_back(
+            {.tp = tp, .dtype = dtype, .tokens = 4, .sequence_parallel = true, .bias = false});
     }
   }
   return cases;
@@ -178,7 +208,9 @@ std::vector<LinearCase> linear_cases() {
 std::string case_name(const ::testing::TestParamInfo<LinearCase>& info) {
   return "tp" + std::to_string(info.param.tp) + "_" + std::string(name(info.param.dtype)) + "_" +
          std::to_string(info.param.tokens) + "tokens" +
-         (info.param.sequence_parallel ? "_sequence_parallel" : "");
+         (info.param.sequence_parallel ? "_sequence_parallel" : "") +
+         (info.param.whole ? "_whole" : "") + (info.param.bias ? "" : "_without_bias") +
+         (info.param.skip_bias_add ? "_skips_bias" : "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, Linear, ::testing::ValuesIn(linear_cases()), case_name);
@@ -215,6 +247,42 @@ TEST(LinearTraffic, OneCollectiveEach) {
       EXPECT_EQ(sent([&] { row.backward_weights(inner, all); }), 0u);
     });
   }
+}
+
+// What is whole on every rank is gathered once more; its conjugate sends nothing.
+TEST(LinearTraffic, GathersWhatIsAskedForWhole) {
+  on_ranks(2, Dtype::float32, [&](Rank& rank) {
+    ColumnParallelLinear column(rank.context, "column", 8, 16, {.gather_output = true});
+    RowParallelLinear row(rank.context, "row", 16, 8, {.input_is_parallel = false});
+    for (auto* parameter : {&column.weight(), &column.bias(), &row.weight(), &row.bias()}) {
+      Initializer{}.normal(rank.context, *parameter, 0, 1);
+      zero_gradient(rank.context, *parameter);
+    }
+    const Tensor narrow = scatter(rank, random_values(48, 1, Dtype::float32), {6, 8}),
+                 wide = scatter(rank, random_values(96, 2, Dtype::float32), {6, 16});
+    const auto sent = [&](auto work) {
+      rank.tp.link().reset_traffic();
+      work();
+      return rank.tp.link().total().bytes_sent;
+    };
+    const std::uint64_t gather = 192, all_reduce = 192;  // half of 6 * 16 floats; 6 * 8
+    EXPECT_EQ(sent([&] { column.forward(narrow, wide); }), gather);
+    EXPECT_EQ(sent([&] { column.backward_input(wide, narrow); }), all_reduce);
+    EXPECT_EQ(sent([&] { column.backward_weights(narrow, wide); }), 0u);
+    EXPECT_EQ(sent([&] { row.forward(wide, narrow); }), all_reduce);
+    EXPECT_EQ(sent([&] { row.backward_input(narrow, wide); }), gather);
+    EXPECT_EQ(sent([&] { row.backward_weights(wide, narrow); }), 0u);
+  });
+}
+
+TEST(LinearShape, RefusesToGatherWhatIsCutByRows) {
+  on_ranks(2, Dtype::float32, [](Rank& rank) {
+    rank.context.sequence_parallel = true;
+    EXPECT_THROW(ColumnParallelLinear(rank.context, "fc1", 4, 8, {.gather_output = true}),
+                 std::invalid_argument);
+    EXPECT_THROW(RowParallelLinear(rank.context, "fc2", 8, 4, {.input_is_parallel = false}),
+                 std::invalid_argument);
+  });
 }
 
 TEST(LinearShape, NamesTheDegreeThatDoesNotDivide) {

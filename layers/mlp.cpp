@@ -3,21 +3,35 @@
 namespace layers {
 
 using machine::Category;
+using machine::matrix;
 using machine::Tensor;
 
-Mlp::Mlp(const Context& context, const std::string& name, std::int64_t hidden, std::int64_t ffn)
+Mlp::Mlp(const Context& context, const std::string& name, const GptConfig& config)
     : context_(context),
-      width_(ffn / context.tp.size()),
-      fc1_(context, name + ".fc1", hidden, ffn),
-      fc2_(context, name + ".fc2", ffn, hidden) {}
+      swiglu_(config.swiglu),
+      width_(config.ffn() / context.tp.size()),
+      fc1_(context, name + ".fc1", config.hidden, config.ffn(),
+           {.bias = !config.disable_bias_linear, .stacked = config.swiglu ? 2 : 1}),
+      fc2_(context, name + ".fc2", config.ffn(), config.hidden,
+           {.bias = !config.disable_bias_linear}) {}
+
+machine::Matrix Mlp::half(const Tensor& inner, int which) const {
+  machine::Matrix columns = machine::matrix(inner);
+  columns.cols = width_;
+  columns.data = inner.slice(which * width_, {width_}).data();
+  return columns;
+}
 
 void Mlp::forward(const Tensor& x, const Tensor& y, Saved& saved, Category kept) {
-  const machine::Shape shape{context_.all_rows(x.rows()), width_};
+  const std::int64_t tokens = context_.all_rows(x.rows());
   saved.x = x;
-  saved.inner = context_.tensor(shape, kept);
-  saved.active = context_.tensor(shape, kept);
+  saved.inner = context_.tensor({tokens, (swiglu_ ? 2 : 1) * width_}, kept);
+  saved.active = context_.tensor({tokens, width_}, kept);
   fc1_.forward(x, saved.inner);
-  context_.kernels().gelu(saved.inner, saved.active);
+  if (swiglu_)
+    context_.kernels().swiglu(half(saved.inner, 0), half(saved.inner, 1), matrix(saved.active));
+  else
+    context_.kernels().gelu(saved.inner, saved.active);
   fc2_.forward(saved.active, y);
 }
 
@@ -26,7 +40,12 @@ void Mlp::backward_input(const Tensor& d_y, const Tensor& d_x, Saved& saved, Cat
   {
     const Tensor d_active = context_.tensor(saved.active.shape(), Category::buffers);
     saved.all_d_y = fc2_.backward_input(d_y, d_active, kept);
-    context_.kernels().gelu_backward(saved.inner, d_active, saved.d_inner);
+    if (swiglu_)
+      context_.kernels().swiglu_backward(half(saved.inner, 0), half(saved.inner, 1),
+                                         matrix(d_active), half(saved.d_inner, 0),
+                                         half(saved.d_inner, 1));
+    else
+      context_.kernels().gelu_backward(saved.inner, d_active, saved.d_inner);
   }
   saved.inner = Tensor();
   fc1_.backward_input(saved.d_inner, d_x);
@@ -44,7 +63,9 @@ void Mlp::initialize(const Initializer& initializer) {
 }
 
 Parameters Mlp::parameters() {
-  return {&fc1_.weight(), &fc1_.bias(), &fc2_.weight(), &fc2_.bias()};
+  Parameters all = fc1_.parameters();
+  for (collectives::Parameter* parameter : fc2_.parameters()) all.push_back(parameter);
+  return all;
 }
 
 }  // namespace layers

@@ -5,6 +5,10 @@
 //   y [tokens, hidden] = all_reduce(gelu(x W1ᵀ + b1) W2ᵀ) + b2,   W1 [ffn/tp, hidden], W2 [hidden,
 //   ffn/tp]
 //
+// With config.swiglu (Shazeer 2020, arXiv:2002.05202) all_reduce((silu(x Wgᵀ) * x Wuᵀ) W2ᵀ), gate
+// and up in one product: fc1 is both, one on the other, each cut along its rows, so that a rank has
+// the rows of `up` that belong to its rows of `gate`.
+//
 // Communication: that of the two layers. Where it says `kept`, what a later call needs is taken
 // under that category.
 
@@ -13,6 +17,7 @@
 
 #include "layers/column_parallel_linear.h"
 #include "layers/context.h"
+#include "layers/gpt_config.h"
 #include "layers/row_parallel_linear.h"
 
 namespace layers {
@@ -21,11 +26,13 @@ class Mlp {
  public:
   // From forward to backward_weights. backward_input frees inner and adds d_inner.
   struct Saved {
-    machine::Tensor x, inner, active;  // x is the caller's; before and after GELU [tokens, ffn/tp]
+    // x is the caller's; before GELU and after [tokens, ffn/tp], before SwiGLU twice as wide:
+    // (gate, up).
+    machine::Tensor x, inner, active;
     machine::Tensor all_d_y, d_inner;  // of all rows; without sequence parallelism the caller's d_y
   };
 
-  Mlp(const Context& context, const std::string& name, std::int64_t hidden, std::int64_t ffn);
+  Mlp(const Context& context, const std::string& name, const GptConfig& config);
 
   void forward(const machine::Tensor& x, const machine::Tensor& y, Saved& saved,
                machine::Category kept);
@@ -37,7 +44,10 @@ class Mlp {
   Parameters parameters();
 
  private:
+  machine::Matrix half(const machine::Tensor& inner, int which) const;  // 0: gate, 1: up
+
   Context context_;
+  bool swiglu_;
   std::int64_t width_;  // of this rank: ffn/tp
   ColumnParallelLinear fc1_;
   RowParallelLinear fc2_;

@@ -11,11 +11,12 @@ using machine::gemm;
 using machine::matrix;
 using machine::Tensor;
 
-OutputHead::OutputHead(const Context& context, collectives::Parameter& table, double epsilon)
+OutputHead::OutputHead(const Context& context, collectives::Parameter& table,
+                       const GptConfig& config)
     : context_(context),
       table_(table),
       vocabulary_(table.global_shape[0]),
-      norm_(context, "head.norm", table.global_shape[1], epsilon) {}
+      norm_(context, "head.norm", config) {}
 
 void OutputHead::forward(const Tensor& x, const std::int32_t* targets, const Tensor& loss,
                          Saved& saved) {

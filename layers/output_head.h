@@ -1,7 +1,7 @@
 #pragma once
-// The end of the model: final LayerNorm, the token table as output layer (tied, cut along the
-// vocabulary) and cross-entropy on the cut logits (Megatron-LM, core/tensor_parallel/
-// cross_entropy.py; Shoeybi et al. 2019, arXiv:1909.08053, section 3).
+// The end of the model: final norm, the token table as output layer (tied; or a weight of its own,
+// cut along the vocabulary alike) and cross-entropy on the cut logits (Megatron-LM,
+// core/tensor_parallel/ cross_entropy.py; Shoeybi et al. 2019, arXiv:1909.08053, section 3).
 //
 //   logits [tokens, vocabulary/tp] = norm(x) tableᵀ
 //   loss = sum over tokens of log(sum exp(logit - max)) - (logit[target] - max)
@@ -15,7 +15,7 @@
 #include <cstdint>
 
 #include "layers/context.h"
-#include "layers/layer_norm.h"
+#include "layers/norm.h"
 #include "layers/parameter.h"
 
 namespace layers {
@@ -26,13 +26,13 @@ class OutputHead {
   // frees max and sum_exp and adds d_norm.
   struct Saved {
     machine::Tensor x, norm, logits, max, sum_exp;  // x is the caller's
-    LayerNorm::Statistics statistics;
+    Norm::Statistics statistics;
     const std::int32_t* targets = nullptr;
     machine::Tensor d_norm;
   };
 
-  // The table is the caller's: with one stage, the embedding's own.
-  OutputHead(const Context& context, collectives::Parameter& table, double epsilon);
+  // The table is the caller's: with one stage, tied, the embedding's own.
+  OutputHead(const Context& context, collectives::Parameter& table, const GptConfig& config);
 
   // Rows of the table from here on are padding: no token is one of them, and their logits take no
   // part. At first all rows are tokens.
@@ -54,7 +54,7 @@ class OutputHead {
   Context context_;
   collectives::Parameter& table_;
   std::int64_t vocabulary_;
-  LayerNorm norm_;
+  Norm norm_;
 };
 
 }  // namespace layers

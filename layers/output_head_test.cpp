@@ -27,7 +27,7 @@ Observed run(int tp, Dtype dtype, std::int64_t rows, Dtype rounded_to,
     const int cut = cut_of_rows(sequence_parallel);
     collectives::Parameter table =
         declare_token_table(rank.context, table_rows, config.hidden, false);
-    OutputHead head(rank.context, table, config.layer_norm_epsilon);
+    OutputHead head(rank.context, table, config);
     head.set_vocabulary(vocabulary);
     head.initialize(large_values(5));
     round_values(rank, head.parameters(), rounded_to);

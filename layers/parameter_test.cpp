@@ -13,9 +13,13 @@ using machine::Dtype;
 
 const GptConfig config{.layers = 4, .hidden = 24, .heads = 4, .vocabulary = 44, .sequence = 7};
 
-Observed initial(int tp, int stages, Dtype dtype, const Initializer& initializer) {
+const GptConfig llamas =
+    llama({.layers = 4, .hidden = 32, .heads = 8, .vocabulary = 44, .sequence = 7});
+
+Observed initial(int tp, int stages, Dtype dtype, const Initializer& initializer,
+                 const GptConfig& shape = config) {
   return observe(tp, dtype, [&](Rank& rank) {
-    return GptRanks(rank, {.config = config,
+    return GptRanks(rank, {.config = shape,
                            .tp = tp,
                            .dtype = dtype,
                            .stages = stages,
@@ -27,9 +31,11 @@ Observed initial(int tp, int stages, Dtype dtype, const Initializer& initializer
 TEST(InitialValues, DoNotDependOnTheSharding) {
   for (const Dtype dtype : machine::floating_dtypes) {
     const Initializer initializer = Initializer::conformance(3, config.layers);
-    const Observed whole = initial(1, 1, dtype, initializer);
-    for (const int tp : {2, 4}) EXPECT_EQ(initial(tp, 1, dtype, initializer), whole);
-    EXPECT_EQ(initial(2, 4, dtype, initializer), whole);
+    for (const GptConfig& shape : {config, llamas}) {
+      const Observed whole = initial(1, 1, dtype, initializer, shape);
+      for (const int tp : {2, 4}) EXPECT_EQ(initial(tp, 1, dtype, initializer, shape), whole);
+      EXPECT_EQ(initial(2, 4, dtype, initializer, shape), whole);
+    }
   }
 }
 
@@ -89,8 +95,8 @@ TEST(Declare, DecaysMatricesOnly) {
 
 TEST(Declare, TiesTheTableOverStagesOnlyWhereThereAreTwo) {
   on_ranks(1, Dtype::float32, [](Rank& rank) {
-    const auto tied = [&](int stages, int stage) {
-      GptRanks ranks(rank, {.config = config, .dtype = Dtype::float32, .stages = stages});
+    const auto tied = [&](int stages, int stage, const GptConfig& shape = config) {
+      GptRanks ranks(rank, {.config = shape, .dtype = Dtype::float32, .stages = stages});
       std::vector<std::string> names;
       for (const collectives::Parameter* p : ranks.stage(stage).parameters())
         if (p->placement.tied_over_pp) names.push_back(p->name);
@@ -101,13 +107,15 @@ TEST(Declare, TiesTheTableOverStagesOnlyWhereThereAreTwo) {
     EXPECT_EQ(tied(4, 0), table);
     EXPECT_TRUE(tied(4, 1).empty());
     EXPECT_EQ(tied(4, 3), table);
+    EXPECT_TRUE(tied(4, 0, llamas).empty());
+    EXPECT_TRUE(tied(4, 3, llamas).empty());
   });
 }
 
 // What works on a rank's own rows between the regions has gradients that are sums over these; all
 // else, and everything without sequence parallelism, is whole.
 TEST(Declare, SaysWhichGradientsArePartialOverTp) {
-  const std::set<std::string> between{"embedding.position.weight",
+  const std::set<std::string> of_gpt2{"embedding.position.weight",
                                       "blocks.0.norm1.gain",
                                       "blocks.0.norm1.bias",
                                       "blocks.0.attention.projection.bias",
@@ -115,18 +123,21 @@ TEST(Declare, SaysWhichGradientsArePartialOverTp) {
                                       "blocks.0.norm2.bias",
                                       "blocks.0.mlp.fc2.bias",
                                       "head.norm.gain",
-                                      "head.norm.bias"};
+                                      "head.norm.bias"},
+      of_llama{"blocks.0.norm1.gain", "blocks.0.norm2.gain", "head.norm.gain"};
   for (const bool sequence_parallel : {false, true}) {
-    on_ranks(2, Dtype::float32, [&](Rank& rank) {
-      GptConfig one = config;
-      one.layers = 1;
-      GptStage stage(one, rank.world.device(), rank.tp, Dtype::float32, {},
-                     {.sequence_parallel = sequence_parallel});
-      std::set<std::string> partial;
-      for (const collectives::Parameter* p : stage.parameters())
-        if (p->placement.gradient_partial_over_tp) partial.insert(p->name);
-      EXPECT_EQ(partial, sequence_parallel ? between : std::set<std::string>{});
-    });
+    for (const auto& [shape, between] : {std::pair(config, of_gpt2), {llamas, of_llama}}) {
+      on_ranks(2, Dtype::float32, [&](Rank& rank) {
+        GptConfig one = shape;
+        one.layers = 1;
+        GptStage stage(one, rank.world.device(), rank.tp, Dtype::float32, {},
+                       {.sequence_parallel = sequence_parallel});
+        std::set<std::string> partial;
+        for (const collectives::Parameter* p : stage.parameters())
+          if (p->placement.gradient_partial_over_tp) partial.insert(p->name);
+        EXPECT_EQ(partial, sequence_parallel ? between : std::set<std::string>{});
+      });
+    }
   }
 }
 

@@ -9,13 +9,17 @@
 #include <string>
 #include <vector>
 
+#include "layers/dropout.h"
 #include "layers/gpt_config.h"
+#include "layers/parameter.h"
+#include "machine/device/random.h"
 
 namespace layers::reference {
 
 using Values = std::vector<double>;           // row-major
 using Model = std::map<std::string, Values>;  // by parameter name
 
+// Without bias, a vector of zeros.
 inline Values linear(const Values& x, const Values& weight, const Values& bias) {
   const std::size_t out = bias.size(), in = weight.size() / out, rows = x.size() / in;
   Values y(rows * out);
@@ -27,6 +31,12 @@ inline Values linear(const Values& x, const Values& weight, const Values& bias) 
     }
   }
   return y;
+}
+
+// The bias of that name, or zeros.
+inline Values bias_of(const Model& model, const std::string& name, std::size_t size) {
+  const auto found = model.find(name);
+  return found == model.end() ? Values(size) : found->second;
 }
 
 inline Values layer_norm(const Values& x, const Values& gain, const Values& bias, double epsilon) {
@@ -43,59 +53,133 @@ inline Values layer_norm(const Values& x, const Values& gain, const Values& bias
   return y;
 }
 
-// qkv weight rows: query, key and value of head 0, then of head 1, …
+inline Values rms_norm(const Values& x, const Values& gain, double epsilon) {
+  const std::size_t h = gain.size();
+  Values y(x.size());
+  for (std::size_t row = 0; row < x.size(); row += h) {
+    double squares = 0;
+    for (std::size_t i = 0; i < h; ++i) squares += x[row + i] * x[row + i];
+    for (std::size_t i = 0; i < h; ++i)
+      y[row + i] = gain[i] * x[row + i] / std::sqrt(squares / static_cast<double>(h) + epsilon);
+  }
+  return y;
+}
+
+inline Values norm(const Values& x, const Model& model, const std::string& name,
+                   const GptConfig& config) {
+  const Values& gain = model.at(name + ".gain");
+  return config.normalization == Normalization::rms_norm
+             ? rms_norm(x, gain, config.layer_norm_epsilon)
+             : layer_norm(x, gain, model.at(name + ".bias"), config.layer_norm_epsilon);
+}
+
+// Element i of a head at a position, turned: with its partner in the other half it is a complex
+// number, which is multiplied by exp(√-1 position base^(-2 pair/head)).
+inline double turned(const std::vector<double>& head, std::size_t i, std::size_t position,
+                     double base) {
+  const std::size_t half = head.size() / 2, pair = i % half;
+  const double angle =
+      static_cast<double>(position) /
+      std::pow(base, 2 * static_cast<double>(pair) / static_cast<double>(head.size()));
+  const double real = head[pair], imaginary = head[pair + half];
+  return i < half ? real * std::cos(angle) - imaginary * std::sin(angle)
+                  : real * std::sin(angle) + imaginary * std::cos(angle);
+}
+
+// qkv weight rows: the queries of group 0, its key, its value, then group 1, …; a group is a head,
+// if queries are not grouped.
 inline Values attention(const Values& x, const Model& model, const std::string& name,
                         const GptConfig& config) {
   const auto hidden = static_cast<std::size_t>(config.hidden);
   const auto heads = static_cast<std::size_t>(config.heads);
   const auto sequence = static_cast<std::size_t>(config.sequence);
-  const std::size_t head = hidden / heads, rows = x.size() / hidden;
-  const Values qkv = linear(x, model.at(name + ".qkv.weight"), model.at(name + ".qkv.bias"));
-  const auto part = [&](std::size_t row, std::size_t which, std::size_t a, std::size_t i) {
-    return qkv[row * 3 * hidden + (a * 3 + which) * head + i];
+  const std::size_t groups =
+      config.group_query_attention ? static_cast<std::size_t>(config.num_query_groups) : heads;
+  const std::size_t head = hidden / heads, rows = x.size() / hidden, in_group = heads / groups;
+  const std::size_t width = hidden + 2 * groups * head;
+  const Values qkv =
+      linear(x, model.at(name + ".qkv.weight"), bias_of(model, name + ".qkv.bias", width));
+  // Queries of head a; keys (which 0) and values (1) that it attends to.
+  const auto vector = [&](std::size_t row, std::size_t column) {
+    const auto begin = qkv.begin() + static_cast<std::ptrdiff_t>(row * width + column);
+    return Values(begin, begin + static_cast<std::ptrdiff_t>(head));
+  };
+  const auto query = [&](std::size_t row, std::size_t a) {
+    return vector(row, (a / in_group * (in_group + 2) + a % in_group) * head);
+  };
+  const auto shared = [&](std::size_t row, std::size_t which, std::size_t a) {
+    return vector(row, (a / in_group * (in_group + 2) + in_group + which) * head);
+  };
+  const bool rotary = config.position_embedding_type == PositionEmbedding::rope;
+  const auto at = [&](const Values& v, std::size_t i, std::size_t row) {
+    return rotary ? turned(v, i, row % sequence, config.rotary_base) : v[i];
   };
   Values context(rows * hidden);
   for (std::size_t row = 0; row < rows; ++row) {
     const std::size_t start = row / sequence * sequence;
     for (std::size_t a = 0; a < heads; ++a) {
+      const Values q = query(row, a);
       Values score;
       for (std::size_t key = start; key <= row; ++key) {
+        const Values k = shared(key, 0, a);
         double dot = 0;
-        for (std::size_t i = 0; i < head; ++i) dot += part(row, 0, a, i) * part(key, 1, a, i);
+        for (std::size_t i = 0; i < head; ++i) dot += at(q, i, row) * at(k, i, key);
         score.push_back(dot / std::sqrt(static_cast<double>(head)));
       }
       const double largest = *std::max_element(score.begin(), score.end());
       double total = 0;
       for (double& s : score) total += s = std::exp(s - largest);
       for (std::size_t key = start; key <= row; ++key) {
-        for (std::size_t i = 0; i < head; ++i) {
-          context[row * hidden + a * head + i] += score[key - start] / total * part(key, 2, a, i);
-        }
+        const Values v = shared(key, 1, a);
+        for (std::size_t i = 0; i < head; ++i)
+          context[row * hidden + a * head + i] += score[key - start] / total * v[i];
       }
     }
   }
   return linear(context, model.at(name + ".projection.weight"),
-                model.at(name + ".projection.bias"));
+                bias_of(model, name + ".projection.bias", hidden));
 }
 
-inline Values mlp(const Values& x, const Model& model, const std::string& name) {
-  Values inner = linear(x, model.at(name + ".fc1.weight"), model.at(name + ".fc1.bias"));
-  for (double& v : inner) {
-    constexpr double pi = 3.14159265358979323846;
-    v = 0.5 * v * (1 + std::tanh(std::sqrt(2 / pi) * (v + 0.044715 * v * v * v)));
+// fc1 of SwiGLU: the rows of the gate, then as many of what it gates.
+inline Values mlp(const Values& x, const Model& model, const std::string& name,
+                  const GptConfig& config) {
+  const auto hidden = static_cast<std::size_t>(config.hidden);
+  const Values& weight = model.at(name + ".fc1.weight");
+  Values inner = linear(x, weight, bias_of(model, name + ".fc1.bias", weight.size() / hidden));
+  if (config.swiglu) {
+    const std::size_t rows = x.size() / hidden, ffn = weight.size() / hidden / 2;
+    Values gated;
+    for (std::size_t row = 0; row < rows; ++row)
+      for (std::size_t i = 0; i < ffn; ++i) {
+        const double gate = inner[row * 2 * ffn + i];
+        gated.push_back(gate / (1 + std::exp(-gate)) * inner[row * 2 * ffn + ffn + i]);
+      }
+    inner = gated;
+  } else {
+    for (double& v : inner) {
+      constexpr double pi = 3.14159265358979323846;
+      v = 0.5 * v * (1 + std::tanh(std::sqrt(2 / pi) * (v + 0.044715 * v * v * v)));
+    }
   }
-  return linear(inner, model.at(name + ".fc2.weight"), model.at(name + ".fc2.bias"));
+  return linear(inner, model.at(name + ".fc2.weight"), bias_of(model, name + ".fc2.bias", hidden));
+}
+
+inline void drop(Values& x, const std::string& name, const GptConfig& config, const Draw& draw) {
+  const auto first = static_cast<std::uint64_t>(draw.first_token * config.hidden);
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const double drawn = machine::uniform(random_key(draw.seed, name + ".dropout"), first + i);
+    x[i] = drawn < config.hidden_dropout ? 0 : x[i] / (1 - config.hidden_dropout);
+  }
 }
 
 inline Values block(const Values& x, const Model& model, const std::string& name,
-                    const GptConfig& config) {
-  const auto norm = [&](const Values& v, const std::string& which) {
-    return layer_norm(v, model.at(name + which + ".gain"), model.at(name + which + ".bias"),
-                      config.layer_norm_epsilon);
-  };
-  Values residual = attention(norm(x, ".norm1"), model, name + ".attention", config);
+                    const GptConfig& config, const Draw& draw = {}) {
+  Values residual =
+      attention(norm(x, model, name + ".norm1", config), model, name + ".attention", config);
+  drop(residual, name + ".attention", config, draw);
   for (std::size_t i = 0; i < x.size(); ++i) residual[i] += x[i];
-  Values y = mlp(norm(residual, ".norm2"), model, name + ".mlp");
+  Values y = mlp(norm(residual, model, name + ".norm2", config), model, name + ".mlp", config);
+  drop(y, name + ".mlp", config, draw);
   for (std::size_t i = 0; i < x.size(); ++i) y[i] += residual[i];
   return y;
 }
@@ -103,9 +187,9 @@ inline Values block(const Values& x, const Model& model, const std::string& name
 // Sum of the token losses after the last block.
 inline double loss(const Values& x, const Model& model, const std::vector<std::int32_t>& targets,
                    const GptConfig& config) {
-  const Values norm = layer_norm(x, model.at("head.norm.gain"), model.at("head.norm.bias"),
-                                 config.layer_norm_epsilon);
-  const Values logits = linear(norm, model.at("embedding.token.weight"),
+  const char* output =
+      config.untie_embeddings_and_output_weights ? "head.output.weight" : "embedding.token.weight";
+  const Values logits = linear(norm(x, model, "head.norm", config), model.at(output),
                                Values(static_cast<std::size_t>(config.vocabulary), 0.0));
   const auto vocabulary = static_cast<std::size_t>(config.vocabulary);
   double sum = 0;
@@ -125,18 +209,21 @@ inline Values embedding(const Model& model, const std::vector<std::int32_t>& tok
   for (std::size_t row = 0; row < tokens.size(); ++row) {
     for (std::size_t i = 0; i < h; ++i) {
       x.push_back(
-          model.at("embedding.token.weight")[static_cast<std::size_t>(tokens[row]) * h + i] +
-          model.at("embedding.position.weight")[row % sequence * h + i]);
+          model.at("embedding.token.weight")[static_cast<std::size_t>(tokens[row]) * h + i]);
+      if (config.position_embedding_type == PositionEmbedding::learned_absolute)
+        x.back() += model.at("embedding.position.weight")[row % sequence * h + i];
     }
   }
   return x;
 }
 
 inline double gpt(const Model& model, const std::vector<std::int32_t>& tokens,
-                  const std::vector<std::int32_t>& targets, const GptConfig& config) {
+                  const std::vector<std::int32_t>& targets, const GptConfig& config,
+                  const Draw& draw) {
   Values x = embedding(model, tokens, config);
+  drop(x, "embedding", config, draw);
   for (int i = 0; i < config.layers; ++i)
-    x = block(x, model, "blocks." + std::to_string(i), config);
+    x = block(x, model, "blocks." + std::to_string(i), config, draw);
   return loss(x, model, targets, config);
 }
 

@@ -10,11 +10,16 @@
 //   GatherFrom  all-gather      reduce-scatter   the same two
 //   ScatterTo   reduce-scatter  all-gather
 //
+// A matrix whose columns are cut, [n, m/tp] on each rank, can be put together as well:
+// GatherColumns all-gathers it into [n, m]; its conjugate takes a rank's own columns and sends
+// nothing.
+//
 // Layers call enter and leave, which take the pair that the context asks for. `inside` is what the
 // region computes in, `outside` what is held between regions; without sequence parallelism they are
 // one tensor. On one rank nothing happens.
 
 #include "layers/context.h"
+#include "machine/device/gemm.h"
 
 namespace layers {
 
@@ -55,6 +60,27 @@ struct ScatterTo {
   static machine::Tensor backward(const Context& context, const machine::Tensor& d_own,
                                   machine::Category category) {
     return GatherFrom::forward(context, d_own, category);
+  }
+};
+
+struct GatherColumns {
+  static void forward(const Context& context, const machine::Tensor& part,
+                      const machine::Tensor& whole) {
+    const machine::Tensor blocks =
+        context.tensor({context.tp.size() * part.rows(), part.cols()}, machine::Category::buffers);
+    context.tp.all_gather(part, blocks);
+    const std::size_t bytes = part.row_range(0, 1).bytes();
+    for (std::int64_t block = 0; block < context.tp.size(); ++block)
+      for (std::int64_t row = 0; row < part.rows(); ++row)
+        context.stream().copy(
+            whole.slice(row * whole.cols() + block * part.cols(), {part.cols()}).data(),
+            blocks.row_range(block * part.rows() + row, 1).data(), bytes);
+  }
+  static machine::Matrix own(const Context& context, const machine::Tensor& whole) {
+    machine::Matrix columns = machine::matrix(whole);
+    columns.cols = whole.cols() / context.tp.size();
+    columns.data = whole.slice(context.tp.rank() * columns.cols, {columns.cols}).data();
+    return columns;
   }
 };
 

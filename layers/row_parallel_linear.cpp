@@ -1,37 +1,59 @@
 #include "layers/row_parallel_linear.h"
 
+#include <fmt/format.h>
+
+#include <stdexcept>
+
 #include "layers/region.h"
-#include "machine/device/gemm.h"
 
 namespace layers {
 
 using collectives::Spread;
 using machine::gemm;
+using machine::Matrix;
 using machine::matrix;
 using machine::Tensor;
 
 RowParallelLinear::RowParallelLinear(const Context& context, const std::string& name,
-                                     std::int64_t in, std::int64_t out)
+                                     std::int64_t in, std::int64_t out, const RowOptions& options)
     : context_(context),
+      in_(in),
+      options_(options),
       weight_(declare(context, name + ".weight", {out, in}, {.tp = Spread::sharded, .dim = 1})),
-      bias_(declare(context, name + ".bias", {out}, context.between_regions())) {}
+      bias_(declare(context, name + ".bias", {out}, context.between_regions())) {
+  if (!options.input_is_parallel && context.sequence_parallel)
+    throw std::invalid_argument(
+        fmt::format("{}: an input that is not parallel goes with no sequence parallelism", name));
+}
+
+Matrix RowParallelLinear::own_columns(const Tensor& x) const {
+  return scatters() ? GatherColumns::own(context_, x) : matrix(x);
+}
 
 void RowParallelLinear::forward(const Tensor& x, const Tensor& y) {
-  const Tensor all = inside(context_, y);
-  gemm(context_.stream(), matrix(x), matrix(weight_.value).transposed(), matrix(all));
-  leave(context_, all, y);
-  context_.kernels().add_bias(y, bias_.value, y);
+  {
+    const Tensor all = inside(context_, y);
+    gemm(context_.stream(), own_columns(x), matrix(weight_.value).transposed(), matrix(all));
+    leave(context_, all, y);
+  }
+  if (options_.bias && !options_.skip_bias_add) context_.kernels().add_bias(y, bias_.value, y);
 }
 
 Tensor RowParallelLinear::backward_input(const Tensor& d_y, const Tensor& d_x,
                                          machine::Category kept) {
   Tensor all = leave_backward(context_, d_y, kept);
-  gemm(context_.stream(), matrix(all), matrix(weight_.value), matrix(d_x));
+  const Tensor part = scatters() ? context_.tensor({d_x.rows(), in_ / context_.tp.size()},
+                                                   machine::Category::buffers)
+                                 : d_x;
+  gemm(context_.stream(), matrix(all), matrix(weight_.value), matrix(part));
+  if (scatters()) GatherColumns::forward(context_, part, d_x);
   return all;
 }
 
 void RowParallelLinear::backward_weights(const Tensor& x, const Tensor& all_d_y) {
-  gemm(context_.stream(), matrix(all_d_y).transposed(), matrix(x), matrix(weight_.gradient), 1, 1);
+  gemm(context_.stream(), matrix(all_d_y).transposed(), own_columns(x), matrix(weight_.gradient), 1,
+       1);
+  if (!options_.bias) return;
   const std::int64_t own = context_.own_rows(all_d_y.rows());
   context_.kernels().accumulate_column_sums(all_d_y.row_range(context_.first_row(own), own),
                                             bias_.gradient);
@@ -39,7 +61,11 @@ void RowParallelLinear::backward_weights(const Tensor& x, const Tensor& all_d_y)
 
 void RowParallelLinear::initialize(const Initializer& initializer) {
   initializer.normal(context_, weight_, 0, initializer.residual_stddev);
-  initializer.normal(context_, bias_, 0, initializer.bias_stddev);
+  if (options_.bias) initializer.normal(context_, bias_, 0, initializer.bias_stddev);
+}
+
+Parameters RowParallelLinear::parameters() {
+  return options_.bias ? Parameters{&weight_, &bias_} : Parameters{&weight_};
 }
 
 }  // namespace layers

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "layers/context.h"
+#include "layers/gpt_config.h"
 #include "layers/parameter.h"
 #include "machine/device/tensor.h"
 #include "machine/world/world.h"
@@ -144,6 +145,19 @@ inline void round_values(const Rank& rank, const Parameters& parameters, machine
     rank.context.kernels().cast(parameter->value, narrow);
     rank.context.kernels().cast(narrow, parameter->value);
   }
+}
+
+// The same extents in Llama's shape: two heads a group.
+inline GptConfig llama(GptConfig config) {
+  config.normalization = Normalization::rms_norm;
+  config.swiglu = true;
+  config.ffn_hidden_size = 3 * config.hidden;
+  config.position_embedding_type = PositionEmbedding::rope;
+  config.group_query_attention = true;
+  config.num_query_groups = config.heads / 2;
+  config.disable_bias_linear = true;
+  config.untie_embeddings_and_output_weights = true;
+  return config;
 }
 
 // For a single layer: random weights large enough that attention is far from uniform.

@@ -1,5 +1,5 @@
-// A block (LayerNorm, attention, perceptron, residual sums) against plain loops in double, degrees
-// against one rank, and types against double.
+// A block (norms, attention, perceptron, residual sums), GPT-2's and Llama's, against plain loops
+// in double, degrees against one rank, and types against double.
 
 #include "layers/transformer_block.h"
 
@@ -13,9 +13,11 @@ using machine::Category;
 using machine::Dtype;
 using machine::Tensor;
 
-const GptConfig config{.hidden = 24, .heads = 4, .sequence = 6};
+const GptConfig gpt2{.hidden = 32, .heads = 8, .sequence = 6};
+const GptConfig shapes[] = {gpt2, llama(gpt2)};
 
-Observed run(int tp, Dtype dtype, int sequences, Dtype rounded_to, bool sequence_parallel = false) {
+Observed run(const GptConfig& config, int tp, Dtype dtype, int sequences, Dtype rounded_to,
+             bool sequence_parallel = false) {
   const std::int64_t rows = std::int64_t{sequences} * config.sequence;
   const machine::Shape shape{rows, config.hidden};
   const std::vector<double> x = random_values(shape.size(), 1, rounded_to);
@@ -24,8 +26,7 @@ Observed run(int tp, Dtype dtype, int sequences, Dtype rounded_to, bool sequence
     rank.context.sequence_parallel = sequence_parallel;
     const int cut = cut_of_rows(sequence_parallel);
     const machine::Shape own{rank.context.own_rows(rows), config.hidden};
-    TransformerBlock block(rank.context, "block", config.hidden, config.heads, config.ffn(),
-                           config.sequence, config.layer_norm_epsilon);
+    TransformerBlock block(rank.context, "block", config);
     block.initialize(large_values(11));
     round_values(rank, block.parameters(), rounded_to);
     for (collectives::Parameter* p : block.parameters()) zero_gradient(rank.context, *p);
@@ -48,14 +49,16 @@ Observed run(int tp, Dtype dtype, int sequences, Dtype rounded_to, bool sequence
 }
 
 TEST(TransformerBlock, IsThatOfTheReference) {
-  for (const int tp : {1, 2, 4}) {
-    for (const int sequences : {1, 2}) {
-      const Observed seen = run(tp, Dtype::float64, sequences, Dtype::float64);
-      const auto x = random_values(std::int64_t{sequences} * config.sequence * config.hidden, 1,
-                                   Dtype::float64);
-      EXPECT_LE(relative_error(seen.at("y"), reference::block(x, seen, "block", config)),
-                norm_bound_from_double(Dtype::float64, 1, config.ffn()))
-          << "tp " << tp << ", sequences " << sequences;
+  for (const GptConfig& config : shapes) {
+    for (const int tp : {1, 2, 4}) {
+      for (const int sequences : {1, 2}) {
+        const Observed seen = run(config, tp, Dtype::float64, sequences, Dtype::float64);
+        const auto x = random_values(std::int64_t{sequences} * config.sequence * config.hidden, 1,
+                                     Dtype::float64);
+        EXPECT_LE(relative_error(seen.at("y"), reference::block(x, seen, "block", config)),
+                  norm_bound_from_double(Dtype::float64, 1, config.ffn()))
+            << "tp " << tp << ", sequences " << sequences;
+      }
     }
   }
 }
@@ -63,14 +66,16 @@ TEST(TransformerBlock, IsThatOfTheReference) {
 class TransformerBlockTypes : public ::testing::TestWithParam<Dtype> {};
 
 TEST_P(TransformerBlockTypes, EveryDegreeIsNearDouble) {
-  for (const int sequences : {1, 2}) {
-    const Observed exact = run(1, Dtype::float64, sequences, GetParam());
-    for (const int tp : {1, 2, 4}) {
-      SCOPED_TRACE("tp " + std::to_string(tp));
-      const double bound = norm_bound_from_double(GetParam(), 1, config.ffn());
-      expect_within(run(tp, GetParam(), sequences, GetParam()), exact, bound);
-      if (tp > 1 && sequences * config.sequence % tp == 0)
-        expect_within(run(tp, GetParam(), sequences, GetParam(), true), exact, bound);
+  for (const GptConfig& config : shapes) {
+    for (const int sequences : {1, 2}) {
+      const Observed exact = run(config, 1, Dtype::float64, sequences, GetParam());
+      for (const int tp : {1, 2, 4}) {
+        SCOPED_TRACE("tp " + std::to_string(tp));
+        const double bound = norm_bound_from_double(GetParam(), 1, config.ffn());
+        expect_within(run(config, tp, GetParam(), sequences, GetParam()), exact, bound);
+        if (tp > 1 && sequences * config.sequence % tp == 0)
+          expect_within(run(config, tp, GetParam(), sequences, GetParam(), true), exact, bound);
+      }
     }
   }
 }

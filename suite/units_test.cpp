@@ -69,13 +69,15 @@ TEST_P(EveryUnit, PassesItsOraclesOnThreads) {
   }();
   const bool has_algorithms = std::ranges::any_of(
       axes, [](const harness::AxisInfo& axis) { return axis.name == "algorithm"; });
-  const bool is_step = GetParam() == "gpt_step" || GetParam() == "training_speed";
+  const bool is_llama = GetParam() == "llama_step";
+  const bool is_step = is_llama || GetParam() == "gpt_step" || GetParam() == "training_speed";
   for (const harness::AxisInfo& axis : axes) {
     if (axis.name == "transport") flags["transport"] = "shared_memory";
     if (axis.name == "bytes")
       flags["bytes"] =
           GetParam() == "memory_bandwidth" || GetParam() == "nvme_bandwidth" ? "32KiB" : "8,20000";
-    if (axis.name == "model") flags["model"] = "tiny";
+    if (axis.name == "model") flags["model"] = is_llama ? "llama_tiny" : "tiny";
+    if (is_llama && axis.name == "ranks") flags["ranks"] = "2,4";  // the next test has more of it
     if (axis.name == "seq-length") flags["seq-length"] = "model";
     if (axis.name == "shape") flags["shape"] = "65x33x129";
     if (axis.name == "extent") flags["extent"] = "65";
@@ -261,16 +263,19 @@ TEST(Units, SkipTransportsBetweenDevicesOnTheHost) {
 // Tokens cut between the tensor-parallel regions, layers made again: everything else as before.
 // The rows of a rank begin and end within a sequence.
 TEST(Units, LayersInEveryDtypeOfUnevenRows) {
-  for (const char* unit : {"mlp", "self_attention", "layer_norm", "vocabulary_parallel_embedding",
-                           "vocabulary_parallel_cross_entropy", "transformer_block"}) {
-    const harness::AxisFlags flags = {{"transport", "shared_memory"},
-                                      {"ranks", "4"},
-                                      {"dtype", sanitized ? "half" : "float,half,double"},
-                                      {"sequence-parallel", "0,1"},
-                                      {"seq-length", "10"},
-                                      {"micro-batch-size", "2"}};
+  for (const char* unit :
+       {"mlp", "self_attention", "layer_norm", "rms_norm", "vocabulary_parallel_embedding",
+        "vocabulary_parallel_cross_entropy", "transformer_block"}) {
+    const bool norm = std::string(unit).ends_with("norm");
+    harness::AxisFlags flags = {{"transport", "shared_memory"},
+                                {"ranks", "4"},
+                                {"dtype", sanitized ? "half" : "float,half,double"},
+                                {"sequence-parallel", "0,1"},
+                                {"seq-length", "10"},
+                                {"micro-batch-size", "2"}};
+    if (!norm) flags["architecture"] = sanitized ? "llama" : "gpt2,llama";
     const auto cases = harness::plan_cases({unit}, harness::Profile::acceptance, flags);
-    EXPECT_EQ(cases.size(), sanitized ? 2U : 6U) << unit;
+    EXPECT_EQ(cases.size(), sanitized ? 2U : norm ? 6U : 12U) << unit;
     for (const harness::Record& record : run(cases, 4, 0.001))
       EXPECT_EQ(record.verdict, harness::Ruling::pass) << record.name << ": " << record.reason;
   }
@@ -315,6 +320,72 @@ TEST(Units, AGptStepAttendsBlockwise) {
   EXPECT_EQ(cases.size(), sanitized ? 1U : 4U);
   for (const harness::Record& record : run(cases, 2, 0.001))
     EXPECT_EQ(record.verdict, harness::Ruling::pass) << record.name << ": " << record.reason;
+}
+
+// Four query groups over tp 4: a rank has one head of keys. Dropout falls on the same elements
+// however the step is cut, or the numbers would not be those of degree 1.
+TEST(Units, AGptStepHasTheShapeItsModelArgumentsSay) {
+  for (const auto& [model, args] :
+       {std::pair("llama_tiny", "none"),
+        {"tiny", "--hidden-dropout 0.1 --swiglu --normalization=RMSNorm"}}) {
+    if (sanitized && args == std::string("none")) continue;
+    const auto cases =
+        harness::plan_cases({"gpt_step"}, harness::Profile::quick,
+                            {{"model", model},
+                             {"model-args", args},
+                             {"dtype", "float"},
+                             {"transport", "shared_memory"},
+                             {"schedule", "1f1b"},
+                             {"zero-stage", "1"},
+                             {"ranks", "4"},
+                             {"tensor-model-parallel-size", sanitized ? "2" : "2,4"},
+                             {"pipeline-model-parallel-size", sanitized ? "2" : "1,2"},
+                             {"data-parallel-size", "1"},
+                             {"sequence-parallel", sanitized ? "1" : "0,1"},
+                             {"recompute-granularity", sanitized ? "full" : "none,full"}});
+    EXPECT_EQ(cases.size(), sanitized ? 1U : 8U);
+    for (const harness::Record& record : run(cases, 4, 0.001))
+      EXPECT_EQ(record.verdict, harness::Ruling::pass) << record.name << ": " << record.reason;
+  }
+}
+
+TEST(Units, ModelArgumentsAreRefusedByName) {
+  const auto refused = [](const std::string& args) {
+    return refusal("gpt_step", {{"model", "tiny"}, {"model-args", args}, {"ranks", "1"}});
+  };
+  EXPECT_EQ(refused("--swiglu"), "accepted");
+  EXPECT_NE(refused("--swigul").find("did you mean 'swiglu'"), std::string::npos)
+      << refused("--swigul");
+  EXPECT_NE(refused("--rotary-base").find("rotary-base lacks its value"), std::string::npos);
+  EXPECT_NE(refused("--hidden-dropout many").find("hidden-dropout 'many' is no number"),
+            std::string::npos);
+  EXPECT_NE(refused("--num-query-groups 2").find("group-query-attention"), std::string::npos);
+  EXPECT_NE(refused("--attention-dropout 0.1").find("the one value that fits is 0"),
+            std::string::npos);
+  EXPECT_NE(refused("--normalization RMSnorm").find("RMSNorm"), std::string::npos);
+}
+
+TEST(Units, OnlyGptTwosShapeIsLoaded) {
+  harness::RunOptions options;
+  options.save_file = "nowhere";
+  const auto cases = harness::plan_cases({"llama_step"}, harness::Profile::quick,
+                                         {{"ranks", "1"},
+                                          {"dtype", "float"},
+                                          {"tensor-model-parallel-size", "1"},
+                                          {"pipeline-model-parallel-size", "1"},
+                                          {"data-parallel-size", "1"}});
+  ASSERT_EQ(cases.size(), 1U);
+  const harness::Record record = run(cases, 1, 0.001, options).at(0);
+  EXPECT_EQ(record.verdict, harness::Ruling::fail);
+  EXPECT_NE(record.reason.find("normalization is LayerNorm, but the model's is RMSNorm"),
+            std::string::npos)
+      << record.reason;
+}
+
+TEST(Units, LlamaTwoHasItsShape) {
+  TrainingConfig config;
+  set_model(config, "llama2_7b", "model");
+  EXPECT_EQ(layers::parameters_count(config.model), 6'738'415'616);  // Touvron et al. 2023
 }
 
 #ifndef __SANITIZE_THREAD__  // slow there, and files are no matter of threads
@@ -410,6 +481,7 @@ TEST(Units, CoverEveryRoomThatIsJudged) {
                              "gpt_step",
                              "layer_norm",
                              "link_matrix",
+                             "llama_step",
                              "loss_scaler",
                              "memory_bandwidth",
                              "mlp",
@@ -418,6 +490,7 @@ TEST(Units, CoverEveryRoomThatIsJudged) {
                              "pipeline_step",
                              "reduce",
                              "reduce_scatter",
+                             "rms_norm",
                              "row_parallel_linear",
                              "scatter",
                              "self_attention",

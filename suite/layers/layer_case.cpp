@@ -14,6 +14,25 @@ LayerCase LayerCase::whole() const {
   return alone;
 }
 
+layers::GptConfig LayerCase::model() const {
+  layers::GptConfig model{.layers = 3,
+                          .hidden = hidden_size,
+                          .heads = num_attention_heads,
+                          .vocabulary = vocab_size,
+                          .sequence = seq_length};
+  if (architecture == "gpt2") return model;
+  model.normalization = layers::Normalization::rms_norm;
+  model.swiglu = true;
+  model.ffn_hidden_size = 3 * hidden_size;
+  model.position_embedding_type = layers::PositionEmbedding::rope;
+  model.group_query_attention = true;
+  model.num_query_groups =
+      num_attention_heads % 2 == 0 ? num_attention_heads / 2 : num_attention_heads;
+  model.disable_bias_linear = true;
+  model.untie_embeddings_and_output_weights = true;
+  return model;
+}
+
 LayerSizes::LayerSizes(const LayerCase& one)
     : n(static_cast<std::size_t>(one.tokens())),
       h(static_cast<std::size_t>(one.hidden_size)),
@@ -23,7 +42,8 @@ LayerSizes::LayerSizes(const LayerCase& one)
       A(one.dtype == Dtype::float64 ? 8 : 4),
       M(E * n * h),
       own(M / c),
-      gathered(one.sequence_parallel != 0 ? M : 0) {}
+      gathered(one.sequence_parallel != 0 ? M : 0),
+      R((one.architecture == "gpt2" ? 2 : 1) * n / c * A) {}
 
 std::string_view name(Pass pass) {
   constexpr std::string_view names[] = {"forward", "backward_input", "backward_weights"};

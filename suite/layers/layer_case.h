@@ -21,6 +21,7 @@ struct LayerCase {
   int ranks = 1;
   machine::Transport transport{};
   machine::Dtype dtype{};
+  std::string architecture = "gpt2";  // or "llama"
   int sequence_parallel = 0;
   std::string recompute_granularity = "none";
   int use_flash_attn = 0;
@@ -29,6 +30,9 @@ struct LayerCase {
   int num_attention_heads = 1, vocab_size = 1;
 
   std::int64_t tokens() const { return std::int64_t{micro_batch_size} * seq_length; }
+  // The model that it is a layer of: GPT-2's shape or Llama's (layers/gpt_config.h), which has two
+  // heads of queries for one of keys and values, and 3 h columns of SwiGLU.
+  layers::GptConfig model() const;
   bool recomputes_core() const { return recompute_granularity == "selective"; }
   // Of all rows, the ones that a rank holds between tensor-parallel regions.
   std::int64_t own_rows() const { return sequence_parallel != 0 ? tokens() / ranks : tokens(); }
@@ -41,6 +45,7 @@ struct LayerTraits {
   bool takes_tokens = false;  // instead of x [tokens, hidden]: no d_x then
   bool gives_loss = false;    // one double, instead of y [tokens, hidden]: no d_y then
   bool has_heads = false, has_vocabulary = false;
+  bool has_architecture = false;  // Llama has another one than GPT-2
   // Every degree gives the same bits: each element is computed on one rank as a single one would.
   // What sequence parallelism sums over ranks is excepted.
   bool same_bits_at_every_degree = false;
@@ -50,6 +55,11 @@ struct LayerTraits {
 struct LayerSizes {
   explicit LayerSizes(const LayerCase& c);
   std::size_t n, h, t, c, E, A, M, own, gathered;  // own: M/c; gathered: M where rows are cut, or 0
+  std::size_t R;  // of the statistics of a norm: 2 n A/c of LayerNorm, n A/c of RMSNorm
+  // Of all rows, a rank's part of so many columns.
+  std::size_t columns(std::int64_t whole) const {
+    return E * n * static_cast<std::size_t>(whole) / t;
+  }
 };
 
 enum class Pass : unsigned char { forward, backward_input, backward_weights };

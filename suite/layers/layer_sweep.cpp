@@ -31,6 +31,9 @@ std::string why_no_case(const LayerTraits& traits, LayerClaims (*claims)(const L
   std::string why;
   if (traits.has_heads)
     why = not_divided("hidden-size", c.hidden_size, "num-attention-heads", c.num_attention_heads);
+  if (why.empty() && traits.has_heads && c.model().rotary())
+    why = not_divided("a head of hidden-size / num-attention-heads", c.model().head(),
+                      "the two halves that rope turns:", 2);
   if (!why.empty()) return why;
   for (const auto& [what, value] : claims(c).cut)
     if (why = not_divided(what, value, "ranks", c.ranks); !why.empty()) return why;
@@ -45,8 +48,11 @@ std::string why_no_case(const LayerTraits& traits, LayerClaims (*claims)(const L
                      c.ranks);
 }
 
-// Each dtype, transport and way to hold activations once.
+// Each dtype, transport and way to hold activations once; Llama's shape where the ranks are most
+// and where attention is blockwise.
 bool in_quick(const LayerTraits& traits, const LayerCase& c) {
+  const bool llamas = c.architecture == "llama";
+  if (traits.has_architecture && llamas != (c.ranks == 4 || c.use_flash_attn == 1)) return false;
   if (c.seq_length != 20 || c.micro_batch_size != 2 || c.num_attention_heads == 6) return false;
   const bool shared = c.transport == Transport::shared_memory, rows_cut = c.sequence_parallel == 1,
              again = c.recomputes_core();
@@ -73,6 +79,9 @@ harness::Sweep<LayerCase> layer_sweep(const LayerTraits& traits,
       .axis("ranks", &LayerCase::ranks, quick ? std::vector{2, 4} : std::vector{1, 2, 3, 4, 8})
       .axis("sequence-parallel", &LayerCase::sequence_parallel, {0, 1}, {0, 1})
       .usual("sequence-parallel", "0");
+  if (traits.has_architecture)
+    sweep.axis("architecture", &LayerCase::architecture, {"gpt2", "llama"}, {"gpt2", "llama"})
+        .usual("architecture", "gpt2");
   if (traits.has_heads)
     sweep
         .axis("recompute-granularity", &LayerCase::recompute_granularity, {"none", "selective"},

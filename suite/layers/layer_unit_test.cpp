@@ -58,7 +58,7 @@ class NormedMlp final : public JudgedLayer {
   NormedMlp(const layers::Context& context, const LayerCase& c)
       : context_(context),
         norm_(context, "norm", c.hidden_size, 1e-5),
-        mlp_(context, "mlp", c.hidden_size, std::int64_t{4} * c.hidden_size) {
+        mlp_(context, "mlp", c.model()) {
     if (fault == Fault::norm_not_reduced)
       for (collectives::Parameter* parameter : norm_.parameters())
         parameter->placement.gradient_partial_over_tp = false;

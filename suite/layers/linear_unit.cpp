@@ -68,12 +68,24 @@ harness::Sweep<LinearCase> linear_sweep(LinearCut cut, Profile profile) {
       .axis("tokens", &LinearCase::tokens, {64})
       .axis("input_size", &LinearCase::input_size, {192})
       .axis("output_size", &LinearCase::output_size, {384})
+      .axis("bias", &LinearCase::bias, {1, 0}, {0, 1})
+      .usual("bias", "1");
+  if (cut == LinearCut::column)
+    sweep.axis("gather_output", &LinearCase::gather_output, {0, 1}, {0, 1})
+        .usual("gather_output", "0");
+  else
+    sweep.axis("input_is_parallel", &LinearCase::input_is_parallel, {1, 0}, {0, 1})
+        .usual("input_is_parallel", "1");
+  sweep.axis("skip_bias_add", &LinearCase::skip_bias_add, {0, 1}, {0, 1})
+      .usual("skip_bias_add", "0")
       .only([cut](const LinearCase& c) {
         for (const auto& [axis, value] : {std::pair("tokens", c.tokens),
                                           {"input_size", c.input_size},
                                           {"output_size", c.output_size}})
           if (value < 1)
             throw harness::UsageError(fmt::format("--{}: {} is not at least 1", axis, value));
+        if (c.skip_bias_add != 0 && c.bias == 0)
+          return std::string("skip_bias_add 1: with bias 0 there is none to leave to the caller");
         try {
           collectives::Parameter::local_shape(layer_name(cut) + ".weight",
                                               {c.output_size, c.input_size}, weight_placement(cut),
@@ -83,11 +95,36 @@ harness::Sweep<LinearCase> linear_sweep(LinearCut cut, Profile profile) {
         }
         return std::string();
       });
-  if (!quick) return sweep;
-  return std::move(sweep.sample([](const LinearCase& c) {
+  const auto whole = [](const LinearCase& c) {
+    return c.gather_output != 0 || c.input_is_parallel == 0;
+  };
+  if (!quick)  // over MPI as Megatron's usual ones only
+    return std::move(sweep.sample([whole](const LinearCase& c) {
+      return c.transport == Transport::shared_memory ||
+             (!whole(c) && c.bias == 1 && c.skip_bias_add == 0);
+    }));
+  // Each option once.
+  return std::move(sweep.sample([whole](const LinearCase& c) {
     const bool shared = c.transport == Transport::shared_memory;
-    return c.dtype == Dtype::float32 ? shared || c.ranks == 2 : c.ranks == 2 && shared;
+    if (c.dtype != Dtype::float32)
+      return c.ranks == 2 && shared && !whole(c) && c.bias == 1 && c.skip_bias_add == 1;
+    if (c.skip_bias_add != 0 || whole(c) != (c.ranks == 4)) return false;
+    return shared ? c.bias == 1 : c.ranks == 2 && c.bias == 0;
   }));
+}
+
+template <class Layer>
+Layer LinearUnit<Layer>::make(const layers::Context& context, const Case& c) {
+  if constexpr (cut == LinearCut::column)
+    return Layer(context, layer_name(cut), c.input_size, c.output_size,
+                 {.bias = c.bias != 0,
+                  .gather_output = c.gather_output != 0,
+                  .skip_bias_add = c.skip_bias_add != 0});
+  else
+    return Layer(context, layer_name(cut), c.input_size, c.output_size,
+                 {.bias = c.bias != 0,
+                  .input_is_parallel = c.input_is_parallel != 0,
+                  .skip_bias_add = c.skip_bias_add != 0});
 }
 
 template <class Layer>
@@ -97,9 +134,9 @@ LinearUnit<Layer>::LinearUnit(const Case& c, harness::Context& context)
       held_before_(held(context.device.ledger())),
       tp_(context.world, context.group, c.transport),
       layer_context_{context.device, tp_, c.dtype},
-      layer_(layer_context_, layer_name(cut), c.input_size, c.output_size) {
-  const std::int64_t columns = cut == LinearCut::column ? c.ranks : 1,
-                     rows = cut == LinearCut::row ? c.ranks : 1;
+      layer_(make(layer_context_, c)) {
+  const std::int64_t columns = cut == LinearCut::column && c.gather_output == 0 ? c.ranks : 1,
+                     rows = cut == LinearCut::row && c.input_is_parallel != 0 ? c.ranks : 1;
   const std::int64_t in = c.input_size / rows, out = c.output_size / columns;
   x_ = layer_context_.tensor({c.tokens, in}, Category::buffers);
   d_x_ = layer_context_.tensor({c.tokens, in}, Category::buffers);
@@ -120,11 +157,12 @@ LinearUnit<Layer>::LinearUnit(const Case& c, harness::Context& context)
 
 template <class Layer>
 void LinearUnit<Layer>::start_gradients() {
-  zero_gradient(layer_context_, layer_.weight());
-  zero_gradient(layer_context_, layer_.bias());
+  for (collectives::Parameter* parameter : layer_.parameters())
+    zero_gradient(layer_context_, *parameter);
   machine::Kernels& kernels = layer_context_.kernels();
   kernels.fill_normal(layer_.weight().gradient, context_.seed + seed_weight_gradient,
                       layer_.weight().region(tp_.rank()), 0, 1);
+  if (case_.bias == 0) return;
   kernels.fill_normal(layer_.bias().gradient, context_.seed + seed_bias_gradient,
                       layer_.bias().region(tp_.rank()), 0, 1);
 }
@@ -147,13 +185,14 @@ void LinearUnit<Layer>::judge(harness::Judge& judge) {
     run();
     layer_context_.stream().synchronize();
     if (repeat == 0) judge_volume(judge);
-    // Replicas: y and the bias's gradient of a row-parallel layer, d_x of a column-parallel one.
+    // Replicas: what is all-reduced or all-gathered, and the bias's gradient of a row-parallel one.
     const std::string shard = fmt::format("shard {} of ", tp_.rank());
     const bool column = cut == LinearCut::column;
-    judge.same_bits((column ? shard : "") + "y", hash(y_));
-    judge.same_bits((column ? "" : shard) + "d_x", hash(d_x_));
+    judge.same_bits((column && !gathers() ? shard : "") + "y", hash(y_));
+    judge.same_bits((column || gathers() ? "" : shard) + "d_x", hash(d_x_));
     judge.same_bits(shard + "gradient of weight", hash(layer_.weight().gradient));
-    judge.same_bits((column ? shard : "") + "gradient of bias", hash(layer_.bias().gradient));
+    if (case_.bias != 0)
+      judge.same_bits((column ? shard : "") + "gradient of bias", hash(layer_.bias().gradient));
   }
   judge_numerics(judge);
 }
@@ -165,18 +204,19 @@ void LinearUnit<Layer>::judge_memory(harness::Judge& judge) const {
                     tokens = static_cast<std::size_t>(case_.tokens),
                     tp = static_cast<std::size_t>(case_.ranks);
   const bool column = cut == LinearCut::column;
-  const std::size_t parameters = in * out / tp + (column ? out / tp : out);
-  const std::size_t values =  // x, d_x, y, d_y
-      column ? 2 * tokens * (in + out / tp) : 2 * tokens * (in / tp + out);
+  const std::size_t parameters = in * out / tp + (case_.bias == 0 ? 0 : column ? out / tp : out);
+  const std::size_t cut_size = column ? out : in;  // of what is cut, or gathered
+  const std::size_t values =                       // x, d_x, y, d_y
+      2 * tokens * ((column ? in : out) + (gathers() ? cut_size : cut_size / tp));
+  // Gathered: a rank's part, and all parts before they are put beside each other; for the gradient
+  // of the bias the sums of all columns.
+  const std::size_t gathered = tokens * (cut_size / tp + cut_size) * size_of(case_.dtype);
+  const std::size_t sums =
+      column && case_.bias != 0 ? out * size_of(collectives::gradient_dtype(case_.dtype)) : 0;
   std::size_t scratch = 0;  // CUDA tensors are staged through the host's memory, counted there
-  if (tp > 1 && context_.device.readable_by_host()) {
-    const auto& algorithm = collectives::find_algorithm(
-        Operation::all_reduce,
-        collectives::default_algorithm(Operation::all_reduce, case_.transport, reduced().bytes(),
-                                       case_.ranks));
-    scratch = collectives::scratch_bytes(algorithm, {tp_.rank(), case_.ranks}, reduced().size(),
-                                         case_.dtype);
-  }
+  if (context_.device.readable_by_host())
+    for (const auto& [algorithm, call, count] : collectives_called())
+      scratch += collectives::scratch_bytes(*algorithm, call, count, case_.dtype);
   const auto check = [&](Category category, std::size_t expected) {
     const std::size_t before = held_before_[static_cast<std::size_t>(category)];
     judge.memory(category, context_.device.ledger().peak(category) - before, expected);
@@ -184,24 +224,36 @@ void LinearUnit<Layer>::judge_memory(harness::Judge& judge) const {
   check(Category::parameters, parameters * size_of(case_.dtype));
   check(Category::gradients, parameters * size_of(collectives::gradient_dtype(case_.dtype)));
   check(Category::activations, 0);
-  check(Category::buffers, values * size_of(case_.dtype) + scratch);
+  check(Category::buffers,
+        values * size_of(case_.dtype) + scratch + (gathers() ? std::max(gathered, sums) : 0));
 }
 
-// One all-reduce and nothing else: of y [tokens, out] forward, or of d_x [tokens, in] backward.
+// One all-reduce: of y [tokens, out] forward, or of d_x [tokens, in] backward; and of the other an
+// all-gather, where it is gathered.
+template <class Layer>
+std::vector<LinearCollective> LinearUnit<Layer>::collectives_called() const {
+  if (case_.ranks == 1) return {};
+  std::vector<LinearCollective> found;
+  const auto add = [&](Operation operation, std::int64_t count) {
+    found.push_back(
+        {&collectives::find_algorithm(
+             operation, collectives::default_algorithm(
+                            operation, case_.transport,
+                            static_cast<std::size_t>(count) * size_of(case_.dtype), case_.ranks)),
+         {tp_.rank(), case_.ranks},
+         count});
+  };
+  add(Operation::all_reduce, reduced().size());
+  if (gathers()) add(Operation::all_gather, other().size() / case_.ranks);
+  return found;
+}
+
 template <class Layer>
 void LinearUnit<Layer>::judge_volume(harness::Judge& judge) const {
   std::map<machine::TrafficLabel, machine::Traffic> expected;
-  if (case_.ranks > 1) {
-    const std::int64_t count = std::int64_t{case_.tokens} *
-                               (cut == LinearCut::column ? case_.input_size : case_.output_size);
-    const auto& algorithm = collectives::find_algorithm(
-        Operation::all_reduce,
-        collectives::default_algorithm(Operation::all_reduce, case_.transport,
-                                       static_cast<std::size_t>(count) * size_of(case_.dtype),
-                                       case_.ranks));
-    expected[{Operation::all_reduce, case_.dtype}] =
-        collectives::expected_traffic(algorithm, {tp_.rank(), case_.ranks}, count, case_.dtype);
-  }
+  for (const auto& [algorithm, call, count] : collectives_called())
+    expected[{algorithm->operation, case_.dtype}] =
+        collectives::expected_traffic(*algorithm, call, count, case_.dtype);
   judge.volume(tp_.link(), expected);
 }
 
@@ -279,21 +331,23 @@ void LinearUnit<Layer>::judge_numerics(harness::Judge& judge) {
   const std::int64_t first_in = column ? 0 : rank * part_in,
                      first_out = column ? rank * part_out : 0;
   const int summed = static_cast<int>(tp) - 1;
+  // What is gathered is compared as a whole.
+  const std::int64_t columns_y = y_.cols(), columns_x = d_x_.cols();
 
   PartialCheck{{x.data(), in, 1},
                {weight.data(), 1, in},
                in,
-               bias,
+               adds_bias() ? bias : nothing,
                out,
                product_bound(part_in, column ? 1 : summed + 1, dtype)}
-      .run(judge, "y", y_, {0, first_out, tokens, part_out}, seed + seed_rows);
+      .run(judge, "y", y_, {0, gathers() ? 0 : first_out, tokens, columns_y}, seed + seed_rows);
   PartialCheck{{d_y.data(), out, 1},
                {weight.data(), in, 1},
                out,
                nothing,
                in,
                product_bound(part_out, column ? summed : 0, dtype)}
-      .run(judge, "d_x", d_x_, {0, first_in, tokens, part_in}, seed + seed_rows);
+      .run(judge, "d_x", d_x_, {0, gathers() ? 0 : first_in, tokens, columns_x}, seed + seed_rows);
   PartialCheck{{d_y.data(), 1, out},
                {x.data(), in, 1},
                tokens,
@@ -302,8 +356,14 @@ void LinearUnit<Layer>::judge_numerics(harness::Judge& judge) {
                product_bound(tokens, 1, gradients)}
       .run(judge, "gradient of weight", layer_.weight().gradient,
            {first_out, first_in, part_out, part_in}, seed + seed_rows);
-  PartialCheck{{ones.data(), tokens, 1},           {d_y.data(), out, 1}, tokens, d_bias, out,
-               product_bound(tokens, 1, gradients)}
+  if (case_.bias == 0) return;
+  // Of gathered columns summed by themselves and then added.
+  PartialCheck{{ones.data(), tokens, 1},
+               {d_y.data(), out, 1},
+               tokens,
+               d_bias,
+               out,
+               product_bound(tokens, gathers() ? 2 : 1, gradients)}
       .run(judge, "gradient of bias", layer_.bias().gradient, {0, first_out, 1, part_out},
            seed + seed_rows);
 }
@@ -325,6 +385,7 @@ harness::Cost LinearUnit<Layer>::cost() const {
   if (const double n = case_.ranks; n > 1) {
     const double whole = static_cast<double>(reduced().bytes());
     cost.memory_bytes += whole + whole / n + 2 * whole * (n - 1) / n;
+    if (gathers()) cost.memory_bytes += 4 * static_cast<double>(other().bytes());
   }
   cost.working_set_bytes = 2 * values + weight + gradient;
   cost.tokens = case_.tokens;
@@ -341,13 +402,18 @@ void LinearUnit<Layer>::describe(harness::Record& record) {
     layer_context_.stream().synchronize();
     return machine::steady_s() - begin;
   };
+  const auto own_columns = [](const Tensor& tensor, std::int64_t columns) {
+    machine::Matrix own = matrix(tensor);
+    own.cols = columns;  // any so many: only the time counts
+    return own;
+  };
   const auto product = [&] {
     const machine::Matrix weight = matrix(layer_.weight().value);
     if (cut == LinearCut::column) {
-      gemm(layer_context_.stream(), matrix(d_y_), weight, matrix(d_x_));
+      gemm(layer_context_.stream(), own_columns(d_y_, weight.rows), weight, matrix(d_x_));
     } else {
-      gemm(layer_context_.stream(), matrix(x_), weight.transposed(), matrix(y_));
-      layer_context_.kernels().add_bias(y_, layer_.bias().value, y_);
+      gemm(layer_context_.stream(), own_columns(x_, weight.cols), weight.transposed(), matrix(y_));
+      if (adds_bias()) layer_context_.kernels().add_bias(y_, layer_.bias().value, y_);
     }
   };
   struct Parts {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "collectives/communicator.h"
+#include "collectives/plan.h"
 #include "harness/unit.h"
 #include "layers/column_parallel_linear.h"
 #include "layers/row_parallel_linear.h"
@@ -26,9 +27,19 @@ struct LinearCase {
   machine::Transport transport{};
   machine::Dtype dtype{};
   int tokens = 0, input_size = 0, output_size = 0;
+  int bias = 1, skip_bias_add = 0;
+  int gather_output = 0;      // of column-parallel only
+  int input_is_parallel = 1;  // of row-parallel only
 };
 
 enum class LinearCut : unsigned char { column, row };
+
+// One that it makes, by the communicator's usual algorithm; count: of the whole, or of a share.
+struct LinearCollective {
+  const collectives::Algorithm* algorithm = nullptr;
+  collectives::Call call;
+  std::int64_t count = 0;
+};
 
 harness::Sweep<LinearCase> linear_sweep(LinearCut cut, harness::Profile profile);
 
@@ -59,8 +70,15 @@ class LinearUnit {
   void judge_memory(harness::Judge& judge) const;
   void judge_volume(harness::Judge& judge) const;
   void judge_numerics(harness::Judge& judge);
-  // What the layer all-reduces: y or d_x.
+  static Layer make(const layers::Context& context, const Case& c);
+  // What the layer all-reduces: y or d_x. And what it may gather: the other.
   const machine::Tensor& reduced() const { return cut == LinearCut::column ? d_x_ : y_; }
+  const machine::Tensor& other() const { return cut == LinearCut::column ? y_ : d_x_; }
+  bool gathers() const {
+    return case_.ranks > 1 && (case_.gather_output != 0 || case_.input_is_parallel == 0);
+  }
+  bool adds_bias() const { return case_.bias != 0 && case_.skip_bias_add == 0; }
+  std::vector<LinearCollective> collectives_called() const;
 
   Case case_;
   harness::Context& context_;

@@ -17,14 +17,11 @@ class TransformerBlock final : public SavingLayer<layers::TransformerBlock> {
   static constexpr std::string_view name = "transformer_block";
   static constexpr std::string_view about =
       "two norms, attention, perceptron and residual sums: all three passes";
-  static constexpr LayerTraits traits{.has_heads = true};
+  static constexpr LayerTraits traits{.has_heads = true, .has_architecture = true};
 
   // The middle one of three stages of a layer each: a block without embedding and head.
   static LayerClaims claims(const LayerCase& c) {
-    const layers::GptConfig model{.layers = 3,
-                                  .hidden = c.hidden_size,
-                                  .heads = c.num_attention_heads,
-                                  .sequence = c.seq_length};
+    const layers::GptConfig model = c.model();
     const layers::StageCase middle{
         .tp = c.ranks,
         .stage = {1, 3},
@@ -35,25 +32,27 @@ class TransformerBlock final : public SavingLayer<layers::TransformerBlock> {
                     .use_flash_attn = c.use_flash_attn != 0}};
     const layers::StageMemory memory = layers::stage_memory(model, middle);
     const LayerSizes z(c);
-    const std::int64_t h = c.hidden_size;
+    const bool gated = model.swiglu;
+    const std::int64_t h = c.hidden_size, f = model.ffn(), qkv = model.qkv();
+    const std::int64_t weights = h * (qkv + h) + (gated ? 3 : 2) * f * h;
     return {
-        .cut = {{"num-attention-heads", c.num_attention_heads}},
+        .cut = {{"num-attention-heads", c.num_attention_heads},
+                {"num-query-groups", model.query_groups()},
+                {gated ? "3 x hidden-size" : "4 x hidden-size", f}},
         .parameters = layers::stage_parameters_count(model, middle),
         .calls = {layers::forward_calls(model, middle), layers::backward_input_calls(model, middle),
                   layers::backward_weights_calls(model, middle)},
         .saved = memory.saved,
-        // What enters the layers of the four weights and the norms, and the norms' statistics.
-        .saved_for_weights = 3 * z.own + 5 * z.M / z.t + 4 * z.n / z.c * z.A,
+        // What enters the layers of the matrices and the norms, and the norms' statistics.
+        .saved_for_weights = 3 * z.own + z.columns(h + f) + 2 * z.R,
         .buffers = std::max(memory.forward_buffers, memory.backward_buffers),
-        .flops =
-            3.0 * 2 * static_cast<double>(c.tokens() * (12 * h * h + c.seq_length * h) / c.ranks),
-        .longest_sum = std::max<std::int64_t>(4 * h, c.tokens()),
+        .flops = 3.0 * 2 * static_cast<double>(c.tokens() * (weights + c.seq_length * h) / c.ranks),
+        .longest_sum = std::max<std::int64_t>(gated ? 2 * f : f, c.tokens()),
     };
   }
 
   TransformerBlock(const layers::Context& context, const LayerCase& c)
-      : SavingLayer(context, std::string(name), c.hidden_size, c.num_attention_heads,
-                    std::int64_t{4} * c.hidden_size, c.seq_length, 1e-5) {}
+      : SavingLayer(context, std::string(name), c.model()) {}
 };
 
 const bool registered = harness::add<LayerUnit<TransformerBlock>>();

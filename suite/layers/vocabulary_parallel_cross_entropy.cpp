@@ -17,17 +17,17 @@ class VocabularyParallelCrossEntropy final : public JudgedLayer {
   static constexpr std::string_view name = "vocabulary_parallel_cross_entropy";
   static constexpr std::string_view about =
       "norm, output layer and loss over a vocabulary that is cut: all three passes";
-  static constexpr LayerTraits traits{.gives_loss = true, .has_vocabulary = true};
+  static constexpr LayerTraits traits{
+      .gives_loss = true, .has_vocabulary = true, .has_architecture = true};
 
   static LayerClaims claims(const LayerCase& c) {
     const LayerSizes z(c);
     const std::int64_t h = c.hidden_size, V = c.vocab_size, t = c.ranks;
     // norm(x) and its statistics; the logits, which become their gradient.
-    const std::size_t for_weights =
-        z.own + 2 * z.n / z.c * z.A + z.E * z.n * static_cast<std::size_t>(V / t);
+    const std::size_t for_weights = z.own + z.R + z.E * z.n * static_cast<std::size_t>(V / t);
     return {
         .cut = {{"vocab-size", V}},
-        .parameters = V / t * h + 2 * h,
+        .parameters = V / t * h + (c.architecture == "gpt2" ? 2 : 1) * h,
         .calls = {calls(c, {.inward = 1, .row_values = 3}), calls(c, {.outward = 1}),
                   calls(c, {.inward = 1})},
         .saved = for_weights + 2 * z.n * z.A,  // maximum and sum of a row
@@ -40,8 +40,10 @@ class VocabularyParallelCrossEntropy final : public JudgedLayer {
   }
 
   VocabularyParallelCrossEntropy(const layers::Context& context, const LayerCase& c)
-      : table_(layers::declare_token_table(context, c.vocab_size, c.hidden_size, false)),
-        layer_(context, table_, 1e-5) {}
+      : table_(c.model().untie_embeddings_and_output_weights
+                   ? layers::declare_output_weight(context, c.vocab_size, c.hidden_size)
+                   : layers::declare_token_table(context, c.vocab_size, c.hidden_size, false)),
+        layer_(context, table_, c.model()) {}
 
   layers::Parameters parameters() override { return layer_.parameters(); }
   void initialize(const layers::Initializer& initializer) override {

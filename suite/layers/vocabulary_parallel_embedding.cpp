@@ -1,7 +1,7 @@
-// Claim: a token table cut along the vocabulary, and positions, give one rank's bits: of the rows
-// that are added up over tp one is not zero. One all-reduce forward (with sequence parallelism a
-// reduce-scatter, and an all-gather for the weights); nothing is kept (Shoeybi et al. 2019,
-// arXiv:1909.08053, section 3).
+// Claim: a token table cut along the vocabulary, and positions (GPT-2's), give one rank's bits: of
+// the rows that are added up over tp one is not zero. One all-reduce forward (with sequence
+// parallelism a reduce-scatter, and an all-gather for the weights); nothing is kept (Shoeybi et al.
+// 2019, arXiv:1909.08053, section 3).
 #include "layers/embedding.h"
 #include "suite/layers/layer_unit.h"
 
@@ -13,14 +13,17 @@ class VocabularyParallelEmbedding final : public JudgedLayer {
   static constexpr std::string_view name = "vocabulary_parallel_embedding";
   static constexpr std::string_view about =
       "tokens looked up in a table cut along the vocabulary, and positions: forward and weights";
-  static constexpr LayerTraits traits{
-      .takes_tokens = true, .has_vocabulary = true, .same_bits_at_every_degree = true};
+  static constexpr LayerTraits traits{.takes_tokens = true,
+                                      .has_vocabulary = true,
+                                      .has_architecture = true,
+                                      .same_bits_at_every_degree = true};
 
   static LayerClaims claims(const LayerCase& c) {
     const std::int64_t h = c.hidden_size;
     return {
         .cut = {{"vocab-size", c.vocab_size}},
-        .parameters = c.vocab_size / c.ranks * h + c.seq_length * h,
+        .parameters =
+            c.vocab_size / c.ranks * h + (c.architecture == "gpt2" ? c.seq_length * h : 0),
         .calls = {calls(c, {.outward = 1}), {}, calls(c, {.inward = 1})},
         .buffers = LayerSizes(c).gathered,
         .longest_sum = c.tokens(),  // of rows, in the gradients
@@ -29,7 +32,7 @@ class VocabularyParallelEmbedding final : public JudgedLayer {
 
   VocabularyParallelEmbedding(const layers::Context& context, const LayerCase& c)
       : table_(layers::declare_token_table(context, c.vocab_size, c.hidden_size, false)),
-        layer_(context, table_, c.seq_length) {}
+        layer_(context, table_, c.model()) {}
 
   layers::Parameters parameters() override { return layer_.parameters(); }
   void initialize(const layers::Initializer& initializer) override {

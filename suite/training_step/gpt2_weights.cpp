@@ -212,6 +212,27 @@ std::vector<double> whole(const Gpt2Tensor& tensor, const layers::GptConfig& con
 
 }  // namespace
 
+void refuse_unlike_gpt2(const layers::GptConfig& config) {
+  const auto refuse = [](bool unlike, std::string_view key, std::string_view value,
+                         std::string_view theirs) {
+    if (unlike)
+      throw FileError(
+          fmt::format("weights of files are GPT-2's, whose {} is {}, but the model's is {}; only a "
+                      "model of GPT-2's shape is loaded or saved",
+                      key, theirs, value));
+  };
+  const auto positions = config.position_embedding_type;
+  refuse(config.normalization != layers::Normalization::layer_norm, "normalization",
+         name(config.normalization), "LayerNorm");
+  refuse(positions != layers::PositionEmbedding::learned_absolute, "position-embedding-type",
+         name(positions), "learned_absolute");
+  refuse(config.swiglu, "swiglu", "1", "0");
+  refuse(config.query_groups() != config.heads, "group-query-attention", "1", "0");
+  refuse(config.disable_bias_linear, "disable-bias-linear", "1", "0");
+  refuse(config.untie_embeddings_and_output_weights, "untie-embeddings-and-output-weights", "1",
+         "0");
+}
+
 int load_gpt2(const std::string& path, const layers::GptConfig& config,
               const layers::Parameters& parameters, int tp, int tp_rank) {
   const Gpt2File file(path, config, tp);

@@ -20,6 +20,10 @@
 
 namespace suite {
 
+// Throws FileError naming what of a model's shape GPT-2 has not (layers/gpt_config.h): its weights
+// are none of that model's. Dropout is no matter of weights, nor is the feed-forward width.
+void refuse_unlike_gpt2(const layers::GptConfig& config);
+
 // Fills the parameters of this rank (of any stage) from F32, F16, BF16 or F64 tensors, whose names
 // may begin with "transformer."; each value is rounded once to the parameter's dtype. The whole
 // file is checked, whatever this rank needs of it. Attention masks (h.N.attn.bias, masked_bias)

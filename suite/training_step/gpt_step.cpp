@@ -14,6 +14,7 @@
 #include "harness/unit.h"
 #include "layers/gpt_cost.h"
 #include "machine/device/clock.h"
+#include "suite/training_step/gpt2_weights.h"
 #include "suite/training_step/reference.h"
 #include "suite/training_step/step_case.h"
 #include "suite/training_step/step_oracles.h"
@@ -30,6 +31,13 @@ using machine::Category;
 using machine::Dtype;
 using machine::Transport;
 
+std::vector<std::string> schedule_names() {
+  std::vector<std::string> names;
+  for (const pipeline::Schedule& schedule : pipeline::schedules())
+    names.emplace_back(schedule.name);
+  return names;
+}
+
 struct GptStep {
   static constexpr std::string_view name = "gpt_step";
   static constexpr std::string_view about =
@@ -39,17 +47,15 @@ struct GptStep {
   using Case = StepCase;
 
   static harness::Sweep<Case> sweep(Profile profile) {
-    std::vector<std::string> schedules;
-    for (const pipeline::Schedule& schedule : pipeline::schedules())
-      schedules.emplace_back(schedule.name);
     const bool quick = profile == Profile::quick;
     harness::Sweep<Case> sweep;
     sweep.axis("model", &Case::model, {"small"}, model_names())
+        .axis("model-args", &Case::model_args, {"none"})
         .axis("seq-length", &Case::seq_length, {"model"})
         .axis("dtype", &Case::dtype, {Dtype::float32, Dtype::bfloat16},
               {Dtype::float32, Dtype::bfloat16, Dtype::float64})
         .axis("transport", &Case::transport, {Transport::shared_memory, Transport::mpi})
-        .axis("schedule", &Case::schedule, schedules, schedules)
+        .axis("schedule", &Case::schedule, schedule_names(), schedule_names())
         .axis("zero-stage", &Case::zero_stage, {0, 1}, {0, 1})
         .axis("ranks", &Case::ranks, quick ? std::vector{1, 2, 4, 8} : std::vector{1, 2, 3, 4, 8})
         .axis("tensor-model-parallel-size", &Case::tp, {1, 2, 4})
@@ -115,6 +121,7 @@ struct GptStep {
                     : Corpus::from_file(context.data_file, config_.model.sequence,
                                         config_.vocabulary)) {
     config_.weights = context.load_file;
+    if (!context.load_file.empty() || !context.save_file.empty()) refuse_unlike_gpt2(config_.model);
     for (const Category category : machine::all_categories)
       held_before_[category] = context.device.ledger().current(category);
     trainer_ = make_trainer();
@@ -273,7 +280,54 @@ struct GptStep {
   double loss_error_ = 0;  // the largest of all steps against double, relative
 };
 
-const bool registered = harness::add<GptStep>();
+// Llama's shape (layers/gpt_config.h): the same claim and the same oracles, of fewer ways to cut
+// it.
+struct LlamaStep : GptStep {
+  static constexpr std::string_view name = "llama_step";
+  static constexpr std::string_view about =
+      "gpt_step in Llama's shape: RMSNorm, SwiGLU, rotary positions, grouped queries";
+
+  static harness::Sweep<Case> sweep(Profile profile) {
+    const bool quick = profile == Profile::quick;
+    harness::Sweep<Case> sweep;
+    sweep.axis("model", &Case::model, {"llama_tiny"}, model_names())
+        .axis("model-args", &Case::model_args, {"none"})
+        .axis("seq-length", &Case::seq_length, {"model"})
+        .axis("dtype", &Case::dtype, {Dtype::float32, Dtype::bfloat16},
+              {Dtype::float32, Dtype::bfloat16, Dtype::float64})
+        .axis("transport", &Case::transport, {Transport::shared_memory})
+        .axis("schedule", &Case::schedule, {"1f1b"}, schedule_names())
+        .axis("zero-stage", &Case::zero_stage, {1}, {0, 1})
+        .axis("ranks", &Case::ranks, quick ? std::vector{4} : std::vector{1, 2, 4, 8})
+        .axis("tensor-model-parallel-size", &Case::tp,
+              quick ? std::vector{2} : std::vector{1, 2, 4})
+        .axis("pipeline-model-parallel-size", &Case::pp, quick ? std::vector{2} : std::vector{1, 2})
+        .axis("data-parallel-size", &Case::dp, quick ? std::vector{1} : std::vector{1, 2})
+        .axis("micro-batch-size", &Case::micro_batch_size, {1})
+        .axis("global-batch-size", &Case::global_batch_size, {8})
+        .axis("sequence-parallel", &Case::sequence_parallel, {0, 1}, {0, 1})
+        .axis("recompute-granularity", &Case::recompute_granularity, {"none", "selective", "full"},
+              {"none", "selective", "full"})
+        .axis("recompute-method", &Case::recompute_method, {"uniform"}, {"uniform", "block"})
+        .axis("recompute-num-layers", &Case::recompute_num_layers, {1})
+        .axis("distribute-saved-activations", &Case::distribute_saved_activations, {0}, {0, 1})
+        .axis("use-flash-attn", &Case::use_flash_attn, {0, 1}, {0, 1})
+        .usual("use-flash-attn", "0")
+        .usual("sequence-parallel", "0")
+        .usual("recompute-granularity", "none")
+        .only(why_no_step);
+    if (quick)
+      sweep.sample([](const Case& c) {
+        return c.dtype == Dtype::float32 && c.sequence_parallel == 1 &&
+               c.recompute_granularity == "none" && c.use_flash_attn == 0;
+      });
+    return sweep;
+  }
+
+  using GptStep::GptStep;
+};
+
+const bool registered = harness::add<GptStep>() && harness::add<LlamaStep>();
 
 }  // namespace
 }  // namespace suite

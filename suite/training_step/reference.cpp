@@ -125,8 +125,9 @@ std::unique_ptr<Trainer> reference_trainer(machine::World& world, TrainingConfig
 
 double gradient_epsilon(const TrainingConfig& config, const std::string& parameter) {
   const int depth = config.model.layers + 1 - layer_of(parameter, config.model.layers);
-  const auto longest = static_cast<double>(std::max(
-      {std::int64_t{config.model.ffn()}, std::int64_t{config.model.vocabulary}, config.tokens()}));
+  const auto longest =
+      static_cast<double>(std::max({std::int64_t{config.model.inner()},
+                                    std::int64_t{config.model.vocabulary}, config.tokens()}));
   return harness::norm_bound(config.dtype, depth, longest);
 }
 
@@ -134,9 +135,14 @@ const Reference& reference_of(machine::World& world, const TrainingConfig& confi
                               const Corpus& corpus) {
   static std::map<std::string, std::unique_ptr<Reference>> kept;
   const layers::GptConfig& model = config.model;
+  const std::string shape = fmt::format(
+      "{} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}", model.layers, model.hidden, model.heads,
+      model.vocabulary, model.sequence, model.layer_norm_epsilon, name(model.normalization),
+      model.swiglu, model.ffn(), name(model.position_embedding_type), model.rotary_base,
+      model.query_groups(), model.disable_bias_linear, model.untie_embeddings_and_output_weights,
+      model.hidden_dropout, model.attention_dropout);
   const std::string key =
-      fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {}", model.layers, model.hidden, model.heads,
-                  model.vocabulary, config.vocabulary, model.sequence, config.micro_batch_size,
+      fmt::format("{} {} {} {} {} {} {} {} {}", shape, config.vocabulary, config.micro_batch_size,
                   config.global_batch_size, name(config.dtype), config.seed, corpus.size(),
                   corpus.source(), config.weights);
   auto& found = kept[key];

@@ -4,12 +4,15 @@
 
 #include <stdexcept>
 
+#include "suite/training_step/model_arguments.h"
+
 namespace suite {
 
 TrainingConfig config_of(const StepCase& step, std::uint64_t seed) {
   TrainingConfig config;
   config.degrees = {.tp = step.tp, .dp = step.dp, .pp = step.pp};
   set_model(config, step.model, step.seq_length);
+  apply_model_arguments(config.model, step.model_args);
   config.dtype = step.dtype;
   config.transport = step.transport;
   config.micro_batch_size = step.micro_batch_size;

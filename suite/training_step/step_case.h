@@ -12,6 +12,7 @@ namespace suite {
 struct StepCase {
   int ranks = 1;
   std::string model, seq_length;  // seq_length: tokens, or "model"
+  std::string model_args;         // model_arguments.h
   machine::Dtype dtype{};
   machine::Transport transport{};
   std::string schedule;

@@ -20,6 +20,18 @@ struct NamedModel {
   std::string name;
   layers::GptConfig config;
 };
+layers::GptConfig llama(layers::GptConfig shape, int ffn_hidden_size, int num_query_groups) {
+  shape.normalization = layers::Normalization::rms_norm;
+  shape.swiglu = true;
+  shape.ffn_hidden_size = ffn_hidden_size;
+  shape.position_embedding_type = layers::PositionEmbedding::rope;
+  shape.group_query_attention = true;
+  shape.num_query_groups = num_query_groups;
+  shape.disable_bias_linear = true;
+  shape.untie_embeddings_and_output_weights = true;
+  return shape;
+}
+
 const std::vector<NamedModel>& models() {
   static const std::vector<NamedModel> table{
       {"tiny",
@@ -30,6 +42,15 @@ const std::vector<NamedModel>& models() {
        {.layers = 12, .hidden = 768, .heads = 12, .vocabulary = 50257, .sequence = 1024}},
       {"gpt2_1558m",
        {.layers = 48, .hidden = 1600, .heads = 25, .vocabulary = 50257, .sequence = 1024}},
+      {"llama_tiny", llama({.layers = 2,
+                            .hidden = 32,
+                            .heads = 8,
+                            .vocabulary = Corpus::vocabulary,
+                            .sequence = 32},
+                           96, 4)},
+      {"llama2_7b",
+       llama({.layers = 32, .hidden = 4096, .heads = 32, .vocabulary = 32000, .sequence = 4096},
+             11008, 32)},
   };
   return table;
 }
@@ -149,8 +170,11 @@ Trainer::Trainer(machine::World& world, const machine::Group& group, machine::De
   const auto batch = [this, micro_batches, micro_tokens](int micro_batch) {
     const auto* tokens =
         static_cast<const std::int32_t*>(tokens_.data()) + micro_batch * micro_tokens;
-    return layers::TokenBatch{tokens, tokens + micro_batches * micro_tokens,
-                              config_.micro_batch_size};
+    return layers::TokenBatch{
+        tokens,
+        tokens + micro_batches * micro_tokens,
+        config_.micro_batch_size,
+        {config_.seed, first_sequence() * config_.model.sequence + micro_batch * micro_tokens}};
   };
   // The pass of a large model's micro-batch may take long: a sign of life after each.
   const auto works = [this] { world_.board().mine().progress.fetch_add(1); };
@@ -184,13 +208,16 @@ std::size_t Trainer::data_bytes(const TrainingConfig& config, bool last_stage) {
          (last_stage ? static_cast<std::size_t>(config.micro_batches()) * sizeof(double) : 0);
 }
 
+// Sequences are numbered over all steps, within one first by dp rank, then by micro-batch.
+std::int64_t Trainer::first_sequence() const {
+  const int of_a_rank = config_.global_batch_size / config_.degrees.dp;
+  return steps_ * config_.global_batch_size + std::int64_t{grid_.coordinate(Axis::dp)} * of_a_rank;
+}
+
 void Trainer::draw_data() {
-  // Sequences are numbered over the whole step: first by dp rank, then by micro-batch.
   const int sequence = config_.model.sequence;
   const std::size_t sequences = drawn_.size() / 2 / static_cast<std::size_t>(sequence);
-  const std::uint64_t first =
-      static_cast<std::uint64_t>(steps_) * static_cast<std::uint64_t>(config_.global_batch_size) +
-      static_cast<std::uint64_t>(grid_.coordinate(Axis::dp)) * sequences;
+  const auto first = static_cast<std::uint64_t>(first_sequence());
   for (std::size_t i = 0; i < sequences; ++i)
     corpus_.draw(config_.seed, first + i, sequence,
                  drawn_.data() + i * static_cast<std::size_t>(sequence),

@@ -49,8 +49,9 @@ struct TrainingConfig {
   void validate() const;
 };
 
-// The models by name: "tiny", "small", and GPT-2's as Radford et al. 2019 have them. Vocabularies
-// are not padded. Throws std::invalid_argument naming the known.
+// The models by name: "tiny", "small", GPT-2's as Radford et al. 2019 have them, "llama_tiny" in
+// Llama's shape and "llama2_7b" as Touvron et al. 2023 (arXiv:2307.09288) have it. Vocabularies are
+// not padded. Throws std::invalid_argument naming the known.
 layers::GptConfig named_model(const std::string& name);
 const std::vector<std::string>& model_names();
 
@@ -105,6 +106,7 @@ class Trainer {
   static std::size_t data_bytes(const TrainingConfig& config, bool last_stage);
 
  private:
+  std::int64_t first_sequence() const;  // of this rank's, in this step
   void draw_data();
 
   machine::World& world_;

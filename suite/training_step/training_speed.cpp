@@ -17,6 +17,7 @@
 #include "harness/unit.h"
 #include "layers/gpt_cost.h"
 #include "machine/device/clock.h"
+#include "suite/training_step/gpt2_weights.h"
 #include "suite/training_step/reference.h"
 #include "suite/training_step/step_case.h"
 #include "suite/training_step/step_oracles.h"
@@ -48,6 +49,7 @@ struct TrainingSpeed {
     const bool quick = profile == Profile::quick;
     harness::Sweep<Case> sweep;
     sweep.axis("model", &Case::model, {quick ? "small" : "gpt2_124m"}, model_names())
+        .axis("model-args", &Case::model_args, {"none"})
         .axis("seq-length", &Case::seq_length, {quick ? "model" : "256"})
         .axis("dtype", &Case::dtype, {Dtype::float32, Dtype::bfloat16},
               {Dtype::float32, Dtype::bfloat16, Dtype::float64})
@@ -84,6 +86,7 @@ struct TrainingSpeed {
                     : Corpus::from_file(context.data_file, config_.model.sequence,
                                         config_.vocabulary)) {
     config_.weights = context.load_file;
+    if (!context.load_file.empty()) refuse_unlike_gpt2(config_.model);
     const machine::Ledger& ledger = context.device.ledger();
     for (const Category category : machine::all_categories)
       peaks_[category] = ledger.current(category);  // not this unit's
