@@ -6,6 +6,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <variant>
 #include <vector>
 
@@ -51,12 +52,10 @@ const Argument& argument_of(const std::string& name) {
   throw std::invalid_argument(machine::unknown("model argument", name, names));
 }
 
-void read(const char* key, const std::string& text, layers::Normalization& value) {
-  (void)key;
+void read(const char*, const std::string& text, layers::Normalization& value) {
   value = layers::normalization(text);
 }
-void read(const char* key, const std::string& text, layers::PositionEmbedding& value) {
-  (void)key;
+void read(const char*, const std::string& text, layers::PositionEmbedding& value) {
   value = layers::position_embedding_type(text);
 }
 template <class Number>
