@@ -121,6 +121,9 @@ TEST(ModelShape, CountsParametersExactly) {
   EXPECT_EQ(parameters_of(named_shape("gpt2_1558m")), 1'557'611'200);
   EXPECT_EQ(parameters_of(named_shape("llama2_7b")), 6'738'415'616);
   EXPECT_NEAR(parameters_of(named_shape("gpt3_175b")), 175e9, 0.5e9);
+  for (const std::string& name : suite::model_names())
+    EXPECT_EQ(parameters_of(named_shape(name)), layers::parameters_count(suite::named_model(name)))
+        << name;
   Model grouped = named_shape("llama2_7b");
   grouped.num_query_groups = 8;
   EXPECT_EQ(parameters_of(named_shape("llama2_7b")) - parameters_of(grouped),

@@ -20,12 +20,20 @@ const std::vector<NamedShape>& shapes() {
     std::vector<NamedShape> all;
     for (const std::string& name : suite::model_names()) {
       const layers::GptConfig gpt = suite::named_model(name);
-      all.push_back({name,
-                     {.num_layers = gpt.layers,
-                      .hidden_size = gpt.hidden,
-                      .num_attention_heads = gpt.heads,
-                      .vocabulary_size = gpt.vocabulary,
-                      .seq_length = gpt.sequence}});
+      all.push_back(
+          {name,
+           {.num_layers = gpt.layers,
+            .hidden_size = gpt.hidden,
+            .num_attention_heads = gpt.heads,
+            .num_query_groups = gpt.query_groups() == gpt.heads ? 0 : gpt.query_groups(),
+            .ffn_hidden_size = gpt.ffn_hidden_size,
+            .vocabulary_size = gpt.vocabulary,
+            .seq_length = gpt.sequence,
+            .swiglu = gpt.swiglu,
+            .disable_bias_linear = gpt.disable_bias_linear,
+            .untie_embeddings_and_output_weights = gpt.untie_embeddings_and_output_weights,
+            .normalization = std::string(layers::name(gpt.normalization)),
+            .position_embedding_type = std::string(layers::name(gpt.position_embedding_type))}});
     }
     all.push_back({"gpt3_175b",
                    {.num_layers = 96,
@@ -33,18 +41,6 @@ const std::vector<NamedShape>& shapes() {
                     .num_attention_heads = 96,
                     .vocabulary_size = 50257,
                     .seq_length = 2048}});
-    all.push_back({"llama2_7b",
-                   {.num_layers = 32,
-                    .hidden_size = 4096,
-                    .num_attention_heads = 32,
-                    .ffn_hidden_size = 11008,
-                    .vocabulary_size = 32000,
-                    .seq_length = 4096,
-                    .swiglu = true,
-                    .disable_bias_linear = true,
-                    .untie_embeddings_and_output_weights = true,
-                    .normalization = "RMSNorm",
-                    .position_embedding_type = "rope"}});
     return all;
   }();
   return table;

@@ -14,8 +14,8 @@
 
 namespace suite::configuration {
 
-// GPT-2's as the training step knows them (trainer.h), gpt3_175b (arXiv:2005.14165) and llama2_7b
-// (arXiv:2307.09288). Throws harness::UsageError naming the nearest.
+// Those that the training step knows (trainer.h), and gpt3_175b (arXiv:2005.14165). Throws
+// harness::UsageError naming the nearest.
 Model named_shape(const std::string& name);
 const std::vector<std::string>& shape_names();
 
