@@ -1,0 +1,205 @@
+// The training step as units see it: its options, its shapes, the files it is given.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "layers/gpt_cost.h"
+#include "suite/on_threads.h"
+#include "suite/training_step/file_case.h"
+#include "suite/training_step/text_tokens.h"
+#include "suite/training_step/trainer.h"
+
+namespace suite {
+namespace {
+
+using on_threads::refusal;
+using on_threads::run;
+using on_threads::sanitized;
+
+TEST(TrainingStep, AGptStepHoldsActivationsInEveryWay) {
+  const bool few = sanitized;
+  const auto cases = harness::plan_cases({"gpt_step"}, harness::Profile::quick,
+                                         {{"model", "tiny"},
+                                          {"dtype", "float"},
+                                          {"transport", "shared_memory"},
+                                          {"schedule", "1f1b"},
+                                          {"zero-stage", "1"},
+                                          {"ranks", "4"},
+                                          {"tensor-model-parallel-size", few ? "2" : "2,4"},
+                                          {"pipeline-model-parallel-size", few ? "2" : "1,2"},
+                                          {"data-parallel-size", "1"},
+                                          {"sequence-parallel", "0,1"},
+                                          {"recompute-granularity", "selective,full"},
+                                          {"recompute-method", few ? "uniform" : "uniform,block"},
+                                          {"distribute-saved-activations", "0,1"}});
+  EXPECT_EQ(cases.size(), few ? 5U : 16U);
+  for (const harness::Record& record : run(cases, 4, 0.001))
+    EXPECT_EQ(record.verdict, harness::Ruling::pass) << record.name << ": " << record.reason;
+}
+
+TEST(TrainingStep, AGptStepAttendsBlockwise) {
+  const auto cases =
+      harness::plan_cases({"gpt_step"}, harness::Profile::quick,
+                          {{"model", "tiny"},
+                           {"dtype", "float"},
+                           {"transport", "shared_memory"},
+                           {"schedule", "1f1b"},
+                           {"zero-stage", "1"},
+                           {"ranks", "2"},
+                           {"tensor-model-parallel-size", "2"},
+                           {"pipeline-model-parallel-size", "1"},
+                           {"data-parallel-size", "1"},
+                           {"sequence-parallel", sanitized ? "0" : "0,1"},
+                           {"recompute-granularity", sanitized ? "none" : "none,full"},
+                           {"use-flash-attn", "1"}});
+  EXPECT_EQ(cases.size(), sanitized ? 1U : 4U);
+  for (const harness::Record& record : run(cases, 2, 0.001))
+    EXPECT_EQ(record.verdict, harness::Ruling::pass) << record.name << ": " << record.reason;
+}
+
+// Four query groups over tp 4: a rank has one head of keys. Dropout falls on the same elements
+// however the step is cut, or the numbers would not be those of degree 1.
+TEST(TrainingStep, AGptStepHasTheShapeItsModelArgumentsSay) {
+  for (const auto& [model, args] :
+       {std::pair("llama_tiny", "none"),
+        {"tiny", "--hidden-dropout 0.1 --swiglu --normalization=RMSNorm"}}) {
+    if (sanitized && args == std::string("none")) continue;
+    const auto cases =
+        harness::plan_cases({"gpt_step"}, harness::Profile::quick,
+                            {{"model", model},
+                             {"model-args", args},
+                             {"dtype", "float"},
+                             {"transport", "shared_memory"},
+                             {"schedule", "1f1b"},
+                             {"zero-stage", "1"},
+                             {"ranks", "4"},
+                             {"tensor-model-parallel-size", sanitized ? "2" : "2,4"},
+                             {"pipeline-model-parallel-size", sanitized ? "2" : "1,2"},
+                             {"data-parallel-size", "1"},
+                             {"sequence-parallel", sanitized ? "1" : "0,1"},
+                             {"recompute-granularity", "full"}});
+    EXPECT_EQ(cases.size(), sanitized ? 1U : 4U);
+    for (const harness::Record& record : run(cases, 4, 0.001))
+      EXPECT_EQ(record.verdict, harness::Ruling::pass) << record.name << ": " << record.reason;
+  }
+}
+
+TEST(TrainingStep, ModelArgumentsAreRefusedByName) {
+  const auto refused = [](const std::string& args) {
+    return refusal("gpt_step", {{"model", "tiny"}, {"model-args", args}, {"ranks", "1"}});
+  };
+  EXPECT_EQ(refused("--swiglu"), "accepted");
+  EXPECT_NE(refused("--swigul").find("did you mean 'swiglu'"), std::string::npos)
+      << refused("--swigul");
+  EXPECT_NE(refused("--rotary-base").find("rotary-base lacks its value"), std::string::npos);
+  EXPECT_NE(refused("--hidden-dropout many").find("hidden-dropout 'many' is no number"),
+            std::string::npos);
+  EXPECT_NE(refused("--num-query-groups 2").find("group-query-attention"), std::string::npos);
+  EXPECT_NE(refused("--attention-dropout 0.1").find("the one value that fits is 0"),
+            std::string::npos);
+  EXPECT_NE(refused("--normalization RMSnorm").find("RMSNorm"), std::string::npos);
+}
+
+TEST(TrainingStep, OnlyGptTwosShapeIsLoaded) {
+  harness::RunOptions options;
+  options.save_file = "nowhere";
+  const auto cases = harness::plan_cases({"llama_step"}, harness::Profile::quick,
+                                         {{"ranks", "1"},
+                                          {"dtype", "float"},
+                                          {"tensor-model-parallel-size", "1"},
+                                          {"pipeline-model-parallel-size", "1"},
+                                          {"data-parallel-size", "1"}});
+  ASSERT_EQ(cases.size(), 1U);
+  const harness::Record record = run(cases, 1, 0.001, options).at(0);
+  EXPECT_EQ(record.verdict, harness::Ruling::fail);
+  EXPECT_NE(record.reason.find("normalization is LayerNorm, but the model's is RMSNorm"),
+            std::string::npos)
+      << record.reason;
+}
+
+TEST(TrainingStep, LlamaTwoHasItsShape) {
+  TrainingConfig config;
+  set_model(config, "llama2_7b", "model");
+  EXPECT_EQ(layers::parameters_count(config.model), 6'738'415'616);  // Touvron et al. 2023
+}
+
+#ifndef __SANITIZE_THREAD__  // slow there, and files are no matter of threads
+TEST(TrainingStep, AGptStepStartsFromTheFilesItIsGiven) {
+  const testing::Folder folder;
+  std::string text;
+  for (int i = 0; i < 40; ++i) text += std::to_string(i * i) + (i % 7 == 0 ? "\n\n" : " ");
+  testing::write_bytes(folder.path("text"), text);
+  write_text_tokens(folder.path("text"), folder.path("pair"));
+  const auto step = [](const std::string& tp, const harness::RunOptions& options) {
+    const auto cases = harness::plan_cases({"gpt_step"}, harness::Profile::quick,
+                                           {{"model", "tiny"},
+                                            {"dtype", "float"},
+                                            {"transport", "shared_memory"},
+                                            {"schedule", "1f1b"},
+                                            {"zero-stage", "1"},
+                                            {"tensor-model-parallel-size", tp},
+                                            {"pipeline-model-parallel-size", "1"},
+                                            {"data-parallel-size", "1"},
+                                            {"ranks", tp}});
+    return run(cases, std::stoi(tp), 0.02, options).at(0);
+  };
+  harness::RunOptions options;
+  options.data_file = folder.path("text");
+  options.save_file = folder.path("weights");
+  const harness::Record first = step("1", options);
+  ASSERT_EQ(first.verdict, harness::Ruling::pass) << first.reason;
+  EXPECT_GT(first.counters.at("loss_error"), 0);
+  EXPECT_LT(first.counters.at("loss_error"), 1e-5);
+  options.data_file = folder.path("pair");
+  options.load_file = folder.path("weights");
+  options.save_file.clear();
+  const harness::Record second = step("2", options);
+  ASSERT_EQ(second.verdict, harness::Ruling::pass) << second.reason;
+  EXPECT_LT(second.losses.at(0), first.losses.at(9)) << "trained for ten steps, it goes on";
+  options.data_file = folder.path("missing");
+  const harness::Record third = step("2", options);
+  EXPECT_EQ(third.verdict, harness::Ruling::fail);
+  EXPECT_NE(third.reason.find("missing"), std::string::npos) << third.reason;
+}
+#endif
+
+TEST(TrainingStep, GptTwoHasItsShapeAndAPaddedTable) {
+  TrainingConfig config;
+  set_model(config, "gpt2_124m", "256");
+  EXPECT_EQ(config.vocabulary, 50257);
+  EXPECT_EQ(config.model.vocabulary, 50304);
+  EXPECT_EQ(config.model.sequence, 256);
+  // Radford et al. 2019 have 124,439,808 with 1024 positions; 47 rows are padding.
+  set_model(config, "gpt2_124m", "model");
+  EXPECT_EQ(layers::parameters_count(config.model), 124'439'808 + 47 * 768);
+  set_model(config, "gpt2_1558m", "model");
+  EXPECT_EQ(layers::parameters_count(config.model), 1'557'611'200 + 47 * 1600);
+  EXPECT_EQ(padded_vocabulary(50257, 2), 50432);
+  EXPECT_EQ(padded_vocabulary(50257, 4), 50688);
+  EXPECT_EQ(padded_vocabulary(256, 4), 256);
+  for (const char* length : {"0", "-1", "12x", "", "99999999999"})
+    EXPECT_THROW(set_model(config, "gpt2_124m", length), std::invalid_argument) << length;
+}
+
+TEST(TrainingStep, ATrainingStepIsTimedBesideItsProducts) {
+  const auto cases = harness::plan_cases(
+      {"training_speed"}, harness::Profile::quick,
+      {{"model", "tiny"}, {"ranks", "1"}, {"dtype", "float"}, {"seq-length", "16"}});
+  ASSERT_EQ(cases.size(), 1U);
+  const harness::Record record = run(cases, 1).at(0);
+  ASSERT_EQ(record.verdict, harness::Ruling::pass) << record.reason;
+  EXPECT_GT(record.counters.at("gemm_fraction"), 0);
+  EXPECT_GT(record.counters.at("tokens_per_second"), 0);
+  EXPECT_FALSE(record.counters.contains("speedup_over_library"));
+  // Of n = 64 tokens: h = 32, two layers of 12 h² and of attention's n * s * h twice, in whole
+  // squares; three times each, and 2 operations a term.
+  const double n = 64, s = 16, h = 32;
+  EXPECT_EQ(record.counters.at("gemm_flops"), 3 * 2 * n * (2 * (12 * h * h + 2 * s * h) + 256 * h));
+}
+
+}  // namespace
+}  // namespace suite
