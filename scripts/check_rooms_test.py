@@ -53,6 +53,9 @@ class CheckRooms(unittest.TestCase):
     def test_forbidden_include(self):
         self.finds({"house/door.h": '\n#include "garden/tree.h"\n'}, "house/door.h:2:", "garden/tree.h", "ground")
 
+    def test_own_header_first(self):
+        self.finds({"ground/stone.cpp": '#include <vector>\n#include "ground/stone.h"\n'}, "ground/stone.cpp:1:", "<vector>"[1:-1])
+
     def test_forbidden_include_in_angles_or_indented(self):
         self.finds({"house/door.h": "#  include <garden/tree.h>\n"}, "house/door.h:1:")
 
@@ -63,10 +66,10 @@ class CheckRooms(unittest.TestCase):
         self.finds({"house/a_test.cpp": '#include "garden/tree.h"\n'}, "house/a_test.cpp:1:")
 
     def test_a_room_that_may_include_none(self):
-        self.finds({"ground/stone.cu": '#include "house/door.h"\n'}, "ground/stone.cu:1:", "no other room")
+        self.finds({"ground/gravel.cu": '#include "house/door.h"\n'}, "ground/gravel.cu:1:", "no other room")
 
     def test_include_not_from_the_root(self):
-        self.finds({"house/door.cpp": '#include "door.h"\n'}, "house/door.cpp:1:", "from the root")
+        self.finds({"house/wall.cpp": '#include "door.h"\n'}, "house/wall.cpp:1:", "from the root")
 
     def test_rooms_in_a_circle(self):
         code, lines = self.check({"ground/CMakeLists.txt": "room(ground MAY_INCLUDE house)\n"})

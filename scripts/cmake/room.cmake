@@ -1,7 +1,8 @@
 # room(NAME HEADERS … SOURCES … TESTS … NEEDS … MAY_INCLUDE …)
 #
-# One call a room. HEADERS compile alone (target all_verify_interface_header_sets), SOURCES make the
-# library, each of TESTS (x_test.cpp) becomes one CTest program, NEEDS are link libraries, and
+# One call a room. HEADERS compile alone: x.h because x.cpp includes it first, which
+# scripts/check_rooms sees to, the others by the target all_verify_interface_header_sets. SOURCES make
+# the library, each of TESTS (x_test.cpp) becomes one CTest program, NEEDS are link libraries, and
 # MAY_INCLUDE lists the other rooms whose headers this one may include: scripts/check_rooms reads
 # that list and fails on any other include.
 #
@@ -62,7 +63,12 @@ function(room name)
   add_library(${name} STATIC ${ARG_SOURCES})
   set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX POSITION_INDEPENDENT_CODE ON
                         VERIFY_INTERFACE_HEADER_SETS ON)
-  target_sources(${name} PUBLIC FILE_SET HEADERS BASE_DIRS ${CMAKE_SOURCE_DIR} FILES ${ARG_HEADERS})
+  set(alone ${ARG_HEADERS})
+  foreach(source ${ARG_SOURCES})
+    string(REGEX REPLACE "\\.(cpp|cu)$" ".h" own_header ${source})
+    list(REMOVE_ITEM alone ${own_header})
+  endforeach()
+  target_sources(${name} PUBLIC FILE_SET HEADERS BASE_DIRS ${CMAKE_SOURCE_DIR} FILES ${alone})
   shardmark_compile_options(${name})
   target_link_libraries(${name} PUBLIC ${ARG_MAY_INCLUDE} ${ARG_NEEDS})
   foreach(test ${ARG_TESTS})
