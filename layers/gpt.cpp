@@ -60,6 +60,14 @@ Parameters GptStage::parameters() {
   return all;
 }
 
+std::vector<Parameters> GptStage::parts() {
+  std::vector<Parameters> all;
+  if (embedding_) all.push_back(embedding_->parameters());
+  for (const auto& block : blocks_) all.push_back(block->parameters());
+  if (head_) all.push_back(head_->parameters());
+  return all;
+}
+
 Parameters GptStage::parameters_of_head() {
   Parameters parameters = head_->parameters();
   if (embedding_ && !output_weight_) parameters.pop_back();
@@ -81,6 +89,10 @@ void GptStage::use(const Parameters& parameters, const Work& work) const {
   if (observer_.before_use) observer_.before_use(parameters);
   work();
   if (observer_.after_use) observer_.after_use(parameters);
+}
+
+void GptStage::begin_gradients(const Parameters& parameters) const {
+  if (observer_.before_gradients) observer_.before_gradients(parameters);
 }
 
 void GptStage::ready(const Parameters& parameters) const {
@@ -175,11 +187,13 @@ void GptStage::recompute(Saved& saved, std::size_t group, Category kept) {
 }
 
 void GptStage::head_weights(Saved& saved) {
+  begin_gradients(head_->parameters());
   head_->backward_weights(saved.head);
   ready(parameters_of_head());  // the embedding has yet to add to a gradient that it shares
 }
 
 void GptStage::block_weights(Saved& saved, std::size_t block) {
+  begin_gradients(blocks_[block]->parameters());
   blocks_[block]->backward_weights(saved.blocks[block]);
   ready(blocks_[block]->parameters());
 }
@@ -187,6 +201,7 @@ void GptStage::block_weights(Saved& saved, std::size_t block) {
 void GptStage::embedding_weights(Saved& saved) {
   if (embedding_dropout_.drops())  // in place: nothing else reads it any more
     embedding_dropout_.apply(saved.batch.draw, saved.d_embedding, saved.d_embedding);
+  begin_gradients(embedding_->parameters());
   embedding_->backward_weights(saved.batch.tokens, saved.d_embedding);
   saved.d_embedding = Tensor();
   ready(embedding_->parameters());

@@ -59,9 +59,9 @@ struct TokenBatch {
 // where values are fetched and dropped (ZeRO-3), and where a gradient may start on its way.
 struct StageObserver {
   std::function<void(const Parameters&)> before_use, after_use;  // of the values
-  // After the weight half of a part, per micro-batch; a table that embedding and head share is
-  // ready with the embedding.
-  std::function<void(const Parameters&)> gradients_ready;
+  // Around the weight half of a part, per micro-batch: that reads no values. A table that embedding
+  // and head share is begun by either, and ready with the embedding.
+  std::function<void(const Parameters&)> before_gradients, gradients_ready;
 };
 
 class GptStage {
@@ -76,6 +76,9 @@ class GptStage {
   const GptConfig& config() const { return config_; }
   StageIndex stage() const { return stage_; }
   Parameters parameters();  // each once, in the order of forward
+  // The embedding's, each block's and the head's, as the observer sees them used: a table that
+  // embedding and head share is in both.
+  std::vector<Parameters> parts();
   // What passes between stages. Throws as ActivationOptions::validate_rows.
   machine::Shape boundary(int sequences) const;
 
@@ -124,6 +127,7 @@ class GptStage {
   void embedding_weights(Saved& saved);
   template <class Work>
   void use(const Parameters& parameters, const Work& work) const;
+  void begin_gradients(const Parameters& parameters) const;
   void ready(const Parameters& parameters) const;
 
   GptConfig config_;

@@ -234,8 +234,9 @@ TEST(Gpt, LossScaleScalesEveryGradient) {
   });
 }
 
-// Gradients are announced once a micro-batch, and never change after that; values are used once
-// forward and once backward (the embedding's not), and once more where layers are recomputed.
+// Gradients are announced before they are made and once a micro-batch when they are, and never
+// change after that; values are used once forward and once backward (the embedding's not), and once
+// more where layers are recomputed.
 TEST(Gpt, AnnouncesGradientsWhenTheyAreComplete) {
   const int usual = 2 * (config.layers + 2) - 1;
   for (const auto& [apart, granularity, wanted] :
@@ -247,17 +248,28 @@ TEST(Gpt, AnnouncesGradientsWhenTheyAreComplete) {
                             .dtype = Dtype::float32,
                             .halves_apart = apart,
                             .options = {.recompute_granularity = granularity}});
-      std::map<const collectives::Parameter*, std::uint64_t> announced;
+      std::map<const collectives::Parameter*, std::uint64_t> begun, announced;
       int uses = 0, open = 0;
       ranks.stage(0).observe(
           {.before_use = [&](const Parameters&) { ++uses, ++open; },
            .after_use = [&](const Parameters&) { --open; },
+           .before_gradients =
+               [&](const Parameters& parameters) {
+                 for (const collectives::Parameter* p : parameters) {
+                   EXPECT_FALSE(announced.contains(p)) << p->name;
+                   begun.emplace(p, machine::hash(p->gradient));
+                 }
+               },
            .gradients_ready =
                [&](const Parameters& parameters) {
                  for (const collectives::Parameter* p : parameters)
                    EXPECT_TRUE(announced.emplace(p, machine::hash(p->gradient)).second) << p->name;
                }});
+      std::map<const collectives::Parameter*, std::uint64_t> untouched;
+      for (const collectives::Parameter* p : ranks.stage(0).parameters())
+        untouched[p] = machine::hash(p->gradient);
       ranks.step();
+      EXPECT_EQ(begun, untouched);
       EXPECT_EQ(uses, wanted);
       EXPECT_EQ(open, 0);
       const Parameters all = ranks.stage(0).parameters();
