@@ -214,7 +214,9 @@ TEST(Ours, IsWhatATrainerExpects) {
                  .sequence_parallel = one.sequence_parallel};
     t.batch = {16, 2, 8 / one.degrees.dp};
     t.activations.recompute_granularity = one.granularity;
-    for (int stage = 0; stage <= 1; ++stage) {
+    t.zero.param_persistence_threshold = 100;
+    t.zero.prefetch_bucket_size = 20'000;
+    for (int stage = 0; stage < (one.degrees.pp > 1 ? 2 : zero::num_stages); ++stage) {
       const Held planned = held(t, {ours, stage}, {});
       ASSERT_EQ(planned.not_held, "");
       machine::run_ranks(one.degrees.ranks(), [&](machine::World& world) {
@@ -225,6 +227,8 @@ TEST(Ours, IsWhatATrainerExpects) {
         config.micro_batch_size = 2;
         config.global_batch_size = 16;
         config.zero_stage = stage;
+        config.stage3_param_persistence_threshold = 100;
+        config.options.stage3_prefetch_bucket_size = 20'000;
         config.activations.sequence_parallel = one.sequence_parallel;
         config.activations.recompute_granularity = layers::recompute_granularity(one.granularity);
         const Corpus corpus = Corpus::generated(1);
@@ -251,8 +255,11 @@ TEST(Ours, SaysWhatItIsNot) {
   t.model = named_shape("llama2_7b");
   expect_words(held(t, {ours, 1}, {}).not_held, {"GPT-2's parts"});
   t.model = named_shape("gpt2_124m");
-  for (int stage = training_stages; stage <= 3; ++stage)
-    expect_words(held(t, {ours, stage}, {}).not_held, {"not implemented"});
+  t.degrees = {.pipeline = 2, .gpus = 2, .data = 1};
+  t.batch = {2, 1, 2};
+  EXPECT_EQ(held(t, {ours, 1}, {}).not_held, "");
+  for (int stage = 2; stage <= 3; ++stage)
+    expect_words(held(t, {ours, stage}, {}).not_held, {"pipeline-model-parallel-size 2"});
   expect_words(held(t, {ours, 1, "cpu"}, {}).not_held, {"offload is not implemented"});
   t.degrees.context = 2;
   expect_words(held(t, {ours, 1}, {}).not_held, {"context parallelism"});

@@ -34,8 +34,6 @@ class NoLink final : public machine::Link {
 
 std::string why_not(const Training& training, const Holding& holding) {
   const Model& m = training.model;
-  if (holding.stage >= training_stages)
-    return fmt::format("stage {} is not implemented", holding.stage);
   if (holding.optimizer != "none" || holding.parameters != "none")
     return "offload is not implemented";
   if (!has_shape(m)) return "needs a model's shape";
@@ -58,7 +56,7 @@ int as_int(std::int64_t value) {
   return static_cast<int>(value);
 }
 
-TrainingConfig config_of(const Training& training) {
+TrainingConfig config_of(const Training& training, int stage) {
   const Model& m = training.model;
   const Degrees& d = training.degrees;
   TrainingConfig config;
@@ -70,6 +68,10 @@ TrainingConfig config_of(const Training& training) {
       .vocabulary = suite::padded_vocabulary(as_int(m.vocabulary_size), config.degrees.tp),
       .sequence = as_int(m.seq_length)};
   config.dtype = training.dtype();
+  config.zero_stage = stage;
+  config.stage3_param_persistence_threshold = training.zero.param_persistence_threshold;
+  config.options.stage3_prefetch_bucket_size = training.zero.prefetch_bucket_size;
+  config.options.stage3_max_live_parameters = training.zero.max_live_parameters;
   config.micro_batch_size = as_int(training.batch.train_micro_batch_size_per_gpu);
   config.global_batch_size = as_int(training.batch.train_batch_size);
   config.activations = {
@@ -85,8 +87,9 @@ TrainingConfig config_of(const Training& training) {
   return config;
 }
 
-Held of_config(const TrainingConfig& config, int stage) {
+Held of_config(const TrainingConfig& config) {
   zero::GradientPlan plan;
+  ModelParts parts;
   const machine::Grid grid(config.degrees, 0);
   machine::run_ranks(1, [&](machine::World& world) {
     collectives::Communicator tp(world, std::make_unique<NoLink>(config.degrees.tp));
@@ -94,10 +97,12 @@ Held of_config(const TrainingConfig& config, int stage) {
                            config.activations);
     plan = zero::gradient_plan(model.parameters(), config.dtype, grid,
                                static_cast<double>(config.tokens()));
+    parts = model_parts(model);
   });
-  const zero::Layout layout = zero::layout(plan);
+  const zero::Layout layout = zero::layout(plan, layout_options(config, parts));
   const zero::ExpectedMemory states =
-      zero::expected_memory(stage, plan, layout, config.options.rule);
+      zero::expected_memory(config.zero_stage, plan, layout, config.options.rule, config.options,
+                            model_usage(config, parts));
   const layers::StageCase part{config.degrees.tp,
                                {0, config.degrees.pp},
                                config.micro_batch_size,
@@ -133,7 +138,7 @@ Held ours(const Training& training, const Holding& holding) {
   none.not_held = why_not(training, holding);
   if (!none.not_held.empty()) return none;
   try {
-    return of_config(config_of(training), holding.stage);
+    return of_config(config_of(training, holding.stage));
   } catch (const std::invalid_argument& error) {
     none.not_held = error.what();
     return none;

@@ -85,13 +85,12 @@ std::size_t scratch_of_collectives(const Trainer& trainer) {
   };
   for (const auto& call : calls_over_tp(trainer))
     keep("tp", call.operation, call.elements, call.dtype);
-  const zero::Layout& layout = trainer.states().layout();
-  const machine::Dtype dtype = trainer.plan().gradient_dtype;
-  for (const zero::Segment& segment : layout.segments)
-    for (const zero::Over over : segment.reduce)
-      keep(name(over), Operation::all_reduce, segment.range.size(), dtype);
-  keep("dp", config.zero_stage == 0 ? Operation::all_reduce : Operation::reduce_scatter,
-       layout.elements, dtype);
+  for (const zero::CollectiveCalls& calls :
+       zero::expected_calls(config.zero_stage, trainer.plan(), trainer.states().layout(),
+                            config.options, model_usage(config, trainer.parts())))
+    keep(calls.group, calls.operation,
+         calls.operation == Operation::all_reduce ? calls.count : calls.count * calls.ranks,
+         calls.dtype);
   std::size_t bytes = 0;
   for (const auto& [call, size] : kept) bytes += size;
   return bytes;
@@ -104,7 +103,8 @@ std::map<Category, std::size_t> expected_peaks(const Trainer& trainer) {
   const layers::StageCase stage = stage_case(trainer);
   const layers::StageMemory passage = layers::stage_memory(config.model, stage);
   const zero::ExpectedMemory states = zero::expected_memory(
-      config.zero_stage, trainer.plan(), trainer.states().layout(), config.options.rule);
+      config.zero_stage, trainer.plan(), trainer.states().layout(), config.options.rule,
+      config.options, model_usage(config, trainer.parts()));
   const auto schedules = pipeline::all_stages(pipeline::find_schedule(config.schedule),
                                               config.degrees.pp, config.micro_batches());
   const pipeline::ExpectedMemory passing =
@@ -140,7 +140,8 @@ std::map<std::string, std::map<machine::TrafficLabel, std::uint64_t>> expected_b
           .bytes_sent;
   for (const zero::TrafficRow& row :
        zero::expected_traffic(config.zero_stage, trainer.plan(), trainer.states().layout(),
-                              zero::as_run(config.options, config.transport)))
+                              zero::as_run(config.options, config.transport), config.options,
+                              model_usage(config, trainer.parts())))
     bytes[row.group][row.label] += row.bytes_sent;
   return bytes;
 }

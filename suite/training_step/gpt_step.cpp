@@ -56,7 +56,7 @@ struct GptStep {
               {Dtype::float32, Dtype::bfloat16, Dtype::float64})
         .axis("transport", &Case::transport, {Transport::shared_memory, Transport::mpi})
         .axis("schedule", &Case::schedule, schedule_names(), schedule_names())
-        .axis("zero-stage", &Case::zero_stage, {0, 1}, {0, 1})
+        .axis("zero-stage", &Case::zero_stage, {0, 1, 2, 3}, {0, 1, 2, 3})
         .axis("ranks", &Case::ranks, quick ? std::vector{1, 2, 4, 8} : std::vector{1, 2, 3, 4, 8})
         .axis("tensor-model-parallel-size", &Case::tp, {1, 2, 4})
         .axis("pipeline-model-parallel-size", &Case::pp, {1, 2, 4})
@@ -78,6 +78,7 @@ struct GptStep {
         .only(why_no_step);
     // Activations held in other ways: one case of each at the usual of all else.
     sweep.sample([quick](const Case& c) {
+      if (c.zero_stage >= 2) return quick ? in_parts_quick(c) : in_parts(c);
       const bool sequence = c.sequence_parallel == 1,
                  distributed = c.distribute_saved_activations == 1;
       if (!sequence && c.recompute_granularity == "none" && c.use_flash_attn == 0) return true;
@@ -96,6 +97,7 @@ struct GptStep {
     if (!quick) return sweep;
     // Each axis alone in float, the three together in both dtypes, over both transports.
     return std::move(sweep.sample([](const Case& c) {
+      if (c.zero_stage >= 2) return true;  // chosen above
       if (c.sequence_parallel == 1 || c.recompute_granularity != "none" || c.use_flash_attn == 1)
         return true;
       const bool usual = c.schedule == "1f1b" && c.zero_stage == 1;
@@ -106,6 +108,26 @@ struct GptStep {
       if (c.transport == Transport::mpi) return usual && c.dtype == Dtype::float32;
       return usual || (c.schedule == "gpipe" && c.zero_stage == 0 && c.dtype == Dtype::float32);
     }));
+  }
+
+  // Stages 2 and 3: every way to cut the model, where there is something to shard; stage 3 with
+  // activations held in every way.
+  static bool in_parts(const Case& c) {
+    const bool usual =
+        c.sequence_parallel == 0 && c.recompute_granularity == "none" && c.use_flash_attn == 0;
+    const bool both = c.tp == 2 && c.dp == 2;
+    if (c.transport != Transport::shared_memory)
+      return usual && both && c.dtype == Dtype::float32 && c.schedule == "1f1b";
+    return usual ? c.dp > 1 : both && c.zero_stage == 3 && c.dtype == Dtype::float32;
+  }
+  // A case of each: the gradients in parts, then the values too, recomputed and over tp.
+  static bool in_parts_quick(const Case& c) {
+    if (!in_parts(c) || c.transport != Transport::shared_memory || c.use_flash_attn == 1)
+      return false;
+    if (c.zero_stage == 2)
+      return c.ranks == 2 && c.dtype == Dtype::float32 && c.recompute_granularity == "none";
+    return c.ranks == 4 && c.tp == 2 && c.sequence_parallel == 1 &&
+           c.recompute_granularity == "full";
   }
 
   static std::string why_not(const Case& c, const harness::Context& context) {
@@ -125,9 +147,9 @@ struct GptStep {
     for (const Category category : machine::all_categories)
       held_before_[category] = context.device.ledger().current(category);
     trainer_ = make_trainer();
-    context.device.ledger().reset_peaks();
     trainer_->step();
-    first_step_hash_ = hash_of_values(*trainer_);
+    first_step_hash_ = trainer_->hash_of_values();
+    context.device.ledger().reset_peaks();
     trainer_->step();  // from here on collectives hold their scratch, as in every later step
     for (const Category category : machine::all_categories)
       peaks_[category] = context.device.ledger().peak(category) - held_before_[category];
@@ -136,10 +158,6 @@ struct GptStep {
   std::unique_ptr<Trainer> make_trainer() {
     return std::make_unique<Trainer>(context_.world, context_.group, context_.device, config_,
                                      corpus_);
-  }
-
-  static std::uint64_t hash_of_values(const Trainer& trainer) {
-    return hash(trainer.states().values());
   }
 
   void prepare() {}
@@ -200,24 +218,28 @@ struct GptStep {
           mine[parameter->name].first_gradient = to_doubles(parameter->gradient);
       }
       trainer->update();
-      for (const collectives::Parameter* parameter : trainer->parameters()) {
-        if (step == 0) mine[parameter->name].after_one = to_doubles(parameter->value);
-        if (step + 1 == reference_steps)
-          mine[parameter->name].after_all = to_doubles(parameter->value);
-        judge.same_bits(fmt::format("{}{} after step {}", parameter->name,
-                                    shard_text(*parameter, *trainer), step + 1),
-                        hash(parameter->value));
-      }
+      trainer->with_values([&] {
+        for (const collectives::Parameter* parameter : trainer->parameters()) {
+          if (step == 0) mine[parameter->name].after_one = to_doubles(parameter->value);
+          if (step + 1 == reference_steps)
+            mine[parameter->name].after_all = to_doubles(parameter->value);
+          judge.same_bits(fmt::format("{}{} after step {}", parameter->name,
+                                      shard_text(*parameter, *trainer), step + 1),
+                          hash(parameter->value));
+        }
+      });
       if (step == 0) {
         const std::string key = fmt::format("rank {}, two runs of step 1", context_.group.index);
         judge.same_bits(key, first_step_hash_);
-        judge.same_bits(key, hash_of_values(*trainer));
+        judge.same_bits(key, trainer->hash_of_values());
       }
     }
     if (!context_.save_file.empty()) trainer->save(context_.save_file);
     const Reference reference = shared_reference();
-    for (const collectives::Parameter* parameter : trainer->parameters())
-      compare(judge, *parameter, mine, reference);
+    trainer->with_values([&] {
+      for (const collectives::Parameter* parameter : trainer->parameters())
+        compare(judge, *parameter, mine, reference);
+    });
     loss_error_ = 0;
     for (std::size_t step = 0; step < losses_.size(); ++step) {
       loss_error_ =
@@ -297,7 +319,7 @@ struct LlamaStep : GptStep {
               {Dtype::float32, Dtype::bfloat16, Dtype::float64})
         .axis("transport", &Case::transport, {Transport::shared_memory})
         .axis("schedule", &Case::schedule, {"1f1b"}, schedule_names())
-        .axis("zero-stage", &Case::zero_stage, {1}, {0, 1})
+        .axis("zero-stage", &Case::zero_stage, {1}, {0, 1, 2, 3})
         .axis("ranks", &Case::ranks, quick ? std::vector{4} : std::vector{1, 2, 4, 8})
         .axis("tensor-model-parallel-size", &Case::tp,
               quick ? std::vector{2} : std::vector{1, 2, 4})

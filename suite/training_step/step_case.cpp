@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "suite/training_step/model_arguments.h"
@@ -27,6 +28,11 @@ TrainingConfig config_of(const StepCase& step, std::uint64_t seed) {
       .distribute_saved_activations = step.distribute_saved_activations != 0,
       .use_flash_attn = step.use_flash_attn != 0};
   config.options.clip_norm = 1.0;  // Megatron's --clip-grad
+  // DeepSpeed's defaults would keep a small model whole, or gather it all ahead: here vectors stay
+  // and matrices go, and one layer's are gathered ahead.
+  const std::int64_t hidden = config.model.hidden;
+  config.stage3_param_persistence_threshold = 4 * hidden;
+  config.options.stage3_prefetch_bucket_size = 12 * hidden * hidden / std::max(step.tp, 1);
   config.seed = seed;
   return config;
 }

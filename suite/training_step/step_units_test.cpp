@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "layers/gpt_cost.h"
@@ -59,6 +60,85 @@ TEST(TrainingStep, AGptStepAttendsBlockwise) {
   EXPECT_EQ(cases.size(), sanitized ? 1U : 4U);
   for (const harness::Record& record : run(cases, 2, 0.001))
     EXPECT_EQ(record.verdict, harness::Ruling::pass) << record.name << ": " << record.reason;
+}
+
+// A shared table beside positions, of layers that are used once more; then alone in its bucket.
+TEST(TrainingStep, AGptStepShardsGradientsAndValues) {
+  for (const auto& [args, granularity] :
+       {std::pair("none", "full"), {"--position-embedding-type rope", "none"}}) {
+    const auto cases = harness::plan_cases({"gpt_step"}, harness::Profile::quick,
+                                           {{"model", "tiny"},
+                                            {"model-args", args},
+                                            {"dtype", "float"},
+                                            {"transport", "shared_memory"},
+                                            {"zero-stage", "2,3"},
+                                            {"ranks", "4"},
+                                            {"tensor-model-parallel-size", "2"},
+                                            {"pipeline-model-parallel-size", "1"},
+                                            {"data-parallel-size", "2"},
+                                            {"sequence-parallel", "1"},
+                                            {"recompute-granularity", granularity}});
+    EXPECT_EQ(cases.size(), 2U);
+    for (const harness::Record& record : run(cases, 4, 0.001))
+      EXPECT_EQ(record.verdict, harness::Ruling::pass) << record.name << ": " << record.reason;
+  }
+}
+
+// Where sums are in the same order: of one micro-batch in all stages, of several in 0 and 1, which
+// add up micro-batches first, and in 2 and 3, which add up ranks first. Without clipping, as the
+// norm is added up bucket by bucket.
+TEST(TrainingStep, EveryZeroStageTakesTheSameSteps) {
+  const auto train = [](machine::World& world, int stage, int micro_batches, bool late) {
+    TrainingConfig config;
+    config.degrees = {.tp = 2, .dp = 2};
+    set_model(config, "tiny", "model");
+    config.global_batch_size = 2 * micro_batches;
+    config.zero_stage = stage;
+    config.stage3_param_persistence_threshold = 100;
+    config.options.stage3_prefetch_bucket_size = late ? 50'000'000 : 7'000;
+    config.options.overlap_comm = late;
+    config.options.contiguous_gradients = !late;
+    config.options.poison_freed = true;
+    const Corpus corpus = Corpus::generated(1);
+    Trainer trainer(world, world.group(), world.device(), config, corpus);
+    std::pair<std::vector<double>, std::uint64_t> seen;
+    for (int step = 0; step < 3; ++step) {
+      trainer.step();
+      seen.first.push_back(trainer.mean_loss());
+    }
+    seen.second = trainer.hash_of_values();
+    return seen;
+  };
+  machine::run_ranks(4, [&](machine::World& world) {
+    const auto one = train(world, 0, 1, false);
+    for (int stage = 1; stage < zero::num_stages; ++stage)
+      EXPECT_EQ(train(world, stage, 1, false), one) << stage;
+    EXPECT_EQ(train(world, 1, 3, false), train(world, 0, 3, false));
+    const auto several = train(world, 2, 3, false);
+    for (int stage = 2; stage < zero::num_stages; ++stage)
+      for (const bool late : {false, true})
+        EXPECT_EQ(train(world, stage, 3, late), several) << stage << (late ? ", late" : "");
+  });
+}
+
+TEST(TrainingStep, StagesThatReduceEveryMicroBatchAreRefusedByName) {
+  const auto refused = [](const char* stage, const char* pp, const char* dp, const char* schedule,
+                          const char* sequences) {
+    return refusal("gpt_step", {{"model", "tiny"},
+                                {"zero-stage", stage},
+                                {"ranks", "4"},
+                                {"tensor-model-parallel-size", "1"},
+                                {"pipeline-model-parallel-size", pp},
+                                {"data-parallel-size", dp},
+                                {"schedule", schedule},
+                                {"global-batch-size", sequences}});
+  };
+  EXPECT_EQ(refused("2,3", "1", "4", "1f1b", "8"), "accepted");
+  EXPECT_EQ(refused("2,3", "1", "4", "gpipe", "4"), "accepted");
+  testing::expect_words(refused("2", "2", "2", "1f1b", "8"),
+                        {"zero-stage 2 with pipeline-model-parallel-size 2", "nearest", "is 1"});
+  testing::expect_words(refused("3", "1", "4", "gpipe", "8"),
+                        {"zero-stage 3 with schedule gpipe: 2 micro-batches", "1f1b"});
 }
 
 // Four query groups over tp 4: a rank has one head of keys. Dropout falls on the same elements

@@ -96,10 +96,15 @@ void set_model(TrainingConfig& config, const std::string& name,
 
 void TrainingConfig::validate() const {
   model.validate(degrees.tp, degrees.pp);
-  if (zero_stage < 0 || zero_stage >= training_stages)
+  if (zero_stage < 0 || zero_stage >= zero::num_stages)
+    throw std::invalid_argument(fmt::format("zero-stage {}: there are the stages 0 to {}",
+                                            zero_stage, zero::num_stages - 1));
+  if (zero_stage >= 2 && degrees.pp > 1)
     throw std::invalid_argument(
-        fmt::format("zero-stage {}: the training step goes through the stages 0 to {}", zero_stage,
-                    training_stages - 1));
+        fmt::format("zero-stage {} with pipeline-model-parallel-size {}: gradients are reduced in "
+                    "every micro-batch, which goes with pipeline-model-parallel-size 1; the "
+                    "nearest stage with pipelines is 1",
+                    zero_stage, degrees.pp));
   if (micro_batch_size < 1)
     throw std::invalid_argument(
         fmt::format("micro-batch-size {} is not positive", micro_batch_size));
@@ -112,6 +117,13 @@ void TrainingConfig::validate() const {
                     "micro-batch-size {}; the next that is: {}",
                     global_batch_size, degrees.dp, micro_batch_size,
                     (std::max(global_batch_size, 1) + unit - 1) / unit * unit));
+  if (zero_stage < 2) return;
+  const int in_flight = pipeline::find_schedule(schedule).peak_activations(0, 1, micro_batches());
+  if (in_flight > 1)
+    throw std::invalid_argument(
+        fmt::format("zero-stage {} with schedule {}: {} micro-batches are in flight, but each has "
+                    "to be backward before the next is forward, as in 1f1b",
+                    zero_stage, schedule, in_flight));
 }
 
 collectives::Communicator* Trainer::communicator(std::string_view name) const {
@@ -142,9 +154,11 @@ Trainer::Trainer(machine::World& world, const machine::Group& group, machine::De
   stage_ = std::make_unique<layers::GptStage>(config_.model, device, *communicator("tp"),
                                               config_.dtype, index, config_.activations);
   parameters_ = stage_->parameters();
+  parts_ = model_parts(*stage_);
   plan_ =
       zero::gradient_plan(parameters_, config_.dtype, grid_, static_cast<double>(config_.tokens()));
-  states_ = std::make_unique<zero::FlatStates>(device, plan_, parameters_);
+  states_ = std::make_unique<zero::FlatStates>(device, plan_, parameters_,
+                                               layout_options(config_, parts_));
   stage_->initialize(layers::Initializer::conformance(config_.seed, config_.model.layers));
   vocabulary_ = config_.vocabulary > 0 ? config_.vocabulary : config_.model.vocabulary;
   if (!config_.weights.empty())
@@ -155,6 +169,7 @@ Trainer::Trainer(machine::World& world, const machine::Group& group, machine::De
       config_.zero_stage, *states_, plan_,
       {communicator("tp"), communicator("pp"), communicator("dp"), communicator("embedding")},
       config_.options);
+  connect_step();
 
   const int micro_batches = config_.micro_batches();
   const std::int64_t micro_tokens = std::int64_t{config_.micro_batch_size} * config_.model.sequence;
@@ -178,28 +193,45 @@ Trainer::Trainer(machine::World& world, const machine::Group& group, machine::De
   };
   // The pass of a large model's micro-batch may take long: a sign of life after each.
   const auto works = [this] { world_.board().mine().progress.fetch_add(1); };
+  const auto ended = [this, works] {
+    if (config_.zero_stage >= 2) step_->end_micro_batch();
+    works();
+  };
   work_.forward = [this, batch, works](const pipeline::Action& action, const Tensor& in,
                                        const Tensor& out) {
+    if (config_.zero_stage >= 2)
+      step_->begin_micro_batch(action.micro_batch + 1 == config_.micro_batches());
     stage_->forward(action.micro_batch, batch(action.micro_batch), in,
                     losses_ ? losses_.slice(action.micro_batch, {1}) : out);
     works();
   };
-  work_.backward = [this, works](const pipeline::Action& action, const Tensor&, const Tensor& d_out,
+  work_.backward = [this, ended](const pipeline::Action& action, const Tensor&, const Tensor& d_out,
                                  const Tensor& d_in) {
     stage_->backward(action.micro_batch, d_out, d_in);
-    works();
+    ended();
   };
   work_.backward_input = [this, works](const pipeline::Action& action, const Tensor&,
                                        const Tensor& d_out, const Tensor& d_in) {
     stage_->backward_input(action.micro_batch, d_out, d_in);
     works();
   };
-  work_.backward_weights = [this, works](const pipeline::Action& action, const Tensor&,
+  work_.backward_weights = [this, ended](const pipeline::Action& action, const Tensor&,
                                          const Tensor&) {
     stage_->backward_weights(action.micro_batch);
-    works();
+    ended();
   };
   works();
+}
+
+// Stages 2 and 3 have values and gradients only where the model needs them.
+void Trainer::connect_step() {
+  if (config_.zero_stage < 2) return;
+  using layers::Parameters;
+  stage_->observe(
+      {.before_use = [this](const Parameters& part) { step_->before_use(part); },
+       .after_use = [this](const Parameters& part) { step_->after_use(part); },
+       .before_gradients = [this](const Parameters& part) { step_->before_gradients(part); },
+       .gradients_ready = [this](const Parameters& part) { step_->gradients_ready(part); }});
 }
 
 std::size_t Trainer::data_bytes(const TrainingConfig& config, bool last_stage) {
@@ -235,8 +267,18 @@ zero::StepResult Trainer::update() {
   return step_->update();
 }
 
+std::uint64_t Trainer::hash_of_values() {
+  std::uint64_t all = 0;
+  with_values([&] {
+    for (const collectives::Parameter* parameter : parameters_)
+      all = all * 0x100000001b3u + hash(parameter->value);
+  });
+  return all;
+}
+
 void Trainer::save(const std::string& path) {
-  save_gpt2(path, config_.model, vocabulary_, parameters_, world_, group_, grid_);
+  with_values(
+      [&] { save_gpt2(path, config_.model, vocabulary_, parameters_, world_, group_, grid_); });
 }
 
 double Trainer::mean_loss() {

@@ -20,13 +20,11 @@
 #include "machine/world/world.h"
 #include "pipeline/execute.h"
 #include "suite/training_step/corpus.h"
+#include "suite/training_step/model_parts.h"
 #include "zero/partition.h"
 #include "zero/step.h"
 
 namespace suite {
-
-// ZeRO's stages that the training step goes through: 0 and 1. The unit zero_step has them all.
-inline constexpr int training_stages = 2;
 
 struct TrainingConfig {
   layers::GptConfig model;
@@ -36,9 +34,11 @@ struct TrainingConfig {
   int micro_batch_size = 1;   // sequences
   int global_batch_size = 8;  // sequences of a step, over all of dp
   std::string schedule = "1f1b";
-  int zero_stage = 1;
+  int zero_stage = 1;  // 2 and 3: without pipelines, one micro-batch in flight
   layers::ActivationOptions activations{};
   zero::StepOptions options{};
+  // Stage 3: parameters of so many elements or fewer are whole on every rank (zero/layout.h).
+  std::int64_t stage3_param_persistence_threshold = 100'000;
   std::uint64_t seed = 1234;
   int vocabulary = 0;   // tokens there are: the model's rows beyond are padding; 0: all rows
   std::string weights;  // a file of initial values (gpt2_weights.h); empty: random ones of the seed
@@ -79,6 +79,16 @@ class Trainer {
     return update();
   }
 
+  // Calls work while every parameter's value is there: stage 3 gathers them for it. Collective over
+  // dp.
+  template <class Work>
+  void with_values(const Work& work) {
+    step_->before_use(parameters_);
+    work();
+    step_->after_use(parameters_);
+  }
+  std::uint64_t hash_of_values();  // of all parameters. Collective over dp
+
   // Writes the values as gpt2_weights.h says: of a padded table the rows that were loaded.
   // Collective over the group.
   void save(const std::string& path);
@@ -91,6 +101,7 @@ class Trainer {
   layers::Parameters& parameters() { return parameters_; }
   const zero::GradientPlan& plan() const { return plan_; }
   const zero::FlatStates& states() const { return *states_; }
+  const ModelParts& parts() const { return parts_; }
   const pipeline::Timeline& timeline() const { return timeline_; }
   const pipeline::Executor& executor() const { return *executor_; }
   std::int64_t steps() const { return steps_; }
@@ -106,6 +117,7 @@ class Trainer {
   static std::size_t data_bytes(const TrainingConfig& config, bool last_stage);
 
  private:
+  void connect_step();
   std::int64_t first_sequence() const;  // of this rank's, in this step
   void draw_data();
 
@@ -119,6 +131,7 @@ class Trainer {
   std::unique_ptr<layers::GptStage> stage_;
   layers::Parameters parameters_;
   int vocabulary_ = 0;  // rows of the table that are no padding
+  ModelParts parts_;
   zero::GradientPlan plan_;
   std::unique_ptr<zero::FlatStates> states_;
   std::unique_ptr<zero::Step> step_;
