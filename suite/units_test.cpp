@@ -268,6 +268,7 @@ TEST(Units, CoverEveryRoomThatIsJudged) {
                              "memory_bandwidth",
                              "mlp",
                              "nvme_bandwidth",
+                             "offload_step",
                              "optimizer_step",
                              "pipeline_step",
                              "reduce",

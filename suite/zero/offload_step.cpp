@@ -1,0 +1,275 @@
+// Claim: AdamW with its states in host memory (ZeRO-Offload: Ren et al. 2021, arXiv:2101.06840)
+// gives the values the same bits as one beside them on the device, piece by piece, whatever part of
+// the range stays there; it moves the gradient's bytes down and the values' up, each once, and
+// holds what the formulas say. Delayed, the values of a step are those of the step before, bit for
+// bit, and the first step changes nothing.
+//
+// `elements` of every rank, all ranks at once. piece_size: what goes down, is updated and comes up
+// at once; ratio: the share that the host updates; gradient_dtype: of what goes down (with the
+// values' 16 bits the paper's 4 bytes an element). On the host the device's memory is the host's
+// own: then memory_GBps counts what the copies and the update read and write. The update leaves a
+// core to the copies where there are two: OpenMP's threads spin while they wait, and would keep the
+// copies off it. Delayed steps run back to back here, so nothing is hidden behind a backward pass.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <optional>
+#include <string>
+
+#include "harness/unit.h"
+#include "zero/offload_cpu.h"
+
+namespace suite {
+namespace {
+
+using harness::Oracle;
+using harness::Profile;
+using machine::Category;
+using machine::Dtype;
+using machine::Tensor;
+
+constexpr int steps_judged = 3;
+constexpr double gradient_scale = 1.0 / 7;
+constexpr Category categories[] = {Category::optimizer, Category::buffers};
+const zero::Rule rule = zero::AdamW{.learning_rate = 1e-2, .weight_decay = 0.1};
+
+struct OffloadStep {
+  static constexpr std::string_view name = "offload_step";
+  static constexpr std::string_view about = "AdamW with its states in host memory";
+  static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::volume, Oracle::memory,
+                                       Oracle::determinism};
+
+  struct Case {
+    int ranks = 1;
+    Dtype dtype{}, gradient_dtype{};
+    int piece_size = 0;
+    std::string ratio;
+    bool delayed_update = false;
+    int elements = 0;
+
+    zero::OffloadOptions options() const {
+      return {.piece_size = piece_size,
+              .ratio = std::stod(ratio),
+              .delayed_update = delayed_update,
+              .gradient_dtype = gradient_dtype};
+    }
+    std::size_t wide() const { return dtype == Dtype::float64 ? 8 : 4; }
+    bool narrow() const { return size_of(dtype) < wide(); }
+    // The formulas, apart from the optimizer's own.
+    zero::OffloadCost cost() const {
+      const std::size_t value = size_of(dtype), gradient = size_of(gradient_dtype);
+      const auto host = static_cast<std::size_t>(std::llround(std::stod(ratio) * elements));
+      const std::size_t device = static_cast<std::size_t>(elements) - host;
+      const std::size_t piece = std::min(static_cast<std::size_t>(piece_size), host);
+      const std::size_t staged = delayed_update ? host : std::min(2 * piece, host);
+      const std::size_t widened = gradient < wide() ? wide() : 0;
+      zero::OffloadCost cost;
+      cost.host_elements = static_cast<std::int64_t>(host);
+      cost.pieces = static_cast<std::int64_t>(host == 0 ? 0 : (host + piece - 1) / piece);
+      cost.host_optimizer = 3 * wide() * host;
+      cost.host_buffers = staged * (gradient + (narrow() ? value : 0)) + widened * piece + host;
+      cost.device_optimizer = (narrow() ? 3 : 2) * wide() * device;
+      cost.device_buffers = (1 + widened) * device;
+      cost.down = gradient * host;
+      cost.up = value * host;
+      return cost;
+    }
+  };
+
+  static harness::Sweep<Case> sweep(Profile profile) {
+    const bool quick = profile == Profile::quick;
+    const std::vector<std::string> ratios = {"0", "0.25", "0.5", "0.75", "1"};
+    harness::Sweep<Case> sweep;
+    sweep
+        .axis("dtype", &Case::dtype, {Dtype::float32, Dtype::bfloat16},
+              {std::begin(machine::floating_dtypes), std::end(machine::floating_dtypes)})
+        .axis("gradient_dtype", &Case::gradient_dtype, {Dtype::float32, Dtype::bfloat16},
+              {std::begin(machine::floating_dtypes), std::end(machine::floating_dtypes)})
+        .axis("piece_size", &Case::piece_size,
+              quick ? std::vector{1 << 16} : std::vector{1 << 12, 1 << 18})
+        .axis("ratio", &Case::ratio, {"0.5", "1"}, ratios)
+        .axis("delayed_update", &Case::delayed_update, {false, true})
+        .axis("ranks", &Case::ranks, std::vector{1, 2})
+        .axis("elements", &Case::elements,
+              profile == Profile::paper ? std::vector{1 << 20, 8 << 20} : std::vector{1 << 20})
+        .only([](const Case& c) {
+          if (c.elements < 1) return fmt::format("{} elements: at least 1", c.elements);
+          try {
+            zero::offload_cost(rule, c.dtype, c.elements, c.options());
+          } catch (const std::invalid_argument& error) {
+            return fmt::format("--{}", error.what());
+          }
+          return std::string();
+        });
+    if (!quick) return sweep;
+    return std::move(sweep.sample([](const Case& c) {
+      return c.ranks == (c.delayed_update ? 2 : 1) && c.ratio == (c.delayed_update ? "1" : "0.5");
+    }));
+  }
+
+  OffloadStep(const Case& c, harness::Context& context)
+      : case_(c), context_(context), host_(context.world.host_device()), threads_(host_.threads()) {
+    host_.set_threads(std::max(1, threads_ - 1));
+    values_ = Tensor(context.device, c.dtype, {c.elements}, Category::parameters);
+    gradient_ = Tensor(context.device, c.gradient_dtype, {c.elements}, Category::gradients);
+    const auto before = held();
+    start();
+    const auto after = held();
+    for (std::size_t i = 0; i < held_.size(); ++i) held_[i] = after[i] - before[i];
+    fill(gradient_, 1);
+  }
+
+  ~OffloadStep() {
+    optimizer_.reset();
+    host_.set_threads(threads_);
+  }
+  OffloadStep(const OffloadStep&) = delete;
+  OffloadStep& operator=(const OffloadStep&) = delete;
+
+  void prepare() {}
+  void run() { optimizer_->update(gradient_, gradient_scale); }
+
+  void judge(harness::Judge& judge) {
+    const zero::OffloadCost cost = case_.cost();
+    judge.memory(Category::optimizer, held_[0], cost.host_optimizer + cost.device_optimizer);
+    judge.memory(Category::buffers, held_[1], cost.host_buffers + cost.device_buffers);
+
+    // On another number of threads the same bits.
+    const int threads = host_.threads();
+    for (const int with : {threads, threads_}) {
+      optimizer_.reset();  // it may be at work
+      host_.set_threads(with);
+      judge_steps(judge, cost);
+    }
+    host_.set_threads(threads);
+  }
+
+  harness::Cost cost() const {
+    harness::Cost cost;
+    if (!context_.device.readable_by_host()) return cost;
+    const std::size_t value = size_of(case_.dtype), gradient = size_of(case_.gradient_dtype);
+    const bool narrow = case_.narrow();
+    const std::size_t wide = case_.wide();
+    const std::size_t update = 7 * wide + (narrow ? value : 0);
+    const std::size_t widening = gradient < wide ? gradient + wide : 0;
+    const auto elements = static_cast<std::size_t>(case_.elements);
+    const auto of_host = static_cast<std::size_t>(case_.cost().host_elements);
+    cost.memory_bytes =
+        static_cast<double>(elements * (update + widening) + 2 * of_host * (gradient + value));
+    cost.working_set_bytes = static_cast<double>(elements * (gradient + value + 2 * wide) +
+                                                 (narrow ? elements : of_host) * wide);
+    return cost;
+  }
+
+  void describe(harness::Record& record) {
+    const double elements = case_.elements;
+    const zero::OffloadCost offload = case_.cost();
+    record.counters["offload_bytes_per_element"] =
+        static_cast<double>(offload.down + offload.up) / elements;
+    record.counters["host_bytes_per_element"] =
+        static_cast<double>(offload.host_optimizer + offload.host_buffers) / elements;
+    record.counters["pieces"] = static_cast<double>(offload.pieces);
+    if (record.seconds <= 0) return;
+    record.counters["elements_per_second"] = elements / record.seconds;
+    record.counters["memory_GBps"] = cost().memory_bytes / record.seconds / 1e9;
+  }
+
+ private:
+  // Of all devices, by category.
+  std::array<std::size_t, std::size(categories)> held() const {
+    std::array<std::size_t, std::size(categories)> bytes{};
+    for (std::size_t i = 0; i < bytes.size(); ++i) {
+      bytes[i] = host_.ledger().current(categories[i]);
+      if (&host_ != &context_.device) bytes[i] += context_.device.ledger().current(categories[i]);
+    }
+    return bytes;
+  }
+
+  // Values are of step 0, gradients of theirs.
+  void fill(const Tensor& tensor, int step) const {
+    context_.device.stream().kernels().fill_uniform(
+        tensor, context_.seed + static_cast<std::uint64_t>(step), {}, 0.25, 1);
+  }
+  std::vector<std::uint8_t> mask() const {
+    return std::vector<std::uint8_t>(static_cast<std::size_t>(case_.elements), 1);
+  }
+  void start() {
+    optimizer_.reset();
+    fill(values_, 0);
+    optimizer_.emplace(rule, values_, mask(), host_, case_.options());
+  }
+
+  // Beside an optimizer in memory, which where updates are delayed is a step ahead of what the host
+  // updates.
+  void judge_steps(harness::Judge& judge, const zero::OffloadCost& cost) {
+    start();
+    const Tensor expected(context_.device, case_.dtype, {case_.elements}, Category::parameters);
+    fill(expected, 0);
+    zero::Optimizer in_memory(rule, expected, mask());
+    const Tensor widened(context_.device, in_memory.master().dtype(), {case_.elements},
+                         Category::gradients);
+    const zero::Range host = optimizer_->host_range();
+    const auto compare = [&](const std::string& what, const Tensor& got, const Tensor& reference) {
+      judge.exact(what, to_doubles(got), to_doubles(reference));
+    };
+    const auto part = [](const Tensor& tensor, zero::Range range) {
+      return tensor.slice(range.begin, {range.size()});
+    };
+    for (int step = 1; step <= steps_judged; ++step) {
+      fill(gradient_, step);
+      context_.device.stream().kernels().cast(gradient_, widened);
+      std::vector<double> stale;
+      if (case_.delayed_update) stale = to_doubles(part(expected, host));
+      in_memory.update(widened, gradient_scale);
+      const zero::OffloadOptimizer::Moved before = optimizer_->moved();
+      run();
+      if (case_.delayed_update)
+        judge.exact(fmt::format("values of step {}, those of the step before", step),
+                    to_doubles(part(values_, host)), stale);
+      else
+        judge_volume(judge, before, cost);
+      compare(fmt::format("values on the device after step {}", step),
+              part(values_, {0, host.begin}), part(expected, {0, host.begin}));
+    }
+    optimizer_->drain();
+    if (case_.delayed_update) {
+      // As many came up as went down, the last one by drain.
+      zero::OffloadCost all = cost;
+      all.down *= steps_judged;
+      all.up *= steps_judged;
+      judge_volume(judge, {}, all);
+    }
+    compare("values", values_, expected);
+    const zero::RangeStates states = optimizer_->states();
+    compare("master", states.master, part(in_memory.master(), host));
+    compare("first moment", states.first_moment, part(in_memory.first_moment(), host));
+    compare("second moment", states.second_moment, part(in_memory.second_moment(), host));
+    judge.same_bits("values", hash(values_));
+    judge.same_bits("master", hash(states.master));
+  }
+
+  void judge_volume(harness::Judge& judge, const zero::OffloadOptimizer::Moved& before,
+                    const zero::OffloadCost& cost) const {
+    const zero::OffloadOptimizer::Moved now = optimizer_->moved();
+    judge.volume("device to host", {machine::Operation::none, case_.gradient_dtype},
+                 now.down - before.down, cost.down);
+    judge.volume("host to device", {machine::Operation::none, case_.dtype}, now.up - before.up,
+                 cost.up);
+  }
+
+  Case case_;
+  harness::Context& context_;
+  machine::Device& host_;
+  const int threads_;
+  Tensor values_, gradient_;
+  std::optional<zero::OffloadOptimizer> optimizer_;
+  std::array<std::size_t, std::size(categories)> held_{};
+};
+
+const bool registered = harness::add<OffloadStep>();
+
+}  // namespace
+}  // namespace suite
