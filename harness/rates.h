@@ -30,8 +30,8 @@ struct LinkKey {
 class Rates {
  public:
   // Bytes read plus written per second and rank, when `ranks` ranks copy working sets of this size
-  // (source and destination together); between two sizes measured, linear in the size's logarithm.
-  // 0: not measured.
+  // (source and destination together), each with all its device's threads; between two sizes
+  // measured, linear in the size's logarithm. 0: not measured.
   double memory_bytes_per_second(double working_set_bytes, int ranks) const;
   // Bytes received per second and rank, each counted once though it is read there and written
   // here; the working set is what one rank sends and receives together.

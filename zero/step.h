@@ -23,7 +23,8 @@
 //
 // A ZeRO stage is a subclass that says which part of the flat buffers a rank holds, how gradients
 // are summed over dp into that part, and how values get from their owners to everyone. To add a
-// stage: a header like stage1.h, an arm in make_step, its volume and memory in cost.cpp.
+// stage: a header like stage1.h, an arm in make_step, its volume in cost.cpp, its memory in
+// memory_cost.cpp.
 //
 // All stages with one layout see the same norm and take the same step, bit for bit, where
 // all-reduce and reduce-scatter sum in the same order: direct does, ring among more than two does
