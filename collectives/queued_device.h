@@ -97,7 +97,7 @@ class QueuedKernels final : public machine::Kernels {
   void embedding_backward(const std::int32_t*, T, std::int64_t, T) override { no(); }
   void row_max(T, std::int64_t, std::int64_t, T) override { no(); }
   void exp_sums(T, T, const std::int32_t*, std::int64_t, std::int64_t, T, T) override { no(); }
-  void cross_entropy(T, T, T) override { no(); }
+  void cross_entropy(T, T, const std::int32_t*, T) override { no(); }
   void cross_entropy_backward(T, T, T, const std::int32_t*, std::int64_t, std::int64_t, double,
                               T) override {
     no();

@@ -68,6 +68,11 @@ void ActivationOptions::validate(const GptConfig& config, int tp, int pp) const 
     throw std::invalid_argument(
         "recompute-granularity selective: with use-flash-attn there are no probabilities to make "
         "again; leave out one of the two");
+  if (use_flash_attn && config.attention_dropout > 0)
+    throw std::invalid_argument(fmt::format(
+        "attention-dropout {}: blockwise attention, use-flash-attn, drops nothing; leave out one "
+        "of the two",
+        config.attention_dropout));
   const int layers = config.layers / pp;
   if (recompute_num_layers < 1 || recompute_num_layers > layers)
     throw std::invalid_argument(fmt::format(

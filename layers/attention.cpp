@@ -22,6 +22,8 @@ Attention::Attention(const Context& context, const std::string& name, const GptC
       rotary_(config.rotary()),
       rotary_base_(config.rotary_base),
       scale_(1 / std::sqrt(static_cast<double>(head_))),
+      dropout_(config.attention_dropout),
+      dropout_name_(name + ".probabilities.dropout"),
       qkv_(context, name + ".qkv", config.hidden, config.qkv(),
            {.bias = !config.disable_bias_linear}),
       projection_(context, name + ".projection", config.hidden, config.hidden,
@@ -94,6 +96,27 @@ Tensor Attention::make_probabilities(const Tensor& qkv, Category category) const
   return probabilities;
 }
 
+void Attention::drop(const Draw& draw, const Tensor& in, const Tensor& out) const {
+  const std::int64_t size = sequence_ * sequence_, sequences = in.shape()[0] / heads_;
+  const machine::Shape shape{groups_, size};
+  for (std::int64_t j = 0; j < group_heads_; ++j)
+    for (std::int64_t i = 0; i < sequences; ++i) {
+      const std::int64_t at = (j * sequences + i) * groups_ * size;
+      const std::int64_t group = (draw.first_token / sequence_ + i) * groups_ * context_.tp.size() +
+                                 groups_ * context_.tp.rank();
+      context_.kernels().dropout(in.slice(at, shape), dropout_,
+                                 random_key(draw.seed, dropout_name_),
+                                 {group, j * size, group_heads_ * size}, out.slice(at, shape));
+    }
+}
+
+Tensor Attention::dropped(const Saved& saved) const {
+  if (dropout_ == 0) return saved.probabilities;
+  const Tensor result = make_scores(saved.qkv.rows(), Category::buffers);
+  drop(saved.draw, saved.probabilities, result);
+  return result;
+}
+
 // Queries and keys, head by head of the groups.
 void Attention::rotate(const Tensor& qkv) const {
   if (!rotary_) return;
@@ -112,9 +135,12 @@ void Attention::attend(Saved& saved, Category kept) const {
   const bool again = context_.recompute_core_attention;
   saved.probabilities = make_probabilities(saved.qkv, again ? Category::buffers : kept);
   saved.context = context_.tensor({saved.qkv.rows(), heads_ * head_}, kept);
-  const Matrix v = of_groups(saved.qkv, group_heads_ + 1);
-  for (std::int64_t j = 0; j < group_heads_; ++j)
-    gemm(context_.stream(), of_scores(saved.probabilities, j), v, of_context(saved.context, j));
+  {
+    const Tensor weights = dropped(saved);
+    const Matrix v = of_groups(saved.qkv, group_heads_ + 1);
+    for (std::int64_t j = 0; j < group_heads_; ++j)
+      gemm(context_.stream(), of_scores(weights, j), v, of_context(saved.context, j));
+  }
   if (again) saved.probabilities = Tensor();
 }
 
@@ -126,14 +152,17 @@ void Attention::attend_backward(const Tensor& d_context, Saved& saved) const {
                d_k = of_groups(saved.d_qkv, r), d_v = of_groups(saved.d_qkv, r + 1);
   const auto added = [](std::int64_t j) { return j > 0 ? 1.0F : 0.0F; };
 
+  {
+    const Tensor weights = dropped(saved);
+    for (std::int64_t j = 0; j < r; ++j)
+      gemm(context_.stream(), of_scores(weights, j).transposed(), of_context(d_context, j), d_v, 1,
+           added(j));
+  }
   // Of p first, in place.
   const Tensor d_scores = make_scores(saved.qkv.rows(), Category::buffers);
-  for (std::int64_t j = 0; j < r; ++j) {
-    const Matrix d_heads = of_context(d_context, j);
-    gemm(context_.stream(), of_scores(saved.probabilities, j).transposed(), d_heads, d_v, 1,
-         added(j));
-    gemm(context_.stream(), d_heads, v.transposed(), of_scores(d_scores, j));
-  }
+  for (std::int64_t j = 0; j < r; ++j)
+    gemm(context_.stream(), of_context(d_context, j), v.transposed(), of_scores(d_scores, j));
+  if (dropout_ > 0) drop(saved.draw, d_scores, d_scores);
   context_.kernels().causal_softmax_backward(saved.probabilities, d_scores, scale_, d_scores);
   for (std::int64_t j = 0; j < r; ++j) {
     gemm(context_.stream(), of_scores(d_scores, j), k, of_groups(saved.d_qkv, j));
@@ -163,10 +192,12 @@ void Attention::attend_blockwise_backward(const Tensor& d_context, Saved& saved)
   }
 }
 
-void Attention::forward(const Tensor& x, const Tensor& y, Saved& saved, Category kept) {
+void Attention::forward(const Tensor& x, const Tensor& y, Saved& saved, Category kept,
+                        const Draw& draw) {
   const std::int64_t tokens = context_.all_rows(x.rows());
   SHARDMARK_CHECK(tokens % sequence_, ==, 0);
   saved.x = x;
+  saved.draw = draw;
   saved.qkv = context_.tensor({tokens, (heads_ + 2 * groups_) * head_}, kept);
   qkv_.forward(x, saved.qkv);
   rotate(saved.qkv);

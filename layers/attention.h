@@ -11,6 +11,10 @@
 // Rows of the QKV weight lie group by group, (q of its r heads, k, v) of group 0, then of group 1,
 // …: so a shard of whole groups is a contiguous block of rows, whatever the degree.
 //
+// config.attention_dropout (Srivastava et al. 2014, JMLR 15) drops of p as dropout.h says, but for
+// the index: an element's among all sequences of the training, heads, queries and keys. p is kept
+// as it was; backward drops it again.
+//
 // With rotary positions (Su et al. 2021, arXiv:2104.09864) q and k are turned in place by the
 // position of their row in its sequence, and their gradients turned back.
 //
@@ -28,6 +32,7 @@
 
 #include "layers/column_parallel_linear.h"
 #include "layers/context.h"
+#include "layers/dropout.h"
 #include "layers/gpt_config.h"
 #include "layers/row_parallel_linear.h"
 #include "machine/device/gemm.h"
@@ -41,12 +46,13 @@ class Attention {
   struct Saved {
     machine::Tensor x, qkv, probabilities, log_sum_exp, context;  // x is the caller's
     machine::Tensor all_d_y, d_qkv;  // of all rows; without sequence parallelism the caller's d_y
+    Draw draw;
   };
 
   Attention(const Context& context, const std::string& name, const GptConfig& config);
 
   void forward(const machine::Tensor& x, const machine::Tensor& y, Saved& saved,
-               machine::Category kept);
+               machine::Category kept, const Draw& draw = {});
   void backward_input(const machine::Tensor& d_y, const machine::Tensor& d_x, Saved& saved,
                       machine::Category kept);
   void backward_weights(Saved& saved);  // leaves saved empty
@@ -73,6 +79,9 @@ class Attention {
   machine::Tensor block_of_rows(const machine::Tensor& log_sum_exp, std::int64_t block) const;
   machine::Tensor make_scores(std::int64_t tokens, machine::Category category) const;
   machine::Tensor make_probabilities(const machine::Tensor& qkv, machine::Category category) const;
+  // Of all probabilities, or their gradients; out may be in.
+  void drop(const Draw& draw, const machine::Tensor& in, const machine::Tensor& out) const;
+  machine::Tensor dropped(const Saved& saved) const;  // p itself where none is
   void rotate(const machine::Tensor& qkv) const;
   void rotate_back(const machine::Tensor& d_qkv) const;
   // From qkv to context, and from d_context to d_qkv.
@@ -85,7 +94,8 @@ class Attention {
   std::int64_t heads_, groups_, head_, sequence_;  // heads and groups of this rank; size of a head
   std::int64_t group_heads_;                       // r
   bool rotary_;
-  double rotary_base_, scale_;
+  double rotary_base_, scale_, dropout_;
+  std::string dropout_name_;
   ColumnParallelLinear qkv_;
   RowParallelLinear projection_;
 };

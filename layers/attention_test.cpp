@@ -18,6 +18,14 @@ GptConfig grouped() {  // two heads a group: at tp 4 a rank has one head of keys
   return result;
 }
 const GptConfig llamas = grouped();
+GptConfig dropping() {
+  GptConfig result = llamas;
+  result.attention_dropout = 0.3;
+  return result;
+}
+const GptConfig shapes[] = {config, llamas}, plain_shapes[] = {config, llamas, dropping()};
+// Of sequences that are not the training's first.
+constexpr Draw draw_of(const GptConfig& shape) { return {3, 5 * std::int64_t{shape.sequence}}; }
 
 struct Options {
   bool sequence_parallel = false, recompute = false, blockwise = false;
@@ -42,7 +50,8 @@ Observed run(const GptConfig& config, int tp, Dtype dtype, int sequences, Dtype 
     const Tensor y = rank.context.tensor(own, machine::Category::buffers);
     const Tensor d_x = rank.context.tensor(own, machine::Category::buffers);
     Attention::Saved saved;
-    attention.forward(scatter(rank, x, shape, cut), y, saved, machine::Category::activations);
+    attention.forward(scatter(rank, x, shape, cut), y, saved, machine::Category::activations,
+                      draw_of(config));
     attention.backward_input(scatter(rank, d_y, shape, cut), d_x, saved,
                              machine::Category::buffers);
     attention.backward_weights(saved);
@@ -57,18 +66,21 @@ Observed run(const GptConfig& config, int tp, Dtype dtype, int sequences, Dtype 
 }
 
 TEST(Attention, IsThatOfTheReference) {
-  for (const GptConfig& shape : {config, llamas}) {
+  for (const GptConfig& shape : plain_shapes) {
     for (const int tp : {1, 2, 4}) {
       for (const int sequences : {1, 2}) {
         const auto x = random_values(std::int64_t{sequences} * shape.sequence * shape.hidden, 1,
                                      Dtype::float64);
         for (const bool blockwise : {false, true}) {
+          if (blockwise && shape.attention_dropout > 0) continue;  // it drops nothing
           const Observed seen =
               run(shape, tp, Dtype::float64, sequences, Dtype::float64, {.blockwise = blockwise});
-          EXPECT_LE(relative_error(seen.at("y"), reference::attention(x, seen, "attention", shape)),
+          EXPECT_LE(relative_error(seen.at("y"), reference::attention(x, seen, "attention", shape,
+                                                                      draw_of(shape))),
                     norm_bound_from_double(Dtype::float64, 1, shape.hidden))
               << "tp " << tp << ", sequences " << sequences << (blockwise ? ", blockwise" : "")
-              << (shape.rotary() ? ", llama" : "");
+              << (shape.rotary() ? ", llama" : "")
+              << (shape.attention_dropout > 0 ? ", dropping" : "");
         }
       }
     }
@@ -78,7 +90,7 @@ TEST(Attention, IsThatOfTheReference) {
 class AttentionTypes : public ::testing::TestWithParam<Dtype> {};
 
 TEST_P(AttentionTypes, EveryDegreeIsNearDouble) {
-  for (const GptConfig& shape : {config, llamas}) {
+  for (const GptConfig& shape : plain_shapes) {
     const double bound = norm_bound_from_double(GetParam(), 1, shape.hidden);
     for (const int sequences : {1, 2}) {
       const Observed exact = run(shape, 1, Dtype::float64, sequences, GetParam());
@@ -94,7 +106,7 @@ TEST_P(AttentionTypes, EveryDegreeIsNearDouble) {
 }
 
 TEST_P(AttentionTypes, BlockwiseIsNearThePlainOneInDouble) {
-  for (const GptConfig& shape : {config, llamas}) {
+  for (const GptConfig& shape : shapes) {
     const Observed exact = run(shape, 1, Dtype::float64, 2, GetParam());
     for (const int tp : {1, 2, 4}) {
       SCOPED_TRACE("tp " + std::to_string(tp));
@@ -107,7 +119,7 @@ TEST_P(AttentionTypes, BlockwiseIsNearThePlainOneInDouble) {
 
 // The same bits from probabilities made again.
 TEST_P(AttentionTypes, RecomputingTheCoreChangesNothing) {
-  for (const GptConfig& shape : {config, llamas})
+  for (const GptConfig& shape : plain_shapes)
     for (const int tp : {1, 2})
       EXPECT_EQ(run(shape, tp, GetParam(), 2, GetParam(),
                     {.sequence_parallel = tp > 1, .recompute = true}),

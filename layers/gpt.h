@@ -12,8 +12,9 @@
 //
 // Activations between stages are [tokens, hidden], tokens = batch.sequences * config.sequence, and
 // with sequence parallelism [tokens/tp, hidden], this rank's own rows; tokens and targets are all.
-// On the last stage `out` is one double: the *sum* of the token losses. Gradients are those of the
-// sum, times loss_scale; whoever reduces them divides by the token count, once.
+// On the last stage `out` is one double: the *sum* of the losses of the tokens that have a target.
+// Gradients are those of the sum, times loss_scale; whoever reduces them divides by the count of
+// those tokens, once.
 //
 // Micro-batches are named by an index of the caller's; any number may be in flight. What backward
 // needs is kept under Category::activations and freed by it. What is held when is written down,
@@ -47,7 +48,7 @@ struct StageIndex {
 };
 
 // int32 [sequences, config.sequence], in memory that the device reads. Tokens are read on the first
-// stage, targets on the last.
+// stage, targets on the last; a negative target is none: that token counts for nothing.
 struct TokenBatch {
   const std::int32_t* tokens = nullptr;
   const std::int32_t* targets = nullptr;

@@ -43,8 +43,12 @@ struct GptCase {
   std::vector<std::int32_t> tokens(int micro_batch) const {
     return random_tokens(rows(), 100u + static_cast<unsigned>(micro_batch), config.vocabulary);
   }
+  // Every seventh token does not count.
   std::vector<std::int32_t> targets(int micro_batch) const {
-    return random_tokens(rows(), 200u + static_cast<unsigned>(micro_batch), config.vocabulary);
+    std::vector<std::int32_t> targets =
+        random_tokens(rows(), 200u + static_cast<unsigned>(micro_batch), config.vocabulary);
+    for (std::size_t i = 0; i < targets.size(); i += 7) targets[i] = -1;
+    return targets;
   }
 };
 

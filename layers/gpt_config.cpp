@@ -72,17 +72,11 @@ void check_positions(const GptConfig& c) {
         nearest_divisor(c.hidden, c.heads, [&](int heads) { return c.hidden / heads % 2 == 0; })));
 }
 
-void check_dropout(const GptConfig& c) {
-  if (!(c.hidden_dropout >= 0 && c.hidden_dropout < 1))
-    throw std::invalid_argument(
-        fmt::format("hidden-dropout is {}: it must be at least 0 and below 1; the nearest that is "
-                    "(in tenths) is {}",
-                    c.hidden_dropout, c.hidden_dropout >= 1 ? 0.9 : 0.0));
-  if (c.attention_dropout != 0)
-    throw std::invalid_argument(
-        fmt::format("attention-dropout is {}: attention's probabilities are never dropped here; "
-                    "the one value that fits is 0",
-                    c.attention_dropout));
+void check_dropout(std::string_view key, double probability) {
+  if (!(probability >= 0 && probability < 1))
+    throw std::invalid_argument(fmt::format(
+        "{} is {}: it must be at least 0 and below 1; the nearest that is (in tenths) is {}", key,
+        probability, probability >= 1 ? 0.9 : 0.0));
 }
 
 }  // namespace
@@ -126,7 +120,8 @@ void GptConfig::validate(int tp, int pp) const {
   }
   check_groups(*this);
   check_positions(*this);
-  check_dropout(*this);
+  check_dropout("hidden-dropout", hidden_dropout);
+  check_dropout("attention-dropout", attention_dropout);
   if (ffn() < 1)
     throw std::invalid_argument(fmt::format(
         "ffn-hidden-size is {}{}: it must be greater than 0", ffn_hidden_size,

@@ -34,7 +34,7 @@ struct GptConfig {
   bool disable_bias_linear = false;
   bool untie_embeddings_and_output_weights = false;
   double hidden_dropout = 0;     // after embedding, attention and perceptron
-  double attention_dropout = 0;  // of probabilities: none is supported
+  double attention_dropout = 0;  // of attention's probabilities
 
   int ffn() const;
   int head() const { return hidden / heads; }

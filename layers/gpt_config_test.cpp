@@ -83,9 +83,9 @@ TEST(GptConfig, NamesWhatIsNotOfItsShape) {
   EXPECT_EQ(changed([](GptConfig& c) { c.hidden_dropout = 1; }),
             "hidden-dropout is 1: it must be at least 0 and below 1; the nearest that is (in "
             "tenths) is 0.9");
-  EXPECT_EQ(changed([](GptConfig& c) { c.attention_dropout = 0.1; }),
-            "attention-dropout is 0.1: attention's probabilities are never dropped here; the one "
-            "value that fits is 0");
+  EXPECT_EQ(changed([](GptConfig& c) { c.attention_dropout = -0.1; }),
+            "attention-dropout is -0.1: it must be at least 0 and below 1; the nearest that is (in "
+            "tenths) is 0");
 }
 
 TEST(GptConfig, IsReadByName) {

@@ -48,7 +48,7 @@ const GptConfig shortest{.layers = 1, .hidden = 16, .heads = 2, .vocabulary = 8,
 const GptConfig grouped =
     llama({.layers = 3, .hidden = 16, .heads = 8, .vocabulary = 20, .sequence = 17});
 GptConfig dropping(GptConfig config) {
-  config.hidden_dropout = 0.5;
+  config.hidden_dropout = config.attention_dropout = 0.5;
   return config;
 }
 
@@ -215,7 +215,8 @@ std::vector<Costs> cost_cases() {
         options.sequence_parallel = sequence_parallel;
         cases.push_back({config, tp, stages, sequences, dtype, options});
         if (options.recompute_num_layers > 1 ||
-            options.recompute_granularity == RecomputeGranularity::selective)
+            options.recompute_granularity == RecomputeGranularity::selective ||
+            config.attention_dropout > 0)
           continue;
         options.use_flash_attn = true;
         cases.push_back({config, tp, stages, sequences, dtype, options});

@@ -58,7 +58,7 @@ TEST(GptGradient, IsTheSlopeOfTheLoss) { expect_slopes(gpt2); }
 
 TEST(GptGradient, IsTheSlopeOfLlamasLoss) {
   GptConfig config = llama(gpt2);
-  config.hidden_dropout = 0.2;
+  config.hidden_dropout = config.attention_dropout = 0.2;
   expect_slopes(config);
 }
 

@@ -16,7 +16,8 @@ using machine::Category;
 // all rows besides, M or 0; dropped: what dropout makes of a gradient, M/c or 0. qkv, ffn, inner:
 // Q/t, F/t, G/t.
 struct Sizes {
-  std::size_t n, c, A, t, L, M, own, gathered, dropped, qkv, ffn, inner, P, R, log_sum_exp, logits;
+  std::size_t n, c, A, t, L, M, own, gathered, dropped, qkv, ffn, inner, P, R, P_dropped,
+      log_sum_exp, logits;
   bool first_stage, last_stage, selective;
 
   Sizes(const GptConfig& config, const StageCase& stage)
@@ -37,6 +38,7 @@ struct Sizes {
                                              static_cast<std::size_t>(config.heads) / t *
                                              static_cast<std::size_t>(config.sequence)),
         R((config.normalization == Normalization::rms_norm ? 1 : 2) * n / c * A),
+        P_dropped(config.attention_dropout > 0 ? P : 0),
         log_sum_exp(
             stage.options.use_flash_attn ? n * static_cast<std::size_t>(config.heads) / t * A : 0),
         logits(M / static_cast<std::size_t>(config.hidden) *
@@ -93,6 +95,7 @@ std::vector<Row> block_rows(const Sizes& z) {
       {now,   "scores", z.P, core, core},
       {now,   "probabilities, where made again", again, core, context},
       {saved, "probabilities, elsewhere", z.P - again, core, d_core},
+      {now,   "probabilities dropped", z.P_dropped, context, context},
       {saved, "log of the sum of exp", z.log_sum_exp, core, d_core},
       {saved, "context", z.M / z.t, context, w_attention},
       {now,   "residual before its scatter", z.gathered, projection, projection},
@@ -117,7 +120,7 @@ std::vector<Row> block_rows(const Sizes& z) {
       {now,   "scores again", again, d_again, d_again},
       {now,   "probabilities again", again, d_again, d_core},
       {now,   "d_context", z.M / z.t, d_core, d_core},
-      {now,   "d_scores", z.P, d_core, d_core},
+      {now,   "probabilities dropped, then d_scores", z.P, d_core, d_core},
       {now,   "d_norm1 before its scatter", z.gathered, d_qkv, d_qkv},
 
       {now,   "norm2 of all rows again", z.gathered, w_mlp, w_mlp},

@@ -19,13 +19,14 @@
 //   full                M/c of a group's first layer, M/t distributed; nothing of the others
 // In bfloat16 the first is, of GPT-2, sbh (8/c + 24/t + 2as/(ht)) + 16 sb/c. Korthikanti et al.
 // 2022 (arXiv:2205.05198, table 2) have sbh (10/c + 24/t + 5as/(ht)): 2/c and 3as/(ht) of theirs
-// are dropout (masks, and the dropped probabilities), of which we keep none, for masks are drawn
+// are dropout (masks, and the dropped probabilities), of which we keep none, for both are made
 // again; they leave out the statistics of the norms.
 //
 // Held after backward_input until backward_weights by one layer, recomputed or not:
 //   8 M/c + (Q + M + G + F)/t + 2 R, and with sequence parallelism 2 M - 2 M/c more: d_y and
 //   d_residual are of all rows. hidden_dropout changes none of it: it has these two dropped instead
-//   of as they came.
+//   of as they came. attention_dropout keeps nothing either: dropped probabilities are a buffer of
+//   P within forward and within backward.
 
 #include <cstddef>
 

@@ -45,7 +45,7 @@ void OutputHead::forward(const Tensor& x, const std::int32_t* targets, const Ten
   kernels.exp_sums(saved.logits, saved.max, targets, first, vocabulary_, saved.sum_exp, target);
   ReduceFrom::forward(context_, target);
   ReduceFrom::forward(context_, saved.sum_exp);
-  kernels.cross_entropy(saved.sum_exp, target, token_loss);
+  kernels.cross_entropy(saved.sum_exp, target, targets, token_loss);
   kernels.sum(token_loss, loss);
 }
 

@@ -39,7 +39,8 @@ class OutputHead {
   void set_vocabulary(std::int64_t vocabulary) { vocabulary_ = vocabulary; }
 
   // loss: one double on the device, the sum over tokens, overwritten. targets are int32 in memory
-  // that the device reads, and stay unchanged until backward_input.
+  // that the device reads, and stay unchanged until backward_input; a token whose target is
+  // negative counts for nothing.
   void forward(const machine::Tensor& x, const std::int32_t* targets, const machine::Tensor& loss,
                Saved& saved);
   // d_x = factor * d loss / d x: the one place where a loss scale enters.

@@ -89,7 +89,7 @@ inline double turned(const std::vector<double>& head, std::size_t i, std::size_t
 // qkv weight rows: the queries of group 0, its key, its value, then group 1, …; a group is a head,
 // if queries are not grouped.
 inline Values attention(const Values& x, const Model& model, const std::string& name,
-                        const GptConfig& config) {
+                        const GptConfig& config, const Draw& draw = {}) {
   const auto hidden = static_cast<std::size_t>(config.hidden);
   const auto heads = static_cast<std::size_t>(config.heads);
   const auto sequence = static_cast<std::size_t>(config.sequence);
@@ -129,6 +129,16 @@ inline Values attention(const Values& x, const Model& model, const std::string& 
       const double largest = *std::max_element(score.begin(), score.end());
       double total = 0;
       for (double& s : score) total += s = std::exp(s - largest);
+      const auto index =
+          ((static_cast<std::uint64_t>(draw.first_token) / sequence + row / sequence) * heads + a) *
+              sequence +
+          row % sequence;
+      for (std::size_t key = 0; key < score.size(); ++key) {
+        const double drawn = machine::uniform(
+            random_key(draw.seed, name + ".probabilities.dropout"), index * sequence + key);
+        score[key] =
+            drawn < config.attention_dropout ? 0 : score[key] / (1 - config.attention_dropout);
+      }
       for (std::size_t key = start; key <= row; ++key) {
         const Values v = shared(key, 1, a);
         for (std::size_t i = 0; i < head; ++i)
@@ -175,7 +185,7 @@ inline void drop(Values& x, const std::string& name, const GptConfig& config, co
 inline Values block(const Values& x, const Model& model, const std::string& name,
                     const GptConfig& config, const Draw& draw = {}) {
   Values residual =
-      attention(norm(x, model, name + ".norm1", config), model, name + ".attention", config);
+      attention(norm(x, model, name + ".norm1", config), model, name + ".attention", config, draw);
   drop(residual, name + ".attention", config, draw);
   for (std::size_t i = 0; i < x.size(); ++i) residual[i] += x[i];
   Values y = mlp(norm(residual, model, name + ".norm2", config), model, name + ".mlp", config);
@@ -184,7 +194,7 @@ inline Values block(const Values& x, const Model& model, const std::string& name
   return y;
 }
 
-// Sum of the token losses after the last block.
+// Sum of the token losses after the last block, of the tokens whose target is not negative.
 inline double loss(const Values& x, const Model& model, const std::vector<std::int32_t>& targets,
                    const GptConfig& config) {
   const char* output =
@@ -194,6 +204,7 @@ inline double loss(const Values& x, const Model& model, const std::vector<std::i
   const auto vocabulary = static_cast<std::size_t>(config.vocabulary);
   double sum = 0;
   for (std::size_t row = 0; row < targets.size(); ++row) {
+    if (targets[row] < 0) continue;
     double total = 0;
     for (std::size_t v = 0; v < vocabulary; ++v) total += std::exp(logits[row * vocabulary + v]);
     sum += std::log(total) - logits[row * vocabulary + static_cast<std::size_t>(targets[row])];

@@ -22,7 +22,7 @@ void TransformerBlock::forward(const Tensor& x, const Tensor& y, Saved& saved, C
   const Tensor norm1 = context_.tensor(x.shape(), kept);
   norm1_.forward(x, norm1, saved.statistics1, kept);
   saved.residual = context_.tensor(x.shape(), kept);
-  attention_.forward(norm1, saved.residual, saved.attention, kept);
+  attention_.forward(norm1, saved.residual, saved.attention, kept, draw);
   if (attention_dropout_.drops()) attention_dropout_.apply(draw, saved.residual, saved.residual);
   context_.kernels().add(saved.residual, x, saved.residual);
 

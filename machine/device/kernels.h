@@ -124,15 +124,17 @@ class Kernels {
   // ---- vocabulary-parallel cross-entropy over logits [rows, cols], columns [first_col, first_col
   // + cols) of a table padded to a multiple of tp. Columns at or past `vocabulary`, its size
   // without padding, take no part, whatever they hold. The three [rows] tensors are float (double
-  // for double) and are all-reduced between the calls.
+  // for double) and are all-reduced between the calls. A row whose target is negative counts for
+  // nothing: no loss, and zero for a gradient.
   virtual void row_max(const Tensor& logits, std::int64_t first_col, std::int64_t vocabulary,
                        const Tensor& out) = 0;  // minus infinity where all is padding
   // sum_exp = sum of exp(logit - max); target = logit of the target - max if it is ours, else 0.
   virtual void exp_sums(const Tensor& logits, const Tensor& max, const std::int32_t* targets,
                         std::int64_t first_col, std::int64_t vocabulary, const Tensor& sum_exp,
                         const Tensor& target) = 0;
-  // loss[row] = log(sum_exp) - target.
-  virtual void cross_entropy(const Tensor& sum_exp, const Tensor& target, const Tensor& loss) = 0;
+  // loss[row] = log(sum_exp) - target, or 0 where the row does not count.
+  virtual void cross_entropy(const Tensor& sum_exp, const Tensor& target,
+                             const std::int32_t* targets, const Tensor& loss) = 0;
   // d_logits = factor * (softmax - one_hot(target)), exactly 0 in padding; d_logits may be logits.
   virtual void cross_entropy_backward(const Tensor& logits, const Tensor& max,
                                       const Tensor& sum_exp, const std::int32_t* targets,

@@ -168,8 +168,10 @@ struct GeluBackward {
 
 template <class A>
 struct CrossEntropy {
-  SHARDMARK_BOTH void operator()(A sum_exp, A target, A& loss) const {
-    loss = static_cast<A>(log(static_cast<double>(sum_exp)) - static_cast<double>(target));
+  SHARDMARK_BOTH void operator()(A sum_exp, A target, std::int32_t which, A& loss) const {
+    loss = which < 0
+               ? A(0)
+               : static_cast<A>(log(static_cast<double>(sum_exp)) - static_cast<double>(target));
   }
 };
 

@@ -140,11 +140,13 @@ class ElementKernels : public Kernels {
     });
   }
 
-  void cross_entropy(const Tensor& sum_exp, const Tensor& target, const Tensor& loss) override {
+  void cross_entropy(const Tensor& sum_exp, const Tensor& target, const std::int32_t* targets,
+                     const Tensor& loss) override {
     check_alike(sum_exp, {&target, &loss});
     visit_wide("cross_entropy", sum_exp.dtype(), [&](auto zero) {
       using A = decltype(zero);
-      launch_.each(sum_exp.size(), CrossEntropy<A>{}, In<A>(sum_exp), In<A>(target), Out<A>(loss));
+      launch_.each(sum_exp.size(), CrossEntropy<A>{}, In<A>(sum_exp), In<A>(target),
+                   In<std::int32_t>(targets), Out<A>(loss));
     });
   }
 

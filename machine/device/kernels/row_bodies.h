@@ -210,6 +210,10 @@ struct CrossEntropyBackward {
     using A = Value<T>;
     const T* in = logits + row * cols;
     T* to = d_logits + row * cols;
+    if (targets[row] < 0) {  // not even a logit that is no number reaches the gradient
+      lanes.each(cols, [=](std::int64_t c) { to[c] = T(A(0)); });
+      return;
+    }
     const A top = max[row], share = A(1) / sum_exp[row], f = factor;
     const std::int64_t col = targets[row] - first_col;
     const std::int64_t real = real_cols;

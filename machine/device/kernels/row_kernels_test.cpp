@@ -209,14 +209,14 @@ TEST_P(RowKernels, EmbeddingOfAShard) {
 }
 
 // The second of three shards, whose table is padded from `real` columns of this shard on: padding
-// holds what must not count.
+// holds what must not count, and so do rows of negative targets.
 TEST_P(RowKernels, CrossEntropyOverAShardedVocabulary) {
   for (const auto [rows, cols] : extents)
     for (const std::int64_t real : {cols, cols - cols / 3, std::int64_t{1}}) {
       const Tensor logits = random({rows, cols}, -8, 8), max = empty({rows}, wide());
       const Tensor sum = empty({rows}, wide()), target = empty({rows}, wide());
       const std::int64_t first_col = cols, vocabulary = cols + real;
-      const Memory ids = tokens(rows, 0, static_cast<int>(3 * cols - 1));
+      const Memory ids = tokens(rows, static_cast<int>(-cols), static_cast<int>(3 * cols - 1));
       const auto* targets = static_cast<std::int32_t*>(ids.data());
       Values l = to_doubles(logits);
       for (std::int64_t row = 0; row < rows; ++row)
@@ -229,6 +229,7 @@ TEST_P(RowKernels, CrossEntropyOverAShardedVocabulary) {
       const Values stored_sums = to_doubles(sum);
       for (std::int64_t row = 0; row < rows; ++row) {
         const Real top = tops[static_cast<std::size_t>(row)];
+        const bool counts = token_values[static_cast<std::size_t>(row)] >= 0;
         const std::int64_t mine = token_values[static_cast<std::size_t>(row)] - first_col;
         Real total = 0, largest = 0, exact_top = -INFINITY;
         for (std::int64_t c = 0; c < real; ++c) {
@@ -245,9 +246,11 @@ TEST_P(RowKernels, CrossEntropyOverAShardedVocabulary) {
         for (std::int64_t c = 0; c < real; ++c) {
           const Real z = l[at(row, cols, c)] - top;
           const Real p = std::exp(z) / stored_sums[static_cast<std::size_t>(row)];
-          gradient.push_back(0.125L * (p - (c == mine)));
-          gradient_errors.push_back(1.01L * u() * 0.125L *
-                                    (p * (std::abs(z) + 6) + 2 * std::abs(p - (c == mine))));
+          gradient.push_back(counts ? 0.125L * (p - (c == mine)) : 0);
+          gradient_errors.push_back(
+              counts
+                  ? 1.01L * u() * 0.125L * (p * (std::abs(z) + 6) + 2 * std::abs(p - (c == mine)))
+                  : 0);
         }
       }
       expect_within(to_doubles(sum), sums, sum_errors, wide());
