@@ -15,6 +15,7 @@
 #include "machine/device/host/threads.h"
 #include "machine/device/kernels.h"
 #include "machine/device/tensor.h"
+#include "machine/world/binding.h"
 
 namespace harness {
 namespace {
@@ -25,11 +26,19 @@ constexpr Dtype measured_dtypes[] = {Dtype::float32, Dtype::bfloat16};
 constexpr std::int64_t gemm_extent = 512;
 
 // Finely where the last cache ends.
-std::vector<std::int64_t> sets() {
+std::vector<std::int64_t> sets(std::int64_t largest = 64 << 20) {
   std::vector<std::int64_t> sets;
-  for (std::int64_t bytes = 4 << 10; bytes <= 64 << 20; bytes *= bytes < 4 << 20 ? 4 : 2)
+  for (std::int64_t bytes = 4 << 10; bytes <= largest; bytes *= bytes < 4 << 20 ? 4 : 2)
     sets.push_back(bytes);
   return sets;
+}
+
+// As far as there is nothing left of a cache: half of a set is read, and of that the cache may hold
+// a part where the other half is written past it. Of a GPU's cache the host knows nothing.
+std::int64_t largest_copied(const machine::Device& device, int ranks) {
+  const std::int64_t least = device.readable_by_host() ? 64 << 20 : 512 << 20;
+  const auto caches = static_cast<std::int64_t>(machine::last_level_cache_bytes());
+  return std::max(least, 8 * caches / ranks);
 }
 
 // Whether two ranks of the group have a core in common.
@@ -168,7 +177,10 @@ void Rates::measure(machine::World& world, int ranks) {
   world.set_active_ranks(ranks);
   if (copy_.contains(ranks)) return;
   const machine::Group group = machine::first_ranks("world", ranks, world.rank());
-  const std::vector<std::int64_t> sizes = sets();
+  // Rank 0's: hosts may have other caches.
+  const std::string largest = std::to_string(largest_copied(world.device(), ranks));
+  const std::vector<std::int64_t> sizes =
+      sets(std::stoll(world.broadcast(world.group(), 0, largest)));
   std::vector<double> rates(sizes.size() + std::size(measured_dtypes));
   if (group.index >= 0) {
     const bool shared = cores_are_shared(world, group);
