@@ -103,6 +103,7 @@ struct RunContext {
   std::string profile, command, out_dir;
   std::string status = "running", status_reason;
   std::map<std::string, double> rates;  // "copy_GBps/ranks:2/bytes:1048576" and the like
+  std::string configuration = {};  // JSON: what configuration files came to; empty: there were none
 };
 
 }  // namespace harness

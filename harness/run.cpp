@@ -183,6 +183,7 @@ int Launch::lead(Progress& progress) {
 
   context_.profile = name(options_.profile);
   context_.command = options_.command;
+  context_.configuration = options_.configuration;
   context_.out_dir = options_.out_dir;
   progress.start(selected.size());
   front->run(

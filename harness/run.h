@@ -33,6 +33,7 @@ std::unique_ptr<Sink> write_to(const RunContext& context, const std::string& dir
 struct RunOptions {
   std::string out_dir;
   std::string command;
+  std::string configuration = {};  // as RunContext has it
   Profile profile = Profile::quick;
   std::string data_file, load_file, save_file;
   std::uint64_t seed = 1234;

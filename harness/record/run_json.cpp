@@ -78,6 +78,9 @@ std::string head(const std::string& fixed_context, const RunContext& context) {
   };
   line("profile", json_text(context.profile));
   line("command", json_text(context.command));
+  if (!context.configuration.empty())
+    line("configuration",
+         Json::parse(context.configuration).dump(-1, ' ', false, Json::error_handler_t::replace));
   line("status", json_text(context.status));
   line("status_reason", json_text(context.status_reason));
   Json rates = Json::object();
@@ -241,7 +244,8 @@ RunFile read_run(const std::string& given) {
                    is_directory ? given : fs::path(given).parent_path().string(),
                    context.value("status", ""),
                    context.value("status_reason", ""),
-                   {}};
+                   {},
+                   context.contains("configuration") ? context["configuration"].dump() : ""};
     const Json rates = context.value("rates", Json::object());
     for (const auto& [what, rate] : rates.items()) run.context.rates[what] = rate.get<double>();
     run.date = context.value("date", "");

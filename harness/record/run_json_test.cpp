@@ -41,9 +41,13 @@ class RunJson : public testing::Test {
   }
 
   std::string root_, directory_;
-  RunContext context_{"quick", "shardmark run --ranks 3",
-                      "",      "running",
-                      "",      {{"copy_GBps/ranks:2/bytes:1024", 12.5}}};
+  RunContext context_{"quick",
+                      "shardmark run --ranks 3",
+                      "",
+                      "running",
+                      "",
+                      {{"copy_GBps/ranks:2/bytes:1024", 12.5}},
+                      R"({"keys":{"a":{"value":1,"origin":"x"}},"warnings":[]})"};
 };
 
 std::string message_of(const std::function<void()>& call) {
@@ -70,6 +74,7 @@ TEST_F(RunJson, ReadsBackWhatWasWritten) {
   const RunFile run = read_run(directory_);
   EXPECT_EQ(run.context.profile, "quick");
   EXPECT_EQ(run.context.command, context_.command);
+  EXPECT_EQ(run.context.configuration, context_.configuration);
   EXPECT_EQ(run.context.status, "complete");
   EXPECT_EQ(run.context.rates, context_.rates);
   ASSERT_EQ(run.records.size(), records.size());

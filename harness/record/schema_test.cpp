@@ -106,9 +106,14 @@ class Schema : public testing::Test {
   void SetUp() override {
     std::string pattern = (std::filesystem::temp_directory_path() / "schema_XXXXXX").string();
     directory_ = ::mkdtemp(pattern.data());
-    RunWriter writer(
-        {"quick", "shardmark run", "", "running", "", {{"gemm_GFLOPs/ranks:1/dtype:float", 80.5}}},
-        directory_);
+    RunWriter writer({"quick",
+                      "shardmark run",
+                      "",
+                      "running",
+                      "",
+                      {{"gemm_GFLOPs/ranks:1/dtype:float", 80.5}},
+                      R"({"keys":{"a":{"value":1,"origin":"x"}},"warnings":["w"]})"},
+                     directory_);
     writer.add(example_record(0));
     writer.add(example_record(1, Ruling::fail));
     writer.add(example_record(2, Ruling::skipped));
