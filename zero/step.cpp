@@ -79,6 +79,7 @@ Step::Step(int stage, FlatStates& states, const GradientPlan& plan, Communicator
       progress_(options_.overlap_comm && plan.dp > 1),
       norm_(states.device(), plan_, states.layout(), communicators.tp, communicators.pp,
             communicators.dp, sharded_, options_.all_gather),
+      divisor_(plan.divisor),
       ready_(plan.rows.size()),
       expected_(states.layout().buckets.size()) {
   check(communicators.tp, "tp", plan.tp);
@@ -120,6 +121,12 @@ void Step::make_pieces(const std::function<Tensor(Range)>& values) {
 Step::Piece& Step::only_piece() {
   SHARDMARK_CHECK(pieces_.size(), ==, 1u);
   return pieces_.front();
+}
+
+void Step::set_divisor(double divisor) {
+  if (!(divisor > 0) || !std::isfinite(divisor))
+    throw std::invalid_argument(fmt::format("divisor {}: must be positive", divisor));
+  divisor_ = divisor;
 }
 
 void Step::set_loss_scale(double scale) {
@@ -249,7 +256,7 @@ StepResult Step::update() {
   SHARDMARK_CHECK(reduced_, ==, true);
   reduced_ = false;
   progress_.wait_all();
-  const double divisor = plan_.divisor * loss_scale_;
+  const double divisor = divisor_ * loss_scale_;
   StepResult result;
   result.gradient_norm =
       std::sqrt(norm_.sum_of_squares([this](Range range) { return gradients(range); })) / divisor;

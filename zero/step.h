@@ -114,6 +114,11 @@ class Step {
   // where a rank holds only its shard of it. For oracles; its traffic is not part of a step.
   virtual void gather_gradients() {}
 
+  // What the sum is divided by: the plan's divisor, or what a step whose tokens are counted as they
+  // come has instead. The same on all ranks; throws std::invalid_argument unless positive.
+  double divisor() const { return divisor_; }
+  void set_divisor(double divisor);
+
   // What gradients are multiplied by, as the loss was; the update divides by it.
   double loss_scale() const { return loss_scale_; }
   void set_loss_scale(double scale);  // throws std::invalid_argument unless positive and finite
@@ -191,7 +196,7 @@ class Step {
 
   GlobalNorm norm_;
   std::deque<Piece> pieces_;
-  double loss_scale_ = 1;
+  double divisor_, loss_scale_ = 1;
   std::size_t trained_ = 0;  // buckets; frozen ones follow
   bool in_micro_batch_ = false, last_ = false, reduced_ = false;
   std::size_t next_ = 0;       // bucket to be launched
