@@ -116,10 +116,10 @@ struct Comparison {
     const double adam = adamw.learning_rate *
                         (std::sqrt(static_cast<double>(want.gradient.size())) +
                          (parameter.weight_decay ? adamw.weight_decay * norm(want.value) : 0));
-    judge.numerics(
-        fmt::format("{} after AdamW against {}", parameter.name, with),
-        distance(got.after_adamw, want.after_adamw),
-        first_step_bound(want.gradient, relative, 0) + rounding(17, adam, norm(want.after_adamw)));
+    judge.numerics(fmt::format("{} after AdamW against {}", parameter.name, with),
+                   distance(got.after_adamw, want.after_adamw),
+                   first_step_bound(machine::AdamW(), want.gradient, relative, 0) +
+                       rounding(17, adam, norm(want.after_adamw)));
   }
 };
 

@@ -91,6 +91,7 @@ std::size_t scratch_of_collectives(const Trainer& trainer) {
     keep(calls.group, calls.operation,
          calls.operation == Operation::all_reduce ? calls.count : calls.count * calls.ranks,
          calls.dtype);
+  if (config.uneven_tokens) keep("dp", Operation::all_reduce, 1, machine::Dtype::float64);
   std::size_t bytes = 0;
   for (const auto& [call, size] : kept) bytes += size;
   return bytes;
@@ -143,6 +144,11 @@ std::map<std::string, std::map<machine::TrafficLabel, std::uint64_t>> expected_b
                               zero::as_run(config.options, config.transport), config.options,
                               model_usage(config, trainer.parts())))
     bytes[row.group][row.label] += row.bytes_sent;
+  if (config.uneven_tokens && config.degrees.dp > 1)
+    bytes["dp"][{machine::Operation::all_reduce, machine::Dtype::float64}] +=
+        Collective(config, machine::Operation::all_reduce, machine::Dtype::float64,
+                   trainer.grid().coordinate(Axis::dp), config.degrees.dp, 1)
+            .bytes_sent();
   return bytes;
 }
 

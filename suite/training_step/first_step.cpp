@@ -4,13 +4,11 @@
 #include <cmath>
 #include <numeric>
 
-#include "machine/device/kernels.h"
-
 namespace suite {
+namespace {
 
-double first_step_bound(const std::vector<double>& gradient, double relative, double factor) {
-  constexpr machine::AdamW adam;
-  const double epsilon = adam.epsilon;
+double adams(double learning_rate, double epsilon, const std::vector<double>& gradient,
+             double relative, double factor) {
   std::vector<double> sizes;
   for (const double value : gradient)
     if (value != 0) sizes.push_back(std::abs(value));
@@ -44,7 +42,29 @@ double first_step_bound(const std::vector<double>& gradient, double relative, do
     const double change = factor * epsilon * g / ((g + epsilon) * (g * (1 - factor) + epsilon));
     scaled += change * change;
   }
-  return adam.learning_rate * (std::sqrt(jumps + moved) + std::sqrt(scaled));
+  return learning_rate * (std::sqrt(jumps + moved) + std::sqrt(scaled));
+}
+
+}  // namespace
+
+double first_step_bound(const zero::Rule& rule, const std::vector<double>& gradient,
+                        double relative, double factor) {
+  const double any_sign = 2 * std::sqrt(static_cast<double>(gradient.size()));
+  if (const auto* adam = std::get_if<zero::Adam>(&rule))
+    return adam->weight_decay > 0
+               ? adam->learning_rate * any_sign
+               : adams(adam->learning_rate, adam->epsilon, gradient, relative, factor);
+  if (const auto* adamw = std::get_if<zero::AdamW>(&rule))
+    return adams(adamw->learning_rate, adamw->epsilon, gradient, relative, factor);
+  if (const auto* rms = std::get_if<zero::RmsProp>(&rule)) {
+    const double grown = 1 / std::sqrt(1 - rms->smoothing), rate = rms->learning_rate * grown;
+    return rms->weight_decay > 0 ? rate * any_sign
+                                 : adams(rate, rms->epsilon * grown, gradient, relative, factor);
+  }
+  double squares = 0;
+  for (const double g : gradient) squares += g * g;
+  const double rate = std::visit([](const auto& options) { return options.learning_rate; }, rule);
+  return rate * (relative + factor) * std::sqrt(squares);
 }
 
 }  // namespace suite

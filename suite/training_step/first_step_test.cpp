@@ -11,10 +11,9 @@
 namespace suite {
 namespace {
 
-double step(double g) {
-  constexpr machine::AdamW adam;
-  return adam.learning_rate * g / (std::abs(g) + adam.epsilon);
-}
+constexpr zero::AdamW adamw;
+
+double step(double g) { return adamw.learning_rate * g / (std::abs(g) + adamw.epsilon); }
 
 double norm(const std::vector<double>& values) {
   double squares = 0;
@@ -43,7 +42,7 @@ TEST(FirstStep, NoErrorMovesItFurther) {
     std::sort(gradient.begin(), gradient.end(),
               [](double a, double b) { return std::abs(a) < std::abs(b); });
     const double relative = std::pow(10.0, -4.0 + trial % 4);
-    const double bound = first_step_bound(gradient, relative, 0);
+    const double bound = first_step_bound(adamw, gradient, relative, 0);
     const double budget = relative * norm(gradient);
     for (std::size_t many = 1; many <= gradient.size(); ++many)
       for (const double part : {0.1, 0.5, 0.999, 1.001, 2.0}) {
@@ -65,13 +64,27 @@ TEST(FirstStep, AWrongFactorCounts) {
   for (const double factor : {1e-6, 1e-2}) {
     std::vector<double> error = gradient;
     for (double& one : error) one *= -factor;
-    const double distance = moved(gradient, error), bound = first_step_bound(gradient, 0, factor);
+    const double distance = moved(gradient, error),
+                 bound = first_step_bound(adamw, gradient, 0, factor);
     EXPECT_LE(distance, bound * (1 + 1e-9));
     EXPECT_GT(distance, 0.9 * bound);
   }
 }
 
-TEST(FirstStep, ZerosStay) { EXPECT_EQ(first_step_bound({0, 0}, 0.5, 0.5), 0); }
+// One element: RMSProp's first step against an error that turns its sign, SGD's against any.
+TEST(FirstStep, OtherOptimizers) {
+  const zero::RmsProp rms{.learning_rate = 0.1, .smoothing = 0.9, .epsilon = 1e-8};
+  const auto rmsprop = [&](double g) { return 0.1 * g / (std::sqrt(0.1 * g * g) + 1e-8); };
+  EXPECT_NEAR(first_step_bound(rms, {1e-3}, 2, 0), rmsprop(1e-3) - rmsprop(-1e-3), 1e-4);
+  EXPECT_GE(first_step_bound(rms, {1e-3}, 2, 0), rmsprop(1e-3) - rmsprop(-1e-3));
+  EXPECT_DOUBLE_EQ(first_step_bound(zero::Sgd{0.5}, {3, 4}, 0.01, 0.02), 0.5 * 5 * 0.03);
+  EXPECT_DOUBLE_EQ(first_step_bound(zero::Momentum{0.5}, {3, 4}, 0.01, 0), 0.5 * 5 * 0.01);
+  EXPECT_DOUBLE_EQ(first_step_bound(zero::Adam{.learning_rate = 0.5, .weight_decay = 0.1},
+                                    {3, 4, 5, 6}, 1e-9, 0),
+                   2);
+}
+
+TEST(FirstStep, ZerosStay) { EXPECT_EQ(first_step_bound(adamw, {0, 0}, 0.5, 0.5), 0); }
 
 }  // namespace
 }  // namespace suite

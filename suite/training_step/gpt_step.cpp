@@ -31,13 +31,6 @@ using machine::Category;
 using machine::Dtype;
 using machine::Transport;
 
-std::vector<std::string> schedule_names() {
-  std::vector<std::string> names;
-  for (const pipeline::Schedule& schedule : pipeline::schedules())
-    names.emplace_back(schedule.name);
-  return names;
-}
-
 struct GptStep {
   static constexpr std::string_view name = "gpt_step";
   static constexpr std::string_view about =
@@ -48,36 +41,23 @@ struct GptStep {
 
   static harness::Sweep<Case> sweep(Profile profile) {
     const bool quick = profile == Profile::quick;
-    harness::Sweep<Case> sweep;
-    sweep.axis("model", &Case::model, {"small"}, model_names())
-        .axis("model-args", &Case::model_args, {"none"})
-        .axis("seq-length", &Case::seq_length, {"model"})
-        .axis("dtype", &Case::dtype, {Dtype::float32, Dtype::bfloat16},
-              {Dtype::float32, Dtype::bfloat16, Dtype::float64})
-        .axis("transport", &Case::transport, {Transport::shared_memory, Transport::mpi})
-        .axis("schedule", &Case::schedule, schedule_names(), schedule_names())
-        .axis("zero-stage", &Case::zero_stage, {0, 1, 2, 3}, {0, 1, 2, 3})
-        .axis("ranks", &Case::ranks, quick ? std::vector{1, 2, 4, 8} : std::vector{1, 2, 3, 4, 8})
-        .axis("tensor-model-parallel-size", &Case::tp, {1, 2, 4})
-        .axis("pipeline-model-parallel-size", &Case::pp, {1, 2, 4})
-        .axis("data-parallel-size", &Case::dp,
-              quick ? std::vector{1, 2, 4, 8} : std::vector{1, 2, 3, 4, 8})
-        .axis("micro-batch-size", &Case::micro_batch_size, {1})
-        .axis("global-batch-size", &Case::global_batch_size, {quick ? 8 : 24})
-        .axis("sequence-parallel", &Case::sequence_parallel, {0, 1}, {0, 1})
-        .axis("recompute-granularity", &Case::recompute_granularity, {"none", "selective", "full"},
-              {"none", "selective", "full"})
-        .axis("recompute-method", &Case::recompute_method, {"uniform"}, {"uniform", "block"})
-        .axis("recompute-num-layers", &Case::recompute_num_layers, {1})
-        .axis("distribute-saved-activations", &Case::distribute_saved_activations, {0, 1}, {0, 1})
-        .axis("use-flash-attn", &Case::use_flash_attn, {0, 1}, {0, 1})
-        .usual("use-flash-attn", "0")
-        .usual("sequence-parallel", "0")
-        .usual("recompute-granularity", "none")
-        .usual("distribute-saved-activations", "0")
-        .only(why_no_step);
+    StepValues values{.model = {"small"}};
+    values.transport = {Transport::shared_memory, Transport::mpi};
+    values.schedule = schedule_names();
+    values.zero_stage = {0, 1, 2, 3};
+    values.optimizer = {"adamw", "sgd"};
+    values.ranks = quick ? std::vector{1, 2, 4, 8} : std::vector{1, 2, 3, 4, 8};
+    values.tp = values.pp = {1, 2, 4};
+    values.dp = values.ranks;
+    values.global_batch_size = {quick ? 8 : 24};
+    values.sequence_parallel = {0, 1};
+    values.recompute_granularity = {"none", "selective", "full"};
+    values.distribute_saved_activations = values.use_flash_attn = values.uneven_tokens = {0, 1};
+    harness::Sweep<Case> sweep = step_sweep(values);
     // Activations held in other ways: one case of each at the usual of all else.
     sweep.sample([quick](const Case& c) {
+      if (c.uneven_tokens == 1 || c.optimizer != "adamw")
+        return quick ? uneven_quick(c) : uneven(c);
       if (c.zero_stage >= 2) return quick ? in_parts_quick(c) : in_parts(c);
       const bool sequence = c.sequence_parallel == 1,
                  distributed = c.distribute_saved_activations == 1;
@@ -97,7 +77,7 @@ struct GptStep {
     if (!quick) return sweep;
     // Each axis alone in float, the three together in both dtypes, over both transports.
     return std::move(sweep.sample([](const Case& c) {
-      if (c.zero_stage >= 2) return true;  // chosen above
+      if (c.zero_stage >= 2 || c.uneven_tokens == 1) return true;  // chosen above
       if (c.sequence_parallel == 1 || c.recompute_granularity != "none" || c.use_flash_attn == 1)
         return true;
       const bool usual = c.schedule == "1f1b" && c.zero_stage == 1;
@@ -108,6 +88,22 @@ struct GptStep {
       if (c.transport == Transport::mpi) return usual && c.dtype == Dtype::float32;
       return usual || (c.schedule == "gpipe" && c.zero_stage == 0 && c.dtype == Dtype::float32);
     }));
+  }
+
+  // Tokens that do not count, and the other optimizer: every way to cut the model, and each in
+  // every stage.
+  static bool uneven(const Case& c) {
+    if (c.transport != Transport::shared_memory || c.schedule != "1f1b" ||
+        c.recompute_granularity != "none" || c.use_flash_attn == 1)
+      return false;
+    if (c.uneven_tokens == 1 && c.optimizer != "adamw")
+      return c.dtype == Dtype::float32 && c.zero_stage == 1 && c.sequence_parallel == 0;
+    return c.zero_stage == (c.pp > 1 ? 1 : 2) && c.sequence_parallel == (c.tp > 1);
+  }
+  // Half of the ranks have no token that counts in the first step.
+  static bool uneven_quick(const Case& c) {
+    return uneven(c) && c.optimizer == "sgd" && c.uneven_tokens == 1 && c.ranks == 4 && c.tp == 2 &&
+           c.dp == 2;
   }
 
   // Stages 2 and 3: every way to cut the model, where there is something to shard; stage 3 with
@@ -215,7 +211,7 @@ struct GptStep {
       if (step == 0) {
         trainer->optimizer_step().gather_gradients();
         for (const collectives::Parameter* parameter : trainer->parameters())
-          mine[parameter->name].first_gradient = to_doubles(parameter->gradient);
+          mine[parameter->name].first_gradient = unscaled_gradient(*trainer, *parameter);
       }
       trainer->update();
       trainer->with_values([&] {
@@ -311,33 +307,16 @@ struct LlamaStep : GptStep {
 
   static harness::Sweep<Case> sweep(Profile profile) {
     const bool quick = profile == Profile::quick;
-    harness::Sweep<Case> sweep;
-    sweep.axis("model", &Case::model, {"llama_tiny"}, model_names())
-        .axis("model-args", &Case::model_args, {"none"})
-        .axis("seq-length", &Case::seq_length, {"model"})
-        .axis("dtype", &Case::dtype, {Dtype::float32, Dtype::bfloat16},
-              {Dtype::float32, Dtype::bfloat16, Dtype::float64})
-        .axis("transport", &Case::transport, {Transport::shared_memory})
-        .axis("schedule", &Case::schedule, {"1f1b"}, schedule_names())
-        .axis("zero-stage", &Case::zero_stage, {1}, {0, 1, 2, 3})
-        .axis("ranks", &Case::ranks, quick ? std::vector{4} : std::vector{1, 2, 4, 8})
-        .axis("tensor-model-parallel-size", &Case::tp,
-              quick ? std::vector{2} : std::vector{1, 2, 4})
-        .axis("pipeline-model-parallel-size", &Case::pp, quick ? std::vector{2} : std::vector{1, 2})
-        .axis("data-parallel-size", &Case::dp, quick ? std::vector{1} : std::vector{1, 2})
-        .axis("micro-batch-size", &Case::micro_batch_size, {1})
-        .axis("global-batch-size", &Case::global_batch_size, {8})
-        .axis("sequence-parallel", &Case::sequence_parallel, {0, 1}, {0, 1})
-        .axis("recompute-granularity", &Case::recompute_granularity, {"none", "selective", "full"},
-              {"none", "selective", "full"})
-        .axis("recompute-method", &Case::recompute_method, {"uniform"}, {"uniform", "block"})
-        .axis("recompute-num-layers", &Case::recompute_num_layers, {1})
-        .axis("distribute-saved-activations", &Case::distribute_saved_activations, {0}, {0, 1})
-        .axis("use-flash-attn", &Case::use_flash_attn, {0, 1}, {0, 1})
-        .usual("use-flash-attn", "0")
-        .usual("sequence-parallel", "0")
-        .usual("recompute-granularity", "none")
-        .only(why_no_step);
+    StepValues values{.model = {"llama_tiny"}};
+    values.ranks = quick ? std::vector{4} : std::vector{1, 2, 4, 8};
+    values.tp = quick ? std::vector{2} : std::vector{1, 2, 4};
+    values.pp = quick ? std::vector{2} : std::vector{1, 2};
+    values.dp = quick ? std::vector{1} : std::vector{1, 2};
+    values.global_batch_size = {8};
+    values.sequence_parallel = {0, 1};
+    values.recompute_granularity = {"none", "selective", "full"};
+    values.use_flash_attn = {0, 1};
+    harness::Sweep<Case> sweep = step_sweep(values);
     if (quick)
       sweep.sample([](const Case& c) {
         return c.dtype == Dtype::float32 && c.sequence_parallel == 1 &&

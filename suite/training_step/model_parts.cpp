@@ -21,7 +21,7 @@ ModelParts model_parts(layers::GptStage& stage) {
 }
 
 zero::LayoutOptions layout_options(const TrainingConfig& config, const ModelParts& parts) {
-  zero::LayoutOptions options;
+  zero::LayoutOptions options{.reduce_bucket_size = config.reduce_bucket_size};
   if (config.zero_stage < 2) return options;
   // Stage 2 parts no values: what is small lies with its part.
   options.persistence_threshold =

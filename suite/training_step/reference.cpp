@@ -51,14 +51,15 @@ History train(machine::World& world, const TrainingConfig& judged, const Corpus&
     trainer.optimizer_step().reduce();
     if (step == 0)
       for (const collectives::Parameter* parameter : trainer.parameters())
-        history.parameters[parameter->name].first_gradient = to_doubles(parameter->gradient);
+        history.parameters[parameter->name].first_gradient = unscaled_gradient(trainer, *parameter);
     if (probe > 0)
       for (const collectives::Parameter* parameter : trainer.parameters())
         displace(
             parameter->gradient, gradient_epsilon(judged, parameter->name),
             layers::random_key(static_cast<std::uint64_t>(1000 * probe + step), parameter->name));
     const zero::StepResult result = trainer.update();
-    if (step == 0) history.gradient_factor = result.clip_factor / trainer.plan().divisor;
+    if (step == 0)
+      history.gradient_factor = result.clip_factor / trainer.optimizer_step().divisor();
     for (const collectives::Parameter* parameter : trainer.parameters()) {
       ParameterHistory& mine = history.parameters[parameter->name];
       if (step == 0) mine.after_one = to_doubles(parameter->value);
@@ -66,6 +67,15 @@ History train(machine::World& world, const TrainingConfig& judged, const Corpus&
     }
   }
   return history;
+}
+
+// The optimizer of the first update.
+zero::Rule first_rule(const TrainingConfig& config) {
+  zero::Rule rule = config.options.rule;
+  if (config.learning_rate)
+    std::visit([&](auto& options) { options.learning_rate = config.learning_rate->after(0); },
+               rule);
+  return rule;
 }
 
 Reference make_reference(machine::World& world, const TrainingConfig& config,
@@ -97,8 +107,8 @@ Reference make_reference(machine::World& world, const TrainingConfig& config,
     std::vector<double> gradient = exact.first_gradient;
     for (double& value : gradient) value *= reference.exact.gradient_factor;
     // The factor has the error of the norm that it clips by: of all gradients, at most the worst.
-    bound.after_one =
-        first_step_bound(gradient, gradient_epsilon(config, name), gradient_epsilon(config, ""));
+    bound.after_one = first_step_bound(first_rule(config), gradient, gradient_epsilon(config, name),
+                                       gradient_epsilon(config, ""));
     bound.after_all = std::max(bound.after_all, bound.after_one);  // what was turned may stay so
     bound.after_one += (u + 2 * master) * norm(exact.after_one);
     bound.after_all += (u + 2 * reference_steps * master) * norm(exact.after_all);
@@ -114,6 +124,7 @@ Reference make_reference(machine::World& world, const TrainingConfig& config,
 std::unique_ptr<Trainer> reference_trainer(machine::World& world, TrainingConfig config,
                                            const Corpus& corpus, Dtype dtype) {
   config.degrees = {};
+  if (dtype != config.dtype) config.loss_scale = zero::usual_options(zero::LossScaling::constant);
   config.dtype = dtype;
   config.schedule = "1f1b";
   config.zero_stage = 0;
@@ -121,6 +132,13 @@ std::unique_ptr<Trainer> reference_trainer(machine::World& world, TrainingConfig
   config.transport = machine::Transport::shared_memory;
   const machine::Group alone{"reference", {world.rank()}, 0};
   return std::make_unique<Trainer>(world, alone, world.host_device(), config, corpus);
+}
+
+std::vector<double> unscaled_gradient(const Trainer& trainer,
+                                      const collectives::Parameter& parameter) {
+  std::vector<double> gradient = to_doubles(parameter.gradient);
+  for (double& value : gradient) value /= trainer.loss_scale();
+  return gradient;
 }
 
 double gradient_epsilon(const TrainingConfig& config, const std::string& parameter) {
@@ -141,10 +159,10 @@ const Reference& reference_of(machine::World& world, const TrainingConfig& confi
       model.swiglu, model.ffn(), name(model.position_embedding_type), model.rotary_base,
       model.query_groups(), model.disable_bias_linear, model.untie_embeddings_and_output_weights,
       model.hidden_dropout, model.attention_dropout);
-  const std::string key =
-      fmt::format("{} {} {} {} {} {} {} {} {}", shape, config.vocabulary, config.micro_batch_size,
-                  config.global_batch_size, name(config.dtype), config.seed, corpus.size(),
-                  corpus.source(), config.weights);
+  const std::string key = fmt::format(
+      "{} {} {} {} {} {} {} {} {} {} {}", shape, config.vocabulary, config.micro_batch_size,
+      config.global_batch_size, name(config.dtype), config.seed, corpus.size(), corpus.source(),
+      config.weights, config.options.rule.index(), config.uneven_tokens);
   auto& found = kept[key];
   if (!found) found = std::make_unique<Reference>(make_reference(world, config, corpus));
   return *found;

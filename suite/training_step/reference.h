@@ -67,6 +67,10 @@ const Reference& reference_of(machine::World& world, const TrainingConfig& confi
 std::unique_ptr<Trainer> reference_trainer(machine::World& world, TrainingConfig config,
                                            const Corpus& corpus, machine::Dtype dtype);
 
+// Raw, after reduce: of the sum of the losses, whatever that was scaled by.
+std::vector<double> unscaled_gradient(const Trainer& trainer,
+                                      const collectives::Parameter& parameter);
+
 double gradient_epsilon(const TrainingConfig& config, const std::string& parameter);
 
 // For sending from the rank that has it to the others.

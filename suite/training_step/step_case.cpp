@@ -9,10 +9,81 @@
 
 namespace suite {
 
+using machine::Dtype;
+
+std::vector<std::string> schedule_names() {
+  std::vector<std::string> names;
+  for (const pipeline::Schedule& schedule : pipeline::schedules())
+    names.emplace_back(schedule.name);
+  return names;
+}
+
+harness::Sweep<StepCase> step_sweep(const StepValues& values) {
+  using Case = StepCase;
+  harness::Sweep<Case> sweep;
+  std::vector<std::string> models = model_names(), optimizers{"adamw", "sgd"};
+  if (configured)
+    for (std::vector<std::string>* names : {&models, &optimizers})
+      names->emplace_back("configured");
+  sweep.axis("model", &Case::model, values.model, models)
+      .axis("model-args", &Case::model_args, {"none"})
+      .axis("seq-length", &Case::seq_length, values.seq_length)
+      .axis("dtype", &Case::dtype, values.dtype,
+            {Dtype::float32, Dtype::bfloat16, Dtype::float16, Dtype::float64})
+      .axis("transport", &Case::transport, values.transport)
+      .axis("schedule", &Case::schedule, values.schedule, schedule_names())
+      .axis("zero-stage", &Case::zero_stage, values.zero_stage, {0, 1, 2, 3})
+      .axis("optimizer", &Case::optimizer, values.optimizer, optimizers)
+      .axis("ranks", &Case::ranks, values.ranks)
+      .axis("tensor-model-parallel-size", &Case::tp, values.tp)
+      .axis("pipeline-model-parallel-size", &Case::pp, values.pp)
+      .axis("data-parallel-size", &Case::dp, values.dp)
+      .axis("micro-batch-size", &Case::micro_batch_size, values.micro_batch_size)
+      .axis("global-batch-size", &Case::global_batch_size, values.global_batch_size)
+      .axis("sequence-parallel", &Case::sequence_parallel, values.sequence_parallel, {0, 1})
+      .axis("recompute-granularity", &Case::recompute_granularity, values.recompute_granularity,
+            {"none", "selective", "full"})
+      .axis("recompute-method", &Case::recompute_method, {"uniform"}, {"uniform", "block"})
+      .axis("recompute-num-layers", &Case::recompute_num_layers, {1})
+      .axis("distribute-saved-activations", &Case::distribute_saved_activations,
+            values.distribute_saved_activations, {0, 1})
+      .axis("use-flash-attn", &Case::use_flash_attn, values.use_flash_attn, {0, 1})
+      .axis("uneven-tokens", &Case::uneven_tokens, values.uneven_tokens, {0, 1})
+      .usual("optimizer", "adamw")
+      .usual("use-flash-attn", "0")
+      .usual("sequence-parallel", "0")
+      .usual("recompute-granularity", "none")
+      .usual("distribute-saved-activations", "0")
+      .usual("uneven-tokens", "0")
+      .only(why_no_step);
+  return sweep;
+}
+
+namespace {
+
+// Of what no configuration says.
+void choose_usual(TrainingConfig& config, const StepCase& step) {
+  config.options.clip_norm = 1.0;  // Megatron's --clip-grad
+  if (step.optimizer == "sgd") config.options.rule = zero::Sgd{.learning_rate = 0.1};
+  // A small model's gradients are far from a half's ends: a scale that no step is skipped for.
+  if (step.dtype == Dtype::float16)
+    config.loss_scale = {.scaling = zero::LossScaling::megatron, .initial_scale = 1024};
+  // DeepSpeed's defaults would keep a small model whole, or gather it all ahead: here vectors stay
+  // and matrices go, and one layer's are gathered ahead.
+  const std::int64_t hidden = config.model.hidden;
+  config.stage3_param_persistence_threshold = 4 * hidden;
+  config.options.stage3_prefetch_bucket_size = 12 * hidden * hidden / std::max(step.tp, 1);
+}
+
+}  // namespace
+
 TrainingConfig config_of(const StepCase& step, std::uint64_t seed) {
-  TrainingConfig config;
+  TrainingConfig config = configured.value_or(TrainingConfig());
   config.degrees = {.tp = step.tp, .dp = step.dp, .pp = step.pp};
-  set_model(config, step.model, step.seq_length);
+  if (step.model != "configured")
+    set_model(config, step.model, step.seq_length);
+  else
+    config.model.vocabulary = padded_vocabulary(config.vocabulary, step.tp);
   apply_model_arguments(config.model, step.model_args);
   config.dtype = step.dtype;
   config.transport = step.transport;
@@ -20,6 +91,7 @@ TrainingConfig config_of(const StepCase& step, std::uint64_t seed) {
   config.global_batch_size = step.global_batch_size;
   config.schedule = step.schedule;
   config.zero_stage = step.zero_stage;
+  config.uneven_tokens = step.uneven_tokens != 0;
   config.activations = {
       .sequence_parallel = step.sequence_parallel != 0,
       .recompute_granularity = layers::recompute_granularity(step.recompute_granularity),
@@ -27,12 +99,7 @@ TrainingConfig config_of(const StepCase& step, std::uint64_t seed) {
       .recompute_num_layers = step.recompute_num_layers,
       .distribute_saved_activations = step.distribute_saved_activations != 0,
       .use_flash_attn = step.use_flash_attn != 0};
-  config.options.clip_norm = 1.0;  // Megatron's --clip-grad
-  // DeepSpeed's defaults would keep a small model whole, or gather it all ahead: here vectors stay
-  // and matrices go, and one layer's are gathered ahead.
-  const std::int64_t hidden = config.model.hidden;
-  config.stage3_param_persistence_threshold = 4 * hidden;
-  config.options.stage3_prefetch_bucket_size = 12 * hidden * hidden / std::max(step.tp, 1);
+  if (!configured) choose_usual(config, step);
   config.seed = seed;
   return config;
 }

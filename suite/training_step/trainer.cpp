@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
 #include <stdexcept>
 
+#include "machine/device/random.h"
 #include "suite/training_step/gpt2_weights.h"
 
 namespace suite {
@@ -110,6 +112,11 @@ void TrainingConfig::validate() const {
         fmt::format("micro-batch-size {} is not positive", micro_batch_size));
   activations.validate(model, degrees.tp, degrees.pp);
   activations.validate_rows(model, degrees.tp, micro_batch_size);
+  if (options.overlap_comm && degrees.dp > 1 && transport != machine::Transport::shared_memory)
+    throw std::invalid_argument(
+        fmt::format("overlap_comm with transport {}: one thread alone may use it; the transport "
+                    "that more may use is shared_memory",
+                    machine::name(transport)));
   const int unit = degrees.dp * micro_batch_size;
   if (global_batch_size < 1 || global_batch_size % unit != 0)
     throw std::invalid_argument(
@@ -139,7 +146,8 @@ Trainer::Trainer(machine::World& world, const machine::Group& group, machine::De
       device_(device),
       config_(std::move(config)),
       corpus_(corpus),
-      grid_(config_.degrees, group.index) {
+      grid_(config_.degrees, group.index),
+      scale_(config_.loss_scale) {
   config_.validate();
   for (const Axis axis : {Axis::tp, Axis::pp, Axis::dp})
     groups_.push_back({std::string(name(axis)), std::make_unique<collectives::Communicator>(
@@ -170,6 +178,7 @@ Trainer::Trainer(machine::World& world, const machine::Group& group, machine::De
       {communicator("tp"), communicator("pp"), communicator("dp"), communicator("embedding")},
       config_.options);
   connect_step();
+  scale_loss();
 
   const int micro_batches = config_.micro_batches();
   const std::int64_t micro_tokens = std::int64_t{config_.micro_batch_size} * config_.model.sequence;
@@ -177,6 +186,8 @@ Trainer::Trainer(machine::World& world, const machine::Group& group, machine::De
   tokens_ = device.allocate(drawn_.size() * sizeof(std::int32_t), Category::buffers);
   if (index.last())
     losses_ = Tensor(device, machine::Dtype::float64, {micro_batches}, Category::buffers);
+  if (config_.uneven_tokens)
+    counted_ = Tensor(device, machine::Dtype::float64, {1}, Category::buffers);
   executor_ = std::make_unique<pipeline::Executor>(
       pipeline::find_schedule(config_.schedule), micro_batches,
       pipeline::Boundary{stage_->boundary(config_.micro_batch_size), config_.dtype},
@@ -236,7 +247,7 @@ void Trainer::connect_step() {
 
 std::size_t Trainer::data_bytes(const TrainingConfig& config, bool last_stage) {
   const auto tokens = static_cast<std::size_t>(config.tokens() / config.degrees.dp);
-  return 2 * tokens * sizeof(std::int32_t) +
+  return 2 * tokens * sizeof(std::int32_t) + (config.uneven_tokens ? sizeof(double) : 0) +
          (last_stage ? static_cast<std::size_t>(config.micro_batches()) * sizeof(double) : 0);
 }
 
@@ -244,6 +255,13 @@ std::size_t Trainer::data_bytes(const TrainingConfig& config, bool last_stage) {
 std::int64_t Trainer::first_sequence() const {
   const int of_a_rank = config_.global_batch_size / config_.degrees.dp;
   return steps_ * config_.global_batch_size + std::int64_t{grid_.coordinate(Axis::dp)} * of_a_rank;
+}
+
+int counted_tokens(std::uint64_t seed, std::int64_t step, int index, int sequences, int tokens) {
+  if (step % 4 == 0 && index >= (sequences + 1) / 2) return 0;
+  const double part =
+      machine::uniform(seed ^ 0x636f756e74u, static_cast<std::uint64_t>(step * sequences + index));
+  return std::max(index == 0 ? 1 : 0, static_cast<int>(part * (tokens + 1)));
 }
 
 void Trainer::draw_data() {
@@ -254,7 +272,28 @@ void Trainer::draw_data() {
     corpus_.draw(config_.seed, first + i, sequence,
                  drawn_.data() + i * static_cast<std::size_t>(sequence),
                  drawn_.data() + drawn_.size() / 2 + i * static_cast<std::size_t>(sequence));
+  if (config_.uneven_tokens) count_tokens();
   device_.stream().copy(tokens_.data(), drawn_.data(), tokens_.bytes());
+}
+
+// Ranks of other dp coordinates have other sequences: how many tokens count is known only together
+// (as with Megatron-LM's --calculate-per-token-loss).
+void Trainer::count_tokens() {
+  const int sequence = config_.model.sequence;
+  const std::size_t sequences = drawn_.size() / 2 / static_cast<std::size_t>(sequence);
+  const auto first = static_cast<int>(first_sequence() - steps_ * config_.global_batch_size);
+  double mine = 0;
+  for (std::size_t i = 0; i < sequences; ++i) {
+    const int counted = counted_tokens(config_.seed, steps_, first + static_cast<int>(i),
+                                       config_.global_batch_size, sequence);
+    mine += counted;
+    std::int32_t* const targets =
+        drawn_.data() + drawn_.size() / 2 + i * static_cast<std::size_t>(sequence);
+    std::fill(targets + counted, targets + sequence, -1);
+  }
+  from_doubles(counted_, {mine});
+  if (config_.degrees.dp > 1) communicator("dp")->all_reduce(counted_, counted_);
+  step_->set_divisor(to_doubles(counted_).front());
 }
 
 void Trainer::forward_backward() {
@@ -264,7 +303,20 @@ void Trainer::forward_backward() {
 
 zero::StepResult Trainer::update() {
   ++steps_;
-  return step_->update();
+  if (config_.learning_rate)
+    for (zero::Step::Piece& piece : step_->pieces())
+      std::visit([&](auto& rule) { rule.learning_rate = config_.learning_rate->after(updates_); },
+                 piece.optimizer.rule());
+  const zero::StepResult result = step_->update();
+  updates_ += result.updated;
+  scale_.update(!result.updated);
+  scale_loss();
+  return result;
+}
+
+void Trainer::scale_loss() {
+  stage_->set_loss_scale(scale_.scale());
+  step_->set_loss_scale(scale_.scale());
 }
 
 std::uint64_t Trainer::hash_of_values() {
@@ -288,7 +340,7 @@ double Trainer::mean_loss() {
   double total = 0;
   for (const std::string& text : world_.all_gather(group_, fmt::format("{}", sum)))
     total += std::stod(text);
-  return total / static_cast<double>(config_.tokens());
+  return total / step_->divisor();
 }
 
 }  // namespace suite

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,7 +21,9 @@
 #include "machine/world/world.h"
 #include "pipeline/execute.h"
 #include "suite/training_step/corpus.h"
+#include "suite/training_step/learning_rate.h"
 #include "suite/training_step/model_parts.h"
+#include "zero/loss_scale.h"
 #include "zero/partition.h"
 #include "zero/step.h"
 
@@ -37,8 +40,14 @@ struct TrainingConfig {
   int zero_stage = 1;  // 2 and 3: without pipelines, one micro-batch in flight
   layers::ActivationOptions activations{};
   zero::StepOptions options{};
+  zero::LossScaleOptions loss_scale = zero::usual_options(zero::LossScaling::constant);
+  std::optional<LearningRate> learning_rate = {};  // none: the optimizer's own, constant
+  std::int64_t reduce_bucket_size = 500'000'000;   // elements (zero/layout.h)
   // Stage 3: parameters of so many elements or fewer are whole on every rank (zero/layout.h).
   std::int64_t stage3_param_persistence_threshold = 100'000;
+  // Only a part of each sequence counts for the loss (counted_tokens): another in every step, and
+  // of some micro-batches and ranks nothing.
+  bool uneven_tokens = false;
   std::uint64_t seed = 1234;
   int vocabulary = 0;   // tokens there are: the model's rows beyond are padding; 0: all rows
   std::string weights;  // a file of initial values (gpt2_weights.h); empty: random ones of the seed
@@ -60,6 +69,11 @@ const std::vector<std::string>& model_names();
 // small models are the same for every tp.
 int padded_vocabulary(int vocabulary, int tp);
 
+// With uneven tokens: so many of a sequence's tokens, its first, count in a step of `sequences`. A
+// pure function of global indices. At least one in the step; in every fourth, none of its second
+// half.
+int counted_tokens(std::uint64_t seed, std::int64_t step, int index, int sequences, int tokens);
+
 // Sets model and vocabulary. sequence_length: "model", or a number of tokens. Throws
 // std::invalid_argument naming what is wrong.
 void set_model(TrainingConfig& config, const std::string& name, const std::string& sequence_length);
@@ -72,7 +86,7 @@ class Trainer {
 
   void forward_backward();
   zero::Step& optimizer_step() { return *step_; }
-  zero::StepResult update();
+  zero::StepResult update();  // and the loss scale by its outcome
   zero::StepResult step() {
     forward_backward();
     step_->reduce();
@@ -93,12 +107,13 @@ class Trainer {
   // Collective over the group.
   void save(const std::string& path);
 
-  // Of the last forward_backward, over all tokens of the step. Collective over the group.
+  // Of the last forward_backward, over all tokens that counted. Collective over the group.
   double mean_loss();
 
   const TrainingConfig& config() const { return config_; }
   const machine::Grid& grid() const { return grid_; }
   layers::Parameters& parameters() { return parameters_; }
+  double loss_scale() const { return scale_.scale(); }
   const zero::GradientPlan& plan() const { return plan_; }
   const zero::FlatStates& states() const { return *states_; }
   const ModelParts& parts() const { return parts_; }
@@ -113,13 +128,15 @@ class Trainer {
   const std::vector<Group>& groups() const { return groups_; }
   collectives::Communicator* communicator(std::string_view name) const;
 
-  // Bytes of tokens, targets and losses, counted as buffers.
+  // Bytes of tokens, targets and losses, and of what counts uneven tokens, counted as buffers.
   static std::size_t data_bytes(const TrainingConfig& config, bool last_stage);
 
  private:
   void connect_step();
+  void scale_loss();
   std::int64_t first_sequence() const;  // of this rank's, in this step
   void draw_data();
+  void count_tokens();
 
   machine::World& world_;
   machine::Group group_;
@@ -135,13 +152,15 @@ class Trainer {
   zero::GradientPlan plan_;
   std::unique_ptr<zero::FlatStates> states_;
   std::unique_ptr<zero::Step> step_;
+  zero::LossScale scale_;
   std::unique_ptr<pipeline::Executor> executor_;
   pipeline::Stage work_;
   machine::Memory tokens_;  // int32: all micro-batches' tokens, then their targets
   std::vector<std::int32_t> drawn_;
-  machine::Tensor losses_;  // one double a micro-batch, on the last stage
+  machine::Tensor losses_;   // one double a micro-batch, on the last stage
+  machine::Tensor counted_;  // with uneven tokens: a double, of this rank's dp group
   pipeline::Timeline timeline_;
-  std::int64_t steps_ = 0;
+  std::int64_t steps_ = 0, updates_ = 0;  // updates: the steps that were not skipped
 };
 
 }  // namespace suite

@@ -43,34 +43,12 @@ struct TrainingSpeed {
   using Case = StepCase;
 
   static harness::Sweep<Case> sweep(Profile profile) {
-    std::vector<std::string> schedules;
-    for (const pipeline::Schedule& schedule : pipeline::schedules())
-      schedules.emplace_back(schedule.name);
     const bool quick = profile == Profile::quick;
-    harness::Sweep<Case> sweep;
-    sweep.axis("model", &Case::model, {quick ? "small" : "gpt2_124m"}, model_names())
-        .axis("model-args", &Case::model_args, {"none"})
-        .axis("seq-length", &Case::seq_length, {quick ? "model" : "256"})
-        .axis("dtype", &Case::dtype, {Dtype::float32, Dtype::bfloat16},
-              {Dtype::float32, Dtype::bfloat16, Dtype::float64})
-        .axis("transport", &Case::transport, {Transport::shared_memory})
-        .axis("schedule", &Case::schedule, {"1f1b"}, schedules)
-        .axis("zero-stage", &Case::zero_stage, {1}, {0, 1})
-        .axis("ranks", &Case::ranks, {1, 2})
-        .axis("tensor-model-parallel-size", &Case::tp, {1, 2})
-        .axis("pipeline-model-parallel-size", &Case::pp, {1})
-        .axis("data-parallel-size", &Case::dp, {1})
-        .axis("micro-batch-size", &Case::micro_batch_size, {4})
-        .axis("global-batch-size", &Case::global_batch_size, {4})
-        .axis("sequence-parallel", &Case::sequence_parallel, {0}, {0, 1})
-        .axis("recompute-granularity", &Case::recompute_granularity, {"none"},
-              {"none", "selective", "full"})
-        .axis("recompute-method", &Case::recompute_method, {"uniform"}, {"uniform", "block"})
-        .axis("recompute-num-layers", &Case::recompute_num_layers, {1})
-        .axis("distribute-saved-activations", &Case::distribute_saved_activations, {0}, {0, 1})
-        .axis("use-flash-attn", &Case::use_flash_attn, {0}, {0, 1})
-        .only(why_no_step);
-    return sweep;
+    StepValues values{.model = {quick ? "small" : "gpt2_124m"}};
+    values.seq_length = {quick ? "model" : "256"};
+    values.ranks = values.tp = {1, 2};
+    values.micro_batch_size = values.global_batch_size = {4};
+    return step_sweep(values);
   }
 
   static std::string why_not(const Case& c, const harness::Context& context) {
@@ -204,7 +182,7 @@ struct TrainingSpeed {
       for (const collectives::Parameter* mine : trainer.parameters()) {
         if (mine->name != parameter_name) continue;
         judge.numerics(fmt::format("{}, raw gradient of step 1 against double", parameter_name),
-                       distance(to_doubles(mine->gradient),
+                       distance(unscaled_gradient(trainer, *mine),
                                 shard(whole, *mine, trainer.grid().coordinate(machine::Axis::tp))),
                        gradient_epsilon(config_, parameter_name) * norm(whole));
       }

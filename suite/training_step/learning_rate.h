@@ -1,0 +1,28 @@
+#pragma once
+// The learning rate of each step, as users' configurations name it: a pure function of the updates
+// made so far. A skipped step is none, as in both tools.
+//
+//   constant                              the optimizer's own
+//   WarmupLR, WarmupDecayLR,              DeepSpeed's (runtime/lr_schedules.py); its first update
+//   WarmupCosineLR                        is made before the schedule begins, at the lowest rate
+//   linear, cosine, inverse-square-root   Megatron-LM's --lr-decay-style, after --lr-warmup-iters
+//                                         (core/optimizer_param_scheduler.py)
+//   megatron-constant                     the same, with the warm-up alone
+
+#include <cstdint>
+#include <string>
+
+namespace suite {
+
+struct LearningRate {
+  std::string style = "constant";
+  double highest = 1e-3, lowest = 0;
+  std::int64_t warmup = 0, total = 0;  // updates; total: until the decay has ended
+  bool logarithmic_warmup = true;      // DeepSpeed's "log", else "linear"
+  double warmup_min_ratio = 0, cosine_min_ratio = 1e-4;  // WarmupCosineLR's, of highest
+
+  // Of the update that follows so many. Throws std::invalid_argument for an unknown style.
+  double after(std::int64_t updates) const;
+};
+
+}  // namespace suite
