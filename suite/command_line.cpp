@@ -92,6 +92,12 @@ CommandLine parse_command_line(int argc, char** argv) {
                   "random when not given");
   run->add_option("--save", line.save_file,
                   "where gpt_step leaves its weights after ten steps, a .safetensors file");
+  run->add_option("--config", line.deepspeed_file,
+                  "a ds_config.json that gpt_step or training_speed is run with");
+  run->add_option("--megatron-arguments", line.megatron_file,
+                  "a file of Megatron-LM's arguments, likewise, beside it or alone");
+  run->add_flag("--ignore-unknown-keys", line.ignore_unknown_keys,
+                "keys of these that nothing honours become warnings");
   run->add_option("--seed", line.seed, "of all random values")->capture_default_str();
   run->add_option("--timeout", line.timeout_s, "seconds that one rank waits for another")
       ->check(CLI::PositiveNumber)

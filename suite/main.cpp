@@ -24,6 +24,8 @@
 #include "machine/world/mpi_world.h"
 #include "suite/command_line.h"
 #include "suite/configuration/plan_command.h"
+#include "suite/configuration/resolve.h"
+#include "suite/configuration/step_config.h"
 #include "suite/launch.h"
 #include "suite/nccl_tests/front.h"
 #include "suite/training_step/corpus.h"
@@ -147,7 +149,7 @@ int together(machine::World& world, const Work& work) {
 }
 
 int run_rank(const CommandLine& line, const std::vector<harness::PlannedCase>& cases,
-             const std::string& command) {
+             const std::string& command, const std::string& configuration) {
   harness::Console console(stdout);
   ReportThenTell progress(console);
   int code = harness::accepted;
@@ -157,6 +159,7 @@ int run_rank(const CommandLine& line, const std::vector<harness::PlannedCase>& c
     harness::RunOptions options;
     options.out_dir = line.out_dir;
     options.command = command;
+    options.configuration = configuration;
     options.profile = line.profile;
     options.data_file = line.data_file;
     options.load_file = line.load_file;
@@ -173,6 +176,7 @@ int run_rank(const CommandLine& line, const std::vector<harness::PlannedCase>& c
       context.profile = name(line.profile);
       context.command = command;
       context.out_dir = line.out_dir;
+      context.configuration = configuration;
       sink = harness::write_to(context, line.out_dir);
     });
     rank = world->rank();
@@ -211,8 +215,21 @@ void report_for_the_lost(const std::string& directory) {
 }
 
 int run(const CommandLine& line, int argc, char** argv) {
+  harness::AxisFlags axes = line.axes;
+  std::string configuration;
+  if (!line.deepspeed_file.empty() || !line.megatron_file.empty()) {
+    const configuration::Resolved resolved =
+        configuration::use_configuration({.deepspeed_file = line.deepspeed_file,
+                                          .megatron_file = line.megatron_file,
+                                          .ignore_unknown = line.ignore_unknown_keys},
+                                         line.units, axes);
+    configuration = configuration::json(resolved);
+    if (!machine::under_launcher())
+      for (const std::string& warning : resolved.warnings)
+        complain(0, fmt::format("warning: {}", warning));
+  }
   const std::vector<harness::PlannedCase> cases =
-      harness::plan_cases(line.units, line.profile, line.axes);
+      harness::plan_cases(line.units, line.profile, axes);
   const harness::GoogleFront front(line.google_flags);
   const std::vector<std::size_t> selected = front.select(cases);
   if (front.list_only()) {
@@ -224,7 +241,7 @@ int run(const CommandLine& line, int argc, char** argv) {
   if (machine::under_launcher()) {
     hear_passed_on_signals();
     harness::supervise_rank();
-    return run_rank(line, cases, command);
+    return run_rank(line, cases, command, configuration);
   }
 
   int ranks = 1;

@@ -364,8 +364,8 @@ TEST_F(Configuration, WordsOfMegatron) {
   expect_words(words("fp16"), {"'fp16' is no argument"});
   expect_words(words("--recompute-granularity selectve"), {"'selectve'", "'selective'"});
   expect_words(words("--num-experts 8"), {"--num-experts", "dense"});
-  expect_words(words("--hidden-dropout 0.1"), {"--hidden-dropout", "no dropout"});
-  EXPECT_EQ(words("--hidden-dropout 0 --attention-dropout 0.0"), "accepted");
+  expect_words(words("--hidden-dropout 1"), {"--hidden-dropout", "from 0 to"});
+  EXPECT_EQ(words("--hidden-dropout 0.1 --attention-dropout 0.0"), "accepted");
   EXPECT_EQ(
       resolve({.words = {"--data-parallel-sharding-strategy", "optim_grads"}}).training.zero.stage,
       2);

@@ -19,7 +19,11 @@ struct Widths {
 
 Widths widths(const Training& training) {
   const bool narrow = training.dtype() != machine::Dtype::float32;
-  const double moments = training.optimizer.type == "SGD" ? 0 : 8;
+  const Optimizer& optimizer = training.optimizer;
+  const double moments = optimizer.type == "RMSprop" ? 4
+                         : optimizer.type != "SGD"   ? 8
+                         : optimizer.momentum > 0    ? 4
+                                                     : 0;
   const std::string& sent = training.gradients.communication_data_type;
   const double value = narrow ? 2 : 4;
   return {value, value, (narrow ? 4 : 0) + moments,

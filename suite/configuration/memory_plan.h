@@ -11,7 +11,8 @@
 //   stage 1      4Ψ + 12Ψ/d                    6Ψ + 12Ψ/d
 //   stage 2      2Ψ + 14Ψ/d                    2Ψ + 16Ψ/d                2Ψ + 18Ψ/d
 //   stage 3      16Ψ/d + live parameters       18Ψ/d                     4 largest + 18Ψ/d
-// float32 training has 4 + 4 + 8 in place of 2 + 2 + 12; SGD has no moments. Offloaded (papers
+// float32 training has 4 + 4 + 8 in place of 2 + 2 + 12; of its 8, SGD has none, and with
+// momentum, as RMSprop, 4. Offloaded (papers
 // arXiv:2101.06840, arXiv:2104.07857): the optimizer's 12Ψ/d and the gradients that it reads, 2Ψ/d,
 // lie in host memory, or the 12Ψ/d on NVMe; in stage 3 the values' 2Ψ/d can too.
 //

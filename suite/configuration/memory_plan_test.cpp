@@ -201,11 +201,13 @@ TEST(Ours, IsWhatATrainerExpects) {
     machine::Degrees degrees;
     bool sequence_parallel = false;
     const char* granularity = "none";
+    const char* model = "tiny";
   };
   for (const Case& one : {Case{}, Case{{.dp = 2}}, Case{{.tp = 2, .dp = 2}, true, "selective"},
-                          Case{{.dp = 2, .pp = 2}, false, "full"}}) {
+                          Case{{.dp = 2, .pp = 2}, false, "full"},
+                          Case{{.tp = 2, .dp = 2}, true, "none", "llama_tiny"}}) {
     Training t;
-    t.model = named_shape("tiny");
+    t.model = named_shape(one.model);
     t.bf16.enabled = true;
     t.degrees = {.tensor = one.degrees.tp,
                  .pipeline = one.degrees.pp,
@@ -222,7 +224,7 @@ TEST(Ours, IsWhatATrainerExpects) {
       machine::run_ranks(one.degrees.ranks(), [&](machine::World& world) {
         TrainingConfig config;
         config.degrees = one.degrees;
-        set_model(config, "tiny", "model");
+        set_model(config, one.model, "model");
         config.dtype = machine::Dtype::bfloat16;
         config.micro_batch_size = 2;
         config.global_batch_size = 16;
@@ -253,7 +255,9 @@ TEST(Ours, SaysWhatItIsNot) {
   Training t = of_count(1e9, 2);
   expect_words(held(t, {ours, 0}, {}).not_held, {"shape"});
   t.model = named_shape("llama2_7b");
-  expect_words(held(t, {ours, 1}, {}).not_held, {"GPT-2's parts"});
+  EXPECT_EQ(held(t, {ours, 1}, {}).not_held, "");
+  t.model.position_embedding_type = "none";
+  expect_words(held(t, {ours, 1}, {}).not_held, {"--position-embedding-type none"});
   t.model = named_shape("gpt2_124m");
   t.degrees = {.pipeline = 2, .gpus = 2, .data = 1};
   t.batch = {2, 1, 2};

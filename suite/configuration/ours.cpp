@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 #include <memory>
 #include <stdexcept>
 
 #include "layers/gpt_memory.h"
 #include "pipeline/execute.h"
 #include "suite/configuration/model_shape.h"
+#include "suite/configuration/step_config.h"
 #include "suite/training_step/trainer.h"
 #include "zero/cost.h"
 
@@ -33,56 +33,17 @@ class NoLink final : public machine::Link {
 };
 
 std::string why_not(const Training& training, const Holding& holding) {
-  const Model& m = training.model;
   if (holding.optimizer != "none" || holding.parameters != "none")
     return "offload is not implemented";
-  if (!has_shape(m)) return "needs a model's shape";
-  if (m.swiglu || m.disable_bias_linear || m.untie_embeddings_and_output_weights ||
-      m.normalization != "LayerNorm" || m.position_embedding_type != "learned_absolute" ||
-      (m.num_query_groups > 0 && m.num_query_groups != m.num_attention_heads) ||
-      ffn_width(m) != 4 * m.hidden_size ||
-      (m.max_position_embeddings > 0 && m.max_position_embeddings < m.seq_length))
-    return "only GPT-2's parts are implemented";
-  if (training.degrees.context > 1) return "context parallelism is not implemented";
-  if (training.optimizer.type == "SGD") return "SGD is there for tests only";
-  if (activation_bytes(training) > 1e16 || parameters_of(m) > 1e16)
+  if (!has_shape(training.model)) return "needs a model's shape";
+  if (activation_bytes(training) > 1e16 || parameters_of(training.model) > 1e16)
     return "more than this program counts to";
-  return "";
-}
-
-int as_int(std::int64_t value) {
-  if (value > std::numeric_limits<int>::max())
-    throw std::invalid_argument(fmt::format("{} is more than this program counts to", value));
-  return static_cast<int>(value);
+  return why_no_step(training);
 }
 
 TrainingConfig config_of(const Training& training, int stage) {
-  const Model& m = training.model;
-  const Degrees& d = training.degrees;
-  TrainingConfig config;
-  config.degrees = {.tp = as_int(d.tensor), .dp = as_int(d.data), .pp = as_int(d.pipeline)};
-  config.model = {
-      .layers = as_int(m.num_layers),
-      .hidden = as_int(m.hidden_size),
-      .heads = as_int(m.num_attention_heads),
-      .vocabulary = suite::padded_vocabulary(as_int(m.vocabulary_size), config.degrees.tp),
-      .sequence = as_int(m.seq_length)};
-  config.dtype = training.dtype();
+  TrainingConfig config = step_config(training);
   config.zero_stage = stage;
-  config.stage3_param_persistence_threshold = training.zero.param_persistence_threshold;
-  config.options.stage3_prefetch_bucket_size = training.zero.prefetch_bucket_size;
-  config.options.stage3_max_live_parameters = training.zero.max_live_parameters;
-  config.micro_batch_size = as_int(training.batch.train_micro_batch_size_per_gpu);
-  config.global_batch_size = as_int(training.batch.train_batch_size);
-  config.activations = {
-      .sequence_parallel = d.sequence_parallel && d.tensor > 1,
-      .recompute_granularity =
-          layers::recompute_granularity(training.activations.recompute_granularity),
-      .recompute_method = layers::recompute_method(training.activations.recompute_method),
-      .recompute_num_layers = as_int(training.activations.recompute_num_layers),
-      .distribute_saved_activations = training.activations.partition_activations &&
-                                      training.activations.recompute_granularity == "full",
-      .use_flash_attn = training.activations.use_flash_attn};
   config.validate();
   return config;
 }

@@ -18,7 +18,7 @@
 
 namespace suite::configuration {
 
-// Megatron-LM's names. GPT-2's parts are the defaults; the others are only counted (parameters.h).
+// Megatron-LM's names. GPT-2's parts are the defaults.
 struct Model {
   std::int64_t num_layers = 0, hidden_size = 0, num_attention_heads = 0;
   std::int64_t num_query_groups = 0;  // 0: as many as heads
@@ -28,6 +28,7 @@ struct Model {
   std::int64_t max_position_embeddings = 0;  // 0: seq_length
   bool swiglu = false, disable_bias_linear = false, untie_embeddings_and_output_weights = false;
   std::string normalization = "LayerNorm", position_embedding_type = "learned_absolute";
+  double hidden_dropout = 0, attention_dropout = 0;
   std::int64_t parameters = 0;  // only a number of them is known, no shape
 };
 
@@ -56,10 +57,12 @@ struct Bf16 {
 };
 
 struct Optimizer {
-  std::string type = "AdamW";
+  std::string type = "AdamW";  // or SGD, RMSprop
   double learning_rate = 1e-3;
   std::array<double, 2> betas{0.9, 0.999};
   double epsilon = 1e-8, weight_decay = 0;
+  bool decoupled_decay = true;            // of Adam: AdamW's; else the decay is in the gradient
+  double momentum = 0, smoothing = 0.99;  // SGD's, RMSprop's
 };
 
 struct Scheduler {

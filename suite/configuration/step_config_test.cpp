@@ -1,0 +1,178 @@
+// What of a configuration reaches the training step, and the learning rates that it names.
+
+#include "suite/configuration/step_config.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "harness/unit.h"
+#include "suite/configuration/sources.h"
+#include "suite/training_step/file_case.h"
+#include "suite/training_step/step_case.h"
+
+namespace suite::configuration {
+namespace {
+
+using suite::testing::expect_words;
+using suite::testing::Folder;
+using suite::testing::write_bytes;
+
+class StepConfig : public ::testing::Test {
+ protected:
+  void TearDown() override { configured.reset(); }
+
+  Sources of(const std::string& json, const std::string& arguments = "") {
+    Sources sources;
+    if (!json.empty()) {
+      sources.deepspeed_file = folder_.path("ds_config.json");
+      write_bytes(sources.deepspeed_file, json);
+    }
+    if (!arguments.empty()) {
+      sources.megatron_file = folder_.path("arguments.txt");
+      write_bytes(sources.megatron_file, arguments);
+    }
+    return sources;
+  }
+  // The line it is refused with, or what it is run with.
+  std::string refusal(const Sources& sources, harness::AxisFlags flags,
+                      const std::string& unit = "gpt_step") {
+    try {
+      use_configuration(sources, {unit}, flags);
+    } catch (const harness::UsageError& error) {
+      return error.what();
+    }
+    return "accepted";
+  }
+
+ private:
+  Folder folder_;
+};
+
+TEST_F(StepConfig, TakesWhatTheFilesSay) {
+  harness::AxisFlags flags{{"ranks", "4"}};
+  use_configuration(
+      of(R"({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 3,
+             "bf16": {"enabled": true}, "gradient_clipping": 0.5,
+             "optimizer": {"type": "Adam", "params": {"lr": 0.001, "betas": [0.8, 0.95],
+                                                      "weight_decay": 0.1, "adam_w_mode": false}},
+             "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 0.004,
+                                                          "warmup_num_steps": 4,
+                                                          "warmup_type": "linear"}},
+             "zero_optimization": {"stage": 2, "reduce_bucket_size": 20000, "overlap_comm": true,
+                                   "allgather_bucket_size": 10000, "contiguous_gradients": false}})",
+         "--tensor-model-parallel-size 2 --sequence-parallel --num-layers 2 --hidden-size 32 "
+         "--num-attention-heads 4 --seq-length 32 --vocab-size 200 --swiglu "
+         "--attention-dropout 0.1 --recompute-granularity full"),
+      {"gpt_step"}, flags);
+  EXPECT_EQ(flags.at("model"), "configured");
+  EXPECT_EQ(flags.at("dtype"), "bfloat16");
+  EXPECT_EQ(flags.at("zero-stage"), "2");
+  EXPECT_EQ(flags.at("tensor-model-parallel-size"), "2");
+  EXPECT_EQ(flags.at("data-parallel-size"), "2");
+  EXPECT_EQ(flags.at("global-batch-size"), "12");
+  EXPECT_EQ(flags.at("sequence-parallel"), "1");
+  EXPECT_EQ(flags.at("recompute-granularity"), "full");
+  const auto cases = harness::plan_cases({"gpt_step"}, harness::Profile::quick, flags);
+  EXPECT_GE(cases.size(), 1U);
+  const TrainingConfig& config = *configured;
+  EXPECT_EQ(config.options.clip_norm, 0.5);
+  EXPECT_EQ(config.reduce_bucket_size, 20000);
+  EXPECT_EQ(config.options.allgather_bucket_size, 10000);
+  EXPECT_TRUE(config.options.overlap_comm);
+  EXPECT_FALSE(config.options.contiguous_gradients);
+  const auto& adam = std::get<zero::Adam>(config.options.rule);
+  EXPECT_EQ(adam.beta1, 0.8);
+  EXPECT_EQ(adam.weight_decay, 0.1);
+  EXPECT_DOUBLE_EQ(config.learning_rate->after(2), 0.001);  // a quarter of the way
+  EXPECT_TRUE(config.model.swiglu);
+  EXPECT_EQ(config.model.attention_dropout, 0.1);
+  EXPECT_EQ(config.vocabulary, 200);
+  EXPECT_EQ(config.model.vocabulary, 256);
+}
+
+TEST_F(StepConfig, ScalesTheLossOfHalf) {
+  harness::AxisFlags flags{{"ranks", "1"}};
+  use_configuration(of(R"({"train_batch_size": 2, "fp16": {"enabled": true, "hysteresis": 3,
+                           "initial_scale_power": 10, "loss_scale_window": 50}})"),
+                    {"gpt_step"}, flags);
+  EXPECT_EQ(flags.at("dtype"), "half");
+  EXPECT_EQ(configured->loss_scale.scaling, zero::LossScaling::deepspeed_zero);
+  EXPECT_EQ(configured->loss_scale.initial_scale, 1024);
+  EXPECT_EQ(configured->loss_scale.window, 50);
+  EXPECT_EQ(configured->loss_scale.hysteresis, 3);
+}
+
+TEST_F(StepConfig, RefusesByName) {
+  const Sources two = of(R"({"train_batch_size": 8, "zero_optimization": {"stage": 2}})");
+  EXPECT_EQ(refusal(two, {{"ranks", "2"}}), "accepted");
+  EXPECT_EQ(refusal(two, {{"ranks", "2"}, {"zero-stage", "2"}}), "accepted");
+  expect_words(refusal(two, {{"ranks", "2"}, {"zero-stage", "1"}}),
+               {"--zero-stage is 1", "ds_config.json makes it 2"});
+  expect_words(refusal(two, {}), {"say --ranks N"});
+  expect_words(refusal(two, {{"ranks", "1,2"}}), {"say --ranks N"});
+  expect_words(refusal(two, {{"ranks", "3"}}), {"train_batch_size"});
+  expect_words(refusal(two, {{"ranks", "2"}}, "all_reduce"), {"gpt_step or training_speed"});
+  expect_words(refusal(two, {{"ranks", "2"}, {"model", "smal"}}), {"smal", "small"});
+  expect_words(refusal(of(R"({"train_batch_size": 8, "communication_data_type": "fp16"})"),
+                       {{"ranks", "2"}}),
+               {"communication_data_type fp16", "zero_step"});
+  expect_words(refusal(of("",
+                          "--num-layers 2 --hidden-size 32 --num-attention-heads 4 "
+                          "--seq-length 8 --vocab-size 64 --context-parallel-size 2"),
+                       {{"ranks", "2"}}),
+               {"context parallelism"});
+  expect_words(refusal(of("",
+                          "--num-layers 3 --hidden-size 32 --num-attention-heads 4 "
+                          "--seq-length 8 --vocab-size 64 --pipeline-model-parallel-size 2"),
+                       {{"ranks", "2"}}),
+               {"num-layers 3"});
+}
+
+TEST(LearningRate, AsDeepSpeedHasIt) {
+  LearningRate rate{.style = "WarmupLR", .highest = 1, .lowest = 0.5, .warmup = 8};
+  EXPECT_EQ(rate.after(0), 0.5);  // before the schedule begins
+  EXPECT_EQ(rate.after(1), 0.5);
+  EXPECT_DOUBLE_EQ(rate.after(2), 0.5 + 0.5 / 3);  // log 2 / log 8
+  EXPECT_DOUBLE_EQ(rate.after(8), 1);
+  EXPECT_EQ(rate.after(100), 1);
+  rate.logarithmic_warmup = false;
+  EXPECT_DOUBLE_EQ(rate.after(5), 0.75);
+  rate.style = "WarmupDecayLR";
+  rate.total = 16;
+  EXPECT_DOUBLE_EQ(rate.after(9), 1);
+  EXPECT_DOUBLE_EQ(rate.after(13), 0.75);
+  EXPECT_EQ(rate.after(40), 0.5);
+  rate = {.style = "WarmupCosineLR",
+          .highest = 2,
+          .warmup = 4,
+          .total = 14,
+          .logarithmic_warmup = false,
+          .warmup_min_ratio = 0.5,
+          .cosine_min_ratio = 0.1};
+  EXPECT_EQ(rate.after(0), 0);
+  EXPECT_DOUBLE_EQ(rate.after(3), 1.5);
+  EXPECT_DOUBLE_EQ(rate.after(9), 2 * (0.1 + 0.9 * 0.5));  // five of ten
+  EXPECT_DOUBLE_EQ(rate.after(30), 0.2);
+}
+
+TEST(LearningRate, AsMegatronHasIt) {
+  LearningRate rate{.style = "linear", .highest = 1, .lowest = 0.2, .warmup = 4, .total = 12};
+  EXPECT_EQ(rate.after(0), 0);
+  EXPECT_DOUBLE_EQ(rate.after(1), 0.25);
+  EXPECT_DOUBLE_EQ(rate.after(8), 0.6);
+  EXPECT_EQ(rate.after(13), 0.2);
+  rate.style = "cosine";
+  EXPECT_DOUBLE_EQ(rate.after(8), 0.6);
+  EXPECT_DOUBLE_EQ(rate.after(6), 0.2 + 0.8 * (1 + std::sqrt(0.5)) / 2);
+  rate.style = "inverse-square-root";
+  EXPECT_DOUBLE_EQ(rate.after(9), 2. / 3);
+  rate.style = "megatron-constant";
+  EXPECT_EQ(rate.after(2), 0.5);
+  EXPECT_EQ(rate.after(99), 1);
+  rate.style = "none";
+  EXPECT_THROW(rate.after(0), std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace suite::configuration
