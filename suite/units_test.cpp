@@ -53,6 +53,11 @@ TEST_P(EveryUnit, PassesItsOraclesOnThreads) {
       flags["ranks"] = "1,3,8";
       flags["dtype"] = "float,bfloat16";
     }
+    if (axis.name == "computation_ms") {
+      flags[axis.name] = "4";
+      flags["gradient_accumulation_steps"] = "1";
+      flags["ranks"] = "2";
+    }
     if (axis.name == "elements") flags["elements"] = "10007";
     if (axis.name == "optimizer") flags["ranks"] = sanitized ? "1" : "2";
     if (axis.name == "hidden") flags["hidden"] = "64";
@@ -136,6 +141,31 @@ TEST(Units, AZeroStepInBucketsAndMicroBatches) {
     cases.push_back(std::move(planned));
   for (const harness::Record& record : run(cases, 3, 0.001))
     EXPECT_EQ(record.verdict, harness::Ruling::pass) << record.name << ": " << record.reason;
+}
+
+// At every stage, over ranks that are no power of two, with gradients narrower than their master.
+TEST(Units, AZeroStepWithItsStatesElsewhere) {
+  const harness::AxisFlags usual = {{"transport", "shared_memory"},
+                                    {"ranks", "3"},
+                                    {"dtype", "half"},
+                                    {"parameters", "3001"},
+                                    {"reduce_bucket_size", "700"},
+                                    {"sub_group_size", "100"},
+                                    {"buffer_count", "3"}};
+  harness::AxisFlags cpu = usual, late = usual, nvme = usual;
+  cpu["offload_optimizer"] = late["offload_optimizer"] = "cpu";
+  cpu["ratio"] = "0.5,1";
+  late["delayed_update"] = "on";
+  nvme["offload_optimizer"] = "nvme";
+  nvme["gradient_accumulation_steps"] = "3";
+  nvme["overlap_comm"] = "on";
+  std::vector<harness::PlannedCase> cases;
+  for (const harness::AxisFlags& flags : {cpu, late, nvme})
+    for (auto& planned : harness::plan_cases({"zero_step"}, harness::Profile::acceptance, flags))
+      cases.push_back(std::move(planned));
+  EXPECT_EQ(cases.size(), 16u);
+  for (const harness::Record& record : run(cases, 3, 0.001))
+    EXPECT_NE(record.verdict, harness::Ruling::fail) << record.name << ": " << record.reason;
 }
 
 // Zero elements: messages as the formula says, of no bytes.
@@ -282,6 +312,8 @@ TEST(Units, CoverEveryRoomThatIsJudged) {
                              "transformer_block",
                              "vocabulary_parallel_cross_entropy",
                              "vocabulary_parallel_embedding",
+                             "zero_options",
+                             "zero_overlap",
                              "zero_step"})
     EXPECT_NE(std::find(names.begin(), names.end(), wanted), names.end()) << wanted;
 }

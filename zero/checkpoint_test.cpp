@@ -229,12 +229,15 @@ struct Trained {
   FlatStates states;
   std::unique_ptr<Step> step;
 
-  Trained(machine::World& world, machine::Degrees degrees, int stage = 1)
+  Trained(machine::World& world, machine::Degrees degrees, int stage = 1,
+          const StateOptions& offload = {}, Dtype dtype = Dtype::bfloat16)
       : model(world, degrees),
-        plan(gradient_plan(model.list(), Dtype::bfloat16, model.grid, 48)),
+        plan(gradient_plan(model.list(), dtype, model.grid, 48)),
         states(world.device(), plan, model.list(), {.reduce_bucket_size = 1}) {
     model.set_values();
-    step = make_step(stage, states, plan, model.communicators(), {.all_reduce = "direct"});
+    StepOptions options{.all_reduce = "direct"};
+    options.offload_optimizer = offload;
+    step = make_step(stage, states, plan, model.communicators(), options);
   }
   void train(int begin, int end) {
     for (int i = begin; i < end; ++i) {
@@ -246,41 +249,48 @@ struct Trained {
     return flat_pieces(model.list(), states.layout().offsets,
                        model.grid.coordinate(machine::Axis::tp), range);
   }
-  std::int64_t steps() { return step->pieces().front().optimizer.steps(); }
+  std::int64_t steps() { return step->optimizer().steps(); }
   void save(machine::World& world, const std::string& folder) {
     zero::save(world, world.group(), folder, {{"steps", static_cast<std::uint64_t>(steps())}},
                [&](PartWriter& writer) {
-                 for (Step::Piece& piece : step->pieces())
-                   writer.add(pieces(piece.range), piece.optimizer.states());
+                 step->optimizer().visit(false, [&](Range range, const RangeStates& of) {
+                   writer.add(pieces(range), of);
+                 });
                });
   }
   // Values are read whole: the others' shards too.
   void load(const std::string& folder) {
     const Checkpoint checkpoint(folder);
-    for (Step::Piece& piece : step->pieces()) {
-      piece.optimizer.set_steps(static_cast<std::int64_t>(checkpoint.number("steps")));
-      checkpoint.read(pieces(piece.range), piece.optimizer.states());
-    }
+    step->optimizer().set_steps(static_cast<std::int64_t>(checkpoint.number("steps")));
+    step->optimizer().visit(
+        true, [&](Range range, const RangeStates& of) { checkpoint.read(pieces(range), of); });
     checkpoint.read(pieces({0, states.layout().elements}),
                     {states.values(), states.values(), {}, {}});
   }
   std::vector<std::uint64_t> hashes() {
+    // By what a state is, whatever runs it comes in.
+    std::vector<double> master, first, second;
+    const auto append = [](std::vector<double>& to, const Tensor& tensor) {
+      const std::vector<double> numbers = to_doubles(tensor);
+      to.insert(to.end(), numbers.begin(), numbers.end());
+    };
+    step->optimizer().visit(false, [&](Range, const RangeStates& of) {
+      append(master, of.master);
+      append(first, of.first_moment);
+      append(second, of.second_moment);
+    });
     std::vector<std::uint64_t> all{hash(states.values())};
-    for (Step::Piece& piece : step->pieces()) {
-      const RangeStates of = piece.optimizer.states();
-      for (const Tensor& tensor : {of.master, of.first_moment, of.second_moment})
-        all.push_back(hash(tensor));
-    }
+    for (const auto& numbers : {master, first, second})
+      all.push_back(wide_checksum(numbers.data(), numbers.size() * sizeof(double)));
     return all;
   }
   void spoil() {
     machine::Kernels& kernels = states.device().stream().kernels();
     kernels.fill(states.values(), 0);
-    for (Step::Piece& piece : step->pieces()) {
-      const RangeStates of = piece.optimizer.states();
+    step->optimizer().visit(true, [&](Range, const RangeStates& of) {
       for (const Tensor& tensor : {of.master, of.first_moment, of.second_moment})
         kernels.fill(tensor, 0);
-    }
+    });
   }
 };
 
@@ -306,6 +316,37 @@ TEST_F(CheckpointOfRanks, ATrainingGoesOnToTheSameBits) {
       EXPECT_EQ(from.steps(), 4);
     });
   }
+}
+
+// Wherever the states were, and wherever they are from then on.
+TEST_F(CheckpointOfRanks, OffloadedStatesAreReadByAnyOptimizer) {
+  std::vector<StateOptions> all(3);
+  all[1].device = OffloadDevice::cpu;
+  all[1].cpu.ratio = 0.6;
+  if (IoRing::why_not().empty()) {
+    all[2].device = OffloadDevice::nvme;
+    all[2].nvme.swap.folder = folder;
+    all[2].nvme.sub_group_size = 33;
+  }
+  machine::run_ranks(2, [&](machine::World& world) {
+    const machine::Degrees degrees{.dp = 2};
+    for (const Dtype dtype : {Dtype::bfloat16, Dtype::float32}) {
+      Trained whole(world, degrees, 1, {}, dtype);
+      whole.train(0, 4);
+      for (const StateOptions& a : all) {
+        Trained until(world, degrees, 1, a, dtype);
+        until.train(0, 2);
+        until.save(world, folder);
+        for (const StateOptions& b : all) {
+          Trained from(world, degrees, 1, b, dtype);
+          from.load(folder);
+          EXPECT_EQ(from.hashes(), until.hashes());
+          from.train(2, 4);
+          EXPECT_EQ(from.hashes(), whole.hashes()) << name(a.device) << " to " << name(b.device);
+        }
+      }
+    }
+  });
 }
 
 TEST_F(CheckpointOfRanks, OtherDegreesReadTheSameElements) {

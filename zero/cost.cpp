@@ -60,6 +60,14 @@ void add_values(Calls& calls, int stage, const GradientPlan& plan, const Layout&
   }
 }
 
+// Every rank of dp owns ranges of the same sizes.
+StateCost cost_of_states(bool sharded, const GradientPlan& plan, const Layout& layout,
+                         const Rule& rule, const StepOptions& options) {
+  std::vector<std::int64_t> sizes;
+  for (const Range range : owned_ranges(layout, sharded, 0)) sizes.push_back(range.size());
+  return state_cost(rule, plan.value_dtype, sizes, options.offload_optimizer);
+}
+
 }  // namespace
 
 bool is_sharded(int stage, const GradientPlan& plan) {
@@ -163,10 +171,14 @@ std::vector<TrafficRow> expected_traffic(int stage, const GradientPlan& plan, co
   return rows;
 }
 
+OffloadTraffic expected_offload_traffic(int stage, const GradientPlan& plan, const Layout& layout,
+                                        const Rule& rule, const StepOptions& options) {
+  return cost_of_states(is_sharded(stage, plan), plan, layout, rule, options).moved;
+}
+
 ExpectedMemory expected_memory(int stage, const GradientPlan& plan, const Layout& layout,
                                const Rule& rule, const StepOptions& options, const Usage& usage) {
   const bool sharded = is_sharded(stage, plan);
-  const std::int64_t owned = sharded ? layout.elements / plan.dp : layout.elements;
   std::int64_t values = layout.value_elements, gradients = layout.elements;
   if (stage >= 2)
     gradients = layout.elements / plan.dp + most_in_gradient_buckets(plan, layout, options, usage);
@@ -188,10 +200,14 @@ ExpectedMemory expected_memory(int stage, const GradientPlan& plan, const Layout
       passing = std::max(passing, bytes_of(run * plan.dp, plan.value_dtype));
   }
   const NormBuffers norm = norm_buffers(plan, layout, sharded);
-  return {bytes_of(values, plan.value_dtype), bytes_of(gradients, plan.gradient_dtype),
-          static_cast<std::size_t>(owned) * optimizer_bytes_per_element(rule, plan.value_dtype),
-          static_cast<std::size_t>(owned) * mask_bytes_per_element(rule) +
-              bytes_of(norm.squares + norm.partials + norm.gathered, Dtype::float64) + passing};
+  const StateCost states = cost_of_states(sharded, plan, layout, rule, options);
+  return {bytes_of(values, plan.value_dtype),
+          bytes_of(gradients, plan.gradient_dtype),
+          states.device_optimizer,
+          states.device_buffers +
+              bytes_of(norm.squares + norm.partials + norm.gathered, Dtype::float64) + passing,
+          states.host_optimizer,
+          states.host_buffers};
 }
 
 NormBuffers norm_buffers(const GradientPlan& plan, const Layout& layout, bool sharded) {

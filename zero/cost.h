@@ -86,14 +86,24 @@ std::vector<TrafficRow> expected_traffic(int stage, const GradientPlan& plan, co
 //   buffers     the decay mask and the norm's doubles, and the larger of a bucket on the wire
 //   (where
 //               communication_data_type is another) and the staging of allgather_bucket_size
-// What a communicator stages for CUDA tensors, and its plans' scratch, is its own.
+// Of an offloaded optimizer the device holds what its part of the ranges needs, and the host_* are
+// of the memory that offload_optimizer takes (offload_cpu.h, offload_nvme.h). What a communicator
+// stages for CUDA tensors, and its plans' scratch, is its own.
 struct ExpectedMemory {
   std::size_t parameters = 0, gradients = 0, optimizer = 0, buffers = 0;
+  std::size_t host_optimizer = 0, host_buffers = 0;
   bool operator==(const ExpectedMemory&) const = default;
 };
 ExpectedMemory expected_memory(int stage, const GradientPlan& plan, const Layout& layout,
                                const Rule& rule, const StepOptions& options = {},
                                const Usage& usage = {});
+
+// Bytes that offload_optimizer moves in a step that updates. Of the owned elements, h of them the
+// host's, whose gradients and values have E_g and E_v bytes: h E_g down and h E_v up; or every
+// state once each way between memory and file (Ren et al. 2021, arXiv:2101.06840, section 4;
+// Rajbhandari et al. 2021, arXiv:2104.07857).
+OffloadTraffic expected_offload_traffic(int stage, const GradientPlan& plan, const Layout& layout,
+                                        const Rule& rule, const StepOptions& options);
 
 // Elements of a share that are published at once.
 std::int64_t publish_run(std::int64_t share, int dp, std::int64_t allgather_bucket_size);

@@ -12,7 +12,7 @@ class DataParallel final : public Step {
   DataParallel(FlatStates& states, const GradientPlan& plan, Communicators communicators,
                StepOptions options)
       : Step(0, states, plan, communicators, std::move(options)) {
-    make_pieces([&](Range range) { return states_.values(range); });
+    make_optimizer([&](Range range) { return states_.values(range); });
   }
   ~DataParallel() override { progress_.stop(); }
 

@@ -1,3 +1,5 @@
+#include <cerrno>
+#include <cstring>
 #include <stdexcept>
 
 #include "machine/device/error.h"
@@ -14,6 +16,15 @@ void check(const IoOptions& options) {
   if (options.queue_depth < 1 || options.queue_depth > 4096)
     throw std::invalid_argument(
         fmt::format("queue_depth {} is not from 1 to 4096", options.queue_depth));
+}
+
+std::string why_not_mapped(int error, std::size_t largest, std::uint64_t locked) {
+  constexpr std::size_t most = std::size_t{1} << 30;  // of a buffer, for any kernel so far
+  const std::string what = "buffers are not mapped by the kernel: ";
+  if (largest > most)
+    return what + fmt::format("one has {} bytes, and it takes no more than {}", largest, most);
+  if (error == ENOMEM) return what + fmt::format("RLIMIT_MEMLOCK is too small ({} bytes)", locked);
+  return what + std::strerror(error);
 }
 
 machine::Tensor aligned_memory(machine::Device& device, machine::Dtype dtype, std::size_t bytes,

@@ -1,6 +1,7 @@
 #include "zero/io_ring.h"
 
 #include <liburing.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <chrono>
@@ -319,18 +320,26 @@ IoRing::IoRing(const IoOptions& options) : options_(options) {
 }
 IoRing::~IoRing() = default;
 
-bool IoRing::register_memory(const std::vector<Tensor>& memory) {
+std::string IoRing::register_memory(const std::vector<Tensor>& memory) {
   std::vector<iovec> ranges;
-  for (const Tensor& tensor : memory) ranges.push_back({tensor.data(), tensor.bytes()});
-  if (io_uring_register_buffers(&engine_->ring, ranges.data(),
-                                static_cast<unsigned>(ranges.size())) != 0)
-    return false;
+  std::size_t largest = 0;
+  for (const Tensor& tensor : memory) {
+    ranges.push_back({tensor.data(), tensor.bytes()});
+    largest = std::max(largest, tensor.bytes());
+  }
+  if (const int error = io_uring_register_buffers(&engine_->ring, ranges.data(),
+                                                  static_cast<unsigned>(ranges.size()));
+      error != 0) {
+    rlimit locked{};
+    ::getrlimit(RLIMIT_MEMLOCK, &locked);
+    return why_not_mapped(-error, largest, locked.rlim_cur);
+  }
   const std::lock_guard lock(engine_->mutex);
   for (const Tensor& tensor : memory) {
     const auto* begin = static_cast<const std::byte*>(tensor.data());
     engine_->registered.push_back({begin, begin + tensor.bytes()});
   }
-  return true;
+  return "";
 }
 
 IoRing::Ticket IoRing::read(const IoFile& file, std::uint64_t offset, const Tensor& into) {

@@ -56,9 +56,9 @@ class IoRing {
   ~IoRing();
   IoRing(IoRing&&) = delete;
 
-  // Memory that many transfers will use is mapped by the kernel once. Where it may not be locked
-  // (RLIMIT_MEMLOCK) nothing happens: false. Once, before any transfer.
-  bool register_memory(const std::vector<machine::Tensor>& memory);
+  // Memory that many transfers will use is mapped by the kernel once; returns nothing, or why it
+  // was not: transfers go on without. Once, before any transfer.
+  std::string register_memory(const std::vector<machine::Tensor>& memory);
 
   // The bytes of the tensor, host memory. Its address, its size and the offset are multiples of
   // io_alignment.
@@ -79,6 +79,9 @@ class IoRing {
 };
 
 void check(const IoOptions& options);  // as the constructor does; makes nothing
+// What the kernel's error says of buffers of which the largest has so many bytes; locked: those
+// that RLIMIT_MEMLOCK lets this process lock.
+std::string why_not_mapped(int error, std::size_t largest, std::uint64_t locked);
 // Elements of memory on the host that begin at a multiple of io_alignment: `bytes`, a multiple of
 // it as well, of an allocation of aligned_bytes(bytes).
 machine::Tensor aligned_memory(machine::Device& device, machine::Dtype dtype, std::size_t bytes,

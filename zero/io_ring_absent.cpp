@@ -13,7 +13,7 @@ IoRing::IoRing(const IoOptions& options) : options_(options) {
   throw machine::MachineError(why_not() + "; install liburing-dev and build again");
 }
 IoRing::~IoRing() = default;
-bool IoRing::register_memory(const std::vector<machine::Tensor>&) { return false; }
+std::string IoRing::register_memory(const std::vector<machine::Tensor>&) { return why_not(); }
 IoRing::Ticket IoRing::read(const IoFile&, std::uint64_t, const machine::Tensor&) { return 0; }
 IoRing::Ticket IoRing::write(const IoFile&, std::uint64_t, const machine::Tensor&) { return 0; }
 void IoRing::wait(Ticket) {}

@@ -147,6 +147,14 @@ TEST_F(Ring, SaysWhereTheCacheIsInBetween) {
   EXPECT_SAYS(file.note(), "/proc/self/status of rank 0 is buffered");
 }
 
+TEST(RegisteredMemory, SaysWhyTheKernelHasNotMappedIt) {
+  constexpr std::size_t limit = std::size_t{1} << 30;
+  EXPECT_SAYS(why_not_mapped(ENOMEM, limit, 65536), "RLIMIT_MEMLOCK is too small (65536 bytes)");
+  EXPECT_SAYS(why_not_mapped(EFAULT, limit + 4096, 65536),
+              "one has 1073745920 bytes, and it takes no more than 1073741824");
+  EXPECT_SAYS(why_not_mapped(EOPNOTSUPP, limit, 65536), std::strerror(EOPNOTSUPP));
+}
+
 // A pipe that nobody writes to.
 TEST_F(Ring, AWaitEnds) {
   const std::string path = folder + "/pipe-" + std::to_string(::getpid());

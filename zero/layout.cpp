@@ -128,6 +128,14 @@ Range intersection(Range a, Range b) {
   return {begin, std::max(begin, std::min(a.end, b.end))};
 }
 
+std::vector<Range> owned_ranges(const Layout& layout, bool sharded, int dp_rank) {
+  std::vector<Range> owned;
+  for (const Bucket& bucket : layout.buckets)
+    if (sharded && !bucket.frozen) owned.push_back(layout.shard(bucket, dp_rank));
+  if (owned.empty()) owned.push_back({0, layout.elements});
+  return owned;
+}
+
 Layout layout(const GradientPlan& plan, const LayoutOptions& options) {
   if (options.reduce_bucket_size < 1)
     throw std::invalid_argument(

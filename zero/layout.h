@@ -80,6 +80,10 @@ struct Layout {
     return {bucket.range.begin / shards, bucket.range.end / shards};
   }
 };
+// What a rank of dp updates: its shard of each trained bucket, or, where nothing is sharded or
+// trained, all as one range.
+std::vector<Range> owned_ranges(const Layout& layout, bool sharded, int dp_rank);
+
 // Throws std::invalid_argument for a bucket size that is not positive and for parts that are not
 // one for each row.
 Layout layout(const GradientPlan& plan, const LayoutOptions& options = {});

@@ -33,124 +33,199 @@ Dtype check(const OffloadOptions& options, Dtype value) {
   return gradient;
 }
 
+struct Cut {
+  std::vector<OffloadPiece> pieces;
+  std::vector<std::int64_t> first_state;  // of each range
+  std::int64_t host = 0, device = 0;      // elements
+  std::int64_t largest_on_device = 0;     // of a range
+  std::int64_t staged = 0, largest_piece = 0;
+};
+
+std::int64_t on_host(std::int64_t elements, double ratio) {
+  return std::llround(ratio * static_cast<double>(elements));
+}
+
+// Pieces take turns in two slots of the staging, each as long as its longest piece; delayed, every
+// piece has a place of its own.
+Cut cut(const std::vector<std::int64_t>& sizes, const OffloadOptions& options) {
+  Cut result;
+  std::int64_t slot[2] = {};
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    result.first_state.push_back(result.host);
+    const std::int64_t device = sizes[i] - on_host(sizes[i], options.ratio);
+    result.device += device;
+    result.largest_on_device = std::max(result.largest_on_device, device);
+    for (std::int64_t begin = device; begin < sizes[i];) {
+      const std::int64_t size = std::min(options.piece_size, sizes[i] - begin);
+      std::int64_t& longest = slot[result.pieces.size() % 2];
+      longest = std::max(longest, size);
+      result.pieces.push_back({i, {begin, begin + size}, result.host, result.host});
+      result.host += size;
+      begin += size;
+    }
+  }
+  result.largest_piece = std::max(slot[0], slot[1]);
+  result.staged = options.delayed_update ? result.host : slot[0] + slot[1];
+  for (std::size_t i = 0; !options.delayed_update && i < result.pieces.size(); ++i)
+    result.pieces[i].in_staging = i % 2 == 0 ? 0 : slot[0];
+  return result;
+}
+
+std::vector<std::int64_t> sizes_of(const std::vector<OwnedRange>& owned) {
+  std::vector<std::int64_t> sizes;
+  for (const OwnedRange& each : owned) sizes.push_back(each.values.size());
+  return sizes;
+}
+
 }  // namespace
 
-OffloadCost offload_cost(const Rule& rule, Dtype value, std::int64_t elements,
+OffloadCost offload_cost(const Rule& rule, Dtype value, const std::vector<std::int64_t>& sizes,
                          const OffloadOptions& options) {
   const Dtype gradient = check(options, value), wide = collectives::gradient_dtype(value);
   const KeptStates kept = kept_states(rule, value);
+  const Cut parts = cut(sizes, options);
   OffloadCost cost;
-  cost.host_elements = std::llround(options.ratio * static_cast<double>(elements));
-  if (cost.host_elements > 0) cost.pieces = (cost.host_elements - 1) / options.piece_size + 1;
-  const auto host = static_cast<std::size_t>(cost.host_elements);
-  const auto device = static_cast<std::size_t>(elements) - host;
+  cost.host_elements = parts.host;
+  cost.pieces = std::ssize(parts.pieces);
+  const auto host = static_cast<std::size_t>(parts.host);
+  const auto device = static_cast<std::size_t>(parts.device);
   // Values that are their own master on the device have one on the host all the same.
   const auto states = static_cast<std::size_t>(1 + kept.first_moment + kept.second_moment);
   cost.host_optimizer = host * states * size_of(wide);
-  const std::size_t one = std::min(static_cast<std::size_t>(options.piece_size), host);
-  const std::size_t staged = options.delayed_update ? host : std::min(2 * one, host);
-  cost.host_buffers = staged * (size_of(gradient) + (kept.master ? size_of(value) : 0)) +
-                      (gradient == wide ? 0 : one * size_of(wide)) +
+  cost.host_buffers = static_cast<std::size_t>(parts.staged) *
+                          (size_of(gradient) + (kept.master ? size_of(value) : 0)) +
                       host * mask_bytes_per_element(rule);
   cost.device_optimizer = device * optimizer_bytes_per_element(rule, value);
-  cost.device_buffers =
-      device * (mask_bytes_per_element(rule) + (gradient == wide ? 0 : size_of(wide)));
+  cost.device_buffers = device * mask_bytes_per_element(rule);
+  if (gradient != wide) {
+    cost.host_buffers += static_cast<std::size_t>(parts.largest_piece) * size_of(wide);
+    cost.device_buffers += static_cast<std::size_t>(parts.largest_on_device) * size_of(wide);
+  }
   cost.down = host * size_of(gradient);
   cost.up = host * size_of(value);
   return cost;
 }
 
-OffloadOptimizer::OffloadOptimizer(Rule rule, Tensor values,
-                                   const std::vector<std::uint8_t>& decay_mask,
+OffloadOptimizer::OffloadOptimizer(const Rule& rule, std::vector<OwnedRange> owned,
                                    machine::Device& host, OffloadOptions options)
-    : rule_(rule),
-      values_(std::move(values)),
+    : OwnedOptimizer(rule),
+      owned_(std::move(owned)),
       host_(host),
       options_(std::move(options)),
-      cost_(offload_cost(rule, values_.dtype(), values_.size(), options_)),
-      slots_(options_.delayed_update ? cost_.pieces : std::min<std::int64_t>(cost_.pieces, 2)),
+      kept_(kept_states(rule, owned_.at(0).values.dtype())),
       worker_(options_.delayed_update) {
-  SHARDMARK_CHECK(decay_mask.size(), ==, static_cast<std::size_t>(values_.size()));
   SHARDMARK_CHECK(host_.readable_by_host(), ==, true);
-  const Range range = host_range();
-  const auto split = decay_mask.begin() + range.begin;
-  if (range.begin > 0)
-    on_device_ = std::make_unique<Optimizer>(rule_, values_.slice(0, {range.begin}),
-                                             std::vector<std::uint8_t>(decay_mask.begin(), split));
-
-  const Dtype wide = collectives::gradient_dtype(values_.dtype());
-  const Dtype gradient = options_.gradient_dtype.value_or(wide);
-  const KeptStates kept = kept_states(rule_, values_.dtype());
-  if (on_device_ && gradient != wide)
-    wide_on_device_ = Tensor(values_.device(), wide, {range.begin}, Category::buffers);
-  const auto make = [&](Tensor& tensor, Dtype dtype, std::int64_t elements, Category category) {
-    tensor = Tensor(host_, dtype, {elements}, category);
-  };
-  make(master_, wide, range.size(), Category::optimizer);
-  for (const auto& [is_kept, moment] : {std::pair{kept.first_moment, &first_moment_},
-                                        std::pair{kept.second_moment, &second_moment_}}) {
-    if (!is_kept) continue;
-    make(*moment, wide, range.size(), Category::optimizer);
-    host_.stream().kernels().fill(*moment, 0);
+  const Dtype value = owned_.front().values.dtype(), wide = collectives::gradient_dtype(value);
+  const Dtype gradient = check(options_, value);
+  Cut parts = cut(sizes_of(owned_), options_);
+  pieces_ = std::move(parts.pieces);
+  first_state_ = std::move(parts.first_state);
+  std::vector<std::uint8_t> host_mask;
+  for (OwnedRange& each : owned_) {
+    SHARDMARK_CHECK(each.decay_mask.size(), ==, static_cast<std::size_t>(each.values.size()));
+    const std::int64_t stays = each.values.size() - on_host(each.values.size(), options_.ratio);
+    const auto split = each.decay_mask.begin() + stays;
+    on_device_.push_back(stays == 0
+                             ? nullptr
+                             : std::make_unique<Optimizer>(
+                                   rule_, each.values.slice(0, {stays}),
+                                   std::vector<std::uint8_t>(each.decay_mask.begin(), split)));
+    host_mask.insert(host_mask.end(), split, each.decay_mask.end());
+    each.decay_mask = {};
   }
-  const std::int64_t piece = std::min(options_.piece_size, range.size());
-  const std::int64_t staged = std::min(slots_ * piece, range.size());
-  make(staged_gradients_, gradient, staged, Category::buffers);
-  if (kept.master) make(staged_values_, values_.dtype(), staged, Category::buffers);
-  if (gradient != wide) make(wide_gradients_, wide, piece, Category::buffers);
-  if (kept.mask) {
-    decay_mask_ = host_.allocate(static_cast<std::size_t>(range.size()), Category::buffers);
-    std::copy(split, decay_mask.end(), static_cast<std::uint8_t*>(decay_mask_.data()));
+  if (parts.largest_on_device > 0 && gradient != wide)
+    wide_on_device_ = Tensor(device(), wide, {parts.largest_on_device}, Category::buffers);
+
+  const auto state = [&] { return Tensor(host_, wide, {parts.host}, Category::optimizer); };
+  const auto zeros = [&] {
+    const Tensor moment = state();
+    host_.stream().kernels().fill(moment, 0);
+    return moment;
+  };
+  master_ = state();
+  if (kept_.first_moment) first_moment_ = zeros();
+  if (kept_.second_moment) second_moment_ = zeros();
+  const auto buffer = [&](Dtype dtype, std::int64_t elements) {
+    return Tensor(host_, dtype, {elements}, Category::buffers);
+  };
+  staged_gradients_ = buffer(gradient, parts.staged);
+  if (kept_.master) staged_values_ = buffer(value, parts.staged);
+  if (gradient != wide) wide_gradients_ = buffer(wide, parts.largest_piece);
+  if (kept_.mask) {
+    decay_mask_ = host_.allocate(host_mask.size(), Category::buffers);
+    std::ranges::copy(host_mask, static_cast<std::uint8_t*>(decay_mask_.data()));
     // A mask that is the same everywhere need not be read.
     const auto decays = [](std::uint8_t byte) { return byte != 0; };
-    decay_ = std::all_of(split, decay_mask.end(), decays)   ? Decay::everywhere
-             : std::any_of(split, decay_mask.end(), decays) ? Decay::masked
-                                                            : Decay::nowhere;
+    decay_ = std::ranges::all_of(host_mask, decays)   ? Decay::everywhere
+             : std::ranges::any_of(host_mask, decays) ? Decay::masked
+                                                      : Decay::nowhere;
   }
-  down_stream_ = values_.device().make_stream();
-  up_stream_ = values_.device().make_stream();
+  down_stream_ = device().make_stream();
+  up_stream_ = device().make_stream();
   values_changed();
 }
 
 void OffloadOptimizer::set_steps(std::int64_t steps) {
-  steps_ = steps;
-  if (on_device_) on_device_->set_steps(steps);
+  OwnedOptimizer::set_steps(steps);
+  for (const auto& optimizer : on_device_)
+    if (optimizer) optimizer->set_steps(steps);
 }
 
-RangeStates OffloadOptimizer::states() const {
+Range OffloadOptimizer::host_range(std::size_t owned) const {
+  const std::int64_t size = owned_[owned].values.size();
+  return {size - on_host(size, options_.ratio), size};
+}
+
+RangeStates OffloadOptimizer::states(std::size_t owned) const {
   if (pending_)
     throw std::logic_error("states are asked for while an update is pending: drain first");
-  const Range range = host_range();
-  return {values_.slice(range.begin, {range.size()}), master_, first_moment_, second_moment_};
+  const Range range = host_range(owned);
+  const auto part = [&](const Tensor& whole) {
+    return whole ? whole.slice(first_state_[owned], {range.size()}) : whole;
+  };
+  return {owned_[owned].values.slice(range.begin, {range.size()}), part(master_),
+          part(first_moment_), part(second_moment_)};
+}
+
+void OffloadOptimizer::visit(bool writes, const Visit& call) {
+  for (std::size_t i = 0; i < owned_.size(); ++i) {
+    const Range range = host_range(i);
+    const std::int64_t begin = owned_[i].range.begin;
+    RangeStates states = this->states(i);
+    if (on_device_[i]) call({begin, begin + range.begin}, on_device_[i]->states());
+    if (!kept_.master) states.master = states.values;  // the same bits
+    call({begin + range.begin, begin + range.end}, states);
+  }
+  if (writes && !kept_.master) values_changed();
 }
 
 // ---- pieces
 
-Range OffloadOptimizer::piece(std::int64_t index) const {
-  const std::int64_t begin = index * options_.piece_size;
-  return {begin, std::min(begin + options_.piece_size, cost_.host_elements)};
+Tensor OffloadOptimizer::staged(const Tensor& staging, std::int64_t index) const {
+  return staging.slice(piece(index).in_staging, {piece(index).range.size()});
 }
 
-Tensor OffloadOptimizer::slot(const Tensor& staging, std::int64_t index) const {
-  return staging.slice(index % slots_ * options_.piece_size, {piece(index).size()});
+Tensor OffloadOptimizer::state(const Tensor& whole, std::int64_t index) const {
+  return whole ? whole.slice(piece(index).in_states, {piece(index).range.size()}) : whole;
 }
 
 // Values that are wide go up from the master itself, which nobody writes before the next update.
 Tensor OffloadOptimizer::host_values(std::int64_t index) const {
-  if (staged_values_) return slot(staged_values_, index);
-  return master_.slice(piece(index).begin, {piece(index).size()});
+  return staged_values_ ? staged(staged_values_, index) : state(master_, index);
 }
 
 Tensor OffloadOptimizer::device_values(std::int64_t index) const {
-  return values_.slice(host_range().begin + piece(index).begin, {piece(index).size()});
+  const OffloadPiece& at = piece(index);
+  return owned_[at.owned].values.slice(at.range.begin, {at.range.size()});
 }
 
-Progress::Ticket OffloadOptimizer::go_down(const Tensor& gradient, std::int64_t index) {
-  const void* const from =
-      gradient.slice(host_range().begin + piece(index).begin, {piece(index).size()}).data();
+Progress::Ticket OffloadOptimizer::go_down(const std::vector<Tensor>& gradients,
+                                           std::int64_t index) {
+  const OffloadPiece& at = piece(index);
+  const void* const from = gradients[at.owned].slice(at.range.begin, {at.range.size()}).data();
   return down_.submit([this, from, index] {
     before(OffloadPhase::down, index);
-    const Tensor to = slot(staged_gradients_, index);
+    const Tensor to = staged(staged_gradients_, index);
     down_stream_->copy(to.data(), from, to.bytes());
     down_stream_->synchronize();
     moved_.down += to.bytes();
@@ -160,19 +235,16 @@ Progress::Ticket OffloadOptimizer::go_down(const Tensor& gradient, std::int64_t 
 void OffloadOptimizer::update_piece(const Rule& rule, std::int64_t step, double scale,
                                     std::int64_t index) {
   before(OffloadPhase::update, index);
-  const Range at = piece(index);
-  Tensor gradient = slot(staged_gradients_, index);
+  Tensor gradient = staged(staged_gradients_, index);
   if (wide_gradients_) {
-    const Tensor wide = wide_gradients_.slice(0, {at.size()});
+    const Tensor wide = wide_gradients_.slice(0, {gradient.size()});
     host_.stream().kernels().cast(gradient, wide);
     gradient = wide;
   }
-  const auto part = [&](const Tensor& state) {
-    return state ? state.slice(at.begin, {at.size()}) : state;
-  };
   const auto* const mask = static_cast<const std::uint8_t*>(decay_mask_.data());
-  update_range(rule, step, gradient, scale, decay_, mask ? mask + at.begin : nullptr,
-               {host_values(index), part(master_), part(first_moment_), part(second_moment_)});
+  update_range(rule, step, gradient, scale, decay_, mask ? mask + piece(index).in_states : nullptr,
+               {host_values(index), state(master_, index), state(first_moment_, index),
+                state(second_moment_, index)});
 }
 
 Progress::Ticket OffloadOptimizer::go_up(std::int64_t index) {
@@ -202,55 +274,62 @@ void OffloadOptimizer::guarded(const std::function<void()>& work) {
 
 // What is queued on the device may still write the gradients and read the values.
 void OffloadOptimizer::wait_for_device() {
-  const auto event = values_.device().stream().record();
+  const auto event = device().stream().record();
   down_stream_->wait(*event);
   up_stream_->wait(*event);
 }
 
-void OffloadOptimizer::update(const Tensor& gradient, double gradient_scale) {
-  SHARDMARK_CHECK(gradient.size(), ==, values_.size());
-  SHARDMARK_CHECK(machine::name(gradient.dtype()), ==, machine::name(staged_gradients_.dtype()));
+void OffloadOptimizer::update(const std::vector<Tensor>& gradients, double gradient_scale) {
+  SHARDMARK_CHECK(gradients.size(), ==, owned_.size());
+  for (std::size_t i = 0; i < owned_.size(); ++i) {
+    SHARDMARK_CHECK(gradients[i].size(), ==, owned_[i].values.size());
+    SHARDMARK_CHECK(machine::name(gradients[i].dtype()), ==,
+                    machine::name(staged_gradients_.dtype()));
+  }
   guarded([&] {
     wait_for_device();
     apply_pending();
     ++steps_;
-    if (on_device_) update_on_device(gradient.slice(0, {host_range().begin}), gradient_scale);
+    for (std::size_t i = 0; i < owned_.size(); ++i)
+      if (on_device_[i])
+        update_on_device(i, gradients[i].slice(0, {host_range(i).begin}), gradient_scale);
     if (options_.delayed_update && steps_ > options_.warmup_steps)
-      start_delayed(gradient, gradient_scale);
+      start_delayed(gradients, gradient_scale);
     else
-      update_overlapped(gradient, gradient_scale);
+      update_overlapped(gradients, gradient_scale);
   });
 }
 
-void OffloadOptimizer::update_on_device(Tensor gradient, double scale) {
+void OffloadOptimizer::update_on_device(std::size_t owned, Tensor gradient, double scale) {
   if (wide_on_device_) {
-    values_.device().stream().kernels().cast(gradient, wide_on_device_);
-    gradient = wide_on_device_;
+    const Tensor wide = wide_on_device_.slice(0, {gradient.size()});
+    device().stream().kernels().cast(gradient, wide);
+    gradient = wide;
   }
-  on_device_->rule() = rule_;
-  on_device_->update(gradient, scale);
+  on_device_[owned]->rule() = rule_;
+  on_device_[owned]->update(gradient, scale);
 }
 
 // A slot's gradients are those of the piece before last until that was updated, its values until
 // they are up.
-void OffloadOptimizer::update_overlapped(const Tensor& gradient, double scale) {
+void OffloadOptimizer::update_overlapped(const std::vector<Tensor>& gradients, double scale) {
   std::vector<Progress::Ticket> down, up;
-  for (std::int64_t i = 0; i < cost_.pieces; ++i) {
-    while (std::ssize(down) < std::min(i + 2, cost_.pieces))
-      down.push_back(go_down(gradient, std::ssize(down)));
+  for (std::int64_t i = 0; i < pieces(); ++i) {
+    while (std::ssize(down) < std::min(i + 2, pieces()))
+      down.push_back(go_down(gradients, std::ssize(down)));
     down_.wait(down[static_cast<std::size_t>(i)]);
-    if (i >= slots_) up_.wait(up[static_cast<std::size_t>(i - slots_)]);
+    if (i >= 2) up_.wait(up[static_cast<std::size_t>(i - 2)]);
     update_piece(rule_, steps_, scale, i);
     up.push_back(go_up(i));
   }
   up_.wait_all();
 }
 
-void OffloadOptimizer::start_delayed(const Tensor& gradient, double scale) {
-  for (std::int64_t i = 0; i < cost_.pieces; ++i) go_down(gradient, i);
+void OffloadOptimizer::start_delayed(const std::vector<Tensor>& gradients, double scale) {
+  for (std::int64_t i = 0; i < pieces(); ++i) go_down(gradients, i);
   down_.wait_all();
   worker_.submit([this, rule = rule_, step = steps_, scale] {
-    for (std::int64_t i = 0; i < cost_.pieces; ++i) update_piece(rule, step, scale, i);
+    for (std::int64_t i = 0; i < pieces(); ++i) update_piece(rule, step, scale, i);
   });
   pending_ = true;
 }
@@ -258,7 +337,7 @@ void OffloadOptimizer::start_delayed(const Tensor& gradient, double scale) {
 void OffloadOptimizer::apply_pending() {
   if (!pending_) return;
   worker_.wait_all();
-  for (std::int64_t i = 0; i < cost_.pieces; ++i) go_up(i);
+  for (std::int64_t i = 0; i < pieces(); ++i) go_up(i);
   up_.wait_all();
   pending_ = false;
 }
@@ -273,15 +352,15 @@ void OffloadOptimizer::drain() {
 void OffloadOptimizer::values_changed() {
   if (pending_) throw std::logic_error("values are set while an update is pending: drain first");
   guarded([&] {
-    machine::Stream& stream = values_.device().stream();
-    for (std::int64_t i = 0; i < cost_.pieces; ++i) {
+    machine::Stream& stream = device().stream();
+    for (std::int64_t i = 0; i < pieces(); ++i) {
       const Tensor to = host_values(i);
       stream.copy(to.data(), device_values(i).data(), to.bytes());
       stream.synchronize();
-      if (staged_values_)
-        host_.stream().kernels().cast(to, master_.slice(piece(i).begin, {piece(i).size()}));
+      if (staged_values_) host_.stream().kernels().cast(to, state(master_, i));
     }
-    if (on_device_) on_device_->values_changed();
+    for (const auto& optimizer : on_device_)
+      if (optimizer) optimizer->values_changed();
   });
 }
 

@@ -1,7 +1,6 @@
 #pragma once
 // An optimizer whose states live in host memory while the values stay on their device: ZeRO-Offload
-// (Ren et al. 2021, arXiv:2101.06840). Its clients see an Optimizer, and its values get the same
-// bits.
+// (Ren et al. 2021, arXiv:2101.06840). Its values get the same bits as an Optimizer's.
 //
 //   OffloadOptimizer optimizer(rule, values, decay_mask, host, {.piece_size = 1 << 20});
 //   optimizer.update(gradient, scale);
@@ -10,9 +9,10 @@
 // through two staging buffers: while a piece is updated, the next goes down and the last comes up.
 // A piece's buffers are used again when its gradients have been read and its values are up. The
 // host's pass over 16-bit values moves 30 bytes an element (optimizer.h). The device may be the
-// host itself: the same path between two memories.
+// host itself: the same path between two memories. Pieces end where a range does; the staging is
+// that of all ranges.
 //
-// Partial offload: the first elements of the range stay with an Optimizer on the device, the last
+// Partial offload: the first elements of each range stay with an Optimizer on the device, the last
 // `ratio` of them are the host's (Twin-Flow of DeepSpeed's ZeRO-Offload++).
 //
 // Delayed parameter update (of the same paper): an update writes the values that the gradients of
@@ -35,8 +35,7 @@
 #include <optional>
 #include <vector>
 
-#include "zero/optimizer.h"
-#include "zero/partition.h"
+#include "zero/owned_optimizer.h"
 #include "zero/progress.h"
 
 namespace zero {
@@ -63,79 +62,99 @@ struct OffloadCost {
   std::size_t device_optimizer = 0, device_buffers = 0;
   std::size_t down = 0, up = 0;
 };
-// Throws std::invalid_argument naming the option that is out of range.
-OffloadCost offload_cost(const Rule& rule, machine::Dtype value, std::int64_t elements,
-                         const OffloadOptions& options);
+// Of ranges of these sizes. Throws std::invalid_argument naming the option that is out of range.
+OffloadCost offload_cost(const Rule& rule, machine::Dtype value,
+                         const std::vector<std::int64_t>& sizes, const OffloadOptions& options);
+inline OffloadCost offload_cost(const Rule& rule, machine::Dtype value, std::int64_t elements,
+                                const OffloadOptions& options) {
+  return offload_cost(rule, value, std::vector{elements}, options);
+}
 
-class OffloadOptimizer {
+// What goes down, is updated and comes up at once.
+struct OffloadPiece {
+  std::size_t owned = 0;        // which range it is of
+  Range range;                  // in that range
+  std::int64_t in_states = 0;   // where it begins in the host's states,
+  std::int64_t in_staging = 0;  // and in the staging
+};
+
+class OffloadOptimizer final : public OwnedOptimizer {
  public:
-  // As Optimizer. host: a device that the host can read, which may be the values' own; beside the
-  // threads here it may be used as long as it is not given another number of threads meanwhile.
-  OffloadOptimizer(Rule rule, machine::Tensor values, const std::vector<std::uint8_t>& decay_mask,
-                   machine::Device& host, OffloadOptions options = {});
+  // At least one range, all on one device. host: a device that the host can read, which may be the
+  // values' own; beside the threads here it may be used as long as it is not given another number
+  // of threads meanwhile.
+  OffloadOptimizer(const Rule& rule, std::vector<OwnedRange> owned, machine::Device& host,
+                   OffloadOptions options = {});
+  OffloadOptimizer(const Rule& rule, machine::Tensor values,
+                   const std::vector<std::uint8_t>& decay_mask, machine::Device& host,
+                   OffloadOptions options = {})
+      : OffloadOptimizer(rule, one_range(std::move(values), decay_mask), host, std::move(options)) {
+  }
   OffloadOptimizer(const OffloadOptimizer&) = delete;
   OffloadOptimizer& operator=(const OffloadOptimizer&) = delete;
 
-  // As Optimizer's: the gradient may be changed once it returns. What a thread throws comes out of
-  // the call that waits for it (delayed: the next one); after an error nothing is known of the
-  // states, and every later call throws std::logic_error.
-  void update(const machine::Tensor& gradient, double gradient_scale);
-  // The values are those that all updates led to. Does nothing where none is pending.
-  void drain();
-  // As Optimizer's. Throws std::logic_error while an update is pending: drain first.
-  void values_changed();
+  // Gradients may be changed once it returns. What a thread throws comes out of the call that waits
+  // for it (delayed: the next one); after an error nothing is known of the states, and every later
+  // call throws std::logic_error.
+  void update(const std::vector<machine::Tensor>& gradients, double gradient_scale) override;
+  void update(const machine::Tensor& gradient, double gradient_scale) {
+    update(std::vector{gradient}, gradient_scale);
+  }
+  // Does nothing where none is pending.
+  void drain() override;
+  // Throws std::logic_error while an update is pending: drain first.
+  void values_changed() override;
+  void set_steps(std::int64_t steps) override;
+  void visit(bool writes, const Visit& call) override;
 
-  Rule& rule() { return rule_; }
-  std::int64_t steps() const { return steps_; }
-  void set_steps(std::int64_t steps);  // of states that were loaded
-
-  // The host's range of the values, and its states there, master among them whatever the dtype;
+  // The host's part of a range, and its states there, master among them whatever the dtype;
   // values: of the device. Throws std::logic_error while an update is pending.
-  Range host_range() const { return {values_.size() - cost_.host_elements, values_.size()}; }
-  RangeStates states() const;
+  Range host_range(std::size_t owned = 0) const;
+  RangeStates states(std::size_t owned = 0) const;
   // Null where the ratio leaves it nothing.
-  const Optimizer* on_device() const { return on_device_.get(); }
+  const Optimizer* on_device(std::size_t owned = 0) const { return on_device_[owned].get(); }
 
-  struct Moved {
-    std::size_t down = 0, up = 0;
-    bool operator==(const Moved&) const = default;
-  };
-  Moved moved() const { return moved_; }  // bytes by updates so far; of a pending one, down alone
+  using Moved = OffloadTraffic;
+  Moved moved() const override { return moved_; }  // of a pending update, down alone
 
  private:
   void guarded(const std::function<void()>& work);
   void wait_for_device();
-  void update_on_device(machine::Tensor gradient, double scale);
-  void update_overlapped(const machine::Tensor& gradient, double scale);
-  void start_delayed(const machine::Tensor& gradient, double scale);
+  void update_on_device(std::size_t owned, machine::Tensor gradient, double scale);
+  void update_overlapped(const std::vector<machine::Tensor>& gradients, double scale);
+  void start_delayed(const std::vector<machine::Tensor>& gradients, double scale);
   void apply_pending();
 
-  Range piece(std::int64_t index) const;
-  machine::Tensor slot(const machine::Tensor& staging, std::int64_t index) const;
+  machine::Device& device() const { return owned_.front().values.device(); }
+  std::int64_t pieces() const { return std::ssize(pieces_); }
+  const OffloadPiece& piece(std::int64_t index) const {
+    return pieces_[static_cast<std::size_t>(index)];
+  }
+  machine::Tensor staged(const machine::Tensor& staging, std::int64_t index) const;
+  machine::Tensor state(const machine::Tensor& whole, std::int64_t index) const;
   machine::Tensor host_values(std::int64_t index) const;    // of a piece, on the host
   machine::Tensor device_values(std::int64_t index) const;  // the same on the device
   // Each of a piece, in the order of its life.
-  Progress::Ticket go_down(const machine::Tensor& gradient, std::int64_t index);
+  Progress::Ticket go_down(const std::vector<machine::Tensor>& gradients, std::int64_t index);
   void update_piece(const Rule& rule, std::int64_t step, double scale, std::int64_t index);
   Progress::Ticket go_up(std::int64_t index);
   void before(OffloadPhase phase, std::int64_t index) const {
     if (options_.before) options_.before(phase, index);
   }
 
-  Rule rule_;
-  machine::Tensor values_;
+  std::vector<OwnedRange> owned_;  // without their masks
   machine::Device& host_;
   const OffloadOptions options_;
-  const OffloadCost cost_;
-  std::int64_t slots_ = 0;  // of the staging
-  std::unique_ptr<Optimizer> on_device_;
+  const KeptStates kept_;
+  std::vector<OffloadPiece> pieces_;
+  std::vector<std::int64_t> first_state_;                  // of each range
+  std::vector<std::unique_ptr<Optimizer>> on_device_;      // by range
   machine::Tensor wide_on_device_;                         // its gradients, where narrow ones come
   machine::Tensor master_, first_moment_, second_moment_;  // [host_elements]
-  machine::Tensor staged_gradients_, staged_values_;       // [slots * piece_size] or all
+  machine::Tensor staged_gradients_, staged_values_;       // of two pieces, or of all
   machine::Tensor wide_gradients_;                         // of one piece
   machine::Memory decay_mask_;
   Decay decay_ = Decay::everywhere;
-  std::int64_t steps_ = 0;
   bool pending_ = false, broken_ = false;
   Moved moved_;  // each way is counted by its own thread
   std::unique_ptr<machine::Stream> down_stream_, up_stream_;

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "machine/device/error.h"
+#include "zero/offload_case.h"
 
 namespace zero {
 namespace {
@@ -20,10 +21,7 @@ namespace {
 using machine::Category;
 using machine::Dtype;
 using machine::Tensor;
-
-constexpr Dtype wide(Dtype dtype) {
-  return dtype == Dtype::float64 ? Dtype::float64 : Dtype::float32;
-}
+using testing::wide;
 
 // What has begun, by phase and piece.
 class Begun {
@@ -46,21 +44,8 @@ class Begun {
   std::set<std::pair<OffloadPhase, std::int64_t>> begun_;
 };
 
-class OffloadCpu : public ::testing::Test {
+class OffloadCpu : public testing::OffloadCase {
  protected:
-  Tensor waves(Dtype dtype, std::int64_t elements, double pace) const {
-    std::vector<double> numbers;
-    for (std::int64_t i = 0; i < elements; ++i)
-      numbers.push_back(std::sin(pace * static_cast<double>(i + 1)));
-    const Tensor made(*device, dtype, {elements}, Category::parameters);
-    from_doubles(made, numbers);
-    return made;
-  }
-  static std::vector<std::uint8_t> mask(std::int64_t elements) {  // runs of 40 and 60
-    std::vector<std::uint8_t> bytes;
-    for (std::int64_t i = 0; i < elements; ++i) bytes.push_back(i % 100 < 40 ? 1 : 0);
-    return bytes;
-  }
   static std::string text(const Rule& rule, Dtype dtype, std::int64_t elements,
                           const OffloadOptions& options) {
     return fmt::format("{} of {} {}, pieces of {}, ratio {}", name(rule), elements,
@@ -70,28 +55,14 @@ class OffloadCpu : public ::testing::Test {
   static void expect_same_states(const OffloadOptimizer& offloaded, const Optimizer& in_memory,
                                  const std::string& where) {
     const Range range = offloaded.host_range();
-    const auto same = [&](const Tensor& mine, const Tensor& theirs, Range at) {
-      ASSERT_EQ(bool(mine), bool(theirs)) << where;
-      if (!mine) return;
-      EXPECT_EQ(hash(mine), hash(theirs.slice(at.begin, {at.size()}))) << where;
-    };
-    const RangeStates host = offloaded.states(), all = in_memory.states();
-    same(host.values, all.values, range);
-    same(host.master, all.master, range);
-    same(host.first_moment, all.first_moment, range);
-    same(host.second_moment, all.second_moment, range);
-    const Range rest{0, range.begin};
-    ASSERT_EQ(offloaded.on_device() != nullptr, rest.size() > 0) << where;
-    if (rest.size() == 0) return;
-    const RangeStates device = offloaded.on_device()->states();
-    same(device.values, all.values, rest);
-    same(device.master, all.master, rest);
-    same(device.first_moment, all.first_moment, rest);
-    same(device.second_moment, all.second_moment, rest);
+    expect_same(offloaded.states(), part(in_memory.states(), range.begin, range.size()), where);
+    ASSERT_EQ(offloaded.on_device() != nullptr, range.begin > 0) << where;
+    if (offloaded.on_device())
+      expect_same(offloaded.on_device()->states(), part(in_memory.states(), 0, range.begin), where);
   }
   // Both from the same values, by the same gradients, which are gone once update has returned.
-  void expect_same(const Rule& rule, Dtype dtype, std::int64_t elements,
-                   const OffloadOptions& options) const {
+  void expect_same_steps(const Rule& rule, Dtype dtype, std::int64_t elements,
+                         const OffloadOptions& options) const {
     const std::string where = text(rule, dtype, elements, options);
     const Dtype given = options.gradient_dtype.value_or(wide(dtype));
     const Tensor values = waves(dtype, elements, 0.7), other = waves(dtype, elements, 0.7);
@@ -102,14 +73,13 @@ class OffloadCpu : public ::testing::Test {
       const Tensor widened(*device, wide(dtype), {elements}, Category::gradients);
       device->stream().kernels().cast(gradient, widened);
       if (step == 2) {  // set from outside
-        for (const Tensor& set : {values, other})
-          from_doubles(set, std::vector<double>(static_cast<std::size_t>(elements), 0.5));
+        for (const Tensor& each : {values, other}) set(each, 0.5);
         in_memory.values_changed();
         offloaded.values_changed();
       }
       in_memory.update(widened, 0.5);
       offloaded.update(gradient, 0.5);
-      device->stream().kernels().fill(gradient, NAN);
+      set(gradient, NAN);
     }
     EXPECT_EQ(offloaded.steps(), 3);
     EXPECT_EQ(hash(values), hash(other)) << where;
@@ -120,24 +90,24 @@ class OffloadCpu : public ::testing::Test {
         << where;
   }
 
-  std::unique_ptr<machine::Device> device = machine::make_host_device();
   std::unique_ptr<machine::Device> host = machine::make_host_device();
 };
 
 TEST_F(OffloadCpu, UpdatesToTheSameBits) {
   for (const std::string& rule : rule_names())
     for (const Dtype dtype : machine::floating_dtypes)
-      expect_same(find_rule(rule), dtype, 1000, {.piece_size = 301});  // the last one is of 97
+      expect_same_steps(find_rule(rule), dtype, 1000,
+                        {.piece_size = 301});  // the last one is of 97
   for (const Dtype dtype : {Dtype::bfloat16, Dtype::float32})
     for (const std::int64_t elements : {0, 1, 300, 301, 302, 602, 603, 1777})
       for (const std::int64_t piece : {301, 302, 5000})
-        expect_same(AdamW{}, dtype, elements, {.piece_size = piece});
-  expect_same(AdamW{}, Dtype::bfloat16, 17, {.piece_size = 1});
+        expect_same_steps(AdamW{}, dtype, elements, {.piece_size = piece});
+  expect_same_steps(AdamW{}, Dtype::bfloat16, 17, {.piece_size = 1});
   // Gradients in the values' 16 bits.
   for (const double ratio : {1.0, 0.5})
     for (const Dtype dtype : {Dtype::bfloat16, Dtype::float16})
-      expect_same(Adam{}, dtype, 1000,
-                  {.piece_size = 301, .ratio = ratio, .gradient_dtype = dtype});
+      expect_same_steps(Adam{}, dtype, 1000,
+                        {.piece_size = 301, .ratio = ratio, .gradient_dtype = dtype});
 }
 
 TEST_F(OffloadCpu, BetweenMemoriesOfOneDevice) {
@@ -157,7 +127,7 @@ TEST_F(OffloadCpu, ABufferIsUsedAgainWhenItIsFree) {
     options.before = [slow](OffloadPhase phase, std::int64_t) {
       if (phase == slow) std::this_thread::sleep_for(std::chrono::milliseconds(2));
     };
-    expect_same(AdamW{}, Dtype::bfloat16, 777, options);
+    expect_same_steps(AdamW{}, Dtype::bfloat16, 777, options);
   }
 }
 
@@ -195,7 +165,7 @@ TEST_F(OffloadCpu, TheFirstPartStaysOnTheDevice) {
     for (const Dtype dtype : {Dtype::bfloat16, Dtype::float32, Dtype::float64})
       for (const double ratio : {0.0, 0.3, 0.5, 1.0})
         for (const std::int64_t elements : {0, 1, 7, 1000})
-          expect_same(find_rule(rule), dtype, elements, {.piece_size = 200, .ratio = ratio});
+          expect_same_steps(find_rule(rule), dtype, elements, {.piece_size = 200, .ratio = ratio});
   // What the device has is not moved, and has its states there.
   const Tensor values = waves(Dtype::bfloat16, 1000, 1);
   OffloadOptimizer optimizer(AdamW{}, values, mask(1000), *host,
@@ -309,7 +279,7 @@ TEST_F(OffloadCpu, ADelayedUpdateIsOneStepStale) {
             const std::uint64_t before = hash(other);
             learning_rate(offloaded.rule(), step);
             offloaded.update(mine, 1.0 / step);
-            device->stream().kernels().fill(mine, NAN);
+            set(mine, NAN);
             EXPECT_EQ(hash(values), hash(other)) << where << ", step " << step;
             if (ratio < 1) continue;
             EXPECT_EQ(hash(other) == before, step == warmup + 1) << where << ", step " << step;

@@ -1,14 +1,15 @@
 #pragma once
 // An optimizer whose states (master copy and moments) live in a file: ZeRO-Infinity's optimizer
-// offload (Rajbhandari et al. 2021, arXiv:2104.07857). Its clients see an Optimizer, and its values
-// get the same bits.
+// offload (Rajbhandari et al. 2021, arXiv:2104.07857). Its values get the same bits as an
+// Optimizer's.
 //
-// The range is updated sub-group by sub-group. The states of one lie together in the file, so that
-// it is one read and one write; with buffer_count buffers, the next are read and the last ones
-// written while one is updated. A step reads and writes every state once: 12 bytes an element each
-// way for Adam over bfloat16, and what io_alignment adds to a sub-group.
+// Ranges are updated sub-group by sub-group, none of which reaches into two. The states of one lie
+// together in the file, so that it is one read and one write; with buffer_count buffers, the next
+// are read and the last ones written while one is updated. A step reads and writes every state
+// once: 12 bytes an element each way for Adam over bfloat16, and what io_alignment adds to a
+// sub-group.
 //
-// On the device's ledger are the buffers alone, as swap_bytes says, whatever the range's size; the
+// On the host's ledger are the buffers alone, as swap_bytes says, whatever the ranges' sizes; the
 // mask is kept as its runs, and of one sub-group as bytes.
 
 #include <cstdint>
@@ -16,8 +17,7 @@
 #include <memory>
 #include <vector>
 
-#include "zero/optimizer.h"
-#include "zero/partition.h"
+#include "zero/owned_optimizer.h"
 #include "zero/swap_file.h"
 
 namespace zero {
@@ -30,59 +30,69 @@ struct NvmeOptions {
   std::int64_t buffer_size = 100'000'000;  // a longer sub-group is cut
 };
 
-// The buffers of a range, in bytes: of one sub-group's states, of all of them, and of the mask
-// (where elements of one sub-group differ).
+void check(const NvmeOptions& options);  // throws std::invalid_argument naming the option
+
+// For ranges of these sizes, in bytes: buffers of one sub-group's states, of all of them, and of
+// the mask (where elements of one sub-group differ); what an update reads, and writes.
 struct SwapBytes {
-  std::size_t slot = 0, buffers = 0, mask = 0;
+  std::size_t slot = 0, buffers = 0, mask = 0, of_pass = 0;
   std::int64_t groups = 0;
 };
-SwapBytes swap_bytes(const Rule& rule, machine::Dtype value, std::int64_t elements,
+SwapBytes swap_bytes(const Rule& rule, machine::Dtype value, const std::vector<std::int64_t>& sizes,
                      const NvmeOptions& options);
+inline SwapBytes swap_bytes(const Rule& rule, machine::Dtype value, std::int64_t elements,
+                            const NvmeOptions& options) {
+  return swap_bytes(rule, value, std::vector{elements}, options);
+}
 
-class NvmeOptimizer {
+struct SubGroup {
+  std::size_t owned = 0;  // which range it is of
+  Range range;            // in that range
+};
+
+class NvmeOptimizer final : public OwnedOptimizer {
  public:
-  // As Optimizer; values on the host. Throws std::invalid_argument naming the option,
-  // machine::MachineError what SwapFile says.
-  NvmeOptimizer(Rule rule, machine::Tensor values, const std::vector<std::uint8_t>& decay_mask,
+  // At least one range, in memory that the host can read; host: of the buffers. Throws
+  // std::invalid_argument naming the option, machine::MachineError what SwapFile says.
+  NvmeOptimizer(const Rule& rule, std::vector<OwnedRange> owned, machine::Device& host,
                 const NvmeOptions& options);
+  NvmeOptimizer(const Rule& rule, const machine::Tensor& values,
+                const std::vector<std::uint8_t>& decay_mask, const NvmeOptions& options)
+      : NvmeOptimizer(rule, one_range(values, decay_mask), values.device(), options) {}
 
-  // As Optimizer's. After an error nothing is known of the states: it goes up, and every later call
-  // throws std::logic_error.
-  void update(const machine::Tensor& gradient, double gradient_scale);
-  void values_changed();
+  // After an error nothing is known of the states: it goes up, and every later call throws
+  // std::logic_error.
+  void update(const std::vector<machine::Tensor>& gradients, double gradient_scale) override;
+  void update(const machine::Tensor& gradient, double gradient_scale) {
+    update(std::vector{gradient}, gradient_scale);
+  }
+  void values_changed() override;
+  void visit(bool writes, const Visit& call) override;  // a sub-group at a time
 
-  Rule& rule() { return rule_; }
-  std::int64_t steps() const { return steps_; }
-  // Every sub-group in order, with views that are there during the call; what it changes is kept if
-  // `writes`. For checkpoints and oracles.
-  using Visit = std::function<void(Range, const RangeStates&)>;
-  void visit(bool writes, const Visit& call);
-  void set_steps(std::int64_t steps) { steps_ = steps; }  // of states that were loaded
-
-  std::string note() const { return swap_ ? swap_->note() : ""; }
+  OffloadTraffic moved() const override { return moved_; }  // by updates alone
+  std::string note() const override { return swap_ ? swap_->note() : ""; }
   IoCounts counts() const { return swap_ ? swap_->counts() : IoCounts{}; }
   SwapFile* swap_file() { return swap_.get(); }  // for tests; null: there are no states
 
  private:
-  Range range(std::int64_t group) const;
-  RangeStates views(std::int64_t group) const;
-  machine::Tensor transferred(std::int64_t group) const;
-  machine::Tensor& buffer(std::int64_t group) {
-    return buffers_[static_cast<std::size_t>(group) % buffers_.size()];
+  const SubGroup& group(std::int64_t index) const {
+    return groups_[static_cast<std::size_t>(index)];
   }
-  void set_mask(Range range);
-  void pass(bool reads, bool writes, const Visit& call);
+  RangeStates views(std::int64_t index) const;
+  machine::Tensor transferred(std::int64_t index) const;
+  void set_mask(const SubGroup& group);
+  void pass(bool reads, bool writes,
+            const std::function<void(const SubGroup&, const RangeStates&)>& call);
 
-  Rule rule_;
-  machine::Tensor values_;
+  std::vector<OwnedRange> owned_;  // without their masks
   KeptStates kept_;
-  std::int64_t group_size_ = 0, groups_ = 0;
-  std::vector<Range> decayed_;  // where the mask is not zero
+  std::vector<SubGroup> groups_;
+  std::vector<std::vector<Range>> decayed_;  // by range: where the mask is not zero
   machine::Memory mask_;
   Decay decay_ = Decay::everywhere;  // of the sub-group at hand
   std::vector<machine::Tensor> buffers_;
   std::unique_ptr<SwapFile> swap_;
-  std::int64_t steps_ = 0;
+  OffloadTraffic moved_;
   bool broken_ = false;
 };
 

@@ -4,9 +4,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <cmath>
-
 #include "machine/device/error.h"
+#include "zero/offload_case.h"
 
 namespace zero {
 namespace {
@@ -14,30 +13,14 @@ namespace {
 using machine::Category;
 using machine::Dtype;
 using machine::Tensor;
+using testing::wide;
 
-constexpr Dtype wide(Dtype dtype) {
-  return dtype == Dtype::float64 ? Dtype::float64 : Dtype::float32;
-}
-
-class OffloadNvme : public ::testing::Test {
+class OffloadNvme : public testing::OffloadCase {
  protected:
   void SetUp() override {
     if (const std::string why = IoRing::why_not(); !why.empty()) GTEST_SKIP() << why;
   }
 
-  Tensor waves(Dtype dtype, std::int64_t elements, double pace) const {
-    std::vector<double> numbers;
-    for (std::int64_t i = 0; i < elements; ++i)
-      numbers.push_back(std::sin(pace * static_cast<double>(i)));
-    const Tensor made(*device, dtype, {elements}, Category::parameters);
-    from_doubles(made, numbers);
-    return made;
-  }
-  static std::vector<std::uint8_t> mask(std::int64_t elements) {  // runs of 40 and 60
-    std::vector<std::uint8_t> bytes;
-    for (std::int64_t i = 0; i < elements; ++i) bytes.push_back(i % 100 < 40 ? 1 : 0);
-    return bytes;
-  }
   static NvmeOptions options(std::int64_t sub_group, int buffers) {
     NvmeOptions made;
     made.swap = {.folder = ::testing::TempDir(), .io = {.block_size = 4096, .rank = 1}};
@@ -47,8 +30,8 @@ class OffloadNvme : public ::testing::Test {
   }
 
   // Both from the same values, by the same gradients: the bits of values and of every state.
-  void expect_same(const Rule& rule, Dtype dtype, std::int64_t elements,
-                   const NvmeOptions& given) const {
+  void expect_same_steps(const Rule& rule, Dtype dtype, std::int64_t elements,
+                         const NvmeOptions& given) const {
     const Tensor values = waves(dtype, elements, 0.7), other = waves(dtype, elements, 0.7);
     Optimizer in_memory(rule, values, mask(elements));
     NvmeOptimizer offloaded(rule, other, mask(elements), given);
@@ -58,8 +41,7 @@ class OffloadNvme : public ::testing::Test {
     for (int step = 1; step <= 3; ++step) {
       const Tensor gradient = waves(wide(dtype), elements, 0.3 * step);
       if (step == 2) {  // set from outside
-        from_doubles(values, std::vector<double>(static_cast<std::size_t>(elements), 0.5));
-        from_doubles(other, std::vector<double>(static_cast<std::size_t>(elements), 0.5));
+        for (const Tensor& each : {values, other}) set(each, 0.5);
         in_memory.values_changed();
         offloaded.values_changed();
       }
@@ -72,31 +54,22 @@ class OffloadNvme : public ::testing::Test {
     offloaded.visit(false, [&](Range at, const RangeStates& states) {
       EXPECT_EQ(at.begin, seen) << where;
       seen = at.end;
-      const auto same = [&](const Tensor& mine, const Tensor& theirs) {
-        ASSERT_EQ(bool(mine), bool(theirs)) << where;
-        if (!mine) return;
-        EXPECT_EQ(hash(mine), hash(theirs.slice(at.begin, {at.size()}))) << where;
-      };
-      same(states.master, in_memory.master());
-      same(states.first_moment, in_memory.first_moment());
-      same(states.second_moment, in_memory.second_moment());
+      expect_same(states, part(in_memory.states(), at.begin, at.size()), where);
     });
     EXPECT_EQ(seen, elements) << where;
   }
-
-  std::unique_ptr<machine::Device> device = machine::make_host_device();
 };
 
 TEST_F(OffloadNvme, UpdatesToTheSameBits) {
   for (const std::string& rule : rule_names())
     for (const Dtype dtype : {Dtype::bfloat16, Dtype::float32, Dtype::float64})
-      expect_same(find_rule(rule), dtype, 1000, options(301, 3));  // the last one is of 97
+      expect_same_steps(find_rule(rule), dtype, 1000, options(301, 3));  // the last one is of 97
   for (const std::int64_t elements : {0, 1, 300, 301, 302, 602, 1777})
     for (const int buffers : {1, 2, 3, 4, 100})
-      expect_same(AdamW{}, Dtype::bfloat16, elements, options(301, buffers));
+      expect_same_steps(AdamW{}, Dtype::bfloat16, elements, options(301, buffers));
   NvmeOptions cut = options(1'000'000, 4);
   cut.buffer_size = 77;
-  expect_same(Adam{}, Dtype::bfloat16, 1000, cut);
+  expect_same_steps(Adam{}, Dtype::bfloat16, 1000, cut);
 }
 
 // Whatever order the disk takes, also when writes come last.
@@ -105,7 +78,7 @@ TEST_F(OffloadNvme, ABufferIsFreeWhenItsWriteIsDone) {
     NvmeOptions late = options(100, buffers);
     late.swap.io.late_writes = true;
     late.swap.io.most_bytes = 4096;
-    expect_same(AdamW{}, Dtype::bfloat16, 1234, late);
+    expect_same_steps(AdamW{}, Dtype::bfloat16, 1234, late);
   }
 }
 

@@ -17,7 +17,7 @@ class Stage1 final : public Step {
   Stage1(FlatStates& states, const GradientPlan& plan, Communicators communicators,
          StepOptions options)
       : Step(1, states, plan, communicators, std::move(options)) {
-    make_pieces([&](Range range) { return states_.values(range); });
+    make_optimizer([&](Range range) { return states_.values(range); });
   }
   ~Stage1() override { progress_.stop(); }
 

@@ -16,7 +16,7 @@ using machine::Tensor;
 Stage2::Stage2(FlatStates& states, const GradientPlan& plan, Communicators communicators,
                StepOptions options)
     : Stage2(2, states, plan, communicators, std::move(options)) {
-  make_pieces([&](Range range) { return states_.values(range); });
+  make_optimizer([&](Range range) { return states_.values(range); });
 }
 
 Stage2::Stage2(int stage, FlatStates& states, const GradientPlan& plan, Communicators communicators,

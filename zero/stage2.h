@@ -24,7 +24,7 @@ class Stage2 : public Step {
   void gather_gradients() override;
 
  protected:
-  // For stage 3, which makes its pieces itself.
+  // For stage 3, which makes its optimizer itself.
   Stage2(int stage, FlatStates& states, const GradientPlan& plan, Communicators communicators,
          StepOptions options);
 

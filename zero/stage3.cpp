@@ -34,7 +34,7 @@ Stage3::Stage3(FlatStates& states, const GradientPlan& plan, Communicators commu
   states.release_values();
   for (std::size_t i = 0; i < live_.size(); ++i)
     if (live_[i].whole) states.view_values(layout().buckets[i], live_[i].whole);
-  make_pieces(
+  make_optimizer(
       [&](Range range) { return value_shares_.slice(offset_in_shards(range), {range.size()}); });
 }
 

@@ -291,7 +291,7 @@ TEST(Stages, SumEveryMicroBatchOnce) {
             options.contiguous_gradients = contiguous;
             options.poison_freed = true;
             options.allgather_bucket_size = 100;
-            options.before_transfer = [&] {
+            options.before_transfer = [&](std::size_t) {
               std::this_thread::sleep_for(std::chrono::microseconds(30 * world.rank()));
             };
             Model model(world, stage, options, {200, {}, 100});
@@ -313,19 +313,19 @@ TEST(Stages, SumEveryMicroBatchOnce) {
                 ASSERT_NEAR(value, expected, 1e-5);
               model.step->after_use(model.part({0, 1, 2, 3}));
             }
-            for (const Step::Piece& piece : model.step->pieces()) {
-              const auto values = to_doubles(piece.optimizer.master());
+            model.step->optimizer().visit(false, [&](Range range, const RangeStates& states) {
+              const auto values = to_doubles(states.master);
               const Layout& layout = model.states->layout();
-              for (std::int64_t i = 0; i < piece.range.size(); ++i) {
+              for (std::int64_t i = 0; i < range.size(); ++i) {
                 bool inside = false;
                 for (std::size_t row = 0; row < 4; ++row)
-                  inside |= layout.offsets[row] <= piece.range.begin + i &&
-                            piece.range.begin + i < layout.offsets[row] + Model::sizes[row];
+                  inside |= layout.offsets[row] <= range.begin + i &&
+                            range.begin + i < layout.offsets[row] + Model::sizes[row];
                 if (!inside) {
                   ASSERT_EQ(values[static_cast<std::size_t>(i)], 0);
                 }
               }
-            }
+            });
           }
         }
       }

@@ -55,6 +55,7 @@ StepOptions checked(StepOptions options, const GradientPlan& plan, const FlatSta
                     "a thread of its own",
                     name(communicators.dp->link().transport()), states.device().description()));
   }
+  check(options.offload_optimizer, plan.value_dtype);
   return options;
 }
 
@@ -110,17 +111,19 @@ Communicator* Step::communicator(Over over) const {
   return nullptr;
 }
 
-void Step::make_pieces(const std::function<Tensor(Range)>& values) {
-  const auto add = [&](Range range) {
-    pieces_.emplace_back(range, options_.rule, values(range), states_.decay_mask(plan_, range));
-  };
-  if (!sharded_ || trained_ == 0) return add({0, layout().elements});
-  for (std::size_t i = 0; i < trained_; ++i) add(layout().shard(layout().buckets[i], dp_rank()));
-}
-
-Step::Piece& Step::only_piece() {
-  SHARDMARK_CHECK(pieces_.size(), ==, 1u);
-  return pieces_.front();
+void Step::make_optimizer(const std::function<Tensor(Range)>& values) {
+  owned_ = owned_ranges(layout(), sharded_, dp_rank());
+  std::vector<OwnedRange> owned;
+  for (const Range range : owned_)
+    owned.push_back({range, values(range), states_.decay_mask(plan_, range)});
+  const StateOptions& where = options_.offload_optimizer;
+  if (where.device != OffloadDevice::none && !where.host) {
+    own_host_ = machine::make_host_device();
+    // A core is left to the copies.
+    own_host_->set_threads(std::max(1, states_.device().threads() - 1));
+  }
+  machine::Device& host = where.host ? *where.host : own_host_ ? *own_host_ : states_.device();
+  optimizer_ = zero::make_optimizer(options_.rule, std::move(owned), where, host);
 }
 
 void Step::set_divisor(double divisor) {
@@ -206,7 +209,8 @@ void Step::launch(std::size_t index) {
   under_way_ = {gradients, wire, 0};
   under_way_->ticket =
       transfer(stage_ == 0 ? Operation::all_reduce : Operation::reduce_scatter, wire_dtype,
-               wire.size(), fmt::format("gradients of bucket {}", index),
+               stage_ == 0 ? wire.size() : layout().share(bucket),
+               fmt::format("gradients of bucket {}", index),
                [this, &bucket, gradients, wire] { reduce_over_dp(bucket, gradients, wire); });
   if (!options_.overlap_comm) collect();
 }
@@ -223,8 +227,8 @@ void Step::collect() {
 // stands still.
 Progress::Ticket Step::transfer(Operation operation, machine::Dtype dtype, std::int64_t count,
                                 std::string what, const std::function<void()>& job) {
-  const Progress::Ticket ticket = progress_.submit([this, what = std::move(what), job] {
-    if (options_.before_transfer) options_.before_transfer();
+  const Progress::Ticket ticket = progress_.submit([=, this, what = std::move(what)] {
+    delay(operation, dtype, count);
     try {
       job();
     } catch (const machine::Timeout& timeout) {
@@ -233,6 +237,12 @@ Progress::Ticket Step::transfer(Operation operation, machine::Dtype dtype, std::
   });
   if (known_.insert({operation, dtype, count}).second) progress_.wait(ticket);
   return ticket;
+}
+
+void Step::delay(Operation operation, machine::Dtype dtype, std::int64_t count) const {
+  if (!options_.before_transfer) return;
+  const std::int64_t sent = bandwidth_optimal(operation, dtype, plan_.dp, count);
+  options_.before_transfer(static_cast<std::size_t>(sent) * machine::size_of(dtype));
 }
 
 Tensor Step::take_gradients(std::size_t bucket) {
@@ -266,12 +276,21 @@ StepResult Step::update() {
   if (result.updated) {
     if (result.gradient_norm > options_.clip_norm)
       result.clip_factor = options_.clip_norm / result.gradient_norm;
-    for (Piece& piece : pieces_)
-      piece.optimizer.update(gradients(piece.range), result.clip_factor / divisor);
+    std::vector<Tensor> owned;
+    for (const Range range : owned_) owned.push_back(gradients(range));
+    optimizer_->update(owned, result.clip_factor / divisor);
     if (plan_.dp > 1 || stage_ == 3) publish_values();
   }
   clear_gradients();
   return result;
+}
+
+void Step::drain() {
+  if (!options_.offload_optimizer.is_delayed()) return;
+  SHARDMARK_CHECK(in_micro_batch_, ==, false);
+  progress_.wait_all();
+  optimizer_->drain();
+  if (plan_.dp > 1 || stage_ == 3) publish_values();
 }
 
 void Step::publish(const Tensor& own, const Tensor& whole) {
@@ -279,12 +298,16 @@ void Step::publish(const Tensor& own, const Tensor& whole) {
   if (plan_.dp == 1) return stream.copy(whole.data(), own.data(), own.bytes());
   Communicator& dp = *communicators_.dp;
   const std::int64_t run = publish_run(own.size(), plan_.dp, options_.allgather_bucket_size);
-  if (run == own.size()) return dp.all_gather(own, whole, options_.all_gather);
+  const auto gather = [&](const Tensor& in, const Tensor& out) {
+    delay(Operation::all_gather, in.dtype(), in.size());
+    dp.all_gather(in, out, options_.all_gather);
+  };
+  if (run == own.size()) return gather(own, whole);
   const Tensor staging(states_.device(), own.dtype(), {run * plan_.dp}, Category::buffers);
   for (std::int64_t begin = 0; begin < own.size(); begin += run) {
     const std::int64_t size = std::min(run, own.size() - begin);
     const Tensor all = staging.slice(0, {size * plan_.dp});
-    dp.all_gather(own.slice(begin, {size}), all, options_.all_gather);
+    gather(own.slice(begin, {size}), all);
     for (int rank = 0; rank < plan_.dp; ++rank) {
       const Tensor theirs = all.slice(rank * size, {size});
       stream.copy(whole.slice(rank * own.size() + begin, {size}).data(), theirs.data(),

@@ -19,7 +19,8 @@
 // In this order: a bucket (layout.h) is summed over the embedding group, over tp, over dp, each as
 // the plan says; then the global norm; then the update, whose gradient scale holds the plan's
 // divisor, the loss scale and the clipping; then the values are published over dp, and the
-// gradients are zero again.
+// gradients are zero again. Where the optimizer's states are, offload_optimizer says; a step that
+// is skipped changes nothing of them, and leaves a delayed update pending.
 //
 // A ZeRO stage is a subclass that says which part of the flat buffers a rank holds, how gradients
 // are summed over dp into that part, and how values get from their owners to everyone. To add a
@@ -31,7 +32,6 @@
 // not. With gradient accumulation that holds for 0 and 1, which add up micro-batches before ranks,
 // and for 2 and 3, which do it the other way round.
 
-#include <deque>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -43,7 +43,7 @@
 
 #include "collectives/communicator.h"
 #include "zero/global_norm.h"
-#include "zero/optimizer.h"
+#include "zero/offload.h"
 #include "zero/partition.h"
 #include "zero/progress.h"
 
@@ -76,9 +76,11 @@ struct StepOptions {
   // Stage 3: of what is gathered ahead, and of all that is gathered at any time.
   std::int64_t stage3_prefetch_bucket_size = 50'000'000;
   std::int64_t stage3_max_live_parameters = 1'000'000'000;
-  // For tests. What is freed is NaN before; who transfers calls this first (delays).
+  StateOptions offload_optimizer = {};
+  // For tests and for slow links. What is freed is NaN before; who transfers gradients or values
+  // over dp calls this first, with the bytes that a bandwidth-optimal collective sends per rank.
   bool poison_freed = false;
-  std::function<void()> before_transfer = {};
+  std::function<void(std::size_t bytes)> before_transfer = {};
 };
 
 struct StepResult {
@@ -110,6 +112,9 @@ class Step {
     reduce();
     return update();
   }
+  // The values are those that all steps led to, on all ranks: of updates that are delayed, else it
+  // does nothing. Collective over dp; it publishes once more than steps do.
+  void drain();
   // Between reduce and update: makes every parameter.gradient the whole sum (not yet divided),
   // where a rank holds only its shard of it. For oracles; its traffic is not part of a step.
   virtual void gather_gradients() {}
@@ -123,18 +128,8 @@ class Step {
   double loss_scale() const { return loss_scale_; }
   void set_loss_scale(double scale);  // throws std::invalid_argument unless positive and finite
 
-  // What this rank updates: one range of the flat buffers, or its shard of each bucket.
-  struct Piece {
-    Range range;
-    Optimizer optimizer;
-    Piece(Range range, const Rule& rule, const machine::Tensor& values,
-          const std::vector<std::uint8_t>& decay_mask)
-        : range(range), optimizer(rule, values, decay_mask) {}
-  };
-  std::deque<Piece>& pieces() { return pieces_; }
-  // Where there is one piece: stage 0, or one bucket. Else std::logic_error.
-  Optimizer& optimizer() { return only_piece().optimizer; }
-  Range owned() { return only_piece().range; }
+  // Of what this rank updates: all of the flat buffers, or its shard of each bucket.
+  OwnedOptimizer& optimizer() { return *optimizer_; }
   const GradientPlan& plan() const { return plan_; }
 
  protected:
@@ -144,8 +139,8 @@ class Step {
   Step(int stage, FlatStates& states, const GradientPlan& plan, Communicators communicators,
        StepOptions options);
 
-  // For constructors: makes the pieces; values: of a range of the flat buffers.
-  void make_pieces(const std::function<machine::Tensor(Range)>& values);
+  // For constructors: makes the optimizer; values: of a range of the flat buffers.
+  void make_optimizer(const std::function<machine::Tensor(Range)>& values);
 
   const Layout& layout() const { return states_.layout(); }
   machine::Kernels& kernels() const { return states_.device().stream().kernels(); }
@@ -166,7 +161,8 @@ class Step {
   virtual void clear_gradients() { kernels().fill(states_.gradients(), 0); }
   virtual void close_micro_batch() {}
 
-  // Runs a collective over dp of `count` elements, here or on the progress thread.
+  // Runs a collective over dp, here or on the progress thread. count: elements of the whole
+  // (all_reduce) or of a share.
   Progress::Ticket transfer(machine::Operation operation, machine::Dtype dtype, std::int64_t count,
                             std::string what, const std::function<void()>& job);
   // Every share of whole from its owner, in runs of allgather_bucket_size; own may lie in whole.
@@ -189,13 +185,15 @@ class Step {
   };
   collectives::Communicator* communicator(Over over) const;
   void check(collectives::Communicator* communicator, std::string_view group, int size) const;
-  Piece& only_piece();
+  void delay(machine::Operation operation, machine::Dtype dtype, std::int64_t count) const;
   void launch_ready();
   void launch(std::size_t bucket);
   void collect();
 
   GlobalNorm norm_;
-  std::deque<Piece> pieces_;
+  std::vector<Range> owned_;
+  std::unique_ptr<machine::Device> own_host_;  // where the options have none
+  std::unique_ptr<OwnedOptimizer> optimizer_;
   double divisor_, loss_scale_ = 1;
   std::size_t trained_ = 0;  // buckets; frozen ones follow
   bool in_micro_batch_ = false, last_ = false, reduced_ = false;

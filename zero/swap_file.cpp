@@ -26,7 +26,7 @@ SwapFile::SwapFile(const SwapOptions& options, std::int64_t slots, std::size_t s
       file_(IoFile::unnamed(options.folder, static_cast<std::uint64_t>(slots) * slot_bytes,
                             options.io.rank)),
       ring_(options.io) {
-  if (!buffers.empty()) mapped_ = ring_.register_memory(buffers);
+  if (!buffers.empty()) why_not_mapped_ = ring_.register_memory(buffers);
 }
 
 SwapFile::Slot& SwapFile::idle_slot(std::int64_t slot, const machine::Tensor& memory) {
@@ -69,9 +69,6 @@ void SwapFile::finish(std::int64_t index) {
                       file_.name(), offset(index) + i * block, found[i], slot.checksums[i]));
 }
 
-std::string SwapFile::note() const {
-  if (!file_.note().empty()) return file_.note();
-  return mapped_ ? "" : "buffers are not mapped by the kernel: RLIMIT_MEMLOCK is too small";
-}
+std::string SwapFile::note() const { return file_.note().empty() ? why_not_mapped_ : file_.note(); }
 
 }  // namespace zero

@@ -61,7 +61,7 @@ class SwapFile {
   std::vector<Slot> slots_;
   IoFile file_;
   IoRing ring_;
-  bool mapped_ = true;
+  std::string why_not_mapped_;
 };
 
 }  // namespace zero

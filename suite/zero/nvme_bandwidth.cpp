@@ -101,7 +101,7 @@ struct NvmeBandwidth {
     zero::IoOptions io = c.io();
     io.rank = rank_;
     ring_.emplace(io);
-    mapped_ = ring_->register_memory({memory_});
+    why_not_mapped_ = ring_->register_memory({memory_});
   }
 
   void prepare() {}
@@ -156,9 +156,7 @@ struct NvmeBandwidth {
       record.counters["requests_per_second"] =
           static_cast<double>(case_.requests()) / record.seconds;
     }
-    record.note = !file_.note().empty() ? file_.note()
-                  : mapped_             ? ""
-                                        : "RLIMIT_MEMLOCK is too small to map memory once";
+    record.note = file_.note().empty() ? why_not_mapped_ : file_.note();
   }
 
  private:
@@ -183,7 +181,7 @@ struct NvmeBandwidth {
   zero::IoFile file_;
   Tensor memory_, expected_;
   std::optional<zero::IoRing> ring_;
-  bool mapped_ = true;
+  std::string why_not_mapped_;
 };
 
 const bool registered = harness::add<NvmeBandwidth>();

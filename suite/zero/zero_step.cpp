@@ -2,23 +2,30 @@
 // published values, is right within bounds derived from its dtypes; it sends and holds what ZeRO's
 // paper says and leaves all replicas with the same bits, with and without overlap, at any stage
 // (Rajbhandari et al. 2020, arXiv:1910.02054; AdamW: Loshchilov and Hutter 2019, arXiv:1711.05101).
+// With the optimizer's states in host memory or in a file values and states have the bits that they
+// have beside them, also after a step that overflowed; with delayed_update the values are those of
+// the step before (Ren et al. 2021, arXiv:2101.06840; Rajbhandari et al. 2021, arXiv:2104.07857).
 //
 // A sample is one step with clipping on: in every micro-batch all parts are used forward and
 // backward, where known gradients are added to theirs; nothing is computed from values.
-// `parameters` counts elements: a dozen matrices and vectors of odd sizes (zero_step_model.h). The
-// axes have the names and units that DeepSpeed's configuration gives them.
+// `parameters` counts elements: a dozen matrices and vectors of odd sizes (zero_step_model.h).
+// sub_group_size: what an offloaded optimizer updates at once, also on the host; nvme_path
+// `temporary` is $TMPDIR, or /tmp.
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <limits>
+#include <optional>
 #include <thread>
 
 #include "collectives/cost.h"
 #include "harness/unit.h"
 #include "machine/device/clock.h"
 #include "suite/zero/update_reference.h"
+#include "suite/zero/zero_step_case.h"
 #include "suite/zero/zero_step_model.h"
 #include "zero/cost.h"
 #include "zero/step.h"
@@ -38,7 +45,7 @@ constexpr machine::AdamW adamw{.learning_rate = 1e-2, .weight_decay = 0.1};
 constexpr zero::Sgd sgd{.learning_rate = 0.5};
 constexpr Category categories[] = {Category::parameters, Category::gradients, Category::optimizer,
                                    Category::buffers};
-constexpr int whole = 500'000'000;  // a bucket of everything
+constexpr int steps_judged = 4, overflowing_step = 3;
 
 struct ZeroStep {
   static constexpr std::string_view name = "zero_step";
@@ -48,109 +55,18 @@ struct ZeroStep {
                                        Oracle::determinism};
   static constexpr bool repeatable = false;  // as long as a step's first and last bits differ
 
-  struct Case {
-    int ranks = 2;
-    Transport transport{};
-    Dtype dtype{};
-    int stage = 0;
-    int parameters = 0;
-    int micro_batches = 1;
-    bool overlap = false, contiguous = true;
-    int reduce_bucket = whole, all_gather_bucket = whole;
-    std::string wire;
-    int prefetch_bucket = 0, persistence_threshold = 0, max_live = 0;
-  };
-
-  static harness::Sweep<Case> sweep(Profile profile) {
-    const bool quick = profile == Profile::quick;
-    harness::Sweep<Case> sweep;
-    sweep.axis("transport", &Case::transport, {Transport::shared_memory, Transport::mpi})
-        .axis("dtype", &Case::dtype,
-              quick ? std::vector{Dtype::float32, Dtype::bfloat16}
-                    : std::vector{Dtype::float32, Dtype::bfloat16, Dtype::float16},
-              {Dtype::float32, Dtype::bfloat16, Dtype::float16, Dtype::float64})
-        .axis("stage", &Case::stage, {0, 1, 2, 3}, {0, 1, 2, 3})
-        .axis("ranks", &Case::ranks, quick ? std::vector{2, 4} : std::vector{1, 2, 3, 4, 8})
-        .axis("parameters", &Case::parameters,
-              quick ? std::vector{100'003} : std::vector{100'003, 1'000'003})
-        .axis("gradient_accumulation_steps", &Case::micro_batches,
-              quick ? std::vector{1, 3} : std::vector{1, 2, 3})
-        .axis("overlap_comm", &Case::overlap, {false, true})
-        .axis("contiguous_gradients", &Case::contiguous, {true, false})
-        .axis("reduce_bucket_size", &Case::reduce_bucket, {whole, 20'000})
-        .axis("allgather_bucket_size", &Case::all_gather_bucket, {whole, 10'000})
-        .axis("communication_data_type", &Case::wire, {"default", "bfloat16", "half"},
-              {"default", "bfloat16", "half"})
-        .axis("stage3_prefetch_bucket_size", &Case::prefetch_bucket, {50'000'000, 0, 30'000})
-        .axis("stage3_param_persistence_threshold", &Case::persistence_threshold, {100, 100'000})
-        .axis("stage3_max_live_parameters", &Case::max_live, {1'000'000'000, 50'000})
-        .usual("gradient_accumulation_steps", "1")
-        .usual("overlap_comm", "off")
-        .usual("contiguous_gradients", "on")
-        .usual("reduce_bucket_size", std::to_string(whole))
-        .usual("allgather_bucket_size", std::to_string(whole))
-        .usual("communication_data_type", "default")
-        .usual("stage3_prefetch_bucket_size", "50000000")
-        .usual("stage3_param_persistence_threshold", "100")
-        .usual("stage3_max_live_parameters", "1000000000")
-        .only(why_no_case);
-    return std::move(sweep.sample(quick ? in_quick : in_acceptance));
-  }
-
-  static std::string why_no_case(const Case& c) {
-    if (c.parameters < 1000) return fmt::format("{} parameters: at least 1000", c.parameters);
-    if (c.micro_batches < 1) return fmt::format("{} micro-batches: at least 1", c.micro_batches);
-    if (c.reduce_bucket < 1 || c.all_gather_bucket < 1 || c.max_live < 1 || c.prefetch_bucket < 0)
-      return "a bucket has one element at least";
-    if (c.overlap && c.transport != Transport::shared_memory)
-      return "overlap_comm needs shared_memory: one thread alone may use the others";
-    if (c.wire != "default" && c.dtype == Dtype::float64)
-      return "communication_data_type narrows gradients of float, not of double";
-    return "";
-  }
-
-  // How many of a case's axes are not what they usually are.
-  static int unusual(const Case& c) {
-    return (c.micro_batches != 1) + c.overlap + !c.contiguous + (c.reduce_bucket != whole) +
-           (c.all_gather_bucket != whole) + (c.wire != "default") +
-           (c.prefetch_bucket != 50'000'000) + (c.persistence_threshold != 100) +
-           (c.max_live != 1'000'000'000);
-  }
-  // Without overlap, one after the other, in one bucket: each stage in both dtypes. Then buckets,
-  // micro-batches and overlap together.
-  static bool in_quick(const Case& c) {
-    if (unusual(c) == 0)
-      return c.ranks == 2 ? c.transport == Transport::shared_memory &&
-                                (c.stage < 2 || (c.stage == 3) == (c.dtype == Dtype::bfloat16))
-                          : c.transport == Transport::mpi &&
-                                (c.stage % 2 == 1) == (c.dtype == Dtype::bfloat16);
-    if (c.ranks != 4 || c.reduce_bucket == whole || !c.overlap || c.micro_batches != 3)
-      return false;
-    if (unusual(c) == 3) return c.stage > 0 && (c.stage == 3) == (c.dtype == Dtype::bfloat16);
-    return c.stage == 2 && c.dtype == Dtype::float32 && c.wire == "half" && !c.contiguous &&
-           unusual(c) == 5;
-  }
-  // Everything as usual over both transports; the matrix of stages, ranks, micro-batches, dtypes
-  // and overlap in small buckets; then what else there is, one at a time.
-  static bool in_acceptance(const Case& c) {
-    const int count = unusual(c);
-    if (count == 0) return c.parameters <= 100'003 || c.dtype != Dtype::float16;
-    if (c.parameters > 100'003 || c.transport != Transport::shared_memory) return false;
-    if (c.reduce_bucket == whole) return false;
-    if (count == 1 + c.overlap + (c.micro_batches != 1)) return true;
-    return c.ranks == 3 && c.micro_batches == 2 && c.overlap && count == 4;
-  }
-
+  using Case = ZeroStepCase;
+  static harness::Sweep<Case> sweep(Profile profile) { return zero_step_sweep(profile); }
   static std::string why_not(const Case& c, const harness::Context& context) {
-    if (c.overlap && !context.device.readable_by_host())
-      return "overlap_comm needs tensors in host memory";
-    return context.world.why_not(context.group, c.transport);
+    return suite::why_not(c, context);
   }
 
   ZeroStep(const Case& c, harness::Context& context)
       : case_(c),
         context_(context),
+        host_(machine::make_host_device()),
         model_(c.parameters, c.dtype, context.seed, context.group.index, c.ranks, c.micro_batches) {
+    host_->set_threads(std::max(1, context.device.threads() - 1));  // a core is the copies'
     const machine::Ledger& ledger = context.device.ledger();
     for (std::size_t i = 0; i < held_before_.size(); ++i)
       held_before_[i] = ledger.current(categories[i]);
@@ -195,6 +111,7 @@ struct ZeroStep {
     step_->gather_gradients();
     compare_gradients(judge, "summed gradient", reference);
     const zero::StepResult result = step_->update();
+    step_->drain();
     judge.numerics("gradient norm", std::abs(result.gradient_norm - reference.norm()),
                    reference.norm_bound());
     judge.numerics("clip factor", std::abs(result.clip_factor - reference.clip_factor()),
@@ -206,6 +123,7 @@ struct ZeroStep {
     step_->gather_gradients();
     compare_gradients(judge, "summed gradient of step 2", reference);
     step_->update();
+    if (case_.offloads()) judge_beside_memory(judge);
 
     // Again, on another thread or on this one, late, and with what is freed made useless.
     zero::StepOptions late = options(adamw);
@@ -213,13 +131,11 @@ struct ZeroStep {
                         context_.device.readable_by_host();
     late.contiguous_gradients = !case_.contiguous;
     late.poison_freed = true;
-    late.before_transfer = [this, count = 0]() mutable {
+    late.before_transfer = [this, count = 0](std::size_t) mutable {
       std::this_thread::sleep_for(
           std::chrono::microseconds((context_.group.index * 37 + count++ * 13) % 5 * 40));
     };
-    start(case_.stage, late);
-    passes();
-    step_->step();
+    take_step(late);
     fingerprint(judge, "after AdamW");
 
     start(case_.stage, options(adamw));
@@ -227,11 +143,11 @@ struct ZeroStep {
     passes();
     step_->step();
     judge_volume(judge);
+    step_->drain();
+    if (case_.offloads()) judge_offload_volume(judge);
     fingerprint(judge, "after AdamW");
 
-    start(case_.stage, options(sgd));
-    passes();
-    step_->step();
+    take_step(options(sgd));
     compare_values(judge, "after SGD", reference.after_sgd(sgd.learning_rate, rounded_));
 
     // Where the collectives sum in the same order, sharding the states changes no bit. SGD, as
@@ -239,9 +155,7 @@ struct ZeroStep {
     // first, 2 and 3 ranks.
     if (case_.stage == 0) return;
     for (int stage = 0; stage < zero::num_stages; ++stage) {
-      start(stage, options(sgd, "direct"));
-      passes();
-      step_->step();
+      take_step(options(sgd, "direct"), stage);
       fingerprint(judge, case_.micro_batches == 1 ? "any stage"
                          : stage < 2              ? "stages 0 and 1"
                                                   : "stages 2 and 3");
@@ -271,6 +185,10 @@ struct ZeroStep {
         gradient + 6 * gradient + 1 + (plan_.value_dtype == plan_.gradient_dtype ? 0 : value);
     cost.memory_bytes += owned * (gradient + update) +
                          (case_.stage >= 2 ? owned : elements) * gradient;  // cleared at the end
+    // Copies read and write; what a file keeps goes through memory once each way.
+    const zero::OffloadTraffic moved = expected_offload_traffic();
+    cost.memory_bytes += 2 * static_cast<double>(moved.down + moved.up) +
+                         static_cast<double>(moved.nvme_read + moved.nvme_written);
     cost.working_set_bytes =
         elements * (gradient + value) +
         owned * static_cast<double>(zero::optimizer_bytes_per_element(adamw, plan_.value_dtype));
@@ -280,6 +198,14 @@ struct ZeroStep {
   void describe(harness::Record& record) {
     record.counters["bytes_per_parameter"] =
         static_cast<double>(state_bytes_) / static_cast<double>(case_.parameters);
+    if (case_.offloads()) {
+      const zero::OffloadTraffic moved = expected_offload_traffic();
+      record.counters["host_bytes_per_parameter"] =
+          static_cast<double>(host_bytes_) / static_cast<double>(case_.parameters);
+      record.counters["offload_bytes_per_step"] =
+          static_cast<double>(moved.down + moved.up + moved.nvme_read + moved.nvme_written);
+      record.note = note_;
+    }
     if (times_.empty()) return;
     const auto middle = times_.begin() + static_cast<std::ptrdiff_t>(times_.size() / 2);
     std::nth_element(times_.begin(), middle, times_.end(), [](const Times& a, const Times& b) {
@@ -298,14 +224,10 @@ struct ZeroStep {
   static std::vector<std::string> zero_frozen() { return ZeroStepModel::frozen(); }
 
   zero::StepOptions options(const zero::Rule& rule, const std::string& algorithm = {}) const {
-    zero::StepOptions options{rule, clip_norm, algorithm, algorithm, algorithm};
-    options.allgather_bucket_size = case_.all_gather_bucket;
-    if (case_.wire == "bfloat16") options.communication_data_type = Dtype::bfloat16;
-    if (case_.wire == "half") options.communication_data_type = Dtype::float16;
-    options.overlap_comm = case_.overlap;
-    options.contiguous_gradients = case_.contiguous;
-    options.stage3_prefetch_bucket_size = case_.prefetch_bucket;
-    options.stage3_max_live_parameters = case_.max_live;
+    zero::StepOptions options = case_.step_options(clip_norm, context_.group.index);
+    options.rule = rule;
+    options.all_reduce = options.reduce_scatter = options.all_gather = algorithm;
+    options.offload_optimizer.host = host_.get();
     return options;
   }
 
@@ -330,11 +252,20 @@ struct ZeroStep {
     for (int i = 0; i < case_.micro_batches; ++i) model_.run(*step_, i, on_use);
   }
 
+  // The first, from the start, whose update is in the values.
+  void take_step(const zero::StepOptions& options, std::optional<int> stage = {}) {
+    start(stage.value_or(case_.stage), options);
+    passes();
+    step_->step();
+    step_->drain();
+  }
+
   // Of a step when collectives hold their scratch and stage 3 knows its way.
   void judge_memory(harness::Judge& judge) {
     passes();
     step_->step();
     context_.device.ledger().reset_peaks();
+    host_->ledger().reset_peaks();
     passes();
     step_->step();
     std::array<std::size_t, std::size(categories)> peaks{};
@@ -358,6 +289,97 @@ struct ZeroStep {
       judge.memory(categories[i], peaks[i], expected[i]);
       if (categories[i] != Category::buffers) state_bytes_ += peaks[i];
     }
+    if (!case_.offloads()) return;
+    const machine::Ledger& host = host_->ledger();
+    judge.memory("by the host", Category::optimizer, host.peak(Category::optimizer),
+                 formula.host_optimizer);
+    judge.memory("by the host", Category::buffers, host.peak(Category::buffers),
+                 formula.host_buffers);
+    host_bytes_ = host.peak();
+  }
+
+  zero::OffloadTraffic expected_offload_traffic() const {
+    return zero::expected_offload_traffic(case_.stage, plan_, states_->layout(), adamw,
+                                          options(adamw));
+  }
+
+  // Of the one step so far.
+  void judge_offload_volume(harness::Judge& judge) {
+    const zero::OffloadTraffic measured = step_->optimizer().moved(),
+                               expected = expected_offload_traffic();
+    const machine::TrafficLabel gradients{machine::Operation::none, plan_.gradient_dtype},
+        values{machine::Operation::none, plan_.value_dtype};
+    note_ = step_->optimizer().note();
+    judge.volume("device to host", gradients, measured.down, expected.down);
+    judge.volume("host to device", values, measured.up, expected.up);
+    judge.volume("file to host", gradients, measured.nvme_read, expected.nvme_read);
+    judge.volume("host to file", gradients, measured.nvme_written, expected.nvme_written);
+  }
+
+  // What several steps leave, whose gradients change their sign and of which one overflows on the
+  // last rank.
+  struct Trajectory {
+    std::vector<std::vector<double>> values;  // after each step
+    std::vector<double> drained, states;      // then; states: of what this rank owns
+  };
+  Trajectory train(harness::Judge& judge, const zero::StepOptions& options) {
+    start(case_.stage, options);
+    Trajectory seen;
+    for (int step = 1; step <= steps_judged; ++step) {
+      const bool overflows = step == overflowing_step;
+      model_.negate_gradients();
+      double kept = 0;
+      const bool here = overflows && context_.group.index + 1 == case_.ranks;
+      if (here) kept = model_.replace_gradient(std::numeric_limits<double>::infinity());
+      passes();
+      const bool updated = step_->step().updated;
+      if (here) model_.replace_gradient(kept);
+      judge.exact(fmt::format("whether step {} updates", step), std::vector{updated ? 1.0 : 0.0},
+                  std::vector{overflows ? 0.0 : 1.0});
+      seen.values.push_back(values());
+    }
+    step_->drain();
+    seen.drained = values();
+    step_->optimizer().visit(
+        false, [&](zero::Range, const zero::RangeStates& of) { append(seen.states, of.master); });
+    step_->optimizer().visit(false, [&](zero::Range, const zero::RangeStates& of) {
+      append(seen.states, of.first_moment);
+    });
+    step_->optimizer().visit(false, [&](zero::Range, const zero::RangeStates& of) {
+      append(seen.states, of.second_moment);
+    });
+    return seen;
+  }
+
+  // Delayed, a step that updates leaves what the one before has led to, and one that does not,
+  // nothing new.
+  void judge_beside_memory(harness::Judge& judge) {
+    zero::StepOptions beside = options(adamw);
+    beside.offload_optimizer = {};
+    const Trajectory reference = train(judge, beside), offloaded = train(judge, options(adamw));
+    std::vector<double> stale = rounded_;
+    for (int step = 1; step <= steps_judged; ++step) {
+      const auto at = static_cast<std::size_t>(step - 1);
+      if (case_.delayed && step != overflowing_step && step > 1) stale = reference.values[at - 1];
+      judge.exact(fmt::format("values after step {}{}", step,
+                              case_.delayed ? ", those of the step before" : ""),
+                  offloaded.values[at], case_.delayed ? stale : reference.values[at]);
+    }
+    judge.exact("values after all steps", offloaded.drained, reference.drained);
+    judge.exact("master and moments after all steps", offloaded.states, reference.states);
+  }
+
+  std::vector<double> values() {
+    std::vector<double> all;
+    const std::vector<Parameter*> parameters = model_.list();
+    step_->before_use(parameters);
+    for (const Parameter* p : parameters) append(all, p->value);
+    step_->after_use(parameters);
+    return all;
+  }
+  static void append(std::vector<double>& to, const machine::Tensor& tensor) {
+    const std::vector<double> numbers = to_doubles(tensor);
+    to.insert(to.end(), numbers.begin(), numbers.end());
   }
 
   std::vector<zero::CollectiveCalls> expected_calls() const {
@@ -423,6 +445,7 @@ struct ZeroStep {
 
   Case case_;
   harness::Context& context_;
+  std::unique_ptr<machine::Device> host_;  // of offloaded states
   ZeroStepModel model_;
   std::array<std::size_t, std::size(categories)> held_before_{};  // not this unit's
   std::unique_ptr<collectives::Communicator> dp_;
@@ -432,10 +455,20 @@ struct ZeroStep {
   std::vector<double> rounded_;  // initial values as the dtype has them
   std::unique_ptr<zero::Step> step_;
   std::vector<Times> times_;
-  std::uint64_t state_bytes_ = 0;
+  std::uint64_t state_bytes_ = 0, host_bytes_ = 0;
+  std::string note_;  // of the file
 };
 
-const bool registered = harness::add<ZeroStep>();
+// The same of what else can be chosen: a unit of its own, as the product would have too many cases.
+struct ZeroOptions : ZeroStep {
+  using ZeroStep::ZeroStep;
+  static constexpr std::string_view name = "zero_options";
+  static constexpr std::string_view about =
+      "zero_step with other buckets, wire dtypes and prefetching, one at a time";
+  static harness::Sweep<Case> sweep(Profile profile) { return zero_options_sweep(profile); }
+};
+
+const bool registered = harness::add<ZeroStep>() && harness::add<ZeroOptions>();
 
 }  // namespace
 }  // namespace suite

@@ -116,6 +116,19 @@ void ZeroStepModel::make_gradients(machine::Device& device, Dtype dtype) {
   }
 }
 
+void ZeroStepModel::negate_gradients() {
+  for (const Tensor& gradients : gradients_)
+    gradients.device().stream().kernels().scale(gradients, -1, gradients);
+}
+
+double ZeroStepModel::replace_gradient(double value) {
+  const Tensor& gradients = gradients_.front();
+  const Tensor last = gradients.slice(gradients.size() - 1, {1});
+  const double before = to_doubles(last).front();
+  from_doubles(last, {value});
+  return before;
+}
+
 zero::Step::Part ZeroStepModel::part(const std::vector<int>& rows) {
   zero::Step::Part result;
   for (const int row : rows) result.push_back(&parameters_[static_cast<std::size_t>(row)]);

@@ -42,6 +42,10 @@ class ZeroStepModel {
   void set_values() const;
   // Backward's gradients: the device's memory, counted as activations.
   void make_gradients(machine::Device& device, machine::Dtype dtype);
+  // Of all micro-batches.
+  void negate_gradients();
+  // Of the last element in the first micro-batch; returns what it was.
+  double replace_gradient(double value);
   // Forward and backward of one micro-batch. on_use sees every parameter whose values are there.
   using OnUse = std::function<void(const collectives::Parameter&, std::int64_t first_element)>;
   void run(zero::Step& step, int micro_batch, const OnUse& on_use = {});

@@ -1,0 +1,249 @@
+// Claim: over a slow link overlap_comm hides what is summed and gathered over dp behind forward and
+// backward, and gives the same bits.
+//
+// Link and computation are sleeps, which need no core, so that two cores show what overlaps: a part
+// computes for a time that its elements give, forward and backward, and every collective of
+// gradients or values waits first as long as its bytes take, at a bandwidth at which all of a
+// step's take communication_ratio of its computation. What the collectives really cost here comes
+// on top.
+//
+// exposed_without_s and exposed_with_s: a step over that link, without and with overlap_comm, less
+// the same step over one that is not slow; hidden_fraction = 1 - with / without. Medians over
+// rounds, taken in turn, of the maximum over ranks. A sample is a step with overlap_comm.
+//
+// Nothing hides the last bucket of a micro-batch, nor stage 3's first; a bucket that is complete
+// waits for the one before; and stages 1 and 2 publish their values after the update, which is
+// (d-1)/d Psi E_v of what they send (zero/cost.h).
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "harness/statistics.h"
+#include "harness/unit.h"
+#include "machine/device/clock.h"
+#include "suite/zero/zero_step_model.h"
+#include "zero/step.h"
+
+namespace suite {
+namespace {
+
+using collectives::Parameter;
+using harness::Oracle;
+using harness::Profile;
+using machine::Dtype;
+using machine::Transport;
+
+constexpr int rounds = 9;
+
+void sleep_for(double seconds) {
+  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+}
+
+struct ZeroOverlap {
+  static constexpr std::string_view name = "zero_overlap";
+  static constexpr std::string_view about =
+      "what overlap_comm hides of a slow link behind forward and backward";
+  static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::determinism};
+
+  struct Case {
+    int ranks = 2, stage = 0, micro_batches = 1, parameters = 0, reduce_bucket = 0;
+    int computation_ms = 0;
+    Dtype dtype{};
+    std::string communication_ratio;
+
+    double computation_s() const { return computation_ms * 1e-3; }  // of a micro-batch
+  };
+
+  static harness::Sweep<Case> sweep(Profile profile) {
+    const bool quick = profile == Profile::quick;
+    harness::Sweep<Case> sweep;
+    sweep.axis("dtype", &Case::dtype, {Dtype::bfloat16})
+        .axis("zero-stage", &Case::stage, quick ? std::vector{3} : std::vector{0, 1, 2, 3},
+              {0, 1, 2, 3})
+        .axis("ranks", &Case::ranks, quick ? std::vector{2} : std::vector{2, 4})
+        .axis("gradient_accumulation_steps", &Case::micro_batches,
+              quick ? std::vector{1} : std::vector{1, 4})
+        .axis("parameters", &Case::parameters, {100'003})
+        .axis("reduce_bucket_size", &Case::reduce_bucket, {500'000'000})
+        .axis("computation_ms", &Case::computation_ms, {40})
+        .axis("communication_ratio", &Case::communication_ratio, {"0.25"},
+              {"0.1", "0.25", "0.5", "0.75", "1", "1.5", "2"})
+        .only([](const Case& c) -> std::string {
+          if (c.ranks < 2) return "one rank has nothing to hide: at least 2";
+          if (c.parameters < 1000) return fmt::format("{} parameters: at least 1000", c.parameters);
+          if (c.micro_batches < 1 || c.reduce_bucket < 1 || c.computation_ms < 1)
+            return "micro-batches, elements of a bucket and milliseconds: at least 1";
+          return "";
+        });
+    return sweep;
+  }
+
+  static std::string why_not(const Case&, const harness::Context& context) {
+    if (!context.device.readable_by_host()) return "overlap_comm needs tensors in host memory";
+    return context.world.why_not(context.group, Transport::shared_memory);
+  }
+
+  ZeroOverlap(const Case& c, harness::Context& context)
+      : case_(c),
+        context_(context),
+        dp_(context.world, context.group, Transport::shared_memory),
+        at_once_(*this, false, [this](std::size_t bytes) { bytes_ += bytes; }),
+        without_(*this, false, [this](std::size_t bytes) { transfer(bytes); }),
+        with_(*this, true, [this](std::size_t bytes) { transfer(bytes); }) {
+    // Scratch is there and stage 3 knows its way from the second step on.
+    for (Run* run : {&at_once_, &without_, &with_}) run->step();
+    const std::size_t before = bytes_;
+    at_once_.step();
+    bytes_of_step_ = bytes_ - before;
+    seconds_per_element_ = c.computation_s() / (2.0 * c.parameters);
+    seconds_per_byte_ = std::stod(c.communication_ratio) * c.computation_s() * c.micro_batches /
+                        static_cast<double>(bytes_of_step_);
+  }
+
+  void prepare() {}
+  void run() { with_.step(); }
+
+  void judge(harness::Judge& judge) {
+    std::vector<std::vector<double>> values;
+    for (Run* run : {&at_once_, &without_, &with_}) {
+      run->start();
+      for (int step = 0; step < 2; ++step) run->step();
+      values.push_back(run->values(judge));
+    }
+    judge.exact("values without overlap_comm, over a slow link", values[1], values[0]);
+    judge.exact("values with overlap_comm, over a slow link", values[2], values[0]);
+  }
+
+  harness::Cost cost() const { return {}; }
+
+  void describe(harness::Record& record) {
+    std::vector<std::array<double, 3>> mine;
+    for (int i = 0; i < rounds; ++i) {
+      std::array<double, 3>& times = mine.emplace_back();
+      for (const auto& [run, seconds] :
+           {std::pair{&at_once_, &times[0]}, std::pair{&without_, &times[1]},
+            std::pair{&with_, &times[2]}}) {
+        context_.world.barrier(context_.group);
+        const double begin = machine::steady_s();
+        run->step();
+        *seconds = machine::steady_s() - begin;
+      }
+    }
+    const std::string_view text(reinterpret_cast<const char*>(mine.data()),
+                                mine.size() * sizeof(mine[0]));
+    std::vector<std::array<double, 3>> worst(mine.size());
+    for (const std::string& theirs : context_.world.all_gather(context_.group, text)) {
+      std::vector<std::array<double, 3>> times(mine.size());
+      std::memcpy(times.data(), theirs.data(), text.size());
+      for (std::size_t i = 0; i < worst.size(); ++i)
+        for (std::size_t j = 0; j < 3; ++j) worst[i][j] = std::max(worst[i][j], times[i][j]);
+    }
+    const auto median_of = [&](std::size_t which) {
+      std::vector<double> seconds;
+      for (const auto& times : worst) seconds.push_back(times[which]);
+      return harness::median(seconds);
+    };
+    const double alone = median_of(0), without = median_of(1) - alone, with = median_of(2) - alone;
+    record.counters["step_without_link_s"] = alone;
+    record.counters["exposed_without_s"] = without;
+    record.counters["exposed_with_s"] = with;
+    record.counters["link_GBps"] = 1e-9 / seconds_per_byte_;
+    if (without <= 0) return;
+    record.counters["hidden_fraction"] = 1 - with / without;
+    record.note = fmt::format(
+        "{:.1f} ms of transfers, {:.1f} ms of them exposed without overlap_comm, {:.1f} with: "
+        "{:.0f} % hidden",
+        1e3 * seconds_per_byte_ * static_cast<double>(bytes_of_step_), 1e3 * without, 1e3 * with,
+        100 * (1 - with / without));
+  }
+
+ private:
+  // A model of its own, its states and its step.
+  class Run {
+   public:
+    Run(ZeroOverlap& unit, bool overlap, std::function<void(std::size_t)> before_transfer)
+        : unit_(unit),
+          overlap_(overlap),
+          before_transfer_(std::move(before_transfer)),
+          model_(unit.case_.parameters, unit.case_.dtype, unit.context_.seed,
+                 unit.context_.group.index, unit.case_.ranks, unit.case_.micro_batches),
+          plan_(zero::gradient_plan(
+              model_.list(), unit.case_.dtype,
+              machine::Grid({.dp = unit.case_.ranks}, unit.context_.group.index),
+              7 * unit.case_.ranks * unit.case_.micro_batches, ZeroStepModel::frozen())) {
+      model_.make_gradients(unit.context_.device, plan_.gradient_dtype);
+      start();
+    }
+    void start() {
+      step_.reset();
+      states_.reset();
+      model_.forget();
+      states_ = std::make_unique<zero::FlatStates>(
+          unit_.context_.device, plan_, model_.list(),
+          zero::LayoutOptions{unit_.case_.reduce_bucket, model_.part_of_rows(), 100});
+      model_.set_values();
+      zero::StepOptions options;
+      options.overlap_comm = overlap_;
+      options.before_transfer = before_transfer_;
+      step_ = zero::make_step(unit_.case_.stage, *states_, plan_, {.dp = &unit_.dp_}, options);
+    }
+    void step() {
+      for (int i = 0; i < unit_.case_.micro_batches; ++i)
+        model_.run(*step_, i,
+                   [this](const Parameter& p, std::int64_t) { unit_.compute(p.value.size()); });
+      step_->step();
+    }
+    std::vector<double> values(harness::Judge& judge) {
+      std::vector<double> all;
+      const std::vector<Parameter*> parameters = model_.list();
+      step_->before_use(parameters);
+      for (const Parameter* p : parameters) {
+        judge.same_bits(p->name, hash(p->value));
+        const std::vector<double> numbers = to_doubles(p->value);
+        all.insert(all.end(), numbers.begin(), numbers.end());
+      }
+      step_->after_use(parameters);
+      return all;
+    }
+
+   private:
+    ZeroOverlap& unit_;
+    const bool overlap_;
+    const std::function<void(std::size_t)> before_transfer_;
+    ZeroStepModel model_;
+    const zero::GradientPlan plan_;
+    std::unique_ptr<zero::FlatStates> states_;
+    std::unique_ptr<zero::Step> step_;
+  };
+
+  void transfer(std::size_t bytes) const {
+    sleep_for(seconds_per_byte_ * static_cast<double>(bytes));
+  }
+  // A sleep is late by some 0.1 ms: of many small parameters there is one.
+  void compute(std::int64_t elements) {
+    due_s_ += seconds_per_element_ * static_cast<double>(elements);
+    if (due_s_ >= 1e-3) sleep_for(std::exchange(due_s_, 0));
+  }
+
+  Case case_;
+  harness::Context& context_;
+  collectives::Communicator dp_;
+  std::size_t bytes_ = 0, bytes_of_step_ = 0;  // of transfers
+  double seconds_per_element_ = 0, seconds_per_byte_ = 0, due_s_ = 0;
+  Run at_once_, without_, with_;  // last: they use the others. The first: no link
+};
+
+const bool registered = harness::add<ZeroOverlap>();
+
+}  // namespace
+}  // namespace suite

@@ -1,0 +1,42 @@
+#pragma once
+// The cases of zero_step and zero_options. Axes have the names and units that DeepSpeed's
+// configuration gives them, the stage Megatron's shape of flag, as in gpt_step.
+
+#include <string>
+
+#include "harness/unit.h"
+#include "zero/step.h"
+
+namespace suite {
+
+struct ZeroStepCase {
+  static constexpr int whole = 500'000'000;  // a bucket of everything
+
+  int ranks = 2;
+  machine::Transport transport{};
+  machine::Dtype dtype{};
+  int stage = 0;
+  int parameters = 0;
+  int micro_batches = 1;
+  bool overlap = false, contiguous = true;
+  int reduce_bucket = whole, all_gather_bucket = whole;
+  std::string wire;
+  int prefetch_bucket = 0, persistence_threshold = 0, max_live = 0;
+  std::string offload, ratio, nvme_path;
+  bool delayed = false;
+  int sub_group_size = 0, buffer_count = 0;
+
+  bool offloads() const { return offload != "none"; }
+  // Without a rule, without a host.
+  zero::StepOptions step_options(double clip_norm, int rank) const;
+};
+
+// What is usual over both transports; stages, ranks, micro-batches, dtypes, overlap and where the
+// optimizer's states are, in small buckets.
+harness::Sweep<ZeroStepCase> zero_step_sweep(harness::Profile profile);
+// In small buckets, with micro-batches and overlap, all else that can be chosen, one at a time.
+harness::Sweep<ZeroStepCase> zero_options_sweep(harness::Profile profile);
+// Why it can't run here, or empty.
+std::string why_not(const ZeroStepCase& the_case, const harness::Context& context);
+
+}  // namespace suite
