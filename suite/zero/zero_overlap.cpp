@@ -42,7 +42,7 @@ using harness::Profile;
 using machine::Dtype;
 using machine::Transport;
 
-constexpr int rounds = 9;
+constexpr int rounds = 7;
 
 void sleep_for(double seconds) {
   std::this_thread::sleep_for(std::chrono::duration<double>(seconds));

@@ -102,13 +102,12 @@ int unusual(const Case& c) {
          (c.max_live != 1'000'000'000);
 }
 
-// One way of each: on the host, on the host and late, in a file, and in a file beside all else.
+// One way of each: on the host, on the host and late, and in a file beside all else.
 bool offloaded_in_quick(const Case& c) {
   if (c.transport != Transport::shared_memory) return false;
   if (c.ranks == 4)
-    return c.offload == "nvme" && c.stage == 3 && c.dtype == Dtype::bfloat16 && unusual(c) == 3;
-  if (unusual(c) != 0) return false;
-  if (c.offload == "nvme") return c.stage == 2 && c.dtype == Dtype::float16;
+    return c.offload == "nvme" && c.stage == 2 && c.dtype == Dtype::float16 && unusual(c) == 3;
+  if (unusual(c) != 0 || c.offload != "cpu") return false;
   return c.delayed ? c.stage == 3 && c.dtype == Dtype::bfloat16
                    : c.stage == 1 && c.dtype == Dtype::float16;
 }
