@@ -196,7 +196,7 @@ void factor(std::vector<Json>& ranks, Json& same, Json& differences, const std::
 
 }  // namespace
 
-std::string fingerprint_json(machine::World& world) {
+std::string fingerprint_json(machine::World& world, const OptionTexts& options) {
   const Topology topology;
   Json json;
   json["rank"] = world.rank();
@@ -205,6 +205,7 @@ std::string fingerprint_json(machine::World& world) {
   json["hardware"] = hardware(world, topology);
   json["software"] = software();
   json["environment"] = kept_environment(environ);
+  if (!options.empty()) json["options"] = options;
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
@@ -228,8 +229,9 @@ std::string environment_json(const std::vector<std::string>& fingerprints) {
   return all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-void write_environment(machine::World& world, const std::string& directory) {
-  const auto all = world.all_gather(world.group(), fingerprint_json(world));
+void write_environment(machine::World& world, const std::string& directory,
+                       const OptionTexts& options) {
+  const auto all = world.all_gather(world.group(), fingerprint_json(world, options));
   if (world.rank() == 0) write_file(directory + "/environment.json", environment_json(all));
 }
 

@@ -11,15 +11,19 @@
 
 namespace harness {
 
-// Of the rank that calls, as one JSON object: rank, host, hardware, software, environment.
-std::string fingerprint_json(machine::World& world);
+// How a run measures, where that is not in a case's name: "seed" -> "1234".
+using OptionTexts = std::map<std::string, std::string>;
+
+// Of the rank that calls, as one JSON object: rank, host, hardware, software, environment, options.
+std::string fingerprint_json(machine::World& world, const OptionTexts& options = {});
 
 // environment.json from all ranks' fingerprints: `same_on_all_ranks`, `differences` (the keys whose
 // values differ, as "environment.NCCL_ALGO") and `ranks`, each with what differs only.
 std::string environment_json(const std::vector<std::string>& fingerprints);
 
 // Collective over the world; rank 0 writes environment.json into the directory.
-void write_environment(machine::World& world, const std::string& directory);
+void write_environment(machine::World& world, const std::string& directory,
+                       const OptionTexts& options = {});
 
 // The variables worth keeping of an environment ("NAME=value"), secrets replaced by "[redacted]".
 std::map<std::string, std::string> kept_environment(const char* const* environment);

@@ -129,15 +129,22 @@ void read_samples(std::ifstream& file, const std::string& path, const Json& entr
   const auto offset = entry["samples_offset"].get<std::uint64_t>();
   const auto ranks = entry.at("samples_ranks").get<int>();
   const auto iterations = entry.at("samples").get<int>();
-  record.samples.ranks = ranks;
-  record.samples.seconds.resize(static_cast<std::size_t>(ranks) *
-                                static_cast<std::size_t>(iterations));
-  const auto bytes = static_cast<std::streamsize>(record.samples.seconds.size() * sizeof(double));
-  file.seekg(static_cast<std::streamoff>(offset));
-  file.read(reinterpret_cast<char*>(record.samples.seconds.data()), bytes);
-  if (file.gcount() != bytes)
+  if (ranks < 1 || iterations < 0)
+    throw std::runtime_error(
+        fmt::format("samples of {} ranks and {} iterations", ranks, iterations));
+  const std::uint64_t bytes =
+      sizeof(double) * static_cast<std::uint64_t>(ranks) * static_cast<std::uint64_t>(iterations);
+  // Looked at before the memory is taken: a number that is wrong may ask for more than there is.
+  file.seekg(0, std::ios::end);
+  const auto size = static_cast<std::uint64_t>(std::max<std::streamoff>(0, file.tellg()));
+  if (bytes > size || offset > size - bytes)
     throw UsageError(fmt::format("{} is cut off: {} has samples at bytes {} to {}", path,
-                                 record.name, offset, offset + static_cast<std::uint64_t>(bytes)));
+                                 record.name, offset, offset + bytes));
+  record.samples.ranks = ranks;
+  record.samples.seconds.resize(bytes / sizeof(double));
+  file.seekg(static_cast<std::streamoff>(offset));
+  file.read(reinterpret_cast<char*>(record.samples.seconds.data()),
+            static_cast<std::streamsize>(bytes));
 }
 
 }  // namespace
@@ -250,6 +257,8 @@ RunFile read_run(const std::string& given) {
     for (const auto& [what, rate] : rates.items()) run.context.rates[what] = rate.get<double>();
     run.date = context.value("date", "");
     run.host_name = context.value("host_name", "");
+    for (const char* key : {"mhz_per_cpu", "cpu_scaling_enabled", "caches"})
+      if (context.contains(key)) run.machine[key] = context[key].dump();
     const std::string samples = (fs::path(path).parent_path() / "samples.bin").string();
     std::ifstream samples_file(samples, std::ios::binary);
     std::size_t index = 0;

@@ -60,6 +60,8 @@ class RunWriter {
 struct RunFile {
   RunContext context;  // out_dir: the directory it was read from
   std::string date, host_name;
+  // What else the context says of machine and build, as JSON text: "mhz_per_cpu" -> "2596".
+  std::map<std::string, std::string> machine;
   std::vector<Record> records;
 };
 

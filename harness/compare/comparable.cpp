@@ -1,0 +1,201 @@
+#include "harness/compare/comparable.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+
+#include "harness/sweep.h"
+#include "machine/device/names.h"
+
+namespace harness {
+namespace {
+
+using Json = nlohmann::ordered_json;
+constexpr std::string_view absent = "absent";
+constexpr std::string_view clock_field = "context.mhz_per_cpu";
+constexpr double clock_tolerance = 0.01;
+constexpr int deepest = 8;
+
+// Variables that number one launch, or repeat what host, binding and the rank count say.
+constexpr std::string_view of_one_launch[] = {
+    "SLURM_",
+    "OMPI_ARGV",
+    "OMPI_COMMAND",
+    "OMPI_COMM_WORLD_",
+    "OMPI_APP_CTX_",
+    "OMPI_NUM_APP_CTX",
+    "OMPI_FIRST_RANKS",
+    "OMPI_UNIVERSE_SIZE",
+    "OMPI_FILE_LOCATION",
+    "OMPI_MCA_ess",
+    "OMPI_MCA_orte_",
+    "OMPI_MCA_initial_wdir",
+    "MPIR_CVAR_CH3_INTERFACE_HOSTNAME",
+    "SHARDMARK_STARTED_HERE",
+    "SHARDMARK_FIGURES",
+};
+
+bool is_of_one_launch(std::string_view field) {
+  constexpr std::string_view environment = "environment.";
+  if (!field.starts_with(environment)) return false;
+  field.remove_prefix(environment.size());
+  return std::ranges::any_of(of_one_launch,
+                             [&](std::string_view name) { return field.starts_with(name); });
+}
+
+void flatten(const Json& json, const std::string& path, int depth, Fields& fields) {
+  if (depth > deepest)
+    throw std::runtime_error(fmt::format("{} lies deeper than {} levels", path, deepest));
+  if (json.is_object()) {
+    for (const auto& [key, value] : json.items())
+      flatten(value, path.empty() ? key : path + "." + key, depth + 1, fields);
+  } else if (!is_of_one_launch(path)) {
+    fields[path] = json.is_string() ? json.get<std::string>()
+                                    : json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  }
+}
+
+// "node-a x4, node-b x4".
+std::string in_turn(const std::vector<std::string>& values) {
+  std::string text;
+  for (std::size_t first = 0, end = 0; first < values.size(); first = end) {
+    while (end < values.size() && values[end] == values[first]) ++end;
+    text += fmt::format("{}{}", first == 0 ? "" : ", ", values[first]);
+    if (end - first > 1) text += fmt::format(" x{}", end - first);
+  }
+  return text;
+}
+
+Fields fields_of(const Json& json) {
+  const Json &same = json.at("same_on_all_ranks"), &ranks = json.at("ranks");
+  if (!same.is_object() || !ranks.is_array() || ranks.empty())
+    throw std::runtime_error("same_on_all_ranks is no object or ranks no list");
+  Fields fields;
+  flatten(same, "", 0, fields);
+  std::vector<Fields> each;
+  std::set<std::string> names;
+  for (const Json& rank : ranks) {
+    if (!rank.is_object()) throw std::runtime_error("a rank is no object");
+    flatten(rank, "", 0, each.emplace_back());
+    each.back().erase("rank");
+    for (const auto& [name, value] : each.back()) names.insert(name);
+  }
+  for (const std::string& name : names) {
+    std::vector<std::string> values;
+    for (const Fields& rank : each) {
+      const auto value = rank.find(name);
+      values.push_back(value == rank.end() ? std::string(absent) : value->second);
+    }
+    fields[name] = in_turn(values);
+  }
+  fields["ranks"] = std::to_string(each.size());
+  return fields;
+}
+
+bool same(const std::string& field, const std::string& base, const std::string& next) {
+  if (base == next) return true;
+  if (field != clock_field) return false;
+  double a = 0, b = 0;
+  const auto read = [](const std::string& text, double& value) {
+    return std::from_chars(text.data(), text.data() + text.size(), value).ec == std::errc();
+  };
+  return read(base, a) && read(next, b) && std::abs(a - b) <= clock_tolerance * std::max(a, b);
+}
+
+// Is `name` a run of whole parts of the dotted `field`?
+bool stands_for(std::string_view name, std::string_view field) {
+  if (name.empty()) return false;
+  for (std::size_t at = field.find(name); at != std::string_view::npos;
+       at = field.find(name, at + 1)) {
+    const std::size_t end = at + name.size();
+    if ((at == 0 || field[at - 1] == '.') && (end == field.size() || field[end] == '.'))
+      return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+Fields read_fields(const std::string& directory, const RunFile& run) {
+  const std::string path = directory + "/environment.json";
+  std::ifstream file(path, std::ios::binary);
+  if (!file)
+    throw UsageError(fmt::format("cannot read {}: {}; without it nothing says where this run ran",
+                                 path, std::strerror(errno)));
+  std::ostringstream text;
+  text << file.rdbuf();
+  Fields fields;
+  try {
+    fields = fields_of(Json::parse(text.str()));
+  } catch (const Json::parse_error& error) {
+    throw UsageError(fmt::format("{} is cut off or not JSON: byte {} of {}", path, error.byte,
+                                 text.str().size()));
+  } catch (const std::exception& error) {
+    throw UsageError(fmt::format("{} is no fingerprint of a run: {}", path, error.what()));
+  }
+  for (const auto& [key, value] : run.machine) fields["context." + key] = value;
+  return fields;
+}
+
+bool Factors::declare(std::string_view field) const {
+  return std::ranges::any_of(names_,
+                             [&](const std::string& name) { return stands_for(name, field); });
+}
+
+bool Factors::name(std::string_view name) const {
+  return std::ranges::find(names_, name) != names_.end();
+}
+
+void Factors::check(const std::vector<const Fields*>& known,
+                    const std::vector<std::string>& others) const {
+  for (const std::string& name : names_) {
+    std::set<std::string> parts(others.begin(), others.end());
+    bool found = parts.contains(name);
+    for (const Fields* fields : known)
+      for (const auto& [field, value] : *fields) {
+        found = found || stands_for(name, field);
+        parts.insert(field);
+        for (std::size_t at = 0; at < field.size();) {
+          const std::size_t end = std::min(field.find('.', at), field.size());
+          parts.insert(field.substr(at, end - at));
+          at = end + 1;
+        }
+      }
+    if (found) continue;
+    const std::string near = machine::nearest(name, {parts.begin(), parts.end()});
+    throw UsageError(near.empty()
+                         ? fmt::format("--factor {}: no field of these runs has that name; "
+                                       "environment.json lists them",
+                                       name)
+                         : fmt::format("--factor {}: no field of these runs has that name; did you "
+                                       "mean '{}'?",
+                                       name, near));
+  }
+}
+
+std::vector<Difference> differences(const Fields& base, const Fields& next,
+                                    const Factors& factors) {
+  std::set<std::string> names;
+  for (const Fields* fields : {&base, &next})
+    for (const auto& [name, value] : *fields) names.insert(name);
+  const auto value_of = [](const Fields& fields, const std::string& name) {
+    const auto value = fields.find(name);
+    return value == fields.end() ? std::string(absent) : value->second;
+  };
+  std::vector<Difference> all;
+  for (const std::string& name : names) {
+    const std::string before = value_of(base, name), after = value_of(next, name);
+    if (!same(name, before, after)) all.push_back({name, before, after, factors.declare(name)});
+  }
+  return all;
+}
+
+}  // namespace harness

@@ -1,0 +1,161 @@
+#include "harness/compare/comparable.h"
+
+#include <gtest/gtest.h>
+
+#include "harness/compare/example_runs.h"
+#include "harness/compare/launches.h"
+
+namespace harness {
+namespace {
+
+const RunFile no_run;
+
+TEST(ReadFields, FlattensWhatRanksHaveAlikeAndInTurnWhatNot) {
+  const RunFolder folder;
+  const std::string run = folder.run("a", {});
+  Fields fields = read_fields(run, read_run(run));
+  EXPECT_GT(std::stod(fields.at("context.mhz_per_cpu")), 0);
+  std::erase_if(fields, [](const auto& field) { return field.first.starts_with("context."); });
+  const Fields expected{{"host", "node-a"},
+                        {"hardware.cpu", "EPYC"},
+                        {"hardware.cores", "2"},
+                        {"software.kernel", "Linux 6.1"},
+                        {"software.nccl.header", "2.28.3"},
+                        {"software.nccl.loaded", "2.28.3"},
+                        {"environment.NCCL_ALGO", "Ring"},
+                        {"binding", "0, 1"},
+                        {"ranks", "2"}};
+  EXPECT_EQ(fields, expected);  // a job's number tells launches apart, not machines
+  folder.put("a/environment.json",
+             R"({"same_on_all_ranks": {}, "ranks": [{"rank": 0, "host": "a"},
+                 {"rank": 1, "host": "a"}, {"rank": 2, "host": "b", "x": true}]})");
+  const Fields several = read_fields(run, no_run);
+  EXPECT_EQ(several.at("host"), "a x2, b");
+  EXPECT_EQ(several.at("x"), "absent x2, true");
+}
+
+TEST(ReadFields, AHostileFileIsOneLine) {
+  const RunFolder folder;
+  std::filesystem::create_directory(folder.path("a"));
+  const auto line = [&] { return refused([&] { read_fields(folder.path("a"), no_run); }); };
+  EXPECT_NE(line().find("environment.json: No such file"), std::string::npos) << line();
+  const std::string whole(example_environment);
+  for (const std::string& text :
+       {std::string(), whole.substr(0, whole.size() / 2), std::string("[1, 2]"), std::string("7"),
+        std::string(R"({"same_on_all_ranks": {}, "ranks": []})"),
+        std::string(R"({"same_on_all_ranks": 3, "ranks": [{"rank": 0}]})"),
+        std::string(R"({"same_on_all_ranks": {}, "ranks": {"rank": 0}})"),
+        std::string(R"({"same_on_all_ranks": {}, "ranks": [3]})"),
+        R"({"ranks": [{}], "same_on_all_ranks": )" +
+            [] {
+              std::string deep;
+              for (int i = 0; i < 5000; ++i) deep += R"({"a":)";
+              return deep + "1" + std::string(5000, '}');
+            }() +
+            "}"}) {
+    folder.put("a/environment.json", text);
+    EXPECT_NE(line().find(folder.path("a/environment.json") + " is "), std::string::npos) << line();
+    EXPECT_EQ(line().find('\n'), std::string::npos);
+  }
+}
+
+TEST(Differences, AreNamedAndDeclared) {
+  const Fields base{{"host", "a"}, {"software.nccl.loaded", "2.28"}, {"software.kernel", "6.1"}};
+  const Fields next{{"host", "a"},
+                    {"software.nccl.loaded", "2.29"},
+                    {"environment.NCCL_ALGO", "Ring"},
+                    {"software.kernel", "6.1"}};
+  const auto found = differences(base, next, Factors({"nccl"}));
+  ASSERT_EQ(found.size(), 2u);
+  EXPECT_EQ(found[0].field, "environment.NCCL_ALGO");
+  EXPECT_EQ(found[0].base, "absent");
+  EXPECT_EQ(found[0].next, "Ring");
+  EXPECT_FALSE(found[0].declared);  // nccl is a whole part of the other only
+  EXPECT_EQ(found[1].field, "software.nccl.loaded");
+  EXPECT_TRUE(found[1].declared);
+}
+
+TEST(Differences, ClocksMayWobble) {
+  const auto differ = [](const std::string& a, const std::string& b) {
+    return !differences({{"context.mhz_per_cpu", a}}, {{"context.mhz_per_cpu", b}}, Factors({}))
+                .empty();
+  };
+  EXPECT_FALSE(differ("2596", "2600"));
+  EXPECT_TRUE(differ("2596", "2000"));
+  EXPECT_TRUE(differ("2596", "absent"));
+}
+
+TEST(Factors, StandForWholePartsOfAName) {
+  const Factors factors({"software.nccl", "NCCL_ALGO", "host"});
+  for (const char* field :
+       {"software.nccl.loaded", "software.nccl", "environment.NCCL_ALGO", "host"})
+    EXPECT_TRUE(factors.declare(field)) << field;
+  for (const char* field :
+       {"software.nccl2", "environment.NCCL_ALGOS", "hosts", "ghost", "software"})
+    EXPECT_FALSE(factors.declare(field)) << field;
+  EXPECT_FALSE(Factors({""}).declare("host"));
+}
+
+TEST(Factors, AMisspeltOneNamesTheNearest) {
+  const Fields fields{{"software.nccl.loaded", "2.28"}, {"hardware.cpu", "EPYC"}};
+  const auto line = [&](const char* name) {
+    return refused([&] { Factors({name}).check({&fields}, {"dtype"}); });
+  };
+  EXPECT_EQ(line("nccl"), "no UsageError");
+  EXPECT_EQ(line("dtype"), "no UsageError");
+  EXPECT_NE(line("ncll").find("did you mean 'nccl'"), std::string::npos) << line("ncll");
+  EXPECT_NE(line("dtyp").find("'dtype'"), std::string::npos) << line("dtyp");
+  EXPECT_NE(line("hardware.gpu").find("'hardware.cpu'"), std::string::npos);
+  EXPECT_NE(line("").find("--factor"), std::string::npos);
+}
+
+TEST(ReadLaunches, OneRunOrAFolderOfThem) {
+  const RunFolder folder;
+  folder.run("many/1", {timed_case("8", 1e-6)});
+  folder.run("many/2", {timed_case("8", 1e-6)});
+  std::filesystem::create_directory(folder.path("many/notes"));
+  std::vector<std::string> notes;
+  const auto launches = read_launches({folder.path("many")}, "BASE", notes);
+  ASSERT_EQ(launches.size(), 2u);
+  EXPECT_EQ(launches[0].path, folder.path("many/1"));
+  EXPECT_TRUE(launches[0].records[0].samples.seconds.empty());
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_NE(notes[0].find("notes holds no run.json"), std::string::npos);
+  EXPECT_EQ(read_launches({folder.path("many/2")}, "NEW", notes).size(), 1u);
+}
+
+TEST(ReadLaunches, WhatIsNoRunIsOneLine) {
+  const RunFolder folder;
+  std::vector<std::string> notes;
+  const auto line = [&](std::vector<std::string> given) {
+    const std::string text = refused([&] { read_launches(given, "NEW", notes); });
+    EXPECT_EQ(text.find('\n'), std::string::npos);
+    return text;
+  };
+  EXPECT_NE(line({folder.path("none")}).find("NEW: there is no folder"), std::string::npos);
+  std::filesystem::create_directory(folder.path("empty"));
+  EXPECT_NE(line({folder.path("empty")}).find("holds no run.json"), std::string::npos);
+  const std::string run = folder.run("many/1", {timed_case("8", 1e-6), timed_case("64", 1e-6)});
+  EXPECT_NE(line({run, folder.path("many")}).find("is given twice"), std::string::npos);
+
+  const std::string whole = folder.text("many/1/run.json");
+  folder.put("many/1/run.json", whole.substr(0, whole.size() - 40));
+  EXPECT_NE(line({run}).find("run.json is cut off"), std::string::npos);
+  // Numbers that ask for more than there is.
+  for (const auto& [key, value] : {std::pair<std::string, std::string>{"samples", "2000000000"},
+                                   {"samples_ranks", "-1"},
+                                   {"samples_offset", "18446744073709551608"}}) {
+    std::string torn = whole;
+    const std::size_t at = torn.rfind("\"" + key + "\":") + key.size() + 3;
+    torn.replace(at, torn.find_first_of(",}", at) - at, value);
+    folder.put("many/1/run.json", torn);
+    const std::string said = line({run});
+    EXPECT_TRUE(said.find("samples") != std::string::npos && said != "no UsageError") << said;
+  }
+  folder.put("many/1/run.json", whole);
+  std::filesystem::resize_file(folder.path("many/1/samples.bin"), 100);
+  EXPECT_NE(line({run}).find("samples.bin is cut off"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace harness

@@ -1,0 +1,106 @@
+#pragma once
+// Two sides of launches of the same cases: which became slower, which faster, which are the same,
+// of which nothing can be said, and which numbers changed.
+//
+//   RunComparison c = compare(read_launches({"base"}, "BASE", notes), read_launches(…), options);
+//   if (!c.comparable) …                  // c.differences says in what
+//   std::fputs(text(c, false).c_str(), stdout);
+//
+// Time of a case in a launch: the median over iterations of the maximum over ranks (over
+// repetitions within the launch, their median). Compared are the logarithms, so a shift is a ratio.
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "harness/compare/comparable.h"
+#include "harness/compare/launches.h"
+#include "harness/statistics.h"
+#include "harness/sweep.h"
+
+namespace harness {
+
+enum class TimeVerdict : unsigned char { slower, faster, equivalent, inconclusive };
+inline constexpr TimeVerdict all_time_verdicts[] = {
+    TimeVerdict::slower, TimeVerdict::faster, TimeVerdict::equivalent, TimeVerdict::inconclusive};
+std::string_view name(TimeVerdict verdict);  // "SLOWER"
+
+// A kind of case and the change of time that matters in practice: less than this is no change,
+// however certain.
+struct Floor {
+  std::string_view kind, reason;
+  double ratio;  // 0.01: one percent
+};
+std::span<const Floor> floors();
+const Floor& floor_of(const Record& record);
+
+struct CompareOptions {
+  double level = 0.05;               // false discovery rate, and of the intervals
+  std::optional<double> floor = {};  // of all cases, in place of floors()
+  // What may differ; an axis among them is left out of the cases' names.
+  std::vector<std::string> factors = {};
+  std::string base_label = "BASE", next_label = "NEW";  // what texts call the sides
+};
+
+struct CaseTimes {
+  std::string unit, name;
+  AxisValues axes;
+  std::string kind;  // of its floor
+  double floor = 0;
+  std::vector<double> base, next;    // seconds, a launch each
+  double ratio = 1;                  // next / base
+  std::optional<Interval> interval;  // of the ratio; none: too few launches
+  double p = 1, q = 1;               // of this case alone; among all (Benjamini and Hochberg)
+  bool exact = true;
+  // The least change that these launches, moved as a whole, would have shown in one case among all:
+  // 0.05 is 5 %. None: no change, however large.
+  std::optional<double> detectable;
+  TimeVerdict verdict = TimeVerdict::inconclusive;
+  std::string reason;       // of inconclusive
+  int launches_wanted = 0;  // where noise is the reason: about so many a side would settle it
+};
+
+// A number that was the same in all launches of BASE and is not in NEW (changed), or that was not
+// the same in BASE (unsteady: then NEW proves nothing).
+struct NumberChange {
+  std::string name, number;
+  std::string base, next;  // several values with " | " between, the first ones of many
+  bool unsteady = false;
+};
+
+struct RunComparison {
+  std::string base_label, next_label;
+  std::string date;  // of the last launch of NEW
+  std::vector<std::string> base_paths, next_paths, notes;
+  std::vector<Difference> differences;
+  // In what launches of one side differ among themselves without its being declared.
+  std::vector<std::string> mixed;
+  bool comparable = false;  // false: nothing below was looked at
+
+  double level = 0.05;
+  std::vector<CaseTimes> times;  // in the order of BASE
+  std::vector<NumberChange> numbers;
+  bool numbers_declared = false;                             // --factor numbers: they may change
+  std::vector<std::pair<std::string, std::string>> untimed;  // case, why
+  std::vector<std::string> only_base, only_next;
+  std::vector<std::string> not_in_all;  // cases that some launches of a side lack
+
+  int count(TimeVerdict verdict) const;
+  int changed_numbers() const;
+};
+
+// Throws UsageError: a factor that stands for nothing, an axis as factor that makes two cases of a
+// side one, no case in common.
+RunComparison compare(const std::vector<Launch>& base, const std::vector<Launch>& next,
+                      const CompareOptions& options);
+
+// The console's text, at most 100 columns where names and paths allow it; `all`: also the cases
+// that did not change, however many.
+std::string text(const RunComparison& comparison, bool all);
+// schema "shardmark-compare/1".
+std::string json(const RunComparison& comparison);
+
+}  // namespace harness

@@ -1,0 +1,72 @@
+// A comparison for other programs.
+
+#include <nlohmann/json.hpp>
+
+#include "harness/compare/compare.h"
+
+namespace harness {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json times_json(const CaseTimes& times) {
+  Json json{{"name", times.name}, {"unit", times.unit}, {"case", Json::object()}};
+  for (const auto& [axis, value] : times.axes) json["case"][axis] = value;
+  json["verdict"] = name(times.verdict);
+  if (!times.reason.empty()) json["reason"] = times.reason;
+  if (times.launches_wanted > 0) json["launches_wanted"] = times.launches_wanted;
+  json["ratio"] = times.ratio;
+  if (times.interval) json["interval"] = {times.interval->low, times.interval->high};
+  json["p"] = times.p;
+  json["q"] = times.q;
+  json["exact"] = times.exact;
+  if (times.detectable) json["detectable"] = *times.detectable;
+  json["kind"] = times.kind;
+  json["floor"] = times.floor;
+  json["base_s"] = times.base;
+  json["new_s"] = times.next;
+  return json;
+}
+
+}  // namespace
+
+std::string json(const RunComparison& comparison) {
+  Json json{
+      {"schema", "shardmark-compare/1"}, {"comparable", comparison.comparable},
+      {"date", comparison.date},         {"labels", {comparison.base_label, comparison.next_label}},
+      {"base", comparison.base_paths},   {"new", comparison.next_paths},
+      {"notes", comparison.notes},       {"differences", Json::array()},
+      {"mixed", comparison.mixed}};
+  for (const Difference& d : comparison.differences)
+    json["differences"].push_back(
+        {{"field", d.field}, {"base", d.base}, {"new", d.next}, {"declared", d.declared}});
+  if (comparison.comparable) {
+    json["level"] = comparison.level;
+    for (const TimeVerdict verdict : all_time_verdicts)
+      json["counts"][std::string(name(verdict))] = comparison.count(verdict);
+    json["counts"]["numbers"] = comparison.changed_numbers();
+    json["floors"] = Json::array();
+    for (const Floor& floor : floors())
+      json["floors"].push_back(
+          {{"kind", floor.kind}, {"ratio", floor.ratio}, {"reason", floor.reason}});
+    json["times"] = Json::array();
+    for (const CaseTimes& times : comparison.times) json["times"].push_back(times_json(times));
+    json["numbers"] = Json::array();
+    for (const NumberChange& change : comparison.numbers)
+      json["numbers"].push_back({{"name", change.name},
+                                 {"number", change.number},
+                                 {"base", change.base},
+                                 {"new", change.next},
+                                 {"unsteady", change.unsteady}});
+    json["numbers_declared"] = comparison.numbers_declared;
+    json["untimed"] = Json::array();
+    for (const auto& [name, why] : comparison.untimed)
+      json["untimed"].push_back({{"name", name}, {"reason", why}});
+    json["only_base"] = comparison.only_base;
+    json["only_new"] = comparison.only_next;
+    json["not_in_all_launches"] = comparison.not_in_all;
+  }
+  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace harness

@@ -1,0 +1,257 @@
+// A comparison on the console.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "harness/compare/compare.h"
+#include "harness/report/summary.h"
+
+namespace harness {
+namespace {
+
+constexpr std::size_t columns = 100, name_column = 28;
+constexpr std::size_t many_cases = 40, most_inconclusive = 20, most_names = 10;
+
+std::string ratio_text(double ratio) { return fmt::format("{:+.1f}", 100 * (ratio - 1)); }
+
+// What of two long values differs, with a little before it.
+std::pair<std::string, std::string> clipped(const std::string& base, const std::string& next) {
+  constexpr std::size_t most = 24, before = 8;
+  if (base.size() <= most && next.size() <= most) return {plain(base), plain(next)};
+  const auto differ = std::ranges::mismatch(base, next);
+  const auto same = static_cast<std::size_t>(differ.in1 - base.begin());
+  const std::size_t start = same > before ? same - before : 0;
+  const auto part = [&](const std::string& text) {
+    const std::string middle = text.substr(std::min(start, text.size()), most);
+    return plain(fmt::format("{}{}{}", start > 0 ? ".." : "", middle,
+                             start + most < text.size() ? ".." : ""));
+  };
+  return {part(base), part(next)};
+}
+
+std::string differences_text(const RunComparison& comparison) {
+  std::string text;
+  for (const bool declared : {false, true}) {
+    std::string lines;
+    for (const Difference& d : comparison.differences) {
+      if (d.declared != declared) continue;
+      const auto [base, next] = clipped(d.base, d.next);
+      lines += fmt::format("  {:<34}  {} -> {}\n", d.field, base, next);
+    }
+    if (lines.empty()) continue;
+    text += declared ? "Differs, as declared:\n" : "Differs:\n";
+    text += lines;
+  }
+  if (comparison.mixed.empty()) return text;
+  text += "Differs between launches of one side:\n";
+  for (std::size_t i = 0; i < comparison.mixed.size() && i < most_names; ++i)
+    text += fmt::format("  {}\n", plain(comparison.mixed[i]));
+  if (comparison.mixed.size() > most_names)
+    text += fmt::format("  and {} more\n", comparison.mixed.size() - most_names);
+  return text;
+}
+
+// Axes that the compared cases of a unit have in common stand above them, the others in each line.
+struct UnitNames {
+  std::string title;
+  std::set<std::string> varying;
+};
+
+UnitNames names_of(const std::string& unit, const std::vector<CaseTimes>& all) {
+  std::map<std::string, std::set<std::string>> values;
+  std::map<std::string, std::size_t> having;
+  std::size_t cases = 0;
+  const CaseTimes* first = nullptr;
+  for (const CaseTimes& one : all) {
+    if (one.unit != unit) continue;
+    if (!first) first = &one;
+    ++cases;
+    for (const auto& [axis, value] : one.axes) {
+      values[axis].insert(value);
+      ++having[axis];
+    }
+  }
+  UnitNames names{unit, {}};
+  for (const auto& [axis, value] : first->axes)
+    if (cases > 1 && values[axis].size() == 1 && having[axis] == cases)
+      names.title += fmt::format(" {}:{}", axis, value);
+  for (const auto& [axis, of_it] : values)
+    if (cases == 1 || of_it.size() > 1 || having[axis] < cases) names.varying.insert(axis);
+  return names;
+}
+
+// "ring float ranks:4 bytes:8": what is a word says itself which axis it is of.
+std::string short_name(const CaseTimes& times, const UnitNames& names) {
+  std::string text;
+  for (const auto& [axis, value] : times.axes) {
+    if (!names.varying.contains(axis)) continue;
+    const bool word = !value.empty() && std::isalpha(static_cast<unsigned char>(value[0])) &&
+                      value != "on" && value != "off" && value != "default" && value != "none";
+    text += fmt::format("{}{}", text.empty() ? "" : " ", word ? value : axis + ":" + value);
+  }
+  return text;
+}
+
+// Lines no wider than the console, broken between words.
+std::string folded(const std::string& text, std::size_t indent) {
+  std::string lines, line;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find(' ', at), text.size());
+    const std::string word = text.substr(at, end - at);
+    if (!line.empty() && indent + line.size() + 1 + word.size() > columns) {
+      lines += std::string(indent, ' ') + line + "\n";
+      line = word;
+    } else {
+      line += (line.empty() ? "" : " ") + word;
+    }
+    at = end + 1;
+  }
+  return lines + std::string(indent, ' ') + line + "\n";
+}
+
+std::string row(const CaseTimes& times, const UnitNames& names) {
+  std::string name = short_name(times, names), above;
+  if (name.size() > name_column) {
+    above = folded(name, 2);
+    name.clear();
+  }
+  const std::string interval = times.interval
+                                   ? fmt::format("{} .. {} %", ratio_text(times.interval->low),
+                                                 ratio_text(times.interval->high))
+                                   : "-";
+  const std::string seen =
+      times.detectable ? fmt::format("{:.1f} %", 100 * *times.detectable) : "-";
+  return above + fmt::format("  {:<28}{:>8}{:>9}{:>9} %{:>20}{:>8}  {}\n", name,
+                             seconds_text(median(times.base)), seconds_text(median(times.next)),
+                             ratio_text(times.ratio), interval, seen, harness::name(times.verdict));
+}
+
+// Of many cases those that changed, and of the undecided the ones that seem to have changed most.
+std::vector<const CaseTimes*> shown(const std::vector<CaseTimes>& all, bool each) {
+  std::vector<const CaseTimes*> chosen;
+  for (const CaseTimes& times : all) chosen.push_back(&times);
+  if (each || all.size() <= many_cases) return chosen;
+  std::vector<double> undecided;
+  for (const CaseTimes& times : all)
+    if (times.verdict == TimeVerdict::inconclusive)
+      undecided.push_back(std::abs(std::log(times.ratio)));
+  std::ranges::sort(undecided, std::greater<>());
+  const double least = undecided.size() > most_inconclusive ? undecided[most_inconclusive - 1] : 0;
+  std::erase_if(chosen, [&](const CaseTimes* times) {
+    return times->verdict == TimeVerdict::equivalent ||
+           (times->verdict == TimeVerdict::inconclusive &&
+            std::abs(std::log(times->ratio)) < least);
+  });
+  return chosen;
+}
+
+std::string table(const RunComparison& comparison, bool all) {
+  const auto chosen = shown(comparison.times, all);
+  if (chosen.empty()) return "";
+  std::string text =
+      fmt::format("\n  {:<28}{:>8}{:>9}{:>11}{:>20}{:>8}  {}\n", "case", comparison.base_label,
+                  comparison.next_label, "shift",
+                  fmt::format("{:.3g} % interval", 100 * (1 - comparison.level)), "visible", "");
+  std::string unit;
+  UnitNames names;
+  for (const CaseTimes* times : chosen) {
+    if (times->unit != unit) {
+      unit = times->unit;
+      names = names_of(unit, comparison.times);
+      text += folded(names.title, 0);
+    }
+    text += row(*times, names);
+  }
+  if (chosen.size() < comparison.times.size())
+    text += fmt::format("  and {} more that did not change or are undecided; --all lists them\n",
+                        comparison.times.size() - chosen.size());
+  return text +
+         folded("visible: the least change that these launches would have shown in one case", 2);
+}
+
+std::string numbers_text(const RunComparison& comparison, bool all) {
+  std::string text;
+  for (const bool unsteady : {false, true}) {
+    std::vector<std::pair<std::string, std::string>> cases;  // name, what of it
+    for (const NumberChange& change : comparison.numbers) {
+      if (change.unsteady != unsteady) continue;
+      if (cases.empty() || cases.back().first != change.name) cases.emplace_back(change.name, "");
+      cases.back().second +=
+          fmt::format("    {}: {} -> {}\n", change.number, plain(change.base), plain(change.next));
+    }
+    if (cases.empty()) continue;
+    text += unsteady
+                ? fmt::format(
+                      "\nNumbers that are not the same in all launches of {}, so "
+                      "nothing follows ({} cases):\n",
+                      comparison.base_label, cases.size())
+                : fmt::format("\nNumbers that changed{} ({} cases):\n",
+                              comparison.numbers_declared ? ", as declared" : "", cases.size());
+    for (std::size_t i = 0; i < cases.size() && (all || i < most_names); ++i)
+      text += fmt::format("  {}\n{}", plain(cases[i].first), cases[i].second);
+    if (!all && cases.size() > most_names)
+      text += fmt::format("  and {} more cases; --all lists them\n", cases.size() - most_names);
+  }
+  return text;
+}
+
+std::string names_text(std::string_view what, const std::vector<std::string>& names) {
+  if (names.empty()) return "";
+  std::string text = fmt::format("\n{} ({}):\n", what, names.size());
+  for (std::size_t i = 0; i < names.size() && i < most_names; ++i)
+    text += fmt::format("  {}\n", plain(names[i]));
+  if (names.size() > most_names) text += fmt::format("  and {} more\n", names.size() - most_names);
+  return text;
+}
+
+std::string reasons_text(const RunComparison& comparison) {
+  std::map<std::string, std::vector<int>> reasons;  // launches that would settle each case
+  for (const CaseTimes& times : comparison.times)
+    if (times.verdict == TimeVerdict::inconclusive)
+      reasons[times.reason].push_back(times.launches_wanted);
+  std::string text;
+  for (const auto& [reason, wanted] : reasons) {
+    const auto [least, most] = std::ranges::minmax(wanted);
+    std::string line = fmt::format("INCONCLUSIVE {}: {}", wanted.size(), reason);
+    if (least > 0)
+      line += least == most ? fmt::format("; about {} a side would settle it", most)
+                            : fmt::format("; about {} to {} a side would settle them", least, most);
+    text += folded(line, 0);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string text(const RunComparison& comparison, bool all) {
+  std::string text;
+  const auto side = [&](const std::string& label, const std::vector<std::string>& paths) {
+    text += fmt::format("{}: {} launch{}, {}{}\n", label, paths.size(),
+                        paths.size() == 1 ? "" : "es", paths[0], paths.size() > 1 ? ", .." : "");
+  };
+  side(comparison.base_label, comparison.base_paths);
+  side(comparison.next_label, comparison.next_paths);
+  for (const std::string& note : comparison.notes) text += fmt::format("note: {}\n", plain(note));
+  text += differences_text(comparison);
+  if (!comparison.comparable) return text;
+  text += table(comparison, all);
+  text += numbers_text(comparison, all);
+  text += names_text("Only in " + comparison.base_label, comparison.only_base);
+  text += names_text("Only in " + comparison.next_label, comparison.only_next);
+  text += names_text("Not in all launches", comparison.not_in_all);
+  std::vector<std::string> untimed;
+  for (const auto& [name, why] : comparison.untimed)
+    untimed.push_back(fmt::format("{}  ({})", name, why));
+  text += names_text("Without a time to compare", untimed);
+  text += fmt::format("\n{}", reasons_text(comparison));
+  for (const TimeVerdict verdict : all_time_verdicts)
+    text += fmt::format("{} {}, ", name(verdict), comparison.count(verdict));
+  return text + fmt::format("of {} cases; {} numbers changed{}\n", comparison.times.size(),
+                            comparison.changed_numbers(),
+                            comparison.numbers_declared ? ", as declared" : "");
+}
+
+}  // namespace harness

@@ -1,0 +1,117 @@
+#include "harness/compare/launches.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include "harness/sweep.h"
+
+namespace harness {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Of the counters (results/README.md), those that two runs of the same program on the same machine
+// have in common: all but times, rates, and what sampling came to.
+constexpr std::string_view exact_counters[] = {
+    "bytes",
+    "bytes_per_parameter",
+    "bytes_sent_per_rank",
+    "compression_ratio",
+    "distance_at_start",
+    "distance_bound",
+    "distance_with_feedback",
+    "distance_without_feedback",
+    "error_bound",
+    "flops",
+    "gemm_flops",
+    "host_bytes_per_element",
+    "in_flight_peak",
+    "loss_error",
+    "max_error",
+    "memory_bytes",
+    "memory_bytes_per_element",
+    "messages_expected",
+    "messages_measured",
+    "offload_bytes_per_element",
+    "peak_bytes_expected",
+    "peak_bytes_measured",
+    "pieces",
+    "relative_error",
+    "state_bytes_per_element",
+    "state_per_16bit_weight",
+    "state_per_32bit_weight",
+    "wire_bytes_expected",
+    "wire_bytes_measured",
+    "wire_bytes_of_rank",
+};
+static_assert(std::ranges::is_sorted(exact_counters));
+
+bool holds_a_run(const fs::path& directory) {
+  std::error_code failed;
+  return fs::exists(directory / "run.json", failed);
+}
+
+std::vector<std::string> run_directories(const std::string& given, std::string_view side,
+                                         std::vector<std::string>& notes) {
+  std::error_code failed;
+  if (!fs::is_directory(given, failed))
+    throw UsageError(fmt::format("{}: there is no folder {}", side, given));
+  if (holds_a_run(given)) return {given};
+  std::vector<std::string> found, without;
+  for (const fs::directory_entry& entry : fs::directory_iterator(given, failed)) {
+    if (!entry.is_directory(failed)) continue;
+    (holds_a_run(entry.path()) ? found : without).push_back(entry.path().string());
+  }
+  if (found.empty())
+    throw UsageError(
+        fmt::format("{}: {} holds no run.json, and no folder in it does", side, given));
+  std::ranges::sort(found);
+  std::ranges::sort(without);
+  for (const std::string& path : without)
+    notes.push_back(fmt::format("{}: {} holds no run.json", side, path));
+  return found;
+}
+
+}  // namespace
+
+std::vector<Launch> read_launches(const std::vector<std::string>& given, std::string_view side,
+                                  std::vector<std::string>& notes) {
+  std::vector<Launch> launches;
+  std::set<fs::path> taken;
+  for (const std::string& one : given)
+    for (const std::string& path : run_directories(one, side, notes)) {
+      if (!taken.insert(fs::weakly_canonical(path)).second)
+        throw UsageError(fmt::format("{}: {} is given twice", side, path));
+      RunFile run = read_run(path);
+      if (run.context.status != "complete")
+        notes.push_back(fmt::format("{}: {} is {}{}{}", side, path, run.context.status,
+                                    run.context.status_reason.empty() ? "" : ": ",
+                                    run.context.status_reason));
+      Launch& launch = launches.emplace_back();
+      launch.path = path;
+      launch.date = run.date;
+      launch.fields = read_fields(path, run);
+      launch.records = std::move(run.records);
+      for (Record& record : launch.records) record.samples = {};  // of many launches, much memory
+    }
+  return launches;
+}
+
+std::map<std::string, std::string> numbers_of(const Record& record) {
+  std::map<std::string, std::string> numbers;
+  numbers["verdict"] = name(record.verdict);
+  if (!record.fingerprint.empty()) numbers["fingerprint"] = record.fingerprint;
+  for (const auto& [counter, value] : record.counters)
+    if (std::ranges::binary_search(exact_counters, std::string_view(counter)))
+      numbers[counter] = fmt::format("{}", value);
+  for (const CategoryBytes& row : record.memory)
+    numbers["memory." + row.category] = std::to_string(row.measured);
+  for (std::size_t step = 0; step < record.losses.size(); ++step)
+    numbers[fmt::format("loss of step {}", step)] = fmt::format("{}", record.losses[step]);
+  return numbers;
+}
+
+}  // namespace harness
