@@ -40,7 +40,8 @@ std::vector<std::string> option_names(const CLI::App& app) {
   return names;
 }
 
-const std::vector<std::string> commands{"run", "list", "report", "data", "plan", "collective"};
+const std::vector<std::string> commands{"run",  "list",       "report",  "data",
+                                        "plan", "collective", "compare", "ab"};
 
 void refuse_extras(const CLI::App& app) {
   for (const std::string& word : app.remaining()) {
@@ -74,9 +75,12 @@ CommandLine parse_command_line(int argc, char** argv) {
   CLI::App* report = app.add_subcommand("report", "make report.html and junit.xml of a run again");
   CLI::App* data =
       app.add_subcommand("data", "write a text file's bytes as Megatron's token files");
-  // Read by configuration/plan_command.h and nccl_tests/arguments.h, when they are the first word.
+  // Read by commands of their own, when they are the first word: configuration/plan_command.h,
+  // nccl_tests/arguments.h, comparison/*_command.h.
   app.add_subcommand("plan", "memory of a training, from ds_config.json or Megatron's arguments");
   app.add_subcommand("collective", "measure one collective with nccl-tests' flags and table");
+  app.add_subcommand("compare", "launches before and after a change: what became slower, or wrong");
+  app.add_subcommand("ab", "the same cases under two environments, launched in turn");
   for (CLI::App* command : {run, list, report, data}) command->allow_extras();
   for (CLI::App* command : {run, list})
     command->add_option("--profile", profile, "quick, acceptance or paper")->capture_default_str();

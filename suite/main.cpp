@@ -1,5 +1,5 @@
 // The program: `shardmark list`, `shardmark run`, `shardmark report`, `shardmark data`,
-// `shardmark plan`, `shardmark collective`.
+// `shardmark plan`, `shardmark collective`, `shardmark compare`, `shardmark ab`.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -23,6 +23,8 @@
 #include "machine/device/error.h"
 #include "machine/world/mpi_world.h"
 #include "suite/command_line.h"
+#include "suite/comparison/ab_command.h"
+#include "suite/comparison/compare_command.h"
 #include "suite/configuration/plan_command.h"
 #include "suite/configuration/resolve.h"
 #include "suite/configuration/step_config.h"
@@ -148,6 +150,16 @@ int together(machine::World& world, const Work& work) {
   return 0;
 }
 
+// What decides, beside its name, how a case is measured and on which values.
+harness::OptionTexts how_it_measures(const CommandLine& line) {
+  return {{"device", line.device},
+          {"seed", std::to_string(line.seed)},
+          {"max_seconds", fmt::format("{}", line.max_seconds)},
+          {"timing", std::string(name(line.timing))},
+          {"data", line.data_file},
+          {"load", line.load_file}};
+}
+
 int run_rank(const CommandLine& line, const std::vector<harness::PlannedCase>& cases,
              const std::string& command, const std::string& configuration) {
   harness::Console console(stdout);
@@ -184,7 +196,7 @@ int run_rank(const CommandLine& line, const std::vector<harness::PlannedCase>& c
     options.sink = sink.get();
     harness::Watchdog watchdog(*world, line.out_dir, line.timeout_s);
     try {
-      harness::write_environment(*world, line.out_dir);
+      harness::write_environment(*world, line.out_dir, how_it_measures(line));
       code = harness::run(*world, cases, options, progress);
     } catch (const harness::UsageError& error) {
       if (world->rank() == 0) complain(0, error.what());
@@ -260,6 +272,9 @@ int main(int argc, char** argv) {
     if (argc > 1 && std::string_view(argv[1]) == "collective")
       return nccl_tests::run_collective(argc, argv);
     if (argc > 1 && std::string_view(argv[1]) == "plan") return configuration::run_plan(argc, argv);
+    if (argc > 1 && std::string_view(argv[1]) == "compare")
+      return comparison::run_compare(argc, argv);
+    if (argc > 1 && std::string_view(argv[1]) == "ab") return comparison::run_ab(argc, argv);
     const CommandLine line = parse_command_line(argc, argv);
     switch (line.command) {
       case CommandLine::Command::help:

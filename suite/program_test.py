@@ -7,6 +7,7 @@ starts ranks of the MPI library that it is built on. Ranks are real processes.
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -130,6 +131,20 @@ class BadInput(TemporaryFolder):
         self.refused(2, ["plan", "--parameters", "7 billion"], "7 billion", "7B")
         self.refused(2, ["plan", "--megatron-arguments", self.path("missing")], "missing")
 
+    def test_comparisons(self):
+        os.mkdir(self.path("empty"))
+        self.refused(2, ["compare", self.path("empty")], "BASE and NEW", "1 is given")
+        self.refused(2, ["compare", self.path("empty"), self.path("none")], "BASE", "empty holds no run.json")
+        self.refused(2, ["compare", self.path("none"), self.path("empty")], "BASE: there is no folder")
+        self.refused(2, ["compare", "a", "b", "--factr", "nccl"], "'--factr'", "'--factor'")
+        self.refused(2, ["compare", "a", "b", "--fail-on", "inconclusiv"], "'inconclusiv'", "'inconclusive'")
+        self.refused(2, ["compare", "a", "b", "--json", self.path("no/c.json")], "no/c.json")
+        self.refused(2, ["compar", "a", "b"], "'compar'", "'compare'")
+        self.refused(2, ["ab", "--a", "NCCL ALGO=Ring"], "--a", "'NCCL'", "NAME=VALUE")
+        self.refused(2, ["ab", "al_reduce", "--out", self.path("ab")], "'al_reduce'", "'all_reduce'")
+        self.assertFalse(os.path.exists(self.path("ab")))
+        self.refused(2, ["ab", "barrier", "--out", self.folder.name], "not empty")
+
     def test_near_ranks_divide_all(self):
         self.refused(2, ["run", "all_reduce", "--inner", "3", "--ranks", "8", "--algorithm", "mesh"],
                      "inner 3 does not divide 8 ranks")
@@ -152,6 +167,119 @@ class BadInput(TemporaryFolder):
         with open(self.path("torn/run.json"), "w", encoding="utf-8") as file:
             file.write('{"context": {')
         self.refused(2, ["report", self.path("torn")], "run.json")
+
+
+# A program in place of ours: a run whose times are $SPEED times as long as those of the first word.
+STAND_IN = """#!/usr/bin/env python3
+import json, os, shutil, sys
+if any(word.startswith("--benchmark_list_tests") for word in sys.argv):
+    sys.exit(0)
+out = sys.argv[sys.argv.index("--out") + 1]
+shutil.copytree({template!r}, out)
+with open(out + "/run.json") as file:
+    run = json.load(file)
+launch = int(os.path.basename(out))
+for case in run["benchmarks"]:
+    case["real_time"] *= float(os.environ.get("SPEED", 1)) * (1 + 1e-4 * launch)
+with open(out + "/run.json", "w") as file:
+    json.dump(run, file)
+"""
+
+
+class Comparisons(TemporaryFolder):
+    @classmethod
+    def setUpClass(cls):
+        cls.kept = tempfile.TemporaryDirectory()
+        cls.template = os.path.join(cls.kept.name, "run")
+        done = shardmark("run", "all_reduce", "--ranks", "2", "--bytes", "8,32KiB", "--dtype", "float", "--algorithm", "ring",
+                         "--transport", "shared_memory", "--max-seconds", "0.02", "--out", cls.template)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.kept.cleanup()
+
+    def launches(self, name, count, change=None):
+        """A folder of copies, each a little slower than the one before."""
+        for launch in range(count):
+            out = self.path(f"{name}/{launch}")
+            shutil.copytree(self.template, out)
+            run = read_run(out)
+            for case in run["benchmarks"]:
+                case["real_time"] *= 1 + 1e-4 * launch
+                if change:
+                    change(case)
+            with open(os.path.join(out, "run.json"), "w", encoding="utf-8") as file:
+                json.dump(run, file)
+        return self.path(name)
+
+    def test_the_same_twice_is_equivalent(self):
+        base, new = self.launches("base", 6), self.launches("new", 6)
+        done = shardmark("compare", base, new, "--json", self.path("c.json"))
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("SLOWER 0, FASTER 0, EQUIVALENT", done.stdout)
+        with open(self.path("c.json"), encoding="utf-8") as file:
+            written = json.load(file)
+        self.assertTrue(all(case["verdict"] == "EQUIVALENT" for case in written["times"]))
+        self.assertLessEqual(max(map(len, done.stdout.splitlines()[3:-1])), 100)
+        runs = [os.path.join(side, str(i)) for side in (base, new) for i in range(6)]
+        again = shardmark("compare", *runs[:6], "--against", *runs[6:], "--fail-on", "inconclusive,missing")
+        self.assertEqual(again.returncode, 0, again.stdout + again.stderr)
+
+    def test_too_few_launches(self):
+        base, new = self.launches("base", 3), self.launches("new", 3, lambda case: case.update(real_time=2 * case["real_time"]))
+        done = shardmark("compare", base, new)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("p 0.1 at least; 4 a side", " ".join(done.stdout.split()))
+        self.assertEqual(shardmark("compare", base, new, "--fail-on", "inconclusive").returncode, 1)
+
+    def test_slower_and_changed(self):
+        base = self.launches("base", 6)
+        slower = self.launches("slower", 6, lambda case: case.update(real_time=1.2 * case["real_time"]))
+        done = shardmark("compare", base, slower)
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertRegex(done.stdout, r"SLOWER [1-9]")
+        wrong = self.launches("wrong", 6, lambda case: case.update(wire_bytes_measured=7))
+        done = shardmark("compare", base, wrong)
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertRegex(done.stdout, r"wire_bytes_measured: \d+ -> 7")
+        self.assertEqual(shardmark("compare", base, wrong, "--factor", "numbers").returncode, 0)
+
+    def test_what_differs_must_be_declared(self):
+        base, new = self.launches("base", 4), self.launches("new", 4)
+        for launch in range(4):
+            path = os.path.join(new, str(launch), "environment.json")
+            with open(path, encoding="utf-8") as file:
+                text = file.read()
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text.replace('"seed": "1234"', '"seed": "77"'))
+        done = shardmark("compare", base, new)
+        self.assertEqual(done.returncode, 2, done.stdout)
+        self.assertRegex(done.stdout, r"options.seed +1234 -> 77")
+        self.assertEqual(done.stderr.count("\n"), 1)
+        self.assertIn("not comparable: options.seed differs", done.stderr)
+        self.assertIn("did you mean 'seed'", shardmark("compare", base, new, "--factor", "sead").stderr)
+        self.assertEqual(shardmark("compare", base, new, "--factor", "seed").returncode, 0)
+
+    def test_two_environments_in_turn(self):
+        stand_in = self.path("stand_in")
+        with open(stand_in, "w", encoding="utf-8") as file:
+            file.write(STAND_IN.format(template=self.template))
+        os.chmod(stand_in, 0o755)
+        words = ["ab", "all_reduce", "--a-program", stand_in, "--b-program", stand_in, "--launches", "12"]
+        quick = {"SHARDMARK_FIGURES": "/nonexistent"}
+        done = shardmark(*words, "--b", "SPEED=1.25", "--out", self.path("slow"), env=quick)
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        turns = [line.split()[0] for line in done.stdout.splitlines() if line[:2] in ("A ", "B ")]
+        self.assertEqual("".join(turns), "ABBAABBAABBA")  # half of the launches decide it
+        with open(self.path("slow/compare.json"), encoding="utf-8") as file:
+            written = json.load(file)
+        self.assertAlmostEqual(written["level"], 0.05 / 3)
+        for case in written["times"]:
+            self.assertEqual((case["verdict"], round(case["ratio"], 6)), ("SLOWER", 1.25))
+        done = shardmark(*words, "--b", "NCCL_ALGO=Ring", "--out", self.path("lost"), env=quick)
+        self.assertEqual(done.returncode, 3, done.stdout + done.stderr)
+        self.assertIn("did not get NCCL_ALGO=Ring", done.stderr)
 
 
 class GoodRun(TemporaryFolder):

@@ -1,0 +1,27 @@
+#pragma once
+// Another program, started and waited for.
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace suite::comparison {
+
+using Assignments = std::vector<std::pair<std::string, std::string>>;
+
+// "NCCL_ALGO=Ring NCCL_PROTO=LL" -> its variables. `flag` is what messages call it. Throws
+// harness::UsageError naming a word that is no NAME=VALUE.
+Assignments parse_assignments(std::string_view flag, const std::string& text);
+
+// Runs words[0] with this environment on top of ours, standard output and error into `log`, and
+// returns its exit code (128 + signal when a signal ended it). SIGINT and SIGTERM are passed on to
+// it, and remembered. Throws machine::MachineError when it cannot be started.
+int run_program(const std::vector<std::string>& words, const Assignments& environment,
+                const std::string& log);
+// The signal that run_program passed on; 0: none.
+int signal_passed_on();
+
+// Of a log, without control characters; empty when there is none.
+std::string last_line_of(const std::string& log);
+
+}  // namespace suite::comparison
