@@ -4,7 +4,8 @@
     scripts/figures.py RUN_DIR [--only KIND]
 
 figures.json beside them lists what was drawn, with title and caption, in the order of a report. A
-figure whose data the run does not carry is left out and named. Exit 2: run.json is not readable.
+figure whose data the run does not carry is left out and named. Exit 2: run.json is not readable. Of a
+folder with compare.json in its place: what changed between two sides.
 """
 import argparse
 import contextlib
@@ -31,7 +32,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 matplotlib.use("Agg")
 matplotlib.style.use(os.path.join(HERE, "shardmark.mplstyle"))
 
-from drawing import bars, limits, link_matrix, message_size, timeline, training  # noqa: E402
+from drawing import bars, limits, link_matrix, message_size, shifts, timeline, training  # noqa: E402
 from drawing.run_json import Absent, BadRun, load  # noqa: E402
 from drawing.sheet import save  # noqa: E402
 
@@ -48,11 +49,12 @@ KINDS = {
     "loss": ("loss of each step", training.loss),
     "scaling": ("throughput over ranks", training.scaling),
 }
+OF_COMPARISON = {"shifts": ("what changed", shifts.shifts)}
 
 
 def draw(kind, run, directory):
     """Draws one kind; returns what to say and what figures.json lists."""
-    about, make = KINDS[kind]
+    about, make = {**KINDS, **OF_COMPARISON}[kind]
     said, drawn = io.StringIO(), []
     with contextlib.redirect_stdout(said):
         try:
@@ -69,8 +71,9 @@ def main():
     parser.add_argument("run_dir", metavar="RUN_DIR")
     parser.add_argument("--only", metavar="KIND", choices=KINDS, help=", ".join(KINDS))
     arguments = parser.parse_args()
+    of_comparison = os.path.exists(os.path.join(arguments.run_dir, "compare.json"))
     try:
-        run = load(arguments.run_dir)
+        run = shifts.load(arguments.run_dir) if of_comparison else load(arguments.run_dir)
     except BadRun as error:
         print(f"figures: {error}", file=sys.stderr)
         return 2
@@ -82,11 +85,12 @@ def main():
         return 3
     # The date inside the files is the run's, so that drawing twice gives the same bytes.
     try:
-        date = datetime.datetime.fromisoformat(run.context["date"].replace("Z", "+00:00"))
+        text = run["date"] if of_comparison else run.context["date"]
+        date = datetime.datetime.fromisoformat(text.replace("Z", "+00:00"))
         os.environ.setdefault("SOURCE_DATE_EPOCH", str(int(date.timestamp())))
     except (KeyError, ValueError, AttributeError):
         os.environ.setdefault("SOURCE_DATE_EPOCH", "0")
-    kinds = [arguments.only] if arguments.only else list(KINDS)
+    kinds = [arguments.only] if arguments.only else list(OF_COMPARISON if of_comparison else KINDS)
     drawn = []
     with multiprocessing.Pool(min(4, len(kinds), len(os.sched_getaffinity(0)))) as pool:
         for said, sheets in pool.map(functools.partial(draw, run=run, directory=directory), kinds, chunksize=1):

@@ -135,6 +135,44 @@ class AllOfThem(unittest.TestCase):
         self.assertEqual(before, {s: read(self.directory, f"{name}.{s}") for s in before})
 
 
+class OfAComparison(unittest.TestCase):
+    def draw(self, cases, **changes):
+        verdicts = ["SLOWER", "FASTER", "EQUIVALENT", "INCONCLUSIVE"]
+        times = [{"name": f"all_reduce/algorithm:ring/bytes:{8 << i % 20}/ranks:{i}", "unit": "all_reduce",
+                  "case": {"algorithm": "ring", "bytes": str(8 << i % 20), "ranks": str(i)}, "verdict": verdicts[i % 4],
+                  "ratio": 0.9 + 0.005 * i, "p": 0.01, "q": 0.02, "exact": True, "kind": "latency", "floor": 0.05,
+                  "base_s": [1e-6, 2e-6, 4e-6], "new_s": [1e-6]} for i in range(cases)]
+        for i, case in enumerate(times):
+            if i % 5:  # without one: too few launches
+                case["interval"] = [case["ratio"] * 0.98, case["ratio"] * 1.02]
+        document = {"schema": "shardmark-compare/1", "date": "2026-11-21T12:00:00+00:00", "labels": ["A", "B"],
+                    "base": ["a/1"] * 9, "new": ["b/1"] * 9, "level": 0.05, "times": times, **changes}
+        with tempfile.TemporaryDirectory() as folder:
+            with open(os.path.join(folder, "compare.json"), "w", encoding="utf-8") as file:
+                json.dump(document, file)
+            ran = figures(folder)
+            made = os.path.join(folder, "figures")
+            if ran.returncode:
+                return ran, [], b""
+            with open(os.path.join(made, "shifts.csv"), encoding="utf-8", newline="") as file:
+                return ran, list(csv.DictReader(file)), read(made, "shifts.pdf")
+
+    def test_shifts(self):
+        ran, rows, pdf = self.draw(60)
+        self.assertEqual((ran.returncode, ran.stderr), (0, ""))
+        self.assertEqual(len(rows), 60)  # the table has all, also those that the figure leaves out
+        ratios = [float(row["ratio"]) for row in rows]
+        self.assertEqual(ratios, sorted(ratios))
+        self.assertEqual((rows[0]["low"], rows[1]["low"]), ("", f"{0.905 * 0.98:.9g}"))
+        self.assertEqual(float(rows[0]["base_s"]), 2e-6)
+        self.assertTrue(pdf.startswith(b"%PDF") and b"/Type3" not in pdf)
+
+    def test_another_schema(self):
+        ran, _, _ = self.draw(2, schema="other/1")
+        self.assertEqual((ran.returncode, ran.stderr.count("\n")), (2, 1))
+        self.assertIn("other/1", ran.stderr)
+
+
 class LessThanAll(unittest.TestCase):
     def draw(self, text, *arguments):
         with tempfile.TemporaryDirectory() as run_dir:
