@@ -174,10 +174,11 @@ void decide(CaseTimes& times, const Shift& shift, double level, int tests) {
         n, m, least_p(n, m), tests, level / tests, values_needed(level / tests));
   } else {
     times.reason = "noise: launches differ by more than the change that matters";
-    // An interval narrows with the root of the launches.
-    const double over = (interval->high - interval->low) / 2 / floor;
+    // An interval narrows with the root of the launches; it has to end on one side of the floor.
+    const double half = (interval->high - interval->low) / 2;
+    const double over = half / std::max(std::abs(floor - std::abs(by)), half * 1e-3);
     times.launches_wanted =
-        static_cast<int>(std::min(1e6, std::ceil(std::max(n, m) * over * over)));
+        std::max(std::max(n, m) + 1, static_cast<int>(std::ceil(std::max(n, m) * over * over)));
   }
 }
 

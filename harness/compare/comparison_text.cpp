@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::size_t columns = 100, name_column = 28;
 constexpr std::size_t many_cases = 40, most_inconclusive = 20, most_names = 10;
+constexpr int many_launches = 1000;
 
 std::string ratio_text(double ratio) { return fmt::format("{:+.1f}", 100 * (ratio - 1)); }
 
@@ -216,9 +217,14 @@ std::string reasons_text(const RunComparison& comparison) {
   for (const auto& [reason, wanted] : reasons) {
     const auto [least, most] = std::ranges::minmax(wanted);
     std::string line = fmt::format("INCONCLUSIVE {}: {}", wanted.size(), reason);
+    const auto number = [](int launches) {
+      return launches > many_launches ? fmt::format("more than {}", many_launches)
+                                      : std::to_string(launches);
+    };
     if (least > 0)
-      line += least == most ? fmt::format("; about {} a side would settle it", most)
-                            : fmt::format("; about {} to {} a side would settle them", least, most);
+      line += least == most || least > many_launches
+                  ? fmt::format("; about {} a side would settle it", number(least))
+                  : fmt::format("; about {} to {} a side would settle them", least, number(most));
     text += folded(line, 0);
   }
   return text;

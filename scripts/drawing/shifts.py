@@ -1,5 +1,6 @@
 """What changed between two sides: the shift of each case with its interval, sorted."""
 import json
+import math
 import os
 
 from drawing.run_json import BadRun
@@ -74,10 +75,11 @@ def _shown(cases):
 def _percent_axis(axis):
     axis.set_xscale("log")
     low, high = axis.get_xlim()
-    ticks = [1 + p / 100 for p in PERCENTS if low <= 1 + p / 100 <= high]
-    while len(ticks) > 7:  # around zero, which stays
-        zero = ticks.index(1.0)
-        ticks = [t for i, t in enumerate(ticks) if (i - zero) % 2 == 0]
+    room = 0.17 * math.log(high / low)  # that a label takes
+    ticks = [1.0]
+    for tick in sorted((1 + p / 100 for p in PERCENTS), key=lambda t: -abs(math.log(t))):
+        if low <= tick <= high and all(abs(math.log(tick / other)) > room for other in ticks):
+            ticks.append(tick)
     axis.xaxis.set_major_locator(FixedLocator(ticks))
     axis.xaxis.set_minor_locator(NullLocator())
     axis.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{100 * (x - 1):+.3g} %" if x != 1 else "0"))
