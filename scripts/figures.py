@@ -5,7 +5,7 @@
 
 figures.json beside them lists what was drawn, with title and caption, in the order of a report. A
 figure whose data the run does not carry is left out and named. Exit 2: run.json is not readable. Of a
-folder with compare.json in its place: what changed between two sides.
+folder with compare.json in its place: what changed between two sides; with history.json: levels over time.
 """
 import argparse
 import contextlib
@@ -32,7 +32,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 matplotlib.use("Agg")
 matplotlib.style.use(os.path.join(HERE, "shardmark.mplstyle"))
 
-from drawing import bars, limits, link_matrix, message_size, shifts, timeline, training  # noqa: E402
+from drawing import bars, levels, limits, link_matrix, message_size, shifts, timeline, training  # noqa: E402
 from drawing.run_json import Absent, BadRun, load  # noqa: E402
 from drawing.sheet import save  # noqa: E402
 
@@ -49,12 +49,16 @@ KINDS = {
     "loss": ("loss of each step", training.loss),
     "scaling": ("throughput over ranks", training.scaling),
 }
-OF_COMPARISON = {"shifts": ("what changed", shifts.shifts)}
+# Of a folder that holds this file in place of run.json.
+OF_OTHERS = {
+    "compare.json": (shifts.load, {"shifts": ("what changed", shifts.shifts)}),
+    "history.json": (levels.load, {"levels": ("cases over time", levels.levels)}),
+}
 
 
 def draw(kind, run, directory):
     """Draws one kind; returns what to say and what figures.json lists."""
-    about, make = {**KINDS, **OF_COMPARISON}[kind]
+    about, make = next(kinds[kind] for kinds in (KINDS, *(k for _, k in OF_OTHERS.values())) if kind in kinds)
     said, drawn = io.StringIO(), []
     with contextlib.redirect_stdout(said):
         try:
@@ -71,9 +75,10 @@ def main():
     parser.add_argument("run_dir", metavar="RUN_DIR")
     parser.add_argument("--only", metavar="KIND", choices=KINDS, help=", ".join(KINDS))
     arguments = parser.parse_args()
-    of_comparison = os.path.exists(os.path.join(arguments.run_dir, "compare.json"))
+    read, known = next((other for file, other in OF_OTHERS.items()
+                        if os.path.exists(os.path.join(arguments.run_dir, file))), (load, KINDS))
     try:
-        run = shifts.load(arguments.run_dir) if of_comparison else load(arguments.run_dir)
+        run = read(arguments.run_dir)
     except BadRun as error:
         print(f"figures: {error}", file=sys.stderr)
         return 2
@@ -85,12 +90,12 @@ def main():
         return 3
     # The date inside the files is the run's, so that drawing twice gives the same bytes.
     try:
-        text = run["date"] if of_comparison else run.context["date"]
+        text = run.context["date"] if known is KINDS else run["date"]
         date = datetime.datetime.fromisoformat(text.replace("Z", "+00:00"))
         os.environ.setdefault("SOURCE_DATE_EPOCH", str(int(date.timestamp())))
     except (KeyError, ValueError, AttributeError):
         os.environ.setdefault("SOURCE_DATE_EPOCH", "0")
-    kinds = [arguments.only] if arguments.only else list(OF_COMPARISON if of_comparison else KINDS)
+    kinds = [arguments.only] if arguments.only else list(known)
     drawn = []
     with multiprocessing.Pool(min(4, len(kinds), len(os.sched_getaffinity(0)))) as pool:
         for said, sheets in pool.map(functools.partial(draw, run=run, directory=directory), kinds, chunksize=1):

@@ -167,6 +167,21 @@ class OfAComparison(unittest.TestCase):
         self.assertEqual(float(rows[0]["base_s"]), 2e-6)
         self.assertTrue(pdf.startswith(b"%PDF") and b"/Type3" not in pdf)
 
+    def test_levels(self):
+        runs = [{"run": i, "date": f"2026-11-{i + 1:02}", "commit": f"c{i}", "seconds": 1e-6 * (2 if i > 6 else 1),
+                 "level": 1e-6 * (2 if i > 6 else 1), "change": i == 7,
+                 "breaks": [{"field": "software.nccl.loaded", "before": "1", "after": "2"}] if i == 3 else []}
+                for i in range(12)]
+        with tempfile.TemporaryDirectory() as folder:
+            with open(os.path.join(folder, "history.json"), "w", encoding="utf-8") as file:
+                json.dump({"schema": "shardmark-history/1", "tracks": [{"name": "barrier/ranks:2", "runs": runs}]}, file)
+            ran = figures(folder)
+            self.assertEqual((ran.returncode, ran.stderr), (0, ""))
+            with open(os.path.join(folder, "figures", "history-barrier_ranks_2.csv"), encoding="utf-8") as file:
+                rows = list(csv.DictReader(file))
+        self.assertEqual([row["run"] for row in rows if row["change"] == "True"], ["7"])
+        self.assertEqual([row["breaks"] for row in rows if row["breaks"]], ["software.nccl.loaded"])
+
     def test_another_schema(self):
         ran, _, _ = self.draw(2, schema="other/1")
         self.assertEqual((ran.returncode, ran.stderr.count("\n")), (2, 1))

@@ -40,8 +40,8 @@ std::vector<std::string> option_names(const CLI::App& app) {
   return names;
 }
 
-const std::vector<std::string> commands{"run",  "list",       "report",  "data",
-                                        "plan", "collective", "compare", "ab"};
+const std::vector<std::string> commands{"run",        "list",    "report", "data",   "plan",
+                                        "collective", "compare", "ab",     "history"};
 
 void refuse_extras(const CLI::App& app) {
   for (const std::string& word : app.remaining()) {
@@ -81,6 +81,7 @@ CommandLine parse_command_line(int argc, char** argv) {
   app.add_subcommand("collective", "measure one collective with nccl-tests' flags and table");
   app.add_subcommand("compare", "launches before and after a change: what became slower, or wrong");
   app.add_subcommand("ab", "the same cases under two environments, launched in turn");
+  app.add_subcommand("history", "runs over time: where a case became slower or faster");
   for (CLI::App* command : {run, list, report, data}) command->allow_extras();
   for (CLI::App* command : {run, list})
     command->add_option("--profile", profile, "quick, acceptance or paper")->capture_default_str();

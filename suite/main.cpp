@@ -1,5 +1,6 @@
 // The program: `shardmark list`, `shardmark run`, `shardmark report`, `shardmark data`,
-// `shardmark plan`, `shardmark collective`, `shardmark compare`, `shardmark ab`.
+// `shardmark plan`, `shardmark collective`, `shardmark compare`, `shardmark ab`, `shardmark
+// history`.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -25,6 +26,7 @@
 #include "suite/command_line.h"
 #include "suite/comparison/ab_command.h"
 #include "suite/comparison/compare_command.h"
+#include "suite/comparison/history_command.h"
 #include "suite/configuration/plan_command.h"
 #include "suite/configuration/resolve.h"
 #include "suite/configuration/step_config.h"
@@ -274,6 +276,8 @@ int main(int argc, char** argv) {
     if (argc > 1 && std::string_view(argv[1]) == "plan") return configuration::run_plan(argc, argv);
     if (argc > 1 && std::string_view(argv[1]) == "compare")
       return comparison::run_compare(argc, argv);
+    if (argc > 1 && std::string_view(argv[1]) == "history")
+      return comparison::run_history(argc, argv);
     if (argc > 1 && std::string_view(argv[1]) == "ab") return comparison::run_ab(argc, argv);
     const CommandLine line = parse_command_line(argc, argv);
     switch (line.command) {

@@ -261,6 +261,28 @@ class Comparisons(TemporaryFolder):
         self.assertIn("did you mean 'seed'", shardmark("compare", base, new, "--factor", "sead").stderr)
         self.assertEqual(shardmark("compare", base, new, "--factor", "seed").returncode, 0)
 
+    def test_a_history_finds_the_change(self):
+        file = self.path("history.sqlite")
+        self.assertIn("there is no history at", shardmark("history", "list", "--db", file).stderr)
+        for name, slow in (("early", 1), ("late", 1.5)):
+            self.launches(name, 6, lambda case: case.update(real_time=slow * case["real_time"]))
+        for launch, folder in enumerate(os.path.join(self.path(name), str(i)) for name in ("early", "late") for i in range(6)):
+            run = read_run(folder)
+            run["context"]["date"] = f"2026-11-{launch + 1:02}T00:00:00+00:00"
+            with open(os.path.join(folder, "run.json"), "w", encoding="utf-8") as written:
+                json.dump(run, written)
+        for name in ("late", "early"):
+            done = shardmark("history", "--db", file, "add", self.path(name))
+            self.assertEqual((done.returncode, done.stdout), (0, "6 of 6 runs added\n"), done.stderr)
+        self.assertIn("0 of 6 runs added", shardmark("history", "add", self.path("late"), "--db", file).stdout)
+        self.assertEqual(shardmark("history", "list", "--db", file).stdout.count("0 failed"), 12)
+        done = shardmark("history", "show", "--db", file)
+        self.assertRegex(done.stdout, r"\+50.0 % .* since run 1 \(2026-11-07")  # added first, begun seventh
+        case = read_run(self.template)["benchmarks"][0]["name"]
+        self.assertEqual(shardmark("history", "show", case, "--db", file).stdout.count("** level"), 1)
+        self.assertIn(f"did you mean '{case}'", shardmark("history", "show", case + "0", "--db", file).stderr)
+        self.assertIn("'show'", shardmark("history", "shwo", "--db", file).stderr)
+
     def test_two_environments_in_turn(self):
         stand_in = self.path("stand_in")
         with open(stand_in, "w", encoding="utf-8") as file:

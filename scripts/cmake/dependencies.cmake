@@ -18,6 +18,7 @@ find_package(GTest REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(fmt REQUIRED)
+find_package(SQLite3 REQUIRED)
 
 # Debian keeps nvcc out of PATH-less shells; look where the toolkit installs itself.
 find_program(SHARDMARK_NVCC nvcc HINTS /usr/local/cuda/bin)

@@ -1,0 +1,122 @@
+#include <gtest/gtest.h>
+#include <sqlite3.h>
+
+#include <array>
+#include <cmath>
+#include <random>
+
+#include "harness/compare/example_runs.h"
+#include "harness/history/change_points.h"
+#include "harness/history/store.h"
+#include "harness/history/track.h"
+
+namespace harness {
+namespace {
+
+TEST(ChangePoints, FoundWhereTheLevelChangesAndNowhereElse) {
+  std::mt19937_64 engine(20240702);
+  std::normal_distribution<double> normal(0, 0.02);
+  // The larger change is the second, then the first.
+  for (const auto& levels : {std::array{1.0, 1.1, 0.9}, {0.9, 1.1, 1.05}}) {
+    std::vector<double> values;
+    for (const double level : levels)
+      for (int i = 0; i < 20; ++i) values.push_back(level * std::exp(normal(engine)));
+    values[7] = 9;  // an outlier is no level
+    EXPECT_EQ(change_points(values), (std::vector<std::size_t>{20, 40})) << levels[0];
+  }
+  EXPECT_TRUE(change_points(std::vector<double>(50, 1.0)).empty());
+  EXPECT_TRUE(change_points({}).empty());
+  // Two values a level cannot be told from chance.
+  EXPECT_TRUE(change_points(std::vector<double>{1, 1.01, 5, 5.01}).empty());
+  EXPECT_EQ(
+      change_points(std::vector<double>{1, 1.1, 1.2, 1.3, 1.4, 1.5, 5, 5.1, 5.2, 5.3, 5.4, 5.5}),
+      std::vector<std::size_t>{6});
+}
+
+TEST(ChangePoints, AreSeldomFoundInNoise) {
+  std::mt19937_64 engine(20240703);
+  std::normal_distribution<double> normal;
+  int found = 0;
+  constexpr int trials = 300;
+  for (int trial = 0; trial < trials; ++trial) {
+    std::vector<double> values(15);
+    for (double& value : values) value = normal(engine);
+    found += !change_points(values).empty();
+  }
+  EXPECT_LE(found, trials * 0.01 + 3 * std::sqrt(trials * 0.01 * 0.99));
+}
+
+Launch launch_of(int day, double seconds, const std::string& nccl = "2.28") {
+  Launch launch;
+  launch.date = fmt::format("2026-11-{:02}T10:00:00+00:00", day);
+  launch.path = fmt::format("runs/{}", day);
+  launch.fields = {{"software.nccl.loaded", nccl},
+                   {"software.shardmark.commit", std::to_string(day)}};
+  launch.records = {timed_case("8", seconds)};
+  return launch;
+}
+
+TEST(History, KeepsRunsAcrossProgramsAndEachOnce) {
+  const RunFolder folder;
+  const std::string file = folder.path("history.sqlite");
+  {
+    History history(file);
+    EXPECT_TRUE(history.add(launch_of(2, 2e-6)));
+    EXPECT_TRUE(history.add(launch_of(1, 1e-6)));
+    EXPECT_FALSE(history.add(launch_of(2, 2e-6)));
+  }
+  History history(file);
+  Launch failing = launch_of(3, 3e-6);
+  failing.records[0].verdict = Ruling::fail;
+  EXPECT_TRUE(history.add(failing));
+  const auto runs = history.runs();
+  ASSERT_EQ(runs.size(), 3u);
+  EXPECT_EQ(runs[0].path, "runs/1");  // by date, not as they came
+  EXPECT_EQ(runs[2].failed, 1);
+  EXPECT_EQ(runs[0].fields, launch_of(1, 1e-6).fields);
+  const auto points = history.series(timed_case("8", 1).name);
+  ASSERT_EQ(points.size(), 2u);
+  EXPECT_EQ(points[1].seconds, 2e-6);
+}
+
+TEST(History, RefusesWhatIsNone) {
+  const RunFolder folder;
+  folder.put("text", std::string(5000, 'x'));
+  EXPECT_NE(refused([&] { History(folder.path("text")); }).find("text: "), std::string::npos);
+  EXPECT_NE(refused([&] { History(folder.path("no/file")); }).find("no/file"), std::string::npos);
+  sqlite3* other = nullptr;
+  ASSERT_EQ(sqlite3_open(folder.path("other").c_str(), &other), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(other, "CREATE TABLE run(x)", nullptr, nullptr, nullptr), SQLITE_OK);
+  sqlite3_close(other);
+  EXPECT_NE(refused([&] { History(folder.path("other")); }).find("of another program"),
+            std::string::npos);
+  History history(folder.path("history.sqlite"));
+  history.add(launch_of(1, 1e-6));
+  const std::string name = timed_case("8", 1).name;
+  EXPECT_NE(refused([&] { track_of(history, name + "8"); }).find("did you mean '" + name),
+            std::string::npos);
+}
+
+TEST(Track, BreaksPartLevelsAndAreNoAlarm) {
+  const RunFolder folder;
+  History history(folder.path("history.sqlite"));
+  for (int day = 1; day <= 24; ++day)
+    history.add(launch_of(day,
+                          (day <= 8    ? 1e-6
+                           : day <= 16 ? 3e-6
+                                       : 4e-6) *
+                              (1 + day * 1e-3),
+                          day <= 8 ? "2.28" : "2.29"));
+  const Track track = track_of(history, timed_case("8", 1).name);
+  ASSERT_EQ(track.runs.size(), 24u);
+  for (std::size_t i = 0; i < track.runs.size(); ++i) {
+    EXPECT_EQ(track.runs[i].breaks.empty(), i != 8) << i;  // commits are what is tracked
+    EXPECT_EQ(track.runs[i].change, i == 16) << i;
+  }
+  EXPECT_NE(text(track).find("-- software.nccl.loaded: 2.28 -> 2.29"), std::string::npos);
+  EXPECT_NE(text(track).find("** level 3.04 us -> 4.08 us (+34.4 %)"), std::string::npos)
+      << text(track);
+}
+
+}  // namespace
+}  // namespace harness

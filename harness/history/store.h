@@ -1,0 +1,59 @@
+#pragma once
+// Runs over time, in one SQLite file: a table of runs, a table of their cases.
+//
+//   History history("results/history.sqlite");          // made when it is not there
+//   for (const Launch& launch : launches) history.add(launch);
+//   for (const Point& point : history.series("all_reduce/…")) …
+//
+// One program writes at a time; another waits for it a few seconds. Not for a file system without
+// locks. Throws UsageError when the file is no history or a name stands for nothing,
+// machine::MachineError when SQLite or the system refuses.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "harness/compare/launches.h"
+
+struct sqlite3;
+
+namespace harness {
+
+struct StoredRun {
+  int id = 0;  // in the order of adding
+  std::string date, path, commit;
+  int cases = 0, failed = 0;
+  Fields fields;
+};
+
+struct Point {
+  int run = 0;         // StoredRun::id
+  double seconds = 0;  // median over the run's repetitions
+};
+
+class History {
+ public:
+  explicit History(const std::string& file);
+  ~History();
+  History(const History&) = delete;
+  History& operator=(const History&) = delete;
+
+  // False when this run (by its date, host and times) is there already.
+  bool add(const Launch& launch);
+  std::vector<StoredRun> runs() const;  // by date
+  std::vector<std::string> cases() const;
+  // Of the runs in which the case passed and was timed, by date.
+  std::vector<Point> series(const std::string& name) const;
+
+ private:
+  sqlite3* database_ = nullptr;
+  std::string file_;
+};
+
+// What of a fingerprint is no break when it changes: the program's own version, which is what a
+// history is kept of.
+bool is_tracked(std::string_view field);
+// Fields in which two runs differ, but those.
+std::vector<Difference> breaks(const StoredRun& before, const StoredRun& after);
+
+}  // namespace harness

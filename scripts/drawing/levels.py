@@ -1,0 +1,65 @@
+"""Cases over runs: the time of each, its levels, and where what they ran on changed."""
+import json
+import os
+
+from drawing.run_json import BadRun
+from drawing.sheet import COLOURS, Sheet, file_name, new_figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+SCHEMA = "shardmark-history/1"
+
+
+def load(directory):
+    path = os.path.join(directory, "history.json")
+    try:
+        with open(path, encoding="utf-8") as file:
+            document = json.load(file)
+        if document["schema"] != SCHEMA:
+            raise BadRun(f"{path}: schema {document['schema']!r}, not {SCHEMA!r}")
+        return document
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadRun(f"{path}: not a history: {error}") from error
+
+
+def _unit_of(seconds):
+    return next(((f, u) for f, u in ((1, "s"), (1e-3, "ms"), (1e-6, "µs")) if seconds >= f), (1e-9, "ns"))
+
+
+def levels(history):
+    for track in history["tracks"]:
+        runs = track["runs"]
+        if not runs:
+            continue
+        factor, unit = _unit_of(max(run["seconds"] for run in runs))
+        figure, axis = new_figure(1.7)
+        places = range(len(runs))
+        axis.plot(places, [run["seconds"] / factor for run in runs], linestyle="none", marker="o", color="#888888")
+        first = 0
+        for i in range(1, len(runs) + 1):
+            if i < len(runs) and not runs[i]["change"] and not runs[i]["breaks"]:
+                continue
+            level = runs[first]["level"] / factor
+            axis.plot([first - 0.4, i - 0.6], [level, level], color=COLOURS[1] if runs[first]["change"] else COLOURS[0],
+                      linewidth=1.4, linestyle="--" if runs[first]["change"] else "-", solid_capstyle="butt")
+            first = i
+        for i in places:
+            if runs[i]["breaks"]:
+                axis.axvline(i - 0.5, color="black", linewidth=0.6, linestyle=":")
+                text = ".".join(runs[i]["breaks"][0]["field"].split(".")[-2:])
+                more = len(runs[i]["breaks"]) - 1
+                axis.annotate(text + (f" +{more}" if more else ""), (i - 0.5, 0), xycoords=axis.get_xaxis_transform(),
+                              xytext=(2, 3), textcoords="offset points", va="bottom", fontsize=5.5, rotation=90)
+        axis.set_ylim(0, 1.15 * max(run["seconds"] for run in runs) / factor)
+        axis.set_xlim(-0.8, len(runs) - 0.2)
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{round(x) + 1}"))
+        axis.set_xlabel(f"run by date, from {runs[0]['date'][:10]} to {runs[-1]['date'][:10]}")
+        axis.set_ylabel(f"time [{unit}]")
+        title = track["name"].replace("_", "-")
+        yield Sheet(file_name("history", track["name"]), f"Over time: {title}",
+                    "Median time of each run, and the medians of its levels: dashed after a change (Pettitt's test, "
+                    "p at most 0.01), solid before any. Dotted: what the runs ran on changed, so levels are not "
+                    "compared across.", figure,
+                    ["case", "run", "date", "commit", "seconds", "level", "change", "breaks"],
+                    [[track["name"], r["run"], r["date"], r["commit"], r["seconds"], r["level"], r["change"],
+                      "; ".join(b["field"] for b in r["breaks"])] for r in runs])
