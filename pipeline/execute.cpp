@@ -19,41 +19,59 @@ bool ends_micro_batch(Kind kind) {
   return kind == Kind::backward || kind == Kind::backward_weights;
 }
 
+// What becomes of a message's tensor on the receiver: whose it is in the pool.
+Action holder_of(const Message& message) {
+  return {message.content == Content::activation ? Kind::forward : Kind::backward,
+          message.micro_batch, message.chunk};
+}
+
 // Boundaries that one stage needs at once.
 struct Slots {
   std::size_t inputs = 0, d_outputs = 0;
-  std::size_t sends[2] = {0, 0};  // in one step, by content
+  std::map<std::pair<Content, int>, std::size_t> sends;  // in one step, by content and receiver
   std::size_t receives = 0;
-  std::size_t outbox(Content content) const {
-    return std::min<std::size_t>(outbox_slots, sends[static_cast<std::size_t>(content)]);
+  std::size_t sent() const {
+    std::size_t sum = 0;
+    for (const auto& [channel, count] : sends) sum += count;
+    return sum;
+  }
+  std::size_t outboxes() const {
+    std::size_t sum = 0;
+    for (const auto& [channel, count] : sends) sum += std::min<std::size_t>(outbox_slots, count);
+    return sum;
   }
 };
 
-Slots count_slots(const StageSchedule& schedule, int stage, int stages, int chunks) {
+Slots count_slots(const StageSchedules& schedules, int stage) {
+  const Placement& placement = schedules.placement;
   Slots slots;
   std::size_t inputs = 0, d_outputs = 0;
-  for (const Action& action : schedule) {
-    if (const auto message = receives(action, stage, stages, chunks)) {
-      std::size_t& held = message->content == Content::activation ? inputs : d_outputs;
-      std::size_t& peak = message->content == Content::activation ? slots.inputs : slots.d_outputs;
-      peak = std::max(peak, ++held);
+  const auto hold = [&](Content content) {
+    std::size_t& held = content == Content::activation ? inputs : d_outputs;
+    std::size_t& peak = content == Content::activation ? slots.inputs : slots.d_outputs;
+    peak = std::max(peak, ++held);
+  };
+  for (const Action& action : schedules.of(stage)) {
+    if (const auto message = receives(action, stage, placement);
+        message && message->peer != stage) {
+      hold(message->content);
       ++slots.receives;
     }
-    if (const auto message = sends(action, stage, stages, chunks)) {
-      ++slots.sends[static_cast<std::size_t>(message->content)];
+    if (const auto message = sends(action, stage, placement)) {
+      if (message->peer == stage)
+        hold(message->content);
+      else
+        ++slots.sends[{message->content, message->peer}];
     }
     if (ends_micro_batch(action.kind)) {
-      inputs -=
-          receives(forward(action.micro_batch, action.chunk), stage, stages, chunks).has_value();
-      d_outputs -=
-          receives(backward(action.micro_batch, action.chunk), stage, stages, chunks).has_value();
+      const auto received = [&](const Action& by) {
+        return receives(by, stage, placement).has_value();
+      };
+      inputs -= received(forward(action.micro_batch, action.chunk));
+      d_outputs -= received(backward(action.micro_batch, action.chunk));
     }
   }
   return slots;
-}
-
-const StageSchedule& of_stage(const StageSchedules& schedules, int stage) {
-  return schedules.at(static_cast<std::size_t>(stage));
 }
 
 bool same_micro_batch(const Action& a, const Action& b) {
@@ -87,42 +105,59 @@ void Executor::Pool::release(const Action& action) {
   if (const std::size_t index = find(action); index < slots.size()) used[index] = false;
 }
 
-Executor::Executor(const Schedule& schedule, int micro_batches, Boundary boundary,
-                   machine::Link& link, machine::Device& device, machine::Device& host)
-    : Executor(all_stages(schedule, link.size(), micro_batches), micro_batches, boundary, link,
-               device, host) {}
+bool needs_two_links(const StageSchedules& schedules) {
+  for (int stage = 0; stage < static_cast<int>(schedules.size()); ++stage) {
+    const Slots slots = count_slots(schedules, stage);
+    for (const auto& [channel, count] : slots.sends)
+      if (channel.first == Content::activation &&
+          slots.sends.contains({Content::gradient, channel.second}))
+        return true;
+  }
+  return false;
+}
+
+Executor::Executor(const Schedule& schedule, int micro_batches, Boundary boundary, Links links,
+                   machine::Device& device, machine::Device& host)
+    : Executor(all_stages(schedule, links.activations.size(), micro_batches), micro_batches,
+               boundary, links, device, host) {}
 
 Executor::Executor(const StageSchedules& schedules, int micro_batches, Boundary boundary,
-                   machine::Link& link, machine::Device& device, machine::Device& host)
-    : stage_(link.rank()),
-      stages_(link.size()),
-      chunks_(num_chunks(schedules)),
+                   Links links, machine::Device& device, machine::Device& host)
+    : stage_(links.activations.rank()),
+      placement_(schedules.placement),
       boundary_(boundary),
-      link_(link),
+      links_(links),
       device_(device),
       staging_(!device.readable_by_host()) {
-  SHARDMARK_CHECK(schedules.size(), ==, static_cast<std::size_t>(stages_));
+  SHARDMARK_CHECK(schedules.size(), ==, static_cast<std::size_t>(links.activations.size()));
+  SHARDMARK_CHECK(links.gradients.rank(), ==, stage_);
   SHARDMARK_CHECK(host.readable_by_host(), ==, true);
   if (const Proof proof = prove(schedules, micro_batches); !proof) {
     throw std::invalid_argument("this pipeline schedule cannot run: " + proof.fault);
   }
-  plan_ = of_stage(schedules, stage_);
+  if (&links.activations == &links.gradients && needs_two_links(schedules)) {
+    throw std::invalid_argument(
+        "this pipeline schedule sends activations and gradients to one and the same stage: it "
+        "needs "
+        "a link for each");
+  }
+  plan_ = schedules.of(stage_);
 
   const auto fill = [&](std::vector<Tensor>& tensors, std::size_t count, machine::Device& where,
                         Category category) {
     while (tensors.size() < count)
       tensors.emplace_back(where, boundary_.dtype, boundary_.shape, category);
   };
-  const Slots slots = count_slots(plan_, stage_, stages_, chunks_);
+  const Slots slots = count_slots(schedules, stage_);
   fill(inputs_.slots, slots.inputs, device, Category::activations);
   fill(d_outputs_.slots, slots.d_outputs, device, Category::buffers);
   for (Pool* pool : {&inputs_, &d_outputs_}) {
     pool->holder.resize(pool->slots.size());
     pool->used.resize(pool->slots.size(), false);
   }
-  for (Content content : {Content::activation, Content::gradient}) {
-    Outbox& box = outbox(content);
-    fill(box.slots, slots.outbox(content), device, Category::buffers);
+  for (const auto& [channel, count] : slots.sends) {
+    Outbox& box = outboxes_[channel];
+    fill(box.slots, std::min<std::size_t>(outbox_slots, count), device, Category::buffers);
     box.numbers.resize(box.slots.size(), 0);
     if (staging_) fill(box.staged, box.slots.size(), host, Category::buffers);
   }
@@ -132,27 +167,30 @@ Executor::Executor(const StageSchedules& schedules, int micro_batches, Boundary 
 }
 
 void Executor::receive(const Message& message, const Tensor& into) {
-  if (!staging_) return link_.receive(message.peer, into.data(), into.bytes());
-  link_.receive(message.peer, staged_in_.data(), staged_in_.bytes());
+  machine::Link& link = links_.of(message.content);
+  if (!staging_) return link.receive(message.peer, into.data(), into.bytes());
+  link.receive(message.peer, staged_in_.data(), staged_in_.bytes());
   device_.stream().copy(into.data(), staged_in_.data(), into.bytes());
   device_.stream().synchronize();
 }
 
 Tensor Executor::open_slot(const Message& message) {
-  Outbox& box = outbox(message.content);
-  if (box.numbers[box.next] != 0) link_.wait_sent(message.peer, box.numbers[box.next]);
+  Outbox& box = outbox(message);
+  if (box.numbers[box.next] != 0)
+    links_.of(message.content).wait_sent(message.peer, box.numbers[box.next]);
   return box.slots[box.next];
 }
 
 void Executor::send(const Message& message) {
-  Outbox& box = outbox(message.content);
+  Outbox& box = outbox(message);
   const Tensor* outgoing = &box.slots[box.next];
   if (staging_) {
     device_.stream().copy(box.staged[box.next].data(), outgoing->data(), outgoing->bytes());
     device_.stream().synchronize();
     outgoing = &box.staged[box.next];
   }
-  box.numbers[box.next] = link_.send(message.peer, outgoing->data(), outgoing->bytes());
+  box.numbers[box.next] =
+      links_.of(message.content).send(message.peer, outgoing->data(), outgoing->bytes());
   box.next = (box.next + 1) % box.slots.size();
 }
 
@@ -185,7 +223,8 @@ Timeline Executor::run(const Stage& stage) {
     }
   }
   for (Pool* pool : {&inputs_, &d_outputs_}) std::fill(pool->used.begin(), pool->used.end(), false);
-  link_.count_as({machine::Operation::send_receive, boundary_.dtype});
+  for (machine::Link* link : {&links_.activations, &links_.gradients})
+    link->count_as({machine::Operation::send_receive, boundary_.dtype});
   Timeline timeline;
   timeline.events.reserve(3 * plan_.size());
   timeline.origin_s = machine::steady_s();
@@ -197,41 +236,41 @@ Timeline Executor::run(const Stage& stage) {
 
   int in_flight = 0;
   for (const Action& action : plan_) {
-    if (const auto message = receives(action, stage_, stages_, chunks_)) {
-      Pool& pool = message->content == Content::activation ? inputs_ : d_outputs_;
-      timed(Doing::receive, action, [&] { receive(*message, pool.take(action)); });
+    if (const auto incoming = receives(action, stage_, placement_);
+        incoming && incoming->peer != stage_) {
+      timed(Doing::receive, action,
+            [&] { receive(*incoming, pool(incoming->content).take(holder_of(*incoming))); });
     }
-    const auto outgoing = sends(action, stage_, stages_, chunks_);
+    const auto outgoing = sends(action, stage_, placement_);
+    const bool leaves = outgoing && outgoing->peer != stage_;
     Tensor out;
-    if (outgoing) timed(Doing::outbox, action, [&] { out = open_slot(*outgoing); });
+    if (leaves) timed(Doing::outbox, action, [&] { out = open_slot(*outgoing); });
+    if (outgoing && !leaves) out = pool(outgoing->content).take(holder_of(*outgoing));
     if (action.kind == Kind::forward)
       timeline.peak_in_flight = std::max(timeline.peak_in_flight, ++in_flight);
     timed(Doing::compute, action, [&] { compute(stage, action, out); });
-    if (outgoing) send(*outgoing);
+    if (leaves) send(*outgoing);
     if (ends_micro_batch(action.kind)) {
       inputs_.release(action);
       d_outputs_.release(action);
       --in_flight;
     }
   }
-  link_.flush();
+  links_.activations.flush();
+  if (&links_.gradients != &links_.activations) links_.gradients.flush();
   return timeline;
 }
 
 ExpectedMemory expected_memory(const StageSchedules& schedules, int stage,
                                const Boundary& boundary) {
-  const Slots slots = count_slots(of_stage(schedules, stage), stage,
-                                  static_cast<int>(schedules.size()), num_chunks(schedules));
-  const std::size_t buffers =
-      slots.d_outputs + slots.outbox(Content::activation) + slots.outbox(Content::gradient);
-  return {slots.inputs * boundary.bytes(), buffers * boundary.bytes()};
+  const Slots slots = count_slots(schedules, stage);
+  return {slots.inputs * boundary.bytes(), (slots.d_outputs + slots.outboxes()) * boundary.bytes()};
 }
 
 machine::Traffic expected_traffic(const StageSchedules& schedules, int stage,
                                   const Boundary& boundary) {
-  const Slots slots = count_slots(of_stage(schedules, stage), stage,
-                                  static_cast<int>(schedules.size()), num_chunks(schedules));
-  const std::uint64_t sent = slots.sends[0] + slots.sends[1];
+  const Slots slots = count_slots(schedules, stage);
+  const std::uint64_t sent = slots.sent();
   return {sent * boundary.bytes(), sent, slots.receives * boundary.bytes(), slots.receives};
 }
 

@@ -7,21 +7,24 @@
 //
 // A receive waits and copies into the executor's buffer; a send starts and travels while the stage
 // goes on computing, and is waited for only when its slot in the outbox is used again (messages.h).
+// Where the next part of the model lies on the same stage, one action writes where the other reads.
 // On a device that the host can't read (CUDA) messages pass through buffers of a host device.
 //
 // Memory on the stage's device, from the schedule alone (expected_memory):
 //   activations  inputs received and not yet released: as many as are alive at once, min(p-i, m) on
-//                stage i of 1F1B (none on the first stage). An input stays valid and unchanged from
-//                its forward to the end of its backward (backward_weights where the halves are
-//                parted), so a stage keeps the tensor it was given and never copies it.
-//   buffers      outgoing activations and outgoing gradients, at most outbox_slots each; incoming
-//                gradients: one, or as many as wait at once from I to W where the halves are
-//                parted.
+//                stage i of 1F1B (none where the model begins; where it turns one more, made before
+//                its forward begins). An input stays valid and unchanged from its forward to the
+//                end of its backward (backward_weights where the halves are parted), so a stage
+//                keeps the tensor it was given and never copies it.
+//   buffers      outgoing activations and outgoing gradients, at most outbox_slots for each stage
+//                that they go to; incoming gradients: one, or as many as wait at once from I to W
+//                where the halves are parted.
 // With staging, the host device holds as many outgoing buffers and one incoming, all as buffers.
 
-#include <array>
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "machine/device/device.h"
@@ -58,6 +61,23 @@ struct Stage {
   std::function<void(const Action&, const Tensor& input, const Tensor& d_output)> backward_weights;
 };
 
+// What messages travel on. A schedule that sends activations and gradients to one and the same
+// stage needs a link for each: the order on a link is one, and theirs depend on each other's
+// nowhere else.
+struct Links {
+  Links(machine::Link& both) : activations(both), gradients(both) {}
+  Links(machine::Link& of_activations, machine::Link& of_gradients)
+      : activations(of_activations), gradients(of_gradients) {}
+  machine::Link& activations;
+  machine::Link& gradients;
+  machine::Link& of(Content content) const {
+    return content == Content::activation ? activations : gradients;
+  }
+};
+
+// Whether some stage sends activations and gradients to one and the same stage.
+bool needs_two_links(const StageSchedules& schedules);
+
 struct Timeline {
   double origin_s = 0;   // steady clock at the start of run: the same clock for all ranks of a host
   StageTimeline events;  // seconds since origin
@@ -66,17 +86,18 @@ struct Timeline {
 
 class Executor {
  public:
-  // The rank's stage is its place in link.group(). device holds the boundaries; host must be
-  // readable by the host and able to feed the link (World::device()), and is used only when device
-  // is not. Throws std::invalid_argument with the drawing when the schedule can't be proved.
-  Executor(const Schedule& schedule, int micro_batches, Boundary boundary, machine::Link& link,
+  // The rank's stage is its place in the links' group. device holds the boundaries; host must be
+  // readable by the host and able to feed the links (World::device()), and is used only when device
+  // is not. Throws std::invalid_argument with the drawing when the schedule can't be proved, or
+  // when one link is given and two are needed.
+  Executor(const Schedule& schedule, int micro_batches, Boundary boundary, Links links,
            machine::Device& device, machine::Device& host);
-  Executor(const StageSchedules& schedules, int micro_batches, Boundary boundary,
-           machine::Link& link, machine::Device& device, machine::Device& host);
+  Executor(const StageSchedules& schedules, int micro_batches, Boundary boundary, Links links,
+           machine::Device& device, machine::Device& host);
 
   const StageSchedule& plan() const { return plan_; }
-  // One step: every action of this stage, in order. Collective over the link's group; returns when
-  // the neighbours have taken everything. Messages count on the link under (send_receive, boundary
+  // One step: every action of this stage, in order. Collective over the links' group; returns when
+  // the neighbours have taken everything. Messages count on the links under (send_receive, boundary
   // dtype). Throws std::invalid_argument when the stage lacks a callable that the schedule needs.
   Timeline run(const Stage& stage);
 
@@ -104,16 +125,18 @@ class Executor {
   machine::Tensor open_slot(const Message& message);
   void send(const Message& message);
   void compute(const Stage& stage, const Action& action, const machine::Tensor& out) const;
-  Outbox& outbox(Content content) { return outboxes_[static_cast<std::size_t>(content)]; }
+  Outbox& outbox(const Message& message) { return outboxes_.at({message.content, message.peer}); }
+  Pool& pool(Content content) { return content == Content::activation ? inputs_ : d_outputs_; }
 
-  int stage_, stages_, chunks_;
+  int stage_;
+  Placement placement_;
   StageSchedule plan_;
   Boundary boundary_;
-  machine::Link& link_;
+  Links links_;
   machine::Device& device_;
   bool staging_;
   Pool inputs_, d_outputs_;
-  std::array<Outbox, 2> outboxes_;
+  std::map<std::pair<Content, int>, Outbox> outboxes_;  // by content and receiver
   machine::Tensor staged_in_;
 };
 

@@ -19,28 +19,32 @@ using machine::Tensor;
 const Boundary boundary{{31, 37}, machine::Dtype::float64};
 
 // Whole numbers small enough that every result is exact in double.
-double factor(int depth) { return 2 + depth % 3; }
-double offset(int depth) { return 7 * depth - 3; }
+double factor(int part) { return 2 + part % 3; }
+double offset(int part) { return 7 * part - 3; }
 double model_input(int micro_batch, std::int64_t i) {
   return micro_batch * 11 + i % 13 * (i % 7) - 4;
 }
 double loss_gradient(int micro_batch, std::int64_t i) { return 5 - micro_batch + 3 * (i % 11); }
 
-// The whole model on one micro-batch, part by part: y = factor x + offset.
+// The model on the micro-batches of each of its copies, part by part: y = factor x + offset.
 struct Reference {
-  std::vector<double> d_factor, d_offset, output;
+  std::vector<std::vector<double>> d_factor, d_offset, output;  // by copy
 
-  Reference(int parts, int micro_batches) : d_factor(parts), d_offset(parts) {
+  Reference(const Placement& placement, int micro_batches) : output(placement.copies()) {
+    const int parts = placement.parts();
+    d_factor.assign(placement.copies(), std::vector<double>(parts));
+    d_offset = d_factor;
     for (int m = 0; m < micro_batches; ++m) {
+      const int copy = placement.copy_of(m, micro_batches);
       for (std::int64_t i = 0; i < boundary.shape.size(); ++i) {
         std::vector<double> x = {model_input(m, i)};
         for (int part = 0; part < parts; ++part)
           x.push_back(factor(part) * x.back() + offset(part));
-        output.push_back(x.back());
+        output[copy].push_back(x.back());
         double d = loss_gradient(m, i);
         for (int part = parts - 1; part >= 0; --part) {
-          d_factor[part] += d * x[part];
-          d_offset[part] += d;
+          d_factor[copy][part] += d * x[part];
+          d_offset[copy][part] += d;
           d *= factor(part);
         }
       }
@@ -51,9 +55,9 @@ struct Reference {
 // One stage of the same model over boundaries; keeps the tensors it is given, as a layer would.
 class AffineStage {
  public:
-  AffineStage(int stage, int stages, int chunks) : stage_(stage), stages_(stages), chunks_(chunks) {
-    d_factor.resize(chunks);
-    d_offset.resize(chunks);
+  AffineStage(int stage, const Placement& placement) : stage_(stage), placement_(placement) {
+    d_factor.resize(placement.chunks());
+    d_offset.resize(placement.chunks());
   }
 
   Stage callables() {
@@ -74,17 +78,18 @@ class AffineStage {
     return stage;
   }
 
-  std::chrono::microseconds delay{0};              // of every action
-  std::vector<double> d_factor, d_offset, output;  // of the last part, by micro-batch
+  std::chrono::microseconds delay{0};      // of every action
+  std::vector<double> d_factor, d_offset;  // by chunk
+  std::vector<double> output;              // of the last part, by micro-batch
   StageSchedule called;
 
  private:
   void forward(const Action& a, const Tensor& in, const Tensor& out) {
     called.push_back(a);
     std::this_thread::sleep_for(delay);
-    const int part = depth(a, stage_, stages_);
+    const int part = placement_.part(stage_, a.chunk);
     EXPECT_EQ(bool(in), part > 0);
-    EXPECT_EQ(bool(out), part < chunks_ * stages_ - 1);
+    EXPECT_EQ(bool(out), part < placement_.parts() - 1);
     auto x = in ? machine::to_doubles(in) : std::vector<double>();
     if (!in) {
       for (std::int64_t i = 0; i < boundary.shape.size(); ++i)
@@ -99,7 +104,7 @@ class AffineStage {
   }
 
   std::vector<double> gradient(const Action& a, const Tensor& d_out) const {
-    EXPECT_EQ(bool(d_out), depth(a, stage_, stages_) < chunks_ * stages_ - 1);
+    EXPECT_EQ(bool(d_out), !placement_.ends(stage_, a.chunk));
     if (d_out) return machine::to_doubles(d_out);
     std::vector<double> d;
     for (std::int64_t i = 0; i < boundary.shape.size(); ++i)
@@ -110,9 +115,9 @@ class AffineStage {
   void input(const Action& a, const Tensor& d_out, const Tensor& d_in) {
     std::this_thread::sleep_for(delay);
     if (a.kind == Kind::backward || a.kind == Kind::backward_input) called.push_back(a);
-    EXPECT_EQ(bool(d_in), depth(a, stage_, stages_) > 0);
+    EXPECT_EQ(bool(d_in), !placement_.begins(stage_, a.chunk));
     auto d = gradient(a, d_out);
-    for (double& value : d) value *= factor(depth(a, stage_, stages_));
+    for (double& value : d) value *= factor(placement_.part(stage_, a.chunk));
     if (d_in) machine::from_doubles(d_in, d);
   }
 
@@ -127,7 +132,8 @@ class AffineStage {
     }
   }
 
-  int stage_, stages_, chunks_;
+  int stage_;
+  const Placement& placement_;
 };
 
 // A device whose memory the host may not read, made of the host's: what CUDA looks like to the
@@ -161,41 +167,48 @@ void expect_events_in_order(const StageTimeline& events) {
 void run_and_check(const StageSchedules& schedules, int micro_batches, bool opaque = false,
                    int slow_stage = -1) {
   const int stages = static_cast<int>(schedules.size());
-  const int chunks = num_chunks(schedules);
-  const Reference reference(stages * chunks, micro_batches);
+  const Placement& placement = schedules.placement;
+  const Reference reference(placement, micro_batches);
   machine::run_ranks(stages, [&](machine::World& world) {
     SCOPED_TRACE(draw(schedules));
     const int rank = world.rank();
     const auto link = world.connect(world.group(), machine::Transport::shared_memory);
+    const auto gradients = world.connect(world.group(), machine::Transport::shared_memory);
+    const bool two = needs_two_links(schedules);
     OpaqueDevice opaque_device;
     machine::Device& device =
         opaque ? static_cast<machine::Device&>(opaque_device) : world.device();
     device.ledger().reset_peaks();
     const std::size_t held = device.ledger().current();
-    Executor executor(schedules, micro_batches, boundary, *link, device, world.host_device());
+    Executor executor(schedules, micro_batches, boundary, {*link, two ? *gradients : *link}, device,
+                      world.host_device());
     const ExpectedMemory memory = expected_memory(schedules, rank, boundary);
     EXPECT_EQ(device.ledger().current(Category::activations), memory.activations);
     EXPECT_EQ(device.ledger().current() - held, memory.activations + memory.buffers);
 
     for (int step = 0; step < 2; ++step) {
-      AffineStage stage(rank, stages, chunks);
+      AffineStage stage(rank, placement);
       if (rank == slow_stage) stage.delay = std::chrono::milliseconds(2);
       link->reset_traffic();
+      gradients->reset_traffic();
       const Timeline timeline = executor.run(stage.callables());
 
       EXPECT_EQ(executed(timeline.events), text(schedules[rank]));
       EXPECT_EQ(text(stage.called), text(schedules[rank]));
       EXPECT_EQ(timeline.peak_in_flight, peak_activations(schedules[rank]));
       expect_events_in_order(timeline.events);
-      for (int chunk = 0; chunk < chunks; ++chunk) {
-        EXPECT_EQ(stage.d_factor[chunk], reference.d_factor[chunk * stages + rank]);
-        EXPECT_EQ(stage.d_offset[chunk], reference.d_offset[chunk * stages + rank]);
-      }
-      if (rank == stages - 1) {
-        EXPECT_EQ(stage.output, reference.output);
+      for (int chunk = 0; chunk < placement.chunks(); ++chunk) {
+        const int copy = placement.copy(rank, chunk), part = placement.part(rank, chunk);
+        EXPECT_EQ(stage.d_factor[chunk], reference.d_factor[copy][part]);
+        EXPECT_EQ(stage.d_offset[chunk], reference.d_offset[copy][part]);
+        if (placement.ends(rank, chunk)) {
+          EXPECT_EQ(stage.output, reference.output[copy]);
+        }
       }
 
-      EXPECT_EQ(link->total(), expected_traffic(schedules, rank, boundary));
+      machine::Traffic total = link->total();
+      total += gradients->total();
+      EXPECT_EQ(total, expected_traffic(schedules, rank, boundary));
       for (const auto& [label, traffic] : link->traffic()) {
         if (traffic.messages_sent == 0) continue;
         EXPECT_EQ(label, (machine::TrafficLabel{machine::Operation::send_receive, boundary.dtype}));
@@ -207,11 +220,20 @@ void run_and_check(const StageSchedules& schedules, int micro_batches, bool opaq
 
 TEST(Execute, EveryScheduleGivesTheModelsGradients) {
   for (const Schedule& schedule : schedules()) {
+    std::set<int> ran;
     for (int stages = 1; stages <= 4; ++stages) {
-      for (int micro_batches : std::set<int>{1, std::max(1, stages - 1), stages, 2 * stages + 1}) {
-        run_and_check(all_stages(schedule, stages, micro_batches), micro_batches);
+      for (int micro_batches : std::set<int>{1, std::max(1, stages - 1), stages, 2 * stages,
+                                             2 * stages + 1, 2 * stages + 2}) {
+        for (int chunks :
+             schedule.any_chunks ? std::set<int>{2, 3} : std::set<int>{schedule.chunks}) {
+          const Size size{stages, micro_batches, chunks};
+          if (!schedule.why_not(size).empty()) continue;
+          run_and_check(all_stages(schedule, size), micro_batches);
+          ran.insert(stages);
+        }
       }
     }
+    EXPECT_EQ(ran, schedule.name == "dual_pipe" ? (std::set{2, 4}) : (std::set{1, 2, 3, 4}));
   }
 }
 
@@ -249,15 +271,39 @@ TEST(Execute, Chunks) {
   run_and_check({actions, actions, actions}, 2);
 }
 
+// ZB-V holds p of a stage's micro-batches in 2p chunks, and sends to both neighbours.
+TEST(Execute, MemoryOfTwoChunks) {
+  const std::size_t bytes = boundary.bytes();
+  const auto zb_v = all_stages(find_schedule("zb_v"), 4, 8);
+  EXPECT_EQ(expected_traffic(zb_v, 0, boundary).messages_sent, 2 * 8u);
+  EXPECT_EQ(expected_traffic(zb_v, 1, boundary).messages_sent, 4 * 8u);
+  EXPECT_EQ(expected_traffic(zb_v, 3, boundary).messages_sent, 2 * 8u);  // the turn sends nothing
+  // On the first stage chunk 0 needs no input; a forward of chunk 1 is followed by its backward.
+  EXPECT_EQ(expected_memory(zb_v, 0, boundary).activations, bytes);
+  // 2p alive, and what chunk 0 has made for chunk 1 on the stage of the turn.
+  EXPECT_EQ(expected_memory(zb_v, 3, boundary).activations, 9 * bytes);
+  // Interleaved 1F1B sends an activation and a gradient for each micro-batch and part but the last
+  // and the first.
+  const auto interleaved = all_stages(find_schedule("interleaved_1f1b"), {4, 8, 3});
+  std::uint64_t messages = 0;
+  for (int stage = 0; stage < 4; ++stage)
+    messages += expected_traffic(interleaved, stage, boundary).messages_sent;
+  EXPECT_EQ(messages, 2 * 8 * (3 * 4 - 1u));
+}
+
 TEST(Execute, StagesThroughTheHostWhereItCannotReadTheDevice) {
   run_and_check(all_stages(find_schedule("1f1b"), 3, 7), 7, true);
+  run_and_check(all_stages(find_schedule("zb_v"), 3, 7), 7, true);
 }
 
 // The others run ahead of a slow stage as far as their outbox lets them, and overwrite nothing on
 // its way.
 TEST(Execute, ASlowStageLosesNothing) {
   for (const Schedule& schedule : schedules()) {
-    for (int slow = 0; slow < 3; ++slow) run_and_check(all_stages(schedule, 3, 8), 8, false, slow);
+    const int stages = schedule.name == "dual_pipe" ? 4 : 3,
+              micro_batches = schedule.name == "dual_pipe" ? 8 : 6;
+    for (int slow = 0; slow < stages; ++slow)
+      run_and_check(all_stages(schedule, stages, micro_batches), micro_batches, false, slow);
   }
 }
 
@@ -271,6 +317,10 @@ TEST(Execute, RefusesBadSchedulesBeforeAnyRankWaits) {
     Executor executor(find_schedule("1f1b"), 2, boundary, *link, world.device(),
                       world.host_device());
     EXPECT_THROW(executor.run({}), std::invalid_argument);
+    // One link for both directions of both copies.
+    EXPECT_THROW(Executor(find_schedule("dual_pipe"), 4, boundary, *link, world.device(),
+                          world.host_device()),
+                 std::invalid_argument);
   });
 }
 

@@ -14,22 +14,61 @@ constexpr int most_stages = 12;
 constexpr int most_stages = 32;
 #endif
 
-TEST(Prove, EveryListedScheduleUpTo32Stages) {
-  for (const Schedule& schedule : schedules()) {
-    for (int stages = 1; stages <= most_stages; ++stages) {
+// Sizes that a schedule has no list for, and those where its paper has no formula, are counted:
+// that none of them is left out in silence.
+struct Counts {
+  int refused = 0, proved = 0, without_formula = 0;
+  bool operator==(const Counts&) const = default;
+};
+
+Counts prove_all(const Schedule& schedule) {
+  Counts counts;
+  for (int stages = 1; stages <= most_stages; ++stages) {
+    for (int chunks = 1; chunks <= 4; ++chunks) {
+      if (!schedule.any_chunks && chunks != schedule.chunks) continue;
       for (int micro_batches = 1; micro_batches <= 4 * stages; ++micro_batches) {
-        const Proof proof = prove(schedule, stages, micro_batches);
-        ASSERT_TRUE(proof) << proof.fault;
+        const Size size{stages, micro_batches, chunks};
+        if (!schedule.why_not(size).empty()) {
+          ++counts.refused;
+          continue;
+        }
+        const Proof proof = prove(schedule, size);
+        EXPECT_TRUE(proof) << proof.fault;
+        if (!proof) return counts;
+        ++counts.proved;
+        for (const std::string& what : proof.unclaimed)
+          counts.without_formula += what.find("needs m") != std::string::npos;
       }
     }
+  }
+  return counts;
+}
+
+TEST(Prove, EveryListedScheduleUpTo32Stages) {
+  // Of p stages 4p sizes, in all:
+  const int p = most_stages, all = 2 * p * (p + 1);
+  for (const Schedule& schedule : schedules()) {
+    SCOPED_TRACE(schedule.name);
+    Counts expected{0, all, 0};
+    if (schedule.name == "interleaved_1f1b")  // p, 2p, 3p and 4p micro-batches, with 1 to 4 chunks
+      expected = {4 * (all - 4 * p), 4 * 4 * p, 0};
+    if (schedule.name == "zb_h1") expected.without_formula = p * (p - 1) / 2;  // 1 … p-1
+    if (schedule.name == "zb_h2" || schedule.name == "zb_v")                   // 1 … 2p-2
+      expected.without_formula = p * (p - 1);
+    if (schedule.name == "dual_pipe") {  // of an even p: 2p, 2p+2 … 4p
+      const int legal = (p / 2) * (p / 2 + 1) + p / 2;
+      expected = {all - legal, legal, 0};
+    }
+    EXPECT_EQ(prove_all(schedule), expected);
   }
 }
 
 TEST(Prove, BubbleIsThePapersInBothNormalisations) {
-  for (const Schedule& schedule : schedules()) {
+  for (const char* name : {"gpipe", "1f1b"}) {
     for (int stages : {1, 2, 4, 8}) {
       for (int micro_batches : {1, 3, 8, 32}) {
-        const Simulation simulation = simulate(schedule, stages, micro_batches, {2, 3, 1});
+        const Simulation simulation =
+            simulate(find_schedule(name), {stages, micro_batches}, {2, 3, 1});
         for (int stage = 0; stage < stages; ++stage) {
           const Bubble bubble = simulation.bubble(stage);
           EXPECT_EQ(bubble.idle_s, (stages - 1) * 6);
@@ -39,6 +78,19 @@ TEST(Prove, BubbleIsThePapersInBothNormalisations) {
       }
     }
   }
+}
+
+// Idle time in units of F = I = W of a whole stage, as the papers' tables have it, at p 8 and m 32.
+TEST(Prove, BubblesOfTheZeroBubblePapers) {
+  const auto idle = [](const char* name, int chunks) {
+    const double part = 1.0 / chunks;
+    return simulate(find_schedule(name), {8, 32, chunks}, {part, part, part}).bubble(0).idle_s;
+  };
+  EXPECT_DOUBLE_EQ(idle("1f1b", 1), 7 * 3);
+  EXPECT_DOUBLE_EQ(idle("interleaved_1f1b", 2), 7 * 3 / 2.0);
+  EXPECT_DOUBLE_EQ(idle("zb_h1", 1), 7);
+  EXPECT_DOUBLE_EQ(idle("zb_h2", 1), 0);
+  EXPECT_DOUBLE_EQ(idle("zb_v", 2), 0);
 }
 
 StageSchedules good() { return all_stages(find_schedule("1f1b"), 3, 3); }
@@ -79,6 +131,9 @@ TEST(Prove, RefusesMissingAndRepeatedMicroBatches) {
   bad = good();
   bad[2].back() = backward_input(2);
   expect_refused(bad, ">?<", "backward_weights of micro-batch 2 is missing");
+  bad = good();
+  bad[2].back() = backward(2, 1);
+  expect_refused(bad, ">B2.1<", "B2.1 is of no chunk of 1");
 }
 
 TEST(Prove, RefusesADeadlock) {
@@ -111,21 +166,48 @@ TEST(Prove, ChunksAndTheOutbox) {
           "take what it sent before"),
       std::string::npos)
       << proof.fault;
-  EXPECT_THROW(prove({two_chunks(2)}, 2), std::invalid_argument);
+  EXPECT_TRUE(prove({two_chunks(2)}, 2));  // on one stage nothing is sent
 }
 
 TEST(Prove, RefusesWhatThePaperDoesNotClaim) {
   Schedule wrong = find_schedule("gpipe");
-  wrong.peak_activations = find_schedule("1f1b").peak_activations;
+  wrong.peak = find_schedule("1f1b").peak;
   EXPECT_NE(
-      prove(wrong, 4, 8).fault.find("8 micro-batches are alive at once on stage 0, 4 claimed"),
+      prove(wrong, {4, 8}).fault.find("8 micro-batches are alive at once on stage 0, 4 claimed"),
       std::string::npos);
   wrong = find_schedule("1f1b");
-  wrong.makespan = [](int, int micro_batches, const Costs& costs) {
-    return micro_batches * (costs.forward + costs.backward());
+  wrong.span = [](const Size& size, const Costs& costs) {
+    return Formula{size.micro_batches * (costs.forward + costs.backward())};
   };
-  EXPECT_NE(prove(wrong, 4, 8).fault.find("a step takes 209, 152 claimed"), std::string::npos)
-      << prove(wrong, 4, 8).fault;
+  EXPECT_NE(prove(wrong, {4, 8}).fault.find("a step takes 33, 24 claimed"), std::string::npos)
+      << prove(wrong, {4, 8}).fault;
+}
+
+// Two actions changed places in each of the schedules whose backward is parted or that go through
+// several chunks.
+TEST(Prove, RefusesASwapInEverySchedule) {
+  const auto swapped = [](const char* name, const Size& size, int stage, std::size_t i) {
+    StageSchedules actions = all_stages(find_schedule(name), size);
+    EXPECT_TRUE(prove(actions, size.micro_batches)) << name;
+    StageSchedule& mine = actions[static_cast<std::size_t>(stage)];
+    std::swap(mine[i], mine[i + 1]);
+    return prove(actions, size.micro_batches).fault;
+  };
+  const auto expect = [](const std::string& fault, const char* what) {
+    EXPECT_NE(fault.find(what), std::string::npos) << fault;
+  };
+  expect(swapped("zb_h1", {3, 4}, 0, 3), "W0 comes before I0");
+  expect(swapped("zb_h2", {3, 6}, 1, 0), "stage 0, which sent the activation of micro-batch 0");
+  expect(swapped("interleaved_1f1b", {4, 4, 2}, 3, 3),
+         "receives the activation of micro-batch 0 for part 7 from stage 2, which sent the "
+         "activation of micro-batch 3");
+  expect(swapped("zb_v", {2, 3, 2}, 1, 0),
+         "F0.1 for the activation of micro-batch 0 for part 2 from stage 1");
+  expect(swapped("dual_pipe", {2, 4, 2}, 0, 7), "W1 comes before I1");
+  // A micro-batch of the other copy.
+  StageSchedules actions = all_stages(find_schedule("dual_pipe"), 2, 4);
+  actions[0][0] = forward(2);
+  expect(prove(actions, 4).fault, "F2 is of copy 1 of the model");
 }
 
 // Zero-bubble schedules (Qi et al. 2024, arXiv:2401.10241) send the input's gradient before they
@@ -137,7 +219,7 @@ TEST(Prove, PartedBackwardShortensTheBubble) {
   ASSERT_TRUE(prove(halves, 3)) << prove(halves, 3).fault;
   const std::vector<Costs> costs(2, Costs{1, 1, 1});
   const double parted = simulate(halves, costs).makespan_s;
-  const double whole = simulate(find_schedule("1f1b"), 2, 3, {1, 1, 1}).makespan_s;
+  const double whole = simulate(find_schedule("1f1b"), {2, 3}, {1, 1, 1}).makespan_s;
   EXPECT_LT(parted, whole);
 }
 
@@ -149,13 +231,26 @@ TEST(Schedules, UnknownNameNamesTheNearest) {
     EXPECT_STREQ(error.what(), "unknown pipeline schedule 'g-pipe'; did you mean 'gpipe'?");
   }
   EXPECT_THROW(all_stages(find_schedule("gpipe"), 0, 4), std::invalid_argument);
+  EXPECT_EQ(find_schedule("zb_v").why_not({4, 8, 1}),
+            "schedule zb_v with 4 stages, 8 micro-batches and 1 chunks a stage: needs 2 chunks");
+  EXPECT_EQ(find_schedule("interleaved_1f1b").why_not({4, 6, 2}),
+            "schedule interleaved_1f1b with 4 stages, 6 micro-batches and 2 chunks a stage: needs "
+            "m % p == 0");
+  EXPECT_NE(find_schedule("dual_pipe").why_not({3, 6, 2}), "");
   EXPECT_THROW(parse("F0 X1"), std::invalid_argument);
   EXPECT_THROW(parse("F"), std::invalid_argument);
   EXPECT_THROW(parse("F0.x"), std::invalid_argument);
 }
 
+TEST(Placement, RefusesWhatIsNoModel) {
+  EXPECT_THROW(Placement({{{0, 0}, {0, 0}}}), std::invalid_argument);
+  EXPECT_THROW(Placement({{{0, 0}, {1, 0}}, {{0, 1}}}), std::invalid_argument);
+  EXPECT_THROW(Placement({{{0, 0}, {1, 1}}}), std::invalid_argument);
+  EXPECT_THROW(StageSchedules({parse("F0 B0")}, looped(2, 1)), std::invalid_argument);
+}
+
 TEST(Timeline, Draws) {
-  const Simulation simulation = simulate(find_schedule("1f1b"), 2, 2, {2, 1, 1});
+  const Simulation simulation = simulate(find_schedule("1f1b"), {2, 2}, {2, 1, 1});
   EXPECT_EQ(draw(simulation.stages, 24),
             "stage 0 |F0==F1==....B0==....B1==|\n"
             "stage 1 |....F0==B0==F1==B1==....|\n");

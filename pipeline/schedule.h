@@ -1,22 +1,25 @@
 #pragma once
-// A pipeline schedule is data: for each stage the list of its actions, in order. It knows nothing
-// of tensors, ranks or links. The same list is proved (prove.h), timed and drawn (simulate.h) and
-// executed (execute.h).
+// A pipeline schedule is data: for each stage the list of its actions, in order, and which part of
+// the model each of its chunks is (placement.h). It knows nothing of tensors, ranks or links. The
+// same list is proved (prove.h), timed and drawn (simulate.h) and executed (execute.h).
 //
-//   text(find_schedule("1f1b").stage(0, 4, 4))   // "F0 F1 F2 F3 B0 B1 B2 B3"
+//   text(find_schedule("1f1b").stage(0, {4, 4}))   // "F0 F1 F2 F3 B0 B1 B2 B3"
 //
 // To add a schedule: write its pure function in schedules/NAME.h with the paper's figure as
-// static_assert, and give it a row in schedule.cpp with the peak and the makespan that the paper
+// static_assert, and give it a row in schedule.cpp with the peak and the time that the paper
 // claims. prove_test.cpp then proves it for every count of stages and micro-batches, and the
-// executor runs it as it is. A zero-bubble schedule (ZB-H1: Qi et al. 2024, arXiv:2401.10241)
-// writes I and W where 1F1B writes B; the rules of the two halves are already proved, timed and
-// executed.
+// executor runs it as it is.
 
 #include <compare>
+#include <initializer_list>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
+
+#include "pipeline/number_text.h"
+#include "pipeline/placement.h"
 
 namespace pipeline {
 
@@ -27,9 +30,7 @@ enum class Kind : unsigned char {
   backward,          // B: both, as one action; the gradient of the input leaves when it ends
 };
 
-// One micro-batch through one chunk of layers. A stage holds one chunk, or several with
-// interleaving: then chunk c of stage i is the (c * stages + i)-th part of the model (Narayanan et
-// al. 2021, arXiv:2104.04473).
+// One micro-batch through one chunk of layers of a stage.
 struct Action {
   Kind kind = Kind::forward;
   int micro_batch = 0;
@@ -37,8 +38,7 @@ struct Action {
   auto operator<=>(const Action&) const = default;
 };
 
-using StageSchedule = std::vector<Action>;          // of one stage
-using StageSchedules = std::vector<StageSchedule>;  // of all stages, first to last
+using StageSchedule = std::vector<Action>;  // of one stage
 
 constexpr Action forward(int micro_batch, int chunk = 0) {
   return {Kind::forward, micro_batch, chunk};
@@ -55,35 +55,13 @@ constexpr Action backward_weights(int micro_batch, int chunk = 0) {
 
 constexpr char letter(Kind kind) { return "FIWB"[static_cast<int>(kind)]; }
 
-namespace detail {
-constexpr void append_number(std::string& out, int number) {
-  if (number < 0) out += '-';
-  std::string digits;
-  long rest = number < 0 ? -static_cast<long>(number) : number;
-  do digits.insert(digits.begin(), static_cast<char>('0' + rest % 10));
-  while (rest /= 10);
-  out += digits;
-}
-
-constexpr int take_number(std::string_view& word) {
-  if (word.empty() || word[0] < '0' || word[0] > '9')
-    throw std::invalid_argument("schedule: a number is missing");
-  int number = 0;
-  for (; !word.empty() && word[0] >= '0' && word[0] <= '9'; word.remove_prefix(1)) {
-    if (number > 99'999'999) throw std::invalid_argument("schedule: the number is too large");
-    number = 10 * number + (word[0] - '0');
-  }
-  return number;
-}
-}  // namespace detail
-
 // "F0"; chunk 2 of micro-batch 0 is "F0.2".
 constexpr std::string text(const Action& action) {
   std::string out(1, letter(action.kind));
-  detail::append_number(out, action.micro_batch);
+  append_number(out, action.micro_batch);
   if (action.chunk != 0) {
     out += '.';
-    detail::append_number(out, action.chunk);
+    append_number(out, action.chunk);
   }
   return out;
 }
@@ -105,10 +83,10 @@ constexpr Action parse_action(std::string_view word) {
   if (kind == std::string_view::npos)
     throw std::invalid_argument("schedule: an action starts with F, B, I or W");
   word.remove_prefix(1);
-  Action action{static_cast<Kind>(kind), detail::take_number(word), 0};
+  Action action{static_cast<Kind>(kind), take_number(word), 0};
   if (!word.empty() && word[0] == '.') {
     word.remove_prefix(1);
-    action.chunk = detail::take_number(word);
+    action.chunk = take_number(word);
   }
   if (!word.empty()) throw std::invalid_argument("schedule: an action reads like F0 or F0.1");
   return action;
@@ -162,23 +140,73 @@ struct Costs {
   }
 };
 
+// Of all stages, first to last.
+class StageSchedules {
+ public:
+  StageSchedules() = default;
+  // Throws std::invalid_argument when the model is placed on another number of stages.
+  StageSchedules(std::vector<StageSchedule> stages, Placement placement);
+  // Chunk c of stage i is part c * stages + i of the model.
+  StageSchedules(std::vector<StageSchedule> stages);
+  StageSchedules(std::initializer_list<StageSchedule> stages)
+      : StageSchedules(std::vector<StageSchedule>(stages)) {}
+
+  Placement placement;
+  std::size_t size() const { return stages_.size(); }
+  StageSchedule& operator[](std::size_t stage) { return stages_[stage]; }
+  const StageSchedule& operator[](std::size_t stage) const { return stages_[stage]; }
+  const StageSchedule& of(int stage) const { return stages_.at(static_cast<std::size_t>(stage)); }
+  auto begin() const { return stages_.begin(); }
+  auto end() const { return stages_.end(); }
+
+ private:
+  std::vector<StageSchedule> stages_;
+};
+
+struct Size {
+  int stages = 1, micro_batches = 1;
+  int chunks = 1;  // of a stage: virtual stages
+};
+
+// A time by a paper's formula; where the formula does not hold, what it needs ("m >= p").
+struct Formula {
+  double seconds = 0;
+  std::string_view needs = {};
+  explicit operator bool() const { return needs.empty(); }
+};
+
 // A schedule as listed: `shardmark list`, axis values and the prover's tests all read schedules().
 struct Schedule {
   std::string_view name;    // as the literature names it
   std::string_view source;  // paper
-  StageSchedule (*stage)(int stage, int stages, int micro_batches);
-  // What the paper claims, proved against the actions: the most micro-batches alive on a stage, and
-  // the time of a step when all stages cost the same and transfers cost nothing.
-  int (*peak_activations)(int stage, int stages, int micro_batches);
-  double (*makespan)(int stages, int micro_batches, const Costs& costs);
+  Placement (*placement)(const Size&);
+  StageSchedule (*stage)(int stage, const Size&);
+  // What the paper claims, proved against the actions: the most micro-batches (of a chunk) alive on
+  // a stage, and the time from a stage's first action to its last, of the stage that takes longest,
+  // when all stages cost the same and transfers cost nothing.
+  int (*peak)(int stage, const Size&);
+  Formula (*span)(const Size&, const Costs&);
+  int chunks = 1;               // of a stage, where nobody asks for another number
+  bool any_chunks = false;      // others may be asked for
+  bool parts_backward = false;  // has I and W
+  std::string_view (*needs)(const Size&) = nullptr;  // what a size lacks, or empty; null: nothing
+
+  // A stage is one part of the model and its backward one action.
+  bool whole() const { return chunks == 1 && !parts_backward; }
+  // Why there is no schedule of this size, or empty.
+  std::string why_not(const Size& size) const;
+  // With the schedule's own number of chunks.
+  int peak_activations(int stage, int stages, int micro_batches) const {
+    return peak(stage, {stages, micro_batches, chunks});
+  }
 };
 
 const std::vector<Schedule>& schedules();
 // Throws std::invalid_argument naming the nearest right name.
 const Schedule& find_schedule(std::string_view name);
 
-// The actions of every stage. Throws std::invalid_argument unless stages and micro_batches are
-// positive.
+// The actions of every stage. Throws std::invalid_argument saying why there are none of this size.
+StageSchedules all_stages(const Schedule& schedule, const Size& size);
 StageSchedules all_stages(const Schedule& schedule, int stages, int micro_batches);
 
 }  // namespace pipeline

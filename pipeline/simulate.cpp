@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <stdexcept>
 
 #include "pipeline/messages.h"
@@ -15,14 +14,14 @@ std::string describe(const Message& message) {
   return fmt::format("the {} of micro-batch {}{}",
                      message.content == Content::activation ? "activation" : "gradient",
                      message.micro_batch,
-                     message.depth > 0 ? fmt::format(" for part {}", message.depth) : "");
+                     message.part > 0 ? fmt::format(" for part {}", message.part) : "");
 }
 
 struct Sent {
   Message message;
   std::size_t position;  // of the action that sent it
-  std::size_t number;    // among its sender's messages of that content
   double arrives_s;
+  double taken_s;  // by the receiver; -1 while it lies in its slot
 };
 
 struct Channel {
@@ -34,25 +33,20 @@ struct StageState {
   std::size_t position = 0;
   bool received = false;  // what the action at position needs
   double time_s = 0;
-  // For each content: when the receiver took each message sent, or -1 while it lies in its slot.
-  std::array<std::vector<double>, 2> taken_s;
+  double first_start_s = -1;  // of computing
 };
 
 class Walk {
  public:
-  Walk(const StageSchedules& schedules, const std::vector<Costs>& costs)
+  Walk(const StageSchedules& schedules, const std::vector<Costs>& costs, bool timelines)
       : schedules_(schedules),
         costs_(costs),
+        timelines_(timelines),
         stages_(static_cast<int>(schedules.size())),
-        chunks_(num_chunks(schedules)),
         states_(schedules.size()),
-        channels_(schedules.size() * schedules.size()) {
+        channels_(2 * schedules.size() * schedules.size()) {
     result_.stages.resize(schedules.size());
     result_.busy_s.resize(schedules.size());
-    for (std::size_t i = 0; i < schedules.size(); ++i) {
-      result_.stages[i].reserve(2 * schedules[i].size());
-      for (auto& taken_s : states_[i].taken_s) taken_s.reserve(schedules[i].size());
-    }
   }
 
   Simulation run() {
@@ -65,9 +59,10 @@ class Walk {
     }
     if (!result_.fault) find_deadlock();
     if (!result_.fault) find_unreceived();
-    for (std::size_t stage = 0; stage < states_.size(); ++stage) {
-      result_.makespan_s = std::max(result_.makespan_s, states_[stage].time_s);
-      result_.busy_s[stage] = pipeline::busy_s(result_.stages[stage]);
+    for (const StageState& stage : states_) {
+      result_.makespan_s = std::max(result_.makespan_s, stage.time_s);
+      if (stage.first_start_s >= 0)
+        result_.span_s = std::max(result_.span_s, stage.time_s - stage.first_start_s);
     }
     return std::move(result_);
   }
@@ -77,8 +72,9 @@ class Walk {
     return schedules_[static_cast<std::size_t>(stage)];
   }
   StageState& state(int stage) { return states_[static_cast<std::size_t>(stage)]; }
-  Channel& channel(int from, int to) {
-    return channels_[static_cast<std::size_t>(from * stages_ + to)];
+  Channel& channel(Content content, int from, int to) {
+    return channels_[static_cast<std::size_t>(
+        (static_cast<int>(content) * stages_ + from) * stages_ + to)];
   }
 
   // One step of a stage, if it can make one: the receive of its next action, or the rest of it.
@@ -90,13 +86,11 @@ class Walk {
   }
 
   bool receive(int stage, StageState& me, const Action& action) {
-    if (const auto wanted = receives(action, stage, stages_, chunks_)) {
-      Channel& from = channel(wanted->peer, stage);
+    if (const auto wanted = receives(action, stage, schedules_.placement)) {
+      Channel& from = channel(wanted->content, wanted->peer, stage);
       if (from.taken == from.sent.size()) return false;
-      const Sent& front = from.sent[from.taken];
-      if (front.message.content != wanted->content ||
-          front.message.micro_batch != wanted->micro_batch ||
-          front.message.depth != wanted->depth) {
+      Sent& front = from.sent[from.taken];
+      if (front.message.micro_batch != wanted->micro_batch || front.message.part != wanted->part) {
         result_.fault =
             Fault{stage, me.position,
                   fmt::format("{} receives {} from stage {}, which sent {} first", text(action),
@@ -105,43 +99,42 @@ class Walk {
       }
       ++from.taken;
       wait(stage, Doing::receive, action, front.arrives_s);
-      state(wanted->peer).taken_s[static_cast<std::size_t>(wanted->content)][front.number] =
-          me.time_s;
+      front.taken_s = me.time_s;
     }
     me.received = true;
     return true;
   }
 
   bool compute(int stage, StageState& me, const Action& action) {
-    const auto message = sends(action, stage, stages_, chunks_);
-    if (message) {
-      const auto& taken_s = me.taken_s[static_cast<std::size_t>(message->content)];
-      if (taken_s.size() >= outbox_slots) {
-        const double free_s = taken_s[taken_s.size() - outbox_slots];
-        if (free_s < 0) return false;
-        wait(stage, Doing::outbox, action, free_s);
-      }
+    const auto message = sends(action, stage, schedules_.placement);
+    Channel* const to = message ? &channel(message->content, stage, message->peer) : nullptr;
+    const bool leaves = message && message->peer != stage;
+    if (leaves && to->sent.size() >= outbox_slots) {
+      const double free_s = to->sent[to->sent.size() - outbox_slots].taken_s;
+      if (free_s < 0) return false;
+      wait(stage, Doing::outbox, action, free_s);
     }
     const Costs& costs = costs_[static_cast<std::size_t>(stage)];
-    const double start_s = me.time_s;
-    me.time_s += costs.of(action.kind);
-    result_.stages[static_cast<std::size_t>(stage)].push_back(
-        {Doing::compute, action, start_s, me.time_s});
-    if (message) {
-      auto& taken_s = me.taken_s[static_cast<std::size_t>(message->content)];
-      channel(stage, message->peer)
-          .sent.push_back({*message, me.position, taken_s.size(), me.time_s + costs.transfer});
-      taken_s.push_back(-1);
-    }
+    const double seconds = costs.of(action.kind);
+    if (me.first_start_s < 0) me.first_start_s = me.time_s;
+    result_.busy_s[static_cast<std::size_t>(stage)] += seconds;
+    spend(stage, Doing::compute, action, me.time_s + seconds);
+    if (message)
+      to->sent.push_back({*message, me.position, me.time_s + (leaves ? costs.transfer : 0), -1});
     ++me.position;
     me.received = false;
     return true;
   }
 
   void wait(int stage, Doing doing, const Action& action, double until_s) {
+    if (until_s > state(stage).time_s) spend(stage, doing, action, until_s);
+  }
+
+  void spend(int stage, Doing doing, const Action& action, double until_s) {
     StageState& me = state(stage);
-    if (until_s <= me.time_s) return;
-    result_.stages[static_cast<std::size_t>(stage)].push_back({doing, action, me.time_s, until_s});
+    if (timelines_)
+      result_.stages[static_cast<std::size_t>(stage)].push_back(
+          {doing, action, me.time_s, until_s});
     me.time_s = until_s;
   }
 
@@ -152,8 +145,8 @@ class Walk {
       const StageState& me = state(stage);
       if (me.position == schedule(stage).size()) continue;
       const Action& action = schedule(stage)[me.position];
-      const auto wanted = receives(action, stage, stages_, chunks_);
-      const auto message = sends(action, stage, stages_, chunks_);
+      const auto wanted = receives(action, stage, schedules_.placement);
+      const auto message = sends(action, stage, schedules_.placement);
       waits += me.received
                    ? fmt::format("; stage {} at {} for stage {} to take what it sent before", stage,
                                  text(action), message->peer)
@@ -167,24 +160,24 @@ class Walk {
   }
 
   void find_unreceived() {
-    for (int from = 0; from < stages_; ++from) {
-      for (int to = 0; to < stages_; ++to) {
-        const Channel& left = channel(from, to);
-        if (left.taken == left.sent.size()) continue;
-        const Sent& sent = left.sent[left.taken];
-        result_.fault =
-            Fault{from, sent.position,
-                  fmt::format("stage {} never receives {}", to, describe(sent.message))};
-        return;
-      }
+    for (std::size_t i = 0; i < channels_.size(); ++i) {
+      const Channel& left = channels_[i];
+      if (left.taken == left.sent.size()) continue;
+      const Sent& sent = left.sent[left.taken];
+      const int from = static_cast<int>(i) / stages_ % stages_;
+      result_.fault = Fault{
+          from, sent.position,
+          fmt::format("stage {} never receives {}", sent.message.peer, describe(sent.message))};
+      return;
     }
   }
 
   const StageSchedules& schedules_;
   const std::vector<Costs>& costs_;
-  int stages_, chunks_;
+  bool timelines_;
+  int stages_;
   std::vector<StageState> states_;
-  std::vector<Channel> channels_;  // [from * stages + to]
+  std::vector<Channel> channels_;  // [content][from][to]
   Simulation result_;
 };
 
@@ -212,15 +205,13 @@ std::string draw(const StageSchedules& schedules, const std::optional<Fault>& fa
   return out;
 }
 
-Simulation simulate_or_fault(const StageSchedules& schedules, const std::vector<Costs>& costs) {
+Simulation simulate_or_fault(const StageSchedules& schedules, const std::vector<Costs>& costs,
+                             bool timelines) {
   if (costs.size() != schedules.size()) {
     throw std::invalid_argument(fmt::format("costs of {} stages given for a schedule of {}",
                                             costs.size(), schedules.size()));
   }
-  if (schedules.size() == 1 && num_chunks(schedules) > 1) {
-    throw std::invalid_argument("chunks need at least two stages to alternate between");
-  }
-  return Walk(schedules, costs).run();
+  return Walk(schedules, costs, timelines).run();
 }
 
 Simulation simulate(const StageSchedules& schedules, const std::vector<Costs>& costs) {
@@ -230,9 +221,9 @@ Simulation simulate(const StageSchedules& schedules, const std::vector<Costs>& c
   return simulation;
 }
 
-Simulation simulate(const Schedule& schedule, int stages, int micro_batches, const Costs& costs) {
-  return simulate(all_stages(schedule, stages, micro_batches),
-                  std::vector<Costs>(static_cast<std::size_t>(stages), costs));
+Simulation simulate(const Schedule& schedule, const Size& size, const Costs& costs) {
+  return simulate(all_stages(schedule, size),
+                  std::vector<Costs>(static_cast<std::size_t>(size.stages), costs));
 }
 
 }  // namespace pipeline

@@ -28,22 +28,26 @@ struct Fault {
 std::string draw(const StageSchedules& schedules, const std::optional<Fault>& fault = {});
 
 struct Simulation {
-  double makespan_s = 0;
+  double makespan_s = 0;  // from the first action of all stages to the last
+  // From a stage's first action to its last, of the stage that takes longest: the time of a step
+  // when the next begins on each stage as soon as it is done there.
+  double span_s = 0;
   std::vector<double> busy_s;         // of each stage
   std::vector<StageTimeline> stages;  // compute events and the waits between them
   std::optional<Fault> fault;  // stages that can't finish: a deadlock or messages out of order
   Bubble bubble(int stage) const {
-    return pipeline::bubble(makespan_s, busy_s[static_cast<std::size_t>(stage)]);
+    return pipeline::bubble(span_s, busy_s[static_cast<std::size_t>(stage)]);
   }
 };
 
-// costs: of each stage. Throws std::invalid_argument when their number is not the number of stages,
-// or for chunks on a single stage. With a fault, times end where the stages stopped.
-Simulation simulate_or_fault(const StageSchedules& schedules, const std::vector<Costs>& costs);
+// costs: of each stage. Throws std::invalid_argument when their number is not the number of stages.
+// With a fault, times end where the stages stopped. Without timelines there are their sums only.
+Simulation simulate_or_fault(const StageSchedules& schedules, const std::vector<Costs>& costs,
+                             bool timelines = true);
 
-// All stages cost the same. Throws std::invalid_argument with the drawing when the schedule has a
-// fault.
-Simulation simulate(const Schedule& schedule, int stages, int micro_batches, const Costs& costs);
+// Throws std::invalid_argument with the drawing when the schedule has a fault.
 Simulation simulate(const StageSchedules& schedules, const std::vector<Costs>& costs);
+// All stages cost the same.
+Simulation simulate(const Schedule& schedule, const Size& size, const Costs& costs);
 
 }  // namespace pipeline

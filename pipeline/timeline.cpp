@@ -24,9 +24,16 @@ double busy_s(const StageTimeline& timeline) {
   return sum;
 }
 
-Bubble bubble(double makespan_s, double busy_s) {
-  const double idle = makespan_s - busy_s;
-  return {idle, makespan_s > 0 ? idle / makespan_s : 0, busy_s > 0 ? idle / busy_s : 0};
+double span_s(const StageTimeline& timeline) {
+  const auto computes = [](const Event& event) { return event.doing == Doing::compute; };
+  const auto first = std::find_if(timeline.begin(), timeline.end(), computes);
+  const auto last = std::find_if(timeline.rbegin(), timeline.rend(), computes);
+  return first == timeline.end() ? 0 : last->end_s - first->start_s;
+}
+
+Bubble bubble(double step_s, double busy_s) {
+  const double idle = step_s - busy_s;
+  return {idle, step_s > 0 ? idle / step_s : 0, busy_s > 0 ? idle / busy_s : 0};
 }
 
 std::string text(const Bubble& bubble) {

@@ -26,13 +26,14 @@ using StageTimeline = std::vector<Event>;  // in order, not overlapping
 // The actions really computed, in the text form of a schedule.
 std::string executed(const StageTimeline& timeline);
 double busy_s(const StageTimeline& timeline);  // computing
+double span_s(const StageTimeline& timeline);  // from the first computing to the end of the last
 
-// Idle time of one stage. Two normalisations circulate, so both are named: of_total is idle time
-// over the makespan, of_ideal idle time over the time computing.
+// Idle time of one stage in a step. Two normalisations circulate, so both are named: of_total is
+// idle time over the time of the step, of_ideal idle time over the time computing.
 struct Bubble {
   double idle_s = 0, of_total = 0, of_ideal = 0;
 };
-Bubble bubble(double makespan_s, double busy_s);
+Bubble bubble(double step_s, double busy_s);
 std::string text(const Bubble& bubble);  // "idle 6 s: 0.273 of total, 0.375 of ideal"
 
 // One line a stage, `columns` wide from the first start to the last end: the action's letter and

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -63,7 +64,11 @@ TEST_P(EveryUnit, PassesItsOraclesOnThreads) {
     if (axis.name == "hidden") flags["hidden"] = "64";
     if (axis.name == "ranks" && GetParam() == "error_feedback") flags["ranks"] = "1,3";
     if (axis.name == "micro_batches") flags["micro_batches"] = "4";
-    if (!is_step) {  // gpt_step has a test of its own for these
+    if (axis.name == "micro_batch_us") flags["micro_batch_us"] = "300";
+    if (axis.name == "virtual_stages") flags["virtual_stages"] = "1,2";
+    if (axis.name == "dtype" && GetParam() == "pipeline_step")
+      flags["dtype"] = "bfloat16";  // float has a test below
+    if (!is_step) {                 // gpt_step has a test of its own for these
       if (axis.name == "sequence-parallel") flags[axis.name] = "0,1";
       if (axis.name == "recompute-granularity") flags[axis.name] = "none,selective";
     }
@@ -118,6 +123,38 @@ TEST(Units, EveryDtypeAndReductionByEveryAlgorithm) {
     for (const harness::Record& record : run(cases, 3))
       EXPECT_EQ(record.verdict, harness::Ruling::pass) << record.name << ": " << record.reason;
   }
+}
+
+// Where schedules change their shape: one micro-batch, one less than there are stages, as many,
+// twice as many and some more.
+TEST(Units, PipelineSchedulesAtTheirEdges) {
+  auto cases = harness::plan_cases({"pipeline_step"}, harness::Profile::acceptance,
+                                   {{"ranks", sanitized ? "4" : "3,4,8"},
+                                    {"micro_batches", "1,2,3,4,6,7,8,9,16,17,18"},
+                                    {"dtype", "float"},
+                                    {"transport", "shared_memory"},
+                                    {"tokens", "8"},
+                                    {"hidden", "16"}});
+  std::erase_if(cases, [](const harness::PlannedCase& planned) {
+    int m = 0;
+    for (const auto& [axis, value] : planned.axes)
+      if (axis == "micro_batches") m = std::stoi(value);
+    const int p = planned.ranks;
+    return m != 1 && m != p - 1 && m != p && m != 2 * p && m != 2 * p + 1 && m != 2 * p + 2;
+  });
+  std::set<std::string> schedules;
+  for (const harness::Record& record : run(cases, 8, 0.001)) {
+    EXPECT_EQ(record.verdict, harness::Ruling::pass) << record.name << ": " << record.reason;
+    schedules.insert(record.axes.front().second);
+  }
+  EXPECT_EQ(schedules.size(), 7u);
+  EXPECT_EQ(
+      refusal("pipeline_step", {{"schedule", "interleaved_1f1b"},
+                                {"virtual_stages", "2"},
+                                {"ranks", "4"},
+                                {"micro_batches", "6"}}),
+      "micro_batches 6: schedule interleaved_1f1b with 4 stages, 6 micro-batches and 2 chunks a "
+      "stage: needs m % p == 0 (unit pipeline_step)");
 }
 
 // Buckets of a few parameters, several micro-batches, on a thread of its own; then all else that
@@ -300,6 +337,7 @@ TEST(Units, CoverEveryRoomThatIsJudged) {
                              "nvme_bandwidth",
                              "offload_step",
                              "optimizer_step",
+                             "pipeline_bubble",
                              "pipeline_step",
                              "reduce",
                              "reduce_scatter",

@@ -11,24 +11,24 @@
 
 namespace pipeline {
 
-constexpr StageSchedule gpipe(int /*stage*/, int /*stages*/, int micro_batches) {
+constexpr StageSchedule gpipe(int /*stage*/, const Size& size) {
   StageSchedule actions;
-  for (int m = 0; m < micro_batches; ++m) actions.push_back(forward(m));
-  for (int m = 0; m < micro_batches; ++m) actions.push_back(backward(m));
+  for (int m = 0; m < size.micro_batches; ++m) actions.push_back(forward(m));
+  for (int m = 0; m < size.micro_batches; ++m) actions.push_back(backward(m));
   return actions;
 }
 
-constexpr int gpipe_peak(int /*stage*/, int /*stages*/, int micro_batches) { return micro_batches; }
+constexpr int gpipe_peak(int /*stage*/, const Size& size) { return size.micro_batches; }
 
-constexpr double gpipe_makespan(int stages, int micro_batches, const Costs& costs) {
-  return (micro_batches + stages - 1) * (costs.forward + costs.backward());
+constexpr Formula gpipe_span(const Size& size, const Costs& costs) {
+  return {(size.micro_batches + size.stages - 1) * (costs.forward + costs.backward())};
 }
 
-static_assert(gpipe(0, 4, 4) == parse("F0 F1 F2 F3 B0 B1 B2 B3"));
-static_assert(gpipe(1, 4, 4) == parse("F0 F1 F2 F3 B0 B1 B2 B3"));
-static_assert(gpipe(2, 4, 4) == parse("F0 F1 F2 F3 B0 B1 B2 B3"));
-static_assert(gpipe(3, 4, 4) == parse("F0 F1 F2 F3 B0 B1 B2 B3"));
-static_assert(peak_activations(gpipe(0, 4, 8)) == 8);
-static_assert(peak_activations(gpipe(3, 4, 8)) == 8);
+static_assert(gpipe(0, {4, 4}) == parse("F0 F1 F2 F3 B0 B1 B2 B3"));
+static_assert(gpipe(1, {4, 4}) == parse("F0 F1 F2 F3 B0 B1 B2 B3"));
+static_assert(gpipe(2, {4, 4}) == parse("F0 F1 F2 F3 B0 B1 B2 B3"));
+static_assert(gpipe(3, {4, 4}) == parse("F0 F1 F2 F3 B0 B1 B2 B3"));
+static_assert(peak_activations(gpipe(0, {4, 8})) == 8);
+static_assert(peak_activations(gpipe(3, {4, 8})) == 8);
 
 }  // namespace pipeline

@@ -42,10 +42,10 @@ void GeluModel::fill_inputs(const Tensor& all) const { fill_random(all, seed + 1
 void GeluModel::fill_loss_gradients(const Tensor& all) const { fill_random(all, seed + 2, 1); }
 
 // A spread of sqrt(2 / hidden): values keep their size from part to part (He et al. 2015).
-GeluPart::GeluPart(machine::Device& device, const GeluModel& model, int depth)
+GeluPart::GeluPart(machine::Device& device, const GeluModel& model, int part)
     : weight(device, model.dtype, {model.hidden, model.hidden}, Category::parameters),
       weight_gradient(device, gradient_of(model.dtype), weight.shape(), Category::gradients) {
-  fill_random(weight, model.seed + 16 + static_cast<std::uint64_t>(depth),
+  fill_random(weight, model.seed + 16 + static_cast<std::uint64_t>(part),
               std::sqrt(2 / static_cast<double>(model.hidden)));
   kernels_of(weight_gradient).fill(weight_gradient, 0);
 }
@@ -72,17 +72,18 @@ GeluStage::GeluStage(machine::Device& device, const GeluModel& model, int stage)
       model_(model),
       stage_(stage),
       d_z_(device, model.dtype, model.boundary(), Category::buffers) {
-  for (int chunk = 0; chunk < model.chunks; ++chunk)
-    parts_.emplace_back(device, model, chunk * model.stages + stage);
-  if (first()) {
-    inputs_ = model.all_rows(device);
-    d_inputs_ = model.all_rows(device);
-    model.fill_inputs(inputs_);
-  }
-  if (last()) {
-    outputs_ = model.all_rows(device);
-    loss_gradients_ = model.all_rows(device);
-    model.fill_loss_gradients(loss_gradients_);
+  for (int chunk = 0; chunk < model.placement.chunks(); ++chunk) {
+    parts_.emplace_back(device, model, model.placement.part(stage, chunk));
+    if (begins(chunk)) {
+      inputs_ = model.all_rows(device);
+      d_inputs_ = model.all_rows(device);
+      model.fill_inputs(inputs_);
+    }
+    if (ends(chunk)) {
+      outputs_ = model.all_rows(device);
+      loss_gradients_ = model.all_rows(device);
+      model.fill_loss_gradients(loss_gradients_);
+    }
   }
 }
 
@@ -115,16 +116,16 @@ Tensor GeluStage::keep(Key key) {
 }
 
 Tensor GeluStage::input_of(const Action& a, const Tensor& given) const {
-  return begins(a) ? model_.rows(inputs_, a.micro_batch) : given;
+  return begins(a.chunk) ? model_.rows(inputs_, a.micro_batch) : given;
 }
 
 Tensor GeluStage::d_output_of(const Action& a, const Tensor& given) const {
-  return ends(a) ? model_.rows(loss_gradients_, a.micro_batch) : given;
+  return ends(a.chunk) ? model_.rows(loss_gradients_, a.micro_batch) : given;
 }
 
 void GeluStage::forward(const Action& a, const Tensor& input, const Tensor& output) {
   const Tensor x = input_of(a, input);
-  const Tensor y = ends(a) ? model_.rows(outputs_, a.micro_batch) : output;
+  const Tensor y = ends(a.chunk) ? model_.rows(outputs_, a.micro_batch) : output;
   parts_[static_cast<std::size_t>(a.chunk)].forward(x, keep({a.chunk, a.micro_batch}), y);
   if (observer) observer(a, {x, y, {}, {}});
 }
@@ -138,7 +139,7 @@ void GeluStage::backward(const Action& a, const Tensor& input, const Tensor& d_o
   part.backward_gelu(z, d_y, d_z_);
   Tensor d_x;
   if (a.kind != Kind::backward_weights) {
-    d_x = begins(a) ? model_.rows(d_inputs_, a.micro_batch) : d_input;
+    d_x = begins(a.chunk) ? model_.rows(d_inputs_, a.micro_batch) : d_input;
     part.backward_input(d_z_, d_x);
   }
   if (a.kind != Kind::backward_input) {

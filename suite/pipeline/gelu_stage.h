@@ -19,10 +19,10 @@ namespace suite {
 struct GeluModel {
   machine::Dtype dtype{};
   std::int64_t tokens = 0, hidden = 0;  // of a micro-batch
-  int micro_batches = 1, stages = 1, chunks = 1;
+  int micro_batches = 1;
+  pipeline::Placement placement;
   std::uint64_t seed = 0;
 
-  int parts() const { return stages * chunks; }
   machine::Shape boundary() const { return {tokens, hidden}; }
   // Rows of all micro-batches, one after the other.
   machine::Tensor all_rows(machine::Device& device) const;
@@ -35,7 +35,8 @@ struct GeluPart {
   machine::Tensor weight;           // [hidden, hidden]
   machine::Tensor weight_gradient;  // same; float under narrower dtypes. Accumulates
 
-  GeluPart(machine::Device& device, const GeluModel& model, int depth);
+  // A part has the same weight in every copy of the model.
+  GeluPart(machine::Device& device, const GeluModel& model, int part);
   // All [tokens, hidden]: z = x W, y = gelu(z).
   void forward(const machine::Tensor& x, const machine::Tensor& z, const machine::Tensor& y) const;
   void backward_gelu(const machine::Tensor& z, const machine::Tensor& d_y,
@@ -50,27 +51,25 @@ struct Observed {
 };
 
 // Keeps, beside the executor's buffers: z of every micro-batch that is alive (activations), one
-// d_z, and where the model begins or ends the two tensors of all its rows there (buffers).
+// d_z, and where a copy of the model begins or ends the two tensors of all rows there (buffers).
 class GeluStage {
  public:
   GeluStage(machine::Device& device, const GeluModel& model, int stage);
   pipeline::Stage callables();
   void clear_gradients();
 
-  bool first() const { return stage_ == 0; }
-  bool last() const { return stage_ == model_.stages - 1; }
-  const std::vector<GeluPart>& parts() const { return parts_; }         // by chunk
-  const machine::Tensor& outputs() const { return outputs_; }           // of the last stage
-  const machine::Tensor& input_gradients() const { return d_inputs_; }  // of the first
+  bool begins(int chunk) const { return model_.placement.begins(stage_, chunk); }
+  bool ends(int chunk) const { return model_.placement.ends(stage_, chunk); }
+  const std::vector<GeluPart>& parts() const { return parts_; }  // by chunk
+  // Of the chunk that ends, and of the one that begins; rows of other copies' micro-batches are
+  // never written.
+  const machine::Tensor& outputs() const { return outputs_; }
+  const machine::Tensor& input_gradients() const { return d_inputs_; }
   // Called after every action while it is set.
   std::function<void(const pipeline::Action&, const Observed&)> observer;
 
  private:
   using Key = std::pair<int, int>;  // chunk, micro-batch
-  bool begins(const pipeline::Action& action) const { return first() && action.chunk == 0; }
-  bool ends(const pipeline::Action& action) const {
-    return last() && action.chunk == model_.chunks - 1;
-  }
   machine::Tensor input_of(const pipeline::Action&, const machine::Tensor& given) const;
   machine::Tensor d_output_of(const pipeline::Action&, const machine::Tensor& given) const;
   void forward(const pipeline::Action&, const machine::Tensor& input,
@@ -83,8 +82,8 @@ class GeluStage {
   const GeluModel model_;
   const int stage_;
   std::vector<GeluPart> parts_;
-  machine::Tensor inputs_, d_inputs_;         // [micro_batches * tokens, hidden], first stage
-  machine::Tensor outputs_, loss_gradients_;  // same, last stage
+  machine::Tensor inputs_, d_inputs_;  // [micro_batches * tokens, hidden], where the model begins
+  machine::Tensor outputs_, loss_gradients_;  // same, where it ends
   machine::Tensor d_z_;
   std::map<Key, machine::Tensor> kept_;  // z, alive
   std::vector<machine::Tensor> free_;    // z given back: as many are made as are alive at once

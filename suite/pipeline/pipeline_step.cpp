@@ -1,23 +1,25 @@
 // Claim: a pipeline step gives the bits of the same model on one device, moves one boundary for
-// each micro-batch, neighbour and direction, keeps as many micro-batches alive as its schedule's
-// paper says and runs its actions in that order (GPipe: Huang et al. 2019, arXiv:1811.06965; 1F1B:
-// Narayanan et al. 2020, arXiv:2006.09503).
+// each micro-batch, pair of neighbouring parts and direction, keeps as many micro-batches alive as
+// its schedule's paper says and runs its actions in that order (papers: pipeline/schedule.cpp).
 //
-// Ranks are stages of parts y = gelu(x W). With stages i of p, peak a_i alive, m micro-batches and
-// B the bytes of a boundary, a stage holds beside its weights and their gradients:
-//   activations  the executor's inputs, and a_i B: z = x W of every micro-batch alive
-//   buffers      the executor's, and B for the gradient of z; on the first stage 2 m B, the model's
-//                inputs and their gradients; on the last 2 m B, its outputs and their gradients
+// Ranks are stages of parts y = gelu(x W), one for each chunk. With stages i of p, peak a_i alive,
+// m micro-batches and B the bytes of a boundary, a stage holds beside its weights and their
+// gradients:
+//   activations  the executor's inputs, and a_i B: z = x W of every micro-batch alive in a chunk
+//   buffers      the executor's, and B for the gradient of z; 2 m B where a copy of the model
+//                begins, its inputs and their gradients; 2 m B where one ends, its outputs and
+//                theirs
+// With two copies of the model (dual_pipe) each copy's gradients are those of its own
+// micro-batches: adding them up is the optimizer's business.
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstring>
-#include <type_traits>
 
 #include "harness/unit.h"
 #include "pipeline/execute.h"
 #include "suite/pipeline/gelu_stage.h"
+#include "suite/pipeline/measured_step.h"
 #include "suite/pipeline/part_reference.h"
 
 namespace suite {
@@ -30,18 +32,9 @@ using machine::Dtype;
 using machine::Tensor;
 using machine::Transport;
 using pipeline::Action;
-using pipeline::Doing;
-using pipeline::Kind;
 
 constexpr Category categories[] = {Category::parameters, Category::gradients, Category::activations,
                                    Category::buffers};
-
-// What every stage did in one step, on one clock.
-struct Step {
-  std::vector<pipeline::StageTimeline> stages;  // seconds since the first began
-  double makespan_s = 0;
-  int peak_in_flight = 0;  // the most of any stage
-};
 
 struct PipelineStep {
   static constexpr std::string_view name = "pipeline_step";
@@ -53,6 +46,7 @@ struct PipelineStep {
   struct Case {
     int ranks = 2;
     std::string schedule;
+    int virtual_stages = 1;  // chunks of a stage
     int micro_batches = 4;
     Transport transport{};
     Dtype dtype{};
@@ -61,12 +55,11 @@ struct PipelineStep {
 
   static harness::Sweep<Case> sweep(Profile profile) {
     const bool quick = profile == Profile::quick;
-    std::vector<std::string> schedules;
-    for (const pipeline::Schedule& schedule : pipeline::schedules())
-      schedules.emplace_back(schedule.name);
     harness::Sweep<Case> sweep;
-    sweep.axis("schedule", &Case::schedule, schedules, schedules)
-        .axis("micro_batches", &Case::micro_batches, {4, 8})
+    sweep.axis("schedule", &Case::schedule, schedule_names(), schedule_names())
+        .axis("virtual_stages", &Case::virtual_stages, {1, 2, 3})
+        .axis("micro_batches", &Case::micro_batches, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 16, 17, 18})
+        .usual("micro_batches", "8")
         .axis("transport", &Case::transport, {Transport::shared_memory, Transport::mpi})
         .axis("dtype", &Case::dtype, {Dtype::float32, Dtype::bfloat16},
               {Dtype::float32, Dtype::bfloat16, Dtype::float16, Dtype::float64})
@@ -74,14 +67,24 @@ struct PipelineStep {
         .axis("tokens", &Case::tokens, {128})
         .axis("hidden", &Case::hidden, {256})
         .only([](const Case& c) {
-          return c.micro_batches < 1 || c.tokens < 1 || c.hidden < 1
-                     ? std::string("micro_batches, tokens and hidden must be positive")
-                     : std::string();
+          return c.tokens < 1 || c.hidden < 1
+                     ? std::string("tokens and hidden must be positive")
+                     : pipeline::find_schedule(c.schedule)
+                           .why_not({c.ranks, c.micro_batches, c.virtual_stages});
         });
-    if (!quick) return sweep;
+    // Around the stages and their double, where schedules change their shape; elsewhere the double.
+    if (!quick)
+      return std::move(sweep.sample([](const Case& c) {
+        const int p = c.ranks, m = c.micro_batches;
+        const bool plain = c.transport == Transport::shared_memory && c.dtype == Dtype::float32;
+        return m == 2 * p ||
+               (plain && (m == 1 || m == p - 1 || m == p || m == 2 * p + 1 || m == 2 * p + 2));
+      }));
     return std::move(sweep.sample([](const Case& c) {
+      if (c.virtual_stages > 2 || (c.schedule == "interleaved_1f1b" && c.virtual_stages == 1))
+        return false;
       if (c.ranks == 2)
-        return c.micro_batches == 4 &&
+        return c.micro_batches == 4 && (c.schedule == "1f1b" || c.schedule == "zb_v") &&
                (c.transport == Transport::mpi) == (c.dtype == Dtype::bfloat16);
       return c.micro_batches == 8 && c.transport == Transport::shared_memory &&
              c.dtype == Dtype::float32;
@@ -95,15 +98,16 @@ struct PipelineStep {
       : case_(c),
         context_(context),
         schedule_(pipeline::find_schedule(c.schedule)),
-        actions_(pipeline::all_stages(schedule_, c.ranks, c.micro_batches)),
+        size_{c.ranks, c.micro_batches, c.virtual_stages},
+        actions_(pipeline::all_stages(schedule_, size_)),
         boundary_{{c.tokens, c.hidden}, c.dtype},
-        model_{c.dtype,         c.tokens, c.hidden,
-               c.micro_batches, c.ranks,  pipeline::num_chunks(actions_),
-               context.seed} {
+        model_{c.dtype, c.tokens, c.hidden, c.micro_batches, actions_.placement, context.seed} {
     const machine::Ledger& ledger = context.device.ledger();
     for (const Category category : categories) held_before_.push_back(ledger.current(category));
-    link_ = context.world.connect(context.group, c.transport);
-    executor_ = std::make_unique<pipeline::Executor>(actions_, c.micro_batches, boundary_, *link_,
+    activations_ = context.world.connect(context.group, c.transport);
+    gradients_ = context.world.connect(context.group, c.transport);
+    executor_ = std::make_unique<pipeline::Executor>(actions_, c.micro_batches, boundary_,
+                                                     pipeline::Links{*activations_, *gradients_},
                                                      context.device, context.world.host_device());
     stage_ = std::make_unique<GeluStage>(context.device, model_, rank());
     callables_ = stage_->callables();
@@ -125,11 +129,11 @@ struct PipelineStep {
           if (observed.d_x) part.d_x = to_doubles(observed.d_x);
         };
       prepare();
-      link_->reset_traffic();
+      activations_->reset_traffic();
+      gradients_->reset_traffic();
       const pipeline::Timeline timeline = executor_->run(callables_);
       stage_->observer = nullptr;
-      judge.volume(*link_, {{{machine::Operation::send_receive, case_.dtype},
-                             pipeline::expected_traffic(actions_, rank(), boundary_)}});
+      judge_volume(judge);
       judge_schedule(judge, timeline);
       fingerprint(judge);
       if (repeat == 0) judge_in_double(judge, seen);
@@ -141,39 +145,58 @@ struct PipelineStep {
     harness::Cost cost;
     const double rows = static_cast<double>(case_.tokens) * case_.micro_batches;
     // Forward, the input's gradient and the weights' gradient: three products for each part.
-    cost.flops = 3 * 2 * rows * case_.hidden * case_.hidden * model_.chunks;
+    cost.flops = 3 * 2 * rows * case_.hidden * case_.hidden * placement().parts() / case_.ranks;
     cost.flops_dtype = case_.dtype;
     cost.tokens = rows;
     return cost;
   }
 
-  // Of several more steps the one in the middle.
   void describe(harness::Record& record) {
-    std::vector<Step> steps;
-    for (int i = 0; i < 5; ++i) {
+    const MeasuredStep step = middle_step(context_.world, context_.group, 5, [&] {
       prepare();
       context_.world.barrier(context_.group);
-      steps.push_back(gather(executor_->run(callables_)));
-    }
-    std::nth_element(steps.begin(), steps.begin() + 2, steps.end(),
-                     [](const Step& a, const Step& b) { return a.makespan_s < b.makespan_s; });
-    describe(record, steps[2]);
+      return executor_->run(callables_);
+    });
+    suite::describe(record, step, context_.group);
+    describe_bubble(record, step, schedule_, size_, actions_, {});
   }
 
  private:
   int rank() const { return context_.group.index; }
+  const pipeline::Placement& placement() const { return model_.placement; }
+  int copy(std::size_t chunk) const { return placement().copy(rank(), static_cast<int>(chunk)); }
+  int part(std::size_t chunk) const { return placement().part(rank(), static_cast<int>(chunk)); }
+  std::string part_name(std::size_t chunk) const {
+    return fmt::format("part {}", part(chunk)) +
+           (placement().copies() > 1 ? fmt::format(" of copy {}", copy(chunk)) : "");
+  }
+  std::vector<int> micro_batches_of(int copy) const {
+    std::vector<int> mine;
+    for (int m = 0; m < case_.micro_batches; ++m)
+      if (placement().copy_of(m, case_.micro_batches) == copy) mine.push_back(m);
+    return mine;
+  }
+
+  // Both links together: what the paper counts.
+  void judge_volume(harness::Judge& judge) {
+    const machine::TrafficLabel label{machine::Operation::send_receive, case_.dtype};
+    machine::Traffic measured = activations_->total();
+    measured += gradients_->total();
+    judge.volume("pp", label, measured, pipeline::expected_traffic(actions_, rank(), boundary_));
+  }
 
   void judge_memory(harness::Judge& judge) {
     const std::uint64_t b = boundary_.bytes(), m = static_cast<std::uint64_t>(case_.micro_batches);
     const std::uint64_t weights = static_cast<std::uint64_t>(case_.hidden) *
                                   static_cast<std::uint64_t>(case_.hidden) *
-                                  static_cast<std::uint64_t>(model_.chunks);
+                                  static_cast<std::uint64_t>(placement().chunks());
     const std::uint64_t gradient_size = case_.dtype == Dtype::float64 ? 8 : 4;
-    const auto alive = static_cast<std::uint64_t>(
-        schedule_.peak_activations(rank(), case_.ranks, case_.micro_batches));
+    const auto alive = static_cast<std::uint64_t>(schedule_.peak(rank(), size_));
     const pipeline::ExpectedMemory executor =
         pipeline::expected_memory(actions_, rank(), boundary_);
-    const std::uint64_t ends = (stage_->first() ? 2 * m : 0) + (stage_->last() ? 2 * m : 0);
+    std::uint64_t ends = 0;
+    for (int chunk = 0; chunk < placement().chunks(); ++chunk)
+      ends += (stage_->begins(chunk) ? 2 * m : 0) + (stage_->ends(chunk) ? 2 * m : 0);
     const std::uint64_t expected[] = {weights * size_of(case_.dtype), weights * gradient_size,
                                       executor.activations + alive * b,
                                       executor.buffers + (1 + ends) * b};
@@ -184,30 +207,39 @@ struct PipelineStep {
 
   void judge_schedule(harness::Judge& judge, const pipeline::Timeline& timeline) {
     const std::string what = fmt::format("stage {}", rank());
-    judge.schedule(what, pipeline::executed(timeline.events),
-                   text(schedule_.stage(rank(), case_.ranks, case_.micro_batches)));
+    judge.schedule(what, pipeline::executed(timeline.events), text(schedule_.stage(rank(), size_)));
     judge.schedule(fmt::format("{}, micro-batches alive at once", what), timeline.peak_in_flight,
-                   schedule_.peak_activations(rank(), case_.ranks, case_.micro_batches));
+                   schedule_.peak(rank(), size_));
   }
 
   void fingerprint(harness::Judge& judge) {
-    for (std::size_t chunk = 0; chunk < stage_->parts().size(); ++chunk)
-      judge.same_bits(fmt::format("weight gradient of part {}", depth(chunk)),
+    for (std::size_t chunk = 0; chunk < stage_->parts().size(); ++chunk) {
+      judge.same_bits("weight gradient of " + part_name(chunk),
                       hash(stage_->parts()[chunk].weight_gradient));
-    if (stage_->last()) judge.same_bits("outputs", hash(stage_->outputs()));
-    if (stage_->first()) judge.same_bits("input gradients", hash(stage_->input_gradients()));
+      if (stage_->ends(static_cast<int>(chunk)))
+        judge.same_bits("outputs of " + part_name(chunk), hash(rows_of(stage_->outputs(), chunk)));
+      if (stage_->begins(static_cast<int>(chunk)))
+        judge.same_bits("input gradients of " + part_name(chunk),
+                        hash(rows_of(stage_->input_gradients(), chunk)));
+    }
+  }
+
+  // The rows of the chunk's copy's micro-batches.
+  Tensor rows_of(const Tensor& all, std::size_t chunk) const {
+    const std::vector<int> mine = micro_batches_of(copy(chunk));
+    return all.row_range(mine.front() * case_.tokens,
+                         static_cast<std::int64_t>(mine.size()) * case_.tokens);
   }
 
   void judge_in_double(harness::Judge& judge,
                        const std::map<std::pair<int, int>, PartObserved>& seen) {
     for (std::size_t chunk = 0; chunk < stage_->parts().size(); ++chunk) {
       std::vector<PartObserved> micro_batches;
-      for (int m = 0; m < case_.micro_batches; ++m)
+      for (const int m : micro_batches_of(copy(chunk)))
         micro_batches.push_back(seen.at({static_cast<int>(chunk), m}));
-      const GeluPart& part = stage_->parts()[chunk];
-      judge_part(judge, fmt::format("part {}", depth(chunk)), case_.dtype, case_.tokens,
-                 case_.hidden, to_doubles(part.weight), to_doubles(part.weight_gradient),
-                 micro_batches);
+      const GeluPart& mine = stage_->parts()[chunk];
+      judge_part(judge, part_name(chunk), case_.dtype, case_.tokens, case_.hidden,
+                 to_doubles(mine.weight), to_doubles(mine.weight_gradient), micro_batches);
     }
   }
 
@@ -219,35 +251,39 @@ struct PipelineStep {
         context_.world.broadcast(context_.group, 0, rank() == 0 ? on_one_device() : std::string());
     std::vector<double> all(bytes.size() / sizeof(double));
     std::memcpy(all.data(), bytes.data(), bytes.size());
-    const std::size_t rows = static_cast<std::size_t>(boundary_.shape.size()) *
-                             static_cast<std::size_t>(case_.micro_batches);
+    const auto boundary = static_cast<std::size_t>(boundary_.shape.size());
+    const std::size_t rows = boundary * static_cast<std::size_t>(case_.micro_batches);
     const std::size_t weights =
         static_cast<std::size_t>(case_.hidden) * static_cast<std::size_t>(case_.hidden);
     const std::span<const double> expected(all);
-    if (stage_->last())
-      judge.exact("outputs on one device", to_doubles(stage_->outputs()),
-                  expected.subspan(0, rows));
-    if (stage_->first())
-      judge.exact("input gradients on one device", to_doubles(stage_->input_gradients()),
-                  expected.subspan(rows, rows));
     for (std::size_t chunk = 0; chunk < stage_->parts().size(); ++chunk) {
-      const auto part = static_cast<std::size_t>(depth(chunk));
-      judge.exact(fmt::format("weight gradient of part {} on one device", part),
+      const std::vector<int> mine = micro_batches_of(copy(chunk));
+      const std::size_t first = boundary * static_cast<std::size_t>(mine.front()),
+                        count = boundary * mine.size();
+      if (stage_->ends(static_cast<int>(chunk)))
+        judge.exact("outputs on one device", to_doubles(rows_of(stage_->outputs(), chunk)),
+                    expected.subspan(first, count));
+      if (stage_->begins(static_cast<int>(chunk)))
+        judge.exact("input gradients on one device",
+                    to_doubles(rows_of(stage_->input_gradients(), chunk)),
+                    expected.subspan(rows + first, count));
+      const auto index = static_cast<std::size_t>(copy(chunk) * placement().parts() + part(chunk));
+      judge.exact(fmt::format("weight gradient of {} on one device", part_name(chunk)),
                   to_doubles(stage_->parts()[chunk].weight_gradient),
-                  expected.subspan(2 * rows + part * weights, weights));
+                  expected.subspan(2 * rows + index * weights, weights));
     }
   }
 
-  // Outputs, input gradients and the weight gradients of all parts, as doubles.
+  // Outputs, input gradients and the weight gradients of all parts of all copies, as doubles.
   std::string on_one_device() {
     machine::Device& device = context_.device;
     const auto boundary = [&] {
       return Tensor(device, case_.dtype, boundary_.shape, Category::buffers);
     };
-    std::vector<GeluPart> parts;
+    std::vector<std::vector<GeluPart>> copies(static_cast<std::size_t>(placement().copies()));
     std::vector<Tensor> zs, ys;
-    for (int i = 0; i < model_.parts(); ++i) {
-      parts.emplace_back(device, model_, i);
+    for (int i = 0; i < placement().parts(); ++i) {
+      for (std::vector<GeluPart>& parts : copies) parts.emplace_back(device, model_, i);
       zs.push_back(boundary());
       ys.push_back(boundary());
     }
@@ -260,6 +296,8 @@ struct PipelineStep {
       to.insert(to.end(), values.begin(), values.end());
     };
     for (int m = 0; m < case_.micro_batches; ++m) {
+      const std::vector<GeluPart>& parts =
+          copies[static_cast<std::size_t>(placement().copy_of(m, case_.micro_batches))];
       const auto x = [&](std::size_t i) { return i == 0 ? model_.rows(inputs, m) : ys[i - 1]; };
       for (std::size_t i = 0; i < parts.size(); ++i) parts[i].forward(x(i), zs[i], ys[i]);
       append(outputs, ys.back());
@@ -274,100 +312,20 @@ struct PipelineStep {
       append(d_inputs, d_y);
     }
     outputs.insert(outputs.end(), d_inputs.begin(), d_inputs.end());
-    for (const GeluPart& part : parts) append(outputs, part.weight_gradient);
+    for (const std::vector<GeluPart>& parts : copies)
+      for (const GeluPart& part : parts) append(outputs, part.weight_gradient);
     return {reinterpret_cast<const char*>(outputs.data()), outputs.size() * sizeof(double)};
   }
-
-  // Ranks of one host share the steady clock; elsewhere each starts its own at zero.
-  Step gather(const pipeline::Timeline& mine) const {
-    static_assert(std::is_trivially_copyable_v<pipeline::Event>);
-    struct Header {
-      double origin_s;
-      int peak;
-    };
-    const Header header{mine.origin_s, mine.peak_in_flight};
-    std::string bytes(reinterpret_cast<const char*>(&header), sizeof header);
-    bytes.append(reinterpret_cast<const char*>(mine.events.data()),
-                 mine.events.size() * sizeof(pipeline::Event));
-    Step step;
-    std::vector<double> origins;
-    for (const std::string& theirs : context_.world.all_gather(context_.group, bytes)) {
-      Header read;
-      std::memcpy(&read, theirs.data(), sizeof read);
-      origins.push_back(read.origin_s);
-      step.peak_in_flight = std::max(step.peak_in_flight, read.peak);
-      step.stages.emplace_back((theirs.size() - sizeof read) / sizeof(pipeline::Event));
-      std::memcpy(step.stages.back().data(), theirs.data() + sizeof read,
-                  theirs.size() - sizeof read);
-    }
-    const bool one_clock = context_.world.on_one_host(context_.group);
-    const double begin = *std::min_element(origins.begin(), origins.end());
-    for (std::size_t i = 0; i < step.stages.size(); ++i) {
-      for (pipeline::Event& event : step.stages[i]) {
-        const double shift = one_clock ? origins[i] - begin : 0;
-        event.start_s += shift;
-        event.end_s += shift;
-        step.makespan_s = std::max(step.makespan_s, event.end_s);
-      }
-    }
-    return step;
-  }
-
-  void describe(harness::Record& record, const Step& step) const {
-    double busy = 0;
-    for (std::size_t i = 0; i < step.stages.size(); ++i) {
-      busy += pipeline::busy_s(step.stages[i]);
-      for (const pipeline::Event& event : step.stages[i]) {
-        harness::Span span;
-        span.rank = context_.group.members[i];
-        const bool computes = event.doing == Doing::compute;
-        span.lane = computes ? "compute" : "wait";
-        span.name = computes
-                        ? text(event.action)
-                        : fmt::format("{} {}", event.doing == Doing::receive ? "receive" : "outbox",
-                                      text(event.action));
-        span.start_s = event.start_s;
-        span.end_s = event.end_s;
-        record.timeline.push_back(std::move(span));
-      }
-    }
-    // Of rank 0: what it computed, and the rest of the step.
-    const std::pair<Kind, std::string_view> kinds[] = {
-        {Kind::forward, "forward"},
-        {Kind::backward, "backward"},
-        {Kind::backward_input, "backward, inputs"},
-        {Kind::backward_weights, "backward, weights"}};
-    for (const auto& [kind, label] : kinds) {
-      double seconds = 0;
-      for (const pipeline::Event& event : step.stages[0])
-        if (event.doing == Doing::compute && event.action.kind == kind) seconds += event.seconds();
-      if (seconds > 0) record.breakdown.emplace_back(label, seconds);
-    }
-    record.breakdown.emplace_back("waiting", step.makespan_s - pipeline::busy_s(step.stages[0]));
-
-    // Idle over total, of all stages together; expected with all stages alike and costs F = I = W,
-    // which leaves (p-1)/(m+p-1) for the schedules whose bubble is (p-1)(F+B).
-    const double p = static_cast<double>(case_.ranks);
-    const pipeline::Costs costs;
-    double ideal = 0;
-    for (const Action& action : actions_[0]) ideal += costs.of(action.kind);
-    record.counters["bubble_measured"] = pipeline::bubble(p * step.makespan_s, busy).of_total;
-    record.counters["bubble_expected"] =
-        pipeline::bubble(schedule_.makespan(case_.ranks, case_.micro_batches, costs), ideal)
-            .of_total;
-    record.counters["in_flight_peak"] = step.peak_in_flight;
-  }
-
-  int depth(std::size_t chunk) const { return static_cast<int>(chunk) * case_.ranks + rank(); }
 
   Case case_;
   harness::Context& context_;
   const pipeline::Schedule& schedule_;
+  pipeline::Size size_;
   pipeline::StageSchedules actions_;
   pipeline::Boundary boundary_;
   GeluModel model_;
   std::vector<std::size_t> held_before_;  // by category, not this unit's
-  std::unique_ptr<machine::Link> link_;
+  std::unique_ptr<machine::Link> activations_, gradients_;
   std::unique_ptr<pipeline::Executor> executor_;
   std::unique_ptr<GeluStage> stage_;
   pipeline::Stage callables_;

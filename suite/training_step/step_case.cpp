@@ -14,7 +14,7 @@ using machine::Dtype;
 std::vector<std::string> schedule_names() {
   std::vector<std::string> names;
   for (const pipeline::Schedule& schedule : pipeline::schedules())
-    names.emplace_back(schedule.name);
+    if (schedule.whole()) names.emplace_back(schedule.name);
   return names;
 }
 
