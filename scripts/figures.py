@@ -32,7 +32,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 matplotlib.use("Agg")
 matplotlib.style.use(os.path.join(HERE, "shardmark.mplstyle"))
 
-from drawing import bars, levels, limits, link_matrix, message_size, shifts, timeline, training  # noqa: E402
+from drawing import bars, bubble, levels, limits, link_matrix, message_size, shifts, timeline, training  # noqa: E402
 from drawing.run_json import Absent, BadRun, load  # noqa: E402
 from drawing.sheet import save  # noqa: E402
 
@@ -42,6 +42,7 @@ KINDS = {
     "speedup": ("speed-up over the library", message_size.speedup),
     "step_time": ("time of a step by part", bars.step_time),
     "timeline": ("pipeline timeline", timeline.timeline),
+    "bubble": ("pipeline bubble", bubble.bubble),
     "memory": ("memory by category", bars.memory),
     "memory_bandwidth": ("memory bandwidth", limits.memory_bandwidth),
     "matrix_rate": ("matrix rate", limits.matrix_rate),
@@ -82,6 +83,7 @@ def main():
     except BadRun as error:
         print(f"figures: {error}", file=sys.stderr)
         return 2
+    run.only = arguments.only is not None
     directory = os.path.join(arguments.run_dir, "figures")
     try:
         os.makedirs(directory, exist_ok=True)

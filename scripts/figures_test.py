@@ -10,10 +10,11 @@ import unittest
 import xml.etree.ElementTree as ElementTree
 
 import synthetic_run
+from drawing import run_json
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 KINDS = {"bus_bandwidth", "speedup", "step_time", "timeline", "memory", "memory_bandwidth", "matrix_rate",
-         "link_matrix", "loss", "scaling"}
+         "link_matrix", "loss", "scaling", "bubble"}
 
 
 def figures(*arguments):
@@ -127,6 +128,22 @@ class AllOfThem(unittest.TestCase):
                              and (e["case"]["ranks"], e["case"]["global-batch-size"]) == (row["ranks"], str(batch)))
                 self.assertAlmostEqual(float(row["tokens_per_second"]) / entry["tokens_per_second"], 1, places=7)
             self.assertAlmostEqual(float(rows[2]["efficiency"]), (8 + 0.1) / (batches[2] + 4 * 0.4) * batches[2] / 8, places=7)
+
+    def test_bubble(self):
+        """Every schedule a line; measured and expected are the run's."""
+        rows = self.rows("bubble-4_stages")
+        self.assertEqual({r["line"] for r in rows}, {"1f1b", "interleaved-1f1b, v 2", "zb-h1", "zb-v"})
+        for row in rows:
+            entry = next(e for e in self.document["benchmarks"] if e["unit"] == "pipeline_bubble" and
+                         e["case"]["micro_batches"] == row["micro_batches"] and
+                         row["line"].startswith(e["case"]["schedule"].replace("_", "-")))
+            self.assertAlmostEqual(float(row["measured"]), entry["bubble_measured"], places=7)
+            self.assertAlmostEqual(float(row["expected"]), entry["bubble_expected"], places=7)
+
+    def test_timeline_of_chunks(self):
+        rows = self.rows(next(e["name"] for e in self.listing if e["kind"] == "timeline" and "zb_v" in e["name"]))
+        self.assertEqual({r["name"][0] for r in rows}, set("FIW"))
+        self.assertTrue(any(r["name"].endswith(".1") for r in rows))
 
     def test_same_bytes_twice(self):
         name = next(e["name"] for e in self.listing if e["kind"] == "timeline")
@@ -254,6 +271,14 @@ class LessThanAll(unittest.TestCase):
             self.assertEqual(ran.stderr.count("\n"), 1, ran.stderr)
             for word in words:
                 self.assertIn(word, ran.stderr)
+
+    def test_timelines_that_are_too_many(self):
+        """Of every schedule some are kept, in the order of the run."""
+        cases = [run_json.Case({"unit": "pipeline_step", "case": {"schedule": s, "tokens": t}})
+                 for s, t in (("1f1b", 1), ("1f1b", 2), ("1f1b", 3), ("zb_v", 1))]
+        kept = run_json.varied(cases, 3)
+        self.assertEqual([(c.axes["schedule"], c.axes["tokens"]) for c in kept], [("1f1b", "1"), ("1f1b", "2"), ("zb_v", "1")])
+        self.assertEqual(run_json.varied(cases, 4), cases)
 
     def test_unknown_kind(self):
         ran, _ = self.draw("{}", "--only", "timelines")

@@ -79,6 +79,25 @@ def pipeline(chance):
                                  {"name": "waiting", "seconds": time - micro * 2.5e-3}])
 
 
+def zero_bubble(chance):
+    """ZB-V on two stages; two chunks each, backward in halves."""
+    orders = ("F0 F1 F2 F0.1 I0.1 W0.1 F1.1 I1.1 W1.1 I0 W0 F2.1 I2.1 W2.1 I1 W1 I2 W2",
+              "F0 F0.1 F1 F1.1 I0.1 W0.1 F2 I0 W0 F2.1 I1.1 W1.1 I1 I2.1 I2 W1 W2.1 W2")
+    spans = [{"rank": stage, "lane": "compute", "name": name, "start_s": (stage + i) * 1e-3,
+              "end_s": (stage + i + 1) * 1e-3} for stage, order in enumerate(orders) for i, name in enumerate(order.split())]
+    yield entry("pipeline_step", {"schedule": "zb_v", "pp": 2, "micro_batches": 3, "ranks": 2}, 19e-3, chance,
+                timeline=spans)
+
+
+def bubbles(chance):
+    for schedule, virtual, idle in (("1f1b", 1, 9), ("interleaved_1f1b", 2, 4.5), ("zb_h1", 1, 3), ("zb_v", 2, 0)):
+        for micro in (8, 16, 32):
+            expected = idle / (3 * micro + idle)
+            yield entry("pipeline_bubble", {"schedule": schedule, "virtual_stages": virtual, "micro_batches": micro,
+                                            "ranks": 4}, 1e-3 * (3 * micro + idle), chance,
+                        bubble_expected=expected, bubble_measured=expected * chance.uniform(1, 1.08) + 0.004)
+
+
 def training(chance):
     losses = {}
     grids = [("1-1-1-1-1", 1, 0), ("2-1-1-1-1", 2, 0), ("1-1-1-2-1", 2, 1), ("1-1-1-2-1", 2, 3), ("2-1-1-2-1", 4, 2),
@@ -150,7 +169,7 @@ def document():
                "mhz_per_cpu": 2000, "caches": [], "load_avg": [], "library_build_type": "release",
                "schema": "shardmark-run/1", "shardmark_version": "0.1.0", "profile": "quick",
                "command": "shardmark run", "status": "complete", "status_reason": "", "rates": rates}
-    makers = (collectives, pipeline, training, machine, links, training_scales)
+    makers = (collectives, pipeline, zero_bubble, bubbles, training, machine, links, training_scales)
     return {"context": context, "benchmarks": [item for maker in makers for item in maker(chance)]}
 
 

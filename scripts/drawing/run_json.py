@@ -1,6 +1,7 @@
 """run.json as the figures read it: cases with their launches, and the limits of the machine."""
 import json
 import os
+from collections import Counter
 from statistics import median
 
 # Axes that have a name of their own in the field's figures.
@@ -70,12 +71,24 @@ def seconds(entry):
 
 class Run:
     def __init__(self, context, cases):
+        self.only = False  # one kind was asked for: draw all of it
         self.context = context
         self.cases = cases
         self.rates = rates(context.get("rates") or {})
 
     def with_key(self, key):
         return [c for c in self.cases if c.timed() and (c.number(key) is not None or c.first(key))]
+
+
+def varied(cases, most):
+    """As many as a report holds: of every unit and schedule one, then a second, and so on."""
+    seen, rounds = Counter(), []
+    for case in cases:
+        key = (case.unit, case.axes.get("schedule"), case.axes.get("virtual_stages"))
+        rounds.append((seen[key], case))
+        seen[key] += 1
+    kept = {id(case) for _, case in sorted(rounds, key=lambda item: item[0])[:most]}
+    return [case for case in cases if id(case) in kept]
 
 
 def rates(named):

@@ -2,21 +2,26 @@
 import re
 
 from drawing.bars import UNIT_OF_TIME, labels_of, unit_for
-from drawing.run_json import Absent
+from drawing.run_json import Absent, varied
 from drawing.sheet import WIDTH, Sheet, file_name, legend_above, new_figure
 
 # "F0", "B3", "W1", "I2"; chunk 2 of micro-batch 0 is "F0.2".
 ACTION = re.compile(r"^([FBIW])(\d+)(?:\.(\d+))?$")
 WAITING = re.compile("wait|idle|bubble")
+# Told apart in grey as well: the later in a micro-batch's life, the darker.
 KINDS = {
-    "F": ("forward", "#56B4E9"),
+    "F": ("forward", "#A9D8F5"),
     "B": ("backward", "#E69F00"),
     "I": ("backward, inputs", "#E69F00"),
-    "W": ("backward, weights", "#009E73"),
+    "W": ("backward, weights", "#00664B"),
     "wait": ("waiting", "#FFFFFF"),
     "other": ("other", "#BBBBBB"),
 }
+INK = {"W": "white"}  # of the micro-batch's number; black elsewhere
+CHUNK = 0.2  # of a bar's height: the dark stripe of the second chunk, twice that of the third
+STRIPE = "#222222"
 TEXT = 5.5  # points
+MOST = 20  # that one report draws by itself
 
 
 def _kind(span):
@@ -31,7 +36,12 @@ def _kind(span):
 
 def _inside(span):
     match = ACTION.match(span["name"])
-    return "" if not match else match.group(2) + (f".{match.group(3)}" if match.group(3) else "")
+    return match.group(2) if match else ""
+
+
+def _chunk(span):
+    match = ACTION.match(span["name"])
+    return int(match.group(3) or 0) if match else 0
 
 
 def _gaps(spans, end):
@@ -49,12 +59,16 @@ def _draw(axis, spans, scale, total):
     ranks = sorted({s["rank"] for s in spans})
     drawn = {}
 
-    def bar(rank, start, stop, kind):
+    def bar(rank, start, stop, kind, chunk=0):
         label, colour = KINDS[kind]
         waits = kind == "wait"
         axis.broken_barh([(start / scale, (stop - start) / scale)], (ranks.index(rank) - 0.4, 0.8), facecolor=colour,
                          edgecolor="#9A9A9A" if waits else "white", hatch="//////" if waits else None,
                          linewidth=0.0 if waits else 0.4, zorder=1.5 if waits else 2)
+        if chunk:
+            height = min(0.6, CHUNK * chunk) * 0.8
+            axis.broken_barh([(start / scale, (stop - start) / scale)], (ranks.index(rank) + 0.4 - height, height),
+                             facecolor=STRIPE, edgecolor="white", linewidth=0.4, zorder=2.5)
         drawn.setdefault(kind, label)
 
     for rank in ranks:
@@ -63,13 +77,14 @@ def _draw(axis, spans, scale, total):
             bar(rank, start, stop, "wait")
         for span in own:
             kind = _kind(span)
-            bar(rank, span["start_s"], span["end_s"], kind)
+            chunk = 0 if kind == "wait" else _chunk(span)
+            bar(rank, span["start_s"], span["end_s"], kind, chunk)
             text = "" if kind == "wait" else _inside(span)
             # As many points as the digits need, or nothing: a text over its neighbours misleads.
             room = (span["end_s"] - span["start_s"]) / total * (WIDTH - 0.5) * 72
             if text and room > TEXT * 0.62 * len(text) + 1:
-                axis.text((span["start_s"] + span["end_s"]) / 2 / scale, ranks.index(rank), text, ha="center",
-                          va="center_baseline", fontsize=TEXT, zorder=3)
+                axis.text((span["start_s"] + span["end_s"]) / 2 / scale, ranks.index(rank) - min(0.3, 0.08 * chunk),
+                          text, ha="center", va="center_baseline", fontsize=TEXT, color=INK.get(kind, "black"), zorder=3)
     return ranks, drawn
 
 
@@ -77,7 +92,10 @@ def timeline(run):
     cases = [c for c in run.with_key("timeline") if c.axes.get("PP") != "1"]
     if not cases:
         raise Absent("no case with more than one stage carries a timeline")
-    for case in cases:
+    chosen = cases if run.only else varied(cases, MOST)
+    if len(chosen) < len(cases):
+        print(f"figures: pipeline timeline: {len(chosen)} of {len(cases)} cases drawn; --only timeline draws them all")
+    for case in chosen:
         of_the_unit = [c for c in cases if c.unit == case.unit]
         label = " ".join(labels_of(of_the_unit)[of_the_unit.index(case)].split())
         spans = sorted(case.first("timeline"), key=lambda s: (s["rank"], s["start_s"]))
@@ -96,11 +114,16 @@ def timeline(run):
         axis.set_xlabel(f"time in the step [{time_unit}]")
         handles = [axis.barh(0, 0, facecolor=KINDS[k][1], edgecolor="#9A9A9A", linewidth=0.4,
                              hatch="//////" if k == "wait" else None) for k in KINDS if k in drawn]
-        legend_above(axis, handles=handles, labels=[drawn[k] for k in KINDS if k in drawn])
+        labels = [drawn[k] for k in KINDS if k in drawn]
+        if any(_chunk(s) for s in spans):
+            handles.append(axis.barh(0, 0, facecolor=STRIPE))
+            labels.append("stripe: chunk 1, wider: 2 …" if max(_chunk(s) for s in spans) > 1 else "stripe: second chunk")
+        legend_above(axis, handles=handles, labels=labels)
         title = f"{case.unit.replace('_', '-')}, {label}"
         yield Sheet(file_name("timeline", case.unit, label),
                     f"Timeline of a step: {title}",
-                    "One row a rank, the micro-batch inside its bar; hatched: the rank waits.", figure,
+                    "One row a rank, the micro-batch inside its bar, a dark stripe below what belongs to a further chunk "
+                    "of the stage; hatched: the rank waits.", figure,
                     ["unit", "case", "rank", "lane", "name", "start_s", "end_s"],
                     [[case.unit, label, s["rank"], s["lane"], s["name"], s["start_s"], s["end_s"]]
                      for s in spans])

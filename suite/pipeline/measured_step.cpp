@@ -62,15 +62,15 @@ std::vector<std::string> schedule_names() {
   return names;
 }
 
-MeasuredStep middle_step(machine::World& world, const machine::Group& group, int steps,
-                         const std::function<pipeline::Timeline()>& run) {
+std::vector<MeasuredStep> measured_steps(machine::World& world, const machine::Group& group,
+                                         int steps,
+                                         const std::function<pipeline::Timeline()>& run) {
   std::vector<MeasuredStep> measured;
   for (int i = 0; i < steps; ++i) measured.push_back(gather(world, group, run()));
-  const auto middle = measured.begin() + steps / 2;
-  std::nth_element(
-      measured.begin(), middle, measured.end(),
-      [](const MeasuredStep& a, const MeasuredStep& b) { return a.makespan_s < b.makespan_s; });
-  return *middle;
+  std::sort(measured.begin(), measured.end(), [](const MeasuredStep& a, const MeasuredStep& b) {
+    return a.makespan_s < b.makespan_s;
+  });
+  return measured;
 }
 
 void describe(harness::Record& record, const MeasuredStep& step, const machine::Group& group) {
@@ -119,7 +119,8 @@ void describe_bubble(harness::Record& record, const MeasuredStep& step,
         fmt::format("bubble_expected is simulated: the paper's formula needs {}", formula.needs);
   }
   record.counters["bubble_measured"] = pipeline::bubble(stages * step.span_s, busy).of_total;
-  record.counters["bubble_expected"] = pipeline::bubble(span, ideal).of_total;
+  // No less than nothing: a formula's sum may end a rounding below.
+  record.counters["bubble_expected"] = std::max(0.0, pipeline::bubble(span, ideal).of_total);
 }
 
 double executor_overhead(const MeasuredStep& step) {

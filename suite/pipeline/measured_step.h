@@ -21,10 +21,10 @@ struct MeasuredStep {
   int peak_in_flight = 0;  // the most of any stage
 };
 
-// Runs a step so many times and keeps the one in the middle. Collective over the group. Ranks of
-// one host share the steady clock; elsewhere each starts its own at zero.
-MeasuredStep middle_step(machine::World& world, const machine::Group& group, int steps,
-                         const std::function<pipeline::Timeline()>& run);
+// Runs a step so many times; the fastest comes first. Collective over the group. Ranks of one host
+// share the steady clock; elsewhere each starts its own at zero.
+std::vector<MeasuredStep> measured_steps(machine::World& world, const machine::Group& group,
+                                         int steps, const std::function<pipeline::Timeline()>& run);
 
 // Timeline, breakdown of the first stage's time, and the counter in_flight_peak.
 void describe(harness::Record& record, const MeasuredStep& step, const machine::Group& group);

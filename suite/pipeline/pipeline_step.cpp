@@ -152,11 +152,12 @@ struct PipelineStep {
   }
 
   void describe(harness::Record& record) {
-    const MeasuredStep step = middle_step(context_.world, context_.group, 5, [&] {
+    const std::vector<MeasuredStep> steps = measured_steps(context_.world, context_.group, 5, [&] {
       prepare();
       context_.world.barrier(context_.group);
       return executor_->run(callables_);
     });
+    const MeasuredStep& step = steps[2];
     suite::describe(record, step, context_.group);
     describe_bubble(record, step, schedule_, size_, actions_, {});
   }

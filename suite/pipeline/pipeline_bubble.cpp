@@ -1,0 +1,157 @@
+// Claim: a schedule's idle time is what its paper's formula says. Each stage sleeps where it would
+// compute, F = I = W and the same on all stages, so that a few cores show many stages; messages are
+// small. Counters: bubble_measured beside bubble_expected, their ratio where a bubble is expected,
+// and executor_overhead, the part of the step in which a stage neither computed nor waited.
+//
+// Times are measured, not judged; what was run and moved is (papers: pipeline/schedule.cpp).
+
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "harness/unit.h"
+#include "pipeline/execute.h"
+#include "suite/pipeline/calibrated_sleep.h"
+#include "suite/pipeline/measured_step.h"
+
+namespace suite {
+namespace {
+
+using harness::Oracle;
+using harness::Profile;
+using machine::Category;
+using machine::Dtype;
+using machine::Tensor;
+using machine::Transport;
+using pipeline::Action;
+
+struct PipelineBubble {
+  static constexpr std::string_view name = "pipeline_bubble";
+  static constexpr std::string_view about =
+      "idle time of a pipeline schedule against its formula; stages sleep instead of computing";
+  static constexpr Oracle oracles[] = {Oracle::volume, Oracle::memory, Oracle::schedule};
+
+  struct Case {
+    int ranks = 2;
+    std::string schedule;
+    int virtual_stages = 1;  // chunks of a stage
+    int micro_batches = 4;
+    int micro_batch_us = 0;  // F + I + W of a stage: of all its chunks that a micro-batch meets
+    Transport transport{};
+  };
+
+  static harness::Sweep<Case> sweep(Profile profile) {
+    const bool quick = profile == Profile::quick;
+    harness::Sweep<Case> sweep;
+    sweep.axis("schedule", &Case::schedule, schedule_names(), schedule_names())
+        .axis("virtual_stages", &Case::virtual_stages, {1, 2})
+        .axis("micro_batches", &Case::micro_batches,
+              quick ? std::vector{8, 16} : std::vector{4, 8, 16, 32})
+        .axis("micro_batch_us", &Case::micro_batch_us, {3000})
+        .axis("transport", &Case::transport, {Transport::shared_memory},
+              {Transport::shared_memory, Transport::mpi})
+        .axis("ranks", &Case::ranks, quick ? std::vector{4} : std::vector{2, 4, 8})
+        .only([](const Case& c) {
+          return c.micro_batch_us < 1 ? std::string("micro_batch_us must be positive")
+                                      : pipeline::find_schedule(c.schedule)
+                                            .why_not({c.ranks, c.micro_batches, c.virtual_stages});
+        })
+        .sample([quick](const Case& c) {
+          if (c.schedule == "interleaved_1f1b" && c.virtual_stages == 1) return false;
+          return !quick || c.micro_batches == 8 || c.schedule == "1f1b" || c.schedule == "zb_v";
+        });
+    return sweep;
+  }
+  static std::string why_not(const Case& c, const harness::Context& context) {
+    return context.world.why_not(context.group, c.transport);
+  }
+
+  PipelineBubble(const Case& c, harness::Context& context)
+      : case_(c),
+        context_(context),
+        schedule_(pipeline::find_schedule(c.schedule)),
+        size_{c.ranks, c.micro_batches, c.virtual_stages},
+        actions_(pipeline::all_stages(schedule_, size_)),
+        third_s_(c.micro_batch_us * 1e-6 / 3 * c.ranks / actions_.placement.parts()),
+        sleep_(third_s_) {
+    const machine::Ledger& ledger = context.device.ledger();
+    for (const Category category : categories) held_before_.push_back(ledger.current(category));
+    activations_ = context.world.connect(context.group, c.transport);
+    gradients_ = context.world.connect(context.group, c.transport);
+    executor_ = std::make_unique<pipeline::Executor>(actions_, c.micro_batches, boundary,
+                                                     pipeline::Links{*activations_, *gradients_},
+                                                     context.device, context.world.host_device());
+    stage_.forward = [this](const Action&, const Tensor&, const Tensor&) { sleep_(third_s_); };
+    stage_.backward = [this](const Action&, const Tensor&, const Tensor&, const Tensor&) {
+      sleep_(2 * third_s_);
+    };
+    stage_.backward_input = [this](const Action&, const Tensor&, const Tensor&, const Tensor&) {
+      sleep_(third_s_);
+    };
+    stage_.backward_weights = [this](const Action&, const Tensor&, const Tensor&) {
+      sleep_(third_s_);
+    };
+  }
+
+  void prepare() {}
+  void run() { executor_->run(stage_); }
+
+  void judge(harness::Judge& judge) {
+    const int rank = context_.group.index;
+    const pipeline::ExpectedMemory expected = pipeline::expected_memory(actions_, rank, boundary);
+    for (std::size_t i = 0; i < held_before_.size(); ++i)
+      judge.memory(
+          categories[i], context_.device.ledger().peak(categories[i]) - held_before_[i],
+          categories[i] == Category::activations ? expected.activations : expected.buffers);
+    activations_->reset_traffic();
+    gradients_->reset_traffic();
+    const pipeline::Timeline timeline = executor_->run(stage_);
+    machine::Traffic measured = activations_->total();
+    measured += gradients_->total();
+    judge.volume("pp", {machine::Operation::send_receive, boundary.dtype}, measured,
+                 pipeline::expected_traffic(actions_, rank, boundary));
+    const std::string what = fmt::format("stage {}", rank);
+    judge.schedule(what, pipeline::executed(timeline.events), text(schedule_.stage(rank, size_)));
+    judge.schedule(what + ", micro-batches alive at once", timeline.peak_in_flight,
+                   schedule_.peak(rank, size_));
+  }
+
+  harness::Cost cost() const { return {}; }
+
+  void describe(harness::Record& record) {
+    // Of several the one that the machine disturbed least: a core that comes late is no bubble.
+    const MeasuredStep step = measured_steps(context_.world, context_.group, 5, [&] {
+                                context_.world.barrier(context_.group);
+                                return executor_->run(stage_);
+                              }).front();
+    suite::describe(record, step, context_.group);
+    // A long step is no figure: its micro-batches can't be told apart.
+    if (case_.micro_batches > 8) record.timeline.clear();
+    describe_bubble(record, step, schedule_, size_, actions_, {third_s_, third_s_, third_s_});
+    record.counters["executor_overhead"] = executor_overhead(step);
+    const double expected = record.counters["bubble_expected"];
+    if (expected > 1e-9)
+      record.counters["bubble_ratio"] = record.counters["bubble_measured"] / expected;
+  }
+
+ private:
+  static constexpr Category categories[] = {Category::activations, Category::buffers};
+  static inline const pipeline::Boundary boundary{{1, 256}, Dtype::float32};
+
+  Case case_;
+  harness::Context& context_;
+  const pipeline::Schedule& schedule_;
+  pipeline::Size size_;
+  pipeline::StageSchedules actions_;
+  double third_s_;  // F, I and W of a chunk
+  CalibratedSleep sleep_;
+  std::vector<std::size_t> held_before_;  // by category, not this unit's
+  std::unique_ptr<machine::Link> activations_, gradients_;
+  std::unique_ptr<pipeline::Executor> executor_;
+  pipeline::Stage stage_;
+};
+
+const bool registered = harness::add<PipelineBubble>();
+
+}  // namespace
+}  // namespace suite
