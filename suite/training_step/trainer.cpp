@@ -304,9 +304,8 @@ void Trainer::forward_backward() {
 zero::StepResult Trainer::update() {
   ++steps_;
   if (config_.learning_rate)
-    for (zero::Step::Piece& piece : step_->pieces())
-      std::visit([&](auto& rule) { rule.learning_rate = config_.learning_rate->after(updates_); },
-                 piece.optimizer.rule());
+    std::visit([&](auto& rule) { rule.learning_rate = config_.learning_rate->after(updates_); },
+               step_->optimizer().rule());
   const zero::StepResult result = step_->update();
   updates_ += result.updated;
   scale_.update(!result.updated);
