@@ -33,17 +33,19 @@ class NoLink final : public machine::Link {
 };
 
 std::string why_not(const Training& training, const Holding& holding) {
-  if (holding.optimizer != "none" || holding.parameters != "none")
-    return "offload is not implemented";
+  if (holding.parameters != "none") return "values stay on their device";
   if (!has_shape(training.model)) return "needs a model's shape";
   if (activation_bytes(training) > 1e16 || parameters_of(training.model) > 1e16)
     return "more than this program counts to";
-  return why_no_step(training);
+  Training here = training;
+  here.zero.offload_param.device = holding.parameters;
+  return why_no_step(here);
 }
 
-TrainingConfig config_of(const Training& training, int stage) {
+TrainingConfig config_of(const Training& training, const Holding& holding) {
   TrainingConfig config = step_config(training);
-  config.zero_stage = stage;
+  config.zero_stage = holding.stage;
+  config.options.offload_optimizer.device = zero::find_offload_device(holding.optimizer);
   config.validate();
   return config;
 }
@@ -88,6 +90,13 @@ Held of_config(const TrainingConfig& config) {
   held.gpu.buffers = static_cast<double>(
       states.buffers + passing.buffers + Trainer::data_bytes(config, config.degrees.pp == 1) +
       std::max(passage.forward_buffers, passage.backward_buffers));
+  held.cpu.optimizer = static_cast<double>(states.host_optimizer);
+  held.cpu.buffers = static_cast<double>(states.host_buffers);
+  if (config.options.offload_optimizer.device == zero::OffloadDevice::nvme)
+    held.nvme.optimizer =
+        static_cast<double>(zero::expected_offload_traffic(config.zero_stage, plan, layout,
+                                                           config.options.rule, config.options)
+                                .nvme_read);
   held.assumption = "tensor by tensor, as this program holds them; without collectives' staging";
   return held;
 }
@@ -99,7 +108,7 @@ Held ours(const Training& training, const Holding& holding) {
   none.not_held = why_not(training, holding);
   if (!none.not_held.empty()) return none;
   try {
-    return of_config(config_of(training, holding.stage));
+    return of_config(config_of(training, holding));
   } catch (const std::invalid_argument& error) {
     none.not_held = error.what();
     return none;

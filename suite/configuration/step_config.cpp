@@ -103,6 +103,11 @@ std::string why_no_step(const Training& t) {
         "communication_data_type {}: here gradients are float32 on the wire; "
         "zero_step judges narrower ones",
         sent);
+  if (t.zero.offload_param.device != "none")
+    return fmt::format(
+        "zero_optimization.offload_param {}: values stay on their device; "
+        "offload_optimizer takes the states away",
+        t.zero.offload_param.device);
   if (t.gradients.allreduce_op != "mean")
     return "gradient_allreduce_op sum: the sum is always divided by the tokens that count";
   if (t.gradients.prescale || t.gradients.predivide_factor != 1)
@@ -147,6 +152,16 @@ TrainingConfig step_config(const Training& t) {
   options.stage3_prefetch_bucket_size = t.zero.prefetch_bucket_size;
   options.stage3_max_live_parameters = t.zero.max_live_parameters;
   config.reduce_bucket_size = t.zero.reduce_bucket_size;
+  const OffloadOptimizer& o = t.zero.offload_optimizer;
+  zero::StateOptions& states = options.offload_optimizer;
+  states.device = zero::find_offload_device(o.device);
+  if (states.device == zero::OffloadDevice::cpu) states.cpu.ratio = o.ratio;
+  states.nvme.sub_group_size = t.zero.sub_group_size;
+  states.nvme.buffer_count = as_int(o.buffer_count);
+  if (!o.nvme_path.empty()) states.nvme.swap.folder = o.nvme_path;
+  states.nvme.swap.io = {.block_size = static_cast<std::size_t>(t.aio.block_size),
+                         .queue_depth = as_int(t.aio.queue_depth),
+                         .single_submit = t.aio.single_submit};
   return config;
 }
 
@@ -156,6 +171,7 @@ harness::AxisFlags step_flags(const TrainingConfig& config) {
           {"optimizer", "configured"},
           {"dtype", std::string(name(config.dtype))},
           {"zero-stage", std::to_string(config.zero_stage)},
+          {"offload_optimizer", std::string(name(config.options.offload_optimizer.device))},
           {"tensor-model-parallel-size", std::to_string(config.degrees.tp)},
           {"pipeline-model-parallel-size", std::to_string(config.degrees.pp)},
           {"data-parallel-size", std::to_string(config.degrees.dp)},

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <stdexcept>
 
 #include "suite/training_step/model_arguments.h"
@@ -11,7 +12,7 @@ namespace suite {
 
 using machine::Dtype;
 
-std::vector<std::string> schedule_names() {
+std::vector<std::string> whole_schedules() {
   std::vector<std::string> names;
   for (const pipeline::Schedule& schedule : pipeline::schedules())
     if (schedule.whole()) names.emplace_back(schedule.name);
@@ -31,9 +32,11 @@ harness::Sweep<StepCase> step_sweep(const StepValues& values) {
       .axis("dtype", &Case::dtype, values.dtype,
             {Dtype::float32, Dtype::bfloat16, Dtype::float16, Dtype::float64})
       .axis("transport", &Case::transport, values.transport)
-      .axis("schedule", &Case::schedule, values.schedule, schedule_names())
+      .axis("schedule", &Case::schedule, values.schedule, whole_schedules())
       .axis("zero-stage", &Case::zero_stage, values.zero_stage, {0, 1, 2, 3})
       .axis("optimizer", &Case::optimizer, values.optimizer, optimizers)
+      .axis("offload_optimizer", &Case::offload_optimizer, values.offload_optimizer,
+            zero::offload_device_names())
       .axis("ranks", &Case::ranks, values.ranks)
       .axis("tensor-model-parallel-size", &Case::tp, values.tp)
       .axis("pipeline-model-parallel-size", &Case::pp, values.pp)
@@ -50,6 +53,7 @@ harness::Sweep<StepCase> step_sweep(const StepValues& values) {
       .axis("use-flash-attn", &Case::use_flash_attn, values.use_flash_attn, {0, 1})
       .axis("uneven-tokens", &Case::uneven_tokens, values.uneven_tokens, {0, 1})
       .usual("optimizer", "adamw")
+      .usual("offload_optimizer", "none")
       .usual("use-flash-attn", "0")
       .usual("sequence-parallel", "0")
       .usual("recompute-granularity", "none")
@@ -73,6 +77,8 @@ void choose_usual(TrainingConfig& config, const StepCase& step) {
   const std::int64_t hidden = config.model.hidden;
   config.stage3_param_persistence_threshold = 4 * hidden;
   config.options.stage3_prefetch_bucket_size = 12 * hidden * hidden / std::max(step.tp, 1);
+  config.options.offload_optimizer.nvme.swap.folder =
+      std::filesystem::temp_directory_path().string();
 }
 
 }  // namespace
@@ -100,6 +106,7 @@ TrainingConfig config_of(const StepCase& step, std::uint64_t seed) {
       .distribute_saved_activations = step.distribute_saved_activations != 0,
       .use_flash_attn = step.use_flash_attn != 0};
   if (!configured) choose_usual(config, step);
+  config.options.offload_optimizer.device = zero::find_offload_device(step.offload_optimizer);
   config.seed = seed;
   return config;
 }

@@ -20,7 +20,8 @@ struct StepCase {
   machine::Transport transport{};
   std::string schedule;
   int zero_stage = 1;
-  std::string optimizer;  // adamw, sgd
+  std::string optimizer;          // adamw, sgd
+  std::string offload_optimizer;  // none, cpu, nvme: in the system's temporary folder
   int tp = 1, pp = 1, dp = 1;
   int micro_batch_size = 1, global_batch_size = 8;
   int sequence_parallel = 0;
@@ -36,7 +37,7 @@ struct StepValues {
   std::vector<machine::Transport> transport{machine::Transport::shared_memory};
   std::vector<std::string> schedule{"1f1b"};
   std::vector<int> zero_stage{1};
-  std::vector<std::string> optimizer{"adamw"};
+  std::vector<std::string> optimizer{"adamw"}, offload_optimizer{"none"};
   std::vector<int> ranks, tp, pp{1}, dp{1};
   std::vector<int> micro_batch_size{1}, global_batch_size;
   std::vector<int> sequence_parallel{0};
@@ -44,7 +45,7 @@ struct StepValues {
   std::vector<int> distribute_saved_activations{0}, use_flash_attn{0}, uneven_tokens{0};
 };
 harness::Sweep<StepCase> step_sweep(const StepValues& values);
-std::vector<std::string> schedule_names();
+std::vector<std::string> whole_schedules();  // those that leave a stage in one piece
 
 // What a configuration file says of a step beyond its axes; the model "configured" and the
 // optimizer "configured" are its. Of the process, set once, before any sweep is asked.

@@ -14,6 +14,7 @@
 #include "suite/training_step/file_case.h"
 #include "suite/training_step/text_tokens.h"
 #include "suite/training_step/trainer.h"
+#include "zero/io_ring.h"
 
 namespace suite {
 namespace {
@@ -109,6 +110,17 @@ TEST(TrainingStep, AGptStepShardsGradientsAndValues) {
     EXPECT_EQ(cases.size(), 2U);
     expect_passed(cases, 4);
   }
+}
+
+TEST(TrainingStep, AGptStepTrainsWithItsStatesElsewhere) {
+  const auto cases =
+      steps({{"ranks", "2"},
+             {"data-parallel-size", "2"},
+             {"dtype", "bfloat16"},
+             {"zero-stage", "1,3"},
+             {"offload_optimizer", zero::IoRing::why_not().empty() ? "cpu,nvme" : "cpu"}});
+  EXPECT_EQ(cases.size(), zero::IoRing::why_not().empty() ? 4U : 2U);
+  expect_passed(cases, 2);
 }
 
 // Where sums are in the same order: of one micro-batch in all stages, of several in 0 and 1, which
