@@ -108,7 +108,8 @@ class Sweep {
   // text. (A case that can't run here is skipped with a reason instead: see Unit::why_not.)
   Sweep& only(std::function<std::string(const Case&)> why_no_case);
   // A cross-section of the product, for profiles that must be short: applies until the command line
-  // chooses a value of any axis of this sweep.
+  // chooses a value of any axis of this sweep. Asked before `only`, of combinations that name no
+  // case too.
   Sweep& sample(std::function<bool(const Case&)> keep);
 
   std::vector<AxisInfo> axes() const;

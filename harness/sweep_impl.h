@@ -79,48 +79,50 @@ std::vector<std::pair<Case, AxisValues>> Sweep<Case>::cases(const AxisFlags& fla
     if (std::find(names.begin(), names.end(), flag) == names.end())
       throw UsageError(machine::unknown("axis", flag, names));
 
-  std::vector<std::pair<Case, AxisValues>> cases;
-  cases.emplace_back(Case{}, AxisValues{});
+  std::vector<std::vector<std::string>> values;  // by axis
   for (const Axis& axis : axes_) {
     const auto flag = flags.find(axis.info.name);
-    const std::vector<std::string> values = flag != flags.end() ? axis.expand(flag->second)
-                                            : axis.usual && !flags.empty()
-                                                ? std::vector{*axis.usual}
-                                                : axis.info.values;
-    for (const std::string& value : values) check_allowed(axis.info, value);
-    std::vector<std::pair<Case, AxisValues>> longer;
-    longer.reserve(cases.size() * values.size());
-    for (const auto& [the_case, texts] : cases) {
-      for (const std::string& value : values) {
-        longer.emplace_back(the_case, texts);
-        axis.set(longer.back().first, value);
-        longer.back().second.emplace_back(axis.info.name, value);
-      }
-    }
-    cases = std::move(longer);
+    values.push_back(flag != flags.end()            ? axis.expand(flag->second)
+                     : axis.usual && !flags.empty() ? std::vector{*axis.usual}
+                                                    : axis.info.values);
+    for (const std::string& value : values.back()) check_allowed(axis.info, value);
   }
+
+  // One case is changed in place, and copied where it is kept: the product may have millions.
+  std::vector<std::pair<Case, AxisValues>> cases;
   std::map<std::pair<std::string, std::string>, std::string> refused;  // (axis, value) -> why
   std::set<std::pair<std::string, std::string>> kept;
-  std::erase_if(cases, [&](const auto& entry) {
+  Case the_case{};
+  AxisValues chosen(axes_.size());
+  for (std::size_t i = 0; i < axes_.size(); ++i) chosen[i].first = axes_[i].info.name;
+  const auto consider = [&] {
+    if (flags.empty())
+      for (const auto& keep : sample_)
+        if (!keep(the_case)) return;
     std::string why;
     for (const auto& only : only_)
-      if (why = only(entry.first); !why.empty()) break;
-    for (const auto& chosen : entry.second) {
+      if (why = only(the_case); !why.empty()) break;
+    if (why.empty()) cases.emplace_back(the_case, chosen);
+    if (flags.empty()) return;
+    for (const auto& one : chosen) {
       if (why.empty())
-        kept.insert(chosen);
+        kept.insert(one);
       else
-        refused.try_emplace(chosen, why);
+        refused.try_emplace(one, why);
     }
-    return !why.empty();
-  });
-  for (const auto& [chosen, why] : refused)
-    if (flags.contains(chosen.first) && !kept.contains(chosen))
-      throw UsageError(fmt::format("{} {}: {}", chosen.first, chosen.second, why));
-  if (flags.empty())
-    std::erase_if(cases, [&](const auto& entry) {
-      return std::any_of(sample_.begin(), sample_.end(),
-                         [&](const auto& keep) { return !keep(entry.first); });
-    });
+  };
+  const auto choose = [&](const auto& self, std::size_t axis) -> void {
+    if (axis == axes_.size()) return consider();
+    for (const std::string& value : values[axis]) {
+      axes_[axis].set(the_case, value);
+      chosen[axis].second = value;
+      self(self, axis + 1);
+    }
+  };
+  choose(choose, 0);
+  for (const auto& [one, why] : refused)
+    if (flags.contains(one.first) && !kept.contains(one))
+      throw UsageError(fmt::format("{} {}: {}", one.first, one.second, why));
   return cases;
 }
 
