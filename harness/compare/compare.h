@@ -23,6 +23,9 @@
 
 namespace harness {
 
+// slower, faster: q is at most the level and the estimated shift at least the floor. equivalent:
+// the interval of this case alone lies within the floor on both sides. inconclusive: neither; the
+// reason says whether launches are too few or too noisy.
 enum class TimeVerdict : unsigned char { slower, faster, equivalent, inconclusive };
 inline constexpr TimeVerdict all_time_verdicts[] = {
     TimeVerdict::slower, TimeVerdict::faster, TimeVerdict::equivalent, TimeVerdict::inconclusive};
