@@ -100,6 +100,14 @@ Fields fields_of(const Json& json) {
   return fields;
 }
 
+// What configuration files came to, key by key; which file or default said so makes no difference.
+void add_configuration(const std::string& configuration, Fields& fields) {
+  if (configuration.empty()) return;
+  const Json json = Json::parse(configuration);
+  for (const auto& [key, entry] : json.at("keys").items())
+    flatten(entry.at("value"), "configuration." + key, 1, fields);
+}
+
 bool same(const std::string& field, const std::string& base, const std::string& next) {
   if (base == next) return true;
   if (field != clock_field) return false;
@@ -142,6 +150,12 @@ Fields read_fields(const std::string& directory, const RunFile& run) {
     throw UsageError(fmt::format("{} is no fingerprint of a run: {}", path, error.what()));
   }
   for (const auto& [key, value] : run.machine) fields["context." + key] = value;
+  try {
+    add_configuration(run.context.configuration, fields);
+  } catch (const std::exception& error) {
+    throw UsageError(
+        fmt::format("{}/run.json, context, configuration: {}", directory, error.what()));
+  }
   return fields;
 }
 

@@ -15,12 +15,14 @@
 namespace harness {
 
 // By dotted name: environment.json's (host, binding, hardware.…, software.…, environment.…,
-// options.…), `ranks`, and `context.…` of run.json for the clocks. Where ranks differ, the values
-// of all, in their order: "node-a x4, node-b x4". Left out are the variables by which a launcher
-// tells one launch from the next; hosts and binding say what of them matters.
+// options.…), `ranks`, and of run.json `context.…` for the clocks and `configuration.…`. Where
+// ranks differ, the values of all, in their order: "node-a x4, node-b x4". Left out are the
+// variables by which a launcher tells one launch from the next; hosts and binding say what of them
+// matters.
 using Fields = std::map<std::string, std::string>;
 
-// Throws UsageError naming the file when environment.json is missing, cut off, or something else.
+// Throws UsageError naming the file when environment.json is missing, cut off, or something else,
+// or run.json's configuration is.
 Fields read_fields(const std::string& directory, const RunFile& run);
 
 struct Difference {

@@ -34,6 +34,22 @@ TEST(ReadFields, FlattensWhatRanksHaveAlikeAndInTurnWhatNot) {
   EXPECT_EQ(several.at("x"), "absent x2, true");
 }
 
+TEST(ReadFields, AConfigurationIsItsValues) {
+  const RunFolder folder;
+  const std::string path = folder.run("a", {});
+  RunFile run = read_run(path);
+  run.context.configuration =
+      R"({"keys": {"zero_optimization.stage": {"value": 2, "origin": "ds_config.json"},
+                   "bf16": {"value": null, "origin": "default"}}, "warnings": ["w"]})";
+  const Fields fields = read_fields(path, run);
+  EXPECT_EQ(fields.at("configuration.zero_optimization.stage"), "2");
+  EXPECT_EQ(fields.at("configuration.bf16"), "null");
+  EXPECT_TRUE(Factors({"stage"}).declare("configuration.zero_optimization.stage"));
+  run.context.configuration = R"({"keys": {"bf16": 3}})";
+  EXPECT_NE(refused([&] { read_fields(path, run); }).find("a/run.json, context, configuration: "),
+            std::string::npos);
+}
+
 TEST(ReadFields, AHostileFileIsOneLine) {
   const RunFolder folder;
   std::filesystem::create_directory(folder.path("a"));
