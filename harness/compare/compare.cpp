@@ -200,6 +200,28 @@ void compare_times(RunComparison& result) {
   }
 }
 
+// Of two sides without a case in common: in which axes the two cases most alike differ.
+std::string nearest_cases(const Cases& base, const Cases& next) {
+  std::vector<std::string> least;
+  std::string unit;
+  for (const auto& [one_name, one] : base.by_name)
+    for (const auto& [other_name, other] : next.by_name) {
+      if (one.first->unit != other.first->unit) continue;
+      std::set<std::string> differ;
+      std::set<std::pair<std::string, std::string>> values(one.first->axes.begin(),
+                                                           one.first->axes.end());
+      for (const auto& axis : other.first->axes)
+        if (values.erase(axis) == 0) differ.insert(axis.first);
+      for (const auto& axis : values) differ.insert(axis.first);
+      if (!unit.empty() && differ.size() >= least.size()) continue;
+      unit = one.first->unit;
+      least.assign(differ.begin(), differ.end());
+    }
+  if (unit.empty()) return ", and no unit either";
+  return fmt::format(": those of {} differ in {} at least; --factor {} compares them so", unit,
+                     fmt::join(least, ", "), fmt::join(least, ","));
+}
+
 // What launches of one side differ in.
 std::vector<std::string> mixed(const std::vector<Launch>& launches, std::string_view side,
                                const Factors& factors) {
@@ -298,15 +320,12 @@ RunComparison compare(const std::vector<Launch>& base, const std::vector<Launch>
   }
   for (const std::string& name : after.order)
     if (!before.by_name.contains(name)) result.only_next.push_back(name);
-  if (result.only_base.size() == before.order.size())
-    throw UsageError(fmt::format("{} and {} have no case in common: {} and {}", options.base_label,
-                                 options.next_label,
-                                 before.order.empty() ? "none" : before.order[0],
-                                 after.order.empty() ? "none" : after.order[0]));
-
   result.comparable =
       result.mixed.empty() &&
       std::ranges::all_of(result.differences, [](const Difference& d) { return d.declared; });
+  if (result.comparable && result.only_base.size() == before.order.size())
+    throw UsageError(fmt::format("{} and {} have no case in common{}", options.base_label,
+                                 options.next_label, nearest_cases(before, after)));
   if (result.comparable) compare_times(result);
   return result;
 }

@@ -218,7 +218,13 @@ TEST(Compare, CasesOfOneSideAreNamed) {
   EXPECT_NE(text(result, false).find("Only in NEW (1):"), std::string::npos);
   next.resize(1);
   next[0].records = {timed_case("64", 1e-6)};
-  EXPECT_NE(refused([&] { compare(base, next, {}); }).find("no case in common"), std::string::npos);
+  EXPECT_EQ(refused([&] { compare(base, next, {}); }),
+            "BASE and NEW have no case in common: those of all_reduce differ in bytes at least; "
+            "--factor bytes compares them so");
+  next[0].records[0].unit = "gemm";
+  EXPECT_NE(refused([&] { compare(base, next, {}); }).find("no unit either"), std::string::npos);
+  next[0].fields["host"] = "b";  // what differs comes first
+  EXPECT_FALSE(compare(base, next, {}).comparable);
 }
 
 TEST(Compare, AnAxisMayBeWhatIsCompared) {
