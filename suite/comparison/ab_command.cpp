@@ -127,7 +127,7 @@ void check_words(const Options& options) {
   for (const Side& side : options.sides) {
     const std::string log = fmt::format("{}/{}.cases", options.out_dir, side.letter);
     std::vector<std::string> words = run_words(options, side);
-    words.push_back("--benchmark_list_tests=true");
+    words.emplace_back("--benchmark_list_tests=true");
     const int code = run_program(words, side.environment, log);
     if (code == harness::accepted) continue;
     std::string line = last_line_of(log);
@@ -185,7 +185,8 @@ RunComparison compare_launches(const Options& options, int looks) {
   compare.level /= looks;
   compare.base_label = "A";
   compare.next_label = "B";
-  if (options.sides[0].program != options.sides[1].program) compare.factors.push_back("software");
+  if (options.sides[0].program != options.sides[1].program)
+    compare.factors.emplace_back("software");
   for (const Side& side : options.sides)
     for (const auto& [name, value] : side.environment)
       for (const auto& of_side : launches)
