@@ -83,7 +83,11 @@ def main():
     except BadRun as error:
         print(f"figures: {error}", file=sys.stderr)
         return 2
-    run.only = arguments.only is not None
+    if known is KINDS:
+        run.only = arguments.only is not None
+    elif arguments.only:
+        print(f"figures: --only is for runs, and {arguments.run_dir} holds {' and '.join(known)} alone", file=sys.stderr)
+        return 2
     directory = os.path.join(arguments.run_dir, "figures")
     try:
         os.makedirs(directory, exist_ok=True)

@@ -192,6 +192,9 @@ class OfAComparison(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             with open(os.path.join(folder, "history.json"), "w", encoding="utf-8") as file:
                 json.dump({"schema": "shardmark-history/1", "tracks": [{"name": "barrier/ranks:2", "runs": runs}]}, file)
+            ran = figures(folder, "--only", "memory")
+            self.assertEqual((ran.returncode, ran.stdout), (2, ""))
+            self.assertIn("holds levels alone", ran.stderr)
             ran = figures(folder)
             self.assertEqual((ran.returncode, ran.stderr), (0, ""))
             with open(os.path.join(folder, "figures", "history-barrier_ranks_2.csv"), encoding="utf-8") as file:
