@@ -20,7 +20,6 @@
 #include <array>
 #include <chrono>
 #include <cstring>
-#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -96,16 +95,17 @@ struct ZeroOverlap {
       : case_(c),
         context_(context),
         dp_(context.world, context.group, Transport::shared_memory),
-        at_once_(*this, false, [this](std::size_t bytes) { bytes_ += bytes; }),
-        without_(*this, false, [this](std::size_t bytes) { transfer(bytes); }),
-        with_(*this, true, [this](std::size_t bytes) { transfer(bytes); }) {
+        runs_{{*this, false, false},
+              {*this, false, true},
+              {*this, true, false},
+              {*this, true, true}} {
     // Scratch is there and stage 3 knows its way from the second step on.
-    for (Run* run : {&at_once_, &without_, &with_}) run->step();
-    const std::size_t before = bytes_;
-    at_once_.passes();
-    hidable_ = static_cast<double>(bytes_ - before);
-    at_once_.update();
-    bytes_of_step_ = static_cast<double>(bytes_ - before);
+    for (Run& run : runs_) run.step();
+    bytes_ = 0;
+    runs_[fast].passes();
+    hidable_ = static_cast<double>(bytes_);
+    runs_[fast].update();
+    bytes_of_step_ = static_cast<double>(bytes_);
     hidable_ /= bytes_of_step_;
     seconds_per_element_ = c.computation_s() / (2.0 * c.parameters);
     const int reducing = c.stage >= 2 ? c.micro_batches : 1;
@@ -114,52 +114,51 @@ struct ZeroOverlap {
   }
 
   void prepare() {}
-  void run() { with_.step(); }
+  void run() { runs_[overlapped_slow].step(); }
 
   void judge(harness::Judge& judge) {
-    std::vector<std::vector<double>> values;
-    for (Run* run : {&at_once_, &without_, &with_}) {
-      run->start();
-      for (int step = 0; step < 2; ++step) run->step();
-      values.push_back(run->values(judge));
+    std::vector<double> first;
+    for (Run& run : runs_) {
+      run.start();
+      for (int step = 0; step < 2; ++step) run.step();
+      const std::vector<double> values = run.values(judge);
+      if (first.empty()) first = values;
+      judge.exact("values " + run.text(), values, first);
     }
-    judge.exact("values without overlap_comm, over a slow link", values[1], values[0]);
-    judge.exact("values with overlap_comm, over a slow link", values[2], values[0]);
   }
 
   harness::Cost cost() const { return {}; }
 
   void describe(harness::Record& record) {
-    std::vector<std::array<double, 3>> mine;
+    std::vector<Times> mine;
     for (int i = 0; i < rounds; ++i) {
-      std::array<double, 3>& times = mine.emplace_back();
-      for (const auto& [run, seconds] :
-           {std::pair{&at_once_, &times[0]}, std::pair{&without_, &times[1]},
-            std::pair{&with_, &times[2]}}) {
+      Times& times = mine.emplace_back();
+      for (std::size_t j = 0; j < num_runs; ++j) {
         context_.world.barrier(context_.group);
         const double begin = machine::steady_s();
-        run->step();
-        *seconds = machine::steady_s() - begin;
+        runs_[j].step();
+        times[j] = machine::steady_s() - begin;
       }
     }
     const std::string_view text(reinterpret_cast<const char*>(mine.data()),
                                 mine.size() * sizeof(mine[0]));
-    std::vector<std::array<double, 3>> worst(mine.size());
+    std::vector<Times> worst(mine.size());
     for (const std::string& theirs : context_.world.all_gather(context_.group, text)) {
-      std::vector<std::array<double, 3>> times(mine.size());
+      std::vector<Times> times(mine.size());
       std::memcpy(times.data(), theirs.data(), text.size());
       for (std::size_t i = 0; i < worst.size(); ++i)
-        for (std::size_t j = 0; j < 3; ++j) worst[i][j] = std::max(worst[i][j], times[i][j]);
+        for (std::size_t j = 0; j < num_runs; ++j) worst[i][j] = std::max(worst[i][j], times[i][j]);
     }
     const auto median_of = [&](const auto& what) {
       std::vector<double> seconds;
       for (const auto& times : worst) seconds.push_back(what(times));
       return harness::median(seconds);
     };
-    const double without = median_of([](const auto&times) { return times[1] - times[0]; }),
-                 with = median_of([](const auto&times) { return times[2] - times[0]; });
+    const double without = median_of([](const Times&t) { return t[slow] - t[fast]; }),
+                 with = median_of(
+                     [](const Times&t) { return t[overlapped_slow] - t[overlapped_fast]; });
     auto& counters = record.counters;
-    counters["step_without_link_s"] = median_of([](const auto& times) { return times[0]; });
+    counters["step_without_link_s"] = median_of([](const Times& t) { return t[fast]; });
     counters["exposed_without_s"] = without;
     counters["exposed_with_s"] = with;
     counters["hidable_fraction"] = hidable_;
@@ -174,13 +173,16 @@ struct ZeroOverlap {
   }
 
  private:
+  enum : std::size_t { fast, slow, overlapped_fast, overlapped_slow, num_runs };
+  using Times = std::array<double, num_runs>;
+
   // A model of its own, its states and its step.
   class Run {
    public:
-    Run(ZeroOverlap& unit, bool overlap, std::function<void(std::size_t)> before_transfer)
+    Run(ZeroOverlap& unit, bool overlap, bool slow)
         : unit_(unit),
           overlap_(overlap),
-          before_transfer_(std::move(before_transfer)),
+          slow_(slow),
           model_(unit.case_.parameters, unit.case_.dtype, unit.context_.seed,
                  unit.context_.group.index, unit.case_.ranks, unit.case_.micro_batches),
           plan_(zero::gradient_plan(
@@ -200,7 +202,10 @@ struct ZeroOverlap {
       model_.set_values();
       zero::StepOptions options;
       options.overlap_comm = overlap_;
-      options.before_transfer = before_transfer_;
+      options.before_transfer = [this](std::size_t bytes) {
+        if (slow_) return unit_.transfer(bytes);
+        if (!overlap_) unit_.bytes_ += bytes;
+      };
       step_ = zero::make_step(unit_.case_.stage, *states_, plan_, {.dp = &unit_.dp_}, options);
     }
     void step() {
@@ -213,6 +218,10 @@ struct ZeroOverlap {
                    [this](const Parameter& p, std::int64_t) { unit_.compute(p.value.size()); });
     }
     void update() { step_->step(); }
+    std::string text() const {
+      return fmt::format("{} overlap_comm{}", overlap_ ? "with" : "without",
+                         slow_ ? ", over a slow link" : "");
+    }
     std::vector<double> values(harness::Judge& judge) {
       std::vector<double> all;
       const std::vector<Parameter*> parameters = model_.list();
@@ -228,8 +237,7 @@ struct ZeroOverlap {
 
    private:
     ZeroOverlap& unit_;
-    const bool overlap_;
-    const std::function<void(std::size_t)> before_transfer_;
+    const bool overlap_, slow_;
     ZeroStepModel model_;
     const zero::GradientPlan plan_;
     std::unique_ptr<zero::FlatStates> states_;
@@ -251,7 +259,7 @@ struct ZeroOverlap {
   std::size_t bytes_ = 0;  // of transfers so far
   double bytes_of_step_ = 0, hidable_ = 0;
   double seconds_per_element_ = 0, seconds_per_byte_ = 0, due_s_ = 0;
-  Run at_once_, without_, with_;  // last: they use the others. The first: no link
+  Run runs_[num_runs];  // last: they use the others
 };
 
 const bool registered = harness::add<ZeroOverlap>();
