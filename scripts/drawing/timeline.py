@@ -12,7 +12,7 @@ WAITING = re.compile("wait|idle|bubble")
 KINDS = {
     "F": ("forward", "#A9D8F5"),
     "B": ("backward", "#E69F00"),
-    "I": ("backward, inputs", "#E69F00"),
+    "I": ("backward, inputs", "#D55E00"),
     "W": ("backward, weights", "#00664B"),
     "wait": ("waiting", "#FFFFFF"),
     "other": ("other", "#BBBBBB"),

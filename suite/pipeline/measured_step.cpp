@@ -55,7 +55,7 @@ MeasuredStep gather(machine::World& world, const machine::Group& group,
 
 }  // namespace
 
-std::vector<std::string> schedule_names() {
+std::vector<std::string> all_schedule_names() {
   std::vector<std::string> names;
   for (const pipeline::Schedule& schedule : pipeline::schedules())
     names.emplace_back(schedule.name);

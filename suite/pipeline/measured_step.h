@@ -12,7 +12,7 @@
 namespace suite {
 
 // All schedules' names, for an axis.
-std::vector<std::string> schedule_names();
+std::vector<std::string> all_schedule_names();
 
 struct MeasuredStep {
   std::vector<pipeline::StageTimeline> stages;  // seconds since the first began
