@@ -15,6 +15,13 @@ namespace {
 using machine::Category;
 using machine::Tensor;
 
+// Sanitizers make it ten times slower: there, fewer stages of the same.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr bool sanitized = true;
+#else
+constexpr bool sanitized = false;
+#endif
+
 // Larger than a link copies on sending: the receiver reads it where it lies.
 const Boundary boundary{{31, 37}, machine::Dtype::float64};
 
@@ -221,7 +228,7 @@ void run_and_check(const StageSchedules& schedules, int micro_batches, bool opaq
 TEST(Execute, EveryScheduleGivesTheModelsGradients) {
   for (const Schedule& schedule : schedules()) {
     std::set<int> ran;
-    for (int stages = 1; stages <= 4; ++stages) {
+    for (int stages = 1; stages <= (sanitized ? 3 : 4); ++stages) {
       for (int micro_batches : std::set<int>{1, std::max(1, stages - 1), stages, 2 * stages,
                                              2 * stages + 1, 2 * stages + 2}) {
         for (int chunks :
@@ -233,7 +240,9 @@ TEST(Execute, EveryScheduleGivesTheModelsGradients) {
         }
       }
     }
-    EXPECT_EQ(ran, schedule.name == "dual_pipe" ? (std::set{2, 4}) : (std::set{1, 2, 3, 4}));
+    std::set<int> expected = schedule.name == "dual_pipe" ? std::set{2, 4} : std::set{1, 2, 3, 4};
+    if (sanitized) expected.erase(4);
+    EXPECT_EQ(ran, expected);
   }
 }
 
@@ -300,6 +309,7 @@ TEST(Execute, StagesThroughTheHostWhereItCannotReadTheDevice) {
 // its way.
 TEST(Execute, ASlowStageLosesNothing) {
   for (const Schedule& schedule : schedules()) {
+    if (sanitized && schedule.name != "1f1b" && schedule.name != "zb_v") continue;
     const int stages = schedule.name == "dual_pipe" ? 4 : 3,
               micro_batches = schedule.name == "dual_pipe" ? 8 : 6;
     for (int slow = 0; slow < stages; ++slow)
