@@ -28,7 +28,7 @@ def bubble(run):
             counts.update(by_count)
             style = line_style(index)
             axis.plot([m for m, _ in members], [100 * c.number("bubble_expected") for _, c in members],
-                      color=style["color"], linestyle=style["linestyle"], linewidth=0.8)
+                      color=style["color"], linestyle=style["linestyle"], linewidth=0.8, marker="_", markersize=10)
             axis.plot([m for m, _ in members], [100 * c.number("bubble_measured") for _, c in members], label=name,
                       color=style["color"], marker=style["marker"], linestyle="none", markerfacecolor="white")
             rows += [[UNIT, name, ranks, m, c.number("bubble_measured"), c.number("bubble_expected")]
@@ -41,9 +41,9 @@ def bubble(run):
         axis.set_ylim(0, axis.get_ylim()[1])
         axis.set_xlabel("micro-batches")
         axis.set_ylabel("idle [% of the step]")
-        legend_above(axis, title=f"{ranks} stages: marks measured, lines formula")
+        legend_above(axis, title=f"{ranks} stages: marks measured, lines and dashes formula")
         yield Sheet(file_name("bubble", f"{ranks}_stages"), f"Bubble of pipeline schedules, {ranks} stages",
-                    "Idle time of all stages over the time of a step; F = I = W. Marks: measured; lines: the papers' "
+                    "Idle time of all stages over the time of a step; F = I = W. Marks: measured; lines and dashes: the papers' "
                     "formulas, or a simulated step where a formula needs more micro-batches.", figure,
                     ["unit", "line", "stages", "micro_batches", "measured", "expected"], rows)
 
