@@ -71,6 +71,26 @@ struct LinkMatrix {
   int ranks() const { return static_cast<int>(hosts.size()); }
 };
 
+// What lay where in one block of memory, and from when to when. Time is counted in events:
+// allocations and what gave them back.
+struct MemoryMap {
+  std::string name;         // what tells it from the case's other maps
+  std::uint64_t bytes = 0;  // of the memory
+  std::int64_t events = 0;
+  // Of an allocation that failed, which ended it: what it asked for, what was free, and the longest
+  // hole. asked 0: none failed.
+  std::uint64_t asked = 0, free = 0, longest = 0;
+
+  struct Block {
+    std::string category;
+    std::uint64_t address = 0, bytes = 0;
+    std::int64_t begin = 0, end = 0;  // end: events, of what was never given back
+    bool operator==(const Block&) const = default;
+  };
+  std::vector<Block> blocks;
+  bool operator==(const MemoryMap&) const = default;
+};
+
 struct Record {
   std::string unit, name;
   std::vector<std::pair<std::string, std::string>> axes;  // in the order of the name
@@ -96,6 +116,7 @@ struct Record {
   std::vector<Span> timeline;
   std::vector<double> losses;
   LinkMatrix link_matrix;
+  std::vector<MemoryMap> memory_maps;
 };
 
 // What a launch is about, beside its records: run.json's context.

@@ -32,7 +32,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 matplotlib.use("Agg")
 matplotlib.style.use(os.path.join(HERE, "shardmark.mplstyle"))
 
-from drawing import bars, bubble, levels, limits, link_matrix, message_size, shifts, timeline, training  # noqa: E402
+from drawing import bars, bubble, levels, limits, link_matrix, memory_map, message_size, shifts, timeline, training  # noqa: E402
 from drawing.run_json import Absent, BadRun, load  # noqa: E402
 from drawing.sheet import save  # noqa: E402
 
@@ -44,6 +44,7 @@ KINDS = {
     "timeline": ("pipeline timeline", timeline.timeline),
     "bubble": ("pipeline bubble", bubble.bubble),
     "memory": ("memory by category", bars.memory),
+    "memory_map": ("map of a memory", memory_map.memory_map),
     "memory_bandwidth": ("memory bandwidth", limits.memory_bandwidth),
     "matrix_rate": ("matrix rate", limits.matrix_rate),
     "link_matrix": ("links between ranks", link_matrix.link_matrix),

@@ -14,7 +14,7 @@ from drawing import run_json
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 KINDS = {"bus_bandwidth", "speedup", "step_time", "timeline", "memory", "memory_bandwidth", "matrix_rate",
-         "link_matrix", "loss", "scaling", "bubble"}
+         "link_matrix", "loss", "memory_map", "scaling", "bubble"}
 
 
 def figures(*arguments):
@@ -144,6 +144,16 @@ class AllOfThem(unittest.TestCase):
         rows = self.rows(next(e["name"] for e in self.listing if e["kind"] == "timeline" and "zb_v" in e["name"]))
         self.assertEqual({r["name"][0] for r in rows}, set("FIW"))
         self.assertTrue(any(r["name"].endswith(".1") for r in rows))
+
+    def test_memory_map(self):
+        """Every allocation with its place and its time; why it ended is in the caption."""
+        rows = self.rows("memory_map-memory_arena-memory_arena")
+        maps = next(e for e in self.document["benchmarks"] if e["unit"] == "memory_arena")["memory_maps"]
+        for key in ("category", "address", "bytes", "begin", "end"):
+            self.assertEqual([r[key] for r in rows], [str(b[key]) for one in maps for b in one["blocks"]])
+        self.assertEqual({r["map"] for r in rows}, {"without arenas", "with arenas"})
+        caption = next(e["caption"] for e in self.listing if e["kind"] == "memory_map")
+        self.assertIn("asking for 1,536 bytes where 2,048 are free, the longest hole of them 1,024", caption)
 
     def test_same_bytes_twice(self):
         name = next(e["name"] for e in self.listing if e["kind"] == "timeline")

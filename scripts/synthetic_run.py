@@ -159,6 +159,19 @@ def links(chance):
                                  "slow_pairs": slow})
 
 
+def memory_maps(chance):
+    """Checkpoints that come and go; gradients stay, in places that are then too short. Then apart."""
+    def block(category, address, size, begin, end):
+        return {"category": category, "address": address, "bytes": size, "begin": begin, "end": end}
+    yield entry("memory_arena", {"fit": "first", "ranks": 1, "layers": 2}, 1e-3, chance, memory_maps=[
+        {"name": "without arenas", "bytes": 6144, "events": 7, "failed": {"asked": 1536, "free": 2048, "longest": 1024},
+         "blocks": [block("parameters", 0, 2048, 0, 7), block("activations", 2048, 1536, 1, 3),
+                    block("gradients", 2048, 1024, 4, 7), block("buffers", 4096, 1024, 2, 7)]},
+        {"name": "with arenas", "bytes": 6144, "events": 5,
+         "blocks": [block("parameters", 0, 2048, 0, 5), block("gradients", 2048, 1024, 1, 5),
+                    block("activations", 3072, 1536, 2, 5), block("buffers", 4608, 1536, 3, 4)]}])
+
+
 def document():
     chance = random.Random(7)
     rates = {f"gemm_GFLOPs/ranks:{r}/dtype:{d}": v for r in (1, 2) for d, v in (("float", 96.0), ("bfloat16", 141.0))}
@@ -169,7 +182,7 @@ def document():
                "mhz_per_cpu": 2000, "caches": [], "load_avg": [], "library_build_type": "release",
                "schema": "shardmark-run/1", "shardmark_version": "0.1.0", "profile": "quick",
                "command": "shardmark run", "status": "complete", "status_reason": "", "rates": rates}
-    makers = (collectives, pipeline, zero_bubble, bubbles, training, machine, links, training_scales)
+    makers = (collectives, pipeline, zero_bubble, bubbles, training, machine, links, memory_maps, training_scales)
     return {"context": context, "benchmarks": [item for maker in makers for item in maker(chance)]}
 
 

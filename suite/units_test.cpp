@@ -60,6 +60,7 @@ TEST_P(EveryUnit, PassesItsOraclesOnThreads) {
       flags["ranks"] = "2";
     }
     if (axis.name == "elements") flags["elements"] = "10007";
+    if (axis.name == "layers") flags["layers"] = "3";
     if (axis.name == "optimizer") flags["ranks"] = sanitized ? "1" : "2";
     if (axis.name == "hidden") flags["hidden"] = "64";
     if (axis.name == "ranks" && GetParam() == "error_feedback") flags["ranks"] = "1,3";
@@ -332,6 +333,7 @@ TEST(Units, CoverEveryRoomThatIsJudged) {
                              "link_matrix",
                              "llama_step",
                              "loss_scaler",
+                             "memory_arena",
                              "memory_bandwidth",
                              "mlp",
                              "nvme_bandwidth",

@@ -52,6 +52,8 @@ inline Record example_record(int number, Ruling verdict = Ruling::pass) {
                         {0, 0.25, 2, 0.25, 0, 8 * around(random), 2, 2, 0},
                         {"node-a"},
                         {{1, 2, "bandwidth", 0.5, 3, 17.5}}};
+  record.memory_maps = {{"ends", 4096, 3, 0, 0, 0, {{"activations", 512, 1024, 0, 2}}},
+                        {"fails", 2048, 9, 1536, 1600, 512, {{"gradients", 0, 448, 1, 9}}}};
   return record;
 }
 

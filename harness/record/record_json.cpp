@@ -102,6 +102,38 @@ Json link_matrix_json(const LinkMatrix& matrix) {
   return all;
 }
 
+Json memory_map_json(const MemoryMap& map) {
+  Json all{{"name", map.name}, {"bytes", map.bytes}, {"events", map.events}};
+  if (map.asked > 0)
+    all["failed"] = {{"asked", map.asked}, {"free", map.free}, {"longest", map.longest}};
+  all["blocks"] = Json::array();
+  for (const MemoryMap::Block& block : map.blocks)
+    all["blocks"].push_back({{"category", block.category},
+                             {"address", block.address},
+                             {"bytes", block.bytes},
+                             {"begin", block.begin},
+                             {"end", block.end}});
+  return all;
+}
+
+MemoryMap read_memory_map(const Json& json) {
+  MemoryMap map;
+  map.name = json.at("name").get<std::string>();
+  map.bytes = json.at("bytes").get<std::uint64_t>();
+  map.events = json.at("events").get<std::int64_t>();
+  if (const auto failed = json.find("failed"); failed != json.end()) {
+    map.asked = failed->at("asked").get<std::uint64_t>();
+    map.free = failed->at("free").get<std::uint64_t>();
+    map.longest = failed->at("longest").get<std::uint64_t>();
+  }
+  for (const auto& one : json.at("blocks"))
+    map.blocks.push_back({one.at("category").get<std::string>(),
+                          one.at("address").get<std::uint64_t>(),
+                          one.at("bytes").get<std::uint64_t>(), one.at("begin").get<std::int64_t>(),
+                          one.at("end").get<std::int64_t>()});
+  return map;
+}
+
 std::vector<double> read_matrix(const Json& rows, std::size_t ranks) {
   std::vector<double> values;
   for (const auto& row : rows)
@@ -195,6 +227,8 @@ std::string record_json(const Record& record, const Place& place) {
     json["losses"].push_back(loss);
   }
   if (record.link_matrix.ranks() > 0) json["link_matrix"] = link_matrix_json(record.link_matrix);
+  for (const MemoryMap& map : record.memory_maps)
+    json["memory_maps"].push_back(memory_map_json(map));
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
@@ -242,6 +276,8 @@ Record read_record(const nlohmann::ordered_json& json) {
     record.losses.push_back(loss.get<double>());
   if (const auto matrix = json.find("link_matrix"); matrix != json.end())
     record.link_matrix = read_link_matrix(*matrix);
+  for (const auto& one : json.value("memory_maps", Json::array()))
+    record.memory_maps.push_back(read_memory_map(one));
   return record;
 }
 

@@ -110,6 +110,7 @@ TEST_F(RunJson, ReadsBackWhatWasWritten) {
       EXPECT_EQ(std::tuple(read_pair.value, read_pair.typical, read_pair.z),
                 std::tuple(wrote_pair.value, wrote_pair.typical, wrote_pair.z));
     }
+    EXPECT_EQ(read.memory_maps, wrote.memory_maps);
     EXPECT_EQ(read.breakdown, wrote.breakdown);
     ASSERT_EQ(read.oracles.size(), wrote.oracles.size());
     for (std::size_t k = 0; k < wrote.oracles.size(); ++k) {

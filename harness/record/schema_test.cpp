@@ -155,6 +155,10 @@ TEST_F(Schema, ItRefusesWhatIsNotARun) {
           "/benchmarks/0/link_matrix/latency_us/1/2: ");
   refuses([](Json& run) { run["benchmarks"][0]["link_matrix"]["slow_pairs"][0]["metric"] = "x"; },
           "/benchmarks/0/link_matrix/slow_pairs/0/metric: ");
+  refuses([](Json& run) { run["benchmarks"][0]["memory_maps"][1]["failed"].erase("longest"); },
+          "/benchmarks/0/memory_maps/1/failed: lacks longest");
+  refuses([](Json& run) { run["benchmarks"][0]["memory_maps"][0]["blocks"][0]["end"] = -1; },
+          "/benchmarks/0/memory_maps/0/blocks/0/end: ");
 }
 
 }  // namespace

@@ -13,12 +13,18 @@ Device::~Device() = default;
 
 Memory Device::allocate(std::size_t bytes, Category category) {
   if (bytes == 0) return Memory(*this, nullptr, 0, category);
-  void* data = do_allocate(bytes);
+  void* data = nullptr;
+  std::string why;
+  try {
+    data = do_allocate(bytes);
+  } catch (const MachineError& error) {
+    why = fmt::format("; {}", error.what());
+  }
   if (!data) {
     throw MachineError(fmt::format(
-        "out of memory on {}: asked for {} bytes of {}, while holding {} ({} in all); "
+        "out of memory on {}: asked for {} bytes of {}, while holding {} ({} in all){}; "
         "use a smaller case, more ranks, or a smaller --bytes",
-        description(), bytes, name(category), ledger_.current(category), ledger_.current()));
+        description(), bytes, name(category), ledger_.current(category), ledger_.current(), why));
   }
   ledger_.add(category, bytes);
   return Memory(*this, data, bytes, category);

@@ -97,11 +97,11 @@ class Device {
   Ledger ledger_;
 };
 
-// Where a host device takes its memory: the process heap, or a segment that other ranks map.
+// Where a host device takes its memory, aligned to 64 bytes: the heap, a segment that others map, …
 class HostMemory {
  public:
   virtual ~HostMemory() = default;
-  virtual void* allocate(std::size_t bytes) = 0;  // null when exhausted; aligned to 64 bytes
+  virtual void* allocate(std::size_t bytes) = 0;  // exhausted: null, or MachineError with why
   virtual void free(void* data, std::size_t bytes) = 0;
 };
 

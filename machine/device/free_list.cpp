@@ -19,20 +19,36 @@ void FreeList::erase_by_bytes(std::size_t offset, std::size_t bytes) {
 }
 
 std::optional<std::size_t> FreeList::take(std::size_t bytes, std::size_t alignment) {
-  for (auto found = by_bytes_.lower_bound(bytes); found != by_bytes_.end(); ++found) {
-    const auto [have, offset] = *found;
-    const std::size_t begin = round_up(offset, alignment);
-    if (begin + bytes > offset + have) continue;
-    by_bytes_.erase(found);
-    by_offset_.erase(offset);
-    if (begin > offset) insert(offset, begin - offset);
-    if (begin + bytes < offset + have) insert(begin + bytes, offset + have - begin - bytes);
-    return begin;
+  std::optional<std::size_t> taken;
+  if (fit_ == Fit::best) {
+    for (auto hole = by_bytes_.lower_bound(bytes); hole != by_bytes_.end() && !taken;) {
+      const auto [have, offset] = *hole++;
+      taken = take_from(offset, have, bytes, alignment);
+    }
+  } else {
+    for (auto hole = by_offset_.begin(); hole != by_offset_.end() && !taken;) {
+      const auto [offset, have] = *hole++;
+      taken = take_from(offset, have, bytes, alignment);
+    }
   }
-  return std::nullopt;
+  return taken;
+}
+
+// Of the hole at offset, if they fit.
+std::optional<std::size_t> FreeList::take_from(std::size_t offset, std::size_t have,
+                                               std::size_t bytes, std::size_t alignment) {
+  const std::size_t begin = round_up(offset, alignment);
+  if (begin + bytes > offset + have) return std::nullopt;
+  erase_by_bytes(offset, have);
+  by_offset_.erase(offset);
+  if (begin > offset) insert(offset, begin - offset);
+  if (begin + bytes < offset + have) insert(begin + bytes, offset + have - begin - bytes);
+  bytes_ -= bytes;
+  return begin;
 }
 
 void FreeList::give(std::size_t offset, std::size_t bytes) {
+  bytes_ += bytes;
   auto next = by_offset_.lower_bound(offset);
   if (next != by_offset_.end() && next->first == offset + bytes) {
     bytes += next->second;

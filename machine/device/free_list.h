@@ -1,6 +1,7 @@
 #pragma once
-// Which parts of a range of memory are free, by offset: the smallest hole that fits is taken, and
-// neighbours that are free are one hole again.
+// Which parts of a range of memory are free, by offset: the smallest hole that fits is taken, or
+// the first, and neighbours that are free are one hole again (Knuth, The Art of Computer
+// Programming, volume 1, section 2.5).
 
 #include <cstddef>
 #include <map>
@@ -12,14 +13,25 @@ constexpr std::size_t round_up(std::size_t bytes, std::size_t to) {
   return (bytes + to - 1) / to * to;
 }
 
+enum class Fit : unsigned char { best, first };  // the smallest hole, or that of the lowest offset
+
 class FreeList {
  public:
+  explicit FreeList(Fit fit = Fit::best) : fit_(fit) {}
+
   // The offset of `bytes` that are free, a multiple of alignment; nothing when no hole fits.
   std::optional<std::size_t> take(std::size_t bytes, std::size_t alignment);
   // What take gave, with the same bytes; or memory that is new here.
   void give(std::size_t offset, std::size_t bytes);
 
+  std::size_t bytes() const { return bytes_; }  // free, in all
+  std::size_t longest() const { return by_bytes_.empty() ? 0 : by_bytes_.rbegin()->first; }
+
  private:
+  std::optional<std::size_t> take_from(std::size_t offset, std::size_t have, std::size_t bytes,
+                                       std::size_t alignment);
+  Fit fit_;
+  std::size_t bytes_ = 0;
   std::map<std::size_t, std::size_t> by_offset_;      // offset -> bytes
   std::multimap<std::size_t, std::size_t> by_bytes_;  // bytes -> offset
   void insert(std::size_t offset, std::size_t bytes);

@@ -1,0 +1,39 @@
+#pragma once
+// One allocation, made before it is needed, in which tensors that live long lie one behind the
+// other, apart from those that come and go: memory defragmentation, M_D of ZeRO-R (Rajbhandari et
+// al. 2020, arXiv:1910.02054, section 6.3). DeepSpeed has it for activation checkpoints
+// (contiguous_memory_optimization) and for gradients (contiguous_gradients).
+//
+//   ContiguousArena checkpoints(device, dtype, layers * tokens * hidden, Category::activations);
+//   const Tensor x = checkpoints.take({tokens, hidden});    // for each layer, in forward
+//   checkpoints.clear();                                    // after backward
+//
+// It is counted whole for as long as it lives, whatever is taken from it.
+
+#include <cstdint>
+
+#include "machine/device/tensor.h"
+
+namespace machine {
+
+class ContiguousArena {
+ public:
+  // No elements: an arena that gives nothing.
+  ContiguousArena(Device& device, Dtype dtype, std::int64_t elements, Category category)
+      : whole_(device, dtype, {elements}, category) {}
+
+  // The next elements, which nobody has. Throws MachineError naming the shape, how many elements
+  // are left and how many there are.
+  Tensor take(Shape shape);
+  // All of it may be taken again: whoever has parts of it uses them no more.
+  void clear() { taken_ = 0; }
+
+  const Tensor& whole() const { return whole_; }
+  std::int64_t left() const { return whole_.size() - taken_; }
+
+ private:
+  Tensor whole_;
+  std::int64_t taken_ = 0;
+};
+
+}  // namespace machine

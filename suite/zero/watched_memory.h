@@ -1,0 +1,68 @@
+#pragma once
+// Memory of which is written down what lay where, and from when to when.
+//
+//   WatchedMemory memory(block);
+//   const auto device = machine::make_host_device(memory);
+//   memory.next(Category::gradients);         // of the allocations that follow
+//   … memory.map("with arenas")
+
+#include <map>
+#include <string>
+
+#include "harness/record.h"
+#include "machine/device/error.h"
+#include "machine/device/memory_block.h"
+
+namespace suite {
+
+class WatchedMemory final : public machine::HostMemory {
+ public:
+  explicit WatchedMemory(machine::MemoryBlock& block) : block_(block) {}
+
+  void next(machine::Category category) { next_ = category; }
+
+  void* allocate(std::size_t bytes) override {
+    void* data = nullptr;
+    try {
+      data = block_.allocate(bytes);
+    } catch (const machine::MachineError&) {
+      // What was taken before is given back while this travels up: that is no part of the map.
+      ended_ = true;
+      map_.asked = bytes;
+      map_.free = block_.free_bytes();
+      map_.longest = block_.longest_free();
+      throw;
+    }
+    if (ended_) return data;
+    held_[data] = map_.blocks.size();
+    map_.blocks.push_back(
+        {std::string(name(next_)), block_.offset(data), bytes, map_.events++, unended});
+    return data;
+  }
+  void free(void* data, std::size_t bytes) override {
+    block_.free(data, bytes);
+    const auto found = held_.find(data);
+    if (ended_ || found == held_.end()) return;
+    map_.blocks[found->second].end = map_.events++;
+    held_.erase(found);
+  }
+
+  harness::MemoryMap map(std::string name) const {
+    harness::MemoryMap map = map_;
+    map.name = std::move(name);
+    map.bytes = block_.size();
+    for (auto& block : map.blocks)
+      if (block.end == unended) block.end = map.events;
+    return map;
+  }
+
+ private:
+  static constexpr std::int64_t unended = -1;
+  machine::MemoryBlock& block_;
+  machine::Category next_ = machine::Category::buffers;
+  std::map<void*, std::size_t> held_;  // index of the block
+  harness::MemoryMap map_;
+  bool ended_ = false;
+};
+
+}  // namespace suite
