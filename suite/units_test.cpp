@@ -325,6 +325,7 @@ TEST(Units, CoverEveryRoomThatIsJudged) {
                              "broadcast",
                              "column_parallel_linear",
                              "compressed_all_reduce",
+                             "constant_buffers",
                              "error_feedback",
                              "gather",
                              "gemm",

@@ -200,6 +200,33 @@ TEST(Cost, OfStagesTwoAndThreeIsThePapers) {
   EXPECT_EQ(memory(3).parameters, (psi / 3 + 576 + 384) * 2);
 }
 
+// C_B of ZeRO-R (arXiv:1910.02054, sections 3.2 and 6.2): what passes has one size whatever the
+// model's, where a fused float buffer of 1.5 billion parameters takes 6 GB.
+TEST(Cost, BuffersInBoundedBucketsDoNotGrowWithTheModel) {
+  constexpr std::int64_t layer = 64 * 3 * 5120;
+  for (const std::int64_t layers : {12, 96, 1536}) {
+    GradientPlan plan = plan_of(std::vector<std::int64_t>(static_cast<std::size_t>(layers), layer));
+    plan.value_dtype = Dtype::bfloat16;
+    Rows parts;
+    for (int row = 0; row < layers; ++row) parts.push_back({row});
+    const Usage usage = forward_and_backward(parts, 1);
+    const auto psi = static_cast<std::size_t>(layers * layer);
+    const auto beyond_the_shares = [&](std::int64_t reduced, std::int64_t gathered) {
+      StepOptions options;
+      options.allgather_bucket_size = gathered;
+      const Layout layout = zero::layout(plan, {reduced});
+      const ExpectedMemory memory = expected_memory(2, plan, layout, Sgd{}, options, usage);
+      const std::size_t norm = 8 * (layout.buckets.size() + 1 + 3);
+      return std::pair(memory.gradients - 4 * psi / 3, memory.buffers - norm);
+    };
+    EXPECT_EQ(beyond_the_shares(6 * layer, 2 * layer),
+              std::pair(std::size_t{4 * 6 * layer}, std::size_t{2 * 2 * layer}))
+        << layers << " layers";
+    EXPECT_EQ(beyond_the_shares(layers * layer, layers * layer), std::pair(4 * psi, std::size_t{0}))
+        << layers << " layers";
+  }
+}
+
 TEST(Progress, RunsInOrderAndBringsErrorsBack) {
   for (const bool own_thread : {false, true}) {
     Progress progress(own_thread);

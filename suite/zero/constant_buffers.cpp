@@ -1,0 +1,293 @@
+// Claim: with bounded buckets a ZeRO step's buffers have one size whatever the model's, to the
+// byte: C_B of ZeRO-R (Rajbhandari et al. 2020, arXiv:1910.02054, section 6.2). Where everything is
+// fused into one bucket they grow with it: from stage 2 on as 4 Psi, the paper's float buffer of
+// all gradients. Neither changes a bit of the values.
+//
+// Each case takes a step of a model of `layers` layers and of one of four times as many, all alike,
+// in bfloat16 with float gradients: of Psi elements over d ranks, with b and a elements in a bucket
+// that is reduced and in one that is gathered (`buckets` constant: of one layer, and of half a
+// layer; fused: of everything), beyond the states that section 5 counts there are held
+//   gradients   4 b from stage 2 on: the bucket that backward fills
+//   parameters  2 b in stage 3: the bucket that is gathered
+//   buffers     the larger of a bucket on the wire, 2 b (with communication_data_type bfloat16; by
+//               default gradients go from where they are), and in stages 1 and 2, where a < b, the
+//               staging of values, 2 a; and what the plans of the collectives keep
+// Not of these are a byte an owned element that says whether it decays, and eight a bucket for the
+// norm.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <deque>
+#include <memory>
+#include <set>
+#include <string>
+#include <tuple>
+
+#include "collectives/cost.h"
+#include "harness/unit.h"
+#include "machine/device/kernels.h"
+#include "zero/step.h"
+
+namespace suite {
+namespace {
+
+using collectives::Parameter;
+using harness::Oracle;
+using harness::Profile;
+using machine::Category;
+using machine::Dtype;
+using machine::Operation;
+using machine::Transport;
+
+constexpr std::int64_t rows = 48, cols = 64;          // of a matrix; two make a layer
+constexpr std::int64_t of_a_layer = 2 * rows * cols;  // elements, a multiple of 64 d
+constexpr int times = 4;                              // as many layers
+constexpr std::string_view algorithm = "direct";      // sums in one order, whatever the bucket
+constexpr Category categories[] = {Category::parameters, Category::gradients, Category::optimizer,
+                                   Category::buffers};
+using Bytes = std::array<std::size_t, std::size(categories)>;
+
+struct Shape {
+  int stage = 1, ranks = 2, rank = 0, layers = 1;
+  bool fused = false, narrow_wire = false;
+
+  std::int64_t elements() const { return layers * of_a_layer; }
+  std::int64_t reduce_bucket() const { return fused ? elements() : of_a_layer; }
+  std::int64_t gather_bucket() const { return fused ? elements() : of_a_layer / 2; }
+  Dtype wire() const { return narrow_wire ? Dtype::bfloat16 : Dtype::float32; }
+
+  // What ZeRO's section 5 counts, and the mask and the norm.
+  Bytes states() const {
+    const auto all = static_cast<std::size_t>(elements()), d = static_cast<std::size_t>(ranks);
+    const auto buckets = static_cast<std::size_t>(elements() / reduce_bucket());
+    return {2 * all / (stage == 3 ? d : 1), 4 * all / (stage >= 2 ? d : 1), 12 * all / d,
+            all / d + 8 * (buckets + 1 + (d > 1 ? d : 0))};
+  }
+  Bytes beyond() const {
+    const auto b = static_cast<std::size_t>(reduce_bucket()),
+               a = static_cast<std::size_t>(gather_bucket());
+    const std::size_t on_the_wire = narrow_wire && ranks > 1 ? 2 * b : 0,
+                      staged = stage < 3 && a < b && ranks > 1 ? 2 * a : 0;
+    return {stage == 3 ? 2 * b : 0, stage >= 2 ? 4 * b : 0, 0,
+            std::max(on_the_wire, staged) + scratch()};
+  }
+  // Of each collective of its size.
+  std::size_t scratch() const {
+    if (ranks == 1) return 0;
+    const std::int64_t gathered = stage == 3 ? reduce_bucket() : gather_bucket();
+    const std::set<std::tuple<Operation, Dtype, std::int64_t>> calls = {
+        {Operation::reduce_scatter, wire(), reduce_bucket() / ranks},
+        {Operation::all_gather, Dtype::bfloat16, gathered / ranks},
+        {Operation::all_gather, Dtype::float64, 1}};
+    std::size_t bytes = 0;
+    for (const auto& [operation, dtype, count] : calls)
+      bytes += collectives::scratch_bytes(collectives::find_algorithm(operation, algorithm),
+                                          {rank, ranks}, count, dtype);
+    return bytes;
+  }
+};
+
+// A model of that shape and its step.
+class Model {
+ public:
+  Model(const Shape& shape, harness::Context& context, Transport transport)
+      : shape_(shape), context_(context), held_before_(held(&machine::Ledger::current)) {
+    dp_ = std::make_unique<collectives::Communicator>(context.world, context.group, transport);
+    for (int layer = 0; layer < shape.layers; ++layer) {
+      for (const char* matrix : {"up", "down"}) {
+        Parameter parameter;
+        parameter.name = fmt::format("layers.{}.{}", layer, matrix);
+        parameter.global_shape = {rows, cols};
+        parameters_.push_back(std::move(parameter));
+        all_.push_back(&parameters_.back());
+      }
+    }
+    const zero::GradientPlan plan =
+        zero::gradient_plan(all_, Dtype::bfloat16, machine::Grid({.dp = shape.ranks}, shape.rank),
+                            static_cast<double>(shape.ranks));
+    states_ = std::make_unique<zero::FlatStates>(
+        context.device, plan, all_,
+        zero::LayoutOptions{.reduce_bucket_size = shape.reduce_bucket()});
+    for (std::size_t i = 0; i < all_.size(); ++i)
+      kernels().fill_uniform(all_[i]->value, context.seed + i, {}, -1, 1);
+    const std::string direct(algorithm);
+    zero::StepOptions options{.all_reduce = direct, .reduce_scatter = direct, .all_gather = direct};
+    options.allgather_bucket_size = shape.gather_bucket();
+    options.stage3_prefetch_bucket_size = 0;
+    if (shape.narrow_wire) options.communication_data_type = shape.wire();
+    step_ = zero::make_step(shape.stage, *states_, plan, {.dp = dp_.get()}, options);
+  }
+
+  void step() {
+    step_->begin_micro_batch(true);
+    for (std::size_t layer = 0; layer < all_.size(); layer += 2) {
+      step_->before_use(part(layer));
+      step_->after_use(part(layer));
+    }
+    for (std::size_t layer = all_.size(); layer > 0;) {
+      const zero::Step::Part used = part(layer -= 2);
+      step_->before_use(used);
+      step_->before_gradients(used);
+      for (std::size_t i = layer; i < layer + 2; ++i)
+        kernels().fill_uniform(all_[i]->gradient, gradient_seed(i), {}, 0.25, 1);
+      step_->after_use(used);
+      step_->gradients_ready(used);
+    }
+    step_->end_micro_batch();
+    step_->step();
+  }
+
+  // By category, over a step that is not the first.
+  Bytes peaks() {
+    step();
+    context_.device.ledger().reset_peaks();
+    step();
+    Bytes bytes = held(&machine::Ledger::peak);
+    for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] -= held_before_[i];
+    return bytes;
+  }
+
+  void fingerprint(harness::Judge& judge) {
+    step_->before_use(all_);
+    for (const Parameter* parameter : all_)
+      judge.same_bits(fmt::format("{} of {} layers", parameter->name, shape_.layers),
+                      hash(parameter->value));
+    step_->after_use(all_);
+  }
+
+ private:
+  machine::Kernels& kernels() const { return context_.device.stream().kernels(); }
+  zero::Step::Part part(std::size_t first) const { return {all_[first], all_[first + 1]}; }
+  std::uint64_t gradient_seed(std::size_t parameter) const {
+    return context_.seed + 1'000'000 * static_cast<std::uint64_t>(shape_.rank + 1) + parameter;
+  }
+  Bytes held(std::size_t (machine::Ledger::*of)(Category) const) const {
+    Bytes bytes{};
+    for (std::size_t i = 0; i < bytes.size(); ++i)
+      bytes[i] = (context_.device.ledger().*of)(categories[i]);
+    return bytes;
+  }
+
+  Shape shape_;
+  harness::Context& context_;
+  Bytes held_before_;
+  std::unique_ptr<collectives::Communicator> dp_;
+  std::deque<Parameter> parameters_;
+  std::vector<Parameter*> all_;
+  std::unique_ptr<zero::FlatStates> states_;
+  std::unique_ptr<zero::Step> step_;
+};
+
+struct ConstantBuffers {
+  static constexpr std::string_view name = "constant_buffers";
+  static constexpr std::string_view about =
+      "bytes that a ZeRO step holds beyond its states, at two sizes of the model";
+  static constexpr Oracle oracles[] = {Oracle::memory, Oracle::determinism};
+  static constexpr bool repeatable = false;
+
+  struct Case {
+    int ranks = 2;
+    Transport transport{};
+    int stage = 1;
+    std::string buckets, wire;
+    int layers = 1;
+
+    Shape shape(int rank, int of_layers) const {
+      return {stage, ranks, rank, of_layers, buckets == "fused", wire != "default"};
+    }
+  };
+
+  static harness::Sweep<Case> sweep(Profile profile) {
+    const bool quick = profile == Profile::quick;
+    harness::Sweep<Case> sweep;
+    sweep.axis("transport", &Case::transport, {Transport::shared_memory, Transport::mpi})
+        .axis("stage", &Case::stage, {1, 2, 3}, {1, 2, 3})
+        .axis("buckets", &Case::buckets, {"constant", "fused"}, {"constant", "fused"})
+        .axis("communication_data_type", &Case::wire, {"default", "bfloat16"},
+              {"default", "bfloat16"})
+        .axis("ranks", &Case::ranks, quick ? std::vector{2} : std::vector{1, 2, 3, 4, 8})
+        .axis("layers", &Case::layers, quick ? std::vector{3} : std::vector{3, 8})
+        .usual("transport", "shared_memory")
+        .usual("communication_data_type", "default")
+        .only([](const Case& c) -> std::string {
+          if (c.layers < 2) return fmt::format("{} layers: at least 2", c.layers);
+          if (of_a_layer / 2 % (64 * c.ranks) != 0)
+            return fmt::format("{} ranks: a matrix of {} elements is not cut into shares of 64s",
+                               c.ranks, of_a_layer / 2);
+          return "";
+        });
+    if (!quick) return sweep;
+    // Stage 1 has buffers where the wire is narrower, the others in any case.
+    return std::move(sweep.sample([](const Case& c) {
+      return c.transport == Transport::shared_memory && (c.wire != "default") == (c.stage == 1);
+    }));
+  }
+
+  static std::string why_not(const Case& c, const harness::Context& context) {
+    if (!context.device.readable_by_host()) return "CUDA tensors are staged through host memory";
+    return context.world.why_not(context.group, c.transport);
+  }
+
+  ConstantBuffers(const Case& c, harness::Context& context)
+      : case_(c), context_(context), model_(make(times * c.layers, c.buckets)) {}
+
+  void prepare() {}
+  void run() { model_->step(); }
+
+  void judge(harness::Judge& judge) {
+    model_.reset();
+    for (const int layers : {case_.layers, times * case_.layers}) {
+      const Shape shape = case_.shape(context_.group.index, layers);
+      const auto model = make(layers, case_.buckets);
+      const Bytes peaks = model->peaks(), states = shape.states(), beyond = shape.beyond();
+      std::size_t& sum = layers == case_.layers ? beyond_ : beyond_of_larger_;
+      sum = 0;
+      for (std::size_t i = 0; i < peaks.size(); ++i) {
+        sum += peaks[i] - states[i];
+        if (layers == case_.layers)
+          judge.memory(fmt::format("{} of {} layers", machine::name(categories[i]), layers),
+                       categories[i], peaks[i], states[i] + beyond[i]);
+        else
+          judge.memory(categories[i], peaks[i], states[i] + beyond[i]);
+      }
+      model->fingerprint(judge);
+    }
+    if (case_.buckets == "constant")
+      judge.memory(fmt::format("beyond the states, of {} times the parameters", times),
+                   Category::buffers, beyond_of_larger_, beyond_);
+    // After as many steps, in buckets of the other kind.
+    const auto other = make(case_.layers, case_.buckets == "fused" ? "constant" : "fused");
+    other->step();
+    other->step();
+    other->fingerprint(judge);
+  }
+
+  harness::Cost cost() const { return {}; }
+
+  void describe(harness::Record& record) {
+    const Shape larger = case_.shape(context_.group.index, times * case_.layers);
+    record.counters["parameters"] = static_cast<double>(larger.elements());
+    record.counters["buffer_bytes"] = static_cast<double>(beyond_of_larger_);
+    record.counters["buffer_bytes_of_quarter"] = static_cast<double>(beyond_);
+    record.counters["fused_buffer_bytes"] = 4 * static_cast<double>(larger.elements());
+  }
+
+ private:
+  std::unique_ptr<Model> make(int layers, const std::string& buckets) {
+    Shape shape = case_.shape(context_.group.index, layers);
+    shape.fused = buckets == "fused";
+    return std::make_unique<Model>(shape, context_, case_.transport);
+  }
+
+  Case case_;
+  harness::Context& context_;
+  std::unique_ptr<Model> model_;
+  std::size_t beyond_ = 0, beyond_of_larger_ = 0;
+};
+
+const bool registered = harness::add<ConstantBuffers>();
+
+}  // namespace
+}  // namespace suite
