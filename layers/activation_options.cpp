@@ -59,6 +59,7 @@ void ActivationOptions::validate(const GptConfig& config, int tp, int pp) const 
   only_of_full(recompute_num_layers != 1,
                fmt::format("recompute-num-layers {}", recompute_num_layers));
   only_of_full(distribute_saved_activations, "distribute-saved-activations");
+  only_of_full(cpu_checkpointing, "cpu-checkpointing");
   if (distribute_saved_activations && (sequence_parallel || tp == 1))
     throw std::invalid_argument(fmt::format(
         "distribute-saved-activations: {}",

@@ -33,7 +33,8 @@ struct ActivationOptions {
   RecomputeMethod recompute_method = RecomputeMethod::uniform;  // of full, as the next two
   int recompute_num_layers = 1;
   bool distribute_saved_activations = false;  // what is kept of a group is cut over tp
-  bool use_flash_attn = false;  // blockwise attention, whose probabilities are never all there
+  bool use_flash_attn = false;     // blockwise attention, whose probabilities are never all there
+  bool cpu_checkpointing = false;  // what is kept of a group is in host memory (checkpoints.h)
 
   // Throws std::invalid_argument naming the key, its value and what would fit: sequence_parallel or
   // distribute_saved_activations where tp is 1 or both are asked for, options of full recomputation

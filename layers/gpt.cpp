@@ -4,6 +4,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "machine/device/error.h"
 
@@ -13,7 +14,8 @@ using machine::Category;
 using machine::Tensor;
 
 GptStage::GptStage(const GptConfig& config, machine::Device& device, collectives::Communicator& tp,
-                   machine::Dtype dtype, StageIndex stage, const ActivationOptions& options)
+                   machine::Dtype dtype, StageIndex stage, const ActivationOptions& options,
+                   machine::Device* checkpoint_host)
     : config_(config),
       options_(options),
       context_{device,
@@ -22,6 +24,7 @@ GptStage::GptStage(const GptConfig& config, machine::Device& device, collectives
                options.sequence_parallel,
                options.recompute_granularity == RecomputeGranularity::selective,
                options.use_flash_attn},
+      checkpoints_(context_, options, checkpoint_host),
       stage_(stage),
       embedding_dropout_(context_, "embedding.dropout", config.hidden_dropout) {
   config.validate(tp.size(), stage.count);
@@ -128,7 +131,9 @@ void GptStage::forward(int micro_batch, const TokenBatch& batch, const Tensor& i
   }
   SHARDMARK_CHECK(x.shape().text(), ==, shape.text());
   for (const LayerGroup& group : groups_) {
-    saved.inputs.push_back(group.recomputed ? kept_input(group, x) : Tensor());
+    saved.inputs.push_back(!group.recomputed   ? Tensor()
+                           : kept_apart(group) ? checkpoints_.keep(x)
+                                               : x);
     for (std::size_t i = group.begin; i < group.end; ++i) {
       const bool leaves_stage = i + 1 == blocks_.size() && !head_;
       const Tensor y = leaves_stage ? out : context_.tensor(shape, category_of_input(i + 1));
@@ -148,35 +153,22 @@ void GptStage::forward(int micro_batch, const TokenBatch& batch, const Tensor& i
 Category GptStage::category_of_input(std::size_t block) const {
   for (const LayerGroup& group : groups_) {
     const bool dropped = group.recomputed && group.begin <= block && block < group.end &&
-                         (block > group.begin || distributed(group));
+                         (block > group.begin || kept_apart(group));
     if (dropped) return Category::buffers;
   }
   return Category::activations;
 }
 
-// What the caller keeps anyway is not cut.
-bool GptStage::distributed(const LayerGroup& group) const {
-  return options_.distribute_saved_activations && (group.begin > 0 || embedding_);
-}
-
-Tensor GptStage::kept_input(const LayerGroup& group, const Tensor& x) const {
-  if (!distributed(group)) return x;
-  const std::int64_t share = x.size() / context_.tp.size();
-  Tensor part = context_.tensor({share}, Category::activations);
-  context_.stream().copy(part.data(), x.slice(context_.tp.rank() * share, {share}).data(),
-                         part.bytes());
-  return part;
+// What the caller keeps anyway is neither cut nor moved.
+bool GptStage::kept_apart(const LayerGroup& group) const {
+  return checkpoints_.apart() && (group.begin > 0 || embedding_);
 }
 
 void GptStage::recompute(Saved& saved, std::size_t group, Category kept) {
   const LayerGroup& layers = groups_[group];
   const machine::Shape shape = boundary(saved.batch.sequences);
   Tensor x = std::move(saved.inputs[group]);
-  if (distributed(layers)) {
-    const Tensor whole = context_.tensor(shape, kept);
-    context_.tp.all_gather(x, whole);
-    x = whole;
-  }
+  if (kept_apart(layers)) x = checkpoints_.restore(std::move(x), shape, kept);
   for (std::size_t i = layers.begin; i < layers.end; ++i) {
     const bool leaves_group = i + 1 == layers.end;
     const Tensor y = context_.tensor(shape, leaves_group ? Category::buffers : kept);

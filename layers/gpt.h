@@ -21,7 +21,8 @@
 // exactly, in gpt_memory.h, the collectives over tp in gpt_cost.h. Tensors that the caller passes
 // are not copied: `in`, tokens and targets stay unchanged until backward_weights, d_out too.
 //
-// Groups of layers that are recomputed keep what enters them and nothing else; backward (or
+// Groups of layers that are recomputed keep what enters them and nothing else (checkpoints.h:
+// whole, in parts, in host memory; what the caller keeps anyway as it is); backward (or
 // backward_input) runs their forward again. The observer is told of that use as of any.
 
 #include <cstdint>
@@ -32,6 +33,7 @@
 #include <vector>
 
 #include "layers/activation_options.h"
+#include "layers/checkpoints.h"
 #include "layers/context.h"
 #include "layers/dropout.h"
 #include "layers/embedding.h"
@@ -68,9 +70,10 @@ struct StageObserver {
 class GptStage {
  public:
   // Throws std::invalid_argument as GptConfig::validate and ActivationOptions::validate. Takes no
-  // memory yet.
+  // memory yet. checkpoint_host: for cpu_checkpointing, as Checkpoints.
   GptStage(const GptConfig& config, machine::Device& device, collectives::Communicator& tp,
-           machine::Dtype dtype, StageIndex stage = {}, const ActivationOptions& options = {});
+           machine::Dtype dtype, StageIndex stage = {}, const ActivationOptions& options = {},
+           machine::Device* checkpoint_host = nullptr);
   GptStage(const GptStage&) = delete;
   GptStage& operator=(const GptStage&) = delete;
 
@@ -103,6 +106,7 @@ class GptStage {
   void backward_weights(int micro_batch);
 
   int in_flight() const { return static_cast<int>(saved_.size()); }
+  Checkpoints::Moved checkpoints_moved() const { return checkpoints_.moved(); }
 
  private:
   struct Saved {
@@ -117,8 +121,7 @@ class GptStage {
 
   Saved& saved(int micro_batch);
   machine::Category category_of_input(std::size_t block) const;
-  bool distributed(const LayerGroup& group) const;
-  machine::Tensor kept_input(const LayerGroup& group, const machine::Tensor& x) const;
+  bool kept_apart(const LayerGroup& group) const;
   void recompute(Saved& saved, std::size_t group, machine::Category kept);
   void run_backward(Saved& saved, const machine::Tensor& d_out, const machine::Tensor& d_in,
                     Halves halves);
@@ -134,6 +137,7 @@ class GptStage {
   GptConfig config_;
   ActivationOptions options_;
   Context context_;
+  Checkpoints checkpoints_;
   StageIndex stage_;
   double loss_scale_ = 1;
   std::optional<collectives::Parameter> table_;          // on the first stage, and tied on the last

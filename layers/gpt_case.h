@@ -77,7 +77,7 @@ class GptRanks {
     for (int i = 0; i < run.stages; ++i) {
       stages_.push_back(std::make_unique<GptStage>(run.config, rank.world.device(), rank.tp,
                                                    run.dtype, StageIndex{i, run.stages},
-                                                   run.options));
+                                                   run.options, host_.get()));
       stages_.back()->initialize(run.initializer);
       round_values(rank, stages_.back()->parameters(), run.rounded_to);
       stages_.back()->zero_gradients();
@@ -94,6 +94,7 @@ class GptRanks {
   }
 
   GptStage& stage(int i) { return *stages_[static_cast<std::size_t>(i)]; }
+  const machine::Ledger& checkpoint_host() const { return host_->ledger(); }
 
   // All micro-batches forward, all backward, as GPipe does. Returns the summed loss.
   double step() {
@@ -171,6 +172,7 @@ class GptRanks {
 
   const Rank& rank_;
   GptCase case_;
+  std::unique_ptr<machine::Device> host_ = machine::make_host_device();  // of checkpoints
   std::vector<std::unique_ptr<GptStage>> stages_;
   std::vector<std::vector<std::int32_t>> tokens_, targets_;
 };

@@ -148,6 +148,9 @@ TEST(ActivationOptions, NameWhatDoesNotFitAndTheNearestThatDoes) {
   EXPECT_EQ(refusal({.use_flash_attn = true}, 1), "accepted");
   EXPECT_EQ(refusal({.distribute_saved_activations = true}, 2),
             "distribute-saved-activations is of recompute-granularity full, which is none");
+  EXPECT_EQ(refusal({.cpu_checkpointing = true}, 2),
+            "cpu-checkpointing is of recompute-granularity full, which is none");
+  EXPECT_EQ(refusal({.recompute_granularity = full, .cpu_checkpointing = true}, 1), "accepted");
   ActivationOptions distributed{.recompute_granularity = full,
                                 .distribute_saved_activations = true};
   EXPECT_EQ(refusal(distributed, 2), "accepted");

@@ -34,6 +34,7 @@ void PrintTo(const Costs& c, std::ostream* out) {
        << name(c.options.recompute_granularity) << " " << name(c.options.recompute_method) << " "
        << c.options.recompute_num_layers << (c.options.sequence_parallel ? ", sequence" : "")
        << (c.options.distribute_saved_activations ? ", distributed" : "")
+       << (c.options.cpu_checkpointing ? ", on the host" : "")
        << (c.options.use_flash_attn ? ", blockwise" : "") << (c.config.swiglu ? ", llama" : "")
        << (c.config.hidden_dropout > 0 ? ", dropping" : "");
 }
@@ -205,9 +206,13 @@ std::vector<Costs> cost_cases() {
         {grouped, 4, 1, 4, Dtype::bfloat16},
         {dropping(grouped), 2, 3, 2, Dtype::float32}}) {
     for (ActivationOptions options : recomputations(config.layers / stages)) {
-      if (tp > 1 && options.recompute_granularity == RecomputeGranularity::full) {
-        options.distribute_saved_activations = true;
+      if (options.recompute_granularity == RecomputeGranularity::full) {
+        options.cpu_checkpointing = true;
         cases.push_back({config, tp, stages, sequences, dtype, options});
+        options.distribute_saved_activations = tp > 1;
+        if (tp > 1) cases.push_back({config, tp, stages, sequences, dtype, options});
+        options.cpu_checkpointing = false;
+        if (tp > 1) cases.push_back({config, tp, stages, sequences, dtype, options});
         options.distribute_saved_activations = false;
       }
       for (const bool sequence_parallel : {false, true}) {
@@ -307,6 +312,57 @@ TEST(GptCostMemory, OfALayerIsThePapers) {
       EXPECT_EQ(of_a_layer(tp, b, options), 2 * sbh / t);
     }
   }
+}
+
+// P_a+cpu of ZeRO-R: what full recomputation leaves is gone from the device, 2sbh a layer or its
+// share, and is in host memory from forward until the layer is made again; it goes there once and
+// comes back once.
+TEST(GptCostMemory, CheckpointsAreOnTheHostInstead) {
+  const GptConfig config{.layers = 4, .hidden = 48, .heads = 8, .vocabulary = 16, .sequence = 20};
+  const std::size_t sbh = 20 * 2 * 48, layers = 4;
+  for (const auto& [tp, distributed, sequence_parallel] :
+       {std::tuple(1, false, false), {4, false, false}, {4, true, false}, {4, false, true}}) {
+    GptCase run{.config = config, .tp = tp, .dtype = Dtype::bfloat16, .sequences = 2};
+    run.options = {.sequence_parallel = sequence_parallel,
+                   .recompute_granularity = RecomputeGranularity::full,
+                   .distribute_saved_activations = distributed};
+    StageCase stage{tp, {}, 2, Dtype::bfloat16, run.options};
+    const StageMemory on_device = stage_memory(config, stage);
+    EXPECT_EQ(on_device.host_saved, 0U);
+    run.options.cpu_checkpointing = stage.options.cpu_checkpointing = true;
+    const StageMemory on_host = stage_memory(config, stage);
+    const std::size_t checkpoint =
+        2 * sbh / static_cast<std::size_t>(distributed || sequence_parallel ? tp : 1);
+    EXPECT_EQ(on_host.host_saved, layers * checkpoint);
+    EXPECT_EQ(on_host.saved, on_device.saved - layers * checkpoint);
+
+    run.micro_batches = 2;
+    on_ranks(tp, run.dtype, [&](Rank& rank) {
+      GptRanks ranks(rank, run);
+      const machine::Ledger& host = ranks.checkpoint_host();
+      const auto moved = [&] { return ranks.stage(0).checkpoints_moved(); };
+      for (const std::size_t m : {1, 2}) {
+        ranks.forward(static_cast<int>(m) - 1);
+        EXPECT_EQ(host.current(Category::activations), m * on_host.host_saved);
+        EXPECT_EQ(moved(), (Checkpoints::Moved{m * on_host.host_saved, 0}));
+      }
+      for (const std::size_t m : {1, 2}) {
+        ranks.backward(static_cast<int>(m) - 1);
+        EXPECT_EQ(host.current(), (2 - m) * on_host.host_saved);
+        EXPECT_EQ(moved(), (Checkpoints::Moved{2 * on_host.host_saved, m * on_host.host_saved}));
+      }
+      EXPECT_EQ(host.peak(), 2 * on_host.host_saved) << "of nothing else";
+    });
+  }
+}
+
+TEST(GptCostMemory, CheckpointsOnTheHostNeedOne) {
+  on_ranks(1, Dtype::float32, [&](Rank& rank) {
+    EXPECT_THROW(
+        GptStage(wide, rank.world.device(), rank.tp, Dtype::float32, {},
+                 {.recompute_granularity = RecomputeGranularity::full, .cpu_checkpointing = true}),
+        std::invalid_argument);
+  });
 }
 
 // GPT-2 small has 124,439,808 parameters: Radford et al. 2019 say 117M, their released model this.

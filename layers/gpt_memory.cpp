@@ -163,6 +163,7 @@ class Passage {
   std::size_t peak(Category category, int begin, int stop) const;
 
   int backward = 0, weights = 0, end = 0;  // where the calls begin; weights: with the halves apart
+  std::size_t host_saved = 0;
 
  private:
   // The times of a part's passes; again: of its second forward.
@@ -177,7 +178,7 @@ class Passage {
   void run(const Sizes& z, bool apart);
   void hold(Category category, std::size_t bytes, int from, int to);
   void hold(const Part& part, const std::vector<Row>& rows);
-  void hold_borders(const Sizes& z, bool distribute);
+  void hold_borders(const Sizes& z, const ActivationOptions& options);
 
   Category later_;
   std::vector<Part> parts_;  // 0: embedding, 1 to L: blocks, L + 1: head
@@ -196,7 +197,7 @@ Passage::Passage(const Sizes& z, const ActivationOptions& options, bool apart)
   if (z.first_stage) hold(parts_.front(), embedding_rows(z));
   for (std::size_t block = 0; block < z.L; ++block) hold(parts_[block + 1], block_rows(z));
   if (z.last_stage) hold(parts_.back(), head_rows(z));
-  hold_borders(z, options.distribute_saved_activations);
+  hold_borders(z, options);
 }
 
 // As GptStage runs them.
@@ -259,7 +260,9 @@ void Passage::hold(const Part& part, const std::vector<Row>& rows) {
 
 // What passes between two parts of a stage: x on the way forward, taken before the part that fills
 // it runs, and d_x on the way back. What passes between stages is the caller's.
-void Passage::hold_borders(const Sizes& z, bool distribute) {
+void Passage::hold_borders(const Sizes& z, const ActivationOptions& options) {
+  const bool distribute = options.distribute_saved_activations, to_host = options.cpu_checkpointing;
+  const std::size_t share = distribute ? z.own / z.t : z.own;
   for (std::size_t to = 1; to < parts_.size(); ++to) {
     if ((to == 1 && !z.first_stage) || (to == parts_.size() - 1 && !z.last_stage)) continue;
     const Part &before = parts_[to - 1], &part = parts_[to];
@@ -271,7 +274,7 @@ void Passage::hold_borders(const Sizes& z, bool distribute) {
     const auto group = std::find_if(groups_.begin(), groups_.end(), [&](const LayerGroup& one) {
       return one.recomputed && one.begin <= block && block < one.end;
     });
-    if (group == groups_.end() || (block == group->begin && !distribute)) {
+    if (group == groups_.end() || (block == group->begin && !distribute && !to_host)) {
       hold(Category::activations, z.own, before.at(forward), part.at(done));
       continue;
     }
@@ -280,7 +283,9 @@ void Passage::hold_borders(const Sizes& z, bool distribute) {
       hold(later_, z.own, before.again, part.at(done));
     } else {
       const int gathered = gathers_[static_cast<std::size_t>(group - groups_.begin())];
-      hold(Category::activations, z.own / z.t, part.at(forward), gathered);
+      if (!to_host) hold(Category::activations, share, part.at(forward), gathered);
+      if (to_host) host_saved += share;
+      if (to_host && distribute) hold(Category::buffers, share, gathered, gathered);
       hold(later_, z.own, gathered, part.at(done));
     }
   }
@@ -316,6 +321,7 @@ StageMemory stage_memory(const GptConfig& config, const StageCase& stage) {
       .input_half_peak = apart.peak(Category::activations, apart.backward, apart.weights),
       .input_half_buffers = apart.peak(Category::buffers, apart.backward, apart.weights),
       .weight_half_buffers = apart.peak(Category::buffers, apart.weights, apart.end),
+      .host_saved = together.host_saved,
   };
 }
 

@@ -16,7 +16,8 @@
 //   nothing recomputed  4 M/c + (Q + M + G + F)/t + P + 2 R
 //   selective           4 M/c + (Q + M + G + F)/t + 2 R
 //   use_flash_attn      the same and n (a/t) A; P is 0 in all that follows
-//   full                M/c of a group's first layer, M/t distributed; nothing of the others
+//   full                M/c of a group's first layer, M/t distributed, with cpu_checkpointing the
+//                       same bytes of host memory instead; nothing of the others
 // In bfloat16 the first is, of GPT-2, sbh (8/c + 24/t + 2as/(ht)) + 16 sb/c. Korthikanti et al.
 // 2022 (arXiv:2205.05198, table 2) have sbh (10/c + 24/t + 5as/(ht)): 2/c and 3as/(ht) of theirs
 // are dropout (masks, and the dropped probabilities), of which we keep none, for both are made
@@ -46,6 +47,9 @@ struct StageMemory {
   // that it is of; buffers during either half.
   std::size_t input_half_saved = 0, input_half_peak = 0;
   std::size_t input_half_buffers = 0, weight_half_buffers = 0;
+  // Of host memory, for each micro-batch in flight, from forward on: what goes there in forward and
+  // comes back, once each.
+  std::size_t host_saved = 0;
 };
 StageMemory stage_memory(const GptConfig& config, const StageCase& stage);
 

@@ -169,12 +169,17 @@ TEST(Gpt, RecomputingChangesNothing) {
         options.distribute_saved_activations =
             tp > 1 && !sequence_parallel &&
             options.recompute_granularity == RecomputeGranularity::full;
-        run.options = options;
-        const GptResult seen = train(run);
-        EXPECT_EQ(seen.loss, want.loss);
-        EXPECT_EQ(seen.gradients, want.gradients)
-            << name(options.recompute_granularity) << " " << name(options.recompute_method) << " "
-            << options.recompute_num_layers << ", tp " << tp << ", stages " << stages;
+        for (const bool on_the_host : {false, true}) {
+          if (on_the_host && options.recompute_granularity != RecomputeGranularity::full) continue;
+          options.cpu_checkpointing = on_the_host;
+          run.options = options;
+          const GptResult seen = train(run);
+          EXPECT_EQ(seen.loss, want.loss);
+          EXPECT_EQ(seen.gradients, want.gradients)
+              << name(options.recompute_granularity) << " " << name(options.recompute_method) << " "
+              << options.recompute_num_layers << ", tp " << tp << ", stages " << stages
+              << (on_the_host ? ", on the host" : "");
+        }
       }
     }
   }

@@ -77,6 +77,7 @@ class BadInput(TemporaryFolder):
                      "recompute-num-layers is 5", "nearest that fits is 4")
         self.refused(2, [*gpt, "--tp", "2", "--recompute-granularity", "full", "--sequence-parallel", "1",
                          "--distribute-saved-activations", "1"], "sequence-parallel", "one of the two")
+        self.refused(2, [*gpt, "--tp", "2", "--cpu-checkpointing", "1"], "cpu-checkpointing", "granularity full")
 
     def test_data_files(self):
         gpt = ["run", "gpt_step", "--ranks", "1"]

@@ -202,10 +202,12 @@ TEST(Ours, IsWhatATrainerExpects) {
     bool sequence_parallel = false;
     const char* granularity = "none";
     const char* model = "tiny";
+    bool cpu_checkpointing = false;
   };
   for (const Case& one : {Case{}, Case{{.dp = 2}}, Case{{.tp = 2, .dp = 2}, true, "selective"},
                           Case{{.dp = 2, .pp = 2}, false, "full"},
-                          Case{{.tp = 2, .dp = 2}, true, "none", "llama_tiny"}}) {
+                          Case{{.tp = 2, .dp = 2}, true, "none", "llama_tiny"},
+                          Case{{}, false, "full", "tiny", true}}) {
     Training t;
     t.model = named_shape(one.model);
     t.bf16.enabled = true;
@@ -216,6 +218,7 @@ TEST(Ours, IsWhatATrainerExpects) {
                  .sequence_parallel = one.sequence_parallel};
     t.batch = {16, 2, 8 / one.degrees.dp};
     t.activations.recompute_granularity = one.granularity;
+    t.activations.cpu_checkpointing = one.cpu_checkpointing;
     t.zero.param_persistence_threshold = 100;
     t.zero.prefetch_bucket_size = 20'000;
     for (int stage = 0; stage < (one.degrees.pp > 1 ? 2 : zero::num_stages); ++stage) {
@@ -233,6 +236,7 @@ TEST(Ours, IsWhatATrainerExpects) {
         config.options.stage3_prefetch_bucket_size = 20'000;
         config.activations.sequence_parallel = one.sequence_parallel;
         config.activations.recompute_granularity = layers::recompute_granularity(one.granularity);
+        config.activations.cpu_checkpointing = one.cpu_checkpointing;
         const Corpus corpus = Corpus::generated(1);
         const Trainer trainer(world, world.group(), world.device(), config, corpus);
         if (world.rank() != 0) return;
@@ -242,6 +246,8 @@ TEST(Ours, IsWhatATrainerExpects) {
         EXPECT_EQ(planned.gpu.gradients, peaks[Category::gradients]);
         EXPECT_EQ(planned.gpu.optimizer, peaks[Category::optimizer]);
         EXPECT_EQ(planned.gpu.activations, peaks[Category::activations]);
+        EXPECT_EQ(planned.cpu.activations, expected_host_checkpoints(trainer).held);
+        EXPECT_EQ(planned.cpu.activations > 0, one.cpu_checkpointing);
         EXPECT_LE(planned.gpu.buffers, peaks[Category::buffers]);
         if (one.degrees.ranks() == 1) {
           EXPECT_EQ(planned.gpu.buffers, peaks[Category::buffers]);

@@ -57,7 +57,7 @@ Held of_config(const TrainingConfig& config) {
   machine::run_ranks(1, [&](machine::World& world) {
     collectives::Communicator tp(world, std::make_unique<NoLink>(config.degrees.tp));
     layers::GptStage model(config.model, world.device(), tp, config.dtype, {0, config.degrees.pp},
-                           config.activations);
+                           config.activations, &world.host_device());
     plan = zero::gradient_plan(model.parameters(), config.dtype, grid,
                                static_cast<double>(config.tokens()));
     parts = model_parts(model);
@@ -92,6 +92,7 @@ Held of_config(const TrainingConfig& config) {
       std::max(passage.forward_buffers, passage.backward_buffers));
   held.cpu.optimizer = static_cast<double>(states.host_optimizer);
   held.cpu.buffers = static_cast<double>(states.host_buffers);
+  held.cpu.activations = static_cast<double>(in_flight * passage.host_saved);
   if (config.options.offload_optimizer.device == zero::OffloadDevice::nvme)
     held.nvme.optimizer =
         static_cast<double>(zero::expected_offload_traffic(config.zero_stage, plan, layout,

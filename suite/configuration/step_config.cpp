@@ -139,7 +139,8 @@ TrainingConfig step_config(const Training& t) {
       .recompute_num_layers = as_int(a.recompute_num_layers),
       .distribute_saved_activations =
           a.partition_activations && a.recompute_granularity == "full" && d.tensor > 1,
-      .use_flash_attn = a.use_flash_attn};
+      .use_flash_attn = a.use_flash_attn,
+      .cpu_checkpointing = a.cpu_checkpointing && a.recompute_granularity == "full"};
   config.learning_rate = learning_rate_of(t);
   config.loss_scale = loss_scale_of(t.fp16);
   config.stage3_param_persistence_threshold = t.zero.param_persistence_threshold;
@@ -182,6 +183,7 @@ harness::AxisFlags step_flags(const TrainingConfig& config) {
           {"recompute-method", std::string(layers::name(a.recompute_method))},
           {"recompute-num-layers", std::to_string(a.recompute_num_layers)},
           {"distribute-saved-activations", a.distribute_saved_activations ? "1" : "0"},
+          {"cpu-checkpointing", a.cpu_checkpointing ? "1" : "0"},
           {"use-flash-attn", a.use_flash_attn ? "1" : "0"}};
 }
 

@@ -99,6 +99,16 @@ std::size_t scratch_of_collectives(const Trainer& trainer) {
 
 }  // namespace
 
+HostCheckpoints expected_host_checkpoints(const Trainer& trainer) {
+  const TrainingConfig& config = trainer.config();
+  const std::size_t saved = layers::stage_memory(config.model, stage_case(trainer)).host_saved;
+  const int stage = trainer.grid().coordinate(Axis::pp);
+  const int in_flight = pipeline::find_schedule(config.schedule)
+                            .peak_activations(stage, config.degrees.pp, config.micro_batches());
+  return {static_cast<std::size_t>(in_flight) * saved,
+          static_cast<std::size_t>(config.micro_batches()) * saved};
+}
+
 std::map<Category, std::size_t> expected_peaks(const Trainer& trainer) {
   const TrainingConfig& config = trainer.config();
   const layers::StageCase stage = stage_case(trainer);

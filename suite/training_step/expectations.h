@@ -15,6 +15,13 @@ namespace suite {
 // temporaries of the deeper of forward and backward.
 std::map<machine::Category, std::size_t> expected_peaks(const Trainer& trainer);
 
+// With cpu_checkpointing: the peak of the checkpoints' bytes in host memory, and what goes there in
+// one step and comes back.
+struct HostCheckpoints {
+  std::size_t held = 0, moved_each_way = 0;
+};
+HostCheckpoints expected_host_checkpoints(const Trainer& trainer);
+
 // Bytes sent in one step, by group and label. The norm's exchange is in it.
 std::map<std::string, std::map<machine::TrafficLabel, std::uint64_t>> expected_bytes_sent(
     const Trainer& trainer);

@@ -54,7 +54,8 @@ struct GptStep {
     values.global_batch_size = {quick ? 8 : 24};
     values.sequence_parallel = {0, 1};
     values.recompute_granularity = {"none", "selective", "full"};
-    values.distribute_saved_activations = values.use_flash_attn = values.uneven_tokens = {0, 1};
+    values.distribute_saved_activations = values.cpu_checkpointing = {0, 1};
+    values.use_flash_attn = values.uneven_tokens = {0, 1};
     harness::Sweep<Case> sweep = step_sweep(values);
     // Activations held in other ways: one case of each at the usual of all else.
     sweep.sample([quick](const Case& c) {
@@ -138,7 +139,7 @@ struct GptStep {
     if (c.zero_stage == 2)
       return c.ranks == 2 && c.dtype == Dtype::float32 && c.recompute_granularity == "none";
     return c.ranks == 4 && c.tp == 2 && c.sequence_parallel == 1 &&
-           c.recompute_granularity == "full";
+           c.recompute_granularity == "full" && c.cpu_checkpointing == 0;
   }
 
   static std::string why_not(const Case& c, const harness::Context& context) {

@@ -50,6 +50,7 @@ harness::Sweep<StepCase> step_sweep(const StepValues& values) {
       .axis("recompute-num-layers", &Case::recompute_num_layers, {1})
       .axis("distribute-saved-activations", &Case::distribute_saved_activations,
             values.distribute_saved_activations, {0, 1})
+      .axis("cpu-checkpointing", &Case::cpu_checkpointing, values.cpu_checkpointing, {0, 1})
       .axis("use-flash-attn", &Case::use_flash_attn, values.use_flash_attn, {0, 1})
       .axis("uneven-tokens", &Case::uneven_tokens, values.uneven_tokens, {0, 1})
       .usual("optimizer", "adamw")
@@ -58,6 +59,7 @@ harness::Sweep<StepCase> step_sweep(const StepValues& values) {
       .usual("sequence-parallel", "0")
       .usual("recompute-granularity", "none")
       .usual("distribute-saved-activations", "0")
+      .usual("cpu-checkpointing", "0")
       .usual("uneven-tokens", "0")
       .only(why_no_step);
   return sweep;
@@ -104,7 +106,8 @@ TrainingConfig config_of(const StepCase& step, std::uint64_t seed) {
       .recompute_method = layers::recompute_method(step.recompute_method),
       .recompute_num_layers = step.recompute_num_layers,
       .distribute_saved_activations = step.distribute_saved_activations != 0,
-      .use_flash_attn = step.use_flash_attn != 0};
+      .use_flash_attn = step.use_flash_attn != 0,
+      .cpu_checkpointing = step.cpu_checkpointing != 0};
   if (!configured) choose_usual(config, step);
   config.options.offload_optimizer.device = zero::find_offload_device(step.offload_optimizer);
   config.seed = seed;

@@ -28,6 +28,7 @@ struct StepCase {
   std::string recompute_granularity, recompute_method;
   int recompute_num_layers = 1, distribute_saved_activations = 0, use_flash_attn = 0;
   int uneven_tokens = 0;
+  int cpu_checkpointing = 0;  // DeepSpeed's word
 };
 
 // What a profile runs of each axis; the flags take more.
@@ -42,7 +43,8 @@ struct StepValues {
   std::vector<int> micro_batch_size{1}, global_batch_size;
   std::vector<int> sequence_parallel{0};
   std::vector<std::string> recompute_granularity{"none"};
-  std::vector<int> distribute_saved_activations{0}, use_flash_attn{0}, uneven_tokens{0};
+  std::vector<int> distribute_saved_activations{0}, cpu_checkpointing{0}, use_flash_attn{0};
+  std::vector<int> uneven_tokens{0};
 };
 harness::Sweep<StepCase> step_sweep(const StepValues& values);
 std::vector<std::string> whole_schedules();  // those that leave a stage in one piece

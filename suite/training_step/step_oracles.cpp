@@ -15,12 +15,23 @@ void judge_memory(harness::Judge& judge, const Trainer& trainer, const machine::
     return judge.not_applicable(Oracle::memory, "CUDA tensors are staged through host memory");
   for (const auto& [category, bytes] : expected_peaks(trainer))
     judge.memory(category, peaks.at(category), bytes);
+  if (const machine::Device* host = trainer.checkpoint_host())
+    judge.memory("checkpoints in host memory", machine::Category::activations,
+                 host->ledger().peak(), expected_host_checkpoints(trainer).held);
 }
 
 void judge_volume(harness::Judge& judge, Trainer& trainer) {
   for (const Trainer::Group& group : trainer.groups())
     if (group.communicator) group.communicator->link().reset_traffic();
+  const layers::Checkpoints::Moved before = trainer.checkpoints_moved();
   trainer.step();
+  if (trainer.checkpoint_host()) {
+    const machine::TrafficLabel label{machine::Operation::none, trainer.config().dtype};
+    const layers::Checkpoints::Moved now = trainer.checkpoints_moved();
+    const std::size_t each_way = expected_host_checkpoints(trainer).moved_each_way;
+    judge.volume("checkpoints to the host", label, now.down - before.down, each_way);
+    judge.volume("checkpoints from the host", label, now.up - before.up, each_way);
+  }
   auto expected = expected_bytes_sent(trainer);
   for (const Trainer::Group& group : trainer.groups()) {
     if (!group.communicator) continue;

@@ -55,6 +55,25 @@ TEST(TrainingStep, AGptStepHoldsActivationsInEveryWay) {
   expect_passed(cases, 4);
 }
 
+// Whole and in parts, of all layers and of some; with a stage whose first input the caller keeps.
+TEST(TrainingStep, AGptStepKeepsItsCheckpointsOnTheHost) {
+  const auto cases = steps({{"ranks", "4"},
+                            {"tensor-model-parallel-size", sanitized ? "2" : "2,4"},
+                            {"pipeline-model-parallel-size", sanitized ? "2" : "1,2"},
+                            {"recompute-granularity", "full"},
+                            {"recompute-method", sanitized ? "uniform" : "uniform,block"},
+                            {"distribute-saved-activations", sanitized ? "1" : "0,1"},
+                            {"cpu-checkpointing", "1"}});
+  EXPECT_EQ(cases.size(), sanitized ? 1U : 8U);
+  expect_passed(cases, 4);
+  testing::expect_words(refusal("gpt_step", {{"model", "tiny"},
+                                             {"ranks", "1"},
+                                             {"tensor-model-parallel-size", "1"},
+                                             {"recompute-granularity", "selective"},
+                                             {"cpu-checkpointing", "1"}}),
+                        {"cpu-checkpointing is of recompute-granularity full, which is selective"});
+}
+
 TEST(TrainingStep, AGptStepAttendsBlockwise) {
   const auto cases = steps({{"ranks", "2"},
                             {"tensor-model-parallel-size", "2"},

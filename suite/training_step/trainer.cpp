@@ -159,8 +159,10 @@ Trainer::Trainer(machine::World& world, const machine::Group& group, machine::De
                                       : nullptr});
 
   const layers::StageIndex index{grid_.coordinate(Axis::pp), config_.degrees.pp};
-  stage_ = std::make_unique<layers::GptStage>(config_.model, device, *communicator("tp"),
-                                              config_.dtype, index, config_.activations);
+  if (config_.activations.cpu_checkpointing) checkpoint_host_ = machine::make_host_device();
+  stage_ =
+      std::make_unique<layers::GptStage>(config_.model, device, *communicator("tp"), config_.dtype,
+                                         index, config_.activations, checkpoint_host_.get());
   parameters_ = stage_->parameters();
   parts_ = model_parts(*stage_);
   plan_ =

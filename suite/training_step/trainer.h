@@ -117,6 +117,10 @@ class Trainer {
   const zero::GradientPlan& plan() const { return plan_; }
   const zero::FlatStates& states() const { return *states_; }
   const ModelParts& parts() const { return parts_; }
+  // Where checkpoints are with cpu_checkpointing, memory of their own; else null. And what went
+  // there and back so far.
+  const machine::Device* checkpoint_host() const { return checkpoint_host_.get(); }
+  layers::Checkpoints::Moved checkpoints_moved() const { return stage_->checkpoints_moved(); }
   const pipeline::Timeline& timeline() const { return timeline_; }
   const pipeline::Executor& executor() const { return *executor_; }
   std::int64_t steps() const { return steps_; }
@@ -145,6 +149,7 @@ class Trainer {
   const Corpus& corpus_;
   machine::Grid grid_;
   std::vector<Group> groups_;
+  std::unique_ptr<machine::Device> checkpoint_host_;
   std::unique_ptr<layers::GptStage> stage_;
   layers::Parameters parameters_;
   int vocabulary_ = 0;  // rows of the table that are no padding
