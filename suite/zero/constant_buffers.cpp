@@ -203,7 +203,7 @@ struct ConstantBuffers {
     const bool quick = profile == Profile::quick;
     harness::Sweep<Case> sweep;
     sweep.axis("transport", &Case::transport, {Transport::shared_memory, Transport::mpi})
-        .axis("stage", &Case::stage, {1, 2, 3}, {1, 2, 3})
+        .axis("zero-stage", &Case::stage, {1, 2, 3}, {1, 2, 3})
         .axis("buckets", &Case::buckets, {"constant", "fused"}, {"constant", "fused"})
         .axis("communication_data_type", &Case::wire, {"default", "bfloat16"},
               {"default", "bfloat16"})
