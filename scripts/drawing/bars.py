@@ -29,7 +29,8 @@ def labels_of(cases):
 
 # Options of which a label tells only that they are on, in the words of Megatron-LM's papers.
 OPTIONS = {"sequence-parallel": "sequence parallel", "distribute-saved-activations": "distributed checkpoints",
-           "cpu-checkpointing": "checkpoints on the host",
+           "cpu-checkpointing": "checkpoints on the host", "uneven-tokens": "uneven tokens",
+           "offload_optimizer": "states on",
            "use-flash-attn": "blockwise attention", "recompute-granularity": "recompute", "recompute-method": "by"}
 OFF = {"0", "none", "uniform"}
 
@@ -76,7 +77,8 @@ def unit_for(largest, units):
 
 
 def _height(labels, per_bar):
-    return 0.45 + sum(max(per_bar, 0.125 * (1 + label.count("\n"))) for label in labels)
+    # Bars lie evenly, so the longest label makes room for all.
+    return 0.45 + len(labels) * max(per_bar, max(0.125 * (1 + label.count("\n")) for label in labels))
 
 
 def step_time(run):
