@@ -34,6 +34,7 @@
 #include "suite/nccl_tests/front.h"
 #include "suite/training_step/corpus.h"
 #include "suite/training_step/safetensors.h"
+#include "suite/training_step/step_case.h"
 #include "suite/training_step/text_tokens.h"
 
 namespace suite {
@@ -228,7 +229,7 @@ void report_for_the_lost(const std::string& directory) {
   complain(harness::rank_lost, reason);
 }
 
-int run(const CommandLine& line, int argc, char** argv) {
+int run(CommandLine line, int argc, char** argv) {
   harness::AxisFlags axes = line.axes;
   std::string configuration;
   if (!line.deepspeed_file.empty() || !line.megatron_file.empty()) {
@@ -238,6 +239,11 @@ int run(const CommandLine& line, int argc, char** argv) {
                                           .ignore_unknown = line.ignore_unknown_keys},
                                          line.units, axes);
     configuration = configuration::json(resolved);
+    const std::uint64_t usual = CommandLine().seed, said = configured->seed;
+    if (line.seed != usual && said != usual && line.seed != said)
+      throw harness::UsageError(
+          fmt::format("--seed is {}, and {} makes it {}", line.seed, line.megatron_file, said));
+    if (line.seed == usual) line.seed = said;
     if (!machine::under_launcher())
       for (const std::string& warning : resolved.warnings)
         complain(0, fmt::format("warning: {}", warning));

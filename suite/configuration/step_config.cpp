@@ -88,9 +88,29 @@ zero::LossScaleOptions loss_scale_of(const Fp16& f) {
           .consecutive_hysteresis = f.consecutive_hysteresis};
 }
 
+// Keys that the planner knows and a step would ignore: whether they ask for what no step does.
+std::string ignored(const Training& t) {
+  const Zero usual, &z = t.zero;
+  const Activations& a = t.activations;
+  for (const auto& [asked, what] :
+       {std::pair{!z.reduce_scatter, "reduce_scatter false"},
+        {!z.allgather_partitions, "allgather_partitions false"},
+        {z.round_robin_gradients, "round_robin_gradients"},
+        {z.model_persistence_threshold != usual.model_persistence_threshold,
+         "stage3_model_persistence_threshold"},
+        {z.max_reuse_distance != usual.max_reuse_distance, "stage3_max_reuse_distance"},
+        {a.contiguous_memory_optimization, "contiguous_memory_optimization"},
+        {a.number_checkpoints.has_value(), "number_checkpoints"},
+        {a.synchronize_checkpoint_boundary, "synchronize_checkpoint_boundary"},
+        {t.bf16.enabled && !t.bf16.check_grad_overflow, "bf16.check_grad_overflow false"}})
+    if (asked) return fmt::format("{}: no step here does that", what);
+  return "";
+}
+
 }  // namespace
 
 std::string why_no_step(const Training& t) {
+  if (const std::string why = ignored(t); !why.empty()) return why;
   const Model& m = t.model;
   if (t.degrees.context > 1) return "context parallelism is not implemented";
   if (has_shape(m) && m.position_embedding_type == "none")
@@ -169,6 +189,7 @@ TrainingConfig step_config(const Training& t) {
 harness::AxisFlags step_flags(const TrainingConfig& config) {
   const layers::ActivationOptions& a = config.activations;
   return {{"model", "configured"},
+          {"seq-length", "model"},
           {"optimizer", "configured"},
           {"dtype", std::string(name(config.dtype))},
           {"zero-stage", std::to_string(config.zero_stage)},

@@ -109,6 +109,13 @@ TEST_F(StepConfig, RefusesByName) {
   EXPECT_EQ(refusal(two, {{"ranks", "2"}, {"zero-stage", "2"}}), "accepted");
   expect_words(refusal(two, {{"ranks", "2"}, {"zero-stage", "1"}}),
                {"--zero-stage is 1", "ds_config.json makes it 2"});
+  expect_words(refusal(two, {{"ranks", "2"}, {"seq-length", "8"}}), {"--seq-length is 8"});
+  for (const char* key : {R"("reduce_scatter": false)", R"("allgather_partitions": false)",
+                          R"("round_robin_gradients": true)", R"("stage3_max_reuse_distance": 5)"})
+    expect_words(refusal(of(R"({"train_batch_size": 8, "zero_optimization": {"stage": 3, )" +
+                            std::string(key) + "}}"),
+                         {{"ranks", "2"}}),
+                 {"no step here does that"});
   expect_words(refusal(two, {}), {"say --ranks N"});
   expect_words(refusal(two, {{"ranks", "1,2"}}), {"say --ranks N"});
   expect_words(refusal(two, {{"ranks", "3"}}), {"train_batch_size"});
