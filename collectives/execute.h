@@ -12,7 +12,7 @@
 #include "collectives/plan.h"
 #include "collectives/rounds.h"
 #include "collectives/traffic_matrix.h"
-#include "machine/device/host/streaming.h"
+#include "machine/device/host/stream_copy.h"
 #include "machine/device/kernels.h"
 #include "machine/link/link.h"
 

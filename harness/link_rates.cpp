@@ -7,7 +7,7 @@
 
 #include "harness/batches.h"
 #include "machine/device/clock.h"
-#include "machine/device/host/streaming.h"
+#include "machine/device/host/stream_copy.h"
 
 namespace harness {
 namespace {

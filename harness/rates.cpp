@@ -11,7 +11,7 @@
 #include "harness/batches.h"
 #include "harness/link_rates.h"
 #include "machine/device/gemm.h"
-#include "machine/device/host/streaming.h"
+#include "machine/device/host/stream_copy.h"
 #include "machine/device/host/threads.h"
 #include "machine/device/kernels.h"
 #include "machine/device/tensor.h"

@@ -181,7 +181,7 @@ TEST(Sampler, NamesTheFirstSampleThatIsWrong) {
       // Rank 1 goes wrong after warm-up, which is 50 runs of a millisecond.
       return world.rank() == 1 && checked == 200 ? "element 3 is 5" : "";
     };
-    const SamplingLimits limits{.seconds = 1, .min_samples = 1000, .max_samples = 1000};
+    const SamplingLimits limits{.seconds = 20, .min_samples = 1000, .max_samples = 1000};
     const Sampled sampled = Sampler(world.device(), link, limits).sample(timed);
     EXPECT_TRUE(sampled.failed_somewhere);
     EXPECT_EQ(runs, 200);

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <initializer_list>
 #include <numeric>
 #include <stdexcept>
 #include <string>
@@ -21,27 +20,14 @@ std::string_view name(RecomputeMethod method) {
   return method == RecomputeMethod::uniform ? "uniform" : "block";
 }
 
-namespace {
-
-template <class T>
-T named(std::string_view key, std::string_view text, std::initializer_list<T> all) {
-  std::vector<std::string> names;
-  for (const T value : all) {
-    if (name(value) == text) return value;
-    names.emplace_back(name(value));
-  }
-  throw std::invalid_argument(machine::unknown(key, text, names));
-}
-
-}  // namespace
-
 RecomputeGranularity recompute_granularity(std::string_view text) {
   using enum RecomputeGranularity;
-  return named("recompute-granularity", text, {none, selective, full});
+  return machine::named("recompute-granularity", text, {none, selective, full});
 }
 
 RecomputeMethod recompute_method(std::string_view text) {
-  return named("recompute-method", text, {RecomputeMethod::uniform, RecomputeMethod::block});
+  return machine::named("recompute-method", text,
+                        {RecomputeMethod::uniform, RecomputeMethod::block});
 }
 
 void ActivationOptions::validate(const GptConfig& config, int tp, int pp) const {

@@ -4,7 +4,6 @@
 
 #include <cmath>
 #include <cstdlib>
-#include <initializer_list>
 #include <numeric>
 #include <stdexcept>
 #include <string>
@@ -33,16 +32,6 @@ int nearest_divisor(int number, int wanted) {
 void check_positive(std::string_view key, double value) {
   if (!(value > 0))
     throw std::invalid_argument(fmt::format("{} is {}: it must be greater than 0", key, value));
-}
-
-template <class T>
-T named(std::string_view key, std::string_view text, std::initializer_list<T> all) {
-  std::vector<std::string> names;
-  for (const T value : all) {
-    if (name(value) == text) return value;
-    names.emplace_back(name(value));
-  }
-  throw std::invalid_argument(machine::unknown(key, text, names));
 }
 
 void check_groups(const GptConfig& c) {
@@ -90,12 +79,13 @@ std::string_view name(PositionEmbedding position_embedding) {
 }
 
 Normalization normalization(std::string_view text) {
-  return named("normalization", text, {Normalization::layer_norm, Normalization::rms_norm});
+  return machine::named("normalization", text,
+                        {Normalization::layer_norm, Normalization::rms_norm});
 }
 
 PositionEmbedding position_embedding_type(std::string_view text) {
-  return named("position-embedding-type", text,
-               {PositionEmbedding::learned_absolute, PositionEmbedding::rope});
+  return machine::named("position-embedding-type", text,
+                        {PositionEmbedding::learned_absolute, PositionEmbedding::rope});
 }
 
 // Megatron-LM's own, so that three matrices have about the parameters of two of 4 hidden.

@@ -8,7 +8,7 @@ namespace {
 constexpr double small_bytes = 65536, large_bytes = 67108864;
 
 enum Kind : std::size_t { step, computation, bandwidth, message, latency, other };
-constexpr Floor table[] = {
+constexpr Floor floors_by_kind[] = {
     {"step", "what a training costs, and long enough to average what disturbs its parts", 0.01},
     {"computation", "clocks move the rate of matrix products by that with the temperature", 0.02},
     {"bandwidth", "64 MiB and more: thousands of pieces average out", 0.02},
@@ -35,8 +35,8 @@ Kind kind_of(const Record& record) {
 
 }  // namespace
 
-std::span<const Floor> floors() { return table; }
+std::span<const Floor> floors() { return floors_by_kind; }
 
-const Floor& floor_of(const Record& record) { return table[kind_of(record)]; }
+const Floor& floor_of(const Record& record) { return floors_by_kind[kind_of(record)]; }
 
 }  // namespace harness

@@ -56,7 +56,7 @@ std::string case_line(const Record& record, const Terminal& terminal) {
   return line + "\n";
 }
 
-struct Column {
+struct TextColumn {
   std::string title;
   std::vector<std::string> cells;
   bool left = false;
@@ -68,9 +68,9 @@ struct Column {
 };
 
 std::string unit_table(const Summary& summary, const Terminal& terminal) {
-  std::vector<Column> columns{{"unit", {}, true}, {"cases", {}},    {"passed", {}},
-                              {"failed", {}},     {"skipped", {}},  {"best", {}},
-                              {"wire", {}},       {"of limit", {}}, {"of library", {}}};
+  std::vector<TextColumn> columns{{"unit", {}, true}, {"cases", {}},    {"passed", {}},
+                                  {"failed", {}},     {"skipped", {}},  {"best", {}},
+                                  {"wire", {}},       {"of limit", {}}, {"of library", {}}};
   const auto number = [](int value) { return value == 0 ? "-" : std::to_string(value); };
   for (const UnitSummary& unit : summary.units) {
     const std::string cells[] = {
@@ -95,15 +95,15 @@ std::string unit_table(const Summary& summary, const Terminal& terminal) {
   const auto row = [&](const auto& cell_of) {
     std::string line;
     for (std::size_t i = 0; i < std::max<std::size_t>(fit, 1); ++i) {
-      const Column& column = columns[i];
+      const TextColumn& column = columns[i];
       line += fmt::format(fmt::runtime(column.left ? "{:<{}}  " : "{:>{}}  "), cell_of(column),
                           column.width());
     }
     text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
   };
-  row([](const Column& column) { return column.title; });
+  row([](const TextColumn& column) { return column.title; });
   for (std::size_t i = 0; i < summary.units.size(); ++i)
-    row([&](const Column& column) { return column.cells[i]; });
+    row([&](const TextColumn& column) { return column.cells[i]; });
   return text;
 }
 

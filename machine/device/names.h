@@ -1,6 +1,8 @@
 #pragma once
 // Names that a user typed: what was probably meant.
 
+#include <initializer_list>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,5 +14,17 @@ std::string nearest(std::string_view word, const std::vector<std::string>& candi
 // "unknown X 'word'; did you mean 'near'?" or, with none near, "…; known: a, b, c".
 std::string unknown(std::string_view kind, std::string_view word,
                     const std::vector<std::string>& candidates);
+
+// The one of all that has this name, by the function name() of its type. Throws
+// std::invalid_argument that says unknown.
+template <class T>
+T named(std::string_view kind, std::string_view text, std::initializer_list<T> all) {
+  std::vector<std::string> names;
+  for (const T value : all) {
+    if (name(value) == text) return value;
+    names.emplace_back(name(value));
+  }
+  throw std::invalid_argument(unknown(kind, text, names));
+}
 
 }  // namespace machine

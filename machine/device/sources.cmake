@@ -4,7 +4,7 @@ set(device_headers
 set(device_sources
   device/arenas.cpp device/contiguous_arena.cpp device/device.cpp device/flash_attention.cpp device/free_list.cpp device/gemm.cpp device/memory.cpp device/memory_block.cpp device/names.cpp device/tensor.cpp device/kernels/checks.cpp
   device/host/block_kernels.cpp device/host/device.cpp device/host/double_gemm.cpp device/host/flash_attention.cpp
-  device/host/gemm.cpp device/host/kernels.cpp device/host/optimizer_kernels.cpp device/host/streaming.cpp)
+  device/host/gemm.cpp device/host/kernels.cpp device/host/optimizer_kernels.cpp device/host/stream_copy.cpp)
 if(NOT SHARDMARK_CUDA)
   list(APPEND device_sources device/cuda_absent.cpp)
 endif()

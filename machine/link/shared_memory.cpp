@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "machine/device/error.h"
-#include "machine/device/host/streaming.h"
+#include "machine/device/host/stream_copy.h"
 
 namespace machine {
 

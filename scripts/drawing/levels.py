@@ -1,8 +1,7 @@
 """Cases over runs: the time of each, its levels, and where what they ran on changed."""
-import json
 import os
 
-from drawing.run_json import BadRun
+from drawing.run_json import load_document
 from drawing.sheet import COLOURS, Sheet, file_name, new_figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
@@ -10,15 +9,7 @@ SCHEMA = "shardmark-history/1"
 
 
 def load(directory):
-    path = os.path.join(directory, "history.json")
-    try:
-        with open(path, encoding="utf-8") as file:
-            document = json.load(file)
-        if document["schema"] != SCHEMA:
-            raise BadRun(f"{path}: schema {document['schema']!r}, not {SCHEMA!r}")
-        return document
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BadRun(f"{path}: not a history: {error}") from error
+    return load_document(os.path.join(directory, "history.json"), SCHEMA, "a history")
 
 
 def _unit_of(seconds):

@@ -20,6 +20,18 @@ class Absent(Exception):
     """A figure's data is not in this run; says what is missing."""
 
 
+def load_document(path, schema, what):
+    """A JSON document of ours that says which schema it follows."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            document = json.load(file)
+        if document["schema"] != schema:
+            raise BadRun(f"{path}: schema {document['schema']!r}, not {schema!r}")
+        return document
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadRun(f"{path}: not {what}: {error}") from error
+
+
 class Case:
     """One case: what its launches (Google Benchmark's repetitions) agree in, and each one's numbers."""
 

@@ -1,9 +1,8 @@
 """What changed between two sides: the shift of each case with its interval, sorted."""
-import json
 import math
 import os
 
-from drawing.run_json import BadRun
+from drawing.run_json import load_document
 from drawing.sheet import COLOURS, Sheet, legend_above, new_figure, size_text
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
@@ -20,15 +19,7 @@ PERCENTS = [-99, -95, -90, -80, -66, -50, -33, -20, -10, -5, -2, -1, -0.5, 0, 0.
 
 
 def load(directory):
-    path = os.path.join(directory, "compare.json")
-    try:
-        with open(path, encoding="utf-8") as file:
-            document = json.load(file)
-        if document["schema"] != SCHEMA:
-            raise BadRun(f"{path}: schema {document['schema']!r}, not {SCHEMA!r}")
-        return document
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BadRun(f"{path}: not a comparison: {error}") from error
+    return load_document(os.path.join(directory, "compare.json"), SCHEMA, "a comparison")
 
 
 def seconds_text(seconds):

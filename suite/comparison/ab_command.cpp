@@ -40,15 +40,12 @@ struct Options {
   std::vector<std::string> run_words;  // what `shardmark run` gets
   int most_launches = 16;              // a side
   std::string out_dir, help;
-  harness::CompareOptions compare;
-  std::vector<std::string> fail_on;
-  bool all = false;
+  Comparing comparing;
 };
 
 Options parse(int argc, char** argv) {
   Options options;
   std::array<std::vector<std::string>, 2> environments;
-  double floor_percent = 0;
   CLI::App app(
       "Runs the same cases under two environments, in turn A B B A A B .., until the time of each\n"
       "is SLOWER, FASTER or EQUIVALENT in B, or --launches are done. All other words go to\n"
@@ -69,36 +66,14 @@ Options parse(int argc, char** argv) {
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   app.add_option("--out", options.out_dir, "folder of all; results/ab/TIME when not given");
-  app.add_option("--factor", options.compare.factors, "what may differ as well; repeatable")
-      ->delimiter(',')
-      ->expected(1)
-      ->take_all();
-  CLI::Option* floor =
-      app.add_option("--floor", floor_percent, "percent of time that matter, for all cases")
-          ->check(CLI::Range(0.0, 1000.0));
-  app.add_option("--fail-on", options.fail_on,
-                 fmt::format("exit 1 also for these: {}", fmt::join(fail_on_names(), ", ")))
-      ->delimiter(',')
-      ->expected(1)
-      ->take_all();
-  app.add_flag("--all", options.all, "list every case, however many");
-  std::vector<std::string> given(argv + 2, argv + argc);
-  std::reverse(given.begin(), given.end());  // CLI11 takes them last first
-  try {
-    app.parse(given);
-  } catch (const CLI::CallForHelp&) {
-    options.help = app.help();
-    return options;
-  } catch (const CLI::ParseError& error) {
-    throw UsageError(error.what());
-  }
+  options.comparing.add_flags(app);
+  options.help = options.comparing.parse(app, argc, argv);
+  if (!options.help.empty()) return options;
   options.run_words = app.remaining();
   for (std::size_t i = 0; i < 2; ++i)
     for (const std::string& text : environments[i])
       for (auto& one : parse_assignments(fmt::format("--{}", options.sides[i].letter), text))
         options.sides[i].environment.push_back(std::move(one));
-  if (floor->count() > 0) options.compare.floor = floor_percent / 100;
-  check_fail_on(options.fail_on);
   if (options.out_dir.empty())
     options.out_dir = fmt::format("results/ab/{:%Y%m%dT%H%M%SZ}", fmt::gmtime(std::time(nullptr)));
   return options;
@@ -181,7 +156,7 @@ RunComparison compare_launches(const Options& options, int looks) {
   std::array<std::vector<harness::Launch>, 2> launches;
   for (std::size_t i = 0; i < 2; ++i)
     launches[i] = harness::read_launches(options.sides[i].paths, i == 0 ? "A" : "B", notes);
-  harness::CompareOptions compare = options.compare;
+  harness::CompareOptions compare = options.comparing.options;
   compare.level /= looks;
   compare.base_label = "A";
   compare.next_label = "B";
@@ -231,7 +206,7 @@ int run_ab(int argc, char** argv) {
     comparison = compare_launches(options, static_cast<int>(look_at.size()));
     if (!comparison.comparable || (look && comparison.count(TimeVerdict::inconclusive) == 0)) break;
   }
-  const std::string text = harness::text(comparison, options.all);
+  const std::string text = harness::text(comparison, options.comparing.all);
   harness::write_file(options.out_dir + "/compare.json", harness::json(comparison));
   harness::write_file(options.out_dir + "/compare.txt", harness::text(comparison, true));
   fmt::print("\n{}", text);
@@ -240,7 +215,7 @@ int run_ab(int argc, char** argv) {
   fmt::print("report: {0}/compare.txt, compare.json, figures/\n", options.out_dir);
   std::fflush(stdout);
   if (!comparison.comparable) fmt::print(stderr, "shardmark: {}\n", refusal(comparison));
-  return exit_code(comparison, options.fail_on);
+  return options.comparing.exit_code(comparison);
 }
 
 }  // namespace suite::comparison

@@ -19,10 +19,8 @@ using harness::UsageError;
 
 struct Options {
   std::vector<std::string> base, next;
-  harness::CompareOptions compare;
-  std::vector<std::string> fail_on;
+  Comparing comparing;
   std::string json_file, help;
-  bool all = false;
 };
 
 std::string floors_help() {
@@ -34,7 +32,6 @@ std::string floors_help() {
 
 Options parse(int argc, char** argv) {
   Options options;
-  double floor_percent = 0;
   std::vector<std::string> words, against;
   CLI::App app(
       "Compares launches of the same cases: SLOWER, FASTER, EQUIVALENT or INCONCLUSIVE for each,\n"
@@ -46,32 +43,10 @@ Options parse(int argc, char** argv) {
   app.footer(floors_help());
   app.add_option("runs", words, "BASE and NEW; with --against, the launches of BASE");
   app.add_option("--against", against, "the launches of NEW");
-  app.add_option("--factor", options.compare.factors,
-                 "what may differ: a field of environment.json (NCCL_ALGO, nccl, host), an axis, "
-                 "numbers; repeatable")
-      ->delimiter(',')
-      ->expected(1)
-      ->take_all();
-  CLI::Option* floor =
-      app.add_option("--floor", floor_percent, "percent of time that matter, for all cases")
-          ->check(CLI::Range(0.0, 1000.0));
-  app.add_option("--fail-on", options.fail_on,
-                 fmt::format("exit 1 also for these: {}", fmt::join(fail_on_names(), ", ")))
-      ->delimiter(',')
-      ->expected(1)
-      ->take_all();
+  options.comparing.add_flags(app);
   app.add_option("--json", options.json_file, "write the comparison as JSON");
-  app.add_flag("--all", options.all, "list every case, however many");
-  std::vector<std::string> given(argv + 2, argv + argc);
-  std::reverse(given.begin(), given.end());  // CLI11 takes them last first
-  try {
-    app.parse(given);
-  } catch (const CLI::CallForHelp&) {
-    options.help = app.help();
-    return options;
-  } catch (const CLI::ParseError& error) {
-    throw UsageError(error.what());
-  }
+  options.help = options.comparing.parse(app, argc, argv);
+  if (!options.help.empty()) return options;
   std::vector<std::string> flags;
   for (const CLI::Option* option : app.get_options())
     for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
@@ -89,25 +64,48 @@ Options parse(int argc, char** argv) {
   }
   options.base = words;
   options.next = against;
-  if (floor->count() > 0) options.compare.floor = floor_percent / 100;
-  check_fail_on(options.fail_on);
   return options;
 }
 
+const std::vector<std::string> fail_on_names{"inconclusive", "missing", "faster", "unsteady"};
+
 }  // namespace
 
-std::vector<std::string> fail_on_names() {
-  return {"inconclusive", "missing", "faster", "unsteady"};
+void Comparing::add_flags(CLI::App& app) {
+  app.add_option("--factor", options.factors,
+                 "what may differ: a field of environment.json (NCCL_ALGO, nccl, host), an axis, "
+                 "numbers; repeatable")
+      ->delimiter(',')
+      ->expected(1)
+      ->take_all();
+  app.add_option("--floor", floor_percent_, "percent of time that matter, for all cases")
+      ->check(CLI::Range(0.0, 1000.0));
+  app.add_option("--fail-on", fail_on,
+                 fmt::format("exit 1 also for these: {}", fmt::join(fail_on_names, ", ")))
+      ->delimiter(',')
+      ->expected(1)
+      ->take_all();
+  app.add_flag("--all", all, "list every case, however many");
 }
 
-void check_fail_on(const std::vector<std::string>& names) {
-  const std::vector<std::string> known = fail_on_names();
-  for (const std::string& name : names)
-    if (std::ranges::find(known, name) == known.end())
-      throw UsageError(machine::unknown("--fail-on", name, known));
+std::string Comparing::parse(CLI::App& app, int argc, char** argv) {
+  std::vector<std::string> given(argv + 2, argv + argc);
+  std::reverse(given.begin(), given.end());  // CLI11 takes them last first
+  try {
+    app.parse(given);
+  } catch (const CLI::CallForHelp&) {
+    return app.help();
+  } catch (const CLI::ParseError& error) {
+    throw UsageError(error.what());
+  }
+  if (floor_percent_ >= 0) options.floor = floor_percent_ / 100;
+  for (const std::string& name : fail_on)
+    if (std::ranges::find(fail_on_names, name) == fail_on_names.end())
+      throw UsageError(machine::unknown("--fail-on", name, fail_on_names));
+  return {};
 }
 
-int exit_code(const RunComparison& comparison, const std::vector<std::string>& fail_on) {
+int Comparing::exit_code(const RunComparison& comparison) const {
   if (!comparison.comparable) return harness::usage;
   const auto asked = [&](std::string_view what) {
     return std::ranges::find(fail_on, what) != fail_on.end();
@@ -154,9 +152,9 @@ int run_compare(int argc, char** argv) {
   std::vector<std::string> notes;
   const auto base = harness::read_launches(options.base, "BASE", notes);
   const auto next = harness::read_launches(options.next, "NEW", notes);
-  RunComparison comparison = harness::compare(base, next, options.compare);
+  RunComparison comparison = harness::compare(base, next, options.comparing.options);
   comparison.notes = notes;
-  fmt::print("{}", harness::text(comparison, options.all));
+  fmt::print("{}", harness::text(comparison, options.comparing.all));
   if (!options.json_file.empty()) {
     const std::string json = harness::json(comparison);
     NewFile file(options.json_file);
@@ -166,7 +164,7 @@ int run_compare(int argc, char** argv) {
   }
   std::fflush(stdout);
   if (!comparison.comparable) fmt::print(stderr, "shardmark: {}\n", refusal(comparison));
-  return exit_code(comparison, options.fail_on);
+  return options.comparing.exit_code(comparison);
 }
 
 }  // namespace suite::comparison

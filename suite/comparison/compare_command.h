@@ -2,9 +2,14 @@
 // `shardmark compare`: two runs, or two sets of launches, against each other.
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "harness/compare/compare.h"
+
+namespace CLI {
+class App;
+}
 
 namespace suite::comparison {
 
@@ -13,11 +18,21 @@ namespace suite::comparison {
 // are not comparable. Throws harness::UsageError.
 int run_compare(int argc, char** argv);
 
-// What a comparison can end with 1 for, beside what always counts.
-std::vector<std::string> fail_on_names();
-// Throws harness::UsageError for a name that is none of them.
-void check_fail_on(const std::vector<std::string>& names);
-int exit_code(const harness::RunComparison& comparison, const std::vector<std::string>& fail_on);
+// What two sides are compared by, whoever made them.
+struct Comparing {
+  harness::CompareOptions options;
+  std::vector<std::string> fail_on;  // what ends with 1, beside what always does
+  bool all = false;                  // list every case, however many
+
+  void add_flags(CLI::App& app);
+  // argv without its first two words. Returns the help if that is asked for, else nothing. Throws
+  // harness::UsageError.
+  std::string parse(CLI::App& app, int argc, char** argv);
+  int exit_code(const harness::RunComparison& comparison) const;
+
+ private:
+  double floor_percent_ = -1;  // negative: not given
+};
 
 // One line: what differs, and what to do.
 std::string refusal(const harness::RunComparison& comparison);

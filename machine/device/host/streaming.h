@@ -3,7 +3,7 @@
 // another. Of use where a call's buffers are larger than the last cache. On processors without such
 // stores, and under the sanitizers, which do not see them, these are plain copies.
 
-#include <cstddef>
+#include "machine/device/host/stream_copy.h"
 
 #if defined(__SSE2__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define SHARDMARK_STREAMING_STORES 1
@@ -14,8 +14,6 @@
 #endif
 
 namespace machine::host {
-
-inline constexpr std::size_t line_bytes = 64;
 
 // One line to an address aligned to one.
 inline void stream_line(void* to, const void* from) {
@@ -39,8 +37,5 @@ inline void end_streaming() {
   _mm_sfence();
 #endif
 }
-
-// memcpy past the cache.
-void stream_copy(void* to, const void* from, std::size_t bytes);
 
 }  // namespace machine::host

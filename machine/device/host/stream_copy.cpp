@@ -1,8 +1,10 @@
-#include "machine/device/host/streaming.h"
+#include "machine/device/host/stream_copy.h"
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+
+#include "machine/device/host/streaming.h"
 
 namespace machine::host {
 
