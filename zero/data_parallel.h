@@ -14,7 +14,7 @@ class DataParallel final : public Step {
       : Step(0, states, plan, communicators, std::move(options)) {
     make_optimizer([&](Range range) { return states_.values(range); });
   }
-  ~DataParallel() override { progress_.stop(); }
+  ~DataParallel() override { finish(); }
 
  private:
   void reduce_over_dp(const Bucket&, const machine::Tensor& gradients,
@@ -25,7 +25,6 @@ class DataParallel final : public Step {
     communicators_.dp->all_reduce(wire, wire, options_.all_reduce);
     if (narrows) kernels().cast(wire, gradients);
   }
-  void publish_values() override {}  // everyone has made the same update
 };
 
 }  // namespace zero

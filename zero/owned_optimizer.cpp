@@ -4,6 +4,12 @@
 
 namespace zero {
 
+void OwnedOptimizer::update_in_turn(const std::vector<machine::Tensor>& gradients,
+                                    double gradient_scale, const Updated& updated) {
+  update(gradients, gradient_scale);
+  for (std::size_t i = gradients.size(); i-- > 0;) updated(i);
+}
+
 InMemoryOptimizer::InMemoryOptimizer(const Rule& rule, const std::vector<OwnedRange>& owned)
     : OwnedOptimizer(rule) {
   owned_.reserve(owned.size());
@@ -13,12 +19,18 @@ InMemoryOptimizer::InMemoryOptimizer(const Rule& rule, const std::vector<OwnedRa
 
 void InMemoryOptimizer::update(const std::vector<machine::Tensor>& gradients,
                                double gradient_scale) {
+  update_in_turn(gradients, gradient_scale, [](std::size_t) {});
+}
+
+void InMemoryOptimizer::update_in_turn(const std::vector<machine::Tensor>& gradients,
+                                       double gradient_scale, const Updated& updated) {
   SHARDMARK_CHECK(gradients.size(), ==, owned_.size());
   ++steps_;
-  for (std::size_t i = 0; i < owned_.size(); ++i) {
+  for (std::size_t i = owned_.size(); i-- > 0;) {
     Optimizer& optimizer = owned_[i].second;
     optimizer.rule() = rule_;
     optimizer.update(gradients[i], gradient_scale);
+    updated(i);
   }
 }
 

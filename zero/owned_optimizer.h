@@ -44,6 +44,11 @@ class OwnedOptimizer {
 
   // As Optimizer's; gradients: one for each range, in their order.
   virtual void update(const std::vector<machine::Tensor>& gradients, double gradient_scale) = 0;
+  // The same, and calls updated(i) once for each range, the last first, when it has its values: in
+  // between, where ranges are updated one by one.
+  using Updated = std::function<void(std::size_t range)>;
+  virtual void update_in_turn(const std::vector<machine::Tensor>& gradients, double gradient_scale,
+                              const Updated& updated);
   // The values are those that all updates led to: of updates that are delayed.
   virtual void drain() {}
   virtual void values_changed() = 0;
@@ -72,6 +77,8 @@ class InMemoryOptimizer final : public OwnedOptimizer {
  public:
   InMemoryOptimizer(const Rule& rule, const std::vector<OwnedRange>& owned);
   void update(const std::vector<machine::Tensor>& gradients, double gradient_scale) override;
+  void update_in_turn(const std::vector<machine::Tensor>& gradients, double gradient_scale,
+                      const Updated& updated) override;
   void values_changed() override;
   void set_steps(std::int64_t steps) override;
   void visit(bool writes, const Visit& call) override;

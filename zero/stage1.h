@@ -19,7 +19,7 @@ class Stage1 final : public Step {
       : Step(1, states, plan, communicators, std::move(options)) {
     make_optimizer([&](Range range) { return states_.values(range); });
   }
-  ~Stage1() override { progress_.stop(); }
+  ~Stage1() override { finish(); }
 
   void gather_gradients() override {
     if (plan_.dp == 1) return;
@@ -40,12 +40,6 @@ class Stage1 final : public Step {
     if (narrows) kernels().cast(gradients, wire);
     communicators_.dp->reduce_scatter(wire, own, options_.reduce_scatter);
     if (narrows) kernels().cast(own, gradients.slice(share * dp_rank(), {share}));
-  }
-  void publish_values() override {
-    for (const Bucket& bucket : layout().buckets) {
-      if (bucket.frozen || bucket.range.size() == 0) continue;
-      publish(states_.values(layout().shard(bucket, dp_rank())), states_.values(bucket.range));
-    }
   }
 };
 

@@ -105,13 +105,6 @@ Tensor Stage2::gradients(Range range) const {
   return shares_.slice(offset_in_shards(range), {range.size()});
 }
 
-void Stage2::publish_values() {
-  for (const Bucket& bucket : layout().buckets) {
-    if (bucket.frozen || bucket.range.size() == 0) continue;
-    publish(states_.values(layout().shard(bucket, dp_rank())), states_.values(bucket.range));
-  }
-}
-
 void Stage2::gather_gradients() {
   whole_ = zeros({layout().elements});
   for (const Bucket& bucket : layout().buckets) {

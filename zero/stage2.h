@@ -18,7 +18,7 @@ class Stage2 : public Step {
  public:
   Stage2(FlatStates& states, const GradientPlan& plan, Communicators communicators,
          StepOptions options);
-  ~Stage2() override { progress_.stop(); }
+  ~Stage2() override { finish(); }
 
   void before_gradients(const Part& part) override;
   void gather_gradients() override;
@@ -36,7 +36,6 @@ class Stage2 : public Step {
   machine::Tensor take_gradients(std::size_t bucket) override;
   void reduce_over_dp(const Bucket& bucket, const machine::Tensor& gradients,
                       const machine::Tensor& wire) override;
-  void publish_values() override;
   void clear_gradients() override;
   machine::Tensor zeros(machine::Shape shape) const;
 

@@ -101,6 +101,7 @@ void Stage3::before_use(const Part& part) {
     if (live.users++ == 0)
       states_.view_values(layout().buckets[static_cast<std::size_t>(bucket)], live.whole);
   }
+  Stage2::before_use(part);  // persistent ones
 }
 
 void Stage3::after_use(const Part& part) {
@@ -127,12 +128,10 @@ void Stage3::close_micro_batch() {
   uses_.clear();
 }
 
-void Stage3::publish_values() {
-  for (std::size_t i = 0; i < live_.size(); ++i) {
-    const Bucket& bucket = layout().buckets[i];
-    if (bucket.frozen || !bucket.persistent || bucket.range.size() == 0) continue;
-    publish(shares_of(bucket), live_[i].whole);
-  }
+Step::Published Stage3::published(const Bucket& bucket) const {
+  if (!bucket.persistent) return {};
+  const auto index = static_cast<std::size_t>(&bucket - layout().buckets.data());
+  return {shares_of(bucket), live_[index].whole};
 }
 
 }  // namespace zero

@@ -20,7 +20,7 @@ class Stage3 final : public Stage2 {
  public:
   Stage3(FlatStates& states, const GradientPlan& plan, Communicators communicators,
          StepOptions options);
-  ~Stage3() override { progress_.stop(); }
+  ~Stage3() override { finish(); }
 
   void before_use(const Part& part) override;
   void after_use(const Part& part) override;
@@ -31,7 +31,7 @@ class Stage3 final : public Stage2 {
     Progress::Ticket ticket = 0;
     int users = 0;
   };
-  void publish_values() override;
+  Published published(const Bucket& bucket) const override;
   void close_micro_batch() override;
   std::vector<int> buckets_of(const Part& part) const;  // without persistent ones
   machine::Tensor shares_of(const Bucket& bucket) const;

@@ -1,9 +1,12 @@
 // Buckets, micro-batches, overlap and what stage 3 gathers ahead.
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <semaphore>
 #include <set>
 #include <thread>
 
@@ -12,7 +15,6 @@
 #include "zero/cost.h"
 #include "zero/memory_cost.h"
 #include "zero/prefetch.h"
-#include "zero/progress.h"
 #include "zero/step.h"
 
 namespace zero {
@@ -227,25 +229,6 @@ TEST(Cost, BuffersInBoundedBucketsDoNotGrowWithTheModel) {
   }
 }
 
-TEST(Progress, RunsInOrderAndBringsErrorsBack) {
-  for (const bool own_thread : {false, true}) {
-    Progress progress(own_thread);
-    std::vector<int> order;
-    for (int i = 0; i < 100; ++i) progress.submit([&order, i] { order.push_back(i); });
-    progress.wait_all();
-    for (int i = 0; i < 100; ++i) ASSERT_EQ(order[static_cast<std::size_t>(i)], i);
-    const auto fails = [&] {
-      progress.submit([] { throw machine::Timeout("rank 3"); });
-      progress.wait_all();
-    };
-    EXPECT_THROW(fails(), machine::Timeout);
-    if (!own_thread) continue;
-    EXPECT_THROW(progress.wait_all(), machine::Timeout);
-    EXPECT_THROW(progress.submit([&order] { order.clear(); }), machine::Timeout);
-    EXPECT_EQ(order.size(), 100u);
-  }
-}
-
 // Four parameters in parts of two, one of them empty, over dp; a few steps of `micro_batches`.
 struct Model {
   std::vector<Parameter> parameters;
@@ -398,25 +381,111 @@ TEST(Stages, RefuseWhatWouldGoWrongQuietly) {
   });
 }
 
+// Three buckets: of the second part two, of the first one, which forward needs first.
+TEST(Stages, ValuesArriveWhileTheNextStepBegins) {
+  machine::run_ranks(2, [](machine::World& world) {
+    for (int stage = 1; stage < num_stages; ++stage) {
+      for (const std::int64_t run : {1000, 64}) {  // of a share, elements at once
+        SCOPED_TRACE(fmt::format("stage {}, runs of {}", stage, run));
+        StepOptions options{.rule = Sgd{0.5}};
+        options.allgather_bucket_size = 2 * run;
+        options.poison_freed = true;
+        const LayoutOptions layout{200, {}, stage == 3 ? 1000 : 0};  // stage 3: all are persistent
+        Model reference(world, stage, options, layout);
+        std::counting_semaphore<> gate(1000);  // lets so many transfers begin
+        options.overlap_comm = true;
+        options.before_transfer = [&](std::size_t) {
+          (void)gate.try_acquire_for(std::chrono::seconds(1));
+        };
+        Model model(world, stage, options, layout);
+        for (Model* each : {&reference, &model}) {
+          for (int step = 0; step < 2; ++step) {
+            each->micro_batch(true, 1 + world.rank());
+            each->step->reduce();
+            while (each == &model && step == 1 && gate.try_acquire()) {
+            }
+            ASSERT_TRUE(each->step->update().updated);
+          }
+        }
+        const auto arrived = [&](std::size_t row) {
+          return to_doubles(model.parameters[row].value) ==
+                 to_doubles(reference.parameters[row].value);
+        };
+        for (const std::size_t row : {0u, 2u, 3u}) EXPECT_FALSE(arrived(row)) << row;
+        gate.release(run == 64 ? 2 : 1);
+        model.step->before_use(model.part(model.parts[0]));
+        EXPECT_TRUE(arrived(0));
+        for (const std::size_t row : {2u, 3u}) EXPECT_FALSE(arrived(row)) << row;
+        std::thread later([&] {
+          std::this_thread::sleep_for(std::chrono::milliseconds(2));
+          gate.release(1000);
+        });
+        model.step->before_use(model.part(model.parts[1]));
+        for (const std::size_t row : {0u, 2u, 3u}) EXPECT_TRUE(arrived(row)) << row;
+        later.join();
+      }
+    }
+  });
+}
+
+// One rank is done with its step while the others wait for it.
+TEST(Stages, AStepEndsWhenItsValuesHaveArrived) {
+  machine::run_ranks(
+      3,
+      [](machine::World& world) {
+        StepOptions options;
+        options.overlap_comm = true;
+        options.before_transfer = [&](std::size_t) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(world.rank() == 0 ? 2 : 0));
+        };
+        Model model(world, 1, options, {200, {}, 0});
+        for (int step = 0; step < 2; ++step) {
+          model.micro_batch(true, 1);
+          model.step->step();
+        }
+        if (world.rank() > 0) {
+          EXPECT_NO_THROW(model.step->wait_for_values());
+        }
+        model.step.reset();
+      },
+      1);
+}
+
 // A rank that stays away: the others say in what, for whom they wait and how long they did.
 TEST(Stages, ATimeoutOfTheProgressThreadIsNamed) {
-  std::string said;
-  try {
-    machine::run_ranks(
-        2,
-        [](machine::World& world) {
-          StepOptions options;
-          options.overlap_comm = true;
-          Model model(world, 2, options, {});
-          if (world.rank() == 0) model.micro_batch(true, 1);
-          std::this_thread::sleep_for(std::chrono::milliseconds(world.rank() == 0 ? 0 : 700));
-        },
-        0.3);
-  } catch (const machine::Timeout& timeout) {
-    said = timeout.what();
-  }
-  EXPECT_NE(said.find("ZeRO stage 2, gradients of bucket 0: rank 0 waited"), std::string::npos)
-      << said;
+  const auto said = [](int stage, int steps) {
+    std::string text;
+    try {
+      machine::run_ranks(
+          2,
+          [&](machine::World& world) {
+            std::atomic<bool> stays_away = false;
+            StepOptions options;
+            options.overlap_comm = true;
+            options.before_transfer = [&](std::size_t) {
+              if (stays_away) std::this_thread::sleep_for(std::chrono::milliseconds(700));
+            };
+            Model model(world, stage, options, {});
+            for (int step = 0; step < steps; ++step) {
+              model.micro_batch(true, 1);
+              model.step->reduce();
+              stays_away = world.rank() == 1 && step > 0;
+              model.step->update();
+            }
+            stays_away = world.rank() == 1;
+            model.micro_batch(true, 1);
+          },
+          0.3);
+    } catch (const machine::Timeout& timeout) {
+      text = timeout.what();
+    }
+    return text;
+  };
+  const std::string gradients = said(2, 0), values = said(1, 2);
+  EXPECT_NE(gradients.find("ZeRO stage 2, gradients of bucket 0: rank 0 waited"), std::string::npos)
+      << gradients;
+  EXPECT_NE(values.find("ZeRO stage 1, values of bucket 0: rank 0 waited"), std::string::npos)
+      << values;
 }
 
 }  // namespace

@@ -82,7 +82,8 @@ Step::Step(int stage, FlatStates& states, const GradientPlan& plan, Communicator
             communicators.dp, sharded_, options_.all_gather),
       divisor_(plan.divisor),
       ready_(plan.rows.size()),
-      expected_(states.layout().buckets.size()) {
+      expected_(states.layout().buckets.size()),
+      published_(states.layout().buckets.size()) {
   check(communicators.tp, "tp", plan.tp);
   check(communicators.pp, "pp", plan.pp);
   check(communicators.dp, "dp", plan.dp);
@@ -183,9 +184,13 @@ void Step::end_micro_batch() {
   in_micro_batch_ = false;
 }
 
-// One bucket is under way at a time.
+// Of the buckets that need memory of their own, one is under way at a time.
 void Step::launch(std::size_t index) {
-  collect();
+  wait_for_values();  // that they, too, hold no more memory
+  const machine::Dtype wire_dtype =
+      plan_.dp > 1 ? options_.communication_data_type.value_or(plan_.gradient_dtype)
+                   : plan_.gradient_dtype;
+  if (stage_ >= 2 || wire_dtype != plan_.gradient_dtype) collect();
   const Bucket& bucket = layout().buckets[index];
   if (bucket.range.size() == 0) return;
   const Tensor gradients = take_gradients(index);
@@ -199,9 +204,6 @@ void Step::launch(std::size_t index) {
       communicator(over)->all_reduce(part, part, options_.all_reduce);
     }
   }
-  const machine::Dtype wire_dtype =
-      plan_.dp > 1 ? options_.communication_data_type.value_or(gradients.dtype())
-                   : gradients.dtype();
   const Tensor wire =
       wire_dtype == gradients.dtype()
           ? gradients
@@ -254,6 +256,7 @@ Tensor Step::take_gradients(std::size_t bucket) {
 void Step::reduce() {
   SHARDMARK_CHECK(reduced_, ==, false);  // a second sum would count every gradient twice
   SHARDMARK_CHECK(in_micro_batch_, ==, false);
+  wait_for_values();
   if (stage_ < 2) {
     while (next_ < trained_) launch(next_++);
     collect();
@@ -278,43 +281,90 @@ StepResult Step::update() {
       result.clip_factor = options_.clip_norm / result.gradient_norm;
     std::vector<Tensor> owned;
     for (const Range range : owned_) owned.push_back(gradients(range));
-    optimizer_->update(owned, result.clip_factor / divisor);
-    if (plan_.dp > 1 || stage_ == 3) publish_values();
+    optimizer_->update_in_turn(owned, result.clip_factor / divisor, [this](std::size_t range) {
+      if (sharded_ && range < trained_) publish(range);  // a range is a bucket's
+    });
+    if (!sharded_) publish_all();
+    if (!options_.overlap_comm) wait_for_values();
   }
   clear_gradients();
   return result;
 }
 
 void Step::drain() {
+  wait_for_values();
   if (!options_.offload_optimizer.is_delayed()) return;
   SHARDMARK_CHECK(in_micro_batch_, ==, false);
   progress_.wait_all();
   optimizer_->drain();
-  if (plan_.dp > 1 || stage_ == 3) publish_values();
+  publish_all();
+  wait_for_values();
 }
 
-void Step::publish(const Tensor& own, const Tensor& whole) {
-  machine::Stream& stream = states_.device().stream();
-  if (plan_.dp == 1) return stream.copy(whole.data(), own.data(), own.bytes());
-  Communicator& dp = *communicators_.dp;
-  const std::int64_t run = publish_run(own.size(), plan_.dp, options_.allgather_bucket_size);
-  const auto gather = [&](const Tensor& in, const Tensor& out) {
-    delay(Operation::all_gather, in.dtype(), in.size());
-    dp.all_gather(in, out, options_.all_gather);
-  };
-  if (run == own.size()) return gather(own, whole);
-  const Tensor staging(states_.device(), own.dtype(), {run * plan_.dp}, Category::buffers);
-  for (std::int64_t begin = 0; begin < own.size(); begin += run) {
-    const std::int64_t size = std::min(run, own.size() - begin);
-    const Tensor all = staging.slice(0, {size * plan_.dp});
-    gather(own.slice(begin, {size}), all);
-    for (int rank = 0; rank < plan_.dp; ++rank) {
-      const Tensor theirs = all.slice(rank * size, {size});
-      stream.copy(whole.slice(rank * own.size() + begin, {size}).data(), theirs.data(),
-                  theirs.bytes());
-    }
+// ---- values
+
+void Step::publish_all() {
+  if (stage_ == 0 || (stage_ < 3 && plan_.dp == 1)) return;  // who updates has all
+  for (std::size_t bucket = trained_; bucket-- > 0;) publish(bucket);
+}
+
+// Every share from its owner, in runs of allgather_bucket_size. Until they come the others' are
+// those of before.
+void Step::publish(std::size_t index) {
+  const Bucket& bucket = layout().buckets[index];
+  if (bucket.range.size() == 0) return;
+  const Published values = published(bucket);
+  const Tensor &own = values.own, &whole = values.whole;
+  if (!whole) return;
+  if (plan_.dp == 1) return states_.device().stream().copy(whole.data(), own.data(), own.bytes());
+  const std::int64_t share = own.size();
+  for (int rank = 0; rank < plan_.dp; ++rank)
+    if (rank != dp_rank()) poison(whole.slice(rank * share, {share}));
+  const std::int64_t run = publish_run(share, plan_.dp, options_.allgather_bucket_size);
+  const bool staged = run < share;
+  if (staged && !staging_)  // of one size: a run that is shorter than its share has it
+    staging_ = Tensor(states_.device(), own.dtype(), {run * plan_.dp}, Category::buffers);
+  for (std::int64_t begin = 0; begin < share; begin += run) {
+    const std::int64_t size = std::min(run, share - begin);
+    const Tensor part = own.slice(begin, {size}),
+                 all = staged ? staging_.slice(0, {size * plan_.dp}) : whole;
+    publishing_ = published_[index] = transfer(
+        Operation::all_gather, own.dtype(), size, fmt::format("values of bucket {}", index),
+        [=, this] {
+          communicators_.dp->all_gather(part, all, options_.all_gather);
+          for (int rank = 0; staged && rank < plan_.dp; ++rank) {
+            const Tensor theirs = all.slice(rank * size, {size});
+            states_.device().stream().copy(whole.slice(rank * share + begin, {size}).data(),
+                                           theirs.data(), theirs.bytes());
+          }
+        });
   }
-  stream.synchronize();
+}
+
+void Step::before_use(const Part& part) {
+  if (publishing_ == 0) return;
+  Progress::Ticket last = 0;
+  for (const collectives::Parameter* parameter : part) {
+    const auto row = static_cast<std::size_t>(states_.row(parameter));
+    last = std::max(last, published_[static_cast<std::size_t>(layout().bucket_of[row])]);
+  }
+  if (last > 0) progress_.wait(last);
+}
+
+void Step::wait_for_values() {
+  if (publishing_ == 0) return;
+  progress_.wait(publishing_);
+  if (staging_) states_.device().stream().synchronize();
+  staging_ = Tensor();
+  publishing_ = 0;
+}
+
+void Step::finish() noexcept {
+  try {
+    wait_for_values();
+  } catch (...) {  // whom it concerned has been told, or does not ask any more
+  }
+  progress_.stop();
 }
 
 void Step::poison(const Tensor& freed) const {

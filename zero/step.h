@@ -22,6 +22,12 @@
 // gradients are zero again. Where the optimizer's states are, offload_optimizer says; a step that
 // is skipped changes nothing of them, and leaves a delayed update pending.
 //
+// With overlap_comm a bucket's values are on their way as soon as its owners have updated them,
+// while the next is updated, and may still be when the next step's forward begins (Megatron-LM's
+// overlap-grad-reduce and overlap-param-gather). Buckets go the last first, which forward needs
+// first, and before_use waits for those of its part: with overlap_comm stages 1 to 3 need it before
+// whatever reads values, or wait_for_values(), which whoever else uses the dp group calls, too.
+//
 // A ZeRO stage is a subclass that says which part of the flat buffers a rank holds, how gradients
 // are summed over dp into that part, and how values get from their owners to everyone. To add a
 // stage: a header like stage1.h, an arm in make_step, its volume in cost.cpp, its memory in
@@ -98,7 +104,7 @@ class Step {
   virtual ~Step() = default;
 
   void begin_micro_batch(bool last);
-  virtual void before_use(const Part&) {}        // values are there until after_use
+  virtual void before_use(const Part& part);     // values are there until after_use
   virtual void after_use(const Part&) {}         // once for each before_use
   virtual void before_gradients(const Part&) {}  // gradients are there until they are ready
   void gradients_ready(const Part& part);
@@ -112,8 +118,11 @@ class Step {
     reduce();
     return update();
   }
-  // The values are those that all steps led to, on all ranks: of updates that are delayed, else it
-  // does nothing. Collective over dp; it publishes once more than steps do.
+  // All values of the last update are there that are not gathered for each use, and nothing is
+  // under way over dp until the next micro-batch or step.
+  void wait_for_values();
+  // The same, and the values are those that all steps led to: of updates that are delayed.
+  // Collective over dp; for those it publishes once more than steps do.
   void drain();
   // Between reduce and update: makes every parameter.gradient the whole sum (not yet divided),
   // where a rank holds only its shard of it. For oracles; its traffic is not part of a step.
@@ -157,7 +166,14 @@ class Step {
                               const machine::Tensor& wire) = 0;
   // Summed ones of a range that this rank owns.
   virtual machine::Tensor gradients(Range range) const { return states_.gradients(range); }
-  virtual void publish_values() = 0;
+  // Of a bucket's values: this rank's share, and where everyone has all after an update; empty
+  // where each use gathers them.
+  struct Published {
+    machine::Tensor own, whole;
+  };
+  virtual Published published(const Bucket& bucket) const {
+    return {states_.values(layout().shard(bucket, dp_rank())), states_.values(bucket.range)};
+  }
   virtual void clear_gradients() { kernels().fill(states_.gradients(), 0); }
   virtual void close_micro_batch() {}
 
@@ -165,9 +181,8 @@ class Step {
   // (all_reduce) or of a share.
   Progress::Ticket transfer(machine::Operation operation, machine::Dtype dtype, std::int64_t count,
                             std::string what, const std::function<void()>& job);
-  // Every share of whole from its owner, in runs of allgather_bucket_size; own may lie in whole.
-  // Nothing else is under way.
-  void publish(const machine::Tensor& own, const machine::Tensor& whole);
+  // For destructors: other ranks may be in what is under way.
+  void finish() noexcept;
   void poison(const machine::Tensor& freed) const;
 
   const int stage_;
@@ -189,6 +204,8 @@ class Step {
   void launch_ready();
   void launch(std::size_t bucket);
   void collect();
+  void publish(std::size_t bucket);
+  void publish_all();
 
   GlobalNorm norm_;
   std::vector<Range> owned_;
@@ -201,6 +218,9 @@ class Step {
   std::vector<bool> ready_;    // by row
   std::vector<int> expected_;  // by bucket: rows that are not ready
   std::optional<UnderWay> under_way_;
+  Progress::Ticket publishing_ = 0;          // the last of what is being published; 0: nothing is
+  std::vector<Progress::Ticket> published_;  // by bucket
+  machine::Tensor staging_;                  // of runs of allgather_bucket_size
   std::set<std::tuple<machine::Operation, machine::Dtype, std::int64_t>> known_;
 };
 

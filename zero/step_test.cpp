@@ -4,8 +4,10 @@
 
 #include <limits>
 
+#include "machine/device/error.h"
 #include "zero/cost.h"
 #include "zero/model_case.h"
+#include "zero/progress.h"
 
 namespace zero {
 namespace {
@@ -373,6 +375,25 @@ TEST(Step, Refusals) {
     trained.step->reduce();
     EXPECT_THROW(trained.step->reduce(), std::logic_error);
   });
+}
+
+TEST(Progress, RunsInOrderAndBringsErrorsBack) {
+  for (const bool own_thread : {false, true}) {
+    Progress progress(own_thread);
+    std::vector<int> order;
+    for (int i = 0; i < 100; ++i) progress.submit([&order, i] { order.push_back(i); });
+    progress.wait_all();
+    for (int i = 0; i < 100; ++i) ASSERT_EQ(order[static_cast<std::size_t>(i)], i);
+    const auto fails = [&] {
+      progress.submit([] { throw machine::Timeout("rank 3"); });
+      progress.wait_all();
+    };
+    EXPECT_THROW(fails(), machine::Timeout);
+    if (!own_thread) continue;
+    EXPECT_THROW(progress.wait_all(), machine::Timeout);
+    EXPECT_THROW(progress.submit([&order] { order.clear(); }), machine::Timeout);
+    EXPECT_EQ(order.size(), 100u);
+  }
 }
 
 }  // namespace

@@ -21,10 +21,12 @@ void judge_memory(harness::Judge& judge, const Trainer& trainer, const machine::
 }
 
 void judge_volume(harness::Judge& judge, Trainer& trainer) {
+  trainer.optimizer_step().wait_for_values();
   for (const Trainer::Group& group : trainer.groups())
     if (group.communicator) group.communicator->link().reset_traffic();
   const layers::Checkpoints::Moved before = trainer.checkpoints_moved();
   trainer.step();
+  trainer.optimizer_step().wait_for_values();
   if (trainer.checkpoint_host()) {
     const machine::TrafficLabel label{machine::Operation::none, trainer.config().dtype};
     const layers::Checkpoints::Moved now = trainer.checkpoints_moved();

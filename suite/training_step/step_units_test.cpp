@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -146,9 +148,11 @@ TEST(TrainingStep, AGptStepTrainsWithItsStatesElsewhere) {
 // add up micro-batches first, and in 2 and 3, which add up ranks first. Without clipping, as the
 // norm is added up bucket by bucket.
 TEST(TrainingStep, EveryZeroStageTakesTheSameSteps) {
-  const auto train = [](machine::World& world, int stage, int micro_batches, bool late) {
+  const auto train = [](machine::World& world, int stage, int micro_batches, bool late,
+                        machine::Degrees degrees = {.tp = 2, .dp = 2}) {
     TrainingConfig config;
-    config.degrees = {.tp = 2, .dp = 2};
+    config.degrees = degrees;
+    if (degrees.pp > 1) config.schedule = "zb_h1";
     set_model(config, "tiny", "model");
     config.global_batch_size = 2 * micro_batches;
     config.zero_stage = stage;
@@ -157,6 +161,13 @@ TEST(TrainingStep, EveryZeroStageTakesTheSameSteps) {
     config.options.overlap_comm = late;
     config.options.contiguous_gradients = !late;
     config.options.poison_freed = true;
+    config.uneven_tokens = true;
+    if (late) {
+      config.reduce_bucket_size = 7'000;
+      config.options.before_transfer = [&](std::size_t) {
+        std::this_thread::sleep_for(std::chrono::microseconds(50 * (1 + world.rank())));
+      };
+    }
     const Corpus corpus = Corpus::generated(1);
     Trainer trainer(world, world.group(), world.device(), config, corpus);
     std::pair<std::vector<double>, std::uint64_t> seen;
@@ -171,7 +182,11 @@ TEST(TrainingStep, EveryZeroStageTakesTheSameSteps) {
     const auto one = train(world, 0, 1, false);
     for (int stage = 1; stage < zero::num_stages; ++stage)
       EXPECT_EQ(train(world, stage, 1, false), one) << stage;
-    EXPECT_EQ(train(world, 1, 3, false), train(world, 0, 3, false));
+    const auto first = train(world, 0, 3, false);
+    for (int stage = 0; stage < 2; ++stage)
+      EXPECT_EQ(train(world, stage, 3, true), first) << stage << ", late";
+    const machine::Degrees deep{.dp = 2, .pp = 2};
+    EXPECT_EQ(train(world, 1, 3, true, deep), train(world, 0, 3, false, deep));
     const auto several = train(world, 2, 3, false);
     for (int stage = 2; stage < zero::num_stages; ++stage)
       for (const bool late : {false, true})

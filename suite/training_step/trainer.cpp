@@ -207,7 +207,7 @@ Trainer::Trainer(machine::World& world, const machine::Group& group, machine::De
   // The pass of a large model's micro-batch may take long: a sign of life after each.
   const auto works = [this] { world_.board().mine().progress.fetch_add(1); };
   const auto ended = [this, works] {
-    if (config_.zero_stage >= 2) step_->end_micro_batch();
+    if (tells_of_gradients()) step_->end_micro_batch();
     works();
   };
   work_.forward = [this, batch, works](const pipeline::Action& action, const Tensor& in,
@@ -220,6 +220,7 @@ Trainer::Trainer(machine::World& world, const machine::Group& group, machine::De
   };
   work_.backward = [this, ended](const pipeline::Action& action, const Tensor&, const Tensor& d_out,
                                  const Tensor& d_in) {
+    begin_gradients();
     stage_->backward(action.micro_batch, d_out, d_in);
     ended();
   };
@@ -230,21 +231,38 @@ Trainer::Trainer(machine::World& world, const machine::Group& group, machine::De
   };
   work_.backward_weights = [this, ended](const pipeline::Action& action, const Tensor&,
                                          const Tensor&) {
+    begin_gradients();
     stage_->backward_weights(action.micro_batch);
     ended();
   };
   works();
 }
 
-// Stages 2 and 3 have values and gradients only where the model needs them.
+// Stages 2 and 3 have values and gradients only where the model needs them; with overlap_comm
+// values of stage 1 may be on their way still, and the gradients of stages 0 and 1 go when they are
+// ready.
 void Trainer::connect_step() {
-  if (config_.zero_stage < 2) return;
   using layers::Parameters;
-  stage_->observe(
-      {.before_use = [this](const Parameters& part) { step_->before_use(part); },
-       .after_use = [this](const Parameters& part) { step_->after_use(part); },
-       .before_gradients = [this](const Parameters& part) { step_->before_gradients(part); },
-       .gradients_ready = [this](const Parameters& part) { step_->gradients_ready(part); }});
+  layers::StageObserver observer;
+  observer.before_use = [this](const Parameters& part) { step_->before_use(part); };
+  observer.after_use = [this](const Parameters& part) { step_->after_use(part); };
+  if (tells_of_gradients()) {
+    observer.before_gradients = [this](const Parameters& part) { step_->before_gradients(part); };
+    observer.gradients_ready = [this](const Parameters& part) { step_->gradients_ready(part); };
+  }
+  stage_->observe(std::move(observer));
+}
+
+bool Trainer::tells_of_gradients() const {
+  return config_.zero_stage >= 2 || config_.options.overlap_comm;
+}
+
+// To stages 0 and 1 a micro-batch is what adds its gradients: several may be in flight, but these
+// are added one after the other.
+void Trainer::begin_gradients() {
+  if (config_.zero_stage >= 2 || !tells_of_gradients()) return;
+  with_gradients_ = with_gradients_ % config_.micro_batches() + 1;
+  step_->begin_micro_batch(with_gradients_ == config_.micro_batches());
 }
 
 std::size_t Trainer::data_bytes(const TrainingConfig& config, bool last_stage) {
@@ -294,6 +312,7 @@ void Trainer::count_tokens() {
     std::fill(targets + counted, targets + sequence, -1);
   }
   from_doubles(counted_, {mine});
+  step_->wait_for_values();  // the group is theirs
   if (config_.degrees.dp > 1) communicator("dp")->all_reduce(counted_, counted_);
   step_->set_divisor(to_doubles(counted_).front());
 }

@@ -137,6 +137,8 @@ class Trainer {
 
  private:
   void connect_step();
+  bool tells_of_gradients() const;
+  void begin_gradients();
   void scale_loss();
   std::int64_t first_sequence() const;  // of this rank's, in this step
   void draw_data();
@@ -160,6 +162,7 @@ class Trainer {
   zero::LossScale scale_;
   std::unique_ptr<pipeline::Executor> executor_;
   pipeline::Stage work_;
+  int with_gradients_ = 0;  // micro-batches of this step
   machine::Memory tokens_;  // int32: all micro-batches' tokens, then their targets
   std::vector<std::int32_t> drawn_;
   machine::Tensor losses_;   // one double a micro-batch, on the last stage

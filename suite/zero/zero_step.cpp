@@ -137,11 +137,21 @@ struct ZeroStep {
     };
     take_step(late);
     fingerprint(judge, "after AdamW");
+    // The next step uses them as they come.
+    start(case_.stage, late);
+    passes();
+    step_->step();
+    if (case_.delayed) step_->drain();
+    passes([&](const Parameter& p, std::int64_t) {
+      judge.same_bits(fmt::format("{} after AdamW", p.name), hash(p.value));
+    });
+    step_->reduce();
 
     start(case_.stage, options(adamw));
     dp_->link().reset_traffic();
     passes();
     step_->step();
+    step_->wait_for_values();
     judge_volume(judge);
     step_->drain();
     if (case_.offloads()) judge_offload_volume(judge);
