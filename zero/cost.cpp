@@ -64,8 +64,41 @@ void add_values(Calls& calls, int stage, const GradientPlan& plan, const Layout&
 StateCost cost_of_states(bool sharded, const GradientPlan& plan, const Layout& layout,
                          const Rule& rule, const StepOptions& options) {
   std::vector<std::int64_t> sizes;
-  for (const Range range : owned_ranges(layout, sharded, 0)) sizes.push_back(range.size());
-  return state_cost(rule, plan.value_dtype, sizes, options.offload_optimizer);
+  std::vector<bool> away;
+  if (options.offload_param.offloads()) {
+    for (const OwnedPart& part :
+         owned_parts(layout, 0, value_slots(layout, options.offload_param))) {
+      sizes.push_back(part.range.size());
+      away.push_back(part.slot.has_value());
+    }
+  } else {
+    for (const Range range : owned_ranges(layout, sharded, 0)) sizes.push_back(range.size());
+  }
+  return state_cost(rule, plan.value_dtype, sizes, options.offload_optimizer, away);
+}
+
+// A share comes up for every use of its bucket, in every micro-batch; in the update what lies in
+// the file is written, and read where values are their own master and no copy of it is kept on the
+// host.
+OffloadTraffic traffic_of_values(const GradientPlan& plan, const Layout& layout, const Rule& rule,
+                                 const StepOptions& options, const Usage& usage) {
+  OffloadTraffic moved;
+  const std::vector<ValueSlot> slots = value_slots(layout, options.offload_param);
+  std::vector<std::uint64_t> times(layout.buckets.size());
+  for (const std::vector<int>& use : bucket_uses(layout, usage.uses))
+    for (const int bucket : use)
+      times[static_cast<std::size_t>(bucket)] += static_cast<std::uint64_t>(usage.micro_batches);
+  const bool read = options.offload_optimizer.device != OffloadDevice::cpu &&
+                    !kept_states(rule, plan.value_dtype).master;
+  for (const ValueSlot& slot : slots) {
+    const std::uint64_t uses = times[static_cast<std::size_t>(slot.bucket)];
+    moved.up += uses * bytes_of(slot.in_share.size(), plan.value_dtype);
+    if (slot.in_host) continue;
+    const std::size_t bytes = file_bytes(slot, plan.value_dtype);
+    moved.nvme_read += (uses + (slot.trained && read ? 1 : 0)) * bytes;
+    if (slot.trained) moved.nvme_written += bytes;
+  }
+  return moved;
 }
 
 }  // namespace
@@ -172,8 +205,20 @@ std::vector<TrafficRow> expected_traffic(int stage, const GradientPlan& plan, co
 }
 
 OffloadTraffic expected_offload_traffic(int stage, const GradientPlan& plan, const Layout& layout,
-                                        const Rule& rule, const StepOptions& options) {
-  return cost_of_states(is_sharded(stage, plan), plan, layout, rule, options).moved;
+                                        const Rule& rule, const StepOptions& options,
+                                        const Usage& usage) {
+  return cost_of_states(is_sharded(stage, plan), plan, layout, rule, options).moved +
+         traffic_of_values(plan, layout, rule, options, usage);
+}
+
+InFiles expected_in_files(int stage, const GradientPlan& plan, const Layout& layout,
+                          const Rule& rule, const StepOptions& options) {
+  InFiles bytes;
+  for (const ValueSlot& slot : value_slots(layout, options.offload_param))
+    if (!slot.in_host) bytes.values += file_bytes(slot, plan.value_dtype);
+  bytes.states =
+      cost_of_states(is_sharded(stage, plan), plan, layout, rule, options).moved.nvme_read;
+  return bytes;
 }
 
 ExpectedMemory expected_memory(int stage, const GradientPlan& plan, const Layout& layout,
@@ -184,8 +229,10 @@ ExpectedMemory expected_memory(int stage, const GradientPlan& plan, const Layout
     gradients = layout.elements / plan.dp + most_in_gradient_buckets(plan, layout, options, usage);
   if (stage == 3) {
     values = layout.value_elements / plan.dp + most_gathered(layout, options, usage);
-    for (const Bucket& bucket : layout.buckets)
+    for (const Bucket& bucket : layout.buckets) {
       if (bucket.persistent) values += bucket.range.size();
+      if (!bucket.persistent && options.offload_param.offloads()) values -= layout.share(bucket);
+    }
   }
   std::size_t passing = 0;  // either on the wire or staged
   const Dtype wire = options.communication_data_type.value_or(plan.gradient_dtype);
@@ -201,13 +248,16 @@ ExpectedMemory expected_memory(int stage, const GradientPlan& plan, const Layout
   }
   const NormBuffers norm = norm_buffers(plan, layout, sharded);
   const StateCost states = cost_of_states(sharded, plan, layout, rule, options);
+  const ValueBytes away = value_bytes(value_slots(layout, options.offload_param), plan.value_dtype,
+                                      options.offload_param);
   return {bytes_of(values, plan.value_dtype),
           bytes_of(gradients, plan.gradient_dtype),
           states.device_optimizer,
           states.device_buffers +
               bytes_of(norm.squares + norm.partials + norm.gathered, Dtype::float64) + passing,
           states.host_optimizer,
-          states.host_buffers};
+          states.host_buffers + away.buffers,
+          away.host};
 }
 
 NormBuffers norm_buffers(const GradientPlan& plan, const Layout& layout, bool sharded) {

@@ -80,30 +80,45 @@ std::vector<TrafficRow> expected_traffic(int stage, const GradientPlan& plan, co
 
 // Peaks of bytes held over a step that is not the first; with stages 0 and 1 also what is held
 // between steps.
-//   parameters  all values; stage 3: the shares, persistent buckets, and the most that is gathered
+//   parameters  all values; stage 3: the shares, persistent buckets, and the most that is gathered;
+//               with offload_param only the persistent buckets' shares
 //   gradients   all gradients; stages 2 and 3: the shares, and the most in buckets' buffers
 //   optimizer   of the owned elements (optimizer.h)
 //   buffers     the decay mask and the norm's doubles, and the larger of a bucket on the wire
 //   (where
 //               communication_data_type is another) and the staging of allgather_bucket_size
 // Of an offloaded optimizer the device holds what its part of the ranges needs, and the host_* are
-// of the memory that offload_optimizer takes (offload_cpu.h, offload_nvme.h). What a communicator
+// of the memory that offload_optimizer (offload_cpu.h, offload_nvme.h) and offload_param take
+// (offload_param.h; where states stay on the device, the longest slot is a buffer there). What a
+// communicator
 // stages for CUDA tensors, and its plans' scratch, is its own.
 struct ExpectedMemory {
   std::size_t parameters = 0, gradients = 0, optimizer = 0, buffers = 0;
-  std::size_t host_optimizer = 0, host_buffers = 0;
+  std::size_t host_optimizer = 0, host_buffers = 0, host_parameters = 0;
   bool operator==(const ExpectedMemory&) const = default;
 };
 ExpectedMemory expected_memory(int stage, const GradientPlan& plan, const Layout& layout,
                                const Rule& rule, const StepOptions& options = {},
                                const Usage& usage = {});
 
-// Bytes that offload_optimizer moves in a step that updates. Of the owned elements, h of them the
-// host's, whose gradients and values have E_g and E_v bytes: h E_g down and h E_v up; or every
-// state once each way between memory and file (Ren et al. 2021, arXiv:2101.06840, section 4;
-// Rajbhandari et al. 2021, arXiv:2104.07857).
+// Bytes that offload_optimizer and offload_param move in a step that updates. Of the owned
+// elements, h of them the host's, whose gradients and values have E_g and E_v bytes: h E_g down and
+// h E_v up; or every state once each way between memory and file (Ren et al. 2021,
+// arXiv:2101.06840, section 4; Rajbhandari et al. 2021, arXiv:2104.07857). Of n values that are
+// offloaded, used u times in each of m micro-batches: m u n E_v up, from the file the same, and n
+// E_v to it by the update; nothing comes up after it. Where states stay on the device n E_v go down
+// in the update, of float32 values after as many have come up; those that a file has are read for
+// that, also where it has the states. A file's slots are padded to io_alignment.
 OffloadTraffic expected_offload_traffic(int stage, const GradientPlan& plan, const Layout& layout,
-                                        const Rule& rule, const StepOptions& options);
+                                        const Rule& rule, const StepOptions& options,
+                                        const Usage& usage = {});
+
+// Bytes that lie in files, with their padding.
+struct InFiles {
+  std::size_t values = 0, states = 0;
+};
+InFiles expected_in_files(int stage, const GradientPlan& plan, const Layout& layout,
+                          const Rule& rule, const StepOptions& options);
 
 // Elements of a share that are published at once.
 std::int64_t publish_run(std::int64_t share, int dp, std::int64_t allgather_bucket_size);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <numeric>
 #include <stdexcept>
@@ -10,6 +11,7 @@
 #include "collectives/placement.h"
 #include "machine/device/error.h"
 #include "machine/device/names.h"
+#include "zero/offload_param.h"
 
 namespace zero {
 namespace {
@@ -32,11 +34,11 @@ std::vector<std::string> offload_device_names() {
   return all;
 }
 
-OffloadDevice find_offload_device(std::string_view wanted) {
+OffloadDevice find_offload_device(std::string_view wanted, std::string_view key) {
   for (const auto& [each, name] : names)
     if (name == wanted) return each;
   throw std::invalid_argument(
-      machine::unknown("device of offload_optimizer", wanted, offload_device_names()));
+      machine::unknown(fmt::format("device of {}", key), wanted, offload_device_names()));
 }
 
 void check(const StateOptions& options, machine::Dtype value) {
@@ -61,17 +63,27 @@ void check(const StateOptions& options, machine::Dtype value) {
 }
 
 StateCost state_cost(const Rule& rule, machine::Dtype value, const std::vector<std::int64_t>& sizes,
-                     const StateOptions& options) {
+                     const StateOptions& options, const std::vector<bool>& away) {
   check(options, value);
   const auto elements =
       static_cast<std::size_t>(std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0}));
   switch (options.device) {
-    case OffloadDevice::none:
+    case OffloadDevice::none: {
+      std::int64_t longest = 0, staged = 0;  // StagedOptimizer's
+      for (std::size_t i = 0; i < away.size(); ++i) {
+        if (!away[i]) continue;
+        longest = std::max(longest, sizes[i]);
+        staged += sizes[i];
+      }
+      const std::size_t width = size_of(value);
+      const std::size_t down = static_cast<std::size_t>(staged) * width;
       return {.device_optimizer = elements * optimizer_bytes_per_element(rule, value),
-              .device_buffers = elements * mask_bytes_per_element(rule),
-              .moved = {}};
+              .device_buffers = elements * mask_bytes_per_element(rule) +
+                                static_cast<std::size_t>(longest) * width,
+              .moved = {.down = down, .up = kept_states(rule, value).master ? 0 : down}};
+    }
     case OffloadDevice::cpu: {
-      const OffloadCost cost = offload_cost(rule, value, sizes, options.cpu);
+      const OffloadCost cost = offload_cost(rule, value, sizes, options.cpu, away);
       return {cost.device_optimizer,
               cost.device_buffers,
               cost.host_optimizer,
@@ -90,21 +102,22 @@ StateCost state_cost(const Rule& rule, machine::Dtype value, const std::vector<s
 std::unique_ptr<OwnedOptimizer> make_optimizer(const Rule& rule, std::vector<OwnedRange> owned,
                                                const StateOptions& options, machine::Device& host) {
   SHARDMARK_CHECK(owned.empty(), ==, false);
-  const machine::Tensor& values = owned.front().values;
-  check(options, values.dtype());
+  check(options, owned.front().dtype());
   switch (options.device) {
     case OffloadDevice::none:
       break;
     case OffloadDevice::cpu:
       return std::make_unique<OffloadOptimizer>(rule, std::move(owned), host, options.cpu);
     case OffloadDevice::nvme:
-      if (!values.device().readable_by_host())
+      if (!owned.front().device().readable_by_host())
         throw std::invalid_argument(
             fmt::format("offload_optimizer nvme of values on {}: it goes with values in host "
                         "memory; the nearest is offload_optimizer cpu",
-                        values.device().description()));
+                        owned.front().device().description()));
       return std::make_unique<NvmeOptimizer>(rule, std::move(owned), host, options.nvme);
   }
+  for (const OwnedRange& range : owned)
+    if (range.home) return std::make_unique<StagedOptimizer>(rule, std::move(owned));
   return std::make_unique<InMemoryOptimizer>(rule, owned);
 }
 

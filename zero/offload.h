@@ -5,26 +5,21 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
-#include <string_view>
 #include <vector>
 
 #include "zero/offload_cpu.h"
+#include "zero/offload_device.h"
 #include "zero/offload_nvme.h"
 #include "zero/owned_optimizer.h"
 
 namespace zero {
 
-enum class OffloadDevice : unsigned char { none, cpu, nvme };
-std::string_view name(OffloadDevice device);
-std::vector<std::string> offload_device_names();
-OffloadDevice find_offload_device(std::string_view name);  // throws std::invalid_argument
-
 struct StateOptions {
   OffloadDevice device = OffloadDevice::none;
   OffloadOptions cpu = {};
   NvmeOptions nvme = {};
-  // Whose memory is taken, with cpu and nvme; it outlives the optimizer. Null: the step makes one.
+  // Whose memory is taken, with cpu and nvme, also by offload_param; it outlives the step. Null:
+  // the step makes one.
   machine::Device* host = nullptr;
 
   bool is_delayed() const { return device == OffloadDevice::cpu && cpu.delayed_update; }
@@ -33,16 +28,17 @@ struct StateOptions {
 void check(const StateOptions& options, machine::Dtype value);
 
 // Bytes held from construction on, and moved by one update (delayed: taken together with the
-// drain), for ranges of these sizes.
+// drain), for ranges of these sizes. away: of those, whether values have a home elsewhere, which
+// the traffic with a file is not of; empty: none has.
 struct StateCost {
   std::size_t device_optimizer = 0, device_buffers = 0, host_optimizer = 0, host_buffers = 0;
   OffloadTraffic moved;
 };
 StateCost state_cost(const Rule& rule, machine::Dtype value, const std::vector<std::int64_t>& sizes,
-                     const StateOptions& options);
+                     const StateOptions& options, const std::vector<bool>& away = {});
 
 // host: as StateOptions::host, not used with none. Throws as check, and what NvmeOptimizer throws;
-// with nvme std::invalid_argument for values that the host cannot read.
+// with nvme std::invalid_argument for values on a device that the host cannot read.
 std::unique_ptr<OwnedOptimizer> make_optimizer(const Rule& rule, std::vector<OwnedRange> owned,
                                                const StateOptions& options, machine::Device& host);
 

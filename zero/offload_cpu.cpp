@@ -73,14 +73,14 @@ Cut cut(const std::vector<std::int64_t>& sizes, const OffloadOptions& options) {
 
 std::vector<std::int64_t> sizes_of(const std::vector<OwnedRange>& owned) {
   std::vector<std::int64_t> sizes;
-  for (const OwnedRange& each : owned) sizes.push_back(each.values.size());
+  for (const OwnedRange& each : owned) sizes.push_back(each.size());
   return sizes;
 }
 
 }  // namespace
 
 OffloadCost offload_cost(const Rule& rule, Dtype value, const std::vector<std::int64_t>& sizes,
-                         const OffloadOptions& options) {
+                         const OffloadOptions& options, const std::vector<bool>& away) {
   const Dtype gradient = check(options, value), wide = collectives::gradient_dtype(value);
   const KeptStates kept = kept_states(rule, value);
   const Cut parts = cut(sizes, options);
@@ -89,11 +89,15 @@ OffloadCost offload_cost(const Rule& rule, Dtype value, const std::vector<std::i
   cost.pieces = std::ssize(parts.pieces);
   const auto host = static_cast<std::size_t>(parts.host);
   const auto device = static_cast<std::size_t>(parts.device);
+  std::size_t going_up = 0;
+  for (std::size_t i = 0; i < sizes.size(); ++i)
+    if (i >= away.size() || !away[i])
+      going_up += static_cast<std::size_t>(on_host(sizes[i], options.ratio));
   // Values that are their own master on the device have one on the host all the same.
   const auto states = static_cast<std::size_t>(1 + kept.first_moment + kept.second_moment);
   cost.host_optimizer = host * states * size_of(wide);
   cost.host_buffers = static_cast<std::size_t>(parts.staged) *
-                          (size_of(gradient) + (kept.master ? size_of(value) : 0)) +
+                          (size_of(gradient) + (kept.master && going_up > 0 ? size_of(value) : 0)) +
                       host * mask_bytes_per_element(rule);
   cost.device_optimizer = device * optimizer_bytes_per_element(rule, value);
   cost.device_buffers = device * mask_bytes_per_element(rule);
@@ -102,7 +106,7 @@ OffloadCost offload_cost(const Rule& rule, Dtype value, const std::vector<std::i
     cost.device_buffers += static_cast<std::size_t>(parts.largest_on_device) * size_of(wide);
   }
   cost.down = host * size_of(gradient);
-  cost.up = host * size_of(value);
+  cost.up = going_up * size_of(value);
   return cost;
 }
 
@@ -112,18 +116,21 @@ OffloadOptimizer::OffloadOptimizer(const Rule& rule, std::vector<OwnedRange> own
       owned_(std::move(owned)),
       host_(host),
       options_(std::move(options)),
-      kept_(kept_states(rule, owned_.at(0).values.dtype())),
+      kept_(kept_states(rule, owned_.at(0).dtype())),
       worker_(options_.delayed_update) {
   SHARDMARK_CHECK(host_.readable_by_host(), ==, true);
-  const Dtype value = owned_.front().values.dtype(), wide = collectives::gradient_dtype(value);
+  const Dtype value = owned_.front().dtype(), wide = collectives::gradient_dtype(value);
   const Dtype gradient = check(options_, value);
   Cut parts = cut(sizes_of(owned_), options_);
   pieces_ = std::move(parts.pieces);
   first_state_ = std::move(parts.first_state);
   std::vector<std::uint8_t> host_mask;
+  bool any_goes_up = false;
   for (OwnedRange& each : owned_) {
-    SHARDMARK_CHECK(each.decay_mask.size(), ==, static_cast<std::size_t>(each.values.size()));
-    const std::int64_t stays = each.values.size() - on_host(each.values.size(), options_.ratio);
+    SHARDMARK_CHECK(each.decay_mask.size(), ==, static_cast<std::size_t>(each.size()));
+    SHARDMARK_CHECK(each.home && (options_.ratio != 1 || options_.delayed_update), ==, false);
+    const std::int64_t stays = each.size() - on_host(each.size(), options_.ratio);
+    any_goes_up = any_goes_up || (!each.home && stays < each.size());
     const auto split = each.decay_mask.begin() + stays;
     on_device_.push_back(stays == 0
                              ? nullptr
@@ -149,7 +156,7 @@ OffloadOptimizer::OffloadOptimizer(const Rule& rule, std::vector<OwnedRange> own
     return Tensor(host_, dtype, {elements}, Category::buffers);
   };
   staged_gradients_ = buffer(gradient, parts.staged);
-  if (kept_.master) staged_values_ = buffer(value, parts.staged);
+  if (kept_.master && any_goes_up) staged_values_ = buffer(value, parts.staged);
   if (gradient != wide) wide_gradients_ = buffer(wide, parts.largest_piece);
   if (kept_.mask) {
     decay_mask_ = host_.allocate(host_mask.size(), Category::buffers);
@@ -172,7 +179,7 @@ void OffloadOptimizer::set_steps(std::int64_t steps) {
 }
 
 Range OffloadOptimizer::host_range(std::size_t owned) const {
-  const std::int64_t size = owned_[owned].values.size();
+  const std::int64_t size = owned_[owned].size();
   return {size - on_host(size, options_.ratio), size};
 }
 
@@ -183,7 +190,8 @@ RangeStates OffloadOptimizer::states(std::size_t owned) const {
   const auto part = [&](const Tensor& whole) {
     return whole ? whole.slice(first_state_[owned], {range.size()}) : whole;
   };
-  return {owned_[owned].values.slice(range.begin, {range.size()}), part(master_),
+  const Tensor& values = owned_[owned].values;
+  return {values ? values.slice(range.begin, {range.size()}) : values, part(master_),
           part(first_moment_), part(second_moment_)};
 }
 
@@ -193,8 +201,10 @@ void OffloadOptimizer::visit(bool writes, const Visit& call) {
     const std::int64_t begin = owned_[i].range.begin;
     RangeStates states = this->states(i);
     if (on_device_[i]) call({begin, begin + range.begin}, on_device_[i]->states());
+    if (owned_[i].home) states.values = owned_[i].open(true);
     if (!kept_.master) states.master = states.values;  // the same bits
     call({begin + range.begin, begin + range.end}, states);
+    owned_[i].close(writes);
   }
   if (writes && !kept_.master) values_changed();
 }
@@ -211,6 +221,8 @@ Tensor OffloadOptimizer::state(const Tensor& whole, std::int64_t index) const {
 
 // Values that are wide go up from the master itself, which nobody writes before the next update.
 Tensor OffloadOptimizer::host_values(std::int64_t index) const {
+  const Range at = piece(index).range;
+  if (range_of(index).home && kept_.master) return home_values_.slice(at.begin, {at.size()});
   return staged_values_ ? staged(staged_values_, index) : state(master_, index);
 }
 
@@ -282,7 +294,7 @@ void OffloadOptimizer::wait_for_device() {
 void OffloadOptimizer::update(const std::vector<Tensor>& gradients, double gradient_scale) {
   SHARDMARK_CHECK(gradients.size(), ==, owned_.size());
   for (std::size_t i = 0; i < owned_.size(); ++i) {
-    SHARDMARK_CHECK(gradients[i].size(), ==, owned_[i].values.size());
+    SHARDMARK_CHECK(gradients[i].size(), ==, owned_[i].size());
     SHARDMARK_CHECK(machine::name(gradients[i].dtype()), ==,
                     machine::name(staged_gradients_.dtype()));
   }
@@ -319,10 +331,27 @@ void OffloadOptimizer::update_overlapped(const std::vector<Tensor>& gradients, d
       down.push_back(go_down(gradients, std::ssize(down)));
     down_.wait(down[static_cast<std::size_t>(i)]);
     if (i >= 2) up_.wait(up[static_cast<std::size_t>(i - 2)]);
+    if (range_of(i).home) {
+      update_at_home(scale, i);
+      up.push_back(0);
+      continue;
+    }
     update_piece(rule_, steps_, scale, i);
     up.push_back(go_up(i));
   }
   up_.wait_all();
+}
+
+void OffloadOptimizer::update_at_home(double scale, std::int64_t index) {
+  const Range at = piece(index).range;
+  const OwnedRange& range = range_of(index);
+  if (at.begin == 0) home_values_ = range.open(false);
+  update_piece(rule_, steps_, scale, index);
+  if (!kept_.master) {
+    const Tensor to = home_values_.slice(at.begin, {at.size()});
+    host_.stream().copy(to.data(), host_values(index).data(), to.bytes());
+  }
+  if (at.end == range.size()) range.close(true);
 }
 
 void OffloadOptimizer::start_delayed(const std::vector<Tensor>& gradients, double scale) {
@@ -354,6 +383,17 @@ void OffloadOptimizer::values_changed() {
   guarded([&] {
     machine::Stream& stream = device().stream();
     for (std::int64_t i = 0; i < pieces(); ++i) {
+      if (const OwnedRange& range = range_of(i); range.home) {
+        const Range at = piece(i).range;
+        if (at.begin == 0) home_values_ = range.open(true);
+        const Tensor from = home_values_.slice(at.begin, {at.size()}), to = state(master_, i);
+        if (kept_.master)
+          host_.stream().kernels().cast(from, to);
+        else
+          host_.stream().copy(to.data(), from.data(), to.bytes());
+        if (at.end == range.size()) range.close(false);
+        continue;
+      }
       const Tensor to = host_values(i);
       stream.copy(to.data(), device_values(i).data(), to.bytes());
       stream.synchronize();

@@ -62,9 +62,11 @@ struct OffloadCost {
   std::size_t device_optimizer = 0, device_buffers = 0;
   std::size_t down = 0, up = 0;
 };
-// Of ranges of these sizes. Throws std::invalid_argument naming the option that is out of range.
+// Of ranges of these sizes; away: those whose values have a home elsewhere and do not come up.
+// Throws std::invalid_argument naming the option that is out of range.
 OffloadCost offload_cost(const Rule& rule, machine::Dtype value,
-                         const std::vector<std::int64_t>& sizes, const OffloadOptions& options);
+                         const std::vector<std::int64_t>& sizes, const OffloadOptions& options,
+                         const std::vector<bool>& away = {});
 inline OffloadCost offload_cost(const Rule& rule, machine::Dtype value, std::int64_t elements,
                                 const OffloadOptions& options) {
   return offload_cost(rule, value, std::vector{elements}, options);
@@ -80,9 +82,9 @@ struct OffloadPiece {
 
 class OffloadOptimizer final : public OwnedOptimizer {
  public:
-  // At least one range, all on one device. host: a device that the host can read, which may be the
-  // values' own; beside the threads here it may be used as long as it is not given another number
-  // of threads meanwhile.
+  // At least one range, all on one device; those whose values have a home go with neither ratio nor
+  // delayed_update. host: a device that the host can read, which may be the values' own; beside the
+  // threads here it may be used as long as it is not given another number of threads meanwhile.
   OffloadOptimizer(const Rule& rule, std::vector<OwnedRange> owned, machine::Device& host,
                    OffloadOptions options = {});
   OffloadOptimizer(const Rule& rule, machine::Tensor values,
@@ -125,7 +127,8 @@ class OffloadOptimizer final : public OwnedOptimizer {
   void start_delayed(const std::vector<machine::Tensor>& gradients, double scale);
   void apply_pending();
 
-  machine::Device& device() const { return owned_.front().values.device(); }
+  machine::Device& device() const { return owned_.front().device(); }
+  const OwnedRange& range_of(std::int64_t index) const { return owned_[piece(index).owned]; }
   std::int64_t pieces() const { return std::ssize(pieces_); }
   const OffloadPiece& piece(std::int64_t index) const {
     return pieces_[static_cast<std::size_t>(index)];
@@ -137,6 +140,7 @@ class OffloadOptimizer final : public OwnedOptimizer {
   // Each of a piece, in the order of its life.
   Progress::Ticket go_down(const std::vector<machine::Tensor>& gradients, std::int64_t index);
   void update_piece(const Rule& rule, std::int64_t step, double scale, std::int64_t index);
+  void update_at_home(double scale, std::int64_t index);  // in place of going up
   Progress::Ticket go_up(std::int64_t index);
   void before(OffloadPhase phase, std::int64_t index) const {
     if (options_.before) options_.before(phase, index);
@@ -153,6 +157,7 @@ class OffloadOptimizer final : public OwnedOptimizer {
   machine::Tensor master_, first_moment_, second_moment_;  // [host_elements]
   machine::Tensor staged_gradients_, staged_values_;       // of two pieces, or of all
   machine::Tensor wide_gradients_;                         // of one piece
+  machine::Tensor home_values_;                            // of the range at hand, at its home
   machine::Memory decay_mask_;
   Decay decay_ = Decay::everywhere;
   bool pending_ = false, broken_ = false;

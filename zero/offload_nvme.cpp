@@ -83,13 +83,13 @@ NvmeOptimizer::NvmeOptimizer(const Rule& rule, std::vector<OwnedRange> owned, ma
                              const NvmeOptions& options)
     : OwnedOptimizer(rule),
       owned_(std::move(owned)),
-      kept_(kept_states(rule, owned_.at(0).values.dtype())) {
+      kept_(kept_states(rule, owned_.at(0).dtype())) {
   check(options);
-  const Dtype value = owned_.front().values.dtype(), dtype = collectives::gradient_dtype(value);
+  const Dtype value = owned_.front().dtype(), dtype = collectives::gradient_dtype(value);
   std::vector<std::int64_t> sizes;
   for (OwnedRange& each : owned_) {
-    SHARDMARK_CHECK(each.decay_mask.size(), ==, static_cast<std::size_t>(each.values.size()));
-    sizes.push_back(each.values.size());
+    SHARDMARK_CHECK(each.decay_mask.size(), ==, static_cast<std::size_t>(each.size()));
+    sizes.push_back(each.size());
     decayed_.push_back(decayed_runs(each.decay_mask));
     each.decay_mask = {};
   }
@@ -102,7 +102,7 @@ NvmeOptimizer::NvmeOptimizer(const Rule& rule, std::vector<OwnedRange> owned, ma
     host.stream().kernels().fill(buffers_.back(), 0);
   }
   swap_ = std::make_unique<SwapFile>(options.swap, bytes.groups, bytes.slot, buffers_);
-  pass(false, true, [&](const SubGroup&, const RangeStates& states) {
+  pass({.reads = false}, {.writes = false}, [&](const SubGroup&, const RangeStates& states) {
     machine::Kernels& kernels = states.values.device().stream().kernels();
     if (kept_.master) kernels.cast(states.values, states.master);
     if (kept_.first_moment) kernels.fill(states.first_moment, 0);
@@ -119,7 +119,7 @@ Tensor NvmeOptimizer::transferred(std::int64_t index) const {
 RangeStates NvmeOptimizer::views(std::int64_t index) const {
   const Range at = group(index).range;
   RangeStates states;
-  states.values = owned_[group(index).owned].values.slice(at.begin, {at.size()});
+  states.values = values_.slice(at.begin, {at.size()});
   states.master = states.values;
   std::int64_t next = 0;
   const auto view = [&](bool is_kept, Tensor& state) {
@@ -135,7 +135,7 @@ RangeStates NvmeOptimizer::views(std::int64_t index) const {
 
 // The buffer of a sub-group is that of the one buffer_count before it: it is read into when that
 // one's write is done.
-void NvmeOptimizer::pass(bool reads, bool writes,
+void NvmeOptimizer::pass(Ways states, Ways values,
                          const std::function<void(const SubGroup&, const RangeStates&)>& call) {
   if (broken_) throw std::logic_error("the offloaded optimizer is used after an error");
   broken_ = true;
@@ -145,11 +145,15 @@ void NvmeOptimizer::pass(bool reads, bool writes,
   for (std::int64_t index = 0; index < groups; ++index) {
     for (; swap_ && next <= std::min(index + ahead, groups - 1); ++next) {
       if (next >= count) swap_->finish(next - count);
-      if (reads) swap_->start_read(next, transferred(next));
+      if (states.reads) swap_->start_read(next, transferred(next));
     }
     if (swap_) swap_->finish(index);
-    call(group(index), views(index));
-    if (swap_ && writes) swap_->start_write(index, transferred(index));
+    const SubGroup& at = group(index);
+    const OwnedRange& range = owned_[at.owned];
+    if (at.range.begin == 0) values_ = range.open(values.reads);
+    call(at, views(index));
+    if (at.range.end == range.size()) range.close(values.writes);
+    if (swap_ && states.writes) swap_->start_write(index, transferred(index));
   }
   for (std::int64_t index = std::max<std::int64_t>(groups - count, 0); swap_ && index < groups;
        ++index)
@@ -179,10 +183,11 @@ void NvmeOptimizer::set_mask(const SubGroup& group) {
 void NvmeOptimizer::update(const std::vector<Tensor>& gradients, double gradient_scale) {
   SHARDMARK_CHECK(gradients.size(), ==, owned_.size());
   for (std::size_t i = 0; i < owned_.size(); ++i)
-    SHARDMARK_CHECK(gradients[i].size(), ==, owned_[i].values.size());
+    SHARDMARK_CHECK(gradients[i].size(), ==, owned_[i].size());
   const std::int64_t step = steps_ + 1;
   const IoCounts before = counts();
-  pass(true, true, [&](const SubGroup& group, const RangeStates& states) {
+  // Values that are their own master are read, too.
+  pass({}, {.reads = !kept_.master}, [&](const SubGroup& group, const RangeStates& states) {
     set_mask(group);
     const Range at = group.range;
     update_range(rule_, step, gradients[group.owned].slice(at.begin, {at.size()}), gradient_scale,
@@ -202,10 +207,11 @@ void NvmeOptimizer::values_changed() {
 }
 
 void NvmeOptimizer::visit(bool writes, const Visit& call) {
-  pass(true, writes, [&](const SubGroup& group, const RangeStates& states) {
-    const std::int64_t begin = owned_[group.owned].range.begin;
-    call({begin + group.range.begin, begin + group.range.end}, states);
-  });
+  pass({.writes = writes}, {.writes = writes},
+       [&](const SubGroup& group, const RangeStates& states) {
+         const std::int64_t begin = owned_[group.owned].range.begin;
+         call({begin + group.range.begin, begin + group.range.end}, states);
+       });
 }
 
 }  // namespace zero

@@ -81,10 +81,15 @@ class NvmeOptimizer final : public OwnedOptimizer {
   RangeStates views(std::int64_t index) const;
   machine::Tensor transferred(std::int64_t index) const;
   void set_mask(const SubGroup& group);
-  void pass(bool reads, bool writes,
+  // Of states, and of values that have a home elsewhere.
+  struct Ways {
+    bool reads = true, writes = true;
+  };
+  void pass(Ways states, Ways values,
             const std::function<void(const SubGroup&, const RangeStates&)>& call);
 
   std::vector<OwnedRange> owned_;  // without their masks
+  machine::Tensor values_;         // of the range at hand
   KeptStates kept_;
   std::vector<SubGroup> groups_;
   std::vector<std::vector<Range>> decayed_;  // by range: where the mask is not zero

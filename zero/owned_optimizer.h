@@ -1,7 +1,7 @@
 #pragma once
 // What updates the elements that a rank owns, wherever the optimizer's states are: beside the
 // values (here), in host memory (offload_cpu.h) or in a file (offload_nvme.h). Each gives the
-// values the same bits; which one it is, offload.h chooses.
+// values the same bits, wherever those are (offload_param.h); which one it is, offload.h chooses.
 
 #include <cstddef>
 #include <cstdint>
@@ -15,23 +15,53 @@
 
 namespace zero {
 
+// Of values that are elsewhere than on their device.
+class ValueHome {
+ public:
+  virtual ~ValueHome() = default;
+  virtual machine::Dtype dtype() const = 0;
+  virtual machine::Device& device() const = 0;  // where values are used
+  // A slot's values in host memory until close; loaded: what they are, else anything. One at a
+  // time.
+  virtual machine::Tensor open(std::size_t slot, bool loaded) = 0;
+  virtual void close(std::size_t slot, bool changed) = 0;
+};
+
 struct OwnedRange {
   Range range;                           // of the flat buffers
-  machine::Tensor values;                // [range]
+  machine::Tensor values;                // [range]; empty where they have a home
   std::vector<std::uint8_t> decay_mask;  // a byte for each element
+  ValueHome* home = nullptr;
+  std::size_t slot = 0;  // of the home
+
+  std::int64_t size() const { return range.size(); }
+  machine::Dtype dtype() const { return home ? home->dtype() : values.dtype(); }
+  machine::Device& device() const { return home ? home->device() : values.device(); }
+  machine::Tensor open(bool loaded) const { return home ? home->open(slot, loaded) : values; }
+  void close(bool changed) const {
+    if (home) home->close(slot, changed);
+  }
 };
 // A tensor that is all there is.
 inline std::vector<OwnedRange> one_range(machine::Tensor values,
                                          const std::vector<std::uint8_t>& decay_mask) {
   const std::int64_t size = values.size();
-  return {{{0, size}, std::move(values), decay_mask}};
+  std::vector<OwnedRange> all(1);
+  all[0].range = {0, size};
+  all[0].values = std::move(values);
+  all[0].decay_mask = decay_mask;
+  return all;
 }
 
-// Bytes that updates moved: gradients to the host's memory and values from there, states from and
-// to a file.
+// Bytes moved: gradients and values to the host's memory and values from there, states and values
+// from and to a file.
 struct OffloadTraffic {
   std::size_t down = 0, up = 0, nvme_read = 0, nvme_written = 0;
   bool operator==(const OffloadTraffic&) const = default;
+  friend OffloadTraffic operator+(const OffloadTraffic& a, const OffloadTraffic& b) {
+    return {a.down + b.down, a.up + b.up, a.nvme_read + b.nvme_read,
+            a.nvme_written + b.nvme_written};
+  }
   friend OffloadTraffic operator-(const OffloadTraffic& a, const OffloadTraffic& b) {
     return {a.down - b.down, a.up - b.up, a.nvme_read - b.nvme_read,
             a.nvme_written - b.nvme_written};

@@ -39,4 +39,16 @@ std::vector<std::vector<int>> prefetches(const Uses& uses,
   return starts;
 }
 
+std::vector<int> fetches(const Uses& uses, const std::vector<std::vector<int>>& starts) {
+  std::vector<int> order;
+  std::set<int> live;
+  for (std::size_t now = 0; now < uses.size(); ++now) {
+    for (const std::vector<int>* buckets : {&uses[now], &starts[now]})
+      for (const int bucket : *buckets)
+        if (live.insert(bucket).second) order.push_back(bucket);
+    for (const int bucket : uses[now]) live.erase(bucket);
+  }
+  return order;
+}
+
 }  // namespace zero

@@ -19,4 +19,7 @@ std::vector<std::vector<int>> prefetches(const Uses& uses,
                                          std::int64_t prefetch_bucket_size,
                                          std::int64_t max_live_parameters);
 
+// In what order buckets are gathered then; starts: as prefetches gives them.
+std::vector<int> fetches(const Uses& uses, const std::vector<std::vector<int>>& starts);
+
 }  // namespace zero

@@ -15,15 +15,26 @@ using machine::Tensor;
 
 Stage3::Stage3(FlatStates& states, const GradientPlan& plan, Communicators communicators,
                StepOptions options)
-    : Stage2(3, states, plan, communicators, std::move(options)),
-      value_shares_(states.device(), plan.value_dtype, {layout().value_elements / plan.dp},
-                    Category::parameters),
-      live_(layout().buckets.size()) {
+    : Stage2(3, states, plan, communicators, std::move(options)), live_(layout().buckets.size()) {
+  const bool offloads = options_.offload_param.offloads();
+  if (offloads)
+    offloaded_ = std::make_unique<OffloadedValues>(
+        layout(), options_.offload_param, plan.value_dtype, states.device(), host_memory());
+  std::int64_t elements = 0;
+  for (const Bucket& bucket : layout().buckets) {
+    in_value_shares_.push_back(elements);
+    if (!offloads || bucket.persistent) elements += layout().share(bucket);
+  }
+  value_shares_ = Tensor(states.device(), plan.value_dtype, {elements}, Category::parameters);
   machine::Stream& stream = states.device().stream();
   for (std::size_t i = 0; i < live_.size(); ++i) {
     const Bucket& bucket = layout().buckets[i];
     const Tensor own = states.values(layout().shard(bucket, dp_rank()));
-    stream.copy(shares_of(bucket).data(), own.data(), own.bytes());
+    if (offloads && !bucket.persistent) {
+      offloaded_->put(static_cast<int>(i), own);
+      continue;
+    }
+    stream.copy(shares_of(i).data(), own.data(), own.bytes());
     if (!bucket.persistent) continue;
     live_[i].whole =
         Tensor(states.device(), plan.value_dtype, {bucket.range.size()}, Category::parameters);
@@ -34,8 +45,39 @@ Stage3::Stage3(FlatStates& states, const GradientPlan& plan, Communicators commu
   states.release_values();
   for (std::size_t i = 0; i < live_.size(); ++i)
     if (live_[i].whole) states.view_values(layout().buckets[i], live_[i].whole);
-  make_optimizer(
-      [&](Range range) { return value_shares_.slice(offset_in_shards(range), {range.size()}); });
+  if (offloads)
+    make_optimizer_of_offloaded();
+  else
+    make_optimizer(
+        [&](Range range) { return value_shares_.slice(offset_in_shards(range), {range.size()}); });
+}
+
+void Stage3::make_optimizer_of_offloaded() {
+  std::vector<OwnedRange> owned;
+  for (const OwnedPart& part : owned_parts(layout(), dp_rank(), offloaded_->slots())) {
+    OwnedRange& range = owned.emplace_back();
+    range.range = part.range;
+    if (part.slot) {
+      range.home = offloaded_.get();
+      range.slot = *part.slot;
+    } else {
+      const bool any = part.range.size() > 0;
+      range.values =
+          value_shares_.slice(any ? in_value_shares_[part.bucket] : 0, {part.range.size()});
+    }
+  }
+  make_optimizer(std::move(owned));
+  moved_before_ = offloaded_->moved();
+}
+
+OffloadTraffic Stage3::moved() const {
+  const OffloadTraffic states = Step::moved();
+  return offloaded_ ? states + (offloaded_->moved() - moved_before_) : states;
+}
+
+std::string Stage3::offload_note() const {
+  const std::string states = Step::offload_note();
+  return states.empty() && offloaded_ ? offloaded_->note() : states;
 }
 
 std::vector<int> Stage3::buckets_of(const Part& part) const {
@@ -49,9 +91,8 @@ std::vector<int> Stage3::buckets_of(const Part& part) const {
   return buckets;
 }
 
-Tensor Stage3::shares_of(const Bucket& bucket) const {
-  const Range range = layout().in_shards(bucket);
-  return value_shares_.slice(range.begin, {range.size()});
+Tensor Stage3::shares_of(std::size_t bucket) const {
+  return value_shares_.slice(in_value_shares_[bucket], {layout().share(layout().buckets[bucket])});
 }
 
 void Stage3::fetch(int index) {
@@ -61,12 +102,18 @@ void Stage3::fetch(int index) {
       Tensor(states_.device(), plan_.value_dtype, {bucket.range.size()}, Category::parameters);
   if (bucket.range.size() == 0) return;
   poison(live.whole);  // until it is gathered
-  const Tensor own = shares_of(bucket), whole = live.whole;
-  live.ticket = transfer(machine::Operation::all_gather, plan_.value_dtype, own.size(),
-                         fmt::format("values of bucket {}", index), [this, own, whole] {
+  const std::int64_t share = layout().share(bucket);
+  const Tensor whole = live.whole;
+  const Tensor own = offloaded_ ? whole.slice(share * dp_rank(), {share})
+                                : shares_of(static_cast<std::size_t>(index));
+  const std::function<void()> bring =
+      offloaded_ ? offloaded_->bring(index, own) : std::function<void()>();
+  live.ticket = transfer(machine::Operation::all_gather, plan_.value_dtype, share,
+                         fmt::format("values of bucket {}", index), [this, own, whole, bring] {
+                           if (bring) bring();
                            if (plan_.dp > 1)
                              communicators_.dp->all_gather(own, whole, options_.all_gather);
-                           else
+                           else if (!bring)
                              states_.device().stream().copy(whole.data(), own.data(), own.bytes());
                          });
 }
@@ -89,12 +136,12 @@ void Stage3::follow(const std::vector<int>& use) {
 
 void Stage3::before_use(const Part& part) {
   const std::vector<int> buckets = buckets_of(part);
+  const bool first = in_micro_batch() && uses_.empty();
+  if (first && offloaded_) offloaded_->expect(fetched_);
   for (const int bucket : buckets)
     if (!live_[static_cast<std::size_t>(bucket)].whole) fetch(bucket);
-  if (in_micro_batch()) {
-    if (uses_.empty()) as_known_ = true;
-    follow(buckets);
-  }
+  if (first) as_known_ = true;
+  if (in_micro_batch()) follow(buckets);
   for (const int bucket : buckets) {
     Live& live = live_[static_cast<std::size_t>(bucket)];
     progress_.wait(live.ticket);
@@ -124,14 +171,16 @@ void Stage3::close_micro_batch() {
     known_uses_ = uses_;
     ahead_ = prefetches(known_uses_, elements, options_.stage3_prefetch_bucket_size,
                         options_.stage3_max_live_parameters);
+    fetched_ = fetches(known_uses_, ahead_);
   }
+  if (offloaded_) offloaded_->expect({});
   uses_.clear();
 }
 
 Step::Published Stage3::published(const Bucket& bucket) const {
   if (!bucket.persistent) return {};
   const auto index = static_cast<std::size_t>(&bucket - layout().buckets.data());
-  return {shares_of(bucket), live_[index].whole};
+  return {shares_of(index), live_[index].whole};
 }
 
 }  // namespace zero

@@ -10,6 +10,10 @@
 // use gathers each of its buckets exactly once, with and without.
 //
 // A use outside of micro-batches (evaluation, oracles) gathers and frees the same.
+//
+// With offload_param (offload_param.h) the shares of what is gathered are not on the device: they
+// come up to their place when a bucket is gathered, and are expected in the order in which that
+// will be.
 
 #include "zero/prefetch.h"
 #include "zero/stage2.h"
@@ -24,6 +28,9 @@ class Stage3 final : public Stage2 {
 
   void before_use(const Part& part) override;
   void after_use(const Part& part) override;
+  OffloadTraffic moved() const override;
+  std::string offload_note() const override;
+  OffloadedValues* offloaded_values() { return offloaded_.get(); }  // for tests; null: none are
 
  private:
   struct Live {
@@ -34,15 +41,20 @@ class Stage3 final : public Stage2 {
   Published published(const Bucket& bucket) const override;
   void close_micro_batch() override;
   std::vector<int> buckets_of(const Part& part) const;  // without persistent ones
-  machine::Tensor shares_of(const Bucket& bucket) const;
+  void make_optimizer_of_offloaded();
+  machine::Tensor shares_of(std::size_t bucket) const;
   void fetch(int bucket);
   void drop(int bucket);
   void follow(const std::vector<int>& use);
 
-  machine::Tensor value_shares_;  // [value_elements / dp]
-  std::vector<Live> live_;        // by bucket
-  Uses uses_, known_uses_;        // of this micro-batch, of the one before
+  machine::Tensor value_shares_;  // [value_elements / dp], without those that are offloaded
+  std::vector<std::int64_t> in_value_shares_;  // by bucket
+  std::unique_ptr<OffloadedValues> offloaded_;
+  OffloadTraffic moved_before_;  // the first step
+  std::vector<Live> live_;       // by bucket
+  Uses uses_, known_uses_;       // of this micro-batch, of the one before
   std::vector<std::vector<int>> ahead_;
+  std::vector<int> fetched_;  // in what order, as known
   bool as_known_ = false;
 };
 

@@ -24,8 +24,8 @@ using machine::Tensor;
 
 namespace {
 
-StepOptions checked(StepOptions options, const GradientPlan& plan, const FlatStates& states,
-                    const Communicators& communicators) {
+StepOptions checked(StepOptions options, int stage, const GradientPlan& plan,
+                    const FlatStates& states, const Communicators& communicators) {
   if (!(options.clip_norm > 0)) {
     throw std::invalid_argument(fmt::format(
         "clip_norm {}: must be positive, or infinity for no clipping", options.clip_norm));
@@ -56,6 +56,7 @@ StepOptions checked(StepOptions options, const GradientPlan& plan, const FlatSta
                     name(communicators.dp->link().transport()), states.device().description()));
   }
   check(options.offload_optimizer, plan.value_dtype);
+  check(options.offload_param, stage, options.offload_optimizer);
   return options;
 }
 
@@ -75,7 +76,7 @@ Step::Step(int stage, FlatStates& states, const GradientPlan& plan, Communicator
       states_(states),
       plan_(plan),
       communicators_(communicators),
-      options_(checked(std::move(options), plan, states, communicators)),
+      options_(checked(std::move(options), stage, plan, states, communicators)),
       sharded_(stage >= 1 && plan.dp > 1),
       progress_(options_.overlap_comm && plan.dp > 1),
       norm_(states.device(), plan_, states.layout(), communicators.tp, communicators.pp,
@@ -112,18 +113,40 @@ Communicator* Step::communicator(Over over) const {
   return nullptr;
 }
 
-void Step::make_optimizer(const std::function<Tensor(Range)>& values) {
-  owned_ = owned_ranges(layout(), sharded_, dp_rank());
-  std::vector<OwnedRange> owned;
-  for (const Range range : owned_)
-    owned.push_back({range, values(range), states_.decay_mask(plan_, range)});
-  const StateOptions& where = options_.offload_optimizer;
-  if (where.device != OffloadDevice::none && !where.host) {
+machine::Device& Step::host_memory() {
+  if (host_) return *host_;
+  host_ = options_.offload_optimizer.host;
+  if (!host_) {
     own_host_ = machine::make_host_device();
     // A core is left to the copies.
     own_host_->set_threads(std::max(1, states_.device().threads() - 1));
+    host_ = own_host_.get();
   }
-  machine::Device& host = where.host ? *where.host : own_host_ ? *own_host_ : states_.device();
+  return *host_;
+}
+
+void Step::make_optimizer(const std::function<Tensor(Range)>& values) {
+  std::vector<OwnedRange> owned;
+  for (const Range range : owned_ranges(layout(), sharded_, dp_rank())) {
+    owned.emplace_back().range = range;
+    owned.back().values = values(range);
+  }
+  make_optimizer(std::move(owned));
+}
+
+void Step::make_optimizer(std::vector<OwnedRange> owned) {
+  for (OwnedRange& each : owned) {
+    owned_.push_back(each.range);
+    const auto has = [&](const Bucket& bucket) {
+      return bucket.range.begin <= each.range.begin && each.range.begin < bucket.range.end;
+    };
+    const auto& buckets = layout().buckets;
+    const auto bucket = std::find_if(buckets.begin(), buckets.end(), has);
+    bucket_of_owned_.push_back(static_cast<std::size_t>(bucket - buckets.begin()));
+    each.decay_mask = states_.decay_mask(plan_, each.range);
+  }
+  const StateOptions& where = options_.offload_optimizer;
+  machine::Device& host = where.device == OffloadDevice::none ? states_.device() : host_memory();
   optimizer_ = zero::make_optimizer(options_.rule, std::move(owned), where, host);
 }
 
@@ -282,7 +305,7 @@ StepResult Step::update() {
     std::vector<Tensor> owned;
     for (const Range range : owned_) owned.push_back(gradients(range));
     optimizer_->update_in_turn(owned, result.clip_factor / divisor, [this](std::size_t range) {
-      if (sharded_ && range < trained_) publish(range);  // a range is a bucket's
+      if (sharded_ && bucket_of_owned_[range] < trained_) publish(bucket_of_owned_[range]);
     });
     if (!sharded_) publish_all();
     if (!options_.overlap_comm) wait_for_values();

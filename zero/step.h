@@ -50,6 +50,7 @@
 #include "collectives/communicator.h"
 #include "zero/global_norm.h"
 #include "zero/offload.h"
+#include "zero/offload_param.h"
 #include "zero/partition.h"
 #include "zero/progress.h"
 
@@ -83,6 +84,8 @@ struct StepOptions {
   std::int64_t stage3_prefetch_bucket_size = 50'000'000;
   std::int64_t stage3_max_live_parameters = 1'000'000'000;
   StateOptions offload_optimizer = {};
+  // Stage 3: where a rank's shares of the values are while they are not used.
+  ValueOptions offload_param = {};
   // For tests and for slow links. What is freed is NaN before; who transfers gradients or values
   // over dp calls this first, with the bytes that a bandwidth-optimal collective sends per rank.
   bool poison_freed = false;
@@ -139,6 +142,11 @@ class Step {
 
   // Of what this rank updates: all of the flat buffers, or its shard of each bucket.
   OwnedOptimizer& optimizer() { return *optimizer_; }
+  // What offload_optimizer and offload_param have moved so far, and what a record should say of it.
+  virtual OffloadTraffic moved() const { return optimizer_->moved(); }
+  virtual std::string offload_note() const { return optimizer_->note(); }
+  // Whose memory they take; null: none.
+  const machine::Device* host() const { return host_; }
   const GradientPlan& plan() const { return plan_; }
 
  protected:
@@ -150,6 +158,8 @@ class Step {
 
   // For constructors: makes the optimizer; values: of a range of the flat buffers.
   void make_optimizer(const std::function<machine::Tensor(Range)>& values);
+  void make_optimizer(std::vector<OwnedRange> owned);  // without their masks
+  machine::Device& host_memory();  // of what is offloaded: the options', or made here
 
   const Layout& layout() const { return states_.layout(); }
   machine::Kernels& kernels() const { return states_.device().stream().kernels(); }
@@ -209,7 +219,10 @@ class Step {
 
   GlobalNorm norm_;
   std::vector<Range> owned_;
+  // Of each the bucket that it is of. Those that are published have one range each.
+  std::vector<std::size_t> bucket_of_owned_;
   std::unique_ptr<machine::Device> own_host_;  // where the options have none
+  machine::Device* host_ = nullptr;
   std::unique_ptr<OwnedOptimizer> optimizer_;
   double divisor_, loss_scale_ = 1;
   std::size_t trained_ = 0;  // buckets; frozen ones follow
