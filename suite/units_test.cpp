@@ -198,10 +198,14 @@ TEST(Units, AZeroStepWithItsStatesElsewhere) {
   nvme["gradient_accumulation_steps"] = "3";
   nvme["overlap_comm"] = "on";
   std::vector<harness::PlannedCase> cases;
-  for (const harness::AxisFlags& flags : {cpu, late, nvme})
+  harness::AxisFlags values = usual;
+  values["offload_param"] = "cpu,nvme";
+  values["offload_optimizer"] = "none,nvme";
+  values["max_in_cpu"] = "300";
+  for (const harness::AxisFlags& flags : {cpu, late, nvme, values})
     for (auto& planned : harness::plan_cases({"zero_step"}, harness::Profile::acceptance, flags))
       cases.push_back(std::move(planned));
-  EXPECT_EQ(cases.size(), 16u);
+  EXPECT_EQ(cases.size(), 20u);  // values in stage 3 alone
   for (const harness::Record& record : run(cases, 3, 0.001))
     EXPECT_NE(record.verdict, harness::Ruling::fail) << record.name << ": " << record.reason;
 }

@@ -30,7 +30,7 @@ def labels_of(cases):
 # Options of which a label tells only that they are on, in the words of Megatron-LM's papers.
 OPTIONS = {"sequence-parallel": "sequence parallel", "distribute-saved-activations": "distributed checkpoints",
            "cpu-checkpointing": "checkpoints on the host", "uneven-tokens": "uneven tokens",
-           "offload_optimizer": "states on",
+           "offload_optimizer": "states on", "offload_param": "values on",
            "use-flash-attn": "blockwise attention", "recompute-granularity": "recompute", "recompute-method": "by"}
 OFF = {"0", "none", "uniform"}
 

@@ -14,8 +14,10 @@
 #include "suite/configuration/model_shape.h"
 #include "suite/configuration/ours.h"
 #include "suite/configuration/plan_report.h"
+#include "suite/configuration/step_config.h"
 #include "suite/training_step/expectations.h"
 #include "suite/training_step/file_case.h"
+#include "zero/io_ring.h"
 #include "zero/step.h"
 
 namespace suite::configuration {
@@ -257,6 +259,76 @@ TEST(Ours, IsWhatATrainerExpects) {
   }
 }
 
+// And what a run of the same configuration then holds, counted: on the device, on the host and in
+// the files.
+TEST(Ours, IsWhatARunHolds) {
+  using machine::Category;
+  struct Away {
+    int stage;
+    const char *states, *values;
+    std::int64_t max_in_cpu = 0;
+  };
+  const bool files = zero::IoRing::why_not().empty();
+  for (const Away& away : {Away{0, "none", "none"},
+                           {2, "cpu", "none"},
+                           {3, "none", "none"},
+                           {3, "cpu", "none"},
+                           {3, "nvme", "none"},
+                           {3, "none", "cpu"},
+                           {3, "cpu", "cpu"},
+                           {3, "cpu", "nvme"},
+                           {3, "nvme", "nvme", 15'000}}) {
+    if (!files && (away.states + std::string(away.values)).find("nvme") != std::string::npos)
+      continue;
+    for (const int gpus : {1, 2}) {
+      Training t;
+      t.model = named_shape("tiny");
+      t.bf16.enabled = true;
+      t.degrees = {.gpus = gpus, .data = gpus};
+      t.batch = {8, 2, 4 / gpus};
+      t.zero.stage = away.stage;
+      t.zero.param_persistence_threshold = 100;
+      t.zero.prefetch_bucket_size = t.zero.sub_group_size = 20'000;
+      t.zero.offload_optimizer.device = away.states;
+      t.zero.offload_param.device = away.values;
+      t.zero.offload_param.max_in_cpu = away.max_in_cpu;
+      t.zero.offload_optimizer.nvme_path = t.zero.offload_param.nvme_path = ::testing::TempDir();
+      const Held planned = held(t, asked_for(t, ours), {});
+      ASSERT_EQ(planned.not_held, "");
+      SCOPED_TRACE(text(asked_for(t, ours)) + ", ranks " + std::to_string(gpus));
+      machine::run_ranks(gpus, [&](machine::World& world) {
+        const Corpus corpus = Corpus::generated(1);
+        Trainer trainer(world, world.group(), world.device(), step_config(t), corpus);
+        trainer.step();
+        world.device().ledger().reset_peaks();
+        const zero::OffloadTraffic before = trainer.optimizer_step().moved();
+        trainer.step();
+        if (world.rank() != 0) return;
+        const machine::Ledger& gpu = world.device().ledger();
+        EXPECT_EQ(planned.gpu.parameters, gpu.peak(Category::parameters));
+        EXPECT_EQ(planned.gpu.gradients, gpu.peak(Category::gradients));
+        EXPECT_EQ(planned.gpu.optimizer, gpu.peak(Category::optimizer));
+        EXPECT_EQ(planned.gpu.activations, gpu.peak(Category::activations));
+        EXPECT_LE(planned.gpu.buffers, gpu.peak(Category::buffers));  // collectives' beside
+        if (gpus == 1) {
+          EXPECT_EQ(planned.gpu.buffers, gpu.peak(Category::buffers));
+        }
+        const machine::Device* const host = trainer.optimizer_step().host();
+        const machine::Ledger none, &cpu = host ? host->ledger() : none;
+        EXPECT_EQ(host != nullptr, planned.cpu.total() > 0);
+        EXPECT_EQ(planned.cpu.parameters, cpu.peak(Category::parameters));
+        EXPECT_EQ(planned.cpu.optimizer, cpu.peak(Category::optimizer));
+        EXPECT_EQ(planned.cpu.buffers, cpu.peak(Category::buffers));
+        // Nothing is frozen: an update writes all that files hold.
+        EXPECT_EQ(planned.nvme.total(), (trainer.optimizer_step().moved() - before).nvme_written);
+        EXPECT_EQ(planned.nvme.parameters > 0, away.values == std::string("nvme"));
+        EXPECT_EQ(planned.cpu.parameters > 0,
+                  away.values == std::string("cpu") || away.max_in_cpu > 0);
+      });
+    }
+  }
+}
+
 TEST(Ours, SaysWhatItIsNot) {
   Training t = of_count(1e9, 2);
   expect_words(held(t, {ours, 0}, {}).not_held, {"shape"});
@@ -275,7 +347,7 @@ TEST(Ours, SaysWhatItIsNot) {
   EXPECT_EQ(away.gpu.optimizer, 0);
   EXPECT_GE(away.cpu.optimizer, beside.gpu.optimizer);
   EXPECT_EQ(held(t, {ours, 1, "nvme"}, {}).nvme.optimizer > 0, true);
-  expect_words(held(t, {ours, 1, "cpu", "cpu"}, {}).not_held, {"values stay on their device"});
+  expect_words(held(t, {ours, 1, "cpu", "cpu"}, {}).not_held, {"offload_param cpu with stage 1"});
   t.degrees.context = 2;
   expect_words(held(t, {ours, 1}, {}).not_held, {"context parallelism"});
   t.degrees = {.tensor = 5, .gpus = 10, .data = 2};
@@ -345,9 +417,9 @@ TEST(Plan, IsATableAndJson) {
       sum += row.at("gpu_bytes").at(category).get<double>();
     EXPECT_DOUBLE_EQ(sum, row.at("gpu_bytes").at("total").get<double>());
   }
-  EXPECT_EQ(asked, 2);  // the paper's and DeepSpeed's
+  EXPECT_EQ(asked, 3);  // the paper's, DeepSpeed's and ours
   EXPECT_EQ(countings["paper"], 12);
-  EXPECT_EQ(countings["ours"], 4);
+  EXPECT_EQ(countings["ours"], 5);
   EXPECT_EQ(parsed.at("configuration").at("keys").at("zero_optimization.stage").at("value"), 3);
 }
 

@@ -32,20 +32,19 @@ class NoLink final : public machine::Link {
   void do_release(int) override { moved(); }
 };
 
-std::string why_not(const Training& training, const Holding& holding) {
-  if (holding.parameters != "none") return "values stay on their device";
+std::string why_not(const Training& training) {
   if (!has_shape(training.model)) return "needs a model's shape";
   if (activation_bytes(training) > 1e16 || parameters_of(training.model) > 1e16)
     return "more than this program counts to";
-  Training here = training;
-  here.zero.offload_param.device = holding.parameters;
-  return why_no_step(here);
+  return why_no_step(training);
 }
 
 TrainingConfig config_of(const Training& training, const Holding& holding) {
   TrainingConfig config = step_config(training);
   config.zero_stage = holding.stage;
   config.options.offload_optimizer.device = zero::find_offload_device(holding.optimizer);
+  config.options.offload_param.device =
+      zero::find_offload_device(holding.parameters, "offload_param");
   config.validate();
   return config;
 }
@@ -63,9 +62,9 @@ Held of_config(const TrainingConfig& config) {
     parts = model_parts(model);
   });
   const zero::Layout layout = zero::layout(plan, layout_options(config, parts));
-  const zero::ExpectedMemory states =
-      zero::expected_memory(config.zero_stage, plan, layout, config.options.rule, config.options,
-                            model_usage(config, parts));
+  const zero::Usage usage = model_usage(config, parts);
+  const zero::ExpectedMemory states = zero::expected_memory(
+      config.zero_stage, plan, layout, config.options.rule, config.options, usage);
   const layers::StageCase part{config.degrees.tp,
                                {0, config.degrees.pp},
                                config.micro_batch_size,
@@ -90,14 +89,14 @@ Held of_config(const TrainingConfig& config) {
   held.gpu.buffers = static_cast<double>(
       states.buffers + passing.buffers + Trainer::data_bytes(config, config.degrees.pp == 1) +
       std::max(passage.forward_buffers, passage.backward_buffers));
+  held.cpu.parameters = static_cast<double>(states.host_parameters);
   held.cpu.optimizer = static_cast<double>(states.host_optimizer);
   held.cpu.buffers = static_cast<double>(states.host_buffers);
   held.cpu.activations = static_cast<double>(in_flight * passage.host_saved);
-  if (config.options.offload_optimizer.device == zero::OffloadDevice::nvme)
-    held.nvme.optimizer =
-        static_cast<double>(zero::expected_offload_traffic(config.zero_stage, plan, layout,
-                                                           config.options.rule, config.options)
-                                .nvme_read);
+  const zero::InFiles files =
+      zero::expected_in_files(config.zero_stage, plan, layout, config.options.rule, config.options);
+  held.nvme.parameters = static_cast<double>(files.values);
+  held.nvme.optimizer = static_cast<double>(files.states);
   held.assumption = "tensor by tensor, as this program holds them; without collectives' staging";
   return held;
 }
@@ -106,7 +105,7 @@ Held of_config(const TrainingConfig& config) {
 
 Held ours(const Training& training, const Holding& holding) {
   Held none;
-  none.not_held = why_not(training, holding);
+  none.not_held = why_not(training);
   if (!none.not_held.empty()) return none;
   try {
     return of_config(config_of(training, holding));

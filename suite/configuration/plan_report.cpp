@@ -107,6 +107,8 @@ Plan make_plan(const Resolved& resolved, const Machine& machine) {
   const Holding asked = asked_for(resolved.training, Counting::paper);
   if (std::ranges::find(all, asked) == all.end())
     all.insert(std::ranges::find(all, Counting::megatron, &Holding::counting), asked);
+  const Holding of_ours = asked_for(resolved.training, Counting::ours);
+  if (std::ranges::find(all, of_ours) == all.end()) all.push_back(of_ours);
   for (const Holding& holding : all) {
     PlanRow row{holding, held(resolved.training, holding, machine), {}, false, false};
     row.fits = fits(row.held, machine);

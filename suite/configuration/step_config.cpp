@@ -123,11 +123,6 @@ std::string why_no_step(const Training& t) {
         "communication_data_type {}: here gradients are float32 on the wire; "
         "zero_step judges narrower ones",
         sent);
-  if (t.zero.offload_param.device != "none")
-    return fmt::format(
-        "zero_optimization.offload_param {}: values stay on their device; "
-        "offload_optimizer takes the states away",
-        t.zero.offload_param.device);
   if (t.gradients.allreduce_op != "mean")
     return "gradient_allreduce_op sum: the sum is always divided by the tokens that count";
   if (t.gradients.prescale || t.gradients.predivide_factor != 1)
@@ -183,6 +178,13 @@ TrainingConfig step_config(const Training& t) {
   states.nvme.swap.io = {.block_size = static_cast<std::size_t>(t.aio.block_size),
                          .queue_depth = as_int(t.aio.queue_depth),
                          .single_submit = t.aio.single_submit};
+  const OffloadParameters& p = t.zero.offload_param;
+  zero::ValueOptions& values = options.offload_param;
+  values.device = zero::find_offload_device(p.device, "offload_param");
+  values.buffer_count = as_int(p.buffer_count);
+  values.buffer_size = p.buffer_size;
+  values.max_in_cpu = p.max_in_cpu;
+  values.swap = {.folder = p.nvme_path.empty() ? "." : p.nvme_path, .io = states.nvme.swap.io};
   return config;
 }
 
@@ -194,6 +196,7 @@ harness::AxisFlags step_flags(const TrainingConfig& config) {
           {"dtype", std::string(name(config.dtype))},
           {"zero-stage", std::to_string(config.zero_stage)},
           {"offload_optimizer", std::string(name(config.options.offload_optimizer.device))},
+          {"offload_param", std::string(name(config.options.offload_param.device))},
           {"tensor-model-parallel-size", std::to_string(config.degrees.tp)},
           {"pipeline-model-parallel-size", std::to_string(config.degrees.pp)},
           {"data-parallel-size", std::to_string(config.degrees.dp)},

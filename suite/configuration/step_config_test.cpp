@@ -2,6 +2,7 @@
 
 #include "suite/configuration/step_config.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -103,7 +104,42 @@ TEST_F(StepConfig, ScalesTheLossOfHalf) {
   EXPECT_EQ(configured->loss_scale.hysteresis, 3);
 }
 
+// The two T5 files as they stand.
+TEST_F(StepConfig, RunsWithStatesAndValuesElsewhere) {
+  for (const bool three : {false, true}) {
+    Sources sources;
+    sources.deepspeed_file =
+        fmt::format("{}/t5_zero{}_offload.json", SHARDMARK_FIXTURES, three ? 3 : 2);
+    harness::AxisFlags flags{{"ranks", "2"}, {"model", "tiny"}};
+    use_configuration(sources, {"gpt_step"}, flags);
+    EXPECT_EQ(flags.at("zero-stage"), three ? "3" : "2");
+    EXPECT_EQ(flags.at("offload_optimizer"), "cpu");
+    EXPECT_EQ(flags.at("offload_param"), three ? "cpu" : "none");
+    EXPECT_EQ(harness::plan_cases({"gpt_step"}, harness::Profile::quick, flags).size(), 2U);
+  }
+  harness::AxisFlags flags{{"ranks", "1"}};
+  use_configuration(of(R"({"train_batch_size": 4, "aio": {"block_size": 8192, "queue_depth": 4},
+             "zero_optimization": {"stage": 3, "offload_param": {"device": "nvme",
+                                   "nvme_path": "/nvme", "buffer_count": 3, "buffer_size": 5000,
+                                   "max_in_cpu": 70}}})"),
+                    {"gpt_step"}, flags);
+  EXPECT_EQ(flags.at("offload_param"), "nvme");
+  EXPECT_EQ(flags.at("offload_optimizer"), "none");
+  const zero::ValueOptions& values = configured->options.offload_param;
+  EXPECT_EQ(values.swap.folder, "/nvme");
+  EXPECT_EQ(values.swap.io.block_size, 8192U);
+  EXPECT_EQ(values.swap.io.queue_depth, 4);
+  EXPECT_EQ(values.buffer_count, 3);
+  EXPECT_EQ(values.buffer_size, 5000);
+  EXPECT_EQ(values.max_in_cpu, 70);
+}
+
 TEST_F(StepConfig, RefusesByName) {
+  expect_words(refusal(of(R"({"train_batch_size": 4, "zero_optimization": {"stage": 3,
+                              "offload_optimizer": {"device": "cpu", "ratio": 0.5},
+                              "offload_param": {"device": "cpu"}}})"),
+                       {{"ranks", "1"}}),
+               {"offload_param cpu with ratio 0.5", "ratio 1"});
   const Sources two = of(R"({"train_batch_size": 8, "zero_optimization": {"stage": 2}})");
   EXPECT_EQ(refusal(two, {{"ranks", "2"}}), "accepted");
   EXPECT_EQ(refusal(two, {{"ranks", "2"}, {"zero-stage", "2"}}), "accepted");

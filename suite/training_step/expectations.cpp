@@ -109,13 +109,25 @@ HostCheckpoints expected_host_checkpoints(const Trainer& trainer) {
           static_cast<std::size_t>(config.micro_batches()) * saved};
 }
 
+zero::ExpectedMemory expected_states(const Trainer& trainer) {
+  const TrainingConfig& config = trainer.config();
+  return zero::expected_memory(config.zero_stage, trainer.plan(), trainer.states().layout(),
+                               config.options.rule, config.options,
+                               model_usage(config, trainer.parts()));
+}
+
+zero::OffloadTraffic expected_offload_traffic(const Trainer& trainer) {
+  const TrainingConfig& config = trainer.config();
+  return zero::expected_offload_traffic(config.zero_stage, trainer.plan(),
+                                        trainer.states().layout(), config.options.rule,
+                                        config.options, model_usage(config, trainer.parts()));
+}
+
 std::map<Category, std::size_t> expected_peaks(const Trainer& trainer) {
   const TrainingConfig& config = trainer.config();
   const layers::StageCase stage = stage_case(trainer);
   const layers::StageMemory passage = layers::stage_memory(config.model, stage);
-  const zero::ExpectedMemory states = zero::expected_memory(
-      config.zero_stage, trainer.plan(), trainer.states().layout(), config.options.rule,
-      config.options, model_usage(config, trainer.parts()));
+  const zero::ExpectedMemory states = expected_states(trainer);
   const auto schedules = pipeline::all_stages(pipeline::find_schedule(config.schedule),
                                               config.degrees.pp, config.micro_batches());
   const pipeline::ExpectedMemory passing =

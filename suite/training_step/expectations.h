@@ -7,6 +7,7 @@
 #include <string>
 
 #include "suite/training_step/trainer.h"
+#include "zero/cost.h"
 
 namespace suite {
 
@@ -21,6 +22,11 @@ struct HostCheckpoints {
   std::size_t held = 0, moved_each_way = 0;
 };
 HostCheckpoints expected_host_checkpoints(const Trainer& trainer);
+
+// With offload_optimizer and offload_param: what zero/cost.h says of host memory, and of bytes
+// moved in one step.
+zero::ExpectedMemory expected_states(const Trainer& trainer);
+zero::OffloadTraffic expected_offload_traffic(const Trainer& trainer);
 
 // Bytes sent in one step, by group and label. The norm's exchange is in it.
 std::map<std::string, std::map<machine::TrafficLabel, std::uint64_t>> expected_bytes_sent(

@@ -47,7 +47,7 @@ struct GptStep {
     values.schedule = whole_schedules();
     values.zero_stage = {0, 1, 2, 3};
     values.optimizer = {"adamw", "sgd"};
-    values.offload_optimizer = zero::offload_device_names();
+    values.offload_optimizer = values.offload_param = zero::offload_device_names();
     values.ranks = quick ? std::vector{1, 2, 4, 8} : std::vector{1, 2, 3, 4, 8};
     values.tp = values.pp = {1, 2, 4};
     values.dp = values.ranks;
@@ -59,7 +59,7 @@ struct GptStep {
     harness::Sweep<Case> sweep = step_sweep(values);
     // Activations held in other ways: one case of each at the usual of all else.
     sweep.sample([quick](const Case& c) {
-      if (c.offload_optimizer != "none") return offloaded(c, quick);
+      if (c.offload_optimizer != "none" || c.offload_param != "none") return offloaded(c, quick);
       if (c.uneven_tokens == 1 || c.optimizer != "adamw")
         return quick ? uneven_quick(c) : uneven(c);
       if (c.zero_stage >= 2) return quick ? in_parts_quick(c) : in_parts(c);
@@ -81,7 +81,8 @@ struct GptStep {
     if (!quick) return sweep;
     // Each axis alone in float, the three together in both dtypes, over both transports.
     return std::move(sweep.sample([](const Case& c) {
-      if (c.zero_stage >= 2 || c.uneven_tokens == 1 || c.offload_optimizer != "none")
+      if (c.zero_stage >= 2 || c.uneven_tokens == 1 || c.offload_optimizer != "none" ||
+          c.offload_param != "none")
         return true;  // chosen above
       if (c.sequence_parallel == 1 || c.recompute_granularity != "none" || c.use_flash_attn == 1)
         return true;
@@ -95,15 +96,18 @@ struct GptStep {
     }));
   }
 
-  // The optimizer's states elsewhere: every stage over every way to cut the model; one in quick.
+  // The optimizer's states elsewhere: every stage over every way to cut the model. The values too,
+  // in the same place or with the states on the device; both on the host in quick.
   static bool offloaded(const Case& c, bool quick) {
     if (c.transport != Transport::shared_memory || c.schedule != "1f1b" || c.optimizer != "adamw" ||
         c.uneven_tokens == 1 || c.recompute_granularity != "none" || c.use_flash_attn == 1 ||
         c.sequence_parallel == 1)
       return false;
-    if (!quick) return c.dtype == Dtype::bfloat16 || c.tp == 2;
-    return c.offload_optimizer == "cpu" && c.zero_stage == 3 && c.dtype == Dtype::bfloat16 &&
-           c.tp == 2 && c.dp == 2;
+    if (c.offload_param != "none")
+      return c.zero_stage == 3 && c.tp == 2 && c.dp == 2 &&
+             (c.offload_optimizer == c.offload_param) == (c.dtype == Dtype::bfloat16) &&
+             (!quick || (c.offload_param == "cpu" && c.dtype == Dtype::bfloat16));
+    return !quick && (c.dtype == Dtype::bfloat16 || c.tp == 2);
   }
 
   // Tokens that do not count, and the other optimizer: every way to cut the model, and each in
@@ -143,8 +147,8 @@ struct GptStep {
   }
 
   static std::string why_not(const Case& c, const harness::Context& context) {
-    if (c.offload_optimizer == "nvme") {
-      if (!context.device.readable_by_host())
+    if (c.offload_optimizer == "nvme" || c.offload_param == "nvme") {
+      if (c.offload_optimizer == "nvme" && !context.device.readable_by_host())
         return "offload_optimizer nvme needs values in host memory";
       if (const std::string why = zero::IoRing::why_not(); !why.empty()) return why;
     }

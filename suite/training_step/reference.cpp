@@ -128,6 +128,7 @@ std::unique_ptr<Trainer> reference_trainer(machine::World& world, TrainingConfig
   config.dtype = dtype;
   config.schedule = "1f1b";
   config.zero_stage = 0;
+  config.options.offload_param = {};  // stage 3's
   config.activations = {};
   config.transport = machine::Transport::shared_memory;
   const machine::Group alone{"reference", {world.rank()}, 0};

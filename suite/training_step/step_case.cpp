@@ -37,6 +37,8 @@ harness::Sweep<StepCase> step_sweep(const StepValues& values) {
       .axis("optimizer", &Case::optimizer, values.optimizer, optimizers)
       .axis("offload_optimizer", &Case::offload_optimizer, values.offload_optimizer,
             zero::offload_device_names())
+      .axis("offload_param", &Case::offload_param, values.offload_param,
+            zero::offload_device_names())
       .axis("ranks", &Case::ranks, values.ranks)
       .axis("tensor-model-parallel-size", &Case::tp, values.tp)
       .axis("pipeline-model-parallel-size", &Case::pp, values.pp)
@@ -55,6 +57,7 @@ harness::Sweep<StepCase> step_sweep(const StepValues& values) {
       .axis("uneven-tokens", &Case::uneven_tokens, values.uneven_tokens, {0, 1})
       .usual("optimizer", "adamw")
       .usual("offload_optimizer", "none")
+      .usual("offload_param", "none")
       .usual("use-flash-attn", "0")
       .usual("sequence-parallel", "0")
       .usual("recompute-granularity", "none")
@@ -79,8 +82,9 @@ void choose_usual(TrainingConfig& config, const StepCase& step) {
   const std::int64_t hidden = config.model.hidden;
   config.stage3_param_persistence_threshold = 4 * hidden;
   config.options.stage3_prefetch_bucket_size = 12 * hidden * hidden / std::max(step.tp, 1);
-  config.options.offload_optimizer.nvme.swap.folder =
+  config.options.offload_optimizer.nvme.swap.folder = config.options.offload_param.swap.folder =
       std::filesystem::temp_directory_path().string();
+  config.options.offload_param.max_in_cpu = 0;  // else it would all fit there
 }
 
 }  // namespace
@@ -110,6 +114,8 @@ TrainingConfig config_of(const StepCase& step, std::uint64_t seed) {
       .cpu_checkpointing = step.cpu_checkpointing != 0};
   if (!configured) choose_usual(config, step);
   config.options.offload_optimizer.device = zero::find_offload_device(step.offload_optimizer);
+  config.options.offload_param.device =
+      zero::find_offload_device(step.offload_param, "offload_param");
   config.seed = seed;
   return config;
 }

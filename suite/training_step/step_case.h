@@ -20,8 +20,9 @@ struct StepCase {
   machine::Transport transport{};
   std::string schedule;
   int zero_stage = 1;
-  std::string optimizer;          // adamw, sgd
-  std::string offload_optimizer;  // none, cpu, nvme: in the system's temporary folder
+  std::string optimizer;  // adamw, sgd
+  // none, cpu, nvme: in the system's temporary folder
+  std::string offload_optimizer, offload_param;
   int tp = 1, pp = 1, dp = 1;
   int micro_batch_size = 1, global_batch_size = 8;
   int sequence_parallel = 0;
@@ -38,7 +39,7 @@ struct StepValues {
   std::vector<machine::Transport> transport{machine::Transport::shared_memory};
   std::vector<std::string> schedule{"1f1b"};
   std::vector<int> zero_stage{1};
-  std::vector<std::string> optimizer{"adamw"}, offload_optimizer{"none"};
+  std::vector<std::string> optimizer{"adamw"}, offload_optimizer{"none"}, offload_param{"none"};
   std::vector<int> ranks, tp, pp{1}, dp{1};
   std::vector<int> micro_batch_size{1}, global_batch_size;
   std::vector<int> sequence_parallel{0};

@@ -8,6 +8,7 @@ namespace suite {
 
 using harness::Oracle;
 using machine::Axis;
+using machine::Category;
 
 void judge_memory(harness::Judge& judge, const Trainer& trainer, const machine::Device& device,
                   const CategoryPeaks& peaks) {
@@ -18,6 +19,13 @@ void judge_memory(harness::Judge& judge, const Trainer& trainer, const machine::
   if (const machine::Device* host = trainer.checkpoint_host())
     judge.memory("checkpoints in host memory", machine::Category::activations,
                  host->ledger().peak(), expected_host_checkpoints(trainer).held);
+  const machine::Device* const host = trainer.optimizer_step().host();
+  if (!host) return;
+  const zero::ExpectedMemory states = expected_states(trainer);
+  for (const auto& [category, bytes] : {std::pair{Category::parameters, states.host_parameters},
+                                        {Category::optimizer, states.host_optimizer},
+                                        {Category::buffers, states.host_buffers}})
+    judge.memory("by the host", category, host->ledger().peak(category), bytes);
 }
 
 void judge_volume(harness::Judge& judge, Trainer& trainer) {
@@ -25,7 +33,8 @@ void judge_volume(harness::Judge& judge, Trainer& trainer) {
   for (const Trainer::Group& group : trainer.groups())
     if (group.communicator) group.communicator->link().reset_traffic();
   const layers::Checkpoints::Moved before = trainer.checkpoints_moved();
-  trainer.step();
+  const zero::OffloadTraffic offloaded = trainer.optimizer_step().moved();
+  const bool updated = trainer.step().updated;
   trainer.optimizer_step().wait_for_values();
   if (trainer.checkpoint_host()) {
     const machine::TrafficLabel label{machine::Operation::none, trainer.config().dtype};
@@ -33,6 +42,16 @@ void judge_volume(harness::Judge& judge, Trainer& trainer) {
     const std::size_t each_way = expected_host_checkpoints(trainer).moved_each_way;
     judge.volume("checkpoints to the host", label, now.down - before.down, each_way);
     judge.volume("checkpoints from the host", label, now.up - before.up, each_way);
+  }
+  if (trainer.optimizer_step().host() && updated) {
+    const zero::OffloadTraffic moved = trainer.optimizer_step().moved() - offloaded,
+                               all = expected_offload_traffic(trainer);
+    const machine::TrafficLabel values{machine::Operation::none, trainer.config().dtype},
+        states{machine::Operation::none, trainer.plan().gradient_dtype};
+    judge.volume("device to host", states, moved.down, all.down);
+    judge.volume("host to device", values, moved.up, all.up);
+    judge.volume("file to host", states, moved.nvme_read, all.nvme_read);
+    judge.volume("host to file", states, moved.nvme_written, all.nvme_written);
   }
   auto expected = expected_bytes_sent(trainer);
   for (const Trainer::Group& group : trainer.groups()) {

@@ -142,6 +142,24 @@ TEST(TrainingStep, AGptStepTrainsWithItsStatesElsewhere) {
              {"offload_optimizer", zero::IoRing::why_not().empty() ? "cpu,nvme" : "cpu"}});
   EXPECT_EQ(cases.size(), zero::IoRing::why_not().empty() ? 4U : 2U);
   expect_passed(cases, 2);
+  const auto values = steps({{"ranks", "2"},
+                             {"data-parallel-size", "2"},
+                             {"zero-stage", "3"},
+                             {"offload_param", zero::IoRing::why_not().empty() ? "nvme" : "cpu"}});
+  EXPECT_EQ(values.size(), 1U);
+  expect_passed(values, 2);
+}
+
+// Whose first step is judged with values that are gathered for it.
+TEST(TrainingStep, ASpeedIsTakenOfStageThreeToo) {
+  const auto cases = steps({{"ranks", "2"},
+                            {"data-parallel-size", "2"},
+                            {"zero-stage", "3"},
+                            {"global-batch-size", "8"},
+                            {"offload_param", "cpu"}},
+                           "training_speed");
+  EXPECT_EQ(cases.size(), 1U);
+  expect_passed(cases, 2);
 }
 
 // Where sums are in the same order: of one micro-batch in all stages, of several in 0 and 1, which

@@ -124,6 +124,7 @@ void TrainingConfig::validate() const {
                     "micro-batch-size {}; the next that is: {}",
                     global_batch_size, degrees.dp, micro_batch_size,
                     (std::max(global_batch_size, 1) + unit - 1) / unit * unit));
+  check(options.offload_param, zero_stage, options.offload_optimizer);
   if (zero_stage < 2) return;
   const int in_flight = pipeline::find_schedule(schedule).peak_activations(0, 1, micro_batches());
   if (in_flight > 1)
@@ -149,6 +150,8 @@ Trainer::Trainer(machine::World& world, const machine::Group& group, machine::De
       grid_(config_.degrees, group.index),
       scale_(config_.loss_scale) {
   config_.validate();
+  config_.options.offload_optimizer.nvme.swap.io.rank = group.index;
+  config_.options.offload_param.swap.io.rank = group.index;
   for (const Axis axis : {Axis::tp, Axis::pp, Axis::dp})
     groups_.push_back({std::string(name(axis)), std::make_unique<collectives::Communicator>(
                                                     world, grid_.group(axis), config_.transport)});

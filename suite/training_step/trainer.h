@@ -86,6 +86,7 @@ class Trainer {
 
   void forward_backward();
   zero::Step& optimizer_step() { return *step_; }
+  const zero::Step& optimizer_step() const { return *step_; }
   zero::StepResult update();  // and the loss scale by its outcome
   zero::StepResult step() {
     forward_backward();

@@ -5,12 +5,13 @@
 // With the optimizer's states in host memory or in a file values and states have the bits that they
 // have beside them, also after a step that overflowed; with delayed_update the values are those of
 // the step before (Ren et al. 2021, arXiv:2101.06840; Rajbhandari et al. 2021, arXiv:2104.07857).
+// The same of stage 3 with its values there.
 //
 // A sample is one step with clipping on: in every micro-batch all parts are used forward and
 // backward, where known gradients are added to theirs; nothing is computed from values.
 // `parameters` counts elements: a dozen matrices and vectors of odd sizes (zero_step_model.h).
-// sub_group_size: what an offloaded optimizer updates at once, also on the host; nvme_path
-// `temporary` is $TMPDIR, or /tmp.
+// sub_group_size: what an offloaded optimizer updates at once, also on the host, and the
+// buffer_size of values in a file; nvme_path `temporary` is $TMPDIR, or /tmp.
 
 #include <fmt/format.h>
 
@@ -165,7 +166,9 @@ struct ZeroStep {
     // first, 2 and 3 ranks.
     if (case_.stage == 0) return;
     for (int stage = 0; stage < zero::num_stages; ++stage) {
-      take_step(options(sgd, "direct"), stage);
+      zero::StepOptions direct = options(sgd, "direct");
+      if (stage < 3) direct.offload_param = {};
+      take_step(direct, stage);
       fingerprint(judge, case_.micro_batches == 1 ? "any stage"
                          : stage < 2              ? "stages 0 and 1"
                                                   : "stages 2 and 3");
@@ -305,21 +308,22 @@ struct ZeroStep {
                  formula.host_optimizer);
     judge.memory("by the host", Category::buffers, host.peak(Category::buffers),
                  formula.host_buffers);
+    judge.memory("by the host", Category::parameters, host.peak(Category::parameters),
+                 formula.host_parameters);
     host_bytes_ = host.peak();
   }
 
   zero::OffloadTraffic expected_offload_traffic() const {
     return zero::expected_offload_traffic(case_.stage, plan_, states_->layout(), adamw,
-                                          options(adamw));
+                                          options(adamw), model_.usage());
   }
 
   // Of the one step so far.
   void judge_offload_volume(harness::Judge& judge) {
-    const zero::OffloadTraffic measured = step_->optimizer().moved(),
-                               expected = expected_offload_traffic();
+    const zero::OffloadTraffic measured = step_->moved(), expected = expected_offload_traffic();
     const machine::TrafficLabel gradients{machine::Operation::none, plan_.gradient_dtype},
         values{machine::Operation::none, plan_.value_dtype};
-    note_ = step_->optimizer().note();
+    note_ = step_->offload_note();
     judge.volume("device to host", gradients, measured.down, expected.down);
     judge.volume("host to device", values, measured.up, expected.up);
     judge.volume("file to host", gradients, measured.nvme_read, expected.nvme_read);
@@ -366,6 +370,7 @@ struct ZeroStep {
   void judge_beside_memory(harness::Judge& judge) {
     zero::StepOptions beside = options(adamw);
     beside.offload_optimizer = {};
+    beside.offload_param = {};
     const Trajectory reference = train(judge, beside), offloaded = train(judge, options(adamw));
     std::vector<double> stale = rounded_;
     for (int step = 1; step <= steps_judged; ++step) {

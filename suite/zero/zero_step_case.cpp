@@ -27,7 +27,7 @@ struct Values {
   std::vector<int> ranks, parameters = {100'003}, micro_batches;
   std::vector<bool> overlap = {true}, contiguous = {true}, delayed = {false};
   std::vector<int> reduce_bucket = {20'000}, all_gather_bucket = {whole};
-  std::vector<std::string> wire = {"default"}, offload = {"none"};
+  std::vector<std::string> wire = {"default"}, offload = {"none"}, offload_param = {"none"};
   std::vector<int> prefetch = {50'000'000}, persistence = {100}, max_live = {1'000'000'000};
 };
 
@@ -42,11 +42,14 @@ std::string why_no_case(const Case& c) {
     return "communication_data_type narrows gradients of float, not of double";
   if (c.sub_group_size < 1 || c.buffer_count < 1)
     return "sub_group_size and buffer_count: at least 1";
+  if (c.max_in_cpu < 0) return "max_in_cpu: not negative";
   if (c.delayed && c.ratio != "1")
     return fmt::format("delayed_update with ratio {}: it is offload_step that judges this",
                        c.ratio);
   try {
-    zero::check(c.step_options(1, 0).offload_optimizer, c.dtype);
+    const zero::StepOptions options = c.step_options(1, 0);
+    zero::check(options.offload_optimizer, c.dtype);
+    zero::check(options.offload_param, c.stage, options.offload_optimizer);
   } catch (const std::invalid_argument& error) {
     return error.what();
   }
@@ -85,13 +88,23 @@ harness::Sweep<Case> sweep_of(const Values& values) {
          any);
   chosen("stage3_max_live_parameters", &Case::max_live, values.max_live, any);
   chosen("offload_optimizer", &Case::offload, values.offload, zero::offload_device_names());
+  chosen("offload_param", &Case::offload_param, values.offload_param, zero::offload_device_names());
   chosen("delayed_update", &Case::delayed, values.delayed, either);
   sweep.axis("ratio", &Case::ratio, {"1"}, {"0", "0.25", "0.5", "0.75", "1"})
       .axis("sub_group_size", &Case::sub_group_size, {4000})
       .axis("buffer_count", &Case::buffer_count, {4})
+      .axis("max_in_cpu", &Case::max_in_cpu, {0})
       .axis("nvme_path", &Case::nvme_path, {"temporary"})
       .only(why_no_case);
   return sweep;
+}
+
+// In small buckets, with micro-batches and overlap. Where the states are is where the values are,
+// or on the device.
+bool values_offloaded(const Case& c) {
+  return c.transport == Transport::shared_memory && c.overlap && !c.delayed &&
+         c.micro_batches == 3 && c.reduce_bucket != whole && c.parameters <= 100'003 &&
+         c.offload == (c.dtype == Dtype::float32 ? "none" : c.offload_param);
 }
 
 // How many of these axes are not what they usually are.
@@ -102,8 +115,11 @@ int unusual(const Case& c) {
          (c.max_live != 1'000'000'000);
 }
 
-// One way of each: on the host, on the host and late, and in a file beside all else.
+// One way of each: on the host, on the host and late, and in a file beside all else; values too.
 bool offloaded_in_quick(const Case& c) {
+  if (c.offload_param != "none")
+    return values_offloaded(c) && c.ranks == 2 &&
+           c.dtype == (c.offload_param == "cpu" ? Dtype::float32 : Dtype::bfloat16);
   if (c.transport != Transport::shared_memory) return false;
   if (c.ranks == 4)
     return c.offload == "nvme" && c.stage == 2 && c.dtype == Dtype::float16 && unusual(c) == 3;
@@ -130,6 +146,8 @@ bool in_quick(const Case& c) {
 // offload, so that every two values meet in each: whatever two axes are, a third of those left goes
 // through all remainders.
 bool offloaded_in_acceptance(const Case& c) {
+  if (c.offload_param != "none")
+    return values_offloaded(c) && (c.ranks == 3 || c.dtype == Dtype::bfloat16);
   const int ranks = c.ranks == 8 ? 5 : c.ranks;
   const int dtype = c.dtype == Dtype::float32 ? 0 : c.dtype == Dtype::bfloat16 ? 1 : 2;
   const int way = c.delayed ? 2 : c.offload == "nvme" ? 1 : 0;
@@ -167,6 +185,12 @@ zero::StepOptions ZeroStepCase::step_options(double clip_norm, int rank) const {
   states.nvme.swap.folder =
       nvme_path == "temporary" ? std::filesystem::temp_directory_path().string() : nvme_path;
   states.nvme.swap.io.rank = rank;
+  zero::ValueOptions& values = options.offload_param;
+  values.device = zero::find_offload_device(offload_param, "offload_param");
+  values.swap = states.nvme.swap;
+  values.buffer_count = buffer_count;
+  values.buffer_size = sub_group_size;
+  values.max_in_cpu = max_in_cpu;
   return options;
 }
 
@@ -179,7 +203,7 @@ harness::Sweep<Case> zero_step_sweep(Profile profile) {
   values.micro_batches = quick ? std::vector{1, 3} : std::vector{1, 2, 3};
   values.overlap = values.delayed = {false, true};
   values.reduce_bucket = {whole, 20'000};
-  values.offload = zero::offload_device_names();
+  values.offload = values.offload_param = zero::offload_device_names();
   harness::Sweep<Case> sweep = sweep_of(values);
   return std::move(sweep.sample(quick ? in_quick : in_acceptance));
 }
@@ -206,8 +230,9 @@ harness::Sweep<Case> zero_options_sweep(Profile profile) {
 std::string why_not(const Case& c, const harness::Context& context) {
   const bool on_host = context.device.readable_by_host();
   if (c.overlap && !on_host) return "overlap_comm needs tensors in host memory";
-  if (c.offload == "nvme") {
-    if (!on_host) return "offload_optimizer nvme needs values in host memory";
+  if (c.offload == "nvme" || c.offload_param == "nvme") {
+    if (c.offload == "nvme" && !on_host)
+      return "offload_optimizer nvme needs values in host memory";
     if (std::string why = zero::IoRing::why_not(); !why.empty()) return why;
     try {
       const zero::StateOptions states = c.step_options(1, context.group.index).offload_optimizer;

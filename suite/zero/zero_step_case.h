@@ -22,11 +22,11 @@ struct ZeroStepCase {
   int reduce_bucket = whole, all_gather_bucket = whole;
   std::string wire;
   int prefetch_bucket = 0, persistence_threshold = 0, max_live = 0;
-  std::string offload, ratio, nvme_path;
+  std::string offload, offload_param, ratio, nvme_path;
   bool delayed = false;
-  int sub_group_size = 0, buffer_count = 0;
+  int sub_group_size = 0, buffer_count = 0, max_in_cpu = 0;
 
-  bool offloads() const { return offload != "none"; }
+  bool offloads() const { return offload != "none" || offload_param != "none"; }
   // Without a rule, without a host.
   zero::StepOptions step_options(double clip_norm, int rank) const;
 };
