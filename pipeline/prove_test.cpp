@@ -2,7 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+#include <vector>
+
 #include "pipeline/messages.h"
+#include "pipeline/partition.h"
 
 namespace pipeline {
 namespace {
@@ -255,6 +259,60 @@ TEST(Timeline, Draws) {
             "stage 0 |F0==F1==....B0==....B1==|\n"
             "stage 1 |....F0==B0==F1==B1==....|\n");
   EXPECT_EQ(text(simulation.bubble(0)), "idle 4 s: 0.3333 of total, 0.5 of ideal");
+}
+
+std::int64_t costliest(const std::vector<std::int64_t>& costs, const std::vector<int>& sizes) {
+  std::int64_t most = 0;
+  std::size_t at = 0;
+  for (const int size : sizes) {
+    EXPECT_GE(size, 1);
+    std::int64_t cost = 0;
+    for (int i = 0; i < size; ++i) cost += costs.at(at++);
+    most = std::max(most, cost);
+  }
+  EXPECT_EQ(at, costs.size());
+  return most;
+}
+
+// Of all divisions.
+std::int64_t least_of_all(const std::vector<std::int64_t>& costs, std::size_t begin, int parts) {
+  std::int64_t cost = 0, least = std::numeric_limits<std::int64_t>::max();
+  for (std::size_t end = begin; end < costs.size(); ++end) {
+    cost += costs[end];
+    if (parts == 1 && end + 1 == costs.size()) least = std::min(least, cost);
+    if (parts > 1 && end + 1 < costs.size())
+      least = std::min(least, std::max(cost, least_of_all(costs, end + 1, parts - 1)));
+  }
+  return least;
+}
+
+// Every model of up to 6 layers that cost 0 to 3 over every number of parts.
+TEST(Partition, TheCostliestPartCostsAsLittleAsInAnyDivision) {
+  int tried = 0;
+  for (std::size_t layers = 1; layers <= 6; ++layers) {
+    for (int code = 0; code < 1 << (2 * layers); ++code) {
+      std::vector<std::int64_t> costs;
+      for (std::size_t i = 0; i < layers; ++i) costs.push_back(code >> (2 * i) & 3);
+      for (int parts = 1; parts <= static_cast<int>(layers); ++parts) {
+        const std::vector<int> sizes = partition_balanced(costs, parts);
+        ASSERT_EQ(sizes.size(), static_cast<std::size_t>(parts));
+        ASSERT_EQ(costliest(costs, sizes), least_of_all(costs, 0, parts)) << code << " " << parts;
+        ++tried;
+      }
+    }
+  }
+  EXPECT_EQ(tried, 30'948);
+}
+
+TEST(Partition, AlikeLayersAreDividedUniformly) {
+  for (int layers = 1; layers <= 24; ++layers)
+    for (int parts = 1; parts <= layers; ++parts) {
+      const std::vector<int> sizes = partition_uniform(layers, parts);
+      EXPECT_EQ(partition_balanced(std::vector<std::int64_t>(layers, 7), parts), sizes);
+      EXPECT_LE(sizes.front() - sizes.back(), 1);
+    }
+  EXPECT_THROW(partition_uniform(3, 4), std::invalid_argument);
+  EXPECT_THROW(partition_balanced({1, 1}, 0), std::invalid_argument);
 }
 
 }  // namespace

@@ -73,14 +73,18 @@ const std::vector<Schedule>& schedules() {
   return all;
 }
 
+std::vector<std::string> schedule_names() {
+  std::vector<std::string> names;
+  for (const Schedule& schedule : schedules()) names.emplace_back(schedule.name);
+  return names;
+}
+
 const Schedule& find_schedule(std::string_view name) {
   const auto& all = schedules();
   const auto found =
       std::find_if(all.begin(), all.end(), [&](const Schedule& s) { return s.name == name; });
   if (found != all.end()) return *found;
-  std::vector<std::string> known;
-  for (const Schedule& schedule : all) known.emplace_back(schedule.name);
-  throw std::invalid_argument(machine::unknown("pipeline schedule", name, known));
+  throw std::invalid_argument(machine::unknown("pipeline schedule", name, schedule_names()));
 }
 
 std::string Schedule::why_not(const Size& size) const {

@@ -202,6 +202,7 @@ struct Schedule {
 };
 
 const std::vector<Schedule>& schedules();
+std::vector<std::string> schedule_names();
 // Throws std::invalid_argument naming the nearest right name.
 const Schedule& find_schedule(std::string_view name);
 

@@ -55,13 +55,6 @@ MeasuredStep gather(machine::World& world, const machine::Group& group,
 
 }  // namespace
 
-std::vector<std::string> all_schedule_names() {
-  std::vector<std::string> names;
-  for (const pipeline::Schedule& schedule : pipeline::schedules())
-    names.emplace_back(schedule.name);
-  return names;
-}
-
 std::vector<MeasuredStep> measured_steps(machine::World& world, const machine::Group& group,
                                          int steps,
                                          const std::function<pipeline::Timeline()>& run) {

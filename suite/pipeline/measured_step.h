@@ -11,9 +11,6 @@
 
 namespace suite {
 
-// All schedules' names, for an axis.
-std::vector<std::string> all_schedule_names();
-
 struct MeasuredStep {
   std::vector<pipeline::StageTimeline> stages;  // seconds since the first began
   double makespan_s = 0;                        // until the last has computed all

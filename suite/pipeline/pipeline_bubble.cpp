@@ -43,7 +43,7 @@ struct PipelineBubble {
   static harness::Sweep<Case> sweep(Profile profile) {
     const bool quick = profile == Profile::quick;
     harness::Sweep<Case> sweep;
-    sweep.axis("schedule", &Case::schedule, all_schedule_names(), all_schedule_names())
+    sweep.axis("schedule", &Case::schedule, pipeline::schedule_names(), pipeline::schedule_names())
         .axis("virtual_stages", &Case::virtual_stages, {1, 2})
         .axis("micro_batches", &Case::micro_batches,
               quick ? std::vector{8, 16} : std::vector{4, 8, 16, 32})

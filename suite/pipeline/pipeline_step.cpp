@@ -56,7 +56,7 @@ struct PipelineStep {
   static harness::Sweep<Case> sweep(Profile profile) {
     const bool quick = profile == Profile::quick;
     harness::Sweep<Case> sweep;
-    sweep.axis("schedule", &Case::schedule, all_schedule_names(), all_schedule_names())
+    sweep.axis("schedule", &Case::schedule, pipeline::schedule_names(), pipeline::schedule_names())
         .axis("virtual_stages", &Case::virtual_stages, {1, 2, 3})
         .axis("micro_batches", &Case::micro_batches, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 16, 17, 18})
         .usual("micro_batches", "8")

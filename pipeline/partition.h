@@ -1,0 +1,82 @@
+#pragma once
+// How many layers of a model each part of a pipeline gets, first to last, at least one each. The
+// words are DeepSpeed's partition_method:
+//
+//   partition_uniform(7, 3)                    {3, 2, 2}   as many each, the first ones one more
+//   partition_balanced({5, 1, 1, 1, 1, 4}, 3)  {1, 4, 1}   the costliest part costs least
+//
+// What a layer costs is the caller's: its parameters, or a time, in whole units. Among the
+// divisions with the same costliest part the one whose costs have the smallest sum of squares is
+// taken, and of several the one whose last parts are smallest. Both throw std::invalid_argument
+// where there are fewer layers than parts.
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "pipeline/number_text.h"
+
+namespace pipeline {
+
+constexpr void check_partition(int layers, int parts) {
+  if (parts >= 1 && layers >= parts) return;
+  std::string text = "a pipeline of ";
+  append_number(text, parts);
+  text += " parts for ";
+  append_number(text, layers);
+  throw std::invalid_argument(text + " layers: every part needs one");
+}
+
+constexpr std::vector<int> partition_uniform(int layers, int parts) {
+  check_partition(layers, parts);
+  std::vector<int> sizes(static_cast<std::size_t>(parts), layers / parts);
+  for (int i = 0; i < layers % parts; ++i) ++sizes[static_cast<std::size_t>(i)];
+  return sizes;
+}
+
+constexpr std::vector<int> partition_balanced(const std::vector<std::int64_t>& costs, int parts) {
+  check_partition(static_cast<int>(costs.size()), parts);
+  const std::size_t layers = costs.size(), last = static_cast<std::size_t>(parts);
+  std::vector<std::int64_t> before(layers + 1);  // of the layers up to here
+  for (std::size_t i = 0; i < layers; ++i) before[i + 1] = before[i] + costs[i];
+
+  // The least into which the best division of the first `end` layers can be put, for each number of
+  // parts; `put` adds a part to what those before it came to.
+  struct Best {
+    double value = std::numeric_limits<double>::infinity();
+    std::size_t begin = 0;  // of the last part
+  };
+  const auto divide = [&](const auto& put) {
+    std::vector<std::vector<Best>> best(last + 1, std::vector<Best>(layers + 1));
+    best[0][0].value = 0;
+    for (std::size_t part = 1; part <= last; ++part)
+      for (std::size_t end = part; end <= layers; ++end)
+        for (std::size_t begin = part - 1; begin < end; ++begin) {
+          const double value =
+              put(best[part - 1][begin].value, static_cast<double>(before[end] - before[begin]));
+          // Of equal ones the last: its part is the smallest.
+          if (value <= best[part][end].value) best[part][end] = {value, begin};
+        }
+    return best;
+  };
+  const double most =
+      divide([](double others, double cost) { return std::max(others, cost); })[last][layers].value;
+  const auto best = divide([most](double others, double cost) {
+    return cost > most ? std::numeric_limits<double>::infinity() : others + cost * cost;
+  });
+  std::vector<int> sizes(last);
+  for (std::size_t part = last, end = layers; part > 0; --part) {
+    sizes[part - 1] = static_cast<int>(end - best[part][end].begin);
+    end = best[part][end].begin;
+  }
+  return sizes;
+}
+
+static_assert(partition_uniform(7, 3) == std::vector{3, 2, 2});
+static_assert(partition_balanced({5, 1, 1, 1, 1, 4}, 3) == std::vector{1, 4, 1});
+static_assert(partition_balanced({1, 1, 1, 1, 1}, 4) == std::vector{2, 1, 1, 1});
+
+}  // namespace pipeline
