@@ -22,7 +22,9 @@ struct Placement {
   // Replicated over tp, but each rank's gradient covers only its part of the tokens (sequence
   // parallelism): the gradients are summed over tp.
   bool gradient_partial_over_tp = false;
-  // Held by the first and the last stage (tied embedding): gradients are summed over the two.
+  // Held by this stage and the one opposite, as far from the other end (the first and the last, of
+  // a tied embedding; all, where a pipeline has two copies of the model): gradients are summed over
+  // the two.
   bool tied_over_pp = false;
 };
 

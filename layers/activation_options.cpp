@@ -30,7 +30,7 @@ RecomputeMethod recompute_method(std::string_view text) {
                         {RecomputeMethod::uniform, RecomputeMethod::block});
 }
 
-void ActivationOptions::validate(const GptConfig& config, int tp, int pp) const {
+void ActivationOptions::validate(const GptConfig& config, int tp, int layers_of_stage) const {
   if (sequence_parallel && tp == 1)
     throw std::invalid_argument(
         "sequence-parallel: there is none without tensor parallelism; tp is 1, the nearest that "
@@ -60,11 +60,11 @@ void ActivationOptions::validate(const GptConfig& config, int tp, int pp) const 
         "attention-dropout {}: blockwise attention, use-flash-attn, drops nothing; leave out one "
         "of the two",
         config.attention_dropout));
-  const int layers = config.layers / pp;
-  if (recompute_num_layers < 1 || recompute_num_layers > layers)
+  if (recompute_num_layers < 1 || recompute_num_layers > layers_of_stage)
     throw std::invalid_argument(fmt::format(
         "recompute-num-layers is {}: a stage has {} layers; the nearest that fits is {}",
-        recompute_num_layers, layers, std::clamp(recompute_num_layers, 1, layers)));
+        recompute_num_layers, layers_of_stage,
+        std::clamp(recompute_num_layers, 1, layers_of_stage)));
 }
 
 void ActivationOptions::validate_rows(const GptConfig& config, int tp, int micro_batch_size) const {

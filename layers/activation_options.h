@@ -40,7 +40,7 @@ struct ActivationOptions {
   // distribute_saved_activations where tp is 1 or both are asked for, options of full recomputation
   // without it, recompute_num_layers beyond the layers of a stage, selective recomputation with
   // use_flash_attn.
-  void validate(const GptConfig& config, int tp, int pp) const;
+  void validate(const GptConfig& config, int tp, int layers_of_stage) const;
   // And this when sequence_parallel is asked for and tp does not divide the tokens of a
   // micro-batch.
   void validate_rows(const GptConfig& config, int tp, int micro_batch_size) const;

@@ -13,9 +13,14 @@ namespace layers {
 using machine::Category;
 using machine::Tensor;
 
+BlockRange StageIndex::blocks(const GptConfig& config) const {
+  const int each = config.layers / count;
+  return given_blocks.value_or(BlockRange{index * each, (index + 1) * each});
+}
+
 GptStage::GptStage(const GptConfig& config, machine::Device& device, collectives::Communicator& tp,
                    machine::Dtype dtype, StageIndex stage, const ActivationOptions& options,
-                   machine::Device* checkpoint_host)
+                   machine::Device* checkpoint_host, collectives::Parameter* shared_table)
     : config_(config),
       options_(options),
       context_{device,
@@ -27,24 +32,26 @@ GptStage::GptStage(const GptConfig& config, machine::Device& device, collectives
       checkpoints_(context_, options, checkpoint_host),
       stage_(stage),
       embedding_dropout_(context_, "embedding.dropout", config.hidden_dropout) {
-  config.validate(tp.size(), stage.count);
-  options.validate(config, tp.size(), stage.count);
+  config.validate(tp.size(), stage.given_blocks ? 1 : stage.count);
+  const BlockRange blocks = stage.blocks(config);
+  options.validate(config, tp.size(), blocks.size());
   SHARDMARK_CHECK(stage.index, >=, 0);
   SHARDMARK_CHECK(stage.index, <, stage.count);
+  SHARDMARK_CHECK(blocks.size(), >, 0);
   const bool tied = !config.untie_embeddings_and_output_weights;
-  if (stage.first() || (stage.last() && tied))
+  if (stage.first() || (stage.last() && tied && !shared_table))
     table_ =
         declare_token_table(context_, config.vocabulary, config.hidden, tied && stage.count > 1);
   if (stage.last() && !tied)
     output_weight_ = declare_output_weight(context_, config.vocabulary, config.hidden);
   if (stage.first()) embedding_.emplace(context_, *table_, config);
-  const int blocks = config.layers / stage.count;
-  for (int i = 0; i < blocks; ++i) {
-    blocks_.push_back(std::make_unique<TransformerBlock>(
-        context_, fmt::format("blocks.{}", stage.index * blocks + i), config));
-  }
+  for (int i = blocks.begin; i < blocks.end; ++i)
+    blocks_.push_back(
+        std::make_unique<TransformerBlock>(context_, fmt::format("blocks.{}", i), config));
   groups_ = layer_groups(options, blocks_.size());
-  if (stage.last()) head_.emplace(context_, tied ? *table_ : *output_weight_, config);
+  if (!stage.last()) return;
+  has_own_table_ = !tied || (!embedding_ && !shared_table);
+  head_.emplace(context_, !tied ? *output_weight_ : shared_table ? *shared_table : *table_, config);
 }
 
 machine::Shape GptStage::boundary(int sequences) const {
@@ -73,7 +80,7 @@ std::vector<Parameters> GptStage::parts() {
 
 Parameters GptStage::parameters_of_head() {
   Parameters parameters = head_->parameters();
-  if (embedding_ && !output_weight_) parameters.pop_back();
+  if (!has_own_table_) parameters.pop_back();
   return parameters;
 }
 

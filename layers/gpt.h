@@ -1,8 +1,9 @@
 #pragma once
-// A GPT model (gpt_config.h), or the stage of it that one pipeline rank holds: layers are
-// split evenly over the stages, the embedding lies on the first, the head on the last. With one
-// stage the token table is one parameter that both accumulate into; with more, both ends hold it
-// and its placement says tied_over_pp; untied, the head has a weight of its own.
+// A GPT model (gpt_config.h), or a stage of it, which is one part of a pipeline: its blocks, the
+// embedding on the first, the head on the last. With one stage the token table is one parameter
+// that both accumulate into; with more, both ends hold it and its placement says tied_over_pp,
+// unless they lie on one rank and are given the same table; untied, the head has a weight of its
+// own.
 //
 //   GptStage stage(config, device, tp, Dtype::bfloat16, {.index = 0, .count = 2});
 //   stage.initialize(Initializer::gpt2(seed, config.layers));
@@ -43,10 +44,17 @@
 
 namespace layers {
 
+struct BlockRange {
+  int begin = 0, end = 0;
+  int size() const { return end - begin; }
+};
+
 struct StageIndex {
   int index = 0, count = 1;
+  std::optional<BlockRange> given_blocks = {};  // none: the model's, split evenly
   bool first() const { return index == 0; }
   bool last() const { return index == count - 1; }
+  BlockRange blocks(const GptConfig& config) const;
 };
 
 // int32 [sequences, config.sequence], in memory that the device reads. Tokens are read on the first
@@ -70,16 +78,19 @@ struct StageObserver {
 class GptStage {
  public:
   // Throws std::invalid_argument as GptConfig::validate and ActivationOptions::validate. Takes no
-  // memory yet. checkpoint_host: for cpu_checkpointing, as Checkpoints.
+  // memory yet. checkpoint_host: for cpu_checkpointing, as Checkpoints. shared_table: of the last
+  // stage, the tied table of a first stage on the same rank, whose parameter it stays.
   GptStage(const GptConfig& config, machine::Device& device, collectives::Communicator& tp,
            machine::Dtype dtype, StageIndex stage = {}, const ActivationOptions& options = {},
-           machine::Device* checkpoint_host = nullptr);
+           machine::Device* checkpoint_host = nullptr,
+           collectives::Parameter* shared_table = nullptr);
   GptStage(const GptStage&) = delete;
   GptStage& operator=(const GptStage&) = delete;
 
   const GptConfig& config() const { return config_; }
   StageIndex stage() const { return stage_; }
-  Parameters parameters();  // each once, in the order of forward
+  Parameters parameters();  // each once, in the order of forward; not a shared_table
+  collectives::Parameter* table() { return table_ ? &*table_ : nullptr; }
   // The embedding's, each block's and the head's, as the observer sees them used: a table that
   // embedding and head share is in both.
   std::vector<Parameters> parts();
@@ -125,7 +136,7 @@ class GptStage {
   void recompute(Saved& saved, std::size_t group, machine::Category kept);
   void run_backward(Saved& saved, const machine::Tensor& d_out, const machine::Tensor& d_in,
                     Halves halves);
-  Parameters parameters_of_head();  // without a table that is the embedding's too
+  Parameters parameters_of_head();  // without a table that is an embedding's here
   void head_weights(Saved& saved);
   void block_weights(Saved& saved, std::size_t block);
   void embedding_weights(Saved& saved);
@@ -140,7 +151,8 @@ class GptStage {
   Checkpoints checkpoints_;
   StageIndex stage_;
   double loss_scale_ = 1;
-  std::optional<collectives::Parameter> table_;          // on the first stage, and tied on the last
+  bool has_own_table_ = false;                   // of the head's: no embedding here has it, too
+  std::optional<collectives::Parameter> table_;  // on the first stage, and tied on the last
   std::optional<collectives::Parameter> output_weight_;  // on the last stage, where untied
   std::optional<Embedding> embedding_;
   Dropout embedding_dropout_;

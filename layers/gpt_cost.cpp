@@ -45,7 +45,7 @@ std::int64_t layer_weights(const GptConfig& config) {
 }
 
 int layers_of(const GptConfig& config, const StageCase& stage) {
-  return config.layers / stage.stage.count;
+  return stage.stage.blocks(config).size();
 }
 
 }  // namespace
@@ -62,7 +62,7 @@ std::int64_t stage_parameters_count(const GptConfig& config, const StageCase& st
   const std::int64_t weights = layer_weights(config) / t;
   const std::int64_t biases =
       config.disable_bias_linear ? 0 : config.qkv() / t + (config.swiglu ? 2 : 1) * f / t + 2 * h;
-  std::int64_t count = config.layers / stage.stage.count * (weights + biases + 2 * norm);
+  std::int64_t count = layers_of(config, stage) * (weights + biases + 2 * norm);
   if (stage.stage.first()) count += table + (config.rotary() ? 0 : config.sequence * h);
   if (stage.stage.last()) count += norm + (tied && stage.stage.first() ? 0 : table);
   return count;

@@ -25,7 +25,7 @@ struct Sizes {
         c(stage.options.sequence_parallel ? static_cast<std::size_t>(stage.tp) : 1),
         A(stage.dtype == machine::Dtype::float64 ? 8 : 4),
         t(static_cast<std::size_t>(stage.tp)),
-        L(static_cast<std::size_t>(config.layers / stage.stage.count)),
+        L(static_cast<std::size_t>(stage.stage.blocks(config).size())),
         M(boundary_bytes(config, stage) * c),
         own(boundary_bytes(config, stage)),
         gathered(stage.options.sequence_parallel ? M : 0),

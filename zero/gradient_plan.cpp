@@ -61,10 +61,10 @@ GradientPlan gradient_plan(const std::vector<Parameter*>& parameters, machine::D
           fmt::format("gradient plan: parameter {} appears twice", parameter->name));
     }
     const collectives::Placement& placement = parameter->placement;
-    if (placement.tied_over_pp && grid.embedding_group().index < 0) {
+    if (placement.tied_over_pp && plan.pp > 1 && grid.opposite_group().size() == 1) {
       throw std::invalid_argument(
-          fmt::format("gradient plan: parameter {} is tied over the first and the last stage, "
-                      "stage {} of {} is neither",
+          fmt::format("gradient plan: parameter {} is tied over two opposite stages, stage {} of "
+                      "{} has none",
                       parameter->name, grid.coordinate(Axis::pp), plan.pp));
     }
     GradientRow row;

@@ -21,7 +21,7 @@ namespace zero {
 
 // The groups that gradients are summed over, in the order in which it happens.
 enum class Over : unsigned char {
-  embedding,  // first and last stage: a tied embedding has a gradient from either
+  embedding,  // two opposite stages: a tied embedding has a gradient from either
   tp,         // each rank's gradient covers its part of the tokens (sequence parallelism)
   dp,
 };
@@ -49,9 +49,9 @@ struct GradientPlan {
 };
 
 // What a rank of the grid holds. Parameters need no memory yet. Throws std::invalid_argument for a
-// divisor that is not positive, for a parameter named twice, for a tied parameter on a stage
-// between the first and the last, and for cp or ep above 1, over which nothing here is reduced.
-// frozen: names of parameters that are not trained; one that is none is an error.
+// divisor that is not positive, for a parameter named twice, for a tied parameter on the middle
+// stage, which no other is opposite to, and for cp or ep above 1, over which nothing here is
+// reduced. frozen: names of parameters that are not trained; one that is none is an error.
 GradientPlan gradient_plan(const std::vector<collectives::Parameter*>& parameters,
                            machine::Dtype value_dtype, const machine::Grid& grid, double divisor,
                            const std::vector<std::string>& frozen = {});

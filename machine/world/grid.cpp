@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <stdexcept>
 
 namespace machine {
@@ -78,6 +79,14 @@ Group Grid::embedding_group() const {
           stage == 0      ? 0
           : stage == last ? 1
                           : -1};
+}
+
+Group Grid::opposite_group() const {
+  const int stage = coordinate(Axis::pp), other = size(Axis::pp) - 1 - stage;
+  if (stage == other) return {"opposite", {rank_}, 0};
+  return {"opposite",
+          {rank_at(Axis::pp, std::min(stage, other)), rank_at(Axis::pp, std::max(stage, other))},
+          stage < other ? 0 : 1};
 }
 
 }  // namespace machine

@@ -39,6 +39,8 @@ class Grid {
   // The first and last stage at this rank's other coordinates: they share the tied embedding.
   // One member when pp is 1; index -1 on a stage between.
   Group embedding_group() const;
+  // This rank's stage and the one as far from the other end, in order; the middle one is alone.
+  Group opposite_group() const;
 
  private:
   Degrees degrees_;

@@ -35,6 +35,15 @@ TEST(Grid, EveryRankIsWhereItsCoordinatesSay) {
   }
 }
 
+TEST(Grid, OppositeStagesAreAsFarFromEitherEnd) {
+  const Degrees degrees{.tp = 2, .pp = 3};
+  EXPECT_EQ(Grid(degrees, 1).opposite_group().members, (std::vector<int>{1, 5}));
+  EXPECT_EQ(Grid(degrees, 5).opposite_group().members, (std::vector<int>{1, 5}));
+  EXPECT_EQ(Grid(degrees, 5).opposite_group().index, 1);
+  EXPECT_EQ(Grid(degrees, 3).opposite_group().members, (std::vector<int>{3}));
+  EXPECT_EQ(Grid({.dp = 2, .pp = 4}, 3).opposite_group().members, (std::vector<int>{3, 5}));
+}
+
 TEST(Grid, TiedEmbeddingIsSharedByFirstAndLastStage) {
   const Degrees degrees{.tp = 2, .pp = 3};
   EXPECT_EQ(Grid(degrees, 1).embedding_group().members, (std::vector<int>{1, 5}));

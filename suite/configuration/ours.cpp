@@ -6,11 +6,9 @@
 #include <memory>
 #include <stdexcept>
 
-#include "layers/gpt_memory.h"
-#include "pipeline/execute.h"
 #include "suite/configuration/model_shape.h"
 #include "suite/configuration/step_config.h"
-#include "suite/training_step/trainer.h"
+#include "suite/training_step/expectations.h"
 #include "zero/cost.h"
 
 namespace suite::configuration {
@@ -50,49 +48,35 @@ TrainingConfig config_of(const Training& training, const Holding& holding) {
 }
 
 Held of_config(const TrainingConfig& config) {
+  // More micro-batches than that repeat what the middle of a schedule does.
+  pipeline::Size size = config.pipeline_size();
+  size.micro_batches = std::min(size.micro_batches, 2 * size.stages);
+  const auto schedules = pipeline::all_stages(pipeline::find_schedule(config.schedule), size);
   zero::GradientPlan plan;
   ModelParts parts;
   const machine::Grid grid(config.degrees, 0);
   machine::run_ranks(1, [&](machine::World& world) {
     collectives::Communicator tp(world, std::make_unique<NoLink>(config.degrees.tp));
-    layers::GptStage model(config.model, world.device(), tp, config.dtype, {0, config.degrees.pp},
-                           config.activations, &world.host_device());
+    ModelChunks model(config, schedules.placement, 0, world.device(), tp, &world.host_device());
     plan = zero::gradient_plan(model.parameters(), config.dtype, grid,
                                static_cast<double>(config.tokens()));
     parts = model_parts(model);
   });
   const zero::Layout layout = zero::layout(plan, layout_options(config, parts));
-  const zero::Usage usage = model_usage(config, parts);
-  const zero::ExpectedMemory states = zero::expected_memory(
-      config.zero_stage, plan, layout, config.options.rule, config.options, usage);
-  const layers::StageCase part{config.degrees.tp,
-                               {0, config.degrees.pp},
-                               config.micro_batch_size,
-                               config.dtype,
-                               config.activations};
-  const layers::StageMemory passage = layers::stage_memory(config.model, part);
-  const int cut = config.activations.sequence_parallel ? config.degrees.tp : 1;
-  const pipeline::Boundary boundary{
-      {std::int64_t{config.micro_batch_size} * config.model.sequence / cut, config.model.hidden},
-      config.dtype};
-  // More micro-batches than that repeat what the middle of 1F1B does.
-  const auto schedules =
-      pipeline::all_stages(pipeline::find_schedule(config.schedule), config.degrees.pp,
-                           std::min(config.micro_batches(), 2 * config.degrees.pp));
-  const pipeline::ExpectedMemory passing = pipeline::expected_memory(schedules, 0, boundary);
-  const auto in_flight = static_cast<std::size_t>(pipeline::peak_activations(schedules[0]));
+  const zero::ExpectedMemory states =
+      zero::expected_memory(config.zero_stage, plan, layout, config.options.rule, config.options,
+                            model_usage(config, parts));
+  const PassagePeaks passage = passage_peaks(config, schedules, 0);
   Held held;
   held.gpu.parameters = static_cast<double>(states.parameters);
   held.gpu.gradients = static_cast<double>(states.gradients);
   held.gpu.optimizer = static_cast<double>(states.optimizer);
-  held.gpu.activations = static_cast<double>(passing.activations + in_flight * passage.saved);
-  held.gpu.buffers = static_cast<double>(
-      states.buffers + passing.buffers + Trainer::data_bytes(config, config.degrees.pp == 1) +
-      std::max(passage.forward_buffers, passage.backward_buffers));
+  held.gpu.activations = static_cast<double>(passage.activations);
+  held.gpu.buffers = static_cast<double>(states.buffers + passage.buffers);
   held.cpu.parameters = static_cast<double>(states.host_parameters);
   held.cpu.optimizer = static_cast<double>(states.host_optimizer);
   held.cpu.buffers = static_cast<double>(states.host_buffers);
-  held.cpu.activations = static_cast<double>(in_flight * passage.host_saved);
+  held.cpu.activations = static_cast<double>(passage.host);
   const zero::InFiles files =
       zero::expected_in_files(config.zero_stage, plan, layout, config.options.rule, config.options);
   held.nvme.parameters = static_cast<double>(files.values);

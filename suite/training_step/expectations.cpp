@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "collectives/cost.h"
 #include "layers/gpt_memory.h"
@@ -14,13 +16,10 @@ using machine::Category;
 
 namespace {
 
-layers::StageCase stage_case(const Trainer& trainer) {
-  const TrainingConfig& config = trainer.config();
-  return {config.degrees.tp,
-          {trainer.grid().coordinate(Axis::pp), config.degrees.pp},
-          config.micro_batch_size,
-          config.dtype,
-          config.activations};
+int stage_of(const Trainer& trainer) { return trainer.grid().coordinate(Axis::pp); }
+
+std::vector<layers::StageCase> chunks_of(const Trainer& trainer) {
+  return chunk_cases(trainer.config(), trainer.schedules().placement, stage_of(trainer));
 }
 
 // What passes between stages: with sequence parallelism a rank's own rows.
@@ -61,12 +60,28 @@ class Collective {
   const collectives::Algorithm* algorithm_;
 };
 
-// The collectives of one micro-batch over tp.
+// The collectives of a step over tp: of each action those of its chunk.
 std::vector<layers::CollectiveCalls> calls_over_tp(const Trainer& trainer) {
+  using pipeline::Kind;
+  const std::vector<layers::StageCase> chunks = chunks_of(trainer);
+  std::map<std::pair<int, Kind>, int> actions;
+  for (const pipeline::Action& action : trainer.schedules().of(stage_of(trainer)))
+    ++actions[{action.chunk, action.kind}];
   std::vector<layers::CollectiveCalls> all;
-  for (const auto& calls :
-       {layers::forward_calls, layers::backward_input_calls, layers::backward_weights_calls})
-    for (const auto& call : calls(trainer.config().model, stage_case(trainer))) all.push_back(call);
+  for (const auto& [which, times] : actions) {
+    const auto& [chunk, kind] = which;
+    const auto add = [&](const auto& calls) {
+      for (layers::CollectiveCalls call :
+           calls(trainer.config().model, chunks[static_cast<std::size_t>(chunk)])) {
+        call.calls *= times;
+        all.push_back(call);
+      }
+    };
+    if (kind == Kind::forward) add(layers::forward_calls);
+    if (kind == Kind::backward || kind == Kind::backward_input) add(layers::backward_input_calls);
+    if (kind == Kind::backward || kind == Kind::backward_weights)
+      add(layers::backward_weights_calls);
+  }
   return all;
 }
 
@@ -99,14 +114,56 @@ std::size_t scratch_of_collectives(const Trainer& trainer) {
 
 }  // namespace
 
-HostCheckpoints expected_host_checkpoints(const Trainer& trainer) {
-  const TrainingConfig& config = trainer.config();
-  const std::size_t saved = layers::stage_memory(config.model, stage_case(trainer)).host_saved;
-  const int stage = trainer.grid().coordinate(Axis::pp);
-  const int in_flight = pipeline::find_schedule(config.schedule)
-                            .peak_activations(stage, config.degrees.pp, config.micro_batches());
-  return {static_cast<std::size_t>(in_flight) * saved,
-          static_cast<std::size_t>(config.micro_batches()) * saved};
+PassagePeaks passage_peaks(const TrainingConfig& config, const pipeline::StageSchedules& schedules,
+                           int stage) {
+  using pipeline::Kind;
+  const std::vector<layers::StageCase> chunks = chunk_cases(config, schedules.placement, stage);
+  std::vector<layers::StageMemory> memory;
+  for (const layers::StageCase& chunk : chunks)
+    memory.push_back(layers::stage_memory(config.model, chunk));
+  PassagePeaks peaks;
+  std::size_t held = 0, on_host = 0, temporary = 0;
+  for (const pipeline::Action& action : schedules.of(stage)) {
+    const layers::StageMemory& passage = memory[static_cast<std::size_t>(action.chunk)];
+    std::size_t most = 0;  // while it runs
+    switch (action.kind) {
+      case Kind::forward:
+        most = held += passage.saved;
+        on_host += passage.host_saved;
+        peaks.moved_each_way += passage.host_saved;
+        temporary = std::max(temporary, passage.forward_buffers);
+        break;
+      case Kind::backward:
+        most = held;
+        held -= passage.saved;
+        temporary = std::max(temporary, passage.backward_buffers);
+        break;
+      case Kind::backward_input:
+        held -= passage.saved;
+        most = held + passage.input_half_peak;
+        held += passage.input_half_saved;
+        temporary = std::max(temporary, passage.input_half_buffers);
+        break;
+      case Kind::backward_weights:
+        most = held;
+        held -= passage.input_half_saved;
+        temporary = std::max(temporary, passage.weight_half_buffers);
+        break;
+    }
+    peaks.activations = std::max(peaks.activations, most);
+    peaks.host = std::max(peaks.host, on_host);
+    if (pipeline::is_backward_of_input(action.kind)) on_host -= passage.host_saved;
+  }
+  const pipeline::ExpectedMemory passing =
+      pipeline::expected_memory(schedules, stage, boundary(config));
+  const bool has_loss = std::ranges::any_of(chunks, [](const auto& c) { return c.stage.last(); });
+  peaks.activations += passing.activations;
+  peaks.buffers = temporary + passing.buffers + Trainer::data_bytes(config, has_loss);
+  return peaks;
+}
+
+PassagePeaks passage_peaks(const Trainer& trainer) {
+  return passage_peaks(trainer.config(), trainer.schedules(), stage_of(trainer));
 }
 
 zero::ExpectedMemory expected_states(const Trainer& trainer) {
@@ -125,24 +182,13 @@ zero::OffloadTraffic expected_offload_traffic(const Trainer& trainer) {
 
 std::map<Category, std::size_t> expected_peaks(const Trainer& trainer) {
   const TrainingConfig& config = trainer.config();
-  const layers::StageCase stage = stage_case(trainer);
-  const layers::StageMemory passage = layers::stage_memory(config.model, stage);
+  const PassagePeaks passage = passage_peaks(trainer);
   const zero::ExpectedMemory states = expected_states(trainer);
-  const auto schedules = pipeline::all_stages(pipeline::find_schedule(config.schedule),
-                                              config.degrees.pp, config.micro_batches());
-  const pipeline::ExpectedMemory passing =
-      pipeline::expected_memory(schedules, stage.stage.index, boundary(config));
-  const int in_flight =
-      pipeline::peak_activations(schedules[static_cast<std::size_t>(stage.stage.index)]);
   return {{Category::parameters, states.parameters},
           {Category::gradients, states.gradients},
           {Category::optimizer, states.optimizer},
-          {Category::activations,
-           passing.activations + static_cast<std::size_t>(in_flight) * passage.saved},
-          {Category::buffers, states.buffers + passing.buffers +
-                                  Trainer::data_bytes(config, stage.stage.last()) +
-                                  scratch_of_collectives(trainer) +
-                                  std::max(passage.forward_buffers, passage.backward_buffers)}};
+          {Category::activations, passage.activations},
+          {Category::buffers, states.buffers + passage.buffers + scratch_of_collectives(trainer)}};
 }
 
 std::map<std::string, std::map<machine::TrafficLabel, std::uint64_t>> expected_bytes_sent(
@@ -152,15 +198,10 @@ std::map<std::string, std::map<machine::TrafficLabel, std::uint64_t>> expected_b
   const int tp = config.degrees.tp;
   for (const auto& call : calls_over_tp(trainer))
     bytes["tp"][{call.operation, call.dtype}] +=
-        static_cast<std::uint64_t>(config.micro_batches() * call.calls) *
-        Collective(config, call.operation, call.dtype, trainer.grid().coordinate(Axis::tp), tp,
-                   call.elements)
-            .bytes_sent();
-  const auto schedules = pipeline::all_stages(pipeline::find_schedule(config.schedule),
-                                              config.degrees.pp, config.micro_batches());
-  bytes["pp"][{machine::Operation::send_receive, config.dtype}] +=
-      pipeline::expected_traffic(schedules, trainer.grid().coordinate(Axis::pp), boundary(config))
-          .bytes_sent;
+        static_cast<std::uint64_t>(call.calls) * Collective(config, call.operation, call.dtype,
+                                                            trainer.grid().coordinate(Axis::tp), tp,
+                                                            call.elements)
+                                                     .bytes_sent();
   for (const zero::TrafficRow& row :
        zero::expected_traffic(config.zero_stage, trainer.plan(), trainer.states().layout(),
                               zero::as_run(config.options, config.transport), config.options,
@@ -172,6 +213,11 @@ std::map<std::string, std::map<machine::TrafficLabel, std::uint64_t>> expected_b
                    trainer.grid().coordinate(Axis::dp), config.degrees.dp, 1)
             .bytes_sent();
   return bytes;
+}
+
+machine::Traffic expected_between_stages(const Trainer& trainer) {
+  return pipeline::expected_traffic(trainer.schedules(), stage_of(trainer),
+                                    boundary(trainer.config()));
 }
 
 }  // namespace suite

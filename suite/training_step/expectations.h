@@ -11,25 +11,32 @@
 
 namespace suite {
 
-// Peak bytes by category over a step that is not the first. buffers: the decay mask and the norm's
-// doubles, the executor's outboxes, tokens, targets and losses, the scratch of collectives, and the
-// temporaries of the deeper of forward and backward.
-std::map<machine::Category, std::size_t> expected_peaks(const Trainer& trainer);
-
-// With cpu_checkpointing: the peak of the checkpoints' bytes in host memory, and what goes there in
-// one step and comes back.
-struct HostCheckpoints {
-  std::size_t held = 0, moved_each_way = 0;
+// What a stage holds of the micro-batches that pass it, chunk by chunk as the schedule has them
+// alive (layers/gpt_memory.h), and of what the executor sends them on with. buffers: with the
+// temporaries of the deepest action, tokens, targets and losses. host: checkpoints, with
+// cpu_checkpointing, and what of them goes there in one step and comes back.
+struct PassagePeaks {
+  std::size_t activations = 0, buffers = 0, host = 0, moved_each_way = 0;
 };
-HostCheckpoints expected_host_checkpoints(const Trainer& trainer);
+PassagePeaks passage_peaks(const TrainingConfig& config, const pipeline::StageSchedules& schedules,
+                           int stage);
+PassagePeaks passage_peaks(const Trainer& trainer);
+
+// Peak bytes by category over a step that is not the first. buffers: the decay mask and the norm's
+// doubles, the scratch of collectives, and those of the passage.
+std::map<machine::Category, std::size_t> expected_peaks(const Trainer& trainer);
 
 // With offload_optimizer and offload_param: what zero/cost.h says of host memory, and of bytes
 // moved in one step.
 zero::ExpectedMemory expected_states(const Trainer& trainer);
 zero::OffloadTraffic expected_offload_traffic(const Trainer& trainer);
 
-// Bytes sent in one step, by group and label. The norm's exchange is in it.
+// Bytes sent in one step, by group and label. The norm's exchange is in it; what passes between
+// stages is not.
 std::map<std::string, std::map<machine::TrafficLabel, std::uint64_t>> expected_bytes_sent(
     const Trainer& trainer);
+
+// Between stages, bytes and messages: all of send_receive over pp.
+machine::Traffic expected_between_stages(const Trainer& trainer);
 
 }  // namespace suite

@@ -147,12 +147,10 @@ class Gpt2File {
 
 // Rank 0 of the grid, which need not be one, and those ranks of its first replica that hold the
 // tensor: tp of them. Of two stages that hold it, the first.
-machine::Group holders(const Gpt2Tensor& tensor, const layers::GptConfig& config,
-                       const machine::Group& group, const machine::Grid& grid) {
-  const int stages = grid.size(Axis::pp);
-  const int stage = tensor.block < 0                ? 0
-                    : tensor.block == config.layers ? stages - 1
-                                                    : tensor.block / (config.layers / stages);
+machine::Group holders(const Gpt2Tensor& tensor, const machine::Group& group,
+                       const machine::Grid& grid, const std::vector<int>& stages) {
+  const int stage =
+      tensor.block < 0 ? stages.front() : stages[static_cast<std::size_t>(tensor.block)];
   const machine::Grid first(grid.degrees(),
                             machine::Grid(grid.degrees(), 0).rank_at(Axis::pp, stage));
   std::vector<int> ranks{0};
@@ -259,7 +257,8 @@ int load_gpt2(const std::string& path, const layers::GptConfig& config,
 
 void save_gpt2(const std::string& path, const layers::GptConfig& config, int vocabulary,
                const layers::Parameters& parameters, machine::World& world,
-               const machine::Group& group, const machine::Grid& grid) {
+               const machine::Group& group, const machine::Grid& grid,
+               const std::vector<int>& stages) {
   const std::vector<Gpt2Tensor> table = gpt2_tensors(config);
   const Dtype dtype = parameters.front()->value.dtype();
   std::string error;  // rank 0's; it gathers on, so that no rank waits for it
@@ -283,7 +282,7 @@ void save_gpt2(const std::string& path, const layers::GptConfig& config, int voc
     });
 
   for (const Gpt2Tensor& tensor : table) {
-    const machine::Group group_of_tensor = holders(tensor, config, group, grid);
+    const machine::Group group_of_tensor = holders(tensor, group, grid, stages);
     if (group_of_tensor.index < 0) continue;
     const std::vector<std::string> shards =
         world.all_gather(group_of_tensor, shard_of(tensor, parameters, grid));

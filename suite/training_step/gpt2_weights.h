@@ -32,11 +32,12 @@ void refuse_unlike_gpt2(const layers::GptConfig& config);
 int load_gpt2(const std::string& path, const layers::GptConfig& config,
               const layers::Parameters& parameters, int tp, int tp_rank);
 
-// Writes the first `vocabulary` rows of the table and all else in the parameters' dtype. Collective
-// over the group, whose ranks are the grid's; throws FileError on all of them when rank 0, which
-// writes, can't.
+// Writes the first `vocabulary` rows of the table and all else in the parameters' dtype. stages:
+// that hold each of the layers, then the head (model_chunks.h). Collective over the group, whose
+// ranks are the grid's; throws FileError on all of them when rank 0, which writes, can't.
 void save_gpt2(const std::string& path, const layers::GptConfig& config, int vocabulary,
                const layers::Parameters& parameters, machine::World& world,
-               const machine::Group& group, const machine::Grid& grid);
+               const machine::Group& group, const machine::Grid& grid,
+               const std::vector<int>& stages);
 
 }  // namespace suite

@@ -44,7 +44,7 @@ struct GptStep {
     const bool quick = profile == Profile::quick;
     StepValues values{.model = {"small"}};
     values.transport = {Transport::shared_memory, Transport::mpi};
-    values.schedule = whole_schedules();
+    values.schedule = {"gpipe", "1f1b"};  // gpt_grid has them all
     values.zero_stage = {0, 1, 2, 3};
     values.optimizer = {"adamw", "sgd"};
     values.offload_optimizer = values.offload_param = zero::offload_device_names();
@@ -353,7 +353,57 @@ struct LlamaStep : GptStep {
   using GptStep::GptStep;
 };
 
-const bool registered = harness::add<GptStep>() && harness::add<LlamaStep>();
+// The same claim over every process grid of eight ranks, every schedule with the chunks that it
+// has, ZeRO stage, recomputation and dtype, with tokens that do not count. The model has a layer
+// for every part of the longest pipeline and a head for every rank.
+struct GptGrid : GptStep {
+  static constexpr std::string_view name = "gpt_grid";
+  static constexpr std::string_view about =
+      "gpt_step cut in every way of TP x PP x DP, by every pipeline schedule";
+
+  static harness::Sweep<Case> sweep(Profile profile) {
+    const bool quick = profile == Profile::quick;
+    StepValues values{.model = {"tiny"}};
+    values.model_args = {quick ? "--num-layers 4" : "--num-layers 16 --num-attention-heads 8"};
+    values.schedule = pipeline::schedule_names();
+    values.partition_method = partition_methods();
+    values.zero_stage = {0, 1, 2, 3};
+    values.ranks = {quick ? 4 : 8};
+    values.tp = values.pp = values.dp = quick ? std::vector{1, 2} : std::vector{1, 2, 4, 8};
+    values.global_batch_size = {quick ? 8 : 16};
+    values.sequence_parallel = {0, 1};
+    values.recompute_granularity = {"none", "selective", "full"};
+    values.uneven_tokens = {1};
+    harness::Sweep<Case> sweep = step_sweep(values);
+    return std::move(sweep.sample([profile](const Case& c) {
+      // Rows of all ranks are cut wherever there are several.
+      if (c.ranks != c.tp * c.pp * c.dp || c.sequence_parallel != (c.tp > 1)) return false;
+      if (c.pp == 1 && c.schedule != "1f1b") return false;
+      if (c.pp > 1 && c.zero_stage > 1) return false;
+      if ((c.partition_method == "parameters") != (c.pp > 1 && c.zero_stage == 0)) return false;
+      return profile == Profile::paper || of_cross_section(c, profile == Profile::quick);
+    }));
+  }
+
+  // Every grid with every schedule once; of a grid the schedules, of a schedule the grids differ in
+  // how activations are held, in the stage and in the dtype.
+  static bool of_cross_section(const Case& c, bool quick) {
+    if (quick && (c.tp != 2 || c.pp != 2 || c.schedule == "gpipe" || c.schedule == "1f1b"))
+      return false;
+    const std::vector<std::string> names = pipeline::schedule_names();
+    const int schedule = static_cast<int>(std::ranges::find(names, c.schedule) - names.begin());
+    const int at = schedule + c.tp / 2 + c.pp / 4;
+    const std::string_view held[] = {"none", "selective", "full"};
+    return c.recompute_granularity == held[at % 3] &&
+           (c.dtype == Dtype::float32) == (at % 2 == 0) &&
+           (c.pp == 1 || c.zero_stage == at / 2 % 2);
+  }
+
+  using GptStep::GptStep;
+};
+
+const bool registered =
+    harness::add<GptStep>() && harness::add<LlamaStep>() && harness::add<GptGrid>();
 
 }  // namespace
 }  // namespace suite

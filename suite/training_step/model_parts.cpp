@@ -8,12 +8,12 @@
 
 namespace suite {
 
-ModelParts model_parts(layers::GptStage& stage) {
+ModelParts model_parts(ModelChunks& model) {
   std::unordered_map<const collectives::Parameter*, int> row_of;
-  for (const collectives::Parameter* parameter : stage.parameters())
+  for (const collectives::Parameter* parameter : model.parameters())
     row_of.emplace(parameter, static_cast<int>(row_of.size()));
   ModelParts parts;
-  for (const layers::Parameters& part : stage.parts()) {
+  for (const layers::Parameters& part : model.parts()) {
     std::vector<int>& rows = parts.emplace_back();
     for (const collectives::Parameter* parameter : part) rows.push_back(row_of.at(parameter));
   }

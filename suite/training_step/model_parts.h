@@ -12,12 +12,13 @@
 
 namespace suite {
 
+class ModelChunks;
 struct TrainingConfig;
 
-// Rows of the gradient plan, which has the stage's parameters in their order; parts in the order of
+// Rows of the gradient plan, which has the rank's parameters in their order; parts in the order of
 // forward. The row of a table that embedding and head share is in both.
 using ModelParts = std::vector<std::vector<int>>;
-ModelParts model_parts(layers::GptStage& stage);
+ModelParts model_parts(ModelChunks& model);
 
 // Stages 0 and 1 have one bucket of everything, the others no bucket of two parts.
 zero::LayoutOptions layout_options(const TrainingConfig& config, const ModelParts& parts);

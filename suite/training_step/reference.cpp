@@ -127,6 +127,7 @@ std::unique_ptr<Trainer> reference_trainer(machine::World& world, TrainingConfig
   if (dtype != config.dtype) config.loss_scale = zero::usual_options(zero::LossScaling::constant);
   config.dtype = dtype;
   config.schedule = "1f1b";
+  config.virtual_stages = 1;
   config.zero_stage = 0;
   config.options.offload_param = {};  // stage 3's
   config.activations = {};

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
 #include <stdexcept>
 
@@ -12,13 +13,6 @@ namespace suite {
 
 using machine::Dtype;
 
-std::vector<std::string> whole_schedules() {
-  std::vector<std::string> names;
-  for (const pipeline::Schedule& schedule : pipeline::schedules())
-    if (schedule.whole()) names.emplace_back(schedule.name);
-  return names;
-}
-
 harness::Sweep<StepCase> step_sweep(const StepValues& values) {
   using Case = StepCase;
   harness::Sweep<Case> sweep;
@@ -27,12 +21,15 @@ harness::Sweep<StepCase> step_sweep(const StepValues& values) {
     for (std::vector<std::string>* names : {&models, &optimizers})
       names->emplace_back("configured");
   sweep.axis("model", &Case::model, values.model, models)
-      .axis("model-args", &Case::model_args, {"none"})
+      .axis("model-args", &Case::model_args, values.model_args)
       .axis("seq-length", &Case::seq_length, values.seq_length)
       .axis("dtype", &Case::dtype, values.dtype,
             {Dtype::float32, Dtype::bfloat16, Dtype::float16, Dtype::float64})
       .axis("transport", &Case::transport, values.transport)
-      .axis("schedule", &Case::schedule, values.schedule, whole_schedules())
+      .axis("schedule", &Case::schedule, values.schedule, pipeline::schedule_names())
+      .axis("num-virtual-stages-per-pipeline-rank", &Case::virtual_stages, values.virtual_stages)
+      .axis("partition-method", &Case::partition_method, values.partition_method,
+            partition_methods())
       .axis("zero-stage", &Case::zero_stage, values.zero_stage, {0, 1, 2, 3})
       .axis("optimizer", &Case::optimizer, values.optimizer, optimizers)
       .axis("offload_optimizer", &Case::offload_optimizer, values.offload_optimizer,
@@ -55,6 +52,7 @@ harness::Sweep<StepCase> step_sweep(const StepValues& values) {
       .axis("cpu-checkpointing", &Case::cpu_checkpointing, values.cpu_checkpointing, {0, 1})
       .axis("use-flash-attn", &Case::use_flash_attn, values.use_flash_attn, {0, 1})
       .axis("uneven-tokens", &Case::uneven_tokens, values.uneven_tokens, {0, 1})
+      .usual("partition-method", values.partition_method.front())
       .usual("optimizer", "adamw")
       .usual("offload_optimizer", "none")
       .usual("offload_param", "none")
@@ -63,12 +61,26 @@ harness::Sweep<StepCase> step_sweep(const StepValues& values) {
       .usual("recompute-granularity", "none")
       .usual("distribute-saved-activations", "0")
       .usual("cpu-checkpointing", "0")
-      .usual("uneven-tokens", "0")
+      .usual("uneven-tokens", std::to_string(values.uneven_tokens.front()))
       .only(why_no_step);
   return sweep;
 }
 
 namespace {
+
+int virtual_stages_of(const StepCase& step) {
+  const int of_schedule = pipeline::find_schedule(step.schedule).chunks;
+  if (step.virtual_stages == "schedule") return of_schedule;
+  const char* const end = step.virtual_stages.data() + step.virtual_stages.size();
+  int number = 0;
+  const auto [stop, error] = std::from_chars(step.virtual_stages.data(), end, number);
+  if (error != std::errc() || stop != end || number < 1)
+    throw std::invalid_argument(fmt::format(
+        "num-virtual-stages-per-pipeline-rank '{}' is neither a positive number nor 'schedule', "
+        "which is {} for {}",
+        step.virtual_stages, of_schedule, step.schedule));
+  return number;
+}
 
 // Of what no configuration says.
 void choose_usual(TrainingConfig& config, const StepCase& step) {
@@ -102,6 +114,8 @@ TrainingConfig config_of(const StepCase& step, std::uint64_t seed) {
   config.micro_batch_size = step.micro_batch_size;
   config.global_batch_size = step.global_batch_size;
   config.schedule = step.schedule;
+  config.virtual_stages = virtual_stages_of(step);
+  config.partition_method = step.partition_method;
   config.zero_stage = step.zero_stage;
   config.uneven_tokens = step.uneven_tokens != 0;
   config.activations = {

@@ -19,6 +19,8 @@ struct StepCase {
   machine::Dtype dtype{};
   machine::Transport transport{};
   std::string schedule;
+  std::string virtual_stages;  // a number, or "schedule": as many as it has by itself
+  std::string partition_method;
   int zero_stage = 1;
   std::string optimizer;  // adamw, sgd
   // none, cpu, nvme: in the system's temporary folder
@@ -34,10 +36,11 @@ struct StepCase {
 
 // What a profile runs of each axis; the flags take more.
 struct StepValues {
-  std::vector<std::string> model, seq_length{"model"};
+  std::vector<std::string> model, model_args{"none"}, seq_length{"model"};
   std::vector<machine::Dtype> dtype{machine::Dtype::float32, machine::Dtype::bfloat16};
   std::vector<machine::Transport> transport{machine::Transport::shared_memory};
   std::vector<std::string> schedule{"1f1b"};
+  std::vector<std::string> virtual_stages{"schedule"}, partition_method{"uniform"};
   std::vector<int> zero_stage{1};
   std::vector<std::string> optimizer{"adamw"}, offload_optimizer{"none"}, offload_param{"none"};
   std::vector<int> ranks, tp, pp{1}, dp{1};
@@ -48,7 +51,6 @@ struct StepValues {
   std::vector<int> uneven_tokens{0};
 };
 harness::Sweep<StepCase> step_sweep(const StepValues& values);
-std::vector<std::string> whole_schedules();  // those that leave a stage in one piece
 
 // What a configuration file says of a step beyond its axes; the model "configured" and the
 // optimizer "configured" are its. Of the process, set once, before any sweep is asked.

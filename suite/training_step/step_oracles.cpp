@@ -18,7 +18,7 @@ void judge_memory(harness::Judge& judge, const Trainer& trainer, const machine::
     judge.memory(category, peaks.at(category), bytes);
   if (const machine::Device* host = trainer.checkpoint_host())
     judge.memory("checkpoints in host memory", machine::Category::activations,
-                 host->ledger().peak(), expected_host_checkpoints(trainer).held);
+                 host->ledger().peak(), passage_peaks(trainer).host);
   const machine::Device* const host = trainer.optimizer_step().host();
   if (!host) return;
   const zero::ExpectedMemory states = expected_states(trainer);
@@ -31,7 +31,7 @@ void judge_memory(harness::Judge& judge, const Trainer& trainer, const machine::
 void judge_volume(harness::Judge& judge, Trainer& trainer) {
   trainer.optimizer_step().wait_for_values();
   for (const Trainer::Group& group : trainer.groups())
-    if (group.communicator) group.communicator->link().reset_traffic();
+    for (machine::Link* link : group.links()) link->reset_traffic();
   const layers::Checkpoints::Moved before = trainer.checkpoints_moved();
   const zero::OffloadTraffic offloaded = trainer.optimizer_step().moved();
   const bool updated = trainer.step().updated;
@@ -39,7 +39,7 @@ void judge_volume(harness::Judge& judge, Trainer& trainer) {
   if (trainer.checkpoint_host()) {
     const machine::TrafficLabel label{machine::Operation::none, trainer.config().dtype};
     const layers::Checkpoints::Moved now = trainer.checkpoints_moved();
-    const std::size_t each_way = expected_host_checkpoints(trainer).moved_each_way;
+    const std::size_t each_way = passage_peaks(trainer).moved_each_way;
     judge.volume("checkpoints to the host", label, now.down - before.down, each_way);
     judge.volume("checkpoints from the host", label, now.up - before.up, each_way);
   }
@@ -55,16 +55,19 @@ void judge_volume(harness::Judge& judge, Trainer& trainer) {
   }
   auto expected = expected_bytes_sent(trainer);
   for (const Trainer::Group& group : trainer.groups()) {
-    if (!group.communicator) continue;
-    auto& labels = expected[group.name];
-    for (const auto& [label, traffic] : group.communicator->link().traffic())
-      if (traffic.bytes_sent > 0) labels.try_emplace(label, 0);
-    for (const auto& [label, bytes] : labels) {
-      const auto& measured = group.communicator->link().traffic();
-      const auto found = measured.find(label);
-      judge.volume(group.name, label, found == measured.end() ? 0 : found->second.bytes_sent,
-                   bytes);
+    std::map<machine::TrafficLabel, machine::Traffic> measured;
+    for (machine::Link* link : group.links())
+      for (const auto& [label, traffic] : link->traffic()) measured[label] += traffic;
+    if (group.name == "pp") {
+      const machine::TrafficLabel label{machine::Operation::send_receive, trainer.config().dtype};
+      judge.volume(group.name, label, measured[label], expected_between_stages(trainer));
+      measured.erase(label);
     }
+    auto& labels = expected[group.name];
+    for (const auto& [label, traffic] : measured)
+      if (traffic.bytes_sent > 0) labels.try_emplace(label, 0);
+    for (const auto& [label, bytes] : labels)
+      judge.volume(group.name, label, measured[label].bytes_sent, bytes);
   }
 }
 
@@ -75,8 +78,7 @@ void judge_schedule(harness::Judge& judge, const Trainer& trainer) {
   judge.schedule(fmt::format("{}, stage {}", config.schedule, stage),
                  pipeline::executed(timeline.events), pipeline::text(trainer.executor().plan()));
   judge.schedule("micro-batches in flight", timeline.peak_in_flight,
-                 pipeline::find_schedule(config.schedule)
-                     .peak_activations(stage, config.degrees.pp, config.micro_batches()));
+                 pipeline::find_schedule(config.schedule).peak(stage, config.pipeline_size()));
 }
 
 std::string shard_text(const collectives::Parameter& parameter, const Trainer& trainer) {

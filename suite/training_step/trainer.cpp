@@ -96,8 +96,16 @@ void set_model(TrainingConfig& config, const std::string& name,
                     sequence_length, named_model(name).sequence, name));
 }
 
+pipeline::Placement TrainingConfig::placement() const {
+  return pipeline::find_schedule(schedule).placement(pipeline_size());
+}
+
+pipeline::StageSchedules TrainingConfig::schedules() const {
+  return pipeline::all_stages(pipeline::find_schedule(schedule), pipeline_size());
+}
+
 void TrainingConfig::validate() const {
-  model.validate(degrees.tp, degrees.pp);
+  model.validate(degrees.tp);
   if (zero_stage < 0 || zero_stage >= zero::num_stages)
     throw std::invalid_argument(fmt::format("zero-stage {}: there are the stages 0 to {}",
                                             zero_stage, zero::num_stages - 1));
@@ -110,7 +118,6 @@ void TrainingConfig::validate() const {
   if (micro_batch_size < 1)
     throw std::invalid_argument(
         fmt::format("micro-batch-size {} is not positive", micro_batch_size));
-  activations.validate(model, degrees.tp, degrees.pp);
   activations.validate_rows(model, degrees.tp, micro_batch_size);
   if (options.overlap_comm && degrees.dp > 1 && transport != machine::Transport::shared_memory)
     throw std::invalid_argument(
@@ -125,13 +132,38 @@ void TrainingConfig::validate() const {
                     global_batch_size, degrees.dp, micro_batch_size,
                     (std::max(global_batch_size, 1) + unit - 1) / unit * unit));
   check(options.offload_param, zero_stage, options.offload_optimizer);
+  validate_pipeline();
+}
+
+void TrainingConfig::validate_pipeline() const {
+  const pipeline::Schedule& actions = pipeline::find_schedule(schedule);
+  if (const std::string why = actions.why_not(pipeline_size()); !why.empty())
+    throw std::invalid_argument(why);
+  if (actions.any_chunks && virtual_stages == 1)
+    throw std::invalid_argument(fmt::format(
+        "num-virtual-stages-per-pipeline-rank 1 with schedule {} is 1f1b; the nearest that "
+        "interleaves is {}",
+        schedule, actions.chunks));
+  activations.validate(model, degrees.tp, std::ranges::min(layers_of_parts(*this)));
   if (zero_stage < 2) return;
-  const int in_flight = pipeline::find_schedule(schedule).peak_activations(0, 1, micro_batches());
+  if (!actions.whole())
+    throw std::invalid_argument(
+        fmt::format("zero-stage {} with schedule {}: the model is used as one part with one "
+                    "backward, as in 1f1b; the nearest stage with this schedule is 1",
+                    zero_stage, schedule));
+  const int in_flight = actions.peak(0, pipeline_size());
   if (in_flight > 1)
     throw std::invalid_argument(
         fmt::format("zero-stage {} with schedule {}: {} micro-batches are in flight, but each has "
                     "to be backward before the next is forward, as in 1f1b",
                     zero_stage, schedule, in_flight));
+}
+
+std::vector<machine::Link*> Trainer::Group::links() const {
+  std::vector<machine::Link*> all;
+  if (communicator) all.push_back(&communicator->link());
+  if (gradients) all.push_back(gradients.get());
+  return all;
 }
 
 collectives::Communicator* Trainer::communicator(std::string_view name) const {
@@ -152,60 +184,75 @@ Trainer::Trainer(machine::World& world, const machine::Group& group, machine::De
   config_.validate();
   config_.options.offload_optimizer.nvme.swap.io.rank = group.index;
   config_.options.offload_param.swap.io.rank = group.index;
-  for (const Axis axis : {Axis::tp, Axis::pp, Axis::dp})
-    groups_.push_back({std::string(name(axis)), std::make_unique<collectives::Communicator>(
-                                                    world, grid_.group(axis), config_.transport)});
-  const machine::Group ends = grid_.embedding_group();
-  groups_.push_back({"embedding", ends.index >= 0 && ends.size() > 1
-                                      ? std::make_unique<collectives::Communicator>(
-                                            world, ends, config_.transport)
-                                      : nullptr});
-
-  const layers::StageIndex index{grid_.coordinate(Axis::pp), config_.degrees.pp};
+  schedules_ = config_.schedules();
+  connect_groups();
   if (config_.activations.cpu_checkpointing) checkpoint_host_ = machine::make_host_device();
-  stage_ =
-      std::make_unique<layers::GptStage>(config_.model, device, *communicator("tp"), config_.dtype,
-                                         index, config_.activations, checkpoint_host_.get());
-  parameters_ = stage_->parameters();
-  parts_ = model_parts(*stage_);
+  chunks_ = std::make_unique<ModelChunks>(config_, schedules_.placement, grid_.coordinate(Axis::pp),
+                                          device, *communicator("tp"), checkpoint_host_.get());
+  parameters_ = chunks_->parameters();
+  parts_ = model_parts(*chunks_);
   plan_ =
       zero::gradient_plan(parameters_, config_.dtype, grid_, static_cast<double>(config_.tokens()));
   states_ = std::make_unique<zero::FlatStates>(device, plan_, parameters_,
                                                layout_options(config_, parts_));
-  stage_->initialize(layers::Initializer::conformance(config_.seed, config_.model.layers));
+  chunks_->initialize(layers::Initializer::conformance(config_.seed, config_.model.layers));
   vocabulary_ = config_.vocabulary > 0 ? config_.vocabulary : config_.model.vocabulary;
   if (!config_.weights.empty())
     vocabulary_ = load_gpt2(config_.weights, config_.model, parameters_, config_.degrees.tp,
                             grid_.coordinate(Axis::tp));
-  stage_->set_vocabulary(vocabulary_);
+  chunks_->set_vocabulary(vocabulary_);
   step_ = zero::make_step(
       config_.zero_stage, *states_, plan_,
       {communicator("tp"), communicator("pp"), communicator("dp"), communicator("embedding")},
       config_.options);
   connect_step();
   scale_loss();
-
-  const int micro_batches = config_.micro_batches();
-  const std::int64_t micro_tokens = std::int64_t{config_.micro_batch_size} * config_.model.sequence;
-  drawn_.resize(static_cast<std::size_t>(2 * micro_batches * micro_tokens));
+  const auto all_tokens = static_cast<std::size_t>(config_.tokens() / config_.degrees.dp);
+  drawn_.resize(2 * all_tokens);
   tokens_ = device.allocate(drawn_.size() * sizeof(std::int32_t), Category::buffers);
-  if (index.last())
-    losses_ = Tensor(device, machine::Dtype::float64, {micro_batches}, Category::buffers);
+  if (chunks_->has_loss()) {
+    losses_ = Tensor(device, machine::Dtype::float64, {config_.micro_batches()}, Category::buffers);
+    device.stream().kernels().fill(losses_, 0);  // another copy of the model's may end elsewhere
+  }
   if (config_.uneven_tokens)
     counted_ = Tensor(device, machine::Dtype::float64, {1}, Category::buffers);
-  executor_ = std::make_unique<pipeline::Executor>(
-      pipeline::find_schedule(config_.schedule), micro_batches,
-      pipeline::Boundary{stage_->boundary(config_.micro_batch_size), config_.dtype},
-      communicator("pp")->link(), device, world.host_device());
+  connect_executor();
+}
 
-  const auto batch = [this, micro_batches, micro_tokens](int micro_batch) {
-    const auto* tokens =
-        static_cast<const std::int32_t*>(tokens_.data()) + micro_batch * micro_tokens;
-    return layers::TokenBatch{
-        tokens,
-        tokens + micro_batches * micro_tokens,
-        config_.micro_batch_size,
-        {config_.seed, first_sequence() * config_.model.sequence + micro_batch * micro_tokens}};
+void Trainer::connect_groups() {
+  for (const Axis axis : {Axis::tp, Axis::pp, Axis::dp})
+    groups_.push_back(
+        {std::string(name(axis)),
+         std::make_unique<collectives::Communicator>(world_, grid_.group(axis), config_.transport),
+         nullptr});
+  if (pipeline::needs_two_links(schedules_))
+    groups_[1].gradients = world_.connect(grid_.group(Axis::pp), config_.transport);
+  const machine::Group ends =
+      schedules_.placement.copies() > 1 ? grid_.opposite_group() : grid_.embedding_group();
+  groups_.push_back(
+      {"embedding",
+       ends.index >= 0 && ends.size() > 1
+           ? std::make_unique<collectives::Communicator>(world_, ends, config_.transport)
+           : nullptr,
+       nullptr});
+}
+
+void Trainer::connect_executor() {
+  machine::Link& activations = communicator("pp")->link();
+  const auto& gradients = groups_[1].gradients;
+  executor_ = std::make_unique<pipeline::Executor>(
+      schedules_, config_.micro_batches(),
+      pipeline::Boundary{(*chunks_)[0].boundary(config_.micro_batch_size), config_.dtype},
+      gradients ? pipeline::Links(activations, *gradients) : pipeline::Links(activations), device_,
+      world_.host_device());
+  const auto batch = [this](int micro_batch) {
+    const std::int64_t tokens = std::int64_t{config_.micro_batch_size} * config_.model.sequence;
+    const std::int64_t first = micro_batch * tokens;
+    const auto* drawn = static_cast<const std::int32_t*>(tokens_.data()) + first;
+    return layers::TokenBatch{drawn,
+                              drawn + drawn_.size() / 2,
+                              config_.micro_batch_size,
+                              {config_.seed, first_sequence() * config_.model.sequence + first}};
   };
   // The pass of a large model's micro-batch may take long: a sign of life after each.
   const auto works = [this] { world_.board().mine().progress.fetch_add(1); };
@@ -217,25 +264,26 @@ Trainer::Trainer(machine::World& world, const machine::Group& group, machine::De
                                        const Tensor& out) {
     if (config_.zero_stage >= 2)
       step_->begin_micro_batch(action.micro_batch + 1 == config_.micro_batches());
-    stage_->forward(action.micro_batch, batch(action.micro_batch), in,
-                    losses_ ? losses_.slice(action.micro_batch, {1}) : out);
+    layers::GptStage& part = (*chunks_)[action.chunk];
+    part.forward(action.micro_batch, batch(action.micro_batch), in,
+                 part.stage().last() ? losses_.slice(action.micro_batch, {1}) : out);
     works();
   };
   work_.backward = [this, ended](const pipeline::Action& action, const Tensor&, const Tensor& d_out,
                                  const Tensor& d_in) {
     begin_gradients();
-    stage_->backward(action.micro_batch, d_out, d_in);
+    (*chunks_)[action.chunk].backward(action.micro_batch, d_out, d_in);
     ended();
   };
   work_.backward_input = [this, works](const pipeline::Action& action, const Tensor&,
                                        const Tensor& d_out, const Tensor& d_in) {
-    stage_->backward_input(action.micro_batch, d_out, d_in);
+    (*chunks_)[action.chunk].backward_input(action.micro_batch, d_out, d_in);
     works();
   };
   work_.backward_weights = [this, ended](const pipeline::Action& action, const Tensor&,
                                          const Tensor&) {
     begin_gradients();
-    stage_->backward_weights(action.micro_batch);
+    (*chunks_)[action.chunk].backward_weights(action.micro_batch);
     ended();
   };
   works();
@@ -253,25 +301,30 @@ void Trainer::connect_step() {
     observer.before_gradients = [this](const Parameters& part) { step_->before_gradients(part); };
     observer.gradients_ready = [this](const Parameters& part) { step_->gradients_ready(part); };
   }
-  stage_->observe(std::move(observer));
+  chunks_->observe(observer);
 }
 
 bool Trainer::tells_of_gradients() const {
   return config_.zero_stage >= 2 || config_.options.overlap_comm;
 }
 
-// To stages 0 and 1 a micro-batch is what adds its gradients: several may be in flight, but these
-// are added one after the other.
+// To stages 0 and 1 a micro-batch is what adds its gradients, to one chunk: several may be in
+// flight, but these are added one after the other.
 void Trainer::begin_gradients() {
   if (config_.zero_stage >= 2 || !tells_of_gradients()) return;
-  with_gradients_ = with_gradients_ % config_.micro_batches() + 1;
-  step_->begin_micro_batch(with_gradients_ == config_.micro_batches());
+  const auto& plan = executor_->plan();
+  const auto all = std::ranges::count_if(plan, [](const pipeline::Action& action) {
+    return action.kind == pipeline::Kind::backward ||
+           action.kind == pipeline::Kind::backward_weights;
+  });
+  with_gradients_ = with_gradients_ % all + 1;
+  step_->begin_micro_batch(with_gradients_ == all);
 }
 
-std::size_t Trainer::data_bytes(const TrainingConfig& config, bool last_stage) {
+std::size_t Trainer::data_bytes(const TrainingConfig& config, bool has_loss) {
   const auto tokens = static_cast<std::size_t>(config.tokens() / config.degrees.dp);
   return 2 * tokens * sizeof(std::int32_t) + (config.uneven_tokens ? sizeof(double) : 0) +
-         (last_stage ? static_cast<std::size_t>(config.micro_batches()) * sizeof(double) : 0);
+         (has_loss ? static_cast<std::size_t>(config.micro_batches()) * sizeof(double) : 0);
 }
 
 // Sequences are numbered over all steps, within one first by dp rank, then by micro-batch.
@@ -338,7 +391,7 @@ zero::StepResult Trainer::update() {
 }
 
 void Trainer::scale_loss() {
-  stage_->set_loss_scale(scale_.scale());
+  chunks_->set_loss_scale(scale_.scale());
   step_->set_loss_scale(scale_.scale());
 }
 
@@ -352,8 +405,10 @@ std::uint64_t Trainer::hash_of_values() {
 }
 
 void Trainer::save(const std::string& path) {
-  with_values(
-      [&] { save_gpt2(path, config_.model, vocabulary_, parameters_, world_, group_, grid_); });
+  with_values([&] {
+    save_gpt2(path, config_.model, vocabulary_, parameters_, world_, group_, grid_,
+              stages_of_layers(config_, schedules_.placement));
+  });
 }
 
 double Trainer::mean_loss() {

@@ -22,6 +22,7 @@
 #include "pipeline/execute.h"
 #include "suite/training_step/corpus.h"
 #include "suite/training_step/learning_rate.h"
+#include "suite/training_step/model_chunks.h"
 #include "suite/training_step/model_parts.h"
 #include "zero/loss_scale.h"
 #include "zero/partition.h"
@@ -37,6 +38,8 @@ struct TrainingConfig {
   int micro_batch_size = 1;   // sequences
   int global_batch_size = 8;  // sequences of a step, over all of dp
   std::string schedule = "1f1b";
+  int virtual_stages = 1;                    // chunks of a stage, as the schedule needs them
+  std::string partition_method = "uniform";  // of layers over the parts (model_chunks.h)
   int zero_stage = 1;  // 2 and 3: without pipelines, one micro-batch in flight
   layers::ActivationOptions activations{};
   zero::StepOptions options{};
@@ -54,8 +57,15 @@ struct TrainingConfig {
 
   int micro_batches() const { return global_batch_size / (degrees.dp * micro_batch_size); }
   std::int64_t tokens() const { return std::int64_t{global_batch_size} * model.sequence; }
+  pipeline::Size pipeline_size() const { return {degrees.pp, micro_batches(), virtual_stages}; }
+  // Of a valid configuration; throws std::invalid_argument naming why there is none.
+  pipeline::Placement placement() const;
+  pipeline::StageSchedules schedules() const;
   // Throws std::invalid_argument naming the key, its value and what would fit.
   void validate() const;
+
+ private:
+  void validate_pipeline() const;
 };
 
 // The models by name: "tiny", "small", GPT-2's as Radford et al. 2019 have them, "llama_tiny" in
@@ -121,7 +131,8 @@ class Trainer {
   // Where checkpoints are with cpu_checkpointing, memory of their own; else null. And what went
   // there and back so far.
   const machine::Device* checkpoint_host() const { return checkpoint_host_.get(); }
-  layers::Checkpoints::Moved checkpoints_moved() const { return stage_->checkpoints_moved(); }
+  layers::Checkpoints::Moved checkpoints_moved() const { return chunks_->checkpoints_moved(); }
+  const pipeline::StageSchedules& schedules() const { return schedules_; }
   const pipeline::Timeline& timeline() const { return timeline_; }
   const pipeline::Executor& executor() const { return *executor_; }
   std::int64_t steps() const { return steps_; }
@@ -129,14 +140,19 @@ class Trainer {
   struct Group {
     std::string name;
     std::unique_ptr<collectives::Communicator> communicator;  // null where this rank is outside
+    std::unique_ptr<machine::Link> gradients;  // of pp, where gradients need a link of their own
+    std::vector<machine::Link*> links() const;
   };
   const std::vector<Group>& groups() const { return groups_; }
   collectives::Communicator* communicator(std::string_view name) const;
 
-  // Bytes of tokens, targets and losses, and of what counts uneven tokens, counted as buffers.
-  static std::size_t data_bytes(const TrainingConfig& config, bool last_stage);
+  // Bytes of tokens, targets and, where the model ends, losses, and of what counts uneven tokens,
+  // counted as buffers.
+  static std::size_t data_bytes(const TrainingConfig& config, bool has_loss);
 
  private:
+  void connect_groups();
+  void connect_executor();
   void connect_step();
   bool tells_of_gradients() const;
   void begin_gradients();
@@ -153,7 +169,8 @@ class Trainer {
   machine::Grid grid_;
   std::vector<Group> groups_;
   std::unique_ptr<machine::Device> checkpoint_host_;
-  std::unique_ptr<layers::GptStage> stage_;
+  pipeline::StageSchedules schedules_;
+  std::unique_ptr<ModelChunks> chunks_;
   layers::Parameters parameters_;
   int vocabulary_ = 0;  // rows of the table that are no padding
   ModelParts parts_;
@@ -163,10 +180,10 @@ class Trainer {
   zero::LossScale scale_;
   std::unique_ptr<pipeline::Executor> executor_;
   pipeline::Stage work_;
-  int with_gradients_ = 0;  // micro-batches of this step
+  std::ptrdiff_t with_gradients_ = 0;  // backward passes of this step that have begun
   machine::Memory tokens_;  // int32: all micro-batches' tokens, then their targets
   std::vector<std::int32_t> drawn_;
-  machine::Tensor losses_;   // one double a micro-batch, on the last stage
+  machine::Tensor losses_;   // one double a micro-batch, where the model ends
   machine::Tensor counted_;  // with uneven tokens: a double, of this rank's dp group
   pipeline::Timeline timeline_;
   std::int64_t steps_ = 0, updates_ = 0;  // updates: the steps that were not skipped
