@@ -246,6 +246,19 @@ Largest largest(const Training& training, const Holding& holding, const Machine&
   return {shaped ? grown.model.num_layers : 0, parameters_of(grown.model), fitting == most};
 }
 
+namespace {
+
+// On the first stage. Interleaving has 1 + (p-1)/(pv) times as many (arXiv:2205.05198, section
+// 4.2.3).
+double micro_batches_in_flight(const Training& training) {
+  const double p = as_double(training.degrees.pipeline);
+  const double v = as_double(training.degrees.virtual_stages);
+  return std::min(v > 1 ? p + (p - 1) / v : p,
+                  as_double(training.batch.gradient_accumulation_steps));
+}
+
+}  // namespace
+
 double activation_bytes(const Training& training) {
   const Model& m = training.model;
   if (!has_shape(m)) return 0;
@@ -266,8 +279,7 @@ double activation_bytes(const Training& training) {
     const double scores = probabilities ? 5 * a * as_double(m.seq_length) / h : 0;
     layer = sbh * ((cut ? 10 / t : 10) + (24 + scores) / t);
   }
-  const double micro_batches = as_double(training.batch.gradient_accumulation_steps);
-  const double in_flight = std::min(p, micro_batches);
+  const double in_flight = micro_batches_in_flight(training);
   double bytes = layer * as_double(m.num_layers) / p * in_flight;
   const double ends = cut ? t : 1;
   bytes += (8 * s * b + sbh / ends) * in_flight;  // tokens, and the dropout after the embedding
@@ -296,7 +308,7 @@ std::string activation_formula(const Training& training) {
       "ends",
       formula, training.dtype() == machine::Dtype::float32 ? "; twice, for float32" : "",
       other ? "; as if of a GPT's parts" : "", model.num_layers / training.degrees.pipeline,
-      std::min(training.degrees.pipeline, training.batch.gradient_accumulation_steps));
+      micro_batches_in_flight(training));
 }
 
 }  // namespace suite::configuration

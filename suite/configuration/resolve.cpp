@@ -213,6 +213,40 @@ class Resolution {
            model.num_attention_heads);
     divide("pipeline-model-parallel-size", degrees.pipeline, "num-layers", model.num_layers);
     divide("context-parallel-size", degrees.context, "seq-length", model.seq_length);
+    virtual_stages();
+  }
+
+  void virtual_stages() {
+    Degrees& degrees = training_.degrees;
+    const std::int64_t of_a_stage = training_.model.num_layers / degrees.pipeline;
+    if (const std::int64_t each = degrees.layers_per_virtual_stage; each > 0) {
+      const std::string origin = said_.origin(&degrees.layers_per_virtual_stage)->text();
+      if (of_a_stage == 0)
+        throw UsageError(fmt::format("{} needs a model's shape: give --num-layers", origin));
+      if (of_a_stage % each != 0)
+        throw UsageError(
+            fmt::format("{} is {}, which does not divide the {} layers of a stage; give "
+                        "--num-virtual-stages-per-pipeline-rank",
+                        origin, each, of_a_stage));
+      const std::int64_t stages = of_a_stage / each;
+      if (!said_.said(&degrees.virtual_stages))
+        said_.set(&degrees.virtual_stages, static_cast<double>(stages),
+                  {"derived", "layers of a stage / layers of a virtual stage"});
+      else if (degrees.virtual_stages != stages)
+        throw UsageError(
+            fmt::format("{} is {}, which makes {} virtual stages of {} layers, and {} is {}",
+                        origin, each, stages, of_a_stage,
+                        said_.origin(&degrees.virtual_stages)->text(), degrees.virtual_stages));
+    }
+    if (degrees.virtual_stages == 1) return;
+    const std::string origin = said_.origin(&degrees.virtual_stages)->text();
+    if (degrees.pipeline == 1)
+      throw UsageError(fmt::format(
+          "{} is {}: there are virtual stages only with --pipeline-model-parallel-size above 1",
+          origin, degrees.virtual_stages));
+    if (of_a_stage % degrees.virtual_stages != 0)
+      throw UsageError(fmt::format("{} is {}, which does not divide the {} layers of a stage",
+                                   origin, degrees.virtual_stages, of_a_stage));
   }
 
   struct Member {

@@ -138,6 +138,8 @@ TrainingConfig step_config(const Training& t) {
   const Activations& a = t.activations;
   TrainingConfig config;
   config.degrees = {.tp = as_int(d.tensor), .dp = as_int(d.data), .pp = as_int(d.pipeline)};
+  config.virtual_stages = as_int(d.virtual_stages);
+  if (config.virtual_stages > 1) config.schedule = "interleaved_1f1b";
   if (has_shape(t.model)) {
     config.model = model_of(t.model, config.degrees.tp);
     config.vocabulary = as_int(t.model.vocabulary_size);
@@ -190,25 +192,32 @@ TrainingConfig step_config(const Training& t) {
 
 harness::AxisFlags step_flags(const TrainingConfig& config) {
   const layers::ActivationOptions& a = config.activations;
-  return {{"model", "configured"},
-          {"seq-length", "model"},
-          {"optimizer", "configured"},
-          {"dtype", std::string(name(config.dtype))},
-          {"zero-stage", std::to_string(config.zero_stage)},
-          {"offload_optimizer", std::string(name(config.options.offload_optimizer.device))},
-          {"offload_param", std::string(name(config.options.offload_param.device))},
-          {"tensor-model-parallel-size", std::to_string(config.degrees.tp)},
-          {"pipeline-model-parallel-size", std::to_string(config.degrees.pp)},
-          {"data-parallel-size", std::to_string(config.degrees.dp)},
-          {"micro-batch-size", std::to_string(config.micro_batch_size)},
-          {"global-batch-size", std::to_string(config.global_batch_size)},
-          {"sequence-parallel", a.sequence_parallel ? "1" : "0"},
-          {"recompute-granularity", std::string(layers::name(a.recompute_granularity))},
-          {"recompute-method", std::string(layers::name(a.recompute_method))},
-          {"recompute-num-layers", std::to_string(a.recompute_num_layers)},
-          {"distribute-saved-activations", a.distribute_saved_activations ? "1" : "0"},
-          {"cpu-checkpointing", a.cpu_checkpointing ? "1" : "0"},
-          {"use-flash-attn", a.use_flash_attn ? "1" : "0"}};
+  harness::AxisFlags flags{
+      {"model", "configured"},
+      {"seq-length", "model"},
+      {"optimizer", "configured"},
+      {"dtype", std::string(name(config.dtype))},
+      {"zero-stage", std::to_string(config.zero_stage)},
+      {"offload_optimizer", std::string(name(config.options.offload_optimizer.device))},
+      {"offload_param", std::string(name(config.options.offload_param.device))},
+      {"tensor-model-parallel-size", std::to_string(config.degrees.tp)},
+      {"pipeline-model-parallel-size", std::to_string(config.degrees.pp)},
+      {"data-parallel-size", std::to_string(config.degrees.dp)},
+      {"micro-batch-size", std::to_string(config.micro_batch_size)},
+      {"global-batch-size", std::to_string(config.global_batch_size)},
+      {"sequence-parallel", a.sequence_parallel ? "1" : "0"},
+      {"recompute-granularity", std::string(layers::name(a.recompute_granularity))},
+      {"recompute-method", std::string(layers::name(a.recompute_method))},
+      {"recompute-num-layers", std::to_string(a.recompute_num_layers)},
+      {"distribute-saved-activations", a.distribute_saved_activations ? "1" : "0"},
+      {"cpu-checkpointing", a.cpu_checkpointing ? "1" : "0"},
+      {"use-flash-attn", a.use_flash_attn ? "1" : "0"}};
+  // Else the files say nothing of the order: it is the command line's.
+  if (config.virtual_stages > 1) {
+    flags["schedule"] = config.schedule;
+    flags["num-virtual-stages-per-pipeline-rank"] = std::to_string(config.virtual_stages);
+  }
+  return flags;
 }
 
 Resolved use_configuration(Sources sources, const std::vector<std::string>& units,

@@ -172,6 +172,46 @@ TEST_F(StepConfig, RefusesByName) {
                {"num-layers 3"});
 }
 
+TEST_F(StepConfig, VirtualStagesInterleave) {
+  const auto given = [&](const std::string& words, const char* sequences = "4") {
+    return of("",
+              "--num-layers 8 --hidden-size 32 --num-attention-heads 4 --seq-length 8 "
+              "--vocab-size 64 --micro-batch-size 1 --global-batch-size " +
+                  std::string(sequences) + " " + words);
+  };
+  const std::string two = "--pipeline-model-parallel-size 2 ";
+  for (const char* words :
+       {"--num-layers-per-virtual-pipeline-stage 1", "--num-virtual-stages-per-pipeline-rank 4"}) {
+    harness::AxisFlags axes{{"ranks", "2"}};
+    use_configuration(given(two + words), {"gpt_step"}, axes);
+    EXPECT_EQ(configured->schedule, "interleaved_1f1b");
+    EXPECT_EQ(configured->virtual_stages, 4);
+    EXPECT_EQ(axes.at("schedule"), "interleaved_1f1b");
+    EXPECT_EQ(axes.at("num-virtual-stages-per-pipeline-rank"), "4");
+  }
+  const auto refused = [&](const std::string& words, harness::AxisFlags axes = {}) {
+    axes["ranks"] = "2";
+    return refusal(given(words), axes);
+  };
+  EXPECT_EQ(refused(two + "--num-layers-per-virtual-pipeline-stage 4", {{"schedule", "zb_v"}}),
+            "accepted");
+  expect_words(refused(two + "--num-virtual-stages-per-pipeline-rank 2", {{"schedule", "zb_v"}}),
+               {"--schedule is zb_v", "interleaved_1f1b"});
+  expect_words(refused(two + "--num-layers-per-virtual-pipeline-stage 3"),
+               {"--num-layers-per-virtual-pipeline-stage is 3", "4 layers of a stage"});
+  expect_words(refused(two + "--num-virtual-stages-per-pipeline-rank 3"),
+               {"--num-virtual-stages-per-pipeline-rank is 3", "4 layers of a stage"});
+  expect_words(refused(two + "--num-layers-per-virtual-pipeline-stage 1 "
+                             "--num-virtual-stages-per-pipeline-rank 2"),
+               {"virtual-pipeline-stage is 1", "4 virtual stages",
+                "--num-virtual-stages-per-pipeline-rank is 2"});
+  expect_words(refused("--num-virtual-stages-per-pipeline-rank 2"),
+               {"--pipeline-model-parallel-size above 1"});
+  expect_words(
+      refusal(given(two + "--num-virtual-stages-per-pipeline-rank 2", "3"), {{"ranks", "2"}}),
+      {"interleaved_1f1b", "m % p == 0"});
+}
+
 TEST(LearningRate, AsDeepSpeedHasIt) {
   LearningRate rate{.style = "WarmupLR", .highest = 1, .lowest = 0.5, .warmup = 8};
   EXPECT_EQ(rate.after(0), 0.5);  // before the schedule begins

@@ -37,6 +37,9 @@ struct Degrees {
   std::int64_t tensor = 1, pipeline = 1, context = 1;
   std::int64_t gpus = 0, data = 0;  // data: gpus / (tensor * pipeline * context)
   bool sequence_parallel = false;
+  // Chunks of a stage, more than 1 interleaved: said, or num_layers / (pipeline *
+  // layers_per_virtual_stage). 0: not said.
+  std::int64_t virtual_stages = 1, layers_per_virtual_stage = 0;
 };
 
 struct Batch {
