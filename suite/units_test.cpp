@@ -37,7 +37,9 @@ TEST_P(EveryUnit, PassesItsOraclesOnThreads) {
   const bool has_algorithms = std::ranges::any_of(
       axes, [](const harness::AxisInfo& axis) { return axis.name == "algorithm"; });
   const bool is_llama = GetParam() == "llama_step";
-  const bool is_step = is_llama || GetParam() == "gpt_step" || GetParam() == "training_speed";
+  const bool is_grid = GetParam() == "gpt_grid";
+  const bool is_step =
+      is_llama || is_grid || GetParam() == "gpt_step" || GetParam() == "training_speed";
   for (const harness::AxisInfo& axis : axes) {
     if (axis.name == "transport") flags["transport"] = "shared_memory";
     if (axis.name == "bytes")
@@ -87,6 +89,15 @@ TEST_P(EveryUnit, PassesItsOraclesOnThreads) {
     if (sanitized && axis.name == "tokens") flags["tokens"] = "16";
     if (sanitized && axis.name == "global-batch-size") flags[axis.name] = "8";
   }
+  if (is_grid)  // two chunks of a stage in each of their three orders; all have a test of gpt_step
+    flags = {{"model-args", "--num-layers 4"},
+             {"schedule", "interleaved_1f1b,zb_v,dual_pipe"},
+             {"zero-stage", "1"},
+             {"ranks", "2"},
+             {"tensor-model-parallel-size", "1"},
+             {"pipeline-model-parallel-size", "2"},
+             {"data-parallel-size", "1"},
+             {"dtype", "bfloat16"}};
   std::vector<harness::PlannedCase> cases =
       harness::plan_cases({GetParam()}, harness::Profile::acceptance, flags);
   // Every way to cut it; at 8 ranks both schedules, stages 0 and 1, and over dp 4 stages 2 and 3.

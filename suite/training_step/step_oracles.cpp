@@ -75,10 +75,11 @@ void judge_schedule(harness::Judge& judge, const Trainer& trainer) {
   const TrainingConfig& config = trainer.config();
   const int stage = trainer.grid().coordinate(Axis::pp);
   const pipeline::Timeline& timeline = trainer.timeline();
+  const pipeline::Schedule& schedule = pipeline::find_schedule(config.schedule);
+  const pipeline::Size size = config.pipeline_size();
   judge.schedule(fmt::format("{}, stage {}", config.schedule, stage),
-                 pipeline::executed(timeline.events), pipeline::text(trainer.executor().plan()));
-  judge.schedule("micro-batches in flight", timeline.peak_in_flight,
-                 pipeline::find_schedule(config.schedule).peak(stage, config.pipeline_size()));
+                 pipeline::executed(timeline.events), text(schedule.stage(stage, size)));
+  judge.schedule("micro-batches in flight", timeline.peak_in_flight, schedule.peak(stage, size));
 }
 
 std::string shard_text(const collectives::Parameter& parameter, const Trainer& trainer) {

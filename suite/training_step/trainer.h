@@ -134,7 +134,6 @@ class Trainer {
   layers::Checkpoints::Moved checkpoints_moved() const { return chunks_->checkpoints_moved(); }
   const pipeline::StageSchedules& schedules() const { return schedules_; }
   const pipeline::Timeline& timeline() const { return timeline_; }
-  const pipeline::Executor& executor() const { return *executor_; }
   std::int64_t steps() const { return steps_; }
 
   struct Group {
