@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <stdexcept>
 
 #include "collectives/layout.h"
 #include "collectives/library.h"
+#include "machine/world/step_clock.h"
 
 namespace collectives {
 
@@ -142,6 +144,8 @@ Execution& Communicator::execution(const CallKey& key, const Call& call) {
 void Communicator::run(Operation operation, std::string_view algorithm, const Tensor& in,
                        const Tensor& out, machine::Reduction reduction, int root,
                        const std::shared_ptr<const TrafficMatrix>& traffic) {
+  std::optional<machine::During> during;
+  if (size() > 1) during.emplace(machine::Part::communication, group().name);
   const Call call{rank(), size(), 1, root, inner_, traffic.get()};
   const std::int64_t count = count_of(operation, call, in, out);
   const Extents held = extents(operation, call);

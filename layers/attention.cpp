@@ -4,6 +4,7 @@
 
 #include "machine/device/error.h"
 #include "machine/device/flash_attention.h"
+#include "machine/world/step_clock.h"
 
 namespace layers {
 
@@ -145,8 +146,10 @@ void Attention::attend(Saved& saved, Category kept) const {
 }
 
 void Attention::attend_backward(const Tensor& d_context, Saved& saved) const {
-  if (context_.recompute_core_attention)
+  if (context_.recompute_core_attention) {
+    const machine::During again(machine::Part::recompute);
     saved.probabilities = make_probabilities(saved.qkv, Category::buffers);
+  }
   const std::int64_t r = group_heads_;
   const Matrix k = of_groups(saved.qkv, r), v = of_groups(saved.qkv, r + 1),
                d_k = of_groups(saved.d_qkv, r), d_v = of_groups(saved.d_qkv, r + 1);

@@ -3,6 +3,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "machine/world/step_clock.h"
+
 namespace layers {
 
 using machine::Category;
@@ -19,6 +21,7 @@ Checkpoints::Checkpoints(const Context& context, const ActivationOptions& option
 
 Tensor Checkpoints::keep(const Tensor& x) {
   if (!apart()) return x;
+  const machine::During moved(host_ ? machine::Part::offload : machine::Part::recompute);
   const std::int64_t size = distributed_ ? x.size() / context_.tp.size() : x.size();
   const std::int64_t begin = distributed_ ? context_.tp.rank() * size : 0;
   Tensor kept(host_ ? *host_ : context_.device, x.dtype(), {size}, Category::activations);
@@ -30,6 +33,7 @@ Tensor Checkpoints::keep(const Tensor& x) {
 Tensor Checkpoints::restore(Tensor kept, machine::Shape shape, Category category) {
   if (!apart()) return kept;
   if (host_) {
+    const machine::During moved(machine::Part::offload);
     Tensor up = distributed_ ? context_.tensor(kept.shape(), Category::buffers)
                              : context_.tensor(shape, category);
     context_.stream().copy(up.data(), kept.data(), kept.bytes());

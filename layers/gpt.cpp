@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "machine/device/error.h"
+#include "machine/world/step_clock.h"
 
 namespace layers {
 
@@ -172,6 +173,7 @@ bool GptStage::kept_apart(const LayerGroup& group) const {
 }
 
 void GptStage::recompute(Saved& saved, std::size_t group, Category kept) {
+  const machine::During again(machine::Part::recompute);
   const LayerGroup& layers = groups_[group];
   const machine::Shape shape = boundary(saved.batch.sequences);
   Tensor x = std::move(saved.inputs[group]);
@@ -186,18 +188,21 @@ void GptStage::recompute(Saved& saved, std::size_t group, Category kept) {
 }
 
 void GptStage::head_weights(Saved& saved) {
+  const machine::During weights(machine::Part::backward_weights);
   begin_gradients(head_->parameters());
   head_->backward_weights(saved.head);
   ready(parameters_of_head());  // the embedding has yet to add to a gradient that it shares
 }
 
 void GptStage::block_weights(Saved& saved, std::size_t block) {
+  const machine::During weights(machine::Part::backward_weights);
   begin_gradients(blocks_[block]->parameters());
   blocks_[block]->backward_weights(saved.blocks[block]);
   ready(blocks_[block]->parameters());
 }
 
 void GptStage::embedding_weights(Saved& saved) {
+  const machine::During weights(machine::Part::backward_weights);
   if (embedding_dropout_.drops())  // in place: nothing else reads it any more
     embedding_dropout_.apply(saved.batch.draw, saved.d_embedding, saved.d_embedding);
   begin_gradients(embedding_->parameters());

@@ -7,6 +7,7 @@
 
 #include "machine/device/clock.h"
 #include "machine/device/error.h"
+#include "machine/world/step_clock.h"
 #include "pipeline/prove.h"
 
 namespace pipeline {
@@ -72,6 +73,19 @@ Slots count_slots(const StageSchedules& schedules, int stage) {
     }
   }
   return slots;
+}
+
+machine::Part part_of(Kind kind) {
+  switch (kind) {
+    case Kind::forward:
+      return machine::Part::forward;
+    case Kind::backward:  // its weights' half says so itself
+    case Kind::backward_input:
+      return machine::Part::backward_input;
+    case Kind::backward_weights:
+      return machine::Part::backward_weights;
+  }
+  return machine::Part::other;
 }
 
 bool same_micro_batch(const Action& a, const Action& b) {
@@ -228,9 +242,16 @@ Timeline Executor::run(const Stage& stage) {
   Timeline timeline;
   timeline.events.reserve(3 * plan_.size());
   timeline.origin_s = machine::steady_s();
+  const std::string& group = links_.activations.group().name;
   const auto timed = [&](Doing doing, const Action& action, auto&& work) {
     const double start_s = machine::steady_s() - timeline.origin_s;
-    work();
+    if (doing == Doing::compute) {
+      const machine::During computing(part_of(action.kind));
+      work();
+    } else {
+      const machine::DuringMessage message(group);
+      work();
+    }
     timeline.events.push_back({doing, action, start_s, machine::steady_s() - timeline.origin_s});
   };
 
@@ -249,13 +270,17 @@ Timeline Executor::run(const Stage& stage) {
     if (action.kind == Kind::forward)
       timeline.peak_in_flight = std::max(timeline.peak_in_flight, ++in_flight);
     timed(Doing::compute, action, [&] { compute(stage, action, out); });
-    if (leaves) send(*outgoing);
+    if (leaves) {
+      const machine::DuringMessage message(group);
+      send(*outgoing);
+    }
     if (ends_micro_batch(action.kind)) {
       inputs_.release(action);
       d_outputs_.release(action);
       --in_flight;
     }
   }
+  const machine::DuringMessage message(group);
   links_.activations.flush();
   if (&links_.gradients != &links_.activations) links_.gradients.flush();
   return timeline;

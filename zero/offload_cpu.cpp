@@ -236,6 +236,7 @@ Progress::Ticket OffloadOptimizer::go_down(const std::vector<Tensor>& gradients,
   const OffloadPiece& at = piece(index);
   const void* const from = gradients[at.owned].slice(at.range.begin, {at.range.size()}).data();
   return down_.submit([this, from, index] {
+    const machine::During copying(machine::Part::offload);
     before(OffloadPhase::down, index);
     const Tensor to = staged(staged_gradients_, index);
     down_stream_->copy(to.data(), from, to.bytes());
@@ -261,6 +262,7 @@ void OffloadOptimizer::update_piece(const Rule& rule, std::int64_t step, double 
 
 Progress::Ticket OffloadOptimizer::go_up(std::int64_t index) {
   return up_.submit([this, index] {
+    const machine::During copying(machine::Part::offload);
     before(OffloadPhase::up, index);
     const Tensor from = host_values(index);
     up_stream_->copy(device_values(index).data(), from.data(), from.bytes());

@@ -163,7 +163,8 @@ class OffloadOptimizer final : public OwnedOptimizer {
   bool pending_ = false, broken_ = false;
   Moved moved_;  // each way is counted by its own thread
   std::unique_ptr<machine::Stream> down_stream_, up_stream_;
-  Progress down_{true}, up_{true};
+  Progress down_{true, {"copies down", machine::Part::offload, ""}},
+      up_{true, {"copies up", machine::Part::offload, ""}};
   Progress worker_;  // last: these end before what they use
 };
 

@@ -7,6 +7,7 @@
 #include "collectives/placement.h"
 #include "machine/device/error.h"
 #include "machine/device/names.h"
+#include "machine/world/step_clock.h"
 
 namespace zero {
 
@@ -112,6 +113,7 @@ void Optimizer::update(const Tensor& gradient, double gradient_scale) {
 void update_range(const Rule& rule, std::int64_t step, const Tensor& gradient,
                   double gradient_scale, Decay decay, const std::uint8_t* decay_mask,
                   const RangeStates& range) {
+  const machine::During updating(machine::Part::optimizer);
   const auto& [values, master, first_moment, second_moment] = range;
   machine::Kernels& kernels = values.device().stream().kernels();
   std::visit(

@@ -4,7 +4,7 @@
 
 namespace zero {
 
-Progress::Progress(bool own_thread) {
+Progress::Progress(bool own_thread, Recorded recorded) : recorded_(recorded) {
   if (own_thread) thread_ = std::thread([this] { run(); });
 }
 
@@ -25,7 +25,7 @@ Progress::Ticket Progress::submit(std::function<void()> job) {
   }
   const std::lock_guard lock(mutex_);
   if (error_) std::rethrow_exception(error_);
-  jobs_.push_back(std::move(job));
+  jobs_.push_back({std::move(job), machine::StepClock::running()});
   changed_.notify_all();
   return ++submitted_;
 }
@@ -33,7 +33,14 @@ Progress::Ticket Progress::submit(std::function<void()> job) {
 void Progress::wait(Ticket ticket) {
   if (!thread_.joinable()) return;
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return error_ || done_ >= ticket; });
+  const auto over = [&] { return error_ || done_ >= ticket; };
+  if (!over()) {
+    const machine::During waiting(
+        recorded_.waiting,
+        recorded_.waiting == machine::Part::communication ? recorded_.group : std::string_view(),
+        machine::StepTimes::other_thread);
+    changed_.wait(lock, over);
+  }
   if (error_) std::rethrow_exception(error_);
 }
 
@@ -42,16 +49,17 @@ void Progress::run() {
   while (true) {
     changed_.wait(lock, [&] { return stop_ || !jobs_.empty(); });
     if (stop_) return;
-    std::function<void()> job = std::move(jobs_.front());
+    Job job = std::move(jobs_.front());
     jobs_.pop_front();
     lock.unlock();
     std::exception_ptr error;
     try {
-      job();
+      const machine::StepClock::Job recording(job.clock, recorded_.lane);
+      job.work();
     } catch (...) {
       error = std::current_exception();
     }
-    job = nullptr;  // what it holds is given back before anybody is told
+    job.work = nullptr;  // what it holds is given back before anybody is told
     lock.lock();
     ++done_;
     if (error) {

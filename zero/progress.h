@@ -16,13 +16,23 @@
 #include <mutex>
 #include <thread>
 
+#include "machine/world/step_clock.h"
+
 namespace zero {
 
 class Progress {
  public:
   using Ticket = std::uint64_t;
 
-  explicit Progress(bool own_thread);
+  // For who times a step: the thread's lane, and what waiting for it is.
+  struct Recorded {
+    const char* lane = "progress";
+    machine::Part waiting = machine::Part::communication;
+    const char* group = "dp";
+  };
+
+  explicit Progress(bool own_thread, Recorded recorded);
+  explicit Progress(bool own_thread) : Progress(own_thread, Recorded()) {}
   ~Progress() { stop(); }
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
@@ -40,9 +50,14 @@ class Progress {
   Ticket submitted_ = 0;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::function<void()>> jobs_;
+  struct Job {
+    std::function<void()> work;
+    machine::StepClock* clock = nullptr;  // of who gave it
+  };
+  std::deque<Job> jobs_;
   Ticket done_ = 0;
   bool stop_ = false;
+  const Recorded recorded_;
   std::exception_ptr error_;
   std::thread thread_;  // last: it uses the others
 };

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 
 #include "machine/device/error.h"
 #include "machine/device/kernels.h"
+#include "machine/world/step_clock.h"
 #include "zero/cost.h"
 #include "zero/data_parallel.h"
 #include "zero/stage1.h"
@@ -216,6 +218,7 @@ void Step::launch(std::size_t index) {
   if (stage_ >= 2 || wire_dtype != plan_.gradient_dtype) collect();
   const Bucket& bucket = layout().buckets[index];
   if (bucket.range.size() == 0) return;
+  const machine::During preparing(machine::Part::optimizer);
   const Tensor gradients = take_gradients(index);
   for (const Over over : {Over::embedding, Over::tp}) {
     for (std::size_t i = bucket.segments_begin; i < bucket.segments_end; ++i) {
@@ -253,6 +256,8 @@ void Step::collect() {
 Progress::Ticket Step::transfer(Operation operation, machine::Dtype dtype, std::int64_t count,
                                 std::string what, const std::function<void()>& job) {
   const Progress::Ticket ticket = progress_.submit([=, this, what = std::move(what)] {
+    std::optional<machine::During> over_dp;
+    if (plan_.dp > 1) over_dp.emplace(machine::Part::communication, "dp");
     delay(operation, dtype, count);
     try {
       job();
@@ -280,6 +285,7 @@ void Step::reduce() {
   SHARDMARK_CHECK(reduced_, ==, false);  // a second sum would count every gradient twice
   SHARDMARK_CHECK(in_micro_batch_, ==, false);
   wait_for_values();
+  const machine::During preparing(machine::Part::optimizer);
   if (stage_ < 2) {
     while (next_ < trained_) launch(next_++);
     collect();
@@ -291,6 +297,7 @@ void Step::reduce() {
 StepResult Step::update() {
   SHARDMARK_CHECK(reduced_, ==, true);
   reduced_ = false;
+  const machine::During updating(machine::Part::optimizer);
   progress_.wait_all();
   const double divisor = divisor_ * loss_scale_;
   StepResult result;
@@ -304,9 +311,13 @@ StepResult Step::update() {
       result.clip_factor = options_.clip_norm / result.gradient_norm;
     std::vector<Tensor> owned;
     for (const Range range : owned_) owned.push_back(gradients(range));
-    optimizer_->update_in_turn(owned, result.clip_factor / divisor, [this](std::size_t range) {
-      if (sharded_ && bucket_of_owned_[range] < trained_) publish(bucket_of_owned_[range]);
-    });
+    {
+      const bool elsewhere = options_.offload_optimizer.device != OffloadDevice::none;
+      const machine::During moving(elsewhere ? machine::Part::offload : machine::Part::optimizer);
+      optimizer_->update_in_turn(owned, result.clip_factor / divisor, [this](std::size_t range) {
+        if (sharded_ && bucket_of_owned_[range] < trained_) publish(bucket_of_owned_[range]);
+      });
+    }
     if (!sharded_) publish_all();
     if (!options_.overlap_comm) wait_for_values();
   }

@@ -8,6 +8,7 @@
 
 #include "machine/link/link.h"
 #include "machine/world/board.h"
+#include "machine/world/step_clock.h"
 
 namespace machine {
 
@@ -95,6 +96,7 @@ class Wait {
 template <class Ready>
 void Wait::slow(std::atomic<std::uint32_t>& word, std::atomic<std::uint32_t>& sleeping,
                 const Waiting& waiting, Ready ready) const {
+  const DuringWait during(waiting.peer);
   for (int i = 0; i < spins(); ++i) {
     pause();
     if (ready()) return;
@@ -118,6 +120,8 @@ void Wait::slow(std::atomic<std::uint32_t>& word, std::atomic<std::uint32_t>& sl
 
 template <class Poll>
 void Wait::polling(Poll poll, const Waiting& waiting) const {
+  if (poll()) return;
+  const DuringWait during(waiting.peer);
   for (int i = 0; i < spins() / 4 + 1; ++i)
     if (poll()) return;
   for (int i = 0; i < yields(); ++i) {

@@ -3,10 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <string>
+#include <thread>
 
 #include "machine/device/error.h"
 #include "machine/world/binding.h"
+#include "machine/world/step_clock.h"
 
 namespace machine {
 namespace {
@@ -79,6 +82,107 @@ TEST(World, AWaitThatDoesNotEndNamesBothRanks) {
 TEST(World, ThreadsHaveNoMpi) {
   run_ranks(1, [](World& world) {
     EXPECT_THROW(world.connect(world.group(), Transport::mpi), MachineError);
+  });
+}
+
+double seconds_of(const StepTimes& times, std::string_view name) {
+  for (const StepTimes::Row& row : times.own.rows)
+    if (row.text() == name) return row.seconds;
+  return 0;
+}
+
+void sleep_s(double seconds) {
+  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+}
+
+TEST(StepClock, PartsExcludeEachOtherAndSumToTheStep) {
+  StepClock clock;
+  for (int round = 0; round < 2; ++round) {  // the second forgets the first
+    clock.start();
+    {
+      const During forward(Part::forward);
+      sleep_s(0.002);
+      {
+        const During reduce(Part::communication, "tp");
+        sleep_s(0.004);
+        const DuringWait wait(3);
+        sleep_s(0.002);
+      }
+    }
+    {
+      const DuringMessage message("pp");
+      sleep_s(0.001);
+      const DuringWait wait(1);
+      sleep_s(0.003);
+    }
+    sleep_s(0.001);
+    clock.stop();
+  }
+  const During unheard(Part::data);
+  const StepTimes& times = clock.times();
+  double sum = 0;
+  for (const StepTimes::Row& row : times.own.rows) sum += row.seconds;
+  EXPECT_NEAR(sum, times.end_s - times.start_s, 1e-9);
+  EXPECT_GE(seconds_of(times, "communication tp"), 0.006);
+  EXPECT_GE(seconds_of(times, "bubble"), 0.003);
+  EXPECT_GE(seconds_of(times, "other"), 0.001);
+  EXPECT_EQ(seconds_of(times, "data"), 0);
+  for (const auto& [part, apart] : {std::pair("forward", 0.011), {"communication pp", 0.012}}) {
+    EXPECT_GE(seconds_of(times, part), 0.001);
+    EXPECT_LE(seconds_of(times, part), times.end_s - times.start_s - apart + 0.0005);
+  }
+  EXPECT_GE(times.waited_s.at(3), 0.002);
+  EXPECT_GE(times.waited_s.at(1), 0.003);
+  EXPECT_EQ(times.own.intervals.size(), 5u);
+}
+
+TEST(StepClock, WhatAnotherThreadSendsIsHiddenUnlessWaitedFor) {
+  StepClock clock;
+  clock.start();
+  StepClock* const running = StepClock::running();
+  ASSERT_EQ(running, &clock);
+  std::atomic<bool> sends{false}, waits{false};
+  std::thread other([&] {
+    const StepClock::Job job(running, "progress");
+    const During reduce(Part::communication, "dp");
+    sends = true;
+    while (!waits) sleep_s(0.001);
+    sleep_s(0.005);
+  });
+  {
+    const During forward(Part::forward);
+    while (!sends) sleep_s(0.001);
+    sleep_s(0.005);
+  }
+  {
+    const During waiting(Part::communication, "dp", StepTimes::other_thread);
+    waits = true;
+    other.join();
+  }
+  clock.stop();
+  EXPECT_EQ(StepClock::running(), nullptr);
+  const double hidden = hidden_communication(clock.times()).at("dp");
+  const auto& sent = clock.times().others.at(0).intervals.at(0);
+  EXPECT_GE(hidden, 0.005);
+  EXPECT_LE(hidden, sent.end_s - sent.start_s - 0.005);
+  EXPECT_GE(seconds_of(clock.times(), "communication dp"), 0.005);
+}
+
+TEST(StepClock, ALinkSaysWhomItWaitedFor) {
+  run_ranks(2, [](World& world) {
+    const auto link = world.connect(world.group(), Transport::shared_memory);
+    char byte = 0;
+    StepClock clock;
+    clock.start();
+    if (world.rank() == 0) {
+      link->receive(1, &byte, 1);
+    } else {
+      sleep_s(0.01);
+      link->send(0, &byte, 1);
+    }
+    clock.stop();
+    if (world.rank() == 0) EXPECT_GE(clock.times().waited_s.at(1), 0.005);
+    if (world.rank() == 1) EXPECT_TRUE(clock.times().waited_s.empty());
   });
 }
 

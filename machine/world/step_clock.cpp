@@ -1,0 +1,198 @@
+#include "machine/world/step_clock.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "machine/device/clock.h"
+#include "machine/device/error.h"
+
+namespace machine {
+namespace {
+
+constexpr std::string_view part_names[] = {
+    "other",  "data",      "forward", "recompute",    "backward input", "backward weights",
+    "bubble", "optimizer", "offload", "communication"};
+constexpr auto groups_begin = static_cast<std::size_t>(Part::communication);
+
+}  // namespace
+
+std::string_view name(Part part) { return part_names[static_cast<std::size_t>(part)]; }
+
+std::string StepTimes::Row::text() const {
+  return group.empty() ? std::string(name(part)) : fmt::format("{} {}", name(part), group);
+}
+
+// ---- one thread
+
+void StepClock::Recorder::clear(double now_s) {
+  for (std::size_t part = lane.rows.size(); part < groups_begin; ++part)
+    lane.rows.push_back({static_cast<Part>(part), {}, 0});
+  for (StepTimes::Row& row : lane.rows) row.seconds = 0;
+  lane.intervals.clear();
+  waited_s.clear();
+  stack_.clear();
+  last_s_ = now_s;
+}
+
+std::size_t StepClock::Recorder::row(Part part, std::string_view group) {
+  if (part != Part::communication) return static_cast<std::size_t>(part);
+  for (std::size_t i = groups_begin; i < lane.rows.size(); ++i)
+    if (lane.rows[i].group == group) return i;
+  lane.rows.push_back({part, std::string(group), 0});
+  return lane.rows.size() - 1;
+}
+
+void StepClock::Recorder::charge(double now_s) {
+  lane.rows[stack_.empty() ? 0 : stack_.back().row].seconds += now_s - last_s_;
+  last_s_ = now_s;
+}
+
+void StepClock::Recorder::push(Part part, std::string_view group, int peer, bool is_message) {
+  charge(steady_s());
+  stack_.push_back({row(part, group), peer, is_message, false, last_s_});
+}
+
+void StepClock::Recorder::push_wait(int peer) {
+  charge(steady_s());
+  const bool idles = !stack_.empty() && stack_.back().is_message;
+  const std::size_t row = idles            ? static_cast<std::size_t>(Part::bubble)
+                          : stack_.empty() ? 0
+                                           : stack_.back().row;
+  stack_.push_back({row, peer, false, true, last_s_});
+}
+
+void StepClock::Recorder::pop() {
+  if (stack_.empty()) return;  // the clock was stopped meanwhile
+  charge(steady_s());
+  const Frame& frame = stack_.back();
+  lane.intervals.push_back({frame.row, frame.peer, frame.start_s, last_s_});
+  if (frame.waits) waited_s[frame.peer] += last_s_ - frame.start_s;
+  stack_.pop_back();
+}
+
+void StepClock::Recorder::close(double now_s) {
+  charge(now_s);
+  stack_.clear();
+}
+
+// ---- a step
+
+StepClock* StepClock::running() { return here ? here->clock : nullptr; }
+
+void StepClock::start() {
+  SHARDMARK_CHECK(here == nullptr, ==, true);
+  const double now_s = steady_s();
+  own_.clock = this;
+  own_.clear(now_s);
+  {
+    const std::lock_guard lock(mutex_);
+    running_ = true;
+    times_.others.clear();
+  }
+  times_.start_s = now_s;
+  here = &own_;
+}
+
+void StepClock::stop() {
+  if (here != &own_) return;
+  here = nullptr;
+  times_.end_s = steady_s();
+  own_.close(times_.end_s);
+  std::swap(times_.own, own_.lane);  // not a copy: callers time this
+  times_.own.name = own_.lane.name = "compute";
+  std::swap(times_.waited_s, own_.waited_s);
+  const std::lock_guard lock(mutex_);
+  running_ = false;
+}
+
+void StepClock::add(const StepTimes::Lane& lane) {
+  const std::lock_guard lock(mutex_);
+  if (!running_) return;
+  auto mine = std::ranges::find(times_.others, lane.name, &StepTimes::Lane::name);
+  if (mine == times_.others.end()) {
+    times_.others.push_back({lane.name, {}, {}});
+    mine = times_.others.end() - 1;
+  }
+  for (const StepTimes::Interval& interval : lane.intervals) {
+    const StepTimes::Row& row = lane.rows[interval.row];
+    auto known = std::ranges::find_if(mine->rows, [&](const StepTimes::Row& other) {
+      return other.part == row.part && other.group == row.group;
+    });
+    if (known == mine->rows.end())
+      known = mine->rows.insert(mine->rows.end(), {row.part, row.group, 0});
+    mine->intervals.push_back({static_cast<std::size_t>(known - mine->rows.begin()), interval.peer,
+                               std::max(interval.start_s, times_.start_s), interval.end_s});
+  }
+}
+
+StepClock::Job::Job(StepClock* clock, const char* lane) : clock_(clock) {
+  if (!clock_) return;
+  recorder_.emplace(lane);
+  recorder_->clock = clock_;
+  recorder_->clear(steady_s());
+  here = &*recorder_;
+}
+
+StepClock::Job::~Job() {
+  if (!clock_) return;
+  here = nullptr;
+  clock_->add(recorder_->lane);
+}
+
+// ---- what was hidden
+
+namespace {
+
+using Span = std::pair<double, double>;
+
+// In order and apart.
+std::vector<Span> united(std::vector<Span> spans) {
+  std::ranges::sort(spans);
+  std::vector<Span> result;
+  for (const Span& span : spans) {
+    if (!result.empty() && span.first <= result.back().second)
+      result.back().second = std::max(result.back().second, span.second);
+    else
+      result.push_back(span);
+  }
+  return result;
+}
+
+double length(const std::vector<Span>& spans) {
+  double sum = 0;
+  for (const auto& [start, end] : spans) sum += end - start;
+  return sum;
+}
+
+double overlap(const std::vector<Span>& a, const std::vector<Span>& b) {
+  double sum = 0;
+  for (std::size_t i = 0, j = 0; i < a.size() && j < b.size();) {
+    sum += std::max(0.0, std::min(a[i].second, b[j].second) - std::max(a[i].first, b[j].first));
+    (a[i].second < b[j].second ? i : j)++;
+  }
+  return sum;
+}
+
+}  // namespace
+
+std::map<std::string, double> hidden_communication(const StepTimes& times) {
+  std::map<std::string, std::vector<Span>> beside;
+  for (const StepTimes::Lane& lane : times.others)
+    for (const StepTimes::Interval& interval : lane.intervals)
+      if (const StepTimes::Row& row = lane.rows[interval.row]; row.part == Part::communication)
+        beside[row.group].emplace_back(interval.start_s, interval.end_s);
+  std::vector<Span> waited;
+  for (const StepTimes::Interval& interval : times.own.intervals)
+    if (interval.peer == StepTimes::other_thread)
+      waited.emplace_back(interval.start_s, interval.end_s);
+  waited = united(std::move(waited));
+  std::map<std::string, double> hidden;
+  for (auto& [group, spans] : beside) {
+    const std::vector<Span> all = united(std::move(spans));
+    hidden[group] = length(all) - overlap(all, waited);
+  }
+  return hidden;
+}
+
+}  // namespace machine

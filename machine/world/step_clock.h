@@ -1,0 +1,175 @@
+#pragma once
+// Where a step's time goes on one rank: what its thread did, innermost first, so that the parts sum
+// to the step; what other threads did for it beside that; and how long it waited for whom.
+//
+//   StepClock clock;
+//   clock.start();                                       // this thread's, until stop
+//   {
+//     const During forward(Part::forward);               // anywhere below, in any room
+//     { const During reduce(Part::communication, "tp"); … }   // not forward's time
+//   }
+//   clock.stop();
+//   clock.times().own.rows                               // forward, communication of tp, other
+//
+// A thread without a started clock records nothing: During is then a look at one pointer. With one
+// it reads the time twice.
+
+#include <cstddef>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace machine {
+
+enum class Part : unsigned char {
+  other,  // of a step, what nothing below says
+  data,
+  forward,
+  recompute,
+  backward_input,
+  backward_weights,
+  bubble,  // waiting for a pipeline's neighbour
+  optimizer,
+  offload,
+  communication,  // of a group
+};
+std::string_view name(Part part);
+
+struct StepTimes {
+  struct Row {
+    Part part{};
+    std::string group;  // of communication
+    double seconds = 0;
+    std::string text() const;  // "backward weights", "communication tp"
+  };
+  struct Interval {
+    std::size_t row;
+    int peer;  // rank waited for; no_peer, or other_thread
+    double start_s, end_s;
+  };
+  static constexpr int no_peer = -1, other_thread = -2;
+  struct Lane {
+    std::string name;
+    std::vector<Row> rows;            // of every part one, then one for each group
+    std::vector<Interval> intervals;  // by their ends
+  };
+
+  double start_s = 0, end_s = 0;   // steady_s
+  Lane own;                        // its rows sum to end_s - start_s
+  std::vector<Lane> others;        // rows without seconds
+  std::map<int, double> waited_s;  // by the world's rank, within own's rows
+};
+
+// Seconds in which other threads communicated and the own one did not wait for them, by group.
+std::map<std::string, double> hidden_communication(const StepTimes& times);
+
+class StepClock {
+ public:
+  StepClock() = default;
+  ~StepClock() { stop(); }
+  StepClock(const StepClock&) = delete;
+  StepClock& operator=(const StepClock&) = delete;
+
+  void start();
+  void stop();                                       // nothing where it was not started
+  const StepTimes& times() const { return times_; }  // from the last start to its stop
+  static StepClock* running();                       // of this thread, or null
+
+  // What one thread does, as a stack.
+  class Recorder {
+   public:
+    explicit Recorder(std::string name) { lane.name = std::move(name); }
+    void clear(double now_s);
+    void push(Part part, std::string_view group, int peer, bool is_message);
+    void push_wait(int peer);
+    void pop();
+    void close(double now_s);
+    StepTimes::Lane lane;
+    std::map<int, double> waited_s;
+    StepClock* clock = nullptr;
+
+   private:
+    struct Frame {
+      std::size_t row;
+      int peer;
+      bool is_message, waits;
+      double start_s;
+    };
+    std::size_t row(Part part, std::string_view group);
+    void charge(double now_s);
+    std::vector<Frame> stack_;
+    double last_s_ = 0;
+  };
+  static inline constinit thread_local Recorder* here = nullptr;
+
+  // A job that another thread does for a step: records on a lane of that name while it lives, into
+  // the clock that ran where the job was given (null: nothing), if that runs still when it ends.
+  class Job {
+   public:
+    Job(StepClock* clock, const char* lane);
+    ~Job();
+    Job(const Job&) = delete;
+    Job& operator=(const Job&) = delete;
+
+   private:
+    StepClock* const clock_;
+    std::optional<Recorder> recorder_;
+  };
+
+ private:
+  void add(const StepTimes::Lane& lane);
+
+  StepTimes times_;
+  Recorder own_{"compute"};
+  std::mutex mutex_;  // of times_.others and running_
+  bool running_ = false;
+};
+
+// This thread does that part while it lives.
+class During {
+ public:
+  explicit During(Part part, std::string_view group = {}, int peer = StepTimes::no_peer)
+      : recorder_(StepClock::here) {
+    if (recorder_) recorder_->push(part, group, peer, false);
+  }
+  ~During() {
+    if (recorder_) recorder_->pop();
+  }
+  During(const During&) = delete;
+  During& operator=(const During&) = delete;
+
+ protected:
+  enum class Message {};
+  During(Message, std::string_view group) : recorder_(StepClock::here) {
+    if (recorder_) recorder_->push(Part::communication, group, StepTimes::no_peer, true);
+  }
+  StepClock::Recorder* const recorder_;
+};
+
+// Communication of a pipeline's neighbours, in which waiting is the bubble.
+class DuringMessage : public During {
+ public:
+  explicit DuringMessage(std::string_view group) : During(Message{}, group) {}
+};
+
+// Links: this thread waits for that rank of the world while it lives.
+class DuringWait {
+ public:
+  explicit DuringWait(int peer) : recorder_(StepClock::here) {
+    if (recorder_) recorder_->push_wait(peer);
+  }
+  ~DuringWait() {
+    if (recorder_) recorder_->pop();
+  }
+  DuringWait(const DuringWait&) = delete;
+  DuringWait& operator=(const DuringWait&) = delete;
+
+ private:
+  StepClock::Recorder* const recorder_;
+};
+
+}  // namespace machine
