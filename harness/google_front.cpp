@@ -126,8 +126,8 @@ GoogleFront::GoogleFront(const std::vector<std::string>& flags) {
       if (word == "time_unit")
         check_word(word, value, {"ns", "us", "ms", "s"});
       else if (word == "repetitions") {
-        if (AxisText<int>::parse("benchmark_repetitions", value) < 1)
-          throw UsageError("--benchmark_repetitions: at least 1");
+        repetitions_ = AxisText<int>::parse("benchmark_repetitions", value);
+        if (repetitions_ < 1) throw UsageError("--benchmark_repetitions: at least 1");
       } else if (word != "context" && word != "color") {
         parse_switch(word, value);
       } else if (word == "color" && value != "auto") {

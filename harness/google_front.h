@@ -24,6 +24,7 @@ class GoogleFront {
   bool list_only() const { return list_only_; }
   // Prints cases or their list to standard output.
   bool prints() const { return list_only_ || !format_.empty(); }
+  int repetitions() const { return repetitions_; }  // of each case
   // Indices of the cases whose names match --benchmark_filter ('-' in front: do not match). Throws
   // UsageError naming the filter when there is none, or when it is no regular expression.
   std::vector<std::size_t> select(const std::vector<PlannedCase>& cases) const;
@@ -40,6 +41,7 @@ class GoogleFront {
   std::vector<std::string> passed_on_;  // flags that Google Benchmark itself acts on
   std::string filter_, format_, out_, out_format_ = "json";
   bool list_only_ = false;
+  int repetitions_ = 1;
 };
 
 }  // namespace harness

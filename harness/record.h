@@ -91,6 +91,15 @@ struct MemoryMap {
   bool operator==(const MemoryMap&) const = default;
 };
 
+// Where one step's time went on every rank, [rank][part]: a rank's parts sum to its step. What
+// ran beside the rank's own thread is apart; waited_s is [rank][rank waited for], within the parts.
+struct StepBreakdown {
+  std::vector<std::string> parts, hidden_parts;
+  std::vector<std::vector<double>> seconds, hidden_s, waited_s;
+  int ranks() const { return static_cast<int>(seconds.size()); }
+  bool operator==(const StepBreakdown&) const = default;
+};
+
 struct Record {
   std::string unit, name;
   std::vector<std::pair<std::string, std::string>> axes;  // in the order of the name
@@ -113,7 +122,9 @@ struct Record {
 
   std::vector<CategoryBytes> memory;
   std::vector<std::pair<std::string, double>> breakdown;  // seconds
+  StepBreakdown step_breakdown;
   std::vector<Span> timeline;
+  std::vector<Span> trace;  // one step of every rank, for trace.json alone
   std::vector<double> losses;
   LinkMatrix link_matrix;
   std::vector<MemoryMap> memory_maps;
@@ -125,6 +136,9 @@ struct RunContext {
   std::string status = "running", status_reason;
   std::map<std::string, double> rates;  // "copy_GBps/ranks:2/bytes:1048576" and the like
   std::string configuration = {};  // JSON: what configuration files came to; empty: there were none
+  std::vector<std::string> words = {};    // of the command line, for who continues the run
+  std::vector<std::string> resumed = {};  // when it was continued, as dates
+  int not_run = 0;                        // cases that the run's time left out
 };
 
 }  // namespace harness

@@ -3,13 +3,17 @@
 #include <fmt/format.h>
 
 #include <atomic>
+#include <cmath>
 #include <csignal>
 #include <cstring>
 #include <exception>
+#include <map>
 #include <optional>
 
 #include "harness/case_runner.h"
 #include "harness/google_front.h"
+#include "harness/turns.h"
+#include "machine/device/clock.h"
 #include "machine/device/error.h"
 
 namespace harness {
@@ -69,7 +73,12 @@ class Launch {
   Command command(Command next);
   // Everything of one case that all ranks of the world do. True when any rank has had a signal.
   void execute(const Command& command, Record& record);
-  const Record* lead_case(std::size_t index, int repetition, Progress& progress);
+  void lead_case(std::size_t index, int repetition, Progress& progress);
+  void lead_in_turns(const std::vector<std::size_t>& selected, int repetitions, Progress& progress);
+  // Null where the case was not run so far.
+  const Record* finished(std::size_t index, int repetition) const;
+  void note_rates();
+  bool ends() const { return fatal_ || signal_ != 0; }
   // What is known about the loss of a rank, beyond the exception that this rank got.
   std::string loss(const std::exception& error);
   void lost(const std::exception& error) { world_.board().fail(error.what()); }
@@ -81,6 +90,7 @@ class Launch {
   int signal_ = 0;
   RunContext context_;
   std::vector<Record> records_;
+  std::map<std::pair<std::string, int>, std::size_t> place_;  // by name and repetition
   std::exception_ptr fatal_;
 };
 
@@ -131,12 +141,22 @@ std::string Launch::loss(const std::exception& error) {
   return text;
 }
 
-const Record* Launch::lead_case(std::size_t index, int repetition, Progress& progress) {
-  if (fatal_ || signal_ != 0) return nullptr;
+const Record* Launch::finished(std::size_t index, int repetition) const {
+  const auto found = place_.find({cases_[index].name, repetition});
+  return found == place_.end() ? nullptr : &records_[found->second];
+}
+
+void Launch::note_rates() {
+  const std::size_t known = context_.rates.size();
+  for (const auto& [what, rate] : runner_.rates().named()) context_.rates[what] = rate;
+  if (options_.sink && context_.rates.size() > known) options_.sink->measured(context_);
+}
+
+void Launch::lead_case(std::size_t index, int repetition, Progress& progress) {
   try {
     const PlannedCase& plan = cases_[index];
     progress.case_started(plan.name);
-    Record& record = records_.emplace_back();
+    Record record;
     if (plan.ranks > world_.size()) {
       record =
           skipped(plan, repetition,
@@ -144,6 +164,7 @@ const Record* Launch::lead_case(std::size_t index, int repetition, Progress& pro
     } else {
       try {
         execute(command({Command::run_case, static_cast<int>(index), repetition, 0}), record);
+        note_rates();
       } catch (const std::exception& error) {
         if (record.name.empty()) record = skipped(plan, repetition, {});
         record.verdict = Ruling::fail;
@@ -155,12 +176,35 @@ const Record* Launch::lead_case(std::size_t index, int repetition, Progress& pro
     if (options_.sink) options_.sink->add(record);
     progress.case_done(record);
     record.samples = {};  // the sink has them; thousands of cases would not fit in memory
-    return &record;
+    record.trace = {};
+    place_[{record.name, repetition}] = records_.size();
+    records_.push_back(std::move(record));
   } catch (const std::exception& error) {  // of sink or progress: a full disk, a closed pipe
     fatal_ = std::current_exception();
     context_.status_reason = error.what();
     lost(error);
-    return nullptr;
+  }
+}
+
+void Launch::lead_in_turns(const std::vector<std::size_t>& selected, int repetitions,
+                           Progress& progress) {
+  const double begin_s = machine::steady_s();
+  Turns turns(cases_, selected);
+  const auto missing = [&](std::size_t index, int repetition) {
+    return !finished(index, repetition);
+  };
+  for (const std::size_t index : selected) {
+    bool all = true;
+    for (int i = 0; i < repetitions; ++i) all = all && !missing(index, i);
+    if (all) turns.took(index, 0);
+  }
+  while (const auto index = turns.next()) {
+    const double started_s = machine::steady_s();
+    for (int i = 0; i < repetitions; ++i) {
+      if (ends() || machine::steady_s() - begin_s >= options_.max_seconds) return;
+      if (missing(*index, i)) lead_case(*index, i, progress);
+    }
+    turns.took(*index, machine::steady_s() - started_s);
   }
 }
 
@@ -181,24 +225,41 @@ int Launch::lead(Progress& progress) {
     return command({Command::stop, 0, 0, accepted}).exit_code;
   }
 
-  context_.profile = name(options_.profile);
-  context_.command = options_.command;
-  context_.configuration = options_.configuration;
-  context_.out_dir = options_.out_dir;
-  progress.start(selected.size());
+  context_ = options_.context;
+  records_ = options_.finished;
+  for (std::size_t i = 0; i < records_.size(); ++i)
+    place_[{records_[i].name, records_[i].repetition}] = i;
+  const auto wanted = [&](auto count) {
+    for (const std::size_t index : selected)
+      for (int i = 0; i < front->repetitions(); ++i) count(index, i);
+  };
+  std::size_t left = 0;
+  wanted([&](std::size_t index, int repetition) { left += !finished(index, repetition); });
+  progress.start(left);
+  const bool in_turns = std::isfinite(options_.max_seconds);
+  if (in_turns) lead_in_turns(selected, front->repetitions(), progress);
   front->run(
       cases_, selected,
-      [&](std::size_t index, int repetition) { return lead_case(index, repetition, progress); },
-      [&] {
-        return fatal_ ? "not run: " + context_.status_reason : std::string("not run: interrupted");
+      [&](std::size_t index, int repetition) {
+        if (!in_turns && !ends() && !finished(index, repetition))
+          lead_case(index, repetition, progress);
+        return finished(index, repetition);
+      },
+      [&]() -> std::string {
+        return fatal_         ? "not run: " + context_.status_reason
+               : signal_ != 0 ? "not run: interrupted"
+                              : "not run: time";
       });
 
-  context_.rates = runner_.rates().named();
+  if (!ends())
+    wanted([&](std::size_t index, int repetition) {
+      context_.not_run += !finished(index, repetition);
+    });
   context_.status = fatal_ ? "aborted" : signal_ != 0 ? "interrupted" : "complete";
   if (!fatal_ && signal_ != 0)
-    context_.status_reason =
-        fmt::format("{} after {} of {} cases", signal_ == SIGINT ? "SIGINT" : "SIGTERM",
-                    records_.size(), selected.size());
+    context_.status_reason = fmt::format(
+        "{} after {} of {} cases", signal_ == SIGINT ? "SIGINT" : "SIGTERM", records_.size(),
+        selected.size() * static_cast<std::size_t>(front->repetitions()));
   try {
     if (options_.sink) options_.sink->finish(context_);
     progress.finish(context_, records_);

@@ -10,6 +10,7 @@
 // the world's barrier, asleep.
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,18 +27,22 @@ class Sink {
   virtual ~Sink() = default;
   virtual void add(const Record& record) = 0;          // after every case
   virtual void finish(const RunContext& context) = 0;  // once, whatever the end
+  virtual void measured(const RunContext&) {}          // whenever more rates are known
 };
-// A run directory (record/run_json.h). Throws as RunWriter does.
-std::unique_ptr<Sink> write_to(const RunContext& context, const std::string& directory);
+// A run directory (record/run_json.h); continues: behind the cases that it holds. Throws as
+// RunWriter does.
+std::unique_ptr<Sink> write_to(const RunContext& context, const std::string& directory,
+                               bool continues = false);
 
 struct RunOptions {
-  std::string out_dir;
-  std::string command;
-  std::string configuration = {};  // as RunContext has it
-  Profile profile = Profile::quick;
+  RunContext context;            // of the launch; with the rates of one that is continued
+  std::vector<Record> finished;  // rank 0's: cases of that one, which are not run again
   std::string data_file, load_file, save_file;
   std::uint64_t seed = 1234;
   double max_seconds_per_case = 1;  // of sampling
+  // Of all cases together: none begins later, and they are run in turns.h's order. Infinity: in
+  // their own.
+  double max_seconds = std::numeric_limits<double>::infinity();
   Timing timing = Timing::sample;
   std::vector<std::string> google_flags;  // --benchmark_…, as given
   Sink* sink = nullptr;                   // rank 0's
@@ -61,9 +66,10 @@ class Progress {
 // nothing else should.
 bool google_benchmark_prints(const std::vector<std::string>& google_flags);
 
-// Collective over the world; every rank gets the same exit code: accepted, case_failed, or 128 plus
-// the signal after SIGINT or SIGTERM, which end the run after the case at hand (130, 143; a second
-// one ends the process at once). Only rank 0 writes and prints. Throws on every rank: UsageError (a
+// Collective over the world; every rank gets the same exit code: accepted, case_failed (also for
+// one of options.finished), or 128 plus the signal after SIGINT or SIGTERM, which end the run after
+// the case at hand (130, 143; a second one ends the process at once). Only rank 0 writes and
+// prints. Throws on every rank: UsageError (a
 // --benchmark_ flag that is unknown, malformed or selects no case); machine::MachineError when a
 // rank was lost (Timeout, PeerFailure): what was measured, the case at hand included, has reached
 // the sink, the board says why, and the exit code is rank_lost.

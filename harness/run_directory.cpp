@@ -6,10 +6,11 @@ namespace {
 
 class RunDirectory final : public Sink {
  public:
-  RunDirectory(const RunContext& context, const std::string& directory)
-      : writer_(context, directory) {}
+  RunDirectory(const RunContext& context, const std::string& directory, bool continues)
+      : writer_(context, directory, continues) {}
   void add(const Record& record) override { writer_.add(record); }
   void finish(const RunContext& context) override { writer_.finish(context); }
+  void measured(const RunContext& context) override { writer_.finish(context); }
 
  private:
   RunWriter writer_;
@@ -17,8 +18,9 @@ class RunDirectory final : public Sink {
 
 }  // namespace
 
-std::unique_ptr<Sink> write_to(const RunContext& context, const std::string& directory) {
-  return std::make_unique<RunDirectory>(context, directory);
+std::unique_ptr<Sink> write_to(const RunContext& context, const std::string& directory,
+                               bool continues) {
+  return std::make_unique<RunDirectory>(context, directory, continues);
 }
 
 }  // namespace harness

@@ -130,14 +130,15 @@ struct Outcome {
 
 Outcome launch(int ranks, const AxisFlags& flags, std::vector<std::string> google_flags = {},
                double timeout_s = 20, bool rates = false,
-               const std::function<void(machine::World&)>& before = {}) {
+               const std::function<void(machine::World&)>& before = {},
+               const RunOptions& given = {}) {
   const auto cases = plan_cases({"toy"}, Profile::quick, flags);
   Outcome outcome;
   std::mutex mutex;
   const auto body = [&](machine::World& world) {
     if (before) before(world);
     Listening mine;
-    RunOptions options;
+    RunOptions options = given;
     options.max_seconds_per_case = 0.05;
     options.google_flags = google_flags;
     options.measure_rates = rates;
@@ -189,6 +190,38 @@ TEST(Run, PassesAndCounts) {
   EXPECT_GT(counters.at("speedup_over_library"), 0);
   EXPECT_GT(counters.at("runs"), 0);
   EXPECT_FALSE(counters.contains("limit_s"));
+}
+
+TEST(Run, WhatIsFinishedIsNotRunAgain) {
+  RunOptions options;
+  options.finished = launch(3, {{"ranks", "1,3"}, {"fault", "none,numerics"}}).heard.records;
+  ASSERT_EQ(options.finished.size(), 4u);
+  options.context.rates = {{"copy_GBps/ranks:9/bytes:8", 1.5}};
+  const AxisFlags all{{"ranks", "1,2,3"}, {"fault", "none,numerics"}};
+  const Outcome outcome = launch(3, all, {}, 20, false, {}, options);
+  EXPECT_EQ(outcome.exit_codes, (std::vector<int>{1, 1, 1})) << outcome.error;  // of old ones, too
+  EXPECT_EQ(outcome.heard.announced, 2u);
+  EXPECT_EQ(outcome.heard.started,
+            (std::vector<std::string>{"toy/fault:none/ranks:2/bytes:64",
+                                      "toy/fault:numerics/ranks:2/bytes:64"}));
+  EXPECT_EQ(outcome.heard.sunk.size(), 2u);
+  EXPECT_EQ(outcome.heard.context.rates.size(), 1u);
+  EXPECT_EQ(outcome.heard.context.not_run, 0);
+}
+
+TEST(Run, WhatTheTimeLeavesOutIsCounted) {
+  RunOptions options;
+  options.max_seconds = 1e-9;
+  const Outcome none = launch(2, {{"ranks", "1,2"}}, {}, 20, false, {}, options);
+  EXPECT_EQ(none.exit_codes, (std::vector<int>{0, 0})) << none.error;
+  EXPECT_TRUE(none.heard.records.empty());
+  EXPECT_EQ(none.heard.context.not_run, 2);
+  EXPECT_EQ(none.heard.context.status, "complete");
+  options.max_seconds = 1000;
+  const Outcome all =
+      launch(2, {{"ranks", "1,2"}}, {"--benchmark_repetitions=2"}, 20, false, {}, options);
+  EXPECT_EQ(all.heard.records.size(), 4u);
+  EXPECT_EQ(all.heard.context.not_run, 0);
 }
 
 // Of host memory, and called a GPU.

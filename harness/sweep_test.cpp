@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
+#include "harness/turns.h"
+
 namespace harness {
 namespace {
 
@@ -156,6 +160,59 @@ TEST(Sweep, Profiles) {
   EXPECT_EQ(parse_profile("paper"), Profile::paper);
   EXPECT_EQ(message([] { parse_profile("papre"); }),
             "unknown --profile 'papre'; did you mean 'paper'?");
+}
+
+std::vector<PlannedCase> planned(const std::string& unit, const std::vector<AxisValues>& cases) {
+  std::vector<PlannedCase> all;
+  for (const AxisValues& axes : cases) {
+    all.emplace_back();
+    all.back().unit = unit;
+    all.back().axes = axes;
+  }
+  return all;
+}
+
+TEST(Turns, ShowEveryPairOfValuesBeforeThirdTimes) {
+  std::vector<AxisValues> product;
+  for (const char* a : {"1", "2", "3"})
+    for (const char* b : {"1", "2", "3"})
+      for (const char* c : {"1", "2", "3"}) product.push_back({{"a", a}, {"b", b}, {"c", c}});
+  const std::vector<PlannedCase> cases = planned("cube", product);
+  std::vector<std::size_t> selected(cases.size());
+  for (std::size_t i = 0; i < selected.size(); ++i) selected[i] = i;
+  Turns turns(cases, selected);
+  std::set<std::pair<std::string, std::string>> values;
+  std::set<std::vector<std::pair<std::string, std::string>>> pairs;
+  for (int taken = 1; const auto index = turns.next(); ++taken) {
+    const AxisValues& axes = cases[*index].axes;
+    for (std::size_t i = 0; i < axes.size(); ++i) {
+      values.insert(axes[i]);
+      for (std::size_t j = 0; j < i; ++j) pairs.insert({axes[j], axes[i]});
+    }
+    turns.took(*index, 1);
+    if (taken >= 3) {
+      EXPECT_EQ(values.size(), 9u);  // a Latin square's diagonal
+    }
+    if (taken >= 9) {
+      EXPECT_EQ(pairs.size(), 27u);  // and all of it
+    }
+    ASSERT_LE(taken, 27);
+  }
+  EXPECT_EQ(pairs.size(), 27u);
+}
+
+TEST(Turns, AreFairInTime) {
+  std::vector<PlannedCase> cases = planned("slow", {{{"a", "1"}}, {{"a", "2"}}, {{"a", "3"}}});
+  for (PlannedCase& quick : planned("quick", {{{"a", "1"}}, {{"a", "2"}}, {{"a", "3"}}}))
+    cases.push_back(std::move(quick));
+  Turns turns(cases, {0, 1, 2, 3, 4, 5});
+  turns.took(4, 0);  // was run before
+  std::vector<std::size_t> order;
+  while (const auto index = turns.next()) {
+    order.push_back(*index);
+    turns.took(*index, *index < 3 ? 10 : 1);
+  }
+  EXPECT_EQ(order, (std::vector<std::size_t>{0, 3, 5, 1, 2}));
 }
 
 }  // namespace

@@ -6,9 +6,11 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <array>
 #include <ctime>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <set>
 
@@ -43,6 +45,9 @@ std::vector<std::string> option_names(const CLI::App& app) {
 const std::vector<std::string> commands{"run",        "list",    "report", "data",   "plan",
                                         "collective", "compare", "ab",     "history"};
 
+constexpr double acceptance_minutes = 25;
+constexpr std::string_view passing_flags[] = {"--resume", "--out", "--max-minutes", "--timeout"};
+
 void refuse_extras(const CLI::App& app) {
   for (const std::string& word : app.remaining()) {
     if (!app.get_parent() && !word.starts_with("-"))
@@ -52,17 +57,15 @@ void refuse_extras(const CLI::App& app) {
   }
 }
 
-}  // namespace
-
-CommandLine parse_command_line(int argc, char** argv) {
+CommandLine parse(const std::vector<std::string>& given) {
   CommandLine line;
-  std::vector<std::string> words;
-  for (int i = argc - 1; i > 0; --i) {  // CLI11 takes words last first
-    const std::string word = argv[i];
-    if (word.starts_with("--benchmark_"))
-      line.google_flags.insert(line.google_flags.begin(), word);
+  line.words = given;
+  std::vector<std::string> said = given, words;
+  for (auto word = said.rbegin(); word != said.rend(); ++word) {  // CLI11 takes words last first
+    if (word->starts_with("--benchmark_"))
+      line.google_flags.insert(line.google_flags.begin(), *word);
     else
-      words.push_back(word);
+      words.push_back(*word);
   }
 
   CLI::App app(
@@ -110,6 +113,12 @@ CommandLine parse_command_line(int argc, char** argv) {
   run->add_option("--max-seconds", line.max_seconds, "of sampling, for one case")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  run->add_option("--max-minutes", line.max_minutes,
+                  "of the run: no case begins later, and what is left is counted; 25 for the "
+                  "profile acceptance, else without an end")
+      ->check(CLI::PositiveNumber);
+  run->add_option("--resume", line.resume_dir,
+                  "a run directory: runs what of its cases is left, as its own command said");
   run->add_option("--timing", timing,
                   "sample, loop (back to back, as nccl-tests), window (a common start by the "
                   "clock) or armed "
@@ -173,6 +182,49 @@ CommandLine parse_command_line(int argc, char** argv) {
   if (line.units == std::vector<std::string>{"all_to_all_v"}) take_sizes_of_file(line.axes);
   line.out_dir_is_default = line.out_dir.empty();
   if (line.out_dir_is_default) line.out_dir = default_out_dir();
+  return line;
+}
+
+// Without the flags that may differ between the launches of one run.
+std::vector<std::string> lasting(const std::vector<std::string>& words) {
+  std::vector<std::string> kept;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    const std::string flag = words[i].substr(0, words[i].find('='));
+    const bool passes = std::ranges::find(passing_flags, flag) != std::end(passing_flags);
+    if (!passes)
+      kept.push_back(words[i]);
+    else if (flag == words[i])
+      ++i;  // its value
+  }
+  return kept;
+}
+
+}  // namespace
+
+double CommandLine::run_seconds() const {
+  const double usual = profile == harness::Profile::acceptance
+                           ? acceptance_minutes
+                           : std::numeric_limits<double>::infinity();
+  return 60 * max_minutes.value_or(usual);
+}
+
+CommandLine parse_command_line(int argc, char** argv) {
+  const CommandLine said = parse({argv + 1, argv + argc});
+  if (said.command != CommandLine::Command::run || said.resume_dir.empty()) return said;
+  harness::RunFile run = harness::read_finished(said.resume_dir);
+  const std::vector<std::string> now = lasting(said.words), before = lasting(run.context.words);
+  if (now.size() > 1 && now != before)
+    throw UsageError(fmt::format(
+        "--resume {0}: it was run with 'shardmark {1}', not with 'shardmark {2}'; 'shardmark run "
+        "--resume {0}' alone continues it",
+        said.resume_dir, fmt::join(before, " "), fmt::join(now, " ")));
+  CommandLine line = parse(run.context.words);
+  line.out_dir = line.resume_dir = said.resume_dir;
+  line.out_dir_is_default = false;
+  const auto is_timeout = [](const std::string& word) { return word.starts_with("--timeout"); };
+  if (std::ranges::any_of(said.words, is_timeout)) line.timeout_s = said.timeout_s;
+  if (said.max_minutes) line.max_minutes = said.max_minutes;
+  line.continued = std::move(run);
   return line;
 }
 

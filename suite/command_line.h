@@ -3,9 +3,11 @@
 // flag, unit, value or profile is a harness::UsageError that names the nearest right one.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "harness/record/run_json.h"
 #include "harness/run.h"
 #include "harness/sweep.h"
 
@@ -28,7 +30,12 @@ struct CommandLine {
   bool ignore_unknown_keys = false;
   std::uint64_t seed = 1234;
   double timeout_s = 60;
-  double max_seconds = 1;
+  double max_seconds = 1;             // of sampling, for one case
+  std::optional<double> max_minutes;  // of the run; none given: the profile's
+  double run_seconds() const;         // what that comes to; infinity: without an end
+  std::vector<std::string> words;     // of the command line, without the program
+  std::string resume_dir;
+  std::optional<harness::RunFile> continued;  // what --resume names: the words are its
   harness::Timing timing = harness::Timing::sample;
   std::vector<std::string> google_flags;
 

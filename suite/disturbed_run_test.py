@@ -21,12 +21,12 @@ RANK_VARIABLES = (b"PMI_RANK", b"OMPI_COMM_WORLD_RANK")
 class DisturbedRun(TemporaryFolder):
     """A run of three ranks that is disturbed after its first case."""
 
-    def start(self, wait=True):
+    def start(self, wait=True, words=()):
         self.runs = getattr(self, "runs", 0) + 1
         self.out = self.path(f"run{self.runs}")
         self.process = subprocess.Popen(
             [PROGRAM, "run", "all_reduce", "--ranks", "3", "--timeout", str(TIMEOUT_S), "--max-seconds", "0.5", "--bytes", "8:1MiB:x4",
-             "--transport", "shared_memory", "--out", self.out],
+             "--transport", "shared_memory", *words, "--out", self.out],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL)
         self.addCleanup(self.process.kill)
         for _ in range(600 if wait else 0):
@@ -107,6 +107,34 @@ class DisturbedRun(TemporaryFolder):
                 run = read_run(self.out)
                 self.assertEqual(run["context"]["status"], "interrupted")
                 self.assertTrue(run["benchmarks"])
+
+    def test_a_killed_run_is_resumed(self):
+        self.start(words=["--algorithm", "ring,direct", "--dtype", "float"])
+        ranks = self.processes()
+        for pid in (self.process.pid, *ranks.values()):
+            os.kill(pid, signal.SIGKILL)
+        self.process.communicate(timeout=60)
+        for _ in range(100):
+            if not self.processes():
+                break
+            time.sleep(0.1)
+        before = read_run(self.out)["benchmarks"]
+        # What the killed process may have been writing just then.
+        with open(os.path.join(self.out, "samples.bin"), "ab") as file:
+            file.write(b"torn")
+        words = read_run(self.out)["context"]["words"]
+        done = subprocess.run([PROGRAM, "run", "--resume", self.out], capture_output=True, text=True, timeout=120,
+                              stdin=subprocess.DEVNULL, check=False)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        whole = [PROGRAM, *words[:words.index("--out")], "--benchmark_list_tests", "--out", self.path("list")]
+        names = subprocess.run(whole, capture_output=True, text=True, timeout=60, check=True).stdout.split()
+        run = read_run(self.out)
+        self.assertLess(len(before), len(names))
+        self.assertEqual([case["name"] for case in run["benchmarks"]], names)
+        self.assertEqual(run["benchmarks"][:len(before)], before)
+        self.assertEqual(run["context"]["status"], "complete")
+        self.assertEqual(os.path.getsize(os.path.join(self.out, "samples.bin")),
+                         sum(8 * case["samples"] * case["samples_ranks"] for case in run["benchmarks"]))
 
     def test_a_launcher_that_stays_is_ended(self):
         launcher = self.path("launcher")

@@ -1,16 +1,19 @@
-// The program: `shardmark list`, `shardmark run`, `shardmark report`, `shardmark data`,
-// `shardmark plan`, `shardmark collective`, `shardmark compare`, `shardmark ab`, `shardmark
+// The program: `shardmark list`, `shardmark run`, `shardmark report`, `shardmark
+// data`, `shardmark plan`, `shardmark collective`, `shardmark compare`, `shardmark ab`, `shardmark
 // history`.
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <ctime>
 #include <filesystem>
 #include <memory>
 
+#include "harness/compare/comparable.h"
 #include "harness/google_front.h"
 #include "harness/record/fingerprint.h"
 #include "harness/record/run_json.h"
@@ -163,46 +166,64 @@ harness::OptionTexts how_it_measures(const CommandLine& line) {
           {"load", line.load_file}};
 }
 
+harness::RunContext context_of(const CommandLine& line, const std::string& configuration) {
+  harness::RunContext context;
+  if (line.continued) {
+    context = line.continued->context;
+    context.status = "running";
+    context.status_reason.clear();
+    context.not_run = 0;
+    context.resumed.push_back(
+        fmt::format("{:%Y-%m-%dT%H:%M:%S}+00:00", fmt::gmtime(std::time(nullptr))));
+  } else {
+    context.profile = name(line.profile);
+    context.words = line.words;
+    context.command = fmt::format("shardmark {}", fmt::join(line.words, " "));
+    context.configuration = configuration;
+  }
+  context.out_dir = line.out_dir;
+  return context;
+}
+
 int run_rank(const CommandLine& line, const std::vector<harness::PlannedCase>& cases,
-             const std::string& command, const std::string& configuration) {
+             const std::string& configuration) {
   harness::Console console(stdout);
+  console.end_after(line.run_seconds());
   ReportThenTell progress(console);
   int code = harness::accepted;
   int rank = 0;
   {
     const auto world = machine::make_mpi_world(line.timeout_s);
+    rank = world->rank();
     harness::RunOptions options;
-    options.out_dir = line.out_dir;
-    options.command = command;
-    options.configuration = configuration;
-    options.profile = line.profile;
+    options.context = context_of(line, configuration);
+    if (line.continued) options.finished = line.continued->records;
     options.data_file = line.data_file;
     options.load_file = line.load_file;
     options.save_file = line.save_file;
     options.seed = line.seed;
     options.max_seconds_per_case = line.max_seconds;
+    options.max_seconds = line.run_seconds();
     options.timing = line.timing;
     options.google_flags = line.google_flags;
     std::unique_ptr<harness::Sink> sink;
+    code = together(*world, [&] { choose_device(*world, line.device); });
+    if (code != harness::accepted) return exit_code_of_rank(rank, code);
+    const std::string environment = harness::gather_environment(*world, how_it_measures(line));
     code = together(*world, [&] {
-      choose_device(*world, line.device);
-      if (world->rank() != 0) return;
-      harness::RunContext context;
-      context.profile = name(line.profile);
-      context.command = command;
-      context.out_dir = line.out_dir;
-      context.configuration = configuration;
-      sink = harness::write_to(context, line.out_dir);
+      if (rank != 0) return;
+      if (line.continued)
+        harness::refuse_another(line.out_dir, *line.continued, environment, configuration);
+      sink = harness::write_to(options.context, line.out_dir, line.continued.has_value());
+      if (!line.continued) harness::write_file(line.out_dir + "/environment.json", environment);
     });
-    rank = world->rank();
     if (code != harness::accepted) return exit_code_of_rank(rank, code);
     options.sink = sink.get();
     harness::Watchdog watchdog(*world, line.out_dir, line.timeout_s);
     try {
-      harness::write_environment(*world, line.out_dir, how_it_measures(line));
       code = harness::run(*world, cases, options, progress);
     } catch (const harness::UsageError& error) {
-      if (world->rank() == 0) complain(0, error.what());
+      if (rank == 0) complain(0, error.what());
       code = harness::usage;
     } catch (const std::exception& error) {
       watchdog.give_up(error.what());
@@ -257,11 +278,10 @@ int run(CommandLine line, int argc, char** argv) {
     return harness::accepted;
   }
   check_files(line, cases, selected);
-  const std::string command = fmt::format("shardmark {}", fmt::join(argv + 1, argv + argc, " "));
   if (machine::under_launcher()) {
     hear_passed_on_signals();
     harness::supervise_rank();
-    return run_rank(line, cases, command, configuration);
+    return run_rank(line, cases, configuration);
   }
 
   int ranks = 1;

@@ -365,6 +365,42 @@ class GoodRun(TemporaryFolder):
         with open(copy, encoding="utf-8") as file:
             self.assertIn("benchmarks", json.load(file))
 
+    def test_a_run_goes_on_where_it_stopped(self):
+        words = ["run", "all_reduce", "all_gather", "--ranks", "1,2", "--bytes", "8,32KiB", "--dtype", "float", "--algorithm", "ring",
+                 "--transport", "shared_memory", "--max-seconds", "0.02"]
+        figures = {"SHARDMARK_FIGURES": "/nonexistent"}
+        out = self.path("run")
+        done = shardmark(*words, "--max-minutes", "1e-9", "--out", out, env=figures)
+        self.assertIn("nothing passed", done.stdout)
+        self.assertIn("; 8 cases not run: time", done.stdout)
+        done = shardmark("run", "--resume", out, "--max-minutes", "10", env=figures)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("ACCEPTED: 8 passed, 0 failed, 0 skipped\n", done.stdout)
+        run = read_run(out)
+        names = [case["name"] for case in run["benchmarks"]]
+        self.assertEqual(len(set(names)), 8)
+        self.assertEqual([name.split("/")[0] for name in names[:2]], ["all_reduce", "all_gather"], "in turn")
+        self.assertEqual(len(run["context"]["resumed"]), 1)
+        self.assertNotIn("cases_not_run", run["context"])
+        again = subprocess.run([*LAUNCHER, "-n", "2", PROGRAM, "run", "--resume", out], capture_output=True, text=True, timeout=120,
+                               stdin=subprocess.DEVNULL, check=False, env={**os.environ, **figures})
+        self.assertEqual(again.returncode, 0, again.stdout + again.stderr)
+        self.assertEqual([case["name"] for case in read_run(out)["benchmarks"]], names)
+
+        def refused(*others, **more):
+            done = shardmark("run", *others, "--resume", out, env={**figures, **more})
+            self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
+            return done.stderr
+        self.assertIn("not with 'shardmark run all_reduce'", refused("all_reduce"))
+        self.assertIn("environment.NCCL_ALGO was absent and is Ring", refused(NCCL_ALGO="Ring"))
+        environment = os.path.join(out, "environment.json")
+        with open(environment, encoding="utf-8") as file:
+            text = file.read()
+        with open(environment, "w", encoding="utf-8") as file:
+            file.write(text.replace('"commit": "', '"commit": "0'))
+        self.assertIn("software.shardmark.commit was 0", refused())
+        self.assertIn("no run.json", shardmark("run", "--resume", self.folder.name).stderr)
+
     def test_ranks_that_were_not_given_are_skipped_aloud(self):
         done = subprocess.run([*LAUNCHER, "-n", "2", PROGRAM, "run", "all_gather", "--ranks", "2,4", "--bytes", "8", "--dtype",
                                "float", "--transport", "shared_memory", "--max-seconds", "0.05", "--out", self.path("run")],

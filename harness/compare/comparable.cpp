@@ -212,4 +212,20 @@ std::vector<Difference> differences(const Fields& base, const Fields& next,
   return all;
 }
 
+void refuse_another(const std::string& directory, const RunFile& run,
+                    const std::string& environment, const std::string& configuration) {
+  Fields before = read_fields(directory, run), now = fields_of(Json::parse(environment));
+  std::erase_if(before, [](const auto& field) { return field.first.starts_with("context."); });
+  add_configuration(configuration, now);
+  const std::vector<Difference> found = differences(before, now, Factors({}));
+  if (found.empty()) return;
+  constexpr std::size_t most = 3;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(most, found.size()); ++i)
+    text += fmt::format("{}{} was {} and is {}", i == 0 ? "" : "; ", found[i].field, found[i].base,
+                        found[i].next);
+  if (found.size() > most) text += fmt::format("; and {} more", found.size() - most);
+  throw UsageError(fmt::format("{} cannot be continued here: {}", directory, text));
+}
+
 }  // namespace harness

@@ -50,4 +50,10 @@ class Factors {
 // what they read at that moment.
 std::vector<Difference> differences(const Fields& base, const Fields& next, const Factors& factors);
 
+// Throws UsageError naming the fields in which the run differs from a launch of this
+// environment.json and configuration (run.json's, or empty): that launch cannot continue it. The
+// clocks are not asked.
+void refuse_another(const std::string& directory, const RunFile& run,
+                    const std::string& environment, const std::string& configuration);
+
 }  // namespace harness

@@ -173,5 +173,23 @@ TEST(ReadLaunches, WhatIsNoRunIsOneLine) {
   EXPECT_NE(line({run}).find("samples.bin is cut off"), std::string::npos);
 }
 
+TEST(Continuing, IsRefusedElsewhere) {
+  const RunFolder folder;
+  const std::string path = folder.run("a", {timed_case("8", 1e-6)});
+  const RunFile run = read_run(path);
+  const auto line = [&](const std::string& from, const std::string& to,
+                        const std::string& configuration = "") {
+    std::string environment(example_environment);
+    if (!from.empty()) environment.replace(environment.find(from), from.size(), to);
+    return refused([&] { refuse_another(path, run, environment, configuration); });
+  };
+  EXPECT_EQ(line("", ""), "no UsageError");
+  EXPECT_EQ(line("77", "78"), "no UsageError");  // a job's number says nothing of the machine
+  EXPECT_EQ(line("Linux 6.1", "Linux 6.2"),
+            path + " cannot be continued here: software.kernel was Linux 6.1 and is Linux 6.2");
+  EXPECT_NE(line("", "", R"({"keys": {"dtype": {"value": "half"}}})").find("configuration.dtype"),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace harness

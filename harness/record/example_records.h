@@ -45,6 +45,12 @@ inline Record example_record(int number, Ruling verdict = Ruling::pass) {
       {"slowest_rank", 2}};
   record.memory = {{"parameters", 4096, 4096}, {"gradients", 123456789012345, 123456789012345}};
   record.breakdown = {{"forward", 0.3e-4}, {"backward", 0.6e-4 * around(random)}};
+  record.step_breakdown = {{"forward", "other"},
+                           {"communication dp"},
+                           {{0.5, 0.25}, {0.5, 0.125}},
+                           {{0.0625}, {0}},
+                           {{0, 0.25}, {0, 0}}};
+  record.trace = {{0, "compute", "forward", 0, 1e-5}, {1, "progress", "all \"q\"", 0, 2e-5}};
   record.timeline = {{0, "compute", "F0", 0, 1e-5}, {1, "link", "send", 1e-5, 2.5e-5}};
   record.losses = {4.5 * around(random), 4.25, 4.125};
   record.link_matrix = {{"node-a", "node-a", "node \"b\""},

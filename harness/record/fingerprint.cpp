@@ -12,7 +12,6 @@
 #include <set>
 
 #include "harness/record/build_info.h"
-#include "harness/record/run_json.h"
 
 // Of libraries that a build may lack: null then.
 extern "C" {
@@ -229,10 +228,9 @@ std::string environment_json(const std::vector<std::string>& fingerprints) {
   return all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-void write_environment(machine::World& world, const std::string& directory,
-                       const OptionTexts& options) {
+std::string gather_environment(machine::World& world, const OptionTexts& options) {
   const auto all = world.all_gather(world.group(), fingerprint_json(world, options));
-  if (world.rank() == 0) write_file(directory + "/environment.json", environment_json(all));
+  return world.rank() == 0 ? environment_json(all) : std::string();
 }
 
 }  // namespace harness

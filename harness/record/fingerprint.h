@@ -21,9 +21,8 @@ std::string fingerprint_json(machine::World& world, const OptionTexts& options =
 // values differ, as "environment.NCCL_ALGO") and `ranks`, each with what differs only.
 std::string environment_json(const std::vector<std::string>& fingerprints);
 
-// Collective over the world; rank 0 writes environment.json into the directory.
-void write_environment(machine::World& world, const std::string& directory,
-                       const OptionTexts& options = {});
+// environment.json of the world, on rank 0; elsewhere empty. Collective.
+std::string gather_environment(machine::World& world, const OptionTexts& options = {});
 
 // The variables worth keeping of an environment ("NAME=value"), secrets replaced by "[redacted]".
 std::map<std::string, std::string> kept_environment(const char* const* environment);

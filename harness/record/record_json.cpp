@@ -116,6 +116,22 @@ Json memory_map_json(const MemoryMap& map) {
   return all;
 }
 
+Json step_breakdown_json(const StepBreakdown& breakdown) {
+  return {{"parts", breakdown.parts},
+          {"seconds", breakdown.seconds},
+          {"hidden_parts", breakdown.hidden_parts},
+          {"hidden_s", breakdown.hidden_s},
+          {"waited_s", breakdown.waited_s}};
+}
+
+StepBreakdown read_step_breakdown(const Json& json) {
+  using Rows = std::vector<std::vector<double>>;
+  using Names = std::vector<std::string>;
+  return {json.at("parts").get<Names>(), json.at("hidden_parts").get<Names>(),
+          json.at("seconds").get<Rows>(), json.at("hidden_s").get<Rows>(),
+          json.at("waited_s").get<Rows>()};
+}
+
 MemoryMap read_memory_map(const Json& json) {
   MemoryMap map;
   map.name = json.at("name").get<std::string>();
@@ -215,6 +231,8 @@ std::string record_json(const Record& record, const Place& place) {
     put(one, "seconds", seconds);
     json["breakdown_s"].push_back(std::move(one));
   }
+  if (record.step_breakdown.ranks() > 0)
+    json["step_breakdown"] = step_breakdown_json(record.step_breakdown);
   for (const Span& span : record.timeline) {
     Json one{{"rank", span.rank}, {"lane", span.lane}, {"name", span.name}};
     put(one, "start_s", span.start_s);
@@ -268,6 +286,8 @@ Record read_record(const nlohmann::ordered_json& json) {
                              one.at("expected").get<std::uint64_t>()});
   for (const auto& one : json.value("breakdown_s", Json::array()))
     record.breakdown.emplace_back(one.at("name").get<std::string>(), one.value("seconds", 0.0));
+  if (const auto breakdown = json.find("step_breakdown"); breakdown != json.end())
+    record.step_breakdown = read_step_breakdown(*breakdown);
   for (const auto& one : json.value("timeline", Json::array()))
     record.timeline.push_back({one.at("rank").get<int>(), one.at("lane").get<std::string>(),
                                one.at("name").get<std::string>(), one.value("start_s", 0.0),

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -71,6 +72,15 @@ void remove_older_run(const std::string& directory) {
   fs::remove_all(directory + "/figures", ignored);
 }
 
+std::string list_text(const std::vector<std::string>& texts) {
+  return Json(texts).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+// What head() writes behind the fixed part.
+constexpr std::string_view changing[] = {"profile",       "command", "words",
+                                         "configuration", "status",  "rates",
+                                         "status_reason", "resumed", "cases_not_run"};
+
 std::string head(const std::string& fixed_context, const RunContext& context) {
   std::string text = "{\n  \"context\": {\n" + fixed_context;
   const auto line = [&](std::string_view key, const std::string& value) {
@@ -78,11 +88,14 @@ std::string head(const std::string& fixed_context, const RunContext& context) {
   };
   line("profile", json_text(context.profile));
   line("command", json_text(context.command));
+  if (!context.words.empty()) line("words", list_text(context.words));
   if (!context.configuration.empty())
     line("configuration",
          Json::parse(context.configuration).dump(-1, ' ', false, Json::error_handler_t::replace));
   line("status", json_text(context.status));
   line("status_reason", json_text(context.status_reason));
+  if (!context.resumed.empty()) line("resumed", list_text(context.resumed));
+  if (context.not_run > 0) line("cases_not_run", std::to_string(context.not_run));
   Json rates = Json::object();
   for (const auto& [what, rate] : context.rates)
     if (std::isfinite(rate)) rates[what] = rate;
@@ -122,6 +135,14 @@ const Json& context_of(const Json& json, const std::string& path) {
     throw UsageError(fmt::format("{} has schema {}, this program reads \"{}\"", path,
                                  context["schema"].dump(), schema));
   return context;
+}
+
+// Without the case that ran when a rank was lost, which is the last and failed by that.
+std::size_t finished_entries(const Json& json) {
+  const Json& entries = json["benchmarks"];
+  const bool torn = json["context"].value("status", "") == "aborted" && !entries.empty() &&
+                    entries.back().value("verdict", "") == "fail";
+  return entries.size() - torn;
 }
 
 void read_samples(std::ifstream& file, const std::string& path, const Json& entry, Record& record) {
@@ -168,37 +189,85 @@ void write_file(const std::string& path, std::string_view text) {
   refuse(path, error);
 }
 
-RunWriter::RunWriter(RunContext context, const std::string& directory)
+RunWriter::RunWriter(RunContext context, const std::string& directory, bool continues)
     : directory_(directory), context_(std::move(context)), fixed_context_(machine_context(schema)) {
   make_directory(directory_);
   {
     const std::lock_guard lock(writing);
     aborted_directories.erase(canonical(directory_));
   }
-  remove_older_run(directory_);
+  if (!continues) remove_older_run(directory_);
   const std::string samples = directory_ + "/samples.bin";
-  samples_file_ = ::open(samples.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  samples_file_ = ::open(samples.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
   if (samples_file_ < 0) refuse(samples, errno);
+  const bool alone = ::flock(samples_file_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+  if (continues && !alone) {
+    ::close(samples_file_);
+    throw UsageError(fmt::format("{} is being written by another process", directory_));
+  }
+  if (continues) take_up();
+  if (::ftruncate(samples_file_, static_cast<off_t>(samples_bytes_)) != 0) refuse(samples, errno);
+  trace_.emplace(directory_, entries_.size());
   write();
 }
 
 RunWriter::~RunWriter() { ::close(samples_file_); }
 
-void RunWriter::add(const Record& record) {
-  const auto [family, new_family] =
-      families_.try_emplace(record.unit, static_cast<int>(families_.size()), 0);
-  const auto [instance, new_name] = instance_.try_emplace(record.name, family->second.second);
-  if (new_name) ++family->second.second;
-  int& repetitions = repetitions_[record.name];
-  repetitions = std::max(repetitions, record.repetition + 1);
+// Entries as they stand in the file; of the context what a launch finds out by itself and never
+// changes, such as when it began.
+void RunWriter::take_up() {
+  const std::string path = directory_ + "/run.json";
+  const Json json = parse(path);
+  fixed_context_.clear();
+  for (const auto& [key, value] : context_of(json, path).items()) {
+    if (std::ranges::find(changing, key) != std::end(changing)) continue;
+    fixed_context_ +=
+        fmt::format("{}    {}: {}", fixed_context_.empty() ? "" : ",\n", json_text(key),
+                    value.dump(-1, ' ', false, Json::error_handler_t::replace));
+  }
+  const Json& entries = json["benchmarks"];
+  const std::size_t count = finished_entries(json);
+  for (std::size_t i = 0; i < count; ++i) {
+    const Json& entry = entries[i];
+    const auto name = entry.at("name").get<std::string>();
+    place(entry.at("unit").get<std::string>(), name);
+    repetitions(name, entry.value("repetition_index", 0));
+    keep(entry.dump(-1, ' ', false, Json::error_handler_t::replace), name);
+    if (entry.contains("samples_offset"))
+      samples_bytes_ =
+          std::max(samples_bytes_, entry["samples_offset"].get<std::uint64_t>() +
+                                       sizeof(double) * entry.at("samples").get<std::uint64_t>() *
+                                           entry.at("samples_ranks").get<std::uint64_t>());
+  }
+}
 
+std::pair<int, int> RunWriter::place(const std::string& unit, const std::string& name) {
+  const auto [family, new_family] =
+      families_.try_emplace(unit, static_cast<int>(families_.size()), 0);
+  const auto [instance, new_name] = instance_.try_emplace(name, family->second.second);
+  if (new_name) ++family->second.second;
+  return {family->second.first, instance->second};
+}
+
+int& RunWriter::repetitions(const std::string& name, int repetition) {
+  int& repetitions = repetitions_[name];
+  repetitions = std::max(repetitions, repetition + 1);
+  return repetitions;
+}
+
+void RunWriter::keep(std::string_view text, const std::string& name) {
+  const std::string_view key = "\"repetitions\":";
+  const std::size_t number = text.find(key) + key.size();
+  entries_.push_back({std::string(text.substr(0, number)),
+                      std::string(text.substr(text.find(',', number))), &repetitions_[name]});
+}
+
+void RunWriter::add(const Record& record) {
+  const auto [family, instance] = place(record.unit, record.name);
+  const int repeated = repetitions(record.name, record.repetition);
   const std::string_view samples(reinterpret_cast<const char*>(record.samples.seconds.data()),
                                  record.samples.seconds.size() * sizeof(double));
-  const Place place{family->second.first, instance->second, repetitions, samples_bytes_};
-  const std::string text = record_json(record, place);
-  const std::string key = "\"repetitions\":";
-  const std::size_t number = text.find(key) + key.size();
-  entries_.push_back({text.substr(0, number), text.substr(text.find(',', number)), &repetitions});
+  keep(record_json(record, {family, instance, repeated, samples_bytes_}), record.name);
 
   for (std::size_t done = 0; done < samples.size();) {
     const ssize_t wrote = ::pwrite(samples_file_, samples.data() + done, samples.size() - done,
@@ -207,6 +276,7 @@ void RunWriter::add(const Record& record) {
     if (wrote > 0) done += static_cast<std::size_t>(wrote);
   }
   samples_bytes_ += samples.size();
+  trace_->add(entries_.size() - 1, record);
   write();
 }
 
@@ -234,7 +304,9 @@ void RunWriter::write() const {
   write_file(directory_ + "/run.json", text);
 }
 
-RunFile read_run(const std::string& given) {
+namespace {
+
+RunFile read(const std::string& given, bool with_samples) {
   std::error_code failed;
   const bool is_directory = fs::is_directory(given, failed);
   const std::string path = is_directory ? given + "/run.json" : given;
@@ -252,7 +324,10 @@ RunFile read_run(const std::string& given) {
                    context.value("status", ""),
                    context.value("status_reason", ""),
                    {},
-                   context.contains("configuration") ? context["configuration"].dump() : ""};
+                   context.contains("configuration") ? context["configuration"].dump() : "",
+                   context.value("words", std::vector<std::string>()),
+                   context.value("resumed", std::vector<std::string>()),
+                   context.value("cases_not_run", 0)};
     const Json rates = context.value("rates", Json::object());
     for (const auto& [what, rate] : rates.items()) run.context.rates[what] = rate.get<double>();
     run.date = context.value("date", "");
@@ -265,13 +340,29 @@ RunFile read_run(const std::string& given) {
     for (const auto& entry : json["benchmarks"]) {
       place = fmt::format("benchmarks[{}]", index++);
       run.records.push_back(read_record(entry));
-      if (samples_file.is_open()) read_samples(samples_file, samples, entry, run.records.back());
+      if (with_samples && samples_file.is_open())
+        read_samples(samples_file, samples, entry, run.records.back());
     }
   } catch (const UsageError&) {
     throw;
   } catch (const std::exception& error) {
     throw UsageError(fmt::format("{}, {}: {}", path, place, error.what()));
   }
+  return run;
+}
+
+}  // namespace
+
+RunFile read_run(const std::string& given) { return read(given, true); }
+
+RunFile read_finished(const std::string& directory) {
+  RunFile run = read(directory, false);
+  if (run.context.words.empty())
+    throw UsageError(
+        fmt::format("{} cannot be continued: its run.json does not say which words "
+                    "were on its command line",
+                    directory));
+  run.records.resize(finished_entries(parse(directory + "/run.json")));
   return run;
 }
 

@@ -14,24 +14,27 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "harness/record.h"
+#include "harness/record/trace.h"
 
 namespace harness {
 
 class RunWriter {
  public:
   // Makes the directory and writes a run.json without cases; an older run's files there are
-  // removed. Throws UsageError when the path cannot be a directory (a file is there),
-  // machine::MachineError when the system refuses (permission, full disk); both name the path and
-  // the reason.
-  RunWriter(RunContext context, const std::string& directory);
+  // removed. continues: goes on behind the finished cases of the run there (read_finished). Throws
+  // UsageError when the path cannot be a directory (a file is there), or another process writes to
+  // the run that is to be continued; machine::MachineError when the system refuses (permission,
+  // full disk); all name the path and the reason.
+  RunWriter(RunContext context, const std::string& directory, bool continues = false);
   ~RunWriter();
 
-  // Appends the samples to samples.bin, then replaces run.json.
+  // Appends the samples to samples.bin and the trace to trace.json, then replaces run.json.
   void add(const Record& record);
   // Replaces run.json with this context: status, reason, rates.
   void finish(RunContext context);
@@ -44,6 +47,12 @@ class RunWriter {
     std::string before, after;
     const int* repetitions;
   };
+  void take_up();
+  // text: record_json's, of a case that comes next.
+  void keep(std::string_view text, const std::string& name);
+  int& repetitions(const std::string& name, int repetition);
+  // Places of unit and name, given when they come first.
+  std::pair<int, int> place(const std::string& unit, const std::string& name);
   void write() const;
 
   std::string directory_;
@@ -55,6 +64,7 @@ class RunWriter {
   std::map<std::string, int> instance_;                  // case name -> index in its family
   std::uint64_t samples_bytes_ = 0;
   int samples_file_ = -1;
+  std::optional<TraceWriter> trace_;
 };
 
 struct RunFile {
@@ -68,6 +78,11 @@ struct RunFile {
 // A run directory, or its run.json. Samples are read when samples.bin is beside it. Throws
 // UsageError naming file and place when it is missing, cut off, or not a run.
 RunFile read_run(const std::string& given);
+
+// The same without samples, and without the case that was running when a rank was lost: what need
+// not be run again.
+// Throws UsageError also where what the directory says of its command is too little to go on.
+RunFile read_finished(const std::string& directory);
 
 // For a process that holds no records: marks the run in `directory` aborted for this reason and
 // adds the case that ran (in the place of its own record, if that is the last and failed). What is

@@ -112,6 +112,7 @@ TEST_F(RunJson, ReadsBackWhatWasWritten) {
     }
     EXPECT_EQ(read.memory_maps, wrote.memory_maps);
     EXPECT_EQ(read.breakdown, wrote.breakdown);
+    EXPECT_EQ(read.step_breakdown, wrote.step_breakdown);
     ASSERT_EQ(read.oracles.size(), wrote.oracles.size());
     for (std::size_t k = 0; k < wrote.oracles.size(); ++k) {
       EXPECT_EQ(read.oracles[k].oracle, wrote.oracles[k].oracle);
@@ -242,6 +243,69 @@ TEST_F(RunJson, MarksAbortedFromAnotherProcessAndKeepsWhatIsThere) {
   RunWriter next(context_, directory_);  // the directory may serve again
   next.add(example_record(1));
   EXPECT_EQ(read_run(directory_).context.status, "running");
+}
+
+// What was on disk when a process was killed: a torn case's samples and trace, and no record of it.
+TEST_F(RunJson, AContinuedRunIsTheUninterruptedOne) {
+  context_.words = {"run", "all_reduce"};
+  RunContext complete = context_;
+  complete.status = "complete";
+  const auto write = [&](RunWriter& writer, int first, int last) {
+    for (int i = first; i < last; ++i) writer.add(example_record(i % 4, Ruling::pass));
+  };
+  const std::string whole = root_ + "/whole";
+  {
+    RunWriter writer(context_, whole);
+    write(writer, 0, 6);
+    writer.finish(complete);
+  }
+  {
+    RunWriter writer(context_, directory_);
+    write(writer, 0, 3);
+    std::ofstream(directory_ + "/samples.bin", std::ios::app) << "torn samples";
+    std::ofstream(directory_ + "/trace.json", std::ios::app)
+        << ",\n{\"pid\":3145728,\"tid\":1,\"na";
+    EXPECT_NE(message_of([&] { RunWriter(context_, directory_, true); }).find("another process"),
+              std::string::npos);
+  }
+  EXPECT_EQ(read_finished(directory_).records.size(), 3u);
+  complete.resumed = {"2026-11-22T00:00:00+00:00"};
+  {
+    RunWriter writer(complete, directory_, true);
+    write(writer, 3, 6);
+    writer.finish(complete);
+  }
+  const auto read = [](const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  for (const char* file : {"/samples.bin", "/trace.json"})
+    EXPECT_EQ(read(directory_ + file), read(whole + file)) << file;
+  auto one = json(), other = nlohmann::ordered_json::parse(read(whole + "/run.json"));
+  EXPECT_EQ(one["context"]["resumed"].size(), 1u);
+  one["context"].erase("resumed");
+  for (auto* times : {&one, &other})
+    for (const char* key : {"date", "load_avg"}) (*times)["context"].erase(key);
+  EXPECT_EQ(one.dump(1), other.dump(1));
+  EXPECT_EQ(nlohmann::json::parse(read(whole + "/trace.json"))["traceEvents"].size(), 6u * 6);
+}
+
+TEST_F(RunJson, TheCaseOfALostRankIsRunAgain) {
+  context_.words = {"run"};
+  {
+    RunWriter writer(context_, directory_);
+    writer.add(example_record(0));
+    writer.add(example_record(1, Ruling::fail));
+  }
+  EXPECT_EQ(read_finished(directory_).records.size(), 2u);
+  Record failing = example_record(2, Ruling::fail);
+  failing.samples = {};
+  mark_aborted(directory_, "rank 2 died", failing);
+  EXPECT_EQ(read_finished(directory_).records.size(), 2u);
+  RunWriter writer(context_, directory_, true);
+  writer.add(example_record(2));
+  EXPECT_EQ(json()["benchmarks"].size(), 3u);
+  EXPECT_EQ(json()["benchmarks"][2]["verdict"], "pass");
 }
 
 TEST_F(RunJson, AnOlderRunLeavesNothingBehind) {

@@ -7,6 +7,7 @@ set(record_headers
   record/record_json.h
   record/run_json.h
   record/supervisor.h
+  record/trace.h
   record/watchdog.h)
 set(record_sources
   record/diagnosis.cpp
@@ -16,6 +17,7 @@ set(record_sources
   record/redaction.cpp
   record/run_json.cpp
   record/supervisor.cpp
+  record/trace.cpp
   record/watchdog.cpp)
 set(record_tests
   record/diagnosis_test.cpp

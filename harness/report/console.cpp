@@ -205,8 +205,9 @@ void Console::case_done(const Record& record) {
 // Units differ, and their cases come one unit after another: the last cases say what the next will
 // take, all cases what the later ones will.
 double Console::seconds_left() const {
-  const double mean = (seconds_() - started_s_) / static_cast<double>(done_);
-  return (mean + recent_s_) / 2 * static_cast<double>(cases_ - std::min(cases_, done_));
+  const double gone = seconds_() - started_s_, mean = gone / static_cast<double>(done_);
+  return std::min(std::max(0.0, most_s_ - gone),
+                  (mean + recent_s_) / 2 * static_cast<double>(cases_ - std::min(cases_, done_)));
 }
 
 void Console::draw(bool always) {

@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <functional>
+#include <limits>
 #include <map>
 #include <string>
 #include <string_view>
@@ -26,6 +27,8 @@ class Console : public Progress {
   // seconds: a clock that only goes forward; the process's when empty.
   Console(std::FILE* out, Terminal terminal, std::function<double()> seconds = {});
 
+  // What is said to be left never goes beyond so many seconds from start.
+  void end_after(double seconds) { most_s_ = seconds; }
   void start(std::size_t cases) override;
   void case_started(const std::string& name) override;
   void case_done(const Record& record) override;
@@ -43,6 +46,7 @@ class Console : public Progress {
   std::size_t cases_ = 0, done_ = 0;
   std::string current_;
   double started_s_ = 0, case_started_s_ = 0, drawn_s_ = 0;
+  double most_s_ = std::numeric_limits<double>::infinity();
   double recent_s_ = 0;  // of a case, the last ones weighing most
   bool on_screen_ = false;
 };

@@ -120,6 +120,9 @@ Summary summarize(const RunContext& context, const std::vector<Record>& records)
   summary.verdict = fmt::format(
       "{}: {}{} passed, {} failed, {} skipped", summary.accepted ? "ACCEPTED" : "REJECTED",
       why_rejected(context, counts), counts.passed, counts.failed, counts.skipped);
+  if (context.not_run > 0)
+    summary.verdict += fmt::format("; {} {} not run: time", context.not_run,
+                                   context.not_run == 1 ? "case" : "cases");
   return summary;
 }
 

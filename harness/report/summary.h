@@ -33,8 +33,9 @@ struct SkipGroup {
 
 struct Summary {
   Counts counts;
-  bool accepted = false;           // something passed, nothing failed, and the run came to its end
-  std::string verdict;             // "ACCEPTED: 214 passed, 0 failed, 31 skipped"
+  bool accepted = false;  // something passed, nothing failed, and the run came to its end
+  // "ACCEPTED: 214 passed, 0 failed, 31 skipped; 80 cases not run: time"
+  std::string verdict;
   std::vector<UnitSummary> units;  // in order of their first case
   std::vector<SkipGroup> skips;    // most cases first
 };
