@@ -32,7 +32,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 matplotlib.use("Agg")
 matplotlib.style.use(os.path.join(HERE, "shardmark.mplstyle"))
 
-from drawing import bars, bubble, levels, limits, link_matrix, memory_map, message_size, shifts, timeline, training  # noqa: E402
+from drawing import bars, breakdown, bubble, levels, limits, link_matrix, memory_map, message_size, shifts, timeline, training  # noqa: E402
 from drawing.run_json import Absent, BadRun, load  # noqa: E402
 from drawing.sheet import save  # noqa: E402
 
@@ -41,6 +41,7 @@ KINDS = {
     "bus_bandwidth": ("bus bandwidth", message_size.bus_bandwidth),
     "speedup": ("speed-up over the library", message_size.speedup),
     "step_time": ("time of a step by part", bars.step_time),
+    "step_breakdown": ("step by rank", breakdown.step_breakdown),
     "timeline": ("pipeline timeline", timeline.timeline),
     "bubble": ("pipeline bubble", bubble.bubble),
     "memory": ("memory by category", bars.memory),

@@ -14,7 +14,7 @@ from drawing import run_json
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 KINDS = {"bus_bandwidth", "speedup", "step_time", "timeline", "memory", "memory_bandwidth", "matrix_rate",
-         "link_matrix", "loss", "memory_map", "scaling", "bubble"}
+         "link_matrix", "loss", "memory_map", "scaling", "bubble", "step_breakdown"}
 
 
 def figures(*arguments):

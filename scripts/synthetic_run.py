@@ -118,6 +118,20 @@ def training(chance):
                                  "expected": round(v)} for k, v in categories.items()])
 
 
+def broken_down(chance):
+    """Two stages of two ranks, with a thread that reduces beside them."""
+    parts = ["data", "forward", "backward input", "backward weights", "communication tp", "communication pp",
+             "communication dp", "bubble", "optimizer", "other"]
+    ranks = range(4)
+    yield entry("gpt_step", {"grid": "2-1-1-1-2", "zero_stage": 1, "dtype": "float", "ranks": 4, "schedule": "1f1b"}, 0.1, chance,
+                communication_fraction=0.3, bubble_fraction=0.1,
+                step_breakdown={"parts": parts, "hidden_parts": ["communication dp"],
+                                "seconds": [[1e-4, 0.02, 0.02, 0.02, 0.01, 1e-3, 0.002, 0.01 + 1e-3 * rank, 0.01, 1e-4]
+                                            for rank in ranks],
+                                "hidden_s": [[0.012] for _ in ranks],
+                                "waited_s": [[0 if a == b else 1e-3 * (1 + a + 2 * b) for b in ranks] for a in ranks]})
+
+
 def training_scales(chance):
     """Strong: 8 sequences on more ranks; weak: 8 for each."""
     for ranks in (1, 2, 4):
@@ -182,7 +196,8 @@ def document():
                "mhz_per_cpu": 2000, "caches": [], "load_avg": [], "library_build_type": "release",
                "schema": "shardmark-run/1", "shardmark_version": "0.1.0", "profile": "quick",
                "command": "shardmark run", "status": "complete", "status_reason": "", "rates": rates}
-    makers = (collectives, pipeline, zero_bubble, bubbles, training, machine, links, memory_maps, training_scales)
+    makers = (collectives, pipeline, zero_bubble, bubbles, training, machine, links, memory_maps, broken_down,
+              training_scales)
     return {"context": context, "benchmarks": [item for maker in makers for item in maker(chance)]}
 
 

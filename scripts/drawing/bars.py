@@ -3,7 +3,7 @@ import re
 from collections import defaultdict
 
 from drawing.run_json import Absent
-from drawing.sheet import Sheet, decimal_text, file_name, fill_style, legend_above, new_figure, size_text
+from drawing.sheet import Sheet, decimal_text, file_name, fill_style, legend_above, new_figure, part_style, size_text
 
 AT_MOST = 14  # bars that one figure holds legibly
 UNIT_OF_BYTES = [(2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")]
@@ -95,7 +95,7 @@ def step_time(run):
         for index, name in enumerate(names):
             widths = [sum(r["seconds"] for r in c.first("breakdown_s") if r["name"] == name) for c in members]
             axis.barh(range(len(members)), [w / scale for w in widths], left=left, height=0.66,
-                      label=name.replace("_", " "), **fill_style(index))
+                      label=name.replace("_", " "), **part_style(name, index))
             left = [at + w / scale for at, w in zip(left, widths)]
             rows += [[unit, label.replace("\n", " "), name, w, c.seconds(), c.verdict]
                      for label, w, c in zip(labels, widths, members)]

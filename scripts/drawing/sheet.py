@@ -51,6 +51,32 @@ def fill_style(index):
             "edgecolor": "white", "linewidth": 0.4}
 
 
+# Of a training step: told apart in grey by lightness and hatch.
+PARTS = {
+    "data": ("#FFFFFF", "....", "#666666"),
+    "forward": ("#A9D8F5", "", "white"),
+    "recompute": ("#A9D8F5", "\\\\\\\\", "#0072B2"),
+    "backward input": ("#D55E00", "", "white"),
+    "backward weights": ("#00664B", "", "white"),
+    "communication tp": ("#E69F00", "////", "black"),
+    "communication pp": ("#F0E442", "----", "black"),
+    "communication dp": ("#CC79A7", "\\\\\\\\", "black"),
+    "communication embedding": ("#5E3C99", "xxxx", "white"),
+    "bubble": ("#FFFFFF", "//////", "#9A9A9A"),
+    "optimizer": ("#7F4F24", "", "white"),
+    "offload": ("#56B4E9", "||||", "black"),
+    "other": ("#BBBBBB", "", "white"),
+}
+
+
+def part_style(name, index):
+    """A part of a step always looks the same; what is none looks as fill_style says."""
+    if name not in PARTS:
+        return fill_style(index)
+    colour, hatch, edge = PARTS[name]
+    return {"facecolor": colour, "hatch": hatch, "edgecolor": edge, "linewidth": 0.4}
+
+
 def file_name(*parts):
     return "-".join(re.sub(r"[^A-Za-z0-9_.]+", "_", str(part)) for part in parts if part)
 

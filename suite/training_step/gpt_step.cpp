@@ -18,6 +18,7 @@
 #include "suite/training_step/reference.h"
 #include "suite/training_step/step_case.h"
 #include "suite/training_step/step_oracles.h"
+#include "suite/training_step/step_recorder.h"
 #include "suite/training_step/timeline_record.h"
 #include "suite/training_step/trainer.h"
 #include "zero/io_ring.h"
@@ -184,17 +185,13 @@ struct GptStep {
   void prepare() {}
 
   void run() {
-    const double start = machine::steady_s();
-    trainer_->forward_backward();
-    const double passed = machine::steady_s();
-    trainer_->optimizer_step().reduce();
-    const double reduced = machine::steady_s();
-    trainer_->update();
-    times_ = {passed - start, reduced - passed, machine::steady_s() - reduced};
+    recorder_.begin();
+    trainer_->step();
+    recorder_.end();
   }
 
   void judge(harness::Judge& judge) {
-    last_timeline_ = trainer_->timeline();  // of the step that times_ are of
+    last_timeline_ = trainer_->timeline();  // of the last step
     judge_memory(judge, *trainer_, context_.device, peaks_);
     judge_volume(judge, *trainer_);
     judge_schedule(judge, *trainer_);
@@ -213,8 +210,7 @@ struct GptStep {
   void describe(harness::Record& record) {
     record.losses = losses_;
     record.counters["loss_error"] = loss_error_;
-    record.breakdown =
-        step_breakdown(last_timeline_, times_.reduce_s, times_.update_s, times_.passes_s);
+    recorder_.describe(record, context_.world, context_.group);
     record.timeline = gather_timeline(context_.world, context_.group, last_timeline_);
     if (record.seconds > 0) {
       record.counters["steps_per_second"] = 1 / record.seconds;
@@ -313,11 +309,9 @@ struct GptStep {
   TrainingConfig config_;
   Corpus corpus_;
   CategoryPeaks held_before_, peaks_;
+  StepRecorder recorder_;
   std::unique_ptr<Trainer> trainer_;
   std::uint64_t first_step_hash_ = 0;
-  struct {
-    double passes_s = 0, reduce_s = 0, update_s = 0;
-  } times_;
   pipeline::Timeline last_timeline_;
   std::vector<double> losses_;
   double loss_error_ = 0;  // the largest of all steps against double, relative

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "layers/gpt_cost.h"
+#include "machine/world/step_clock.h"
 #include "suite/on_threads.h"
 #include "suite/training_step/file_case.h"
 #include "suite/training_step/text_tokens.h"
@@ -408,6 +409,74 @@ TEST(TrainingStep, AGptStepStartsFromTheFilesItIsGiven) {
   EXPECT_NE(third.reason.find("missing"), std::string::npos) << third.reason;
 }
 #endif
+
+TEST(TrainingStep, AStepIsBrokenDownOnEveryRank) {
+  const auto cases = steps({{"ranks", "4"},
+                            {"tensor-model-parallel-size", "2"},
+                            {"pipeline-model-parallel-size", "2"},
+                            {"recompute-granularity", "full"}});
+  ASSERT_EQ(cases.size(), 1U);
+  const harness::Record record = run(cases, 4).at(0);
+  ASSERT_EQ(record.verdict, harness::Ruling::pass) << record.reason;
+  const harness::StepBreakdown& all = record.step_breakdown;
+  EXPECT_EQ(all.parts,
+            (std::vector<std::string>{"data", "forward", "recompute", "backward input",
+                                      "backward weights", "communication tp", "communication pp",
+                                      "communication embedding", "bubble", "optimizer", "other"}));
+  ASSERT_EQ(all.ranks(), 4);
+  double slowest = 0;
+  for (const std::vector<double>& rank : all.seconds) {
+    double step = 0;
+    for (const double part : rank) step += part;
+    slowest = std::max(slowest, step);
+    EXPECT_LT(rank.back(), 0.01 * step);
+    for (const std::size_t part : {1, 3, 4, 5, 8, 9}) EXPECT_GT(rank[part], 0) << all.parts[part];
+  }
+  EXPECT_NEAR(slowest, record.seconds, 0.1 * record.seconds);
+  EXPECT_GT(record.counters.at("communication_fraction"), 0);
+  // Its stages' neighbours and its tp group: nobody waits for the rank across, but for the
+  // embedding.
+  EXPECT_EQ(all.waited_s[0][3] + all.waited_s[3][0] + all.waited_s[1][2] + all.waited_s[2][1], 0);
+  std::set<int> ranks;
+  for (const harness::Span& span : record.trace) ranks.insert(span.rank);
+  EXPECT_EQ(ranks.size(), 4U);
+}
+
+// With a link slowed by a known time, the time of dp's communication grows by it and no other does.
+TEST(TrainingStep, ASlowedLinkIsTheGroupsCommunication) {
+  constexpr double added_s = 0.02;
+  const auto corpus = Corpus::generated(1234);
+  machine::run_ranks(2, [&](machine::World& world) {
+    struct Seen {
+      double step = 0, dp = 0;
+      int transfers = 0;
+    } quick, slow;
+    for (Seen* const seen : {&quick, &slow}) {
+      TrainingConfig config;
+      set_model(config, "tiny", "model");
+      config.degrees = {.dp = 2};
+      config.options.before_transfer = [&](std::size_t) {
+        ++seen->transfers;
+        if (seen == &slow) std::this_thread::sleep_for(std::chrono::duration<double>(added_s));
+      };
+      Trainer trainer(world, world.group(), world.device(), config, corpus);
+      trainer.step();
+      seen->transfers = 0;
+      machine::StepClock clock;
+      clock.start();
+      trainer.step();
+      clock.stop();
+      seen->step = clock.times().end_s - clock.times().start_s;
+      for (const auto& row : clock.times().own.rows)
+        if (row.text() == "communication dp") seen->dp = row.seconds;
+    }
+    const double added = added_s * slow.transfers;
+    EXPECT_GE(slow.transfers, 2);
+    EXPECT_GE(slow.dp, added);
+    EXPECT_LT(slow.dp, added + quick.step + added / 2);
+    EXPECT_LT(slow.step - slow.dp, quick.step + added / 2);
+  });
+}
 
 TEST(TrainingStep, GptTwoHasItsShapeAndAPaddedTable) {
   TrainingConfig config;

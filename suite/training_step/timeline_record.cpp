@@ -32,24 +32,4 @@ std::vector<harness::Span> gather_timeline(machine::World& world, const machine:
   return spans;
 }
 
-std::vector<std::pair<std::string, double>> step_breakdown(const pipeline::Timeline& timeline,
-                                                           double reduce_s, double update_s,
-                                                           double passes_s) {
-  double forward = 0, backward = 0, waiting = 0;
-  for (const pipeline::Event& event : timeline.events) {
-    if (event.doing != pipeline::Doing::compute)
-      waiting += event.seconds();
-    else if (event.action.kind == pipeline::Kind::forward)
-      forward += event.seconds();
-    else
-      backward += event.seconds();
-  }
-  return {{"forward", forward},
-          {"backward", backward},
-          {"pipeline wait", waiting},
-          {"data and rest", std::max(0.0, passes_s - forward - backward - waiting)},
-          {"reduce gradients", reduce_s},
-          {"optimizer", update_s}};
-}
-
 }  // namespace suite

@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "machine/device/random.h"
+#include "machine/world/step_clock.h"
 #include "suite/training_step/gpt2_weights.h"
 
 namespace suite {
@@ -341,6 +342,7 @@ int counted_tokens(std::uint64_t seed, std::int64_t step, int index, int sequenc
 }
 
 void Trainer::draw_data() {
+  const machine::During data(machine::Part::data);
   const int sequence = config_.model.sequence;
   const std::size_t sequences = drawn_.size() / 2 / static_cast<std::size_t>(sequence);
   const auto first = static_cast<std::uint64_t>(first_sequence());

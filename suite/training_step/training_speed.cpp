@@ -22,6 +22,7 @@
 #include "suite/training_step/step_case.h"
 #include "suite/training_step/step_oracles.h"
 #include "suite/training_step/step_products.h"
+#include "suite/training_step/step_recorder.h"
 #include "suite/training_step/timeline_record.h"
 #include "suite/training_step/trainer.h"
 
@@ -82,19 +83,15 @@ struct TrainingSpeed {
   void prepare() {}
 
   void run() {
-    const double start = machine::steady_s();
-    trainer_->forward_backward();
-    const double passed = machine::steady_s();
-    trainer_->optimizer_step().reduce();
-    const double reduced = machine::steady_s();
-    trainer_->update();
-    times_ = {passed - start, reduced - passed, machine::steady_s() - reduced};
+    recorder_.begin();
+    trainer_->step();
+    recorder_.end();
   }
 
   void yardstick() { products_->run(); }
 
   void judge(harness::Judge& judge) {
-    last_timeline_ = trainer_->timeline();  // of the step that times_ are of
+    last_timeline_ = trainer_->timeline();  // of the last step
     judge_memory(judge, *trainer_, context_.device, peaks_);
     judge_volume(judge, *trainer_);
     judge_schedule(judge, *trainer_);
@@ -116,8 +113,7 @@ struct TrainingSpeed {
     record.losses = {first_loss_};
     record.timeline = gather_timeline(context_.world, context_.group, last_timeline_);
     record.counters["gemm_flops"] = gemm_flops_;
-    record.breakdown =
-        step_breakdown(last_timeline_, times_.reduce_s, times_.update_s, times_.passes_s);
+    recorder_.describe(record, context_.world, context_.group);
     if (record.seconds <= 0) return;
     record.counters["steps_per_second"] = 1 / record.seconds;
     const double rate = context_.rates.flops_per_second(case_.dtype, case_.ranks);
@@ -205,13 +201,11 @@ struct TrainingSpeed {
   TrainingConfig config_;
   Corpus corpus_;
   CategoryPeaks peaks_;
+  StepRecorder recorder_;
   std::unique_ptr<Trainer> trainer_;
   std::optional<StepProducts> products_;
   double gemm_flops_ = 0, first_loss_ = 0;
   std::uint64_t first_step_hash_ = 0;
-  struct {
-    double passes_s = 0, reduce_s = 0, update_s = 0;
-  } times_;
   pipeline::Timeline last_timeline_;
 };
 
