@@ -42,8 +42,8 @@ std::vector<std::string> option_names(const CLI::App& app) {
   return names;
 }
 
-const std::vector<std::string> commands{"run",        "list",    "report", "data",   "plan",
-                                        "collective", "compare", "ab",     "history"};
+const std::vector<std::string> commands{"run",        "list",    "report", "data",    "plan",
+                                        "collective", "compare", "ab",     "history", "scale"};
 
 constexpr double acceptance_minutes = 25;
 constexpr std::string_view passing_flags[] = {"--resume", "--out", "--max-minutes", "--timeout"};
@@ -61,6 +61,8 @@ CommandLine parse(const std::vector<std::string>& given) {
   CommandLine line;
   line.words = given;
   std::vector<std::string> said = given, words;
+  const bool wants_help = std::ranges::find(given, "--help") != given.end();
+  if (!given.empty() && given.front() == "scale" && !wants_help) line.scaling = take_scaling(said);
   for (auto word = said.rbegin(); word != said.rend(); ++word) {  // CLI11 takes words last first
     if (word->starts_with("--benchmark_"))
       line.google_flags.insert(line.google_flags.begin(), *word);
@@ -85,6 +87,14 @@ CommandLine parse(const std::vector<std::string>& given) {
   app.add_subcommand("compare", "launches before and after a change: what became slower, or wrong");
   app.add_subcommand("ab", "the same cases under two environments, launched in turn");
   app.add_subcommand("history", "runs over time: where a case became slower or faster");
+  CLI::App* scale = app.add_subcommand(
+      "scale", "run units with one degree growing with the ranks; run's flags, too");
+  std::string axis;
+  bool strong = false, weak = false;
+  scale->add_option("units", line.units, "units to run: gpt_step, llama_step, training_speed");
+  scale->add_option("--axis", axis, "the degree that grows: dp, tp or pp");
+  scale->add_flag("--strong", strong, "the same step on more ranks");
+  scale->add_flag("--weak", weak, "a global batch that grows with the ranks");
   for (CLI::App* command : {run, list, report, data}) command->allow_extras();
   for (CLI::App* command : {run, list})
     command->add_option("--profile", profile, "quick, acceptance or paper")->capture_default_str();
@@ -148,6 +158,7 @@ CommandLine parse(const std::vector<std::string>& given) {
                       : list->parsed()   ? list
                       : report->parsed() ? report
                       : data->parsed()   ? data
+                      : scale->parsed()  ? scale
                                          : &app;
     line.help = asked->help("shardmark");
     return line;

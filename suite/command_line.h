@@ -10,6 +10,7 @@
 #include "harness/record/run_json.h"
 #include "harness/run.h"
 #include "harness/sweep.h"
+#include "suite/scaling.h"
 
 namespace suite {
 
@@ -34,6 +35,7 @@ struct CommandLine {
   std::optional<double> max_minutes;  // of the run; none given: the profile's
   double run_seconds() const;         // what that comes to; infinity: without an end
   std::vector<std::string> words;     // of the command line, without the program
+  std::optional<Scaling> scaling;     // of `scale`, which is a run with these cases alone
   std::string resume_dir;
   std::optional<harness::RunFile> continued;  // what --resume names: the words are its
   harness::Timing timing = harness::Timing::sample;

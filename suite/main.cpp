@@ -1,4 +1,4 @@
-// The program: `shardmark list`, `shardmark run`, `shardmark report`, `shardmark
+// The program: `shardmark list`, `shardmark run`, `shardmark scale`, `shardmark report`, `shardmark
 // data`, `shardmark plan`, `shardmark collective`, `shardmark compare`, `shardmark ab`, `shardmark
 // history`.
 
@@ -269,8 +269,14 @@ int run(CommandLine line, int argc, char** argv) {
       for (const std::string& warning : resolved.warnings)
         complain(0, fmt::format("warning: {}", warning));
   }
-  const std::vector<harness::PlannedCase> cases =
-      harness::plan_cases(line.units, line.profile, axes);
+  // Another node may have other cores, and all ranks must plan the same.
+  const bool ranks_said = axes.contains("ranks");
+  if (line.scaling && !ranks_said && machine::under_launcher())
+    throw harness::UsageError("scale under mpiexec or srun needs --ranks, such as --ranks 1,2,4");
+  if (line.scaling) line.scaling->choose(line.units, line.profile, axes);
+  std::vector<harness::PlannedCase> cases = harness::plan_cases(line.units, line.profile, axes);
+  if (line.scaling)
+    std::erase_if(cases, [&](const auto& plan) { return !line.scaling->has(plan); });
   const harness::GoogleFront front(line.google_flags);
   const std::vector<std::size_t> selected = front.select(cases);
   if (front.list_only()) {
@@ -290,6 +296,7 @@ int run(CommandLine line, int argc, char** argv) {
   again.insert(again.end(), argv + 1, argv + argc);
   // A directory named after the time must be the same for all ranks.
   if (line.out_dir_is_default) again.insert(again.end(), {"--out", line.out_dir});
+  if (line.scaling && !ranks_said) again.insert(again.end(), {"--ranks", axes["ranks"]});
   const int code = launch(ranks, again);
   if (code == harness::rank_lost) report_for_the_lost(line.out_dir);
   return code;

@@ -146,6 +146,14 @@ class BadInput(TemporaryFolder):
         self.assertFalse(os.path.exists(self.path("ab")))
         self.refused(2, ["ab", "barrier", "--out", self.folder.name], "not empty")
 
+    def test_scaling(self):
+        self.refused(2, ["scale", "training_speed", "--strong"], "--axis")
+        self.refused(2, ["scale", "training_speed", "--axis", "dq", "--strong"], "'dq'", "'dp'")
+        self.refused(2, ["scale", "training_speed", "--axis", "dp"], "--strong", "--weak")
+        self.refused(2, ["scale", "training_sped", "--axis", "dp", "--weak"], "'training_sped'", "'training_speed'")
+        self.refused(2, ["scale", "training_speed", "--axis", "dp", "--weak", "--dp", "2"], "--dp", "--ranks")
+        self.refused(2, ["scale", "training_speed", "--axis", "dp", "--weak", "--tp", "2", "--ranks", "2,3"], "product 2")
+
     def test_near_ranks_divide_all(self):
         self.refused(2, ["run", "all_reduce", "--inner", "3", "--ranks", "8", "--algorithm", "mesh"],
                      "inner 3 does not divide 8 ranks")

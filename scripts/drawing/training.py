@@ -72,33 +72,49 @@ def scaling(run):
 
 
 def _fastest(members):
-    """ranks -> tokens per second of the fastest case."""
+    """ranks -> (tokens per second, low, high) of the fastest case."""
     best = {}
     for case in members:
-        best[case.ranks] = max(best.get(case.ranks, 0), case.number("tokens_per_second"))
+        rate = case.number("tokens_per_second")
+        low, high = case.interval()
+        if rate > best.get(case.ranks, (0,))[0]:
+            best[case.ranks] = (rate, rate * case.seconds() / high, rate * case.seconds() / low)
     return dict(sorted(best.items()))
 
 
+def _around(values, lows, highs):
+    """How far the ends of the intervals are from the values, as error bars want it."""
+    return [[max(0.0, v - low) for v, low in zip(values, lows)], [max(0.0, high - v) for v, high in zip(values, highs)]]
+
+
 def _scaling_sheet(kind, unit, series, work):
-    figure, axis = new_figure(1.9)
+    figure, (axis, below) = new_figure(2.9, rows=2, sharex=True, height_ratios=[3, 2])
     rows = []
     same = set.intersection(*(set(rest) for rest in series))
     for index, (rest, best) in enumerate(list(series.items())[:MOST_LINES]):
-        ranks, rate = list(best), list(best.values())
+        ranks = list(best)
+        rate, low, high = zip(*best.values())
         name = ", ".join(f"{k} {v}" for k, v in rest if (k, v) not in same) or "best of its ways to spread"
-        rows += [[unit, name, r, y, y / rate[0] * ranks[0] / r] for r, y in zip(ranks, rate)]
-        axis.plot(ranks, rate, label=f"{name}: {rows[-1][4]:.0%}", **line_style(index))
-        axis.plot(ranks, [rate[0] * r / ranks[0] for r in ranks], label="perfect" if index == 0 else None, **LIMIT)
+        perfect = [rate[0] * r / ranks[0] for r in ranks]
+        efficiency, least, most = ([100 * y / p for y, p in zip(values, perfect)] for values in (rate, low, high))
+        rows += [[unit, name, r, *numbers, e / 100] for r, *numbers, e in zip(ranks, rate, low, high, efficiency)]
+        axis.errorbar(ranks, rate, yerr=_around(rate, low, high), capsize=2, label=f"{name}: {efficiency[-1]:.0f} %",
+                      **line_style(index))
+        axis.plot(ranks, perfect, label="perfect" if index == 0 else None, **LIMIT)
+        below.errorbar(ranks, efficiency, yerr=_around(efficiency, least, most), capsize=2, **line_style(index))
+    below.axhline(100, **LIMIT)
     axis.set_xscale("log", base=2)
-    axis.xaxis.set_major_locator(FixedLocator(sorted({r[2] for r in rows})))
-    axis.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
-    axis.xaxis.set_minor_locator(NullLocator())
+    below.xaxis.set_major_locator(FixedLocator(sorted({r[2] for r in rows})))
+    below.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+    below.xaxis.set_minor_locator(NullLocator())
     axis.margins(x=0.1, y=0.1)
     plain_log(axis, 10)
-    axis.set_xlabel("ranks")
+    below.set_ylim(0)
+    below.set_xlabel("ranks")
     axis.set_ylabel("throughput [tokens/s]")
+    below.set_ylabel("efficiency [%]")
     legend_above(axis, title=f"{unit.replace('_', '-')}, {kind} scaling")
     return Sheet(file_name(f"scaling_{kind}", unit), f"{kind.capitalize()} scaling: {unit.replace('_', '-')}",
-                 f"{work}: the fastest case at each number; the percentage is the efficiency at the most, "
-                 "against perfect scaling from the fewest.", figure,
-                 ["unit", "line", "ranks", "tokens_per_second", "efficiency"], rows)
+                 f"{work}: the fastest case at each number, with the confidence interval of its median; efficiency, also "
+                 "in the legend for the most ranks, is against perfect scaling from the fewest.", figure,
+                 ["unit", "line", "ranks", "tokens_per_second", "low", "high", "efficiency"], rows)
