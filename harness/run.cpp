@@ -78,7 +78,7 @@ class Launch {
   // Null where the case was not run so far.
   const Record* finished(std::size_t index, int repetition) const;
   void note_rates();
-  bool ends() const { return fatal_ || signal_ != 0; }
+  bool ends() const { return fatal_ || !unwritten_.empty() || signal_ != 0; }
   // What is known about the loss of a rank, beyond the exception that this rank got.
   std::string loss(const std::exception& error);
   void lost(const std::exception& error) { world_.board().fail(error.what()); }
@@ -92,6 +92,7 @@ class Launch {
   std::vector<Record> records_;
   std::map<std::pair<std::string, int>, std::size_t> place_;  // by name and repetition
   std::exception_ptr fatal_;
+  std::string unwritten_;  // why sink or progress could not
 };
 
 // The axis of that name; of a case without one no limit asks.
@@ -164,7 +165,6 @@ void Launch::lead_case(std::size_t index, int repetition, Progress& progress) {
     } else {
       try {
         execute(command({Command::run_case, static_cast<int>(index), repetition, 0}), record);
-        note_rates();
       } catch (const std::exception& error) {
         if (record.name.empty()) record = skipped(plan, repetition, {});
         record.verdict = Ruling::fail;
@@ -173,16 +173,16 @@ void Launch::lead_case(std::size_t index, int repetition, Progress& progress) {
         lost(error);
       }
     }
+    if (!fatal_) note_rates();
     if (options_.sink) options_.sink->add(record);
     progress.case_done(record);
     record.samples = {};  // the sink has them; thousands of cases would not fit in memory
     record.trace = {};
     place_[{record.name, repetition}] = records_.size();
     records_.push_back(std::move(record));
-  } catch (const std::exception& error) {  // of sink or progress: a full disk, a closed pipe
-    fatal_ = std::current_exception();
-    context_.status_reason = error.what();
-    lost(error);
+  } catch (const std::exception& error) {  // of sink or progress: no rank is lost by that
+    if (unwritten_.empty()) unwritten_ = error.what();
+    context_.status_reason = unwritten_;
   }
 }
 
@@ -246,28 +246,37 @@ int Launch::lead(Progress& progress) {
         return finished(index, repetition);
       },
       [&]() -> std::string {
-        return fatal_         ? "not run: " + context_.status_reason
-               : signal_ != 0 ? "not run: interrupted"
-                              : "not run: time";
+        if (!context_.status_reason.empty()) return "not run: " + context_.status_reason;
+        return signal_ != 0 ? "not run: interrupted" : "not run: time";
       });
 
   if (!ends())
     wanted([&](std::size_t index, int repetition) {
       context_.not_run += !finished(index, repetition);
     });
-  context_.status = fatal_ ? "aborted" : signal_ != 0 ? "interrupted" : "complete";
-  if (!fatal_ && signal_ != 0)
+  context_.status = !context_.status_reason.empty() ? "aborted"
+                    : signal_ != 0                  ? "interrupted"
+                                                    : "complete";
+  if (context_.status == "interrupted")
     context_.status_reason = fmt::format(
         "{} after {} of {} cases", signal_ == SIGINT ? "SIGINT" : "SIGTERM", records_.size(),
         selected.size() * static_cast<std::size_t>(front->repetitions()));
-  try {
+  const auto whatever_the_end = [&](const auto& finish) {
+    try {
+      finish();
+    } catch (const std::exception& error) {
+      if (unwritten_.empty()) unwritten_ = error.what();
+    }
+  };
+  whatever_the_end([&] {
     if (options_.sink) options_.sink->finish(context_);
-    progress.finish(context_, records_);
-  } catch (const std::exception& error) {
-    lost(error);
-    if (!fatal_) throw;
-  }
+  });
+  whatever_the_end([&] { progress.finish(context_, records_); });
   if (fatal_) std::rethrow_exception(fatal_);
+  if (!unwritten_.empty()) {
+    command({Command::stop, 0, 0, environment});
+    throw Unwritten(unwritten_);
+  }
   int exit_code = accepted;
   for (const Record& record : records_)
     if (record.verdict == Ruling::fail) exit_code = case_failed;

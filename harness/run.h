@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -66,13 +67,20 @@ class Progress {
 // nothing else should.
 bool google_benchmark_prints(const std::vector<std::string>& google_flags);
 
+// What was measured cannot be written, or told (a full disk, a closed pipe).
+class Unwritten : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 // Collective over the world; every rank gets the same exit code: accepted, case_failed (also for
 // one of options.finished), or 128 plus the signal after SIGINT or SIGTERM, which end the run after
 // the case at hand (130, 143; a second one ends the process at once). Only rank 0 writes and
 // prints. Throws on every rank: UsageError (a
 // --benchmark_ flag that is unknown, malformed or selects no case); machine::MachineError when a
 // rank was lost (Timeout, PeerFailure): what was measured, the case at hand included, has reached
-// the sink, the board says why, and the exit code is rank_lost.
+// the sink, the board says why, and the exit code is rank_lost. When sink or progress throw, the
+// run ends there: rank 0 throws Unwritten, the others return environment.
 int run(machine::World& world, const std::vector<PlannedCase>& cases, const RunOptions& options,
         Progress& progress);
 

@@ -379,14 +379,17 @@ TEST(Run, AFullDiskEndsIt) {
     options.max_seconds_per_case = 0.05;
     options.measure_rates = false;
     if (world.rank() == 0) options.sink = &full;
-    run(world, cases, options, world.rank() == 0 ? full : other);
+    try {
+      const int code = run(world, cases, options, world.rank() == 0 ? full : other);
+      EXPECT_EQ(world.rank(), 1);
+      EXPECT_EQ(code, environment);
+    } catch (const Unwritten& error) {
+      EXPECT_EQ(world.rank(), 0);
+      EXPECT_TRUE(has(error.what(), "no space left")) << error.what();
+    }
+    EXPECT_LT(world.board().failed_rank(), 0) << "no rank is lost by that";
   };
-  try {
-    machine::run_ranks(2, body, 5);
-    FAIL() << "ended well";
-  } catch (const machine::MachineError& error) {
-    EXPECT_TRUE(has(error.what(), "no space left")) << error.what();
-  }
+  machine::run_ranks(2, body, 5);
   EXPECT_EQ(full.started.size(), 1u);
   EXPECT_EQ(full.context.status, "aborted");
 }

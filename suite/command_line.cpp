@@ -31,8 +31,13 @@ const std::map<std::string, std::string> short_names{{"tensor-model-parallel-siz
 std::string default_out_dir() {
   std::array<char, 256> host{};
   gethostname(host.data(), host.size() - 1);
-  return fmt::format("results/runs/{:%Y%m%dT%H%M%SZ}-{}", fmt::gmtime(std::time(nullptr)),
-                     host.data());
+  const std::string name = fmt::format("results/runs/{:%Y%m%dT%H%M%SZ}-{}",
+                                       fmt::gmtime(std::time(nullptr)), host.data());
+  std::string unused = name;  // by another run of this second
+  std::error_code failed;
+  for (int i = 2; std::filesystem::exists(unused, failed); ++i)
+    unused = fmt::format("{}-{}", name, i);
+  return unused;
 }
 
 std::vector<std::string> option_names(const CLI::App& app) {
@@ -129,6 +134,10 @@ CommandLine parse(const std::vector<std::string>& given) {
       ->check(CLI::PositiveNumber);
   run->add_option("--resume", line.resume_dir,
                   "a run directory: runs what of its cases is left, as its own command said");
+  run->add_flag(
+      "--no-limits", line.no_limits,
+      "do not measure what this machine can do first, a few seconds; records then have no "
+      "limit_s and limit_fraction");
   run->add_option("--timing", timing,
                   "sample, loop (back to back, as nccl-tests), window (a common start by the "
                   "clock) or armed "

@@ -38,6 +38,7 @@ struct CommandLine {
   std::optional<Scaling> scaling;     // of `scale`, which is a run with these cases alone
   std::string resume_dir;
   std::optional<harness::RunFile> continued;  // what --resume names: the words are its
+  bool no_limits = false;
   harness::Timing timing = harness::Timing::sample;
   std::vector<std::string> google_flags;
 

@@ -102,6 +102,8 @@ int exit_code_of(int status) {
   switch (const int code = WEXITSTATUS(status)) {
     case case_failed_here:
       return harness::case_failed;
+    case case_failed_here | harness::environment:  // MPICH's ors them: rank 0 could not write
+      return harness::environment;
     case harness::accepted:
     case harness::usage:
     case harness::environment:

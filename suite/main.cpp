@@ -81,10 +81,18 @@ class ReportThenTell final : public harness::Progress {
     records_ = records;
     finished_ = true;
   }
-  void tell() {
-    if (!finished_) return;
-    write_reports(context_.out_dir);
+  // Why there is no report, or empty.
+  std::string tell() {
+    std::string unwritten;
+    if (!finished_) return unwritten;
+    try {
+      write_reports(context_.out_dir);
+    } catch (const std::exception& error) {
+      unwritten = error.what();
+      context_.out_dir.clear();  // there is no report to name
+    }
     progress_.finish(context_, records_);
+    return unwritten;
   }
 
  private:
@@ -195,8 +203,11 @@ int run_rank(const CommandLine& line, const std::vector<harness::PlannedCase>& c
   {
     const auto world = machine::make_mpi_world(line.timeout_s);
     rank = world->rank();
+    // One named after the time may be another on every rank.
+    const std::string out_dir = world->broadcast(world->group(), 0, line.out_dir);
     harness::RunOptions options;
     options.context = context_of(line, configuration);
+    options.context.out_dir = out_dir;
     if (line.continued) options.finished = line.continued->records;
     options.data_file = line.data_file;
     options.load_file = line.load_file;
@@ -204,6 +215,7 @@ int run_rank(const CommandLine& line, const std::vector<harness::PlannedCase>& c
     options.seed = line.seed;
     options.max_seconds_per_case = line.max_seconds;
     options.max_seconds = line.run_seconds();
+    options.measure_rates = !line.no_limits;
     options.timing = line.timing;
     options.google_flags = line.google_flags;
     std::unique_ptr<harness::Sink> sink;
@@ -213,23 +225,27 @@ int run_rank(const CommandLine& line, const std::vector<harness::PlannedCase>& c
     code = together(*world, [&] {
       if (rank != 0) return;
       if (line.continued)
-        harness::refuse_another(line.out_dir, *line.continued, environment, configuration);
-      sink = harness::write_to(options.context, line.out_dir, line.continued.has_value());
-      if (!line.continued) harness::write_file(line.out_dir + "/environment.json", environment);
+        harness::refuse_another(out_dir, *line.continued, environment, configuration);
+      sink = harness::write_to(options.context, out_dir, line.continued.has_value());
+      if (!line.continued) harness::write_file(out_dir + "/environment.json", environment);
     });
     if (code != harness::accepted) return exit_code_of_rank(rank, code);
     options.sink = sink.get();
-    harness::Watchdog watchdog(*world, line.out_dir, line.timeout_s);
+    harness::Watchdog watchdog(*world, out_dir, line.timeout_s);
     try {
       code = harness::run(*world, cases, options, progress);
     } catch (const harness::UsageError& error) {
       if (rank == 0) complain(0, error.what());
       code = harness::usage;
+    } catch (const harness::Unwritten& error) {
+      code = complain(harness::environment, error.what());
     } catch (const std::exception& error) {
       watchdog.give_up(error.what());
     }
   }
-  progress.tell();
+  const std::string unwritten = progress.tell();
+  if (!unwritten.empty() && code != harness::environment)
+    code = complain(harness::environment, unwritten);
   return exit_code_of_rank(rank, code);
 }
 

@@ -5,6 +5,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
@@ -62,14 +63,29 @@ bool holds_a_run(const std::string& directory) {
   return start.find(schema) != std::string::npos;
 }
 
-// So that no directory ever shows one run's cases beside another's figures.
+constexpr std::string_view parts[] = {"environment.json", "junit.xml", "report.html", "trace.json",
+                                      "run.json"};
+
+// What write_file leaves when the process is killed: "run.json.1234.tmp".
+bool is_left_over(const std::string& file) {
+  return file.ends_with(".tmp") && std::ranges::any_of(parts, [&](std::string_view part) {
+           return file.starts_with(part) &&
+                  file.find_first_not_of("0123456789", part.size() + 1) == file.size() - 4;
+         });
+}
+
+// So that no directory ever shows one run's cases beside another's figures. What tells that there
+// was a run goes last: who is killed half-way leaves the rest to the next.
 void remove_older_run(const std::string& directory) {
-  if (!holds_a_run(directory)) return;
   std::error_code ignored;
-  for (const char* name :
-       {"run.json", "samples.bin", "environment.json", "junit.xml", "report.html", "trace.json"})
-    fs::remove(directory + "/" + name, ignored);
+  std::vector<fs::path> left_over;
+  for (const auto& entry : fs::directory_iterator(directory, ignored))
+    if (is_left_over(entry.path().filename().string())) left_over.push_back(entry.path());
+  for (const fs::path& path : left_over) fs::remove(path, ignored);
+  if (!holds_a_run(directory)) return;
   fs::remove_all(directory + "/figures", ignored);
+  for (const std::string_view part : parts)
+    fs::remove(fmt::format("{}/{}", directory, part), ignored);
 }
 
 std::string list_text(const std::vector<std::string>& texts) {
@@ -196,22 +212,36 @@ RunWriter::RunWriter(RunContext context, const std::string& directory, bool cont
     const std::lock_guard lock(writing);
     aborted_directories.erase(canonical(directory_));
   }
-  if (!continues) remove_older_run(directory_);
   const std::string samples = directory_ + "/samples.bin";
-  samples_file_ = ::open(samples.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
-  if (samples_file_ < 0) refuse(samples, errno);
-  const bool alone = ::flock(samples_file_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
-  if (continues && !alone) {
-    ::close(samples_file_);
-    throw UsageError(fmt::format("{} is being written by another process", directory_));
-  }
-  if (continues) take_up();
-  if (::ftruncate(samples_file_, static_cast<off_t>(samples_bytes_)) != 0) refuse(samples, errno);
+  int& file = samples_file_.descriptor;
+  file = ::open(samples.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+  if (file < 0) refuse(samples, errno);
+  // The lock ends with the process, however that ends. Not every file system has locks.
+  if (::flock(file, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+    throw machine::MachineError(
+        fmt::format("cannot write to {}: another run is writing there", directory_));
+  if (continues)
+    take_up();
+  else
+    remove_older_run(directory_);
+  if (::ftruncate(file, static_cast<off_t>(samples_bytes_)) != 0) refuse(samples, errno);
   trace_.emplace(directory_, entries_.size());
   write();
 }
 
-RunWriter::~RunWriter() { ::close(samples_file_); }
+RunWriter::File::~File() {
+  if (descriptor >= 0) ::close(descriptor);
+}
+
+void RunWriter::append(std::string_view samples) {
+  for (std::size_t done = 0; done < samples.size();) {
+    const ssize_t wrote =
+        ::pwrite(samples_file_.descriptor, samples.data() + done, samples.size() - done,
+                 static_cast<off_t>(samples_bytes_ + done));
+    if (wrote < 0 && errno != EINTR) refuse(directory_ + "/samples.bin", errno);
+    if (wrote > 0) done += static_cast<std::size_t>(wrote);
+  }
+}
 
 // Entries as they stand in the file; of the context what a launch finds out by itself and never
 // changes, such as when it began.
@@ -263,18 +293,12 @@ void RunWriter::keep(std::string_view text, const std::string& name) {
 }
 
 void RunWriter::add(const Record& record) {
-  const auto [family, instance] = place(record.unit, record.name);
-  const int repeated = repetitions(record.name, record.repetition);
   const std::string_view samples(reinterpret_cast<const char*>(record.samples.seconds.data()),
                                  record.samples.seconds.size() * sizeof(double));
+  append(samples);  // before anything says that they are there
+  const auto [family, instance] = place(record.unit, record.name);
+  const int repeated = repetitions(record.name, record.repetition);
   keep(record_json(record, {family, instance, repeated, samples_bytes_}), record.name);
-
-  for (std::size_t done = 0; done < samples.size();) {
-    const ssize_t wrote = ::pwrite(samples_file_, samples.data() + done, samples.size() - done,
-                                   static_cast<off_t>(samples_bytes_ + done));
-    if (wrote < 0 && errno != EINTR) refuse(directory_ + "/samples.bin", errno);
-    if (wrote > 0) done += static_cast<std::size_t>(wrote);
-  }
   samples_bytes_ += samples.size();
   trace_->add(entries_.size() - 1, record);
   write();

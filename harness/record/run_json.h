@@ -28,13 +28,13 @@ class RunWriter {
  public:
   // Makes the directory and writes a run.json without cases; an older run's files there are
   // removed. continues: goes on behind the finished cases of the run there (read_finished). Throws
-  // UsageError when the path cannot be a directory (a file is there), or another process writes to
-  // the run that is to be continued; machine::MachineError when the system refuses (permission,
-  // full disk); all name the path and the reason.
+  // UsageError when the path cannot be a directory (a file is there), machine::MachineError when
+  // the system refuses (permission, full disk) or another writer, of whatever process, has the
+  // directory; all name the path and the reason.
   RunWriter(RunContext context, const std::string& directory, bool continues = false);
-  ~RunWriter();
 
-  // Appends the samples to samples.bin and the trace to trace.json, then replaces run.json.
+  // Appends the samples to samples.bin and the trace to trace.json, then replaces run.json. When
+  // that fails the directory holds what it held before.
   void add(const Record& record);
   // Replaces run.json with this context: status, reason, rates.
   void finish(RunContext context);
@@ -47,6 +47,10 @@ class RunWriter {
     std::string before, after;
     const int* repetitions;
   };
+  struct File {
+    int descriptor = -1;
+    ~File();
+  };
   void take_up();
   // text: record_json's, of a case that comes next.
   void keep(std::string_view text, const std::string& name);
@@ -54,6 +58,7 @@ class RunWriter {
   // Places of unit and name, given when they come first.
   std::pair<int, int> place(const std::string& unit, const std::string& name);
   void write() const;
+  void append(std::string_view samples);
 
   std::string directory_;
   RunContext context_;
@@ -63,7 +68,7 @@ class RunWriter {
   std::map<std::string, std::pair<int, int>> families_;  // unit -> its index, names so far
   std::map<std::string, int> instance_;                  // case name -> index in its family
   std::uint64_t samples_bytes_ = 0;
-  int samples_file_ = -1;
+  File samples_file_;  // locked: it tells others that somebody writes here
   std::optional<TraceWriter> trace_;
 };
 

@@ -1,11 +1,14 @@
 #include "harness/record/run_json.h"
 
 #include <gtest/gtest.h>
+#include <sys/ptrace.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -143,6 +146,89 @@ TEST_F(RunJson, EveryFinishedCaseIsReadableAtAnyMoment) {
     EXPECT_NE(file.path().extension(), ".tmp");
 }
 
+enum class Ended { killed, by_itself, untraced };
+
+// Does the work in a process of its own, killed right before its system call number n.
+Ended killed_before_call(int n, const std::function<void()>& work) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) ::_exit(1);
+    ::raise(SIGSTOP);
+    work();
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  if (!WIFSTOPPED(status)) return Ended::untraced;
+  for (int stops = 0; stops < 2 * n + 1; ++stops) {  // at the beginning of a call, and at its end
+    ::ptrace(PTRACE_SYSCALL, child, nullptr, nullptr);
+    ::waitpid(child, &status, 0);
+    if (!WIFSTOPPED(status)) return Ended::by_itself;
+  }
+  ::kill(child, SIGKILL);
+  ::waitpid(child, &status, 0);
+  return Ended::killed;
+}
+
+// What is on the disk changes with system calls only: all moments there are.
+TEST_F(RunJson, WhereverItIsKilledWhatIsFinishedIsWhole) {
+  {
+    RunWriter older(context_, directory_);
+    for (int i : {5, 6, 7}) older.add(example_record(i));
+  }
+  std::ofstream(directory_ + "/report.html") << "of the older run";
+  const fs::path kept = root_ + "/kept";
+  fs::copy(directory_, kept, fs::copy_options::recursive);
+  RunContext context = context_;
+  context.command = "the new run";
+  const auto work = [&] {
+    RunWriter writer(context, directory_);
+    for (int i : {0, 1, 2}) writer.add(example_record(i));
+    context.status = "complete";
+    writer.finish(context);
+  };
+  Ended ended = Ended::killed;
+  std::size_t most = 0;
+  int calls = 0, without_run = 0, complete = 0;
+  for (; ended == Ended::killed; ++calls) {
+    fs::remove_all(directory_);
+    fs::copy(kept, directory_, fs::copy_options::recursive);
+    ended = killed_before_call(calls, work);
+    if (ended == Ended::untraced) GTEST_SKIP() << "this machine lets nobody trace";
+    if (fs::exists(directory_ + "/run.json")) {
+      const RunFile run = read_run(directory_);
+      const bool is_new = run.context.command == context.command;
+      const int first = is_new ? 0 : 5;
+      if (is_new) {
+        EXPECT_GE(run.records.size(), most) << "what was finished is gone, call " << calls;
+        most = std::max(most, run.records.size());
+        EXPECT_FALSE(fs::exists(directory_ + "/report.html")) << "of another run, call " << calls;
+      } else {
+        EXPECT_EQ(most, 0U);
+        EXPECT_EQ(run.records.size(), 3U);
+      }
+      for (std::size_t i = 0; i < run.records.size(); ++i) {
+        const Record expected = example_record(first + static_cast<int>(i));
+        EXPECT_EQ(run.records[i].name, expected.name) << "call " << calls;
+        EXPECT_EQ(run.records[i].samples.seconds, expected.samples.seconds) << "call " << calls;
+      }
+      complete += run.context.status == "complete";
+      if (run.context.status == "complete") EXPECT_EQ(run.records.size(), 3U);
+    } else {
+      ++without_run;
+    }
+    { RunWriter(context_, directory_).add(example_record(4)); }  // it serves again
+    EXPECT_EQ(read_run(directory_).records.size(), 1U);
+    EXPECT_FALSE(fs::exists(directory_ + "/report.html")) << "call " << calls;
+    for (const auto& file : fs::directory_iterator(directory_))
+      EXPECT_NE(file.path().extension(), ".tmp") << "call " << calls;
+  }
+  EXPECT_EQ(ended, Ended::by_itself);
+  EXPECT_EQ(most, 3U);
+  EXPECT_GE(complete, 1);
+  std::printf("killed before each of %d calls; %d times no run was there\n", calls, without_run);
+}
+
 // The keys and their order as version 1.7.1 of the library writes them.
 TEST_F(RunJson, HasGoogleBenchmarksKeys) {
   RunWriter writer(context_, directory_);
@@ -220,7 +306,7 @@ TEST_F(RunJson, LeavesOutNumbersThatDoNotExistAndMendsText) {
 }
 
 TEST_F(RunJson, MarksAbortedFromAnotherProcessAndKeepsWhatIsThere) {
-  const auto writer = std::make_unique<RunWriter>(context_, directory_);
+  auto writer = std::make_unique<RunWriter>(context_, directory_);
   writer->add(example_record(0));
   writer->add(example_record(2));
   Record failing = example_record(4, Ruling::fail);
@@ -240,6 +326,14 @@ TEST_F(RunJson, MarksAbortedFromAnotherProcessAndKeepsWhatIsThere) {
   EXPECT_EQ(json()["benchmarks"][2]["family_index"], 0);
   EXPECT_EQ(json()["benchmarks"][2]["per_family_instance_index"], 1);
 
+  try {
+    RunWriter(context_, directory_);
+    ADD_FAILURE() << "two runs in one directory";
+  } catch (const machine::MachineError& error) {
+    EXPECT_EQ(std::string(error.what()),
+              "cannot write to " + directory_ + ": another run is writing there");
+  }
+  writer.reset();
   RunWriter next(context_, directory_);  // the directory may serve again
   next.add(example_record(1));
   EXPECT_EQ(read_run(directory_).context.status, "running");

@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <filesystem>
 
+#include "machine/device/error.h"
+
 namespace suite {
 namespace {
 
@@ -33,7 +35,10 @@ NewFile::~NewFile() {
 }
 
 void NewFile::refuse(int error) const {
-  throw FileError(fmt::format("cannot write to {}: {}", path_, std::strerror(error)));
+  const std::string line = fmt::format("cannot write to {}: {}", path_, std::strerror(error));
+  for (const int of_machine : {ENOSPC, EDQUOT, EROFS, EIO, EACCES, EPERM})
+    if (error == of_machine) throw machine::MachineError(line);
+  throw FileError(line);
 }
 
 void NewFile::flush() {

@@ -5,8 +5,8 @@
 //   file.write(header.data(), header.size());
 //   file.commit();                    // without it nothing of it is left
 //
-// Throws FileError naming the path: the folder is not there or can't be written to, the disk is
-// full.
+// Throws FileError naming the path when it cannot be a file (its folder is not there),
+// machine::MachineError when the system refuses (permission, a full disk).
 
 #include <cstddef>
 #include <string>
