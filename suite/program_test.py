@@ -291,6 +291,13 @@ class Comparisons(TemporaryFolder):
         self.assertEqual(shardmark("history", "show", case, "--db", file).stdout.count("** level"), 1)
         self.assertIn(f"did you mean '{case}'", shardmark("history", "show", case + "0", "--db", file).stderr)
         self.assertIn("'show'", shardmark("history", "shwo", "--db", file).stderr)
+        export = ["history", "export", "--db", file, "--format"]
+        self.assertEqual(shardmark(*export, "otava").stdout.count("\n"), 13)
+        self.assertEqual(shardmark(*export, "google_benchmark", case, "--run", "1,3", "--out", self.path("g.json")).returncode, 0)
+        with open(self.path("g.json"), encoding="utf-8") as written:
+            self.assertEqual([one["name"] for one in json.load(written)["benchmarks"]], [case, case])
+        self.assertIn("did you mean 'otava'", shardmark(*export, "otva").stderr)
+        self.assertIn("there is no such run", shardmark(*export, "otava", "--run", "13").stderr)
 
     def test_two_environments_in_turn(self):
         stand_in = self.path("stand_in")

@@ -3,10 +3,12 @@
 
 #include <array>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <random>
 
 #include "harness/compare/example_runs.h"
 #include "harness/history/change_points.h"
+#include "harness/history/exports.h"
 #include "harness/history/store.h"
 #include "harness/history/track.h"
 
@@ -116,6 +118,78 @@ TEST(Track, BreaksPartLevelsAndAreNoAlarm) {
   EXPECT_NE(text(track).find("-- software.nccl.loaded: 2.28 -> 2.29"), std::string::npos);
   EXPECT_NE(text(track).find("** level 3.04 us -> 4.08 us (+34.4 %)"), std::string::npos)
       << text(track);
+}
+
+class Exports : public testing::Test {
+ protected:
+  Exports() {
+    for (int day = 1; day <= 3; ++day) {
+      Launch launch = launch_of(day, day * 1e-6);
+      launch.fields["host"] = "node \"a\"";
+      launch.records.push_back(timed_case("64", day == 2 ? 0 : 8e-6));
+      launch.records.back().verdict = day == 2 ? Ruling::fail : Ruling::pass;
+      launch.records.push_back(timed_case("512", 0));
+      launch.records.back().verdict = Ruling::skipped;
+      history_.add(launch);
+    }
+  }
+  std::string text(const char* format, const std::vector<std::string>& cases = {}) const {
+    return exported(history_, parse_export_format(format), history_.runs(), cases);
+  }
+
+  const RunFolder folder_;
+  History history_{folder_.path("history.sqlite")};
+  const std::string eight_ = timed_case("8", 1).name, more_ = timed_case("64", 1).name;
+};
+
+TEST_F(Exports, ForGoogleBenchmark) {
+  const auto json = nlohmann::json::parse(text("google_benchmark"));
+  EXPECT_EQ(json["context"]["date"], "2026-11-03T10:00:00+00:00");
+  ASSERT_EQ(json["benchmarks"].size(), 5u);  // 2 and 3 repetitions; without what did not pass
+  const auto& last = json["benchmarks"][4];
+  EXPECT_EQ(last["name"], eight_);
+  EXPECT_EQ(last["repetitions"], 3);
+  EXPECT_EQ(last["repetition_index"], 2);
+  EXPECT_DOUBLE_EQ(last["real_time"].get<double>(), 3000);
+  EXPECT_EQ(last["time_unit"], "ns");
+}
+
+TEST_F(Exports, ForBencher) {
+  const auto json = nlohmann::json::parse(text("bencher"));
+  ASSERT_EQ(json.size(), 2u);
+  const auto& latency = json.at(eight_).at("latency");
+  EXPECT_DOUBLE_EQ(latency.at("value").get<double>(), 2000);
+  EXPECT_DOUBLE_EQ(latency.at("lower_value").get<double>(), 1000);
+  EXPECT_DOUBLE_EQ(latency.at("upper_value").get<double>(), 3000);
+}
+
+TEST_F(Exports, ForOtava) {
+  EXPECT_EQ(text("otava", {eight_, more_}), "time,commit,run," + more_ + "," + eight_ +
+                                                "\n2026-11-01T10:00:00+00:00,1,1,8e-06,1e-06\n"
+                                                "2026-11-02T10:00:00+00:00,2,2,8e-06,2e-06\n"
+                                                "2026-11-03T10:00:00+00:00,3,3,8e-06,3e-06\n");
+}
+
+TEST_F(Exports, ForPrometheus) {
+  const std::string page = text("prometheus");
+  for (const std::string& line :
+       {std::string("shardmark_run_timestamp_seconds 1793700000"),
+        std::string(R"(shardmark_run_info{host="node \"a\"",commit="3"} 1)"),
+        std::string(R"(shardmark_run_cases{verdict="skipped"} 1)"),
+        fmt::format(R"(shardmark_case_passed{{unit="all_reduce",case="{}"}} 1)", more_),
+        fmt::format(R"(shardmark_case_seconds{{unit="all_reduce",case="{}"}} 8e-06)", more_)})
+    EXPECT_NE(page.find("\n" + line + "\n"), std::string::npos) << line << "\n" << page;
+}
+
+TEST_F(Exports, RefuseWhatIsNone) {
+  EXPECT_EQ(refused([&] { text("prometeus"); }),
+            "unknown --format 'prometeus'; did you mean 'prometheus'?");
+  EXPECT_NE(refused([&] { text("otava", {eight_ + "0"}); }).find("did you mean"),
+            std::string::npos);
+  EXPECT_NE(refused([&] {
+              exported(History(folder_.path("none")), ExportFormat::otava, {}, {});
+            }).find("no run"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -206,6 +206,16 @@ std::vector<std::string> History::cases() const {
   return names;
 }
 
+std::vector<CaseTime> History::cases_of(int run) const {
+  std::vector<CaseTime> all;
+  Statement rows(database_, file_,
+                 "SELECT name, verdict, CASE verdict WHEN 'pass' THEN seconds END"
+                 " FROM case_time WHERE run = ? ORDER BY name");
+  rows.bind(1, std::int64_t{run});
+  while (rows.step()) all.push_back({rows.text(0), rows.text(1), rows.number(2)});
+  return all;
+}
+
 std::vector<Point> History::series(const std::string& name) const {
   std::vector<Point> points;
   Statement rows(database_, file_,

@@ -31,6 +31,11 @@ struct Point {
   double seconds = 0;  // median over the run's repetitions
 };
 
+struct CaseTime {
+  std::string name, verdict;
+  double seconds = 0;  // 0: not timed, or did not pass
+};
+
 class History {
  public:
   explicit History(const std::string& file);
@@ -42,6 +47,7 @@ class History {
   bool add(const Launch& launch);
   std::vector<StoredRun> runs() const;  // by date
   std::vector<std::string> cases() const;
+  std::vector<CaseTime> cases_of(int run) const;  // by name
   // Of the runs in which the case passed and was timed, by date.
   std::vector<Point> series(const std::string& name) const;
 

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "harness/history/exports.h"
 #include "harness/history/store.h"
 #include "harness/history/track.h"
 #include "harness/record/run_json.h"
@@ -69,6 +70,24 @@ int show_changes(const History& history) {
   return harness::accepted;
 }
 
+// The runs of these numbers, in that order; none given: the last, or all where the format has a
+// place for each.
+std::vector<harness::StoredRun> chosen(const History& history, const std::vector<int>& ids,
+                                       harness::ExportFormat format) {
+  std::vector<harness::StoredRun> all = history.runs(), runs;
+  for (const int id : ids) {
+    const auto found = std::ranges::find(all, id, &harness::StoredRun::id);
+    if (found == all.end())
+      throw UsageError(
+          fmt::format("--run {}: there is no such run; shardmark history list shows all", id));
+    runs.push_back(*found);
+  }
+  if (!ids.empty()) return runs;
+  if (format != harness::ExportFormat::otava && all.size() > 1)
+    all.erase(all.begin(), all.end() - 1);
+  return all;
+}
+
 int plot(const History& history, std::vector<std::string> names, const std::string& out_dir) {
   if (names.empty()) names = history.cases();
   std::vector<harness::Track> tracks;
@@ -90,7 +109,9 @@ int plot(const History& history, std::vector<std::string> names, const std::stri
 
 int run_history(int argc, char** argv) {
   std::string file = "results/history.sqlite", out_dir = "results/history";
+  std::string format, export_file;
   std::vector<std::string> runs, names;
+  std::vector<int> ids;
   CLI::App app("Keeps runs over time in one SQLite file and finds where cases changed their level.",
                "shardmark history");
   app.require_subcommand(0, 1);
@@ -104,7 +125,16 @@ int run_history(int argc, char** argv) {
   CLI::App* plotting = app.add_subcommand("plot", "cases over time, as figures");
   plotting->add_option("case", names, "names as in run.json; all when none is named");
   plotting->add_option("--out", out_dir, "folder")->capture_default_str();
-  const std::vector<CLI::App*> commands{adding, listing, showing, plotting};
+  CLI::App* exporting = app.add_subcommand("export", "for other programs");
+  exporting->add_option("case", names, "names as in run.json; all when none is named");
+  exporting->add_option("--format", format, "google_benchmark, bencher, otava or prometheus");
+  exporting
+      ->add_option("--run", ids,
+                   "of this run, by its number in list; repeatable. The last when not given; "
+                   "otava: all")
+      ->delimiter(',');
+  exporting->add_option("--out", export_file, "file; standard output when not given");
+  const std::vector<CLI::App*> commands{adding, listing, showing, plotting, exporting};
   app.allow_extras();
   for (CLI::App* command : commands) command->allow_extras();
   std::vector<std::string> words(argv + 2, argv + argc);
@@ -119,8 +149,9 @@ int run_history(int argc, char** argv) {
   }
   for (const std::string& word : app.remaining(true)) {
     if (!word.starts_with("-"))
-      throw UsageError(machine::unknown("command", word, {"add", "list", "show", "plot"}));
-    refuse_words({word}, "history", {"--db", "--out", "--help"});
+      throw UsageError(
+          machine::unknown("command", word, {"add", "list", "show", "plot", "export"}));
+    refuse_words({word}, "history", {"--db", "--out", "--format", "--run", "--help"});
   }
   const auto asked = std::ranges::find_if(commands, [](CLI::App* one) { return one->parsed(); });
   if (asked == commands.end()) {
@@ -139,6 +170,15 @@ int run_history(int argc, char** argv) {
   if (*asked == adding) return add(history, runs);
   if (*asked == listing) return list(history);
   if (*asked == plotting) return plot(history, names, out_dir);
+  if (*asked == exporting) {
+    const harness::ExportFormat of = harness::parse_export_format(format);
+    const std::string text = harness::exported(history, of, chosen(history, ids, of), names);
+    if (export_file.empty())
+      fmt::print("{}", text);
+    else
+      harness::write_file(export_file, text);
+    return harness::accepted;
+  }
   if (names.empty()) return show_changes(history);
   for (const std::string& name : names)
     fmt::print("{}", harness::text(harness::track_of(history, name)));

@@ -1,0 +1,28 @@
+#pragma once
+// A history in the words of other programs:
+//
+//   google_benchmark  JSON for tools/compare.py; a run is a repetition of its cases
+//   bencher           Bencher Metric Format: the median over the runs, in ns, and their range
+//   otava             CSV for Apache Otava (formerly Hunter): a row for a run, a column for a case;
+//                     a gap has the time of the run before
+//   prometheus        text exposition format, of the last run (node_exporter's textfile collector)
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "harness/history/store.h"
+
+namespace harness {
+
+enum class ExportFormat : unsigned char { google_benchmark, bencher, otava, prometheus };
+std::string_view name(ExportFormat format);
+// Throws UsageError naming the nearest.
+ExportFormat parse_export_format(std::string_view text);
+
+// Of these runs, in this order, and of these cases (all where none is named). Cases that did not
+// pass have no time: they are left out.
+std::string exported(const History& history, ExportFormat format,
+                     const std::vector<StoredRun>& runs, const std::vector<std::string>& cases);
+
+}  // namespace harness
