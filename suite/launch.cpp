@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,6 +15,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -116,6 +118,30 @@ int exit_code_of(int status) {
   }
 }
 
+// MPICH gives the name of its shared memory up when all ranks of a host have mapped it: what is
+// killed before leaves it behind. Of an age at which no start is still under way, and mapped by
+// nobody, it is nobody's.
+void remove_lost_memory() {
+  namespace fs = std::filesystem;
+  constexpr std::time_t started_by_then_s = 60;
+  std::vector<fs::path> lost;
+  std::error_code failed;
+  for (const fs::directory_entry& entry : fs::directory_iterator("/dev/shm", failed)) {
+    struct stat status {};
+    if (entry.path().filename().string().starts_with("mpich_shar_tmp") &&
+        lstat(entry.path().c_str(), &status) == 0 && S_ISREG(status.st_mode) &&
+        status.st_uid == geteuid() && std::time(nullptr) - status.st_mtime > started_by_then_s)
+      lost.push_back(entry.path());
+  }
+  if (lost.empty()) return;
+  for (const fs::directory_entry& process : fs::directory_iterator("/proc", failed)) {
+    std::ifstream maps(process.path() / "maps");
+    for (std::string line; std::getline(maps, line);)
+      std::erase_if(lost, [&](const fs::path& path) { return line.ends_with(path.string()); });
+  }
+  for (const fs::path& path : lost) fs::remove(path, failed);
+}
+
 // Has it children that run? (One that only waits to be collected does not.)
 bool has_children(pid_t parent) {
   namespace fs = std::filesystem;
@@ -165,6 +191,7 @@ int wait_for(pid_t child, const std::string& program) {
 int launch(int ranks, const std::vector<std::string>& command) {
   const Launcher launcher = launcher_of(machine::mpi_library());
   const std::string program = find_program(launcher);
+  if (machine::mpi_library() == machine::MpiLibrary::mpich) remove_lost_memory();
   std::vector<std::string> words{program, "-n", std::to_string(ranks)};
   words.insert(words.end(), launcher.options.begin(), launcher.options.end());
   words.insert(words.end(), command.begin(), command.end());
