@@ -106,6 +106,9 @@ CommandLine parse(const std::vector<std::string>& given) {
   run->add_option("units", line.units, "units to run; all when none is named");
   run->add_option("--device", line.device, "host or cuda")->capture_default_str();
   run->add_option("--out", line.out_dir, "run directory; results/runs/TIME-HOST when not given");
+  run->add_option("--hostfile", line.hostfile,
+                  "hosts to start ranks on: lines such as worker-1 slots=4, or node[01-03]:8; this "
+                  "host, or those of the Slurm job, when not given");
   run->add_option("--data", line.data_file,
                   "what gpt_step and training_speed train on: a text, bytes as tokens, or the "
                   "prefix of a pair of "

@@ -27,6 +27,7 @@ struct CommandLine {
   std::string out_dir;  // never empty for run
   bool out_dir_is_default = false;
   std::string data_file, load_file, save_file;
+  std::string hostfile;                       // empty: none
   std::string deepspeed_file, megatron_file;  // configurations; empty: none
   bool ignore_unknown_keys = false;
   std::uint64_t seed = 1234;

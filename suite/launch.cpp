@@ -40,6 +40,7 @@ constexpr double launcher_patience_s = 10;
 struct Launcher {
   std::vector<std::string> programs;  // the first that a folder of PATH has
   std::vector<std::string> options;
+  std::string hosts;  // the option that takes "a:4,b:4"
   std::string installed_by;
   int interrupt, terminate;  // what SIGINT and SIGTERM are passed on as
 };
@@ -49,6 +50,7 @@ Launcher launcher_of(machine::MpiLibrary library) {
     return {{"mpiexec.mpich", "mpiexec.hydra", "mpiexec"},
             // When a rank dies the others stay, to say which one it was.
             {"-disable-auto-cleanup"},
+            "-hosts",
             "scripts/install",
             SIGINT,
             SIGTERM};
@@ -63,6 +65,7 @@ Launcher launcher_of(machine::MpiLibrary library) {
   if (geteuid() == 0) options.emplace_back("--allow-run-as-root");
   return {{"mpirun.openmpi", "mpiexec.openmpi", "mpirun", "mpiexec"},
           options,
+          "--host",
           "scripts/install --for openmpi",
           SIGUSR1,
           SIGUSR2};
@@ -188,11 +191,22 @@ int wait_for(pid_t child, const std::string& program) {
 
 }  // namespace
 
-int launch(int ranks, const std::vector<std::string>& command) {
+int launch(int ranks, const std::vector<std::string>& command,
+           const std::vector<HostSlots>& hosts) {
   const Launcher launcher = launcher_of(machine::mpi_library());
+  std::string list;
+  int slots = 0;
+  for (const HostSlots& host : hosts) {
+    list += fmt::format("{}{}:{}", list.empty() ? "" : ",", host.name, host.slots);
+    slots += host.slots;
+  }
+  if (!hosts.empty() && slots < ranks)
+    throw harness::UsageError(fmt::format("{} ranks, but the hosts of --hostfile have {} slot{}",
+                                          ranks, slots, slots == 1 ? "" : "s"));
   const std::string program = find_program(launcher);
   if (machine::mpi_library() == machine::MpiLibrary::mpich) remove_lost_memory();
   std::vector<std::string> words{program, "-n", std::to_string(ranks)};
+  if (!hosts.empty()) words.insert(words.end(), {launcher.hosts, list});
   words.insert(words.end(), launcher.options.begin(), launcher.options.end());
   words.insert(words.end(), command.begin(), command.end());
   std::vector<char*> arguments;

@@ -4,14 +4,19 @@
 #include <string>
 #include <vector>
 
+#include "suite/hostfile.h"
+
 namespace suite {
 
 // Runs `command` as `ranks` ranks under the launcher of the MPI library that the program is built
 // on (mpiexec.mpich, mpirun.openmpi; of PATH, or $SHARDMARK_MPIEXEC) and returns the run's exit
 // code: the ranks' own, or harness::rank_lost when one of them was killed. SIGINT and SIGTERM are
-// passed on to the ranks, which keep what was measured. Throws machine::MachineError when there is
-// no launcher.
-int launch(int ranks, const std::vector<std::string>& command);
+// passed on to the ranks, which keep what was measured. `hosts`, filled in their order, or where
+// the launcher puts the ranks by itself: this host, or those of a Slurm job. Throws
+// machine::MachineError when there is no launcher, harness::UsageError when the hosts have fewer
+// slots than there are ranks.
+int launch(int ranks, const std::vector<std::string>& command,
+           const std::vector<HostSlots>& hosts = {});
 
 // First thing in a rank: lets it hear the signals that launch() passes on. Open MPI's launcher
 // answers SIGINT and SIGTERM by killing the ranks within a second, but hands SIGUSR1 and SIGUSR2

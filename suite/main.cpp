@@ -313,7 +313,9 @@ int run(CommandLine line, int argc, char** argv) {
   // A directory named after the time must be the same for all ranks.
   if (line.out_dir_is_default) again.insert(again.end(), {"--out", line.out_dir});
   if (line.scaling && !ranks_said) again.insert(again.end(), {"--ranks", axes["ranks"]});
-  const int code = launch(ranks, again);
+  const int code =
+      launch(ranks, again,
+             line.hostfile.empty() ? std::vector<HostSlots>() : read_hostfile(line.hostfile));
   if (code == harness::rank_lost) report_for_the_lost(line.out_dir);
   return code;
 }

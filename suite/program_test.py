@@ -154,6 +154,16 @@ class BadInput(TemporaryFolder):
         self.refused(2, ["scale", "training_speed", "--axis", "dp", "--weak", "--dp", "2"], "--dp", "--ranks")
         self.refused(2, ["scale", "training_speed", "--axis", "dp", "--weak", "--tp", "2", "--ranks", "2,3"], "product 2")
 
+    def test_hostfiles(self):
+        small = ["run", "all_reduce", "--ranks", "4", "--bytes", "8", "--hostfile"]
+        self.refused(2, [*small, self.path("missing")], "hostfile", "missing")
+        with open(self.path("hosts"), "w", encoding="utf-8") as file:
+            file.write("localhost slots=2\n")
+        self.refused(2, [*small, self.path("hosts")], "4 ranks", "2 slots")
+        with open(self.path("hosts"), "a", encoding="utf-8") as file:
+            file.write("worker-2 slot=2\n")
+        self.refused(2, [*small, self.path("hosts")], "hosts, line 2", "slots=N")
+
     def test_near_ranks_divide_all(self):
         self.refused(2, ["run", "all_reduce", "--inner", "3", "--ranks", "8", "--algorithm", "mesh"],
                      "inner 3 does not divide 8 ranks")
@@ -357,6 +367,13 @@ class GoodRun(TemporaryFolder):
         self.assertEqual(os.path.getsize(os.path.join(out, "samples.bin")), expected)
         for name in ["environment.json", "junit.xml", "report.html"]:
             self.assertGreater(os.path.getsize(os.path.join(out, name)), 0)
+
+    def test_hosts_of_a_file(self):
+        with open(self.path("hosts"), "w", encoding="utf-8") as file:
+            file.write("localhost slots=2\n")
+        done = shardmark("run", "all_reduce", "--ranks", "2", "--bytes", "8", "--dtype", "float", "--transport", "shared_memory",
+                         "--no-limits", "--max-seconds", "0.05", "--hostfile", self.path("hosts"), "--out", self.path("run"))
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_large_buffers_over_mpi(self):
         # A rank that has all it needs sleeps outside MPI while a peer still waits for its own sends.

@@ -72,9 +72,8 @@ class Patience {
 
 // How launchers tell a process, before MPI does, which of the ranks it is and how many there are:
 // hydra and other process managers with PMI, Open MPI and others with PMIx, Slurm.
-constexpr std::array rank_variables{"PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK",
-                                    "SLURM_PROCID"};
-constexpr std::array size_variables{"PMI_SIZE", "OMPI_COMM_WORLD_SIZE"};
+constexpr std::array rank_variables{"PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK"};
+constexpr std::array size_variables{"PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"};
 
 template <std::size_t N>
 const char* first_set(const std::array<const char*, N>& variables) {
@@ -83,14 +82,28 @@ const char* first_set(const std::array<const char*, N>& variables) {
   return nullptr;
 }
 
+// Slurm numbers the shell of a batch script and of an interactive job, too: steps of their own,
+// with the last numbers (SLURM_BATCH_SCRIPT and others in slurm.h). No ranks were started there.
+bool under_slurms_shell() {
+  const char* step = std::getenv("SLURM_STEP_ID");
+  return !step || std::strtoul(step, nullptr, 10) >= 0xfffffff0;
+}
+
+// The rank's number in its launch, if a launcher started this process.
+const char* given_rank() {
+  const char* number = first_set(rank_variables);
+  if (!number) number = under_slurms_shell() ? nullptr : std::getenv("SLURM_PROCID");
+  return number;
+}
+
 // A process that another library's launcher started comes up as the only rank.
 void check_size(int ranks) {
   const char* started = first_set(size_variables);
   if (ranks > 1 || !started || std::atoi(started) <= 1) return;
-  throw MachineError(
-      fmt::format("the launcher started {0} ranks, but {1}, which this program is built on, sees "
-                  "one; start them with {1}'s launcher",
-                  started, name(mpi_library())));
+  throw MachineError(fmt::format(
+      "the launcher started {0} ranks, but {1}, which this program is built on, sees "
+      "one; start them with {1}'s launcher, or with srun --mpi={2}",
+      started, name(mpi_library()), mpi_library() == MpiLibrary::openmpi ? "pmix" : "pmi2"));
 }
 
 std::size_t header_bytes(int ranks) {
@@ -128,7 +141,7 @@ class MpiWorld final : public World {
 
 MpiWorld::MpiWorld(double timeout_s) {
   set_timeout_s(timeout_s);
-  const char* number = first_set(rank_variables);
+  const char* number = given_rank();
   const Patience patience(
       timeout_s, fmt::format("rank {}: not all ranks have started", number ? number : "0"));
   int provided = 0;
@@ -294,6 +307,6 @@ std::string_view name(MpiLibrary library) {
   return library == MpiLibrary::openmpi ? "Open MPI" : "MPICH";
 }
 
-bool under_launcher() { return first_set(rank_variables) != nullptr; }
+bool under_launcher() { return given_rank() != nullptr; }
 
 }  // namespace machine
