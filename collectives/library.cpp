@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "collectives/plan.h"
+#include "machine/link/faulty_link.h"
 #include "machine/link/mpi.h"
 
 namespace collectives {
@@ -181,7 +182,7 @@ void run_library(const LibraryCall& call, machine::Link& link, machine::Kernels&
 #if SHARDMARK_NCCL
   if (link.transport() == machine::Transport::nccl) return run_nccl(call, link, input, output);
 #endif
-  const auto* mpi = dynamic_cast<const machine::MpiLink*>(&link);
+  const auto* mpi = dynamic_cast<const machine::MpiLink*>(&machine::plain(link));
   if (!mpi)
     throw std::invalid_argument(fmt::format("algorithm library needs transport mpi or nccl, not {}",
                                             name(link.transport())));

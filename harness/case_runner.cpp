@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <span>
 
+#include "harness/inject.h"
 #include "harness/limit.h"
 #include "harness/sampler.h"
 #include "harness/statistics.h"
@@ -14,10 +16,29 @@
 namespace harness {
 namespace {
 
-// "rank 2: text" for the first rank that has one; the same on every rank. Over a link and not the
-// control plane: a unit that is left half way may have used that one.
+// "rank 2: text" of the first rank that has one; where it says that it received what is wrong from
+// a rank that has one too, of that rank, and so on.
+std::string first_cause(const std::vector<std::string>& texts) {
+  const auto size = static_cast<int>(texts.size());
+  int at = 0;
+  while (at < size && texts[static_cast<std::size_t>(at)].empty()) ++at;
+  if (at == size) return {};
+  constexpr std::string_view blame = "received from rank ";
+  for (int asked = 0; asked < size; ++asked) {
+    const std::string& text = texts[static_cast<std::size_t>(at)];
+    const std::size_t found = text.find(blame);
+    if (found == std::string::npos) break;
+    const int from = std::atoi(text.c_str() + found + blame.size());
+    if (from >= size || texts[static_cast<std::size_t>(from)].empty()) break;
+    at = from;
+  }
+  return fmt::format("rank {}: {}", at, texts[static_cast<std::size_t>(at)]);
+}
+
+// That text of all ranks' texts; the same on every rank. Over a link and not the control plane: a
+// unit that is left half way may have used that one.
 std::string first_text(machine::Link* link, const std::string& mine) {
-  if (!link) return mine.empty() ? mine : "rank 0: " + mine;
+  if (!link) return first_cause({mine});
   const auto send = [link](int peer, const std::string& text) {
     const std::uint64_t bytes = text.size();
     link->send(peer, &bytes, sizeof bytes);
@@ -30,16 +51,14 @@ std::string first_text(machine::Link* link, const std::string& mine) {
     if (bytes > 0) link->receive(peer, text.data(), bytes);
     return text;
   };
-  std::string first = mine.empty() ? mine : fmt::format("rank {}: {}", link->rank(), mine);
   if (link->rank() != 0) {
-    send(0, first);
+    send(0, mine);
     link->flush();
     return receive(0);
   }
-  for (int peer = 1; peer < link->size(); ++peer) {
-    const std::string theirs = receive(peer);
-    if (first.empty()) first = theirs;
-  }
+  std::vector<std::string> texts{mine};
+  for (int peer = 1; peer < link->size(); ++peer) texts.push_back(receive(peer));
+  const std::string first = first_cause(texts);
   for (int peer = 1; peer < link->size(); ++peer) send(peer, first);
   link->flush();
   return first;
@@ -57,6 +76,21 @@ int slowest_rank(const SampleMatrix& samples) {
     ++wins[slowest];
   }
   return static_cast<int>(std::max_element(wins.begin(), wins.end()) - wins.begin());
+}
+
+// What each rank was busy with, where every rank has a core: without one they hold each other up.
+void add_activity(Record& record, const std::vector<RankActivity>& ranks) {
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    const RankActivity& its = ranks[rank];
+    if (its.busy.empty() || its.taken_s <= 0) return;
+    const auto put = [&](std::string_view name, double value) {
+      record.counters[fmt::format("{}/rank:{}", name, rank)] = value;
+    };
+    put("busy_s", quantiles(its.busy).p25);
+    put("delayed_s", its.delayed_s / static_cast<double>(its.busy.size()));
+    put("delayed_fraction", its.delayed_s / its.taken_s);
+    put("spikes", its.spikes);
+  }
 }
 
 void add_times(Record& record, std::string_view timing, Sampled&& sampled) {
@@ -203,7 +237,7 @@ void CaseRunner::run(const PlannedCase& plan, int repetition, Record& record) {
   world_.device().ledger().reset_peaks();
   std::unique_ptr<Instance> instance;
   std::string failure = phase(plan, link, "setting up", [&] {
-    instance = plan.make(context);
+    instance = with_faults(plan.make(context), plan.name);
     return std::string();
   });
   if (!failure.empty()) return fail(record, failure);
@@ -219,13 +253,18 @@ void CaseRunner::run(const PlannedCase& plan, int repetition, Record& record) {
     limits.seconds = options_.max_seconds_per_case;
     limits.timing = options_.timing;
     limits.one_clock = world_.on_one_host(group);
+    limits.sample = sample_at_hand();
     limits.progress = &world_.board().mine().progress;
     const auto on_failure = [&](const std::string& text) { threw(plan, "running: " + text); };
     sampled = Sampler(world_.device(), link, limits, on_failure).sample(*instance);
     return sampled.failure.empty() ? std::string() : "running: " + sampled.failure;
   });
   if (!failure.empty()) return fail(record, failure);
-  if (group.index == 0) add_times(record, name(options_.timing), std::move(sampled));
+  if (group.index == 0) {
+    if (plan.ranks > 1 && !world_.wait_policy().oversubscribed)
+      add_activity(record, sampled.unit.ranks);
+    add_times(record, name(options_.timing), std::move(sampled));
+  }
 
   Judge judge(world_.rank());
   std::string mine;  // Told, then the judge

@@ -1,6 +1,7 @@
 #include "harness/run.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <atomic>
 #include <cmath>
@@ -12,6 +13,7 @@
 
 #include "harness/case_runner.h"
 #include "harness/google_front.h"
+#include "harness/inject.h"
 #include "harness/turns.h"
 #include "machine/device/clock.h"
 #include "machine/device/error.h"
@@ -257,6 +259,11 @@ int Launch::lead(Progress& progress) {
   context_.status = !context_.status_reason.empty() ? "aborted"
                     : signal_ != 0                  ? "interrupted"
                                                     : "complete";
+  const bool with_faults = !injected().empty();
+  if (with_faults && context_.status == "complete") {
+    context_.status = "injected";
+    context_.status_reason = fmt::format("on purpose: {}", fmt::join(injected(), " "));
+  }
   if (context_.status == "interrupted")
     context_.status_reason = fmt::format(
         "{} after {} of {} cases", signal_ == SIGINT ? "SIGINT" : "SIGTERM", records_.size(),
@@ -277,7 +284,7 @@ int Launch::lead(Progress& progress) {
     command({Command::stop, 0, 0, environment});
     throw Unwritten(unwritten_);
   }
-  int exit_code = accepted;
+  int exit_code = with_faults ? case_failed : accepted;
   for (const Record& record : records_)
     if (record.verdict == Ruling::fail) exit_code = case_failed;
   if (signal_ != 0) exit_code = 128 + signal_;

@@ -1,9 +1,12 @@
 #include "harness/sampler.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <ctime>
 #include <limits>
 #include <stdexcept>
@@ -12,6 +15,7 @@
 #include "harness/statistics.h"
 #include "machine/device/clock.h"
 #include "machine/device/error.h"
+#include "machine/link/waited.h"
 
 namespace harness {
 namespace {
@@ -21,6 +25,22 @@ double process_cpu_s() {
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
+
+// How long this thread has been ready while its core ran something else; 0 where the system does
+// not say.
+double core_delay_s() {
+  const int file = ::open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
+  if (file < 0) return 0;
+  char text[96] = "";
+  const auto got = ::read(file, text, sizeof text - 1);
+  ::close(file);
+  unsigned long long ran_ns = 0, delayed_ns = 0;
+  if (got <= 0 || std::sscanf(text, "%llu %llu", &ran_ns, &delayed_ns) != 2) return 0;
+  return 1e-9 * static_cast<double>(delayed_ns);
+}
+
+// A sample this far above the rank's shortest is a spike, unless its core explains half of it.
+constexpr double spike_s = 1e-3, spike_factor = 3;
 
 constexpr int max_batch = 1 << 16;
 constexpr int loop_batch = 20;  // nccl-tests' -n
@@ -198,18 +218,23 @@ double Sampler::armed_seconds(Runner runner) {
 
 double Sampler::timed(Runner runner, int batch) {
   const bool checks = instance_->has_check();
+  int& sampled = sampled_[static_cast<std::size_t>(runner)];
+  if (limits_.sample && runner == Runner::unit) *limits_.sample = sampled;
+  guarded([&] { instance_->prepare(); });
+  // Where a check has failed on some ranks only, the others would wait for these in the rehearsal.
+  if (checks && barrier(!result_.failure.empty())) return 0;
   guarded([&] {
-    instance_->prepare();
     if (checks) instance_->rehearse(runner);
     device_.stream().synchronize();
   });
   const bool failed = barrier(!result_.failure.empty());
   ClockStart::Moment moment;
   if (clock_start_ && !failed) moment = clock_start_->wait();
+  const double waited_before = machine::waited_s();
   const double begin = clock_start_ ? moment.start_s : machine::steady_s();
   if (failed) return 0;
   double seconds = 0;
-  if (gate_ && checked_[0] >= 0) {
+  if (gate_ && sampled_[0] >= 0) {
     seconds = armed_seconds(runner);
   } else {
     guarded([&] {
@@ -218,16 +243,16 @@ double Sampler::timed(Runner runner, int batch) {
     });
     seconds = machine::steady_s() - begin;
   }
+  busy_s_ = (seconds - (machine::waited_s() - waited_before)) / batch;
   if (checks)
     guarded([&] {
       const std::string wrong = instance_->check(runner);
-      int& checked = checked_[static_cast<std::size_t>(runner)];
       if (!wrong.empty())
         throw std::runtime_error(
             fmt::format("{}{}: {}", runner == Runner::yardstick ? "the yardstick, " : "",
-                        checked < 0 ? "in warm-up" : fmt::format("sample {}", checked), wrong));
-      if (checked >= 0) ++checked;
+                        sampled < 0 ? "in warm-up" : fmt::format("sample {}", sampled), wrong));
     });
+  if (sampled >= 0) ++sampled;
   if (limits_.progress) limits_.progress->fetch_add(1, std::memory_order_relaxed);
   return moment.late ? std::numeric_limits<double>::quiet_NaN() : seconds / batch;
 }
@@ -266,27 +291,49 @@ Sampler::WarmUp Sampler::warm_up(Runner runner) {
   }
 }
 
+RankActivity Sampler::watched(Runner runner, int batch, std::vector<double>& seconds) {
+  RankActivity activity;
+  const double begin = machine::steady_s(), delayed_before = core_delay_s();
+  double asked = delayed_before, shortest = std::numeric_limits<double>::infinity();
+  for (double& time : seconds) {
+    time = timed(runner, batch);
+    activity.busy.push_back(busy_s_);
+    const double busy = busy_s_ * batch;
+    shortest = std::min(shortest, busy);
+    if (busy <= spike_s + spike_factor * shortest) continue;
+    const double delayed = core_delay_s();
+    if (delayed - asked < busy / 2) ++activity.spikes;
+    asked = delayed;
+  }
+  activity.delayed_s = core_delay_s() - delayed_before;
+  activity.taken_s = machine::steady_s() - begin;
+  return activity;
+}
+
 double Sampler::take(Runner runner, int count, TimedSeries& series, Rows& rows) {
-  const double begin = machine::steady_s();
   if (clock_start_) clock_start_->synchronize();
+  // A rank's row: its times, how long it was busy in each, and three sums.
   std::vector<double> mine(static_cast<std::size_t>(count));
-  for (double& time : mine) time = timed(runner, series.batch);
-  const double elapsed_s = machine::steady_s() - begin;
-  const std::size_t bytes = mine.size() * sizeof(double);
+  const RankActivity activity = watched(runner, series.batch, mine);
   const int ranks = link_ ? link_->size() : 1;
 
   rows.resize(static_cast<std::size_t>(link_ && link_->rank() != 0 ? 1 : ranks));
+  if (link_ && link_->rank() != 0) rows[0].insert(rows[0].end(), mine.begin(), mine.end());
+  mine.insert(mine.end(), activity.busy.begin(), activity.busy.end());
+  mine.insert(mine.end(), {activity.taken_s, activity.delayed_s, activity.spikes});
+  const std::size_t bytes = mine.size() * sizeof(double);
   if (link_ && link_->rank() != 0) {
     link_->send(0, mine.data(), bytes);
     link_->flush();
-    rows[0].insert(rows[0].end(), mine.begin(), mine.end());
-    return elapsed_s;
+    return activity.taken_s;
   }
   Rows fresh(static_cast<std::size_t>(ranks), mine);
   for (int rank = 1; rank < ranks; ++rank)
     link_->receive(rank, fresh[static_cast<std::size_t>(rank)].data(), bytes);
+  const auto samples = static_cast<std::size_t>(count);
+  series.ranks.resize(fresh.size());
   int late = 0;
-  for (std::size_t i = 0; i < mine.size(); ++i) {
+  for (std::size_t i = 0; i < samples; ++i) {
     double worst = 0, sum = 0;
     for (const auto& row : fresh) {
       worst = std::max(worst, row[i]);
@@ -298,11 +345,19 @@ double Sampler::take(Runner runner, int count, TimedSeries& series, Rows& rows) 
     }
     series.worst.push_back(worst);
     series.mean.push_back(sum / ranks);
-    for (std::size_t rank = 0; rank < fresh.size(); ++rank) rows[rank].push_back(fresh[rank][i]);
+    for (std::size_t rank = 0; rank < fresh.size(); ++rank) {
+      rows[rank].push_back(fresh[rank][i]);
+      series.ranks[rank].busy.push_back(fresh[rank][samples + i]);
+    }
+  }
+  for (std::size_t rank = 0; rank < fresh.size(); ++rank) {
+    series.ranks[rank].taken_s += fresh[rank][2 * samples];
+    series.ranks[rank].delayed_s += fresh[rank][2 * samples + 1];
+    series.ranks[rank].spikes += fresh[rank][2 * samples + 2];
   }
   series.late += late;
   if (clock_start_ && 4 * late > count) clock_start_->leave_more_time();
-  return elapsed_s;
+  return activity.taken_s;
 }
 
 void Sampler::join_rows(const Rows& rows, SampleMatrix& matrix) {
@@ -330,7 +385,7 @@ bool Sampler::failed_anywhere() {
 Sampled Sampler::sample(Instance& instance) {
   instance_ = &instance;
   result_ = {};
-  checked_ = {-1, -1};
+  sampled_ = {-1, -1};
   clock_start_.reset();
   gate_.reset();
   if (limits_.timing == Timing::armed) {
@@ -342,7 +397,7 @@ Sampled Sampler::sample(Instance& instance) {
   const bool alternates = instance.has_yardstick();
   const WarmUp unit = warm_up(Runner::unit);
   const WarmUp yardstick = alternates ? warm_up(Runner::yardstick) : WarmUp{};
-  checked_ = {0, 0};
+  sampled_ = {0, 0};
   result_.unit.batch = unit.batch;
   result_.yardstick.batch = yardstick.batch;
   Director director(limits_, unit.per_sample_s,

@@ -24,6 +24,12 @@
 // What is left of the launches' jitter is the skew of that barrier. Warm-up is not armed, since
 // first runs may wait for the device. A sample that a gate did not hold back is dropped.
 //
+// Beside its time each rank takes what of it the rank itself was busy: the rest it slept, waiting
+// for others (machine/link/waited.h). A rank that comes late to a collective stretches everybody's
+// time, and is alone in being busy; a slow link stretches it, and nobody is. And it asks the system
+// how long it was ready to run and its core ran something else: what a busy machine does to a rank
+// is told apart from what is wrong with it.
+//
 // Every decision (how many runs a batch, how many samples more, stop) is taken by the case's rank 0
 // from all ranks' times and sent to the others.
 
@@ -54,6 +60,7 @@ struct SamplingLimits {
   bool one_clock = true;  // all ranks are on one host
   // Counted up after every sample, if given: the sign of life that the watchdog looks at.
   std::atomic<std::uint64_t>* progress = nullptr;
+  int* sample = nullptr;  // told which one of the unit's comes, if given; -1 in warm-up
 };
 
 enum class Stop : unsigned char { no, converged, time_cap, sample_cap };
@@ -96,12 +103,21 @@ class Director {
   Series unit_, yardstick_;
 };
 
+// What one rank did while it sampled.
+struct RankActivity {
+  std::vector<double> busy;  // of each sample, seconds of one run: not asleep in a wait
+  double taken_s = 0;        // all in all, from barrier to barrier
+  double delayed_s = 0;      // ready, but its core ran something else
+  double spikes = 0;  // samples far above its shortest that no other work on its core explains
+};
+
 // Times of one thing, complete on the case's rank 0; other ranks have their own row only.
 struct TimedSeries {
   SampleMatrix samples;
-  std::vector<double> worst;  // T_i; rank 0
-  std::vector<double> mean;   // over ranks; rank 0
-  int late = 0;               // samples that were dropped
+  std::vector<RankActivity> ranks;  // rank 0
+  std::vector<double> worst;        // T_i; rank 0
+  std::vector<double> mean;         // over ranks; rank 0
+  int late = 0;                     // samples that were dropped
   int batch = 1;
 };
 
@@ -132,6 +148,7 @@ class Sampler {
     double per_sample_s = 0;
   };
   double timed(Runner runner, int batch);  // of one run; NaN: a rank was late
+  RankActivity watched(Runner runner, int batch, std::vector<double>& seconds);
   template <class Call>
   void guarded(Call call);
   void runs(Runner runner, int count);
@@ -154,7 +171,8 @@ class Sampler {
   Sampled result_;
   std::optional<ClockStart> clock_start_;
   std::unique_ptr<machine::Gate> gate_;
-  std::array<int, 2> checked_{-1, -1};  // samples so far, by Runner; -1: warm-up
+  std::array<int, 2> sampled_{-1, -1};  // samples so far, by Runner; -1: warm-up
+  double busy_s_ = 0;                   // of the last sample, of one run
 };
 
 }  // namespace harness

@@ -47,8 +47,9 @@ std::vector<std::string> option_names(const CLI::App& app) {
   return names;
 }
 
-const std::vector<std::string> commands{"run",        "list",    "report", "data",    "plan",
-                                        "collective", "compare", "ab",     "history", "scale"};
+const std::vector<std::string> commands{"run",  "list",       "report",  "health", "data",
+                                        "plan", "collective", "compare", "ab",     "history",
+                                        "scale"};
 
 constexpr double acceptance_minutes = 25;
 constexpr std::string_view passing_flags[] = {"--resume", "--out", "--max-minutes", "--timeout"};
@@ -83,6 +84,8 @@ CommandLine parse(const std::vector<std::string>& given) {
   CLI::App* run = app.add_subcommand("run", "measure and judge units");
   CLI::App* list = app.add_subcommand("list", "units, their axes and oracles");
   CLI::App* report = app.add_subcommand("report", "make report.html and junit.xml of a run again");
+  CLI::App* health = app.add_subcommand(
+      "health", "what a run says of its machines: 0 OK, 1 WARN, 2 CRITICAL; what to drain");
   CLI::App* data =
       app.add_subcommand("data", "write a text file's bytes as Megatron's token files");
   // Read by commands of their own, when they are the first word: configuration/plan_command.h,
@@ -100,7 +103,7 @@ CommandLine parse(const std::vector<std::string>& given) {
   scale->add_option("--axis", axis, "the degree that grows: dp, tp or pp");
   scale->add_flag("--strong", strong, "the same step on more ranks");
   scale->add_flag("--weak", weak, "a global batch that grows with the ranks");
-  for (CLI::App* command : {run, list, report, data}) command->allow_extras();
+  for (CLI::App* command : {run, list, report, health, data}) command->allow_extras();
   for (CLI::App* command : {run, list})
     command->add_option("--profile", profile, "quick, acceptance or paper")->capture_default_str();
   run->add_option("units", line.units, "units to run; all when none is named");
@@ -146,7 +149,13 @@ CommandLine parse(const std::vector<std::string>& given) {
                   "clock) or armed "
                   "(--device cuda: all ranks queue their run, then all streams are let go)")
       ->capture_default_str();
-  report->add_option("run", line.report_dir, "run directory")->required();
+  std::vector<std::string> faults;
+  run->add_option(
+      "--inject", faults,
+      "a fault put in on purpose, KIND:KEY=VALUE,…, to see that it is named: such a run "
+      "is never accepted (harness/inject.h, README)");
+  for (CLI::App* command : {report, health})
+    command->add_option("run", line.report_dir, "run directory")->required();
   data->add_option("text", line.text_file, "the text; each paragraph is a document")->required();
   data->add_option("--out", line.token_files, "PREFIX of PREFIX.bin and PREFIX.idx")->required();
 
@@ -169,6 +178,7 @@ CommandLine parse(const std::vector<std::string>& given) {
     CLI::App* asked = run->parsed()      ? run
                       : list->parsed()   ? list
                       : report->parsed() ? report
+                      : health->parsed() ? health
                       : data->parsed()   ? data
                       : scale->parsed()  ? scale
                                          : &app;
@@ -180,20 +190,23 @@ CommandLine parse(const std::vector<std::string>& given) {
   } catch (const CLI::ParseError& error) {
     throw UsageError(error.what());
   }
-  for (const CLI::App* command : {run, list, report, data})
+  for (const CLI::App* command : {run, list, report, health, data})
     if (command->parsed()) refuse_extras(*command);
-  if (!run->parsed() && !list->parsed() && !report->parsed() && !data->parsed()) {
+  if (!run->parsed() && !list->parsed() && !report->parsed() && !health->parsed() &&
+      !data->parsed()) {
     if (!words.empty()) throw UsageError(machine::unknown("command", words.back(), commands));
     line.help = app.help();
     return line;
   }
 
-  line.command = run->parsed()    ? CommandLine::Command::run
-                 : list->parsed() ? CommandLine::Command::list
-                 : data->parsed() ? CommandLine::Command::data
-                                  : CommandLine::Command::report;
+  line.command = run->parsed()      ? CommandLine::Command::run
+                 : list->parsed()   ? CommandLine::Command::list
+                 : data->parsed()   ? CommandLine::Command::data
+                 : health->parsed() ? CommandLine::Command::health
+                                    : CommandLine::Command::report;
   line.profile = harness::parse_profile(profile);
   line.timing = harness::parse_timing(timing);
+  for (const std::string& fault : faults) line.faults.push_back(harness::parse_fault(fault));
   if (line.device != "host" && line.device != "cuda")
     throw UsageError(machine::unknown("device", line.device, {"host", "cuda"}));
   if (line.timing == harness::Timing::armed && line.device == "host")

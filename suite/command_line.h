@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "harness/inject.h"
 #include "harness/record/run_json.h"
 #include "harness/run.h"
 #include "harness/sweep.h"
@@ -15,7 +16,7 @@
 namespace suite {
 
 struct CommandLine {
-  enum class Command { list, run, report, data, help };
+  enum class Command { list, run, report, health, data, help };
   Command command = Command::help;
   std::string help;  // the text to print, for Command::help
 
@@ -41,9 +42,10 @@ struct CommandLine {
   std::optional<harness::RunFile> continued;  // what --resume names: the words are its
   bool no_limits = false;
   harness::Timing timing = harness::Timing::sample;
+  std::vector<harness::Fault> faults;
   std::vector<std::string> google_flags;
 
-  std::string report_dir;  // report
+  std::string report_dir;  // report, health
   std::string text_file,
       token_files;  // data: what is read, and what the names of the pair begin with
 };

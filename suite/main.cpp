@@ -20,6 +20,7 @@
 #include "harness/record/supervisor.h"
 #include "harness/record/watchdog.h"
 #include "harness/report/console.h"
+#include "harness/report/health.h"
 #include "harness/report/html.h"
 #include "harness/report/junit.h"
 #include "harness/run.h"
@@ -92,6 +93,8 @@ class ReportThenTell final : public harness::Progress {
       context_.out_dir.clear();  // there is no report to name
     }
     progress_.finish(context_, records_);
+    if (unwritten.empty())
+      fmt::print("{}", harness::health_text(harness::health_of(context_.out_dir)));
     return unwritten;
   }
 
@@ -202,6 +205,7 @@ int run_rank(const CommandLine& line, const std::vector<harness::PlannedCase>& c
   int rank = 0;
   {
     const auto world = machine::make_mpi_world(line.timeout_s);
+    const harness::Injection injection(line.faults, *world);
     rank = world->rank();
     // One named after the time may be another on every rank.
     const std::string out_dir = world->broadcast(world->group(), 0, line.out_dir);
@@ -215,14 +219,16 @@ int run_rank(const CommandLine& line, const std::vector<harness::PlannedCase>& c
     options.seed = line.seed;
     options.max_seconds_per_case = line.max_seconds;
     options.max_seconds = line.run_seconds();
-    options.measure_rates = !line.no_limits;
     options.timing = line.timing;
     options.google_flags = line.google_flags;
+    // What a faulty run reaches is held against nothing.
+    options.measure_rates = !line.no_limits && line.faults.empty();
     std::unique_ptr<harness::Sink> sink;
     code = together(*world, [&] { choose_device(*world, line.device); });
     if (code != harness::accepted) return exit_code_of_rank(rank, code);
     const std::string environment = harness::gather_environment(*world, how_it_measures(line));
     code = together(*world, [&] {
+      check_ranks(line.faults, world->size());
       if (rank != 0) return;
       if (line.continued)
         harness::refuse_another(out_dir, *line.continued, environment, configuration);
@@ -266,6 +272,17 @@ void report_for_the_lost(const std::string& directory) {
   complain(harness::rank_lost, reason);
 }
 
+// As health-check runners have it: 3 says that nothing is known.
+int tell_health(const std::string& directory) {
+  try {
+    const harness::Health health = harness::health_of(directory);
+    fmt::print("{}", health_text(health));
+    return static_cast<int>(health.level);
+  } catch (const std::exception& error) {
+    return complain(3, error.what());
+  }
+}
+
 int run(CommandLine line, int argc, char** argv) {
   harness::AxisFlags axes = line.axes;
   std::string configuration;
@@ -303,11 +320,12 @@ int run(CommandLine line, int argc, char** argv) {
   if (machine::under_launcher()) {
     hear_passed_on_signals();
     harness::supervise_rank();
-    return run_rank(line, cases, configuration);
+    return harness::rank_ends(run_rank(line, cases, configuration));
   }
 
   int ranks = 1;
   for (const std::size_t index : selected) ranks = std::max(ranks, cases[index].ranks);
+  check_ranks(line.faults, ranks);
   std::vector<std::string> again{std::filesystem::read_symlink("/proc/self/exe").string()};
   again.insert(again.end(), argv + 1, argv + argc);
   // A directory named after the time must be the same for all ranks.
@@ -316,7 +334,10 @@ int run(CommandLine line, int argc, char** argv) {
   const int code =
       launch(ranks, again,
              line.hostfile.empty() ? std::vector<HostSlots>() : read_hostfile(line.hostfile));
-  if (code == harness::rank_lost) report_for_the_lost(line.out_dir);
+  if (code == harness::rank_lost) {
+    report_for_the_lost(line.out_dir);
+    tell_health(line.out_dir);
+  }
   return code;
 }
 
@@ -343,6 +364,8 @@ int main(int argc, char** argv) {
         write_reports(line.report_dir);
         fmt::print("{}/report.html\n", line.report_dir);
         return harness::accepted;
+      case CommandLine::Command::health:
+        return tell_health(line.report_dir);
       case CommandLine::Command::data: {
         const TokenCounts counts = write_text_tokens(line.text_file, line.token_files);
         fmt::print("{0}.bin, {0}.idx: {1} documents, {2} tokens\n", line.token_files,

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "harness/inject.h"
 #include "harness/record/build_info.h"
 
 // Of libraries that a build may lack: null then.
@@ -203,6 +204,13 @@ std::string fingerprint_json(machine::World& world, const OptionTexts& options) 
   json["binding"] = topology.binding();
   json["hardware"] = hardware(world, topology);
   json["software"] = software();
+  for (const char* library : {"mpi", "onednn", "nccl", "cuda"})
+    if (const std::string version = injected_version(library); !version.empty()) {
+      const std::string_view name(library);
+      json["software"][library][name == "nccl"   ? "loaded"
+                                : name == "cuda" ? "runtime"
+                                                 : "version"] = version;
+    }
   json["environment"] = kept_environment(environ);
   if (!options.empty()) json["options"] = options;
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);

@@ -17,6 +17,7 @@
 #include <set>
 #include <sstream>
 
+#include "harness/inject.h"
 #include "harness/record/json_reading.h"
 #include "harness/record/machine_context.h"
 #include "harness/record/record_json.h"
@@ -64,7 +65,7 @@ bool holds_a_run(const std::string& directory) {
 }
 
 constexpr std::string_view parts[] = {"environment.json", "junit.xml", "report.html", "trace.json",
-                                      "run.json"};
+                                      "drain.json",       "run.json"};
 
 // What write_file leaves when the process is killed: "run.json.1234.tmp".
 bool is_left_over(const std::string& file) {
@@ -95,7 +96,8 @@ std::string list_text(const std::vector<std::string>& texts) {
 // What head() writes behind the fixed part.
 constexpr std::string_view changing[] = {"profile",       "command", "words",
                                          "configuration", "status",  "rates",
-                                         "status_reason", "resumed", "cases_not_run"};
+                                         "status_reason", "resumed", "cases_not_run",
+                                         "injected"};
 
 std::string head(const std::string& fixed_context, const RunContext& context) {
   std::string text = "{\n  \"context\": {\n" + fixed_context;
@@ -108,6 +110,8 @@ std::string head(const std::string& fixed_context, const RunContext& context) {
   if (!context.configuration.empty())
     line("configuration",
          Json::parse(context.configuration).dump(-1, ' ', false, Json::error_handler_t::replace));
+  if (const Json faults = injected(); !faults.empty())
+    line("injected", faults.dump(-1, ' ', false, Json::error_handler_t::replace));
   line("status", json_text(context.status));
   line("status_reason", json_text(context.status_reason));
   if (!context.resumed.empty()) line("resumed", list_text(context.resumed));
@@ -356,7 +360,7 @@ RunFile read(const std::string& given, bool with_samples) {
     for (const auto& [what, rate] : rates.items()) run.context.rates[what] = rate.get<double>();
     run.date = context.value("date", "");
     run.host_name = context.value("host_name", "");
-    for (const char* key : {"mhz_per_cpu", "cpu_scaling_enabled", "caches"})
+    for (const char* key : {"mhz_per_cpu", "cpu_scaling_enabled", "caches", "injected"})
       if (context.contains(key)) run.machine[key] = context[key].dump();
     const std::string samples = (fs::path(path).parent_path() / "samples.bin").string();
     std::ifstream samples_file(samples, std::ios::binary);

@@ -1,5 +1,6 @@
 #include "harness/record/supervisor.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -17,15 +18,34 @@ namespace {
 // A second for the watchdogs to see it, one for others' reasons, the rest to write.
 constexpr unsigned linger_s = 5;
 
+int end_told = -1;  // where the rank tells its supervisor
+
+void linger(const std::string& line) {
+  [[maybe_unused]] const ssize_t wrote = ::write(STDERR_FILENO, line.data(), line.size());
+  ::sleep(linger_s);
+  ::_exit(rank_lost);
+}
+
 }  // namespace
+
+int rank_ends(int code) {
+  if (end_told >= 0) {
+    [[maybe_unused]] const ssize_t wrote = ::write(end_told, "e", 1);
+  }
+  return code;
+}
 
 void supervise_rank() {
   const pid_t supervisor = ::getpid();
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return;
   const pid_t rank = ::fork();
   if (rank < 0) return;  // unsupervised is better than not at all
   if (rank == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != supervisor) ::_exit(rank_lost);
+    ::close(ends[0]);
+    end_told = ends[1];
     return;
   }
   ::prctl(PR_SET_NAME, "supervisor");
@@ -34,14 +54,16 @@ void supervise_rank() {
   int status = 0;
   while (::waitpid(rank, &status, 0) < 0 && errno == EINTR) {
   }
-  if (WIFEXITED(status)) ::_exit(WEXITSTATUS(status));
+  char end = 0;
+  const bool came_to_its_end = ::read(ends[0], &end, 1) == 1;
+  if (WIFEXITED(status) && (WEXITSTATUS(status) != 0 || came_to_its_end))
+    ::_exit(WEXITSTATUS(status));
+  if (WIFEXITED(status))
+    linger(fmt::format("shardmark: rank process {} ended with code 0 before its end\n", rank));
   const int signal = WTERMSIG(status);
   if (signal == SIGINT || signal == SIGTERM) ::_exit(128 + signal);
-  const std::string line = fmt::format("shardmark: rank process {} was ended by signal {} ({})\n",
-                                       rank, signal, ::strsignal(signal));
-  [[maybe_unused]] const ssize_t wrote = ::write(STDERR_FILENO, line.data(), line.size());
-  ::sleep(linger_s);
-  ::_exit(rank_lost);
+  linger(fmt::format("shardmark: rank process {} was ended by signal {} ({})\n", rank, signal,
+                     ::strsignal(signal)));
 }
 
 }  // namespace harness

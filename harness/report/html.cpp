@@ -5,6 +5,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "harness/report/health.h"
 #include "harness/report/junit.h"
 #include "harness/report/summary.h"
 
@@ -114,6 +115,13 @@ std::string figure_section(const Figures& figures) {
   return body.empty() ? "" : section("figures", "Figures", body);
 }
 
+// Nothing where all is well.
+std::string health_section(const Health& health) {
+  if (health.findings.empty()) return "";
+  return section("health", "What to take out of service",
+                 fmt::format("<pre>{}</pre>\n", escaped(health_text(health))));
+}
+
 std::string rates(const RunContext& context) {
   if (context.rates.empty()) return "";
   std::string rows;
@@ -167,6 +175,7 @@ std::string report_html(const RunFile& run, const Figures& figures,
       page_style);
   page += header(run, summary);
   page += failures(run);
+  page += health_section(health_of(run, environment));
   page += skips(summary);
   page += figure_section(figures);
   page += section("units", "Every case", overview_table(run) + case_tables(run));
@@ -185,6 +194,7 @@ void write_report(const std::string& directory, bool draw) {
   const Figures figures = figures_of(directory, draw);
   std::ostringstream environment;
   if (std::ifstream file(directory + "/environment.json"); file) environment << file.rdbuf();
+  write_file(directory + "/drain.json", health_json(health_of(run, environment.str())));
   write_file(directory + "/report.html", report_html(run, figures, environment.str()));
 }
 

@@ -2,6 +2,7 @@
 set(report_headers
   report/console.h
   report/figures.h
+  report/health.h
   report/html.h
   report/junit.h
   report/summary.h)
@@ -11,6 +12,7 @@ set(report_sources
   report/console.cpp
   report/escape.cpp
   report/figures.cpp
+  report/health.cpp
   report/html.cpp
   report/junit.cpp
   report/page_style.cpp

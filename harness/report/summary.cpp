@@ -99,6 +99,7 @@ std::vector<SkipGroup> group_skips(const std::vector<Record>& records) {
 std::string why_rejected(const RunContext& context, const Counts& counts) {
   if (context.status == "aborted") return "aborted: ";
   if (context.status == "interrupted") return "interrupted: ";
+  if (context.status == "injected") return "with injected faults: ";
   if (context.status != "complete") return "not finished: ";
   if (counts.failed == 0 && counts.passed == 0) return "nothing passed: ";
   return "";

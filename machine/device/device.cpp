@@ -2,6 +2,7 @@
 
 #include "machine/device/error.h"
 #include "machine/device/kernels.h"
+#include "machine/device/memory_limit.h"
 
 namespace machine {
 
@@ -16,7 +17,8 @@ Memory Device::allocate(std::size_t bytes, Category category) {
   void* data = nullptr;
   std::string why;
   try {
-    data = do_allocate(bytes);
+    if (bytes <= memory_limit_bytes && ledger_.current() <= memory_limit_bytes - bytes)
+      data = do_allocate(bytes);
   } catch (const MachineError& error) {
     why = fmt::format("; {}", error.what());
   }

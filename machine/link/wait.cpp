@@ -12,13 +12,19 @@
 #include <climits>
 
 #include "machine/device/error.h"
+#include "machine/link/waited.h"
 
 namespace machine {
 namespace {
 
+thread_local double slept_s = 0;
+
 std::int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
 }  // namespace
+
+double waited_s() { return slept_s; }
+void add_waited_s(double seconds) { slept_s += seconds; }
 
 void Wait::pause() { __builtin_ia32_pause(); }
 void Wait::yield() { sched_yield(); }
@@ -50,6 +56,7 @@ Wait::Watch::Watch(const WaitPolicy& policy, const Waiting& waiting)
 }
 
 Wait::Watch::~Watch() {
+  add_waited_s(static_cast<double>(now_ns() - start_ns_) * 1e-9);
   if (!policy_.board) return;
   policy_.board->mine().waiting_for.store(-1, std::memory_order_relaxed);
   policy_.board->mine().progress.fetch_add(1, std::memory_order_relaxed);

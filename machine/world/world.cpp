@@ -9,6 +9,7 @@
 
 #include "machine/device/error.h"
 #include "machine/link/cuda_links.h"
+#include "machine/link/faulty_link.h"
 
 namespace machine {
 
@@ -175,7 +176,7 @@ std::unique_ptr<Link> World::connect(const Group& group, Transport transport) {
     throw MachineError(reason);
   if (transport == Transport::cuda_ipc) return cuda::connect_ipc(*this, group);
   if (transport == Transport::nccl) return cuda::connect_nccl(*this, group);
-  return connect_host(group, transport);
+  return with_faults(connect_host(group, transport));
 }
 
 std::string World::why_not(const Group& group, Transport transport) const {

@@ -161,11 +161,14 @@ std::string CollectiveUnit::check(harness::Runner runner) {
   const WrongElements wrong = wrong_elements(buffers_.out, right);
   if (uses_library() || runner == harness::Runner::yardstick) return wrong.text;
   const auto& algorithm = collectives::find_algorithm(operation_, algorithm_);
-  const int writer = last_writer(
+  const Writer writer = last_writer(
       algorithm, collectives::with_pieces(algorithm, call_of_rank(), count_, case_.dtype), count_,
       wrong.first);
-  return wrong.text + (writer < 0 ? "; written by this rank itself"
-                                  : fmt::format("; received from rank {}", writer));
+  if (writer.rank < 0) return wrong.text + "; written by this rank itself";
+  // Received: whoever asks where it went wrong asks that rank next (harness/case_runner.cpp).
+  return wrong.text + fmt::format("; {} rank {}",
+                                  writer.summed ? "summed with what came from" : "received from",
+                                  writer.rank);
 }
 
 void CollectiveUnit::call(Communicator& communicator, std::string_view algorithm,

@@ -161,17 +161,18 @@ TEST(WrongElements, NameWhoSentThem) {
   const auto& ring = collectives::find_algorithm(Operation::all_gather, "ring");
   const collectives::Call call{2, 4, 2};
   for (std::int64_t i = 0; i < 40; ++i)
-    EXPECT_EQ(last_writer(ring, call, 10, i), i / 10 == 2 ? -1 : 1) << i;
+    EXPECT_EQ(last_writer(ring, call, 10, i).rank, i / 10 == 2 ? -1 : 1) << i;
   // Pairwise all-to-all: each share from its rank.
   const auto& pairwise = collectives::find_algorithm(Operation::all_to_all, "pairwise");
   for (std::int64_t i = 0; i < 40; ++i)
-    EXPECT_EQ(last_writer(pairwise, {2, 4, 1}, 10, i), i / 10 == 2 ? -1 : i / 10) << i;
+    EXPECT_EQ(last_writer(pairwise, {2, 4, 1}, 10, i).rank, i / 10 == 2 ? -1 : i / 10) << i;
   // Parts of an all-to-all of many lengths.
   const collectives::TrafficMatrix traffic(3, {1, 2, 0, 0, 4, 0, 3, 1, 5});
   const auto& direct = collectives::find_algorithm(Operation::all_to_all_v, "direct");
   const int writers[] = {0, 0, -1, -1, -1, -1, 2};
   for (std::int64_t i = 0; i < 7; ++i)
-    EXPECT_EQ(last_writer(direct, {1, 3, 1, 0, 1, &traffic}, traffic.busiest(), i), writers[i]);
+    EXPECT_EQ(last_writer(direct, {1, 3, 1, 0, 1, &traffic}, traffic.busiest(), i).rank,
+              writers[i]);
 }
 
 }  // namespace

@@ -11,18 +11,19 @@ namespace suite {
 
 using machine::Tensor;
 
-int last_writer(const collectives::Algorithm& algorithm, const collectives::Call& call,
-                std::int64_t count, std::int64_t index) {
+Writer last_writer(const collectives::Algorithm& algorithm, const collectives::Call& call,
+                   std::int64_t count, std::int64_t index) {
   const collectives::Plan plan = algorithm.plan(call);
   const collectives::Layout layout(algorithm.operation, plan, call, count);
-  int writer = -1;
+  Writer writer;
   for (const collectives::Step& step : plan.steps) {
     using enum collectives::Verb;
     if (step.verb == send || step.verb == post) continue;
     if (step.target.buffer != collectives::Buffer::output) continue;
     const collectives::ChunkRange range = layout.elements(step.target);
-    if (index >= range.begin && index < range.end)
-      writer = step.verb == receive || step.verb == receive_reduce ? step.peer : -1;
+    if (index < range.begin || index >= range.end) continue;
+    const bool comes = step.verb == receive || step.verb == receive_reduce;
+    writer = {comes ? step.peer : -1, step.verb == receive_reduce};
   }
   return writer;
 }

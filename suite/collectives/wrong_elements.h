@@ -9,10 +9,15 @@
 
 namespace suite {
 
-// The rank whose message, or -1 whose own copy or sum, is the last to write element `index` of the
-// call's output. call.pieces as the plan is to cut.
-int last_writer(const collectives::Algorithm& algorithm, const collectives::Call& call,
-                std::int64_t count, std::int64_t index);
+// The rank whose message, or -1 where it is this rank's own copy or sum, is the last to write
+// element `index` of the call's output; summed: the message was added to what this rank had.
+// call.pieces as the plan is to cut.
+struct Writer {
+  int rank = -1;
+  bool summed = false;
+};
+Writer last_writer(const collectives::Algorithm& algorithm, const collectives::Call& call,
+                   std::int64_t count, std::int64_t index);
 
 struct WrongElements {
   std::int64_t count = 0, first = 0, last = 0;

@@ -119,14 +119,20 @@ class LinkMatrix {
 
   harness::LinkMatrix gathered() {
     const auto ranks = static_cast<std::size_t>(link_->size());
+    harness::LinkMatrix matrix;
+    for (const int member : context_.group.members)
+      matrix.hosts.push_back(context_.world.host(member));
+    matrix.crowded_hosts = crowded_hosts(matrix.hosts, cores_of_ranks());
+    // Where ranks wait for their cores, the pass that waited least says most of the link.
+    const bool fastest = !matrix.crowded_hosts.empty();
     std::vector<double> mine(2 * ranks);
     for (std::size_t peer = 0; peer < ranks; ++peer) {
-      mine[peer] = meter_.bandwidth_GBps(static_cast<int>(peer));
+      mine[peer] = fastest ? meter_.fastest_GBps(static_cast<int>(peer))
+                           : meter_.bandwidth_GBps(static_cast<int>(peer));
       mine[ranks + peer] = 1e6 * meter_.latency_s(static_cast<int>(peer));
     }
     const std::string_view bytes(reinterpret_cast<const char*>(mine.data()),
                                  mine.size() * sizeof(double));
-    harness::LinkMatrix matrix;
     for (const std::string& row : context_.world.all_gather(context_.group, bytes)) {
       std::vector<double> theirs(2 * ranks);
       std::memcpy(theirs.data(), row.data(), row.size());
@@ -134,9 +140,6 @@ class LinkMatrix {
       matrix.bandwidth_GBps.insert(matrix.bandwidth_GBps.end(), theirs.begin(), middle);
       matrix.latency_us.insert(matrix.latency_us.end(), middle, theirs.end());
     }
-    for (const int member : context_.group.members)
-      matrix.hosts.push_back(context_.world.host(member));
-    matrix.crowded_hosts = crowded_hosts(matrix.hosts, cores_of_ranks());
     return matrix;
   }
 

@@ -117,6 +117,13 @@ double PairMeter::bandwidth_GBps(int peer) const {
   return calls.empty() ? 0 : static_cast<double>(window * bytes_) / harness::median(calls) / 1e9;
 }
 
+double PairMeter::fastest_GBps(int peer) const {
+  const auto& calls = streams_s_[static_cast<std::size_t>(peer)];
+  return calls.empty()
+             ? 0
+             : static_cast<double>(window * bytes_) / *std::ranges::min_element(calls) / 1e9;
+}
+
 // With each peer a rank starts a latency and answers one, streams and acknowledges twice (that it
 // is ready, that it has all); what it sends of each, the peer sends too.
 machine::Traffic PairMeter::expected_traffic() const {

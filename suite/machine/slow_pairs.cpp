@@ -24,7 +24,7 @@ bool crowded(const LinkMatrix& matrix, int rank) {
          matrix.crowded_hosts.end();
 }
 
-void add_slow(const LinkMatrix& matrix, const Metric& metric, bool within_host,
+void add_slow(const LinkMatrix& matrix, const Metric& metric, bool within_host, bool on_crowded,
               std::vector<LinkMatrix::SlowPair>& slow) {
   std::vector<LinkMatrix::SlowPair> pairs;
   std::vector<double> times, values;
@@ -35,12 +35,13 @@ void add_slow(const LinkMatrix& matrix, const Metric& metric, bool within_host,
                              matrix.hosts[static_cast<std::size_t>(to)];
       const double value = metric.values[static_cast<std::size_t>(from * ranks + to)];
       if (from == to || same_host != within_host || !(value > 0)) continue;
-      if (crowded(matrix, from) || crowded(matrix, to)) continue;
+      if ((crowded(matrix, from) || crowded(matrix, to)) != on_crowded) continue;
       pairs.push_back({from, to, metric.name, value, 0, 0});
       values.push_back(value);
       times.push_back(metric.time_of(value));
     }
-  const std::vector<double> z = harness::robust_z(times, least_spread);
+  const std::vector<double> z =
+      harness::robust_z(times, on_crowded ? crowded_spread : least_spread);
   for (std::size_t i = 0; i < pairs.size(); ++i) {
     if (z[i] <= harness::outlying_z) continue;
     pairs[i].typical = harness::median(values);
@@ -75,7 +76,10 @@ std::vector<LinkMatrix::SlowPair> slow_pairs(const LinkMatrix& matrix) {
       {"latency", matrix.latency_us, [](double time) { return time; }}};
   std::vector<LinkMatrix::SlowPair> slow;
   for (const Metric& metric : metrics)
-    for (const bool within_host : {true, false}) add_slow(matrix, metric, within_host, slow);
+    for (const bool within_host : {true, false}) {
+      add_slow(matrix, metric, within_host, false, slow);
+      if (metric.name == "bandwidth") add_slow(matrix, metric, within_host, true, slow);
+    }
   std::ranges::stable_sort(slow, std::greater{}, &LinkMatrix::SlowPair::z);
   return slow;
 }

@@ -80,7 +80,7 @@ TEST(SlowPairs, OnlySlownessAndOnlyAmongItsKind) {
   EXPECT_NEAR(slow[0].typical, 2.06, 0.06);
 }
 
-TEST(SlowPairs, OnACrowdedHostNothingIsSlow) {
+TEST(SlowPairs, OnACrowdedHostOnlyBandwidthFarBelowTheOthers) {
   LinkMatrix matrix = matrix_of({"a", "a", "a", "a", "b", "b", "b", "b"});
   for (const auto& [from, to] : {std::pair(0, 1), std::pair(2, 5), std::pair(6, 4)})
     matrix.latency_us[place(matrix, from, to)] = 1000;
@@ -89,6 +89,10 @@ TEST(SlowPairs, OnACrowdedHostNothingIsSlow) {
   ASSERT_EQ(slow.size(), 1u);
   EXPECT_EQ(slow[0].from, 6);
   EXPECT_EQ(slow[0].to, 4);
+  matrix.bandwidth_GBps[place(matrix, 2, 1)] = 10.3 / 4;
+  EXPECT_EQ(slow_pairs(matrix).size(), 1u);
+  matrix.bandwidth_GBps[place(matrix, 2, 1)] = 10.3 / 5;
+  EXPECT_EQ(slow_pairs(matrix).size(), 2u);
 }
 
 TEST(SlowPairs, AHostIsCrowdedWhereRanksAreMoreThanCores) {

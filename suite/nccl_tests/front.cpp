@@ -274,7 +274,7 @@ int run_collective(int argc, char** argv) {
   if (machine::under_launcher()) {
     hear_passed_on_signals();
     harness::supervise_rank();
-    return run_rank(arguments, {argv, argv + argc});
+    return harness::rank_ends(run_rank(arguments, {argv, argv + argc}));
   }
   const int ranks = arguments.wanted_ranks();
   check_ranks(arguments, ranks);

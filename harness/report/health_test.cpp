@@ -1,0 +1,211 @@
+// Who is named, and who is not, in made-up runs.
+
+#include "harness/report/health.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace harness {
+namespace {
+
+// Cases in which two ranks of three do the same, each a little off.
+class MadeUp {
+ public:
+  explicit MadeUp(unsigned seed = 1) : random_(seed) {}
+
+  // How long each rank is busy, how long its core runs something else, and spikes among 100
+  // samples.
+  struct Rank {
+    double busy_s = 0.01, delayed_s = 0, delayed_fraction = 0, spikes = 0;
+  };
+  Record& add(const std::vector<Rank>& ranks, const std::string& unit = "all_reduce") {
+    Record& record = run.records.emplace_back();
+    record.unit = unit;
+    record.axes = {{"algorithm", "ring"}, {"ranks", std::to_string(ranks.size())}};
+    record.name = fmt::format("{}/algorithm:ring/number:{}", unit, run.records.size());
+    record.verdict = Ruling::pass;
+    record.counters["samples"] = 100;
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+      const auto put = [&](std::string_view name, double value) {
+        record.counters[fmt::format("{}/rank:{}", name, rank)] = value;
+      };
+      put("busy_s", ranks[rank].busy_s * around());
+      put("delayed_s", ranks[rank].delayed_s);
+      put("delayed_fraction", ranks[rank].delayed_fraction);
+      put("spikes", ranks[rank].spikes);
+    }
+    return record;
+  }
+  double around() { return std::lognormal_distribution<double>(0, 0.1)(random_); }
+
+  // "slow rank 2; jitter 1" of what is drained, in its order.
+  std::string drained(const std::string& environment = "") const {
+    std::string text;
+    for (const Finding& finding : health_of(run, environment).findings) {
+      if (finding.level == Level::ok) continue;
+      text += fmt::format("{}{}", text.empty() ? "" : "; ", finding.kind);
+      for (const int rank : finding.ranks) text += fmt::format(" {}", rank);
+    }
+    return text;
+  }
+  bool inconclusive() const {
+    return health_text(health_of(run, "")).find("inconclusive") != std::string::npos;
+  }
+
+  RunFile run;
+
+ private:
+  std::mt19937_64 random_;
+};
+
+// 200 runs of 40 cases on a machine with other work, ranks delayed in turn, by up to all their
+// time.
+TEST(Health, ABusyMachineAccusesNobody) {
+  std::mt19937_64 random(5);
+  std::uniform_real_distribution<double> some(0, 1);
+  for (unsigned seed = 0; seed < 200; ++seed) {
+    MadeUp made(seed);
+    for (int i = 0; i < 40; ++i) {
+      std::vector<MadeUp::Rank> ranks(2 + seed % 3);
+      for (MadeUp::Rank& rank : ranks)
+        if (some(random) < 0.4) {
+          rank.delayed_fraction = some(random);
+          rank.delayed_s = 0.02 * rank.delayed_fraction;
+          rank.busy_s += rank.delayed_s;
+          rank.spikes = std::floor(4 * some(random));
+        }
+      made.add(ranks);
+    }
+    ASSERT_EQ(made.drained(), "") << seed;
+  }
+}
+
+TEST(Health, ALateRankIsNamedAndWhatItsCoreExplainsIsNot) {
+  MadeUp late, explained, once;
+  for (int i = 0; i < 10; ++i) {
+    late.add({{}, {}, {.busy_s = 0.016}});
+    explained.add({{}, {}, {.busy_s = 0.016, .delayed_s = 0.006}});
+    once.add({{}, {}, {.busy_s = i < 7 ? 0.016 : 0.01}});
+  }
+  EXPECT_EQ(late.drained(), "slow rank 2");
+  EXPECT_EQ(explained.drained(), "");
+  EXPECT_EQ(once.drained(), "") << "in 7 of 10 cases";
+}
+
+// A root has more to do, and what is short shows nothing.
+TEST(Health, OnlyWhoDoesTheSameIsCompared) {
+  MadeUp roots, tiny;
+  for (int i = 0; i < 10; ++i) {
+    roots.add({{.busy_s = 0.03}, {}, {}}, "gather");
+    tiny.add({{.busy_s = 3e-5}, {.busy_s = 1e-5}});
+  }
+  EXPECT_EQ(roots.drained(), "");
+  EXPECT_EQ(tiny.drained(), "");
+}
+
+TEST(Health, ASharedCoreIsToldFromABusyMachine) {
+  MadeUp one, all;
+  for (int i = 0; i < 10; ++i) {
+    one.add({{}, {.busy_s = 0.03, .delayed_s = 0.02, .delayed_fraction = 0.6}});
+    all.add(
+        {{.delayed_fraction = 0.4}, {.busy_s = 0.03, .delayed_s = 0.02, .delayed_fraction = 0.6}});
+  }
+  EXPECT_EQ(one.drained(), "shared core 1");
+  EXPECT_EQ(all.drained(), "");
+  EXPECT_TRUE(all.inconclusive());
+}
+
+TEST(Health, JitterOfOneRankIsNamed) {
+  MadeUp one, all;
+  for (int i = 0; i < 10; ++i) {
+    one.add({{.spikes = i % 5 == 0 ? 1.0 : 0}, {.spikes = 4}});
+    all.add({{.spikes = 3}, {.spikes = 4}});
+  }
+  EXPECT_EQ(one.drained(), "jitter 1");
+  EXPECT_EQ(all.drained(), "");
+}
+
+LinkMatrix links(const std::vector<std::string>& hosts, double GBps) {
+  LinkMatrix matrix;
+  matrix.hosts = hosts;
+  const int ranks = matrix.ranks();
+  for (int i = 0; i < ranks * ranks; ++i)
+    matrix.bandwidth_GBps.push_back(i % (ranks + 1) == 0 ? 0 : GBps + 0.01 * i);
+  matrix.latency_us = matrix.bandwidth_GBps;
+  return matrix;
+}
+
+TEST(Health, ASlowPairIsNamedWhenItIsSlowAgainOrByFar) {
+  const LinkMatrix::SlowPair slow{1, 3, "bandwidth", 5, 10, 10}, far{1, 3, "bandwidth", 2, 10, 40};
+  const auto run = [](const std::vector<std::vector<LinkMatrix::SlowPair>>& pairs) {
+    MadeUp made;
+    for (const auto& of_case : pairs) {
+      Record& record = made.add({});
+      record.link_matrix = links({"a", "a", "a", "a"}, 10);
+      record.link_matrix.slow_pairs = of_case;
+    }
+    return made;
+  };
+  EXPECT_EQ(run({{slow}, {slow}}).drained(), "slow link 1 3");
+  EXPECT_EQ(run({{far}}).drained(), "slow link 1 3");
+  EXPECT_EQ(run({{slow}}).drained(), "");
+  EXPECT_TRUE(run({{slow}}).inconclusive());
+  EXPECT_EQ(run({{far}, {}}).drained(), "") << "in one of two";
+}
+
+// Every pair of a host is slow, half of all pairs: it is the host.
+TEST(Health, TheHostWhoseLinkIsSlowIsNamed) {
+  MadeUp made;
+  LinkMatrix& matrix = made.add({}).link_matrix = links({"a", "b", "c", "c"}, 1);
+  EXPECT_EQ(made.drained(), "");
+  for (std::size_t rank = 0; rank < 4; ++rank)
+    if (rank != 1) matrix.bandwidth_GBps[4 + rank] = 0.02;  // what it sends
+  EXPECT_EQ(made.drained(), "slow link 1");
+}
+
+TEST(Health, TheRankWithOtherSoftwareIsNamed) {
+  MadeUp made;
+  const std::string differs =
+      R"({"differences": ["software.nccl.loaded", "environment.SLURM_X", "binding"],
+    "same_on_all_ranks": {"host": "node"}, "ranks": [
+    {"binding": "0", "software": {"nccl": {"loaded": "2.21"}}, "environment": {"SLURM_X": "0"}},
+    {"binding": "1", "software": {"nccl": {"loaded": "2.18"}}, "environment": {"SLURM_X": "1"}},
+    {"binding": "2", "software": {"nccl": {"loaded": "2.21"}}, "environment": {"SLURM_X": "2"}}]})";
+  EXPECT_EQ(made.drained(differs), "different software 1");
+  const Health health = health_of(made.run, differs);
+  EXPECT_EQ(health.findings[0].hosts, std::vector<std::string>{"node"});
+  EXPECT_EQ(health.findings[0].evidence,
+            "software.nccl.loaded is \"2.18\", on the other ranks \"2.21\"");
+}
+
+TEST(Health, WrongResultsNameTheRankAndWhomItHadThemFrom) {
+  const auto run = [](const std::string& ranks, const std::string& reason) {
+    MadeUp made;
+    Record& record = made.add({});
+    record.axes = {{"ranks", ranks}};
+    record.verdict = Ruling::fail;
+    record.reason = reason;
+    return made;
+  };
+  EXPECT_EQ(run("3", "rank 2: sample 7: wrong; received from rank 1").drained(),
+            "wrong result 2 1");
+  EXPECT_EQ(run("2", "rank 1: wrong; summed with what came from rank 0").drained(),
+            "wrong result 1 0");
+  EXPECT_EQ(run("3", "rank 1: wrong; summed with what came from rank 0").drained(), "wrong result");
+  EXPECT_EQ(health_of(run("3", "wrong").run, "").level, Level::critical);
+}
+
+TEST(Health, ALostRankIsNamed) {
+  MadeUp made;
+  made.run.context.status = "aborted";
+  made.run.context.status_reason = "rank 3 (pid 7 on node) died during x";
+  EXPECT_EQ(made.drained(), "lost rank 3");
+  EXPECT_EQ(
+      health_json(health_of(made.run, "")).find("\"level\": \"CRITICAL\"") != std::string::npos,
+      true);
+}
+
+}  // namespace
+}  // namespace harness

@@ -1,0 +1,128 @@
+#include "machine/link/faulty_link.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <optional>
+#include <thread>
+
+#include "machine/device/clock.h"
+#include "machine/link/waited.h"
+
+namespace machine {
+namespace {
+
+class FaultyLink final : public Link {
+ public:
+  explicit FaultyLink(std::unique_ptr<Link> link)
+      : Link(link->group()), link_(std::move(link)), peers_(static_cast<std::size_t>(size())) {
+    const int mine = world_rank(rank());
+    for (int peer = 0; peer < size(); ++peer) {
+      const int theirs = world_rank(peer);
+      Peer& its = peers_[static_cast<std::size_t>(peer)];
+      for (const LinkFaults::Slow& slow : link_faults.slow)
+        if (std::minmax(slow.first, slow.second) == std::minmax(mine, theirs))
+          its.seconds_per_byte = 1 / slow.bytes_per_second;
+      for (const LinkFaults::Corrupt& corrupt : link_faults.corrupt) {
+        if (corrupt.rank == mine && corrupt.peer == theirs) its.corrupt = &corrupt;
+        its.plain &= corrupt.rank != theirs || corrupt.peer != mine;
+      }
+      its.plain &= its.seconds_per_byte == 0;
+    }
+  }
+
+  Transport transport() const override { return link_->transport(); }
+  const Link& link() const { return *link_; }
+
+ private:
+  struct Peer {
+    double seconds_per_byte = 0, free_at_s = 0;
+    const LinkFaults::Corrupt* corrupt = nullptr;
+    bool plain = true;  // towards it: what is written in its memory needs no message
+    std::vector<std::byte> landed;
+  };
+
+  int world_rank(int peer) const { return group().members[static_cast<std::size_t>(peer)]; }
+  Peer& of(int peer) { return peers_[static_cast<std::size_t>(peer)]; }
+  // A wait names the operation of the link that it waits in.
+  Link& as_counted() {
+    if (operation() != counted_) link_->count_as({operation(), Dtype::float32});
+    counted_ = operation();
+    return *link_;
+  }
+
+  std::uint64_t do_send(int peer, const void* data, std::size_t bytes) override {
+    return last_[static_cast<std::size_t>(peer)] = as_counted().send(peer, data, bytes);
+  }
+  void do_wait_sent(int peer, std::uint64_t number) override {
+    as_counted().wait_sent(peer, number);
+  }
+  std::uint64_t last_sent(int peer) const override { return last_[static_cast<std::size_t>(peer)]; }
+  void do_post(int peer, int ahead, void* into, std::size_t bytes) override {
+    link_->post(peer, ahead, into, bytes);
+  }
+  void* do_posted(int peer, std::size_t bytes) override {
+    return of(peer).plain ? link_->posted(peer, bytes) : nullptr;
+  }
+  std::uint64_t do_deliver(int peer, std::size_t bytes) override {
+    return last_[static_cast<std::size_t>(peer)] = as_counted().deliver(peer, bytes);
+  }
+
+  void do_receive(int peer, void* into, std::size_t bytes, Store store) override {
+    as_counted().receive(peer, into, bytes, store);
+    if (is_due(peer, bytes)) flip(static_cast<std::byte*>(into), bytes, of(peer).corrupt->bit);
+    delay(of(peer), bytes);
+  }
+  const void* do_receive_in_place(int peer, std::size_t bytes) override {
+    const void* data = as_counted().receive_in_place(peer, bytes);
+    if (is_due(peer, bytes)) {
+      auto& landed = of(peer).landed;
+      const auto* from = static_cast<const std::byte*>(data);
+      landed.assign(from, from + bytes);
+      flip(landed.data(), bytes, of(peer).corrupt->bit);
+      data = landed.data();
+    }
+    delay(of(peer), bytes);
+    return data;
+  }
+  void do_release(int peer) override { link_->release(peer); }
+
+  bool is_due(int peer, std::size_t bytes) {
+    return of(peer).corrupt && bytes > 0 && of(peer).corrupt->due();
+  }
+  static void flip(std::byte* data, std::size_t bytes, std::uint64_t bit) {
+    const std::uint64_t at = bit % (8 * bytes);
+    data[at / 8] ^= std::byte{1} << (at % 8);
+  }
+  // Time that the receiver would wait in, so it counts as such.
+  static void delay(Peer& peer, std::size_t bytes) {
+    if (peer.seconds_per_byte == 0) return;
+    const double begin = steady_s();
+    peer.free_at_s =
+        std::max(peer.free_at_s, begin) + peer.seconds_per_byte * static_cast<double>(bytes);
+    for (double now = begin; now < peer.free_at_s; now = steady_s())
+      if (peer.free_at_s - now > 100e-6)
+        std::this_thread::sleep_for(std::chrono::duration<double>(peer.free_at_s - now - 60e-6));
+    add_waited_s(steady_s() - begin);
+  }
+
+  std::unique_ptr<Link> link_;
+  std::vector<Peer> peers_;
+  std::vector<std::uint64_t> last_ = std::vector<std::uint64_t>(static_cast<std::size_t>(size()));
+  std::optional<Operation> counted_;  // by link_
+};
+
+}  // namespace
+
+std::unique_ptr<Link> with_faults(std::unique_ptr<Link> link) {
+  if (link_faults.slow.empty() && link_faults.corrupt.empty()) return link;
+  if (between_devices(link->transport())) return link;
+  return std::make_unique<FaultyLink>(std::move(link));
+}
+
+const Link& plain(const Link& link) {
+  const auto* faulty = dynamic_cast<const FaultyLink*>(&link);
+  return faulty ? faulty->link() : link;
+}
+
+}  // namespace machine
