@@ -14,6 +14,8 @@
 #include <thread>
 
 #include "machine/device/clock.h"
+#include "machine/device/disk_fault.h"
+#include "machine/device/gemm_fault.h"
 #include "machine/device/memory_limit.h"
 #include "machine/device/names.h"
 #include "machine/device/random.h"
@@ -33,6 +35,9 @@ const std::map<std::string, std::vector<Key>> kinds{
     {"jitter", {{"rank", true}, {"seconds", true}, {"probability", true}}},
     {"slow_link", {{"ranks", true}, {"rate", true}}},
     {"corrupt_message", {{"rank", true}, {"peer", true}, {"iteration", true}, {"bit", true}}},
+    {"corrupt_result", {{"rank", true}, {"iteration", true}, {"bit", true}}},
+    {"slow_disk", {{"rank", true}, {"rate", true}}},
+    {"full_disk", {{"rank", true}, {"bytes", true}}},
     {"hang", {{"rank", true}, {"iteration", true}}},
     {"die", {{"rank", true}, {"iteration", true}}},
     {"exit_early", {{"rank", true}, {"iteration", true}}},
@@ -194,6 +199,8 @@ class Injector {
     over_.store(true);
     for (std::thread& thread : beside_) thread.join();
     machine::link_faults = {};
+    machine::disk_fault = nullptr;
+    machine::after_gemm = nullptr;
     machine::memory_limit_bytes = std::numeric_limits<std::size_t>::max();
   }
   Injector(const Injector&) = delete;
@@ -213,9 +220,10 @@ class Injector {
   // Around a run of the unit's in a sample, and around its judging.
   void before(bool judges) {
     at_ = judges ? judging : sample_;
+    products_ = 0;
     for (std::size_t i = 0; i < faults_.size(); ++i) {
       const Fault& fault = faults_[i];
-      due_[i] = fault.iteration == at_;
+      due_[i] = fault.iteration == at_ && fault.kind != "corrupt_result";
       if (!mine(fault)) continue;
       if (fault.kind == "slow_rank" && !judges) sleep_s(fault.seconds);
       if (fault.kind == "jitter" && !judges &&
@@ -243,6 +251,26 @@ class Injector {
       if (fault.kind == "slow_rank" && mine(fault)) sleep_s((fault.factor - 1) * own_s);
   }
 
+  // A matrix product was written.
+  void product(machine::Stream& stream, const machine::Matrix& c) {
+    if (at_ != judging) return;
+    const int number = products_++;
+    for (const Fault& fault : faults_) {
+      if (fault.kind != "corrupt_result" || !mine(fault) || fault.iteration != number) continue;
+      stream.synchronize();
+      // The first element, where batches or strides do not matter.
+      auto* const data = static_cast<std::byte*>(c.data);
+      const std::uint64_t bit = fault.bit % (8 * size_of(c.dtype));
+      std::byte byte{};
+      stream.copy(&byte, data + bit / 8, 1);
+      stream.synchronize();
+      byte ^= std::byte{1} << (bit % 8);
+      stream.copy(data + bit / 8, &byte, 1);
+      stream.synchronize();
+      tell(fault);
+    }
+  }
+
  private:
   bool mine(const Fault& fault) const { return fault.rank == world_.rank(); }
 
@@ -261,6 +289,10 @@ class Injector {
     if (!mine(fault)) return;
     if (fault.kind == "out_of_memory")
       machine::memory_limit_bytes = static_cast<std::size_t>(fault.bytes);
+    if (fault.kind == "slow_disk") disk_.seconds_per_byte = 1 / fault.bytes_per_second;
+    if (fault.kind == "full_disk") disk_.room = fault.bytes;
+    if (fault.kind.ends_with("_disk")) machine::disk_fault = &disk_;
+    if (fault.kind == "corrupt_result") machine::after_gemm = spoil;
     if (fault.kind == "slow_core")
       for (int i = 0; i < fault.threads; ++i)
         beside_.emplace_back([this] {  // binding a rank binds all threads of its process
@@ -268,6 +300,8 @@ class Injector {
           }
         });
   }
+
+  static void spoil(machine::Stream& stream, const machine::Matrix& c);
 
   // Once: a sample may be a batch of runs.
   void tell(const Fault& fault) {
@@ -287,6 +321,8 @@ class Injector {
   int at_ = elsewhere;
   std::vector<bool> due_;  // by fault
   std::uint64_t runs_ = 0;
+  int products_ = 0;
+  machine::DiskFault disk_;
   std::atomic<bool> over_{false};
   std::vector<std::thread> beside_;
 };
@@ -294,6 +330,14 @@ class Injector {
 namespace {
 
 Injector* current = nullptr;
+
+}  // namespace
+
+void Injector::spoil(machine::Stream& stream, const machine::Matrix& c) {
+  current->product(stream, c);
+}
+
+namespace {
 
 class FaultyInstance final : public Instance {
  public:

@@ -9,8 +9,11 @@
 //   jitter:rank=1,seconds=20ms,probability=0.1
 //   slow_link:ranks=2-3,rate=50MB/s      between two ranks, both ways, whatever the transport
 //   corrupt_message:rank=1,peer=0,iteration=7,bit=3   in what rank 1 receives from 0 in sample 7
+//   corrupt_result:rank=1,iteration=2,bit=30          in the matrix product number 2 while judged
 //   hang, die, exit_early:rank=1,iteration=7          in sample 7 of the first case that has one
 //   out_of_memory:rank=1,bytes=64KiB     allocations fail beyond that
+//   slow_disk:rank=1,rate=20MB/s         of what it offloads; of rank 0, its run directory, too
+//   full_disk:rank=1,bytes=1MiB          likewise: nothing is written beyond that
 //   wrong_version:rank=1,library=nccl,version=2.18.3  in its fingerprint
 //
 // An iteration is the number of a sample, from 0, in every case that it comes to; `judging` is the

@@ -20,6 +20,7 @@ PLACEMENTS = int(os.environ.get("SHARDMARK_PLACEMENTS", "1"))
 TIMEOUT_S = 5
 SMALL = ("all_reduce", "--ranks", "2", "--transport", "shared_memory", "--algorithm", "ring,direct", "--dtype", "float",
          "--bytes", "64,4KiB,256KiB,1MiB", "--max-seconds", "0.1")
+DISK = ("nvme_bandwidth", "--ranks", "2", "--nvme_path", "/var/tmp", "--operation", "write", "--bytes", "2MiB", "--max-seconds", "0.1")
 LINKS = ("link_matrix", "--ranks", "4", "--transport", "shared_memory", "--mode", "alone", "--bytes", "1MiB", "--max-seconds", "0.2")
 
 
@@ -114,12 +115,14 @@ class Faults(TemporaryFolder):
                   f"iteration={chance.randrange(3)},bit={chance.randrange(512)}", check, ranks=3, words=words)
 
     def test_a_corrupt_message_in_a_sum(self):
-        """Of two ranks' sum the message is known; of three whose part was wrong is not, and nobody is accused."""
+        """Of two ranks' sum the message is known; of three whose part was wrong is not, and nobody is accused.
+
+        Integers: a sum of floats may round a wrong bit away."""
         def check(run, rank, _):
             ranks = int(run.json["benchmarks"][0]["case"]["ranks"])
             self.named(run, "wrong result", [rank, 1 - rank] if ranks == 2 else [], "CRITICAL")
         for ranks in (2, 3):
-            words = ("all_reduce", "--ranks", str(ranks), *SMALL[3:5], "--algorithm", "ring", "--dtype", "float", "--bytes", "768", "--max-seconds", "0.05")
+            words = ("all_reduce", "--ranks", str(ranks), *SMALL[3:5], "--algorithm", "ring", "--dtype", "int32", "--bytes", "768", "--max-seconds", "0.05")
             self.each(f"corrupt_message_in_a_sum_of_{ranks}", lambda rank, chance, ranks=ranks: f"corrupt_message:rank={rank},"
                       f"peer={(rank + ranks - 1) % ranks},iteration={chance.randrange(3)},bit={chance.randrange(512)}", check, ranks=ranks, words=words)
 
@@ -147,8 +150,32 @@ class Faults(TemporaryFolder):
     def test_a_rank_out_of_memory(self):
         def check(run, rank, _):
             self.assertEqual(run.code, 1)
-            self.assertRegex(self.named(run, "wrong result", [rank], "CRITICAL"), "out of memory")
+            self.assertRegex(self.named(run, "out of memory", [rank], "CRITICAL"), "out of memory on host")
         self.each("out_of_memory", lambda rank, chance: f"out_of_memory:rank={rank},bytes={chance.choice((64, 100, 500))}KiB", check)
+
+    def test_a_corrupt_result(self):
+        words = ("gemm", "--ranks", "2", "--dtype", "float", "--shape", "64x64x64", "--max-seconds", "0.05")
+        self.each("corrupt_result", lambda rank, chance: f"corrupt_result:rank={rank},iteration={chance.randrange(3)},bit={chance.randrange(23, 31)}",
+                  lambda run, rank, _: self.named(run, "wrong result", [rank], "CRITICAL"), words=words)
+
+    def test_a_full_disk(self):
+        self.each("full_disk", lambda rank, chance: f"full_disk:rank={rank},bytes={chance.choice((0, 64, 1000))}KiB",
+                  lambda run, rank, _: self.assertRegex(self.named(run, "full disk", [rank], "CRITICAL"), "writing .*: No space left"),
+                  words=DISK)
+
+    def test_a_full_disk_under_the_run_directory(self):
+        """Nothing can be added to the run then: it is said, and the process that started the ranks marks it."""
+        out = self.path("run")
+        done = subprocess.run([PROGRAM, "run", *SMALL, "--out", out, "--inject", "full_disk:rank=0,bytes=20KiB"],
+                              capture_output=True, text=True, timeout=120, check=False)
+        self.assertEqual(done.returncode, 4, done.stderr)
+        self.assertRegex(done.stderr, rf"rank 0 .* failed .*cannot write to {out}/\S+: No space left on device")
+        self.assertEqual(read_run(out)["context"]["status"], "aborted")
+
+    def test_a_slow_disk(self):
+        words = (*DISK[:5], "--operation", "read,write", "--block_size", "64KiB,128KiB,256KiB", "--bytes", "1MiB", "--max-seconds", "0.2")
+        self.each("slow_disk", lambda rank, chance: f"slow_disk:rank={rank},rate={chance.choice((20, 30))}MB/s",
+                  lambda run, rank, _: self.assertIn("nvme_bandwidth", self.named(run, "slow disk", [rank])), words=words)
 
     def test_a_wrong_version(self):
         def check(run, rank, fault):
@@ -164,6 +191,7 @@ class Refused(TemporaryFolder):
         for fault, words in (("slow_rnk:rank=1", "unknown kind 'slow_rnk'; did you mean 'slow_rank'?"),
                              ("die:rank=1,iteratoin=2", "did you mean 'iteration'?"),
                              ("die:rank=1", "iteration is missing"),
+                             ("hang:rank=1,iteration=1,iteration=2", "iteration stands twice"),
                              ("die:rank=one,iteration=2", "rank=one is none; like rank=1"),
                              ("die:rank=2,iteration=2", "there is no rank 2, this launch has 2"),
                              ("slow_link:ranks=0-1,rate=50MB", "rate=50MB is none; like rate=50MB/s"),

@@ -14,6 +14,7 @@
 #include <thread>
 #include <utility>
 
+#include "machine/device/disk_fault.h"
 #include "machine/device/error.h"
 
 namespace zero {
@@ -281,6 +282,8 @@ void IoRing::Engine::take_back(std::size_t slot, int result) {
   Block block = slots[slot];
   free_slots.push_back(slot);
   Transfer& transfer = transfers.at(block.ticket);
+  if (machine::disk_fault)
+    result = static_cast<int>(machine::disk_fault->result(result, transfer.write));
   const auto refuse = [&](std::string_view why) {
     fail(block.ticket,
          fmt::format("{} {} bytes at {} of {}: {}", transfer.write ? "writing" : "reading",

@@ -22,6 +22,7 @@
 #include "harness/record/machine_context.h"
 #include "harness/record/record_json.h"
 #include "harness/sweep.h"
+#include "machine/device/disk_fault.h"
 #include "machine/device/error.h"
 
 namespace harness {
@@ -55,6 +56,12 @@ void make_directory(const std::string& directory) {
   fs::create_directories(directory, failed);
   if (failed) refuse(directory, failed.value());
   if (!fs::is_directory(directory, failed)) refuse(directory, ENOTDIR);
+}
+
+// Bytes written, or an error below zero.
+ssize_t written(ssize_t said) {
+  if (said < 0) return -errno;
+  return machine::disk_fault ? static_cast<ssize_t>(machine::disk_fault->result(said, true)) : said;
 }
 
 bool holds_a_run(const std::string& directory) {
@@ -196,11 +203,11 @@ void write_file(const std::string& path, std::string_view text) {
   if (file < 0) refuse(path, errno);
   int error = 0;
   for (std::size_t done = 0; done < text.size() && error == 0;) {
-    const ssize_t wrote = ::write(file, text.data() + done, text.size() - done);
+    const ssize_t wrote = written(::write(file, text.data() + done, text.size() - done));
     if (wrote >= 0)
       done += static_cast<std::size_t>(wrote);
-    else if (errno != EINTR)
-      error = errno;
+    else if (wrote != -EINTR)
+      error = static_cast<int>(-wrote);
   }
   if (::close(file) != 0 && error == 0) error = errno;
   if (error == 0 && ::rename(beside.c_str(), path.c_str()) != 0) error = errno;
@@ -240,9 +247,9 @@ RunWriter::File::~File() {
 void RunWriter::append(std::string_view samples) {
   for (std::size_t done = 0; done < samples.size();) {
     const ssize_t wrote =
-        ::pwrite(samples_file_.descriptor, samples.data() + done, samples.size() - done,
-                 static_cast<off_t>(samples_bytes_ + done));
-    if (wrote < 0 && errno != EINTR) refuse(directory_ + "/samples.bin", errno);
+        written(::pwrite(samples_file_.descriptor, samples.data() + done, samples.size() - done,
+                         static_cast<off_t>(samples_bytes_ + done)));
+    if (wrote < 0 && wrote != -EINTR) refuse(directory_ + "/samples.bin", static_cast<int>(-wrote));
     if (wrote > 0) done += static_cast<std::size_t>(wrote);
   }
 }

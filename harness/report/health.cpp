@@ -135,7 +135,7 @@ class Examination {
   void wrong_results() {
     struct Wrong {
       std::vector<int> ranks;
-      std::string first;
+      std::string kind, first;
       int cases = 0;
     };
     std::map<std::pair<int, int>, Wrong> wrong;
@@ -148,12 +148,15 @@ class Examination {
         rank = peer = -1;
       Wrong& its = wrong[{rank, peer}];
       if (its.cases++ > 0) continue;
+      its.kind = text.find("No space left") != std::string::npos      ? "full disk"
+                 : text.find("out of memory on") != std::string::npos ? "out of memory"
+                                                                      : "wrong result";
       for (const int named : {rank, peer})
         if (named >= 0) its.ranks.push_back(named);
       its.first = fmt::format("{}: {}", record.name, text);
     }
     for (const auto& [who, its] : wrong)
-      add(Level::critical, "wrong result", its.ranks,
+      add(Level::critical, its.kind, its.ranks,
           its.cases == 1 ? its.first : fmt::format("{} cases; the first {}", its.cases, its.first));
   }
 
@@ -281,7 +284,7 @@ class Examination {
       std::size_t cases = 0, able = 0;     // seen, and able to show that it is slow
       std::string example;
     };
-    std::map<int, Seen> seen;
+    std::map<std::pair<int, bool>, Seen> seen;  // by rank, and whether it is of its disk
     std::vector<double> delays;
     for (const Record& record : run_.records) {
       const std::vector<double> busy = by_rank(record, "busy_s");
@@ -289,7 +292,7 @@ class Examination {
       const std::vector<double> delay = by_rank(record, "delayed_s");
       if (busy.size() < 2 || busy.size() != delay.size() || !all_do_the_same(record)) continue;
       for (std::size_t rank = 0; rank < busy.size(); ++rank) {
-        Seen& its = seen[static_cast<int>(rank)];
+        Seen& its = seen[{static_cast<int>(rank), record.unit == "nvme_bandwidth"}];
         delays.push_back(delayed[rank]);
         ++its.cases;
         if (delayed[rank] >= shared_fraction &&
@@ -310,9 +313,10 @@ class Examination {
       return of >= least_cases &&
              static_cast<double>(of) >= most_of_them * static_cast<double>(all);
     };
-    for (const auto& [rank, its] : seen) {
+    for (const auto& [who, its] : seen) {
+      const auto [rank, of_disk] = who;
       if (most(its.ratios.size(), its.able))
-        add(Level::warning, "slow rank", {rank},
+        add(Level::warning, of_disk ? "slow disk" : "slow rank", {rank},
             fmt::format("late, or slower than the others, in {} of {} cases, by a factor of {:.2f} "
                         "(median); {}",
                         its.ratios.size(), its.able, median(its.ratios), its.example));

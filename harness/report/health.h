@@ -20,8 +20,9 @@ std::string_view name(Level level);  // "OK", "WARN", "CRITICAL"
 
 struct Finding {
   Level level = Level::ok;  // ok: accuses nobody, and drains nothing
-  // "lost rank", "wrong result", "different software", "slow link", "slow rank", "shared core",
-  // "jitter", "below the limit", "inconclusive", "injected"
+  // "lost rank", "wrong result", "out of memory", "full disk", "slow disk", "different software",
+  // "slow link", "slow rank", "shared core", "jitter", "below the limit", "inconclusive",
+  // "injected"
   std::string kind;
   std::vector<int> ranks;  // of a link both
   std::vector<std::string> hosts;

@@ -1,6 +1,7 @@
 #include "machine/device/gemm.h"
 
 #include "machine/device/error.h"
+#include "machine/device/gemm_fault.h"
 #include "machine/device/kernels.h"
 
 namespace machine {
@@ -58,6 +59,7 @@ void gemm(Stream& stream, const Matrix& a, const Matrix& b, const Matrix& c, flo
   if (c.rows * c.cols * c.batch[0] * c.batch[1] == 0) return;
   if (open_log) open_log->products_.push_back({a, b, c, alpha, beta});
   stream.kernels().do_gemm(a, b, c, alpha, beta);
+  if (after_gemm) after_gemm(stream, c);
 }
 
 }  // namespace machine

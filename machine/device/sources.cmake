@@ -1,5 +1,5 @@
 set(device_headers
-  device/arenas.h device/clock.h device/contiguous_arena.h device/device.h device/dtype.h device/error.h device/flash_attention.h device/free_list.h device/gemm.h device/kernels.h device/memory.h device/memory_block.h device/memory_limit.h device/names.h
+  device/arenas.h device/clock.h device/contiguous_arena.h device/device.h device/disk_fault.h device/dtype.h device/error.h device/flash_attention.h device/free_list.h device/gemm.h device/gemm_fault.h device/kernels.h device/memory.h device/memory_block.h device/memory_limit.h device/names.h
   device/random.h device/reduction.h device/tensor.h)
 set(device_sources
   device/arenas.cpp device/contiguous_arena.cpp device/device.cpp device/flash_attention.cpp device/free_list.cpp device/gemm.cpp device/memory.cpp device/memory_block.cpp device/names.cpp device/tensor.cpp device/kernels/checks.cpp

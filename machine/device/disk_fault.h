@@ -1,0 +1,28 @@
+#pragma once
+// A disk that is slow or full, to show what becomes of who writes to it: whoever moves bytes to or
+// from files asks here first, when there is a fault at all.
+
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstdint>
+#include <limits>
+#include <thread>
+
+namespace machine {
+
+struct DiskFault {
+  double seconds_per_byte = 0;
+  std::atomic<std::int64_t> room{std::numeric_limits<std::int64_t>::max()};  // bytes, to write
+
+  // What the system says, a number of bytes or an error below zero: later, or that it has no room.
+  std::int64_t result(std::int64_t said, bool write) {
+    if (said <= 0) return said;
+    std::this_thread::sleep_for(
+        std::chrono::duration<double>(seconds_per_byte * static_cast<double>(said)));
+    return write && room.fetch_sub(said) < said ? -ENOSPC : said;
+  }
+};
+inline DiskFault* disk_fault = nullptr;  // of this process; null: none
+
+}  // namespace machine
