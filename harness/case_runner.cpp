@@ -261,8 +261,7 @@ void CaseRunner::run(const PlannedCase& plan, int repetition, Record& record) {
   });
   if (!failure.empty()) return fail(record, failure);
   if (group.index == 0) {
-    if (plan.ranks > 1 && !world_.wait_policy().oversubscribed)
-      add_activity(record, sampled.unit.ranks);
+    if (!world_.wait_policy().oversubscribed) add_activity(record, sampled.unit.ranks);
     add_times(record, name(options_.timing), std::move(sampled));
   }
 

@@ -158,8 +158,8 @@ class Diagnosis {
         text = fmt::format("{} did not respond for {:.0f} s{}", who, silent_s(rank), during);
         break;
       case Kind::hung:
-        text = fmt::format("{} made no progress for {:.0f} s and waited for nobody{}", who,
-                           still_s(rank), during);
+        text = fmt::format("{} made no progress for {:.0f} s and waited for nobody{}{}", who,
+                           still_s(rank), during, last_wait(rank));
         break;
       case Kind::deadlock:
         return deadlock_line(culprit, during) + others(-1);
@@ -169,6 +169,12 @@ class Diagnosis {
         break;
     }
     return text + others(culprit.rank);
+  }
+
+  // "; it slept last in all_reduce, at message 7 (64 bytes)", or nothing.
+  static std::string last_wait(const RankView& rank) {
+    const std::size_t last = rank.waiting.find("; ");
+    return last == std::string::npos ? "" : rank.waiting.substr(last);
   }
 
   std::string deadlock_line(const Culprit& culprit, const std::string& during) const {

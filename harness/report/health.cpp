@@ -13,6 +13,7 @@
 #include <set>
 #include <sstream>
 
+#include "harness/compare/compare.h"
 #include "harness/report/summary.h"
 #include "harness/statistics.h"
 
@@ -37,6 +38,12 @@ const std::set<std::string> equal_work{"gemm",           "memory_bandwidth", "op
 const std::set<std::string> equal_algorithms{
     "ring",  "bidirectional_ring",        "direct", "pairwise", "recursive_doubling",
     "bruck", "recursive_halving_doubling"};
+
+// What at least one of a unit's cases of a class (compare/floors.cpp) should reach of its limit,
+// where that is long enough to mean something: a third of what is usual, or less.
+const std::map<std::string, double, std::less<>> limit_floors{
+    {"computation", 0.15}, {"bandwidth", 0.1}, {"message", 0.03}};
+constexpr double long_limit_s = 1e-4;
 
 std::string axis(const Record& record, std::string_view name) {
   for (const auto& [axis, value] : record.axes)
@@ -364,8 +371,40 @@ class Examination {
     }
   }
 
-  // A unit as a whole, so that one disturbed case says nothing.
-  void below_the_limit() {}
+  // A unit as a whole, so that one disturbed case says nothing: none of its cases comes near what
+  // the machine was measured to do.
+  void below_the_limit() {
+    struct Seen {
+      double floor = 0;
+      std::vector<double> quiet, disturbed;  // fractions of the limit
+    };
+    std::map<std::pair<std::string, std::string>, Seen> seen;  // by unit and class
+    for (const Record& record : run_.records) {
+      const auto fraction = record.counters.find("limit_fraction");
+      const auto limit = record.counters.find("limit_s");
+      const auto floor = limit_floors.find(floor_of(record).kind);
+      if (record.verdict != Ruling::pass || fraction == record.counters.end() ||
+          limit == record.counters.end() || limit->second < long_limit_s ||
+          floor == limit_floors.end())
+        continue;
+      const std::vector<double> delayed = by_rank(record, "delayed_fraction");
+      Seen& its = seen[{record.unit, floor->first}];
+      its.floor = floor->second;
+      const bool quiet = !delayed.empty() && std::ranges::max(delayed) <= busy_fraction;
+      (quiet ? its.quiet : its.disturbed).push_back(fraction->second);
+    }
+    for (const auto& [what, its] : seen) {
+      const auto& [unit, kind] = what;
+      const bool settled = its.quiet.size() >= 3;
+      const std::vector<double>& fractions = settled ? its.quiet : its.disturbed;
+      if (fractions.size() < 3 || std::ranges::max(fractions) >= its.floor) continue;
+      add(settled ? Level::warning : Level::ok, settled ? "below the limit" : "inconclusive", {},
+          fmt::format("{} ({}): at best {:.1f} % of what this machine was measured to do, in {} "
+                      "cases; the floor is {:.0f} %{}",
+                      unit, kind, 100 * std::ranges::max(fractions), fractions.size(),
+                      100 * its.floor, settled ? "" : ", but other work ran on its cores"));
+    }
+  }
 
   const RunFile& run_;
   Json environment_;

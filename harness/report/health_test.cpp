@@ -127,6 +127,23 @@ TEST(Health, JitterOfOneRankIsNamed) {
   EXPECT_EQ(all.drained(), "");
 }
 
+TEST(Health, AUnitFarBelowItsLimitIsNamedUnlessOtherWorkRan) {
+  MadeUp low, one_is_fine, busy;
+  for (int i = 0; i < 4; ++i)
+    for (MadeUp* made : {&low, &one_is_fine, &busy}) {
+      Record& record = made->add({{.delayed_fraction = made == &busy ? 0.5 : 0.0}}, "gemm");
+      record.counters["flops"] = 1e9;
+      record.counters["limit_s"] = 1e-3;
+      record.counters["limit_fraction"] = made == &one_is_fine && i == 2 ? 0.2 : 0.1;
+    }
+  EXPECT_EQ(low.drained(), "below the limit");
+  EXPECT_EQ(one_is_fine.drained(), "");
+  EXPECT_EQ(busy.drained(), "");
+  EXPECT_TRUE(busy.inconclusive());
+  low.run.records[0].counters["limit_s"] = low.run.records[1].counters["limit_s"] = 1e-5;
+  EXPECT_EQ(low.drained(), "") << "too short, or too few";
+}
+
 LinkMatrix links(const std::vector<std::string>& hosts, double GBps) {
   LinkMatrix matrix;
   matrix.hosts = hosts;

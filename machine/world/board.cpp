@@ -65,11 +65,15 @@ std::string Board::waiting(int rank) const {
   const RankStatus* status = of(rank);
   if (!status) return "on another host";
   const int peer = status->waiting_for.load(std::memory_order_relaxed);
-  if (peer < 0) return "not waiting";
   const auto operation = static_cast<Operation>(status->operation.load(std::memory_order_relaxed));
-  return fmt::format("in {}, waiting for rank {} at message {} ({} bytes)", name(operation), peer,
-                     status->sequence.load(std::memory_order_relaxed),
-                     status->bytes.load(std::memory_order_relaxed));
+  const std::uint64_t message = status->sequence.load(std::memory_order_relaxed);
+  const std::uint64_t bytes = status->bytes.load(std::memory_order_relaxed);
+  if (peer >= 0)
+    return fmt::format("in {}, waiting for rank {} at message {} ({} bytes)", name(operation), peer,
+                       message, bytes);
+  if (message == 0) return "not waiting";
+  return fmt::format("not waiting; it slept last in {}, at message {} ({} bytes)", name(operation),
+                     message, bytes);
 }
 
 }  // namespace machine
