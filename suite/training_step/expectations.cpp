@@ -45,8 +45,8 @@ class Collective {
         collectives::default_algorithm(operation, config.transport,
                                        static_cast<std::size_t>(in) * size_of(dtype), ranks));
   }
-  std::uint64_t bytes_sent() const {
-    return collectives::expected_traffic(*algorithm_, call_, count_, dtype_).bytes_sent;
+  machine::Traffic traffic() const {
+    return collectives::expected_traffic(*algorithm_, call_, count_, dtype_);
   }
   std::size_t scratch() const {
     return collectives::scratch_bytes(*algorithm_, call_, count_, dtype_);
@@ -191,33 +191,42 @@ std::map<Category, std::size_t> expected_peaks(const Trainer& trainer) {
           {Category::buffers, states.buffers + passage.buffers + scratch_of_collectives(trainer)}};
 }
 
-std::map<std::string, std::map<machine::TrafficLabel, std::uint64_t>> expected_bytes_sent(
+std::map<std::string, std::map<machine::TrafficLabel, machine::Traffic>> expected_traffic(
     const Trainer& trainer) {
   const TrainingConfig& config = trainer.config();
-  std::map<std::string, std::map<machine::TrafficLabel, std::uint64_t>> bytes;
-  const int tp = config.degrees.tp;
+  std::map<std::string, std::map<machine::TrafficLabel, machine::Traffic>> traffic;
+  const auto add = [&](const std::string& group, machine::TrafficLabel label,
+                       const machine::Traffic& one, std::int64_t times) {
+    machine::Traffic& sum = traffic[group][label];
+    for (std::int64_t i = 0; i < times; ++i) sum += one;
+  };
+  const machine::Grid& grid = trainer.grid();
   for (const auto& call : calls_over_tp(trainer))
-    bytes["tp"][{call.operation, call.dtype}] +=
-        static_cast<std::uint64_t>(call.calls) * Collective(config, call.operation, call.dtype,
-                                                            trainer.grid().coordinate(Axis::tp), tp,
-                                                            call.elements)
-                                                     .bytes_sent();
-  for (const zero::TrafficRow& row :
-       zero::expected_traffic(config.zero_stage, trainer.plan(), trainer.states().layout(),
-                              zero::as_run(config.options, config.transport), config.options,
-                              model_usage(config, trainer.parts())))
-    bytes[row.group][row.label] += row.bytes_sent;
+    add("tp", {call.operation, call.dtype},
+        Collective(config, call.operation, call.dtype, grid.coordinate(Axis::tp), config.degrees.tp,
+                   call.elements)
+            .traffic(),
+        call.calls);
+  add("pp", {machine::Operation::send_receive, config.dtype},
+      pipeline::expected_traffic(trainer.schedules(), stage_of(trainer), boundary(config)), 1);
+  for (const zero::CollectiveCalls& calls :
+       zero::expected_calls(config.zero_stage, trainer.plan(), trainer.states().layout(),
+                            config.options, model_usage(config, trainer.parts()))) {
+    const auto& algorithm = collectives::find_algorithm(
+        calls.operation, zero::algorithm_of(calls, config.options, config.transport));
+    add(calls.group, {calls.operation, calls.dtype},
+        collectives::expected_traffic(algorithm,
+                                      {trainer.communicator(calls.group)->rank(), calls.ranks},
+                                      calls.count, calls.dtype),
+        calls.calls);
+  }
   if (config.uneven_tokens && config.degrees.dp > 1)
-    bytes["dp"][{machine::Operation::all_reduce, machine::Dtype::float64}] +=
+    add("dp", {machine::Operation::all_reduce, machine::Dtype::float64},
         Collective(config, machine::Operation::all_reduce, machine::Dtype::float64,
-                   trainer.grid().coordinate(Axis::dp), config.degrees.dp, 1)
-            .bytes_sent();
-  return bytes;
-}
-
-machine::Traffic expected_between_stages(const Trainer& trainer) {
-  return pipeline::expected_traffic(trainer.schedules(), stage_of(trainer),
-                                    boundary(trainer.config()));
+                   grid.coordinate(Axis::dp), config.degrees.dp, 1)
+            .traffic(),
+        1);
+  return traffic;
 }
 
 }  // namespace suite

@@ -31,12 +31,8 @@ std::map<machine::Category, std::size_t> expected_peaks(const Trainer& trainer);
 zero::ExpectedMemory expected_states(const Trainer& trainer);
 zero::OffloadTraffic expected_offload_traffic(const Trainer& trainer);
 
-// Bytes sent in one step, by group and label. The norm's exchange is in it; what passes between
-// stages is not.
-std::map<std::string, std::map<machine::TrafficLabel, std::uint64_t>> expected_bytes_sent(
+// Bytes and messages of one step, by group and label. The norm's exchange is in it.
+std::map<std::string, std::map<machine::TrafficLabel, machine::Traffic>> expected_traffic(
     const Trainer& trainer);
-
-// Between stages, bytes and messages: all of send_receive over pp.
-machine::Traffic expected_between_stages(const Trainer& trainer);
 
 }  // namespace suite

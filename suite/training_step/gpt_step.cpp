@@ -225,8 +225,12 @@ struct GptStep {
     const auto trainer = make_trainer();
     std::map<std::string, ParameterHistory> mine;
     losses_.clear();
+    double first_norm = 0;
     for (int step = 0; step < reference_steps; ++step) {
       trainer->forward_backward();
+      judge.exact(fmt::format("tokens that step {} divides by", step + 1),
+                  std::vector{trainer->optimizer_step().divisor()},
+                  std::vector{tokens_that_count(step)});
       losses_.push_back(trainer->mean_loss());
       trainer->optimizer_step().reduce();
       if (step == 0) {
@@ -234,7 +238,8 @@ struct GptStep {
         for (const collectives::Parameter* parameter : trainer->parameters())
           mine[parameter->name].first_gradient = unscaled_gradient(*trainer, *parameter);
       }
-      trainer->update();
+      const zero::StepResult result = trainer->update();
+      if (step == 0) first_norm = result.gradient_norm;
       trainer->with_values([&] {
         for (const collectives::Parameter* parameter : trainer->parameters()) {
           if (step == 0) mine[parameter->name].after_one = to_doubles(parameter->value);
@@ -253,6 +258,12 @@ struct GptStep {
     }
     if (!context_.save_file.empty()) trainer->save(context_.save_file);
     const Reference reference = shared_reference();
+    // Of the norm no more than of the worst gradient.
+    const double norm_bound = gradient_epsilon(config_, "") * reference.exact.gradient_norm;
+    judge.numerics("gradient norm of step 1 against double",
+                   std::abs(first_norm - reference.exact.gradient_norm), norm_bound);
+    judge.numerics("gradient norm of step 1 against degree 1",
+                   std::abs(first_norm - reference.same.gradient_norm), 2 * norm_bound);
     trainer->with_values([&] {
       for (const collectives::Parameter* parameter : trainer->parameters())
         compare(judge, *parameter, mine, reference);
@@ -291,6 +302,16 @@ struct GptStep {
       check("value after 1 step", got.after_one, want.after_one, bound.after_one);
       check("value after 10 steps", got.after_all, want.after_all, bound.after_all);
     }
+  }
+
+  // Apart from the trainer, which divides by what it has counted itself.
+  double tokens_that_count(int step) const {
+    const int sequences = config_.global_batch_size, length = config_.model.sequence;
+    double all = 0;
+    for (int i = 0; i < sequences; ++i)
+      all +=
+          config_.uneven_tokens ? counted_tokens(config_.seed, step, i, sequences, length) : length;
+    return all;
   }
 
   int trainer_tp_rank() const {

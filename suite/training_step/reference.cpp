@@ -58,8 +58,10 @@ History train(machine::World& world, const TrainingConfig& judged, const Corpus&
             parameter->gradient, gradient_epsilon(judged, parameter->name),
             layers::random_key(static_cast<std::uint64_t>(1000 * probe + step), parameter->name));
     const zero::StepResult result = trainer.update();
-    if (step == 0)
+    if (step == 0) {
+      history.gradient_norm = result.gradient_norm;
       history.gradient_factor = result.clip_factor / trainer.optimizer_step().divisor();
+    }
     for (const collectives::Parameter* parameter : trainer.parameters()) {
       ParameterHistory& mine = history.parameters[parameter->name];
       if (step == 0) mine.after_one = to_doubles(parameter->value);
@@ -174,6 +176,7 @@ namespace {
 
 void put_history(std::string& text, const History& history) {
   put(text, history.losses);
+  put(text, {history.gradient_norm});
   for (const auto& [name, parameter] : history.parameters) {
     put(text, parameter.first_gradient);
     put(text, parameter.after_one);
@@ -183,6 +186,7 @@ void put_history(std::string& text, const History& history) {
 
 void take_history(std::string_view& text, const std::vector<std::string>& names, History& history) {
   history.losses = take(text);
+  history.gradient_norm = take(text).front();
   for (const std::string& name : names) {
     ParameterHistory& parameter = history.parameters[name];
     parameter.first_gradient = take(text);

@@ -40,6 +40,7 @@ struct ParameterHistory {
 struct History {
   std::map<std::string, ParameterHistory> parameters;
   std::vector<double> losses;  // mean over tokens, before each step's update
+  double gradient_norm = 0;    // of step 1, of all parameters, before it is clipped
   double gradient_factor = 1;  // of the raw gradients of step 1: clipped, divided; not sent
 };
 

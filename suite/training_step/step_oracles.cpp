@@ -53,21 +53,16 @@ void judge_volume(harness::Judge& judge, Trainer& trainer) {
     judge.volume("file to host", states, moved.nvme_read, all.nvme_read);
     judge.volume("host to file", states, moved.nvme_written, all.nvme_written);
   }
-  auto expected = expected_bytes_sent(trainer);
+  auto expected = expected_traffic(trainer);
   for (const Trainer::Group& group : trainer.groups()) {
     std::map<machine::TrafficLabel, machine::Traffic> measured;
     for (machine::Link* link : group.links())
       for (const auto& [label, traffic] : link->traffic()) measured[label] += traffic;
-    if (group.name == "pp") {
-      const machine::TrafficLabel label{machine::Operation::send_receive, trainer.config().dtype};
-      judge.volume(group.name, label, measured[label], expected_between_stages(trainer));
-      measured.erase(label);
-    }
     auto& labels = expected[group.name];
     for (const auto& [label, traffic] : measured)
-      if (traffic.bytes_sent > 0) labels.try_emplace(label, 0);
-    for (const auto& [label, bytes] : labels)
-      judge.volume(group.name, label, measured[label].bytes_sent, bytes);
+      if (traffic != machine::Traffic{}) labels.try_emplace(label);
+    for (const auto& [label, traffic] : labels)
+      judge.volume(group.name, label, measured[label], traffic);
   }
 }
 
