@@ -103,27 +103,25 @@ struct ZeroStep {
         [&](int index, std::int64_t element) { return model_.contribution(index, element); });
 
     start(case_.stage, options(adamw));
-    passes([&](const Parameter& p, std::int64_t first) {
+    const ZeroStepModel::OnUse check_use = [&](const Parameter& p, std::int64_t first) {
       judge.exact(fmt::format("{} when it is used", p.name), to_doubles(p.value),
                   std::span(rounded_).subspan(static_cast<std::size_t>(first),
                                               static_cast<std::size_t>(p.value.size())));
-    });
+    };
+    passes(check_use);
     step_->reduce();
     step_->gather_gradients();
     compare_gradients(judge, "summed gradient", reference);
     const zero::StepResult result = step_->update();
     step_->drain();
-    judge.numerics("gradient norm", std::abs(result.gradient_norm - reference.norm()),
-                   reference.norm_bound());
-    judge.numerics("clip factor", std::abs(result.clip_factor - reference.clip_factor()),
-                   reference.clip_bound());
+    compare_norm(judge, "", result, reference);
     compare_values(judge, "after AdamW", reference.after_adamw(adamw, rounded_, model_.decays()));
     fingerprint(judge, "after AdamW");
     passes();  // nothing of the first step is left in the second's gradients
     step_->reduce();
     step_->gather_gradients();
     compare_gradients(judge, "summed gradient of step 2", reference);
-    step_->update();
+    compare_norm(judge, " of step 2", step_->update(), reference);
     if (case_.offloads()) judge_beside_memory(judge);
 
     // Again, on another thread or on this one, late, and with what is freed made useless.
@@ -136,7 +134,7 @@ struct ZeroStep {
       std::this_thread::sleep_for(
           std::chrono::microseconds((context_.group.index * 37 + count++ * 13) % 5 * 40));
     };
-    take_step(late);
+    take_step(late, {}, check_use);
     fingerprint(judge, "after AdamW");
     // The next step uses them as they come.
     start(case_.stage, late);
@@ -244,9 +242,14 @@ struct ZeroStep {
     return options;
   }
 
-  // Initial values, zero moments.
+  // Initial values, zero moments; what the last ones leave in memory is no number.
   void start(int stage, const zero::StepOptions& options) {
     step_.reset();
+    if (states_)
+      for (const machine::Tensor& left : {states_->values(), states_->gradients()})
+        if (left)
+          context_.device.stream().kernels().fill(left, std::numeric_limits<double>::quiet_NaN());
+    context_.device.stream().synchronize();
     states_.reset();
     model_.forget();
     states_ =
@@ -266,9 +269,10 @@ struct ZeroStep {
   }
 
   // The first, from the start, whose update is in the values.
-  void take_step(const zero::StepOptions& options, std::optional<int> stage = {}) {
+  void take_step(const zero::StepOptions& options, std::optional<int> stage = {},
+                 const ZeroStepModel::OnUse& on_use = {}) {
     start(stage.value_or(case_.stage), options);
-    passes();
+    passes(on_use);
     step_->step();
     step_->drain();
   }
@@ -415,6 +419,14 @@ struct ZeroStep {
       for (std::int64_t i = 0; i < calls.calls; ++i) sum += one;
     }
     judge.volume(dp_->link(), expected);
+  }
+
+  static void compare_norm(harness::Judge& judge, std::string_view when,
+                           const zero::StepResult& result, const UpdateReference& reference) {
+    judge.numerics(fmt::format("gradient norm{}", when),
+                   std::abs(result.gradient_norm - reference.norm()), reference.norm_bound());
+    judge.numerics(fmt::format("clip factor{}", when),
+                   std::abs(result.clip_factor - reference.clip_factor()), reference.clip_bound());
   }
 
   void compare_gradients(harness::Judge& judge, std::string_view when,
