@@ -116,6 +116,8 @@ struct CompressedAllReduceUnit {
     out_ = Tensor(context.device, Dtype::float32, {count_}, Category::buffers);
     context.device.stream().kernels().fill_normal(
         in_, context.seed + static_cast<std::uint64_t>(communicator_.rank()), {0, 0, count_}, 0, 1);
+    // Blocks of codes that hold nothing, wherever shares begin.
+    if (count_ >= 4096) context.device.stream().kernels().fill(in_.slice(512, {1024}), 0);
     compressed_ =
         collectives::make_compression(c.algorithm, context.world, communicator_, count_, options_);
     ring_ = std::make_unique<collectives::Communicator>(context.world, context.group, c.transport);
