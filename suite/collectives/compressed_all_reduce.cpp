@@ -235,6 +235,19 @@ struct CompressedAllReduceUnit {
     relative_error_ = squared > 0 ? std::sqrt(squared_error / squared) : 0;
     judge.numerics("what came out and what is held back", came, exact, bounds);
     judge.numerics("compressed sum", result, exact, error);
+
+    // What the first run held back is given to the second as well.
+    run();
+    const Values again = to_doubles(out_), later = compressed_->held_back();
+    const Values all_later = total(later);
+    const Values later_magnitudes = total(map(later, [](double value) { return std::abs(value); }));
+    Values twice = exact;
+    for (std::size_t i = 0; i < result.size(); ++i) {
+      bounds[i] += roundings * (magnitudes[i] + held_magnitudes[i] + 2 * later_magnitudes[i]);
+      came[i] = result[i] + again[i] + all_later[i];
+      twice[i] *= 2;
+    }
+    judge.numerics("what came out of two runs and is held back", came, twice, bounds);
   }
 
   template <class Of>
