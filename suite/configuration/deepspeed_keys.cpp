@@ -208,7 +208,8 @@ const std::vector<Key>& table() {
            "Megatron's --recompute-granularity selective"),
 
       at("pipeline.stages", AT(degrees.pipeline), {.least = 1, .most = 1e5}),
-      none("pipeline.partition", "best|uniform|parameters", "layers are split evenly over stages"),
+      at("pipeline.partition", AT(degrees.partition),
+         {.choices = {"best", "uniform", "parameters"}}),
       none("pipeline.seed_layers", "false", "values depend on the seed and their place alone"),
       none("pipeline.activation_checkpoint_interval", "0",
            "layers are recomputed as the model's arguments say",

@@ -140,6 +140,7 @@ TrainingConfig step_config(const Training& t) {
   config.degrees = {.tp = as_int(d.tensor), .dp = as_int(d.data), .pp = as_int(d.pipeline)};
   config.virtual_stages = as_int(d.virtual_stages);
   if (config.virtual_stages > 1) config.schedule = "interleaved_1f1b";
+  if (d.partition == "parameters") config.partition_method = d.partition;
   if (has_shape(t.model)) {
     config.model = model_of(t.model, config.degrees.tp);
     config.vocabulary = as_int(t.model.vocabulary_size);
@@ -217,6 +218,7 @@ harness::AxisFlags step_flags(const TrainingConfig& config) {
     flags["schedule"] = config.schedule;
     flags["num-virtual-stages-per-pipeline-rank"] = std::to_string(config.virtual_stages);
   }
+  if (config.partition_method != "uniform") flags["partition-method"] = config.partition_method;
   return flags;
 }
 

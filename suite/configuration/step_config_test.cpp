@@ -172,6 +172,22 @@ TEST_F(StepConfig, RefusesByName) {
                {"num-layers 3"});
 }
 
+TEST_F(StepConfig, LayersGoOverStagesAsDeepSpeedsPartitionSays) {
+  const auto method = [&](const std::string& partition, harness::AxisFlags axes) {
+    use_configuration(of(R"({"train_batch_size": 8, "pipeline": {"stages": 2, "partition": ")" +
+                         partition + R"("}})"),
+                      {"gpt_step"}, axes);
+    return configured->partition_method + " " + axes["partition-method"];
+  };
+  EXPECT_EQ(method("best", {{"ranks", "2"}}), "uniform ");
+  EXPECT_EQ(method("uniform", {{"ranks", "2"}, {"partition-method", "uniform"}}),
+            "uniform uniform");
+  EXPECT_EQ(method("parameters", {{"ranks", "2"}}), "parameters parameters");
+  EXPECT_THROW(method("parameters", {{"ranks", "2"}, {"partition-method", "uniform"}}),
+               harness::UsageError);
+  EXPECT_THROW(method("parameter", {{"ranks", "2"}}), harness::UsageError);
+}
+
 TEST_F(StepConfig, VirtualStagesInterleave) {
   const auto given = [&](const std::string& words, const char* sequences = "4") {
     return of("",
