@@ -64,7 +64,11 @@ std::int64_t most_in_gradient_buckets(const GradientPlan& plan, const Layout& la
     std::size_t first = 0;
     while (first < lives.size() && lives[first].goes < at) ++first;
     for (std::size_t i = first; i < lives.size(); ++i) held += begun(i, at);
-    const std::int64_t under_way = options.overlap_comm && first > 0 ? lives[first - 1].size : 0;
+    std::int64_t under_way = 0;
+    if (options.overlap_comm && first > 0)
+      under_way = lives[first - 1].size;
+    else if (options.overlap_comm && usage.micro_batches > 1 && !lives.empty())
+      under_way = lives.back().size;  // of the micro-batch before
     most = std::max(most, held + under_way);
     // Then those that are complete go, one after the other; a buffer that nothing has begun, or to
     // copy to, is taken when the one before is back.

@@ -5,7 +5,8 @@
 // reduce-scattered and added to the owners' shares, and its buffer goes. So every micro-batch
 // sends what stage 1 sends once.
 //
-// With overlap_comm the bucket before is under way meanwhile: one buffer more.
+// With overlap_comm the bucket before is under way meanwhile, a micro-batch's last one while the
+// next begins: one buffer more.
 //
 // Refuses pipelines: with pp above 1 the gradients of a tied embedding could not be summed over the
 // stages for one micro-batch without holding it up (DeepSpeed refuses the same).

@@ -200,9 +200,8 @@ void Step::launch_ready() {
 
 void Step::end_micro_batch() {
   SHARDMARK_CHECK(in_micro_batch_, ==, true);
-  if (stage_ >= 2) {
+  if (stage_ >= 2) {  // the last one goes on beside the next micro-batch
     while (next_ < trained_) launch(next_++);
-    collect();
     next_ = 0;
   }
   close_micro_batch();
@@ -211,13 +210,13 @@ void Step::end_micro_batch() {
 
 // Of the buckets that need memory of their own, one is under way at a time.
 void Step::launch(std::size_t index) {
+  const Bucket& bucket = layout().buckets[index];
+  if (bucket.range.size() == 0) return;
   wait_for_values();  // that they, too, hold no more memory
   const machine::Dtype wire_dtype =
       plan_.dp > 1 ? options_.communication_data_type.value_or(plan_.gradient_dtype)
                    : plan_.gradient_dtype;
   if (stage_ >= 2 || wire_dtype != plan_.gradient_dtype) collect();
-  const Bucket& bucket = layout().buckets[index];
-  if (bucket.range.size() == 0) return;
   const machine::During preparing(machine::Part::optimizer);
   const Tensor gradients = take_gradients(index);
   for (const Over over : {Over::embedding, Over::tp}) {
@@ -288,9 +287,9 @@ void Step::reduce() {
   const machine::During preparing(machine::Part::optimizer);
   if (stage_ < 2) {
     while (next_ < trained_) launch(next_++);
-    collect();
     next_ = 0;
   }
+  collect();
   reduced_ = true;
 }
 

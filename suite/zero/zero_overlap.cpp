@@ -11,9 +11,8 @@
 // overlap_comm; hidden_fraction = 1 - with / without. Medians over rounds, taken in turn, of the
 // maximum over ranks of the time from one step's end to a later one's, over the steps between: with
 // overlap_comm values are on their way at both ends, so that a step bears what the one before has
-// left. Nothing hides the last bucket of gradients (of stages 2 and 3: in every micro-batch) or the
-// first of values, and in stages 2 and 3 a bucket that is complete waits for the one before. A
-// sample is a step with overlap_comm.
+// left. Nothing hides a step's last bucket of gradients or its first of values, and in stages 2 and
+// 3 a bucket that is complete waits for the one before. A sample is a step with overlap_comm.
 
 #include <fmt/format.h>
 
