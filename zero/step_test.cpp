@@ -58,8 +58,8 @@ struct Trained {
     step = make_step(stage, states, plan, model.communicators(), options);
   }
   // One micro-batch, which uses all parameters at once.
-  void backward(int seed, const std::function<void()>& then = {}) {
-    step->begin_micro_batch(true);
+  void backward(int seed, const std::function<void()>& then = {}, bool last = true) {
+    step->begin_micro_batch(last);
     step->before_use(model.list());
     step->before_gradients(model.list());
     model.set_gradients(seed);
@@ -374,6 +374,28 @@ TEST(Step, Refusals) {
     EXPECT_THROW(trained.step->update(), std::logic_error);
     trained.step->reduce();
     EXPECT_THROW(trained.step->reduce(), std::logic_error);
+  });
+}
+
+// With overlap_comm: one bucket twice, of the micro-batch before on its way.
+TEST(Step, LedgerHoldsTheLastBucketOfTheMicroBatchBefore) {
+  machine::run_ranks(2, [](machine::World& world) {
+    StepOptions options;
+    options.overlap_comm = true;
+    machine::Ledger& ledger = world.device().ledger();
+    const std::size_t before = ledger.current(Category::gradients);
+    Trained trained(world, {.dp = 2}, 2, Dtype::float32, options);
+    for (int step = 0; step < 2; ++step) {
+      ledger.reset_peaks();
+      for (int i = 0; i < 3; ++i) trained.backward(i, {}, i == 2);
+      trained.step->step();
+    }
+    Usage usage = trained.usage();
+    usage.micro_batches = 3;
+    EXPECT_EQ(
+        ledger.peak(Category::gradients) - before,
+        expected_memory(2, trained.plan, trained.states.layout(), options.rule, options, usage)
+            .gradients);
   });
 }
 
