@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <stdexcept>
 
 #include "machine/device/clock.h"
@@ -280,7 +281,8 @@ Timeline Executor::run(const Stage& stage) {
       --in_flight;
     }
   }
-  const machine::DuringMessage message(group);
+  std::optional<machine::DuringMessage> message;
+  if (links_.activations.size() > 1) message.emplace(group);
   links_.activations.flush();
   if (&links_.gradients != &links_.activations) links_.gradients.flush();
   return timeline;

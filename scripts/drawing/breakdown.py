@@ -27,7 +27,7 @@ def _sheet(case, label):
     ranks = len(found["seconds"])
     waited = any(any(row) for row in found["waited_s"])
     scale, time_unit = unit_for(max(map(sum, found["seconds"])), UNIT_OF_TIME)
-    bars, cells = 0.42 + 0.2 * ranks, 0.55 + 0.17 * ranks
+    bars, cells = 0.42 + 0.2 * ranks, 0.4 + max(0.75, 0.18 * ranks)
     figure, axes = new_figure(bars + (cells if waited else 0), rows=2 if waited else 1, squeeze=False,
                               height_ratios=[bars, cells] if waited else [1])
     axis = axes[0][0]

@@ -92,6 +92,24 @@ StepBreakdown breakdown_of(const std::vector<RankTimes>& ranks, const machine::G
   return result;
 }
 
+// Also what another thread waited for a rank while this one waited for that thread.
+std::map<int, double> waited_for(const StepTimes& times) {
+  std::map<int, double> seconds = times.waited_s;
+  std::vector<StepTimes::Interval> joins;
+  for (const StepTimes::Interval& interval : times.own.intervals)
+    if (interval.peer == StepTimes::other_thread) joins.push_back(interval);
+  for (const StepTimes::Lane& lane : times.others) {
+    auto join = joins.begin();
+    for (const StepTimes::Interval& wait : lane.intervals) {
+      if (wait.peer < 0) continue;
+      while (join != joins.end() && join->end_s <= wait.start_s) ++join;
+      for (auto at = join; at != joins.end() && at->start_s < wait.end_s; ++at)
+        seconds[wait.peer] += std::min(wait.end_s, at->end_s) - std::max(wait.start_s, at->start_s);
+    }
+  }
+  return seconds;
+}
+
 void count(harness::Record& record) {
   const StepBreakdown& all = record.step_breakdown;
   const auto ranks = static_cast<double>(all.ranks());
@@ -158,7 +176,7 @@ std::vector<harness::Span> read_trace(const std::vector<std::string>& texts) {
 void StepRecorder::end() {
   clock_.stop();
   const StepTimes& times = clock_.times();
-  steps_.push_back({times.end_s - times.start_s, times.own.rows, times.waited_s,
+  steps_.push_back({times.end_s - times.start_s, times.own.rows, waited_for(times),
                     machine::hidden_communication(times)});
 }
 
