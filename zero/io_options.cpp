@@ -1,3 +1,5 @@
+#include <sys/mman.h>
+
 #include <cerrno>
 #include <cstring>
 #include <stdexcept>
@@ -36,6 +38,9 @@ machine::Tensor aligned_memory(machine::Device& device, machine::Dtype dtype, st
                               {static_cast<std::int64_t>(aligned_bytes(bytes) / size)}, category);
   const std::size_t past = reinterpret_cast<std::uintptr_t>(whole.data()) % io_alignment;
   const std::size_t skipped = past == 0 ? 0 : io_alignment - past;
+  // A block in pages of 4 KiB is a request of hundreds of segments, or several requests: huge pages
+  // make it one of few. Where there are none it stays as it is.
+  ::madvise(static_cast<std::byte*>(whole.data()) + skipped, bytes, MADV_HUGEPAGE);
   return whole.slice(static_cast<std::int64_t>(skipped / size),
                      {static_cast<std::int64_t>(bytes / size)});
 }

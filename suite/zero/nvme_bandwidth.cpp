@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <optional>
 
 #include "harness/unit.h"
@@ -84,8 +85,9 @@ struct NvmeBandwidth {
       : case_(c),
         rank_(context.group.index),
         file_(zero::IoFile::unnamed(c.nvme_path, static_cast<std::uint64_t>(c.bytes.value), rank_)),
-        memory_(allocate(context)),
-        expected_(allocate(context)) {
+        host_(machine::make_host_device()),
+        memory_(allocate()),
+        expected_(allocate()) {
     auto* words = reinterpret_cast<std::uint32_t*>(expected_.as<std::uint8_t>());
     const auto key = context.seed + static_cast<std::uint64_t>(rank_);
     for (std::size_t i = 0; i < expected_.bytes() / 16; ++i) {
@@ -160,8 +162,8 @@ struct NvmeBandwidth {
   }
 
  private:
-  Tensor allocate(harness::Context& context) const {
-    return zero::aligned_memory(context.world.host_device(), machine::Dtype::uint8,
+  Tensor allocate() const {
+    return zero::aligned_memory(*host_, machine::Dtype::uint8,
                                 static_cast<std::size_t>(case_.bytes.value),
                                 machine::Category::buffers);
   }
@@ -179,6 +181,7 @@ struct NvmeBandwidth {
   Case case_;
   int rank_;
   zero::IoFile file_;
+  std::unique_ptr<machine::Device> host_;  // as a step's: what ranks share has no huge pages
   Tensor memory_, expected_;
   std::optional<zero::IoRing> ring_;
   std::string why_not_mapped_;
