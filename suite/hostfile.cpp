@@ -6,6 +6,7 @@
 #include <charconv>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <set>
 #include <sstream>
 
@@ -87,7 +88,8 @@ std::vector<HostSlots> read_hostfile(const std::string& path) {
   if (!file || std::filesystem::is_directory(path, ignored))
     throw UsageError(fmt::format("cannot read the hostfile '{}'", path));
   std::vector<HostSlots> hosts;
-  std::set<std::string> counted;  // hosts of lines that say how many
+  std::map<std::string, std::size_t> places;  // in hosts
+  std::set<std::string> counted;              // hosts of lines that say how many
   std::string text;
   for (int line = 1; std::getline(file, text); ++line) {
     const std::string place = fmt::format("{}, line {}", path, line);
@@ -108,13 +110,13 @@ std::vector<HostSlots> read_hostfile(const std::string& path) {
       slots = slots_of(place, std::string_view(word).substr(key.size() + 1));
     }
     for (const std::string& host : expanded_hosts(place, name)) {
-      const auto found = std::ranges::find(hosts, host, &HostSlots::name);
-      if (found != hosts.end() && (slots > 0 || counted.contains(host)))
-        throw UsageError(fmt::format("{}: {} stands there twice", place, host));
-      if (found != hosts.end()) {
-        if (++found->slots > most_slots) slots_of(place, std::to_string(found->slots));
-      } else {
+      const auto [found, is_new] = places.try_emplace(host, hosts.size());
+      if (is_new) {
         hosts.push_back({host, std::max(slots, 1)});
+      } else if (slots > 0 || counted.contains(host)) {
+        throw UsageError(fmt::format("{}: {} stands there twice", place, host));
+      } else if (++hosts[found->second].slots > most_slots) {
+        slots_of(place, std::to_string(hosts[found->second].slots));  // refuses it
       }
       if (slots > 0) counted.insert(host);
     }

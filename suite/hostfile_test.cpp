@@ -32,6 +32,11 @@ TEST_F(Hostfile, AsEveryLauncherHasIt) {
   EXPECT_EQ(read("node[08-10,3]-ib slots=8"), "node08-ib:8 node09-ib:8 node10-ib:8 node3-ib:8");
 }
 
+TEST_F(Hostfile, TakesNoLongerThanItsHosts) {
+  testing::write_bytes(folder_.path("hosts"), "er[01-100000]\na\ner[1-9]\n");
+  EXPECT_EQ(read_hostfile(folder_.path("hosts")).size(), 100'010u);
+}
+
 TEST_F(Hostfile, RefusesWhatIsWrongByLine) {
   expect_words(read("a\nb slot=4\n"), {"hosts, line 2", "'slot=4'", "slots=N"});
   expect_words(read("a slots=0"), {"line 1", "'0'", "1 to 4096"});

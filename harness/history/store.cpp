@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "harness/report/summary.h"
 #include "harness/statistics.h"
 #include "harness/sweep.h"
 #include "machine/device/error.h"
@@ -27,7 +28,8 @@ constexpr int patience_ms = 5000;
 
 [[noreturn]] void refuse(sqlite3* database, const std::string& file) {
   const int code = sqlite3_errcode(database) & 0xff;
-  const std::string text = fmt::format("{}: {}", file, sqlite3_errmsg(database));
+  // Of a damaged file it may quote what it found there.
+  const std::string text = plain(fmt::format("{}: {}", file, sqlite3_errmsg(database)));
   if (code == SQLITE_NOTADB || code == SQLITE_CANTOPEN || code == SQLITE_CORRUPT)
     throw UsageError(text);
   throw machine::MachineError(text);

@@ -166,10 +166,16 @@ LinkMatrix read_link_matrix(const Json& json) {
   matrix.bandwidth_GBps = read_matrix(json.at("bandwidth_GBps"), matrix.hosts.size());
   matrix.latency_us = read_matrix(json.at("latency_us"), matrix.hosts.size());
   matrix.crowded_hosts = json.at("crowded_hosts").get<std::vector<std::string>>();
-  for (const auto& one : json.value("slow_pairs", Json::array()))
-    matrix.slow_pairs.push_back({one.at("from").get<int>(), one.at("to").get<int>(),
-                                 one.at("metric").get<std::string>(), one.value("value", 0.0),
-                                 one.value("typical", 0.0), one.value("z", 0.0)});
+  for (const auto& one : json.value("slow_pairs", Json::array())) {
+    const LinkMatrix::SlowPair pair{one.at("from").get<int>(),           one.at("to").get<int>(),
+                                    one.at("metric").get<std::string>(), one.value("value", 0.0),
+                                    one.value("typical", 0.0),           one.value("z", 0.0)};
+    for (const int rank : {pair.from, pair.to})
+      if (rank < 0 || rank >= matrix.ranks())
+        throw std::runtime_error(
+            fmt::format("a slow pair has rank {} of {}", rank, matrix.ranks()));
+    matrix.slow_pairs.push_back(pair);
+  }
   return matrix;
 }
 

@@ -138,10 +138,19 @@ std::string read_file(const std::string& path) {
   return text.str();
 }
 
+// More than the format has; what is written again, or printed, is followed by recursion.
+constexpr int deepest = 24;
+
 Json parse(const std::string& path) {
   const std::string text = read_file(path);
   try {
-    return Json::parse(text);
+    return Json::parse(text, [&](int depth, Json::parse_event_t, Json&) {
+      if (depth > deepest)
+        throw UsageError(fmt::format("{} is nested more than {} levels deep", path, deepest));
+      return true;
+    });
+  } catch (const Json::out_of_range&) {
+    throw UsageError(fmt::format("{} holds a number that is too large", path));
   } catch (const Json::parse_error& error) {
     const auto before =
         text.begin() + static_cast<std::ptrdiff_t>(std::min(error.byte, text.size()));

@@ -465,6 +465,17 @@ TEST_F(RunJson, SaysWhereAForeignOrTruncatedFileIsWrong) {
   put(broken.dump());
   EXPECT_NE(message_of([&] { read_run(path); }).find("benchmarks[1]: "), std::string::npos);
 
+  broken = nlohmann::ordered_json::parse(whole);
+  broken["benchmarks"][0]["link_matrix"]["slow_pairs"][0]["to"] = 3;
+  put(broken.dump());
+  EXPECT_NE(message_of([&] { read_run(path); }).find("benchmarks[0]: a slow pair has rank 3 of 3"),
+            std::string::npos);
+  put(R"({"context": {"schema": "shardmark-run/1", "rates": {"a": 1e999}}, "benchmarks": []})");
+  EXPECT_NE(message_of([&] { read_run(path); }).find("holds a number that is too large"),
+            std::string::npos);
+  put(R"({"context": {"schema": )" + std::string(1'000'000, '['));
+  EXPECT_NE(message_of([&] { read_run(path); }).find("nested more than"), std::string::npos);
+
   put(whole);
   fs::resize_file(directory_ + "/samples.bin", fs::file_size(directory_ + "/samples.bin") - 8);
   const std::string cut = message_of([&] { read_run(path); });

@@ -35,6 +35,9 @@ std::string nearest(std::string_view word, const std::vector<std::string>& candi
   std::size_t best = std::max<std::size_t>(1, word.size() / 3) + 1;
   std::string result;
   for (const std::string& candidate : candidates) {
+    // As many letters differ at least; a file may hold words of any length.
+    const std::size_t more = std::max(word.size(), candidate.size());
+    if (more - std::min(word.size(), candidate.size()) >= best) continue;
     const std::size_t distance = edit_distance(word, candidate);
     if (distance < best) {
       best = distance;

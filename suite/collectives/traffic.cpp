@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "machine/device/names.h"
+#include "suite/training_step/mapped_file.h"
 
 namespace suite {
 
@@ -25,7 +26,7 @@ std::int64_t parse_bytes(const std::string& text, const std::string& place) {
   const char* last = text.data() + text.size();
   const auto [end, error] = std::from_chars(text.data(), last, value);
   if (error != std::errc() || end != last || !(value < most_bytes))
-    throw UsageError(fmt::format("{}: '{}' is no number of bytes", place, text));
+    throw UsageError(fmt::format("{}: {} is no number of bytes", place, in_quotes(text)));
   if (value < 0) throw UsageError(fmt::format("{}: {} is negative", place, text));
   return static_cast<std::int64_t>(value);
 }

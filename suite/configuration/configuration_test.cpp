@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
-#include <random>
 
 #include "suite/configuration/resolve.h"
 #include "suite/configuration/sources.h"
@@ -326,27 +325,6 @@ TEST_F(Configuration, FilesThatAreNoConfiguration) {
   expect_words(refusal({.deepspeed_file = folder("ds_confg.json")}), {"ds_confg.json"});
   EXPECT_EQ(refusal(of("{ // a comment\n \"train_batch_size\": 8 /* and one */ }")), "accepted");
   expect_words(refusal(of("{\"a\nb\x01" + std::string(500, 'c') + "\": 1}")), {"not JSON"});
-}
-
-// Bits flipped, bytes lost, numbers replaced: read, or refused in one line.
-TEST_F(Configuration, DamagedFilesAreReadOrRefused) {
-  std::mt19937_64 random(20261121);
-  for (const char* name : {"t5_zero3_offload.json", "megatron_deepspeed.json"}) {
-    const std::string whole = suite::testing::read_bytes(fixture(name));
-    int refused = 0;
-    for (int i = 0; i < 400; ++i) {
-      Sources sources = of(suite::testing::damaged(whole, random), 32);
-      sources.ignore_unknown = true;
-      sources.words = {"--hidden-size", "64"};
-      refused += refusal(sources) != "accepted";
-    }
-    EXPECT_GT(refused, 100) << name;
-  }
-  const std::string arguments = suite::testing::read_bytes(fixture("megatron_arguments.txt"));
-  for (int i = 0; i < 400; ++i) {
-    write_bytes(folder("arguments"), suite::testing::damaged(arguments, random) + " ");
-    refusal({.megatron_file = folder("arguments"), .gpus = 1024, .ignore_unknown = true});
-  }
 }
 
 TEST_F(Configuration, WordsOfMegatron) {

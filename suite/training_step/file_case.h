@@ -1,55 +1,16 @@
 #pragma once
-// For the tests of what reads files: a folder of their own, bytes in and out, what a refusal says,
-// and damaged copies of good files.
+// For the tests of what reads files (inputs/file_bytes.h): what a refusal says.
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
-#include <array>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <random>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 
+#include "suite/inputs/file_bytes.h"
 #include "suite/training_step/mapped_file.h"
 
 namespace suite::testing {
-
-class Folder {
- public:
-  Folder() {
-    std::string name = (std::filesystem::temp_directory_path() / "shardmark_XXXXXX").string();
-    if (!mkdtemp(name.data())) throw std::runtime_error("no folder for the test");
-    path_ = name;
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  std::string path(const std::string& name) const { return (path_ / name).string(); }
-  std::size_t files() const {
-    return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator(path_), {}));
-  }
-
- private:
-  std::filesystem::path path_;
-};
-
-// A new file each time: some file systems write one that is truncated to the disk at once.
-inline void write_bytes(const std::string& path, std::string_view bytes) {
-  std::filesystem::remove(path);
-  std::ofstream(path, std::ios::binary).write(bytes.data(), std::ssize(bytes));
-}
-
-inline std::string read_bytes(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-template <class T>
-void append(std::string& bytes, const T& value) {
-  bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
-}
 
 // The one line that it throws; "accepted" if it throws nothing.
 template <class Work>
@@ -66,51 +27,6 @@ std::string refusal(const Work& work) {
 inline void expect_words(const std::string& text, std::initializer_list<std::string> words) {
   for (const std::string& word : words)
     EXPECT_NE(text.find(word), std::string::npos) << "'" << word << "' is not in: " << text;
-}
-
-// One to three damages: bits flipped, bytes cut off, put in, put out of place, or replaced by a
-// number that a careless reader would follow.
-inline std::string damaged(std::string bytes, std::mt19937_64& random) {
-  const auto below = [&](std::size_t end) { return end == 0 ? 0 : random() % end; };
-  for (std::size_t many = 1 + below(3); many > 0 && !bytes.empty(); --many) {
-    const std::size_t at = below(bytes.size());
-    switch (below(6)) {
-      case 0:
-        bytes[at] = static_cast<char>(bytes[at] ^ (1 << below(8)));
-        break;
-      case 1:
-        bytes.resize(at);
-        break;
-      case 2:
-        bytes.append(1 + below(40), static_cast<char>(below(256)));
-        break;
-      case 3:
-        bytes.insert(at, bytes.substr(below(bytes.size()), 1 + below(12)));
-        break;
-      case 4: {
-        constexpr std::array<std::uint64_t, 10> numbers{
-            0,        1, 0xffffffffffffffffu, 0x7fffffffffffffffu, 0x8000000000000000u, 0x7fffffffu,
-            1u << 31, 3, 100'000'001,         0x2000000000000001u};
-        const std::uint64_t number = numbers[below(numbers.size())] + below(2);
-        const std::size_t size = std::min<std::size_t>(below(2) ? 8 : 4, bytes.size() - at);
-        std::memcpy(bytes.data() + at, &number, size);
-        break;
-      }
-      default: {  // a number in text
-        const std::size_t digit = bytes.find_first_of("0123456789", at);
-        constexpr std::array<std::string_view, 8> numbers{"-1",
-                                                          "18446744073709551615",
-                                                          "18446744073709551616",
-                                                          "0",
-                                                          "1e400",
-                                                          "4611686018427387904",
-                                                          "2.5",
-                                                          "[[[["};
-        if (digit != std::string::npos) bytes.replace(digit, 1, numbers[below(numbers.size())]);
-      }
-    }
-  }
-  return bytes;
 }
 
 }  // namespace suite::testing

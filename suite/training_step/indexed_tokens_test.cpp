@@ -175,58 +175,6 @@ TEST(IndexedTokens, RefusesWhatIsWrongByName) {
                {"no/pair.bin"});
 }
 
-// The format once more, by substr, which throws where a reader would leave the file.
-std::vector<std::int64_t> decoded(const std::string& index, const std::string& bin) {
-  const auto number = [](const std::string& bytes, std::uint64_t at, std::size_t size, bool sign) {
-    const std::string part = bytes.substr(at, size);
-    if (part.size() != size) throw std::out_of_range("outside");
-    std::uint64_t value = sign && (part.back() & 0x80) ? ~std::uint64_t{0} : 0;
-    for (std::size_t i = size; i-- > 0;) value = value << 8 | static_cast<unsigned char>(part[i]);
-    return static_cast<std::int64_t>(value);
-  };
-  const std::array<int, 9> widths{0, 1, -1, -2, -4, -8, 0, 0, 2};
-  const int code = static_cast<int>(number(index, 17, 1, false));
-  const int signed_width = widths.at(static_cast<std::size_t>(code));
-  const auto width = static_cast<std::size_t>(std::abs(signed_width));
-  const auto sequences = static_cast<std::uint64_t>(number(index, 18, 8, false));
-  std::vector<std::int64_t> tokens;
-  for (std::uint64_t i = 0; i < sequences; ++i) {
-    const std::int64_t size = number(index, 34 + 4 * i, 4, true);
-    const std::int64_t pointer = number(index, 34 + 4 * sequences + 8 * i, 8, true);
-    for (std::int64_t j = 0; j < size; ++j)
-      tokens.push_back(
-          number(bin, static_cast<std::uint64_t>(pointer) + static_cast<std::uint64_t>(j) * width,
-                 width, signed_width < 0));
-  }
-  return tokens;
-}
-
-TEST(IndexedTokens, NoDamageIsFollowedOutOfTheFile) {
-  const Folder folder;
-  const std::string prefix = folder.path("pair");
-  std::mt19937_64 random(11);
-  int accepted = 0;
-  for (int trial = 0; trial < 2000; ++trial) {
-    Index index;
-    index.type = std::array<std::uint8_t, 3>{8, 3, 1}[static_cast<std::size_t>(trial % 3)];
-    if (index.type == 1) index.sizes = {4, 0, 6};
-    const bool of_index = trial % 8 != 0;
-    const std::string idx = of_index ? testing::damaged(index.bytes(), random) : index.bytes();
-    const std::string bin = of_index ? data : testing::damaged(data, random);
-    write_bytes(prefix + ".idx", idx);
-    write_bytes(prefix + ".bin", bin);
-    refusal([&] {
-      const IndexedTokens tokens(prefix);
-      ++accepted;
-      EXPECT_EQ(all(tokens), decoded(idx, bin)) << trial;
-      for (std::uint64_t i = 0; i < tokens.documents(); ++i)
-        EXPECT_LE(tokens.begin(tokens.document(i)), tokens.begin(tokens.document(i + 1)));
-    });
-  }
-  EXPECT_GT(accepted, 10);  // damage to tokens alone, for one
-  EXPECT_LT(accepted, 1000);
-}
-
 TEST(TextTokens, ParagraphsAreDocumentsAndTogetherTheText) {
   const Folder folder;
   const std::string text = "\n\none\ntwo\n\n \t\r\nthree \xc3\xa9\n\nfour";

@@ -1,0 +1,46 @@
+// libFuzzer's entry to one reader, that of $SHARDMARK_FUZZ_READER. With $SHARDMARK_FUZZ_SEEDS its
+// seeds are written into that folder instead, and without a reader all are listed.
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+
+#include "harness/record/machine_context.h"
+#include "layers/gpt_config.h"
+#include "suite/inputs/readers.h"
+
+// Asked for by what is linked, not by any reader.
+namespace harness {
+std::string machine_context(std::string_view) { std::abort(); }
+}  // namespace harness
+namespace suite {
+const std::vector<std::string>& model_names() { std::abort(); }
+layers::GptConfig named_model(const std::string&) { std::abort(); }
+}  // namespace suite
+
+namespace {
+
+const suite::inputs::Reader* chosen = nullptr;
+
+}  // namespace
+
+extern "C" int LLVMFuzzerInitialize(int*, char***) {
+  const char* name = std::getenv("SHARDMARK_FUZZ_READER");
+  for (const auto& reader : suite::inputs::readers()) {
+    if (!name) fmt::print("{}\n", reader.name);
+    if (name && reader.name == name) chosen = &reader;
+  }
+  if (!chosen) std::exit(name ? 2 : 0);
+  if (const char* folder = std::getenv("SHARDMARK_FUZZ_SEEDS")) {
+    int number = 0;
+    for (const std::string& seed : chosen->seeds())
+      suite::testing::write_bytes(fmt::format("{}/seed{}", folder, number++), seed);
+    std::exit(0);
+  }
+  return 0;
+}
+
+extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
+  suite::inputs::accepts(*chosen, {reinterpret_cast<const char*>(data), size});
+  return 0;
+}
