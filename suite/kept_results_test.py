@@ -124,8 +124,8 @@ class KilledRun(Kept):
         """What MPICH leaves when it is killed while it starts is gone after a later run; what somebody has, stays."""
         before = os.listdir("/dev/shm")
         print("left in /dev/shm:", before)
-        self.assertFalse([name for name in before if not name.startswith("mpich_shar_tmp")])
-        for name in ("mpich_shar_tmpLOST", "mpich_shar_tmpKEPT", "mpich_shar_tmpYOUNG", "others"):
+        self.assertFalse([name for name in before if not name.startswith(("mpich_shar_tmp", "ucx_shm_posix_"))])
+        for name in ("mpich_shar_tmpLOST", "ucx_shm_posix_1", "mpich_shar_tmpKEPT", "mpich_shar_tmpYOUNG", "others"):
             with open(f"/dev/shm/{name}", "wb") as file:
                 file.truncate(4096)
         with open("/dev/shm/mpich_shar_tmpKEPT", "r+b") as file:
@@ -137,7 +137,7 @@ class KilledRun(Kept):
         self.assertEqual(done.returncode, 0, done.stderr)
         left = ["mpich_shar_tmpKEPT", "mpich_shar_tmpYOUNG", "others"]
         if "openmpi" in LAUNCHER[0]:
-            left = [*left, "mpich_shar_tmpLOST"]
+            left = [*left, "mpich_shar_tmpLOST", "ucx_shm_posix_1"]
         self.assertEqual(sorted(os.listdir("/dev/shm")), sorted(left))
 
 

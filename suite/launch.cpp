@@ -121,9 +121,9 @@ int exit_code_of(int status) {
   }
 }
 
-// MPICH gives the name of its shared memory up when all ranks of a host have mapped it: what is
-// killed before leaves it behind. Of an age at which no start is still under way, and mapped by
-// nobody, it is nobody's.
+// MPICH, and UCX below it, give the name of shared memory up when all ranks of a host have mapped
+// it: what is killed before leaves it behind. Of an age at which no start is still under way, and
+// mapped by nobody, it is nobody's.
 void remove_lost_memory() {
   namespace fs = std::filesystem;
   constexpr std::time_t started_by_then_s = 60;
@@ -131,7 +131,8 @@ void remove_lost_memory() {
   std::error_code failed;
   for (const fs::directory_entry& entry : fs::directory_iterator("/dev/shm", failed)) {
     struct stat status {};
-    if (entry.path().filename().string().starts_with("mpich_shar_tmp") &&
+    const std::string name = entry.path().filename().string();
+    if ((name.starts_with("mpich_shar_tmp") || name.starts_with("ucx_shm_posix_")) &&
         lstat(entry.path().c_str(), &status) == 0 && S_ISREG(status.st_mode) &&
         status.st_uid == geteuid() && std::time(nullptr) - status.st_mtime > started_by_then_s)
       lost.push_back(entry.path());
