@@ -21,7 +21,7 @@ TIMEOUT_S = 5
 SMALL = ("all_reduce", "--ranks", "2", "--transport", "shared_memory", "--algorithm", "ring,direct", "--dtype", "float",
          "--bytes", "64,4KiB,256KiB,1MiB", "--max-seconds", "0.1")
 DISK = ("nvme_bandwidth", "--ranks", "2", "--nvme_path", "/var/tmp", "--operation", "write", "--bytes", "2MiB", "--max-seconds", "0.1")
-LINKS = ("link_matrix", "--ranks", "4", "--transport", "shared_memory", "--mode", "alone", "--bytes", "1MiB", "--max-seconds", "0.2")
+LINKS = ("link_matrix", "--ranks", "4", "--transport", "shared_memory", "--mode", "alone", "--bytes", "256KiB", "--max-seconds", "0.5")
 
 
 class Run:
@@ -94,7 +94,7 @@ class Faults(TemporaryFolder):
     def test_a_slow_link(self):
         def place(rank, chance):
             pair = sorted({rank, (rank + chance.randrange(1, 4)) % 4})
-            return f"slow_link:ranks={pair[0]}-{pair[1]},rate={chance.choice((20, 30, 40))}MB/s"
+            return f"slow_link:ranks={pair[0]}-{pair[1]},rate={chance.choice((30, 50, 100))}MB/s"
 
         def check(run, _, fault):
             pair = [int(rank) for rank in fault.split("=")[1].split(",")[0].split("-")]

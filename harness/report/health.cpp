@@ -39,8 +39,14 @@ const std::set<std::string> equal_algorithms{
     "ring",  "bidirectional_ring",        "direct", "pairwise", "recursive_doubling",
     "bruck", "recursive_halving_doubling"};
 
-// What at least one of a unit's cases of a class (compare/floors.cpp) should reach of its limit,
-// where that is long enough to mean something: a third of what is usual, or less.
+// Units whose limit is what they may come near to: others compress, wait in turn, do what it leaves
+// out.
+const std::set<std::string> limited{"gemm",       "column_parallel_linear", "row_parallel_linear",
+                                    "mlp",        "memory_bandwidth",       "all_reduce",
+                                    "all_gather", "reduce_scatter",         "all_to_all",
+                                    "broadcast"};
+// What at least one of such a unit's cases of a class (compare/floors.cpp) should reach of its
+// limit, where that is long enough to mean something: a third of what is usual, or less.
 const std::map<std::string, double, std::less<>> limit_floors{
     {"computation", 0.15}, {"bandwidth", 0.1}, {"message", 0.03}};
 constexpr double long_limit_s = 1e-4;
@@ -51,11 +57,11 @@ std::string axis(const Record& record, std::string_view name) {
   return {};
 }
 
-bool all_do_the_same(const Record& record) {
+bool is_of(const std::set<std::string>& units, const Record& record) {
   const std::string algorithm = axis(record, "algorithm");
-  return equal_work.contains(record.unit) &&
-         (algorithm.empty() || equal_algorithms.contains(algorithm));
+  return units.contains(record.unit) && (algorithm.empty() || equal_algorithms.contains(algorithm));
 }
+bool all_do_the_same(const Record& record) { return is_of(equal_work, record); }
 
 // By rank; empty where the record has none.
 std::vector<double> by_rank(const Record& record, std::string_view name) {
@@ -383,9 +389,9 @@ class Examination {
       const auto fraction = record.counters.find("limit_fraction");
       const auto limit = record.counters.find("limit_s");
       const auto floor = limit_floors.find(floor_of(record).kind);
-      if (record.verdict != Ruling::pass || fraction == record.counters.end() ||
-          limit == record.counters.end() || limit->second < long_limit_s ||
-          floor == limit_floors.end())
+      if (record.verdict != Ruling::pass || !is_of(limited, record) ||
+          fraction == record.counters.end() || limit == record.counters.end() ||
+          limit->second < long_limit_s || floor == limit_floors.end())
         continue;
       const std::vector<double> delayed = by_rank(record, "delayed_fraction");
       Seen& its = seen[{record.unit, floor->first}];
