@@ -21,7 +21,7 @@ TIMEOUT_S = 5
 SMALL = ("all_reduce", "--ranks", "2", "--transport", "shared_memory", "--algorithm", "ring,direct", "--dtype", "float",
          "--bytes", "64,4KiB,256KiB,1MiB", "--max-seconds", "0.1")
 DISK = ("nvme_bandwidth", "--ranks", "2", "--nvme_path", "/var/tmp", "--operation", "write", "--bytes", "2MiB", "--max-seconds", "0.1")
-LINKS = ("link_matrix", "--ranks", "4", "--transport", "shared_memory", "--mode", "alone", "--bytes", "256KiB", "--max-seconds", "0.5")
+LINKS = ("link_matrix", "--ranks", "4", "--transport", "shared_memory", "--mode", "alone", "--bytes", "256KiB", "--max-seconds", "0.8")
 
 
 class Run:
@@ -79,7 +79,7 @@ class Faults(TemporaryFolder):
     def test_a_rank_that_computes_slowly(self):
         words = ("gemm", "--ranks", "2", "--dtype", "float,bfloat16", "--shape", "512x512x512,512x1024x512,256x3072x768",
                  "--max-seconds", "0.2")
-        self.each("slow_rank_by_a_factor", lambda rank, chance: f"slow_rank:rank={rank},factor={chance.choice((2, 3, 4))}",
+        self.each("slow_rank_by_a_factor", lambda rank, chance: f"slow_rank:rank={rank},factor={chance.choice((4, 5, 6))}",
                   lambda run, rank, _: self.named(run, "slow rank", [rank]), words=words)
 
     def test_a_slow_core(self):
@@ -94,7 +94,7 @@ class Faults(TemporaryFolder):
     def test_a_slow_link(self):
         def place(rank, chance):
             pair = sorted({rank, (rank + chance.randrange(1, 4)) % 4})
-            return f"slow_link:ranks={pair[0]}-{pair[1]},rate={chance.choice((30, 50, 100))}MB/s"
+            return f"slow_link:ranks={pair[0]}-{pair[1]},rate={chance.choice((60, 100, 150))}MB/s"
 
         def check(run, _, fault):
             pair = [int(rank) for rank in fault.split("=")[1].split(",")[0].split("-")]

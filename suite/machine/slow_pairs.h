@@ -15,8 +15,8 @@ namespace suite {
 // In parts of the median: pairs nearer together than this count as equal, so that nothing less
 // than 3.5 times as far off is ever slow.
 inline constexpr double least_spread = 0.1;
-// The same on crowded hosts, of the fastest passes: four and a half times as long.
-inline constexpr double crowded_spread = 1;
+// The same on crowded hosts, of the fastest passes: eight times as long.
+inline constexpr double crowded_spread = 2;
 
 // Hosts, in order of their first rank, whose ranks together may use fewer cores than they are.
 // cores: of each rank. Two ranks bound to one core while others lie idle do not make a host

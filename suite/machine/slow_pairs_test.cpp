@@ -89,9 +89,9 @@ TEST(SlowPairs, OnACrowdedHostOnlyBandwidthFarBelowTheOthers) {
   ASSERT_EQ(slow.size(), 1u);
   EXPECT_EQ(slow[0].from, 6);
   EXPECT_EQ(slow[0].to, 4);
-  matrix.bandwidth_GBps[place(matrix, 2, 1)] = 10.3 / 4;
+  matrix.bandwidth_GBps[place(matrix, 2, 1)] = 10.3 / 7;
   EXPECT_EQ(slow_pairs(matrix).size(), 1u);
-  matrix.bandwidth_GBps[place(matrix, 2, 1)] = 10.3 / 5;
+  matrix.bandwidth_GBps[place(matrix, 2, 1)] = 10.3 / 9;
   EXPECT_EQ(slow_pairs(matrix).size(), 2u);
 }
 
