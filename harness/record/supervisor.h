@@ -4,8 +4,8 @@
 // mpiexec and srun kill every rank the moment one of their processes dies by a signal. So that
 // process is a supervisor that does nothing but wait, and the rank is its child: when the rank is
 // killed the supervisor lingers for as long as the others' watchdogs need to report, then ends with
-// exit code 4. So it does when the rank ends with code 0 before it has come to its end: to a launcher
-// all would be well.
+// exit code 4. So it does when the rank ends with code 0 before it has come to its end: to a
+// launcher all would be well.
 
 namespace harness {
 
