@@ -178,14 +178,14 @@ TEST(Sampler, NamesTheFirstSampleThatIsWrong) {
     };
     timed.on_check = [&](Runner) {
       EXPECT_EQ(++checked, runs);
-      // Rank 1 goes wrong after warm-up, which is 50 runs of a millisecond.
-      return world.rank() == 1 && checked == 70 ? "element 3 is 5" : "";
+      // Rank 1 goes wrong after warm-up, which is 150 runs of a millisecond or fewer.
+      return world.rank() == 1 && checked == 200 ? "element 3 is 5" : "";
     };
-    const SamplingLimits limits{.seconds = 20, .min_samples = 1000, .max_samples = 1000};
+    const SamplingLimits limits{.seconds = 3, .min_samples = 3000, .max_samples = 3000};
     const Sampled sampled = Sampler(world.device(), link, limits).sample(timed);
     EXPECT_TRUE(sampled.failed_somewhere);
-    EXPECT_EQ(runs, 70);
-    EXPECT_EQ(rehearsed, 70) << "a rehearsal may wait for the rank that failed";
+    EXPECT_EQ(runs, 200);
+    EXPECT_EQ(rehearsed, 200) << "a rehearsal may wait for the rank that failed";
     if (world.rank() == 1)
       EXPECT_TRUE(sampled.failure.starts_with("sample ") &&
                   sampled.failure.ends_with(": element 3 is 5"))

@@ -47,9 +47,9 @@ std::vector<std::string> option_names(const CLI::App& app) {
   return names;
 }
 
-const std::vector<std::string> commands{"run",  "list",       "report",  "health", "data",
-                                        "plan", "collective", "compare", "ab",     "history",
-                                        "scale"};
+const std::vector<std::string> commands{"run",  "list",    "report",     "health",
+                                        "data", "plan",    "collective", "compare",
+                                        "ab",   "history", "scale"};
 
 constexpr double acceptance_minutes = 25;
 constexpr std::string_view passing_flags[] = {"--resume", "--out", "--max-minutes", "--timeout"};

@@ -314,7 +314,8 @@ StepResult Step::update() {
       const bool elsewhere = options_.offload_optimizer.device != OffloadDevice::none;
       const machine::During moving(elsewhere ? machine::Part::offload : machine::Part::optimizer);
       optimizer_->update_in_turn(owned, result.clip_factor / divisor, [this](std::size_t range) {
-        if (sharded_ && bucket_of_owned_[range] < trained_) publish(bucket_of_owned_[range]);
+        const bool any = sharded_ && owned_[range].size() > 0;
+        if (any && bucket_of_owned_[range] < trained_) publish(bucket_of_owned_[range]);
       });
     }
     if (!sharded_) publish_all();

@@ -71,8 +71,8 @@ bool holds_a_run(const std::string& directory) {
   return start.find(schema) != std::string::npos;
 }
 
-constexpr std::string_view parts[] = {"environment.json", "junit.xml", "report.html", "trace.json",
-                                      "drain.json",       "run.json"};
+constexpr std::string_view parts[] = {"environment.json", "junit.xml",  "report.html",
+                                      "trace.json",       "drain.json", "run.json"};
 
 // What write_file leaves when the process is killed: "run.json.1234.tmp".
 bool is_left_over(const std::string& file) {
@@ -101,10 +101,9 @@ std::string list_text(const std::vector<std::string>& texts) {
 }
 
 // What head() writes behind the fixed part.
-constexpr std::string_view changing[] = {"profile",       "command", "words",
-                                         "configuration", "status",  "rates",
-                                         "status_reason", "resumed", "cases_not_run",
-                                         "injected"};
+constexpr std::string_view changing[] = {
+    "profile", "command",       "words",   "configuration", "status",
+    "rates",   "status_reason", "resumed", "cases_not_run", "injected"};
 
 std::string head(const std::string& fixed_context, const RunContext& context) {
   std::string text = "{\n  \"context\": {\n" + fixed_context;

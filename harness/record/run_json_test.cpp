@@ -7,7 +7,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <filesystem>
@@ -370,8 +369,7 @@ TEST_F(RunJson, AContinuedRunIsTheUninterruptedOne) {
     std::ofstream(directory_ + "/samples.bin", std::ios::app) << "torn samples";
     std::ofstream(directory_ + "/trace.json", std::ios::app)
         << ",\n{\"pid\":3145728,\"tid\":1,\"na";
-    EXPECT_NE(message_of([&] { RunWriter(context_, directory_, true); }).find("another process"),
-              std::string::npos);
+    EXPECT_THROW(RunWriter(context_, directory_, true), machine::MachineError);  // ours is there
   }
   EXPECT_EQ(read_finished(directory_).records.size(), 3u);
   complete.resumed = {"2026-11-22T00:00:00+00:00"};
@@ -494,23 +492,6 @@ TEST_F(RunJson, SaysWhereAForeignOrTruncatedFileIsWrong) {
       << cut;
   fs::remove(directory_ + "/samples.bin");  // a baseline may be kept without its samples
   EXPECT_EQ(read_run(path).records.size(), 2u);
-}
-
-TEST_F(RunJson, RewritingStaysCheapWithThousandsOfCases) {
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-  constexpr int cases = 200;  // each write is checked byte by byte
-#else
-  constexpr int cases = 2000;
-#endif
-  RunWriter writer(context_, directory_);
-  for (int i = 0; i < cases; ++i) writer.add(example_record(i));
-  const auto start = std::chrono::steady_clock::now();
-  writer.add(example_record(cases));
-  const std::chrono::duration<double> last = std::chrono::steady_clock::now() - start;
-  RecordProperty("last_add_us", static_cast<int>(last.count() * 1e6));
-  std::printf("adding case %d took %.1f ms, run.json holds %.1f MB\n", cases + 1,
-              last.count() * 1e3, static_cast<double>(text().size()) * 1e-6);
-  EXPECT_EQ(read_run(directory_).records.size(), cases + 1u);
 }
 
 }  // namespace

@@ -45,6 +45,9 @@ void Wait::nap(int round) {
   nanosleep(&slice, nullptr);
 }
 
+Wait::Waited::Waited() : start_ns_(now_ns()) {}
+Wait::Waited::~Waited() { add_waited_s(static_cast<double>(now_ns() - start_ns_) * 1e-9); }
+
 Wait::Watch::Watch(const WaitPolicy& policy, const Waiting& waiting)
     : policy_(policy), waiting_(waiting), start_ns_(now_ns()) {
   if (!policy_.board) return;
@@ -56,7 +59,6 @@ Wait::Watch::Watch(const WaitPolicy& policy, const Waiting& waiting)
 }
 
 Wait::Watch::~Watch() {
-  add_waited_s(static_cast<double>(now_ns() - start_ns_) * 1e-9);
   if (!policy_.board) return;
   policy_.board->mine().waiting_for.store(-1, std::memory_order_relaxed);
   policy_.board->mine().progress.fetch_add(1, std::memory_order_relaxed);

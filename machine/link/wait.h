@@ -77,6 +77,18 @@ class Wait {
   int spins() const { return policy_.oversubscribed || policy_.long_waits_are_normal ? 0 : 4000; }
   int yields() const { return policy_.long_waits_are_normal ? 2 : 60; }
 
+  // While it lives this thread waits, for waited.h.
+  class Waited {
+   public:
+    Waited();
+    ~Waited();
+    Waited(const Waited&) = delete;
+    Waited& operator=(const Waited&) = delete;
+
+   private:
+    std::int64_t start_ns_;
+  };
+
   // Marks the wait on the board; check() throws Timeout or PeerFailure.
   class Watch {
    public:
@@ -101,6 +113,7 @@ void Wait::slow(std::atomic<std::uint32_t>& word, std::atomic<std::uint32_t>& sl
     pause();
     if (ready()) return;
   }
+  const Waited waited;
   for (int i = 0; i < yields(); ++i) {
     yield();
     if (ready()) return;
@@ -124,6 +137,7 @@ void Wait::polling(Poll poll, const Waiting& waiting) const {
   const DuringWait during(waiting.peer);
   for (int i = 0; i < spins() / 4 + 1; ++i)
     if (poll()) return;
+  const Waited waited;
   for (int i = 0; i < yields(); ++i) {
     yield();
     if (poll()) return;

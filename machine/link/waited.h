@@ -1,6 +1,7 @@
 #pragma once
-// How long this thread has slept in waits for other ranks since it began. What it spun and yielded
-// before it slept, some 100 us at most a wait, is not in it: a short wait costs no look at a clock.
+// How long this thread has yielded or slept in waits for other ranks since it began: beside busy
+// processes a yield may last milliseconds. What it spun before, some microseconds of a wait, is not
+// in it: a short wait costs no look at a clock.
 
 namespace machine {
 

@@ -6,7 +6,9 @@
 #include <cmath>
 #include <random>
 
+#include "layers/gpt_cost.h"
 #include "machine/device/kernels.h"
+#include "suite/training_step/trainer.h"
 
 namespace suite {
 namespace {
@@ -85,6 +87,30 @@ TEST(FirstStep, OtherOptimizers) {
 }
 
 TEST(FirstStep, ZerosStay) { EXPECT_EQ(first_step_bound(adamw, {0, 0}, 0.5, 0.5), 0); }
+
+TEST(NamedModel, LlamaTwoHasItsShape) {
+  TrainingConfig config;
+  set_model(config, "llama2_7b", "model");
+  EXPECT_EQ(layers::parameters_count(config.model), 6'738'415'616);  // Touvron et al. 2023
+}
+
+TEST(NamedModel, GptTwoHasItsShapeAndAPaddedTable) {
+  TrainingConfig config;
+  set_model(config, "gpt2_124m", "256");
+  EXPECT_EQ(config.vocabulary, 50257);
+  EXPECT_EQ(config.model.vocabulary, 50304);
+  EXPECT_EQ(config.model.sequence, 256);
+  // Radford et al. 2019 have 124,439,808 with 1024 positions; 47 rows are padding.
+  set_model(config, "gpt2_124m", "model");
+  EXPECT_EQ(layers::parameters_count(config.model), 124'439'808 + 47 * 768);
+  set_model(config, "gpt2_1558m", "model");
+  EXPECT_EQ(layers::parameters_count(config.model), 1'557'611'200 + 47 * 1600);
+  EXPECT_EQ(padded_vocabulary(50257, 2), 50432);
+  EXPECT_EQ(padded_vocabulary(50257, 4), 50688);
+  EXPECT_EQ(padded_vocabulary(256, 4), 256);
+  for (const char* length : {"0", "-1", "12x", "", "99999999999"})
+    EXPECT_THROW(set_model(config, "gpt2_124m", length), std::invalid_argument) << length;
+}
 
 }  // namespace
 }  // namespace suite

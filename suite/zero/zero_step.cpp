@@ -75,7 +75,7 @@ struct ZeroStep {
     const machine::Grid grid({.dp = c.ranks}, context.group.index);
     // As if every micro-batch had 7 tokens: a divisor that is no power of two.
     plan_ = zero::gradient_plan(model_.list(), c.dtype, grid, 7 * c.ranks * c.micro_batches,
-                                zero_frozen());
+                                ZeroStepModel::frozen());
     layout_options_ = {c.reduce_bucket, model_.part_of_rows(), c.persistence_threshold};
     model_.make_gradients(context.device, plan_.gradient_dtype);
     start(c.stage, options(adamw));
@@ -231,8 +231,6 @@ struct ZeroStep {
   struct Times {
     double passes_s, reduce_s, update_s;
   };
-
-  static std::vector<std::string> zero_frozen() { return ZeroStepModel::frozen(); }
 
   zero::StepOptions options(const zero::Rule& rule, const std::string& algorithm = {}) const {
     zero::StepOptions options = case_.step_options(clip_norm, context_.group.index);
