@@ -47,7 +47,8 @@ struct PipelineBubble {
         .axis("virtual_stages", &Case::virtual_stages, {1, 2})
         .axis("micro_batches", &Case::micro_batches,
               quick ? std::vector{8, 16} : std::vector{4, 8, 16, 32})
-        .axis("micro_batch_us", &Case::micro_batch_us, {3000})
+        .axis("micro_batch_us", &Case::micro_batch_us,
+              quick ? std::vector{3000} : std::vector{3000, 24000})
         .axis("transport", &Case::transport, {Transport::shared_memory},
               {Transport::shared_memory, Transport::mpi})
         .axis("ranks", &Case::ranks, quick ? std::vector{4} : std::vector{2, 4, 8})
