@@ -195,10 +195,6 @@ struct Schedule {
   bool whole() const { return chunks == 1 && !parts_backward; }
   // Why there is no schedule of this size, or empty.
   std::string why_not(const Size& size) const;
-  // With the schedule's own number of chunks.
-  int peak_activations(int stage, int stages, int micro_batches) const {
-    return peak(stage, {stages, micro_batches, chunks});
-  }
 };
 
 const std::vector<Schedule>& schedules();

@@ -7,6 +7,7 @@
 
 #include "machine/device/error.h"
 #include "machine/device/kernels.h"
+#include "machine/world/step_clock.h"
 
 namespace zero {
 
@@ -110,7 +111,10 @@ void Stage3::fetch(int index) {
       offloaded_ ? offloaded_->bring(index, own) : std::function<void()>();
   live.ticket = transfer(machine::Operation::all_gather, plan_.value_dtype, share,
                          fmt::format("values of bucket {}", index), [this, own, whole, bring] {
-                           if (bring) bring();
+                           if (bring) {
+                             const machine::During moving(machine::Part::offload);
+                             bring();
+                           }
                            if (plan_.dp > 1)
                              communicators_.dp->all_gather(own, whole, options_.all_gather);
                            else if (!bring)

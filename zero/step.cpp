@@ -311,7 +311,8 @@ StepResult Step::update() {
     std::vector<Tensor> owned;
     for (const Range range : owned_) owned.push_back(gradients(range));
     {
-      const bool elsewhere = options_.offload_optimizer.device != OffloadDevice::none;
+      const bool elsewhere = options_.offload_optimizer.device != OffloadDevice::none ||
+                             options_.offload_param.offloads();
       const machine::During moving(elsewhere ? machine::Part::offload : machine::Part::optimizer);
       optimizer_->update_in_turn(owned, result.clip_factor / divisor, [this](std::size_t range) {
         const bool any = sharded_ && owned_[range].size() > 0;

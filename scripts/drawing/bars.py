@@ -2,7 +2,7 @@
 import re
 from collections import defaultdict
 
-from drawing.run_json import Absent
+from drawing.run_json import Absent, varied
 from drawing.sheet import Sheet, decimal_text, file_name, fill_style, legend_above, new_figure, part_style, size_text
 
 AT_MOST = 14  # bars that one figure holds legibly
@@ -25,6 +25,16 @@ def labels_of(cases):
         words = [word_of(n, case.axes[n]) for n in varying if n in case.axes]
         labels.append(folded([word for word in words if word]) or case.unit.replace("_", " "))
     return labels
+
+
+def labelled(run, cases, most, figure, key):
+    """(case, label) of those that a figure is drawn for: all that --only asks for, else `most`."""
+    chosen = cases if run.only else varied(cases, most)
+    if len(chosen) < len(cases):
+        print(f"figures: {figure}: {len(chosen)} of {len(cases)} cases drawn; --only {key} draws them all")
+    for case in chosen:
+        of_the_unit = [c for c in cases if c.unit == case.unit]
+        yield case, " ".join(labels_of(of_the_unit)[of_the_unit.index(case)].split())
 
 
 # Options of which a label tells only that they are on, in the words of Megatron-LM's papers.

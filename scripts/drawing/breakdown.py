@@ -1,7 +1,7 @@
 """Where a step's time went on every rank, and who waited for whom."""
-from drawing.bars import UNIT_OF_TIME, labels_of, unit_for
+from drawing.bars import UNIT_OF_TIME, labelled, unit_for
 from drawing.link_matrix import value_text
-from drawing.run_json import Absent, varied
+from drawing.run_json import Absent
 from drawing.sheet import Sheet, file_name, legend_above, new_figure, part_style
 from matplotlib.colors import Normalize
 
@@ -13,12 +13,7 @@ def step_breakdown(run):
     cases = [c for c in run.with_key("step_breakdown") if len(c.first("step_breakdown")["seconds"]) > 1]
     if not cases:
         raise Absent("no case of several ranks carries the breakdown of its step")
-    chosen = cases if run.only else varied(cases, MOST)
-    if len(chosen) < len(cases):
-        print(f"figures: step by rank: {len(chosen)} of {len(cases)} cases drawn; --only step_breakdown draws them all")
-    for case in chosen:
-        of_the_unit = [c for c in cases if c.unit == case.unit]
-        label = " ".join(labels_of(of_the_unit)[of_the_unit.index(case)].split())
+    for case, label in labelled(run, cases, MOST, "step by rank", "step_breakdown"):
         yield _sheet(case, label)
 
 

@@ -1,8 +1,8 @@
 """The timeline of a pipeline step, one row a rank."""
 import re
 
-from drawing.bars import UNIT_OF_TIME, labels_of, unit_for
-from drawing.run_json import Absent, varied
+from drawing.bars import UNIT_OF_TIME, labelled, unit_for
+from drawing.run_json import Absent
 from drawing.sheet import WIDTH, Sheet, file_name, legend_above, new_figure
 
 # "F0", "B3", "W1", "I2"; chunk 2 of micro-batch 0 is "F0.2".
@@ -92,12 +92,7 @@ def timeline(run):
     cases = [c for c in run.with_key("timeline") if c.axes.get("PP") != "1"]
     if not cases:
         raise Absent("no case with more than one stage carries a timeline")
-    chosen = cases if run.only else varied(cases, MOST)
-    if len(chosen) < len(cases):
-        print(f"figures: pipeline timeline: {len(chosen)} of {len(cases)} cases drawn; --only timeline draws them all")
-    for case in chosen:
-        of_the_unit = [c for c in cases if c.unit == case.unit]
-        label = " ".join(labels_of(of_the_unit)[of_the_unit.index(case)].split())
+    for case, label in labelled(run, cases, MOST, "pipeline timeline", "timeline"):
         spans = sorted(case.first("timeline"), key=lambda s: (s["rank"], s["start_s"]))
         first = min(s["start_s"] for s in spans)
         spans = [{**s, "start_s": s["start_s"] - first, "end_s": s["end_s"] - first} for s in spans]

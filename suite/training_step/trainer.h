@@ -180,7 +180,7 @@ class Trainer {
   std::unique_ptr<pipeline::Executor> executor_;
   pipeline::Stage work_;
   std::ptrdiff_t with_gradients_ = 0;  // backward passes of this step that have begun
-  machine::Memory tokens_;  // int32: all micro-batches' tokens, then their targets
+  machine::Memory tokens_;             // int32: all micro-batches' tokens, then their targets
   std::vector<std::int32_t> drawn_;
   machine::Tensor losses_;   // one double a micro-batch, where the model ends
   machine::Tensor counted_;  // with uneven tokens: a double, of this rank's dp group
