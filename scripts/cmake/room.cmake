@@ -32,7 +32,7 @@ function(shardmark_compile_options target)
   endif()
   # Templates that many files use are then made once for several: half the time to compile. What is
   # large by itself gains nothing.
-  if(SHARDMARK_SANITIZE AND target MATCHES "^(collectives|layers|zero|pipeline|harness|training_step)$")
+  if(SHARDMARK_UNITY AND target MATCHES "^(collectives|layers|zero|pipeline|harness|training_step|configuration|nccl_tests)$")
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
   endif()
   # Where no memory is cast, the check of addresses finds bad pointers; looking at each one's

@@ -279,7 +279,7 @@ void CollectiveUnit::judge_rounding(harness::Judge& judge) {
       for (const auto& of_rank : terms) meeting.push_back(of_rank[i]);
       const Bounded right = reduce_exactly(question(), meeting);
       values.push_back(right.value);
-      bounds.push_back(right.bound);
+      bounds.push_back(right.error);
     }
   }
   judge.numerics(fmt::format("{} of real numbers", name(case_.reduction)), actual, values, bounds);

@@ -162,7 +162,7 @@ Bounded reduce_exactly(const Question& question, const std::vector<double>& valu
   // (1 + u)^k - 1, which is finite where gamma_k, its bound, is not: 8 bits, 8 ranks. The values in
   // double round as often.
   const double u = unit_roundoff(question.dtype);
-  result.bound =
+  result.error =
       (std::expm1(roundings * std::log1p(u)) + harness::gamma(roundings, 0x1p-53)) * magnitude;
   // A quotient or product below the smallest normal number loses up to half of the smallest
   // subnormal one, which later factors enlarge. Of other dtypes it is too small to meet.
@@ -170,8 +170,8 @@ Bounded reduce_exactly(const Question& question, const std::vector<double>& valu
                                : question.dtype == Dtype::float8_e4m3 ? 0x1p-10
                                : question.dtype == Dtype::float8_e5m2 ? 0x1p-17
                                                                       : 0;
-  if (question.reduction == Reduction::prod) result.bound += roundings * growth * half_smallest;
-  if (question.reduction == Reduction::avg) result.bound += half_smallest;
+  if (question.reduction == Reduction::prod) result.error += roundings * growth * half_smallest;
+  if (question.reduction == Reduction::avg) result.error += half_smallest;
   return result;
 }
 

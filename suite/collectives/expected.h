@@ -11,6 +11,7 @@
 #include "machine/device/kernels.h"
 #include "machine/device/tensor.h"
 #include "machine/link/link.h"
+#include "suite/bounded.h"
 
 namespace suite {
 
@@ -35,9 +36,6 @@ std::int64_t source_index(const Question& question, int rank, std::int64_t index
 // lie from it in any order of the sum: one rounding an addition, ((1 + u)^{n-1} - 1) sum |x_i|
 // (Higham 2002, section 4.2), one more for the division of avg and each product; max and min are
 // exact.
-struct Bounded {
-  double value = 0, bound = 0;
-};
 Bounded reduce_exactly(const Question& question, const std::vector<double>& values);
 
 }  // namespace suite

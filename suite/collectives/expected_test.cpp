@@ -46,11 +46,11 @@ TEST(Expected, BoundsGrowWithRanksAndRoundoff) {
   const Question sum{Operation::all_reduce, Reduction::sum, Dtype::bfloat16, 3, 0, 1};
   const Bounded three = reduce_exactly(sum, {1, -2, 4});
   EXPECT_EQ(three.value, 3);
-  EXPECT_NEAR(three.bound, 7 * (257.0 * 257 / 65536 - 1), 1e-12);  // two additions
+  EXPECT_NEAR(three.error, 7 * (257.0 * 257 / 65536 - 1), 1e-12);  // two additions
   Question max = sum;
   max.reduction = Reduction::max;
   EXPECT_EQ(reduce_exactly(max, {1, -2, 4}).value, 4);
-  EXPECT_EQ(reduce_exactly(max, {1, -2, 4}).bound, 0);
+  EXPECT_EQ(reduce_exactly(max, {1, -2, 4}).error, 0);
 }
 
 // In any order, every sum on the way is at most the magnitudes together; each rank adds somewhere.

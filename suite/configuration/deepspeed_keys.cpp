@@ -209,7 +209,7 @@ const std::vector<Key>& table() {
 
       at("pipeline.stages", AT(degrees.pipeline), {.least = 1, .most = 1e5}),
       at("pipeline.partition", AT(degrees.partition),
-         {.choices = {"best", "uniform", "parameters"}}),
+         {.choices = {"best", "uniform", "parameters", "profile"}}),
       none("pipeline.seed_layers", "false", "values depend on the seed and their place alone"),
       none("pipeline.activation_checkpoint_interval", "0",
            "layers are recomputed as the model's arguments say",

@@ -14,9 +14,9 @@ namespace {
 
 constexpr std::size_t deepest = 16, largest_file = 16 << 20;
 
-class Reader final : public nlohmann::json_sax<nlohmann::json> {
+class LeafReader final : public nlohmann::json_sax<nlohmann::json> {
  public:
-  Reader(const std::string& file, std::string_view json) : file_(file), json_(json) {}
+  LeafReader(const std::string& file, std::string_view json) : file_(file), json_(json) {}
   std::vector<Leaf> leaves;
 
   bool start_object(std::size_t) override {
@@ -182,7 +182,7 @@ std::vector<Leaf> leaves_of(const std::string& file, std::string_view json) {
   if (json.size() > largest_file)
     throw FileError(fmt::format("{} has {} bytes; a configuration has at most {}", file,
                                 json.size(), largest_file));
-  Reader reader(file, json);
+  LeafReader reader(file, json);
   nlohmann::json::sax_parse(json.begin(), json.end(), &reader, nlohmann::json::input_format_t::json,
                             true, true);
   return std::move(reader.leaves);

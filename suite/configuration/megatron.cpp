@@ -30,15 +30,15 @@ constexpr Limits degree{.least = 1, .most = 1e5};
 Argument on(std::string_view name, FieldOf field, std::string_view word = "true") {
   return {.name = name, .field = field, .word = word};
 }
-Argument none(std::string_view name, std::string_view why, std::string_view instead = {},
-              std::string_view inert = {}) {
+Argument unused(std::string_view name, std::string_view why, std::string_view instead = {},
+                std::string_view inert = {}) {
   return {.name = name, .why = why, .instead = instead, .inert = inert};
 }
 
 constexpr std::string_view only_dense = "models here are dense";
 constexpr std::string_view files = "it is about files; the program has its own options";
 
-const std::vector<Argument>& table() {
+const std::vector<Argument>& arguments() {
   static const std::vector<Argument> arguments{
       {"--num-layers", AT(model.num_layers), {.least = 1, .most = 1e5}},
       {"--hidden-size", AT(model.hidden_size), {.least = 1, .most = 1e6}},
@@ -90,7 +90,7 @@ const std::vector<Argument>& table() {
       {"--min-loss-scale", AT(fp16.min_loss_scale), {.least = 1e-300, .most = 1e30}},
       {"--loss-scale-window", AT(fp16.loss_scale_window), {.least = 1}},
       {"--hysteresis", AT(fp16.hysteresis), {.least = 1}},
-      none("--initial-loss-scale", "it is a power of two here", "fp16.initial_scale_power"),
+      unused("--initial-loss-scale", "it is a power of two here", "fp16.initial_scale_power"),
       on("--accumulate-allreduce-grads-in-fp32", AT(gradients.accumulation_dtype), "fp32"),
       on("--overlap-grad-reduce", AT(zero.overlap_comm)),
       on("--overlap-param-gather", AT(zero.overlap_comm)),
@@ -110,30 +110,30 @@ const std::vector<Argument>& table() {
       on("--use-flash-attn", AT(activations.use_flash_attn)),
       {"--log-interval", AT(reports.log_interval), {.least = 1}},
       on("--use-distributed-optimizer", AT(zero.stage), "1"),
-      none("--use-megatron-fsdp", "stages say it", "--data-parallel-sharding-strategy", "switch"),
-      none("--group-query-attention", "the number of groups says it", "--num-query-groups",
-           "switch"),
-      none("--num-experts", only_dense),
-      none("--expert-model-parallel-size", only_dense, {}, "1"),
-      none("--expert-tensor-parallel-size", only_dense, {}, "1"),
-      none("--rampup-batch-size", "batches have one size", "--global-batch-size"),
-      none("--fp8-format", "there are no products in 8 bits here", "--bf16"),
-      none("--fp8-recipe", "there are no products in 8 bits here", "--bf16"),
-      none("--grad-reduce-in-bf16", "gradients are float32 under bfloat16",
-           "communication_data_type"),
-      none("--tp-comm-overlap", "it is not implemented", "--overlap-grad-reduce"),
-      none("--moe-router-topk", only_dense),
-      none("--moe-token-dispatcher-type", only_dense),
-      none("--data-path", files, "--data of shardmark run"),
-      none("--tokenizer-type", files, "--data of shardmark run"),
-      none("--vocab-file", files, "--vocab-size"),
-      none("--merge-file", files, "--vocab-size"),
-      none("--save", files, "--save of shardmark run"),
-      none("--load", files, "--load of shardmark run"),
-      none("--save-interval", files, "--save of shardmark run"),
-      none("--eval-iters", "nothing is evaluated", {}, "0"),
-      none("--eval-interval", "nothing is evaluated"),
-      none("--deterministic-mode", "every step is deterministic", {}, "switch"),
+      unused("--use-megatron-fsdp", "stages say it", "--data-parallel-sharding-strategy", "switch"),
+      unused("--group-query-attention", "the number of groups says it", "--num-query-groups",
+             "switch"),
+      unused("--num-experts", only_dense),
+      unused("--expert-model-parallel-size", only_dense, {}, "1"),
+      unused("--expert-tensor-parallel-size", only_dense, {}, "1"),
+      unused("--rampup-batch-size", "batches have one size", "--global-batch-size"),
+      unused("--fp8-format", "there are no products in 8 bits here", "--bf16"),
+      unused("--fp8-recipe", "there are no products in 8 bits here", "--bf16"),
+      unused("--grad-reduce-in-bf16", "gradients are float32 under bfloat16",
+             "communication_data_type"),
+      unused("--tp-comm-overlap", "it is not implemented", "--overlap-grad-reduce"),
+      unused("--moe-router-topk", only_dense),
+      unused("--moe-token-dispatcher-type", only_dense),
+      unused("--data-path", files, "--data of shardmark run"),
+      unused("--tokenizer-type", files, "--data of shardmark run"),
+      unused("--vocab-file", files, "--vocab-size"),
+      unused("--merge-file", files, "--vocab-size"),
+      unused("--save", files, "--save of shardmark run"),
+      unused("--load", files, "--load of shardmark run"),
+      unused("--save-interval", files, "--save of shardmark run"),
+      unused("--eval-iters", "nothing is evaluated", {}, "0"),
+      unused("--eval-interval", "nothing is evaluated"),
+      unused("--deterministic-mode", "every step is deterministic", {}, "switch"),
   };
   return arguments;
 }
@@ -151,10 +151,10 @@ std::optional<double> number_of(const std::string& word) {
   return value;
 }
 
-class Reader {
+class ArgumentReader {
  public:
-  Reader(const std::string& source, const std::vector<std::string>& words, Training& training,
-         Assignments& said, Notes& notes)
+  ArgumentReader(const std::string& source, const std::vector<std::string>& words,
+                 Training& training, Assignments& said, Notes& notes)
       : source_(source), words_(words), training_(training), said_(said), notes_(notes) {}
 
   void read() {
@@ -182,8 +182,8 @@ class Reader {
     std::string_view name = word;
     for (const auto& [brief, whole] : short_names)
       if (word == brief) name = whole;
-    const auto found = std::ranges::find(table(), name, &Argument::name);
-    if (found == table().end()) {
+    const auto found = std::ranges::find(arguments(), name, &Argument::name);
+    if (found == arguments().end()) {
       notes_.refuse(fmt::format("{}: {}", source_,
                                 machine::unknown("argument", printable(word), near_names(word))));
       while (has_value()) take_value();
@@ -254,7 +254,7 @@ class Reader {
 
 void read_megatron(const std::string& source, const std::vector<std::string>& words,
                    Training& training, Assignments& said, Notes& notes) {
-  Reader(source, words, training, said, notes).read();
+  ArgumentReader(source, words, training, said, notes).read();
 }
 
 std::vector<std::string> words_of(const std::string& file, std::string_view text) {
@@ -303,7 +303,7 @@ std::vector<std::string> read_words(const std::string& path) {
 const std::vector<NamedField>& megatron_fields() {
   static const std::vector<NamedField> fields = [] {
     std::vector<NamedField> all;
-    for (const Argument& argument : table())
+    for (const Argument& argument : arguments())
       if (argument.field) all.push_back({argument.name, argument.field});
     return all;
   }();
@@ -312,7 +312,7 @@ const std::vector<NamedField>& megatron_fields() {
 
 std::vector<std::string> megatron_names() {
   std::vector<std::string> names;
-  for (const Argument& argument : table()) names.emplace_back(argument.name);
+  for (const Argument& argument : arguments()) names.emplace_back(argument.name);
   return names;
 }
 

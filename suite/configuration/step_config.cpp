@@ -140,7 +140,7 @@ TrainingConfig step_config(const Training& t) {
   config.degrees = {.tp = as_int(d.tensor), .dp = as_int(d.data), .pp = as_int(d.pipeline)};
   config.virtual_stages = as_int(d.virtual_stages);
   if (config.virtual_stages > 1) config.schedule = "interleaved_1f1b";
-  if (d.partition == "parameters") config.partition_method = d.partition;
+  if (d.partition != "best") config.partition_method = d.partition;
   if (has_shape(t.model)) {
     config.model = model_of(t.model, config.degrees.tp);
     config.vocabulary = as_int(t.model.vocabulary_size);

@@ -63,4 +63,11 @@ std::vector<layers::CollectiveCalls> calls(const LayerCase& c, Borders borders) 
   return found;
 }
 
+std::array<std::size_t, machine::num_categories> held(const machine::Ledger& ledger) {
+  std::array<std::size_t, machine::num_categories> bytes{};
+  for (const machine::Category category : machine::all_categories)
+    bytes[static_cast<std::size_t>(category)] = ledger.current(category);
+  return bytes;
+}
+
 }  // namespace suite

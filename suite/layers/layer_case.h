@@ -14,6 +14,7 @@
 
 #include "harness/sweep.h"
 #include "layers/gpt_cost.h"
+#include "machine/device/memory.h"
 
 namespace suite {
 
@@ -85,5 +86,8 @@ struct LayerClaims {
   double flops = 0;         // of all passes, of a rank
   std::int64_t longest_sum = 1;
 };
+
+// Bytes that there are now, by category.
+std::array<std::size_t, machine::num_categories> held(const machine::Ledger& ledger);
 
 }  // namespace suite

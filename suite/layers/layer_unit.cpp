@@ -22,13 +22,6 @@ using machine::TrafficLabel;
 
 namespace {
 
-std::array<std::size_t, machine::num_categories> held(const machine::Ledger& ledger) {
-  std::array<std::size_t, machine::num_categories> bytes{};
-  for (const Category category : machine::all_categories)
-    bytes[static_cast<std::size_t>(category)] = ledger.current(category);
-  return bytes;
-}
-
 // One collective as the communicator runs it by default.
 struct Called {
   const collectives::Algorithm& algorithm;

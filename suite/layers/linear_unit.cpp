@@ -13,6 +13,7 @@
 #include "layers/parameter.h"
 #include "machine/device/clock.h"
 #include "machine/device/gemm.h"
+#include "suite/layers/layer_case.h"
 #include "suite/machine/product_reference.h"
 
 namespace suite {
@@ -29,7 +30,9 @@ using machine::Tensor;
 using machine::Transport;
 
 // Seeds of what is random, added to the run's.
-enum : std::uint64_t { seed_x = 1, seed_d_y, seed_weight_gradient, seed_bias_gradient, seed_rows };
+struct Seed {
+  enum : std::uint64_t { x = 1, d_y, weight_gradient, bias_gradient, rows };
+};
 
 std::string layer_name(LinearCut cut) {
   return cut == LinearCut::column ? "column_parallel_linear" : "row_parallel_linear";
@@ -47,13 +50,6 @@ std::vector<double> whole(const harness::Context& context, Dtype dtype, Shape sh
   const Tensor tensor(context.device, dtype, shape, Category::buffers);
   context.device.stream().kernels().fill_normal(tensor, seed, {}, 0, stddev);
   return to_doubles(tensor);
-}
-
-std::array<std::size_t, machine::num_categories> held(const machine::Ledger& ledger) {
-  std::array<std::size_t, machine::num_categories> bytes{};
-  for (const Category category : machine::all_categories)
-    bytes[static_cast<std::size_t>(category)] = ledger.current(category);
-  return bytes;
 }
 
 }  // namespace
@@ -144,8 +140,9 @@ LinearUnit<Layer>::LinearUnit(const Case& c, harness::Context& context)
   d_y_ = layer_context_.tensor({c.tokens, out}, Category::buffers);
   machine::Kernels& kernels = layer_context_.kernels();
   const std::int64_t rank = tp_.rank();
-  kernels.fill_normal(x_, context.seed + seed_x, {0, rows > 1 ? rank * in : 0, c.input_size}, 0, 1);
-  kernels.fill_normal(d_y_, context.seed + seed_d_y,
+  kernels.fill_normal(x_, context.seed + Seed::x, {0, rows > 1 ? rank * in : 0, c.input_size}, 0,
+                      1);
+  kernels.fill_normal(d_y_, context.seed + Seed::d_y,
                       {0, columns > 1 ? rank * out : 0, c.output_size}, 0, 1);
   // Sums of order 1, and biases as large: one added too often is far outside the bounds.
   layer_.initialize({.seed = context.seed,
@@ -160,10 +157,10 @@ void LinearUnit<Layer>::start_gradients() {
   for (collectives::Parameter* parameter : layer_.parameters())
     zero_gradient(layer_context_, *parameter);
   machine::Kernels& kernels = layer_context_.kernels();
-  kernels.fill_normal(layer_.weight().gradient, context_.seed + seed_weight_gradient,
+  kernels.fill_normal(layer_.weight().gradient, context_.seed + Seed::weight_gradient,
                       layer_.weight().region(tp_.rank()), 0, 1);
   if (case_.bias == 0) return;
-  kernels.fill_normal(layer_.bias().gradient, context_.seed + seed_bias_gradient,
+  kernels.fill_normal(layer_.bias().gradient, context_.seed + Seed::bias_gradient,
                       layer_.bias().region(tp_.rank()), 0, 1);
 }
 
@@ -315,14 +312,14 @@ void LinearUnit<Layer>::judge_numerics(harness::Judge& judge) {
   const auto parameter = [&](const collectives::Parameter& p, double stddev) {
     return whole(context_, dtype, p.global_shape, layers::random_key(seed, p.name), stddev);
   };
-  const std::vector<double> x = whole(context_, dtype, {tokens, in}, seed + seed_x, 1),
-                            d_y = whole(context_, dtype, {tokens, out}, seed + seed_d_y, 1),
+  const std::vector<double> x = whole(context_, dtype, {tokens, in}, seed + Seed::x, 1),
+                            d_y = whole(context_, dtype, {tokens, out}, seed + Seed::d_y, 1),
                             weight = parameter(layer_.weight(), weight_stddev(case_.input_size)),
                             bias = parameter(layer_.bias(), 1),
                             d_weight = whole(context_, gradients, {out, in},
-                                             seed + seed_weight_gradient, 1),
+                                             seed + Seed::weight_gradient, 1),
                             d_bias =
-                                whole(context_, gradients, {out}, seed + seed_bias_gradient, 1),
+                                whole(context_, gradients, {out}, seed + Seed::bias_gradient, 1),
                             ones(static_cast<std::size_t>(tokens), 1), nothing;
   // tp cuts the sum of what is all-reduced: products of the parts, then tp - 1 additions. Fewer
   // terms a part, each stored once: the roundings that one term meets.
@@ -340,14 +337,14 @@ void LinearUnit<Layer>::judge_numerics(harness::Judge& judge) {
                adds_bias() ? bias : nothing,
                out,
                product_bound(part_in, column ? 1 : summed + 1, dtype)}
-      .run(judge, "y", y_, {0, gathers() ? 0 : first_out, tokens, columns_y}, seed + seed_rows);
+      .run(judge, "y", y_, {0, gathers() ? 0 : first_out, tokens, columns_y}, seed + Seed::rows);
   PartialCheck{{d_y.data(), out, 1},
                {weight.data(), in, 1},
                out,
                nothing,
                in,
                product_bound(part_out, column ? summed : 0, dtype)}
-      .run(judge, "d_x", d_x_, {0, gathers() ? 0 : first_in, tokens, columns_x}, seed + seed_rows);
+      .run(judge, "d_x", d_x_, {0, gathers() ? 0 : first_in, tokens, columns_x}, seed + Seed::rows);
   PartialCheck{{d_y.data(), 1, out},
                {x.data(), in, 1},
                tokens,
@@ -355,7 +352,7 @@ void LinearUnit<Layer>::judge_numerics(harness::Judge& judge) {
                in,
                product_bound(tokens, 1, gradients)}
       .run(judge, "gradient of weight", layer_.weight().gradient,
-           {first_out, first_in, part_out, part_in}, seed + seed_rows);
+           {first_out, first_in, part_out, part_in}, seed + Seed::rows);
   if (case_.bias == 0) return;
   // Of gathered columns summed by themselves and then added.
   PartialCheck{{ones.data(), tokens, 1},
@@ -365,7 +362,7 @@ void LinearUnit<Layer>::judge_numerics(harness::Judge& judge) {
                out,
                product_bound(tokens, gathers() ? 2 : 1, gradients)}
       .run(judge, "gradient of bias", layer_.bias().gradient, {0, first_out, 1, part_out},
-           seed + seed_rows);
+           seed + Seed::rows);
 }
 
 template <class Layer>

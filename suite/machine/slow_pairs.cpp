@@ -9,8 +9,6 @@
 
 namespace suite {
 
-using harness::LinkMatrix;
-
 namespace {
 
 struct Metric {
@@ -19,14 +17,14 @@ struct Metric {
   double (*time_of)(double value);
 };
 
-bool crowded(const LinkMatrix& matrix, int rank) {
+bool crowded(const harness::LinkMatrix& matrix, int rank) {
   return std::ranges::find(matrix.crowded_hosts, matrix.hosts[static_cast<std::size_t>(rank)]) !=
          matrix.crowded_hosts.end();
 }
 
-void add_slow(const LinkMatrix& matrix, const Metric& metric, bool within_host, bool on_crowded,
-              std::vector<LinkMatrix::SlowPair>& slow) {
-  std::vector<LinkMatrix::SlowPair> pairs;
+void add_slow(const harness::LinkMatrix& matrix, const Metric& metric, bool within_host,
+              bool on_crowded, std::vector<harness::LinkMatrix::SlowPair>& slow) {
+  std::vector<harness::LinkMatrix::SlowPair> pairs;
   std::vector<double> times, values;
   const int ranks = matrix.ranks();
   for (int from = 0; from < ranks; ++from)
@@ -69,18 +67,18 @@ std::vector<std::string> crowded_hosts(const std::vector<std::string>& hosts,
   return crowded;
 }
 
-std::vector<LinkMatrix::SlowPair> slow_pairs(const LinkMatrix& matrix) {
+std::vector<harness::LinkMatrix::SlowPair> slow_pairs(const harness::LinkMatrix& matrix) {
   // Rates are taken as times: however slow a pair is, no rate lies far below the others.
   const Metric metrics[] = {
       {"bandwidth", matrix.bandwidth_GBps, [](double rate) { return 1 / rate; }},
       {"latency", matrix.latency_us, [](double time) { return time; }}};
-  std::vector<LinkMatrix::SlowPair> slow;
+  std::vector<harness::LinkMatrix::SlowPair> slow;
   for (const Metric& metric : metrics)
     for (const bool within_host : {true, false}) {
       add_slow(matrix, metric, within_host, false, slow);
       if (metric.name == "bandwidth") add_slow(matrix, metric, within_host, true, slow);
     }
-  std::ranges::stable_sort(slow, std::greater{}, &LinkMatrix::SlowPair::z);
+  std::ranges::stable_sort(slow, std::greater{}, &harness::LinkMatrix::SlowPair::z);
   return slow;
 }
 

@@ -15,10 +15,8 @@ namespace suite {
 using pipeline::Doing;
 using pipeline::Kind;
 
-namespace {
-
-MeasuredStep gather(machine::World& world, const machine::Group& group,
-                    const pipeline::Timeline& mine) {
+MeasuredStep gathered_step(machine::World& world, const machine::Group& group,
+                           const pipeline::Timeline& mine) {
   static_assert(std::is_trivially_copyable_v<pipeline::Event>);
   struct Header {
     double origin_s;
@@ -53,13 +51,11 @@ MeasuredStep gather(machine::World& world, const machine::Group& group,
   return step;
 }
 
-}  // namespace
-
 std::vector<MeasuredStep> measured_steps(machine::World& world, const machine::Group& group,
                                          int steps,
                                          const std::function<pipeline::Timeline()>& run) {
   std::vector<MeasuredStep> measured;
-  for (int i = 0; i < steps; ++i) measured.push_back(gather(world, group, run()));
+  for (int i = 0; i < steps; ++i) measured.push_back(gathered_step(world, group, run()));
   std::sort(measured.begin(), measured.end(), [](const MeasuredStep& a, const MeasuredStep& b) {
     return a.makespan_s < b.makespan_s;
   });
@@ -113,7 +109,10 @@ void describe_bubble(harness::Record& record, const MeasuredStep& step,
   }
   record.counters["bubble_measured"] = pipeline::bubble(stages * step.span_s, busy).of_total;
   // No less than nothing: a formula's sum may end a rounding below.
-  record.counters["bubble_expected"] = std::max(0.0, pipeline::bubble(span, ideal).of_total);
+  const double expected = std::max(0.0, pipeline::bubble(span, ideal).of_total);
+  record.counters["bubble_expected"] = expected;
+  if (expected > 1e-9)
+    record.counters["bubble_ratio"] = record.counters["bubble_measured"] / expected;
 }
 
 double executor_overhead(const MeasuredStep& step) {

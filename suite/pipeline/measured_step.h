@@ -18,8 +18,11 @@ struct MeasuredStep {
   int peak_in_flight = 0;  // the most of any stage
 };
 
-// Runs a step so many times; the fastest comes first. Collective over the group. Ranks of one host
-// share the steady clock; elsewhere each starts its own at zero.
+// Of what each stage recorded. Collective over the group. Ranks of one host share the steady clock;
+// elsewhere each starts its own at zero.
+MeasuredStep gathered_step(machine::World& world, const machine::Group& group,
+                           const pipeline::Timeline& mine);
+// Runs a step so many times; the fastest comes first. Collective over the group.
 std::vector<MeasuredStep> measured_steps(machine::World& world, const machine::Group& group,
                                          int steps, const std::function<pipeline::Timeline()>& run);
 
@@ -27,8 +30,9 @@ std::vector<MeasuredStep> measured_steps(machine::World& world, const machine::G
 void describe(harness::Record& record, const MeasuredStep& step, const machine::Group& group);
 
 // Counters bubble_measured and bubble_expected: idle time of all stages over their time, of_total
-// in pipeline/timeline.h. Expected by the paper's formula for these costs; where the formula does
-// not hold, of a simulated step, which the record's note says.
+// in pipeline/timeline.h; and where a bubble is expected, their ratio bubble_ratio. Expected by the
+// paper's formula for these costs; where the formula does not hold, of a simulated step, which the
+// record's note says.
 void describe_bubble(harness::Record& record, const MeasuredStep& step,
                      const pipeline::Schedule& schedule, const pipeline::Size& size,
                      const pipeline::StageSchedules& actions, const pipeline::Costs& costs);

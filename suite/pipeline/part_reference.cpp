@@ -6,17 +6,13 @@
 #include <numbers>
 
 #include "harness/numerics.h"
+#include "suite/bounded.h"
 
 namespace suite {
 namespace {
 
 using harness::gamma;
 using machine::Dtype;
-
-// A value in double and how far the judged one may be from it.
-struct Bounded {
-  double value = 0, error = 0;
-};
 
 struct Checked {
   std::vector<double> actual, expected, bounds;

@@ -130,9 +130,6 @@ struct PipelineBubble {
     if (case_.micro_batches > 8) record.timeline.clear();
     describe_bubble(record, step, schedule_, size_, actions_, {third_s_, third_s_, third_s_});
     record.counters["executor_overhead"] = executor_overhead(step);
-    const double expected = record.counters["bubble_expected"];
-    if (expected > 1e-9)
-      record.counters["bubble_ratio"] = record.counters["bubble_measured"] / expected;
   }
 
  private:

@@ -15,6 +15,7 @@
 #include "layers/gpt_cost.h"
 #include "machine/device/clock.h"
 #include "suite/training_step/gpt2_weights.h"
+#include "suite/training_step/layer_costs.h"
 #include "suite/training_step/reference.h"
 #include "suite/training_step/step_case.h"
 #include "suite/training_step/step_oracles.h"
@@ -165,6 +166,7 @@ struct GptStep {
                     : Corpus::from_file(context.data_file, config_.model.sequence,
                                         config_.vocabulary)) {
     config_.weights = context.load_file;
+    measure_layers(config_, context.world, context.group, context.device);
     if (!context.load_file.empty() || !context.save_file.empty()) refuse_unlike_gpt2(config_.model);
     for (const Category category : machine::all_categories)
       held_before_[category] = context.device.ledger().current(category);
@@ -187,7 +189,7 @@ struct GptStep {
   void run() {
     recorder_.begin();
     trainer_->step();
-    recorder_.end();
+    recorder_.end(trainer_->timeline());
   }
 
   void judge(harness::Judge& judge) {
@@ -210,7 +212,7 @@ struct GptStep {
   void describe(harness::Record& record) {
     record.losses = losses_;
     record.counters["loss_error"] = loss_error_;
-    recorder_.describe(record, context_.world, context_.group);
+    recorder_.describe(record, context_.world, context_.group, config_);
     record.timeline = gather_timeline(context_.world, context_.group, last_timeline_);
     if (record.seconds > 0) {
       record.counters["steps_per_second"] = 1 / record.seconds;
@@ -395,9 +397,15 @@ struct GptGrid : GptStep {
       if (c.ranks != c.tp * c.pp * c.dp || c.sequence_parallel != (c.tp > 1)) return false;
       if (c.pp == 1 && c.schedule != "1f1b") return false;
       if (c.pp > 1 && c.zero_stage > 1) return false;
-      if ((c.partition_method == "parameters") != (c.pp > 1 && c.zero_stage == 0)) return false;
+      if (c.partition_method != partition_in_grid(c)) return false;
       return profile == Profile::paper || of_cross_section(c, profile == Profile::quick);
     }));
+  }
+
+  static std::string_view partition_in_grid(const Case& c) {
+    if (c.pp == 1) return "uniform";
+    if (c.zero_stage == 0) return "parameters";
+    return c.recompute_granularity == "selective" ? "profile" : "uniform";
   }
 
   // Every grid with every schedule once; of a grid the schedules, of a schedule the grids differ in

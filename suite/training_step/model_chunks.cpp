@@ -15,7 +15,7 @@ namespace suite {
 using layers::GptStage;
 
 const std::vector<std::string>& partition_methods() {
-  static const std::vector<std::string> names{"uniform", "parameters"};
+  static const std::vector<std::string> names{"uniform", "parameters", "profile"};
   return names;
 }
 
@@ -26,7 +26,10 @@ std::vector<int> layers_of_parts(const TrainingConfig& config) {
         "pipeline-model-parallel-size {} with schedule {} and num-virtual-stages-per-pipeline-rank "
         "{} has {} parts, the model {} layers: every part needs one",
         config.degrees.pp, config.schedule, config.virtual_stages, parts, layers));
-  if (config.partition_method == "uniform") return pipeline::partition_uniform(layers, parts);
+  const bool profile = config.partition_method == "profile";
+  if (config.partition_method == "uniform" || (profile && config.layer_costs.empty()))
+    return pipeline::partition_uniform(layers, parts);
+  if (profile) return pipeline::partition_balanced(config.layer_costs, parts);
   if (config.partition_method != "parameters")
     throw std::invalid_argument(
         machine::unknown("partition-method", config.partition_method, partition_methods()));

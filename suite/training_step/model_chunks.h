@@ -19,7 +19,8 @@ struct TrainingConfig;
 // How the layers are divided: DeepSpeed's words.
 const std::vector<std::string>& partition_methods();
 // First to last. "parameters": by their number, the embedding's and the head's with the layers
-// beside them. Throws std::invalid_argument for an unknown method, and where a part gets no layer.
+// beside them. "profile": by the time they took; uniform while config.layer_costs has none. Throws
+// std::invalid_argument for an unknown method, and where a part gets no layer.
 std::vector<int> layers_of_parts(const TrainingConfig& config);
 
 // Which part of the model a chunk is; and with it, what it costs.

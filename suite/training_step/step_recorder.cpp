@@ -8,6 +8,8 @@
 #include <set>
 #include <sstream>
 
+#include "suite/training_step/timeline_record.h"
+
 namespace suite {
 
 using harness::StepBreakdown;
@@ -173,11 +175,11 @@ std::vector<harness::Span> read_trace(const std::vector<std::string>& texts) {
 
 }  // namespace
 
-void StepRecorder::end() {
+void StepRecorder::end(const pipeline::Timeline& timeline) {
   clock_.stop();
   const StepTimes& times = clock_.times();
   steps_.push_back({times.end_s - times.start_s, times.own.rows, waited_for(times),
-                    machine::hidden_communication(times)});
+                    machine::hidden_communication(times), timeline});
 }
 
 std::size_t StepRecorder::typical(double seconds, machine::World& world,
@@ -202,7 +204,7 @@ std::size_t StepRecorder::typical(double seconds, machine::World& world,
 }
 
 void StepRecorder::describe(harness::Record& record, machine::World& world,
-                            const machine::Group& group) const {
+                            const machine::Group& group, const TrainingConfig& config) const {
   if (steps_.empty()) return;
   const Totals& step = steps_[typical(record.seconds, world, group)];
   std::string mine;
@@ -220,6 +222,7 @@ void StepRecorder::describe(harness::Record& record, machine::World& world,
     record.breakdown.emplace_back(record.step_breakdown.parts[i],
                                   record.step_breakdown.seconds.front()[i]);
   count(record);
+  if (config.degrees.pp > 1) describe_pipeline(record, world, group, config, step.timeline);
 }
 
 }  // namespace suite

@@ -2,8 +2,8 @@
 // Where training steps' time goes: every step is recorded, and the typical one told of.
 //
 //   StepRecorder recorder;
-//   recorder.begin(); …the step… recorder.end();          // each
-//   recorder.describe(record, world, group);              // once, at the end
+//   recorder.begin(); …the step… recorder.end(timeline);  // each
+//   recorder.describe(record, world, group, config);      // once, at the end
 
 #include <map>
 #include <string>
@@ -12,21 +12,24 @@
 #include "harness/record.h"
 #include "machine/world/step_clock.h"
 #include "machine/world/world.h"
+#include "pipeline/execute.h"
+#include "suite/training_step/trainer.h"
 
 namespace suite {
 
 class StepRecorder {
  public:
   void begin() { clock_.start(); }
-  void end();
+  void end(const pipeline::Timeline& timeline);
 
   // Of the step whose time (of the slowest rank) is nearest record.seconds: on rank 0 sets
   // breakdown, step_breakdown and the counters communication_fraction and bubble_fraction (means
   // over ranks of what these take of the step), hidden_communication_fraction (likewise, where
   // there is a thread for it) and other_fraction (of the rank where it is largest); and the trace,
-  // which is of the last step. Collective over the group, whose ranks have recorded as many steps
-  // each.
-  void describe(harness::Record& record, machine::World& world, const machine::Group& group) const;
+  // which is of the last step. With pipelines also describe_pipeline (timeline_record.h).
+  // Collective over the group, whose ranks have recorded as many steps each.
+  void describe(harness::Record& record, machine::World& world, const machine::Group& group,
+                const TrainingConfig& config) const;
 
  private:
   struct Totals {
@@ -34,6 +37,7 @@ class StepRecorder {
     std::vector<machine::StepTimes::Row> rows;
     std::map<int, double> waited_s;
     std::map<std::string, double> hidden_s;
+    pipeline::Timeline timeline;
   };
   std::size_t typical(double seconds, machine::World& world, const machine::Group& group) const;
 

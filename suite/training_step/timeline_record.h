@@ -7,6 +7,7 @@
 #include "harness/record.h"
 #include "machine/world/world.h"
 #include "pipeline/execute.h"
+#include "suite/training_step/trainer.h"
 
 namespace suite {
 
@@ -14,5 +15,12 @@ namespace suite {
 // clock is shared by the ranks of a host.
 std::vector<harness::Span> gather_timeline(machine::World& world, const machine::Group& group,
                                            const pipeline::Timeline& timeline);
+
+// Of rank 0's pipeline: describe_bubble (suite/pipeline/measured_step.h), expected of equal stages
+// whose passes take what they took here in the mean of all; the counter bubble_simulated, of stages
+// that take each what it took; and a note of how many layers each part has. Collective over the
+// group, whose size is the product of the degrees.
+void describe_pipeline(harness::Record& record, machine::World& world, const machine::Group& group,
+                       const TrainingConfig& config, const pipeline::Timeline& timeline);
 
 }  // namespace suite

@@ -183,6 +183,9 @@ Trainer::Trainer(machine::World& world, const machine::Group& group, machine::De
       grid_(config_.degrees, group.index),
       scale_(config_.loss_scale) {
   config_.validate();
+  if (config_.partition_method == "profile" && config_.placement().parts() > 1 &&
+      config_.layer_costs.empty())
+    throw std::logic_error("partition-method profile, and no layer was measured");
   config_.options.offload_optimizer.nvme.swap.io.rank = group.index;
   config_.options.offload_param.swap.io.rank = group.index;
   schedules_ = config_.schedules();

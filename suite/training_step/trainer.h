@@ -38,8 +38,9 @@ struct TrainingConfig {
   int micro_batch_size = 1;   // sequences
   int global_batch_size = 8;  // sequences of a step, over all of dp
   std::string schedule = "1f1b";
-  int virtual_stages = 1;                    // chunks of a stage, as the schedule needs them
-  std::string partition_method = "uniform";  // of layers over the parts (model_chunks.h)
+  int virtual_stages = 1;                      // chunks of a stage, as the schedule needs them
+  std::string partition_method = "uniform";    // of layers over the parts (model_chunks.h)
+  std::vector<std::int64_t> layer_costs = {};  // of "profile", measured (layer_costs.h)
   int zero_stage = 1;  // 2 and 3: without pipelines, one micro-batch in flight
   layers::ActivationOptions activations{};
   zero::StepOptions options{};

@@ -18,6 +18,7 @@
 #include "layers/gpt_cost.h"
 #include "machine/device/clock.h"
 #include "suite/training_step/gpt2_weights.h"
+#include "suite/training_step/layer_costs.h"
 #include "suite/training_step/reference.h"
 #include "suite/training_step/step_case.h"
 #include "suite/training_step/step_oracles.h"
@@ -65,6 +66,7 @@ struct TrainingSpeed {
                     : Corpus::from_file(context.data_file, config_.model.sequence,
                                         config_.vocabulary)) {
     config_.weights = context.load_file;
+    measure_layers(config_, context.world, context.group, context.device);
     if (!context.load_file.empty()) refuse_unlike_gpt2(config_.model);
     const machine::Ledger& ledger = context.device.ledger();
     for (const Category category : machine::all_categories)
@@ -85,7 +87,7 @@ struct TrainingSpeed {
   void run() {
     recorder_.begin();
     trainer_->step();
-    recorder_.end();
+    recorder_.end(trainer_->timeline());
   }
 
   void yardstick() { products_->run(); }
@@ -113,7 +115,7 @@ struct TrainingSpeed {
     record.losses = {first_loss_};
     record.timeline = gather_timeline(context_.world, context_.group, last_timeline_);
     record.counters["gemm_flops"] = gemm_flops_;
-    recorder_.describe(record, context_.world, context_.group);
+    recorder_.describe(record, context_.world, context_.group, config_);
     if (record.seconds <= 0) return;
     record.counters["steps_per_second"] = 1 / record.seconds;
     const double rate = context_.rates.flops_per_second(case_.dtype, case_.ranks);

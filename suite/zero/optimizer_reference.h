@@ -7,15 +7,12 @@
 #include <vector>
 
 #include "machine/device/dtype.h"
+#include "suite/bounded.h"
 #include "zero/optimizer.h"
 
 namespace suite {
 
 // Every operation adds its inputs' errors and a rounding of its own.
-struct Bounded {
-  double value = 0, error = 0;
-};
-
 class OptimizerReference {
  public:
   // initial: exact. roundoff: of the dtype that the judged side computes in.

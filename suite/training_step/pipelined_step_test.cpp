@@ -1,0 +1,114 @@
+// The training step by every pipeline schedule, and how its layers go over the parts.
+
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "suite/training_step/file_case.h"
+#include "suite/training_step/model_chunks.h"
+#include "suite/training_step/small_steps.h"
+#include "suite/training_step/trainer.h"
+
+namespace suite {
+namespace {
+
+using on_threads::refusal;
+using on_threads::run;
+using on_threads::sanitized;
+using small_steps::expect_passed;
+using small_steps::steps;
+
+// Chunks that are first and last on one rank, or held twice; cut over tp and dp, too, made again,
+// and of unlike numbers of layers.
+TEST(TrainingStep, AGptStepRunsEverySchedule) {
+  const auto cases = steps({{"model-args", "--num-layers 5"},
+                            {"ranks", sanitized ? "2" : "4"},
+                            {"tensor-model-parallel-size", sanitized ? "1" : "1,2"},
+                            {"pipeline-model-parallel-size", "2"},
+                            {"data-parallel-size", sanitized ? "1" : "1,2"},
+                            {"schedule", sanitized ? "zb_h1,zb_v,dual_pipe"
+                                                   : "interleaved_1f1b,zb_h1,zb_h2,zb_v,dual_pipe"},
+                            {"partition-method", "parameters"},
+                            {"recompute-granularity", "full"},
+                            {"uneven-tokens", "1"}});
+  EXPECT_EQ(cases.size(), sanitized ? 3U : 10U);
+  expect_passed(cases, 4);
+}
+
+// What was measured differs from run to run; both trainers of a case, and all ranks, divide alike.
+TEST(TrainingStep, LayersGoOverThePartsByTheTimeTheyTook) {
+  const auto cases = steps({{"model-args", "--num-layers 5"},
+                            {"ranks", "4"},
+                            {"tensor-model-parallel-size", "2"},
+                            {"pipeline-model-parallel-size", "2"},
+                            {"schedule", "1f1b"},
+                            {"partition-method", "profile"}});
+  ASSERT_EQ(cases.size(), 1U);
+  const harness::Record record = run(cases, 4).front();
+  EXPECT_EQ(record.verdict, harness::Ruling::pass) << record.reason;
+  EXPECT_TRUE(record.note.starts_with("layers of the pipeline's parts: ")) << record.note;
+  const double measured = record.counters.at("bubble_measured");
+  EXPECT_GT(measured, 0.05);
+  EXPECT_NEAR(measured / record.counters.at("bubble_expected"), record.counters.at("bubble_ratio"),
+              1e-9);
+  EXPECT_NEAR(record.counters.at("bubble_expected"), 1.0 / 9, 1e-6);  // of 8 micro-batches
+  EXPECT_GE(record.counters.at("bubble_simulated"), 1.0 / 9 - 1e-6);
+}
+
+TEST(TrainingStep, SchedulesThatDoNotFitAreRefusedByName) {
+  const auto refused = [](harness::AxisFlags flags) {
+    flags.insert({{"model", "tiny"},
+                  {"ranks", "2"},
+                  {"tensor-model-parallel-size", "1"},
+                  {"pipeline-model-parallel-size", "2"},
+                  {"data-parallel-size", "1"},
+                  {"model-args", "--num-layers 4"}});
+    return refusal("gpt_step", flags);
+  };
+  const std::string stages = "num-virtual-stages-per-pipeline-rank";
+  EXPECT_EQ(refused({{"schedule", "interleaved_1f1b"}, {stages, "2"}}), "accepted");
+  testing::expect_words(refused({{"schedule", "interleaved_1f1b"}, {stages, "1"}}),
+                        {stages + " 1", "is 1f1b", "is 2"});
+  testing::expect_words(refused({{"schedule", "interleaved_1f1b"}, {stages, "many"}}),
+                        {stages + " 'many'", "'schedule'", "2 for interleaved_1f1b"});
+  testing::expect_words(refused({{"schedule", "interleaved_1f1b"}, {stages, "4"}}),
+                        {"8 parts", "4 layers"});
+  testing::expect_words(refused({{"schedule", "zb_h1"}, {stages, "2"}}), {"zb_h1", "1 chunk"});
+  testing::expect_words(refused({{"schedule", "dual_pipe"}, {"global-batch-size", "2"}}),
+                        {"dual_pipe", "2 micro-batches", "m >= 2p"});
+  testing::expect_words(refused({{"schedule", "zb_vv"}}), {"'zb_v'"});
+  testing::expect_words(refused({{"partition-method", "parameter"}}), {"'parameters'"});
+  testing::expect_words(refused({{"schedule", "zb_h1"},
+                                 {"zero-stage", "2"},
+                                 {"ranks", "1"},
+                                 {"pipeline-model-parallel-size", "1"}}),
+                        {"zero-stage 2 with schedule zb_h1", "one backward", "is 1"});
+}
+
+// The table is as large as three layers: the ends get fewer.
+TEST(TrainingStep, LayersGoOverThePartsByTheirParameters) {
+  TrainingConfig config;
+  set_model(config, "tiny", "model");
+  config.model.layers = 8;
+  config.model.vocabulary = 1152;
+  config.degrees.pp = 2;
+  config.schedule = "interleaved_1f1b";
+  config.virtual_stages = 2;
+  EXPECT_EQ(layers_of_parts(config), (std::vector<int>{2, 2, 2, 2}));
+  EXPECT_EQ(stages_of_layers(config, config.placement()),
+            (std::vector<int>{0, 0, 1, 1, 0, 0, 1, 1, 1}));
+  config.partition_method = "parameters";
+  EXPECT_EQ(layers_of_parts(config), (std::vector<int>{1, 3, 3, 1}));
+  config.partition_method = "profile";
+  config.layer_costs = {40, 10, 10, 10, 10, 10, 10, 50};
+  EXPECT_EQ(layers_of_parts(config), (std::vector<int>{1, 3, 3, 1}));
+  config.layer_costs = {10, 10, 10, 10, 10, 10, 10, 35};
+  EXPECT_EQ(layers_of_parts(config), (std::vector<int>{3, 2, 2, 1}));
+  config.model.layers = 3;
+  EXPECT_THROW(layers_of_parts(config), std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace suite
