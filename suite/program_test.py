@@ -15,6 +15,7 @@ import unittest
 
 PROGRAM = os.environ["SHARDMARK_PROGRAM"]
 LAUNCHER = os.environ.get("SHARDMARK_LAUNCHER", "mpiexec").split()
+NO_FIGURES = {"SHARDMARK_FIGURES": "/nonexistent"}
 
 
 def shardmark(*words, env=None, timeout=120):
@@ -315,8 +316,7 @@ class Comparisons(TemporaryFolder):
             file.write(STAND_IN.format(template=self.template))
         os.chmod(stand_in, 0o755)
         words = ["ab", "all_reduce", "--a-program", stand_in, "--b-program", stand_in, "--launches", "12"]
-        quick = {"SHARDMARK_FIGURES": "/nonexistent"}
-        done = shardmark(*words, "--b", "SPEED=1.25", "--out", self.path("slow"), env=quick)
+        done = shardmark(*words, "--b", "SPEED=1.25", "--out", self.path("slow"), env=NO_FIGURES)
         self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
         turns = [line.split()[0] for line in done.stdout.splitlines() if line[:2] in ("A ", "B ")]
         self.assertEqual("".join(turns), "ABBAABBAABBA")  # half of the launches decide it
@@ -325,7 +325,7 @@ class Comparisons(TemporaryFolder):
         self.assertAlmostEqual(written["level"], 0.05 / 3)
         for case in written["times"]:
             self.assertEqual((case["verdict"], round(case["ratio"], 6)), ("SLOWER", 1.25))
-        done = shardmark(*words, "--b", "NCCL_ALGO=Ring", "--out", self.path("lost"), env=quick)
+        done = shardmark(*words, "--b", "NCCL_ALGO=Ring", "--out", self.path("lost"), env=NO_FIGURES)
         self.assertEqual(done.returncode, 3, done.stdout + done.stderr)
         self.assertIn("did not get NCCL_ALGO=Ring", done.stderr)
 
@@ -378,7 +378,8 @@ class GoodRun(TemporaryFolder):
     def test_large_buffers_over_mpi(self):
         # A rank that has all it needs sleeps outside MPI while a peer still waits for its own sends.
         done = shardmark("run", "all_reduce", "all_gather", "--ranks", "3", "--transport", "mpi", "--algorithm", "ring",
-                         "--bytes", "8MiB,20000003", "--dtype", "float", "--max-seconds", "0.1", "--timeout", "10", "--out", self.path("run"))
+                         "--bytes", "8MiB,20000003", "--dtype", "float", "--max-seconds", "0.1", "--timeout", "10", "--no-limits", "--out", self.path("run"),
+                         env=NO_FIGURES)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_google_benchmarks_flags(self):
@@ -391,7 +392,7 @@ class GoodRun(TemporaryFolder):
         copy = self.path("google.json")
         done = shardmark("run", "all_gather", "--ranks", "2", "--transport", "shared_memory", "--dtype", "float",
                          "--bytes", "8", "--algorithm", "ring", "--benchmark_repetitions=2", f"--benchmark_out={copy}",
-                         "--max-seconds", "0.05", "--out", self.path("run"))
+                         "--max-seconds", "0.05", "--no-limits", "--out", self.path("run"), env=NO_FIGURES)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertEqual(len(read_run(self.path("run"))["benchmarks"]), 2)
         with open(copy, encoding="utf-8") as file:
@@ -399,13 +400,12 @@ class GoodRun(TemporaryFolder):
 
     def test_a_run_goes_on_where_it_stopped(self):
         words = ["run", "all_reduce", "all_gather", "--ranks", "1,2", "--bytes", "8,32KiB", "--dtype", "float", "--algorithm", "ring",
-                 "--transport", "shared_memory", "--max-seconds", "0.02"]
-        figures = {"SHARDMARK_FIGURES": "/nonexistent"}
+                 "--transport", "shared_memory", "--max-seconds", "0.02", "--no-limits"]
         out = self.path("run")
-        done = shardmark(*words, "--max-minutes", "1e-9", "--out", out, env=figures)
+        done = shardmark(*words, "--max-minutes", "1e-9", "--out", out, env=NO_FIGURES)
         self.assertIn("nothing passed", done.stdout)
         self.assertIn("; 8 cases not run: time", done.stdout)
-        done = shardmark("run", "--resume", out, "--max-minutes", "10", env=figures)
+        done = shardmark("run", "--resume", out, "--max-minutes", "10", env=NO_FIGURES)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn("ACCEPTED: 8 passed, 0 failed, 0 skipped\n", done.stdout)
         run = read_run(out)
@@ -415,12 +415,12 @@ class GoodRun(TemporaryFolder):
         self.assertEqual(len(run["context"]["resumed"]), 1)
         self.assertNotIn("cases_not_run", run["context"])
         again = subprocess.run([*LAUNCHER, "-n", "2", PROGRAM, "run", "--resume", out], capture_output=True, text=True, timeout=120,
-                               stdin=subprocess.DEVNULL, check=False, env={**os.environ, **figures})
+                               stdin=subprocess.DEVNULL, check=False, env={**os.environ, **NO_FIGURES})
         self.assertEqual(again.returncode, 0, again.stdout + again.stderr)
         self.assertEqual([case["name"] for case in read_run(out)["benchmarks"]], names)
 
         def refused(*others, **more):
-            done = shardmark("run", *others, "--resume", out, env={**figures, **more})
+            done = shardmark("run", *others, "--resume", out, env={**NO_FIGURES, **more})
             self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
             return done.stderr
         self.assertIn("not with 'shardmark run all_reduce'", refused("all_reduce"))
@@ -435,8 +435,9 @@ class GoodRun(TemporaryFolder):
 
     def test_ranks_that_were_not_given_are_skipped_aloud(self):
         done = subprocess.run([*LAUNCHER, "-n", "2", PROGRAM, "run", "all_gather", "--ranks", "2,4", "--bytes", "8", "--dtype",
-                               "float", "--transport", "shared_memory", "--max-seconds", "0.05", "--out", self.path("run")],
-                              capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL, check=False)
+                               "float", "--transport", "shared_memory", "--max-seconds", "0.05", "--no-limits", "--out", self.path("run")],
+                              capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL, check=False,
+                              env={**os.environ, **NO_FIGURES})
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         verdicts = {case["case"]["ranks"]: case for case in read_run(self.path("run"))["benchmarks"]}
         self.assertEqual(verdicts["2"]["verdict"], "pass")

@@ -90,9 +90,10 @@ void describe_pipeline(harness::Record& record, machine::World& world, const mac
       pipeline::bubble(static_cast<double>(costs.size()) * own.span_s,
                        std::accumulate(own.busy_s.begin(), own.busy_s.end(), 0.0))
           .of_total;
-  record.note +=
-      fmt::format("{}layers of the pipeline's parts: {}", record.note.empty() ? "" : "; ",
-                  fmt::join(layers_of_parts(config), ", "));
+  if (config.partition_method != "uniform")
+    record.note +=
+        fmt::format("{}layers of the pipeline's parts: {}", record.note.empty() ? "" : "; ",
+                    fmt::join(layers_of_parts(config), ", "));
 }
 
 }  // namespace suite

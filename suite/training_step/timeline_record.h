@@ -18,8 +18,9 @@ std::vector<harness::Span> gather_timeline(machine::World& world, const machine:
 
 // Of rank 0's pipeline: describe_bubble (suite/pipeline/measured_step.h), expected of equal stages
 // whose passes take what they took here in the mean of all; the counter bubble_simulated, of stages
-// that take each what it took; and a note of how many layers each part has. Collective over the
-// group, whose size is the product of the degrees.
+// that take each what it took; and where layers are divided by what they
+// cost, a note of how many each part has. Collective over the group, whose size is the product of
+// the degrees.
 void describe_pipeline(harness::Record& record, machine::World& world, const machine::Group& group,
                        const TrainingConfig& config, const pipeline::Timeline& timeline);
 
