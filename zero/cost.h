@@ -103,12 +103,13 @@ ExpectedMemory expected_memory(int stage, const GradientPlan& plan, const Layout
 
 // Bytes that offload_optimizer and offload_param move in a step that updates. Of the owned
 // elements, h of them the host's, whose gradients and values have E_g and E_v bytes: h E_g down and
-// h E_v up; or every state once each way between memory and file (Ren et al. 2021,
-// arXiv:2101.06840, section 4; Rajbhandari et al. 2021, arXiv:2104.07857). Of n values that are
-// offloaded, used u times in each of m micro-batches: m u n E_v up, from the file the same, and n
-// E_v to it by the update; nothing comes up after it. Where states stay on the device n E_v go down
-// in the update, of float32 values after as many have come up; those that a file has are read for
-// that, also where it has the states. A file's slots are padded to io_alignment.
+// h E_v up; with states in a file all are, values that are their own master go down, too, and every
+// state once each way between memory and file (Ren et al. 2021, arXiv:2101.06840, section 4;
+// Rajbhandari et al. 2021, arXiv:2104.07857). Of n values that are offloaded, used u times in each
+// of m micro-batches: m u n E_v up, from the file the same, and n E_v to it by the update; nothing
+// comes up after it. Where states stay on the device n E_v go down in the update, of float32 values
+// after as many have come up; those that a file has are read for that, also where it has the
+// states. A file's slots are padded to io_alignment.
 OffloadTraffic expected_offload_traffic(int stage, const GradientPlan& plan, const Layout& layout,
                                         const Rule& rule, const StepOptions& options,
                                         const Usage& usage = {});

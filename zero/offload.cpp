@@ -91,9 +91,9 @@ StateCost state_cost(const Rule& rule, machine::Dtype value, const std::vector<s
               {.down = cost.down, .up = cost.up}};
     }
     case OffloadDevice::nvme: {
-      const SwapBytes bytes = swap_bytes(rule, value, sizes, options.nvme);
-      return {.host_buffers = bytes.buffers + bytes.mask,
-              .moved = {.nvme_read = bytes.of_pass, .nvme_written = bytes.of_pass}};
+      const SwapBytes bytes = swap_bytes(rule, value, sizes, options.nvme, away);
+      return {.host_buffers = bytes.buffers + bytes.mask + bytes.staging,
+              .moved = {bytes.down, bytes.up, bytes.of_pass, bytes.of_pass}};
     }
   }
   return {};
@@ -109,11 +109,6 @@ std::unique_ptr<OwnedOptimizer> make_optimizer(const Rule& rule, std::vector<Own
     case OffloadDevice::cpu:
       return std::make_unique<OffloadOptimizer>(rule, std::move(owned), host, options.cpu);
     case OffloadDevice::nvme:
-      if (!owned.front().device().readable_by_host())
-        throw std::invalid_argument(
-            fmt::format("offload_optimizer nvme of values on {}: it goes with values in host "
-                        "memory; the nearest is offload_optimizer cpu",
-                        owned.front().device().description()));
       return std::make_unique<NvmeOptimizer>(rule, std::move(owned), host, options.nvme);
   }
   for (const OwnedRange& range : owned)

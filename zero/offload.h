@@ -28,8 +28,8 @@ struct StateOptions {
 void check(const StateOptions& options, machine::Dtype value);
 
 // Bytes held from construction on, and moved by one update (delayed: taken together with the
-// drain), for ranges of these sizes. away: of those, whether values have a home elsewhere, which
-// the traffic with a file is not of; empty: none has.
+// drain), for ranges of these sizes. away: of those, whether values have a home elsewhere, whose
+// traffic with a file is not counted; empty: none has.
 struct StateCost {
   std::size_t device_optimizer = 0, device_buffers = 0, host_optimizer = 0, host_buffers = 0;
   OffloadTraffic moved;
@@ -37,8 +37,7 @@ struct StateCost {
 StateCost state_cost(const Rule& rule, machine::Dtype value, const std::vector<std::int64_t>& sizes,
                      const StateOptions& options, const std::vector<bool>& away = {});
 
-// host: as StateOptions::host, not used with none. Throws as check, and what NvmeOptimizer throws;
-// with nvme std::invalid_argument for values on a device that the host cannot read.
+// host: as StateOptions::host, not used with none. Throws as check, and what NvmeOptimizer throws.
 std::unique_ptr<OwnedOptimizer> make_optimizer(const Rule& rule, std::vector<OwnedRange> owned,
                                                const StateOptions& options, machine::Device& host);
 

@@ -4,20 +4,46 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
+#include <condition_variable>
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "machine/device/tensor.h"
-#include "zero/optimizer.h"
+#include "zero/owned_optimizer.h"
 
 namespace zero::testing {
 
 constexpr machine::Dtype wide(machine::Dtype dtype) {
   return dtype == machine::Dtype::float64 ? machine::Dtype::float64 : machine::Dtype::float32;
 }
+
+// What has begun, by phase and part.
+class Begun {
+ public:
+  void add(OffloadPhase phase, std::int64_t part) {
+    const std::lock_guard lock(mutex_);
+    begun_.insert({phase, part});
+    changed_.notify_all();
+  }
+  bool wait(OffloadPhase phase, std::int64_t part) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::seconds(10), [&] {
+      return begun_.contains({phase, part});
+    });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::set<std::pair<OffloadPhase, std::int64_t>> begun_;
+};
 
 class OffloadCase : public ::testing::Test {
  protected:

@@ -40,8 +40,6 @@
 
 namespace zero {
 
-enum class OffloadPhase : unsigned char { down, update, up };
-
 struct OffloadOptions {
   std::int64_t piece_size = std::int64_t{1} << 20;  // elements
   double ratio = 1;  // of the elements, what is updated on the host (DeepSpeed's name)

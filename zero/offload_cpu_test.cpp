@@ -5,10 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
-#include <condition_variable>
 #include <functional>
-#include <mutex>
-#include <set>
 #include <thread>
 #include <utility>
 
@@ -21,28 +18,8 @@ namespace {
 using machine::Category;
 using machine::Dtype;
 using machine::Tensor;
+using testing::Begun;
 using testing::wide;
-
-// What has begun, by phase and piece.
-class Begun {
- public:
-  void add(OffloadPhase phase, std::int64_t piece) {
-    const std::lock_guard lock(mutex_);
-    begun_.insert({phase, piece});
-    changed_.notify_all();
-  }
-  bool wait(OffloadPhase phase, std::int64_t piece) {
-    std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, std::chrono::seconds(10), [&] {
-      return begun_.contains({phase, piece});
-    });
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::set<std::pair<OffloadPhase, std::int64_t>> begun_;
-};
 
 class OffloadCpu : public testing::OffloadCase {
  protected:

@@ -321,7 +321,10 @@ TEST(OffloadParam, CostsByHand) {
                                        .nvme_read = 3 * (2 * 3 + 2 + 3) * 4096,
                                        .nvme_written = (3 + 2) * 4096}));
   options.offload_optimizer.device = OffloadDevice::nvme;
+  EXPECT_EQ(traffic().down, (128u + 64 + 64) * 4);  // only the persistent values come up
+  EXPECT_EQ(traffic().up, gathers + 64 * 2);
   plan.value_dtype = Dtype::float32;  // which are read to be updated
+  EXPECT_EQ(traffic().down, (128u + 64 + 64) * 4 + 64 * 4);
   EXPECT_EQ(traffic().nvme_written - traffic().nvme_read + (3u * (2 * 3 + 2 + 3) + 3 + 2) * 4096,
             (3u + 2) * 4096);
 }

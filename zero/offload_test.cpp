@@ -5,9 +5,12 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <cmath>
 #include <limits>
 
 #include "zero/cost.h"
+#include "zero/far_device.h"
 #include "zero/model_case.h"
 
 namespace zero {
@@ -219,12 +222,63 @@ TEST(Offload, CostsOfTwoRangesByHand) {
   options.cpu.ratio = 1;
   options.cpu.delayed_update = true;
   EXPECT_EQ(cost().host_buffers, 150u * (4 + 2) + 150);
-  // Sub-groups of 60, 40 and 50: each state to 16 elements, all of a sub-group to 4096 bytes.
+  // Sub-groups of 60, 40 and 50: each state to 16 elements, all of a sub-group to 4096 bytes; slots
+  // of the staging for 60 and 40.
   options = in_file();
   options.nvme.buffer_count = 2;
-  EXPECT_EQ(cost().host_buffers, 2u * (4096 + 4096) + 60);
+  EXPECT_EQ(cost().host_buffers, 2u * (4096 + 4096) + 60 + 100 * (4 + 2));
   EXPECT_EQ(cost().device_optimizer + cost().device_buffers + cost().host_optimizer, 0u);
-  EXPECT_EQ(cost().moved, (OffloadTraffic{0, 0, 3 * 4096, 3 * 4096}));
+  EXPECT_EQ(cost().moved, (OffloadTraffic{150 * 4, 150 * 2, 3 * 4096, 3 * 4096}));
+  // Of values that have a home, only gradients move.
+  const auto away = [&](Dtype dtype, bool first, bool second) {
+    return state_cost(AdamW{}, dtype, {100, 50}, options, {first, second});
+  };
+  EXPECT_EQ(away(Dtype::bfloat16, true, false).host_buffers, cost().host_buffers);
+  EXPECT_EQ(away(Dtype::bfloat16, true, true).host_buffers, cost().host_buffers - 100 * 2);
+  EXPECT_EQ(away(Dtype::bfloat16, true, false).moved,
+            (OffloadTraffic{150 * 4, 50 * 2, 3 * 4096, 3 * 4096}));
+  EXPECT_EQ(away(Dtype::float32, false, true).moved,
+            (OffloadTraffic{150 * 4 + 100 * 4, 100 * 4, 3 * 4096, 3 * 4096}));
+}
+
+// What the device has queued still writes the gradients, and reads the values as they were.
+TEST(Offload, OfValuesThatTheHostCannotRead) {
+  constexpr std::int64_t elements = 500;
+  testing::FarDevice far;
+  const auto host = machine::make_host_device();
+  const auto made = [&](machine::Device& on, Dtype dtype, double pace) {
+    std::vector<double> numbers;
+    for (std::int64_t i = 0; i < elements; ++i)
+      numbers.push_back(std::sin(pace * static_cast<double>(i + 1)));
+    const machine::Tensor tensor(on, dtype, {elements}, Category::parameters);
+    from_doubles(tensor, numbers);
+    return tensor;
+  };
+  std::vector<std::uint8_t> mask(elements, 1);
+  std::fill_n(mask.begin() + 130, 200, std::uint8_t{0});
+  std::vector<StateOptions> all = {on_host(1)};
+  if (IoRing::why_not().empty()) all.push_back(in_file());
+  for (const StateOptions& options : all) {
+    for (const Dtype dtype : {Dtype::bfloat16, Dtype::float32}) {
+      const std::string where = text(3, dtype, options);
+      const machine::Tensor values = made(*host, dtype, 0.7), others = made(far, dtype, 0.7);
+      InMemoryOptimizer beside(AdamW{}, one_range(values, mask));
+      const auto away = make_optimizer(AdamW{}, one_range(others, mask), options, *host);
+      for (int step = 1; step <= 3; ++step) {
+        const machine::Tensor gradient = made(*host, Dtype::float32, 0.3 * step);
+        const machine::Tensor arriving(far, Dtype::float32, {elements}, Category::gradients),
+            forward(far, dtype, {elements}, Category::activations);
+        const std::uint64_t before = hash(others);
+        far.queue().hold(std::chrono::milliseconds(20));
+        far.stream().copy(arriving.data(), gradient.data(), gradient.bytes());
+        far.stream().copy(forward.data(), others.data(), others.bytes());
+        away->update({arriving}, 0.5);
+        beside.update({gradient}, 0.5);
+        EXPECT_EQ(hash(forward), before) << where << ", step " << step;
+        EXPECT_EQ(hash(others), hash(values)) << where << ", step " << step;
+      }
+    }
+  }
 }
 
 TEST(Offload, RefusesWhatDoesNotGoTogether) {

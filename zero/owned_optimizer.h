@@ -68,6 +68,9 @@ struct OffloadTraffic {
   }
 };
 
+// What happens to a part of what is offloaded, in this order.
+enum class OffloadPhase : unsigned char { down, update, up };
+
 class OwnedOptimizer {
  public:
   virtual ~OwnedOptimizer() = default;

@@ -228,11 +228,9 @@ harness::Sweep<Case> zero_options_sweep(Profile profile) {
 }
 
 std::string why_not(const Case& c, const harness::Context& context) {
-  const bool on_host = context.device.readable_by_host();
-  if (c.overlap && !on_host) return "overlap_comm needs tensors in host memory";
+  if (c.overlap && !context.device.readable_by_host())
+    return "overlap_comm needs tensors in host memory";
   if (c.offload == "nvme" || c.offload_param == "nvme") {
-    if (c.offload == "nvme" && !on_host)
-      return "offload_optimizer nvme needs values in host memory";
     if (std::string why = zero::IoRing::why_not(); !why.empty()) return why;
     try {
       const zero::StateOptions states = c.step_options(1, context.group.index).offload_optimizer;
