@@ -1,6 +1,11 @@
 #include "zero/partition.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+
+#include <algorithm>
+#include <iterator>
+#include <random>
 
 #include "zero/cost.h"
 
@@ -136,6 +141,190 @@ TEST(Cost, MemoryIsThePapers) {
             (ExpectedMemory{768 * 2, 768 * 4, 256 * 12, 256 + 8 * (4 + 1 + 3)}));
   EXPECT_EQ(expected_memory(0, plan, layout, Sgd{}).optimizer, 768u * 4);
   EXPECT_THROW(expected_memory(7, plan, layout, Sgd{}), std::invalid_argument);
+}
+
+// ---- ZeRO's 1/d of the optimizer, in closed form: nothing of it is from the layout's code
+
+struct Weights {
+  std::int64_t elements = 0;
+  int part = 0;
+  bool partial = false, frozen = false;  // partial over tp
+};
+struct Sizes {
+  int tp = 1, dp = 1;
+  std::int64_t reduce_bucket_size = 500'000'000, persistence_threshold = -1;  // -1: without parts
+};
+
+// With lines of 64 elements, which a parameter begins: a bucket b of parameters n_i has
+// L_b = sum ceil(n_i / 64) lines, of those that are partial a multiple of tp, and a rank of d owns
+// ceil(L_b / d) of them. Buckets are filled from the last parameter on; small parameters have their
+// own, of others none has those of two parts.
+struct Share {
+  std::int64_t elements = 0, buckets = 0, padding = 0;  // of a rank; of all, but for a bucket's end
+};
+Share share_of(const std::vector<Weights>& model, const Sizes& sizes) {
+  const auto ceil = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
+  Share share;
+  for (const bool small : {false, true}) {
+    std::int64_t held = 0, whole = 0, partial = 0;
+    int part = 0;
+    const auto close = [&] {
+      const std::int64_t lines = whole + sizes.tp * ceil(partial, sizes.tp);
+      share.elements += 64 * ceil(lines, sizes.dp);
+      share.padding += 64 * lines - held;
+      share.buckets += lines > 0;
+      held = whole = partial = 0;
+    };
+    for (auto each = model.rbegin(); each != model.rend(); ++each) {
+      if (each->frozen || small != (each->elements <= sizes.persistence_threshold)) continue;
+      const bool next_part = sizes.persistence_threshold >= 0 && !small && each->part != part;
+      if (next_part || (held > 0 && held + each->elements > sizes.reduce_bucket_size)) close();
+      part = each->part;
+      held += each->elements;
+      (each->partial ? partial : whole) += ceil(each->elements, 64);
+    }
+    close();
+  }
+  return share;
+}
+
+GradientPlan plan_of(const std::vector<Weights>& model, const Sizes& sizes, Dtype value) {
+  GradientPlan plan{1, value, collectives::gradient_dtype(value), sizes.tp, 1, sizes.dp, {}};
+  for (const Weights& each : model) {
+    std::vector<Over> reduce;
+    if (each.partial && sizes.tp > 1) reduce.push_back(Over::tp);
+    if (sizes.dp > 1) reduce.push_back(Over::dp);
+    plan.rows.push_back(row(fmt::format("w{}", plan.rows.size()), each.elements, reduce,
+                            each.partial ? sizes.tp : 1));
+    plan.rows.back().frozen = each.frozen;
+  }
+  return plan;
+}
+Layout layout_of(const std::vector<Weights>& model, const Sizes& sizes, const GradientPlan& plan) {
+  LayoutOptions options{.reduce_bucket_size = sizes.reduce_bucket_size};
+  if (sizes.persistence_threshold >= 0) {
+    for (const Weights& each : model) options.parts.push_back(each.part);
+    options.persistence_threshold = sizes.persistence_threshold;
+  }
+  return layout(plan, options);
+}
+
+// Bytes of an element, of the paper's table: 12 of Adam where values are narrow.
+struct Kept {
+  Rule rule;
+  Dtype value;
+  std::size_t on_device, on_host;  // where what is its own master has another copy
+};
+const std::vector<Kept> kept = {{AdamW{}, Dtype::bfloat16, 12, 12},
+                                {AdamW{}, Dtype::float32, 8, 12},
+                                {Momentum{}, Dtype::float16, 8, 8},
+                                {Sgd{}, Dtype::float32, 0, 4}};
+
+void expect_share(const std::vector<Weights>& model, const Sizes& sizes) {
+  SCOPED_TRACE(fmt::format("{} parameters, tp {}, dp {}, buckets of {}, persistent up to {}",
+                           model.size(), sizes.tp, sizes.dp, sizes.reduce_bucket_size,
+                           sizes.persistence_threshold));
+  const Share share = share_of(model, sizes);
+  std::int64_t trained = 0;
+  for (const Weights& each : model) trained += each.frozen ? 0 : each.elements;
+  const std::int64_t whole = share.elements * sizes.dp;
+  // The law: a d-th, but for the lines that parameters end in and less than d lines a bucket.
+  EXPECT_GE(whole, trained + share.padding);
+  EXPECT_LE(whole, trained + share.padding + share.buckets * 64 * (sizes.dp - 1));
+
+  const Layout layout = layout_of(model, sizes, plan_of(model, sizes, Dtype::bfloat16));
+  EXPECT_EQ(layout.elements, whole);
+  for (const bool sharded : {false, sizes.dp > 1}) {
+    std::vector<Range> all;
+    for (int rank = 0; rank < (sharded ? sizes.dp : 1); ++rank) {
+      std::int64_t owned = 0;
+      for (const Range range : owned_ranges(layout, sharded, rank)) {
+        owned += range.size();
+        if (range.size() > 0) all.push_back(range);
+      }
+      EXPECT_EQ(owned, sharded ? share.elements : whole) << "rank " << rank;
+    }
+    // Every element has one owner.
+    std::sort(all.begin(), all.end(), [](Range a, Range b) { return a.begin < b.begin; });
+    std::int64_t end = 0;
+    for (const Range range : all) {
+      EXPECT_EQ(range.begin, end);
+      end = range.end;
+    }
+    EXPECT_EQ(end, whole);
+  }
+  for (const Kept& each : kept) {
+    const GradientPlan plan = plan_of(model, sizes, each.value);
+    for (int stage = 0; stage < num_stages; ++stage) {
+      const auto elements = static_cast<std::size_t>(stage == 0 ? whole : share.elements);
+      StepOptions options{.rule = each.rule};
+      EXPECT_EQ(expected_memory(stage, plan, layout, each.rule, options).optimizer,
+                elements * each.on_device)
+          << "stage " << stage;
+      options.offload_optimizer.device = OffloadDevice::cpu;
+      const ExpectedMemory away = expected_memory(stage, plan, layout, each.rule, options);
+      EXPECT_EQ(away.optimizer, 0u) << "stage " << stage;
+      EXPECT_EQ(away.host_optimizer, elements * each.on_host) << "stage " << stage;
+      // In a file, to 4096 bytes a sub-group; down go gradients and what is its own master.
+      options.offload_optimizer.device = OffloadDevice::nvme;
+      const std::size_t in_file = expected_in_files(stage, plan, layout, each.rule, options).states;
+      const auto groups = static_cast<std::size_t>(
+          share.buckets + whole / options.offload_optimizer.nvme.buffer_size);
+      EXPECT_GE(in_file, elements * each.on_device) << "stage " << stage;
+      EXPECT_LE(in_file, elements * each.on_device + groups * 4095) << "stage " << stage;
+      const std::size_t value = size_of(each.value), down = value == 4 ? 8 : 4;
+      EXPECT_EQ(expected_offload_traffic(stage, plan, layout, each.rule, options),
+                (OffloadTraffic{elements * down, elements * value, in_file, in_file}))
+          << "stage " << stage;
+    }
+  }
+}
+
+TEST(Cost, EveryRankHoldsAShareOfTheOptimizer) {
+  const std::vector<int> degrees = {1, 2, 3, 4, 7, 8, 64};
+  std::mt19937 draw(7);
+  constexpr std::int64_t lengths[] = {0, 1, 5, 63, 64, 65, 127, 200, 1000, 4096, 65'537};
+  // The last two fill a bucket of 64 and of 300, which holds no element more.
+  std::vector<std::vector<Weights>> models = {{},     {{0}},       {{1}},       {{64}},
+                                              {{65}}, {{100'003}}, {{63}, {1}}, {{100}, {200}}};
+  for (const std::size_t parameters : {2u, 5u, 13u, 40u}) {
+    for (int times = 0; times < 3; ++times) {
+      std::vector<Weights>& model = models.emplace_back();
+      for (std::size_t i = 0; i < parameters; ++i)
+        model.push_back({lengths[draw() % std::size(lengths)], static_cast<int>(i / 4),
+                         draw() % 3 == 0, draw() % 5 == 0});
+    }
+  }
+  for (const std::vector<Weights>& model : models)
+    for (const int dp : degrees)
+      for (const int tp : {1, 2, 3})
+        for (const std::int64_t bucket : {1, 64, 300, 5000, 500'000'000})
+          for (const std::int64_t threshold : {-1, 0, 127})
+            expect_share(model, {tp, dp, bucket, threshold});
+}
+
+// Of about the 7.5e9 parameters of the paper's figure 1: what d ranks hold is what one holds, byte
+// for byte where 64 d divides every bucket.
+TEST(Cost, AShareFallsAsOneToTheDegree) {
+  std::vector<Weights> model = {{51'200 * 4096}};
+  for (int layer = 1; layer <= 36; ++layer)
+    for (const std::int64_t columns : {3, 1, 4, 4}) model.push_back({4096 * 4096 * columns, layer});
+  std::int64_t elements = 0;
+  for (const Weights& each : model) elements += each.elements;
+  for (const std::int64_t bucket : {std::int64_t{200'000'000}, std::int64_t{500'000'000}}) {
+    for (int dp = 1; dp <= 1024; dp *= 2) {
+      const Sizes sizes{.dp = dp, .reduce_bucket_size = bucket};
+      const GradientPlan plan = plan_of(model, sizes, Dtype::bfloat16);
+      const Layout layout = layout_of(model, sizes, plan);
+      for (int stage = 1; stage < num_stages; ++stage)
+        EXPECT_EQ(expected_memory(stage, plan, layout, AdamW{}).optimizer,
+                  12 * static_cast<std::size_t>(elements / dp))
+            << dp;
+      EXPECT_EQ(expected_memory(0, plan, layout, AdamW{}).optimizer,
+                12 * static_cast<std::size_t>(elements));
+    }
+    expect_share(model, {.dp = 1000, .reduce_bucket_size = bucket});  // with padding
+  }
 }
 
 TEST(Cost, TrafficIsThePapers) {
