@@ -172,7 +172,7 @@ TEST_F(OffloadNvme, UpdatesToTheSameBits) {
 
 // No sub-group reaches into two; some ranges have nothing, some have their values at home.
 TEST_F(OffloadNvme, UpdatesSeveralRanges) {
-  for (const std::string& rule : rule_names())
+  for (const char* const rule : {"sgd", "adamw"})
     for (const Dtype dtype : {Dtype::bfloat16, Dtype::float16, Dtype::float32})
       for (const std::vector<bool>& away :
            {std::vector<bool>{}, {false, true, false, true, true}, {true, true, true, true, true}})
