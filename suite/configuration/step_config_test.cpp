@@ -9,6 +9,7 @@
 
 #include "harness/unit.h"
 #include "suite/configuration/sources.h"
+#include "suite/on_threads.h"
 #include "suite/training_step/file_case.h"
 #include "suite/training_step/step_case.h"
 
@@ -102,6 +103,26 @@ TEST_F(StepConfig, ScalesTheLossOfHalf) {
   EXPECT_EQ(configured->loss_scale.initial_scale, 1024);
   EXPECT_EQ(configured->loss_scale.window, 50);
   EXPECT_EQ(configured->loss_scale.hysteresis, 3);
+}
+
+// Gradients overflow until the scale has come down: the first steps are skipped, and all are judged
+// as ever.
+TEST_F(StepConfig, RunsThatOverflowAreJudged) {
+  for (const std::string unit : {"gpt_step", "training_speed"}) {
+    Sources sources;
+    sources.deepspeed_file = SHARDMARK_FIXTURES "/half_overflows.json";
+    harness::AxisFlags flags{
+        {"ranks", "2"}, {"model", "tiny"}, {"transport", "shared_memory"}, {"schedule", "1f1b"}};
+    use_configuration(sources, {unit}, flags);
+    const auto cases = harness::plan_cases({unit}, harness::Profile::quick, flags);
+    ASSERT_EQ(cases.size(), 1U);
+    const harness::Record record = on_threads::run(cases, 2, 0.001).at(0);
+    EXPECT_EQ(record.verdict, harness::Ruling::pass) << record.reason;
+    if (unit != "gpt_step") continue;
+    EXPECT_GE(record.counters.at("skipped_steps"), 2);
+    EXPECT_LT(record.counters.at("skipped_steps"), 5);
+    EXPECT_LT(record.losses.back(), record.losses.front());
+  }
 }
 
 // The two T5 files as they stand.

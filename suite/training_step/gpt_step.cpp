@@ -170,8 +170,8 @@ struct GptStep {
     trainer_ = make_trainer();
     trainer_->step();
     first_step_hash_ = trainer_->hash_of_values();
-    context.device.ledger().reset_peaks();
-    trainer_->step();  // from here on collectives hold their scratch, as in every later step
+    // From here on collectives hold their scratch, as in every later step.
+    if (!take_step(*trainer_, [&] { context.device.ledger().reset_peaks(); })) return;
     for (const Category category : machine::all_categories)
       peaks_[category] = context.device.ledger().peak(category) - held_before_[category];
   }
@@ -209,6 +209,10 @@ struct GptStep {
   void describe(harness::Record& record) {
     record.losses = losses_;
     record.counters["loss_error"] = loss_error_;
+    if (case_.dtype == Dtype::float16)
+      record.counters["skipped_steps"] = static_cast<double>(std::ranges::count(skipped_, true));
+    if (first_taken(skipped_) == reference_steps)
+      record.note = "no step was taken: the gradients of all overflow";
     recorder_.describe(record, context_.world, context_.group, config_);
     record.timeline = gather_timeline(context_.world, context_.group, last_timeline_);
     if (record.seconds > 0) {
@@ -225,23 +229,34 @@ struct GptStep {
     std::map<std::string, ParameterHistory> mine;
     losses_.clear();
     double first_norm = 0;
+    zero::LossScale scale(config_.loss_scale);
+    std::vector<double> scales;
     for (int step = 0; step < reference_steps; ++step) {
+      scales.push_back(scale.scale());
+      judge.exact(fmt::format("loss scale of step {}", step + 1),
+                  std::vector{trainer->loss_scale()}, std::vector{scale.scale()});
       trainer->forward_backward();
       judge.exact(fmt::format("tokens that step {} divides by", step + 1),
                   std::vector{trainer->optimizer_step().divisor()},
                   std::vector{tokens_that_count(step)});
       losses_.push_back(trainer->mean_loss());
       trainer->optimizer_step().reduce();
-      if (step == 0) {
+      const bool overflow = gradients_overflow(*trainer, context_.world, context_.group);
+      skipped_[static_cast<std::size_t>(step)] = overflow;
+      const bool first = step == first_taken(skipped_);
+      if (first) {
         trainer->optimizer_step().gather_gradients();
         for (const collectives::Parameter* parameter : trainer->parameters())
           mine[parameter->name].first_gradient = unscaled_gradient(*trainer, *parameter);
       }
       const zero::StepResult result = trainer->update();
-      if (step == 0) first_norm = result.gradient_norm;
+      judge.exact(fmt::format("whether step {} is taken", step + 1),
+                  std::vector{result.updated ? 1.0 : 0.0}, std::vector{overflow ? 0.0 : 1.0});
+      scale.update(overflow);
+      if (first) first_norm = result.gradient_norm;
       trainer->with_values([&] {
         for (const collectives::Parameter* parameter : trainer->parameters()) {
-          if (step == 0) mine[parameter->name].after_one = to_doubles(parameter->value);
+          if (first) mine[parameter->name].after_one = to_doubles(parameter->value);
           if (step + 1 == reference_steps)
             mine[parameter->name].after_all = to_doubles(parameter->value);
           judge.same_bits(fmt::format("{}{} after step {}", parameter->name,
@@ -257,11 +272,15 @@ struct GptStep {
     }
     if (!context_.save_file.empty()) trainer->save(context_.save_file);
     const Reference reference = shared_reference();
+    for (std::size_t step = 0; step < reference.exact.magnitudes.size(); ++step)
+      judge_overflow(judge, config_, static_cast<int>(step) + 1, skipped_[step], scales[step],
+                     reference.exact.magnitudes[step]);
     // Of the norm no more than of the worst gradient.
     const double norm_bound = gradient_epsilon(config_, "") * reference.exact.gradient_norm;
-    judge.numerics("gradient norm of step 1 against double",
+    const int first = first_taken(skipped_) + 1;
+    judge.numerics(fmt::format("gradient norm of step {} against double", first),
                    std::abs(first_norm - reference.exact.gradient_norm), norm_bound);
-    judge.numerics("gradient norm of step 1 against degree 1",
+    judge.numerics(fmt::format("gradient norm of step {} against degree 1", first),
                    std::abs(first_norm - reference.same.gradient_norm), 2 * norm_bound);
     trainer->with_values([&] {
       for (const collectives::Parameter* parameter : trainer->parameters())
@@ -296,9 +315,12 @@ struct GptStep {
             fmt::format("{}, {} against {}", parameter.name, what, exact ? "double" : "degree 1"),
             distance(values, shard(whole, parameter, tp_rank)), slack * distance_bound);
       };
-      check("raw gradient of step 1", got.first_gradient, want.first_gradient,
-            bound.first_gradient);
-      check("value after 1 step", got.after_one, want.after_one, bound.after_one);
+      if (const int first = first_taken(skipped_) + 1; first <= reference_steps) {
+        check(fmt::format("raw gradient of step {}", first), got.first_gradient,
+              want.first_gradient, bound.first_gradient);
+        check(fmt::format("value after step {}", first), got.after_one, want.after_one,
+              bound.after_one);
+      }
       check("value after 10 steps", got.after_all, want.after_all, bound.after_all);
     }
   }
@@ -320,7 +342,8 @@ struct GptStep {
   // Rank 0 has it or makes it; the others sleep until it is sent.
   Reference shared_reference() {
     std::string text;
-    if (context_.group.index == 0) text = serialize(reference_of(context_.world, config_, corpus_));
+    if (context_.group.index == 0)
+      text = serialize(reference_of(context_.world, config_, corpus_, skipped_));
     return deserialize_reference(context_.world.broadcast(context_.group, 0, text));
   }
 
@@ -334,7 +357,8 @@ struct GptStep {
   std::uint64_t first_step_hash_ = 0;
   pipeline::Timeline last_timeline_;
   std::vector<double> losses_;
-  double loss_error_ = 0;  // the largest of all steps against double, relative
+  SkippedSteps skipped_{};  // of those that are judged
+  double loss_error_ = 0;   // the largest of all steps against double, relative
 };
 
 // Llama's shape (layers/gpt_config.h): the same claim and the same oracles, of fewer ways to cut

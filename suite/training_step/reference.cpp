@@ -1,10 +1,12 @@
 #include "suite/training_step/reference.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <memory>
 
 #include "harness/numerics.h"
@@ -40,31 +42,38 @@ void displace(const machine::Tensor& gradient, double size, std::uint64_t seed) 
 
 // probe 0: undisturbed.
 History train(machine::World& world, const TrainingConfig& judged, const Corpus& corpus,
-              Dtype dtype, int probe) {
-  const std::unique_ptr<Trainer> made = reference_trainer(world, judged, corpus, dtype);
+              Dtype dtype, int probe, const SkippedSteps& skipped) {
+  const std::unique_ptr<RangeDevice> range =
+      dtype == Dtype::float64 && probe == 0 ? range_device(world, judged) : nullptr;
+  const std::unique_ptr<Trainer> made =
+      reference_trainer(world, judged, corpus, dtype, range.get());
   Trainer& trainer = *made;
   History history;
+  const int first = first_taken(skipped);
   for (int step = 0; step < reference_steps; ++step) {
     world.board().mine().progress.fetch_add(1);  // alone at work, not hanging
     trainer.forward_backward();
     history.losses.push_back(trainer.mean_loss());
     trainer.optimizer_step().reduce();
-    if (step == 0)
+    if (range) history.magnitudes.push_back(range->take());
+    const bool skips = skipped[static_cast<std::size_t>(step)];
+    if (skips) make_overflow(trainer);
+    if (step == first)
       for (const collectives::Parameter* parameter : trainer.parameters())
         history.parameters[parameter->name].first_gradient = unscaled_gradient(trainer, *parameter);
-    if (probe > 0)
+    if (probe > 0 && !skips)
       for (const collectives::Parameter* parameter : trainer.parameters())
         displace(
             parameter->gradient, gradient_epsilon(judged, parameter->name),
             layers::random_key(static_cast<std::uint64_t>(1000 * probe + step), parameter->name));
     const zero::StepResult result = trainer.update();
-    if (step == 0) {
+    if (step == first) {
       history.gradient_norm = result.gradient_norm;
       history.gradient_factor = result.clip_factor / trainer.optimizer_step().divisor();
     }
     for (const collectives::Parameter* parameter : trainer.parameters()) {
       ParameterHistory& mine = history.parameters[parameter->name];
-      if (step == 0) mine.after_one = to_doubles(parameter->value);
+      if (step == first) mine.after_one = to_doubles(parameter->value);
       if (step + 1 == reference_steps) mine.after_all = to_doubles(parameter->value);
     }
   }
@@ -80,15 +89,15 @@ zero::Rule first_rule(const TrainingConfig& config) {
   return rule;
 }
 
-Reference make_reference(machine::World& world, const TrainingConfig& config,
-                         const Corpus& corpus) {
+Reference make_reference(machine::World& world, const TrainingConfig& config, const Corpus& corpus,
+                         const SkippedSteps& skipped) {
   Reference reference;
-  reference.exact = train(world, config, corpus, Dtype::float64, 0);
-  reference.same = train(world, config, corpus, config.dtype, 0);
+  reference.exact = train(world, config, corpus, Dtype::float64, 0, skipped);
+  reference.same = train(world, config, corpus, config.dtype, 0, skipped);
   Bounds& bounds = reference.bounds;
   bounds.losses.assign(reference_steps, 0);
   for (int probe = 1; probe <= probes; ++probe) {
-    const History disturbed = train(world, config, corpus, Dtype::float64, probe);
+    const History disturbed = train(world, config, corpus, Dtype::float64, probe, skipped);
     for (const auto& [name, exact] : reference.exact.parameters) {
       const ParameterHistory& other = disturbed.parameters.at(name);
       ParameterBounds& bound = bounds.parameters[name];
@@ -123,10 +132,31 @@ Reference make_reference(machine::World& world, const TrainingConfig& config,
 
 }  // namespace
 
+int first_taken(const SkippedSteps& skipped) {
+  return static_cast<int>(std::ranges::find(skipped, false) - skipped.begin());
+}
+
+std::unique_ptr<RangeDevice> range_device(machine::World& world, const TrainingConfig& config) {
+  return config.dtype == Dtype::float16
+             ? std::make_unique<RangeDevice>(world.host_device().threads())
+             : nullptr;
+}
+
+void make_overflow(Trainer& trainer) {
+  const machine::Tensor& gradient = trainer.parameters().front()->gradient;
+  gradient.device().stream().kernels().fill(gradient, std::numeric_limits<double>::infinity());
+}
+
 std::unique_ptr<Trainer> reference_trainer(machine::World& world, TrainingConfig config,
-                                           const Corpus& corpus, Dtype dtype) {
+                                           const Corpus& corpus, Dtype dtype,
+                                           machine::Device* device) {
   config.degrees = {};
-  if (dtype != config.dtype) config.loss_scale = zero::usual_options(zero::LossScaling::constant);
+  if (dtype != config.dtype) {
+    config.loss_scale = zero::usual_options(zero::LossScaling::constant);
+  } else if (dtype == Dtype::float16) {
+    config.loss_scale.initial_scale /= 2;
+    config.loss_scale.min_scale /= 2;
+  }
   config.dtype = dtype;
   config.schedule = "1f1b";
   config.virtual_stages = 1;
@@ -135,7 +165,12 @@ std::unique_ptr<Trainer> reference_trainer(machine::World& world, TrainingConfig
   config.activations = {};
   config.transport = machine::Transport::shared_memory;
   const machine::Group alone{"reference", {world.rank()}, 0};
-  return std::make_unique<Trainer>(world, alone, world.host_device(), config, corpus);
+  auto trainer = std::make_unique<Trainer>(world, alone, device ? *device : world.host_device(),
+                                           config, corpus);
+  if (auto* const range = dynamic_cast<RangeDevice*>(device))
+    for (const collectives::Parameter* parameter : trainer->parameters())
+      range->leave_out(parameter->gradient);
+  return trainer;
 }
 
 std::vector<double> unscaled_gradient(const Trainer& trainer,
@@ -154,7 +189,7 @@ double gradient_epsilon(const TrainingConfig& config, const std::string& paramet
 }
 
 const Reference& reference_of(machine::World& world, const TrainingConfig& config,
-                              const Corpus& corpus) {
+                              const Corpus& corpus, const SkippedSteps& skipped) {
   static std::map<std::string, std::unique_ptr<Reference>> kept;
   const layers::GptConfig& model = config.model;
   const std::string shape = fmt::format(
@@ -164,11 +199,12 @@ const Reference& reference_of(machine::World& world, const TrainingConfig& confi
       model.query_groups(), model.disable_bias_linear, model.untie_embeddings_and_output_weights,
       model.hidden_dropout, model.attention_dropout);
   const std::string key = fmt::format(
-      "{} {} {} {} {} {} {} {} {} {} {}", shape, config.vocabulary, config.micro_batch_size,
+      "{} {} {} {} {} {} {} {} {} {} {} {} {}", shape, config.vocabulary, config.micro_batch_size,
       config.global_batch_size, name(config.dtype), config.seed, corpus.size(), corpus.source(),
-      config.weights, config.options.rule.index(), config.uneven_tokens);
+      config.weights, config.options.rule.index(), config.uneven_tokens,
+      config.loss_scale.initial_scale, fmt::join(skipped, ""));
   auto& found = kept[key];
-  if (!found) found = std::make_unique<Reference>(make_reference(world, config, corpus));
+  if (!found) found = std::make_unique<Reference>(make_reference(world, config, corpus, skipped));
   return *found;
 }
 
@@ -177,6 +213,11 @@ namespace {
 void put_history(std::string& text, const History& history) {
   put(text, history.losses);
   put(text, {history.gradient_norm});
+  std::vector<double> magnitudes;
+  for (const StepMagnitudes& step : history.magnitudes)
+    for (const Magnitude& one : {step.forward, step.backward})
+      magnitudes.insert(magnitudes.end(), {one.stored, one.partial});
+  put(text, magnitudes);
   for (const auto& [name, parameter] : history.parameters) {
     put(text, parameter.first_gradient);
     put(text, parameter.after_one);
@@ -187,6 +228,10 @@ void put_history(std::string& text, const History& history) {
 void take_history(std::string_view& text, const std::vector<std::string>& names, History& history) {
   history.losses = take(text);
   history.gradient_norm = take(text).front();
+  const std::vector<double> magnitudes = take(text);
+  for (std::size_t i = 0; i < magnitudes.size(); i += 4)
+    history.magnitudes.push_back(
+        {{magnitudes[i], magnitudes[i + 1]}, {magnitudes[i + 2], magnitudes[i + 3]}});
   for (const std::string& name : names) {
     ParameterHistory& parameter = history.parameters[name];
     parameter.first_gradient = take(text);

@@ -17,12 +17,17 @@
 // random directions understates the worst direction), or the bound of the first step if that is
 // more, bounds parameters and losses in the end. Rounding of the values themselves is added on top.
 // No measured deviation of the code under judgement enters.
+//
+// Steps that a run skips, for its gradients overflowed, are skipped here, too: whether they had to
+// be is must_overflow's to say (half_range.h). So the first step is the first that is not skipped.
 
+#include <array>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "suite/training_step/half_range.h"
 #include "suite/training_step/trainer.h"
 #include "suite/whole_values.h"
 
@@ -32,16 +37,21 @@ inline constexpr int reference_steps = 10;
 inline constexpr int probes = 3;
 inline constexpr double probe_margin = 4;
 
+using SkippedSteps = std::array<bool, reference_steps>;
+// The first that is not, from 0; reference_steps: all are.
+int first_taken(const SkippedSteps& skipped);
+
 // A parameter through training, whole, in the shape of its global tensor.
 struct ParameterHistory {
-  std::vector<double> first_gradient;  // raw: summed over the tokens of step 1
+  std::vector<double> first_gradient;  // raw: summed over the tokens of the first step
   std::vector<double> after_one, after_all;
 };
 struct History {
   std::map<std::string, ParameterHistory> parameters;
   std::vector<double> losses;  // mean over tokens, before each step's update
-  double gradient_norm = 0;    // of step 1, of all parameters, before it is clipped
-  double gradient_factor = 1;  // of the raw gradients of step 1: clipped, divided; not sent
+  double gradient_norm = 0;    // of the first step, of all parameters, before it is clipped
+  double gradient_factor = 1;  // of its raw gradients: clipped, divided; not sent
+  std::vector<StepMagnitudes> magnitudes;  // of each step in double, beside half
 };
 
 // Distances in the 2-norm that rounding may make, from the double run.
@@ -62,11 +72,17 @@ struct Reference {
 // Trains this config's model at degree 1 on this rank alone (rank 0 of the world). Kept for the
 // process: the degrees, the schedule and the ZeRO stage make no difference.
 const Reference& reference_of(machine::World& world, const TrainingConfig& config,
-                              const Corpus& corpus);
+                              const Corpus& corpus, const SkippedSteps& skipped = {});
 
-// A trainer of this config's model at degree 1 on this rank alone.
+// A trainer of this config's model at degree 1 on this rank alone: on `device`, or the host. In
+// half its loss scale is half of the config's, that it overflows in no step that was not skipped.
 std::unique_ptr<Trainer> reference_trainer(machine::World& world, TrainingConfig config,
-                                           const Corpus& corpus, machine::Dtype dtype);
+                                           const Corpus& corpus, machine::Dtype dtype,
+                                           machine::Device* device = nullptr);
+// For reference_trainer in double, beside half; else null.
+std::unique_ptr<RangeDevice> range_device(machine::World& world, const TrainingConfig& config);
+// Between reduce and update: makes this an overflow.
+void make_overflow(Trainer& trainer);
 
 // Raw, after reduce: of the sum of the losses, whatever that was scaled by.
 std::vector<double> unscaled_gradient(const Trainer& trainer,

@@ -2,7 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
 #include "suite/training_step/expectations.h"
+#include "suite/training_step/reference.h"
 
 namespace suite {
 
@@ -10,8 +16,25 @@ using harness::Oracle;
 using machine::Axis;
 using machine::Category;
 
+namespace {
+
+constexpr int most_steps = 64;
+constexpr const char* none_taken = "the gradients of every step overflow, so that none is taken";
+
+}  // namespace
+
+bool take_step(Trainer& trainer, const std::function<void()>& begin) {
+  for (int step = 0; step < most_steps; ++step) {
+    begin();
+    if (trainer.step().updated) return true;
+    if (trainer.config().loss_scale.scaling == zero::LossScaling::constant) break;
+  }
+  return false;
+}
+
 void judge_memory(harness::Judge& judge, const Trainer& trainer, const machine::Device& device,
                   const CategoryPeaks& peaks) {
+  if (peaks.empty()) return judge.not_applicable(Oracle::memory, none_taken);
   if (!device.readable_by_host())
     return judge.not_applicable(Oracle::memory, "CUDA tensors are staged through host memory");
   for (const auto& [category, bytes] : expected_peaks(trainer))
@@ -29,12 +52,16 @@ void judge_memory(harness::Judge& judge, const Trainer& trainer, const machine::
 }
 
 void judge_volume(harness::Judge& judge, Trainer& trainer) {
-  trainer.optimizer_step().wait_for_values();
-  for (const Trainer::Group& group : trainer.groups())
-    for (machine::Link* link : group.links()) link->reset_traffic();
-  const layers::Checkpoints::Moved before = trainer.checkpoints_moved();
-  const zero::OffloadTraffic offloaded = trainer.optimizer_step().moved();
-  const bool updated = trainer.step().updated;
+  layers::Checkpoints::Moved before{};
+  zero::OffloadTraffic offloaded;
+  const auto begin = [&] {
+    trainer.optimizer_step().wait_for_values();
+    for (const Trainer::Group& group : trainer.groups())
+      for (machine::Link* link : group.links()) link->reset_traffic();
+    before = trainer.checkpoints_moved();
+    offloaded = trainer.optimizer_step().moved();
+  };
+  if (!take_step(trainer, begin)) return judge.not_applicable(Oracle::volume, none_taken);
   trainer.optimizer_step().wait_for_values();
   if (trainer.checkpoint_host()) {
     const machine::TrafficLabel label{machine::Operation::none, trainer.config().dtype};
@@ -43,7 +70,7 @@ void judge_volume(harness::Judge& judge, Trainer& trainer) {
     judge.volume("checkpoints to the host", label, now.down - before.down, each_way);
     judge.volume("checkpoints from the host", label, now.up - before.up, each_way);
   }
-  if (trainer.optimizer_step().host() && updated) {
+  if (trainer.optimizer_step().host()) {
     const zero::OffloadTraffic moved = trainer.optimizer_step().moved() - offloaded,
                                all = expected_offload_traffic(trainer);
     const machine::TrafficLabel values{machine::Operation::none, trainer.config().dtype},
@@ -75,6 +102,29 @@ void judge_schedule(harness::Judge& judge, const Trainer& trainer) {
   judge.schedule(fmt::format("{}, stage {}", config.schedule, stage),
                  pipeline::executed(timeline.events), text(schedule.stage(stage, size)));
   judge.schedule("micro-batches in flight", timeline.peak_in_flight, schedule.peak(stage, size));
+}
+
+bool gradients_overflow(Trainer& trainer, machine::World& world, const machine::Group& group) {
+  if (trainer.config().dtype != machine::Dtype::float16) return false;
+  trainer.optimizer_step().gather_gradients();
+  const auto overflows = [](const collectives::Parameter* parameter) {
+    return !std::ranges::all_of(to_doubles(parameter->gradient),
+                                [](double value) { return std::isfinite(value); });
+  };
+  const bool mine = std::ranges::any_of(trainer.parameters(), overflows);
+  const std::vector<std::string> all = world.all_gather(group, mine ? "overflow" : "");
+  return std::ranges::any_of(all, [](const std::string& text) { return !text.empty(); });
+}
+
+void judge_overflow(harness::Judge& judge, const TrainingConfig& config, int step, bool skipped,
+                    double scale, const StepMagnitudes& in_double) {
+  const std::optional<bool> must = must_overflow(in_double, scale, gradient_epsilon(config, ""));
+  if (must)
+    judge.exact(fmt::format("whether step {} is skipped at a loss scale of {}: in double its "
+                            "gradients reach {:.3g} and no sum of them more than {:.3g}",
+                            step, scale, scale * in_double.backward.stored,
+                            scale * in_double.backward.partial),
+                std::vector{skipped ? 1.0 : 0.0}, std::vector{*must ? 1.0 : 0.0});
 }
 
 std::string shard_text(const collectives::Parameter& parameter, const Trainer& trainer) {

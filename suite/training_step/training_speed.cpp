@@ -1,8 +1,8 @@
 // Claim: a training step of GPT-2's own size takes little longer than its matrix products alone.
 // What gpt_step judges over ten steps of small models is judged here for the first step of a large
-// one: its loss and every parameter's raw gradient are within the bound that rounding allows
-// (reference.h) of the same in double; two runs leave the same bits, and so do replicas; bytes held
-// and sent and the pipeline's order are those of the formulas.
+// one that does not overflow: its loss and every parameter's raw gradient are within the bound that
+// rounding allows (reference.h) of the same in double; two runs leave the same bits, and so do
+// replicas; bytes held and sent and the pipeline's order are those of the formulas.
 //
 // The yardstick is the step's own products: library_s is what they take in the same case, in turn
 // with the step, and gemm_fraction the part of the step that they would fill.
@@ -35,6 +35,8 @@ using harness::Profile;
 using machine::Category;
 using machine::Dtype;
 using machine::Transport;
+
+constexpr std::size_t most_skipped = 64;
 
 struct TrainingSpeed {
   static constexpr std::string_view name = "training_speed";
@@ -74,12 +76,17 @@ struct TrainingSpeed {
     trainer_ = make_trainer();
     trainer_->step();
     first_step_hash_ = trainer_->hash_of_values();
-    context.device.ledger().reset_peaks();
-    machine::GemmLog log;
-    trainer_->step();  // from here on collectives hold their scratch, as in every later step
+    // From here on collectives hold their scratch, as in every later step.
+    std::optional<machine::GemmLog> log;
+    const bool taken = take_step(*trainer_, [&] {
+      context.device.ledger().reset_peaks();
+      log.reset();
+      log.emplace();
+    });
     for (const Category category : machine::all_categories)
       peaks_[category] = ledger.peak(category) - peaks_[category];
-    products_.emplace(context.device, log.products());
+    if (!taken) peaks_.clear();
+    products_.emplace(context.device, log->products());
   }
 
   void prepare() {}
@@ -134,34 +141,59 @@ struct TrainingSpeed {
 
   void judge_first_step(harness::Judge& judge) {
     const auto trainer = make_trainer();
-    trainer->forward_backward();
-    first_loss_ = trainer->mean_loss();
-    trainer->optimizer_step().reduce();
-    trainer->optimizer_step().gather_gradients();
-    trainer->with_values([&] { compare_with_double(judge, *trainer); });
-    trainer->update();
+    const bool constant = config_.loss_scale.scaling == zero::LossScaling::constant;
+    std::vector<double> scales;
+    for (bool ended = false; !ended;) {
+      scales.push_back(trainer->loss_scale());
+      trainer->forward_backward();
+      first_loss_ = trainer->mean_loss();
+      trainer->optimizer_step().reduce();
+      const bool overflow = gradients_overflow(*trainer, context_.world, context_.group);
+      ended = !overflow || constant || scales.size() == most_skipped;
+      if (ended) {
+        trainer->optimizer_step().gather_gradients();
+        trainer->with_values([&] { compare_with_double(judge, *trainer, scales, overflow); });
+      }
+      judge.exact(fmt::format("whether step {} is taken", scales.size()),
+                  std::vector{trainer->update().updated ? 1.0 : 0.0},
+                  std::vector{overflow ? 0.0 : 1.0});
+      if (scales.size() > 1) continue;
+      const std::string key = fmt::format("rank {}, two runs of step 1", context_.group.index);
+      judge.same_bits(key, first_step_hash_);
+      judge.same_bits(key, trainer->hash_of_values());
+    }
     trainer->with_values([&] {
       for (const collectives::Parameter* parameter : trainer->parameters())
-        judge.same_bits(
-            fmt::format("{}{} after step 1", parameter->name, shard_text(*parameter, *trainer)),
-            hash(parameter->value));
+        judge.same_bits(fmt::format("{}{} after step {}", parameter->name,
+                                    shard_text(*parameter, *trainer), scales.size()),
+                        hash(parameter->value));
     });
-    const std::string key = fmt::format("rank {}, two runs of step 1", context_.group.index);
-    judge.same_bits(key, first_step_hash_);
-    judge.same_bits(key, trainer->hash_of_values());
   }
 
   // Rank 0 takes the step in double and tells the others one parameter's gradient after the other:
   // all at once may be more than there is memory for.
-  void compare_with_double(harness::Judge& judge, Trainer& trainer) {
+  // scales: of the steps so far, of which all but the last were skipped; and that one, if it is.
+  void compare_with_double(harness::Judge& judge, Trainer& trainer,
+                           const std::vector<double>& scales, bool is_skipped) {
+    std::unique_ptr<RangeDevice> range;
     std::unique_ptr<Trainer> exact;
     std::string names;
     double exact_loss = 0;
     if (context_.group.index == 0) {
-      exact = reference_trainer(context_.world, config_, corpus_, Dtype::float64);
-      exact->forward_backward();
-      exact_loss = exact->mean_loss();
-      exact->optimizer_step().reduce();
+      range = range_device(context_.world, config_);
+      exact = reference_trainer(context_.world, config_, corpus_, Dtype::float64, range.get());
+      for (std::size_t step = 1; step <= scales.size(); ++step) {
+        exact->forward_backward();
+        exact_loss = exact->mean_loss();
+        exact->optimizer_step().reduce();
+        const bool is_last = step == scales.size();
+        if (range)
+          judge_overflow(judge, config_, static_cast<int>(step), !is_last || is_skipped,
+                         scales[step - 1], range->take());
+        if (is_last) break;
+        make_overflow(*exact);
+        exact->update();
+      }
       for (const collectives::Parameter* parameter : exact->parameters())
         names += parameter->name + "\n";
     }
@@ -169,8 +201,10 @@ struct TrainingSpeed {
       return context_.world.broadcast(context_.group, 0, mine);
     };
     exact_loss = std::stod(told(fmt::format("{}", exact_loss)));
-    judge.numerics("loss of step 1 against double", std::abs(first_loss_ - exact_loss),
+    judge.numerics(fmt::format("loss of step {} against double", scales.size()),
+                   std::abs(first_loss_ - exact_loss),
                    gradient_epsilon(config_, "") * std::abs(exact_loss));
+    if (is_skipped) return;
     names = told(names);
     std::size_t at = 0;
     for (std::size_t begin = 0, end; (end = names.find('\n', begin)) != std::string::npos;
@@ -181,7 +215,8 @@ struct TrainingSpeed {
       if (context_.group.size() > 1) whole = to_all(std::move(whole));
       for (const collectives::Parameter* mine : trainer.parameters()) {
         if (mine->name != parameter_name) continue;
-        judge.numerics(fmt::format("{}, raw gradient of step 1 against double", parameter_name),
+        judge.numerics(fmt::format("{}, raw gradient of step {} against double", parameter_name,
+                                   scales.size()),
                        distance(unscaled_gradient(trainer, *mine),
                                 shard(whole, *mine, trainer.grid().coordinate(machine::Axis::tp))),
                        gradient_epsilon(config_, parameter_name) * norm(whole));
