@@ -364,6 +364,7 @@ TEST(Units, CoverEveryRoomThatIsJudged) {
                              "scatter",
                              "self_attention",
                              "send_receive",
+                             "step_parts",
                              "training_speed",
                              "transformer_block",
                              "vocabulary_parallel_cross_entropy",

@@ -1,0 +1,227 @@
+// Claim: what a step's clock says that a part takes (machine/world/step_clock.h) is what the step
+// is shorter by without it.
+//
+// A step that is recorded and the same step with that part really left out, in turn on all ranks at
+// once:
+//
+//   communication   dp = ranks over ZeRO stage 0, whose ranks all update everything; without it
+//                   every rank takes the step of its own sequences alone
+//   optimizer       every rank alone; without it forward and backward only
+//   recompute       every rank alone, all layers made again; without it none
+//   recorder        every rank alone, recorded; without it not. The part is as many events as the
+//                   clock has of the step, each of which takes what one does in a loop
+//
+// part_fraction = 1 - rest / step, the rest being the step less the part by its clock, and
+// left_out_fraction = 1 - without / step, of medians over rounds, in the mean over ranks. They may
+// part by what leaving out changes elsewhere: what lies in the cache, who waits for whom. The case
+// fails if the two of some rank surely (99.9 %) differ by more than `tolerance`; on a busy machine
+// nothing is sure.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "harness/statistics.h"
+#include "harness/unit.h"
+#include "machine/device/clock.h"
+#include "machine/world/step_clock.h"
+#include "suite/training_step/trainer.h"
+
+namespace suite {
+namespace {
+
+using harness::Oracle;
+using harness::Profile;
+using machine::Dtype;
+using machine::Part;
+
+constexpr double tolerance = 0.05;  // of the step
+constexpr int most_rounds = 101, least_rounds = 15;
+constexpr double most_s = 5;  // after least_rounds
+
+struct StepParts {
+  static constexpr std::string_view name = "step_parts";
+  static constexpr std::string_view about =
+      "what a step's clock says of a part, against the same step without it";
+  static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::determinism};
+
+  struct Case {
+    int ranks = 2;
+    std::string model, left_out;
+    Dtype dtype{};
+    int sequences = 4;  // of a rank and step
+  };
+
+  static harness::Sweep<Case> sweep(Profile profile) {
+    const bool quick = profile == Profile::quick;
+    const std::vector<std::string> all{"communication", "optimizer", "recompute", "recorder"};
+    harness::Sweep<Case> sweep;
+    sweep.axis("ranks", &Case::ranks, std::vector{2})
+        .axis("model", &Case::model, {"small"}, model_names())
+        .axis("dtype", &Case::dtype, {Dtype::float32})
+        .axis("sequences", &Case::sequences, std::vector{4})
+        .axis("left_out", &Case::left_out, quick ? std::vector{all.front()} : all, all)
+        .only([](const Case& c) -> std::string {
+          if (c.sequences < 1) return "sequences of a rank: at least 1";
+          if (c.left_out == "communication" && c.ranks < 2)
+            return "one rank does not communicate: at least 2";
+          return "";
+        });
+    return sweep;
+  }
+
+  StepParts(const Case& c, harness::Context& context)
+      : case_(c), context_(context), corpus_(Corpus::generated(context.seed)) {
+    TrainingConfig config;
+    set_model(config, c.model, "model");
+    config.dtype = c.dtype;
+    config.seed = context.seed;
+    config.zero_stage = 0;
+    const bool together = c.left_out == "communication";
+    TrainingConfig one = config;
+    one.global_batch_size = c.sequences;
+    if (c.left_out == "recompute")
+      config.activations.recompute_granularity = layers::RecomputeGranularity::full;
+    config.degrees.dp = together ? c.ranks : 1;
+    config.global_batch_size = together ? c.ranks * c.sequences : c.sequences;
+    whole_ = make(config);
+    rest_ = make(one);
+    for (int i = 0; i < 2; ++i) {
+      run();
+      run_rest();
+    }
+  }
+
+  void prepare() {}
+  void run() {
+    clock_.start();
+    whole_->step();
+    clock_.stop();
+  }
+
+  void judge(harness::Judge& judge) {
+    measure();
+    if (are_threads())
+      judge.not_applicable(Oracle::numerics, "ranks are threads, whose times mean nothing");
+    else
+      judge.numerics(
+          fmt::format("{}, by the clock and by leaving it out, of a step", case_.left_out),
+          surely(), tolerance);
+    // Who is recorded computes the same.
+    const std::string key = fmt::format("rank {}, recorded or not", context_.group.index);
+    for (const bool recorded : {true, false}) {
+      const std::unique_ptr<Trainer> fresh = make(whole_->config());
+      for (int step = 0; step < 2; ++step) {
+        if (recorded) clock_.start();
+        fresh->step();
+        clock_.stop();
+      }
+      judge.same_bits(key, fresh->hash_of_values());
+    }
+  }
+
+  harness::Cost cost() const { return {}; }
+
+  void describe(harness::Record& record) {
+    const double step_s = harness::median(step_s_);
+    double part = 0, left_out = 0;
+    for (const std::string& text : context_.world.all_gather(
+             context_.group, fmt::format("{} {}", 1 - harness::median(rest_s_) / step_s,
+                                         1 - harness::median(without_s_) / step_s))) {
+      const std::size_t space = text.find(' ');
+      part += std::stod(text.substr(0, space)) / case_.ranks;
+      left_out += std::stod(text.substr(space)) / case_.ranks;
+    }
+    record.counters["part_fraction"] = part;
+    record.counters["left_out_fraction"] = left_out;
+  }
+
+ private:
+  std::unique_ptr<Trainer> make(const TrainingConfig& config) {
+    const machine::Group alone{"alone", {context_.world.rank()}, 0};
+    return std::make_unique<Trainer>(context_.world, config.degrees.dp > 1 ? context_.group : alone,
+                                     context_.device, config, corpus_);
+  }
+
+  void run_rest() {
+    if (case_.left_out == "optimizer")
+      rest_->forward_backward();
+    else
+      rest_->step();
+  }
+
+  double part() const {
+    const machine::StepTimes::Lane& own = clock_.times().own;
+    if (case_.left_out == "recorder") return static_cast<double>(own.intervals.size()) * event_s_;
+    double seconds = 0;
+    for (const machine::StepTimes::Row& row : own.rows)
+      if (machine::name(row.part) == case_.left_out) seconds += row.seconds;
+    return seconds;
+  }
+
+  static double seconds_of_an_event() {
+    constexpr int events = 1000;
+    std::vector<double> seconds;
+    machine::StepClock clock;
+    for (int i = 0; i < 50; ++i) {
+      clock.start();
+      for (int event = 0; event < events; ++event) const machine::During nothing(Part::forward);
+      clock.stop();
+      seconds.push_back((clock.times().end_s - clock.times().start_s) / events);
+    }
+    return harness::median(seconds);
+  }
+
+  bool are_threads() const { return context_.world.ranks_are_threads(); }
+
+  void measure() {
+    event_s_ = seconds_of_an_event();
+    const double began_s = machine::steady_s();
+    const auto go_on = [&] {  // as rank 0 says
+      const auto done = static_cast<int>(step_s_.size());
+      const bool enough =
+          are_threads() ? done > 0
+                        : done >= most_rounds ||
+                              (done >= least_rounds && machine::steady_s() - began_s > most_s);
+      return context_.world.broadcast(context_.group, 0, enough ? "" : "again") == "again";
+    };
+    while (go_on()) {
+      run();
+      step_s_.push_back(clock_.times().end_s - clock_.times().start_s);
+      rest_s_.push_back(step_s_.back() - part());
+      context_.world.barrier(context_.group);
+      const double start_s = machine::steady_s();
+      run_rest();
+      without_s_.push_back(machine::steady_s() - start_s);
+    }
+  }
+
+  // The least that the median difference is, with 99.9 %.
+  double surely() const {
+    std::vector<double> differences;
+    for (std::size_t i = 0; i < step_s_.size(); ++i)
+      differences.push_back((without_s_[i] - rest_s_[i]) / step_s_[i]);
+    std::ranges::sort(differences);
+    const auto [low, high] =
+        harness::median_ranks(static_cast<int>(differences.size()), 0.999).value();
+    return std::max({0.0, differences[static_cast<std::size_t>(low) - 1],
+                     -differences[static_cast<std::size_t>(high) - 1]});
+  }
+
+  Case case_;
+  harness::Context& context_;
+  Corpus corpus_;
+  machine::StepClock clock_;
+  std::unique_ptr<Trainer> whole_, rest_;
+  double event_s_ = 0;
+  std::vector<double> step_s_, rest_s_, without_s_;  // by round
+};
+
+const bool registered = harness::add<StepParts>();
+
+}  // namespace
+}  // namespace suite
