@@ -4,6 +4,7 @@
 #include <mpi.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <condition_variable>
@@ -70,6 +71,10 @@ class Patience {
   std::thread thread_;
 };
 
+// Between the last message and MPI_Finalize, where ranks are on several hosts and nobody touches
+// MPI (MpiWorld::part).
+constexpr std::chrono::milliseconds quiet_before_finalize{250};
+
 // How launchers tell a process, before MPI does, which of the ranks it is and how many there are:
 // hydra and other process managers with PMI, Open MPI and others with PMIx, Slurm.
 constexpr std::array rank_variables{"PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK"};
@@ -129,6 +134,8 @@ class MpiWorld final : public World {
   }
   int cores_of_host() const override { return static_cast<int>(host_cores_.size()); }
   void bind(int index, int active) override;
+  bool one_host() const { return std::ranges::find(bases_, nullptr) == bases_.end(); }
+  void part();
   MPI_Comm communicator(const Group& group) const;
 
   std::vector<std::string> hosts_;
@@ -240,6 +247,7 @@ MpiWorld::~MpiWorld() {
   if (healthy) {
     try {
       barrier(group_);
+      if (!one_host()) part();
     } catch (const MachineError&) {
       // Another rank failed between the look and the barrier; it names itself.
     }
@@ -251,9 +259,22 @@ MpiWorld::~MpiWorld() {
   device_.reset();
   host_device_.reset();
   if (healthy) {
+    if (!one_host()) std::this_thread::sleep_for(quiet_before_finalize);
     const Patience patience(timeout_s(), fmt::format("rank {}: not all ranks have ended", rank()));
     MPI_Finalize();
   }
+}
+
+// In MPI_Finalize MPICH 4.0 and 4.1 flush each connection of UCX's that was sent over. Over TCP the
+// other side answers that, in its own progress; who has all answers goes on to a barrier of the
+// process manager, where nothing is answered any more, and who still waits for one waits forever.
+// So each rank is to ask every other before it answers any: all have sent to all, and none is in
+// MPI while another may have begun.
+void MpiWorld::part() {
+  for (int peer = 0; peer < size(); ++peer)
+    if (peer != rank()) control_->send(peer, nullptr, 0);
+  for (int peer = 0; peer < size(); ++peer)
+    if (peer != rank()) control_->receive(peer, nullptr, 0);
 }
 
 MPI_Comm MpiWorld::communicator(const Group& group) const {
