@@ -47,7 +47,13 @@ class Barrier {
     return sweep;
   }
   static std::string why_not(const Case& c, const harness::Context& context) {
-    return collective_why_not(as_collective(c), context);
+    std::string reason = collective_why_not(as_collective(c), context);
+    if (reason.empty() && c.algorithm == collectives::library &&
+        !context.world.on_one_host(context.group))
+      reason =
+          "nothing judges it on several hosts: their clocks differ, and the library does not count "
+          "what it sends";
+    return reason;
   }
 
   Barrier(const Case& c, harness::Context& context)
