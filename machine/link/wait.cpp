@@ -60,7 +60,7 @@ Wait::Watch::Watch(const WaitPolicy& policy, const Waiting& waiting)
 
 Wait::Watch::~Watch() {
   if (!policy_.board) return;
-  policy_.board->mine().waiting_for.store(-1, std::memory_order_relaxed);
+  policy_.board->mine().waiting_for.store(-2 - waiting_.peer, std::memory_order_relaxed);
   policy_.board->mine().progress.fetch_add(1, std::memory_order_relaxed);
 }
 

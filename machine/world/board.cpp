@@ -72,8 +72,9 @@ std::string Board::waiting(int rank) const {
     return fmt::format("in {}, waiting for rank {} at message {} ({} bytes)", name(operation), peer,
                        message, bytes);
   if (message == 0) return "not waiting";
-  return fmt::format("not waiting; it slept last in {}, at message {} ({} bytes)", name(operation),
-                     message, bytes);
+  return fmt::format(
+      "not waiting; it slept last in {}, waiting for rank {} at message {} ({} bytes)",
+      name(operation), -2 - peer, message, bytes);
 }
 
 }  // namespace machine

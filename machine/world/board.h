@@ -21,7 +21,7 @@ struct RankStatus {
   std::atomic<std::int64_t> pid{0};
   std::atomic<std::uint64_t> heartbeat{0};    // counted up by the rank's watchdog while it lives
   std::atomic<std::uint64_t> progress{0};     // counted up by the rank's work
-  std::atomic<std::int32_t> waiting_for{-1};  // world rank, or -1
+  std::atomic<std::int32_t> waiting_for{-1};  // world rank; below 0 none: -2 - who was the last
   std::atomic<std::uint32_t> operation{0};    // machine::Operation
   std::atomic<std::uint64_t> sequence{0};     // message number on that channel
   std::atomic<std::uint64_t> bytes{0};
