@@ -89,7 +89,8 @@ std::vector<double> peer_memory_rates(machine::World& world, const machine::Grou
   std::vector<double> rates;
   for (const std::int64_t set : sets) {
     const auto bytes = static_cast<std::size_t>(set / 2);
-    const Batches batches{1e-3, set > (4 << 20) ? 10e-3 : 8e-3, shares_cores};
+    const Batches batches{1e-3, set > (4 << 20) ? 10e-3 : 8e-3, shares_cores,
+                          &world.board().mine().progress};
     ring.barrier();
     double seconds =
         seconds_of([&] { std::memcpy(ring.to.data(), peer.data(), bytes); }, [] {}, batches);
@@ -120,6 +121,7 @@ std::vector<double> fresh_memory_rates(machine::World& world, const machine::Gro
         way();
         const double seconds = machine::steady_s() - begin;
         ring.barrier();  // before it is written again
+        world.board().mine().progress.fetch_add(1, std::memory_order_relaxed);
         return seconds;
       };
       const double begin = machine::steady_s();
@@ -162,6 +164,7 @@ std::vector<double> message_rates(machine::World& world, const machine::Group& g
     for (int batch = 0; batch < batches_taken; ++batch) {
       const double batch_begin = machine::steady_s();
       for (int i = 0; i < rounds; ++i) exchange();
+      world.board().mine().progress.fetch_add(1, std::memory_order_relaxed);
       best = std::min(best, (machine::steady_s() - batch_begin) / rounds);
     }
     rates.push_back(static_cast<double>(bytes) / best);

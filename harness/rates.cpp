@@ -55,14 +55,20 @@ bool cores_are_shared(machine::World& world, const machine::Group& group) {
 
 // By the best way: by one thread or all, through the cache or past it. Past it is worth trying only
 // where a set leaves the nearest.
-double copy_seconds(machine::Device& device, std::int64_t set_bytes, bool shares_cores) {
+double copy_seconds(machine::World& world, std::int64_t set_bytes, bool shares_cores) {
+  machine::Device& device = world.device();
   const std::size_t half = static_cast<std::size_t>(set_bytes / 2);
   const machine::Memory from = device.allocate(half, machine::Category::buffers);
   const machine::Memory to = device.allocate(half, machine::Category::buffers);
-  // Touched first: untouched pages all read the same zero page.
-  const std::vector<char> pattern(half, 1);
-  device.stream().copy(from.data(), pattern.data(), half);
-  const Batches batches{1e-3, set_bytes > (4 << 20) ? 10e-3 : 8e-3, shares_cores};
+  // Touched first: untouched pages all read the same zero page. In parts, with a sign of life each.
+  const std::vector<char> pattern(std::min(half, std::size_t{16} << 20), 1);
+  for (std::size_t at = 0; at < half; at += pattern.size()) {
+    device.stream().copy(static_cast<std::byte*>(from.data()) + at, pattern.data(),
+                         std::min(pattern.size(), half - at));
+    world.board().mine().progress.fetch_add(1, std::memory_order_relaxed);
+  }
+  const Batches batches{1e-3, set_bytes > (4 << 20) ? 10e-3 : 8e-3, shares_cores,
+                        &world.board().mine().progress};
   const double alone = seconds_of([&] { device.stream().copy(to.data(), from.data(), half); },
                                   [&] { device.stream().synchronize(); }, batches);
   if (!device.readable_by_host()) return alone;
@@ -86,7 +92,8 @@ double copy_seconds(machine::Device& device, std::int64_t set_bytes, bool shares
   return best;
 }
 
-double gemm_seconds(machine::Device& device, Dtype dtype, bool shares_cores) {
+double gemm_seconds(machine::World& world, Dtype dtype, bool shares_cores) {
+  machine::Device& device = world.device();
   const machine::Shape shape{gemm_extent, gemm_extent};
   const machine::Tensor a(device, dtype, shape, machine::Category::buffers);
   const machine::Tensor b(device, dtype, shape, machine::Category::buffers);
@@ -95,7 +102,8 @@ double gemm_seconds(machine::Device& device, Dtype dtype, bool shares_cores) {
   kernels.fill_uniform(a, 1, {0, 0, gemm_extent}, -1, 1);
   kernels.fill_uniform(b, 2, {0, 0, gemm_extent}, -1, 1);
   const auto multiply = [&] { gemm(device.stream(), matrix(a), matrix(b), matrix(c)); };
-  return seconds_of(multiply, [&] { device.stream().synchronize(); }, {1e-3, 40e-3, shares_cores});
+  return seconds_of(multiply, [&] { device.stream().synchronize(); },
+                    {1e-3, 40e-3, shares_cores, &world.board().mine().progress});
 }
 
 // The mean over the group of each rank's numbers, on every rank of the world.
@@ -192,10 +200,10 @@ void Rates::measure(machine::World& world, int ranks) {
       double rate = 0;
       world.barrier(group);
       if (i < sizes.size())
-        rate = static_cast<double>(sizes[i]) / copy_seconds(world.device(), sizes[i], shared);
+        rate = static_cast<double>(sizes[i]) / copy_seconds(world, sizes[i], shared);
       else
         rate = 2.0 * gemm_extent * gemm_extent * gemm_extent /
-               gemm_seconds(world.device(), measured_dtypes[i - sizes.size()], shared);
+               gemm_seconds(world, measured_dtypes[i - sizes.size()], shared);
       rates[i] = std::max(rates[i], rate);
     }
   }

@@ -85,7 +85,11 @@ TEST(Rates, MeasureThisMachine) {
   const auto begin = std::chrono::steady_clock::now();
   machine::run_ranks(3, [&](machine::World& world) {
     Rates rates;
+    const std::uint64_t lived = world.board().mine().progress.load();
     rates.measure(world, 2);
+    if (world.rank() < 2) {
+      EXPECT_GT(world.board().mine().progress.load() - lived, 100u) << "no sign of life";
+    }
     rates.measure(world, 2);  // known: no time
     rates.measure_link(world, 2, Transport::shared_memory);
     rates.measure_link(world, 2, Transport::mpi);  // does not join threads: no rate
