@@ -24,6 +24,9 @@ using machine::Dtype;
 
 constexpr Dtype measured_dtypes[] = {Dtype::float32, Dtype::bfloat16};
 constexpr std::int64_t gemm_extent = 512;
+// After so much of a longer copy there is a sign of life: where other work has the cores, a second
+// may go by over it.
+constexpr std::size_t part_bytes = std::size_t{64} << 20;
 
 // Finely where the last cache ends.
 std::vector<std::int64_t> sets(std::int64_t largest = 64 << 20) {
@@ -60,25 +63,39 @@ double copy_seconds(machine::World& world, std::int64_t set_bytes, bool shares_c
   const std::size_t half = static_cast<std::size_t>(set_bytes / 2);
   const machine::Memory from = device.allocate(half, machine::Category::buffers);
   const machine::Memory to = device.allocate(half, machine::Category::buffers);
-  // Touched first: untouched pages all read the same zero page. In parts, with a sign of life each.
-  const std::vector<char> pattern(std::min(half, std::size_t{16} << 20), 1);
-  for (std::size_t at = 0; at < half; at += pattern.size()) {
-    device.stream().copy(static_cast<std::byte*>(from.data()) + at, pattern.data(),
-                         std::min(pattern.size(), half - at));
-    world.board().mine().progress.fetch_add(1, std::memory_order_relaxed);
-  }
+  auto* const source = static_cast<std::byte*>(from.data());
+  auto* const target = static_cast<std::byte*>(to.data());
+  // Touched first: untouched pages all read the same zero page.
+  const std::vector<char> pattern(std::min(half, part_bytes), 1);
+  const auto in_parts = [&](std::size_t begin, std::size_t end, const auto& copy) {
+    for (; begin < end; begin += part_bytes) {
+      copy(begin, std::min(part_bytes, end - begin));
+      if (end - begin > part_bytes)
+        world.board().mine().progress.fetch_add(1, std::memory_order_relaxed);
+    }
+  };
+  in_parts(0, half, [&](std::size_t at, std::size_t bytes) {
+    device.stream().copy(source + at, pattern.data(), bytes);
+  });
   const Batches batches{1e-3, set_bytes > (4 << 20) ? 10e-3 : 8e-3, shares_cores,
                         &world.board().mine().progress};
-  const double alone = seconds_of([&] { device.stream().copy(to.data(), from.data(), half); },
-                                  [&] { device.stream().synchronize(); }, batches);
+  const auto copy_all = [&] {
+    in_parts(0, half, [&](std::size_t at, std::size_t bytes) {
+      device.stream().copy(target + at, source + at, bytes);
+    });
+  };
+  const double alone = seconds_of(
+      copy_all, [&] { device.stream().synchronize(); }, batches);
   if (!device.readable_by_host()) return alone;
   const auto seconds_by_all_threads = [&](const auto& copy_part) {
     const auto copy = [&] {
       machine::host::parallel(device.threads(), static_cast<std::int64_t>(half), 2,
                               machine::host::line_bytes, [&](std::int64_t begin, std::int64_t end) {
-                                copy_part(static_cast<std::byte*>(to.data()) + begin,
-                                          static_cast<const std::byte*>(from.data()) + begin,
-                                          static_cast<std::size_t>(end - begin));
+                                in_parts(static_cast<std::size_t>(begin),
+                                         static_cast<std::size_t>(end),
+                                         [&](std::size_t at, std::size_t bytes) {
+                                           copy_part(target + at, source + at, bytes);
+                                         });
                               });
     };
     return seconds_of(
