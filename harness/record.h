@@ -56,14 +56,14 @@ struct SampleMatrix {
 struct LinkMatrix {
   std::vector<std::string> hosts;  // of the ranks; empty: there is no matrix
   std::vector<double> bandwidth_GBps, latency_us;
-  // Where ranks are more than cores: they wait for their turn, so no pair there is called slow.
+  // Where ranks wait for their cores: of pairs there only those far slower are called slow.
   std::vector<std::string> crowded_hosts;
 
   // A pair that takes longer than such pairs do.
   struct SlowPair {
     int from = 0, to = 0;
     std::string metric;             // "bandwidth" or "latency"
-    double value = 0, typical = 0;  // in the unit of the metric; typical: the median of its kind
+    double value = 0, typical = 0;  // of its fastest pass; the median of the pairs of its kind
     double z = 0;                   // robust standard deviations of its time above that median
   };
   std::vector<SlowPair> slow_pairs;  // the worst first

@@ -1,17 +1,15 @@
 #include "harness/sampler.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <ctime>
 #include <limits>
 #include <stdexcept>
 #include <type_traits>
 
+#include "harness/core_delay.h"
 #include "harness/statistics.h"
 #include "machine/device/clock.h"
 #include "machine/device/error.h"
@@ -24,19 +22,6 @@ double process_cpu_s() {
   std::timespec time{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
-
-// How long this thread has been ready while its core ran something else; 0 where the system does
-// not say.
-double core_delay_s() {
-  const int file = ::open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
-  if (file < 0) return 0;
-  char text[96] = "";
-  const auto got = ::read(file, text, sizeof text - 1);
-  ::close(file);
-  unsigned long long ran_ns = 0, delayed_ns = 0;
-  if (got <= 0 || std::sscanf(text, "%llu %llu", &ran_ns, &delayed_ns) != 2) return 0;
-  return 1e-9 * static_cast<double>(delayed_ns);
 }
 
 // A sample this far above the rank's shortest is a spike, unless its core explains half of it.

@@ -77,10 +77,15 @@ std::optional<Interval> median_interval(std::span<const double> values) {
 }
 
 std::vector<double> robust_z(std::span<const double> values, double least_spread) {
-  if (values.empty()) return {};
-  const double centre = median(values);
+  return robust_z(values, values, least_spread);
+}
+
+std::vector<double> robust_z(std::span<const double> values, std::span<const double> usual,
+                             double least_spread) {
+  if (usual.empty()) return {};
+  const double centre = median(usual);
   std::vector<double> deviations;
-  for (const double value : values) deviations.push_back(std::abs(value - centre));
+  for (const double value : usual) deviations.push_back(std::abs(value - centre));
   const double spread = std::max(1.4826 * median(deviations), least_spread * centre);
   std::vector<double> z;
   for (const double value : values) z.push_back(spread > 0 ? (value - centre) / spread : 0);

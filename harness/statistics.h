@@ -40,6 +40,9 @@ std::optional<Interval> median_interval(std::span<const double> values);
 // Hoaglin 1993, "How to detect and handle outliers"). The divisor is least_spread * median at the
 // least, so that nothing stands out among values that are nearly equal. Values are positive.
 std::vector<double> robust_z(std::span<const double> values, double least_spread);
+// The same of other values, by the median and deviations of `usual`.
+std::vector<double> robust_z(std::span<const double> values, std::span<const double> usual,
+                             double least_spread);
 // From where on those authors call a value an outlier.
 inline constexpr double outlying_z = 3.5;
 

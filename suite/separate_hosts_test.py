@@ -95,7 +95,8 @@ class SeparateHosts(unittest.TestCase):
         done = subprocess.run(
             [LAUNCHER, "-launcher", "ssh", "-launcher-exec", self.script, "-iface", BRIDGE, "-disable-auto-cleanup",
              "-hosts", ",".join(HOSTS), "-n", str(len(HOSTS)), PROGRAM, "run", "link_matrix", "--ranks", str(len(HOSTS)),
-             "--transport", "mpi", "--mode", "alone,together", "--bytes", "1MiB", "--max-seconds", "2", "--timeout", "60", "--out", out],
+             "--transport", "mpi", "--mode", "alone,together", "--bytes", "256KiB", "--max-seconds", "4", "--no-limits",
+             "--timeout", "60", "--out", out],
             env={**os.environ, "UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"},
             capture_output=True, text=True, timeout=300, check=False, stdin=subprocess.DEVNULL)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
@@ -104,7 +105,8 @@ class SeparateHosts(unittest.TestCase):
         self.assertTrue(all(matrix["hosts"] == list(HOSTS) for matrix in matrices))
         with open(os.path.join(out, "drain.json"), encoding="utf-8") as file:
             drain = json.load(file)["drain"]
-        print("\n".join(f"{name}: {matrix['bandwidth_GBps']}" for matrix in matrices), file=sys.stderr)
+        for matrix in matrices:
+            print(f"{name}: {matrix['bandwidth_GBps']}, crowded: {matrix['crowded_hosts']}", file=sys.stderr)
         for entry in drain:
             print(f"{name}: {entry['kind']} {entry['hosts']}: {entry['evidence']}", file=sys.stderr)
         return [(entry["kind"], entry["hosts"]) for entry in drain]

@@ -182,6 +182,22 @@ TEST(Health, TheHostWhoseLinkIsSlowIsNamed) {
   EXPECT_EQ(made.drained(), "slow link 1");
 }
 
+TEST(Health, OfCrowdedHostsOnlyOneFarSlowerIsNamedAndByEnoughPasses) {
+  const auto drained = [](double GBps, double passes) {
+    MadeUp made;
+    Record& record = made.add({});
+    record.counters["samples"] = passes;
+    record.link_matrix = links({"a", "b", "c", "c"}, 1);
+    record.link_matrix.crowded_hosts = {"a"};
+    for (std::size_t rank = 0; rank < 4; ++rank)
+      if (rank != 1) record.link_matrix.bandwidth_GBps[4 + rank] = GBps;
+    return made.drained();
+  };
+  EXPECT_EQ(drained(0.2, 5), "");
+  EXPECT_EQ(drained(0.1, 5), "slow link 1");
+  EXPECT_EQ(drained(0.1, 4), "");
+}
+
 TEST(Health, TheRankWithOtherSoftwareIsNamed) {
   MadeUp made;
   const std::string differs =

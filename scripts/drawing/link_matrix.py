@@ -38,8 +38,7 @@ def _caption(matrix):
             "value of the cases that differ in mode alone.")
     crowded = matrix["crowded_hosts"]
     if crowded:
-        text += (f" On {', '.join(crowded)} ranks are more than cores and wait for their turn: of pairs there the "
-                 "fastest pass.")
+        text += f" On {', '.join(crowded)} ranks wait for their cores: of pairs there the fastest pass."
     if not slow:
         return text + ("" if crowded else " No pair stands out.")
     more = f"; and {len(slow) - 3} more" if len(slow) > 3 else ""

@@ -14,8 +14,10 @@
 #include <cstring>
 #include <memory>
 
+#include "harness/core_delay.h"
 #include "harness/statistics.h"
 #include "harness/unit.h"
+#include "machine/device/clock.h"
 #include "suite/machine/pair_meter.h"
 #include "suite/machine/slow_pairs.h"
 #include "suite/machine/tournament.h"
@@ -88,7 +90,6 @@ class LinkMatrix {
   void describe(harness::Record& record) {
     if (link_->size() == 1) return;
     record.link_matrix = gathered();
-    record.link_matrix.slow_pairs = slow_pairs(record.link_matrix);
     record.counters["slow_pairs"] = static_cast<double>(record.link_matrix.slow_pairs.size());
     record.counters["pair_GBps"] = median_of_pairs(record.link_matrix.bandwidth_GBps);
     record.counters["pair_latency_us"] = median_of_pairs(record.link_matrix.latency_us);
@@ -104,17 +105,24 @@ class LinkMatrix {
     for (const Round& round : rounds_) {
       const int peer = peer_in(round, rank);
       const int low = std::min(rank, peer), high = std::max(rank, peer);
-      context_.world.barrier(context_.group);
-      if (peer >= 0) {
+      meets(peer, [&] {
         meter_.latency(low, high);
         meter_.latency(high, low);
-      }
-      context_.world.barrier(context_.group);
-      if (peer >= 0) {
+      });
+      meets(peer, [&] {
         meter_.bandwidth(low, high, checked);
         meter_.bandwidth(high, low, checked);
-      }
+      });
     }
+  }
+
+  void meets(int peer, const auto& messages) {
+    context_.world.barrier(context_.group);
+    if (peer < 0) return;
+    const double begin = machine::steady_s(), delayed = harness::core_delay_s();
+    messages();
+    delayed_s_ += harness::core_delay_s() - delayed;
+    met_s_ += machine::steady_s() - begin;
   }
 
   harness::LinkMatrix gathered() {
@@ -122,34 +130,38 @@ class LinkMatrix {
     harness::LinkMatrix matrix;
     for (const int member : context_.group.members)
       matrix.hosts.push_back(context_.world.host(member));
-    matrix.crowded_hosts = crowded_hosts(matrix.hosts, cores_of_ranks());
+    FastestPass fastest;
+    const auto matrix_of = [&](auto value) {
+      std::vector<double> mine;
+      for (std::size_t peer = 0; peer < ranks; ++peer)
+        mine.push_back(value(static_cast<int>(peer)));
+      std::vector<double> all;
+      for (const std::vector<double>& row : of_ranks(mine))
+        all.insert(all.end(), row.begin(), row.end());
+      return all;
+    };
+    matrix.bandwidth_GBps = matrix_of([&](int peer) { return meter_.bandwidth_GBps(peer); });
+    matrix.latency_us = matrix_of([&](int peer) { return 1e6 * meter_.latency_s(peer); });
+    fastest.bandwidth_GBps = matrix_of([&](int peer) { return meter_.fastest_GBps(peer); });
+    fastest.latency_us = matrix_of([&](int peer) { return 1e6 * meter_.least_latency_s(peer); });
+    std::vector<double> delayed;
+    for (const std::vector<double>& its :
+         of_ranks(std::vector{delayed_s_ / std::max(met_s_, 1e-9)}))
+      delayed.push_back(its[0]);
+    matrix.crowded_hosts = crowded_hosts(matrix.hosts, of_ranks(context_.world.cores()), delayed);
     // Where ranks wait for their cores, the pass that waited least says most of the link.
-    const bool fastest = !matrix.crowded_hosts.empty();
-    std::vector<double> mine(2 * ranks);
-    for (std::size_t peer = 0; peer < ranks; ++peer) {
-      mine[peer] = fastest ? meter_.fastest_GBps(static_cast<int>(peer))
-                           : meter_.bandwidth_GBps(static_cast<int>(peer));
-      mine[ranks + peer] = 1e6 * meter_.latency_s(static_cast<int>(peer));
-    }
-    const std::string_view bytes(reinterpret_cast<const char*>(mine.data()),
-                                 mine.size() * sizeof(double));
-    for (const std::string& row : context_.world.all_gather(context_.group, bytes)) {
-      std::vector<double> theirs(2 * ranks);
-      std::memcpy(theirs.data(), row.data(), row.size());
-      const auto middle = theirs.begin() + static_cast<std::ptrdiff_t>(ranks);
-      matrix.bandwidth_GBps.insert(matrix.bandwidth_GBps.end(), theirs.begin(), middle);
-      matrix.latency_us.insert(matrix.latency_us.end(), middle, theirs.end());
-    }
+    if (!matrix.crowded_hosts.empty()) matrix.bandwidth_GBps = fastest.bandwidth_GBps;
+    matrix.slow_pairs = slow_pairs(matrix, fastest);
     return matrix;
   }
 
-  std::vector<std::vector<int>> cores_of_ranks() {
-    const std::vector<int>& mine = context_.world.cores();
+  template <class T>
+  std::vector<std::vector<T>> of_ranks(const std::vector<T>& mine) {
     const std::string_view bytes(reinterpret_cast<const char*>(mine.data()),
-                                 mine.size() * sizeof(int));
-    std::vector<std::vector<int>> all;
+                                 mine.size() * sizeof(T));
+    std::vector<std::vector<T>> all;
     for (const std::string& row : context_.world.all_gather(context_.group, bytes)) {
-      all.emplace_back(row.size() / sizeof(int));
+      all.emplace_back(row.size() / sizeof(T));
       std::memcpy(all.back().data(), row.data(), row.size());
     }
     return all;
@@ -166,6 +178,8 @@ class LinkMatrix {
   std::vector<Round> rounds_;
   std::unique_ptr<machine::Link> link_;
   PairMeter meter_;
+  // How long this rank met others, and how much of that its core ran something else.
+  double met_s_ = 0, delayed_s_ = 0;
 };
 
 const bool registered = harness::add<LinkMatrix>();

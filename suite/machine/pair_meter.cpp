@@ -117,6 +117,11 @@ double PairMeter::bandwidth_GBps(int peer) const {
   return calls.empty() ? 0 : static_cast<double>(window * bytes_) / harness::median(calls) / 1e9;
 }
 
+double PairMeter::least_latency_s(int peer) const {
+  const auto& calls = latencies_s_[static_cast<std::size_t>(peer)];
+  return calls.empty() ? 0 : *std::ranges::min_element(calls);
+}
+
 double PairMeter::fastest_GBps(int peer) const {
   const auto& calls = streams_s_[static_cast<std::size_t>(peer)];
   return calls.empty()

@@ -33,7 +33,9 @@ class PairMeter {
   // Median over the calls, from here to peer; 0 before the first.
   double latency_s(int peer) const;
   double bandwidth_GBps(int peer) const;
-  double fastest_GBps(int peer) const;  // of the fastest call
+  // Of the fastest call.
+  double least_latency_s(int peer) const;
+  double fastest_GBps(int peer) const;
   // What came from peer and was not what it had to be: small messages always, large where checked.
   std::int64_t wrong(int peer) const { return wrong_[static_cast<std::size_t>(peer)]; }
   // What one pass, each direction of each pair once, has this rank send and receive.

@@ -13,7 +13,7 @@ namespace {
 
 struct Metric {
   std::string name;
-  const std::vector<double>& values;
+  const std::vector<double>&values, &fastest;
   double (*time_of)(double value);
 };
 
@@ -25,21 +25,23 @@ bool crowded(const harness::LinkMatrix& matrix, int rank) {
 void add_slow(const harness::LinkMatrix& matrix, const Metric& metric, bool within_host,
               bool on_crowded, std::vector<harness::LinkMatrix::SlowPair>& slow) {
   std::vector<harness::LinkMatrix::SlowPair> pairs;
-  std::vector<double> times, values;
+  std::vector<double> times, shortest, values;
   const int ranks = matrix.ranks();
   for (int from = 0; from < ranks; ++from)
     for (int to = 0; to < ranks; ++to) {
       const bool same_host = matrix.hosts[static_cast<std::size_t>(from)] ==
                              matrix.hosts[static_cast<std::size_t>(to)];
-      const double value = metric.values[static_cast<std::size_t>(from * ranks + to)];
+      const auto place = static_cast<std::size_t>(from * ranks + to);
+      const double value = metric.values[place], fastest = metric.fastest[place];
       if (from == to || same_host != within_host || !(value > 0)) continue;
       if ((crowded(matrix, from) || crowded(matrix, to)) != on_crowded) continue;
-      pairs.push_back({from, to, metric.name, value, 0, 0});
+      pairs.push_back({from, to, metric.name, fastest, 0, 0});
       values.push_back(value);
       times.push_back(metric.time_of(value));
+      shortest.push_back(metric.time_of(fastest));
     }
   const std::vector<double> z =
-      harness::robust_z(times, on_crowded ? crowded_spread : least_spread);
+      harness::robust_z(shortest, times, on_crowded ? crowded_spread : least_spread);
   for (std::size_t i = 0; i < pairs.size(); ++i) {
     if (z[i] <= harness::outlying_z) continue;
     pairs[i].typical = harness::median(values);
@@ -51,27 +53,37 @@ void add_slow(const harness::LinkMatrix& matrix, const Metric& metric, bool with
 }  // namespace
 
 std::vector<std::string> crowded_hosts(const std::vector<std::string>& hosts,
-                                       const std::vector<std::vector<int>>& cores) {
+                                       const std::vector<std::vector<int>>& cores,
+                                       const std::vector<double>& delayed) {
   std::vector<std::string> crowded;
   for (const std::string& host : hosts) {
     std::size_t ranks = 0;
+    bool kept_waiting = false;
     std::set<int> usable;
     for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
       if (hosts[rank] != host) continue;
       ++ranks;
       usable.insert(cores[rank].begin(), cores[rank].end());
+      kept_waiting = kept_waiting || (!delayed.empty() && delayed[rank] > crowded_delay);
     }
-    if (ranks > usable.size() && std::ranges::find(crowded, host) == crowded.end())
+    if ((ranks > usable.size() || kept_waiting) &&
+        std::ranges::find(crowded, host) == crowded.end())
       crowded.push_back(host);
   }
   return crowded;
 }
 
 std::vector<harness::LinkMatrix::SlowPair> slow_pairs(const harness::LinkMatrix& matrix) {
+  return slow_pairs(matrix, {matrix.bandwidth_GBps, matrix.latency_us});
+}
+
+std::vector<harness::LinkMatrix::SlowPair> slow_pairs(const harness::LinkMatrix& matrix,
+                                                      const FastestPass& fastest) {
   // Rates are taken as times: however slow a pair is, no rate lies far below the others.
   const Metric metrics[] = {
-      {"bandwidth", matrix.bandwidth_GBps, [](double rate) { return 1 / rate; }},
-      {"latency", matrix.latency_us, [](double time) { return time; }}};
+      {"bandwidth", matrix.bandwidth_GBps, fastest.bandwidth_GBps,
+       [](double rate) { return 1 / rate; }},
+      {"latency", matrix.latency_us, fastest.latency_us, [](double time) { return time; }}};
   std::vector<harness::LinkMatrix::SlowPair> slow;
   for (const Metric& metric : metrics)
     for (const bool within_host : {true, false}) {

@@ -80,6 +80,23 @@ TEST(SlowPairs, OnlySlownessAndOnlyAmongItsKind) {
   EXPECT_NEAR(slow[0].typical, 2.06, 0.06);
 }
 
+// Other work delays what passes then; a slow link has no fast pass.
+TEST(SlowPairs, OneFastPassClearsAPair) {
+  LinkMatrix matrix = matrix_of(std::vector<std::string>(4, "a"));
+  FastestPass fastest{matrix.bandwidth_GBps, matrix.latency_us};
+  for (const auto& [from, to] : {std::pair(1, 3), std::pair(2, 0)}) {
+    matrix.bandwidth_GBps[place(matrix, from, to)] = 2;
+    matrix.latency_us[place(matrix, from, to)] = 30;
+  }
+  EXPECT_TRUE(slow_pairs(matrix, fastest).empty());
+  fastest.latency_us[place(matrix, 2, 0)] = 15;
+  const auto slow = slow_pairs(matrix, fastest);
+  ASSERT_EQ(slow.size(), 1u);
+  EXPECT_EQ(slow[0].from, 2);
+  EXPECT_EQ(slow[0].metric, "latency");
+  EXPECT_EQ(slow[0].value, 15);
+}
+
 TEST(SlowPairs, OnACrowdedHostOnlyBandwidthFarBelowTheOthers) {
   LinkMatrix matrix = matrix_of({"a", "a", "a", "a", "b", "b", "b", "b"});
   for (const auto& [from, to] : {std::pair(0, 1), std::pair(2, 5), std::pair(6, 4)})
@@ -102,6 +119,13 @@ TEST(SlowPairs, AHostIsCrowdedWhereRanksAreMoreThanCores) {
   EXPECT_TRUE(crowded_hosts({"a", "a"}, {{0, 1}, {0, 1}}).empty());
   EXPECT_TRUE(crowded_hosts({"a", "a", "a"}, {{0}, {0}, {1, 2}}).empty());
   EXPECT_EQ(crowded_hosts({"a", "a"}, {{3}, {3}}), (std::vector<std::string>{"a"}));
+}
+
+TEST(SlowPairs, AHostIsCrowdedWhereARankIsKeptFromItsCore) {
+  const std::vector<std::string> hosts{"a", "b", "c", "b"};
+  const std::vector<std::vector<int>> cores{{0, 1}, {0}, {0, 1}, {1}};
+  EXPECT_EQ(crowded_hosts(hosts, cores, {0.01, 0, 0.04, 0.3}), (std::vector<std::string>{"b"}));
+  EXPECT_TRUE(crowded_hosts(hosts, cores, {0.01, 0, 0.04, 0.03}).empty());
 }
 
 // Another link, whose every message takes a microsecond by a clock of its own, and a thousand to
