@@ -336,6 +336,13 @@ class Examination {
       return of >= least_cases &&
              static_cast<double>(of) >= most_of_them * static_cast<double>(all);
     };
+    // Who sleeps meets less of what runs beside it: beside a slow rank all others seem crowded out.
+    const auto another_is_slow = [&](int rank) {
+      return std::ranges::any_of(seen, [rank](const auto& one) {
+        return one.first.first != rank && one.second.able > 0 &&
+               2 * one.second.ratios.size() >= one.second.able;
+      });
+    };
     for (const auto& [who, its] : seen) {
       const auto [rank, of_disk] = who;
       if (most(its.ratios.size(), its.able))
@@ -343,7 +350,7 @@ class Examination {
             fmt::format("late, or slower than the others, in {} of {} cases, by a factor of {:.2f} "
                         "(median); {}",
                         its.ratios.size(), its.able, median(its.ratios), its.example));
-      else if (most(its.shared.size(), its.cases))
+      else if (most(its.shared.size(), its.cases) && !another_is_slow(rank))
         add(Level::warning, "shared core", {rank},
             fmt::format("its core ran something else for {:.0f} % of the time (median) in {} of {} "
                         "cases",

@@ -117,6 +117,20 @@ TEST(Health, ASharedCoreIsToldFromABusyMachine) {
   EXPECT_TRUE(all.inconclusive());
 }
 
+// The slow one sleeps most of the time, and meets little of what delays the other.
+TEST(Health, BesideASlowRankNoCoreIsShared) {
+  const auto drained = [](int slow) {
+    MadeUp made;
+    for (int i = 0; i < 10; ++i)
+      made.add({{.busy_s = i < slow ? 0.1 : 0.03, .delayed_fraction = 0.1},
+                {.busy_s = 0.03, .delayed_s = 0.02, .delayed_fraction = 0.6}});
+    return made.drained();
+  };
+  EXPECT_EQ(drained(10), "slow rank 0");
+  EXPECT_EQ(drained(6), "");
+  EXPECT_EQ(drained(2), "shared core 1");
+}
+
 TEST(Health, JitterOfOneRankIsNamed) {
   MadeUp one, all;
   for (int i = 0; i < 10; ++i) {
