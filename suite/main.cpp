@@ -237,7 +237,9 @@ int run_rank(const CommandLine& line, const std::vector<harness::PlannedCase>& c
     });
     if (code != harness::accepted) return exit_code_of_rank(rank, code);
     options.sink = sink.get();
-    harness::Watchdog watchdog(*world, out_dir, line.timeout_s);
+    std::vector<std::string> names;
+    for (const harness::PlannedCase& plan : cases) names.push_back(plan.name);
+    harness::Watchdog watchdog(*world, out_dir, line.timeout_s, std::move(names));
     try {
       code = harness::run(*world, cases, options, progress);
     } catch (const harness::UsageError& error) {

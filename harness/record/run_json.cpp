@@ -409,12 +409,21 @@ RunFile read_finished(const std::string& directory) {
   return run;
 }
 
+bool names_lost_rank(const std::string& reason) {
+  if (!reason.starts_with("rank ")) return false;
+  const std::size_t after = reason.find_first_not_of("0123456789", 5);
+  return after != std::string::npos && after > 5 && reason.compare(after, 5, " (pid") == 0;
+}
+
 void mark_aborted(const std::string& directory, const std::string& reason, const Record& failing) {
   const std::lock_guard lock(writing);
   if (!aborted_directories.insert(canonical(directory)).second) return;
   const std::string path = directory + "/run.json";
   Json json = parse(path);
-  if (context_of(json, path)["status"] == "aborted") return;
+  const Json& before = context_of(json, path);
+  if (before["status"] == "aborted" &&
+      (!names_lost_rank(reason) || names_lost_rank(before.value("status_reason", ""))))
+    return;
   Json& context = json["context"];
   context["status"] = "aborted";
   context["status_reason"] = reason;

@@ -91,9 +91,13 @@ RunFile read_finished(const std::string& directory);
 
 // For a process that holds no records: marks the run in `directory` aborted for this reason and
 // adds the case that ran (in the place of its own record, if that is the last and failed). What is
-// there stays. A second call, and whatever a RunWriter of this process would still write there,
-// changes nothing. Throws as RunWriter does.
+// there stays: of an aborted run the reason too, unless this one names the lost rank and that did
+// not. A second call, and whatever a RunWriter of this process would still write there, changes
+// nothing. Throws as RunWriter does.
 void mark_aborted(const std::string& directory, const std::string& reason, const Record& failing);
+// "rank 2 (pid 17 on node1) died …", as the watchdog says it (diagnosis.h), names who is lost;
+// "rank 0 waited …" does not.
+bool names_lost_rank(const std::string& reason);
 
 // Writes beside and renames, so that a reader sees the old text or the new one.
 void write_file(const std::string& path, std::string_view text);

@@ -140,10 +140,12 @@ class Watchdog::Eye {
   double looked_s_ = 0;
 };
 
-Watchdog::Watchdog(machine::World& world, std::string out_dir, double timeout_s)
+Watchdog::Watchdog(machine::World& world, std::string out_dir, double timeout_s,
+                   std::vector<std::string> names)
     : world_(world),
       out_dir_(std::move(out_dir)),
       timeout_s_(before_waits_end(timeout_s)),
+      names_(std::move(names)),
       eye_(std::make_unique<Eye>(world)) {
   if (world_.ranks_are_threads()) return;
   // With this MPICH tells the others that a rank has died; by default it would end them, unheard.
@@ -199,11 +201,26 @@ bool Watchdog::anybody_reported() const {
   return false;
 }
 
+// Of a name that the board has only the beginning of, without a phase after it: the rest, if no
+// other case begins so.
+void Watchdog::complete(std::string& activity, std::string& line) const {
+  const std::string begin = activity;
+  if (begin.empty() || begin.find(' ') != std::string::npos) return;
+  const auto begins_so = [&](const std::string& name) { return name.starts_with(begin); };
+  const auto found = std::ranges::find_if(names_, begins_so);
+  if (found == names_.end() || std::ranges::count_if(names_, begins_so) > 1) return;
+  activity = *found;
+  const std::string during = " during ";
+  if (const std::size_t at = line.find(during + begin); at != std::string::npos)
+    line.replace(at + during.size(), begin.size(), *found);
+}
+
 void Watchdog::end_launch() {
   const double start = machine::steady_s();
   machine::Board& board = world_.board();
-  const auto finding = diagnose(eye_->look(start), start, timeout_s_);
+  auto finding = diagnose(eye_->look(start), start, timeout_s_);
   if (!finding) return;
+  complete(finding->activity, finding->line);
   if (anybody_reported()) ::_exit(rank_lost);  // after the look, which may have missed the reporter
   if (finding->reporter != world_.rank()) {
     while (!anybody_reported() && machine::steady_s() - start < last_resort_s) {

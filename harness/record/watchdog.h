@@ -18,6 +18,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 #include "machine/world/world.h"
 
@@ -26,8 +27,10 @@ namespace harness {
 class Watchdog {
  public:
   // The world must outlive it. timeout_s: of World; the watchdog speaks a little earlier than waits
-  // give up, while everybody still shows whom he waits for.
-  Watchdog(machine::World& world, std::string out_dir, double timeout_s);
+  // give up, while everybody still shows whom he waits for. names: of the cases that may run, for
+  // those longer than the board has room for.
+  Watchdog(machine::World& world, std::string out_dir, double timeout_s,
+           std::vector<std::string> names = {});
   // Ends watching. If a rank has failed by then it does not return: the report comes first.
   ~Watchdog();
 
@@ -39,10 +42,12 @@ class Watchdog {
   void watch();
   bool anybody_reported() const;
   void end_launch();
+  void complete(std::string& activity, std::string& line) const;
 
   machine::World& world_;
   std::string out_dir_;
   double timeout_s_;
+  std::vector<std::string> names_;
   std::unique_ptr<Eye> eye_;
   std::mutex mutex_;
   std::condition_variable ended_;

@@ -88,7 +88,7 @@ class WatchdogTest : public testing::Test {
         ::dup2(file, STDERR_FILENO);
         BoardWorld world(rank, statuses_);
         {
-          Watchdog watchdog(world, directory_, timeout_s);
+          Watchdog watchdog(world, directory_, timeout_s, names_);
           body(world, watchdog);
         }
         world.board().mine().state.store(machine::RankState::finished);
@@ -128,6 +128,7 @@ class WatchdogTest : public testing::Test {
   }
 
   std::string directory_;
+  std::vector<std::string> names_;
   machine::RankStatus* statuses_ = nullptr;
 };
 
@@ -179,6 +180,29 @@ TEST_F(WatchdogTest, ARankHungInItsWorkIsNamedByTheLowest) {
   });
   EXPECT_EQ(ends, (std::vector{4, 4, 4}));
   expect_aborted(who(2) + " made no progress for ");
+}
+
+// A rank that gave up waiting wrote first; the watchdog knows for whom it waited.
+TEST_F(WatchdogTest, TheNameOfTheLostRankStaysWhateverCameBefore) {
+  RunContext context{"quick", "test", "", "aborted", "rank 0: rank 0 waited 2.0 s for rank 1", {}};
+  RunWriter(context, directory_).finish(context);
+  mark_aborted(directory_, "rank 1 (pid 7 on node1) made no progress", {});
+  EXPECT_EQ(read_run(directory_).context.status_reason, "rank 1 (pid 7 on node1) made no progress");
+  EXPECT_FALSE(names_lost_rank("rank 0: rank 0 waited"));
+  EXPECT_FALSE(names_lost_rank("rank "));
+  EXPECT_FALSE(names_lost_rank("no progress: rank 0 (pid 7 on node1) waits"));
+}
+
+TEST_F(WatchdogTest, ANameTooLongForTheBoardIsCompleted) {
+  const std::string name = "gpt_step/model:" + std::string(600, 's') + "/ranks:";
+  names_ = {"gpt_step/model:s", name + "3", "gemm/ranks:1"};
+  const auto hang = [&](machine::World& world, Watchdog&) {
+    world.board().set_activity(name + "3 (running)");
+    std::this_thread::sleep_for(60s);
+  };
+  launch(hang);
+  EXPECT_EQ(read_run(directory_).records.at(0).name, name + "3");
+  EXPECT_NE(said().find(" during " + name + "3"), std::string::npos) << said();
 }
 
 TEST_F(WatchdogTest, ARankThatGivesUpIsReportedWithItsReason) {

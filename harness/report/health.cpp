@@ -141,7 +141,9 @@ class Examination {
 
   void lost_rank() {
     if (run_.context.status != "aborted") return;
-    const int rank = rank_in(run_.context.status_reason);
+    // Of the watchdog's own sentence alone: others begin with a rank that waited.
+    const std::string& reason = run_.context.status_reason;
+    const int rank = names_lost_rank(reason) ? rank_in(reason) : -1;
     add(Level::critical, "lost rank", rank < 0 ? std::vector<int>{} : std::vector{rank},
         run_.context.status_reason);
   }

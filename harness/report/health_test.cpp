@@ -249,6 +249,15 @@ TEST(Health, ALostRankIsNamed) {
   made.run.context.status = "aborted";
   made.run.context.status_reason = "rank 3 (pid 7 on node) died during x";
   EXPECT_EQ(made.drained(), "lost rank 3");
+  // Who waits, in a ring or for somebody out of sight, is not who is lost.
+  for (const char* reason :
+       {"rank 0: rank 0 waited 2.0 s in all_reduce for rank 3 to send",
+        "deadlock during x: rank 0 waits for rank 1, rank 1 waits for rank 0",
+        "no progress for 7 s during x: rank 0 waits for rank 3, which is on h4"}) {
+    made.run.context.status_reason = reason;
+    EXPECT_EQ(made.drained(), "lost rank");
+  }
+  made.run.context.status_reason = "rank 3 (pid 7 on node) died during x";
   EXPECT_EQ(
       health_json(health_of(made.run, "")).find("\"level\": \"CRITICAL\"") != std::string::npos,
       true);
