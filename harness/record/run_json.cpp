@@ -412,7 +412,10 @@ RunFile read_finished(const std::string& directory) {
 bool names_lost_rank(const std::string& reason) {
   if (!reason.starts_with("rank ")) return false;
   const std::size_t after = reason.find_first_not_of("0123456789", 5);
-  return after != std::string::npos && after > 5 && reason.compare(after, 5, " (pid") == 0;
+  if (after == std::string::npos || after == 5 || reason.compare(after, 5, " (pid") != 0)
+    return false;
+  // It failed since it had waited too long: for whom is not who is lost either.
+  return reason.find(fmt::format(": {} waited ", reason.substr(0, after))) == std::string::npos;
 }
 
 void mark_aborted(const std::string& directory, const std::string& reason, const Record& failing) {

@@ -252,6 +252,7 @@ TEST(Health, ALostRankIsNamed) {
   // Who waits, in a ring or for somebody out of sight, is not who is lost.
   for (const char* reason :
        {"rank 0: rank 0 waited 2.0 s in all_reduce for rank 3 to send",
+        "rank 0 (pid 7 on h1) failed during x: rank 0 waited 2.0 s in y for rank 3",
         "deadlock during x: rank 0 waits for rank 1, rank 1 waits for rank 0",
         "no progress for 7 s during x: rank 0 waits for rank 3, which is on h4"}) {
     made.run.context.status_reason = reason;
