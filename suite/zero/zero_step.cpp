@@ -25,6 +25,7 @@
 #include "collectives/cost.h"
 #include "harness/unit.h"
 #include "machine/device/clock.h"
+#include "suite/zero/file_bound.h"
 #include "suite/zero/update_reference.h"
 #include "suite/zero/zero_step_case.h"
 #include "suite/zero/zero_step_model.h"
@@ -108,19 +109,17 @@ struct ZeroStep {
                   std::span(rounded_).subspan(static_cast<std::size_t>(first),
                                               static_cast<std::size_t>(p.value.size())));
     };
-    passes(check_use);
-    step_->reduce();
+    sum_up(check_use);
     step_->gather_gradients();
-    compare_gradients(judge, "summed gradient", reference);
+    compare(judge, "summed gradient", &Parameter::gradient, reference.gradients());
     const zero::StepResult result = step_->update();
     step_->drain();
     compare_norm(judge, "", result, reference);
     compare_values(judge, "after AdamW", reference.after_adamw(adamw, rounded_, model_.decays()));
     fingerprint(judge, "after AdamW");
-    passes();  // nothing of the first step is left in the second's gradients
-    step_->reduce();
+    sum_up();  // nothing of the first step is left in the second's gradients
     step_->gather_gradients();
-    compare_gradients(judge, "summed gradient of step 2", reference);
+    compare(judge, "summed gradient of step 2", &Parameter::gradient, reference.gradients());
     compare_norm(judge, " of step 2", step_->update(), reference);
     if (case_.offloads()) judge_beside_memory(judge);
 
@@ -217,6 +216,10 @@ struct ZeroStep {
           static_cast<double>(moved.down + moved.up + moved.nvme_read + moved.nvme_written);
       record.note = note_;
     }
+    if (case_.offload == "nvme" && case_.offload_param == "none") {
+      start(case_.stage, options(adamw));
+      describe_file_bound(record, context_.world, context_.group, *step_, [&] { sum_up(); });
+    }
     if (times_.empty()) return;
     const auto middle = times_.begin() + static_cast<std::ptrdiff_t>(times_.size() / 2);
     std::nth_element(times_.begin(), middle, times_.end(), [](const Times& a, const Times& b) {
@@ -264,6 +267,11 @@ struct ZeroStep {
 
   void passes(const ZeroStepModel::OnUse& on_use = {}) {
     for (int i = 0; i < case_.micro_batches; ++i) model_.run(*step_, i, on_use);
+  }
+
+  void sum_up(const ZeroStepModel::OnUse& on_use = {}) {
+    passes(on_use);
+    step_->reduce();
   }
 
   // The first, from the start, whose update is in the values.
@@ -356,14 +364,10 @@ struct ZeroStep {
     }
     step_->drain();
     seen.drained = values();
-    step_->optimizer().visit(
-        false, [&](zero::Range, const zero::RangeStates& of) { append(seen.states, of.master); });
-    step_->optimizer().visit(false, [&](zero::Range, const zero::RangeStates& of) {
-      append(seen.states, of.first_moment);
-    });
-    step_->optimizer().visit(false, [&](zero::Range, const zero::RangeStates& of) {
-      append(seen.states, of.second_moment);
-    });
+    using States = zero::RangeStates;
+    for (const auto state : {&States::master, &States::first_moment, &States::second_moment})
+      step_->optimizer().visit(
+          false, [&](zero::Range, const States& of) { append(seen.states, of.*state); });
     return seen;
   }
 
@@ -425,11 +429,6 @@ struct ZeroStep {
                    std::abs(result.gradient_norm - reference.norm()), reference.norm_bound());
     judge.numerics(fmt::format("clip factor{}", when),
                    std::abs(result.clip_factor - reference.clip_factor()), reference.clip_bound());
-  }
-
-  void compare_gradients(harness::Judge& judge, std::string_view when,
-                         const UpdateReference& reference) {
-    compare(judge, when, &Parameter::gradient, reference.gradients());
   }
 
   void compare_values(harness::Judge& judge, std::string_view when, const Expected& expected) {

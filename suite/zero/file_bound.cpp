@@ -1,0 +1,52 @@
+#include "suite/zero/file_bound.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "harness/statistics.h"
+#include "machine/device/clock.h"
+
+namespace suite {
+namespace {
+
+constexpr int rounds = 5;
+
+double slowest(machine::World& world, const machine::Group& group,
+               const std::function<void()>& work) {
+  world.barrier(group);
+  const double begin = machine::steady_s();
+  work();
+  double most = 0;
+  for (const std::string& theirs :
+       world.all_gather(group, fmt::format("{}", machine::steady_s() - begin)))
+    most = std::max(most, std::stod(theirs));
+  return most;
+}
+
+}  // namespace
+
+void describe_file_bound(harness::Record& record, machine::World& world,
+                         const machine::Group& group, zero::Step& step,
+                         const std::function<void()>& before_update) {
+  std::vector<double> updates, passes;
+  const zero::OffloadTraffic before = step.moved();
+  for (int round = 0; round < rounds; ++round) {
+    before_update();
+    updates.push_back(slowest(world, group, [&] { step.update(); }));
+    passes.push_back(slowest(world, group, [&] {
+      step.optimizer().visit(true, [](zero::Range, const zero::RangeStates&) {});
+    }));
+  }
+  const zero::OffloadTraffic moved = step.moved() - before;  // of updates alone
+  const double bytes = static_cast<double>(moved.nvme_read + moved.nvme_written) / rounds;
+  const double update_s = harness::median(updates), pass_s = harness::median(passes);
+  record.counters["update_s"] = update_s;
+  record.counters["file_pass_s"] = pass_s;
+  record.counters["file_fraction"] = pass_s / update_s;
+  record.counters["nvme_GBps"] = bytes / update_s / 1e9;
+}
+
+}  // namespace suite
