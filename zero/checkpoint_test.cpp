@@ -223,14 +223,14 @@ TEST_F(CheckpointFiles, AKilledSaveLeavesOneThatIsWhole) {
 // ---- of a training, over ranks
 
 // A bucket for each parameter: several pieces a rank.
-struct Trained {
+struct SavedTraining {
   RankModel model;
   GradientPlan plan;
   FlatStates states;
   std::unique_ptr<Step> step;
 
-  Trained(machine::World& world, machine::Degrees degrees, int stage = 1,
-          const StateOptions& offload = {}, Dtype dtype = Dtype::bfloat16)
+  SavedTraining(machine::World& world, machine::Degrees degrees, int stage = 1,
+                const StateOptions& offload = {}, Dtype dtype = Dtype::bfloat16)
       : model(world, degrees),
         plan(gradient_plan(model.list(), dtype, model.grid, 48)),
         states(world.device(), plan, model.list(), {.reduce_bucket_size = 1}) {
@@ -304,7 +304,7 @@ TEST_F(CheckpointOfRanks, ATrainingGoesOnToTheSameBits) {
                                          {.tp = 2, .dp = 1, .pp = 2}}) {
     machine::run_ranks(degrees.tp * degrees.dp * degrees.pp, [&](machine::World& world) {
       const int stage = degrees.tp == 3 ? 0 : 1;
-      Trained whole(world, degrees, stage), until(world, degrees, stage),
+      SavedTraining whole(world, degrees, stage), until(world, degrees, stage),
           from(world, degrees, stage);
       whole.train(0, 4);
       until.train(0, 2);
@@ -331,14 +331,14 @@ TEST_F(CheckpointOfRanks, OffloadedStatesAreReadByAnyOptimizer) {
   machine::run_ranks(2, [&](machine::World& world) {
     const machine::Degrees degrees{.dp = 2};
     for (const Dtype dtype : {Dtype::bfloat16, Dtype::float32}) {
-      Trained whole(world, degrees, 1, {}, dtype);
+      SavedTraining whole(world, degrees, 1, {}, dtype);
       whole.train(0, 4);
       for (const StateOptions& a : all) {
-        Trained until(world, degrees, 1, a, dtype);
+        SavedTraining until(world, degrees, 1, a, dtype);
         until.train(0, 2);
         until.save(world, folder);
         for (const StateOptions& b : all) {
-          Trained from(world, degrees, 1, b, dtype);
+          SavedTraining from(world, degrees, 1, b, dtype);
           from.load(folder);
           EXPECT_EQ(from.hashes(), until.hashes());
           from.train(2, 4);
@@ -356,7 +356,7 @@ TEST_F(CheckpointOfRanks, OtherDegreesReadTheSameElements) {
   for (const machine::Degrees a : all) {
     std::vector<std::vector<std::uint64_t>> expected(static_cast<std::size_t>(ranks(a)));
     machine::run_ranks(ranks(a), [&](machine::World& world) {
-      Trained trained(world, a);
+      SavedTraining trained(world, a);
       trained.save(world, other);  // initial values, which are known
       trained.train(0, 2);
       trained.save(world, folder);
@@ -364,7 +364,7 @@ TEST_F(CheckpointOfRanks, OtherDegreesReadTheSameElements) {
     });
     for (const machine::Degrees b : all) {
       machine::run_ranks(ranks(b), [&](machine::World& world) {
-        Trained trained(world, b);
+        SavedTraining trained(world, b);
         trained.spoil();
         trained.load(other);
         for (const collectives::Parameter& p : trained.model.parameters) {
@@ -378,7 +378,7 @@ TEST_F(CheckpointOfRanks, OtherDegreesReadTheSameElements) {
         trained.save(world, folder + "/again");
       });
       machine::run_ranks(ranks(a), [&](machine::World& world) {
-        Trained trained(world, a);
+        SavedTraining trained(world, a);
         trained.spoil();
         trained.load(folder + "/again");
         EXPECT_EQ(trained.hashes(), expected[static_cast<std::size_t>(world.rank())]);
@@ -389,7 +389,7 @@ TEST_F(CheckpointOfRanks, OtherDegreesReadTheSameElements) {
 
 TEST_F(CheckpointOfRanks, WhatFailsOnOneRankFailsOnAll) {
   machine::run_ranks(2, [&](machine::World& world) {
-    Trained trained(world, {.dp = 2});
+    SavedTraining trained(world, {.dp = 2});
     trained.save(world, folder);
     const auto before = Checkpoint(folder).number("steps");
     trained.train(0, 1);

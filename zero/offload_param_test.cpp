@@ -58,7 +58,7 @@ std::string text(Dtype dtype, const StateOptions& states, const ValueOptions& va
 }
 
 // Every parameter is a part. A micro-batch uses them one by one, back again, and all at once.
-struct Trained {
+struct AwayTraining {
   static constexpr int micro_batches = 2;
   RankModel model;
   GradientPlan plan;
@@ -67,7 +67,7 @@ struct Trained {
   std::unique_ptr<Step> step;
   std::vector<double> seen;  // at all uses
 
-  Trained(machine::World& world, Dtype dtype, StepOptions given)
+  AwayTraining(machine::World& world, Dtype dtype, StepOptions given)
       : model(world, {.dp = world.size()}),
         plan(gradient_plan(model.list(), dtype, model.grid, 48, {"stage0.down"})),
         states(world.device(), plan, model.list(),
@@ -164,8 +164,8 @@ TEST(OffloadParam, StepsToTheSameBits) {
     machine::run_ranks(dp, [&](machine::World& world) {
       for (const Dtype dtype : {Dtype::float16, Dtype::float32}) {
         if (dp == 1 && dtype == Dtype::float32) continue;
-        Trained beside(world, dtype, {.overlap_comm = true});
-        std::vector<std::unique_ptr<Trained>> others;
+        AwayTraining beside(world, dtype, {.overlap_comm = true});
+        std::vector<std::unique_ptr<AwayTraining>> others;
         std::vector<std::string> where;
         for (const StateOptions& states : states_of()) {
           for (const ValueOptions& values : values_of()) {
@@ -173,7 +173,7 @@ TEST(OffloadParam, StepsToTheSameBits) {
             options.poison_freed = true;
             options.offload_optimizer = states;
             options.offload_param = values;
-            others.push_back(std::make_unique<Trained>(world, dtype, options));
+            others.push_back(std::make_unique<AwayTraining>(world, dtype, options));
             where.push_back(text(dtype, states, values));
           }
         }
@@ -217,7 +217,7 @@ TEST(OffloadParam, HoldsAndMovesWhatTheFormulasSay) {
             options.offload_optimizer = states;
             options.offload_param = values;
             options.offload_optimizer.host = host.get();
-            Trained trained(world, dtype, options);
+            AwayTraining trained(world, dtype, options);
             const Layout& layout = trained.states.layout();
             const ExpectedMemory memory =
                 expected_memory(3, trained.plan, layout, AdamW{}, trained.options, trained.usage());
@@ -372,7 +372,7 @@ class OffloadParamFile : public ::testing::Test {
     machine::run_ranks(1, [&](machine::World& world) {
       StepOptions options;
       options.offload_param = {OffloadDevice::nvme, swap_options(), 2, 50, 0};
-      Trained trained(world, Dtype::bfloat16, options);
+      AwayTraining trained(world, Dtype::bfloat16, options);
       trained.train(0);
       auto& stage3 = dynamic_cast<Stage3&>(*trained.step);
       treat(stage3.offloaded_values()->swap_file()->descriptor());
@@ -415,13 +415,13 @@ TEST_F(OffloadParamFile, LeavesNothingAndNamesAFolderThatIsNotThere) {
     StepOptions options;
     options.offload_param = {OffloadDevice::nvme, swap_options(), 2, 50, 0};
     options.offload_param.swap.folder = folder;
-    Trained trained(world, Dtype::float32, options);
+    AwayTraining trained(world, Dtype::float32, options);
     trained.train(0);
     EXPECT_TRUE(std::filesystem::is_empty(folder));
     std::filesystem::remove(folder);
     trained.train(1);  // the file has no name, and needs none
     try {
-      const Trained none(world, Dtype::float32, options);
+      const AwayTraining none(world, Dtype::float32, options);
       FAIL();
     } catch (const machine::MachineError& error) {
       EXPECT_NE(std::string(error.what()).find(folder), std::string::npos) << error.what();

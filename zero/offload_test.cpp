@@ -20,7 +20,7 @@ using machine::Category;
 using machine::Dtype;
 using testing::RankModel;
 
-constexpr double infinity = std::numeric_limits<double>::infinity();
+constexpr double too_large = std::numeric_limits<double>::infinity();
 
 StateOptions on_host(double ratio, bool delayed = false) {
   StateOptions options;
@@ -43,13 +43,13 @@ std::vector<StateOptions> offloads() {
 }
 
 // A bucket of a parameter or two, so that a rank owns several ranges.
-struct Trained {
+struct OffloadedTraining {
   RankModel model;
   GradientPlan plan;
   FlatStates states;
   std::unique_ptr<Step> step;
 
-  Trained(machine::World& world, int stage, Dtype dtype, const StateOptions& offload)
+  OffloadedTraining(machine::World& world, int stage, Dtype dtype, const StateOptions& offload)
       : model(world, {.dp = world.size()}),
         plan(gradient_plan(model.list(), dtype, model.grid, 48)),
         states(world.device(), plan, model.list(), {.reduce_bucket_size = 90}) {
@@ -66,7 +66,7 @@ struct Trained {
     model.set_gradients(seed);
     if (overflow && model.dp && model.dp->rank() + 1 == model.dp->size())
       model.parameters[0].gradient.device().stream().kernels().fill(model.parameters[0].gradient,
-                                                                    infinity);
+                                                                    too_large);
     step->after_use(model.list());
     step->gradients_ready(model.list());
     step->end_micro_batch();
@@ -110,10 +110,10 @@ TEST(Offload, EveryStageStepsToTheSameBits) {
     machine::run_ranks(dp, [&](machine::World& world) {
       for (int stage = 0; stage < num_stages; ++stage) {
         for (const Dtype dtype : {Dtype::float16, Dtype::float32}) {
-          Trained in_memory(world, stage, dtype, {});
-          std::vector<std::unique_ptr<Trained>> others;
+          OffloadedTraining in_memory(world, stage, dtype, {});
+          std::vector<std::unique_ptr<OffloadedTraining>> others;
           for (const StateOptions& offload : offloads())
-            others.push_back(std::make_unique<Trained>(world, stage, dtype, offload));
+            others.push_back(std::make_unique<OffloadedTraining>(world, stage, dtype, offload));
           for (int i = 0; i < 4; ++i) {
             const bool overflow = dp > 1 && i == 2;
             EXPECT_EQ(in_memory.train(i, overflow).updated, !overflow);
@@ -143,7 +143,8 @@ TEST(Offload, ADelayedStepIsOneStale) {
     for (int stage = 0; stage < num_stages; ++stage) {
       for (const Dtype dtype : {Dtype::bfloat16, Dtype::float32}) {
         const std::string where = text(stage, dtype, on_host(1, true));
-        Trained in_memory(world, stage, dtype, {}), delayed(world, stage, dtype, on_host(1, true));
+        OffloadedTraining in_memory(world, stage, dtype, {}),
+            delayed(world, stage, dtype, on_host(1, true));
         std::vector<double> stale = in_memory.values();
         for (int i = 0; i < 5; ++i) {
           const bool overflow = i == 2;
@@ -177,7 +178,7 @@ TEST(Offload, HoldsAndMovesWhatTheFormulasSay) {
             const machine::Ledger& ledger = world.device().ledger();
             const std::size_t optimizer = ledger.current(Category::optimizer),
                               buffers = ledger.current(Category::buffers);
-            Trained trained(world, stage, dtype, offload);
+            OffloadedTraining trained(world, stage, dtype, offload);
             StepOptions options;
             options.offload_optimizer = offload;
             const Layout& layout = trained.states.layout();

@@ -191,17 +191,11 @@ class Diagnosis {
   }
 
   std::string others(int except) const {
-    constexpr int at_most = 8;
     std::string text;
-    int listed = 0, left = 0;
     for (const RankView& rank : ranks_) {
       if (rank.rank == except || !rank.here || rank.state == RankState::absent ||
           rank.state == RankState::finished)
         continue;
-      if (listed == at_most) {
-        ++left;
-        continue;
-      }
       std::string doing = "was working";
       if (rank.state == RankState::failed)
         doing = "failed: " + rank.reason;
@@ -209,10 +203,8 @@ class Diagnosis {
         doing = "died";
       else if (rank.waiting_for >= 0)
         doing = rank.waiting;
-      text +=
-          fmt::format("{}rank {} {}", listed++ == 0 ? ". The others: " : "; ", rank.rank, doing);
+      text += fmt::format("{}rank {} {}", text.empty() ? ". The others: " : "; ", rank.rank, doing);
     }
-    if (left > 0) text += fmt::format("; and {} more", left);
     return text;
   }
 

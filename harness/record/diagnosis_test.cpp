@@ -11,10 +11,10 @@ constexpr double now = 1000, timeout = 60;
 constexpr auto activity = "all_reduce/ranks:4/bytes:8";
 
 // Four ranks that all work and beat, seen from rank 1.
-Snapshot healthy() {
+Snapshot healthy(int ranks = 4) {
   Snapshot snapshot;
   snapshot.self = 1;
-  for (int rank = 0; rank < 4; ++rank) {
+  for (int rank = 0; rank < ranks; ++rank) {
     RankView view;
     view.rank = rank;
     view.pid = 100 + rank;
@@ -95,6 +95,19 @@ TEST(Diagnose, ADeadRankIsNamedAtOnceWithWhatTheOthersDid) {
               "up; rank 3 was "
               "working");
   }
+}
+
+TEST(Diagnose, WhatEveryRankDidIsTold) {
+  Snapshot snapshot = healthy(64);
+  snapshot.ranks[2].process = ProcessState::gone;
+  for (RankView& rank : snapshot.ranks)
+    if (rank.rank != 2) wait(rank, 2, now - 1);
+  const Finding finding = found(snapshot);
+  for (const RankView& rank : snapshot.ranks)
+    if (rank.rank != 2)
+      EXPECT_NE(finding.line.find("rank " + std::to_string(rank.rank) + " " + rank.waiting),
+                std::string::npos)
+          << rank.rank;
 }
 
 TEST(Diagnose, AStoppedRankIsNamedAfterTheTimeout) {

@@ -1,7 +1,8 @@
 # room(NAME HEADERS … SOURCES … TESTS … NEEDS … MAY_INCLUDE …)
 #
 # One call a room. HEADERS compile alone: x.h because x.cpp includes it first, which
-# scripts/check_rooms sees to, the others by the target all_verify_interface_header_sets. SOURCES make
+# scripts/check_rooms sees to (and scripts/lint compiles: a unity build hides it), the others by the
+# target all_verify_interface_header_sets. SOURCES make
 # the library, each of TESTS (x_test.cpp) becomes one CTest program, NEEDS are link libraries, and
 # MAY_INCLUDE lists the other rooms whose headers this one may include: scripts/check_rooms reads
 # that list and fails on any other include.
@@ -32,7 +33,7 @@ function(shardmark_compile_options target)
   endif()
   # Templates that many files use are then made once for several: half the time to compile. What is
   # large by itself gains nothing.
-  if(SHARDMARK_UNITY AND target MATCHES "^(collectives|layers|zero|pipeline|harness|training_step|configuration|nccl_tests)$")
+  if(SHARDMARK_UNITY AND target MATCHES "^(collectives|layers|zero|pipeline|harness|training_step|configuration|nccl_tests|zero_step_test|harness_run_json_test|suite_(inputs|configuration|step_units)_test)$")
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
   endif()
   # Where no memory is cast, the check of addresses finds bad pointers; looking at each one's
