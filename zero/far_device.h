@@ -10,7 +10,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -19,6 +18,7 @@
 #include <thread>
 #include <utility>
 
+#include "collectives/queued_device.h"
 #include "machine/device/device.h"
 #include "machine/device/kernels.h"
 
@@ -91,10 +91,6 @@ class FarStream final : public machine::Stream {
  public:
   FarStream(machine::Device& device, const FarMemory& memory)
       : Stream(device, nullptr), memory_(memory) {}
-  ~FarStream() override {
-    push({});
-    thread_.join();
-  }
   FarStream(const FarStream&) = delete;
   FarStream& operator=(const FarStream&) = delete;
 
@@ -119,28 +115,10 @@ class FarStream final : public machine::Stream {
   }
 
  private:
-  void push(std::function<void()> work) {
-    const std::lock_guard lock(mutex_);
-    queue_.push_back(std::move(work));
-    changed_.notify_all();
-  }
-  void run() {
-    std::unique_lock lock(mutex_);
-    while (true) {
-      changed_.wait(lock, [this] { return !queue_.empty(); });
-      const auto work = std::move(queue_.front());
-      queue_.pop_front();
-      if (!work) return;
-      lock.unlock();
-      work();
-      lock.lock();
-    }
-  }
+  void push(std::function<void()> work) { worker_.push(std::move(work)); }
+
   const FarMemory& memory_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::function<void()>> queue_;
-  std::thread thread_{[this] { run(); }};  // last: it uses the others
+  collectives::Worker worker_;  // last: it uses the others
 };
 
 class FarDevice final : public machine::Device {

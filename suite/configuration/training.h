@@ -40,7 +40,8 @@ struct Degrees {
   // Chunks of a stage, more than 1 interleaved: said, or num_layers / (pipeline *
   // layers_per_virtual_stage). 0: not said.
   std::int64_t virtual_stages = 1, layers_per_virtual_stage = 0;
-  std::string partition = "best";  // of layers over stages: uniform, unless "parameters" or "profile"
+  std::string partition =
+      "best";  // of layers over stages: uniform, unless "parameters" or "profile"
 };
 
 struct Batch {

@@ -404,7 +404,8 @@ struct GptGrid : GptStep {
     StepValues values{.model = {"tiny"}};
     values.model_args = {quick ? "--num-layers 4" : "--num-layers 16 --num-attention-heads 8"};
     values.schedule = pipeline::schedule_names();
-    values.partition_method = partition_methods();
+    // Not "profile": by measured times two runs may hold and send other bytes.
+    values.partition_method = {"uniform", "parameters"};
     values.zero_stage = {0, 1, 2, 3};
     values.ranks = {quick ? 4 : 8};
     values.tp = values.pp = values.dp = quick ? std::vector{1, 2} : std::vector{1, 2, 4, 8};
@@ -418,15 +419,9 @@ struct GptGrid : GptStep {
       if (c.ranks != c.tp * c.pp * c.dp || c.sequence_parallel != (c.tp > 1)) return false;
       if (c.pp == 1 && c.schedule != "1f1b") return false;
       if (c.pp > 1 && c.zero_stage > 1) return false;
-      if (c.partition_method != partition_in_grid(c)) return false;
+      if ((c.partition_method == "parameters") != (c.pp > 1 && c.zero_stage == 0)) return false;
       return profile == Profile::paper || of_cross_section(c, profile == Profile::quick);
     }));
-  }
-
-  static std::string_view partition_in_grid(const Case& c) {
-    if (c.pp == 1) return "uniform";
-    if (c.zero_stage == 0) return "parameters";
-    return c.recompute_granularity == "selective" ? "profile" : "uniform";
   }
 
   // Every grid with every schedule once; of a grid the schedules, of a schedule the grids differ in

@@ -14,8 +14,8 @@
 // part_fraction = 1 - rest / step, the rest being the step less the part by its clock, and
 // left_out_fraction = 1 - without / step, of medians over rounds, in the mean over ranks. They may
 // part by what leaving out changes elsewhere: what lies in the cache, who waits for whom. The case
-// fails if the two of some rank surely (99.9 %) differ by more than `tolerance`; on a busy machine
-// nothing is sure.
+// fails if the two of some rank surely (99.9 %) differ by more than `tolerance`. Where a rank was
+// kept from its core, who waits for whom is the machine's doing: then times are not judged.
 
 #include <fmt/format.h>
 
@@ -25,6 +25,7 @@
 #include <memory>
 #include <vector>
 
+#include "harness/core_delay.h"
 #include "harness/statistics.h"
 #include "harness/unit.h"
 #include "machine/device/clock.h"
@@ -39,7 +40,8 @@ using harness::Profile;
 using machine::Dtype;
 using machine::Part;
 
-constexpr double tolerance = 0.05;  // of the step
+constexpr double tolerance = 0.05;     // of the step
+constexpr double most_delayed = 0.05;  // of the time: what runs beside it
 constexpr int most_rounds = 101, least_rounds = 15;
 constexpr double most_s = 5;  // after least_rounds
 
@@ -107,6 +109,11 @@ struct StepParts {
     measure();
     if (are_threads())
       judge.not_applicable(Oracle::numerics, "ranks are threads, whose times mean nothing");
+    else if (delayed_ > most_delayed)
+      judge.not_applicable(
+          Oracle::numerics,
+          fmt::format("a rank was kept from its core for {:.0f} % of the time: busy machine",
+                      100 * delayed_));
     else
       judge.numerics(
           fmt::format("{}, by the clock and by leaving it out, of a step", case_.left_out),
@@ -180,7 +187,7 @@ struct StepParts {
 
   void measure() {
     event_s_ = seconds_of_an_event();
-    const double began_s = machine::steady_s();
+    const double began_s = machine::steady_s(), delayed_s = harness::core_delay_s();
     const auto go_on = [&] {  // as rank 0 says
       const auto done = static_cast<int>(step_s_.size());
       const bool enough =
@@ -198,6 +205,10 @@ struct StepParts {
       run_rest();
       without_s_.push_back(machine::steady_s() - start_s);
     }
+    const double mine = (harness::core_delay_s() - delayed_s) / (machine::steady_s() - began_s);
+    for (const std::string& theirs :
+         context_.world.all_gather(context_.group, fmt::format("{}", mine)))
+      delayed_ = std::max(delayed_, std::stod(theirs));
   }
 
   // The least that the median difference is, with 99.9 %.
@@ -217,7 +228,7 @@ struct StepParts {
   Corpus corpus_;
   machine::StepClock clock_;
   std::unique_ptr<Trainer> whole_, rest_;
-  double event_s_ = 0;
+  double event_s_ = 0, delayed_ = 0;  // delayed: of the rank that was most, of the time
   std::vector<double> step_s_, rest_s_, without_s_;  // by round
 };
 
