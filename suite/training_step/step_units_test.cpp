@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <numeric>
 #include <set>
 #include <string>
 #include <thread>
@@ -323,45 +324,53 @@ TEST(TrainingStep, AGptStepStartsFromTheFilesItIsGiven) {
 }
 #endif
 
+// What else the machine does lengthens a step, also between its parts: one try that it left alone
+// is enough.
 TEST(TrainingStep, AStepIsBrokenDownOnEveryRank) {
   const auto cases = steps({{"ranks", "4"},
                             {"tensor-model-parallel-size", "2"},
                             {"pipeline-model-parallel-size", "2"},
                             {"recompute-granularity", "full"}});
   ASSERT_EQ(cases.size(), 1U);
-  const harness::Record record = run(cases, 4).at(0);
-  ASSERT_EQ(record.verdict, harness::Ruling::pass) << record.reason;
-  const harness::StepBreakdown& all = record.step_breakdown;
-  EXPECT_EQ(all.parts,
-            (std::vector<std::string>{"data", "forward", "recompute", "backward input",
-                                      "backward weights", "communication tp", "communication pp",
-                                      "communication embedding", "bubble", "optimizer", "other"}));
-  ASSERT_EQ(all.ranks(), 4);
-  double slowest = 0;
-  for (const std::vector<double>& rank : all.seconds) {
-    double step = 0;
-    for (const double part : rank) step += part;
-    slowest = std::max(slowest, step);
-    EXPECT_LT(rank.back(), 0.01 * step);
-    for (const std::size_t part : {1, 3, 4, 5, 8, 9}) EXPECT_GT(rank[part], 0) << all.parts[part];
+  double most_of_other = 1, off = 1;
+  for (int tries = 0; tries < 20 && (most_of_other >= 0.01 || off >= 0.1); ++tries) {
+    const harness::Record record = run(cases, 4, 0.1).at(0);
+    ASSERT_EQ(record.verdict, harness::Ruling::pass) << record.reason;
+    const harness::StepBreakdown& all = record.step_breakdown;
+    EXPECT_EQ(all.parts, (std::vector<std::string>{"data", "forward", "recompute", "backward input",
+                                                   "backward weights", "communication tp",
+                                                   "communication pp", "communication embedding",
+                                                   "bubble", "optimizer", "other"}));
+    ASSERT_EQ(all.ranks(), 4);
+    double slowest = 0;
+    most_of_other = 0;
+    for (const std::vector<double>& rank : all.seconds) {
+      const double step = std::accumulate(rank.begin(), rank.end(), 0.0);
+      slowest = std::max(slowest, step);
+      most_of_other = std::max(most_of_other, rank.back() / step);
+      for (const std::size_t part : {1, 3, 4, 5, 8, 9}) EXPECT_GT(rank[part], 0) << all.parts[part];
+    }
+    off = std::abs(slowest / record.seconds - 1);
+    EXPECT_GT(record.counters.at("communication_fraction"), 0);
+    // Its stages' neighbours and its tp group: nobody waits for the rank across, but for the
+    // embedding.
+    EXPECT_EQ(all.waited_s[0][3] + all.waited_s[3][0] + all.waited_s[1][2] + all.waited_s[2][1], 0);
+    std::set<int> ranks;
+    for (const harness::Span& span : record.trace) ranks.insert(span.rank);
+    EXPECT_EQ(ranks.size(), 4U);
   }
-  EXPECT_NEAR(slowest, record.seconds, 0.1 * record.seconds);
-  EXPECT_GT(record.counters.at("communication_fraction"), 0);
-  // Its stages' neighbours and its tp group: nobody waits for the rank across, but for the
-  // embedding.
-  EXPECT_EQ(all.waited_s[0][3] + all.waited_s[3][0] + all.waited_s[1][2] + all.waited_s[2][1], 0);
-  std::set<int> ranks;
-  for (const harness::Span& span : record.trace) ranks.insert(span.rank);
-  EXPECT_EQ(ranks.size(), 4U);
+  EXPECT_LT(most_of_other, 0.01);
+  EXPECT_LT(off, 0.1) << "the step shown is not the one timed";
 }
 
 // With a link slowed by a known time, the time of dp's communication grows by it and no other does.
 TEST(TrainingStep, ASlowedLinkIsTheGroupsCommunication) {
   constexpr double added_s = 0.02;
+  constexpr int rounds = 5;
   const auto corpus = Corpus::generated(1234);
   machine::run_ranks(2, [&](machine::World& world) {
-    struct Seen {
-      double step = 0, dp = 0;
+    struct Seen {  // the least of all rounds: others on the machine only add
+      double step = 1e9, dp = 1e9, rest = 1e9;
       int transfers = 0;
     } quick, slow;
     for (Seen* const seen : {&quick, &slow}) {
@@ -375,19 +384,25 @@ TEST(TrainingStep, ASlowedLinkIsTheGroupsCommunication) {
       Trainer trainer(world, world.group(), world.device(), config, corpus);
       trainer.step();
       seen->transfers = 0;
-      machine::StepClock clock;
-      clock.start();
-      trainer.step();
-      clock.stop();
-      seen->step = clock.times().end_s - clock.times().start_s;
-      for (const auto& row : clock.times().own.rows)
-        if (row.text() == "communication dp") seen->dp = row.seconds;
+      for (int round = 0; round < rounds; ++round) {
+        machine::StepClock clock;
+        clock.start();
+        trainer.step();
+        clock.stop();
+        const double step = clock.times().end_s - clock.times().start_s;
+        double dp = 0;
+        for (const auto& row : clock.times().own.rows)
+          if (row.text() == "communication dp") dp = row.seconds;
+        seen->step = std::min(seen->step, step);
+        seen->dp = std::min(seen->dp, dp);
+        seen->rest = std::min(seen->rest, step - dp);
+      }
     }
-    const double added = added_s * slow.transfers;
-    EXPECT_GE(slow.transfers, 2);
+    const double added = added_s * slow.transfers / rounds;
+    EXPECT_GE(slow.transfers, 2 * rounds);
     EXPECT_GE(slow.dp, added);
     EXPECT_LT(slow.dp, added + quick.step + added / 2);
-    EXPECT_LT(slow.step - slow.dp, quick.step + added / 2);
+    EXPECT_LT(slow.rest, quick.step + added / 2);
   });
 }
 
