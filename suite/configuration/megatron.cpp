@@ -90,7 +90,7 @@ const std::vector<Argument>& arguments() {
       {"--min-loss-scale", AT(fp16.min_loss_scale), {.least = 1e-300, .most = 1e30}},
       {"--loss-scale-window", AT(fp16.loss_scale_window), {.least = 1}},
       {"--hysteresis", AT(fp16.hysteresis), {.least = 1}},
-      unused("--initial-loss-scale", "it is a power of two here", "fp16.initial_scale_power"),
+      {"--initial-loss-scale", AT(fp16.initial_loss_scale), {.least = 1e-300, .most = 1e30}},
       on("--accumulate-allreduce-grads-in-fp32", AT(gradients.accumulation_dtype), "fp32"),
       on("--overlap-grad-reduce", AT(zero.overlap_comm)),
       on("--overlap-param-gather", AT(zero.overlap_comm)),

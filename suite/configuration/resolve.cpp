@@ -105,6 +105,7 @@ class Resolution {
     fill();
     degrees();
     batch();
+    automaton();
     check();
     return {training_, entries(), std::move(notes_.warnings)};
   }
@@ -144,7 +145,23 @@ class Resolution {
       if (!said_.said(address(field))) said_.set(field, value, origin);
     };
     set(&training_.optimizer.weight_decay, 0.01);
-    set(&training_.fp16.initial_scale_power, 32);
+    set(&training_.fp16.initial_loss_scale, 4294967296);
+  }
+
+  // Each tool moves a dynamic scale in its own way, DeepSpeed in two.
+  void automaton() {
+    Fp16& fp16 = training_.fp16;
+    if (sources_.deepspeed_file.empty())
+      said_.set(&fp16.automaton, "megatron", {"derived", "Megatron-LM's own"});
+    else if (training_.zero.stage == 0)
+      said_.set(&fp16.automaton, "deepspeed_fused", {"derived", "DeepSpeed's below stage 1"});
+    const Origin *power = said_.origin(&fp16.initial_scale_power),
+                 *scale = said_.origin(&fp16.initial_loss_scale);
+    if (power && scale &&
+        std::ldexp(1.0, static_cast<int>(fp16.initial_scale_power)) != fp16.initial_loss_scale)
+      throw UsageError(fmt::format("{} is {}, which is 2^{}, but {} is {}", power->text(),
+                                   fp16.initial_scale_power, fp16.initial_scale_power,
+                                   scale->text(), fp16.initial_loss_scale));
   }
 
   void shape() {
@@ -368,6 +385,9 @@ class Resolution {
     // A pair of numbers was added under the first one's address.
     seen.insert(&training_.optimizer.betas[1]);
     for (const NamedField& named : megatron_fields()) add(named.name, named.field, "");
+    if (training_.fp16.enabled && training_.fp16.loss_scale == 0)
+      add(
+          "loss scale's automaton", +[](Training& t) -> Field { return &t.fp16.automaton; }, "");
     return all;
   }
 

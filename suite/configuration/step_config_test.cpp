@@ -94,15 +94,38 @@ TEST_F(StepConfig, TakesWhatTheFilesSay) {
 }
 
 TEST_F(StepConfig, ScalesTheLossOfHalf) {
-  harness::AxisFlags flags{{"ranks", "1"}};
-  use_configuration(of(R"({"train_batch_size": 2, "fp16": {"enabled": true, "hysteresis": 3,
-                           "initial_scale_power": 10, "loss_scale_window": 50}})"),
-                    {"gpt_step"}, flags);
-  EXPECT_EQ(flags.at("dtype"), "half");
-  EXPECT_EQ(configured->loss_scale.scaling, zero::LossScaling::deepspeed_zero);
-  EXPECT_EQ(configured->loss_scale.initial_scale, 1024);
-  EXPECT_EQ(configured->loss_scale.window, 50);
-  EXPECT_EQ(configured->loss_scale.hysteresis, 3);
+  const auto scale_of = [](const Sources& sources) {
+    harness::AxisFlags flags{{"ranks", "1"}};
+    use_configuration(sources, {"gpt_step"}, flags);
+    EXPECT_EQ(flags.at("dtype"), "half");
+    return configured->loss_scale;
+  };
+  const auto with = [&](const std::string& fp16, const std::string& stage,
+                        const std::string& arguments = "") {
+    return of(fmt::format(R"({{"train_batch_size": 2, "fp16": {{"enabled": true{}}},
+                              "zero_optimization": {{"stage": {}}}}})",
+                          fp16, stage),
+              arguments);
+  };
+  zero::LossScaleOptions scale = scale_of(
+      with(R"(, "hysteresis": 3, "initial_scale_power": 10, "loss_scale_window": 50)", "1"));
+  EXPECT_EQ(scale.scaling, zero::LossScaling::deepspeed_zero);
+  EXPECT_EQ(scale.initial_scale, 1024);
+  EXPECT_EQ(scale.window, 50);
+  EXPECT_EQ(scale.hysteresis, 3);
+  scale = scale_of(with("", "0"));
+  EXPECT_EQ(scale.scaling, zero::LossScaling::deepspeed_fused);
+  EXPECT_EQ(scale.initial_scale, 65536);
+  const std::string model =
+      "--num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 32 ";
+  scale = scale_of(of("", model + "--fp16"));
+  EXPECT_EQ(scale.scaling, zero::LossScaling::megatron);
+  EXPECT_EQ(scale.initial_scale, 4294967296);
+  EXPECT_EQ(scale_of(of("", model + "--fp16 --initial-loss-scale 1000")).initial_scale, 1000);
+  const std::string power = R"(, "initial_scale_power": 10)";
+  EXPECT_EQ(scale_of(with(power, "0", model + "--initial-loss-scale 1024")).initial_scale, 1024);
+  expect_words(refusal(with(power, "0", model + "--initial-loss-scale 1000"), {{"ranks", "1"}}),
+               {"fp16.initial_scale_power is 10", "2^10", "--initial-loss-scale is 1000"});
 }
 
 // Gradients overflow until the scale has come down: the first steps are skipped, and all are judged

@@ -52,9 +52,13 @@ struct Batch {
 struct Fp16 {
   bool enabled = false;
   double loss_scale = 0;  // 0: dynamic
-  std::int64_t initial_scale_power = 16, loss_scale_window = 1000, hysteresis = 2;
+  // The first scale: 2^initial_scale_power, unless Megatron-LM's word for it is said (not 0).
+  std::int64_t initial_scale_power = 16;
+  double initial_loss_scale = 0;
+  std::int64_t loss_scale_window = 1000, hysteresis = 2;
   bool consecutive_hysteresis = false;
   double min_loss_scale = 1;
+  std::string automaton = "deepspeed_zero";  // how a dynamic scale moves: zero/loss_scale.h
 };
 
 struct Bf16 {
