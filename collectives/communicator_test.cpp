@@ -4,9 +4,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
+#include <map>
+#include <memory>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "collectives/choose.h"
@@ -131,6 +135,9 @@ void check(World& world, Communicator& group, const Algorithm& algorithm, Dtype 
   if (in) machine::from_doubles(in, values(rank, in.size()));
   group.link().reset_traffic();
   group.run(algorithm.operation, algorithm.name, in, out, Reduction::sum, root, traffic);
+  // Nobody reads what went in any longer.
+  if (in && !in_place)
+    machine::from_doubles(in, std::vector<double>(static_cast<std::size_t>(in.size()), -9));
   const std::string what = std::string(name(algorithm.operation)) + " " +
                            std::string(algorithm.name) + " " + std::string(machine::name(dtype)) +
                            " x " + std::to_string(count) + " among " + std::to_string(ranks) +
@@ -175,6 +182,51 @@ TEST(Communicator, EveryAlgorithmIsExactOnIntegersAndSendsWhatItsFormulaSays) {
             if (count > 2000 && world.size() > 3) continue;
             check(world, group, algorithm, dtype, count, in_place, root);
           }
+      });
+    });
+}
+
+// Another link, which takes every message late.
+class LateLink final : public machine::Link {
+ public:
+  explicit LateLink(std::unique_ptr<machine::Link> link)
+      : Link(link->group()), link_(std::move(link)) {}
+  Transport transport() const override { return link_->transport(); }
+
+ private:
+  static void wait() { std::this_thread::sleep_for(std::chrono::milliseconds(1)); }
+  std::uint64_t do_send(int peer, const void* data, std::size_t bytes) override {
+    return last_[peer] = link_->send(peer, data, bytes);
+  }
+  void do_wait_sent(int peer, std::uint64_t number) override { link_->wait_sent(peer, number); }
+  std::uint64_t last_sent(int peer) const override {
+    const auto found = last_.find(peer);
+    return found == last_.end() ? 0 : found->second;
+  }
+  void do_receive(int peer, void* into, std::size_t bytes, machine::Store store) override {
+    wait();
+    link_->receive(peer, into, bytes, store);
+  }
+  const void* do_receive_in_place(int peer, std::size_t bytes) override {
+    wait();
+    return link_->receive_in_place(peer, bytes);
+  }
+  void do_release(int peer) override { link_->release(peer); }
+
+  std::unique_ptr<machine::Link> link_;
+  std::map<int, std::uint64_t> last_;
+};
+
+// A collective is over only when what this rank gave was taken: `check` overwrites it at once.
+TEST(Communicator, WhatWentInMayBeOverwrittenHoweverLateThePeersAre) {
+  for (const int ranks : {2, 3, 4})
+    machine::run_ranks(ranks, [](World& world) {
+      std::unique_ptr<machine::Link> link = world.connect(world.group(), Transport::shared_memory);
+      if (world.rank() == world.size() - 1) link = std::make_unique<LateLink>(std::move(link));
+      Communicator group(world, std::move(link));
+      every_algorithm(world, group, [&](const Algorithm& algorithm, bool in_place, int root) {
+        for (const std::int64_t count : {7, 20'011})
+          check(world, group, algorithm, Dtype::float32, count, in_place, root);
       });
     });
 }
