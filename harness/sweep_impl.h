@@ -120,10 +120,13 @@ std::vector<std::pair<Case, AxisValues>> Sweep<Case>::cases(const AxisFlags& fla
     }
   };
   choose(choose, 0);
-  for (const auto& [one, why] : refused)
-    if (flags.contains(one.first) && !kept.contains(one))
-      throw UsageError(fmt::format("{} {}: {}", one.first, one.second, why));
-  return cases;
+  std::erase_if(refused, [&](const auto& one) {
+    return !flags.contains(one.first.first) || kept.contains(one.first);
+  });
+  if (refused.empty()) return cases;
+  const auto& [one, why] = *refused.begin();
+  // Of several values the reason alone says which is to blame.
+  throw UsageError(refused.size() > 1 ? why : fmt::format("{} {}: {}", one.first, one.second, why));
 }
 
 }  // namespace harness

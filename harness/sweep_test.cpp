@@ -102,6 +102,13 @@ TEST(Sweep, OnlyLeavesOut) {
   } catch (const UsageError& error) {
     EXPECT_STREQ(error.what(), "ranks 1: one rank has nobody to talk to");
   }
+  try {
+    sweep().only(several).cases({{"ranks", "1"}, {"algorithm", "ring"}});
+    FAIL();
+  } catch (const UsageError& error) {
+    EXPECT_STREQ(error.what(), "one rank has nobody to talk to")
+        << "and the ring has no part in it";
+  }
 }
 
 TEST(Sweep, ASampleYieldsToTheCommandLine) {

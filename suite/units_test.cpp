@@ -160,13 +160,12 @@ TEST(Units, PipelineSchedulesAtTheirEdges) {
     schedules.insert(record.axes.front().second);
   }
   EXPECT_EQ(schedules.size(), 7u);
-  EXPECT_EQ(
-      refusal("pipeline_step", {{"schedule", "interleaved_1f1b"},
-                                {"virtual_stages", "2"},
-                                {"ranks", "4"},
-                                {"micro_batches", "6"}}),
-      "micro_batches 6: schedule interleaved_1f1b with 4 stages, 6 micro-batches and 2 chunks a "
-      "stage: needs m % p == 0 (unit pipeline_step)");
+  EXPECT_EQ(refusal("pipeline_step", {{"schedule", "interleaved_1f1b"},
+                                      {"virtual_stages", "2"},
+                                      {"ranks", "4"},
+                                      {"micro_batches", "6"}}),
+            "schedule interleaved_1f1b with 4 stages, 6 micro-batches and 2 chunks a "
+            "stage: needs m % p == 0 (unit pipeline_step)");
 }
 
 // Buckets of a few parameters, several micro-batches, on a thread of its own; then all else that
@@ -266,9 +265,9 @@ TEST(Units, EveryInnerIsJudged) {
 
 TEST(Units, RefuseAnInnerThatNamesNoRows) {
   EXPECT_EQ(refusal("all_reduce", {{"inner", "3"}, {"ranks", "8"}, {"algorithm", "mesh"}}),
-            "algorithm mesh: inner 3 does not divide 8 ranks (unit all_reduce)");
+            "inner 3 does not divide 8 ranks (unit all_reduce)");
   EXPECT_EQ(refusal("all_reduce", {{"inner", "2"}, {"algorithm", "ring"}}),
-            "algorithm ring: algorithm ring does not ask which ranks are near (unit all_reduce)");
+            "algorithm ring does not ask which ranks are near (unit all_reduce)");
   EXPECT_EQ(refusal("all_reduce", {{"inner", "two"}}),
             "inner two: 'two' is neither a number of ranks nor auto (unit all_reduce)");
   EXPECT_EQ(refusal("all_reduce", {{"inner", "1,2"}, {"ranks", "4"}}), "accepted");

@@ -203,10 +203,10 @@ TEST(LayerSweep, RefusesWhatCannotBeCutAndNamesTheNearest) {
             "ranks 5: 4 x hidden-size is 384, which ranks 5 does not divide; the nearest that it "
             "does is 385");
   EXPECT_EQ(refusal({{"ranks", "1"}, {"sequence-parallel", "1"}}),
-            "ranks 1: sequence-parallel: there is none without tensor parallelism; ranks is 1, the "
+            "sequence-parallel: there is none without tensor parallelism; ranks is 1, the "
             "nearest that has one is 2");
   EXPECT_EQ(refusal({{"ranks", "8"}, {"micro-batch-size", "1"}, {"sequence-parallel", "1"}}),
-            "micro-batch-size 1: sequence-parallel: micro-batch-size x seq-length is 20, which "
+            "sequence-parallel: micro-batch-size x seq-length is 20, which "
             "ranks 8 does not divide; the nearest that it does is 24");
   EXPECT_EQ(refusal({{"seq-length", "0"}}), "--seq-length: 0 is not at least 1");
   EXPECT_EQ(refusal({{"ranks", "3"}, {"num-attention-heads", "6"}}), "accepted");
