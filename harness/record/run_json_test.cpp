@@ -368,7 +368,7 @@ TEST_F(RunJson, AContinuedRunIsTheUninterruptedOne) {
     write(writer, 0, 3);
     std::ofstream(directory_ + "/samples.bin", std::ios::app) << "torn samples";
     std::ofstream(directory_ + "/trace.json", std::ios::app)
-        << ",\n{\"pid\":3145728,\"tid\":1,\"na";
+        << ",\n{\"case\":3,\"pid\":1,\"tid\":1000,\"na";
     EXPECT_THROW(RunWriter(context_, directory_, true), machine::MachineError);  // ours is there
   }
   EXPECT_EQ(read_finished(directory_).records.size(), 3u);
@@ -390,7 +390,8 @@ TEST_F(RunJson, AContinuedRunIsTheUninterruptedOne) {
   for (auto* times : {&one, &other})
     for (const char* key : {"date", "load_avg"}) (*times)["context"].erase(key);
   EXPECT_EQ(one.dump(1), other.dump(1));
-  EXPECT_EQ(nlohmann::json::parse(read(whole + "/trace.json"))["traceEvents"].size(), 6u * 6);
+  EXPECT_EQ(nlohmann::json::parse(read(whole + "/trace.json"))["traceEvents"].size(),
+            6u * 3 + 3 * 4);  // three rows have names and places
 }
 
 TEST_F(RunJson, TheCaseOfALostRankIsRunAgain) {

@@ -4,12 +4,14 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <map>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "harness/record/record_json.h"
@@ -21,35 +23,58 @@ namespace {
 
 constexpr std::string_view begin = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n",
                            end = "\n]}\n";
-constexpr std::string_view first_key = "{\"pid\":";
-constexpr std::size_t most_ranks = std::size_t{1} << 20;  // of one case
+constexpr std::string_view first_key = "{\"case\":";  // of a line; viewers pass over it
+constexpr int cases = 1;                              // the process; a rank's is rank + 2
+constexpr int most_lanes = 1000;                      // threads have numbers of their own
+constexpr std::int64_t gap_ns = 1'000'000;            // between two cases
 
-// The case's events, a line each, none with a comma behind it.
-std::string events(std::size_t number, const Record& record) {
+// Microseconds.
+std::string time_text(std::int64_t ns) { return fmt::format("{}.{:03}", ns / 1000, ns % 1000); }
+std::int64_t time_of(const nlohmann::json& us) { return std::llround(1000 * us.get<double>()); }
+
+}  // namespace
+
+std::string TraceWriter::events(std::size_t number, const Record& record, Written& written) {
+  if (record.trace.empty()) return "";
   std::string text;
-  std::map<std::pair<int, std::string>, int> lanes;
+  const auto line = [&](int process, int thread, const std::string& rest) {
+    text += fmt::format("{}{}{},\"pid\":{},\"tid\":{},{}}}", text.empty() ? "" : ",\n", first_key,
+                        number, process, thread, rest);
+  };
+  const auto call = [&](int process, int thread, std::string_view what, const std::string& name) {
+    if (!written.named.insert(what == "process" ? process : thread).second) return;
+    line(process, thread,
+         fmt::format("\"ph\":\"M\",\"name\":\"{}_name\",\"args\":{{\"name\":{}}}", what,
+                     json_text(name)));
+    line(process, thread,
+         fmt::format("\"ph\":\"M\",\"name\":\"{}_sort_index\",\"args\":{{\"sort_index\":{}}}", what,
+                     what == "process" ? process : thread));
+  };
+  const auto slice = [&](int process, int thread, const std::string& name, std::int64_t from_ns,
+                         std::int64_t to_ns) {
+    line(process, thread,
+         fmt::format("\"ph\":\"X\",\"name\":{},\"ts\":{},\"dur\":{}", json_text(name),
+                     time_text(from_ns), time_text(to_ns - from_ns)));
+  };
+  const std::int64_t start_ns = written.end_ns + (written.end_ns > 0 ? gap_ns : 0);
+  const auto at = [&](double seconds) {
+    return start_ns + static_cast<std::int64_t>(std::llround(1e9 * seconds));
+  };
+  for (const Span& span : record.trace) written.end_ns = std::max(written.end_ns, at(span.end_s));
+  call(cases, cases * most_lanes, "process", "cases");
+  call(cases, cases * most_lanes, "thread", "case");
+  slice(cases, cases * most_lanes, record.name, start_ns, written.end_ns);
   for (const Span& span : record.trace) {
-    const std::size_t process = number * most_ranks + static_cast<std::size_t>(span.rank);
-    int& lane = lanes[{span.rank, span.lane}];
-    const auto line = [&](const std::string& rest) {
-      text += fmt::format("{}{}{},{}}}", text.empty() ? "" : ",\n", first_key, process, rest);
-    };
-    if (lane == 0) {
-      const auto name = [&](std::string_view what, const std::string& called) {
-        line(fmt::format("\"tid\":{},\"ph\":\"M\",\"name\":\"{}\",\"args\":{{\"name\":{}}}", lane,
-                         what, json_text(called)));
-      };
-      lane = static_cast<int>(lanes.size());
-      name("process_name", fmt::format("rank {} of {}", span.rank, record.name));
-      name("thread_name", span.lane);
-    }
-    line(fmt::format("\"tid\":{},\"ph\":\"X\",\"name\":{},\"ts\":{:.3f},\"dur\":{:.3f}", lane,
-                     json_text(span.name), 1e6 * span.start_s, 1e6 * (span.end_s - span.start_s)));
+    const int process = span.rank + cases + 1;
+    const int lane =
+        written.lanes.try_emplace(span.lane, static_cast<int>(written.lanes.size())).first->second;
+    const int thread = process * most_lanes + lane % most_lanes;
+    call(process, thread, "process", fmt::format("rank {}", span.rank));
+    call(process, thread, "thread", span.lane);
+    slice(process, thread, span.name, at(span.start_s), at(span.end_s));
   }
   return text;
 }
-
-}  // namespace
 
 TraceWriter::TraceWriter(const std::string& directory, std::size_t kept)
     : path_(directory + "/trace.json") {
@@ -61,11 +86,21 @@ TraceWriter::TraceWriter(const std::string& directory, std::size_t kept)
     if (line.ends_with(',')) line.pop_back();
     // A line that a lost process left half-written belongs to a case that is not kept.
     if (!line.starts_with(first_key) || !line.ends_with('}')) continue;
-    if (std::strtoull(line.c_str() + first_key.size(), nullptr, 10) >= kept * most_ranks) continue;
+    if (std::strtoull(line.c_str() + first_key.size(), nullptr, 10) >= kept) continue;
+    const auto event = nlohmann::json::parse(line);
+    const std::string name = event.at("name");
+    const int process = event.at("pid"), thread = event.at("tid");
+    if (event.at("ph") == "X")
+      written_.end_ns =
+          std::max(written_.end_ns, time_of(event.at("ts")) + time_of(event.at("dur")));
+    if (name == "process_name") written_.named.insert(process);
+    if (name == "thread_name") written_.named.insert(thread);
+    if (name == "thread_name" && process != cases)
+      written_.lanes[event.at("args").at("name")] = thread % most_lanes;
     text += (text.empty() ? std::string(begin) : std::string(",\n")) + line;
   }
   file.close();
-  bytes_ = text.size();
+  written_.bytes = text.size();
   if (text.empty())
     std::filesystem::remove(path_, ignored);
   else
@@ -73,9 +108,10 @@ TraceWriter::TraceWriter(const std::string& directory, std::size_t kept)
 }
 
 void TraceWriter::add(std::size_t number, const Record& record) {
-  std::string text = events(number, record);
-  if (text.empty() || bytes_ + text.size() > most_bytes) return;
-  text.insert(0, bytes_ == 0 ? begin : std::string_view(",\n"));
+  Written written = written_;
+  std::string text = events(number, record, written);
+  if (text.empty() || written_.bytes + text.size() > most_bytes) return;
+  text.insert(0, written_.bytes == 0 ? begin : std::string_view(",\n"));
   const std::size_t added = text.size();
   text += end;
   const int file = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
@@ -84,13 +120,14 @@ void TraceWriter::add(std::size_t number, const Record& record) {
   };
   if (file < 0) refuse();
   for (std::size_t done = 0; done < text.size();) {
-    const ssize_t wrote =
-        ::pwrite(file, text.data() + done, text.size() - done, static_cast<off_t>(bytes_ + done));
+    const ssize_t wrote = ::pwrite(file, text.data() + done, text.size() - done,
+                                   static_cast<off_t>(written_.bytes + done));
     if (wrote < 0 && errno != EINTR) refuse();
     if (wrote > 0) done += static_cast<std::size_t>(wrote);
   }
   ::close(file);
-  bytes_ += added;
+  written_ = std::move(written);
+  written_.bytes += added;
 }
 
 }  // namespace harness

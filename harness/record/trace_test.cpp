@@ -1,0 +1,102 @@
+#include "harness/record/trace.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+namespace harness {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Trace : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (fs::temp_directory_path() / "trace_XXXXXX").string();
+    directory_ = ::mkdtemp(pattern.data());
+  }
+  void TearDown() override { fs::remove_all(directory_); }
+  std::vector<nlohmann::json> events() const {
+    std::ifstream file(directory_ + "/trace.json");
+    return nlohmann::json::parse(file).at("traceEvents");
+  }
+  static Record record(const std::string& name, std::vector<Span> spans) {
+    Record record;
+    record.name = name;
+    record.trace = std::move(spans);
+    return record;
+  }
+
+  std::string directory_;
+};
+
+// As a viewer sees it: rows by name, and what lies on them from when to when, in microseconds.
+using Rows = std::map<std::string, std::vector<std::tuple<std::string, double, double>>>;
+Rows rows(const std::vector<nlohmann::json>& events) {
+  std::map<int, std::string> processes, threads;
+  for (const auto& event : events) {
+    if (event.at("name") == "process_name")
+      processes[event.at("pid")] = event.at("args").at("name");
+    if (event.at("name") == "thread_name") threads[event.at("tid")] = event.at("args").at("name");
+  }
+  Rows rows;
+  for (const auto& event : events)
+    if (event.at("ph") == "X")
+      rows[processes.at(event.at("pid")) + ", " + threads.at(event.at("tid"))].emplace_back(
+          event.at("name"), event.at("ts"), event.at("dur"));
+  return rows;
+}
+
+TEST_F(Trace, HasARowForEveryRankAndLaneAndCasesOneAfterTheOther) {
+  TraceWriter writer(directory_, 0);
+  writer.add(0, record("first", {{0, "compute", "forward", 0, 2e-3},
+                                 {1, "compute", "forward", 0, 1e-3},
+                                 {1, "progress", "communication dp", 1e-3, 5e-3}}));
+  writer.add(1, record("untraced", {}));
+  writer.add(2, record("second", {{0, "compute", "forward", 0, 1e-3},
+                                  {0, "progress", "communication tp", 1e-3, 2e-3},
+                                  {1, "compute", "forward", 0, 1.5e-3}}));
+  const Rows expected{
+      {"cases, case", {{"first", 0, 5000}, {"second", 6000, 2000}}},
+      {"rank 0, compute", {{"forward", 0, 2000}, {"forward", 6000, 1000}}},
+      {"rank 0, progress", {{"communication tp", 7000, 1000}}},
+      {"rank 1, compute", {{"forward", 0, 1000}, {"forward", 6000, 1500}}},
+      {"rank 1, progress", {{"communication dp", 1000, 4000}}},
+  };
+  EXPECT_EQ(rows(events()), expected);
+  std::set<int> threads;
+  for (const auto& event : events())
+    if (event.at("name") == "thread_name") {
+      EXPECT_TRUE(threads.insert(event.at("tid").get<int>()).second);
+    }
+}
+
+TEST_F(Trace, GoesOnWhereTheKeptCasesEnd) {
+  const Record one = record("one", {{0, "compute", "forward", 0, 1.2345678e-3}}),
+               two = record("two", {{0, "progress", "communication", 0, 1e-3}}),
+               three = record("three", {{1, "compute", "forward", 0, 1e-3}});
+  {
+    TraceWriter writer(directory_, 0);
+    writer.add(0, one);
+    writer.add(1, two);
+    writer.add(2, three);
+  }
+  const auto whole = events();
+  {
+    TraceWriter writer(directory_, 1);
+    EXPECT_EQ(rows(events()).size(), 2U);
+    writer.add(1, two);
+    writer.add(2, three);
+  }
+  EXPECT_EQ(events(), whole);
+  const TraceWriter anew(directory_, 0);
+  EXPECT_FALSE(fs::exists(directory_ + "/trace.json"));
+}
+
+}  // namespace
+}  // namespace harness
