@@ -24,9 +24,9 @@ namespace {
 constexpr std::string_view begin = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n",
                            end = "\n]}\n";
 constexpr std::string_view first_key = "{\"case\":";  // of a line; viewers pass over it
-constexpr int cases = 1;                              // the process; a rank's is rank + 2
-constexpr int most_lanes = 1000;                      // threads have numbers of their own
-constexpr std::int64_t gap_ns = 1'000'000;            // between two cases
+constexpr int cases = 1;          // the thread; those of a rank begin at (rank + 1) most_lanes
+constexpr int most_lanes = 1000;  // viewers put threads in the order of their numbers
+constexpr std::int64_t gap_ns = 1'000'000;  // between two cases
 
 // Microseconds.
 std::string time_text(std::int64_t ns) { return fmt::format("{}.{:03}", ns / 1000, ns % 1000); }
@@ -37,41 +37,36 @@ std::int64_t time_of(const nlohmann::json& us) { return std::llround(1000 * us.g
 std::string TraceWriter::events(std::size_t number, const Record& record, Written& written) {
   if (record.trace.empty()) return "";
   std::string text;
-  const auto line = [&](int process, int thread, const std::string& rest) {
-    text += fmt::format("{}{}{},\"pid\":{},\"tid\":{},{}}}", text.empty() ? "" : ",\n", first_key,
-                        number, process, thread, rest);
+  const auto line = [&](int thread, const std::string& rest) {
+    text += fmt::format("{}{}{},\"pid\":1,\"tid\":{},{}}}", text.empty() ? "" : ",\n", first_key,
+                        number, thread, rest);
   };
-  const auto call = [&](int process, int thread, std::string_view what, const std::string& name) {
-    if (!written.named.insert(what == "process" ? process : thread).second) return;
-    line(process, thread,
-         fmt::format("\"ph\":\"M\",\"name\":\"{}_name\",\"args\":{{\"name\":{}}}", what,
-                     json_text(name)));
-    line(process, thread,
-         fmt::format("\"ph\":\"M\",\"name\":\"{}_sort_index\",\"args\":{{\"sort_index\":{}}}", what,
-                     what == "process" ? process : thread));
+  const auto call = [&](int thread, std::string_view what, const std::string& name) {
+    line(thread, fmt::format("\"ph\":\"M\",\"name\":\"{}_name\",\"args\":{{\"name\":{}}}", what,
+                             json_text(name)));
   };
-  const auto slice = [&](int process, int thread, const std::string& name, std::int64_t from_ns,
+  const auto slice = [&](int thread, const std::string& name, std::int64_t from_ns,
                          std::int64_t to_ns) {
-    line(process, thread,
-         fmt::format("\"ph\":\"X\",\"name\":{},\"ts\":{},\"dur\":{}", json_text(name),
-                     time_text(from_ns), time_text(to_ns - from_ns)));
+    line(thread, fmt::format("\"ph\":\"X\",\"name\":{},\"ts\":{},\"dur\":{}", json_text(name),
+                             time_text(from_ns), time_text(to_ns - from_ns)));
   };
   const std::int64_t start_ns = written.end_ns + (written.end_ns > 0 ? gap_ns : 0);
   const auto at = [&](double seconds) {
     return start_ns + static_cast<std::int64_t>(std::llround(1e9 * seconds));
   };
   for (const Span& span : record.trace) written.end_ns = std::max(written.end_ns, at(span.end_s));
-  call(cases, cases * most_lanes, "process", "cases");
-  call(cases, cases * most_lanes, "thread", "case");
-  slice(cases, cases * most_lanes, record.name, start_ns, written.end_ns);
+  if (written.named.insert(cases).second) {
+    call(cases, "process", "one step of every case");
+    call(cases, "thread", "case");
+  }
+  slice(cases, record.name, start_ns, written.end_ns);
   for (const Span& span : record.trace) {
-    const int process = span.rank + cases + 1;
     const int lane =
         written.lanes.try_emplace(span.lane, static_cast<int>(written.lanes.size())).first->second;
-    const int thread = process * most_lanes + lane % most_lanes;
-    call(process, thread, "process", fmt::format("rank {}", span.rank));
-    call(process, thread, "thread", span.lane);
-    slice(process, thread, span.name, at(span.start_s), at(span.end_s));
+    const int thread = (span.rank + 1) * most_lanes + lane % most_lanes;
+    if (written.named.insert(thread).second)
+      call(thread, "thread", fmt::format("rank {}, {}", span.rank, span.lane));
+    slice(thread, span.name, at(span.start_s), at(span.end_s));
   }
   return text;
 }
@@ -87,16 +82,11 @@ TraceWriter::TraceWriter(const std::string& directory, std::size_t kept)
     // A line that a lost process left half-written belongs to a case that is not kept.
     if (!line.starts_with(first_key) || !line.ends_with('}')) continue;
     if (std::strtoull(line.c_str() + first_key.size(), nullptr, 10) >= kept) continue;
-    const auto event = nlohmann::json::parse(line);
-    const std::string name = event.at("name");
-    const int process = event.at("pid"), thread = event.at("tid");
-    if (event.at("ph") == "X")
-      written_.end_ns =
-          std::max(written_.end_ns, time_of(event.at("ts")) + time_of(event.at("dur")));
-    if (name == "process_name") written_.named.insert(process);
-    if (name == "thread_name") written_.named.insert(thread);
-    if (name == "thread_name" && process != cases)
-      written_.lanes[event.at("args").at("name")] = thread % most_lanes;
+    try {
+      written_.keep(nlohmann::json::parse(line));
+    } catch (const nlohmann::json::exception&) {
+      continue;  // not ours
+    }
     text += (text.empty() ? std::string(begin) : std::string(",\n")) + line;
   }
   file.close();
@@ -105,6 +95,16 @@ TraceWriter::TraceWriter(const std::string& directory, std::size_t kept)
     std::filesystem::remove(path_, ignored);
   else
     write_file(path_, text + std::string(end));
+}
+
+void TraceWriter::Written::keep(const nlohmann::json& event) {
+  const int thread = event.at("tid");
+  if (event.at("ph") == "X")
+    end_ns = std::max(end_ns, time_of(event.at("ts")) + time_of(event.at("dur")));
+  if (event.at("name") != "thread_name") return;
+  named.insert(thread);
+  const std::string name = event.at("args").at("name");
+  if (thread != cases) lanes[name.substr(name.find(", ") + 2)] = thread % most_lanes;
 }
 
 void TraceWriter::add(std::size_t number, const Record& record) {

@@ -1,13 +1,14 @@
 #pragma once
 // A run directory's trace.json: one step of every case that has a trace, in Chrome's trace format,
-// which Perfetto (ui.perfetto.dev) opens. A process is a rank, a thread one of its lanes; the cases
-// lie one after the other in time, as a row of their own above the ranks says.
+// which Perfetto (ui.perfetto.dev) opens. A thread is a lane of a rank; the cases lie one after the
+// other in time, as a row of their own above the ranks says.
 //
 // Events stand one a line, and cases are appended: the file is whole after every case. Cases that
 // would make it larger than most_bytes are left out.
 
 #include <cstdint>
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <set>
 #include <string>
 
@@ -30,7 +31,8 @@ class TraceWriter {
     std::uint64_t bytes = 0;  // of the file, without its end; 0: there is none
     std::int64_t end_ns = 0;  // of the last case
     std::map<std::string, int> lanes;
-    std::set<int> named;  // processes and threads
+    std::set<int> named;  // threads
+    void keep(const nlohmann::json& event);
   };
   // The case's events, a line each, none with a comma behind it.
   static std::string events(std::size_t number, const Record& record, Written& written);

@@ -7,7 +7,6 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <set>
 
 namespace harness {
 namespace {
@@ -38,17 +37,14 @@ class Trace : public testing::Test {
 // As a viewer sees it: rows by name, and what lies on them from when to when, in microseconds.
 using Rows = std::map<std::string, std::vector<std::tuple<std::string, double, double>>>;
 Rows rows(const std::vector<nlohmann::json>& events) {
-  std::map<int, std::string> processes, threads;
-  for (const auto& event : events) {
-    if (event.at("name") == "process_name")
-      processes[event.at("pid")] = event.at("args").at("name");
-    if (event.at("name") == "thread_name") threads[event.at("tid")] = event.at("args").at("name");
-  }
+  std::map<int, std::string> names;
+  for (const auto& event : events)
+    if (event.at("name") == "thread_name") names[event.at("tid")] = event.at("args").at("name");
   Rows rows;
   for (const auto& event : events)
     if (event.at("ph") == "X")
-      rows[processes.at(event.at("pid")) + ", " + threads.at(event.at("tid"))].emplace_back(
-          event.at("name"), event.at("ts"), event.at("dur"));
+      rows[names.at(event.at("tid"))].emplace_back(event.at("name"), event.at("ts"),
+                                                   event.at("dur"));
   return rows;
 }
 
@@ -62,18 +58,22 @@ TEST_F(Trace, HasARowForEveryRankAndLaneAndCasesOneAfterTheOther) {
                                   {0, "progress", "communication tp", 1e-3, 2e-3},
                                   {1, "compute", "forward", 0, 1.5e-3}}));
   const Rows expected{
-      {"cases, case", {{"first", 0, 5000}, {"second", 6000, 2000}}},
+      {"case", {{"first", 0, 5000}, {"second", 6000, 2000}}},
       {"rank 0, compute", {{"forward", 0, 2000}, {"forward", 6000, 1000}}},
       {"rank 0, progress", {{"communication tp", 7000, 1000}}},
       {"rank 1, compute", {{"forward", 0, 1000}, {"forward", 6000, 1500}}},
       {"rank 1, progress", {{"communication dp", 1000, 4000}}},
   };
   EXPECT_EQ(rows(events()), expected);
-  std::set<int> threads;
+  std::vector<std::string> names;  // in the order of their numbers, as a viewer has them
+  std::map<int, std::string> by_number;
   for (const auto& event : events())
     if (event.at("name") == "thread_name") {
-      EXPECT_TRUE(threads.insert(event.at("tid").get<int>()).second);
+      EXPECT_TRUE(by_number.emplace(event.at("tid"), event.at("args").at("name")).second);
     }
+  for (const auto& [number, name] : by_number) names.push_back(name);
+  EXPECT_EQ(names, (std::vector<std::string>{"case", "rank 0, compute", "rank 0, progress",
+                                             "rank 1, compute", "rank 1, progress"}));
 }
 
 TEST_F(Trace, GoesOnWhereTheKeptCasesEnd) {
