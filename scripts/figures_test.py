@@ -293,6 +293,20 @@ class LessThanAll(unittest.TestCase):
         self.assertEqual([(c.axes["schedule"], c.axes["tokens"]) for c in kept], [("1f1b", "1"), ("1f1b", "2"), ("zb_v", "1")])
         self.assertEqual(run_json.varied(cases, 4), cases)
 
+    def test_units_of_many_cases(self):
+        """One figure of some, which says so; all where they are asked for."""
+        document = synthetic_run.document()
+        one = next(e for e in document["benchmarks"] if "memory" in e)
+        document["context"]["rates"] = {}
+        document["benchmarks"] = [{k: v for k, v in {**one, "case": {"dtype": "float", "tokens": str(i)}}.items()
+                                   if k in ("name", "real_time", "time_unit", "unit", "case", "memory", "verdict")}
+                                  for i in range(40)]
+        ran, made = self.draw(json.dumps(document))
+        self.assertIn("figures: memory by category: 14 of 40 cases of gpt_step drawn; --only memory draws them all\n", ran.stdout)
+        self.assertEqual([name for name in made if name.endswith(".png")], ["memory-gpt_step.png"])
+        _, made = self.draw(json.dumps(document), "--only", "memory")
+        self.assertEqual(len([name for name in made if name.endswith(".png")]), 3)
+
     def test_unknown_kind(self):
         ran, _ = self.draw("{}", "--only", "timelines")
         self.assertEqual(ran.returncode, 2)

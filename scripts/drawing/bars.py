@@ -6,6 +6,7 @@ from drawing.run_json import Absent, varied
 from drawing.sheet import Sheet, decimal_text, file_name, fill_style, legend_above, new_figure, part_style, size_text
 
 AT_MOST = 14  # bars that one figure holds legibly
+FEW = 2 * AT_MOST  # of a unit that are all drawn; of more, where nobody asks for all, one figure
 UNIT_OF_BYTES = [(2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")]
 UNIT_OF_TIME = [(1, "s"), (1e-3, "ms"), (1e-6, "µs")]
 
@@ -70,16 +71,19 @@ def folded(words, width=28):
     return "\n".join(lines)
 
 
-def pages(cases):
-    """[(unit, part, cases)]: no more bars in one figure than can be read."""
+def pages(run, cases, figure, key):
+    """[(unit, part, cases)]: no more bars in one figure than can be read, nor more figures than are looked at."""
     units = defaultdict(list)
     for case in cases:
         units[case.unit].append(case)
     for unit, members in units.items():
-        parts = -(-len(members) // AT_MOST)
-        size = -(-len(members) // parts)
+        chosen = members if run.only else varied(members, AT_MOST if len(members) > FEW else FEW)
+        if len(chosen) < len(members):
+            print(f"figures: {figure}: {len(chosen)} of {len(members)} cases of {unit} drawn; --only {key} draws them all")
+        parts = -(-len(chosen) // AT_MOST)
+        size = -(-len(chosen) // parts)
         for part in range(parts):
-            yield unit, f"part_{part + 1}" if parts > 1 else "", members[part * size:(part + 1) * size]
+            yield unit, f"part_{part + 1}" if parts > 1 else "", chosen[part * size:(part + 1) * size]
 
 
 def unit_for(largest, units):
@@ -95,7 +99,7 @@ def step_time(run):
     cases = [c for c in run.with_key("breakdown_s") if c.first("breakdown_s")]
     if not cases:
         raise Absent("no case carries a breakdown of its time")
-    for unit, part, members in pages(cases):
+    for unit, part, members in pages(run, cases, "time of a step by part", "step_time"):
         names = list(dict.fromkeys(row["name"] for c in members for row in c.first("breakdown_s")))
         labels = labels_of(members)
         scale, time_unit = unit_for(max(c.seconds() for c in members), UNIT_OF_TIME)
@@ -131,7 +135,7 @@ def memory(run):
     cases = [c for c in run.with_key("memory") if len(c.first("memory")) > 1]
     if not cases:
         raise Absent("no case carries its memory by more than one category")
-    for unit, part, members in pages(cases):
+    for unit, part, members in pages(run, cases, "memory by category", "memory"):
         names = list(dict.fromkeys(row["category"] for c in members for row in c.first("memory")))
         labels = labels_of(members)
         peak = max(sum(r[k] for r in c.first("memory")) for c in members for k in ("measured", "expected"))

@@ -53,7 +53,7 @@ def matrix_rate(run):
         raise Absent("the run carries no matrix rate")
     if not cases:
         yield _measured_rates(limits)
-    for unit, part, members in pages(cases):
+    for unit, part, members in pages(run, cases, "matrix rate", "matrix_rate"):
         labels = labels_of(members)
         rates = [c.number("flops") / c.seconds() * 1e-9 for c in members]
         ceilings = [_ceiling(c, rate, limits) for c, rate in zip(members, rates)]
