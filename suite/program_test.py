@@ -154,6 +154,7 @@ class BadInput(TemporaryFolder):
         self.refused(2, ["scale", "training_sped", "--axis", "dp", "--weak"], "'training_sped'", "'training_speed'")
         self.refused(2, ["scale", "training_speed", "--axis", "dp", "--weak", "--dp", "2"], "--dp", "--ranks")
         self.refused(2, ["scale", "training_speed", "--axis", "dp", "--weak", "--tp", "2", "--ranks", "2,3"], "product 2")
+        self.refused(2, ["scale", "training_speed", "--axis", "dp", "--weak", "--ranks", "4"], "--ranks 4", "1,2,4")
 
     def test_hostfiles(self):
         small = ["run", "all_reduce", "--ranks", "4", "--bytes", "8", "--hostfile"]

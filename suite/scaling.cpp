@@ -109,6 +109,10 @@ void Scaling::choose(const std::vector<std::string>& units, harness::Profile pro
   if (const auto given = flags.find("ranks"); given != flags.end()) {
     ranks = numbers("ranks", given->second);
     std::ranges::sort(ranks);
+    if (ranks.front() == ranks.back())
+      throw UsageError(
+          fmt::format("--ranks {}: scale compares several numbers of ranks, such as --ranks 1,2,4",
+                      given->second));
   } else {
     const auto cores = static_cast<int>(machine::given_cores().size());
     for (int count = others; count <= std::max(cores, 2 * others); count *= 2)
