@@ -1,38 +1,30 @@
 #include "harness/record/trace.h"
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "harness/compare/example_runs.h"
 
 namespace harness {
 namespace {
 
-namespace fs = std::filesystem;
+std::vector<nlohmann::json> events(const RunFolder& folder) {
+  return nlohmann::json::parse(folder.text("trace.json")).at("traceEvents");
+}
 
-class Trace : public testing::Test {
- protected:
-  void SetUp() override {
-    std::string pattern = (fs::temp_directory_path() / "trace_XXXXXX").string();
-    directory_ = ::mkdtemp(pattern.data());
-  }
-  void TearDown() override { fs::remove_all(directory_); }
-  std::vector<nlohmann::json> events() const {
-    std::ifstream file(directory_ + "/trace.json");
-    return nlohmann::json::parse(file).at("traceEvents");
-  }
-  static Record record(const std::string& name, std::vector<Span> spans) {
-    Record record;
-    record.name = name;
-    record.trace = std::move(spans);
-    return record;
-  }
-
-  std::string directory_;
-};
+Record traced(const std::string& name, std::vector<Span> spans) {
+  Record record;
+  record.name = name;
+  record.trace = std::move(spans);
+  return record;
+}
 
 // As a viewer sees it: rows by name, and what lies on them from when to when, in microseconds.
 using Rows = std::map<std::string, std::vector<std::tuple<std::string, double, double>>>;
@@ -48,13 +40,14 @@ Rows rows(const std::vector<nlohmann::json>& events) {
   return rows;
 }
 
-TEST_F(Trace, HasARowForEveryRankAndLaneAndCasesOneAfterTheOther) {
-  TraceWriter writer(directory_, 0);
-  writer.add(0, record("first", {{0, "compute", "forward", 0, 2e-3},
+TEST(Trace, HasARowForEveryRankAndLaneAndCasesOneAfterTheOther) {
+  const RunFolder folder;
+  TraceWriter writer(folder.path(""), 0);
+  writer.add(0, traced("first", {{0, "compute", "forward", 0, 2e-3},
                                  {1, "compute", "forward", 0, 1e-3},
                                  {1, "progress", "communication dp", 1e-3, 5e-3}}));
-  writer.add(1, record("untraced", {}));
-  writer.add(2, record("second", {{0, "compute", "forward", 0, 1e-3},
+  writer.add(1, traced("untraced", {}));
+  writer.add(2, traced("second", {{0, "compute", "forward", 0, 1e-3},
                                   {0, "progress", "communication tp", 1e-3, 2e-3},
                                   {1, "compute", "forward", 0, 1.5e-3}}));
   const Rows expected{
@@ -64,10 +57,10 @@ TEST_F(Trace, HasARowForEveryRankAndLaneAndCasesOneAfterTheOther) {
       {"rank 1, compute", {{"forward", 0, 1000}, {"forward", 6000, 1500}}},
       {"rank 1, progress", {{"communication dp", 1000, 4000}}},
   };
-  EXPECT_EQ(rows(events()), expected);
+  EXPECT_EQ(rows(events(folder)), expected);
   std::vector<std::string> names;  // in the order of their numbers, as a viewer has them
   std::map<int, std::string> by_number;
-  for (const auto& event : events())
+  for (const auto& event : events(folder))
     if (event.at("name") == "thread_name") {
       EXPECT_TRUE(by_number.emplace(event.at("tid"), event.at("args").at("name")).second);
     }
@@ -76,26 +69,27 @@ TEST_F(Trace, HasARowForEveryRankAndLaneAndCasesOneAfterTheOther) {
                                              "rank 1, compute", "rank 1, progress"}));
 }
 
-TEST_F(Trace, GoesOnWhereTheKeptCasesEnd) {
-  const Record one = record("one", {{0, "compute", "forward", 0, 1.2345678e-3}}),
-               two = record("two", {{0, "progress", "communication", 0, 1e-3}}),
-               three = record("three", {{1, "compute", "forward", 0, 1e-3}});
+TEST(Trace, GoesOnWhereTheKeptCasesEnd) {
+  const RunFolder folder;
+  const Record one = traced("one", {{0, "compute", "forward", 0, 1.2345678e-3}}),
+               two = traced("two", {{0, "progress", "communication", 0, 1e-3}}),
+               three = traced("three", {{1, "compute", "forward", 0, 1e-3}});
   {
-    TraceWriter writer(directory_, 0);
+    TraceWriter writer(folder.path(""), 0);
     writer.add(0, one);
     writer.add(1, two);
     writer.add(2, three);
   }
-  const auto whole = events();
+  const auto whole = events(folder);
   {
-    TraceWriter writer(directory_, 1);
-    EXPECT_EQ(rows(events()).size(), 2U);
+    TraceWriter writer(folder.path(""), 1);
+    EXPECT_EQ(rows(events(folder)).size(), 2U);
     writer.add(1, two);
     writer.add(2, three);
   }
-  EXPECT_EQ(events(), whole);
-  const TraceWriter anew(directory_, 0);
-  EXPECT_FALSE(fs::exists(directory_ + "/trace.json"));
+  EXPECT_EQ(events(folder), whole);
+  const TraceWriter anew(folder.path(""), 0);
+  EXPECT_FALSE(std::filesystem::exists(folder.path("trace.json")));
 }
 
 }  // namespace

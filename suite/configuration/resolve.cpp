@@ -155,10 +155,12 @@ class Resolution {
       said_.set(&fp16.automaton, "megatron", {"derived", "Megatron-LM's own"});
     else if (training_.zero.stage == 0)
       said_.set(&fp16.automaton, "deepspeed_fused", {"derived", "DeepSpeed's below stage 1"});
+    const double of_power = std::ldexp(1.0, static_cast<int>(fp16.initial_scale_power));
     const Origin *power = said_.origin(&fp16.initial_scale_power),
                  *scale = said_.origin(&fp16.initial_loss_scale);
-    if (power && scale &&
-        std::ldexp(1.0, static_cast<int>(fp16.initial_scale_power)) != fp16.initial_loss_scale)
+    if (!scale)
+      said_.set(&fp16.initial_loss_scale, of_power, {"derived", "2^initial_scale_power"});
+    else if (power && of_power != fp16.initial_loss_scale)
       throw UsageError(fmt::format("{} is {}, which is 2^{}, but {} is {}", power->text(),
                                    fp16.initial_scale_power, fp16.initial_scale_power,
                                    scale->text(), fp16.initial_loss_scale));
@@ -370,6 +372,10 @@ class Resolution {
   std::vector<Entry> entries() {
     std::vector<Entry> all;
     std::set<const void*> seen;
+    // A default that something else stands in for.
+    if (const void* power = &training_.fp16.initial_scale_power;
+        !said_.said(power) && sources_.deepspeed_file.empty())
+      seen.insert(power);
     const auto add = [&](std::string_view name, FieldOf field_of, std::string_view since) {
       const Field field = field_of(training_);
       if (!seen.insert(address(field)).second) return;

@@ -81,9 +81,7 @@ zero::LossScaleOptions loss_scale_of(const Fp16& f) {
   if (!f.enabled || f.loss_scale > 0)
     return {.scaling = zero::LossScaling::constant, .initial_scale = f.enabled ? f.loss_scale : 1};
   return {.scaling = zero::find_loss_scaling(f.automaton),
-          .initial_scale = f.initial_loss_scale > 0
-                               ? f.initial_loss_scale
-                               : std::ldexp(1.0, as_int(f.initial_scale_power)),
+          .initial_scale = f.initial_loss_scale,
           .min_scale = f.min_loss_scale,
           .window = f.loss_scale_window,
           .hysteresis = as_int(f.hysteresis),

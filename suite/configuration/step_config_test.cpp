@@ -122,7 +122,13 @@ TEST_F(StepConfig, ScalesTheLossOfHalf) {
   EXPECT_EQ(scale.scaling, zero::LossScaling::megatron);
   EXPECT_EQ(scale.initial_scale, 4294967296);
   EXPECT_EQ(scale_of(of("", model + "--fp16 --initial-loss-scale 1000")).initial_scale, 1000);
+  // What counts is in the record, and nothing beside it that does not.
+  const auto echoed = [](const Sources& sources) { return text(resolve(sources)); };
+  expect_words(echoed(of("", model + "--fp16")), {"--initial-loss-scale", "4294967296"});
+  EXPECT_EQ(echoed(of("", model + "--fp16")).find("initial_scale_power"), std::string::npos);
   const std::string power = R"(, "initial_scale_power": 10)";
+  expect_words(echoed(with(power, "0")),
+               {"initial_scale_power", "10", "--initial-loss-scale", "1024", "deepspeed_fused"});
   EXPECT_EQ(scale_of(with(power, "0", model + "--initial-loss-scale 1024")).initial_scale, 1024);
   expect_words(refusal(with(power, "0", model + "--initial-loss-scale 1000"), {{"ranks", "1"}}),
                {"fp16.initial_scale_power is 10", "2^10", "--initial-loss-scale is 1000"});

@@ -52,9 +52,10 @@ struct Batch {
 struct Fp16 {
   bool enabled = false;
   double loss_scale = 0;  // 0: dynamic
-  // The first scale: 2^initial_scale_power, unless Megatron-LM's word for it is said (not 0).
+  // The first scale in both tools' words: initial_loss_scale counts, and is 2^initial_scale_power
+  // where nobody says it.
   std::int64_t initial_scale_power = 16;
-  double initial_loss_scale = 0;
+  double initial_loss_scale = 65536;
   std::int64_t loss_scale_window = 1000, hysteresis = 2;
   bool consecutive_hysteresis = false;
   double min_loss_scale = 1;
