@@ -166,13 +166,16 @@ class Faults(TemporaryFolder):
                   ranks=3, words=(*DISK[:2], "3", *DISK[3:]), first=1)
 
     def test_a_full_disk_under_the_run_directory(self):
-        """Nothing can be added to the run then: it is said, and the process that started the ranks marks it."""
+        """Nothing can be added to the run then: it is said, what was finished is kept."""
         out = self.path("run")
         done = subprocess.run([PROGRAM, "run", *SMALL, "--out", out, "--inject", "full_disk:rank=0,bytes=20KiB"],
                               capture_output=True, text=True, timeout=120, check=False)
-        self.assertEqual(done.returncode, 4, done.stderr)
-        self.assertRegex(done.stderr, rf"rank 0 .* failed .*cannot write to {out}/\S+: No space left on device")
-        self.assertEqual(read_run(out)["context"]["status"], "aborted")
+        self.assertEqual(done.returncode, 3, done.stderr)
+        self.assertRegex(done.stderr, rf"^shardmark: cannot write to {out}/\S+: No space left on device\n$")
+        self.assertIn("REJECTED: aborted", done.stdout)
+        kept = [case["verdict"] for case in read_run(out)["benchmarks"]]
+        self.assertEqual(kept, ["pass"] * done.stdout.count("pass    "))
+        self.assertTrue(kept)
 
     def test_a_slow_disk(self):
         words = (*DISK[:5], "--operation", "read,write", "--block_size", "64KiB,128KiB,256KiB", "--bytes", "1MiB", "--max-seconds", "0.2")
