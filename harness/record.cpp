@@ -1,5 +1,7 @@
 #include "harness/record.h"
 
+#include <cmath>
+
 namespace harness {
 
 std::string_view name(Ruling ruling) {
@@ -28,6 +30,12 @@ std::string_view name(Oracle oracle) {
       return "determinism";
   }
   return "?";
+}
+
+double counter(const Record& record, const std::string& key, double otherwise) {
+  const auto found = record.counters.find(key);
+  const bool there = found != record.counters.end() && std::isfinite(found->second);
+  return there ? found->second : otherwise;
 }
 
 }  // namespace harness

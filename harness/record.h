@@ -129,6 +129,8 @@ struct Record {
   LinkMatrix link_matrix;
   std::vector<MemoryMap> memory_maps;
 };
+// A counter's value, or otherwise where the record has none, or none that is finite.
+double counter(const Record& record, const std::string& key, double otherwise = 0);
 
 // What a launch is about, beside its records: run.json's context.
 struct RunContext {

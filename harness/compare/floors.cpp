@@ -17,11 +17,6 @@ constexpr Floor floors_by_kind[] = {
     {"other", "nothing is known of its size", 0.02},
 };
 
-double counter(const Record& record, const char* name) {
-  const auto found = record.counters.find(name);
-  return found == record.counters.end() ? 0 : found->second;
-}
-
 Kind kind_of(const Record& record) {
   if (counter(record, "tokens_per_second") > 0 || counter(record, "steps_per_second") > 0)
     return step;

@@ -27,11 +27,6 @@ std::string text_cell(const std::string& text) {
                 : fmt::format("<td>{}</td>", escaped(text));
 }
 
-double counter(const Record& record, const char* key) {
-  const auto found = record.counters.find(key);
-  return found == record.counters.end() ? 0 : found->second;
-}
-
 std::string percent(double fraction) {
   return fraction > 0 ? fmt::format("{:.0f}\xe2\x80\x89%", 100 * fraction) : "";
 }

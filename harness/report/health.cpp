@@ -26,7 +26,8 @@ using Json = nlohmann::ordered_json;
 // do the same work.
 constexpr double slow_ratio = 1.25, slow_s = 1e-3;  // busy for so much longer; at least this long
 constexpr double shared_fraction = 0.25;            // of its time its core ran something else
-constexpr double busy_fraction = 0.2;               // from here on a rank's speed says little
+constexpr double turn_s = 3e-3;        // what runs on a core has it for so long before others do
+constexpr double busy_fraction = 0.2;  // from here on a rank's speed says little
 constexpr std::size_t least_cases = 6;
 constexpr double most_of_them = 0.8;
 constexpr double chance = 1e-5;
@@ -253,10 +254,8 @@ class Examination {
       const LinkMatrix& matrix = record.link_matrix;
       if (matrix.ranks() < 3) continue;
       // There each pair's fastest pass stands in, which takes several.
-      if (const auto passes = record.counters.find("samples"); !matrix.crowded_hosts.empty() &&
-                                                               passes != record.counters.end() &&
-                                                               passes->second < crowded_passes)
-        continue;
+      const double passes = counter(record, "samples", crowded_passes);
+      if (!matrix.crowded_hosts.empty() && passes < crowded_passes) continue;
       ++matrices;
       std::vector<double> bests;
       const std::vector<std::vector<int>> all = ends_of(matrix);
@@ -306,7 +305,7 @@ class Examination {
   void slow_ranks() {
     struct Seen {
       std::vector<double> ratios, shared;  // of cases where it was slow; where its core was shared
-      std::size_t cases = 0, able = 0;     // seen, and able to show that it is slow
+      std::size_t able = 0, able_to_share = 0;  // cases that can show it
       std::string example;
     };
     std::map<std::pair<int, bool>, Seen> seen;  // by rank, and whether it is of its disk
@@ -319,8 +318,11 @@ class Examination {
       for (std::size_t rank = 0; rank < busy.size(); ++rank) {
         Seen& its = seen[{static_cast<int>(rank), record.unit == "nvme_bandwidth"}];
         delays.push_back(delayed[rank]);
-        ++its.cases;
-        if (delayed[rank] >= shared_fraction &&
+        // What is over within one turn meets nobody on its core.
+        const bool long_enough =
+            busy[rank] * counter(record, "samples") * counter(record, "batch", 1) >= turn_s;
+        its.able_to_share += long_enough;
+        if (long_enough && delayed[rank] >= shared_fraction &&
             delayed[rank] >= 2.5 * std::max(0.05, median_of_others(delayed, rank)))
           its.shared.push_back(delayed[rank]);
         const double others = median_of_others(busy, rank);
@@ -352,11 +354,11 @@ class Examination {
             fmt::format("late, or slower than the others, in {} of {} cases, by a factor of {:.2f} "
                         "(median); {}",
                         its.ratios.size(), its.able, median(its.ratios), its.example));
-      else if (most(its.shared.size(), its.cases) && !another_is_slow(rank))
+      else if (most(its.shared.size(), its.able_to_share) && !another_is_slow(rank))
         add(Level::warning, "shared core", {rank},
             fmt::format("its core ran something else for {:.0f} % of the time (median) in {} of {} "
                         "cases",
-                        100 * median(its.shared), its.shared.size(), its.cases));
+                        100 * median(its.shared), its.shared.size(), its.able_to_share));
     }
     if (!delays.empty() && median(delays) > busy_fraction)
       add(Level::ok, "inconclusive", {},
@@ -373,8 +375,7 @@ class Examination {
       const std::vector<double> here = by_rank(record, "spikes");
       if (here.size() < 2 || !all_do_the_same(record)) continue;
       ranks = std::max(ranks, here.size());
-      if (const auto count = record.counters.find("samples"); count != record.counters.end())
-        samples += static_cast<int>(count->second);
+      samples += static_cast<int>(counter(record, "samples"));
       for (std::size_t rank = 0; rank < here.size(); ++rank) {
         spikes[static_cast<int>(rank)] += static_cast<int>(here[rank]);
         cases[static_cast<int>(rank)] += here[rank] > 0;
@@ -405,18 +406,16 @@ class Examination {
     };
     std::map<std::pair<std::string, std::string>, Seen> seen;  // by unit and class
     for (const Record& record : run_.records) {
-      const auto fraction = record.counters.find("limit_fraction");
-      const auto limit = record.counters.find("limit_s");
+      const double fraction = counter(record, "limit_fraction");
       const auto floor = limit_floors.find(floor_of(record).kind);
-      if (record.verdict != Ruling::pass || !is_of(limited, record) ||
-          fraction == record.counters.end() || limit == record.counters.end() ||
-          limit->second < long_limit_s || floor == limit_floors.end())
+      if (record.verdict != Ruling::pass || !is_of(limited, record) || fraction <= 0 ||
+          counter(record, "limit_s") < long_limit_s || floor == limit_floors.end())
         continue;
       const std::vector<double> delayed = by_rank(record, "delayed_fraction");
       Seen& its = seen[{record.unit, floor->first}];
       its.floor = floor->second;
       const bool quiet = !delayed.empty() && std::ranges::max(delayed) <= busy_fraction;
-      (quiet ? its.quiet : its.disturbed).push_back(fraction->second);
+      (quiet ? its.quiet : its.disturbed).push_back(fraction);
     }
     for (const auto& [what, its] : seen) {
       const auto& [unit, kind] = what;

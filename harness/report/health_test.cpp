@@ -117,6 +117,20 @@ TEST(Health, ASharedCoreIsToldFromABusyMachine) {
   EXPECT_TRUE(all.inconclusive());
 }
 
+// What is over before anybody else has a turn on its core, with 100 samples, shows nothing.
+TEST(Health, AShortCaseCannotShowASharedCore) {
+  const auto drained = [](int enough, double short_s, double its_fraction) {
+    MadeUp made;
+    for (int i = 0; i < enough; ++i) made.add({{}, {.delayed_fraction = 0.6}});
+    for (int i = 0; i < 10; ++i)
+      made.add({{.busy_s = short_s}, {.busy_s = short_s, .delayed_fraction = its_fraction}});
+    return made.drained();
+  };
+  EXPECT_EQ(drained(6, 1e-5, 0), "shared core 1");
+  EXPECT_EQ(drained(6, 1e-4, 0), "") << "long enough, and not delayed";
+  EXPECT_EQ(drained(0, 1e-5, 0.9), "") << "who is delayed lasts longer: no proof either";
+}
+
 // The slow one sleeps most of the time, and meets little of what delays the other.
 TEST(Health, BesideASlowRankNoCoreIsShared) {
   const auto drained = [](int slow) {

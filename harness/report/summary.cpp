@@ -13,11 +13,6 @@ struct Rate {
   const char* name = "";
 };
 
-double counter(const Record& record, const std::string& key) {
-  const auto found = record.counters.find(key);
-  return found != record.counters.end() && std::isfinite(found->second) ? found->second : 0;
-}
-
 Rate key_rate(const Record& record) {
   if (const double steps = counter(record, "steps_per_second"); steps > 0)
     return {steps, "steps/s"};
