@@ -61,6 +61,8 @@ Launcher launcher_of(machine::MpiLibrary library) {
       "none",  // ranks bind themselves
       "-x",
       started_here,
+      "-x",
+      "TERM",
   };
   if (geteuid() == 0) options.emplace_back("--allow-run-as-root");
   return {{"mpirun.openmpi", "mpiexec.openmpi", "mpirun", "mpiexec"},
@@ -221,6 +223,8 @@ int launch(int ranks, const std::vector<std::string>& command,
     setpgid(0, 0);  // a terminal's Ctrl-C reaches the ranks once, through pass_on
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     setenv(started_here, "1", 1);
+    // Open MPI's ranks write to a terminal of their own, wherever that goes.
+    if (isatty(STDOUT_FILENO) == 0) setenv("TERM", "dumb", 1);
     execv(program.c_str(), arguments.data());
     const std::string line =
         fmt::format("shardmark: cannot run {}: {}\n", program, std::strerror(errno));

@@ -358,9 +358,11 @@ class GoodRun(TemporaryFolder):
 
     def test_a_run_is_accepted_and_complete(self):
         out = self.path("run")
-        done = shardmark("run", "all_reduce", "--ranks", "2", "--bytes", "8,32KiB", "--max-seconds", "0.05", "--out", out)
+        done = shardmark("run", "all_reduce", "--ranks", "2", "--bytes", "8,32KiB", "--max-seconds", "0.05", "--out", out,
+                         env={"TERM": "xterm"})
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertRegex(done.stdout, r"ACCEPTED: \d+ passed, 0 failed, 0 skipped")
+        self.assertNotRegex(done.stdout, r"[\r\x1b]", "what goes to a pipe has no progress bar")
         self.assertIn(os.path.join(out, "report.html"), done.stdout)
         run = read_run(out)
         self.assertEqual(run["context"]["status"], "complete")
