@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -20,6 +21,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "harness/report/console.h"
 #include "harness/run.h"
 #include "machine/device/clock.h"
 #include "machine/device/error.h"
@@ -61,8 +63,6 @@ Launcher launcher_of(machine::MpiLibrary library) {
       "none",  // ranks bind themselves
       "-x",
       started_here,
-      "-x",
-      "TERM",
   };
   if (geteuid() == 0) options.emplace_back("--allow-run-as-root");
   return {{"mpirun.openmpi", "mpiexec.openmpi", "mpirun", "mpiexec"},
@@ -223,8 +223,10 @@ int launch(int ranks, const std::vector<std::string>& command,
     setpgid(0, 0);  // a terminal's Ctrl-C reaches the ranks once, through pass_on
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     setenv(started_here, "1", 1);
-    // Open MPI's ranks write to a terminal of their own, wherever that goes.
-    if (isatty(STDOUT_FILENO) == 0) setenv("TERM", "dumb", 1);
+    if (winsize size{}; isatty(STDOUT_FILENO) == 1 && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0)
+      setenv(harness::columns_variable, std::to_string(size.ws_col).c_str(), 1);
+    else
+      unsetenv(harness::columns_variable);
     execv(program.c_str(), arguments.data());
     const std::string line =
         fmt::format("shardmark: cannot run {}: {}\n", program, std::strerror(errno));

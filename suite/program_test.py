@@ -7,10 +7,13 @@ starts ranks of the MPI library that it is built on. Ranks are real processes.
 
 import json
 import os
+import pty
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import termios
 import unittest
 
 PROGRAM = os.environ["SHARDMARK_PROGRAM"]
@@ -26,6 +29,20 @@ def shardmark(*words, env=None, timeout=120):
 def read_run(directory):
     with open(os.path.join(directory, "run.json"), encoding="utf-8") as file:
         return json.load(file)
+
+
+def read_terminal(ours):
+    """All that is written to a terminal until nobody has it open."""
+    seen = b""
+    while True:
+        try:
+            piece = os.read(ours, 65536)
+        except OSError:
+            piece = b""
+        if not piece:
+            os.close(ours)
+            return seen.decode()
+        seen += piece
 
 
 class TemporaryFolder(unittest.TestCase):
@@ -370,6 +387,18 @@ class GoodRun(TemporaryFolder):
         self.assertEqual(os.path.getsize(os.path.join(out, "samples.bin")), expected)
         for name in ["environment.json", "junit.xml", "report.html"]:
             self.assertGreater(os.path.getsize(os.path.join(out, name)), 0)
+
+    def test_a_terminal_shows_how_far_a_run_is(self):
+        ours, terminal = pty.openpty()
+        termios.tcsetwinsize(terminal, (40, 90))
+        with subprocess.Popen([PROGRAM, "run", "barrier", "--ranks", "2", "--max-seconds", "0.05", "--no-limits", "--out", self.path("seen")],
+                              stdout=terminal, stdin=subprocess.DEVNULL, env={**os.environ, "TERM": "xterm"}):
+            os.close(terminal)
+            seen = read_terminal(ours)
+        bars = re.findall(r"\r(\[[#.]+\][^\r\x1b]*)", seen)
+        self.assertTrue(bars, seen)
+        self.assertLess(max(map(len, bars)), 90)
+        self.assertIn("ACCEPTED", seen)
 
     def test_hosts_of_a_file(self):
         with open(self.path("hosts"), "w", encoding="utf-8") as file:

@@ -107,6 +107,15 @@ std::string unit_table(const Summary& summary, const Terminal& terminal) {
   return text;
 }
 
+// 0: no terminal. MPICH's ranks write to a pipe and Open MPI's to a terminal of no size, wherever
+// that goes in the end; who started them says how wide a terminal it is.
+int columns_of(int file) {
+  winsize size{};
+  if (::ioctl(file, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
+  const char* columns = std::getenv(columns_variable);
+  return columns ? std::atoi(columns) : 0;
+}
+
 }  // namespace
 
 Terminal terminal_of(std::FILE* out) {
@@ -114,12 +123,11 @@ Terminal terminal_of(std::FILE* out) {
   const char* kind = std::getenv("TERM");
   const char* no_color = std::getenv("NO_COLOR");
   Terminal terminal;
-  terminal.interactive = ::isatty(file) == 1 && kind && std::string_view(kind) != "dumb";
+  terminal.interactive = columns_of(file) > 0 && kind && std::string_view(kind) != "dumb";
   terminal.color = terminal.interactive && !(no_color && *no_color);
   terminal.width = [file] {
-    winsize size{};
-    return ::ioctl(file, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? static_cast<int>(size.ws_col)
-                                                                    : 80;
+    const int columns = columns_of(file);
+    return columns > 0 ? columns : 80;
   };
   return terminal;
 }

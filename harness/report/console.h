@@ -19,6 +19,8 @@ struct Terminal {
   bool color = false;                              // NO_COLOR is unset
   std::function<int()> width = [] { return 80; };  // asked at every redraw; the user may resize
 };
+// How wide the terminal is that this process writes to through the one that started it.
+constexpr const char* columns_variable = "SHARDMARK_COLUMNS";
 Terminal terminal_of(std::FILE* out);
 
 class Console : public Progress {

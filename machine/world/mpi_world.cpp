@@ -151,6 +151,8 @@ MpiWorld::MpiWorld(double timeout_s) {
   const char* number = given_rank();
   const Patience patience(
       timeout_s, fmt::format("rank {}: not all ranks have started", number ? number : "0"));
+  // Without PMIx, Open MPI would end the process with a page about how Slurm is built.
+  if (mpi_library() == MpiLibrary::openmpi && number && !first_set(rank_variables)) check_size(1);
   int provided = 0;
   check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
