@@ -32,6 +32,12 @@ std::string_view name(Oracle oracle) {
   return "?";
 }
 
+std::string axis(const Record& record, std::string_view name) {
+  for (const auto& [axis, value] : record.axes)
+    if (axis == name) return value;
+  return {};
+}
+
 double counter(const Record& record, const std::string& key, double otherwise) {
   const auto found = record.counters.find(key);
   const bool there = found != record.counters.end() && std::isfinite(found->second);

@@ -131,6 +131,8 @@ struct Record {
 };
 // A counter's value, or otherwise where the record has none, or none that is finite.
 double counter(const Record& record, const std::string& key, double otherwise = 0);
+// An axis's value, empty where the case has no such axis.
+std::string axis(const Record& record, std::string_view name);
 
 // What a launch is about, beside its records: run.json's context.
 struct RunContext {

@@ -105,6 +105,29 @@ TEST(Health, OnlyWhoDoesTheSameIsCompared) {
   EXPECT_EQ(tiny.drained(), "");
 }
 
+// Of 9 ranks on 3 hosts: one that is slow by more than the others differ; a host whose ranks all
+// are.
+TEST(Health, WhatTheOthersDifferByAccusesNobodyAndAWholeHostIsOne) {
+  std::string hosts;
+  for (int rank = 0; rank < 9; ++rank)
+    hosts += fmt::format(R"({}{{"host": "node{}"}})", rank ? "," : "", rank / 3);
+  hosts = fmt::format(R"({{"ranks": [{}]}})", hosts);
+  const auto drained = [&](const std::vector<double>& busy_ms) {
+    MadeUp made;
+    for (int i = 0; i < 10; ++i) {
+      std::vector<MadeUp::Rank> ranks;
+      for (const double ms : busy_ms) ranks.push_back({.busy_s = 1e-3 * ms});
+      made.add(ranks);
+    }
+    return made.drained(hosts);
+  };
+  EXPECT_EQ(drained({10, 10, 10, 10, 10, 10, 10, 10, 16}), "slow rank 8");
+  EXPECT_EQ(drained({8, 12, 9, 13, 10, 14, 8, 12, 16}), "") << "two kinds of machine";
+  EXPECT_EQ(drained({8, 12, 9, 13, 10, 14, 8, 12, 30}), "slow rank 8");
+  EXPECT_EQ(drained({10, 10, 10, 16, 16, 16, 10, 10, 10}), "slow rank 3 4 5");
+  EXPECT_EQ(drained({10, 10, 10, 10, 16, 16, 10, 10, 10}), "slow rank 4; slow rank 5");
+}
+
 TEST(Health, ASharedCoreIsToldFromABusyMachine) {
   MadeUp one, all;
   for (int i = 0; i < 10; ++i) {

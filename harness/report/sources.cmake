@@ -2,6 +2,7 @@
 set(report_headers
   report/console.h
   report/figures.h
+  report/findings.h
   report/health.h
   report/html.h
   report/junit.h
@@ -16,6 +17,7 @@ set(report_sources
   report/html.cpp
   report/junit.cpp
   report/page_style.cpp
+  report/slowness.cpp
   report/summary.cpp)
 set(report_tests
   report/console_test.cpp
