@@ -117,6 +117,11 @@ void Judge::numerics(std::string_view what, double error, double bound) {
   add(what, compare_error(error, bound));
 }
 
+void Judge::times(std::string_view what, double off, double tolerance) {
+  add(Oracle::numerics, off <= tolerance, 0, 0,
+      fmt::format("{}: off by {:.3g}, tolerance {:.3g}", what, off, tolerance));
+}
+
 void Judge::exact(std::string_view what, std::span<const double> actual,
                   std::span<const double> expected) {
   add(what, compare_bits(actual, expected));

@@ -31,6 +31,9 @@ class Judge {
                      std::span<const double> expected, double relative_bound);
   // One number: error <= bound.
   void numerics(std::string_view what, double error, double bound);
+  // Of times, which no two runs have in common: off <= tolerance. The text says both; the record's
+  // errors and bounds, which are compared exactly between runs, have neither.
+  void times(std::string_view what, double off, double tolerance);
   // Bitwise, for what only moves data or sums integers.
   void exact(std::string_view what, std::span<const double> actual,
              std::span<const double> expected);

@@ -63,6 +63,23 @@ TEST(Judge, MergeNamesTheRank) {
   EXPECT_EQ(judged.counters.at("error_bound"), 1.0);
 }
 
+// Two runs have no time in common: nothing of it is among what they are compared by.
+TEST(Judge, TimesRuleButAreNoErrors) {
+  const std::array<Oracle, 1> declared = {Oracle::numerics};
+  const auto judged = [&](double off) {
+    Judge judge(0);
+    judge.times("t", off, 0.05);
+    return merge({judge}, declared);
+  };
+  Judge busy(0);
+  busy.not_applicable(Oracle::numerics, "busy");
+  busy.same_bits("k", 1);
+  EXPECT_EQ(judged(0.04).verdict, Ruling::pass);
+  EXPECT_EQ(judged(0.04).counters, merge({busy}, declared).counters);
+  EXPECT_EQ(judged(0.06).reason, "numerics: rank 0: t: off by 0.06, tolerance 0.05");
+  EXPECT_EQ(judged(std::nan("")).verdict, Ruling::fail);
+}
+
 TEST(Judge, DeclaredOracleMustRule) {
   Judge judge(0);
   judge.numerics("w", 0, 0);

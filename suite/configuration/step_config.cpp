@@ -128,7 +128,7 @@ std::string why_no_step(const Training& t) {
   if (t.gradients.prescale || t.gradients.predivide_factor != 1)
     return "prescale_gradients and gradient_predivide_factor: gradients are divided once, at the "
            "end";
-  if (t.gradients.accumulation_dtype != "" && t.gradients.accumulation_dtype != "fp32")
+  if (!t.gradients.accumulation_dtype.empty() && t.gradients.accumulation_dtype != "fp32")
     return "data_types.grad_accum_dtype: gradients are added up in float32";
   return "";
 }

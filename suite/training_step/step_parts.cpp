@@ -115,9 +115,8 @@ struct StepParts {
           fmt::format("a rank was kept from its core for {:.0f} % of the time: busy machine",
                       100 * delayed_));
     else
-      judge.numerics(
-          fmt::format("{}, by the clock and by leaving it out, of a step", case_.left_out),
-          surely(), tolerance);
+      judge.times(fmt::format("{}, by the clock and by leaving it out, of a step", case_.left_out),
+                  surely(), tolerance);
     // Who is recorded computes the same.
     const std::string key = fmt::format("rank {}, recorded or not", context_.group.index);
     for (const bool recorded : {true, false}) {
