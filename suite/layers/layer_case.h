@@ -54,7 +54,7 @@ struct LayerTraits {
 
 // The sizes of the notation.
 struct LayerSizes {
-  explicit LayerSizes(const LayerCase& c);
+  explicit LayerSizes(const LayerCase& one);
   std::size_t n, h, t, c, E, A, M, own, gathered;  // own: M/c; gathered: M where rows are cut, or 0
   std::size_t R;  // of the statistics of a norm: 2 n A/c of LayerNorm, n A/c of RMSNorm
   // Of all rows, a rank's part of so many columns.

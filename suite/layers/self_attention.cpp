@@ -45,7 +45,8 @@ class SelfAttention final : public SavingLayer<layers::Attention> {
         .buffers = std::max(
             {z.gathered, P + again, qkv + z.gathered + std::max(part + P + again, z.gathered)}),
         // Megatron-LM's count: of core attention the causal half.
-        .flops = 3.0 * 2 * static_cast<double>(c.tokens() * (h * (qkv_columns + h) + s * h) / t),
+        .flops = 3.0 * 2 * static_cast<double>(c.tokens() * (h * (qkv_columns + h) + s * h)) /
+                 static_cast<double>(t),
         .longest_sum = std::max({qkv_columns, in_group * s, c.tokens()}),
     };
   }

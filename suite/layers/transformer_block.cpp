@@ -46,7 +46,7 @@ class TransformerBlock final : public SavingLayer<layers::TransformerBlock> {
         // What enters the layers of the matrices and the norms, and the norms' statistics.
         .saved_for_weights = 3 * z.own + z.columns(h + f) + 2 * z.R,
         .buffers = std::max(memory.forward_buffers, memory.backward_buffers),
-        .flops = 3.0 * 2 * static_cast<double>(c.tokens() * (weights + c.seq_length * h) / c.ranks),
+        .flops = 3.0 * 2 * static_cast<double>(c.tokens() * (weights + c.seq_length * h)) / c.ranks,
         .longest_sum = std::max<std::int64_t>(gated ? 2 * f : f, c.tokens()),
     };
   }

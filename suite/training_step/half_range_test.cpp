@@ -30,7 +30,7 @@ TEST(HalfRange, SaysWhatMustOverflow) {
 
 TEST(HalfRange, IsOfAllThatAStepStoresInHalf) {
   RangeDevice device(1);
-  const auto tensor = [&](std::vector<double> values, machine::Shape shape) {
+  const auto tensor = [&](const std::vector<double>& values, machine::Shape shape) {
     const machine::Tensor made(device, Dtype::float64, shape, machine::Category::buffers);
     from_doubles(made, values);
     return made;

@@ -37,6 +37,6 @@ harness::Sweep<ZeroStepCase> zero_step_sweep(harness::Profile profile);
 // In small buckets, with micro-batches and overlap, all else that can be chosen, one at a time.
 harness::Sweep<ZeroStepCase> zero_options_sweep(harness::Profile profile);
 // Why it can't run here, or empty.
-std::string why_not(const ZeroStepCase& the_case, const harness::Context& context);
+std::string why_not(const ZeroStepCase& c, const harness::Context& context);
 
 }  // namespace suite
