@@ -13,6 +13,7 @@ set(report_sources
   report/console.cpp
   report/escape.cpp
   report/figures.cpp
+  report/findings.cpp
   report/health.cpp
   report/html.cpp
   report/junit.cpp
