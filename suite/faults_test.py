@@ -138,7 +138,7 @@ class Faults(TemporaryFolder):
         def hung(run, rank, _):
             self.assertLess(run.seconds, TIMEOUT_S + 5)
             evidence = self.lost(run, rank, "made no progress")
-            self.assertRegex(evidence, r"it slept last in \w+, waiting for rank \d+ at message \d+ \(\d+ bytes\)\. The others")
+            self.assertRegex(evidence, r"it waited last in \w+, for rank \d+ at message \d+ \(\d+ bytes\)\. The others")
             self.assertRegex(evidence, rf"rank {1 - rank} in all_reduce, waiting for rank {rank} at message \d+ \(\d+ bytes\)")
 
         def died(run, rank, _):

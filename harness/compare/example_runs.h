@@ -1,16 +1,12 @@
 #pragma once
 // Run directories for the tests of comparisons: two ranks on one host, a few cases.
 
-#include <unistd.h>
-
-#include <filesystem>
-#include <fstream>
 #include <functional>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "harness/record/run_json.h"
+#include "harness/record/test_folder.h"
 #include "harness/sweep.h"
 
 namespace harness {
@@ -43,26 +39,8 @@ inline constexpr std::string_view example_environment =
   "differences": ["binding"],
   "ranks": [{"rank": 0, "binding": "0"}, {"rank": 1, "binding": "1"}]})";
 
-class RunFolder {
+class RunFolder : public TestFolder {
  public:
-  RunFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "compare_XXXXXX").string();
-    root_ = ::mkdtemp(pattern.data());
-  }
-  ~RunFolder() { std::filesystem::remove_all(root_); }
-  RunFolder(const RunFolder&) = delete;
-  RunFolder& operator=(const RunFolder&) = delete;
-
-  std::string path(const std::string& name) const { return root_ + "/" + name; }
-  void put(const std::string& name, std::string_view text) const {
-    std::ofstream(path(name), std::ios::binary) << text;
-  }
-  std::string text(const std::string& name) const {
-    std::ifstream file(path(name), std::ios::binary);
-    std::ostringstream all;
-    all << file.rdbuf();
-    return all.str();
-  }
   // A complete run; its fingerprint with `from` replaced by `to`.
   std::string run(const std::string& name, const std::vector<Record>& records,
                   const std::string& from = "", const std::string& to = "") const {
@@ -79,9 +57,6 @@ class RunFolder {
     put(name + "/environment.json", environment);
     return path(name);
   }
-
- private:
-  std::string root_;
 };
 
 // The line that a call refuses with.

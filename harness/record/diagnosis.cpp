@@ -171,7 +171,7 @@ class Diagnosis {
     return text + others(culprit.rank);
   }
 
-  // "; it slept last in all_reduce, at message 7 (64 bytes)", or nothing.
+  // "; it waited last in all_reduce, for rank 1 at message 7 (64 bytes)", or nothing.
   static std::string last_wait(const RankView& rank) {
     const std::size_t last = rank.waiting.find("; ");
     return last == std::string::npos ? "" : rank.waiting.substr(last);

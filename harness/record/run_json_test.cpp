@@ -13,9 +13,9 @@
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "harness/record/example_records.h"
+#include "harness/record/test_folder.h"
 #include "harness/sweep.h"
 #include "machine/device/error.h"
 
@@ -26,24 +26,16 @@ namespace fs = std::filesystem;
 
 class RunJson : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = (fs::temp_directory_path() / "run_json_XXXXXX").string();
-    root_ = ::mkdtemp(pattern.data());
-    directory_ = root_ + "/deep/run";
-  }
-  void TearDown() override { fs::remove_all(root_); }
   std::string text(const std::string& name = "run.json") const {
-    std::ifstream file(directory_ + "/" + name, std::ios::binary);
-    std::ostringstream all;
-    all << file.rdbuf();
-    return all.str();
+    return read_bytes(directory_ + "/" + name);
   }
   nlohmann::ordered_json json() const { return nlohmann::ordered_json::parse(text()); }
   void put(const std::string& contents) const {
     std::ofstream(directory_ + "/run.json") << contents;
   }
 
-  std::string root_, directory_;
+  TestFolder folder_;
+  const std::string directory_ = folder_.path("deep/run");
   RunContext context_{"quick",
                       "shardmark run --ranks 3",
                       "",
@@ -177,7 +169,7 @@ TEST_F(RunJson, WhereverItIsKilledWhatIsFinishedIsWhole) {
     for (int i : {5, 6, 7}) older.add(example_record(i));
   }
   std::ofstream(directory_ + "/report.html") << "of the older run";
-  const fs::path kept = root_ + "/kept";
+  const fs::path kept = folder_.path("kept");
   fs::copy(directory_, kept, fs::copy_options::recursive);
   RunContext context = context_;
   context.command = "the new run";
@@ -357,7 +349,7 @@ TEST_F(RunJson, AContinuedRunIsTheUninterruptedOne) {
   const auto write = [&](RunWriter& writer, int first, int last) {
     for (int i = first; i < last; ++i) writer.add(example_record(i % 4, Ruling::pass));
   };
-  const std::string whole = root_ + "/whole";
+  const std::string whole = folder_.path("whole");
   {
     RunWriter writer(context_, whole);
     write(writer, 0, 6);
@@ -424,11 +416,12 @@ TEST_F(RunJson, AnOlderRunLeavesNothingBehind) {
 }
 
 TEST_F(RunJson, AFileInThePlaceOfTheFolderIsAUsageError) {
-  std::ofstream(root_ + "/file") << "x";
-  const std::string message = message_of([&] { RunWriter(context_, root_ + "/file"); });
-  EXPECT_NE(message.find("cannot write to " + root_ + "/file: "), std::string::npos) << message;
-  const std::string below = message_of([&] { RunWriter(context_, root_ + "/file/run"); });
-  EXPECT_NE(below.find(root_ + "/file/run: Not a directory"), std::string::npos) << below;
+  folder_.put("file", "x");
+  const std::string file = folder_.path("file");
+  const std::string message = message_of([&] { RunWriter(context_, file); });
+  EXPECT_NE(message.find("cannot write to " + file + ": "), std::string::npos) << message;
+  const std::string below = message_of([&] { RunWriter(context_, file + "/run"); });
+  EXPECT_NE(below.find(file + "/run: Not a directory"), std::string::npos) << below;
   EXPECT_NE(message_of([&] { RunWriter(context_, ""); }).find("no name"), std::string::npos);
 }
 
@@ -446,9 +439,10 @@ TEST_F(RunJson, ARefusalOfTheSystemIsAMachineError) {
 }
 
 TEST_F(RunJson, SaysWhereAForeignOrTruncatedFileIsWrong) {
-  EXPECT_EQ(message_of([&] { read_run(root_); }), root_ + " is not a run: it holds no run.json");
-  EXPECT_EQ(message_of([&] { read_run(root_ + "/none"); }),
-            "there is no run at " + root_ + "/none");
+  EXPECT_EQ(message_of([&] { read_run(folder_.path()); }),
+            folder_.path() + " is not a run: it holds no run.json");
+  EXPECT_EQ(message_of([&] { read_run(folder_.path("none")); }),
+            "there is no run at " + folder_.path("none"));
   RunWriter writer(context_, directory_);
   writer.add(example_record(0));
   writer.add(example_record(1));

@@ -2,10 +2,8 @@
 // there.
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cmath>
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <regex>
@@ -13,6 +11,7 @@
 
 #include "harness/record/example_records.h"
 #include "harness/record/run_json.h"
+#include "harness/record/test_folder.h"
 
 namespace harness {
 namespace {
@@ -104,8 +103,6 @@ Json load(const std::string& path) { return Json::parse(std::ifstream(path)); }
 class Schema : public testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "schema_XXXXXX").string();
-    directory_ = ::mkdtemp(pattern.data());
     RunWriter writer({"quick",
                       "shardmark run",
                       "",
@@ -118,8 +115,8 @@ class Schema : public testing::Test {
     writer.add(example_record(1, Ruling::fail));
     writer.add(example_record(2, Ruling::skipped));
   }
-  void TearDown() override { std::filesystem::remove_all(directory_); }
-  std::string directory_;
+  TestFolder folder_;
+  const std::string directory_ = folder_.path();
   Checker checker_{load(SHARDMARK_SCHEMA)};
 };
 

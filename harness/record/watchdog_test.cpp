@@ -17,6 +17,7 @@
 
 #include "harness/record/run_json.h"
 #include "harness/record/supervisor.h"
+#include "harness/record/test_folder.h"
 #include "harness/run.h"
 
 namespace harness {
@@ -63,18 +64,13 @@ void wait_for(machine::World& world, int peer) {
 class WatchdogTest : public testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "watchdog_XXXXXX").string();
-    directory_ = ::mkdtemp(pattern.data());
     void* memory = ::mmap(nullptr, sizeof(machine::RankStatus) * ranks, PROT_READ | PROT_WRITE,
                           MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     ASSERT_NE(memory, MAP_FAILED);
     statuses_ = static_cast<machine::RankStatus*>(memory);
     for (int i = 0; i < ranks; ++i) new (statuses_ + i) machine::RankStatus;
   }
-  void TearDown() override {
-    ::munmap(statuses_, sizeof(machine::RankStatus) * ranks);
-    std::filesystem::remove_all(directory_);
-  }
+  void TearDown() override { ::munmap(statuses_, sizeof(machine::RankStatus) * ranks); }
 
   // How each rank ended: its exit code, or minus the signal.
   std::vector<int> launch(const std::function<void(machine::World&, Watchdog&)>& body) {
@@ -127,7 +123,8 @@ class WatchdogTest : public testing::Test {
            " on node1)";
   }
 
-  std::string directory_;
+  TestFolder folder_;
+  const std::string directory_ = folder_.path();
   std::vector<std::string> names_;
   machine::RankStatus* statuses_ = nullptr;
 };

@@ -1,20 +1,16 @@
 #include "harness/report/html.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <regex>
 #include <set>
 
 #include "harness/record/example_records.h"
+#include "harness/record/test_folder.h"
 
 namespace harness {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr auto drawing = R"svg(<?xml version="1.0"?>
 <!DOCTYPE svg PUBLIC "x" "http://www.w3.org/Graphics/SVG/1.1/DTD/svg11.dtd">
@@ -28,8 +24,6 @@ constexpr auto drawing = R"svg(<?xml version="1.0"?>
 class Html : public testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = (fs::temp_directory_path() / "html_XXXXXX").string();
-    directory_ = ::mkdtemp(pattern.data());
     RunWriter writer({"quick",
                       "shardmark run --filter '<b>&'",
                       "",
@@ -43,17 +37,12 @@ class Html : public testing::Test {
                                                 : Ruling::pass));
     writer.finish({"quick", "shardmark run --filter '<b>&'", "", "complete", "", {}});
   }
-  void TearDown() override { fs::remove_all(directory_); }
-  void put(const std::string& name, const std::string& text) const {
-    fs::create_directories(fs::path(directory_ + "/" + name).parent_path());
-    std::ofstream(directory_ + "/" + name) << text;
-  }
   std::string page(bool draw = false) const {
     write_report(directory_, draw);
-    std::ifstream file(directory_ + "/report.html");
-    return {std::istreambuf_iterator<char>(file), {}};
+    return folder_.text("report.html");
   }
-  std::string directory_;
+  TestFolder folder_;
+  const std::string directory_ = folder_.path();
 };
 
 std::size_t count(const std::string& text, const std::string& what) {
@@ -104,8 +93,8 @@ TEST_F(Html, SaysWhichAlgorithmsGiveTheSameBits) {
 }
 
 TEST_F(Html, SaysTheVerdictFirstAndTheMachineLast) {
-  put("environment.json", R"({"same_on_all_ranks": {"cpu": "<x>"}})");
-  put("figures/a.svg", drawing);
+  folder_.put("environment.json", R"({"same_on_all_ranks": {"cpu": "<x>"}})");
+  folder_.put("figures/a.svg", drawing);
   const std::string html = page();
   const char* const order[] = {"<h1>REJECTED</h1>",
                                "9 passed, 1 failed, 2 skipped",
@@ -144,11 +133,11 @@ TEST_F(Html, AsksForNothingElseAndLetsNoTextBecomeMarkup) {
 }
 
 TEST_F(Html, FiguresStandInThePageWithIdsOfTheirOwn) {
-  put("figures/a.svg", drawing);
-  put("figures/b.svg", drawing);
-  put("figures/a.csv", "bytes,\"busbw, GB/s\"\n8,1.5\n\"a \"\"q\"\"\",2\n");
-  put("figures/figures.json",
-      R"([{"name": "b", "title": "Second", "caption": "How <to> read"}, {"name": "a"}])");
+  folder_.put("figures/a.svg", drawing);
+  folder_.put("figures/b.svg", drawing);
+  folder_.put("figures/a.csv", "bytes,\"busbw, GB/s\"\n8,1.5\n\"a \"\"q\"\"\",2\n");
+  folder_.put("figures/figures.json",
+              R"([{"name": "b", "title": "Second", "caption": "How <to> read"}, {"name": "a"}])");
   const std::string html = page();
   EXPECT_EQ(count(html, "<svg"), 2u);
   EXPECT_EQ(count(html, "<?xml"), 0u);
@@ -167,11 +156,12 @@ TEST_F(Html, FiguresStandInThePageWithIdsOfTheirOwn) {
 }
 
 TEST_F(Html, SaysWhyThereAreNoFigures) {
-  put("fails.py", "import sys\nprint('figures: matplotlib is missing')\nsys.exit(3)\n");
+  folder_.put("fails.py", "import sys\nprint('figures: matplotlib is missing')\nsys.exit(3)\n");
   ::setenv("SHARDMARK_FIGURES", (directory_ + "/fails.py").c_str(), 1);
   EXPECT_NE(page(true).find("There are no figures: figures: matplotlib is missing"),
             std::string::npos);
-  put("draws.py",
+  folder_.put(
+      "draws.py",
       "import os, sys\nos.makedirs(sys.argv[1] + '/figures')\n"
       "open(sys.argv[1] + '/figures/x.svg', 'w').write('<svg width=\"9\" height=\"7\"></svg>')\n");
   ::setenv("SHARDMARK_FIGURES", (directory_ + "/draws.py").c_str(), 1);

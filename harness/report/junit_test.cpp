@@ -1,14 +1,12 @@
 #include "harness/report/junit.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cctype>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
 
 #include "harness/record/example_records.h"
+#include "harness/record/test_folder.h"
 
 namespace harness {
 namespace {
@@ -121,15 +119,14 @@ TEST(Junit, TheCheckItselfSeesWhatIsBroken) {
 TEST(Junit, XmllintAgrees) {
   if (std::system("command -v xmllint > /dev/null 2>&1") != 0)
     GTEST_SKIP() << "xmllint is not installed";
-  std::string pattern = (std::filesystem::temp_directory_path() / "junit_XXXXXX").string();
-  const std::string directory = ::mkdtemp(pattern.data());
+  const TestFolder folder;
+  const std::string directory = folder.path();
   {
     RunWriter writer({"quick", "a \x02 \xff <b>", "", "complete", "", {}}, directory);
     for (const Record& record : example().records) writer.add(record);
   }
   write_junit(directory);
   EXPECT_EQ(std::system(("xmllint --noout " + directory + "/junit.xml").c_str()), 0);
-  std::filesystem::remove_all(directory);
 }
 
 TEST(Escaped, ReplacesWhatIsNoCharacter) {

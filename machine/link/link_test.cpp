@@ -2,13 +2,17 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstring>
 #include <stdexcept>
+#include <thread>
 #include <vector>
 
 #include "machine/device/error.h"
 #include "machine/device/random.h"
 #include "machine/link/shared_memory.h"
+#include "machine/link/wait.h"
 #include "machine/world/world.h"
 
 namespace machine {
@@ -162,6 +166,43 @@ TEST(SharedMemoryLink, GroupsDoNotMix) {
     link->receive(1 - pair.index, &got, sizeof got);
     EXPECT_EQ(got, (world.rank() + 2) % 4);
   });
+}
+
+// A rank that hangs outside of a wait is told by its last one, however short.
+TEST(Wait, WhatIsOverIsStillOnTheBoard) {
+  RankStatus statuses[2];
+  Board board(0, {&statuses[0], &statuses[1]});
+  const Wait wait({&board});
+  EXPECT_EQ(board.waiting(0), "not waiting");
+  int looks = 0;
+  wait.polling([&] { return ++looks == 2; }, {Operation::all_reduce, 1, 7, 64});
+  EXPECT_EQ(board.waiting(0),
+            "not waiting; it waited last in all_reduce, for rank 1 at message 7 (64 bytes)");
+}
+
+// One thread of the rank sleeps; what its others waited for meanwhile doesn't hide that.
+TEST(Wait, AThreadThatSleepsStaysOnTheBoard) {
+  RankStatus statuses[3];
+  Board board(0, {&statuses[0], &statuses[1], &statuses[2]});
+  const Wait wait({&board});
+  std::atomic<std::uint32_t> word{0}, sleeping{0};
+  std::jthread sleeper([&] {
+    wait.until_equal(word, 1, sleeping, {Operation::all_gather, 2, 3, 4096});
+  });
+  const auto shown = [&] {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (board.waiting(0) != "in all_gather, waiting for rank 2 at message 3 (4096 bytes)")
+      if (std::chrono::steady_clock::now() > end) return board.waiting(0);
+    return std::string("shown");
+  };
+  EXPECT_EQ(shown(), "shown");
+  int looks = 0;
+  wait.polling([&] { return ++looks == 2; }, {Operation::all_reduce, 1, 7, 64});
+  EXPECT_EQ(board.waiting(0), "in all_gather, waiting for rank 2 at message 3 (4096 bytes)");
+  looks = 0;  // so many that it sleeps, too
+  wait.polling([&] { return ++looks == 1200; }, {Operation::all_reduce, 1, 8, 64});
+  EXPECT_EQ(shown(), "shown");
+  Wait::publish(word, 1, sleeping);
 }
 
 }  // namespace

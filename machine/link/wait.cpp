@@ -45,17 +45,23 @@ void Wait::nap(int round) {
   nanosleep(&slice, nullptr);
 }
 
+void Wait::tell(const WaitPolicy& policy, const Waiting& waiting, bool sleeps) {
+  if (!policy.board) return;
+  RankStatus& mine = policy.board->mine();
+  // Another thread of this rank sleeps: that is what holds it.
+  if (!sleeps && mine.waiting_for.load(std::memory_order_relaxed) >= 0) return;
+  mine.operation.store(static_cast<std::uint32_t>(waiting.operation), std::memory_order_relaxed);
+  mine.sequence.store(waiting.number, std::memory_order_relaxed);
+  mine.bytes.store(waiting.bytes, std::memory_order_relaxed);
+  mine.waiting_for.store(sleeps ? waiting.peer : -2 - waiting.peer, std::memory_order_relaxed);
+}
+
 Wait::Waited::Waited() : start_ns_(now_ns()) {}
 Wait::Waited::~Waited() { add_waited_s(static_cast<double>(now_ns() - start_ns_) * 1e-9); }
 
 Wait::Watch::Watch(const WaitPolicy& policy, const Waiting& waiting)
     : policy_(policy), waiting_(waiting), start_ns_(now_ns()) {
-  if (!policy_.board) return;
-  RankStatus& mine = policy_.board->mine();
-  mine.operation.store(static_cast<std::uint32_t>(waiting.operation), std::memory_order_relaxed);
-  mine.sequence.store(waiting.number, std::memory_order_relaxed);
-  mine.bytes.store(waiting.bytes, std::memory_order_relaxed);
-  mine.waiting_for.store(waiting.peer, std::memory_order_relaxed);
+  tell(policy, waiting, true);
 }
 
 Wait::Watch::~Watch() {
@@ -76,6 +82,7 @@ void Wait::Watch::check() const {
         "rank {} waited {:.1f} s in {} for rank {} to {} message {} ({} bytes), during {}",
         board.rank(), waited_s, name(waiting_.operation), waiting_.peer, waiting_.for_what,
         waiting_.number, waiting_.bytes, board.activity(board.rank())));
+  tell(policy_, waiting_, true);  // again: a wait of another thread may have ended meanwhile
 }
 
 }  // namespace machine

@@ -12,7 +12,7 @@
 
 namespace machine {
 
-// Who waits and for what: filled in before a wait, read by nobody unless the wait is long.
+// Who waits and for what: filled in before a wait, read by nobody unless it is not over at once.
 struct Waiting {
   Operation operation = Operation::none;
   int peer = -1;  // world rank
@@ -70,6 +70,9 @@ class Wait {
             const Waiting& waiting, Ready ready) const;
   static void wake(std::atomic<std::uint32_t>& word, std::atomic<std::uint32_t>& sleeping);
 
+  // Says on the board that this rank waits, or (sleeps: false) what it waited for last.
+  static void tell(const WaitPolicy& policy, const Waiting& waiting, bool sleeps);
+
   static void pause();
   static void yield();
   static void sleep(std::atomic<std::uint32_t>& word, std::uint32_t seen);  // 50 ms at most
@@ -109,6 +112,7 @@ template <class Ready>
 void Wait::slow(std::atomic<std::uint32_t>& word, std::atomic<std::uint32_t>& sleeping,
                 const Waiting& waiting, Ready ready) const {
   const DuringWait during(waiting.peer);
+  tell(policy_, waiting, false);
   for (int i = 0; i < spins(); ++i) {
     pause();
     if (ready()) return;
@@ -135,6 +139,7 @@ template <class Poll>
 void Wait::polling(Poll poll, const Waiting& waiting) const {
   if (poll()) return;
   const DuringWait during(waiting.peer);
+  tell(policy_, waiting, false);
   for (int i = 0; i < spins() / 4 + 1; ++i)
     if (poll()) return;
   const Waited waited;

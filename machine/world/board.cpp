@@ -71,10 +71,9 @@ std::string Board::waiting(int rank) const {
   if (peer >= 0)
     return fmt::format("in {}, waiting for rank {} at message {} ({} bytes)", name(operation), peer,
                        message, bytes);
-  if (message == 0) return "not waiting";
-  return fmt::format(
-      "not waiting; it slept last in {}, waiting for rank {} at message {} ({} bytes)",
-      name(operation), -2 - peer, message, bytes);
+  if (message == 0 || peer == -1) return "not waiting";
+  return fmt::format("not waiting; it waited last in {}, for rank {} at message {} ({} bytes)",
+                     name(operation), -2 - peer, message, bytes);
 }
 
 }  // namespace machine

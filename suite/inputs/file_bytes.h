@@ -1,49 +1,20 @@
 #pragma once
-// For what tries readers of files: a folder of their own, bytes in and out, and damaged copies of
-// good files.
-
-#include <stdlib.h>
+// For what tries readers of files: damaged copies of good ones.
 
 #include <array>
 #include <cstdint>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <random>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 
+#include "harness/record/test_folder.h"
+
 namespace suite::testing {
 
-class Folder {
- public:
-  Folder() {
-    std::string name = (std::filesystem::temp_directory_path() / "shardmark_XXXXXX").string();
-    if (!mkdtemp(name.data())) throw std::runtime_error("no folder for the test");
-    path_ = name;
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  std::string path(const std::string& name) const { return (path_ / name).string(); }
-  std::size_t files() const {
-    return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator(path_), {}));
-  }
-
- private:
-  std::filesystem::path path_;
-};
-
-// A new file each time: some file systems write one that is truncated to the disk at once.
-inline void write_bytes(const std::string& path, std::string_view bytes) {
-  std::filesystem::remove(path);
-  std::ofstream(path, std::ios::binary).write(bytes.data(), std::ssize(bytes));
-}
-
-inline std::string read_bytes(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
+using Folder = harness::TestFolder;
+using harness::read_bytes;
+using harness::write_bytes;
 
 template <class T>
 void append(std::string& bytes, const T& value) {

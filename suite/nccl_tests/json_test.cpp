@@ -2,12 +2,11 @@
 #include "suite/nccl_tests/json.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "harness/record/test_folder.h"
 #include "machine/device/error.h"
 
 namespace suite::nccl_tests {
@@ -111,21 +110,16 @@ TEST(NcclTestsJson, VerdictsFollowTheTotals) {
 }
 
 TEST(NcclTestsJson, NeverWritesOverAFile) {
-  std::string folder = (std::filesystem::temp_directory_path() / "nccl_tests_XXXXXX").string();
-  ASSERT_NE(mkdtemp(folder.data()), nullptr);
-  const std::string path = folder + "/x.json";
+  const harness::TestFolder folder;
+  const std::string path = folder.path("x.json");
   EXPECT_EQ(claim_file(path), path);
   EXPECT_EQ(claim_file(path), path + ".0");
   EXPECT_EQ(claim_file(path), path + ".1");
   replace_file(path + ".0", "{}");
-  std::ifstream file(path + ".0");
-  std::string text;
-  std::getline(file, text);
-  EXPECT_EQ(text, "{}");
+  EXPECT_EQ(folder.text("x.json.0"), "{}");
   EXPECT_EQ(std::filesystem::file_size(path), 0U);
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 3);
-  EXPECT_THROW(claim_file(folder + "/none/x.json"), machine::MachineError);
-  std::filesystem::remove_all(folder);
+  EXPECT_EQ(folder.files(), 3U);
+  EXPECT_THROW(claim_file(folder.path("none/x.json")), machine::MachineError);
 }
 
 }  // namespace

@@ -1,0 +1,53 @@
+#pragma once
+// For tests: a folder of their own, gone when they end, and the bytes of files.
+
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace harness {
+
+// A new file each time: some file systems write one that is truncated to the disk at once.
+inline void write_bytes(const std::string& path, std::string_view bytes) {
+  std::filesystem::remove(path);
+  std::ofstream(path, std::ios::binary).write(bytes.data(), std::ssize(bytes));
+}
+
+inline std::string read_bytes(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+class TestFolder {
+ public:
+  TestFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "shardmark_XXXXXX").string();
+    if (!mkdtemp(name.data())) throw std::runtime_error("no folder for the test");
+    path_ = name;
+  }
+  ~TestFolder() { std::filesystem::remove_all(path_); }
+  TestFolder(const TestFolder&) = delete;
+  TestFolder& operator=(const TestFolder&) = delete;
+
+  std::string path() const { return path_; }
+  std::string path(const std::string& name) const { return path_ + "/" + name; }
+  // `name` may have folders, which are made.
+  void put(const std::string& name, std::string_view text) const {
+    std::filesystem::create_directories(std::filesystem::path(path(name)).parent_path());
+    write_bytes(path(name), text);
+  }
+  std::string text(const std::string& name) const { return read_bytes(path(name)); }
+  std::size_t files() const {
+    return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator(path_), {}));
+  }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace harness
