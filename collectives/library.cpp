@@ -117,7 +117,7 @@ Parts parts_of(int ranks, Begin begin) {
 
 namespace {
 
-void run_mpi(const LibraryCall& call, const machine::MpiLink& link, machine::Kernels& kernels,
+void run_mpi(const LibraryCall& call, machine::MpiLink& link, machine::Kernels& kernels,
              const void* input, void* output) {
   using enum machine::Operation;
   if (call.count > std::numeric_limits<int>::max())
@@ -133,6 +133,7 @@ void run_mpi(const LibraryCall& call, const machine::MpiLink& link, machine::Ker
     if (code != MPI_SUCCESS)  // the words only when they are needed: this is timed
       machine::check_mpi(code, fmt::format("MPI's {}", name(call.operation)).c_str());
   };
+  const auto inside = link.in_library(call.operation, call.count * size_of(call.dtype));
   switch (call.operation) {
     case all_reduce:
       return check(MPI_Allreduce(in, output, n, type, op, all));
@@ -182,7 +183,7 @@ void run_library(const LibraryCall& call, machine::Link& link, machine::Kernels&
 #if SHARDMARK_NCCL
   if (link.transport() == machine::Transport::nccl) return run_nccl(call, link, input, output);
 #endif
-  const auto* mpi = dynamic_cast<const machine::MpiLink*>(&machine::plain(link));
+  auto* mpi = dynamic_cast<machine::MpiLink*>(&machine::plain(link));
   if (!mpi)
     throw std::invalid_argument(fmt::format("algorithm library needs transport mpi or nccl, not {}",
                                             name(link.transport())));

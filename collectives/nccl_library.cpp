@@ -85,21 +85,22 @@ void run_nccl(const LibraryCall& call, machine::Link& link, const void* input, v
   nccl.make_current();
   switch (call.operation) {
     case all_reduce:
-      return nccl.finish(ncclAllReduce(input, output, count, type, op, all, queue),
-                         "ncclAllReduce");
+      return nccl.finish(ncclAllReduce(input, output, count, type, op, all, queue), "ncclAllReduce",
+                         -1, bytes);
     case all_gather:
-      return nccl.finish(ncclAllGather(input, output, count, type, all, queue), "ncclAllGather");
+      return nccl.finish(ncclAllGather(input, output, count, type, all, queue), "ncclAllGather", -1,
+                         bytes);
     case reduce_scatter:
       return nccl.finish(ncclReduceScatter(input, output, count, type, op, all, queue),
-                         "ncclReduceScatter");
+                         "ncclReduceScatter", -1, bytes);
     case broadcast:
       return nccl.finish(ncclBroadcast(input, output, count, type, root, all, queue),
-                         "ncclBroadcast");
+                         "ncclBroadcast", -1, bytes);
     case reduce:
-      return nccl.finish(ncclReduce(input, output, count, type, op, root, all, queue),
-                         "ncclReduce");
+      return nccl.finish(ncclReduce(input, output, count, type, op, root, all, queue), "ncclReduce",
+                         -1, bytes);
     case gather:
-      nccl.group_of("a gather of ncclSend and ncclRecv", root, [&](auto keep) {
+      nccl.group_of("a gather of ncclSend and ncclRecv", root, bytes, [&](auto keep) {
         if (rank != root) return keep(ncclSend(input, count, type, root, all, queue));
         for (int peer = 0; peer < ranks; ++peer)
           if (peer != root) keep(ncclRecv(share(to, peer), count, type, peer, all, queue));
@@ -107,7 +108,7 @@ void run_nccl(const LibraryCall& call, machine::Link& link, const void* input, v
       if (rank == root) keep_own(share(to, root), from);
       return;
     case scatter:
-      nccl.group_of("a scatter of ncclSend and ncclRecv", root, [&](auto keep) {
+      nccl.group_of("a scatter of ncclSend and ncclRecv", root, bytes, [&](auto keep) {
         if (rank != root) return keep(ncclRecv(output, count, type, root, all, queue));
         for (int peer = 0; peer < ranks; ++peer)
           if (peer != root) keep(ncclSend(share(from, peer), count, type, peer, all, queue));
@@ -115,7 +116,7 @@ void run_nccl(const LibraryCall& call, machine::Link& link, const void* input, v
       if (rank == root) keep_own(to, share(from, root));
       return;
     case all_to_all:
-      nccl.group_of("an all_to_all of ncclSend and ncclRecv", -1, [&](auto keep) {
+      nccl.group_of("an all_to_all of ncclSend and ncclRecv", -1, bytes, [&](auto keep) {
         for (int peer = 0; peer < ranks; ++peer) {
           if (peer == rank) continue;
           keep(ncclSend(share(from, peer), count, type, peer, all, queue));
@@ -132,7 +133,7 @@ void run_nccl(const LibraryCall& call, machine::Link& link, const void* input, v
       const auto elements = [&](int one, int other) {
         return static_cast<std::size_t>(traffic(one, other));
       };
-      nccl.group_of("an all_to_all_v of ncclSend and ncclRecv", -1, [&](auto keep) {
+      nccl.group_of("an all_to_all_v of ncclSend and ncclRecv", -1, bytes, [&](auto keep) {
         for (int peer = 0; peer < ranks; ++peer) {
           if (peer == rank) continue;
           if (elements(rank, peer) > 0)
@@ -148,14 +149,14 @@ void run_nccl(const LibraryCall& call, machine::Link& link, const void* input, v
     }
     case send_receive:
       if (ranks == 1) return keep_own(to, from);
-      return nccl.group_of("ncclSend and ncclRecv", (rank + 1) % ranks, [&](auto keep) {
+      return nccl.group_of("ncclSend and ncclRecv", (rank + 1) % ranks, bytes, [&](auto keep) {
         keep(ncclSend(input, count, type, (rank + 1) % ranks, all, queue));
         keep(ncclRecv(output, count, type, (rank + ranks - 1) % ranks, all, queue));
       });
     case barrier:
       return nccl.finish(
           ncclAllReduce(nccl.byte(0), nccl.byte(0), 1, ncclUint8, ncclMax, all, queue),
-          "ncclAllReduce");
+          "ncclAllReduce", -1, 1);
     case none:
       break;
   }

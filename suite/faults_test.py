@@ -20,6 +20,8 @@ PLACEMENTS = int(os.environ.get("SHARDMARK_PLACEMENTS", "1"))
 TIMEOUT_S = 5
 SMALL = ("all_reduce", "--ranks", "2", "--transport", "shared_memory", "--algorithm", "ring,direct", "--dtype", "float",
          "--bytes", "64,4KiB,256KiB,1MiB", "--max-seconds", "0.1")
+LIBRARY = ("all_reduce", "--ranks", "2", "--transport", "mpi", "--algorithm", "library", "--dtype", "float", "--bytes", "64,4KiB,256KiB",
+           "--max-seconds", "0.1")
 DISK = ("nvme_bandwidth", "--ranks", "2", "--nvme_path", "/var/tmp", "--operation", "write", "--bytes", "2MiB", "--max-seconds", "0.1")
 LINKS = ("link_matrix", "--ranks", "4", "--transport", "shared_memory", "--mode", "alone", "--bytes", "256KiB", "--max-seconds", "0.8")
 
@@ -134,18 +136,20 @@ class Faults(TemporaryFolder):
         return evidence
 
     def test_a_lost_rank(self):
-        """Three kinds at once: most of their time goes by in waiting."""
+        """All kinds at once: most of their time goes by in waiting. A hang also where the other waits inside MPI."""
         def hung(run, rank, _):
             self.assertLess(run.seconds, TIMEOUT_S + 5)
             evidence = self.lost(run, rank, "made no progress")
-            self.assertRegex(evidence, r"it waited last in \w+, for rank \d+ at message \d+ \(\d+ bytes\)\. The others")
-            self.assertRegex(evidence, rf"rank {1 - rank} in all_reduce, waiting for rank {rank} at message \d+ \(\d+ bytes\)")
+            self.assertRegex(evidence, r"it was last in \w+, with (rank \d+|its group) at message \d+ \(\d+ bytes\)\. The others")
+            self.assertRegex(evidence, rf"rank {1 - rank} in all_reduce, waiting for (rank {rank}|its group) at message \d+ \(\d+ bytes\)")
 
         def died(run, rank, _):
             self.lost(run, rank, "died")
         with concurrent.futures.ThreadPoolExecutor() as pool:
-            for done in [pool.submit(self.each, kind, lambda rank, chance, kind=kind: f"{kind}:rank={rank},iteration={chance.randrange(3)}", check)
-                         for kind, check in (("hang", hung), ("die", died), ("exit_early", died))]:
+            for done in [pool.submit(self.each, name, lambda rank, chance, name=name: f"{name.split()[0]}:rank={rank},iteration={chance.randrange(3)}",
+                                     check, words=words)
+                         for name, check, words in (("hang", hung, SMALL), ("die", died, SMALL), ("exit_early", died, SMALL),
+                                                    ("hang beside MPI", hung, LIBRARY))]:
                 done.result()
 
     def test_a_rank_out_of_memory(self):

@@ -41,6 +41,12 @@ class Diagnosis {
  private:
   const RankView& at(int rank) const { return ranks_[static_cast<std::size_t>(rank)]; }
   bool running(const RankView& rank) const { return rank.here && rank.state == RankState::running; }
+  // For a rank, or for some rank or device that the board doesn't know.
+  static bool waits_for_a_rank(const RankView& rank) { return rank.waiting_for >= 0; }
+  static bool waits_for_some(const RankView& rank) {
+    return rank.waiting_for == machine::any_of_group ||
+           (rank.waiting_for == machine::nobody && rank.on_device);
+  }
   double still_s(const RankView& rank) const { return now_s_ - rank.progress_s; }
   double silent_s(const RankView& rank) const { return now_s_ - rank.heartbeat_s; }
 
@@ -64,22 +70,35 @@ class Diagnosis {
   std::optional<Culprit> standing_still() const {
     double since_s = 0;               // when the last one stopped moving
     const RankView* idle = nullptr;   // waits for nobody
-    const RankView* first = nullptr;  // of those that wait
+    const RankView* first = nullptr;  // of those that wait for a rank
+    const RankView* open = nullptr;   // waits, but not for one rank
+    bool several_open = false;
     for (const RankView& rank : ranks_) {
       if (!running(rank)) continue;
       // Somebody works, or works beyond our sight: those who wait have reason to.
       if (!rank.watched || still_s(rank) <= timeout_s_) return std::nullopt;
       since_s = std::max(since_s, rank.progress_s);
-      if (rank.waiting_for < 0 && !idle) idle = &rank;
-      if (rank.waiting_for >= 0 && !first) first = &rank;
+      if (waits_for_a_rank(rank)) {
+        if (!first) first = &rank;
+      } else if (waits_for_some(rank)) {
+        several_open = open != nullptr;
+        open = &rank;
+      } else if (!idle) {
+        idle = &rank;
+      }
     }
     // One that failed before that may be why the rest stands still.
     for (const RankView& rank : ranks_)
       if (rank.here && rank.failed_s < since_s + timeout_s_) return std::nullopt;
     if (idle) return Culprit{Kind::hung, idle->rank, {}};
+    if (open && !several_open && open->waiting_for == machine::nobody && all_here())
+      return Culprit{Kind::hung, open->rank, {}};
+    if (open) return Culprit{Kind::deadlock, open->rank, {}};
     if (!first) return std::nullopt;
     return Culprit{Kind::deadlock, first->rank, ring(first->rank)};
   }
+
+  bool all_here() const { return std::ranges::all_of(ranks_, &RankView::here); }
 
   // From rank along who waits for whom, until somebody is met again or leads out of sight; what
   // leads to a ring is left away.
@@ -93,7 +112,8 @@ class Diagnosis {
         return chain;
       }
       chain.push_back(rank);
-      if (rank >= static_cast<int>(ranks_.size()) || !running(at(rank)) || at(rank).waiting_for < 0)
+      if (rank >= static_cast<int>(ranks_.size()) || !running(at(rank)) ||
+          !waits_for_a_rank(at(rank)))
         return chain;
       rank = at(rank).waiting_for;
     }
@@ -158,10 +178,15 @@ class Diagnosis {
         text = fmt::format("{} did not respond for {:.0f} s{}", who, silent_s(rank), during);
         break;
       case Kind::hung:
-        text = fmt::format("{} made no progress for {:.0f} s and waited for nobody{}{}", who,
-                           still_s(rank), during, last_wait(rank));
+        text = fmt::format("{} made no progress for {:.0f} s and waited for {}{}{}", who,
+                           still_s(rank), rank.on_device ? "its device" : "nobody", during,
+                           last_wait(rank));
         break;
       case Kind::deadlock:
+        if (culprit.ring.empty())
+          return fmt::format("no progress for {:.0f} s{}, and nobody whom all wait for",
+                             still_s(rank), during) +
+                 others(-1, "Each rank");
         return deadlock_line(culprit, during) + others(-1);
       case Kind::failed:
         text = fmt::format("{} failed{}: {}", who, during,
@@ -171,7 +196,7 @@ class Diagnosis {
     return text + others(culprit.rank);
   }
 
-  // "; it waited last in all_reduce, for rank 1 at message 7 (64 bytes)", or nothing.
+  // "; it was last in all_reduce, with rank 1 at message 7 (64 bytes)", or nothing.
   static std::string last_wait(const RankView& rank) {
     const std::size_t last = rank.waiting.find("; ");
     return last == std::string::npos ? "" : rank.waiting.substr(last);
@@ -190,7 +215,7 @@ class Diagnosis {
     return fmt::format("deadlock{}: {}, which has finished or failed", during, text);
   }
 
-  std::string others(int except) const {
+  std::string others(int except, const char* whose = "The others") const {
     std::string text;
     for (const RankView& rank : ranks_) {
       if (rank.rank == except || !rank.here || rank.state == RankState::absent ||
@@ -201,9 +226,10 @@ class Diagnosis {
         doing = "failed: " + rank.reason;
       else if (over(rank.process))
         doing = "died";
-      else if (rank.waiting_for >= 0)
+      else if (waits_for_a_rank(rank) || waits_for_some(rank))
         doing = rank.waiting;
-      text += fmt::format("{}rank {} {}", text.empty() ? ". The others: " : "; ", rank.rank, doing);
+      text += fmt::format("{}rank {} {}", text.empty() ? fmt::format(". {}: ", whose) : "; ",
+                          rank.rank, doing);
     }
     return text;
   }

@@ -4,7 +4,9 @@
 //
 // A rank is lost when it died, is stopped, does not respond, or stood still for the timeout while
 // nobody in sight moved and it waited for nobody. A rank that waits is never at fault, however
-// long, unless the ranks wait for each other in a ring.
+// long: ranks that wait for each other in a ring are told, and so are those that wait for their
+// devices or in another library, each of which may be held up by any other; nobody is accused then,
+// unless one alone waits for its device.
 
 #include <cstdint>
 #include <limits>
@@ -27,7 +29,8 @@ struct RankView {
   bool watched = true;                     // its watchdog has begun to beat and did not sign off
   double heartbeat_s = 0, progress_s = 0;  // when each was last seen to change
   double failed_s = std::numeric_limits<double>::infinity();  // when it was first seen failed
-  int waiting_for = -1;
+  int waiting_for = machine::nobody;
+  bool on_device = false;
   std::string host, activity, reason;
   std::string waiting;  // Board::waiting's text
 };

@@ -103,11 +103,12 @@ TEST(Diagnose, WhatEveryRankDidIsTold) {
   for (RankView& rank : snapshot.ranks)
     if (rank.rank != 2) wait(rank, 2, now - 1);
   const Finding finding = found(snapshot);
-  for (const RankView& rank : snapshot.ranks)
-    if (rank.rank != 2)
-      EXPECT_NE(finding.line.find("rank " + std::to_string(rank.rank) + " " + rank.waiting),
-                std::string::npos)
-          << rank.rank;
+  for (const RankView& rank : snapshot.ranks) {
+    if (rank.rank == 2) continue;
+    EXPECT_NE(finding.line.find("rank " + std::to_string(rank.rank) + " " + rank.waiting),
+              std::string::npos)
+        << rank.rank;
+  }
 }
 
 TEST(Diagnose, AStoppedRankIsNamedAfterTheTimeout) {
@@ -149,6 +150,57 @@ TEST(Diagnose, ARankHungInItsOwnWorkIsNamedWhenNobodyMoves) {
   finding = found(snapshot);
   EXPECT_EQ(finding.kind, Kind::failed);
   EXPECT_EQ(finding.culprit, 1);
+}
+
+// Those that wait for a device or in another library wait for somebody, too: whom is not known.
+TEST(Diagnose, ARankHungBesideDevicesAndLibrariesIsNamed) {
+  for (const bool device : {true, false}) {
+    Snapshot snapshot = healthy();
+    for (const int rank : {0, 1, 3}) {
+      RankView& view = snapshot.ranks[static_cast<std::size_t>(rank)];
+      view.progress_s = now - timeout - 3;
+      view.on_device = device;
+      if (!device) view.waiting_for = machine::any_of_group;
+      view.waiting = device ? "waiting for its device; it was last in all_reduce, with rank 2"
+                            : "in all_reduce, waiting for its group at message 9 (8 bytes)";
+    }
+    snapshot.ranks[2].progress_s = now - timeout - 5;
+    Finding finding = found(snapshot);
+    EXPECT_EQ(finding.kind, Kind::hung);
+    EXPECT_EQ(finding.culprit, 2);
+    for (const int rank : {0, 1, 3})
+      EXPECT_NE(finding.line.find("rank " + std::to_string(rank) + " " +
+                                  snapshot.ranks[static_cast<std::size_t>(rank)].waiting),
+                std::string::npos)
+          << finding.line;
+    // All of them: nobody stands out, each is told.
+    snapshot.ranks[2] = snapshot.ranks[1];
+    snapshot.ranks[2].rank = 2;
+    finding = found(snapshot);
+    EXPECT_EQ(finding.kind, Kind::deadlock);
+    EXPECT_EQ(finding.line.find("no progress for 63 s during all_reduce/ranks:4/bytes:8, and "
+                                "nobody whom all wait for. Each rank: rank 0 " +
+                                snapshot.ranks[0].waiting + "; rank 1 "),
+              0U)
+        << finding.line;
+  }
+}
+
+TEST(Diagnose, TheOneWhoseDeviceHoldsAllUpIsNamed) {
+  Snapshot snapshot = healthy();
+  for (const int rank : {0, 1, 3})
+    wait(snapshot.ranks[static_cast<std::size_t>(rank)], 2, now - timeout - 3);
+  snapshot.ranks[2].on_device = true;
+  snapshot.ranks[2].progress_s = now - timeout - 5;
+  const Finding finding = found(snapshot);
+  EXPECT_EQ(finding.kind, Kind::hung);
+  EXPECT_EQ(finding.culprit, 2);
+  EXPECT_NE(finding.line.find("rank 2 (pid 102 on node1) made no progress for 65 s and waited for "
+                              "its device during"),
+            std::string::npos)
+      << finding.line;
+  snapshot.ranks[3].here = false;  // the device may wait for what is out of sight
+  EXPECT_EQ(found(snapshot).kind, Kind::deadlock);
 }
 
 TEST(Diagnose, TheReporterMayBeTheOneThatHangs) {

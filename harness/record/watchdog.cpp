@@ -130,6 +130,7 @@ class Watchdog::Eye {
     view.progress_s = seen.progress_s;
     if (seen.failed_s > 0) view.failed_s = seen.failed_s;
     view.waiting_for = status.waiting_for.load();
+    view.on_device = status.on_device.load() > 0;
     view.activity = board.activity(view.rank);
     view.reason = board.reason(view.rank);
     view.waiting = board.waiting(view.rank);

@@ -106,6 +106,10 @@ class ChannelLink : public Link {
     if (slot.bytes != bytes) sizes_disagree(peer, number, bytes, slot.bytes);
     return slot;
   }
+  // That what arrived is waited for on the device.
+  void queued(int peer, std::uint64_t number, std::size_t bytes) const {
+    wait_.queued(waiting(peer, number, bytes, "send"));
+  }
   void publish_taken(int peer) {
     Channel& channel = from(peer);
     Wait::publish(channel.taken, static_cast<std::uint32_t>(last_received(peer)), channel.sleeping);

@@ -32,7 +32,7 @@ class FaultyLink final : public Link {
   }
 
   Transport transport() const override { return link_->transport(); }
-  const Link& link() const { return *link_; }
+  Link& link() { return *link_; }
 
  private:
   struct Peer {
@@ -120,8 +120,8 @@ std::unique_ptr<Link> with_faults(std::unique_ptr<Link> link) {
   return std::make_unique<FaultyLink>(std::move(link));
 }
 
-const Link& plain(const Link& link) {
-  const auto* faulty = dynamic_cast<const FaultyLink*>(&link);
+Link& plain(Link& link) {
+  auto* faulty = dynamic_cast<FaultyLink*>(&link);
   return faulty ? faulty->link() : link;
 }
 

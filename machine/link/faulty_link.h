@@ -35,6 +35,6 @@ inline LinkFaults link_faults;  // of this process
 
 std::unique_ptr<Link> with_faults(std::unique_ptr<Link> link);
 // What a link was before it was wrapped: for who needs its kind.
-const Link& plain(const Link& link);
+Link& plain(Link& link);
 
 }  // namespace machine

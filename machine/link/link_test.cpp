@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "machine/device/device_wait.h"
 #include "machine/device/error.h"
 #include "machine/device/random.h"
 #include "machine/link/shared_memory.h"
@@ -177,7 +178,31 @@ TEST(Wait, WhatIsOverIsStillOnTheBoard) {
   int looks = 0;
   wait.polling([&] { return ++looks == 2; }, {Operation::all_reduce, 1, 7, 64});
   EXPECT_EQ(board.waiting(0),
-            "not waiting; it waited last in all_reduce, for rank 1 at message 7 (64 bytes)");
+            "not waiting; it was last in all_reduce, with rank 1 at message 7 (64 bytes)");
+}
+
+TEST(Wait, WhatDevicesAndLibrariesKeepItForIsOnTheBoard) {
+  RankStatus statuses[2];
+  Board board(0, {&statuses[0], &statuses[1]});
+  const Wait wait({&board});
+  {
+    const Wait::InLibrary inside({&board}, Operation::all_reduce, 4, 64);
+    wait.queued({Operation::all_gather, 1, 9, 8});  // another thread's
+    EXPECT_EQ(board.waiting(0), "in all_reduce, waiting for its group at message 4 (64 bytes)");
+  }
+  EXPECT_EQ(board.waiting(0),
+            "not waiting; it was last in all_reduce, with its group at message 4 (64 bytes)");
+  wait.queued({Operation::all_gather, 1, 9, 8});
+  DeviceWait::count = &statuses[0].on_device;
+  {
+    const DeviceWait waits;
+    EXPECT_EQ(board.waiting(0),
+              "waiting for its device; it was last in all_gather, with rank 1 at message 9 "
+              "(8 bytes)");
+  }
+  DeviceWait::count = nullptr;
+  EXPECT_EQ(board.waiting(0),
+            "not waiting; it was last in all_gather, with rank 1 at message 9 (8 bytes)");
 }
 
 // One thread of the rank sleeps; what its others waited for meanwhile doesn't hide that.

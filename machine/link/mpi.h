@@ -19,6 +19,10 @@ class MpiLink final : public Link {
   ~MpiLink() override;
   Transport transport() const override { return Transport::mpi; }
   MPI_Comm communicator() const { return communicator_; }
+  // To be kept while a collective of MPI's own runs on communicator().
+  Wait::InLibrary in_library(Operation operation, std::size_t bytes) {
+    return {wait_.policy(), operation, ++library_calls_, bytes};
+  }
 
  private:
   struct Sending {
@@ -44,6 +48,7 @@ class MpiLink final : public Link {
   MPI_Comm communicator_;
   Wait wait_;
   std::vector<Peer> peers_;
+  std::uint64_t library_calls_ = 0;
 };
 
 // Throws MachineError with MPI's own words when code is not MPI_SUCCESS.

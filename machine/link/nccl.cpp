@@ -78,13 +78,13 @@ void NcclLink::check(ncclResult_t result, const char* call, int peer) {
                                  mine, with, said));
 }
 
-void NcclLink::finish(ncclResult_t result, const char* call, int peer, std::uint64_t number,
-                      std::size_t bytes) {
+void NcclLink::finish(ncclResult_t result, const char* call, int peer, std::size_t bytes) {
+  const int member = peer < 0 ? any_of_group : group().members[static_cast<std::size_t>(peer)];
+  const Waiting meeting{operation(), member, ++calls_, bytes, "meet"};
+  wait_.queued(meeting);
   if (result == ncclInProgress) {
-    const int member = peer < 0 ? -1 : group().members[static_cast<std::size_t>(peer)];
     try {
-      wait_.polling([&] { return settled(communicator_, result); },
-                    {operation(), member, number, bytes, "meet"});
+      wait_.polling([&] { return settled(communicator_, result); }, meeting);
     } catch (const MachineError&) {
       abort();
       throw;
@@ -110,7 +110,9 @@ void NcclLink::do_exchange(std::span<const Transfer> transfers) {
   if (all.empty()) return;
   make_current();
   const cudaStream_t stream = queue();
-  group_of("a group of ncclSend and ncclRecv", all.front().peer, [&](auto keep) {
+  std::size_t total = 0;
+  for (const Transfer& one : all) total += one.bytes;
+  group_of("a group of ncclSend and ncclRecv", all.front().peer, total, [&](auto keep) {
     for (const Transfer& one : all) {
       // Nothing is sent as a byte: NCCL does not say that no bytes wait for each other.
       const std::size_t bytes = one.bytes == 0 ? 1 : one.bytes;

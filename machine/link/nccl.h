@@ -32,12 +32,11 @@ class NcclLink final : public Link {
   cudaStream_t queue() const;
   void make_current() const;
   // Waits until NCCL has queued what `result` started. Throws MachineError naming the call, this
-  // rank and the peer (an index into the group; -1: all of them).
-  void finish(ncclResult_t result, const char* call, int peer = -1, std::uint64_t number = 0,
-              std::size_t bytes = 0);
+  // rank and the peer (an index into the group; -1: all of them). `bytes` is for whoever watches.
+  void finish(ncclResult_t result, const char* call, int peer = -1, std::size_t bytes = 0);
   // calls(): between ncclGroupStart and ncclGroupEnd, throws what went wrong only after the latter.
   template <class Calls>
-  void group_of(const char* what, int peer, Calls calls) {
+  void group_of(const char* what, int peer, std::size_t bytes, Calls calls) {
     check(ncclGroupStart(), "ncclGroupStart", peer);
     ncclResult_t result = ncclSuccess;
     calls([&result](ncclResult_t one) {
@@ -45,7 +44,7 @@ class NcclLink final : public Link {
     });
     const ncclResult_t end = ncclGroupEnd();
     check(result, what, peer);
-    finish(end, what, peer);
+    finish(end, what, peer, bytes);
   }
   // One byte of device memory, for what has none; the index-th of size() + 1.
   void* byte(int index) { return static_cast<std::byte*>(bytes_.data()) + index; }
@@ -68,6 +67,7 @@ class NcclLink final : public Link {
   Wait wait_;
   std::vector<Transfer> waiting_;    // sends that no group has taken yet
   std::vector<std::uint64_t> sent_;  // by peer
+  std::uint64_t calls_ = 0;          // that NCCL has queued
   std::vector<Memory> landed_;       // by peer, of receive_in_place
   Memory bytes_;
 };

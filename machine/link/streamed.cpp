@@ -65,6 +65,7 @@ std::uint64_t StreamedLink::do_deliver(int peer, std::size_t bytes) {
 const void* StreamedLink::do_receive_in_place(int peer, std::size_t bytes) {
   const Slot& slot = arrived(peer, bytes);
   neighbours_->wait(Mark::sent, peer, last_received(peer));
+  queued(peer, last_received(peer), bytes);
   if (slot.address == Channel::in_line) return nullptr;  // of no bytes
   if (slot.address == Channel::delivered) return neighbours_->at(rank(), own_offer(peer).address);
   return neighbours_->at(peer, slot.address);

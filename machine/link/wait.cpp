@@ -49,11 +49,21 @@ void Wait::tell(const WaitPolicy& policy, const Waiting& waiting, bool sleeps) {
   if (!policy.board) return;
   RankStatus& mine = policy.board->mine();
   // Another thread of this rank sleeps: that is what holds it.
-  if (!sleeps && mine.waiting_for.load(std::memory_order_relaxed) >= 0) return;
+  if (!sleeps && mine.waiting_for.load(std::memory_order_relaxed) != nobody) return;
   mine.operation.store(static_cast<std::uint32_t>(waiting.operation), std::memory_order_relaxed);
+  mine.peer.store(waiting.peer, std::memory_order_relaxed);
   mine.sequence.store(waiting.number, std::memory_order_relaxed);
   mine.bytes.store(waiting.bytes, std::memory_order_relaxed);
-  mine.waiting_for.store(sleeps ? waiting.peer : -2 - waiting.peer, std::memory_order_relaxed);
+  if (sleeps) mine.waiting_for.store(waiting.peer, std::memory_order_relaxed);
+}
+
+Wait::InLibrary::InLibrary(const WaitPolicy& policy, Operation operation, std::uint64_t call,
+                           std::uint64_t bytes)
+    : board_(policy.board) {
+  tell(policy, {operation, any_of_group, call, bytes}, true);
+}
+Wait::InLibrary::~InLibrary() {
+  if (board_) board_->mine().waiting_for.store(nobody, std::memory_order_relaxed);
 }
 
 Wait::Waited::Waited() : start_ns_(now_ns()) {}
@@ -66,7 +76,7 @@ Wait::Watch::Watch(const WaitPolicy& policy, const Waiting& waiting)
 
 Wait::Watch::~Watch() {
   if (!policy_.board) return;
-  policy_.board->mine().waiting_for.store(-2 - waiting_.peer, std::memory_order_relaxed);
+  policy_.board->mine().waiting_for.store(nobody, std::memory_order_relaxed);
   policy_.board->mine().progress.fetch_add(1, std::memory_order_relaxed);
 }
 
@@ -79,8 +89,8 @@ void Wait::Watch::check() const {
   const double waited_s = static_cast<double>(now_ns() - start_ns_) * 1e-9;
   if (waited_s > policy_.timeout_s)
     throw Timeout(fmt::format(
-        "rank {} waited {:.1f} s in {} for rank {} to {} message {} ({} bytes), during {}",
-        board.rank(), waited_s, name(waiting_.operation), waiting_.peer, waiting_.for_what,
+        "rank {} waited {:.1f} s in {} for {} to {} message {} ({} bytes), during {}", board.rank(),
+        waited_s, name(waiting_.operation), rank_or_group(waiting_.peer), waiting_.for_what,
         waiting_.number, waiting_.bytes, board.activity(board.rank())));
   tell(policy_, waiting_, true);  // again: a wait of another thread may have ended meanwhile
 }

@@ -15,7 +15,7 @@ namespace machine {
 // Who waits and for what: filled in before a wait, read by nobody unless it is not over at once.
 struct Waiting {
   Operation operation = Operation::none;
-  int peer = -1;  // world rank
+  int peer = nobody;  // world rank
   std::uint64_t number = 0;
   std::uint64_t bytes = 0;
   const char* for_what = "send";  // "rank 0 waited … for rank 1 to send message 7"
@@ -54,6 +54,21 @@ class Wait {
   // Until poll() is true; poll makes the progress itself (MPI_Test).
   template <class Poll>
   void polling(Poll poll, const Waiting& waiting) const;
+  // Of what is waited for on a device, in the order of its stream: that it was queued.
+  void queued(const Waiting& waiting) const { tell(policy_, waiting, false); }
+
+  // While it lives, this rank is in a call of another library, which may wait for any of the group.
+  class InLibrary {
+   public:
+    InLibrary(const WaitPolicy& policy, Operation operation, std::uint64_t call,
+              std::uint64_t bytes);
+    ~InLibrary();
+    InLibrary(const InLibrary&) = delete;
+    InLibrary& operator=(const InLibrary&) = delete;
+
+   private:
+    Board* board_;
+  };
 
   // Stores value and wakes who sleeps on word.
   static void publish(std::atomic<std::uint32_t>& word, std::uint32_t value,
@@ -70,7 +85,7 @@ class Wait {
             const Waiting& waiting, Ready ready) const;
   static void wake(std::atomic<std::uint32_t>& word, std::atomic<std::uint32_t>& sleeping);
 
-  // Says on the board that this rank waits, or (sleeps: false) what it waited for last.
+  // Says on the board that this rank sleeps for what it waits for; else only what that is.
   static void tell(const WaitPolicy& policy, const Waiting& waiting, bool sleeps);
 
   static void pause();

@@ -29,6 +29,10 @@ std::string read(const Words& words) {
 
 }  // namespace
 
+std::string rank_or_group(int rank) {
+  return rank == any_of_group ? "its group" : fmt::format("rank {}", rank);
+}
+
 Board::Board(int rank, std::vector<RankStatus*> statuses)
     : rank_(rank), statuses_(std::move(statuses)) {}
 
@@ -64,16 +68,19 @@ int Board::failed_rank() const {
 std::string Board::waiting(int rank) const {
   const RankStatus* status = of(rank);
   if (!status) return "on another host";
-  const int peer = status->waiting_for.load(std::memory_order_relaxed);
   const auto operation = static_cast<Operation>(status->operation.load(std::memory_order_relaxed));
   const std::uint64_t message = status->sequence.load(std::memory_order_relaxed);
   const std::uint64_t bytes = status->bytes.load(std::memory_order_relaxed);
-  if (peer >= 0)
-    return fmt::format("in {}, waiting for rank {} at message {} ({} bytes)", name(operation), peer,
-                       message, bytes);
-  if (message == 0 || peer == -1) return "not waiting";
-  return fmt::format("not waiting; it waited last in {}, for rank {} at message {} ({} bytes)",
-                     name(operation), -2 - peer, message, bytes);
+  const int awaited = status->waiting_for.load(std::memory_order_relaxed);
+  if (awaited != nobody)
+    return fmt::format("in {}, waiting for {} at message {} ({} bytes)", name(operation),
+                       rank_or_group(awaited), message, bytes);
+  const bool on_device = status->on_device.load(std::memory_order_relaxed) > 0;
+  const std::string now = on_device ? "waiting for its device" : "not waiting";
+  const int peer = status->peer.load(std::memory_order_relaxed);
+  if (peer == nobody) return now;
+  return fmt::format("{}; it was last in {}, with {} at message {} ({} bytes)", now,
+                     name(operation), rank_or_group(peer), message, bytes);
 }
 
 }  // namespace machine

@@ -13,17 +13,23 @@ namespace machine {
 
 enum class RankState : std::uint32_t { absent, running, failed, finished };
 
+inline constexpr std::int32_t nobody = -1, any_of_group = -2;  // in place of a rank
+std::string rank_or_group(int rank);                           // "rank 3", "its group"
+
 // Lives in memory that all ranks of the host map. Text is kept in atomic words so that a reader
 // never races; it may see a mixture of two texts, never anything else.
 struct RankStatus {
   static constexpr int text_words = 64;  // 512 bytes
   std::atomic<RankState> state{RankState::absent};
   std::atomic<std::int64_t> pid{0};
-  std::atomic<std::uint64_t> heartbeat{0};    // counted up by the rank's watchdog while it lives
-  std::atomic<std::uint64_t> progress{0};     // counted up by the rank's work
-  std::atomic<std::int32_t> waiting_for{-1};  // world rank; below 0 none: -2 - who was the last
-  std::atomic<std::uint32_t> operation{0};    // machine::Operation
-  std::atomic<std::uint64_t> sequence{0};     // message number on that channel
+  std::atomic<std::uint64_t> heartbeat{0};  // counted up by the rank's watchdog while it lives
+  std::atomic<std::uint64_t> progress{0};   // counted up by the rank's work
+  std::atomic<std::int32_t> waiting_for{nobody};  // world rank, while it sleeps
+  std::atomic<std::uint32_t> on_device{0};        // its threads that wait for their device
+  // Of the wait that it is in or, without one, was in last, or of what it queued on its device.
+  std::atomic<std::uint32_t> operation{0};  // machine::Operation
+  std::atomic<std::int32_t> peer{nobody};
+  std::atomic<std::uint64_t> sequence{0};  // message number on that channel
   std::atomic<std::uint64_t> bytes{0};
   std::atomic<std::uint64_t> device{0};  // Device::identity of what the rank computes on
   std::atomic<std::uint64_t> activity[text_words]{};  // the case, set by the harness
@@ -46,7 +52,7 @@ class Board {
   std::string reason(int rank) const;
   // The lowest rank that said it failed, or -1.
   int failed_rank() const;
-  // "in all_reduce, waiting for rank 1 to send message 7 (4096 bytes)", from the status words.
+  // "in all_reduce, waiting for rank 1 at message 7 (4096 bytes)", from the status words.
   std::string waiting(int rank) const;
 
  private:

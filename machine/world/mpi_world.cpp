@@ -16,6 +16,7 @@
 #include <new>
 #include <thread>
 
+#include "machine/device/device_wait.h"
 #include "machine/device/error.h"
 #include "machine/link/mpi.h"
 #include "machine/world/binding.h"
@@ -234,6 +235,7 @@ MpiWorld::MpiWorld(double timeout_s) {
     control_ = std::make_unique<MpiLink>(group_, communicator(group_), patient);
   }
   set_active_ranks(ranks);
+  DeviceWait::count = &board_->mine().on_device;
   Wait::before_sleep = [] {
     int main = 0, any = 0;
     MPI_Is_thread_main(&main);
@@ -245,6 +247,7 @@ MpiWorld::MpiWorld(double timeout_s) {
 
 MpiWorld::~MpiWorld() {
   Wait::before_sleep = nullptr;
+  DeviceWait::count = nullptr;
   const bool healthy = board_->failed_rank() < 0;
   if (healthy) {
     try {

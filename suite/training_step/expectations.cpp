@@ -181,7 +181,6 @@ zero::OffloadTraffic expected_offload_traffic(const Trainer& trainer) {
 }
 
 std::map<Category, std::size_t> expected_peaks(const Trainer& trainer) {
-  const TrainingConfig& config = trainer.config();
   const PassagePeaks passage = passage_peaks(trainer);
   const zero::ExpectedMemory states = expected_states(trainer);
   return {{Category::parameters, states.parameters},

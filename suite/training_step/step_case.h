@@ -43,8 +43,8 @@ struct StepValues {
   std::vector<std::string> virtual_stages{"schedule"}, partition_method{"uniform"};
   std::vector<int> zero_stage{1};
   std::vector<std::string> optimizer{"adamw"}, offload_optimizer{"none"}, offload_param{"none"};
-  std::vector<int> ranks, tp, pp{1}, dp{1};
-  std::vector<int> micro_batch_size{1}, global_batch_size;
+  std::vector<int> ranks{}, tp{}, pp{1}, dp{1};
+  std::vector<int> micro_batch_size{1}, global_batch_size{};
   std::vector<int> sequence_parallel{0};
   std::vector<std::string> recompute_granularity{"none"};
   std::vector<int> distribute_saved_activations{0}, cpu_checkpointing{0}, use_flash_attn{0};

@@ -87,7 +87,9 @@ TEST(TrainingStep, AGptStepCountsTheTokensThatCount) {
       for (int i = 0; i < sequences; ++i) {
         const int counted = counted_tokens(3, step, i, sequences, 32);
         EXPECT_TRUE(0 <= counted && counted <= 32);
-        if (step % 4 == 0 && i >= (sequences + 1) / 2) EXPECT_EQ(counted, 0);
+        if (step % 4 == 0 && i >= (sequences + 1) / 2) {
+          EXPECT_EQ(counted, 0);
+        }
         all += counted;
       }
       EXPECT_GT(all, 0);

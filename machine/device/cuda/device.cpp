@@ -8,6 +8,7 @@
 #include "machine/device/cuda/gate.h"
 #include "machine/device/cuda/internals.h"
 #include "machine/device/cuda/runtime.h"
+#include "machine/device/device_wait.h"
 #include "machine/device/error.h"
 
 namespace machine {
@@ -42,6 +43,7 @@ Scratch::~Scratch() { cudaFree(data_); }
 void* Scratch::at_least(std::size_t bytes) {
   if (bytes > bytes_) {
     make_current(device_);
+    const DeviceWait waits;
     SHARDMARK_CUDA(device_, cudaStreamSynchronize(stream_));
     SHARDMARK_CUDA(device_, cudaFree(data_));
     data_ = nullptr;
@@ -69,7 +71,10 @@ class CudaEvent final : public Event {
   CudaEvent(const CudaEvent&) = delete;
   CudaEvent& operator=(const CudaEvent&) = delete;
 
-  void synchronize() override { SHARDMARK_CUDA(device_, cudaEventSynchronize(event_)); }
+  void synchronize() override {
+    const DeviceWait waits;
+    SHARDMARK_CUDA(device_, cudaEventSynchronize(event_));
+  }
   double seconds_since(const Event& earlier) const override {
     float milliseconds = 0;
     SHARDMARK_CUDA(
@@ -95,6 +100,7 @@ class CudaStream final : public Stream {
  public:
   CudaStream(Device& device, int index) : CudaStream(device, index, create_stream(index)) {}
   ~CudaStream() override {
+    const DeviceWait waits;
     cudaSetDevice(index_);
     cudaStreamSynchronize(stream_);
     cudaStreamDestroy(stream_);
@@ -114,6 +120,7 @@ class CudaStream final : public Stream {
                    cudaStreamWaitEvent(stream_, dynamic_cast<const CudaEvent&>(event).get(), 0));
   }
   void synchronize() override {
+    const DeviceWait waits;
     make_current(index_);
     SHARDMARK_CUDA(index_, cudaStreamSynchronize(stream_));
   }
@@ -188,6 +195,7 @@ class CudaDevice final : public Device {
   // streams that must have ended. A failure here is an earlier one, which the next call reports.
   void do_free(void* data, std::size_t bytes) override {
     if (!one_stream_) {
+      const DeviceWait waits;
       cudaSetDevice(index_);
       cudaDeviceSynchronize();
     }

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "machine/device/cuda/runtime.h"
+#include "machine/device/device_wait.h"
 
 namespace machine::cuda {
 namespace {
@@ -54,6 +55,7 @@ class CudaGate final : public Gate {
   }
   // The stream may still hold a kernel that reads the words.
   ~CudaGate() override {
+    const DeviceWait waits;
     cudaSetDevice(device_);
     open();
     cudaStreamSynchronize(stream_);
