@@ -159,6 +159,7 @@ void Launch::lead_case(std::size_t index, int repetition, Progress& progress) {
   try {
     const PlannedCase& plan = cases_[index];
     progress.case_started(plan.name);
+    if (options_.sink) options_.sink->started(plan.name);
     Record record;
     if (plan.ranks > world_.size()) {
       record =

@@ -26,6 +26,7 @@ namespace harness {
 class Sink {
  public:
   virtual ~Sink() = default;
+  virtual void started(const std::string&) {}          // a case of that name
   virtual void add(const Record& record) = 0;          // after every case
   virtual void finish(const RunContext& context) = 0;  // once, whatever the end
   virtual void measured(const RunContext&) {}          // whenever more rates are known

@@ -1,4 +1,5 @@
 #include "harness/record/run_json.h"
+#include "harness/record/running_case.h"
 #include "harness/run.h"
 
 namespace harness {
@@ -8,8 +9,12 @@ class RunDirectory final : public Sink {
  public:
   RunDirectory(const RunContext& context, const std::string& directory, bool continues)
       : writer_(context, directory, continues) {}
+  void started(const std::string& name) override { say_running(writer_.directory(), name); }
   void add(const Record& record) override { writer_.add(record); }
-  void finish(const RunContext& context) override { writer_.finish(context); }
+  void finish(const RunContext& context) override {
+    writer_.finish(context);
+    say_none_runs(writer_.directory());
+  }
   void measured(const RunContext& context) override { writer_.finish(context); }
 
  private:

@@ -9,6 +9,7 @@ import concurrent.futures
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import time
@@ -151,6 +152,26 @@ class Faults(TemporaryFolder):
                          for name, check, words in (("hang", hung, SMALL), ("die", died, SMALL), ("exit_early", died, SMALL),
                                                     ("hang beside MPI", hung, LIBRARY))]:
                 done.result()
+
+    def test_a_lost_rank_in_every_unit(self):
+        """What else a rank may wait in: threads of its own, files, other libraries. Of one rank nobody is left to report."""
+        listed = subprocess.run([PROGRAM, "list"], capture_output=True, text=True, timeout=60, check=True).stdout
+        units = re.findall(r"^([a-z]\w*):", listed, re.MULTILINE)
+        self.assertGreater(len(units), 40)
+        ways = [(unit, kind, rank) for unit in (units if PLACEMENTS > 1 else ("overlap", "nvme_bandwidth", "zero_overlap"))
+                for kind in ("hang", "die") for rank in (0, 1) if rank == 0 or unit not in ("memory_arena", "nvme_bandwidth")]
+
+        def one(way):
+            unit, kind, rank = way
+            run = Run(self.path("_".join(map(str, way))), f"{kind}:rank={rank},iteration=0", (unit, "--nvme_path", "/var/tmp") if "nvme" in unit else (unit,))
+            evidence = self.named(run, "lost rank", [rank], "CRITICAL")
+            self.assertRegex(evidence, rf"rank {rank} \(pid .*{'died' if kind == 'die' else 'made no progress'}.*during {unit}/")
+            self.assertEqual(run.json["benchmarks"][-1]["name"].split("/")[0], unit)
+            self.assertFalse(os.path.exists(self.path("_".join(map(str, way)) + "/running")))
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            for way, done in [(way, pool.submit(one, way)) for way in ways]:
+                with self.subTest(way=way):
+                    done.result()
 
     def test_a_rank_out_of_memory(self):
         def check(run, rank, _):

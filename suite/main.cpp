@@ -17,6 +17,7 @@
 #include "harness/google_front.h"
 #include "harness/record/fingerprint.h"
 #include "harness/record/run_json.h"
+#include "harness/record/running_case.h"
 #include "harness/record/supervisor.h"
 #include "harness/record/watchdog.h"
 #include "harness/report/console.h"
@@ -257,19 +258,20 @@ int run_rank(const CommandLine& line, const std::vector<harness::PlannedCase>& c
   return exit_code_of_rank(rank, code);
 }
 
-// When no rank was left to report: what finished is there, and the run is marked as what it is.
-void report_for_the_lost(const std::string& directory) {
+// When no rank was left to report: what finished is there, and the run is marked as what it is. Of
+// several ranks nobody knows who was the first.
+void report_for_the_lost(const std::string& directory, int ranks) {
   try {
     if (harness::read_run(directory).context.status != "running") return;
   } catch (const std::exception&) {
     return;  // it ended before it began; what went wrong was said
   }
-  const std::string reason = "all ranks ended without a report";
-  harness::Record record;
-  record.unit = record.name = "launch";
-  record.verdict = harness::Ruling::fail;
-  record.reason = reason;
-  harness::mark_aborted(directory, reason, record);
+  std::string reason = "all ranks ended without a report", name;
+  if (const std::optional<harness::RunningCase> last = harness::running_case(directory)) {
+    name = last->name;
+    reason = fmt::format("{} during {}", ranks == 1 ? last->process + " died" : reason, name);
+  }
+  harness::mark_aborted(directory, reason, harness::lost_record(name, reason));
   write_reports(directory);
   complain(harness::rank_lost, reason);
 }
@@ -337,7 +339,7 @@ int run(CommandLine line, int argc, char** argv) {
       launch(ranks, again,
              line.hostfile.empty() ? std::vector<HostSlots>() : read_hostfile(line.hostfile));
   if (code == harness::rank_lost) {
-    report_for_the_lost(line.out_dir);
+    report_for_the_lost(line.out_dir, ranks);
     tell_health(line.out_dir);
   }
   return code;

@@ -21,6 +21,7 @@
 #include "harness/record/json_reading.h"
 #include "harness/record/machine_context.h"
 #include "harness/record/record_json.h"
+#include "harness/record/running_case.h"
 #include "harness/sweep.h"
 #include "machine/device/disk_fault.h"
 #include "machine/device/error.h"
@@ -94,6 +95,7 @@ void remove_older_run(const std::string& directory) {
   fs::remove_all(directory + "/figures", ignored);
   for (const std::string_view part : parts)
     fs::remove(fmt::format("{}/{}", directory, part), ignored);
+  say_none_runs(directory);
 }
 
 std::string list_text(const std::vector<std::string>& texts) {
@@ -427,6 +429,7 @@ void mark_aborted(const std::string& directory, const std::string& reason, const
   if (before["status"] == "aborted" &&
       (!names_lost_rank(reason) || names_lost_rank(before.value("status_reason", ""))))
     return;
+  say_none_runs(directory);
   Json& context = json["context"];
   context["status"] = "aborted";
   context["status_reason"] = reason;

@@ -6,6 +6,7 @@ set(record_headers
   record/machine_context.h
   record/record_json.h
   record/run_json.h
+  record/running_case.h
   record/supervisor.h
   record/trace.h
   record/watchdog.h)
@@ -16,6 +17,7 @@ set(record_sources
   record/record_json.cpp
   record/redaction.cpp
   record/run_json.cpp
+  record/running_case.cpp
   record/supervisor.cpp
   record/trace.cpp
   record/watchdog.cpp)
@@ -23,6 +25,7 @@ set(record_tests
   record/diagnosis_test.cpp
   record/fingerprint_test.cpp
   record/run_json_test.cpp
+  record/running_case_test.cpp
   record/schema_test.cpp)
 
 # The commit is looked up in every build; the file changes, and is compiled, only when its text does.

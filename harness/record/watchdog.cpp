@@ -10,6 +10,7 @@
 
 #include "harness/record/diagnosis.h"
 #include "harness/record/run_json.h"
+#include "harness/record/running_case.h"
 #include "harness/report/html.h"
 #include "harness/report/junit.h"
 #include "harness/run.h"
@@ -58,26 +59,6 @@ ProcessState process_state(std::int64_t pid) {
 void say(std::string_view text) {
   const std::string line = fmt::format("shardmark: {}\n", text);
   [[maybe_unused]] const ssize_t wrote = ::write(STDERR_FILENO, line.data(), line.size());
-}
-
-// The harness's activities are "CASE (phase)", and sentences between the cases.
-Record record_of(const std::string& activity, const std::string& reason) {
-  Record record;
-  const std::string word = activity.substr(0, activity.find(' '));
-  record.name = word.find('/') == std::string::npos ? "launch" : word;
-  std::size_t from = record.name.find('/');
-  record.unit = record.name.substr(0, from);
-  while (from != std::string::npos) {
-    const std::size_t to = record.name.find('/', from + 1);
-    const std::string part =
-        record.name.substr(from + 1, to == std::string::npos ? to : to - from - 1);
-    if (const std::size_t colon = part.find(':'); colon != std::string::npos)
-      record.axes.emplace_back(part.substr(0, colon), part.substr(colon + 1));
-    from = to;
-  }
-  record.verdict = Ruling::fail;
-  record.reason = reason;
-  return record;
 }
 
 }  // namespace
@@ -235,7 +216,7 @@ void Watchdog::end_launch() {
   say(finding->line);
   if (!out_dir_.empty()) {
     try {
-      mark_aborted(out_dir_, finding->line, record_of(finding->activity, finding->line));
+      mark_aborted(out_dir_, finding->line, lost_record(finding->activity, finding->line));
       write_junit(out_dir_);
       write_report(out_dir_, /*draw=*/false);
     } catch (const std::exception& error) {

@@ -1,0 +1,57 @@
+#include "harness/record/running_case.h"
+
+#include <gtest/gtest.h>
+
+#include "harness/record/run_json.h"
+#include "harness/record/test_folder.h"
+
+namespace harness {
+namespace {
+
+constexpr auto name = "gpt_step/model-args:--num-layers 4/ranks:2";
+
+TEST(RunningCase, IsThereUntilTheRunEnds) {
+  const TestFolder folder;
+  RunContext context;
+  EXPECT_FALSE(running_case(folder.path()));
+  say_running(folder.path(), "gemm/ranks:1");
+  say_running(folder.path(), name);
+  const auto found = running_case(folder.path());
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->name, name);
+  EXPECT_TRUE(names_lost_rank(found->process + " died during " + name)) << found->process;
+  say_none_runs(folder.path());
+  EXPECT_FALSE(running_case(folder.path()));
+  for (const char* torn : {"", "rank 0 (pid 7", "rank 0 (pid 7 on node1)\n"}) {
+    folder.put("running", torn);
+    EXPECT_FALSE(running_case(folder.path())) << torn;
+  }
+  // One that was killed leaves it; it is of the older run then, or told. A file of that name where
+  // no run is, is somebody else's.
+  { RunWriter(context, folder.path()); }
+  EXPECT_EQ(folder.text("running"), "rank 0 (pid 7 on node1)\n");
+  say_running(folder.path(), name);
+  { RunWriter(context, folder.path()); }
+  EXPECT_FALSE(running_case(folder.path()));
+  say_running(folder.path(), name);
+  mark_aborted(folder.path(), "rank 0 (pid 7 on node1) died", lost_record(name, "died"));
+  EXPECT_FALSE(running_case(folder.path()));
+  EXPECT_EQ(read_run(folder.path()).records.at(0).name, name);
+}
+
+TEST(LostRecord, IsOfTheCaseOrOfTheLaunch) {
+  for (const std::string phase : {"", " (running)"}) {
+    const Record record = lost_record(name + phase, "died");
+    EXPECT_EQ(record.unit, "gpt_step");
+    EXPECT_EQ(record.name, name);
+    EXPECT_EQ(record.axes,
+              (decltype(record.axes){{"model-args", "--num-layers 4"}, {"ranks", "2"}}));
+    EXPECT_EQ(record.verdict, Ruling::fail);
+    EXPECT_EQ(record.reason, "died");
+  }
+  for (const char* between : {"", "between cases", "measuring this machine with 2 ranks, GB/s"})
+    EXPECT_EQ(lost_record(between, "died").name, "launch");
+}
+
+}  // namespace
+}  // namespace harness
