@@ -178,6 +178,19 @@ TEST(Health, JitterOfOneRankIsNamed) {
   EXPECT_EQ(all.drained(), "");
 }
 
+// As seen on a busy machine: the spikes of ranks whose threads waited for their turns.
+TEST(Health, JitterBesideOtherWorkIsInconclusive) {
+  MadeUp busy;
+  for (int i = 0; i < 12; ++i) busy.add({{}, {.delayed_fraction = 0.1}});
+  for (const double spikes : {12, 54, 4})
+    busy.add({{.delayed_fraction = 0.6, .spikes = spikes}, {.delayed_fraction = 0.4, .spikes = 1}});
+  EXPECT_EQ(busy.drained(), "");
+  EXPECT_TRUE(busy.inconclusive());
+  for (int i = 0; i < 3; ++i) busy.add({{.spikes = 8}, {.delayed_fraction = 0.2}});
+  EXPECT_EQ(busy.drained(), "jitter 0");
+  EXPECT_FALSE(busy.inconclusive());
+}
+
 TEST(Health, AUnitFarBelowItsLimitIsNamedUnlessOtherWorkRan) {
   MadeUp low, one_is_fine, busy;
   for (int i = 0; i < 4; ++i)

@@ -271,35 +271,56 @@ class Slowness {
                       100 * median(delays)));
   }
 
-  void jitter() {
-    std::map<int, int> spikes, cases;
+  struct Spikes {
+    std::map<int, int> of, cases;  // by rank
     int all = 0, samples = 0;
     std::size_t ranks = 0;
-    for (const Record& record : run_.records) {
-      const std::vector<double> here = by_rank(record, "spikes");
-      if (here.size() < 2 || !all_do_the_same(record)) continue;
+
+    void count(const std::vector<double>& here, int taken) {
       ranks = std::max(ranks, here.size());
-      samples += static_cast<int>(counter(record, "samples"));
+      samples += taken;
       for (std::size_t rank = 0; rank < here.size(); ++rank) {
-        spikes[static_cast<int>(rank)] += static_cast<int>(here[rank]);
+        of[static_cast<int>(rank)] += static_cast<int>(here[rank]);
         cases[static_cast<int>(rank)] += here[rank] > 0;
         all += static_cast<int>(here[rank]);
       }
     }
-    for (const auto& [rank, count] : spikes) {
-      int next = 0;
-      for (const auto& [other, theirs] : spikes)
-        if (other != rank) next = std::max(next, theirs);
-      if (cases[rank] < 3 || count < 4 * next) continue;
-      const double p = at_least(count, all, 1 / static_cast<double>(ranks));
-      if (p * static_cast<double>(ranks) < chance)
-        findings_.add(
-            Level::warning, "jitter", {rank},
-            fmt::format(
-                "{} of {} samples took several times what its shortest did, in {} cases; of "
-                "any other rank at most {}",
-                count, samples, cases[rank], next));
+    // By rank, what makes it stand out.
+    std::map<int, std::string> outstanding() const {
+      std::map<int, std::string> found;
+      for (const auto& [rank, count] : of) {
+        int next = 0;
+        for (const auto& [other, theirs] : of)
+          if (other != rank) next = std::max(next, theirs);
+        if (cases.at(rank) < 3 || count < 4 * next) continue;
+        const auto some = static_cast<double>(ranks);
+        if (at_least(count, all, 1 / some) * some < chance)
+          found.emplace(rank, fmt::format("{} of {} samples took several times what its shortest "
+                                          "did, in {} cases; of any other rank at most {}",
+                                          count, samples, cases.at(rank), next));
+      }
+      return found;
     }
+  };
+
+  // Where other work ran on the cores, a rank may have waited for threads of its own, whose delay
+  // nobody counts.
+  void jitter() {
+    Spikes quiet, any;
+    for (const Record& record : run_.records) {
+      const std::vector<double> here = by_rank(record, "spikes");
+      const std::vector<double> delayed = by_rank(record, "delayed_fraction");
+      if (here.size() < 2 || !all_do_the_same(record)) continue;
+      const int taken = static_cast<int>(counter(record, "samples"));
+      any.count(here, taken);
+      if (!delayed.empty() && std::ranges::max(delayed) <= busy_fraction) quiet.count(here, taken);
+    }
+    const std::map<int, std::string> sure = quiet.outstanding();
+    for (const auto& [rank, text] : sure) findings_.add(Level::warning, "jitter", {rank}, text);
+    for (const auto& [rank, text] : any.outstanding())
+      if (!sure.contains(rank))
+        findings_.add(Level::ok, "inconclusive", {rank},
+                      "jitter: " + text + "; but other work ran on the cores");
   }
 
   // A unit as a whole, so that one disturbed case says nothing: none of its cases comes near what
