@@ -333,8 +333,8 @@ class Comparisons(TemporaryFolder):
         with open(stand_in, "w", encoding="utf-8") as file:
             file.write(STAND_IN.format(template=self.template))
         os.chmod(stand_in, 0o755)
-        words = ["ab", "all_reduce", "--a-program", stand_in, "--b-program", stand_in, "--launches", "12"]
-        done = shardmark(*words, "--b", "SPEED=1.25", "--out", self.path("slow"), env=NO_FIGURES)
+        words = ["ab", "--a-program", stand_in, "--b-program", stand_in, "--launches", "12"]
+        done = shardmark(*words, "--b", "SPEED=1.25", "all_reduce", "--out", self.path("slow"), env=NO_FIGURES)
         self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
         turns = [line.split()[0] for line in done.stdout.splitlines() if line[:2] in ("A ", "B ")]
         self.assertEqual("".join(turns), "ABBAABBAABBA")  # half of the launches decide it

@@ -57,8 +57,7 @@ Options parse(int argc, char** argv) {
     side.program = fs::read_symlink("/proc/self/exe").string();
     app.add_option(fmt::format("--{}", side.letter), environments[i],
                    "environment, \"NCCL_ALGO=Ring NCCL_PROTO=LL\"; none: as it is")
-        ->expected(1)
-        ->take_all();
+        ->allow_extra_args(false);
     app.add_option(fmt::format("--{}-program", side.letter), side.program,
                    "another shardmark, built or linked in another way");
   }

@@ -76,15 +76,13 @@ void Comparing::add_flags(CLI::App& app) {
                  "what may differ: a field of environment.json (NCCL_ALGO, nccl, host), an axis, "
                  "numbers; repeatable")
       ->delimiter(',')
-      ->expected(1)
-      ->take_all();
+      ->allow_extra_args(false);
   app.add_option("--floor", floor_percent_, "percent of time that matter, for all cases")
       ->check(CLI::Range(0.0, 1000.0));
   app.add_option("--fail-on", fail_on,
                  fmt::format("exit 1 also for these: {}", fmt::join(fail_on_names, ", ")))
       ->delimiter(',')
-      ->expected(1)
-      ->take_all();
+      ->allow_extra_args(false);
   app.add_flag("--all", all, "list every case, however many");
 }
 

@@ -132,7 +132,8 @@ int run_history(int argc, char** argv) {
       ->add_option("--run", ids,
                    "of this run, by its number in list; repeatable. The last when not given; "
                    "otava: all")
-      ->delimiter(',');
+      ->delimiter(',')
+      ->allow_extra_args(false);
   exporting->add_option("--out", export_file, "file; standard output when not given");
   const std::vector<CLI::App*> commands{adding, listing, showing, plotting, exporting};
   app.allow_extras();
