@@ -151,9 +151,10 @@ CommandLine parse(const std::vector<std::string>& given) {
       ->capture_default_str();
   std::vector<std::string> faults;
   run->add_option(
-      "--inject", faults,
-      "a fault put in on purpose, KIND:KEY=VALUE,…, to see that it is named: such a run "
-      "is never accepted (harness/inject.h, README)");
+         "--inject", faults,
+         "a fault put in on purpose, KIND:KEY=VALUE,…, to see that it is named: such a run "
+         "is never accepted (harness/inject.h, README)")
+      ->allow_extra_args(false);
   for (CLI::App* command : {report, health})
     command->add_option("run", line.report_dir, "run directory")->required();
   data->add_option("text", line.text_file, "the text; each paragraph is a document")->required();

@@ -32,7 +32,7 @@ class Run:
 
     def __init__(self, out, fault, words):
         begin = time.monotonic()
-        done = subprocess.run([PROGRAM, "run", *words, "--timeout", str(TIMEOUT_S), "--out", out, "--inject", fault],
+        done = subprocess.run([PROGRAM, "run", "--inject", fault, *words, "--timeout", str(TIMEOUT_S), "--out", out],
                               capture_output=True, text=True, timeout=120, check=False, stdin=subprocess.DEVNULL)
         self.seconds = time.monotonic() - begin
         self.code, self.text = done.returncode, done.stdout + done.stderr
