@@ -222,7 +222,8 @@ std::string overview_table(const RunFile& run) {
          "\xe2\x80\x9cOf limit\xe2\x80\x9d is the time that the measured memory and link "
          "bandwidth or matrix rate alone would take, over the "
          "time taken; \xe2\x80\x9cof library\xe2\x80\x9d the library\xe2\x80\x99s time over ours. "
-         "Both are medians over the cases that passed. A library that spins while it waits takes the "
+         "Both are medians over the cases that passed. A library that spins while it waits takes "
+         "the "
          "time of whole turns where ranks share cores, so with more ranks than cores that says "
          "little of its algorithms.</p>\n";
 }
