@@ -9,7 +9,7 @@
 // With sequence_parallel (Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2) a rank holds,
 // between the tensor-parallel regions, tokens/tp consecutive rows of the tokens: "its own".
 
-#include "collectives/communicator.h"
+#include "collectives/communicator/communicator.h"
 #include "collectives/placement.h"
 #include "machine/device/kernels.h"
 #include "machine/device/tensor.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "layers/region.h"
-#include "machine/device/error.h"
+#include "machine/base/error.h"
 
 namespace layers {
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "machine/device/names.h"
+#include "machine/base/names.h"
 
 namespace layers {
 namespace {

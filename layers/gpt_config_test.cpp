@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "layers/activation_options.h"
+#include "layers/models/activation_options.h"
 
 namespace layers {
 namespace {

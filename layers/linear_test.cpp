@@ -6,7 +6,7 @@
 
 #include "layers/column_parallel_linear.h"
 #include "layers/row_parallel_linear.h"
-#include "layers/sharded_case.h"
+#include "layers/testing/sharded_case.h"
 
 namespace layers::testing {
 namespace {

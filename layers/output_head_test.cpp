@@ -4,8 +4,8 @@
 #include "layers/output_head.h"
 
 #include "layers/embedding.h"
-#include "layers/reference_model.h"
-#include "layers/sharded_case.h"
+#include "layers/testing/reference_model.h"
+#include "layers/testing/sharded_case.h"
 
 namespace layers::testing {
 namespace {

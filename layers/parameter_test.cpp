@@ -4,7 +4,7 @@
 
 #include <set>
 
-#include "layers/gpt_case.h"
+#include "layers/testing/gpt_case.h"
 
 namespace layers::testing {
 namespace {

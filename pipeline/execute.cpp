@@ -6,8 +6,8 @@
 #include <optional>
 #include <stdexcept>
 
-#include "machine/device/clock.h"
-#include "machine/device/error.h"
+#include "machine/base/clock.h"
+#include "machine/base/error.h"
 #include "machine/world/step_clock.h"
 #include "pipeline/prove.h"
 

@@ -18,7 +18,7 @@ GOOD = {
     "garden/CMakeLists.txt": "room(garden MAY_INCLUDE ground)\n",
     "garden/tree.h": "#pragma once\n",
     "suite/CMakeLists.txt": "add_executable(program main.cpp)\n",
-    "suite/main.cpp": '#include "garden/tree.h"\n#include "house/door.h"\n',
+    "suite/program/main.cpp": '#include "garden/tree.h"\n#include "house/door.h"\n',
     "results/record.json": '{"executable": "/ho' + 'me/someone/program"}\n',
     "scripts/run": "#!/bin/sh\necho https://example.org/home/page\n",
 }

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "suite/on_threads.h"
-#include "zero/io_ring.h"
+#include "suite/testing/on_threads.h"
+#include "zero/offload/io_ring.h"
 
 namespace suite {
 namespace {

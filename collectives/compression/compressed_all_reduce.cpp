@@ -12,8 +12,8 @@
 #include "collectives/compression/threshold.h"
 #include "collectives/compression/top_k.h"
 #include "collectives/compression/wire_dtype.h"
-#include "machine/device/clock.h"
-#include "machine/device/names.h"
+#include "machine/base/clock.h"
+#include "machine/base/names.h"
 
 namespace collectives {
 

@@ -26,7 +26,7 @@
 #include <string_view>
 #include <vector>
 
-#include "collectives/communicator.h"
+#include "collectives/communicator/communicator.h"
 
 namespace collectives {
 

@@ -12,8 +12,8 @@
 #include <set>
 #include <sstream>
 
-#include "harness/sweep.h"
-#include "machine/device/names.h"
+#include "harness/unit/sweep.h"
+#include "machine/base/names.h"
 
 namespace harness {
 namespace {

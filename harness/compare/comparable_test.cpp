@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "harness/compare/example_runs.h"
 #include "harness/compare/launches.h"
+#include "harness/testing/example_runs.h"
 
 namespace harness {
 namespace {

@@ -8,7 +8,7 @@
 #include <set>
 
 #include "harness/compare/rank_tests.h"
-#include "harness/sweep.h"
+#include "harness/unit/sweep.h"
 
 namespace harness {
 namespace {

@@ -18,8 +18,8 @@
 
 #include "harness/compare/comparable.h"
 #include "harness/compare/launches.h"
-#include "harness/statistics.h"
-#include "harness/sweep.h"
+#include "harness/measure/statistics.h"
+#include "harness/unit/sweep.h"
 
 namespace harness {
 

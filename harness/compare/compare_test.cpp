@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "harness/compare/example_runs.h"
+#include "harness/testing/example_runs.h"
 
 namespace harness {
 namespace {

@@ -7,7 +7,7 @@
 #include <set>
 
 #include "harness/compare/compare.h"
-#include "harness/report/summary.h"
+#include "harness/record/summary.h"
 
 namespace harness {
 namespace {

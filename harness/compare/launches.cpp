@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <set>
 
-#include "harness/sweep.h"
+#include "harness/unit/sweep.h"
 
 namespace harness {
 namespace {

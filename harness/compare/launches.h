@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "harness/compare/comparable.h"
-#include "harness/record.h"
+#include "harness/record/record.h"
 
 namespace harness {
 

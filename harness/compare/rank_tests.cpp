@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "machine/device/error.h"
+#include "machine/base/error.h"
 
 namespace harness {
 namespace {

@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "harness/statistics.h"
+#include "harness/measure/statistics.h"
 
 namespace harness {
 

@@ -9,9 +9,9 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "harness/statistics.h"
-#include "harness/sweep.h"
-#include "machine/device/names.h"
+#include "harness/measure/statistics.h"
+#include "harness/unit/sweep.h"
+#include "machine/base/names.h"
 
 namespace harness {
 namespace {

@@ -6,11 +6,11 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "harness/compare/example_runs.h"
 #include "harness/history/change_points.h"
 #include "harness/history/exports.h"
 #include "harness/history/store.h"
 #include "harness/history/track.h"
+#include "harness/testing/example_runs.h"
 
 namespace harness {
 namespace {

@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "harness/report/summary.h"
-#include "harness/statistics.h"
-#include "harness/sweep.h"
-#include "machine/device/error.h"
+#include "harness/measure/statistics.h"
+#include "harness/record/summary.h"
+#include "harness/unit/sweep.h"
+#include "machine/base/error.h"
 
 namespace harness {
 namespace {

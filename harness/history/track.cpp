@@ -6,10 +6,10 @@
 #include <nlohmann/json.hpp>
 
 #include "harness/history/change_points.h"
-#include "harness/report/summary.h"
-#include "harness/statistics.h"
-#include "harness/sweep.h"
-#include "machine/device/names.h"
+#include "harness/measure/statistics.h"
+#include "harness/record/summary.h"
+#include "harness/unit/sweep.h"
+#include "machine/base/names.h"
 
 namespace harness {
 namespace {

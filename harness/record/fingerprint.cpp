@@ -11,8 +11,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "harness/inject.h"
 #include "harness/record/build_info.h"
+#include "harness/run/inject.h"
 
 // Of libraries that a build may lack: null then.
 extern "C" {

@@ -3,7 +3,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "harness/record.h"
+#include "harness/record/record.h"
 
 namespace harness {
 

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "harness/record/json_reading.h"
-#include "machine/device/error.h"
+#include "machine/base/error.h"
 
 namespace harness {
 namespace {

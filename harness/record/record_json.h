@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "harness/record.h"
+#include "harness/record/record.h"
 
 namespace harness {
 

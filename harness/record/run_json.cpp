@@ -17,14 +17,14 @@
 #include <set>
 #include <sstream>
 
-#include "harness/inject.h"
 #include "harness/record/json_reading.h"
 #include "harness/record/machine_context.h"
 #include "harness/record/record_json.h"
 #include "harness/record/running_case.h"
-#include "harness/sweep.h"
-#include "machine/device/disk_fault.h"
-#include "machine/device/error.h"
+#include "harness/run/inject.h"
+#include "harness/unit/sweep.h"
+#include "machine/base/disk_fault.h"
+#include "machine/base/error.h"
 
 namespace harness {
 namespace {

@@ -19,7 +19,7 @@
 #include <string_view>
 #include <vector>
 
-#include "harness/record.h"
+#include "harness/record/record.h"
 #include "harness/record/trace.h"
 
 namespace harness {

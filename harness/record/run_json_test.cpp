@@ -14,10 +14,10 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "harness/record/example_records.h"
-#include "harness/record/test_folder.h"
-#include "harness/sweep.h"
-#include "machine/device/error.h"
+#include "harness/testing/example_records.h"
+#include "harness/testing/test_folder.h"
+#include "harness/unit/sweep.h"
+#include "machine/base/error.h"
 
 namespace harness {
 namespace {

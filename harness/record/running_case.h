@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "harness/record.h"
+#include "harness/record/record.h"
 
 namespace harness {
 

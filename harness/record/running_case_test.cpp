@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "harness/record/run_json.h"
-#include "harness/record/test_folder.h"
+#include "harness/testing/test_folder.h"
 
 namespace harness {
 namespace {

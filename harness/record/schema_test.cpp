@@ -9,9 +9,9 @@
 #include <regex>
 #include <set>
 
-#include "harness/record/example_records.h"
 #include "harness/record/run_json.h"
-#include "harness/record/test_folder.h"
+#include "harness/testing/example_records.h"
+#include "harness/testing/test_folder.h"
 
 namespace harness {
 namespace {

@@ -16,7 +16,7 @@
 
 #include "harness/record/record_json.h"
 #include "harness/record/run_json.h"
-#include "machine/device/error.h"
+#include "machine/base/error.h"
 
 namespace harness {
 namespace {

@@ -12,7 +12,7 @@
 #include <set>
 #include <string>
 
-#include "harness/record.h"
+#include "harness/record/record.h"
 
 namespace harness {
 

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "harness/compare/example_runs.h"
+#include "harness/testing/example_runs.h"
 
 namespace harness {
 namespace {

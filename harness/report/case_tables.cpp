@@ -7,9 +7,9 @@
 #include <map>
 #include <set>
 
+#include "harness/record/summary.h"
 #include "harness/report/html.h"
 #include "harness/report/junit.h"
-#include "harness/report/summary.h"
 
 namespace harness {
 namespace {

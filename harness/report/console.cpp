@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "harness/report/summary.h"
-#include "machine/device/clock.h"
+#include "harness/record/summary.h"
+#include "machine/base/clock.h"
 
 namespace harness {
 namespace {

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "harness/run.h"
+#include "harness/run/run.h"
 
 namespace harness {
 

@@ -4,7 +4,7 @@
 
 #include <cstdlib>
 
-#include "harness/report/summary.h"
+#include "harness/record/summary.h"
 
 namespace harness {
 namespace {

@@ -18,8 +18,8 @@
 #include <regex>
 #include <sstream>
 
+#include "harness/record/summary.h"
 #include "harness/report/junit.h"
-#include "harness/report/summary.h"
 
 namespace harness {
 namespace {

@@ -5,9 +5,9 @@
 #include <fstream>
 #include <sstream>
 
-#include "harness/report/health.h"
+#include "harness/diagnose/health.h"
+#include "harness/record/summary.h"
 #include "harness/report/junit.h"
-#include "harness/report/summary.h"
 
 namespace harness {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "harness/report/summary.h"
+#include "harness/record/summary.h"
 
 namespace harness {
 namespace {

@@ -5,8 +5,8 @@
 #include <cctype>
 #include <cstdlib>
 
-#include "harness/record/example_records.h"
-#include "harness/record/test_folder.h"
+#include "harness/testing/example_records.h"
+#include "harness/testing/test_folder.h"
 
 namespace harness {
 namespace {

@@ -6,8 +6,8 @@
 #include <fstream>
 #include <string>
 
-#include "harness/record/example_records.h"
 #include "harness/report/html.h"
+#include "harness/testing/example_records.h"
 
 namespace {
 

@@ -1,7 +1,7 @@
 // The CUDA device of a build without CUDA.
 
+#include "machine/base/error.h"
 #include "machine/device/device.h"
-#include "machine/device/error.h"
 
 namespace machine::cuda {
 

@@ -1,6 +1,6 @@
 #include "machine/device/flash_attention.h"
 
-#include "machine/device/error.h"
+#include "machine/base/error.h"
 #include "machine/device/kernels.h"
 #include "machine/device/kernels/checks.h"
 

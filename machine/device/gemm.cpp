@@ -1,6 +1,6 @@
 #include "machine/device/gemm.h"
 
-#include "machine/device/error.h"
+#include "machine/base/error.h"
 #include "machine/device/gemm_fault.h"
 #include "machine/device/kernels.h"
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "machine/base/error.h"
 #include "machine/device/device.h"
-#include "machine/device/error.h"
 
 namespace machine {
 

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <cstdlib>
 
+#include "machine/base/error.h"
 #include "machine/device/device.h"
-#include "machine/device/error.h"
 
 namespace machine {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <span>
 
-#include "machine/device/error.h"
+#include "machine/base/error.h"
 
 namespace machine {
 

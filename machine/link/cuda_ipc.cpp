@@ -18,9 +18,9 @@
 #include <utility>
 #include <vector>
 
+#include "machine/base/error.h"
 #include "machine/device/cuda/internals.h"
 #include "machine/device/cuda/runtime.h"
-#include "machine/device/error.h"
 #include "machine/link/cuda_links.h"
 #include "machine/link/streamed.h"
 #include "machine/world/world.h"

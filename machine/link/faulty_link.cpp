@@ -6,7 +6,7 @@
 #include <optional>
 #include <thread>
 
-#include "machine/device/clock.h"
+#include "machine/base/clock.h"
 #include "machine/link/waited.h"
 
 namespace machine {

@@ -9,8 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "machine/base/error.h"
 #include "machine/device/device_wait.h"
-#include "machine/device/error.h"
 #include "machine/device/random.h"
 #include "machine/link/shared_memory.h"
 #include "machine/link/wait.h"

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "machine/device/error.h"
+#include "machine/base/error.h"
 
 namespace machine {
 namespace {

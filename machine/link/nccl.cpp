@@ -5,9 +5,9 @@
 #include <cstring>
 #include <string>
 
+#include "machine/base/error.h"
 #include "machine/device/cuda/internals.h"
 #include "machine/device/cuda/runtime.h"
-#include "machine/device/error.h"
 #include "machine/link/cuda_links.h"
 #include "machine/world/world.h"
 

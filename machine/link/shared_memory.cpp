@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "machine/device/error.h"
+#include "machine/base/error.h"
 #include "machine/device/host/stream_copy.h"
 
 namespace machine {

@@ -11,7 +11,7 @@
 #include <chrono>
 #include <climits>
 
-#include "machine/device/error.h"
+#include "machine/base/error.h"
 #include "machine/link/waited.h"
 
 namespace machine {

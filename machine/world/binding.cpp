@@ -8,7 +8,7 @@
 #include <memory>
 #include <mutex>
 
-#include "machine/device/error.h"
+#include "machine/base/error.h"
 
 namespace machine {
 namespace {

@@ -16,8 +16,8 @@
 #include <new>
 #include <thread>
 
+#include "machine/base/error.h"
 #include "machine/device/device_wait.h"
-#include "machine/device/error.h"
 #include "machine/link/mpi.h"
 #include "machine/world/binding.h"
 #include "machine/world/segment.h"

@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "machine/device/error.h"
+#include "machine/base/error.h"
 
 namespace machine {
 namespace {

@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <string>
 
+#include "machine/device/arena/free_list.h"
 #include "machine/device/device.h"
-#include "machine/device/free_list.h"
 
 namespace machine {
 

@@ -8,8 +8,8 @@
 #include <random>
 #include <vector>
 
-#include "machine/device/arenas.h"
-#include "machine/device/error.h"
+#include "machine/base/error.h"
+#include "machine/device/arena/arenas.h"
 
 namespace machine {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "machine/device/clock.h"
-#include "machine/device/error.h"
+#include "machine/base/clock.h"
+#include "machine/base/error.h"
 
 namespace machine {
 namespace {

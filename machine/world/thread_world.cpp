@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "machine/device/error.h"
+#include "machine/base/error.h"
 #include "machine/link/shared_memory.h"
 #include "machine/world/binding.h"
 #include "machine/world/world.h"

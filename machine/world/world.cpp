@@ -7,7 +7,7 @@
 #include <memory>
 #include <set>
 
-#include "machine/device/error.h"
+#include "machine/base/error.h"
 #include "machine/link/cuda_links.h"
 #include "machine/link/faulty_link.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <thread>
 
-#include "machine/device/error.h"
+#include "machine/base/error.h"
 #include "machine/world/binding.h"
 #include "machine/world/step_clock.h"
 

@@ -1,16 +1,22 @@
-# room(NAME HEADERS … SOURCES … TESTS … NEEDS … MAY_INCLUDE …)
+# room(NAME FOLDERS … PUBLIC … [NEEDS …] [MAY_INCLUDE …] [WITHOUT …] [OPTIMIZE LEVEL] [OBJECTS])
 #
-# One call a room. HEADERS compile alone: x.h because x.cpp includes it first, which
-# scripts/check_rooms sees to (and scripts/lint compiles: a unity build hides it), the others by the
-# target all_verify_interface_header_sets. SOURCES make
-# the library, each of TESTS (x_test.cpp) becomes one CTest program, NEEDS are link libraries, and
-# MAY_INCLUDE lists the other rooms whose headers this one may include: scripts/check_rooms reads
-# that list and fails on any other include.
+# One call a room. Its sources and tests are the *.cpp files below FOLDERS; *_test.cpp files become
+# the program NAME_test, whose tests CTest lists one by one under the label NAME. scripts/check_rooms
+# reads the call and checks the includes:
+#   FOLDERS      the room's layers, lowest first: a file includes only its own and earlier ones.
+#                "." is the room itself. A folder that is not listed belongs to the one above it.
+#   PUBLIC       the door: the headers that other rooms may include.
+#   MAY_INCLUDE  the rooms whose doors this room may use.
+# WITHOUT lists sources that the caller adds under a condition. OPTIMIZE is the level of release
+# builds, 3 unless given: text and JSON compile three times as long with 3 as with 1. OBJECTS links
+# the room as objects, because an archive drops units that nothing calls.
 #
-# test_program(NAME FILE [NEEDS …] [LABELS …]) adds a test by itself.
+# Each header compiles alone: x.h because x.cpp includes it first (scripts/check_rooms), the others
+# by the target all_verify_interface_header_sets.
 
 # Vectorized and fused, but never reassociated: the order of a sum is part of what is judged.
-set(shardmark_options -Wall -Wextra -Werror=return-type -fno-math-errno -fno-trapping-math)
+# -fpch-preprocess: ccache then sees changes of the precompiled header.
+set(shardmark_options -fpch-preprocess -Wall -Wextra -Werror=return-type -fno-math-errno -fno-trapping-math)
 if(SHARDMARK_MARCH)
   list(APPEND shardmark_options -march=${SHARDMARK_MARCH})
 endif()
@@ -23,67 +29,99 @@ if(SHARDMARK_SANITIZE)
   endif()
 endif()
 
+# MPICH's UCX patches madvise, which the end of a thread calls after the thread sanitizer has
+# released it: without UCX_MEM_EVENTS=no every test that ends a thread crashes there.
+set(shardmark_test_environment
+  "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/scripts/tsan_suppressions.txt"
+  "UBSAN_OPTIONS=print_stacktrace=1" "UCX_MEM_EVENTS=no")
+
 function(shardmark_compile_options target)
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${shardmark_options}>)
   target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR})
-  # With checks of addresses and of undefined behaviour, optimizing takes three times as long as
-  # compiling without it: only for the rooms that compute.
-  if(SHARDMARK_SANITIZE MATCHES address AND NOT target MATCHES "^(machine|collectives|layers)$")
-    target_compile_options(${target} PRIVATE -O0)
-  endif()
-  # Templates that many files use are then made once for several: half the time to compile. What is
-  # large by itself gains nothing.
-  if(SHARDMARK_UNITY AND target MATCHES "^(collectives|layers|zero|pipeline|harness|training_step|configuration|nccl_tests|zero_step_test|harness_run_json_test|suite_(inputs|configuration|step_units)_test)$")
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
-  endif()
-  # Where no memory is cast, the check of addresses finds bad pointers; looking at each one's
-  # alignment and type as well takes a third of the time to compile.
-  if(SHARDMARK_SANITIZE MATCHES undefined AND target MATCHES "^(harness|suite|units|configuration|nccl_tests)")
-    target_compile_options(${target} PRIVATE -fno-sanitize=null,alignment,vptr,object-size)
-  endif()
 endfunction()
 
-function(test_program name file)
-  cmake_parse_arguments(ARG "" "" "NEEDS;LABELS" ${ARGN})
-  if(SHARDMARK_SANITIZE MATCHES thread)
-    # Only what starts threads has anything to show here. Tests of layers, which start them through a
-    # header, are left out: the units run the same layers on the same threads.
-    file(STRINGS ${CMAKE_CURRENT_SOURCE_DIR}/${file} threads LIMIT_COUNT 1
-         REGEX "run_ranks|on_threads|std::thread|std::async|watchdog")
-    if(NOT threads)
-      return()
+# Appends to `result` the files below `folders` that match `pattern`; "." means the room alone.
+function(files_below result pattern)
+  set(found)
+  foreach(folder ${ARGN})
+    if(folder STREQUAL ".")
+      file(GLOB here CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} ${pattern})
+    else()
+      file(GLOB_RECURSE here CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} ${folder}/${pattern})
     endif()
+    list(APPEND found ${here})
+  endforeach()
+  list(REMOVE_DUPLICATES found)
+  set(${result} ${found} PARENT_SCOPE)
+endfunction()
+
+# Sets the optimization of release builds of the sources below some folders. They can't use the
+# room's precompiled headers then: GCC 12 crashes on those of another level.
+function(optimize_folders level)
+  files_below(sources "*.cpp" ${ARGN})
+  list(FILTER sources EXCLUDE REGEX "_test\\.cpp$")
+  set_source_files_properties(${sources} PROPERTIES
+    COMPILE_OPTIONS $<$<CONFIG:Release>:-O${level}> SKIP_PRECOMPILE_HEADERS ON)
+endfunction()
+
+# Tests that compute as much as they compare. They can't use headers precompiled without optimization.
+function(optimize_tests)
+  set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS -O1 SKIP_PRECOMPILE_HEADERS ON)
+endfunction()
+
+function(room_tests name tests)
+  if(SHARDMARK_SANITIZE MATCHES thread)
+    # Only tests that start threads have anything to show there.
+    set(threaded)
+    foreach(test ${tests})
+      file(STRINGS ${test} lines LIMIT_COUNT 1 REGEX "run_ranks|on_threads|std::thread|std::async|watchdog")
+      if(lines)
+        list(APPEND threaded ${test})
+      endif()
+    endforeach()
+    set(tests ${threaded})
   endif()
-  add_executable(${name} ${file})
-  shardmark_compile_options(${name})
-  # What is tested is optimized; the tests themselves are compiled fast.
-  target_compile_options(${name} PRIVATE -O0)
-  target_link_libraries(${name} PRIVATE ${ARG_NEEDS} GTest::gtest GTest::gtest_main)
-  add_test(NAME ${name} COMMAND ${name})
-  if(ARG_LABELS)
-    set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}")
+  if(NOT tests)
+    return()
   endif()
-  # MPICH's UCX patches madvise, which the end of a thread calls after the thread sanitizer has let
-  # it go: without UCX_MEM_EVENTS=no every test that ends a thread crashes under it.
-  set_tests_properties(${name} PROPERTIES ENVIRONMENT
-    "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/scripts/tsan_suppressions.txt;UBSAN_OPTIONS=print_stacktrace=1;UCX_MEM_EVENTS=no")
+  add_executable(${name}_test ${tests})
+  shardmark_compile_options(${name}_test)
+  # Optimized is what is tested; the tests themselves are compiled fast.
+  target_compile_options(${name}_test PRIVATE -O0)
+  target_precompile_headers(${name}_test PRIVATE <gtest/gtest.h> ${shardmark_precompiled})
+  target_link_libraries(${name}_test PRIVATE ${name} GTest::gtest GTest::gtest_main)
+  gtest_discover_tests(${name}_test DISCOVERY_TIMEOUT 60
+                       PROPERTIES LABELS ${name} ENVIRONMENT "${shardmark_test_environment}")
 endfunction()
 
 function(room name)
-  cmake_parse_arguments(ARG "" "" "HEADERS;SOURCES;TESTS;NEEDS;MAY_INCLUDE" ${ARGN})
-  add_library(${name} STATIC ${ARG_SOURCES})
-  set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX POSITION_INDEPENDENT_CODE ON
-                        VERIFY_INTERFACE_HEADER_SETS ON)
-  set(alone ${ARG_HEADERS})
-  foreach(source ${ARG_SOURCES})
-    string(REGEX REPLACE "\\.(cpp|cu)$" ".h" own_header ${source})
-    list(REMOVE_ITEM alone ${own_header})
+  cmake_parse_arguments(ARG "OBJECTS" "OPTIMIZE" "FOLDERS;PUBLIC;NEEDS;MAY_INCLUDE;WITHOUT" ${ARGN})
+  files_below(sources "*.cpp" ${ARG_FOLDERS})
+  files_below(headers "*.h" ${ARG_FOLDERS})
+  set(tests ${sources})
+  list(FILTER tests INCLUDE REGEX "_test\\.cpp$")
+  list(REMOVE_ITEM sources ${tests})
+  if(ARG_WITHOUT)
+    list(REMOVE_ITEM sources ${ARG_WITHOUT})
+    list(REMOVE_ITEM headers ${ARG_WITHOUT})
+  endif()
+  if(ARG_OBJECTS)
+    add_library(${name} OBJECT ${sources})
+  else()
+    add_library(${name} STATIC ${sources})
+    set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)
+  endif()
+  set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON VERIFY_INTERFACE_HEADER_SETS ON)
+  foreach(source ${sources})
+    string(REGEX REPLACE "\\.cpp$" ".h" own_header ${source})
+    list(REMOVE_ITEM headers ${own_header})
   endforeach()
-  target_sources(${name} PUBLIC FILE_SET HEADERS BASE_DIRS ${CMAKE_SOURCE_DIR} FILES ${alone})
+  target_sources(${name} PUBLIC FILE_SET HEADERS BASE_DIRS ${CMAKE_SOURCE_DIR} FILES ${headers})
   shardmark_compile_options(${name})
+  if(ARG_OPTIMIZE)
+    target_compile_options(${name} PRIVATE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O${ARG_OPTIMIZE}>)
+  endif()
+  target_precompile_headers(${name} PRIVATE ${shardmark_precompiled})
   target_link_libraries(${name} PUBLIC ${ARG_MAY_INCLUDE} ${ARG_NEEDS})
-  foreach(test ${ARG_TESTS})
-    get_filename_component(test_name ${test} NAME_WE)
-    test_program(${name}_${test_name} ${test} NEEDS ${name})
-  endforeach()
+  room_tests(${name} "${tests}")
 endfunction()

@@ -5,9 +5,9 @@
 #include <charconv>
 #include <iterator>
 
-#include "collectives/library.h"
+#include "collectives/communicator/library.h"
 #include "suite/collectives/collective_unit.h"
-#include "suite/collectives/traffic.h"
+#include "suite/files/traffic.h"
 
 namespace suite {
 

@@ -6,8 +6,8 @@
 
 #include "collectives/execute.h"
 #include "collectives/layout.h"
-#include "suite/collectives/traffic.h"
 #include "suite/collectives/wrong_elements.h"
+#include "suite/files/traffic.h"
 
 namespace suite {
 
@@ -165,7 +165,7 @@ std::string CollectiveUnit::check(harness::Runner runner) {
       algorithm, collectives::with_pieces(algorithm, call_of_rank(), count_, case_.dtype), count_,
       wrong.first);
   if (writer.rank < 0) return wrong.text + "; written by this rank itself";
-  // Received: whoever asks where it went wrong asks that rank next (harness/case_runner.cpp).
+  // Received: whoever asks where it went wrong asks that rank next (harness/run/case_runner.cpp).
   return wrong.text + fmt::format("; {} rank {}",
                                   writer.summed ? "summed with what came from" : "received from",
                                   writer.rank);

@@ -18,10 +18,10 @@
 #include <string_view>
 #include <vector>
 
-#include "collectives/choose.h"
-#include "collectives/communicator.h"
+#include "collectives/communicator/choose.h"
+#include "collectives/communicator/communicator.h"
 #include "collectives/cost.h"
-#include "harness/unit.h"
+#include "harness/unit/unit.h"
 #include "suite/collectives/expected.h"
 
 namespace suite {

@@ -16,7 +16,7 @@
 #include "collectives/compression/compressed_all_reduce.h"
 #include "collectives/compression/volume.h"
 #include "collectives/cost.h"
-#include "harness/unit.h"
+#include "harness/unit/unit.h"
 
 namespace suite {
 namespace {

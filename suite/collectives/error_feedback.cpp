@@ -6,7 +6,7 @@
 // times.
 
 #include "collectives/compression/quadratic.h"
-#include "harness/unit.h"
+#include "harness/unit/unit.h"
 
 namespace suite {
 namespace {

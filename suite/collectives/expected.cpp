@@ -5,7 +5,7 @@
 #include <type_traits>
 
 #include "collectives/plan.h"
-#include "harness/numerics.h"
+#include "harness/judge/numerics.h"
 
 namespace suite {
 

@@ -11,7 +11,7 @@
 #include "machine/device/kernels.h"
 #include "machine/device/tensor.h"
 #include "machine/link/link.h"
-#include "suite/bounded.h"
+#include "suite/reference/bounded.h"
 
 namespace suite {
 

@@ -10,8 +10,8 @@
 
 #include "collectives/plan.h"
 #include "machine/world/world.h"
-#include "suite/collectives/traffic.h"
 #include "suite/collectives/wrong_elements.h"
+#include "suite/files/traffic.h"
 
 namespace suite {
 namespace {

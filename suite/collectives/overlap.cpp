@@ -23,14 +23,14 @@
 #include <thread>
 #include <utility>
 
-#include "collectives/communicator.h"
+#include "collectives/communicator/communicator.h"
 #include "collectives/cost.h"
-#include "harness/statistics.h"
-#include "harness/unit.h"
-#include "machine/device/clock.h"
+#include "harness/measure/statistics.h"
+#include "harness/unit/unit.h"
+#include "machine/base/clock.h"
 #include "machine/device/gemm.h"
 #include "suite/collectives/expected.h"
-#include "suite/machine/product_reference.h"
+#include "suite/reference/product_reference.h"
 
 namespace suite {
 namespace {

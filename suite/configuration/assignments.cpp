@@ -7,8 +7,8 @@
 #include <cctype>
 #include <cmath>
 
-#include "machine/device/names.h"
-#include "suite/training_step/mapped_file.h"
+#include "machine/base/names.h"
+#include "suite/files/mapped_file.h"
 
 namespace suite::configuration {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "suite/configuration/resolve.h"
 #include "suite/configuration/sources.h"
-#include "suite/training_step/file_case.h"
+#include "suite/testing/file_case.h"
 
 namespace suite::configuration {
 namespace {

@@ -4,7 +4,7 @@
 #include <set>
 
 #include "suite/configuration/sources.h"
-#include "suite/training_step/mapped_file.h"
+#include "suite/files/mapped_file.h"
 
 namespace suite::configuration {
 namespace {

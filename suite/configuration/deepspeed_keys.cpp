@@ -4,7 +4,7 @@
 #include <array>
 #include <string>
 
-#include "machine/device/names.h"
+#include "machine/base/names.h"
 
 namespace suite::configuration {
 namespace {

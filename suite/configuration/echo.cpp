@@ -7,7 +7,7 @@
 
 #include "suite/configuration/resolve.h"
 
-#include "suite/training_step/mapped_file.h"
+#include "suite/files/mapped_file.h"
 
 namespace suite::configuration {
 namespace {

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "suite/training_step/mapped_file.h"
+#include "suite/files/mapped_file.h"
 
 namespace suite::configuration {
 namespace {

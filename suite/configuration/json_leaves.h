@@ -23,7 +23,7 @@ struct Leaf {
 };
 
 // In the order of the file; an object comes before what is in it. Throws FileError
-// (training_step/mapped_file.h).
+// (files/mapped_file.h).
 std::vector<Leaf> read_leaves(const std::string& path);
 // The same from text; `file` is named in messages.
 std::vector<Leaf> leaves_of(const std::string& file, std::string_view json);

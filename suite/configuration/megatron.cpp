@@ -4,9 +4,9 @@
 #include <charconv>
 #include <cmath>
 
-#include "machine/device/names.h"
+#include "machine/base/names.h"
 #include "suite/configuration/sources.h"
-#include "suite/training_step/mapped_file.h"
+#include "suite/files/mapped_file.h"
 
 namespace suite::configuration {
 namespace {

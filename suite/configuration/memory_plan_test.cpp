@@ -9,16 +9,16 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "layers/gpt_cost.h"
+#include "layers/models/gpt_cost.h"
 #include "suite/configuration/claims.h"
 #include "suite/configuration/model_shape.h"
 #include "suite/configuration/ours.h"
 #include "suite/configuration/plan_report.h"
 #include "suite/configuration/step_config.h"
-#include "suite/training_step/expectations.h"
-#include "suite/training_step/file_case.h"
-#include "zero/io_ring.h"
-#include "zero/step.h"
+#include "suite/testing/file_case.h"
+#include "suite/trainer/expectations.h"
+#include "zero/offload/io_ring.h"
+#include "zero/stages/step.h"
 
 namespace suite::configuration {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "machine/device/names.h"
-#include "suite/training_step/trainer.h"
+#include "machine/base/names.h"
+#include "suite/trainer/trainer.h"
 
 namespace suite::configuration {
 namespace {

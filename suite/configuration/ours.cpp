@@ -8,8 +8,8 @@
 
 #include "suite/configuration/model_shape.h"
 #include "suite/configuration/step_config.h"
-#include "suite/training_step/expectations.h"
-#include "zero/cost.h"
+#include "suite/trainer/expectations.h"
+#include "zero/cost/cost.h"
 
 namespace suite::configuration {
 namespace {

@@ -1,6 +1,6 @@
 #pragma once
 // What this program itself would hold: the model is declared, without memory, as one rank of the
-// grid declares it, and the rooms' own formulas (zero/cost.h, layers/gpt_memory.h,
+// grid declares it, and the rooms' own formulas (zero/cost/cost.h, layers/models/gpt_memory.h,
 // pipeline/execute.h) are added up, which the memory oracle holds to what is counted in a run.
 // Left out of the buffers is what the collectives stage in, which the transport decides.
 

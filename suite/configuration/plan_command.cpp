@@ -6,14 +6,14 @@
 #include <charconv>
 #include <cmath>
 
-#include "harness/run.h"
-#include "machine/device/names.h"
+#include "harness/run/run.h"
+#include "machine/base/names.h"
 #include "suite/configuration/claims.h"
 #include "suite/configuration/model_shape.h"
 #include "suite/configuration/plan_report.h"
 #include "suite/configuration/resolve.h"
 #include "suite/configuration/sources.h"
-#include "suite/training_step/new_file.h"
+#include "suite/files/new_file.h"
 
 namespace suite::configuration {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "suite/configuration/model_shape.h"
 #include "suite/configuration/sources.h"
-#include "suite/training_step/mapped_file.h"
+#include "suite/files/mapped_file.h"
 
 namespace suite::configuration {
 namespace {

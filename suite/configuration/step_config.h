@@ -2,9 +2,9 @@
 // A resolved configuration as the training step takes it: what gpt_step and training_speed run with
 // --config and --megatron-arguments, and what the planner counts as `ours`.
 
-#include "harness/sweep.h"
+#include "harness/unit/sweep.h"
 #include "suite/configuration/resolve.h"
-#include "suite/training_step/trainer.h"
+#include "suite/trainer/trainer.h"
 
 namespace suite::configuration {
 

@@ -7,10 +7,10 @@
 
 #include <cmath>
 
-#include "harness/unit.h"
+#include "harness/unit/unit.h"
 #include "suite/configuration/sources.h"
-#include "suite/on_threads.h"
-#include "suite/training_step/file_case.h"
+#include "suite/testing/file_case.h"
+#include "suite/testing/on_threads.h"
 #include "suite/training_step/step_case.h"
 
 namespace suite::configuration {

@@ -59,7 +59,8 @@ struct Fp16 {
   std::int64_t loss_scale_window = 1000, hysteresis = 2;
   bool consecutive_hysteresis = false;
   double min_loss_scale = 1;
-  std::string automaton = "deepspeed_zero";  // how a dynamic scale moves: zero/loss_scale.h
+  std::string automaton =
+      "deepspeed_zero";  // how a dynamic scale moves: zero/optimizers/loss_scale.h
 };
 
 struct Bf16 {

@@ -7,18 +7,18 @@
 #include <stdexcept>
 
 #include "harness/compare/comparable.h"
-#include "harness/compare/example_runs.h"
 #include "harness/history/track.h"
-#include "harness/record/example_records.h"
 #include "harness/record/record_json.h"
 #include "harness/report/html.h"
 #include "harness/report/junit.h"
-#include "machine/device/error.h"
-#include "suite/collectives/traffic.h"
+#include "harness/testing/example_records.h"
+#include "harness/testing/example_runs.h"
+#include "machine/base/error.h"
 #include "suite/configuration/resolve.h"
-#include "suite/hostfile.h"
-#include "suite/training_step/indexed_tokens.h"
-#include "suite/training_step/safetensors.h"
+#include "suite/files/hostfile.h"
+#include "suite/files/indexed_tokens.h"
+#include "suite/files/safetensors.h"
+#include "suite/files/traffic.h"
 
 namespace suite::inputs {
 namespace {

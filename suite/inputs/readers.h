@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "suite/inputs/file_bytes.h"
+#include "suite/testing/file_bytes.h"
 
 namespace suite::inputs {
 

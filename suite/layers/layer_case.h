@@ -1,9 +1,9 @@
 #pragma once
 // One case of a layer as a unit, and what is claimed of the layer there, in closed form.
 //
-// Notation, as in layers/gpt_cost.h and layers/gpt_memory.h: n tokens of a micro-batch, h hidden, t
-// = tp = ranks, c = t with sequence parallelism and 1 without, E bytes of a value, A of an
-// accumulator; M = E n h, a [tokens, hidden] of all rows, M/c of a rank's own.
+// Notation, as in layers/models/gpt_cost.h and layers/models/gpt_memory.h: n tokens of a
+// micro-batch, h hidden, t = tp = ranks, c = t with sequence parallelism and 1 without, E bytes of
+// a value, A of an accumulator; M = E n h, a [tokens, hidden] of all rows, M/c of a rank's own.
 
 #include <array>
 #include <cstddef>
@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "harness/sweep.h"
-#include "layers/gpt_cost.h"
+#include "harness/unit/sweep.h"
+#include "layers/models/gpt_cost.h"
 #include "machine/device/memory.h"
 
 namespace suite {

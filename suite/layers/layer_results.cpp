@@ -4,8 +4,8 @@
 
 #include <cmath>
 
-#include "suite/training_step/first_step.h"
-#include "suite/whole_values.h"
+#include "suite/reference/whole_values.h"
+#include "suite/trainer/first_step.h"
 
 namespace suite {
 

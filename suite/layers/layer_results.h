@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "harness/unit.h"
+#include "harness/unit/unit.h"
 #include "suite/layers/layer_run.h"
 
 namespace suite {
@@ -38,8 +38,8 @@ LayerReference make_reference(const harness::Context& context, const LayerCase& 
 std::string serialize(const LayerReference& reference);
 LayerReference deserialize_layer_reference(std::string_view text);
 
-// Bounds: norm_bound of harness/numerics.h for one layer; what a step makes of such an error, and
-// its own roundings, on top.
+// Bounds: norm_bound of harness/judge/numerics.h for one layer; what a step makes of such an error,
+// and its own roundings, on top.
 void judge_results(harness::Judge& judge, const LayerRun& run, const LayerCase& c,
                    const LayerTraits& traits, std::int64_t longest_sum, const LayerResults& got,
                    const LayerReference& reference);

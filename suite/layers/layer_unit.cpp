@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "collectives/cost.h"
-#include "machine/device/clock.h"
+#include "machine/base/clock.h"
 
 namespace suite {
 

@@ -21,8 +21,8 @@
 #include <string>
 #include <string_view>
 
-#include "collectives/communicator.h"
-#include "harness/unit.h"
+#include "collectives/communicator/communicator.h"
+#include "harness/unit/unit.h"
 #include "suite/layers/layer_results.h"
 #include "suite/layers/layer_sweep.h"
 

@@ -11,10 +11,10 @@
 
 #include "collectives/cost.h"
 #include "layers/parameter.h"
-#include "machine/device/clock.h"
+#include "machine/base/clock.h"
 #include "machine/device/gemm.h"
 #include "suite/layers/layer_case.h"
-#include "suite/machine/product_reference.h"
+#include "suite/reference/product_reference.h"
 
 namespace suite {
 namespace {

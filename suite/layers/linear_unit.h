@@ -14,9 +14,9 @@
 #include <type_traits>
 #include <vector>
 
-#include "collectives/communicator.h"
+#include "collectives/communicator/communicator.h"
 #include "collectives/plan.h"
-#include "harness/unit.h"
+#include "harness/unit/unit.h"
 #include "layers/column_parallel_linear.h"
 #include "layers/row_parallel_linear.h"
 

@@ -6,7 +6,7 @@
 // sections 4 and 5).
 #include <algorithm>
 
-#include "layers/attention.h"
+#include "layers/attention/attention.h"
 #include "suite/layers/layer_unit.h"
 
 namespace suite {

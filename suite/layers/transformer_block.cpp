@@ -1,12 +1,13 @@
 // Claim: a transformer block cut over tp computes what the whole one does, with two all-reduces
 // forward and two backward (with sequence parallelism two all-gathers and two reduce-scatters each,
-// and two all-gathers for the weights), and keeps what layers/gpt_memory.h lists (Shoeybi et al.
-// 2019, arXiv:1909.08053, section 3; Korthikanti et al. 2022, arXiv:2205.05198, sections 4 and 5).
-#include "layers/transformer_block.h"
+// and two all-gathers for the weights), and keeps what layers/models/gpt_memory.h lists (Shoeybi et
+// al. 2019, arXiv:1909.08053, section 3; Korthikanti et al. 2022, arXiv:2205.05198, sections 4 and
+// 5).
+#include "layers/models/transformer_block.h"
 
 #include <algorithm>
 
-#include "layers/gpt_memory.h"
+#include "layers/models/gpt_memory.h"
 #include "suite/layers/layer_unit.h"
 
 namespace suite {

@@ -13,11 +13,11 @@
 #include <limits>
 #include <optional>
 
-#include "harness/unit.h"
+#include "harness/unit/unit.h"
 #include "machine/device/kernels.h"
 #include "machine/device/random.h"
 #include "suite/machine/onednn_gemm.h"
-#include "suite/machine/product_reference.h"
+#include "suite/reference/product_reference.h"
 
 namespace suite {
 namespace {

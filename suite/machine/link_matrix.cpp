@@ -14,10 +14,10 @@
 #include <cstring>
 #include <memory>
 
-#include "harness/core_delay.h"
-#include "harness/statistics.h"
-#include "harness/unit.h"
-#include "machine/device/clock.h"
+#include "harness/measure/core_delay.h"
+#include "harness/measure/statistics.h"
+#include "harness/unit/unit.h"
+#include "machine/base/clock.h"
 #include "suite/machine/pair_meter.h"
 #include "suite/machine/slow_pairs.h"
 #include "suite/machine/tournament.h"

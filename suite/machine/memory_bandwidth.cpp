@@ -13,7 +13,7 @@
 #include <limits>
 #include <span>
 
-#include "harness/unit.h"
+#include "harness/unit/unit.h"
 #include "machine/device/kernels.h"
 
 namespace suite {

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <utility>
 
-#include "machine/device/clock.h"
+#include "machine/base/clock.h"
 #include "machine/device/kernels.h"
 
 namespace suite {

@@ -4,8 +4,8 @@
 #include <cstring>
 #include <limits>
 
-#include "harness/statistics.h"
-#include "machine/device/clock.h"
+#include "harness/measure/statistics.h"
+#include "machine/base/clock.h"
 #include "machine/device/random.h"
 
 namespace suite {

@@ -5,7 +5,7 @@
 #include <set>
 #include <string>
 
-#include "harness/statistics.h"
+#include "harness/measure/statistics.h"
 
 namespace suite {
 

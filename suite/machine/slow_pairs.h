@@ -1,15 +1,15 @@
 #pragma once
 // Which pairs of a link matrix stand out: whose time, of a small message or of a byte, lies far
-// above that of the others of its kind, by median and MAD (harness/statistics.h), in its fastest
-// pass too: other work disturbs some passes, a link that is slow is slow in all. Pairs within a
-// host and pairs between hosts are of different kinds, and are not held against each
+// above that of the others of its kind, by median and MAD (harness/measure/statistics.h), in its
+// fastest pass too: other work disturbs some passes, a link that is slow is slow in all. Pairs
+// within a host and pairs between hosts are of different kinds, and are not held against each
 // other. Pairs with a rank on a crowded host, where ranks wait for their cores, are kinds of their
 // own: only of their bandwidth, and only far apart.
 
 #include <string>
 #include <vector>
 
-#include "harness/record.h"
+#include "harness/record/record.h"
 
 namespace suite {
 

@@ -11,12 +11,12 @@
 #include <limits>
 #include <map>
 
-#include "collectives/choose.h"
-#include "collectives/communicator.h"
+#include "collectives/communicator/choose.h"
+#include "collectives/communicator/communicator.h"
 #include "collectives/plan.h"
-#include "harness/sweep.h"
-#include "machine/device/names.h"
-#include "suite/collectives/traffic.h"
+#include "harness/unit/sweep.h"
+#include "machine/base/names.h"
+#include "suite/files/traffic.h"
 
 namespace suite::nccl_tests {
 

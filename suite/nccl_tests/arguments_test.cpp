@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "harness/sweep.h"
+#include "harness/unit/sweep.h"
 
 namespace suite::nccl_tests {
 namespace {

@@ -10,7 +10,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "machine/device/error.h"
+#include "machine/base/error.h"
 
 namespace suite::nccl_tests {
 namespace {

@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "harness/record/test_folder.h"
-#include "machine/device/error.h"
+#include "harness/testing/test_folder.h"
+#include "machine/base/error.h"
 
 namespace suite::nccl_tests {
 namespace {

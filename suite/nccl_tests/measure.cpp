@@ -8,9 +8,9 @@
 #include <numeric>
 
 #include "collectives/cost.h"
-#include "machine/device/clock.h"
-#include "suite/collectives/traffic.h"
+#include "machine/base/clock.h"
 #include "suite/collectives/wrong_elements.h"
+#include "suite/files/traffic.h"
 
 namespace suite::nccl_tests {
 

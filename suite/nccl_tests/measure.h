@@ -10,7 +10,7 @@
 #include <functional>
 #include <vector>
 
-#include "harness/rates.h"
+#include "harness/measure/rates.h"
 #include "machine/world/world.h"
 #include "suite/collectives/collective_unit.h"
 #include "suite/nccl_tests/table.h"

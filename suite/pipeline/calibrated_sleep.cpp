@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <cmath>
 
-#include "machine/device/clock.h"
+#include "machine/base/clock.h"
 
 namespace suite {
 

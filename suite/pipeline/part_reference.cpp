@@ -5,8 +5,8 @@
 #include <cmath>
 #include <numbers>
 
-#include "harness/numerics.h"
-#include "suite/bounded.h"
+#include "harness/judge/numerics.h"
+#include "suite/reference/bounded.h"
 
 namespace suite {
 namespace {

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "harness/judge.h"
+#include "harness/judge/judge.h"
 #include "machine/device/dtype.h"
 
 namespace suite {

@@ -9,10 +9,10 @@
 
 #include <memory>
 
-#include "harness/unit.h"
+#include "harness/unit/unit.h"
 #include "pipeline/execute.h"
 #include "suite/pipeline/calibrated_sleep.h"
-#include "suite/pipeline/measured_step.h"
+#include "suite/trainer/measured_step.h"
 
 namespace suite {
 namespace {

@@ -16,11 +16,11 @@
 
 #include <cstring>
 
-#include "harness/unit.h"
+#include "harness/unit/unit.h"
 #include "pipeline/execute.h"
 #include "suite/pipeline/gelu_stage.h"
-#include "suite/pipeline/measured_step.h"
 #include "suite/pipeline/part_reference.h"
+#include "suite/trainer/measured_step.h"
 
 namespace suite {
 namespace {

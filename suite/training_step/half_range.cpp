@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "machine/device/error.h"
+#include "machine/base/error.h"
 
 namespace suite {
 

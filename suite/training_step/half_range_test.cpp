@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "suite/training_step/model_arguments.h"
+#include "suite/trainer/model_arguments.h"
 #include "suite/training_step/reference.h"
 
 namespace suite {

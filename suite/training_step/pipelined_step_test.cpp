@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "suite/training_step/file_case.h"
-#include "suite/training_step/model_chunks.h"
-#include "suite/training_step/small_steps.h"
-#include "suite/training_step/trainer.h"
+#include "suite/testing/file_case.h"
+#include "suite/testing/small_steps.h"
+#include "suite/trainer/model_chunks.h"
+#include "suite/trainer/trainer.h"
 
 namespace suite {
 namespace {

@@ -9,9 +9,9 @@
 #include <limits>
 #include <memory>
 
-#include "harness/numerics.h"
+#include "harness/judge/numerics.h"
 #include "machine/device/random.h"
-#include "suite/training_step/first_step.h"
+#include "suite/trainer/first_step.h"
 
 namespace suite {
 

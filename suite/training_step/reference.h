@@ -27,9 +27,9 @@
 #include <string>
 #include <vector>
 
+#include "suite/reference/whole_values.h"
+#include "suite/trainer/trainer.h"
 #include "suite/training_step/half_range.h"
-#include "suite/training_step/trainer.h"
-#include "suite/whole_values.h"
 
 namespace suite {
 

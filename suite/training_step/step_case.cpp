@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <stdexcept>
 
-#include "suite/training_step/model_arguments.h"
+#include "suite/trainer/model_arguments.h"
 
 namespace suite {
 

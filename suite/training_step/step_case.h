@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "harness/sweep.h"
-#include "suite/training_step/trainer.h"
+#include "harness/unit/sweep.h"
+#include "suite/trainer/trainer.h"
 
 namespace suite {
 

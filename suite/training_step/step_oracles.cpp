@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "suite/training_step/expectations.h"
+#include "suite/trainer/expectations.h"
 #include "suite/training_step/reference.h"
 
 namespace suite {

@@ -7,9 +7,9 @@
 #include <map>
 #include <string>
 
-#include "harness/judge.h"
+#include "harness/judge/judge.h"
+#include "suite/trainer/trainer.h"
 #include "suite/training_step/half_range.h"
-#include "suite/training_step/trainer.h"
 
 namespace suite {
 

@@ -25,12 +25,12 @@
 #include <memory>
 #include <vector>
 
-#include "harness/core_delay.h"
-#include "harness/statistics.h"
-#include "harness/unit.h"
-#include "machine/device/clock.h"
+#include "harness/measure/core_delay.h"
+#include "harness/measure/statistics.h"
+#include "harness/unit/unit.h"
+#include "machine/base/clock.h"
 #include "machine/world/step_clock.h"
-#include "suite/training_step/trainer.h"
+#include "suite/trainer/trainer.h"
 
 namespace suite {
 namespace {

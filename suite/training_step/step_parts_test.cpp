@@ -6,9 +6,9 @@
 #include <chrono>
 #include <thread>
 
-#include "machine/device/clock.h"
+#include "machine/base/clock.h"
 #include "machine/world/step_clock.h"
-#include "suite/training_step/trainer.h"
+#include "suite/trainer/trainer.h"
 
 namespace suite {
 namespace {

@@ -12,14 +12,14 @@
 #include <utility>
 #include <vector>
 
-#include "layers/gpt_cost.h"
+#include "layers/models/gpt_cost.h"
 #include "machine/world/step_clock.h"
-#include "suite/on_threads.h"
-#include "suite/training_step/file_case.h"
-#include "suite/training_step/small_steps.h"
-#include "suite/training_step/text_tokens.h"
-#include "suite/training_step/trainer.h"
-#include "zero/io_ring.h"
+#include "suite/files/text_tokens.h"
+#include "suite/testing/file_case.h"
+#include "suite/testing/on_threads.h"
+#include "suite/testing/small_steps.h"
+#include "suite/trainer/trainer.h"
+#include "zero/offload/io_ring.h"
 
 namespace suite {
 namespace {

@@ -14,18 +14,18 @@
 #include <memory>
 #include <optional>
 
-#include "harness/unit.h"
-#include "layers/gpt_cost.h"
-#include "machine/device/clock.h"
-#include "suite/training_step/gpt2_weights.h"
-#include "suite/training_step/layer_costs.h"
+#include "harness/unit/unit.h"
+#include "layers/models/gpt_cost.h"
+#include "machine/base/clock.h"
+#include "suite/trainer/gpt2_weights.h"
+#include "suite/trainer/layer_costs.h"
+#include "suite/trainer/step_recorder.h"
+#include "suite/trainer/timeline_record.h"
+#include "suite/trainer/trainer.h"
 #include "suite/training_step/reference.h"
 #include "suite/training_step/step_case.h"
 #include "suite/training_step/step_oracles.h"
 #include "suite/training_step/step_products.h"
-#include "suite/training_step/step_recorder.h"
-#include "suite/training_step/timeline_record.h"
-#include "suite/training_step/trainer.h"
 
 namespace suite {
 namespace {

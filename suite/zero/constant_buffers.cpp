@@ -26,9 +26,9 @@
 #include <tuple>
 
 #include "collectives/cost.h"
-#include "harness/unit.h"
+#include "harness/unit/unit.h"
 #include "machine/device/kernels.h"
-#include "zero/step.h"
+#include "zero/stages/step.h"
 
 namespace suite {
 namespace {

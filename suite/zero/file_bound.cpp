@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "harness/statistics.h"
-#include "machine/device/clock.h"
+#include "harness/measure/statistics.h"
+#include "machine/base/clock.h"
 
 namespace suite {
 namespace {

@@ -3,9 +3,9 @@
 
 #include <functional>
 
-#include "harness/record.h"
+#include "harness/record/record.h"
 #include "machine/world/world.h"
-#include "zero/step.h"
+#include "zero/stages/step.h"
 
 namespace suite {
 

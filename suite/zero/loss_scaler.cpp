@@ -1,8 +1,8 @@
 // Claim: each automaton of loss scaling makes of scripted overflows the scales that its tool's
-// rules give, worked out by hand (zero/loss_scale_traces.h; rules: zero/loss_scale.h), and over
-// ranks one rank's overflow is all ranks' skipped step, which leaves no trace: no bit of values,
-// master and moments changes, nor the count of steps, and after it everything is as if it had not
-// been.
+// rules give, worked out by hand (zero/optimizers/loss_scale_traces.h; rules:
+// zero/optimizers/loss_scale.h), and over ranks one rank's overflow is all ranks' skipped step,
+// which leaves no trace: no bit of values, master and moments changes, nor the count of steps, and
+// after it everything is as if it had not been.
 //
 // Every rank holds the same half values and AdamW's states, as data-parallel replicas do. A sample
 // is one step: is there an overflow anywhere, then the update or none, then the new scale.
@@ -11,10 +11,10 @@
 
 #include <limits>
 
-#include "harness/unit.h"
-#include "zero/loss_scale.h"
-#include "zero/loss_scale_traces.h"
-#include "zero/optimizer.h"
+#include "harness/unit/unit.h"
+#include "zero/optimizers/loss_scale.h"
+#include "zero/optimizers/loss_scale_traces.h"
+#include "zero/optimizers/optimizer.h"
 
 namespace suite {
 namespace {

@@ -18,7 +18,7 @@
 #include <optional>
 #include <string>
 
-#include "harness/unit.h"
+#include "harness/unit/unit.h"
 #include "suite/zero/recomputed_chain.h"
 #include "suite/zero/watched_memory.h"
 

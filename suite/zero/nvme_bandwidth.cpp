@@ -14,10 +14,10 @@
 #include <memory>
 #include <optional>
 
-#include "harness/unit.h"
-#include "machine/device/error.h"
+#include "harness/unit/unit.h"
+#include "machine/base/error.h"
 #include "machine/device/random.h"
-#include "zero/io_ring.h"
+#include "zero/offload/io_ring.h"
 
 namespace suite {
 namespace {

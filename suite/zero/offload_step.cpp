@@ -19,8 +19,8 @@
 #include <optional>
 #include <string>
 
-#include "harness/unit.h"
-#include "zero/offload_cpu.h"
+#include "harness/unit/unit.h"
+#include "zero/offload/offload_cpu.h"
 
 namespace suite {
 namespace {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "machine/device/dtype.h"
-#include "suite/bounded.h"
-#include "zero/optimizer.h"
+#include "suite/reference/bounded.h"
+#include "zero/optimizers/optimizer.h"
 
 namespace suite {
 

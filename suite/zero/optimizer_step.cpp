@@ -18,10 +18,10 @@
 #include <algorithm>
 #include <array>
 
-#include "harness/unit.h"
-#include "machine/device/names.h"
+#include "harness/unit/unit.h"
+#include "machine/base/names.h"
 #include "suite/zero/optimizer_reference.h"
-#include "zero/optimizer.h"
+#include "zero/optimizers/optimizer.h"
 
 namespace suite {
 namespace {

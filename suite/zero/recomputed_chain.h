@@ -5,7 +5,7 @@
 // micro-batches. Checkpoints and gradients live long, everything else comes and goes between them.
 //
 // Each is an allocation of its own, made when it is produced, or lies in an arena that was
-// allocated before (machine/device/contiguous_arena.h). The arithmetic is the same.
+// allocated before (machine/device/arena/contiguous_arena.h). The arithmetic is the same.
 //
 // x [tokens, hidden], W1 [hidden, inner], W2 [inner, hidden], all float. With M, F and G the bytes
 // of x, of x W1 and of a matrix, and L layers, there live at the most, either way,
@@ -19,7 +19,7 @@
 #include <optional>
 #include <vector>
 
-#include "machine/device/contiguous_arena.h"
+#include "machine/device/arena/contiguous_arena.h"
 #include "machine/device/gemm.h"
 
 namespace suite {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "harness/numerics.h"
+#include "harness/judge/numerics.h"
 
 namespace suite {
 

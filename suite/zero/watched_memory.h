@@ -9,9 +9,9 @@
 #include <map>
 #include <string>
 
-#include "harness/record.h"
-#include "machine/device/error.h"
-#include "machine/device/memory_block.h"
+#include "harness/record/record.h"
+#include "machine/base/error.h"
+#include "machine/device/arena/memory_block.h"
 
 namespace suite {
 

@@ -26,11 +26,11 @@
 #include <utility>
 #include <vector>
 
-#include "harness/statistics.h"
-#include "harness/unit.h"
-#include "machine/device/clock.h"
+#include "harness/measure/statistics.h"
+#include "harness/unit/unit.h"
+#include "machine/base/clock.h"
 #include "suite/zero/zero_step_model.h"
-#include "zero/step.h"
+#include "zero/stages/step.h"
 
 namespace suite {
 namespace {

@@ -23,14 +23,14 @@
 #include <thread>
 
 #include "collectives/cost.h"
-#include "harness/unit.h"
-#include "machine/device/clock.h"
+#include "harness/unit/unit.h"
+#include "machine/base/clock.h"
 #include "suite/zero/file_bound.h"
 #include "suite/zero/update_reference.h"
 #include "suite/zero/zero_step_case.h"
 #include "suite/zero/zero_step_model.h"
-#include "zero/cost.h"
-#include "zero/step.h"
+#include "zero/cost/cost.h"
+#include "zero/stages/step.h"
 
 namespace suite {
 namespace {

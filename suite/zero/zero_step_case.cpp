@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <utility>
 
-#include "machine/device/error.h"
-#include "zero/io_ring.h"
+#include "machine/base/error.h"
+#include "zero/offload/io_ring.h"
 
 namespace suite {
 

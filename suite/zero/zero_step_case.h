@@ -4,8 +4,8 @@
 
 #include <string>
 
-#include "harness/unit.h"
-#include "zero/step.h"
+#include "harness/unit/unit.h"
+#include "zero/stages/step.h"
 
 namespace suite {
 

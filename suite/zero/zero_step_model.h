@@ -11,8 +11,8 @@
 
 #include "collectives/placement.h"
 #include "machine/device/tensor.h"
-#include "zero/cost.h"
-#include "zero/step.h"
+#include "zero/cost/cost.h"
+#include "zero/stages/step.h"
 
 namespace suite {
 

@@ -5,11 +5,11 @@
 #include <cstring>
 #include <string>
 
+#include "machine/base/error.h"
 #include "machine/device/cuda/gate.h"
 #include "machine/device/cuda/internals.h"
 #include "machine/device/cuda/runtime.h"
 #include "machine/device/device_wait.h"
-#include "machine/device/error.h"
 
 namespace machine {
 namespace cuda {

@@ -6,7 +6,7 @@
 #include <map>
 #include <tuple>
 
-#include "machine/device/error.h"
+#include "machine/base/error.h"
 
 namespace machine::cuda {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "machine/device/arenas.h"
+#include "machine/device/arena/arenas.h"
 #include "machine/device/device.h"
 
 namespace machine::cuda {

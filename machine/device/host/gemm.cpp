@@ -13,7 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "machine/device/error.h"
+#include "machine/base/error.h"
 #include "machine/device/host/double_gemm.h"
 #include "machine/device/host/kernels.h"
 #include "machine/device/kernels/fields.h"

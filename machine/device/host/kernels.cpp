@@ -2,7 +2,7 @@
 
 #include <cstdlib>
 
-#include "machine/device/error.h"
+#include "machine/base/error.h"
 #include "machine/device/host/launch.h"
 #include "machine/device/kernels/optimizer_kernels.h"
 

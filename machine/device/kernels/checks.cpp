@@ -1,6 +1,6 @@
 #include "machine/device/kernels/checks.h"
 
-#include "machine/device/error.h"
+#include "machine/base/error.h"
 
 namespace machine::kernel {
 

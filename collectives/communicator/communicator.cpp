@@ -1,0 +1,252 @@
+#include "collectives/communicator/communicator.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <stdexcept>
+
+#include "collectives/communicator/library.h"
+#include "collectives/layout.h"
+#include "machine/world/step_clock.h"
+
+namespace collectives {
+
+using machine::Category;
+using machine::Operation;
+using machine::Tensor;
+
+std::string_view default_algorithm(Operation operation, machine::Transport transport,
+                                   std::size_t bytes, int ranks) {
+  if (operation == Operation::all_reduce && bytes <= 4096 / static_cast<std::size_t>(ranks))
+    return "direct_one_step";
+  // Reductions stay direct everywhere: the same parameter must get the same bits on ranks that hold
+  // it at different places of their buffers (tied embeddings), and ring's order depends on the
+  // place.
+  if (operation == Operation::barrier) return "dissemination";
+  const bool moves_only = operation == Operation::all_gather || operation == Operation::broadcast;
+  return moves_only && transport == machine::Transport::mpi ? "ring" : "direct";
+}
+
+namespace {
+
+int near_ranks(const machine::World& world, const machine::Group& group) {
+  const auto host = [&](int i) { return world.host(group.members[static_cast<std::size_t>(i)]); };
+  int inner = 1;
+  while (inner < group.size() && host(inner) == host(0)) ++inner;
+  bool even = inner < group.size() && group.size() % inner == 0;
+  for (int i = 0; i < group.size() && even; ++i) even = host(i) == host(i - i % inner);
+  if (even) return inner;
+  inner = 1;
+  for (int divisor = 2; divisor * divisor <= group.size(); ++divisor)
+    if (group.size() % divisor == 0) inner = divisor;
+  return inner;
+}
+
+}  // namespace
+
+Communicator::Communicator(machine::World& world, const machine::Group& group,
+                           machine::Transport transport)
+    : Communicator(world, world.connect(group, transport)) {}
+
+Communicator::Communicator(machine::World& world, std::unique_ptr<machine::Link> link)
+    : world_(world), link_(std::move(link)), inner_(near_ranks(world, link_->group())) {}
+
+machine::Device& Communicator::device() const {
+  return link_->stream() ? link_->stream()->device() : world_.host_device();
+}
+
+Communicator::~Communicator() = default;
+
+namespace {
+
+// Elements of the whole, or of a share, which a call's tensors name. Throws std::invalid_argument
+// when they do not fit each other.
+std::int64_t count_of(Operation operation, const Call& call, const Tensor& in, const Tensor& out) {
+  const Extents held = extents(operation, call);
+  if ((operation == Operation::all_to_all_v) != (call.traffic != nullptr))
+    throw std::invalid_argument(fmt::format("{} {} traffic matrix", machine::name(operation),
+                                            call.traffic ? "takes no" : "needs a"));
+  if (call.traffic && call.traffic->ranks() != call.ranks)
+    throw std::invalid_argument(fmt::format("{} among {} ranks: a traffic matrix of {}",
+                                            machine::name(operation), call.ranks,
+                                            call.traffic->ranks()));
+  const Tensor& present = held.input != Extent::none ? in : out;
+  const Extent extent = held.input != Extent::none ? held.input : held.output;
+  const bool several = extent == Extent::whole && deals_in_shares(operation);
+  const std::int64_t count = call.traffic ? call.traffic->busiest()
+                             : several    ? present.size() / call.ranks
+                                          : present.size();
+  const BufferElements needed = buffer_elements(operation, call, count);
+  if ((held.input != Extent::none && in.size() != needed.input) ||
+      (held.output != Extent::none && out.size() != needed.output))
+    throw std::invalid_argument(fmt::format("{} among {} ranks: {} elements in do not fit {} out",
+                                            machine::name(operation), call.ranks, in.size(),
+                                            out.size()));
+  if (held.input != Extent::none && held.output != Extent::none && in.dtype() != out.dtype())
+    throw std::invalid_argument(fmt::format("{}: input is {}, output {}", machine::name(operation),
+                                            machine::name(in.dtype()), machine::name(out.dtype())));
+  return count;
+}
+
+}  // namespace
+
+bool Communicator::is_in_place(Operation operation, int root, const Tensor& in,
+                               const Tensor& out) const {
+  const Extents held = extents(operation, {rank(), size(), 1, root});
+  if (held.input == Extent::none || held.output == Extent::none) return false;
+  const auto* input = static_cast<const std::byte*>(in.data());
+  const auto* output = static_cast<const std::byte*>(out.data());
+  const std::size_t before = static_cast<std::size_t>(rank()) * std::min(in.bytes(), out.bytes());
+  if (held.input == held.output) return input == output;
+  return held.input == Extent::own_share ? input == output + before : output == input + before;
+}
+
+void Communicator::set_inner(int inner) {
+  if (inner < 1 || size() % inner != 0)
+    throw std::invalid_argument(fmt::format("inner {} does not divide {} ranks", inner, size()));
+  inner_ = inner;
+}
+
+namespace {
+
+constexpr std::ptrdiff_t most_matrices = 4;
+
+}  // namespace
+
+Execution& Communicator::execution(const CallKey& key, const Call& call) {
+  if (last_key_ && *last_key_ == key) return *last_;
+  auto found = executions_.find(key);
+  if (found == executions_.end()) {
+    const Algorithm& algorithm = *key.algorithm;
+    if (const std::string why = algorithm.refuses(call); !why.empty())
+      throw std::invalid_argument(
+          fmt::format("{} by {}: {}", machine::name(algorithm.operation), algorithm.name, why));
+    last_key_ = nullptr;
+    if (key.traffic) {  // those that change from call to call leave little behind
+      const auto alike = [&](const auto& known) {
+        return known.first.traffic && known.first.algorithm == key.algorithm &&
+               known.first.dtype == key.dtype;
+      };
+      if (std::count_if(executions_.begin(), executions_.end(), alike) >= most_matrices)
+        std::erase_if(executions_, alike);
+    }
+    found = executions_
+                .emplace(key,
+                         std::make_unique<Execution>(key, rank(), size(), device(), link_->meets()))
+                .first;
+  }
+  last_key_ = &found->first;
+  last_ = found->second.get();
+  return *last_;
+}
+
+void Communicator::run(Operation operation, std::string_view algorithm, const Tensor& in,
+                       const Tensor& out, machine::Reduction reduction, int root,
+                       const std::shared_ptr<const TrafficMatrix>& traffic) {
+  std::optional<machine::During> during;
+  if (size() > 1) during.emplace(machine::Part::communication, group().name);
+  const Call call{rank(), size(), 1, root, inner_, traffic.get()};
+  const std::int64_t count = count_of(operation, call, in, out);
+  const Extents held = extents(operation, call);
+  const Tensor& present = held.input != Extent::none ? in : out;
+  const bool in_place = is_in_place(operation, root, in, out);
+
+  if (link_->stream() && &present.device() != &device())
+    throw std::invalid_argument(fmt::format(
+        "{} over {}: tensors of {}, not of {}", machine::name(operation), name(link_->transport()),
+        device().description(), present.device().description()));
+  if (!present.device().readable_by_host() &&
+      !link_->stream()) {  // staged: down, through the host, up
+    machine::Stream& stream = present.device().stream();
+    const auto on_host = [&](Extent extent, const Tensor& tensor) {
+      return extent == Extent::none
+                 ? Tensor()
+                 : Tensor(world_.host_device(), tensor.dtype(), {tensor.size()}, Category::buffers);
+    };
+    const Tensor host_in = on_host(held.input, in);
+    const Tensor host_out =
+        in_place && held.input == held.output ? host_in : on_host(held.output, out);
+    if (held.input != Extent::none) stream.copy(host_in.data(), in.data(), in.bytes());
+    stream.synchronize();
+    run(operation, algorithm, host_in, host_out, reduction, root, traffic);
+    if (held.output != Extent::none) stream.copy(out.data(), host_out.data(), out.bytes());
+    stream.synchronize();
+    return;
+  }
+
+  const machine::Dtype dtype = present.dtype();
+  const auto average = [&] {
+    if (reduction == machine::Reduction::avg && reduces(operation) && held.output != Extent::none)
+      device().stream().kernels().divide(dtype, out.data(), out.size(), size());
+  };
+  if (algorithm == library) {
+    link_->count_as({operation, dtype});
+    run_library({operation, dtype, reduction, count, root, in_place, traffic.get()}, *link_,
+                device().stream().kernels(), in.data(), out.data());
+    return;
+  }
+  if (algorithm.empty())
+    algorithm = default_algorithm(operation, link_->transport(), present.bytes(), size());
+  const CallKey key{
+      &find_algorithm(operation, algorithm), count, dtype, in_place, root, inner_, traffic};
+  execution(key, call).run(*link_, reduction, static_cast<const std::byte*>(in.data()),
+                           static_cast<std::byte*>(out.data()));
+  average();
+}
+
+void Communicator::all_reduce(const Tensor& in, const Tensor& out, std::string_view algorithm,
+                              machine::Reduction reduction) {
+  if (size() == 1 && in.data() == out.data()) return;
+  run(Operation::all_reduce, algorithm, in, out, reduction);
+}
+
+void Communicator::all_gather(const Tensor& in, const Tensor& out, std::string_view algorithm) {
+  run(Operation::all_gather, algorithm, in, out);
+}
+
+void Communicator::reduce_scatter(const Tensor& in, const Tensor& out, std::string_view algorithm,
+                                  machine::Reduction reduction) {
+  run(Operation::reduce_scatter, algorithm, in, out, reduction);
+}
+
+void Communicator::broadcast(const Tensor& in, const Tensor& out, int root,
+                             std::string_view algorithm) {
+  run(Operation::broadcast, algorithm, in, out, machine::Reduction::sum, root);
+}
+
+void Communicator::reduce(const Tensor& in, const Tensor& out, int root, std::string_view algorithm,
+                          machine::Reduction reduction) {
+  run(Operation::reduce, algorithm, in, out, reduction, root);
+}
+
+void Communicator::gather(const Tensor& in, const Tensor& out, int root,
+                          std::string_view algorithm) {
+  run(Operation::gather, algorithm, in, out, machine::Reduction::sum, root);
+}
+
+void Communicator::scatter(const Tensor& in, const Tensor& out, int root,
+                           std::string_view algorithm) {
+  run(Operation::scatter, algorithm, in, out, machine::Reduction::sum, root);
+}
+
+void Communicator::all_to_all(const Tensor& in, const Tensor& out, std::string_view algorithm) {
+  run(Operation::all_to_all, algorithm, in, out);
+}
+
+void Communicator::all_to_all_v(const Tensor& in, const Tensor& out,
+                                const std::shared_ptr<const TrafficMatrix>& traffic,
+                                std::string_view algorithm) {
+  run(Operation::all_to_all_v, algorithm, in, out, machine::Reduction::sum, 0, traffic);
+}
+
+void Communicator::send_receive(const Tensor& in, const Tensor& out, std::string_view algorithm) {
+  run(Operation::send_receive, algorithm, in, out);
+}
+
+void Communicator::barrier(std::string_view algorithm) {
+  if (!nothing_) nothing_ = Tensor(device(), machine::Dtype::float32, {0}, Category::buffers);
+  run(Operation::barrier, algorithm, nothing_, nothing_);
+}
+
+}  // namespace collectives

@@ -1,0 +1,205 @@
+#include "collectives/communicator/library.h"
+
+#include <fmt/format.h>
+#include <mpi.h>
+
+#include <cstring>
+#include <limits>
+#include <stdexcept>
+#include <vector>
+
+#include "collectives/plan.h"
+#include "machine/link/faulty_link.h"
+#include "machine/link/mpi.h"
+
+namespace collectives {
+namespace {
+
+using machine::Dtype;
+using machine::Reduction;
+
+// MPI calls operators without context; one thread of a process makes collective calls.
+thread_local machine::Kernels* operator_kernels = nullptr;
+
+template <Reduction reduction, Dtype dtype>
+// NOLINTNEXTLINE(readability-non-const-parameter): MPI_User_function
+void narrow_operator(void* in, void* inout, int* length, MPI_Datatype*) {
+  operator_kernels->reduce(reduction, dtype, inout, in, inout, *length);
+}
+
+MPI_Op make_operator(MPI_User_function* function) {
+  MPI_Op result = MPI_OP_NULL;
+  machine::check_mpi(MPI_Op_create(function, 1, &result), "MPI_Op_create");
+  return result;
+}
+
+MPI_Datatype datatype(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::float32:
+      return MPI_FLOAT;
+    case Dtype::float64:
+      return MPI_DOUBLE;
+    case Dtype::bfloat16:
+    case Dtype::float16:
+      return MPI_UINT16_T;
+    case Dtype::float8_e4m3:
+    case Dtype::float8_e5m2:
+      return MPI_UINT8_T;
+    case Dtype::int8:
+      return MPI_INT8_T;
+    case Dtype::uint8:
+      return MPI_UINT8_T;
+    case Dtype::int32:
+      return MPI_INT32_T;
+    case Dtype::uint32:
+      return MPI_UINT32_T;
+    case Dtype::int64:
+      return MPI_INT64_T;
+    case Dtype::uint64:
+      return MPI_UINT64_T;
+  }
+  throw std::logic_error("collectives: not a dtype");
+}
+
+// The division of avg is the caller's.
+MPI_Op operation_of(Reduction reduction) {
+  switch (reduction) {
+    case Reduction::sum:
+    case Reduction::avg:
+      return MPI_SUM;
+    case Reduction::prod:
+      return MPI_PROD;
+    case Reduction::max:
+      return MPI_MAX;
+    case Reduction::min:
+      return MPI_MIN;
+  }
+  throw std::logic_error("collectives: not a reduction");
+}
+
+template <Dtype dtype>
+MPI_Op narrow_operation_of(Reduction reduction) {
+  using enum Reduction;
+  static const MPI_Op sums = make_operator(narrow_operator<sum, dtype>);
+  static const MPI_Op products = make_operator(narrow_operator<prod, dtype>);
+  static const MPI_Op maxima = make_operator(narrow_operator<max, dtype>);
+  static const MPI_Op minima = make_operator(narrow_operator<min, dtype>);
+  return reduction == prod  ? products
+         : reduction == max ? maxima
+         : reduction == min ? minima
+                            : sums;
+}
+
+MPI_Op operation_of(Dtype dtype, Reduction reduction) {
+  if (dtype == Dtype::bfloat16) return narrow_operation_of<Dtype::bfloat16>(reduction);
+  if (dtype == Dtype::float16) return narrow_operation_of<Dtype::float16>(reduction);
+  if (dtype == Dtype::float8_e4m3) return narrow_operation_of<Dtype::float8_e4m3>(reduction);
+  if (dtype == Dtype::float8_e5m2) return narrow_operation_of<Dtype::float8_e5m2>(reduction);
+  return operation_of(reduction);
+}
+
+// Where the parts of a buffer begin, and how long they are; as long as they fit an int, which the
+// caller has seen to, since no part is longer than what the busiest rank moves.
+struct Parts {
+  std::vector<int> counts, displacements;
+};
+template <class Begin>
+Parts parts_of(int ranks, Begin begin) {
+  Parts parts;
+  for (int peer = 0; peer < ranks; ++peer) {
+    parts.displacements.push_back(static_cast<int>(begin(peer)));
+    parts.counts.push_back(static_cast<int>(begin(peer + 1) - begin(peer)));
+  }
+  return parts;
+}
+
+}  // namespace
+
+namespace {
+
+void run_mpi(const LibraryCall& call, machine::MpiLink& link, machine::Kernels& kernels,
+             const void* input, void* output) {
+  using enum machine::Operation;
+  if (call.count > std::numeric_limits<int>::max())
+    throw std::invalid_argument(
+        fmt::format("algorithm library: {} elements are more than an MPI count holds", call.count));
+  operator_kernels = &kernels;
+  const MPI_Datatype type = datatype(call.dtype);
+  const MPI_Op op = operation_of(call.dtype, call.reduction);
+  const MPI_Comm all = link.communicator();
+  const int n = static_cast<int>(call.count), root = call.root, rank = link.rank();
+  const void* in = call.in_place ? MPI_IN_PLACE : input;
+  const auto check = [&](int code) {
+    if (code != MPI_SUCCESS)  // the words only when they are needed: this is timed
+      machine::check_mpi(code, fmt::format("MPI's {}", name(call.operation)).c_str());
+  };
+  const auto inside = link.in_library(call.operation, call.count * size_of(call.dtype));
+  switch (call.operation) {
+    case all_reduce:
+      return check(MPI_Allreduce(in, output, n, type, op, all));
+    case all_gather:
+      return check(MPI_Allgather(in, n, type, output, n, type, all));
+    case reduce_scatter:
+      return check(MPI_Reduce_scatter_block(input, output, n, type, op, all));
+    case broadcast:  // of one buffer: the root's output is a copy
+      if (rank == root && !call.in_place)
+        std::memcpy(output, input, call.count * size_of(call.dtype));
+      return check(MPI_Bcast(output, n, type, root, all));
+    case reduce:
+      return check(MPI_Reduce(in, output, n, type, op, root, all));
+    case gather:
+      return check(MPI_Gather(in, n, type, output, n, type, root, all));
+    case scatter:
+      return check(
+          MPI_Scatter(input, n, type, call.in_place ? MPI_IN_PLACE : output, n, type, root, all));
+    case all_to_all:
+      return check(MPI_Alltoall(input, n, type, output, n, type, all));
+    case all_to_all_v: {
+      const TrafficMatrix& traffic = *call.traffic;
+      const Parts out =
+          parts_of(link.size(), [&](int peer) { return traffic.input_begin(rank, peer); });
+      const Parts into =
+          parts_of(link.size(), [&](int peer) { return traffic.output_begin(rank, peer); });
+      return check(MPI_Alltoallv(input, out.counts.data(), out.displacements.data(), type, output,
+                                 into.counts.data(), into.displacements.data(), type, all));
+    }
+    case send_receive: {
+      const int ranks = link.size();
+      return check(MPI_Sendrecv(input, n, type, (rank + 1) % ranks, 0, output, n, type,
+                                (rank + ranks - 1) % ranks, 0, all, MPI_STATUS_IGNORE));
+    }
+    case barrier:
+      return check(MPI_Barrier(all));
+    case none:
+      break;
+  }
+  throw std::invalid_argument(fmt::format("{} has no library form", name(call.operation)));
+}
+
+}  // namespace
+
+void run_library(const LibraryCall& call, machine::Link& link, machine::Kernels& kernels,
+                 const void* input, void* output) {
+#if SHARDMARK_NCCL
+  if (link.transport() == machine::Transport::nccl) return run_nccl(call, link, input, output);
+#endif
+  auto* mpi = dynamic_cast<machine::MpiLink*>(&machine::plain(link));
+  if (!mpi)
+    throw std::invalid_argument(fmt::format("algorithm library needs transport mpi or nccl, not {}",
+                                            name(link.transport())));
+  run_mpi(call, *mpi, kernels, input, output);
+  const Extent held = extents(call.operation, {link.rank(), link.size(), 1, call.root}).output;
+  if (call.reduction == Reduction::avg && reduces(call.operation) && held != Extent::none)
+    kernels.divide(call.dtype, output, call.count, link.size());
+}
+
+std::string why_not_nccl(Reduction reduction, Dtype dtype, int ranks) {
+  if (reduction != Reduction::avg || !is_floating(dtype) || (ranks & (ranks - 1)) == 0) return "";
+  return fmt::format(
+      "NCCL's avg multiplies by 1/{} before it adds, which rounds: only powers of two are held to "
+      "the "
+      "exact average",
+      ranks);
+}
+
+}  // namespace collectives

@@ -1,0 +1,166 @@
+// NCCL's own collectives (NCCL User Guide, "Collective Communication Functions").
+
+#include <fmt/format.h>
+#include <nccl.h>
+
+#include <stdexcept>
+
+#include "collectives/communicator/library.h"
+#include "machine/link/nccl.h"
+
+namespace collectives {
+namespace {
+
+using machine::Dtype;
+using machine::Reduction;
+
+ncclDataType_t datatype(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::float32:
+      return ncclFloat32;
+    case Dtype::float64:
+      return ncclFloat64;
+    case Dtype::bfloat16:
+      return ncclBfloat16;
+    case Dtype::float16:
+      return ncclFloat16;
+    case Dtype::float8_e4m3:
+      return ncclFloat8e4m3;
+    case Dtype::float8_e5m2:
+      return ncclFloat8e5m2;
+    case Dtype::int8:
+      return ncclInt8;
+    case Dtype::uint8:
+      return ncclUint8;
+    case Dtype::int32:
+      return ncclInt32;
+    case Dtype::uint32:
+      return ncclUint32;
+    case Dtype::int64:
+      return ncclInt64;
+    case Dtype::uint64:
+      return ncclUint64;
+  }
+  throw std::logic_error("collectives: not a dtype");
+}
+
+ncclRedOp_t operation_of(Reduction reduction) {
+  switch (reduction) {
+    case Reduction::sum:
+      return ncclSum;
+    case Reduction::prod:
+      return ncclProd;
+    case Reduction::max:
+      return ncclMax;
+    case Reduction::min:
+      return ncclMin;
+    case Reduction::avg:
+      return ncclAvg;
+  }
+  throw std::logic_error("collectives: not a reduction");
+}
+
+}  // namespace
+
+void run_nccl(const LibraryCall& call, machine::Link& link, const void* input, void* output) {
+  using enum machine::Operation;
+  auto& nccl = dynamic_cast<machine::NcclLink&>(link);
+  machine::Stream& stream = *link.stream();
+  const cudaStream_t queue = nccl.queue();
+  const ncclComm_t all = nccl.communicator();
+  const ncclDataType_t type = datatype(call.dtype);
+  const ncclRedOp_t op = operation_of(call.reduction);
+  const auto count = static_cast<std::size_t>(call.count);
+  const std::size_t bytes = count * size_of(call.dtype);
+  const int rank = link.rank(), ranks = link.size(), root = call.root;
+  const auto* from = static_cast<const std::byte*>(input);
+  auto* to = static_cast<std::byte*>(output);
+  const auto share = [bytes](auto* whole, int index) {
+    return whole + static_cast<std::size_t>(index) * bytes;
+  };
+  // The rank's own share, which no message carries.
+  const auto keep_own = [&](std::byte* target, const std::byte* source) {
+    if (target != source) stream.copy(target, source, bytes);
+  };
+  nccl.make_current();
+  switch (call.operation) {
+    case all_reduce:
+      return nccl.finish(ncclAllReduce(input, output, count, type, op, all, queue), "ncclAllReduce",
+                         -1, bytes);
+    case all_gather:
+      return nccl.finish(ncclAllGather(input, output, count, type, all, queue), "ncclAllGather", -1,
+                         bytes);
+    case reduce_scatter:
+      return nccl.finish(ncclReduceScatter(input, output, count, type, op, all, queue),
+                         "ncclReduceScatter", -1, bytes);
+    case broadcast:
+      return nccl.finish(ncclBroadcast(input, output, count, type, root, all, queue),
+                         "ncclBroadcast", -1, bytes);
+    case reduce:
+      return nccl.finish(ncclReduce(input, output, count, type, op, root, all, queue), "ncclReduce",
+                         -1, bytes);
+    case gather:
+      nccl.group_of("a gather of ncclSend and ncclRecv", root, bytes, [&](auto keep) {
+        if (rank != root) return keep(ncclSend(input, count, type, root, all, queue));
+        for (int peer = 0; peer < ranks; ++peer)
+          if (peer != root) keep(ncclRecv(share(to, peer), count, type, peer, all, queue));
+      });
+      if (rank == root) keep_own(share(to, root), from);
+      return;
+    case scatter:
+      nccl.group_of("a scatter of ncclSend and ncclRecv", root, bytes, [&](auto keep) {
+        if (rank != root) return keep(ncclRecv(output, count, type, root, all, queue));
+        for (int peer = 0; peer < ranks; ++peer)
+          if (peer != root) keep(ncclSend(share(from, peer), count, type, peer, all, queue));
+      });
+      if (rank == root) keep_own(to, share(from, root));
+      return;
+    case all_to_all:
+      nccl.group_of("an all_to_all of ncclSend and ncclRecv", -1, bytes, [&](auto keep) {
+        for (int peer = 0; peer < ranks; ++peer) {
+          if (peer == rank) continue;
+          keep(ncclSend(share(from, peer), count, type, peer, all, queue));
+          keep(ncclRecv(share(to, peer), count, type, peer, all, queue));
+        }
+      });
+      return keep_own(share(to, rank), share(from, rank));
+    case all_to_all_v: {
+      const TrafficMatrix& traffic = *call.traffic;
+      const std::size_t size = size_of(call.dtype);
+      const auto part = [size](auto* whole, std::int64_t begin) {
+        return whole + static_cast<std::size_t>(begin) * size;
+      };
+      const auto elements = [&](int one, int other) {
+        return static_cast<std::size_t>(traffic(one, other));
+      };
+      nccl.group_of("an all_to_all_v of ncclSend and ncclRecv", -1, bytes, [&](auto keep) {
+        for (int peer = 0; peer < ranks; ++peer) {
+          if (peer == rank) continue;
+          if (elements(rank, peer) > 0)
+            keep(ncclSend(part(from, traffic.input_begin(rank, peer)), elements(rank, peer), type,
+                          peer, all, queue));
+          if (elements(peer, rank) > 0)
+            keep(ncclRecv(part(to, traffic.output_begin(rank, peer)), elements(peer, rank), type,
+                          peer, all, queue));
+        }
+      });
+      return stream.copy(part(to, traffic.output_begin(rank, rank)),
+                         part(from, traffic.input_begin(rank, rank)), elements(rank, rank) * size);
+    }
+    case send_receive:
+      if (ranks == 1) return keep_own(to, from);
+      return nccl.group_of("ncclSend and ncclRecv", (rank + 1) % ranks, bytes, [&](auto keep) {
+        keep(ncclSend(input, count, type, (rank + 1) % ranks, all, queue));
+        keep(ncclRecv(output, count, type, (rank + ranks - 1) % ranks, all, queue));
+      });
+    case barrier:
+      return nccl.finish(
+          ncclAllReduce(nccl.byte(0), nccl.byte(0), 1, ncclUint8, ncclMax, all, queue),
+          "ncclAllReduce", -1, 1);
+    case none:
+      break;
+  }
+  throw std::invalid_argument(fmt::format("{} has no library form", name(call.operation)));
+}
+
+}  // namespace collectives

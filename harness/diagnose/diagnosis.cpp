@@ -1,0 +1,248 @@
+#include "harness/diagnose/diagnosis.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace harness {
+namespace {
+
+using machine::RankState;
+using Kind = Finding::Kind;
+
+struct Culprit {
+  Kind kind;
+  int rank;
+  std::vector<int> ring;  // of a deadlock: who waits for whom, in order
+};
+
+bool over(ProcessState process) {
+  return process == ProcessState::gone || process == ProcessState::zombie;
+}
+bool held(ProcessState process) {
+  return process == ProcessState::stopped || process == ProcessState::traced;
+}
+
+class Diagnosis {
+ public:
+  Diagnosis(const Snapshot& snapshot, double now_s, double timeout_s)
+      : ranks_(snapshot.ranks), self_(snapshot.self), now_s_(now_s), timeout_s_(timeout_s) {}
+
+  std::optional<Finding> find() const {
+    std::optional<Culprit> culprit = died();
+    if (!culprit) culprit = silent();
+    if (!culprit) culprit = standing_still();
+    if (!culprit) culprit = failed();
+    if (!culprit) return std::nullopt;
+    const std::string activity = activity_of(culprit->rank);
+    return Finding{culprit->kind, culprit->rank, reporter(), line(*culprit, activity), activity};
+  }
+
+ private:
+  const RankView& at(int rank) const { return ranks_[static_cast<std::size_t>(rank)]; }
+  bool running(const RankView& rank) const { return rank.here && rank.state == RankState::running; }
+  // For a rank, or for some rank or device that the board doesn't know.
+  static bool waits_for_a_rank(const RankView& rank) { return rank.waiting_for >= 0; }
+  static bool waits_for_some(const RankView& rank) {
+    return rank.waiting_for == machine::any_of_group ||
+           (rank.waiting_for == machine::nobody && rank.on_device);
+  }
+  double still_s(const RankView& rank) const { return now_s_ - rank.progress_s; }
+  double silent_s(const RankView& rank) const { return now_s_ - rank.heartbeat_s; }
+
+  std::optional<Culprit> died() const {
+    for (const RankView& rank : ranks_)
+      if (running(rank) && over(rank.process)) return Culprit{Kind::died, rank.rank, {}};
+    return std::nullopt;
+  }
+
+  std::optional<Culprit> silent() const {
+    const RankView* unresponsive = nullptr;
+    for (const RankView& rank : ranks_) {
+      if (!running(rank) || !rank.watched || silent_s(rank) <= timeout_s_) continue;
+      if (held(rank.process)) return Culprit{Kind::stopped, rank.rank, {}};
+      if (!unresponsive) unresponsive = &rank;
+    }
+    if (unresponsive) return Culprit{Kind::unresponsive, unresponsive->rank, {}};
+    return std::nullopt;
+  }
+
+  std::optional<Culprit> standing_still() const {
+    double since_s = 0;               // when the last one stopped moving
+    const RankView* idle = nullptr;   // waits for nobody
+    const RankView* first = nullptr;  // of those that wait for a rank
+    const RankView* open = nullptr;   // waits, but not for one rank
+    bool several_open = false;
+    for (const RankView& rank : ranks_) {
+      if (!running(rank)) continue;
+      // Somebody works, or works beyond our sight: those who wait have reason to.
+      if (!rank.watched || still_s(rank) <= timeout_s_) return std::nullopt;
+      since_s = std::max(since_s, rank.progress_s);
+      if (waits_for_a_rank(rank)) {
+        if (!first) first = &rank;
+      } else if (waits_for_some(rank)) {
+        several_open = open != nullptr;
+        open = &rank;
+      } else if (!idle) {
+        idle = &rank;
+      }
+    }
+    // One that failed before that may be why the rest stands still.
+    for (const RankView& rank : ranks_)
+      if (rank.here && rank.failed_s < since_s + timeout_s_) return std::nullopt;
+    if (idle) return Culprit{Kind::hung, idle->rank, {}};
+    if (open && !several_open && open->waiting_for == machine::nobody && all_here())
+      return Culprit{Kind::hung, open->rank, {}};
+    if (open) return Culprit{Kind::deadlock, open->rank, {}};
+    if (!first) return std::nullopt;
+    return Culprit{Kind::deadlock, first->rank, ring(first->rank)};
+  }
+
+  bool all_here() const { return std::ranges::all_of(ranks_, &RankView::here); }
+
+  // From rank along who waits for whom, until somebody is met again or leads out of sight; what
+  // leads to a ring is left away.
+  std::vector<int> ring(int rank) const {
+    std::vector<int> chain;
+    while (true) {
+      const auto met = std::ranges::find(chain, rank);
+      if (met != chain.end()) {
+        chain.erase(chain.begin(), met);
+        chain.push_back(rank);
+        return chain;
+      }
+      chain.push_back(rank);
+      if (rank >= static_cast<int>(ranks_.size()) || !running(at(rank)) ||
+          !waits_for_a_rank(at(rank)))
+        return chain;
+      rank = at(rank).waiting_for;
+    }
+  }
+
+  // A rank that fails because another did says so: "rank 2 failed: …".
+  bool blames_another(const RankView& rank) const {
+    return std::ranges::any_of(ranks_, [&](const RankView& other) {
+      return other.rank != rank.rank && other.here && other.state == RankState::failed &&
+             rank.reason.find(fmt::format("rank {} failed", other.rank)) != std::string::npos;
+    });
+  }
+
+  std::optional<Culprit> failed() const {
+    const RankView* culprit = nullptr;
+    for (const RankView& rank : ranks_) {
+      if (!rank.here || rank.state != RankState::failed) continue;
+      const auto order = [&](const RankView& one) {
+        return std::pair(blames_another(one), one.failed_s);
+      };
+      if (!culprit || order(rank) < order(*culprit)) culprit = &rank;
+    }
+    if (culprit) return Culprit{Kind::failed, culprit->rank, {}};
+    return std::nullopt;
+  }
+
+  int reporter() const {
+    for (const RankView& rank : ranks_) {
+      if (rank.rank == self_) return self_;  // it asks, so it lives
+      const bool there =
+          rank.here && (rank.state == RankState::running || rank.state == RankState::failed);
+      if (there && rank.watched && rank.process == ProcessState::alive &&
+          silent_s(rank) < responsive_s)
+        return rank.rank;
+    }
+    return self_;
+  }
+
+  std::string activity_of(int culprit) const {
+    if (!at(culprit).activity.empty() && at(culprit).here) return at(culprit).activity;
+    for (const RankView& rank : ranks_)
+      if (rank.here && !rank.activity.empty()) return rank.activity;
+    return "";
+  }
+
+  std::string line(const Culprit& culprit, const std::string& activity) const {
+    const RankView& rank = at(culprit.rank);
+    const std::string who = fmt::format("rank {} (pid {} on {})", rank.rank, rank.pid, rank.host);
+    const std::string during = activity.empty() ? " before the first case" : " during " + activity;
+    std::string text;
+    switch (culprit.kind) {
+      case Kind::died:
+        text = fmt::format("{} died{}", who, during);
+        break;
+      case Kind::stopped:
+        text = fmt::format(
+            "{} was {} for {:.0f} s{}", who,
+            rank.process == ProcessState::traced ? "held by a debugger" : "stopped (SIGSTOP)",
+            silent_s(rank), during);
+        break;
+      case Kind::unresponsive:
+        text = fmt::format("{} did not respond for {:.0f} s{}", who, silent_s(rank), during);
+        break;
+      case Kind::hung:
+        text = fmt::format("{} made no progress for {:.0f} s and waited for {}{}{}", who,
+                           still_s(rank), rank.on_device ? "its device" : "nobody", during,
+                           last_wait(rank));
+        break;
+      case Kind::deadlock:
+        if (culprit.ring.empty())
+          return fmt::format("no progress for {:.0f} s{}, and nobody whom all wait for",
+                             still_s(rank), during) +
+                 others(-1, "Each rank");
+        return deadlock_line(culprit, during) + others(-1);
+      case Kind::failed:
+        text = fmt::format("{} failed{}: {}", who, during,
+                           rank.reason.empty() ? "it gave no reason" : rank.reason);
+        break;
+    }
+    return text + others(culprit.rank);
+  }
+
+  // "; it was last in all_reduce, with rank 1 at message 7 (64 bytes)", or nothing.
+  static std::string last_wait(const RankView& rank) {
+    const std::size_t last = rank.waiting.find("; ");
+    return last == std::string::npos ? "" : rank.waiting.substr(last);
+  }
+
+  std::string deadlock_line(const Culprit& culprit, const std::string& during) const {
+    std::string text;
+    for (std::size_t i = 0; i + 1 < culprit.ring.size(); ++i)
+      text += fmt::format("{}rank {} waits for rank {}", i == 0 ? "" : ", ", culprit.ring[i],
+                          culprit.ring[i + 1]);
+    const int last = culprit.ring.back();
+    if (last == culprit.ring.front()) return fmt::format("deadlock{}: {}", during, text);
+    if (last < static_cast<int>(ranks_.size()) && !at(last).here)
+      return fmt::format("no progress for {:.0f} s{}: {}, which is on {}, out of sight from here",
+                         still_s(at(culprit.rank)), during, text, at(last).host);
+    return fmt::format("deadlock{}: {}, which has finished or failed", during, text);
+  }
+
+  std::string others(int except, const char* whose = "The others") const {
+    std::string text;
+    for (const RankView& rank : ranks_) {
+      if (rank.rank == except || !rank.here || rank.state == RankState::absent ||
+          rank.state == RankState::finished)
+        continue;
+      std::string doing = "was working";
+      if (rank.state == RankState::failed)
+        doing = "failed: " + rank.reason;
+      else if (over(rank.process))
+        doing = "died";
+      else if (waits_for_a_rank(rank) || waits_for_some(rank))
+        doing = rank.waiting;
+      text += fmt::format("{}rank {} {}", text.empty() ? fmt::format(". {}: ", whose) : "; ",
+                          rank.rank, doing);
+    }
+    return text;
+  }
+
+  const std::vector<RankView>& ranks_;
+  int self_;
+  double now_s_, timeout_s_;
+};
+
+}  // namespace
+
+std::optional<Finding> diagnose(const Snapshot& snapshot, double now_s, double timeout_s) {
+  return Diagnosis(snapshot, now_s, timeout_s).find();
+}
+
+}  // namespace harness

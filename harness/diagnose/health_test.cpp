@@ -1,0 +1,318 @@
+// Who is named, and who is not, in made-up runs.
+
+#include "harness/diagnose/health.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace harness {
+namespace {
+
+// Cases in which two ranks of three do the same, each a little off.
+class MadeUp {
+ public:
+  explicit MadeUp(unsigned seed = 1) : random_(seed) {}
+
+  // How long each rank is busy, how long its core runs something else, and spikes among 100
+  // samples.
+  struct Rank {
+    double busy_s = 0.01, delayed_s = 0, delayed_fraction = 0, spikes = 0;
+  };
+  Record& add(const std::vector<Rank>& ranks, const std::string& unit = "all_reduce") {
+    Record& record = run.records.emplace_back();
+    record.unit = unit;
+    record.axes = {{"algorithm", "ring"}, {"ranks", std::to_string(ranks.size())}};
+    record.name = fmt::format("{}/algorithm:ring/number:{}", unit, run.records.size());
+    record.verdict = Ruling::pass;
+    record.counters["samples"] = 100;
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+      const auto put = [&](std::string_view name, double value) {
+        record.counters[fmt::format("{}/rank:{}", name, rank)] = value;
+      };
+      put("busy_s", ranks[rank].busy_s * around());
+      put("delayed_s", ranks[rank].delayed_s);
+      put("delayed_fraction", ranks[rank].delayed_fraction);
+      put("spikes", ranks[rank].spikes);
+    }
+    return record;
+  }
+  double around() { return std::lognormal_distribution<double>(0, 0.1)(random_); }
+
+  // "slow rank 2; jitter 1" of what is drained, in its order.
+  std::string drained(const std::string& environment = "") const {
+    std::string text;
+    for (const Finding& finding : health_of(run, environment).findings) {
+      if (finding.level == Level::ok) continue;
+      text += fmt::format("{}{}", text.empty() ? "" : "; ", finding.kind);
+      for (const int rank : finding.ranks) text += fmt::format(" {}", rank);
+    }
+    return text;
+  }
+  bool inconclusive() const {
+    return health_text(health_of(run, "")).find("inconclusive") != std::string::npos;
+  }
+
+  RunFile run;
+
+ private:
+  std::mt19937_64 random_;
+};
+
+// 200 runs of 40 cases on a machine with other work, ranks delayed in turn, by up to all their
+// time.
+TEST(Health, ABusyMachineAccusesNobody) {
+  std::mt19937_64 random(5);
+  std::uniform_real_distribution<double> some(0, 1);
+  for (unsigned seed = 0; seed < 200; ++seed) {
+    MadeUp made(seed);
+    for (int i = 0; i < 40; ++i) {
+      std::vector<MadeUp::Rank> ranks(2 + seed % 3);
+      for (MadeUp::Rank& rank : ranks)
+        if (some(random) < 0.4) {
+          rank.delayed_fraction = some(random);
+          rank.delayed_s = 0.02 * rank.delayed_fraction;
+          rank.busy_s += rank.delayed_s;
+          rank.spikes = std::floor(4 * some(random));
+        }
+      made.add(ranks);
+    }
+    ASSERT_EQ(made.drained(), "") << seed;
+  }
+}
+
+TEST(Health, ALateRankIsNamedAndWhatItsCoreExplainsIsNot) {
+  MadeUp late, explained, once;
+  for (int i = 0; i < 10; ++i) {
+    late.add({{}, {}, {.busy_s = 0.016}});
+    explained.add({{}, {}, {.busy_s = 0.016, .delayed_s = 0.006}});
+    once.add({{}, {}, {.busy_s = i < 7 ? 0.016 : 0.01}});
+  }
+  EXPECT_EQ(late.drained(), "slow rank 2");
+  EXPECT_EQ(explained.drained(), "");
+  EXPECT_EQ(once.drained(), "") << "in 7 of 10 cases";
+}
+
+// A root has more to do, and what is short shows nothing.
+TEST(Health, OnlyWhoDoesTheSameIsCompared) {
+  MadeUp roots, tiny;
+  for (int i = 0; i < 10; ++i) {
+    roots.add({{.busy_s = 0.03}, {}, {}}, "gather");
+    tiny.add({{.busy_s = 3e-5}, {.busy_s = 1e-5}});
+  }
+  EXPECT_EQ(roots.drained(), "");
+  EXPECT_EQ(tiny.drained(), "");
+}
+
+// Of 9 ranks on 3 hosts: one that is slow by more than the others differ; a host whose ranks all
+// are.
+TEST(Health, WhatTheOthersDifferByAccusesNobodyAndAWholeHostIsOne) {
+  std::string hosts;
+  for (int rank = 0; rank < 9; ++rank)
+    hosts += fmt::format(R"({}{{"host": "node{}"}})", rank ? "," : "", rank / 3);
+  hosts = fmt::format(R"({{"ranks": [{}]}})", hosts);
+  const auto drained = [&](const std::vector<double>& busy_ms) {
+    MadeUp made;
+    for (int i = 0; i < 10; ++i) {
+      std::vector<MadeUp::Rank> ranks;
+      for (const double ms : busy_ms) ranks.push_back({.busy_s = 1e-3 * ms});
+      made.add(ranks);
+    }
+    return made.drained(hosts);
+  };
+  EXPECT_EQ(drained({10, 10, 10, 10, 10, 10, 10, 10, 16}), "slow rank 8");
+  EXPECT_EQ(drained({8, 12, 9, 13, 10, 14, 8, 12, 16}), "") << "two kinds of machine";
+  EXPECT_EQ(drained({8, 12, 9, 13, 10, 14, 8, 12, 30}), "slow rank 8");
+  EXPECT_EQ(drained({10, 10, 10, 16, 16, 16, 10, 10, 10}), "slow rank 3 4 5");
+  EXPECT_EQ(drained({10, 10, 10, 10, 16, 16, 10, 10, 10}), "slow rank 4; slow rank 5");
+}
+
+TEST(Health, ASharedCoreIsToldFromABusyMachine) {
+  MadeUp one, all;
+  for (int i = 0; i < 10; ++i) {
+    one.add({{}, {.busy_s = 0.03, .delayed_s = 0.02, .delayed_fraction = 0.6}});
+    all.add(
+        {{.delayed_fraction = 0.4}, {.busy_s = 0.03, .delayed_s = 0.02, .delayed_fraction = 0.6}});
+  }
+  EXPECT_EQ(one.drained(), "shared core 1");
+  EXPECT_EQ(all.drained(), "");
+  EXPECT_TRUE(all.inconclusive());
+}
+
+// What is over before anybody else has a turn on its core, with 100 samples, shows nothing.
+TEST(Health, AShortCaseCannotShowASharedCore) {
+  const auto drained = [](int enough, double short_s, double its_fraction) {
+    MadeUp made;
+    for (int i = 0; i < enough; ++i) made.add({{}, {.delayed_fraction = 0.6}});
+    for (int i = 0; i < 10; ++i)
+      made.add({{.busy_s = short_s}, {.busy_s = short_s, .delayed_fraction = its_fraction}});
+    return made.drained();
+  };
+  EXPECT_EQ(drained(6, 1e-5, 0), "shared core 1");
+  EXPECT_EQ(drained(6, 1e-4, 0), "") << "long enough, and not delayed";
+  EXPECT_EQ(drained(0, 1e-5, 0.9), "") << "who is delayed lasts longer: no proof either";
+}
+
+// The slow one sleeps most of the time, and meets little of what delays the other.
+TEST(Health, BesideASlowRankNoCoreIsShared) {
+  const auto drained = [](int slow) {
+    MadeUp made;
+    for (int i = 0; i < 10; ++i)
+      made.add({{.busy_s = i < slow ? 0.1 : 0.03, .delayed_fraction = 0.1},
+                {.busy_s = 0.03, .delayed_s = 0.02, .delayed_fraction = 0.6}});
+    return made.drained();
+  };
+  EXPECT_EQ(drained(10), "slow rank 0");
+  EXPECT_EQ(drained(6), "");
+  EXPECT_EQ(drained(2), "shared core 1");
+}
+
+TEST(Health, JitterOfOneRankIsNamed) {
+  MadeUp one, all;
+  for (int i = 0; i < 10; ++i) {
+    one.add({{.spikes = i % 5 == 0 ? 1.0 : 0}, {.spikes = 4}});
+    all.add({{.spikes = 3}, {.spikes = 4}});
+  }
+  EXPECT_EQ(one.drained(), "jitter 1");
+  EXPECT_EQ(all.drained(), "");
+}
+
+// As seen on a busy machine: the spikes of ranks whose threads waited for their turns.
+TEST(Health, JitterBesideOtherWorkIsInconclusive) {
+  MadeUp busy;
+  for (int i = 0; i < 12; ++i) busy.add({{}, {.delayed_fraction = 0.1}});
+  for (const double spikes : {12, 54, 4})
+    busy.add({{.delayed_fraction = 0.6, .spikes = spikes}, {.delayed_fraction = 0.4, .spikes = 1}});
+  EXPECT_EQ(busy.drained(), "");
+  EXPECT_TRUE(busy.inconclusive());
+  for (int i = 0; i < 3; ++i) busy.add({{.spikes = 8}, {.delayed_fraction = 0.2}});
+  EXPECT_EQ(busy.drained(), "jitter 0");
+  EXPECT_FALSE(busy.inconclusive());
+}
+
+TEST(Health, AUnitFarBelowItsLimitIsNamedUnlessOtherWorkRan) {
+  MadeUp low, one_is_fine, busy;
+  for (int i = 0; i < 4; ++i)
+    for (MadeUp* made : {&low, &one_is_fine, &busy}) {
+      Record& record = made->add({{.delayed_fraction = made == &busy ? 0.5 : 0.0}}, "gemm");
+      record.counters["flops"] = 1e9;
+      record.counters["limit_s"] = 1e-3;
+      record.counters["limit_fraction"] = made == &one_is_fine && i == 2 ? 0.2 : 0.1;
+    }
+  EXPECT_EQ(low.drained(), "below the limit");
+  EXPECT_EQ(one_is_fine.drained(), "");
+  EXPECT_EQ(busy.drained(), "");
+  EXPECT_TRUE(busy.inconclusive());
+  low.run.records[0].counters["limit_s"] = low.run.records[1].counters["limit_s"] = 1e-5;
+  EXPECT_EQ(low.drained(), "") << "too short, or too few";
+}
+
+LinkMatrix links(const std::vector<std::string>& hosts, double GBps) {
+  LinkMatrix matrix;
+  matrix.hosts = hosts;
+  const int ranks = matrix.ranks();
+  for (int i = 0; i < ranks * ranks; ++i)
+    matrix.bandwidth_GBps.push_back(i % (ranks + 1) == 0 ? 0 : GBps + 0.01 * i);
+  matrix.latency_us = matrix.bandwidth_GBps;
+  return matrix;
+}
+
+TEST(Health, ASlowPairIsNamedWhenItIsSlowAgainOrByFar) {
+  const LinkMatrix::SlowPair slow{1, 3, "bandwidth", 5, 10, 10}, far{1, 3, "bandwidth", 2, 10, 40};
+  const auto run = [](const std::vector<std::vector<LinkMatrix::SlowPair>>& pairs) {
+    MadeUp made;
+    for (const auto& of_case : pairs) {
+      Record& record = made.add({});
+      record.link_matrix = links({"a", "a", "a", "a"}, 10);
+      record.link_matrix.slow_pairs = of_case;
+    }
+    return made;
+  };
+  EXPECT_EQ(run({{slow}, {slow}}).drained(), "slow link 1 3");
+  EXPECT_EQ(run({{far}}).drained(), "slow link 1 3");
+  EXPECT_EQ(run({{slow}}).drained(), "");
+  EXPECT_TRUE(run({{slow}}).inconclusive());
+  EXPECT_EQ(run({{far}, {}}).drained(), "") << "in one of two";
+}
+
+// Every pair of a host is slow, half of all pairs: it is the host.
+TEST(Health, TheHostWhoseLinkIsSlowIsNamed) {
+  MadeUp made;
+  LinkMatrix& matrix = made.add({}).link_matrix = links({"a", "b", "c", "c"}, 1);
+  EXPECT_EQ(made.drained(), "");
+  for (std::size_t rank = 0; rank < 4; ++rank)
+    if (rank != 1) matrix.bandwidth_GBps[4 + rank] = 0.02;  // what it sends
+  EXPECT_EQ(made.drained(), "slow link 1");
+}
+
+TEST(Health, OfCrowdedHostsOnlyOneFarSlowerIsNamedAndByEnoughPasses) {
+  const auto drained = [](double GBps, double passes) {
+    MadeUp made;
+    Record& record = made.add({});
+    record.counters["samples"] = passes;
+    record.link_matrix = links({"a", "b", "c", "c"}, 1);
+    record.link_matrix.crowded_hosts = {"a"};
+    for (std::size_t rank = 0; rank < 4; ++rank)
+      if (rank != 1) record.link_matrix.bandwidth_GBps[4 + rank] = GBps;
+    return made.drained();
+  };
+  EXPECT_EQ(drained(0.2, 5), "");
+  EXPECT_EQ(drained(0.1, 5), "slow link 1");
+  EXPECT_EQ(drained(0.1, 4), "");
+}
+
+TEST(Health, TheRankWithOtherSoftwareIsNamed) {
+  MadeUp made;
+  const std::string differs =
+      R"({"differences": ["software.nccl.loaded", "environment.SLURM_X", "binding"],
+    "same_on_all_ranks": {"host": "node"}, "ranks": [
+    {"binding": "0", "software": {"nccl": {"loaded": "2.21"}}, "environment": {"SLURM_X": "0"}},
+    {"binding": "1", "software": {"nccl": {"loaded": "2.18"}}, "environment": {"SLURM_X": "1"}},
+    {"binding": "2", "software": {"nccl": {"loaded": "2.21"}}, "environment": {"SLURM_X": "2"}}]})";
+  EXPECT_EQ(made.drained(differs), "different software 1");
+  const Health health = health_of(made.run, differs);
+  EXPECT_EQ(health.findings[0].hosts, std::vector<std::string>{"node"});
+  EXPECT_EQ(health.findings[0].evidence,
+            "software.nccl.loaded is \"2.18\", on the other ranks \"2.21\"");
+}
+
+TEST(Health, WrongResultsNameTheRankAndWhomItHadThemFrom) {
+  const auto run = [](const std::string& ranks, const std::string& reason) {
+    MadeUp made;
+    Record& record = made.add({});
+    record.axes = {{"ranks", ranks}};
+    record.verdict = Ruling::fail;
+    record.reason = reason;
+    return made;
+  };
+  EXPECT_EQ(run("3", "rank 2: sample 7: wrong; received from rank 1").drained(),
+            "wrong result 2 1");
+  EXPECT_EQ(run("2", "rank 1: wrong; summed with what came from rank 0").drained(),
+            "wrong result 1 0");
+  EXPECT_EQ(run("3", "rank 1: wrong; summed with what came from rank 0").drained(), "wrong result");
+  EXPECT_EQ(health_of(run("3", "wrong").run, "").level, Level::critical);
+}
+
+TEST(Health, ALostRankIsNamed) {
+  MadeUp made;
+  made.run.context.status = "aborted";
+  made.run.context.status_reason = "rank 3 (pid 7 on node) died during x";
+  EXPECT_EQ(made.drained(), "lost rank 3");
+  // Who waits, in a ring or for somebody out of sight, is not who is lost.
+  for (const char* reason :
+       {"rank 0: rank 0 waited 2.0 s in all_reduce for rank 3 to send",
+        "rank 0 (pid 7 on h1) failed during x: rank 0 waited 2.0 s in y for rank 3",
+        "deadlock during x: rank 0 waits for rank 1, rank 1 waits for rank 0",
+        "no progress for 7 s during x: rank 0 waits for rank 3, which is on h4"}) {
+    made.run.context.status_reason = reason;
+    EXPECT_EQ(made.drained(), "lost rank");
+  }
+  made.run.context.status_reason = "rank 3 (pid 7 on node) died during x";
+  EXPECT_EQ(
+      health_json(health_of(made.run, "")).find("\"level\": \"CRITICAL\"") != std::string::npos,
+      true);
+}
+
+}  // namespace
+}  // namespace harness

@@ -1,0 +1,368 @@
+// What is slow, by one run alone: links, ranks, cores, disks, and units as a whole.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "harness/compare/compare.h"
+#include "harness/diagnose/findings.h"
+#include "harness/measure/statistics.h"
+#include "harness/record/summary.h"
+
+namespace harness {
+namespace {
+
+// What matters, and how often it must be seen. A rank is held against the others in cases where all
+// do the same work.
+constexpr double slow_ratio = 1.25, slow_s = 1e-3;  // busy for so much longer; at least this long
+constexpr double shared_fraction = 0.25;            // of its time its core ran something else
+constexpr double turn_s = 3e-3;        // what runs on a core has it for so long before others do
+constexpr double busy_fraction = 0.2;  // from here on a rank's speed says little
+constexpr std::size_t least_cases = 6;
+constexpr std::size_t enough_ranks = 5;  // to know how much they differ
+constexpr double most_of_them = 0.8;
+constexpr double chance = 1e-5;
+// Where ranks wait for their cores: the fastest passes of pairs that are alike differ by seven
+// times.
+constexpr double crowded_passes = 5, crowded_factor = 8;
+constexpr double pair_factor = 1.5, pair_factor_once = 3;  // slower than typical pairs
+
+const std::set<std::string> equal_work{"gemm",           "memory_bandwidth", "optimizer_step",
+                                       "offload_step",   "all_reduce",       "all_gather",
+                                       "reduce_scatter", "all_to_all",       "nvme_bandwidth"};
+const std::set<std::string> equal_algorithms{
+    "ring",  "bidirectional_ring",        "direct", "pairwise", "recursive_doubling",
+    "bruck", "recursive_halving_doubling"};
+
+// Units whose limit is what they may come near to: others compress, wait in turn, do what it leaves
+// out.
+const std::set<std::string> limited{"gemm",       "column_parallel_linear", "row_parallel_linear",
+                                    "mlp",        "memory_bandwidth",       "all_reduce",
+                                    "all_gather", "reduce_scatter",         "all_to_all",
+                                    "broadcast"};
+// What at least one of such a unit's cases of a class (compare/floors.cpp) should reach of its
+// limit, where that is long enough to mean something: a third of what is usual, or less.
+const std::map<std::string, double, std::less<>> limit_floors{
+    {"computation", 0.15}, {"bandwidth", 0.1}, {"message", 0.03}};
+constexpr double long_limit_s = 1e-4;
+
+bool is_of(const std::set<std::string>& units, const Record& record) {
+  const std::string algorithm = axis(record, "algorithm");
+  return units.contains(record.unit) && (algorithm.empty() || equal_algorithms.contains(algorithm));
+}
+bool all_do_the_same(const Record& record) { return is_of(equal_work, record); }
+
+// By rank; empty where the record has none.
+std::vector<double> by_rank(const Record& record, std::string_view name) {
+  std::vector<double> values;
+  while (true) {
+    const auto found = record.counters.find(fmt::format("{}/rank:{}", name, values.size()));
+    if (found == record.counters.end()) return values;
+    values.push_back(found->second);
+  }
+}
+
+std::vector<double> others_of(std::vector<double> values, std::size_t index) {
+  values.erase(values.begin() + static_cast<std::ptrdiff_t>(index));
+  return values;
+}
+
+// P(X >= count) for X ~ Binomial(n, p).
+double at_least(int count, int n, double p) {
+  double sum = 0;
+  for (int k = count; k <= n; ++k)
+    sum += std::exp(std::lgamma(n + 1.0) - std::lgamma(k + 1.0) - std::lgamma(n - k + 1.0) +
+                    k * std::log(p) + (n - k) * std::log1p(-p));
+  return sum;
+}
+
+class Slowness {
+ public:
+  Slowness(const RunFile& run, Findings& findings) : run_(run), findings_(findings) {}
+
+  void find() {
+    slow_links();
+    slow_ranks();
+    jitter();
+    below_the_limit();
+  }
+
+ private:
+  struct Slow {
+    int seen = 0;
+    double factor = 0;  // the largest
+    std::string text;
+  };
+  static bool certain(const Slow& slow, int matrices) {
+    return 2 * slow.seen > matrices &&
+           (slow.factor >= pair_factor_once || (slow.factor >= pair_factor && slow.seen > 1));
+  }
+
+  // The ranks of each host, or where there is one host only, each rank.
+  static std::vector<std::vector<int>> ends_of(const LinkMatrix& matrix) {
+    std::map<std::string, std::vector<int>> hosts;
+    for (int rank = 0; rank < matrix.ranks(); ++rank)
+      hosts[matrix.hosts[static_cast<std::size_t>(rank)]].push_back(rank);
+    std::vector<std::vector<int>> ends;
+    for (const auto& [host, ranks] : hosts) ends.push_back(ranks);
+    if (ends.size() == 1 && matrix.crowded_hosts.empty())
+      for (ends.clear(); static_cast<int>(ends.size()) < matrix.ranks();)
+        ends.push_back({static_cast<int>(ends.size())});
+    return ends;
+  }
+
+  // The best that an end reaches with any other, in the slower direction: low where its own way to
+  // the network is slow, however many pairs that spoils.
+  static double best_of(const LinkMatrix& matrix, const std::vector<int>& end) {
+    double best = 0;
+    for (const int here : end)
+      for (int there = 0; there < matrix.ranks(); ++there)
+        if (std::ranges::find(end, there) == end.end()) {
+          const auto at = [&](int from, int to) {
+            return matrix.bandwidth_GBps[static_cast<std::size_t>(from * matrix.ranks() + to)];
+          };
+          best = std::max(best, std::min(at(here, there), at(there, here)));
+        }
+    return best;
+  }
+
+  void slow_links() {
+    std::map<std::vector<int>, Slow> ends;
+    std::map<std::pair<int, int>, Slow> pairs;
+    int matrices = 0;
+    for (const Record& record : run_.records) {
+      const LinkMatrix& matrix = record.link_matrix;
+      if (matrix.ranks() < 3) continue;
+      // There each pair's fastest pass stands in, which takes several.
+      const double passes = counter(record, "samples", crowded_passes);
+      if (!matrix.crowded_hosts.empty() && passes < crowded_passes) continue;
+      ++matrices;
+      std::vector<double> bests;
+      const std::vector<std::vector<int>> all = ends_of(matrix);
+      for (const std::vector<int>& end : all) bests.push_back(best_of(matrix, end));
+      for (std::size_t i = 0; all.size() > 2 && i < all.size(); ++i) {
+        const double typical = median(others_of(bests, i));
+        const double factor = typical / std::max(bests[i], 1e-12);
+        if (!matrix.crowded_hosts.empty() && factor < crowded_factor) continue;
+        see(ends[all[i]], factor, [&] {
+          return fmt::format(
+              "it reaches {:.3g} GB/s with the best of the others, they {:.3g} (median); {}",
+              bests[i], typical, record.name);
+        });
+      }
+      std::map<std::pair<int, int>, LinkMatrix::SlowPair>
+          here;  // the worst of each, which is first
+      for (const LinkMatrix::SlowPair& pair : matrix.slow_pairs)
+        here.try_emplace(std::minmax(pair.from, pair.to), pair);
+      for (const auto& [link, pair] : here)
+        see(pairs[link],
+            pair.metric == "bandwidth" ? pair.typical / pair.value : pair.value / pair.typical,
+            [&] { return fmt::format("{}; {}", pair_text(matrix, pair), record.name); });
+    }
+    std::set<int> named;
+    for (const auto& [end, slow] : ends) {
+      if (!certain(slow, matrices)) continue;
+      named.insert(end.begin(), end.end());
+      findings_.add(Level::warning, "slow link", end, slow.text);
+    }
+    for (const auto& [link, slow] : pairs) {
+      if (named.contains(link.first) || named.contains(link.second)) continue;
+      const bool sure = certain(slow, matrices);
+      findings_.add(sure ? Level::warning : Level::ok, sure ? "slow link" : "inconclusive",
+                    sure ? std::vector{link.first, link.second} : std::vector<int>{},
+                    fmt::format("in {} of {} matrices; {}", slow.seen, matrices, slow.text));
+    }
+  }
+  static void see(Slow& slow, double factor, const auto& text) {
+    if (factor < pair_factor) return;
+    ++slow.seen;
+    if (factor <= slow.factor) return;
+    slow.factor = factor;
+    slow.text = text();
+  }
+
+  // A rank that is late, or computes slowly: busy while the others wait for it, or busy for longer.
+  void slow_ranks() {
+    struct Seen {
+      std::vector<double> ratios;  // to the others, of all cases that can show that it is slow
+      std::vector<double> slow, shared;  // of cases where it was; where its core was shared
+      std::size_t able_to_share = 0;     // cases that can show that
+      std::string example;
+    };
+    std::map<std::pair<int, bool>, Seen> seen;  // by rank, and whether it is of its disk
+    std::vector<double> delays;
+    for (const Record& record : run_.records) {
+      const std::vector<double> busy = by_rank(record, "busy_s");
+      const std::vector<double> delayed = by_rank(record, "delayed_fraction");
+      const std::vector<double> delay = by_rank(record, "delayed_s");
+      if (busy.size() < 2 || busy.size() != delay.size() || !all_do_the_same(record)) continue;
+      for (std::size_t rank = 0; rank < busy.size(); ++rank) {
+        Seen& its = seen[{static_cast<int>(rank), record.unit == "nvme_bandwidth"}];
+        delays.push_back(delayed[rank]);
+        // What is over within one turn meets nobody on its core.
+        const bool long_enough =
+            busy[rank] * counter(record, "samples") * counter(record, "batch", 1) >= turn_s;
+        its.able_to_share += long_enough;
+        if (long_enough && delayed[rank] >= shared_fraction &&
+            delayed[rank] >= 2.5 * std::max(0.05, median(others_of(delayed, rank))))
+          its.shared.push_back(delayed[rank]);
+        const double others = median(others_of(busy, rank));
+        if (std::max(busy[rank], others) < slow_s) continue;
+        // Beyond what other work on its core explains.
+        its.ratios.push_back((busy[rank] - delay[rank]) / std::max(others, 1e-9));
+        if (its.ratios.back() < slow_ratio) continue;
+        its.slow.push_back(its.ratios.back());
+        if (its.example.empty())
+          its.example = fmt::format("busy for {}, the others for {}, in {}",
+                                    seconds_text(busy[rank]), seconds_text(others), record.name);
+      }
+    }
+    const auto most = [](std::size_t of, std::size_t all) {
+      return of >= least_cases &&
+             static_cast<double>(of) >= most_of_them * static_cast<double>(all);
+    };
+    // Who sleeps meets less of what runs beside it: beside a slow rank all others seem crowded out.
+    const auto another_is_slow = [&](int rank) {
+      return std::ranges::any_of(seen, [rank](const auto& one) {
+        const auto& [who, its] = one;
+        return who.first != rank && !its.ratios.empty() && 2 * its.slow.size() >= its.ratios.size();
+      });
+    };
+    // Of a machine whose ranks differ among themselves none is slow that differs as they do.
+    const auto stands_out = [&](const auto& who) {
+      std::vector<double> others;
+      for (const auto& [other, its] : seen)
+        if (other.first != who.first && other.second == who.second && !its.ratios.empty())
+          others.push_back(median(its.ratios));
+      const std::array own{median(seen.at(who).ratios)};
+      return others.size() < enough_ranks ||
+             robust_z(own, others, (slow_ratio - 1) / outlying_z)[0] >= outlying_z;
+    };
+    std::map<std::string, std::map<int, std::string>> named;  // by kind and rank
+    for (const auto& [who, its] : seen) {
+      const auto [rank, of_disk] = who;
+      if (most(its.slow.size(), its.ratios.size())) {
+        const std::string text = fmt::format(
+            "late, or slower than the others, in {} of {} cases, by a factor of {:.2f} "
+            "(median); {}",
+            its.slow.size(), its.ratios.size(), median(its.slow), its.example);
+        if (stands_out(who))
+          named[of_disk ? "slow disk" : "slow rank"].emplace(rank, text);
+        else
+          findings_.add(Level::ok, "inconclusive", {rank},
+                        text + "; but the others differ as much");
+      } else if (most(its.shared.size(), its.able_to_share) && !another_is_slow(rank))
+        named["shared core"].emplace(
+            rank,
+            fmt::format("its core ran something else for {:.0f} % of the time (median) in {} of {} "
+                        "cases",
+                        100 * median(its.shared), its.shared.size(), its.able_to_share));
+    }
+    for (const auto& [kind, evidence] : named) findings_.add_ranks(kind, evidence);
+    if (!delays.empty() && median(delays) > busy_fraction)
+      findings_.add(
+          Level::ok, "inconclusive", {},
+          fmt::format("the ranks' cores ran something else for {:.0f} % of the time (median of "
+                      "cases): what is slow then says little of the machine",
+                      100 * median(delays)));
+  }
+
+  struct Spikes {
+    std::map<int, int> of, cases;  // by rank
+    int all = 0, samples = 0;
+    std::size_t ranks = 0;
+
+    void count(const std::vector<double>& here, int taken) {
+      ranks = std::max(ranks, here.size());
+      samples += taken;
+      for (std::size_t rank = 0; rank < here.size(); ++rank) {
+        of[static_cast<int>(rank)] += static_cast<int>(here[rank]);
+        cases[static_cast<int>(rank)] += here[rank] > 0;
+        all += static_cast<int>(here[rank]);
+      }
+    }
+    // By rank, what makes it stand out.
+    std::map<int, std::string> outstanding() const {
+      std::map<int, std::string> found;
+      for (const auto& [rank, count] : of) {
+        int next = 0;
+        for (const auto& [other, theirs] : of)
+          if (other != rank) next = std::max(next, theirs);
+        if (cases.at(rank) < 3 || count < 4 * next) continue;
+        const auto some = static_cast<double>(ranks);
+        if (at_least(count, all, 1 / some) * some < chance)
+          found.emplace(rank, fmt::format("{} of {} samples took several times what its shortest "
+                                          "did, in {} cases; of any other rank at most {}",
+                                          count, samples, cases.at(rank), next));
+      }
+      return found;
+    }
+  };
+
+  // Where other work ran on the cores, a rank may have waited for threads of its own, whose delay
+  // nobody counts.
+  void jitter() {
+    Spikes quiet, any;
+    for (const Record& record : run_.records) {
+      const std::vector<double> here = by_rank(record, "spikes");
+      const std::vector<double> delayed = by_rank(record, "delayed_fraction");
+      if (here.size() < 2 || !all_do_the_same(record)) continue;
+      const int taken = static_cast<int>(counter(record, "samples"));
+      any.count(here, taken);
+      if (!delayed.empty() && std::ranges::max(delayed) <= busy_fraction) quiet.count(here, taken);
+    }
+    const std::map<int, std::string> sure = quiet.outstanding();
+    for (const auto& [rank, text] : sure) findings_.add(Level::warning, "jitter", {rank}, text);
+    for (const auto& [rank, text] : any.outstanding())
+      if (!sure.contains(rank))
+        findings_.add(Level::ok, "inconclusive", {rank},
+                      "jitter: " + text + "; but other work ran on the cores");
+  }
+
+  // A unit as a whole, so that one disturbed case says nothing: none of its cases comes near what
+  // the machine was measured to do.
+  void below_the_limit() {
+    struct Seen {
+      double floor = 0;
+      std::vector<double> quiet, disturbed;  // fractions of the limit
+    };
+    std::map<std::pair<std::string, std::string>, Seen> seen;  // by unit and class
+    for (const Record& record : run_.records) {
+      const double fraction = counter(record, "limit_fraction");
+      const auto floor = limit_floors.find(floor_of(record).kind);
+      if (record.verdict != Ruling::pass || !is_of(limited, record) || fraction <= 0 ||
+          counter(record, "limit_s") < long_limit_s || floor == limit_floors.end())
+        continue;
+      const std::vector<double> delayed = by_rank(record, "delayed_fraction");
+      Seen& its = seen[{record.unit, floor->first}];
+      its.floor = floor->second;
+      const bool quiet = !delayed.empty() && std::ranges::max(delayed) <= busy_fraction;
+      (quiet ? its.quiet : its.disturbed).push_back(fraction);
+    }
+    for (const auto& [what, its] : seen) {
+      const auto& [unit, kind] = what;
+      const bool settled = its.quiet.size() >= 3;
+      const std::vector<double>& fractions = settled ? its.quiet : its.disturbed;
+      if (fractions.size() < 3 || std::ranges::max(fractions) >= its.floor) continue;
+      findings_.add(
+          settled ? Level::warning : Level::ok, settled ? "below the limit" : "inconclusive", {},
+          fmt::format("{} ({}): at best {:.1f} % of what this machine was measured to do, in {} "
+                      "cases; the floor is {:.0f} %{}",
+                      unit, kind, 100 * std::ranges::max(fractions), fractions.size(),
+                      100 * its.floor, settled ? "" : ", but other work ran on its cores"));
+    }
+  }
+
+  const RunFile& run_;
+  Findings& findings_;
+};
+
+}  // namespace
+
+void find_slow(const RunFile& run, Findings& findings) { Slowness(run, findings).find(); }
+
+}  // namespace harness

@@ -1,0 +1,353 @@
+#include "harness/judge/judge.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <set>
+#include <stdexcept>
+#include <type_traits>
+
+namespace harness {
+namespace {
+
+// How near to failing: error / bound for numerics; what is exact is either right or wrong.
+double nearness(const OracleResult& result) {
+  if (result.oracle != Oracle::numerics) return 0;
+  if (result.measured == 0) return 0;
+  if (!(result.expected > 0)) return std::numeric_limits<double>::infinity();
+  return result.measured / result.expected;
+}
+
+bool worse(const OracleResult& a, const OracleResult& b) {
+  // A failure outweighs everything, a pass outweighs "nothing to rule".
+  if (a.ruling != b.ruling) return a.ruling == Ruling::fail || b.ruling == Ruling::skipped;
+  return a.ruling == Ruling::pass && nearness(a) > nearness(b);  // of failures the first stays
+}
+
+void keep_worst(std::vector<OracleResult>& results, OracleResult result) {
+  const auto same = std::find_if(results.begin(), results.end(), [&](const OracleResult& other) {
+    return other.oracle == result.oracle;
+  });
+  if (same == results.end())
+    results.push_back(std::move(result));
+  else if (worse(result, *same))
+    *same = std::move(result);
+}
+
+std::string traffic_text(const machine::Traffic& traffic) {
+  return fmt::format("sent {} bytes in {} messages, received {} in {}", traffic.bytes_sent,
+                     traffic.messages_sent, traffic.bytes_received, traffic.messages_received);
+}
+
+std::string ranks_text(const std::set<int>& ranks) {
+  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
+}
+
+// Bytes in the order of writing; both ends are the same program on like machines.
+class Writer {
+ public:
+  template <class T>
+  void put(const T& value) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    text_.append(reinterpret_cast<const char*>(&value), sizeof value);
+  }
+  void put(const std::string& value) {
+    put(value.size());
+    text_ += value;
+  }
+  std::string take() { return std::move(text_); }
+
+ private:
+  std::string text_;
+};
+
+class Reader {
+ public:
+  explicit Reader(std::string_view text) : text_(text) {}
+  template <class T>
+  T get() {
+    if constexpr (std::is_same_v<T, std::string>) {
+      const auto size = get<std::size_t>();
+      return std::string(take(size));
+    } else {
+      T value;
+      std::memcpy(&value, take(sizeof value).data(), sizeof value);
+      return value;
+    }
+  }
+  bool at_end() const { return text_.empty(); }
+
+ private:
+  std::string_view take(std::size_t size) {
+    if (size > text_.size()) throw std::logic_error("harness::deserialize: cut short");
+    const std::string_view front = text_.substr(0, size);
+    text_.remove_prefix(size);
+    return front;
+  }
+  std::string_view text_;
+};
+
+}  // namespace
+
+void Judge::add(Oracle oracle, bool right, double measured, double expected, std::string text) {
+  keep_worst(results_,
+             {oracle, right ? Ruling::pass : Ruling::fail, measured, expected, std::move(text)});
+}
+
+void Judge::add(std::string_view what, const Comparison& comparison) {
+  add(Oracle::numerics, comparison.right, comparison.error, comparison.bound,
+      fmt::format("{}, {}", what, comparison.text));
+}
+
+void Judge::numerics(std::string_view what, std::span<const double> actual,
+                     std::span<const double> expected, std::span<const double> bounds) {
+  add(what, compare_elements(actual, expected, bounds));
+}
+
+void Judge::numerics_norm(std::string_view what, std::span<const double> actual,
+                          std::span<const double> expected, double relative_bound) {
+  add(what, compare_norms(actual, expected, relative_bound));
+}
+
+void Judge::numerics(std::string_view what, double error, double bound) {
+  add(what, compare_error(error, bound));
+}
+
+void Judge::times(std::string_view what, double off, double tolerance) {
+  add(Oracle::numerics, off <= tolerance, 0, 0,
+      fmt::format("{}: off by {:.3g}, tolerance {:.3g}", what, off, tolerance));
+}
+
+void Judge::exact(std::string_view what, std::span<const double> actual,
+                  std::span<const double> expected) {
+  add(what, compare_bits(actual, expected));
+}
+
+void Judge::volume(std::string_view group, machine::TrafficLabel label,
+                   const machine::Traffic& measured, const machine::Traffic& expected) {
+  wire_.measured += measured;
+  wire_.expected += expected;
+  std::string text = fmt::format("{} {} {}: {}", group, name(label.operation), name(label.dtype),
+                                 traffic_text(measured));
+  if (measured != expected) text += fmt::format("; expected: {}", traffic_text(expected));
+  add(Oracle::volume, measured == expected, static_cast<double>(measured.bytes_sent),
+      static_cast<double>(expected.bytes_sent), std::move(text));
+}
+
+void Judge::volume(std::string_view group, machine::TrafficLabel label,
+                   std::uint64_t measured_bytes, std::uint64_t expected_bytes) {
+  wire_.measured.bytes_sent += measured_bytes;
+  wire_.expected.bytes_sent += expected_bytes;
+  add(Oracle::volume, measured_bytes == expected_bytes, static_cast<double>(measured_bytes),
+      static_cast<double>(expected_bytes),
+      fmt::format("{} {} {}: sent {} bytes, expected {}", group, name(label.operation),
+                  name(label.dtype), measured_bytes, expected_bytes));
+}
+
+void Judge::not_applicable(Oracle oracle, std::string_view reason) {
+  keep_worst(results_, {oracle, Ruling::skipped, 0, 0, std::string(reason)});
+}
+
+void Judge::volume(const machine::Link& link,
+                   const std::map<machine::TrafficLabel, machine::Traffic>& expected) {
+  std::map<machine::TrafficLabel, machine::Traffic> labels = expected;
+  for (const auto& [label, traffic] : link.traffic())
+    if (traffic != machine::Traffic{}) labels.try_emplace(label);
+  for (const auto& [label, traffic] : labels) {
+    const auto measured = link.traffic().find(label);
+    volume(link.group().name, label,
+           measured == link.traffic().end() ? machine::Traffic{} : measured->second, traffic);
+  }
+  if (labels.empty())
+    add(Oracle::volume, true, 0, 0, fmt::format("{}: nothing sent", link.group().name));
+}
+
+void Judge::memory(machine::Category category, std::uint64_t measured, std::uint64_t expected) {
+  memory_.push_back({std::string(name(category)), measured, expected});
+  memory("at the peak", category, measured, expected);
+}
+
+void Judge::memory(std::string_view when, machine::Category category, std::uint64_t measured,
+                   std::uint64_t expected) {
+  std::string text = fmt::format("{}: {} bytes {}", name(category), measured, when);
+  if (measured != expected) text += fmt::format(", expected {}", expected);
+  add(Oracle::memory, measured == expected, static_cast<double>(measured),
+      static_cast<double>(expected), std::move(text));
+}
+
+void Judge::schedule(std::string_view what, std::string_view executed, std::string_view planned) {
+  const bool right = executed == planned;
+  std::string text = right
+                         ? fmt::format("{}: as planned", what)
+                         : fmt::format("{}: executed '{}', planned '{}'", what, executed, planned);
+  add(Oracle::schedule, right, 0, 0, std::move(text));
+}
+
+void Judge::schedule(std::string_view what, std::int64_t measured, std::int64_t expected) {
+  std::string text = fmt::format("{}: {}", what, measured);
+  if (measured != expected) text += fmt::format(", expected {}", expected);
+  add(Oracle::schedule, measured == expected, static_cast<double>(measured),
+      static_cast<double>(expected), std::move(text));
+}
+
+void Judge::same_bits(std::string_view key, std::uint64_t hash) {
+  fingerprints_.push_back({std::string(key), hash});
+}
+
+namespace {
+
+// One result of determinism from the fingerprints of all ranks.
+OracleResult compare_fingerprints(const std::vector<Judge>& judges) {
+  struct Sides {
+    std::map<std::uint64_t, std::set<int>> ranks;
+    std::size_t calls = 0;
+  };
+  std::map<std::string, Sides> keys;
+  std::size_t calls = 0, compared = 0;
+  for (const Judge& judge : judges)
+    for (const Judge::Fingerprint& fingerprint : judge.fingerprints()) {
+      Sides& sides = keys[fingerprint.key];
+      sides.ranks[fingerprint.hash].insert(judge.rank());
+      if (++sides.calls == 2) ++compared;
+      ++calls;
+    }
+  OracleResult result{Oracle::determinism, Ruling::pass, 0, 0, {}};
+  for (const auto& [key, sides] : keys) {
+    if (sides.ranks.size() < 2) continue;
+    result.ruling = Ruling::fail;
+    std::string text;
+    for (const auto& [hash, ranks] : sides.ranks)
+      text += fmt::format("{}{} {} {:016x}", text.empty() ? "" : ", ", ranks_text(ranks),
+                          ranks.size() == 1 ? "has" : "have", hash);
+    result.text = fmt::format("{}: {}", key, text);
+    return result;
+  }
+  result.text =
+      fmt::format("{} keys from {} fingerprints, {} compared", keys.size(), calls, compared);
+  if (compared == 0 && judges.size() > 1) {
+    result.ruling = Ruling::fail;
+    result.text =
+        fmt::format("none of the {} keys was brought twice, so nothing was compared", keys.size());
+  }
+  return result;
+}
+
+}  // namespace
+
+JudgedCase merge(const std::vector<Judge>& judges, std::span<const Oracle> declared) {
+  JudgedCase judged;
+  Judge::Wire wire;
+  std::uint64_t of_rank = 0;
+  bool any_fingerprint = false;
+  for (const Judge& judge : judges) {
+    for (OracleResult result : judge.results()) {
+      result.text = fmt::format("rank {}: {}", judge.rank(), result.text);
+      keep_worst(judged.oracles, std::move(result));
+    }
+    wire.measured += judge.wire().measured;
+    of_rank = std::max(of_rank, judge.wire().measured.bytes_sent);
+    wire.expected += judge.wire().expected;
+    any_fingerprint = any_fingerprint || !judge.fingerprints().empty();
+    if (judge.rank() == 0) judged.memory = judge.memory_rows();
+  }
+  if (any_fingerprint) keep_worst(judged.oracles, compare_fingerprints(judges));
+
+  const auto result_of = [&judged](Oracle oracle) {
+    return std::find_if(judged.oracles.begin(), judged.oracles.end(),
+                        [oracle](const OracleResult& result) { return result.oracle == oracle; });
+  };
+  if (const auto numerics = result_of(Oracle::numerics); numerics != judged.oracles.end()) {
+    judged.counters["max_error"] = numerics->measured;
+    judged.counters["error_bound"] = numerics->expected;
+  }
+  if (result_of(Oracle::volume) != judged.oracles.end()) {
+    judged.counters["wire_bytes_measured"] = static_cast<double>(wire.measured.bytes_sent);
+    if (of_rank > 0) judged.counters["wire_bytes_of_rank"] = static_cast<double>(of_rank);
+    judged.counters["wire_bytes_expected"] = static_cast<double>(wire.expected.bytes_sent);
+    judged.counters["messages_measured"] = static_cast<double>(wire.measured.messages_sent);
+    judged.counters["messages_expected"] = static_cast<double>(wire.expected.messages_sent);
+  }
+  if (!judged.memory.empty()) {
+    for (const CategoryBytes& row : judged.memory) {
+      judged.counters["peak_bytes_measured"] += static_cast<double>(row.measured);
+      judged.counters["peak_bytes_expected"] += static_cast<double>(row.expected);
+    }
+  }
+
+  for (Oracle oracle : declared)
+    if (result_of(oracle) == judged.oracles.end())
+      judged.oracles.push_back({oracle, Ruling::fail, 0, 0, "declared, but never ruled"});
+  std::sort(judged.oracles.begin(), judged.oracles.end(),
+            [](const OracleResult& a, const OracleResult& b) { return a.oracle < b.oracle; });
+  for (const OracleResult& result : judged.oracles) {
+    if (result.ruling != Ruling::fail) continue;
+    judged.verdict = Ruling::fail;
+    judged.reason += fmt::format("{}{}: {}", judged.reason.empty() ? "" : "; ", name(result.oracle),
+                                 result.text);
+  }
+  if (std::all_of(judged.oracles.begin(), judged.oracles.end(),
+                  [](const OracleResult& result) { return result.ruling == Ruling::skipped; })) {
+    judged.verdict = Ruling::fail;
+    judged.reason = "no oracle ruled";
+  }
+  return judged;
+}
+
+std::string serialize(const Judge& judge) {
+  Writer out;
+  out.put(judge.rank_);
+  out.put(judge.wire_);
+  out.put(judge.results_.size());
+  for (const OracleResult& result : judge.results_) {
+    out.put(result.oracle);
+    out.put(result.ruling);
+    out.put(result.measured);
+    out.put(result.expected);
+    out.put(result.text);
+  }
+  out.put(judge.fingerprints_.size());
+  for (const Judge::Fingerprint& fingerprint : judge.fingerprints_) {
+    out.put(fingerprint.key);
+    out.put(fingerprint.hash);
+  }
+  out.put(judge.memory_.size());
+  for (const CategoryBytes& row : judge.memory_) {
+    out.put(row.category);
+    out.put(row.measured);
+    out.put(row.expected);
+  }
+  return out.take();
+}
+
+Judge deserialize(std::string_view text) {
+  Reader in(text);
+  Judge judge(in.get<int>());
+  judge.wire_ = in.get<Judge::Wire>();
+  for (auto left = in.get<std::size_t>(); left > 0; --left) {
+    OracleResult& result = judge.results_.emplace_back();
+    result.oracle = in.get<Oracle>();
+    result.ruling = in.get<Ruling>();
+    result.measured = in.get<double>();
+    result.expected = in.get<double>();
+    result.text = in.get<std::string>();
+  }
+  for (auto left = in.get<std::size_t>(); left > 0; --left) {
+    Judge::Fingerprint& fingerprint = judge.fingerprints_.emplace_back();
+    fingerprint.key = in.get<std::string>();
+    fingerprint.hash = in.get<std::uint64_t>();
+  }
+  for (auto left = in.get<std::size_t>(); left > 0; --left) {
+    CategoryBytes& row = judge.memory_.emplace_back();
+    row.category = in.get<std::string>();
+    row.measured = in.get<std::uint64_t>();
+    row.expected = in.get<std::uint64_t>();
+  }
+  if (!in.at_end()) throw std::logic_error("harness::deserialize: bytes left over");
+  return judge;
+}
+
+}  // namespace harness

@@ -1,0 +1,175 @@
+#include "harness/measure/link_rates.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <string>
+
+#include "harness/measure/batches.h"
+#include "machine/base/clock.h"
+#include "machine/device/host/stream_copy.h"
+
+namespace harness {
+namespace {
+
+constexpr std::uint64_t all_messages = std::numeric_limits<std::uint64_t>::max();
+constexpr int batches_taken = 3;
+
+// A buffer to send from and one to receive into, touched, and who the neighbours are.
+struct Ring {
+  Ring(machine::World& world, const machine::Group& group, machine::Transport transport,
+       std::int64_t largest_set)
+      : link(world.connect(group, transport)),
+        next((group.index + 1) % group.size()),
+        previous((group.index + group.size() - 1) % group.size()),
+        from(world.host_device().allocate(static_cast<std::size_t>(largest_set / 2),
+                                          machine::Category::buffers)),
+        to(world.host_device().allocate(static_cast<std::size_t>(largest_set / 2),
+                                        machine::Category::buffers)) {
+    std::memset(from.data(), 1, from.bytes());
+    std::memset(to.data(), 0, to.bytes());
+  }
+
+  // Dissemination, as the sampler's.
+  void barrier() {
+    const int ranks = link->size(), rank = link->rank();
+    for (int distance = 1; distance < ranks; distance *= 2) {
+      char none = 0;
+      link->send((rank + distance) % ranks, &none, 1);
+      link->receive((rank - distance + ranks) % ranks, &none, 1);
+    }
+  }
+
+  std::unique_ptr<machine::Link> link;
+  int next, previous;
+  machine::Memory from, to;
+};
+
+// The memory of the rank before. Sent whole, once: small messages would travel in the channel,
+// which lies in the receiver's own memory.
+class PeerMemory {
+ public:
+  PeerMemory(Ring& ring, machine::World& world, const machine::Group& group)
+      : link_(world.connect(group, machine::Transport::shared_memory)), ring_(ring) {
+    link_->send(ring.next, ring.from.data(), ring.from.bytes());
+    data_ = link_->receive_in_place(ring.previous, ring.from.bytes());
+  }
+  ~PeerMemory() {
+    link_->release(ring_.previous);
+    link_->flush();
+  }
+  PeerMemory(const PeerMemory&) = delete;
+  PeerMemory& operator=(const PeerMemory&) = delete;
+  const void* data() const { return data_; }
+
+ private:
+  std::unique_ptr<machine::Link> link_;
+  Ring& ring_;
+  const void* data_ = nullptr;
+};
+
+// So many rounds that the slowest rank takes about total_s: the same number on all.
+int agreed_rounds(machine::World& world, const machine::Group& group, double round_s,
+                  double total_s, int most) {
+  for (const std::string& theirs :
+       world.all_gather(group, {reinterpret_cast<const char*>(&round_s), sizeof round_s})) {
+    double value = 0;
+    std::memcpy(&value, theirs.data(), sizeof value);
+    round_s = std::max(round_s, value);
+  }
+  return static_cast<int>(std::clamp(total_s / std::max(round_s, 1e-9), 1.0, 1.0 * most));
+}
+
+}  // namespace
+
+std::vector<double> peer_memory_rates(machine::World& world, const machine::Group& group,
+                                      const std::vector<std::int64_t>& sets, bool shares_cores) {
+  Ring ring(world, group, machine::Transport::shared_memory, sets.back());
+  const PeerMemory peer(ring, world, group);
+  std::vector<double> rates;
+  for (const std::int64_t set : sets) {
+    const auto bytes = static_cast<std::size_t>(set / 2);
+    const Batches batches{1e-3, set > (4 << 20) ? 10e-3 : 8e-3, shares_cores,
+                          &world.board().mine().progress};
+    ring.barrier();
+    double seconds =
+        seconds_of([&] { std::memcpy(ring.to.data(), peer.data(), bytes); }, [] {}, batches);
+    if (set >= (4 << 20))
+      seconds = std::min(
+          seconds,
+          seconds_of([&] { machine::host::stream_copy(ring.to.data(), peer.data(), bytes); }, [] {},
+                     batches));
+    rates.push_back(static_cast<double>(bytes) / seconds);
+  }
+  ring.barrier();  // nobody takes its memory away while another reads it
+  return rates;
+}
+
+std::vector<double> fresh_memory_rates(machine::World& world, const machine::Group& group,
+                                       const std::vector<std::int64_t>& sets, bool shares_cores) {
+  Ring ring(world, group, machine::Transport::shared_memory, sets.back());
+  const PeerMemory peer(ring, world, group);
+  std::vector<double> rates;
+  for (const std::int64_t set : sets) {
+    const auto bytes = static_cast<std::size_t>(set / 2);
+    const auto copy = [&](auto way) {
+      double best = std::numeric_limits<double>::infinity(), sum = 0;
+      const auto round = [&] {
+        std::memset(ring.from.data(), 1, bytes);
+        ring.barrier();
+        const double begin = machine::steady_s();
+        way();
+        const double seconds = machine::steady_s() - begin;
+        ring.barrier();  // before it is written again
+        world.board().mine().progress.fetch_add(1, std::memory_order_relaxed);
+        return seconds;
+      };
+      const double begin = machine::steady_s();
+      round();
+      const int rounds = agreed_rounds(world, group, machine::steady_s() - begin, 2e-3, 50);
+      for (int batch = 0; batch < batches_taken; ++batch) {
+        double seconds = 0;
+        for (int i = 0; i < rounds; ++i) seconds += round();
+        best = std::min(best, seconds / rounds);
+        sum += seconds / rounds;
+      }
+      return shares_cores ? sum / batches_taken : best;
+    };
+    double seconds = copy([&] { std::memcpy(ring.to.data(), peer.data(), bytes); });
+    if (set >= (4 << 20))
+      seconds = std::min(
+          seconds, copy([&] { machine::host::stream_copy(ring.to.data(), peer.data(), bytes); }));
+    rates.push_back(static_cast<double>(bytes) / seconds);
+  }
+  ring.barrier();
+  return rates;
+}
+
+std::vector<double> message_rates(machine::World& world, const machine::Group& group,
+                                  const std::vector<std::int64_t>& sets) {
+  Ring ring(world, group, machine::Transport::mpi, sets.back());
+  std::vector<double> rates;
+  for (const std::int64_t set : sets) {
+    const auto bytes = static_cast<std::size_t>(set / 2);
+    const auto exchange = [&] {
+      ring.link->send(ring.next, ring.from.data(), bytes);
+      ring.link->receive(ring.previous, ring.to.data(), bytes);
+      ring.link->wait_sent(ring.next, all_messages);
+    };
+    exchange();
+    const double begin = machine::steady_s();
+    exchange();
+    const int rounds = agreed_rounds(world, group, machine::steady_s() - begin, 4e-3, 300);
+    double best = std::numeric_limits<double>::infinity();
+    for (int batch = 0; batch < batches_taken; ++batch) {
+      const double batch_begin = machine::steady_s();
+      for (int i = 0; i < rounds; ++i) exchange();
+      world.board().mine().progress.fetch_add(1, std::memory_order_relaxed);
+      best = std::min(best, (machine::steady_s() - batch_begin) / rounds);
+    }
+    rates.push_back(static_cast<double>(bytes) / best);
+  }
+  return rates;
+}
+
+}  // namespace harness

@@ -1,0 +1,260 @@
+#include "harness/measure/rates.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <set>
+#include <vector>
+
+#include "harness/measure/batches.h"
+#include "harness/measure/link_rates.h"
+#include "machine/device/gemm.h"
+#include "machine/device/host/stream_copy.h"
+#include "machine/device/host/threads.h"
+#include "machine/device/kernels.h"
+#include "machine/device/tensor.h"
+#include "machine/world/binding.h"
+
+namespace harness {
+namespace {
+
+using machine::Dtype;
+
+constexpr Dtype measured_dtypes[] = {Dtype::float32, Dtype::bfloat16};
+constexpr std::int64_t gemm_extent = 512;
+// After so much of a longer copy there is a sign of life: where other work has the cores, a second
+// may go by over it.
+constexpr std::size_t part_bytes = std::size_t{64} << 20;
+
+// Finely where the last cache ends.
+std::vector<std::int64_t> sets(std::int64_t largest = 64 << 20) {
+  std::vector<std::int64_t> sets;
+  for (std::int64_t bytes = 4 << 10; bytes <= largest; bytes *= bytes < 4 << 20 ? 4 : 2)
+    sets.push_back(bytes);
+  return sets;
+}
+
+// As far as there is nothing left of a cache: half of a set is read, and of that the cache may hold
+// a part where the other half is written past it. Of a GPU's cache the host knows nothing.
+std::int64_t largest_copied(const machine::Device& device, int ranks) {
+  const std::int64_t least = device.readable_by_host() ? 64 << 20 : 512 << 20;
+  const auto caches = static_cast<std::int64_t>(machine::last_level_cache_bytes());
+  return std::max(least, 8 * caches / ranks);
+}
+
+// Whether two ranks of the group have a core in common.
+bool cores_are_shared(machine::World& world, const machine::Group& group) {
+  std::string mine;
+  for (int core : world.cores()) mine += fmt::format("{}/{}\n", world.host(world.rank()), core);
+  std::set<std::string> seen;
+  for (const std::string& theirs : world.all_gather(group, mine))
+    for (std::size_t begin = 0, end; (end = theirs.find('\n', begin)) != std::string::npos;
+         begin = end + 1)
+      if (!seen.insert(theirs.substr(begin, end - begin)).second) return true;
+  return false;
+}
+
+// By the best way: by one thread or all, through the cache or past it. Past it is worth trying only
+// where a set leaves the nearest.
+double copy_seconds(machine::World& world, std::int64_t set_bytes, bool shares_cores) {
+  machine::Device& device = world.device();
+  const std::size_t half = static_cast<std::size_t>(set_bytes / 2);
+  const machine::Memory from = device.allocate(half, machine::Category::buffers);
+  const machine::Memory to = device.allocate(half, machine::Category::buffers);
+  auto* const source = static_cast<std::byte*>(from.data());
+  auto* const target = static_cast<std::byte*>(to.data());
+  // Touched first: untouched pages all read the same zero page.
+  const std::vector<char> pattern(std::min(half, part_bytes), 1);
+  const auto in_parts = [&](std::size_t begin, std::size_t end, const auto& copy) {
+    for (; begin < end; begin += part_bytes) {
+      copy(begin, std::min(part_bytes, end - begin));
+      if (end - begin > part_bytes)
+        world.board().mine().progress.fetch_add(1, std::memory_order_relaxed);
+    }
+  };
+  in_parts(0, half, [&](std::size_t at, std::size_t bytes) {
+    device.stream().copy(source + at, pattern.data(), bytes);
+  });
+  const Batches batches{1e-3, set_bytes > (4 << 20) ? 10e-3 : 8e-3, shares_cores,
+                        &world.board().mine().progress};
+  const auto copy_all = [&] {
+    in_parts(0, half, [&](std::size_t at, std::size_t bytes) {
+      device.stream().copy(target + at, source + at, bytes);
+    });
+  };
+  const double alone = seconds_of(
+      copy_all, [&] { device.stream().synchronize(); }, batches);
+  if (!device.readable_by_host()) return alone;
+  const auto seconds_by_all_threads = [&](const auto& copy_part) {
+    const auto copy = [&] {
+      machine::host::parallel(device.threads(), static_cast<std::int64_t>(half), 2,
+                              machine::host::line_bytes, [&](std::int64_t begin, std::int64_t end) {
+                                in_parts(static_cast<std::size_t>(begin),
+                                         static_cast<std::size_t>(end),
+                                         [&](std::size_t at, std::size_t bytes) {
+                                           copy_part(target + at, source + at, bytes);
+                                         });
+                              });
+    };
+    return seconds_of(
+        copy, [] {}, batches);
+  };
+  // A kernel has all threads of its rank: what one of them copies would be no limit for it.
+  double best = alone;
+  if (device.threads() > 1) best = std::min(best, seconds_by_all_threads(std::memcpy));
+  if (set_bytes >= (4 << 20))
+    best = std::min(best, seconds_by_all_threads(machine::host::stream_copy));
+  return best;
+}
+
+double gemm_seconds(machine::World& world, Dtype dtype, bool shares_cores) {
+  machine::Device& device = world.device();
+  const machine::Shape shape{gemm_extent, gemm_extent};
+  const machine::Tensor a(device, dtype, shape, machine::Category::buffers);
+  const machine::Tensor b(device, dtype, shape, machine::Category::buffers);
+  const machine::Tensor c(device, dtype, shape, machine::Category::buffers);
+  machine::Kernels& kernels = device.stream().kernels();
+  kernels.fill_uniform(a, 1, {0, 0, gemm_extent}, -1, 1);
+  kernels.fill_uniform(b, 2, {0, 0, gemm_extent}, -1, 1);
+  const auto multiply = [&] { gemm(device.stream(), matrix(a), matrix(b), matrix(c)); };
+  return seconds_of(multiply, [&] { device.stream().synchronize(); },
+                    {1e-3, 40e-3, shares_cores, &world.board().mine().progress});
+}
+
+// The mean over the group of each rank's numbers, on every rank of the world.
+std::vector<double> agreed_means(machine::World& world, const machine::Group& group,
+                                 const std::vector<double>& mine) {
+  const std::size_t bytes = mine.size() * sizeof(double);
+  const auto as_text = [bytes](const std::vector<double>& values) {
+    return std::string_view(reinterpret_cast<const char*>(values.data()), bytes);
+  };
+  std::vector<double> sums(mine.size()), values(mine.size());
+  if (group.index >= 0)
+    for (const std::string& theirs : world.all_gather(group, as_text(mine))) {
+      std::memcpy(values.data(), theirs.data(), bytes);
+      for (std::size_t i = 0; i < values.size(); ++i) sums[i] += values[i] / group.size();
+    }
+  std::memcpy(values.data(), world.broadcast(world.group(), 0, as_text(sums)).data(), bytes);
+  return values;
+}
+
+}  // namespace
+
+double Rates::at(const Curve& curve, double working_set_bytes) {
+  if (curve.empty()) return 0;
+  const auto above = curve.lower_bound(working_set_bytes);
+  if (above == curve.begin()) return above->second;
+  if (above == curve.end()) return curve.rbegin()->second;
+  const auto below = std::prev(above);
+  const double place =
+      std::log(working_set_bytes / below->first) / std::log(above->first / below->first);
+  return below->second + place * (above->second - below->second);
+}
+
+double Rates::memory_bytes_per_second(double working_set_bytes, int ranks) const {
+  const auto found = copy_.find(ranks);
+  return found == copy_.end() ? 0 : at(found->second, working_set_bytes);
+}
+
+double Rates::link_bytes_per_second(double working_set_bytes, const LinkKey& key) const {
+  const auto found = link_.find(key);
+  return found == link_.end() ? 0 : at(found->second, working_set_bytes);
+}
+
+double Rates::flops_per_second(Dtype dtype, int ranks) const {
+  const auto found = gemm_.find({ranks, dtype});
+  return found == gemm_.end() ? 0 : found->second;
+}
+
+std::map<std::string, double> Rates::named() const {
+  std::map<std::string, double> names;
+  for (const auto& [ranks, rates] : copy_)
+    for (const auto& [bytes, rate] : rates)
+      names[fmt::format("copy_GBps/ranks:{}/bytes:{:.0f}", ranks, bytes)] = rate / 1e9;
+  for (const auto& [key, rates] : link_) {
+    const char* state = key.transport == machine::Transport::mpi ? ""
+                        : key.fresh                              ? "/state:fresh"
+                                                                 : "/state:unchanged";
+    for (const auto& [bytes, rate] : rates)
+      names[fmt::format("link_GBps/transport:{}{}/ranks:{}/bytes:{:.0f}", name(key.transport),
+                        state, key.ranks, bytes)] = rate / 1e9;
+  }
+  for (const auto& [key, rate] : gemm_)
+    names[fmt::format("gemm_GFLOPs/ranks:{}/dtype:{}", key.first, name(key.second))] = rate / 1e9;
+  return names;
+}
+
+void Rates::set_memory(int ranks, double working_set_bytes, double bytes_per_second) {
+  copy_[ranks][working_set_bytes] = bytes_per_second;
+}
+
+void Rates::set_link(const LinkKey& key, double working_set_bytes, double bytes_per_second) {
+  link_[key][working_set_bytes] = bytes_per_second;
+}
+
+void Rates::set_flops(int ranks, Dtype dtype, double flops_per_second) {
+  gemm_[{ranks, dtype}] = flops_per_second;
+}
+
+void Rates::measure(machine::World& world, int ranks) {
+  world.set_active_ranks(ranks);
+  if (copy_.contains(ranks)) return;
+  const machine::Group group = machine::first_ranks("world", ranks, world.rank());
+  // Rank 0's: hosts may have other caches.
+  const std::string largest = std::to_string(largest_copied(world.device(), ranks));
+  const std::vector<std::int64_t> sizes =
+      sets(std::stoll(world.broadcast(world.group(), 0, largest)));
+  std::vector<double> rates(sizes.size() + std::size(measured_dtypes));
+  if (group.index >= 0) {
+    const bool shared = cores_are_shared(world, group);
+    // All begin each measurement together, so that they share the memory's bandwidth throughout.
+    // The best of two turns, so that what else goes on here seldom meets both; a mean over ranks
+    // that share cores is long enough.
+    for (std::size_t turn = 0; turn < (shared ? 1 : 2) * rates.size(); ++turn) {
+      const std::size_t i = turn % rates.size();
+      double rate = 0;
+      world.barrier(group);
+      if (i < sizes.size())
+        rate = static_cast<double>(sizes[i]) / copy_seconds(world, sizes[i], shared);
+      else
+        rate = 2.0 * gemm_extent * gemm_extent * gemm_extent /
+               gemm_seconds(world, measured_dtypes[i - sizes.size()], shared);
+      rates[i] = std::max(rates[i], rate);
+    }
+  }
+  rates = agreed_means(world, group, rates);
+  for (std::size_t i = 0; i < sizes.size(); ++i)
+    set_memory(ranks, static_cast<double>(sizes[i]), rates[i]);
+  for (std::size_t i = sizes.size(); i < rates.size(); ++i)
+    set_flops(ranks, measured_dtypes[i - sizes.size()], rates[i]);
+}
+
+void Rates::measure_link(machine::World& world, int ranks, machine::Transport transport) {
+  world.set_active_ranks(ranks);
+  if (ranks < 2 || link_.contains({ranks, transport, false})) return;
+  const machine::Group group = machine::first_ranks("world", ranks, world.rank());
+  const std::vector<std::int64_t> sizes = sets();
+  // That there is none is agreed like a rate.
+  std::vector<double> unchanged(sizes.size()), fresh(sizes.size());
+  if (group.index >= 0 && world.why_not(group, transport).empty()) {
+    const bool shared = cores_are_shared(world, group);
+    if (transport == machine::Transport::mpi) {
+      unchanged = message_rates(world, group, sizes);
+      fresh = unchanged;
+    } else {
+      unchanged = peer_memory_rates(world, group, sizes, shared);
+      fresh = fresh_memory_rates(world, group, sizes, shared);
+    }
+  }
+  for (const bool is_fresh : {false, true}) {
+    const std::vector<double> rates = agreed_means(world, group, is_fresh ? fresh : unchanged);
+    // Empty where the transport cannot join the ranks: not asked again.
+    Curve& curve = link_[{ranks, transport, is_fresh}];
+    for (std::size_t i = 0; i < sizes.size(); ++i)
+      if (rates[i] > 0) curve[static_cast<double>(sizes[i])] = rates[i];
+  }
+}
+
+}  // namespace harness

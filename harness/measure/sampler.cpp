@@ -1,0 +1,428 @@
+#include "harness/measure/sampler.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <ctime>
+#include <limits>
+#include <stdexcept>
+#include <type_traits>
+
+#include "harness/measure/core_delay.h"
+#include "harness/measure/statistics.h"
+#include "machine/base/clock.h"
+#include "machine/base/error.h"
+#include "machine/link/waited.h"
+
+namespace harness {
+namespace {
+
+double process_cpu_s() {
+  std::timespec time{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+// A sample this far above the rank's shortest is a spike, unless its core explains half of it.
+constexpr double spike_s = 1e-3, spike_factor = 3;
+
+constexpr int max_batch = 1 << 16;
+constexpr int loop_batch = 20;  // nccl-tests' -n
+// Longer than queueing a run takes; a run longer than the device's queue would wait for itself.
+constexpr double gate_deadline_s = 2;
+// Samples of the unit, then as many of the yardstick. The first of a turn finds the caches as the
+// other left them: few enough not to move a median.
+constexpr int turn = 10;
+// Short times come with a barrier skew that more samples cannot average away.
+constexpr double short_time_s = 20e-6;
+
+}  // namespace
+
+std::string_view name(Stop stop) {
+  switch (stop) {
+    case Stop::no:
+      return "";
+    case Stop::converged:
+      return "converged";
+    case Stop::time_cap:
+      return "time_cap";
+    case Stop::sample_cap:
+      return "sample_cap";
+  }
+  return "?";
+}
+
+double wanted_precision(double median_s) { return median_s < short_time_s ? 0.02 : 0.01; }
+
+bool converged(std::span<const double> times) {
+  const double centre = median(times);
+  const double half_width = wanted_precision(centre) * centre;
+  // However correlated: all that was seen lies closer together than what is wanted.
+  const auto [least, most] = std::minmax_element(times.begin(), times.end());
+  if ((*most - *least) / 2 <= half_width) return true;
+  const auto interval = median_interval(times);
+  return interval && (interval->high - interval->low) / 2 <= half_width;
+}
+
+Director::Director(SamplingLimits limits, double unit_per_sample_s, double yardstick_per_sample_s)
+    : limits_(limits) {
+  const bool alternates = yardstick_per_sample_s > 0;
+  unit_.budget_s = limits.seconds * (alternates ? 2.0 / 3 : 1.0);
+  unit_.per_sample_s = unit_per_sample_s;
+  unit_.least = 3;
+  if (!alternates) return;
+  yardstick_.budget_s = limits.seconds / 3;
+  yardstick_.per_sample_s = yardstick_per_sample_s;
+  yardstick_.least = 5;
+}
+
+void Director::add(Series& series, std::span<const double> times, double elapsed_s) {
+  series.times.insert(series.times.end(), times.begin(), times.end());
+  series.elapsed_s += elapsed_s;
+  series.per_sample_s =
+      series.elapsed_s / static_cast<double>(std::max<std::size_t>(1, series.times.size()));
+}
+
+Stop Director::stop(const Series& series) const {
+  const int count = static_cast<int>(series.times.size());
+  if (count >= limits_.min_samples && converged(series.times)) return Stop::converged;
+  if (count >= limits_.max_samples) return Stop::sample_cap;
+  // A few samples are worth some overtime, not any.
+  if (series.elapsed_s >= series.budget_s &&
+      (count >= series.least || series.elapsed_s >= 3 * series.budget_s))
+    return Stop::time_cap;
+  return Stop::no;
+}
+
+int Director::block(const Series& series) const {
+  const int count = static_cast<int>(series.times.size());
+  const double left_s = series.budget_s - series.elapsed_s;
+  // The first block is what convergence needs, unless that is most of the time there is.
+  const double fits = (count == 0 ? left_s / 4 : left_s) / std::max(series.per_sample_s, 1e-9);
+  const int grown = count == 0 ? limits_.min_samples : std::max(10, count / 2);
+  const double size = std::min({static_cast<double>(grown), std::ceil(fits),
+                                static_cast<double>(limits_.max_samples - count)});
+  return std::max(1, static_cast<int>(size));
+}
+
+Director::Order Director::next() const {
+  Order order;
+  const Stop unit = stop(unit_);
+  if (unit == Stop::no) order.unit = block(unit_);
+  if (yardstick_.budget_s > 0) {
+    const int count = static_cast<int>(yardstick_.times.size());
+    // It needs no precision of its own beyond the unit's: it goes on while the unit does.
+    if (unit == Stop::no && stop(yardstick_) == Stop::no)
+      order.yardstick = block(yardstick_);
+    else if (unit != Stop::no && count < yardstick_.least &&
+             yardstick_.elapsed_s < 3 * yardstick_.budget_s)
+      order.yardstick = yardstick_.least - count;
+  }
+  if (order.unit == 0 && order.yardstick == 0) order.stop = unit;
+  return order;
+}
+
+Sampler::Sampler(machine::Device& device, machine::Link* link, SamplingLimits limits,
+                 std::function<void(const std::string&)> on_failure)
+    : device_(device), link_(link), limits_(limits), on_failure_(std::move(on_failure)) {}
+
+bool Sampler::barrier(bool failed) {
+  if (!link_) return failed;
+  const int ranks = link_->size(), rank = link_->rank();
+  for (int distance = 1; distance < ranks; distance *= 2) {
+    const char mine = failed ? 1 : 0;
+    char theirs = 0;
+    link_->send((rank + distance) % ranks, &mine, 1);
+    link_->receive((rank - distance + ranks) % ranks, &theirs, 1);
+    failed = failed || theirs != 0;
+  }
+  return failed;
+}
+
+template <class T>
+T Sampler::from_rank_0(T value) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  if (!link_) return value;
+  if (link_->rank() == 0) {
+    for (int peer = 1; peer < link_->size(); ++peer) link_->send(peer, &value, sizeof value);
+    link_->flush();
+  } else {
+    link_->receive(0, &value, sizeof value);
+  }
+  return value;
+}
+
+void Sampler::keep(const std::exception& failure) {
+  result_.failure = *failure.what() ? failure.what() : "an exception without a text";
+  if (on_failure_) on_failure_(result_.failure);
+}
+
+template <class Call>
+void Sampler::guarded(Call call) {
+  if (!result_.failure.empty()) return;
+  try {
+    call();
+  } catch (const machine::Timeout&) {
+    throw;
+  } catch (const machine::PeerFailure&) {
+    throw;
+  } catch (const std::exception& failure) {
+    keep(failure);
+  }
+}
+
+void Sampler::runs(Runner runner, int count) {
+  for (int i = 0; i < count; ++i)
+    if (runner == Runner::unit)
+      instance_->run();
+    else
+      instance_->yardstick();
+}
+
+// The gate opens whatever happened: work that is queued ends, and what failed is told.
+double Sampler::armed_seconds(Runner runner) {
+  machine::Stream& stream = device_.stream();
+  std::unique_ptr<machine::Event> begin, end;
+  guarded([&] {
+    gate_->close();
+    begin = stream.record();
+    runs(runner, 1);
+    end = stream.record();
+  });
+  const bool failed = barrier(!result_.failure.empty());
+  gate_->open();
+  if (failed) return 0;  // on some rank; waiting for its part of the work would have no end
+  double seconds = 0;
+  guarded([&] {
+    stream.synchronize();
+    seconds = gate_->held() ? end->seconds_since(*begin) : std::numeric_limits<double>::quiet_NaN();
+  });
+  return seconds;
+}
+
+double Sampler::timed(Runner runner, int batch) {
+  const bool checks = instance_->has_check();
+  int& sampled = sampled_[static_cast<std::size_t>(runner)];
+  if (limits_.sample && runner == Runner::unit) *limits_.sample = sampled;
+  guarded([&] { instance_->prepare(); });
+  // Where a check has failed on some ranks only, the others would wait for these in the rehearsal.
+  if (checks && barrier(!result_.failure.empty())) return 0;
+  guarded([&] {
+    if (checks) instance_->rehearse(runner);
+    device_.stream().synchronize();
+  });
+  const bool failed = barrier(!result_.failure.empty());
+  ClockStart::Moment moment;
+  if (clock_start_ && !failed) moment = clock_start_->wait();
+  const double waited_before = machine::waited_s();
+  const double begin = clock_start_ ? moment.start_s : machine::steady_s();
+  if (failed) return 0;
+  double seconds = 0;
+  if (gate_ && sampled_[0] >= 0) {
+    seconds = armed_seconds(runner);
+  } else {
+    guarded([&] {
+      runs(runner, batch);
+      device_.stream().synchronize();
+    });
+    seconds = machine::steady_s() - begin;
+  }
+  busy_s_ = (seconds - (machine::waited_s() - waited_before)) / batch;
+  if (checks)
+    guarded([&] {
+      const std::string wrong = instance_->check(runner);
+      if (!wrong.empty())
+        throw std::runtime_error(
+            fmt::format("{}{}: {}", runner == Runner::yardstick ? "the yardstick, " : "",
+                        sampled < 0 ? "in warm-up" : fmt::format("sample {}", sampled), wrong));
+    });
+  if (sampled >= 0) ++sampled;
+  if (limits_.progress) limits_.progress->fetch_add(1, std::memory_order_relaxed);
+  return moment.late ? std::numeric_limits<double>::quiet_NaN() : seconds / batch;
+}
+
+// At least 5 runs and a twentieth of the case's time, at most a fifth of it (one run is never cut).
+Sampler::WarmUp Sampler::warm_up(Runner runner) {
+  const double begin = machine::steady_s();
+  WarmUp result;
+  const bool batches = instance_->repeatable() && limits_.timing != Timing::window &&
+                       limits_.timing != Timing::armed;
+  if (batches && limits_.timing == Timing::loop) result.batch = loop_batch;
+  for (int runs = 0;;) {
+    const double sample_begin = machine::steady_s();
+    const double run_s = timed(runner, result.batch);
+    runs += result.batch;
+    result.per_sample_s = machine::steady_s() - sample_begin;
+    const double spent_s = machine::steady_s() - begin;
+
+    int next_batch = result.batch;
+    bool more = spent_s < limits_.seconds / 5 && (runs < 5 || spent_s < limits_.seconds / 20);
+    if (batches && run_s * result.batch < limits_.sample_seconds && result.batch < max_batch) {
+      // A tenth above the least, and not all at once: the first runs are slower than the later
+      // ones.
+      const double wanted = 1.1 * limits_.sample_seconds / std::max(run_s, 1e-9);
+      next_batch = static_cast<int>(std::clamp(wanted, result.batch + 1.0, 8.0 * result.batch));
+      more = true;
+    }
+    more = more && result_.failure.empty();
+    struct Next {
+      int batch;
+      bool more;
+    };
+    const Next next = from_rank_0(Next{next_batch, more});
+    if (!next.more) return result;
+    result.batch = next.batch;
+  }
+}
+
+RankActivity Sampler::watched(Runner runner, int batch, std::vector<double>& seconds) {
+  RankActivity activity;
+  const double begin = machine::steady_s(), delayed_before = core_delay_s();
+  double asked = delayed_before, shortest = std::numeric_limits<double>::infinity();
+  for (double& time : seconds) {
+    time = timed(runner, batch);
+    activity.busy.push_back(busy_s_);
+    const double busy = busy_s_ * batch;
+    shortest = std::min(shortest, busy);
+    if (busy <= spike_s + spike_factor * shortest) continue;
+    const double delayed = core_delay_s();
+    if (delayed - asked < busy / 2) ++activity.spikes;
+    asked = delayed;
+  }
+  activity.delayed_s = core_delay_s() - delayed_before;
+  activity.taken_s = machine::steady_s() - begin;
+  return activity;
+}
+
+double Sampler::take(Runner runner, int count, TimedSeries& series, Rows& rows) {
+  if (clock_start_) clock_start_->synchronize();
+  // A rank's row: its times, how long it was busy in each, and three sums.
+  std::vector<double> mine(static_cast<std::size_t>(count));
+  const RankActivity activity = watched(runner, series.batch, mine);
+  const int ranks = link_ ? link_->size() : 1;
+
+  rows.resize(static_cast<std::size_t>(link_ && link_->rank() != 0 ? 1 : ranks));
+  if (link_ && link_->rank() != 0) rows[0].insert(rows[0].end(), mine.begin(), mine.end());
+  mine.insert(mine.end(), activity.busy.begin(), activity.busy.end());
+  mine.insert(mine.end(), {activity.taken_s, activity.delayed_s, activity.spikes});
+  const std::size_t bytes = mine.size() * sizeof(double);
+  if (link_ && link_->rank() != 0) {
+    link_->send(0, mine.data(), bytes);
+    link_->flush();
+    return activity.taken_s;
+  }
+  Rows fresh(static_cast<std::size_t>(ranks), mine);
+  for (int rank = 1; rank < ranks; ++rank)
+    link_->receive(rank, fresh[static_cast<std::size_t>(rank)].data(), bytes);
+  const auto samples = static_cast<std::size_t>(count);
+  series.ranks.resize(fresh.size());
+  int late = 0;
+  for (std::size_t i = 0; i < samples; ++i) {
+    double worst = 0, sum = 0;
+    for (const auto& row : fresh) {
+      worst = std::max(worst, row[i]);
+      sum += row[i];
+    }
+    if (std::isnan(sum)) {
+      ++late;
+      continue;
+    }
+    series.worst.push_back(worst);
+    series.mean.push_back(sum / ranks);
+    for (std::size_t rank = 0; rank < fresh.size(); ++rank) {
+      rows[rank].push_back(fresh[rank][i]);
+      series.ranks[rank].busy.push_back(fresh[rank][samples + i]);
+    }
+  }
+  for (std::size_t rank = 0; rank < fresh.size(); ++rank) {
+    series.ranks[rank].taken_s += fresh[rank][2 * samples];
+    series.ranks[rank].delayed_s += fresh[rank][2 * samples + 1];
+    series.ranks[rank].spikes += fresh[rank][2 * samples + 2];
+  }
+  series.late += late;
+  if (clock_start_ && 4 * late > count) clock_start_->leave_more_time();
+  return activity.taken_s;
+}
+
+void Sampler::join_rows(const Rows& rows, SampleMatrix& matrix) {
+  matrix.ranks = static_cast<int>(rows.size());
+  for (const auto& row : rows) matrix.seconds.insert(matrix.seconds.end(), row.begin(), row.end());
+}
+
+bool Sampler::failed_anywhere() {
+  char failed = result_.failure.empty() ? 0 : 1;
+  if (!link_) return failed;
+  if (link_->rank() != 0) {
+    link_->send(0, &failed, 1);
+  } else {
+    for (int peer = 1; peer < link_->size(); ++peer) {
+      char theirs = 0;
+      link_->receive(peer, &theirs, 1);
+      failed = static_cast<char>(failed | theirs);
+    }
+  }
+  const bool anywhere = from_rank_0(failed) != 0;
+  if (link_->rank() != 0) link_->flush();
+  return anywhere;
+}
+
+Sampled Sampler::sample(Instance& instance) {
+  instance_ = &instance;
+  result_ = {};
+  sampled_ = {-1, -1};
+  clock_start_.reset();
+  gate_.reset();
+  if (limits_.timing == Timing::armed) {
+    gate_ = device_.make_gate(gate_deadline_s);
+    if (!gate_ || !instance.only_queues())
+      throw std::logic_error("timing armed: the run does not only queue work on a device");
+  }
+  if (limits_.timing == Timing::window) clock_start_.emplace(link_, limits_.one_clock);
+  const bool alternates = instance.has_yardstick();
+  const WarmUp unit = warm_up(Runner::unit);
+  const WarmUp yardstick = alternates ? warm_up(Runner::yardstick) : WarmUp{};
+  sampled_ = {0, 0};
+  result_.unit.batch = unit.batch;
+  result_.yardstick.batch = yardstick.batch;
+  Director director(limits_, unit.per_sample_s,
+                    alternates ? std::max(yardstick.per_sample_s, 1e-9) : 0);
+  Rows unit_rows, yardstick_rows;
+  double cpu_s = 0;
+  std::size_t seen_unit = 0, seen_yardstick = 0;
+  while (true) {
+    result_.failed_somewhere = failed_anywhere();
+    if (result_.failed_somewhere) break;
+    const Director::Order order = from_rank_0(director.next());
+    result_.stop = order.stop;
+    if (order.unit == 0 && order.yardstick == 0) break;
+    // In turns of a few samples, so that what changes on the machine meanwhile meets both alike.
+    int unit_left = order.unit, yardstick_left = order.yardstick;
+    while (unit_left > 0 || yardstick_left > 0) {
+      if (unit_left > 0) {
+        const int count = yardstick_left > 0 ? std::min(turn, unit_left) : unit_left;
+        const double cpu_begin = process_cpu_s();
+        const double elapsed_s = take(Runner::unit, count, result_.unit, unit_rows);
+        cpu_s += process_cpu_s() - cpu_begin;
+        director.add_unit(std::span(result_.unit.worst).subspan(seen_unit), elapsed_s);
+        seen_unit = result_.unit.worst.size();
+        unit_left -= count;
+      }
+      if (yardstick_left > 0) {
+        const int count = unit_left > 0 ? std::min(turn, yardstick_left) : yardstick_left;
+        const double elapsed_s = take(Runner::yardstick, count, result_.yardstick, yardstick_rows);
+        director.add_yardstick(std::span(result_.yardstick.worst).subspan(seen_yardstick),
+                               elapsed_s);
+        seen_yardstick = result_.yardstick.worst.size();
+        yardstick_left -= count;
+      }
+    }
+  }
+  join_rows(unit_rows, result_.unit.samples);
+  join_rows(yardstick_rows, result_.yardstick.samples);
+  const double runs = static_cast<double>(result_.unit.samples.iterations()) * result_.unit.batch;
+  result_.cpu_seconds = runs > 0 ? cpu_s / runs : 0;
+  return std::move(result_);
+}
+
+}  // namespace harness

@@ -1,0 +1,500 @@
+#include "harness/measure/sampler.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <mutex>
+#include <random>
+#include <thread>
+
+#include "harness/measure/statistics.h"
+#include "machine/base/clock.h"
+#include "machine/device/kernels.h"
+
+namespace harness {
+namespace {
+
+void wait_for(double seconds) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  while (std::chrono::steady_clock::now() < end) {
+  }
+}
+
+// Feeds a Director with times drawn from `draw` as if each sample took them, and counts.
+struct Simulated {
+  Stop stop = Stop::no;
+  int unit = 0, yardstick = 0, blocks = 0;
+  double unit_s = 0, yardstick_s = 0;
+};
+template <class Draw>
+Simulated simulate(SamplingLimits limits, Draw draw, double yardstick_time = 0) {
+  Director director(limits, draw(), yardstick_time);
+  Simulated result;
+  while (true) {
+    const Director::Order order = director.next();
+    if (order.unit == 0 && order.yardstick == 0) {
+      result.stop = order.stop;
+      return result;
+    }
+    ++result.blocks;
+    std::vector<double> times(static_cast<std::size_t>(order.unit));
+    double elapsed = 0;
+    for (double& time : times) elapsed += time = draw();
+    director.add_unit(times, elapsed);
+    result.unit += order.unit;
+    result.unit_s += elapsed;
+    const std::vector<double> library(static_cast<std::size_t>(order.yardstick), yardstick_time);
+    director.add_yardstick(library, order.yardstick * yardstick_time);
+    result.yardstick += order.yardstick;
+    result.yardstick_s += order.yardstick * yardstick_time;
+  }
+}
+
+TEST(Director, SteadyTimesConvergeAtTheMinimum) {
+  const Simulated result = simulate({}, [] { return 1e-3; });
+  EXPECT_EQ(result.stop, Stop::converged);
+  EXPECT_EQ(result.unit, 30);
+}
+
+TEST(Director, NoisyTimesNeedMoreSamples) {
+  std::mt19937_64 engine(3);
+  std::normal_distribution<double> normal;
+  const Simulated result =
+      simulate({.seconds = 10}, [&] { return 1e-3 * std::exp(0.05 * normal(engine)); });
+  EXPECT_EQ(result.stop, Stop::converged);
+  // (1.96 * 1.2533 * 5 % / 1 %)^2 = 151 independent samples.
+  EXPECT_GT(result.unit, 75);
+  EXPECT_LT(result.unit, 600);
+  EXPECT_LT(result.blocks, 15);
+}
+
+TEST(Director, CapsEndIt) {
+  std::mt19937_64 engine(3);
+  std::uniform_real_distribution<double> wild(1e-3, 9e-3);
+  const Simulated timed = simulate({.seconds = 0.4}, [&] { return wild(engine); });
+  EXPECT_EQ(timed.stop, Stop::time_cap);
+  EXPECT_GE(timed.unit_s, 0.4);
+  EXPECT_LT(timed.unit_s, 0.6);
+  const Simulated counted =
+      simulate({.seconds = 1e9, .max_samples = 200}, [&] { return wild(engine); });
+  EXPECT_EQ(counted.stop, Stop::sample_cap);
+  EXPECT_EQ(counted.unit, 200);
+}
+
+TEST(Director, LongRunsStopEarlyAndSaySo) {
+  const Simulated seconds = simulate({.seconds = 1}, [] { return 1.2; });
+  EXPECT_EQ(seconds.stop, Stop::time_cap);
+  EXPECT_EQ(seconds.unit, 3);
+  const Simulated minutes = simulate({.seconds = 1}, [] { return 60.0; });
+  EXPECT_EQ(minutes.unit, 1);
+}
+
+TEST(Director, YardstickTakesItsShare) {
+  std::mt19937_64 engine(3);
+  std::uniform_real_distribution<double> wild(1e-3, 9e-3);
+  const Simulated both = simulate(
+      {.seconds = 3}, [&] { return wild(engine); }, 4e-3);
+  EXPECT_GE(both.yardstick, 30);
+  EXPECT_LE(both.yardstick_s, 1.2);
+  EXPECT_GE(both.unit_s, 1.9);
+  // A slow library is sampled five times and no more, whatever the unit needs.
+  const Simulated slow = simulate(
+      {.seconds = 1}, [] { return 1e-3; }, 0.1);
+  EXPECT_EQ(slow.stop, Stop::converged);
+  EXPECT_EQ(slow.yardstick, 5);
+}
+
+TEST(Director, ShortTimesMayBeLessPrecise) {
+  EXPECT_EQ(wanted_precision(5e-6), 0.02);
+  EXPECT_EQ(wanted_precision(1e-3), 0.01);
+}
+
+// ---- on ranks
+
+class Timed : public Instance {
+ public:
+  std::function<void()> on_prepare = [] {}, on_run = [] {}, on_yardstick, on_rehearse = [] {};
+  std::function<std::string(Runner)> on_check;
+  bool can_repeat = true, queues = false;
+  void prepare() override { on_prepare(); }
+  void run() override { on_run(); }
+  bool repeatable() const override { return can_repeat; }
+  bool only_queues() const override { return queues; }
+  bool has_yardstick() const override { return static_cast<bool>(on_yardstick); }
+  void yardstick() override { on_yardstick(); }
+  bool has_check() const override { return static_cast<bool>(on_check); }
+  void rehearse(Runner) override { on_rehearse(); }
+  std::string check(Runner runner) override { return on_check(runner); }
+  void judge(Judge&) override {}
+  Cost cost() const override { return {}; }
+  void describe(Record&) override {}
+};
+
+template <class Body>
+void on_ranks(int ranks, Body body) {
+  machine::run_ranks(ranks, [&](machine::World& world) {
+    const auto link =
+        ranks > 1 ? world.connect(world.group(), machine::Transport::shared_memory) : nullptr;
+    body(world, link.get());
+  });
+}
+
+TEST(Sampler, MatrixHoldsEveryRank) {
+  on_ranks(3, [](machine::World& world, machine::Link* link) {
+    Timed timed;
+    const double mine = 1e-4 * (1 + world.rank());
+    timed.on_run = [&] { wait_for(mine); };
+    const Sampled sampled = Sampler(world.device(), link, {.seconds = 0.2}).sample(timed);
+    EXPECT_NE(sampled.stop, Stop::no);
+    if (world.rank() != 0) return;
+    const SampleMatrix& matrix = sampled.unit.samples;
+    ASSERT_EQ(matrix.ranks, 3);
+    const auto iterations = static_cast<std::size_t>(matrix.iterations());
+    ASSERT_EQ(sampled.unit.worst.size(), iterations);
+    for (std::size_t i = 0; i < iterations; ++i) {
+      double worst = 0;
+      for (std::size_t rank = 0; rank < 3; ++rank) {
+        const double time = matrix.seconds[rank * iterations + i];
+        EXPECT_GE(time, 1e-4 * static_cast<double>(1 + rank)) << rank << " " << i;
+        worst = std::max(worst, time);
+      }
+      EXPECT_EQ(sampled.unit.worst[i], worst);
+    }
+    EXPECT_GT(sampled.cpu_seconds, 0);
+  });
+}
+
+TEST(Sampler, NamesTheFirstSampleThatIsWrong) {
+  on_ranks(2, [](machine::World& world, machine::Link* link) {
+    Timed timed;
+    int rehearsed = 0, runs = 0, checked = 0;
+    timed.can_repeat = false;
+    timed.on_rehearse = [&] { ++rehearsed; };
+    timed.on_run = [&] {
+      EXPECT_EQ(++runs, rehearsed);
+      wait_for(1e-3);
+    };
+    timed.on_check = [&](Runner) {
+      EXPECT_EQ(++checked, runs);
+      // Rank 1 goes wrong after warm-up, which is 150 runs of a millisecond or fewer.
+      return world.rank() == 1 && checked == 200 ? "element 3 is 5" : "";
+    };
+    const SamplingLimits limits{.seconds = 3, .min_samples = 3000, .max_samples = 3000};
+    const Sampled sampled = Sampler(world.device(), link, limits).sample(timed);
+    EXPECT_TRUE(sampled.failed_somewhere);
+    EXPECT_EQ(runs, 200);
+    EXPECT_EQ(rehearsed, 200) << "a rehearsal may wait for the rank that failed";
+    if (world.rank() == 1)
+      EXPECT_TRUE(sampled.failure.starts_with("sample ") &&
+                  sampled.failure.ends_with(": element 3 is 5"))
+          << sampled.failure;
+    else
+      EXPECT_EQ(sampled.failure, "");
+  });
+}
+
+TEST(Sampler, ChecksTheYardstickToo) {
+  Timed timed;
+  timed.on_run = timed.on_yardstick = [] { wait_for(1e-4); };
+  int rehearsed = 0, checked = 0;
+  timed.on_rehearse = [&] { ++rehearsed; };
+  timed.on_check = [&](Runner runner) {
+    EXPECT_EQ(++checked, rehearsed);
+    return runner == Runner::yardstick ? "element 3 is 5" : "";
+  };
+  const auto device = machine::make_host_device();
+  EXPECT_EQ(Sampler(*device, nullptr, {.seconds = 0.1}).sample(timed).failure,
+            "the yardstick, in warm-up: element 3 is 5");
+}
+
+TEST(Sampler, LoopRunsBackToBackAndGivesTheMeanOverRanks) {
+  on_ranks(2, [](machine::World& world, machine::Link* link) {
+    Timed timed;
+    const double mine = 1e-4 * (1 + world.rank());
+    timed.on_run = [&] { wait_for(mine); };
+    const Sampled sampled =
+        Sampler(world.device(), link, {.seconds = 0.2, .timing = Timing::loop}).sample(timed);
+    EXPECT_EQ(sampled.unit.batch, 20);
+    if (world.rank() != 0) return;
+    const SampleMatrix& matrix = sampled.unit.samples;
+    const auto iterations = static_cast<std::size_t>(matrix.iterations());
+    ASSERT_EQ(sampled.unit.mean.size(), iterations);
+    for (std::size_t i = 0; i < iterations; ++i)
+      EXPECT_DOUBLE_EQ(sampled.unit.mean[i],
+                       (matrix.seconds[i] + matrix.seconds[iterations + i]) / 2);
+  });
+}
+
+TEST(Sampler, WindowTimesFromTheClockStart) {
+  on_ranks(2, [](machine::World& world, machine::Link* link) {
+    Timed timed;
+    timed.on_run = [&] { wait_for(2e-4); };
+    const SamplingLimits limits{
+        .seconds = 0.3, .min_samples = 50, .max_samples = 50, .timing = Timing::window};
+    const Sampled sampled = Sampler(world.device(), link, limits).sample(timed);
+    EXPECT_EQ(sampled.unit.batch, 1);
+    if (world.rank() != 0) return;
+    const SampleMatrix& matrix = sampled.unit.samples;
+    EXPECT_EQ(sampled.unit.worst.size(), static_cast<std::size_t>(matrix.iterations()));
+    for (const double time : matrix.seconds) EXPECT_GE(time, 2e-4);  // and no NaN among them
+    EXPECT_GT(matrix.iterations() + sampled.unit.late, 0);
+  });
+}
+
+// A device that writes down what is asked of it; an event's time is its number.
+struct Armed {
+  std::atomic<int> queued{0}, opened_early{0};
+  int ranks = 1;
+};
+
+class WritingDevice final : public machine::Device {
+ public:
+  WritingDevice(Armed& armed, bool holds) : Device(Kind::cuda), armed_(armed), holds_(holds) {
+    stream_ = std::make_unique<WritingStream>(*this);
+  }
+  std::string description() const override { return "writes"; }
+  std::unique_ptr<machine::Stream> make_stream() override { return nullptr; }
+  std::unique_ptr<machine::Gate> make_gate(double) override {
+    return std::make_unique<WritingGate>(*this);
+  }
+  std::string written;  // c: gate closed, e: event, r: run, o: gate opened, s: synchronized
+
+ private:
+  struct NumberedEvent final : machine::Event {
+    explicit NumberedEvent(double at) : at(at) {}
+    void synchronize() override {}
+    double seconds_since(const Event& earlier) const override {
+      return at - dynamic_cast<const NumberedEvent&>(earlier).at;
+    }
+    double at;
+  };
+  struct WritingStream final : machine::Stream {
+    explicit WritingStream(WritingDevice& device) : Stream(device, nullptr), device_(device) {}
+    void copy(void*, const void*, std::size_t) override {}
+    std::unique_ptr<machine::Event> record() override {
+      device_.written += 'e';
+      return std::make_unique<NumberedEvent>(static_cast<double>(device_.written.size()));
+    }
+    void wait(const machine::Event&) override {}
+    void synchronize() override { device_.written += 's'; }
+    WritingDevice& device_;
+  };
+  struct WritingGate final : machine::Gate {
+    explicit WritingGate(WritingDevice& device) : device_(device) {}
+    void close() override { device_.written += 'c'; }
+    void open() override {
+      device_.written += 'o';
+      // Every rank has queued its run of this sample, and of those before.
+      if (device_.armed_.queued < device_.armed_.ranks * ++samples_) ++device_.armed_.opened_early;
+    }
+    bool held() override { return device_.holds_; }
+    WritingDevice& device_;
+    int samples_ = 0;
+  };
+  void* do_allocate(std::size_t) override { return nullptr; }
+  void do_free(void*, std::size_t) override {}
+  Armed& armed_;
+  bool holds_;
+};
+
+TEST(Sampler, ArmedRunsAreQueuedBehindAGateThatOpensForAll) {
+  for (const bool holds : {true, false}) {
+    Armed armed;
+    armed.ranks = 2;
+    on_ranks(2, [&](machine::World& world, machine::Link* link) {
+      WritingDevice device(armed, holds);
+      Timed timed;
+      timed.queues = true;
+      timed.on_run = [&] {
+        if (device.written.find('c') != std::string::npos) ++armed.queued;  // past warm-up
+        device.written += 'r';
+      };
+      const SamplingLimits limits{
+          .seconds = 0.1, .min_samples = 5, .max_samples = 5, .timing = Timing::armed};
+      const Sampled sampled = Sampler(device, link, limits).sample(timed);
+      EXPECT_EQ(sampled.failure, "");
+      EXPECT_EQ(sampled.unit.batch, 1);
+      const std::string samples = device.written.substr(device.written.find("cer") - 1);
+      EXPECT_EQ(samples.substr(0, 14), "scereosscereos") << samples;
+      if (world.rank() != 0) return;
+      EXPECT_EQ(sampled.unit.worst.empty(), !holds);
+      EXPECT_EQ(sampled.unit.late > 0, !holds);
+      for (const double time : sampled.unit.worst) EXPECT_EQ(time, 2);  // event, run, event
+    });
+    EXPECT_EQ(armed.opened_early, 0);
+  }
+}
+
+TEST(Sampler, ArmedRefusesWhatItCannotHoldBack) {
+  on_ranks(1, [](machine::World& world, machine::Link* link) {
+    Timed timed;
+    EXPECT_THROW(Sampler(world.device(), link, {.timing = Timing::armed}).sample(timed),
+                 std::logic_error);
+  });
+}
+
+TEST(ClockStart, SaysWhoIsLate) {
+  on_ranks(2, [](machine::World& world, machine::Link* link) {
+    ClockStart start(link, true);
+    if (world.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    const ClockStart::Moment moment = start.wait();
+    EXPECT_TRUE(world.rank() == 0 || moment.late);
+  });
+}
+
+TEST(ClockStart, FindsAClockThatIsOff) {
+  // Threads share a clock, so the offset found must be zero within its own uncertainty.
+  on_ranks(3, [](machine::World& world, machine::Link* link) {
+    ClockStart start(link, false);
+    EXPECT_LE(std::abs(start.offset_s()), start.uncertainty_s() + 1e-9);
+    EXPECT_LT(start.uncertainty_s(), 1.0);
+    const double before = machine::steady_s();
+    const ClockStart::Moment moment = start.wait();
+    EXPECT_GE(machine::steady_s(), moment.start_s);
+    EXPECT_GE(moment.start_s, before - 1);
+    EXPECT_EQ(world.rank() == 0, start.uncertainty_s() == 0);
+  });
+}
+
+TEST(Sampler, ShortRunsAreBatched) {
+  on_ranks(1, [](machine::World& world, machine::Link* link) {
+    Timed timed;
+    int prepared = 0, runs = 0;
+    timed.on_prepare = [&] { ++prepared; };
+    timed.on_run = [&] {
+      ++runs;
+      wait_for(1e-6);
+    };
+    const Sampled sampled = Sampler(world.device(), link, {.seconds = 0.1}).sample(timed);
+    EXPECT_GE(sampled.unit.batch, 10);
+    EXPECT_LE(sampled.unit.batch, 22);
+    EXPECT_GT(runs, 9 * prepared / 2);
+    for (double time : sampled.unit.worst) EXPECT_GE(time, 1e-6);
+
+    timed.can_repeat = false;
+    prepared = runs = 0;
+    const Sampled single = Sampler(world.device(), link, {.seconds = 0.1}).sample(timed);
+    EXPECT_EQ(single.unit.batch, 1);
+    EXPECT_EQ(runs, prepared);
+  });
+}
+
+TEST(Sampler, YardstickAlternates) {
+  on_ranks(2, [](machine::World& world, machine::Link* link) {
+    Timed timed;
+    std::string order;
+    timed.on_run = [&] {
+      wait_for(1e-4);
+      if (order.empty() || order.back() != 'A') order += 'A';
+    };
+    timed.on_yardstick = [&] {
+      wait_for(2e-4);
+      if (order.back() != 'B') order += 'B';
+    };
+    const Sampled sampled = Sampler(world.device(), link, {.seconds = 0.2}).sample(timed);
+    EXPECT_TRUE(order.starts_with("ABAB")) << order;  // warm-up, then blocks
+    if (world.rank() != 0) return;
+    EXPECT_GE(sampled.yardstick.worst.size(), 5u);
+    const double ratio = median(sampled.yardstick.worst) / median(sampled.unit.worst);
+    EXPECT_GT(ratio, 1.0);
+  });
+}
+
+// Rank 1 comes 20 ms late to an exchange: its own time, which it spends busy, and rank 0's in a
+// wait.
+TEST(Sampler, TellsWhoWasBusyFromWhoWaited) {
+  on_ranks(2, [](machine::World& world, machine::Link* link) {
+    const auto exchange = world.connect(world.group(), machine::Transport::shared_memory);
+    Timed timed;
+    int told = 0, expected = -1;
+    timed.on_run = [&] {
+      EXPECT_TRUE(told == expected || told == -1);
+      expected = told + 1;
+      if (world.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      char mine = 0, theirs = 0;
+      exchange->send(1 - world.rank(), &mine, 1);
+      exchange->receive(1 - world.rank(), &theirs, 1);
+    };
+    const SamplingLimits limits{
+        .seconds = 0.3, .min_samples = 5, .max_samples = 5, .sample = &told};
+    const Sampled sampled = Sampler(world.device(), link, limits).sample(timed);
+    EXPECT_EQ(told, 4);
+    if (world.rank() != 0) return;
+    ASSERT_EQ(sampled.unit.ranks[1].busy.size(), 5u);
+    EXPECT_GT(median(sampled.unit.worst), 0.019);
+    EXPECT_LT(quantiles(sampled.unit.ranks[0].busy).min, 0.01);
+    EXPECT_GT(quantiles(sampled.unit.ranks[1].busy).min, 0.019);
+  });
+}
+
+TEST(Sampler, AThrowOnOneRankEndsItOnAll) {
+  on_ranks(2, [](machine::World& world, machine::Link* link) {
+    Timed timed;
+    int runs = 0;
+    std::string told;
+    timed.on_run = [&] {
+      wait_for(3e-5);
+      if (++runs == 20 && world.rank() == 1) throw std::runtime_error("out of luck");
+    };
+    const auto on_failure = [&](const std::string& text) { told += text; };
+    const Sampled sampled =
+        Sampler(world.device(), link, {.seconds = 0.2}, on_failure).sample(timed);
+    EXPECT_TRUE(sampled.failed_somewhere);
+    EXPECT_EQ(told, sampled.failure);
+    EXPECT_EQ(runs, 20);  // nobody ran again
+    EXPECT_EQ(sampled.failure, world.rank() == 1 ? "out of luck" : "");
+  });
+}
+
+// What a sample costs beside the unit's own time, and how far apart ranks leave the barrier.
+// Printed, and bounded only against gross mistakes: the machine is shared.
+TEST(Sampler, CostOfASample) {
+  for (int ranks : {1, 2, 4}) {
+    std::mutex mutex;
+    std::vector<std::vector<double>> exits(static_cast<std::size_t>(ranks));
+    on_ranks(ranks, [&](machine::World& world, machine::Link* link) {
+      constexpr int samples = 2000;
+      Sampler sampler(world.device(), link, {});
+      std::vector<double> left(samples);
+      for (double& time : left) {
+        sampler.barrier();
+        time = std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
+                   .count();
+      }
+      Timed timed;
+      timed.on_run = [] { wait_for(5e-5); };
+      const auto begin = std::chrono::steady_clock::now();
+      const Sampled sampled = Sampler(world.device(), link, {.seconds = 0.2}).sample(timed);
+      const double elapsed =
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+      const std::lock_guard lock(mutex);
+      exits[static_cast<std::size_t>(world.rank())] = left;
+      if (world.rank() == 0) {
+        EXPECT_LT(elapsed, 5);
+        std::vector<double> intervals;
+        for (int i = 1; i < samples; ++i)
+          intervals.push_back(left[static_cast<std::size_t>(i)] -
+                              left[static_cast<std::size_t>(i - 1)]);
+        std::printf("%d ranks: barrier %.2f us, a run of 50 us timed as %.2f us (%d samples, %s)\n",
+                    ranks, 1e6 * median(intervals), 1e6 * median(sampled.unit.worst),
+                    sampled.unit.samples.iterations(), std::string(name(sampled.stop)).c_str());
+      }
+    });
+    std::vector<double> skews;
+    for (std::size_t i = 0; i < exits[0].size(); ++i) {
+      double first = exits[0][i], last = first;
+      for (const auto& left : exits) {
+        first = std::min(first, left[i]);
+        last = std::max(last, left[i]);
+      }
+      skews.push_back(last - first);
+    }
+    std::printf("%d ranks: exit skew %.2f us (median), %.2f us (p95)\n", ranks,
+                1e6 * quantiles(skews).median, 1e6 * quantiles(skews).p95);
+  }
+}
+
+}  // namespace
+}  // namespace harness

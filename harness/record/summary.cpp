@@ -1,0 +1,170 @@
+#include "harness/record/summary.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace harness {
+namespace {
+
+struct Rate {
+  double value = 0;  // comparable between cases of one unit
+  const char* name = "";
+};
+
+Rate key_rate(const Record& record) {
+  if (const double steps = counter(record, "steps_per_second"); steps > 0)
+    return {steps, "steps/s"};
+  if (const double tokens = counter(record, "tokens_per_second"); tokens > 0)
+    return {tokens, "tokens/s"};
+  if (const double bus = counter(record, "busbw_GBps"); bus > 0) return {bus, "GB/s"};
+  if (const double algorithm = counter(record, "algbw_GBps"); algorithm > 0)
+    return {algorithm, "GB/s"};
+  if (const double pair = counter(record, "pair_GBps"); pair > 0) return {pair, "GB/s"};
+  if (const double flops = counter(record, "flops"); flops > 0 && record.seconds > 0)
+    return {flops / record.seconds * 1e-9, "GFLOP/s"};
+  return {};
+}
+
+// Three digits, never an exponent: 0.0123, 1.23, 12.3, 1234. The factor counts the digits of the
+// rounded value, so that 0.9997 reads 1.00.
+std::string three_digits(double value) {
+  if (!(value > 0)) return "0";
+  const int before = static_cast<int>(std::floor(std::log10(value * 1.0005))) + 1;
+  return fmt::format("{:.{}f}", value, std::clamp(3 - before, 0, 6));
+}
+
+std::string text(const Rate& rate) {
+  return rate.value > 0 ? fmt::format("{} {}", three_digits(rate.value), rate.name) : "";
+}
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::ranges::sort(values);
+  const std::size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
+void count(Counts& counts, Ruling verdict) {
+  ++(verdict == Ruling::pass   ? counts.passed
+     : verdict == Ruling::fail ? counts.failed
+                               : counts.skipped);
+}
+
+UnitSummary summarize_unit(const std::string& unit, const std::vector<Record>& records) {
+  UnitSummary summary;
+  summary.unit = unit;
+  std::vector<double> limits, speedups;
+  Rate best;
+  for (const Record& record : records) {
+    if (record.unit != unit) continue;
+    count(summary.counts, record.verdict);
+    if (record.verdict != Ruling::pass) continue;
+    if (const Rate rate = key_rate(record); rate.value > best.value) {
+      best = rate;
+      summary.wire = wire_text(record);
+    }
+    if (const double limit = counter(record, "limit_fraction"); limit > 0) limits.push_back(limit);
+    if (const double speedup = counter(record, "speedup_over_library"); speedup > 0)
+      speedups.push_back(speedup);
+  }
+  summary.best = text(best);
+  summary.limit_fraction = median(std::move(limits));
+  summary.speedup = median(std::move(speedups));
+  return summary;
+}
+
+std::vector<SkipGroup> group_skips(const std::vector<Record>& records) {
+  std::vector<SkipGroup> groups;
+  for (const Record& record : records) {
+    if (record.verdict != Ruling::skipped) continue;
+    auto group = std::ranges::find(groups, record.reason, &SkipGroup::reason);
+    if (group == groups.end()) group = groups.insert(groups.end(), {record.reason, 0, {}});
+    ++group->cases;
+    auto unit = std::ranges::find(group->units, record.unit, &std::pair<std::string, int>::first);
+    if (unit == group->units.end())
+      unit = group->units.insert(group->units.end(), {record.unit, 0});
+    ++unit->second;
+  }
+  std::ranges::stable_sort(groups, std::greater{}, &SkipGroup::cases);
+  return groups;
+}
+
+std::string why_rejected(const RunContext& context, const Counts& counts) {
+  if (context.status == "aborted") return "aborted: ";
+  if (context.status == "interrupted") return "interrupted: ";
+  if (context.status == "injected") return "with injected faults: ";
+  if (context.status != "complete") return "not finished: ";
+  if (counts.failed == 0 && counts.passed == 0) return "nothing passed: ";
+  return "";
+}
+
+}  // namespace
+
+Summary summarize(const RunContext& context, const std::vector<Record>& records) {
+  Summary summary;
+  std::vector<std::string> units;
+  for (const Record& record : records) {
+    count(summary.counts, record.verdict);
+    if (std::ranges::find(units, record.unit) == units.end()) units.push_back(record.unit);
+  }
+  for (const std::string& unit : units) summary.units.push_back(summarize_unit(unit, records));
+  summary.skips = group_skips(records);
+  const Counts& counts = summary.counts;
+  summary.accepted = counts.failed == 0 && counts.passed > 0 && context.status == "complete";
+  summary.verdict = fmt::format(
+      "{}: {}{} passed, {} failed, {} skipped", summary.accepted ? "ACCEPTED" : "REJECTED",
+      why_rejected(context, counts), counts.passed, counts.failed, counts.skipped);
+  if (context.not_run > 0)
+    summary.verdict += fmt::format("; {} {} not run: time", context.not_run,
+                                   context.not_run == 1 ? "case" : "cases");
+  return summary;
+}
+
+std::string rate_text(const Record& record) { return text(key_rate(record)); }
+
+std::string wire_text(const Record& record) { return text({counter(record, "wire_GBps"), "GB/s"}); }
+
+std::string seconds_text(double seconds) {
+  if (!(seconds > 0)) return "0 s";
+  // The unit is chosen after rounding, so that 999.7 us reads 1.00 ms.
+  for (const auto& [unit, name] : {std::pair{1e-9, "ns"}, {1e-6, "us"}, {1e-3, "ms"}})
+    if (seconds / unit < 999.5) return fmt::format("{} {}", three_digits(seconds / unit), name);
+  return fmt::format("{} s", three_digits(seconds));
+}
+
+std::string duration_text(double seconds) {
+  const auto whole = std::lround(std::max(0.0, seconds));
+  if (whole < 60) return fmt::format("{} s", whole);
+  if (whole < 3600) return fmt::format("{} min {} s", whole / 60, whole % 60);
+  return fmt::format("{} h {} min", whole / 3600, whole % 3600 / 60);
+}
+
+std::string pair_text(const LinkMatrix& matrix, const LinkMatrix::SlowPair& pair) {
+  return fmt::format("{} ({}) to {} ({}) {} {} of {} {}", pair.from,
+                     matrix.hosts.at(static_cast<std::size_t>(pair.from)), pair.to,
+                     matrix.hosts.at(static_cast<std::size_t>(pair.to)), pair.metric,
+                     three_digits(pair.value), three_digits(pair.typical),
+                     pair.metric == "bandwidth" ? "GB/s" : "us");
+}
+
+std::string plain(std::string_view text) {
+  std::string clean(text);
+  for (char& c : clean)
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
+  return clean;
+}
+
+std::vector<std::string> failure_lines(const Record& record) {
+  std::vector<std::string> lines;
+  if (!record.reason.empty()) lines.push_back(plain(record.reason));
+  for (const OracleResult& result : record.oracles) {
+    if (result.ruling != Ruling::fail) continue;
+    if (result.text.empty() || record.reason.find(result.text) != std::string::npos) continue;
+    lines.push_back(fmt::format("{}: {}", name(result.oracle), plain(result.text)));
+  }
+  return lines;
+}
+
+}  // namespace harness

@@ -1,0 +1,311 @@
+#include "harness/run/case_runner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <span>
+
+#include "harness/measure/limit.h"
+#include "harness/measure/sampler.h"
+#include "harness/measure/statistics.h"
+#include "harness/run/inject.h"
+#include "machine/base/error.h"
+
+namespace harness {
+namespace {
+
+// "rank 2: text" of the first rank that has one; where it says that it received what is wrong from
+// a rank that has one too, of that rank, and so on.
+std::string first_cause(const std::vector<std::string>& texts) {
+  const auto size = static_cast<int>(texts.size());
+  int at = 0;
+  while (at < size && texts[static_cast<std::size_t>(at)].empty()) ++at;
+  if (at == size) return {};
+  constexpr std::string_view blame = "received from rank ";
+  for (int asked = 0; asked < size; ++asked) {
+    const std::string& text = texts[static_cast<std::size_t>(at)];
+    const std::size_t found = text.find(blame);
+    if (found == std::string::npos) break;
+    const int from = std::atoi(text.c_str() + found + blame.size());
+    if (from >= size || texts[static_cast<std::size_t>(from)].empty()) break;
+    at = from;
+  }
+  return fmt::format("rank {}: {}", at, texts[static_cast<std::size_t>(at)]);
+}
+
+// That text of all ranks' texts; the same on every rank. Over a link and not the control plane: a
+// unit that is left half way may have used that one.
+std::string first_text(machine::Link* link, const std::string& mine) {
+  if (!link) return first_cause({mine});
+  const auto send = [link](int peer, const std::string& text) {
+    const std::uint64_t bytes = text.size();
+    link->send(peer, &bytes, sizeof bytes);
+    if (bytes > 0) link->send(peer, text.data(), bytes);
+  };
+  const auto receive = [link](int peer) {
+    std::uint64_t bytes = 0;
+    link->receive(peer, &bytes, sizeof bytes);
+    std::string text(bytes, ' ');
+    if (bytes > 0) link->receive(peer, text.data(), bytes);
+    return text;
+  };
+  if (link->rank() != 0) {
+    send(0, mine);
+    link->flush();
+    return receive(0);
+  }
+  std::vector<std::string> texts{mine};
+  for (int peer = 1; peer < link->size(); ++peer) texts.push_back(receive(peer));
+  const std::string first = first_cause(texts);
+  for (int peer = 1; peer < link->size(); ++peer) send(peer, first);
+  link->flush();
+  return first;
+}
+
+// The rank that was slowest in most iterations.
+int slowest_rank(const SampleMatrix& samples) {
+  const auto iterations = static_cast<std::size_t>(samples.iterations());
+  std::vector<int> wins(static_cast<std::size_t>(samples.ranks));
+  for (std::size_t i = 0; i < iterations; ++i) {
+    std::size_t slowest = 0;
+    for (std::size_t rank = 1; rank < wins.size(); ++rank)
+      if (samples.seconds[rank * iterations + i] > samples.seconds[slowest * iterations + i])
+        slowest = rank;
+    ++wins[slowest];
+  }
+  return static_cast<int>(std::max_element(wins.begin(), wins.end()) - wins.begin());
+}
+
+// What each rank was busy with, where every rank has a core: without one they hold each other up.
+void add_activity(Record& record, const std::vector<RankActivity>& ranks) {
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    const RankActivity& its = ranks[rank];
+    if (its.busy.empty() || its.taken_s <= 0) return;
+    const auto put = [&](std::string_view name, double value) {
+      record.counters[fmt::format("{}/rank:{}", name, rank)] = value;
+    };
+    put("busy_s", quantiles(its.busy).p25);
+    put("delayed_s", its.delayed_s / static_cast<double>(its.busy.size()));
+    put("delayed_fraction", its.delayed_s / its.taken_s);
+    put("spikes", its.spikes);
+  }
+}
+
+void add_times(Record& record, std::string_view timing, Sampled&& sampled) {
+  const std::vector<double>& worst = sampled.unit.worst;
+  record.stop = name(sampled.stop);
+  record.timing = timing;
+  record.cpu_seconds = sampled.cpu_seconds;
+  auto& counters = record.counters;
+  if (sampled.unit.late > 0) counters["late_samples"] = sampled.unit.late;
+  if (worst.empty()) {
+    record.note = "judged, not timed: at every common start some rank was late";
+    return;
+  }
+  record.quantiles = quantiles(worst);
+  record.seconds = record.quantiles.median;
+  counters["average_over_ranks_s"] = median(sampled.unit.mean);
+  counters["samples"] = static_cast<double>(worst.size());
+  counters["batch"] = sampled.unit.batch;
+  counters["lag1_autocorrelation"] = lag1_autocorrelation(worst);
+  counters["slowest_rank"] = slowest_rank(sampled.unit.samples);
+  if (const auto interval = median_interval(worst)) {
+    counters["ci_low_s"] = interval->low;
+    counters["ci_high_s"] = interval->high;
+  }
+  if (!sampled.yardstick.worst.empty() && record.seconds > 0) {
+    counters["library_s"] = median(sampled.yardstick.worst);
+    counters["speedup_over_library"] = counters["library_s"] / record.seconds;
+  }
+  record.samples = std::move(sampled.unit.samples);
+}
+
+void add_rates(Record& record, const Cost& cost, double limit) {
+  auto& counters = record.counters;
+  if (cost.flops > 0) counters["flops"] = cost.flops;
+  if (cost.algorithm_bytes > 0) counters["bytes"] = cost.algorithm_bytes;
+  if (limit > 0) counters["limit_s"] = limit;
+  if (record.seconds <= 0) return;
+  if (cost.algorithm_bytes > 0) {
+    counters["algbw_GBps"] = cost.algorithm_bytes / record.seconds / 1e9;
+    if (cost.bus_factor > 0) counters["busbw_GBps"] = cost.bus_factor * counters["algbw_GBps"];
+    if (const auto sent = counters.find("wire_bytes_of_rank"); sent != counters.end())
+      counters["wire_GBps"] = sent->second / record.seconds / 1e9;
+  }
+  if (cost.tokens > 0) counters["tokens_per_second"] = cost.tokens / record.seconds;
+  if (limit > 0) counters["limit_fraction"] = limit / record.seconds;
+}
+
+// Ranks that take turns on one GPU: what they take says nothing about a GPU or a link.
+bool shares_gpu(const machine::World& world, const machine::Group& group) {
+  return world.computes_on_gpu() && world.sharers_of_device(group) > 1;
+}
+
+// Times stay, as times; what compares them with anything goes.
+void remove_speed_claims(Record& record) {
+  for (const char* claim : {"algbw_GBps", "busbw_GBps", "wire_GBps", "limit_s", "limit_fraction",
+                            "speedup_over_library", "tokens_per_second", "steps_per_second",
+                            "memory_GBps", "gflops", "mfu"})
+    record.counters.erase(claim);
+}
+
+// What every rank tells rank 0 with its judge.
+struct Told {
+  double limit_s = 0;
+  bool shares_gpu = false;
+};
+
+void fail(Record& record, std::string reason) {
+  record.verdict = Ruling::fail;
+  record.reason = std::move(reason);
+}
+
+}  // namespace
+
+Record skipped(const PlannedCase& plan, int repetition, std::string reason) {
+  Record record;
+  record.unit = plan.unit;
+  record.name = plan.name;
+  record.axes = plan.axes;
+  record.repetition = repetition;
+  record.verdict = Ruling::skipped;
+  record.reason = std::move(reason);
+  return record;
+}
+
+// Others may be waiting for this rank inside the unit: who asks why finds this.
+void CaseRunner::threw(const PlannedCase& plan, const std::string& failure) {
+  world_.board().set_activity(
+      fmt::format("{}, where rank {} threw: {}", plan.name, world_.rank(), failure));
+}
+
+template <class Body>
+std::string CaseRunner::phase(const PlannedCase& plan, machine::Link* link, std::string_view what,
+                              Body body) {
+  world_.board().set_activity(fmt::format("{} ({})", plan.name, what));
+  std::string failure;
+  try {
+    failure = body();
+  } catch (const machine::Timeout&) {
+    throw;
+  } catch (const machine::PeerFailure&) {
+    throw;
+  } catch (const std::exception& error) {
+    failure =
+        fmt::format("{}: {}", what, *error.what() ? error.what() : "an exception without a text");
+    threw(plan, failure);
+  }
+  return first_text(link, failure);
+}
+
+machine::Link* CaseRunner::sampling_link(const machine::Group& group) {
+  if (group.size() == 1) return nullptr;
+  std::unique_ptr<machine::Link>& link = links_[group.size()];
+  if (!link) {
+    const bool shared = world_.why_not(group, machine::Transport::shared_memory).empty();
+    // Ranks wait here for the end of whole phases, not for one message.
+    const double timeout_s = world_.timeout_s();
+    world_.set_timeout_s(5 * timeout_s);
+    link =
+        world_.connect(group, shared ? machine::Transport::shared_memory : machine::Transport::mpi);
+    world_.set_timeout_s(timeout_s);
+    link->count_as({machine::Operation::barrier, machine::Dtype::float32});
+  }
+  return link.get();
+}
+
+void CaseRunner::run(const PlannedCase& plan, int repetition, Record& record) {
+  record = skipped(plan, repetition, {});
+  const machine::Group group = machine::first_ranks("world", plan.ranks, world_.rank());
+  Context context{world_,
+                  group,
+                  world_.device(),
+                  rates_,
+                  options_.seed,
+                  options_.data_file,
+                  options_.load_file,
+                  options_.save_file};
+  machine::Link* link = sampling_link(group);
+  record.reason =
+      phase(plan, link, "asking whether it can run", [&] { return plan.why_not(context); });
+  if (!record.reason.empty()) return;
+
+  record.verdict = Ruling::fail;
+  record.reason = "did not end";  // stays if this throws
+  world_.device().ledger().reset_peaks();
+  std::unique_ptr<Instance> instance;
+  std::string failure = phase(plan, link, "setting up", [&] {
+    instance = with_faults(plan.make(context), plan.name);
+    return std::string();
+  });
+  if (!failure.empty()) return fail(record, failure);
+  if (options_.timing == Timing::armed && !instance->only_queues()) {
+    record = skipped(plan, repetition,
+                     "timing armed needs a run that only queues work on the device's stream");
+    return;
+  }
+
+  Sampled sampled;
+  failure = phase(plan, link, "running", [&] {
+    SamplingLimits limits;
+    limits.seconds = options_.max_seconds_per_case;
+    limits.timing = options_.timing;
+    limits.one_clock = world_.on_one_host(group);
+    limits.sample = sample_at_hand();
+    limits.progress = &world_.board().mine().progress;
+    const auto on_failure = [&](const std::string& text) { threw(plan, "running: " + text); };
+    sampled = Sampler(world_.device(), link, limits, on_failure).sample(*instance);
+    return sampled.failure.empty() ? std::string() : "running: " + sampled.failure;
+  });
+  if (!failure.empty()) return fail(record, failure);
+  if (group.index == 0) {
+    if (!world_.wait_policy().oversubscribed) add_activity(record, sampled.unit.ranks);
+    add_times(record, name(options_.timing), std::move(sampled));
+  }
+
+  Judge judge(world_.rank());
+  std::string mine;  // Told, then the judge
+  failure = phase(plan, link, "judging", [&] {
+    instance->judge(judge);
+    const Cost cost = instance->cost();
+    const Told told{limit_s(cost, rates_, plan.ranks), shares_gpu(world_, group)};
+    mine.assign(reinterpret_cast<const char*>(&told), sizeof told);
+    mine += serialize(judge);
+    return std::string();
+  });
+  if (!failure.empty()) return fail(record, failure);
+
+  const std::vector<std::string> all = world_.all_gather(group, mine);
+  if (group.index == 0) {
+    std::vector<Judge> judges;
+    double slowest_limit = 0;
+    for (const std::string& theirs : all) {
+      Told told;
+      std::memcpy(&told, theirs.data(), sizeof told);
+      slowest_limit = std::max(slowest_limit, told.limit_s);
+      record.oversubscribed = record.oversubscribed || told.shares_gpu;
+      judges.push_back(deserialize(std::string_view(theirs).substr(sizeof told)));
+    }
+    JudgedCase judged = merge(judges, plan.oracles);
+    record.verdict = judged.verdict;
+    record.reason = std::move(judged.reason);
+    record.oracles = std::move(judged.oracles);
+    record.memory = std::move(judged.memory);
+    record.counters.merge(judged.counters);
+    add_rates(record, instance->cost(), slowest_limit);
+  }
+  Record described = record;
+  failure = phase(plan, link, "describing", [&] {
+    instance->describe(described);
+    return std::string();
+  });
+  if (!failure.empty()) return fail(record, failure);
+  record = std::move(described);
+  if (record.oversubscribed) remove_speed_claims(record);
+  // No rank takes its memory away while another may still read it.
+  world_.barrier(group);
+}
+
+}  // namespace harness

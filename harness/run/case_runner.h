@@ -1,0 +1,45 @@
+#pragma once
+// One case from construction to its record.
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "harness/record/record.h"
+#include "harness/run/run.h"
+#include "harness/unit/unit.h"
+#include "machine/link/link.h"
+#include "machine/world/world.h"
+
+namespace harness {
+
+class CaseRunner {
+ public:
+  CaseRunner(machine::World& world, const RunOptions& options) : world_(world), options_(options) {}
+
+  Rates& rates() { return rates_; }
+
+  // Collective over the first plan.ranks ranks of the world. What the unit throws on any rank fails
+  // the case on all. On the world's rank 0 record is complete; it is filled as the case goes, so
+  // that what is known is kept when this throws: machine::Timeout, machine::PeerFailure and
+  // whatever else leaves the ranks in different places.
+  void run(const PlannedCase& plan, int repetition, Record& record);
+
+ private:
+  // Runs `body` on every rank of the case; returns the text it returned or threw on the first rank
+  // where there is one, the same on all. The board names the phase while it runs.
+  template <class Body>
+  std::string phase(const PlannedCase& plan, machine::Link* link, std::string_view what, Body body);
+  void threw(const PlannedCase& plan, const std::string& failure);
+  machine::Link* sampling_link(const machine::Group& group);
+
+  machine::World& world_;
+  const RunOptions& options_;
+  Rates rates_;
+  std::map<int, std::unique_ptr<machine::Link>> links_;  // by ranks: made once for each
+};
+
+// What to say of a case that never got a record of its own.
+Record skipped(const PlannedCase& plan, int repetition, std::string reason);
+
+}  // namespace harness

@@ -1,0 +1,217 @@
+#include "harness/run/google_front.h"
+
+#include <benchmark/benchmark.h>
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <regex>
+
+#include "harness/run/run.h"
+#include "machine/base/names.h"
+
+namespace harness {
+namespace {
+
+constexpr std::string_view prefix = "--benchmark_";
+
+// What is handed to Google Benchmark as it is.
+const std::vector<std::string> honoured = {"repetitions",
+                                           "enable_random_interleaving",
+                                           "report_aggregates_only",
+                                           "display_aggregates_only",
+                                           "color",
+                                           "counters_tabular",
+                                           "context",
+                                           "time_unit"};
+const std::vector<std::string> ours = {"filter", "list_tests", "format", "out", "out_format"};
+// Decided by the sampler, not by Google Benchmark.
+const std::vector<std::string> meaningless = {"min_time", "min_warmup_time", "perf_counters"};
+
+bool contains(const std::vector<std::string>& words, const std::string& word) {
+  return std::find(words.begin(), words.end(), word) != words.end();
+}
+
+bool parse_switch(const std::string& flag, const std::string& value) {
+  for (const char* yes : {"", "true", "yes", "on", "1"})
+    if (value == yes) return true;
+  for (const char* no : {"false", "no", "off", "0"})
+    if (value == no) return false;
+  throw UsageError(fmt::format("{}{}: '{}' is not true or false", prefix, flag, value));
+}
+
+void check_word(const std::string& flag, const std::string& value,
+                const std::vector<std::string>& words) {
+  if (!contains(words, value))
+    throw UsageError(machine::unknown(fmt::format("{}{}", prefix, flag), value, words));
+}
+
+using Runs = std::vector<benchmark::BenchmarkReporter::Run>;
+
+// Reports under the case's own name.
+template <class Base>
+class CaseNames final : public Base {
+ public:
+  using Base::Base;
+  void ReportRuns(const Runs& reports) override {
+    Runs renamed = reports;
+    for (auto& run : renamed) {
+      run.run_name.iterations.clear();
+      run.run_name.time_type.clear();
+    }
+    Base::ReportRuns(renamed);
+  }
+};
+
+class Silent final : public benchmark::BenchmarkReporter {
+ public:
+  bool ReportContext(const Context&) override { return true; }
+  void ReportRuns(const Runs&) override {}
+};
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"  // Google Benchmark's CSV
+std::unique_ptr<benchmark::BenchmarkReporter> reporter(const std::string& format, bool display) {
+  if (format == "json") return std::make_unique<CaseNames<benchmark::JSONReporter>>();
+  if (format == "csv") return std::make_unique<CaseNames<benchmark::CSVReporter>>();
+  if (format == "console" && display)
+    return std::make_unique<CaseNames<benchmark::ConsoleReporter>>();
+  if (format == "console")
+    return std::make_unique<CaseNames<benchmark::ConsoleReporter>>(
+        benchmark::ConsoleReporter::OO_None);
+  return std::make_unique<Silent>();
+}
+#pragma GCC diagnostic pop
+
+void report(benchmark::State& state, const Record& record) {
+  if (record.verdict != Ruling::pass) {
+    const std::string message = fmt::format("{}: {}", name(record.verdict), record.reason);
+    state.SkipWithError(message.c_str());
+    return;
+  }
+  for (auto _ : state) state.SetIterationTime(record.seconds);
+  for (const auto& [counter, value] : record.counters)
+    if (std::isfinite(value)) state.counters[counter] = value;
+}
+
+}  // namespace
+
+GoogleFront::GoogleFront(const std::vector<std::string>& flags) {
+  std::vector<std::string> known;
+  for (const auto* words : {&honoured, &ours})
+    for (const std::string& word : *words) known.push_back(std::string(prefix) + word);
+  for (const std::string& flag : flags) {
+    const std::size_t equals = flag.find('=');
+    const std::string whole = flag.substr(0, equals);
+    const std::string value = equals == std::string::npos ? "" : flag.substr(equals + 1);
+    const std::string word = whole.starts_with(prefix) ? whole.substr(prefix.size()) : "";
+    if (contains(meaningless, word))
+      throw UsageError(
+          fmt::format("{} has no meaning here: the sampler decides how long a case runs", whole));
+    if (!contains(honoured, word) && !contains(ours, word))
+      throw UsageError(machine::unknown("flag", whole, known));
+    if (word == "filter")
+      filter_ = value;
+    else if (word == "list_tests")
+      list_only_ = parse_switch(word, value);
+    else if (word == "out")
+      out_ = value;
+    else if (word == "format")
+      check_word(word, format_ = value, {"console", "json", "csv"});
+    else if (word == "out_format")
+      check_word(word, out_format_ = value, {"console", "json", "csv"});
+    else {
+      if (word == "time_unit")
+        check_word(word, value, {"ns", "us", "ms", "s"});
+      else if (word == "repetitions") {
+        repetitions_ = AxisText<int>::parse("benchmark_repetitions", value);
+        if (repetitions_ < 1) throw UsageError("--benchmark_repetitions: at least 1");
+      } else if (word != "context" && word != "color") {
+        parse_switch(word, value);
+      } else if (word == "color" && value != "auto") {
+        parse_switch(word, value);
+      } else if (word == "context" && value.find('=') == std::string::npos) {
+        throw UsageError(fmt::format("{}: '{}' is not key=value", whole, value));
+      }
+      passed_on_.push_back(equals == std::string::npos ? flag + "=true" : flag);
+    }
+  }
+  // Google Benchmark would end the process, and strand the other ranks.
+  if (!out_.empty() && !list_only_ && !std::ofstream(out_, std::ios::app))
+    throw UsageError(fmt::format("--benchmark_out: cannot write '{}'", out_));
+}
+
+std::vector<std::size_t> GoogleFront::select(const std::vector<PlannedCase>& cases) const {
+  std::vector<std::size_t> selected;
+  const bool negative = filter_.starts_with('-');
+  const std::string pattern = filter_ == "all" ? "" : negative ? filter_.substr(1) : filter_;
+  std::regex expression;
+  try {
+    expression = std::regex(pattern, std::regex::extended | std::regex::nosubs);
+  } catch (const std::regex_error& error) {
+    throw UsageError(fmt::format("--benchmark_filter: '{}' is no regular expression: {}", filter_,
+                                 error.what()));
+  }
+  for (std::size_t i = 0; i < cases.size(); ++i)
+    if (pattern.empty() || std::regex_search(cases[i].name, expression) != negative)
+      selected.push_back(i);
+  if (selected.empty())
+    throw UsageError(
+        cases.empty()
+            ? std::string("no case selected")
+            : fmt::format("no case selected: --benchmark_filter '{}' matches none of {} names, "
+                          "such as {}",
+                          filter_, cases.size(), cases.front().name));
+  return selected;
+}
+
+void GoogleFront::list(const std::vector<PlannedCase>& cases,
+                       const std::vector<std::size_t>& selected) const {
+  for (std::size_t i : selected) std::printf("%s\n", cases[i].name.c_str());
+  std::fflush(stdout);
+}
+
+void GoogleFront::run(const std::vector<PlannedCase>& cases,
+                      const std::vector<std::size_t>& selected,
+                      const std::function<const Record*(std::size_t, int)>& run_case,
+                      const std::function<std::string()>& why_not) const {
+  std::vector<int> repetitions(cases.size(), 0);
+  for (std::size_t i : selected) {
+    benchmark::RegisterBenchmark(cases[i].name.c_str(),
+                                 [&, i](benchmark::State& state) {
+                                   const Record* record = run_case(i, repetitions[i]++);
+                                   if (record)
+                                     report(state, *record);
+                                   else
+                                     state.SkipWithError(why_not().c_str());
+                                 })
+        ->Iterations(1)
+        ->UseManualTime();
+  }
+  // Flags are global in Google Benchmark: what a run before this one set is set back first.
+  std::vector<std::string> arguments = {"shardmark",
+                                        "--benchmark_repetitions=1",
+                                        "--benchmark_filter=",
+                                        "--benchmark_format=console",
+                                        "--benchmark_out_format=" + out_format_,
+                                        "--benchmark_out=" + out_};
+  arguments.insert(arguments.end(), passed_on_.begin(), passed_on_.end());
+  std::vector<char*> argv;
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  argv.push_back(nullptr);
+  int argc = static_cast<int>(arguments.size());
+  benchmark::Initialize(&argc, argv.data());
+
+  const auto display = reporter(format_, true);
+  const auto file = out_.empty() ? nullptr : reporter(out_format_, false);
+  benchmark::RunSpecifiedBenchmarks(display.get(), file.get());
+  benchmark::ClearRegisteredBenchmarks();
+}
+
+bool google_benchmark_prints(const std::vector<std::string>& google_flags) {
+  return GoogleFront(google_flags).prints();
+}
+
+}  // namespace harness

@@ -1,0 +1,47 @@
+#pragma once
+// Google Benchmark as the front of a run, on rank 0: its flags choose, repeat and print the cases;
+// their times come from the sampler (manual time, one iteration a repetition).
+//
+// --benchmark_filter and --benchmark_list_tests act on the cases' own names, without the
+// "/iterations:1/manual_time" that Google Benchmark would append; its reports leave that out too.
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "harness/record/record.h"
+#include "harness/unit/unit.h"
+
+namespace harness {
+
+class GoogleFront {
+ public:
+  // Throws UsageError: a flag that Google Benchmark does not have (with the nearest), one that has
+  // no meaning here, a malformed value, a --benchmark_out that cannot be written.
+  explicit GoogleFront(const std::vector<std::string>& flags);
+
+  bool list_only() const { return list_only_; }
+  // Prints cases or their list to standard output.
+  bool prints() const { return list_only_ || !format_.empty(); }
+  int repetitions() const { return repetitions_; }  // of each case
+  // Indices of the cases whose names match --benchmark_filter ('-' in front: do not match). Throws
+  // UsageError naming the filter when there is none, or when it is no regular expression.
+  std::vector<std::size_t> select(const std::vector<PlannedCase>& cases) const;
+  void list(const std::vector<PlannedCase>& cases, const std::vector<std::size_t>& selected) const;
+
+  // Calls run_case(index, repetition) for each selected case as often as --benchmark_repetitions
+  // says and reports what it returns; null: the case was not run, for the reason given by
+  // why_not().
+  void run(const std::vector<PlannedCase>& cases, const std::vector<std::size_t>& selected,
+           const std::function<const Record*(std::size_t, int)>& run_case,
+           const std::function<std::string()>& why_not) const;
+
+ private:
+  std::vector<std::string> passed_on_;  // flags that Google Benchmark itself acts on
+  std::string filter_, format_, out_, out_format_ = "json";
+  bool list_only_ = false;
+  int repetitions_ = 1;
+};
+
+}  // namespace harness

@@ -1,0 +1,401 @@
+#include "harness/run/inject.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <thread>
+
+#include "machine/base/clock.h"
+#include "machine/base/disk_fault.h"
+#include "machine/base/names.h"
+#include "machine/device/gemm_fault.h"
+#include "machine/device/memory_limit.h"
+#include "machine/device/random.h"
+#include "machine/link/faulty_link.h"
+#include "machine/link/waited.h"
+
+namespace harness {
+namespace {
+
+struct Key {
+  std::string name;
+  bool wanted;
+};
+const std::map<std::string, std::vector<Key>> kinds{
+    {"slow_rank", {{"rank", true}, {"factor", false}, {"seconds", false}}},
+    {"slow_core", {{"rank", true}, {"threads", false}}},
+    {"jitter", {{"rank", true}, {"seconds", true}, {"probability", true}}},
+    {"slow_link", {{"ranks", true}, {"rate", true}}},
+    {"corrupt_message", {{"rank", true}, {"peer", true}, {"iteration", true}, {"bit", true}}},
+    {"corrupt_result", {{"rank", true}, {"iteration", true}, {"bit", true}}},
+    {"slow_disk", {{"rank", true}, {"rate", true}}},
+    {"full_disk", {{"rank", true}, {"bytes", true}}},
+    {"hang", {{"rank", true}, {"iteration", true}}},
+    {"die", {{"rank", true}, {"iteration", true}}},
+    {"exit_early", {{"rank", true}, {"iteration", true}}},
+    {"out_of_memory", {{"rank", true}, {"bytes", true}}},
+    {"wrong_version", {{"rank", true}, {"library", true}, {"version", true}}},
+};
+const std::vector<std::string> libraries{"mpi", "onednn", "nccl", "cuda"};
+
+std::vector<std::string> names_of(const auto& items, auto name) {
+  std::vector<std::string> names;
+  for (const auto& item : items) names.push_back(name(item));
+  return names;
+}
+
+// The number that text begins with; what follows it is left in text.
+double leading_number(std::string_view& text) {
+  double value = NAN;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc()) return NAN;
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  return value;
+}
+
+double number(std::string_view text,
+              const std::vector<std::pair<std::string_view, double>>& units) {
+  const double value = leading_number(text);
+  if (text.empty() && units.empty()) return value;
+  for (const auto& [unit, factor] : units)
+    if (text == unit) return factor * value;
+  return NAN;
+}
+
+class Parser {
+ public:
+  explicit Parser(std::string_view text) : rest_(text) {
+    fault_.text = text;
+    fault_.kind = next(':');
+    const auto kind = kinds.find(fault_.kind);
+    if (kind == kinds.end())
+      throw UsageError("--inject: " +
+                       machine::unknown("kind", fault_.kind, names_of(kinds, [](const auto& kind) {
+                                          return kind.first;
+                                        })));
+    keys_ = &kind->second;
+  }
+
+  Fault parse() {
+    std::vector<std::string> given;
+    while (!rest_.empty()) {
+      std::string_view part = next(',');
+      const std::size_t equals = part.find('=');
+      const std::string key(part.substr(0, equals));
+      const auto known = names_of(*keys_, [](const Key& known) { return known.name; });
+      if (std::ranges::find(known, key) == known.end())
+        throw UsageError(fmt::format("--inject {}: {}", fault_.text,
+                                     machine::unknown("key of " + fault_.kind, key, known)));
+      if (std::ranges::find(given, key) != given.end())
+        throw UsageError(fmt::format("--inject {}: {} stands twice", fault_.text, key));
+      given.push_back(key);
+      set(key, equals == std::string_view::npos ? "" : part.substr(equals + 1));
+    }
+    for (const Key& key : *keys_)
+      if (key.wanted && std::ranges::find(given, key.name) == given.end())
+        throw UsageError(fmt::format("--inject {}: {} is missing", fault_.text, key.name));
+    if (fault_.kind == "slow_rank" && (fault_.seconds > 0) == (fault_.factor != 1))
+      throw UsageError(fmt::format("--inject {}: either factor (above 1) or seconds says how slow",
+                                   fault_.text));
+    if (fault_.rank == fault_.peer)
+      throw UsageError(fmt::format("--inject {}: rank and peer are the same", fault_.text));
+    return fault_;
+  }
+
+ private:
+  std::string_view next(char end) {
+    const std::string_view part = rest_.substr(0, rest_.find(end));
+    rest_.remove_prefix(std::min(rest_.size(), part.size() + 1));
+    return part;
+  }
+
+  double checked(std::string_view key, std::string_view text, double value, double least,
+                 std::string_view example) {
+    if (value >= least && value < 1e18) return value;
+    throw UsageError(
+        fmt::format("--inject {}: {}={} is none; like {}", fault_.text, key, text, example));
+  }
+  int whole(std::string_view key, std::string_view text) {
+    const double value = checked(key, text, number(text, {}), 0, fmt::format("{}=1", key));
+    if (value != std::floor(value) || value > 1e9)
+      checked(key, text, NAN, 0, fmt::format("{}=1", key));
+    return static_cast<int>(value);
+  }
+
+  void set(const std::string& key, std::string_view text) {
+    if (key == "rank") {
+      fault_.rank = whole(key, text);
+    } else if (key == "peer") {
+      fault_.peer = whole(key, text);
+    } else if (key == "bit") {
+      fault_.bit = static_cast<std::uint64_t>(whole(key, text));
+    } else if (key == "threads") {
+      fault_.threads = std::max(1, whole(key, text));
+    } else if (key == "iteration") {
+      fault_.iteration = text == "judging" ? judging : whole(key, text);
+    } else if (key == "ranks") {
+      const std::size_t dash = text.find('-');
+      if (dash == std::string_view::npos) checked(key, text, NAN, 0, "ranks=2-3");
+      fault_.rank = whole(key, text.substr(0, dash));
+      fault_.peer = whole(key, text.substr(dash + 1));
+    } else if (key == "factor") {
+      fault_.factor = checked(key, text, number(text, {}), 1, "factor=2");
+    } else if (key == "probability") {
+      fault_.probability = checked(key, text, number(text, {}), 0, "probability=0.1");
+    } else if (key == "seconds") {
+      const double value = number(text, {{"", 1}, {"s", 1}, {"ms", 1e-3}, {"us", 1e-6}});
+      fault_.seconds = checked(key, text, value, 1e-9, "seconds=5ms");
+    } else if (key == "rate") {
+      const double value = number(text, {{"GB/s", 1e9}, {"MB/s", 1e6}, {"kB/s", 1e3}, {"B/s", 1}});
+      fault_.bytes_per_second = checked(key, text, value, 1e-9, "rate=50MB/s");
+    } else if (key == "bytes") {
+      fault_.bytes = AxisText<Bytes>::parse("inject " + fault_.text + ": bytes", text).value;
+    } else if (key == "library") {
+      fault_.library = text;
+      if (std::ranges::find(libraries, fault_.library) == libraries.end())
+        throw UsageError(fmt::format("--inject {}: {}", fault_.text,
+                                     machine::unknown("library", fault_.library, libraries)));
+    } else {
+      fault_.version = text;
+    }
+  }
+
+  Fault fault_;
+  std::string_view rest_;
+  const std::vector<Key>* keys_ = nullptr;
+};
+
+void sleep_s(double seconds) {
+  if (seconds > 0) std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+}
+
+}  // namespace
+
+Fault parse_fault(std::string_view text) { return Parser(text).parse(); }
+
+void check_ranks(const std::vector<Fault>& faults, int ranks) {
+  for (const Fault& fault : faults)
+    for (const int rank : {fault.rank, fault.peer})
+      if (rank >= ranks)
+        throw UsageError(fmt::format("--inject {}: there is no rank {}, this launch has {}",
+                                     fault.text, rank, ranks));
+}
+
+class Injector {
+ public:
+  Injector(std::vector<Fault> faults, machine::World& world)
+      : faults_(std::move(faults)), world_(world) {
+    for (const Fault& fault : faults_) begin(fault);
+  }
+  ~Injector() {
+    over_.store(true);
+    for (std::thread& thread : beside_) thread.join();
+    machine::link_faults = {};
+    machine::disk_fault = nullptr;
+    machine::after_gemm = nullptr;
+    machine::memory_limit_bytes = std::numeric_limits<std::size_t>::max();
+  }
+  Injector(const Injector&) = delete;
+  Injector& operator=(const Injector&) = delete;
+
+  std::vector<std::string> texts() const {
+    return names_of(faults_, [](const Fault& fault) { return fault.text; });
+  }
+  int* sample() { return &sample_; }
+  std::string version(std::string_view library) const {
+    for (const Fault& fault : faults_)
+      if (fault.library == library && mine(fault)) return fault.version;
+    return {};
+  }
+
+  void set_case(const std::string& name) { case_ = name; }
+  // Around a run of the unit's in a sample, and around its judging.
+  void before(bool judges) {
+    at_ = judges ? judging : sample_;
+    products_ = 0;
+    for (std::size_t i = 0; i < faults_.size(); ++i) {
+      const Fault& fault = faults_[i];
+      due_[i] = fault.iteration == at_ && fault.kind != "corrupt_result";
+      if (!mine(fault)) continue;
+      if (fault.kind == "slow_rank" && !judges) sleep_s(fault.seconds);
+      if (fault.kind == "jitter" && !judges &&
+          machine::uniform(static_cast<std::uint64_t>(fault.rank), runs_++) < fault.probability)
+        sleep_s(fault.seconds);
+      if (!due_[i]) continue;
+      if (fault.kind == "hang") {
+        tell(fault);
+        while (true) ::pause();
+      }
+      if (fault.kind == "die") {
+        tell(fault);
+        ::raise(SIGKILL);
+      }
+      if (fault.kind == "exit_early") {
+        tell(fault);
+        ::_exit(0);
+      }
+    }
+  }
+  void after(double own_s) {
+    at_ = elsewhere;
+    due_.assign(due_.size(), false);
+    for (const Fault& fault : faults_)
+      if (fault.kind == "slow_rank" && mine(fault)) sleep_s((fault.factor - 1) * own_s);
+  }
+
+  // A matrix product was written.
+  void product(machine::Stream& stream, const machine::Matrix& c) {
+    if (at_ != judging) return;
+    const int number = products_++;
+    for (const Fault& fault : faults_) {
+      if (fault.kind != "corrupt_result" || !mine(fault) || fault.iteration != number) continue;
+      stream.synchronize();
+      // The first element, where batches or strides do not matter.
+      auto* const data = static_cast<std::byte*>(c.data);
+      const std::uint64_t bit = fault.bit % (8 * size_of(c.dtype));
+      std::byte byte{};
+      stream.copy(&byte, data + bit / 8, 1);
+      stream.synchronize();
+      byte ^= std::byte{1} << (bit % 8);
+      stream.copy(data + bit / 8, &byte, 1);
+      stream.synchronize();
+      tell(fault);
+    }
+  }
+
+ private:
+  bool mine(const Fault& fault) const { return fault.rank == world_.rank(); }
+
+  void begin(const Fault& fault) {
+    const std::size_t index = due_.size();
+    due_.push_back(false);
+    if (fault.kind == "slow_link")
+      machine::link_faults.slow.push_back({fault.rank, fault.peer, fault.bytes_per_second});
+    if (fault.kind == "corrupt_message")
+      machine::link_faults.corrupt.push_back({fault.rank, fault.peer, fault.bit, [this, index] {
+                                                if (!due_[index]) return false;
+                                                due_[index] = false;
+                                                tell(faults_[index]);
+                                                return true;
+                                              }});
+    if (!mine(fault)) return;
+    if (fault.kind == "out_of_memory")
+      machine::memory_limit_bytes = static_cast<std::size_t>(fault.bytes);
+    if (fault.kind == "slow_disk") disk_.seconds_per_byte = 1 / fault.bytes_per_second;
+    if (fault.kind == "full_disk") disk_.room = fault.bytes;
+    if (fault.kind.ends_with("_disk")) machine::disk_fault = &disk_;
+    if (fault.kind == "corrupt_result") machine::after_gemm = spoil;
+    if (fault.kind == "slow_core")
+      for (int i = 0; i < fault.threads; ++i)
+        beside_.emplace_back([this] {  // binding a rank binds all threads of its process
+          while (!over_.load(std::memory_order_relaxed)) {
+          }
+        });
+  }
+
+  static void spoil(machine::Stream& stream, const machine::Matrix& c);
+
+  // Once: a sample may be a batch of runs.
+  void tell(const Fault& fault) {
+    const std::string when =
+        at_ == judging ? "while it is judged" : fmt::format("in sample {}", at_);
+    const std::string line = fmt::format("shardmark: injected {} on rank {}, {} of {}\n",
+                                         fault.text, world_.rank(), when, case_);
+    if (line == told_) return;
+    told_ = line;
+    [[maybe_unused]] const auto wrote = ::write(STDERR_FILENO, line.data(), line.size());
+  }
+
+  std::vector<Fault> faults_;
+  machine::World& world_;
+  std::string case_, told_;
+  int sample_ = warm_up;  // the sampler's word
+  int at_ = elsewhere;
+  std::vector<bool> due_;  // by fault
+  std::uint64_t runs_ = 0;
+  int products_ = 0;
+  machine::DiskFault disk_;
+  std::atomic<bool> over_{false};
+  std::vector<std::thread> beside_;
+};
+
+namespace {
+
+Injector* current = nullptr;
+
+}  // namespace
+
+void Injector::spoil(machine::Stream& stream, const machine::Matrix& c) {
+  current->product(stream, c);
+}
+
+namespace {
+
+class FaultyInstance final : public Instance {
+ public:
+  FaultyInstance(std::unique_ptr<Instance> instance, Injector& faults)
+      : instance_(std::move(instance)), faults_(faults) {}
+  void prepare() override { instance_->prepare(); }
+  void run() override {
+    faults_.before(false);
+    const double begin = machine::steady_s(), waited = machine::waited_s();
+    instance_->run();
+    faults_.after(machine::steady_s() - begin - (machine::waited_s() - waited));
+  }
+  bool repeatable() const override { return instance_->repeatable(); }
+  bool only_queues() const override { return instance_->only_queues(); }
+  bool has_yardstick() const override { return instance_->has_yardstick(); }
+  void yardstick() override { instance_->yardstick(); }
+  bool has_check() const override { return instance_->has_check(); }
+  void rehearse(Runner runner) override { instance_->rehearse(runner); }
+  std::string check(Runner runner) override { return instance_->check(runner); }
+  void judge(Judge& judge) override {
+    faults_.before(true);
+    instance_->judge(judge);
+    faults_.after(0);
+  }
+  Cost cost() const override { return instance_->cost(); }
+  void describe(Record& record) override { instance_->describe(record); }
+
+ private:
+  std::unique_ptr<Instance> instance_;
+  Injector& faults_;
+};
+
+}  // namespace
+
+Injection::Injection(std::vector<Fault> faults, machine::World& world) {
+  if (faults.empty()) return;
+  injector_ = std::make_unique<Injector>(std::move(faults), world);
+  current = injector_.get();
+}
+
+Injection::~Injection() {
+  if (injector_) current = nullptr;
+}
+
+std::vector<std::string> injected() {
+  return current ? current->texts() : std::vector<std::string>();
+}
+
+std::unique_ptr<Instance> with_faults(std::unique_ptr<Instance> instance, const std::string& name) {
+  if (!current) return instance;
+  current->set_case(name);
+  return std::make_unique<FaultyInstance>(std::move(instance), *current);
+}
+
+int* sample_at_hand() { return current ? current->sample() : nullptr; }
+
+std::string injected_version(std::string_view library) {
+  return current ? current->version(library) : std::string();
+}
+
+}  // namespace harness

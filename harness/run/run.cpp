@@ -1,0 +1,320 @@
+#include "harness/run/run.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <atomic>
+#include <cmath>
+#include <csignal>
+#include <cstring>
+#include <exception>
+#include <map>
+#include <optional>
+
+#include "harness/run/case_runner.h"
+#include "harness/run/google_front.h"
+#include "harness/run/inject.h"
+#include "harness/run/turns.h"
+#include "machine/base/clock.h"
+#include "machine/base/error.h"
+
+namespace harness {
+namespace {
+
+std::atomic<int> received_signal{0};
+static_assert(std::atomic<int>::is_always_lock_free);
+std::atomic<int> handlers_installed{0};  // ranks may be threads
+
+void remember_signal(int signal) { received_signal.store(signal, std::memory_order_relaxed); }
+
+// SIGINT and SIGTERM only leave a mark, the first time; a second one acts as usual.
+class Signals {
+ public:
+  Signals() {
+    if (handlers_installed.fetch_add(1) > 0) return;
+    received_signal.store(0);
+    struct sigaction action {};
+    action.sa_handler = remember_signal;
+    action.sa_flags = static_cast<int>(SA_RESETHAND) | SA_RESTART;
+    sigaction(SIGINT, &action, &old_interrupt_);
+    sigaction(SIGTERM, &action, &old_terminate_);
+    installed_ = true;
+  }
+  ~Signals() {
+    if (installed_) {
+      sigaction(SIGINT, &old_interrupt_, nullptr);
+      sigaction(SIGTERM, &old_terminate_, nullptr);
+    }
+    handlers_installed.fetch_sub(1);
+  }
+  Signals(const Signals&) = delete;
+  Signals& operator=(const Signals&) = delete;
+
+ private:
+  bool installed_ = false;
+  struct sigaction old_interrupt_ {};
+  struct sigaction old_terminate_ {};
+};
+
+// What rank 0 tells the others to do next.
+struct Command {
+  enum Kind : int { run_case, stop } kind = stop;
+  int index = 0, repetition = 0;
+  int exit_code = 0;
+};
+
+class Launch {
+ public:
+  Launch(machine::World& world, const std::vector<PlannedCase>& cases, const RunOptions& options)
+      : world_(world), cases_(cases), options_(options), runner_(world, options) {}
+
+  int lead(Progress& progress);
+  int follow();
+
+ private:
+  Command command(Command next);
+  // Everything of one case that all ranks of the world do. True when any rank has had a signal.
+  void execute(const Command& command, Record& record);
+  void lead_case(std::size_t index, int repetition, Progress& progress);
+  void lead_in_turns(const std::vector<std::size_t>& selected, int repetitions, Progress& progress);
+  // Null where the case was not run so far.
+  const Record* finished(std::size_t index, int repetition) const;
+  void note_rates();
+  bool ends() const { return fatal_ || !unwritten_.empty() || signal_ != 0; }
+  // What is known about the loss of a rank, beyond the exception that this rank got.
+  std::string loss(const std::exception& error);
+  void lost(const std::exception& error) { world_.board().fail(error.what()); }
+
+  machine::World& world_;
+  const std::vector<PlannedCase>& cases_;
+  const RunOptions& options_;
+  CaseRunner runner_;
+  int signal_ = 0;
+  RunContext context_;
+  std::vector<Record> records_;
+  std::map<std::pair<std::string, int>, std::size_t> place_;  // by name and repetition
+  std::exception_ptr fatal_;
+  std::string unwritten_;  // why sink or progress could not
+};
+
+// The axis of that name; of a case without one no limit asks.
+std::optional<machine::Transport> transport_of(const PlannedCase& plan) {
+  for (const auto& [axis, value] : plan.axes)
+    for (const auto transport : {machine::Transport::shared_memory, machine::Transport::mpi})
+      if (axis == "transport" && value == machine::name(transport)) return transport;
+  return std::nullopt;
+}
+
+Command Launch::command(Command next) {
+  const std::string sent(reinterpret_cast<const char*>(&next), sizeof next);
+  const std::string got =
+      world_.broadcast(world_.group(), 0, world_.rank() == 0 ? sent : std::string());
+  std::memcpy(&next, got.data(), sizeof next);
+  return next;
+}
+
+void Launch::execute(const Command& command, Record& record) {
+  const PlannedCase& plan = cases_[static_cast<std::size_t>(command.index)];
+  if (options_.measure_rates) {
+    world_.board().set_activity(fmt::format("measuring this machine with {} ranks", plan.ranks));
+    runner_.rates().measure(world_, plan.ranks);
+    if (const auto transport = transport_of(plan))
+      runner_.rates().measure_link(world_, plan.ranks, *transport);
+  }
+  world_.set_active_ranks(plan.ranks);
+  if (world_.rank() < plan.ranks) runner_.run(plan, command.repetition, record);
+  world_.board().set_activity("between cases");
+  const std::string mine = std::to_string(received_signal.load(std::memory_order_relaxed));
+  for (const std::string& theirs : world_.all_gather(world_.group(), mine))
+    if (signal_ == 0) signal_ = std::stoi(theirs);
+  // Memory that links of this case shared is given back here.
+  world_.barrier(world_.group());
+}
+
+std::string Launch::loss(const std::exception& error) {
+  std::string text = error.what();
+  if (!dynamic_cast<const machine::PeerFailure*>(&error)) text = fmt::format("rank 0: {}", text);
+  const machine::Board& board = world_.board();
+  for (int rank = 1; rank < board.size(); ++rank) {
+    if (!board.of(rank)) continue;
+    const std::string activity = board.activity(rank);
+    if (activity.find(" threw: ") != std::string::npos)
+      text += fmt::format("; rank {}: {}", rank, activity);
+  }
+  return text;
+}
+
+const Record* Launch::finished(std::size_t index, int repetition) const {
+  const auto found = place_.find({cases_[index].name, repetition});
+  return found == place_.end() ? nullptr : &records_[found->second];
+}
+
+void Launch::note_rates() {
+  const std::size_t known = context_.rates.size();
+  for (const auto& [what, rate] : runner_.rates().named()) context_.rates[what] = rate;
+  if (options_.sink && context_.rates.size() > known) options_.sink->measured(context_);
+}
+
+void Launch::lead_case(std::size_t index, int repetition, Progress& progress) {
+  try {
+    const PlannedCase& plan = cases_[index];
+    progress.case_started(plan.name);
+    if (options_.sink) options_.sink->started(plan.name);
+    Record record;
+    if (plan.ranks > world_.size()) {
+      record =
+          skipped(plan, repetition,
+                  fmt::format("needs {} ranks, this launch has {}", plan.ranks, world_.size()));
+    } else {
+      try {
+        execute(command({Command::run_case, static_cast<int>(index), repetition, 0}), record);
+      } catch (const std::exception& error) {
+        if (record.name.empty()) record = skipped(plan, repetition, {});
+        record.verdict = Ruling::fail;
+        record.reason = context_.status_reason = loss(error);
+        fatal_ = std::current_exception();
+        lost(error);
+      }
+    }
+    if (!fatal_) note_rates();
+    if (options_.sink) options_.sink->add(record);
+    progress.case_done(record);
+    record.samples = {};  // the sink has them; thousands of cases would not fit in memory
+    record.trace = {};
+    place_[{record.name, repetition}] = records_.size();
+    records_.push_back(std::move(record));
+  } catch (const std::exception& error) {  // of sink or progress: no rank is lost by that
+    if (unwritten_.empty()) unwritten_ = error.what();
+    context_.status_reason = unwritten_;
+  }
+}
+
+void Launch::lead_in_turns(const std::vector<std::size_t>& selected, int repetitions,
+                           Progress& progress) {
+  const double begin_s = machine::steady_s();
+  Turns turns(cases_, selected);
+  const auto missing = [&](std::size_t index, int repetition) {
+    return !finished(index, repetition);
+  };
+  for (const std::size_t index : selected) {
+    bool all = true;
+    for (int i = 0; i < repetitions; ++i) all = all && !missing(index, i);
+    if (all) turns.took(index, 0);
+  }
+  while (const auto index = turns.next()) {
+    const double started_s = machine::steady_s();
+    for (int i = 0; i < repetitions; ++i) {
+      if (ends() || machine::steady_s() - begin_s >= options_.max_seconds) return;
+      if (missing(*index, i)) lead_case(*index, i, progress);
+    }
+    turns.took(*index, machine::steady_s() - started_s);
+  }
+}
+
+int Launch::lead(Progress& progress) {
+  std::optional<GoogleFront> front;
+  std::vector<std::size_t> selected;
+  std::string mistake;
+  try {
+    front.emplace(options_.google_flags);
+    selected = front->select(cases_);
+  } catch (const UsageError& error) {
+    mistake = error.what();
+  }
+  world_.broadcast(world_.group(), 0, mistake);
+  if (!mistake.empty()) throw UsageError(mistake);
+  if (front->list_only()) {
+    front->list(cases_, selected);
+    return command({Command::stop, 0, 0, accepted}).exit_code;
+  }
+
+  context_ = options_.context;
+  records_ = options_.finished;
+  for (std::size_t i = 0; i < records_.size(); ++i)
+    place_[{records_[i].name, records_[i].repetition}] = i;
+  const auto wanted = [&](auto count) {
+    for (const std::size_t index : selected)
+      for (int i = 0; i < front->repetitions(); ++i) count(index, i);
+  };
+  std::size_t left = 0;
+  wanted([&](std::size_t index, int repetition) { left += !finished(index, repetition); });
+  progress.start(left);
+  const bool in_turns = std::isfinite(options_.max_seconds);
+  if (in_turns) lead_in_turns(selected, front->repetitions(), progress);
+  front->run(
+      cases_, selected,
+      [&](std::size_t index, int repetition) {
+        if (!in_turns && !ends() && !finished(index, repetition))
+          lead_case(index, repetition, progress);
+        return finished(index, repetition);
+      },
+      [&]() -> std::string {
+        if (!context_.status_reason.empty()) return "not run: " + context_.status_reason;
+        return signal_ != 0 ? "not run: interrupted" : "not run: time";
+      });
+
+  if (!ends())
+    wanted([&](std::size_t index, int repetition) {
+      context_.not_run += !finished(index, repetition);
+    });
+  context_.status = !context_.status_reason.empty() ? "aborted"
+                    : signal_ != 0                  ? "interrupted"
+                                                    : "complete";
+  const bool with_faults = !injected().empty();
+  if (with_faults && context_.status == "complete") {
+    context_.status = "injected";
+    context_.status_reason = fmt::format("on purpose: {}", fmt::join(injected(), " "));
+  }
+  if (context_.status == "interrupted")
+    context_.status_reason = fmt::format(
+        "{} after {} of {} cases", signal_ == SIGINT ? "SIGINT" : "SIGTERM", records_.size(),
+        selected.size() * static_cast<std::size_t>(front->repetitions()));
+  const auto whatever_the_end = [&](const auto& finish) {
+    try {
+      finish();
+    } catch (const std::exception& error) {
+      if (unwritten_.empty()) unwritten_ = error.what();
+    }
+  };
+  whatever_the_end([&] {
+    if (options_.sink) options_.sink->finish(context_);
+  });
+  whatever_the_end([&] { progress.finish(context_, records_); });
+  if (fatal_) std::rethrow_exception(fatal_);
+  if (!unwritten_.empty()) {
+    command({Command::stop, 0, 0, environment});
+    throw Unwritten(unwritten_);
+  }
+  int exit_code = with_faults ? case_failed : accepted;
+  for (const Record& record : records_)
+    if (record.verdict == Ruling::fail) exit_code = case_failed;
+  if (signal_ != 0) exit_code = 128 + signal_;
+  return command({Command::stop, 0, 0, exit_code}).exit_code;
+}
+
+int Launch::follow() {
+  const std::string mistake = world_.broadcast(world_.group(), 0, {});
+  if (!mistake.empty()) throw UsageError(mistake);
+  try {
+    while (true) {
+      const Command next = command({});
+      if (next.kind == Command::stop) return next.exit_code;
+      Record record;
+      execute(next, record);
+    }
+  } catch (const std::exception& error) {
+    lost(error);
+    throw;
+  }
+}
+
+}  // namespace
+
+int run(machine::World& world, const std::vector<PlannedCase>& cases, const RunOptions& options,
+        Progress& progress) {
+  const Signals signals;
+  Launch launch(world, cases, options);
+  return world.rank() == 0 ? launch.lead(progress) : launch.follow();
+}
+
+}  // namespace harness

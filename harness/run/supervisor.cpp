@@ -1,0 +1,69 @@
+#include "harness/run/supervisor.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "harness/run/run.h"
+
+namespace harness {
+namespace {
+
+// A second for the watchdogs to see it, one for others' reasons, the rest to write.
+constexpr unsigned linger_s = 5;
+
+int end_told = -1;  // where the rank tells its supervisor
+
+void linger(const std::string& line) {
+  [[maybe_unused]] const ssize_t wrote = ::write(STDERR_FILENO, line.data(), line.size());
+  ::sleep(linger_s);
+  ::_exit(rank_lost);
+}
+
+}  // namespace
+
+int rank_ends(int code) {
+  if (end_told >= 0) {
+    [[maybe_unused]] const ssize_t wrote = ::write(end_told, "e", 1);
+  }
+  return code;
+}
+
+void supervise_rank() {
+  const pid_t supervisor = ::getpid();
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return;
+  const pid_t rank = ::fork();
+  if (rank < 0) return;  // unsupervised is better than not at all
+  if (rank == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != supervisor) ::_exit(rank_lost);
+    ::close(ends[0]);
+    end_told = ends[1];
+    return;
+  }
+  ::prctl(PR_SET_NAME, "supervisor");
+  // Launchers signal the process group, so the rank hears these itself and ends as it sees fit.
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2}) ::signal(signal, SIG_IGN);
+  int status = 0;
+  while (::waitpid(rank, &status, 0) < 0 && errno == EINTR) {
+  }
+  char end = 0;
+  const bool came_to_its_end = ::read(ends[0], &end, 1) == 1;
+  if (WIFEXITED(status) && (WEXITSTATUS(status) != 0 || came_to_its_end))
+    ::_exit(WEXITSTATUS(status));
+  if (WIFEXITED(status))
+    linger(fmt::format("shardmark: rank process {} ended with code 0 before its end\n", rank));
+  const int signal = WTERMSIG(status);
+  if (signal == SIGINT || signal == SIGTERM) ::_exit(128 + signal);
+  linger(fmt::format("shardmark: rank process {} was ended by signal {} ({})\n", rank, signal,
+                     ::strsignal(signal)));
+}
+
+}  // namespace harness

@@ -1,0 +1,246 @@
+#include "harness/run/watchdog.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+
+#include "harness/diagnose/diagnosis.h"
+#include "harness/record/run_json.h"
+#include "harness/record/running_case.h"
+#include "harness/report/html.h"
+#include "harness/report/junit.h"
+#include "harness/run/run.h"
+#include "machine/base/clock.h"
+
+namespace harness {
+namespace {
+
+using machine::RankState;
+using machine::RankStatus;
+using namespace std::chrono_literals;
+
+constexpr auto period = 200ms;
+constexpr double grace_s = 1;
+constexpr double last_resort_s = 10;  // for a reporter to write; then everybody goes
+// Before the waits' own timeout ends them: until then everybody still shows whom he waits for.
+double before_waits_end(double timeout_s) {
+  return std::max(timeout_s / 2, 0.95 * timeout_s - 2 * grace_s);
+}
+// Heartbeats that are none.
+constexpr std::uint64_t signed_off = ~std::uint64_t{0};
+constexpr std::uint64_t reported = ~std::uint64_t{0} - 1;
+
+ProcessState process_state(std::int64_t pid) {
+  if (pid <= 0) return ProcessState::unknown;
+  if (::kill(static_cast<pid_t>(pid), 0) != 0 && errno == ESRCH) return ProcessState::gone;
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string text;
+  std::getline(file, text);
+  const std::size_t name_end = text.rfind(')');  // the name may hold anything
+  if (name_end == std::string::npos || name_end + 2 >= text.size()) return ProcessState::unknown;
+  switch (text[name_end + 2]) {
+    case 'Z':
+    case 'X':
+      return ProcessState::zombie;
+    case 'T':
+      return ProcessState::stopped;
+    case 't':
+      return ProcessState::traced;
+    default:
+      return ProcessState::alive;
+  }
+}
+
+// Past stdio, whose lock the thread that hangs may hold.
+void say(std::string_view text) {
+  const std::string line = fmt::format("shardmark: {}\n", text);
+  [[maybe_unused]] const ssize_t wrote = ::write(STDERR_FILENO, line.data(), line.size());
+}
+
+}  // namespace
+
+// What was seen of the others before: when their counters last changed.
+class Watchdog::Eye {
+ public:
+  explicit Eye(machine::World& world)
+      : world_(world), seen_(static_cast<std::size_t>(world.size())) {}
+
+  Snapshot look(double now) {
+    // This process was itself not running: what it missed is not the others' silence.
+    const bool slept = now - looked_s_ > 2 && looked_s_ > 0;
+    looked_s_ = now;
+    const machine::Board& board = world_.board();
+    Snapshot snapshot{world_.rank(), {}};
+    for (int rank = 0; rank < world_.size(); ++rank) {
+      RankView view;
+      view.rank = rank;
+      view.host = world_.host(rank);
+      const RankStatus* status = board.of(rank);
+      view.here = status != nullptr;
+      if (status) see(view, *status, board, now, slept);
+      snapshot.ranks.push_back(std::move(view));
+    }
+    return snapshot;
+  }
+
+ private:
+  struct Seen {
+    std::uint64_t heartbeat = 0, progress = 0;
+    double heartbeat_s = 0, progress_s = 0, failed_s = 0;
+  };
+
+  void see(RankView& view, const RankStatus& status, const machine::Board& board, double now,
+           bool slept) {
+    Seen& seen = seen_[static_cast<std::size_t>(view.rank)];
+    const std::uint64_t heartbeat = status.heartbeat.load(), progress = status.progress.load();
+    if (seen.heartbeat != heartbeat || seen.heartbeat_s == 0 || slept) seen.heartbeat_s = now;
+    if (seen.progress != progress || seen.progress_s == 0 || slept) seen.progress_s = now;
+    seen.heartbeat = heartbeat;
+    seen.progress = progress;
+    view.pid = status.pid.load();
+    view.process = process_state(view.pid);
+    // The state after the process: one that finishes says so before it goes.
+    view.state = status.state.load();
+    if (view.state == RankState::failed && seen.failed_s == 0) seen.failed_s = now;
+    view.watched = heartbeat != 0 && heartbeat != signed_off && heartbeat != reported;
+    view.heartbeat_s = seen.heartbeat_s;
+    view.progress_s = seen.progress_s;
+    if (seen.failed_s > 0) view.failed_s = seen.failed_s;
+    view.waiting_for = status.waiting_for.load();
+    view.on_device = status.on_device.load() > 0;
+    view.activity = board.activity(view.rank);
+    view.reason = board.reason(view.rank);
+    view.waiting = board.waiting(view.rank);
+  }
+
+  machine::World& world_;
+  std::vector<Seen> seen_;
+  double looked_s_ = 0;
+};
+
+Watchdog::Watchdog(machine::World& world, std::string out_dir, double timeout_s,
+                   std::vector<std::string> names)
+    : world_(world),
+      out_dir_(std::move(out_dir)),
+      timeout_s_(before_waits_end(timeout_s)),
+      names_(std::move(names)),
+      eye_(std::make_unique<Eye>(world)) {
+  if (world_.ranks_are_threads()) return;
+  // With this MPICH tells the others that a rank has died; by default it would end them, unheard.
+  struct sigaction now {};
+  if (::sigaction(SIGUSR1, nullptr, &now) == 0 && now.sa_handler == SIG_DFL)
+    ::signal(SIGUSR1, SIG_IGN);
+  world_.board().mine().heartbeat.store(1);
+  thread_ = std::thread([this] { watch(); });
+}
+
+Watchdog::~Watchdog() {
+  if (!thread_.joinable()) return;
+  if (world_.board().failed_rank() < 0) {
+    {
+      const std::lock_guard lock(mutex_);
+      end_ = true;
+    }
+    ended_.notify_all();
+  }
+  thread_.join();  // with a failed rank the thread ends the process
+  world_.board().mine().heartbeat.store(signed_off);
+}
+
+void Watchdog::give_up(std::string_view reason) {
+  world_.board().fail(reason);
+  if (thread_.joinable()) thread_.join();
+  say(reason);
+  ::_exit(rank_lost);
+}
+
+void Watchdog::watch() {
+  double found_s = 0;
+  std::unique_lock lock(mutex_);
+  while (!ended_.wait_for(lock, period, [this] { return end_; })) {
+    world_.board().mine().heartbeat.fetch_add(1);
+    const double now = machine::steady_s();
+    if (anybody_reported()) ::_exit(rank_lost);
+    if (!diagnose(eye_->look(now), now, timeout_s_)) {
+      found_s = 0;
+    } else if (found_s == 0) {
+      found_s = now;
+    } else if (now - found_s > grace_s) {
+      end_launch();
+    }
+  }
+}
+
+bool Watchdog::anybody_reported() const {
+  for (int rank = 0; rank < world_.size(); ++rank)
+    if (const RankStatus* status = world_.board().of(rank);
+        status && status->heartbeat.load() == reported)
+      return true;
+  return false;
+}
+
+// Of a name that the board has only the beginning of, without a phase after it: the rest, if no
+// other case begins so.
+void Watchdog::complete(std::string& activity, std::string& line) const {
+  const std::string begin = activity;
+  if (begin.empty() || begin.find(' ') != std::string::npos) return;
+  const auto begins_so = [&](const std::string& name) { return name.starts_with(begin); };
+  const auto found = std::ranges::find_if(names_, begins_so);
+  if (found == names_.end() || std::ranges::count_if(names_, begins_so) > 1) return;
+  activity = *found;
+  const std::string during = " during ";
+  if (const std::size_t at = line.find(during + begin); at != std::string::npos)
+    line.replace(at + during.size(), begin.size(), *found);
+}
+
+void Watchdog::end_launch() {
+  const double start = machine::steady_s();
+  machine::Board& board = world_.board();
+  auto finding = diagnose(eye_->look(start), start, timeout_s_);
+  if (!finding) return;
+  complete(finding->activity, finding->line);
+  if (anybody_reported()) ::_exit(rank_lost);  // after the look, which may have missed the reporter
+  if (finding->reporter != world_.rank()) {
+    while (!anybody_reported() && machine::steady_s() - start < last_resort_s) {
+      board.mine().heartbeat.fetch_add(1);
+      std::this_thread::sleep_for(20ms);
+    }
+    if (!anybody_reported()) board.fail(finding->line);
+    ::_exit(rank_lost);
+  }
+
+  say(finding->line);
+  if (!out_dir_.empty()) {
+    try {
+      mark_aborted(out_dir_, finding->line, lost_record(finding->activity, finding->line));
+      write_junit(out_dir_);
+      write_report(out_dir_, /*draw=*/false);
+    } catch (const std::exception& error) {
+      say(fmt::format("the run is not closed: {}", error.what()));
+    }
+  }
+  board.mine().heartbeat.store(reported);
+  // The others see that and go; what cannot is ended. Nothing is left that would hold the job.
+  for (int rank = 0; rank < world_.size(); ++rank) {
+    const RankStatus* status = board.of(rank);
+    if (rank == world_.rank() || !status || status->pid.load() <= 0) continue;
+    const std::int64_t pid = status->pid.load();
+    const auto there = [&] {
+      const ProcessState state = process_state(pid);
+      return state == ProcessState::alive || state == ProcessState::stopped ||
+             state == ProcessState::traced;
+    };
+    while (there() && process_state(pid) == ProcessState::alive &&
+           machine::steady_s() - start < 2 * grace_s)
+      std::this_thread::sleep_for(20ms);
+    if (there() && status->state.load() != RankState::finished)
+      ::kill(static_cast<pid_t>(pid), SIGKILL);
+  }
+  ::_exit(rank_lost);
+}
+
+}  // namespace harness

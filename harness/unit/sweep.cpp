@@ -1,0 +1,280 @@
+#include "harness/unit/sweep.h"
+#include "machine/base/names.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+
+namespace harness {
+namespace {
+
+[[noreturn]] void not_a_value(std::string_view axis, std::string_view text,
+                              std::string_view wanted) {
+  throw UsageError(fmt::format("--{}: '{}' is not {}", axis, text, wanted));
+}
+
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  for (std::size_t begin = 0;;) {
+    const std::size_t end = text.find(separator, begin);
+    parts.push_back(text.substr(begin, end - begin));
+    if (end == std::string_view::npos) return parts;
+    begin = end + 1;
+  }
+}
+
+// Digits only: no sign, no blanks. Negative on anything else.
+std::int64_t digits(std::string_view text) {
+  std::int64_t value = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool whole = error == std::errc() && end == text.data() + text.size();
+  return whole && text[0] != '-' ? value : -1;
+}
+
+constexpr std::string_view size_form = "a size like 8, 4KiB or 64MiB";
+
+std::int64_t parse_size(std::string_view axis, std::string_view text) {
+  static constexpr std::pair<std::string_view, int> suffixes[] = {
+      {"KiB", 10}, {"MiB", 20}, {"GiB", 30}, {"TiB", 40}, {"K", 10},
+      {"M", 20},   {"G", 30},   {"T", 40},   {"B", 0}};
+  std::string_view number = text;
+  int shift = 0;
+  for (const auto& [suffix, bits] : suffixes) {
+    if (!number.ends_with(suffix)) continue;
+    number.remove_suffix(suffix.size());
+    shift = bits;
+    break;
+  }
+  const std::int64_t value = digits(number);
+  if (value < 0 || value > (std::numeric_limits<std::int64_t>::max() >> shift))
+    not_a_value(axis, text, size_form);
+  return value << shift;
+}
+
+std::int64_t parse_integer(std::string_view axis, std::string_view text) {
+  const std::int64_t value = digits(text);
+  if (value < 0 || value > std::numeric_limits<int>::max())
+    not_a_value(axis, text, "a whole number");
+  return value;
+}
+
+using NumberParser = std::int64_t (*)(std::string_view, std::string_view);
+
+// "first:last[:xfactor|:+step]"; without a step numbers count and sizes double.
+std::vector<std::int64_t> parse_range(std::string_view axis, std::string_view text,
+                                      NumberParser parse) {
+  constexpr std::string_view form = "a range first:last:xfactor or first:last:+step";
+  constexpr std::size_t too_many = 10000;
+  const std::vector<std::string_view> parts = split(text, ':');
+  if (parts.size() > 3) not_a_value(axis, text, form);
+  const std::int64_t first = parse(axis, parts[0]), last = parse(axis, parts[1]);
+  std::int64_t factor = parse == parse_size ? 2 : 1, step = parse == parse_size ? 0 : 1;
+  if (parts.size() == 3) {
+    if (parts[2].starts_with('x')) {
+      factor = parse_integer(axis, parts[2].substr(1));
+      step = 0;
+    } else if (parts[2].starts_with('+')) {
+      factor = 1;
+      step = parse(axis, parts[2].substr(1));
+    } else {
+      not_a_value(axis, text, form);
+    }
+  }
+  if (first > last)
+    throw UsageError(fmt::format("--{}: the range '{}' ends before it begins", axis, text));
+  if (step == 0 && (factor < 2 || first == 0))
+    throw UsageError(fmt::format("--{}: the range '{}' never ends", axis, text));
+  std::vector<std::int64_t> values;
+  for (std::int64_t value = first; value <= last; value = value * factor + step) {
+    values.push_back(value);
+    if (values.size() > too_many)
+      throw UsageError(
+          fmt::format("--{}: the range '{}' has more than {} values", axis, text, too_many));
+    if (value > (std::numeric_limits<std::int64_t>::max() - step) / factor) break;
+  }
+  return values;
+}
+
+std::vector<std::int64_t> parse_numbers(std::string_view axis, std::string_view text,
+                                        NumberParser parse) {
+  std::vector<std::int64_t> values;
+  for (std::string_view part : split(text, ',')) {
+    if (part.find(':') == std::string_view::npos) {
+      values.push_back(parse(axis, part));
+    } else {
+      const std::vector<std::int64_t> range = parse_range(axis, part, parse);
+      values.insert(values.end(), range.begin(), range.end());
+    }
+  }
+  return values;
+}
+
+template <class T>
+std::vector<T> parse_each(std::string_view axis, std::string_view text) {
+  std::vector<T> values;
+  for (std::string_view part : split(text, ',')) values.push_back(AxisText<T>::parse(axis, part));
+  return values;
+}
+
+// The value of `all` whose name is text.
+template <class T, std::size_t count>
+T parse_name(std::string_view axis, std::string_view text, const T (&all)[count]) {
+  std::vector<std::string> names;
+  for (const T& value : all) {
+    if (text == name(value)) return value;
+    names.emplace_back(name(value));
+  }
+  throw UsageError(machine::unknown(fmt::format("--{}", axis), text, names));
+}
+
+constexpr Profile all_profiles[] = {Profile::quick, Profile::acceptance, Profile::paper};
+
+}  // namespace
+
+std::string_view name(Profile profile) {
+  switch (profile) {
+    case Profile::quick:
+      return "quick";
+    case Profile::acceptance:
+      return "acceptance";
+    case Profile::paper:
+      return "paper";
+  }
+  return "?";
+}
+
+Profile parse_profile(std::string_view text) { return parse_name("profile", text, all_profiles); }
+
+std::string_view name(Timing timing) {
+  switch (timing) {
+    case Timing::sample:
+      return "sample";
+    case Timing::loop:
+      return "loop";
+    case Timing::window:
+      return "window";
+    case Timing::armed:
+      return "armed";
+  }
+  return "?";
+}
+
+Timing parse_timing(std::string_view text) {
+  static constexpr Timing all_timings[] = {Timing::sample, Timing::loop, Timing::window,
+                                           Timing::armed};
+  return parse_name("timing", text, all_timings);
+}
+
+std::vector<machine::Transport> usual_transports() {
+  using enum machine::Transport;
+  if (planned_device == machine::Device::Kind::host) return {shared_memory, mpi};
+  return machine::cuda::count() > 1 ? std::vector{cuda_ipc, nccl} : std::vector{cuda_ipc};
+}
+
+std::vector<Bytes> powers(std::int64_t first, std::int64_t last, std::int64_t factor) {
+  SHARDMARK_CHECK(factor, >, 1);
+  SHARDMARK_CHECK(first, >, 0);
+  std::vector<Bytes> sizes;
+  for (std::int64_t size = first; size <= last; size *= factor) {
+    sizes.push_back({size});
+    if (size > last / factor) break;
+  }
+  return sizes;
+}
+
+void check_allowed(const AxisInfo& axis, const std::string& value) {
+  const std::vector<std::string>& allowed = axis.allowed;
+  if (allowed.empty() || std::find(allowed.begin(), allowed.end(), value) != allowed.end()) return;
+  const std::int64_t number = digits(value);
+  if (number < 0)
+    throw UsageError(machine::unknown(fmt::format("--{}", axis.name), value, allowed));
+  const auto distance = [number](const std::string& text) {
+    const std::int64_t other = digits(text);
+    return other < 0 ? std::numeric_limits<std::int64_t>::max() : std::abs(other - number);
+  };
+  const auto near =
+      std::min_element(allowed.begin(), allowed.end(),
+                       [&](const auto& a, const auto& b) { return distance(a) < distance(b); });
+  throw UsageError(fmt::format("--{}: {} is not allowed; nearest: {} (allowed: {})", axis.name,
+                               value, *near, fmt::join(allowed, ", ")));
+}
+
+std::string AxisText<int>::format(const int& value) { return std::to_string(value); }
+int AxisText<int>::parse(std::string_view axis, std::string_view text) {
+  return static_cast<int>(parse_integer(axis, text));
+}
+std::vector<int> AxisText<int>::parse_list(std::string_view axis, std::string_view text) {
+  std::vector<int> values;
+  for (std::int64_t value : parse_numbers(axis, text, parse_integer))
+    values.push_back(static_cast<int>(value));
+  return values;
+}
+
+std::string AxisText<Bytes>::format(const Bytes& value) { return std::to_string(value.value); }
+Bytes AxisText<Bytes>::parse(std::string_view axis, std::string_view text) {
+  return {parse_size(axis, text)};
+}
+std::vector<Bytes> AxisText<Bytes>::parse_list(std::string_view axis, std::string_view text) {
+  std::vector<Bytes> values;
+  for (std::int64_t value : parse_numbers(axis, text, parse_size)) values.push_back({value});
+  return values;
+}
+
+std::string AxisText<bool>::format(const bool& value) { return value ? "on" : "off"; }
+bool AxisText<bool>::parse(std::string_view axis, std::string_view text) {
+  if (text == "on" || text == "off") return text == "on";
+  not_a_value(axis, text, "on or off");
+}
+std::vector<bool> AxisText<bool>::parse_list(std::string_view axis, std::string_view text) {
+  return parse_each<bool>(axis, text);
+}
+
+std::string AxisText<std::string>::format(const std::string& value) { return value; }
+std::string AxisText<std::string>::parse(std::string_view axis, std::string_view text) {
+  if (text.empty()) throw UsageError(fmt::format("--{}: empty value", axis));
+  return std::string(text);
+}
+std::vector<std::string> AxisText<std::string>::parse_list(std::string_view axis,
+                                                           std::string_view text) {
+  return parse_each<std::string>(axis, text);
+}
+
+std::string AxisText<machine::Dtype>::format(const machine::Dtype& value) {
+  return std::string(name(value));
+}
+machine::Dtype AxisText<machine::Dtype>::parse(std::string_view axis, std::string_view text) {
+  return parse_name(axis, text, machine::every_dtype);
+}
+std::vector<machine::Dtype> AxisText<machine::Dtype>::parse_list(std::string_view axis,
+                                                                 std::string_view text) {
+  return parse_each<machine::Dtype>(axis, text);
+}
+
+std::string AxisText<machine::Reduction>::format(const machine::Reduction& value) {
+  return std::string(name(value));
+}
+machine::Reduction AxisText<machine::Reduction>::parse(std::string_view axis,
+                                                       std::string_view text) {
+  return parse_name(axis, text, machine::all_reductions);
+}
+std::vector<machine::Reduction> AxisText<machine::Reduction>::parse_list(std::string_view axis,
+                                                                         std::string_view text) {
+  return parse_each<machine::Reduction>(axis, text);
+}
+
+std::string AxisText<machine::Transport>::format(const machine::Transport& value) {
+  return std::string(name(value));
+}
+machine::Transport AxisText<machine::Transport>::parse(std::string_view axis,
+                                                       std::string_view text) {
+  return parse_name(axis, text, machine::all_transports);
+}
+std::vector<machine::Transport> AxisText<machine::Transport>::parse_list(std::string_view axis,
+                                                                         std::string_view text) {
+  return parse_each<machine::Transport>(axis, text);
+}
+
+}  // namespace harness

@@ -1,0 +1,111 @@
+#include "harness/unit/unit.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "machine/base/names.h"
+
+namespace harness {
+namespace {
+
+// A function's static, so that units of any translation unit may register before main.
+std::map<std::string, std::unique_ptr<Family>, std::less<>>& registry() {
+  static std::map<std::string, std::unique_ptr<Family>, std::less<>> families;
+  return families;
+}
+
+std::vector<const Family*> select(const std::vector<std::string>& units) {
+  if (units.empty()) return families();
+  std::vector<const Family*> selected;
+  for (const std::string& unit : units) {
+    const auto found = registry().find(unit);
+    if (found == registry().end()) {
+      std::vector<std::string> names;
+      for (const auto& [name, family] : registry()) names.push_back(name);
+      throw UsageError(machine::unknown("unit", unit, names));
+    }
+    const Family* family = found->second.get();
+    if (std::find(selected.begin(), selected.end(), family) == selected.end())
+      selected.push_back(family);
+  }
+  return selected;
+}
+
+std::string flags_text(const AxisFlags& flags) {
+  std::string text;
+  for (const auto& [axis, values] : flags) text += fmt::format(" --{} {}", axis, values);
+  return text;
+}
+
+}  // namespace
+
+std::string detail::case_name(std::string_view unit, const AxisValues& axes) {
+  std::string name(unit);
+  bool has_ranks = false;
+  for (const auto& [axis, value] : axes) {
+    name += fmt::format("/{}:{}", axis, value);
+    has_ranks = has_ranks || axis == "ranks";
+  }
+  if (!has_ranks) throw std::logic_error(fmt::format("unit {} has no axis 'ranks'", unit));
+  return name;
+}
+
+bool add(std::unique_ptr<Family> family) {
+  const std::string name(family->name());
+  if (!registry().try_emplace(name, std::move(family)).second)
+    throw std::logic_error(fmt::format("two units are named '{}'", name));
+  return true;
+}
+
+std::vector<const Family*> families() {
+  std::vector<const Family*> all;
+  for (const auto& [name, family] : registry()) all.push_back(family.get());
+  return all;
+}
+
+std::vector<PlannedCase> plan_cases(const std::vector<std::string>& units, Profile profile,
+                                    const AxisFlags& flags) {
+  const std::vector<const Family*> selected = select(units);
+  std::map<const Family*, std::set<std::string>> axes;
+  std::set<std::string> known;
+  for (const Family* family : selected)
+    for (const AxisInfo& axis : family->axes(profile)) {
+      axes[family].insert(axis.name);
+      known.insert(axis.name);
+    }
+  for (const auto& [flag, text] : flags)
+    if (!known.contains(flag))
+      throw UsageError(machine::unknown("flag", "--" + flag, [&] {
+        std::vector<std::string> names;
+        for (const std::string& name : known) names.push_back("--" + name);
+        return names;
+      }()));
+
+  std::vector<PlannedCase> planned;
+  std::string refusal;  // of a unit that nobody named: it is only left out while others accept
+  for (const Family* family : selected) {
+    AxisFlags own = flags;
+    std::erase_if(own, [&](const auto& flag) { return !axes[family].contains(flag.first); });
+    try {
+      std::vector<PlannedCase> cases = family->cases(profile, own);
+      std::move(cases.begin(), cases.end(), std::back_inserter(planned));
+    } catch (const UsageError& error) {
+      const std::string text = fmt::format("{} (unit {})", error.what(), family->name());
+      if (!units.empty()) throw UsageError(text);
+      if (refusal.empty()) refusal = text;
+    }
+  }
+  if (planned.empty() && !refusal.empty()) throw UsageError(refusal);
+  if (planned.empty())
+    throw UsageError(
+        fmt::format("no case selected: {} in profile {}{}",
+                    units.empty() ? "all units" : fmt::format("unit {}", fmt::join(units, ", ")),
+                    name(profile), flags_text(flags)));
+  return planned;
+}
+
+}  // namespace harness

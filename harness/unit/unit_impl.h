@@ -1,0 +1,122 @@
+#pragma once
+// The templates of unit.h: one Family for each unit type.
+
+#include <utility>
+
+#include "harness/unit/unit.h"
+
+namespace harness {
+namespace detail {
+
+template <class U>
+constexpr bool repeatable() {
+  if constexpr (requires { U::repeatable; }) return U::repeatable;
+  return true;
+}
+
+// An optional member that is there but cannot be called as unit.h says would otherwise be ignored.
+template <class U>
+constexpr bool optional_members_fit() {
+  if constexpr (requires { &U::why_not; })
+    static_assert(
+        requires(const typename U::Case& the_case, const Context& context) {
+          { U::why_not(the_case, context) } -> std::convertible_to<std::string>;
+        },
+        "static std::string why_not(const Case&, const Context&)");
+  if constexpr (requires { &U::yardstick; })
+    static_assert(
+        requires(U & unit) { unit.yardstick(); }, "void yardstick()");
+  if constexpr (
+      requires { &U::check; } || requires { &U::rehearse; })
+    static_assert(
+        requires(U & unit) {
+          { unit.check(Runner::unit) } -> std::convertible_to<std::string>;
+          unit.rehearse(Runner::unit);
+        },
+        "std::string check(Runner) and void rehearse(Runner)");
+  if constexpr (requires { &U::describe; })
+    static_assert(
+        requires(U & unit, Record & record) { unit.describe(record); }, "void describe(Record&)");
+  return true;
+}
+
+template <UnitType U>
+class InstanceOf final : public Instance {
+ public:
+  InstanceOf(const typename U::Case& the_case, Context& context) : unit_(the_case, context) {}
+  void prepare() override { unit_.prepare(); }
+  void run() override { unit_.run(); }
+  bool repeatable() const override { return detail::repeatable<U>(); }
+  bool only_queues() const override {
+    if constexpr (requires(const U& unit) { unit.only_queues(); }) return unit_.only_queues();
+    return false;
+  }
+  bool has_yardstick() const override {
+    if constexpr (requires(const U& unit) { unit.has_yardstick(); }) return unit_.has_yardstick();
+    return requires(U & unit) { unit.yardstick(); };
+  }
+  void yardstick() override {
+    if constexpr (requires(U & unit) { unit.yardstick(); }) unit_.yardstick();
+  }
+  bool has_check() const override {
+    return requires(U & unit) { unit.check(Runner::unit); };
+  }
+  void rehearse(Runner runner) override {
+    if constexpr (requires(U & unit) { unit.check(runner); }) unit_.rehearse(runner);
+  }
+  std::string check(Runner runner) override {
+    if constexpr (requires(U & unit) { unit.check(runner); }) return unit_.check(runner);
+    return {};
+  }
+  void judge(Judge& judge) override { unit_.judge(judge); }
+  Cost cost() const override { return unit_.cost(); }
+  void describe(Record& record) override {
+    if constexpr (requires(U & unit) { unit.describe(record); }) unit_.describe(record);
+  }
+
+ private:
+  U unit_;
+};
+
+std::string case_name(std::string_view unit, const AxisValues& axes);
+
+template <UnitType U>
+class FamilyOf final : public Family {
+  static_assert(optional_members_fit<U>());
+
+ public:
+  std::string_view name() const override { return U::name; }
+  std::string_view about() const override { return U::about; }
+  std::span<const Oracle> oracles() const override { return U::oracles; }
+  std::vector<AxisInfo> axes(Profile profile) const override { return U::sweep(profile).axes(); }
+
+  std::vector<PlannedCase> cases(Profile profile, const AxisFlags& flags) const override {
+    std::vector<PlannedCase> planned;
+    for (auto& [the_case, axes] : U::sweep(profile).cases(flags)) {
+      PlannedCase& plan = planned.emplace_back();
+      plan.unit = U::name;
+      plan.name = case_name(U::name, axes);
+      plan.axes = std::move(axes);
+      plan.ranks = the_case.ranks;
+      plan.oracles = U::oracles;
+      plan.why_not = [the_case](const Context& context) -> std::string {
+        if constexpr (requires { U::why_not(the_case, context); })
+          return U::why_not(the_case, context);
+        return {};
+      };
+      plan.make = [the_case](Context& context) -> std::unique_ptr<Instance> {
+        return std::make_unique<InstanceOf<U>>(the_case, context);
+      };
+    }
+    return planned;
+  }
+};
+
+}  // namespace detail
+
+template <UnitType U>
+bool add() {
+  return add(std::make_unique<detail::FamilyOf<U>>());
+}
+
+}  // namespace harness

@@ -1,0 +1,161 @@
+#include "harness/unit/unit.h"
+
+#include <gtest/gtest.h>
+
+namespace harness {
+namespace {
+
+struct Complete {
+  static constexpr std::string_view name = "complete";
+  static constexpr std::string_view about = "has all a unit needs";
+  static constexpr Oracle oracles[] = {Oracle::numerics};
+  struct Case {
+    int ranks = 1;
+    machine::Dtype dtype = machine::Dtype::float32;
+    Bytes bytes;
+  };
+  static Sweep<Case> sweep(Profile profile) {
+    return Sweep<Case>()
+        .axis("dtype", &Case::dtype, {machine::Dtype::bfloat16})
+        .axis("ranks", &Case::ranks, {1, 2})
+        .axis("bytes", &Case::bytes, powers(1024, profile == Profile::quick ? 1024 : 4096, 2));
+  }
+  Complete(const Case&, Context&) {}
+  void prepare() {}
+  void run() {}
+  void judge(Judge&) {}
+  Cost cost() const { return {}; }
+};
+
+// What is missing from each of these must keep it from being a unit.
+struct WithoutJudge : Complete {
+  using Complete::Complete;
+  void judge(Judge&) = delete;
+};
+struct WithoutCost : Complete {
+  using Complete::Complete;
+  Cost cost() const = delete;
+};
+struct WithoutOracles : Complete {
+  using Complete::Complete;
+  static void oracles();
+};
+struct WithoutRun : Complete {
+  using Complete::Complete;
+  void run() = delete;
+};
+struct NoJudgeAtAll {
+  static constexpr std::string_view name = "no_judge";
+  static constexpr std::string_view about = "is only measured";
+  static constexpr Oracle oracles[] = {Oracle::numerics};
+  using Case = Complete::Case;
+  static Sweep<Case> sweep(Profile profile) { return Complete::sweep(profile); }
+  NoJudgeAtAll(const Case&, Context&);
+  void prepare();
+  void run();
+  Cost cost() const;
+};
+struct EmptyOracles : Complete {
+  using Complete::Complete;
+  static constexpr std::span<const Oracle> oracles = {};
+};
+static_assert(UnitType<Complete>);
+static_assert(!UnitType<WithoutJudge>);
+static_assert(!UnitType<NoJudgeAtAll>);
+static_assert(!UnitType<WithoutCost>);
+static_assert(!UnitType<WithoutOracles>);
+static_assert(!UnitType<EmptyOracles>);
+static_assert(!UnitType<WithoutRun>);
+
+struct Another : Complete {
+  using Complete::Complete;
+  static constexpr std::string_view name = "another";
+  static constexpr bool repeatable = false;
+  struct Case {
+    int ranks = 1;
+    std::string algorithm;
+  };
+  static Sweep<Case> sweep(Profile) {
+    return Sweep<Case>()
+        .axis("algorithm", &Case::algorithm, {"ring"}, {"ring", "tree"})
+        .axis("ranks", &Case::ranks, {2, 4}, {2, 4});
+  }
+  Another(const Case& the_case, Context& context)
+      : Complete({the_case.ranks, machine::Dtype::float32, {8}}, context) {}
+  static std::string why_not(const Case& the_case, const Context&) {
+    return the_case.ranks > 2 ? "too many ranks" : "";
+  }
+  void yardstick() {}
+};
+
+struct WithoutRanks : Complete {
+  using Complete::Complete;
+  static Sweep<Case> sweep(Profile) {
+    return Sweep<Case>().axis("bytes", &Case::bytes, {Bytes{8}});
+  }
+};
+
+const bool registered = add<Complete>() && add<Another>();
+
+std::string message(const std::vector<std::string>& units, const AxisFlags& flags) {
+  try {
+    plan_cases(units, Profile::quick, flags);
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "no UsageError";
+}
+
+TEST(Registry, SortsByNameAndRefusesTwins) {
+  ASSERT_TRUE(registered);
+  ASSERT_EQ(families().size(), 2u);
+  EXPECT_EQ(families()[0]->name(), "another");
+  EXPECT_EQ(families()[1]->about(), "has all a unit needs");
+  EXPECT_THROW(add<Complete>(), std::logic_error);
+}
+
+TEST(Plan, NamesAreGoogleBenchmarks) {
+  const auto cases = plan_cases({"complete"}, Profile::quick, {});
+  ASSERT_EQ(cases.size(), 2u);
+  EXPECT_EQ(cases[1].name, "complete/dtype:bfloat16/ranks:2/bytes:1024");
+  EXPECT_EQ(cases[1].ranks, 2);
+  EXPECT_EQ(cases[1].unit, "complete");
+  EXPECT_EQ(plan_cases({"complete"}, Profile::paper, {}).size(), 6u);
+}
+
+TEST(Plan, AllUnitsWhenNoneIsNamed) { EXPECT_EQ(plan_cases({}, Profile::quick, {}).size(), 4u); }
+
+TEST(Plan, FlagsActOnTheUnitsThatHaveThem) {
+  const auto cases = plan_cases({}, Profile::quick, {{"bytes", "8,16"}});
+  EXPECT_EQ(cases.size(), 2u + 4u);
+}
+
+TEST(Plan, ErrorsNameTheNearest) {
+  EXPECT_EQ(message({"complet"}, {}), "unknown unit 'complet'; did you mean 'complete'?");
+  EXPECT_EQ(message({"complete"}, {{"algorithm", "ring"}}),
+            "unknown flag '--algorithm'; known: --bytes, --dtype, --ranks");
+  EXPECT_EQ(message({}, {{"byte", "8"}}), "unknown flag '--byte'; did you mean '--bytes'?");
+  EXPECT_EQ(message({"another"}, {{"algorithm", "trea"}}),
+            "unknown --algorithm 'trea'; did you mean 'tree'? (unit another)");
+}
+
+TEST(Plan, AValueMustBeAllowedByNamedUnits) {
+  EXPECT_EQ(message({"another", "complete"}, {{"ranks", "1"}}),
+            "--ranks: 1 is not allowed; nearest: 2 (allowed: 2, 4) (unit another)");
+  // Nobody named `another`: it is left out.
+  EXPECT_EQ(plan_cases({}, Profile::quick, {{"ranks", "1"}}).size(), 1u);
+  EXPECT_EQ(message({}, {{"dtype", "flaot"}, {"algorithm", "rign"}}),
+            "unknown --algorithm 'rign'; did you mean 'ring'? (unit another)");
+}
+
+TEST(Plan, WithoutRanksIsAProgrammersError) {
+  EXPECT_THROW(detail::FamilyOf<WithoutRanks>().cases(Profile::quick, {}), std::logic_error);
+}
+
+TEST(Plan, OptionalMembersAreFound) {
+  static_assert(detail::repeatable<Complete>());
+  static_assert(!detail::repeatable<Another>());
+}
+
+}  // namespace
+}  // namespace harness

@@ -1,0 +1,50 @@
+#include "layers/models/checkpoints.h"
+
+#include <stdexcept>
+#include <utility>
+
+#include "machine/world/step_clock.h"
+
+namespace layers {
+
+using machine::Category;
+using machine::Tensor;
+
+Checkpoints::Checkpoints(const Context& context, const ActivationOptions& options,
+                         machine::Device* host)
+    : context_(context),
+      distributed_(options.distribute_saved_activations),
+      host_(options.cpu_checkpointing ? host : nullptr) {
+  if (options.cpu_checkpointing && !host)
+    throw std::invalid_argument("cpu-checkpointing: there is no host memory given to keep them in");
+}
+
+Tensor Checkpoints::keep(const Tensor& x) {
+  if (!apart()) return x;
+  const machine::During moved(host_ ? machine::Part::offload : machine::Part::recompute);
+  const std::int64_t size = distributed_ ? x.size() / context_.tp.size() : x.size();
+  const std::int64_t begin = distributed_ ? context_.tp.rank() * size : 0;
+  Tensor kept(host_ ? *host_ : context_.device, x.dtype(), {size}, Category::activations);
+  context_.stream().copy(kept.data(), x.slice(begin, {size}).data(), kept.bytes());
+  if (host_) moved_.down += kept.bytes();
+  return kept;
+}
+
+Tensor Checkpoints::restore(Tensor kept, machine::Shape shape, Category category) {
+  if (!apart()) return kept;
+  if (host_) {
+    const machine::During moved(machine::Part::offload);
+    Tensor up = distributed_ ? context_.tensor(kept.shape(), Category::buffers)
+                             : context_.tensor(shape, category);
+    context_.stream().copy(up.data(), kept.data(), kept.bytes());
+    context_.stream().synchronize();  // the host's memory may be another's from here on
+    moved_.up += kept.bytes();
+    if (!distributed_) return up;
+    kept = std::move(up);
+  }
+  Tensor whole = context_.tensor(shape, category);
+  context_.tp.all_gather(kept, whole);
+  return whole;
+}
+
+}  // namespace layers

@@ -1,0 +1,263 @@
+#include "layers/models/gpt.h"
+
+#include <fmt/format.h>
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "machine/base/error.h"
+#include "machine/world/step_clock.h"
+
+namespace layers {
+
+using machine::Category;
+using machine::Tensor;
+
+BlockRange StageIndex::blocks(const GptConfig& config) const {
+  const int each = config.layers / count;
+  return given_blocks.value_or(BlockRange{index * each, (index + 1) * each});
+}
+
+GptStage::GptStage(const GptConfig& config, machine::Device& device, collectives::Communicator& tp,
+                   machine::Dtype dtype, StageIndex stage, const ActivationOptions& options,
+                   machine::Device* checkpoint_host, collectives::Parameter* shared_table)
+    : config_(config),
+      options_(options),
+      context_{device,
+               tp,
+               dtype,
+               options.sequence_parallel,
+               options.recompute_granularity == RecomputeGranularity::selective,
+               options.use_flash_attn},
+      checkpoints_(context_, options, checkpoint_host),
+      stage_(stage),
+      embedding_dropout_(context_, "embedding.dropout", config.hidden_dropout) {
+  config.validate(tp.size(), stage.given_blocks ? 1 : stage.count);
+  const BlockRange blocks = stage.blocks(config);
+  options.validate(config, tp.size(), blocks.size());
+  SHARDMARK_CHECK(stage.index, >=, 0);
+  SHARDMARK_CHECK(stage.index, <, stage.count);
+  SHARDMARK_CHECK(blocks.size(), >, 0);
+  const bool tied = !config.untie_embeddings_and_output_weights;
+  if (stage.first() || (stage.last() && tied && !shared_table))
+    table_ =
+        declare_token_table(context_, config.vocabulary, config.hidden, tied && stage.count > 1);
+  if (stage.last() && !tied)
+    output_weight_ = declare_output_weight(context_, config.vocabulary, config.hidden);
+  if (stage.first()) embedding_.emplace(context_, *table_, config);
+  for (int i = blocks.begin; i < blocks.end; ++i)
+    blocks_.push_back(
+        std::make_unique<TransformerBlock>(context_, fmt::format("blocks.{}", i), config));
+  groups_ = layer_groups(options, blocks_.size());
+  if (!stage.last()) return;
+  has_own_table_ = !tied || (!embedding_ && !shared_table);
+  head_.emplace(context_, !tied ? *output_weight_ : shared_table ? *shared_table : *table_, config);
+}
+
+machine::Shape GptStage::boundary(int sequences) const {
+  options_.validate_rows(config_, context_.tp.size(), sequences);
+  return {context_.own_rows(std::int64_t{sequences} * config_.sequence), config_.hidden};
+}
+
+Parameters GptStage::parameters() {
+  Parameters all;
+  const auto append = [&all](const Parameters& part) {
+    all.insert(all.end(), part.begin(), part.end());
+  };
+  if (embedding_) append(embedding_->parameters());
+  for (const auto& block : blocks_) append(block->parameters());
+  if (head_) append(parameters_of_head());
+  return all;
+}
+
+std::vector<Parameters> GptStage::parts() {
+  std::vector<Parameters> all;
+  if (embedding_) all.push_back(embedding_->parameters());
+  for (const auto& block : blocks_) all.push_back(block->parameters());
+  if (head_) all.push_back(head_->parameters());
+  return all;
+}
+
+Parameters GptStage::parameters_of_head() {
+  Parameters parameters = head_->parameters();
+  if (!has_own_table_) parameters.pop_back();
+  return parameters;
+}
+
+void GptStage::initialize(const Initializer& initializer) {
+  if (embedding_) embedding_->initialize(initializer);
+  for (const auto& block : blocks_) block->initialize(initializer);
+  if (head_) head_->initialize(initializer);
+}
+
+void GptStage::zero_gradients() {
+  for (collectives::Parameter* parameter : parameters()) zero_gradient(context_, *parameter);
+}
+
+template <class Work>
+void GptStage::use(const Parameters& parameters, const Work& work) const {
+  if (observer_.before_use) observer_.before_use(parameters);
+  work();
+  if (observer_.after_use) observer_.after_use(parameters);
+}
+
+void GptStage::begin_gradients(const Parameters& parameters) const {
+  if (observer_.before_gradients) observer_.before_gradients(parameters);
+}
+
+void GptStage::ready(const Parameters& parameters) const {
+  if (observer_.gradients_ready) observer_.gradients_ready(parameters);
+}
+
+GptStage::Saved& GptStage::saved(int micro_batch) {
+  const auto found = saved_.find(micro_batch);
+  if (found == saved_.end()) {
+    throw std::logic_error(
+        fmt::format("GptStage: backward of micro-batch {} without its forward", micro_batch));
+  }
+  return found->second;
+}
+
+void GptStage::forward(int micro_batch, const TokenBatch& batch, const Tensor& in,
+                       const Tensor& out) {
+  const machine::Shape shape = boundary(batch.sequences);
+  const auto [place, fresh] = saved_.try_emplace(micro_batch);
+  if (!fresh) {
+    throw std::logic_error(
+        fmt::format("GptStage: micro-batch {} is in flight already", micro_batch));
+  }
+  Saved& saved = place->second;
+  saved.batch = batch;
+  saved.blocks.resize(blocks_.size());
+
+  Tensor x = in;
+  if (embedding_) {
+    x = context_.tensor(shape, category_of_input(0));
+    use(embedding_->parameters(), [&] { embedding_->forward(batch.tokens, x); });
+    if (embedding_dropout_.drops()) embedding_dropout_.apply(batch.draw, x, x);
+  }
+  SHARDMARK_CHECK(x.shape().text(), ==, shape.text());
+  for (const LayerGroup& group : groups_) {
+    saved.inputs.push_back(!group.recomputed   ? Tensor()
+                           : kept_apart(group) ? checkpoints_.keep(x)
+                                               : x);
+    for (std::size_t i = group.begin; i < group.end; ++i) {
+      const bool leaves_stage = i + 1 == blocks_.size() && !head_;
+      const Tensor y = leaves_stage ? out : context_.tensor(shape, category_of_input(i + 1));
+      TransformerBlock::Saved dropped;
+      use(blocks_[i]->parameters(), [&] {
+        blocks_[i]->forward(x, y, group.recomputed ? dropped : saved.blocks[i],
+                            group.recomputed ? Category::buffers : Category::activations,
+                            batch.draw);
+      });
+      x = y;
+    }
+  }
+  if (head_) use(head_->parameters(), [&] { head_->forward(x, batch.targets, out, saved.head); });
+}
+
+// What enters block i (the head, after the last): kept, unless it is dropped to be made again.
+Category GptStage::category_of_input(std::size_t block) const {
+  for (const LayerGroup& group : groups_) {
+    const bool dropped = group.recomputed && group.begin <= block && block < group.end &&
+                         (block > group.begin || kept_apart(group));
+    if (dropped) return Category::buffers;
+  }
+  return Category::activations;
+}
+
+// What the caller keeps anyway is neither cut nor moved.
+bool GptStage::kept_apart(const LayerGroup& group) const {
+  return checkpoints_.apart() && (group.begin > 0 || embedding_);
+}
+
+void GptStage::recompute(Saved& saved, std::size_t group, Category kept) {
+  const machine::During again(machine::Part::recompute);
+  const LayerGroup& layers = groups_[group];
+  const machine::Shape shape = boundary(saved.batch.sequences);
+  Tensor x = std::move(saved.inputs[group]);
+  if (kept_apart(layers)) x = checkpoints_.restore(std::move(x), shape, kept);
+  for (std::size_t i = layers.begin; i < layers.end; ++i) {
+    const bool leaves_group = i + 1 == layers.end;
+    const Tensor y = context_.tensor(shape, leaves_group ? Category::buffers : kept);
+    use(blocks_[i]->parameters(),
+        [&] { blocks_[i]->forward(x, y, saved.blocks[i], kept, saved.batch.draw); });
+    x = y;
+  }
+}
+
+void GptStage::head_weights(Saved& saved) {
+  const machine::During weights(machine::Part::backward_weights);
+  begin_gradients(head_->parameters());
+  head_->backward_weights(saved.head);
+  ready(parameters_of_head());  // the embedding has yet to add to a gradient that it shares
+}
+
+void GptStage::block_weights(Saved& saved, std::size_t block) {
+  const machine::During weights(machine::Part::backward_weights);
+  begin_gradients(blocks_[block]->parameters());
+  blocks_[block]->backward_weights(saved.blocks[block]);
+  ready(blocks_[block]->parameters());
+}
+
+void GptStage::embedding_weights(Saved& saved) {
+  const machine::During weights(machine::Part::backward_weights);
+  if (embedding_dropout_.drops())  // in place: nothing else reads it any more
+    embedding_dropout_.apply(saved.batch.draw, saved.d_embedding, saved.d_embedding);
+  begin_gradients(embedding_->parameters());
+  embedding_->backward_weights(saved.batch.tokens, saved.d_embedding);
+  saved.d_embedding = Tensor();
+  ready(embedding_->parameters());
+}
+
+void GptStage::run_backward(Saved& saved, const Tensor& d_out, const Tensor& d_in, Halves halves) {
+  const bool both = halves == Halves::both;
+  const Category kept = both ? Category::buffers : Category::activations;
+  const machine::Shape shape = boundary(saved.batch.sequences);
+  Tensor d_y = d_out;
+  if (head_) {
+    d_y = context_.tensor(shape, kept);
+    use(head_->parameters(), [&] { head_->backward_input(loss_scale_, d_y, saved.head, kept); });
+    if (both) head_weights(saved);
+  }
+  SHARDMARK_CHECK(d_y.shape().text(), ==, shape.text());
+  for (std::size_t group = groups_.size(); group-- > 0;) {
+    if (groups_[group].recomputed) recompute(saved, group, kept);
+    for (std::size_t i = groups_[group].end; i-- > groups_[group].begin;) {
+      const bool leaves_stage = i == 0 && !embedding_;
+      const Tensor d_x = leaves_stage ? d_in : context_.tensor(shape, kept);
+      use(blocks_[i]->parameters(),
+          [&] { blocks_[i]->backward_input(d_y, d_x, saved.blocks[i], kept); });
+      d_y = d_x;
+      if (both) block_weights(saved, i);
+    }
+  }
+  if (embedding_) {
+    saved.d_embedding = d_y;
+    if (both) embedding_weights(saved);
+  }
+  saved.input_half_done = true;
+}
+
+void GptStage::backward(int micro_batch, const Tensor& d_out, const Tensor& d_in) {
+  run_backward(saved(micro_batch), d_out, d_in, Halves::both);
+  saved_.erase(micro_batch);
+}
+
+void GptStage::backward_input(int micro_batch, const Tensor& d_out, const Tensor& d_in) {
+  Saved& kept = saved(micro_batch);
+  SHARDMARK_CHECK(kept.input_half_done, ==, false);
+  run_backward(kept, d_out, d_in, Halves::input);
+}
+
+void GptStage::backward_weights(int micro_batch) {
+  Saved& kept = saved(micro_batch);
+  SHARDMARK_CHECK(kept.input_half_done, ==, true);
+  if (head_) head_weights(kept);
+  for (std::size_t i = blocks_.size(); i-- > 0;) block_weights(kept, i);
+  if (embedding_) embedding_weights(kept);
+  saved_.erase(micro_batch);
+}
+
+}  // namespace layers

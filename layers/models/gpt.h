@@ -1,0 +1,166 @@
+#pragma once
+// A GPT model (gpt_config.h), or a stage of it, which is one part of a pipeline: its blocks, the
+// embedding on the first, the head on the last. With one stage the token table is one parameter
+// that both accumulate into; with more, both ends hold it and its placement says tied_over_pp,
+// unless they lie on one rank and are given the same table; untied, the head has a weight of its
+// own.
+//
+//   GptStage stage(config, device, tp, Dtype::bfloat16, {.index = 0, .count = 2});
+//   stage.initialize(Initializer::gpt2(seed, config.layers));
+//   stage.zero_gradients();
+//   stage.forward(0, batch, {}, out);          // in: empty on the first stage
+//   stage.backward(0, d_out, {});              // or backward_input, and later backward_weights
+//
+// Activations between stages are [tokens, hidden], tokens = batch.sequences * config.sequence, and
+// with sequence parallelism [tokens/tp, hidden], this rank's own rows; tokens and targets are all.
+// On the last stage `out` is one double: the *sum* of the losses of the tokens that have a target.
+// Gradients are those of the sum, times loss_scale; whoever reduces them divides by the count of
+// those tokens, once.
+//
+// Micro-batches are named by an index of the caller's; any number may be in flight. What backward
+// needs is kept under Category::activations and freed by it. What is held when is written down,
+// exactly, in gpt_memory.h, the collectives over tp in gpt_cost.h. Tensors that the caller passes
+// are not copied: `in`, tokens and targets stay unchanged until backward_weights, d_out too.
+//
+// Groups of layers that are recomputed keep what enters them and nothing else (checkpoints.h:
+// whole, in parts, in host memory; what the caller keeps anyway as it is); backward (or
+// backward_input) runs their forward again. The observer is told of that use as of any.
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "layers/context.h"
+#include "layers/dropout.h"
+#include "layers/embedding.h"
+#include "layers/gpt_config.h"
+#include "layers/models/activation_options.h"
+#include "layers/models/checkpoints.h"
+#include "layers/models/transformer_block.h"
+#include "layers/output_head.h"
+
+namespace layers {
+
+struct BlockRange {
+  int begin = 0, end = 0;
+  int size() const { return end - begin; }
+};
+
+struct StageIndex {
+  int index = 0, count = 1;
+  std::optional<BlockRange> given_blocks = {};  // none: the model's, split evenly
+  bool first() const { return index == 0; }
+  bool last() const { return index == count - 1; }
+  BlockRange blocks(const GptConfig& config) const;
+};
+
+// int32 [sequences, config.sequence], in memory that the device reads. Tokens are read on the first
+// stage, targets on the last; a negative target is none: that token counts for nothing.
+struct TokenBatch {
+  const std::int32_t* tokens = nullptr;
+  const std::int32_t* targets = nullptr;
+  int sequences = 1;
+  Draw draw{};  // where it lies in the training: what is dropped
+};
+
+// Told as the parts of a stage (embedding, each block, head) are used, with the part's parameters:
+// where values are fetched and dropped (ZeRO-3), and where a gradient may start on its way.
+struct StageObserver {
+  std::function<void(const Parameters&)> before_use, after_use;  // of the values
+  // Around the weight half of a part, per micro-batch: that reads no values. A table that embedding
+  // and head share is begun by either, and ready with the embedding.
+  std::function<void(const Parameters&)> before_gradients, gradients_ready;
+};
+
+class GptStage {
+ public:
+  // Throws std::invalid_argument as GptConfig::validate and ActivationOptions::validate. Takes no
+  // memory yet. checkpoint_host: for cpu_checkpointing, as Checkpoints. shared_table: of the last
+  // stage, the tied table of a first stage on the same rank, whose parameter it stays.
+  GptStage(const GptConfig& config, machine::Device& device, collectives::Communicator& tp,
+           machine::Dtype dtype, StageIndex stage = {}, const ActivationOptions& options = {},
+           machine::Device* checkpoint_host = nullptr,
+           collectives::Parameter* shared_table = nullptr);
+  GptStage(const GptStage&) = delete;
+  GptStage& operator=(const GptStage&) = delete;
+
+  const GptConfig& config() const { return config_; }
+  StageIndex stage() const { return stage_; }
+  Parameters parameters();  // each once, in the order of forward; not a shared_table
+  collectives::Parameter* table() { return table_ ? &*table_ : nullptr; }
+  // The embedding's, each block's and the head's, as the observer sees them used: a table that
+  // embedding and head share is in both.
+  std::vector<Parameters> parts();
+  // What passes between stages. Throws as ActivationOptions::validate_rows.
+  machine::Shape boundary(int sequences) const;
+
+  // Fill values and zero gradients, giving memory to those parameters that have none.
+  void initialize(const Initializer& initializer);
+  void zero_gradients();
+
+  void observe(StageObserver observer) { observer_ = std::move(observer); }
+  // Of the table's rows, those that are tokens and no padding (output_head.h).
+  void set_vocabulary(std::int64_t vocabulary) {
+    if (head_) head_->set_vocabulary(vocabulary);
+  }
+  void set_loss_scale(double scale) { loss_scale_ = scale; }
+
+  void forward(int micro_batch, const TokenBatch& batch, const machine::Tensor& in,
+               const machine::Tensor& out);
+  // Both halves, part by part: least memory. d_out is empty on the last stage, d_in on the first.
+  void backward(int micro_batch, const machine::Tensor& d_out, const machine::Tensor& d_in);
+  // The halves apart, for schedules that fill bubbles with the second.
+  void backward_input(int micro_batch, const machine::Tensor& d_out, const machine::Tensor& d_in);
+  void backward_weights(int micro_batch);
+
+  int in_flight() const { return static_cast<int>(saved_.size()); }
+  Checkpoints::Moved checkpoints_moved() const { return checkpoints_.moved(); }
+
+ private:
+  struct Saved {
+    TokenBatch batch;
+    std::vector<TransformerBlock::Saved> blocks;
+    std::vector<machine::Tensor> inputs;  // of each group; empty unless it is recomputed
+    OutputHead::Saved head;
+    machine::Tensor d_embedding;
+    bool input_half_done = false;
+  };
+  enum class Halves { input, both };
+
+  Saved& saved(int micro_batch);
+  machine::Category category_of_input(std::size_t block) const;
+  bool kept_apart(const LayerGroup& group) const;
+  void recompute(Saved& saved, std::size_t group, machine::Category kept);
+  void run_backward(Saved& saved, const machine::Tensor& d_out, const machine::Tensor& d_in,
+                    Halves halves);
+  Parameters parameters_of_head();  // without a table that is an embedding's here
+  void head_weights(Saved& saved);
+  void block_weights(Saved& saved, std::size_t block);
+  void embedding_weights(Saved& saved);
+  template <class Work>
+  void use(const Parameters& parameters, const Work& work) const;
+  void begin_gradients(const Parameters& parameters) const;
+  void ready(const Parameters& parameters) const;
+
+  GptConfig config_;
+  ActivationOptions options_;
+  Context context_;
+  Checkpoints checkpoints_;
+  StageIndex stage_;
+  double loss_scale_ = 1;
+  bool has_own_table_ = false;                   // of the head's: no embedding here has it, too
+  std::optional<collectives::Parameter> table_;  // on the first stage, and tied on the last
+  std::optional<collectives::Parameter> output_weight_;  // on the last stage, where untied
+  std::optional<Embedding> embedding_;
+  Dropout embedding_dropout_;
+  std::vector<std::unique_ptr<TransformerBlock>> blocks_;
+  std::vector<LayerGroup> groups_;
+  std::optional<OutputHead> head_;
+  std::map<int, Saved> saved_;
+  StageObserver observer_;
+};
+
+}  // namespace layers

@@ -1,0 +1,122 @@
+#include "layers/models/gpt_cost.h"
+
+namespace layers {
+namespace {
+
+// Collectives of [n, h], counted by kind.
+class Calls {
+ public:
+  Calls(const GptConfig& config, const StageCase& stage)
+      : stage_(stage), n_(std::int64_t{stage.sequences} * config.sequence), h_(config.hidden) {}
+
+  // At the entries of so many tensor-parallel regions (a forward, or the backward of an exit), and
+  // at the exits.
+  void enter(int regions) {
+    if (stage_.options.sequence_parallel) gathers_ += regions;
+  }
+  void leave(int regions) { (stage_.options.sequence_parallel ? scatters_ : reduces_) += regions; }
+  void gather(int calls) { gathers_ += calls; }
+  void reduce_row_values(int calls) { row_values_ += calls; }
+
+  std::vector<CollectiveCalls> take() const {
+    using machine::Operation;
+    const auto accumulator =
+        stage_.dtype == machine::Dtype::float64 ? machine::Dtype::float64 : machine::Dtype::float32;
+    std::vector<CollectiveCalls> calls{
+        {Operation::all_reduce, stage_.dtype, n_ * h_, reduces_},
+        {Operation::all_gather, stage_.dtype, n_ * h_, gathers_},
+        {Operation::reduce_scatter, stage_.dtype, n_ * h_, scatters_},
+        {Operation::all_reduce, accumulator, n_, row_values_},
+    };
+    std::erase_if(calls, [this](const auto& one) { return stage_.tp == 1 || one.calls == 0; });
+    return calls;
+  }
+
+ private:
+  const StageCase& stage_;
+  std::int64_t n_, h_;
+  int reduces_ = 0, gathers_ = 0, scatters_ = 0, row_values_ = 0;
+};
+
+// Elements of the matrices of a layer.
+std::int64_t layer_weights(const GptConfig& config) {
+  const std::int64_t h = config.hidden;
+  return h * config.qkv() + h * h + (config.swiglu ? 3 : 2) * config.ffn() * h;
+}
+
+int layers_of(const GptConfig& config, const StageCase& stage) {
+  return stage.stage.blocks(config).size();
+}
+
+}  // namespace
+
+std::int64_t parameters_count(const GptConfig& config) {
+  return stage_parameters_count(config, {});
+}
+
+std::int64_t stage_parameters_count(const GptConfig& config, const StageCase& stage) {
+  const std::int64_t h = config.hidden, t = stage.tp, f = config.ffn();
+  const bool tied = !config.untie_embeddings_and_output_weights;
+  const std::int64_t norm = config.normalization == Normalization::rms_norm ? h : 2 * h;
+  const std::int64_t table = config.vocabulary / t * h;
+  const std::int64_t weights = layer_weights(config) / t;
+  const std::int64_t biases =
+      config.disable_bias_linear ? 0 : config.qkv() / t + (config.swiglu ? 2 : 1) * f / t + 2 * h;
+  std::int64_t count = layers_of(config, stage) * (weights + biases + 2 * norm);
+  if (stage.stage.first()) count += table + (config.rotary() ? 0 : config.sequence * h);
+  if (stage.stage.last()) count += norm + (tied && stage.stage.first() ? 0 : table);
+  return count;
+}
+
+double model_flops(const GptConfig& config, std::int64_t tokens) {
+  const double h = config.hidden, layers = config.layers;
+  const double linear = layers * static_cast<double>(layer_weights(config)) + h * config.vocabulary;
+  const double core_attention = layers * h * config.sequence;
+  return 3 * 2 * static_cast<double>(tokens) * (linear + core_attention);
+}
+
+std::size_t boundary_bytes(const GptConfig& config, const StageCase& stage) {
+  const std::int64_t rows = std::int64_t{stage.sequences} * config.sequence;
+  const int cut = stage.options.sequence_parallel ? stage.tp : 1;
+  return static_cast<std::size_t>(rows / cut * config.hidden) * machine::size_of(stage.dtype);
+}
+
+std::vector<CollectiveCalls> forward_calls(const GptConfig& config, const StageCase& stage) {
+  Calls calls(config, stage);
+  if (stage.stage.first()) calls.leave(1);
+  calls.enter(2 * layers_of(config, stage));
+  calls.leave(2 * layers_of(config, stage));
+  if (stage.stage.last()) {
+    calls.enter(1);
+    calls.reduce_row_values(3);
+  }
+  return calls.take();
+}
+
+// Backward, a gradient leaves a region where its value entered.
+std::vector<CollectiveCalls> backward_input_calls(const GptConfig& config, const StageCase& stage) {
+  Calls calls(config, stage);
+  if (stage.stage.last()) calls.leave(1);
+  calls.enter(2 * layers_of(config, stage));
+  calls.leave(2 * layers_of(config, stage));
+  for (const LayerGroup& group :
+       layer_groups(stage.options, static_cast<std::size_t>(layers_of(config, stage)))) {
+    if (!group.recomputed) continue;
+    const bool callers = group.begin == 0 && !stage.stage.first();
+    if (stage.options.distribute_saved_activations && !callers) calls.gather(1);
+    calls.enter(2 * static_cast<int>(group.end - group.begin));
+    calls.leave(2 * static_cast<int>(group.end - group.begin));
+  }
+  return calls.take();
+}
+
+std::vector<CollectiveCalls> backward_weights_calls(const GptConfig& config,
+                                                    const StageCase& stage) {
+  Calls calls(config, stage);
+  if (stage.stage.last()) calls.enter(1);
+  calls.enter(2 * layers_of(config, stage));
+  if (stage.stage.first()) calls.enter(1);
+  return calls.take();
+}
+
+}  // namespace layers

@@ -1,0 +1,328 @@
+#include "layers/models/gpt_memory.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace layers {
+namespace {
+
+using machine::Category;
+
+// The notation of gpt_memory.h, in bytes; own: M/c. gathered: what sequence parallelism holds of
+// all rows besides, M or 0; dropped: what dropout makes of a gradient, M/c or 0. qkv, ffn, inner:
+// Q/t, F/t, G/t.
+struct Sizes {
+  std::size_t n, c, A, t, L, M, own, gathered, dropped, qkv, ffn, inner, P, R, P_dropped,
+      log_sum_exp, logits;
+  bool first_stage, last_stage, selective;
+
+  Sizes(const GptConfig& config, const StageCase& stage)
+      : n(static_cast<std::size_t>(stage.sequences) * static_cast<std::size_t>(config.sequence)),
+        c(stage.options.sequence_parallel ? static_cast<std::size_t>(stage.tp) : 1),
+        A(stage.dtype == machine::Dtype::float64 ? 8 : 4),
+        t(static_cast<std::size_t>(stage.tp)),
+        L(static_cast<std::size_t>(stage.stage.blocks(config).size())),
+        M(boundary_bytes(config, stage) * c),
+        own(boundary_bytes(config, stage)),
+        gathered(stage.options.sequence_parallel ? M : 0),
+        dropped(config.hidden_dropout > 0 ? own : 0),
+        qkv(columns(config, config.qkv())),
+        ffn(columns(config, config.ffn())),
+        inner(columns(config, config.inner())),
+        P(stage.options.use_flash_attn ? 0
+                                       : M / static_cast<std::size_t>(config.hidden) *
+                                             static_cast<std::size_t>(config.heads) / t *
+                                             static_cast<std::size_t>(config.sequence)),
+        R((config.normalization == Normalization::rms_norm ? 1 : 2) * n / c * A),
+        P_dropped(config.attention_dropout > 0 ? P : 0),
+        log_sum_exp(
+            stage.options.use_flash_attn ? n * static_cast<std::size_t>(config.heads) / t * A : 0),
+        logits(M / static_cast<std::size_t>(config.hidden) *
+               (static_cast<std::size_t>(config.vocabulary) / t)),
+        first_stage(stage.stage.first()),
+        last_stage(stage.stage.last()),
+        selective(stage.options.recompute_granularity == RecomputeGranularity::selective) {}
+
+  // Of all rows, this rank's of so many columns.
+  std::size_t columns(const GptConfig& config, int whole) const {
+    return M / static_cast<std::size_t>(config.hidden) * (static_cast<std::size_t>(whole) / t);
+  }
+  // Whether a gradient that enters a layer goes on to its weights as it is.
+  bool passes_on() const { return gathered == 0 && dropped == 0; }
+};
+
+// Where a tensor is counted.
+enum class Held : unsigned char {
+  saved,  // from forward for backward: activations. Where the layer is recomputed: buffers until
+          // its forward ends, and as `later` from its second forward on
+  later,  // for the weight half: activations when that comes later, buffers when it follows at once
+  now,    // within a call: buffers
+};
+
+// The moments of a part, `steps` to a pass, in the order of the code. Nothing is done at the last
+// of each, when what its end gives back is gone and the next pass has taken nothing yet.
+constexpr int steps = 16, last = steps - 2;
+constexpr int forward = 0, input_half = steps, weight_half = 2 * steps;
+constexpr int forward_end = forward + last, input_end = input_half + last,
+              done = weight_half + last;
+
+struct Row {
+  Held held;
+  std::string_view name;
+  std::size_t bytes;
+  int from, to;  // moments, both included
+};
+
+// clang-format off
+std::vector<Row> block_rows(const Sizes& z) {
+  enum Moment : int {
+    norm1 = forward, qkv, core, context, projection, fc1, fc2,
+    d_mlp = input_half, d_fc1, d_norm2, d_again, d_core, d_qkv,
+    w_mlp = weight_half, w_attention
+  };
+  using enum Held;
+  const std::size_t again = z.selective ? z.P : 0;
+  return {
+      {saved, "norm1", z.own, norm1, w_attention},
+      {saved, "statistics of norm1", z.R, norm1, done},
+      {saved, "residual", z.own, norm1, done},
+      {now,   "norm1 of all rows", z.gathered, qkv, qkv},
+      {saved, "qkv", z.qkv, qkv, d_core},
+      {now,   "scores", z.P, core, core},
+      {now,   "probabilities, where made again", again, core, context},
+      {saved, "probabilities, elsewhere", z.P - again, core, d_core},
+      {now,   "probabilities dropped", z.P_dropped, context, context},
+      {saved, "log of the sum of exp", z.log_sum_exp, core, d_core},
+      {saved, "context", z.M / z.t, context, w_attention},
+      {now,   "residual before its scatter", z.gathered, projection, projection},
+      {saved, "norm2", z.own, fc1, w_mlp},
+      {saved, "statistics of norm2", z.R, fc1, done},
+      {now,   "norm2 of all rows", z.gathered, fc1, fc1},
+      {saved, "inner", z.inner, fc1, d_mlp},
+      {saved, "active", z.ffn, fc1, w_mlp},
+      {now,   "y before its scatter", z.gathered, fc2, fc2},
+
+      {later, "d_y dropped", z.dropped, d_mlp, z.gathered > 0 ? d_fc1 : w_mlp},
+      {later, "d_y of all rows", z.gathered, d_mlp, w_mlp},
+      {later, "d_norm2", z.own, d_mlp, done},
+      {later, "d_inner", z.inner, d_mlp, w_mlp},
+      {now,   "d_active", z.ffn, d_mlp, d_mlp},
+      {now,   "d_norm2 before its scatter", z.gathered, d_fc1, d_fc1},
+      {later, "d_residual", z.own, d_norm2, z.passes_on() ? w_attention : input_end},
+      {later, "d_residual dropped", z.dropped, d_again, z.gathered > 0 ? d_qkv : w_attention},
+      {later, "d_residual of all rows", z.gathered, d_core, w_attention},
+      {later, "d_norm1", z.own, d_again, done},
+      {later, "d_qkv", z.qkv, d_again, w_attention},
+      {now,   "scores again", again, d_again, d_again},
+      {now,   "probabilities again", again, d_again, d_core},
+      {now,   "d_context", z.M / z.t, d_core, d_core},
+      {now,   "probabilities dropped, then d_scores", z.P, d_core, d_core},
+      {now,   "d_norm1 before its scatter", z.gathered, d_qkv, d_qkv},
+
+      {now,   "norm2 of all rows again", z.gathered, w_mlp, w_mlp},
+      {now,   "norm1 of all rows again", z.gathered, w_attention, w_attention},
+  };
+}
+
+std::vector<Row> head_rows(const Sizes& z) {
+  enum Moment : int {
+    norm_and_logits = forward, loss, d_logits = input_half, d_norm, w_table = weight_half
+  };
+  using enum Held;
+  return {
+      {saved, "norm", z.own, norm_and_logits, done},
+      {saved, "statistics", z.R, norm_and_logits, done},
+      {saved, "logits, then their gradient", z.logits, norm_and_logits, done},
+      {now,   "norm of all rows", z.gathered, norm_and_logits, norm_and_logits},
+      {saved, "max and sum of exp", 2 * z.n * z.A, loss, d_logits},
+      {now,   "target and token loss", 2 * z.n * z.A, loss, loss},
+      {later, "d_norm", z.own, d_norm, done},
+      {now,   "d_norm before its scatter", z.gathered, d_norm, d_norm},
+      {now,   "norm of all rows again", z.gathered, w_table, w_table},
+  };
+}
+
+std::vector<Row> embedding_rows(const Sizes& z) {
+  return {
+      {Held::now, "x before its scatter", z.gathered, forward, forward},
+      {Held::now, "d_x of all rows", z.gathered, weight_half, weight_half},
+  };
+}
+// clang-format on
+
+// One micro-batch through a stage: embedding, blocks, head, forward and back.
+class Passage {
+ public:
+  Passage(const Sizes& z, const ActivationOptions& options, bool apart);
+
+  std::size_t held_before(Category category, int pass) const;
+  std::size_t peak(Category category, int begin, int stop) const;
+
+  int backward = 0, weights = 0, end = 0;  // where the calls begin; weights: with the halves apart
+  std::size_t host_saved = 0;
+
+ private:
+  // The times of a part's passes; again: of its second forward.
+  struct Part {
+    std::array<int, 3> pass{-1, -1, -1};
+    int again = -1;
+    int at(int moment) const {
+      return pass[static_cast<std::size_t>(moment / steps)] + moment % steps;
+    }
+  };
+  int next_pass() { return std::exchange(end, end + steps); }
+  void run(const Sizes& z, bool apart);
+  void hold(Category category, std::size_t bytes, int from, int to);
+  void hold(const Part& part, const std::vector<Row>& rows);
+  void hold_borders(const Sizes& z, const ActivationOptions& options);
+
+  Category later_;
+  std::vector<Part> parts_;  // 0: embedding, 1 to L: blocks, L + 1: head
+  std::vector<LayerGroup> groups_;
+  std::vector<int> gathers_;  // when what was kept of a group is put together again
+  std::array<std::vector<std::int64_t>, machine::num_categories> changes_;
+};
+
+Passage::Passage(const Sizes& z, const ActivationOptions& options, bool apart)
+    : later_(apart ? Category::activations : Category::buffers),
+      parts_(z.L + 2),
+      groups_(layer_groups(options, z.L)),
+      gathers_(groups_.size(), -1) {
+  run(z, apart);
+  for (auto& changes : changes_) changes.resize(static_cast<std::size_t>(end) + 1);
+  if (z.first_stage) hold(parts_.front(), embedding_rows(z));
+  for (std::size_t block = 0; block < z.L; ++block) hold(parts_[block + 1], block_rows(z));
+  if (z.last_stage) hold(parts_.back(), head_rows(z));
+  hold_borders(z, options);
+}
+
+// As GptStage runs them.
+void Passage::run(const Sizes& z, bool apart) {
+  Part &embedding = parts_.front(), &head = parts_.back();
+  for (Part& part : parts_) part.pass[0] = next_pass();
+  backward = end;
+  const auto weights_of = [&](Part& part) { part.pass[2] = next_pass(); };
+  head.pass[1] = next_pass();
+  if (!apart) weights_of(head);
+  for (std::size_t g = groups_.size(); g-- > 0;) {
+    const LayerGroup& group = groups_[g];
+    gathers_[g] = next_pass();
+    for (std::size_t block = group.begin; block < group.end && group.recomputed; ++block)
+      parts_[block + 1].again = next_pass();
+    for (std::size_t block = group.end; block-- > group.begin;) {
+      parts_[block + 1].pass[1] = next_pass();
+      if (!apart) weights_of(parts_[block + 1]);
+    }
+  }
+  embedding.pass[1] = next_pass();
+  weights = end;
+  if (apart) {
+    weights_of(head);
+    for (std::size_t block = z.L; block-- > 0;) weights_of(parts_[block + 1]);
+  }
+  weights_of(embedding);
+}
+
+void Passage::hold(Category category, std::size_t bytes, int from, int to) {
+  auto& changes = changes_[static_cast<std::size_t>(category)];
+  changes[static_cast<std::size_t>(from)] += static_cast<std::int64_t>(bytes);
+  changes[static_cast<std::size_t>(to) + 1] -= static_cast<std::int64_t>(bytes);
+}
+
+void Passage::hold(const Part& part, const std::vector<Row>& rows) {
+  const bool recomputed = part.again >= 0;
+  for (const Row& row : rows) {
+    const int from = part.at(row.from), to = part.at(row.to);
+    switch (row.held) {
+      case Held::saved:
+        if (recomputed) {
+          hold(Category::buffers, row.bytes, from, part.at(forward_end));
+          hold(later_, row.bytes, part.again + row.from, to);
+        } else {
+          hold(Category::activations, row.bytes, from, to);
+        }
+        break;
+      case Held::later:
+        hold(later_, row.bytes, from, to);
+        break;
+      case Held::now:
+        hold(Category::buffers, row.bytes, from, to);
+        if (recomputed && row.to <= forward_end)
+          hold(Category::buffers, row.bytes, part.again + row.from, part.again + row.to);
+        break;
+    }
+  }
+}
+
+// What passes between two parts of a stage: x on the way forward, taken before the part that fills
+// it runs, and d_x on the way back. What passes between stages is the caller's.
+void Passage::hold_borders(const Sizes& z, const ActivationOptions& options) {
+  const bool distribute = options.distribute_saved_activations, to_host = options.cpu_checkpointing;
+  const std::size_t share = distribute ? z.own / z.t : z.own;
+  for (std::size_t to = 1; to < parts_.size(); ++to) {
+    if ((to == 1 && !z.first_stage) || (to == parts_.size() - 1 && !z.last_stage)) continue;
+    const Part &before = parts_[to - 1], &part = parts_[to];
+    // d_x: for the weights before it, unless they take it gathered or dropped.
+    const int user = to == 1 ? done : z.passes_on() ? weight_half : input_end;
+    hold(later_, z.own, part.at(input_half), before.at(user));
+
+    const std::size_t block = to - 1;
+    const auto group = std::find_if(groups_.begin(), groups_.end(), [&](const LayerGroup& one) {
+      return one.recomputed && one.begin <= block && block < one.end;
+    });
+    if (group == groups_.end() || (block == group->begin && !distribute && !to_host)) {
+      hold(Category::activations, z.own, before.at(forward), part.at(done));
+      continue;
+    }
+    hold(Category::buffers, z.own, before.at(forward), part.at(forward_end));
+    if (block > group->begin) {
+      hold(later_, z.own, before.again, part.at(done));
+    } else {
+      const int gathered = gathers_[static_cast<std::size_t>(group - groups_.begin())];
+      if (!to_host) hold(Category::activations, share, part.at(forward), gathered);
+      if (to_host) host_saved += share;
+      if (to_host && distribute) hold(Category::buffers, share, gathered, gathered);
+      hold(later_, z.own, gathered, part.at(done));
+    }
+  }
+  for (const LayerGroup& group : groups_) {  // what a second forward makes of its last layer
+    const int again = parts_[group.end].again;
+    if (group.recomputed) hold(Category::buffers, z.own, again, again + last);
+  }
+}
+
+std::size_t Passage::held_before(Category category, int pass) const {
+  return peak(category, pass - 1, pass);
+}
+
+std::size_t Passage::peak(Category category, int begin, int stop) const {
+  std::int64_t bytes = 0, most = 0;
+  for (int at = 0; at < stop; ++at) {
+    bytes += changes_[static_cast<std::size_t>(category)][static_cast<std::size_t>(at)];
+    if (at >= begin) most = std::max(most, bytes);
+  }
+  return static_cast<std::size_t>(most);
+}
+
+}  // namespace
+
+StageMemory stage_memory(const GptConfig& config, const StageCase& stage) {
+  const Sizes z(config, stage);
+  const Passage together(z, stage.options, false), apart(z, stage.options, true);
+  return {
+      .saved = together.held_before(Category::activations, together.backward),
+      .forward_buffers = together.peak(Category::buffers, 0, together.backward),
+      .backward_buffers = together.peak(Category::buffers, together.backward, together.end),
+      .input_half_saved = apart.held_before(Category::activations, apart.weights),
+      .input_half_peak = apart.peak(Category::activations, apart.backward, apart.weights),
+      .input_half_buffers = apart.peak(Category::buffers, apart.backward, apart.weights),
+      .weight_half_buffers = apart.peak(Category::buffers, apart.weights, apart.end),
+      .host_saved = together.host_saved,
+  };
+}
+
+}  // namespace layers

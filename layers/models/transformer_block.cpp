@@ -1,0 +1,82 @@
+#include "layers/models/transformer_block.h"
+
+namespace layers {
+
+using machine::Category;
+using machine::Tensor;
+
+TransformerBlock::TransformerBlock(const Context& context, const std::string& name,
+                                   const GptConfig& config)
+    : context_(context),
+      norm1_(context, name + ".norm1", config),
+      attention_(context, name + ".attention", config),
+      attention_dropout_(context, name + ".attention.dropout", config.hidden_dropout),
+      norm2_(context, name + ".norm2", config),
+      mlp_(context, name + ".mlp", config),
+      mlp_dropout_(context, name + ".mlp.dropout", config.hidden_dropout) {}
+
+void TransformerBlock::forward(const Tensor& x, const Tensor& y, Saved& saved, Category kept,
+                               const Draw& draw) {
+  saved.x = x;
+  saved.draw = draw;
+  const Tensor norm1 = context_.tensor(x.shape(), kept);
+  norm1_.forward(x, norm1, saved.statistics1, kept);
+  saved.residual = context_.tensor(x.shape(), kept);
+  attention_.forward(norm1, saved.residual, saved.attention, kept, draw);
+  if (attention_dropout_.drops()) attention_dropout_.apply(draw, saved.residual, saved.residual);
+  context_.kernels().add(saved.residual, x, saved.residual);
+
+  const Tensor norm2 = context_.tensor(x.shape(), kept);
+  norm2_.forward(saved.residual, norm2, saved.statistics2, kept);
+  mlp_.forward(norm2, y, saved.mlp, kept);
+  if (mlp_dropout_.drops()) mlp_dropout_.apply(draw, y, y);
+  context_.kernels().add(y, saved.residual, y);
+}
+
+// d_y itself goes past the layer too, so it is not dropped in place.
+Tensor TransformerBlock::dropped(const Dropout& dropout, const Tensor& d_y, const Draw& draw,
+                                 Category kept) const {
+  if (!dropout.drops()) return d_y;
+  const Tensor result = context_.tensor(d_y.shape(), kept);
+  dropout.apply(draw, d_y, result);
+  return result;
+}
+
+void TransformerBlock::backward_input(const Tensor& d_y, const Tensor& d_x, Saved& saved,
+                                      Category kept) {
+  saved.d_norm2 = context_.tensor(d_y.shape(), kept);
+  mlp_.backward_input(dropped(mlp_dropout_, d_y, saved.draw, kept), saved.d_norm2, saved.mlp, kept);
+  const Tensor d_residual = context_.tensor(d_y.shape(), kept);
+  norm2_.backward_input(saved.residual, saved.statistics2, saved.d_norm2, d_residual);
+  context_.kernels().add(d_residual, d_y, d_residual);
+
+  saved.d_norm1 = context_.tensor(d_y.shape(), kept);
+  attention_.backward_input(dropped(attention_dropout_, d_residual, saved.draw, kept),
+                            saved.d_norm1, saved.attention, kept);
+  norm1_.backward_input(saved.x, saved.statistics1, saved.d_norm1, d_x);
+  context_.kernels().add(d_x, d_residual, d_x);
+}
+
+void TransformerBlock::backward_weights(Saved& saved) {
+  mlp_.backward_weights(saved.mlp);
+  norm2_.backward_weights(saved.residual, saved.statistics2, saved.d_norm2);
+  attention_.backward_weights(saved.attention);
+  norm1_.backward_weights(saved.x, saved.statistics1, saved.d_norm1);
+  saved = Saved();
+}
+
+void TransformerBlock::initialize(const Initializer& initializer) {
+  norm1_.initialize(initializer);
+  attention_.initialize(initializer);
+  norm2_.initialize(initializer);
+  mlp_.initialize(initializer);
+}
+
+Parameters TransformerBlock::parameters() {
+  Parameters all = norm1_.parameters();
+  for (const Parameters& part : {attention_.parameters(), norm2_.parameters(), mlp_.parameters()})
+    all.insert(all.end(), part.begin(), part.end());
+  return all;
+}
+
+}  // namespace layers

@@ -1,0 +1,203 @@
+#pragma once
+// One training step of a small GPT for the tests: every stage on each rank of tp, handing its
+// activations to the next, so that tp and the number of stages can be varied freely.
+
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "layers/models/gpt.h"
+#include "layers/models/gpt_memory.h"
+#include "layers/testing/sharded_case.h"
+
+namespace layers::testing {
+
+// Every way to recompute in a stage of so many layers, none too; without distribution.
+inline std::vector<ActivationOptions> recomputations(int layers) {
+  using enum RecomputeGranularity;
+  std::vector<ActivationOptions> all{{}, {.recompute_granularity = selective}};
+  for (const RecomputeMethod method : {RecomputeMethod::uniform, RecomputeMethod::block}) {
+    for (const int num_layers : std::set{1, layers - layers / 3})
+      all.push_back({.recompute_granularity = full,
+                     .recompute_method = method,
+                     .recompute_num_layers = num_layers});
+  }
+  return all;
+}
+
+struct GptCase {
+  GptConfig config;
+  int tp = 1;
+  machine::Dtype dtype = machine::Dtype::float64;
+  machine::Dtype rounded_to = dtype;  // of the initial values
+  int stages = 1;
+  int sequences = 1;  // of a micro-batch
+  int micro_batches = 1;
+  bool halves_apart = false;
+  ActivationOptions options{};
+  Initializer initializer = Initializer::conformance(17, config.layers);
+
+  std::int64_t rows() const { return std::int64_t{sequences} * config.sequence; }
+  Draw draw(int micro_batch) const { return {5, micro_batch * rows()}; }
+  std::vector<std::int32_t> tokens(int micro_batch) const {
+    return random_tokens(rows(), 100u + static_cast<unsigned>(micro_batch), config.vocabulary);
+  }
+  // Every seventh token does not count.
+  std::vector<std::int32_t> targets(int micro_batch) const {
+    std::vector<std::int32_t> targets =
+        random_tokens(rows(), 200u + static_cast<unsigned>(micro_batch), config.vocabulary);
+    for (std::size_t i = 0; i < targets.size(); i += 7) targets[i] = -1;
+    return targets;
+  }
+};
+
+// One call as a stage makes it: all-reduces in place, the others from one tensor to another. A
+// communicator keeps the scratch of a call from the first of its size on: done before anything is
+// counted.
+inline void run_once(const Rank& rank, const CollectiveCalls& call) {
+  const auto tensor = [&](std::int64_t elements) {
+    machine::Tensor data(rank.world.device(), call.dtype, {elements}, machine::Category::buffers);
+    rank.context.kernels().fill(data, 1);
+    return data;
+  };
+  const machine::Tensor whole = tensor(call.elements);
+  if (call.operation == machine::Operation::all_reduce) return rank.tp.all_reduce(whole);
+  const machine::Tensor share = tensor(call.elements / rank.tp.size());
+  if (call.operation == machine::Operation::all_gather)
+    rank.tp.all_gather(share, whole);
+  else
+    rank.tp.reduce_scatter(whole, share);
+}
+
+// The stages of one rank.
+class GptRanks {
+ public:
+  GptRanks(const Rank& rank, const GptCase& run) : rank_(rank), case_(run) {
+    for (int i = 0; i < run.stages; ++i) {
+      stages_.push_back(std::make_unique<GptStage>(run.config, rank.world.device(), rank.tp,
+                                                   run.dtype, StageIndex{i, run.stages},
+                                                   run.options, host_.get()));
+      stages_.back()->initialize(run.initializer);
+      round_values(rank, stages_.back()->parameters(), run.rounded_to);
+      stages_.back()->zero_gradients();
+    }
+    for (int i = 0; i < run.stages; ++i) {
+      const StageCase stage{run.tp, {i, run.stages}, run.sequences, run.dtype, run.options};
+      for (const auto& calls : {forward_calls, backward_input_calls, backward_weights_calls})
+        for (const CollectiveCalls& one : calls(run.config, stage)) run_once(rank, one);
+    }
+    for (int m = 0; m < run.micro_batches; ++m) {
+      tokens_.push_back(run.tokens(m));
+      targets_.push_back(run.targets(m));
+    }
+  }
+
+  GptStage& stage(int i) { return *stages_[static_cast<std::size_t>(i)]; }
+  const machine::Ledger& checkpoint_host() const { return host_->ledger(); }
+
+  // All micro-batches forward, all backward, as GPipe does. Returns the summed loss.
+  double step() {
+    double loss = 0;
+    for (int m = 0; m < case_.micro_batches; ++m) loss += forward(m);
+    for (int m = 0; m < case_.micro_batches; ++m) backward(m);
+    return loss;
+  }
+
+  double forward(int m) {
+    const auto index = static_cast<std::size_t>(m);
+    const TokenBatch batch{tokens_[index].data(), targets_[index].data(), case_.sequences,
+                           case_.draw(m)};
+    machine::Tensor in;
+    for (const auto& stage : stages_) {
+      const machine::Tensor out =
+          stage->stage().last() ? machine::Tensor(rank_.world.device(), machine::Dtype::float64,
+                                                  {1}, machine::Category::optimizer)
+                                : boundary();
+      stage->forward(m, batch, in, out);
+      in = out;
+    }
+    return machine::to_doubles(in).front();
+  }
+
+  void backward(int m) {
+    machine::Tensor d_out;
+    for (auto stage = stages_.rbegin(); stage != stages_.rend(); ++stage) {
+      const machine::Tensor d_in = (*stage)->stage().first() ? machine::Tensor() : boundary();
+      if (case_.halves_apart) {
+        (*stage)->backward_input(m, d_out, d_in);
+      } else {
+        (*stage)->backward(m, d_out, d_in);
+      }
+      d_out = d_in;
+    }
+    if (case_.halves_apart) {
+      for (const auto& stage : stages_) stage->backward_weights(m);
+    }
+  }
+
+  // Gradients by name; a table that two stages hold is their sum.
+  Observed gradients() {
+    Observed all;
+    for (const auto& stage : stages_) {
+      Observed seen;
+      observe_gradients(rank_, stage->parameters(), seen);
+      for (auto& [name, values] : seen) {
+        std::vector<double>& sum = all[name];
+        if (sum.empty()) {
+          sum = std::move(values);
+        } else {
+          for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += values[i];
+        }
+      }
+    }
+    return all;
+  }
+
+  Observed values() {
+    Observed all;
+    for (const auto& stage : stages_) {
+      for (collectives::Parameter* p : stage->parameters())
+        all[p->name] = gather(rank_, *p, p->value);
+    }
+    return all;
+  }
+
+ private:
+  // Counted where no formula looks: the tensors between stages are the caller's.
+  machine::Tensor boundary() const {
+    return rank_.context.tensor(stages_.front()->boundary(case_.sequences),
+                                machine::Category::optimizer);
+  }
+
+  const Rank& rank_;
+  GptCase case_;
+  std::unique_ptr<machine::Device> host_ = machine::make_host_device();  // of checkpoints
+  std::vector<std::unique_ptr<GptStage>> stages_;
+  std::vector<std::vector<std::int32_t>> tokens_, targets_;
+};
+
+struct GptResult {
+  double loss = 0;
+  Observed gradients, values;
+};
+
+inline GptResult train(const GptCase& run) {
+  GptResult result;
+  on_ranks(run.tp, run.dtype, [&](Rank& rank) {
+    GptRanks ranks(rank, run);
+    const machine::Ledger& ledger = rank.world.device().ledger();
+    const std::size_t held = ledger.current(machine::Category::buffers);
+    GptResult seen;
+    seen.loss = ranks.step();
+    for (int i = 0; i < run.stages; ++i) EXPECT_EQ(ranks.stage(i).in_flight(), 0);
+    EXPECT_EQ(ledger.current(machine::Category::activations), 0u);
+    EXPECT_EQ(ledger.current(machine::Category::buffers), held);
+    seen.gradients = ranks.gradients();
+    seen.values = ranks.values();
+    if (rank.world.rank() == 0) result = std::move(seen);
+  });
+  return result;
+}
+
+}  // namespace layers::testing

@@ -1,0 +1,52 @@
+#pragma once
+// A device's memory in large blocks that stay until the end, so that what peers have mapped is
+// never freed under them and taking a tensor costs no call of the driver. A tensor lies in one
+// arena; its place is told to peers as the arena's number and an offset.
+
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "machine/device/arena/free_list.h"
+
+namespace machine {
+
+class Arenas {
+ public:
+  static constexpr std::size_t alignment = 512;
+  static constexpr std::size_t granule = std::size_t{2} << 20;  // arenas are multiples of it
+
+  // take: memory of the device, null when exhausted; give: what take gave. least: bytes of an arena
+  // unless less is left.
+  Arenas(std::size_t least, std::function<void*(std::size_t)> take,
+         std::function<void(void*)> give);
+  ~Arenas();
+  Arenas(const Arenas&) = delete;
+  Arenas& operator=(const Arenas&) = delete;
+
+  void* allocate(std::size_t bytes);  // null when exhausted
+  void free(void* data, std::size_t bytes);
+
+  struct Place {
+    std::size_t arena = 0, offset = 0;
+    bool operator==(const Place&) const = default;
+  };
+  // Nothing where [data, data + bytes) is not of one arena.
+  std::optional<Place> find(const void* data, std::size_t bytes) const;
+  std::byte* base(std::size_t arena) const { return arenas_[arena].base; }
+  std::size_t count() const { return arenas_.size(); }
+
+ private:
+  struct Arena {
+    std::byte* base;
+    std::size_t size;
+    FreeList free;
+  };
+  std::size_t least_;
+  std::function<void*(std::size_t)> take_;
+  std::function<void(void*)> give_;
+  std::vector<Arena> arenas_;
+};
+
+}  // namespace machine

@@ -1,0 +1,98 @@
+#include "suite/files/corpus.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <filesystem>
+#include <stdexcept>
+#include <string_view>
+
+#include "machine/device/random.h"
+
+namespace suite {
+
+namespace {
+
+bool is_there(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored);
+}
+
+bool names_pair(const std::string& path) {
+  return !is_there(path) && (is_there(path + ".idx") || is_there(path + ".bin"));
+}
+
+}  // namespace
+
+void Corpus::check(const std::string& path) {
+  const std::filesystem::path given(path);
+  const std::string prefix = (given.parent_path() / given.stem()).string();
+  if ((given.extension() == ".idx" || given.extension() == ".bin") && is_there(prefix + ".idx") &&
+      is_there(prefix + ".bin"))
+    throw FileError(fmt::format("data file {} is one half of a pair; give {}", path, prefix));
+  if (names_pair(path))
+    IndexedTokens{path};
+  else
+    MappedFile{path};
+}
+
+Corpus Corpus::from_file(const std::string& path, int sequence, int vocabulary) {
+  check(path);
+  Corpus corpus("");
+  corpus.source_ = path;
+  corpus.vocabulary_ = vocabulary;
+  if (names_pair(path)) {
+    corpus.pair_ = std::make_shared<const IndexedTokens>(path);
+  } else {
+    const MappedFile file(path);
+    const auto bytes = file.bytes(0, file.size());
+    corpus.text_.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  }
+  if (corpus.size() < static_cast<std::uint64_t>(sequence) + 1)
+    throw std::invalid_argument(
+        fmt::format("data file {} has {} tokens; one sequence and its targets need {}", path,
+                    corpus.size(), sequence + 1));
+  return corpus;
+}
+
+Corpus Corpus::generated(std::uint64_t seed) {
+  constexpr std::array<std::string_view, 6> subjects{"the rank ",    "a ring ",    "the host ",
+                                                     "every shard ", "one stage ", "the link "};
+  constexpr std::array<std::string_view, 6> verbs{"sends ",     "reduces ", "gathers ",
+                                                  "waits for ", "copies ",  "overlaps "};
+  constexpr std::array<std::string_view, 6> objects{"its gradient",   "the next chunk",
+                                                    "a bucket",       "two micro-batches",
+                                                    "all parameters", "the bubble"};
+  constexpr std::array<std::string_view, 4> ends{". ", ", and then ", "; ", ".\n"};
+  std::string text;
+  for (std::uint64_t sentence = 0; text.size() < 64 * 1024; ++sentence) {
+    const auto words = machine::philox(seed, sentence);
+    text += subjects[words[0] % subjects.size()];
+    text += verbs[words[1] % verbs.size()];
+    text += objects[words[2] % objects.size()];
+    text += ends[words[3] % ends.size()];
+  }
+  return Corpus(std::move(text));
+}
+
+void Corpus::draw(std::uint64_t seed, std::uint64_t index, int sequence, std::int32_t* tokens,
+                  std::int32_t* targets) const {
+  const std::uint64_t length = static_cast<std::uint64_t>(sequence) + 1;
+  const std::uint64_t start = machine::philox(seed, index)[0] % (size() - length + 1);
+  std::vector<std::int64_t> drawn(length);
+  if (pair_)
+    pair_->read(start, length, drawn.data());
+  else
+    for (std::uint64_t i = 0; i < length; ++i)
+      drawn[i] = static_cast<unsigned char>(text_[start + i]);
+  for (std::uint64_t i = 0; i < length; ++i)
+    if (drawn[i] < 0 || drawn[i] >= vocabulary_)
+      throw FileError(fmt::format("data file {}: token {} is {}; the model's vocabulary has {}",
+                                  source_, start + i, drawn[i], vocabulary_));
+  for (std::uint64_t i = 0; i + 1 < length; ++i) {
+    tokens[i] = static_cast<std::int32_t>(drawn[i]);
+    targets[i] = static_cast<std::int32_t>(drawn[i + 1]);
+  }
+}
+
+}  // namespace suite

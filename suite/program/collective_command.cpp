@@ -1,0 +1,287 @@
+#include "suite/program/collective_command.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <ctime>
+#include <filesystem>
+#include <optional>
+
+#include "collectives/communicator/choose.h"
+#include "harness/record/build_info.h"
+#include "harness/record/fingerprint.h"
+#include "harness/run/run.h"
+#include "harness/run/supervisor.h"
+#include "harness/run/watchdog.h"
+#include "machine/base/error.h"
+#include "machine/world/mpi_world.h"
+#include "suite/files/traffic.h"
+#include "suite/nccl_tests/json.h"
+#include "suite/nccl_tests/measure.h"
+#include "suite/program/launch.h"
+
+namespace suite::nccl_tests {
+namespace {
+
+volatile std::sig_atomic_t received_signal = 0;
+// The first one ends the sweep after the row at hand, a second one the process.
+void remember_signal(int signal) { received_signal = signal; }
+void watch_signals() {
+  struct sigaction action {};
+  action.sa_handler = remember_signal;
+  action.sa_flags = static_cast<int>(SA_RESETHAND) | SA_RESTART;
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+}
+
+std::string time_of_day() {
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  localtime_r(&now, &local);
+  return fmt::format("{:%Y-%m-%d %H:%M:%S}", local);
+}
+
+// The environment that nccl-tests reads.
+std::optional<double> least_busbw() {
+  for (const char* variable : {"NCCL_TESTS_SPLIT", "NCCL_TESTS_SPLIT_MASK"})
+    if (std::getenv(variable))
+      throw harness::UsageError(fmt::format(
+          "{} is set: groups of ranks are not measured apart here; unset it", variable));
+  const char* text = std::getenv("NCCL_TESTS_MIN_BW");
+  if (!text) return std::nullopt;
+  char* end = nullptr;
+  const double value = std::strtod(text, &end);
+  if (end == text || *end != '\0' || !(value >= 0))
+    throw harness::UsageError(fmt::format("NCCL_TESTS_MIN_BW '{}' is no bandwidth in GB/s", text));
+  return value;
+}
+
+// nccl-tests' alltoallv is told by the environment what --traffic says.
+Arguments with_environment(std::vector<std::string> words) {
+  Arguments arguments = parse_arguments(words);
+  if (arguments.operation != machine::Operation::all_to_all_v) return arguments;
+  for (const char* variable : {"NCCL_TESTS_ALLTOALLV_SPREAD", "NCCL_TESTS_ALLTOALLV_MATRIX_SCALE"})
+    if (std::getenv(variable))
+      throw harness::UsageError(
+          fmt::format("{} is set, which is not read here; unset it, see --traffic", variable));
+  const char* file = std::getenv("NCCL_TESTS_ALLTOALLV_MATRIX_FILE");
+  const bool said = std::any_of(words.begin(), words.end(), [](const std::string& word) {
+    return word.starts_with("--traffic");
+  });
+  if (!file || said) return arguments;
+  words.insert(words.end(), {"--traffic", file});
+  return parse_arguments(words);
+}
+
+std::vector<int> roots(const Arguments& arguments, int ranks) {
+  if (!collectives::has_root(arguments.operation)) return {0};
+  std::vector<int> all;
+  for (int root = 0; root < ranks; ++root) all.push_back(root);
+  if (!arguments.root) return all;
+  if (*arguments.root >= ranks)
+    throw harness::UsageError(
+        fmt::format("-r,--root {} is none of {} ranks", *arguments.root, ranks));
+  return {*arguments.root};
+}
+
+void check_ranks(const Arguments& arguments, int ranks) {
+  if (arguments.operation == machine::Operation::all_to_all_v)
+    if (const std::string why = why_no_traffic(arguments.traffic, ranks); !why.empty())
+      throw harness::UsageError(why);
+  for (const int root : roots(arguments, ranks)) {
+    if (arguments.algorithm.empty() || arguments.algorithm == collectives::library ||
+        arguments.algorithm == collectives::automatic)
+      continue;
+    const auto& algorithm = collectives::find_algorithm(arguments.operation, arguments.algorithm);
+    if (const std::string why = algorithm.refuses({0, ranks, 1, root}); !why.empty())
+      throw harness::UsageError(
+          fmt::format("{} by {}: {}", name(arguments.operation), arguments.algorithm, why));
+  }
+}
+
+// A launcher's ranks are what they are.
+void check_launched(const Arguments& arguments, int ranks) {
+  if (arguments.ranks.value_or(ranks) != ranks)
+    throw harness::UsageError(
+        fmt::format("--ranks {}, but the launcher started {}", *arguments.ranks, ranks));
+  const int each = arguments.threads * arguments.gpus;
+  if (!arguments.ranks && each != 1)
+    throw harness::UsageError(fmt::format(
+        "-t {} -g {} under a launcher: a process is one rank here, start {} times as many",
+        arguments.threads, arguments.gpus, each));
+  check_ranks(arguments, ranks);
+}
+
+machine::Transport transport_of(const Arguments& arguments, const machine::World& world) {
+  const machine::Transport transport = arguments.transport.value_or(
+      world.on_one_host(world.group()) ? machine::Transport::shared_memory
+                                       : machine::Transport::mpi);
+  if (const std::string why = world.why_not(world.group(), transport); !why.empty())
+    throw harness::UsageError(why);
+  return transport;
+}
+
+std::vector<RankLine> rank_lines(machine::World& world) {
+  const std::string mine = fmt::format("{} {}", getpid(), world.device().description());
+  std::vector<RankLine> lines;
+  for (const std::string& theirs : world.all_gather(world.group(), mine)) {
+    const int rank = static_cast<int>(lines.size());
+    const std::size_t space = theirs.find(' ');
+    lines.push_back(
+        {rank, std::stol(theirs.substr(0, space)), world.host(rank), theirs.substr(space + 1)});
+  }
+  return lines;
+}
+
+// What rank 0 does, which everybody learns of: 0, or an exit code and its message.
+template <class Work>
+int from_rank_0(machine::World& world, const Work& work) {
+  std::string outcome = "0";
+  if (world.rank() == 0) {
+    try {
+      work();
+    } catch (const harness::UsageError& error) {
+      outcome = fmt::format("{}{}", static_cast<int>(harness::usage), error.what());
+    } catch (const machine::MachineError& error) {
+      outcome = fmt::format("{}{}", static_cast<int>(harness::environment), error.what());
+    }
+  }
+  outcome = world.broadcast(world.group(), 0, outcome);
+  if (outcome != "0" && world.rank() == 0) fmt::print(stderr, "shardmark: {}\n", outcome.substr(1));
+  return outcome[0] - '0';
+}
+
+// One rank's part of the whole command.
+class Sweep {
+ public:
+  Sweep(machine::World& world, Report& report, machine::Transport transport, std::string file)
+      : world_(world),
+        report_(report),
+        measure_(world, report.arguments, transport),
+        file_(std::move(file)) {}
+
+  // Returns the signal that ended it, or 0.
+  int run() {
+    const Arguments& a = report_.arguments;
+    const std::vector<machine::Reduction> reductions =
+        collectives::reduces(a.operation) ? a.reductions : std::vector{a.reductions.front()};
+    for (const machine::Dtype dtype : a.dtypes)
+      for (const machine::Reduction reduction : reductions)
+        for (const int root : roots(a, world_.size()))
+          for (int cycle = 0; a.cycles == 0 || cycle < a.cycles; ++cycle)
+            for (const std::int64_t size : sizes(a)) {
+              add(measure_.row(size, dtype, reduction, root));
+              if (const int signal = anybodys_signal(); signal != 0) return signal;
+            }
+    return 0;
+  }
+
+  void write() const {
+    if (!file_.empty()) replace_file(file_, json(report_));
+  }
+
+ private:
+  void add(Row row) {
+    count(report_.totals, row);
+    report_.totals.out_of_bounds = measure_.failed_checks();
+    if (world_.rank() != 0) return;
+    fmt::print("{}",
+               line(report_.arguments, row, report_.arguments.timestamps ? time_of_day() : ""));
+    std::fflush(stdout);
+    if (file_.empty()) return;
+    report_.rows.push_back(std::move(row));
+    report_.end_time = time_of_day();
+    // A run that is killed leaves what it had, at no great cost.
+    if (const auto now = std::chrono::steady_clock::now();
+        now - written_ > std::chrono::seconds(1)) {
+      write();
+      written_ = now;
+    }
+  }
+  int anybodys_signal() {
+    for (const std::string& theirs :
+         world_.all_gather(world_.group(), std::to_string(received_signal)))
+      if (theirs != "0") return std::stoi(theirs);
+    return 0;
+  }
+
+  machine::World& world_;
+  Report& report_;
+  Measure measure_;
+  std::string file_;
+  std::chrono::steady_clock::time_point written_ = std::chrono::steady_clock::now();
+};
+
+int run_rank(const Arguments& arguments, const std::vector<std::string>& command) {
+  const auto world = machine::make_mpi_world(arguments.timeout_s);
+  const auto end_with = [&](int code) { return exit_code_of_rank(world->rank(), code); };
+  Report report;
+  report.arguments = arguments;
+  report.version = harness::build_info().version;
+  report.command = command;
+  report.start_time = time_of_day();
+  report.ranks = rank_lines(*world);
+  report.totals.least_busbw = least_busbw();
+  std::string file;
+  if (const int code = from_rank_0(*world, [&] {
+        check_launched(arguments, world->size());
+        transport_of(arguments, *world);
+        if (!arguments.json_path.empty()) file = claim_file(arguments.json_path);
+      }))
+    return end_with(code);
+  const machine::Transport transport = transport_of(arguments, *world);
+  report.transport = name(transport);
+  if (world->rank() == 0) {
+    for (const auto& [name, value] : harness::kept_environment(environ))
+      report.environment.push_back(fmt::format("{}={}", name, value));
+    if (!file.empty()) fmt::print("# Writing JSON output to {}\n", file);
+    fmt::print("{}", header(arguments, report.version, report.ranks));
+    std::fflush(stdout);
+  }
+
+  watch_signals();
+  harness::Watchdog watchdog(*world, "", arguments.timeout_s);
+  try {
+    Sweep sweep(*world, report, transport, file);
+    const int signal = sweep.run();
+    report.end_time = time_of_day();
+    if (world->rank() == 0) {
+      fmt::print("{}", footer(arguments, report.totals));
+      std::fflush(stdout);
+    }
+    if (const int code = from_rank_0(*world, [&] { sweep.write(); })) return end_with(code);
+    if (!report.totals.right()) return end_with(wrong_values);
+    return end_with(signal == 0 ? static_cast<int>(harness::accepted) : 128 + signal);
+  } catch (const std::exception& error) {
+    watchdog.give_up(error.what());
+  }
+}
+
+}  // namespace
+
+int run_collective(int argc, char** argv) {
+  const Arguments arguments = with_environment({argv + 2, argv + argc});
+  if (!arguments.help.empty()) {
+    fmt::print("{}", arguments.help);
+    return harness::accepted;
+  }
+  least_busbw();
+  if (machine::under_launcher()) {
+    hear_passed_on_signals();
+    harness::supervise_rank();
+    return harness::rank_ends(run_rank(arguments, {argv, argv + argc}));
+  }
+  const int ranks = arguments.wanted_ranks();
+  check_ranks(arguments, ranks);
+  std::vector<std::string> again{std::filesystem::read_symlink("/proc/self/exe").string()};
+  again.insert(again.end(), argv + 1, argv + argc);
+  if (!arguments.ranks) again.insert(again.end(), {"--ranks", std::to_string(ranks)});
+  return launch(ranks, again);
+}
+
+}  // namespace suite::nccl_tests

@@ -1,0 +1,264 @@
+#include "suite/program/launch.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "harness/report/console.h"
+#include "harness/run/run.h"
+#include "machine/base/clock.h"
+#include "machine/base/error.h"
+#include "machine/world/mpi_world.h"
+#include "suite/program/collective_command.h"
+
+namespace suite {
+namespace {
+
+// Launchers return 1 also of their own accord, when a rank was lost (Open MPI's always, MPICH's
+// when it happens early). So a rank that this program started says "a case failed" by another
+// number.
+constexpr const char* started_here = "SHARDMARK_STARTED_HERE";
+constexpr int case_failed_here = 64 + harness::case_failed;
+constexpr double launcher_patience_s = 10;
+
+// What starts the ranks of a library.
+struct Launcher {
+  std::vector<std::string> programs;  // the first that a folder of PATH has
+  std::vector<std::string> options;
+  std::string hosts;  // the option that takes "a:4,b:4"
+  std::string installed_by;
+  int interrupt, terminate;  // what SIGINT and SIGTERM are passed on as
+};
+
+Launcher launcher_of(machine::MpiLibrary library) {
+  if (library == machine::MpiLibrary::mpich)
+    return {{"mpiexec.mpich", "mpiexec.hydra", "mpiexec"},
+            // When a rank dies the others stay, to say which one it was.
+            {"-disable-auto-cleanup"},
+            "-hosts",
+            "scripts/install",
+            SIGINT,
+            SIGTERM};
+  std::vector<std::string> options{
+      "--quiet",          // we say ourselves what went wrong
+      "--oversubscribe",  // more ranks than cores are a case like any other
+      "--bind-to",
+      "none",  // ranks bind themselves
+      "-x",
+      started_here,
+  };
+  if (geteuid() == 0) options.emplace_back("--allow-run-as-root");
+  return {{"mpirun.openmpi", "mpiexec.openmpi", "mpirun", "mpiexec"},
+          options,
+          "--host",
+          "scripts/install --for openmpi",
+          SIGUSR1,
+          SIGUSR2};
+}
+
+std::atomic<pid_t> launcher_pid{0};
+std::atomic<int> passed_on{0};
+int interrupt_as = SIGINT, terminate_as = SIGTERM;
+
+// The launcher hands the signal on to every rank.
+void pass_on(int signal) {
+  passed_on.store(signal);
+  if (const pid_t pid = launcher_pid.load(); pid > 0)
+    kill(pid, signal == SIGINT ? interrupt_as : terminate_as);
+}
+
+void restore_signal(int signal) { raise(signal == SIGUSR1 ? SIGINT : SIGTERM); }
+
+std::string find_program(const Launcher& launcher) {
+  if (const char* given = std::getenv("SHARDMARK_MPIEXEC")) return given;
+  const char* path = std::getenv("PATH");
+  for (std::string_view rest = path ? path : ""; !rest.empty();) {
+    const std::size_t end = std::min(rest.find(':'), rest.size());
+    for (const std::string& program : launcher.programs) {
+      const std::string file = fmt::format("{}/{}", rest.substr(0, end), program);
+      if (access(file.c_str(), X_OK) == 0) return file;
+    }
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  throw machine::MachineError(fmt::format(
+      "no {} in PATH to start the ranks with; install {} ({}), set SHARDMARK_MPIEXEC, or start "
+      "this program under srun",
+      fmt::join(launcher.programs, ", "), name(machine::mpi_library()), launcher.installed_by));
+}
+
+int exit_code_of(int status) {
+  // Signals that reach a launcher before it listens end it.
+  if (!WIFEXITED(status)) return passed_on ? 128 + passed_on : int{harness::rank_lost};
+  switch (const int code = WEXITSTATUS(status)) {
+    case case_failed_here:
+      return harness::case_failed;
+    case case_failed_here | harness::environment:  // MPICH's ors them: rank 0 could not write
+      return harness::environment;
+    case harness::accepted:
+    case harness::usage:
+    case harness::environment:
+    case nccl_tests::wrong_values:
+    case 128 + SIGINT:
+    case 128 + SIGTERM:
+      return code;
+    default:
+      return harness::rank_lost;  // a rank's signal, or a launcher that gave up, with 1 too
+  }
+}
+
+// MPICH, and UCX below it, give the name of shared memory up when all ranks of a host have mapped
+// it: what is killed before leaves it behind. Of an age at which no start is still under way, and
+// mapped by nobody, it is nobody's.
+void remove_lost_memory() {
+  namespace fs = std::filesystem;
+  constexpr std::time_t started_by_then_s = 60;
+  std::vector<fs::path> lost;
+  std::error_code failed;
+  for (const fs::directory_entry& entry : fs::directory_iterator("/dev/shm", failed)) {
+    struct stat status {};
+    const std::string name = entry.path().filename().string();
+    if ((name.starts_with("mpich_shar_tmp") || name.starts_with("ucx_shm_posix_")) &&
+        lstat(entry.path().c_str(), &status) == 0 && S_ISREG(status.st_mode) &&
+        status.st_uid == geteuid() && std::time(nullptr) - status.st_mtime > started_by_then_s)
+      lost.push_back(entry.path());
+  }
+  if (lost.empty()) return;
+  for (const fs::directory_entry& process : fs::directory_iterator("/proc", failed)) {
+    std::ifstream maps(process.path() / "maps");
+    for (std::string line; std::getline(maps, line);)
+      std::erase_if(lost, [&](const fs::path& path) { return line.ends_with(path.string()); });
+  }
+  for (const fs::path& path : lost) fs::remove(path, failed);
+}
+
+// Has it children that run? (One that only waits to be collected does not.)
+bool has_children(pid_t parent) {
+  namespace fs = std::filesystem;
+  std::error_code ended;  // a process that ends meanwhile
+  for (const fs::directory_entry& entry : fs::directory_iterator("/proc", ended)) {
+    std::ifstream file(entry.path() / "stat");
+    std::string line;
+    if (!std::getline(file, line)) continue;
+    // "pid (name) state parent …", where the name may hold anything.
+    std::istringstream rest(line.substr(std::min(line.size(), line.rfind(')') + 1)));
+    char state = 0;
+    pid_t its_parent = 0;
+    if (rest >> state >> its_parent && its_parent == parent && state != 'Z') return true;
+  }
+  return false;
+}
+
+// What became of the launcher. One that stays although what it had started is gone (Open MPI's
+// does, now and then, when a rank is lost before it has joined) is ended.
+int wait_for(pid_t child, const std::string& program) {
+  const auto descriptor = static_cast<int>(syscall(SYS_pidfd_open, child, 0));
+  double had_children_s = 0;
+  for (int status = 0;;) {
+    const pid_t ended = waitpid(child, &status, descriptor < 0 ? 0 : WNOHANG);
+    if (ended == child || (ended < 0 && errno != EINTR)) {
+      if (descriptor >= 0) close(descriptor);
+      return status;
+    }
+    pollfd end{descriptor, POLLIN, 0};
+    if (poll(&end, 1, 1000) != 0) continue;
+    const double now_s = machine::steady_s();
+    if (has_children(child)) {
+      had_children_s = now_s;
+    } else if (had_children_s > 0 && now_s - had_children_s > launcher_patience_s) {
+      const std::string line =
+          fmt::format("shardmark: {} still waits {:.0f} s after its last rank: ended it\n", program,
+                      launcher_patience_s);
+      [[maybe_unused]] const auto wrote = write(STDERR_FILENO, line.data(), line.size());
+      kill(child, SIGKILL);
+      had_children_s = 0;
+    }
+  }
+}
+
+}  // namespace
+
+int launch(int ranks, const std::vector<std::string>& command,
+           const std::vector<HostSlots>& hosts) {
+  const Launcher launcher = launcher_of(machine::mpi_library());
+  std::string list;
+  int slots = 0;
+  for (const HostSlots& host : hosts) {
+    list += fmt::format("{}{}:{}", list.empty() ? "" : ",", host.name, host.slots);
+    slots += host.slots;
+  }
+  if (!hosts.empty() && slots < ranks)
+    throw harness::UsageError(fmt::format("{} ranks, but the hosts of --hostfile have {} slot{}",
+                                          ranks, slots, slots == 1 ? "" : "s"));
+  const std::string program = find_program(launcher);
+  if (machine::mpi_library() == machine::MpiLibrary::mpich) remove_lost_memory();
+  std::vector<std::string> words{program, "-n", std::to_string(ranks)};
+  if (!hosts.empty()) words.insert(words.end(), {launcher.hosts, list});
+  words.insert(words.end(), launcher.options.begin(), launcher.options.end());
+  words.insert(words.end(), command.begin(), command.end());
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+
+  const pid_t child = fork();
+  if (child < 0)
+    throw machine::MachineError(fmt::format("cannot start {}: {}", program, std::strerror(errno)));
+  if (child == 0) {
+    setpgid(0, 0);  // a terminal's Ctrl-C reaches the ranks once, through pass_on
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    setenv(started_here, "1", 1);
+    if (winsize size{}; isatty(STDOUT_FILENO) == 1 && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0)
+      setenv(harness::columns_variable, std::to_string(size.ws_col).c_str(), 1);
+    else
+      unsetenv(harness::columns_variable);
+    execv(program.c_str(), arguments.data());
+    const std::string line =
+        fmt::format("shardmark: cannot run {}: {}\n", program, std::strerror(errno));
+    [[maybe_unused]] const auto wrote = write(STDERR_FILENO, line.data(), line.size());
+    _exit(harness::environment);
+  }
+  interrupt_as = launcher.interrupt;
+  terminate_as = launcher.terminate;
+  launcher_pid.store(child);
+  struct sigaction action {};
+  action.sa_handler = pass_on;
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+  const int status = wait_for(child, program);
+  launcher_pid.store(0);
+  const int code = exit_code_of(status);
+  // MPICH's mpiexec may return 0 when all ranks end right after the signal.
+  return code == harness::accepted && passed_on.load() ? 128 + passed_on.load() : code;
+}
+
+void hear_passed_on_signals() {
+  if (machine::mpi_library() != machine::MpiLibrary::openmpi) return;
+  struct sigaction action {};
+  action.sa_handler = restore_signal;
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGUSR1, &action, nullptr);
+  sigaction(SIGUSR2, &action, nullptr);
+}
+
+int exit_code_of_rank(int rank, int code) {
+  if (machine::mpi_library() == machine::MpiLibrary::openmpi && rank != 0) return harness::accepted;
+  return code == harness::case_failed && std::getenv(started_here) ? case_failed_here : code;
+}
+
+}  // namespace suite

@@ -1,0 +1,38 @@
+#pragma once
+// `shardmark scale --axis dp|tp|pp --strong|--weak UNIT…`: the cases of a run in which one degree
+// grows with the ranks, in one launch of the most ranks.
+//
+//   Scaling scaling = take_scaling(words);            // words are those of `run` from there on
+//   scaling.choose(units, profile, flags);            // ranks, degrees, batches as axis flags
+//   std::erase_if(cases, [&](const auto& c) { return !scaling.has(c); });
+//
+// The number of ranks doubles from the product of the other degrees (--tp, --pp, --dp; else 1) to
+// the cores there are, unless --ranks lists it. Strong: the same global batch throughout; weak: one
+// that grows with the ranks from the one given, or the unit's own.
+
+#include <string>
+#include <vector>
+
+#include "harness/unit/unit.h"
+
+namespace suite {
+
+struct Scaling {
+  std::string axis;  // the degree's whole name
+  bool weak = false;
+  std::vector<int> ranks = {};
+  int others = 1;  // the product of the other degrees
+  int batch = 0;   // sequences of a step with the fewest ranks
+
+  // Throws harness::UsageError: a unit that has no such axis, a flag that this decides, a list in
+  // the place of one number.
+  void choose(const std::vector<std::string>& units, harness::Profile profile,
+              harness::AxisFlags& flags);
+  bool has(const harness::PlannedCase& plan) const;
+};
+
+// Takes --axis, --strong and --weak out of the words behind `scale`, and makes it `run`. Throws
+// harness::UsageError naming what is missing or unknown.
+Scaling take_scaling(std::vector<std::string>& words);
+
+}  // namespace suite

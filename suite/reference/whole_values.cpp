@@ -1,0 +1,50 @@
+#include "suite/reference/whole_values.h"
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+namespace suite {
+
+double norm(const std::vector<double>& values) {
+  double squares = 0;
+  for (const double value : values) squares += value * value;
+  return std::sqrt(squares);
+}
+
+double distance(const std::vector<double>& a, const std::vector<double>& b) {
+  double squares = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) squares += (a[i] - b[i]) * (a[i] - b[i]);
+  return std::sqrt(squares);
+}
+
+std::vector<double> shard(const std::vector<double>& whole, const collectives::Parameter& parameter,
+                          int tp_rank) {
+  const machine::Region region = parameter.region(tp_rank);
+  const std::int64_t rows = parameter.value.shape().rank() == 1 ? 1 : parameter.value.rows();
+  std::vector<double> part;
+  part.reserve(static_cast<std::size_t>(parameter.value.size()));
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const auto begin = whole.begin() + (region.row + row) * region.global_cols + region.col;
+    part.insert(part.end(), begin, begin + parameter.value.cols());
+  }
+  return part;
+}
+
+void put(std::string& text, const std::vector<double>& values) {
+  const std::uint64_t size = values.size();
+  text.append(reinterpret_cast<const char*>(&size), sizeof size);
+  text.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(double));
+}
+
+std::vector<double> take(std::string_view& text) {
+  std::uint64_t size = 0;
+  std::memcpy(&size, text.data(), sizeof size);
+  text.remove_prefix(sizeof size);
+  std::vector<double> values(size);
+  if (size > 0) std::memcpy(values.data(), text.data(), size * sizeof(double));
+  text.remove_prefix(size * sizeof(double));
+  return values;
+}
+
+}  // namespace suite

@@ -1,0 +1,56 @@
+#pragma once
+// For tests: units on ranks that are threads, the same code that processes run, here where
+// sanitizers see all of it. Times mean nothing; what is judged must hold.
+
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "harness/run/run.h"
+#include "harness/unit/unit.h"
+#include "machine/world/world.h"
+
+namespace suite::on_threads {
+
+// Sanitizers slow the code down tenfold: there, fewer ways to cut the same work.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool sanitized = true;
+#else
+inline constexpr bool sanitized = false;
+#endif
+
+class Records final : public harness::Sink, public harness::Progress {
+ public:
+  void add(const harness::Record& record) override { records.push_back(record); }
+  void finish(const harness::RunContext&) override {}
+  void start(std::size_t) override {}
+  void case_started(const std::string&) override {}
+  void case_done(const harness::Record&) override {}
+  void finish(const harness::RunContext&, const std::vector<harness::Record>&) override {}
+  std::vector<harness::Record> records;
+};
+
+inline std::vector<harness::Record> run(const std::vector<harness::PlannedCase>& cases, int ranks,
+                                        double seconds = 0.02,
+                                        const harness::RunOptions& given = {}) {
+  Records records;
+  machine::run_ranks(ranks, [&](machine::World& world) {
+    harness::RunOptions options = given;
+    options.max_seconds_per_case = seconds;
+    options.measure_rates = false;
+    options.sink = world.rank() == 0 ? &records : nullptr;
+    harness::run(world, cases, options, records);
+  });
+  return records.records;
+}
+
+inline std::string refusal(const std::string& unit, const harness::AxisFlags& flags) {
+  try {
+    harness::plan_cases({unit}, harness::Profile::quick, flags);
+  } catch (const harness::UsageError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+}  // namespace suite::on_threads

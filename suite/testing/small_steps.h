@@ -1,0 +1,33 @@
+#pragma once
+// For the tests of the training step's units: small steps, run on threads.
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "suite/testing/on_threads.h"
+
+namespace suite::small_steps {
+
+// Small steps in float on one device, but for what is said.
+inline std::vector<harness::PlannedCase> steps(harness::AxisFlags flags,
+                                               const std::string& unit = "gpt_step") {
+  flags.insert({{"model", "tiny"},
+                {"dtype", "float"},
+                {"transport", "shared_memory"},
+                {"schedule", "1f1b"},
+                {"zero-stage", "1"},
+                {"tensor-model-parallel-size", "1"},
+                {"pipeline-model-parallel-size", "1"},
+                {"data-parallel-size", "1"}});
+  return harness::plan_cases({unit}, harness::Profile::quick, flags);
+}
+
+inline void expect_passed(const std::vector<harness::PlannedCase>& cases, int ranks) {
+  for (const harness::Record& record : on_threads::run(cases, ranks, 0.001))
+    EXPECT_EQ(record.verdict, harness::Ruling::pass) << record.name << ": " << record.reason;
+}
+
+}  // namespace suite::small_steps

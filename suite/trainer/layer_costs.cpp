@@ -1,0 +1,99 @@
+#include "suite/trainer/layer_costs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <sstream>
+
+#include "layers/models/gpt.h"
+#include "machine/base/clock.h"
+#include "machine/device/kernels.h"
+#include "machine/world/grid.h"
+#include "suite/trainer/trainer.h"
+
+namespace suite {
+
+using machine::Category;
+using machine::Dtype;
+using machine::Tensor;
+
+namespace {
+
+constexpr std::size_t passes = 5;  // after one that warms up; their median counts
+
+double seconds_of_layer(machine::World& world, machine::Device& device,
+                        collectives::Communicator& tp, const TrainingConfig& config, int layer) {
+  layers::ActivationOptions options = config.activations;
+  options.recompute_num_layers = 1;
+  const auto host = options.cpu_checkpointing ? machine::make_host_device() : nullptr;
+  layers::GptStage stage(config.model, device, tp, config.dtype, {layer, config.model.layers},
+                         options, host.get());
+  stage.initialize(layers::Initializer::conformance(config.seed, config.model.layers));
+  stage.zero_gradients();
+  if (config.vocabulary > 0) stage.set_vocabulary(config.vocabulary);
+
+  machine::Stream& stream = device.stream();
+  const machine::Shape boundary = stage.boundary(config.micro_batch_size);
+  const auto between = [&](bool there, Dtype dtype, const machine::Shape& shape) {
+    if (!there) return Tensor();
+    Tensor tensor(device, dtype, shape, Category::buffers);
+    stream.kernels().fill_uniform(tensor, 1, {}, -1, 1);
+    return tensor;
+  };
+  const bool first = stage.stage().first(), last = stage.stage().last();
+  const Tensor in = between(!first, config.dtype, boundary),
+               d_in = between(!first, config.dtype, boundary),
+               d_out = between(!last, config.dtype, boundary),
+               out = last ? between(true, Dtype::float64, {1})
+                          : between(true, config.dtype, boundary);
+  const auto tokens = static_cast<std::size_t>(config.micro_batch_size) *
+                      static_cast<std::size_t>(config.model.sequence);
+  const machine::Memory words = device.allocate(tokens * sizeof(std::int32_t), Category::buffers);
+  const std::vector<std::int32_t> zeros(tokens);
+  stream.copy(words.data(), zeros.data(), words.bytes());
+  const auto* word = static_cast<const std::int32_t*>(words.data());
+
+  std::array<double, passes + 1> seconds{};
+  for (double& pass : seconds) {
+    stream.synchronize();
+    const double begin = machine::steady_s();
+    stage.forward(0, {word, word, config.micro_batch_size, {config.seed, 0}}, in, out);
+    stage.backward(0, d_out, d_in);
+    stream.synchronize();
+    pass = machine::steady_s() - begin;
+    world.board().mine().progress.fetch_add(1);  // at work, not hanging
+  }
+  const auto median = seconds.begin() + 1 + passes / 2;
+  std::nth_element(seconds.begin() + 1, median, seconds.end());
+  return *median;
+}
+
+}  // namespace
+
+void measure_layers(TrainingConfig& config, machine::World& world, const machine::Group& group,
+                    machine::Device& device) {
+  if (config.partition_method != "profile" || config.placement().parts() == 1) return;
+  const machine::Grid grid(config.degrees, group.index);
+  collectives::Communicator tp(world, grid.group(machine::Axis::tp), config.transport);
+  const int layers = config.model.layers;
+  std::string mine;
+  for (const int layer : {0, layers / 2, layers - 1})
+    mine += fmt::format(
+        "{} ", static_cast<std::int64_t>(1e9 * seconds_of_layer(world, device, tp, config, layer)));
+  std::array<std::int64_t, 3> slowest{};  // the first, one between, the last
+  for (const std::string& text : world.all_gather(group, mine)) {
+    std::istringstream numbers(text);
+    for (std::int64_t& most : slowest) {
+      std::int64_t theirs = 0;
+      numbers >> theirs;
+      most = std::max(most, theirs);
+    }
+  }
+  config.layer_costs.assign(static_cast<std::size_t>(layers), slowest[1]);
+  config.layer_costs.front() = slowest[0];
+  config.layer_costs.back() = slowest[2];
+}
+
+}  // namespace suite

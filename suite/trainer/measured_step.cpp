@@ -1,0 +1,129 @@
+#include "suite/trainer/measured_step.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#include "pipeline/simulate.h"
+
+namespace suite {
+
+using pipeline::Doing;
+using pipeline::Kind;
+
+MeasuredStep gathered_step(machine::World& world, const machine::Group& group,
+                           const pipeline::Timeline& mine) {
+  static_assert(std::is_trivially_copyable_v<pipeline::Event>);
+  struct Header {
+    double origin_s;
+    int peak;
+  };
+  const Header header{mine.origin_s, mine.peak_in_flight};
+  std::string bytes(reinterpret_cast<const char*>(&header), sizeof header);
+  bytes.append(reinterpret_cast<const char*>(mine.events.data()),
+               mine.events.size() * sizeof(pipeline::Event));
+  MeasuredStep step;
+  std::vector<double> origins;
+  for (const std::string& theirs : world.all_gather(group, bytes)) {
+    Header read;
+    std::memcpy(&read, theirs.data(), sizeof read);
+    origins.push_back(read.origin_s);
+    step.peak_in_flight = std::max(step.peak_in_flight, read.peak);
+    step.stages.emplace_back((theirs.size() - sizeof read) / sizeof(pipeline::Event));
+    std::memcpy(step.stages.back().data(), theirs.data() + sizeof read,
+                theirs.size() - sizeof read);
+  }
+  const bool one_clock = world.on_one_host(group);
+  const double begin = *std::min_element(origins.begin(), origins.end());
+  for (std::size_t i = 0; i < step.stages.size(); ++i) {
+    for (pipeline::Event& event : step.stages[i]) {
+      const double shift = one_clock ? origins[i] - begin : 0;
+      event.start_s += shift;
+      event.end_s += shift;
+      step.makespan_s = std::max(step.makespan_s, event.end_s);
+    }
+    step.span_s = std::max(step.span_s, pipeline::span_s(step.stages[i]));
+  }
+  return step;
+}
+
+std::vector<MeasuredStep> measured_steps(machine::World& world, const machine::Group& group,
+                                         int steps,
+                                         const std::function<pipeline::Timeline()>& run) {
+  std::vector<MeasuredStep> measured;
+  for (int i = 0; i < steps; ++i) measured.push_back(gathered_step(world, group, run()));
+  std::sort(measured.begin(), measured.end(), [](const MeasuredStep& a, const MeasuredStep& b) {
+    return a.makespan_s < b.makespan_s;
+  });
+  return measured;
+}
+
+void describe(harness::Record& record, const MeasuredStep& step, const machine::Group& group) {
+  for (std::size_t i = 0; i < step.stages.size(); ++i) {
+    for (const pipeline::Event& event : step.stages[i]) {
+      harness::Span span;
+      span.rank = group.members[i];
+      const bool computes = event.doing == Doing::compute;
+      span.lane = computes ? "compute" : "wait";
+      span.name = computes
+                      ? text(event.action)
+                      : fmt::format("{} {}", event.doing == Doing::receive ? "receive" : "outbox",
+                                    text(event.action));
+      span.start_s = event.start_s;
+      span.end_s = event.end_s;
+      record.timeline.push_back(std::move(span));
+    }
+  }
+  // Of rank 0: what it computed, and the rest of the step.
+  const std::pair<Kind, std::string_view> kinds[] = {{Kind::forward, "forward"},
+                                                     {Kind::backward, "backward"},
+                                                     {Kind::backward_input, "backward, inputs"},
+                                                     {Kind::backward_weights, "backward, weights"}};
+  for (const auto& [kind, label] : kinds) {
+    double seconds = 0;
+    for (const pipeline::Event& event : step.stages[0])
+      if (event.doing == Doing::compute && event.action.kind == kind) seconds += event.seconds();
+    if (seconds > 0) record.breakdown.emplace_back(label, seconds);
+  }
+  record.breakdown.emplace_back("waiting", step.makespan_s - pipeline::busy_s(step.stages[0]));
+  record.counters["in_flight_peak"] = step.peak_in_flight;
+}
+
+void describe_bubble(harness::Record& record, const MeasuredStep& step,
+                     const pipeline::Schedule& schedule, const pipeline::Size& size,
+                     const pipeline::StageSchedules& actions, const pipeline::Costs& costs) {
+  const double stages = static_cast<double>(step.stages.size());
+  double busy = 0, ideal = 0;
+  for (const pipeline::StageTimeline& timeline : step.stages) busy += pipeline::busy_s(timeline);
+  for (const pipeline::Action& action : actions.of(0)) ideal += costs.of(action.kind);
+  const pipeline::Formula formula = schedule.span(size, costs);
+  double span = formula.seconds;
+  if (!formula) {
+    span = pipeline::simulate(actions, std::vector<pipeline::Costs>(actions.size(), costs)).span_s;
+    record.note =
+        fmt::format("bubble_expected is simulated: the paper's formula needs {}", formula.needs);
+  }
+  record.counters["bubble_measured"] = pipeline::bubble(stages * step.span_s, busy).of_total;
+  // No less than nothing: a formula's sum may end a rounding below.
+  const double expected = std::max(0.0, pipeline::bubble(span, ideal).of_total);
+  record.counters["bubble_expected"] = expected;
+  if (expected > 1e-9)
+    record.counters["bubble_ratio"] = record.counters["bubble_measured"] / expected;
+}
+
+double executor_overhead(const MeasuredStep& step) {
+  double worst = 0;
+  for (const pipeline::StageTimeline& timeline : step.stages) {
+    double named = 0;
+    for (const pipeline::Event& event : timeline) named += event.seconds();
+    const double all = timeline.back().end_s - timeline.front().start_s;
+    worst = std::max(worst, (all - named) / all);
+  }
+  return worst;
+}
+
+}  // namespace suite

@@ -1,0 +1,132 @@
+#include "suite/trainer/model_chunks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <stdexcept>
+
+#include "machine/base/names.h"
+#include "pipeline/partition.h"
+#include "suite/trainer/trainer.h"
+
+namespace suite {
+
+using layers::GptStage;
+
+const std::vector<std::string>& partition_methods() {
+  static const std::vector<std::string> names{"uniform", "parameters", "profile"};
+  return names;
+}
+
+std::vector<int> layers_of_parts(const TrainingConfig& config) {
+  const int layers = config.model.layers, parts = config.placement().parts();
+  if (layers < parts)
+    throw std::invalid_argument(fmt::format(
+        "pipeline-model-parallel-size {} with schedule {} and num-virtual-stages-per-pipeline-rank "
+        "{} has {} parts, the model {} layers: every part needs one",
+        config.degrees.pp, config.schedule, config.virtual_stages, parts, layers));
+  const bool profile = config.partition_method == "profile";
+  if (config.partition_method == "uniform" || (profile && config.layer_costs.empty()))
+    return pipeline::partition_uniform(layers, parts);
+  if (profile) return pipeline::partition_balanced(config.layer_costs, parts);
+  if (config.partition_method != "parameters")
+    throw std::invalid_argument(
+        machine::unknown("partition-method", config.partition_method, partition_methods()));
+  std::vector<std::int64_t> costs;  // as if every layer were a stage
+  for (int i = 0; i < layers; ++i)
+    costs.push_back(layers::stage_parameters_count(
+        config.model, {.tp = config.degrees.tp, .stage = {i, layers}}));
+  return pipeline::partition_balanced(costs, parts);
+}
+
+layers::StageIndex chunk_index(const TrainingConfig& config, const pipeline::Placement& placement,
+                               int stage, int chunk) {
+  const std::vector<int> sizes = layers_of_parts(config);
+  const int part = placement.part(stage, chunk);
+  const int begin = std::accumulate(sizes.begin(), sizes.begin() + part, 0);
+  return {part, placement.parts(),
+          layers::BlockRange{begin, begin + sizes[static_cast<std::size_t>(part)]}};
+}
+
+std::vector<layers::StageCase> chunk_cases(const TrainingConfig& config,
+                                           const pipeline::Placement& placement, int stage) {
+  std::vector<layers::StageCase> cases;
+  for (int chunk = 0; chunk < placement.chunks(); ++chunk)
+    cases.push_back({config.degrees.tp, chunk_index(config, placement, stage, chunk),
+                     config.micro_batch_size, config.dtype, config.activations});
+  return cases;
+}
+
+std::vector<int> stages_of_layers(const TrainingConfig& config,
+                                  const pipeline::Placement& placement) {
+  std::vector<int> stages;
+  int part = 0;
+  for (const int size : layers_of_parts(config))
+    stages.insert(stages.end(), static_cast<std::size_t>(size), placement.at(0, part++).stage);
+  stages.push_back(stages.back());
+  return stages;
+}
+
+ModelChunks::ModelChunks(const TrainingConfig& config, const pipeline::Placement& placement,
+                         int stage, machine::Device& device, collectives::Communicator& tp,
+                         machine::Device* checkpoint_host)
+    : chunks_(static_cast<std::size_t>(placement.chunks())) {
+  std::vector<int> order(chunks_.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::sort(order, {}, [&](int chunk) { return placement.part(stage, chunk); });
+  collectives::Parameter* table = nullptr;  // of an embedding here
+  for (const int chunk : order) {
+    auto& made = chunks_[static_cast<std::size_t>(chunk)];
+    made = std::make_unique<GptStage>(config.model, device, tp, config.dtype,
+                                      chunk_index(config, placement, stage, chunk),
+                                      config.activations, checkpoint_host, table);
+    in_order_.push_back(made.get());
+    if (made->stage().first()) table = made->table();
+    const layers::Parameters own = made->parameters();
+    parameters_.insert(parameters_.end(), own.begin(), own.end());
+  }
+  const bool both_ends = table && has_loss();
+  for (collectives::Parameter* parameter : parameters_) {
+    bool& tied = parameter->placement.tied_over_pp;
+    tied = placement.copies() > 1 || (tied && !both_ends);
+  }
+}
+
+std::vector<layers::Parameters> ModelChunks::parts() {
+  std::vector<layers::Parameters> all;
+  for (GptStage* chunk : in_order_)
+    for (layers::Parameters& part : chunk->parts()) all.push_back(std::move(part));
+  return all;
+}
+
+bool ModelChunks::has_loss() const {
+  return std::ranges::any_of(in_order_, [](const GptStage* one) { return one->stage().last(); });
+}
+
+void ModelChunks::initialize(const layers::Initializer& initializer) {
+  for (GptStage* chunk : in_order_) chunk->initialize(initializer);
+}
+
+void ModelChunks::set_vocabulary(std::int64_t vocabulary) {
+  for (GptStage* chunk : in_order_) chunk->set_vocabulary(vocabulary);
+}
+
+void ModelChunks::set_loss_scale(double scale) {
+  for (GptStage* chunk : in_order_) chunk->set_loss_scale(scale);
+}
+
+void ModelChunks::observe(const layers::StageObserver& observer) {
+  for (GptStage* chunk : in_order_) chunk->observe(observer);
+}
+
+layers::Checkpoints::Moved ModelChunks::checkpoints_moved() const {
+  layers::Checkpoints::Moved moved;
+  for (const GptStage* chunk : in_order_) {
+    moved.down += chunk->checkpoints_moved().down;
+    moved.up += chunk->checkpoints_moved().up;
+  }
+  return moved;
+}
+
+}  // namespace suite

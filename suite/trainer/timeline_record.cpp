@@ -1,0 +1,99 @@
+#include "suite/trainer/timeline_record.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <sstream>
+#include <utility>
+
+#include "machine/world/grid.h"
+#include "pipeline/simulate.h"
+#include "suite/trainer/measured_step.h"
+
+namespace suite {
+
+using pipeline::Costs;
+
+std::vector<harness::Span> gather_timeline(machine::World& world, const machine::Group& group,
+                                           const pipeline::Timeline& timeline) {
+  std::string mine;
+  for (const pipeline::Event& event : timeline.events)
+    mine +=
+        fmt::format("{} {} {} {}\n", event.doing == pipeline::Doing::compute ? "compute" : "wait",
+                    pipeline::text(event.action), timeline.origin_s + event.start_s,
+                    timeline.origin_s + event.end_s);
+  std::vector<harness::Span> spans;
+  int rank = 0;
+  for (const std::string& text : world.all_gather(group, mine)) {
+    std::istringstream lines(text);
+    harness::Span span;
+    span.rank = rank++;
+    while (lines >> span.lane >> span.name >> span.start_s >> span.end_s) spans.push_back(span);
+  }
+  double first = spans.empty() ? 0 : spans.front().start_s;
+  for (const harness::Span& span : spans) first = std::min(first, span.start_s);
+  for (harness::Span& span : spans) {
+    span.start_s -= first;
+    span.end_s -= first;
+  }
+  return spans;
+}
+
+namespace {
+
+// What the passes of a stage took in the mean. A schedule has whole backwards, or their halves
+// (dual_pipe both: what the halves took is told).
+Costs costs_of(const pipeline::StageTimeline& stage) {
+  using enum pipeline::Kind;
+  std::map<pipeline::Kind, std::pair<double, int>> passes;
+  for (const pipeline::Event& event : stage) {
+    if (event.doing != pipeline::Doing::compute) continue;
+    auto& [seconds, count] = passes[event.action.kind];
+    seconds += event.seconds();
+    ++count;
+  }
+  const auto mean = [&](pipeline::Kind kind) {
+    const auto& [seconds, count] = passes[kind];
+    return count > 0 ? seconds / count : 0;
+  };
+  const bool halves = passes.contains(backward_input);
+  return {.forward = mean(forward),
+          .backward_input = mean(halves ? backward_input : backward),
+          .backward_weights = mean(backward_weights)};
+}
+
+double mean_of(const std::vector<Costs>& stages, double Costs::*cost) {
+  double sum = 0;
+  for (const Costs& stage : stages) sum += stage.*cost;
+  return sum / static_cast<double>(stages.size());
+}
+
+}  // namespace
+
+void describe_pipeline(harness::Record& record, machine::World& world, const machine::Group& group,
+                       const TrainingConfig& config, const pipeline::Timeline& timeline) {
+  const machine::Grid grid(config.degrees, group.index);
+  const MeasuredStep step = gathered_step(world, grid.group(machine::Axis::pp), timeline);
+  const pipeline::StageSchedules schedules = config.schedules();
+  std::vector<Costs> costs;
+  for (const pipeline::StageTimeline& stage : step.stages) costs.push_back(costs_of(stage));
+  const Costs equal{.forward = mean_of(costs, &Costs::forward),
+                    .backward_input = mean_of(costs, &Costs::backward_input),
+                    .backward_weights = mean_of(costs, &Costs::backward_weights)};
+  describe_bubble(record, step, pipeline::find_schedule(config.schedule), config.pipeline_size(),
+                  schedules, equal);
+  const pipeline::Simulation own = pipeline::simulate(schedules, costs);
+  record.counters["bubble_simulated"] =
+      pipeline::bubble(static_cast<double>(costs.size()) * own.span_s,
+                       std::accumulate(own.busy_s.begin(), own.busy_s.end(), 0.0))
+          .of_total;
+  if (config.partition_method != "uniform")
+    record.note +=
+        fmt::format("{}layers of the pipeline's parts: {}", record.note.empty() ? "" : "; ",
+                    fmt::join(layers_of_parts(config), ", "));
+}
+
+}  // namespace suite

@@ -1,0 +1,193 @@
+#include "zero/checkpoint/checkpoint.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "machine/base/checksum.h"
+#include "machine/device/random.h"
+#include "zero/checkpoint/checkpoint_index.h"
+
+namespace zero {
+
+using machine::Tensor;
+
+namespace {
+
+[[noreturn]] void refuse(std::string_view doing, const std::string& path) {
+  throw CheckpointError(fmt::format("{} {}: {}", doing, path, std::strerror(errno)));
+}
+
+void write_all(int file, const std::string& path, const void* data, std::size_t bytes) {
+  for (std::size_t done = 0; done < bytes;) {
+    const ssize_t wrote = ::write(file, static_cast<const char*>(data) + done, bytes - done);
+    if (wrote > 0)
+      done += static_cast<std::size_t>(wrote);
+    else if (wrote == 0 || errno != EINTR)
+      refuse("writing", path);
+  }
+}
+
+int open_new(const std::string& path) {
+  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (file < 0) refuse("making", path);
+  return file;
+}
+
+void sync(int file, const std::string& path) {
+  if (::fsync(file) != 0) refuse("syncing", path);
+}
+
+// A name is on the disk when its folder is; not every file system lets a folder be synced.
+void sync_folder(const std::string& folder) {
+  const int opened = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (opened < 0) refuse("opening", folder);
+  const bool failed = ::fsync(opened) != 0 && errno != EINVAL;
+  ::close(opened);
+  if (failed) refuse("syncing", folder);
+}
+
+// What was read and not by this name: leftovers. One that can't be removed harms nobody.
+void remove_other_saves(const std::string& folder, const std::string& save) {
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+    const std::string name = entry.path().filename().string();
+    const bool is_part = name.size() > 16 && is_save_name(name.substr(0, 16)) &&
+                         name.substr(16).starts_with("-rank-") && name.ends_with(".part");
+    if (is_part && !name.starts_with(save)) std::filesystem::remove(entry.path(), ignored);
+  }
+}
+
+const Reached nobody = [](std::string_view) {};
+
+}  // namespace
+
+PartWriter::PartWriter(const std::string& folder, const std::string& save, int rank, int ranks,
+                       Reached reached)
+    : reached_(reached ? std::move(reached) : nobody) {
+  SHARDMARK_CHECK(is_save_name(save), ==, true);
+  const auto mine = static_cast<std::size_t>(rank), all = static_cast<std::size_t>(ranks);
+  path_ = folder + "/" + part_name(save, mine, all);
+  file_ = open_new(path_);
+  const std::string header = part_header(save, mine, all);
+  write(header.data(), header.size());
+  reached_("part begun");
+}
+
+PartWriter::~PartWriter() {
+  if (file_ < 0) return;
+  ::close(file_);
+  ::unlink(path_.c_str());
+}
+
+void PartWriter::write(const void* data, std::size_t bytes) {
+  write_all(file_, path_, data, bytes);
+  bytes_ += bytes;
+}
+
+void PartWriter::add(const Piece& piece, const Tensor& elements) {
+  SHARDMARK_CHECK(why_no_piece(piece), ==, std::string());
+  SHARDMARK_CHECK(elements.size(), ==, piece.size());
+  const char zeros[part_alignment] = {};
+  write(zeros, (part_alignment - bytes_ % part_alignment) % part_alignment);
+  std::vector<std::byte> copied;
+  const void* data = elements.data();
+  if (!elements.device().readable_by_host()) {
+    copied.resize(elements.bytes());
+    elements.device().stream().copy(copied.data(), data, copied.size());
+    elements.device().stream().synchronize();
+    data = copied.data();
+  }
+  stored_.push_back({piece, elements.dtype(), bytes_, wide_checksum(data, elements.bytes())});
+  write(data, elements.bytes());
+}
+
+std::string PartWriter::finish() {
+  reached_("part written");
+  sync(file_, path_);
+  if (::close(std::exchange(file_, -1)) != 0) refuse("closing", path_);
+  reached_("part synced");
+  return part_text({bytes_, stored_});
+}
+
+void commit(const std::string& folder, const std::string& save,
+            const std::vector<std::string>& parts, const Numbers& numbers, const Reached& given) {
+  const Reached& reached = given ? given : nobody;
+  const std::string text = index_text(save, numbers, parts);
+  const std::string path = folder + "/index.json", beside = path + ".new";
+  const int file = open_new(beside);
+  try {
+    write_all(file, beside, text.data(), text.size());
+    reached("index written");
+    sync(file, beside);
+  } catch (...) {
+    ::close(file);
+    ::unlink(beside.c_str());
+    throw;
+  }
+  ::close(file);
+  sync_folder(folder);  // the parts' names
+  reached("index synced");
+  if (::rename(beside.c_str(), path.c_str()) != 0) refuse("renaming", beside);
+  reached("index renamed");
+  sync_folder(folder);
+  remove_other_saves(folder, save);
+  reached("others removed");
+}
+
+void save(machine::World& world, const machine::Group& group, const std::string& folder,
+          const Numbers& numbers, const std::function<void(PartWriter&)>& fill) {
+  const auto now = std::chrono::system_clock::now().time_since_epoch().count();
+  const auto random =
+      machine::philox(static_cast<std::uint64_t>(now), static_cast<std::uint64_t>(::getpid()));
+  const std::string name =
+      world.broadcast(group, 0, fmt::format("{:08x}{:08x}", random[0], random[1]));
+  const std::string right = "+";  // before a part's text; else it is an error
+  const auto attempt = [&](const std::function<std::string()>& work) {
+    std::string mine;
+    try {
+      mine = right + work();
+    } catch (const std::exception& error) {
+      mine = error.what();
+    }
+    std::vector<std::string> all = world.all_gather(group, mine);
+    for (std::string& theirs : all) {
+      if (!theirs.starts_with(right)) throw CheckpointError(theirs);
+      theirs.erase(0, right.size());
+    }
+    return all;
+  };
+  const std::vector<std::string> parts = attempt([&] {
+    std::filesystem::create_directories(folder);
+    PartWriter writer(folder, name, group.index, group.size());
+    fill(writer);
+    return writer.finish();
+  });
+  attempt([&] {
+    if (group.index == 0) commit(folder, name, parts, numbers);
+    return std::string();
+  });
+}
+
+void PartWriter::add(const std::vector<FlatPiece>& pieces, const RangeStates& states) {
+  for (FlatPiece flat : pieces) {
+    const std::string parameter = flat.piece.name;
+    const auto put = [&](std::string_view what, const Tensor& state) {
+      if (!state) return;
+      flat.piece.name = fmt::format("{}/{}", parameter, what);
+      add(flat.piece, state.slice(flat.flat, {flat.piece.size()}));
+    };
+    put("values", states.values);
+    if (states.master.data() != states.values.data()) put("master", states.master);
+    put("first_moment", states.first_moment);
+    put("second_moment", states.second_moment);
+  }
+}
+
+}  // namespace zero

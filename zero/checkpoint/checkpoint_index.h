@@ -1,0 +1,34 @@
+#pragma once
+// The text of a checkpoint's index (checkpoint.h), written and read.
+
+#include <string>
+#include <vector>
+
+#include "zero/checkpoint/checkpoint.h"
+
+namespace zero {
+
+struct StoredPart {
+  std::uint64_t bytes = 0;
+  std::vector<StoredPiece> pieces;
+};
+
+struct CheckpointIndex {
+  std::string save;
+  Numbers numbers;
+  std::vector<StoredPart> parts;  // by rank
+};
+
+std::string part_text(const StoredPart& part);  // what PartWriter::finish gives
+// parts: texts of them. With the checksum.
+std::string index_text(const std::string& save, const Numbers& numbers,
+                       const std::vector<std::string>& parts);
+// Throws CheckpointError that begins with path.
+CheckpointIndex parse_index(const std::string& path, const std::string& text);
+
+inline constexpr std::size_t part_header_bytes = 64, part_alignment = 64;
+std::string part_name(const std::string& save, std::size_t rank, std::size_t ranks);
+std::string part_header(const std::string& save, std::size_t rank, std::size_t ranks);
+bool is_save_name(std::string_view name);
+
+}  // namespace zero

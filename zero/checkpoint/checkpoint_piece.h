@@ -1,0 +1,51 @@
+#pragma once
+// Which elements of a global tensor a piece of a checkpoint holds: what makes it readable at other
+// degrees than it was saved at.
+//
+// A rank of tp holds a box of a parameter; a rank of dp holds a range of the box's elements,
+// counted in the box's row-major order. Either way these are runs of elements that follow each
+// other in the global tensor, and runs are what a reader matches.
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "collectives/placement.h"
+#include "zero/states/flat_states.h"
+
+namespace zero {
+
+struct Piece {
+  std::string name = {};                  // of the tensor: "blocks.3.mlp.fc1.weight/master"
+  std::vector<std::int64_t> global = {};  // extents, outermost first; none: a scalar
+  std::vector<std::int64_t> begin = {}, extent = {};  // of the box, along each
+  Range range = {};                                   // of the box's elements
+  bool operator==(const Piece&) const = default;
+
+  std::int64_t size() const { return range.size(); }
+};
+
+// Empty when the numbers name a piece: extents and offsets that are no less than 0, at most
+// machine::Shape::max_rank of them, the box inside the tensor, the range inside the box, and no
+// product beyond 2^60; else what is wrong.
+std::string why_no_piece(const Piece& piece);
+
+struct Run {
+  std::int64_t global = 0;  // the first element's index in the global tensor
+  std::int64_t local = 0;   // and in the piece
+  std::int64_t size = 0;
+};
+std::vector<Run> runs(const Piece& piece);  // ascending in both
+
+// The parts of parameters that lie in a range of the flat buffers (partition.h), where parameter i
+// begins at offsets[i]. Names are the parameters'.
+struct FlatPiece {
+  Piece piece;
+  std::int64_t flat = 0;  // its first element's index, from the begin of the range
+};
+std::vector<FlatPiece> flat_pieces(const std::vector<collectives::Parameter*>& parameters,
+                                   const std::vector<std::int64_t>& offsets, int tp_rank,
+                                   Range range);
+
+}  // namespace zero

@@ -1,0 +1,170 @@
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "machine/base/checksum.h"
+#include "machine/base/names.h"
+#include "zero/checkpoint/checkpoint.h"
+#include "zero/checkpoint/checkpoint_index.h"
+
+namespace zero {
+
+using machine::Tensor;
+
+namespace {
+
+class OpenFile {
+ public:
+  explicit OpenFile(const std::string& path)
+      : path_(path), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+    if (file_ < 0) refuse(std::strerror(errno));
+  }
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
+  ~OpenFile() { ::close(file_); }
+
+  [[noreturn]] void refuse(std::string_view why) const {
+    throw CheckpointError(fmt::format("{}: {}", path_, why));
+  }
+  std::uint64_t size() const {
+    struct stat status {};
+    if (::fstat(file_, &status) != 0) refuse(std::strerror(errno));
+    if (!S_ISREG(status.st_mode)) refuse("it is no regular file");
+    return static_cast<std::uint64_t>(status.st_size);
+  }
+  void read(std::uint64_t offset, void* into, std::size_t bytes) const {
+    for (std::size_t done = 0; done < bytes;) {
+      const ssize_t got = ::pread(file_, static_cast<char*>(into) + done, bytes - done,
+                                  static_cast<off_t>(offset + done));
+      if (got == 0) refuse("it ends too early");
+      if (got < 0 && errno != EINTR) refuse(std::strerror(errno));
+      if (got > 0) done += static_cast<std::size_t>(got);
+    }
+  }
+
+ private:
+  std::string path_;
+  int file_;
+};
+
+}  // namespace
+
+Checkpoint::Checkpoint(const std::string& folder)
+    : folder_(folder), index_(folder + "/index.json") {
+  constexpr std::uint64_t longest = std::uint64_t{1} << 30;
+  const OpenFile file(index_);
+  const std::uint64_t size = file.size();
+  if (size > longest) file.refuse(fmt::format("{} bytes are too many for an index", size));
+  std::string text(size, '\0');
+  file.read(0, text.data(), text.size());
+  CheckpointIndex index = parse_index(index_, text);
+  numbers_ = std::move(index.numbers);
+  for (std::size_t rank = 0; rank < index.parts.size(); ++rank) {
+    const std::string path = folder + "/" + part_name(index.save, rank, index.parts.size());
+    const OpenFile part(path);
+    if (const std::uint64_t bytes = part.size(); bytes != index.parts[rank].bytes)
+      part.refuse(fmt::format("it has {} bytes, not the {} that were written", bytes,
+                              index.parts[rank].bytes));
+    if (index.parts[rank].bytes < part_header_bytes) part.refuse("it is too short for its header");
+    std::string header(part_header_bytes, '\0');
+    part.read(0, header.data(), header.size());
+    if (header != part_header(index.save, rank, index.parts.size()))
+      part.refuse(fmt::format("it is not of rank {} of the save {}", rank, index.save));
+    paths_.push_back(path);
+    for (StoredPiece& piece : index.parts[rank].pieces) {
+      const std::string name = piece.piece.name;
+      tensors_[name].push_back({std::move(piece), rank});
+    }
+  }
+}
+
+std::uint64_t Checkpoint::number(const std::string& name) const {
+  const auto found = numbers_.find(name);
+  if (found != numbers_.end()) return found->second;
+  std::vector<std::string> known;
+  for (const auto& [other, value] : numbers_) known.push_back(other);
+  throw CheckpointError(fmt::format("{}: {}", index_, machine::unknown("number", name, known)));
+}
+
+std::vector<std::byte> Checkpoint::bytes_of(const Stored& stored) const {
+  const auto& [piece, dtype, offset, checksum] = stored.stored;
+  const OpenFile file(paths_[stored.part]);
+  std::vector<std::byte> bytes(static_cast<std::size_t>(piece.size()) * machine::size_of(dtype));
+  file.read(offset, bytes.data(), bytes.size());
+  if (const std::uint32_t found = wide_checksum(bytes.data(), bytes.size()); found != checksum)
+    file.refuse(
+        fmt::format("tensor {} at {} is not what was written (its checksum is {:08x}, not "
+                    "{:08x})",
+                    piece.name, offset, found, checksum));
+  return bytes;
+}
+
+void Checkpoint::read(const Piece& wanted, const Tensor& into) const {
+  SHARDMARK_CHECK(why_no_piece(wanted), ==, std::string());
+  SHARDMARK_CHECK(into.size(), ==, wanted.size());
+  const auto found = tensors_.find(wanted.name);
+  if (found == tensors_.end()) {
+    std::vector<std::string> known;
+    for (const auto& [name, pieces] : tensors_) known.push_back(name);
+    const std::string near = machine::nearest(wanted.name, known);
+    throw CheckpointError(fmt::format("{}: it has no tensor {}{}", index_, wanted.name,
+                                      near.empty() ? "" : "; the nearest is " + near));
+  }
+  const std::size_t size = machine::size_of(into.dtype());
+  const std::vector<Run> gaps = runs(wanted);
+  std::vector<std::byte> read(into.bytes());
+  std::vector<bool> there(static_cast<std::size_t>(wanted.size()));
+  for (const Stored& stored : found->second) {
+    const Piece& piece = stored.stored.piece;
+    if (piece.global != wanted.global || stored.stored.dtype != into.dtype())
+      throw CheckpointError(
+          fmt::format("{}: tensor {} is [{}] of {}, not [{}] of {}", index_, wanted.name,
+                      fmt::join(piece.global, ", "), machine::name(stored.stored.dtype),
+                      fmt::join(wanted.global, ", "), machine::name(into.dtype())));
+    const std::vector<Run> has = runs(piece);
+    std::vector<std::byte> bytes;  // read when there is something new in it
+    auto from = has.begin();
+    for (const Run& run : gaps) {
+      while (from != has.end() && from->global + from->size <= run.global) ++from;
+      for (auto at = from; at != has.end() && at->global < run.global + run.size; ++at) {
+        const std::int64_t begin = std::max(run.global, at->global),
+                           end = std::min(run.global + run.size, at->global + at->size);
+        const auto to = static_cast<std::size_t>(run.local + begin - run.global),
+                   source = static_cast<std::size_t>(at->local + begin - at->global),
+                   count = static_cast<std::size_t>(end - begin);
+        const auto first = there.begin() + static_cast<std::ptrdiff_t>(to),
+                   last = first + static_cast<std::ptrdiff_t>(count);
+        if (std::find(first, last, false) == last) continue;
+        if (bytes.empty()) bytes = bytes_of(stored);
+        std::memcpy(read.data() + to * size, bytes.data() + source * size, count * size);
+        std::fill(first, last, true);
+      }
+    }
+  }
+  if (const auto gap = std::ranges::find(there, false); gap != there.end())
+    throw CheckpointError(fmt::format("{}: no file has element {} of the wanted {} of tensor {}",
+                                      index_, gap - there.begin(), wanted.size(), wanted.name));
+  into.device().stream().copy(into.data(), read.data(), read.size());
+  into.device().stream().synchronize();
+}
+
+void Checkpoint::read(const std::vector<FlatPiece>& pieces, const RangeStates& states) const {
+  for (FlatPiece flat : pieces) {
+    const std::string parameter = flat.piece.name;
+    const auto get = [&](std::string_view what, const Tensor& state) {
+      if (!state) return;
+      flat.piece.name = fmt::format("{}/{}", parameter, what);
+      read(flat.piece, state.slice(flat.flat, {flat.piece.size()}));
+    };
+    get("values", states.values);
+    if (states.master.data() != states.values.data()) get("master", states.master);
+    get("first_moment", states.first_moment);
+    get("second_moment", states.second_moment);
+  }
+}
+
+}  // namespace zero

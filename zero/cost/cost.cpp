@@ -1,0 +1,270 @@
+#include "zero/cost/cost.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "machine/base/error.h"
+#include "zero/cost/memory_cost.h"
+#include "zero/stages/step.h"
+
+namespace zero {
+namespace {
+
+using machine::Dtype;
+using machine::Operation;
+
+std::uint64_t bytes_of(std::int64_t elements, Dtype dtype) {
+  return static_cast<std::uint64_t>(elements) * machine::size_of(dtype);
+}
+
+class Calls {
+ public:
+  void add(std::string_view group, Operation operation, Dtype dtype, int ranks, std::int64_t count,
+           std::int64_t calls, std::string_view what) {
+    if (ranks == 1 || count == 0 || calls == 0) return;
+    for (CollectiveCalls& known : calls_) {
+      if (known.group != group || known.operation != operation || known.dtype != dtype ||
+          known.count != count || known.what != what)
+        continue;
+      known.calls += calls;
+      return;
+    }
+    calls_.push_back(
+        {std::string(group), operation, dtype, ranks, count, calls, std::string(what)});
+  }
+  std::vector<CollectiveCalls> take() { return std::move(calls_); }
+
+ private:
+  std::vector<CollectiveCalls> calls_;
+};
+
+void add_values(Calls& calls, int stage, const GradientPlan& plan, const Layout& layout,
+                const StepOptions& options, const Usage& usage) {
+  const auto gather = [&](std::int64_t share, std::int64_t times) {
+    calls.add("dp", Operation::all_gather, plan.value_dtype, plan.dp, share, times, "values");
+  };
+  for (const Bucket& bucket : layout.buckets) {
+    if (bucket.frozen || (stage == 3 && !bucket.persistent)) continue;
+    const std::int64_t share = layout.share(bucket);
+    if (share == 0) continue;
+    const std::int64_t run = publish_run(share, plan.dp, options.allgather_bucket_size);
+    gather(run, share / run);
+    gather(share % run, 1);
+  }
+  if (stage < 3) return;
+  for (const std::vector<int>& use : bucket_uses(layout, usage.uses)) {
+    for (const int bucket : use)
+      gather(layout.share(layout.buckets[static_cast<std::size_t>(bucket)]), usage.micro_batches);
+  }
+}
+
+// Every rank of dp owns ranges of the same sizes.
+StateCost cost_of_states(bool sharded, const GradientPlan& plan, const Layout& layout,
+                         const Rule& rule, const StepOptions& options) {
+  std::vector<std::int64_t> sizes;
+  std::vector<bool> away;
+  if (options.offload_param.offloads()) {
+    for (const OwnedPart& part :
+         owned_parts(layout, 0, value_slots(layout, options.offload_param))) {
+      sizes.push_back(part.range.size());
+      away.push_back(part.slot.has_value());
+    }
+  } else {
+    for (const Range range : owned_ranges(layout, sharded, 0)) sizes.push_back(range.size());
+  }
+  return state_cost(rule, plan.value_dtype, sizes, options.offload_optimizer, away);
+}
+
+// A share comes up for every use of its bucket, in every micro-batch; in the update what lies in
+// the file is written, and read where values are their own master and no copy of it is kept on the
+// host.
+OffloadTraffic traffic_of_values(const GradientPlan& plan, const Layout& layout, const Rule& rule,
+                                 const StepOptions& options, const Usage& usage) {
+  OffloadTraffic moved;
+  const std::vector<ValueSlot> slots = value_slots(layout, options.offload_param);
+  std::vector<std::uint64_t> times(layout.buckets.size());
+  for (const std::vector<int>& use : bucket_uses(layout, usage.uses))
+    for (const int bucket : use)
+      times[static_cast<std::size_t>(bucket)] += static_cast<std::uint64_t>(usage.micro_batches);
+  const bool read = options.offload_optimizer.device != OffloadDevice::cpu &&
+                    !kept_states(rule, plan.value_dtype).master;
+  for (const ValueSlot& slot : slots) {
+    const std::uint64_t uses = times[static_cast<std::size_t>(slot.bucket)];
+    moved.up += uses * bytes_of(slot.in_share.size(), plan.value_dtype);
+    if (slot.in_host) continue;
+    const std::size_t bytes = file_bytes(slot, plan.value_dtype);
+    moved.nvme_read += (uses + (slot.trained && read ? 1 : 0)) * bytes;
+    if (slot.trained) moved.nvme_written += bytes;
+  }
+  return moved;
+}
+
+}  // namespace
+
+bool is_sharded(int stage, const GradientPlan& plan) {
+  if (stage < 0 || stage >= num_stages) {
+    throw std::invalid_argument(
+        fmt::format("ZeRO stage {}: there are the stages 0 to {}", stage, num_stages - 1));
+  }
+  return stage >= 1 && plan.dp > 1;
+}
+
+Usage forward_and_backward(const std::vector<std::vector<int>>& parts, int micro_batches) {
+  const std::vector<std::vector<int>> backward(parts.rbegin(), parts.rend());
+  Usage usage{micro_batches, parts, backward, backward};
+  usage.uses.insert(usage.uses.end(), parts.rbegin(), parts.rend());
+  return usage;
+}
+
+std::int64_t publish_run(std::int64_t share, int dp, std::int64_t allgather_bucket_size) {
+  if (share * dp <= allgather_bucket_size) return share;
+  const std::int64_t run = allgather_bucket_size / dp / alignment * alignment;
+  return std::min(share, std::max(run, alignment));
+}
+
+std::vector<CollectiveCalls> expected_calls(int stage, const GradientPlan& plan,
+                                            const Layout& layout, const StepOptions& options,
+                                            const Usage& usage) {
+  const bool sharded = is_sharded(stage, plan);
+  const std::int64_t times = stage >= 2 ? usage.micro_batches : 1;
+  Calls calls;
+  for (const Segment& segment : layout.segments) {
+    for (const Over over : segment.reduce) {
+      calls.add(name(over), Operation::all_reduce, plan.gradient_dtype, plan.size(over),
+                segment.range.size(), times,
+                over == Over::embedding ? "gradients of the tied embedding"
+                                        : "gradients partial over tp");
+    }
+  }
+  const Dtype wire = options.communication_data_type.value_or(plan.gradient_dtype);
+  for (const Bucket& bucket : layout.buckets) {
+    if (bucket.frozen) continue;
+    calls.add("dp", sharded ? Operation::reduce_scatter : Operation::all_reduce, wire, plan.dp,
+              sharded ? layout.share(bucket) : bucket.range.size(), times, "gradients");
+  }
+  if (sharded) add_values(calls, stage, plan, layout, options, usage);
+  const std::int64_t partials = norm_buffers(plan, layout, sharded).partials;
+  calls.add("tp", Operation::all_gather, Dtype::float64, plan.tp, partials, 1, "norm");
+  calls.add("pp", Operation::all_gather, Dtype::float64, plan.pp, partials, 1, "norm");
+  if (sharded) calls.add("dp", Operation::all_gather, Dtype::float64, plan.dp, partials, 1, "norm");
+  return calls.take();
+}
+
+std::int64_t bandwidth_optimal(Operation operation, Dtype, int ranks, std::int64_t count) {
+  if (operation != Operation::all_reduce) return (ranks - 1) * count;
+  SHARDMARK_CHECK(count % ranks, ==, 0);
+  return 2 * (ranks - 1) * (count / ranks);
+}
+
+std::string_view algorithm_of(const CollectiveCalls& calls, const StepOptions& options,
+                              machine::Transport transport) {
+  const std::string& asked = calls.operation == Operation::all_reduce       ? options.all_reduce
+                             : calls.operation == Operation::reduce_scatter ? options.reduce_scatter
+                                                                            : options.all_gather;
+  if (!asked.empty()) return asked;
+  const std::int64_t in =
+      calls.operation == Operation::reduce_scatter ? calls.count * calls.ranks : calls.count;
+  return collectives::default_algorithm(calls.operation, transport, bytes_of(in, calls.dtype),
+                                        calls.ranks);
+}
+
+SentElements as_run(const StepOptions& options, machine::Transport transport) {
+  return [=](Operation operation, Dtype dtype, int ranks, std::int64_t count) {
+    const CollectiveCalls calls{{}, operation, dtype, ranks, count, 1, {}};
+    const std::string_view algorithm = algorithm_of(calls, options, transport);
+    if (algorithm == collectives::library) return bandwidth_optimal(operation, dtype, ranks, count);
+    // The buffers divide evenly, so every rank sends what the first does.
+    return collectives::find_algorithm(operation, algorithm).volume({0, ranks}, count).sent;
+  };
+}
+
+std::vector<TrafficRow> expected_traffic(int stage, const GradientPlan& plan, const Layout& layout,
+                                         const SentElements& sent, const StepOptions& options,
+                                         const Usage& usage) {
+  std::vector<TrafficRow> rows;
+  for (const CollectiveCalls& calls : expected_calls(stage, plan, layout, options, usage)) {
+    const std::uint64_t bytes =
+        static_cast<std::uint64_t>(calls.calls) *
+        bytes_of(sent(calls.operation, calls.dtype, calls.ranks, calls.count), calls.dtype);
+    const machine::TrafficLabel label{calls.operation, calls.dtype};
+    const auto known = std::find_if(rows.begin(), rows.end(), [&](const TrafficRow& row) {
+      return row.group == calls.group && row.label == label;
+    });
+    if (known == rows.end()) {
+      rows.push_back({calls.group, label, bytes, calls.what});
+      continue;
+    }
+    known->bytes_sent += bytes;
+    if (known->what.find(calls.what) == std::string::npos)
+      known->what += fmt::format(" and {}", calls.what);
+  }
+  std::erase_if(rows, [](const TrafficRow& row) { return row.bytes_sent == 0; });
+  return rows;
+}
+
+OffloadTraffic expected_offload_traffic(int stage, const GradientPlan& plan, const Layout& layout,
+                                        const Rule& rule, const StepOptions& options,
+                                        const Usage& usage) {
+  return cost_of_states(is_sharded(stage, plan), plan, layout, rule, options).moved +
+         traffic_of_values(plan, layout, rule, options, usage);
+}
+
+InFiles expected_in_files(int stage, const GradientPlan& plan, const Layout& layout,
+                          const Rule& rule, const StepOptions& options) {
+  InFiles bytes;
+  for (const ValueSlot& slot : value_slots(layout, options.offload_param))
+    if (!slot.in_host) bytes.values += file_bytes(slot, plan.value_dtype);
+  bytes.states =
+      cost_of_states(is_sharded(stage, plan), plan, layout, rule, options).moved.nvme_read;
+  return bytes;
+}
+
+ExpectedMemory expected_memory(int stage, const GradientPlan& plan, const Layout& layout,
+                               const Rule& rule, const StepOptions& options, const Usage& usage) {
+  const bool sharded = is_sharded(stage, plan);
+  std::int64_t values = layout.value_elements, gradients = layout.elements;
+  if (stage >= 2)
+    gradients = layout.elements / plan.dp + most_in_gradient_buckets(plan, layout, options, usage);
+  if (stage == 3) {
+    values = layout.value_elements / plan.dp + most_gathered(layout, options, usage);
+    for (const Bucket& bucket : layout.buckets) {
+      if (bucket.persistent) values += bucket.range.size();
+      if (!bucket.persistent && options.offload_param.offloads()) values -= layout.share(bucket);
+    }
+  }
+  std::size_t passing = 0;  // either on the wire or staged
+  const Dtype wire = options.communication_data_type.value_or(plan.gradient_dtype);
+  for (const Bucket& bucket : layout.buckets) {
+    if (bucket.frozen || plan.dp == 1) continue;
+    if (wire != plan.gradient_dtype)
+      passing = std::max(passing, bytes_of(bucket.range.size(), wire));
+    const std::int64_t share = layout.share(bucket);
+    const std::int64_t run = publish_run(share, plan.dp, options.allgather_bucket_size);
+    const bool published = stage == 1 || stage == 2 || (stage == 3 && bucket.persistent);
+    if (published && run < share)
+      passing = std::max(passing, bytes_of(run * plan.dp, plan.value_dtype));
+  }
+  const NormBuffers norm = norm_buffers(plan, layout, sharded);
+  const StateCost states = cost_of_states(sharded, plan, layout, rule, options);
+  const ValueBytes away = value_bytes(value_slots(layout, options.offload_param), plan.value_dtype,
+                                      options.offload_param);
+  return {bytes_of(values, plan.value_dtype),
+          bytes_of(gradients, plan.gradient_dtype),
+          states.device_optimizer,
+          states.device_buffers +
+              bytes_of(norm.squares + norm.partials + norm.gathered, Dtype::float64) + passing,
+          states.host_optimizer,
+          states.host_buffers + away.buffers,
+          away.host};
+}
+
+NormBuffers norm_buffers(const GradientPlan& plan, const Layout& layout, bool sharded) {
+  const std::int64_t shards = sharded ? 1 : plan.dp;
+  const int largest = std::max({plan.tp, plan.pp, sharded ? plan.dp : 1});
+  return {shards * static_cast<std::int64_t>(layout.segments.size()), shards,
+          largest > 1 ? shards * largest : 0};
+}
+
+}  // namespace zero

@@ -1,0 +1,133 @@
+#pragma once
+// What a step costs a rank, from the papers' formulas: the collectives it makes, bytes sent for
+// each (group, operation, dtype), and bytes held for each category. Pure functions of the plan:
+// they need no memory and no ranks, so the oracles compare with them and `shardmark predict` counts
+// runs that are too large to try.
+//
+// A bandwidth-optimal collective over n ranks sends, per rank, for a buffer of B bytes that n
+// divides (the layout sees to that): all-reduce 2(n-1)/n B, reduce-scatter and all-gather (n-1)/n B
+// (Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002). With Psi padded elements, d ranks, m
+// micro-batches and u uses of every part in a micro-batch (2: forward and backward), a rank sends
+// (Rajbhandari et al. 2020, arXiv:1910.02054, section 7; E_w: bytes on the wire)
+//   stage 0   2(d-1)/d Psi E_w
+//   stage 1    (d-1)/d Psi (E_w + E_v)
+//   stage 2    (d-1)/d Psi (m E_w + E_v)          reduced in every micro-batch
+//   stage 3    (d-1)/d Psi (m E_w + m u E_v)      of persistent parameters E_v once, not m u times
+// in one message a bucket, collective and peer (and piece: collectives/cost.h). For the smallest
+// buffers a communicator may prefer an algorithm that sends more: as_run() asks it.
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "machine/link/link.h"
+#include "zero/optimizers/optimizer.h"
+#include "zero/stages/step.h"
+#include "zero/states/flat_states.h"
+#include "zero/states/gradient_plan.h"
+
+namespace zero {
+
+// How a model goes through a step: rows of the plan. Stages 0 and 1 cost the same whatever it is.
+struct Usage {
+  int micro_batches = 1;
+  // Of a micro-batch, in order: what before_use names.
+  std::vector<std::vector<int>> uses = {};
+  // Of its backward, in order: what before_gradients, then gradients_ready name.
+  std::vector<std::vector<int>> begun = {}, ready = {};
+};
+// Every part forward, then every part backward, the last first, its gradients ready after its use.
+Usage forward_and_backward(const std::vector<std::vector<int>>& parts, int micro_batches);
+
+// So many equal collectives. count: elements of the whole (all_reduce) or of a share.
+struct CollectiveCalls {
+  std::string group;  // "tp", "pp", "dp", "embedding"
+  machine::Operation operation{};
+  machine::Dtype dtype{};
+  int ranks = 1;
+  std::int64_t count = 0, calls = 1;
+  std::string what;  // "gradients", "values", "norm", …
+};
+// Of one step that updates (one that is not skipped for a norm that is not finite), over groups of
+// more than one rank. Throws std::invalid_argument for an unknown stage.
+std::vector<CollectiveCalls> expected_calls(int stage, const GradientPlan& plan,
+                                            const Layout& layout, const StepOptions& options = {},
+                                            const Usage& usage = {});
+
+// Elements that a rank sends in a collective over `ranks`, whose buffer (all_reduce) or whose share
+// of it (reduce_scatter, all_gather) has `count` elements.
+using SentElements =
+    std::function<std::int64_t(machine::Operation, machine::Dtype, int ranks, std::int64_t count)>;
+std::int64_t bandwidth_optimal(machine::Operation, machine::Dtype, int ranks, std::int64_t count);
+// By the papers of the algorithms that a step with these options runs on this transport.
+SentElements as_run(const StepOptions& options, machine::Transport transport);
+// The name of the algorithm that runs such a collective; "library" among them.
+std::string_view algorithm_of(const CollectiveCalls& calls, const StepOptions& options,
+                              machine::Transport transport);
+
+struct TrafficRow {
+  std::string group;
+  machine::TrafficLabel label;
+  std::uint64_t bytes_sent = 0;
+  std::string what;  // joined where rows share group and label
+  bool operator==(const TrafficRow&) const = default;
+};
+// expected_calls by group and label. Rows without bytes are left out.
+std::vector<TrafficRow> expected_traffic(int stage, const GradientPlan& plan, const Layout& layout,
+                                         const SentElements& sent = bandwidth_optimal,
+                                         const StepOptions& options = {}, const Usage& usage = {});
+
+// Peaks of bytes held over a step that is not the first; with stages 0 and 1 also what is held
+// between steps.
+//   parameters  all values; stage 3: the shares, persistent buckets, and the most that is gathered;
+//               with offload_param only the persistent buckets' shares
+//   gradients   all gradients; stages 2 and 3: the shares, and the most in buckets' buffers
+//   optimizer   of the owned elements (optimizer.h)
+//   buffers     the decay mask and the norm's doubles, and the larger of a bucket on the wire
+//   (where
+//               communication_data_type is another) and the staging of allgather_bucket_size
+// Of an offloaded optimizer the device holds what its part of the ranges needs, and the host_* are
+// of the memory that offload_optimizer (offload_cpu.h, offload_nvme.h) and offload_param take
+// (offload_param.h; where states stay on the device, the longest slot is a buffer there). What a
+// communicator
+// stages for CUDA tensors, and its plans' scratch, is its own.
+struct ExpectedMemory {
+  std::size_t parameters = 0, gradients = 0, optimizer = 0, buffers = 0;
+  std::size_t host_optimizer = 0, host_buffers = 0, host_parameters = 0;
+  bool operator==(const ExpectedMemory&) const = default;
+};
+ExpectedMemory expected_memory(int stage, const GradientPlan& plan, const Layout& layout,
+                               const Rule& rule, const StepOptions& options = {},
+                               const Usage& usage = {});
+
+// Bytes that offload_optimizer and offload_param move in a step that updates. Of the owned
+// elements, h of them the host's, whose gradients and values have E_g and E_v bytes: h E_g down and
+// h E_v up; with states in a file all are, values that are their own master go down, too, and every
+// state once each way between memory and file (Ren et al. 2021, arXiv:2101.06840, section 4;
+// Rajbhandari et al. 2021, arXiv:2104.07857). Of n values that are offloaded, used u times in each
+// of m micro-batches: m u n E_v up, from the file the same, and n E_v to it by the update; nothing
+// comes up after it. Where states stay on the device n E_v go down in the update, of float32 values
+// after as many have come up; those that a file has are read for that, also where it has the
+// states. A file's slots are padded to io_alignment.
+OffloadTraffic expected_offload_traffic(int stage, const GradientPlan& plan, const Layout& layout,
+                                        const Rule& rule, const StepOptions& options,
+                                        const Usage& usage = {});
+
+// Bytes that lie in files, with their padding.
+struct InFiles {
+  std::size_t values = 0, states = 0;
+};
+InFiles expected_in_files(int stage, const GradientPlan& plan, const Layout& layout,
+                          const Rule& rule, const StepOptions& options);
+
+// Elements of a share that are published at once.
+std::int64_t publish_run(std::int64_t share, int dp, std::int64_t allgather_bucket_size);
+
+// The doubles in which the global norm is added up (global_norm.h).
+struct NormBuffers {
+  std::int64_t squares = 0, partials = 0, gathered = 0;
+};
+NormBuffers norm_buffers(const GradientPlan& plan, const Layout& layout, bool sharded);
+
+}  // namespace zero

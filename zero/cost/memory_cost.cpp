@@ -1,0 +1,105 @@
+#include "zero/cost/memory_cost.h"
+
+#include <algorithm>
+#include <set>
+
+namespace zero {
+
+Uses bucket_uses(const Layout& layout, const std::vector<std::vector<int>>& uses) {
+  Uses result;
+  for (const std::vector<int>& use : uses) {
+    std::vector<int>& buckets = result.emplace_back();
+    for (const int row : use) {
+      const int bucket = layout.bucket_of[static_cast<std::size_t>(row)];
+      if (!layout.buckets[static_cast<std::size_t>(bucket)].persistent &&
+          std::find(buckets.begin(), buckets.end(), bucket) == buckets.end())
+        buckets.push_back(bucket);
+    }
+  }
+  return result;
+}
+
+// In time: the position in backward at which a bucket begins (the first of its rows) and at which
+// it goes (the last of its rows, or of a bucket before it, which goes first). Rows that are never
+// ready hold their bucket back to the end, where what is left goes one by one.
+std::int64_t most_in_gradient_buckets(const GradientPlan& plan, const Layout& layout,
+                                      const StepOptions& options, const Usage& usage) {
+  const auto end = usage.ready.size();
+  std::vector<std::size_t> begins(plan.rows.size(), end + 1), ready(plan.rows.size(), end);
+  for (std::size_t at = 0; at < end; ++at) {
+    for (const int row : usage.ready[at]) ready[static_cast<std::size_t>(row)] = at;
+    for (const int row : usage.begun[at]) {
+      std::size_t& first = begins[static_cast<std::size_t>(row)];
+      first = std::min(first, at);
+    }
+  }
+
+  struct Life {
+    std::size_t goes = 0;
+    std::int64_t size = 0;
+  };
+  std::vector<Life> lives;
+  std::vector<const Bucket*> buckets;
+  std::size_t last = 0;
+  for (const Bucket& bucket : layout.buckets) {
+    if (bucket.frozen || bucket.range.size() == 0) continue;
+    for (const int row : bucket.rows) last = std::max(last, ready[static_cast<std::size_t>(row)]);
+    lives.push_back({last, bucket.range.size()});
+    buckets.push_back(&bucket);
+  }
+  // What bucket i holds when gradients of `at` have been begun, until it goes.
+  const auto begun = [&](std::size_t i, std::size_t at) {
+    std::int64_t elements = 0;
+    for (const int row : buckets[i]->rows) {
+      if (begins[static_cast<std::size_t>(row)] > at) continue;
+      if (options.contiguous_gradients) return lives[i].size;
+      elements += plan.rows[static_cast<std::size_t>(row)].elements;
+    }
+    return elements;
+  };
+  std::int64_t most = 0;
+  for (std::size_t at = 0; at <= end; ++at) {
+    // While gradients of `at` are made: what has not gone before, and the one that went last.
+    std::int64_t held = 0;
+    std::size_t first = 0;
+    while (first < lives.size() && lives[first].goes < at) ++first;
+    for (std::size_t i = first; i < lives.size(); ++i) held += begun(i, at);
+    std::int64_t under_way = 0;
+    if (options.overlap_comm && first > 0)
+      under_way = lives[first - 1].size;
+    else if (options.overlap_comm && usage.micro_batches > 1 && !lives.empty())
+      under_way = lives.back().size;  // of the micro-batch before
+    most = std::max(most, held + under_way);
+    // Then those that are complete go, one after the other; a buffer that nothing has begun, or to
+    // copy to, is taken when the one before is back.
+    for (std::size_t i = first; i < lives.size() && lives[i].goes == at; ++i) {
+      const bool whole_already = options.contiguous_gradients && begun(i, at) > 0;
+      most = std::max(most, held + (whole_already ? 0 : lives[i].size));
+      held -= begun(i, at);
+      const bool more = i + 1 < lives.size() && lives[i + 1].goes == at;
+      if (options.overlap_comm && !more) most = std::max(most, held + lives[i].size);
+    }
+  }
+  return most;
+}
+
+std::int64_t most_gathered(const Layout& layout, const StepOptions& options, const Usage& usage) {
+  const Uses uses = bucket_uses(layout, usage.uses);
+  std::vector<std::int64_t> elements;
+  for (const Bucket& bucket : layout.buckets) elements.push_back(bucket.range.size());
+  const auto ahead = prefetches(uses, elements, options.stage3_prefetch_bucket_size,
+                                options.stage3_max_live_parameters);
+  std::set<int> live;
+  std::int64_t most = 0;
+  for (std::size_t now = 0; now < uses.size(); ++now) {
+    live.insert(uses[now].begin(), uses[now].end());
+    live.insert(ahead[now].begin(), ahead[now].end());
+    std::int64_t held = 0;
+    for (const int bucket : live) held += elements[static_cast<std::size_t>(bucket)];
+    most = std::max(most, held);
+    for (const int bucket : uses[now]) live.erase(bucket);
+  }
+  return most;
+}
+
+}  // namespace zero

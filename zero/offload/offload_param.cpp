@@ -1,0 +1,328 @@
+#include "zero/offload/offload_param.h"
+
+#include <algorithm>
+#include <numeric>
+#include <stdexcept>
+#include <utility>
+
+#include "machine/base/error.h"
+#include "machine/device/arena/free_list.h"
+#include "machine/device/kernels.h"
+
+namespace zero {
+
+using machine::Category;
+using machine::Dtype;
+using machine::Tensor;
+
+void check(const ValueOptions& options, int stage, const StateOptions& states) {
+  const auto positive = [](const char* name, std::int64_t value) {
+    if (value < 1)
+      throw std::invalid_argument(
+          fmt::format("offload_param with {} {}: must be positive", name, value));
+  };
+  positive("buffer_count", options.buffer_count);
+  positive("buffer_size", options.buffer_size);
+  if (options.max_in_cpu < 0)
+    throw std::invalid_argument(
+        fmt::format("offload_param with max_in_cpu {}: must not be negative", options.max_in_cpu));
+  check(options.swap.io);
+  if (!options.offloads()) return;
+  const auto refuse = [&](std::string_view what, std::string_view why) {
+    throw std::invalid_argument(
+        fmt::format("offload_param {} with {}: {}", name(options.device), what, why));
+  };
+  if (stage != 3)
+    refuse(fmt::format("stage {}", stage),
+           "values are whole below stage 3, the nearest that parts them");
+  if (states.cpu.delayed_update)
+    refuse("delayed_update", "it would update values while they are read; one of the two goes");
+  if (states.device == OffloadDevice::cpu && states.cpu.ratio != 1)
+    refuse(fmt::format("ratio {}", states.cpu.ratio),
+           "states would stay where no values are; the nearest is ratio 1");
+}
+
+std::vector<ValueSlot> value_slots(const Layout& layout, const ValueOptions& options) {
+  std::vector<ValueSlot> slots;
+  if (!options.offloads()) return slots;
+  std::int64_t seen = 0;
+  for (std::size_t i = 0; i < layout.buckets.size(); ++i) {
+    const Bucket& bucket = layout.buckets[i];
+    const std::int64_t share = layout.share(bucket);
+    if (bucket.persistent || share == 0) continue;
+    ValueSlot slot{static_cast<int>(i), {0, share}, seen, !bucket.frozen};
+    seen += share;
+    if (options.device == OffloadDevice::cpu || seen <= options.max_in_cpu) {
+      slots.push_back(slot);
+      continue;
+    }
+    slot.in_host = {};
+    for (std::int64_t begin = 0; begin < share; begin = slot.in_share.end) {
+      slot.in_share = {begin, std::min(begin + options.buffer_size, share)};
+      slots.push_back(slot);
+    }
+  }
+  return slots;
+}
+
+std::vector<OwnedPart> owned_parts(const Layout& layout, int dp_rank,
+                                   const std::vector<ValueSlot>& slots) {
+  std::vector<OwnedPart> parts;
+  for (std::size_t i = 0; i < layout.buckets.size(); ++i) {
+    if (layout.buckets[i].frozen) continue;
+    const Range shard = layout.shard(layout.buckets[i], dp_rank);
+    if (layout.buckets[i].persistent) parts.push_back({shard, i, {}});
+    for (std::size_t slot = 0; slot < slots.size(); ++slot) {
+      const Range at = slots[slot].in_share;
+      if (slots[slot].bucket == static_cast<int>(i))
+        parts.push_back({{shard.begin + at.begin, shard.begin + at.end}, i, slot});
+    }
+  }
+  if (parts.empty()) parts.push_back({{0, 0}, 0, {}});
+  return parts;
+}
+
+std::size_t file_bytes(const ValueSlot& slot, Dtype value) {
+  return machine::round_up(static_cast<std::size_t>(slot.in_share.size()) * machine::size_of(value),
+                           io_alignment);
+}
+
+ValueBytes value_bytes(const std::vector<ValueSlot>& slots, Dtype value,
+                       const ValueOptions& options) {
+  ValueBytes bytes;
+  std::size_t in_file = 0;
+  for (const ValueSlot& slot : slots) {
+    if (slot.in_host) {
+      bytes.host += static_cast<std::size_t>(slot.in_share.size()) * machine::size_of(value);
+      continue;
+    }
+    bytes.slot = std::max(bytes.slot, file_bytes(slot, value));
+    ++in_file;
+  }
+  bytes.buffers =
+      std::min(static_cast<std::size_t>(options.buffer_count), in_file) * aligned_bytes(bytes.slot);
+  return bytes;
+}
+
+// ---- OffloadedValues
+
+OffloadedValues::OffloadedValues(const Layout& layout, const ValueOptions& options, Dtype dtype,
+                                 machine::Device& device, machine::Device& host)
+    : device_(device), dtype_(dtype), slots_(value_slots(layout, options)) {
+  const ValueBytes bytes = value_bytes(slots_, dtype, options);
+  host_ = Tensor(host, dtype, {static_cast<std::int64_t>(bytes.host / machine::size_of(dtype))},
+                 Category::parameters);
+  std::int64_t in_file = 0;
+  for (const ValueSlot& slot : slots_) in_file_.push_back(slot.in_host ? -1 : in_file++);
+  if (in_file == 0) return;
+  for (std::int64_t i = 0; i < std::min<std::int64_t>(options.buffer_count, in_file); ++i) {
+    buffers_.push_back(aligned_memory(host, dtype, bytes.slot, Category::buffers));
+    host.stream().kernels().fill(buffers_.back(), 0);
+  }
+  in_buffer_.resize(buffers_.size());
+  swap_ = std::make_unique<SwapFile>(options.swap, in_file, bytes.slot, buffers_);
+}
+
+std::vector<std::size_t> OffloadedValues::slots_of(int bucket) const {
+  std::vector<std::size_t> all;
+  for (std::size_t i = 0; i < slots_.size(); ++i)
+    if (slots_[i].bucket == bucket) all.push_back(i);
+  return all;
+}
+
+Tensor OffloadedValues::on_host(std::size_t slot) const {
+  return host_.slice(*slots_[slot].in_host, {slots_[slot].in_share.size()});
+}
+Tensor OffloadedValues::buffered(std::size_t slot, std::size_t buffer) const {
+  return buffers_[buffer].slice(0, {slots_[slot].in_share.size()});
+}
+Tensor OffloadedValues::transferred(std::size_t slot, std::size_t buffer) const {
+  return buffers_[buffer].slice(
+      0, {static_cast<std::int64_t>(file_bytes(slots_[slot], dtype_) / machine::size_of(dtype_))});
+}
+
+// What was written from there is in the file.
+void OffloadedValues::clear(std::size_t buffer) {
+  if (const auto slot = std::exchange(in_buffer_[buffer], std::nullopt))
+    swap_->finish(in_file_[*slot]);
+}
+
+void OffloadedValues::expect(const std::vector<int>& buckets) {
+  if (!swap_) return;
+  std::vector<std::size_t> order;
+  for (const int bucket : buckets)
+    for (const std::size_t slot : slots_of(bucket))
+      if (!slots_[slot].in_host) order.push_back(slot);
+  expect_slots(std::move(order), buffers_.size());
+}
+
+void OffloadedValues::expect_slots(std::vector<std::size_t> order, std::size_t ahead) {
+  for (; taken_ < begun_; ++taken_) clear(taken_ % buffers_.size());
+  order_ = std::move(order);
+  ahead_ = ahead;
+  begun_ = taken_ = 0;
+  read_ahead();
+}
+
+// A slot that is under way waits for its turn: it is read once for every time that it is expected.
+void OffloadedValues::read_ahead() {
+  const auto at = [&](std::size_t position) {
+    return order_.begin() + static_cast<std::ptrdiff_t>(position);
+  };
+  for (; begun_ < order_.size() && begun_ < taken_ + ahead_; ++begun_) {
+    const std::size_t slot = order_[begun_], buffer = begun_ % buffers_.size();
+    if (std::find(at(taken_), at(begun_), slot) != at(begun_)) return;
+    clear(buffer);
+    swap_->finish(in_file_[slot]);
+    const Tensor into = transferred(slot, buffer);
+    swap_->start_read(in_file_[slot], into);
+    in_buffer_[buffer] = slot;
+    moved_.nvme_read += into.bytes();
+  }
+}
+
+std::size_t OffloadedValues::arrive(std::size_t slot) {
+  if (taken_ == order_.size() || order_[taken_] != slot) expect_slots({slot}, 1);
+  read_ahead();
+  const std::size_t buffer = taken_ % buffers_.size();
+  clear(buffer);
+  return buffer;
+}
+
+void OffloadedValues::leave() {
+  ++taken_;
+  read_ahead();
+}
+
+std::function<void()> OffloadedValues::bring(int bucket, const Tensor& to) {
+  machine::Stream& stream = device_.stream();
+  std::vector<std::pair<Tensor, Tensor>> later;
+  for (const std::size_t slot : slots_of(bucket)) {
+    const Range at = slots_[slot].in_share;
+    const Tensor part = to.slice(at.begin, {at.size()});
+    moved_.up += part.bytes();
+    if (slots_[slot].in_host) {
+      later.emplace_back(part, on_host(slot));
+      continue;
+    }
+    stream.copy(part.data(), buffered(slot, arrive(slot)).data(), part.bytes());
+    stream.synchronize();
+    leave();
+  }
+  return [&stream, later] {
+    for (const auto& [part, from] : later) stream.copy(part.data(), from.data(), part.bytes());
+  };
+}
+
+void OffloadedValues::put(int bucket, const Tensor& share) {
+  const OffloadTraffic before = moved_;
+  machine::Stream& stream = device_.stream();
+  for (const std::size_t slot : slots_of(bucket)) {
+    const Range at = slots_[slot].in_share;
+    const Tensor part = share.slice(at.begin, {at.size()});
+    stream.copy(open(slot, false).data(), part.data(), part.bytes());
+    stream.synchronize();
+    close(slot, true);
+  }
+  moved_ = before;
+}
+
+// Updates go through the trained slots in their order. A buffer that is written is not read to
+// next.
+Tensor OffloadedValues::open(std::size_t slot, bool loaded) {
+  if (slots_[slot].in_host) return on_host(slot);
+  open_read_ = loaded;
+  if (!loaded) {
+    expect_slots({}, 0);
+    swap_->finish(in_file_[slot]);
+    open_buffer_ = next_write_++ % buffers_.size();
+    clear(open_buffer_);
+    return buffered(slot, open_buffer_);
+  }
+  if (taken_ == order_.size() || order_[taken_] != slot) {
+    std::vector<std::size_t> order;
+    for (std::size_t i = slot; i < slots_.size(); ++i)
+      if (!slots_[i].in_host && slots_[i].trained) order.push_back(i);
+    expect_slots(std::move(order), std::max<std::size_t>(buffers_.size() - 1, 1));
+  }
+  open_buffer_ = arrive(slot);
+  return buffered(slot, open_buffer_);
+}
+
+void OffloadedValues::close(std::size_t slot, bool changed) {
+  if (slots_[slot].in_host) return;
+  if (changed) {
+    const Tensor from = transferred(slot, open_buffer_);
+    swap_->start_write(in_file_[slot], from);
+    in_buffer_[open_buffer_] = slot;
+    moved_.nvme_written += from.bytes();
+  }
+  if (open_read_) leave();
+}
+
+// ---- StagedOptimizer
+
+StagedOptimizer::StagedOptimizer(const Rule& rule, std::vector<OwnedRange> owned)
+    : OwnedOptimizer(rule), owned_(std::move(owned)) {
+  const OwnedRange& first = owned_.at(0);
+  loads_ = !kept_states(rule, first.dtype()).master;
+  std::int64_t longest = 0;
+  for (const OwnedRange& each : owned_)
+    if (each.home) longest = std::max(longest, each.size());
+  staging_ = Tensor(first.device(), first.dtype(), {longest}, Category::buffers);
+  optimizers_.reserve(owned_.size());
+  for (std::size_t i = 0; i < owned_.size(); ++i)
+    with_values(i, true, false, [&] {
+      optimizers_.emplace_back(rule, staged(i), std::exchange(owned_[i].decay_mask, {}));
+    });
+  moved_ = {};
+}
+
+Tensor StagedOptimizer::staged(std::size_t owned) const {
+  return owned_[owned].home ? staging_.slice(0, {owned_[owned].size()}) : owned_[owned].values;
+}
+
+void StagedOptimizer::with_values(std::size_t owned, bool load, bool store,
+                                  const std::function<void()>& work) {
+  if (broken_) throw std::logic_error("the optimizer of offloaded values is used after an error");
+  const OwnedRange& range = owned_[owned];
+  if (!range.home || range.size() == 0) return work();
+  broken_ = true;
+  const Tensor here = staged(owned), there = range.open(load);
+  machine::Stream& stream = here.device().stream();
+  if (load) stream.copy(here.data(), there.data(), here.bytes());
+  work();
+  if (store) stream.copy(there.data(), here.data(), here.bytes());
+  stream.synchronize();
+  range.close(store);
+  if (load) moved_.up += here.bytes();
+  if (store) moved_.down += here.bytes();
+  broken_ = false;
+}
+
+void StagedOptimizer::update(const std::vector<Tensor>& gradients, double gradient_scale) {
+  SHARDMARK_CHECK(gradients.size(), ==, owned_.size());
+  ++steps_;
+  for (std::size_t i = 0; i < owned_.size(); ++i)
+    with_values(i, loads_, true, [&] {
+      optimizers_[i].rule() = rule_;
+      optimizers_[i].update(gradients[i], gradient_scale);
+    });
+}
+
+void StagedOptimizer::values_changed() {
+  for (std::size_t i = 0; i < owned_.size() && !loads_; ++i)
+    with_values(i, true, false, [&] { optimizers_[i].values_changed(); });
+}
+
+void StagedOptimizer::set_steps(std::int64_t steps) {
+  OwnedOptimizer::set_steps(steps);
+  for (Optimizer& optimizer : optimizers_) optimizer.set_steps(steps);
+}
+
+void StagedOptimizer::visit(bool writes, const Visit& call) {
+  for (std::size_t i = 0; i < owned_.size(); ++i)
+    with_values(i, true, writes, [&] { call(owned_[i].range, optimizers_[i].states()); });
+}
+
+}  // namespace zero

@@ -1,0 +1,123 @@
+#pragma once
+// What updates the elements that a rank owns, wherever the optimizer's states are: beside the
+// values (here), in host memory (offload_cpu.h) or in a file (offload_nvme.h). Each gives the
+// values the same bits, wherever those are (offload_param.h); which one it is, offload.h chooses.
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "zero/optimizers/optimizer.h"
+#include "zero/states/layout.h"
+
+namespace zero {
+
+// Of values that are elsewhere than on their device.
+class ValueHome {
+ public:
+  virtual ~ValueHome() = default;
+  virtual machine::Dtype dtype() const = 0;
+  virtual machine::Device& device() const = 0;  // where values are used
+  // A slot's values in host memory until close; loaded: what they are, else anything. One at a
+  // time.
+  virtual machine::Tensor open(std::size_t slot, bool loaded) = 0;
+  virtual void close(std::size_t slot, bool changed) = 0;
+};
+
+struct OwnedRange {
+  Range range;                           // of the flat buffers
+  machine::Tensor values;                // [range]; empty where they have a home
+  std::vector<std::uint8_t> decay_mask;  // a byte for each element
+  ValueHome* home = nullptr;
+  std::size_t slot = 0;  // of the home
+
+  std::int64_t size() const { return range.size(); }
+  machine::Dtype dtype() const { return home ? home->dtype() : values.dtype(); }
+  machine::Device& device() const { return home ? home->device() : values.device(); }
+  machine::Tensor open(bool loaded) const { return home ? home->open(slot, loaded) : values; }
+  void close(bool changed) const {
+    if (home) home->close(slot, changed);
+  }
+};
+// A tensor that is all there is.
+inline std::vector<OwnedRange> one_range(machine::Tensor values,
+                                         const std::vector<std::uint8_t>& decay_mask) {
+  const std::int64_t size = values.size();
+  std::vector<OwnedRange> all(1);
+  all[0].range = {0, size};
+  all[0].values = std::move(values);
+  all[0].decay_mask = decay_mask;
+  return all;
+}
+
+// Bytes moved: gradients and values to the host's memory and values from there, states and values
+// from and to a file.
+struct OffloadTraffic {
+  std::size_t down = 0, up = 0, nvme_read = 0, nvme_written = 0;
+  bool operator==(const OffloadTraffic&) const = default;
+  friend OffloadTraffic operator+(const OffloadTraffic& a, const OffloadTraffic& b) {
+    return {a.down + b.down, a.up + b.up, a.nvme_read + b.nvme_read,
+            a.nvme_written + b.nvme_written};
+  }
+  friend OffloadTraffic operator-(const OffloadTraffic& a, const OffloadTraffic& b) {
+    return {a.down - b.down, a.up - b.up, a.nvme_read - b.nvme_read,
+            a.nvme_written - b.nvme_written};
+  }
+};
+
+// What happens to a part of what is offloaded, in this order.
+enum class OffloadPhase : unsigned char { down, update, up };
+
+class OwnedOptimizer {
+ public:
+  virtual ~OwnedOptimizer() = default;
+
+  // As Optimizer's; gradients: one for each range, in their order.
+  virtual void update(const std::vector<machine::Tensor>& gradients, double gradient_scale) = 0;
+  // The same, and calls updated(i) once for each range, the last first, when it has its values: in
+  // between, where ranges are updated one by one.
+  using Updated = std::function<void(std::size_t range)>;
+  virtual void update_in_turn(const std::vector<machine::Tensor>& gradients, double gradient_scale,
+                              const Updated& updated);
+  // The values are those that all updates led to: of updates that are delayed.
+  virtual void drain() {}
+  virtual void values_changed() = 0;
+
+  Rule& rule() { return rule_; }
+  std::int64_t steps() const { return steps_; }
+  virtual void set_steps(std::int64_t steps) { steps_ = steps; }  // of states that were loaded
+
+  // All elements in order, by runs of the flat buffers, with views of their states that are there
+  // during the call; what it changes is kept if `writes`. The views are the same whoever keeps the
+  // states, so that one's checkpoint can be read by another: values that are their own master come
+  // as such. Throws std::logic_error while an update is pending.
+  using Visit = std::function<void(Range, const RangeStates&)>;
+  virtual void visit(bool writes, const Visit& call) = 0;
+
+  virtual OffloadTraffic moved() const { return {}; }  // so far
+  virtual std::string note() const { return {}; }      // what a record should say of it
+
+ protected:
+  explicit OwnedOptimizer(const Rule& rule) : rule_(rule) {}
+  Rule rule_;
+  std::int64_t steps_ = 0;
+};
+
+class InMemoryOptimizer final : public OwnedOptimizer {
+ public:
+  InMemoryOptimizer(const Rule& rule, const std::vector<OwnedRange>& owned);
+  void update(const std::vector<machine::Tensor>& gradients, double gradient_scale) override;
+  void update_in_turn(const std::vector<machine::Tensor>& gradients, double gradient_scale,
+                      const Updated& updated) override;
+  void values_changed() override;
+  void set_steps(std::int64_t steps) override;
+  void visit(bool writes, const Visit& call) override;
+
+ private:
+  std::vector<std::pair<Range, Optimizer>> owned_;
+};
+
+}  // namespace zero

@@ -1,0 +1,74 @@
+#include "zero/offload/progress.h"
+
+#include <utility>
+
+namespace zero {
+
+Progress::Progress(bool own_thread, Recorded recorded) : recorded_(recorded) {
+  if (own_thread) thread_ = std::thread([this] { run(); });
+}
+
+void Progress::stop() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+Progress::Ticket Progress::submit(std::function<void()> job) {
+  if (!thread_.joinable()) {
+    job();
+    return ++submitted_;
+  }
+  const std::lock_guard lock(mutex_);
+  if (error_) std::rethrow_exception(error_);
+  jobs_.push_back({std::move(job), machine::StepClock::running()});
+  changed_.notify_all();
+  return ++submitted_;
+}
+
+void Progress::wait(Ticket ticket) {
+  if (!thread_.joinable()) return;
+  std::unique_lock lock(mutex_);
+  const auto over = [&] { return error_ || done_ >= ticket; };
+  if (!over()) {
+    const machine::During waiting(
+        recorded_.waiting,
+        recorded_.waiting == machine::Part::communication ? recorded_.group : std::string_view(),
+        machine::StepTimes::other_thread);
+    changed_.wait(lock, over);
+  }
+  if (error_) std::rethrow_exception(error_);
+}
+
+void Progress::run() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [&] { return stop_ || !jobs_.empty(); });
+    if (stop_) return;
+    Job job = std::move(jobs_.front());
+    jobs_.pop_front();
+    lock.unlock();
+    std::exception_ptr error;
+    try {
+      const machine::StepClock::Job recording(job.clock, recorded_.lane);
+      job.work();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    job.work = nullptr;  // what it holds is given back before anybody is told
+    lock.lock();
+    ++done_;
+    if (error) {
+      error_ = error;
+      jobs_.clear();
+      stop_ = true;
+    }
+    changed_.notify_all();
+  }
+}
+
+}  // namespace zero

@@ -1,0 +1,67 @@
+#pragma once
+// Blocks of memory that are swapped out to a file and in again, asynchronously (io_ring.h), in
+// slots of equal size. Every block's checksum stays in memory, so what comes back is what was
+// written, or an error: a swap file never changes a number.
+//
+//   SwapFile swap({.folder = "/nvme"}, slots, bytes);
+//   swap.start_write(3, buffer);  …  swap.finish(3);
+//   swap.start_read(3, buffer);   …  swap.finish(3);
+//
+// The file has no name (IoFile::unnamed): nothing is left however the process ends.
+//
+// All errors are machine::MachineError, in one line that names the file and the rank: what IoFile
+// and IoRing say, and a block that is not what was written. Checksums take 4 bytes a block of
+// block_size and are not on the ledger.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "zero/offload/io_file.h"
+#include "zero/offload/io_ring.h"
+
+namespace zero {
+
+struct SwapOptions {
+  std::string folder = ".";  // DeepSpeed's nvme_path
+  IoOptions io = {};
+};
+
+class SwapFile {
+ public:
+  // slot_bytes: a multiple of io_alignment. buffers: those that slots will be read to and written
+  // from, for the kernel to map once.
+  SwapFile(const SwapOptions& options, std::int64_t slots, std::size_t slot_bytes,
+           const std::vector<machine::Tensor>& buffers);
+
+  // At most one of them under way for a slot. No more bytes than a slot has; a read, as many as the
+  // slot's last write.
+  void start_write(std::int64_t slot, const machine::Tensor& from);
+  void start_read(std::int64_t slot, const machine::Tensor& into);
+  void finish(std::int64_t slot);  // nothing where none is under way
+
+  std::string note() const;  // what a record should say of it; empty: direct, buffers mapped
+  IoCounts counts() const { return ring_.counts(); }
+  int descriptor() const { return file_.descriptor(); }  // for tests
+
+ private:
+  struct Slot {
+    IoRing::Ticket ticket = 0;  // 0: nothing is under way
+    bool reading = false;
+    machine::Tensor memory;
+    std::vector<std::uint32_t> checksums;  // of the blocks; empty: never written
+    std::size_t bytes = 0;
+  };
+  std::uint64_t offset(std::int64_t slot) const {
+    return static_cast<std::uint64_t>(slot) * slot_bytes_;
+  }
+  Slot& idle_slot(std::int64_t slot, const machine::Tensor& memory);
+
+  std::size_t slot_bytes_;
+  std::vector<Slot> slots_;
+  IoFile file_;
+  IoRing ring_;
+  std::string why_not_mapped_;
+};
+
+}  // namespace zero

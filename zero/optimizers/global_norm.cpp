@@ -1,0 +1,87 @@
+#include "zero/optimizers/global_norm.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "machine/device/kernels.h"
+#include "zero/cost/cost.h"
+
+namespace zero {
+
+using collectives::Communicator;
+using machine::Category;
+using machine::Dtype;
+using machine::Tensor;
+
+GlobalNorm::GlobalNorm(machine::Device& device, const GradientPlan& plan, const Layout& layout,
+                       Communicator* tp, Communicator* pp, Communicator* dp, bool sharded,
+                       std::string all_gather)
+    : device_(device),
+      layout_(layout),
+      tp_(tp),
+      pp_(pp),
+      dp_(sharded ? dp : nullptr),
+      all_gather_(std::move(all_gather)) {
+  const NormBuffers sizes = norm_buffers(plan, layout, sharded);
+  const auto doubles = [&](std::int64_t count) {
+    return Tensor(device, Dtype::float64, {count}, Category::buffers);
+  };
+  squares_ = doubles(sizes.squares);
+  partials_ = doubles(sizes.partials);
+  gathered_ = doubles(sizes.gathered);
+}
+
+double GlobalNorm::sum_of_squares(const std::function<Tensor(Range)>& gradients) {
+  machine::Stream& stream = device_.stream();
+  const std::size_t num_segments = layout_.segments.size();
+  const auto owned_shards = static_cast<std::size_t>(partials_.size());
+  const int first_shard = dp_ ? dp_->rank() : 0;
+  // Calls visit(shard, segment, their elements) where there are any.
+  const auto each = [&](const auto& visit) {
+    for (std::size_t shard = 0; shard < owned_shards; ++shard) {
+      for (const Bucket& bucket : layout_.buckets) {
+        const Range owned = layout_.shard(bucket, first_shard + static_cast<int>(shard));
+        for (std::size_t i = bucket.segments_begin; i < bucket.segments_end; ++i) {
+          const Range part = intersection(owned, layout_.segments[i].range);
+          if (part.size() > 0) visit(shard, i, part);
+        }
+      }
+    }
+  };
+  each([&](std::size_t shard, std::size_t segment, Range part) {
+    const auto place = static_cast<std::int64_t>(shard * num_segments + segment);
+    stream.kernels().sum_of_squares(gradients(part), squares_.slice(place, {1}));
+  });
+  std::vector<double> squares(owned_shards * num_segments);
+  stream.copy(squares.data(), squares_.data(), squares_.bytes());
+  stream.synchronize();
+  std::vector<double> partials(owned_shards, 0);
+  each([&](std::size_t shard, std::size_t segment, Range) {
+    partials[shard] += squares[shard * num_segments + segment] / layout_.segments[segment].replicas;
+  });
+  partials = sum_over(tp_, std::move(partials));
+  partials = sum_over(pp_, std::move(partials));
+  partials = sum_over(dp_, std::move(partials));
+  double sum = 0;
+  for (const double partial : partials) sum += partial;
+  return sum;
+}
+
+// Gathered and added here in the order of the ranks: the same bits on all of them, by any
+// algorithm.
+std::vector<double> GlobalNorm::sum_over(Communicator* communicator, std::vector<double> mine) {
+  if (!communicator || communicator->size() == 1) return mine;
+  machine::Stream& stream = device_.stream();
+  const auto ranks = static_cast<std::int64_t>(communicator->size());
+  const Tensor all = gathered_.slice(0, {ranks * partials_.size()});
+  stream.copy(partials_.data(), mine.data(), partials_.bytes());
+  communicator->all_gather(partials_, all, all_gather_);
+  std::vector<double> gathered(static_cast<std::size_t>(all.size()));
+  stream.copy(gathered.data(), all.data(), all.bytes());
+  stream.synchronize();
+  std::fill(mine.begin(), mine.end(), 0.0);
+  for (std::size_t i = 0; i < gathered.size(); ++i) mine[i % mine.size()] += gathered[i];
+  return mine;
+}
+
+}  // namespace zero

@@ -1,0 +1,41 @@
+#pragma once
+// The sum of squares of the whole model's gradient, each element once: a rank adds its squares
+// divided by the replicas of the element, and data-parallel copies, which are equal once reduced,
+// are added by their shard's owner alone. Sums go over tp, pp, dp, in this order.
+//
+// The squares are added up shard by shard and the shards in order, whatever is sharded, so all
+// stages with one layout see the same bits. The doubles this takes are norm_buffers' (cost.h).
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "collectives/communicator/communicator.h"
+#include "machine/device/tensor.h"
+#include "zero/states/layout.h"
+
+namespace zero {
+
+class GlobalNorm {
+ public:
+  // sharded: a rank of dp has the gradients of its own shards only.
+  GlobalNorm(machine::Device& device, const GradientPlan& plan, const Layout& layout,
+             collectives::Communicator* tp, collectives::Communicator* pp,
+             collectives::Communicator* dp, bool sharded, std::string all_gather);
+
+  // Collective; gradients: of a range of the flat buffers that this rank owns.
+  double sum_of_squares(const std::function<machine::Tensor(Range)>& gradients);
+
+ private:
+  std::vector<double> sum_over(collectives::Communicator* communicator, std::vector<double> mine);
+
+  machine::Device& device_;
+  const Layout& layout_;
+  collectives::Communicator *tp_, *pp_, *dp_;  // dp_: null unless sharded
+  std::string all_gather_;
+  machine::Tensor squares_;   // double, one for each segment of each owned shard
+  machine::Tensor partials_;  // double, one for each owned shard
+  machine::Tensor gathered_;  // double, the partials of every rank of the largest group
+};
+
+}  // namespace zero

@@ -1,0 +1,157 @@
+#pragma once
+// Loss scaling: what the loss is multiplied by, so that gradients of a half do not vanish, and what
+// gradients are divided by again (Micikevicius et al. 2018, arXiv:1710.03740). A dynamic scale is
+// halved where gradients overflow, whose step is skipped, and doubled after steps without. The
+// tools disagree when. Four automata, by name:
+//
+//   megatron            Megatron-LM's DynamicGradScaler
+//   deepspeed_zero      DeepSpeed's DynamicLossScaler, of its ZeRO optimizers
+//   deepspeed_fused     DeepSpeed's FP16_Optimizer
+//   deepspeed_unfused   DeepSpeed's FP16_UnfusedOptimizer
+//
+//                              megatron    deepspeed_zero        deepspeed_fused, _unfused
+//   initial scale              2^32        2^16                  2^16
+//   doubles after              each        window + 1 clean      as deepspeed_zero
+//                              window of   steps, then each
+//                              clean ones  window of them
+//   overflows before it        hysteresis, hysteresis, then 1;   1: hysteresis is ignored
+//   halves                     then 1      refilled at doubling,
+//                              likewise    or, consecutive, by
+//                                          every clean step
+//   overflow at the minimum    stays       throws                stays
+//
+// Clean steps are counted since the last overflow, or since the beginning. A scale is a state
+// machine and nothing else: ranks that are told the same hold the same.
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "collectives/communicator/communicator.h"
+
+namespace zero {
+
+enum class LossScaling : unsigned char {
+  constant,
+  megatron,
+  deepspeed_zero,
+  deepspeed_fused,
+  deepspeed_unfused
+};
+inline constexpr LossScaling all_loss_scalings[] = {
+    LossScaling::constant, LossScaling::megatron, LossScaling::deepspeed_zero,
+    LossScaling::deepspeed_fused, LossScaling::deepspeed_unfused};
+std::string_view name(LossScaling scaling);
+LossScaling find_loss_scaling(std::string_view name);  // std::invalid_argument names the nearest
+
+struct LossScaleOptions {
+  LossScaling scaling = LossScaling::megatron;
+  double initial_scale = 4294967296;
+  double min_scale = 1;
+  std::int64_t window = 1000;
+  int hysteresis = 2;
+  bool consecutive_hysteresis = false;  // of deepspeed_zero alone
+};
+// As the tool has them that the automaton is named after; the constant scale is 1.
+constexpr LossScaleOptions usual_options(LossScaling scaling) {
+  LossScaleOptions options{.scaling = scaling};
+  if (scaling == LossScaling::constant)
+    options.initial_scale = 1;
+  else if (scaling != LossScaling::megatron)
+    options.initial_scale = 65536;
+  return options;
+}
+// By the tool's own key: of Megatron-LM "--initial-loss-scale", "--min-loss-scale",
+// "--loss-scale-window", "--hysteresis"; of DeepSpeed's fp16 section "initial_scale_power",
+// "loss_scale_window", "hysteresis", "consecutive_hysteresis" (0 or 1), "min_loss_scale"; of the
+// constant scale "--loss-scale" and "loss_scale". Throws std::invalid_argument for a key that the
+// automaton's tool does not have, naming the nearest, and for a value that it cannot take.
+void set_option(LossScaleOptions& options, std::string_view key, double value);
+
+// Gradients overflowed where the scale could not be made smaller.
+class OverflowAtMinimum : public std::runtime_error {
+ public:
+  explicit OverflowAtMinimum(double scale);
+};
+
+class LossScale {
+ public:
+  // Throws std::invalid_argument: a scale that is not positive and finite, an initial one below the
+  // minimum, a window or hysteresis below 1.
+  constexpr explicit LossScale(const LossScaleOptions& options)
+      : options_(options), scale_(options.initial_scale), patience_(options.hysteresis) {
+    constexpr double infinity = std::numeric_limits<double>::infinity();
+    const bool right = options.min_scale > 0 && options.initial_scale > 0 &&
+                       options.initial_scale < infinity && options.window >= 1 &&
+                       options.hysteresis >= 1 &&
+                       (is_constant() || options.min_scale <= options.initial_scale);
+    if (!right) refuse(options);
+  }
+
+  constexpr double scale() const { return scale_; }
+  // All that changes, for checkpoints. Throws std::invalid_argument for what no updates lead to.
+  struct State {
+    double scale = 1;
+    int patience = 1;
+    std::int64_t clean = 0;
+    bool operator==(const State&) const = default;
+  };
+  constexpr State state() const { return {scale_, patience_, clean_}; }
+  void restore(const State& state);
+  // After a step: whether gradients of any rank overflowed, so that it was skipped. Throws
+  // OverflowAtMinimum, and stays as it was.
+  constexpr void update(bool overflow) {
+    if (is_constant()) return;
+    if (overflow)
+      overflowed();
+    else
+      stepped();
+  }
+
+ private:
+  [[noreturn]] static void refuse(const LossScaleOptions& options);
+  constexpr bool is_constant() const { return options_.scaling == LossScaling::constant; }
+  constexpr bool is(LossScaling scaling) const { return options_.scaling == scaling; }
+  constexpr bool has_hysteresis() const {
+    return is(LossScaling::megatron) || is(LossScaling::deepspeed_zero);
+  }
+
+  constexpr void overflowed() {
+    const bool halves = !has_hysteresis() || patience_ == 1;
+    if (halves && is(LossScaling::deepspeed_zero) && scale_ == options_.min_scale)
+      throw OverflowAtMinimum(scale_);
+    if (halves)
+      scale_ = std::max(scale_ / 2, options_.min_scale);
+    else
+      --patience_;
+    clean_ = 0;
+  }
+
+  constexpr void stepped() {
+    // DeepSpeed counts from the step after the first clean one.
+    const std::int64_t counted = is(LossScaling::megatron) ? clean_ + 1 : clean_;
+    ++clean_;
+    if (options_.consecutive_hysteresis && is(LossScaling::deepspeed_zero))
+      patience_ = options_.hysteresis;
+    if (counted == 0 || counted % options_.window != 0) return;
+    scale_ *= 2;
+    patience_ = options_.hysteresis;
+  }
+
+  LossScaleOptions options_;
+  double scale_;
+  int patience_;            // overflows until one halves, that one counted
+  std::int64_t clean_ = 0;  // steps since the last overflow
+};
+
+// Whether the gradients of any rank of these groups hold an infinity or a NaN: the same answer on
+// all of them, so that all skip the step or none. Groups after each other, as the grid's tp, pp and
+// dp cover all its ranks; null ones are left out. Collective.
+bool overflow_anywhere(const machine::Tensor& gradients,
+                       const std::vector<collectives::Communicator*>& groups);
+
+}  // namespace zero

@@ -1,0 +1,143 @@
+#include "zero/optimizers/optimizer.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+#include "collectives/placement.h"
+#include "machine/base/error.h"
+#include "machine/base/names.h"
+#include "machine/world/step_clock.h"
+
+namespace zero {
+
+using machine::Category;
+using machine::Dtype;
+using machine::Tensor;
+
+namespace {
+
+const std::vector<std::pair<std::string, Rule>>& rules() {
+  static const std::vector<std::pair<std::string, Rule>> all = {{"sgd", Sgd{}},
+                                                                {"momentum", Momentum{}},
+                                                                {"rmsprop", RmsProp{}},
+                                                                {"adam", Adam{}},
+                                                                {"adamw", AdamW{}}};
+  return all;
+}
+
+}  // namespace
+
+std::string_view name(const Rule& rule) {
+  for (const auto& [name, other] : rules())
+    if (other.index() == rule.index()) return name;
+  return "?";
+}
+
+std::vector<std::string> rule_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, rule] : rules()) names.push_back(name);
+  return names;
+}
+
+Rule find_rule(std::string_view name) {
+  for (const auto& [known, rule] : rules())
+    if (known == name) return rule;
+  throw std::invalid_argument(machine::unknown("optimizer", name, rule_names()));
+}
+
+KeptStates kept_states(const Rule& rule, Dtype value) {
+  struct Of {
+    KeptStates operator()(const Sgd&) const { return {.mask = false}; }
+    KeptStates operator()(const Momentum&) const { return {.first_moment = true}; }
+    KeptStates operator()(const RmsProp&) const { return {.second_moment = true}; }
+    KeptStates operator()(const Adam&) const {
+      return {.first_moment = true, .second_moment = true};
+    }
+    KeptStates operator()(const AdamW&) const {
+      return {.first_moment = true, .second_moment = true};
+    }
+  };
+  KeptStates kept = std::visit(Of{}, rule);
+  kept.master = collectives::gradient_dtype(value) != value;
+  return kept;
+}
+
+std::size_t optimizer_bytes_per_element(const Rule& rule, Dtype value) {
+  const auto count = static_cast<std::size_t>(kept_states(rule, value).count());
+  return count * machine::size_of(collectives::gradient_dtype(value));
+}
+
+std::size_t mask_bytes_per_element(const Rule& rule) {
+  return kept_states(rule, Dtype::float32).mask ? 1 : 0;
+}
+
+Optimizer::Optimizer(Rule rule, Tensor values, const std::vector<std::uint8_t>& decay_mask)
+    : rule_(rule), values_(std::move(values)), master_(values_) {
+  SHARDMARK_CHECK(decay_mask.size(), ==, static_cast<std::size_t>(values_.size()));
+  machine::Device& device = values_.device();
+  const Dtype dtype = collectives::gradient_dtype(values_.dtype());
+  const KeptStates kept = kept_states(rule_, values_.dtype());
+  if (kept.master) master_ = Tensor(device, dtype, values_.shape(), Category::optimizer);
+  values_changed();
+  const auto make = [&](Tensor& moment) {
+    moment = Tensor(device, dtype, values_.shape(), Category::optimizer);
+    device.stream().kernels().fill(moment, 0);
+  };
+  if (kept.first_moment) make(first_moment_);
+  if (kept.second_moment) make(second_moment_);
+  if (!kept.mask) return;
+  const auto decays = [](std::uint8_t byte) { return byte != 0; };
+  decays_somewhere_ = std::ranges::any_of(decay_mask, decays);
+  decays_everywhere_ = std::ranges::all_of(decay_mask, decays);
+  decay_mask_ = device.allocate(decay_mask.size(), Category::buffers);
+  device.stream().copy(decay_mask_.data(), decay_mask.data(), decay_mask.size());
+  device.stream().synchronize();
+}
+
+void Optimizer::values_changed() {
+  if (master_.data() != values_.data()) values_.device().stream().kernels().cast(values_, master_);
+}
+
+void Optimizer::update(const Tensor& gradient, double gradient_scale) {
+  ++steps_;
+  // A mask that is the same everywhere need not be read.
+  const Decay decay = decays_everywhere_  ? Decay::everywhere
+                      : decays_somewhere_ ? Decay::masked
+                                          : Decay::nowhere;
+  update_range(rule_, steps_, gradient, gradient_scale, decay,
+               static_cast<const std::uint8_t*>(decay_mask_.data()),
+               {values_, master_, first_moment_, second_moment_});
+}
+
+void update_range(const Rule& rule, std::int64_t step, const Tensor& gradient,
+                  double gradient_scale, Decay decay, const std::uint8_t* decay_mask,
+                  const RangeStates& range) {
+  const machine::During updating(machine::Part::optimizer);
+  const auto& [values, master, first_moment, second_moment] = range;
+  machine::Kernels& kernels = values.device().stream().kernels();
+  std::visit(
+      [&](auto options) {
+        using Options = decltype(options);
+        if constexpr (std::is_same_v<Options, Sgd>) {
+          kernels.sgd(gradient, gradient_scale, options.learning_rate, master, values);
+        } else {
+          if (decay == Decay::nowhere) options.weight_decay = 0;
+          const auto* const mask =
+              decay == Decay::masked && options.weight_decay != 0 ? decay_mask : nullptr;
+          if constexpr (std::is_same_v<Options, Momentum>)
+            kernels.momentum(gradient, gradient_scale, options, mask, master, first_moment, values);
+          else if constexpr (std::is_same_v<Options, RmsProp>)
+            kernels.rmsprop(gradient, gradient_scale, options, mask, master, second_moment, values);
+          else if constexpr (std::is_same_v<Options, Adam>)
+            kernels.adam(gradient, gradient_scale, options, step, mask, master, first_moment,
+                         second_moment, values);
+          else
+            kernels.adamw(gradient, gradient_scale, options, step, mask, master, first_moment,
+                          second_moment, values);
+        }
+      },
+      rule);
+}
+
+}  // namespace zero

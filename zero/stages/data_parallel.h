@@ -1,0 +1,30 @@
+#pragma once
+// Stage 0, plain data parallelism: every rank holds all states, sums all gradients and makes the
+// whole update. The replicas stay equal because all-reduce gives every rank the same bits.
+
+#include "machine/device/kernels.h"
+#include "zero/stages/step.h"
+
+namespace zero {
+
+class DataParallel final : public Step {
+ public:
+  DataParallel(FlatStates& states, const GradientPlan& plan, Communicators communicators,
+               StepOptions options)
+      : Step(0, states, plan, communicators, std::move(options)) {
+    make_optimizer([&](Range range) { return states_.values(range); });
+  }
+  ~DataParallel() override { finish(); }
+
+ private:
+  void reduce_over_dp(const Bucket&, const machine::Tensor& gradients,
+                      const machine::Tensor& wire) override {
+    if (plan_.dp == 1) return;
+    const bool narrows = wire.dtype() != gradients.dtype();
+    if (narrows) kernels().cast(gradients, wire);
+    communicators_.dp->all_reduce(wire, wire, options_.all_reduce);
+    if (narrows) kernels().cast(wire, gradients);
+  }
+};
+
+}  // namespace zero

@@ -1,0 +1,54 @@
+#include "zero/stages/prefetch.h"
+
+#include <algorithm>
+#include <set>
+
+namespace zero {
+
+std::vector<std::vector<int>> prefetches(const Uses& uses,
+                                         const std::vector<std::int64_t>& elements,
+                                         std::int64_t prefetch_bucket_size,
+                                         std::int64_t max_live_parameters) {
+  std::vector<std::vector<int>> starts(uses.size());
+  std::set<int> live;
+  std::int64_t live_elements = 0;
+  const auto size = [&](int bucket) { return elements[static_cast<std::size_t>(bucket)]; };
+  for (std::size_t now = 0; now < uses.size(); ++now) {
+    for (const int bucket : uses[now])
+      if (live.insert(bucket).second) live_elements += size(bucket);
+    std::set<int> seen(uses[now].begin(), uses[now].end());
+    std::int64_t ahead = 0;
+    bool fits = true;
+    for (std::size_t later = now + 1; later < uses.size() && fits; ++later) {
+      for (const int bucket : uses[later]) {
+        if (!seen.insert(bucket).second) continue;
+        ahead += size(bucket);
+        if (live.contains(bucket)) continue;
+        fits = ahead <= prefetch_bucket_size && live_elements + size(bucket) <= max_live_parameters;
+        if (!fits) break;
+        live.insert(bucket);
+        live_elements += size(bucket);
+        starts[now].push_back(bucket);
+      }
+    }
+    for (const int bucket : uses[now]) {
+      live.erase(bucket);
+      live_elements -= size(bucket);
+    }
+  }
+  return starts;
+}
+
+std::vector<int> fetches(const Uses& uses, const std::vector<std::vector<int>>& starts) {
+  std::vector<int> order;
+  std::set<int> live;
+  for (std::size_t now = 0; now < uses.size(); ++now) {
+    for (const std::vector<int>* buckets : {&uses[now], &starts[now]})
+      for (const int bucket : *buckets)
+        if (live.insert(bucket).second) order.push_back(bucket);
+    for (const int bucket : uses[now]) live.erase(bucket);
+  }
+  return order;
+}
+
+}  // namespace zero

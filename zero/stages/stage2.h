@@ -1,0 +1,48 @@
+#pragma once
+// ZeRO stage 2, P_os+g: Rajbhandari et al. 2020, arXiv:1910.02054, sections 5.2 and 7.2. Beside
+// stage 1's states a rank keeps the summed gradients of its shares only. While backward makes
+// gradients they lie in buffers of the buckets that it has begun; a bucket that is complete is
+// reduce-scattered and added to the owners' shares, and its buffer goes. So every micro-batch
+// sends what stage 1 sends once.
+//
+// With overlap_comm the bucket before is under way meanwhile, a micro-batch's last one while the
+// next begins: one buffer more.
+//
+// Refuses pipelines: with pp above 1 the gradients of a tied embedding could not be summed over the
+// stages for one micro-batch without holding it up (DeepSpeed refuses the same).
+
+#include "zero/stages/step.h"
+
+namespace zero {
+
+class Stage2 : public Step {
+ public:
+  Stage2(FlatStates& states, const GradientPlan& plan, Communicators communicators,
+         StepOptions options);
+  ~Stage2() override { finish(); }
+
+  void before_gradients(const Part& part) override;
+  void gather_gradients() override;
+
+ protected:
+  // For stage 3, which makes its optimizer itself.
+  Stage2(int stage, FlatStates& states, const GradientPlan& plan, Communicators communicators,
+         StepOptions options);
+
+  machine::Tensor gradients(Range range) const override;
+  // Of a range of the flat buffers in a rank's own shares, one behind the other.
+  std::int64_t offset_in_shards(Range range) const;
+
+ private:
+  machine::Tensor take_gradients(std::size_t bucket) override;
+  void reduce_over_dp(const Bucket& bucket, const machine::Tensor& gradients,
+                      const machine::Tensor& wire) override;
+  void clear_gradients() override;
+  machine::Tensor zeros(machine::Shape shape) const;
+
+  machine::Tensor shares_;             // [elements / dp], summed
+  std::vector<machine::Tensor> open_;  // by bucket: what backward has begun
+  machine::Tensor whole_;              // gathered for oracles, until update
+};
+
+}  // namespace zero

@@ -1,0 +1,190 @@
+#include "zero/stages/stage3.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "machine/base/error.h"
+#include "machine/device/kernels.h"
+#include "machine/world/step_clock.h"
+
+namespace zero {
+
+using machine::Category;
+using machine::Tensor;
+
+Stage3::Stage3(FlatStates& states, const GradientPlan& plan, Communicators communicators,
+               StepOptions options)
+    : Stage2(3, states, plan, communicators, std::move(options)), live_(layout().buckets.size()) {
+  const bool offloads = options_.offload_param.offloads();
+  if (offloads)
+    offloaded_ = std::make_unique<OffloadedValues>(
+        layout(), options_.offload_param, plan.value_dtype, states.device(), host_memory());
+  std::int64_t elements = 0;
+  for (const Bucket& bucket : layout().buckets) {
+    in_value_shares_.push_back(elements);
+    if (!offloads || bucket.persistent) elements += layout().share(bucket);
+  }
+  value_shares_ = Tensor(states.device(), plan.value_dtype, {elements}, Category::parameters);
+  machine::Stream& stream = states.device().stream();
+  for (std::size_t i = 0; i < live_.size(); ++i) {
+    const Bucket& bucket = layout().buckets[i];
+    const Tensor own = states.values(layout().shard(bucket, dp_rank()));
+    if (offloads && !bucket.persistent) {
+      offloaded_->put(static_cast<int>(i), own);
+      continue;
+    }
+    stream.copy(shares_of(i).data(), own.data(), own.bytes());
+    if (!bucket.persistent) continue;
+    live_[i].whole =
+        Tensor(states.device(), plan.value_dtype, {bucket.range.size()}, Category::parameters);
+    stream.copy(live_[i].whole.data(), states.values(bucket.range).data(), live_[i].whole.bytes());
+  }
+  stream.synchronize();
+  poison(states.values());
+  states.release_values();
+  for (std::size_t i = 0; i < live_.size(); ++i)
+    if (live_[i].whole) states.view_values(layout().buckets[i], live_[i].whole);
+  if (offloads)
+    make_optimizer_of_offloaded();
+  else
+    make_optimizer(
+        [&](Range range) { return value_shares_.slice(offset_in_shards(range), {range.size()}); });
+}
+
+void Stage3::make_optimizer_of_offloaded() {
+  std::vector<OwnedRange> owned;
+  for (const OwnedPart& part : owned_parts(layout(), dp_rank(), offloaded_->slots())) {
+    OwnedRange& range = owned.emplace_back();
+    range.range = part.range;
+    if (part.slot) {
+      range.home = offloaded_.get();
+      range.slot = *part.slot;
+    } else {
+      const bool any = part.range.size() > 0;
+      range.values =
+          value_shares_.slice(any ? in_value_shares_[part.bucket] : 0, {part.range.size()});
+    }
+  }
+  make_optimizer(std::move(owned));
+  moved_before_ = offloaded_->moved();
+}
+
+OffloadTraffic Stage3::moved() const {
+  const OffloadTraffic states = Step::moved();
+  return offloaded_ ? states + (offloaded_->moved() - moved_before_) : states;
+}
+
+std::string Stage3::offload_note() const {
+  const std::string states = Step::offload_note();
+  return states.empty() && offloaded_ ? offloaded_->note() : states;
+}
+
+std::vector<int> Stage3::buckets_of(const Part& part) const {
+  std::vector<int> buckets;
+  for (const collectives::Parameter* parameter : part) {
+    const int bucket = layout().bucket_of[static_cast<std::size_t>(states_.row(parameter))];
+    if (!layout().buckets[static_cast<std::size_t>(bucket)].persistent &&
+        std::find(buckets.begin(), buckets.end(), bucket) == buckets.end())
+      buckets.push_back(bucket);
+  }
+  return buckets;
+}
+
+Tensor Stage3::shares_of(std::size_t bucket) const {
+  return value_shares_.slice(in_value_shares_[bucket], {layout().share(layout().buckets[bucket])});
+}
+
+void Stage3::fetch(int index) {
+  const Bucket& bucket = layout().buckets[static_cast<std::size_t>(index)];
+  Live& live = live_[static_cast<std::size_t>(index)];
+  live.whole =
+      Tensor(states_.device(), plan_.value_dtype, {bucket.range.size()}, Category::parameters);
+  if (bucket.range.size() == 0) return;
+  poison(live.whole);  // until it is gathered
+  const std::int64_t share = layout().share(bucket);
+  const Tensor whole = live.whole;
+  const Tensor own = offloaded_ ? whole.slice(share * dp_rank(), {share})
+                                : shares_of(static_cast<std::size_t>(index));
+  const std::function<void()> bring =
+      offloaded_ ? offloaded_->bring(index, own) : std::function<void()>();
+  live.ticket = transfer(machine::Operation::all_gather, plan_.value_dtype, share,
+                         fmt::format("values of bucket {}", index), [this, own, whole, bring] {
+                           if (bring) {
+                             const machine::During moving(machine::Part::offload);
+                             bring();
+                           }
+                           if (plan_.dp > 1)
+                             communicators_.dp->all_gather(own, whole, options_.all_gather);
+                           else if (!bring)
+                             states_.device().stream().copy(whole.data(), own.data(), own.bytes());
+                         });
+}
+
+void Stage3::drop(int index) {
+  Live& live = live_[static_cast<std::size_t>(index)];
+  states_.view_values(layout().buckets[static_cast<std::size_t>(index)], Tensor());
+  poison(live.whole);
+  live.whole = Tensor();
+}
+
+void Stage3::follow(const std::vector<int>& use) {
+  const std::size_t now = uses_.size();
+  as_known_ = as_known_ && now < known_uses_.size() && known_uses_[now] == use;
+  uses_.push_back(use);
+  if (!as_known_) return;
+  for (const int bucket : ahead_[now])
+    if (!live_[static_cast<std::size_t>(bucket)].whole) fetch(bucket);
+}
+
+void Stage3::before_use(const Part& part) {
+  const std::vector<int> buckets = buckets_of(part);
+  const bool first = in_micro_batch() && uses_.empty();
+  if (first && offloaded_) offloaded_->expect(fetched_);
+  for (const int bucket : buckets)
+    if (!live_[static_cast<std::size_t>(bucket)].whole) fetch(bucket);
+  if (first) as_known_ = true;
+  if (in_micro_batch()) follow(buckets);
+  for (const int bucket : buckets) {
+    Live& live = live_[static_cast<std::size_t>(bucket)];
+    progress_.wait(live.ticket);
+    if (live.users++ == 0)
+      states_.view_values(layout().buckets[static_cast<std::size_t>(bucket)], live.whole);
+  }
+  Stage2::before_use(part);  // persistent ones
+}
+
+void Stage3::after_use(const Part& part) {
+  for (const int bucket : buckets_of(part)) {
+    Live& live = live_[static_cast<std::size_t>(bucket)];
+    SHARDMARK_CHECK(live.users, >, 0);
+    if (--live.users == 0) drop(bucket);
+  }
+}
+
+void Stage3::close_micro_batch() {
+  for (std::size_t i = 0; i < live_.size(); ++i) {
+    if (layout().buckets[i].persistent || !live_[i].whole || live_[i].users > 0) continue;
+    progress_.wait(live_[i].ticket);  // gathered ahead of a use that did not come
+    drop(static_cast<int>(i));
+  }
+  if (uses_ != known_uses_) {
+    std::vector<std::int64_t> elements;
+    for (const Bucket& bucket : layout().buckets) elements.push_back(bucket.range.size());
+    known_uses_ = uses_;
+    ahead_ = prefetches(known_uses_, elements, options_.stage3_prefetch_bucket_size,
+                        options_.stage3_max_live_parameters);
+    fetched_ = fetches(known_uses_, ahead_);
+  }
+  if (offloaded_) offloaded_->expect({});
+  uses_.clear();
+}
+
+Step::Published Stage3::published(const Bucket& bucket) const {
+  if (!bucket.persistent) return {};
+  const auto index = static_cast<std::size_t>(&bucket - layout().buckets.data());
+  return {shares_of(index), live_[index].whole};
+}
+
+}  // namespace zero

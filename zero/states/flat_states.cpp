@@ -1,0 +1,84 @@
+#include "zero/states/flat_states.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "machine/base/error.h"
+#include "machine/device/kernels.h"
+
+namespace zero {
+
+using collectives::Parameter;
+using machine::Category;
+using machine::Tensor;
+
+FlatStates::FlatStates(machine::Device& device, const GradientPlan& plan,
+                       const std::vector<Parameter*>& parameters, const LayoutOptions& options)
+    : device_(device),
+      layout_(zero::layout(plan, options)),
+      parameters_(parameters),
+      values_(device, plan.value_dtype, {layout_.value_elements}, Category::parameters),
+      gradients_(device, plan.gradient_dtype, {layout_.elements}, Category::gradients) {
+  SHARDMARK_CHECK(parameters.size(), ==, plan.rows.size());
+  machine::Kernels& kernels = device.stream().kernels();
+  kernels.fill(values_, 0);
+  kernels.fill(gradients_, 0);
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    Parameter& parameter = *parameters[i];
+    SHARDMARK_CHECK(parameter.name, ==, plan.rows[i].parameter);
+    const machine::Shape shape = Parameter::local_shape(parameter.name, parameter.global_shape,
+                                                        parameter.placement, plan.tp);
+    shapes_.push_back(shape);
+    rows_[&parameter] = static_cast<int>(i);
+    const Tensor value = values_.slice(layout_.offsets[i], shape);
+    if (parameter.value) {
+      if (parameter.value.dtype() != plan.value_dtype || parameter.value.shape() != shape) {
+        throw std::invalid_argument(
+            fmt::format("parameter {}: value is {} {}, the plan says {} {}", parameter.name,
+                        machine::name(parameter.value.dtype()), parameter.value.shape().text(),
+                        machine::name(plan.value_dtype), shape.text()));
+      }
+      device.stream().copy(value.data(), parameter.value.data(), value.bytes());
+      device.stream().synchronize();  // before the value's own memory goes
+    }
+    parameter.value = value;
+    parameter.gradient =
+        plan.rows[i].frozen ? Tensor() : gradients_.slice(layout_.offsets[i], shape);
+  }
+}
+
+int FlatStates::row(const Parameter* parameter) const {
+  const auto found = rows_.find(parameter);
+  if (found == rows_.end())
+    throw std::logic_error(fmt::format("parameter {} is not one of the step's", parameter->name));
+  return found->second;
+}
+
+void FlatStates::release(Tensor& buffer, Tensor Parameter::*what) {
+  for (Parameter* parameter : parameters_) parameter->*what = Tensor();
+  buffer = Tensor();
+}
+
+void FlatStates::view(const Bucket& bucket, const Tensor& whole, Tensor Parameter::*what) {
+  for (const int row : bucket.rows) {
+    const auto at = static_cast<std::size_t>(row);
+    parameters_[at]->*what =
+        whole ? whole.slice(layout_.offsets[at] - bucket.range.begin, shapes_[at]) : Tensor();
+  }
+}
+
+std::vector<std::uint8_t> FlatStates::decay_mask(const GradientPlan& plan, Range range) const {
+  std::vector<std::uint8_t> mask(static_cast<std::size_t>(range.size()), 0);
+  for (std::size_t i = 0; i < plan.rows.size(); ++i) {
+    if (!plan.rows[i].weight_decay) continue;
+    const std::int64_t offset = layout_.offsets[i];
+    const Range mine = intersection(range, {offset, offset + plan.rows[i].elements});
+    if (mine.size() > 0)
+      std::fill_n(mask.begin() + (mine.begin - range.begin), mine.size(), std::uint8_t{1});
+  }
+  return mask;
+}
+
+}  // namespace zero

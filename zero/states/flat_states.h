@@ -1,0 +1,73 @@
+#pragma once
+// All parameters of a rank in one flat value buffer and one flat gradient buffer, so that a step is
+// a few long operations, and ZeRO's shards are equal ranges whatever the parameters' sizes
+// (layout.h).
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "collectives/placement.h"
+#include "machine/device/tensor.h"
+#include "zero/states/gradient_plan.h"
+#include "zero/states/layout.h"
+
+namespace zero {
+
+// Owns the two buffers and makes every parameter's value and gradient a view of them; a frozen one
+// has no gradient. A value that is there already is copied in (its own memory is freed when its
+// last view is gone: until then both are held, so reset the ledger's peaks afterwards); one that is
+// not starts at zero. Gradients start at zero. Categories: parameters and gradients, elements times
+// the size of the plan's dtypes.
+//
+// A step of stage 2 gives the gradient buffer back, one of stage 3 the value buffer too: from then
+// on the parameters are views of the step's own memory, where and while they have any.
+class FlatStates {
+ public:
+  // The parameters are those of the plan, in its order, and outlive this. Throws
+  // std::invalid_argument naming a parameter whose value has another dtype or shape.
+  FlatStates(machine::Device& device, const GradientPlan& plan,
+             const std::vector<collectives::Parameter*>& parameters,
+             const LayoutOptions& options = {});
+
+  const Layout& layout() const { return layout_; }
+  machine::Device& device() const { return device_; }
+  const machine::Tensor& values() const { return values_; }        // [value_elements]
+  const machine::Tensor& gradients() const { return gradients_; }  // [elements]
+  machine::Tensor values(Range range) const { return values_.slice(range.begin, {range.size()}); }
+  machine::Tensor gradients(Range range) const {
+    return gradients_.slice(range.begin, {range.size()});
+  }
+  // One byte an element: whether weight decay applies.
+  std::vector<std::uint8_t> decay_mask(const GradientPlan& plan, Range range) const;
+
+  void release_values() { release(values_, &collectives::Parameter::value); }
+  void release_gradients() { release(gradients_, &collectives::Parameter::gradient); }
+  // Makes the bucket's parameters views of whole [bucket's elements], or of nothing.
+  void view_values(const Bucket& bucket, const machine::Tensor& whole) {
+    view(bucket, whole, &collectives::Parameter::value);
+  }
+  void view_gradients(const Bucket& bucket, const machine::Tensor& whole) {
+    view(bucket, whole, &collectives::Parameter::gradient);
+  }
+  collectives::Parameter& parameter(int row) const {
+    return *parameters_[static_cast<std::size_t>(row)];
+  }
+  machine::Shape shape(int row) const { return shapes_[static_cast<std::size_t>(row)]; }
+  // Of the plan. Throws std::logic_error naming a parameter that is not of it.
+  int row(const collectives::Parameter* parameter) const;
+
+ private:
+  void release(machine::Tensor& buffer, machine::Tensor collectives::Parameter::*what);
+  void view(const Bucket& bucket, const machine::Tensor& whole,
+            machine::Tensor collectives::Parameter::*what);
+
+  machine::Device& device_;
+  Layout layout_;
+  std::vector<collectives::Parameter*> parameters_;
+  std::vector<machine::Shape> shapes_;
+  std::map<const collectives::Parameter*, int> rows_;
+  machine::Tensor values_, gradients_;
+};
+
+}  // namespace zero

@@ -1,0 +1,357 @@
+#include "zero/states/flat_states.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <iterator>
+#include <random>
+
+#include "zero/cost/cost.h"
+
+namespace zero {
+namespace {
+
+using collectives::Parameter;
+using machine::Category;
+using machine::Dtype;
+
+GradientRow row(std::string name, std::int64_t elements, std::vector<Over> reduce, int replicas,
+                bool decay = true) {
+  return {std::move(name), elements, Dtype::float32, std::move(reduce), replicas, decay};
+}
+
+// tp 2, pp 2, dp 3, as the first stage sees it.
+GradientPlan example() {
+  using enum Over;
+  GradientPlan plan{1, Dtype::bfloat16, Dtype::float32, 2, 2, 3, {}};
+  plan.rows = {row("fc", 100, {dp}, 1),
+               row("tied.b", 70, {embedding, dp}, 2),
+               row("bias", 5, {dp}, 2, false),
+               row("gain", 65, {tp, dp}, 2, false),
+               row("tied.a", 1, {embedding, dp}, 2),
+               row("fc2", 64, {dp}, 1)};
+  return plan;
+}
+
+TEST(Layout, SegmentsPaddingAndOrder) {
+  const Layout layout = zero::layout(example());
+  using enum Over;
+  ASSERT_EQ(layout.segments.size(), 4u);
+  // Tied, by name: 64 + 128, to a multiple of 64 * 2.
+  EXPECT_EQ(layout.segments[0].reduce, std::vector<Over>{embedding});
+  EXPECT_EQ(layout.segments[0].range, (Range{0, 256}));
+  EXPECT_EQ(layout.offsets[4], 0);
+  EXPECT_EQ(layout.offsets[1], 64);
+  // Partial over tp: 128.
+  EXPECT_EQ(layout.segments[1].reduce, std::vector<Over>{tp});
+  EXPECT_EQ(layout.segments[1].range, (Range{256, 384}));
+  // Replicated, then sharded; nothing but dp divides them.
+  EXPECT_EQ(layout.segments[2].replicas, 2);
+  EXPECT_EQ(layout.segments[2].range, (Range{384, 448}));
+  EXPECT_EQ(layout.segments[3].replicas, 1);
+  EXPECT_EQ(layout.segments[3].range, (Range{448, 640}));
+  EXPECT_EQ(layout.offsets[0], 448);
+  EXPECT_EQ(layout.offsets[5], 576);
+  // The whole: 640 to a multiple of 64 * 3.
+  EXPECT_EQ(layout.elements, 768);
+  EXPECT_EQ(layout.shard(layout.buckets[0], 2), (Range{512, 768}));
+  EXPECT_EQ(intersection(layout.shard(layout.buckets[0], 2), layout.segments[3].range),
+            (Range{512, 640}));
+  EXPECT_EQ(intersection(layout.shard(layout.buckets[0], 2), layout.segments[0].range).size(), 0);
+}
+
+TEST(Layout, NoParameters) {
+  GradientPlan plan = example();
+  plan.rows.clear();
+  EXPECT_EQ(zero::layout(plan).elements, 0);
+  EXPECT_TRUE(zero::layout(plan).segments.empty());
+}
+
+struct Held {
+  std::unique_ptr<machine::Device> device = machine::make_host_device();
+  Parameter weight, bias;
+  std::vector<double> values;
+  GradientPlan plan;
+
+  explicit Held(Dtype dtype) {
+    weight.name = "weight";
+    weight.global_shape = {3, 7};
+    bias.name = "bias";
+    bias.global_shape = {70};
+    bias.weight_decay = false;
+    weight.value = machine::Tensor(*device, dtype, {3, 7}, Category::parameters);
+    for (int i = 0; i < 21; ++i) values.push_back(i * 7 % 23 - 11.5);
+    from_doubles(weight.value, values);
+    plan = gradient_plan({&weight, &bias}, dtype, machine::Grid({}, 0), 1);
+  }
+};
+
+TEST(FlatStates, RehomesParametersAndCountsExactly) {
+  for (const Dtype dtype : machine::floating_dtypes) {
+    Held held(dtype);
+    FlatStates states(*held.device, held.plan, {&held.weight, &held.bias});
+    EXPECT_EQ(to_doubles(held.weight.value), held.values);
+    EXPECT_EQ(to_doubles(held.bias.value), std::vector<double>(70, 0));
+    EXPECT_EQ(held.weight.value.shape(), (machine::Shape{3, 7}));
+    EXPECT_EQ(held.weight.gradient.dtype(), collectives::gradient_dtype(dtype));
+    // Views of the flat buffers, at multiples of 64 elements: 64 + 128.
+    EXPECT_EQ(states.layout().elements, 192);
+    const auto bytes = [](const machine::Tensor& a, const machine::Tensor& b) {
+      return static_cast<const char*>(a.data()) - static_cast<const char*>(b.data());
+    };
+    EXPECT_EQ(bytes(held.bias.value, states.values()), 64 * static_cast<long>(size_of(dtype)));
+    held.device->stream().kernels().fill(held.bias.gradient, 3);
+    const auto gradients = to_doubles(states.gradients());
+    for (std::size_t i = 0; i < gradients.size(); ++i)
+      EXPECT_EQ(gradients[i], i >= 64 && i < 134 ? 3 : 0) << i;
+    const auto& ledger = held.device->ledger();
+    EXPECT_EQ(ledger.current(Category::parameters), 192 * size_of(dtype));
+    EXPECT_EQ(ledger.current(Category::gradients),
+              192 * size_of(collectives::gradient_dtype(dtype)));
+    EXPECT_EQ(ledger.current(),
+              ledger.current(Category::parameters) + ledger.current(Category::gradients));
+
+    const auto mask = states.decay_mask(held.plan, {10, 100});
+    for (std::size_t i = 0; i < mask.size(); ++i) EXPECT_EQ(mask[i], i < 11 ? 1 : 0) << i;
+  }
+}
+
+TEST(FlatStates, RefusesAnotherDtypeOrShape) {
+  Held held(Dtype::float32);
+  held.plan.value_dtype = Dtype::float64;
+  EXPECT_THROW(FlatStates(*held.device, held.plan, {&held.weight, &held.bias}),
+               std::invalid_argument);
+  held.plan.value_dtype = Dtype::float32;
+  held.weight.value = held.weight.value.reshape({7, 3});
+  EXPECT_THROW(FlatStates(*held.device, held.plan, {&held.weight, &held.bias}),
+               std::invalid_argument);
+}
+
+TEST(Cost, MemoryIsThePapers) {
+  const GradientPlan plan = example();  // 768 elements, dp 3, 4 segments, bfloat16
+  const Layout layout = zero::layout(plan);
+  // Stage 0: 2 + 4 + 12 bytes an element (Rajbhandari et al. 2020, with float gradients). Buffers:
+  // the mask, and doubles: a square for each segment of 3 shards, 3 sums, those of both ranks of tp
+  // or pp.
+  EXPECT_EQ(expected_memory(0, plan, layout, AdamW{}),
+            (ExpectedMemory{768 * 2, 768 * 4, 768 * 12, 768 + 8 * (12 + 3 + 6)}));
+  // Stage 1: the optimizer's third. Doubles: 4 squares, 1 sum, those of the 3 ranks of dp.
+  EXPECT_EQ(expected_memory(1, plan, layout, AdamW{}),
+            (ExpectedMemory{768 * 2, 768 * 4, 256 * 12, 256 + 8 * (4 + 1 + 3)}));
+  EXPECT_EQ(expected_memory(0, plan, layout, Sgd{}).optimizer, 768u * 4);
+  EXPECT_THROW(expected_memory(7, plan, layout, Sgd{}), std::invalid_argument);
+}
+
+// ---- ZeRO's 1/d of the optimizer, in closed form: nothing of it is from the layout's code
+
+struct Weights {
+  std::int64_t elements = 0;
+  int part = 0;
+  bool partial = false, frozen = false;  // partial over tp
+};
+struct Sizes {
+  int tp = 1, dp = 1;
+  std::int64_t reduce_bucket_size = 500'000'000, persistence_threshold = -1;  // -1: without parts
+};
+
+// With lines of 64 elements, which a parameter begins: a bucket b of parameters n_i has
+// L_b = sum ceil(n_i / 64) lines, of those that are partial a multiple of tp, and a rank of d owns
+// ceil(L_b / d) of them. Buckets are filled from the last parameter on; small parameters have their
+// own, of others none has those of two parts.
+struct Share {
+  std::int64_t elements = 0, buckets = 0, padding = 0;  // of a rank; of all, but for a bucket's end
+};
+Share share_of(const std::vector<Weights>& model, const Sizes& sizes) {
+  const auto ceil = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
+  Share share;
+  for (const bool small : {false, true}) {
+    std::int64_t held = 0, whole = 0, partial = 0;
+    int part = 0;
+    const auto close = [&] {
+      const std::int64_t lines = whole + sizes.tp * ceil(partial, sizes.tp);
+      share.elements += 64 * ceil(lines, sizes.dp);
+      share.padding += 64 * lines - held;
+      share.buckets += lines > 0;
+      held = whole = partial = 0;
+    };
+    for (auto each = model.rbegin(); each != model.rend(); ++each) {
+      if (each->frozen || small != (each->elements <= sizes.persistence_threshold)) continue;
+      const bool next_part = sizes.persistence_threshold >= 0 && !small && each->part != part;
+      if (next_part || (held > 0 && held + each->elements > sizes.reduce_bucket_size)) close();
+      part = each->part;
+      held += each->elements;
+      (each->partial ? partial : whole) += ceil(each->elements, 64);
+    }
+    close();
+  }
+  return share;
+}
+
+GradientPlan plan_of(const std::vector<Weights>& model, const Sizes& sizes, Dtype value) {
+  GradientPlan plan{1, value, collectives::gradient_dtype(value), sizes.tp, 1, sizes.dp, {}};
+  for (const Weights& each : model) {
+    std::vector<Over> reduce;
+    if (each.partial && sizes.tp > 1) reduce.push_back(Over::tp);
+    if (sizes.dp > 1) reduce.push_back(Over::dp);
+    plan.rows.push_back(row(fmt::format("w{}", plan.rows.size()), each.elements, reduce,
+                            each.partial ? sizes.tp : 1));
+    plan.rows.back().frozen = each.frozen;
+  }
+  return plan;
+}
+Layout layout_of(const std::vector<Weights>& model, const Sizes& sizes, const GradientPlan& plan) {
+  LayoutOptions options{.reduce_bucket_size = sizes.reduce_bucket_size};
+  if (sizes.persistence_threshold >= 0) {
+    for (const Weights& each : model) options.parts.push_back(each.part);
+    options.persistence_threshold = sizes.persistence_threshold;
+  }
+  return layout(plan, options);
+}
+
+// Bytes of an element, of the paper's table: 12 of Adam where values are narrow.
+struct Kept {
+  Rule rule;
+  Dtype value;
+  std::size_t on_device, on_host;  // where what is its own master has another copy
+};
+const std::vector<Kept> kept = {{AdamW{}, Dtype::bfloat16, 12, 12},
+                                {AdamW{}, Dtype::float32, 8, 12},
+                                {Momentum{}, Dtype::float16, 8, 8},
+                                {Sgd{}, Dtype::float32, 0, 4}};
+
+void expect_share(const std::vector<Weights>& model, const Sizes& sizes) {
+  SCOPED_TRACE(fmt::format("{} parameters, tp {}, dp {}, buckets of {}, persistent up to {}",
+                           model.size(), sizes.tp, sizes.dp, sizes.reduce_bucket_size,
+                           sizes.persistence_threshold));
+  const Share share = share_of(model, sizes);
+  std::int64_t trained = 0;
+  for (const Weights& each : model) trained += each.frozen ? 0 : each.elements;
+  const std::int64_t whole = share.elements * sizes.dp;
+  // The law: a d-th, but for the lines that parameters end in and less than d lines a bucket.
+  EXPECT_GE(whole, trained + share.padding);
+  EXPECT_LE(whole, trained + share.padding + share.buckets * 64 * (sizes.dp - 1));
+
+  const Layout layout = layout_of(model, sizes, plan_of(model, sizes, Dtype::bfloat16));
+  EXPECT_EQ(layout.elements, whole);
+  for (const bool sharded : {false, sizes.dp > 1}) {
+    std::vector<Range> all;
+    for (int rank = 0; rank < (sharded ? sizes.dp : 1); ++rank) {
+      std::int64_t owned = 0;
+      for (const Range range : owned_ranges(layout, sharded, rank)) {
+        owned += range.size();
+        if (range.size() > 0) all.push_back(range);
+      }
+      EXPECT_EQ(owned, sharded ? share.elements : whole) << "rank " << rank;
+    }
+    // Every element has one owner.
+    std::sort(all.begin(), all.end(), [](Range a, Range b) { return a.begin < b.begin; });
+    std::int64_t end = 0;
+    for (const Range range : all) {
+      EXPECT_EQ(range.begin, end);
+      end = range.end;
+    }
+    EXPECT_EQ(end, whole);
+  }
+  for (const Kept& each : kept) {
+    const GradientPlan plan = plan_of(model, sizes, each.value);
+    for (int stage = 0; stage < num_stages; ++stage) {
+      const auto elements = static_cast<std::size_t>(stage == 0 ? whole : share.elements);
+      StepOptions options{.rule = each.rule};
+      EXPECT_EQ(expected_memory(stage, plan, layout, each.rule, options).optimizer,
+                elements * each.on_device)
+          << "stage " << stage;
+      options.offload_optimizer.device = OffloadDevice::cpu;
+      const ExpectedMemory away = expected_memory(stage, plan, layout, each.rule, options);
+      EXPECT_EQ(away.optimizer, 0u) << "stage " << stage;
+      EXPECT_EQ(away.host_optimizer, elements * each.on_host) << "stage " << stage;
+      // In a file, to 4096 bytes a sub-group; down go gradients and what is its own master.
+      options.offload_optimizer.device = OffloadDevice::nvme;
+      const std::size_t in_file = expected_in_files(stage, plan, layout, each.rule, options).states;
+      const auto groups = static_cast<std::size_t>(
+          share.buckets + whole / options.offload_optimizer.nvme.buffer_size);
+      EXPECT_GE(in_file, elements * each.on_device) << "stage " << stage;
+      EXPECT_LE(in_file, elements * each.on_device + groups * 4095) << "stage " << stage;
+      const std::size_t value = size_of(each.value), down = value == 4 ? 8 : 4;
+      EXPECT_EQ(expected_offload_traffic(stage, plan, layout, each.rule, options),
+                (OffloadTraffic{elements * down, elements * value, in_file, in_file}))
+          << "stage " << stage;
+    }
+  }
+}
+
+TEST(Cost, EveryRankHoldsAShareOfTheOptimizer) {
+  const std::vector<int> degrees = {1, 2, 3, 4, 7, 8, 64};
+  std::mt19937 draw(7);
+  constexpr std::int64_t lengths[] = {0, 1, 5, 63, 64, 65, 127, 200, 1000, 4096, 65'537};
+  // The last two fill a bucket of 64 and of 300, which holds no element more.
+  std::vector<std::vector<Weights>> models = {{},     {{0}},       {{1}},       {{64}},
+                                              {{65}}, {{100'003}}, {{63}, {1}}, {{100}, {200}}};
+  for (const std::size_t parameters : {2u, 5u, 13u, 40u}) {
+    for (int times = 0; times < 3; ++times) {
+      std::vector<Weights>& model = models.emplace_back();
+      for (std::size_t i = 0; i < parameters; ++i)
+        model.push_back({lengths[draw() % std::size(lengths)], static_cast<int>(i / 4),
+                         draw() % 3 == 0, draw() % 5 == 0});
+    }
+  }
+  for (const std::vector<Weights>& model : models)
+    for (const int dp : degrees)
+      for (const int tp : {1, 2, 3})
+        for (const std::int64_t bucket : {1, 64, 300, 5000, 500'000'000})
+          for (const std::int64_t threshold : {-1, 0, 127})
+            expect_share(model, {tp, dp, bucket, threshold});
+}
+
+// Of about the 7.5e9 parameters of the paper's figure 1: what d ranks hold is what one holds, byte
+// for byte where 64 d divides every bucket.
+TEST(Cost, AShareFallsAsOneToTheDegree) {
+  std::vector<Weights> model = {{51'200 * 4096}};
+  for (int layer = 1; layer <= 36; ++layer)
+    for (const std::int64_t columns : {3, 1, 4, 4}) model.push_back({4096 * 4096 * columns, layer});
+  std::int64_t elements = 0;
+  for (const Weights& each : model) elements += each.elements;
+  for (const std::int64_t bucket : {std::int64_t{200'000'000}, std::int64_t{500'000'000}}) {
+    for (int dp = 1; dp <= 1024; dp *= 2) {
+      const Sizes sizes{.dp = dp, .reduce_bucket_size = bucket};
+      const GradientPlan plan = plan_of(model, sizes, Dtype::bfloat16);
+      const Layout layout = layout_of(model, sizes, plan);
+      for (int stage = 1; stage < num_stages; ++stage)
+        EXPECT_EQ(expected_memory(stage, plan, layout, AdamW{}).optimizer,
+                  12 * static_cast<std::size_t>(elements / dp))
+            << dp;
+      EXPECT_EQ(expected_memory(0, plan, layout, AdamW{}).optimizer,
+                12 * static_cast<std::size_t>(elements));
+    }
+    expect_share(model, {.dp = 1000, .reduce_bucket_size = bucket});  // with padding
+  }
+}
+
+TEST(Cost, TrafficIsThePapers) {
+  using machine::Operation;
+  const GradientPlan plan = example();
+  const Layout layout = zero::layout(plan);
+  const std::vector<TrafficRow> stage0 = {
+      {"embedding",
+       {Operation::all_reduce, Dtype::float32},
+       256 * 4,
+       "gradients of the tied embedding"},
+      {"tp", {Operation::all_reduce, Dtype::float32}, 128 * 4, "gradients partial over tp"},
+      {"dp", {Operation::all_reduce, Dtype::float32}, 2 * 2 * 256 * 4, "gradients"},
+      {"tp", {Operation::all_gather, Dtype::float64}, 3 * 8, "norm"},
+      {"pp", {Operation::all_gather, Dtype::float64}, 3 * 8, "norm"}};
+  EXPECT_EQ(expected_traffic(0, plan, layout), stage0);
+  const std::vector<TrafficRow> stage1 = {
+      stage0[0],
+      stage0[1],
+      {"dp", {Operation::reduce_scatter, Dtype::float32}, 2 * 256 * 4, "gradients"},
+      {"dp", {Operation::all_gather, Dtype::bfloat16}, 2 * 256 * 2, "values"},
+      {"tp", {Operation::all_gather, Dtype::float64}, 8, "norm"},
+      {"pp", {Operation::all_gather, Dtype::float64}, 8, "norm"},
+      {"dp", {Operation::all_gather, Dtype::float64}, 2 * 8, "norm"}};
+  EXPECT_EQ(expected_traffic(1, plan, layout), stage1);
+  EXPECT_THROW(expected_traffic(4, plan, layout), std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace zero

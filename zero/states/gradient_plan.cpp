@@ -1,0 +1,115 @@
+#include "zero/states/gradient_plan.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <stdexcept>
+
+#include "machine/base/names.h"
+
+namespace zero {
+
+using collectives::Parameter;
+using collectives::Spread;
+using machine::Axis;
+
+std::string_view name(Over over) {
+  constexpr std::string_view names[] = {"embedding", "tp", "dp"};
+  return names[static_cast<std::size_t>(over)];
+}
+
+int GradientPlan::size(Over over) const {
+  switch (over) {
+    case Over::embedding:
+      return pp > 1 ? 2 : 1;
+    case Over::tp:
+      return tp;
+    case Over::dp:
+      return dp;
+  }
+  return 1;
+}
+
+GradientPlan gradient_plan(const std::vector<Parameter*>& parameters, machine::Dtype value_dtype,
+                           const machine::Grid& grid, double divisor,
+                           const std::vector<std::string>& frozen) {
+  if (!(divisor > 0) || !std::isfinite(divisor)) {
+    throw std::invalid_argument(
+        fmt::format("gradient plan: divisor {}, the tokens of a step must be positive", divisor));
+  }
+  for (const Axis axis : {Axis::cp, Axis::ep}) {
+    if (grid.size(axis) > 1) {
+      throw std::invalid_argument(
+          fmt::format("gradient plan: {} {}, but gradients are reduced over tp, pp and dp",
+                      machine::name(axis), grid.size(axis)));
+    }
+  }
+  GradientPlan plan{divisor,
+                    value_dtype,
+                    collectives::gradient_dtype(value_dtype),
+                    grid.size(Axis::tp),
+                    grid.size(Axis::pp),
+                    grid.size(Axis::dp),
+                    {}};
+  std::set<std::string> seen;
+  for (const Parameter* parameter : parameters) {
+    if (!seen.insert(parameter->name).second) {
+      throw std::invalid_argument(
+          fmt::format("gradient plan: parameter {} appears twice", parameter->name));
+    }
+    const collectives::Placement& placement = parameter->placement;
+    if (placement.tied_over_pp && plan.pp > 1 && grid.opposite_group().size() == 1) {
+      throw std::invalid_argument(
+          fmt::format("gradient plan: parameter {} is tied over two opposite stages, stage {} of "
+                      "{} has none",
+                      parameter->name, grid.coordinate(Axis::pp), plan.pp));
+    }
+    GradientRow row;
+    row.parameter = parameter->name;
+    row.elements =
+        Parameter::local_shape(parameter->name, parameter->global_shape, placement, plan.tp).size();
+    row.dtype = plan.gradient_dtype;
+    row.weight_decay = parameter->weight_decay;
+    row.frozen = std::find(frozen.begin(), frozen.end(), row.parameter) != frozen.end();
+    const bool wanted[] = {placement.tied_over_pp, placement.gradient_partial_over_tp, true};
+    for (const Over over : all_overs) {
+      if (row.frozen || !wanted[static_cast<std::size_t>(over)] || plan.size(over) == 1) continue;
+      row.reduce.push_back(over);
+    }
+    if (placement.tp == Spread::replicated) row.replicas *= plan.tp;
+    if (placement.tied_over_pp) row.replicas *= plan.size(Over::embedding);
+    plan.rows.push_back(std::move(row));
+  }
+  for (const std::string& name : frozen) {
+    if (!seen.contains(name)) {
+      throw std::invalid_argument(
+          "gradient plan: frozen: " +
+          machine::unknown("parameter", name, std::vector<std::string>(seen.begin(), seen.end())));
+    }
+  }
+  return plan;
+}
+
+std::string text(const GradientPlan& plan) {
+  std::size_t width = 9;
+  for (const GradientRow& row : plan.rows) width = std::max(width, row.parameter.size());
+  std::string out = fmt::format("sums of gradients of {} tokens, divided once, by {}\n",
+                                plan.divisor, plan.divisor);
+  out += fmt::format("{:<{}}  {:>10}  {:<8}  {:<18}  {:>8}\n", "parameter", width, "elements",
+                     "dtype", "sum over", "replicas");
+  for (const GradientRow& row : plan.rows) {
+    std::vector<std::string_view> groups;
+    for (const Over over : row.reduce) groups.push_back(name(over));
+    out +=
+        fmt::format("{:<{}}  {:>10}  {:<8}  {:<18}  {:>8}\n", row.parameter, width, row.elements,
+                    machine::name(row.dtype),
+                    row.frozen ? std::string("frozen") : fmt::format("{}", fmt::join(groups, ", ")),
+                    row.replicas);
+  }
+  return out;
+}
+
+}  // namespace zero

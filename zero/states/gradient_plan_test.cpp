@@ -1,0 +1,93 @@
+#include "zero/states/gradient_plan.h"
+
+#include <gtest/gtest.h>
+
+namespace zero {
+namespace {
+
+using collectives::Parameter;
+using collectives::Placement;
+using collectives::Spread;
+using machine::Dtype;
+
+Parameter parameter(std::string name, machine::Shape shape, Placement placement,
+                    bool decay = true) {
+  Parameter p;
+  p.name = std::move(name);
+  p.global_shape = shape;
+  p.placement = placement;
+  p.weight_decay = decay;
+  return p;
+}
+
+struct Parameters {
+  Parameter embedding = parameter("embedding", {10, 6}, {Spread::sharded, 0, false, true});
+  Parameter gain = parameter("gain", {6}, {Spread::replicated, 0, true, false}, false);
+  Parameter fc = parameter("fc", {8, 6}, {Spread::sharded, 0});
+  Parameter bias = parameter("bias", {6}, {Spread::replicated}, false);
+  Parameter positions = parameter("positions", {5, 6}, {Spread::replicated, 0, true, true});
+  std::vector<Parameter*> all() { return {&embedding, &gain, &fc, &bias, &positions}; }
+};
+
+TEST(GradientPlan, RowsSayEverythingAtTp2Pp2Dp2) {
+  Parameters parameters;
+  const GradientPlan plan = gradient_plan(parameters.all(), Dtype::bfloat16,
+                                          machine::Grid({.tp = 2, .dp = 2, .pp = 2}, 0), 96);
+  using enum Over;
+  const std::vector<GradientRow> expected = {
+      {"embedding", 30, Dtype::float32, {embedding, dp}, 2, true},  // first and last stage
+      {"gain", 6, Dtype::float32, {tp, dp}, 2, false},              // both ranks of tp
+      {"fc", 24, Dtype::float32, {dp}, 1, true},
+      {"bias", 6, Dtype::float32, {dp}, 2, false},
+      {"positions", 30, Dtype::float32, {embedding, tp, dp}, 4, true},
+  };
+  EXPECT_EQ(plan.rows, expected);
+  EXPECT_EQ(plan.divisor, 96);
+  const std::string table = text(plan);
+  EXPECT_NE(table.find("embedding, tp, dp"), std::string::npos) << table;
+  EXPECT_NE(table.find("divided once, by 96"), std::string::npos) << table;
+}
+
+TEST(GradientPlan, GroupsOfOneAreLeftOut) {
+  Parameters parameters;
+  const GradientPlan plan =
+      gradient_plan(parameters.all(), Dtype::float64, machine::Grid({}, 0), 1);
+  for (const GradientRow& row : plan.rows) {
+    EXPECT_TRUE(row.reduce.empty()) << row.parameter;
+    EXPECT_EQ(row.replicas, 1) << row.parameter;
+    EXPECT_EQ(row.dtype, Dtype::float64) << row.parameter;
+  }
+  EXPECT_EQ(plan.rows[0].elements, 60);
+  // Tied, but tp cuts it and pp is 1: one holder.
+  EXPECT_EQ(gradient_plan(parameters.all(), Dtype::float32, machine::Grid({.tp = 2}, 1), 1)
+                .rows[0]
+                .replicas,
+            1);
+  EXPECT_EQ(gradient_plan(parameters.all(), Dtype::float32, machine::Grid({.tp = 2}, 1), 1)
+                .rows[4]
+                .replicas,
+            2);
+}
+
+TEST(GradientPlan, RefusesWhatItCannotSay) {
+  Parameters parameters;
+  const auto plan = [&](const std::vector<Parameter*>& list, machine::Degrees degrees, int rank,
+                        double divisor) {
+    try {
+      gradient_plan(list, Dtype::float32, machine::Grid(degrees, rank), divisor);
+    } catch (const std::invalid_argument& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_NE(plan(parameters.all(), {}, 0, 0).find("divisor 0"), std::string::npos);
+  EXPECT_NE(plan({&parameters.fc, &parameters.fc}, {}, 0, 1).find("fc appears twice"),
+            std::string::npos);
+  EXPECT_NE(plan(parameters.all(), {.pp = 3}, 1, 1).find("embedding is tied"), std::string::npos);
+  EXPECT_NE(plan({&parameters.fc}, {.cp = 2}, 0, 1).find("cp 2"), std::string::npos);
+  EXPECT_NE(plan({&parameters.fc}, {.tp = 3}, 0, 1).find("fc"), std::string::npos);
+  EXPECT_EQ(plan({&parameters.fc}, {.pp = 3}, 1, 1), "");
+}
+
+}  // namespace
+}  // namespace zero

@@ -1,0 +1,163 @@
+#include "zero/states/layout.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <stdexcept>
+#include <utility>
+
+namespace zero {
+namespace {
+
+std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+std::vector<Over> before_dp(const GradientRow& row) {
+  std::vector<Over> extra = row.reduce;
+  std::erase(extra, Over::dp);
+  return extra;
+}
+
+bool is_tied(const GradientRow& row) {
+  return std::find(row.reduce.begin(), row.reduce.end(), Over::embedding) != row.reduce.end();
+}
+
+// Tied first, partial next, the rest last; inside that by replicas.
+bool lies_before(const GradientRow& a, const GradientRow& b) {
+  const auto extra_a = before_dp(a), extra_b = before_dp(b);
+  if (extra_a.empty() != extra_b.empty()) return extra_b.empty();
+  if (extra_a != extra_b) return extra_a < extra_b;
+  if (a.replicas != b.replicas) return a.replicas > b.replicas;
+  return is_tied(a) && a.parameter < b.parameter;
+}
+
+std::vector<int> ready_order(const GradientPlan& plan) {
+  std::vector<int> order(plan.rows.size());
+  std::iota(order.rbegin(), order.rend(), 0);
+  const auto row = [&](int index) -> const GradientRow& {
+    return plan.rows[static_cast<std::size_t>(index)];
+  };
+  const auto rest = std::stable_partition(order.begin(), order.end(),
+                                          [&](int index) { return is_tied(row(index)); });
+  std::sort(order.begin(), rest, [&](int a, int b) { return row(a).parameter < row(b).parameter; });
+  return order;
+}
+
+std::vector<Bucket> cut(const GradientPlan& plan, const LayoutOptions& options) {
+  struct Open {
+    Bucket bucket;
+    std::int64_t elements = 0;
+    int part = 0, closed_at = 0;
+  };
+  std::map<std::pair<bool, bool>, Open> open;  // by frozen and persistent
+  std::vector<Open> closed;
+  int position = 0;
+  for (const int index : ready_order(plan)) {
+    const auto at = static_cast<std::size_t>(index);
+    const GradientRow& row = plan.rows[at];
+    const int part = options.parts.empty() ? 0 : options.parts[at];
+    const bool persistent = !options.parts.empty() && row.elements <= options.persistence_threshold;
+    Open& current = open[{row.frozen, persistent}];
+    const bool leaves_part = !persistent && part != current.part;
+    const bool full =
+        current.elements > 0 && current.elements + row.elements > options.reduce_bucket_size;
+    if (!current.bucket.rows.empty() && (leaves_part || full)) {
+      closed.push_back(std::move(current));
+      current = {};
+    }
+    current.bucket.frozen = row.frozen;
+    current.bucket.persistent = persistent;
+    current.bucket.rows.push_back(index);
+    current.elements += row.elements;
+    current.part = part;
+    current.closed_at = position++;
+  }
+  for (auto& [kind, last] : open) closed.push_back(std::move(last));
+  std::sort(closed.begin(), closed.end(), [](const Open& a, const Open& b) {
+    return std::pair(a.bucket.frozen, a.closed_at) < std::pair(b.bucket.frozen, b.closed_at);
+  });
+  std::vector<Bucket> buckets;
+  for (Open& each : closed) {
+    std::sort(each.bucket.rows.begin(), each.bucket.rows.end());
+    buckets.push_back(std::move(each.bucket));
+  }
+  return buckets;
+}
+
+// Places the bucket's rows from `begin` on; returns where its padding ends.
+std::int64_t place(const GradientPlan& plan, Bucket& bucket, std::int64_t begin, Layout& result) {
+  std::vector<int> order = bucket.rows;
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
+    return lies_before(plan.rows[static_cast<std::size_t>(a)],
+                       plan.rows[static_cast<std::size_t>(b)]);
+  });
+  std::int64_t end = begin;
+  bucket.segments_begin = result.segments.size();
+  const auto close_segment = [&] {
+    if (result.segments.size() == bucket.segments_begin) return;
+    Segment& segment = result.segments.back();
+    std::int64_t parts = 1;
+    for (const Over over : segment.reduce) parts = std::lcm(parts, std::int64_t{plan.size(over)});
+    end = segment.range.begin + round_up(end - segment.range.begin, alignment * parts);
+    segment.range.end = end;
+  };
+  for (const int index : order) {
+    const GradientRow& row = plan.rows[static_cast<std::size_t>(index)];
+    const std::vector<Over> extra = before_dp(row);
+    const bool first = result.segments.size() == bucket.segments_begin;
+    if (!row.frozen && (first || result.segments.back().reduce != extra ||
+                        result.segments.back().replicas != row.replicas)) {
+      close_segment();
+      result.segments.push_back({extra, row.replicas, {end, end}});
+    }
+    result.offsets[static_cast<std::size_t>(index)] = end;
+    end += round_up(row.elements, alignment);
+  }
+  close_segment();
+  bucket.segments_end = result.segments.size();
+  return begin + round_up(end - begin, alignment * plan.dp);
+}
+
+}  // namespace
+
+Range intersection(Range a, Range b) {
+  const std::int64_t begin = std::max(a.begin, b.begin);
+  return {begin, std::max(begin, std::min(a.end, b.end))};
+}
+
+std::vector<Range> owned_ranges(const Layout& layout, bool sharded, int dp_rank) {
+  std::vector<Range> owned;
+  for (const Bucket& bucket : layout.buckets)
+    if (sharded && !bucket.frozen) owned.push_back(layout.shard(bucket, dp_rank));
+  if (owned.empty()) owned.push_back({0, layout.elements});
+  return owned;
+}
+
+Layout layout(const GradientPlan& plan, const LayoutOptions& options) {
+  if (options.reduce_bucket_size < 1)
+    throw std::invalid_argument(
+        fmt::format("reduce_bucket_size {}: must be positive", options.reduce_bucket_size));
+  if (!options.parts.empty() && options.parts.size() != plan.rows.size())
+    throw std::invalid_argument(fmt::format("parts of {} parameters, the plan has {}",
+                                            options.parts.size(), plan.rows.size()));
+  Layout result;
+  result.shards = plan.dp;
+  result.offsets.resize(plan.rows.size());
+  result.bucket_of.resize(plan.rows.size());
+  result.buckets = cut(plan, options);
+  for (std::size_t i = 0; i < result.buckets.size(); ++i) {
+    Bucket& bucket = result.buckets[i];
+    for (const int row : bucket.rows)
+      result.bucket_of[static_cast<std::size_t>(row)] = static_cast<int>(i);
+    const std::int64_t begin = result.value_elements;
+    result.value_elements = place(plan, bucket, begin, result);
+    bucket.range = {begin, result.value_elements};
+    if (!bucket.frozen) result.elements = result.value_elements;
+  }
+  return result;
+}
+
+}  // namespace zero

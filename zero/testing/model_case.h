@@ -1,0 +1,273 @@
+#pragma once
+// A small model over a grid, for tests of the step: parameters of every placement, gradients that
+// each rank contributes, and the same step on one rank in double, with running error bounds. A
+// value depends on what it is (parameter, global element) and a contribution also on who makes it
+// (rank of dp, of tp where gradients are partial, stage where tied); on nothing else.
+
+#include <cmath>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "collectives/communicator/communicator.h"
+#include "machine/device/random.h"
+#include "machine/world/world.h"
+#include "zero/stages/step.h"
+
+namespace zero::testing {
+
+using collectives::Parameter;
+using collectives::Placement;
+using collectives::Spread;
+using machine::Axis;
+using machine::Dtype;
+
+struct Declared {
+  std::string name;
+  machine::Shape shape;
+  Placement placement;
+  bool decay;
+};
+
+// Extents divide by tp 1, 2 and 3; sizes are odd enough to need padding.
+inline std::vector<Declared> declare(int stage, int stages) {
+  const std::string prefix = "stage" + std::to_string(stage) + ".";
+  std::vector<Declared> all;
+  if (stage == 0 || stage == stages - 1) {
+    all.push_back({"table", {18, 7}, {Spread::sharded, 0, false, true}, true});
+  }
+  all.push_back({prefix + "gain", {7}, {Spread::replicated, 0, true, false}, false});
+  all.push_back({prefix + "up", {12, 7}, {Spread::sharded, 0}, true});
+  all.push_back({prefix + "up.bias", {12}, {Spread::sharded, 0}, false});
+  all.push_back({prefix + "down", {7, 12}, {Spread::sharded, 1}, true});
+  all.push_back({prefix + "bias", {7}, {Spread::replicated}, false});
+  return all;
+}
+
+inline std::uint64_t key(const std::string& name, int salt) {
+  std::uint64_t hash =
+      14695981039346656037u + static_cast<std::uint64_t>(salt) * 0x9E3779B97F4A7C15u;
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
+  return hash;
+}
+
+// Exact in every dtype: 7 bits and a sign.
+inline double random_value(const std::string& name, int salt, std::int64_t index) {
+  const double bits =
+      std::floor(128 * machine::uniform(key(name, salt), static_cast<std::uint64_t>(index)));
+  return (bits - 64 + (bits >= 64)) / 64;  // never zero
+}
+inline double initial(const std::string& name, std::int64_t index) {
+  return random_value(name, 0, index);
+}
+// A float of 24 bits, so that sums round. All contributions to an element of one step have one
+// sign: a sum that cancels to nothing would leave Adam's quotient without a bound.
+inline double contribution(const std::string& name, std::int64_t index, int step, int dp, int tp,
+                           int stage) {
+  const int salt = 1 + ((step * 16 + dp) * 16 + tp) * 16 + stage;
+  const double sign = random_value(name, -1 - step, index) > 0 ? 1 : -1;
+  return static_cast<float>(sign * std::abs(random_value(name, salt, index)) * 10 / 3);
+}
+
+// One rank's part of the model, on its own group communicators.
+struct RankModel {
+  machine::Grid grid;
+  std::vector<Parameter> parameters;
+  std::unique_ptr<collectives::Communicator> tp, pp, dp, embedding;
+
+  RankModel(machine::World& world, machine::Degrees degrees) : grid(degrees, world.rank()) {
+    for (const Declared& d : declare(stage(), degrees.pp)) {
+      Parameter p;
+      p.name = d.name;
+      p.global_shape = d.shape;
+      p.placement = d.placement;
+      p.weight_decay = d.decay;
+      parameters.push_back(std::move(p));
+    }
+    const auto connect = [&](auto& communicator, const machine::Group& group) {
+      if (group.index < 0 || group.size() == 1) return;
+      communicator = std::make_unique<collectives::Communicator>(world, group,
+                                                                 machine::Transport::shared_memory);
+    };
+    connect(tp, grid.group(Axis::tp));
+    connect(pp, grid.group(Axis::pp));
+    connect(dp, grid.group(Axis::dp));
+    if (degrees.pp > 1) connect(embedding, grid.embedding_group());
+  }
+
+  int stage() const { return grid.coordinate(Axis::pp); }
+  std::vector<Parameter*> list() {
+    std::vector<Parameter*> all;
+    for (Parameter& p : parameters) all.push_back(&p);
+    return all;
+  }
+  Communicators communicators() const { return {tp.get(), pp.get(), dp.get(), embedding.get()}; }
+
+  // The global index of every local element of a parameter.
+  std::vector<std::int64_t> global_indices(const Parameter& p) const {
+    const machine::Region region = p.region(grid.coordinate(Axis::tp));
+    std::vector<std::int64_t> indices;
+    for (std::int64_t i = 0; i < p.value.rows(); ++i) {
+      for (std::int64_t j = 0; j < p.value.cols(); ++j) {
+        indices.push_back((region.row + i) * region.global_cols + region.col + j);
+      }
+    }
+    return indices;
+  }
+  void set_values() {
+    for (const Parameter& p : parameters) {
+      std::vector<double> values;
+      for (const std::int64_t index : global_indices(p)) values.push_back(initial(p.name, index));
+      from_doubles(p.value, values);
+    }
+  }
+  void set_gradients(int step) {
+    for (const Parameter& p : parameters) {
+      const int by_tp = p.placement.gradient_partial_over_tp ? grid.coordinate(Axis::tp) : 0;
+      const int by_stage = p.placement.tied_over_pp ? stage() : 0;
+      std::vector<double> values;
+      for (const std::int64_t index : global_indices(p)) {
+        values.push_back(
+            contribution(p.name, index, step, grid.coordinate(Axis::dp), by_tp, by_stage));
+      }
+      from_doubles(p.gradient, values);
+    }
+  }
+};
+
+// A value in exact arithmetic (nearly: double) and a bound on how far the same computation in a
+// narrower dtype may be from it: Higham 2002, "Accuracy and Stability of Numerical Algorithms",
+// section 3.3, running error analysis. Every operation adds its inputs' errors and one rounding.
+struct Bounded {
+  double value = 0, error = 0;
+
+  static inline thread_local double roundoff = 0;  // of the dtype that is judged
+  static Bounded rounded(double value, double error) {
+    return {value, error + (std::abs(value) + error) * (roundoff + 0x1p-52)};
+  }
+  friend Bounded operator+(Bounded a, Bounded b) {
+    return rounded(a.value + b.value, a.error + b.error);
+  }
+  friend Bounded operator-(Bounded a, Bounded b) {
+    return rounded(a.value - b.value, a.error + b.error);
+  }
+  friend Bounded operator*(Bounded a, Bounded b) {
+    return rounded(a.value * b.value,
+                   std::abs(a.value) * b.error + std::abs(b.value) * a.error + a.error * b.error);
+  }
+  friend Bounded operator/(Bounded a, Bounded b) {
+    const double quotient = a.value / b.value;
+    return rounded(quotient,
+                   (a.error + std::abs(quotient) * b.error) / (std::abs(b.value) - b.error));
+  }
+  friend Bounded sqrt(Bounded a) {
+    const double root = std::sqrt(a.value);
+    return rounded(root, root > 0 ? a.error / root : std::sqrt(a.error));
+  }
+};
+inline Bounded constant(double value) { return Bounded::rounded(value, 0); }
+
+// The whole model on one rank.
+class Reference {
+ public:
+  Reference(machine::Degrees degrees, double divisor, Dtype gradient_dtype)
+      : degrees_(degrees), divisor_(divisor) {
+    Bounded::roundoff = machine::unit_roundoff(gradient_dtype);
+    for (int stage = 0; stage < degrees.pp; ++stage) {
+      for (const Declared& d : declare(stage, degrees.pp)) {
+        if (!states_.emplace(d.name, State{d, {}, {}, {}, {}}).second) continue;
+        State& state = states_.at(d.name);
+        for (std::int64_t i = 0; i < d.shape.size(); ++i)
+          state.master.push_back({initial(d.name, i), 0});
+        state.first.resize(state.master.size());
+        state.second.resize(state.master.size());
+      }
+    }
+  }
+
+  // Sums the contributions, and returns the norm of their sum over the divisor.
+  Bounded reduce(int step) {
+    Bounded squares;
+    double error_squares = 0;
+    for (auto& [name, state] : states_) {
+      state.gradient.clear();
+      for (std::int64_t i = 0; i < state.declared.shape.size(); ++i) {
+        const Bounded sum = sum_contributions(name, state.declared.placement, i, step);
+        state.gradient.push_back(sum);
+        squares.value += sum.value * sum.value;
+        error_squares += sum.error * sum.error;
+        ++elements_;
+      }
+    }
+    // The norm of the errors, and double sums of that many squares.
+    const double norm = std::sqrt(squares.value);
+    return {norm / divisor_, (std::sqrt(error_squares) + norm * elements_ * 0x1p-52) / divisor_};
+  }
+
+  void update(const Rule& rule, int step_number, Bounded clip) {
+    const Bounded scale = constant(clip.value / divisor_) + Bounded{0, clip.error / divisor_};
+    for (auto& [name, state] : states_) {
+      for (std::size_t i = 0; i < state.master.size(); ++i) {
+        const Bounded g = state.gradient[i] * scale;
+        Bounded& master = state.master[i];
+        if (const auto* sgd = std::get_if<Sgd>(&rule)) {
+          master = master - constant(sgd->learning_rate) * g;
+          continue;
+        }
+        const AdamW& o = std::get<AdamW>(rule);
+        Bounded &m = state.first[i], &v = state.second[i];
+        m = constant(o.beta1) * m + constant(1 - o.beta1) * g;
+        v = constant(o.beta2) * v + constant(1 - o.beta2) * (g * g);
+        const Bounded corrected = m / constant(1 - std::pow(o.beta1, step_number));
+        const Bounded root = sqrt(v / constant(1 - std::pow(o.beta2, step_number)));
+        const Bounded shrink = state.declared.decay ? constant(o.weight_decay) * master : Bounded{};
+        master = master -
+                 constant(o.learning_rate) * (corrected / (root + constant(o.epsilon)) + shrink);
+      }
+    }
+  }
+
+  const Bounded& master(const std::string& name, std::int64_t index) const {
+    return states_.at(name).master[static_cast<std::size_t>(index)];
+  }
+  const Bounded& gradient(const std::string& name, std::int64_t index) const {
+    return states_.at(name).gradient[static_cast<std::size_t>(index)];
+  }
+
+ private:
+  struct State {
+    Declared declared;
+    std::vector<Bounded> master, first, second, gradient;
+  };
+
+  // In any order and grouping, n terms have at most n - 1 additions between them.
+  Bounded sum_contributions(const std::string& name, const Placement& placement, std::int64_t index,
+                            int step) const {
+    Bounded sum;
+    double magnitude = 0;
+    int terms = 0;
+    for (int dp = 0; dp < degrees_.dp; ++dp) {
+      for (int tp = 0; tp < (placement.gradient_partial_over_tp ? degrees_.tp : 1); ++tp) {
+        for (int stage = 0; stage < degrees_.pp; ++stage) {
+          const bool holds =
+              placement.tied_over_pp ? stage == 0 || stage == degrees_.pp - 1 : stage == 0;
+          if (!holds) continue;
+          const double term = contribution(name, index, step, dp, tp, stage);
+          sum.value += term;
+          magnitude += std::abs(term);
+          ++terms;
+        }
+      }
+    }
+    const double nu = (terms - 1) * Bounded::roundoff;
+    sum.error = nu / (1 - nu) * magnitude;
+    return sum;
+  }
+
+  machine::Degrees degrees_;
+  double divisor_;
+  double elements_ = 0;
+  std::map<std::string, State> states_;
+};
+
+}  // namespace zero::testing
