@@ -1,4 +1,5 @@
-# room(NAME FOLDERS … PUBLIC … [NEEDS …] [MAY_INCLUDE …] [WITHOUT …] [OPTIMIZE LEVEL] [OBJECTS])
+# room(NAME FOLDERS … PUBLIC … [NEEDS …] [MAY_INCLUDE …] [WITHOUT …] [UNSANITIZED …]
+#      [OPTIMIZE LEVEL] [OBJECTS])
 #
 # One call a room. Its sources and tests are the *.cpp files below FOLDERS; *_test.cpp files become
 # the program NAME_test, whose tests CTest lists one by one under the label NAME. scripts/check_rooms
@@ -7,9 +8,10 @@
 #                "." is the room itself. A folder that is not listed belongs to the one above it.
 #   PUBLIC       the door: the headers that other rooms may include.
 #   MAY_INCLUDE  the rooms whose doors this room may use.
-# WITHOUT lists sources that the caller adds under a condition. OPTIMIZE is the level of release
-# builds, 3 unless given: text and JSON compile three times as long with 3 as with 1. OBJECTS links
-# the room as objects, because an archive drops units that nothing calls.
+# WITHOUT lists sources that the caller adds under a condition. UNSANITIZED lists tests that
+# sanitizers leave out: formulas, proofs and rates, whose memory the other tests cover. OPTIMIZE is
+# the level of release builds, 3 unless given: text and JSON compile three times as long with 3 as
+# with 1. OBJECTS links the room as objects, because an archive drops units that nothing calls.
 #
 # Each header compiles alone: x.h because x.cpp includes it first (scripts/check_rooms), the others
 # by the target all_verify_interface_header_sets.
@@ -95,12 +97,15 @@ function(room_tests name tests)
 endfunction()
 
 function(room name)
-  cmake_parse_arguments(ARG "OBJECTS" "OPTIMIZE" "FOLDERS;PUBLIC;NEEDS;MAY_INCLUDE;WITHOUT" ${ARGN})
+  cmake_parse_arguments(ARG "OBJECTS" "OPTIMIZE" "FOLDERS;PUBLIC;NEEDS;MAY_INCLUDE;WITHOUT;UNSANITIZED" ${ARGN})
   files_below(sources "*.cpp" ${ARG_FOLDERS})
   files_below(headers "*.h" ${ARG_FOLDERS})
   set(tests ${sources})
   list(FILTER tests INCLUDE REGEX "_test\\.cpp$")
   list(REMOVE_ITEM sources ${tests})
+  if(SHARDMARK_SANITIZE AND ARG_UNSANITIZED)
+    list(REMOVE_ITEM tests ${ARG_UNSANITIZED})
+  endif()
   if(ARG_WITHOUT)
     list(REMOVE_ITEM sources ${ARG_WITHOUT})
     list(REMOVE_ITEM headers ${ARG_WITHOUT})
@@ -118,7 +123,10 @@ function(room name)
   endforeach()
   target_sources(${name} PUBLIC FILE_SET HEADERS BASE_DIRS ${CMAKE_SOURCE_DIR} FILES ${headers})
   shardmark_compile_options(${name})
-  if(ARG_OPTIMIZE)
+  if(ARG_OPTIMIZE AND SHARDMARK_SANITIZE MATCHES address)
+    # Optimizing checked code takes three times as long as compiling it.
+    target_compile_options(${name} PRIVATE -O0)
+  elseif(ARG_OPTIMIZE)
     target_compile_options(${name} PRIVATE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O${ARG_OPTIMIZE}>)
   endif()
   target_precompile_headers(${name} PRIVATE ${shardmark_precompiled})

@@ -1,9 +1,10 @@
 """Where a step's time went on every rank, and who waited for whom."""
+from matplotlib.colors import Normalize
+
 from drawing.bars import UNIT_OF_TIME, labelled, unit_for
 from drawing.link_matrix import value_text
 from drawing.run_json import Absent
 from drawing.sheet import Sheet, file_name, legend_above, new_figure, part_style
-from matplotlib.colors import Normalize
 
 MOST = 8         # that one report draws by itself
 MOST_CELLS = 16  # ranks up to which a cell holds its value

@@ -1,9 +1,10 @@
 """A pipeline's idle time, measured beside its paper's formula, over the number of micro-batches."""
 from collections import defaultdict
 
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
 from drawing.run_json import Absent
 from drawing.sheet import Sheet, file_name, legend_above, line_style, new_figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 UNIT = "pipeline_bubble"
 

@@ -1,9 +1,10 @@
 """Cases over runs: the time of each, its levels, and where what they ran on changed."""
 import os
 
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
 from drawing.run_json import load_document
 from drawing.sheet import COLOURS, Sheet, file_name, new_figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 SCHEMA = "shardmark-history/1"
 

@@ -3,8 +3,7 @@ from collections import defaultdict
 
 from drawing.bars import labels_of, pages
 from drawing.run_json import Absent
-from drawing.sheet import (LIMIT, Sheet, byte_axis, decimal_text, file_name, fill_style, legend_above, line_style,
-                           new_figure)
+from drawing.sheet import LIMIT, Sheet, byte_axis, decimal_text, file_name, fill_style, legend_above, line_style, new_figure
 
 
 def memory_bandwidth(run):

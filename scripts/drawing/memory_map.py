@@ -1,8 +1,9 @@
 """What lay where in a block of memory, and when: addresses over events, a panel a map."""
+from matplotlib.patches import Rectangle
+
 from drawing.bars import UNIT_OF_BYTES, labels_of, unit_for
 from drawing.run_json import Absent
-from drawing.sheet import Sheet, fill_style, file_name, legend_above, new_figure, size_text
-from matplotlib.patches import Rectangle
+from drawing.sheet import Sheet, file_name, fill_style, legend_above, new_figure, size_text
 
 ORDER = ["parameters", "gradients", "optimizer", "activations", "buffers"]  # as in the figures of memory by category
 FAILED = "#D50000"

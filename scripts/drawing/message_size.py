@@ -3,8 +3,7 @@ import statistics
 from collections import defaultdict
 
 from drawing.run_json import Absent
-from drawing.sheet import (LIBRARY, LIMIT, Sheet, byte_axis, file_name, legend_above, line_style, new_figure,
-                           plain_log)
+from drawing.sheet import LIBRARY, LIMIT, Sheet, byte_axis, file_name, legend_above, line_style, new_figure, plain_log
 
 # What a figure is made for each of; the other axes but bytes tell its lines apart.
 OF_THE_FIGURE = ("ranks", "dtype")

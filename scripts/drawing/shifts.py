@@ -2,9 +2,10 @@
 import math
 import os
 
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
 from drawing.run_json import load_document
 from drawing.sheet import COLOURS, Sheet, legend_above, new_figure, size_text
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 SCHEMA = "shardmark-compare/1"
 MOST = 40  # rows that one figure holds legibly

@@ -1,10 +1,11 @@
 """Training itself: the loss of each step, and how throughput grows with ranks."""
 from collections import defaultdict
 
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+
 from drawing.bars import folded, labels_of, varying_axes, word_of
 from drawing.run_json import Absent
 from drawing.sheet import LIMIT, Sheet, file_name, legend_above, line_style, new_figure, plain_log
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 # Degrees say how a step is spread; what is left says what is computed.
 DEGREES = {"ranks", "TP", "PP", "DP", "CP", "EP", "ZeRO", "grid", "zero_stage", "schedule", "transport", "algorithm",
