@@ -5,40 +5,51 @@ namespace layers {
 using machine::Category;
 using machine::Tensor;
 
-namespace {
-
-using Either = std::variant<LayerNorm, RmsNorm>;
-
-Either make(const Context& context, const std::string& name, const GptConfig& config) {
-  if (config.normalization == Normalization::rms_norm)
-    return RmsNorm(context, name, config.hidden, config.layer_norm_epsilon);
-  return LayerNorm(context, name, config.hidden, config.layer_norm_epsilon);
+Norm::Norm(const Context& context, const std::string& name, Normalization normalization,
+           std::int64_t hidden, double epsilon)
+    : context_(context),
+      epsilon_(epsilon),
+      gain_(declare(context, name + ".gain", {hidden}, context.between_regions())) {
+  if (normalization == Normalization::layer_norm)
+    bias_ = declare(context, name + ".bias", {hidden}, context.between_regions());
 }
 
-}  // namespace
-
-Norm::Norm(const Context& context, const std::string& name, const GptConfig& config)
-    : norm_(make(context, name, config)) {}
-
 void Norm::forward(const Tensor& x, const Tensor& y, Statistics& statistics, Category kept) {
-  std::visit([&](auto& norm) { norm.forward(x, y, statistics, kept); }, norm_);
+  if (bias_) statistics.mean = context_.row_values(x.rows(), kept);
+  statistics.rstd = context_.row_values(x.rows(), kept);
+  if (bias_)
+    context_.kernels().layer_norm(x, gain_.value, bias_->value, epsilon_, y, statistics.mean,
+                                  statistics.rstd);
+  else
+    context_.kernels().rms_norm(x, gain_.value, epsilon_, y, statistics.rstd);
 }
 
 void Norm::backward_input(const Tensor& x, const Statistics& statistics, const Tensor& d_y,
                           const Tensor& d_x) {
-  std::visit([&](auto& norm) { norm.backward_input(x, statistics, d_y, d_x); }, norm_);
+  if (bias_)
+    context_.kernels().layer_norm_backward_input(x, gain_.value, statistics.mean, statistics.rstd,
+                                                 d_y, d_x);
+  else
+    context_.kernels().rms_norm_backward_input(x, gain_.value, statistics.rstd, d_y, d_x);
 }
 
 void Norm::backward_weights(const Tensor& x, const Statistics& statistics, const Tensor& d_y) {
-  std::visit([&](auto& norm) { norm.backward_weights(x, statistics, d_y); }, norm_);
+  if (bias_)
+    context_.kernels().layer_norm_backward_weights(x, statistics.mean, statistics.rstd, d_y,
+                                                   gain_.gradient, bias_->gradient);
+  else
+    context_.kernels().rms_norm_backward_weights(x, statistics.rstd, d_y, gain_.gradient);
 }
 
 void Norm::initialize(const Initializer& initializer) {
-  std::visit([&](auto& norm) { norm.initialize(initializer); }, norm_);
+  initializer.normal(context_, gain_, 1, initializer.gain_stddev);
+  if (bias_) initializer.normal(context_, *bias_, 0, initializer.bias_stddev);
 }
 
 Parameters Norm::parameters() {
-  return std::visit([](auto& norm) { return norm.parameters(); }, norm_);
+  Parameters all{&gain_};
+  if (bias_) all.push_back(&*bias_);
+  return all;
 }
 
 }  // namespace layers

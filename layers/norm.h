@@ -1,20 +1,34 @@
 #pragma once
-// The norm that a model has, LayerNorm or RMSNorm: config.normalization says which.
+// Normalization over the hidden dimension, replicated over tp:
+//
+//   LayerNorm  y [tokens, hidden] = gain * (x - mean) / sqrt(variance + epsilon) + bias
+//   RMSNorm    y [tokens, hidden] = gain * x / sqrt(mean(x^2) + epsilon)
+//
+// Each rank of tp has the same x and d_y, so its gradients of gain and bias are complete. With
+// sequence parallelism each rank has its own rows, and the gradients are sums over the ranks: the
+// placement says so. Communication: none.
+// Ba, Kiros and Hinton 2016, arXiv:1607.06450; Zhang and Sennrich 2019, arXiv:1910.07467.
 
+#include <optional>
 #include <string>
-#include <variant>
 
+#include "layers/context.h"
 #include "layers/gpt_config.h"
-#include "layers/layer_norm.h"
-#include "layers/rms_norm.h"
+#include "layers/parameter.h"
 
 namespace layers {
 
 class Norm {
  public:
-  using Statistics = LayerNorm::Statistics;
+  // Per row, from forward to backward_weights: an accumulator each. RMSNorm has no mean.
+  struct Statistics {
+    machine::Tensor mean, rstd;  // [tokens]; rstd is the reciprocal standard deviation
+  };
 
-  Norm(const Context& context, const std::string& name, const GptConfig& config);
+  Norm(const Context& context, const std::string& name, Normalization normalization,
+       std::int64_t hidden, double epsilon);
+  Norm(const Context& context, const std::string& name, const GptConfig& config)
+      : Norm(context, name, config.normalization, config.hidden, config.layer_norm_epsilon) {}
 
   void forward(const machine::Tensor& x, const machine::Tensor& y, Statistics& statistics,
                machine::Category kept);
@@ -27,7 +41,10 @@ class Norm {
   Parameters parameters();
 
  private:
-  std::variant<LayerNorm, RmsNorm> norm_;
+  Context context_;
+  double epsilon_;
+  collectives::Parameter gain_;
+  std::optional<collectives::Parameter> bias_;  // LayerNorm's
 };
 
 }  // namespace layers

@@ -11,7 +11,7 @@
 #include <map>
 #include <set>
 
-#include "layers/layer_norm.h"
+#include "layers/norm.h"
 #include "layers/mlp.h"
 
 namespace suite {
@@ -57,7 +57,7 @@ class NormedMlp final : public JudgedLayer {
 
   NormedMlp(const layers::Context& context, const LayerCase& c)
       : context_(context),
-        norm_(context, "norm", c.hidden_size, 1e-5),
+        norm_(context, "norm", layers::Normalization::layer_norm, c.hidden_size, 1e-5),
         mlp_(context, "mlp", c.model()) {
     if (fault == Fault::norm_not_reduced)
       for (collectives::Parameter* parameter : norm_.parameters())
@@ -108,9 +108,9 @@ class NormedMlp final : public JudgedLayer {
 
  private:
   layers::Context context_;
-  layers::LayerNorm norm_;
+  layers::Norm norm_;
   layers::Mlp mlp_;
-  layers::LayerNorm::Statistics statistics_;
+  layers::Norm::Statistics statistics_;
   layers::Mlp::Saved saved_;
   Tensor x_, normed_, d_normed_, kept_;
 };

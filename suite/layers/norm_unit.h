@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <string>
 
+#include "layers/norm.h"
 #include "suite/layers/layer_unit.h"
 
 namespace suite {
 
-template <class Layer>
 class JudgedNorm : public JudgedLayer {
  public:
   static constexpr LayerTraits traits{.same_bits_at_every_degree = true};
@@ -25,8 +25,9 @@ class JudgedNorm : public JudgedLayer {
     };
   }
 
-  JudgedNorm(const layers::Context& context, const LayerCase& c, std::string_view name)
-      : layer_(context, std::string(name), c.hidden_size, 1e-5) {}
+  JudgedNorm(const layers::Context& context, const LayerCase& c, std::string_view name,
+             layers::Normalization normalization)
+      : layer_(context, std::string(name), normalization, c.hidden_size, 1e-5) {}
 
   layers::Parameters parameters() final { return layer_.parameters(); }
   void initialize(const layers::Initializer& initializer) final { layer_.initialize(initializer); }
@@ -44,8 +45,8 @@ class JudgedNorm : public JudgedLayer {
   }
 
  private:
-  Layer layer_;
-  typename Layer::Statistics statistics_;
+  layers::Norm layer_;
+  layers::Norm::Statistics statistics_;
   machine::Tensor x_, d_y_;  // the caller's
 };
 

@@ -1,39 +1,48 @@
-# Real processes under MPI's launcher: not for sanitizers, which it and its library are not built with.
-if(NOT SHARDMARK_SANITIZE)
-  find_program(SHARDMARK_PYTHON python3 REQUIRED)
-  if(SHARDMARK_MPI STREQUAL "openmpi")
-    find_program(SHARDMARK_LAUNCHER NAMES mpirun.openmpi mpirun NAMES_PER_DIR)
-    set(launcher "${SHARDMARK_LAUNCHER} --quiet --oversubscribe --allow-run-as-root")
-  else()
-    find_program(SHARDMARK_LAUNCHER NAMES mpiexec.mpich mpiexec NAMES_PER_DIR)
-    set(launcher ${SHARDMARK_LAUNCHER})
-  endif()
-  set(environment "SHARDMARK_PROGRAM=$<TARGET_FILE:shardmark>;SHARDMARK_LAUNCHER=${launcher};PYTHONDONTWRITEBYTECODE=1")
-  foreach(test program nccl_tests disturbed_run kept_results)
-    add_test(NAME suite_${test}_test COMMAND ${SHARDMARK_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/${test}_test.py)
-    set_tests_properties(suite_${test}_test PROPERTIES LABELS processes TIMEOUT 600 ENVIRONMENT "${environment}")
-  endforeach()
-  add_test(NAME suite_many_kills_test
-           COMMAND ${SHARDMARK_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/kept_results_test.py KilledRun)
-  set_tests_properties(suite_many_kills_test PROPERTIES LABELS "processes;full" TIMEOUT 1800
-                       ENVIRONMENT "${environment};SHARDMARK_KILLS=200")
-  set_tests_properties(suite_program_test suite_nccl_tests_test PROPERTIES RUN_SERIAL ON)
-  set_tests_properties(suite_disturbed_run_test PROPERTIES COST 80)  # it mostly waits, beside others
-  if(NOT SHARDMARK_MPI STREQUAL "openmpi")
-    # One placement of some faults, many of each, and ranks on hosts of their own.
-    set(placements_of_faults 1)
-    set(words_of_faults Refused)
-    foreach(fault lost_rank lost_rank_in_every_unit corrupt_message rank_out_of_memory slow_rank slow_link wrong_version)
-      list(APPEND words_of_faults Faults.test_a_${fault})
-    endforeach()
-    set(placements_of_faults_full 20)
-    set(placements_of_separate_hosts 1)
-    foreach(test faults faults_full separate_hosts)
-      string(REPLACE "_full" "" script ${test})
-      add_test(NAME suite_${test}_test COMMAND ${SHARDMARK_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/${script}_test.py ${words_of_${test}})
-      set_tests_properties(suite_${test}_test PROPERTIES LABELS full TIMEOUT 7200 RUN_SERIAL ON SKIP_RETURN_CODE 77
-        ENVIRONMENT "SHARDMARK_PROGRAM=$<TARGET_FILE:shardmark>;SHARDMARK_LAUNCHER=${launcher};PYTHONDONTWRITEBYTECODE=1;SHARDMARK_PLACEMENTS=${placements_of_${test}}")
-    endforeach()
-    set_tests_properties(suite_faults_test PROPERTIES LABELS processes TIMEOUT 600)
-  endif()
+# Tests that start the program under MPI's launcher. The thread sanitizer leaves them out: MPI and its
+# launcher are not built with it. The address sanitizer runs those that lose ranks.
+if(SHARDMARK_SANITIZE MATCHES thread)
+  return()
 endif()
+
+find_program(SHARDMARK_PYTHON python3 REQUIRED)
+if(SHARDMARK_MPI STREQUAL "openmpi")
+  find_program(SHARDMARK_LAUNCHER NAMES mpirun.openmpi mpirun NAMES_PER_DIR)
+  set(launcher "${SHARDMARK_LAUNCHER} --quiet --oversubscribe --allow-run-as-root")
+else()
+  find_program(SHARDMARK_LAUNCHER NAMES mpiexec.mpich mpiexec NAMES_PER_DIR)
+  set(launcher ${SHARDMARK_LAUNCHER})
+endif()
+
+# process_test(NAME SCRIPT [WORDS …] [LABELS …] [TIMEOUT S] [ENVIRONMENT …])
+function(process_test name script)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "WORDS;LABELS;ENVIRONMENT" ${ARGN})
+  # MPI frees part of its memory only when the process ends.
+  add_test(NAME suite_${name}_test COMMAND ${SHARDMARK_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/program/${script}_test.py ${ARG_WORDS})
+  set_tests_properties(suite_${name}_test PROPERTIES
+    LABELS "suite;processes;${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77
+    ENVIRONMENT "SHARDMARK_PROGRAM=$<TARGET_FILE:shardmark>;SHARDMARK_LAUNCHER=${launcher};PYTHONDONTWRITEBYTECODE=1;ASAN_OPTIONS=detect_leaks=0;${ARG_ENVIRONMENT}")
+endfunction()
+
+process_test(disturbed_run disturbed_run TIMEOUT 600)
+process_test(kept_results kept_results TIMEOUT 600)
+set_tests_properties(suite_disturbed_run_test PROPERTIES COST 80)  # it mostly waits, in parallel with others
+if(SHARDMARK_SANITIZE)
+  return()
+endif()
+process_test(program program TIMEOUT 600)
+process_test(nccl_tests nccl_tests TIMEOUT 600)
+set_tests_properties(suite_program_test suite_nccl_tests_test PROPERTIES RUN_SERIAL ON)
+process_test(many_kills kept_results WORDS KilledRun LABELS full TIMEOUT 1800 ENVIRONMENT SHARDMARK_KILLS=200)
+if(SHARDMARK_MPI STREQUAL "openmpi")
+  return()
+endif()
+
+# One placement of some faults, many of each, and ranks on hosts of their own.
+set(some_faults Refused)
+foreach(fault lost_rank lost_rank_in_every_unit corrupt_message rank_out_of_memory slow_rank slow_link wrong_version)
+  list(APPEND some_faults Faults.test_a_${fault})
+endforeach()
+process_test(faults faults WORDS ${some_faults} TIMEOUT 600 ENVIRONMENT SHARDMARK_PLACEMENTS=1)
+process_test(faults_full faults LABELS full TIMEOUT 7200 ENVIRONMENT SHARDMARK_PLACEMENTS=20)
+process_test(separate_hosts separate_hosts LABELS full TIMEOUT 7200 ENVIRONMENT SHARDMARK_PLACEMENTS=1)
+set_tests_properties(suite_faults_test suite_faults_full_test suite_separate_hosts_test PROPERTIES RUN_SERIAL ON)
