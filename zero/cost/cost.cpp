@@ -5,9 +5,10 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "machine/base/error.h"
+#include "collectives/communicator/communicator.h"
 #include "zero/cost/memory_cost.h"
-#include "zero/stages/step.h"
+#include "zero/optimizers/global_norm.h"
+#include "zero/stages/publisher.h"
 
 namespace zero {
 namespace {
@@ -42,21 +43,22 @@ class Calls {
 
 void add_values(Calls& calls, int stage, const GradientPlan& plan, const Layout& layout,
                 const StepOptions& options, const Usage& usage) {
-  const auto gather = [&](std::int64_t share, std::int64_t times) {
-    calls.add("dp", Operation::all_gather, plan.value_dtype, plan.dp, share, times, "values");
+  const auto gather = [&](std::int64_t shard, std::int64_t times) {
+    calls.add("dp", Operation::all_gather, plan.value_dtype, plan.dp, shard, times, "values");
   };
   for (const Bucket& bucket : layout.buckets) {
     if (bucket.frozen || (stage == 3 && !bucket.persistent)) continue;
-    const std::int64_t share = layout.share(bucket);
-    if (share == 0) continue;
-    const std::int64_t run = publish_run(share, plan.dp, options.allgather_bucket_size);
-    gather(run, share / run);
-    gather(share % run, 1);
+    const std::int64_t shard = layout.shard_elements(bucket);
+    if (shard == 0) continue;
+    const std::int64_t run = publish_run(shard, plan.dp, options.allgather_bucket_size);
+    gather(run, shard / run);
+    gather(shard % run, 1);
   }
   if (stage < 3) return;
   for (const std::vector<int>& use : bucket_uses(layout, usage.uses)) {
     for (const int bucket : use)
-      gather(layout.share(layout.buckets[static_cast<std::size_t>(bucket)]), usage.micro_batches);
+      gather(layout.shard_elements(layout.buckets[static_cast<std::size_t>(bucket)]),
+             usage.micro_batches);
   }
 }
 
@@ -77,7 +79,7 @@ StateCost cost_of_states(bool sharded, const GradientPlan& plan, const Layout& l
   return state_cost(rule, plan.value_dtype, sizes, options.offload_optimizer, away);
 }
 
-// A share comes up for every use of its bucket, in every micro-batch; in the update what lies in
+// A shard comes up for every use of its bucket, in every micro-batch; in the update what lies in
 // the file is written, and read where values are their own master and no copy of it is kept on the
 // host.
 OffloadTraffic traffic_of_values(const GradientPlan& plan, const Layout& layout, const Rule& rule,
@@ -92,7 +94,7 @@ OffloadTraffic traffic_of_values(const GradientPlan& plan, const Layout& layout,
                     !kept_states(rule, plan.value_dtype).master;
   for (const ValueSlot& slot : slots) {
     const std::uint64_t uses = times[static_cast<std::size_t>(slot.bucket)];
-    moved.up += uses * bytes_of(slot.in_share.size(), plan.value_dtype);
+    moved.up += uses * bytes_of(slot.in_shard.size(), plan.value_dtype);
     if (slot.in_host) continue;
     const std::size_t bytes = file_bytes(slot, plan.value_dtype);
     moved.nvme_read += (uses + (slot.trained && read ? 1 : 0)) * bytes;
@@ -118,12 +120,6 @@ Usage forward_and_backward(const std::vector<std::vector<int>>& parts, int micro
   return usage;
 }
 
-std::int64_t publish_run(std::int64_t share, int dp, std::int64_t allgather_bucket_size) {
-  if (share * dp <= allgather_bucket_size) return share;
-  const std::int64_t run = allgather_bucket_size / dp / alignment * alignment;
-  return std::min(share, std::max(run, alignment));
-}
-
 std::vector<CollectiveCalls> expected_calls(int stage, const GradientPlan& plan,
                                             const Layout& layout, const StepOptions& options,
                                             const Usage& usage) {
@@ -142,7 +138,7 @@ std::vector<CollectiveCalls> expected_calls(int stage, const GradientPlan& plan,
   for (const Bucket& bucket : layout.buckets) {
     if (bucket.frozen) continue;
     calls.add("dp", sharded ? Operation::reduce_scatter : Operation::all_reduce, wire, plan.dp,
-              sharded ? layout.share(bucket) : bucket.range.size(), times, "gradients");
+              sharded ? layout.shard_elements(bucket) : bucket.range.size(), times, "gradients");
   }
   if (sharded) add_values(calls, stage, plan, layout, options, usage);
   const std::int64_t partials = norm_buffers(plan, layout, sharded).partials;
@@ -150,12 +146,6 @@ std::vector<CollectiveCalls> expected_calls(int stage, const GradientPlan& plan,
   calls.add("pp", Operation::all_gather, Dtype::float64, plan.pp, partials, 1, "norm");
   if (sharded) calls.add("dp", Operation::all_gather, Dtype::float64, plan.dp, partials, 1, "norm");
   return calls.take();
-}
-
-std::int64_t bandwidth_optimal(Operation operation, Dtype, int ranks, std::int64_t count) {
-  if (operation != Operation::all_reduce) return (ranks - 1) * count;
-  SHARDMARK_CHECK(count % ranks, ==, 0);
-  return 2 * (ranks - 1) * (count / ranks);
 }
 
 std::string_view algorithm_of(const CollectiveCalls& calls, const StepOptions& options,
@@ -231,7 +221,8 @@ ExpectedMemory expected_memory(int stage, const GradientPlan& plan, const Layout
     values = layout.value_elements / plan.dp + most_gathered(layout, options, usage);
     for (const Bucket& bucket : layout.buckets) {
       if (bucket.persistent) values += bucket.range.size();
-      if (!bucket.persistent && options.offload_param.offloads()) values -= layout.share(bucket);
+      if (!bucket.persistent && options.offload_param.offloads())
+        values -= layout.shard_elements(bucket);
     }
   }
   std::size_t passing = 0;  // either on the wire or staged
@@ -240,10 +231,10 @@ ExpectedMemory expected_memory(int stage, const GradientPlan& plan, const Layout
     if (bucket.frozen || plan.dp == 1) continue;
     if (wire != plan.gradient_dtype)
       passing = std::max(passing, bytes_of(bucket.range.size(), wire));
-    const std::int64_t share = layout.share(bucket);
-    const std::int64_t run = publish_run(share, plan.dp, options.allgather_bucket_size);
+    const std::int64_t shard = layout.shard_elements(bucket);
+    const std::int64_t run = publish_run(shard, plan.dp, options.allgather_bucket_size);
     const bool published = stage == 1 || stage == 2 || (stage == 3 && bucket.persistent);
-    if (published && run < share)
+    if (published && run < shard)
       passing = std::max(passing, bytes_of(run * plan.dp, plan.value_dtype));
   }
   const NormBuffers norm = norm_buffers(plan, layout, sharded);
@@ -258,13 +249,6 @@ ExpectedMemory expected_memory(int stage, const GradientPlan& plan, const Layout
           states.host_optimizer,
           states.host_buffers + away.buffers,
           away.host};
-}
-
-NormBuffers norm_buffers(const GradientPlan& plan, const Layout& layout, bool sharded) {
-  const std::int64_t shards = sharded ? 1 : plan.dp;
-  const int largest = std::max({plan.tp, plan.pp, sharded ? plan.dp : 1});
-  return {shards * static_cast<std::int64_t>(layout.segments.size()), shards,
-          largest > 1 ? shards * largest : 0};
 }
 
 }  // namespace zero

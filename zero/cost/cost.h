@@ -22,10 +22,10 @@
 #include <vector>
 
 #include "machine/link/link.h"
-#include "zero/optimizers/optimizer.h"
-#include "zero/stages/step.h"
-#include "zero/states/flat_states.h"
+#include "zero/stages/step_options.h"
+#include "zero/stages/transfers.h"
 #include "zero/states/gradient_plan.h"
+#include "zero/states/layout.h"
 
 namespace zero {
 
@@ -59,7 +59,6 @@ std::vector<CollectiveCalls> expected_calls(int stage, const GradientPlan& plan,
 // of it (reduce_scatter, all_gather) has `count` elements.
 using SentElements =
     std::function<std::int64_t(machine::Operation, machine::Dtype, int ranks, std::int64_t count)>;
-std::int64_t bandwidth_optimal(machine::Operation, machine::Dtype, int ranks, std::int64_t count);
 // By the papers of the algorithms that a step with these options runs on this transport.
 SentElements as_run(const StepOptions& options, machine::Transport transport);
 // The name of the algorithm that runs such a collective; "library" among them.
@@ -80,9 +79,9 @@ std::vector<TrafficRow> expected_traffic(int stage, const GradientPlan& plan, co
 
 // Peaks of bytes held over a step that is not the first; with stages 0 and 1 also what is held
 // between steps.
-//   parameters  all values; stage 3: the shares, persistent buckets, and the most that is gathered;
-//               with offload_param only the persistent buckets' shares
-//   gradients   all gradients; stages 2 and 3: the shares, and the most in buckets' buffers
+//   parameters  all values; stage 3: the shards, persistent buckets, and the most that is gathered;
+//               with offload_param only the persistent buckets' shards
+//   gradients   all gradients; stages 2 and 3: the shards, and the most in buckets' buffers
 //   optimizer   of the owned elements (optimizer.h)
 //   buffers     the decay mask and the norm's doubles, and the larger of a bucket on the wire
 //   (where
@@ -120,14 +119,5 @@ struct InFiles {
 };
 InFiles expected_in_files(int stage, const GradientPlan& plan, const Layout& layout,
                           const Rule& rule, const StepOptions& options);
-
-// Elements of a share that are published at once.
-std::int64_t publish_run(std::int64_t share, int dp, std::int64_t allgather_bucket_size);
-
-// The doubles in which the global norm is added up (global_norm.h).
-struct NormBuffers {
-  std::int64_t squares = 0, partials = 0, gathered = 0;
-};
-NormBuffers norm_buffers(const GradientPlan& plan, const Layout& layout, bool sharded);
 
 }  // namespace zero

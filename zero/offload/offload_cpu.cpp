@@ -231,8 +231,7 @@ Tensor OffloadOptimizer::device_values(std::int64_t index) const {
   return owned_[at.owned].values.slice(at.range.begin, {at.range.size()});
 }
 
-Progress::Ticket OffloadOptimizer::go_down(const std::vector<Tensor>& gradients,
-                                           std::int64_t index) {
+Worker::Ticket OffloadOptimizer::go_down(const std::vector<Tensor>& gradients, std::int64_t index) {
   const OffloadPiece& at = piece(index);
   const void* const from = gradients[at.owned].slice(at.range.begin, {at.range.size()}).data();
   return down_.submit([this, from, index] {
@@ -260,7 +259,7 @@ void OffloadOptimizer::update_piece(const Rule& rule, std::int64_t step, double 
                 state(second_moment_, index)});
 }
 
-Progress::Ticket OffloadOptimizer::go_up(std::int64_t index) {
+Worker::Ticket OffloadOptimizer::go_up(std::int64_t index) {
   return up_.submit([this, index] {
     const machine::During copying(machine::Part::offload);
     before(OffloadPhase::up, index);
@@ -280,7 +279,7 @@ void OffloadOptimizer::guarded(const std::function<void()>& work) {
   try {
     work();
   } catch (...) {
-    for (Progress* progress : {&down_, &up_, &worker_}) progress->stop();
+    for (Worker* progress : {&down_, &up_, &worker_}) progress->stop();
     throw;
   }
   broken_ = false;
@@ -327,7 +326,7 @@ void OffloadOptimizer::update_on_device(std::size_t owned, Tensor gradient, doub
 // A slot's gradients are those of the piece before last until that was updated, its values until
 // they are up.
 void OffloadOptimizer::update_overlapped(const std::vector<Tensor>& gradients, double scale) {
-  std::vector<Progress::Ticket> down, up;
+  std::vector<Worker::Ticket> down, up;
   for (std::int64_t i = 0; i < pieces(); ++i) {
     while (std::ssize(down) < std::min(i + 2, pieces()))
       down.push_back(go_down(gradients, std::ssize(down)));

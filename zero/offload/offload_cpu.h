@@ -36,7 +36,7 @@
 #include <vector>
 
 #include "zero/offload/owned_optimizer.h"
-#include "zero/offload/progress.h"
+#include "zero/offload/worker.h"
 
 namespace zero {
 
@@ -136,10 +136,10 @@ class OffloadOptimizer final : public OwnedOptimizer {
   machine::Tensor host_values(std::int64_t index) const;    // of a piece, on the host
   machine::Tensor device_values(std::int64_t index) const;  // the same on the device
   // Each of a piece, in the order of its life.
-  Progress::Ticket go_down(const std::vector<machine::Tensor>& gradients, std::int64_t index);
+  Worker::Ticket go_down(const std::vector<machine::Tensor>& gradients, std::int64_t index);
   void update_piece(const Rule& rule, std::int64_t step, double scale, std::int64_t index);
   void update_at_home(double scale, std::int64_t index);  // in place of going up
-  Progress::Ticket go_up(std::int64_t index);
+  Worker::Ticket go_up(std::int64_t index);
   void before(OffloadPhase phase, std::int64_t index) const {
     if (options_.before) options_.before(phase, index);
   }
@@ -161,9 +161,9 @@ class OffloadOptimizer final : public OwnedOptimizer {
   bool pending_ = false, broken_ = false;
   Moved moved_;  // each way is counted by its own thread
   std::unique_ptr<machine::Stream> down_stream_, up_stream_;
-  Progress down_{true, {"copies down", machine::Part::offload, ""}},
+  Worker down_{true, {"copies down", machine::Part::offload, ""}},
       up_{true, {"copies up", machine::Part::offload, ""}};
-  Progress worker_;  // last: these end before what they use
+  Worker worker_;  // last: these end before what they use
 };
 
 }  // namespace zero

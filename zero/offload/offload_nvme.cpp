@@ -237,7 +237,7 @@ Tensor NvmeOptimizer::fetched(std::int64_t index, const Tensor& values) {
   return to;
 }
 
-Progress::Ticket NvmeOptimizer::go_down(const std::vector<Tensor>& gradients, std::int64_t index) {
+Worker::Ticket NvmeOptimizer::go_down(const std::vector<Tensor>& gradients, std::int64_t index) {
   const SubGroup& at = group(index);
   const auto part = [&](const Tensor& whole) {
     return whole.slice(at.range.begin, {at.range.size()}).data();
@@ -296,7 +296,7 @@ void NvmeOptimizer::update(const std::vector<Tensor>& gradients, double gradient
   guarded([&] {
     // What is queued on the device may still write the gradients and read the values.
     copy_stream_->wait(*device().stream().record());
-    Progress::Ticket coming = groups() > 0 ? go_down(gradients, 0) : 0;
+    Worker::Ticket coming = groups() > 0 ? go_down(gradients, 0) : 0;
     // Values that are their own master are read, too.
     pass({}, {.reads = !kept_.master}, [&](std::int64_t index, const RangeStates& states) {
       const auto next = index + 1 < groups() ? go_down(gradients, index + 1) : 0;

@@ -26,8 +26,8 @@
 #include <vector>
 
 #include "zero/offload/owned_optimizer.h"
-#include "zero/offload/progress.h"
 #include "zero/offload/swap_file.h"
+#include "zero/offload/worker.h"
 
 namespace zero {
 
@@ -110,7 +110,7 @@ class NvmeOptimizer final : public OwnedOptimizer {
             const std::function<void(std::int64_t index, const RangeStates&)>& call);
   // Those of a sub-group, in host memory until the next but one.
   machine::Tensor fetched(std::int64_t index, const machine::Tensor& values);
-  Progress::Ticket go_down(const std::vector<machine::Tensor>& gradients, std::int64_t index);
+  Worker::Ticket go_down(const std::vector<machine::Tensor>& gradients, std::int64_t index);
   void update_group(std::int64_t step, double scale, std::int64_t index, RangeStates states);
   void go_up(std::int64_t index);
   void before(OffloadPhase phase, std::int64_t index) const {
@@ -132,7 +132,7 @@ class NvmeOptimizer final : public OwnedOptimizer {
   OffloadTraffic moved_;  // each way of the device is counted by the thread that copies
   bool broken_ = false;
   std::unique_ptr<machine::Stream> copy_stream_;
-  Progress copies_{true, {"copies", machine::Part::offload, ""}};  // last: ends before what it uses
+  Worker copies_{true, {"copies", machine::Part::offload, ""}};  // last: ends before what it uses
 };
 
 }  // namespace zero

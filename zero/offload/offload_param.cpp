@@ -48,17 +48,17 @@ std::vector<ValueSlot> value_slots(const Layout& layout, const ValueOptions& opt
   std::int64_t seen = 0;
   for (std::size_t i = 0; i < layout.buckets.size(); ++i) {
     const Bucket& bucket = layout.buckets[i];
-    const std::int64_t share = layout.share(bucket);
-    if (bucket.persistent || share == 0) continue;
-    ValueSlot slot{static_cast<int>(i), {0, share}, seen, !bucket.frozen};
-    seen += share;
+    const std::int64_t shard = layout.shard_elements(bucket);
+    if (bucket.persistent || shard == 0) continue;
+    ValueSlot slot{static_cast<int>(i), {0, shard}, seen, !bucket.frozen};
+    seen += shard;
     if (options.device == OffloadDevice::cpu || seen <= options.max_in_cpu) {
       slots.push_back(slot);
       continue;
     }
     slot.in_host = {};
-    for (std::int64_t begin = 0; begin < share; begin = slot.in_share.end) {
-      slot.in_share = {begin, std::min(begin + options.buffer_size, share)};
+    for (std::int64_t begin = 0; begin < shard; begin = slot.in_shard.end) {
+      slot.in_shard = {begin, std::min(begin + options.buffer_size, shard)};
       slots.push_back(slot);
     }
   }
@@ -73,7 +73,7 @@ std::vector<OwnedPart> owned_parts(const Layout& layout, int dp_rank,
     const Range shard = layout.shard(layout.buckets[i], dp_rank);
     if (layout.buckets[i].persistent) parts.push_back({shard, i, {}});
     for (std::size_t slot = 0; slot < slots.size(); ++slot) {
-      const Range at = slots[slot].in_share;
+      const Range at = slots[slot].in_shard;
       if (slots[slot].bucket == static_cast<int>(i))
         parts.push_back({{shard.begin + at.begin, shard.begin + at.end}, i, slot});
     }
@@ -83,7 +83,7 @@ std::vector<OwnedPart> owned_parts(const Layout& layout, int dp_rank,
 }
 
 std::size_t file_bytes(const ValueSlot& slot, Dtype value) {
-  return machine::round_up(static_cast<std::size_t>(slot.in_share.size()) * machine::size_of(value),
+  return machine::round_up(static_cast<std::size_t>(slot.in_shard.size()) * machine::size_of(value),
                            io_alignment);
 }
 
@@ -93,7 +93,7 @@ ValueBytes value_bytes(const std::vector<ValueSlot>& slots, Dtype value,
   std::size_t in_file = 0;
   for (const ValueSlot& slot : slots) {
     if (slot.in_host) {
-      bytes.host += static_cast<std::size_t>(slot.in_share.size()) * machine::size_of(value);
+      bytes.host += static_cast<std::size_t>(slot.in_shard.size()) * machine::size_of(value);
       continue;
     }
     bytes.slot = std::max(bytes.slot, file_bytes(slot, value));
@@ -131,10 +131,10 @@ std::vector<std::size_t> OffloadedValues::slots_of(int bucket) const {
 }
 
 Tensor OffloadedValues::on_host(std::size_t slot) const {
-  return host_.slice(*slots_[slot].in_host, {slots_[slot].in_share.size()});
+  return host_.slice(*slots_[slot].in_host, {slots_[slot].in_shard.size()});
 }
 Tensor OffloadedValues::buffered(std::size_t slot, std::size_t buffer) const {
-  return buffers_[buffer].slice(0, {slots_[slot].in_share.size()});
+  return buffers_[buffer].slice(0, {slots_[slot].in_shard.size()});
 }
 Tensor OffloadedValues::transferred(std::size_t slot, std::size_t buffer) const {
   return buffers_[buffer].slice(
@@ -198,7 +198,7 @@ std::function<void()> OffloadedValues::bring(int bucket, const Tensor& to) {
   machine::Stream& stream = device_.stream();
   std::vector<std::pair<Tensor, Tensor>> later;
   for (const std::size_t slot : slots_of(bucket)) {
-    const Range at = slots_[slot].in_share;
+    const Range at = slots_[slot].in_shard;
     const Tensor part = to.slice(at.begin, {at.size()});
     moved_.up += part.bytes();
     if (slots_[slot].in_host) {
@@ -214,12 +214,12 @@ std::function<void()> OffloadedValues::bring(int bucket, const Tensor& to) {
   };
 }
 
-void OffloadedValues::put(int bucket, const Tensor& share) {
+void OffloadedValues::put(int bucket, const Tensor& shard) {
   const OffloadTraffic before = moved_;
   machine::Stream& stream = device_.stream();
   for (const std::size_t slot : slots_of(bucket)) {
-    const Range at = slots_[slot].in_share;
-    const Tensor part = share.slice(at.begin, {at.size()});
+    const Range at = slots_[slot].in_shard;
+    const Tensor part = shard.slice(at.begin, {at.size()});
     stream.copy(open(slot, false).data(), part.data(), part.bytes());
     stream.synchronize();
     close(slot, true);

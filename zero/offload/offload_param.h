@@ -4,10 +4,10 @@
 // names, too. ZeRO-Infinity's parameter offload (Rajbhandari et al. 2021, arXiv:2104.07857): of
 // stage 3 alone, and there of the buckets that are gathered for their use.
 //
-// A rank's share of a bucket is copied up to its place in the gathered bucket, whose others gather
-// it from there; the device holds no other copy. With cpu the shares lie in host memory. With nvme
+// A rank's shard of a bucket is copied up to its place in the gathered bucket, whose others gather
+// it from there; the device holds no other copy. With cpu the shards lie in host memory. With nvme
 // so do the first ones, in the layout's order, up to max_in_cpu elements; the others lie in a file,
-// in slots of at most buffer_size elements (a longer share is cut), and come and go through
+// in slots of at most buffer_size elements (a longer shard is cut), and come and go through
 // buffer_count buffers: what is expected next is read while the caller goes on. An update finds the
 // values in host memory, whichever optimizer makes it, slot after slot; they stay there or are
 // written while the next are updated.
@@ -43,10 +43,10 @@ struct ValueOptions {
 // stage or with where the states are.
 void check(const ValueOptions& options, int stage, const StateOptions& states);
 
-// What comes and goes at once: a share, or a part of one.
+// What comes and goes at once: a shard, or a part of one.
 struct ValueSlot {
   int bucket = 0;
-  Range in_share;
+  Range in_shard;
   std::optional<std::int64_t> in_host;  // its first element in host memory; none: in the file
   bool trained = true;
 };
@@ -83,9 +83,9 @@ class OffloadedValues final : public ValueHome {
   void close(std::size_t slot, bool changed) override;
 
   const std::vector<ValueSlot>& slots() const { return slots_; }
-  // Share: [the rank's share of the bucket], on the device.
-  void put(int bucket, const machine::Tensor& share);
-  // The share's values are in `to` when what is returned has run. It may run on another thread,
+  // Shard: [the rank's shard of the bucket], on the device.
+  void put(int bucket, const machine::Tensor& shard);
+  // The shard's values are in `to` when what is returned has run. It may run on another thread,
   // before the next update.
   std::function<void()> bring(int bucket, const machine::Tensor& to);
   // In this order buckets will be brought next; what was expected before is not any more.

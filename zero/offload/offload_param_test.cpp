@@ -245,7 +245,7 @@ TEST(OffloadParam, HoldsAndMovesWhatTheFormulasSay) {
   }
 }
 
-// Of two ranks: shares of 128 and of 64 elements, which are gathered, one of 64 that is persistent,
+// Of two ranks: shards of 128 and of 64 elements, which are gathered, one of 64 that is persistent,
 // and a frozen one of 128.
 Layout of_four_buckets() {
   Layout layout;
@@ -292,16 +292,16 @@ TEST(OffloadParam, CostsByHand) {
   EXPECT_EQ(memory().buffers, without + (128 + 64 + 64));
   EXPECT_EQ(memory().host_parameters, 0u);
   EXPECT_EQ(traffic(), OffloadTraffic{});
-  const std::size_t with_shares = memory().parameters;
+  const std::size_t with_shards = memory().parameters;
   options.offload_param.device = OffloadDevice::cpu;
-  EXPECT_EQ(with_shares - memory().parameters, (128u + 64 + 128) * 2);
+  EXPECT_EQ(with_shards - memory().parameters, (128u + 64 + 128) * 2);
   const std::size_t gathers = 3u * (2 * 128 + 64 + 128) * 2;
   EXPECT_EQ(traffic(), (OffloadTraffic{.down = (128 + 64) * 2, .up = gathers}));
   plan.value_dtype = Dtype::float32;
   EXPECT_EQ(traffic(),
             (OffloadTraffic{.down = (128 + 64) * 4, .up = 2 * gathers + (128 + 64) * 4}));
 
-  // The second share fits beside the first where 200 elements may be in host memory; the frozen one
+  // The second shard fits beside the first where 200 elements may be in host memory; the frozen one
   // does not, and is cut in three.
   plan.value_dtype = Dtype::bfloat16;
   options.offload_param = {OffloadDevice::nvme, {}, 2, 50, 200};
@@ -334,17 +334,17 @@ TEST(OffloadParam, ReadsAheadAsFarAsThereAreBuffers) {
   const auto device = machine::make_host_device();
   OffloadedValues values(of_four_buckets(), {OffloadDevice::nvme, swap_options(), 2, 1000, 0},
                          Dtype::float32, *device, *device);
-  const auto share = [&](std::int64_t size, double value) {
+  const auto shard = [&](std::int64_t size, double value) {
     const machine::Tensor made(*device, Dtype::float32, {size}, Category::parameters);
     device->stream().kernels().fill(made, value);
     return made;
   };
-  for (const int bucket : {0, 1, 3}) values.put(bucket, share(bucket == 1 ? 64 : 128, bucket + 1));
+  for (const int bucket : {0, 1, 3}) values.put(bucket, shard(bucket == 1 ? 64 : 128, bucket + 1));
   const auto reads = [&] { return values.moved().nvme_read / 4096; };
   const auto bring = [&](int bucket) {
-    const machine::Tensor to = share(bucket == 1 ? 64 : 128, 0);
+    const machine::Tensor to = shard(bucket == 1 ? 64 : 128, 0);
     values.bring(bucket, to)();
-    EXPECT_EQ(hash(to), hash(share(to.size(), bucket + 1))) << bucket;
+    EXPECT_EQ(hash(to), hash(shard(to.size(), bucket + 1))) << bucket;
   };
   EXPECT_EQ(reads(), 0u);
   values.expect({0, 1, 3, 3, 0});

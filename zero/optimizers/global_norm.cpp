@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "machine/device/kernels.h"
-#include "zero/cost/cost.h"
 
 namespace zero {
 
@@ -12,6 +11,13 @@ using collectives::Communicator;
 using machine::Category;
 using machine::Dtype;
 using machine::Tensor;
+
+NormBuffers norm_buffers(const GradientPlan& plan, const Layout& layout, bool sharded) {
+  const std::int64_t shards = sharded ? 1 : plan.dp;
+  const int largest = std::max({plan.tp, plan.pp, sharded ? plan.dp : 1});
+  return {shards * static_cast<std::int64_t>(layout.segments.size()), shards,
+          largest > 1 ? shards * largest : 0};
+}
 
 GlobalNorm::GlobalNorm(machine::Device& device, const GradientPlan& plan, const Layout& layout,
                        Communicator* tp, Communicator* pp, Communicator* dp, bool sharded,

@@ -4,7 +4,7 @@
 // are added by their shard's owner alone. Sums go over tp, pp, dp, in this order.
 //
 // The squares are added up shard by shard and the shards in order, whatever is sharded, so all
-// stages with one layout see the same bits. The doubles this takes are norm_buffers' (cost.h).
+// stages with one layout see the same bits. The doubles this takes are norm_buffers'.
 
 #include <functional>
 #include <string>
@@ -15,6 +15,12 @@
 #include "zero/states/layout.h"
 
 namespace zero {
+
+// The doubles in which the norm is added up.
+struct NormBuffers {
+  std::int64_t squares = 0, partials = 0, gathered = 0;
+};
+NormBuffers norm_buffers(const GradientPlan& plan, const Layout& layout, bool sharded);
 
 class GlobalNorm {
  public:

@@ -12,17 +12,17 @@ class DataParallel final : public Step {
   DataParallel(FlatStates& states, const GradientPlan& plan, Communicators communicators,
                StepOptions options)
       : Step(0, states, plan, communicators, std::move(options)) {
-    make_optimizer([&](Range range) { return states_.values(range); });
+    make_optimizer([&](Range range) { return context_.states.values(range); });
   }
   ~DataParallel() override { finish(); }
 
  private:
   void reduce_over_dp(const Bucket&, const machine::Tensor& gradients,
                       const machine::Tensor& wire) override {
-    if (plan_.dp == 1) return;
+    if (context_.plan.dp == 1) return;
     const bool narrows = wire.dtype() != gradients.dtype();
     if (narrows) kernels().cast(gradients, wire);
-    communicators_.dp->all_reduce(wire, wire, options_.all_reduce);
+    context_.communicators.dp->all_reduce(wire, wire, context_.options.all_reduce);
     if (narrows) kernels().cast(wire, gradients);
   }
 };

@@ -16,7 +16,7 @@ using machine::Tensor;
 Stage2::Stage2(FlatStates& states, const GradientPlan& plan, Communicators communicators,
                StepOptions options)
     : Stage2(2, states, plan, communicators, std::move(options)) {
-  make_optimizer([&](Range range) { return states_.values(range); });
+  make_optimizer([&](Range range) { return context_.states.values(range); });
 }
 
 Stage2::Stage2(int stage, FlatStates& states, const GradientPlan& plan, Communicators communicators,
@@ -30,32 +30,32 @@ Stage2::Stage2(int stage, FlatStates& states, const GradientPlan& plan, Communic
                     stage, plan.pp));
   }
   states.release_gradients();
-  shares_ = zeros({layout().elements / plan.dp});
+  shards_ = zeros({layout().elements / plan.dp});
 }
 
 Tensor Stage2::zeros(machine::Shape shape) const {
-  const Tensor tensor(states_.device(), plan_.gradient_dtype, shape, Category::gradients);
+  const Tensor tensor(context_.device(), context_.plan.gradient_dtype, shape, Category::gradients);
   kernels().fill(tensor, 0);
   return tensor;
 }
 
 void Stage2::before_gradients(const Part& part) {
-  SHARDMARK_CHECK(in_micro_batch(), ==, true);
+  SHARDMARK_CHECK(micro_batches_.is_open(), ==, true);
   for (collectives::Parameter* parameter : part) {
-    const int row = states_.row(parameter);
-    if (plan_.rows[static_cast<std::size_t>(row)].frozen) continue;
+    const int row = context_.states.row(parameter);
+    if (context_.plan.rows[static_cast<std::size_t>(row)].frozen) continue;
     const int index = layout().bucket_of[static_cast<std::size_t>(row)];
-    if (launched(index)) {
+    if (micro_batches_.is_taken(index)) {
       throw std::logic_error(fmt::format(
           "gradient of {} after its bucket was reduced in this micro-batch", parameter->name));
     }
     Tensor& open = open_[static_cast<std::size_t>(index)];
-    if (!options_.contiguous_gradients) {
-      if (!parameter->gradient) parameter->gradient = zeros(states_.shape(row));
+    if (!context_.options.contiguous_gradients) {
+      if (!parameter->gradient) parameter->gradient = zeros(context_.states.shape(row));
     } else if (!open) {
       const Bucket& bucket = layout().buckets[static_cast<std::size_t>(index)];
       open = zeros({bucket.range.size()});
-      states_.view_gradients(bucket, open);
+      context_.states.view_gradients(bucket, open);
     }
   }
 }
@@ -64,31 +64,31 @@ Tensor Stage2::take_gradients(std::size_t index) {
   const Bucket& bucket = layout().buckets[index];
   Tensor whole = std::exchange(open_[index], Tensor());
   if (!whole) whole = zeros({bucket.range.size()});
-  if (options_.contiguous_gradients) {
-    states_.view_gradients(bucket, Tensor());
+  if (context_.options.contiguous_gradients) {
+    context_.states.view_gradients(bucket, Tensor());
     return whole;
   }
   for (const int row : bucket.rows) {
-    Tensor& gradient = states_.parameter(row).gradient;
+    Tensor& gradient = context_.states.parameter(row).gradient;
     if (!gradient) continue;
     const std::int64_t offset = layout().offsets[static_cast<std::size_t>(row)];
-    states_.device().stream().copy(
+    context_.device().stream().copy(
         whole.slice(offset - bucket.range.begin, gradient.shape()).data(), gradient.data(),
         gradient.bytes());
-    states_.device().stream().synchronize();
-    poison(gradient);
+    context_.device().stream().synchronize();
+    context_.poison(gradient);
     gradient = Tensor();
   }
   return whole;
 }
 
 void Stage2::reduce_over_dp(const Bucket& bucket, const Tensor& gradients, const Tensor& wire) {
-  const std::int64_t share = layout().share(bucket);
-  const Tensor sums = shares_.slice(layout().in_shards(bucket).begin, {share});
-  if (plan_.dp == 1) return kernels().accumulate(gradients, sums);
-  const Tensor own = wire.slice(share * dp_rank(), {share});
+  const std::int64_t shard = layout().shard_elements(bucket);
+  const Tensor sums = shards_.slice(layout().in_shards(bucket).begin, {shard});
+  if (context_.plan.dp == 1) return kernels().accumulate(gradients, sums);
+  const Tensor own = wire.slice(shard * dp_rank(), {shard});
   if (wire.dtype() != gradients.dtype()) kernels().cast(gradients, wire);
-  communicators_.dp->reduce_scatter(wire, own, options_.reduce_scatter);
+  context_.communicators.dp->reduce_scatter(wire, own, context_.options.reduce_scatter);
   kernels().accumulate(own, sums);
 }
 
@@ -102,7 +102,7 @@ std::int64_t Stage2::offset_in_shards(Range range) const {
 }
 
 Tensor Stage2::gradients(Range range) const {
-  return shares_.slice(offset_in_shards(range), {range.size()});
+  return shards_.slice(offset_in_shards(range), {range.size()});
 }
 
 void Stage2::gather_gradients() {
@@ -111,18 +111,18 @@ void Stage2::gather_gradients() {
     if (bucket.frozen || bucket.range.size() == 0) continue;
     const Tensor whole = whole_.slice(bucket.range.begin, {bucket.range.size()});
     const Tensor own = gradients(layout().shard(bucket, dp_rank()));
-    if (plan_.dp > 1)
-      communicators_.dp->all_gather(own, whole, options_.all_gather);
+    if (context_.plan.dp > 1)
+      context_.communicators.dp->all_gather(own, whole, context_.options.all_gather);
     else
-      states_.device().stream().copy(whole.data(), own.data(), own.bytes());
-    states_.view_gradients(bucket, whole);
+      context_.device().stream().copy(whole.data(), own.data(), own.bytes());
+    context_.states.view_gradients(bucket, whole);
   }
 }
 
 void Stage2::clear_gradients() {
-  kernels().fill(shares_, 0);
+  kernels().fill(shards_, 0);
   if (!whole_) return;
-  for (const Bucket& bucket : layout().buckets) states_.view_gradients(bucket, Tensor());
+  for (const Bucket& bucket : layout().buckets) context_.states.view_gradients(bucket, Tensor());
   whole_ = Tensor();
 }
 

@@ -1,8 +1,8 @@
 #pragma once
 // ZeRO stage 2, P_os+g: Rajbhandari et al. 2020, arXiv:1910.02054, sections 5.2 and 7.2. Beside
-// stage 1's states a rank keeps the summed gradients of its shares only. While backward makes
+// stage 1's states a rank keeps the summed gradients of its shards only. While backward makes
 // gradients they lie in buffers of the buckets that it has begun; a bucket that is complete is
-// reduce-scattered and added to the owners' shares, and its buffer goes. So every micro-batch
+// reduce-scattered and added to the owners' shards, and its buffer goes. So every micro-batch
 // sends what stage 1 sends once.
 //
 // With overlap_comm the bucket before is under way meanwhile, a micro-batch's last one while the
@@ -30,7 +30,7 @@ class Stage2 : public Step {
          StepOptions options);
 
   machine::Tensor gradients(Range range) const override;
-  // Of a range of the flat buffers in a rank's own shares, one behind the other.
+  // Of a range of the flat buffers in a rank's own shards, one behind the other.
   std::int64_t offset_in_shards(Range range) const;
 
  private:
@@ -40,7 +40,7 @@ class Stage2 : public Step {
   void clear_gradients() override;
   machine::Tensor zeros(machine::Shape shape) const;
 
-  machine::Tensor shares_;             // [elements / dp], summed
+  machine::Tensor shards_;             // [elements / dp], summed
   std::vector<machine::Tensor> open_;  // by bucket: what backward has begun
   machine::Tensor whole_;              // gathered for oracles, until update
 };

@@ -17,16 +17,16 @@ using machine::Tensor;
 Stage3::Stage3(FlatStates& states, const GradientPlan& plan, Communicators communicators,
                StepOptions options)
     : Stage2(3, states, plan, communicators, std::move(options)), live_(layout().buckets.size()) {
-  const bool offloads = options_.offload_param.offloads();
+  const bool offloads = context_.options.offload_param.offloads();
   if (offloads)
     offloaded_ = std::make_unique<OffloadedValues>(
-        layout(), options_.offload_param, plan.value_dtype, states.device(), host_memory());
+        layout(), context_.options.offload_param, plan.value_dtype, states.device(), host_memory());
   std::int64_t elements = 0;
   for (const Bucket& bucket : layout().buckets) {
-    in_value_shares_.push_back(elements);
-    if (!offloads || bucket.persistent) elements += layout().share(bucket);
+    in_value_shards_.push_back(elements);
+    if (!offloads || bucket.persistent) elements += layout().shard_elements(bucket);
   }
-  value_shares_ = Tensor(states.device(), plan.value_dtype, {elements}, Category::parameters);
+  value_shards_ = Tensor(states.device(), plan.value_dtype, {elements}, Category::parameters);
   machine::Stream& stream = states.device().stream();
   for (std::size_t i = 0; i < live_.size(); ++i) {
     const Bucket& bucket = layout().buckets[i];
@@ -35,14 +35,14 @@ Stage3::Stage3(FlatStates& states, const GradientPlan& plan, Communicators commu
       offloaded_->put(static_cast<int>(i), own);
       continue;
     }
-    stream.copy(shares_of(i).data(), own.data(), own.bytes());
+    stream.copy(shard_of(i).data(), own.data(), own.bytes());
     if (!bucket.persistent) continue;
     live_[i].whole =
         Tensor(states.device(), plan.value_dtype, {bucket.range.size()}, Category::parameters);
     stream.copy(live_[i].whole.data(), states.values(bucket.range).data(), live_[i].whole.bytes());
   }
   stream.synchronize();
-  poison(states.values());
+  context_.poison(states.values());
   states.release_values();
   for (std::size_t i = 0; i < live_.size(); ++i)
     if (live_[i].whole) states.view_values(layout().buckets[i], live_[i].whole);
@@ -50,7 +50,7 @@ Stage3::Stage3(FlatStates& states, const GradientPlan& plan, Communicators commu
     make_optimizer_of_offloaded();
   else
     make_optimizer(
-        [&](Range range) { return value_shares_.slice(offset_in_shards(range), {range.size()}); });
+        [&](Range range) { return value_shards_.slice(offset_in_shards(range), {range.size()}); });
 }
 
 void Stage3::make_optimizer_of_offloaded() {
@@ -64,7 +64,7 @@ void Stage3::make_optimizer_of_offloaded() {
     } else {
       const bool any = part.range.size() > 0;
       range.values =
-          value_shares_.slice(any ? in_value_shares_[part.bucket] : 0, {part.range.size()});
+          value_shards_.slice(any ? in_value_shards_[part.bucket] : 0, {part.range.size()});
     }
   }
   make_optimizer(std::move(owned));
@@ -84,7 +84,7 @@ std::string Stage3::offload_note() const {
 std::vector<int> Stage3::buckets_of(const Part& part) const {
   std::vector<int> buckets;
   for (const collectives::Parameter* parameter : part) {
-    const int bucket = layout().bucket_of[static_cast<std::size_t>(states_.row(parameter))];
+    const int bucket = layout().bucket_of[static_cast<std::size_t>(context_.states.row(parameter))];
     if (!layout().buckets[static_cast<std::size_t>(bucket)].persistent &&
         std::find(buckets.begin(), buckets.end(), bucket) == buckets.end())
       buckets.push_back(bucket);
@@ -92,40 +92,42 @@ std::vector<int> Stage3::buckets_of(const Part& part) const {
   return buckets;
 }
 
-Tensor Stage3::shares_of(std::size_t bucket) const {
-  return value_shares_.slice(in_value_shares_[bucket], {layout().share(layout().buckets[bucket])});
+Tensor Stage3::shard_of(std::size_t bucket) const {
+  return value_shards_.slice(in_value_shards_[bucket],
+                             {layout().shard_elements(layout().buckets[bucket])});
 }
 
 void Stage3::fetch(int index) {
   const Bucket& bucket = layout().buckets[static_cast<std::size_t>(index)];
   Live& live = live_[static_cast<std::size_t>(index)];
-  live.whole =
-      Tensor(states_.device(), plan_.value_dtype, {bucket.range.size()}, Category::parameters);
+  live.whole = Tensor(context_.device(), context_.plan.value_dtype, {bucket.range.size()},
+                      Category::parameters);
   if (bucket.range.size() == 0) return;
-  poison(live.whole);  // until it is gathered
-  const std::int64_t share = layout().share(bucket);
+  context_.poison(live.whole);  // until it is gathered
+  const std::int64_t shard = layout().shard_elements(bucket);
   const Tensor whole = live.whole;
-  const Tensor own = offloaded_ ? whole.slice(share * dp_rank(), {share})
-                                : shares_of(static_cast<std::size_t>(index));
+  const Tensor own = offloaded_ ? whole.slice(shard * dp_rank(), {shard})
+                                : shard_of(static_cast<std::size_t>(index));
   const std::function<void()> bring =
       offloaded_ ? offloaded_->bring(index, own) : std::function<void()>();
-  live.ticket = transfer(machine::Operation::all_gather, plan_.value_dtype, share,
-                         fmt::format("values of bucket {}", index), [this, own, whole, bring] {
-                           if (bring) {
-                             const machine::During moving(machine::Part::offload);
-                             bring();
-                           }
-                           if (plan_.dp > 1)
-                             communicators_.dp->all_gather(own, whole, options_.all_gather);
-                           else if (!bring)
-                             states_.device().stream().copy(whole.data(), own.data(), own.bytes());
-                         });
+  live.ticket = transfers_.start(
+      machine::Operation::all_gather, context_.plan.value_dtype, shard,
+      fmt::format("values of bucket {}", index), [this, own, whole, bring] {
+        if (bring) {
+          const machine::During moving(machine::Part::offload);
+          bring();
+        }
+        if (context_.plan.dp > 1)
+          context_.communicators.dp->all_gather(own, whole, context_.options.all_gather);
+        else if (!bring)
+          context_.device().stream().copy(whole.data(), own.data(), own.bytes());
+      });
 }
 
 void Stage3::drop(int index) {
   Live& live = live_[static_cast<std::size_t>(index)];
-  states_.view_values(layout().buckets[static_cast<std::size_t>(index)], Tensor());
-  poison(live.whole);
+  context_.states.view_values(layout().buckets[static_cast<std::size_t>(index)], Tensor());
+  context_.poison(live.whole);
   live.whole = Tensor();
 }
 
@@ -140,17 +142,17 @@ void Stage3::follow(const std::vector<int>& use) {
 
 void Stage3::before_use(const Part& part) {
   const std::vector<int> buckets = buckets_of(part);
-  const bool first = in_micro_batch() && uses_.empty();
+  const bool first = micro_batches_.is_open() && uses_.empty();
   if (first && offloaded_) offloaded_->expect(fetched_);
   for (const int bucket : buckets)
     if (!live_[static_cast<std::size_t>(bucket)].whole) fetch(bucket);
   if (first) as_known_ = true;
-  if (in_micro_batch()) follow(buckets);
+  if (micro_batches_.is_open()) follow(buckets);
   for (const int bucket : buckets) {
     Live& live = live_[static_cast<std::size_t>(bucket)];
-    progress_.wait(live.ticket);
+    transfers_.wait(live.ticket);
     if (live.users++ == 0)
-      states_.view_values(layout().buckets[static_cast<std::size_t>(bucket)], live.whole);
+      context_.states.view_values(layout().buckets[static_cast<std::size_t>(bucket)], live.whole);
   }
   Stage2::before_use(part);  // persistent ones
 }
@@ -166,25 +168,24 @@ void Stage3::after_use(const Part& part) {
 void Stage3::close_micro_batch() {
   for (std::size_t i = 0; i < live_.size(); ++i) {
     if (layout().buckets[i].persistent || !live_[i].whole || live_[i].users > 0) continue;
-    progress_.wait(live_[i].ticket);  // gathered ahead of a use that did not come
+    transfers_.wait(live_[i].ticket);  // gathered ahead of a use that did not come
     drop(static_cast<int>(i));
   }
   if (uses_ != known_uses_) {
     std::vector<std::int64_t> elements;
     for (const Bucket& bucket : layout().buckets) elements.push_back(bucket.range.size());
     known_uses_ = uses_;
-    ahead_ = prefetches(known_uses_, elements, options_.stage3_prefetch_bucket_size,
-                        options_.stage3_max_live_parameters);
+    ahead_ = prefetches(known_uses_, elements, context_.options.stage3_prefetch_bucket_size,
+                        context_.options.stage3_max_live_parameters);
     fetched_ = fetches(known_uses_, ahead_);
   }
   if (offloaded_) offloaded_->expect({});
   uses_.clear();
 }
 
-Step::Published Stage3::published(const Bucket& bucket) const {
-  if (!bucket.persistent) return {};
-  const auto index = static_cast<std::size_t>(&bucket - layout().buckets.data());
-  return {shares_of(index), live_[index].whole};
+Published Stage3::published(std::size_t bucket) const {
+  if (!layout().buckets[bucket].persistent) return {};
+  return {shard_of(bucket), live_[bucket].whole};
 }
 
 }  // namespace zero

@@ -1,6 +1,6 @@
 #pragma once
 // ZeRO stage 3, P_os+g+p: Rajbhandari et al. 2020, arXiv:1910.02054, sections 5.3 and 7.2. Beside
-// stage 2's, a rank keeps its shares of the values only. The buckets of a part are gathered before
+// stage 2's, a rank keeps its shards of the values only. The buckets of a part are gathered before
 // it is used and freed after, in forward and in backward (and where forward is run again); a part
 // that has no bucket to itself (LayoutOptions::parts) brings its neighbours along. Persistent
 // buckets stay whole on all ranks and are published after the update, as in stage 1.
@@ -11,7 +11,7 @@
 //
 // A use outside of micro-batches (evaluation, oracles) gathers and frees the same.
 //
-// With offload_param (offload_param.h) the shares of what is gathered are not on the device: they
+// With offload_param (offload_param.h) the shards of what is gathered are not on the device: they
 // come up to their place when a bucket is gathered, and are expected in the order in which that
 // will be.
 
@@ -34,21 +34,21 @@ class Stage3 final : public Stage2 {
 
  private:
   struct Live {
-    machine::Tensor whole;  // empty where only the shares are here
-    Progress::Ticket ticket = 0;
+    machine::Tensor whole;  // empty where only the shards are here
+    Transfers::Ticket ticket = 0;
     int users = 0;
   };
-  Published published(const Bucket& bucket) const override;
+  Published published(std::size_t bucket) const override;
   void close_micro_batch() override;
   std::vector<int> buckets_of(const Part& part) const;  // without persistent ones
   void make_optimizer_of_offloaded();
-  machine::Tensor shares_of(std::size_t bucket) const;
+  machine::Tensor shard_of(std::size_t bucket) const;
   void fetch(int bucket);
   void drop(int bucket);
   void follow(const std::vector<int>& use);
 
-  machine::Tensor value_shares_;  // [value_elements / dp], without those that are offloaded
-  std::vector<std::int64_t> in_value_shares_;  // by bucket
+  machine::Tensor value_shards_;  // [value_elements / dp], without those that are offloaded
+  std::vector<std::int64_t> in_value_shards_;  // by bucket
   std::unique_ptr<OffloadedValues> offloaded_;
   OffloadTraffic moved_before_;  // the first step
   std::vector<Live> live_;       // by bucket

@@ -213,7 +213,7 @@ TEST(Cost, BuffersInBoundedBucketsDoNotGrowWithTheModel) {
     for (int row = 0; row < layers; ++row) parts.push_back({row});
     const Usage usage = forward_and_backward(parts, 1);
     const auto psi = static_cast<std::size_t>(layers * layer);
-    const auto beyond_the_shares = [&](std::int64_t reduced, std::int64_t gathered) {
+    const auto beyond_the_shards = [&](std::int64_t reduced, std::int64_t gathered) {
       StepOptions options;
       options.allgather_bucket_size = gathered;
       const Layout layout = zero::layout(plan, {reduced});
@@ -221,10 +221,10 @@ TEST(Cost, BuffersInBoundedBucketsDoNotGrowWithTheModel) {
       const std::size_t norm = 8 * (layout.buckets.size() + 1 + 3);
       return std::pair(memory.gradients - 4 * psi / 3, memory.buffers - norm);
     };
-    EXPECT_EQ(beyond_the_shares(6 * layer, 2 * layer),
+    EXPECT_EQ(beyond_the_shards(6 * layer, 2 * layer),
               std::pair(std::size_t{4 * 6 * layer}, std::size_t{2 * 2 * layer}))
         << layers << " layers";
-    EXPECT_EQ(beyond_the_shares(layers * layer, layers * layer), std::pair(4 * psi, std::size_t{0}))
+    EXPECT_EQ(beyond_the_shards(layers * layer, layers * layer), std::pair(4 * psi, std::size_t{0}))
         << layers << " layers";
   }
 }
@@ -385,7 +385,7 @@ TEST(Stages, RefuseWhatWouldGoWrongQuietly) {
 TEST(Stages, ValuesArriveWhileTheNextStepBegins) {
   machine::run_ranks(2, [](machine::World& world) {
     for (int stage = 1; stage < num_stages; ++stage) {
-      for (const std::int64_t run : {1000, 64}) {  // of a share, elements at once
+      for (const std::int64_t run : {1000, 64}) {  // of a shard, elements at once
         SCOPED_TRACE(fmt::format("stage {}, runs of {}", stage, run));
         StepOptions options{.rule = Sgd{0.5}};
         options.allgather_bucket_size = 2 * run;

@@ -28,6 +28,9 @@
 // first, and before_use waits for those of its part: with overlap_comm stages 1 to 3 need it before
 // whatever reads values, or wait_for_values(), which whoever else uses the dp group calls, too.
 //
+// The parts of a step: MicroBatches (which bucket goes next), Reducer, Publisher, and Transfers,
+// which runs their collectives over dp.
+//
 // A ZeRO stage is a subclass that says which part of the flat buffers a rank holds, how gradients
 // are summed over dp into that part, and how values get from their owners to everyone. To add a
 // stage: a header like stage1.h, an arm in make_step, its volume in cost.cpp, its memory in
@@ -39,58 +42,18 @@
 // and for 2 and 3, which do it the other way round.
 
 #include <functional>
-#include <limits>
 #include <memory>
-#include <optional>
-#include <set>
 #include <string>
-#include <tuple>
 #include <vector>
 
-#include "collectives/communicator/communicator.h"
-#include "zero/offload/offload.h"
-#include "zero/offload/offload_param.h"
-#include "zero/offload/progress.h"
 #include "zero/optimizers/global_norm.h"
-#include "zero/states/flat_states.h"
+#include "zero/stages/micro_batches.h"
+#include "zero/stages/publisher.h"
+#include "zero/stages/reducer.h"
+#include "zero/stages/step_context.h"
+#include "zero/stages/transfers.h"
 
 namespace zero {
-
-// Null where the group has one member, or does not have this rank.
-struct Communicators {
-  collectives::Communicator* tp = nullptr;
-  collectives::Communicator* pp = nullptr;
-  collectives::Communicator* dp = nullptr;
-  collectives::Communicator* embedding = nullptr;
-};
-
-// Names and defaults of sizes are DeepSpeed's; sizes are elements.
-struct StepOptions {
-  Rule rule = AdamW{};
-  double clip_norm = std::numeric_limits<double>::infinity();  // of the global norm; infinity: off
-  // Empty: the communicator's default. The dp group's three, and the all-reduces of the extra
-  // groups.
-  std::string all_reduce = {}, reduce_scatter = {}, all_gather = {};
-  // A bucket of values that is longer is published in runs of at most so many (64 * dp at least).
-  std::int64_t allgather_bucket_size = 500'000'000;
-  // What gradients are rounded to, and summed in, over dp. None: their own dtype.
-  std::optional<machine::Dtype> communication_data_type = {};
-  // Collectives over dp run on a thread of their own while the caller goes on. The same bits.
-  bool overlap_comm = false;
-  // Stages 2 and 3. True: a bucket's gradients lie in its buffer from the start; false: each by
-  // itself, and they are copied when the bucket is complete.
-  bool contiguous_gradients = true;
-  // Stage 3: of what is gathered ahead, and of all that is gathered at any time.
-  std::int64_t stage3_prefetch_bucket_size = 50'000'000;
-  std::int64_t stage3_max_live_parameters = 1'000'000'000;
-  StateOptions offload_optimizer = {};
-  // Stage 3: where a rank's shares of the values are while they are not used.
-  ValueOptions offload_param = {};
-  // For tests and for slow links. What is freed is NaN before; who transfers gradients or values
-  // over dp calls this first, with the bytes that a bandwidth-optimal collective sends per rank.
-  bool poison_freed = false;
-  std::function<void(std::size_t bytes)> before_transfer = {};
-};
 
 struct StepResult {
   // Of the whole model's gradient, divided by the plan's divisor and the loss scale, before
@@ -103,7 +66,7 @@ struct StepResult {
 
 class Step {
  public:
-  using Part = std::vector<collectives::Parameter*>;
+  using Part = zero::Part;
   virtual ~Step() = default;
 
   void begin_micro_batch(bool last);
@@ -123,7 +86,7 @@ class Step {
   }
   // All values of the last update are there that are not gathered for each use, and nothing is
   // under way over dp until the next micro-batch or step.
-  void wait_for_values();
+  void wait_for_values() { publisher_.wait(); }
   // The same, and the values are those that all steps led to: of updates that are delayed.
   // Collective over dp; for those it publishes once more than steps do.
   void drain();
@@ -147,12 +110,10 @@ class Step {
   virtual std::string offload_note() const { return optimizer_->note(); }
   // Whose memory they take; null: none.
   const machine::Device* host() const { return host_; }
-  const GradientPlan& plan() const { return plan_; }
+  const GradientPlan& plan() const { return context_.plan; }
 
  protected:
-  // Throws std::invalid_argument for an option out of range, and for overlap_comm over a transport
-  // or device that one thread alone may use; std::logic_error when a group that the plan reduces
-  // over has no communicator, or one of another size.
+  // Throws what StepContext throws.
   Step(int stage, FlatStates& states, const GradientPlan& plan, Communicators communicators,
        StepOptions options);
 
@@ -161,62 +122,36 @@ class Step {
   void make_optimizer(std::vector<OwnedRange> owned);  // without their masks
   machine::Device& host_memory();  // of what is offloaded: the options', or made here
 
-  const Layout& layout() const { return states_.layout(); }
-  machine::Kernels& kernels() const { return states_.device().stream().kernels(); }
-  int dp_rank() const { return plan_.dp > 1 ? communicators_.dp->rank() : 0; }
-  bool in_micro_batch() const { return in_micro_batch_; }
-  // Whether the bucket's gradients have gone in this micro-batch.
-  bool launched(int bucket) const { return static_cast<std::size_t>(bucket) < next_; }
+  const Layout& layout() const { return context_.layout(); }
+  machine::Kernels& kernels() const { return context_.kernels(); }
+  int dp_rank() const { return context_.dp_rank(); }
 
   // Of a bucket: all its gradients, which go now.
   virtual machine::Tensor take_gradients(std::size_t bucket);
   // Sums gradients (wire: the same, or memory of as many elements in the wire's dtype) to where
-  // gradients() finds them. May run on the progress thread: takes and gives back no memory.
+  // gradients() finds them. May run on another thread: takes and gives back no memory.
   virtual void reduce_over_dp(const Bucket& bucket, const machine::Tensor& gradients,
                               const machine::Tensor& wire) = 0;
   // Summed ones of a range that this rank owns.
-  virtual machine::Tensor gradients(Range range) const { return states_.gradients(range); }
-  // Of a bucket's values: this rank's share, and where everyone has all after an update; empty
-  // where each use gathers them.
-  struct Published {
-    machine::Tensor own, whole;
-  };
-  virtual Published published(const Bucket& bucket) const {
-    return {states_.values(layout().shard(bucket, dp_rank())), states_.values(bucket.range)};
-  }
-  virtual void clear_gradients() { kernels().fill(states_.gradients(), 0); }
+  virtual machine::Tensor gradients(Range range) const { return context_.states.gradients(range); }
+  virtual Published published(std::size_t bucket) const;
+  virtual void clear_gradients() { kernels().fill(context_.states.gradients(), 0); }
   virtual void close_micro_batch() {}
 
-  // Runs a collective over dp, here or on the progress thread. count: elements of the whole
-  // (all_reduce) or of a share.
-  Progress::Ticket transfer(machine::Operation operation, machine::Dtype dtype, std::int64_t count,
-                            std::string what, const std::function<void()>& job);
   // For destructors: other ranks may be in what is under way.
   void finish() noexcept;
-  void poison(const machine::Tensor& freed) const;
 
-  const int stage_;
-  FlatStates& states_;
-  const GradientPlan plan_;
-  const Communicators communicators_;
-  const StepOptions options_;
-  const bool sharded_;  // stage 1 or above, and dp above 1
-  Progress progress_;
+  const StepContext context_;
+  MicroBatches micro_batches_;
+  Transfers transfers_;
 
  private:
-  struct UnderWay {
-    machine::Tensor gradients, wire;
-    Progress::Ticket ticket;
-  };
-  collectives::Communicator* communicator(Over over) const;
-  void check(collectives::Communicator* communicator, std::string_view group, int size) const;
-  void delay(machine::Operation operation, machine::Dtype dtype, std::int64_t count) const;
-  void launch_ready();
   void launch(std::size_t bucket);
-  void collect();
   void publish(std::size_t bucket);
   void publish_all();
 
+  Reducer reducer_;
+  Publisher publisher_;
   GlobalNorm norm_;
   std::vector<Range> owned_;
   // Of each the bucket that it is of. Those that are published have one range each.
@@ -225,20 +160,10 @@ class Step {
   machine::Device* host_ = nullptr;
   std::unique_ptr<OwnedOptimizer> optimizer_;
   double divisor_, loss_scale_ = 1;
-  std::size_t trained_ = 0;  // buckets; frozen ones follow
-  bool in_micro_batch_ = false, last_ = false, reduced_ = false;
-  std::size_t next_ = 0;       // bucket to be launched
-  std::vector<bool> ready_;    // by row
-  std::vector<int> expected_;  // by bucket: rows that are not ready
-  std::optional<UnderWay> under_way_;
-  Progress::Ticket publishing_ = 0;          // the last of what is being published; 0: nothing is
-  std::vector<Progress::Ticket> published_;  // by bucket
-  machine::Tensor staging_;                  // of runs of allgather_bucket_size
-  std::set<std::tuple<machine::Operation, machine::Dtype, std::int64_t>> known_;
+  bool reduced_ = false;
 };
 
 // stage 0: data_parallel.h, 1 to 3: stage1.h to stage3.h. Throws std::invalid_argument for another.
-inline constexpr int num_stages = 4;
 std::unique_ptr<Step> make_step(int stage, FlatStates& states, const GradientPlan& plan,
                                 Communicators communicators, StepOptions options);
 

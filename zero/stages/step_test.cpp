@@ -6,7 +6,7 @@
 
 #include "machine/base/error.h"
 #include "zero/cost/cost.h"
-#include "zero/offload/progress.h"
+#include "zero/offload/worker.h"
 #include "zero/testing/model_case.h"
 
 namespace zero {
@@ -399,9 +399,9 @@ TEST(Step, LedgerHoldsTheLastBucketOfTheMicroBatchBefore) {
   });
 }
 
-TEST(Progress, RunsInOrderAndBringsErrorsBack) {
+TEST(Worker, RunsInOrderAndBringsErrorsBack) {
   for (const bool own_thread : {false, true}) {
-    Progress progress(own_thread);
+    Worker progress(own_thread);
     std::vector<int> order;
     for (int i = 0; i < 100; ++i) progress.submit([&order, i] { order.push_back(i); });
     progress.wait_all();

@@ -69,11 +69,11 @@ struct Layout {
   std::vector<Bucket> buckets;
   int shards = 1;  // dp
 
-  std::int64_t share(const Bucket& bucket) const { return bucket.range.size() / shards; }
+  std::int64_t shard_elements(const Bucket& bucket) const { return bucket.range.size() / shards; }
   // Of a bucket, in the flat buffers.
   Range shard(const Bucket& bucket, int index) const {
-    const std::int64_t begin = bucket.range.begin + share(bucket) * index;
-    return {begin, begin + share(bucket)};
+    const std::int64_t begin = bucket.range.begin + shard_elements(bucket) * index;
+    return {begin, begin + shard_elements(bucket)};
   }
   // The same in a buffer that holds one rank's shards alone, one behind the other.
   Range in_shards(const Bucket& bucket) const {

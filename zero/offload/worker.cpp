@@ -1,14 +1,14 @@
-#include "zero/offload/progress.h"
+#include "zero/offload/worker.h"
 
 #include <utility>
 
 namespace zero {
 
-Progress::Progress(bool own_thread, Recorded recorded) : recorded_(recorded) {
+Worker::Worker(bool own_thread, Recorded recorded) : recorded_(recorded) {
   if (own_thread) thread_ = std::thread([this] { run(); });
 }
 
-void Progress::stop() {
+void Worker::stop() {
   if (!thread_.joinable()) return;
   {
     const std::lock_guard lock(mutex_);
@@ -18,7 +18,7 @@ void Progress::stop() {
   thread_.join();
 }
 
-Progress::Ticket Progress::submit(std::function<void()> job) {
+Worker::Ticket Worker::submit(std::function<void()> job) {
   if (!thread_.joinable()) {
     job();
     return ++submitted_;
@@ -30,7 +30,7 @@ Progress::Ticket Progress::submit(std::function<void()> job) {
   return ++submitted_;
 }
 
-void Progress::wait(Ticket ticket) {
+void Worker::wait(Ticket ticket) {
   if (!thread_.joinable()) return;
   std::unique_lock lock(mutex_);
   const auto over = [&] { return error_ || done_ >= ticket; };
@@ -44,7 +44,7 @@ void Progress::wait(Ticket ticket) {
   if (error_) std::rethrow_exception(error_);
 }
 
-void Progress::run() {
+void Worker::run() {
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [&] { return stop_ || !jobs_.empty(); });

@@ -20,7 +20,7 @@
 
 namespace zero {
 
-class Progress {
+class Worker {
  public:
   using Ticket = std::uint64_t;
 
@@ -31,11 +31,11 @@ class Progress {
     const char* group = "dp";
   };
 
-  explicit Progress(bool own_thread, Recorded recorded);
-  explicit Progress(bool own_thread) : Progress(own_thread, Recorded()) {}
-  ~Progress() { stop(); }
-  Progress(const Progress&) = delete;
-  Progress& operator=(const Progress&) = delete;
+  explicit Worker(bool own_thread, Recorded recorded);
+  explicit Worker(bool own_thread) : Worker(own_thread, Recorded()) {}
+  ~Worker() { stop(); }
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
 
   Ticket submit(std::function<void()> job);
   void wait(Ticket ticket);  // until this job, and all before it, have ended

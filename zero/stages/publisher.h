@@ -1,0 +1,39 @@
+#pragma once
+// Brings updated values from their owners to all ranks of dp, bucket by bucket. A bucket that is
+// longer than allgather_bucket_size goes in runs, through a staging buffer.
+
+#include <cstdint>
+#include <vector>
+
+#include "zero/stages/transfers.h"
+
+namespace zero {
+
+// Elements of a shard that are published at once.
+std::int64_t publish_run(std::int64_t shard, int dp, std::int64_t allgather_bucket_size);
+
+// A bucket's values: this rank's shard, and where all ranks have all of it after an update; empty
+// if each use gathers them.
+struct Published {
+  machine::Tensor own, whole;
+};
+
+class Publisher {
+ public:
+  Publisher(const StepContext& context, Transfers& transfers);  // which outlive this
+
+  // Starts to publish. Until they come the values of the others are those of before.
+  void publish(std::size_t bucket, const Published& values);
+  // Wait for the values of these parameters, or for all.
+  void wait_for(const Part& part);
+  void wait();
+
+ private:
+  const StepContext& context_;
+  Transfers& transfers_;
+  Transfers::Ticket last_ = 0;                // of what is being published; 0: nothing is
+  std::vector<Transfers::Ticket> published_;  // by bucket
+  machine::Tensor staging_;                   // of runs of allgather_bucket_size
+};
+
+}  // namespace zero

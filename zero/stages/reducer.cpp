@@ -1,0 +1,54 @@
+#include "zero/stages/reducer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace zero {
+
+using machine::Operation;
+using machine::Tensor;
+
+void Reducer::make_room() {
+  if (context_.stage >= 2 || context_.wire_dtype() != context_.plan.gradient_dtype) collect();
+}
+
+void Reducer::reduce(std::size_t index, const Tensor& gradients, const OverDp& over_dp) {
+  const Bucket& bucket = context_.bucket(index);
+  reduce_segments(bucket, gradients);
+  const machine::Dtype wire_dtype = context_.wire_dtype();
+  const Tensor wire =
+      wire_dtype == gradients.dtype()
+          ? gradients
+          : Tensor(context_.device(), wire_dtype, {gradients.size()}, machine::Category::buffers);
+  under_way_ = {gradients, wire, 0};
+  const bool whole = context_.stage == 0;
+  under_way_->ticket = transfers_.start(
+      whole ? Operation::all_reduce : Operation::reduce_scatter, wire_dtype,
+      whole ? wire.size() : context_.layout().shard_elements(bucket),
+      fmt::format("gradients of bucket {}", index), [=] { over_dp(gradients, wire); });
+  if (!context_.options.overlap_comm) collect();
+}
+
+void Reducer::reduce_segments(const Bucket& bucket, const Tensor& gradients) const {
+  for (const Over over : {Over::embedding, Over::tp}) {
+    for (std::size_t i = bucket.segments_begin; i < bucket.segments_end; ++i) {
+      const Segment& segment = context_.layout().segments[i];
+      if (std::find(segment.reduce.begin(), segment.reduce.end(), over) == segment.reduce.end())
+        continue;
+      const Tensor part =
+          gradients.slice(segment.range.begin - bucket.range.begin, {segment.range.size()});
+      context_.communicators.over(over)->all_reduce(part, part, context_.options.all_reduce);
+    }
+  }
+}
+
+void Reducer::collect() {
+  if (!under_way_) return;
+  transfers_.wait(under_way_->ticket);
+  if (context_.stage >= 2) context_.poison(under_way_->gradients);
+  if (under_way_->wire.data() != under_way_->gradients.data()) context_.poison(under_way_->wire);
+  under_way_.reset();
+}
+
+}  // namespace zero

@@ -1,0 +1,38 @@
+#pragma once
+// Sums the gradients of a bucket: over the embedding group, over tp, then over dp. The last runs as
+// a transfer, one bucket at a time if buckets need memory of their own.
+
+#include <functional>
+#include <optional>
+
+#include "zero/stages/transfers.h"
+
+namespace zero {
+
+class Reducer {
+ public:
+  Reducer(const StepContext& context, Transfers& transfers)  // which outlive this
+      : context_(context), transfers_(transfers) {}
+
+  // Waits for the bucket under way, if the next one takes memory.
+  void make_room();
+  // gradients: all of the bucket. over_dp sums them over dp; wire: the same tensor, or memory of as
+  // many elements in the wire's dtype. It may run on another thread, and takes no memory.
+  using OverDp = std::function<void(const machine::Tensor& gradients, const machine::Tensor& wire)>;
+  void reduce(std::size_t bucket, const machine::Tensor& gradients, const OverDp& over_dp);
+  // Waits for the bucket under way and gives its memory back.
+  void collect();
+
+ private:
+  struct UnderWay {
+    machine::Tensor gradients, wire;
+    Transfers::Ticket ticket;
+  };
+  void reduce_segments(const Bucket& bucket, const machine::Tensor& gradients) const;
+
+  const StepContext& context_;
+  Transfers& transfers_;
+  std::optional<UnderWay> under_way_;
+};
+
+}  // namespace zero

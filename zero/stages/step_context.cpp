@@ -1,0 +1,100 @@
+#include "zero/stages/step_context.h"
+
+#include <fmt/format.h>
+
+#include <limits>
+#include <stdexcept>
+#include <utility>
+
+#include "machine/base/error.h"
+
+namespace zero {
+
+using collectives::Communicator;
+
+namespace {
+
+StepOptions checked(StepOptions options, int stage, const GradientPlan& plan,
+                    const FlatStates& states, const Communicators& communicators) {
+  if (!(options.clip_norm > 0)) {
+    throw std::invalid_argument(fmt::format(
+        "clip_norm {}: must be positive, or infinity for no clipping", options.clip_norm));
+  }
+  const auto positive = [](std::string_view key, std::int64_t value) {
+    if (value < 1) throw std::invalid_argument(fmt::format("{} {}: must be positive", key, value));
+  };
+  positive("allgather_bucket_size", options.allgather_bucket_size);
+  positive("stage3_max_live_parameters", options.stage3_max_live_parameters);
+  if (options.stage3_prefetch_bucket_size < 0)
+    throw std::invalid_argument(fmt::format("stage3_prefetch_bucket_size {}: must not be negative",
+                                            options.stage3_prefetch_bucket_size));
+  if (const auto wire = options.communication_data_type;
+      wire && *wire != plan.gradient_dtype &&
+      (plan.gradient_dtype != machine::Dtype::float32 || size_of(*wire) != 2 ||
+       !machine::is_floating(*wire))) {
+    throw std::invalid_argument(
+        fmt::format("communication_data_type {}: gradients are {}; float ones may be bfloat16 or "
+                    "half on the wire, others go as they are",
+                    machine::name(*wire), machine::name(plan.gradient_dtype)));
+  }
+  if (options.overlap_comm && plan.dp > 1 && communicators.dp &&
+      (communicators.dp->link().transport() != machine::Transport::shared_memory ||
+       !states.device().readable_by_host())) {
+    throw std::invalid_argument(
+        fmt::format("overlap_comm over {} of {}: only shared_memory of host memory may be used by "
+                    "a thread of its own",
+                    name(communicators.dp->link().transport()), states.device().description()));
+  }
+  check(options.offload_optimizer, plan.value_dtype);
+  check(options.offload_param, stage, options.offload_optimizer);
+  return options;
+}
+
+void check(const Communicator* communicator, std::string_view group, int size) {
+  if (size == 1) return;
+  if (!communicator)
+    throw std::logic_error(fmt::format("the plan reduces over {}, but has no communicator", group));
+  SHARDMARK_CHECK(communicator->size(), ==, size);
+}
+
+}  // namespace
+
+Communicator* Communicators::over(Over group) const {
+  switch (group) {
+    case Over::embedding:
+      return embedding;
+    case Over::tp:
+      return tp;
+    case Over::dp:
+      return dp;
+  }
+  return nullptr;
+}
+
+StepContext::StepContext(int stage, FlatStates& states, const GradientPlan& plan,
+                         Communicators communicators, StepOptions options)
+    : stage(stage),
+      states(states),
+      plan(plan),
+      communicators(communicators),
+      options(checked(std::move(options), stage, plan, states, communicators)),
+      sharded(stage >= 1 && plan.dp > 1) {
+  check(communicators.tp, "tp", plan.tp);
+  check(communicators.pp, "pp", plan.pp);
+  check(communicators.dp, "dp", plan.dp);
+  for (const Segment& segment : layout().segments)
+    for (const Over over : segment.reduce)
+      check(communicators.over(over), name(over), plan.size(over));
+}
+
+machine::Dtype StepContext::wire_dtype() const {
+  return plan.dp > 1 ? options.communication_data_type.value_or(plan.gradient_dtype)
+                     : plan.gradient_dtype;
+}
+
+void StepContext::poison(const machine::Tensor& freed) const {
+  if (options.poison_freed && freed)
+    kernels().fill(freed, std::numeric_limits<double>::quiet_NaN());
+}
+
+}  // namespace zero

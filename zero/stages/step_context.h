@@ -1,0 +1,53 @@
+#pragma once
+// What all parts of a step know: the ZeRO stage, the states, the plan, the groups and the options.
+// Checked when it is made, and constant from then on.
+
+#include <string_view>
+#include <vector>
+
+#include "collectives/communicator/communicator.h"
+#include "machine/device/kernels.h"
+#include "zero/stages/step_options.h"
+#include "zero/states/flat_states.h"
+
+namespace zero {
+
+// Null if the group has one member, or does not have this rank.
+struct Communicators {
+  collectives::Communicator* tp = nullptr;
+  collectives::Communicator* pp = nullptr;
+  collectives::Communicator* dp = nullptr;
+  collectives::Communicator* embedding = nullptr;
+
+  collectives::Communicator* over(Over group) const;
+};
+
+// Parameters that are used together.
+using Part = std::vector<collectives::Parameter*>;
+
+struct StepContext {
+  // Throws std::invalid_argument for an option out of range, and for overlap_comm over a transport
+  // or device that only one thread may use; std::logic_error if a group that the plan reduces over
+  // has no communicator, or one of another size.
+  StepContext(int stage, FlatStates& states, const GradientPlan& plan, Communicators communicators,
+              StepOptions options);
+
+  const Layout& layout() const { return states.layout(); }
+  const Bucket& bucket(std::size_t index) const { return layout().buckets[index]; }
+  int dp_rank() const { return plan.dp > 1 ? communicators.dp->rank() : 0; }
+  machine::Device& device() const { return states.device(); }
+  machine::Kernels& kernels() const { return device().stream().kernels(); }
+  // The dtype that gradients have on their way over dp.
+  machine::Dtype wire_dtype() const;
+  // With poison_freed: fills memory with NaN that is given back or not valid yet.
+  void poison(const machine::Tensor& freed) const;
+
+  const int stage;
+  FlatStates& states;
+  const GradientPlan plan;
+  const Communicators communicators;
+  const StepOptions options;
+  const bool sharded;  // ZeRO stage 1 or above, and dp above 1
+};
+
+}  // namespace zero

@@ -1,0 +1,48 @@
+#pragma once
+// The options of a step (step.h): the rule, clipping, algorithms, sizes, overlap and offload.
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <string>
+
+#include "machine/device/tensor.h"
+#include "zero/offload/offload.h"
+#include "zero/offload/offload_param.h"
+#include "zero/optimizers/optimizer.h"
+
+namespace zero {
+
+inline constexpr int num_stages = 4;  // ZeRO stages 0 to 3
+
+// Names and defaults of sizes are DeepSpeed's; sizes are elements.
+struct StepOptions {
+  Rule rule = AdamW{};
+  double clip_norm = std::numeric_limits<double>::infinity();  // of the global norm; infinity: off
+  // Empty: the communicator's default. The dp group's three, and the all-reduces of the extra
+  // groups.
+  std::string all_reduce = {}, reduce_scatter = {}, all_gather = {};
+  // A bucket of values that is longer is published in runs of at most so many (64 * dp at least).
+  std::int64_t allgather_bucket_size = 500'000'000;
+  // What gradients are rounded to, and summed in, over dp. None: their own dtype.
+  std::optional<machine::Dtype> communication_data_type = {};
+  // Collectives over dp run on a thread of their own while the caller goes on. The same bits.
+  bool overlap_comm = false;
+  // Stages 2 and 3. True: a bucket's gradients lie in its buffer from the start; false: each by
+  // itself, and they are copied when the bucket is complete.
+  bool contiguous_gradients = true;
+  // Stage 3: of what is gathered ahead, and of all that is gathered at any time.
+  std::int64_t stage3_prefetch_bucket_size = 50'000'000;
+  std::int64_t stage3_max_live_parameters = 1'000'000'000;
+  StateOptions offload_optimizer = {};
+  // Stage 3: where a rank's shards of the values are while they are not used.
+  ValueOptions offload_param = {};
+  // For tests and for slow links. What is freed is NaN before; who transfers gradients or values
+  // over dp calls this first, with the bytes that a bandwidth-optimal collective sends per rank.
+  bool poison_freed = false;
+  std::function<void(std::size_t bytes)> before_transfer = {};
+};
+
+}  // namespace zero

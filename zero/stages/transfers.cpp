@@ -1,0 +1,50 @@
+#include "zero/stages/transfers.h"
+
+#include <fmt/format.h>
+
+#include <optional>
+#include <utility>
+
+#include "machine/base/error.h"
+#include "machine/world/step_clock.h"
+
+namespace zero {
+
+using machine::Dtype;
+using machine::Operation;
+
+std::int64_t bandwidth_optimal(Operation operation, Dtype, int ranks, std::int64_t count) {
+  if (operation != Operation::all_reduce) return (ranks - 1) * count;
+  SHARDMARK_CHECK(count % ranks, ==, 0);
+  return 2 * (ranks - 1) * (count / ranks);
+}
+
+Transfers::Transfers(const StepContext& context)
+    : context_(context), worker_(context.options.overlap_comm && context.plan.dp > 1) {}
+
+// A plan takes its scratch from the device when it runs first. The caller, whose ledger that is,
+// waits meanwhile.
+Transfers::Ticket Transfers::start(Operation operation, Dtype dtype, std::int64_t count,
+                                   std::string what, const std::function<void()>& job) {
+  const Ticket ticket = worker_.submit([=, this, what = std::move(what)] {
+    std::optional<machine::During> over_dp;
+    if (context_.plan.dp > 1) over_dp.emplace(machine::Part::communication, "dp");
+    announce(operation, dtype, count);
+    try {
+      job();
+    } catch (const machine::Timeout& timeout) {
+      throw machine::Timeout(
+          fmt::format("ZeRO stage {}, {}: {}", context_.stage, what, timeout.what()));
+    }
+  });
+  if (known_.insert({operation, dtype, count}).second) worker_.wait(ticket);
+  return ticket;
+}
+
+void Transfers::announce(Operation operation, Dtype dtype, std::int64_t count) const {
+  if (!context_.options.before_transfer) return;
+  const std::int64_t sent = bandwidth_optimal(operation, dtype, context_.plan.dp, count);
+  context_.options.before_transfer(static_cast<std::size_t>(sent) * machine::size_of(dtype));
+}
+
+}  // namespace zero

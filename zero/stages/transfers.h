@@ -1,0 +1,41 @@
+#pragma once
+// Runs a step's collectives over dp one after the other: with overlap_comm on a thread of its own,
+// else at once.
+
+#include <cstdint>
+#include <functional>
+#include <set>
+#include <string>
+#include <tuple>
+
+#include "zero/offload/worker.h"
+#include "zero/stages/step_context.h"
+
+namespace zero {
+
+// Elements that a rank sends in a bandwidth-optimal collective over `ranks`, whose buffer
+// (all_reduce) or whose share of it (reduce_scatter, all_gather) has `count` elements.
+std::int64_t bandwidth_optimal(machine::Operation, machine::Dtype, int ranks, std::int64_t count);
+
+class Transfers {
+ public:
+  using Ticket = Worker::Ticket;
+  explicit Transfers(const StepContext& context);  // which outlives this
+
+  // what: for the message of a timeout; count: elements of the whole (all_reduce) or of a share.
+  // The job takes and gives back no memory.
+  Ticket start(machine::Operation operation, machine::Dtype dtype, std::int64_t count,
+               std::string what, const std::function<void()>& job);
+  void wait(Ticket ticket) { worker_.wait(ticket); }
+  void wait_all() { worker_.wait_all(); }
+  void stop() { worker_.stop(); }
+
+ private:
+  void announce(machine::Operation operation, machine::Dtype dtype, std::int64_t count) const;
+
+  const StepContext& context_;
+  std::set<std::tuple<machine::Operation, machine::Dtype, std::int64_t>> known_;
+  Worker worker_;  // last: ends before what it uses
+};
+
+}  // namespace zero
