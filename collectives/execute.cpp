@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <map>
 #include <span>
-#include <stdexcept>
+#include <utility>
 
 #include "collectives/layout.h"
 #include "machine/world/binding.h"
 
 namespace collectives {
+
 Call with_pieces(const Algorithm& algorithm, Call call, std::int64_t count, machine::Dtype dtype) {
   constexpr std::int64_t piece_bytes = 128 * 1024;
   constexpr std::int64_t most = max_outstanding / 4;  // two messages a piece, and room to run ahead
@@ -23,7 +24,23 @@ Call with_pieces(const Algorithm& algorithm, Call call, std::int64_t count, mach
   return call;
 }
 
-Execution::Execution(const CallKey& key, int rank, int ranks, machine::Device& device, bool meets)
+namespace {
+
+// If the buffers of all ranks exceed the last-level cache, no result survives there until the next
+// call: results bypass it.
+machine::Store store_of(const Layout& layout, const CallKey& key, int ranks) {
+  const std::int64_t elements =
+      layout.input_elements() + (key.in_place ? 0 : layout.output_elements());
+  return static_cast<std::size_t>(elements * ranks) * size_of(key.dtype) >
+                 machine::last_level_cache_bytes()
+             ? machine::Store::streaming
+             : machine::Store::cached;
+}
+
+}  // namespace
+
+Execution::Execution(const CallKey& key, int rank, int ranks, machine::Device& device,
+                     bool is_rendezvous)
     : stream_(device.stream()),
       kernels_(stream_.kernels()),
       on_host_(device.readable_by_host()),
@@ -34,85 +51,19 @@ Execution::Execution(const CallKey& key, int rank, int ranks, machine::Device& d
                   key.count, key.dtype);
   const Plan plan = key.algorithm->plan(call);
   const Layout layout(key.algorithm->operation, plan, call, key.count);
-  // Where nothing of a call survives in the cache until the next, results go past it.
-  const std::int64_t elements =
-      layout.input_elements() + (key.in_place ? 0 : layout.output_elements());
-  if (static_cast<std::size_t>(elements * ranks) * size > machine::last_level_cache_bytes())
-    store_ = machine::Store::streaming;
+  store_ = store_of(layout, key, ranks);
   if (plan.bays > 0)
     scratch_ = device.allocate(static_cast<std::size_t>(layout.scratch_elements()) * size,
                                machine::Category::buffers);
+  BoundPlan bound = bind(plan, layout, key.in_place, size, store_);
+  actions_ = std::move(bound.actions);
+  if (is_rendezvous)
+    prepare_rounds(key, call, bound.action_of);
+  else
+    prepare_order();
+}
 
-  const auto place = [&](Slice slice) {
-    return Place{slice.buffer, static_cast<std::size_t>(layout.elements(slice).begin) * size};
-  };
-  const auto overlap = [&](Slice a, Slice b) {
-    return layout.site(a, key.in_place).overlaps(layout.site(b, key.in_place));
-  };
-  const auto same = [&](Slice a, Slice b) {
-    return layout.site(a, key.in_place) == layout.site(b, key.in_place);
-  };
-  std::vector<Slice> sources, targets;  // of actions_, which leaves out copies of a chunk to itself
-  constexpr std::size_t none = ~std::size_t{0};
-  std::vector<std::size_t> action_of;  // by step
-  for (const Step& step : plan.steps) {
-    const bool needless = step.verb == Verb::copy && same(step.source, step.target);
-    action_of.push_back(needless ? none : actions_.size());
-    if (needless) continue;
-    const bool reads_source = step.verb != Verb::receive && step.verb != Verb::post;
-    const bool writes = step.verb != Verb::send;
-    const std::int64_t count = layout.elements(writes ? step.target : step.source).size();
-    Action action{step.verb, step.peer, {}, {}, count, static_cast<std::size_t>(count) * size, {}};
-    if (reads_source) action.source = place(step.source);
-    if (writes) {
-      action.target = place(step.target);
-      // Of one channel only the last overlapping send matters: messages are taken in order.
-      std::map<int, std::size_t> after;
-      for (std::size_t earlier = 0; earlier < actions_.size(); ++earlier)
-        if (actions_[earlier].verb == Verb::send &&
-            // What a peer writes itself it has taken before: the prover sees to that.
-            !(step.verb == Verb::post && actions_[earlier].peer == step.peer) &&
-            overlap(sources[earlier], step.target))
-          after[actions_[earlier].peer] = earlier;
-      for (const auto& [peer, earlier] : after) action.after.push_back(earlier);
-    }
-    actions_.push_back(std::move(action));
-    sources.push_back(step.source);
-    targets.push_back(step.target);
-  }
-  // What this rank reads again, or a peer here, had better stay in the cache.
-  const auto is_read_after = [&](std::size_t index) {
-    for (std::size_t later = index + 1; later < actions_.size(); ++later) {
-      const Verb verb = actions_[later].verb;
-      if (verb == Verb::post || verb == Verb::receive) continue;
-      if (overlap(sources[later], targets[index])) return true;
-      if (verb == Verb::reduce && overlap(targets[later], targets[index])) return true;
-    }
-    return false;
-  };
-  for (std::size_t i = 0; i < actions_.size() && store_ == machine::Store::streaming; ++i)
-    if ((actions_[i].verb == Verb::receive || actions_[i].verb == Verb::copy) && !is_read_after(i))
-      actions_[i].store = machine::Store::streaming;
-  if (meets) {
-    rounds_ = rounds_of(*key.algorithm, call, key.count, key.in_place);
-    staged_at_.resize(actions_.size());
-    std::size_t most = 0;
-    for (Round& round : rounds_) {
-      std::size_t staged = 0;
-      for (auto* steps : {&round.transfers, &round.then})
-        for (std::size_t& index : *steps) index = action_of[index];
-      std::erase(round.then, none);
-      for (const std::size_t i : round.transfers) {
-        if (actions_[i].verb != Verb::receive_reduce) continue;
-        staged_at_[i] = staged;
-        staged += staged_bytes(actions_[i].bytes);
-      }
-      most = std::max(most, staged);
-    }
-    if (most > 0) staging_ = device.allocate(most, machine::Category::buffers);
-    return;
-  }
-  for (std::size_t i = 0; i < actions_.size(); ++i) look_ahead(i);
+void Execution::prepare_order() {
   std::map<int, std::size_t> last;
   for (std::size_t i = 0; i < actions_.size(); ++i)
     if (actions_[i].verb == Verb::send) last[actions_[i].peer] = i;
@@ -120,23 +71,24 @@ Execution::Execution(const CallKey& key, int rank, int ranks, machine::Device& d
   numbers_.resize(actions_.size());
 }
 
-void Execution::look_ahead(std::size_t index) {
-  Action& action = actions_[index];
-  if (action.verb == Verb::post) {
-    for (std::size_t i = index + 1; i < actions_.size(); ++i) {
-      const Action& later = actions_[i];
-      if (later.peer != action.peer) continue;
-      if (later.verb == Verb::receive || later.verb == Verb::receive_reduce) ++action.ahead;
-      if (later.verb == Verb::receive && later.target == action.target) return;
+void Execution::prepare_rounds(const CallKey& key, const Call& call,
+                               const std::vector<std::size_t>& action_of) {
+  rounds_ = rounds_of(*key.algorithm, call, key.count, key.in_place);
+  staged_at_.resize(actions_.size());
+  std::size_t most = 0;
+  for (Round& round : rounds_) {
+    for (auto* steps : {&round.transfers, &round.then})
+      for (std::size_t& index : *steps) index = action_of[index];
+    std::erase(round.then, BoundPlan::no_action);
+    std::size_t staged = 0;
+    for (const std::size_t i : round.transfers) {
+      if (actions_[i].verb != Verb::receive_reduce) continue;
+      staged_at_[i] = staged;
+      staged += staged_bytes(actions_[i].bytes);
     }
-    throw std::logic_error("a plan posts what it does not receive");
+    most = std::max(most, staged);
   }
-  if (action.verb == Verb::reduce || action.verb == Verb::receive_reduce)
-    for (std::size_t i = index + 1;
-         i < actions_.size() && actions_[i].verb == Verb::send &&
-         actions_[i].source == action.target && actions_[i].bytes == action.bytes;
-         ++i)
-      ++action.forwards;
+  if (most > 0) staging_ = stream_.device().allocate(most, machine::Category::buffers);
 }
 
 std::size_t Execution::reduce(machine::Link& link, machine::Reduction reduction, std::size_t index,
@@ -160,7 +112,7 @@ void Execution::run(machine::Link& link, machine::Reduction reduction, const std
   link.count_as(label_);
   std::byte* const buffers[] = {const_cast<std::byte*>(input), output,
                                 static_cast<std::byte*>(scratch_.data())};
-  if (link.meets())
+  if (link.is_rendezvous())
     run_in_rounds(link, reduction, buffers);
   else
     run_in_order(link, reduction, buffers);

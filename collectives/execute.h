@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "collectives/bind.h"
 #include "collectives/plan.h"
 #include "collectives/rounds.h"
 #include "collectives/traffic_matrix.h"
@@ -37,9 +38,10 @@ Call with_pieces(const Algorithm& algorithm, Call call, std::int64_t count, mach
 
 class Execution {
  public:
-  // Takes the plan's scratch, if it has any, from the device, and keeps it; for links that meet
-  // also the staging of what is received to be reduced.
-  Execution(const CallKey& key, int rank, int ranks, machine::Device& device, bool meets = false);
+  // Allocates the plan's scratch, if it has any, on the device, and keeps it; for rendezvous links
+  // (Link::is_rendezvous) also the staging of what is received to be reduced.
+  Execution(const CallKey& key, int rank, int ranks, machine::Device& device,
+            bool is_rendezvous = false);
 
   // Sums round to the dtype after each addition. Returns when peers have taken all they need of the
   // buffers, which are memory of the device: on its stream, if the link has one.
@@ -47,23 +49,9 @@ class Execution {
            std::byte* output);
 
  private:
-  struct Place {
-    Buffer buffer = Buffer::input;
-    std::size_t offset = 0;  // bytes
-    bool operator==(const Place&) const = default;
-  };
-  struct Action {
-    Verb verb;
-    int peer;
-    Place source, target;
-    std::int64_t count;
-    std::size_t bytes;
-    std::vector<std::size_t> after;  // sends that must have been taken before target is written
-    int ahead = 0;                   // of a post: which message from now, 1 being the next
-    std::size_t forwards = 0;        // so many sends of just this target follow
-    machine::Store store = machine::Store::cached;  // of a receive or copy
-  };
-
+  void prepare_order();
+  void prepare_rounds(const CallKey& key, const Call& call,
+                      const std::vector<std::size_t>& action_of);
   void run_in_order(machine::Link& link, machine::Reduction reduction, std::byte* const* buffers);
   void run_in_rounds(machine::Link& link, machine::Reduction reduction, std::byte* const* buffers);
   std::byte* at(std::byte* const* buffers, Place place) const {
@@ -78,8 +66,6 @@ class Execution {
       std::memcpy(to, from, bytes);
   }
 
-  // Counts ahead for posts, forwards for reductions.
-  void look_ahead(std::size_t index);
   // Writes a sum where it belongs and, if all of them have posted a place for it, to the peers of
   // the sends that follow. Returns how many sends that has made needless.
   std::size_t reduce(machine::Link& link, machine::Reduction reduction, std::size_t index,
@@ -89,13 +75,13 @@ class Execution {
   machine::Kernels& kernels_;
   bool on_host_;
   machine::TrafficLabel label_;
-  machine::Store store_ = machine::Store::cached;
+  machine::Store store_ = machine::Store::cached;  // of results that no later step reads
   machine::Memory scratch_, staging_;
   std::vector<Action> actions_;
   std::vector<std::size_t> last_sends_;  // for each peer, the last action that sends to it
   std::vector<std::uint64_t> numbers_;   // by action, of its message in the present run
   std::vector<void*> targets_;
-  std::vector<Round> rounds_;           // of actions, for links that meet
+  std::vector<Round> rounds_;           // of actions, for rendezvous links
   std::vector<std::size_t> staged_at_;  // by action that reduces what it receives: in staging_
   std::vector<machine::Transfer> transfers_;
 };

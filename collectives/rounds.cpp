@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
+#include <set>
 #include <stdexcept>
 #include <utility>
 
 #include "collectives/execute.h"
 #include "collectives/layout.h"
+#include "collectives/range_map.h"
 
 namespace collectives {
 namespace {
@@ -17,121 +20,165 @@ bool moves(Verb verb) {
   return verb == Verb::send || verb == Verb::receive || verb == Verb::receive_reduce;
 }
 
-// One rank's steps and which of them wait for which.
+// One rank's steps, which of them wait for which, and the rounds that they have come to.
 class Rank {
  public:
   Rank(const Algorithm& algorithm, const Call& call, std::int64_t count, bool in_place)
-      : plan_(algorithm.plan(call)), done_(plan_.steps.size()) {
+      : plan_(algorithm.plan(call)),
+        waits_for_(plan_.steps.size()),
+        held_up_(plan_.steps.size()),
+        channel_(plan_.steps.size()) {
     const Layout layout(algorithm.operation, plan_, call, count);
-    std::vector<Uses> uses;
+    const bool is_barrier = algorithm.operation == machine::Operation::barrier;
+    RangeMap<Uses> uses;
+    std::vector<std::size_t> received;  // of a barrier
     for (std::size_t i = 0; i < plan_.steps.size(); ++i) {
       const Step& step = plan_.steps[i];
-      Uses mine;
-      if (step.verb != Verb::receive && step.verb != Verb::post)
-        mine.reads.push_back(layout.site(step.source, in_place));
-      if (step.verb == Verb::reduce) mine.reads.push_back(layout.site(step.target, in_place));
-      if (step.verb != Verb::send && step.verb != Verb::post)
-        mine.writes.push_back(layout.site(step.target, in_place));
-      std::vector<std::size_t>& before = after_.emplace_back();
-      for (std::size_t earlier = 0; earlier < i; ++earlier) {
-        // What a barrier moves has no place; who answers has heard.
-        const bool hears = algorithm.operation == machine::Operation::barrier &&
-                           step.verb == Verb::send && plan_.steps[earlier].verb == Verb::receive;
-        if (hears || uses[earlier].hold_up(mine)) before.push_back(earlier);
+      std::set<std::size_t> before;
+      const auto read = [&](Slice slice) {
+        uses.update(layout.site(slice, in_place), [&](Uses& piece) {
+          if (piece.writer) before.insert(*piece.writer);
+          piece.readers.push_back(i);
+        });
+      };
+      if (step.verb != Verb::receive && step.verb != Verb::post) read(step.source);
+      if (step.verb == Verb::reduce) read(step.target);
+      if (step.verb != Verb::send && step.verb != Verb::post) {
+        const Layout::Site target = layout.site(step.target, in_place);
+        uses.visit(target, [&](const Uses& piece) {
+          if (piece.writer) before.insert(*piece.writer);
+          before.insert(piece.readers.begin(), piece.readers.end());
+        });
+        uses.assign(target, {i, {}});
       }
-      uses.push_back(std::move(mine));
-      if (step.verb == Verb::post) done_[i] = true;
-      if (step.verb == Verb::send) sends_[step.peer].push_back(i);
-      if (step.verb == Verb::receive || step.verb == Verb::receive_reduce)
-        receives_[step.peer].push_back(i);
+      // What a barrier moves has no place; a rank that answers has heard.
+      if (is_barrier && step.verb == Verb::send) before.insert(received.begin(), received.end());
+      if (is_barrier && step.verb == Verb::receive) received.push_back(i);
+      before.erase(i);
+      waits_for_[i] = before.size();
+      for (const std::size_t earlier : before) held_up_[earlier].push_back(i);
     }
   }
 
   const Plan& plan() const { return plan_; }
-  const std::vector<std::size_t>& sends(int peer) { return sends_[peer]; }
-  const std::vector<std::size_t>& receives(int peer) { return receives_[peer]; }
-  bool ready(std::size_t step) const {
-    return std::ranges::all_of(after_[step], [this](std::size_t before) { return done_[before]; });
+  bool ready(std::size_t step) const { return waits_for_[step] == 0; }
+  std::size_t& channel(std::size_t step) { return channel_[step]; }
+  // Appends the channels of transfers that have become ready.
+  void begin(std::vector<std::size_t>& channels) {
+    for (std::size_t step = 0; step < plan_.steps.size(); ++step)
+      if (ready(step)) reached(step, channels);
+    end({}, channels);
   }
-  // Ends a round: its transfers, then what the rank can do by itself.
-  void end(Round round) {
-    std::ranges::sort(round.transfers);
-    for (const std::size_t step : round.transfers) {
-      done_[step] = true;
-      if (plan_.steps[step].verb == Verb::receive_reduce) round.then.push_back(step);
+  // Ends a round: its transfers, then what the rank can do without others.
+  void end(std::vector<std::size_t> transfers, std::vector<std::size_t>& channels) {
+    std::ranges::sort(transfers);
+    for (const std::size_t step : transfers) {
+      if (plan_.steps[step].verb == Verb::receive_reduce) then_.push_back(step);
+      done(step, channels);
     }
-    for (std::size_t step = 0; step < done_.size(); ++step) {
-      if (done_[step] || moves(plan_.steps[step].verb) || !ready(step)) continue;
-      done_[step] = true;
-      round.then.push_back(step);
-    }
-    std::ranges::sort(round.then);
-    if (!round.transfers.empty() || !round.then.empty()) rounds_.push_back(std::move(round));
+    std::ranges::sort(then_);
+    if (!transfers.empty() || !then_.empty())
+      rounds_.push_back({std::move(transfers), std::exchange(then_, {})});
   }
   std::vector<Round> take() {
-    for (std::size_t step = 0; step < done_.size(); ++step)
-      if (!done_[step])
+    for (std::size_t step = 0; step < plan_.steps.size(); ++step)
+      if (plan_.steps[step].verb != Verb::post && !done_[step])
         throw std::logic_error(
             fmt::format("no round comes for step {} ({})", step, text(plan_.steps[step])));
     return std::move(rounds_);
   }
 
  private:
+  // Of a piece of a buffer: the last step that wrote it, and those that have read it since.
   struct Uses {
-    std::vector<Layout::Site> reads, writes;
-    bool hold_up(const Uses& later) const {
-      const auto meet = [](const auto& some, const auto& others) {
-        for (const Layout::Site& one : some)
-          for (const Layout::Site& other : others)
-            if (one.overlaps(other)) return true;
-        return false;
-      };
-      return meet(writes, later.reads) || meet(reads, later.writes) || meet(writes, later.writes);
-    }
+    std::optional<std::size_t> writer;
+    std::vector<std::size_t> readers;
   };
 
+  void reached(std::size_t step, std::vector<std::size_t>& channels) {
+    const Verb verb = plan_.steps[step].verb;
+    if (verb == Verb::post || done_[step]) return;
+    if (moves(verb)) {
+      channels.push_back(channel_[step]);
+    } else {
+      then_.push_back(step);
+      done(step, channels);
+    }
+  }
+  void done(std::size_t step, std::vector<std::size_t>& channels) {
+    done_[step] = true;
+    for (const std::size_t later : held_up_[step])
+      if (--waits_for_[later] == 0) reached(later, channels);
+  }
+
   Plan plan_;
-  std::vector<bool> done_;
-  std::vector<std::vector<std::size_t>> after_;               // by step: those that it waits for
-  std::map<int, std::vector<std::size_t>> sends_, receives_;  // by peer, in order
+  std::vector<std::size_t> waits_for_;             // by step: how many others
+  std::vector<std::vector<std::size_t>> held_up_;  // by step: those that wait for it
+  std::vector<std::size_t> channel_;               // by step that moves
+  std::vector<bool> done_ = std::vector<bool>(plan_.steps.size());
+  std::vector<std::size_t> then_;  // of the round that ends
   std::vector<Round> rounds_;
 };
 
+struct Channel {
+  int from, to;
+  std::vector<std::size_t> sends = {}, receives = {};  // steps of its ends, in order
+  std::size_t moved = 0;                               // messages
+};
+
+std::vector<Channel> channels_of(std::vector<Rank>& ranks) {
+  std::vector<Channel> channels;
+  std::map<std::pair<int, int>, std::size_t> index;
+  for (int rank = 0; rank < static_cast<int>(ranks.size()); ++rank) {
+    Rank& own = ranks[static_cast<std::size_t>(rank)];
+    const std::vector<Step>& steps = own.plan().steps;
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      if (!moves(steps[i].verb)) continue;
+      const bool sends = steps[i].verb == Verb::send;
+      const auto ends = sends ? std::pair(rank, steps[i].peer) : std::pair(steps[i].peer, rank);
+      const auto [known, is_new] = index.try_emplace(ends, channels.size());
+      if (is_new) channels.push_back({ends.first, ends.second});
+      Channel& channel = channels[own.channel(i) = known->second];
+      (sends ? channel.sends : channel.receives).push_back(i);
+    }
+  }
+  return channels;
+}
+
 }  // namespace
 
+// Looks at a channel only when one of its ends has become ready, so that all rounds cost about as
+// much as all steps.
 std::vector<std::vector<Round>> rounds_of_ranks(const Algorithm& algorithm, const Call& call,
                                                 std::int64_t count, bool in_place) {
   if (algorithm.operation == machine::Operation::barrier) count = 0;
-  const int ranks = call.ranks;
-  std::vector<Rank> all;
-  for (int rank = 0; rank < ranks; ++rank) {
+  std::vector<Rank> ranks;
+  for (int rank = 0; rank < call.ranks; ++rank) {
     Call own = call;
     own.rank = rank;
-    all.emplace_back(algorithm, own, count, in_place).end({});
+    ranks.emplace_back(algorithm, own, count, in_place);
   }
-  std::map<std::pair<int, int>, std::size_t> moved;  // messages, by sender and receiver
-  for (bool any = true; any;) {
-    any = false;
-    std::vector<Round> next(static_cast<std::size_t>(ranks));
-    for (int from = 0; from < ranks; ++from)
-      for (int to = 0; to < ranks; ++to) {
-        Rank& sender = all[static_cast<std::size_t>(from)];
-        Rank& receiver = all[static_cast<std::size_t>(to)];
-        const auto& sends = sender.sends(to);
-        const auto& receives = receiver.receives(from);
-        std::size_t& number = moved[{from, to}];
-        for (; number < std::min(sends.size(), receives.size()); ++number) {
-          if (!sender.ready(sends[number]) || !receiver.ready(receives[number])) break;
-          next[static_cast<std::size_t>(from)].transfers.push_back(sends[number]);
-          next[static_cast<std::size_t>(to)].transfers.push_back(receives[number]);
-          any = true;
-        }
+  std::vector<Channel> channels = channels_of(ranks);
+  std::vector<std::size_t> ready;
+  for (Rank& rank : ranks) rank.begin(ready);
+  while (!ready.empty()) {
+    std::map<int, std::vector<std::size_t>> transfers;  // by rank
+    for (const std::size_t index : std::exchange(ready, {})) {
+      Channel& channel = channels[index];
+      const Rank& from = ranks[static_cast<std::size_t>(channel.from)];
+      const Rank& to = ranks[static_cast<std::size_t>(channel.to)];
+      const std::size_t messages = std::min(channel.sends.size(), channel.receives.size());
+      for (std::size_t& number = channel.moved; number < messages; ++number) {
+        if (!from.ready(channel.sends[number]) || !to.ready(channel.receives[number])) break;
+        transfers[channel.from].push_back(channel.sends[number]);
+        transfers[channel.to].push_back(channel.receives[number]);
       }
-    for (int rank = 0; any && rank < ranks; ++rank)
-      all[static_cast<std::size_t>(rank)].end(std::move(next[static_cast<std::size_t>(rank)]));
+    }
+    for (auto& [rank, moved] : transfers)
+      ranks[static_cast<std::size_t>(rank)].end(std::move(moved), ready);
   }
   std::vector<std::vector<Round>> result;
-  for (Rank& rank : all) result.push_back(rank.take());
+  for (Rank& rank : ranks) result.push_back(rank.take());
   return result;
 }
 

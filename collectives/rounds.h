@@ -1,8 +1,8 @@
 #pragma once
-// The order of a plan over links that meet (Link::meets): NCCL's send waits for its receive, so
-// that a rank that issues its steps one by one, or in groups of its own choosing, can wait for ever
-// for one that does the same (a ring that sends two pieces before it receives the first; an
-// exchange of all with all). Here every rank knows the plans of all and cuts them alike into
+// The order of a plan over rendezvous links (Link::is_rendezvous). NCCL's send waits for its
+// receive: a rank that issues its steps one by one, or in groups of its own choosing, can wait
+// forever for a rank that does the same (a ring that sends two pieces before it receives the first;
+// an exchange of all with all). Here every rank knows the plans of all and cuts them alike into
 // rounds: a transfer is in the round of the same number at both its ends.
 //
 // A round holds every transfer that is ready at both ends when the rounds before are over: what it

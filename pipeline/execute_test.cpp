@@ -6,6 +6,7 @@
 #include <set>
 #include <thread>
 
+#include "machine/link/connect.h"
 #include "machine/world/world.h"
 #include "pipeline/simulate.h"
 
@@ -179,8 +180,9 @@ void run_and_check(const StageSchedules& schedules, int micro_batches, bool opaq
   machine::run_ranks(stages, [&](machine::World& world) {
     SCOPED_TRACE(draw(schedules));
     const int rank = world.rank();
-    const auto link = world.connect(world.group(), machine::Transport::shared_memory);
-    const auto gradients = world.connect(world.group(), machine::Transport::shared_memory);
+    const auto link = machine::connect(world, world.group(), machine::Transport::shared_memory);
+    const auto gradients =
+        machine::connect(world, world.group(), machine::Transport::shared_memory);
     const bool two = needs_two_links(schedules);
     OpaqueDevice opaque_device;
     machine::Device& device =
@@ -319,7 +321,7 @@ TEST(Execute, ASlowStageLosesNothing) {
 
 TEST(Execute, RefusesBadSchedulesBeforeAnyRankWaits) {
   machine::run_ranks(2, [](machine::World& world) {
-    const auto link = world.connect(world.group(), machine::Transport::shared_memory);
+    const auto link = machine::connect(world, world.group(), machine::Transport::shared_memory);
     StageSchedules bad = all_stages(find_schedule("1f1b"), 2, 2);
     std::swap(bad[0][0], bad[0][1]);
     EXPECT_THROW(Executor(bad, 2, boundary, *link, world.device(), world.host_device()),

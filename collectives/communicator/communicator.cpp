@@ -8,6 +8,7 @@
 
 #include "collectives/communicator/library.h"
 #include "collectives/layout.h"
+#include "machine/link/connect.h"
 #include "machine/world/step_clock.h"
 
 namespace collectives {
@@ -47,7 +48,7 @@ int near_ranks(const machine::World& world, const machine::Group& group) {
 
 Communicator::Communicator(machine::World& world, const machine::Group& group,
                            machine::Transport transport)
-    : Communicator(world, world.connect(group, transport)) {}
+    : Communicator(world, machine::connect(world, group, transport)) {}
 
 Communicator::Communicator(machine::World& world, std::unique_ptr<machine::Link> link)
     : world_(world), link_(std::move(link)), inner_(near_ranks(world, link_->group())) {}
@@ -132,8 +133,8 @@ Execution& Communicator::execution(const CallKey& key, const Call& call) {
         std::erase_if(executions_, alike);
     }
     found = executions_
-                .emplace(key,
-                         std::make_unique<Execution>(key, rank(), size(), device(), link_->meets()))
+                .emplace(key, std::make_unique<Execution>(key, rank(), size(), device(),
+                                                          link_->is_rendezvous()))
                 .first;
   }
   last_key_ = &found->first;

@@ -15,6 +15,7 @@
 
 #include "collectives/communicator/choose.h"
 #include "collectives/cost.h"
+#include "machine/link/connect.h"
 
 namespace collectives {
 namespace {
@@ -221,7 +222,8 @@ class LateLink final : public machine::Link {
 TEST(Communicator, WhatWentInMayBeOverwrittenHoweverLateThePeersAre) {
   for (const int ranks : {2, 3, 4})
     machine::run_ranks(ranks, [](World& world) {
-      std::unique_ptr<machine::Link> link = world.connect(world.group(), Transport::shared_memory);
+      std::unique_ptr<machine::Link> link =
+          machine::connect(world, world.group(), Transport::shared_memory);
       if (world.rank() == world.size() - 1) link = std::make_unique<LateLink>(std::move(link));
       Communicator group(world, std::move(link));
       every_algorithm(world, group, [&](const Algorithm& algorithm, bool in_place, int root) {

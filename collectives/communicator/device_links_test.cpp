@@ -209,7 +209,7 @@ class MeetingLink final : public machine::Link {
  public:
   MeetingLink(machine::Group group, MeetingPoint& point) : Link(std::move(group)), point_(point) {}
   machine::Transport transport() const override { return machine::Transport::nccl; }
-  bool meets() const override { return true; }
+  bool is_rendezvous() const override { return true; }
 
  private:
   void do_exchange(std::span<const Transfer> transfers) override {
@@ -340,7 +340,7 @@ int wrong_on_streams(int ranks, bool careless) {
     }
     Communicator group(
         world, std::make_unique<machine::StreamedLink>(
-                   world.group(), world.make_channels(world.group()),
+                   world.group(), machine::make_channels(world, world.group()),
                    std::make_unique<QueuedNeighbours>(device, marks, world.rank(), careless),
                    world.wait_policy()));
     int wrong = 0;
@@ -365,7 +365,7 @@ TEST(StreamedLink, QueuesAWholeRunWhileStreamsAreHeldBack) {
         QueuedDevice& device = devices[static_cast<std::size_t>(world.rank())];
         Communicator group(
             world, std::make_unique<machine::StreamedLink>(
-                       world.group(), world.make_channels(world.group()),
+                       world.group(), machine::make_channels(world, world.group()),
                        std::make_unique<QueuedNeighbours>(device, marks, world.rank(), false),
                        world.wait_policy()));
         constexpr std::int64_t count = 100'003;
@@ -398,7 +398,7 @@ TEST(StreamedLink, APeerWritesAPostedPlaceAfterWhatWasQueuedBefore) {
   machine::run_ranks(2, [&](World& world) {
     QueuedDevice& device = devices[static_cast<std::size_t>(world.rank())];
     machine::StreamedLink link(
-        world.group(), world.make_channels(world.group()),
+        world.group(), machine::make_channels(world, world.group()),
         std::make_unique<QueuedNeighbours>(device, marks, world.rank(), false),
         world.wait_policy());
     const Tensor place(device, Dtype::float32, {1000}, Category::buffers);

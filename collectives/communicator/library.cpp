@@ -11,6 +11,7 @@
 #include "collectives/plan.h"
 #include "machine/link/faulty_link.h"
 #include "machine/link/mpi.h"
+#include "machine/world/control/mpi_calls.h"
 
 namespace collectives {
 namespace {

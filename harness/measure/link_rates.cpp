@@ -8,6 +8,7 @@
 #include "harness/measure/batches.h"
 #include "machine/base/clock.h"
 #include "machine/device/host/stream_copy.h"
+#include "machine/link/connect.h"
 
 namespace harness {
 namespace {
@@ -19,7 +20,7 @@ constexpr int batches_taken = 3;
 struct Ring {
   Ring(machine::World& world, const machine::Group& group, machine::Transport transport,
        std::int64_t largest_set)
-      : link(world.connect(group, transport)),
+      : link(machine::connect(world, group, transport)),
         next((group.index + 1) % group.size()),
         previous((group.index + group.size() - 1) % group.size()),
         from(world.host_device().allocate(static_cast<std::size_t>(largest_set / 2),
@@ -50,7 +51,7 @@ struct Ring {
 class PeerMemory {
  public:
   PeerMemory(Ring& ring, machine::World& world, const machine::Group& group)
-      : link_(world.connect(group, machine::Transport::shared_memory)), ring_(ring) {
+      : link_(machine::connect(world, group, machine::Transport::shared_memory)), ring_(ring) {
     link_->send(ring.next, ring.from.data(), ring.from.bytes());
     data_ = link_->receive_in_place(ring.previous, ring.from.bytes());
   }
@@ -71,12 +72,7 @@ class PeerMemory {
 // So many rounds that the slowest rank takes about total_s: the same number on all.
 int agreed_rounds(machine::World& world, const machine::Group& group, double round_s,
                   double total_s, int most) {
-  for (const std::string& theirs :
-       world.all_gather(group, {reinterpret_cast<const char*>(&round_s), sizeof round_s})) {
-    double value = 0;
-    std::memcpy(&value, theirs.data(), sizeof value);
-    round_s = std::max(round_s, value);
-  }
+  round_s = std::ranges::max(world.all_gather(group, round_s));
   return static_cast<int>(std::clamp(total_s / std::max(round_s, 1e-9), 1.0, 1.0 * most));
 }
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <set>
 #include <vector>
 
@@ -15,6 +14,7 @@
 #include "machine/device/host/threads.h"
 #include "machine/device/kernels.h"
 #include "machine/device/tensor.h"
+#include "machine/link/connect.h"
 #include "machine/world/binding.h"
 
 namespace harness {
@@ -126,18 +126,11 @@ double gemm_seconds(machine::World& world, Dtype dtype, bool shares_cores) {
 // The mean over the group of each rank's numbers, on every rank of the world.
 std::vector<double> agreed_means(machine::World& world, const machine::Group& group,
                                  const std::vector<double>& mine) {
-  const std::size_t bytes = mine.size() * sizeof(double);
-  const auto as_text = [bytes](const std::vector<double>& values) {
-    return std::string_view(reinterpret_cast<const char*>(values.data()), bytes);
-  };
-  std::vector<double> sums(mine.size()), values(mine.size());
+  std::vector<double> means(mine.size());
   if (group.index >= 0)
-    for (const std::string& theirs : world.all_gather(group, as_text(mine))) {
-      std::memcpy(values.data(), theirs.data(), bytes);
-      for (std::size_t i = 0; i < values.size(); ++i) sums[i] += values[i] / group.size();
-    }
-  std::memcpy(values.data(), world.broadcast(world.group(), 0, as_text(sums)).data(), bytes);
-  return values;
+    for (const std::vector<double>& theirs : world.all_gather(group, mine))
+      for (std::size_t i = 0; i < means.size(); ++i) means[i] += theirs[i] / group.size();
+  return world.broadcast(world.group(), 0, means);
 }
 
 }  // namespace
@@ -203,9 +196,8 @@ void Rates::measure(machine::World& world, int ranks) {
   if (copy_.contains(ranks)) return;
   const machine::Group group = machine::first_ranks("world", ranks, world.rank());
   // Rank 0's: hosts may have other caches.
-  const std::string largest = std::to_string(largest_copied(world.device(), ranks));
   const std::vector<std::int64_t> sizes =
-      sets(std::stoll(world.broadcast(world.group(), 0, largest)));
+      sets(world.broadcast(world.group(), 0, largest_copied(world.device(), ranks)));
   std::vector<double> rates(sizes.size() + std::size(measured_dtypes));
   if (group.index >= 0) {
     const bool shared = cores_are_shared(world, group);
@@ -238,7 +230,7 @@ void Rates::measure_link(machine::World& world, int ranks, machine::Transport tr
   const std::vector<std::int64_t> sizes = sets();
   // That there is none is agreed like a rate.
   std::vector<double> unchanged(sizes.size()), fresh(sizes.size());
-  if (group.index >= 0 && world.why_not(group, transport).empty()) {
+  if (group.index >= 0 && machine::why_not(world, group, transport).empty()) {
     const bool shared = cores_are_shared(world, group);
     if (transport == machine::Transport::mpi) {
       unchanged = message_rates(world, group, sizes);

@@ -13,7 +13,7 @@
 #include "harness/measure/statistics.h"
 #include "machine/base/clock.h"
 #include "machine/base/error.h"
-#include "machine/link/waited.h"
+#include "machine/world/control/waited.h"
 
 namespace harness {
 namespace {

@@ -25,10 +25,10 @@
 // first runs may wait for the device. A sample that a gate did not hold back is dropped.
 //
 // Beside its time each rank takes what of it the rank itself was busy: the rest it slept, waiting
-// for others (machine/link/waited.h). A rank that comes late to a collective stretches everybody's
-// time, and is alone in being busy; a slow link stretches it, and nobody is. And it asks the system
-// how long it was ready to run and its core ran something else: what a busy machine does to a rank
-// is told apart from what is wrong with it.
+// for others (machine/world/control/waited.h). A rank that comes late to a collective stretches
+// everybody's time, and is alone in being busy; a slow link stretches it, and nobody is. And it
+// asks the system how long it was ready to run and its core ran something else: what a busy machine
+// does to a rank is told apart from what is wrong with it.
 //
 // Every decision (how many runs a batch, how many samples more, stop) is taken by the case's rank 0
 // from all ranks' times and sent to the others.

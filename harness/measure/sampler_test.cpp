@@ -12,6 +12,7 @@
 #include "harness/measure/statistics.h"
 #include "machine/base/clock.h"
 #include "machine/device/kernels.h"
+#include "machine/link/connect.h"
 
 namespace harness {
 namespace {
@@ -136,7 +137,8 @@ template <class Body>
 void on_ranks(int ranks, Body body) {
   machine::run_ranks(ranks, [&](machine::World& world) {
     const auto link =
-        ranks > 1 ? world.connect(world.group(), machine::Transport::shared_memory) : nullptr;
+        ranks > 1 ? machine::connect(world, world.group(), machine::Transport::shared_memory)
+                  : nullptr;
     body(world, link.get());
   });
 }
@@ -406,7 +408,7 @@ TEST(Sampler, YardstickAlternates) {
 // wait.
 TEST(Sampler, TellsWhoWasBusyFromWhoWaited) {
   on_ranks(2, [](machine::World& world, machine::Link* link) {
-    const auto exchange = world.connect(world.group(), machine::Transport::shared_memory);
+    const auto exchange = machine::connect(world, world.group(), machine::Transport::shared_memory);
     Timed timed;
     int told = 0, expected = -1;
     timed.on_run = [&] {

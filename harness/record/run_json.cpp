@@ -23,7 +23,6 @@
 #include "harness/record/running_case.h"
 #include "harness/run/inject.h"
 #include "harness/unit/sweep.h"
-#include "machine/base/disk_fault.h"
 #include "machine/base/error.h"
 
 namespace harness {
@@ -60,9 +59,9 @@ void make_directory(const std::string& directory) {
 }
 
 // Bytes written, or an error below zero.
-ssize_t written(ssize_t said) {
+ssize_t written(ssize_t said, machine::DiskFault* fault) {
   if (said < 0) return -errno;
-  return machine::disk_fault ? static_cast<ssize_t>(machine::disk_fault->result(said, true)) : said;
+  return fault ? static_cast<ssize_t>(fault->result(said, true)) : said;
 }
 
 bool holds_a_run(const std::string& directory) {
@@ -207,13 +206,13 @@ void read_samples(std::ifstream& file, const std::string& path, const Json& entr
 
 }  // namespace
 
-void write_file(const std::string& path, std::string_view text) {
+void write_file(const std::string& path, std::string_view text, machine::DiskFault* disk) {
   const std::string beside = fmt::format("{}.{}.tmp", path, ::getpid());
   const int file = ::open(beside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (file < 0) refuse(path, errno);
   int error = 0;
   for (std::size_t done = 0; done < text.size() && error == 0;) {
-    const ssize_t wrote = written(::write(file, text.data() + done, text.size() - done));
+    const ssize_t wrote = written(::write(file, text.data() + done, text.size() - done), disk);
     if (wrote >= 0)
       done += static_cast<std::size_t>(wrote);
     else if (wrote != -EINTR)
@@ -226,8 +225,12 @@ void write_file(const std::string& path, std::string_view text) {
   refuse(path, error);
 }
 
-RunWriter::RunWriter(RunContext context, const std::string& directory, bool continues)
-    : directory_(directory), context_(std::move(context)), fixed_context_(machine_context(schema)) {
+RunWriter::RunWriter(RunContext context, const std::string& directory, bool continues,
+                     machine::DiskFault* disk)
+    : directory_(directory),
+      disk_(disk),
+      context_(std::move(context)),
+      fixed_context_(machine_context(schema)) {
   make_directory(directory_);
   {
     const std::lock_guard lock(writing);
@@ -258,7 +261,8 @@ void RunWriter::append(std::string_view samples) {
   for (std::size_t done = 0; done < samples.size();) {
     const ssize_t wrote =
         written(::pwrite(samples_file_.descriptor, samples.data() + done, samples.size() - done,
-                         static_cast<off_t>(samples_bytes_ + done)));
+                         static_cast<off_t>(samples_bytes_ + done)),
+                disk_);
     if (wrote < 0 && wrote != -EINTR) refuse(directory_ + "/samples.bin", static_cast<int>(-wrote));
     if (wrote > 0) done += static_cast<std::size_t>(wrote);
   }
@@ -346,7 +350,7 @@ void RunWriter::write() const {
   text += "\n  ]\n}\n";
   const std::lock_guard lock(writing);
   if (!aborted_directories.empty() && aborted_directories.contains(canonical(directory_))) return;
-  write_file(directory_ + "/run.json", text);
+  write_file(directory_ + "/run.json", text, disk_);
 }
 
 namespace {

@@ -21,6 +21,7 @@
 
 #include "harness/record/record.h"
 #include "harness/record/trace.h"
+#include "machine/base/disk_fault.h"
 
 namespace harness {
 
@@ -31,7 +32,9 @@ class RunWriter {
   // UsageError when the path cannot be a directory (a file is there), machine::MachineError when
   // the system refuses (permission, full disk) or another writer, of whatever process, has the
   // directory; all name the path and the reason.
-  RunWriter(RunContext context, const std::string& directory, bool continues = false);
+  // `disk`, if any, must outlive this.
+  RunWriter(RunContext context, const std::string& directory, bool continues = false,
+            machine::DiskFault* disk = nullptr);
 
   // Appends the samples to samples.bin and the trace to trace.json, then replaces run.json. When
   // that fails the directory holds what it held before.
@@ -61,6 +64,7 @@ class RunWriter {
   void append(std::string_view samples);
 
   std::string directory_;
+  machine::DiskFault* disk_;
   RunContext context_;
   std::string fixed_context_;  // what of the context never changes
   std::vector<Entry> entries_;
@@ -100,6 +104,6 @@ void mark_aborted(const std::string& directory, const std::string& reason, const
 bool names_lost_rank(const std::string& reason);
 
 // Writes beside and renames, so that a reader sees the old text or the new one.
-void write_file(const std::string& path, std::string_view text);
+void write_file(const std::string& path, std::string_view text, machine::DiskFault* disk = nullptr);
 
 }  // namespace harness

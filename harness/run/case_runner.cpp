@@ -12,6 +12,7 @@
 #include "harness/measure/statistics.h"
 #include "harness/run/inject.h"
 #include "machine/base/error.h"
+#include "machine/link/connect.h"
 
 namespace harness {
 namespace {
@@ -204,12 +205,12 @@ machine::Link* CaseRunner::sampling_link(const machine::Group& group) {
   if (group.size() == 1) return nullptr;
   std::unique_ptr<machine::Link>& link = links_[group.size()];
   if (!link) {
-    const bool shared = world_.why_not(group, machine::Transport::shared_memory).empty();
+    const bool shared = machine::why_not(world_, group, machine::Transport::shared_memory).empty();
     // Ranks wait here for the end of whole phases, not for one message.
     const double timeout_s = world_.timeout_s();
     world_.set_timeout_s(5 * timeout_s);
-    link =
-        world_.connect(group, shared ? machine::Transport::shared_memory : machine::Transport::mpi);
+    link = machine::connect(world_, group,
+                            shared ? machine::Transport::shared_memory : machine::Transport::mpi);
     world_.set_timeout_s(timeout_s);
     link->count_as({machine::Operation::barrier, machine::Dtype::float32});
   }
@@ -261,7 +262,7 @@ void CaseRunner::run(const PlannedCase& plan, int repetition, Record& record) {
   });
   if (!failure.empty()) return fail(record, failure);
   if (group.index == 0) {
-    if (!world_.wait_policy().oversubscribed) add_activity(record, sampled.unit.ranks);
+    if (!world_.oversubscribed()) add_activity(record, sampled.unit.ranks);
     add_times(record, name(options_.timing), std::move(sampled));
   }
 
@@ -271,7 +272,7 @@ void CaseRunner::run(const PlannedCase& plan, int repetition, Record& record) {
     instance->judge(judge);
     const Cost cost = instance->cost();
     const Told told{limit_s(cost, rates_, plan.ranks), shares_gpu(world_, group)};
-    mine.assign(reinterpret_cast<const char*>(&told), sizeof told);
+    mine = machine::bytes_of(told);
     mine += serialize(judge);
     return std::string();
   });
@@ -282,8 +283,7 @@ void CaseRunner::run(const PlannedCase& plan, int repetition, Record& record) {
     std::vector<Judge> judges;
     double slowest_limit = 0;
     for (const std::string& theirs : all) {
-      Told told;
-      std::memcpy(&told, theirs.data(), sizeof told);
+      const auto told = machine::value_of<Told>(theirs);
       slowest_limit = std::max(slowest_limit, told.limit_s);
       record.oversubscribed = record.oversubscribed || told.shares_gpu;
       judges.push_back(deserialize(std::string_view(theirs).substr(sizeof told)));

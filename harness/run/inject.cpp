@@ -9,18 +9,15 @@
 #include <charconv>
 #include <chrono>
 #include <cmath>
-#include <limits>
 #include <map>
 #include <thread>
 
 #include "machine/base/clock.h"
-#include "machine/base/disk_fault.h"
 #include "machine/base/names.h"
-#include "machine/device/gemm_fault.h"
-#include "machine/device/memory_limit.h"
+#include "machine/device/faults.h"
+#include "machine/device/gemm.h"
 #include "machine/device/random.h"
-#include "machine/link/faulty_link.h"
-#include "machine/link/waited.h"
+#include "machine/world/control/waited.h"
 
 namespace harness {
 namespace {
@@ -198,10 +195,7 @@ class Injector {
   ~Injector() {
     over_.store(true);
     for (std::thread& thread : beside_) thread.join();
-    machine::link_faults = {};
-    machine::disk_fault = nullptr;
-    machine::after_gemm = nullptr;
-    machine::memory_limit_bytes = std::numeric_limits<std::size_t>::max();
+    world_.faults() = {};
   }
   Injector(const Injector&) = delete;
   Injector& operator=(const Injector&) = delete;
@@ -277,22 +271,25 @@ class Injector {
   void begin(const Fault& fault) {
     const std::size_t index = due_.size();
     due_.push_back(false);
+    machine::Faults& faults = world_.faults();
     if (fault.kind == "slow_link")
-      machine::link_faults.slow.push_back({fault.rank, fault.peer, fault.bytes_per_second});
+      faults.slow_links.push_back({fault.rank, fault.peer, fault.bytes_per_second});
     if (fault.kind == "corrupt_message")
-      machine::link_faults.corrupt.push_back({fault.rank, fault.peer, fault.bit, [this, index] {
-                                                if (!due_[index]) return false;
-                                                due_[index] = false;
-                                                tell(faults_[index]);
-                                                return true;
-                                              }});
+      faults.corrupt_messages.push_back({fault.rank, fault.peer, fault.bit, [this, index] {
+                                           if (!due_[index]) return false;
+                                           due_[index] = false;
+                                           tell(faults_[index]);
+                                           return true;
+                                         }});
     if (!mine(fault)) return;
-    if (fault.kind == "out_of_memory")
-      machine::memory_limit_bytes = static_cast<std::size_t>(fault.bytes);
+    if (fault.kind == "out_of_memory") faults.memory_bytes = static_cast<std::size_t>(fault.bytes);
     if (fault.kind == "slow_disk") disk_.seconds_per_byte = 1 / fault.bytes_per_second;
     if (fault.kind == "full_disk") disk_.room = fault.bytes;
-    if (fault.kind.ends_with("_disk")) machine::disk_fault = &disk_;
-    if (fault.kind == "corrupt_result") machine::after_gemm = spoil;
+    if (fault.kind.ends_with("_disk")) faults.disk = &disk_;
+    if (fault.kind == "corrupt_result")
+      faults.after_gemm = [this](machine::Stream& stream, const machine::Matrix& c) {
+        product(stream, c);
+      };
     if (fault.kind == "slow_core")
       for (int i = 0; i < fault.threads; ++i)
         beside_.emplace_back([this] {  // binding a rank binds all threads of its process
@@ -300,8 +297,6 @@ class Injector {
           }
         });
   }
-
-  static void spoil(machine::Stream& stream, const machine::Matrix& c);
 
   // Once: a sample may be a batch of runs.
   void tell(const Fault& fault) {
@@ -330,14 +325,6 @@ class Injector {
 namespace {
 
 Injector* current = nullptr;
-
-}  // namespace
-
-void Injector::spoil(machine::Stream& stream, const machine::Matrix& c) {
-  current->product(stream, c);
-}
-
-namespace {
 
 class FaultyInstance final : public Instance {
  public:

@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cmath>
 #include <csignal>
-#include <cstring>
 #include <exception>
 #include <map>
 #include <optional>
@@ -105,13 +104,7 @@ std::optional<machine::Transport> transport_of(const PlannedCase& plan) {
   return std::nullopt;
 }
 
-Command Launch::command(Command next) {
-  const std::string sent(reinterpret_cast<const char*>(&next), sizeof next);
-  const std::string got =
-      world_.broadcast(world_.group(), 0, world_.rank() == 0 ? sent : std::string());
-  std::memcpy(&next, got.data(), sizeof next);
-  return next;
-}
+Command Launch::command(Command next) { return world_.broadcast(world_.group(), 0, next); }
 
 void Launch::execute(const Command& command, Record& record) {
   const PlannedCase& plan = cases_[static_cast<std::size_t>(command.index)];
@@ -124,9 +117,9 @@ void Launch::execute(const Command& command, Record& record) {
   world_.set_active_ranks(plan.ranks);
   if (world_.rank() < plan.ranks) runner_.run(plan, command.repetition, record);
   world_.board().set_activity("between cases");
-  const std::string mine = std::to_string(received_signal.load(std::memory_order_relaxed));
-  for (const std::string& theirs : world_.all_gather(world_.group(), mine))
-    if (signal_ == 0) signal_ = std::stoi(theirs);
+  const int mine = received_signal.load(std::memory_order_relaxed);
+  for (const int theirs : world_.all_gather(world_.group(), mine))
+    if (signal_ == 0) signal_ = theirs;
   // Memory that links of this case shared is given back here.
   world_.barrier(world_.group());
 }

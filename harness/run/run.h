@@ -34,7 +34,7 @@ class Sink {
 // A run directory (record/run_json.h); continues: behind the cases that it holds. Throws as
 // RunWriter does.
 std::unique_ptr<Sink> write_to(const RunContext& context, const std::string& directory,
-                               bool continues = false);
+                               bool continues = false, machine::DiskFault* disk = nullptr);
 
 struct RunOptions {
   RunContext context;            // of the launch; with the rates of one that is continued

@@ -7,8 +7,9 @@ namespace {
 
 class RunDirectory final : public Sink {
  public:
-  RunDirectory(const RunContext& context, const std::string& directory, bool continues)
-      : writer_(context, directory, continues) {}
+  RunDirectory(const RunContext& context, const std::string& directory, bool continues,
+               machine::DiskFault* disk)
+      : writer_(context, directory, continues, disk) {}
   void started(const std::string& name) override { say_running(writer_.directory(), name); }
   void add(const Record& record) override { writer_.add(record); }
   void finish(const RunContext& context) override {
@@ -24,8 +25,8 @@ class RunDirectory final : public Sink {
 }  // namespace
 
 std::unique_ptr<Sink> write_to(const RunContext& context, const std::string& directory,
-                               bool continues) {
-  return std::make_unique<RunDirectory>(context, directory, continues);
+                               bool continues, machine::DiskFault* disk) {
+  return std::make_unique<RunDirectory>(context, directory, continues, disk);
 }
 
 }  // namespace harness

@@ -12,6 +12,7 @@
 
 #include "machine/base/error.h"
 #include "machine/device/kernels.h"
+#include "machine/link/connect.h"
 
 namespace harness {
 namespace {
@@ -47,7 +48,7 @@ struct Toy {
   Toy(const Case& the_case, Context& context) : case_(the_case), context_(context) {
     last_ = context.group.index == the_case.ranks - 1;
     if (last_ && is("construct")) throw std::runtime_error("cannot set up");
-    link_ = context.world.connect(context.group, Transport::shared_memory);
+    link_ = machine::connect(context.world, context.group, Transport::shared_memory);
     data_ = context.device.allocate(static_cast<std::size_t>(case_.bytes.value),
                                     machine::Category::buffers);
     std::fill_n(static_cast<char*>(data_.data()), case_.bytes.value, static_cast<char>(7));
@@ -249,7 +250,7 @@ TEST(Run, RanksThatShareAGpuHaveTimesAndNoSpeeds) {
     world.barrier(world.group());
     EXPECT_EQ(world.devices_of(world.group()), 2);
     EXPECT_EQ(world.sharers_of_device(world.group()), world.rank() == 0 ? 1 : 2);
-    EXPECT_EQ(world.why_not(world.group(), Transport::nccl),
+    EXPECT_EQ(machine::why_not(world, world.group(), Transport::nccl),
               machine::cuda::built() ? "transport nccl needs 3 GPUs, found 2; cuda_ipc works with "
                                        "several ranks on one"
                                      : "transport nccl: this program was built without NCCL");

@@ -110,21 +110,19 @@ inline machine::Tensor scatter(const Rank& rank, const std::vector<double>& glob
 inline std::vector<double> gather(const Rank& rank, const machine::Tensor& local,
                                   const machine::Shape& shape, int dim = replicated) {
   const std::vector<double> mine = machine::to_doubles(local);
-  const std::string_view bytes(reinterpret_cast<const char*>(mine.data()),
-                               mine.size() * sizeof(double));
-  const std::vector<std::string> all = rank.world.all_gather(rank.tp.group(), bytes);
+  const std::vector<std::vector<double>> all = rank.world.all_gather(rank.tp.group(), mine);
   if (dim == replicated) {
-    for (const std::string& other : all) EXPECT_EQ(other, all.front()) << "replicas differ";
+    for (const std::vector<double>& other : all)
+      EXPECT_EQ(machine::bytes_of(other), machine::bytes_of(all.front())) << "replicas differ";
     return mine;
   }
   const Cut cut(shape, dim);
   const auto line = static_cast<std::size_t>(cut.extent / rank.tp.size() * cut.after);
   std::vector<double> global;
   for (std::int64_t i = 0; i < cut.before; ++i) {
-    for (const std::string& shard : all) {
-      const auto* values = reinterpret_cast<const double*>(shard.data());
-      global.insert(global.end(), values + static_cast<std::size_t>(i) * line,
-                    values + static_cast<std::size_t>(i + 1) * line);
+    for (const std::vector<double>& shard : all) {
+      const auto begin = shard.begin() + static_cast<std::ptrdiff_t>(line) * i;
+      global.insert(global.end(), begin, begin + static_cast<std::ptrdiff_t>(line));
     }
   }
   return global;

@@ -1,6 +1,6 @@
 #pragma once
-// A disk that is slow or full, to show what becomes of who writes to it: whoever moves bytes to or
-// from files asks here first, when there is a fault at all.
+// A slow or full disk. Code that moves bytes to or from files passes each result through it when
+// the rank has this fault (Faults::disk).
 
 #include <atomic>
 #include <cerrno>
@@ -23,6 +23,5 @@ struct DiskFault {
     return write && room.fetch_sub(said) < said ? -ENOSPC : said;
   }
 };
-inline DiskFault* disk_fault = nullptr;  // of this process; null: none
 
 }  // namespace machine

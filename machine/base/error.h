@@ -5,10 +5,10 @@
 // what, where (rank, host, unit are added as it travels up) and what to do. SHARDMARK_CHECK: a
 // programmer's error; prints the condition and both values.
 
-#include <fmt/format.h>
-
+#include <concepts>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 namespace machine {
 
@@ -30,12 +30,25 @@ class PeerFailure : public MachineError {
 };
 
 namespace detail {
-template <class Left, class Right>
-[[noreturn]] void check_failed(const char* file, int line, const char* condition, const Left& left,
-                               const Right& right) {
-  throw std::logic_error(
-      fmt::format("{}:{}: {} does not hold: {} against {}", file, line, condition, left, right));
+std::string text_of(std::string_view value);
+std::string text_of(long long value);
+std::string text_of(unsigned long long value);
+template <std::convertible_to<std::string_view> T>
+std::string text_of(const T& value) {
+  return text_of(std::string_view(value));
 }
+template <std::signed_integral T>
+std::string text_of(T value) {
+  return text_of(static_cast<long long>(value));
+}
+template <std::unsigned_integral T>
+std::string text_of(T value) {
+  return text_of(static_cast<unsigned long long>(value));
+}
+inline std::string text_of(bool value) { return value ? "true" : "false"; }
+
+[[noreturn]] void check_failed(const char* file, int line, const char* condition,
+                               const std::string& left, const std::string& right);
 }  // namespace detail
 
 }  // namespace machine
@@ -46,5 +59,6 @@ template <class Left, class Right>
     const auto& shardmark_right = (right);                                                  \
     if (!(shardmark_left comparison shardmark_right))                                       \
       ::machine::detail::check_failed(__FILE__, __LINE__, #left " " #comparison " " #right, \
-                                      shardmark_left, shardmark_right);                     \
+                                      ::machine::detail::text_of(shardmark_left),           \
+                                      ::machine::detail::text_of(shardmark_right));         \
   } while (false)

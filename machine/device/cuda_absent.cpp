@@ -1,5 +1,7 @@
 // The CUDA device of a build without CUDA.
 
+#include <fmt/format.h>
+
 #include "machine/base/error.h"
 #include "machine/device/device.h"
 

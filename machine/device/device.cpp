@@ -1,8 +1,10 @@
 #include "machine/device/device.h"
 
+#include <fmt/format.h>
+
 #include "machine/base/error.h"
+#include "machine/device/faults.h"
 #include "machine/device/kernels.h"
-#include "machine/device/memory_limit.h"
 
 namespace machine {
 
@@ -17,7 +19,8 @@ Memory Device::allocate(std::size_t bytes, Category category) {
   void* data = nullptr;
   std::string why;
   try {
-    if (bytes <= memory_limit_bytes && ledger_.current() <= memory_limit_bytes - bytes)
+    if (!faults_ ||
+        (bytes <= faults_->memory_bytes && ledger_.current() <= faults_->memory_bytes - bytes))
       data = do_allocate(bytes);
   } catch (const MachineError& error) {
     why = fmt::format("; {}", error.what());

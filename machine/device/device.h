@@ -8,6 +8,7 @@
 // A host stream runs each call before it returns, on device.threads() OpenMP threads, the calling
 // one among them; a CUDA stream queues it. A device belongs to one rank and is used by one thread.
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -18,6 +19,7 @@
 namespace machine {
 
 class Kernels;
+struct Faults;
 
 // A point in a stream's work; seconds_since needs both events recorded and reached.
 class Event {
@@ -83,6 +85,13 @@ class Device {
   int threads() const { return threads_; }
   void set_threads(int threads) { threads_ = threads; }
 
+  // Of the rank that owns the device; null: none. Must outlive it.
+  Faults* faults() const { return faults_; }
+  void set_faults(Faults* faults) { faults_ = faults; }
+  // Where DeviceWait counts the threads that wait for the device; null: nowhere.
+  std::atomic<std::uint32_t>* wait_count() const { return wait_count_; }
+  void count_waits_in(std::atomic<std::uint32_t>* count) { wait_count_ = count; }
+
  protected:
   explicit Device(Kind kind) : kind_(kind) {}
   std::unique_ptr<Stream> stream_;
@@ -94,6 +103,8 @@ class Device {
 
   Kind kind_;
   int threads_ = 1;
+  Faults* faults_ = nullptr;
+  std::atomic<std::uint32_t>* wait_count_ = nullptr;
   Ledger ledger_;
 };
 

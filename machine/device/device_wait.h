@@ -1,18 +1,18 @@
 #pragma once
-// For whoever watches a process: that it waits for what a device has queued, not for itself.
+// Shows the watchdog that a thread waits for work that a device has queued, not for the thread's
+// own work.
 
 #include <atomic>
 #include <cstdint>
 
+#include "machine/device/device.h"
+
 namespace machine {
 
-// While it lives, this thread waits for a device.
+// While it lives, this thread waits for the device.
 class DeviceWait {
  public:
-  // Where such threads are counted, or null; of the process.
-  static inline std::atomic<std::atomic<std::uint32_t>*> count{nullptr};
-
-  DeviceWait() : count_(count.load(std::memory_order_relaxed)) {
+  explicit DeviceWait(const Device& device) : count_(device.wait_count()) {
     if (count_) count_->fetch_add(1, std::memory_order_relaxed);
   }
   ~DeviceWait() {

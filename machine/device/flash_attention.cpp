@@ -1,5 +1,7 @@
 #include "machine/device/flash_attention.h"
 
+#include <fmt/format.h>
+
 #include "machine/base/error.h"
 #include "machine/device/kernels.h"
 #include "machine/device/kernels/checks.h"

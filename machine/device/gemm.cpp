@@ -1,7 +1,9 @@
 #include "machine/device/gemm.h"
 
+#include <fmt/format.h>
+
 #include "machine/base/error.h"
-#include "machine/device/gemm_fault.h"
+#include "machine/device/faults.h"
 #include "machine/device/kernels.h"
 
 namespace machine {
@@ -59,7 +61,8 @@ void gemm(Stream& stream, const Matrix& a, const Matrix& b, const Matrix& c, flo
   if (c.rows * c.cols * c.batch[0] * c.batch[1] == 0) return;
   if (open_log) open_log->products_.push_back({a, b, c, alpha, beta});
   stream.kernels().do_gemm(a, b, c, alpha, beta);
-  if (after_gemm) after_gemm(stream, c);
+  const Faults* faults = stream.device().faults();
+  if (faults && faults->after_gemm) faults->after_gemm(stream, c);
 }
 
 }  // namespace machine

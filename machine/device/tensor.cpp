@@ -1,5 +1,7 @@
 #include "machine/device/tensor.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <span>

@@ -2,9 +2,25 @@
 
 #include <fmt/format.h>
 
+#include <memory>
 #include <stdexcept>
 
+#include "machine/world/world.h"
+
 namespace machine {
+
+ChannelEnds make_channels(World& world, const Group& group) {
+  const auto size = static_cast<std::size_t>(group.size());
+  World::Shared shared = world.share(group, sizeof(Channel) * size, [size](std::byte* block) {
+    std::uninitialized_default_construct_n(reinterpret_cast<Channel*>(block), size);
+  });
+  ChannelEnds ends;
+  ends.incoming = reinterpret_cast<Channel*>(shared.blocks[static_cast<std::size_t>(group.index)]);
+  for (std::byte* block : shared.blocks)
+    ends.outgoing.push_back(reinterpret_cast<Channel*>(block) + group.index);
+  ends.retire = std::move(shared.retire);
+  return ends;
+}
 
 ChannelLink::ChannelLink(Group group, ChannelEnds ends, WaitPolicy policy)
     : Link(std::move(group)),

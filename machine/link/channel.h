@@ -12,9 +12,11 @@
 #include <vector>
 
 #include "machine/link/link.h"
-#include "machine/link/wait.h"
+#include "machine/world/control/wait.h"
 
 namespace machine {
+
+class World;
 
 inline constexpr std::size_t inline_bytes = 32;
 inline constexpr std::size_t eager_bytes = 8192;
@@ -53,6 +55,8 @@ struct ChannelEnds {
   std::vector<Channel*> outgoing;
   std::function<void()> retire;
 };
+// New channels of the group; collective over it.
+ChannelEnds make_channels(World& world, const Group& group);
 
 // A link whose messages are told of through channels. What is on the path of a short message is
 // here, to be inlined.

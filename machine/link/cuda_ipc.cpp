@@ -315,7 +315,7 @@ std::unique_ptr<Link> connect_ipc(World& world, const Group& group) {
   wiring.events = world.all_gather(group, mine);
   agree(group, wiring.events);
   for (std::string& theirs : wiring.events) theirs.erase(0, 1);
-  ChannelEnds ends = world.make_channels(group);
+  ChannelEnds ends = make_channels(world, group);
   wiring.exports =
       world.share(group, sizeof(Exports), [](std::byte* block) { new (block) Exports; });
   // Nobody marks anything before all have opened everything.

@@ -14,7 +14,7 @@ bool has_nccl();
 // Why the device of one identity (Device::identity) cannot read the memory of another, or empty.
 std::string why_not_peers(std::uint64_t from, std::uint64_t to);
 
-// Collective over the group, whose ranks compute on CUDA devices (World::why_not asks first). What
+// Collective over the group, whose ranks compute on CUDA devices (why_not asks first). What
 // fails on one rank throws MachineError on all.
 std::unique_ptr<Link> connect_ipc(World& world, const Group& group);
 std::unique_ptr<Link> connect_nccl(World& world, const Group& group);

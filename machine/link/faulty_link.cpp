@@ -7,24 +7,24 @@
 #include <thread>
 
 #include "machine/base/clock.h"
-#include "machine/link/waited.h"
+#include "machine/world/control/waited.h"
 
 namespace machine {
 namespace {
 
 class FaultyLink final : public Link {
  public:
-  explicit FaultyLink(std::unique_ptr<Link> link)
+  FaultyLink(std::unique_ptr<Link> link, const Faults& faults)
       : Link(link->group()), link_(std::move(link)), peers_(static_cast<std::size_t>(size())) {
     const int mine = world_rank(rank());
     for (int peer = 0; peer < size(); ++peer) {
       const int theirs = world_rank(peer);
       Peer& its = peers_[static_cast<std::size_t>(peer)];
-      for (const LinkFaults::Slow& slow : link_faults.slow)
+      for (const SlowLink& slow : faults.slow_links)
         if (std::minmax(slow.first, slow.second) == std::minmax(mine, theirs))
           its.seconds_per_byte = 1 / slow.bytes_per_second;
-      for (const LinkFaults::Corrupt& corrupt : link_faults.corrupt) {
-        if (corrupt.rank == mine && corrupt.peer == theirs) its.corrupt = &corrupt;
+      for (const CorruptMessage& corrupt : faults.corrupt_messages) {
+        if (corrupt.rank == mine && corrupt.peer == theirs) its.corrupt = corrupt;
         its.plain &= corrupt.rank != theirs || corrupt.peer != mine;
       }
       its.plain &= its.seconds_per_byte == 0;
@@ -37,7 +37,7 @@ class FaultyLink final : public Link {
  private:
   struct Peer {
     double seconds_per_byte = 0, free_at_s = 0;
-    const LinkFaults::Corrupt* corrupt = nullptr;
+    std::optional<CorruptMessage> corrupt;
     bool plain = true;  // towards it: what is written in its memory needs no message
     std::vector<std::byte> landed;
   };
@@ -114,10 +114,9 @@ class FaultyLink final : public Link {
 
 }  // namespace
 
-std::unique_ptr<Link> with_faults(std::unique_ptr<Link> link) {
-  if (link_faults.slow.empty() && link_faults.corrupt.empty()) return link;
-  if (between_devices(link->transport())) return link;
-  return std::make_unique<FaultyLink>(std::move(link));
+std::unique_ptr<Link> with_faults(std::unique_ptr<Link> link, const Faults& faults) {
+  if (faults.slow_links.empty() && faults.corrupt_messages.empty()) return link;
+  return std::make_unique<FaultyLink>(std::move(link), faults);
 }
 
 Link& plain(Link& link) {

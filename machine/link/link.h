@@ -25,6 +25,7 @@
 #include <string_view>
 #include <tuple>
 
+#include "machine/base/operation.h"
 #include "machine/device/dtype.h"
 #include "machine/device/memory.h"
 #include "machine/world/group.h"
@@ -41,22 +42,6 @@ std::string_view name(Transport transport);
 constexpr bool between_devices(Transport transport) {
   return transport == Transport::cuda_ipc || transport == Transport::nccl;
 }
-
-enum class Operation : unsigned char {
-  none,
-  all_reduce,
-  all_gather,
-  reduce_scatter,
-  broadcast,
-  reduce,
-  gather,
-  scatter,
-  all_to_all,
-  all_to_all_v,
-  send_receive,
-  barrier,
-};
-std::string_view name(Operation operation);
 
 struct Traffic {
   std::uint64_t bytes_sent = 0, messages_sent = 0, bytes_received = 0, messages_received = 0;
@@ -89,9 +74,9 @@ class Link {
   // The device's stream that calls are enqueued on; null where they are over when they return.
   virtual Stream* stream() const { return nullptr; }
 
-  // Where a send ends only once its receive has begun, order alone can hold ranks up for ever:
-  // there messages go in groups, each of which begins when all of it can (collectives/rounds.h).
-  virtual bool meets() const { return false; }
+  // Whether a send completes only after its receive starts. The call order alone can deadlock then,
+  // so messages go in groups, each of which starts when all of it can (collectives/rounds.h).
+  virtual bool is_rendezvous() const { return false; }
   // All transfers at once. Those of one channel are in order.
   void exchange(std::span<const Transfer> transfers);
 
@@ -103,14 +88,20 @@ class Link {
   // Waits until every peer has taken every message sent to it.
   void flush();
 
-  // Where a message that is yet to come from peer shall land: the `ahead`-th from here, 1 being the
-  // next. Until it is received there, the peer may write it at any time, and nobody else may use
-  // the place. Only an offer: a transport, or a peer that has not seen it, may send as ever.
+  // A receiver may offer the place where a message will land. The sender then writes the message
+  // there itself, which saves the receiver a copy:
+  //
+  //   receiver:  post(peer, 1, into, bytes)                        receive(peer, into, bytes)
+  //                        \                                        /
+  //   sender:               to = posted(peer, bytes); write to; deliver(peer, bytes)
+  //
+  // post offers `into` for the `ahead`-th message from peer; 1 is the next one. Until that message
+  // is received into the same place, the peer may write there and no other code may use it. posted
+  // returns the place of the next message to peer, in the peer's memory, or null without an offer:
+  // the sender then calls send, as without post. deliver replaces the send.
   void post(int peer, int ahead, void* into, std::size_t bytes) {
     do_post(peer, ahead, into, bytes);
   }
-  // Where the next message to peer may be written, in memory of the peer; null if nowhere. When it
-  // is written, `deliver` stands for its send.
   void* posted(int peer, std::size_t bytes) { return do_posted(peer, bytes); }
   std::uint64_t deliver(int peer, std::size_t bytes);
 

@@ -12,8 +12,10 @@
 #include "machine/base/error.h"
 #include "machine/device/device_wait.h"
 #include "machine/device/random.h"
+#include "machine/link/connect.h"
+#include "machine/link/faulty_link.h"
 #include "machine/link/shared_memory.h"
-#include "machine/link/wait.h"
+#include "machine/world/control/wait.h"
 #include "machine/world/world.h"
 
 namespace machine {
@@ -34,7 +36,7 @@ const std::size_t sizes[] = {0,    1,           inline_bytes,    inline_bytes + 
 TEST(SharedMemoryLink, EveryMessageArrivesWholeAndInOrder) {
   for (const int ranks : {2, 3, 5})
     run_ranks(ranks, [&](World& world) {
-      const auto link = world.connect(world.group(), Transport::shared_memory);
+      const auto link = connect(world, world.group(), Transport::shared_memory);
       int number = 0;
       for (int lap = 0; lap < 20; ++lap)
         for (const std::size_t bytes : sizes) {
@@ -66,7 +68,7 @@ TEST(SharedMemoryLink, EveryMessageArrivesWholeAndInOrder) {
 
 TEST(SharedMemoryLink, CountsEveryByteUnderItsLabel) {
   run_ranks(2, [](World& world) {
-    const auto link = world.connect(world.group(), Transport::shared_memory);
+    const auto link = connect(world, world.group(), Transport::shared_memory);
     const int peer = 1 - world.rank();
     std::vector<char> data(3000), got(3000);
     link->count_as({Operation::all_gather, Dtype::bfloat16});
@@ -90,7 +92,7 @@ TEST(SharedMemoryLink, CountsEveryByteUnderItsLabel) {
 // lost.
 TEST(SharedMemoryLink, ASenderThatRunsAheadWaits) {
   run_ranks(2, [](World& world) {
-    const auto link = world.connect(world.group(), Transport::shared_memory);
+    const auto link = connect(world, world.group(), Transport::shared_memory);
     constexpr int messages = 1000;
     for (int i = 0; i < messages; ++i) {
       if (world.rank() == 0) {
@@ -107,7 +109,7 @@ TEST(SharedMemoryLink, ASenderThatRunsAheadWaits) {
 // Written by the sender where the receiver has posted a place for it; sent where it has not.
 TEST(SharedMemoryLink, AMessageIsDeliveredWhereItIsPosted) {
   run_ranks(2, [](World& world) {
-    const auto link = world.connect(world.group(), Transport::shared_memory);
+    const auto link = connect(world, world.group(), Transport::shared_memory);
     const int peer = 1 - world.rank();
     constexpr std::size_t bytes = 20'000;
     for (int lap = 0; lap < 100; ++lap) {
@@ -135,7 +137,7 @@ TEST(SharedMemoryLink, AMessageIsDeliveredWhereItIsPosted) {
 TEST(SharedMemoryLink, SizesThatDisagreeAreRefusedByName) {
   try {
     run_ranks(2, [](World& world) {
-      const auto link = world.connect(world.group(), Transport::shared_memory);
+      const auto link = connect(world, world.group(), Transport::shared_memory);
       char data[16] = {};
       if (world.rank() == 0) {
         link->send(1, data, 16);
@@ -152,13 +154,31 @@ TEST(SharedMemoryLink, SizesThatDisagreeAreRefusedByName) {
   }
 }
 
+TEST(SharedMemoryLink, AFaultOfOneRankIsNotTheOthers) {
+  run_ranks(3, [](World& world) {
+    if (world.rank() == 1)
+      world.faults().corrupt_messages.push_back({1, 0, 3, [] { return true; }});
+    const auto link = connect(world, world.group(), Transport::shared_memory);
+    EXPECT_EQ(&plain(*link) == link.get(), world.rank() != 1);
+    const char mine = 0;
+    for (int peer = 0; peer < 3; ++peer)
+      if (peer != world.rank()) link->send(peer, &mine, 1);
+    for (int peer = 0; peer < 3; ++peer) {
+      if (peer == world.rank()) continue;
+      char got = -1;
+      link->receive(peer, &got, 1);
+      EXPECT_EQ(got, world.rank() == 1 && peer == 0 ? 8 : 0);
+    }
+  });
+}
+
 TEST(SharedMemoryLink, GroupsDoNotMix) {
   run_ranks(4, [](World& world) {
     const bool odd = world.rank() % 2 == 1;
     const Group pair{"pair", odd ? std::vector<int>{1, 3} : std::vector<int>{0, 2},
                      world.rank() / 2};
-    const auto link = world.connect(pair, Transport::shared_memory);
-    const auto everybody = world.connect(world.group(), Transport::shared_memory);
+    const auto link = connect(world, pair, Transport::shared_memory);
+    const auto everybody = connect(world, world.group(), Transport::shared_memory);
     int mine = world.rank(), got = -1;
     link->send(1 - pair.index, &mine, sizeof mine);
     everybody->send((world.rank() + 1) % 4, &mine, sizeof mine);
@@ -193,14 +213,14 @@ TEST(Wait, WhatDevicesAndLibrariesKeepItForIsOnTheBoard) {
   EXPECT_EQ(board.waiting(0),
             "not waiting; it was last in all_reduce, with its group at message 4 (64 bytes)");
   wait.queued({Operation::all_gather, 1, 9, 8});
-  DeviceWait::count = &statuses[0].on_device;
+  const std::unique_ptr<Device> device = make_host_device();
+  device->count_waits_in(&statuses[0].on_device);
   {
-    const DeviceWait waits;
+    const DeviceWait waits(*device);
     EXPECT_EQ(board.waiting(0),
               "waiting for its device; it was last in all_gather, with rank 1 at message 9 "
               "(8 bytes)");
   }
-  DeviceWait::count = nullptr;
   EXPECT_EQ(board.waiting(0),
             "not waiting; it was last in all_gather, with rank 1 at message 9 (8 bytes)");
 }

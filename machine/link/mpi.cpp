@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "machine/base/error.h"
+#include "machine/world/control/mpi_calls.h"
 
 namespace machine {
 namespace {
@@ -14,22 +15,11 @@ constexpr std::size_t part_bytes = std::size_t{1} << 30;
 
 }  // namespace
 
-void check_mpi(int code, const char* call) {
-  if (code == MPI_SUCCESS) return;
-  char words[MPI_MAX_ERROR_STRING];
-  int length = 0;
-  MPI_Error_string(code, words, &length);
-  throw MachineError(
-      fmt::format("{}: {}", call, std::string_view(words, static_cast<std::size_t>(length))));
-}
-
 MpiLink::MpiLink(Group group, MPI_Comm communicator, WaitPolicy policy)
     : Link(std::move(group)),
       communicator_(communicator),
       wait_(policy),
-      peers_(static_cast<std::size_t>(size())) {
-  MPI_Comm_set_errhandler(communicator_, MPI_ERRORS_RETURN);
-}
+      peers_(static_cast<std::size_t>(size())) {}
 
 MpiLink::~MpiLink() {
   try {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "machine/link/link.h"
-#include "machine/link/wait.h"
+#include "machine/world/control/wait.h"
 
 namespace machine {
 
@@ -50,8 +50,5 @@ class MpiLink final : public Link {
   std::vector<Peer> peers_;
   std::uint64_t library_calls_ = 0;
 };
-
-// Throws MachineError with MPI's own words when code is not MPI_SUCCESS.
-void check_mpi(int code, const char* call);
 
 }  // namespace machine

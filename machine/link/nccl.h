@@ -13,7 +13,7 @@
 
 #include "machine/device/device.h"
 #include "machine/link/link.h"
-#include "machine/link/wait.h"
+#include "machine/world/control/wait.h"
 
 namespace machine {
 
@@ -24,7 +24,7 @@ class NcclLink final : public Link {
   ~NcclLink() override;
   Transport transport() const override { return Transport::nccl; }
   Stream* stream() const override { return &device_.stream(); }
-  bool meets() const override { return true; }
+  bool is_rendezvous() const override { return true; }
 
   // For calls of NCCL's own, which go on queue() of the device that make_current() selects. Throws
   // MachineError when the communicator was aborted.

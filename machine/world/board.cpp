@@ -6,7 +6,7 @@
 #include <array>
 #include <cstring>
 
-#include "machine/link/link.h"
+#include "machine/base/operation.h"
 
 namespace machine {
 namespace {

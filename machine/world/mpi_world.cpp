@@ -17,9 +17,10 @@
 #include <thread>
 
 #include "machine/base/error.h"
-#include "machine/device/device_wait.h"
-#include "machine/link/mpi.h"
 #include "machine/world/binding.h"
+#include "machine/world/control/mpi_calls.h"
+#include "machine/world/control/mpi_post.h"
+#include "machine/world/control/pipe.h"
 #include "machine/world/segment.h"
 
 namespace machine {
@@ -73,7 +74,7 @@ class Patience {
 };
 
 // Between the last message and MPI_Finalize, where ranks are on several hosts and nobody touches
-// MPI (MpiWorld::part).
+// MPI (~MpiWorld).
 constexpr std::chrono::milliseconds quiet_before_finalize{250};
 
 // How launchers tell a process, before MPI does, which of the ranks it is and how many there are:
@@ -112,10 +113,23 @@ void check_size(int ranks) {
       started, name(mpi_library()), mpi_library() == MpiLibrary::openmpi ? "pmix" : "pmi2"));
 }
 
+// A rank's segment begins with its status; the pipes that it reads follow, by sender.
+constexpr std::size_t status_bytes = 4096;
+static_assert(sizeof(RankStatus) <= status_bytes && status_bytes % alignof(Pipe) == 0);
+
 std::size_t header_bytes(int ranks) {
-  return 4096 + sizeof(Channel) * static_cast<std::size_t>(ranks);
+  return status_bytes + sizeof(Pipe) * static_cast<std::size_t>(ranks);
 }
-static_assert(sizeof(RankStatus) <= 4096);
+RankStatus* status_in(std::byte* segment) { return reinterpret_cast<RankStatus*>(segment); }
+Pipe* pipes_in(std::byte* segment) { return reinterpret_cast<Pipe*>(segment + status_bytes); }
+
+// While a rank sleeps, MPI moves messages to it only here (WaitPolicy::before_sleep).
+void look_into_mpi() {
+  int main = 0, any = 0;
+  MPI_Is_thread_main(&main);
+  if (!main) return;  // MPI_THREAD_FUNNELED: only the rank's own thread may call MPI
+  MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &any, MPI_STATUS_IGNORE);
+}
 
 class MpiWorld final : public World {
  public:
@@ -126,18 +140,21 @@ class MpiWorld final : public World {
     return hosts_[static_cast<std::size_t>(rank)];
   }
   bool ranks_are_threads() const override { return false; }
+  SharedMemory shared_memory() override {
+    return {segment_->base(), segment_->size(), segment_.get(), bases_};
+  }
 
  private:
-  std::unique_ptr<Link> connect_host(const Group& group, Transport transport) override;
-  std::string why_not_host(const Group& group, Transport transport) const override;
-  SharedMemory shared_memory() override {
-    return {{segment_->base(), segment_->size()}, segment_.get(), bases_};
-  }
+  void start_mpi();
+  void make_segment();
+  std::vector<Introduction> introduce(const std::vector<int>& cores) const;
+  void map_peers(const std::vector<Introduction>& ranks);
+  void show_status();
+  void open_control_plane();
+
   int cores_of_host() const override { return static_cast<int>(host_cores_.size()); }
   void bind(int index, int active) override;
   bool one_host() const { return std::ranges::find(bases_, nullptr) == bases_.end(); }
-  void part();
-  MPI_Comm communicator(const Group& group) const;
 
   std::vector<std::string> hosts_;
   std::unique_ptr<Segment> segment_;
@@ -149,11 +166,25 @@ class MpiWorld final : public World {
 
 MpiWorld::MpiWorld(double timeout_s) {
   set_timeout_s(timeout_s);
+  before_sleep_ = look_into_mpi;
   const char* number = given_rank();
   const Patience patience(
       timeout_s, fmt::format("rank {}: not all ranks have started", number ? number : "0"));
+  start_mpi();
+  make_segment();
+  host_cores_ = given_cores();
+  map_peers(introduce(host_cores_));
+  show_status();
+  set_host_device(make_host_device(*segment_));
+  open_control_plane();
+  set_active_ranks(size());
+  check_mpi(MPI_Barrier(MPI_COMM_WORLD), "MPI_Barrier");  // every rank has mapped its peers
+}
+
+void MpiWorld::start_mpi() {
   // Without PMIx, Open MPI would end the process with a page about how Slurm is built.
-  if (mpi_library() == MpiLibrary::openmpi && number && !first_set(rank_variables)) check_size(1);
+  if (mpi_library() == MpiLibrary::openmpi && given_rank() && !first_set(rank_variables))
+    check_size(1);
   int provided = 0;
   check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
@@ -162,12 +193,15 @@ MpiWorld::MpiWorld(double timeout_s) {
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
   check_size(ranks);
   group_ = first_ranks("world", ranks, rank);
+}
 
-  segment_ = std::make_unique<Segment>(header_bytes(ranks));
+void MpiWorld::make_segment() {
+  segment_ = std::make_unique<Segment>(header_bytes(size()));
   new (segment_->base()) RankStatus;
-  auto* channels = reinterpret_cast<Channel*>(segment_->base() + 4096);
-  std::uninitialized_default_construct_n(channels, ranks);
+  std::uninitialized_default_construct_n(pipes_in(segment_->base()), size());
+}
 
+std::vector<Introduction> MpiWorld::introduce(const std::vector<int>& cores) const {
   Introduction mine;
   std::array<char, 256> host{};
   gethostname(host.data(), host.size() - 1);
@@ -182,85 +216,79 @@ MpiWorld::MpiWorld(double timeout_s) {
   mine.pid = getpid();
   mine.descriptor = segment_->descriptor();
   mine.segment_bytes = segment_->size();
-  const std::vector<int> given = given_cores();
-  mine.num_cores = static_cast<int>(std::min(given.size(), mine.cores.size()));
-  std::copy_n(given.begin(), mine.num_cores, mine.cores.begin());
+  mine.num_cores = static_cast<int>(std::min(cores.size(), mine.cores.size()));
+  std::copy_n(cores.begin(), mine.num_cores, mine.cores.begin());
 
-  std::vector<Introduction> all(static_cast<std::size_t>(ranks));
+  std::vector<Introduction> all(static_cast<std::size_t>(size()));
   check_mpi(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all.data(), sizeof mine, MPI_BYTE,
                           MPI_COMM_WORLD),
             "MPI_Allgather");
+  return all;
+}
 
-  bool one_host = true;
-  std::vector<RankStatus*> statuses;
-  mapped_.resize(static_cast<std::size_t>(ranks));
-  host_cores_ = given;
-  SharedMemoryLink::Wiring wiring;
-  for (int peer = 0; peer < ranks; ++peer) {
-    const Introduction& other = all[static_cast<std::size_t>(peer)];
+void MpiWorld::map_peers(const std::vector<Introduction>& ranks) {
+  const Introduction& mine = ranks[static_cast<std::size_t>(rank())];
+  for (const Introduction& other : ranks) {
     hosts_.emplace_back(other.host.data());
-    const bool here =
-        other.boot == mine.boot && other.pid_space == mine.pid_space && other.host == mine.host;
-    one_host = one_host && here;
-    if (!here) {
+    std::unique_ptr<MappedSegment>& mapped = mapped_.emplace_back();
+    if (other.boot != mine.boot || other.pid_space != mine.pid_space || other.host != mine.host) {
       bases_.push_back(nullptr);
-      statuses.push_back(nullptr);
       continue;
     }
     if (other.num_cores != mine.num_cores || other.cores != mine.cores) launcher_bound_ = true;
-    if (peer != rank)
-      mapped_[static_cast<std::size_t>(peer)] =
-          std::make_unique<MappedSegment>(other.pid, other.descriptor, other.segment_bytes);
-    bases_.push_back(peer == rank ? segment_->base()
-                                  : mapped_[static_cast<std::size_t>(peer)]->base());
-    statuses.push_back(reinterpret_cast<RankStatus*>(bases_.back()));
-    wiring.ends.outgoing.push_back(reinterpret_cast<Channel*>(bases_.back() + 4096) + rank);
+    if (&other != &mine)
+      mapped = std::make_unique<MappedSegment>(other.pid, other.descriptor, other.segment_bytes);
+    bases_.push_back(mapped ? mapped->base() : segment_->base());
   }
-  board_ = std::make_unique<Board>(rank, statuses);
-  board_->mine().pid.store(mine.pid);
-  board_->mine().state.store(RankState::running);
-  host_device_ = make_host_device(*segment_);
-
-  // Control waits end when a rank fails, not at a time: ranks without work wait as long as it
-  // takes.
-  const WaitPolicy patient{board_.get(), std::numeric_limits<double>::infinity(), true, true};
-  if (one_host) {
-    wiring.own = {segment_->base(), segment_->size()};
-    wiring.ends.incoming = channels;
-    wiring.ends.retire = [] {};
-    wiring.bases = bases_;
-    wiring.staging = segment_.get();
-    control_ = std::make_unique<SharedMemoryLink>(group_, std::move(wiring), patient);
-  } else {
-    control_ = std::make_unique<MpiLink>(group_, communicator(group_), patient);
-  }
-  set_active_ranks(ranks);
-  DeviceWait::count = &board_->mine().on_device;
-  Wait::before_sleep = [] {
-    int main = 0, any = 0;
-    MPI_Is_thread_main(&main);
-    if (!main) return;  // a thread beside the rank's own: MPI_THREAD_FUNNELED keeps it out
-    MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &any, MPI_STATUS_IGNORE);
-  };
-  check_mpi(MPI_Barrier(MPI_COMM_WORLD), "MPI_Barrier");  // everybody has mapped everybody
 }
 
+void MpiWorld::show_status() {
+  std::vector<RankStatus*> statuses;
+  for (std::byte* base : bases_) statuses.push_back(base ? status_in(base) : nullptr);
+  board_ = std::make_unique<Board>(rank(), statuses);
+  board_->mine().pid.store(getpid());
+  board_->mine().state.store(RankState::running);
+}
+
+void MpiWorld::open_control_plane() {
+  const WaitPolicy patient{board_.get(), std::numeric_limits<double>::infinity(), true, true,
+                           before_sleep_};
+  if (!one_host()) {
+    post_ = std::make_unique<MpiPost>(make_communicator(group_), size(), patient);
+    return;
+  }
+  std::vector<Pipe*> from, to;
+  for (int peer = 0; peer < size(); ++peer) {
+    from.push_back(pipes_in(segment_->base()) + peer);
+    to.push_back(pipes_in(bases_[static_cast<std::size_t>(peer)]) + rank());
+  }
+  post_ = std::make_unique<PipePost>(std::move(from), std::move(to), patient);
+}
+
+// In MPI_Finalize MPICH 4.0 and 4.1 flush each connection of UCX that was used. Over TCP the other
+// side answers that in its own progress. A rank that has all answers goes on to a barrier of the
+// process manager and answers nothing there, so a rank that still waits for it waits forever.
+// Therefore each rank asks every other before it answers any (exchange_with_all), and no rank is in
+// MPI while another may have begun to finalize.
 MpiWorld::~MpiWorld() {
-  Wait::before_sleep = nullptr;
-  DeviceWait::count = nullptr;
   const bool healthy = board_->failed_rank() < 0;
   if (healthy) {
     try {
       barrier(group_);
-      if (!one_host()) part();
+      if (auto* mpi = dynamic_cast<MpiPost*>(post_.get()))
+        mpi->exchange_with_all(Operation::barrier);
     } catch (const MachineError&) {
       // Another rank failed between the look and the barrier; it names itself.
     }
   }
   board_->mine().state.store(healthy ? RankState::finished : RankState::failed);
-  control_.reset();
-  // With a rank gone, its GPU work may never end, and to free a device waits for that.
-  if (!healthy) static_cast<void>(device_.release());
+  // With a rank gone, its GPU work may never end, and to free a device waits for that; MPI may
+  // wait, too.
+  if (!healthy) {
+    static_cast<void>(post_.release());
+    static_cast<void>(device_.release());
+  }
+  post_.reset();
   device_.reset();
   host_device_.reset();
   if (healthy) {
@@ -268,46 +296,6 @@ MpiWorld::~MpiWorld() {
     const Patience patience(timeout_s(), fmt::format("rank {}: not all ranks have ended", rank()));
     MPI_Finalize();
   }
-}
-
-// In MPI_Finalize MPICH 4.0 and 4.1 flush each connection of UCX's that was sent over. Over TCP the
-// other side answers that, in its own progress; who has all answers goes on to a barrier of the
-// process manager, where nothing is answered any more, and who still waits for one waits forever.
-// So each rank is to ask every other before it answers any: all have sent to all, and none is in
-// MPI while another may have begun.
-void MpiWorld::part() {
-  for (int peer = 0; peer < size(); ++peer)
-    if (peer != rank()) control_->send(peer, nullptr, 0);
-  for (int peer = 0; peer < size(); ++peer)
-    if (peer != rank()) control_->receive(peer, nullptr, 0);
-}
-
-MPI_Comm MpiWorld::communicator(const Group& group) const {
-  MPI_Group everybody = MPI_GROUP_NULL, members = MPI_GROUP_NULL;
-  MPI_Comm result = MPI_COMM_NULL;
-  MPI_Comm_group(MPI_COMM_WORLD, &everybody);
-  MPI_Group_incl(everybody, group.size(), group.members.data(), &members);
-  const int code = MPI_Comm_create_group(MPI_COMM_WORLD, members, group.members.front(), &result);
-  MPI_Group_free(&members);
-  MPI_Group_free(&everybody);
-  check_mpi(code, "MPI_Comm_create_group");
-  return result;
-}
-
-std::unique_ptr<Link> MpiWorld::connect_host(const Group& group, Transport transport) {
-  if (transport == Transport::mpi)
-    return std::make_unique<MpiLink>(group, communicator(group), wait_policy());
-  return connect_shared_memory(group);
-}
-
-std::string MpiWorld::why_not_host(const Group& group, Transport transport) const {
-  if (transport == Transport::mpi) return "";
-  for (const int member : group.members)
-    if (!bases_[static_cast<std::size_t>(member)])
-      return fmt::format(
-          "transport shared_memory needs ranks of one host; rank {} is on {}, rank {} on {}",
-          rank(), host(rank()), member, host(member));
-  return "";
 }
 
 void MpiWorld::bind(int index, int active) {

@@ -1,4 +1,4 @@
-// Ranks as threads of one process: the same links over the process's own memory.
+// Ranks as threads of one process: the same control plane and links over its own memory.
 
 #include <cstdlib>
 #include <exception>
@@ -6,11 +6,9 @@
 #include <mutex>
 #include <thread>
 
-#include <fmt/format.h>
-
 #include "machine/base/error.h"
-#include "machine/link/shared_memory.h"
 #include "machine/world/binding.h"
+#include "machine/world/control/pipe.h"
 #include "machine/world/world.h"
 
 namespace machine {
@@ -31,11 +29,14 @@ struct Process {
         statuses(static_cast<std::size_t>(ranks)),
         cores(static_cast<int>(given_cores().size())) {
     for (int rank = 0; rank < ranks; ++rank)
-      channels.push_back(std::make_unique<Channel[]>(static_cast<std::size_t>(ranks)));
+      pipes.push_back(std::make_unique_for_overwrite<Pipe[]>(static_cast<std::size_t>(ranks)));
+  }
+  Pipe& pipe(int from, int to) {
+    return pipes[static_cast<std::size_t>(to)][static_cast<std::size_t>(from)];
   }
   int ranks;
   std::vector<RankStatus> statuses;
-  std::vector<std::unique_ptr<Channel[]>> channels;  // of the control links, by receiver
+  std::vector<std::unique_ptr<Pipe[]>> pipes;  // by receiver
   int cores;
   std::string host = "threads";
   Heap heap;
@@ -50,39 +51,27 @@ class ThreadWorld final : public World {
     for (RankStatus& status : process.statuses) statuses.push_back(&status);
     board_ = std::make_unique<Board>(rank, statuses);
     board_->mine().state.store(RankState::running);
-    host_device_ = make_host_device(process.heap);
-
-    SharedMemoryLink::Wiring wiring;
-    wiring.ends.incoming = process.channels[static_cast<std::size_t>(rank)].get();
-    for (int peer = 0; peer < process.ranks; ++peer)
-      wiring.ends.outgoing.push_back(
-          &process.channels[static_cast<std::size_t>(peer)][static_cast<std::size_t>(rank)]);
-    wiring.ends.retire = [] {};
-    wiring.bases.resize(static_cast<std::size_t>(process.ranks));
-    wiring.staging = &process.heap;
-    control_ = std::make_unique<SharedMemoryLink>(
-        group_, std::move(wiring),
+    set_host_device(make_host_device(process.heap));
+    std::vector<Pipe*> from, to;
+    for (int peer = 0; peer < process.ranks; ++peer) {
+      from.push_back(&process.pipe(peer, rank));
+      to.push_back(&process.pipe(rank, peer));
+    }
+    post_ = std::make_unique<PipePost>(
+        std::move(from), std::move(to),
         WaitPolicy{board_.get(), std::numeric_limits<double>::infinity(), true, false});
     set_active_ranks(process.ranks);
   }
   const std::string& host(int) const override { return process_.host; }
   bool ranks_are_threads() const override { return true; }
+  SharedMemory shared_memory() override {
+    return {nullptr, ~std::size_t{0}, &process_.heap,
+            std::vector<std::byte*>(static_cast<std::size_t>(process_.ranks), nullptr)};
+  }
 
   std::vector<std::function<void()>> take_retired() { return std::move(retired_); }
 
  private:
-  std::unique_ptr<Link> connect_host(const Group& group, Transport) override {
-    return connect_shared_memory(group);
-  }
-  std::string why_not_host(const Group&, Transport transport) const override {
-    return transport == Transport::mpi
-               ? "transport mpi needs ranks that are processes; these are threads"
-               : "";
-  }
-  SharedMemory shared_memory() override {
-    return {OwnMemory{}, &process_.heap,
-            std::vector<std::byte*>(static_cast<std::size_t>(process_.ranks), nullptr)};
-  }
   int cores_of_host() const override { return process_.cores; }
   void bind(int index, int active) override {
     cores_ = cores_of(index, active, given_cores());

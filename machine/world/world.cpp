@@ -3,15 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
-#include <memory>
+#include <cstdint>
 #include <set>
 
 #include "machine/base/error.h"
-#include "machine/link/cuda_links.h"
-#include "machine/link/faulty_link.h"
+#include "machine/world/control/tree.h"
+#include "machine/world/control/wait.h"
 
 namespace machine {
+
+World::World() = default;
+World::~World() = default;
 
 bool World::on_one_host(const Group& group) const {
   return std::all_of(group.members.begin(), group.members.end(),
@@ -31,68 +33,28 @@ void World::set_active_ranks(int ranks) {
   host_device_->set_threads(device().threads());
 }
 
-WaitPolicy World::wait_policy() const {
+bool World::oversubscribed() const {
   int active = 0;
   const int ranks = active_ranks_ == 0 ? size() : active_ranks_;
   for (int other = 0; other < ranks; ++other) active += host(other) == host(rank());
-  return {board_.get(), timeout_s_, active > cores_of_host(), false};
+  return active > cores_of_host();
 }
 
-// The control plane goes through rank 0 of the group: sizes first, then texts. Few bytes, seldom.
+WaitPolicy World::wait_policy() const {
+  return {board_.get(), timeout_s_, oversubscribed(), false, before_sleep_};
+}
+
 std::vector<std::string> World::all_gather(const Group& group, std::string_view mine) {
-  control_->count_as({Operation::all_gather, Dtype::float32});
-  const auto send_text = [&](int peer, std::string_view text) {
-    const std::uint64_t bytes = text.size();
-    control_->send(peer, &bytes, sizeof bytes);
-    control_->send(peer, text.data(), text.size());
-  };
-  const auto receive_text = [&](int peer) {
-    std::uint64_t bytes = 0;
-    control_->receive(peer, &bytes, sizeof bytes);
-    std::string text(bytes, '\0');
-    control_->receive(peer, text.data(), bytes);
-    return text;
-  };
-  const int size = group.size();
-  const int root = group.members.front();
-  std::vector<std::string> all(static_cast<std::size_t>(size));
-  if (group.index == 0) {
-    all[0] = mine;
-    for (int i = 1; i < size; ++i)
-      all[static_cast<std::size_t>(i)] = receive_text(group.members[static_cast<std::size_t>(i)]);
-    for (int i = 1; i < size; ++i)
-      for (const std::string& text : all)
-        send_text(group.members[static_cast<std::size_t>(i)], text);
-    for (int i = 1; i < size; ++i) {
-      // all is local: peers must have read it before it goes.
-      const int peer = group.members[static_cast<std::size_t>(i)];
-      control_->wait_sent(peer, ~0ull);
-    }
-  } else {
-    send_text(root, mine);
-    for (std::string& text : all) text = receive_text(root);
-    control_->wait_sent(root, ~0ull);
-  }
-  return all;
+  return control::all_gather(*post_, group, mine);
 }
 
 std::string World::broadcast(const Group& group, int root, std::string_view mine) {
-  return all_gather(
-      group, group.index == root ? mine : std::string_view{})[static_cast<std::size_t>(root)];
+  return control::broadcast(*post_, group, root, mine, Operation::broadcast);
 }
 
 void World::barrier(const Group& group) {
-  control_->count_as({Operation::barrier, Dtype::float32});
-  const int root = group.members.front();
-  if (group.index == 0) {
-    for (int i = 1; i < group.size(); ++i)
-      control_->receive(group.members[static_cast<std::size_t>(i)], nullptr, 0);
-    for (int i = 1; i < group.size(); ++i)
-      control_->send(group.members[static_cast<std::size_t>(i)], nullptr, 0);
-  } else {
-    control_->send(root, nullptr, 0);
-    control_->receive(root, nullptr, 0);
-  }
+  control::wait_for_all(*post_, group);
+  control::release_all(*post_, group);
   if (group.size() == size()) {
     for (const auto& give_back : retired_) give_back();
     retired_.clear();
@@ -111,48 +73,28 @@ World::Shared World::share(const Group& group, std::size_t bytes,
   result.retire = [this, memory = shared.memory, block, bytes] {
     after_barrier([memory, block, bytes] { memory->free(block, bytes); });
   };
-  auto offset = static_cast<std::uint64_t>(static_cast<std::byte*>(block) - shared.own.base);
-  std::vector<std::string> offsets;
+  std::vector<std::ptrdiff_t> offsets;
   try {
-    offsets = all_gather(group, {reinterpret_cast<const char*>(&offset), sizeof offset});
+    offsets = all_gather(group, static_cast<std::byte*>(block) - shared.base);
   } catch (const MachineError&) {
     result.retire();
     throw;
   }
-  for (int peer = 0; peer < group.size(); ++peer) {
-    std::memcpy(&offset, offsets[static_cast<std::size_t>(peer)].data(), sizeof offset);
-    const int member = group.members[static_cast<std::size_t>(peer)];
-    result.blocks.push_back(shared.bases[static_cast<std::size_t>(member)] + offset);
-  }
+  for (std::size_t peer = 0; peer < offsets.size(); ++peer)
+    result.blocks.push_back(shared.bases[static_cast<std::size_t>(group.members[peer])] +
+                            offsets[peer]);
   return result;
 }
 
-ChannelEnds World::make_channels(const Group& group) {
-  const auto size = static_cast<std::size_t>(group.size());
-  Shared shared = share(group, sizeof(Channel) * size, [size](std::byte* block) {
-    std::uninitialized_default_construct_n(reinterpret_cast<Channel*>(block), size);
-  });
-  ChannelEnds ends;
-  ends.incoming = reinterpret_cast<Channel*>(shared.blocks[static_cast<std::size_t>(group.index)]);
-  for (std::byte* block : shared.blocks)
-    ends.outgoing.push_back(reinterpret_cast<Channel*>(block) + group.index);
-  ends.retire = std::move(shared.retire);
-  return ends;
-}
-
-std::unique_ptr<Link> World::connect_shared_memory(const Group& group) {
-  const SharedMemory shared = shared_memory();
-  SharedMemoryLink::Wiring wiring;
-  wiring.own = shared.own;
-  wiring.staging = shared.memory;
-  for (const int member : group.members)
-    wiring.bases.push_back(shared.bases[static_cast<std::size_t>(member)]);
-  wiring.ends = make_channels(group);
-  return std::make_unique<SharedMemoryLink>(group, std::move(wiring), wait_policy());
+void World::set_host_device(std::unique_ptr<Device> device) {
+  host_device_ = std::move(device);
+  host_device_->set_faults(&faults_);
 }
 
 void World::use_device(std::unique_ptr<Device> device) {
   device_ = std::move(device);
+  device_->set_faults(&faults_);
+  device_->count_waits_in(&board_->mine().on_device);
   board_->mine().device.store(device_->identity());
 }
 
@@ -169,42 +111,6 @@ int World::sharers_of_device(const Group& group) const {
     const RankStatus* status = board_->of(member);
     return status && status->device.load() == mine;
   }));
-}
-
-std::unique_ptr<Link> World::connect(const Group& group, Transport transport) {
-  if (const std::string reason = why_not(group, transport); !reason.empty())
-    throw MachineError(reason);
-  if (transport == Transport::cuda_ipc) return cuda::connect_ipc(*this, group);
-  if (transport == Transport::nccl) return cuda::connect_nccl(*this, group);
-  return with_faults(connect_host(group, transport));
-}
-
-std::string World::why_not(const Group& group, Transport transport) const {
-  if (!between_devices(transport)) return why_not_host(group, transport);
-  if (!computes_on_gpu())
-    return fmt::format("transport {} moves tensors of CUDA devices: needs --device cuda",
-                       name(transport));
-  int here = 0;
-  for (const int member : group.members) {
-    const RankStatus* status = board_->of(member);
-    here += status != nullptr;
-    if (transport == Transport::nccl) continue;
-    if (!status)
-      return fmt::format(
-          "transport cuda_ipc needs ranks of one host; rank {} is on {}, rank {} on {}", rank(),
-          host(rank()), member, host(member));
-    if (std::string reason = cuda::why_not_peers(device_->identity(), status->device.load());
-        !reason.empty())
-      return fmt::format("transport cuda_ipc: rank {} cannot reach rank {}: {}", rank(), member,
-                         reason);
-  }
-  if (transport == Transport::cuda_ipc) return "";
-  if (!cuda::has_nccl()) return "transport nccl: this program was built without NCCL";
-  if (const int devices = devices_of(group); devices < here)
-    return fmt::format(
-        "transport nccl needs {} GPUs, found {}; cuda_ipc works with several ranks on one", here,
-        devices);
-  return "";
 }
 
 }  // namespace machine

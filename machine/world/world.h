@@ -1,28 +1,34 @@
 #pragma once
 // The ranks of one launch, and what each of them runs on.
 //
+//   world.barrier(world.group());
+//   std::vector<double> seconds = world.all_gather(group, mine);   // each rank's, in group order
+//   auto link = connect(world, group, Transport::shared_memory);   // machine/link/connect.h
+//
 // Two ways to have ranks: processes started by mpiexec or srun (MpiWorld, mpi_world.h), and threads
 // of one process (run_ranks, for tests and sanitizers). Code above sees the same World.
 
-#include <cstdint>
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "machine/base/bytes.h"
 #include "machine/device/device.h"
-#include "machine/link/link.h"
-#include "machine/link/shared_memory.h"
-#include "machine/link/wait.h"
+#include "machine/device/faults.h"
 #include "machine/world/board.h"
 #include "machine/world/group.h"
 
 namespace machine {
 
+class Post;
+struct WaitPolicy;
+
 class World {
  public:
-  virtual ~World() = default;
+  virtual ~World();
 
   const Group& group() const { return group_; }
   int rank() const { return group_.index; }
@@ -43,74 +49,94 @@ class World {
   int devices_of(const Group& group) const;
   int sharers_of_device(const Group& group) const;
   Board& board() { return *board_; }
+  const Board& board() const { return *board_; }
+  // What is wrong on purpose with this rank's machine; its devices take their faults from here.
+  Faults& faults() { return faults_; }
 
   // Only the first `ranks` ranks of the world work from here on (one case): sets the cores they are
   // bound to, the threads of their GEMMs (cores / ranks) and whether waiting may spin. Local.
   void set_active_ranks(int ranks);
   int active_ranks() const { return active_ranks_; }
-  const std::vector<int>& cores() const {
-    return cores_;
-  }  // this rank's now, hwloc's logical numbers
+  const std::vector<int>& cores() const { return cores_; }  // this rank's now, in hwloc's order
+  bool oversubscribed() const;  // more active ranks on this host than cores
 
-  // Of every wait in a link made from here on.
+  // Timeout of waits on links created from now on.
   double timeout_s() const { return timeout_s_; }
   void set_timeout_s(double seconds) { timeout_s_ = seconds; }
 
-  // Control plane: waits sleep, so ranks without work cost nothing. Collective over the group.
-  // Not for what is measured.
+  // Control plane: waits sleep, so ranks without work cost nothing. Collective over the group; a
+  // root is an index into it. Not for measured communication. Costs: control/tree.h.
   void barrier(const Group& group);
   std::vector<std::string> all_gather(const Group& group, std::string_view mine);  // in group order
   std::string broadcast(const Group& group, int root, std::string_view mine);      // root's
+  // Values as they are, vectors of any length each.
+  template <Plain T>
+  std::vector<T> all_gather(const Group& group, const T& mine) {
+    std::vector<T> all;
+    for (const std::string& theirs : all_gather(group, bytes_of(mine)))
+      all.push_back(value_of<T>(theirs));
+    return all;
+  }
+  template <Plain T>
+  std::vector<std::vector<T>> all_gather(const Group& group, const std::vector<T>& mine) {
+    std::vector<std::vector<T>> all;
+    for (const std::string& theirs : all_gather(group, bytes_of(mine)))
+      all.push_back(values_of<T>(theirs));
+    return all;
+  }
+  template <Plain T>
+  T broadcast(const Group& group, int root, const T& mine) {
+    return value_of<T>(broadcast(group, root, bytes_of(mine)));
+  }
+  template <Plain T>
+  std::vector<T> broadcast(const Group& group, int root, const std::vector<T>& mine) {
+    return values_of<T>(broadcast(group, root, bytes_of(mine)));
+  }
 
-  // A new link among the group's ranks; collective over the group. Throws MachineError naming the
-  // reason when this transport cannot join them (other hosts, ranks that are threads).
-  std::unique_ptr<Link> connect(const Group& group, Transport transport);
-  // Why connect would refuse, or empty. Each rank answers for its own host.
-  std::string why_not(const Group& group, Transport transport) const;
-
-  // What links are made of. Collective over the group, ranks of one host:
-  // a block of host memory of each of its ranks as seen from here, in group order; `construct` is
-  // called on this rank's before a peer sees it. To be retired once, when this rank no longer uses
-  // it; given back when every rank has passed a barrier of the world after that.
+  // ---- Links are made of these (machine/link).
+  // Host memory of this rank that peers of its host see. An address in it is an offset from `base`.
+  // Peer memory starts at bases[rank of the world]: null for other hosts. For ranks that are
+  // threads every base is null, so an offset is an address.
+  struct SharedMemory {
+    std::byte* base = nullptr;
+    std::size_t bytes = ~std::size_t{0};
+    HostMemory* memory = nullptr;  // allocates in it
+    std::vector<std::byte*> bases;
+  };
+  virtual SharedMemory shared_memory() = 0;
+  // A block of that memory of each member as seen from here, in group order; `construct` is called
+  // on this rank's before a peer sees it. Collective over the group, whose ranks share a host. To
+  // be retired once, when this rank no longer uses it; freed when every rank has passed a barrier
+  // of the world after that.
   struct Shared {
     std::vector<std::byte*> blocks;
     std::function<void()> retire;
   };
   Shared share(const Group& group, std::size_t bytes,
                const std::function<void(std::byte*)>& construct);
-  ChannelEnds make_channels(const Group& group);
   WaitPolicy wait_policy() const;
   // Called after every rank has passed a barrier of the world.
   void after_barrier(std::function<void()> call) { retired_.push_back(std::move(call)); }
 
  protected:
+  World();
+  void set_host_device(std::unique_ptr<Device> device);
+
   Group group_;
   // Cores of this host that its ranks share.
   virtual int cores_of_host() const = 0;
   // Binds this rank, the index-th of `active` on its host; sets cores_.
   virtual void bind(int index, int active) = 0;
 
-  // The transports that are not between devices.
-  virtual std::unique_ptr<Link> connect_host(const Group& group, Transport transport) = 0;
-  virtual std::string why_not_host(const Group& group, Transport transport) const = 0;
-
-  // Host memory of this rank that peers of its host see, and where theirs is seen from here: at
-  // bases[world rank]; null where addresses are shared, or where there is none.
-  struct SharedMemory {
-    OwnMemory own;
-    HostMemory* memory = nullptr;
-    std::vector<std::byte*> bases;
-  };
-  virtual SharedMemory shared_memory() = 0;
-  std::unique_ptr<Link> connect_shared_memory(const Group& group);
-
   // Memory of closed links, given back once every rank has passed a barrier of the world: until
   // then a peer may still look at it.
   std::vector<std::function<void()>> retired_;
 
   std::unique_ptr<Board> board_;
+  Faults faults_;
   std::unique_ptr<Device> host_device_, device_;
-  std::unique_ptr<Link> control_;  // among all ranks; waits without a timeout, until a rank fails
+  std::unique_ptr<Post> post_;        // among all ranks
+  void (*before_sleep_)() = nullptr;  // of waits (WaitPolicy)
   std::vector<int> cores_;
 
  private:

@@ -8,6 +8,9 @@
 #include <thread>
 
 #include "machine/base/error.h"
+#include "machine/device/gemm.h"
+#include "machine/device/tensor.h"
+#include "machine/link/connect.h"
 #include "machine/world/binding.h"
 #include "machine/world/step_clock.h"
 
@@ -28,6 +31,47 @@ TEST(World, GathersInGroupOrder) {
         EXPECT_EQ(world.broadcast(world.group(), ranks - 1, mine), all.back());
       }
     });
+}
+
+TEST(World, ValuesTravelAsTheyAre) {
+  struct Pair {
+    int rank;
+    double half;
+  };
+  run_ranks(3, [](World& world) {
+    const int rank = world.rank();
+    EXPECT_EQ(world.all_gather(world.group(), 7 * rank), (std::vector{0, 7, 14}));
+    const std::vector<Pair> pairs = world.all_gather(world.group(), Pair{rank, rank / 2.0});
+    EXPECT_EQ(pairs[2].rank, 2);
+    EXPECT_EQ(pairs[1].half, 0.5);
+    const std::vector<float> mine(static_cast<std::size_t>(rank), 0.25F);
+    EXPECT_EQ(world.all_gather(world.group(), mine),
+              (std::vector<std::vector<float>>{{}, {0.25F}, {0.25F, 0.25F}}));
+    EXPECT_EQ(world.broadcast(world.group(), 2, 1.5 * rank), 3.0);
+    EXPECT_EQ(world.broadcast(world.group(), 1, mine), std::vector{0.25F});
+  });
+}
+
+TEST(World, AFaultOfOneRankIsNotTheOthers) {
+  run_ranks(2, [](World& world) {
+    if (world.rank() == 1) {
+      world.faults().memory_bytes = 1000;
+      world.faults().after_gemm = [](Stream&, const Matrix& c) {
+        static_cast<float*>(c.data)[0] = -1;
+      };
+    }
+    world.barrier(world.group());
+    Device& device = world.device();
+    if (world.rank() == 1)
+      EXPECT_THROW(device.allocate(1001, Category::buffers), MachineError);
+    else
+      EXPECT_NO_THROW(device.allocate(1001, Category::buffers));
+    const Tensor a(device, Dtype::float32, {2, 2}, Category::buffers);
+    const Tensor c(device, Dtype::float32, {2, 2}, Category::buffers);
+    from_doubles(a, {1, 2, 3, 4});
+    gemm(device.stream(), matrix(a), matrix(a), matrix(c));
+    EXPECT_EQ(to_doubles(c)[0], world.rank() == 1 ? -1 : 7);
+  });
 }
 
 TEST(World, BarrierHoldsEverybody) {
@@ -61,7 +105,7 @@ TEST(World, AWaitThatDoesNotEndNamesBothRanks) {
     run_ranks(
         2,
         [](World& world) {
-          const auto link = world.connect(world.group(), Transport::shared_memory);
+          const auto link = connect(world, world.group(), Transport::shared_memory);
           world.board().set_activity("the test");
           char byte = 0;
           link->count_as({Operation::all_reduce, Dtype::float32});
@@ -81,7 +125,7 @@ TEST(World, AWaitThatDoesNotEndNamesBothRanks) {
 
 TEST(World, ThreadsHaveNoMpi) {
   run_ranks(1, [](World& world) {
-    EXPECT_THROW(world.connect(world.group(), Transport::mpi), MachineError);
+    EXPECT_THROW(connect(world, world.group(), Transport::mpi), MachineError);
   });
 }
 
@@ -170,7 +214,7 @@ TEST(StepClock, WhatAnotherThreadSendsIsHiddenUnlessWaitedFor) {
 
 TEST(StepClock, ALinkSaysWhomItWaitedFor) {
   run_ranks(2, [](World& world) {
-    const auto link = world.connect(world.group(), Transport::shared_memory);
+    const auto link = connect(world, world.group(), Transport::shared_memory);
     char byte = 0;
     StepClock clock;
     clock.start();

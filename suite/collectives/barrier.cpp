@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdlib>
 #include <thread>
@@ -78,12 +79,10 @@ class Barrier {
       run_to_end();
       const std::int64_t left = now_ns();
       std::int64_t last_entered = entered, first_left = left;
-      for (const std::string& theirs :
-           context_.world.all_gather(context_.group, fmt::format("{} {}", entered, left))) {
-        char* rest = nullptr;
-        last_entered =
-            std::max<std::int64_t>(last_entered, std::strtoll(theirs.c_str(), &rest, 10));
-        first_left = std::min<std::int64_t>(first_left, std::strtoll(rest, nullptr, 10));
+      for (const auto& [their_entered, their_left] :
+           context_.world.all_gather(context_.group, std::array{entered, left})) {
+        last_entered = std::max(last_entered, their_entered);
+        first_left = std::min(first_left, their_left);
       }
       if (!context_.world.on_one_host(context_.group)) continue;
       judge.schedule(fmt::format("ranks that left before rank {} had come", late),

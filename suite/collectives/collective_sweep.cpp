@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "collectives/communicator/library.h"
+#include "machine/link/connect.h"
 #include "suite/collectives/collective_unit.h"
 #include "suite/files/traffic.h"
 
@@ -143,7 +144,7 @@ std::string collective_why_not(const CollectiveCase& c, const harness::Context& 
   if (c.algorithm == collectives::library && c.transport == Transport::nccl)
     if (std::string why = collectives::why_not_nccl(c.reduction, c.dtype, c.ranks); !why.empty())
       return why;
-  return context.world.why_not(context.group, c.transport);
+  return machine::why_not(context.world, context.group, c.transport);
 }
 
 std::unique_ptr<collectives::Communicator> library_beside(const CollectiveCase& c,

@@ -212,7 +212,7 @@ void CollectiveUnit::judge_memory(harness::Judge& judge) {
   if (!uses_library()) {
     const auto& algorithm = collectives::find_algorithm(operation_, algorithm_);
     expected += scratch_bytes(algorithm, call_of_rank(), count_, case_.dtype);
-    if (communicator_->link().meets())
+    if (communicator_->link().is_rendezvous())
       expected += collectives::staging_bytes(algorithm, call_of_rank(), count_, case_.dtype, false);
   }
   judge.memory(Category::buffers, context_.device.ledger().peak(Category::buffers) - held_before_,

@@ -17,6 +17,7 @@
 #include "collectives/compression/volume.h"
 #include "collectives/cost.h"
 #include "harness/unit/unit.h"
+#include "machine/link/connect.h"
 
 namespace suite {
 namespace {
@@ -100,7 +101,7 @@ struct CompressedAllReduceUnit {
   }
 
   static std::string why_not(const Case& c, const harness::Context& context) {
-    return context.world.why_not(context.group, c.transport);
+    return machine::why_not(context.world, context.group, c.transport);
   }
 
   CompressedAllReduceUnit(const Case& c, harness::Context& context)
@@ -180,12 +181,11 @@ struct CompressedAllReduceUnit {
   bool is_int8_gathered() const { return case_.algorithm == "int8_block"; }
 
   void judge_volume(harness::Judge& judge, const Values& x) {
-    const auto above = std::count_if(x.begin(), x.end(), [&](double value) {
+    const std::int64_t above = std::count_if(x.begin(), x.end(), [&](double value) {
       return std::abs(value) >= static_cast<double>(options_.threshold);
     });
-    for (const std::string& theirs :
-         context_.world.all_gather(context_.group, fmt::to_string(above)))
-      most_above_threshold_ = std::max<std::int64_t>(most_above_threshold_, std::stoll(theirs));
+    most_above_threshold_ = std::max(
+        most_above_threshold_, std::ranges::max(context_.world.all_gather(context_.group, above)));
     compressed_->reset();
     communicator_.link().reset_traffic();
     run();

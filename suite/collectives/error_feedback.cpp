@@ -7,6 +7,7 @@
 
 #include "collectives/compression/quadratic.h"
 #include "harness/unit/unit.h"
+#include "machine/link/connect.h"
 
 namespace suite {
 namespace {
@@ -40,7 +41,7 @@ struct ErrorFeedback {
   }
 
   static std::string why_not(const Case& c, const harness::Context& context) {
-    return context.world.why_not(context.group, c.transport);
+    return machine::why_not(context.world, context.group, c.transport);
   }
 
   ErrorFeedback(const Case& c, harness::Context& context)

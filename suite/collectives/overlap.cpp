@@ -29,6 +29,7 @@
 #include "harness/unit/unit.h"
 #include "machine/base/clock.h"
 #include "machine/device/gemm.h"
+#include "machine/link/connect.h"
 #include "suite/collectives/expected.h"
 #include "suite/reference/product_reference.h"
 
@@ -141,7 +142,7 @@ class Overlap {
     }));
   }
   static std::string why_not(const Case& c, const harness::Context& context) {
-    return context.world.why_not(context.group, c.transport);
+    return machine::why_not(context.world, context.group, c.transport);
   }
 
   Overlap(const Case& c, harness::Context& context)
@@ -232,13 +233,7 @@ class Overlap {
       times.gemm_beside = product_s_;
       mine.push_back(times);
     }
-    const std::string_view text(reinterpret_cast<const char*>(mine.data()),
-                                mine.size() * sizeof(Times));
-    std::vector<std::vector<Times>> all;
-    for (const std::string& theirs : context_.world.all_gather(context_.group, text)) {
-      all.emplace_back(mine.size());
-      std::memcpy(all.back().data(), theirs.data(), text.size());
-    }
+    const std::vector<std::vector<Times>> all = context_.world.all_gather(context_.group, mine);
     const auto median_of = [&](double Times::*member) {
       std::vector<double> worst(mine.size());
       for (const auto& of_rank : all)

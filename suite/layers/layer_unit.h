@@ -23,6 +23,7 @@
 
 #include "collectives/communicator/communicator.h"
 #include "harness/unit/unit.h"
+#include "machine/link/connect.h"
 #include "suite/layers/layer_results.h"
 #include "suite/layers/layer_sweep.h"
 
@@ -35,7 +36,7 @@ class LayerShell {
                                                 harness::Oracle::memory,
                                                 harness::Oracle::determinism};
   static std::string why_not(const Case& c, const harness::Context& context) {
-    return context.world.why_not(context.group, c.transport);
+    return machine::why_not(context.world, context.group, c.transport);
   }
 
   LayerShell(const Case& c, harness::Context& context, const LayerTraits& traits,

@@ -19,6 +19,7 @@
 #include "harness/unit/unit.h"
 #include "layers/column_parallel_linear.h"
 #include "layers/row_parallel_linear.h"
+#include "machine/link/connect.h"
 
 namespace suite {
 
@@ -54,7 +55,7 @@ class LinearUnit {
                                                 harness::Oracle::determinism};
   static harness::Sweep<Case> sweep(harness::Profile profile) { return linear_sweep(cut, profile); }
   static std::string why_not(const Case& the_case, const harness::Context& context) {
-    return context.world.why_not(context.group, the_case.transport);
+    return machine::why_not(context.world, context.group, the_case.transport);
   }
 
   LinearUnit(const Case& c, harness::Context& context);

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <functional>
 #include <limits>
 #include <optional>
 
@@ -92,13 +93,10 @@ struct Gemm {
     y_ = tensor(shape_.m, shape_.n);
     kernels().fill_normal(x_, context.seed, {}, 0, 1);
     kernels().fill_normal(weight_, context.seed + 1, {}, 0, 1);
-    std::string mine;
-    if (context.device.readable_by_host()) {
-      library_ = OnednnGemm::fastest(x_, weight_);
-      mine = library_ ? "has one" : "";
-    }
-    for (const std::string& theirs : context.world.all_gather(context.group, mine))
-      if (theirs.empty()) library_.reset();
+    if (context.device.readable_by_host()) library_ = OnednnGemm::fastest(x_, weight_);
+    const bool has_one = library_ != nullptr;
+    if (!std::ranges::all_of(context.world.all_gather(context.group, has_one), std::identity()))
+      library_.reset();
   }
 
   void prepare() {}

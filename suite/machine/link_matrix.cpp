@@ -18,6 +18,7 @@
 #include "harness/measure/statistics.h"
 #include "harness/unit/unit.h"
 #include "machine/base/clock.h"
+#include "machine/link/connect.h"
 #include "suite/machine/pair_meter.h"
 #include "suite/machine/slow_pairs.h"
 #include "suite/machine/tournament.h"
@@ -59,13 +60,13 @@ class LinkMatrix {
         sweep.sample([](const Case& c) { return c.ranks > 2 || c.mode == "together"; }));
   }
   static std::string why_not(const Case& c, const harness::Context& context) {
-    return context.world.why_not(context.group, c.transport);
+    return machine::why_not(context.world, context.group, c.transport);
   }
 
   LinkMatrix(const Case& c, harness::Context& context)
       : context_(context),
         rounds_(tournament(c.ranks)),
-        link_(context.world.connect(context.group, c.transport)),
+        link_(machine::connect(context.world, context.group, c.transport)),
         meter_(*link_, context.world.host_device(), c.bytes.value, context.seed) {
     if (c.mode == "alone") rounds_ = one_at_a_time(rounds_);
     link_->count_as(label);
@@ -131,6 +132,9 @@ class LinkMatrix {
     for (const int member : context_.group.members)
       matrix.hosts.push_back(context_.world.host(member));
     FastestPass fastest;
+    const auto of_ranks = [&](const auto& mine) {
+      return context_.world.all_gather(context_.group, mine);
+    };
     const auto matrix_of = [&](auto value) {
       std::vector<double> mine;
       for (std::size_t peer = 0; peer < ranks; ++peer)
@@ -144,27 +148,12 @@ class LinkMatrix {
     matrix.latency_us = matrix_of([&](int peer) { return 1e6 * meter_.latency_s(peer); });
     fastest.bandwidth_GBps = matrix_of([&](int peer) { return meter_.fastest_GBps(peer); });
     fastest.latency_us = matrix_of([&](int peer) { return 1e6 * meter_.least_latency_s(peer); });
-    std::vector<double> delayed;
-    for (const std::vector<double>& its :
-         of_ranks(std::vector{delayed_s_ / std::max(met_s_, 1e-9)}))
-      delayed.push_back(its[0]);
+    const std::vector<double> delayed = of_ranks(delayed_s_ / std::max(met_s_, 1e-9));
     matrix.crowded_hosts = crowded_hosts(matrix.hosts, of_ranks(context_.world.cores()), delayed);
     // Where ranks wait for their cores, the pass that waited least says most of the link.
     if (!matrix.crowded_hosts.empty()) matrix.bandwidth_GBps = fastest.bandwidth_GBps;
     matrix.slow_pairs = slow_pairs(matrix, fastest);
     return matrix;
-  }
-
-  template <class T>
-  std::vector<std::vector<T>> of_ranks(const std::vector<T>& mine) {
-    const std::string_view bytes(reinterpret_cast<const char*>(mine.data()),
-                                 mine.size() * sizeof(T));
-    std::vector<std::vector<T>> all;
-    for (const std::string& row : context_.world.all_gather(context_.group, bytes)) {
-      all.emplace_back(row.size() / sizeof(T));
-      std::memcpy(all.back().data(), row.data(), row.size());
-    }
-    return all;
   }
 
   static double median_of_pairs(const std::vector<double>& matrix) {

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <memory>
 
+#include "machine/link/connect.h"
 #include "machine/world/world.h"
 #include "suite/machine/pair_meter.h"
 #include "suite/machine/tournament.h"
@@ -166,7 +167,7 @@ TEST(SlowPairs, AHeldUpLinkStandsOut) {
   matrix.latency_us.resize(ranks * ranks);
   machine::run_ranks(ranks, [&](machine::World& world) {
     // From 1 to 2. What 2 sends to 1 is fast, but each round trip of theirs is held up once.
-    HeldUp link(world.connect(world.group(), machine::Transport::shared_memory),
+    HeldUp link(machine::connect(world, world.group(), machine::Transport::shared_memory),
                 world.rank() == 1 ? 2 : -1, clock_us);
     PairMeter meter(link, world.host_device(), 20'000, 1, [&] { return 1e-6 * clock_us; });
     for (const Round& round : one_at_a_time(tournament(ranks))) {
@@ -221,7 +222,7 @@ TEST(PairMeter, CountsWhatIsNotWhatWasSent) {
     std::unique_ptr<machine::Link> link_;
   };
   machine::run_ranks(3, [](machine::World& world) {
-    Garbling link(world.connect(world.group(), machine::Transport::shared_memory));
+    Garbling link(machine::connect(world, world.group(), machine::Transport::shared_memory));
     PairMeter meter(link, world.host_device(), 1001, 7);
     link.reset_traffic();
     for (const Round& round : tournament(3)) {

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <numeric>
 
@@ -17,18 +16,6 @@ namespace suite::nccl_tests {
 using machine::Operation;
 
 namespace {
-
-// Every rank's values, in rank order.
-template <class T>
-std::vector<std::vector<T>> gathered(machine::World& world, const std::vector<T>& mine) {
-  const std::string bytes(reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(T));
-  std::vector<std::vector<T>> all;
-  for (const std::string& theirs : world.all_gather(world.group(), bytes)) {
-    all.emplace_back(theirs.size() / sizeof(T));
-    std::memcpy(all.back().data(), theirs.data(), theirs.size());
-  }
-  return all;
-}
 
 // The library's own are measured out of place only: in place MPICH 4.0.2 refuses some buffers, and
 // its MPI_Reduce reads address -1 at a root other than 0.
@@ -128,7 +115,7 @@ Timing Measure::timing(CollectiveUnit* unit, const Buffers& buffers, const machi
       result.algbw_GBps * collectives::bus_factor(arguments_.operation, world_.size());
   if (arguments_.per_iteration) {
     IterationTimes times;
-    times.by_rank_us = gathered(world_, each);
+    times.by_rank_us = world_.all_gather(world_.group(), each);
     times.maxima_us = times.by_rank_us.front();
     for (const auto& theirs : times.by_rank_us)
       for (std::size_t i = 0; i < theirs.size(); ++i)

@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "harness/unit/unit.h"
+#include "machine/link/connect.h"
 #include "pipeline/execute.h"
 #include "suite/pipeline/calibrated_sleep.h"
 #include "suite/trainer/measured_step.h"
@@ -64,7 +65,7 @@ struct PipelineBubble {
     return sweep;
   }
   static std::string why_not(const Case& c, const harness::Context& context) {
-    return context.world.why_not(context.group, c.transport);
+    return machine::why_not(context.world, context.group, c.transport);
   }
 
   PipelineBubble(const Case& c, harness::Context& context)
@@ -77,8 +78,8 @@ struct PipelineBubble {
         sleep_(third_s_) {
     const machine::Ledger& ledger = context.device.ledger();
     for (const Category category : categories) held_before_.push_back(ledger.current(category));
-    activations_ = context.world.connect(context.group, c.transport);
-    gradients_ = context.world.connect(context.group, c.transport);
+    activations_ = machine::connect(context.world, context.group, c.transport);
+    gradients_ = machine::connect(context.world, context.group, c.transport);
     executor_ = std::make_unique<pipeline::Executor>(actions_, c.micro_batches, boundary,
                                                      pipeline::Links{*activations_, *gradients_},
                                                      context.device, context.world.host_device());

@@ -17,6 +17,7 @@
 #include <cstring>
 
 #include "harness/unit/unit.h"
+#include "machine/link/connect.h"
 #include "pipeline/execute.h"
 #include "suite/pipeline/gelu_stage.h"
 #include "suite/pipeline/part_reference.h"
@@ -91,7 +92,7 @@ struct PipelineStep {
     }));
   }
   static std::string why_not(const Case& c, const harness::Context& context) {
-    return context.world.why_not(context.group, c.transport);
+    return machine::why_not(context.world, context.group, c.transport);
   }
 
   PipelineStep(const Case& c, harness::Context& context)
@@ -104,8 +105,8 @@ struct PipelineStep {
         model_{c.dtype, c.tokens, c.hidden, c.micro_batches, actions_.placement, context.seed} {
     const machine::Ledger& ledger = context.device.ledger();
     for (const Category category : categories) held_before_.push_back(ledger.current(category));
-    activations_ = context.world.connect(context.group, c.transport);
-    gradients_ = context.world.connect(context.group, c.transport);
+    activations_ = machine::connect(context.world, context.group, c.transport);
+    gradients_ = machine::connect(context.world, context.group, c.transport);
     executor_ = std::make_unique<pipeline::Executor>(actions_, c.micro_batches, boundary_,
                                                      pipeline::Links{*activations_, *gradients_},
                                                      context.device, context.world.host_device());
@@ -248,10 +249,8 @@ struct PipelineStep {
   // or schedule; every rank compares what it has. Gradients add up in the order of the
   // micro-batches, as in every listed schedule.
   void judge_on_one_device(harness::Judge& judge) {
-    const std::string bytes =
-        context_.world.broadcast(context_.group, 0, rank() == 0 ? on_one_device() : std::string());
-    std::vector<double> all(bytes.size() / sizeof(double));
-    std::memcpy(all.data(), bytes.data(), bytes.size());
+    const std::vector<double> all = context_.world.broadcast(
+        context_.group, 0, rank() == 0 ? on_one_device() : std::vector<double>());
     const auto boundary = static_cast<std::size_t>(boundary_.shape.size());
     const std::size_t rows = boundary * static_cast<std::size_t>(case_.micro_batches);
     const std::size_t weights =
@@ -276,7 +275,7 @@ struct PipelineStep {
   }
 
   // Outputs, input gradients and the weight gradients of all parts of all copies, as doubles.
-  std::string on_one_device() {
+  std::vector<double> on_one_device() {
     machine::Device& device = context_.device;
     const auto boundary = [&] {
       return Tensor(device, case_.dtype, boundary_.shape, Category::buffers);
@@ -315,7 +314,7 @@ struct PipelineStep {
     outputs.insert(outputs.end(), d_inputs.begin(), d_inputs.end());
     for (const std::vector<GeluPart>& parts : copies)
       for (const GeluPart& part : parts) append(outputs, part.weight_gradient);
-    return {reinterpret_cast<const char*>(outputs.data()), outputs.size() * sizeof(double)};
+    return outputs;
   }
 
   Case case_;

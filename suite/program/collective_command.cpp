@@ -19,6 +19,7 @@
 #include "harness/run/supervisor.h"
 #include "harness/run/watchdog.h"
 #include "machine/base/error.h"
+#include "machine/link/connect.h"
 #include "machine/world/mpi_world.h"
 #include "suite/files/traffic.h"
 #include "suite/nccl_tests/json.h"
@@ -121,7 +122,7 @@ machine::Transport transport_of(const Arguments& arguments, const machine::World
   const machine::Transport transport = arguments.transport.value_or(
       world.on_one_host(world.group()) ? machine::Transport::shared_memory
                                        : machine::Transport::mpi);
-  if (const std::string why = world.why_not(world.group(), transport); !why.empty())
+  if (const std::string why = machine::why_not(world, world.group(), transport); !why.empty())
     throw harness::UsageError(why);
   return transport;
 }
@@ -204,9 +205,8 @@ class Sweep {
     }
   }
   int anybodys_signal() {
-    for (const std::string& theirs :
-         world_.all_gather(world_.group(), std::to_string(received_signal)))
-      if (theirs != "0") return std::stoi(theirs);
+    for (const int theirs : world_.all_gather(world_.group(), int{received_signal}))
+      if (theirs != 0) return theirs;
     return 0;
   }
 

@@ -233,8 +233,10 @@ int run_rank(const CommandLine& line, const std::vector<harness::PlannedCase>& c
       if (rank != 0) return;
       if (line.continued)
         harness::refuse_another(out_dir, *line.continued, environment, configuration);
-      sink = harness::write_to(options.context, out_dir, line.continued.has_value());
-      if (!line.continued) harness::write_file(out_dir + "/environment.json", environment);
+      sink = harness::write_to(options.context, out_dir, line.continued.has_value(),
+                               world->faults().disk);
+      if (!line.continued)
+        harness::write_file(out_dir + "/environment.json", environment, world->faults().disk);
     });
     if (code != harness::accepted) return exit_code_of_rank(rank, code);
     options.sink = sink.get();

@@ -2,7 +2,8 @@
 
 #include <cmath>
 #include <cstdint>
-#include <cstring>
+
+#include "machine/base/bytes.h"
 
 namespace suite {
 
@@ -32,19 +33,16 @@ std::vector<double> shard(const std::vector<double>& whole, const collectives::P
 }
 
 void put(std::string& text, const std::vector<double>& values) {
-  const std::uint64_t size = values.size();
-  text.append(reinterpret_cast<const char*>(&size), sizeof size);
-  text.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(double));
+  text += machine::bytes_of(std::uint64_t{values.size()});
+  text += machine::bytes_of(values);
 }
 
 std::vector<double> take(std::string_view& text) {
-  std::uint64_t size = 0;
-  std::memcpy(&size, text.data(), sizeof size);
+  const auto size = machine::value_of<std::uint64_t>(text);
   text.remove_prefix(sizeof size);
-  std::vector<double> values(size);
-  if (size > 0) std::memcpy(values.data(), text.data(), size * sizeof(double));
-  text.remove_prefix(size * sizeof(double));
-  return values;
+  const std::string_view bytes = text.substr(0, size * sizeof(double));
+  text.remove_prefix(bytes.size());
+  return machine::values_of<double>(bytes);
 }
 
 }  // namespace suite

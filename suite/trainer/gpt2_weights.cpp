@@ -180,9 +180,8 @@ std::string shard_of(const Gpt2Tensor& tensor, const layers::Parameters& paramet
   if (parameter.placement.tp == collectives::Spread::replicated && tp_rank > 0) return {};
   const machine::Region region = parameter.region(tp_rank);
   const ShardHeader header{region.row, region.col, parameter.value.rows(), parameter.value.cols()};
-  const std::vector<double> values = to_doubles(parameter.value);
-  std::string text(reinterpret_cast<const char*>(&header), sizeof header);
-  text.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(double));
+  std::string text(machine::bytes_of(header));
+  text += machine::bytes_of(to_doubles(parameter.value));
   return text;
 }
 
@@ -195,8 +194,7 @@ std::vector<double> whole(const Gpt2Tensor& tensor, const layers::GptConfig& con
   std::vector<double> values(size);
   for (const std::string& shard : shards) {
     if (shard.empty()) continue;
-    ShardHeader header;
-    std::memcpy(&header, shard.data(), sizeof header);
+    const auto header = machine::value_of<ShardHeader>(shard);
     const char* from = shard.data() + sizeof header;
     for (std::int64_t row = header.row; row < header.row + header.rows; ++row)
       for (std::int64_t col = header.col; col < header.col + header.cols; ++col) {

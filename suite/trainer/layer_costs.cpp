@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <memory>
-#include <sstream>
 
 #include "layers/models/gpt.h"
 #include "machine/base/clock.h"
@@ -78,19 +77,13 @@ void measure_layers(TrainingConfig& config, machine::World& world, const machine
   const machine::Grid grid(config.degrees, group.index);
   collectives::Communicator tp(world, grid.group(machine::Axis::tp), config.transport);
   const int layers = config.model.layers;
-  std::string mine;
-  for (const int layer : {0, layers / 2, layers - 1})
-    mine += fmt::format(
-        "{} ", static_cast<std::int64_t>(1e9 * seconds_of_layer(world, device, tp, config, layer)));
-  std::array<std::int64_t, 3> slowest{};  // the first, one between, the last
-  for (const std::string& text : world.all_gather(group, mine)) {
-    std::istringstream numbers(text);
-    for (std::int64_t& most : slowest) {
-      std::int64_t theirs = 0;
-      numbers >> theirs;
-      most = std::max(most, theirs);
-    }
-  }
+  std::array<std::int64_t, 3> mine{}, slowest{};  // the first, one between, the last
+  const std::array measured{0, layers / 2, layers - 1};
+  for (std::size_t i = 0; i < measured.size(); ++i)
+    mine[i] =
+        static_cast<std::int64_t>(1e9 * seconds_of_layer(world, device, tp, config, measured[i]));
+  for (const auto& theirs : world.all_gather(group, mine))
+    for (std::size_t i = 0; i < slowest.size(); ++i) slowest[i] = std::max(slowest[i], theirs[i]);
   config.layer_costs.assign(static_cast<std::size_t>(layers), slowest[1]);
   config.layer_costs.front() = slowest[0];
   config.layer_costs.back() = slowest[2];

@@ -3,9 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
-#include <string_view>
-#include <type_traits>
 #include <utility>
 
 #include "pipeline/simulate.h"
@@ -17,26 +14,10 @@ using pipeline::Kind;
 
 MeasuredStep gathered_step(machine::World& world, const machine::Group& group,
                            const pipeline::Timeline& mine) {
-  static_assert(std::is_trivially_copyable_v<pipeline::Event>);
-  struct Header {
-    double origin_s;
-    int peak;
-  };
-  const Header header{mine.origin_s, mine.peak_in_flight};
-  std::string bytes(reinterpret_cast<const char*>(&header), sizeof header);
-  bytes.append(reinterpret_cast<const char*>(mine.events.data()),
-               mine.events.size() * sizeof(pipeline::Event));
   MeasuredStep step;
-  std::vector<double> origins;
-  for (const std::string& theirs : world.all_gather(group, bytes)) {
-    Header read;
-    std::memcpy(&read, theirs.data(), sizeof read);
-    origins.push_back(read.origin_s);
-    step.peak_in_flight = std::max(step.peak_in_flight, read.peak);
-    step.stages.emplace_back((theirs.size() - sizeof read) / sizeof(pipeline::Event));
-    std::memcpy(step.stages.back().data(), theirs.data() + sizeof read,
-                theirs.size() - sizeof read);
-  }
+  const std::vector<double> origins = world.all_gather(group, mine.origin_s);
+  step.peak_in_flight = std::ranges::max(world.all_gather(group, mine.peak_in_flight));
+  step.stages = world.all_gather(group, mine.events);
   const bool one_clock = world.on_one_host(group);
   const double begin = *std::min_element(origins.begin(), origins.end());
   for (std::size_t i = 0; i < step.stages.size(); ++i) {

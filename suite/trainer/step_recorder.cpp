@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <set>
 #include <sstream>
 
@@ -186,21 +185,15 @@ std::size_t StepRecorder::typical(double seconds, machine::World& world,
                                   const machine::Group& group) const {
   std::vector<double> mine;
   for (const Totals& step : steps_) mine.push_back(step.seconds);
-  const auto all = world.all_gather(
-      group,
-      std::string_view(reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(double)));
   std::vector<double> slowest(mine.size());
-  for (const std::string& text : all) {
-    std::vector<double> theirs(text.size() / sizeof(double));
-    std::memcpy(theirs.data(), text.data(), theirs.size() * sizeof(double));
+  for (const std::vector<double>& theirs : world.all_gather(group, mine))
     for (std::size_t i = 0; i < std::min(slowest.size(), theirs.size()); ++i)
       slowest[i] = std::max(slowest[i], theirs[i]);
-  }
   // Rank 0 alone knows the time.
   std::size_t nearest = 0;
   for (std::size_t i = 0; i < slowest.size(); ++i)
     if (std::abs(slowest[i] - seconds) < std::abs(slowest[nearest] - seconds)) nearest = i;
-  return std::stoul(world.broadcast(group, 0, std::to_string(nearest)));
+  return world.broadcast(group, 0, nearest);
 }
 
 void StepRecorder::describe(harness::Record& record, machine::World& world,

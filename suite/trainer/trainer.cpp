@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "machine/device/random.h"
+#include "machine/link/connect.h"
 #include "machine/world/step_clock.h"
 #include "suite/trainer/gpt2_weights.h"
 
@@ -230,7 +231,7 @@ void Trainer::connect_groups() {
          std::make_unique<collectives::Communicator>(world_, grid_.group(axis), config_.transport),
          nullptr});
   if (pipeline::needs_two_links(schedules_))
-    groups_[1].gradients = world_.connect(grid_.group(Axis::pp), config_.transport);
+    groups_[1].gradients = machine::connect(world_, grid_.group(Axis::pp), config_.transport);
   const machine::Group ends =
       schedules_.placement.copies() > 1 ? grid_.opposite_group() : grid_.embedding_group();
   groups_.push_back(
@@ -421,8 +422,7 @@ double Trainer::mean_loss() {
   if (losses_ && grid_.coordinate(Axis::tp) == 0)
     for (const double loss : to_doubles(losses_)) sum += loss;
   double total = 0;
-  for (const std::string& text : world_.all_gather(group_, fmt::format("{}", sum)))
-    total += std::stod(text);
+  for (const double theirs : world_.all_gather(group_, sum)) total += theirs;
   return total / step_->divisor();
 }
 

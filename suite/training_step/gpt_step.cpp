@@ -14,6 +14,7 @@
 #include "harness/unit/unit.h"
 #include "layers/models/gpt_cost.h"
 #include "machine/base/clock.h"
+#include "machine/link/connect.h"
 #include "suite/trainer/gpt2_weights.h"
 #include "suite/trainer/layer_costs.h"
 #include "suite/trainer/step_recorder.h"
@@ -151,7 +152,7 @@ struct GptStep {
   static std::string why_not(const Case& c, const harness::Context& context) {
     if (c.offload_optimizer == "nvme" || c.offload_param == "nvme")
       if (const std::string why = zero::IoRing::why_not(); !why.empty()) return why;
-    return context.world.why_not(context.group, c.transport);
+    return machine::why_not(context.world, context.group, c.transport);
   }
 
   GptStep(const Case& c, harness::Context& context)

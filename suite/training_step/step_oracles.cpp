@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -112,8 +113,7 @@ bool gradients_overflow(Trainer& trainer, machine::World& world, const machine::
                                 [](double value) { return std::isfinite(value); });
   };
   const bool mine = std::ranges::any_of(trainer.parameters(), overflows);
-  const std::vector<std::string> all = world.all_gather(group, mine ? "overflow" : "");
-  return std::ranges::any_of(all, [](const std::string& text) { return !text.empty(); });
+  return std::ranges::any_of(world.all_gather(group, mine), std::identity());
 }
 
 void judge_overflow(harness::Judge& judge, const TrainingConfig& config, int step, bool skipped,

@@ -20,6 +20,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <memory>
@@ -135,12 +136,11 @@ struct StepParts {
   void describe(harness::Record& record) {
     const double step_s = harness::median(step_s_);
     double part = 0, left_out = 0;
-    for (const std::string& text : context_.world.all_gather(
-             context_.group, fmt::format("{} {}", 1 - harness::median(rest_s_) / step_s,
-                                         1 - harness::median(without_s_) / step_s))) {
-      const std::size_t space = text.find(' ');
-      part += std::stod(text.substr(0, space)) / case_.ranks;
-      left_out += std::stod(text.substr(space)) / case_.ranks;
+    for (const auto& [theirs, their_left_out] : context_.world.all_gather(
+             context_.group, std::array{1 - harness::median(rest_s_) / step_s,
+                                        1 - harness::median(without_s_) / step_s})) {
+      part += theirs / case_.ranks;
+      left_out += their_left_out / case_.ranks;
     }
     record.counters["part_fraction"] = part;
     record.counters["left_out_fraction"] = left_out;
@@ -193,7 +193,7 @@ struct StepParts {
           are_threads() ? done > 0
                         : done >= most_rounds ||
                               (done >= least_rounds && machine::steady_s() - began_s > most_s);
-      return context_.world.broadcast(context_.group, 0, enough ? "" : "again") == "again";
+      return context_.world.broadcast(context_.group, 0, !enough);
     };
     while (go_on()) {
       run();
@@ -205,9 +205,8 @@ struct StepParts {
       without_s_.push_back(machine::steady_s() - start_s);
     }
     const double mine = (harness::core_delay_s() - delayed_s) / (machine::steady_s() - began_s);
-    for (const std::string& theirs :
-         context_.world.all_gather(context_.group, fmt::format("{}", mine)))
-      delayed_ = std::max(delayed_, std::stod(theirs));
+    delayed_ =
+        std::max(delayed_, std::ranges::max(context_.world.all_gather(context_.group, mine)));
   }
 
   // The least that the median difference is, with 99.9 %.

@@ -10,13 +10,13 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <cstring>
 #include <memory>
 #include <optional>
 
 #include "harness/unit/unit.h"
 #include "layers/models/gpt_cost.h"
 #include "machine/base/clock.h"
+#include "machine/link/connect.h"
 #include "suite/trainer/gpt2_weights.h"
 #include "suite/trainer/layer_costs.h"
 #include "suite/trainer/step_recorder.h"
@@ -56,7 +56,7 @@ struct TrainingSpeed {
   }
 
   static std::string why_not(const Case& c, const harness::Context& context) {
-    return context.world.why_not(context.group, c.transport);
+    return machine::why_not(context.world, context.group, c.transport);
   }
 
   TrainingSpeed(const Case& c, harness::Context& context)
@@ -197,22 +197,19 @@ struct TrainingSpeed {
       for (const collectives::Parameter* parameter : exact->parameters())
         names += parameter->name + "\n";
     }
-    const auto told = [&](std::string_view mine) {
-      return context_.world.broadcast(context_.group, 0, mine);
-    };
-    exact_loss = std::stod(told(fmt::format("{}", exact_loss)));
+    exact_loss = context_.world.broadcast(context_.group, 0, exact_loss);
     judge.numerics(fmt::format("loss of step {} against double", scales.size()),
                    std::abs(first_loss_ - exact_loss),
                    gradient_epsilon(config_, "") * std::abs(exact_loss));
     if (is_skipped) return;
-    names = told(names);
+    names = context_.world.broadcast(context_.group, 0, names);
     std::size_t at = 0;
     for (std::size_t begin = 0, end; (end = names.find('\n', begin)) != std::string::npos;
          begin = end + 1, ++at) {
       const std::string parameter_name = names.substr(begin, end - begin);
       std::vector<double> whole;
       if (exact) whole = to_doubles(exact->parameters()[at]->gradient);
-      if (context_.group.size() > 1) whole = to_all(std::move(whole));
+      whole = context_.world.broadcast(context_.group, 0, whole);
       for (const collectives::Parameter* mine : trainer.parameters()) {
         if (mine->name != parameter_name) continue;
         judge.numerics(fmt::format("{}, raw gradient of step {} against double", parameter_name,
@@ -222,15 +219,6 @@ struct TrainingSpeed {
                        gradient_epsilon(config_, parameter_name) * norm(whole));
       }
     }
-  }
-
-  std::vector<double> to_all(std::vector<double> mine) {
-    const std::string text = context_.world.broadcast(
-        context_.group, 0,
-        std::string_view(reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(double)));
-    mine.resize(text.size() / sizeof(double));
-    std::memcpy(mine.data(), text.data(), text.size());
-    return mine;
   }
 
   Case case_;

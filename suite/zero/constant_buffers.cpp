@@ -28,6 +28,7 @@
 #include "collectives/cost.h"
 #include "harness/unit/unit.h"
 #include "machine/device/kernels.h"
+#include "machine/link/connect.h"
 #include "zero/stages/step.h"
 
 namespace suite {
@@ -227,7 +228,7 @@ struct ConstantBuffers {
 
   static std::string why_not(const Case& c, const harness::Context& context) {
     if (!context.device.readable_by_host()) return "CUDA tensors are staged through host memory";
-    return context.world.why_not(context.group, c.transport);
+    return machine::why_not(context.world, context.group, c.transport);
   }
 
   ConstantBuffers(const Case& c, harness::Context& context)

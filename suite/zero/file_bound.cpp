@@ -19,11 +19,7 @@ double slowest(machine::World& world, const machine::Group& group,
   world.barrier(group);
   const double begin = machine::steady_s();
   work();
-  double most = 0;
-  for (const std::string& theirs :
-       world.all_gather(group, fmt::format("{}", machine::steady_s() - begin)))
-    most = std::max(most, std::stod(theirs));
-  return most;
+  return std::ranges::max(world.all_gather(group, machine::steady_s() - begin));
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <limits>
 
 #include "harness/unit/unit.h"
+#include "machine/link/connect.h"
 #include "zero/optimizers/loss_scale.h"
 #include "zero/optimizers/loss_scale_traces.h"
 #include "zero/optimizers/optimizer.h"
@@ -85,7 +86,7 @@ struct LossScaler {
     }));
   }
   static std::string why_not(const Case& c, const harness::Context& context) {
-    return context.world.why_not(context.group, c.transport);
+    return machine::why_not(context.world, context.group, c.transport);
   }
 
   LossScaler(const Case& c, harness::Context& context)

@@ -19,7 +19,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <thread>
@@ -29,6 +28,7 @@
 #include "harness/measure/statistics.h"
 #include "harness/unit/unit.h"
 #include "machine/base/clock.h"
+#include "machine/link/connect.h"
 #include "suite/zero/zero_step_model.h"
 #include "zero/stages/step.h"
 
@@ -88,7 +88,7 @@ struct ZeroOverlap {
 
   static std::string why_not(const Case&, const harness::Context& context) {
     if (!context.device.readable_by_host()) return "overlap_comm needs tensors in host memory";
-    return context.world.why_not(context.group, Transport::shared_memory);
+    return machine::why_not(context.world, context.group, Transport::shared_memory);
   }
 
   ZeroOverlap(const Case& c, harness::Context& context)
@@ -134,15 +134,10 @@ struct ZeroOverlap {
         times[j] = runs_[j].seconds_of_a_step();
       }
     }
-    const std::string_view text(reinterpret_cast<const char*>(mine.data()),
-                                mine.size() * sizeof(mine[0]));
     std::vector<Times> worst(mine.size());
-    for (const std::string& theirs : context_.world.all_gather(context_.group, text)) {
-      std::vector<Times> times(mine.size());
-      std::memcpy(times.data(), theirs.data(), text.size());
+    for (const std::vector<Times>& times : context_.world.all_gather(context_.group, mine))
       for (std::size_t i = 0; i < worst.size(); ++i)
         for (std::size_t j = 0; j < num_runs; ++j) worst[i][j] = std::max(worst[i][j], times[i][j]);
-    }
     const auto median_of = [&](const auto& what) {
       std::vector<double> seconds;
       for (const auto& times : worst) seconds.push_back(what(times));

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "machine/base/error.h"
+#include "machine/link/connect.h"
 #include "zero/offload/io_ring.h"
 
 namespace suite {
@@ -241,7 +242,7 @@ std::string why_not(const Case& c, const harness::Context& context) {
       // A folder that is not there is no reason to skip: the case will say so.
     }
   }
-  return context.world.why_not(context.group, c.transport);
+  return machine::why_not(context.world, context.group, c.transport);
 }
 
 }  // namespace suite

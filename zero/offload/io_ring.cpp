@@ -14,8 +14,8 @@
 #include <thread>
 #include <utility>
 
-#include "machine/base/disk_fault.h"
 #include "machine/base/error.h"
+#include "machine/device/faults.h"
 
 namespace zero {
 
@@ -282,8 +282,8 @@ void IoRing::Engine::take_back(std::size_t slot, int result) {
   Block block = slots[slot];
   free_slots.push_back(slot);
   Transfer& transfer = transfers.at(block.ticket);
-  if (machine::disk_fault)
-    result = static_cast<int>(machine::disk_fault->result(result, transfer.write));
+  if (const machine::Faults* faults = transfer.memory.device().faults(); faults && faults->disk)
+    result = static_cast<int>(faults->disk->result(result, transfer.write));
   const auto refuse = [&](std::string_view why) {
     fail(block.ticket,
          fmt::format("{} {} bytes at {} of {}: {}", transfer.write ? "writing" : "reading",

@@ -1,5 +1,7 @@
 #include "machine/device/arena/contiguous_arena.h"
 
+#include <fmt/format.h>
+
 #include "machine/base/error.h"
 
 namespace machine {

@@ -1,5 +1,7 @@
 #include "machine/device/arena/memory_block.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdlib>
 

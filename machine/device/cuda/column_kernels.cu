@@ -17,12 +17,12 @@ namespace {
 
 class CudaKernels final : public kernel::OptimizerKernels<CudaLaunch> {
  public:
-  CudaKernels(int device, cudaStream_t stream)
-      : OptimizerKernels(CudaLaunch(device, stream)),
-        multiplier_(device, stream),
-        device_(device),
-        stream_(stream),
-        scratch_(device, stream) {}
+  explicit CudaKernels(const Queue& queue)
+      : OptimizerKernels(CudaLaunch(queue)),
+        multiplier_(queue),
+        device_(queue.device),
+        stream_(queue.stream),
+        scratch_(queue) {}
 
  private:
   void do_gemm(const Matrix& a, const Matrix& b, const Matrix& c, float alpha,
@@ -41,8 +41,8 @@ class CudaKernels final : public kernel::OptimizerKernels<CudaLaunch> {
 
 }  // namespace
 
-std::unique_ptr<Kernels> make_kernels(int device, cudaStream_t stream) {
-  return std::make_unique<CudaKernels>(device, stream);
+std::unique_ptr<Kernels> make_kernels(const Queue& queue) {
+  return std::make_unique<CudaKernels>(queue);
 }
 
 }  // namespace cuda

@@ -2,6 +2,8 @@
 
 #include "machine/device/device.h"
 
+#include <fmt/format.h>
+
 #include <cstring>
 #include <string>
 
@@ -42,13 +44,14 @@ Scratch::~Scratch() { cudaFree(data_); }
 
 void* Scratch::at_least(std::size_t bytes) {
   if (bytes > bytes_) {
-    make_current(device_);
-    const DeviceWait waits;
-    SHARDMARK_CUDA(device_, cudaStreamSynchronize(stream_));
-    SHARDMARK_CUDA(device_, cudaFree(data_));
+    const int device = queue_.device;
+    make_current(device);
+    const DeviceWait waits(queue_.owner);
+    SHARDMARK_CUDA(device, cudaStreamSynchronize(queue_.stream));
+    SHARDMARK_CUDA(device, cudaFree(data_));
     data_ = nullptr;
     bytes_ = 0;
-    SHARDMARK_CUDA(device_, cudaMalloc(&data_, bytes));
+    SHARDMARK_CUDA(device, cudaMalloc(&data_, bytes));
     bytes_ = bytes;
   }
   return data_;
@@ -58,13 +61,13 @@ namespace {
 
 class CudaEvent final : public Event {
  public:
-  CudaEvent(int device, cudaStream_t stream) : device_(device) {
-    make_current(device);
-    SHARDMARK_CUDA(device, cudaEventCreate(&event_));
-    const cudaError_t status = cudaEventRecord(event_, stream);
+  explicit CudaEvent(const Queue& queue) : owner_(queue.owner), device_(queue.device) {
+    make_current(device_);
+    SHARDMARK_CUDA(device_, cudaEventCreate(&event_));
+    const cudaError_t status = cudaEventRecord(event_, queue.stream);
     if (status != cudaSuccess) {
       cudaEventDestroy(event_);
-      fail(device, "cudaEventRecord", status);
+      fail(device_, "cudaEventRecord", status);
     }
   }
   ~CudaEvent() override { cudaEventDestroy(event_); }
@@ -72,7 +75,7 @@ class CudaEvent final : public Event {
   CudaEvent& operator=(const CudaEvent&) = delete;
 
   void synchronize() override {
-    const DeviceWait waits;
+    const DeviceWait waits(owner_);
     SHARDMARK_CUDA(device_, cudaEventSynchronize(event_));
   }
   double seconds_since(const Event& earlier) const override {
@@ -85,6 +88,7 @@ class CudaEvent final : public Event {
   cudaEvent_t get() const { return event_; }
 
  private:
+  const Device& owner_;
   int device_;
   cudaEvent_t event_ = nullptr;
 };
@@ -100,7 +104,7 @@ class CudaStream final : public Stream {
  public:
   CudaStream(Device& device, int index) : CudaStream(device, index, create_stream(index)) {}
   ~CudaStream() override {
-    const DeviceWait waits;
+    const DeviceWait waits(device());
     cudaSetDevice(index_);
     cudaStreamSynchronize(stream_);
     cudaStreamDestroy(stream_);
@@ -113,22 +117,23 @@ class CudaStream final : public Stream {
     make_current(index_);
     SHARDMARK_CUDA(index_, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_));
   }
-  std::unique_ptr<Event> record() override { return std::make_unique<CudaEvent>(index_, stream_); }
+  std::unique_ptr<Event> record() override { return std::make_unique<CudaEvent>(queue()); }
   void wait(const Event& event) override {
     make_current(index_);
     SHARDMARK_CUDA(index_,
                    cudaStreamWaitEvent(stream_, dynamic_cast<const CudaEvent&>(event).get(), 0));
   }
   void synchronize() override {
-    const DeviceWait waits;
+    const DeviceWait waits(device());
     make_current(index_);
     SHARDMARK_CUDA(index_, cudaStreamSynchronize(stream_));
   }
   cudaStream_t get() const { return stream_; }
+  Queue queue() const { return {device(), index_, stream_}; }
 
  private:
   CudaStream(Device& device, int index, cudaStream_t stream)
-      : Stream(device, make_kernels(index, stream)), index_(index), stream_(stream) {}
+      : Stream(device, make_kernels({device, index, stream})), index_(index), stream_(stream) {}
   int index_;
   cudaStream_t stream_;
 };
@@ -173,7 +178,7 @@ class CudaDevice final : public Device {
     return std::make_unique<CudaStream>(*this, index_);
   }
   std::unique_ptr<Gate> make_gate(double deadline_s) override {
-    return cuda::make_gate(index_, static_cast<CudaStream&>(*stream_).get(), deadline_s);
+    return cuda::make_gate(static_cast<CudaStream&>(*stream_).queue(), deadline_s);
   }
   int index() const { return index_; }
   const Arenas& arenas() const { return arenas_; }
@@ -195,7 +200,7 @@ class CudaDevice final : public Device {
   // streams that must have ended. A failure here is an earlier one, which the next call reports.
   void do_free(void* data, std::size_t bytes) override {
     if (!one_stream_) {
-      const DeviceWait waits;
+      const DeviceWait waits(*this);
       cudaSetDevice(index_);
       cudaDeviceSynchronize();
     }

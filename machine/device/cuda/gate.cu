@@ -3,7 +3,6 @@
 #include <atomic>
 #include <cstdint>
 
-#include "machine/device/cuda/runtime.h"
 #include "machine/device/device_wait.h"
 
 namespace machine::cuda {
@@ -36,26 +35,27 @@ __global__ void hold(volatile Words* words, std::uint32_t number, std::uint64_t 
 
 class CudaGate final : public Gate {
  public:
-  CudaGate(int device, cudaStream_t stream, double deadline_s)
-      : device_(device),
-        stream_(stream),
+  CudaGate(const Queue& queue, double deadline_s)
+      : owner_(queue.owner),
+        device_(queue.device),
+        stream_(queue.stream),
         deadline_ns_(static_cast<std::uint64_t>(deadline_s * 1e9)) {
-    make_current(device);
+    make_current(device_);
     void* memory = nullptr;
-    SHARDMARK_CUDA(device, cudaHostAlloc(&memory, sizeof(Words), cudaHostAllocMapped));
+    SHARDMARK_CUDA(device_, cudaHostAlloc(&memory, sizeof(Words), cudaHostAllocMapped));
     words_ = static_cast<Words*>(memory);
     *words_ = {};
     void* seen = nullptr;
     const cudaError_t status = cudaHostGetDevicePointer(&seen, memory, 0);
     if (status != cudaSuccess) {
       cudaFreeHost(memory);
-      fail(device, "cudaHostGetDevicePointer", status);
+      fail(device_, "cudaHostGetDevicePointer", status);
     }
     on_device_ = static_cast<Words*>(seen);
   }
   // The stream may still hold a kernel that reads the words.
   ~CudaGate() override {
-    const DeviceWait waits;
+    const DeviceWait waits(owner_);
     cudaSetDevice(device_);
     open();
     cudaStreamSynchronize(stream_);
@@ -78,6 +78,7 @@ class CudaGate final : public Gate {
   }
 
  private:
+  const Device& owner_;
   int device_;
   cudaStream_t stream_;
   std::uint64_t deadline_ns_;
@@ -88,8 +89,8 @@ class CudaGate final : public Gate {
 
 }  // namespace
 
-std::unique_ptr<Gate> make_gate(int device, cudaStream_t stream, double deadline_s) {
-  return std::make_unique<CudaGate>(device, stream, deadline_s);
+std::unique_ptr<Gate> make_gate(const Queue& queue, double deadline_s) {
+  return std::make_unique<CudaGate>(queue, deadline_s);
 }
 
 }  // namespace machine::cuda

@@ -1,6 +1,7 @@
 #include "machine/device/cuda/gemm.h"
 
 #include <cublasLt.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
@@ -107,8 +108,8 @@ struct Multiplier::State {
   cublasLtHandle_t handle = nullptr;
   std::map<Key, Plan> plans;
 
-  State(int device, cudaStream_t stream)
-      : device(device), stream(stream), workspace(device, stream) {}
+  explicit State(const Queue& queue)
+      : device(queue.device), stream(queue.stream), workspace(queue) {}
   ~State() {
     plans.clear();
     if (handle) cublasLtDestroy(handle);
@@ -210,8 +211,7 @@ struct Multiplier::State {
   }
 };
 
-Multiplier::Multiplier(int device, cudaStream_t stream)
-    : state_(std::make_unique<State>(device, stream)) {}
+Multiplier::Multiplier(const Queue& queue) : state_(std::make_unique<State>(queue)) {}
 Multiplier::~Multiplier() = default;
 
 void Multiplier::multiply(const Matrix& a, const Matrix& b, const Matrix& c, float alpha,

@@ -10,7 +10,7 @@ namespace machine::cuda {
 
 class Multiplier {
  public:
-  Multiplier(int device, cudaStream_t stream);
+  explicit Multiplier(const Queue& queue);
   ~Multiplier();
   // Checked by machine::gemm: no extent of c is zero; a.cols may be.
   void multiply(const Matrix& a, const Matrix& b, const Matrix& c, float alpha, float beta);

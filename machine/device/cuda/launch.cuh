@@ -278,10 +278,10 @@ class CudaLaunch {
  public:
   static constexpr Device::Kind kind = Device::Kind::cuda;
 
-  CudaLaunch(int device, cudaStream_t stream)
-      : device_(device),
-        stream_(stream),
-        scratch_(std::make_shared<cuda::Scratch>(device, stream)) {}
+  explicit CudaLaunch(const cuda::Queue& queue)
+      : device_(queue.device),
+        stream_(queue.stream),
+        scratch_(std::make_shared<cuda::Scratch>(queue)) {}
 
   template <class Body, class... Fields>
   void each(std::int64_t count, Body body, Fields... fields) const {

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <memory>
 
+#include "machine/device/device.h"
 #include "machine/device/kernels.h"
 
 namespace machine::cuda {
@@ -21,22 +22,28 @@ inline void check(int device, const char* call, cudaError_t status) {
 
 inline void make_current(int device) { SHARDMARK_CUDA(device, cudaSetDevice(device)); }
 
+// A stream, and the device that it is of, by its number and as its owner.
+struct Queue {
+  const Device& owner;
+  int device;
+  cudaStream_t stream;
+};
+
 // Memory of a stream's own kernels, for partial sums; not a tensor, so on no ledger. Grows.
 class Scratch {
  public:
-  Scratch(int device, cudaStream_t stream) : device_(device), stream_(stream) {}
+  explicit Scratch(const Queue& queue) : queue_(queue) {}
   ~Scratch();
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
   void* at_least(std::size_t bytes);
 
  private:
-  int device_;
-  cudaStream_t stream_;
+  Queue queue_;
   void* data_ = nullptr;
   std::size_t bytes_ = 0;
 };
 
-std::unique_ptr<Kernels> make_kernels(int device, cudaStream_t stream);
+std::unique_ptr<Kernels> make_kernels(const Queue& queue);
 
 }  // namespace machine::cuda

@@ -3,6 +3,7 @@
 // (half; bfloat16 on processors without AVX-512; odd strides) is widened to packed floats first;
 // double, which only references use, is ours (double_gemm.h).
 
+#include <fmt/format.h>
 #include <omp.h>
 
 #include <algorithm>

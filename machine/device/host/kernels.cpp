@@ -1,5 +1,7 @@
 #include "machine/device/host/kernels.h"
 
+#include <fmt/format.h>
+
 #include <cstdlib>
 
 #include "machine/base/error.h"

@@ -1,5 +1,7 @@
 #include "machine/device/kernels/checks.h"
 
+#include <fmt/format.h>
+
 #include "machine/base/error.h"
 
 namespace machine::kernel {

@@ -1,4 +1,4 @@
-#include "machine/link/wait.h"
+#include "machine/world/control/wait.h"
 
 #include <fmt/format.h>
 #include <linux/futex.h>
@@ -12,7 +12,7 @@
 #include <climits>
 
 #include "machine/base/error.h"
-#include "machine/link/waited.h"
+#include "machine/world/control/waited.h"
 
 namespace machine {
 namespace {

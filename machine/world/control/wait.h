@@ -6,7 +6,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "machine/link/link.h"
+#include "machine/base/operation.h"
 #include "machine/world/board.h"
 #include "machine/world/step_clock.h"
 
@@ -26,14 +26,13 @@ struct WaitPolicy {
   double timeout_s = 60;  // infinity: only a failed rank ends the wait
   bool oversubscribed = false;
   bool long_waits_are_normal = false;  // control plane: sleep soon
+  // Called before every sleep, if set. MPI moves a message only while its receiver is inside MPI: a
+  // rank that sleeps elsewhere would leave a peer's send unfinished.
+  void (*before_sleep)() = nullptr;
 };
 
 class Wait {
  public:
-  // Called before every sleep of a rank. MPI moves a message only while its receiver is inside MPI:
-  // a rank that sleeps elsewhere would leave a peer's send unfinished. For the process, set once.
-  static inline void (*before_sleep)() = nullptr;
-
   explicit Wait(WaitPolicy policy) : policy_(policy) {}
   const WaitPolicy& policy() const { return policy_; }
 
@@ -142,7 +141,7 @@ void Wait::slow(std::atomic<std::uint32_t>& word, std::atomic<std::uint32_t>& sl
     sleeping.store(1, std::memory_order_seq_cst);
     const std::uint32_t seen = word.load(std::memory_order_seq_cst);
     if (ready()) break;
-    if (before_sleep) before_sleep();
+    if (policy_.before_sleep) policy_.before_sleep();
     sleep(word, seen);
     if (ready()) break;
     watch.check();

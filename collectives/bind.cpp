@@ -1,0 +1,142 @@
+#include "collectives/bind.h"
+
+#include <algorithm>
+#include <map>
+#include <stdexcept>
+#include <utility>
+
+#include "collectives/range_map.h"
+
+namespace collectives {
+namespace {
+
+class Binding {
+ public:
+  Binding(const Plan& plan, const Layout& layout, bool in_place, std::size_t element_bytes)
+      : layout_(layout), in_place_(in_place), element_bytes_(element_bytes) {
+    for (const Step& step : plan.steps) bind(step);
+  }
+
+  // What this rank reads again, or a peer here, stays in the cache.
+  void choose_stores() {
+    RangeMap<bool> read_later;
+    for (std::size_t i = bound_.actions.size(); i-- > 0;) {
+      Action& action = bound_.actions[i];
+      const Sites& sites = sites_[i];
+      if (action.verb == Verb::receive || action.verb == Verb::copy) {
+        bool again = false;
+        read_later.visit(sites.target, [&](bool read) { again = again || read; });
+        if (!again) action.store = machine::Store::streaming;
+      }
+      if (reads_source(action.verb)) read_later.assign(sites.source, true);
+      if (action.verb == Verb::reduce) read_later.assign(sites.target, true);
+    }
+    bound_.visited += read_later.visited();
+  }
+
+  // Finds the message that each post is for. From the last action back: `later` counts a peer's
+  // messages behind an action, `behind` those behind the next message into a place.
+  void number_posts() {
+    std::map<int, int> later;
+    std::map<std::pair<int, Place>, int> behind;
+    for (std::size_t i = bound_.actions.size(); i-- > 0;) {
+      Action& action = bound_.actions[i];
+      if (action.verb == Verb::receive) behind[{action.peer, action.target}] = later[action.peer];
+      if (action.verb == Verb::receive || action.verb == Verb::receive_reduce) ++later[action.peer];
+      if (action.verb != Verb::post) continue;
+      const auto received = behind.find({action.peer, action.target});
+      if (received == behind.end()) throw std::logic_error("a plan posts what it does not receive");
+      action.ahead = later[action.peer] - received->second;
+    }
+  }
+
+  void count_forwards() {
+    std::vector<Action>& actions = bound_.actions;
+    for (std::size_t i = 0; i < actions.size(); ++i) {
+      Action& action = actions[i];
+      if (action.verb != Verb::reduce && action.verb != Verb::receive_reduce) continue;
+      for (std::size_t next = i + 1;
+           next < actions.size() && actions[next].verb == Verb::send &&
+           actions[next].source == action.target && actions[next].bytes == action.bytes;
+           ++next)
+        ++action.forwards;
+    }
+  }
+
+  BoundPlan take() {
+    bound_.visited += sent_from_.visited();
+    return std::move(bound_);
+  }
+
+ private:
+  struct Sites {
+    Layout::Site source, target;
+  };
+  using LastSends = std::map<int, std::size_t>;  // by peer: messages of a channel are in order
+
+  static bool reads_source(Verb verb) { return verb != Verb::receive && verb != Verb::post; }
+
+  Place place(Slice slice) const {
+    return {slice.buffer, static_cast<std::size_t>(layout_.elements(slice).begin) * element_bytes_};
+  }
+
+  void bind(const Step& step) {
+    const Sites sites{layout_.site(step.source, in_place_), layout_.site(step.target, in_place_)};
+    if (step.verb == Verb::copy && sites.source == sites.target) {
+      bound_.action_of.push_back(BoundPlan::no_action);
+      return;
+    }
+    const bool writes = step.verb != Verb::send;
+    const std::int64_t count = layout_.elements(writes ? step.target : step.source).size();
+    Action action{
+        step.verb, step.peer, {}, {}, count, static_cast<std::size_t>(count) * element_bytes_, {}};
+    if (reads_source(step.verb)) action.source = place(step.source);
+    if (writes) {
+      action.target = place(step.target);
+      action.after = sends_from(sites.target, step);
+    } else {
+      const std::size_t index = bound_.actions.size();
+      sent_from_.update(sites.source, [&](LastSends& sends) { sends[step.peer] = index; });
+    }
+    bound_.action_of.push_back(bound_.actions.size());
+    bound_.actions.push_back(std::move(action));
+    sites_.push_back(sites);
+  }
+
+  // Sends that still read what the step writes. A write waits for them, so later ones need not.
+  std::vector<std::size_t> sends_from(const Layout::Site& target, const Step& step) {
+    LastSends last;
+    sent_from_.visit(target, [&](const LastSends& sends) {
+      for (const auto& [peer, send] : sends) {
+        // The peer writes here only after it has read what was sent to it. The prover checks this.
+        if (step.verb == Verb::post && peer == step.peer) continue;
+        auto& known = last.try_emplace(peer, send).first->second;
+        known = std::max(known, send);
+      }
+    });
+    if (step.verb != Verb::post) sent_from_.assign(target, {});
+    std::vector<std::size_t> after;
+    for (const auto& [peer, send] : last) after.push_back(send);
+    return after;
+  }
+
+  const Layout& layout_;
+  bool in_place_;
+  std::size_t element_bytes_;
+  BoundPlan bound_;
+  std::vector<Sites> sites_;       // by action
+  RangeMap<LastSends> sent_from_;  // sends that no write has waited for
+};
+
+}  // namespace
+
+BoundPlan bind(const Plan& plan, const Layout& layout, bool in_place, std::size_t element_bytes,
+               machine::Store store) {
+  Binding binding(plan, layout, in_place, element_bytes);
+  if (store == machine::Store::streaming) binding.choose_stores();
+  binding.number_posts();
+  binding.count_forwards();
+  return binding.take();
+}
+
+}  // namespace collectives

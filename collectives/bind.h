@@ -1,0 +1,47 @@
+#pragma once
+// A plan bound to buffers of a length and a dtype: its steps as actions on bytes, which Execution
+// runs. The time that binding takes grows with the number of steps, not with its square.
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "collectives/layout.h"
+#include "collectives/plan.h"
+#include "machine/device/memory.h"
+
+namespace collectives {
+
+struct Place {
+  Buffer buffer = Buffer::input;
+  std::size_t offset = 0;  // bytes
+  auto operator<=>(const Place&) const = default;
+};
+
+struct Action {
+  Verb verb;
+  int peer;
+  Place source, target;
+  std::int64_t count;
+  std::size_t bytes;
+  std::vector<std::size_t> after;  // sends that must have been taken before target is written
+  int ahead = 0;                   // of a post: which message from now, 1 being the next
+  std::size_t forwards = 0;        // of a sum: so many sends of just this target follow
+  machine::Store store = machine::Store::cached;  // of a receive or copy
+};
+
+struct BoundPlan {
+  static constexpr std::size_t no_action = std::numeric_limits<std::size_t>::max();
+  std::vector<Action> actions;
+  std::vector<std::size_t> action_of;  // by step; no_action for a copy of a chunk to itself
+  std::size_t visited = 0;             // RangeMap::visited, for tests
+};
+
+// store: how received and copied values are left that no later step reads. Throws std::logic_error
+// for a plan that posts what it does not receive.
+BoundPlan bind(const Plan& plan, const Layout& layout, bool in_place, std::size_t element_bytes,
+               machine::Store store);
+
+}  // namespace collectives

@@ -1,0 +1,33 @@
+#include "machine/world/control/mpi_calls.h"
+
+#include <fmt/format.h>
+
+#include <string_view>
+
+#include "machine/base/error.h"
+
+namespace machine {
+
+void check_mpi(int code, const char* call) {
+  if (code == MPI_SUCCESS) return;
+  char words[MPI_MAX_ERROR_STRING];
+  int length = 0;
+  MPI_Error_string(code, words, &length);
+  throw MachineError(
+      fmt::format("{}: {}", call, std::string_view(words, static_cast<std::size_t>(length))));
+}
+
+MPI_Comm make_communicator(const Group& group) {
+  MPI_Group everybody = MPI_GROUP_NULL, members = MPI_GROUP_NULL;
+  MPI_Comm result = MPI_COMM_NULL;
+  MPI_Comm_group(MPI_COMM_WORLD, &everybody);
+  MPI_Group_incl(everybody, group.size(), group.members.data(), &members);
+  const int code = MPI_Comm_create_group(MPI_COMM_WORLD, members, group.members.front(), &result);
+  MPI_Group_free(&members);
+  MPI_Group_free(&everybody);
+  check_mpi(code, "MPI_Comm_create_group");
+  MPI_Comm_set_errhandler(result, MPI_ERRORS_RETURN);
+  return result;
+}
+
+}  // namespace machine
