@@ -103,6 +103,7 @@ struct StepBreakdown {
 struct Record {
   std::string unit, name;
   std::vector<std::pair<std::string, std::string>> axes;  // in the order of the name
+  std::string slice;  // of the profile: harness/unit/sweep.h
   int repetition = 0;
 
   Ruling verdict = Ruling::skipped;

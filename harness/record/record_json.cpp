@@ -215,6 +215,7 @@ std::string record_json(const Record& record, const Place& place) {
   json["unit"] = record.unit;
   json["case"] = Json::object();
   for (const auto& [axis, value] : record.axes) json["case"][axis] = value;
+  if (!record.slice.empty()) json["slice"] = record.slice;
   json["verdict"] = name(record.verdict);
   json["reason"] = record.reason;
   json["oracles"] = oracles_json(record.oracles);
@@ -262,6 +263,7 @@ Record read_record(const nlohmann::ordered_json& json) {
   record.unit = json.at("unit").get<std::string>();
   for (const auto& [axis, value] : json.at("case").items())
     record.axes.emplace_back(axis, value.get<std::string>());
+  record.slice = json.value("slice", "");
   record.repetition = json.value("repetition_index", 0);
   record.verdict = parse_ruling(json.at("verdict").get<std::string>());
   record.reason = json.value("reason", "");

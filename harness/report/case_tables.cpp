@@ -95,6 +95,13 @@ std::vector<Column> columns_of(const std::vector<const Record*>& records, const 
       column.text(found == record->axes.end() ? "" : found->second);
     }
   }
+  const auto same_slice = [&](const Record* record) {
+    return record->slice == records.front()->slice;
+  };
+  if (!std::ranges::all_of(records, same_slice)) {
+    Column& column = add("Slice");
+    for (const Record* record : records) column.text(record->slice);
+  }
   const auto numbers = [&](const std::string& title, const auto& shown, const auto& sorted_by) {
     Column& column = add(title);
     for (const Record* record : records) column.value(shown(*record), sorted_by(*record));

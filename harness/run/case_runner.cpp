@@ -170,6 +170,7 @@ Record skipped(const PlannedCase& plan, int repetition, std::string reason) {
   record.unit = plan.unit;
   record.name = plan.name;
   record.axes = plan.axes;
+  record.slice = plan.slice;
   record.repetition = repetition;
   record.verdict = Ruling::skipped;
   record.reason = std::move(reason);

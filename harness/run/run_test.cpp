@@ -32,11 +32,12 @@ struct Toy {
     int ranks = 1;
     Bytes bytes;
   };
-  static Sweep<Case> sweep(Profile) {
+  static Sweep<Case> sweep() {
     return Sweep<Case>()
-        .axis("fault", &Case::fault, {"none"})
-        .axis("ranks", &Case::ranks, {1, 2, 3})
-        .axis("bytes", &Case::bytes, {Bytes{64}});
+        .axis("fault", &Case::fault, "none")
+        .axis("ranks", &Case::ranks, 1)
+        .axis("bytes", &Case::bytes, Bytes{64})
+        .slice({Profile::quick}, "ranks", {vary(&Case::ranks, {1, 2, 3})});
   }
   static std::string why_not(const Case& the_case, const Context& context) {
     if (the_case.fault == "skip") return "needs what is not here";

@@ -17,6 +17,7 @@ inline Record example_record(int number, Ruling verdict = Ruling::pass) {
                  {"dtype", "float"},
                  {"ranks", "3"},
                  {"bytes", std::to_string(8 + number)}};
+  record.slice = number % 2 == 0 ? "sizes" : "edges";
   record.name = record.unit;
   for (const auto& [axis, value] : record.axes) record.name += "/" + axis + ":" + value;
   record.verdict = verdict;

@@ -130,12 +130,15 @@ T parse_name(std::string_view axis, std::string_view text, const T (&all)[count]
   throw UsageError(machine::unknown(fmt::format("--{}", axis), text, names));
 }
 
-constexpr Profile all_profiles[] = {Profile::quick, Profile::acceptance, Profile::paper};
+constexpr Profile all_profiles[] = {Profile::smoke, Profile::quick, Profile::acceptance,
+                                    Profile::paper};
 
 }  // namespace
 
 std::string_view name(Profile profile) {
   switch (profile) {
+    case Profile::smoke:
+      return "smoke";
     case Profile::quick:
       return "quick";
     case Profile::acceptance:

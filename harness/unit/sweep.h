@@ -1,19 +1,40 @@
 #pragma once
-// The cases of a unit: the product of its axes. An axis is a field of the unit's plain Case struct,
-// so a misspelt one does not compile; its name is the flag on the command line (--bytes, --dtype).
+// The cases of a unit: axes, and slices of their product for each profile. An axis is a field of
+// the unit's plain Case struct, so a misspelt one does not compile; its name is the flag on the
+// command line (--bytes, --dtype). A slice is a small product: the axes that it does not vary have
+// their default. A profile is the union of its slices.
 //
-//   static Sweep<Case> sweep(Profile profile) {
+//   static Sweep<Case> sweep() {
+//     using enum Profile;
 //     return Sweep<Case>()
-//         .axis("algorithm", &Case::algorithm, {"ring", "direct"}, all_names)
-//         .axis("dtype", &Case::dtype, {Dtype::float32, Dtype::bfloat16})
-//         .axis("bytes", &Case::bytes, powers(8, 64 << 20, 4));
+//         .axis("algorithm", &Case::algorithm, "ring", all_names)
+//         .axis("dtype", &Case::dtype, Dtype::float32)
+//         .axis("ranks", &Case::ranks, 2)
+//         .axis("bytes", &Case::bytes, Bytes{32768})
+//         .slice({smoke}, "smoke", {vary(&Case::algorithm, all_names), vary(&Case::ranks, {3})})
+//         .slice({quick, acceptance}, "sizes", {vary(&Case::bytes, powers(8, 64 << 20, 4))})
+//         .slice({acceptance}, "matrix", {vary(&Case::dtype, every_dtype), …});
 //   }
+//
+// Contract:
+// - Cases come slice by slice, in each with the first axis slowest. A case of two slices counts
+//   once, for the first. Several slices may have one name.
+// - A flag replaces the values of its axis in every slice of the profile, also where the slice does
+//   not vary it.
+// - Combinations that name no case (`only`) are left out of every slice. So a slice may vary ranks,
+//   tp, pp and dp freely when `only` wants ranks == tp * pp * dp.
+// - A field may also be a function: vary(+[](Case& c) -> int& { return c.config.tp; }, {1, 2}). The
+//   axis and `vary` must name the same function.
+// - Each unit has a slice of Profile::smoke: tiny shapes that pass on threads in about a second,
+//   with sanitizers too.
+// - Errors: logic_error on two axes of one name or field, and on a slice that varies a field which
+//   is no axis, or one twice; UsageError on a value that its axis does not allow.
 
+#include <any>
 #include <compare>
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -34,7 +55,7 @@ class UsageError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-enum class Profile : unsigned char { quick, acceptance, paper };
+enum class Profile : unsigned char { smoke, quick, acceptance, paper };
 std::string_view name(Profile profile);
 Profile parse_profile(std::string_view text);
 
@@ -86,47 +107,82 @@ using AxisValues = std::vector<std::pair<std::string, std::string>>;
 
 struct AxisInfo {
   std::string name;
-  std::vector<std::string> values;   // of the profile
+  std::vector<std::string> values;   // of the profile's slices, in their order
   std::vector<std::string> allowed;  // empty: any
 };
 
 // Throws UsageError when value is none of axis.allowed, naming the nearest that is.
 void check_allowed(const AxisInfo& axis, const std::string& value);
 
+// The values that a slice gives one axis.
+template <class Case>
+struct Variation {
+  struct Value {
+    std::function<void(Case&)> set;
+    std::string text;
+  };
+  std::any field;
+  std::vector<Value> values;
+};
+template <class Case, class T>
+Variation<Case> vary(T Case::*field, std::type_identity_t<std::vector<T>> values);
+template <class Case, class T>
+Variation<Case> vary(T& (*field)(Case&), std::type_identity_t<std::vector<T>> values);
+
+// Of a slice's product the combinations whose indices of values sum to `at` modulo `of`: one of
+// `of`, in which every two values of two axes still meet. The whole product where a flag replaces
+// the values of an axis that the slice varies.
+struct Diagonal {
+  std::size_t of = 1, at = 0;
+};
+
 template <class Case>
 class Sweep {
  public:
-  // values: the profile's. allowed: the only right ones, when not empty; values are among them.
-  template <class T>
-  Sweep& axis(std::string name, T Case::*field, std::type_identity_t<std::vector<T>> values,
-              std::type_identity_t<std::vector<T>> allowed = {});
-  // The one value of that axis where the command line chooses others of this sweep but not it: for
-  // axes that would only multiply what was asked for. It is among the profile's.
-  Sweep& usual(std::string_view axis, std::string value);
+  // field: T Case::* or T& (*)(Case&). allowed: the only right values, when not empty.
+  template <class Field>
+  using ValueOf = std::remove_cvref_t<std::invoke_result_t<Field, Case&>>;
+  template <class Field>
+  Sweep& axis(std::string name, Field field, std::type_identity_t<ValueOf<Field>> usual,
+              std::type_identity_t<std::vector<ValueOf<Field>>> allowed = {});
+  Sweep& slice(std::vector<Profile> profiles, std::string name,
+               const std::vector<Variation<Case>>& variations = {}, Diagonal diagonal = {});
   // Leaves out combinations that name no case: the function says why not, or returns an empty
   // text. A value given on the command line that is left with no case at all is an error with that
   // text. (A case that can't run here is skipped with a reason instead: see Unit::why_not.)
   Sweep& only(std::function<std::string(const Case&)> why_no_case);
-  // A cross-section of the product, for profiles that must be short: applies until the command line
-  // chooses a value of any axis of this sweep. Asked before `only`, of combinations that name no
-  // case too.
-  Sweep& sample(std::function<bool(const Case&)> keep);
 
-  std::vector<AxisInfo> axes() const;
-  // All cases with their axis texts, first axis slowest. Throws UsageError on a flag that names no
-  // axis of this sweep and on a value that is not allowed. Values given twice count once.
-  std::vector<std::pair<Case, AxisValues>> cases(const AxisFlags& flags) const;
+  std::vector<AxisInfo> axes(Profile profile) const;
+
+  struct Selected {
+    Case the_case;
+    AxisValues axes;
+    std::string slice;
+  };
+  // Throws UsageError on a flag that names no axis of this sweep and on a value that is not
+  // allowed. Values given twice count once.
+  std::vector<Selected> cases(Profile profile, const AxisFlags& flags) const;
 
  private:
+  using Values = std::vector<typename Variation<Case>::Value>;
   struct Axis {
     AxisInfo info;
-    std::optional<std::string> usual;
-    std::function<std::vector<std::string>(std::string_view)> expand;  // a flag's text to values
-    std::function<void(Case&, std::string_view)> set;
+    std::function<bool(const std::any&)> is;        // of this field
+    std::function<Values(std::string_view)> parse;  // of a flag
+    Values usual;                                   // one
   };
+  struct Slice {
+    std::vector<Profile> profiles;
+    std::string name;
+    std::map<std::size_t, Values> values;  // by axis
+    Diagonal diagonal;
+  };
+  std::size_t axis_of(const std::any& field) const;
+  static bool has(const Slice& slice, Profile profile);
+
   std::vector<Axis> axes_;
+  std::vector<Slice> slices_;
   std::vector<std::function<std::string(const Case&)>> only_;
-  std::vector<std::function<bool(const Case&)>> sample_;
 };
 
 }  // namespace harness

@@ -12,43 +12,84 @@
 #include "machine/base/names.h"
 
 namespace harness {
+namespace detail {
+
+template <class Case, class Field, class T>
+typename Variation<Case>::Value value_of(Field field, const T& value) {
+  return {[field, value](Case& the_case) { std::invoke(field, the_case) = value; },
+          AxisText<T>::format(value)};
+}
+
+template <class Case, class Field, class T>
+Variation<Case> vary(Field field, const std::vector<T>& values) {
+  Variation<Case> variation{field, {}};
+  for (const T& value : values) variation.values.push_back(value_of<Case>(field, value));
+  return variation;
+}
+
+}  // namespace detail
+
+template <class Case, class T>
+Variation<Case> vary(T Case::*field, std::type_identity_t<std::vector<T>> values) {
+  return detail::vary<Case>(field, values);
+}
+
+template <class Case, class T>
+Variation<Case> vary(T& (*field)(Case&), std::type_identity_t<std::vector<T>> values) {
+  return detail::vary<Case>(field, values);
+}
 
 template <class Case>
-template <class T>
-Sweep<Case>& Sweep<Case>::axis(std::string name, T Case::*field,
-                               std::type_identity_t<std::vector<T>> values,
-                               std::type_identity_t<std::vector<T>> allowed) {
-  for (const Axis& other : axes_) SHARDMARK_CHECK(other.info.name, !=, name);
+template <class Field>
+Sweep<Case>& Sweep<Case>::axis(std::string name, Field field,
+                               std::type_identity_t<ValueOf<Field>> usual,
+                               std::type_identity_t<std::vector<ValueOf<Field>>> allowed) {
+  using Text = AxisText<ValueOf<Field>>;
+  for (const Axis& other : axes_) {
+    SHARDMARK_CHECK(other.info.name, !=, name);
+    SHARDMARK_CHECK(other.is(field) ? other.info.name : "", ==, "");
+  }
   Axis axis;
   axis.info.name = name;
-  for (const auto& value : allowed) axis.info.allowed.push_back(AxisText<T>::format(value));
-  for (const auto& value : values) {
-    axis.info.values.push_back(AxisText<T>::format(value));
-    check_allowed(axis.info, axis.info.values.back());
-  }
-  axis.expand = [name](std::string_view text) {
-    std::vector<std::string> texts;
-    for (const auto& value : AxisText<T>::parse_list(name, text)) {
-      std::string one = AxisText<T>::format(value);
-      if (std::find(texts.begin(), texts.end(), one) == texts.end())
-        texts.push_back(std::move(one));
+  for (const auto& value : allowed) axis.info.allowed.push_back(Text::format(value));
+  axis.is = [field](const std::any& other) {
+    const Field* const same = std::any_cast<Field>(&other);
+    return same && *same == field;
+  };
+  axis.parse = [info = axis.info, field](std::string_view text) {
+    Values values;
+    std::set<std::string> texts;
+    for (const ValueOf<Field>& value : Text::parse_list(info.name, text)) {
+      auto one = detail::value_of<Case>(field, value);
+      check_allowed(info, one.text);
+      if (texts.insert(one.text).second) values.push_back(std::move(one));
     }
-    return texts;
+    return values;
   };
-  axis.set = [name, field](Case& the_case, std::string_view text) {
-    the_case.*field = AxisText<T>::parse(name, text);
-  };
+  axis.usual = {detail::value_of<Case>(field, usual)};
+  check_allowed(axis.info, axis.usual.front().text);
   axes_.push_back(std::move(axis));
   return *this;
 }
 
 template <class Case>
-Sweep<Case>& Sweep<Case>::usual(std::string_view axis, std::string value) {
-  const auto named = std::find_if(axes_.begin(), axes_.end(),
-                                  [&](const Axis& one) { return one.info.name == axis; });
-  SHARDMARK_CHECK(named - axes_.begin(), <, std::ssize(axes_));
-  SHARDMARK_CHECK(std::count(named->info.values.begin(), named->info.values.end(), value), ==, 1);
-  named->usual = std::move(value);
+std::size_t Sweep<Case>::axis_of(const std::any& field) const {
+  const auto found = std::ranges::find_if(axes_, [&](const Axis& axis) { return axis.is(field); });
+  SHARDMARK_CHECK(found - axes_.begin(), <, std::ssize(axes_));
+  return static_cast<std::size_t>(found - axes_.begin());
+}
+
+template <class Case>
+Sweep<Case>& Sweep<Case>::slice(std::vector<Profile> profiles, std::string name,
+                                const std::vector<Variation<Case>>& variations, Diagonal diagonal) {
+  Slice slice{std::move(profiles), std::move(name), {}, diagonal};
+  for (const Variation<Case>& variation : variations) {
+    const std::size_t axis = axis_of(variation.field);
+    for (const auto& value : variation.values) check_allowed(axes_[axis].info, value.text);
+    SHARDMARK_CHECK(slice.values.count(axis), ==, 0U);
+    slice.values[axis] = variation.values;
+  }
+  slices_.push_back(std::move(slice));
   return *this;
 }
 
@@ -59,70 +100,88 @@ Sweep<Case>& Sweep<Case>::only(std::function<std::string(const Case&)> why_no_ca
 }
 
 template <class Case>
-Sweep<Case>& Sweep<Case>::sample(std::function<bool(const Case&)> keep) {
-  sample_.push_back(std::move(keep));
-  return *this;
+bool Sweep<Case>::has(const Slice& slice, Profile profile) {
+  return std::ranges::find(slice.profiles, profile) != slice.profiles.end();
 }
 
 template <class Case>
-std::vector<AxisInfo> Sweep<Case>::axes() const {
+std::vector<AxisInfo> Sweep<Case>::axes(Profile profile) const {
   std::vector<AxisInfo> infos;
-  for (const Axis& axis : axes_) infos.push_back(axis.info);
+  for (std::size_t i = 0; i < axes_.size(); ++i) {
+    AxisInfo& info = infos.emplace_back(axes_[i].info);
+    for (const Slice& slice : slices_) {
+      if (!has(slice, profile)) continue;
+      const auto varied = slice.values.find(i);
+      for (const auto& value : varied == slice.values.end() ? axes_[i].usual : varied->second)
+        if (std::ranges::find(info.values, value.text) == info.values.end())
+          info.values.push_back(value.text);
+    }
+  }
   return infos;
 }
 
 template <class Case>
-std::vector<std::pair<Case, AxisValues>> Sweep<Case>::cases(const AxisFlags& flags) const {
+std::vector<typename Sweep<Case>::Selected> Sweep<Case>::cases(Profile profile,
+                                                               const AxisFlags& flags) const {
   std::vector<std::string> names;
   for (const Axis& axis : axes_) names.push_back(axis.info.name);
   for (const auto& [flag, text] : flags)
-    if (std::find(names.begin(), names.end(), flag) == names.end())
+    if (std::ranges::find(names, flag) == names.end())
       throw UsageError(machine::unknown("axis", flag, names));
+  std::map<std::size_t, Values> given;  // by axis
+  for (std::size_t i = 0; i < axes_.size(); ++i)
+    if (const auto flag = flags.find(names[i]); flag != flags.end())
+      given[i] = axes_[i].parse(flag->second);
 
-  std::vector<std::vector<std::string>> values;  // by axis
-  for (const Axis& axis : axes_) {
-    const auto flag = flags.find(axis.info.name);
-    values.push_back(flag != flags.end()            ? axis.expand(flag->second)
-                     : axis.usual && !flags.empty() ? std::vector{*axis.usual}
-                                                    : axis.info.values);
-    for (const std::string& value : values.back()) check_allowed(axis.info, value);
-  }
-
-  // One case is changed in place, and copied where it is kept: the product may have millions.
-  std::vector<std::pair<Case, AxisValues>> cases;
+  std::vector<Selected> cases;
+  std::set<AxisValues> kept;
   std::map<std::pair<std::string, std::string>, std::string> refused;  // (axis, value) -> why
-  std::set<std::pair<std::string, std::string>> kept;
-  Case the_case{};
-  AxisValues chosen(axes_.size());
-  for (std::size_t i = 0; i < axes_.size(); ++i) chosen[i].first = axes_[i].info.name;
-  const auto consider = [&] {
-    if (flags.empty())
-      for (const auto& keep : sample_)
-        if (!keep(the_case)) return;
-    std::string why;
-    for (const auto& only : only_)
-      if (why = only(the_case); !why.empty()) break;
-    if (why.empty()) cases.emplace_back(the_case, chosen);
-    if (flags.empty()) return;
-    for (const auto& one : chosen) {
-      if (why.empty())
-        kept.insert(one);
-      else
-        refused.try_emplace(one, why);
+  std::set<std::pair<std::string, std::string>> accepted;
+  for (const Slice& slice : slices_) {
+    if (!has(slice, profile)) continue;
+    std::vector<const Values*> values;  // by axis
+    bool whole = true;
+    for (std::size_t i = 0; i < axes_.size(); ++i) {
+      const auto replaced = given.find(i);
+      const auto varied = slice.values.find(i);
+      values.push_back(replaced != given.end()        ? &replaced->second
+                       : varied != slice.values.end() ? &varied->second
+                                                      : &axes_[i].usual);
+      whole = whole && (replaced == given.end() || varied == slice.values.end());
     }
-  };
-  const auto choose = [&](const auto& self, std::size_t axis) -> void {
-    if (axis == axes_.size()) return consider();
-    for (const std::string& value : values[axis]) {
-      axes_[axis].set(the_case, value);
-      chosen[axis].second = value;
-      self(self, axis + 1);
-    }
-  };
-  choose(choose, 0);
-  std::erase_if(refused, [&](const auto& one) {
-    return !flags.contains(one.first.first) || kept.contains(one.first);
-  });
+    const Diagonal diagonal = whole ? slice.diagonal : Diagonal{};
+    Case the_case{};
+    std::vector<const std::string*> texts(axes_.size());
+    const auto consider = [&] {
+      std::string why;
+      for (const auto& only : only_)
+        if (why = only(the_case); !why.empty()) break;
+      for (const auto& [axis, unused] : given) {
+        if (why.empty())
+          accepted.emplace(names[axis], *texts[axis]);
+        else
+          refused.try_emplace({names[axis], *texts[axis]}, why);
+      }
+      if (!why.empty()) return;
+      AxisValues chosen;
+      for (std::size_t i = 0; i < axes_.size(); ++i) chosen.emplace_back(names[i], *texts[i]);
+      if (kept.insert(chosen).second) cases.push_back({the_case, std::move(chosen), slice.name});
+    };
+    const auto choose = [&](const auto& self, std::size_t axis, std::size_t sum) -> void {
+      if (axis == axes_.size()) {
+        if (sum % diagonal.of == diagonal.at) consider();
+        return;
+      }
+      for (std::size_t i = 0; i < values[axis]->size(); ++i) {
+        const auto& value = (*values[axis])[i];
+        value.set(the_case);
+        texts[axis] = &value.text;
+        self(self, axis + 1, slice.values.contains(axis) ? sum + i : sum);
+      }
+    };
+    choose(choose, 0, 0);
+  }
+  std::erase_if(refused, [&](const auto& one) { return accepted.contains(one.first); });
   if (refused.empty()) return cases;
   const auto& [one, why] = *refused.begin();
   // Of several values the reason alone says which is to blame.

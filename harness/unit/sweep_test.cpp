@@ -21,14 +21,23 @@ struct Case {
   bool overlap = false;
 };
 
-Sweep<Case> sweep() {
+// Axes alone; the tests add slices.
+Sweep<Case> axes() {
   return Sweep<Case>()
-      .axis("algorithm", &Case::algorithm, {"ring", "direct"}, {"ring", "direct", "tree"})
-      .axis("dtype", &Case::dtype, {Dtype::float32})
-      .axis("transport", &Case::transport, {Transport::shared_memory})
-      .axis("overlap", &Case::overlap, {false})
-      .axis("ranks", &Case::ranks, {1, 2, 4}, {1, 2, 4, 8})
-      .axis("bytes", &Case::bytes, powers(8, 32, 4));
+      .axis("algorithm", &Case::algorithm, "ring", {"ring", "direct", "tree"})
+      .axis("dtype", &Case::dtype, Dtype::float32)
+      .axis("transport", &Case::transport, Transport::shared_memory)
+      .axis("overlap", &Case::overlap, false)
+      .axis("ranks", &Case::ranks, 2, {1, 2, 4, 8})
+      .axis("bytes", &Case::bytes, Bytes{8});
+}
+
+constexpr Profile quick = Profile::quick;
+
+Sweep<Case> sweep() {
+  return axes().slice({quick, Profile::acceptance}, "sizes",
+                      {vary(&Case::bytes, powers(8, 32, 4)),
+                       vary(&Case::algorithm, {"ring", "direct"}), vary(&Case::ranks, {1, 2, 4})});
 }
 
 std::string message(const std::function<void()>& call) {
@@ -47,13 +56,65 @@ std::vector<std::int64_t> sizes(std::string_view text) {
   return values;
 }
 
-TEST(Sweep, IsTheProductWithTheFirstAxisSlowest) {
-  const auto cases = sweep().cases({});
+TEST(Sweep, ASliceIsTheProductWithTheFirstAxisSlowest) {
+  const auto cases = sweep().cases(quick, {});
   ASSERT_EQ(cases.size(), 2u * 3u * 2u);
-  EXPECT_EQ(cases[0].first.algorithm, "ring");
-  EXPECT_EQ(cases[0].first.ranks, 1);
-  EXPECT_EQ(cases[1].first.bytes, Bytes{32});
-  EXPECT_EQ(cases.back().first.algorithm, "direct");
+  EXPECT_EQ(cases[0].the_case.algorithm, "ring");
+  EXPECT_EQ(cases[0].the_case.ranks, 1);
+  EXPECT_EQ(cases[1].the_case.bytes, Bytes{32});
+  EXPECT_EQ(cases.back().the_case.algorithm, "direct");
+  EXPECT_EQ(cases.back().the_case.transport, Transport::shared_memory);
+  EXPECT_EQ(cases.back().slice, "sizes");
+}
+
+TEST(Sweep, AProfileIsTheUnionOfItsSlices) {
+  const Sweep<Case> both =
+      sweep()
+          .slice({Profile::acceptance}, "trees", {vary(&Case::algorithm, {"tree"})})
+          .slice({Profile::acceptance}, "again",
+                 {vary(&Case::algorithm, {"direct"}), vary(&Case::ranks, {4, 8})});
+  EXPECT_EQ(both.cases(quick, {}).size(), 12u);
+  EXPECT_TRUE(both.cases(Profile::paper, {}).empty());
+  const auto cases = both.cases(Profile::acceptance, {});
+  ASSERT_EQ(cases.size(), 14u) << "a case of two slices counts once";
+  EXPECT_EQ(cases[12].slice, "trees");
+  EXPECT_EQ(cases[13].the_case.ranks, 8);
+  EXPECT_EQ(both.axes(Profile::acceptance)[0].values,
+            (std::vector<std::string>{"ring", "direct", "tree"}));
+  EXPECT_EQ(both.axes(quick)[4].values, (std::vector<std::string>{"1", "2", "4"}));
+  EXPECT_EQ(both.axes(quick)[1].values, std::vector<std::string>{"float"});
+}
+
+TEST(Sweep, AFieldMayBeAFunction) {
+  constexpr auto ranks = +[](Case& c) -> int& { return c.ranks; };
+  const auto cases = Sweep<Case>()
+                         .axis("tp", ranks, 1)
+                         .slice({quick}, "all", {vary(ranks, {2, 3})})
+                         .cases(quick, {});
+  ASSERT_EQ(cases.size(), 2u);
+  EXPECT_EQ(cases[1].the_case.ranks, 3);
+}
+
+TEST(Sweep, ADiagonalShowsEveryPairOfValues) {
+  std::set<std::pair<int, int>> pairs;
+  std::size_t all = 0;
+  for (const std::size_t at : {0, 1, 2}) {
+    const Sweep<Case> third =
+        axes().slice({quick}, "third",
+                     {vary(&Case::algorithm, {"ring", "direct", "tree"}),
+                      vary(&Case::ranks, {1, 2, 4}), vary(&Case::bytes, powers(8, 32, 2))},
+                     {3, at});
+    const auto cases = third.cases(quick, {});
+    EXPECT_EQ(cases.size(), 9u);
+    all += cases.size();
+    pairs.clear();
+    for (const auto& one : cases)
+      pairs.emplace(one.the_case.ranks, static_cast<int>(one.the_case.bytes.value));
+    EXPECT_EQ(pairs.size(), 9u);
+    EXPECT_EQ(third.cases(quick, {{"ranks", "2"}}).size(), 9u) << "the whole product of the others";
+    EXPECT_EQ(third.cases(quick, {{"overlap", "off,on"}}).size(), 18u) << "no axis of the slice";
+  }
+  EXPECT_EQ(all, 27u);
 }
 
 TEST(Sweep, PowersReachTheirLast) {
@@ -62,61 +123,39 @@ TEST(Sweep, PowersReachTheirLast) {
   EXPECT_EQ(powers(1, std::int64_t{1} << 62, 2).size(), 63u);
 }
 
-TEST(Sweep, FlagsReplaceValuesAndTextsNameThem) {
-  const auto cases =
-      sweep().cases({{"bytes", "1KiB"}, {"ranks", "8"}, {"algorithm", "tree"}, {"overlap", "on"}});
-  ASSERT_EQ(cases.size(), 1u);
-  EXPECT_TRUE(cases[0].first.overlap);
+TEST(Sweep, FlagsReplaceValuesInEverySlice) {
+  const Sweep<Case> two = sweep().slice({quick}, "trees", {vary(&Case::algorithm, {"tree"})});
+  const auto cases = two.cases(
+      quick, {{"bytes", "1KiB"}, {"ranks", "8"}, {"algorithm", "tree"}, {"overlap", "on"}});
+  ASSERT_EQ(cases.size(), 1u) << "both slices have become the same case";
+  EXPECT_TRUE(cases[0].the_case.overlap);
   const AxisValues expected = {
       {"algorithm", "tree"}, {"dtype", "float"}, {"transport", "shared_memory"},
       {"overlap", "on"},     {"ranks", "8"},     {"bytes", "1024"}};
-  EXPECT_EQ(cases[0].second, expected);
+  EXPECT_EQ(cases[0].axes, expected);
+  EXPECT_EQ(two.cases(quick, {{"dtype", "float,half"}}).size(), 2u * 13u);
 }
 
 TEST(Sweep, ValuesGivenTwiceCountOnce) {
-  EXPECT_EQ(sweep().cases({{"bytes", "1K,1KiB,1024"}}).size(), 6u);
-}
-
-TEST(Sweep, UsualStandsForWhatIsNotChosen) {
-  const auto usual = [](const AxisFlags& flags) {
-    return sweep().usual("algorithm", "direct").cases(flags);
-  };
-  EXPECT_EQ(usual({}).size(), 12u);
-  const auto cases = usual({{"ranks", "2"}});
-  ASSERT_EQ(cases.size(), 2u);
-  for (const auto& [one, texts] : cases) EXPECT_EQ(one.algorithm, "direct");
-  EXPECT_EQ(usual({{"algorithm", "ring,tree"}}).size(), 12u);
-  EXPECT_THROW(sweep().usual("algorithm", "tree"), std::logic_error);  // none of the profile's
-  EXPECT_THROW(sweep().usual("algorithmus", "ring"), std::logic_error);
+  EXPECT_EQ(sweep().cases(quick, {{"bytes", "1K,1KiB,1024"}}).size(), 6u);
 }
 
 TEST(Sweep, OnlyLeavesOut) {
   const auto several = [](const Case& c) {
     return c.ranks > 1 ? std::string() : std::string("one rank has nobody to talk to");
   };
-  EXPECT_EQ(sweep().only(several).cases({}).size(), 8u);
-  EXPECT_EQ(sweep().only(several).cases({{"ranks", "2"}}).size(), 4u);
-  try {
-    sweep().only(several).cases({{"ranks", "1,2"}});
-    FAIL();
-  } catch (const UsageError& error) {
-    EXPECT_STREQ(error.what(), "ranks 1: one rank has nobody to talk to");
-  }
-  try {
-    sweep().only(several).cases({{"ranks", "1"}, {"algorithm", "ring"}});
-    FAIL();
-  } catch (const UsageError& error) {
-    EXPECT_STREQ(error.what(), "one rank has nobody to talk to")
-        << "and the ring has no part in it";
-  }
-}
-
-TEST(Sweep, ASampleYieldsToTheCommandLine) {
-  const auto small = [](const Case& c) { return c.ranks == 1; };
-  const std::size_t all = sweep().cases({}).size();
-  EXPECT_LT(sweep().sample(small).cases({}).size(), all);
-  EXPECT_EQ(sweep().sample(small).cases({{"ranks", "2"}}).size(),
-            sweep().cases({{"ranks", "2"}}).size());
+  const Sweep<Case> some = sweep().only(several).slice({quick}, "one", {vary(&Case::ranks, {1})});
+  EXPECT_EQ(some.cases(quick, {}).size(), 8u);
+  EXPECT_EQ(some.cases(quick, {{"ranks", "2"}}).size(), 4u);
+  EXPECT_EQ(message([&] {
+              some.cases(quick, {{"ranks", "1,2"}});
+            }),
+            "ranks 1: one rank has nobody to talk to");
+  EXPECT_EQ(message([&] {
+              some.cases(quick, {{"ranks", "1"}, {"algorithm", "ring"}});
+            }),
+            "one rank has nobody to talk to")
+      << "and the ring has no part in it";
 }
 
 TEST(Sweep, Sizes) {
@@ -136,7 +175,7 @@ TEST(Sweep, IntegerRanges) {
 
 TEST(Sweep, ErrorsNameAxisValueAndNearest) {
   const auto with = [](const char* axis, const char* text) {
-    return message([=] { sweep().cases({{axis, text}}); });
+    return message([=] { sweep().cases(quick, {{axis, text}}); });
   };
   EXPECT_EQ(with("algorithm", "rign"), "unknown --algorithm 'rign'; did you mean 'ring'?");
   EXPECT_EQ(with("algorithm", "zzzz"), "unknown --algorithm 'zzzz'; known: ring, direct, tree");
@@ -158,9 +197,17 @@ TEST(Sweep, ErrorsNameAxisValueAndNearest) {
 }
 
 TEST(Sweep, ProgrammersErrorsAreFound) {
-  EXPECT_THROW(Sweep<Case>().axis("ranks", &Case::ranks, {1}).axis("ranks", &Case::ranks, {1}),
+  EXPECT_THROW(Sweep<Case>().axis("ranks", &Case::ranks, 1).axis("ranks", &Case::ranks, 1),
                std::logic_error);
-  EXPECT_THROW(Sweep<Case>().axis("ranks", &Case::ranks, {3}, {1, 2}), UsageError);
+  EXPECT_THROW(Sweep<Case>().axis("ranks", &Case::ranks, 1).axis("tp", &Case::ranks, 1),
+               std::logic_error);
+  EXPECT_THROW(Sweep<Case>().axis("ranks", &Case::ranks, 3, {1, 2}), UsageError);
+  EXPECT_THROW(
+      axes().slice({quick}, "no axis", {vary(+[](Case& c) -> int& { return c.ranks; }, {1})}),
+      std::logic_error);
+  EXPECT_THROW(axes().slice({quick}, "twice", {vary(&Case::ranks, {1}), vary(&Case::ranks, {2})}),
+               std::logic_error);
+  EXPECT_THROW(axes().slice({quick}, "refused", {vary(&Case::ranks, {3})}), UsageError);
 }
 
 TEST(Sweep, Profiles) {

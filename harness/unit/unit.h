@@ -6,7 +6,7 @@
 //     static constexpr std::string_view about = "sum over all ranks, on all ranks";
 //     static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::volume, Oracle::determinism};
 //     struct Case { int ranks; machine::Transport transport; std::string algorithm; … };
-//     static Sweep<Case> sweep(Profile);
+//     static Sweep<Case> sweep();
 //     AllReduce(const Case&, Context&);
 //     void prepare();            // before every sample, not timed
 //     void run();                // timed; short ones several times in a row for one sample
@@ -81,7 +81,7 @@ concept UnitType = requires(U unit, const typename U::Case& the_case, Context& c
   { U::name } -> std::convertible_to<std::string_view>;
   { U::about } -> std::convertible_to<std::string_view>;
   requires !std::span<const Oracle>(U::oracles).empty();
-  { U::sweep(Profile::quick) } -> std::same_as<Sweep<typename U::Case>>;
+  { U::sweep() } -> std::same_as<Sweep<typename U::Case>>;
   { the_case.ranks } -> std::convertible_to<int>;
   U(the_case, context);
   unit.prepare();
@@ -114,6 +114,7 @@ class Instance {
 struct PlannedCase {
   std::string unit, name;  // name: Google Benchmark's, "all_reduce/algorithm:ring/…/bytes:1024"
   AxisValues axes;
+  std::string slice;  // of the profile: sweep.h
   int ranks = 1;
   std::span<const Oracle> oracles;
   std::function<std::string(const Context&)> why_not;

@@ -88,15 +88,16 @@ class FamilyOf final : public Family {
   std::string_view name() const override { return U::name; }
   std::string_view about() const override { return U::about; }
   std::span<const Oracle> oracles() const override { return U::oracles; }
-  std::vector<AxisInfo> axes(Profile profile) const override { return U::sweep(profile).axes(); }
+  std::vector<AxisInfo> axes(Profile profile) const override { return U::sweep().axes(profile); }
 
   std::vector<PlannedCase> cases(Profile profile, const AxisFlags& flags) const override {
     std::vector<PlannedCase> planned;
-    for (auto& [the_case, axes] : U::sweep(profile).cases(flags)) {
+    for (auto& [the_case, axes, slice] : U::sweep().cases(profile, flags)) {
       PlannedCase& plan = planned.emplace_back();
       plan.unit = U::name;
       plan.name = case_name(U::name, axes);
       plan.axes = std::move(axes);
+      plan.slice = std::move(slice);
       plan.ranks = the_case.ranks;
       plan.oracles = U::oracles;
       plan.why_not = [the_case](const Context& context) -> std::string {

@@ -14,11 +14,14 @@ struct Complete {
     machine::Dtype dtype = machine::Dtype::float32;
     Bytes bytes;
   };
-  static Sweep<Case> sweep(Profile profile) {
+  static Sweep<Case> sweep() {
     return Sweep<Case>()
-        .axis("dtype", &Case::dtype, {machine::Dtype::bfloat16})
-        .axis("ranks", &Case::ranks, {1, 2})
-        .axis("bytes", &Case::bytes, powers(1024, profile == Profile::quick ? 1024 : 4096, 2));
+        .axis("dtype", &Case::dtype, machine::Dtype::bfloat16)
+        .axis("ranks", &Case::ranks, 1)
+        .axis("bytes", &Case::bytes, Bytes{1024})
+        .slice({Profile::quick, Profile::paper}, "ranks", {vary(&Case::ranks, {1, 2})})
+        .slice({Profile::paper}, "sizes",
+               {vary(&Case::ranks, {1, 2}), vary(&Case::bytes, powers(1024, 4096, 2))});
   }
   Complete(const Case&, Context&) {}
   void prepare() {}
@@ -49,7 +52,7 @@ struct NoJudgeAtAll {
   static constexpr std::string_view about = "is only measured";
   static constexpr Oracle oracles[] = {Oracle::numerics};
   using Case = Complete::Case;
-  static Sweep<Case> sweep(Profile profile) { return Complete::sweep(profile); }
+  static Sweep<Case> sweep() { return Complete::sweep(); }
   NoJudgeAtAll(const Case&, Context&);
   void prepare();
   void run();
@@ -75,10 +78,11 @@ struct Another : Complete {
     int ranks = 1;
     std::string algorithm;
   };
-  static Sweep<Case> sweep(Profile) {
+  static Sweep<Case> sweep() {
     return Sweep<Case>()
-        .axis("algorithm", &Case::algorithm, {"ring"}, {"ring", "tree"})
-        .axis("ranks", &Case::ranks, {2, 4}, {2, 4});
+        .axis("algorithm", &Case::algorithm, "ring", {"ring", "tree"})
+        .axis("ranks", &Case::ranks, 2, {2, 4})
+        .slice({Profile::quick}, "ranks", {vary(&Case::ranks, {2, 4})});
   }
   Another(const Case& the_case, Context& context)
       : Complete({the_case.ranks, machine::Dtype::float32, {8}}, context) {}
@@ -90,8 +94,8 @@ struct Another : Complete {
 
 struct WithoutRanks : Complete {
   using Complete::Complete;
-  static Sweep<Case> sweep(Profile) {
-    return Sweep<Case>().axis("bytes", &Case::bytes, {Bytes{8}});
+  static Sweep<Case> sweep() {
+    return Sweep<Case>().axis("bytes", &Case::bytes, Bytes{8}).slice({Profile::quick}, "all");
   }
 };
 
@@ -120,7 +124,11 @@ TEST(Plan, NamesAreGoogleBenchmarks) {
   EXPECT_EQ(cases[1].name, "complete/dtype:bfloat16/ranks:2/bytes:1024");
   EXPECT_EQ(cases[1].ranks, 2);
   EXPECT_EQ(cases[1].unit, "complete");
-  EXPECT_EQ(plan_cases({"complete"}, Profile::paper, {}).size(), 6u);
+  EXPECT_EQ(cases[1].slice, "ranks");
+  const auto paper = plan_cases({"complete"}, Profile::paper, {});
+  ASSERT_EQ(paper.size(), 6u);
+  EXPECT_EQ(paper[1].slice, "ranks") << "the first slice that has it";
+  EXPECT_EQ(paper[2].slice, "sizes");
 }
 
 TEST(Plan, AllUnitsWhenNoneIsNamed) { EXPECT_EQ(plan_cases({}, Profile::quick, {}).size(), 4u); }

@@ -105,7 +105,7 @@ CommandLine parse(const std::vector<std::string>& given) {
   scale->add_flag("--weak", weak, "a global batch that grows with the ranks");
   for (CLI::App* command : {run, list, report, health, data}) command->allow_extras();
   for (CLI::App* command : {run, list})
-    command->add_option("--profile", profile, "quick, acceptance or paper")->capture_default_str();
+    command->add_option("--profile", profile, "smoke, quick, acceptance or paper")->capture_default_str();
   run->add_option("units", line.units, "units to run; all when none is named");
   run->add_option("--device", line.device, "host or cuda")->capture_default_str();
   run->add_option("--out", line.out_dir, "run directory; results/runs/TIME-HOST when not given");

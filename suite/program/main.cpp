@@ -56,6 +56,14 @@ int list_units(const CommandLine& line) {
     std::vector<std::string_view> oracles;
     for (const harness::Oracle oracle : family->oracles()) oracles.push_back(name(oracle));
     fmt::print("  oracles: {}\n", fmt::join(oracles, ", "));
+    std::vector<std::pair<std::string, int>> slices;  // and how many cases
+    for (const harness::PlannedCase& plan : family->cases(line.profile, {})) {
+      auto found = std::ranges::find(slices, plan.slice, &std::pair<std::string, int>::first);
+      if (found == slices.end()) found = slices.insert(slices.end(), {plan.slice, 0});
+      ++found->second;
+    }
+    for (const auto& [slice, cases] : slices)
+      fmt::print("  slice {}: {} case{}\n", slice, cases, cases == 1 ? "" : "s");
     for (const harness::AxisInfo& axis : family->axes(line.profile)) {
       fmt::print("  --{} {}", axis.name, fmt::join(axis.values, ","));
       if (!axis.allowed.empty()) fmt::print("  (of {})", fmt::join(axis.allowed, ", "));
