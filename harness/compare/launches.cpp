@@ -6,50 +6,13 @@
 #include <filesystem>
 #include <set>
 
+#include "harness/record/counters.h"
 #include "harness/unit/sweep.h"
 
 namespace harness {
 namespace {
 
 namespace fs = std::filesystem;
-
-// Of the counters (results/README.md), those that two runs of the same program on the same machine
-// have in common: all but times, rates, and what sampling came to.
-constexpr std::string_view exact_counters[] = {
-    "bytes",
-    "bytes_per_parameter",
-    "bytes_sent_per_rank",
-    "compression_ratio",
-    "distance_at_start",
-    "distance_bound",
-    "distance_with_feedback",
-    "distance_without_feedback",
-    "error_bound",
-    "flops",
-    "gemm_flops",
-    "host_bytes_per_element",
-    "host_bytes_per_parameter",
-    "in_flight_peak",
-    "loss_error",
-    "max_error",
-    "memory_bytes",
-    "memory_bytes_per_element",
-    "messages_expected",
-    "messages_measured",
-    "offload_bytes_per_element",
-    "offload_bytes_per_step",
-    "peak_bytes_expected",
-    "peak_bytes_measured",
-    "pieces",
-    "relative_error",
-    "state_bytes_per_element",
-    "state_per_16bit_weight",
-    "state_per_32bit_weight",
-    "wire_bytes_expected",
-    "wire_bytes_measured",
-    "wire_bytes_of_rank",
-};
-static_assert(std::ranges::is_sorted(exact_counters));
 
 bool holds_a_run(const fs::path& directory) {
   std::error_code failed;
@@ -107,7 +70,7 @@ std::map<std::string, std::string> numbers_of(const Record& record) {
   numbers["verdict"] = name(record.verdict);
   if (!record.fingerprint.empty()) numbers["fingerprint"] = record.fingerprint;
   for (const auto& [counter, value] : record.counters)
-    if (std::ranges::binary_search(exact_counters, std::string_view(counter)))
+    if (const Counter* row = find_counter(counter); row && row->nature == Nature::exact)
       numbers[counter] = fmt::format("{}", value);
   for (const CategoryBytes& row : record.memory)
     numbers["memory." + row.category] = std::to_string(row.measured);

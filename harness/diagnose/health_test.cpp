@@ -23,6 +23,7 @@ class MadeUp {
   Record& add(const std::vector<Rank>& ranks, const std::string& unit = "all_reduce") {
     Record& record = run.records.emplace_back();
     record.unit = unit;
+    record.traits = Traits{.equal_work = true, .limit_applies = true};
     record.axes = {{"algorithm", "ring"}, {"ranks", std::to_string(ranks.size())}};
     record.name = fmt::format("{}/algorithm:ring/number:{}", unit, run.records.size());
     record.verdict = Ruling::pass;
@@ -98,11 +99,34 @@ TEST(Health, ALateRankIsNamedAndWhatItsCoreExplainsIsNot) {
 TEST(Health, OnlyWhoDoesTheSameIsCompared) {
   MadeUp roots, tiny;
   for (int i = 0; i < 10; ++i) {
-    roots.add({{.busy_s = 0.03}, {}, {}}, "gather");
+    roots.add({{.busy_s = 0.03}, {}, {}}, "gather").traits = Traits{.limit_applies = true};
     tiny.add({{.busy_s = 3e-5}, {.busy_s = 1e-5}});
   }
   EXPECT_EQ(roots.drained(), "");
   EXPECT_EQ(tiny.drained(), "");
+}
+
+TEST(Health, TraitsDecideWhatAFindingIsCalled) {
+  MadeUp disk, unlimited;
+  for (int i = 0; i < 10; ++i) {
+    disk.add({{}, {}, {.busy_s = 0.016}}).traits = Traits{.equal_work = true, .uses_disk = true};
+    Record& record = unlimited.add({{}});
+    record.traits = Traits{.equal_work = true};
+    record.counters["flops"] = 1e9;
+    record.counters["limit_s"] = 1e-3;
+    record.counters["limit_fraction"] = 0.01;
+  }
+  EXPECT_EQ(disk.drained(), "slow disk 2");
+  EXPECT_EQ(unlimited.drained(), "");
+}
+
+// Written before records had traits.
+TEST(Health, RecordsWithoutTraitsAreReportedAndNotSearched) {
+  MadeUp old;
+  for (int i = 0; i < 10; ++i) old.add({{}, {}, {.busy_s = 0.016}}).traits.reset();
+  EXPECT_EQ(old.drained(), "");
+  EXPECT_NE(health_text(health_of(old.run, "")).find("10 of 10 records do not state the traits"),
+            std::string::npos);
 }
 
 // Of 9 ranks on 3 hosts: one that is slow by more than the others differ; a host whose ranks all

@@ -31,30 +31,11 @@ constexpr double chance = 1e-5;
 constexpr double crowded_passes = 5, crowded_factor = 8;
 constexpr double pair_factor = 1.5, pair_factor_once = 3;  // slower than typical pairs
 
-const std::set<std::string> equal_work{"gemm",           "memory_bandwidth", "optimizer_step",
-                                       "offload_step",   "all_reduce",       "all_gather",
-                                       "reduce_scatter", "all_to_all",       "nvme_bandwidth"};
-const std::set<std::string> equal_algorithms{
-    "ring",  "bidirectional_ring",        "direct", "pairwise", "recursive_doubling",
-    "bruck", "recursive_halving_doubling"};
-
-// Units whose limit is what they may come near to: others compress, wait in turn, do what it leaves
-// out.
-const std::set<std::string> limited{"gemm",       "column_parallel_linear", "row_parallel_linear",
-                                    "mlp",        "memory_bandwidth",       "all_reduce",
-                                    "all_gather", "reduce_scatter",         "all_to_all",
-                                    "broadcast"};
-// What at least one of such a unit's cases of a class (compare/floors.cpp) should reach of its
+// What at least one of a unit's cases of a class (compare/floors.cpp) should reach of its
 // limit, where that is long enough to mean something: a third of what is usual, or less.
 const std::map<std::string, double, std::less<>> limit_floors{
     {"computation", 0.15}, {"bandwidth", 0.1}, {"message", 0.03}};
 constexpr double long_limit_s = 1e-4;
-
-bool is_of(const std::set<std::string>& units, const Record& record) {
-  const std::string algorithm = axis(record, "algorithm");
-  return units.contains(record.unit) && (algorithm.empty() || equal_algorithms.contains(algorithm));
-}
-bool all_do_the_same(const Record& record) { return is_of(equal_work, record); }
 
 // By rank; empty where the record has none.
 std::vector<double> by_rank(const Record& record, std::string_view name) {
@@ -89,6 +70,7 @@ class Slowness {
     slow_ranks();
     jitter();
     below_the_limit();
+    without_traits();
   }
 
  private:
@@ -199,9 +181,11 @@ class Slowness {
       const std::vector<double> busy = by_rank(record, "busy_s");
       const std::vector<double> delayed = by_rank(record, "delayed_fraction");
       const std::vector<double> delay = by_rank(record, "delayed_s");
-      if (busy.size() < 2 || busy.size() != delay.size() || !all_do_the_same(record)) continue;
+      if (busy.size() < 2 || busy.size() != delay.size() || !record.traits ||
+          !record.traits->equal_work)
+        continue;
       for (std::size_t rank = 0; rank < busy.size(); ++rank) {
-        Seen& its = seen[{static_cast<int>(rank), record.unit == "nvme_bandwidth"}];
+        Seen& its = seen[{static_cast<int>(rank), record.traits->uses_disk}];
         delays.push_back(delayed[rank]);
         // What is over within one turn meets nobody on its core.
         const bool long_enough =
@@ -310,7 +294,7 @@ class Slowness {
     for (const Record& record : run_.records) {
       const std::vector<double> here = by_rank(record, "spikes");
       const std::vector<double> delayed = by_rank(record, "delayed_fraction");
-      if (here.size() < 2 || !all_do_the_same(record)) continue;
+      if (here.size() < 2 || !record.traits || !record.traits->equal_work) continue;
       const int taken = static_cast<int>(counter(record, "samples"));
       any.count(here, taken);
       if (!delayed.empty() && std::ranges::max(delayed) <= busy_fraction) quiet.count(here, taken);
@@ -334,8 +318,8 @@ class Slowness {
     for (const Record& record : run_.records) {
       const double fraction = counter(record, "limit_fraction");
       const auto floor = limit_floors.find(floor_of(record).kind);
-      if (record.verdict != Ruling::pass || !is_of(limited, record) || fraction <= 0 ||
-          counter(record, "limit_s") < long_limit_s || floor == limit_floors.end())
+      if (record.verdict != Ruling::pass || !record.traits || !record.traits->limit_applies ||
+          fraction <= 0 || counter(record, "limit_s") < long_limit_s || floor == limit_floors.end())
         continue;
       const std::vector<double> delayed = by_rank(record, "delayed_fraction");
       Seen& its = seen[{record.unit, floor->first}];
@@ -355,6 +339,18 @@ class Slowness {
                       unit, kind, 100 * std::ranges::max(fractions), fractions.size(),
                       100 * its.floor, settled ? "" : ", but other work ran on its cores"));
     }
+  }
+
+  // Runs of older programs do not say what their units' cases have in common.
+  void without_traits() {
+    const auto unknown = std::ranges::count_if(run_.records, [](const Record& record) {
+      return record.verdict != Ruling::skipped && !record.traits;
+    });
+    if (unknown > 0)
+      findings_.add(Level::ok, "inconclusive", {},
+                    fmt::format("{} of {} records do not state the traits of their cases, so they "
+                                "were not searched for slow ranks, disks or units",
+                                unknown, run_.records.size()));
   }
 
   const RunFile& run_;

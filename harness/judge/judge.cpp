@@ -246,6 +246,7 @@ JudgedCase merge(const std::vector<Judge>& judges, std::span<const Oracle> decla
   for (const Judge& judge : judges) {
     for (OracleResult result : judge.results()) {
       result.text = fmt::format("rank {}: {}", judge.rank(), result.text);
+      result.reference = judge.reference(result.oracle);
       keep_worst(judged.oracles, std::move(result));
     }
     wire.measured += judge.wire().measured;
@@ -300,6 +301,7 @@ JudgedCase merge(const std::vector<Judge>& judges, std::span<const Oracle> decla
 std::string serialize(const Judge& judge) {
   Writer out;
   out.put(judge.rank_);
+  out.put(judge.shared_);
   out.put(judge.wire_);
   out.put(judge.results_.size());
   for (const OracleResult& result : judge.results_) {
@@ -326,6 +328,7 @@ std::string serialize(const Judge& judge) {
 Judge deserialize(std::string_view text) {
   Reader in(text);
   Judge judge(in.get<int>());
+  judge.shared_ = in.get<unsigned>();
   judge.wire_ = in.get<Judge::Wire>();
   for (auto left = in.get<std::size_t>(); left > 0; --left) {
     OracleResult& result = judge.results_.emplace_back();

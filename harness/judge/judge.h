@@ -64,6 +64,9 @@ class Judge {
   // fails.
   void same_bits(std::string_view key, std::uint64_t hash);
 
+  // Marks the oracle's result: its expectation iterates the judged code's own layout, plan or
+  // messages, as the literature has no closed form for it.
+  void shares_reference(Oracle oracle) { shared_ |= 1u << static_cast<unsigned>(oracle); }
   // This oracle has nothing to rule in this case, for this reason (shown in the record): the volume
   // of a library that does not count what it sends.
   void not_applicable(Oracle oracle, std::string_view reason);
@@ -81,6 +84,10 @@ class Judge {
   };
   const Wire& wire() const { return wire_; }
   int rank() const { return rank_; }
+  Reference reference(Oracle oracle) const {
+    return (shared_ >> static_cast<unsigned>(oracle) & 1u) != 0 ? Reference::shared
+                                                                : Reference::independent;
+  }
 
  private:
   friend std::string serialize(const Judge& judge);
@@ -89,6 +96,7 @@ class Judge {
   void add(std::string_view what, const Comparison& comparison);
 
   int rank_;
+  unsigned shared_ = 0;                // a bit for each oracle
   std::vector<OracleResult> results_;  // at most one of each oracle: its worst
   std::vector<Fingerprint> fingerprints_;
   std::vector<CategoryBytes> memory_;

@@ -130,7 +130,7 @@ class Timed : public Instance {
   std::string check(Runner runner) override { return on_check(runner); }
   void judge(Judge&) override {}
   Cost cost() const override { return {}; }
-  void describe(Record&) override {}
+  void describe(Description&) override {}
 };
 
 template <class Body>

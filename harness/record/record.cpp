@@ -32,6 +32,10 @@ std::string_view name(Oracle oracle) {
   return "?";
 }
 
+std::string_view name(Reference reference) {
+  return reference == Reference::shared ? "shared" : "independent";
+}
+
 std::string axis(const Record& record, std::string_view name) {
   for (const auto& [axis, value] : record.axes)
     if (axis == name) return value;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -20,6 +21,11 @@ inline constexpr Oracle all_oracles[] = {Oracle::numerics, Oracle::volume, Oracl
                                          Oracle::schedule, Oracle::determinism};
 std::string_view name(Oracle oracle);
 
+// Where an oracle's expectation comes from. independent: a closed form of the literature or another
+// computation. shared: it iterates the layout, plan or messages of the code that it judges.
+enum class Reference : unsigned char { independent, shared };
+std::string_view name(Reference reference);
+
 // The worst finding of one oracle over all ranks: of a failure the first, else the nearest to
 // failing.
 struct OracleResult {
@@ -27,6 +33,15 @@ struct OracleResult {
   Ruling ruling = Ruling::pass;
   double measured = 0, expected = 0;  // error and bound; bytes; 0 and 0 for texts and hashes
   std::string text;  // "rank 3: blocks.1.mlp.fc1.weight, error 3.1e-7, bound 1.9e-6"
+  Reference reference = Reference::independent;
+};
+
+// What a unit states of a case, for the search for slow parts of the machine (health).
+struct Traits {
+  bool equal_work = false;     // all ranks do the same work, so a rank that takes longer is slow
+  bool limit_applies = false;  // a healthy machine comes near the limit
+  bool uses_disk = false;      // its time is the disk's
+  bool operator==(const Traits&) const = default;
 };
 
 struct CategoryBytes {
@@ -100,17 +115,29 @@ struct StepBreakdown {
   bool operator==(const StepBreakdown&) const = default;
 };
 
-struct Record {
+// The part of a record that the unit fills (Description, description.h).
+struct Described {
+  std::string note;         // what a reader should know: the algorithm that auto picked
+  std::string fingerprint;  // hash of rank 0's result of real numbers: equal bits, equal text
+  std::vector<std::pair<std::string, double>> breakdown;  // seconds
+  StepBreakdown step_breakdown;
+  std::vector<Span> timeline;
+  std::vector<Span> trace;  // one step of every rank, for trace.json alone
+  std::vector<double> losses;
+  LinkMatrix link_matrix;
+  std::vector<MemoryMap> memory_maps;
+};
+
+struct Record : Described {
   std::string unit, name;
   std::vector<std::pair<std::string, std::string>> axes;  // in the order of the name
   std::string slice;  // of the profile: harness/unit/sweep.h
   int repetition = 0;
+  std::optional<Traits> traits;  // unknown of runs that were written without them
 
   Ruling verdict = Ruling::skipped;
   std::string reason;
   std::vector<OracleResult> oracles;
-  std::string note;         // what a reader should know: the algorithm that auto picked
-  std::string fingerprint;  // hash of rank 0's result of real numbers: equal bits, equal text
 
   double seconds = 0;      // headline: median over iterations of the maximum over ranks
   double cpu_seconds = 0;  // of this rank's process, per iteration
@@ -119,16 +146,8 @@ struct Record {
   bool oversubscribed = false;  // ranks shared a GPU: what they took says nothing about speed
   std::string stop;             // converged, time_cap, sample_cap
   SampleMatrix samples;
-  std::map<std::string, double> counters;
-
+  std::map<std::string, double> counters;  // counters.h
   std::vector<CategoryBytes> memory;
-  std::vector<std::pair<std::string, double>> breakdown;  // seconds
-  StepBreakdown step_breakdown;
-  std::vector<Span> timeline;
-  std::vector<Span> trace;  // one step of every rank, for trace.json alone
-  std::vector<double> losses;
-  LinkMatrix link_matrix;
-  std::vector<MemoryMap> memory_maps;
 };
 // A counter's value, or otherwise where the record has none, or none that is finite.
 double counter(const Record& record, const std::string& key, double otherwise = 0);

@@ -6,26 +6,13 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "harness/record/counters.h"
 #include "harness/record/json_reading.h"
-#include "machine/base/error.h"
 
 namespace harness {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-// Of Google Benchmark or ours; every other number of a case is a counter.
-constexpr std::string_view reserved[] = {
-    "family_index",   "per_family_instance_index",
-    "repetitions",    "repetition_index",
-    "threads",        "iterations",
-    "real_time",      "cpu_time",
-    "samples_offset", "samples_ranks",
-};
-
-bool is_reserved(std::string_view key) {
-  return std::ranges::find(reserved, key) != std::end(reserved);
-}
 
 void put(Json& object, std::string_view key, double value) {
   if (!std::isfinite(value)) return;
@@ -59,6 +46,7 @@ Json oracles_json(const std::vector<OracleResult>& oracles) {
     put(one, "measured", result.measured);
     put(one, "expected", result.expected);
     one["text"] = result.text;
+    one["reference"] = name(result.reference);
   }
   return all;
 }
@@ -208,7 +196,8 @@ std::string record_json(const Record& record, const Place& place) {
   json["cpu_time"] = or_zero(record.cpu_seconds * 1e9);
   json["time_unit"] = "ns";
   for (const auto& [key, value] : record.counters) {
-    SHARDMARK_CHECK(std::string(is_reserved(key) ? key : ""), ==, "");
+    if (is_record_key(key))
+      throw std::logic_error(fmt::format("counter '{}' is a key of run.json", key));
     put(json, key, value);
   }
 
@@ -216,6 +205,10 @@ std::string record_json(const Record& record, const Place& place) {
   json["case"] = Json::object();
   for (const auto& [axis, value] : record.axes) json["case"][axis] = value;
   if (!record.slice.empty()) json["slice"] = record.slice;
+  if (record.traits)
+    json["traits"] = {{"equal_work", record.traits->equal_work},
+                      {"limit_applies", record.traits->limit_applies},
+                      {"uses_disk", record.traits->uses_disk}};
   json["verdict"] = name(record.verdict);
   json["reason"] = record.reason;
   json["oracles"] = oracles_json(record.oracles);
@@ -264,6 +257,9 @@ Record read_record(const nlohmann::ordered_json& json) {
   for (const auto& [axis, value] : json.at("case").items())
     record.axes.emplace_back(axis, value.get<std::string>());
   record.slice = json.value("slice", "");
+  if (const auto traits = json.find("traits"); traits != json.end())
+    record.traits = {traits->at("equal_work").get<bool>(), traits->at("limit_applies").get<bool>(),
+                     traits->at("uses_disk").get<bool>()};
   record.repetition = json.value("repetition_index", 0);
   record.verdict = parse_ruling(json.at("verdict").get<std::string>());
   record.reason = json.value("reason", "");
@@ -277,13 +273,15 @@ Record read_record(const nlohmann::ordered_json& json) {
   record.stop = json.value("stop", "");
   record.oversubscribed = json.value("oversubscribed", false);
   for (const auto& [key, value] : json.items())
-    if (value.is_number() && !is_reserved(key)) record.counters[key] = value.get<double>();
+    if (value.is_number() && !is_record_key(key)) record.counters[key] = value.get<double>();
 
   const Json oracles = json.value("oracles", Json::object());
   for (const auto& [key, one] : oracles.items())
-    record.oracles.push_back({parse_oracle(key), parse_ruling(one.at("verdict").get<std::string>()),
-                              one.value("measured", 0.0), one.value("expected", 0.0),
-                              one.value("text", "")});
+    record.oracles.push_back(
+        {parse_oracle(key), parse_ruling(one.at("verdict").get<std::string>()),
+         one.value("measured", 0.0), one.value("expected", 0.0), one.value("text", ""),
+         one.value("reference", "") == name(Reference::shared) ? Reference::shared
+                                                               : Reference::independent});
   if (const auto q = json.find("quantiles_s"); q != json.end())
     record.quantiles = {q->value("min", 0.0), q->value("p5", 0.0),  q->value("p25", 0.0),
                         record.seconds,       q->value("p75", 0.0), q->value("p95", 0.0),

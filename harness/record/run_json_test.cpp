@@ -108,12 +108,14 @@ TEST_F(RunJson, ReadsBackWhatWasWritten) {
     EXPECT_EQ(read.memory_maps, wrote.memory_maps);
     EXPECT_EQ(read.breakdown, wrote.breakdown);
     EXPECT_EQ(read.step_breakdown, wrote.step_breakdown);
+    EXPECT_EQ(read.traits, wrote.traits);
     ASSERT_EQ(read.oracles.size(), wrote.oracles.size());
     for (std::size_t k = 0; k < wrote.oracles.size(); ++k) {
       EXPECT_EQ(read.oracles[k].oracle, wrote.oracles[k].oracle);
       EXPECT_EQ(read.oracles[k].ruling, wrote.oracles[k].ruling);
       EXPECT_EQ(read.oracles[k].measured, wrote.oracles[k].measured);
       EXPECT_EQ(read.oracles[k].text, wrote.oracles[k].text);
+      EXPECT_EQ(read.oracles[k].reference, wrote.oracles[k].reference);
     }
     ASSERT_EQ(read.memory.size(), wrote.memory.size());
     for (std::size_t k = 0; k < wrote.memory.size(); ++k)

@@ -252,12 +252,14 @@ std::string oracle_table(const RunFile& run) {
     Counts counts;
     const OracleResult* worst = nullptr;
     const Record* where = nullptr;
+    int shared = 0;
     for (const Record& record : run.records)
       for (const OracleResult& result : record.oracles) {
         if (result.oracle != oracle) continue;
         ++(result.ruling == Ruling::pass   ? counts.passed
            : result.ruling == Ruling::fail ? counts.failed
                                            : counts.skipped);
+        shared += result.reference == Reference::shared;
         if (!worst || share(result) > share(*worst)) {
           worst = &result;
           where = &record;
@@ -269,9 +271,9 @@ std::string oracle_table(const RunFile& run) {
       nearest = fmt::format("{:.0f}\xe2\x80\x89% of its bound: {}", 100 * share(*worst), nearest);
     rows += fmt::format(
         "<tr><td>{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td><td "
-        "class=\"number\">{}</td>"
+        "class=\"number\">{}</td><td class=\"number\">{}</td>"
         "<td>{}<br><span class=\"quiet\">{}</span></td></tr>\n",
-        name(oracle), counts.cases(), counts.passed, counts.failed, nearest,
+        name(oracle), counts.cases(), counts.passed, counts.failed, shared, nearest,
         breakable(where->name));
   }
   if (rows.empty()) return "<p class=\"note\">No oracle ruled.</p>\n";
@@ -279,7 +281,10 @@ std::string oracle_table(const RunFile& run) {
       "Oracles",
       fmt::format(
           "<table class=\"wrapping\"><thead><tr><th>Oracle</th><th class=\"number\">Cases</th>"
-          "<th class=\"number\">Right</th><th class=\"number\">Wrong</th><th>Nearest to failing, "
+          "<th class=\"number\">Right</th><th class=\"number\">Wrong</th><th class=\"number\" "
+          "title=\"cases "
+          "whose expectation iterates the judged code's own layout, plan or messages\">Shared "
+          "reference</th><th>Nearest to failing, "
           "or the first that failed</th>"
           "</tr></thead>\n<tbody>\n{}</tbody></table>",
           rows));

@@ -94,7 +94,8 @@ void add_activity(Record& record, const std::vector<RankActivity>& ranks) {
   }
 }
 
-void add_times(Record& record, std::string_view timing, Sampled&& sampled) {
+void add_times(Record& record, const PlannedCase& plan, std::string_view timing,
+               Sampled&& sampled) {
   const std::vector<double>& worst = sampled.unit.worst;
   record.stop = name(sampled.stop);
   record.timing = timing;
@@ -118,7 +119,8 @@ void add_times(Record& record, std::string_view timing, Sampled&& sampled) {
   }
   if (!sampled.yardstick.worst.empty() && record.seconds > 0) {
     counters["library_s"] = median(sampled.yardstick.worst);
-    counters["speedup_over_library"] = counters["library_s"] / record.seconds;
+    if (!plan.yardstick_is_part)
+      counters["speedup_over_library"] = counters["library_s"] / record.seconds;
   }
   record.samples = std::move(sampled.unit.samples);
 }
@@ -146,10 +148,10 @@ bool shares_gpu(const machine::World& world, const machine::Group& group) {
 
 // Times stay, as times; what compares them with anything goes.
 void remove_speed_claims(Record& record) {
-  for (const char* claim : {"algbw_GBps", "busbw_GBps", "wire_GBps", "limit_s", "limit_fraction",
-                            "speedup_over_library", "tokens_per_second", "steps_per_second",
-                            "memory_GBps", "gflops", "mfu"})
-    record.counters.erase(claim);
+  std::erase_if(record.counters, [](const auto& counter) {
+    const Counter* row = find_counter(counter.first);
+    return row && row->nature == Nature::speed;
+  });
 }
 
 // What every rank tells rank 0 with its judge.
@@ -172,6 +174,7 @@ Record skipped(const PlannedCase& plan, int repetition, std::string reason) {
   record.axes = plan.axes;
   record.slice = plan.slice;
   record.repetition = repetition;
+  record.traits = plan.traits;
   record.verdict = Ruling::skipped;
   record.reason = std::move(reason);
   return record;
@@ -264,7 +267,7 @@ void CaseRunner::run(const PlannedCase& plan, int repetition, Record& record) {
   if (!failure.empty()) return fail(record, failure);
   if (group.index == 0) {
     if (!world_.oversubscribed()) add_activity(record, sampled.unit.ranks);
-    add_times(record, name(options_.timing), std::move(sampled));
+    add_times(record, plan, name(options_.timing), std::move(sampled));
   }
 
   Judge judge(world_.rank());
@@ -297,13 +300,17 @@ void CaseRunner::run(const PlannedCase& plan, int repetition, Record& record) {
     record.counters.merge(judged.counters);
     add_rates(record, instance->cost(), slowest_limit);
   }
-  Record described = record;
+  Description description(record.seconds, counter(record, "library_s"));
   failure = phase(plan, link, "describing", [&] {
-    instance->describe(described);
+    instance->describe(description);
     return std::string();
   });
   if (!failure.empty()) return fail(record, failure);
-  record = std::move(described);
+  record.counters.insert(description.counters().begin(), description.counters().end());
+  if (!record.note.empty())
+    description.note =
+        record.note + (description.note.empty() ? std::string() : "; " + description.note);
+  static_cast<Described&>(record) = std::move(description);
   if (record.oversubscribed) remove_speed_claims(record);
   // No rank takes its memory away while another may still read it.
   world_.barrier(group);

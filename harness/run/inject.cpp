@@ -350,7 +350,7 @@ class FaultyInstance final : public Instance {
     faults_.after(0);
   }
   Cost cost() const override { return instance_->cost(); }
-  void describe(Record& record) override { instance_->describe(record); }
+  void describe(Description& description) override { instance_->describe(description); }
 
  private:
   std::unique_ptr<Instance> instance_;

@@ -27,6 +27,9 @@ struct Toy {
   static constexpr std::string_view about = "sends a number around a ring";
   static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::volume, Oracle::memory,
                                        Oracle::schedule, Oracle::determinism};
+  static constexpr Counter counters[] = {
+      {"runs", "", Better::neither, Nature::measured, "calls of run"},
+      {"runs_per_second", "1/s", Better::higher, Nature::speed, "calls of run over the time"}};
   struct Case {
     std::string fault;
     int ranks = 1;
@@ -92,9 +95,12 @@ struct Toy {
   Cost cost() const {
     return {.memory_bytes = 128, .algorithm_bytes = 64, .bus_factor = 1, .tokens = 3};
   }
-  void describe(Record& record) {
+  void describe(Description& description) {
     if (last_ && is("describe")) throw std::runtime_error("cannot describe");
-    record.counters["runs"] = runs_;
+    if (is("undeclared")) description.set("walks", runs_);
+    if (is("overwrites")) description.set("wire_bytes_measured", 0);
+    description.set("runs", runs_);
+    if (description.seconds > 0) description.set("runs_per_second", runs_ / description.seconds);
   }
 
  private:
@@ -191,6 +197,7 @@ TEST(Run, PassesAndCounts) {
   EXPECT_DOUBLE_EQ(counters.at("tokens_per_second"), 3 / record.seconds);
   EXPECT_GT(counters.at("speedup_over_library"), 0);
   EXPECT_GT(counters.at("runs"), 0);
+  EXPECT_GT(counters.at("runs_per_second"), 0);
   EXPECT_FALSE(counters.contains("limit_s"));
 }
 
@@ -334,6 +341,16 @@ TEST(Run, AThrowOnOneRankFailsTheCaseAndTheRunGoesOn) {
         << outcome.heard.records[0].reason;
     EXPECT_EQ(outcome.heard.records[1].verdict, Ruling::pass) << outcome.heard.records[1].reason;
   }
+}
+
+TEST(Run, ACounterThatTheUnitDoesNotDeclareFailsTheCase) {
+  const Outcome outcome = launch(1, {{"ranks", "1"}, {"fault", "undeclared,overwrites"}});
+  ASSERT_EQ(outcome.heard.records.size(), 2u) << outcome.error;
+  for (const Record& record : outcome.heard.records) EXPECT_EQ(record.verdict, Ruling::fail);
+  EXPECT_TRUE(has(outcome.heard.records[0].reason, "counter 'walks' is not declared"))
+      << outcome.heard.records[0].reason;
+  EXPECT_TRUE(has(outcome.heard.records[1].reason, "'wire_bytes_measured' is the harness's own"))
+      << outcome.heard.records[1].reason;
 }
 
 // The other rank waits inside the unit for the one that threw: nothing can bring them together.

@@ -1,6 +1,7 @@
 #pragma once
 // The templates of unit.h: one Family for each unit type.
 
+#include <type_traits>
 #include <utility>
 
 #include "harness/unit/unit.h"
@@ -12,6 +13,31 @@ template <class U>
 constexpr bool repeatable() {
   if constexpr (requires { U::repeatable; }) return U::repeatable;
   return true;
+}
+
+template <class U>
+constexpr bool yardstick_is_part() {
+  if constexpr (requires { U::yardstick_is_part; }) return U::yardstick_is_part;
+  return false;
+}
+
+// A trait is a constant of the unit or a function of its case; nothing else fits.
+template <class Case>
+bool trait(const bool* value, const Case&) {
+  return *value;
+}
+template <class Case>
+bool trait(bool (*value)(const Case&), const Case& the_case) {
+  return value(the_case);
+}
+template <class U>
+Traits traits(const typename U::Case& the_case) {
+  Traits traits;
+  if constexpr (requires { &U::equal_work; }) traits.equal_work = trait(&U::equal_work, the_case);
+  if constexpr (requires { &U::limit_applies; })
+    traits.limit_applies = trait(&U::limit_applies, the_case);
+  if constexpr (requires { &U::uses_disk; }) traits.uses_disk = trait(&U::uses_disk, the_case);
+  return traits;
 }
 
 // An optional member that is there but cannot be called as unit.h says would otherwise be ignored.
@@ -36,7 +62,14 @@ constexpr bool optional_members_fit() {
         "std::string check(Runner) and void rehearse(Runner)");
   if constexpr (requires { &U::describe; })
     static_assert(
-        requires(U & unit, Record & record) { unit.describe(record); }, "void describe(Record&)");
+        requires(U & unit, Description & description) { unit.describe(description); },
+        "void describe(Description&)");
+  if constexpr (requires { &U::counters; })
+    static_assert(
+        requires { std::span<const Counter>(U::counters); }, "static constexpr Counter counters[]");
+  if constexpr (requires { &U::yardstick_is_part; })
+    static_assert(std::is_same_v<decltype(U::yardstick_is_part), const bool>,
+                  "static constexpr bool yardstick_is_part");
   return true;
 }
 
@@ -70,8 +103,8 @@ class InstanceOf final : public Instance {
   }
   void judge(Judge& judge) override { unit_.judge(judge); }
   Cost cost() const override { return unit_.cost(); }
-  void describe(Record& record) override {
-    if constexpr (requires(U & unit) { unit.describe(record); }) unit_.describe(record);
+  void describe(Description& description) override {
+    if constexpr (requires(U & unit) { unit.describe(description); }) unit_.describe(description);
   }
 
  private:
@@ -99,11 +132,16 @@ class FamilyOf final : public Family {
       plan.axes = std::move(axes);
       plan.slice = std::move(slice);
       plan.ranks = the_case.ranks;
+      plan.traits = traits<U>(the_case);
+      plan.yardstick_is_part = yardstick_is_part<U>();
       plan.oracles = U::oracles;
       plan.why_not = [the_case](const Context& context) -> std::string {
         if constexpr (requires { U::why_not(the_case, context); })
           return U::why_not(the_case, context);
-        return {};
+        else if constexpr (requires { context.world.why_not(context.group, the_case.transport); })
+          return context.world.why_not(context.group, the_case.transport);
+        else
+          return {};
       };
       plan.make = [the_case](Context& context) -> std::unique_ptr<Instance> {
         return std::make_unique<InstanceOf<U>>(the_case, context);
@@ -117,6 +155,7 @@ class FamilyOf final : public Family {
 
 template <UnitType U>
 bool add() {
+  if constexpr (requires { U::counters; }) add_counters(U::counters);
   return add(std::make_unique<detail::FamilyOf<U>>());
 }
 

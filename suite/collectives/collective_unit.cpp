@@ -23,13 +23,41 @@ using machine::Reduction;
 using machine::Tensor;
 using machine::Transport;
 
+namespace {
+
+// Algorithms in which no rank has a part of its own (a root, an inner node of a tree) and each step
+// uses all links.
+bool is_balanced(std::string_view algorithm) {
+  constexpr std::string_view balanced[] = {
+      "ring",  "bidirectional_ring",        "direct", "pairwise", "recursive_doubling",
+      "bruck", "recursive_halving_doubling"};
+  return std::ranges::find(balanced, algorithm) != std::end(balanced);
+}
+
+}  // namespace
+
+bool has_equal_work(Operation operation, const CollectiveCase& c) {
+  const bool has_root_or_lengths = collectives::has_root(operation) ||
+                                   operation == Operation::all_to_all_v ||
+                                   operation == Operation::send_receive;
+  return !has_root_or_lengths && is_balanced(c.algorithm);
+}
+
+bool limit_applies_to(Operation operation, const CollectiveCase& c) {
+  return has_equal_work(operation, c) ||
+         (operation == Operation::broadcast && is_balanced(c.algorithm));
+}
+
 CollectiveUnit::CollectiveUnit(Operation operation, const CollectiveCase& c,
                                harness::Context& context,
                                std::shared_ptr<const collectives::TrafficMatrix> traffic)
-    : operation_(operation), case_(c), context_(context), traffic_(std::move(traffic)) {
-  communicator_ = connect();
-  library_ = library_beside(c, context);
-  held_before_ = context.device.ledger().current(Category::buffers);
+    : operation_(operation),
+      case_(c),
+      context_(context),
+      traffic_(std::move(traffic)),
+      communicator_(connect()),
+      library_(library_beside(c, context)),
+      memory_(context.device.ledger()) {
   const auto size = static_cast<std::int64_t>(size_of(c.dtype));
   const std::int64_t whole = c.bytes.value / size;
   count_ = deals_in_shares(operation) ? whole / c.ranks : whole;
@@ -57,7 +85,7 @@ CollectiveUnit::CollectiveUnit(Operation operation, const CollectiveCase& c,
       for (std::int64_t i = 0; i < right.size(); i += mark_stride(right))
         spoilt_.push_back(~static_cast<const std::byte*>(right.slice(i, {1}).data())[0]);
   }
-  context.device.ledger().reset_peaks();
+  memory_.reset();
 }
 
 std::unique_ptr<Communicator> CollectiveUnit::connect() const {
@@ -215,8 +243,7 @@ void CollectiveUnit::judge_memory(harness::Judge& judge) {
     if (communicator_->link().is_rendezvous())
       expected += collectives::staging_bytes(algorithm, call_of_rank(), count_, case_.dtype, false);
   }
-  judge.memory(Category::buffers, context_.device.ledger().peak(Category::buffers) - held_before_,
-               expected);
+  judge.memory(Category::buffers, memory_.peak(Category::buffers), expected);
 }
 
 void CollectiveUnit::judge(harness::Judge& judge) {
@@ -285,9 +312,9 @@ void CollectiveUnit::judge_rounding(harness::Judge& judge) {
   judge.numerics(fmt::format("{} of real numbers", name(case_.reduction)), actual, values, bounds);
 }
 
-void CollectiveUnit::describe(harness::Record& record) const {
-  if (!note_.empty()) record.note = note_;
-  if (buffers_.out) record.fingerprint = fmt::format("{:016x}", fingerprint_);
+void CollectiveUnit::describe(harness::Description& description) const {
+  if (!note_.empty()) description.note = note_;
+  if (buffers_.out) description.fingerprint = fmt::format("{:016x}", fingerprint_);
 }
 
 // Read plus written through memory, and received, by each rank at the least, if all bear the same

@@ -38,6 +38,9 @@ struct CollectiveCase {
   std::string traffic;  // of all_to_all_v
 };
 
+// Whether all ranks of the case do the same work, and whether it may come near the limit.
+bool has_equal_work(machine::Operation operation, const CollectiveCase& c);
+bool limit_applies_to(machine::Operation operation, const CollectiveCase& c);
 harness::Sweep<CollectiveCase> collective_sweep(machine::Operation operation,
                                                 harness::Profile profile);
 // The case's inner; 0: what the communicator finds.
@@ -66,7 +69,7 @@ class CollectiveUnit {
   std::string check(harness::Runner runner);
   void judge(harness::Judge& judge);
   harness::Cost cost() const;
-  void describe(harness::Record& record) const;
+  void describe(harness::Description& description) const;
 
   // The buffers of one call; where a rank has none, an empty tensor.
   struct Buffers {
@@ -99,9 +102,9 @@ class CollectiveUnit {
   machine::Operation operation_;
   CollectiveCase case_;
   harness::Context& context_;
-  std::size_t held_before_ = 0;  // of the device's buffers, which are no call's
   std::shared_ptr<const collectives::TrafficMatrix> traffic_;
   std::unique_ptr<collectives::Communicator> communicator_, library_;
+  harness::PeakMeter memory_;
   std::int64_t count_;  // elements of the whole, or of a share; what the busiest rank moves
   Buffers buffers_;
   std::string algorithm_;
@@ -120,6 +123,8 @@ struct CollectiveOf : CollectiveUnit {
   static harness::Sweep<Case> sweep(harness::Profile profile) {
     return collective_sweep(op, profile);
   }
+  static bool equal_work(const Case& the_case) { return has_equal_work(op, the_case); }
+  static bool limit_applies(const Case& the_case) { return limit_applies_to(op, the_case); }
   static std::string why_not(const Case& the_case, const harness::Context& context) {
     return collective_why_not(the_case, context);
   }

@@ -22,6 +22,8 @@
 namespace suite {
 namespace {
 
+using harness::Better, harness::Nature;
+
 using harness::Bytes;
 using harness::Oracle;
 using harness::Profile;
@@ -59,6 +61,16 @@ struct CompressedAllReduceUnit {
   static constexpr std::string_view name = "compressed_all_reduce";
   static constexpr std::string_view about = "the sum over all ranks, of fewer bytes, with an error";
   static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::volume, Oracle::determinism};
+  static constexpr harness::Counter counters[] = {
+      {"relative_error", "", Better::lower, Nature::exact,
+       "error of the compressed sum, relative to the sum"},
+      {"compression_ratio", "", Better::higher, Nature::exact,
+       "bytes of a ring all-reduce over the bytes sent"},
+      {"bytes_sent_per_rank", "B", Better::lower, Nature::exact, "mean over ranks"},
+      {"compress_GBps", "GB/s", Better::higher, Nature::measured,
+       "input bytes over the time of compressing them"},
+      {"decompress_GBps", "GB/s", Better::higher, Nature::measured,
+       "input bytes over the time of decompressing the result"}};
   static constexpr bool repeatable = false;  // a residual grows
 
   struct Case {
@@ -98,10 +110,6 @@ struct CompressedAllReduceUnit {
         return c.ranks == 2 && c.bytes.value == 65536 && !is_sparse(c.algorithm);
       return c.ranks == 2 ? c.bytes.value == 4 << 20 : c.bytes.value == 65536;
     }));
-  }
-
-  static std::string why_not(const Case& c, const harness::Context& context) {
-    return machine::why_not(context.world, context.group, c.transport);
   }
 
   CompressedAllReduceUnit(const Case& c, harness::Context& context)
@@ -154,19 +162,19 @@ struct CompressedAllReduceUnit {
     return cost;
   }
 
-  void describe(harness::Record& record) const {
-    record.counters["relative_error"] = relative_error_;
+  void describe(harness::Description& description) const {
+    description.set("relative_error", relative_error_);
     if (case_.ranks > 1) {
-      record.counters["compression_ratio"] = ring_bytes_sent(call()) / bytes_sent_;
-      record.counters["bytes_sent_per_rank"] = bytes_sent_;
+      description.set("compression_ratio", ring_bytes_sent(call()) / bytes_sent_);
+      description.set("bytes_sent_per_rank", bytes_sent_);
     }
-    record.breakdown = {{"compress", seconds_.compress},
-                        {"exchange", seconds_.exchange},
-                        {"decompress", seconds_.decompress}};
+    description.breakdown = {{"compress", seconds_.compress},
+                             {"exchange", seconds_.exchange},
+                             {"decompress", seconds_.decompress}};
     const auto bytes = static_cast<double>(in_.bytes());
-    if (seconds_.compress > 0) record.counters["compress_GBps"] = bytes / seconds_.compress / 1e9;
+    if (seconds_.compress > 0) description.set("compress_GBps", bytes / seconds_.compress / 1e9);
     if (seconds_.decompress > 0)
-      record.counters["decompress_GBps"] = bytes / seconds_.decompress / 1e9;
+      description.set("decompress_GBps", bytes / seconds_.decompress / 1e9);
   }
 
  private:

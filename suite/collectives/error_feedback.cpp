@@ -12,6 +12,8 @@
 namespace suite {
 namespace {
 
+using harness::Better, harness::Nature;
+
 using harness::Oracle;
 using harness::Profile;
 using machine::Transport;
@@ -20,6 +22,14 @@ struct ErrorFeedback {
   static constexpr std::string_view name = "error_feedback";
   static constexpr std::string_view about = "descent on a quadratic over a compressed all-reduce";
   static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::determinism};
+  static constexpr harness::Counter counters[] = {
+      {"distance_at_start", "", Better::neither, Nature::exact,
+       "distance from the minimum before the descent"},
+      {"distance_with_feedback", "", Better::lower, Nature::exact,
+       "distance from the minimum after the descent"},
+      {"distance_without_feedback", "", Better::neither, Nature::exact,
+       "the same without error feedback"},
+      {"distance_bound", "", Better::neither, Nature::exact, "bound of `distance_with_feedback`"}};
 
   struct Case {
     int ranks = 2;
@@ -38,10 +48,6 @@ struct ErrorFeedback {
               {Transport::shared_memory, Transport::mpi})
         .axis("ranks", &Case::ranks, quick ? std::vector{2} : std::vector{1, 2, 3, 4, 8});
     return sweep;
-  }
-
-  static std::string why_not(const Case& c, const harness::Context& context) {
-    return machine::why_not(context.world, context.group, c.transport);
   }
 
   ErrorFeedback(const Case& c, harness::Context& context)
@@ -72,11 +78,11 @@ struct ErrorFeedback {
 
   harness::Cost cost() const { return {}; }
 
-  void describe(harness::Record& record) const {
-    record.counters["distance_at_start"] = with_.start;
-    record.counters["distance_with_feedback"] = with_.error;
-    record.counters["distance_without_feedback"] = without_.error;
-    record.counters["distance_bound"] = with_.bound;
+  void describe(harness::Description& description) const {
+    description.set("distance_at_start", with_.start);
+    description.set("distance_with_feedback", with_.error);
+    description.set("distance_without_feedback", without_.error);
+    description.set("distance_bound", with_.bound);
   }
 
  private:

@@ -36,6 +36,8 @@
 namespace suite {
 namespace {
 
+using harness::Better, harness::Nature;
+
 using harness::Oracle;
 using harness::Profile;
 using machine::Category;
@@ -111,6 +113,15 @@ class Overlap {
   static constexpr std::string_view name = "overlap";
   static constexpr std::string_view about = "a collective beside a matrix product";
   static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::volume, Oracle::determinism};
+  static constexpr harness::Counter counters[] = {
+      {"gemm_s", "s", Better::lower, Nature::measured, "time of the matrix product alone"},
+      {"collective_s", "s", Better::lower, Nature::measured, "time of the collective alone"},
+      {"gemm_slowdown", "", Better::lower, Nature::measured,
+       "time of the product next to the collective over `gemm_s`"},
+      {"collective_slowdown", "", Better::lower, Nature::measured,
+       "time of the collective next to the product over `collective_s`"},
+      {"overlap_fraction", "", Better::higher, Nature::measured,
+       "(`gemm_s` + `collective_s` - both at once) / the shorter of the two"}};
 
   struct Case {
     int ranks = 2;
@@ -141,10 +152,6 @@ class Overlap {
              c.bytes.value == 4 << 20;
     }));
   }
-  static std::string why_not(const Case& c, const harness::Context& context) {
-    return machine::why_not(context.world, context.group, c.transport);
-  }
-
   Overlap(const Case& c, harness::Context& context)
       : case_(c),
         context_(context),
@@ -211,7 +218,7 @@ class Overlap {
     return cost;
   }
 
-  void describe(harness::Record& record) {
+  void describe(harness::Description& description) {
     struct Times {
       double gemm, collective, gemm_beside, collective_beside, both;
     };
@@ -242,12 +249,12 @@ class Overlap {
       return harness::median(worst);
     };
     const double gemm = median_of(&Times::gemm), alone = median_of(&Times::collective);
-    auto& counters = record.counters;
-    counters["gemm_s"] = gemm;
-    counters["collective_s"] = alone;
-    counters["gemm_slowdown"] = median_of(&Times::gemm_beside) / gemm;
-    counters["collective_slowdown"] = median_of(&Times::collective_beside) / alone;
-    counters["overlap_fraction"] = (gemm + alone - median_of(&Times::both)) / std::min(gemm, alone);
+    description.set("gemm_s", gemm);
+    description.set("collective_s", alone);
+    description.set("gemm_slowdown", median_of(&Times::gemm_beside) / gemm);
+    description.set("collective_slowdown", median_of(&Times::collective_beside) / alone);
+    description.set("overlap_fraction",
+                    (gemm + alone - median_of(&Times::both)) / std::min(gemm, alone));
   }
 
  private:

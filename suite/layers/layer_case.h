@@ -50,6 +50,7 @@ struct LayerTraits {
   // Every degree gives the same bits: each element is computed on one rank as a single one would.
   // What sequence parallelism sums over ranks is excepted.
   bool same_bits_at_every_degree = false;
+  bool limit_applies = false;  // harness::Traits
 };
 
 // The sizes of the notation.

@@ -52,12 +52,12 @@ LayerShell::LayerShell(const Case& c, harness::Context& context, const LayerTrai
       traits_(traits),
       claims_(std::move(claims)),
       make_(make),
-      held_before_(held(context.device.ledger())),
+      memory_(context.device.ledger()),
       tp_(context.world, context.group, c.transport),
       run_(context.device, tp_, c, traits, make, context.seed) {
   run_.add_earlier_gradients(run_.partial_gradients(), tp_.rank(), 1);
   context.device.stream().synchronize();
-  context.device.ledger().reset_peaks();
+  memory_.reset();
 }
 
 void LayerShell::judge(harness::Judge& judge) {
@@ -95,8 +95,7 @@ void LayerShell::judge_memory(harness::Judge& judge) const {
   }
   const auto parameters = static_cast<std::size_t>(claims_.parameters);
   const auto check = [&](Category category, std::size_t expected) {
-    const std::size_t before = held_before_[static_cast<std::size_t>(category)];
-    judge.memory(category, context_.device.ledger().peak(category) - before, expected);
+    judge.memory(category, memory_.peak(category), expected);
   };
   check(Category::parameters, parameters * size_of(case_.dtype));
   check(Category::gradients, parameters * size_of(collectives::gradient_dtype(case_.dtype)));
@@ -109,9 +108,8 @@ void LayerShell::judge_saved(harness::Judge& judge, Pass pass) const {
   const std::size_t expected = pass == Pass::forward          ? claims_.saved
                                : pass == Pass::backward_input ? claims_.saved_for_weights
                                                               : 0;
-  const std::size_t before = held_before_[static_cast<std::size_t>(Category::activations)];
   judge.memory(fmt::format("after {}", name(pass)), Category::activations,
-               context_.device.ledger().current(Category::activations) - before, expected);
+               memory_.current(Category::activations), expected);
 }
 
 void LayerShell::judge_volume(harness::Judge& judge, Pass pass) const {
@@ -185,7 +183,7 @@ harness::Cost LayerShell::cost() const {
 }
 
 // Nine more runs in their passes, of which the median is shown.
-void LayerShell::describe(harness::Record& record) {
+void LayerShell::describe(harness::Description& description) {
   std::array<std::array<double, 3>, 9> runs{};
   const auto sum = [](const std::array<double, 3>& one) { return one[0] + one[1] + one[2]; };
   for (auto& seconds : runs) {
@@ -201,7 +199,7 @@ void LayerShell::describe(harness::Record& record) {
   std::nth_element(runs.begin(), median, runs.end(),
                    [&](const auto& a, const auto& b) { return sum(a) < sum(b); });
   for (const Pass pass : all_passes)
-    record.breakdown.emplace_back(name(pass), (*median)[static_cast<std::size_t>(pass)]);
+    description.breakdown.emplace_back(name(pass), (*median)[static_cast<std::size_t>(pass)]);
 }
 
 }  // namespace suite

@@ -35,10 +35,6 @@ class LayerShell {
   static constexpr harness::Oracle oracles[] = {harness::Oracle::numerics, harness::Oracle::volume,
                                                 harness::Oracle::memory,
                                                 harness::Oracle::determinism};
-  static std::string why_not(const Case& c, const harness::Context& context) {
-    return machine::why_not(context.world, context.group, c.transport);
-  }
-
   LayerShell(const Case& c, harness::Context& context, const LayerTraits& traits,
              LayerClaims claims, MakeLayer make);
 
@@ -46,7 +42,7 @@ class LayerShell {
   void run() { run_.run_all(); }
   void judge(harness::Judge& judge);
   harness::Cost cost() const;
-  void describe(harness::Record& record);
+  void describe(harness::Description& description);
 
  private:
   void judge_memory(harness::Judge& judge) const;
@@ -60,7 +56,7 @@ class LayerShell {
   LayerTraits traits_;
   LayerClaims claims_;
   MakeLayer make_;
-  std::array<std::size_t, machine::num_categories> held_before_;  // not this unit's
+  harness::PeakMeter memory_;
   collectives::Communicator tp_;
   LayerRun run_;
 };
@@ -68,6 +64,7 @@ class LayerShell {
 template <class Layer>
 struct LayerUnit : LayerShell {
   static constexpr std::string_view name = Layer::name, about = Layer::about;
+  static constexpr bool limit_applies = Layer::traits.limit_applies;
   static harness::Sweep<LayerCase> sweep(harness::Profile profile) {
     return layer_sweep(Layer::traits, Layer::claims, profile);
   }

@@ -392,7 +392,7 @@ harness::Cost LinearUnit<Layer>::cost() const {
 // Nine more steps in their parts, of which the median is shown. Communication is what the call with
 // the all-reduce takes beyond its product, waiting for other ranks included.
 template <class Layer>
-void LinearUnit<Layer>::describe(harness::Record& record) {
+void LinearUnit<Layer>::describe(harness::Description& description) {
   const auto timed = [&](auto work) {
     const double begin = machine::steady_s();
     work();
@@ -434,10 +434,10 @@ void LinearUnit<Layer>::describe(harness::Record& record) {
     communication = std::max(0.0, with_all_reduce - median->product);
     with_all_reduce -= communication;
   }
-  record.breakdown = {{"forward", median->forward},
-                      {"backward_input", median->backward_input},
-                      {"backward_weights", median->backward_weights},
-                      {"communication", communication}};
+  description.breakdown = {{"forward", median->forward},
+                           {"backward_input", median->backward_input},
+                           {"backward_weights", median->backward_weights},
+                           {"communication", communication}};
 }
 
 template class LinearUnit<layers::ColumnParallelLinear>;

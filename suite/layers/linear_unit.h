@@ -48,23 +48,20 @@ template <class Layer>
 class LinearUnit {
  public:
   using Case = LinearCase;
+  static constexpr bool limit_applies = true;
   static constexpr LinearCut cut =
       std::is_same_v<Layer, layers::ColumnParallelLinear> ? LinearCut::column : LinearCut::row;
   static constexpr harness::Oracle oracles[] = {harness::Oracle::numerics, harness::Oracle::volume,
                                                 harness::Oracle::memory,
                                                 harness::Oracle::determinism};
   static harness::Sweep<Case> sweep(harness::Profile profile) { return linear_sweep(cut, profile); }
-  static std::string why_not(const Case& the_case, const harness::Context& context) {
-    return machine::why_not(context.world, context.group, the_case.transport);
-  }
-
   LinearUnit(const Case& c, harness::Context& context);
 
   void prepare() {}  // gradients grow from run to run, as over micro-batches
   void run();
   void judge(harness::Judge& judge);
   harness::Cost cost() const;
-  void describe(harness::Record& record);
+  void describe(harness::Description& description);
 
  private:
   void start_gradients();

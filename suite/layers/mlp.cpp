@@ -17,7 +17,7 @@ class Mlp final : public SavingLayer<layers::Mlp> {
   static constexpr std::string_view name = "mlp";
   static constexpr std::string_view about =
       "column-parallel, GELU or SwiGLU, row-parallel: all three passes";
-  static constexpr LayerTraits traits{.has_architecture = true};
+  static constexpr LayerTraits traits{.has_architecture = true, .limit_applies = true};
 
   static LayerClaims claims(const LayerCase& c) {
     const LayerSizes z(c);

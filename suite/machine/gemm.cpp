@@ -23,6 +23,8 @@
 namespace suite {
 namespace {
 
+using harness::Better, harness::Nature;
+
 using harness::Oracle;
 using harness::Profile;
 using machine::Dtype;
@@ -51,6 +53,11 @@ struct Gemm {
   static constexpr std::string_view name = "gemm";
   static constexpr std::string_view about = "y = x Wᵀ on every rank at once";
   static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::determinism};
+  static constexpr harness::Counter counters[] = {
+      {"gflops", "GFLOP/s", Better::higher, Nature::speed,
+       "1e9 floating-point operations per second of one rank"}};
+  static constexpr bool equal_work = true;
+  static constexpr bool limit_applies = true;
 
   struct Case {
     int ranks = 1;
@@ -126,8 +133,10 @@ struct Gemm {
     return cost;
   }
 
-  void describe(harness::Record& record) {  // gflops: 1e9 operations a second, of one rank
-    if (record.seconds > 0) record.counters["gflops"] = cost().flops / record.seconds / 1e9;
+  void describe(
+      harness::Description& description) {  // gflops: 1e9 operations a second, of one rank
+    if (description.seconds > 0)
+      description.set("gflops", cost().flops / description.seconds / 1e9);
   }
 
  private:

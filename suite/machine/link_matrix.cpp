@@ -26,6 +26,8 @@
 namespace suite {
 namespace {
 
+using harness::Better, harness::Nature;
+
 using harness::Bytes;
 using harness::Oracle;
 using harness::Profile;
@@ -36,6 +38,13 @@ class LinkMatrix {
   static constexpr std::string_view name = "link_matrix";
   static constexpr std::string_view about = "bandwidth and latency between every pair of ranks";
   static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::volume};
+  static constexpr harness::Counter counters[] = {
+      {"slow_pairs", "", Better::lower, Nature::measured,
+       "ordered pairs of ranks whose link is slow (`link_matrix`)"},
+      {"pair_GBps", "GB/s", Better::higher, Nature::measured,
+       "median bandwidth over ordered pairs of ranks"},
+      {"pair_latency_us", "us", Better::lower, Nature::measured,
+       "median latency over ordered pairs of ranks"}};
 
   struct Case {
     int ranks = 2;
@@ -59,10 +68,6 @@ class LinkMatrix {
     return std::move(
         sweep.sample([](const Case& c) { return c.ranks > 2 || c.mode == "together"; }));
   }
-  static std::string why_not(const Case& c, const harness::Context& context) {
-    return machine::why_not(context.world, context.group, c.transport);
-  }
-
   LinkMatrix(const Case& c, harness::Context& context)
       : context_(context),
         rounds_(tournament(c.ranks)),
@@ -88,12 +93,12 @@ class LinkMatrix {
 
   harness::Cost cost() const { return {}; }
 
-  void describe(harness::Record& record) {
+  void describe(harness::Description& description) {
     if (link_->size() == 1) return;
-    record.link_matrix = gathered();
-    record.counters["slow_pairs"] = static_cast<double>(record.link_matrix.slow_pairs.size());
-    record.counters["pair_GBps"] = median_of_pairs(record.link_matrix.bandwidth_GBps);
-    record.counters["pair_latency_us"] = median_of_pairs(record.link_matrix.latency_us);
+    description.link_matrix = gathered();
+    description.set("slow_pairs", static_cast<double>(description.link_matrix.slow_pairs.size()));
+    description.set("pair_GBps", median_of_pairs(description.link_matrix.bandwidth_GBps));
+    description.set("pair_latency_us", median_of_pairs(description.link_matrix.latency_us));
   }
 
  private:

@@ -15,6 +15,7 @@
 
 #include "harness/unit/unit.h"
 #include "machine/device/kernels.h"
+#include "suite/reference/shared_counters.h"
 
 namespace suite {
 namespace {
@@ -31,6 +32,9 @@ struct MemoryBandwidth {
   static constexpr std::string_view name = "memory_bandwidth";
   static constexpr std::string_view about = "STREAM's copy and triad, on every rank at once";
   static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::determinism};
+  static constexpr harness::Counter counters[] = {memory_bytes_counter, memory_GBps_counter};
+  static constexpr bool equal_work = true;
+  static constexpr bool limit_applies = true;
 
   struct Case {
     int ranks = 1;
@@ -117,10 +121,10 @@ struct MemoryBandwidth {
     return cost;
   }
 
-  void describe(harness::Record& record) {
-    record.counters["memory_bytes"] = cost().memory_bytes;
-    if (record.seconds > 0)
-      record.counters["memory_GBps"] = cost().memory_bytes / record.seconds / 1e9;
+  void describe(harness::Description& description) {
+    description.set("memory_bytes", cost().memory_bytes);
+    if (description.seconds > 0)
+      description.set("memory_GBps", cost().memory_bytes / description.seconds / 1e9);
   }
 
  private:

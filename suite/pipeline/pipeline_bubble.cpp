@@ -18,6 +18,8 @@
 namespace suite {
 namespace {
 
+using harness::Better, harness::Nature;
+
 using harness::Oracle;
 using harness::Profile;
 using machine::Category;
@@ -31,6 +33,9 @@ struct PipelineBubble {
   static constexpr std::string_view about =
       "idle time of a pipeline schedule against its formula; stages sleep instead of computing";
   static constexpr Oracle oracles[] = {Oracle::volume, Oracle::memory, Oracle::schedule};
+  static constexpr harness::Counter counters[] = {
+      {"executor_overhead", "", Better::lower, Nature::measured,
+       "fraction of a step that is neither computing nor waiting"}};
 
   struct Case {
     int ranks = 2;
@@ -64,10 +69,6 @@ struct PipelineBubble {
         });
     return sweep;
   }
-  static std::string why_not(const Case& c, const harness::Context& context) {
-    return machine::why_not(context.world, context.group, c.transport);
-  }
-
   PipelineBubble(const Case& c, harness::Context& context)
       : case_(c),
         context_(context),
@@ -75,9 +76,8 @@ struct PipelineBubble {
         size_{c.ranks, c.micro_batches, c.virtual_stages},
         actions_(pipeline::all_stages(schedule_, size_)),
         third_s_(c.micro_batch_us * 1e-6 / 3 * c.ranks / actions_.placement.parts()),
-        sleep_(third_s_) {
-    const machine::Ledger& ledger = context.device.ledger();
-    for (const Category category : categories) held_before_.push_back(ledger.current(category));
+        sleep_(third_s_),
+        memory_(context.device.ledger()) {
     activations_ = machine::connect(context.world, context.group, c.transport);
     gradients_ = machine::connect(context.world, context.group, c.transport);
     executor_ = std::make_unique<pipeline::Executor>(actions_, c.micro_batches, boundary,
@@ -101,9 +101,9 @@ struct PipelineBubble {
   void judge(harness::Judge& judge) {
     const int rank = context_.group.index;
     const pipeline::ExpectedMemory expected = pipeline::expected_memory(actions_, rank, boundary);
-    for (std::size_t i = 0; i < held_before_.size(); ++i)
+    for (std::size_t i = 0; i < std::size(categories); ++i)
       judge.memory(
-          categories[i], context_.device.ledger().peak(categories[i]) - held_before_[i],
+          categories[i], memory_.peak(categories[i]),
           categories[i] == Category::activations ? expected.activations : expected.buffers);
     activations_->reset_traffic();
     gradients_->reset_traffic();
@@ -120,17 +120,17 @@ struct PipelineBubble {
 
   harness::Cost cost() const { return {}; }
 
-  void describe(harness::Record& record) {
+  void describe(harness::Description& description) {
     // Of several the one that the machine disturbed least: a core that comes late is no bubble.
     const MeasuredStep step = measured_steps(context_.world, context_.group, 5, [&] {
                                 context_.world.barrier(context_.group);
                                 return executor_->run(stage_);
                               }).front();
-    suite::describe(record, step, context_.group);
+    suite::describe(description, step, context_.group);
     // A long step is no figure: its micro-batches can't be told apart.
-    if (case_.micro_batches > 8) record.timeline.clear();
-    describe_bubble(record, step, schedule_, size_, actions_, {third_s_, third_s_, third_s_});
-    record.counters["executor_overhead"] = executor_overhead(step);
+    if (case_.micro_batches > 8) description.timeline.clear();
+    describe_bubble(description, step, schedule_, size_, actions_, {third_s_, third_s_, third_s_});
+    description.set("executor_overhead", executor_overhead(step));
   }
 
  private:
@@ -144,7 +144,7 @@ struct PipelineBubble {
   pipeline::StageSchedules actions_;
   double third_s_;  // F, I and W of a chunk
   CalibratedSleep sleep_;
-  std::vector<std::size_t> held_before_;  // by category, not this unit's
+  harness::PeakMeter memory_;
   std::unique_ptr<machine::Link> activations_, gradients_;
   std::unique_ptr<pipeline::Executor> executor_;
   pipeline::Stage stage_;

@@ -91,10 +91,6 @@ struct PipelineStep {
              c.dtype == Dtype::float32;
     }));
   }
-  static std::string why_not(const Case& c, const harness::Context& context) {
-    return machine::why_not(context.world, context.group, c.transport);
-  }
-
   PipelineStep(const Case& c, harness::Context& context)
       : case_(c),
         context_(context),
@@ -102,9 +98,8 @@ struct PipelineStep {
         size_{c.ranks, c.micro_batches, c.virtual_stages},
         actions_(pipeline::all_stages(schedule_, size_)),
         boundary_{{c.tokens, c.hidden}, c.dtype},
-        model_{c.dtype, c.tokens, c.hidden, c.micro_batches, actions_.placement, context.seed} {
-    const machine::Ledger& ledger = context.device.ledger();
-    for (const Category category : categories) held_before_.push_back(ledger.current(category));
+        model_{c.dtype, c.tokens, c.hidden, c.micro_batches, actions_.placement, context.seed},
+        memory_(context.device.ledger()) {
     activations_ = machine::connect(context.world, context.group, c.transport);
     gradients_ = machine::connect(context.world, context.group, c.transport);
     executor_ = std::make_unique<pipeline::Executor>(actions_, c.micro_batches, boundary_,
@@ -152,15 +147,15 @@ struct PipelineStep {
     return cost;
   }
 
-  void describe(harness::Record& record) {
+  void describe(harness::Description& description) {
     const std::vector<MeasuredStep> steps = measured_steps(context_.world, context_.group, 5, [&] {
       prepare();
       context_.world.barrier(context_.group);
       return executor_->run(callables_);
     });
     const MeasuredStep& step = steps[2];
-    suite::describe(record, step, context_.group);
-    describe_bubble(record, step, schedule_, size_, actions_, {});
+    suite::describe(description, step, context_.group);
+    describe_bubble(description, step, schedule_, size_, actions_, {});
   }
 
  private:
@@ -202,8 +197,8 @@ struct PipelineStep {
     const std::uint64_t expected[] = {weights * size_of(case_.dtype), weights * gradient_size,
                                       executor.activations + alive * b,
                                       executor.buffers + (1 + ends) * b};
-    for (std::size_t i = 0; i < held_before_.size(); ++i)
-      judge.memory(categories[i], context_.device.ledger().peak(categories[i]) - held_before_[i],
+    for (std::size_t i = 0; i < std::size(categories); ++i)
+      judge.memory(categories[i], memory_.peak(categories[i]),
                    expected[i]);
   }
 
@@ -324,7 +319,7 @@ struct PipelineStep {
   pipeline::StageSchedules actions_;
   pipeline::Boundary boundary_;
   GeluModel model_;
-  std::vector<std::size_t> held_before_;  // by category, not this unit's
+  harness::PeakMeter memory_;
   std::unique_ptr<machine::Link> activations_, gradients_;
   std::unique_ptr<pipeline::Executor> executor_;
   std::unique_ptr<GeluStage> stage_;

@@ -5,9 +5,27 @@
 #include <algorithm>
 #include <utility>
 
+#include "harness/record/counters.h"
 #include "pipeline/simulate.h"
 
 namespace suite {
+namespace {
+
+using harness::Better, harness::Nature;
+
+constexpr harness::Counter bubble_counters[] = {
+    {"in_flight_peak", "", Better::neither, Nature::exact,
+     "most micro-batches alive at once on a stage"},
+    {"bubble_measured", "", Better::lower, Nature::measured,
+     "idle fraction of the stages; of five steps the fastest (`pipeline_bubble`) or the middle "
+     "one"},
+    {"bubble_expected", "", Better::neither, Nature::measured,
+     "idle fraction by the paper's formula for equal stages"},
+    {"bubble_ratio", "", Better::lower, Nature::measured,
+     "`bubble_measured` over `bubble_expected`"}};
+const bool bubble_counters_known = harness::add_counters(bubble_counters);
+
+}  // namespace
 
 using pipeline::Doing;
 using pipeline::Kind;
@@ -43,7 +61,8 @@ std::vector<MeasuredStep> measured_steps(machine::World& world, const machine::G
   return measured;
 }
 
-void describe(harness::Record& record, const MeasuredStep& step, const machine::Group& group) {
+void describe(harness::Description& description, const MeasuredStep& step,
+              const machine::Group& group) {
   for (std::size_t i = 0; i < step.stages.size(); ++i) {
     for (const pipeline::Event& event : step.stages[i]) {
       harness::Span span;
@@ -56,7 +75,7 @@ void describe(harness::Record& record, const MeasuredStep& step, const machine::
                                     text(event.action));
       span.start_s = event.start_s;
       span.end_s = event.end_s;
-      record.timeline.push_back(std::move(span));
+      description.timeline.push_back(std::move(span));
     }
   }
   // Of rank 0: what it computed, and the rest of the step.
@@ -68,13 +87,13 @@ void describe(harness::Record& record, const MeasuredStep& step, const machine::
     double seconds = 0;
     for (const pipeline::Event& event : step.stages[0])
       if (event.doing == Doing::compute && event.action.kind == kind) seconds += event.seconds();
-    if (seconds > 0) record.breakdown.emplace_back(label, seconds);
+    if (seconds > 0) description.breakdown.emplace_back(label, seconds);
   }
-  record.breakdown.emplace_back("waiting", step.makespan_s - pipeline::busy_s(step.stages[0]));
-  record.counters["in_flight_peak"] = step.peak_in_flight;
+  description.breakdown.emplace_back("waiting", step.makespan_s - pipeline::busy_s(step.stages[0]));
+  description.set("in_flight_peak", step.peak_in_flight);
 }
 
-void describe_bubble(harness::Record& record, const MeasuredStep& step,
+void describe_bubble(harness::Description& description, const MeasuredStep& step,
                      const pipeline::Schedule& schedule, const pipeline::Size& size,
                      const pipeline::StageSchedules& actions, const pipeline::Costs& costs) {
   const double stages = static_cast<double>(step.stages.size());
@@ -85,15 +104,15 @@ void describe_bubble(harness::Record& record, const MeasuredStep& step,
   double span = formula.seconds;
   if (!formula) {
     span = pipeline::simulate(actions, std::vector<pipeline::Costs>(actions.size(), costs)).span_s;
-    record.note =
+    description.note =
         fmt::format("bubble_expected is simulated: the paper's formula needs {}", formula.needs);
   }
-  record.counters["bubble_measured"] = pipeline::bubble(stages * step.span_s, busy).of_total;
+  const double measured = pipeline::bubble(stages * step.span_s, busy).of_total;
+  description.set("bubble_measured", measured);
   // No less than nothing: a formula's sum may end a rounding below.
   const double expected = std::max(0.0, pipeline::bubble(span, ideal).of_total);
-  record.counters["bubble_expected"] = expected;
-  if (expected > 1e-9)
-    record.counters["bubble_ratio"] = record.counters["bubble_measured"] / expected;
+  description.set("bubble_expected", expected);
+  if (expected > 1e-9) description.set("bubble_ratio", measured / expected);
 }
 
 double executor_overhead(const MeasuredStep& step) {

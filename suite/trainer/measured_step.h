@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "harness/record/record.h"
+#include "harness/record/description.h"
 #include "machine/world/world.h"
 #include "pipeline/execute.h"
 
@@ -27,13 +27,14 @@ std::vector<MeasuredStep> measured_steps(machine::World& world, const machine::G
                                          int steps, const std::function<pipeline::Timeline()>& run);
 
 // Timeline, breakdown of the first stage's time, and the counter in_flight_peak.
-void describe(harness::Record& record, const MeasuredStep& step, const machine::Group& group);
+void describe(harness::Description& description, const MeasuredStep& step,
+              const machine::Group& group);
 
 // Counters bubble_measured and bubble_expected: idle time of all stages over their time, of_total
 // in pipeline/timeline.h; and where a bubble is expected, their ratio bubble_ratio. Expected by the
 // paper's formula for these costs; where the formula does not hold, of a simulated step, which the
 // record's note says.
-void describe_bubble(harness::Record& record, const MeasuredStep& step,
+void describe_bubble(harness::Description& description, const MeasuredStep& step,
                      const pipeline::Schedule& schedule, const pipeline::Size& size,
                      const pipeline::StageSchedules& actions, const pipeline::Costs& costs);
 

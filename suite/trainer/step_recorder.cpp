@@ -7,6 +7,7 @@
 #include <set>
 #include <sstream>
 
+#include "harness/record/counters.h"
 #include "suite/trainer/timeline_record.h"
 
 namespace suite {
@@ -16,6 +17,22 @@ using machine::Part;
 using machine::StepTimes;
 
 namespace {
+
+using harness::Better, harness::Nature;
+
+constexpr harness::Counter step_counters[] = {
+    {"mfu", "", Better::higher, Nature::speed,
+     "model FLOPs over the time, relative to the measured matrix rate"},
+    {"steps_per_second", "1/s", Better::higher, Nature::speed, "training steps per second"},
+    {"communication_fraction", "", Better::lower, Nature::measured,
+     "mean over ranks of the step's fraction in exposed communication"},
+    {"bubble_fraction", "", Better::lower, Nature::measured,
+     "mean over ranks of the step's fraction waiting for a pipeline's neighbour"},
+    {"hidden_communication_fraction", "", Better::neither, Nature::measured,
+     "mean over ranks of the communication on another thread, over the step"},
+    {"other_fraction", "", Better::lower, Nature::measured,
+     "fraction of the step in no part, of the rank with most"}};
+const bool step_counters_known = harness::add_counters(step_counters);
 
 // In the order of a step's life; what was not there is left out.
 const std::vector<std::string>& parts_in_order() {
@@ -111,8 +128,8 @@ std::map<int, double> waited_for(const StepTimes& times) {
   return seconds;
 }
 
-void count(harness::Record& record) {
-  const StepBreakdown& all = record.step_breakdown;
+void count(harness::Description& description) {
+  const StepBreakdown& all = description.step_breakdown;
   const auto ranks = static_cast<double>(all.ranks());
   double communication = 0, bubble = 0, hidden = 0, other = 0;
   for (std::size_t rank = 0; rank < all.seconds.size(); ++rank) {
@@ -127,10 +144,10 @@ void count(harness::Record& record) {
     }
     for (const double seconds : all.hidden_s[rank]) hidden += seconds / step / ranks;
   }
-  record.counters["communication_fraction"] = communication;
-  record.counters["bubble_fraction"] = bubble;
-  record.counters["other_fraction"] = other;
-  if (!all.hidden_parts.empty()) record.counters["hidden_communication_fraction"] = hidden;
+  description.set("communication_fraction", communication);
+  description.set("bubble_fraction", bubble);
+  description.set("other_fraction", other);
+  if (!all.hidden_parts.empty()) description.set("hidden_communication_fraction", hidden);
 }
 
 std::string trace_lines(const StepTimes& times) {
@@ -196,10 +213,10 @@ std::size_t StepRecorder::typical(double seconds, machine::World& world,
   return world.broadcast(group, 0, nearest);
 }
 
-void StepRecorder::describe(harness::Record& record, machine::World& world,
+void StepRecorder::describe(harness::Description& description, machine::World& world,
                             const machine::Group& group, const TrainingConfig& config) const {
   if (steps_.empty()) return;
-  const Totals& step = steps_[typical(record.seconds, world, group)];
+  const Totals& step = steps_[typical(description.seconds, world, group)];
   std::string mine;
   for (const StepTimes::Row& row : step.rows) mine += lines("part", row.seconds, row.text());
   for (const auto& [name, seconds] : step.hidden_s)
@@ -208,14 +225,14 @@ void StepRecorder::describe(harness::Record& record, machine::World& world,
     mine += lines("waited", seconds, std::to_string(peer));
   std::vector<RankTimes> ranks;
   for (const std::string& text : world.all_gather(group, mine)) ranks.push_back(read_times(text));
-  record.step_breakdown = breakdown_of(ranks, group);
-  record.trace = read_trace(world.all_gather(group, trace_lines(clock_.times())));
-  record.breakdown.clear();
-  for (std::size_t i = 0; i < record.step_breakdown.parts.size(); ++i)
-    record.breakdown.emplace_back(record.step_breakdown.parts[i],
-                                  record.step_breakdown.seconds.front()[i]);
-  count(record);
-  if (config.degrees.pp > 1) describe_pipeline(record, world, group, config, step.timeline);
+  description.step_breakdown = breakdown_of(ranks, group);
+  description.trace = read_trace(world.all_gather(group, trace_lines(clock_.times())));
+  description.breakdown.clear();
+  for (std::size_t i = 0; i < description.step_breakdown.parts.size(); ++i)
+    description.breakdown.emplace_back(description.step_breakdown.parts[i],
+                                       description.step_breakdown.seconds.front()[i]);
+  count(description);
+  if (config.degrees.pp > 1) describe_pipeline(description, world, group, config, step.timeline);
 }
 
 }  // namespace suite

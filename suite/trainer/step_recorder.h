@@ -3,13 +3,13 @@
 //
 //   StepRecorder recorder;
 //   recorder.begin(); …the step… recorder.end(timeline);  // each
-//   recorder.describe(record, world, group, config);      // once, at the end
+//   recorder.describe(description, world, group, config);      // once, at the end
 
 #include <map>
 #include <string>
 #include <vector>
 
-#include "harness/record/record.h"
+#include "harness/record/description.h"
 #include "machine/world/step_clock.h"
 #include "machine/world/world.h"
 #include "pipeline/execute.h"
@@ -22,14 +22,14 @@ class StepRecorder {
   void begin() { clock_.start(); }
   void end(const pipeline::Timeline& timeline);
 
-  // Of the step whose time (of the slowest rank) is nearest record.seconds: on rank 0 sets
+  // Of the step whose time (of the slowest rank) is nearest description.seconds: on rank 0 sets
   // breakdown, step_breakdown and the counters communication_fraction and bubble_fraction (means
   // over ranks of what these take of the step), hidden_communication_fraction (likewise, where
   // there is a thread for it) and other_fraction (of the rank where it is largest); and the trace,
   // which is of the last step. With pipelines also describe_pipeline (timeline_record.h).
   // Collective over the group, whose ranks have recorded as many steps each.
-  void describe(harness::Record& record, machine::World& world, const machine::Group& group,
-                const TrainingConfig& config) const;
+  void describe(harness::Description& description, machine::World& world,
+                const machine::Group& group, const TrainingConfig& config) const;
 
  private:
   struct Totals {

@@ -9,6 +9,7 @@
 #include <sstream>
 #include <utility>
 
+#include "harness/record/counters.h"
 #include "machine/world/grid.h"
 #include "pipeline/simulate.h"
 #include "suite/trainer/measured_step.h"
@@ -44,6 +45,13 @@ std::vector<harness::Span> gather_timeline(machine::World& world, const machine:
 
 namespace {
 
+using harness::Better, harness::Nature;
+
+constexpr harness::Counter simulated_counters[] = {
+    {"bubble_simulated", "", Better::neither, Nature::measured,
+     "idle fraction of a simulated step whose stages take as long as they did"}};
+const bool simulated_counters_known = harness::add_counters(simulated_counters);
+
 // What the passes of a stage took in the mean. A schedule has whole backwards, or their halves
 // (dual_pipe both: what the halves took is told).
 Costs costs_of(const pipeline::StageTimeline& stage) {
@@ -73,8 +81,9 @@ double mean_of(const std::vector<Costs>& stages, double Costs::*cost) {
 
 }  // namespace
 
-void describe_pipeline(harness::Record& record, machine::World& world, const machine::Group& group,
-                       const TrainingConfig& config, const pipeline::Timeline& timeline) {
+void describe_pipeline(harness::Description& description, machine::World& world,
+                       const machine::Group& group, const TrainingConfig& config,
+                       const pipeline::Timeline& timeline) {
   const machine::Grid grid(config.degrees, group.index);
   const MeasuredStep step = gathered_step(world, grid.group(machine::Axis::pp), timeline);
   const pipeline::StageSchedules schedules = config.schedules();
@@ -83,16 +92,16 @@ void describe_pipeline(harness::Record& record, machine::World& world, const mac
   const Costs equal{.forward = mean_of(costs, &Costs::forward),
                     .backward_input = mean_of(costs, &Costs::backward_input),
                     .backward_weights = mean_of(costs, &Costs::backward_weights)};
-  describe_bubble(record, step, pipeline::find_schedule(config.schedule), config.pipeline_size(),
-                  schedules, equal);
+  describe_bubble(description, step, pipeline::find_schedule(config.schedule),
+                  config.pipeline_size(), schedules, equal);
   const pipeline::Simulation own = pipeline::simulate(schedules, costs);
-  record.counters["bubble_simulated"] =
-      pipeline::bubble(static_cast<double>(costs.size()) * own.span_s,
-                       std::accumulate(own.busy_s.begin(), own.busy_s.end(), 0.0))
-          .of_total;
+  description.set("bubble_simulated",
+                  pipeline::bubble(static_cast<double>(costs.size()) * own.span_s,
+                                   std::accumulate(own.busy_s.begin(), own.busy_s.end(), 0.0))
+                      .of_total);
   if (config.partition_method != "uniform")
-    record.note +=
-        fmt::format("{}layers of the pipeline's parts: {}", record.note.empty() ? "" : "; ",
+    description.note +=
+        fmt::format("{}layers of the pipeline's parts: {}", description.note.empty() ? "" : "; ",
                     fmt::join(layers_of_parts(config), ", "));
 }
 

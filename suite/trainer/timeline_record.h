@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "harness/record/record.h"
+#include "harness/record/description.h"
 #include "machine/world/world.h"
 #include "pipeline/execute.h"
 #include "suite/trainer/trainer.h"
@@ -21,7 +21,8 @@ std::vector<harness::Span> gather_timeline(machine::World& world, const machine:
 // that take each what it took; and where layers are divided by what they
 // cost, a note of how many each part has. Collective over the group, whose size is the product of
 // the degrees.
-void describe_pipeline(harness::Record& record, machine::World& world, const machine::Group& group,
-                       const TrainingConfig& config, const pipeline::Timeline& timeline);
+void describe_pipeline(harness::Description& description, machine::World& world,
+                       const machine::Group& group, const TrainingConfig& config,
+                       const pipeline::Timeline& timeline);
 
 }  // namespace suite

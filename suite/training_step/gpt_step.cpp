@@ -28,6 +28,8 @@
 namespace suite {
 namespace {
 
+using harness::Better, harness::Nature;
+
 using harness::Oracle;
 using harness::Profile;
 using machine::Axis;
@@ -41,6 +43,11 @@ struct GptStep {
       "forward, backward, gradient reduction and AdamW of a GPT over TP x PP x DP";
   static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::volume, Oracle::memory,
                                        Oracle::schedule, Oracle::determinism};
+  static constexpr harness::Counter counters[] = {
+      {"loss_error", "", Better::lower, Nature::exact,
+       "largest relative error of the ten losses, compared with double"},
+      {"skipped_steps", "", Better::neither, Nature::exact,
+       "steps of the ten whose float16 gradients overflowed"}};
   using Case = StepCase;
 
   static harness::Sweep<Case> sweep(Profile profile) {
@@ -207,19 +214,19 @@ struct GptStep {
     return cost;
   }
 
-  void describe(harness::Record& record) {
-    record.losses = losses_;
-    record.counters["loss_error"] = loss_error_;
+  void describe(harness::Description& description) {
+    description.losses = losses_;
+    description.set("loss_error", loss_error_);
     if (case_.dtype == Dtype::float16)
-      record.counters["skipped_steps"] = static_cast<double>(std::ranges::count(skipped_, true));
+      description.set("skipped_steps", static_cast<double>(std::ranges::count(skipped_, true)));
     if (first_taken(skipped_) == reference_steps)
-      record.note = "no step was taken: the gradients of all overflow";
-    recorder_.describe(record, context_.world, context_.group, config_);
-    record.timeline = gather_timeline(context_.world, context_.group, last_timeline_);
-    if (record.seconds > 0) {
-      record.counters["steps_per_second"] = 1 / record.seconds;
+      description.note = "no step was taken: the gradients of all overflow";
+    recorder_.describe(description, context_.world, context_.group, config_);
+    description.timeline = gather_timeline(context_.world, context_.group, last_timeline_);
+    if (description.seconds > 0) {
+      description.set("steps_per_second", 1 / description.seconds);
       const double rate = context_.rates.flops_per_second(case_.dtype, case_.ranks);
-      if (rate > 0) record.counters["mfu"] = cost().flops / record.seconds / rate;
+      if (rate > 0) description.set("mfu", cost().flops / description.seconds / rate);
     }
   }
 

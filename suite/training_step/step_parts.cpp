@@ -36,6 +36,8 @@
 namespace suite {
 namespace {
 
+using harness::Better, harness::Nature;
+
 using harness::Oracle;
 using harness::Profile;
 using machine::Dtype;
@@ -51,6 +53,11 @@ struct StepParts {
   static constexpr std::string_view about =
       "what a step's clock says of a part, against the same step without it";
   static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::determinism};
+  static constexpr harness::Counter counters[] = {
+      {"part_fraction", "", Better::neither, Nature::measured,
+       "fraction of the step that the part takes, by the step's clock"},
+      {"left_out_fraction", "", Better::neither, Nature::measured,
+       "fraction by which a step without the part is shorter"}};
 
   struct Case {
     int ranks = 2;
@@ -133,7 +140,7 @@ struct StepParts {
 
   harness::Cost cost() const { return {}; }
 
-  void describe(harness::Record& record) {
+  void describe(harness::Description& description) {
     const double step_s = harness::median(step_s_);
     double part = 0, left_out = 0;
     for (const auto& [theirs, their_left_out] : context_.world.all_gather(
@@ -142,8 +149,8 @@ struct StepParts {
       part += theirs / case_.ranks;
       left_out += their_left_out / case_.ranks;
     }
-    record.counters["part_fraction"] = part;
-    record.counters["left_out_fraction"] = left_out;
+    description.set("part_fraction", part);
+    description.set("left_out_fraction", left_out);
   }
 
  private:

@@ -30,6 +30,8 @@
 namespace suite {
 namespace {
 
+using harness::Better, harness::Nature;
+
 using harness::Oracle;
 using harness::Profile;
 using machine::Category;
@@ -44,6 +46,12 @@ struct TrainingSpeed {
       "a training step of GPT-2 in turn with its matrix products alone; its first gradient judged";
   static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::volume, Oracle::memory,
                                        Oracle::schedule, Oracle::determinism};
+  static constexpr harness::Counter counters[] = {
+      {"gemm_flops", "", Better::neither, Nature::exact,
+       "operations of the matrix products of one step"},
+      {"gemm_fraction", "", Better::higher, Nature::measured,
+       "`library_s`, here of the step's matrix products alone, over the time"}};
+  static constexpr bool yardstick_is_part = true;  // the products of the step
   using Case = StepCase;
 
   static harness::Sweep<Case> sweep(Profile profile) {
@@ -53,10 +61,6 @@ struct TrainingSpeed {
     values.ranks = values.tp = {1, 2};
     values.micro_batch_size = values.global_batch_size = {4};
     return step_sweep(values);
-  }
-
-  static std::string why_not(const Case& c, const harness::Context& context) {
-    return machine::why_not(context.world, context.group, c.transport);
   }
 
   TrainingSpeed(const Case& c, harness::Context& context)
@@ -118,19 +122,17 @@ struct TrainingSpeed {
     return cost;
   }
 
-  void describe(harness::Record& record) {
-    record.losses = {first_loss_};
-    record.timeline = gather_timeline(context_.world, context_.group, last_timeline_);
-    record.counters["gemm_flops"] = gemm_flops_;
-    recorder_.describe(record, context_.world, context_.group, config_);
-    if (record.seconds <= 0) return;
-    record.counters["steps_per_second"] = 1 / record.seconds;
+  void describe(harness::Description& description) {
+    description.losses = {first_loss_};
+    description.timeline = gather_timeline(context_.world, context_.group, last_timeline_);
+    description.set("gemm_flops", gemm_flops_);
+    recorder_.describe(description, context_.world, context_.group, config_);
+    if (description.seconds <= 0) return;
+    description.set("steps_per_second", 1 / description.seconds);
     const double rate = context_.rates.flops_per_second(case_.dtype, case_.ranks);
-    if (rate > 0) record.counters["mfu"] = cost().flops / record.seconds / rate;
-    // No library's time: nothing is faster or slower than another here.
-    record.counters.erase("speedup_over_library");
-    if (const auto products = record.counters.find("library_s"); products != record.counters.end())
-      record.counters["gemm_fraction"] = products->second / record.seconds;
+    if (rate > 0) description.set("mfu", cost().flops / description.seconds / rate);
+    if (description.yardstick_s > 0)
+      description.set("gemm_fraction", description.yardstick_s / description.seconds);
   }
 
  private:

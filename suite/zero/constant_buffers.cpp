@@ -34,6 +34,8 @@
 namespace suite {
 namespace {
 
+using harness::Better, harness::Nature;
+
 using collectives::Parameter;
 using harness::Oracle;
 using harness::Profile;
@@ -94,7 +96,7 @@ struct Shape {
 class Model {
  public:
   Model(const Shape& shape, harness::Context& context, Transport transport)
-      : shape_(shape), context_(context), held_before_(held(&machine::Ledger::current)) {
+      : shape_(shape), context_(context), memory_(context.device.ledger()) {
     dp_ = std::make_unique<collectives::Communicator>(context.world, context.group, transport);
     for (int layer = 0; layer < shape.layers; ++layer) {
       for (const char* matrix : {"up", "down"}) {
@@ -143,10 +145,10 @@ class Model {
   // By category, over a step that is not the first.
   Bytes peaks() {
     step();
-    context_.device.ledger().reset_peaks();
+    memory_.reset();
     step();
-    Bytes bytes = held(&machine::Ledger::peak);
-    for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] -= held_before_[i];
+    Bytes bytes{};
+    for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = memory_.peak(categories[i]);
     return bytes;
   }
 
@@ -164,16 +166,10 @@ class Model {
   std::uint64_t gradient_seed(std::size_t parameter) const {
     return context_.seed + 1'000'000 * static_cast<std::uint64_t>(shape_.rank + 1) + parameter;
   }
-  Bytes held(std::size_t (machine::Ledger::*of)(Category) const) const {
-    Bytes bytes{};
-    for (std::size_t i = 0; i < bytes.size(); ++i)
-      bytes[i] = (context_.device.ledger().*of)(categories[i]);
-    return bytes;
-  }
 
   Shape shape_;
   harness::Context& context_;
-  Bytes held_before_;
+  harness::PeakMeter memory_;
   std::unique_ptr<collectives::Communicator> dp_;
   std::deque<Parameter> parameters_;
   std::vector<Parameter*> all_;
@@ -186,6 +182,14 @@ struct ConstantBuffers {
   static constexpr std::string_view about =
       "bytes that a ZeRO step holds beyond its states, at two sizes of the model";
   static constexpr Oracle oracles[] = {Oracle::memory, Oracle::determinism};
+  static constexpr harness::Counter counters[] = {
+      {"parameters", "", Better::neither, Nature::exact, "elements of the larger model"},
+      {"buffer_bytes", "B", Better::lower, Nature::exact,
+       "bytes held beyond the states of the larger model"},
+      {"buffer_bytes_of_quarter", "B", Better::lower, Nature::exact,
+       "bytes held beyond the states of a quarter of the model"},
+      {"fused_buffer_bytes", "B", Better::neither, Nature::exact,
+       "4 bytes for each element, as one fused buffer takes"}};
   static constexpr bool repeatable = false;
 
   struct Case {
@@ -267,12 +271,12 @@ struct ConstantBuffers {
 
   harness::Cost cost() const { return {}; }
 
-  void describe(harness::Record& record) {
+  void describe(harness::Description& description) {
     const Shape larger = case_.shape(context_.group.index, times * case_.layers);
-    record.counters["parameters"] = static_cast<double>(larger.elements());
-    record.counters["buffer_bytes"] = static_cast<double>(beyond_of_larger_);
-    record.counters["buffer_bytes_of_quarter"] = static_cast<double>(beyond_);
-    record.counters["fused_buffer_bytes"] = 4 * static_cast<double>(larger.elements());
+    description.set("parameters", static_cast<double>(larger.elements()));
+    description.set("buffer_bytes", static_cast<double>(beyond_of_larger_));
+    description.set("buffer_bytes_of_quarter", static_cast<double>(beyond_));
+    description.set("fused_buffer_bytes", 4 * static_cast<double>(larger.elements()));
   }
 
  private:

@@ -8,9 +8,18 @@
 
 #include "harness/measure/statistics.h"
 #include "machine/base/clock.h"
+#include "suite/reference/shared_counters.h"
 
 namespace suite {
 namespace {
+
+constexpr harness::Counter file_counters[] = {
+    nvme_GBps_counter,
+    {"update_s", "s", Better::lower, Nature::measured, "update of states in a file (`zero_step`)"},
+    {"file_pass_s", "s", Better::lower, Nature::measured,
+     "a pass over the file that only reads and writes"},
+    {"file_fraction", "", Better::higher, Nature::measured, "`file_pass_s` over `update_s`"}};
+const bool file_counters_known = harness::add_counters(file_counters);
 
 constexpr int rounds = 5;
 
@@ -24,7 +33,7 @@ double slowest(machine::World& world, const machine::Group& group,
 
 }  // namespace
 
-void describe_file_bound(harness::Record& record, machine::World& world,
+void describe_file_bound(harness::Description& description, machine::World& world,
                          const machine::Group& group, zero::Step& step,
                          const std::function<void()>& before_update) {
   std::vector<double> updates, passes;
@@ -39,10 +48,10 @@ void describe_file_bound(harness::Record& record, machine::World& world,
   const zero::OffloadTraffic moved = step.moved() - before;  // of updates alone
   const double bytes = static_cast<double>(moved.nvme_read + moved.nvme_written) / rounds;
   const double update_s = harness::median(updates), pass_s = harness::median(passes);
-  record.counters["update_s"] = update_s;
-  record.counters["file_pass_s"] = pass_s;
-  record.counters["file_fraction"] = pass_s / update_s;
-  record.counters["nvme_GBps"] = bytes / update_s / 1e9;
+  description.set("update_s", update_s);
+  description.set("file_pass_s", pass_s);
+  description.set("file_fraction", pass_s / update_s);
+  description.set("nvme_GBps", bytes / update_s / 1e9);
 }
 
 }  // namespace suite

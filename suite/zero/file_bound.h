@@ -3,7 +3,7 @@
 
 #include <functional>
 
-#include "harness/record/record.h"
+#include "harness/record/description.h"
 #include "machine/world/world.h"
 #include "zero/stages/step.h"
 
@@ -15,7 +15,7 @@ namespace suite {
 // is waited for) and nvme_GBps (of the update). before_update: forward, backward and reduction.
 // The step's states are in a file, its values are not. Collective over the group; on rank 0 into
 // the record.
-void describe_file_bound(harness::Record& record, machine::World& world,
+void describe_file_bound(harness::Description& description, machine::World& world,
                          const machine::Group& group, zero::Step& step,
                          const std::function<void()>& before_update);
 

@@ -85,10 +85,6 @@ struct LossScaler {
                           : c.transport == Transport::mpi && c.scaling == "megatron";
     }));
   }
-  static std::string why_not(const Case& c, const harness::Context& context) {
-    return machine::why_not(context.world, context.group, c.transport);
-  }
-
   LossScaler(const Case& c, harness::Context& context)
       : case_(c),
         context_(context),

@@ -25,6 +25,8 @@
 namespace suite {
 namespace {
 
+using harness::Better, harness::Nature;
+
 using harness::Oracle;
 using harness::Profile;
 using machine::Category;
@@ -46,6 +48,17 @@ struct MemoryArena {
       "a recomputed step in a budget of memory: fragmented, and with contiguous arenas";
   static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::memory, Oracle::schedule,
                                        Oracle::determinism};
+  static constexpr harness::Counter counters[] = {
+      {"budget_bytes", "B", Better::neither, Nature::exact,
+       "bytes that live at once, which the arenas get"},
+      {"budget_without_arenas", "B", Better::lower, Nature::exact,
+       "bytes that the interleaved allocations need"},
+      {"asked_bytes", "B", Better::neither, Nature::measured,
+       "size of the allocation that failed without arenas"},
+      {"free_bytes", "B", Better::neither, Nature::measured, "bytes that were free when it failed"},
+      {"largest_free_block", "B", Better::neither, Nature::measured, "longest hole when it failed"},
+      {"external_fragmentation", "", Better::lower, Nature::measured,
+       "1 - `largest_free_block` / `free_bytes`"}};
 
   struct Case {
     int ranks = 1;
@@ -132,18 +145,18 @@ struct MemoryArena {
     return cost;
   }
 
-  void describe(harness::Record& record) {
+  void describe(harness::Description& description) {
     if (maps_.size() != 2) return;
     const harness::MemoryMap& failed = maps_.front();
-    record.memory_maps = maps_;
-    record.counters["budget_bytes"] = static_cast<double>(case_.shape().live_bytes());
-    record.counters["budget_without_arenas"] = static_cast<double>(needed_);
+    description.memory_maps = maps_;
+    description.set("budget_bytes", static_cast<double>(case_.shape().live_bytes()));
+    description.set("budget_without_arenas", static_cast<double>(needed_));
     if (failed.asked == 0) return;
-    record.counters["asked_bytes"] = static_cast<double>(failed.asked);
-    record.counters["free_bytes"] = static_cast<double>(failed.free);
-    record.counters["largest_free_block"] = static_cast<double>(failed.longest);
-    record.counters["external_fragmentation"] =
-        machine::external_fragmentation(failed.longest, failed.free);
+    description.set("asked_bytes", static_cast<double>(failed.asked));
+    description.set("free_bytes", static_cast<double>(failed.free));
+    description.set("largest_free_block", static_cast<double>(failed.longest));
+    description.set("external_fragmentation",
+                    machine::external_fragmentation(failed.longest, failed.free));
   }
 
  private:

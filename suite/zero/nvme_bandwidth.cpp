@@ -17,6 +17,7 @@
 #include "harness/unit/unit.h"
 #include "machine/base/error.h"
 #include "machine/device/random.h"
+#include "suite/reference/shared_counters.h"
 #include "zero/offload/io_ring.h"
 
 namespace suite {
@@ -31,6 +32,12 @@ struct NvmeBandwidth {
   static constexpr std::string_view name = "nvme_bandwidth";
   static constexpr std::string_view about = "reads and writes of a file through io_uring";
   static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::schedule};
+  static constexpr harness::Counter counters[] = {
+      nvme_GBps_counter,
+      {"requests_per_second", "1/s", Better::higher, Nature::measured,
+       "requests to the file per second"}};
+  static constexpr bool equal_work = true;
+  static constexpr bool uses_disk = true;
 
   struct Case {
     int ranks = 1;
@@ -152,13 +159,14 @@ struct NvmeBandwidth {
 
   harness::Cost cost() const { return {}; }
 
-  void describe(harness::Record& record) {
-    if (record.seconds > 0) {
-      record.counters["nvme_GBps"] = static_cast<double>(case_.bytes.value) / record.seconds / 1e9;
-      record.counters["requests_per_second"] =
-          static_cast<double>(case_.requests()) / record.seconds;
+  void describe(harness::Description& description) {
+    if (description.seconds > 0) {
+      description.set("nvme_GBps",
+                      static_cast<double>(case_.bytes.value) / description.seconds / 1e9);
+      description.set("requests_per_second",
+                      static_cast<double>(case_.requests()) / description.seconds);
     }
-    record.note = file_.note().empty() ? why_not_mapped_ : file_.note();
+    description.note = file_.note().empty() ? why_not_mapped_ : file_.note();
   }
 
  private:

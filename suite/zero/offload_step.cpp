@@ -20,6 +20,7 @@
 #include <string>
 
 #include "harness/unit/unit.h"
+#include "suite/reference/shared_counters.h"
 #include "zero/offload/offload_cpu.h"
 
 namespace suite {
@@ -41,6 +42,16 @@ struct OffloadStep {
   static constexpr std::string_view about = "AdamW with its states in host memory";
   static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::volume, Oracle::memory,
                                        Oracle::determinism};
+  static constexpr harness::Counter counters[] = {
+      {"offload_bytes_per_element", "B", Better::neither, Nature::exact,
+       "bytes moved between device and host in a step"},
+      {"host_bytes_per_element", "B", Better::neither, Nature::exact,
+       "host memory of states and buffers"},
+      {"pieces", "", Better::neither, Nature::exact, "pieces of the streamed update"},
+      {"elements_per_second", "1/s", Better::higher, Nature::measured,
+       "elements updated per second"},
+      memory_GBps_counter};
+  static constexpr bool equal_work = true;
 
   struct Case {
     int ranks = 1;
@@ -164,17 +175,17 @@ struct OffloadStep {
     return cost;
   }
 
-  void describe(harness::Record& record) {
+  void describe(harness::Description& description) {
     const double elements = case_.elements;
     const zero::OffloadCost offload = case_.cost();
-    record.counters["offload_bytes_per_element"] =
-        static_cast<double>(offload.down + offload.up) / elements;
-    record.counters["host_bytes_per_element"] =
-        static_cast<double>(offload.host_optimizer + offload.host_buffers) / elements;
-    record.counters["pieces"] = static_cast<double>(offload.pieces);
-    if (record.seconds <= 0) return;
-    record.counters["elements_per_second"] = elements / record.seconds;
-    record.counters["memory_GBps"] = cost().memory_bytes / record.seconds / 1e9;
+    description.set("offload_bytes_per_element",
+                    static_cast<double>(offload.down + offload.up) / elements);
+    description.set("host_bytes_per_element",
+                    static_cast<double>(offload.host_optimizer + offload.host_buffers) / elements);
+    description.set("pieces", static_cast<double>(offload.pieces));
+    if (description.seconds <= 0) return;
+    description.set("elements_per_second", elements / description.seconds);
+    description.set("memory_GBps", cost().memory_bytes / description.seconds / 1e9);
   }
 
  private:

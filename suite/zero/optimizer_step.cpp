@@ -20,6 +20,7 @@
 
 #include "harness/unit/unit.h"
 #include "machine/base/names.h"
+#include "suite/reference/shared_counters.h"
 #include "suite/zero/optimizer_reference.h"
 #include "zero/optimizers/optimizer.h"
 
@@ -58,6 +59,18 @@ struct OptimizerStep {
   static constexpr std::string_view name = "optimizer_step";
   static constexpr std::string_view about = "one pass of SGD, momentum, RMSProp, Adam or AdamW";
   static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::memory, Oracle::determinism};
+  static constexpr harness::Counter counters[] = {
+      memory_bytes_counter,
+      memory_GBps_counter,
+      {"memory_bytes_per_element", "B", Better::neither, Nature::exact,
+       "`memory_bytes` over the elements"},
+      {"state_bytes_per_element", "B", Better::neither, Nature::exact,
+       "optimizer states, with values that are their own master"},
+      {"state_per_32bit_weight", "", Better::neither, Nature::exact,
+       "`state_bytes_per_element` over 4 bytes"},
+      {"state_per_16bit_weight", "", Better::neither, Nature::exact,
+       "`state_bytes_per_element` over 2 bytes"}};
+  static constexpr bool equal_work = true;
 
   struct Case {
     int ranks = 1;
@@ -102,14 +115,11 @@ struct OptimizerStep {
 
   OptimizerStep(const Case& c, harness::Context& context)
       : case_(c), context_(context), rule_(make_rule(c.optimizer)) {
-    const machine::Ledger& ledger = context.device.ledger();
-    std::array<std::size_t, std::size(categories)> before{};
-    for (std::size_t i = 0; i < before.size(); ++i) before[i] = ledger.current(categories[i]);
+    const harness::PeakMeter memory(context.device.ledger());
     values_ = Tensor(context.device, c.dtype, {c.elements}, Category::parameters);
     gradient_ = Tensor(context.device, wide(), {c.elements}, Category::gradients);
     start();
-    for (std::size_t i = 0; i < before.size(); ++i)
-      held_[i] = ledger.current(categories[i]) - before[i];
+    for (std::size_t i = 0; i < held_.size(); ++i) held_[i] = memory.current(categories[i]);
     set(gradient_, 1);
   }
 
@@ -160,17 +170,17 @@ struct OptimizerStep {
     return cost;
   }
 
-  void describe(harness::Record& record) {
+  void describe(harness::Description& description) {
     const double elements = case_.elements;
-    record.counters["memory_bytes"] = cost().memory_bytes;
-    record.counters["memory_bytes_per_element"] = cost().memory_bytes / elements;
-    if (record.seconds > 0)
-      record.counters["memory_GBps"] = cost().memory_bytes / record.seconds / 1e9;
+    description.set("memory_bytes", cost().memory_bytes);
+    description.set("memory_bytes_per_element", cost().memory_bytes / elements);
+    if (description.seconds > 0)
+      description.set("memory_GBps", cost().memory_bytes / description.seconds / 1e9);
     // Where there is no master copy, the values are the weights that the table counts.
     const auto state_bytes = static_cast<double>(held_[2] + (case_.narrow() ? 0 : held_[0]));
-    record.counters["state_bytes_per_element"] = state_bytes / elements;
-    record.counters["state_per_32bit_weight"] = state_bytes / elements / 4;
-    record.counters["state_per_16bit_weight"] = state_bytes / elements / 2;
+    description.set("state_bytes_per_element", state_bytes / elements);
+    description.set("state_per_32bit_weight", state_bytes / elements / 4);
+    description.set("state_per_16bit_weight", state_bytes / elements / 2);
   }
 
  private:

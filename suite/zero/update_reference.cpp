@@ -65,7 +65,7 @@ UpdateReference::UpdateReference(
 
 // x = s g with s = clip / divisor: the division and the cast of s and one product round.
 // x^ = g^ s (1 + rho)(1 + theta_3), |g^ - g| <= e, |rho| <= scale_error.
-UpdateReference::Bounded UpdateReference::scaled_gradient(std::size_t i) const {
+Bounded UpdateReference::scaled_gradient(std::size_t i) const {
   const double scale = clip_factor_ / case_.divisor;
   const double g = std::abs(gradients_.values[i]), e = gradients_.bounds[i];
   const double factor = (1 + scale_error_) * (1 + gamma(3, roundoff_)) - 1;

@@ -13,6 +13,7 @@
 
 #include "machine/device/dtype.h"
 #include "machine/device/kernels.h"
+#include "suite/reference/bounded.h"
 
 namespace suite {
 
@@ -46,9 +47,6 @@ class UpdateReference {
                        const std::vector<bool>& decays) const;
 
  private:
-  struct Bounded {
-    double value, error;
-  };
   Bounded scaled_gradient(std::size_t i) const;
   Expected rounded_to_values(const std::vector<Bounded>& masters) const;
 

@@ -35,6 +35,8 @@
 namespace suite {
 namespace {
 
+using harness::Better, harness::Nature;
+
 using collectives::Parameter;
 using harness::Oracle;
 using harness::Profile;
@@ -52,6 +54,16 @@ struct ZeroOverlap {
   static constexpr std::string_view about =
       "what overlap_comm hides of a slow link behind forward and backward";
   static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::determinism};
+  static constexpr harness::Counter counters[] = {
+      {"step_without_link_s", "s", Better::lower, Nature::measured,
+       "time of a step whose link is fast"},
+      {"exposed_without_s", "s", Better::lower, Nature::measured,
+       "time that a slow link adds to a step without overlap_comm"},
+      {"exposed_with_s", "s", Better::lower, Nature::measured,
+       "time that a slow link adds to a step with overlap_comm"},
+      {"link_GBps", "GB/s", Better::neither, Nature::measured, "bandwidth of the slow link"},
+      {"hidden_fraction", "", Better::higher, Nature::measured,
+       "1 - `exposed_with_s` / `exposed_without_s`"}};
 
   struct Case {
     int ranks = 2, stage = 0, micro_batches = 1, parameters = 0, reduce_bucket = 0;
@@ -125,7 +137,7 @@ struct ZeroOverlap {
 
   harness::Cost cost() const { return {}; }
 
-  void describe(harness::Record& record) {
+  void describe(harness::Description& description) {
     std::vector<Times> mine;
     for (int i = 0; i < rounds; ++i) {
       Times& times = mine.emplace_back();
@@ -146,14 +158,13 @@ struct ZeroOverlap {
     const double without = median_of([](const Times&t) { return t[slow] - t[fast]; }),
                  with = median_of(
                      [](const Times&t) { return t[overlapped_slow] - t[overlapped_fast]; });
-    auto& counters = record.counters;
-    counters["step_without_link_s"] = median_of([](const Times& t) { return t[fast]; });
-    counters["exposed_without_s"] = without;
-    counters["exposed_with_s"] = with;
-    counters["link_GBps"] = 1e-9 / seconds_per_byte_;
+    description.set("step_without_link_s", median_of([](const Times& t) { return t[fast]); });
+    description.set("exposed_without_s", without);
+    description.set("exposed_with_s", with);
+    description.set("link_GBps", 1e-9 / seconds_per_byte_);
     if (without <= 0) return;
-    counters["hidden_fraction"] = 1 - with / without;
-    record.note = fmt::format(
+    description.set("hidden_fraction", 1 - with / without);
+    description.note = fmt::format(
         "of {:.1f} ms of transfers {:.1f} ms are exposed without overlap_comm and {:.1f} ms with: "
         "{:.0f} % hidden",
         1e3 * seconds_per_byte_ * bytes_of_step_, 1e3 * without, 1e3 * with,

@@ -35,6 +35,8 @@
 namespace suite {
 namespace {
 
+using harness::Better, harness::Nature;
+
 using collectives::Parameter;
 using harness::Oracle;
 using harness::Profile;
@@ -55,6 +57,13 @@ struct ZeroStep {
       "reduce, clip, AdamW, publish: plain data parallelism and ZeRO stages 1 to 3";
   static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::volume, Oracle::memory,
                                        Oracle::determinism};
+  static constexpr harness::Counter counters[] = {
+      {"bytes_per_parameter", "B", Better::lower, Nature::exact,
+       "peak of parameters, gradients and optimizer states of one rank"},
+      {"host_bytes_per_parameter", "B", Better::neither, Nature::exact,
+       "host memory of offload_optimizer and offload_param"},
+      {"offload_bytes_per_step", "B", Better::neither, Nature::exact,
+       "bytes that offloading moves in one step"}};
   static constexpr bool repeatable = false;  // as long as a step's first and last bits differ
 
   using Case = ZeroStepCase;
@@ -67,11 +76,9 @@ struct ZeroStep {
       : case_(c),
         context_(context),
         host_(machine::make_host_device()),
-        model_(c.parameters, c.dtype, context.seed, context.group.index, c.ranks, c.micro_batches) {
+        model_(c.parameters, c.dtype, context.seed, context.group.index, c.ranks, c.micro_batches),
+        memory_(context.device.ledger()) {
     host_->set_threads(std::max(1, context.device.threads() - 1));  // a core is the copies'
-    const machine::Ledger& ledger = context.device.ledger();
-    for (std::size_t i = 0; i < held_before_.size(); ++i)
-      held_before_[i] = ledger.current(categories[i]);
     dp_ = std::make_unique<collectives::Communicator>(context.world, context.group, c.transport);
     const machine::Grid grid({.dp = c.ranks}, context.group.index);
     // As if every micro-batch had 7 tokens: a divisor that is no power of two.
@@ -205,29 +212,30 @@ struct ZeroStep {
     return cost;
   }
 
-  void describe(harness::Record& record) {
-    record.counters["bytes_per_parameter"] =
-        static_cast<double>(state_bytes_) / static_cast<double>(case_.parameters);
+  void describe(harness::Description& description) {
+    description.set("bytes_per_parameter",
+                    static_cast<double>(state_bytes_) / static_cast<double>(case_.parameters));
     if (case_.offloads()) {
       const zero::OffloadTraffic moved = expected_offload_traffic();
-      record.counters["host_bytes_per_parameter"] =
-          static_cast<double>(host_bytes_) / static_cast<double>(case_.parameters);
-      record.counters["offload_bytes_per_step"] =
-          static_cast<double>(moved.down + moved.up + moved.nvme_read + moved.nvme_written);
-      record.note = note_;
+      description.set("host_bytes_per_parameter",
+                      static_cast<double>(host_bytes_) / static_cast<double>(case_.parameters));
+      description.set(
+          "offload_bytes_per_step",
+          static_cast<double>(moved.down + moved.up + moved.nvme_read + moved.nvme_written));
+      description.note = note_;
     }
     if (case_.offload == "nvme" && case_.offload_param == "none") {
       start(case_.stage, options(adamw));
-      describe_file_bound(record, context_.world, context_.group, *step_, [&] { sum_up(); });
+      describe_file_bound(description, context_.world, context_.group, *step_, [&] { sum_up(); });
     }
     if (times_.empty()) return;
     const auto middle = times_.begin() + static_cast<std::ptrdiff_t>(times_.size() / 2);
     std::nth_element(times_.begin(), middle, times_.end(), [](const Times& a, const Times& b) {
       return a.passes_s + a.reduce_s + a.update_s < b.passes_s + b.reduce_s + b.update_s;
     });
-    record.breakdown = {{"micro-batches", middle->passes_s},
-                        {"reduce", middle->reduce_s},
-                        {"norm, update, publish", middle->update_s}};
+    description.breakdown = {{"micro-batches", middle->passes_s},
+                             {"reduce", middle->reduce_s},
+                             {"norm, update, publish", middle->update_s}};
   }
 
  private:
@@ -287,13 +295,13 @@ struct ZeroStep {
   void judge_memory(harness::Judge& judge) {
     passes();
     step_->step();
-    context_.device.ledger().reset_peaks();
+    memory_.reset();
     host_->ledger().reset_peaks();
     passes();
     step_->step();
     std::array<std::size_t, std::size(categories)> peaks{};
     for (std::size_t i = 0; i < peaks.size(); ++i)
-      peaks[i] = context_.device.ledger().peak(categories[i]) - held_before_[i];
+      peaks[i] = memory_.peak(categories[i]);
 
     const zero::ExpectedMemory formula = zero::expected_memory(
         case_.stage, plan_, states_->layout(), adamw, options(adamw), model_.usage());
@@ -471,7 +479,7 @@ struct ZeroStep {
   harness::Context& context_;
   std::unique_ptr<machine::Device> host_;  // of offloaded states
   ZeroStepModel model_;
-  std::array<std::size_t, std::size(categories)> held_before_{};  // not this unit's
+  harness::PeakMeter memory_;
   std::unique_ptr<collectives::Communicator> dp_;
   zero::GradientPlan plan_;
   zero::LayoutOptions layout_options_;

@@ -1,0 +1,56 @@
+#pragma once
+// The registry of counters: the numbers of a record beside its times. Each has one row here or in
+// the unit that writes it, and everything that is known about a counter is read from that row: the
+// unit of measure, whether two runs must have it in common, whether it claims a speed, and the
+// table in results/README.md.
+//
+//   static constexpr Counter counters[] = {
+//       {"link_GBps", "GB/s", Better::higher, Nature::measured, "bandwidth of the simulated
+//       link"}};
+//   const bool known = add_counters(counters);  // a unit's own are added by harness::add<Unit>()
+//
+// A name that ends with "/rank:N" is a pattern: N is any rank.
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace harness {
+
+enum class Better : unsigned char { neither, higher, lower };
+
+// exact: equal in all runs of the same program on the same machine, so compare reports a change.
+// measured: differs between runs. speed: measured, and says how fast the hardware is, so a record
+// of ranks that share a GPU does not have it.
+enum class Nature : unsigned char { exact, measured, speed };
+
+struct Counter {
+  std::string_view name;
+  std::string_view unit;  // "s", "B", "GB/s"; empty: a count or a ratio
+  Better better = Better::neither;
+  Nature nature = Nature::measured;
+  std::string_view meaning;  // one line
+  bool operator==(const Counter&) const = default;
+};
+
+// Counters that the harness writes itself. A unit may not.
+std::span<const Counter> harness_counters();
+
+// Adds rows to the registry, whose texts must outlive it. Equal rows may be added again. Throws
+// std::logic_error for a name that has another row, belongs to the harness, or is a key of
+// run.json.
+bool add_counters(std::span<const Counter> counters);
+
+// The counter's row, or null. "busy_s/rank:3" finds the row of "busy_s/rank:N".
+const Counter* find_counter(std::string_view name);
+// All rows, by name.
+std::vector<Counter> all_counters();
+
+// Whether a number with this key in a record of run.json is not a counter.
+bool is_record_key(std::string_view key);
+
+// The table of results/README.md: a line for each counter, by name.
+std::string counters_table();
+
+}  // namespace harness
