@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "harness/unit/unit.h"
+#include "machine/link/connect.h"
 
 namespace harness {
 namespace detail {
@@ -138,8 +139,8 @@ class FamilyOf final : public Family {
       plan.why_not = [the_case](const Context& context) -> std::string {
         if constexpr (requires { U::why_not(the_case, context); })
           return U::why_not(the_case, context);
-        else if constexpr (requires { context.world.why_not(context.group, the_case.transport); })
-          return context.world.why_not(context.group, the_case.transport);
+        else if constexpr (requires { machine::why_not(context.world, context.group, the_case.transport); })
+          return machine::why_not(context.world, context.group, the_case.transport);
         else
           return {};
       };

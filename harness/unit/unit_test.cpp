@@ -202,7 +202,7 @@ TEST(Plan, ATransportThatIsMissingIsAReasonToSkip) {
   machine::run_ranks(1, [&](machine::World& world) {
     const Rates rates;
     const Context context{world, machine::first_ranks("world", 1, 0), world.device(), rates};
-    EXPECT_EQ(cases[0].why_not(context), world.why_not(context.group, machine::Transport::nccl));
+    EXPECT_EQ(cases[0].why_not(context), machine::why_not(world, context.group, machine::Transport::nccl));
     EXPECT_NE(cases[0].why_not(context), "");
   });
 }
