@@ -21,7 +21,7 @@
 
 #include "harness/unit/unit.h"
 #include "suite/reference/shared_counters.h"
-#include "zero/offload/offload_cpu.h"
+#include "zero/offload/streamed_optimizer.h"
 
 namespace suite {
 namespace {
@@ -61,31 +61,31 @@ struct OffloadStep {
     bool delayed_update = false;
     int elements = 0;
 
-    zero::OffloadOptions options() const {
-      return {.piece_size = piece_size,
-              .ratio = std::stod(ratio),
-              .delayed_update = delayed_update,
-              .gradient_dtype = gradient_dtype};
+    zero::StateOptions options() const {
+      return {.device = zero::OffloadDevice::cpu,
+              .cpu = {.piece_size = piece_size,
+                      .ratio = std::stod(ratio),
+                      .delayed_update = delayed_update}};
     }
     std::size_t wide() const { return dtype == Dtype::float64 ? 8 : 4; }
     bool narrow() const { return size_of(dtype) < wide(); }
     // The formulas, apart from the optimizer's own.
-    zero::OffloadCost cost() const {
+    zero::StateCost cost() const {
       const std::size_t value = size_of(dtype), gradient = size_of(gradient_dtype);
       const auto host = static_cast<std::size_t>(std::llround(std::stod(ratio) * elements));
       const std::size_t device = static_cast<std::size_t>(elements) - host;
       const std::size_t piece = std::min(static_cast<std::size_t>(piece_size), host);
       const std::size_t staged = delayed_update ? host : std::min(2 * piece, host);
       const std::size_t widened = gradient < wide() ? wide() : 0;
-      zero::OffloadCost cost;
+      zero::StateCost cost;
       cost.host_elements = static_cast<std::int64_t>(host);
       cost.pieces = static_cast<std::int64_t>(host == 0 ? 0 : (host + piece - 1) / piece);
       cost.host_optimizer = 3 * wide() * host;
       cost.host_buffers = staged * (gradient + (narrow() ? value : 0)) + widened * piece + host;
       cost.device_optimizer = (narrow() ? 3 : 2) * wide() * device;
       cost.device_buffers = (1 + widened) * device;
-      cost.down = gradient * host;
-      cost.up = value * host;
+      cost.moved.down = gradient * host;
+      cost.moved.up = value * host;
       return cost;
     }
   };
@@ -109,7 +109,7 @@ struct OffloadStep {
         .only([](const Case& c) {
           if (c.elements < 1) return fmt::format("{} elements: at least 1", c.elements);
           try {
-            zero::offload_cost(rule, c.dtype, c.elements, c.options());
+            zero::state_cost(rule, c.dtype, {c.elements}, c.options(), {}, c.gradient_dtype);
           } catch (const std::invalid_argument& error) {
             return fmt::format("--{}", error.what());
           }
@@ -144,7 +144,7 @@ struct OffloadStep {
   void run() { optimizer_->update(gradient_, gradient_scale); }
 
   void judge(harness::Judge& judge) {
-    const zero::OffloadCost cost = case_.cost();
+    const zero::StateCost cost = case_.cost();
     judge.memory(Category::optimizer, held_[0], cost.host_optimizer + cost.device_optimizer);
     judge.memory(Category::buffers, held_[1], cost.host_buffers + cost.device_buffers);
 
@@ -177,9 +177,9 @@ struct OffloadStep {
 
   void describe(harness::Description& description) {
     const double elements = case_.elements;
-    const zero::OffloadCost offload = case_.cost();
+    const zero::StateCost offload = case_.cost();
     description.set("offload_bytes_per_element",
-                    static_cast<double>(offload.down + offload.up) / elements);
+                    static_cast<double>(offload.moved.down + offload.moved.up) / elements);
     description.set("host_bytes_per_element",
                     static_cast<double>(offload.host_optimizer + offload.host_buffers) / elements);
     description.set("pieces", static_cast<double>(offload.pieces));
@@ -210,12 +210,12 @@ struct OffloadStep {
   void start() {
     optimizer_.reset();
     fill(values_, 0);
-    optimizer_.emplace(rule, values_, mask(), host_, case_.options());
+    optimizer_.emplace(rule, values_, mask(), host_, case_.options(), case_.gradient_dtype);
   }
 
   // Beside an optimizer in memory, which where updates are delayed is a step ahead of what the host
   // updates.
-  void judge_steps(harness::Judge& judge, const zero::OffloadCost& cost) {
+  void judge_steps(harness::Judge& judge, const zero::StateCost& cost) {
     start();
     const Tensor expected(context_.device, case_.dtype, {case_.elements}, Category::parameters);
     fill(expected, 0);
@@ -235,7 +235,7 @@ struct OffloadStep {
       std::vector<double> stale;
       if (case_.delayed_update) stale = to_doubles(part(expected, host));
       in_memory.update(widened, gradient_scale);
-      const zero::OffloadOptimizer::Moved before = optimizer_->moved();
+      const zero::OffloadTraffic before = optimizer_->moved();
       run();
       if (case_.delayed_update)
         judge.exact(fmt::format("values of step {}, those of the step before", step),
@@ -248,13 +248,13 @@ struct OffloadStep {
     optimizer_->drain();
     if (case_.delayed_update) {
       // As many came up as went down, the last one by drain.
-      zero::OffloadCost all = cost;
-      all.down *= steps_judged;
-      all.up *= steps_judged;
+      zero::StateCost all = cost;
+      all.moved.down *= steps_judged;
+      all.moved.up *= steps_judged;
       judge_volume(judge, {}, all);
     }
     compare("values", values_, expected);
-    const zero::RangeStates states = optimizer_->states();
+    const zero::RangeStates states = states_of(host, widened.dtype());
     compare("master", states.master, part(in_memory.master(), host));
     compare("first moment", states.first_moment, part(in_memory.first_moment(), host));
     compare("second moment", states.second_moment, part(in_memory.second_moment(), host));
@@ -262,13 +262,32 @@ struct OffloadStep {
     judge.same_bits("master", hash(states.master));
   }
 
-  void judge_volume(harness::Judge& judge, const zero::OffloadOptimizer::Moved& before,
-                    const zero::OffloadCost& cost) const {
-    const zero::OffloadOptimizer::Moved now = optimizer_->moved();
+  // What the optimizer keeps on the host, whose part of the range this is.
+  zero::RangeStates states_of(zero::Range host, Dtype wide) {
+    zero::RangeStates all;
+    for (Tensor* const each : {&all.master, &all.first_moment, &all.second_moment})
+      *each = Tensor(host_, wide, {host.size()}, Category::parameters);
+    optimizer_->visit(false, [&](zero::Range at, const zero::RangeStates& piece) {
+      if (at.begin < host.begin) return;
+      const auto copy = [&](const Tensor& to, const Tensor& from) {
+        context_.device.stream().copy(to.slice(at.begin - host.begin, {at.size()}).data(),
+                                      from.data(), from.bytes());
+      };
+      copy(all.master, piece.master);
+      copy(all.first_moment, piece.first_moment);
+      copy(all.second_moment, piece.second_moment);
+      context_.device.stream().synchronize();
+    });
+    return all;
+  }
+
+  void judge_volume(harness::Judge& judge, const zero::OffloadTraffic& before,
+                    const zero::StateCost& cost) const {
+    const zero::OffloadTraffic now = optimizer_->moved();
     judge.volume("device to host", {machine::Operation::none, case_.gradient_dtype},
-                 now.down - before.down, cost.down);
+                 now.down - before.down, cost.moved.down);
     judge.volume("host to device", {machine::Operation::none, case_.dtype}, now.up - before.up,
-                 cost.up);
+                 cost.moved.up);
   }
 
   Case case_;
@@ -276,7 +295,7 @@ struct OffloadStep {
   machine::Device& host_;
   const int threads_;
   Tensor values_, gradient_;
-  std::optional<zero::OffloadOptimizer> optimizer_;
+  std::optional<zero::StreamedOptimizer> optimizer_;
   std::array<std::size_t, std::size(categories)> held_{};
 };
 

@@ -49,7 +49,7 @@ std::string why_no_case(const Case& c) {
                        c.ratio);
   try {
     const zero::StepOptions options = c.step_options(1, 0);
-    zero::check(options.offload_optimizer, c.dtype);
+    zero::check(options.offload_optimizer);
     zero::check(options.offload_param, c.stage, options.offload_optimizer);
   } catch (const std::invalid_argument& error) {
     return error.what();

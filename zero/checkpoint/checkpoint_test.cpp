@@ -10,7 +10,7 @@
 
 #include "machine/base/checksum.h"
 #include "zero/checkpoint/checkpoint_index.h"
-#include "zero/offload/offload_nvme.h"
+#include "zero/offload/streamed_optimizer.h"
 #include "zero/optimizers/loss_scale.h"
 #include "zero/testing/model_case.h"
 
@@ -404,16 +404,17 @@ TEST_F(CheckpointOfRanks, WhatFailsOnOneRankFailsOnAll) {
 
 TEST_F(CheckpointOfRanks, OffloadedStatesAndALossScaleGoOnToo) {
   if (const std::string why = IoRing::why_not(); !why.empty()) GTEST_SKIP() << why;
-  NvmeOptions options;
-  options.swap.folder = folder;
-  options.sub_group_size = 100;
+  StateOptions options;
+  options.device = OffloadDevice::nvme;
+  options.nvme.swap.folder = folder;
+  options.nvme.sub_group_size = 100;
   const Tensor values(*device, Dtype::bfloat16, {250}, Category::parameters);
   const Tensor gradient = counted(250, -99);
   const std::vector<std::uint8_t> mask(250, 1);
   LossScale scale(usual_options(LossScaling::megatron));
   for (const bool overflow : {false, true, false}) scale.update(overflow);
   device->stream().kernels().fill(values, 0.5);
-  NvmeOptimizer before(AdamW{}, values, mask, options);
+  StreamedOptimizer before(AdamW{}, values, mask, *device, options);
   before.update(gradient, 1);
   PartWriter writer(folder, first, 0, 1);
   before.visit(false, [&](Range at, const RangeStates& states) {
@@ -428,8 +429,8 @@ TEST_F(CheckpointOfRanks, OffloadedStatesAndALossScaleGoOnToo) {
 
   const Tensor others(*device, Dtype::bfloat16, {250}, Category::parameters);
   device->stream().kernels().fill(others, 0);
-  options.sub_group_size = 77;
-  NvmeOptimizer after(AdamW{}, others, mask, options);
+  options.nvme.sub_group_size = 77;
+  StreamedOptimizer after(AdamW{}, others, mask, *device, options);
   const Checkpoint checkpoint(folder);
   after.visit(true, [&](Range at, const RangeStates& states) {
     checkpoint.read({{.piece = {"w", {250}, {0}, {250}, at}}}, states);

@@ -1,7 +1,7 @@
 #pragma once
 // What a step costs a rank, from the papers' formulas: the collectives it makes, bytes sent for
 // each (group, operation, dtype), and bytes held for each category. Pure functions of the plan:
-// they need no memory and no ranks, so the oracles compare with them and `shardmark predict` counts
+// they need no memory and no ranks, so the oracles compare with them and `shardmark plan` counts
 // runs that are too large to try.
 //
 // A bandwidth-optimal collective over n ranks sends, per rank, for a buffer of B bytes that n
@@ -83,13 +83,11 @@ std::vector<TrafficRow> expected_traffic(int stage, const GradientPlan& plan, co
 //               with offload_param only the persistent buckets' shards
 //   gradients   all gradients; stages 2 and 3: the shards, and the most in buckets' buffers
 //   optimizer   of the owned elements (optimizer.h)
-//   buffers     the decay mask and the norm's doubles, and the larger of a bucket on the wire
-//   (where
+//   buffers     the decay mask and the norm's doubles, and the larger of a bucket on the wire (if
 //               communication_data_type is another) and the staging of allgather_bucket_size
-// Of an offloaded optimizer the device holds what its part of the ranges needs, and the host_* are
-// of the memory that offload_optimizer (offload_cpu.h, offload_nvme.h) and offload_param take
-// (offload_param.h; where states stay on the device, the longest slot is a buffer there). What a
-// communicator
+// With an offloaded optimizer the device holds what its part of the ranges needs. The host_* are of
+// the memory that offload_optimizer (streamed_optimizer.h) and offload_param (offload_param.h)
+// take; if the states stay on the device, the longest slot is a buffer there. What a communicator
 // stages for CUDA tensors, and its plans' scratch, is its own.
 struct ExpectedMemory {
   std::size_t parameters = 0, gradients = 0, optimizer = 0, buffers = 0;

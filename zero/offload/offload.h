@@ -1,18 +1,45 @@
 #pragma once
-// Where the optimizer's states are: DeepSpeed's `offload_optimizer`, with its `device` none, cpu or
-// nvme; ratio, nvme_path, buffer_count, buffer_size and sub_group_size have its names, too. What is
-// offloaded is what the rank owns: gradients go down for that alone.
+// Where the optimizer's states are stored: DeepSpeed's `offload_optimizer`, with its `device` none,
+// cpu or nvme. ratio, nvme_path, buffer_count, buffer_size and sub_group_size have its names, too.
+// What the rank owns is offloaded; gradients go down for that only.
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
-#include "zero/offload/offload_cpu.h"
-#include "zero/offload/offload_device.h"
-#include "zero/offload/offload_nvme.h"
 #include "zero/offload/owned_optimizer.h"
+#include "zero/offload/swap_file.h"
 
 namespace zero {
+
+// `device` of offload_optimizer and of offload_param (offload_param.h).
+enum class OffloadDevice : unsigned char { none, cpu, nvme };
+std::string_view name(OffloadDevice device);
+std::vector<std::string> offload_device_names();
+// key: for messages. Throws std::invalid_argument that names the nearest.
+OffloadDevice find_offload_device(std::string_view name,
+                                  std::string_view key = "offload_optimizer");
+
+// With device cpu.
+struct OffloadOptions {
+  std::int64_t piece_size = std::int64_t{1} << 20;  // elements
+  double ratio = 1;  // of the elements, what is updated on the host (DeepSpeed's name)
+  bool delayed_update = false;
+  std::int64_t warmup_steps = 0;  // number of first updates that are not delayed (the paper: 40)
+};
+
+// With device nvme. Names and defaults are DeepSpeed's; sizes are elements.
+struct NvmeOptions {
+  SwapOptions swap = {};
+  std::int64_t sub_group_size = 1'000'000'000;
+  int buffer_count = 4;
+  std::int64_t buffer_size = 100'000'000;  // a longer sub-group is split
+};
 
 struct StateOptions {
   OffloadDevice device = OffloadDevice::none;
@@ -21,23 +48,31 @@ struct StateOptions {
   // Whose memory is taken, with cpu and nvme, also by offload_param; it outlives the step. Null:
   // the step makes one.
   machine::Device* host = nullptr;
+  // For tests: called before each phase of a piece, by the thread that does it.
+  std::function<void(OffloadPhase, std::int64_t piece)> before = {};
 
   bool is_delayed() const { return device == OffloadDevice::cpu && cpu.delayed_update; }
 };
-// Throws std::invalid_argument naming the option that is out of range or goes with another device.
-void check(const StateOptions& options, machine::Dtype value);
+// Throws std::invalid_argument that names the option that is out of range or that needs another
+// device.
+void check(const StateOptions& options);
 
-// Bytes held from construction on, and moved by one update (delayed: taken together with the
-// drain), for ranges of these sizes. away: of those, whether values have a home elsewhere, whose
-// traffic with a file is not counted; empty: none has.
+// Bytes held from construction on, and moved by one update (delayed: together with the drain), for
+// ranges of these sizes. away: of those, whether values have a home elsewhere, whose traffic with a
+// file is not counted; empty: none has. gradient_dtype: as StreamedOptimizer's.
 struct StateCost {
-  std::size_t device_optimizer = 0, device_buffers = 0, host_optimizer = 0, host_buffers = 0;
+  std::size_t device_optimizer = 0, device_buffers = 0;
+  std::size_t host_optimizer = 0;  // master and moments in host memory
+  std::size_t host_buffers = 0;    // staging, mask, buffers of a file
   OffloadTraffic moved;
+  std::int64_t host_elements = 0, pieces = 0;  // that are streamed
 };
 StateCost state_cost(const Rule& rule, machine::Dtype value, const std::vector<std::int64_t>& sizes,
-                     const StateOptions& options, const std::vector<bool>& away = {});
+                     const StateOptions& options, const std::vector<bool>& away = {},
+                     std::optional<machine::Dtype> gradient_dtype = {});
 
-// host: as StateOptions::host, not used with none. Throws as check, and what NvmeOptimizer throws.
+// host: as StateOptions::host, not used with none. Throws as check, and what StreamedOptimizer
+// throws.
 std::unique_ptr<OwnedOptimizer> make_optimizer(const Rule& rule, std::vector<OwnedRange> owned,
                                                const StateOptions& options, machine::Device& host);
 

@@ -12,7 +12,7 @@
 // values in host memory, whichever optimizer makes it, slot after slot; they stay there or are
 // written while the next are updated.
 //
-// What a file changes or loses is an error, as with offload_nvme.h.
+// What a file changes or loses is an error (swap_file.h).
 
 #include <cstdint>
 #include <functional>
@@ -22,7 +22,6 @@
 #include <vector>
 
 #include "zero/offload/offload.h"
-#include "zero/offload/offload_device.h"
 #include "zero/offload/owned_optimizer.h"
 #include "zero/offload/swap_file.h"
 #include "zero/states/layout.h"
@@ -119,31 +118,6 @@ class OffloadedValues final : public ValueHome {
   std::size_t begun_ = 0, taken_ = 0, ahead_ = 1;
   std::size_t next_write_ = 0, open_buffer_ = 0;
   bool open_read_ = false;
-  OffloadTraffic moved_;
-};
-
-// An optimizer whose states are on the device while values are elsewhere: a slot's values come up
-// where they are their own master, are updated, and go down.
-class StagedOptimizer final : public OwnedOptimizer {
- public:
-  StagedOptimizer(const Rule& rule, std::vector<OwnedRange> owned);
-  // After an error nothing is known of the values: it goes up, and every later call throws
-  // std::logic_error.
-  void update(const std::vector<machine::Tensor>& gradients, double gradient_scale) override;
-  void values_changed() override;
-  void set_steps(std::int64_t steps) override;
-  void visit(bool writes, const Visit& call) override;
-  OffloadTraffic moved() const override { return moved_; }
-
- private:
-  // While values of the range are in staging.
-  void with_values(std::size_t owned, bool load, bool store, const std::function<void()>& work);
-  machine::Tensor staged(std::size_t owned) const;
-
-  std::vector<OwnedRange> owned_;  // without their masks
-  machine::Tensor staging_;        // [the longest that is elsewhere]
-  std::vector<Optimizer> optimizers_;
-  bool loads_ = false, broken_ = false;
   OffloadTraffic moved_;
 };
 

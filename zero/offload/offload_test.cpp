@@ -285,7 +285,7 @@ TEST(Offload, OfValuesThatTheHostCannotRead) {
 TEST(Offload, RefusesWhatDoesNotGoTogether) {
   const auto refusal = [](const StateOptions& options) -> std::string {
     try {
-      check(options, Dtype::bfloat16);
+      check(options);
     } catch (const std::invalid_argument& error) {
       return error.what();
     }
@@ -300,12 +300,19 @@ TEST(Offload, RefusesWhatDoesNotGoTogether) {
   EXPECT_EQ(refusal(options),
             "ratio 0.5 with offload_optimizer nvme: it goes with offload_optimizer cpu");
   EXPECT_EQ(refusal(on_host(2)), "ratio 2: must be 0 to 1");
+  EXPECT_EQ(refusal(on_host(NAN)), "ratio nan: must be 0 to 1");
   options = on_host(1);
-  options.cpu.gradient_dtype = Dtype::bfloat16;
-  EXPECT_EQ(refusal(options), "gradient_dtype bfloat16: a step's gradients are float");
+  options.cpu.piece_size = 0;
+  EXPECT_EQ(refusal(options), "piece_size 0: must be positive");
+  options = on_host(1);
+  options.cpu.warmup_steps = -1;
+  EXPECT_EQ(refusal(options), "warmup_steps -1: must not be negative");
   options = in_file();
   options.nvme.buffer_count = 0;
   EXPECT_EQ(refusal(options), "buffer_count 0 is not positive");
+  options = in_file();
+  options.nvme.sub_group_size = 0;
+  EXPECT_EQ(refusal(options), "sub_group_size 0 is not positive");
   EXPECT_EQ(find_offload_device("nvme"), OffloadDevice::nvme);
   try {
     find_offload_device("nvm");

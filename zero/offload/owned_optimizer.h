@@ -1,7 +1,7 @@
 #pragma once
-// What updates the elements that a rank owns, wherever the optimizer's states are: beside the
-// values (here), in host memory (offload_cpu.h) or in a file (offload_nvme.h). Each gives the
-// values the same bits, wherever those are (offload_param.h); which one it is, offload.h chooses.
+// The optimizer of the elements that a rank owns, wherever its states are: next to the values
+// (here), in host memory or in a file (streamed_optimizer.h). Each gives the values the same bits,
+// wherever those are (offload_param.h). offload.h chooses one.
 
 #include <cstddef>
 #include <cstdint>
@@ -106,18 +106,31 @@ class OwnedOptimizer {
   std::int64_t steps_ = 0;
 };
 
+// States on the values' device. A range's values that have a home come up through a staging buffer,
+// if they are their own master, are updated, and go down.
 class InMemoryOptimizer final : public OwnedOptimizer {
  public:
-  InMemoryOptimizer(const Rule& rule, const std::vector<OwnedRange>& owned);
+  // At least one range, all on one device.
+  InMemoryOptimizer(const Rule& rule, std::vector<OwnedRange> owned);
+  // After an error of a home the values are undefined: later calls throw std::logic_error.
   void update(const std::vector<machine::Tensor>& gradients, double gradient_scale) override;
   void update_in_turn(const std::vector<machine::Tensor>& gradients, double gradient_scale,
                       const Updated& updated) override;
   void values_changed() override;
   void set_steps(std::int64_t steps) override;
   void visit(bool writes, const Visit& call) override;
+  OffloadTraffic moved() const override { return moved_; }
 
  private:
-  std::vector<std::pair<Range, Optimizer>> owned_;
+  // While the values of the range are on the device.
+  void with_values(std::size_t owned, bool load, bool store, const std::function<void()>& work);
+  machine::Tensor on_device(std::size_t owned) const;
+
+  std::vector<OwnedRange> owned_;  // without their masks
+  machine::Tensor staging_;        // [the longest that has a home]
+  std::vector<Optimizer> optimizers_;
+  bool any_home_ = false, own_masters_ = false, broken_ = false;
+  OffloadTraffic moved_;
 };
 
 }  // namespace zero

@@ -70,12 +70,7 @@ std::string_view name(LossScaling scaling) {
 }
 
 LossScaling find_loss_scaling(std::string_view wanted) {
-  std::vector<std::string> names;
-  for (const LossScaling scaling : all_loss_scalings) {
-    if (name(scaling) == wanted) return scaling;
-    names.emplace_back(name(scaling));
-  }
-  throw std::invalid_argument(machine::unknown("loss scaling", wanted, names));
+  return machine::named("loss scaling", wanted, all_loss_scalings);
 }
 
 void set_option(LossScaleOptions& options, std::string_view key, double value) {

@@ -25,6 +25,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <stdexcept>
 #include <string>
@@ -42,7 +43,7 @@ enum class LossScaling : unsigned char {
   deepspeed_fused,
   deepspeed_unfused
 };
-inline constexpr LossScaling all_loss_scalings[] = {
+inline constexpr std::initializer_list<LossScaling> all_loss_scalings = {
     LossScaling::constant, LossScaling::megatron, LossScaling::deepspeed_zero,
     LossScaling::deepspeed_fused, LossScaling::deepspeed_unfused};
 std::string_view name(LossScaling scaling);

@@ -45,7 +45,7 @@ StepOptions checked(StepOptions options, int stage, const GradientPlan& plan,
                     "a thread of its own",
                     name(communicators.dp->link().transport()), states.device().description()));
   }
-  check(options.offload_optimizer, plan.value_dtype);
+  check(options.offload_optimizer);
   check(options.offload_param, stage, options.offload_optimizer);
   return options;
 }

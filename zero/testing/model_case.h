@@ -4,6 +4,7 @@
 // value depends on what it is (parameter, global element) and a contribution also on who makes it
 // (rank of dp, of tp where gradients are partial, stage where tied); on nothing else.
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <string>
@@ -140,45 +141,46 @@ struct RankModel {
 // section 3.3, running error analysis. Every operation adds its inputs' errors and one rounding.
 struct Bounded {
   double value = 0, error = 0;
+  double roundoff = 0;  // of the narrower dtype
 
-  static inline thread_local double roundoff = 0;  // of the dtype that is judged
-  static Bounded rounded(double value, double error) {
-    return {value, error + (std::abs(value) + error) * (roundoff + 0x1p-52)};
+  Bounded rounded() const {
+    return {value, error + (std::abs(value) + error) * (roundoff + 0x1p-52), roundoff};
   }
   friend Bounded operator+(Bounded a, Bounded b) {
-    return rounded(a.value + b.value, a.error + b.error);
+    return Bounded{a.value + b.value, a.error + b.error, coarser(a, b)}.rounded();
   }
   friend Bounded operator-(Bounded a, Bounded b) {
-    return rounded(a.value - b.value, a.error + b.error);
+    return Bounded{a.value - b.value, a.error + b.error, coarser(a, b)}.rounded();
   }
   friend Bounded operator*(Bounded a, Bounded b) {
-    return rounded(a.value * b.value,
-                   std::abs(a.value) * b.error + std::abs(b.value) * a.error + a.error * b.error);
+    const double error =
+        std::abs(a.value) * b.error + std::abs(b.value) * a.error + a.error * b.error;
+    return Bounded{a.value * b.value, error, coarser(a, b)}.rounded();
   }
   friend Bounded operator/(Bounded a, Bounded b) {
     const double quotient = a.value / b.value;
-    return rounded(quotient,
-                   (a.error + std::abs(quotient) * b.error) / (std::abs(b.value) - b.error));
+    const double error = (a.error + std::abs(quotient) * b.error) / (std::abs(b.value) - b.error);
+    return Bounded{quotient, error, coarser(a, b)}.rounded();
   }
   friend Bounded sqrt(Bounded a) {
     const double root = std::sqrt(a.value);
-    return rounded(root, root > 0 ? a.error / root : std::sqrt(a.error));
+    return Bounded{root, root > 0 ? a.error / root : std::sqrt(a.error), a.roundoff}.rounded();
   }
+
+  static double coarser(Bounded a, Bounded b) { return std::max(a.roundoff, b.roundoff); }
 };
-inline Bounded constant(double value) { return Bounded::rounded(value, 0); }
 
 // The whole model on one rank.
 class Reference {
  public:
   Reference(machine::Degrees degrees, double divisor, Dtype gradient_dtype)
-      : degrees_(degrees), divisor_(divisor) {
-    Bounded::roundoff = machine::unit_roundoff(gradient_dtype);
+      : degrees_(degrees), divisor_(divisor), roundoff_(machine::unit_roundoff(gradient_dtype)) {
     for (int stage = 0; stage < degrees.pp; ++stage) {
       for (const Declared& d : declare(stage, degrees.pp)) {
         if (!states_.emplace(d.name, State{d, {}, {}, {}, {}}).second) continue;
         State& state = states_.at(d.name);
         for (std::int64_t i = 0; i < d.shape.size(); ++i)
-          state.master.push_back({initial(d.name, i), 0});
+          state.master.push_back({initial(d.name, i), 0, roundoff_});
         state.first.resize(state.master.size());
         state.second.resize(state.master.size());
       }
@@ -201,7 +203,8 @@ class Reference {
     }
     // The norm of the errors, and double sums of that many squares.
     const double norm = std::sqrt(squares.value);
-    return {norm / divisor_, (std::sqrt(error_squares) + norm * elements_ * 0x1p-52) / divisor_};
+    return {norm / divisor_, (std::sqrt(error_squares) + norm * elements_ * 0x1p-52) / divisor_,
+            roundoff_};
   }
 
   void update(const Rule& rule, int step_number, Bounded clip) {
@@ -235,6 +238,8 @@ class Reference {
   }
 
  private:
+  Bounded constant(double value) const { return Bounded{value, 0, roundoff_}.rounded(); }
+
   struct State {
     Declared declared;
     std::vector<Bounded> master, first, second, gradient;
@@ -243,7 +248,7 @@ class Reference {
   // In any order and grouping, n terms have at most n - 1 additions between them.
   Bounded sum_contributions(const std::string& name, const Placement& placement, std::int64_t index,
                             int step) const {
-    Bounded sum;
+    Bounded sum{.roundoff = roundoff_};
     double magnitude = 0;
     int terms = 0;
     for (int dp = 0; dp < degrees_.dp; ++dp) {
@@ -259,13 +264,13 @@ class Reference {
         }
       }
     }
-    const double nu = (terms - 1) * Bounded::roundoff;
+    const double nu = (terms - 1) * roundoff_;
     sum.error = nu / (1 - nu) * magnitude;
     return sum;
   }
 
   machine::Degrees degrees_;
-  double divisor_;
+  double divisor_, roundoff_;
   double elements_ = 0;
   std::map<std::string, State> states_;
 };

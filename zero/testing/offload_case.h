@@ -1,22 +1,25 @@
 #pragma once
-// What tests of offloaded optimizers share: values, gradients and masks that no piece or sub-group
-// cuts evenly.
+// What tests of streamed optimizers share: values, gradients and masks that no piece divides
+// evenly, and the comparison with an optimizer in memory.
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "machine/device/tensor.h"
-#include "zero/offload/owned_optimizer.h"
+#include "zero/offload/streamed_optimizer.h"
+#include "zero/testing/far_device.h"
 
 namespace zero::testing {
 
@@ -24,18 +27,18 @@ constexpr machine::Dtype wide(machine::Dtype dtype) {
   return dtype == machine::Dtype::float64 ? machine::Dtype::float64 : machine::Dtype::float32;
 }
 
-// What has begun, by phase and part.
+// The phases that have begun.
 class Begun {
  public:
-  void add(OffloadPhase phase, std::int64_t part) {
+  void add(OffloadPhase phase, std::int64_t piece) {
     const std::lock_guard lock(mutex_);
-    begun_.insert({phase, part});
+    begun_.insert({phase, piece});
     changed_.notify_all();
   }
-  bool wait(OffloadPhase phase, std::int64_t part) {
+  bool wait(OffloadPhase phase, std::int64_t piece) {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, std::chrono::seconds(10), [&] {
-      return begun_.contains({phase, part});
+      return begun_.contains({phase, piece});
     });
   }
 
@@ -43,6 +46,21 @@ class Begun {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::set<std::pair<OffloadPhase, std::int64_t>> begun_;
+};
+
+// Values that lie on the host while their device is another.
+class Home final : public ValueHome {
+ public:
+  Home(machine::Device& device, std::vector<machine::Tensor> slots)
+      : device_(device), slots_(std::move(slots)) {}
+  machine::Dtype dtype() const override { return slots_.front().dtype(); }
+  machine::Device& device() const override { return device_; }
+  machine::Tensor open(std::size_t slot, bool) override { return slots_[slot]; }
+  void close(std::size_t, bool) override {}
+
+ private:
+  machine::Device& device_;
+  std::vector<machine::Tensor> slots_;
 };
 
 class OffloadCase : public ::testing::Test {
@@ -55,8 +73,13 @@ class OffloadCase : public ::testing::Test {
     from_doubles(made, numbers);
     return made;
   }
-  void set(const machine::Tensor& tensor, double value) const {
-    device->stream().kernels().fill(tensor, value);
+  static void set(const machine::Tensor& tensor, double value) {  // on any device
+    from_doubles(tensor, std::vector<double>(static_cast<std::size_t>(tensor.size()), value));
+  }
+  static machine::Tensor copied(const machine::Tensor& tensor, machine::Device& to) {
+    const machine::Tensor made(to, tensor.dtype(), tensor.shape(), machine::Category::parameters);
+    from_doubles(made, to_doubles(tensor));
+    return made;
   }
   static std::vector<std::uint8_t> mask(std::int64_t elements) {  // runs of 40 and 60
     std::vector<std::uint8_t> bytes;
@@ -85,7 +108,131 @@ class OffloadCase : public ::testing::Test {
     return {of(whole.values), of(whole.master), of(whole.first_moment), of(whole.second_moment)};
   }
 
+  // Pieces of this many elements, with states in host memory or in a file.
+  static StateOptions on_host(std::int64_t piece, double ratio = 1, bool delayed = false) {
+    StateOptions made;
+    made.device = OffloadDevice::cpu;
+    made.cpu = {.piece_size = piece, .ratio = ratio, .delayed_update = delayed};
+    return made;
+  }
+  static StateOptions in_file(std::int64_t piece, int buffers = 3) {
+    StateOptions made;
+    made.device = OffloadDevice::nvme;
+    made.nvme.swap = {.folder = ::testing::TempDir(), .io = {.block_size = 4096, .rank = 1}};
+    made.nvme.sub_group_size = piece;
+    made.nvme.buffer_count = buffers;
+    return made;
+  }
+
+  // Where values and gradients are, and whose memory the optimizer takes.
+  struct Place {
+    std::string name;
+    machine::Device* values;
+    machine::Device* host;
+  };
+  std::vector<Place> places() {
+    return {{"one memory", device.get(), device.get()},
+            {"two memories", device.get(), host.get()},
+            {"a device that the host cannot read", &far, host.get()}};
+  }
+
+  // Ranges of these sizes, of which some have their values at home on the host.
+  struct Ranges {
+    std::vector<std::int64_t> sizes;
+    std::vector<bool> away = {};
+
+    std::int64_t elements() const {
+      return std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
+    }
+    bool at_home(std::size_t i) const { return i < away.size() && away[i]; }
+  };
+
+  // Three steps, both optimizers from the same values, by the same gradients, which are gone once
+  // update has returned: the bits of values and of every state, and the bytes moved.
+  void expect_same_steps(const Rule& rule, machine::Dtype dtype, const Ranges& ranges,
+                         const StateOptions& options, const Place& place,
+                         std::optional<machine::Dtype> gradient_dtype = {}) const {
+    const std::int64_t elements = ranges.elements();
+    const std::string where = fmt::format(
+        "{} of {} ranges, {} {} elements, states {}, pieces of {} or {}, ratio {}, {} buffers, {}",
+        name(rule), ranges.sizes.size(), elements, machine::name(dtype), name(options.device),
+        options.cpu.piece_size, options.nvme.sub_group_size, options.cpu.ratio,
+        options.nvme.buffer_count, place.name);
+    const machine::Tensor values = waves(dtype, elements, 0.7);
+    const std::vector<std::uint8_t> bytes = mask(elements);
+    Optimizer in_memory(rule, values, bytes);
+
+    std::vector<machine::Tensor> others;
+    std::vector<OwnedRange> owned;
+    std::int64_t end = 0;
+    for (std::size_t i = 0; i < ranges.sizes.size(); ++i) {
+      const std::int64_t begin = std::exchange(end, end + ranges.sizes[i]);
+      others.push_back(copied(values.slice(begin, {ranges.sizes[i]}),
+                              ranges.at_home(i) ? *place.host : *place.values));
+      OwnedRange& each = owned.emplace_back();
+      each.range = {begin, end};
+      each.decay_mask = {bytes.begin() + begin, bytes.begin() + end};
+    }
+    Home home(*place.values, others);
+    for (std::size_t i = 0; i < owned.size(); ++i) {
+      if (ranges.at_home(i)) {
+        owned[i].home = &home;
+        owned[i].slot = i;
+      } else {
+        owned[i].values = others[i];
+      }
+    }
+    StreamedOptimizer streamed(rule, owned, *place.host, options, gradient_dtype);
+    for (int step = 1; step <= 3; ++step) {
+      const machine::Tensor gradient =
+          waves(gradient_dtype.value_or(wide(dtype)), elements, 0.3 * step);
+      const machine::Tensor widened(*device, wide(dtype), {elements}, machine::Category::gradients);
+      device->stream().kernels().cast(gradient, widened);
+      std::vector<machine::Tensor> gradients;
+      for (const OwnedRange& each : owned)
+        gradients.push_back(copied(gradient.slice(each.range.begin, {each.size()}), *place.values));
+      if (step == 2) {  // set from outside
+        set(values, 0.5);
+        for (const machine::Tensor& each : others) set(each, 0.5);
+        in_memory.values_changed();
+        streamed.values_changed();
+      }
+      in_memory.update(widened, 0.5);
+      streamed.update(gradients, 0.5);
+      for (const machine::Tensor& each : gradients) set(each, NAN);
+    }
+    EXPECT_EQ(streamed.steps(), 3);
+    for (std::size_t i = 0; i < owned.size(); ++i)
+      EXPECT_EQ(hash(values.slice(owned[i].range.begin, {owned[i].size()})), hash(others[i]))
+          << where << ", range " << i;
+    std::int64_t seen = 0;
+    streamed.visit(false, [&](Range at, const RangeStates& states) {
+      EXPECT_EQ(at.begin, seen) << where;
+      seen = at.end;
+      expect_same(states, part(in_memory.states(), at.begin, at.size()), where);
+    });
+    EXPECT_EQ(seen, elements) << where;
+
+    // Gradients down, values up. Those that are their own master come down before, if no copy of
+    // them is in host memory.
+    std::size_t gradients_down = 0, up = 0;
+    for (std::size_t i = 0; i < owned.size(); ++i) {
+      const auto size = static_cast<std::size_t>(
+          std::llround(options.cpu.ratio * static_cast<double>(ranges.sizes[i])));
+      gradients_down += size * size_of(gradient_dtype.value_or(wide(dtype)));
+      up += ranges.at_home(i) ? 0 : size * size_of(dtype);
+    }
+    const bool values_down = options.device == OffloadDevice::nvme && dtype == wide(dtype);
+    const OffloadTraffic cost =
+        state_cost(rule, dtype, ranges.sizes, options, ranges.away, gradient_dtype).moved;
+    EXPECT_EQ(cost.down, gradients_down + (values_down ? up : 0)) << where;
+    EXPECT_EQ(cost.up, up) << where;
+    EXPECT_EQ(streamed.moved(), cost + cost + cost) << where;
+  }
+
   std::unique_ptr<machine::Device> device = machine::make_host_device();
+  std::unique_ptr<machine::Device> host = machine::make_host_device();
+  FarDevice far;
 };
 
 }  // namespace zero::testing

@@ -1,0 +1,49 @@
+#pragma once
+// States in a file (swap_file.h): ZeRO-Infinity's optimizer offload (Rajbhandari et al. 2021,
+// arXiv:2104.07857). A piece is a sub-group of DeepSpeed's.
+//
+// The states of a piece lie together in the file, so that it is one read and one write. With
+// buffer_count buffers the next pieces are read and the last ones written while one is used. A pass
+// reads and writes every state once: 12 bytes an element each way for Adam over bfloat16, and what
+// io_alignment adds to a piece. Values that are their own master have no master here.
+//
+// The host holds the buffers, whatever the ranges' sizes, and the decay mask as its runs; of one
+// piece as bytes.
+
+#include <memory>
+#include <vector>
+
+#include "zero/offload/state_store.h"
+#include "zero/offload/swap_file.h"
+
+namespace zero {
+
+StoreCost file_store_cost(const Rule& rule, machine::Dtype value, const StreamPieces& pieces,
+                          const NvmeOptions& options);
+
+class FileStore final : public StateStore {
+ public:
+  // pieces outlive this; decay_mask: a byte for each of their elements. Throws
+  // machine::MachineError what SwapFile says.
+  FileStore(const Rule& rule, machine::Dtype value, const StreamPieces& pieces,
+            const std::vector<std::uint8_t>& decay_mask, machine::Device& host,
+            const NvmeOptions& options);
+  void pass(Access access, const Use& use) override;
+  IoCounts counts() const override { return swap_ ? swap_->counts() : IoCounts{}; }
+  std::string note() const override { return swap_ ? swap_->note() : ""; }
+  SwapFile* swap_file() { return swap_.get(); }  // for tests; null: there are no states
+
+ private:
+  machine::Tensor transferred(std::int64_t index) const;
+  PieceStates views(std::int64_t index);
+  Decay set_mask(const StreamPiece& piece);
+
+  const StreamPieces& pieces_;
+  const KeptStates kept_;
+  std::vector<Range> decayed_;  // elements of all pieces whose mask is not zero
+  machine::Memory decay_mask_;  // of the piece at hand
+  std::vector<machine::Tensor> buffers_;
+  std::unique_ptr<SwapFile> swap_;
+};
+
+}  // namespace zero

@@ -1,0 +1,37 @@
+#pragma once
+// Where a streamed optimizer (streamed_optimizer.h) keeps its states: host memory (host_store.h) or
+// a file (file_store.h). Both have them piece by piece, in order.
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "zero/offload/io_ring.h"
+#include "zero/offload/stream_plan.h"
+
+namespace zero {
+
+// The states of a piece. A state that is not kept is empty.
+struct PieceStates {
+  machine::Tensor master, first_moment, second_moment;
+  Decay decay = Decay::everywhere;
+  const std::uint8_t* decay_mask = nullptr;  // [elements], if decay is masked
+};
+
+class StateStore {
+ public:
+  virtual ~StateStore() = default;
+
+  // Calls use(piece, states) for each piece in order; the views are valid during the call. reads:
+  // the states are what they were, else anything; writes: changes are kept.
+  struct Access {
+    bool reads = true, writes = true;
+  };
+  using Use = std::function<void(std::int64_t piece, const PieceStates& states)>;
+  virtual void pass(Access access, const Use& use) = 0;
+
+  virtual IoCounts counts() const { return {}; }   // of files
+  virtual std::string note() const { return {}; }  // what a record should say of it
+};
+
+}  // namespace zero
