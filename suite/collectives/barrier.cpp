@@ -14,6 +14,7 @@ namespace suite {
 namespace {
 
 using collectives::Communicator;
+using harness::vary;
 using machine::Operation;
 using machine::Transport;
 
@@ -28,23 +29,40 @@ class Barrier {
     Transport transport{};
     std::string algorithm;
   };
-  static harness::Sweep<Case> sweep(harness::Profile profile) {
+  static harness::Sweep<Case> sweep() {
+    using enum harness::Profile;
     std::vector<std::string> names;
     for (const auto& algorithm : collectives::algorithms())
       if (algorithm.operation == Operation::barrier) names.emplace_back(algorithm.name);
+    const std::vector<std::string> own = names;
     names.emplace_back(collectives::library);
-    const bool quick = profile == harness::Profile::quick;
+    const std::vector<Transport> transports = harness::usual_transports();
     harness::Sweep<Case> sweep;
-    sweep.axis("algorithm", &Case::algorithm, names, names)
-        .axis("transport", &Case::transport, harness::usual_transports(),
+    sweep.axis("algorithm", &Case::algorithm, names.front(), names)
+        .axis("transport", &Case::transport, transports.front(),
               {std::begin(machine::all_transports), std::end(machine::all_transports)})
-        .axis("ranks", &Case::ranks, quick ? std::vector{2, 4} : std::vector{1, 2, 3, 4, 8})
+        .axis("ranks", &Case::ranks, 4)
         .only([](const Case& c) {
           const bool has_library = c.transport == Transport::mpi || c.transport == Transport::nccl;
           return c.algorithm == collectives::library && !has_library
                      ? std::string("algorithm library runs over transport mpi or nccl only")
                      : std::string();
-        });
+        })
+        .slice({acceptance, paper}, "matrix",
+               {vary(&Case::algorithm, names), vary(&Case::transport, transports),
+                vary(&Case::ranks, {2, 3, 4, 8})})
+        .slice({acceptance, paper}, "one rank", {vary(&Case::ranks, {1})})
+        .slice({acceptance, paper}, "one rank",
+               {vary(&Case::algorithm, {std::string(collectives::library)}),
+                vary(&Case::transport, transports), vary(&Case::ranks, {1})})
+        .slice({quick}, "transports",
+               {vary(&Case::algorithm, names), vary(&Case::transport, transports)})
+        .slice({quick}, "library",
+               {vary(&Case::algorithm, {std::string(collectives::library)}),
+                vary(&Case::transport, transports), vary(&Case::ranks, {2})})
+        .slice({quick}, "edges", {vary(&Case::ranks, {2, 3})})
+        .slice({smoke}, "smoke",
+               {vary(&Case::algorithm, own), vary(&Case::ranks, {1, 2, 3, 4, 8})});
     return sweep;
   }
   static std::string why_not(const Case& c, const harness::Context& context) {

@@ -17,44 +17,13 @@ using collectives::has_root;
 using collectives::reads_inner;
 using collectives::reduces;
 using harness::Profile;
+using harness::vary;
 using machine::Dtype;
 using machine::Operation;
 using machine::Reduction;
 using machine::Transport;
 
 namespace {
-
-// The first three operations are swept over sizes in `quick`; of the others two sizes show that
-// they are right, and how near the library.
-bool in_quick(Operation operation, const CollectiveCase& c) {
-  using enum Operation;
-  const std::int64_t bytes = c.bytes.value;
-  const bool first =
-      operation == all_reduce || operation == all_gather || operation == reduce_scatter;
-  if (c.algorithm == collectives::library)
-    return c.dtype == Dtype::float32 && c.ranks == 2 && bytes == 32768 && first;
-  const bool headline =
-      c.algorithm == "ring" || c.algorithm == "direct" || c.algorithm == "direct_one_step";
-  if (first && !headline)
-    return c.dtype == Dtype::float32 && c.transport != Transport::mpi && c.ranks == 4 &&
-           bytes == 32768;
-  const bool swept = c.dtype == Dtype::float32 && c.transport != Transport::mpi;
-  if (swept && operation == all_reduce)
-    return c.ranks == 2 ? c.algorithm != "direct_one_step" || bytes <= 524288 : bytes <= 524288;
-  if (swept && first) return c.ranks == 2 && bytes % 32768 == 0;
-  if (first) return c.ranks == 4 && (bytes == 8 || bytes == 32768);
-  if (operation == all_to_all_v && c.traffic != "skewed" && (c.algorithm != "direct" || !swept))
-    return false;
-  return c.dtype == Dtype::float32 && bytes == 32768 &&
-         c.ranks == (c.transport == Transport::mpi ? 2 : 4);
-}
-
-// Every dtype and reduction at one size; the usual ones at all.
-bool in_acceptance(const CollectiveCase& c) {
-  const bool usual =
-      (c.dtype == Dtype::float32 || c.dtype == Dtype::bfloat16) && c.reduction == Reduction::sum;
-  return usual || (c.bytes.value == 8192 && c.ranks == 3);
-}
 
 bool has_library(Transport transport) {
   return transport == Transport::mpi || transport == Transport::nccl;
@@ -91,35 +60,34 @@ int inner_of(const CollectiveCase& c) {
   return inner;
 }
 
-harness::Sweep<CollectiveCase> collective_sweep(Operation operation, Profile profile) {
+harness::Sweep<CollectiveCase> collective_sweep(Operation operation) {
+  using Case = CollectiveCase;
+  using Variations = std::vector<harness::Variation<Case>>;
+  using enum Profile;
   std::vector<std::string> names;
   for (const auto& algorithm : collectives::algorithms())
     if (algorithm.operation == operation) names.emplace_back(algorithm.name);
-  names.emplace_back(collectives::library);
-  std::vector<std::string> allowed = names;
-  allowed.emplace_back(automatic);
-  const bool quick = profile == Profile::quick;
-  harness::Sweep<CollectiveCase> sweep;
-  sweep.axis("algorithm", &CollectiveCase::algorithm, names, allowed)
-      .axis("transport", &CollectiveCase::transport, harness::usual_transports(),
-            all(machine::all_transports))
-      .axis("dtype", &CollectiveCase::dtype,
-            quick ? std::vector{Dtype::float32, Dtype::bfloat16} : all(machine::every_dtype),
-            all(machine::every_dtype));
+  std::vector<std::string> allowed = names, with_library = names;
+  for (const auto& name : {collectives::library, automatic}) allowed.emplace_back(name);
+  with_library.emplace_back(collectives::library);
+  const std::vector<Transport> transports = harness::usual_transports();
+  std::vector<Transport> swept = transports, shown = transports;  // shown: to be right
+  std::erase(swept, Transport::mpi);
+  std::erase_if(shown, [](Transport transport) { return transport != Transport::mpi; });
+
+  harness::Sweep<Case> sweep;
+  sweep.axis("algorithm", &Case::algorithm, names.front(), allowed)
+      .axis("transport", &Case::transport, transports.front(), all(machine::all_transports))
+      .axis("dtype", &Case::dtype, Dtype::float32, all(machine::every_dtype));
   if (reduces(operation))
-    sweep.axis("reduction", &CollectiveCase::reduction,
-               quick ? std::vector{Reduction::sum} : all(machine::all_reductions),
-               all(machine::all_reductions));
-  sweep.axis("ranks", &CollectiveCase::ranks,
-             quick ? std::vector{2, 4} : std::vector{1, 2, 3, 4, 7, 8});
-  if (has_root(operation))
-    sweep.axis("root", &CollectiveCase::root, quick ? std::vector{1} : std::vector{0, 1});
-  if (has_inner(operation)) sweep.axis("inner", &CollectiveCase::inner, {std::string(automatic)});
-  if (operation == Operation::all_to_all_v)
-    sweep.axis("traffic", &CollectiveCase::traffic,
-               {std::begin(generated_traffic), std::end(generated_traffic)});
-  sweep.axis("bytes", &CollectiveCase::bytes, harness::powers(8, 64 << 20, quick ? 16 : 4));
-  sweep.only([operation](const CollectiveCase& c) {
+    sweep.axis("reduction", &Case::reduction, Reduction::sum, all(machine::all_reductions));
+  sweep.axis("ranks", &Case::ranks, 4);
+  if (has_root(operation)) sweep.axis("root", &Case::root, 1);
+  if (has_inner(operation)) sweep.axis("inner", &Case::inner, std::string(automatic));
+  const bool has_traffic = operation == Operation::all_to_all_v;
+  if (has_traffic) sweep.axis("traffic", &Case::traffic, "skewed");
+  sweep.axis("bytes", &Case::bytes, harness::Bytes{32768});
+  sweep.only([operation](const Case& c) {
     if (c.algorithm == collectives::library && !has_library(c.transport))
       return std::string("algorithm library runs over transport mpi or nccl only");
     if (has_root(operation) && c.root >= c.ranks)
@@ -131,9 +99,99 @@ harness::Sweep<CollectiveCase> collective_sweep(Operation operation, Profile pro
     if (c.algorithm == collectives::library || c.algorithm == automatic) return std::string();
     return collectives::find_algorithm(operation, c.algorithm).refuses({0, c.ranks, 1, c.root});
   });
-  sweep.sample([operation, quick](const CollectiveCase& c) {
-    return quick ? in_quick(operation, c) : in_acceptance(c);
-  });
+  // A slice with, for an operation that has them, the axes that not all have.
+  const auto slice = [&](std::vector<Profile> profiles, const char* name, Variations variations,
+                         const Variations& of_some = {}) {
+    variations.insert(variations.end(), of_some.begin(), of_some.end());
+    sweep.slice(std::move(profiles), name, variations);
+  };
+  Variations roots, reductions, traffics;
+  if (has_root(operation)) roots = {vary(&Case::root, {0, 1})};
+  if (reduces(operation)) reductions = {vary(&Case::reduction, all(machine::all_reductions))};
+  if (has_traffic)
+    traffics = {vary(&Case::traffic, {std::begin(generated_traffic), std::end(generated_traffic)})};
+  Variations roots_and_traffics = roots, types = reductions;
+  roots_and_traffics.insert(roots_and_traffics.end(), traffics.begin(), traffics.end());
+  types.insert(types.end(), roots_and_traffics.begin(), roots_and_traffics.end());
+
+  slice({acceptance, paper}, "matrix",
+        {vary(&Case::algorithm, with_library), vary(&Case::transport, transports),
+         vary(&Case::dtype, {Dtype::float32, Dtype::bfloat16}), vary(&Case::ranks, {2, 3, 4, 7, 8}),
+         vary(&Case::bytes, harness::powers(8, 64 << 20, 4))},
+        roots_and_traffics);
+  // Every algorithm of ours does the same there, over every transport.
+  for (const auto& [algorithm, over] : {std::pair(names.front(), std::vector{transports.front()}),
+                                        {std::string(collectives::library), transports}})
+    slice({acceptance, paper}, "one rank",
+          {vary(&Case::algorithm, {algorithm}), vary(&Case::transport, over),
+           vary(&Case::dtype, {Dtype::float32, Dtype::bfloat16}), vary(&Case::ranks, {1}),
+           vary(&Case::bytes, harness::powers(8, 64 << 20, 4))},
+          roots_and_traffics);
+  slice({acceptance, paper}, "types",
+        {vary(&Case::algorithm, with_library), vary(&Case::transport, transports),
+         vary(&Case::dtype, all(machine::every_dtype)), vary(&Case::ranks, {3}),
+         vary(&Case::bytes, {{8192}})},
+        types);
+
+  // The first three operations are swept over sizes; of the others one size shows that they are
+  // right.
+  const bool first = operation == Operation::all_reduce || operation == Operation::all_gather ||
+                     operation == Operation::reduce_scatter;
+  std::vector<std::string> headlines{"ring", "direct"}, others = names;
+  if (operation == Operation::all_reduce) headlines.emplace_back("direct_one_step");
+  for (const std::string& name : headlines) std::erase(others, name);
+  if (operation == Operation::all_reduce) {
+    slice(
+        {quick}, "sizes",
+        {vary(&Case::algorithm, {"ring", "direct"}), vary(&Case::transport, swept),
+         vary(&Case::ranks, {2}), vary(&Case::bytes, {{8}, {2048}, {32768}, {524288}, {8388608}})});
+    slice({quick}, "sizes",
+          {vary(&Case::algorithm, {"direct_one_step"}), vary(&Case::transport, swept),
+           vary(&Case::ranks, {2}), vary(&Case::bytes, {{8}, {2048}, {32768}, {524288}})});
+    slice({quick}, "sizes",
+          {vary(&Case::algorithm, headlines), vary(&Case::transport, swept),
+           vary(&Case::bytes, {{8}, {2048}, {32768}, {524288}})});
+  } else if (first) {
+    slice({quick}, "sizes",
+          {vary(&Case::algorithm, headlines), vary(&Case::transport, swept),
+           vary(&Case::ranks, {2}), vary(&Case::bytes, {{32768}, {8388608}})});
+  }
+  if (first) {
+    slice({quick}, "types",
+          {vary(&Case::algorithm, headlines), vary(&Case::transport, swept),
+           vary(&Case::dtype, {Dtype::bfloat16}), vary(&Case::bytes, {{8}, {32768}})});
+    slice({quick}, "transports",
+          {vary(&Case::algorithm, headlines), vary(&Case::transport, shown)});
+    slice({quick}, "library",
+          {vary(&Case::algorithm, {std::string(collectives::library)}),
+           vary(&Case::transport, transports), vary(&Case::ranks, {2})});
+  } else {
+    slice({quick}, "transports", {vary(&Case::transport, shown), vary(&Case::ranks, {2})});
+  }
+  slice({quick}, "algorithms",
+        {vary(&Case::algorithm, first ? others : names), vary(&Case::transport, swept)});
+  if (has_traffic)
+    slice({quick}, "traffic",
+          {vary(&Case::transport, swept), vary(&Case::traffic, {"sparse", "hot_spot"})});
+  // A prime number of elements, of the whole or of a share; one element or share; ranks that are no
+  // power of two.
+  const bool shares = !reduces(operation) || operation == Operation::reduce_scatter;
+  slice({quick}, "edges",
+        {vary(&Case::algorithm, names), vary(&Case::transport, swept), vary(&Case::ranks, {3}),
+         vary(&Case::bytes, {{shares ? 3 * 337 * 4 : 1009 * 4}})});
+  slice({quick}, "edges",
+        {vary(&Case::algorithm, first ? headlines : std::vector{names.front()}),
+         vary(&Case::transport, swept), vary(&Case::ranks, {3}),
+         vary(&Case::bytes, {{shares ? 3 * 4 : 4}})});
+  slice({smoke}, "smoke",
+        {vary(&Case::algorithm, names), vary(&Case::ranks, {1, 2, 3, 4}),
+         vary(&Case::dtype, {Dtype::float32, Dtype::bfloat16}),
+         vary(&Case::bytes, {{0}, {8}, {4036}})},
+        traffics);
+  slice({smoke}, "smoke",
+        {vary(&Case::dtype, all(machine::every_dtype)), vary(&Case::ranks, {3}),
+         vary(&Case::bytes, {{1000}})},
+        types);
   return sweep;
 }
 

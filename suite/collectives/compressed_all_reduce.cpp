@@ -27,6 +27,7 @@ using harness::Better, harness::Nature;
 using harness::Bytes;
 using harness::Oracle;
 using harness::Profile;
+using harness::vary;
 using machine::Category;
 using machine::Dtype;
 using machine::Tensor;
@@ -80,18 +81,20 @@ struct CompressedAllReduceUnit {
     Bytes bytes;
   };
 
-  static harness::Sweep<Case> sweep(Profile profile) {
-    std::vector<std::string> names;
-    for (const auto& compression : collectives::compressions())
+  static harness::Sweep<Case> sweep() {
+    using enum Profile;
+    std::vector<std::string> names, sparse, dense;
+    for (const auto& compression : collectives::compressions()) {
       names.emplace_back(compression.name);
-    const bool quick = profile == Profile::quick;
+      (is_sparse(names.back()) ? sparse : dense).push_back(names.back());
+    }
+    const std::vector<Transport> transports{Transport::shared_memory, Transport::mpi};
     harness::Sweep<Case> sweep;
-    sweep.axis("algorithm", &Case::algorithm, names, names)
-        .axis("transport", &Case::transport, {Transport::shared_memory, Transport::mpi})
-        .axis("density", &Case::density, {"0.001", "0.01", "1"})
-        .axis("ranks", &Case::ranks, quick ? std::vector{2, 4} : std::vector{1, 2, 3, 4, 8})
-        .axis("bytes", &Case::bytes,
-              harness::powers(quick ? 65536 : 4096, quick ? 4 << 20 : 16 << 20, quick ? 64 : 16))
+    sweep.axis("algorithm", &Case::algorithm, dense.front(), names)
+        .axis("transport", &Case::transport, Transport::shared_memory)
+        .axis("density", &Case::density, "1")
+        .axis("ranks", &Case::ranks, 2)
+        .axis("bytes", &Case::bytes, Bytes{65536})
         .only([](const Case& c) -> std::string {
           if (c.bytes.value % 4 != 0) return "elements are floats, of 4 bytes";
           const double density = number(c.density);
@@ -103,13 +106,33 @@ struct CompressedAllReduceUnit {
             return fmt::format("algorithm {} sends every element: density 1", c.algorithm);
           return {};
         });
-    if (!quick) return sweep;
-    return std::move(sweep.sample([](const Case& c) {
-      if (c.density == "0.001") return false;
-      if (c.transport == Transport::mpi)
-        return c.ranks == 2 && c.bytes.value == 65536 && !is_sparse(c.algorithm);
-      return c.ranks == 2 ? c.bytes.value == 4 << 20 : c.bytes.value == 65536;
-    }));
+    const std::vector<Bytes> sizes = harness::powers(4096, 16 << 20, 16);
+    const std::vector<std::string> densities{"0.001", "0.01", "1"};  // `only` has the right ones
+    sweep
+        .slice({acceptance, paper}, "matrix",
+               {vary(&Case::algorithm, names), vary(&Case::transport, transports),
+                vary(&Case::density, densities), vary(&Case::ranks, {2, 3, 4, 8}),
+                vary(&Case::bytes, sizes)})
+        .slice({acceptance, paper}, "one rank",
+               {vary(&Case::algorithm, names), vary(&Case::density, densities),
+                vary(&Case::ranks, {1}), vary(&Case::bytes, sizes)})
+        .slice({quick}, "large",
+               {vary(&Case::algorithm, names), vary(&Case::density, {"0.01", "1"}),
+                vary(&Case::bytes, {{4 << 20}})})
+        .slice({quick}, "two hops",
+               {vary(&Case::algorithm, {"two_hop_reduce_scatter", "two_hop_reduce_scatter_int4"}),
+                vary(&Case::ranks, {4})})
+        .slice({quick}, "transports",
+               {vary(&Case::algorithm, {"int8_block", "two_hop_reduce_scatter"}),
+                vary(&Case::transport, {Transport::mpi})})
+        // An odd number of elements: half a byte, half a block is left over.
+        .slice({quick, smoke}, "edges",
+               {vary(&Case::algorithm, names), vary(&Case::density, {"0.01", "1"}),
+                vary(&Case::ranks, {3}), vary(&Case::bytes, {{1009 * 4}})})
+        .slice({smoke}, "smoke",
+               {vary(&Case::algorithm, names), vary(&Case::density, {"0.01", "1"}),
+                vary(&Case::ranks, {1, 2}), vary(&Case::bytes, {{0}, {8}, {20000}})});
+    return sweep;
   }
 
   CompressedAllReduceUnit(const Case& c, harness::Context& context)

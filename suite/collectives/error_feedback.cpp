@@ -16,6 +16,7 @@ using harness::Better, harness::Nature;
 
 using harness::Oracle;
 using harness::Profile;
+using harness::vary;
 using machine::Transport;
 
 struct ErrorFeedback {
@@ -37,16 +38,20 @@ struct ErrorFeedback {
     std::string algorithm;
   };
 
-  static harness::Sweep<Case> sweep(Profile profile) {
+  static harness::Sweep<Case> sweep() {
     std::vector<std::string> names;
     for (const auto& compression : collectives::compressions())
       names.emplace_back(compression.name);
-    const bool quick = profile == Profile::quick;
+    using enum Profile;
     harness::Sweep<Case> sweep;
-    sweep.axis("algorithm", &Case::algorithm, names, names)
-        .axis("transport", &Case::transport, {Transport::shared_memory},
+    sweep.axis("algorithm", &Case::algorithm, names.front(), names)
+        .axis("transport", &Case::transport, Transport::shared_memory,
               {Transport::shared_memory, Transport::mpi})
-        .axis("ranks", &Case::ranks, quick ? std::vector{2} : std::vector{1, 2, 3, 4, 8});
+        .axis("ranks", &Case::ranks, 2)
+        .slice({quick}, "edges", {vary(&Case::algorithm, names), vary(&Case::ranks, {3})})
+        .slice({acceptance, paper}, "matrix",
+               {vary(&Case::algorithm, names), vary(&Case::ranks, {1, 2, 3, 4, 8})})
+        .slice({smoke}, "smoke", {vary(&Case::algorithm, names), vary(&Case::ranks, {1, 3})});
     return sweep;
   }
 

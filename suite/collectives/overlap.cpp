@@ -40,6 +40,7 @@ using harness::Better, harness::Nature;
 
 using harness::Oracle;
 using harness::Profile;
+using harness::vary;
 using machine::Category;
 using machine::Dtype;
 using machine::Operation;
@@ -131,26 +132,30 @@ class Overlap {
     int extent = 512;        // of the three of the product
   };
 
-  static harness::Sweep<Case> sweep(Profile profile) {
-    const bool quick = profile == Profile::quick;
+  static harness::Sweep<Case> sweep() {
+    using enum Profile;
     std::vector<std::string> names;
     for (const Operation operation : operations) names.emplace_back(machine::name(operation));
     harness::Sweep<Case> sweep;
-    sweep.axis("operation", &Case::operation, names, names)
-        .axis("transport", &Case::transport, {Transport::shared_memory, Transport::mpi})
-        .axis("ranks", &Case::ranks, quick ? std::vector{2} : std::vector{2, 4})
-        .axis("extent", &Case::extent, {512})
-        .axis("bytes", &Case::bytes, std::vector<harness::Bytes>{{64 << 10}, {4 << 20}})
+    sweep.axis("operation", &Case::operation, "all_reduce", names)
+        .axis("transport", &Case::transport, Transport::shared_memory)
+        .axis("ranks", &Case::ranks, 2)
+        .axis("extent", &Case::extent, 512)
+        .axis("bytes", &Case::bytes, harness::Bytes{4 << 20})
         .only([](const Case& c) {
           return c.extent >= 1 && c.extent <= 16384
                      ? std::string()
                      : fmt::format("extent {} is not between 1 and 16384", c.extent);
-        });
-    if (!quick) return sweep;
-    return std::move(sweep.sample([](const Case& c) {
-      return c.operation == "all_reduce" && c.transport == Transport::shared_memory &&
-             c.bytes.value == 4 << 20;
-    }));
+        })
+        .slice({quick}, "all-reduce")
+        .slice({acceptance, paper}, "matrix",
+               {vary(&Case::operation, names),
+                vary(&Case::transport, {Transport::shared_memory, Transport::mpi}),
+                vary(&Case::ranks, {2, 4}), vary(&Case::bytes, {{64 << 10}, {4 << 20}})})
+        .slice({smoke}, "smoke",
+               {vary(&Case::operation, names), vary(&Case::ranks, {1, 3}),
+                vary(&Case::extent, {65}), vary(&Case::bytes, {{20000}})});
+    return sweep;
   }
   Overlap(const Case& c, harness::Context& context)
       : case_(c),

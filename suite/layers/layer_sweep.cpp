@@ -8,6 +8,7 @@ namespace suite {
 namespace {
 
 using harness::Profile;
+using harness::vary;
 using machine::Dtype;
 using machine::Transport;
 
@@ -48,60 +49,93 @@ std::string why_no_case(const LayerTraits& traits, LayerClaims (*claims)(const L
                      c.ranks);
 }
 
-// Each dtype, transport and way to hold activations once; Llama's shape where the ranks are most
-// and where attention is blockwise.
-bool in_quick(const LayerTraits& traits, const LayerCase& c) {
-  const bool llamas = c.architecture == "llama";
-  if (traits.has_architecture && llamas != (c.ranks == 4 || c.use_flash_attn == 1)) return false;
-  if (c.seq_length != 20 || c.micro_batch_size != 2 || c.num_attention_heads == 6) return false;
-  const bool shared = c.transport == Transport::shared_memory, rows_cut = c.sequence_parallel == 1,
-             again = c.recomputes_core();
-  if (c.ranks == 4)
-    return c.use_flash_attn == 0 && c.dtype == Dtype::float32 && shared && rows_cut &&
-           again == traits.has_heads;
-  if (c.use_flash_attn == 1) return c.dtype == Dtype::bfloat16 && shared && !rows_cut && !again;
-  if (again) return false;
-  if (c.dtype == Dtype::bfloat16) return shared && rows_cut;
-  return shared != rows_cut;
-}
-
 }  // namespace
 
 harness::Sweep<LayerCase> layer_sweep(const LayerTraits& traits,
-                                      LayerClaims (*claims)(const LayerCase&), Profile profile) {
-  const bool quick = profile == Profile::quick;
-  harness::Sweep<LayerCase> sweep;
-  sweep.axis("transport", &LayerCase::transport, {Transport::shared_memory, Transport::mpi})
-      .axis("dtype", &LayerCase::dtype,
-            quick ? std::vector{Dtype::float32, Dtype::bfloat16}
-                  : std::vector{Dtype::float32, Dtype::bfloat16, Dtype::float16, Dtype::float64},
-            {Dtype::float32, Dtype::bfloat16, Dtype::float16, Dtype::float64})
-      .axis("ranks", &LayerCase::ranks, quick ? std::vector{2, 4} : std::vector{1, 2, 3, 4, 8})
-      .axis("sequence-parallel", &LayerCase::sequence_parallel, {0, 1}, {0, 1})
-      .usual("sequence-parallel", "0");
+                                      LayerClaims (*claims)(const LayerCase&)) {
+  using Case = LayerCase;
+  using Variations = std::vector<harness::Variation<Case>>;
+  using enum Profile;
+  const std::vector<Dtype> dtypes{Dtype::float32, Dtype::bfloat16, Dtype::float16, Dtype::float64};
+  harness::Sweep<Case> sweep;
+  sweep.axis("transport", &Case::transport, Transport::shared_memory)
+      .axis("dtype", &Case::dtype, Dtype::float32, dtypes)
+      .axis("ranks", &Case::ranks, 2)
+      .axis("sequence-parallel", &Case::sequence_parallel, 0, {0, 1});
   if (traits.has_architecture)
-    sweep.axis("architecture", &LayerCase::architecture, {"gpt2", "llama"}, {"gpt2", "llama"})
-        .usual("architecture", "gpt2");
+    sweep.axis("architecture", &Case::architecture, "gpt2", {"gpt2", "llama"});
   if (traits.has_heads)
-    sweep
-        .axis("recompute-granularity", &LayerCase::recompute_granularity, {"none", "selective"},
-              {"none", "selective"})
-        .usual("recompute-granularity", "none")
-        .axis("use-flash-attn", &LayerCase::use_flash_attn, {0, 1}, {0, 1})
-        .usual("use-flash-attn", "0");
-  sweep.axis("micro-batch-size", &LayerCase::micro_batch_size, {1, 2})
-      .usual("micro-batch-size", "2")
-      .axis("seq-length", &LayerCase::seq_length, {20, 24})
-      .usual("seq-length", "20")
-      .axis("hidden-size", &LayerCase::hidden_size, {96});
-  if (traits.has_heads) sweep.axis("num-attention-heads", &LayerCase::num_attention_heads, {8, 6});
-  if (traits.has_vocabulary) sweep.axis("vocab-size", &LayerCase::vocab_size, {360});
-  sweep.only([traits, claims](const LayerCase& c) { return why_no_case(traits, claims, c); });
-  if (quick) sweep.sample([traits](const LayerCase& c) { return in_quick(traits, c); });
-  // Six heads are for the degree that does not divide eight.
-  sweep.sample([traits](const LayerCase& c) {
-    return !traits.has_heads || (c.num_attention_heads == 6) == (c.ranks == 3);
-  });
+    sweep.axis("recompute-granularity", &Case::recompute_granularity, "none", {"none", "selective"})
+        .axis("use-flash-attn", &Case::use_flash_attn, 0, {0, 1});
+  sweep.axis("micro-batch-size", &Case::micro_batch_size, 2)
+      .axis("seq-length", &Case::seq_length, 20)
+      .axis("hidden-size", &Case::hidden_size, 96);
+  if (traits.has_heads) sweep.axis("num-attention-heads", &Case::num_attention_heads, 8);
+  if (traits.has_vocabulary) sweep.axis("vocab-size", &Case::vocab_size, 360);
+  sweep.only([traits, claims](const Case& c) { return why_no_case(traits, claims, c); });
+
+  const auto joined = [](Variations all, const Variations& more) {
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  Variations llama, shapes, again, six_heads;
+  if (traits.has_architecture) {
+    llama = {vary(&Case::architecture, {"llama"})};
+    shapes = {vary(&Case::architecture, {"gpt2", "llama"})};
+  }
+  if (traits.has_heads) {
+    again = {vary(&Case::recompute_granularity, {"selective"})};
+    shapes = joined(shapes, {vary(&Case::recompute_granularity, {"none", "selective"}),
+                             vary(&Case::use_flash_attn, {0, 1})});
+    six_heads = {vary(&Case::num_attention_heads, {6})};  // for a degree that does not divide eight
+  }
+  const auto matrix = [&](const char* name, std::vector<Transport> transports,
+                          std::vector<int> ranks, const Variations& heads) {
+    sweep.slice(
+        {acceptance, paper}, name,
+        joined(joined({vary(&Case::transport, std::move(transports)), vary(&Case::dtype, dtypes),
+                       vary(&Case::ranks, std::move(ranks)), vary(&Case::sequence_parallel, {0, 1}),
+                       vary(&Case::micro_batch_size, {1, 2}), vary(&Case::seq_length, {20, 24})},
+                      shapes),
+               heads));
+  };
+  matrix("one rank", {Transport::shared_memory}, {1}, {});
+  matrix("matrix", {Transport::shared_memory, Transport::mpi}, {2, 4, 8}, {});
+  matrix("three ranks", {Transport::shared_memory, Transport::mpi}, {3}, six_heads);
+
+  // Each transport and way to hold activations once; Llama's shape where the ranks are most and
+  // where attention is blockwise.
+  sweep.slice({quick}, "whole rows")
+      .slice({quick}, "transports",
+             {vary(&Case::transport, {Transport::mpi}), vary(&Case::sequence_parallel, {1})})
+      .slice({quick}, "four ranks",
+             joined(joined({vary(&Case::ranks, {4}), vary(&Case::sequence_parallel, {1})}, llama),
+                    again));
+  if (traits.has_heads)
+    sweep.slice(
+        {quick}, "blockwise",
+        joined({vary(&Case::dtype, {Dtype::bfloat16}), vary(&Case::use_flash_attn, {1})}, llama));
+  // Rows of a rank that begin and end within a sequence; one row of a rank.
+  for (const auto& [rows, length, dtype] :
+       {std::tuple(2, 21, Dtype::bfloat16), {1, 3, Dtype::float32}})
+    sweep.slice({quick}, "edges",
+                joined({vary(&Case::dtype, {dtype}), vary(&Case::ranks, {3}),
+                        vary(&Case::sequence_parallel, {1}), vary(&Case::micro_batch_size, {rows}),
+                        vary(&Case::seq_length, {length})},
+                       six_heads));
+  const auto small = [&](std::vector<int> ranks, std::vector<Dtype> of, std::vector<int> rows_cut,
+                         int length, const Variations& heads) {
+    sweep.slice(
+        {smoke}, "smoke",
+        joined(joined({vary(&Case::dtype, std::move(of)), vary(&Case::ranks, std::move(ranks)),
+                       vary(&Case::sequence_parallel, std::move(rows_cut)),
+                       vary(&Case::seq_length, {length})},
+                      shapes),
+               heads));
+  };
+  small({1, 2}, {Dtype::bfloat16}, {0, 1}, 10, {});
+  small({3}, {Dtype::float32}, {1}, 12, six_heads);
+  small({4}, {Dtype::float16, Dtype::float64}, {1}, 10, {});
   return sweep;
 }
 

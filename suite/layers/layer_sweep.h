@@ -7,7 +7,6 @@ namespace suite {
 
 // claims says of a case what tp must divide there.
 harness::Sweep<LayerCase> layer_sweep(const LayerTraits& traits,
-                                      LayerClaims (*claims)(const LayerCase&),
-                                      harness::Profile profile);
+                                      LayerClaims (*claims)(const LayerCase&));
 
 }  // namespace suite

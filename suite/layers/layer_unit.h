@@ -65,9 +65,7 @@ template <class Layer>
 struct LayerUnit : LayerShell {
   static constexpr std::string_view name = Layer::name, about = Layer::about;
   static constexpr bool limit_applies = Layer::traits.limit_applies;
-  static harness::Sweep<LayerCase> sweep(harness::Profile profile) {
-    return layer_sweep(Layer::traits, Layer::claims, profile);
-  }
+  static harness::Sweep<LayerCase> sweep() { return layer_sweep(Layer::traits, Layer::claims); }
   LayerUnit(const LayerCase& c, harness::Context& context)
       : LayerShell(c, context, Layer::traits, Layer::claims(c),
                    [](const layers::Context& on,

@@ -22,6 +22,7 @@ namespace {
 using collectives::Placement;
 using collectives::Spread;
 using harness::Profile;
+using harness::vary;
 using machine::Category;
 using machine::Dtype;
 using machine::Operation;
@@ -54,59 +55,65 @@ std::vector<double> whole(const harness::Context& context, Dtype dtype, Shape sh
 
 }  // namespace
 
-harness::Sweep<LinearCase> linear_sweep(LinearCut cut, Profile profile) {
-  const bool quick = profile == Profile::quick;
-  harness::Sweep<LinearCase> sweep;
-  sweep.axis("transport", &LinearCase::transport, {Transport::shared_memory, Transport::mpi})
-      .axis("dtype", &LinearCase::dtype, {Dtype::float32, Dtype::bfloat16},
+harness::Sweep<LinearCase> linear_sweep(LinearCut cut) {
+  using Case = LinearCase;
+  using enum Profile;
+  harness::Sweep<Case> sweep;
+  sweep.axis("transport", &Case::transport, Transport::shared_memory)
+      .axis("dtype", &Case::dtype, Dtype::float32,
             {Dtype::float32, Dtype::bfloat16, Dtype::float16, Dtype::float64})
-      .axis("ranks", &LinearCase::ranks, quick ? std::vector{1, 2, 4} : std::vector{1, 2, 3, 4, 8})
-      .axis("tokens", &LinearCase::tokens, {64})
-      .axis("input_size", &LinearCase::input_size, {192})
-      .axis("output_size", &LinearCase::output_size, {384})
-      .axis("bias", &LinearCase::bias, {1, 0}, {0, 1})
-      .usual("bias", "1");
+      .axis("ranks", &Case::ranks, 2)
+      .axis("tokens", &Case::tokens, 64)
+      .axis("input_size", &Case::input_size, 192)
+      .axis("output_size", &Case::output_size, 384)
+      .axis("bias", &Case::bias, 1, {0, 1});
   if (cut == LinearCut::column)
-    sweep.axis("gather_output", &LinearCase::gather_output, {0, 1}, {0, 1})
-        .usual("gather_output", "0");
+    sweep.axis("gather_output", &Case::gather_output, 0, {0, 1});
   else
-    sweep.axis("input_is_parallel", &LinearCase::input_is_parallel, {1, 0}, {0, 1})
-        .usual("input_is_parallel", "1");
-  sweep.axis("skip_bias_add", &LinearCase::skip_bias_add, {0, 1}, {0, 1})
-      .usual("skip_bias_add", "0")
-      .only([cut](const LinearCase& c) {
-        for (const auto& [axis, value] : {std::pair("tokens", c.tokens),
-                                          {"input_size", c.input_size},
-                                          {"output_size", c.output_size}})
-          if (value < 1)
-            throw harness::UsageError(fmt::format("--{}: {} is not at least 1", axis, value));
-        if (c.skip_bias_add != 0 && c.bias == 0)
-          return std::string("skip_bias_add 1: with bias 0 there is none to leave to the caller");
-        try {
-          collectives::Parameter::local_shape(layer_name(cut) + ".weight",
-                                              {c.output_size, c.input_size}, weight_placement(cut),
-                                              c.ranks);
-        } catch (const std::invalid_argument& error) {
-          return std::string(error.what());
-        }
-        return std::string();
-      });
-  const auto whole = [](const LinearCase& c) {
-    return c.gather_output != 0 || c.input_is_parallel == 0;
-  };
-  if (!quick)  // over MPI as Megatron's usual ones only
-    return std::move(sweep.sample([whole](const LinearCase& c) {
-      return c.transport == Transport::shared_memory ||
-             (!whole(c) && c.bias == 1 && c.skip_bias_add == 0);
-    }));
-  // Each option once.
-  return std::move(sweep.sample([whole](const LinearCase& c) {
-    const bool shared = c.transport == Transport::shared_memory;
-    if (c.dtype != Dtype::float32)
-      return c.ranks == 2 && shared && !whole(c) && c.bias == 1 && c.skip_bias_add == 1;
-    if (c.skip_bias_add != 0 || whole(c) != (c.ranks == 4)) return false;
-    return shared ? c.bias == 1 : c.ranks == 2 && c.bias == 0;
-  }));
+    sweep.axis("input_is_parallel", &Case::input_is_parallel, 1, {0, 1});
+  sweep.axis("skip_bias_add", &Case::skip_bias_add, 0, {0, 1}).only([cut](const Case& c) {
+    for (const auto& [axis, value] : {std::pair("tokens", c.tokens),
+                                      {"input_size", c.input_size},
+                                      {"output_size", c.output_size}})
+      if (value < 1)
+        throw harness::UsageError(fmt::format("--{}: {} is not at least 1", axis, value));
+    if (c.skip_bias_add != 0 && c.bias == 0)
+      return std::string("skip_bias_add 1: with bias 0 there is none to leave to the caller");
+    try {
+      collectives::Parameter::local_shape(layer_name(cut) + ".weight",
+                                          {c.output_size, c.input_size}, weight_placement(cut),
+                                          c.ranks);
+    } catch (const std::invalid_argument& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  });
+  const auto dtypes = vary(&Case::dtype, {Dtype::float32, Dtype::bfloat16});
+  const auto mpi = vary(&Case::transport, {Transport::mpi});
+  const auto biases = vary(&Case::bias, {1, 0}), skips = vary(&Case::skip_bias_add, {0, 1});
+  const bool column = cut == LinearCut::column;
+  const auto whole = column ? vary(&Case::gather_output, {1}) : vary(&Case::input_is_parallel, {0});
+  const auto either =
+      column ? vary(&Case::gather_output, {0, 1}) : vary(&Case::input_is_parallel, {1, 0});
+  sweep
+      .slice({acceptance, paper}, "matrix",
+             {dtypes, vary(&Case::ranks, {2, 3, 4, 8}), biases, either, skips})
+      // Its own output and input are the whole ones.
+      .slice({acceptance, paper}, "one rank", {dtypes, vary(&Case::ranks, {1}), biases, skips})
+      .slice({acceptance, paper}, "transports", {mpi, dtypes, vary(&Case::ranks, {2, 3, 4, 8})})
+      .slice({quick}, "usual", {vary(&Case::ranks, {1, 2})})
+      .slice({quick}, "transports", {mpi, vary(&Case::bias, {0})})
+      .slice({quick}, "edges",
+             {vary(&Case::ranks, {3}), vary(&Case::tokens, {61}), vary(&Case::input_size, {201}),
+              vary(&Case::output_size, {309}), whole})
+      .slice({quick}, "edges",
+             {vary(&Case::dtype, {Dtype::bfloat16}), vary(&Case::ranks, {3}),
+              vary(&Case::tokens, {1}), vary(&Case::skip_bias_add, {1})})
+      .slice(
+          {smoke}, "smoke",
+          {dtypes, vary(&Case::ranks, {1, 3}), vary(&Case::tokens, {1, 13}),
+           vary(&Case::input_size, {21}), vary(&Case::output_size, {39}), biases, either, skips});
+  return sweep;
 }
 
 template <class Layer>

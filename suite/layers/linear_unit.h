@@ -42,7 +42,7 @@ struct LinearCollective {
   std::int64_t count = 0;
 };
 
-harness::Sweep<LinearCase> linear_sweep(LinearCut cut, harness::Profile profile);
+harness::Sweep<LinearCase> linear_sweep(LinearCut cut);
 
 template <class Layer>
 class LinearUnit {
@@ -54,7 +54,7 @@ class LinearUnit {
   static constexpr harness::Oracle oracles[] = {harness::Oracle::numerics, harness::Oracle::volume,
                                                 harness::Oracle::memory,
                                                 harness::Oracle::determinism};
-  static harness::Sweep<Case> sweep(harness::Profile profile) { return linear_sweep(cut, profile); }
+  static harness::Sweep<Case> sweep() { return linear_sweep(cut); }
   LinearUnit(const Case& c, harness::Context& context);
 
   void prepare() {}  // gradients grow from run to run, as over micro-batches

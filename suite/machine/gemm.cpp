@@ -27,6 +27,7 @@ using harness::Better, harness::Nature;
 
 using harness::Oracle;
 using harness::Profile;
+using harness::vary;
 using machine::Dtype;
 using machine::Tensor;
 
@@ -65,15 +66,14 @@ struct Gemm {
     std::string shape;
   };
 
-  static harness::Sweep<Case> sweep(Profile profile) {
-    const bool quick = profile == Profile::quick;
+  static harness::Sweep<Case> sweep() {
+    using enum Profile;
     harness::Sweep<Case> sweep;
     sweep
-        .axis("dtype", &Case::dtype, {Dtype::float32, Dtype::bfloat16},
+        .axis("dtype", &Case::dtype, Dtype::float32,
               {Dtype::float32, Dtype::bfloat16, Dtype::float16, Dtype::float64})
-        .axis("ranks", &Case::ranks, quick ? std::vector{1, 2} : std::vector{1, 2, 3, 4, 8})
-        // The last: GPT-2's mlp.fc1 on a quarter of its context.
-        .axis("shape", &Case::shape, {"512x512x512", "1024x1024x1024", "256x3072x768"})
+        .axis("ranks", &Case::ranks, 1)
+        .axis("shape", &Case::shape, "1024x1024x1024")
         .only([](const Case& c) {
           if (!parse_shape(c.shape))
             throw harness::UsageError(
@@ -82,12 +82,24 @@ struct Gemm {
                             c.shape, 1 << 20));
           return std::string();
         });
-    if (!quick) return sweep;
-    return std::move(sweep.sample([](const Case& c) {
-      const bool narrow = c.dtype == Dtype::bfloat16;
-      return c.ranks == 1 ? !narrow || c.shape != "512x512x512"
-                          : !narrow && c.shape == "1024x1024x1024";
-    }));
+    const std::string fc1 = "256x3072x768";  // GPT-2's mlp.fc1 on a quarter of its context
+    sweep
+        .slice({quick}, "one rank",
+               {vary(&Case::dtype, {Dtype::float32, Dtype::bfloat16}),
+                vary(&Case::shape, {"1024x1024x1024", fc1})})
+        .slice({quick}, "two ranks", {vary(&Case::ranks, {2})})
+        .slice({quick}, "edges",
+               {vary(&Case::dtype, {Dtype::float32, Dtype::bfloat16}), vary(&Case::ranks, {3}),
+                vary(&Case::shape, {"509x127x251"})})
+        .slice({acceptance, paper}, "matrix",
+               {vary(&Case::dtype, {Dtype::float32, Dtype::bfloat16}),
+                vary(&Case::ranks, {1, 2, 3, 4, 8}),
+                vary(&Case::shape, {"512x512x512", "1024x1024x1024", fc1})})
+        .slice(
+            {smoke}, "smoke",
+            {vary(&Case::dtype, {Dtype::float32, Dtype::bfloat16, Dtype::float16, Dtype::float64}),
+             vary(&Case::ranks, {1, 3}), vary(&Case::shape, {"65x33x129", "1x1x1"})});
+    return sweep;
   }
 
   Gemm(const Case& c, harness::Context& context)

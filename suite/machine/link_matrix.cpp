@@ -31,6 +31,7 @@ using harness::Better, harness::Nature;
 using harness::Bytes;
 using harness::Oracle;
 using harness::Profile;
+using harness::vary;
 using machine::Transport;
 
 class LinkMatrix {
@@ -53,20 +54,33 @@ class LinkMatrix {
     Bytes bytes;
   };
 
-  static harness::Sweep<Case> sweep(Profile profile) {
-    const bool quick = profile == Profile::quick;
+  static harness::Sweep<Case> sweep() {
+    using enum Profile;
     harness::Sweep<Case> sweep;
-    sweep.axis("transport", &Case::transport, {Transport::shared_memory, Transport::mpi})
-        .axis("mode", &Case::mode, {"together", "alone"}, {"together", "alone"})
-        .axis("ranks", &Case::ranks, quick ? std::vector{2, 4} : std::vector{2, 3, 4, 8})
-        .axis("bytes", &Case::bytes, {{1 << 20}})
+    sweep.axis("transport", &Case::transport, Transport::shared_memory)
+        .axis("mode", &Case::mode, "together", {"together", "alone"})
+        .axis("ranks", &Case::ranks, 2)
+        .axis("bytes", &Case::bytes, {1 << 20})
         .only([](const Case& c) {
           return c.bytes.value > 0 ? std::string() : std::string("a message needs a byte");
         });
-    if (!quick) return sweep;
-    // Two ranks are one pair, together or alone.
-    return std::move(
-        sweep.sample([](const Case& c) { return c.ranks > 2 || c.mode == "together"; }));
+    const std::vector<Transport> transports{Transport::shared_memory, Transport::mpi};
+    const std::vector<std::string> modes{"together", "alone"};
+    sweep
+        .slice({quick}, "together",
+               {vary(&Case::transport, transports), vary(&Case::ranks, {2, 4})})
+        .slice({quick}, "alone", {vary(&Case::mode, {"alone"}), vary(&Case::ranks, {4})})
+        // With three, one rank has no partner in each round.
+        .slice({quick}, "edges", {vary(&Case::ranks, {3}), vary(&Case::bytes, {{1048583}})})
+        .slice({acceptance, paper}, "matrix",
+               {vary(&Case::transport, transports), vary(&Case::mode, modes),
+                vary(&Case::ranks, {3, 4, 8})})
+        // One pair, together or alone.
+        .slice({acceptance, paper}, "two ranks", {vary(&Case::transport, transports)})
+        .slice({smoke}, "smoke",
+               {vary(&Case::mode, modes), vary(&Case::ranks, {2, 3}),
+                vary(&Case::bytes, {{1}, {4099}})});
+    return sweep;
   }
   LinkMatrix(const Case& c, harness::Context& context)
       : context_(context),

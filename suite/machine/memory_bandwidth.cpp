@@ -23,6 +23,7 @@ namespace {
 using harness::Bytes;
 using harness::Oracle;
 using harness::Profile;
+using harness::vary;
 using machine::Dtype;
 using machine::Tensor;
 
@@ -51,15 +52,14 @@ struct MemoryBandwidth {
     }
   };
 
-  static harness::Sweep<Case> sweep(Profile profile) {
-    const bool quick = profile == Profile::quick;
+  static harness::Sweep<Case> sweep() {
+    using enum Profile;
     harness::Sweep<Case> sweep;
-    sweep.axis("kernel", &Case::kernel, {"copy", "triad"}, {"copy", "triad", "add", "add_to_two"})
-        .axis("dtype", &Case::dtype, {Dtype::float32},
+    sweep.axis("kernel", &Case::kernel, "copy", {"copy", "triad", "add", "add_to_two"})
+        .axis("dtype", &Case::dtype, Dtype::float32,
               {Dtype::float32, Dtype::bfloat16, Dtype::float16, Dtype::float64})
-        .axis("ranks", &Case::ranks, quick ? std::vector{1, 2} : std::vector{1, 2, 3, 4, 8})
-        .axis("bytes", &Case::bytes,
-              std::vector<Bytes>{{std::int64_t{32} << 10}, {1 << 20}, {64 << 20}})
+        .axis("ranks", &Case::ranks, 2)
+        .axis("bytes", &Case::bytes, Bytes{64 << 20})
         .only([](const Case& c) {
           return c.elements() > 0 ? std::string()
                                   : fmt::format(
@@ -67,8 +67,23 @@ struct MemoryBandwidth {
                                         "each of {} arrays of {}",
                                         c.bytes.value, c.arrays(), machine::name(c.dtype));
         });
-    if (!quick) return sweep;
-    return std::move(sweep.sample([](const Case& c) { return c.ranks == 2 || !c.triad(); }));
+    const std::vector<Bytes> sizes{{32 << 10}, {1 << 20}, {64 << 20}};
+    sweep.slice({quick}, "copy", {vary(&Case::bytes, sizes)})
+        .slice({quick}, "one rank",
+               {vary(&Case::ranks, {1}), vary(&Case::bytes, {{32 << 10}, {64 << 20}})})
+        .slice({quick}, "triad",
+               {vary(&Case::kernel, {"triad"}), vary(&Case::bytes, {{32 << 10}, {64 << 20}})})
+        .slice({acceptance, paper}, "matrix",
+               {vary(&Case::kernel, {"copy", "triad"}), vary(&Case::ranks, {1, 2, 3, 4, 8}),
+                vary(&Case::bytes, sizes)})
+        // No whole number of elements of each array.
+        .slice({quick}, "edges",
+               {vary(&Case::kernel, {"copy", "triad"}), vary(&Case::ranks, {3}),
+                vary(&Case::bytes, {{60035}})})
+        .slice({smoke}, "smoke",
+               {vary(&Case::kernel, {"copy", "triad", "add", "add_to_two"}),
+                vary(&Case::ranks, {1, 3}), vary(&Case::bytes, {{32 << 10}, {60035}})});
+    return sweep;
   }
 
   MemoryBandwidth(const Case& c, harness::Context& context) : case_(c), context_(context) {

@@ -22,6 +22,7 @@ using harness::Better, harness::Nature;
 
 using harness::Oracle;
 using harness::Profile;
+using harness::vary;
 using machine::Category;
 using machine::Dtype;
 using machine::Tensor;
@@ -46,27 +47,40 @@ struct PipelineBubble {
     Transport transport{};
   };
 
-  static harness::Sweep<Case> sweep(Profile profile) {
-    const bool quick = profile == Profile::quick;
+  static harness::Sweep<Case> sweep() {
+    using enum Profile;
     harness::Sweep<Case> sweep;
-    sweep.axis("schedule", &Case::schedule, pipeline::schedule_names(), pipeline::schedule_names())
-        .axis("virtual_stages", &Case::virtual_stages, {1, 2})
-        .axis("micro_batches", &Case::micro_batches,
-              quick ? std::vector{8, 16} : std::vector{4, 8, 16, 32})
-        .axis("micro_batch_us", &Case::micro_batch_us,
-              quick ? std::vector{3000} : std::vector{3000, 24000})
-        .axis("transport", &Case::transport, {Transport::shared_memory},
+    std::vector<std::string> schedules = pipeline::schedule_names();
+    sweep.axis("schedule", &Case::schedule, "1f1b", schedules)
+        .axis("virtual_stages", &Case::virtual_stages, 1)
+        .axis("micro_batches", &Case::micro_batches, 8)
+        .axis("micro_batch_us", &Case::micro_batch_us, 3000)
+        .axis("transport", &Case::transport, Transport::shared_memory,
               {Transport::shared_memory, Transport::mpi})
-        .axis("ranks", &Case::ranks, quick ? std::vector{4} : std::vector{2, 4, 8})
+        .axis("ranks", &Case::ranks, 4)
         .only([](const Case& c) {
           return c.micro_batch_us < 1 ? std::string("micro_batch_us must be positive")
                                       : pipeline::find_schedule(c.schedule)
                                             .why_not({c.ranks, c.micro_batches, c.virtual_stages});
-        })
-        .sample([quick](const Case& c) {
-          if (c.schedule == "interleaved_1f1b" && c.virtual_stages == 1) return false;
-          return !quick || c.micro_batches == 8 || c.schedule == "1f1b" || c.schedule == "zb_v";
         });
+    const std::string interleaved = "interleaved_1f1b";  // with one chunk it is 1f1b
+    std::erase(schedules, interleaved);
+    for (const auto& [names, chunks] :
+         {std::pair(schedules, std::vector{1, 2}), {std::vector{interleaved}, std::vector{2}}})
+      sweep
+          .slice({quick}, "schedules",
+                 {vary(&Case::schedule, names), vary(&Case::virtual_stages, chunks)})
+          .slice({acceptance, paper}, "matrix",
+                 {vary(&Case::schedule, names), vary(&Case::virtual_stages, chunks),
+                  vary(&Case::micro_batches, {4, 8, 16, 32}),
+                  vary(&Case::micro_batch_us, {3000, 24000}), vary(&Case::ranks, {2, 4, 8})})
+          .slice({smoke}, "smoke",
+                 {vary(&Case::schedule, names), vary(&Case::virtual_stages, chunks),
+                  vary(&Case::micro_batches, {4}), vary(&Case::micro_batch_us, {300}),
+                  vary(&Case::ranks, {2, 4})});
+    sweep.slice({quick}, "edges",
+                {vary(&Case::schedule, {"1f1b", "zb_v"}), vary(&Case::virtual_stages, {1, 2}),
+                 vary(&Case::micro_batches, {7}), vary(&Case::ranks, {3})});
     return sweep;
   }
   PipelineBubble(const Case& c, harness::Context& context)

@@ -28,6 +28,7 @@ namespace {
 
 using harness::Oracle;
 using harness::Profile;
+using harness::vary;
 using machine::Category;
 using machine::Dtype;
 using machine::Tensor;
@@ -54,42 +55,70 @@ struct PipelineStep {
     int tokens = 0, hidden = 0;
   };
 
-  static harness::Sweep<Case> sweep(Profile profile) {
-    const bool quick = profile == Profile::quick;
+  static harness::Sweep<Case> sweep() {
+    using enum Profile;
     harness::Sweep<Case> sweep;
-    sweep.axis("schedule", &Case::schedule, pipeline::schedule_names(), pipeline::schedule_names())
-        .axis("virtual_stages", &Case::virtual_stages, {1, 2, 3})
-        .axis("micro_batches", &Case::micro_batches, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 16, 17, 18})
-        .usual("micro_batches", "8")
-        .axis("transport", &Case::transport, {Transport::shared_memory, Transport::mpi})
-        .axis("dtype", &Case::dtype, {Dtype::float32, Dtype::bfloat16},
+    const std::vector<std::string> schedules = pipeline::schedule_names();
+    const std::vector<Transport> transports{Transport::shared_memory, Transport::mpi};
+    const std::vector<Dtype> dtypes{Dtype::float32, Dtype::bfloat16};
+    sweep.axis("schedule", &Case::schedule, "1f1b", schedules)
+        .axis("virtual_stages", &Case::virtual_stages, 1)
+        .axis("micro_batches", &Case::micro_batches, 8)
+        .axis("transport", &Case::transport, Transport::shared_memory)
+        .axis("dtype", &Case::dtype, Dtype::float32,
               {Dtype::float32, Dtype::bfloat16, Dtype::float16, Dtype::float64})
-        .axis("ranks", &Case::ranks, quick ? std::vector{2, 4} : std::vector{1, 2, 3, 4, 8})
-        .axis("tokens", &Case::tokens, {128})
-        .axis("hidden", &Case::hidden, {256})
+        .axis("ranks", &Case::ranks, 4)
+        .axis("tokens", &Case::tokens, 128)
+        .axis("hidden", &Case::hidden, 256)
         .only([](const Case& c) {
           return c.tokens < 1 || c.hidden < 1
                      ? std::string("tokens and hidden must be positive")
                      : pipeline::find_schedule(c.schedule)
                            .why_not({c.ranks, c.micro_batches, c.virtual_stages});
         });
-    // Around the stages and their double, where schedules change their shape; elsewhere the double.
-    if (!quick)
-      return std::move(sweep.sample([](const Case& c) {
-        const int p = c.ranks, m = c.micro_batches;
-        const bool plain = c.transport == Transport::shared_memory && c.dtype == Dtype::float32;
-        return m == 2 * p ||
-               (plain && (m == 1 || m == p - 1 || m == p || m == 2 * p + 1 || m == 2 * p + 2));
-      }));
-    return std::move(sweep.sample([](const Case& c) {
-      if (c.virtual_stages > 2 || (c.schedule == "interleaved_1f1b" && c.virtual_stages == 1))
-        return false;
-      if (c.ranks == 2)
-        return c.micro_batches == 4 && (c.schedule == "1f1b" || c.schedule == "zb_v") &&
-               (c.transport == Transport::mpi) == (c.dtype == Dtype::bfloat16);
-      return c.micro_batches == 8 && c.transport == Transport::shared_memory &&
-             c.dtype == Dtype::float32;
-    }));
+    // Around the stages and their double, where schedules change their shape; over other transports
+    // and in other dtypes the double.
+    for (const int p : {1, 2, 3, 4, 8}) {
+      const auto shapes = [p](int tokens, int hidden) {
+        std::vector<int> around{1, p, 2 * p, 2 * p + 1, 2 * p + 2};
+        if (p > 2) around.push_back(p - 1);
+        return std::vector{vary(&Case::schedule, pipeline::schedule_names()),
+                           vary(&Case::virtual_stages, {1, 2, 3}),
+                           vary(&Case::micro_batches, around),
+                           vary(&Case::ranks, {p}),
+                           vary(&Case::tokens, {tokens}),
+                           vary(&Case::hidden, {hidden})};
+      };
+      sweep.slice({acceptance, paper}, "matrix",
+                  {vary(&Case::schedule, schedules), vary(&Case::virtual_stages, {1, 2, 3}),
+                   vary(&Case::micro_batches, {2 * p}), vary(&Case::transport, transports),
+                   vary(&Case::dtype, dtypes), vary(&Case::ranks, {p})});
+      sweep.slice({acceptance, paper}, "shapes", shapes(128, 256));
+      if (p > 2) sweep.slice({smoke}, "smoke", shapes(8, 16));
+    }
+    // Each with the chunks that it has by itself.
+    sweep.slice({quick}, "schedules", {vary(&Case::schedule, {"1f1b", "zb_h2"})})
+        .slice({quick}, "schedules",
+               {vary(&Case::schedule, {"interleaved_1f1b", "zb_v", "dual_pipe"}),
+                vary(&Case::virtual_stages, {2})})
+        .slice({quick}, "transports",
+               {vary(&Case::micro_batches, {4}), vary(&Case::transport, {Transport::mpi}),
+                vary(&Case::dtype, {Dtype::bfloat16}), vary(&Case::ranks, {2})})
+        // Fewer micro-batches than stages, and some that the stages do not divide.
+        .slice({quick}, "edges",
+               {vary(&Case::schedule, {"gpipe", "1f1b", "zb_h1", "zb_h2"}),
+                vary(&Case::micro_batches, {2, 7}), vary(&Case::ranks, {3}),
+                vary(&Case::tokens, {17}), vary(&Case::hidden, {33})})
+        .slice({quick}, "edges",
+               {vary(&Case::schedule, {"zb_v"}), vary(&Case::virtual_stages, {2}),
+                vary(&Case::micro_batches, {2, 7}), vary(&Case::ranks, {3}),
+                vary(&Case::tokens, {17}), vary(&Case::hidden, {33})})
+        .slice({smoke}, "smoke",
+               {vary(&Case::schedule, schedules), vary(&Case::virtual_stages, {1, 2}),
+                vary(&Case::micro_batches, {4}), vary(&Case::ranks, {2}),
+                vary(&Case::dtype, {Dtype::bfloat16}), vary(&Case::tokens, {16}),
+                vary(&Case::hidden, {64})});
+    return sweep;
   }
   PipelineStep(const Case& c, harness::Context& context)
       : case_(c),

@@ -32,10 +32,18 @@ using harness::Better, harness::Nature;
 
 using harness::Oracle;
 using harness::Profile;
+using harness::vary;
 using machine::Axis;
 using machine::Category;
 using machine::Dtype;
 using machine::Transport;
+
+using Variations = std::vector<harness::Variation<StepCase>>;
+
+Variations operator+(Variations all, const Variations& more) {
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
 
 struct GptStep {
   static constexpr std::string_view name = "gpt_step";
@@ -50,110 +58,110 @@ struct GptStep {
        "steps of the ten whose float16 gradients overflowed"}};
   using Case = StepCase;
 
-  static harness::Sweep<Case> sweep(Profile profile) {
-    const bool quick = profile == Profile::quick;
-    StepValues values{.model = {"small"}};
-    values.transport = {Transport::shared_memory, Transport::mpi};
-    values.schedule = {"gpipe", "1f1b"};  // gpt_grid has them all
-    values.zero_stage = {0, 1, 2, 3};
-    values.optimizer = {"adamw", "sgd"};
-    values.offload_optimizer = values.offload_param = zero::offload_device_names();
-    values.ranks = quick ? std::vector{1, 2, 4, 8} : std::vector{1, 2, 3, 4, 8};
-    values.tp = values.pp = {1, 2, 4};
-    values.dp = values.ranks;
-    values.global_batch_size = {quick ? 8 : 24};
-    values.sequence_parallel = {0, 1};
-    values.recompute_granularity = {"none", "selective", "full"};
-    values.distribute_saved_activations = values.cpu_checkpointing = {0, 1};
-    values.use_flash_attn = values.uneven_tokens = {0, 1};
-    harness::Sweep<Case> sweep = step_sweep(values);
-    // Activations held in other ways: one case of each at the usual of all else.
-    sweep.sample([quick](const Case& c) {
-      if (c.offload_optimizer != "none" || c.offload_param != "none") return offloaded(c, quick);
-      if (c.uneven_tokens == 1 || c.optimizer != "adamw")
-        return quick ? uneven_quick(c) : uneven(c);
-      if (c.zero_stage >= 2) return quick ? in_parts_quick(c) : in_parts(c);
-      const bool sequence = c.sequence_parallel == 1,
-                 distributed = c.distribute_saved_activations == 1;
-      if (!sequence && c.recompute_granularity == "none" && c.use_flash_attn == 0) return true;
-      if (c.schedule != "1f1b" || c.zero_stage != 1 || c.transport != Transport::shared_memory)
-        return false;
-      if (!quick) return true;
-      const bool three = c.tp == 2 && c.pp == 2 && c.dp == 2,
-                 two = c.tp == 2 && c.pp == 2 && c.dp == 1;
-      if (c.use_flash_attn == 1)
-        return two && !sequence && c.recompute_granularity == "none" && c.dtype == Dtype::float32;
-      if (c.recompute_granularity == "none") return three && c.dtype == Dtype::bfloat16;
-      if (c.recompute_granularity == "selective")
-        return two && sequence && c.dtype == Dtype::float32;
-      return two && distributed && c.dtype == Dtype::bfloat16;
-    });
-    if (!quick) return sweep;
-    // Each axis alone in float, the three together in both dtypes, over both transports.
-    return std::move(sweep.sample([](const Case& c) {
-      if (c.zero_stage >= 2 || c.uneven_tokens == 1 || c.offload_optimizer != "none" ||
-          c.offload_param != "none")
-        return true;  // chosen above
-      if (c.sequence_parallel == 1 || c.recompute_granularity != "none" || c.use_flash_attn == 1)
-        return true;
-      const bool usual = c.schedule == "1f1b" && c.zero_stage == 1;
-      const bool plain =
-          usual && c.transport == Transport::shared_memory && c.dtype == Dtype::float32;
-      if (c.ranks <= 2) return plain;
-      if (c.tp != 2 || c.pp != 2 || c.dp != 2) return false;
-      if (c.transport == Transport::mpi) return usual && c.dtype == Dtype::float32;
-      return usual || (c.schedule == "gpipe" && c.zero_stage == 0 && c.dtype == Dtype::float32);
-    }));
-  }
+  static harness::Sweep<Case> sweep() {
+    using enum Profile;
+    harness::Sweep<Case> sweep = step_sweep({.global_batch_size = 24});
+    const auto floats = vary(&Case::dtype, {Dtype::float32, Dtype::bfloat16});
+    const auto in_float = vary(&Case::dtype, {Dtype::float32});
+    const auto in_bfloat16 = vary(&Case::dtype, {Dtype::bfloat16});
+    const auto mpi = vary(&Case::transport, {Transport::mpi});
+    const auto stages = vary(&Case::zero_stage, {0, 1, 2, 3});
+    const auto schedules = vary(&Case::schedule, {"gpipe", "1f1b"});  // gpt_grid has them all
+    const auto every = grids({1, 2, 3, 4, 8}, {1, 2, 4}, {1, 2, 4}, {1, 2, 3, 4, 8});
+    const auto several = grids({2, 3, 4, 8}, {1, 2, 4}, {1, 2, 4}, {1, 2, 3, 4, 8});
+    const auto replicas = grids({2, 3, 4, 8}, {1, 2, 4}, {1}, {2, 3, 4, 8});
+    const auto tp_and_dp = grids({4}, {2}, {1}, {2});
+    const auto add = [&](const std::vector<Profile>& profiles, const char* name,
+                         Variations variations, const Variations& more = {}) {
+      variations.insert(variations.end(), more.begin(), more.end());
+      sweep.slice(profiles, name, variations);
+    };
+    const std::vector full{acceptance, paper};
+    add(full, "grids", {floats, schedules, vary(&Case::zero_stage, {0, 1})}, every);
+    add(full, "transports", {mpi, floats, schedules, vary(&Case::zero_stage, {0, 1})}, several);
+    const Variations held{vary(&Case::sequence_parallel, {0, 1}),
+                          vary(&Case::recompute_granularity, {"none", "selective", "full"}),
+                          vary(&Case::distribute_saved_activations, {0, 1}),
+                          vary(&Case::cpu_checkpointing, {0, 1}),
+                          vary(&Case::use_flash_attn, {0, 1})};
+    add(full, "activations", held + Variations{floats}, every);
+    // Every way to cut the model where there is something to shard; stage 3 with activations held
+    // in every way.
+    add(full, "shards", {floats, vary(&Case::zero_stage, {2, 3})}, replicas);
+    add(full, "shards", {mpi, vary(&Case::zero_stage, {2, 3})}, tp_and_dp);
+    add(full, "shards", held + Variations{vary(&Case::zero_stage, {3})}, tp_and_dp);
+    // Tokens that do not count, and the other optimizer: every way to cut the model, and each in
+    // every stage.
+    for (const auto& [uneven, optimizer] : {std::pair(1, "adamw"), {0, "sgd"}})
+      for (const auto& [pp, stage] : {std::pair(std::vector{1}, 2), {std::vector{2, 4}, 1}})
+        for (const auto& [tp, rows] : {std::pair(std::vector{1}, 0), {std::vector{2, 4}, 1}})
+          add(full, "uneven",
+              {floats, vary(&Case::uneven_tokens, {uneven}), vary(&Case::optimizer, {optimizer}),
+               vary(&Case::zero_stage, {stage}), vary(&Case::sequence_parallel, {rows})},
+              grids({1, 2, 3, 4, 8}, tp, pp, {1, 2, 3, 4, 8}));
+    const Variations uneven_sgd{vary(&Case::uneven_tokens, {1}), vary(&Case::optimizer, {"sgd"})};
+    add(full, "uneven", uneven_sgd, every);
+    // The optimizer's states elsewhere: every stage over every way to cut the model. The values
+    // too, in the same place or with the states on the device.
+    const auto elsewhere = vary(&Case::offload_optimizer, {"cpu", "nvme"});
+    add(full, "offload", {in_bfloat16, stages, elsewhere}, every);
+    add(full, "offload", {in_float, stages, elsewhere},
+        grids({2, 4, 8}, {2}, {1, 2, 4}, {1, 2, 4}));
+    for (const auto& [values, others] :
+         {std::pair("cpu", std::vector<std::string>{"none", "nvme"}), {"nvme", {"none", "cpu"}}}) {
+      const Variations stage_3{vary(&Case::zero_stage, {3}), vary(&Case::offload_param, {values})};
+      add(full, "offload_param",
+          stage_3 + Variations{in_bfloat16, vary(&Case::offload_optimizer, {values})}, tp_and_dp);
+      add(full, "offload_param", stage_3 + Variations{vary(&Case::offload_optimizer, others)},
+          tp_and_dp);
+    }
 
-  // The optimizer's states elsewhere: every stage over every way to cut the model. The values too,
-  // in the same place or with the states on the device; both on the host in quick.
-  static bool offloaded(const Case& c, bool quick) {
-    if (c.transport != Transport::shared_memory || c.schedule != "1f1b" || c.optimizer != "adamw" ||
-        c.uneven_tokens == 1 || c.recompute_granularity != "none" || c.use_flash_attn == 1 ||
-        c.sequence_parallel == 1)
-      return false;
-    if (c.offload_param != "none")
-      return c.zero_stage == 3 && c.tp == 2 && c.dp == 2 &&
-             (c.offload_optimizer == c.offload_param) == (c.dtype == Dtype::bfloat16) &&
-             (!quick || (c.offload_param == "cpu" && c.dtype == Dtype::bfloat16));
-    return !quick && (c.dtype == Dtype::bfloat16 || c.tp == 2);
-  }
+    const auto batch = vary(&Case::global_batch_size, {8});
+    const auto tp_and_pp = grids({4}, {2}, {2}, {1}), three = grids({8}, {2}, {2}, {2});
+    const auto full_recompute = vary(&Case::recompute_granularity, {"full"});
+    const auto rows_cut = vary(&Case::sequence_parallel, {1});
+    add({quick}, "each degree", {batch}, grids({1, 2}, {1, 2}, {1, 2}, {1, 2}));
+    add({quick}, "all degrees", {batch, mpi}, three);
+    add({quick}, "all degrees", {batch, in_bfloat16, vary(&Case::sequence_parallel, {0, 1})},
+        three);
+    add({quick}, "activations", {batch, vary(&Case::use_flash_attn, {1})}, tp_and_pp);
+    add({quick}, "activations",
+        {batch, rows_cut, vary(&Case::recompute_granularity, {"selective"})}, tp_and_pp);
+    add({quick}, "activations",
+        {batch, in_bfloat16, full_recompute, vary(&Case::distribute_saved_activations, {1}),
+         vary(&Case::cpu_checkpointing, {1})},
+        tp_and_pp);
+    // Half of the ranks have no token that counts in the first step.
+    add({quick}, "uneven", uneven_sgd + Variations{batch}, tp_and_dp);
+    add({quick}, "shards", {batch, vary(&Case::zero_stage, {2})}, grids({2}, {1}, {1}, {2}));
+    add({quick}, "shards", {batch, vary(&Case::zero_stage, {3}), rows_cut, full_recompute},
+        tp_and_dp);
+    add({quick, smoke}, "offload_param",
+        {batch, in_bfloat16, vary(&Case::zero_stage, {3}), vary(&Case::offload_optimizer, {"cpu"}),
+         vary(&Case::offload_param, {"cpu"})},
+        tp_and_dp);
 
-  // Tokens that do not count, and the other optimizer: every way to cut the model, and each in
-  // every stage.
-  static bool uneven(const Case& c) {
-    if (c.transport != Transport::shared_memory || c.schedule != "1f1b" ||
-        c.recompute_granularity != "none" || c.use_flash_attn == 1)
-      return false;
-    if (c.uneven_tokens == 1 && c.optimizer != "adamw")
-      return c.dtype == Dtype::float32 && c.zero_stage == 1 && c.sequence_parallel == 0;
-    return c.zero_stage == (c.pp > 1 ? 1 : 2) && c.sequence_parallel == (c.tp > 1);
-  }
-  // Half of the ranks have no token that counts in the first step.
-  static bool uneven_quick(const Case& c) {
-    return uneven(c) && c.optimizer == "sgd" && c.uneven_tokens == 1 && c.ranks == 4 && c.tp == 2 &&
-           c.dp == 2;
-  }
-
-  // Stages 2 and 3: every way to cut the model, where there is something to shard; stage 3 with
-  // activations held in every way.
-  static bool in_parts(const Case& c) {
-    const bool usual =
-        c.sequence_parallel == 0 && c.recompute_granularity == "none" && c.use_flash_attn == 0;
-    const bool both = c.tp == 2 && c.dp == 2;
-    if (c.transport != Transport::shared_memory)
-      return usual && both && c.dtype == Dtype::float32 && c.schedule == "1f1b";
-    return usual ? c.dp > 1 : both && c.zero_stage == 3 && c.dtype == Dtype::float32;
-  }
-  // A case of each: the gradients in parts, then the values too, recomputed and over tp.
-  static bool in_parts_quick(const Case& c) {
-    if (!in_parts(c) || c.transport != Transport::shared_memory || c.use_flash_attn == 1)
-      return false;
-    if (c.zero_stage == 2)
-      return c.ranks == 2 && c.dtype == Dtype::float32 && c.recompute_granularity == "none";
-    return c.ranks == 4 && c.tp == 2 && c.sequence_parallel == 1 &&
-           c.recompute_granularity == "full" && c.cpu_checkpointing == 0;
+    // Micro-batches of several sequences, several of them; three replicas; dropout, also recomputed
+    // on rows that tensor parallelism cuts; an odd number of micro-batches.
+    const auto tiny = vary(&Case::model, {"tiny"});
+    const auto dropout = vary(&Case::model_args, {"--hidden-dropout 0.1 --attention-dropout 0.1"});
+    const Variations pairs{tiny, vary(&Case::micro_batch_size, {2}),
+                           vary(&Case::global_batch_size, {12})};
+    const std::vector edges{quick, smoke};
+    add(edges, "edges", pairs + Variations{dropout, vary(&Case::uneven_tokens, {1})},
+        grids({3}, {1}, {1}, {3}));
+    add(edges, "edges",
+        pairs + Variations{vary(&Case::dtype, {Dtype::float16}), vary(&Case::zero_stage, {2, 3})},
+        grids({3}, {1}, {1}, {3}));
+    add(edges, "edges", pairs + Variations{dropout, rows_cut, full_recompute},
+        grids({2}, {2}, {1}, {1}));
+    add(edges, "edges",
+        {tiny, in_bfloat16, schedules, vary(&Case::zero_stage, {0}),
+         vary(&Case::global_batch_size, {9})},
+        grids({6}, {1}, {2}, {3}));
+    add({smoke}, "smoke", {tiny, batch, in_bfloat16}, three);
+    add({smoke}, "smoke", Variations{tiny, batch} + uneven_sgd, tp_and_dp);
+    return sweep;
   }
 
   static std::string why_not(const Case& c, const harness::Context& context) {
@@ -376,23 +384,23 @@ struct LlamaStep : GptStep {
   static constexpr std::string_view about =
       "gpt_step in Llama's shape: RMSNorm, SwiGLU, rotary positions, grouped queries";
 
-  static harness::Sweep<Case> sweep(Profile profile) {
-    const bool quick = profile == Profile::quick;
-    StepValues values{.model = {"llama_tiny"}};
-    values.ranks = quick ? std::vector{4} : std::vector{1, 2, 4, 8};
-    values.tp = quick ? std::vector{2} : std::vector{1, 2, 4};
-    values.pp = quick ? std::vector{2} : std::vector{1, 2};
-    values.dp = quick ? std::vector{1} : std::vector{1, 2};
-    values.global_batch_size = {8};
-    values.sequence_parallel = {0, 1};
-    values.recompute_granularity = {"none", "selective", "full"};
-    values.use_flash_attn = {0, 1};
-    harness::Sweep<Case> sweep = step_sweep(values);
-    if (quick)
-      sweep.sample([](const Case& c) {
-        return c.dtype == Dtype::float32 && c.sequence_parallel == 1 &&
-               c.recompute_granularity == "none" && c.use_flash_attn == 0;
-      });
+  static harness::Sweep<Case> sweep() {
+    using enum Profile;
+    const auto rows_cut = vary(&Case::sequence_parallel, {1});
+    harness::Sweep<Case> sweep = step_sweep({.model = "llama_tiny"});
+    sweep
+        .slice({acceptance, paper}, "grids",
+               grids({1, 2, 4, 8}, {1, 2, 4}, {1, 2}, {1, 2}) +
+                   Variations{vary(&Case::dtype, {Dtype::float32, Dtype::bfloat16}),
+                              vary(&Case::sequence_parallel, {0, 1}),
+                              vary(&Case::recompute_granularity, {"none", "selective", "full"}),
+                              vary(&Case::use_flash_attn, {0, 1})})
+        .slice({quick, smoke}, "tp and pp", grids({4}, {2}, {2}, {1}) + Variations{rows_cut})
+        .slice({quick, smoke}, "edges",
+               grids({3}, {1}, {1}, {3}) + Variations{vary(&Case::dtype, {Dtype::bfloat16}),
+                                                      vary(&Case::use_flash_attn, {1}),
+                                                      vary(&Case::micro_batch_size, {2}),
+                                                      vary(&Case::global_batch_size, {12})});
     return sweep;
   }
 
@@ -407,43 +415,56 @@ struct GptGrid : GptStep {
   static constexpr std::string_view about =
       "gpt_step cut in every way of TP x PP x DP, by every pipeline schedule";
 
-  static harness::Sweep<Case> sweep(Profile profile) {
-    const bool quick = profile == Profile::quick;
-    StepValues values{.model = {"tiny"}};
-    values.model_args = {quick ? "--num-layers 4" : "--num-layers 16 --num-attention-heads 8"};
-    values.schedule = pipeline::schedule_names();
-    // Not "profile": by measured times two runs may hold and send other bytes.
-    values.partition_method = {"uniform", "parameters"};
-    values.zero_stage = {0, 1, 2, 3};
-    values.ranks = {quick ? 4 : 8};
-    values.tp = values.pp = values.dp = quick ? std::vector{1, 2} : std::vector{1, 2, 4, 8};
-    values.global_batch_size = {quick ? 8 : 16};
-    values.sequence_parallel = {0, 1};
-    values.recompute_granularity = {"none", "selective", "full"};
-    values.uneven_tokens = {1};
-    harness::Sweep<Case> sweep = step_sweep(values);
-    return std::move(sweep.sample([profile](const Case& c) {
-      // Rows of all ranks are cut wherever there are several.
-      if (c.ranks != c.tp * c.pp * c.dp || c.sequence_parallel != (c.tp > 1)) return false;
-      if (c.pp == 1 && c.schedule != "1f1b") return false;
-      if (c.pp > 1 && c.zero_stage > 1) return false;
-      if ((c.partition_method == "parameters") != (c.pp > 1 && c.zero_stage == 0)) return false;
-      return profile == Profile::paper || of_cross_section(c, profile == Profile::quick);
-    }));
+  static harness::Sweep<Case> sweep() {
+    using enum Profile;
+    harness::Sweep<Case> sweep = step_sweep({.model = "tiny", .uneven_tokens = 1});
+    for (const int tp : {1, 2, 4, 8})
+      for (const int pp : {1, 2, 4, 8})
+        if (const int dp = 8 / (tp * pp); dp > 0)
+          cut(sweep, {acceptance, paper}, pipeline::schedule_names(), tp, pp, dp,
+              {vary(&Case::model_args, {"--num-layers 16 --num-attention-heads 8"}),
+               vary(&Case::global_batch_size, {16})});
+    const Variations four_layers{vary(&Case::model_args, {"--num-layers 4"})};
+    cut(sweep, {quick}, {"interleaved_1f1b", "zb_h1", "zb_h2", "zb_v", "dual_pipe"}, 2, 2, 1,
+        four_layers);
+    // Two chunks of a stage in each of their three orders.
+    cut(sweep, {smoke}, {"interleaved_1f1b", "zb_v", "dual_pipe"}, 1, 2, 1, four_layers);
+    return sweep;
   }
 
-  // Every grid with every schedule once; of a grid the schedules, of a schedule the grids differ in
-  // how activations are held, in the stage and in the dtype.
-  static bool of_cross_section(const Case& c, bool quick) {
-    if (quick && (c.tp != 2 || c.pp != 2 || c.schedule == "gpipe" || c.schedule == "1f1b"))
-      return false;
+  // One grid with every schedule. Of a grid the schedules, of a schedule the grids differ in how
+  // activations are held, in the stage and in the dtype: one way each, in `paper` all of them.
+  static void cut(harness::Sweep<Case>& sweep, const std::vector<Profile>& profiles,
+                  const std::vector<std::string>& schedules, int tp, int pp, int dp,
+                  const Variations& model) {
     const std::vector<std::string> names = pipeline::schedule_names();
-    const int schedule = static_cast<int>(std::ranges::find(names, c.schedule) - names.begin());
-    const int at = schedule + c.tp / 2 + c.pp / 4;
-    const std::string_view held[] = {"none", "selective", "full"};
-    return c.recompute_granularity == held[at % 3] &&
-           (c.dtype == Dtype::float32) == (at % 2 == 0) &&
-           (c.pp == 1 || c.zero_stage == at / 2 % 2);
+    const std::vector<std::string> held{"none", "selective", "full"};
+    const std::vector<Dtype> dtypes{Dtype::float32, Dtype::bfloat16};
+    for (const std::string& schedule : schedules) {
+      if (pp == 1 && schedule != "1f1b") continue;
+      // Rows of all ranks are cut wherever there are several.
+      const Variations grid = grids({tp * pp * dp}, {tp}, {pp}, {dp}) + model +
+                              Variations{vary(&Case::schedule, {schedule}),
+                                         vary(&Case::sequence_parallel, {tp > 1 ? 1 : 0})};
+      const auto at = static_cast<std::size_t>(std::ranges::find(names, schedule) - names.begin() +
+                                               tp / 2 + pp / 4);
+      for (const Profile profile : profiles) {
+        const bool all = profile == Profile::paper;
+        for (const int stage : pp == 1 ? std::vector{0, 1, 2, 3}
+                               : all   ? std::vector{0, 1}
+                                       : std::vector{static_cast<int>(at / 2 % 2)})
+          sweep.slice(
+              {profile}, "grids",
+              grid + Variations{
+                         vary(&Case::zero_stage, {stage}),
+                         // Not "profile": by measured times two runs may hold and send
+                         // other bytes.
+                         vary(&Case::partition_method,
+                              {pp > 1 && stage == 0 ? "parameters" : "uniform"}),
+                         vary(&Case::recompute_granularity, all ? held : std::vector{held[at % 3]}),
+                         vary(&Case::dtype, all ? dtypes : std::vector{dtypes[at % 2]})});
+      }
+    }
   }
 
   using GptStep::GptStep;

@@ -13,57 +13,55 @@ namespace suite {
 
 using machine::Dtype;
 
-harness::Sweep<StepCase> step_sweep(const StepValues& values) {
+harness::Sweep<StepCase> step_sweep(const StepCase& usual) {
   using Case = StepCase;
   harness::Sweep<Case> sweep;
   std::vector<std::string> models = model_names(), optimizers{"adamw", "sgd"};
   if (configured)
     for (std::vector<std::string>* names : {&models, &optimizers})
       names->emplace_back("configured");
-  sweep.axis("model", &Case::model, values.model, models)
-      .axis("model-args", &Case::model_args, values.model_args)
-      .axis("seq-length", &Case::seq_length, values.seq_length)
-      .axis("dtype", &Case::dtype, values.dtype,
+  sweep.axis("model", &Case::model, usual.model, models)
+      .axis("model-args", &Case::model_args, usual.model_args)
+      .axis("seq-length", &Case::seq_length, usual.seq_length)
+      .axis("dtype", &Case::dtype, usual.dtype,
             {Dtype::float32, Dtype::bfloat16, Dtype::float16, Dtype::float64})
-      .axis("transport", &Case::transport, values.transport)
-      .axis("schedule", &Case::schedule, values.schedule, pipeline::schedule_names())
-      .axis("num-virtual-stages-per-pipeline-rank", &Case::virtual_stages, values.virtual_stages)
-      .axis("partition-method", &Case::partition_method, values.partition_method,
+      .axis("transport", &Case::transport, usual.transport)
+      .axis("schedule", &Case::schedule, usual.schedule, pipeline::schedule_names())
+      .axis("num-virtual-stages-per-pipeline-rank", &Case::virtual_stages, usual.virtual_stages)
+      .axis("partition-method", &Case::partition_method, usual.partition_method,
             partition_methods())
-      .axis("zero-stage", &Case::zero_stage, values.zero_stage, {0, 1, 2, 3})
-      .axis("optimizer", &Case::optimizer, values.optimizer, optimizers)
-      .axis("offload_optimizer", &Case::offload_optimizer, values.offload_optimizer,
+      .axis("zero-stage", &Case::zero_stage, usual.zero_stage, {0, 1, 2, 3})
+      .axis("optimizer", &Case::optimizer, usual.optimizer, optimizers)
+      .axis("offload_optimizer", &Case::offload_optimizer, usual.offload_optimizer,
             zero::offload_device_names())
-      .axis("offload_param", &Case::offload_param, values.offload_param,
+      .axis("offload_param", &Case::offload_param, usual.offload_param,
             zero::offload_device_names())
-      .axis("ranks", &Case::ranks, values.ranks)
-      .axis("tensor-model-parallel-size", &Case::tp, values.tp)
-      .axis("pipeline-model-parallel-size", &Case::pp, values.pp)
-      .axis("data-parallel-size", &Case::dp, values.dp)
-      .axis("micro-batch-size", &Case::micro_batch_size, values.micro_batch_size)
-      .axis("global-batch-size", &Case::global_batch_size, values.global_batch_size)
-      .axis("sequence-parallel", &Case::sequence_parallel, values.sequence_parallel, {0, 1})
-      .axis("recompute-granularity", &Case::recompute_granularity, values.recompute_granularity,
+      .axis("ranks", &Case::ranks, usual.ranks)
+      .axis("tensor-model-parallel-size", &Case::tp, usual.tp)
+      .axis("pipeline-model-parallel-size", &Case::pp, usual.pp)
+      .axis("data-parallel-size", &Case::dp, usual.dp)
+      .axis("micro-batch-size", &Case::micro_batch_size, usual.micro_batch_size)
+      .axis("global-batch-size", &Case::global_batch_size, usual.global_batch_size)
+      .axis("sequence-parallel", &Case::sequence_parallel, usual.sequence_parallel, {0, 1})
+      .axis("recompute-granularity", &Case::recompute_granularity, usual.recompute_granularity,
             {"none", "selective", "full"})
-      .axis("recompute-method", &Case::recompute_method, {"uniform"}, {"uniform", "block"})
-      .axis("recompute-num-layers", &Case::recompute_num_layers, {1})
+      .axis("recompute-method", &Case::recompute_method, usual.recompute_method,
+            {"uniform", "block"})
+      .axis("recompute-num-layers", &Case::recompute_num_layers, usual.recompute_num_layers)
       .axis("distribute-saved-activations", &Case::distribute_saved_activations,
-            values.distribute_saved_activations, {0, 1})
-      .axis("cpu-checkpointing", &Case::cpu_checkpointing, values.cpu_checkpointing, {0, 1})
-      .axis("use-flash-attn", &Case::use_flash_attn, values.use_flash_attn, {0, 1})
-      .axis("uneven-tokens", &Case::uneven_tokens, values.uneven_tokens, {0, 1})
-      .usual("partition-method", values.partition_method.front())
-      .usual("optimizer", "adamw")
-      .usual("offload_optimizer", "none")
-      .usual("offload_param", "none")
-      .usual("use-flash-attn", "0")
-      .usual("sequence-parallel", "0")
-      .usual("recompute-granularity", "none")
-      .usual("distribute-saved-activations", "0")
-      .usual("cpu-checkpointing", "0")
-      .usual("uneven-tokens", std::to_string(values.uneven_tokens.front()))
+            usual.distribute_saved_activations, {0, 1})
+      .axis("cpu-checkpointing", &Case::cpu_checkpointing, usual.cpu_checkpointing, {0, 1})
+      .axis("use-flash-attn", &Case::use_flash_attn, usual.use_flash_attn, {0, 1})
+      .axis("uneven-tokens", &Case::uneven_tokens, usual.uneven_tokens, {0, 1})
       .only(why_no_step);
   return sweep;
+}
+
+std::vector<harness::Variation<StepCase>> grids(std::vector<int> ranks, std::vector<int> tp,
+                                                std::vector<int> pp, std::vector<int> dp) {
+  using harness::vary;
+  return {vary(&StepCase::ranks, std::move(ranks)), vary(&StepCase::tp, std::move(tp)),
+          vary(&StepCase::pp, std::move(pp)), vary(&StepCase::dp, std::move(dp))};
 }
 
 namespace {

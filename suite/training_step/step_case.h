@@ -14,43 +14,31 @@ namespace suite {
 
 struct StepCase {
   int ranks = 1;
-  std::string model, seq_length;  // seq_length: tokens, or "model"
-  std::string model_args;         // model_arguments.h
-  machine::Dtype dtype{};
-  machine::Transport transport{};
-  std::string schedule;
-  std::string virtual_stages;  // a number, or "schedule": as many as it has by itself
-  std::string partition_method;
+  std::string model = "small", seq_length = "model";  // seq_length: tokens, or "model"
+  std::string model_args = "none";                    // model_arguments.h
+  machine::Dtype dtype = machine::Dtype::float32;
+  machine::Transport transport = machine::Transport::shared_memory;
+  std::string schedule = "1f1b";
+  std::string virtual_stages = "schedule";  // or a number: schedule has a number of its own
+  std::string partition_method = "uniform";
   int zero_stage = 1;
-  std::string optimizer;  // adamw, sgd
+  std::string optimizer = "adamw";  // or sgd
   // none, cpu, nvme: in the system's temporary folder
-  std::string offload_optimizer, offload_param;
+  std::string offload_optimizer = "none", offload_param = "none";
   int tp = 1, pp = 1, dp = 1;
   int micro_batch_size = 1, global_batch_size = 8;
   int sequence_parallel = 0;
-  std::string recompute_granularity, recompute_method;
+  std::string recompute_granularity = "none", recompute_method = "uniform";
   int recompute_num_layers = 1, distribute_saved_activations = 0, use_flash_attn = 0;
   int uneven_tokens = 0;
   int cpu_checkpointing = 0;  // DeepSpeed's word
 };
 
-// What a profile runs of each axis; the flags take more.
-struct StepValues {
-  std::vector<std::string> model, model_args{"none"}, seq_length{"model"};
-  std::vector<machine::Dtype> dtype{machine::Dtype::float32, machine::Dtype::bfloat16};
-  std::vector<machine::Transport> transport{machine::Transport::shared_memory};
-  std::vector<std::string> schedule{"1f1b"};
-  std::vector<std::string> virtual_stages{"schedule"}, partition_method{"uniform"};
-  std::vector<int> zero_stage{1};
-  std::vector<std::string> optimizer{"adamw"}, offload_optimizer{"none"}, offload_param{"none"};
-  std::vector<int> ranks{}, tp{}, pp{1}, dp{1};
-  std::vector<int> micro_batch_size{1}, global_batch_size{};
-  std::vector<int> sequence_parallel{0};
-  std::vector<std::string> recompute_granularity{"none"};
-  std::vector<int> distribute_saved_activations{0}, cpu_checkpointing{0}, use_flash_attn{0};
-  std::vector<int> uneven_tokens{0};
-};
-harness::Sweep<StepCase> step_sweep(const StepValues& values);
+// The axes, with the values of `usual`; the units add their slices.
+harness::Sweep<StepCase> step_sweep(const StepCase& usual);
+// A grid and its number of ranks, of one value or several: `only` keeps what fits together.
+std::vector<harness::Variation<StepCase>> grids(std::vector<int> ranks, std::vector<int> tp,
+                                                std::vector<int> pp, std::vector<int> dp);
 
 // What a configuration file says of a step beyond its axes; the model "configured" and the
 // optimizer "configured" are its. Of the process, set once, before any sweep is asked.

@@ -40,6 +40,7 @@ using harness::Better, harness::Nature;
 
 using harness::Oracle;
 using harness::Profile;
+using harness::vary;
 using machine::Dtype;
 using machine::Part;
 
@@ -66,21 +67,24 @@ struct StepParts {
     int sequences = 4;  // of a rank and step
   };
 
-  static harness::Sweep<Case> sweep(Profile profile) {
-    const bool quick = profile == Profile::quick;
-    const std::vector<std::string> all{"communication", "optimizer", "recompute", "recorder"};
+  static harness::Sweep<Case> sweep() {
+    using enum Profile;
     harness::Sweep<Case> sweep;
-    sweep.axis("ranks", &Case::ranks, std::vector{2})
-        .axis("model", &Case::model, {"small"}, model_names())
-        .axis("dtype", &Case::dtype, {Dtype::float32})
-        .axis("sequences", &Case::sequences, std::vector{4})
-        .axis("left_out", &Case::left_out, quick ? std::vector{all.front()} : all, all)
+    const std::vector<std::string> all{"communication", "optimizer", "recompute", "recorder"};
+    sweep.axis("ranks", &Case::ranks, 2)
+        .axis("model", &Case::model, "small", model_names())
+        .axis("dtype", &Case::dtype, Dtype::float32)
+        .axis("sequences", &Case::sequences, 4)
+        .axis("left_out", &Case::left_out, all.front(), all)
         .only([](const Case& c) -> std::string {
           if (c.sequences < 1) return "sequences of a rank: at least 1";
           if (c.left_out == "communication" && c.ranks < 2)
             return "one rank does not communicate: at least 2";
           return "";
-        });
+        })
+        .slice({quick}, "communication")
+        .slice({acceptance, paper}, "all", {vary(&Case::left_out, all)})
+        .slice({smoke}, "smoke", {vary(&Case::model, {"tiny"}), vary(&Case::left_out, all)});
     return sweep;
   }
 

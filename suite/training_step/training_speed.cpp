@@ -34,6 +34,7 @@ using harness::Better, harness::Nature;
 
 using harness::Oracle;
 using harness::Profile;
+using harness::vary;
 using machine::Category;
 using machine::Dtype;
 using machine::Transport;
@@ -54,13 +55,21 @@ struct TrainingSpeed {
   static constexpr bool yardstick_is_part = true;  // the products of the step
   using Case = StepCase;
 
-  static harness::Sweep<Case> sweep(Profile profile) {
-    const bool quick = profile == Profile::quick;
-    StepValues values{.model = {quick ? "small" : "gpt2_124m"}};
-    values.seq_length = {quick ? "model" : "256"};
-    values.ranks = values.tp = {1, 2};
-    values.micro_batch_size = values.global_batch_size = {4};
-    return step_sweep(values);
+  static harness::Sweep<Case> sweep() {
+    using enum Profile;
+    harness::Sweep<Case> sweep = step_sweep({.micro_batch_size = 4, .global_batch_size = 4});
+    const auto with = [&](const std::vector<Profile>& profiles, const char* name, const char* model,
+                          const char* length) {
+      auto all = grids({1, 2}, {1, 2}, {1}, {1});
+      all.push_back(vary(&Case::dtype, {Dtype::float32, Dtype::bfloat16}));
+      all.push_back(vary(&Case::model, {model}));
+      all.push_back(vary(&Case::seq_length, {length}));
+      sweep.slice(profiles, name, all);
+    };
+    with({quick}, "small", "small", "model");
+    with({acceptance, paper}, "gpt2", "gpt2_124m", "256");
+    with({smoke}, "smoke", "tiny", "model");
+    return sweep;
   }
 
   TrainingSpeed(const Case& c, harness::Context& context)

@@ -39,6 +39,7 @@ using harness::Better, harness::Nature;
 using collectives::Parameter;
 using harness::Oracle;
 using harness::Profile;
+using harness::vary;
 using machine::Category;
 using machine::Dtype;
 using machine::Operation;
@@ -204,18 +205,15 @@ struct ConstantBuffers {
     }
   };
 
-  static harness::Sweep<Case> sweep(Profile profile) {
-    const bool quick = profile == Profile::quick;
+  static harness::Sweep<Case> sweep() {
+    using enum Profile;
     harness::Sweep<Case> sweep;
-    sweep.axis("transport", &Case::transport, {Transport::shared_memory, Transport::mpi})
-        .axis("zero-stage", &Case::stage, {1, 2, 3}, {1, 2, 3})
-        .axis("buckets", &Case::buckets, {"constant", "fused"}, {"constant", "fused"})
-        .axis("communication_data_type", &Case::wire, {"default", "bfloat16"},
-              {"default", "bfloat16"})
-        .axis("ranks", &Case::ranks, quick ? std::vector{2} : std::vector{1, 2, 3, 4, 8})
-        .axis("layers", &Case::layers, quick ? std::vector{3} : std::vector{3, 8})
-        .usual("transport", "shared_memory")
-        .usual("communication_data_type", "default")
+    sweep.axis("transport", &Case::transport, Transport::shared_memory)
+        .axis("zero-stage", &Case::stage, 1, {1, 2, 3})
+        .axis("buckets", &Case::buckets, "constant", {"constant", "fused"})
+        .axis("communication_data_type", &Case::wire, "default", {"default", "bfloat16"})
+        .axis("ranks", &Case::ranks, 2)
+        .axis("layers", &Case::layers, 3)
         .only([](const Case& c) -> std::string {
           if (c.layers < 2) return fmt::format("{} layers: at least 2", c.layers);
           if (of_a_layer / 2 % (64 * c.ranks) != 0)
@@ -223,11 +221,26 @@ struct ConstantBuffers {
                                c.ranks, of_a_layer / 2);
           return "";
         });
-    if (!quick) return sweep;
-    // Stage 1 has buffers where the wire is narrower, the others in any case.
-    return std::move(sweep.sample([](const Case& c) {
-      return c.transport == Transport::shared_memory && (c.wire != "default") == (c.stage == 1);
-    }));
+    const auto buckets = vary(&Case::buckets, {"constant", "fused"});
+    const auto wires = vary(&Case::wire, {"default", "bfloat16"});
+    const auto matrix = [&](std::vector<Transport> transports, std::vector<int> ranks) {
+      return std::vector{vary(&Case::transport, std::move(transports)),
+                         vary(&Case::stage, {1, 2, 3}),
+                         buckets,
+                         wires,
+                         vary(&Case::ranks, std::move(ranks)),
+                         vary(&Case::layers, {3, 8})};
+    };
+    sweep
+        .slice({acceptance, paper}, "matrix",
+               matrix({Transport::shared_memory, Transport::mpi}, {2, 3, 4, 8}))
+        .slice({acceptance, paper}, "one rank", matrix({Transport::shared_memory}, {1}))
+        // Stage 1 has buffers where the wire is narrower, the others in any case.
+        .slice({quick}, "narrow wire", {buckets, vary(&Case::wire, {"bfloat16"})})
+        .slice({quick}, "edges", {vary(&Case::stage, {2, 3}), buckets, vary(&Case::ranks, {3})})
+        .slice({smoke}, "smoke",
+               {vary(&Case::stage, {1, 2, 3}), buckets, wires, vary(&Case::ranks, {1, 3})});
+    return sweep;
   }
 
   static std::string why_not(const Case& c, const harness::Context& context) {

@@ -22,6 +22,7 @@ namespace {
 
 using harness::Oracle;
 using harness::Profile;
+using harness::vary;
 using machine::Category;
 using machine::Dtype;
 using machine::Tensor;
@@ -68,22 +69,35 @@ struct LossScaler {
     int elements = 0;
   };
 
-  static harness::Sweep<Case> sweep(Profile profile) {
-    const bool quick = profile == Profile::quick;
+  static harness::Sweep<Case> sweep() {
+    using enum Profile;
     harness::Sweep<Case> sweep;
-    sweep.axis("transport", &Case::transport, harness::usual_transports())
-        .axis("scaling", &Case::scaling, scaling_names(), scaling_names())
-        .axis("ranks", &Case::ranks, quick ? std::vector{2, 4} : std::vector{1, 2, 3, 4, 8})
-        .axis("elements", &Case::elements, {100'003})
+    const std::vector<Transport> transports = harness::usual_transports();
+    sweep.axis("transport", &Case::transport, transports.front())
+        .axis("scaling", &Case::scaling, "megatron", scaling_names())
+        .axis("ranks", &Case::ranks, 2)
+        .axis("elements", &Case::elements, 100'003)
         .only([](const Case& c) {
           return c.elements < 1 ? fmt::format("{} elements: at least 1", c.elements)
                                 : std::string();
-        });
-    if (!quick) return sweep;
-    return std::move(sweep.sample([](const Case& c) {
-      return c.ranks == 2 ? c.transport == harness::usual_transports().front()
-                          : c.transport == Transport::mpi && c.scaling == "megatron";
-    }));
+        })
+        .slice({quick}, "scalings",
+               {vary(&Case::scaling, {"constant", "megatron", "deepspeed_zero"})})
+        .slice({acceptance, paper}, "matrix",
+               {vary(&Case::transport, transports), vary(&Case::scaling, scaling_names()),
+                vary(&Case::ranks, {2, 3, 4, 8})})
+        .slice({acceptance, paper}, "one rank",
+               {vary(&Case::scaling, scaling_names()), vary(&Case::ranks, {1})})
+        .slice({quick}, "edges",
+               {vary(&Case::scaling, {"deepspeed_fused", "deepspeed_unfused"}),
+                vary(&Case::ranks, {3}), vary(&Case::elements, {1, 1009})})
+        .slice({smoke}, "smoke",
+               {vary(&Case::scaling, scaling_names()), vary(&Case::ranks, {1, 3}),
+                vary(&Case::elements, {1, 1009})});
+    if (transports.back() == Transport::mpi)
+      sweep.slice({quick}, "transports",
+                  {vary(&Case::transport, {Transport::mpi}), vary(&Case::ranks, {4})});
+    return sweep;
   }
   LossScaler(const Case& c, harness::Context& context)
       : case_(c),

@@ -29,6 +29,7 @@ using harness::Better, harness::Nature;
 
 using harness::Oracle;
 using harness::Profile;
+using harness::vary;
 using machine::Category;
 
 // A block of memory and a device in it.
@@ -73,17 +74,22 @@ struct MemoryArena {
     }
   };
 
-  static harness::Sweep<Case> sweep(Profile profile) {
+  static harness::Sweep<Case> sweep() {
+    using enum Profile;
     harness::Sweep<Case> sweep;
-    sweep.axis("fit", &Case::fit, {"first", "best"}, {"first", "best"})
-        .axis("ranks", &Case::ranks, profile == Profile::quick ? std::vector{1} : std::vector{1, 2})
-        .axis("layers", &Case::layers,
-              profile == Profile::quick        ? std::vector{12}
-              : profile == Profile::acceptance ? std::vector{4, 12}
-                                               : std::vector{4, 12, 24})
+    const auto fits = vary(&Case::fit, {"first", "best"});
+    sweep.axis("fit", &Case::fit, "first", {"first", "best"})
+        .axis("ranks", &Case::ranks, 1)
+        .axis("layers", &Case::layers, 12)
         .only([](const Case& c) {
           return c.layers >= 2 ? "" : fmt::format("{} layers: at least 2", c.layers);
-        });
+        })
+        .slice({quick}, "fits", {fits})
+        .slice({acceptance}, "matrix",
+               {fits, vary(&Case::ranks, {1, 2}), vary(&Case::layers, {4, 12})})
+        .slice({paper}, "matrix",
+               {fits, vary(&Case::ranks, {1, 2}), vary(&Case::layers, {4, 12, 24})})
+        .slice({smoke}, "smoke", {fits, vary(&Case::layers, {3})});
     return sweep;
   }
 

@@ -26,6 +26,7 @@ namespace {
 using harness::Bytes;
 using harness::Oracle;
 using harness::Profile;
+using harness::vary;
 using machine::Tensor;
 
 struct NvmeBandwidth {
@@ -58,18 +59,16 @@ struct NvmeBandwidth {
     }
   };
 
-  static harness::Sweep<Case> sweep(Profile profile) {
-    const bool quick = profile == Profile::quick;
+  static harness::Sweep<Case> sweep() {
+    using enum Profile;
     harness::Sweep<Case> sweep;
-    sweep.axis("operation", &Case::operation, {"read", "write"}, {"read", "write"})
-        .axis("ranks", &Case::ranks, quick ? std::vector{1} : std::vector{1, 2})
-        .axis("block_size", &Case::block_size,
-              quick ? std::vector<Bytes>{{1 << 20}}
-                    : std::vector<Bytes>{{16 << 10}, {128 << 10}, {1 << 20}})
-        .axis("queue_depth", &Case::queue_depth, quick ? std::vector{8} : std::vector{1, 8, 32})
-        .axis("single_submit", &Case::single_submit, {false})
-        .axis("bytes", &Case::bytes, std::vector<Bytes>{{64 << 20}})
-        .axis("nvme_path", &Case::nvme_path, {"."})
+    sweep.axis("operation", &Case::operation, "read", {"read", "write"})
+        .axis("ranks", &Case::ranks, 1)
+        .axis("block_size", &Case::block_size, Bytes{1 << 20})
+        .axis("queue_depth", &Case::queue_depth, 8)
+        .axis("single_submit", &Case::single_submit, false)
+        .axis("bytes", &Case::bytes, Bytes{64 << 20})
+        .axis("nvme_path", &Case::nvme_path, ".")
         .only([](const Case& c) {
           if (c.bytes.value < 1 || c.bytes.value % std::int64_t{zero::io_alignment} != 0)
             return fmt::format("--bytes: {} is not a multiple of {}", c.bytes.value,
@@ -81,6 +80,20 @@ struct NvmeBandwidth {
           }
           return std::string();
         });
+    const auto operations = vary(&Case::operation, {"read", "write"});
+    sweep
+        .slice({quick}, "both ways", {operations})
+        // A last request that is shorter than the others.
+        .slice({quick}, "edges",
+               {vary(&Case::operation, {"write"}), vary(&Case::bytes, {{(3 << 20) + 4096}})})
+        .slice({acceptance, paper}, "matrix",
+               {operations, vary(&Case::ranks, {1, 2}),
+                vary(&Case::block_size, {{16 << 10}, {128 << 10}, {1 << 20}}),
+                vary(&Case::queue_depth, {1, 8, 32})})
+        .slice({smoke}, "smoke",
+               {operations, vary(&Case::ranks, {1, 3}),
+                vary(&Case::block_size, {{8 << 10}, {1 << 20}}), vary(&Case::queue_depth, {1, 8}),
+                vary(&Case::bytes, {{36 << 10}})});
     return sweep;
   }
 

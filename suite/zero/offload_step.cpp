@@ -28,6 +28,7 @@ namespace {
 
 using harness::Oracle;
 using harness::Profile;
+using harness::vary;
 using machine::Category;
 using machine::Dtype;
 using machine::Tensor;
@@ -90,22 +91,18 @@ struct OffloadStep {
     }
   };
 
-  static harness::Sweep<Case> sweep(Profile profile) {
-    const bool quick = profile == Profile::quick;
-    const std::vector<std::string> ratios = {"0", "0.25", "0.5", "0.75", "1"};
+  static harness::Sweep<Case> sweep() {
+    using enum Profile;
     harness::Sweep<Case> sweep;
-    sweep
-        .axis("dtype", &Case::dtype, {Dtype::float32, Dtype::bfloat16},
-              {std::begin(machine::floating_dtypes), std::end(machine::floating_dtypes)})
-        .axis("gradient_dtype", &Case::gradient_dtype, {Dtype::float32, Dtype::bfloat16},
-              {std::begin(machine::floating_dtypes), std::end(machine::floating_dtypes)})
-        .axis("piece_size", &Case::piece_size,
-              quick ? std::vector{1 << 16} : std::vector{1 << 12, 1 << 18})
-        .axis("ratio", &Case::ratio, {"0.5", "1"}, ratios)
-        .axis("delayed_update", &Case::delayed_update, {false, true})
-        .axis("ranks", &Case::ranks, std::vector{1, 2})
-        .axis("elements", &Case::elements,
-              profile == Profile::paper ? std::vector{1 << 20, 8 << 20} : std::vector{1 << 20})
+    const std::vector<Dtype> floating(std::begin(machine::floating_dtypes),
+                                      std::end(machine::floating_dtypes));
+    sweep.axis("dtype", &Case::dtype, Dtype::float32, floating)
+        .axis("gradient_dtype", &Case::gradient_dtype, Dtype::float32, floating)
+        .axis("piece_size", &Case::piece_size, 1 << 16)
+        .axis("ratio", &Case::ratio, "1", {"0", "0.25", "0.5", "0.75", "1"})
+        .axis("delayed_update", &Case::delayed_update, false)
+        .axis("ranks", &Case::ranks, 1)
+        .axis("elements", &Case::elements, 1 << 20)
         .only([](const Case& c) {
           if (c.elements < 1) return fmt::format("{} elements: at least 1", c.elements);
           try {
@@ -115,10 +112,26 @@ struct OffloadStep {
           }
           return std::string();
         });
-    if (!quick) return sweep;
-    return std::move(sweep.sample([](const Case& c) {
-      return c.ranks == (c.delayed_update ? 2 : 1) && c.ratio == (c.delayed_update ? "1" : "0.5");
-    }));
+    const auto dtypes = vary(&Case::dtype, {Dtype::float32, Dtype::bfloat16});
+    const auto gradients = vary(&Case::gradient_dtype, {Dtype::float32, Dtype::bfloat16});
+    for (const auto& [profile, elements] :
+         {std::pair(acceptance, std::vector{1 << 20}), {paper, std::vector{1 << 20, 8 << 20}}})
+      sweep.slice({profile}, "matrix",
+                  {dtypes, gradients, vary(&Case::piece_size, {1 << 12, 1 << 18}),
+                   vary(&Case::ratio, {"0.5", "1"}), vary(&Case::delayed_update, {false, true}),
+                   vary(&Case::ranks, {1, 2}), vary(&Case::elements, elements)});
+    sweep.slice({quick}, "part", {dtypes, vary(&Case::ratio, {"0.5"})})
+        .slice({quick}, "delayed",
+               {dtypes, vary(&Case::delayed_update, {true}), vary(&Case::ranks, {2})})
+        // Pieces that do not divide the host's part, and that part not the elements.
+        .slice({quick, smoke}, "edges",
+               {dtypes, gradients, vary(&Case::piece_size, {1009}), vary(&Case::ratio, {"0.25"}),
+                vary(&Case::ranks, {3}), vary(&Case::elements, {10007})})
+        .slice({smoke}, "smoke",
+               {dtypes, gradients, vary(&Case::piece_size, {1 << 12}),
+                vary(&Case::ratio, {"0.5", "1"}), vary(&Case::delayed_update, {false, true}),
+                vary(&Case::ranks, {1, 2}), vary(&Case::elements, {1, 10007})});
+    return sweep;
   }
 
   OffloadStep(const Case& c, harness::Context& context)

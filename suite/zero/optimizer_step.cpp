@@ -29,6 +29,7 @@ namespace {
 
 using harness::Oracle;
 using harness::Profile;
+using harness::vary;
 using machine::Category;
 using machine::Dtype;
 using machine::Tensor;
@@ -86,31 +87,43 @@ struct OptimizerStep {
     std::size_t count() const { return static_cast<std::size_t>(elements); }
   };
 
-  static harness::Sweep<Case> sweep(Profile profile) {
-    const bool quick = profile == Profile::quick;
+  static harness::Sweep<Case> sweep() {
+    using enum Profile;
     harness::Sweep<Case> sweep;
-    sweep.axis("optimizer", &Case::optimizer, zero::rule_names(), zero::rule_names())
-        .axis("dtype", &Case::dtype,
-              quick ? std::vector{Dtype::float32, Dtype::bfloat16}
-                    : std::vector(std::begin(machine::floating_dtypes),
-                                  std::end(machine::floating_dtypes)),
-              {std::begin(machine::floating_dtypes), std::end(machine::floating_dtypes)})
-        .axis("decay", &Case::decay, {"mask", "everywhere"}, {"mask", "everywhere"})
-        .axis("ranks", &Case::ranks, std::vector{1, 2})
-        .axis("elements", &Case::elements,
-              quick                            ? std::vector{1 << 20}
-              : profile == Profile::acceptance ? std::vector{1 << 20, 8 << 20}
-                                               : std::vector{1 << 16, 1 << 20, 32 << 20})
+    const std::vector<Dtype> floating(std::begin(machine::floating_dtypes),
+                                      std::end(machine::floating_dtypes));
+    const std::vector<std::string> decays{"mask", "everywhere"};
+    sweep.axis("optimizer", &Case::optimizer, "adamw", zero::rule_names())
+        .axis("dtype", &Case::dtype, Dtype::bfloat16, floating)
+        .axis("decay", &Case::decay, "mask", decays)
+        .axis("ranks", &Case::ranks, 1)
+        .axis("elements", &Case::elements, 1 << 20)
         .only([](const Case& c) {
           if (c.elements < 1) return fmt::format("{} elements: at least 1", c.elements);
           if (c.optimizer == "sgd" && !c.masked()) return std::string("plain sgd has no decay");
           return std::string();
         });
-    if (!quick) return sweep;
-    return std::move(sweep.sample([](const Case& c) {
-      return c.ranks == (c.optimizer == "adamw" ? 2 : 1) && c.masked() == (c.optimizer != "adam") &&
-             (c.optimizer == "adamw" || c.dtype == Dtype::bfloat16);
-    }));
+    const auto product = [&](Profile profile, const char* name, const std::vector<int>& ranks,
+                             const std::vector<int>& elements) {
+      sweep.slice(
+          {profile}, name,
+          {vary(&Case::optimizer, zero::rule_names()), vary(&Case::dtype, floating),
+           vary(&Case::decay, decays), vary(&Case::ranks, ranks), vary(&Case::elements, elements)});
+    };
+    product(acceptance, "matrix", {1, 2}, {1 << 20, 8 << 20});
+    product(paper, "matrix", {1, 2}, {1 << 16, 1 << 20, 32 << 20});
+    product(smoke, "smoke", {1}, {1, 10007});
+    sweep.slice({quick}, "rules", {vary(&Case::optimizer, {"sgd"})})
+        .slice({quick}, "rules",
+               {vary(&Case::optimizer, {"adam"}), vary(&Case::decay, {"everywhere"})})
+        .slice({quick}, "two ranks",
+               {vary(&Case::dtype, {Dtype::float32, Dtype::bfloat16}), vary(&Case::ranks, {2})})
+        .slice({quick}, "edges",
+               {vary(&Case::optimizer, {"momentum", "rmsprop"}), vary(&Case::ranks, {3}),
+                vary(&Case::elements, {100'003})})
+        .slice({quick}, "edges",
+               {vary(&Case::dtype, {Dtype::float16}), vary(&Case::elements, {1})});
+    return sweep;
   }
 
   OptimizerStep(const Case& c, harness::Context& context)

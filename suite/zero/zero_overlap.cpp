@@ -40,6 +40,7 @@ using harness::Better, harness::Nature;
 using collectives::Parameter;
 using harness::Oracle;
 using harness::Profile;
+using harness::vary;
 using machine::Dtype;
 using machine::Transport;
 
@@ -74,19 +75,17 @@ struct ZeroOverlap {
     double computation_s() const { return computation_ms * 1e-3; }  // of a micro-batch
   };
 
-  static harness::Sweep<Case> sweep(Profile profile) {
-    const bool quick = profile == Profile::quick;
+  static harness::Sweep<Case> sweep() {
+    using enum Profile;
     harness::Sweep<Case> sweep;
-    sweep.axis("dtype", &Case::dtype, {Dtype::bfloat16})
-        .axis("zero-stage", &Case::stage, quick ? std::vector{3} : std::vector{0, 1, 2, 3},
-              {0, 1, 2, 3})
-        .axis("ranks", &Case::ranks, std::vector{2})
-        .axis("gradient_accumulation_steps", &Case::micro_batches,
-              quick ? std::vector{1} : std::vector{1, 4})
-        .axis("parameters", &Case::parameters, {100'003})
-        .axis("reduce_bucket_size", &Case::reduce_bucket, {500'000'000})
-        .axis("computation_ms", &Case::computation_ms, {quick ? 40 : 100})
-        .axis("communication_ratio", &Case::communication_ratio, {"0.25"},
+    sweep.axis("dtype", &Case::dtype, Dtype::bfloat16)
+        .axis("zero-stage", &Case::stage, 3, {0, 1, 2, 3})
+        .axis("ranks", &Case::ranks, 2)
+        .axis("gradient_accumulation_steps", &Case::micro_batches, 1)
+        .axis("parameters", &Case::parameters, 100'003)
+        .axis("reduce_bucket_size", &Case::reduce_bucket, 500'000'000)
+        .axis("computation_ms", &Case::computation_ms, 40)
+        .axis("communication_ratio", &Case::communication_ratio, "0.25",
               {"0.1", "0.25", "0.5", "0.75", "1", "1.5", "2"})
         .only([](const Case& c) -> std::string {
           if (c.ranks < 2) return "one rank has nothing to hide: at least 2";
@@ -94,7 +93,14 @@ struct ZeroOverlap {
           if (c.micro_batches < 1 || c.reduce_bucket < 1 || c.computation_ms < 1)
             return "micro-batches, elements of a bucket and milliseconds: at least 1";
           return "";
-        });
+        })
+        .slice({quick}, "stage 3")
+        .slice({acceptance, paper}, "matrix",
+               {vary(&Case::stage, {0, 1, 2, 3}), vary(&Case::micro_batches, {1, 4}),
+                vary(&Case::computation_ms, {100})})
+        .slice({smoke}, "smoke",
+               {vary(&Case::stage, {0, 1, 2, 3}), vary(&Case::parameters, {10'007}),
+                vary(&Case::computation_ms, {4})});
     return sweep;
   }
 

@@ -39,7 +39,6 @@ using harness::Better, harness::Nature;
 
 using collectives::Parameter;
 using harness::Oracle;
-using harness::Profile;
 using machine::Category;
 using machine::Dtype;
 using machine::Transport;
@@ -67,7 +66,7 @@ struct ZeroStep {
   static constexpr bool repeatable = false;  // as long as a step's first and last bits differ
 
   using Case = ZeroStepCase;
-  static harness::Sweep<Case> sweep(Profile profile) { return zero_step_sweep(profile); }
+  static harness::Sweep<Case> sweep() { return zero_step_sweep(); }
   static std::string why_not(const Case& c, const harness::Context& context) {
     return suite::why_not(c, context);
   }
@@ -497,7 +496,7 @@ struct ZeroOptions : ZeroStep {
   static constexpr std::string_view name = "zero_options";
   static constexpr std::string_view about =
       "zero_step with other buckets, wire dtypes and prefetching, one at a time";
-  static harness::Sweep<Case> sweep(Profile profile) { return zero_options_sweep(profile); }
+  static harness::Sweep<Case> sweep() { return zero_options_sweep(); }
 };
 
 const bool registered = harness::add<ZeroStep>() && harness::add<ZeroOptions>();

@@ -13,6 +13,7 @@
 namespace suite {
 
 using harness::Profile;
+using harness::vary;
 using machine::Dtype;
 using machine::Transport;
 using Case = ZeroStepCase;
@@ -20,17 +21,6 @@ using Case = ZeroStepCase;
 namespace {
 
 constexpr int whole = Case::whole;
-
-// The values of a profile. Of what may be chosen else, the first is what it usually is.
-struct Values {
-  std::vector<Transport> transport = {Transport::shared_memory};
-  std::vector<Dtype> dtype = {Dtype::float32, Dtype::bfloat16, Dtype::float16};
-  std::vector<int> ranks, parameters = {100'003}, micro_batches;
-  std::vector<bool> overlap = {true}, contiguous = {true}, delayed = {false};
-  std::vector<int> reduce_bucket = {20'000}, all_gather_bucket = {whole};
-  std::vector<std::string> wire = {"default"}, offload = {"none"}, offload_param = {"none"};
-  std::vector<int> prefetch = {50'000'000}, persistence = {100}, max_live = {1'000'000'000};
-};
 
 std::string why_no_case(const Case& c) {
   if (c.parameters < 1000) return fmt::format("{} parameters: at least 1000", c.parameters);
@@ -57,111 +47,50 @@ std::string why_no_case(const Case& c) {
   return "";
 }
 
-harness::Sweep<Case> sweep_of(const Values& values) {
+// The axes, each usually off.
+harness::Sweep<Case> axes() {
   harness::Sweep<Case> sweep;
-  // With a list of several values, the first is the usual one.
-  const auto chosen = [&](const char* name, auto field, const auto& list, auto allowed) {
-    sweep.axis(name, field, list, allowed);
-    if (list.size() > 1)
-      sweep.usual(name,
-                  harness::AxisText<typename std::decay_t<decltype(list)>::value_type>::format(
-                      list.front()));
-  };
-  const std::vector<std::string> wires = {"default", "bfloat16", "half"};
-  const std::vector<int> any;
-  const std::vector<bool> either;
   sweep
-      .axis("transport", &Case::transport, values.transport,
+      .axis("transport", &Case::transport, Transport::shared_memory,
             {Transport::shared_memory, Transport::mpi})
-      .axis("dtype", &Case::dtype, values.dtype,
+      .axis("dtype", &Case::dtype, Dtype::float32,
             {Dtype::float32, Dtype::bfloat16, Dtype::float16, Dtype::float64})
-      .axis("zero-stage", &Case::stage, {0, 1, 2, 3}, {0, 1, 2, 3})
-      .axis("ranks", &Case::ranks, values.ranks)
-      .axis("parameters", &Case::parameters, values.parameters);
-  chosen("gradient_accumulation_steps", &Case::micro_batches, values.micro_batches, any);
-  chosen("overlap_comm", &Case::overlap, values.overlap, either);
-  chosen("contiguous_gradients", &Case::contiguous, values.contiguous, either);
-  chosen("reduce_bucket_size", &Case::reduce_bucket, values.reduce_bucket, any);
-  chosen("allgather_bucket_size", &Case::all_gather_bucket, values.all_gather_bucket, any);
-  chosen("communication_data_type", &Case::wire, values.wire, wires);
-  chosen("stage3_prefetch_bucket_size", &Case::prefetch_bucket, values.prefetch, any);
-  chosen("stage3_param_persistence_threshold", &Case::persistence_threshold, values.persistence,
-         any);
-  chosen("stage3_max_live_parameters", &Case::max_live, values.max_live, any);
-  chosen("offload_optimizer", &Case::offload, values.offload, zero::offload_device_names());
-  chosen("offload_param", &Case::offload_param, values.offload_param, zero::offload_device_names());
-  chosen("delayed_update", &Case::delayed, values.delayed, either);
-  sweep.axis("ratio", &Case::ratio, {"1"}, {"0", "0.25", "0.5", "0.75", "1"})
-      .axis("sub_group_size", &Case::sub_group_size, {4000})
-      .axis("buffer_count", &Case::buffer_count, {4})
-      .axis("max_in_cpu", &Case::max_in_cpu, {0})
-      .axis("nvme_path", &Case::nvme_path, {"temporary"})
+      .axis("zero-stage", &Case::stage, 1, {0, 1, 2, 3})
+      .axis("ranks", &Case::ranks, 2)
+      .axis("parameters", &Case::parameters, 100'003)
+      .axis("gradient_accumulation_steps", &Case::micro_batches, 1)
+      .axis("overlap_comm", &Case::overlap, false)
+      .axis("contiguous_gradients", &Case::contiguous, true)
+      .axis("reduce_bucket_size", &Case::reduce_bucket, whole)
+      .axis("allgather_bucket_size", &Case::all_gather_bucket, whole)
+      .axis("communication_data_type", &Case::wire, "default", {"default", "bfloat16", "half"})
+      .axis("stage3_prefetch_bucket_size", &Case::prefetch_bucket, 50'000'000)
+      .axis("stage3_param_persistence_threshold", &Case::persistence_threshold, 100)
+      .axis("stage3_max_live_parameters", &Case::max_live, 1'000'000'000)
+      .axis("offload_optimizer", &Case::offload, "none", zero::offload_device_names())
+      .axis("offload_param", &Case::offload_param, "none", zero::offload_device_names())
+      .axis("delayed_update", &Case::delayed, false)
+      .axis("ratio", &Case::ratio, "1", {"0", "0.25", "0.5", "0.75", "1"})
+      .axis("sub_group_size", &Case::sub_group_size, 4000)
+      .axis("buffer_count", &Case::buffer_count, 4)
+      .axis("max_in_cpu", &Case::max_in_cpu, 0)
+      .axis("nvme_path", &Case::nvme_path, "temporary")
       .only(why_no_case);
   return sweep;
 }
 
-// In small buckets, with micro-batches and overlap. Where the states are is where the values are,
-// or on the device.
-bool values_offloaded(const Case& c) {
-  return c.transport == Transport::shared_memory && c.overlap && !c.delayed &&
-         c.micro_batches == 3 && c.reduce_bucket != whole && c.parameters <= 100'003 &&
-         c.offload == (c.dtype == Dtype::float32 ? "none" : c.offload_param);
+using Variations = std::vector<harness::Variation<Case>>;
+
+Variations operator+(Variations all, const Variations& more) {
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
 }
 
-// How many of these axes are not what they usually are.
-int unusual(const Case& c) {
-  return (c.micro_batches != 1) + c.overlap + !c.contiguous + (c.reduce_bucket != whole) +
-         (c.all_gather_bucket != whole) + (c.wire != "default") +
-         (c.prefetch_bucket != 50'000'000) + (c.persistence_threshold != 100) +
-         (c.max_live != 1'000'000'000);
-}
-
-// One way of each: on the host, on the host and late, and in a file beside all else; values too.
-bool offloaded_in_quick(const Case& c) {
-  if (c.offload_param != "none")
-    return values_offloaded(c) && c.ranks == 2 &&
-           c.dtype == (c.offload_param == "cpu" ? Dtype::float32 : Dtype::bfloat16);
-  if (c.transport != Transport::shared_memory) return false;
-  if (c.ranks == 4)
-    return c.offload == "nvme" && c.stage == 2 && c.dtype == Dtype::float16 && unusual(c) == 3;
-  if (unusual(c) != 0 || c.offload != "cpu") return false;
-  return c.delayed ? c.stage == 3 && c.dtype == Dtype::bfloat16
-                   : c.stage == 1 && c.dtype == Dtype::float16;
-}
-
-// Without overlap, one after the other, in one bucket: each stage in both dtypes. Then buckets,
-// micro-batches and overlap together.
-bool in_quick(const Case& c) {
-  if (c.offloads()) return offloaded_in_quick(c);
-  if (c.dtype == Dtype::float16) return false;
-  if (unusual(c) == 0)
-    return c.ranks == 2 ? c.transport == Transport::shared_memory &&
-                              (c.stage < 2 || (c.stage == 3) == (c.dtype == Dtype::bfloat16))
-                        : c.transport == Transport::mpi &&
-                              (c.stage % 2 == 1) == (c.dtype == Dtype::bfloat16);
-  return c.ranks == 4 && unusual(c) == 3 && c.stage > 0 &&
-         (c.stage == 3) == (c.dtype == Dtype::bfloat16);
-}
-
-// Of the product of stages, ranks, micro-batches, dtypes and overlap a third for each way to
-// offload, so that every two values meet in each: whatever two axes are, a third of those left goes
-// through all remainders.
-bool offloaded_in_acceptance(const Case& c) {
-  if (c.offload_param != "none")
-    return values_offloaded(c) && (c.ranks == 3 || c.dtype == Dtype::bfloat16);
-  const int ranks = c.ranks == 8 ? 5 : c.ranks;
-  const int dtype = c.dtype == Dtype::float32 ? 0 : c.dtype == Dtype::bfloat16 ? 1 : 2;
-  const int way = c.delayed ? 2 : c.offload == "nvme" ? 1 : 0;
-  return (c.stage + ranks + c.micro_batches + dtype + c.overlap) % 3 == way;
-}
-
-// Everything as usual over both transports; the matrix of stages, ranks, micro-batches, dtypes and
-// overlap in small buckets.
-bool in_acceptance(const Case& c) {
-  if (unusual(c) == 0 && !c.offloads()) return c.parameters <= 100'003 || c.dtype != Dtype::float16;
-  if (c.parameters > 100'003 || c.transport != Transport::shared_memory) return false;
-  if (c.reduce_bucket == whole) return false;
-  return !c.offloads() || offloaded_in_acceptance(c);
+// Where the optimizer's states and the values are.
+Variations offloaded(const std::string& states, const std::string& values = "none",
+                     bool delayed = false) {
+  return {vary(&Case::offload, {states}), vary(&Case::offload_param, {values}),
+          vary(&Case::delayed, {delayed})};
 }
 
 }  // namespace
@@ -195,37 +124,145 @@ zero::StepOptions ZeroStepCase::step_options(double clip_norm, int rank) const {
   return options;
 }
 
-harness::Sweep<Case> zero_step_sweep(Profile profile) {
-  const bool quick = profile == Profile::quick;
-  Values values;
-  values.transport = {Transport::shared_memory, Transport::mpi};
-  values.ranks = quick ? std::vector{2, 4} : std::vector{1, 2, 3, 4, 8};
-  if (!quick) values.parameters.push_back(1'000'003);
-  values.micro_batches = quick ? std::vector{1, 3} : std::vector{1, 2, 3};
-  values.overlap = values.delayed = {false, true};
-  values.reduce_bucket = {whole, 20'000};
-  values.offload = values.offload_param = zero::offload_device_names();
-  harness::Sweep<Case> sweep = sweep_of(values);
-  return std::move(sweep.sample(quick ? in_quick : in_acceptance));
+harness::Sweep<Case> zero_step_sweep() {
+  using enum Profile;
+  harness::Sweep<Case> sweep = axes();
+  const auto stages = vary(&Case::stage, {0, 1, 2, 3});
+  const auto ranks = vary(&Case::ranks, {1, 2, 3, 4, 8});
+  const auto dtypes = vary(&Case::dtype, {Dtype::float32, Dtype::bfloat16, Dtype::float16});
+  const auto micro_batches = vary(&Case::micro_batches, {1, 2, 3});
+  const auto overlaps = vary(&Case::overlap, {false, true});
+  const auto buckets = vary(&Case::reduce_bucket, {20'000});
+  const auto mpi = vary(&Case::transport, {Transport::mpi});
+  // Everything as usual over both transports; the matrix in small buckets.
+  for (const auto& [parameters, of] :
+       {std::pair(100'003, dtypes),
+        {1'000'003, vary(&Case::dtype, {Dtype::float32, Dtype::bfloat16})}})
+    sweep
+        .slice({acceptance, paper}, "usual",
+               {of, stages, ranks, vary(&Case::parameters, {parameters})})
+        .slice({acceptance, paper}, "transports",
+               {mpi, of, stages, vary(&Case::ranks, {2, 3, 4, 8}),
+                vary(&Case::parameters, {parameters})});
+  const Variations matrix{dtypes, stages, ranks, micro_batches, overlaps, buckets};
+  sweep.slice({acceptance, paper}, "buckets", matrix)
+      .slice({acceptance, paper}, "offload", matrix + offloaded("cpu"), {3, 1})
+      .slice({acceptance, paper}, "offload", matrix + offloaded("nvme"), {3, 2})
+      .slice({acceptance, paper}, "delayed", matrix + offloaded("cpu", "none", true), {3, 0});
+  const Variations all_at_once{vary(&Case::overlap, {true}), vary(&Case::micro_batches, {3}),
+                               buckets};
+  const auto in = [](Dtype dtype, int stage, int of) {
+    return Variations{vary(&Case::dtype, {dtype}), vary(&Case::stage, {stage}),
+                      vary(&Case::ranks, {of})};
+  };
+  // The states where the values are, or on the device.
+  for (const char* device : {"cpu", "nvme"}) {
+    sweep.slice({acceptance, paper}, "offload_param",
+                Variations{vary(&Case::dtype, {Dtype::bfloat16}), vary(&Case::stage, {3}), ranks} +
+                    all_at_once + offloaded(device, device));
+    sweep.slice({acceptance, paper}, "offload_param",
+                in(Dtype::float32, 3, 3) + all_at_once + offloaded("none", device));
+    sweep.slice({acceptance, paper}, "offload_param",
+                in(Dtype::float16, 3, 3) + all_at_once + offloaded(device, device));
+  }
+
+  sweep.slice({quick}, "usual", {vary(&Case::stage, {0})})
+      .slice({quick}, "usual", {vary(&Case::dtype, {Dtype::bfloat16}), vary(&Case::stage, {1, 3})})
+      .slice({quick}, "transports", Variations{mpi} + in(Dtype::float32, 0, 4))
+      .slice({quick}, "transports", Variations{mpi} + in(Dtype::bfloat16, 3, 4))
+      .slice({quick}, "buckets", in(Dtype::float32, 2, 4) + all_at_once)
+      .slice({quick}, "buckets", in(Dtype::bfloat16, 3, 4) + all_at_once)
+      .slice({quick}, "offload", in(Dtype::float16, 1, 2) + offloaded("cpu"))
+      .slice({quick}, "offload", in(Dtype::bfloat16, 3, 2) + offloaded("cpu", "none", true))
+      .slice({quick}, "offload", in(Dtype::float16, 2, 4) + all_at_once + offloaded("nvme"))
+      .slice({quick}, "offload_param",
+             in(Dtype::float32, 3, 2) + all_at_once + offloaded("none", "cpu"))
+      .slice({quick}, "offload_param",
+             in(Dtype::bfloat16, 3, 2) + all_at_once + offloaded("nvme", "nvme"));
+  // Shards and buckets that are no multiple of each other, with every stage in some dtype; a bucket
+  // of exactly all parameters.
+  const Variations uneven{vary(&Case::parameters, {10'007}), vary(&Case::micro_batches, {2}),
+                          vary(&Case::overlap, {true}), vary(&Case::all_gather_bucket, {509})};
+  const auto prime = vary(&Case::reduce_bucket, {1009});
+  for (const auto& [dtype, stage] : {std::pair(Dtype::float16, 0),
+                                     {Dtype::float32, 1},
+                                     {Dtype::bfloat16, 2},
+                                     {Dtype::float16, 3}})
+    sweep.slice({quick}, "edges", in(dtype, stage, 3) + uneven + Variations{prime});
+  sweep
+      .slice({quick}, "edges",
+             in(Dtype::bfloat16, 1, 3) + uneven + Variations{vary(&Case::reduce_bucket, {10'007})})
+      .slice({quick}, "edges",
+             in(Dtype::float16, 1, 3) + uneven +
+                 Variations{prime, vary(&Case::sub_group_size, {101})} + offloaded("cpu"));
+
+  // Every stage over ranks that are no power of two; all else at once; states and values elsewhere.
+  const Variations small{vary(&Case::parameters, {3001}), vary(&Case::reduce_bucket, {700}),
+                         vary(&Case::sub_group_size, {100}), vary(&Case::buffer_count, {3})};
+  const auto three = vary(&Case::ranks, {3});
+  const auto narrow = vary(&Case::dtype, {Dtype::float16});
+  sweep
+      .slice({smoke}, "smoke",
+             small + Variations{vary(&Case::dtype, {Dtype::float32, Dtype::bfloat16}), stages,
+                                vary(&Case::ranks, {1, 3}), vary(&Case::micro_batches, {1, 3})})
+      .slice({smoke}, "smoke",
+             small + Variations{narrow, stages, three} +
+                 Variations{vary(&Case::micro_batches, {3}), vary(&Case::overlap, {true})})
+      .slice({smoke}, "smoke",
+             small + offloaded("cpu") +
+                 Variations{narrow, stages, three, vary(&Case::ratio, {"0.5", "1"})})
+      .slice({smoke}, "smoke",
+             small + offloaded("cpu", "none", true) + Variations{narrow, stages, three})
+      .slice({smoke}, "smoke",
+             small + offloaded("nvme") +
+                 Variations{narrow, stages, three, vary(&Case::micro_batches, {3}),
+                            vary(&Case::overlap, {true})});
+  for (const char* device : {"cpu", "nvme"})
+    for (const char* states : {"none", "nvme"})
+      sweep.slice({smoke}, "smoke",
+                  small + offloaded(states, device) + in(Dtype::float16, 3, 3) +
+                      Variations{vary(&Case::max_in_cpu, {300})});
+  return sweep;
 }
 
-harness::Sweep<Case> zero_options_sweep(Profile profile) {
-  const bool quick = profile == Profile::quick;
-  Values values;
-  if (quick) values.dtype = {Dtype::float32};
-  values.ranks = {quick ? 4 : 3};
-  values.micro_batches = {quick ? 3 : 2};
-  values.contiguous = {true, false};
-  values.all_gather_bucket = {whole, 10'000};
-  values.wire = {"default", "bfloat16", "half"};
-  values.prefetch = {50'000'000, 0, 30'000};
-  values.persistence = {100, 100'000};
-  values.max_live = {1'000'000'000, 50'000};
-  harness::Sweep<Case> sweep = sweep_of(values);
-  return std::move(sweep.sample([quick](const Case& c) {
-    const int others = unusual(c) - 3;  // beside micro-batches, overlap and buckets
-    return quick ? c.stage == 2 && others == 2 && c.wire == "half" && !c.contiguous : others == 1;
-  }));
+harness::Sweep<Case> zero_options_sweep() {
+  using enum Profile;
+  harness::Sweep<Case> sweep = axes();
+  const Variations in_buckets{vary(&Case::overlap, {true}), vary(&Case::reduce_bucket, {20'000})};
+  const auto stages = vary(&Case::stage, {0, 1, 2, 3}), stage_3 = vary(&Case::stage, {3});
+  const auto one = [&](const harness::Variation<Case>& at_stages,
+                       const harness::Variation<Case>& option) {
+    sweep.slice(
+        {acceptance, paper}, "one at a time",
+        Variations{vary(&Case::dtype, {Dtype::float32, Dtype::bfloat16, Dtype::float16}), at_stages,
+                   vary(&Case::ranks, {3}), vary(&Case::micro_batches, {2}), option} +
+            in_buckets);
+  };
+  one(stages, vary(&Case::contiguous, {false}));
+  one(stages, vary(&Case::all_gather_bucket, {10'000}));
+  one(stages, vary(&Case::wire, {"bfloat16", "half"}));
+  one(stage_3, vary(&Case::prefetch_bucket, {0, 30'000}));
+  one(stage_3, vary(&Case::persistence_threshold, {100'000}));
+  one(stage_3, vary(&Case::max_live, {50'000}));
+  sweep.slice(
+      {quick}, "narrow wire",
+      Variations{vary(&Case::stage, {2}), vary(&Case::ranks, {4}), vary(&Case::micro_batches, {3}),
+                 vary(&Case::contiguous, {false}), vary(&Case::wire, {"half"})} +
+          in_buckets);
+  const Variations all{vary(&Case::ranks, {3}),
+                       vary(&Case::parameters, {10'007}),
+                       vary(&Case::reduce_bucket, {1500}),
+                       vary(&Case::all_gather_bucket, {500}),
+                       vary(&Case::prefetch_bucket, {3000}),
+                       vary(&Case::max_live, {5000}),
+                       vary(&Case::persistence_threshold, {0, 1000})};
+  sweep.slice({quick}, "edges", Variations{stage_3, vary(&Case::micro_batches, {2})} + all)
+      .slice({smoke}, "smoke",
+             Variations{vary(&Case::dtype, {Dtype::bfloat16}), stages,
+                        vary(&Case::micro_batches, {1, 3}), vary(&Case::overlap, {false, true}),
+                        vary(&Case::contiguous, {false}), vary(&Case::wire, {"half"})} +
+                 all);
+  return sweep;
 }
 
 std::string why_not(const Case& c, const harness::Context& context) {

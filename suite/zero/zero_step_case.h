@@ -33,9 +33,9 @@ struct ZeroStepCase {
 
 // What is usual over both transports; stages, ranks, micro-batches, dtypes, overlap and where the
 // optimizer's states are, in small buckets.
-harness::Sweep<ZeroStepCase> zero_step_sweep(harness::Profile profile);
+harness::Sweep<ZeroStepCase> zero_step_sweep();
 // In small buckets, with micro-batches and overlap, all else that can be chosen, one at a time.
-harness::Sweep<ZeroStepCase> zero_options_sweep(harness::Profile profile);
+harness::Sweep<ZeroStepCase> zero_options_sweep();
 // Why it can't run here, or empty.
 std::string why_not(const ZeroStepCase& c, const harness::Context& context);
 
