@@ -1,4 +1,5 @@
-// What only states in host memory support: a part that stays on the device, and delayed updates.
+// Features that only states in host memory support: a part that stays on the device, and delayed
+// updates.
 
 #include "zero/offload/host_store.h"
 

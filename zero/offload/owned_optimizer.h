@@ -15,7 +15,7 @@
 
 namespace zero {
 
-// Of values that are elsewhere than on their device.
+// Values that are stored elsewhere than on their device.
 class ValueHome {
  public:
   virtual ~ValueHome() = default;
@@ -68,7 +68,7 @@ struct OffloadTraffic {
   }
 };
 
-// What happens to a part of what is offloaded, in this order.
+// The phases of a piece, in this order.
 enum class OffloadPhase : unsigned char { down, update, up };
 
 class OwnedOptimizer {

@@ -1,5 +1,4 @@
-// Of an optimizer that streams its states: what is the same whether they are in host memory or in a
-// file.
+// An optimizer that streams its states: the properties that both stores have.
 
 #include "zero/offload/streamed_optimizer.h"
 

@@ -1,12 +1,11 @@
 #pragma once
-// Who runs the collectives of a group beside the rank's own thread: a thread of its own, one job
-// after the other in the order of submit, or, without one, submit itself. So the jobs and their
-// order, and with them every bit, are the same with and without.
+// Runs jobs one after the other in the order of submit: on a thread of its own, or, without one,
+// inside submit. So the jobs and their order, and with them every bit, are the same either way.
 //
-// Memory is taken and given back by the submitting thread only (a device's ledger knows one
-// thread): who submits keeps what a job works on until wait has returned for it.
+// Only the submitting thread takes and gives back memory (a device's ledger knows one thread). The
+// caller keeps the memory that a job uses until wait has returned for it.
 //
-// What a job throws ends the queue: submit and wait throw it again from then on.
+// An exception of a job ends the queue: submit and wait throw it again from then on.
 
 #include <condition_variable>
 #include <cstdint>
@@ -24,7 +23,7 @@ class Worker {
  public:
   using Ticket = std::uint64_t;
 
-  // For who times a step: the thread's lane, and what waiting for it is.
+  // For a step clock: the thread's lane, and the part that waiting for it counts as.
   struct Recorded {
     const char* lane = "progress";
     machine::Part waiting = machine::Part::communication;
@@ -40,8 +39,8 @@ class Worker {
   Ticket submit(std::function<void()> job);
   void wait(Ticket ticket);  // until this job, and all before it, have ended
   void wait_all() { wait(submitted_); }
-  // For good. Jobs that have not begun are dropped; one that has ends first (its waits have
-  // timeouts). What jobs use must outlive this.
+  // Drops jobs that have not begun and waits for one that has (its waits have timeouts). Memory
+  // that jobs use must outlive this.
   void stop();
 
  private:
@@ -52,7 +51,7 @@ class Worker {
   std::condition_variable changed_;
   struct Job {
     std::function<void()> work;
-    machine::StepClock* clock = nullptr;  // of who gave it
+    machine::StepClock* clock = nullptr;  // of the submitting thread
   };
   std::deque<Job> jobs_;
   Ticket done_ = 0;

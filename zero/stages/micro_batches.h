@@ -1,5 +1,5 @@
 #pragma once
-// Which gradients of a micro-batch are ready, and in which order buckets are reduced.
+// Tracks which gradients of a micro-batch are ready, and orders the buckets for reduction.
 //
 //   batches.begin(last);
 //   batches.ready(part);

@@ -1,6 +1,6 @@
 #pragma once
-// What all parts of a step know: the ZeRO stage, the states, the plan, the groups and the options.
-// Checked when it is made, and constant from then on.
+// The facts that all parts of a step share: the ZeRO stage, the states, the plan, the groups and
+// the options. The constructor checks them; they are constant from then on.
 
 #include <string_view>
 #include <vector>

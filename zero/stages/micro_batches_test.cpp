@@ -1,0 +1,68 @@
+#include "zero/stages/micro_batches.h"
+
+#include <gtest/gtest.h>
+
+#include "zero/testing/model_case.h"
+
+namespace zero {
+namespace {
+
+using machine::Dtype;
+
+// Calls test(batches, part of a bucket) with a bucket for each parameter of one rank.
+template <class Test>
+void with_batches(const std::vector<std::string>& frozen, const Test& test) {
+  machine::run_ranks(1, [&](machine::World& world) {
+    testing::RankModel model(world, {});
+    const GradientPlan plan = gradient_plan(model.list(), Dtype::float32, model.grid, 48, frozen);
+    FlatStates states(world.device(), plan, model.list(), {.reduce_bucket_size = 1});
+    const StepContext context(2, states, plan, model.communicators(), {});
+    MicroBatches batches(context);
+    test(batches, [&](std::size_t bucket) {
+      Part part;
+      for (const int row : context.bucket(bucket).rows) part.push_back(&states.parameter(row));
+      return part;
+    });
+  });
+}
+
+TEST(MicroBatches, TakesCompleteBucketsInTheOrderOfTheLayout) {
+  with_batches({}, [](MicroBatches& batches, const auto& part) {
+    ASSERT_GT(batches.trained(), 3u);
+    for (const bool last : {false, true}) {
+      batches.begin(last);
+      EXPECT_EQ(batches.is_last(), last);
+      for (std::size_t bucket = batches.trained(); bucket-- > 1;) {
+        batches.ready(part(bucket));
+        EXPECT_EQ(batches.take_complete(), std::nullopt) << bucket;
+      }
+      batches.ready(part(0));
+      EXPECT_EQ(batches.take_complete(), 0u);
+      EXPECT_TRUE(batches.is_taken(0));
+      EXPECT_FALSE(batches.is_taken(1));
+      for (std::size_t bucket = 1; bucket < batches.trained(); ++bucket)
+        EXPECT_EQ(batches.take_next(), bucket);
+      EXPECT_EQ(batches.take_next(), std::nullopt);
+      batches.end();
+    }
+  });
+}
+
+TEST(MicroBatches, RejectsCallsOutOfOrder) {
+  with_batches({"stage0.bias"}, [](MicroBatches& batches, const auto& part) {
+    EXPECT_THROW(batches.ready(part(0)), std::logic_error);
+    batches.begin(true);
+    EXPECT_THROW(batches.begin(true), std::logic_error);
+    batches.ready(part(0));
+    EXPECT_THROW(batches.ready(part(0)), std::logic_error);
+    const std::size_t frozen = batches.trained();
+    batches.ready(part(frozen));  // has no gradient
+    batches.ready(part(frozen));
+    EXPECT_EQ(batches.take_complete(), 0u);
+    batches.end();
+    EXPECT_THROW(batches.begin(true), std::logic_error);  // buckets of the last one are taken
+  });
+}
+
+}  // namespace
+}  // namespace zero
