@@ -1,0 +1,116 @@
+#include "collectives/bind.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "collectives/execute.h"
+#include "collectives/range_map.h"
+#include "collectives/rounds.h"
+#include "collectives/traffic_matrix.h"
+#include "machine/device/device.h"
+
+namespace collectives {
+namespace {
+
+constexpr std::int64_t count = 1 << 20;
+
+Layout::Site site(std::int64_t begin, std::int64_t end) { return {Buffer::input, {begin, end}}; }
+
+std::string values_in(const RangeMap<int>& map, Layout::Site where) {
+  std::string text;
+  map.visit(where, [&](int value) { text += std::to_string(value) + " "; });
+  return text;
+}
+
+TEST(RangeMap, KeepsAValueForEachElement) {
+  RangeMap<int> map;
+  EXPECT_EQ(values_in(map, site(0, 9)), "0 ");
+  map.assign(site(2, 6), 1);
+  EXPECT_EQ(values_in(map, site(0, 9)), "0 1 0 ");
+  EXPECT_EQ(values_in(map, site(3, 4)), "1 ");
+  EXPECT_EQ(values_in(map, site(6, 7)), "0 ");
+  map.update(site(4, 8), [](int& value) { value += 10; });
+  EXPECT_EQ(values_in(map, site(0, 9)), "0 1 11 10 0 ");
+  map.assign(site(1, 8), 5);
+  EXPECT_EQ(values_in(map, site(0, 9)), "0 5 0 ");
+  map.assign(site(3, 3), 7);  // nothing
+  EXPECT_EQ(values_in(map, site(0, 9)), "0 5 0 ");
+  EXPECT_EQ(values_in(map, {Buffer::output, {0, 9}}), "0 ");
+}
+
+// A write waits for the sends that read its place, of each channel for the last; a later write of
+// the same place need not wait again.
+TEST(Bind, AWriteWaitsForTheSendsOfItsPlaceOnce) {
+  Plan plan{1, 4, 0, {}};
+  plan.steps = {send(1, output(0, 2)), send(1, output(1)),    send(2, output(0)),
+                receive(3, output(0)), receive(3, output(1)), receive(3, output(0))};
+  const Layout layout(machine::Operation::all_reduce, plan, {0, 4}, 400);
+  const std::vector<Action> actions = bind(plan, layout, false, 4, machine::Store::cached).actions;
+  EXPECT_EQ(actions[3].after, (std::vector<std::size_t>{0, 2}));
+  EXPECT_EQ(actions[4].after, (std::vector<std::size_t>{1}));
+  EXPECT_EQ(actions[5].after, std::vector<std::size_t>());
+}
+
+TEST(Bind, PostsCountTheMessagesBeforeTheirs) {
+  Plan plan{1, 4, 0, {}};
+  plan.steps = {post(1, output(2)),    receive(1, output(0)),
+                receive(2, output(1)), receive_reduce(1, input(3), output(3)),
+                receive(1, output(2)), post(1, output(0)),
+                receive(1, output(0))};
+  const Layout layout(machine::Operation::all_reduce, plan, {0, 4}, 400);
+  const std::vector<Action> actions = bind(plan, layout, false, 4, machine::Store::cached).actions;
+  EXPECT_EQ(actions[0].ahead, 3);
+  EXPECT_EQ(actions[5].ahead, 1);
+  plan.steps.pop_back();
+  EXPECT_THROW(bind(plan, layout, false, 4, machine::Store::cached), std::logic_error);
+}
+
+TEST(Bind, WhatIsReadAgainStaysInTheCache) {
+  Plan plan{1, 4, 0, {}};
+  plan.steps = {receive(1, output(0)), receive(1, output(1)), copy(input(2), output(2)),
+                send(2, output(0, 1)), reduce(input(2), output(2))};
+  const Layout layout(machine::Operation::all_reduce, plan, {0, 4}, 400);
+  const std::vector<Action> actions =
+      bind(plan, layout, false, 4, machine::Store::streaming).actions;
+  EXPECT_EQ(actions[0].store, machine::Store::cached);
+  EXPECT_EQ(actions[1].store, machine::Store::streaming);
+  EXPECT_EQ(actions[2].store, machine::Store::cached);
+}
+
+// What binding looks at grows with the plan, not with its square.
+TEST(Bind, CostsAFewLooksAStep) {
+  for (const Algorithm& algorithm : algorithms())
+    for (const int ranks : {8, 64, 512}) {
+      std::shared_ptr<TrafficMatrix> traffic;
+      const auto n = static_cast<std::size_t>(ranks);
+      if (algorithm.operation == machine::Operation::all_to_all_v)
+        traffic = std::make_shared<TrafficMatrix>(ranks, std::vector<std::int64_t>(n * n, 3));
+      const Call call{ranks / 2, ranks, 2, 0, 8, traffic.get()};
+      const Plan plan = algorithm.plan(call);
+      const Layout layout(algorithm.operation, plan, call, count);
+      const BoundPlan bound = bind(plan, layout, false, 4, machine::Store::streaming);
+      EXPECT_LE(bound.visited, 6 * plan.steps.size() + 6 * n)
+          << machine::name(algorithm.operation) << " by " << algorithm.name << " among " << ranks;
+    }
+}
+
+// An Execution needs its own rank's plan only, so that one of thousands of ranks can build its own.
+TEST(Execution, PlansForItsOwnRankOnly) {
+  static std::vector<int> planned;
+  planned.clear();
+  Algorithm direct = find_algorithm(machine::Operation::all_reduce, "direct");
+  direct.plan = [](const Call& call) {
+    planned.push_back(call.rank);
+    return find_algorithm(machine::Operation::all_reduce, "direct").plan(call);
+  };
+  const auto device = machine::make_host_device();
+  const Execution execution({&direct, count}, 100, 4096, *device);
+  EXPECT_FALSE(planned.empty());
+  for (const int rank : planned) EXPECT_EQ(rank, 100);
+}
+
+}  // namespace
+}  // namespace collectives
