@@ -1,6 +1,7 @@
 #include "zero/checkpoint/checkpoint.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>

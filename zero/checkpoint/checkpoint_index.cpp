@@ -1,5 +1,7 @@
 #include "zero/checkpoint/checkpoint_index.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>

@@ -1,5 +1,7 @@
 #include "zero/checkpoint/checkpoint_piece.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "machine/base/error.h"

@@ -1,5 +1,6 @@
 #include "zero/checkpoint/checkpoint.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>

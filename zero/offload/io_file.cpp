@@ -1,6 +1,7 @@
 #include "zero/offload/io_file.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 

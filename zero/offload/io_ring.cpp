@@ -1,5 +1,6 @@
 #include "zero/offload/io_ring.h"
 
+#include <fmt/format.h>
 #include <liburing.h>
 #include <sys/resource.h>
 

@@ -1,5 +1,7 @@
 #include "zero/offload/swap_file.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
