@@ -8,7 +8,7 @@ namespace harness {
 namespace {
 
 using machine::RankState;
-using Kind = Finding::Kind;
+using Kind = LossReport::Kind;
 
 struct Culprit {
   Kind kind;
@@ -28,14 +28,14 @@ class Diagnosis {
   Diagnosis(const Snapshot& snapshot, double now_s, double timeout_s)
       : ranks_(snapshot.ranks), self_(snapshot.self), now_s_(now_s), timeout_s_(timeout_s) {}
 
-  std::optional<Finding> find() const {
+  std::optional<LossReport> find() const {
     std::optional<Culprit> culprit = died();
     if (!culprit) culprit = silent();
     if (!culprit) culprit = standing_still();
     if (!culprit) culprit = failed();
     if (!culprit) return std::nullopt;
     const std::string activity = activity_of(culprit->rank);
-    return Finding{culprit->kind, culprit->rank, reporter(), line(*culprit, activity), activity};
+    return LossReport{culprit->kind, culprit->rank, reporter(), line(*culprit, activity), activity};
   }
 
  private:
@@ -241,7 +241,7 @@ class Diagnosis {
 
 }  // namespace
 
-std::optional<Finding> diagnose(const Snapshot& snapshot, double now_s, double timeout_s) {
+std::optional<LossReport> diagnose(const Snapshot& snapshot, double now_s, double timeout_s) {
   return Diagnosis(snapshot, now_s, timeout_s).find();
 }
 

@@ -40,7 +40,7 @@ struct Snapshot {
   std::vector<RankView> ranks;  // all of the world, in order
 };
 
-struct Finding {
+struct LossReport {
   enum class Kind { died, stopped, unresponsive, hung, deadlock, failed };
   Kind kind;
   int culprit;
@@ -49,7 +49,7 @@ struct Finding {
   std::string activity;  // what ran; empty when nobody said
 };
 
-std::optional<Finding> diagnose(const Snapshot& snapshot, double now_s, double timeout_s);
+std::optional<LossReport> diagnose(const Snapshot& snapshot, double now_s, double timeout_s);
 
 // How long a rank may be silent and still be asked to report.
 inline constexpr double responsive_s = 2;

@@ -6,7 +6,7 @@ namespace harness {
 namespace {
 
 using machine::RankState;
-using Kind = Finding::Kind;
+using Kind = LossReport::Kind;
 constexpr double now = 1000, timeout = 60;
 constexpr auto activity = "all_reduce/ranks:4/bytes:8";
 
@@ -41,10 +41,10 @@ void fail(RankView& rank, const std::string& reason, double at_s) {
   rank.failed_s = at_s;
 }
 
-Finding found(const Snapshot& snapshot) {
+LossReport found(const Snapshot& snapshot) {
   const auto finding = diagnose(snapshot, now, timeout);
   EXPECT_TRUE(finding.has_value());
-  return finding.value_or(Finding{Kind::failed, -1, -1, "", ""});
+  return finding.value_or(LossReport{Kind::failed, -1, -1, "", ""});
 }
 
 TEST(Diagnose, HealthyRanksAreLeftAlone) { EXPECT_FALSE(diagnose(healthy(), now, timeout)); }
@@ -83,7 +83,7 @@ TEST(Diagnose, ADeadRankIsNamedAtOnceWithWhatTheOthersDid) {
     snapshot.ranks[2].process = process;
     wait(snapshot.ranks[0], 2, now - 1);
     fail(snapshot.ranks[1], "MPI gave up", now - 0.5);
-    const Finding finding = found(snapshot);
+    const LossReport finding = found(snapshot);
     EXPECT_EQ(finding.kind, Kind::died);
     EXPECT_EQ(finding.culprit, 2);
     EXPECT_EQ(finding.reporter, 0);
@@ -102,7 +102,7 @@ TEST(Diagnose, WhatEveryRankDidIsTold) {
   snapshot.ranks[2].process = ProcessState::gone;
   for (RankView& rank : snapshot.ranks)
     if (rank.rank != 2) wait(rank, 2, now - 1);
-  const Finding finding = found(snapshot);
+  const LossReport finding = found(snapshot);
   for (const RankView& rank : snapshot.ranks) {
     if (rank.rank == 2) continue;
     EXPECT_NE(finding.line.find("rank " + std::to_string(rank.rank) + " " + rank.waiting),
@@ -118,7 +118,7 @@ TEST(Diagnose, AStoppedRankIsNamedAfterTheTimeout) {
   EXPECT_FALSE(diagnose(snapshot, now, timeout));
   snapshot.ranks[0].heartbeat_s = now - timeout - 1;
   fail(snapshot.ranks[3], "waited too long", now);
-  const Finding finding = found(snapshot);
+  const LossReport finding = found(snapshot);
   EXPECT_EQ(finding.kind, Kind::stopped);
   EXPECT_EQ(finding.culprit, 0);
   EXPECT_EQ(finding.reporter, 1) << "the stopped rank cannot report";
@@ -134,7 +134,7 @@ TEST(Diagnose, ARankHungInItsOwnWorkIsNamedWhenNobodyMoves) {
   snapshot.ranks[2].progress_s = now - timeout - 5;
   for (const int rank : {0, 1, 3})
     wait(snapshot.ranks[static_cast<std::size_t>(rank)], 2, now - timeout - 3);
-  Finding finding = found(snapshot);
+  LossReport finding = found(snapshot);
   EXPECT_EQ(finding.kind, Kind::hung);
   EXPECT_EQ(finding.culprit, 2);
   EXPECT_NE(finding.line.find(
@@ -165,7 +165,7 @@ TEST(Diagnose, ARankHungBesideDevicesAndLibrariesIsNamed) {
                             : "in all_reduce, waiting for its group at message 9 (8 bytes)";
     }
     snapshot.ranks[2].progress_s = now - timeout - 5;
-    Finding finding = found(snapshot);
+    LossReport finding = found(snapshot);
     EXPECT_EQ(finding.kind, Kind::hung);
     EXPECT_EQ(finding.culprit, 2);
     for (const int rank : {0, 1, 3})
@@ -192,7 +192,7 @@ TEST(Diagnose, TheOneWhoseDeviceHoldsAllUpIsNamed) {
     wait(snapshot.ranks[static_cast<std::size_t>(rank)], 2, now - timeout - 3);
   snapshot.ranks[2].on_device = true;
   snapshot.ranks[2].progress_s = now - timeout - 5;
-  const Finding finding = found(snapshot);
+  const LossReport finding = found(snapshot);
   EXPECT_EQ(finding.kind, Kind::hung);
   EXPECT_EQ(finding.culprit, 2);
   EXPECT_NE(finding.line.find("rank 2 (pid 102 on node1) made no progress for 65 s and waited for "
@@ -209,7 +209,7 @@ TEST(Diagnose, TheReporterMayBeTheOneThatHangs) {
   snapshot.ranks[0].waiting_for = -1;
   for (const int self : {0, 3}) {
     snapshot.self = self;
-    const Finding finding = found(snapshot);
+    const LossReport finding = found(snapshot);
     EXPECT_EQ(finding.culprit, 0);
     EXPECT_EQ(finding.reporter, 0) << "its watchdog beats, so it can speak for itself";
   }
@@ -226,7 +226,7 @@ TEST(Diagnose, ADeadlockIsTheRingWithoutWhatLeadsToIt) {
   wait(snapshot.ranks[3], 2, now - timeout + 1);
   EXPECT_FALSE(diagnose(snapshot, now, timeout)) << "rank 3 has only begun to wait";
   wait(snapshot.ranks[3], 2, now - timeout - 1);
-  const Finding finding = found(snapshot);
+  const LossReport finding = found(snapshot);
   EXPECT_EQ(finding.kind, Kind::deadlock);
   EXPECT_EQ(finding.line.substr(0, finding.line.find(". The")),
             "deadlock during all_reduce/ranks:4/bytes:8: rank 2 waits for rank 1, rank 1 "
@@ -256,7 +256,7 @@ TEST(Diagnose, TheFirstToFailIsNamedNotThoseItTookAlong) {
   fail(snapshot.ranks[0], "rank 3 failed: out of memory", now - 2);
   fail(snapshot.ranks[3], "out of memory: asked for 8 GiB", now - 2);
   fail(snapshot.ranks[2], "another thing", now - 1);
-  Finding finding = found(snapshot);
+  LossReport finding = found(snapshot);
   EXPECT_EQ(finding.kind, Kind::failed);
   EXPECT_EQ(finding.culprit, 3);
   EXPECT_NE(finding.line.find(

@@ -62,9 +62,9 @@ struct Command {
   int exit_code = 0;
 };
 
-class Launch {
+class CaseLoop {
  public:
-  Launch(machine::World& world, const std::vector<PlannedCase>& cases, const RunOptions& options)
+  CaseLoop(machine::World& world, const std::vector<PlannedCase>& cases, const RunOptions& options)
       : world_(world), cases_(cases), options_(options), runner_(world, options) {}
 
   int lead(Progress& progress);
@@ -104,9 +104,9 @@ std::optional<machine::Transport> transport_of(const PlannedCase& plan) {
   return std::nullopt;
 }
 
-Command Launch::command(Command next) { return world_.broadcast(world_.group(), 0, next); }
+Command CaseLoop::command(Command next) { return world_.broadcast(world_.group(), 0, next); }
 
-void Launch::execute(const Command& command, Record& record) {
+void CaseLoop::execute(const Command& command, Record& record) {
   const PlannedCase& plan = cases_[static_cast<std::size_t>(command.index)];
   if (options_.measure_rates) {
     world_.board().set_activity(fmt::format("measuring this machine with {} ranks", plan.ranks));
@@ -124,7 +124,7 @@ void Launch::execute(const Command& command, Record& record) {
   world_.barrier(world_.group());
 }
 
-std::string Launch::loss(const std::exception& error) {
+std::string CaseLoop::loss(const std::exception& error) {
   std::string text = error.what();
   if (!dynamic_cast<const machine::PeerFailure*>(&error)) text = fmt::format("rank 0: {}", text);
   const machine::Board& board = world_.board();
@@ -137,18 +137,18 @@ std::string Launch::loss(const std::exception& error) {
   return text;
 }
 
-const Record* Launch::finished(std::size_t index, int repetition) const {
+const Record* CaseLoop::finished(std::size_t index, int repetition) const {
   const auto found = place_.find({cases_[index].name, repetition});
   return found == place_.end() ? nullptr : &records_[found->second];
 }
 
-void Launch::note_rates() {
+void CaseLoop::note_rates() {
   const std::size_t known = context_.rates.size();
   for (const auto& [what, rate] : runner_.rates().named()) context_.rates[what] = rate;
   if (options_.sink && context_.rates.size() > known) options_.sink->measured(context_);
 }
 
-void Launch::lead_case(std::size_t index, int repetition, Progress& progress) {
+void CaseLoop::lead_case(std::size_t index, int repetition, Progress& progress) {
   try {
     const PlannedCase& plan = cases_[index];
     progress.case_started(plan.name);
@@ -182,8 +182,8 @@ void Launch::lead_case(std::size_t index, int repetition, Progress& progress) {
   }
 }
 
-void Launch::lead_in_turns(const std::vector<std::size_t>& selected, int repetitions,
-                           Progress& progress) {
+void CaseLoop::lead_in_turns(const std::vector<std::size_t>& selected, int repetitions,
+                             Progress& progress) {
   const double begin_s = machine::steady_s();
   Turns turns(cases_, selected);
   const auto missing = [&](std::size_t index, int repetition) {
@@ -204,7 +204,7 @@ void Launch::lead_in_turns(const std::vector<std::size_t>& selected, int repetit
   }
 }
 
-int Launch::lead(Progress& progress) {
+int CaseLoop::lead(Progress& progress) {
   std::optional<GoogleFront> front;
   std::vector<std::size_t> selected;
   std::string mistake;
@@ -285,7 +285,7 @@ int Launch::lead(Progress& progress) {
   return command({Command::stop, 0, 0, exit_code}).exit_code;
 }
 
-int Launch::follow() {
+int CaseLoop::follow() {
   const std::string mistake = world_.broadcast(world_.group(), 0, {});
   if (!mistake.empty()) throw UsageError(mistake);
   try {
@@ -306,8 +306,8 @@ int Launch::follow() {
 int run(machine::World& world, const std::vector<PlannedCase>& cases, const RunOptions& options,
         Progress& progress) {
   const Signals signals;
-  Launch launch(world, cases, options);
-  return world.rank() == 0 ? launch.lead(progress) : launch.follow();
+  CaseLoop loop(world, cases, options);
+  return world.rank() == 0 ? loop.lead(progress) : loop.follow();
 }
 
 }  // namespace harness
