@@ -32,6 +32,7 @@ struct Parameter {
   std::string name;  // global: "blocks.3.mlp.fc1.weight", the same on every rank that holds it
   machine::Shape global_shape;
   Placement placement;
+  int layer = 0;             // of the model: 0 the embeddings, 1 + i block i, then the output head
   bool weight_decay = true;  // false for biases and one-dimensional parameters, as in Megatron
   machine::Tensor value;     // the local shard, compute dtype
   machine::Tensor gradient;  // same shape; float under bfloat16 and half, else the value's dtype

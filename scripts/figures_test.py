@@ -277,7 +277,7 @@ class LessThanAll(unittest.TestCase):
         for text, words in ((None, ["run.json", "No such file"]), ("", ["not JSON", "cut off"]),
                             (whole[:len(whole) // 2], ["not JSON", "cut off"]), ("[1, 2]", ["not a run"]),
                             ('{"context": {}, "benchmarks": []}', ["schema"]),
-                            (whole.replace("shardmark-run/1", "other/1"), ["other/1"]),
+                            (whole.replace("shardmark-run/2", "other/1"), ["other/1"]),
                             (json.dumps(untimed), ["benchmarks[3]", "all_reduce/", "time_unit"])):
             ran, made = self.draw(text)
             self.assertEqual((ran.returncode, ran.stdout, made), (2, "", None), words)

@@ -194,7 +194,7 @@ def document():
             rates[f"copy_GBps/ranks:{ranks}/bytes:{size}"] = (41.0 if size < 2**21 else 11.4) / ranks**0.6
     context = {"date": "2025-01-02T03:04:05+00:00", "host_name": "node", "executable": "shardmark", "num_cpus": 4,
                "mhz_per_cpu": 2000, "caches": [], "load_avg": [], "library_build_type": "release",
-               "schema": "shardmark-run/1", "shardmark_version": "0.1.0", "profile": "quick",
+               "schema": "shardmark-run/2", "shardmark_version": "0.1.0", "profile": "quick",
                "command": "shardmark run", "status": "complete", "status_reason": "", "rates": rates}
     makers = (collectives, pipeline, zero_bubble, bubbles, training, machine, links, memory_maps, broken_down,
               training_scales)

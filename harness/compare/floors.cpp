@@ -1,13 +1,10 @@
-#include <algorithm>
-
 #include "harness/compare/compare.h"
+#include "harness/record/kind_of_case.h"
 
 namespace harness {
 namespace {
 
-constexpr double small_bytes = 65536, large_bytes = 67108864;
-
-enum Kind : std::size_t { step, computation, bandwidth, message, latency, other };
+// By kind.
 constexpr Floor floors_by_kind[] = {
     {"step", "what a training costs, and long enough to average what disturbs its parts", 0.01},
     {"computation", "clocks move the rate of matrix products by that with the temperature", 0.02},
@@ -17,21 +14,12 @@ constexpr Floor floors_by_kind[] = {
     {"other", "nothing is known of its size", 0.02},
 };
 
-Kind kind_of(const Record& record) {
-  if (counter(record, "tokens_per_second") > 0 || counter(record, "steps_per_second") > 0)
-    return step;
-  double size = std::max(counter(record, "bytes"), counter(record, "memory_bytes"));
-  if (size == 0 && counter(record, "flops") > 0) return computation;
-  if (size == 0 && counter(record, "messages_expected") > 0)
-    size = std::max(1.0, counter(record, "wire_bytes_expected"));
-  if (size == 0) return other;
-  return size < small_bytes ? latency : size < large_bytes ? message : bandwidth;
-}
-
 }  // namespace
 
 std::span<const Floor> floors() { return floors_by_kind; }
 
-const Floor& floor_of(const Record& record) { return floors_by_kind[kind_of(record)]; }
+const Floor& floor_of(const Record& record) {
+  return floors_by_kind[static_cast<std::size_t>(kind_of_case(record))];
+}
 
 }  // namespace harness

@@ -34,8 +34,12 @@ class Diagnosis {
     if (!culprit) culprit = standing_still();
     if (!culprit) culprit = failed();
     if (!culprit) return std::nullopt;
-    const std::string activity = activity_of(culprit->rank);
-    return LossReport{culprit->kind, culprit->rank, reporter(), line(*culprit, activity), activity};
+    const RankView* witness = witness_of(culprit->rank);
+    machine::Failure failure = failure_of(*culprit);
+    failure.text =
+        line(*culprit, witness ? " during " + witness->activity : " before the first case");
+    return LossReport{culprit->kind, culprit->rank, reporter(), std::move(failure),
+                      witness ? witness->running_case : ""};
   }
 
  private:
@@ -119,12 +123,22 @@ class Diagnosis {
     }
   }
 
-  // A rank that fails because another did says so: "rank 2 failed: …".
-  bool blames_another(const RankView& rank) const {
-    return std::ranges::any_of(ranks_, [&](const RankView& other) {
-      return other.rank != rank.rank && other.here && other.state == RankState::failed &&
-             rank.reason.find(fmt::format("rank {} failed", other.rank)) != std::string::npos;
-    });
+  // It failed because of another rank, which failed too.
+  bool is_consequence(const RankView& rank) const {
+    if (!rank.noted || rank.noted->kind != machine::Failure::Kind::peer_failed) return false;
+    const int peer = rank.noted->peer;
+    return peer >= 0 && peer < static_cast<int>(ranks_.size()) && peer != rank.rank &&
+           at(peer).here && at(peer).state == RankState::failed;
+  }
+
+  machine::Failure failure_of(const Culprit& culprit) const {
+    machine::Failure failure{.kind = machine::Failure::Kind::lost_rank, .rank = culprit.rank};
+    if (culprit.kind == Kind::deadlock) return {.kind = machine::Failure::Kind::deadlock};
+    if (const auto& noted = at(culprit.rank).noted; culprit.kind == Kind::failed && noted) {
+      failure = *noted;
+      failure.rank = culprit.rank;
+    }
+    return failure;
   }
 
   std::optional<Culprit> failed() const {
@@ -132,7 +146,7 @@ class Diagnosis {
     for (const RankView& rank : ranks_) {
       if (!rank.here || rank.state != RankState::failed) continue;
       const auto order = [&](const RankView& one) {
-        return std::pair(blames_another(one), one.failed_s);
+        return std::pair(is_consequence(one), one.failed_s);
       };
       if (!culprit || order(rank) < order(*culprit)) culprit = &rank;
     }
@@ -152,17 +166,17 @@ class Diagnosis {
     return self_;
   }
 
-  std::string activity_of(int culprit) const {
-    if (!at(culprit).activity.empty() && at(culprit).here) return at(culprit).activity;
+  // Whose activity says what ran: the culprit, or the first rank that has any. Null: no rank has.
+  const RankView* witness_of(int culprit) const {
+    if (!at(culprit).activity.empty() && at(culprit).here) return &at(culprit);
     for (const RankView& rank : ranks_)
-      if (rank.here && !rank.activity.empty()) return rank.activity;
-    return "";
+      if (rank.here && !rank.activity.empty()) return &rank;
+    return nullptr;
   }
 
-  std::string line(const Culprit& culprit, const std::string& activity) const {
+  std::string line(const Culprit& culprit, const std::string& during) const {
     const RankView& rank = at(culprit.rank);
     const std::string who = fmt::format("rank {} (pid {} on {})", rank.rank, rank.pid, rank.host);
-    const std::string during = activity.empty() ? " before the first case" : " during " + activity;
     std::string text;
     switch (culprit.kind) {
       case Kind::died:
@@ -179,27 +193,24 @@ class Diagnosis {
         break;
       case Kind::hung:
         text = fmt::format("{} made no progress for {:.0f} s and waited for {}{}{}", who,
-                           still_s(rank), rank.on_device ? "its device" : "nobody", during,
-                           last_wait(rank));
+                           still_s(rank), rank.on_device ? "its device" : "no rank", during,
+                           rank.last_wait.empty() ? "" : "; it was " + rank.last_wait);
         break;
       case Kind::deadlock:
         if (culprit.ring.empty())
-          return fmt::format("no progress for {:.0f} s{}, and nobody whom all wait for",
+          return fmt::format("no progress for {:.0f} s{}, and no single rank blocks the others",
                              still_s(rank), during) +
                  others(-1, "Each rank");
         return deadlock_line(culprit, during) + others(-1);
       case Kind::failed:
-        text = fmt::format("{} failed{}: {}", who, during,
-                           rank.reason.empty() ? "it gave no reason" : rank.reason);
+        text = fmt::format("{} failed{}: {}", who, during, reason(rank));
         break;
     }
     return text + others(culprit.rank);
   }
 
-  // "; it was last in all_reduce, with rank 1 at message 7 (64 bytes)", or nothing.
-  static std::string last_wait(const RankView& rank) {
-    const std::size_t last = rank.waiting.find("; ");
-    return last == std::string::npos ? "" : rank.waiting.substr(last);
+  static std::string reason(const RankView& rank) {
+    return rank.noted && !rank.noted->text.empty() ? rank.noted->text : "it gave no reason";
   }
 
   std::string deadlock_line(const Culprit& culprit, const std::string& during) const {
@@ -223,11 +234,13 @@ class Diagnosis {
         continue;
       std::string doing = "was working";
       if (rank.state == RankState::failed)
-        doing = "failed: " + rank.reason;
+        doing = "failed: " + reason(rank);
       else if (over(rank.process))
         doing = "died";
       else if (waits_for_a_rank(rank) || waits_for_some(rank))
         doing = rank.waiting;
+      if (rank.state != RankState::failed && rank.noted)
+        doing += ", after it threw: " + reason(rank);
       text += fmt::format("{}rank {} {}", text.empty() ? fmt::format(". {}: ", whose) : "; ",
                           rank.rank, doing);
     }

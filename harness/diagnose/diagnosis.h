@@ -31,8 +31,9 @@ struct RankView {
   double failed_s = std::numeric_limits<double>::infinity();  // when it was first seen failed
   int waiting_for = machine::nobody;
   bool on_device = false;
-  std::string host, activity, reason;
-  std::string waiting;  // Board::waiting's text
+  std::string host;
+  std::string activity, running_case, waiting, last_wait;  // Board's texts
+  std::optional<machine::Failure> noted;  // an exception of its unit, or why it failed
 };
 
 struct Snapshot {
@@ -44,9 +45,10 @@ struct LossReport {
   enum class Kind { died, stopped, unresponsive, hung, deadlock, failed };
   Kind kind;
   int culprit;
-  int reporter;          // the lowest rank of this host that can still speak
-  std::string line;      // who, where, while running what, and what the others were doing
-  std::string activity;  // what ran; empty when nobody said
+  int reporter;  // the lowest rank of this host that can still speak
+  // Its text: who, where, while running what, and what the others were doing.
+  machine::Failure failure;
+  std::string running_case;  // empty: between cases, or before the first
 };
 
 std::optional<LossReport> diagnose(const Snapshot& snapshot, double now_s, double timeout_s);

@@ -7,6 +7,7 @@ namespace {
 
 using machine::RankState;
 using Kind = LossReport::Kind;
+using FailureKind = machine::Failure::Kind;
 constexpr double now = 1000, timeout = 60;
 constexpr auto activity = "all_reduce/ranks:4/bytes:8";
 
@@ -21,7 +22,7 @@ Snapshot healthy(int ranks = 4) {
     view.heartbeat_s = now - 0.1;
     view.progress_s = now - 1;
     view.host = "node1";
-    view.activity = activity;
+    view.activity = view.running_case = activity;
     view.waiting = "not waiting";
     snapshot.ranks.push_back(view);
   }
@@ -35,16 +36,16 @@ void wait(RankView& rank, int peer, double since_s) {
   rank.progress_s = since_s;
 }
 
-void fail(RankView& rank, const std::string& reason, double at_s) {
+void fail(RankView& rank, const machine::Failure& failure, double at_s) {
   rank.state = RankState::failed;
-  rank.reason = reason;
+  rank.noted = failure;
   rank.failed_s = at_s;
 }
 
 LossReport found(const Snapshot& snapshot) {
   const auto finding = diagnose(snapshot, now, timeout);
   EXPECT_TRUE(finding.has_value());
-  return finding.value_or(LossReport{Kind::failed, -1, -1, "", ""});
+  return finding.value_or(LossReport{Kind::failed, -1, -1, {}, ""});
 }
 
 TEST(Diagnose, HealthyRanksAreLeftAlone) { EXPECT_FALSE(diagnose(healthy(), now, timeout)); }
@@ -82,13 +83,15 @@ TEST(Diagnose, ADeadRankIsNamedAtOnceWithWhatTheOthersDid) {
     Snapshot snapshot = healthy();
     snapshot.ranks[2].process = process;
     wait(snapshot.ranks[0], 2, now - 1);
-    fail(snapshot.ranks[1], "MPI gave up", now - 0.5);
+    fail(snapshot.ranks[1], {.text = "MPI gave up"}, now - 0.5);
     const LossReport finding = found(snapshot);
     EXPECT_EQ(finding.kind, Kind::died);
     EXPECT_EQ(finding.culprit, 2);
     EXPECT_EQ(finding.reporter, 0);
-    EXPECT_EQ(finding.activity, activity);
-    EXPECT_EQ(finding.line,
+    EXPECT_EQ(finding.running_case, activity);
+    EXPECT_EQ(finding.failure.kind, FailureKind::lost_rank);
+    EXPECT_EQ(finding.failure.rank, 2);
+    EXPECT_EQ(finding.failure.text,
               "rank 2 (pid 102 on node1) died during all_reduce/ranks:4/bytes:8. The "
               "others: rank 0 in "
               "all_reduce, waiting for rank 2 at message 17 (4096 bytes); rank 1 failed: MPI gave "
@@ -105,7 +108,7 @@ TEST(Diagnose, WhatEveryRankDidIsTold) {
   const LossReport finding = found(snapshot);
   for (const RankView& rank : snapshot.ranks) {
     if (rank.rank == 2) continue;
-    EXPECT_NE(finding.line.find("rank " + std::to_string(rank.rank) + " " + rank.waiting),
+    EXPECT_NE(finding.failure.text.find("rank " + std::to_string(rank.rank) + " " + rank.waiting),
               std::string::npos)
         << rank.rank;
   }
@@ -117,14 +120,15 @@ TEST(Diagnose, AStoppedRankIsNamedAfterTheTimeout) {
   snapshot.ranks[0].heartbeat_s = snapshot.ranks[0].progress_s = now - timeout + 1;
   EXPECT_FALSE(diagnose(snapshot, now, timeout));
   snapshot.ranks[0].heartbeat_s = now - timeout - 1;
-  fail(snapshot.ranks[3], "waited too long", now);
+  fail(snapshot.ranks[3], {.kind = FailureKind::timeout, .text = "waited too long"}, now);
   const LossReport finding = found(snapshot);
   EXPECT_EQ(finding.kind, Kind::stopped);
   EXPECT_EQ(finding.culprit, 0);
   EXPECT_EQ(finding.reporter, 1) << "the stopped rank cannot report";
-  EXPECT_NE(finding.line.find("rank 0 (pid 100 on node1) was stopped (SIGSTOP) for 61 s during"),
-            std::string::npos)
-      << finding.line;
+  EXPECT_NE(
+      finding.failure.text.find("rank 0 (pid 100 on node1) was stopped (SIGSTOP) for 61 s during"),
+      std::string::npos)
+      << finding.failure.text;
   snapshot.ranks[0].process = ProcessState::alive;  // in the kernel, or its machine swaps
   EXPECT_EQ(found(snapshot).kind, Kind::unresponsive);
 }
@@ -137,11 +141,12 @@ TEST(Diagnose, ARankHungInItsOwnWorkIsNamedWhenNobodyMoves) {
   LossReport finding = found(snapshot);
   EXPECT_EQ(finding.kind, Kind::hung);
   EXPECT_EQ(finding.culprit, 2);
-  EXPECT_NE(finding.line.find(
-                "rank 2 (pid 102 on node1) made no progress for 65 s and waited for nobody"),
+  EXPECT_NE(finding.failure.text.find(
+                "rank 2 (pid 102 on node1) made no progress for 65 s and waited for no rank"),
             std::string::npos);
   // One of those that waited gave up: still the fault of the one they waited for.
-  fail(snapshot.ranks[1], "rank 1 waited 60.0 s", now - 1);
+  fail(snapshot.ranks[1], {.kind = FailureKind::timeout, .rank = 1, .peer = 2, .text = "gave up"},
+       now - 1);
   finding = found(snapshot);
   EXPECT_EQ(finding.kind, Kind::hung);
   EXPECT_EQ(finding.culprit, 2);
@@ -150,6 +155,8 @@ TEST(Diagnose, ARankHungInItsOwnWorkIsNamedWhenNobodyMoves) {
   finding = found(snapshot);
   EXPECT_EQ(finding.kind, Kind::failed);
   EXPECT_EQ(finding.culprit, 1);
+  EXPECT_EQ(finding.failure.kind, FailureKind::timeout);
+  EXPECT_EQ(machine::lost_rank(finding.failure), -1) << "it only waited";
 }
 
 // Those that wait for a device or in another library wait for somebody, too: whom is not known.
@@ -169,20 +176,21 @@ TEST(Diagnose, ARankHungBesideDevicesAndLibrariesIsNamed) {
     EXPECT_EQ(finding.kind, Kind::hung);
     EXPECT_EQ(finding.culprit, 2);
     for (const int rank : {0, 1, 3})
-      EXPECT_NE(finding.line.find("rank " + std::to_string(rank) + " " +
-                                  snapshot.ranks[static_cast<std::size_t>(rank)].waiting),
+      EXPECT_NE(finding.failure.text.find("rank " + std::to_string(rank) + " " +
+                                          snapshot.ranks[static_cast<std::size_t>(rank)].waiting),
                 std::string::npos)
-          << finding.line;
+          << finding.failure.text;
     // All of them: nobody stands out, each is told.
     snapshot.ranks[2] = snapshot.ranks[1];
     snapshot.ranks[2].rank = 2;
     finding = found(snapshot);
     EXPECT_EQ(finding.kind, Kind::deadlock);
-    EXPECT_EQ(finding.line.find("no progress for 63 s during all_reduce/ranks:4/bytes:8, and "
-                                "nobody whom all wait for. Each rank: rank 0 " +
-                                snapshot.ranks[0].waiting + "; rank 1 "),
-              0U)
-        << finding.line;
+    EXPECT_EQ(
+        finding.failure.text.find("no progress for 63 s during all_reduce/ranks:4/bytes:8, and "
+                                  "no single rank blocks the others. Each rank: rank 0 " +
+                                  snapshot.ranks[0].waiting + "; rank 1 "),
+        0U)
+        << finding.failure.text;
   }
 }
 
@@ -195,10 +203,11 @@ TEST(Diagnose, TheOneWhoseDeviceHoldsAllUpIsNamed) {
   const LossReport finding = found(snapshot);
   EXPECT_EQ(finding.kind, Kind::hung);
   EXPECT_EQ(finding.culprit, 2);
-  EXPECT_NE(finding.line.find("rank 2 (pid 102 on node1) made no progress for 65 s and waited for "
-                              "its device during"),
+  EXPECT_NE(finding.failure.text.find(
+                "rank 2 (pid 102 on node1) made no progress for 65 s and waited for "
+                "its device during"),
             std::string::npos)
-      << finding.line;
+      << finding.failure.text;
   snapshot.ranks[3].here = false;  // the device may wait for what is out of sight
   EXPECT_EQ(found(snapshot).kind, Kind::deadlock);
 }
@@ -228,11 +237,40 @@ TEST(Diagnose, ADeadlockIsTheRingWithoutWhatLeadsToIt) {
   wait(snapshot.ranks[3], 2, now - timeout - 1);
   const LossReport finding = found(snapshot);
   EXPECT_EQ(finding.kind, Kind::deadlock);
-  EXPECT_EQ(finding.line.substr(0, finding.line.find(". The")),
+  EXPECT_EQ(finding.failure.text.substr(0, finding.failure.text.find(". The")),
             "deadlock during all_reduce/ranks:4/bytes:8: rank 2 waits for rank 1, rank 1 "
             "waits for rank 3, "
             "rank 3 waits for rank 2");
-  EXPECT_NE(finding.line.find("rank 0 in all_reduce, waiting for rank 2"), std::string::npos);
+  EXPECT_NE(finding.failure.text.find("rank 0 in all_reduce, waiting for rank 2"),
+            std::string::npos);
+  EXPECT_EQ(finding.failure.kind, FailureKind::deadlock);
+  EXPECT_EQ(finding.failure.rank, -1) << "no rank is blamed";
+}
+
+// It waits with the others, but it is why they wait.
+TEST(Diagnose, ADeadlockShowsWhatARankThrew) {
+  Snapshot snapshot = healthy();
+  for (RankView& rank : snapshot.ranks) wait(rank, (rank.rank + 1) % 4, now - timeout - 1);
+  snapshot.ranks[2].noted = machine::Failure{.rank = 2, .text = "out of luck"};
+  const LossReport finding = found(snapshot);
+  EXPECT_EQ(finding.kind, Kind::deadlock);
+  EXPECT_NE(finding.failure.text.find("at message 17 (4096 bytes), after it threw: out of luck; "
+                                      "rank 3"),
+            std::string::npos)
+      << finding.failure.text;
+}
+
+TEST(Diagnose, ALastWaitIsShownOfTheHungRank) {
+  Snapshot snapshot = healthy(2);
+  for (RankView& rank : snapshot.ranks) rank.progress_s = now - timeout - 1;
+  wait(snapshot.ranks[1], 0, now - timeout - 1);
+  snapshot.ranks[0].waiting = "not waiting; it was somewhere";
+  snapshot.ranks[0].last_wait = "last in all_gather, with rank 1";
+  EXPECT_NE(found(snapshot).failure.text.find("waited for no rank during "
+                                              "all_reduce/ranks:4/bytes:8; it was last in "
+                                              "all_gather, with rank 1. The others"),
+            std::string::npos)
+      << found(snapshot).failure.text;
 }
 
 TEST(Diagnose, WaitingForARankOutOfSightSaysSo) {
@@ -242,27 +280,31 @@ TEST(Diagnose, WaitingForARankOutOfSightSaysSo) {
   wait(snapshot.ranks[0], 1, now - timeout - 1);
   wait(snapshot.ranks[1], 3, now - timeout - 1);
   wait(snapshot.ranks[2], 3, now - timeout - 1);
-  EXPECT_NE(found(snapshot).line.find(
+  EXPECT_NE(found(snapshot).failure.text.find(
                 "rank 0 waits for rank 1, rank 1 waits for rank 3, which is on node2, out of "
                 "sight from here"),
             std::string::npos)
-      << found(snapshot).line;
+      << found(snapshot).failure.text;
   wait(snapshot.ranks[2], 0, now);
   EXPECT_FALSE(diagnose(snapshot, now, timeout));
 }
 
 TEST(Diagnose, TheFirstToFailIsNamedNotThoseItTookAlong) {
   Snapshot snapshot = healthy();
-  fail(snapshot.ranks[0], "rank 3 failed: out of memory", now - 2);
-  fail(snapshot.ranks[3], "out of memory: asked for 8 GiB", now - 2);
-  fail(snapshot.ranks[2], "another thing", now - 1);
+  fail(snapshot.ranks[0],
+       {.kind = FailureKind::peer_failed, .rank = 0, .peer = 3, .text = "stopped"}, now - 2);
+  fail(snapshot.ranks[3],
+       {.kind = FailureKind::out_of_memory, .rank = 3, .text = "asked for 8 GiB"}, now - 2);
+  fail(snapshot.ranks[2], {.text = "another thing"}, now - 1);
   LossReport finding = found(snapshot);
   EXPECT_EQ(finding.kind, Kind::failed);
   EXPECT_EQ(finding.culprit, 3);
-  EXPECT_NE(finding.line.find(
-                "rank 3 (pid 103 on node1) failed during all_reduce/ranks:4/bytes:8: out of "
-                "memory: asked for 8 GiB"),
+  EXPECT_NE(finding.failure.text.find(
+                "rank 3 (pid 103 on node1) failed during all_reduce/ranks:4/bytes:8: asked "
+                "for 8 GiB"),
             std::string::npos);
+  EXPECT_EQ(finding.failure.kind, FailureKind::out_of_memory);
+  EXPECT_EQ(finding.failure.rank, 3);
   // Its process may be gone by then: that it failed says more than that it ended.
   snapshot.ranks[3].process = ProcessState::gone;
   finding = found(snapshot);

@@ -4,11 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <regex>
 #include <sstream>
 
 #include "harness/diagnose/findings.h"
@@ -19,11 +17,36 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The first "rank N" of a text.
-int rank_in(const std::string& text, const std::string& before = "") {
-  std::smatch found;
-  return std::regex_search(text, found, std::regex(before + "rank (\\d+)")) ? std::stoi(found[1])
-                                                                            : -1;
+// What to call a failed case. Of a file without failures it is a wrong result of an unknown rank.
+std::string finding_kind(machine::Failure::Kind kind) {
+  using enum machine::Failure::Kind;
+  switch (kind) {
+    case wrong_result:
+      return "wrong result";
+    case wrong_input:
+      return "wrong input";
+    case out_of_memory:
+      return "out of memory";
+    case disk_full:
+      return "full disk";
+    case timeout:
+    case deadlock:
+    case peer_failed:
+      return "timeout";
+    case lost_rank:
+      return "lost rank";
+    default:
+      return "exception";
+  }
+}
+
+// The rank that has the failure and the peer that caused it. A sum over more than two ranks does
+// not show whose part was wrong.
+std::vector<int> ranks_of(const machine::Failure& failure) {
+  std::vector<int> ranks;
+  for (const int rank : {failure.rank, failure.peer})
+    if (rank >= 0 && failure.summed_ranks <= 2) ranks.push_back(rank);
+  return ranks;
 }
 
 // By rank; empty where a rank's is not known.
@@ -42,10 +65,11 @@ class Examination {
       : run_(run), environment_(environment), findings_(hosts_of(environment)) {}
 
   Health examine() {
-    if (run_.machine.contains("injected"))
-      findings_.add(Level::ok, "injected", {}, "on purpose: " + run_.machine.at("injected"));
-    lost_rank();
-    wrong_results();
+    if (!run_.context.injected.empty())
+      findings_.add(Level::ok, "injected", {},
+                    fmt::format("on purpose: {}", fmt::join(run_.context.injected, " ")));
+    aborted();
+    failed_cases();
     different_software();
     find_slow(run_, findings_);
     Health health{Level::ok, findings_.all()};
@@ -55,44 +79,43 @@ class Examination {
   }
 
  private:
-  void lost_rank() {
+  // A full disk under the run directory and the like end a run, too, and no rank is lost then.
+  void aborted() {
     if (run_.context.status != "aborted") return;
-    // Of the watchdog's own sentence alone: others begin with a rank that waited.
-    const std::string& reason = run_.context.status_reason;
-    const int rank = names_lost_rank(reason) ? rank_in(reason) : -1;
-    findings_.add(Level::critical, "lost rank", rank < 0 ? std::vector<int>{} : std::vector{rank},
-                  run_.context.status_reason);
+    const auto& failure = run_.context.failure;
+    const int rank = failure ? machine::lost_rank(*failure) : -1;
+    const bool all_there =
+        failure && failure->rank < 0 && failure->kind != machine::Failure::Kind::deadlock;
+    findings_.add(Level::critical, all_there ? finding_kind(failure->kind) : "lost rank",
+                  rank < 0 ? std::vector<int>{} : std::vector{rank}, run_.context.status_reason);
   }
 
-  // By the rank, and the peer that it had it from: the first of them, and how many there are. A sum
-  // of more than two ranks' parts does not tell whose was wrong.
-  void wrong_results() {
-    struct Wrong {
-      std::vector<int> ranks;
-      std::string kind, first;
+  // By kind and ranks: the first case, and how many there are.
+  void failed_cases() {
+    struct Failed {
+      std::string first;
       int cases = 0;
     };
-    std::map<std::pair<int, int>, Wrong> wrong;
+    std::map<std::pair<std::string, std::vector<int>>, Failed> failed;
     for (const Record& record : run_.records) {
-      if (record.verdict != Ruling::fail || record.reason == run_.context.status_reason) continue;
-      const std::string text = fmt::format("{}", fmt::join(failure_lines(record), "; "));
-      int rank = rank_in(text), peer = rank_in(text, "(?:received from|what came from) ");
-      if (text.find("summed with") != std::string::npos &&
-          std::atoi(axis(record, "ranks").c_str()) > 2)
-        rank = peer = -1;
-      Wrong& its = wrong[{rank, peer}];
-      if (its.cases++ > 0) continue;
-      its.kind = text.find("No space left") != std::string::npos      ? "full disk"
-                 : text.find("out of memory on") != std::string::npos ? "out of memory"
-                                                                      : "wrong result";
-      for (const int named : {rank, peer})
-        if (named >= 0) its.ranks.push_back(named);
-      its.first = fmt::format("{}: {}", record.name, text);
+      if (record.verdict != Ruling::fail || is_torn(record)) continue;
+      const machine::Failure failure =
+          record.failure.value_or(machine::Failure{.kind = machine::Failure::Kind::wrong_result});
+      Failed& its = failed[{finding_kind(failure.kind), ranks_of(failure)}];
+      if (its.cases++ == 0)
+        its.first = fmt::format("{}: {}", record.name, fmt::join(failure_lines(record), "; "));
     }
-    for (const auto& [who, its] : wrong)
+    const std::string wrong_input = finding_kind(machine::Failure::Kind::wrong_input);
+    for (const auto& [what, its] : failed)
       findings_.add(
-          Level::critical, its.kind, its.ranks,
+          what.first == wrong_input ? Level::ok : Level::critical, what.first, what.second,
           its.cases == 1 ? its.first : fmt::format("{} cases; the first {}", its.cases, its.first));
+  }
+
+  // The case that ran when the run was aborted: aborted() has its failure.
+  bool is_torn(const Record& record) const {
+    return run_.context.status == "aborted" && &record == &run_.records.back() &&
+           record.failure == run_.context.failure;
   }
 
   // A value that most ranks share is taken for the right one; of two ranks neither is.

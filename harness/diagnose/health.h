@@ -19,10 +19,10 @@ enum class Level : int { ok = 0, warning = 1, critical = 2 };
 std::string_view name(Level level);  // "OK", "WARN", "CRITICAL"
 
 struct Finding {
-  Level level = Level::ok;  // ok: accuses nobody, and drains nothing
-  // "lost rank", "wrong result", "out of memory", "full disk", "slow disk", "different software",
-  // "slow link", "slow rank", "shared core", "jitter", "below the limit", "inconclusive",
-  // "injected"
+  Level level = Level::ok;  // ok: blames no rank, and drains nothing
+  // "lost rank", "wrong result", "exception", "timeout", "out of memory", "full disk", "slow disk",
+  // "different software", "slow link", "slow rank", "shared core", "jitter", "below the limit",
+  // "inconclusive", "wrong input", "injected"
   std::string kind;
   std::vector<int> ranks;  // of a link both
   std::vector<std::string> hosts;

@@ -301,41 +301,79 @@ TEST(Health, TheRankWithOtherSoftwareIsNamed) {
             "software.nccl.loaded is \"2.18\", on the other ranks \"2.21\"");
 }
 
-TEST(Health, WrongResultsNameTheRankAndWhomItHadThemFrom) {
-  const auto run = [](const std::string& ranks, const std::string& reason) {
-    MadeUp made;
+using FailureKind = machine::Failure::Kind;
+
+MadeUp failing(const std::vector<machine::Failure>& failures) {
+  MadeUp made;
+  for (const machine::Failure& failure : failures) {
     Record& record = made.add({});
-    record.axes = {{"ranks", ranks}};
     record.verdict = Ruling::fail;
-    record.reason = reason;
-    return made;
-  };
-  EXPECT_EQ(run("3", "rank 2: sample 7: wrong; received from rank 1").drained(),
-            "wrong result 2 1");
-  EXPECT_EQ(run("2", "rank 1: wrong; summed with what came from rank 0").drained(),
-            "wrong result 1 0");
-  EXPECT_EQ(run("3", "rank 1: wrong; summed with what came from rank 0").drained(), "wrong result");
-  EXPECT_EQ(health_of(run("3", "wrong").run, "").level, Level::critical);
+    record.failure = failure;
+    record.reason = "its text has no numbers";
+  }
+  return made;
+}
+
+TEST(Health, WrongResultsNameTheRankAndItsPeer) {
+  const machine::Failure wrong{.kind = FailureKind::wrong_result, .rank = 2, .peer = 1};
+  EXPECT_EQ(failing({wrong}).drained(), "wrong result 2 1");
+  machine::Failure summed = wrong;
+  summed.summed_ranks = 2;
+  EXPECT_EQ(failing({summed}).drained(), "wrong result 2 1");
+  summed.summed_ranks = 3;
+  EXPECT_EQ(failing({summed}).drained(), "wrong result");
+  EXPECT_EQ(health_of(failing({wrong}).run, "").level, Level::critical);
+}
+
+TEST(Health, FailuresAreNamedByTheirKind) {
+  EXPECT_EQ(failing({{.kind = FailureKind::out_of_memory, .rank = 1},
+                     {.kind = FailureKind::disk_full, .rank = 1},
+                     {.kind = FailureKind::out_of_memory, .rank = 1},
+                     {.kind = FailureKind::exception, .rank = 0}})
+                .drained(),
+            "exception 0; full disk 1; out of memory 1");
+  const MadeUp mistake = failing({{.kind = FailureKind::wrong_input, .rank = 0}});
+  EXPECT_EQ(mistake.drained(), "") << "a wrong file is not the machine's fault";
+  EXPECT_NE(health_text(health_of(mistake.run, "")).find("wrong input"), std::string::npos);
+}
+
+// Of an older run.json only the text is known.
+TEST(Health, ATextAloneBlamesNoRank) {
+  MadeUp made = failing({{}});
+  made.run.records[0].failure.reset();
+  made.run.records[0].reason = "rank 2: sample 7: wrong; received from rank 1";
+  EXPECT_EQ(made.drained(), "wrong result");
 }
 
 TEST(Health, ALostRankIsNamed) {
   MadeUp made;
   made.run.context.status = "aborted";
-  made.run.context.status_reason = "rank 3 (pid 7 on node) died during x";
-  EXPECT_EQ(made.drained(), "lost rank 3");
-  // Who waits, in a ring or for somebody out of sight, is not who is lost.
-  for (const char* reason :
-       {"rank 0: rank 0 waited 2.0 s in all_reduce for rank 3 to send",
-        "rank 0 (pid 7 on h1) failed during x: rank 0 waited 2.0 s in y for rank 3",
-        "deadlock during x: rank 0 waits for rank 1, rank 1 waits for rank 0",
-        "no progress for 7 s during x: rank 0 waits for rank 3, which is on h4"}) {
-    made.run.context.status_reason = reason;
+  made.run.context.status_reason = "its text has no numbers";
+  auto& failure = made.run.context.failure;
+  for (const FailureKind kind :
+       {FailureKind::lost_rank, FailureKind::exception, FailureKind::out_of_memory}) {
+    failure = machine::Failure{.kind = kind, .rank = 3};
+    EXPECT_EQ(made.drained(), "lost rank 3");
+  }
+  // A rank that waits, in a ring or for a rank out of sight, is not lost.
+  for (const FailureKind kind :
+       {FailureKind::timeout, FailureKind::peer_failed, FailureKind::deadlock}) {
+    failure = machine::Failure{.kind = kind, .rank = 0, .peer = 3};
     EXPECT_EQ(made.drained(), "lost rank");
   }
-  made.run.context.status_reason = "rank 3 (pid 7 on node) died during x";
-  EXPECT_EQ(
-      health_json(health_of(made.run, "")).find("\"level\": \"CRITICAL\"") != std::string::npos,
-      true);
+  failure.reset();
+  EXPECT_EQ(made.drained(), "lost rank");
+  failure = machine::Failure{.kind = FailureKind::disk_full};
+  EXPECT_EQ(made.drained(), "full disk") << "all ranks were there";
+}
+
+// The case that ran then is told once.
+TEST(Health, TheCaseOfALostRankIsNoWrongResult) {
+  MadeUp made = failing({{.kind = FailureKind::wrong_result, .rank = 1},
+                         {.kind = FailureKind::lost_rank, .rank = 3}});
+  made.run.context.status = "aborted";
+  made.run.context.failure = made.run.records[1].failure;
+  EXPECT_EQ(made.drained(), "lost rank 3; wrong result 1");
 }
 
 }  // namespace

@@ -8,9 +8,9 @@
 #include <map>
 #include <set>
 
-#include "harness/compare/compare.h"
 #include "harness/diagnose/findings.h"
 #include "harness/measure/statistics.h"
+#include "harness/record/kind_of_case.h"
 #include "harness/record/summary.h"
 
 namespace harness {
@@ -31,7 +31,7 @@ constexpr double chance = 1e-5;
 constexpr double crowded_passes = 5, crowded_factor = 8;
 constexpr double pair_factor = 1.5, pair_factor_once = 3;  // slower than typical pairs
 
-// What at least one of a unit's cases of a class (compare/floors.cpp) should reach of its
+// What at least one of a unit's cases of a class (record/kind_of_case.h) should reach of its
 // limit, where that is long enough to mean something: a third of what is usual, or less.
 const std::map<std::string, double, std::less<>> limit_floors{
     {"computation", 0.15}, {"bandwidth", 0.1}, {"message", 0.03}};
@@ -317,7 +317,7 @@ class Slowness {
     std::map<std::pair<std::string, std::string>, Seen> seen;  // by unit and class
     for (const Record& record : run_.records) {
       const double fraction = counter(record, "limit_fraction");
-      const auto floor = limit_floors.find(floor_of(record).kind);
+      const auto floor = limit_floors.find(name(kind_of_case(record)));
       if (record.verdict != Ruling::pass || !record.traits || !record.traits->limit_applies ||
           fraction <= 0 || counter(record, "limit_s") < long_limit_s || floor == limit_floors.end())
         continue;

@@ -32,7 +32,8 @@ constexpr int patience_ms = 5000;
   const std::string text = plain(fmt::format("{}: {}", file, sqlite3_errmsg(database)));
   if (code == SQLITE_NOTADB || code == SQLITE_CANTOPEN || code == SQLITE_CORRUPT)
     throw UsageError(text);
-  throw machine::MachineError(text);
+  throw machine::MachineError(text, code == SQLITE_FULL ? machine::Failure::Kind::disk_full
+                                                        : machine::Failure::Kind::exception);
 }
 
 class Statement {

@@ -200,6 +200,13 @@ void Judge::same_bits(std::string_view key, std::uint64_t hash) {
 
 namespace {
 
+// The rank that has a hash of its own among three or more, or more than one hash; else -1.
+int odd_one_out(const std::map<std::uint64_t, std::set<int>>& ranks_of) {
+  const std::set<int>&first = ranks_of.begin()->second, &last = ranks_of.rbegin()->second;
+  if (ranks_of.size() != 2 || (first.size() == last.size() && first != last)) return -1;
+  return last.size() == 1 ? *last.begin() : first.size() == 1 ? *first.begin() : -1;
+}
+
 // One result of determinism from the fingerprints of all ranks.
 OracleResult compare_fingerprints(const std::vector<Judge>& judges) {
   struct Sides {
@@ -224,6 +231,7 @@ OracleResult compare_fingerprints(const std::vector<Judge>& judges) {
       text += fmt::format("{}{} {} {:016x}", text.empty() ? "" : ", ", ranks_text(ranks),
                           ranks.size() == 1 ? "has" : "have", hash);
     result.text = fmt::format("{}: {}", key, text);
+    result.rank = odd_one_out(sides.ranks);
     return result;
   }
   result.text =
@@ -247,6 +255,7 @@ JudgedCase merge(const std::vector<Judge>& judges, std::span<const Oracle> decla
     for (OracleResult result : judge.results()) {
       result.text = fmt::format("rank {}: {}", judge.rank(), result.text);
       result.reference = judge.reference(result.oracle);
+      result.rank = judge.rank();
       keep_worst(judged.oracles, std::move(result));
     }
     wire.measured += judge.wire().measured;
@@ -286,6 +295,7 @@ JudgedCase merge(const std::vector<Judge>& judges, std::span<const Oracle> decla
             [](const OracleResult& a, const OracleResult& b) { return a.oracle < b.oracle; });
   for (const OracleResult& result : judged.oracles) {
     if (result.ruling != Ruling::fail) continue;
+    if (judged.verdict == Ruling::pass) judged.failed_rank = result.rank;
     judged.verdict = Ruling::fail;
     judged.reason += fmt::format("{}{}: {}", judged.reason.empty() ? "" : "; ", name(result.oracle),
                                  result.text);

@@ -108,6 +108,7 @@ class Judge {
 struct JudgedCase {
   Ruling verdict = Ruling::pass;
   std::string reason;
+  int failed_rank = -1;  // of the first oracle that failed
   std::vector<OracleResult> oracles;
   // wire_bytes_*, messages_*: sent by all ranks together; wire_bytes_of_rank: measured, of the rank
   // that sent most, if any sent; peak_bytes_*: sum over the categories

@@ -59,6 +59,8 @@ TEST(Judge, MergeNamesTheRank) {
   const JudgedCase judged = merge({good, bad}, declared);
   EXPECT_EQ(judged.verdict, Ruling::fail);
   EXPECT_EQ(judged.reason, "numerics: rank 3: w, error 2, bound 1");
+  EXPECT_EQ(judged.failed_rank, 3);
+  EXPECT_EQ(judged.oracles[0].rank, 3);
   EXPECT_EQ(judged.counters.at("max_error"), 2.0);
   EXPECT_EQ(judged.counters.at("error_bound"), 1.0);
 }
@@ -188,6 +190,11 @@ TEST(Judge, DifferingFingerprintsNameTheSides) {
   EXPECT_EQ(judged.verdict, Ruling::fail);
   EXPECT_EQ(judged.reason,
             "determinism: weight: ranks 0, 1 have 000000000000000a, rank 2 has 000000000000000b");
+  EXPECT_EQ(judged.failed_rank, 2);
+  judges.pop_back();
+  judges[1].same_bits("other", 1);
+  judges[0].same_bits("other", 2);
+  EXPECT_EQ(merge(judges, declared).failed_rank, -1) << "of two ranks neither is known to be right";
 }
 
 TEST(Judge, RepeatsOnOneRankAreCompared) {
@@ -197,6 +204,7 @@ TEST(Judge, RepeatsOnOneRankAreCompared) {
   EXPECT_EQ(merge_one(judge, Oracle::determinism).verdict, Ruling::pass);
   judge.same_bits("out", 2);
   EXPECT_EQ(merge_one(judge, Oracle::determinism).verdict, Ruling::fail);
+  EXPECT_EQ(merge_one(judge, Oracle::determinism).failed_rank, 0);
 }
 
 TEST(Judge, KeysThatAreNeverComparedFail) {

@@ -124,7 +124,7 @@ Director::Order Director::next() const {
 }
 
 Sampler::Sampler(machine::Device& device, machine::Link* link, SamplingLimits limits,
-                 std::function<void(const std::string&)> on_failure)
+                 std::function<void(const machine::Failure&)> on_failure)
     : device_(device), link_(link), limits_(limits), on_failure_(std::move(on_failure)) {}
 
 bool Sampler::barrier(bool failed) {
@@ -153,22 +153,22 @@ T Sampler::from_rank_0(T value) {
   return value;
 }
 
-void Sampler::keep(const std::exception& failure) {
-  result_.failure = *failure.what() ? failure.what() : "an exception without a text";
-  if (on_failure_) on_failure_(result_.failure);
+void Sampler::keep(machine::Failure failure) {
+  result_.failure = std::move(failure);
+  if (on_failure_) on_failure_(*result_.failure);
 }
 
 template <class Call>
 void Sampler::guarded(Call call) {
-  if (!result_.failure.empty()) return;
+  if (result_.failure) return;
   try {
     call();
   } catch (const machine::Timeout&) {
     throw;
   } catch (const machine::PeerFailure&) {
     throw;
-  } catch (const std::exception& failure) {
-    keep(failure);
+  } catch (const std::exception& error) {
+    keep(machine::failure_of(error));
   }
 }
 
@@ -190,7 +190,7 @@ double Sampler::armed_seconds(Runner runner) {
     runs(runner, 1);
     end = stream.record();
   });
-  const bool failed = barrier(!result_.failure.empty());
+  const bool failed = barrier(result_.failure.has_value());
   gate_->open();
   if (failed) return 0;  // on some rank; waiting for its part of the work would have no end
   double seconds = 0;
@@ -207,12 +207,12 @@ double Sampler::timed(Runner runner, int batch) {
   if (limits_.sample && runner == Runner::unit) *limits_.sample = sampled;
   guarded([&] { instance_->prepare(); });
   // Where a check has failed on some ranks only, the others would wait for these in the rehearsal.
-  if (checks && barrier(!result_.failure.empty())) return 0;
+  if (checks && barrier(result_.failure.has_value())) return 0;
   guarded([&] {
     if (checks) instance_->rehearse(runner);
     device_.stream().synchronize();
   });
-  const bool failed = barrier(!result_.failure.empty());
+  const bool failed = barrier(result_.failure.has_value());
   ClockStart::Moment moment;
   if (clock_start_ && !failed) moment = clock_start_->wait();
   const double waited_before = machine::waited_s();
@@ -231,11 +231,13 @@ double Sampler::timed(Runner runner, int batch) {
   busy_s_ = (seconds - (machine::waited_s() - waited_before)) / batch;
   if (checks)
     guarded([&] {
-      const std::string wrong = instance_->check(runner);
-      if (!wrong.empty())
-        throw std::runtime_error(
-            fmt::format("{}{}: {}", runner == Runner::yardstick ? "the yardstick, " : "",
-                        sampled < 0 ? "in warm-up" : fmt::format("sample {}", sampled), wrong));
+      std::optional<machine::Failure> wrong = instance_->check(runner);
+      if (!wrong) return;
+      wrong->sample = sampled;
+      wrong->text =
+          fmt::format("{}{}: {}", runner == Runner::yardstick ? "the yardstick, " : "",
+                      sampled < 0 ? "in warm-up" : fmt::format("sample {}", sampled), wrong->text);
+      keep(std::move(*wrong));
     });
   if (sampled >= 0) ++sampled;
   if (limits_.progress) limits_.progress->fetch_add(1, std::memory_order_relaxed);
@@ -265,7 +267,7 @@ Sampler::WarmUp Sampler::warm_up(Runner runner) {
       next_batch = static_cast<int>(std::clamp(wanted, result.batch + 1.0, 8.0 * result.batch));
       more = true;
     }
-    more = more && result_.failure.empty();
+    more = more && !result_.failure;
     struct Next {
       int batch;
       bool more;
@@ -351,7 +353,7 @@ void Sampler::join_rows(const Rows& rows, SampleMatrix& matrix) {
 }
 
 bool Sampler::failed_anywhere() {
-  char failed = result_.failure.empty() ? 0 : 1;
+  char failed = result_.failure ? 1 : 0;
   if (!link_) return failed;
   if (link_->rank() != 0) {
     link_->send(0, &failed, 1);

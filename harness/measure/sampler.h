@@ -125,18 +125,20 @@ struct Sampled {
   TimedSeries unit, yardstick;
   Stop stop = Stop::no;
   double cpu_seconds = 0;  // of this process, for one iteration of the unit
-  std::string failure;     // what a member of the unit threw on this rank; the times end there
+  // What a member of the unit threw or found wrong on this rank; the times end there.
+  std::optional<machine::Failure> failure;
   bool failed_somewhere = false;
 };
 
 // Collective over the case's ranks. `link` joins them and carries nothing else; null for one rank.
 // machine::Timeout and machine::PeerFailure pass through; what else the unit throws is kept in
-// `failure` and told to on_failure at once; the barrier before each run tells the others, who then
-// do not run either. Only a rank already inside its run may go on waiting for the one that threw.
+// `failure` and passed to on_failure at once; the barrier before each run tells the others, who
+// then do not run either. Only a rank already inside its run may go on waiting for the one that
+// threw.
 class Sampler {
  public:
   Sampler(machine::Device& device, machine::Link* link, SamplingLimits limits,
-          std::function<void(const std::string&)> on_failure = {});
+          std::function<void(const machine::Failure&)> on_failure = {});
   Sampled sample(Instance& instance);
   // Dissemination: ceil(log2 ranks) rounds (Hensgen, Finkel, Manber 1988). True when any rank came
   // with `failed`.
@@ -158,7 +160,7 @@ class Sampler {
   using Rows = std::vector<std::vector<double>>;
   double take(Runner runner, int count, TimedSeries& series, Rows& rows);
   static void join_rows(const Rows& rows, SampleMatrix& matrix);
-  void keep(const std::exception& failure);
+  void keep(machine::Failure failure);
   template <class T>
   T from_rank_0(T value);
   bool failed_anywhere();
@@ -166,7 +168,7 @@ class Sampler {
   machine::Device& device_;
   machine::Link* link_;
   SamplingLimits limits_;
-  std::function<void(const std::string&)> on_failure_;
+  std::function<void(const machine::Failure&)> on_failure_;
   Instance* instance_ = nullptr;
   Sampled result_;
   std::optional<ClockStart> clock_start_;

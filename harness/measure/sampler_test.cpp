@@ -117,7 +117,7 @@ TEST(Director, ShortTimesMayBeLessPrecise) {
 class Timed : public Instance {
  public:
   std::function<void()> on_prepare = [] {}, on_run = [] {}, on_yardstick, on_rehearse = [] {};
-  std::function<std::string(Runner)> on_check;
+  std::function<std::optional<machine::Failure>(Runner)> on_check;
   bool can_repeat = true, queues = false;
   void prepare() override { on_prepare(); }
   void run() override { on_run(); }
@@ -127,7 +127,7 @@ class Timed : public Instance {
   void yardstick() override { on_yardstick(); }
   bool has_check() const override { return static_cast<bool>(on_check); }
   void rehearse(Runner) override { on_rehearse(); }
-  std::string check(Runner runner) override { return on_check(runner); }
+  std::optional<machine::Failure> check(Runner runner) override { return on_check(runner); }
   void judge(Judge&) override {}
   Cost cost() const override { return {}; }
   void describe(Description&) override {}
@@ -178,22 +178,22 @@ TEST(Sampler, NamesTheFirstSampleThatIsWrong) {
       EXPECT_EQ(++runs, rehearsed);
       wait_for(1e-3);
     };
-    timed.on_check = [&](Runner) {
+    timed.on_check = [&](Runner) -> std::optional<machine::Failure> {
       EXPECT_EQ(++checked, runs);
       // Rank 1 goes wrong after warm-up, which is 150 runs of a millisecond or fewer.
-      return world.rank() == 1 && checked == 200 ? "element 3 is 5" : "";
+      if (world.rank() != 1 || checked != 200) return std::nullopt;
+      return machine::Failure{.peer = 0, .text = "element 3 is 5"};
     };
     const SamplingLimits limits{.seconds = 3, .min_samples = 3000, .max_samples = 3000};
     const Sampled sampled = Sampler(world.device(), link, limits).sample(timed);
     EXPECT_TRUE(sampled.failed_somewhere);
     EXPECT_EQ(runs, 200);
     EXPECT_EQ(rehearsed, 200) << "a rehearsal may wait for the rank that failed";
-    if (world.rank() == 1)
-      EXPECT_TRUE(sampled.failure.starts_with("sample ") &&
-                  sampled.failure.ends_with(": element 3 is 5"))
-          << sampled.failure;
-    else
-      EXPECT_EQ(sampled.failure, "");
+    ASSERT_EQ(sampled.failure.has_value(), world.rank() == 1);
+    if (world.rank() == 0) return;
+    EXPECT_EQ(sampled.failure->peer, 0);
+    EXPECT_EQ(sampled.failure->text,
+              fmt::format("sample {}: element 3 is 5", sampled.failure->sample));
   });
 }
 
@@ -202,12 +202,13 @@ TEST(Sampler, ChecksTheYardstickToo) {
   timed.on_run = timed.on_yardstick = [] { wait_for(1e-4); };
   int rehearsed = 0, checked = 0;
   timed.on_rehearse = [&] { ++rehearsed; };
-  timed.on_check = [&](Runner runner) {
+  timed.on_check = [&](Runner runner) -> std::optional<machine::Failure> {
     EXPECT_EQ(++checked, rehearsed);
-    return runner == Runner::yardstick ? "element 3 is 5" : "";
+    if (runner == Runner::unit) return std::nullopt;
+    return machine::Failure{.text = "element 3 is 5"};
   };
   const auto device = machine::make_host_device();
-  EXPECT_EQ(Sampler(*device, nullptr, {.seconds = 0.1}).sample(timed).failure,
+  EXPECT_EQ(Sampler(*device, nullptr, {.seconds = 0.1}).sample(timed).failure->text,
             "the yardstick, in warm-up: element 3 is 5");
 }
 
@@ -316,7 +317,7 @@ TEST(Sampler, ArmedRunsAreQueuedBehindAGateThatOpensForAll) {
       const SamplingLimits limits{
           .seconds = 0.1, .min_samples = 5, .max_samples = 5, .timing = Timing::armed};
       const Sampled sampled = Sampler(device, link, limits).sample(timed);
-      EXPECT_EQ(sampled.failure, "");
+      EXPECT_FALSE(sampled.failure);
       EXPECT_EQ(sampled.unit.batch, 1);
       const std::string samples = device.written.substr(device.written.find("cer") - 1);
       EXPECT_EQ(samples.substr(0, 14), "scereosscereos") << samples;
@@ -435,18 +436,19 @@ TEST(Sampler, AThrowOnOneRankEndsItOnAll) {
   on_ranks(2, [](machine::World& world, machine::Link* link) {
     Timed timed;
     int runs = 0;
-    std::string told;
+    std::optional<machine::Failure> told;
     timed.on_run = [&] {
       wait_for(3e-5);
       if (++runs == 20 && world.rank() == 1) throw std::runtime_error("out of luck");
     };
-    const auto on_failure = [&](const std::string& text) { told += text; };
+    const auto on_failure = [&](const machine::Failure& failure) { told = failure; };
     const Sampled sampled =
         Sampler(world.device(), link, {.seconds = 0.2}, on_failure).sample(timed);
     EXPECT_TRUE(sampled.failed_somewhere);
     EXPECT_EQ(told, sampled.failure);
     EXPECT_EQ(runs, 20);  // nobody ran again
-    EXPECT_EQ(sampled.failure, world.rank() == 1 ? "out of luck" : "");
+    ASSERT_EQ(sampled.failure.has_value(), world.rank() == 1);
+    if (sampled.failure) EXPECT_EQ(sampled.failure->text, "out of luck");
   });
 }
 

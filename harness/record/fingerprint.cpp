@@ -12,7 +12,6 @@
 #include <set>
 
 #include "harness/record/build_info.h"
-#include "harness/run/inject.h"
 
 // Of libraries that a build may lack: null then.
 extern "C" {
@@ -196,7 +195,8 @@ void factor(std::vector<Json>& ranks, Json& same, Json& differences, const std::
 
 }  // namespace
 
-std::string fingerprint_json(machine::World& world, const OptionTexts& options) {
+std::string fingerprint_json(machine::World& world, const OptionTexts& options,
+                             const InjectedVersions& versions) {
   const Topology topology;
   Json json;
   json["rank"] = world.rank();
@@ -204,13 +204,10 @@ std::string fingerprint_json(machine::World& world, const OptionTexts& options) 
   json["binding"] = topology.binding();
   json["hardware"] = hardware(world, topology);
   json["software"] = software();
-  for (const char* library : {"mpi", "onednn", "nccl", "cuda"})
-    if (const std::string version = injected_version(library); !version.empty()) {
-      const std::string_view name(library);
-      json["software"][library][name == "nccl"   ? "loaded"
-                                : name == "cuda" ? "runtime"
-                                                 : "version"] = version;
-    }
+  for (const auto& [library, version] : versions)
+    json["software"][library][library == "nccl"   ? "loaded"
+                              : library == "cuda" ? "runtime"
+                                                  : "version"] = version;
   json["environment"] = kept_environment(environ);
   if (!options.empty()) json["options"] = options;
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -236,8 +233,9 @@ std::string environment_json(const std::vector<std::string>& fingerprints) {
   return all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-std::string gather_environment(machine::World& world, const OptionTexts& options) {
-  const auto all = world.all_gather(world.group(), fingerprint_json(world, options));
+std::string gather_environment(machine::World& world, const OptionTexts& options,
+                               const InjectedVersions& versions) {
+  const auto all = world.all_gather(world.group(), fingerprint_json(world, options, versions));
   return world.rank() == 0 ? environment_json(all) : std::string();
 }
 

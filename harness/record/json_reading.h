@@ -1,5 +1,5 @@
 #pragma once
-// The reading half of record_json.h, apart because it needs the JSON library's types.
+// The parts of record_json.h that need the JSON library's types.
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -9,5 +9,10 @@ namespace harness {
 
 // Without its samples. Throws std::exception naming the key that is missing or of another type.
 Record read_record(const nlohmann::ordered_json& json);
+
+// An object: kind, and rank, peer, sample and summed_ranks where they are known. The text is the
+// reason of the record or the run. read_failure throws as read_record does.
+nlohmann::ordered_json failure_json(const machine::Failure& failure);
+machine::Failure read_failure(const nlohmann::ordered_json& json);
 
 }  // namespace harness

@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "machine/base/failure.h"
+
 namespace harness {
 
 enum class Ruling : unsigned char { pass, fail, skipped };
@@ -34,6 +36,7 @@ struct OracleResult {
   double measured = 0, expected = 0;  // error and bound; bytes; 0 and 0 for texts and hashes
   std::string text;  // "rank 3: blocks.1.mlp.fc1.weight, error 3.1e-7, bound 1.9e-6"
   Reference reference = Reference::independent;
+  int rank = -1;  // that found it; of differing fingerprints the one unlike all others
 };
 
 // What a unit states of a case, for the search for slow parts of the machine (health).
@@ -131,12 +134,13 @@ struct Described {
 struct Record : Described {
   std::string unit, name;
   std::vector<std::pair<std::string, std::string>> axes;  // in the order of the name
-  std::string slice;  // of the profile: harness/unit/sweep.h
+  std::string slice;                                      // of the profile: harness/unit/sweep.h
   int repetition = 0;
   std::optional<Traits> traits;  // unknown of runs that were written without them
 
   Ruling verdict = Ruling::skipped;
   std::string reason;
+  std::optional<machine::Failure> failure;  // why it failed; read from a file, without its text
   std::vector<OracleResult> oracles;
 
   double seconds = 0;      // headline: median over iterations of the maximum over ranks
@@ -160,9 +164,12 @@ struct RunContext {
   std::string status = "running", status_reason;
   std::map<std::string, double> rates;  // "copy_GBps/ranks:2/bytes:1048576" and the like
   std::string configuration = {};  // JSON: what configuration files came to; empty: there were none
-  std::vector<std::string> words = {};    // of the command line, for who continues the run
-  std::vector<std::string> resumed = {};  // when it was continued, as dates
-  int not_run = 0;                        // cases that the run's time left out
+  std::vector<std::string> words = {};     // of the command line, for who continues the run
+  std::vector<std::string> resumed = {};   // when it was continued, as dates
+  int not_run = 0;                         // cases that the run's time left out
+  std::vector<std::string> injected = {};  // faults put in on purpose
+  // Why the run was aborted; read from a file, without its text, which is status_reason.
+  std::optional<machine::Failure> failure = {};
 };
 
 }  // namespace harness

@@ -24,6 +24,13 @@ void put(Json& object, std::string_view key, double value) {
     object[std::string(key)] = value;
 }
 
+// Beside its kind; what a failure does not have is left out.
+const std::pair<const char*, int machine::Failure::*> failure_fields[] = {
+    {"rank", &machine::Failure::rank},
+    {"peer", &machine::Failure::peer},
+    {"sample", &machine::Failure::sample},
+    {"summed_ranks", &machine::Failure::summed_ranks}};
+
 double or_zero(double value) { return std::isfinite(value) ? value : 0; }
 
 Ruling parse_ruling(const std::string& text) {
@@ -47,6 +54,7 @@ Json oracles_json(const std::vector<OracleResult>& oracles) {
     put(one, "expected", result.expected);
     one["text"] = result.text;
     one["reference"] = name(result.reference);
+    if (result.rank >= 0) one["rank"] = result.rank;
   }
   return all;
 }
@@ -173,6 +181,20 @@ std::string json_text(std::string_view text) {
   return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+nlohmann::ordered_json failure_json(const machine::Failure& failure) {
+  Json json{{"kind", name(failure.kind)}};
+  for (const auto& [key, field] : failure_fields)
+    if (failure.*field != machine::Failure{}.*field) json[key] = failure.*field;
+  return json;
+}
+
+machine::Failure read_failure(const nlohmann::ordered_json& json) {
+  machine::Failure failure;
+  failure.kind = machine::parse_failure_kind(json.at("kind").get<std::string>());
+  for (const auto& [key, field] : failure_fields) failure.*field = json.value(key, failure.*field);
+  return failure;
+}
+
 std::string record_json(const Record& record, const Place& place) {
   Json json;
   json["name"] = record.name;
@@ -211,6 +233,7 @@ std::string record_json(const Record& record, const Place& place) {
                       {"uses_disk", record.traits->uses_disk}};
   json["verdict"] = name(record.verdict);
   json["reason"] = record.reason;
+  if (record.failure) json["failure"] = failure_json(*record.failure);
   json["oracles"] = oracles_json(record.oracles);
   if (!record.note.empty()) json["note"] = record.note;
   if (!record.fingerprint.empty()) json["fingerprint"] = record.fingerprint;
@@ -263,6 +286,8 @@ Record read_record(const nlohmann::ordered_json& json) {
   record.repetition = json.value("repetition_index", 0);
   record.verdict = parse_ruling(json.at("verdict").get<std::string>());
   record.reason = json.value("reason", "");
+  if (const auto failure = json.find("failure"); failure != json.end())
+    record.failure = read_failure(*failure);
   if (const std::string unit = json.value("time_unit", "ns"); unit != "ns")
     throw std::runtime_error(fmt::format("time_unit \"{}\" where ns was expected", unit));
   record.seconds = json.at("real_time").get<double>() * 1e-9;
@@ -281,7 +306,8 @@ Record read_record(const nlohmann::ordered_json& json) {
         {parse_oracle(key), parse_ruling(one.at("verdict").get<std::string>()),
          one.value("measured", 0.0), one.value("expected", 0.0), one.value("text", ""),
          one.value("reference", "") == name(Reference::shared) ? Reference::shared
-                                                               : Reference::independent});
+                                                               : Reference::independent,
+         one.value("rank", -1)});
   if (const auto q = json.find("quantiles_s"); q != json.end())
     record.quantiles = {q->value("min", 0.0), q->value("p5", 0.0),  q->value("p25", 0.0),
                         record.seconds,       q->value("p75", 0.0), q->value("p95", 0.0),

@@ -12,17 +12,14 @@
 #include <ctime>
 #include <filesystem>
 #include <fstream>
-#include <mutex>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <sstream>
 
 #include "harness/record/json_reading.h"
 #include "harness/record/machine_context.h"
 #include "harness/record/record_json.h"
 #include "harness/record/running_case.h"
-#include "harness/run/inject.h"
-#include "harness/unit/sweep.h"
+#include "machine/base/disk_fault.h"
 #include "machine/base/error.h"
 
 namespace harness {
@@ -30,28 +27,22 @@ namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
-constexpr std::string_view schema = "shardmark-run/1";
-
-// The watchdog of this process may mark a run aborted while its writer still has cases to add.
-std::mutex writing;
-std::set<std::string> aborted_directories;
-
-std::string canonical(const std::string& directory) {
-  std::error_code failed;
-  const fs::path path = fs::weakly_canonical(directory, failed);
-  return failed ? directory : path.string();
-}
+constexpr std::string_view schema_family = "shardmark-run/";
+constexpr std::string_view schema = "shardmark-run/2";
+// Read too: has no failures, only their texts.
+constexpr std::string_view older_schema = "shardmark-run/1";
 
 [[noreturn]] void refuse(const std::string& path, int error) {
   const std::string line = fmt::format("cannot write to {}: {}", path, std::strerror(error));
   if (error == ENOTDIR || error == EEXIST || error == ENAMETOOLONG || error == ENOENT ||
       error == EISDIR)
-    throw UsageError(line);
-  throw machine::MachineError(line);
+    throw machine::UsageError(line);
+  throw machine::MachineError(line, machine::kind_of_errno(error));
 }
 
 void make_directory(const std::string& directory) {
-  if (directory.empty()) throw UsageError("cannot write to \"\": the output directory has no name");
+  if (directory.empty())
+    throw machine::UsageError("cannot write to \"\": the output directory has no name");
   std::error_code failed;
   fs::create_directories(directory, failed);
   if (failed) refuse(directory, failed.value());
@@ -68,7 +59,7 @@ bool holds_a_run(const std::string& directory) {
   std::ifstream file(directory + "/run.json");
   std::string start(8192, '\0');
   file.read(start.data(), static_cast<std::streamsize>(start.size()));
-  return start.find(schema) != std::string::npos;
+  return start.find(schema_family) != std::string::npos;
 }
 
 constexpr std::string_view parts[] = {"environment.json", "junit.xml",  "report.html",
@@ -103,8 +94,8 @@ std::string list_text(const std::vector<std::string>& texts) {
 
 // What head() writes behind the fixed part.
 constexpr std::string_view changing[] = {
-    "profile", "command",       "words",   "configuration", "status",
-    "rates",   "status_reason", "resumed", "cases_not_run", "injected"};
+    "profile",       "command", "words",         "configuration", "status",  "rates",
+    "status_reason", "resumed", "cases_not_run", "injected",      "failure", "lost_rank"};
 
 std::string head(const std::string& fixed_context, const RunContext& context) {
   std::string text = "{\n  \"context\": {\n" + fixed_context;
@@ -117,10 +108,14 @@ std::string head(const std::string& fixed_context, const RunContext& context) {
   if (!context.configuration.empty())
     line("configuration",
          Json::parse(context.configuration).dump(-1, ' ', false, Json::error_handler_t::replace));
-  if (const Json faults = injected(); !faults.empty())
-    line("injected", faults.dump(-1, ' ', false, Json::error_handler_t::replace));
+  if (!context.injected.empty()) line("injected", list_text(context.injected));
   line("status", json_text(context.status));
   line("status_reason", json_text(context.status_reason));
+  if (context.failure) {
+    line("failure", failure_json(*context.failure).dump());
+    if (const int rank = machine::lost_rank(*context.failure); rank >= 0)
+      line("lost_rank", std::to_string(rank));
+  }
   if (!context.resumed.empty()) line("resumed", list_text(context.resumed));
   if (context.not_run > 0) line("cases_not_run", std::to_string(context.not_run));
   Json rates = Json::object();
@@ -132,7 +127,8 @@ std::string head(const std::string& fixed_context, const RunContext& context) {
 
 std::string read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  if (!file) throw UsageError(fmt::format("cannot read {}: {}", path, std::strerror(errno)));
+  if (!file)
+    throw machine::UsageError(fmt::format("cannot read {}: {}", path, std::strerror(errno)));
   std::ostringstream text;
   text << file.rdbuf();
   return text.str();
@@ -146,30 +142,32 @@ Json parse(const std::string& path) {
   try {
     return Json::parse(text, [&](int depth, Json::parse_event_t, Json&) {
       if (depth > deepest)
-        throw UsageError(fmt::format("{} is nested more than {} levels deep", path, deepest));
+        throw machine::UsageError(
+            fmt::format("{} is nested more than {} levels deep", path, deepest));
       return true;
     });
   } catch (const Json::out_of_range&) {
-    throw UsageError(fmt::format("{} holds a number that is too large", path));
+    throw machine::UsageError(fmt::format("{} holds a number that is too large", path));
   } catch (const Json::parse_error& error) {
     const auto before =
         text.begin() + static_cast<std::ptrdiff_t>(std::min(error.byte, text.size()));
     const auto line = 1 + std::count(text.begin(), before, '\n');
-    throw UsageError(fmt::format("{} is cut off or not JSON: line {}, byte {} of {}", path, line,
-                                 error.byte, text.size()));
+    throw machine::UsageError(fmt::format("{} is cut off or not JSON: line {}, byte {} of {}", path,
+                                          line, error.byte, text.size()));
   }
 }
 
 const Json& context_of(const Json& json, const std::string& path) {
   if (!json.is_object() || !json.contains("context") || !json.contains("benchmarks"))
-    throw UsageError(fmt::format("{} is not a run: it has no context and benchmarks", path));
+    throw machine::UsageError(
+        fmt::format("{} is not a run: it has no context and benchmarks", path));
   const Json& context = json["context"];
   if (!context.is_object() || !context.contains("schema"))
-    throw UsageError(
+    throw machine::UsageError(
         fmt::format("{} was not written by shardmark: its context names no schema", path));
-  if (context["schema"] != schema)
-    throw UsageError(fmt::format("{} has schema {}, this program reads \"{}\"", path,
-                                 context["schema"].dump(), schema));
+  if (context["schema"] != schema && context["schema"] != older_schema)
+    throw machine::UsageError(fmt::format("{} has schema {}, this program reads \"{}\"", path,
+                                          context["schema"].dump(), schema));
   return context;
 }
 
@@ -195,8 +193,8 @@ void read_samples(std::ifstream& file, const std::string& path, const Json& entr
   file.seekg(0, std::ios::end);
   const auto size = static_cast<std::uint64_t>(std::max<std::streamoff>(0, file.tellg()));
   if (bytes > size || offset > size - bytes)
-    throw UsageError(fmt::format("{} is cut off: {} has samples at bytes {} to {}", path,
-                                 record.name, offset, offset + bytes));
+    throw machine::UsageError(fmt::format("{} is cut off: {} has samples at bytes {} to {}", path,
+                                          record.name, offset, offset + bytes));
   record.samples.ranks = ranks;
   record.samples.seconds.resize(bytes / sizeof(double));
   file.seekg(static_cast<std::streamoff>(offset));
@@ -232,10 +230,6 @@ RunWriter::RunWriter(RunContext context, const std::string& directory, bool cont
       context_(std::move(context)),
       fixed_context_(machine_context(schema)) {
   make_directory(directory_);
-  {
-    const std::lock_guard lock(writing);
-    aborted_directories.erase(canonical(directory_));
-  }
   const std::string samples = directory_ + "/samples.bin";
   int& file = samples_file_.descriptor;
   file = ::open(samples.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
@@ -278,7 +272,8 @@ void RunWriter::take_up() {
     if (std::ranges::find(changing, key) != std::end(changing)) continue;
     fixed_context_ +=
         fmt::format("{}    {}: {}", fixed_context_.empty() ? "" : ",\n", json_text(key),
-                    value.dump(-1, ' ', false, Json::error_handler_t::replace));
+                    key == "schema" ? json_text(schema)
+                                    : value.dump(-1, ' ', false, Json::error_handler_t::replace));
   }
   const Json& entries = json["benchmarks"];
   const std::size_t count = finished_entries(json);
@@ -348,9 +343,14 @@ void RunWriter::write() const {
     between = ",\n    ";
   }
   text += "\n  ]\n}\n";
-  const std::lock_guard lock(writing);
-  if (!aborted_directories.empty() && aborted_directories.contains(canonical(directory_))) return;
-  write_file(directory_ + "/run.json", text, disk_);
+  const std::lock_guard lock(writing_);
+  if (!aborted_) write_file(directory_ + "/run.json", text, disk_);
+}
+
+void RunWriter::abort(const machine::Failure& failure, const Record& failing) {
+  const std::lock_guard lock(writing_);
+  aborted_ = true;
+  mark_aborted(directory_, failure, failing);
 }
 
 namespace {
@@ -360,7 +360,8 @@ RunFile read(const std::string& given, bool with_samples) {
   const bool is_directory = fs::is_directory(given, failed);
   const std::string path = is_directory ? given + "/run.json" : given;
   if (!fs::exists(path, failed))
-    throw UsageError(is_directory ? fmt::format("{} is not a run: it holds no run.json", given)
+    throw machine::UsageError(is_directory
+                                  ? fmt::format("{} is not a run: it holds no run.json", given)
                                   : fmt::format("there is no run at {}", given));
   const Json json = parse(path);
   const Json& context = context_of(json, path);
@@ -376,12 +377,16 @@ RunFile read(const std::string& given, bool with_samples) {
                    context.contains("configuration") ? context["configuration"].dump() : "",
                    context.value("words", std::vector<std::string>()),
                    context.value("resumed", std::vector<std::string>()),
-                   context.value("cases_not_run", 0)};
+                   context.value("cases_not_run", 0),
+                   context.value("injected", std::vector<std::string>()),
+                   {}};
+    if (const auto failure = context.find("failure"); failure != context.end())
+      run.context.failure = read_failure(*failure);
     const Json rates = context.value("rates", Json::object());
     for (const auto& [what, rate] : rates.items()) run.context.rates[what] = rate.get<double>();
     run.date = context.value("date", "");
     run.host_name = context.value("host_name", "");
-    for (const char* key : {"mhz_per_cpu", "cpu_scaling_enabled", "caches", "injected"})
+    for (const char* key : {"mhz_per_cpu", "cpu_scaling_enabled", "caches"})
       if (context.contains(key)) run.machine[key] = context[key].dump();
     const std::string samples = (fs::path(path).parent_path() / "samples.bin").string();
     std::ifstream samples_file(samples, std::ios::binary);
@@ -392,10 +397,10 @@ RunFile read(const std::string& given, bool with_samples) {
       if (with_samples && samples_file.is_open())
         read_samples(samples_file, samples, entry, run.records.back());
     }
-  } catch (const UsageError&) {
+  } catch (const machine::UsageError&) {
     throw;
   } catch (const std::exception& error) {
-    throw UsageError(fmt::format("{}, {}: {}", path, place, error.what()));
+    throw machine::UsageError(fmt::format("{}, {}: {}", path, place, error.what()));
   }
   return run;
 }
@@ -407,7 +412,7 @@ RunFile read_run(const std::string& given) { return read(given, true); }
 RunFile read_finished(const std::string& directory) {
   RunFile run = read(directory, false);
   if (run.context.words.empty())
-    throw UsageError(
+    throw machine::UsageError(
         fmt::format("{} cannot be continued: its run.json does not say which words "
                     "were on its command line",
                     directory));
@@ -415,28 +420,22 @@ RunFile read_finished(const std::string& directory) {
   return run;
 }
 
-bool names_lost_rank(const std::string& reason) {
-  if (!reason.starts_with("rank ")) return false;
-  const std::size_t after = reason.find_first_not_of("0123456789", 5);
-  if (after == std::string::npos || after == 5 || reason.compare(after, 5, " (pid") != 0)
-    return false;
-  // It failed since it had waited too long: for whom is not who is lost either.
-  return reason.find(fmt::format(": {} waited ", reason.substr(0, after))) == std::string::npos;
-}
-
-void mark_aborted(const std::string& directory, const std::string& reason, const Record& failing) {
-  const std::lock_guard lock(writing);
-  if (!aborted_directories.insert(canonical(directory)).second) return;
+void mark_aborted(const std::string& directory, const machine::Failure& failure,
+                  const Record& failing) {
   const std::string path = directory + "/run.json";
   Json json = parse(path);
   const Json& before = context_of(json, path);
   if (before["status"] == "aborted" &&
-      (!names_lost_rank(reason) || names_lost_rank(before.value("status_reason", ""))))
+      (machine::lost_rank(failure) < 0 || before.contains("lost_rank")))
     return;
   say_none_runs(directory);
   Json& context = json["context"];
   context["status"] = "aborted";
-  context["status_reason"] = reason;
+  context["status_reason"] = failure.text;
+  context["schema"] = schema;
+  context["failure"] = failure_json(failure);
+  context.erase("lost_rank");
+  if (const int rank = machine::lost_rank(failure); rank >= 0) context["lost_rank"] = rank;
   // The case may be in already, ended by an exception of this process.
   Json& entries = json["benchmarks"];
   if (!entries.empty() && entries.back().value("name", "") == failing.name &&

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -41,6 +42,8 @@ class RunWriter {
   void add(const Record& record);
   // Replaces run.json with this context: status, reason, rates.
   void finish(RunContext context);
+  // mark_aborted; what would be written later is dropped. May be called by another thread.
+  void abort(const machine::Failure& failure, const Record& failing);
 
   const std::string& directory() const { return directory_; }
 
@@ -74,6 +77,8 @@ class RunWriter {
   std::uint64_t samples_bytes_ = 0;
   File samples_file_;  // locked: it tells others that somebody writes here
   std::optional<TraceWriter> trace_;
+  mutable std::mutex writing_;  // run.json
+  bool aborted_ = false;
 };
 
 struct RunFile {
@@ -93,15 +98,12 @@ RunFile read_run(const std::string& given);
 // Throws UsageError also where what the directory says of its command is too little to go on.
 RunFile read_finished(const std::string& directory);
 
-// For a process that holds no records: marks the run in `directory` aborted for this reason and
-// adds the case that ran (in the place of its own record, if that is the last and failed). What is
-// there stays: of an aborted run the reason too, unless this one names the lost rank and that did
-// not. A second call, and whatever a RunWriter of this process would still write there, changes
-// nothing. Throws as RunWriter does.
-void mark_aborted(const std::string& directory, const std::string& reason, const Record& failing);
-// "rank 2 (pid 17 on node1) died …", as the watchdog says it (diagnosis.h), names who is lost;
-// "rank 0 waited …" does not.
-bool names_lost_rank(const std::string& reason);
+// Marks the run in `directory` aborted by this failure and adds the case that ran (in the place of
+// its own record, if that is the last and failed). What is there stays: of an aborted run the
+// failure too, unless this failure has a lost rank and that failure had none. For a process without
+// a RunWriter of the directory. Throws as RunWriter does.
+void mark_aborted(const std::string& directory, const machine::Failure& failure,
+                  const Record& failing);
 
 // Writes beside and renames, so that a reader sees the old text or the new one.
 void write_file(const std::string& path, std::string_view text, machine::DiskFault* disk = nullptr);

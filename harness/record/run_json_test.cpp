@@ -309,40 +309,6 @@ TEST_F(RunJson, LeavesOutNumbersThatDoNotExistAndMendsText) {
   EXPECT_EQ(read_run(directory_).records.size(), 1u);
 }
 
-TEST_F(RunJson, MarksAbortedFromAnotherProcessAndKeepsWhatIsThere) {
-  auto writer = std::make_unique<RunWriter>(context_, directory_);
-  writer->add(example_record(0));
-  writer->add(example_record(2));
-  Record failing = example_record(4, Ruling::fail);
-  failing.samples = {};
-  mark_aborted(directory_, "rank 2 died", failing);
-  writer->add(example_record(5));  // the writer of an aborted run changes nothing any more
-  writer->finish(context_);
-  mark_aborted(directory_, "rank 1 died", failing);
-
-  const RunFile run = read_run(directory_);
-  EXPECT_EQ(run.context.status, "aborted");
-  EXPECT_EQ(run.context.status_reason, "rank 2 died");
-  ASSERT_EQ(run.records.size(), 3u);
-  EXPECT_EQ(run.records[0].samples.seconds, example_record(0).samples.seconds);
-  EXPECT_EQ(run.records[2].name, failing.name);
-  EXPECT_EQ(run.records[2].verdict, Ruling::fail);
-  EXPECT_EQ(json()["benchmarks"][2]["family_index"], 0);
-  EXPECT_EQ(json()["benchmarks"][2]["per_family_instance_index"], 1);
-
-  try {
-    RunWriter(context_, directory_);
-    ADD_FAILURE() << "two runs in one directory";
-  } catch (const machine::MachineError& error) {
-    EXPECT_EQ(std::string(error.what()),
-              "cannot write to " + directory_ + ": another run is writing there");
-  }
-  writer.reset();
-  RunWriter next(context_, directory_);  // the directory may serve again
-  next.add(example_record(1));
-  EXPECT_EQ(read_run(directory_).context.status, "running");
-}
-
 // What was on disk when a process was killed: a torn case's samples and trace, and no record of it.
 TEST_F(RunJson, AContinuedRunIsTheUninterruptedOne) {
   context_.words = {"run", "all_reduce"};
@@ -386,24 +352,6 @@ TEST_F(RunJson, AContinuedRunIsTheUninterruptedOne) {
   EXPECT_EQ(one.dump(1), other.dump(1));
   EXPECT_EQ(nlohmann::json::parse(read(whole + "/trace.json"))["traceEvents"].size(),
             6u * 3 + 4);  // and names
-}
-
-TEST_F(RunJson, TheCaseOfALostRankIsRunAgain) {
-  context_.words = {"run"};
-  {
-    RunWriter writer(context_, directory_);
-    writer.add(example_record(0));
-    writer.add(example_record(1, Ruling::fail));
-  }
-  EXPECT_EQ(read_finished(directory_).records.size(), 2u);
-  Record failing = example_record(2, Ruling::fail);
-  failing.samples = {};
-  mark_aborted(directory_, "rank 2 died", failing);
-  EXPECT_EQ(read_finished(directory_).records.size(), 2u);
-  RunWriter writer(context_, directory_, true);
-  writer.add(example_record(2));
-  EXPECT_EQ(json()["benchmarks"].size(), 3u);
-  EXPECT_EQ(json()["benchmarks"][2]["verdict"], "pass");
 }
 
 TEST_F(RunJson, AnOlderRunLeavesNothingBehind) {
@@ -476,7 +424,7 @@ TEST_F(RunJson, SaysWhereAForeignOrTruncatedFileIsWrong) {
   put(broken.dump());
   EXPECT_NE(message_of([&] { read_run(path); }).find("benchmarks[0]: a slow pair has rank 3 of 3"),
             std::string::npos);
-  put(R"({"context": {"schema": "shardmark-run/1", "rates": {"a": 1e999}}, "benchmarks": []})");
+  put(R"({"context": {"schema": "shardmark-run/2", "rates": {"a": 1e999}}, "benchmarks": []})");
   EXPECT_NE(message_of([&] { read_run(path); }).find("holds a number that is too large"),
             std::string::npos);
   put(R"({"context": {"schema": )" + std::string(1'000'000, '['));

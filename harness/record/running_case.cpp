@@ -34,10 +34,9 @@ std::optional<RunningCase> running_case(const std::string& directory) {
   return found;
 }
 
-Record lost_record(const std::string& activity, const std::string& reason) {
+Record lost_record(const std::string& name, const machine::Failure& failure) {
   Record record;
-  const std::string name = activity.substr(0, activity.rfind(" ("));  // values may have spaces
-  record.name = name.find('/') < name.find(' ') ? name : "launch";
+  record.name = name.empty() ? "launch" : name;
   std::size_t from = record.name.find('/');
   record.unit = record.name.substr(0, from);
   while (from != std::string::npos) {
@@ -49,7 +48,8 @@ Record lost_record(const std::string& activity, const std::string& reason) {
     from = to;
   }
   record.verdict = Ruling::fail;
-  record.reason = reason;
+  record.reason = failure.text;
+  record.failure = failure;
   return record;
 }
 

@@ -19,8 +19,8 @@ void say_running(const std::string& directory, const std::string& name);
 void say_none_runs(const std::string& directory);
 std::optional<RunningCase> running_case(const std::string& directory);
 
-// The record of a case that was lost with its ranks. activity: "CASE (phase)" as on the board, or
-// what was done between cases, which is lost as the launch.
-Record lost_record(const std::string& activity, const std::string& reason);
+// The record of a case that was lost with its ranks. Without a name, between cases, it is the
+// launch that was lost.
+Record lost_record(const std::string& name, const machine::Failure& failure);
 
 }  // namespace harness

@@ -8,6 +8,8 @@
 namespace harness {
 namespace {
 
+const machine::Failure died{
+    .kind = machine::Failure::Kind::lost_rank, .rank = 0, .text = "it died"};
 constexpr auto name = "gpt_step/model-args:--num-layers 4/ranks:2";
 
 TEST(RunningCase, IsThereUntilTheRunEnds) {
@@ -19,7 +21,7 @@ TEST(RunningCase, IsThereUntilTheRunEnds) {
   const auto found = running_case(folder.path());
   ASSERT_TRUE(found);
   EXPECT_EQ(found->name, name);
-  EXPECT_TRUE(names_lost_rank(found->process + " died during " + name)) << found->process;
+  EXPECT_TRUE(found->process.starts_with("rank 0 (pid ")) << found->process;
   say_none_runs(folder.path());
   EXPECT_FALSE(running_case(folder.path()));
   for (const char* torn : {"", "rank 0 (pid 7", "rank 0 (pid 7 on node1)\n"}) {
@@ -34,23 +36,20 @@ TEST(RunningCase, IsThereUntilTheRunEnds) {
   { RunWriter(context, folder.path()); }
   EXPECT_FALSE(running_case(folder.path()));
   say_running(folder.path(), name);
-  mark_aborted(folder.path(), "rank 0 (pid 7 on node1) died", lost_record(name, "died"));
+  mark_aborted(folder.path(), died, lost_record(name, died));
   EXPECT_FALSE(running_case(folder.path()));
   EXPECT_EQ(read_run(folder.path()).records.at(0).name, name);
 }
 
 TEST(LostRecord, IsOfTheCaseOrOfTheLaunch) {
-  for (const std::string phase : {"", " (running)"}) {
-    const Record record = lost_record(name + phase, "died");
-    EXPECT_EQ(record.unit, "gpt_step");
-    EXPECT_EQ(record.name, name);
-    EXPECT_EQ(record.axes,
-              (decltype(record.axes){{"model-args", "--num-layers 4"}, {"ranks", "2"}}));
-    EXPECT_EQ(record.verdict, Ruling::fail);
-    EXPECT_EQ(record.reason, "died");
-  }
-  for (const char* between : {"", "between cases", "measuring this machine with 2 ranks, GB/s"})
-    EXPECT_EQ(lost_record(between, "died").name, "launch");
+  const Record record = lost_record(name, died);
+  EXPECT_EQ(record.unit, "gpt_step");
+  EXPECT_EQ(record.name, name);
+  EXPECT_EQ(record.axes, (decltype(record.axes){{"model-args", "--num-layers 4"}, {"ranks", "2"}}));
+  EXPECT_EQ(record.verdict, Ruling::fail);
+  EXPECT_EQ(record.reason, "it died");
+  EXPECT_EQ(record.failure, died);
+  EXPECT_EQ(lost_record("", died).name, "launch");
 }
 
 }  // namespace

@@ -122,7 +122,9 @@ class Schema : public testing::Test {
 
 TEST_F(Schema, AWrittenRunFollowsIt) {
   EXPECT_EQ(checker_.errors(load(directory_ + "/run.json")), std::vector<std::string>{});
-  mark_aborted(directory_, "rank 1 died", example_record(4, Ruling::fail));
+  mark_aborted(directory_,
+               {.kind = machine::Failure::Kind::lost_rank, .rank = 1, .text = "it died"},
+               example_record(4, Ruling::fail));
   EXPECT_EQ(checker_.errors(load(directory_ + "/run.json")), std::vector<std::string>{});
 }
 
@@ -140,6 +142,10 @@ TEST_F(Schema, ItRefusesWhatIsNotARun) {
   refuses([](Json& run) { run["benchmarks"][1]["verdict"] = "ok"; }, "/benchmarks/1/verdict: ");
   refuses([](Json& run) { run["benchmarks"][0].erase("real_time"); },
           "/benchmarks/0: lacks real_time");
+  refuses([](Json& run) { run["benchmarks"][1]["failure"]["kind"] = "bad luck"; },
+          "/benchmarks/1/failure/kind: ");
+  refuses([](Json& run) { run["benchmarks"][1]["failure"]["rank"] = -1; },
+          "/benchmarks/1/failure/rank: ");
   refuses([](Json& run) { run["benchmarks"][0]["oracles"]["luck"] = Json::object(); },
           "/benchmarks/0/oracles: ");
   refuses([](Json& run) { run["benchmarks"][0]["case"]["bytes"] = 8; },

@@ -116,7 +116,8 @@ void TraceWriter::add(std::size_t number, const Record& record) {
   text += end;
   const int file = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
   const auto refuse = [&] {
-    throw machine::MachineError(fmt::format("cannot write to {}: {}", path_, std::strerror(errno)));
+    throw machine::MachineError(fmt::format("cannot write to {}: {}", path_, std::strerror(errno)),
+                                machine::kind_of_errno(errno));
   };
   if (file < 0) refuse();
   for (std::size_t done = 0; done < text.size();) {

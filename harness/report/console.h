@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "harness/run/run.h"
+#include "harness/report/progress.h"
 
 namespace harness {
 

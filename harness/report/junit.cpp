@@ -33,7 +33,7 @@ std::string test_case(const Record& record) {
   if (record.verdict == Ruling::skipped)
     text += fmt::format("      <skipped{}/>\n", attribute("message", record.reason));
   if (record.verdict == Ruling::fail) {
-    std::string kind = "failure";
+    std::string_view kind = record.failure ? name(record.failure->kind) : "failure";
     for (const OracleResult& result : record.oracles)
       if (result.ruling == Ruling::fail) {
         kind = name(result.oracle);

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <span>
 
@@ -15,53 +14,37 @@
 #include "machine/link/connect.h"
 
 namespace harness {
+
+using machine::Failure;
+
 namespace {
 
-// "rank 2: text" of the first rank that has one; where it says that it received what is wrong from
-// a rank that has one too, of that rank, and so on.
-std::string first_cause(const std::vector<std::string>& texts) {
-  const auto size = static_cast<int>(texts.size());
-  int at = 0;
-  while (at < size && texts[static_cast<std::size_t>(at)].empty()) ++at;
-  if (at == size) return {};
-  constexpr std::string_view blame = "received from rank ";
-  for (int asked = 0; asked < size; ++asked) {
-    const std::string& text = texts[static_cast<std::size_t>(at)];
-    const std::size_t found = text.find(blame);
-    if (found == std::string::npos) break;
-    const int from = std::atoi(text.c_str() + found + blame.size());
-    if (from >= size || texts[static_cast<std::size_t>(from)].empty()) break;
-    at = from;
-  }
-  return fmt::format("rank {}: {}", at, texts[static_cast<std::size_t>(at)]);
-}
-
-// That text of all ranks' texts; the same on every rank. Over a link and not the control plane: a
-// unit that is left half way may have used that one.
-std::string first_text(machine::Link* link, const std::string& mine) {
-  if (!link) return first_cause({mine});
-  const auto send = [link](int peer, const std::string& text) {
-    const std::uint64_t bytes = text.size();
-    link->send(peer, &bytes, sizeof bytes);
-    if (bytes > 0) link->send(peer, text.data(), bytes);
+// The first cause of all ranks' failures; the same on every rank. Over a link and not the control
+// plane: a unit that is left half way may have used that one.
+std::optional<Failure> first_failure(machine::Link* link, const std::optional<Failure>& mine) {
+  if (!link) return mine;
+  const auto send = [link](int peer, const std::optional<Failure>& failure) {
+    const std::string bytes = machine::encode(failure);
+    const std::uint64_t size = bytes.size();
+    link->send(peer, &size, sizeof size);
+    if (size > 0) link->send(peer, bytes.data(), size);
+    link->flush();
   };
   const auto receive = [link](int peer) {
-    std::uint64_t bytes = 0;
-    link->receive(peer, &bytes, sizeof bytes);
-    std::string text(bytes, ' ');
-    if (bytes > 0) link->receive(peer, text.data(), bytes);
-    return text;
+    std::uint64_t size = 0;
+    link->receive(peer, &size, sizeof size);
+    std::string bytes(size, ' ');
+    if (size > 0) link->receive(peer, bytes.data(), size);
+    return machine::decode_failure(bytes);
   };
   if (link->rank() != 0) {
     send(0, mine);
-    link->flush();
     return receive(0);
   }
-  std::vector<std::string> texts{mine};
-  for (int peer = 1; peer < link->size(); ++peer) texts.push_back(receive(peer));
-  const std::string first = first_cause(texts);
+  std::vector<std::optional<Failure>> failures{mine};
+  for (int peer = 1; peer < link->size(); ++peer) failures.push_back(receive(peer));
+  const std::optional<Failure> first = machine::first_cause(failures);
   for (int peer = 1; peer < link->size(); ++peer) send(peer, first);
-  link->flush();
   return first;
 }
 
@@ -160,9 +143,10 @@ struct Told {
   bool shares_gpu = false;
 };
 
-void fail(Record& record, std::string reason) {
+void fail(Record& record, const Failure& failure) {
   record.verdict = Ruling::fail;
-  record.reason = std::move(reason);
+  record.reason = line(failure);
+  record.failure = failure;
 }
 
 }  // namespace
@@ -180,17 +164,11 @@ Record skipped(const PlannedCase& plan, int repetition, std::string reason) {
   return record;
 }
 
-// Others may be waiting for this rank inside the unit: who asks why finds this.
-void CaseRunner::threw(const PlannedCase& plan, const std::string& failure) {
-  world_.board().set_activity(
-      fmt::format("{}, where rank {} threw: {}", plan.name, world_.rank(), failure));
-}
-
 template <class Body>
-std::string CaseRunner::phase(const PlannedCase& plan, machine::Link* link, std::string_view what,
-                              Body body) {
-  world_.board().set_activity(fmt::format("{} ({})", plan.name, what));
-  std::string failure;
+std::optional<Failure> CaseRunner::phase(const PlannedCase& plan, machine::Link* link,
+                                         std::string_view what, Body body) {
+  world_.board().set_activity(plan.name, what);
+  std::optional<Failure> failure;
   try {
     failure = body();
   } catch (const machine::Timeout&) {
@@ -198,11 +176,12 @@ std::string CaseRunner::phase(const PlannedCase& plan, machine::Link* link, std:
   } catch (const machine::PeerFailure&) {
     throw;
   } catch (const std::exception& error) {
-    failure =
-        fmt::format("{}: {}", what, *error.what() ? error.what() : "an exception without a text");
-    threw(plan, failure);
+    failure = machine::failure_of(error);
+    failure->text = fmt::format("{}: {}", what, failure->text);
+    world_.board().note(*failure);  // other ranks may wait for this rank inside the unit
   }
-  return first_text(link, failure);
+  if (failure) failure->rank = world_.rank();
+  return first_failure(link, failure);
 }
 
 machine::Link* CaseRunner::sampling_link(const machine::Group& group) {
@@ -233,19 +212,27 @@ void CaseRunner::run(const PlannedCase& plan, int repetition, Record& record) {
                   options_.load_file,
                   options_.save_file};
   machine::Link* link = sampling_link(group);
-  record.reason =
-      phase(plan, link, "asking whether it can run", [&] { return plan.why_not(context); });
-  if (!record.reason.empty()) return;
+  std::optional<Failure> failure =
+      phase(plan, link, "asking whether it can run", [&]() -> std::optional<Failure> {
+        const std::string why_not = plan.why_not(context);
+        if (why_not.empty()) return std::nullopt;
+        return Failure{.kind = Failure::Kind::unsupported, .text = why_not};
+      });
+  if (failure) {
+    record.reason = line(*failure);
+    return;
+  }
 
-  record.verdict = Ruling::fail;
-  record.reason = "did not end";  // stays if this throws
+  fail(record, {.text = "did not end"});  // stays if this throws
   world_.device().ledger().reset_peaks();
   std::unique_ptr<Instance> instance;
-  std::string failure = phase(plan, link, "setting up", [&] {
-    instance = with_faults(plan.make(context), plan.name);
-    return std::string();
+  failure = phase(plan, link, "setting up", [&] {
+    instance = plan.make(context);
+    if (options_.injection)
+      instance = options_.injection->with_faults(std::move(instance), plan.name);
+    return std::nullopt;
   });
-  if (!failure.empty()) return fail(record, failure);
+  if (failure) return fail(record, *failure);
   if (options_.timing == Timing::armed && !instance->only_queues()) {
     record = skipped(plan, repetition,
                      "timing armed needs a run that only queues work on the device's stream");
@@ -258,13 +245,14 @@ void CaseRunner::run(const PlannedCase& plan, int repetition, Record& record) {
     limits.seconds = options_.max_seconds_per_case;
     limits.timing = options_.timing;
     limits.one_clock = world_.on_one_host(group);
-    limits.sample = sample_at_hand();
+    if (options_.injection) limits.sample = options_.injection->sample();
     limits.progress = &world_.board().mine().progress;
-    const auto on_failure = [&](const std::string& text) { threw(plan, "running: " + text); };
+    const auto on_failure = [&](const Failure& thrown) { world_.board().note(thrown); };
     sampled = Sampler(world_.device(), link, limits, on_failure).sample(*instance);
-    return sampled.failure.empty() ? std::string() : "running: " + sampled.failure;
+    if (sampled.failure) sampled.failure->text.insert(0, "running: ");
+    return sampled.failure;
   });
-  if (!failure.empty()) return fail(record, failure);
+  if (failure) return fail(record, *failure);
   if (group.index == 0) {
     if (!world_.oversubscribed()) add_activity(record, sampled.unit.ranks);
     add_times(record, plan, name(options_.timing), std::move(sampled));
@@ -278,9 +266,9 @@ void CaseRunner::run(const PlannedCase& plan, int repetition, Record& record) {
     const Told told{limit_s(cost, rates_, plan.ranks), shares_gpu(world_, group)};
     mine = machine::bytes_of(told);
     mine += serialize(judge);
-    return std::string();
+    return std::nullopt;
   });
-  if (!failure.empty()) return fail(record, failure);
+  if (failure) return fail(record, *failure);
 
   const std::vector<std::string> all = world_.all_gather(group, mine);
   if (group.index == 0) {
@@ -294,6 +282,10 @@ void CaseRunner::run(const PlannedCase& plan, int repetition, Record& record) {
     }
     JudgedCase judged = merge(judges, plan.oracles);
     record.verdict = judged.verdict;
+    record.failure.reset();
+    if (judged.verdict == Ruling::fail)
+      record.failure = Failure{
+          .kind = Failure::Kind::wrong_result, .rank = judged.failed_rank, .text = judged.reason};
     record.reason = std::move(judged.reason);
     record.oracles = std::move(judged.oracles);
     record.memory = std::move(judged.memory);
@@ -303,9 +295,9 @@ void CaseRunner::run(const PlannedCase& plan, int repetition, Record& record) {
   Description description(record.seconds, counter(record, "library_s"));
   failure = phase(plan, link, "describing", [&] {
     instance->describe(description);
-    return std::string();
+    return std::nullopt;
   });
-  if (!failure.empty()) return fail(record, failure);
+  if (failure) return fail(record, *failure);
   record.counters.insert(description.counters().begin(), description.counters().end());
   if (!record.note.empty())
     description.note =

@@ -3,8 +3,10 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
+#include "harness/measure/rates.h"
 #include "harness/record/record.h"
 #include "harness/run/run.h"
 #include "harness/unit/unit.h"
@@ -26,11 +28,11 @@ class CaseRunner {
   void run(const PlannedCase& plan, int repetition, Record& record);
 
  private:
-  // Runs `body` on every rank of the case; returns the text it returned or threw on the first rank
-  // where there is one, the same on all. The board names the phase while it runs.
+  // Runs `body` on every rank of the case; returns the first cause of the failures that it returned
+  // or threw, the same on all ranks. The board shows the phase while it runs.
   template <class Body>
-  std::string phase(const PlannedCase& plan, machine::Link* link, std::string_view what, Body body);
-  void threw(const PlannedCase& plan, const std::string& failure);
+  std::optional<machine::Failure> phase(const PlannedCase& plan, machine::Link* link,
+                                        std::string_view what, Body body);
   machine::Link* sampling_link(const machine::Group& group);
 
   machine::World& world_;

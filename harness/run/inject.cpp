@@ -204,10 +204,11 @@ class Injector {
     return names_of(faults_, [](const Fault& fault) { return fault.text; });
   }
   int* sample() { return &sample_; }
-  std::string version(std::string_view library) const {
+  InjectedVersions versions() const {
+    InjectedVersions all;
     for (const Fault& fault : faults_)
-      if (fault.library == library && mine(fault)) return fault.version;
-    return {};
+      if (!fault.library.empty() && mine(fault)) all.try_emplace(fault.library, fault.version);
+    return all;
   }
 
   void set_case(const std::string& name) { case_ = name; }
@@ -324,8 +325,6 @@ class Injector {
 
 namespace {
 
-Injector* current = nullptr;
-
 class FaultyInstance final : public Instance {
  public:
   FaultyInstance(std::unique_ptr<Instance> instance, Injector& faults)
@@ -343,7 +342,7 @@ class FaultyInstance final : public Instance {
   void yardstick() override { instance_->yardstick(); }
   bool has_check() const override { return instance_->has_check(); }
   void rehearse(Runner runner) override { instance_->rehearse(runner); }
-  std::string check(Runner runner) override { return instance_->check(runner); }
+  std::optional<machine::Failure> check(Runner runner) override { return instance_->check(runner); }
   void judge(Judge& judge) override {
     faults_.before(true);
     instance_->judge(judge);
@@ -359,30 +358,20 @@ class FaultyInstance final : public Instance {
 
 }  // namespace
 
-Injection::Injection(std::vector<Fault> faults, machine::World& world) {
-  if (faults.empty()) return;
-  injector_ = std::make_unique<Injector>(std::move(faults), world);
-  current = injector_.get();
+Injection::Injection(std::vector<Fault> faults, machine::World& world)
+    : injector_(std::make_unique<Injector>(std::move(faults), world)) {}
+Injection::~Injection() = default;
+
+std::vector<std::string> Injection::texts() const { return injector_->texts(); }
+
+std::unique_ptr<Instance> Injection::with_faults(std::unique_ptr<Instance> instance,
+                                                 const std::string& name) {
+  injector_->set_case(name);
+  return std::make_unique<FaultyInstance>(std::move(instance), *injector_);
 }
 
-Injection::~Injection() {
-  if (injector_) current = nullptr;
-}
+int* Injection::sample() { return injector_->sample(); }
 
-std::vector<std::string> injected() {
-  return current ? current->texts() : std::vector<std::string>();
-}
-
-std::unique_ptr<Instance> with_faults(std::unique_ptr<Instance> instance, const std::string& name) {
-  if (!current) return instance;
-  current->set_case(name);
-  return std::make_unique<FaultyInstance>(std::move(instance), *current);
-}
-
-int* sample_at_hand() { return current ? current->sample() : nullptr; }
-
-std::string injected_version(std::string_view library) {
-  return current ? current->version(library) : std::string();
-}
+InjectedVersions Injection::versions() const { return injector_->versions(); }
 
 }  // namespace harness

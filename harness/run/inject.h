@@ -25,6 +25,7 @@
 #include <string_view>
 #include <vector>
 
+#include "harness/record/fingerprint.h"
 #include "harness/unit/unit.h"
 #include "machine/world/world.h"
 
@@ -48,8 +49,8 @@ Fault parse_fault(std::string_view text);
 // Throws UsageError for a rank that a launch of `ranks` does not have.
 void check_ranks(const std::vector<Fault>& faults, int ranks);
 
-// What this process injects while it lives; the world must outlive it, and has no links of its
-// cases yet. One at a time.
+// The faults of one rank while it lives. The world must outlive it, and has no links of its cases
+// yet.
 class Injector;
 class Injection {
  public:
@@ -58,16 +59,15 @@ class Injection {
   Injection(const Injection&) = delete;
   Injection& operator=(const Injection&) = delete;
 
+  std::vector<std::string> texts() const;
+  // The instance of the case `name`, with the faults around its runs and its judging.
+  std::unique_ptr<Instance> with_faults(std::unique_ptr<Instance> instance,
+                                        const std::string& name);
+  int* sample();                      // where the sampler writes the sample's number
+  InjectedVersions versions() const;  // for this rank's fingerprint
+
  private:
   std::unique_ptr<Injector> injector_;
 };
-
-// ---- for those who run cases; nothing, when nothing is injected.
-std::vector<std::string> injected();  // texts of the faults
-std::unique_ptr<Instance> with_faults(std::unique_ptr<Instance> instance, const std::string& name);
-int* sample_at_hand();  // where the sampler says which sample runs; null
-// "" or the version that this rank's fingerprint has for a library: "mpi", "onednn", "nccl",
-// "cuda".
-std::string injected_version(std::string_view library);
 
 }  // namespace harness

@@ -12,7 +12,6 @@
 
 #include "harness/run/case_runner.h"
 #include "harness/run/google_front.h"
-#include "harness/run/inject.h"
 #include "harness/run/turns.h"
 #include "machine/base/clock.h"
 #include "machine/base/error.h"
@@ -81,8 +80,8 @@ class CaseLoop {
   void note_rates();
   bool ends() const { return fatal_ || !unwritten_.empty() || signal_ != 0; }
   // What is known about the loss of a rank, beyond the exception that this rank got.
-  std::string loss(const std::exception& error);
-  void lost(const std::exception& error) { world_.board().fail(error.what()); }
+  machine::Failure loss(const std::exception& error) const;
+  void lost(const std::exception& error) { world_.board().fail(machine::failure_of(error)); }
 
   machine::World& world_;
   const std::vector<PlannedCase>& cases_;
@@ -124,17 +123,20 @@ void CaseLoop::execute(const Command& command, Record& record) {
   world_.barrier(world_.group());
 }
 
-std::string CaseLoop::loss(const std::exception& error) {
-  std::string text = error.what();
-  if (!dynamic_cast<const machine::PeerFailure*>(&error)) text = fmt::format("rank 0: {}", text);
+machine::Failure CaseLoop::loss(const std::exception& error) const {
   const machine::Board& board = world_.board();
+  std::vector<std::optional<machine::Failure>> failures{machine::failure_of(error)};
+  const bool of_peer = failures[0]->kind == machine::Failure::Kind::peer_failed;  // text names it
+  failures[0]->rank = 0;
+  std::string text = of_peer ? failures[0]->text : line(*failures[0]);
   for (int rank = 1; rank < board.size(); ++rank) {
-    if (!board.of(rank)) continue;
-    const std::string activity = board.activity(rank);
-    if (activity.find(" threw: ") != std::string::npos)
-      text += fmt::format("; rank {}: {}", rank, activity);
+    failures.push_back(board.noted(rank));
+    if (failures.back())
+      text += fmt::format("; during {}, {}", board.activity(rank), line(*failures.back()));
   }
-  return text;
+  machine::Failure cause = *machine::first_cause(failures);
+  cause.text = text;
+  return cause;
 }
 
 const Record* CaseLoop::finished(std::size_t index, int repetition) const {
@@ -164,7 +166,8 @@ void CaseLoop::lead_case(std::size_t index, int repetition, Progress& progress) 
       } catch (const std::exception& error) {
         if (record.name.empty()) record = skipped(plan, repetition, {});
         record.verdict = Ruling::fail;
-        record.reason = context_.status_reason = loss(error);
+        record.failure = context_.failure = loss(error);
+        record.reason = context_.status_reason = record.failure->text;
         fatal_ = std::current_exception();
         lost(error);
       }
@@ -179,6 +182,7 @@ void CaseLoop::lead_case(std::size_t index, int repetition, Progress& progress) 
   } catch (const std::exception& error) {  // of sink or progress: no rank is lost by that
     if (unwritten_.empty()) unwritten_ = error.what();
     context_.status_reason = unwritten_;
+    context_.failure = machine::failure_of(error);
   }
 }
 
@@ -253,10 +257,10 @@ int CaseLoop::lead(Progress& progress) {
   context_.status = !context_.status_reason.empty() ? "aborted"
                     : signal_ != 0                  ? "interrupted"
                                                     : "complete";
-  const bool with_faults = !injected().empty();
+  const bool with_faults = !context_.injected.empty();
   if (with_faults && context_.status == "complete") {
     context_.status = "injected";
-    context_.status_reason = fmt::format("on purpose: {}", fmt::join(injected(), " "));
+    context_.status_reason = fmt::format("on purpose: {}", fmt::join(context_.injected, " "));
   }
   if (context_.status == "interrupted")
     context_.status_reason = fmt::format(

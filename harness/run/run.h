@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "harness/record/record.h"
+#include "harness/report/progress.h"
 #include "harness/unit/unit.h"
 #include "machine/world/world.h"
 
@@ -30,11 +31,15 @@ class Sink {
   virtual void add(const Record& record) = 0;          // after every case
   virtual void finish(const RunContext& context) = 0;  // once, whatever the end
   virtual void measured(const RunContext&) {}          // whenever more rates are known
+  // The watchdog ends the run, on a thread of its own: what is added later is dropped.
+  virtual void abort(const machine::Failure&, const Record& /*lost*/) {}
 };
 // A run directory (record/run_json.h); continues: behind the cases that it holds. Throws as
 // RunWriter does.
 std::unique_ptr<Sink> write_to(const RunContext& context, const std::string& directory,
                                bool continues = false, machine::DiskFault* disk = nullptr);
+
+class Injection;
 
 struct RunOptions {
   RunContext context;            // of the launch; with the rates of one that is continued
@@ -49,20 +54,10 @@ struct RunOptions {
   std::vector<std::string> google_flags;  // --benchmark_…, as given
   Sink* sink = nullptr;                   // rank 0's
   bool measure_rates = true;              // false: no limits, for tests
+  Injection* injection = nullptr;         // this rank's; null: no faults
 };
 
 enum ExitCode : int { accepted = 0, case_failed = 1, usage = 2, environment = 3, rank_lost = 4 };
-
-// What is told while running and at the end. Implementations: report/console.h.
-class Progress {
- public:
-  virtual ~Progress() = default;
-  virtual void start(std::size_t cases) = 0;
-  virtual void case_started(const std::string& name) = 0;
-  virtual void case_done(const Record& record) = 0;
-  // records: all, without their samples.
-  virtual void finish(const RunContext& context, const std::vector<Record>& records) = 0;
-};
 
 // The --benchmark_ flags ask Google Benchmark to print cases, or their list, to standard output:
 // nothing else should.

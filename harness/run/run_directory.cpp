@@ -16,6 +16,9 @@ class RunDirectory final : public Sink {
     writer_.finish(context);
     say_none_runs(writer_.directory());
   }
+  void abort(const machine::Failure& failure, const Record& lost) override {
+    writer_.abort(failure, lost);
+  }
   void measured(const RunContext& context) override { writer_.finish(context); }
 
  private:

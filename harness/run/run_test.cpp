@@ -339,6 +339,7 @@ TEST(Run, AThrowOnOneRankFailsTheCaseAndTheRunGoesOn) {
         << outcome.heard.records[0].reason;
     EXPECT_TRUE(outcome.heard.records[0].reason.starts_with("rank 1: "))
         << outcome.heard.records[0].reason;
+    EXPECT_EQ(outcome.heard.records[0].failure->rank, 1);
     EXPECT_EQ(outcome.heard.records[1].verdict, Ruling::pass) << outcome.heard.records[1].reason;
   }
 }
@@ -368,6 +369,10 @@ TEST(Run, AThrowThatLeavesOthersWaitingEndsTheRunAndIsNamed) {
     EXPECT_EQ(outcome.heard.finished, 1);
     EXPECT_TRUE(has(outcome.heard.context.status_reason, "rank 1"))
         << outcome.heard.context.status_reason;
+    const auto& failure = outcome.heard.context.failure;
+    ASSERT_TRUE(failure) << fault;
+    EXPECT_EQ(outcome.heard.sunk[0].failure, failure);
+    EXPECT_EQ(machine::lost_rank(*failure), fault == std::string("hang") ? -1 : 1) << fault;
     if (fault != std::string("hang")) {
       EXPECT_TRUE(has(outcome.heard.context.status_reason, "cannot"))
           << outcome.heard.context.status_reason;
@@ -391,7 +396,8 @@ TEST(Run, ASignalEndsItAfterTheCaseAndKeepsWhatWasMeasured) {
 TEST(Run, AFullDiskEndsIt) {
   struct Full : Listening {
     void add(const Record&) override {
-      throw machine::MachineError("run.json: no space left on device");
+      throw machine::MachineError("run.json: no space left on device",
+                                  machine::Failure::Kind::disk_full);
     }
   };
   const auto cases = plan_cases({"toy"}, Profile::quick, {});
@@ -415,6 +421,8 @@ TEST(Run, AFullDiskEndsIt) {
   machine::run_ranks(2, body, 5);
   EXPECT_EQ(full.started.size(), 1u);
   EXPECT_EQ(full.context.status, "aborted");
+  EXPECT_EQ(full.context.failure->kind, machine::Failure::Kind::disk_full);
+  EXPECT_EQ(machine::lost_rank(*full.context.failure), -1);
 }
 
 TEST(Run, GoogleFlagsChooseAndRepeat) {

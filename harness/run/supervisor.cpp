@@ -18,8 +18,6 @@ namespace {
 // A second for the watchdogs to see it, one for others' reasons, the rest to write.
 constexpr unsigned linger_s = 5;
 
-int end_told = -1;  // where the rank tells its supervisor
-
 void linger(const std::string& line) {
   [[maybe_unused]] const ssize_t wrote = ::write(STDERR_FILENO, line.data(), line.size());
   ::sleep(linger_s);
@@ -28,14 +26,14 @@ void linger(const std::string& line) {
 
 }  // namespace
 
-int rank_ends(int code) {
-  if (end_told >= 0) {
-    [[maybe_unused]] const ssize_t wrote = ::write(end_told, "e", 1);
+int SupervisedRank::ends(int code) const {
+  if (supervisor_ >= 0) {
+    [[maybe_unused]] const ssize_t wrote = ::write(supervisor_, "e", 1);
   }
   return code;
 }
 
-void supervise_rank() {
+SupervisedRank::SupervisedRank() {
   const pid_t supervisor = ::getpid();
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return;
@@ -45,7 +43,7 @@ void supervise_rank() {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != supervisor) ::_exit(rank_lost);
     ::close(ends[0]);
-    end_told = ends[1];
+    supervisor_ = ends[1];
     return;
   }
   ::prctl(PR_SET_NAME, "supervisor");

@@ -6,14 +6,22 @@
 // killed the supervisor lingers for as long as the others' watchdogs need to report, then ends with
 // exit code 4. So it does when the rank ends with code 0 before it has come to its end: to a
 // launcher all would be well.
+//
+//   const SupervisedRank rank;
+//   return rank.ends(run_rank(…));
 
 namespace harness {
 
-// First thing in the main of a rank that a launcher started, before any thread and before MPI.
-// Returns in the child; the parent ends with the child's exit code, or as told above.
-void supervise_rank();
+class SupervisedRank {
+ public:
+  // Before any thread and before MPI, in the main of a rank that a launcher started. Returns in the
+  // child. The parent ends with the child's exit code, or as above.
+  SupervisedRank();
+  // The last call of the rank: tells the supervisor that it has come to its end. Returns code.
+  int ends(int code) const;
 
-// Last thing in it: this is the rank's end, with that code, which it returns.
-int rank_ends(int code);
+ private:
+  int supervisor_ = -1;  // pipe; -1: the rank is unsupervised
+};
 
 }  // namespace harness

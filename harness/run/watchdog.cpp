@@ -66,8 +66,8 @@ void say(std::string_view text) {
 // What was seen of the others before: when their counters last changed.
 class Watchdog::Eye {
  public:
-  explicit Eye(machine::World& world)
-      : world_(world), seen_(static_cast<std::size_t>(world.size())) {}
+  Eye(machine::World& world, std::vector<std::string> names)
+      : world_(world), names_(std::move(names)), seen_(static_cast<std::size_t>(world.size())) {}
 
   Snapshot look(double now) {
     // This process was itself not running: what it missed is not the others' silence.
@@ -113,22 +113,36 @@ class Watchdog::Eye {
     view.waiting_for = status.waiting_for.load();
     view.on_device = status.on_device.load() > 0;
     view.activity = board.activity(view.rank);
-    view.reason = board.reason(view.rank);
+    view.running_case = board.running_case(view.rank);
+    complete(view.running_case, view.activity);
+    view.noted = board.noted(view.rank);
     view.waiting = board.waiting(view.rank);
+    view.last_wait = board.last_wait(view.rank);
+  }
+
+  // The board has only the beginning of a long name: adds the rest, if one case alone begins so.
+  void complete(std::string& name, std::string& activity) const {
+    if (name.empty()) return;
+    const auto begins_so = [&](const std::string& one) { return one.starts_with(name); };
+    const auto found = std::ranges::find_if(names_, begins_so);
+    if (found == names_.end() || std::ranges::count_if(names_, begins_so) > 1) return;
+    activity.replace(0, name.size(), *found);
+    name = *found;
   }
 
   machine::World& world_;
+  std::vector<std::string> names_;
   std::vector<Seen> seen_;
   double looked_s_ = 0;
 };
 
 Watchdog::Watchdog(machine::World& world, std::string out_dir, double timeout_s,
-                   std::vector<std::string> names)
+                   std::vector<std::string> names, Sink* sink)
     : world_(world),
       out_dir_(std::move(out_dir)),
+      sink_(sink),
       timeout_s_(before_waits_end(timeout_s)),
-      names_(std::move(names)),
-      eye_(std::make_unique<Eye>(world)) {
+      eye_(std::make_unique<Eye>(world, std::move(names))) {
   if (world_.ranks_are_threads()) return;
   // With this MPICH tells the others that a rank has died; by default it would end them, unheard.
   struct sigaction now {};
@@ -151,10 +165,10 @@ Watchdog::~Watchdog() {
   world_.board().mine().heartbeat.store(signed_off);
 }
 
-void Watchdog::give_up(std::string_view reason) {
-  world_.board().fail(reason);
+void Watchdog::give_up(const machine::Failure& failure) {
+  world_.board().fail(failure);
   if (thread_.joinable()) thread_.join();
-  say(reason);
+  say(failure.text);
   ::_exit(rank_lost);
 }
 
@@ -183,40 +197,29 @@ bool Watchdog::anybody_reported() const {
   return false;
 }
 
-// Of a name that the board has only the beginning of, without a phase after it: the rest, if no
-// other case begins so.
-void Watchdog::complete(std::string& activity, std::string& line) const {
-  const std::string begin = activity;
-  if (begin.empty() || begin.find(' ') != std::string::npos) return;
-  const auto begins_so = [&](const std::string& name) { return name.starts_with(begin); };
-  const auto found = std::ranges::find_if(names_, begins_so);
-  if (found == names_.end() || std::ranges::count_if(names_, begins_so) > 1) return;
-  activity = *found;
-  const std::string during = " during ";
-  if (const std::size_t at = line.find(during + begin); at != std::string::npos)
-    line.replace(at + during.size(), begin.size(), *found);
-}
-
 void Watchdog::end_launch() {
   const double start = machine::steady_s();
   machine::Board& board = world_.board();
-  auto finding = diagnose(eye_->look(start), start, timeout_s_);
-  if (!finding) return;
-  complete(finding->activity, finding->line);
+  const auto report = diagnose(eye_->look(start), start, timeout_s_);
+  if (!report) return;
   if (anybody_reported()) ::_exit(rank_lost);  // after the look, which may have missed the reporter
-  if (finding->reporter != world_.rank()) {
+  if (report->reporter != world_.rank()) {
     while (!anybody_reported() && machine::steady_s() - start < last_resort_s) {
       board.mine().heartbeat.fetch_add(1);
       std::this_thread::sleep_for(20ms);
     }
-    if (!anybody_reported()) board.fail(finding->line);
+    if (!anybody_reported()) board.fail(report->failure);
     ::_exit(rank_lost);
   }
 
-  say(finding->line);
+  say(report->failure.text);
   if (!out_dir_.empty()) {
     try {
-      mark_aborted(out_dir_, finding->line, lost_record(finding->activity, finding->line));
+      const Record lost = lost_record(report->running_case, report->failure);
+      if (sink_)
+        sink_->abort(report->failure, lost);
+      else
+        mark_aborted(out_dir_, report->failure, lost);
       write_junit(out_dir_);
       write_report(out_dir_, /*draw=*/false);
     } catch (const std::exception& error) {

@@ -37,7 +37,7 @@ class BoardWorld : public machine::World {
     board_ = std::make_unique<machine::Board>(rank, all);
     board_->mine().pid.store(::getpid());
     board_->mine().state.store(machine::RankState::running);
-    board_->set_activity("all_reduce/algorithm:ring/bytes:8 (running)");
+    board_->set_activity("all_reduce/algorithm:ring/bytes:8", "running");
   }
   const std::string& host(int) const override { return host_; }
   bool ranks_are_threads() const override { return false; }
@@ -135,7 +135,7 @@ TEST_F(WatchdogTest, AHealthyLaunchWithIdleRanksEndsByItself) {
     for (int i = 0; i < 20; ++i) {  // twice the timeout
       std::this_thread::sleep_for(150ms);
       if (world.rank() == 0)
-        world.board().set_activity("all_reduce/algorithm:ring/bytes:8 (running)");
+        world.board().set_activity("all_reduce/algorithm:ring/bytes:8", "running");
     }
   });
   EXPECT_EQ(ends, (std::vector{0, 0, 0}));
@@ -177,24 +177,31 @@ TEST_F(WatchdogTest, ARankHungInItsWorkIsNamedByTheLowest) {
   });
   EXPECT_EQ(ends, (std::vector{4, 4, 4}));
   expect_aborted(who(2) + " made no progress for ");
+  EXPECT_EQ(read_run(directory_).context.failure,
+            (machine::Failure{.kind = machine::Failure::Kind::lost_rank, .rank = 2}));
 }
 
 // A rank that gave up waiting wrote first; the watchdog knows for whom it waited.
 TEST_F(WatchdogTest, TheNameOfTheLostRankStaysWhateverCameBefore) {
-  RunContext context{"quick", "test", "", "aborted", "rank 0: rank 0 waited 2.0 s for rank 1", {}};
+  using Kind = machine::Failure::Kind;
+  RunContext context{"quick", "test", "", "aborted", "it waited", {}};
+  context.failure = {.kind = Kind::timeout, .rank = 0, .peer = 1};
   RunWriter(context, directory_).finish(context);
-  mark_aborted(directory_, "rank 1 (pid 7 on node1) made no progress", {});
-  EXPECT_EQ(read_run(directory_).context.status_reason, "rank 1 (pid 7 on node1) made no progress");
-  EXPECT_FALSE(names_lost_rank("rank 0: rank 0 waited"));
-  EXPECT_FALSE(names_lost_rank("rank "));
-  EXPECT_FALSE(names_lost_rank("no progress: rank 0 (pid 7 on node1) waits"));
+  const auto mark = [&](Kind kind, int rank, const std::string& text) {
+    mark_aborted(directory_, {.kind = kind, .rank = rank, .text = text}, {});
+    return read_run(directory_).context.status_reason;
+  };
+  EXPECT_EQ(mark(Kind::deadlock, -1, "a ring"), "it waited");
+  EXPECT_EQ(mark(Kind::lost_rank, 1, "no progress"), "no progress");
+  EXPECT_EQ(mark(Kind::lost_rank, 2, "died"), "no progress");
+  EXPECT_EQ(machine::lost_rank(*read_run(directory_).context.failure), 1);
 }
 
 TEST_F(WatchdogTest, ANameTooLongForTheBoardIsCompleted) {
   const std::string name = "gpt_step/model:" + std::string(600, 's') + "/ranks:";
   names_ = {"gpt_step/model:s", name + "3", "gemm/ranks:1"};
   const auto hang = [&](machine::World& world, Watchdog&) {
-    world.board().set_activity(name + "3 (running)");
+    world.board().set_activity(name + "3", "running");
     std::this_thread::sleep_for(60s);
   };
   launch(hang);
@@ -204,15 +211,19 @@ TEST_F(WatchdogTest, ANameTooLongForTheBoardIsCompleted) {
 
 TEST_F(WatchdogTest, ARankThatGivesUpIsReportedWithItsReason) {
   const auto ends = launch([](machine::World& world, Watchdog& watchdog) {
-    if (world.rank() == 1) watchdog.give_up("out of memory: asked for 8 GiB");
+    if (world.rank() == 1)
+      watchdog.give_up({.kind = machine::Failure::Kind::out_of_memory, .text = "asked for 8 GiB"});
     while (world.board().failed_rank() < 0) std::this_thread::sleep_for(20ms);
-    if (world.rank() == 2) watchdog.give_up("rank 1 failed: out of memory");
+    if (world.rank() == 2)
+      watchdog.give_up({.kind = machine::Failure::Kind::peer_failed, .peer = 1, .text = "stopped"});
     // Rank 0 leaves its run as if nothing were: ending the watch waits for the report.
   });
   EXPECT_EQ(ends, (std::vector{4, 4, 4}));
-  expect_aborted(
-      who(1) +
-      " failed during all_reduce/algorithm:ring/bytes:8 (running): out of memory: asked for 8 GiB");
+  expect_aborted(who(1) +
+                 " failed during all_reduce/algorithm:ring/bytes:8 (running): asked for 8 GiB");
+  const RunContext context = read_run(directory_).context;
+  EXPECT_EQ(context.failure->kind, machine::Failure::Kind::out_of_memory);
+  EXPECT_EQ(context.failure->rank, 1);
 }
 
 // How the process that a launcher sees ends.
@@ -221,9 +232,9 @@ int supervised(const std::function<void()>& rank) {
   if (pid == 0) {
     const int nowhere = ::open("/dev/null", O_WRONLY);
     ::dup2(nowhere, STDERR_FILENO);
-    supervise_rank();
+    const SupervisedRank supervised;
     rank();
-    ::_exit(rank_ends(0));
+    ::_exit(supervised.ends(0));
   }
   int status = 0;
   ::waitpid(pid, &status, 0);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "harness/record/record.h"
+#include "harness/record/record_json.h"
 
 namespace harness {
 
@@ -25,8 +26,11 @@ inline Record example_record(int number, Ruling verdict = Ruling::pass) {
     record.reason = "needs 4 GPUs, found 0";
     return record;
   }
-  if (verdict == Ruling::fail)
+  if (verdict == Ruling::fail) {
+    record.failure = machine::Failure{
+        .kind = machine::Failure::Kind::wrong_result, .rank = 2, .peer = 0, .sample = 7};
     record.reason = "numerics: rank 2: \"x\" <b>\xc3\xa9</b> & y, error 0.1, bound 0.01";
+  }
   record.oracles = {
       {Oracle::numerics, verdict, 3.1e-7 * around(random), 1.9e-6, "rank 2: sum, element 5"},
       {Oracle::volume, Ruling::pass, 4096, 4096, "world all_reduce float", Reference::shared}};
@@ -63,6 +67,24 @@ inline Record example_record(int number, Ruling verdict = Ruling::pass) {
   record.memory_maps = {{"ends", 4096, 3, 0, 0, 0, {{"activations", 512, 1024, 0, 2}}},
                         {"fails", 2048, 9, 1536, 1600, 512, {{"gradients", 0, 448, 1, 9}}}};
   return record;
+}
+
+// run.json of four of them.
+inline std::string example_run() {
+  std::string text = R"({"context": {"date": "2026-11-22T01:02:03+00:00", "host_name": "node-a",
+    "mhz_per_cpu": 2596, "caches": [{"type": "Data", "level": 1, "size": 32768, "num_sharing": 2}],
+    "schema": "shardmark-run/2", "profile": "quick", "command": "shardmark run",
+    "configuration": {"keys": {"train_batch_size": {"value": 8, "origin": "x"}}, "warnings": []},
+    "status": "complete", "status_reason": "", "rates": {"copy_GBps/ranks:2/bytes:1024": 12.5}},
+    "benchmarks": [)";
+  std::uint64_t offset = 0;
+  for (int i = 0; i < 4; ++i) {
+    using enum Ruling;
+    const Record record = example_record(i, i == 1 ? fail : i == 3 ? skipped : pass);
+    text += (i > 0 ? ",\n" : "\n") + record_json(record, {0, i, 1, offset});
+    offset += record.samples.seconds.size() * sizeof(double);
+  }
+  return text + "]}";
 }
 
 }  // namespace harness

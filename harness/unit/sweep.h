@@ -42,6 +42,7 @@
 #include <utility>
 #include <vector>
 
+#include "machine/base/error.h"
 #include "machine/device/device.h"
 #include "machine/device/dtype.h"
 #include "machine/device/reduction.h"
@@ -49,11 +50,7 @@
 
 namespace harness {
 
-// A mistake on the command line: one line, exit 2.
-class UsageError : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
+using machine::UsageError;
 
 enum class Profile : unsigned char { smoke, quick, acceptance, paper };
 std::string_view name(Profile profile);

@@ -16,19 +16,21 @@
 //   const bool registered = harness::add<AllReduce>();
 //
 // Optional members: `static std::string why_not(const Case&, const Context&)` (a reason to skip, or
-// empty; by default whether the world has the case's `transport`, if it has one), `void
-// yardstick()` (the library doing the same: timed in alternation, gives library_s and
-// speedup_over_library, the latter not with `static constexpr bool yardstick_is_part = true`; with
-// `bool has_yardstick() const` only in the cases where that says so, on all ranks alike),
-// `std::string check(Runner)` with `void rehearse(Runner)` (what is wrong with the output, on this
-// rank, or empty, after every sample of the unit and of its yardstick, not timed; before it
-// rehearse runs the same once with other input, so that an output left over from the sample before
-// shows), `void describe(Description&)` (description.h; on every rank after judge, rank 0's is
-// kept), `static constexpr Counter counters[]` (the counters that describe sets), `bool
-// only_queues() const` (run and yardstick only queue work on the device's stream and wait for none
-// of it, so that the timing `armed` can hold it back until all ranks have queued theirs), `static
-// constexpr bool repeatable = false` (run or yardstick twice without prepare between them makes no
-// sense: every sample is then one run).
+// empty; by default whether the world has the case's `transport`, if it has one), `static void
+// check_files(const Case&, const Files&)` (throws UsageError if a file of the command line does not
+// fit the case; called before any rank starts), `void yardstick()` (the library doing the same:
+// timed in alternation, gives library_s and speedup_over_library, the latter not with `static
+// constexpr bool yardstick_is_part = true`; with `bool has_yardstick() const` only in the cases
+// where that says so, on all ranks alike), `std::optional<machine::Failure> check(Runner)` with
+// `void rehearse(Runner)` (what is wrong with the output on this rank, if anything, after every
+// sample of the unit and of its yardstick, not timed; before it rehearse runs the same once with
+// other input, so that an output left over from the sample before shows), `void
+// describe(Description&)` (description.h; on every rank after judge, rank 0's is kept), `static
+// constexpr Counter counters[]` (the counters that describe sets), `bool only_queues() const` (run
+// and yardstick only queue work on the device's stream and wait for none of it, so that the timing
+// `armed` can hold it back until all ranks have queued theirs), `static constexpr bool repeatable =
+// false` (run or yardstick twice without prepare between them makes no sense: every sample is then
+// one run).
 //
 // Traits (record.h), which let `health` find slow ranks, disks and units: `equal_work`,
 // `limit_applies`, `uses_disk`; each `static constexpr bool NAME = true` or `static bool NAME(const
@@ -41,6 +43,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -48,14 +51,21 @@
 
 #include "harness/judge/judge.h"
 #include "harness/judge/peak_meter.h"
-#include "harness/measure/rates.h"
 #include "harness/record/counters.h"
 #include "harness/record/description.h"
 #include "harness/record/record.h"
 #include "harness/unit/sweep.h"
+#include "machine/base/failure.h"
 #include "machine/world/world.h"
 
 namespace harness {
+
+class Rates;
+
+// Files of the command line; empty: not given.
+struct Files {
+  std::string data, load, save;
+};
 
 // What a case runs on.
 struct Context {
@@ -115,7 +125,7 @@ class Instance {
   virtual void yardstick() = 0;
   virtual bool has_check() const = 0;
   virtual void rehearse(Runner runner) = 0;
-  virtual std::string check(Runner runner) = 0;
+  virtual std::optional<machine::Failure> check(Runner runner) = 0;
   virtual void judge(Judge& judge) = 0;
   virtual Cost cost() const = 0;
   virtual void describe(Description& description) = 0;
@@ -130,6 +140,7 @@ struct PlannedCase {
   bool yardstick_is_part = false;  // of the unit's work: no speedup
   std::span<const Oracle> oracles;
   std::function<std::string(const Context&)> why_not;
+  std::function<void(const Files&)> check_files;
   std::function<std::unique_ptr<Instance>(Context&)> make;
 };
 

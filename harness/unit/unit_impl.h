@@ -50,6 +50,12 @@ constexpr bool optional_members_fit() {
           { U::why_not(the_case, context) } -> std::convertible_to<std::string>;
         },
         "static std::string why_not(const Case&, const Context&)");
+  if constexpr (requires { &U::check_files; })
+    static_assert(
+        requires(const typename U::Case& the_case, const Files& files) {
+          U::check_files(the_case, files);
+        },
+        "static void check_files(const Case&, const Files&)");
   if constexpr (requires { &U::yardstick; })
     static_assert(
         requires(U & unit) { unit.yardstick(); }, "void yardstick()");
@@ -57,10 +63,10 @@ constexpr bool optional_members_fit() {
       requires { &U::check; } || requires { &U::rehearse; })
     static_assert(
         requires(U & unit) {
-          { unit.check(Runner::unit) } -> std::convertible_to<std::string>;
+          { unit.check(Runner::unit) } -> std::same_as<std::optional<machine::Failure>>;
           unit.rehearse(Runner::unit);
         },
-        "std::string check(Runner) and void rehearse(Runner)");
+        "std::optional<machine::Failure> check(Runner) and void rehearse(Runner)");
   if constexpr (requires { &U::describe; })
     static_assert(
         requires(U & unit, Description & description) { unit.describe(description); },
@@ -98,9 +104,9 @@ class InstanceOf final : public Instance {
   void rehearse(Runner runner) override {
     if constexpr (requires(U & unit) { unit.check(runner); }) unit_.rehearse(runner);
   }
-  std::string check(Runner runner) override {
+  std::optional<machine::Failure> check(Runner runner) override {
     if constexpr (requires(U & unit) { unit.check(runner); }) return unit_.check(runner);
-    return {};
+    return std::nullopt;
   }
   void judge(Judge& judge) override { unit_.judge(judge); }
   Cost cost() const override { return unit_.cost(); }
@@ -139,10 +145,16 @@ class FamilyOf final : public Family {
       plan.why_not = [the_case](const Context& context) -> std::string {
         if constexpr (requires { U::why_not(the_case, context); })
           return U::why_not(the_case, context);
-        else if constexpr (requires { machine::why_not(context.world, context.group, the_case.transport); })
+        else if constexpr (requires {
+                             machine::why_not(context.world, context.group, the_case.transport);
+                           })
           return machine::why_not(context.world, context.group, the_case.transport);
         else
           return {};
+      };
+      plan.check_files = [the_case]([[maybe_unused]] const Files& files) {
+        if constexpr (requires { U::check_files(the_case, files); })
+          U::check_files(the_case, files);
       };
       plan.make = [the_case](Context& context) -> std::unique_ptr<Instance> {
         return std::make_unique<InstanceOf<U>>(the_case, context);

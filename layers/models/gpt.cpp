@@ -46,13 +46,19 @@ GptStage::GptStage(const GptConfig& config, machine::Device& device, collectives
   if (stage.last() && !tied)
     output_weight_ = declare_output_weight(context_, config.vocabulary, config.hidden);
   if (stage.first()) embedding_.emplace(context_, *table_, config);
-  for (int i = blocks.begin; i < blocks.end; ++i)
+  for (int i = blocks.begin; i < blocks.end; ++i) {
     blocks_.push_back(
         std::make_unique<TransformerBlock>(context_, fmt::format("blocks.{}", i), config));
+    for (collectives::Parameter* parameter : blocks_.back()->parameters()) parameter->layer = 1 + i;
+  }
   groups_ = layer_groups(options, blocks_.size());
   if (!stage.last()) return;
   has_own_table_ = !tied || (!embedding_ && !shared_table);
-  head_.emplace(context_, !tied ? *output_weight_ : shared_table ? *shared_table : *table_, config);
+  collectives::Parameter& table = !tied ? *output_weight_ : shared_table ? *shared_table : *table_;
+  head_.emplace(context_, table, config);
+  for (collectives::Parameter* parameter : head_->parameters())
+    parameter->layer = 1 + config.layers;
+  if (tied) table.layer = 0;  // the embedding's
 }
 
 machine::Shape GptStage::boundary(int sequences) const {

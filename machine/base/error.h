@@ -1,33 +1,53 @@
 #pragma once
 // The failures of a machine, and the checks on ourselves.
 //
-// MachineError: something outside the program failed (a device, a library, a peer). It carries
-// what, where (rank, host, unit are added as it travels up) and what to do. SHARDMARK_CHECK: a
-// programmer's error; prints the condition and both values.
+// MachineError: something outside the program failed (a device, a library, a peer). It carries a
+// Failure, whose text says what to do. SHARDMARK_CHECK: a programmer's error; prints the condition
+// and both values.
 
 #include <concepts>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 
+#include "machine/base/failure.h"
+
 namespace machine {
 
 class MachineError : public std::runtime_error {
  public:
+  explicit MachineError(const std::string& text, Failure::Kind kind = Failure::Kind::exception,
+                        int rank = -1, int peer = -1)
+      : std::runtime_error(text), kind_(kind), rank_(rank), peer_(peer) {}
+  Failure failure() const { return {.kind = kind_, .rank = rank_, .peer = peer_, .text = what()}; }
+
+ private:
+  Failure::Kind kind_;
+  int rank_, peer_;
+};
+
+// A wait that did not end: `rank` waited for `peer`.
+class Timeout : public MachineError {
+ public:
+  explicit Timeout(const std::string& text, int rank = -1, int peer = -1)
+      : MachineError(text, Failure::Kind::timeout, rank, peer) {}
+};
+
+// `peer` has failed or died, and `rank` stopped because of that.
+class PeerFailure : public MachineError {
+ public:
+  explicit PeerFailure(const std::string& text, int rank = -1, int peer = -1)
+      : MachineError(text, Failure::Kind::peer_failed, rank, peer) {}
+};
+
+// A mistake on the command line or in a file of the user: one line, exit code 2.
+class UsageError : public std::runtime_error {
+ public:
   using std::runtime_error::runtime_error;
 };
 
-// A wait that did not end: names who waited for whom.
-class Timeout : public MachineError {
- public:
-  using MachineError::MachineError;
-};
-
-// Another rank has failed or died; whoever catches this is not the cause.
-class PeerFailure : public MachineError {
- public:
-  using MachineError::MachineError;
-};
+// MachineError's own failure; of other exceptions the kind as far as their type says it.
+Failure failure_of(const std::exception& error);
 
 namespace detail {
 std::string text_of(std::string_view value);

@@ -47,7 +47,9 @@ std::uint64_t SharedMemoryLink::do_send(int peer, const void* data, std::size_t 
   }
   if (!own_.contains(data, bytes)) {
     void* copy = staging_->allocate(bytes);
-    if (!copy) throw MachineError(fmt::format("no memory to stage a message of {} bytes", bytes));
+    if (!copy)
+      throw MachineError(fmt::format("no memory to stage a message of {} bytes", bytes),
+                         Failure::Kind::out_of_memory);
     std::memcpy(copy, data, bytes);
     lent(peer).staged.push_back({number, copy, bytes});
     data = copy;

@@ -11,19 +11,20 @@
 namespace machine {
 namespace {
 
-using Words = std::atomic<std::uint64_t>[RankStatus::text_words];
+template <std::size_t words>
+using Words = std::atomic<std::uint64_t>[words];
 
-void write(Words& words, std::string_view text) {
-  std::array<std::uint64_t, RankStatus::text_words> plain{};
+template <std::size_t words>
+void write(Words<words>& to, std::string_view text) {
+  std::array<std::uint64_t, words> plain{};
   std::memcpy(plain.data(), text.data(), std::min(text.size(), sizeof plain - 1));
-  for (std::size_t i = 0; i < plain.size(); ++i)
-    words[i].store(plain[i], std::memory_order_relaxed);
+  for (std::size_t i = 0; i < plain.size(); ++i) to[i].store(plain[i], std::memory_order_relaxed);
 }
 
-std::string read(const Words& words) {
-  std::array<std::uint64_t, RankStatus::text_words + 1> plain{};
-  for (std::size_t i = 0; i < RankStatus::text_words; ++i)
-    plain[i] = words[i].load(std::memory_order_relaxed);
+template <std::size_t words>
+std::string read(const Words<words>& from) {
+  std::array<std::uint64_t, words + 1> plain{};
+  for (std::size_t i = 0; i < words; ++i) plain[i] = from[i].load(std::memory_order_relaxed);
   return reinterpret_cast<const char*>(plain.data());
 }
 
@@ -36,26 +37,52 @@ std::string rank_or_group(int rank) {
 Board::Board(int rank, std::vector<RankStatus*> statuses)
     : rank_(rank), statuses_(std::move(statuses)) {}
 
-void Board::set_activity(std::string_view text) {
+void Board::set_activity(std::string_view text, std::string_view phase) {
   write(mine().activity, text);
+  write(mine().phase, phase);
+  if (mine().state.load() != RankState::failed) mine().failure_kind.store(0);
   mine().progress.fetch_add(1, std::memory_order_relaxed);
 }
 
 std::string Board::activity(int rank) const {
   const RankStatus* status = of(rank);
-  return status ? read(status->activity) : "on another host";
+  if (!status) return "on another host";
+  const std::string phase = read(status->phase);
+  return read(status->activity) + (phase.empty() ? "" : fmt::format(" ({})", phase));
 }
 
-void Board::fail(std::string_view reason) {
-  RankState running = mine().state.load();
-  if (running == RankState::failed) return;
-  write(mine().reason, reason);
+std::string Board::running_case(int rank) const {
+  const RankStatus* status = of(rank);
+  return !status || read(status->phase).empty() ? "" : read(status->activity);
+}
+
+void Board::keep(const Failure& failure) {
+  if (mine().failure_kind.load() != 0) return;
+  write(mine().failure_text, failure.text);
+  mine().failure_peer.store(failure.peer);
+  mine().failure_kind.store(1 + static_cast<std::uint32_t>(failure.kind));
+}
+
+void Board::note(const Failure& failure) { keep(failure); }
+
+void Board::fail(const Failure& failure) {
+  keep(failure);
   mine().state.store(RankState::failed);
 }
 
-std::string Board::reason(int rank) const {
+std::optional<Failure> Board::noted(int rank) const {
   const RankStatus* status = of(rank);
-  return status && status->state.load() == RankState::failed ? read(status->reason) : "";
+  const std::uint32_t kind = status ? status->failure_kind.load() : 0;
+  if (kind == 0) return std::nullopt;
+  return Failure{.kind = static_cast<Failure::Kind>(kind - 1),
+                 .rank = rank,
+                 .peer = status->failure_peer.load(),
+                 .text = read(status->failure_text)};
+}
+
+std::optional<Failure> Board::failure(int rank) const {
+  const RankStatus* status = of(rank);
+  return status && status->state.load() == RankState::failed ? noted(rank) : std::nullopt;
 }
 
 int Board::failed_rank() const {
@@ -76,11 +103,20 @@ std::string Board::waiting(int rank) const {
     return fmt::format("in {}, waiting for {} at message {} ({} bytes)", name(operation),
                        rank_or_group(awaited), message, bytes);
   const bool on_device = status->on_device.load(std::memory_order_relaxed) > 0;
-  const std::string now = on_device ? "waiting for its device" : "not waiting";
+  const std::string last = last_wait(rank);
+  return fmt::format("{}{}{}", on_device ? "waiting for its device" : "not waiting",
+                     last.empty() ? "" : "; it was ", last);
+}
+
+std::string Board::last_wait(int rank) const {
+  const RankStatus* status = of(rank);
+  if (!status || status->waiting_for.load(std::memory_order_relaxed) != nobody) return "";
   const int peer = status->peer.load(std::memory_order_relaxed);
-  if (peer == nobody) return now;
-  return fmt::format("{}; it was last in {}, with {} at message {} ({} bytes)", now,
-                     name(operation), rank_or_group(peer), message, bytes);
+  if (peer == nobody) return "";
+  const auto operation = static_cast<Operation>(status->operation.load(std::memory_order_relaxed));
+  return fmt::format("last in {}, with {} at message {} ({} bytes)", name(operation),
+                     rank_or_group(peer), status->sequence.load(std::memory_order_relaxed),
+                     status->bytes.load(std::memory_order_relaxed));
 }
 
 }  // namespace machine

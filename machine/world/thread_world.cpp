@@ -95,12 +95,12 @@ void run_ranks(int ranks, const std::function<void(World&)>& body, double timeou
       world.board().mine().state.store(RankState::finished);
     } catch (const PeerFailure& failure) {
       const std::lock_guard lock(mutex);
-      world.board().fail(failure.what());
+      world.board().fail(failure_of(failure));
       if (!consequence) consequence = std::current_exception();
     } catch (const std::exception& failure) {
       const std::lock_guard lock(mutex);
       if (!cause) cause = std::current_exception();
-      world.board().fail(failure.what());
+      world.board().fail(failure_of(failure));
     }
     const std::lock_guard lock(mutex);
     for (auto& give_back : world.take_retired()) retired.push_back(std::move(give_back));

@@ -182,21 +182,27 @@ void CollectiveUnit::rehearse(harness::Runner runner) {
   }
 }
 
-std::string CollectiveUnit::check(harness::Runner runner) {
-  if (!buffers_.out || hash(buffers_.out) == expected_hash_) return {};
+std::optional<machine::Failure> CollectiveUnit::check(harness::Runner runner) {
+  if (!buffers_.out || hash(buffers_.out) == expected_hash_) return std::nullopt;
   const Tensor right(context_.device, case_.dtype, {buffers_.out.size()}, Category::buffers);
   from_doubles(right, expected(question(), context_.group.index));
   const WrongElements wrong = wrong_elements(buffers_.out, right);
-  if (uses_library() || runner == harness::Runner::yardstick) return wrong.text;
+  machine::Failure failure{.kind = machine::Failure::Kind::wrong_result, .text = wrong.text};
+  if (uses_library() || runner == harness::Runner::yardstick) return failure;
   const auto& algorithm = collectives::find_algorithm(operation_, algorithm_);
   const Writer writer = last_writer(
       algorithm, collectives::with_pieces(algorithm, call_of_rank(), count_, case_.dtype), count_,
       wrong.first);
-  if (writer.rank < 0) return wrong.text + "; written by this rank itself";
-  // Received: whoever asks where it went wrong asks that rank next (harness/run/case_runner.cpp).
-  return wrong.text + fmt::format("; {} rank {}",
-                                  writer.summed ? "summed with what came from" : "received from",
-                                  writer.rank);
+  if (writer.rank < 0) {
+    failure.text += "; written by this rank";
+    return failure;
+  }
+  failure.peer = context_.group.members[static_cast<std::size_t>(writer.rank)];
+  if (writer.summed) failure.summed_ranks = case_.ranks;
+  failure.text +=
+      fmt::format("; {} rank {}", writer.summed ? "summed with the message from" : "received from",
+                  failure.peer);
+  return failure;
 }
 
 void CollectiveUnit::call(Communicator& communicator, std::string_view algorithm,

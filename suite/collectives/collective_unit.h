@@ -65,7 +65,7 @@ class CollectiveUnit {
   // as a run leaves them.
   void rehearse(harness::Runner runner);
   // By a hash of the output. What is wrong, and from whom it came; or empty.
-  std::string check(harness::Runner runner);
+  std::optional<machine::Failure> check(harness::Runner runner);
   void judge(harness::Judge& judge);
   harness::Cost cost() const;
   void describe(harness::Description& description) const;

@@ -24,20 +24,21 @@ bool names_pair(const std::string& path) {
 
 }  // namespace
 
-void Corpus::check(const std::string& path) {
+void Corpus::check(const std::string& path, int sequence) {
   const std::filesystem::path given(path);
   const std::string prefix = (given.parent_path() / given.stem()).string();
   if ((given.extension() == ".idx" || given.extension() == ".bin") && is_there(prefix + ".idx") &&
       is_there(prefix + ".bin"))
     throw FileError(fmt::format("data file {} is one half of a pair; give {}", path, prefix));
-  if (names_pair(path))
-    IndexedTokens{path};
-  else
-    MappedFile{path};
+  const std::uint64_t tokens =
+      names_pair(path) ? IndexedTokens(path).tokens() : MappedFile(path).size();
+  if (tokens < static_cast<std::uint64_t>(sequence) + 1)
+    throw FileError(fmt::format("data file {} has {} tokens; one sequence and its targets need {}",
+                                path, tokens, sequence + 1));
 }
 
 Corpus Corpus::from_file(const std::string& path, int sequence, int vocabulary) {
-  check(path);
+  check(path, sequence);
   Corpus corpus("");
   corpus.source_ = path;
   corpus.vocabulary_ = vocabulary;
@@ -48,10 +49,6 @@ Corpus Corpus::from_file(const std::string& path, int sequence, int vocabulary) 
     const auto bytes = file.bytes(0, file.size());
     corpus.text_.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   }
-  if (corpus.size() < static_cast<std::uint64_t>(sequence) + 1)
-    throw std::invalid_argument(
-        fmt::format("data file {} has {} tokens; one sequence and its targets need {}", path,
-                    corpus.size(), sequence + 1));
   return corpus;
 }
 

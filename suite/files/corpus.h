@@ -16,11 +16,11 @@ class Corpus {
   static constexpr int vocabulary = 256;  // of text
 
   // A text file, or the prefix that the names of a pair begin with. Throws FileError naming the
-  // file when it can't be read or is not as its format says, std::invalid_argument when it is
-  // shorter than one sequence and its targets.
+  // file when it can't be read, is not as its format says, or is shorter than one sequence and
+  // its targets.
   static Corpus from_file(const std::string& path, int sequence, int vocabulary);
-  // Throws what from_file would for any model.
-  static void check(const std::string& path);
+  // Throws what from_file would; by default for the shortest sequence.
+  static void check(const std::string& path, int sequence = 0);
   // Sentences of a small grammar: enough structure for a loss to fall.
   static Corpus generated(std::uint64_t seed);
 

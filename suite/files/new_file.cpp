@@ -37,7 +37,7 @@ NewFile::~NewFile() {
 void NewFile::refuse(int error) const {
   const std::string line = fmt::format("cannot write to {}: {}", path_, std::strerror(error));
   for (const int of_machine : {ENOSPC, EDQUOT, EROFS, EIO, EACCES, EPERM})
-    if (error == of_machine) throw machine::MachineError(line);
+    if (error == of_machine) throw machine::MachineError(line, machine::kind_of_errno(error));
   throw FileError(line);
 }
 

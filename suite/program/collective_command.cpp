@@ -258,7 +258,7 @@ int run_rank(const Arguments& arguments, const std::vector<std::string>& command
     if (!report.totals.right()) return end_with(wrong_values);
     return end_with(signal == 0 ? static_cast<int>(harness::accepted) : 128 + signal);
   } catch (const std::exception& error) {
-    watchdog.give_up(error.what());
+    watchdog.give_up(machine::failure_of(error));
   }
 }
 
@@ -273,8 +273,8 @@ int run_collective(int argc, char** argv) {
   least_busbw();
   if (machine::under_launcher()) {
     hear_passed_on_signals();
-    harness::supervise_rank();
-    return harness::rank_ends(run_rank(arguments, {argv, argv + argc}));
+    const harness::SupervisedRank rank;
+    return rank.ends(run_rank(arguments, {argv, argv + argc}));
   }
   const int ranks = arguments.wanted_ranks();
   check_ranks(arguments, ranks);

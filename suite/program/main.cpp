@@ -141,6 +141,8 @@ void check_files(const CommandLine& line, const std::vector<harness::PlannedCase
       throw harness::UsageError(fmt::format(
           "--save {} would overwrite what --load reads while it is judged", line.save_file));
   }
+  const harness::Files files{line.data_file, line.load_file, line.save_file};
+  for (const std::size_t index : selected) cases[index].check_files(files);
 }
 
 void choose_device(machine::World& world, const std::string& device) {
@@ -192,6 +194,7 @@ harness::RunContext context_of(const CommandLine& line, const std::string& confi
     context = line.continued->context;
     context.status = "running";
     context.status_reason.clear();
+    context.failure.reset();
     context.not_run = 0;
     context.resumed.push_back(
         fmt::format("{:%Y-%m-%dT%H:%M:%S}+00:00", fmt::gmtime(std::time(nullptr))));
@@ -214,13 +217,15 @@ int run_rank(const CommandLine& line, const std::vector<harness::PlannedCase>& c
   int rank = 0;
   {
     const auto world = machine::make_mpi_world(line.timeout_s);
-    const harness::Injection injection(line.faults, *world);
+    harness::Injection injection(line.faults, *world);
     rank = world->rank();
     // One named after the time may be another on every rank.
     const std::string out_dir = world->broadcast(world->group(), 0, line.out_dir);
     harness::RunOptions options;
     options.context = context_of(line, configuration);
     options.context.out_dir = out_dir;
+    options.context.injected = injection.texts();
+    if (!line.faults.empty()) options.injection = &injection;
     if (line.continued) options.finished = line.continued->records;
     options.data_file = line.data_file;
     options.load_file = line.load_file;
@@ -235,7 +240,8 @@ int run_rank(const CommandLine& line, const std::vector<harness::PlannedCase>& c
     std::unique_ptr<harness::Sink> sink;
     code = together(*world, [&] { choose_device(*world, line.device); });
     if (code != harness::accepted) return exit_code_of_rank(rank, code);
-    const std::string environment = harness::gather_environment(*world, how_it_measures(line));
+    const std::string environment =
+        harness::gather_environment(*world, how_it_measures(line), injection.versions());
     code = together(*world, [&] {
       check_ranks(line.faults, world->size());
       if (rank != 0) return;
@@ -250,7 +256,7 @@ int run_rank(const CommandLine& line, const std::vector<harness::PlannedCase>& c
     options.sink = sink.get();
     std::vector<std::string> names;
     for (const harness::PlannedCase& plan : cases) names.push_back(plan.name);
-    harness::Watchdog watchdog(*world, out_dir, line.timeout_s, std::move(names));
+    harness::Watchdog watchdog(*world, out_dir, line.timeout_s, std::move(names), sink.get());
     try {
       code = harness::run(*world, cases, options, progress);
     } catch (const harness::UsageError& error) {
@@ -259,7 +265,7 @@ int run_rank(const CommandLine& line, const std::vector<harness::PlannedCase>& c
     } catch (const harness::Unwritten& error) {
       code = complain(harness::environment, error.what());
     } catch (const std::exception& error) {
-      watchdog.give_up(error.what());
+      watchdog.give_up(machine::failure_of(error));
     }
   }
   const std::string unwritten = progress.tell();
@@ -276,14 +282,18 @@ void report_for_the_lost(const std::string& directory, int ranks) {
   } catch (const std::exception&) {
     return;  // it ended before it began; what went wrong was said
   }
-  std::string reason = "all ranks ended without a report", name;
+  machine::Failure failure{.kind = machine::Failure::Kind::lost_rank,
+                           .rank = ranks == 1 ? 0 : -1,
+                           .text = "all ranks ended without a report"};
+  std::string name;
   if (const std::optional<harness::RunningCase> last = harness::running_case(directory)) {
     name = last->name;
-    reason = fmt::format("{} during {}", ranks == 1 ? last->process + " died" : reason, name);
+    failure.text =
+        fmt::format("{} during {}", ranks == 1 ? last->process + " died" : failure.text, name);
   }
-  harness::mark_aborted(directory, reason, harness::lost_record(name, reason));
+  harness::mark_aborted(directory, failure, harness::lost_record(name, failure));
   write_reports(directory);
-  complain(harness::rank_lost, reason);
+  complain(harness::rank_lost, failure.text);
 }
 
 // As health-check runners have it: 3 says that nothing is known.
@@ -333,8 +343,8 @@ int run(CommandLine line, int argc, char** argv) {
   check_files(line, cases, selected);
   if (machine::under_launcher()) {
     hear_passed_on_signals();
-    harness::supervise_rank();
-    return harness::rank_ends(run_rank(line, cases, configuration));
+    const harness::SupervisedRank rank;
+    return rank.ends(run_rank(line, cases, configuration));
   }
 
   int ranks = 1;

@@ -103,6 +103,7 @@ class BadInput(TemporaryFolder):
         with open(self.path("text.txt"), "w", encoding="utf-8") as file:
             file.write("some text")
         self.refused(2, [*gpt, "--data", self.path("text.tx")], "text.tx", "did you mean", "text.txt")
+        self.refused(2, [*gpt, "--data", self.path("text.txt")], "text.txt has 9 tokens", "one sequence")
         open(self.path("empty.txt"), "w", encoding="utf-8").close()
         self.refused(2, [*gpt, "--data", self.path("empty.txt")], "empty.txt", "empty")
         self.refused(2, [*gpt, "--data", self.folder.name], "directory")
@@ -116,6 +117,11 @@ class BadInput(TemporaryFolder):
             file.write("not a header, nor tensors")
         self.refused(2, [*gpt, "--load", text], "text.safetensors", "length of its header")
         self.refused(2, [*gpt, "--load", text[:-1]], "did you mean", "text.safetensors")
+        other = self.path("other.safetensors")
+        header = b'{"wte.weight":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]}}'
+        with open(other, "wb") as file:
+            file.write(len(header).to_bytes(8, "little") + header + bytes(16))
+        self.refused(2, [*gpt, "--load", other], "other.safetensors has no tensor")
         self.refused(2, [*gpt, "--save", self.path("w.safetensors")], "exactly one case of gpt_step")
         self.refused(2, ["run", "barrier", "--save", text], "exactly one case of gpt_step", "0 are")
         self.refused(2, ["run", "barrier", "--load", text], "text.safetensors")

@@ -229,6 +229,11 @@ void refuse_unlike_gpt2(const layers::GptConfig& config) {
          "0");
 }
 
+void check_gpt2(const std::string& path, const layers::GptConfig& config, int tp) {
+  refuse_unlike_gpt2(config);
+  const Gpt2File file(path, config, tp);
+}
+
 int load_gpt2(const std::string& path, const layers::GptConfig& config,
               const layers::Parameters& parameters, int tp, int tp_rank) {
   const Gpt2File file(path, config, tp);

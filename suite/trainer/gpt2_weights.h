@@ -24,6 +24,9 @@ namespace suite {
 // are none of that model's. Dropout is no matter of weights, nor is the feed-forward width.
 void refuse_unlike_gpt2(const layers::GptConfig& config);
 
+// Throws what load_gpt2 would throw on any rank of this model, and what refuse_unlike_gpt2 does.
+void check_gpt2(const std::string& path, const layers::GptConfig& config, int tp);
+
 // Fills the parameters of this rank (of any stage) from F32, F16, BF16 or F64 tensors, whose names
 // may begin with "transformer."; each value is rounded once to the parameter's dtype. The whole
 // file is checked, whatever this rank needs of it. Attention masks (h.N.attn.bias, masked_bias)

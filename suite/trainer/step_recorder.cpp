@@ -34,74 +34,91 @@ constexpr harness::Counter step_counters[] = {
      "fraction of the step in no part, of the rank with most"}};
 const bool step_counters_known = harness::add_counters(step_counters);
 
+struct Column {
+  Part part{};
+  std::string group = {};  // of communication
+  auto operator<=>(const Column&) const = default;
+  std::string text() const { return StepTimes::Row{part, group, 0}.text(); }
+};
+
 // In the order of a step's life; what was not there is left out.
-const std::vector<std::string>& parts_in_order() {
-  static const std::vector<std::string> names{"data",
-                                              "forward",
-                                              "recompute",
-                                              "backward input",
-                                              "backward weights",
-                                              "communication tp",
-                                              "communication pp",
-                                              "communication dp",
-                                              "communication embedding",
-                                              "bubble",
-                                              "optimizer",
-                                              "offload",
-                                              "other"};
-  return names;
+const std::vector<Column>& columns_in_order() {
+  static const std::vector<Column> columns{{Part::data},
+                                           {Part::forward},
+                                           {Part::recompute},
+                                           {Part::backward_input},
+                                           {Part::backward_weights},
+                                           {Part::communication, "tp"},
+                                           {Part::communication, "pp"},
+                                           {Part::communication, "dp"},
+                                           {Part::communication, "embedding"},
+                                           {Part::bubble},
+                                           {Part::optimizer},
+                                           {Part::offload},
+                                           {Part::other}};
+  return columns;
 }
 
-// A line each: "part 0.0123 backward weights".
-std::string lines(std::string_view kind, double seconds, std::string_view name) {
-  return fmt::format("{} {} {}\n", kind, seconds, name);
+// A rank's times as it sends them: a line each, "part 0.0123 9 dp", "waited 0.0123 2".
+std::string lines(std::string_view kind, double seconds, int number, std::string_view group = {}) {
+  return fmt::format("{} {} {} {}\n", kind, seconds, number, group);
 }
 
 struct RankTimes {
-  std::map<std::string, double> parts, hidden;
+  std::map<Column, double> parts, hidden;
   std::map<int, double> waited;
 };
 
 RankTimes read_times(const std::string& text) {
   RankTimes times;
   std::istringstream stream(text);
-  std::string kind, name;
+  std::string kind, group;
   double seconds = 0;
-  while (stream >> kind >> seconds && std::getline(stream >> std::ws, name)) {
-    if (kind == "part")
-      times.parts[name] = seconds;
-    else if (kind == "hidden")
-      times.hidden[name] = seconds;
+  int number = 0;
+  while (stream >> kind >> seconds >> number && stream.ignore() && std::getline(stream, group)) {
+    if (kind == "waited")
+      times.waited[number] = seconds;
     else
-      times.waited[std::stoi(name)] = seconds;
+      (kind == "part" ? times.parts : times.hidden)[{static_cast<Part>(number), group}] = seconds;
   }
   return times;
 }
 
-StepBreakdown breakdown_of(const std::vector<RankTimes>& ranks, const machine::Group& group) {
-  StepBreakdown result;
-  std::set<std::string> there, hidden;
+struct Columns {
+  std::vector<Column> parts, hidden;
+};
+
+Columns columns_of(const std::vector<RankTimes>& ranks) {
+  Columns columns;
+  std::set<Column> there, hidden;
   for (const RankTimes& rank : ranks) {
-    for (const auto& [name, seconds] : rank.parts)
-      if (seconds > 0) there.insert(name);
-    for (const auto& [name, seconds] : rank.hidden) hidden.insert(name);
+    for (const auto& [column, seconds] : rank.parts)
+      if (seconds > 0) there.insert(column);
+    for (const auto& [column, seconds] : rank.hidden) hidden.insert(column);
   }
-  for (const std::string& name : parts_in_order())
-    if (there.erase(name) > 0 || name == "other") result.parts.push_back(name);
-  result.parts.insert(result.parts.end() - 1, there.begin(), there.end());
-  result.hidden_parts.assign(hidden.begin(), hidden.end());
-  const auto row = [](const std::vector<std::string>& names,
-                      const std::map<std::string, double>& times) {
+  for (const Column& column : columns_in_order())
+    if (there.erase(column) > 0 || column.part == Part::other) columns.parts.push_back(column);
+  columns.parts.insert(columns.parts.end() - 1, there.begin(), there.end());
+  columns.hidden.assign(hidden.begin(), hidden.end());
+  return columns;
+}
+
+StepBreakdown breakdown_of(const Columns& columns, const std::vector<RankTimes>& ranks,
+                           const machine::Group& group) {
+  StepBreakdown result;
+  for (const Column& column : columns.parts) result.parts.push_back(column.text());
+  for (const Column& column : columns.hidden) result.hidden_parts.push_back(column.text());
+  const auto row = [](const std::vector<Column>& of, const std::map<Column, double>& times) {
     std::vector<double> values;
-    for (const std::string& name : names) {
-      const auto found = times.find(name);
+    for (const Column& column : of) {
+      const auto found = times.find(column);
       values.push_back(found == times.end() ? 0 : found->second);
     }
     return values;
   };
   for (const RankTimes& rank : ranks) {
-    result.seconds.push_back(row(result.parts, rank.parts));
-    result.hidden_s.push_back(row(result.hidden_parts, rank.hidden));
+    result.seconds.push_back(row(columns.parts, rank.parts));
+    result.hidden_s.push_back(row(columns.hidden, rank.hidden));
     std::vector<double>& waited = result.waited_s.emplace_back(ranks.size());
     for (std::size_t peer = 0; peer < ranks.size(); ++peer)
       if (const auto found = rank.waited.find(group.members[peer]); found != rank.waited.end())
@@ -128,7 +145,7 @@ std::map<int, double> waited_for(const StepTimes& times) {
   return seconds;
 }
 
-void count(harness::Description& description) {
+void count(harness::Description& description, const Columns& columns) {
   const StepBreakdown& all = description.step_breakdown;
   const auto ranks = static_cast<double>(all.ranks());
   double communication = 0, bubble = 0, hidden = 0, other = 0;
@@ -136,11 +153,12 @@ void count(harness::Description& description) {
     double step = 0;
     for (const double seconds : all.seconds[rank]) step += seconds;
     if (step <= 0) continue;
-    for (std::size_t i = 0; i < all.parts.size(); ++i) {
-      const double part = all.seconds[rank][i] / step;
-      if (all.parts[i].starts_with("communication")) communication += part / ranks;
-      if (all.parts[i] == "bubble") bubble += part / ranks;
-      if (all.parts[i] == "other") other = std::max(other, part);
+    for (std::size_t i = 0; i < columns.parts.size(); ++i) {
+      const double fraction = all.seconds[rank][i] / step;
+      const Part part = columns.parts[i].part;
+      if (part == Part::communication) communication += fraction / ranks;
+      if (part == Part::bubble) bubble += fraction / ranks;
+      if (part == Part::other) other = std::max(other, fraction);
     }
     for (const double seconds : all.hidden_s[rank]) hidden += seconds / step / ranks;
   }
@@ -218,20 +236,21 @@ void StepRecorder::describe(harness::Description& description, machine::World& w
   if (steps_.empty()) return;
   const Totals& step = steps_[typical(description.seconds, world, group)];
   std::string mine;
-  for (const StepTimes::Row& row : step.rows) mine += lines("part", row.seconds, row.text());
-  for (const auto& [name, seconds] : step.hidden_s)
-    mine += lines("hidden", seconds, fmt::format("communication {}", name));
-  for (const auto& [peer, seconds] : step.waited_s)
-    mine += lines("waited", seconds, std::to_string(peer));
+  for (const StepTimes::Row& row : step.rows)
+    mine += lines("part", row.seconds, static_cast<int>(row.part), row.group);
+  for (const auto& [group_name, seconds] : step.hidden_s)
+    mine += lines("hidden", seconds, static_cast<int>(Part::communication), group_name);
+  for (const auto& [peer, seconds] : step.waited_s) mine += lines("waited", seconds, peer);
   std::vector<RankTimes> ranks;
   for (const std::string& text : world.all_gather(group, mine)) ranks.push_back(read_times(text));
-  description.step_breakdown = breakdown_of(ranks, group);
+  const Columns columns = columns_of(ranks);
+  description.step_breakdown = breakdown_of(columns, ranks, group);
   description.trace = read_trace(world.all_gather(group, trace_lines(clock_.times())));
   description.breakdown.clear();
   for (std::size_t i = 0; i < description.step_breakdown.parts.size(); ++i)
     description.breakdown.emplace_back(description.step_breakdown.parts[i],
                                        description.step_breakdown.seconds.front()[i]);
-  count(description);
+  count(description, columns);
   if (config.degrees.pp > 1) describe_pipeline(description, world, group, config, step.timeline);
 }
 

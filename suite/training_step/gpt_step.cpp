@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 
+#include "harness/measure/rates.h"
 #include "harness/unit/unit.h"
 #include "layers/models/gpt_cost.h"
 #include "machine/base/clock.h"
@@ -22,6 +23,7 @@
 #include "suite/trainer/trainer.h"
 #include "suite/training_step/reference.h"
 #include "suite/training_step/step_case.h"
+#include "suite/training_step/step_files.h"
 #include "suite/training_step/step_oracles.h"
 #include "zero/offload/io_ring.h"
 
@@ -164,6 +166,10 @@ struct GptStep {
     return sweep;
   }
 
+  static void check_files(const Case& c, const harness::Files& files) {
+    check_step_files(config_of(c, 0), files);
+  }
+
   static std::string why_not(const Case& c, const harness::Context& context) {
     if (c.offload_optimizer == "nvme" || c.offload_param == "nvme")
       if (const std::string why = zero::IoRing::why_not(); !why.empty()) return why;
@@ -292,7 +298,7 @@ struct GptStep {
       judge_overflow(judge, config_, static_cast<int>(step) + 1, skipped_[step], scales[step],
                      reference.exact.magnitudes[step]);
     // Of the norm no more than of the worst gradient.
-    const double norm_bound = gradient_epsilon(config_, "") * reference.exact.gradient_norm;
+    const double norm_bound = gradient_epsilon(config_) * reference.exact.gradient_norm;
     const int first = first_taken(skipped_) + 1;
     judge.numerics(fmt::format("gradient norm of step {} against double", first),
                    std::abs(first_norm - reference.exact.gradient_norm), norm_bound);

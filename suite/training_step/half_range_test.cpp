@@ -75,7 +75,7 @@ TEST(HalfRange, IsWhereStepsInHalfOverflow) {
         Trainer trainer(world, world.group(), world.device(), config, corpus);
         const bool updated = trainer.step().updated;
         ++(updated ? taken : overflowed);
-        const auto must = must_overflow(step, std::exp2(power), gradient_epsilon(config, ""));
+        const auto must = must_overflow(step, std::exp2(power), gradient_epsilon(config));
         if (must)
           EXPECT_EQ(updated, !*must) << "2^" << power;
         else

@@ -19,15 +19,6 @@ namespace {
 
 using machine::Dtype;
 
-int layer_of(const std::string& parameter, int layers) {
-  int block = 0;
-  if (const std::size_t at = parameter.find("blocks."); at != std::string::npos)
-    block = std::stoi(parameter.substr(at + 7)) + 1;
-  else if (parameter.find("head.") != std::string::npos)
-    block = layers + 1;
-  return block;
-}
-
 // Displaces a gradient by `size` of its norm, in a direction drawn from the seed.
 void displace(const machine::Tensor& gradient, double size, std::uint64_t seed) {
   std::vector<double> values = to_doubles(gradient), direction(values.size());
@@ -59,12 +50,15 @@ History train(machine::World& world, const TrainingConfig& judged, const Corpus&
     const bool skips = skipped[static_cast<std::size_t>(step)];
     if (skips) make_overflow(trainer);
     if (step == first)
-      for (const collectives::Parameter* parameter : trainer.parameters())
-        history.parameters[parameter->name].first_gradient = unscaled_gradient(trainer, *parameter);
+      for (const collectives::Parameter* parameter : trainer.parameters()) {
+        ParameterHistory& mine = history.parameters[parameter->name];
+        mine.layer = parameter->layer;
+        mine.first_gradient = unscaled_gradient(trainer, *parameter);
+      }
     if (probe > 0 && !skips)
       for (const collectives::Parameter* parameter : trainer.parameters())
         displace(
-            parameter->gradient, gradient_epsilon(judged, parameter->name),
+            parameter->gradient, gradient_epsilon(judged, parameter->layer),
             layers::random_key(static_cast<std::uint64_t>(1000 * probe + step), parameter->name));
     const zero::StepResult result = trainer.update();
     if (step == first) {
@@ -114,19 +108,20 @@ Reference make_reference(machine::World& world, const TrainingConfig& config, co
   const double master = std::min(u, unit_roundoff(Dtype::float32));
   for (const auto& [name, exact] : reference.exact.parameters) {
     ParameterBounds& bound = bounds.parameters[name];
-    bound.first_gradient = gradient_epsilon(config, name) * norm(exact.first_gradient);
+    bound.first_gradient = gradient_epsilon(config, exact.layer) * norm(exact.first_gradient);
     std::vector<double> gradient = exact.first_gradient;
     for (double& value : gradient) value *= reference.exact.gradient_factor;
     // The factor has the error of the norm that it clips by: of all gradients, at most the worst.
-    bound.after_one = first_step_bound(first_rule(config), gradient, gradient_epsilon(config, name),
-                                       gradient_epsilon(config, ""));
+    bound.after_one =
+        first_step_bound(first_rule(config), gradient, gradient_epsilon(config, exact.layer),
+                         gradient_epsilon(config));
     bound.after_all = std::max(bound.after_all, bound.after_one);  // what was turned may stay so
     bound.after_one += (u + 2 * master) * norm(exact.after_one);
     bound.after_all += (u + 2 * reference_steps * master) * norm(exact.after_all);
   }
   // The loss is the output of the last layer: its error is that of the whole forward.
   for (std::size_t step = 0; step < reference_steps; ++step)
-    bounds.losses[step] += gradient_epsilon(config, "") * std::abs(reference.exact.losses[step]);
+    bounds.losses[step] += gradient_epsilon(config) * std::abs(reference.exact.losses[step]);
   return reference;
 }
 
@@ -180,8 +175,8 @@ std::vector<double> unscaled_gradient(const Trainer& trainer,
   return gradient;
 }
 
-double gradient_epsilon(const TrainingConfig& config, const std::string& parameter) {
-  const int depth = config.model.layers + 1 - layer_of(parameter, config.model.layers);
+double gradient_epsilon(const TrainingConfig& config, int layer) {
+  const int depth = config.model.layers + 1 - layer;
   const auto longest =
       static_cast<double>(std::max({std::int64_t{config.model.inner()},
                                     std::int64_t{config.model.vocabulary}, config.tokens()}));
@@ -219,6 +214,7 @@ void put_history(std::string& text, const History& history) {
       magnitudes.insert(magnitudes.end(), {one.stored, one.partial});
   put(text, magnitudes);
   for (const auto& [name, parameter] : history.parameters) {
+    put(text, {static_cast<double>(parameter.layer)});
     put(text, parameter.first_gradient);
     put(text, parameter.after_one);
     put(text, parameter.after_all);
@@ -234,6 +230,7 @@ void take_history(std::string_view& text, const std::vector<std::string>& names,
         {{magnitudes[i], magnitudes[i + 1]}, {magnitudes[i + 2], magnitudes[i + 3]}});
   for (const std::string& name : names) {
     ParameterHistory& parameter = history.parameters[name];
+    parameter.layer = static_cast<int>(take(text).front());
     parameter.first_gradient = take(text);
     parameter.after_one = take(text);
     parameter.after_all = take(text);

@@ -43,6 +43,7 @@ int first_taken(const SkippedSteps& skipped);
 
 // A parameter through training, whole, in the shape of its global tensor.
 struct ParameterHistory {
+  int layer = 0;                       // collectives::Parameter's
   std::vector<double> first_gradient;  // raw: summed over the tokens of the first step
   std::vector<double> after_one, after_all;
 };
@@ -88,7 +89,8 @@ void make_overflow(Trainer& trainer);
 std::vector<double> unscaled_gradient(const Trainer& trainer,
                                       const collectives::Parameter& parameter);
 
-double gradient_epsilon(const TrainingConfig& config, const std::string& parameter);
+// Of a gradient of that layer, relative; by default of the whole model, which is the loosest.
+double gradient_epsilon(const TrainingConfig& config, int layer = 0);
 
 // For sending from the rank that has it to the others.
 std::string serialize(const Reference& reference);

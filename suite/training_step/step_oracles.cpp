@@ -118,7 +118,7 @@ bool gradients_overflow(Trainer& trainer, machine::World& world, const machine::
 
 void judge_overflow(harness::Judge& judge, const TrainingConfig& config, int step, bool skipped,
                     double scale, const StepMagnitudes& in_double) {
-  const std::optional<bool> must = must_overflow(in_double, scale, gradient_epsilon(config, ""));
+  const std::optional<bool> must = must_overflow(in_double, scale, gradient_epsilon(config));
   if (must)
     judge.exact(fmt::format("whether step {} is skipped at a loss scale of {}: in double its "
                             "gradients reach {:.3g} and no sum of them more than {:.3g}",

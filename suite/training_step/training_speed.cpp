@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 
+#include "harness/measure/rates.h"
 #include "harness/unit/unit.h"
 #include "layers/models/gpt_cost.h"
 #include "machine/base/clock.h"
@@ -24,6 +25,7 @@
 #include "suite/trainer/trainer.h"
 #include "suite/training_step/reference.h"
 #include "suite/training_step/step_case.h"
+#include "suite/training_step/step_files.h"
 #include "suite/training_step/step_oracles.h"
 #include "suite/training_step/step_products.h"
 
@@ -70,6 +72,10 @@ struct TrainingSpeed {
     with({acceptance, paper}, "gpt2", "gpt2_124m", "256");
     with({smoke}, "smoke", "tiny", "model");
     return sweep;
+  }
+
+  static void check_files(const Case& c, const harness::Files& files) {
+    check_step_files(config_of(c, 0), files);
   }
 
   TrainingSpeed(const Case& c, harness::Context& context)
@@ -211,7 +217,7 @@ struct TrainingSpeed {
     exact_loss = context_.world.broadcast(context_.group, 0, exact_loss);
     judge.numerics(fmt::format("loss of step {} against double", scales.size()),
                    std::abs(first_loss_ - exact_loss),
-                   gradient_epsilon(config_, "") * std::abs(exact_loss));
+                   gradient_epsilon(config_) * std::abs(exact_loss));
     if (is_skipped) return;
     names = context_.world.broadcast(context_.group, 0, names);
     std::size_t at = 0;
@@ -227,7 +233,7 @@ struct TrainingSpeed {
                                    scales.size()),
                        distance(unscaled_gradient(trainer, *mine),
                                 shard(whole, *mine, trainer.grid().coordinate(machine::Axis::tp))),
-                       gradient_epsilon(config_, parameter_name) * norm(whole));
+                       gradient_epsilon(config_, mine->layer) * norm(whole));
       }
     }
   }

@@ -194,7 +194,8 @@ struct NvmeBandwidth {
       const ssize_t moved = call(at);
       if (moved <= 0)
         throw machine::MachineError(fmt::format("{} {}: {}", what, file_.name(),
-                                                moved < 0 ? std::strerror(errno) : "it ends"));
+                                                moved < 0 ? std::strerror(errno) : "it ends"),
+                                    machine::kind_of_errno(moved < 0 ? errno : 0));
       at += static_cast<std::size_t>(moved);
     }
   }

@@ -36,13 +36,15 @@ IoFile IoFile::unnamed(const std::string& folder, std::uint64_t bytes, int rank)
     if (file.descriptor_ >= 0) ::unlink(path.c_str());
   }
   if (file.descriptor_ < 0)
-    throw MachineError(fmt::format("cannot make {}: {}", name, std::strerror(errno)));
+    throw MachineError(fmt::format("cannot make {}: {}", name, std::strerror(errno)),
+                       machine::kind_of_errno(errno));
   struct statvfs space {};
   const auto refuse = [&](int error) {
     if (::fstatvfs(file.descriptor_, &space) != 0) space = {};
-    throw MachineError(fmt::format("cannot make {} of {} bytes: {} ({} bytes are free)", name,
-                                   bytes, std::strerror(error),
-                                   std::uint64_t{space.f_bavail} * space.f_frsize));
+    throw MachineError(
+        fmt::format("cannot make {} of {} bytes: {} ({} bytes are free)", name, bytes,
+                    std::strerror(error), std::uint64_t{space.f_bavail} * space.f_frsize),
+        machine::kind_of_errno(error));
   };
   // Asked before, or a file system would first be filled up to find out.
   if (::fstatvfs(file.descriptor_, &space) == 0 &&

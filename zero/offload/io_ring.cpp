@@ -34,8 +34,8 @@ struct Transfer {
   std::string file;
   int descriptor = -1;
   bool write = false, direct = true, awaited = false;
-  std::size_t blocks = 0;  // that are not done
-  std::string error;       // the first
+  std::size_t blocks = 0;                   // that are not done
+  std::optional<machine::Failure> failure;  // the first
 };
 
 struct Block {
@@ -67,7 +67,7 @@ struct IoRing::Engine {
   void prepare(std::size_t slot);
   std::deque<Block>::iterator next();
   void take_back(std::size_t slot, int result);
-  void fail(Ticket ticket, std::string error);
+  void fail(Ticket ticket, machine::Failure failure);
   void wake_thread();
 
   const IoOptions options;
@@ -179,9 +179,9 @@ void IoRing::Engine::wait(Ticket ticket) {
                                        found->second.write ? "writing" : "reading",
                                        found->second.file, options.timeout_s, under_way()));
   }
-  std::string error = std::move(found->second.error);
+  const std::optional<machine::Failure> failure = std::move(found->second.failure);
   transfers.erase(found);
-  if (!error.empty()) throw MachineError(error);
+  if (failure) throw MachineError(failure->text, failure->kind);
 }
 
 void IoRing::Engine::work() {
@@ -272,9 +272,9 @@ void IoRing::Engine::submit() {
   }
 }
 
-void IoRing::Engine::fail(Ticket ticket, std::string error) {
+void IoRing::Engine::fail(Ticket ticket, machine::Failure failure) {
   Transfer& transfer = transfers.at(ticket);
-  if (transfer.error.empty()) transfer.error = std::move(error);
+  if (!transfer.failure) transfer.failure = std::move(failure);
   transfer.blocks -= std::erase_if(queue, [&](const Block& b) { return b.ticket == ticket; });
 }
 
@@ -287,8 +287,9 @@ void IoRing::Engine::take_back(std::size_t slot, int result) {
     result = static_cast<int>(faults->disk->result(result, transfer.write));
   const auto refuse = [&](std::string_view why) {
     fail(block.ticket,
-         fmt::format("{} {} bytes at {} of {}: {}", transfer.write ? "writing" : "reading",
-                     block.asked, block.offset, transfer.file, why));
+         {.kind = machine::kind_of_errno(-result),
+          .text = fmt::format("{} {} bytes at {} of {}: {}", transfer.write ? "writing" : "reading",
+                              block.asked, block.offset, transfer.file, why)});
   };
   const bool again = result == -EINTR || result == -EAGAIN;
   const std::size_t moved = result > 0 ? static_cast<std::size_t>(result) : 0;
@@ -298,7 +299,7 @@ void IoRing::Engine::take_back(std::size_t slot, int result) {
     refuse(transfer.write ? "nothing was written" : "the file ends there");
   } else if (moved < block.bytes && moved % io_alignment != 0 && transfer.direct) {
     refuse(fmt::format("only {} came", moved));
-  } else if (moved < block.bytes && transfer.error.empty()) {
+  } else if (moved < block.bytes && !transfer.failure) {
     block.offset += moved;
     block.data += moved;
     block.bytes -= moved;

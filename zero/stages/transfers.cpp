@@ -33,8 +33,10 @@ Transfers::Ticket Transfers::start(Operation operation, Dtype dtype, std::int64_
     try {
       job();
     } catch (const machine::Timeout& timeout) {
+      const machine::Failure failure = timeout.failure();
       throw machine::Timeout(
-          fmt::format("ZeRO stage {}, {}: {}", context_.stage, what, timeout.what()));
+          fmt::format("ZeRO stage {}, {}: {}", context_.stage, what, failure.text), failure.rank,
+          failure.peer);
     }
   });
   if (known_.insert({operation, dtype, count}).second) worker_.wait(ticket);

@@ -26,7 +26,8 @@ void* MemoryBlock::allocate(std::size_t bytes) {
     throw MachineError(
         fmt::format("no free block of {} bytes: {} of {} bytes are free, the longest block of them "
                     "has {}",
-                    bytes, free_bytes(), size_, longest_free()));
+                    bytes, free_bytes(), size_, longest_free()),
+        Failure::Kind::out_of_memory);
   }
   highest_ = std::max(highest_, *offset + round_up(bytes, alignment));
   return base_.get() + *offset;

@@ -37,7 +37,9 @@ void fail(int device, const char* call, cudaError_t status) {
       break;
   }
   throw MachineError(fmt::format("{} failed on CUDA device {}: {} ({}); {}", call, device,
-                                 cudaGetErrorString(status), cudaGetErrorName(status), advice));
+                                 cudaGetErrorString(status), cudaGetErrorName(status), advice),
+                     status == cudaErrorMemoryAllocation ? Failure::Kind::out_of_memory
+                                                         : Failure::Kind::exception);
 }
 
 Scratch::~Scratch() { cudaFree(data_); }

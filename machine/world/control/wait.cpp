@@ -85,13 +85,16 @@ void Wait::Watch::check() const {
   const Board& board = *policy_.board;
   const int failed = board.failed_rank();
   if (failed >= 0 && failed != board.rank())
-    throw PeerFailure(fmt::format("rank {} failed: {}", failed, board.reason(failed)));
+    throw PeerFailure(fmt::format("rank {} failed: {}", failed, board.failure(failed)->text),
+                      board.rank(), failed);
   const double waited_s = static_cast<double>(now_ns() - start_ns_) * 1e-9;
   if (waited_s > policy_.timeout_s)
-    throw Timeout(fmt::format(
-        "rank {} waited {:.1f} s in {} for {} to {} message {} ({} bytes), during {}", board.rank(),
-        waited_s, name(waiting_.operation), rank_or_group(waiting_.peer), waiting_.for_what,
-        waiting_.number, waiting_.bytes, board.activity(board.rank())));
+    throw Timeout(
+        fmt::format("rank {} waited {:.1f} s in {} for {} to {} message {} ({} bytes), during {}",
+                    board.rank(), waited_s, name(waiting_.operation), rank_or_group(waiting_.peer),
+                    waiting_.for_what, waiting_.number, waiting_.bytes,
+                    board.activity(board.rank())),
+        board.rank(), std::max(waiting_.peer, nobody));
   tell(policy_, waiting_, true);  // again: a wait of another thread may have ended meanwhile
 }
 

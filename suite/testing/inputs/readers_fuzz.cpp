@@ -5,9 +5,8 @@
 
 #include <cstdlib>
 
-#include "harness/record/machine_context.h"
 #include "layers/gpt_config.h"
-#include "suite/inputs/readers.h"
+#include "suite/testing/inputs/readers.h"
 
 // Asked for by what is linked, not by any reader.
 namespace harness {

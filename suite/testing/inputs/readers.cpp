@@ -1,4 +1,4 @@
-#include "suite/inputs/readers.h"
+#include "suite/testing/inputs/readers.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,6 @@
 
 #include "harness/compare/comparable.h"
 #include "harness/history/track.h"
-#include "harness/record/record_json.h"
 #include "harness/report/html.h"
 #include "harness/report/junit.h"
 #include "harness/testing/example_records.h"
@@ -63,25 +62,6 @@ void read_megatron(const Folder& folder, const std::string& bytes) {
 
 // --- Runs and histories
 
-std::string example_run() {
-  std::string text = R"({"context": {"date": "2026-11-22T01:02:03+00:00", "host_name": "node-a",
-    "mhz_per_cpu": 2596, "caches": [{"type": "Data", "level": 1, "size": 32768, "num_sharing": 2}],
-    "schema": "shardmark-run/1", "profile": "quick", "command": "shardmark run",
-    "configuration": {"keys": {"train_batch_size": {"value": 8, "origin": "x"}}, "warnings": []},
-    "status": "complete", "status_reason": "", "rates": {"copy_GBps/ranks:2/bytes:1024": 12.5}},
-    "benchmarks": [)";
-  std::uint64_t offset = 0;
-  for (int i = 0; i < 4; ++i) {
-    using enum harness::Ruling;
-    const harness::Record record = harness::example_record(i, i == 1   ? fail
-                                                              : i == 3 ? skipped
-                                                                       : pass);
-    text += (i > 0 ? ",\n" : "\n") + harness::record_json(record, {0, i, 1, offset});
-    offset += record.samples.seconds.size() * sizeof(double);
-  }
-  return text + "]}";
-}
-
 std::string example_samples() {
   std::string bytes;
   for (int i = 0; i < 3; ++i)
@@ -111,13 +91,13 @@ void read_run_json(const Folder& folder, const std::string& bytes) {
 }
 
 void read_samples(const Folder& folder, const std::string& bytes) {
-  static const std::string run = example_run();
+  static const std::string run = harness::example_run();
   harness::junit_xml(run_of(folder, run, bytes));
 }
 
 void read_environment(const Folder& folder, const std::string& bytes) {
   write_bytes(folder.path("environment.json"), bytes);
-  static const harness::RunFile run = run_of(folder, example_run(), example_samples());
+  static const harness::RunFile run = run_of(folder, harness::example_run(), example_samples());
   harness::read_fields(folder.path(""), run);
 }
 
@@ -272,7 +252,7 @@ const std::vector<Reader>& readers() {
                       fixture("megatron_deepspeed.json"), fixture("tensor_parallel_zero2.json")};
        }},
       {"megatron", read_megatron, [] { return Seeds{fixture("megatron_arguments.txt")}; }},
-      {"run_json", read_run_json, [] { return Seeds{example_run()}; }},
+      {"run_json", read_run_json, [] { return Seeds{harness::example_run()}; }},
       {"samples", read_samples, [] { return Seeds{example_samples()}; }},
       {"environment", read_environment,
        [] { return Seeds{std::string(harness::example_environment)}; }},

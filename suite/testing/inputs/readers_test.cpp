@@ -1,4 +1,4 @@
-#include "suite/inputs/readers.h"
+#include "suite/testing/inputs/readers.h"
 
 #include <gtest/gtest.h>
 

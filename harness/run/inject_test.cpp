@@ -1,0 +1,35 @@
+#include "harness/run/inject.h"
+
+#include <gtest/gtest.h>
+
+#include <mutex>
+#include <optional>
+
+namespace harness {
+namespace {
+
+// Ranks are threads here: what one injects is not another's.
+TEST(Inject, EveryRankHasItsOwnFaults) {
+  std::mutex mutex;  // the faults of links and devices are still the process's
+  machine::run_ranks(2, [&](machine::World& world) {
+    const Fault fault = parse_fault("wrong_version:rank=1,library=nccl,version=2.18.3");
+    std::optional<Injection> injection;
+    {
+      const std::lock_guard lock(mutex);
+      injection.emplace(std::vector{fault}, world);
+    }
+    *injection->sample() = world.rank();
+    world.barrier(world.group());
+    EXPECT_EQ(*injection->sample(), world.rank());
+    EXPECT_EQ(injection->texts(), std::vector{fault.text});
+    const InjectedVersions expected{{"nccl", "2.18.3"}};
+    EXPECT_EQ(injection->versions(), world.rank() == 1 ? expected : InjectedVersions{});
+    const std::string text = fingerprint_json(world, {}, injection->versions());
+    EXPECT_EQ(text.find("2.18.3") != std::string::npos, world.rank() == 1);
+    const std::lock_guard lock(mutex);
+    injection.reset();
+  });
+}
+
+}  // namespace
+}  // namespace harness

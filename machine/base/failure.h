@@ -1,0 +1,60 @@
+#pragma once
+// A failure as a value: its kind and the ranks that it concerns, from where it is detected to
+// run.json, junit.xml and drain.json.
+//
+//   throw MachineError("cannot write to x: No space left on device", Failure::Kind::disk_full);
+//   return Failure{.kind = Failure::Kind::wrong_result, .peer = 1, .text = "3 elements wrong"};
+//
+// `text` is for people only: no program reads facts out of it. Ranks are ranks of the world.
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace machine {
+
+struct Failure {
+  enum class Kind : unsigned char {
+    exception,      // any exception without a kind of its own
+    wrong_result,   // an oracle ruled fail, or the check of a sample did
+    wrong_input,    // a file or an option of the user
+    out_of_memory,  //
+    disk_full,      //
+    timeout,        // `rank` waited too long for `peer`
+    peer_failed,    // `rank` stopped because `peer` had failed
+    lost_rank,      // `rank` died, was stopped, hung or did not respond
+    deadlock,       // ranks wait for each other
+    unsupported,    // the case cannot run here
+  };
+  Kind kind = Kind::exception;
+  int rank = -1;    // that failed or found the failure; -1: unknown
+  int peer = -1;    // that sent the wrong data, was waited for or had failed; -1: none
+  int sample = -1;  // number of the sample; -1: outside of samples
+  // Ranks whose values a wrong sum contains; 0: not a sum. Above 2 the faulty rank is unknown.
+  int summed_ranks = 0;
+  std::string text = {};
+  bool operator==(const Failure&) const = default;
+};
+
+std::string_view name(Failure::Kind kind);
+// Throws std::runtime_error when `text` is not the name of a kind.
+Failure::Kind parse_failure_kind(std::string_view text);
+// disk_full or out_of_memory of an errno value, else exception.
+Failure::Kind kind_of_errno(int error);
+
+// "rank 2: TEXT"; the text only, if the rank is unknown.
+std::string line(const Failure& failure);
+// The rank that the failure took out of the run. -1: it is unknown, or the rank only waited.
+int lost_rank(const Failure& failure);
+// The failure that caused the others, given at most one per rank, by rank: exceptions come before
+// wrong results, those before ranks that waited. Wrong data is followed to the rank that sent it,
+// if that rank has wrong data too. Empty when no rank failed.
+std::optional<Failure> first_cause(std::span<const std::optional<Failure>> of_ranks);
+
+// For sending a failure to another rank of the same program. decode throws std::logic_error on
+// other bytes.
+std::string encode(const std::optional<Failure>& failure);
+std::optional<Failure> decode_failure(std::string_view bytes);
+
+}  // namespace machine
