@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "collectives/rounds.h"
 #include "collectives/traffic_matrix.h"
 #include "machine/device/device.h"
+#include "machine/world/world.h"
 
 namespace collectives {
 namespace {
@@ -110,6 +112,50 @@ TEST(Execution, PlansForItsOwnRankOnly) {
   const Execution execution({&direct, count}, 100, 4096, *device);
   EXPECT_FALSE(planned.empty());
   for (const int rank : planned) EXPECT_EQ(rank, 100);
+}
+
+class ByWorld final : public Agreement {
+ public:
+  explicit ByWorld(machine::World& world) : world_(world) {}
+  void send(int peer, Number number) override { world_.send(peer, number); }
+  std::optional<Number> receive(int peer) override { return world_.receive<Number>(peer); }
+
+ private:
+  machine::World& world_;
+};
+
+// Each rank goes through its own plan; together they come to what a view of all plans says.
+TEST(Rounds, AreAgreedOnByRanksThatKnowTheirOwnPlans) {
+  for (const Algorithm& algorithm : algorithms())
+    for (const int ranks : {2, 5}) {
+      if (algorithm.operation == machine::Operation::all_to_all_v) continue;  // all_to_all's plans
+      Call call{0, ranks, 3, ranks - 1, 1};
+      if (!algorithm.refuses(call).empty()) continue;
+      call.pieces = algorithm.plan(call).pieces;
+      const auto all = rounds_of_ranks(algorithm, call, 1009, false);
+      machine::run_ranks(ranks, [&](machine::World& world) {
+        Call own = call;
+        own.rank = world.rank();
+        ByWorld agreement(world);
+        const std::vector<Round> mine = rounds_of(algorithm, own, 1009, false, agreement);
+        const std::vector<Round>& expected = all[static_cast<std::size_t>(own.rank)];
+        ASSERT_EQ(mine.size(), expected.size()) << algorithm.name;
+        for (std::size_t i = 0; i < mine.size(); ++i) {
+          EXPECT_EQ(mine[i].transfers, expected[i].transfers) << algorithm.name;
+          EXPECT_EQ(mine[i].then, expected[i].then) << algorithm.name;
+        }
+      });
+    }
+}
+
+TEST(Rounds, OfAPlanThatWaitsForItselfDoNotCome) {
+  Algorithm broken = find_algorithm(machine::Operation::all_reduce, "ring");
+  broken.plan = [](const Call& call) {
+    Plan plan{1, 1, 0, {}};
+    plan.steps = {receive(1 - call.rank, output(0)), send(1 - call.rank, output(0))};
+    return plan;
+  };
+  EXPECT_THROW(rounds_of_ranks(broken, {0, 2}, 100, false), std::logic_error);
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ machine::Store store_of(const Layout& layout, const CallKey& key, int ranks) {
 }  // namespace
 
 Execution::Execution(const CallKey& key, int rank, int ranks, machine::Device& device,
-                     bool is_rendezvous)
+                     Agreement* agreement)
     : stream_(device.stream()),
       kernels_(stream_.kernels()),
       on_host_(device.readable_by_host()),
@@ -57,8 +57,9 @@ Execution::Execution(const CallKey& key, int rank, int ranks, machine::Device& d
                                machine::Category::buffers);
   BoundPlan bound = bind(plan, layout, key.in_place, size, store_);
   actions_ = std::move(bound.actions);
-  if (is_rendezvous)
-    prepare_rounds(key, call, bound.action_of);
+  if (agreement)
+    prepare_rounds(rounds_of(*key.algorithm, call, key.count, key.in_place, *agreement),
+                   bound.action_of);
   else
     prepare_order();
 }
@@ -71,9 +72,9 @@ void Execution::prepare_order() {
   numbers_.resize(actions_.size());
 }
 
-void Execution::prepare_rounds(const CallKey& key, const Call& call,
+void Execution::prepare_rounds(std::vector<Round> rounds,
                                const std::vector<std::size_t>& action_of) {
-  rounds_ = rounds_of(*key.algorithm, call, key.count, key.in_place);
+  rounds_ = std::move(rounds);
   staged_at_.resize(actions_.size());
   std::size_t most = 0;
   for (Round& round : rounds_) {

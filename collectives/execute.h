@@ -38,10 +38,11 @@ Call with_pieces(const Algorithm& algorithm, Call call, std::int64_t count, mach
 
 class Execution {
  public:
-  // Allocates the plan's scratch, if it has any, on the device, and keeps it; for rendezvous links
-  // (Link::is_rendezvous) also the staging of what is received to be reduced.
+  // Allocates the plan's scratch, if it has any, on the device, and keeps it. An Execution for
+  // rendezvous links (Link::is_rendezvous) needs an agreement; it is then collective over the
+  // group, and allocates the staging of what is received to be reduced, too.
   Execution(const CallKey& key, int rank, int ranks, machine::Device& device,
-            bool is_rendezvous = false);
+            Agreement* agreement = nullptr);
 
   // Sums round to the dtype after each addition. Returns when peers have taken all they need of the
   // buffers, which are memory of the device: on its stream, if the link has one.
@@ -50,8 +51,7 @@ class Execution {
 
  private:
   void prepare_order();
-  void prepare_rounds(const CallKey& key, const Call& call,
-                      const std::vector<std::size_t>& action_of);
+  void prepare_rounds(std::vector<Round> rounds, const std::vector<std::size_t>& action_of);
   void run_in_order(machine::Link& link, machine::Reduction reduction, std::byte* const* buffers);
   void run_in_rounds(machine::Link& link, machine::Reduction reduction, std::byte* const* buffers);
   std::byte* at(std::byte* const* buffers, Place place) const {

@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <deque>
 #include <map>
-#include <optional>
 #include <set>
 #include <stdexcept>
 #include <utility>
@@ -20,180 +20,228 @@ bool moves(Verb verb) {
   return verb == Verb::send || verb == Verb::receive || verb == Verb::receive_reduce;
 }
 
-// One rank's steps, which of them wait for which, and the rounds that they have come to.
+// A copy of a chunk to itself, which no rank runs.
+bool is_needless(const Step& step, const Layout& layout, bool in_place) {
+  return step.verb == Verb::copy &&
+         layout.site(step.source, in_place) == layout.site(step.target, in_place);
+}
+
+// By step: the earlier ones that must be over before it. A step that waits for another one leaves
+// out what that one waits for.
+std::vector<std::vector<std::size_t>> steps_before(machine::Operation operation, const Plan& plan,
+                                                   const Layout& layout, bool in_place) {
+  struct Uses {  // of a piece of a buffer
+    std::optional<std::size_t> writer;
+    std::vector<std::size_t> readers;  // since then
+  };
+  RangeMap<Uses> uses;
+  std::vector<std::size_t> heard;  // of a barrier
+  std::vector<std::vector<std::size_t>> before;
+  for (std::size_t i = 0; i < plan.steps.size(); ++i) {
+    const Step& step = plan.steps[i];
+    before.emplace_back();
+    if (is_needless(step, layout, in_place)) continue;
+    std::set<std::size_t> mine;
+    const auto read = [&](Slice slice) {
+      uses.update(layout.site(slice, in_place), [&](Uses& piece) {
+        if (piece.writer) mine.insert(*piece.writer);
+        piece.readers.push_back(i);
+      });
+    };
+    if (step.verb != Verb::receive && step.verb != Verb::post) read(step.source);
+    if (step.verb == Verb::reduce) read(step.target);
+    if (step.verb != Verb::send && step.verb != Verb::post) {
+      const Layout::Site target = layout.site(step.target, in_place);
+      uses.visit(target, [&](const Uses& piece) {
+        if (piece.writer) mine.insert(*piece.writer);
+        mine.insert(piece.readers.begin(), piece.readers.end());
+      });
+      uses.assign(target, {i, {}});
+    }
+    // What a barrier moves has no place; a rank that answers has heard.
+    if (operation == machine::Operation::barrier && step.verb == Verb::send)
+      mine.insert(heard.begin(), heard.end());
+    if (step.verb == Verb::receive) heard.push_back(i);
+    mine.erase(i);
+    before.back().assign(mine.begin(), mine.end());
+  }
+  return before;
+}
+
+// One rank's way through its plan.
 class Rank {
  public:
   Rank(const Algorithm& algorithm, const Call& call, std::int64_t count, bool in_place)
-      : plan_(algorithm.plan(call)),
-        waits_for_(plan_.steps.size()),
-        held_up_(plan_.steps.size()),
-        channel_(plan_.steps.size()) {
+      : plan_(algorithm.plan(call)), round_(plan_.steps.size()) {
+    if (algorithm.operation == machine::Operation::barrier) count = 0;
     const Layout layout(algorithm.operation, plan_, call, count);
-    const bool is_barrier = algorithm.operation == machine::Operation::barrier;
-    RangeMap<Uses> uses;
-    std::vector<std::size_t> received;  // of a barrier
-    for (std::size_t i = 0; i < plan_.steps.size(); ++i) {
-      const Step& step = plan_.steps[i];
-      std::set<std::size_t> before;
-      const auto read = [&](Slice slice) {
-        uses.update(layout.site(slice, in_place), [&](Uses& piece) {
-          if (piece.writer) before.insert(*piece.writer);
-          piece.readers.push_back(i);
-        });
-      };
-      if (step.verb != Verb::receive && step.verb != Verb::post) read(step.source);
-      if (step.verb == Verb::reduce) read(step.target);
-      if (step.verb != Verb::send && step.verb != Verb::post) {
-        const Layout::Site target = layout.site(step.target, in_place);
-        uses.visit(target, [&](const Uses& piece) {
-          if (piece.writer) before.insert(*piece.writer);
-          before.insert(piece.readers.begin(), piece.readers.end());
-        });
-        uses.assign(target, {i, {}});
-      }
-      // What a barrier moves has no place; a rank that answers has heard.
-      if (is_barrier && step.verb == Verb::send) before.insert(received.begin(), received.end());
-      if (is_barrier && step.verb == Verb::receive) received.push_back(i);
-      before.erase(i);
-      waits_for_[i] = before.size();
-      for (const std::size_t earlier : before) held_up_[earlier].push_back(i);
-    }
+    before_ = steps_before(algorithm.operation, plan_, layout, in_place);
   }
 
-  const Plan& plan() const { return plan_; }
-  bool ready(std::size_t step) const { return waits_for_[step] == 0; }
-  std::size_t& channel(std::size_t step) { return channel_[step]; }
-  // Appends the channels of transfers that have become ready.
-  void begin(std::vector<std::size_t>& channels) {
-    for (std::size_t step = 0; step < plan_.steps.size(); ++step)
-      if (ready(step)) reached(step, channels);
-    end({}, channels);
+  // Goes on until the plan is over (true) or a number has not come (false).
+  bool go_on(Agreement& agreement) {
+    for (; next_ < plan_.steps.size(); ++next_, is_told_ = false)
+      if (!take(next_, agreement)) return false;
+    for (auto& [index, peer] : peers_)
+      while (!peer.sends.empty())
+        if (!settle_send(index, agreement)) return false;
+    return true;
   }
-  // Ends a round: its transfers, then what the rank can do without others.
-  void end(std::vector<std::size_t> transfers, std::vector<std::size_t>& channels) {
-    std::ranges::sort(transfers);
-    for (const std::size_t step : transfers) {
-      if (plan_.steps[step].verb == Verb::receive_reduce) then_.push_back(step);
-      done(step, channels);
+
+  std::vector<Round> rounds() const {
+    std::map<int, Round> rounds;
+    for (std::size_t i = 0; i < plan_.steps.size(); ++i) {
+      const Verb verb = plan_.steps[i].verb;
+      if (verb == Verb::post) continue;
+      Round& round = rounds[round_[i]];
+      if (moves(verb)) round.transfers.push_back(i);
+      if (!moves(verb) || verb == Verb::receive_reduce) round.then.push_back(i);
     }
-    std::ranges::sort(then_);
-    if (!transfers.empty() || !then_.empty())
-      rounds_.push_back({std::move(transfers), std::exchange(then_, {})});
+    std::vector<Round> result;
+    for (auto& [number, round] : rounds) result.push_back(std::move(round));
+    return result;
   }
-  std::vector<Round> take() {
-    for (std::size_t step = 0; step < plan_.steps.size(); ++step)
-      if (plan_.steps[step].verb != Verb::post && !done_[step])
-        throw std::logic_error(
-            fmt::format("no round comes for step {} ({})", step, text(plan_.steps[step])));
-    return std::move(rounds_);
+
+  std::string waits_at() const {
+    if (next_ == plan_.steps.size()) return "the end";
+    return fmt::format("step {} ({})", next_, text(plan_.steps[next_]));
   }
 
  private:
-  // Of a piece of a buffer: the last step that wrote it, and those that have read it since.
-  struct Uses {
-    std::optional<std::size_t> writer;
-    std::vector<std::size_t> readers;
+  struct Peer {
+    std::deque<std::size_t> sends;                    // steps whose receive is not known
+    std::deque<int> told_of_sends, told_of_receives;  // numbers that have come, of the peer's ends
+    int last_sent = 0, last_received = 0;             // rounds
   };
 
-  void reached(std::size_t step, std::vector<std::size_t>& channels) {
-    const Verb verb = plan_.steps[step].verb;
-    if (verb == Verb::post || done_[step]) return;
-    if (moves(verb)) {
-      channels.push_back(channel_[step]);
-    } else {
-      then_.push_back(step);
-      done(step, channels);
+  bool take(std::size_t step, Agreement& agreement) {
+    const auto& [verb, index, source, target] = plan_.steps[step];
+    if (verb == Verb::post) return true;
+    int over = 0;  // the round after which all that it waits for is over
+    for (const std::size_t earlier : before_[step]) {
+      if (plan_.steps[earlier].verb == Verb::send)
+        while (round_[earlier] <= 0)
+          if (!settle_send(plan_.steps[earlier].peer, agreement)) return false;
+      over = std::max(over, round_[earlier]);
     }
+    if (!moves(verb)) {
+      round_[step] = over;
+      return true;
+    }
+    Peer& peer = peers_[index];
+    // No channel of a proved plan holds more messages.
+    while (verb == Verb::send && peer.sends.size() >= max_outstanding)
+      if (!settle_send(index, agreement)) return false;
+    if (!std::exchange(is_told_, true)) agreement.send(index, {verb == Verb::send, over + 1});
+    if (verb == Verb::send) {
+      round_[step] = -(over + 1);
+      peer.sends.push_back(step);
+      return true;
+    }
+    const std::optional<int> theirs = told(index, peer.told_of_sends, agreement);
+    if (!theirs) return false;
+    round_[step] = peer.last_received = std::max({over + 1, *theirs, peer.last_received});
+    return true;
   }
-  void done(std::size_t step, std::vector<std::size_t>& channels) {
-    done_[step] = true;
-    for (const std::size_t later : held_up_[step])
-      if (--waits_for_[later] == 0) reached(later, channels);
+
+  // The round of the first send to the peer that is not known.
+  bool settle_send(int index, Agreement& agreement) {
+    Peer& peer = peers_[index];
+    const std::optional<int> theirs = told(index, peer.told_of_receives, agreement);
+    if (!theirs) return false;
+    int& round = round_[peer.sends.front()];
+    round = peer.last_sent = std::max({-round, *theirs, peer.last_sent});
+    peer.sends.pop_front();
+    return true;
+  }
+
+  std::optional<int> told(int index, std::deque<int>& wanted, Agreement& agreement) {
+    Peer& peer = peers_[index];
+    while (wanted.empty()) {
+      const std::optional<Agreement::Number> number = agreement.receive(index);
+      if (!number) return std::nullopt;
+      (number->sends ? peer.told_of_sends : peer.told_of_receives).push_back(number->round);
+    }
+    const int round = wanted.front();
+    wanted.pop_front();
+    return round;
   }
 
   Plan plan_;
-  std::vector<std::size_t> waits_for_;             // by step: how many others
-  std::vector<std::vector<std::size_t>> held_up_;  // by step: those that wait for it
-  std::vector<std::size_t> channel_;               // by step that moves
-  std::vector<bool> done_ = std::vector<bool>(plan_.steps.size());
-  std::vector<std::size_t> then_;  // of the round that ends
-  std::vector<Round> rounds_;
+  std::vector<std::vector<std::size_t>> before_;
+  std::vector<int> round_;  // by step; of a send below zero until its receive is known
+  std::map<int, Peer> peers_;
+  std::size_t next_ = 0;
+  bool is_told_ = false;  // the peer, of the next step
 };
 
-struct Channel {
-  int from, to;
-  std::vector<std::size_t> sends = {}, receives = {};  // steps of its ends, in order
-  std::size_t moved = 0;                               // messages
+// Numbers between ranks of one thread, by receiver and sender.
+struct Numbers {
+  std::map<std::pair<int, int>, std::deque<Agreement::Number>> waiting;
+  std::size_t sent = 0;
 };
-
-std::vector<Channel> channels_of(std::vector<Rank>& ranks) {
-  std::vector<Channel> channels;
-  std::map<std::pair<int, int>, std::size_t> index;
-  for (int rank = 0; rank < static_cast<int>(ranks.size()); ++rank) {
-    Rank& own = ranks[static_cast<std::size_t>(rank)];
-    const std::vector<Step>& steps = own.plan().steps;
-    for (std::size_t i = 0; i < steps.size(); ++i) {
-      if (!moves(steps[i].verb)) continue;
-      const bool sends = steps[i].verb == Verb::send;
-      const auto ends = sends ? std::pair(rank, steps[i].peer) : std::pair(steps[i].peer, rank);
-      const auto [known, is_new] = index.try_emplace(ends, channels.size());
-      if (is_new) channels.push_back({ends.first, ends.second});
-      Channel& channel = channels[own.channel(i) = known->second];
-      (sends ? channel.sends : channel.receives).push_back(i);
-    }
+class OneThread final : public Agreement {
+ public:
+  OneThread(Numbers& numbers, int rank) : numbers_(numbers), rank_(rank) {}
+  void send(int peer, Number number) override {
+    numbers_.waiting[{peer, rank_}].push_back(number);
+    ++numbers_.sent;
   }
-  return channels;
-}
+  std::optional<Number> receive(int peer) override {
+    auto& waiting = numbers_.waiting[{rank_, peer}];
+    if (waiting.empty()) return std::nullopt;
+    const Number number = waiting.front();
+    waiting.pop_front();
+    return number;
+  }
+
+ private:
+  Numbers& numbers_;
+  int rank_;
+};
 
 }  // namespace
 
-// Looks at a channel only when one of its ends has become ready, so that all rounds cost about as
-// much as all steps.
+std::vector<Round> rounds_of(const Algorithm& algorithm, const Call& call, std::int64_t count,
+                             bool in_place, Agreement& agreement) {
+  Rank rank(algorithm, call, count, in_place);
+  while (!rank.go_on(agreement)) continue;
+  return rank.rounds();
+}
+
 std::vector<std::vector<Round>> rounds_of_ranks(const Algorithm& algorithm, const Call& call,
                                                 std::int64_t count, bool in_place) {
-  if (algorithm.operation == machine::Operation::barrier) count = 0;
   std::vector<Rank> ranks;
   for (int rank = 0; rank < call.ranks; ++rank) {
     Call own = call;
     own.rank = rank;
     ranks.emplace_back(algorithm, own, count, in_place);
   }
-  std::vector<Channel> channels = channels_of(ranks);
-  std::vector<std::size_t> ready;
-  for (Rank& rank : ranks) rank.begin(ready);
-  while (!ready.empty()) {
-    std::map<int, std::vector<std::size_t>> transfers;  // by rank
-    for (const std::size_t index : std::exchange(ready, {})) {
-      Channel& channel = channels[index];
-      const Rank& from = ranks[static_cast<std::size_t>(channel.from)];
-      const Rank& to = ranks[static_cast<std::size_t>(channel.to)];
-      const std::size_t messages = std::min(channel.sends.size(), channel.receives.size());
-      for (std::size_t& number = channel.moved; number < messages; ++number) {
-        if (!from.ready(channel.sends[number]) || !to.ready(channel.receives[number])) break;
-        transfers[channel.from].push_back(channel.sends[number]);
-        transfers[channel.to].push_back(channel.receives[number]);
-      }
+  Numbers numbers;
+  for (bool over = false; !over;) {
+    const std::size_t sent = numbers.sent;
+    std::string waits;
+    for (int index = 0; index < call.ranks; ++index) {
+      OneThread agreement(numbers, index);
+      Rank& rank = ranks[static_cast<std::size_t>(index)];
+      if (!rank.go_on(agreement)) waits = rank.waits_at();
     }
-    for (auto& [rank, moved] : transfers)
-      ranks[static_cast<std::size_t>(rank)].end(std::move(moved), ready);
+    over = waits.empty();
+    if (!over && numbers.sent == sent)
+      throw std::logic_error(fmt::format("no round comes for {}", waits));
   }
   std::vector<std::vector<Round>> result;
-  for (Rank& rank : ranks) result.push_back(rank.take());
+  for (const Rank& rank : ranks) result.push_back(rank.rounds());
   return result;
 }
 
-std::vector<Round> rounds_of(const Algorithm& algorithm, const Call& call, std::int64_t count,
-                             bool in_place) {
-  return rounds_of_ranks(algorithm, call, count, in_place)[static_cast<std::size_t>(call.rank)];
-}
-
 std::size_t staging_bytes(const Algorithm& algorithm, const Call& call, std::int64_t count,
-                          machine::Dtype dtype, bool in_place) {
+                          machine::Dtype dtype, bool in_place, Agreement& agreement) {
   const Call cut = with_pieces(algorithm, call, count, dtype);
   const Plan plan = algorithm.plan(cut);
   const Layout layout(algorithm.operation, plan, cut, count);
   std::size_t most = 0;
-  for (const Round& round : rounds_of(algorithm, cut, count, in_place)) {
+  for (const Round& round : rounds_of(algorithm, cut, count, in_place, agreement)) {
     std::size_t staged = 0;
     for (const std::size_t i : round.transfers)
       if (plan.steps[i].verb == Verb::receive_reduce)

@@ -44,6 +44,19 @@ int near_ranks(const machine::World& world, const machine::Group& group) {
   return inner;
 }
 
+class ByControlPlane final : public Agreement {
+ public:
+  ByControlPlane(machine::World& world, machine::Group group)
+      : world_(world), group_(std::move(group)) {}
+  void send(int peer, Number number) override { world_.send(member(peer), number); }
+  std::optional<Number> receive(int peer) override { return world_.receive<Number>(member(peer)); }
+
+ private:
+  int member(int peer) const { return group_.members[static_cast<std::size_t>(peer)]; }
+  machine::World& world_;
+  machine::Group group_;
+};
+
 }  // namespace
 
 Communicator::Communicator(machine::World& world, const machine::Group& group,
@@ -51,7 +64,9 @@ Communicator::Communicator(machine::World& world, const machine::Group& group,
     : Communicator(world, machine::connect(world, group, transport)) {}
 
 Communicator::Communicator(machine::World& world, std::unique_ptr<machine::Link> link)
-    : world_(world), link_(std::move(link)), inner_(near_ranks(world, link_->group())) {}
+    : world_(world), link_(std::move(link)), inner_(near_ranks(world, link_->group())) {
+  if (link_->is_rendezvous()) agreement_ = std::make_unique<ByControlPlane>(world, link_->group());
+}
 
 machine::Device& Communicator::device() const {
   return link_->stream() ? link_->stream()->device() : world_.host_device();
@@ -132,10 +147,10 @@ Execution& Communicator::execution(const CallKey& key, const Call& call) {
       if (std::count_if(executions_.begin(), executions_.end(), alike) >= most_matrices)
         std::erase_if(executions_, alike);
     }
-    found = executions_
-                .emplace(key, std::make_unique<Execution>(key, rank(), size(), device(),
-                                                          link_->is_rendezvous()))
-                .first;
+    found =
+        executions_
+            .emplace(key, std::make_unique<Execution>(key, rank(), size(), device(), agreement()))
+            .first;
   }
   last_key_ = &found->first;
   last_ = found->second.get();

@@ -93,6 +93,8 @@ class Communicator {
   void set_inner(int inner);  // throws std::invalid_argument when it does not divide size()
   // Of the buffers that the link moves without staging.
   machine::Device& device() const;
+  // Over the control plane of the world; for links with is_rendezvous only, else null.
+  Agreement* agreement() const { return agreement_.get(); }
 
  private:
   Execution& execution(const CallKey& key, const Call& call);
@@ -101,6 +103,7 @@ class Communicator {
 
   machine::World& world_;
   std::unique_ptr<machine::Link> link_;
+  std::unique_ptr<Agreement> agreement_;
   int inner_ = 1;
   machine::Tensor nothing_;
   std::map<CallKey, std::unique_ptr<Execution>> executions_;

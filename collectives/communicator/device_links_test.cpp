@@ -127,8 +127,9 @@ Reordered reordered;
 Plan in_rounds(const Call& call) {
   Plan plan = reordered.algorithm->plan(call);
   std::vector<Step> steps;
-  for (const Round& round :
-       rounds_of(*reordered.algorithm, call, reordered.count, reordered.in_place)) {
+  const std::vector<std::vector<Round>> rounds =
+      rounds_of_ranks(*reordered.algorithm, call, reordered.count, reordered.in_place);
+  for (const Round& round : rounds[static_cast<std::size_t>(call.rank)]) {
     for (const bool sends : {true, false})
       for (const std::size_t i : round.transfers)
         if ((plan.steps[i].verb == Verb::send) == sends) steps.push_back(plan.steps[i]);

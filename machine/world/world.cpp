@@ -7,6 +7,7 @@
 #include <set>
 
 #include "machine/base/error.h"
+#include "machine/world/control/post.h"
 #include "machine/world/control/tree.h"
 #include "machine/world/control/wait.h"
 
@@ -51,6 +52,10 @@ std::vector<std::string> World::all_gather(const Group& group, std::string_view 
 std::string World::broadcast(const Group& group, int root, std::string_view mine) {
   return control::broadcast(*post_, group, root, mine, Operation::broadcast);
 }
+
+void World::send(int to, std::string_view text) { post_->send(to, text, Operation::none); }
+
+std::string World::receive(int from) { return post_->receive(from, Operation::none); }
 
 void World::barrier(const Group& group) {
   control::wait_for_all(*post_, group);

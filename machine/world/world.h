@@ -64,8 +64,9 @@ class World {
   double timeout_s() const { return timeout_s_; }
   void set_timeout_s(double seconds) { timeout_s_ = seconds; }
 
-  // Control plane: waits sleep, so ranks without work cost nothing. Collective over the group; a
-  // root is an index into it. Not for measured communication. Costs: control/tree.h.
+  // Control plane: waits sleep, so ranks without work cost nothing, and end only when a rank fails.
+  // Not for measured communication. Collective over the group; a root is an index into it. What a
+  // call costs: control/tree.h.
   void barrier(const Group& group);
   std::vector<std::string> all_gather(const Group& group, std::string_view mine);  // in group order
   std::string broadcast(const Group& group, int root, std::string_view mine);      // root's
@@ -91,6 +92,18 @@ class World {
   template <Plain T>
   std::vector<T> broadcast(const Group& group, int root, const std::vector<T>& mine) {
     return values_of<T>(broadcast(group, root, bytes_of(mine)));
+  }
+
+  // From rank to rank of the world, in order for each pair. A long text waits for its receiver.
+  void send(int to, std::string_view text);
+  std::string receive(int from);
+  template <Plain T>
+  void send(int to, const T& value) {
+    send(to, bytes_of(value));
+  }
+  template <Plain T>
+  T receive(int from) {
+    return value_of<T>(receive(from));
   }
 
   // ---- Links are made of these (machine/link).

@@ -246,8 +246,9 @@ void CollectiveUnit::judge_memory(harness::Judge& judge) {
   if (!uses_library()) {
     const auto& algorithm = collectives::find_algorithm(operation_, algorithm_);
     expected += scratch_bytes(algorithm, call_of_rank(), count_, case_.dtype);
-    if (communicator_->link().is_rendezvous())
-      expected += collectives::staging_bytes(algorithm, call_of_rank(), count_, case_.dtype, false);
+    if (collectives::Agreement* agreement = communicator_->agreement())
+      expected += collectives::staging_bytes(algorithm, call_of_rank(), count_, case_.dtype, false,
+                                             *agreement);
   }
   judge.memory(Category::buffers, memory_.peak(Category::buffers), expected);
 }
