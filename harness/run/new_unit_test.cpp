@@ -22,10 +22,11 @@ struct NewUnit {
     bool even = true;
   };
   static bool equal_work(const Case& the_case) { return the_case.even; }
-  static Sweep<Case> sweep(Profile) {
+  static Sweep<Case> sweep() {
     return Sweep<Case>()
-        .axis("number", &Case::number, {1, 2, 3, 4, 5, 6})
-        .axis("ranks", &Case::ranks, {3});
+        .axis("number", &Case::number, 1)
+        .axis("ranks", &Case::ranks, 3)
+        .slice({Profile::quick}, "numbers", {vary(&Case::number, {1, 2, 3, 4, 5, 6})});
   }
   NewUnit(const Case&, Context&) {}
   void prepare() {}

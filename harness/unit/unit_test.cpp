@@ -179,11 +179,12 @@ struct OnATransport : Complete {
   };
   static constexpr bool limit_applies = true;
   static bool equal_work(const Case& the_case) { return the_case.algorithm == "ring"; }
-  static Sweep<Case> sweep(Profile) {
+  static Sweep<Case> sweep() {
     return Sweep<Case>()
-        .axis("transport", &Case::transport, {machine::Transport::nccl})
-        .axis("algorithm", &Case::algorithm, {"ring", "tree"})
-        .axis("ranks", &Case::ranks, {1});
+        .axis("transport", &Case::transport, machine::Transport::nccl)
+        .axis("algorithm", &Case::algorithm, "ring")
+        .axis("ranks", &Case::ranks, 1)
+        .slice({Profile::quick}, "algorithms", {vary(&Case::algorithm, {"ring", "tree"})});
   }
   OnATransport(const Case&, Context& context) : Complete({}, context) {}
 };

@@ -197,6 +197,8 @@ harness::AxisFlags step_flags(const TrainingConfig& config) {
       {"model", "configured"},
       {"seq-length", "model"},
       {"optimizer", "configured"},
+      {"model-args", "none"},
+      {"uneven-tokens", "0"},
       {"dtype", std::string(name(config.dtype))},
       {"zero-stage", std::to_string(config.zero_stage)},
       {"offload_optimizer", std::string(name(config.options.offload_optimizer.device))},

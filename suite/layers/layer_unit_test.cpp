@@ -11,8 +11,8 @@
 #include <map>
 #include <set>
 
-#include "layers/norm.h"
 #include "layers/mlp.h"
+#include "layers/norm.h"
 
 namespace suite {
 namespace {
@@ -188,7 +188,7 @@ std::string refusal(const harness::AxisFlags& flags) {
   LayerTraits traits;
   traits.has_heads = true;
   try {
-    layer_sweep(traits, NormedMlp::claims, harness::Profile::acceptance).cases(flags);
+    layer_sweep(traits, NormedMlp::claims).cases(harness::Profile::acceptance, flags);
   } catch (const harness::UsageError& error) {
     return error.what();
   }
@@ -205,7 +205,10 @@ TEST(LayerSweep, RefusesWhatCannotBeCutAndNamesTheNearest) {
   EXPECT_EQ(refusal({{"ranks", "1"}, {"sequence-parallel", "1"}}),
             "sequence-parallel: there is none without tensor parallelism; ranks is 1, the "
             "nearest that has one is 2");
-  EXPECT_EQ(refusal({{"ranks", "8"}, {"micro-batch-size", "1"}, {"sequence-parallel", "1"}}),
+  EXPECT_EQ(refusal({{"ranks", "8"},
+                     {"micro-batch-size", "1"},
+                     {"seq-length", "20"},
+                     {"sequence-parallel", "1"}}),
             "sequence-parallel: micro-batch-size x seq-length is 20, which "
             "ranks 8 does not divide; the nearest that it does is 24");
   EXPECT_EQ(refusal({{"seq-length", "0"}}), "--seq-length: 0 is not at least 1");
@@ -216,15 +219,15 @@ TEST(LayerSweep, OfQuickIsACrossSection) {
   for (const bool heads : {false, true}) {
     LayerTraits traits;
     traits.has_heads = heads;
-    const auto cases = layer_sweep(traits, NormedMlp::claims, harness::Profile::quick).cases({});
-    EXPECT_EQ(cases.size(), heads ? 5U : 4U);  // and one blockwise
+    const auto cases = layer_sweep(traits, NormedMlp::claims).cases(harness::Profile::quick, {});
+    EXPECT_EQ(cases.size(), heads ? 6U : 5U);  // and one blockwise
     for (const auto& [axis, values] :
          std::map<std::string, std::set<std::string>>{{"dtype", {"float", "bfloat16"}},
                                                       {"transport", {"mpi", "shared_memory"}},
-                                                      {"ranks", {"2", "4"}},
+                                                      {"ranks", {"2", "3", "4"}},
                                                       {"sequence-parallel", {"0", "1"}}}) {
       std::set<std::string> seen;
-      for (const auto& [c, axes] : cases)
+      for (const auto& [c, axes, slice] : cases)
         for (const auto& [name, value] : axes)
           if (name == axis) seen.insert(value);
       EXPECT_EQ(seen, values) << axis;

@@ -21,7 +21,19 @@ inline std::vector<harness::PlannedCase> steps(harness::AxisFlags flags,
                 {"zero-stage", "1"},
                 {"tensor-model-parallel-size", "1"},
                 {"pipeline-model-parallel-size", "1"},
-                {"data-parallel-size", "1"}});
+                {"data-parallel-size", "1"},
+                {"model-args", "none"},
+                {"optimizer", "adamw"},
+                {"offload_optimizer", "none"},
+                {"offload_param", "none"},
+                {"micro-batch-size", "1"},
+                {"global-batch-size", "8"},
+                {"sequence-parallel", "0"},
+                {"recompute-granularity", "none"},
+                {"distribute-saved-activations", "0"},
+                {"cpu-checkpointing", "0"},
+                {"use-flash-attn", "0"},
+                {"uneven-tokens", "0"}});
   return harness::plan_cases({unit}, harness::Profile::quick, flags);
 }
 

@@ -1,0 +1,116 @@
+// The collectives' cases that are no slice: what flags choose.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "suite/testing/on_threads.h"
+
+namespace suite {
+namespace {
+
+using on_threads::refusal;
+using on_threads::run;
+using on_threads::sanitized;
+
+TEST(CollectiveSweep, EveryDtypeAndReductionByEveryAlgorithm) {
+  for (const char* unit : {"all_reduce", "reduce_scatter", "reduce", "all_gather"}) {
+    harness::AxisFlags flags = {{"transport", "shared_memory"}, {"ranks", "3"}, {"bytes", "1000"}};
+    if (sanitized) flags["algorithm"] = "ring,direct";
+    if (unit == std::string("reduce")) flags["algorithm"] = "ring,direct,binomial_tree";
+    const auto cases = harness::plan_cases({unit}, harness::Profile::acceptance, flags);
+    for (const harness::Record& record : run(cases, 3))
+      EXPECT_EQ(record.verdict, harness::Ruling::pass) << record.name << ": " << record.reason;
+  }
+}
+
+// Zero elements: messages as the formula says, of no bytes.
+TEST(CollectiveSweep, ACallOfNothingIsJudgedToo) {
+  for (const char* unit :
+       {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter",
+        "all_to_all", "all_to_all_v", "send_receive", "compressed_all_reduce"}) {
+    harness::AxisFlags flags = {{"ranks", "1,3"}, {"bytes", "0"}, {"transport", "shared_memory"}};
+    const bool compressed = unit == std::string("compressed_all_reduce");
+    if (!compressed) flags["dtype"] = "float,int8";
+    if (!compressed && std::string(unit).find("reduce") != std::string::npos)
+      flags["reduction"] = "avg";
+    const auto cases = harness::plan_cases({unit}, harness::Profile::acceptance, flags);
+    EXPECT_GT(cases.size(), 1U) << unit;
+    for (const harness::Record& record : run(cases, 3, 0.001)) {
+      EXPECT_EQ(record.verdict, harness::Ruling::pass) << record.name << ": " << record.reason;
+      EXPECT_EQ(record.counters.at("wire_bytes_measured"), 0) << record.name;
+      if (compressed) continue;  // which sends no message that has no element
+      const bool several = record.name.find("ranks:3") != std::string::npos;
+      EXPECT_EQ(record.counters.at("messages_measured") > 0, several) << record.name;
+    }
+  }
+}
+
+TEST(CollectiveSweep, EveryInnerIsJudged) {
+  for (const auto& [ranks, divisors] : std::vector<std::pair<int, std::string>>{
+           {4, "1,2,4"}, {6, "1,2,3,6"}, {8, "1,2,4,8"}, {12, "1,2,3,4,6,12"}}) {
+    if (sanitized && ranks > 4) continue;
+    for (const char* unit : {"all_reduce", "all_gather", "reduce_scatter", "broadcast"}) {
+      const bool rows = unit != std::string("broadcast");
+      const harness::AxisFlags flags = {{"transport", "shared_memory"},
+                                        {"ranks", std::to_string(ranks)},
+                                        {"bytes", "4036"},
+                                        {"dtype", "float"},
+                                        {"algorithm", rows ? "hierarchical,mesh" : "hierarchical"},
+                                        {"inner", divisors}};
+      const auto cases = harness::plan_cases({unit}, harness::Profile::quick, flags);
+      EXPECT_EQ(cases.size(),
+                (rows ? 2U : 1U) * static_cast<std::size_t>(std::ranges::count(divisors, ',') + 1));
+      for (const harness::Record& record : run(cases, ranks, 0.001))
+        EXPECT_EQ(record.verdict, harness::Ruling::pass) << record.name << ": " << record.reason;
+    }
+  }
+}
+
+TEST(CollectiveSweep, RefuseAnInnerThatNamesNoRows) {
+  EXPECT_EQ(refusal("all_reduce", {{"inner", "3"}, {"ranks", "8"}, {"algorithm", "mesh"}}),
+            "inner 3 does not divide 8 ranks (unit all_reduce)");
+  EXPECT_EQ(refusal("all_reduce", {{"inner", "2"}, {"algorithm", "ring"}}),
+            "algorithm ring does not ask which ranks are near (unit all_reduce)");
+  EXPECT_EQ(refusal("all_reduce", {{"inner", "two"}}),
+            "inner two: 'two' is neither a number of ranks nor auto (unit all_reduce)");
+  EXPECT_EQ(refusal("all_reduce", {{"inner", "1,2"}, {"ranks", "4"}}), "accepted");
+}
+
+// On the host the transports between devices are refused one by one, and none is swept by itself.
+TEST(CollectiveSweep, SkipTransportsBetweenDevicesOnTheHost) {
+  for (const char* transport : {"cuda_ipc", "nccl"}) {
+    const harness::AxisFlags flags = {{"transport", transport}, {"ranks", "2"}};
+    std::size_t skipped = 0;
+    const auto cases =
+        harness::plan_cases({"all_reduce", "barrier"}, harness::Profile::quick, flags);
+    for (const harness::Record& record : run(cases, 2)) {
+      EXPECT_EQ(record.verdict, harness::Ruling::skipped) << record.name;
+      EXPECT_EQ(record.reason, std::string("rank 0: transport ") + transport +
+                                   " moves tensors of CUDA devices: needs --device cuda");
+      ++skipped;
+    }
+    EXPECT_EQ(skipped, cases.size());
+  }
+  const auto transports = [](machine::Device::Kind device) {
+    harness::planned_device = device;
+    std::set<std::string> found;
+    for (const auto& planned : harness::plan_cases({"all_reduce"}, harness::Profile::quick, {}))
+      for (const auto& [axis, value] : planned.axes)
+        if (axis == "transport") found.insert(value);
+    harness::planned_device = machine::Device::Kind::host;
+    return found;
+  };
+  EXPECT_EQ(transports(machine::Device::Kind::host),
+            (std::set<std::string>{"mpi", "shared_memory"}));
+  const std::set<std::string> on_gpus = transports(machine::Device::Kind::cuda);
+  EXPECT_TRUE(on_gpus.contains("cuda_ipc"));
+  EXPECT_EQ(on_gpus.contains("nccl"), machine::cuda::count() > 1);
+  EXPECT_FALSE(on_gpus.contains("shared_memory"));
+}
+
+}  // namespace
+}  // namespace suite
