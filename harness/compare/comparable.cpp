@@ -12,7 +12,6 @@
 #include <set>
 #include <sstream>
 
-#include "harness/unit/sweep.h"
 #include "machine/base/names.h"
 
 namespace harness {
@@ -130,7 +129,39 @@ bool stands_for(std::string_view name, std::string_view field) {
   return false;
 }
 
+// Axes whose values were 0 and 1.
+constexpr std::string_view axes_of_zero_and_one[] = {
+    "bias",          "cpu-checkpointing", "distribute-saved-activations",
+    "gather_output", "input_is_parallel", "sequence-parallel",
+    "skip_bias_add", "uneven-tokens",     "use-flash-attn",
+};
+
+std::string current_value(std::string_view axis, const std::string& value) {
+  if (std::ranges::find(axes_of_zero_and_one, axis) == std::end(axes_of_zero_and_one)) return value;
+  return value == "0" ? "off" : value == "1" ? "on" : value;
+}
+
 }  // namespace
+
+std::string current_case_name(const std::string& name) {
+  std::string current;
+  for (std::size_t begin = 0; begin <= name.size();) {
+    const std::size_t end = std::min(name.find('/', begin), name.size()),
+                      colon = std::min(name.find(':', begin), end),
+                      value = std::min(colon + 1, end);
+    const std::string axis = name.substr(begin, colon - begin);
+    current +=
+        name.substr(begin, value - begin) + current_value(axis, name.substr(value, end - value));
+    if (end < name.size()) current += '/';
+    begin = end + 1;
+  }
+  return current;
+}
+
+AxisValues current_axes(AxisValues axes) {
+  for (auto& [axis, value] : axes) value = current_value(axis, value);
+  return axes;
+}
 
 Fields read_fields(const std::string& directory, const RunFile& run) {
   const std::string path = directory + "/environment.json";

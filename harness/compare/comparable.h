@@ -11,8 +11,14 @@
 #include <vector>
 
 #include "harness/record/run_json.h"
+#include "harness/unit/sweep.h"
 
 namespace harness {
+
+// The name and the axes of a case as runs write them now. Runs of version 0.1 wrote some booleans
+// as 0 and 1: "layer_norm/…/sequence-parallel:1" becomes "layer_norm/…/sequence-parallel:on".
+std::string current_case_name(const std::string& name);
+AxisValues current_axes(AxisValues axes);
 
 // By dotted name: environment.json's (host, binding, hardware.…, software.…, environment.…,
 // options.…), `ranks`, and of run.json `context.…` for the clocks and `configuration.…`. Where

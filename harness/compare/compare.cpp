@@ -29,14 +29,14 @@ struct Cases {
 };
 
 AxisValues axes_without(const Record& record, const Factors& factors) {
-  AxisValues axes = record.axes;
+  AxisValues axes = current_axes(record.axes);
   std::erase_if(axes, [&](const auto& axis) { return factors.name(axis.first); });
   return axes;
 }
 
 std::string name_without(const Record& record, const Factors& factors) {
   const AxisValues axes = axes_without(record, factors);
-  if (axes.size() == record.axes.size()) return record.name;
+  if (axes.size() == record.axes.size()) return current_case_name(record.name);
   std::string name = record.unit;
   for (const auto& [axis, value] : axes) name += fmt::format("/{}:{}", axis, value);
   return name;
@@ -208,9 +208,9 @@ std::string nearest_cases(const Cases& base, const Cases& next) {
     for (const auto& [other_name, other] : next.by_name) {
       if (one.first->unit != other.first->unit) continue;
       std::set<std::string> differ;
-      std::set<std::pair<std::string, std::string>> values(one.first->axes.begin(),
-                                                           one.first->axes.end());
-      for (const auto& axis : other.first->axes)
+      const AxisValues before = current_axes(one.first->axes);
+      std::set<std::pair<std::string, std::string>> values(before.begin(), before.end());
+      for (const auto& axis : current_axes(other.first->axes))
         if (values.erase(axis) == 0) differ.insert(axis.first);
       for (const auto& axis : values) differ.insert(axis.first);
       if (!unit.empty() && differ.size() >= least.size()) continue;

@@ -243,6 +243,25 @@ TEST(Compare, AnAxisMayBeWhatIsCompared) {
             std::string::npos);
 }
 
+TEST(Compare, BooleansMayBe0And1OnOneSide) {
+  const auto with = [](const std::string& value, double seconds) {
+    std::vector<Launch> launches =
+        exactly({seconds, 1.01 * seconds, 1.02 * seconds, 1.03 * seconds, 1.04 * seconds});
+    for (Launch& launch : launches) {
+      launch.records[0].axes.emplace_back("sequence-parallel", value);
+      launch.records[0].name += "/sequence-parallel:" + value;
+    }
+    return launches;
+  };
+  const RunComparison found = compare(with("1", 1), with("on", 2), {});
+  ASSERT_EQ(found.times.size(), 1u);
+  EXPECT_EQ(found.times[0].verdict, TimeVerdict::slower);
+  EXPECT_EQ(found.times[0].axes.back().second, "on");
+  EXPECT_TRUE(found.only_base.empty() && found.only_next.empty());
+  EXPECT_NE(refused([&] { compare(with("0", 1), with("on", 1), {}); }).find("sequence-parallel"),
+            std::string::npos);
+}
+
 TEST(Compare, WhatIsNotComparableIsRefusedUnlessDeclared) {
   auto base = exactly({1, 1}), next = exactly({1, 1});
   for (Launch& launch : base) launch.fields = {{"host", "a"}, {"software.nccl.loaded", "2.28"}};

@@ -81,6 +81,29 @@ TEST(History, KeepsRunsAcrossProgramsAndEachOnce) {
   EXPECT_EQ(points[1].seconds, 2e-6);
 }
 
+TEST(History, CasesOfOlderRunsGoOnUnderTheirNewNames) {
+  const RunFolder folder;
+  const std::string file = folder.path("history.sqlite");
+  const auto launch = [](int day, const char* value) {
+    Launch one = launch_of(day, day * 1e-6);
+    one.records[0].name = std::string("mlp/sequence-parallel:") + value;
+    return one;
+  };
+  History(file).add(launch(1, "on"));
+  sqlite3* stored = nullptr;
+  ASSERT_EQ(sqlite3_open(file.c_str(), &stored), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(stored, "UPDATE case_time SET name = 'mlp/sequence-parallel:1'", nullptr,
+                         nullptr, nullptr),
+            SQLITE_OK);
+  sqlite3_close(stored);
+  History history(file);
+  EXPECT_TRUE(history.add(launch(2, "1")));
+  EXPECT_FALSE(history.add(launch(2, "1")));
+  EXPECT_TRUE(history.add(launch(3, "on")));
+  EXPECT_EQ(history.cases(), std::vector<std::string>{"mlp/sequence-parallel:on"});
+  EXPECT_EQ(history.series("mlp/sequence-parallel:on").size(), 3u);
+}
+
 TEST(History, RefusesWhatIsNone) {
   const RunFolder folder;
   folder.put("text", std::string(5000, 'x'));

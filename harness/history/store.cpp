@@ -93,7 +93,7 @@ struct CaseRow {
 std::map<std::string, CaseRow> rows_of(const Launch& launch) {
   std::map<std::string, CaseRow> rows;
   for (const Record& record : launch.records) {
-    CaseRow& row = rows[record.name];
+    CaseRow& row = rows[current_case_name(record.name)];
     if (record.verdict != Ruling::pass && row.verdict != Ruling::fail) row.verdict = record.verdict;
     if (record.verdict == Ruling::pass && record.seconds > 0 && !record.oversubscribed)
       row.seconds.push_back(record.seconds);
@@ -145,6 +145,7 @@ History::~History() { sqlite3_close_v2(database_); }
 bool History::add(const Launch& launch) {
   Statement(database_, file_, "BEGIN IMMEDIATE").step();
   try {
+    rename_cases();
     const std::string digest = digest_of(launch);
     Statement known(database_, file_, "SELECT 1 FROM run WHERE digest = ?");
     const bool is_there = known.bind(1, digest).step();
@@ -176,6 +177,17 @@ bool History::add(const Launch& launch) {
   } catch (...) {
     sqlite3_exec(database_, "ROLLBACK", nullptr, nullptr, nullptr);
     throw;
+  }
+}
+
+void History::rename_cases() {
+  for (const std::string& name : cases()) {
+    const std::string current = current_case_name(name);
+    if (current == name) continue;
+    Statement(database_, file_, "UPDATE case_time SET name = ? WHERE name = ?")
+        .bind(1, current)
+        .bind(2, name)
+        .step();
   }
 }
 

@@ -52,6 +52,8 @@ class History {
   std::vector<Point> series(const std::string& name) const;
 
  private:
+  void rename_cases();  // of runs that an earlier version stored (current_case_name)
+
   sqlite3* database_ = nullptr;
   std::string file_;
 };

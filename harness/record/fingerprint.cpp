@@ -1,9 +1,7 @@
 #include "harness/record/fingerprint.h"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 #include <hwloc.h>
-#include <mpi.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -12,13 +10,7 @@
 #include <set>
 
 #include "harness/record/build_info.h"
-
-// Of libraries that a build may lack: null then.
-extern "C" {
-__attribute__((weak)) int cudaRuntimeGetVersion(int* version);
-__attribute__((weak)) int cudaDriverGetVersion(int* version);
-__attribute__((weak)) int ncclGetVersion(int* version);
-}
+#include "harness/record/libraries.h"
 
 namespace harness {
 namespace {
@@ -83,49 +75,11 @@ class Topology {
   bool loaded_ = false;
 };
 
-// The file of the library that has this function, as loaded.
-std::string library_of(const char* function) {
-  Dl_info info{};
-  const void* address = ::dlsym(RTLD_DEFAULT, function);
-  return address && ::dladdr(address, &info) != 0 && info.dli_fname ? info.dli_fname : "";
-}
-
-Json mpi() {
-  char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
-  int length = 0;
-  Json json;
-  if (MPI_Get_library_version(text, &length) == MPI_SUCCESS) {
-    const std::string_view whole(text);
-    json["version"] = whole.substr(0, whole.find('\n'));  // MPICH goes on with its build's flags
-  }
-  put(json, "library", library_of("MPI_Get_library_version"));
+Json json_of(const Library& library) {
+  Json json = Json::object();
+  put(json, "version", library.version);
+  put(json, "library", library.file);
   return json;
-}
-
-Json onednn() {
-  // dnnl_version_t begins with these three; its header is too heavy for them.
-  struct Version {
-    int major, minor, patch;
-  };
-  Json json;
-  if (const auto version =
-          reinterpret_cast<const Version* (*)()>(::dlsym(RTLD_DEFAULT, "dnnl_version")))
-    json["version"] = fmt::format("{}.{}.{}", version()->major, version()->minor, version()->patch);
-  put(json, "library", library_of("dnnl_version"));
-  return json;
-}
-
-std::string cuda_version(int (*ask)(int*)) {
-  int version = 0;
-  return ask && ask(&version) == 0 && version > 0
-             ? fmt::format("{}.{}", version / 1000, version % 1000 / 10)
-             : "absent";
-}
-
-std::string nccl_version() {
-  int version = 0;
-  if (!ncclGetVersion || ncclGetVersion(&version) != 0) return "absent";
-  return fmt::format("{}.{}.{}", version / 10000, version % 10000 / 100, version % 100);
 }
 
 Json hardware(machine::World& world, const Topology& topology) {
@@ -148,14 +102,14 @@ Json software() {
   json["kernel"] = fmt::format("{} {}", system.sysname, system.release);
   put(json, "kernel_arguments", redacted("", first_line("/proc/cmdline")));
   put(json, "gpu_driver", first_line("/proc/driver/nvidia/version"));
-  json["mpi"] = mpi();
-  json["onednn"] = onednn();
-  json["cuda"] = {{"built", build.cuda},
-                  {"runtime", cuda_version(cudaRuntimeGetVersion)},
-                  {"supported_by_driver", cuda_version(cudaDriverGetVersion)}};
-  put(json["cuda"], "library", library_of("cudaRuntimeGetVersion"));
-  json["nccl"] = {{"header", build.nccl_header}, {"loaded", nccl_version()}};
-  put(json["nccl"], "library", library_of("ncclGetVersion"));
+  const Library cuda = cuda_library(), nccl = nccl_library();
+  json["mpi"] = json_of(mpi_library());
+  json["onednn"] = json_of(onednn_library());
+  json["cuda"] = {
+      {"built", build.cuda}, {"runtime", cuda.version}, {"supported_by_driver", cuda_of_driver()}};
+  put(json["cuda"], "library", cuda.file);
+  json["nccl"] = {{"header", build.nccl_header}, {"loaded", nccl.version}};
+  put(json["nccl"], "library", nccl.file);
   json["shardmark"] = {{"version", build.version},
                        {"commit", build.commit},
                        {"compiler", build.compiler},

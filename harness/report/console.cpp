@@ -269,7 +269,6 @@ std::string summary_text(const RunContext& context, const std::vector<Record>& r
     text += fmt::format("\n{}: {}\n", plain(context.status), plain(context.status_reason));
   text += fmt::format(
       "\n{}\n", painted(terminal, summary.accepted ? Ruling::pass : Ruling::fail, summary.verdict));
-  if (!context.out_dir.empty()) text += fmt::format("report: {}/report.html\n", context.out_dir);
   return text;
 }
 

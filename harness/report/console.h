@@ -53,7 +53,7 @@ class Console : public Progress {
   bool on_screen_ = false;
 };
 
-// The text of finish(): table by unit, failures, skips, verdict, the report's path.
+// The text of finish(): table by unit, failures, skips, verdict.
 std::string summary_text(const RunContext& context, const std::vector<Record>& records,
                          const Terminal& terminal);
 

@@ -171,7 +171,6 @@ Skipped:
       1  needs NCCL  (ring 1)
 
 REJECTED: 3 passed, 1 failed, 3 skipped
-report: out/run/report.html
 )");
 }
 

@@ -13,7 +13,7 @@ namespace {
 
 [[noreturn]] void not_a_value(std::string_view axis, std::string_view text,
                               std::string_view wanted) {
-  throw UsageError(fmt::format("--{}: '{}' is not {}", axis, text, wanted));
+  throw UsageError(fmt::format("--{} is '{}'; expected {}", axis, text, wanted));
 }
 
 std::vector<std::string_view> split(std::string_view text, char separator) {
@@ -34,7 +34,7 @@ std::int64_t digits(std::string_view text) {
   return whole && text[0] != '-' ? value : -1;
 }
 
-constexpr std::string_view size_form = "a size like 8, 4KiB or 64MiB";
+constexpr std::string_view size_form = "a size (example: 8, 4KiB, 64MiB)";
 
 std::int64_t parse_size(std::string_view axis, std::string_view text) {
   static constexpr std::pair<std::string_view, int> suffixes[] = {
@@ -201,8 +201,8 @@ void check_allowed(const AxisInfo& axis, const std::string& value) {
   const auto near =
       std::min_element(allowed.begin(), allowed.end(),
                        [&](const auto& a, const auto& b) { return distance(a) < distance(b); });
-  throw UsageError(fmt::format("--{}: {} is not allowed; nearest: {} (allowed: {})", axis.name,
-                               value, *near, fmt::join(allowed, ", ")));
+  throw UsageError(fmt::format("--{} is {}; expected one of {} (nearest: {})", axis.name, value,
+                               fmt::join(allowed, ", "), *near));
 }
 
 std::string AxisText<int>::format(const int& value) { return std::to_string(value); }
@@ -228,7 +228,10 @@ std::vector<Bytes> AxisText<Bytes>::parse_list(std::string_view axis, std::strin
 
 std::string AxisText<bool>::format(const bool& value) { return value ? "on" : "off"; }
 bool AxisText<bool>::parse(std::string_view axis, std::string_view text) {
-  if (text == "on" || text == "off") return text == "on";
+  for (const std::string_view yes : {"on", "1", "true"})
+    if (text == yes) return true;
+  for (const std::string_view no : {"off", "0", "false"})
+    if (text == no) return false;
   not_a_value(axis, text, "on or off");
 }
 std::vector<bool> AxisText<bool>::parse_list(std::string_view axis, std::string_view text) {
@@ -237,7 +240,7 @@ std::vector<bool> AxisText<bool>::parse_list(std::string_view axis, std::string_
 
 std::string AxisText<std::string>::format(const std::string& value) { return value; }
 std::string AxisText<std::string>::parse(std::string_view axis, std::string_view text) {
-  if (text.empty()) throw UsageError(fmt::format("--{}: empty value", axis));
+  if (text.empty()) throw UsageError(fmt::format("--{} is empty; expected a name", axis));
   return std::string(text);
 }
 std::vector<std::string> AxisText<std::string>::parse_list(std::string_view axis,

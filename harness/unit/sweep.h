@@ -83,7 +83,7 @@ struct AxisText;
   }
 SHARDMARK_AXIS_TEXT(int);    // "1,2,4", "1:8:x2"
 SHARDMARK_AXIS_TEXT(Bytes);  // "8,1KiB", "1KiB:64MiB:x4"; written as a plain number
-SHARDMARK_AXIS_TEXT(bool);   // "on", "off"
+SHARDMARK_AXIS_TEXT(bool);   // "on", "off"; also read: 1, true, 0, false
 SHARDMARK_AXIS_TEXT(std::string);
 SHARDMARK_AXIS_TEXT(machine::Dtype);      // "float,bfloat16"
 SHARDMARK_AXIS_TEXT(machine::Reduction);  // "sum,prod,max,min,avg"
@@ -106,6 +106,7 @@ struct AxisInfo {
   std::string name;
   std::vector<std::string> values;   // of the profile's slices, in their order
   std::vector<std::string> allowed;  // empty: any
+  std::string usual;                 // the default
 };
 
 // Throws UsageError when value is none of axis.allowed, naming the nearest that is.

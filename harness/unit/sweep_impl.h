@@ -66,7 +66,9 @@ Sweep<Case>& Sweep<Case>::axis(std::string name, Field field,
     }
     return values;
   };
+  if constexpr (std::is_same_v<ValueOf<Field>, bool>) axis.info.allowed = {"off", "on"};
   axis.usual = {detail::value_of<Case>(field, usual)};
+  axis.info.usual = axis.usual.front().text;
   check_allowed(axis.info, axis.usual.front().text);
   axes_.push_back(std::move(axis));
   return *this;

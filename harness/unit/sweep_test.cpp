@@ -167,6 +167,17 @@ TEST(Sweep, Sizes) {
   EXPECT_EQ(sizes("8:100:x4,1M"), (std::vector<std::int64_t>{8, 32, 1 << 20}));
 }
 
+TEST(Sweep, BooleansAreWrittenOnOrOff) {
+  EXPECT_EQ(AxisText<bool>::parse_list("overlap", "on,1,true,off,0,false"),
+            (std::vector<bool>{true, true, true, false, false, false}));
+  const auto cases = sweep().cases({{"overlap", "0,1,off"}, {"algorithm", "ring"}, {"ranks", "1"}});
+  std::set<std::string> values;
+  for (const auto& [the_case, axes] : cases)
+    for (const auto& [axis, value] : axes)
+      if (axis == "overlap") values.insert(value);
+  EXPECT_EQ(values, (std::set<std::string>{"off", "on"}));
+}
+
 TEST(Sweep, IntegerRanges) {
   EXPECT_EQ(AxisText<int>::parse_list("ranks", "1:8:x2"), (std::vector<int>{1, 2, 4, 8}));
   EXPECT_EQ(AxisText<int>::parse_list("ranks", "2:4"), (std::vector<int>{2, 3, 4}));
@@ -181,17 +192,17 @@ TEST(Sweep, ErrorsNameAxisValueAndNearest) {
   EXPECT_EQ(with("algorithm", "zzzz"), "unknown --algorithm 'zzzz'; known: ring, direct, tree");
   EXPECT_EQ(with("dtype", "bfloat61"), "unknown --dtype 'bfloat61'; did you mean 'bfloat16'?");
   EXPECT_EQ(with("transport", "mpl"), "unknown --transport 'mpl'; did you mean 'mpi'?");
-  EXPECT_EQ(with("ranks", "7"), "--ranks: 7 is not allowed; nearest: 8 (allowed: 1, 2, 4, 8)");
+  EXPECT_EQ(with("ranks", "7"), "--ranks is 7; expected one of 1, 2, 4, 8 (nearest: 8)");
   EXPECT_EQ(with("byte", "8"), "unknown axis 'byte'; did you mean 'bytes'?");
-  EXPECT_EQ(with("bytes", "8kb"), "--bytes: '8kb' is not a size like 8, 4KiB or 64MiB");
+  EXPECT_EQ(with("bytes", "8kb"), "--bytes is '8kb'; expected a size (example: 8, 4KiB, 64MiB)");
   EXPECT_EQ(with("bytes", "99999999999G"),
-            "--bytes: '99999999999G' is not a size like 8, 4KiB or 64MiB");
+            "--bytes is '99999999999G'; expected a size (example: 8, 4KiB, 64MiB)");
   EXPECT_EQ(with("bytes", "64:8"), "--bytes: the range '64:8' ends before it begins");
   EXPECT_EQ(with("bytes", "0:8:x2"), "--bytes: the range '0:8:x2' never ends");
   EXPECT_EQ(with("bytes", "8:64:x1"), "--bytes: the range '8:64:x1' never ends");
   EXPECT_EQ(with("bytes", "8:64:4"),
-            "--bytes: '8:64:4' is not a range first:last:xfactor or first:last:+step");
-  EXPECT_EQ(with("overlap", "yes"), "--overlap: 'yes' is not on or off");
+            "--bytes is '8:64:4'; expected a range first:last:xfactor or first:last:+step");
+  EXPECT_EQ(with("overlap", "yes"), "--overlap is 'yes'; expected on or off");
   for (const char* text : {"", "-1", "+1", " 1", "1 ", "1.5", "0x10", "2147483648", "1,,2"})
     EXPECT_NE(with("ranks", text), "no UsageError") << "'" << text << "'";
 }

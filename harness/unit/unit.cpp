@@ -18,23 +18,6 @@ std::map<std::string, std::unique_ptr<Family>, std::less<>>& registry() {
   return families;
 }
 
-std::vector<const Family*> select(const std::vector<std::string>& units) {
-  if (units.empty()) return families();
-  std::vector<const Family*> selected;
-  for (const std::string& unit : units) {
-    const auto found = registry().find(unit);
-    if (found == registry().end()) {
-      std::vector<std::string> names;
-      for (const auto& [name, family] : registry()) names.push_back(name);
-      throw UsageError(machine::unknown("unit", unit, names));
-    }
-    const Family* family = found->second.get();
-    if (std::find(selected.begin(), selected.end(), family) == selected.end())
-      selected.push_back(family);
-  }
-  return selected;
-}
-
 std::string flags_text(const AxisFlags& flags) {
   std::string text;
   for (const auto& [axis, values] : flags) text += fmt::format(" --{} {}", axis, values);
@@ -67,9 +50,26 @@ std::vector<const Family*> families() {
   return all;
 }
 
+std::vector<const Family*> families(const std::vector<std::string>& units) {
+  if (units.empty()) return families();
+  std::vector<const Family*> selected;
+  for (const std::string& unit : units) {
+    const auto found = registry().find(unit);
+    if (found == registry().end()) {
+      std::vector<std::string> names;
+      for (const auto& [name, family] : registry()) names.push_back(name);
+      throw UsageError(machine::unknown("unit", unit, names));
+    }
+    const Family* family = found->second.get();
+    if (std::find(selected.begin(), selected.end(), family) == selected.end())
+      selected.push_back(family);
+  }
+  return selected;
+}
+
 std::vector<PlannedCase> plan_cases(const std::vector<std::string>& units, Profile profile,
                                     const AxisFlags& flags) {
-  const std::vector<const Family*> selected = select(units);
+  const std::vector<const Family*> selected = families(units);
   std::map<const Family*, std::set<std::string>> axes;
   std::set<std::string> known;
   for (const Family* family : selected)

@@ -156,6 +156,8 @@ class Family {
 
 // All registered units, by name.
 std::vector<const Family*> families();
+// Those named, each once; all when none. Throws UsageError naming the nearest of an unknown one.
+std::vector<const Family*> families(const std::vector<std::string>& units);
 // Throws std::logic_error when the name is taken.
 bool add(std::unique_ptr<Family> family);
 

@@ -158,7 +158,7 @@ TEST(Plan, ErrorsNameTheNearest) {
 
 TEST(Plan, AValueMustBeAllowedByNamedUnits) {
   EXPECT_EQ(message({"another", "complete"}, {{"ranks", "1"}}),
-            "--ranks: 1 is not allowed; nearest: 2 (allowed: 2, 4) (unit another)");
+            "--ranks is 1; expected one of 2, 4 (nearest: 2) (unit another)");
   // Nobody named `another`: it is left out.
   EXPECT_EQ(planned_unnamed({{"ranks", "1"}}), 1);
   const std::string refused = message({}, {{"ranks", "many"}});
@@ -203,7 +203,8 @@ TEST(Plan, ATransportThatIsMissingIsAReasonToSkip) {
   machine::run_ranks(1, [&](machine::World& world) {
     const Rates rates;
     const Context context{world, machine::first_ranks("world", 1, 0), world.device(), rates};
-    EXPECT_EQ(cases[0].why_not(context), machine::why_not(world, context.group, machine::Transport::nccl));
+    EXPECT_EQ(cases[0].why_not(context),
+              machine::why_not(world, context.group, machine::Transport::nccl));
     EXPECT_NE(cases[0].why_not(context), "");
   });
 }

@@ -43,14 +43,14 @@ OPTIONS = {"sequence-parallel": "sequence parallel", "distribute-saved-activatio
            "cpu-checkpointing": "checkpoints on the host", "uneven-tokens": "uneven tokens",
            "offload_optimizer": "states on", "offload_param": "values on",
            "use-flash-attn": "blockwise attention", "recompute-granularity": "recompute", "recompute-method": "by"}
-OFF = {"0", "none", "uniform"}
+OFF = {"0", "off", "none", "uniform"}
 
 
 def word_of(axis, value):
     """What a label says of an axis, or nothing."""
     plain = value.replace("_", " ")
     if axis in OPTIONS:
-        return "" if value in OFF else OPTIONS[axis] if value == "1" else f"{OPTIONS[axis]} {plain}"
+        return "" if value in OFF else OPTIONS[axis] if value in ("1", "on") else f"{OPTIONS[axis]} {plain}"
     if axis == "bytes" and value.isdigit():
         return size_text(int(value))
     # "ring" says what it is; "2" and "on" do not.

@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <charconv>
 #include <cmath>
+#include <optional>
 
 #include "harness/run/run.h"
 #include "machine/base/names.h"
@@ -14,6 +14,7 @@
 #include "suite/configuration/resolve.h"
 #include "suite/configuration/sources.h"
 #include "suite/files/new_file.h"
+#include "suite/options/options.h"
 
 namespace suite::configuration {
 namespace {
@@ -30,7 +31,8 @@ double parse_amount(std::string_view flag, const std::string& text,
   for (const auto& [name, size] : units)
     if (error == std::errc() && unit == name && value > 0 && value * size < 1e18)
       return value * size;
-  throw UsageError(fmt::format("{} '{}' is not like {}", flag, printable(text), example));
+  throw UsageError(
+      fmt::format("{} is '{}'; expected an amount (example: {})", flag, printable(text), example));
 }
 double parse_bytes(std::string_view flag, const std::string& text) {
   return parse_amount(flag, text,
@@ -44,75 +46,78 @@ double parse_bytes(std::string_view flag, const std::string& text) {
                       "80GB or 80GiB");
 }
 
-struct Options {
+struct Words {
   Sources sources;
   Machine machine;
-  std::string json_file, help;
+  std::string json_file;
   bool claims = false;
 };
 
-Options parse(int argc, char** argv) {
-  Options options;
-  Sources& sources = options.sources;
-  std::string gpu_memory = "80GB", cpu_memory, parameters;
-  CLI::App app("Bytes that a training holds on a rank, for every ZeRO stage, before it runs.",
-               "shardmark plan");
-  app.allow_extras();
-  app.footer(
-      "Megatron-LM's arguments for the model, the degrees and the batch are taken too:\n"
-      "--num-layers, --hidden-size, --tensor-model-parallel-size (--tp), "
-      "--micro-batch-size, ...");
-  app.add_option("--config", sources.deepspeed_file, "DeepSpeed's ds_config.json");
-  app.add_option("--megatron-arguments", sources.megatron_file,
-                 "a file of Megatron-LM's arguments");
-  app.add_option("--gpus", sources.gpus, "GPUs of the run")
-      ->check(CLI::Range(1, 1'000'000))
-      ->capture_default_str();
-  app.add_option("--gpu-memory", gpu_memory, "of one GPU: 80GB, 80GiB")->capture_default_str();
-  app.add_option("--cpu-memory", cpu_memory, "of the host, for each GPU; no limit when not given");
-  app.add_option("--gpus-per-node", options.machine.gpus_per_node, "GPUs of a host")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  app.add_option("--model", sources.model, fmt::format("{}", fmt::join(shape_names(), ", ")));
-  app.add_option("--parameters", parameters, "in place of a model: 7B, 1.3T");
-  app.add_option("--json", options.json_file, "write the plan as JSON");
-  app.add_flag("--ignore-unknown-keys", sources.ignore_unknown,
-               "keys that nothing honours become warnings");
-  app.add_flag("--claims", options.claims, "check what is said about memory, by the same formulas");
-  std::vector<std::string> words(argv + 2, argv + argc);
-  std::reverse(words.begin(), words.end());  // CLI11 takes them last first
-  try {
-    app.parse(words);
-  } catch (const CLI::CallForHelp&) {
-    options.help = app.help();
-    return options;
-  } catch (const CLI::ParseError& error) {
-    throw UsageError(error.what());
-  }
-  sources.words = app.remaining();
-  for (const std::string& word : sources.words) {
-    std::vector<std::string> known = megatron_names();
+// Words that no option of ours takes: Megatron-LM's.
+void check_megatron(const std::vector<std::string>& words, const std::vector<std::string>& own) {
+  std::vector<std::string> known = megatron_names();
+  known.insert(known.end(), {"--tp", "--pp", "--cp"});
+  const std::vector<std::string> taken = known;
+  known.insert(known.end(), own.begin(), own.end());
+  for (const std::string& word : words) {
     const std::string name = word.substr(0, word.find('='));
-    if (!word.starts_with("--") || name == "--tp" || name == "--pp" || name == "--cp" ||
-        std::ranges::find(known, name) != known.end())
-      continue;
-    for (const CLI::Option* option : app.get_options())
-      for (const std::string& own : option->get_lnames()) known.push_back("--" + own);
+    if (!word.starts_with("--") || std::ranges::find(taken, name) != taken.end()) continue;
     const std::string near = machine::nearest(name, known);
     throw UsageError(
-        near.empty() ? fmt::format("unknown flag '{}'; shardmark plan --help lists "
-                                   "those that there are",
+        near.empty() ? fmt::format("unknown flag '{}'; shardmark plan --help lists all flags",
                                    printable(name))
                      : fmt::format("unknown flag '{}'; did you mean '{}'?", printable(name), near));
   }
-  options.machine.gpu_memory = parse_bytes("--gpu-memory", gpu_memory);
-  if (!cpu_memory.empty()) options.machine.cpu_memory = parse_bytes("--cpu-memory", cpu_memory);
-  if (!parameters.empty())
-    sources.parameters = static_cast<std::int64_t>(std::llround(
-        std::min(9e15, parse_amount("--parameters", parameters,
-                                    {{"B", 1e9}, {"M", 1e6}, {"T", 1e12}, {"K", 1e3}, {"", 1}},
-                                    "7B, 1.3T or 125000000"))));
-  return options;
+}
+
+// Returns nothing if the help was asked for.
+std::optional<Words> parse(int argc, char** argv) {
+  Words words;
+  Sources& sources = words.sources;
+  Options options("plan", "[MEGATRON ARGUMENTS]",
+                  "Prints the bytes that a training holds on a rank, for every ZeRO stage, before "
+                  "it runs.");
+  options.pass_unknown(sources.words);
+  options.footer(
+      "Megatron-LM's arguments for the model, the degrees and the batch are taken, too:\n"
+      "--num-layers, --hidden-size, --tensor-model-parallel-size (--tp), --micro-batch-size, ...");
+  options.group("Training");
+  options.text("--config", "FILE", sources.deepspeed_file, "a ds_config.json");
+  options.text("--megatron-arguments", "FILE", sources.megatron_file, "arguments of Megatron-LM");
+  options.flag("--ignore-unknown-keys", sources.ignore_unknown,
+               "warn about unsupported keys instead of failing");
+  options.text("--model", "NAME", sources.model, fmt::format("{}", fmt::join(shape_names(), ", ")));
+  options.read(
+      "--parameters", "COUNT",
+      [&sources](const std::string& text) {
+        const double count = parse_amount(
+            "--parameters", text, {{"B", 1e9}, {"M", 1e6}, {"T", 1e12}, {"K", 1e3}, {"", 1}},
+            "7B, 1.3T or 125000000");
+        sources.parameters = static_cast<std::int64_t>(std::llround(std::min(9e15, count)));
+      },
+      "instead of a model: 7B, 1.3T");
+  options.group("Machine");
+  options.number("--gpus", "N", sources.gpus, 1, 1'000'000, "GPUs of the run (default: 1)");
+  options.number("--gpus-per-node", "N", words.machine.gpus_per_node, 1, 1024,
+                 fmt::format("GPUs of a host (default: {})", words.machine.gpus_per_node));
+  options.read(
+      "--gpu-memory", "SIZE",
+      [&words](const std::string& text) {
+        words.machine.gpu_memory = parse_bytes("--gpu-memory", text);
+      },
+      "memory of one GPU: 80GB, 80GiB (default: 80GB)");
+  options.read(
+      "--cpu-memory", "SIZE",
+      [&words](const std::string& text) {
+        words.machine.cpu_memory = parse_bytes("--cpu-memory", text);
+      },
+      "memory of the host, per GPU (default: no limit)");
+  options.group("Output");
+  options.text("--json", "FILE", words.json_file, "write the plan as JSON");
+  options.flag("--claims", words.claims, "check published claims about memory by these formulas");
+  if (!options.parse({argv + 2, argv + argc})) return std::nullopt;
+  check_megatron(sources.words, options.names());
+  return words;
 }
 
 void need_a_model(const Training& training, bool configured) {
@@ -133,26 +138,24 @@ void need_a_model(const Training& training, bool configured) {
 }  // namespace
 
 int run_plan(int argc, char** argv) {
-  const Options options = parse(argc, argv);
-  if (!options.help.empty()) {
-    fmt::print("{}", options.help);
-    return harness::accepted;
-  }
-  if (options.claims) {
+  const std::optional<Words> parsed = parse(argc, argv);
+  if (!parsed) return harness::accepted;
+  const Words& words = *parsed;
+  if (words.claims) {
     fmt::print("{}", text(claims()));
     return harness::accepted;
   }
-  if (!options.json_file.empty()) check_writable(options.json_file);
-  const Resolved resolved = resolve(options.sources);
-  need_a_model(resolved.training, !options.sources.deepspeed_file.empty());
-  const Plan plan = make_plan(resolved, options.machine);
+  if (!words.json_file.empty()) check_writable(words.json_file);
+  const Resolved resolved = resolve(words.sources);
+  need_a_model(resolved.training, !words.sources.deepspeed_file.empty());
+  const Plan plan = make_plan(resolved, words.machine);
   fmt::print("{}", text(plan));
-  if (!options.json_file.empty()) {
+  if (!words.json_file.empty()) {
     const std::string written = json(plan) + "\n";
-    NewFile file(options.json_file);
+    NewFile file(words.json_file);
     file.write(written.data(), written.size());
     file.commit();
-    fmt::print("{}\n", options.json_file);
+    fmt::print("{}\n", words.json_file);
   }
   return harness::accepted;
 }

@@ -107,7 +107,9 @@ class Resolution {
     batch();
     automaton();
     check();
-    return {training_, entries(), std::move(notes_.warnings)};
+    std::optional<std::uint64_t> seed;
+    if (said_.said(&training_.seed)) seed = static_cast<std::uint64_t>(training_.seed);
+    return {training_, entries(), std::move(notes_.warnings), seed};
   }
 
  private:

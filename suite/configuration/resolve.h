@@ -11,6 +11,7 @@
 // Trainer's own default or rule makes of it; where that needs what is not known, it is refused.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,7 @@ struct Resolved {
   Training training;
   std::vector<Entry> entries;  // every key that is honoured, in the order of the tables
   std::vector<std::string> warnings;
+  std::optional<std::uint64_t> seed;  // empty: no source gives one
 };
 
 // Throws harness::UsageError: one line with the file, the key and what would be right.

@@ -8,9 +8,9 @@ using machine::Operation;
 LayerCase LayerCase::whole() const {
   LayerCase alone = *this;
   alone.ranks = 1;
-  alone.sequence_parallel = 0;
+  alone.sequence_parallel = false;
   alone.recompute_granularity = "none";
-  alone.use_flash_attn = 0;
+  alone.use_flash_attn = false;
   return alone;
 }
 
@@ -37,12 +37,12 @@ LayerSizes::LayerSizes(const LayerCase& one)
     : n(static_cast<std::size_t>(one.tokens())),
       h(static_cast<std::size_t>(one.hidden_size)),
       t(static_cast<std::size_t>(one.ranks)),
-      c(one.sequence_parallel != 0 ? t : 1),
+      c(one.sequence_parallel ? t : 1),
       E(size_of(one.dtype)),
       A(one.dtype == Dtype::float64 ? 8 : 4),
       M(E * n * h),
       own(M / c),
-      gathered(one.sequence_parallel != 0 ? M : 0),
+      gathered(one.sequence_parallel ? M : 0),
       R((one.architecture == "gpt2" ? 2 : 1) * n / c * A) {}
 
 std::string_view name(Pass pass) {
@@ -54,7 +54,7 @@ std::vector<layers::CollectiveCalls> calls(const LayerCase& c, Borders borders) 
   if (c.ranks == 1) return {};
   const std::int64_t n = c.tokens(), all = n * c.hidden_size;
   const Dtype accumulator = c.dtype == Dtype::float64 ? Dtype::float64 : Dtype::float32;
-  const bool rows_cut = c.sequence_parallel != 0;
+  const bool rows_cut = c.sequence_parallel;
   std::vector<layers::CollectiveCalls> found{
       {Operation::all_gather, c.dtype, all, rows_cut ? borders.inward : 0},
       {rows_cut ? Operation::reduce_scatter : Operation::all_reduce, c.dtype, all, borders.outward},

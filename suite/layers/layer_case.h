@@ -23,9 +23,9 @@ struct LayerCase {
   machine::Transport transport{};
   machine::Dtype dtype{};
   std::string architecture = "gpt2";  // or "llama"
-  int sequence_parallel = 0;
+  bool sequence_parallel = false;
   std::string recompute_granularity = "none";
-  int use_flash_attn = 0;
+  bool use_flash_attn = false;
   // Megatron's arguments. A unit has the axes that mean something to its layer.
   int micro_batch_size = 1, seq_length = 1, hidden_size = 1;
   int num_attention_heads = 1, vocab_size = 1;
@@ -36,7 +36,7 @@ struct LayerCase {
   layers::GptConfig model() const;
   bool recomputes_core() const { return recompute_granularity == "selective"; }
   // Of all rows, the ones that a rank holds between tensor-parallel regions.
-  std::int64_t own_rows() const { return sequence_parallel != 0 ? tokens() / ranks : tokens(); }
+  std::int64_t own_rows() const { return sequence_parallel ? tokens() / ranks : tokens(); }
   // The same layer on one rank, as it is compared with: with plain attention, all of it kept.
   LayerCase whole() const;
 };

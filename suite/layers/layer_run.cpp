@@ -22,12 +22,7 @@ enum : std::uint64_t { seed_x = 1, seed_d_y, seed_tokens, seed_gradients };
 LayerRun::LayerRun(machine::Device& device, collectives::Communicator& tp, const LayerCase& c,
                    const LayerTraits& traits, MakeLayer make, std::uint64_t seed)
     : case_(c),
-      context_{device,
-               tp,
-               c.dtype,
-               c.sequence_parallel != 0,
-               c.recomputes_core(),
-               c.use_flash_attn != 0},
+      context_{device, tp, c.dtype, c.sequence_parallel, c.recomputes_core(), c.use_flash_attn},
       seed_(seed),
       layer_(make(context_, c)) {
   const machine::Shape own{c.own_rows(), c.hidden_size};

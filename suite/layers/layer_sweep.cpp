@@ -38,10 +38,10 @@ std::string why_no_case(const LayerTraits& traits, LayerClaims (*claims)(const L
   if (!why.empty()) return why;
   for (const auto& [what, value] : claims(c).cut)
     if (why = not_divided(what, value, "ranks", c.ranks); !why.empty()) return why;
-  if (c.use_flash_attn != 0 && c.recomputes_core())
+  if (c.use_flash_attn && c.recomputes_core())
     return "recompute-granularity selective: with use-flash-attn there are no probabilities to "
            "make again";
-  if (c.sequence_parallel == 0) return {};
+  if (!c.sequence_parallel) return {};
   if (c.ranks == 1)
     return "sequence-parallel: there is none without tensor parallelism; ranks is 1, the nearest "
            "that has one is 2";
@@ -61,12 +61,12 @@ harness::Sweep<LayerCase> layer_sweep(const LayerTraits& traits,
   sweep.axis("transport", &Case::transport, Transport::shared_memory)
       .axis("dtype", &Case::dtype, Dtype::float32, dtypes)
       .axis("ranks", &Case::ranks, 2)
-      .axis("sequence-parallel", &Case::sequence_parallel, 0, {0, 1});
+      .axis("sequence-parallel", &Case::sequence_parallel, false);
   if (traits.has_architecture)
     sweep.axis("architecture", &Case::architecture, "gpt2", {"gpt2", "llama"});
   if (traits.has_heads)
     sweep.axis("recompute-granularity", &Case::recompute_granularity, "none", {"none", "selective"})
-        .axis("use-flash-attn", &Case::use_flash_attn, 0, {0, 1});
+        .axis("use-flash-attn", &Case::use_flash_attn, false);
   sweep.axis("micro-batch-size", &Case::micro_batch_size, 2)
       .axis("seq-length", &Case::seq_length, 20)
       .axis("hidden-size", &Case::hidden_size, 96);
@@ -86,7 +86,7 @@ harness::Sweep<LayerCase> layer_sweep(const LayerTraits& traits,
   if (traits.has_heads) {
     again = {vary(&Case::recompute_granularity, {"selective"})};
     shapes = joined(shapes, {vary(&Case::recompute_granularity, {"none", "selective"}),
-                             vary(&Case::use_flash_attn, {0, 1})});
+                             vary(&Case::use_flash_attn, {false, true})});
     six_heads = {vary(&Case::num_attention_heads, {6})};  // for a degree that does not divide eight
   }
   const auto matrix = [&](const char* name, std::vector<Transport> transports,
@@ -94,7 +94,8 @@ harness::Sweep<LayerCase> layer_sweep(const LayerTraits& traits,
     sweep.slice(
         {acceptance, paper}, name,
         joined(joined({vary(&Case::transport, std::move(transports)), vary(&Case::dtype, dtypes),
-                       vary(&Case::ranks, std::move(ranks)), vary(&Case::sequence_parallel, {0, 1}),
+                       vary(&Case::ranks, std::move(ranks)),
+                       vary(&Case::sequence_parallel, {false, true}),
                        vary(&Case::micro_batch_size, {1, 2}), vary(&Case::seq_length, {20, 24})},
                       shapes),
                heads));
@@ -107,23 +108,24 @@ harness::Sweep<LayerCase> layer_sweep(const LayerTraits& traits,
   // where attention is blockwise.
   sweep.slice({quick}, "whole rows")
       .slice({quick}, "transports",
-             {vary(&Case::transport, {Transport::mpi}), vary(&Case::sequence_parallel, {1})})
-      .slice({quick}, "four ranks",
-             joined(joined({vary(&Case::ranks, {4}), vary(&Case::sequence_parallel, {1})}, llama),
-                    again));
+             {vary(&Case::transport, {Transport::mpi}), vary(&Case::sequence_parallel, {true})})
+      .slice(
+          {quick}, "four ranks",
+          joined(joined({vary(&Case::ranks, {4}), vary(&Case::sequence_parallel, {true})}, llama),
+                 again));
   if (traits.has_heads)
-    sweep.slice(
-        {quick}, "blockwise",
-        joined({vary(&Case::dtype, {Dtype::bfloat16}), vary(&Case::use_flash_attn, {1})}, llama));
+    sweep.slice({quick}, "blockwise",
+                joined({vary(&Case::dtype, {Dtype::bfloat16}), vary(&Case::use_flash_attn, {true})},
+                       llama));
   // Rows of a rank that begin and end within a sequence; one row of a rank.
   for (const auto& [rows, length, dtype] :
        {std::tuple(2, 21, Dtype::bfloat16), {1, 3, Dtype::float32}})
     sweep.slice({quick}, "edges",
                 joined({vary(&Case::dtype, {dtype}), vary(&Case::ranks, {3}),
-                        vary(&Case::sequence_parallel, {1}), vary(&Case::micro_batch_size, {rows}),
-                        vary(&Case::seq_length, {length})},
+                        vary(&Case::sequence_parallel, {true}),
+                        vary(&Case::micro_batch_size, {rows}), vary(&Case::seq_length, {length})},
                        six_heads));
-  const auto small = [&](std::vector<int> ranks, std::vector<Dtype> of, std::vector<int> rows_cut,
+  const auto small = [&](std::vector<int> ranks, std::vector<Dtype> of, std::vector<bool> rows_cut,
                          int length, const Variations& heads) {
     sweep.slice(
         {smoke}, "smoke",
@@ -133,9 +135,9 @@ harness::Sweep<LayerCase> layer_sweep(const LayerTraits& traits,
                       shapes),
                heads));
   };
-  small({1, 2}, {Dtype::bfloat16}, {0, 1}, 10, {});
-  small({3}, {Dtype::float32}, {1}, 12, six_heads);
-  small({4}, {Dtype::float16, Dtype::float64}, {1}, 10, {});
+  small({1, 2}, {Dtype::bfloat16}, {false, true}, 10, {});
+  small({3}, {Dtype::float32}, {true}, 12, six_heads);
+  small({4}, {Dtype::float16, Dtype::float64}, {true}, 10, {});
   return sweep;
 }
 

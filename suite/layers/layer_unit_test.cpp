@@ -225,7 +225,7 @@ TEST(LayerSweep, OfQuickIsACrossSection) {
          std::map<std::string, std::set<std::string>>{{"dtype", {"float", "bfloat16"}},
                                                       {"transport", {"mpi", "shared_memory"}},
                                                       {"ranks", {"2", "3", "4"}},
-                                                      {"sequence-parallel", {"0", "1"}}}) {
+                                                      {"sequence-parallel", {"off", "on"}}}) {
       std::set<std::string> seen;
       for (const auto& [c, axes, slice] : cases)
         for (const auto& [name, value] : axes)

@@ -66,19 +66,18 @@ harness::Sweep<LinearCase> linear_sweep(LinearCut cut) {
       .axis("tokens", &Case::tokens, 64)
       .axis("input_size", &Case::input_size, 192)
       .axis("output_size", &Case::output_size, 384)
-      .axis("bias", &Case::bias, 1, {0, 1});
+      .axis("bias", &Case::bias, true);
   if (cut == LinearCut::column)
-    sweep.axis("gather_output", &Case::gather_output, 0, {0, 1});
+    sweep.axis("gather_output", &Case::gather_output, false);
   else
-    sweep.axis("input_is_parallel", &Case::input_is_parallel, 1, {0, 1});
-  sweep.axis("skip_bias_add", &Case::skip_bias_add, 0, {0, 1}).only([cut](const Case& c) {
+    sweep.axis("input_is_parallel", &Case::input_is_parallel, true);
+  sweep.axis("skip_bias_add", &Case::skip_bias_add, false).only([cut](const Case& c) {
     for (const auto& [axis, value] : {std::pair("tokens", c.tokens),
                                       {"input_size", c.input_size},
                                       {"output_size", c.output_size}})
       if (value < 1)
         throw harness::UsageError(fmt::format("--{}: {} is not at least 1", axis, value));
-    if (c.skip_bias_add != 0 && c.bias == 0)
-      return std::string("skip_bias_add 1: with bias 0 there is none to leave to the caller");
+    if (c.skip_bias_add && !c.bias) return std::string("skip_bias_add requires bias on (got off)");
     try {
       collectives::Parameter::local_shape(layer_name(cut) + ".weight",
                                           {c.output_size, c.input_size}, weight_placement(cut),
@@ -90,11 +89,13 @@ harness::Sweep<LinearCase> linear_sweep(LinearCut cut) {
   });
   const auto dtypes = vary(&Case::dtype, {Dtype::float32, Dtype::bfloat16});
   const auto mpi = vary(&Case::transport, {Transport::mpi});
-  const auto biases = vary(&Case::bias, {1, 0}), skips = vary(&Case::skip_bias_add, {0, 1});
+  const auto biases = vary(&Case::bias, {true, false}),
+             skips = vary(&Case::skip_bias_add, {false, true});
   const bool column = cut == LinearCut::column;
-  const auto whole = column ? vary(&Case::gather_output, {1}) : vary(&Case::input_is_parallel, {0});
-  const auto either =
-      column ? vary(&Case::gather_output, {0, 1}) : vary(&Case::input_is_parallel, {1, 0});
+  const auto whole =
+      column ? vary(&Case::gather_output, {true}) : vary(&Case::input_is_parallel, {false});
+  const auto either = column ? vary(&Case::gather_output, {false, true})
+                             : vary(&Case::input_is_parallel, {true, false});
   sweep
       .slice({acceptance, paper}, "matrix",
              {dtypes, vary(&Case::ranks, {2, 3, 4, 8}), biases, either, skips})
@@ -102,13 +103,13 @@ harness::Sweep<LinearCase> linear_sweep(LinearCut cut) {
       .slice({acceptance, paper}, "one rank", {dtypes, vary(&Case::ranks, {1}), biases, skips})
       .slice({acceptance, paper}, "transports", {mpi, dtypes, vary(&Case::ranks, {2, 3, 4, 8})})
       .slice({quick}, "usual", {vary(&Case::ranks, {1, 2})})
-      .slice({quick}, "transports", {mpi, vary(&Case::bias, {0})})
+      .slice({quick}, "transports", {mpi, vary(&Case::bias, {false})})
       .slice({quick}, "edges",
              {vary(&Case::ranks, {3}), vary(&Case::tokens, {61}), vary(&Case::input_size, {201}),
               vary(&Case::output_size, {309}), whole})
       .slice({quick}, "edges",
              {vary(&Case::dtype, {Dtype::bfloat16}), vary(&Case::ranks, {3}),
-              vary(&Case::tokens, {1}), vary(&Case::skip_bias_add, {1})})
+              vary(&Case::tokens, {1}), vary(&Case::skip_bias_add, {true})})
       .slice(
           {smoke}, "smoke",
           {dtypes, vary(&Case::ranks, {1, 3}), vary(&Case::tokens, {1, 13}),
@@ -119,15 +120,14 @@ harness::Sweep<LinearCase> linear_sweep(LinearCut cut) {
 template <class Layer>
 Layer LinearUnit<Layer>::make(const layers::Context& context, const Case& c) {
   if constexpr (cut == LinearCut::column)
-    return Layer(context, layer_name(cut), c.input_size, c.output_size,
-                 {.bias = c.bias != 0,
-                  .gather_output = c.gather_output != 0,
-                  .skip_bias_add = c.skip_bias_add != 0});
+    return Layer(
+        context, layer_name(cut), c.input_size, c.output_size,
+        {.bias = c.bias, .gather_output = c.gather_output, .skip_bias_add = c.skip_bias_add});
   else
     return Layer(context, layer_name(cut), c.input_size, c.output_size,
-                 {.bias = c.bias != 0,
-                  .input_is_parallel = c.input_is_parallel != 0,
-                  .skip_bias_add = c.skip_bias_add != 0});
+                 {.bias = c.bias,
+                  .input_is_parallel = c.input_is_parallel,
+                  .skip_bias_add = c.skip_bias_add});
 }
 
 template <class Layer>
@@ -138,8 +138,8 @@ LinearUnit<Layer>::LinearUnit(const Case& c, harness::Context& context)
       tp_(context.world, context.group, c.transport),
       layer_context_{context.device, tp_, c.dtype},
       layer_(make(layer_context_, c)) {
-  const std::int64_t columns = cut == LinearCut::column && c.gather_output == 0 ? c.ranks : 1,
-                     rows = cut == LinearCut::row && c.input_is_parallel != 0 ? c.ranks : 1;
+  const std::int64_t columns = cut == LinearCut::column && !c.gather_output ? c.ranks : 1,
+                     rows = cut == LinearCut::row && c.input_is_parallel ? c.ranks : 1;
   const std::int64_t in = c.input_size / rows, out = c.output_size / columns;
   x_ = layer_context_.tensor({c.tokens, in}, Category::buffers);
   d_x_ = layer_context_.tensor({c.tokens, in}, Category::buffers);
@@ -166,7 +166,7 @@ void LinearUnit<Layer>::start_gradients() {
   machine::Kernels& kernels = layer_context_.kernels();
   kernels.fill_normal(layer_.weight().gradient, context_.seed + Seed::weight_gradient,
                       layer_.weight().region(tp_.rank()), 0, 1);
-  if (case_.bias == 0) return;
+  if (!case_.bias) return;
   kernels.fill_normal(layer_.bias().gradient, context_.seed + Seed::bias_gradient,
                       layer_.bias().region(tp_.rank()), 0, 1);
 }
@@ -195,7 +195,7 @@ void LinearUnit<Layer>::judge(harness::Judge& judge) {
     judge.same_bits((column && !gathers() ? shard : "") + "y", hash(y_));
     judge.same_bits((column || gathers() ? "" : shard) + "d_x", hash(d_x_));
     judge.same_bits(shard + "gradient of weight", hash(layer_.weight().gradient));
-    if (case_.bias != 0)
+    if (case_.bias)
       judge.same_bits((column ? shard : "") + "gradient of bias", hash(layer_.bias().gradient));
   }
   judge_numerics(judge);
@@ -208,7 +208,7 @@ void LinearUnit<Layer>::judge_memory(harness::Judge& judge) const {
                     tokens = static_cast<std::size_t>(case_.tokens),
                     tp = static_cast<std::size_t>(case_.ranks);
   const bool column = cut == LinearCut::column;
-  const std::size_t parameters = in * out / tp + (case_.bias == 0 ? 0 : column ? out / tp : out);
+  const std::size_t parameters = in * out / tp + (!case_.bias ? 0 : column ? out / tp : out);
   const std::size_t cut_size = column ? out : in;  // of what is cut, or gathered
   const std::size_t values =                       // x, d_x, y, d_y
       2 * tokens * ((column ? in : out) + (gathers() ? cut_size : cut_size / tp));
@@ -216,7 +216,7 @@ void LinearUnit<Layer>::judge_memory(harness::Judge& judge) const {
   // of the bias the sums of all columns.
   const std::size_t gathered = tokens * (cut_size / tp + cut_size) * size_of(case_.dtype);
   const std::size_t sums =
-      column && case_.bias != 0 ? out * size_of(collectives::gradient_dtype(case_.dtype)) : 0;
+      column && case_.bias ? out * size_of(collectives::gradient_dtype(case_.dtype)) : 0;
   std::size_t scratch = 0;  // CUDA tensors are staged through the host's memory, counted there
   if (context_.device.readable_by_host())
     for (const auto& [algorithm, call, count] : collectives_called())
@@ -360,7 +360,7 @@ void LinearUnit<Layer>::judge_numerics(harness::Judge& judge) {
                product_bound(tokens, 1, gradients)}
       .run(judge, "gradient of weight", layer_.weight().gradient,
            {first_out, first_in, part_out, part_in}, seed + Seed::rows);
-  if (case_.bias == 0) return;
+  if (!case_.bias) return;
   // Of gathered columns summed by themselves and then added.
   PartialCheck{{ones.data(), tokens, 1},
                {d_y.data(), out, 1},

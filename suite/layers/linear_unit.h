@@ -28,9 +28,9 @@ struct LinearCase {
   machine::Transport transport{};
   machine::Dtype dtype{};
   int tokens = 0, input_size = 0, output_size = 0;
-  int bias = 1, skip_bias_add = 0;
-  int gather_output = 0;      // of column-parallel only
-  int input_is_parallel = 1;  // of row-parallel only
+  bool bias = true, skip_bias_add = false;
+  bool gather_output = false;     // of column-parallel only
+  bool input_is_parallel = true;  // of row-parallel only
 };
 
 enum class LinearCut : unsigned char { column, row };
@@ -73,9 +73,9 @@ class LinearUnit {
   const machine::Tensor& reduced() const { return cut == LinearCut::column ? d_x_ : y_; }
   const machine::Tensor& other() const { return cut == LinearCut::column ? y_ : d_x_; }
   bool gathers() const {
-    return case_.ranks > 1 && (case_.gather_output != 0 || case_.input_is_parallel == 0);
+    return case_.ranks > 1 && (case_.gather_output || !case_.input_is_parallel);
   }
-  bool adds_bias() const { return case_.bias != 0 && case_.skip_bias_add == 0; }
+  bool adds_bias() const { return case_.bias && !case_.skip_bias_add; }
   std::vector<LinearCollective> collectives_called() const;
 
   Case case_;

@@ -28,7 +28,7 @@ class SelfAttention final : public SavingLayer<layers::Attention> {
     // Of this rank's heads: sequences * heads / tp squares of [sequence, sequence].
     // Blockwise there are none, and a number for each of their rows is kept instead.
     const std::size_t rows = z.n * static_cast<std::size_t>(c.num_attention_heads) / z.t;
-    const bool blockwise = c.use_flash_attn != 0;
+    const bool blockwise = c.use_flash_attn;
     const std::size_t P = blockwise ? 0 : z.E * rows * static_cast<std::size_t>(s);
     const std::size_t again = c.recomputes_core() ? P : 0;
     const std::int64_t biases = model.disable_bias_linear ? 0 : qkv_columns / t + h;

@@ -28,9 +28,9 @@ class TransformerBlock final : public SavingLayer<layers::TransformerBlock> {
         .stage = {1, 3},
         .sequences = c.micro_batch_size,
         .dtype = c.dtype,
-        .options = {.sequence_parallel = c.sequence_parallel != 0,
+        .options = {.sequence_parallel = c.sequence_parallel,
                     .recompute_granularity = layers::recompute_granularity(c.recompute_granularity),
-                    .use_flash_attn = c.use_flash_attn != 0}};
+                    .use_flash_attn = c.use_flash_attn}};
     const layers::StageMemory memory = layers::stage_memory(model, middle);
     const LayerSizes z(c);
     const bool gated = model.swiglu;

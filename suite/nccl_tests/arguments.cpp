@@ -3,11 +3,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <map>
 
@@ -17,6 +15,7 @@
 #include "harness/unit/sweep.h"
 #include "machine/base/names.h"
 #include "suite/files/traffic.h"
+#include "suite/options/options.h"
 
 namespace suite::nccl_tests {
 
@@ -67,20 +66,9 @@ std::int64_t parse_size(std::string_view flag, const std::string& text) {
                                                    {"GB", 0x1p30}, {"GIB", 0x1p30}};
   const auto found = units.find(unit);
   if (error != std::errc() || found == units.end() || value < 0 || value * found->second >= 0x1p62)
-    throw UsageError(fmt::format("{} '{}' is no size (8, 4K, 1.5M, 8G)", flag, text));
+    throw UsageError(
+        fmt::format("{} is '{}'; expected a size (example: 8, 4K, 1.5M, 8G)", flag, text));
   return static_cast<std::int64_t>(value * found->second);
-}
-
-std::int64_t parse_number(std::string_view flag, const std::string& text, std::int64_t low,
-                          std::int64_t high) {
-  std::int64_t value = 0;
-  const char* last = text.data() + text.size();
-  const auto [end, error] = std::from_chars(text.data(), last, value);
-  if (error != std::errc() || end != last)
-    throw UsageError(fmt::format("{} '{}' is no whole number", flag, text));
-  if (value < low || value > high)
-    throw UsageError(fmt::format("{} {} is not in {} to {}", flag, value, low, high));
-  return value;
 }
 
 // One of `known`, by name(), or all of them. `absent`: what nccl-tests has besides.
@@ -113,67 +101,47 @@ void check_algorithm(Operation operation, const std::string& algorithm) {
       machine::unknown(fmt::format("{} algorithm", name(operation)), algorithm, known));
 }
 
-// The flags, read one by one into the arguments.
+constexpr std::int64_t many = std::numeric_limits<int>::max();
+
+// Options in nccl-tests' way: of one that is given twice the last counts.
 class Flags {
  public:
-  explicit Flags(CLI::App& app) : app_(app) { app_.option_defaults()->take_last(); }
+  explicit Flags(Options& options) : options_(options) {}
 
   template <class T>
-  void number(const std::string& names, T& into, std::int64_t low, std::int64_t high,
+  void number(const std::string& names, T& into, std::int64_t least, std::int64_t most,
               const std::string& about) {
-    text(names, about, [&into, names, low, high](const std::string& said) {
-      into = static_cast<T>(parse_number(names, said, low, high));
-    });
+    options_.number(names, "N", into, least, most, about, Options::Times::last);
   }
   void size(const std::string& names, std::int64_t& into, const std::string& about) {
-    text(names, about, [&into, names](const std::string& said) { into = parse_size(names, said); });
+    text(names, "SIZE", about,
+         [&into, names](const std::string& said) { into = parse_size(names, said); });
   }
-  void text(const std::string& names, const std::string& about,
-            const std::function<void(const std::string&)>& read) {
-    app_.add_option_function<std::string>(names, read, about)->type_name("");
+  void text(const std::string& names, const std::string& value, const std::string& about,
+            const Options::Read& read) {
+    options_.read(names, value, read, about, Options::Times::last);
   }
   // Asks for a measurement that there is not: only what switches it off is taken.
   void refused(const std::string& names, const std::string& why) {
-    text(names, fmt::format("refused unless 0: {}", why), [names, why](const std::string& said) {
-      if (parse_number(names, said, 0, std::numeric_limits<int>::max()) != 0)
-        throw UsageError(fmt::format("{} {}: {}", names, said, why));
-    });
+    text(names, "0", fmt::format("rejected unless 0: {}", why),
+         [names, why](const std::string& said) {
+           if (whole_number(names, said, 0, many) != 0)
+             throw UsageError(fmt::format("{} is {}; expected 0: {}", names, said, why));
+         });
   }
-  // Tunes what is not there: what is measured stays the same.
+  // Tunes a thing that is not there: the measurement stays the same.
   void noted(const std::string& names, std::vector<std::string>& notes, std::int64_t usual,
              const std::string& why) {
-    text(names, fmt::format("taken with a note: {}", why),
+    text(names, "N", fmt::format("taken with a note: {}", why),
          [names, &notes, usual, why](const std::string& said) {
-           if (parse_number(names, said, -1, std::numeric_limits<int>::max()) != usual)
+           if (whole_number(names, said, -1, many) != usual)
              notes.push_back(fmt::format("{} {} changes nothing here: {}", names, said, why));
          });
   }
-  std::vector<std::string> names() const {
-    std::vector<std::string> all;
-    for (const CLI::Option* option : app_.get_options()) {
-      for (const std::string& name : option->get_snames()) all.push_back("-" + name);
-      for (const std::string& name : option->get_lnames()) all.push_back("--" + name);
-    }
-    return all;
-  }
 
  private:
-  CLI::App& app_;
+  Options& options_;
 };
-
-void refuse_extras(const CLI::App& app, const Flags& flags) {
-  for (const std::string& word : app.remaining()) {
-    if (!word.starts_with("-")) throw UsageError(fmt::format("unexpected argument '{}'", word));
-    std::vector<std::string> known = flags.names();
-    const bool letter = !word.starts_with("--");
-    std::erase_if(known, [&](const std::string& name) { return (name.size() == 2) != letter; });
-    // One letter is near every other one.
-    if (letter)
-      throw UsageError(
-          fmt::format("unknown flag '{}'; known: {}", word.substr(0, 2), fmt::join(known, " ")));
-    throw UsageError(machine::unknown("flag", word.substr(0, word.find('=')), known));
-  }
-}
 
 void check(Arguments& arguments) {
   Arguments& a = arguments;
@@ -200,13 +168,13 @@ void check(Arguments& arguments) {
   if (!a.json_path.empty() && !a.json_path.ends_with(".json"))
     throw UsageError(fmt::format("-J,--output_file {}: the name must end in .json", a.json_path));
 
-  const bool generated = is_generated(a.traffic);
-  if (a.operation != Operation::all_to_all_v && a.traffic != Arguments().traffic)
-    throw UsageError(fmt::format("--traffic is of all_to_all_v, not of {}", name(a.operation)));
+  const bool generated = is_generated(a.traffic_or_default());
+  if (a.operation != Operation::all_to_all_v && a.traffic)
+    throw UsageError(fmt::format("--traffic requires all_to_all_v (got {})", name(a.operation)));
   if (!generated && a.min_bytes != a.max_bytes)
     throw UsageError(fmt::format(
         "-b,--minbytes {} is not -e,--maxbytes {}: the file {} says how many bytes there are",
-        a.min_bytes, a.max_bytes, a.traffic));
+        a.min_bytes, a.max_bytes, *a.traffic));
 
   const std::string_view operation = name(a.operation);
   if (!reduces(a.operation) && a.reductions != std::vector{Reduction::sum})
@@ -214,7 +182,7 @@ void check(Arguments& arguments) {
   if (!has_root(a.operation) && a.root != 0)
     a.notes.push_back(fmt::format("-r changes nothing here: {} has no root", operation));
   if (a.operation == Operation::all_to_all_v)
-    a.notes.push_back(fmt::format("traffic: {}", a.traffic));
+    a.notes.push_back(fmt::format("traffic: {}", a.traffic_or_default()));
   if (a.parallel_init)
     a.notes.emplace_back("-p 1 changes nothing here: ranks are processes, which start together");
   if (a.cpu_time)
@@ -225,19 +193,20 @@ void check(Arguments& arguments) {
 
 std::string program_of(Operation operation) { return their_name(operation) + "_perf"; }
 
-Arguments parse_arguments(const std::vector<std::string>& words) {
+std::optional<Arguments> parse_arguments(const std::vector<std::string>& words,
+                                         const char* traffic_file) {
   Arguments a;
-  CLI::App app("Measures one collective as nccl-tests does: its flags, table, JSON and exit codes.",
-               "shardmark collective");
-  app.allow_extras();
-  Flags flags(app);
-  constexpr std::int64_t many = std::numeric_limits<int>::max();
-  std::string operation, dtype = "float", reduction = "sum";
-  app.add_option("operation", operation,
-                 "all_reduce, all_gather, reduce_scatter, broadcast, reduce, gather, scatter, "
-                 "all_to_all (alltoall), all_to_all_v (alltoallv), send_receive (sendrecv)")
-      ->type_name("");
+  Options options("collective", "OPERATION",
+                  "Measures one collective as nccl-tests does: its flags, table, JSON and exit "
+                  "codes. OPERATION: all_reduce, all_gather, reduce_scatter, broadcast, reduce, "
+                  "gather, scatter, all_to_all (alltoall), all_to_all_v (alltoallv), send_receive "
+                  "(sendrecv).");
+  Flags flags(options);
+  std::vector<std::string> operation;
+  std::string dtype = "float", reduction = "sum";
+  options.arguments("OPERATION", operation, "all_reduce, all_gather, ...; see --help", 1, 1);
 
+  options.group("Options of nccl-tests");
   flags.size("-b,--minbytes", a.min_bytes, "first size (32M)");
   flags.size("-e,--maxbytes", a.max_bytes, "last size (32M); never lowered");
   flags.size("-i,--stepbytes", a.step_bytes, "added from size to size (1M)");
@@ -251,17 +220,18 @@ Arguments parse_arguments(const std::vector<std::string>& words) {
   flags.number("-c,--check", a.checks, 0, many,
                "operations whose values are checked after the timed ones (1); unless 0 the last "
                "timed one is checked besides, out of place");
-  flags.text("-o,--op", "sum, prod, max, min, avg or all (sum)",
+  flags.text("-o,--op", "NAME", "sum, prod, max, min, avg or all (sum)",
              [&](const std::string& said) { reduction = said; });
-  flags.text("-d,--datatype",
+  flags.text("-d,--datatype", "NAME",
              "float, bfloat16, half, double, int8, uint8, int32, uint32, int64, uint64 or all "
              "(float)",
              [&](const std::string& said) { dtype = said; });
-  flags.text("-r,--root", "rank that is the root (0), or all", [&](const std::string& said) {
-    a.root.reset();
-    if (said != "all" && said != "-1")
-      a.root = static_cast<int>(parse_number("-r,--root", said, 0, many));
-  });
+  flags.text("-r,--root", "RANK", "rank that is the root (0), or all",
+             [&](const std::string& said) {
+               a.root.reset();
+               if (said != "all" && said != "-1")
+                 a.root = static_cast<int>(whole_number("-r,--root", said, 0, many));
+             });
   flags.number("-a,--average", a.over_ranks, 0, 3,
                "time over ranks: 0 of rank 0, 1 average, 2 minimum, 3 maximum (1)");
   flags.number("-z,--blocking", a.blocking, 0, 3,
@@ -274,34 +244,37 @@ Arguments parse_arguments(const std::vector<std::string>& words) {
   flags.number("-C,--report_cputime", a.cpu_time, 0, 1, "1: name the time cputime (0)");
   flags.number("-S,--report_timestamps", a.timestamps, 0, 1,
                "1: a column with the time of day (0)");
-  flags.text("-J,--output_file", "also write JSON here; a file that is there is kept, .0 added",
+  flags.text("-J,--output_file", "FILE",
+             "also write JSON here; a file that is there is kept, .0 added",
              [&](const std::string& said) { a.json_path = said; });
-  flags.text("-T,--timeout", "seconds that one rank waits for another (60); 0: as usual",
+  flags.text("-T,--timeout", "SECONDS", "seconds that one rank waits for another (60); 0: as usual",
              [&](const std::string& said) {
-               if (const auto seconds = parse_number("-T,--timeout", said, 0, many); seconds > 0)
+               if (const auto seconds = whole_number("-T,--timeout", said, 0, many); seconds > 0)
                  a.timeout_s = static_cast<double>(seconds);
              });
   flags.number("-t,--nthreads", a.threads, 1, 4096, "-t times -g ranks are started (1)");
   flags.number("-g,--ngpus", a.gpus, 1, 4096, "see -t (1)");
 
-  flags.text("--ranks", "ranks to start, instead of -t and -g; ours", [&](const std::string& said) {
-    a.ranks = static_cast<int>(parse_number("--ranks", said, 1, 4096));
+  options.group("Options of this program");
+  flags.text("--ranks", "N", "ranks to start, instead of -t and -g", [&](const std::string& said) {
+    a.ranks = static_cast<int>(whole_number("--ranks", said, 1, 4096));
   });
   flags.text(
-      "--algorithm",
-      "as `shardmark list` names them, library, or auto (measured first); by size when not given; "
-      "ours",
+      "--algorithm", "NAME",
+      "as `shardmark list all_reduce` names them, library, or auto (measured first); by size when "
+      "not given",
       [&](const std::string& said) { a.algorithm = said; });
-  flags.text("--transport", "shared_memory or mpi; by where the ranks are when not given; ours",
+  flags.text("--transport", "NAME", "shared_memory or mpi; by where the ranks are when not given",
              [&](const std::string& said) {
                a.transport = harness::AxisText<machine::Transport>::parse("transport", said);
              });
 
-  flags.text("--traffic",
+  flags.text("--traffic", "NAME",
              "of all_to_all_v: skewed (nccl-tests' own), uniform, sparse, hot_spot, or a file as "
-             "NCCL_TESTS_ALLTOALLV_MATRIX_FILE names one (skewed); ours",
+             "NCCL_TESTS_ALLTOALLV_MATRIX_FILE names one (skewed)",
              [&](const std::string& said) { a.traffic = said; });
 
+  options.group("Options of nccl-tests without effect here");
   flags.number("-p,--parallel_init", a.parallel_init, 0, 1,
                "taken with a note: ranks are processes");
   flags.noted("-y,--stream_null", a.notes, 0, "there are no CUDA streams");
@@ -312,7 +285,7 @@ Arguments parse_arguments(const std::vector<std::string>& words) {
   flags.refused("-D,--device_implementation", "there are no device kernels on the host");
   flags.refused("-M,--memory", "`shardmark run` judges the memory");
   flags.refused("-u,--unalign", "buffers begin where a cache line does");
-  app.footer(
+  options.footer(
       "Without --ranks, -t times -g ranks are started here; under srun or mpiexec a rank is a "
       "process, as many as it started.\n"
       "Warm-up is at every size, before it is timed, and every iteration uses the same buffers "
@@ -324,23 +297,10 @@ Arguments parse_arguments(const std::vector<std::string>& words) {
       "Exit codes: 0 right, 7 wrong values or too little bandwidth, 2 usage, 3 environment, 4 a "
       "rank hung or died.");
 
-  try {
-    std::vector<std::string> last_first(words.rbegin(), words.rend());
-    app.parse(last_first);
-  } catch (const CLI::CallForHelp&) {
-    a.help = app.help();
-    return a;
-  } catch (const CLI::ArgumentMismatch& error) {
-    throw UsageError(fmt::format(
-        "{} needs a value",
-        std::string_view(error.what()).substr(0, std::string_view(error.what()).find(':'))));
-  } catch (const CLI::ParseError& error) {
-    throw UsageError(error.what());
-  }
-  refuse_extras(app, flags);
-  if (operation.empty())
-    throw UsageError("collective needs an operation: all_reduce, all_gather, …; see --help");
-  a.operation = parse_operation(operation);
+  if (!options.parse(words)) return std::nullopt;
+  a.operation = parse_operation(operation.front());
+  if (a.operation == Operation::all_to_all_v && !a.traffic && traffic_file)
+    a.traffic = traffic_file;
   a.dtypes = parse_named<Dtype>("datatype", dtype, machine::every_dtype);
   a.reductions = parse_named<Reduction>("op", reduction, machine::all_reductions, {"mulsum"});
   check(a);
@@ -379,8 +339,8 @@ std::shared_ptr<const collectives::TrafficMatrix> traffic(const Arguments& argum
                                                           int ranks) {
   if (arguments.operation != Operation::all_to_all_v) return {};
   const auto element = static_cast<std::int64_t>(size_of(dtype));
-  return traffic_matrix(arguments.traffic, ranks, share_of(size, dtype, ranks) * ranks * element,
-                        dtype, granule_bytes);
+  return traffic_matrix(arguments.traffic_or_default(), ranks,
+                        share_of(size, dtype, ranks) * ranks * element, dtype, granule_bytes);
 }
 
 Extent extent(Operation operation, std::int64_t size, Dtype dtype, int ranks,

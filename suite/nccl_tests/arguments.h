@@ -29,9 +29,10 @@ enum class OverRanks : unsigned char { rank_0, average, minimum, maximum };
 // is timed; with 3 it follows every iteration and is not.
 enum class Blocking : unsigned char { no, barrier_timed, wait, barrier_untimed };
 
-struct Arguments {
-  std::string help;  // the text to print; nothing else is then set
+// Exit code: values were wrong, or the bandwidth below $NCCL_TESTS_MIN_BW.
+inline constexpr int wrong_values = 7;
 
+struct Arguments {
   machine::Operation operation = machine::Operation::none;
   std::vector<machine::Dtype> dtypes;          // -d all: every one
   std::vector<machine::Reduction> reductions;  // -o all: every one
@@ -54,16 +55,19 @@ struct Arguments {
   std::optional<int> ranks;                     // --ranks
   std::string algorithm;                        // empty: chosen by size
   std::optional<machine::Transport> transport;  // empty: chosen by where the ranks are
-  std::string traffic = "skewed";               // --traffic, of all_to_all_v: traffic.h
+  std::optional<std::string> traffic;           // --traffic, of all_to_all_v: traffic.h
   double timeout_s = 60;
   std::string json_path;
   std::vector<std::string> notes;  // what a flag asked for that means nothing here
 
   int wanted_ranks() const { return ranks.value_or(threads * gpus); }
+  std::string traffic_or_default() const { return traffic.value_or("skewed"); }
 };
 
-// `words`: what follows `collective`.
-Arguments parse_arguments(const std::vector<std::string>& words);
+// `words`: those after `collective`. Returns nothing if they ask for the help: it has been printed.
+// traffic_file: of an all_to_all_v without --traffic; null: none.
+std::optional<Arguments> parse_arguments(const std::vector<std::string>& words,
+                                         const char* traffic_file = nullptr);
 
 // As nccl-tests' own program is called: "all_reduce_perf", "alltoall_perf".
 std::string program_of(machine::Operation operation);

@@ -19,7 +19,7 @@ Arguments parse(const std::string& line) {
     words.push_back(line.substr(from, to - from));
     from = to + 1;
   }
-  return parse_arguments(words);
+  return *parse_arguments(words);
 }
 
 std::string mistake(const std::string& line) {
@@ -85,7 +85,7 @@ TEST(Arguments, OperationsAnswerToBothNames) {
   EXPECT_EQ(program_of(Operation::all_to_all), "alltoall_perf");
   EXPECT_EQ(program_of(Operation::reduce_scatter), "reduce_scatter_perf");
   EXPECT_EQ(mistake("al_reduce"), "unknown operation 'al_reduce'; did you mean 'all_reduce'?");
-  EXPECT_NE(mistake("").find("needs an operation"), std::string::npos);
+  EXPECT_NE(mistake("").find("requires OPERATION"), std::string::npos);
 }
 
 TEST(Arguments, AllMeansEveryOne) {
@@ -107,14 +107,14 @@ TEST(Arguments, MistakesNameTheNearest) {
   says("-d f8e4m", "unknown datatype 'f8e4m'; did you mean 'f8e4m3'?");
   says("-o summ", "unknown op 'summ'; did you mean 'sum'?");
   says("-o mulsum", "'mulsum' of nccl-tests is not among those");
-  says("-b 8x", "'8x' is no size");
+  says("-b 8x", "is '8x'; expected a size");
   says("-b 64M", "67108864 is above -e,--maxbytes 33554432");
   says("-b 0", "at least 1 byte");
   says("-b 8 -i 0", "at least 1 byte");
-  says("-n 0", "0 is not in 1 to");
-  says("-n 2x", "'2x' is no whole number");
-  says("-n", "needs a value");
-  says("-a 4", "4 is not in 0 to 3");
+  says("-n 0", "is '0'; expected a whole number from 1 to");
+  says("-n 2x", "is '2x'; expected a whole number");
+  says("-n", "-n requires a value");
+  says("-a 4", "is '4'; expected a whole number from 0 to 3");
   says("-K 2", "needs -I 1");
   says("-J out.txt", "must end in .json");
   says("--algorithm rign", "did you mean 'ring'?");
@@ -181,7 +181,9 @@ TEST(Arguments, TrafficIsAsThere) {
   EXPECT_EQ(traffic(parse("alltoallv"), 8, Dtype::float32, 2)->total(), 0);
   EXPECT_EQ(traffic(parse("alltoall"), 8, Dtype::float32, 2), nullptr);
   EXPECT_EQ(mistake("alltoall --traffic sparse"),
-            "--traffic is of all_to_all_v, not of all_to_all");
+            "--traffic requires all_to_all_v (got all_to_all)");
+  EXPECT_EQ(mistake("alltoall --traffic skewed"),
+            "--traffic requires all_to_all_v (got all_to_all)");
   EXPECT_NE(mistake("alltoallv --traffic m.txt -b 8").find("says how many bytes"),
             std::string::npos);
 }

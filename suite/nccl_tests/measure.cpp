@@ -51,7 +51,7 @@ Row Measure::row(std::int64_t size, machine::Dtype dtype, machine::Reduction red
   Row row;
   const auto parts = traffic(arguments_, size, dtype, world_.size());
   row.extent = extent(operation, size, dtype, world_.size(), parts.get());
-  if (!is_generated(arguments_.traffic)) row.extent.count = 0;  // as there
+  if (!is_generated(arguments_.traffic_or_default())) row.extent.count = 0;  // as there
   row.dtype = dtype;
   row.reduction = reduction_column(operation, reduction);
   row.root = collectives::has_root(operation) ? root : -1;

@@ -1,4 +1,5 @@
-#include "suite/program/collective_command.h"
+// `shardmark collective`: starts the ranks when nobody did, measures, prints the table, writes the
+// JSON.
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
@@ -24,6 +25,8 @@
 #include "suite/files/traffic.h"
 #include "suite/nccl_tests/json.h"
 #include "suite/nccl_tests/measure.h"
+#include "suite/options/options.h"
+#include "suite/program/commands.h"
 #include "suite/program/launch.h"
 
 namespace suite::nccl_tests {
@@ -62,21 +65,12 @@ std::optional<double> least_busbw() {
   return value;
 }
 
-// nccl-tests' alltoallv is told by the environment what --traffic says.
-Arguments with_environment(std::vector<std::string> words) {
-  Arguments arguments = parse_arguments(words);
-  if (arguments.operation != machine::Operation::all_to_all_v) return arguments;
+void refuse_environment(const Arguments& arguments) {
+  if (arguments.operation != machine::Operation::all_to_all_v) return;
   for (const char* variable : {"NCCL_TESTS_ALLTOALLV_SPREAD", "NCCL_TESTS_ALLTOALLV_MATRIX_SCALE"})
     if (std::getenv(variable))
       throw harness::UsageError(
           fmt::format("{} is set, which is not read here; unset it, see --traffic", variable));
-  const char* file = std::getenv("NCCL_TESTS_ALLTOALLV_MATRIX_FILE");
-  const bool said = std::any_of(words.begin(), words.end(), [](const std::string& word) {
-    return word.starts_with("--traffic");
-  });
-  if (!file || said) return arguments;
-  words.insert(words.end(), {"--traffic", file});
-  return parse_arguments(words);
 }
 
 std::vector<int> roots(const Arguments& arguments, int ranks) {
@@ -92,7 +86,7 @@ std::vector<int> roots(const Arguments& arguments, int ranks) {
 
 void check_ranks(const Arguments& arguments, int ranks) {
   if (arguments.operation == machine::Operation::all_to_all_v)
-    if (const std::string why = why_no_traffic(arguments.traffic, ranks); !why.empty())
+    if (const std::string why = why_no_traffic(arguments.traffic_or_default(), ranks); !why.empty())
       throw harness::UsageError(why);
   for (const int root : roots(arguments, ranks)) {
     if (arguments.algorithm.empty() || arguments.algorithm == collectives::library ||
@@ -153,7 +147,7 @@ int from_rank_0(machine::World& world, const Work& work) {
     }
   }
   outcome = world.broadcast(world.group(), 0, outcome);
-  if (outcome != "0" && world.rank() == 0) fmt::print(stderr, "shardmark: {}\n", outcome.substr(1));
+  if (outcome != "0" && world.rank() == 0) complain(0, outcome.substr(1));
   return outcome[0] - '0';
 }
 
@@ -265,11 +259,12 @@ int run_rank(const Arguments& arguments, const std::vector<std::string>& command
 }  // namespace
 
 int run_collective(int argc, char** argv) {
-  const Arguments arguments = with_environment({argv + 2, argv + argc});
-  if (!arguments.help.empty()) {
-    fmt::print("{}", arguments.help);
-    return harness::accepted;
-  }
+  // The environment gives nccl-tests' alltoallv what --traffic gives.
+  const std::optional<Arguments> parsed =
+      parse_arguments({argv + 2, argv + argc}, std::getenv("NCCL_TESTS_ALLTOALLV_MATRIX_FILE"));
+  if (!parsed) return harness::accepted;
+  const Arguments& arguments = *parsed;
+  refuse_environment(arguments);
   least_busbw();
   if (machine::under_launcher()) {
     hear_passed_on_signals();

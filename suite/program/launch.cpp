@@ -26,7 +26,7 @@
 #include "machine/base/clock.h"
 #include "machine/base/error.h"
 #include "machine/world/mpi_world.h"
-#include "suite/program/collective_command.h"
+#include "suite/nccl_tests/arguments.h"
 
 namespace suite {
 namespace {

@@ -16,7 +16,7 @@ endif()
 # process_test(NAME SCRIPT [WORDS …] [LABELS …] [TIMEOUT S] [ENVIRONMENT …])
 function(process_test name script)
   cmake_parse_arguments(ARG "" "TIMEOUT" "WORDS;LABELS;ENVIRONMENT" ${ARGN})
-  # MPI frees part of its memory only when the process ends.
+  # detect_leaks=0: MPI keeps memory until the process ends.
   add_test(NAME suite_${name}_test COMMAND ${SHARDMARK_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/program/${script}_test.py ${ARG_WORDS})
   set_tests_properties(suite_${name}_test PROPERTIES
     LABELS "suite;processes;${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77
@@ -29,9 +29,10 @@ set_tests_properties(suite_disturbed_run_test PROPERTIES COST 80)  # it mostly w
 if(SHARDMARK_SANITIZE)
   return()
 endif()
-process_test(program program TIMEOUT 600)
-process_test(nccl_tests nccl_tests TIMEOUT 600)
-set_tests_properties(suite_program_test suite_nccl_tests_test PROPERTIES RUN_SERIAL ON)
+foreach(test program command_line runs comparisons nccl_tests)
+  process_test(${test} ${test} TIMEOUT 600)
+endforeach()
+set_tests_properties(suite_runs_test suite_comparisons_test suite_nccl_tests_test PROPERTIES RUN_SERIAL ON)
 process_test(many_kills kept_results WORDS KilledRun LABELS full TIMEOUT 1800 ENVIRONMENT SHARDMARK_KILLS=200)
 if(SHARDMARK_MPI STREQUAL "openmpi")
   return()

@@ -14,19 +14,23 @@ namespace suite {
 
 using harness::UsageError;
 
-namespace {
-
-const std::map<std::string, std::string> degrees{{"tp", "tensor-model-parallel-size"},
-                                                 {"pp", "pipeline-model-parallel-size"},
-                                                 {"dp", "data-parallel-size"}};
-constexpr const char* batch_axis = "global-batch-size";
-constexpr const char* micro_batch_axis = "micro-batch-size";
+const std::map<std::string, std::string>& degrees() {
+  static const std::map<std::string, std::string> all{{"tp", "tensor-model-parallel-size"},
+                                                      {"pp", "pipeline-model-parallel-size"},
+                                                      {"dp", "data-parallel-size"}};
+  return all;
+}
 
 std::string short_name(const std::string& axis) {
-  for (const auto& [brief, whole] : degrees)
+  for (const auto& [brief, whole] : degrees())
     if (whole == axis) return brief;
   return axis;
 }
+
+namespace {
+
+constexpr const char* batch_axis = "global-batch-size";
+constexpr const char* micro_batch_axis = "micro-batch-size";
 
 std::vector<int> numbers(const std::string& axis, const std::string& text) {
   return harness::AxisText<int>::parse_list(axis, text);
@@ -35,7 +39,7 @@ std::vector<int> numbers(const std::string& axis, const std::string& text) {
 int one_number(const std::string& axis, const std::string& text) {
   const std::vector<int> all = numbers(axis, text);
   if (all.size() != 1 || all.front() < 1)
-    throw UsageError(fmt::format("--{} {}: scale wants one number of it", axis, text));
+    throw UsageError(fmt::format("--{} is {}; expected one number under scale", axis, text));
   return all.front();
 }
 
@@ -45,7 +49,7 @@ std::map<std::string, int> scalable(harness::Profile profile) {
   std::map<std::string, int> units;
   for (const harness::Family* family : harness::families()) {
     std::set<std::string> wanted{batch_axis, micro_batch_axis, "ranks"};
-    for (const auto& [brief, whole] : degrees) wanted.insert(whole);
+    for (const auto& [brief, whole] : degrees()) wanted.insert(whole);
     int batch = 0;
     for (const harness::AxisInfo& axis : family->axes(profile)) {
       wanted.erase(axis.name);
@@ -58,34 +62,17 @@ std::map<std::string, int> scalable(harness::Profile profile) {
 
 }  // namespace
 
-Scaling take_scaling(std::vector<std::string>& words) {
-  Scaling scaling;
-  std::string axis;
-  bool strong = false;
-  std::vector<std::string> rest;
-  for (std::size_t i = 0; i < words.size(); ++i) {
-    const std::string& word = words[i];
-    if (i == 0)
-      rest.emplace_back("run");
-    else if (word == "--axis" && i + 1 < words.size())
-      axis = words[++i];
-    else if (word.starts_with("--axis="))
-      axis = word.substr(word.find('=') + 1);
-    else if (word == "--strong")
-      strong = true;
-    else if (word == "--weak")
-      scaling.weak = true;
-    else
-      rest.push_back(word);
-  }
-  if (axis.empty()) throw UsageError("scale needs --axis dp, tp or pp");
-  if (!degrees.contains(axis)) throw UsageError(machine::unknown("axis", axis, {"dp", "tp", "pp"}));
-  if (strong == scaling.weak)
+Scaling scaling_of(const std::string& degree, bool strong, bool weak) {
+  if (degree.empty()) throw UsageError("scale requires --axis dp, tp or pp");
+  if (!degrees().contains(degree))
+    throw UsageError(machine::unknown("axis", degree, {"dp", "tp", "pp"}));
+  if (strong == weak)
     throw UsageError(
-        "scale needs one of --strong (the same step on more ranks) and --weak (a batch that grows "
-        "with them)");
-  scaling.axis = degrees.at(axis);
-  words = std::move(rest);
+        "scale requires one of --strong (the same step on more ranks) and --weak (a batch that "
+        "grows with them)");
+  Scaling scaling;
+  scaling.axis = degrees().at(degree);
+  scaling.weak = weak;
   return scaling;
 }
 
@@ -95,13 +82,13 @@ void Scaling::choose(const std::vector<std::string>& units, harness::Profile pro
   std::vector<std::string> names;
   for (const auto& [unit, batch] : known) names.push_back(unit);
   if (units.empty())
-    throw UsageError(fmt::format("scale needs a unit: one of {}", fmt::join(names, ", ")));
+    throw UsageError(fmt::format("scale requires a unit: one of {}", fmt::join(names, ", ")));
   for (const std::string& unit : units)
     if (!known.contains(unit)) throw UsageError(machine::unknown("unit that scales", unit, names));
   if (flags.contains(axis))
     throw UsageError(fmt::format("--{} is what scale changes: --ranks lists its numbers of ranks",
                                  short_name(axis)));
-  for (const auto& [brief, whole] : degrees) {
+  for (const auto& [brief, whole] : degrees()) {
     if (whole == axis) continue;
     const auto given = flags.try_emplace(whole, "1").first;
     others *= one_number(brief, given->second);

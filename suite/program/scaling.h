@@ -2,7 +2,7 @@
 // `shardmark scale --axis dp|tp|pp --strong|--weak UNIT…`: the cases of a run in which one degree
 // grows with the ranks, in one launch of the most ranks.
 //
-//   Scaling scaling = take_scaling(words);            // words are those of `run` from there on
+//   Scaling scaling = scaling_of("dp", strong, weak);
 //   scaling.choose(units, profile, flags);            // ranks, degrees, batches as axis flags
 //   std::erase_if(cases, [&](const auto& c) { return !scaling.has(c); });
 //
@@ -10,6 +10,7 @@
 // the cores there are, unless --ranks lists it. Strong: the same global batch throughout; weak: one
 // that grows with the ranks from the one given, or the unit's own.
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -31,8 +32,13 @@ struct Scaling {
   bool has(const harness::PlannedCase& plan) const;
 };
 
-// Takes --axis, --strong and --weak out of the words behind `scale`, and makes it `run`. Throws
-// harness::UsageError naming what is missing or unknown.
-Scaling take_scaling(std::vector<std::string>& words);
+// Of the options --axis, --strong and --weak. Throws harness::UsageError naming the one that is
+// missing or unknown.
+Scaling scaling_of(const std::string& degree, bool strong, bool weak);
+
+// The degrees by their short names: "tp" -> "tensor-model-parallel-size".
+const std::map<std::string, std::string>& degrees();
+// "tp" of "tensor-model-parallel-size"; other axes' own names.
+std::string short_name(const std::string& axis);
 
 }  // namespace suite

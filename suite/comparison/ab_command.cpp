@@ -1,14 +1,14 @@
-#include "suite/program/ab_command.h"
+// `shardmark ab`: the same cases under two environments, launched in turn until each is decided.
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <ctime>
 #include <filesystem>
+#include <optional>
 
 #include "harness/record/fingerprint.h"
 #include "harness/record/run_json.h"
@@ -17,8 +17,9 @@
 #include "harness/run/run.h"
 #include "machine/base/clock.h"
 #include "machine/base/error.h"
-#include "suite/program/compare_command.h"
-#include "suite/program/program.h"
+#include "suite/comparison/commands.h"
+#include "suite/comparison/comparing.h"
+#include "suite/comparison/program.h"
 
 namespace suite::comparison {
 namespace {
@@ -35,72 +36,68 @@ struct Side {
   std::vector<std::string> paths;  // of its launches
 };
 
-struct Options {
+struct Trial {
   std::array<Side, 2> sides{Side{'a', {}, {}, {}}, Side{'b', {}, {}, {}}};
-  std::vector<std::string> run_words;  // what `shardmark run` gets
+  std::vector<std::string> run_words;  // those that `shardmark run` gets
   int most_launches = 16;              // a side
-  std::string out_dir, help;
+  std::string out_dir;
   Comparing comparing;
 };
 
-Options parse(int argc, char** argv) {
-  Options options;
+// Returns nothing if the help was asked for.
+std::optional<Trial> parse(int argc, char** argv) {
+  Trial trial;
   std::array<std::vector<std::string>, 2> environments;
-  CLI::App app(
-      "Runs the same cases under two environments, in turn A B B A A B .., until the time of each\n"
-      "is SLOWER, FASTER or EQUIVALENT in B, or --launches are done. All other words go to\n"
-      "`shardmark run`: units, axes, --max-seconds.",
-      "shardmark ab");
-  app.allow_extras();
+  Options options("ab", "[UNIT...]",
+                  "Runs the same cases under two environments, in turn A B B A A B ..., until the "
+                  "time of each case is SLOWER, FASTER or EQUIVALENT in B, or --launches are done. "
+                  "All other words go to shardmark run: units, axes, --max-seconds.");
+  options.pass_unknown(trial.run_words);
   for (std::size_t i = 0; i < 2; ++i) {
-    Side& side = options.sides[i];
+    Side& side = trial.sides[i];
     side.program = fs::read_symlink("/proc/self/exe").string();
-    app.add_option(fmt::format("--{}", side.letter), environments[i],
-                   "environment, \"NCCL_ALGO=Ring NCCL_PROTO=LL\"; none: as it is")
-        ->allow_extra_args(false);
-    app.add_option(fmt::format("--{}-program", side.letter), side.program,
-                   "another shardmark, built or linked in another way");
+    options.texts(fmt::format("--{}", side.letter), "NAME=VALUE", environments[i],
+                  "environment: \"NCCL_ALGO=Ring NCCL_PROTO=LL\" (default: as it is)", false);
+    options.text(fmt::format("--{}-program", side.letter), "FILE", side.program,
+                 "another shardmark (default: this one)");
   }
-  app.add_option("--launches", options.most_launches, "at most so many of A and so many of B")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  app.add_option("--out", options.out_dir, "folder of all; results/ab/TIME when not given");
-  options.comparing.add_flags(app);
-  options.help = options.comparing.parse(app, argc, argv);
-  if (!options.help.empty()) return options;
-  options.run_words = app.remaining();
+  options.number("--launches", "N", trial.most_launches, 1, 1000,
+                 "most launches per side (default: 16)");
+  options.text("--out", "DIR", trial.out_dir, "folder of all launches (default: results/ab/TIME)");
+  trial.comparing.add_options(options);
+  if (!options.parse({argv + 2, argv + argc})) return std::nullopt;
   for (std::size_t i = 0; i < 2; ++i)
     for (const std::string& text : environments[i])
-      for (auto& one : parse_assignments(fmt::format("--{}", options.sides[i].letter), text))
-        options.sides[i].environment.push_back(std::move(one));
-  if (options.out_dir.empty())
-    options.out_dir = fmt::format("results/ab/{:%Y%m%dT%H%M%SZ}", fmt::gmtime(std::time(nullptr)));
-  return options;
+      for (auto& one : parse_assignments(fmt::format("--{}", trial.sides[i].letter), text))
+        trial.sides[i].environment.push_back(std::move(one));
+  if (trial.out_dir.empty())
+    trial.out_dir = fmt::format("results/ab/{:%Y%m%dT%H%M%SZ}", fmt::gmtime(std::time(nullptr)));
+  return trial;
 }
 
 // A folder that was there would mix its launches with ours.
-void make_folders(const Options& options) {
+void make_folders(const Trial& trial) {
   std::error_code failed;
-  if (fs::exists(options.out_dir, failed) && !fs::is_empty(options.out_dir, failed))
-    throw UsageError(fmt::format("--out {} is there and not empty", options.out_dir));
-  for (const Side& side : options.sides) {
-    fs::create_directories(fmt::format("{}/{}", options.out_dir, side.letter), failed);
+  if (fs::exists(trial.out_dir, failed) && !fs::is_empty(trial.out_dir, failed))
+    throw UsageError(fmt::format("--out {} is not empty; use a new folder", trial.out_dir));
+  for (const Side& side : trial.sides) {
+    fs::create_directories(fmt::format("{}/{}", trial.out_dir, side.letter), failed);
     if (failed)
-      throw UsageError(fmt::format("cannot write to {}: {}", options.out_dir, failed.message()));
+      throw UsageError(fmt::format("cannot write to {}: {}", trial.out_dir, failed.message()));
   }
 }
 
-std::vector<std::string> run_words(const Options& options, const Side& side) {
+std::vector<std::string> run_words(const Trial& trial, const Side& side) {
   std::vector<std::string> words{side.program, "run"};
-  words.insert(words.end(), options.run_words.begin(), options.run_words.end());
+  words.insert(words.end(), trial.run_words.begin(), trial.run_words.end());
   return words;
 }
 
 // What the program says of our words, before anything is measured.
-void check_words(const Options& options) {
-  for (const Side& side : options.sides) {
-    const std::string log = fmt::format("{}/{}.cases", options.out_dir, side.letter);
-    std::vector<std::string> words = run_words(options, side);
+void check_words(const Trial& trial) {
+  for (const Side& side : trial.sides) {
+    const std::string log = fmt::format("{}/{}.cases", trial.out_dir, side.letter);
+    std::vector<std::string> words = run_words(trial, side);
     words.emplace_back("--benchmark_list_tests=true");
     const int code = run_program(words, side.environment, log);
     if (code == harness::accepted) continue;
@@ -108,7 +105,7 @@ void check_words(const Options& options) {
     constexpr std::string_view own = "shardmark: ";
     if (line.starts_with(own)) line.erase(0, own.size());
     std::error_code ignored;
-    fs::remove_all(options.out_dir, ignored);
+    fs::remove_all(trial.out_dir, ignored);
     if (code == harness::usage) throw UsageError(line);
     throw machine::MachineError(fmt::format("{}: {}", side.program, line));
   }
@@ -130,10 +127,10 @@ void check_arrived(const Side& side, const std::string& path) {
 }
 
 // 0, or the signal that ended it.
-int launch(const Options& options, Side& side) {
+int launch(const Trial& trial, Side& side) {
   const std::string path =
-      fmt::format("{}/{}/{:03}", options.out_dir, side.letter, side.paths.size() + 1);
-  std::vector<std::string> words = run_words(options, side);
+      fmt::format("{}/{}/{:03}", trial.out_dir, side.letter, side.paths.size() + 1);
+  std::vector<std::string> words = run_words(trial, side);
   words.insert(words.end(), {"--out", path});
   const double start = machine::steady_s();
   const int code = run_program(words, side.environment, path + ".log");
@@ -150,18 +147,17 @@ int launch(const Options& options, Side& side) {
   return 0;
 }
 
-RunComparison compare_launches(const Options& options, int looks) {
+RunComparison compare_launches(const Trial& trial, int looks) {
   std::vector<std::string> notes;
   std::array<std::vector<harness::Launch>, 2> launches;
   for (std::size_t i = 0; i < 2; ++i)
-    launches[i] = harness::read_launches(options.sides[i].paths, i == 0 ? "A" : "B", notes);
-  harness::CompareOptions compare = options.comparing.options;
+    launches[i] = harness::read_launches(trial.sides[i].paths, i == 0 ? "A" : "B", notes);
+  harness::CompareOptions compare = trial.comparing.options;
   compare.level /= looks;
   compare.base_label = "A";
   compare.next_label = "B";
-  if (options.sides[0].program != options.sides[1].program)
-    compare.factors.emplace_back("software");
-  for (const Side& side : options.sides)
+  if (trial.sides[0].program != trial.sides[1].program) compare.factors.emplace_back("software");
+  for (const Side& side : trial.sides)
     for (const auto& [name, value] : side.environment)
       for (const auto& of_side : launches)
         if (of_side.front().fields.contains("environment." + name))
@@ -182,39 +178,37 @@ std::vector<int> looks(int most) {
 }  // namespace
 
 int run_ab(int argc, char** argv) {
-  Options options = parse(argc, argv);
-  if (!options.help.empty()) {
-    fmt::print("{}", options.help);
-    return harness::accepted;
-  }
-  make_folders(options);
-  check_words(options);
-  const std::vector<int> look_at = looks(options.most_launches);
+  std::optional<Trial> parsed = parse(argc, argv);
+  if (!parsed) return harness::accepted;
+  Trial& trial = *parsed;
+  make_folders(trial);
+  check_words(trial);
+  const std::vector<int> look_at = looks(trial.most_launches);
   RunComparison comparison;
-  for (int pair = 0; pair < options.most_launches; ++pair) {
+  for (int pair = 0; pair < trial.most_launches; ++pair) {
     for (const std::size_t turn : {0u, 1u}) {  // A B, B A, A B, …
       if (const int signal =
-              launch(options, options.sides[(static_cast<std::size_t>(pair) + turn) % 2])) {
+              launch(trial, trial.sides[(static_cast<std::size_t>(pair) + turn) % 2])) {
         fmt::print("interrupted; shardmark compare {0}/a {0}/b compares what is there\n",
-                   options.out_dir);
+                   trial.out_dir);
         return 128 + signal;
       }
     }
     const bool look = std::ranges::find(look_at, pair + 1) != look_at.end();
     if (pair > 0 && !look) continue;  // after the first pair it shows whether they are comparable
-    comparison = compare_launches(options, static_cast<int>(look_at.size()));
+    comparison = compare_launches(trial, static_cast<int>(look_at.size()));
     if (!comparison.comparable || (look && comparison.count(TimeVerdict::inconclusive) == 0)) break;
   }
-  const std::string text = harness::text(comparison, options.comparing.all);
-  harness::write_file(options.out_dir + "/compare.json", harness::json(comparison));
-  harness::write_file(options.out_dir + "/compare.txt", harness::text(comparison, true));
+  const std::string text = harness::text(comparison, trial.comparing.all);
+  harness::write_file(trial.out_dir + "/compare.json", harness::json(comparison));
+  harness::write_file(trial.out_dir + "/compare.txt", harness::text(comparison, true));
   fmt::print("\n{}", text);
-  const harness::Figures figures = harness::figures_of(options.out_dir, comparison.comparable);
+  const harness::Figures figures = harness::figures_of(trial.out_dir, comparison.comparable);
   if (!figures.missing.empty()) fmt::print("figures: {}\n", figures.missing);
-  fmt::print("report: {0}/compare.txt, compare.json, figures/\n", options.out_dir);
+  fmt::print("report: {0}/compare.txt, compare.json, figures/\n", trial.out_dir);
   std::fflush(stdout);
-  if (!comparison.comparable) fmt::print(stderr, "shardmark: {}\n", refusal(comparison));
-  return options.comparing.exit_code(comparison);
+  const int code = trial.comparing.exit_code(comparison);
+  return comparison.comparable ? code : complain(code, refusal(comparison));
 }
 
 }  // namespace suite::comparison

@@ -1,4 +1,4 @@
-#include "suite/program/program.h"
+#include "suite/comparison/program.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

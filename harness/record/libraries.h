@@ -1,0 +1,21 @@
+#pragma once
+// The libraries that this process has loaded, as each of them reports its version.
+
+#include <string>
+
+namespace harness {
+
+struct Library {
+  std::string version;  // "4.0.2"; "absent" if there is none; empty if it does not say
+  std::string file;     // as loaded; empty: none
+};
+
+// MPI need not be initialized.
+Library mpi_library();
+Library onednn_library();
+Library cuda_library();  // the runtime
+Library nccl_library();
+// The newest CUDA version that the driver supports, or "absent".
+std::string cuda_of_driver();
+
+}  // namespace harness

@@ -1,0 +1,284 @@
+#include "suite/options/options.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "harness/unit/sweep.h"
+#include "machine/base/names.h"
+
+namespace suite {
+namespace {
+
+using harness::UsageError;
+
+constexpr std::size_t most_columns = 100, widest_name = 30;
+
+template <class T>
+std::optional<T> number_of(const std::string& text) {
+  T value{};
+  const char* end = text.data() + text.size();
+  const auto [stopped, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || stopped != end || text.empty()) return std::nullopt;
+  return value;
+}
+
+[[noreturn]] void wrong(std::string_view key, std::string_view text, const std::string& rule) {
+  throw UsageError(fmt::format("{} is '{}'; expected {}", key, text, rule));
+}
+
+bool is_option(std::string_view word) { return word.size() > 1 && word[0] == '-'; }
+bool is_negative_number(const std::string& word) { return number_of<double>(word).has_value(); }
+
+// The words of a text in lines of at most `columns`; line ends of the text are kept.
+std::vector<std::string> wrapped(std::string_view text, std::size_t columns) {
+  std::vector<std::string> lines{""};
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find_first_of(" \n", begin), text.size());
+    const std::string_view word = text.substr(begin, end - begin);
+    if (!lines.back().empty() && lines.back().size() + 1 + word.size() > columns)
+      lines.emplace_back(word);
+    else
+      lines.back() += fmt::format("{}{}", lines.back().empty() ? "" : " ", word);
+    if (end < text.size() && text[end] == '\n') lines.emplace_back();
+    begin = end + 1;
+  }
+  return lines;
+}
+
+}  // namespace
+
+int complain(int code, std::string_view text) {
+  fmt::print(stderr, "shardmark: {}\n", text);
+  return code;
+}
+
+std::int64_t whole_number(std::string_view key, const std::string& text, std::int64_t least,
+                          std::int64_t most) {
+  const auto value = number_of<std::int64_t>(text);
+  if (!value || *value < least || *value > most)
+    wrong(key, text, fmt::format("a whole number from {} to {}", least, most));
+  return *value;
+}
+
+double real_number(std::string_view key, const std::string& text, double least, double most) {
+  const auto value = number_of<double>(text);
+  if (!value || !(*value >= least && *value <= most))
+    wrong(key, text, fmt::format("a number from {} to {}", least, most));
+  return *value;
+}
+
+double positive_number(std::string_view key, const std::string& text) {
+  const auto value = number_of<double>(text);
+  if (!value || !(*value > 0) || std::isinf(*value)) wrong(key, text, "a number above 0");
+  return *value;
+}
+
+std::vector<std::string> split_list(const std::string& text) {
+  std::vector<std::string> parts;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+Options::Options(std::string command, std::string arguments, std::string about)
+    : command_(std::move(command)),
+      arguments_text_(std::move(arguments)),
+      about_(std::move(about)) {}
+
+void Options::footer(std::string text) {
+  footer_ = [text = std::move(text)] { return text; };
+}
+
+void Options::read(const std::string& names, std::string value, Read read, std::string about,
+                   Times times) {
+  options_.push_back(
+      {split_list(names), std::move(value), std::move(about), group_, std::move(read), times});
+}
+
+void Options::text(const std::string& names, std::string value, std::string& into,
+                   std::string about) {
+  read(
+      names, std::move(value), [&into](const std::string& text) { into = text; }, std::move(about));
+}
+
+void Options::texts(const std::string& names, std::string value, std::vector<std::string>& into,
+                    std::string about, bool list) {
+  read(
+      names, std::move(value),
+      [&into, list](const std::string& text) {
+        for (std::string& one : list ? split_list(text) : std::vector{text})
+          into.push_back(std::move(one));
+      },
+      std::move(about), Times::each);
+}
+
+void Options::flag(const std::string& names, bool& into, std::string about) {
+  read(
+      names, "", [&into](const std::string&) { into = true; }, std::move(about), Times::last);
+}
+
+void Options::arguments(std::string value, std::vector<std::string>& into, std::string about,
+                        std::size_t least, std::size_t most) {
+  argument_value_ = std::move(value);
+  argument_about_ = std::move(about);
+  arguments_ = &into;
+  least_arguments_ = least;
+  most_arguments_ = most;
+}
+
+void Options::takes_following(const std::string& name, std::string value,
+                              std::vector<std::string>& into, std::string about) {
+  texts(name, std::move(value), into, std::move(about), false);
+  options_.back().takes_following = true;
+}
+
+void Options::pass(std::string prefix, std::vector<std::string>& into) {
+  passed_.emplace_back(std::move(prefix), &into);
+}
+
+Options::Option* Options::find(std::string_view name) {
+  for (Option& option : options_)
+    if (std::ranges::find(option.names, name) != option.names.end()) return &option;
+  return nullptr;
+}
+
+void Options::take(Option& option, std::string_view name, const std::string& value) {
+  if (++option.given > 1 && option.times == Times::once)
+    throw UsageError(fmt::format("'{}' is given twice", name));
+  option.read(value);
+}
+
+void Options::take_option(const std::vector<std::string>& words, std::size_t& at) {
+  const std::string& word = words[at];
+  const std::size_t equals = word.starts_with("--") ? word.find('=') : std::string::npos;
+  std::string name = word.substr(0, equals);
+  std::optional<std::string> value;
+  if (equals != std::string::npos) value = word.substr(equals + 1);
+  if (!word.starts_with("--") && word.size() > 2) {
+    name = word.substr(0, 2);
+    value = word.substr(2);
+  }
+  Option* option = find(name);
+  if (!option && (name == "-h" || name == "--help")) {
+    wants_help_ = true;
+    return;
+  }
+  if (!option && unknown_) return unknown_->push_back(word);
+  if (!option) {
+    std::vector<std::string> known = names();
+    const bool letter = !name.starts_with("--");
+    std::erase_if(known, [&](const std::string& one) { return one.starts_with("--") == letter; });
+    // One letter is near every other one.
+    if (letter && !known.empty())
+      throw UsageError(fmt::format("unknown flag '{}'; known: {}", name, fmt::join(known, " ")));
+    throw UsageError(machine::unknown("flag", name, known));
+  }
+  if (option->value.empty()) {
+    if (value) throw UsageError(fmt::format("{} takes no value (got '{}')", name, *value));
+    return take(*option, name, "");
+  }
+  const auto follows = [&] {
+    return at + 1 < words.size() &&
+           (!is_option(words[at + 1]) || is_negative_number(words[at + 1]));
+  };
+  if (!value) {
+    if (!follows()) throw UsageError(fmt::format("{} requires a value: {}", name, option->value));
+    value = words[++at];
+  }
+  take(*option, name, *value);
+  while (option->takes_following && follows()) take(*option, name, words[++at]);
+}
+
+void Options::take_argument(const std::string& word) {
+  if (unknown_) return unknown_->push_back(word);
+  if (!arguments_ || arguments_->size() == most_arguments_)
+    throw UsageError(fmt::format("unexpected argument '{}'", word));
+  arguments_->push_back(word);
+}
+
+bool Options::parse(const std::vector<std::string>& words) {
+  for (std::size_t at = 0; at < words.size(); ++at) {
+    const auto passed = std::ranges::find_if(
+        passed_, [&](const auto& one) { return words[at].starts_with(one.first); });
+    if (passed != passed_.end()) {
+      passed->second->push_back(words[at]);
+    } else if (is_option(words[at])) {
+      take_option(words, at);
+    } else if (behind_first_) {
+      behind_first_->assign(words.begin() + static_cast<std::ptrdiff_t>(at), words.end());
+      break;
+    } else {
+      take_argument(words[at]);
+    }
+  }
+  if (wants_help_) {
+    fmt::print("{}", help());
+    return false;
+  }
+  if (arguments_ && arguments_->size() < least_arguments_)
+    throw UsageError(fmt::format("{} requires {}: {}", command_, argument_value_, argument_about_));
+  return true;
+}
+
+bool Options::given(std::string_view name) const {
+  return std::ranges::any_of(options_, [&](const Option& option) {
+    return option.given > 0 && std::ranges::find(option.names, name) != option.names.end();
+  });
+}
+
+std::vector<std::string> Options::names() const {
+  std::vector<std::string> all{"-h", "--help"};
+  for (const Option& option : options_)
+    all.insert(all.end(), option.names.begin(), option.names.end());
+  return all;
+}
+
+std::string two_columns(const std::vector<std::pair<std::string, std::string>>& rows) {
+  std::size_t width = 0;
+  for (const auto& [name, text] : rows)
+    if (name.size() <= widest_name) width = std::max(width, name.size());
+  std::string all;
+  for (const auto& [name, text] : rows) {
+    std::string left = name;
+    for (const std::string& line : wrapped(text, most_columns - width - 4)) {
+      if (left.size() > width) {
+        all += fmt::format("  {}\n", left);
+        left.clear();
+      }
+      all += line.empty() ? fmt::format("  {}\n", left)
+                          : fmt::format("  {:<{}}  {}\n", left, width, line);
+      left.clear();
+    }
+  }
+  return all;
+}
+
+std::string Options::help() const {
+  std::string text = fmt::format("Usage: shardmark {} [OPTIONS]{}{}\n\n{}\n", command_,
+                                 arguments_text_.empty() ? "" : " ", arguments_text_,
+                                 fmt::join(wrapped(about_, most_columns), "\n"));
+  std::vector<std::string> groups;
+  for (const Option& option : options_)
+    if (!option.group.empty() && std::ranges::find(groups, option.group) == groups.end())
+      groups.push_back(option.group);
+  for (const std::string& group : groups) {
+    std::vector<std::pair<std::string, std::string>> rows;
+    for (const Option& option : options_)
+      if (option.group == group)
+        rows.emplace_back(fmt::format("{}{}{}", fmt::join(option.names, ", "),
+                                      option.value.empty() ? "" : " ", option.value),
+                          option.about);
+    text += fmt::format("\n{}:\n{}", group, two_columns(rows));
+  }
+  if (footer_) text += fmt::format("\n{}\n", footer_());
+  return text;
+}
+
+}  // namespace suite

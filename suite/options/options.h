@@ -1,0 +1,123 @@
+#pragma once
+// The options of one command: read, checked and listed in one style.
+//
+//   Options options("ab", "[UNIT...]", "Runs the same cases under two environments.");
+//   options.number("--launches", "N", launches, 1, 1000, "most launches per side");
+//   options.text("--out", "DIR", out_dir, "folder of all launches");
+//   if (!options.parse({argv + 2, argv + argc})) return harness::accepted;  // printed the help
+//
+// The value of an option is the next word, or follows '=', or a short option's letter (-b8). Every
+// command has -h and --help. Throws harness::UsageError: an unknown option (naming the nearest), a
+// missing or wrong value, an option given twice, an unexpected argument.
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace suite {
+
+// Prints `shardmark: TEXT` to standard error and returns the code.
+int complain(int code, std::string_view text);
+
+// The number that the text is. Throws harness::UsageError: `KEY is 'TEXT'; expected …`.
+std::int64_t whole_number(std::string_view key, const std::string& text, std::int64_t least,
+                          std::int64_t most);
+double real_number(std::string_view key, const std::string& text, double least, double most);
+// Above 0.
+double positive_number(std::string_view key, const std::string& text);
+
+// "a,b" -> "a", "b".
+std::vector<std::string> split_list(const std::string& text);
+
+class Options {
+ public:
+  using Read = std::function<void(const std::string& value)>;
+  // How often an option may be given. last: the last value counts.
+  enum class Times : unsigned char { once, last, each };
+
+  // arguments: as the usage line shows them, "BASE NEW".
+  Options(std::string command, std::string arguments, std::string about);
+
+  // Title of the options that follow; empty: the help does not list them.
+  void group(std::string title) { group_ = std::move(title); }
+  // Text at the end of the help. The function sees the arguments that were given.
+  void footer(std::string text);
+  void footer(std::function<std::string()> text) { footer_ = std::move(text); }
+
+  // names: "--out", or "-o,--out". value: its name in the help (DIR, FILE, N, SECONDS).
+  void read(const std::string& names, std::string value, Read read, std::string about,
+            Times times = Times::once);
+  void text(const std::string& names, std::string value, std::string& into, std::string about);
+  // Every value of a repeatable option; `list`: a value may be a list, a,b.
+  void texts(const std::string& names, std::string value, std::vector<std::string>& into,
+             std::string about, bool list = true);
+  template <class T>
+  void number(const std::string& names, std::string value, T& into, std::int64_t least,
+              std::int64_t most, std::string about, Times times = Times::once) {
+    read(
+        names, std::move(value),
+        [&into, names, least, most](const std::string& text) {
+          into = static_cast<T>(whole_number(names, text, least, most));
+        },
+        std::move(about), times);
+  }
+  template <class T>
+  void positive(const std::string& names, std::string value, T& into, std::string about) {
+    read(
+        names, std::move(value),
+        [&into, names](const std::string& text) { into = positive_number(names, text); },
+        std::move(about));
+  }
+  void flag(const std::string& names, bool& into, std::string about);
+
+  // Words that are not options. `value` names them in errors; most: how many are taken.
+  void arguments(std::string value, std::vector<std::string>& into, std::string about,
+                 std::size_t least = 0, std::size_t most = static_cast<std::size_t>(-1));
+  // An option that takes all words up to the next option: --against A B C.
+  void takes_following(const std::string& name, std::string value, std::vector<std::string>& into,
+                       std::string about);
+  // Words that begin like this are kept as they are.
+  void pass(std::string prefix, std::vector<std::string>& into);
+  // All unknown options and all arguments are kept as they are, in their order.
+  void pass_unknown(std::vector<std::string>& into) { unknown_ = &into; }
+  // The first argument and all words behind it are kept as they are.
+  void pass_from_first_argument(std::vector<std::string>& into) { behind_first_ = &into; }
+
+  // Returns false if the help was asked for: then it has been printed.
+  bool parse(const std::vector<std::string>& words);
+  bool given(std::string_view name) const;
+  std::string help() const;
+  std::vector<std::string> names() const;
+
+ private:
+  struct Option {
+    std::vector<std::string> names;
+    std::string value, about, group;  // value: empty for flags
+    Read read;
+    Times times = Times::once;
+    bool takes_following = false;
+    int given = 0;
+  };
+  Option* find(std::string_view name);
+  void take(Option& option, std::string_view name, const std::string& value);
+  void take_option(const std::vector<std::string>& words, std::size_t& at);
+  void take_argument(const std::string& word);
+
+  std::string command_, arguments_text_, about_, group_ = "Options";
+  std::function<std::string()> footer_;
+  std::vector<Option> options_;
+  std::string argument_value_, argument_about_;
+  std::vector<std::string>* arguments_ = nullptr;
+  std::size_t least_arguments_ = 0, most_arguments_ = 0;
+  std::vector<std::pair<std::string, std::vector<std::string>*>> passed_;
+  std::vector<std::string>*unknown_ = nullptr, *behind_first_ = nullptr;
+  bool wants_help_ = false;
+};
+
+// Lines of "  name  text", the texts in one column and wrapped at 100 columns.
+std::string two_columns(const std::vector<std::pair<std::string, std::string>>& rows);
+
+}  // namespace suite

@@ -1,0 +1,62 @@
+#include "suite/program/commands.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "harness/run/run.h"
+#include "machine/base/names.h"
+#include "suite/comparison/commands.h"
+#include "suite/configuration/plan_command.h"
+#include "suite/options/options.h"
+
+namespace suite {
+namespace {
+
+constexpr Command all[] = {
+    {"run", "measure and judge units", run_units},
+    {"list", "units, their oracles and axes", run_list},
+    {"collective", "measure one collective with the options and the table of nccl-tests",
+     nccl_tests::run_collective},
+    {"compare", "compare launches before and after a change", comparison::run_compare},
+    {"ab", "compare two environments, launched in turn", comparison::run_ab},
+    {"history", "keep runs over time and find changes", comparison::run_history},
+    {"plan", "memory of a training, from ds_config.json or Megatron's arguments",
+     configuration::run_plan},
+    {"scale", "run units with one degree that grows with the ranks", run_units},
+    {"report", "write report.html and junit.xml of a run again", run_report},
+    {"health", "what to drain after a run: exit code 0 OK, 1 WARN, 2 CRITICAL", run_health},
+    {"data", "write the bytes of a text as Megatron's token files", run_data},
+    {"version", "version, commit, compiler and libraries", run_version},
+};
+
+int print_help() {
+  std::vector<std::pair<std::string, std::string>> rows;
+  for (const Command& command : all) rows.emplace_back(command.name, command.about);
+  fmt::print(
+      "Usage: shardmark COMMAND [OPTIONS]\n\n"
+      "Measures and judges the software stack that trains large language models on many GPUs.\n\n"
+      "Commands:\n{}\n"
+      "shardmark COMMAND --help lists the options of a command.\n",
+      two_columns(rows));
+  return harness::accepted;
+}
+
+}  // namespace
+
+std::span<const Command> commands() { return all; }
+
+int run_command(int argc, char** argv) {
+  const std::string_view word = argc > 1 ? argv[1] : "--help";
+  if (word == "--help" || word == "-h" || word == "help") return print_help();
+  const auto command =
+      std::ranges::find(all, word == "--version" ? "version" : word, &Command::name);
+  if (command != std::end(all)) return command->run(argc, argv);
+  std::vector<std::string> names;
+  for (const Command& one : all) names.emplace_back(one.name);
+  throw harness::UsageError(machine::unknown("command", word, names));
+}
+
+}  // namespace suite

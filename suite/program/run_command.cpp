@@ -1,0 +1,297 @@
+// `shardmark run` and `shardmark scale`: starts the ranks when nobody did, measures and judges.
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <ctime>
+#include <filesystem>
+#include <memory>
+
+#include "harness/compare/comparable.h"
+#include "harness/record/fingerprint.h"
+#include "harness/record/run_json.h"
+#include "harness/record/running_case.h"
+#include "harness/report/console.h"
+#include "harness/run/google_front.h"
+#include "harness/run/run.h"
+#include "harness/run/supervisor.h"
+#include "harness/run/watchdog.h"
+#include "harness/unit/unit.h"
+#include "machine/base/error.h"
+#include "machine/world/mpi_world.h"
+#include "suite/configuration/resolve.h"
+#include "suite/configuration/step_config.h"
+#include "suite/files/corpus.h"
+#include "suite/files/safetensors.h"
+#include "suite/options/options.h"
+#include "suite/program/commands.h"
+#include "suite/program/launch.h"
+#include "suite/program/report_command.h"
+#include "suite/program/run_command_line.h"
+
+namespace suite {
+namespace {
+
+// Rejects files that cannot be used, before any rank starts.
+void check_files(const RunCommandLine& line, const std::vector<harness::PlannedCase>& cases,
+                 const std::vector<std::size_t>& selected) {
+  if (!line.data_file.empty()) Corpus::check(line.data_file);
+  const auto selected_of = [&](std::string_view unit) {
+    return std::ranges::count_if(selected,
+                                 [&](std::size_t index) { return cases[index].unit == unit; });
+  };
+  const auto steps = selected_of("gpt_step");
+  if (!line.load_file.empty()) {
+    const Safetensors weights(line.load_file);
+    if (steps + selected_of("training_speed") == 0)
+      throw harness::UsageError(
+          "--load is for gpt_step and training_speed; no case of them is selected");
+  }
+  if (!line.save_file.empty()) {
+    if (steps != 1)
+      throw harness::UsageError(fmt::format(
+          "--save needs exactly one case of gpt_step, but {} are selected; --benchmark_list_tests "
+          "lists them",
+          steps));
+    check_writable(line.save_file);
+    std::error_code ignored;
+    if (std::filesystem::equivalent(line.save_file, line.load_file, ignored))
+      throw harness::UsageError(
+          fmt::format("--save and --load name the same file: {}", line.save_file));
+  }
+  const harness::Files files{line.data_file, line.load_file, line.save_file};
+  for (const std::size_t index : selected) cases[index].check_files(files);
+}
+
+void choose_device(machine::World& world, const std::string& device) {
+  if (device == "host") return;
+  if (!machine::cuda::built())
+    throw machine::MachineError(
+        "device cuda: this program was built without CUDA (preset cuda has it)");
+  const int count = machine::cuda::count();
+  if (count == 0)
+    throw machine::MachineError("device cuda: no CUDA device or no driver on this host");
+  int index = 0;
+  for (int other = 0; other < world.rank(); ++other)
+    index += world.host(other) == world.host(world.rank());
+  world.use_device(machine::cuda::make_device(index % count));
+}
+
+// Runs `work` on every rank; all ranks get the first rank's error as an exit code, or 0.
+template <class Work>
+int together(machine::World& world, const Work& work) {
+  std::string mine = "0";
+  try {
+    work();
+  } catch (const harness::UsageError& error) {
+    mine = fmt::format("{}{}", static_cast<int>(harness::usage), error.what());
+  } catch (const machine::MachineError& error) {
+    mine = fmt::format("{}{}", static_cast<int>(harness::environment), error.what());
+  }
+  for (const std::string& outcome : world.all_gather(world.group(), mine))
+    if (outcome != "0") {
+      if (world.rank() == 0) complain(0, outcome.substr(1));
+      return outcome[0] - '0';
+    }
+  return 0;
+}
+
+// The options that, in addition to the name of a case, decide how it is measured.
+harness::OptionTexts how_it_measures(const RunCommandLine& line) {
+  return {{"device", line.device},
+          {"seed", std::to_string(*line.seed)},
+          {"max_seconds", fmt::format("{}", line.max_seconds)},
+          {"timing", std::string(name(line.timing))},
+          {"data", line.data_file},
+          {"load", line.load_file}};
+}
+
+harness::RunContext context_of(const RunCommandLine& line, const std::string& configuration) {
+  harness::RunContext context;
+  if (line.continued) {
+    context = line.continued->context;
+    context.status = "running";
+    context.status_reason.clear();
+    context.failure.reset();
+    context.not_run = 0;
+    context.resumed.push_back(
+        fmt::format("{:%Y-%m-%dT%H:%M:%S}+00:00", fmt::gmtime(std::time(nullptr))));
+  } else {
+    context.profile = name(line.profile);
+    context.words = line.words;
+    context.command = fmt::format("shardmark {}", fmt::join(line.words, " "));
+    context.configuration = configuration;
+  }
+  context.out_dir = line.out_dir;
+  return context;
+}
+
+int run_rank(const RunCommandLine& line, const std::vector<harness::PlannedCase>& cases,
+             const std::string& configuration) {
+  harness::Console console(stdout);
+  console.end_after(line.run_seconds());
+  int code = harness::accepted;
+  int rank = 0;
+  bool ended = false;
+  std::string out_dir;
+  {
+    const auto world = machine::make_mpi_world(line.patience_s());
+    harness::Injection injection(line.faults, *world);
+    rank = world->rank();
+    // A name that contains the time can differ between ranks.
+    out_dir = world->broadcast(world->group(), 0, line.out_dir);
+    harness::RunOptions options;
+    options.context = context_of(line, configuration);
+    options.context.out_dir = out_dir;
+    options.context.injected = injection.texts();
+    if (!line.faults.empty()) options.injection = &injection;
+    if (line.continued) options.finished = line.continued->records;
+    options.data_file = line.data_file;
+    options.load_file = line.load_file;
+    options.save_file = line.save_file;
+    options.seed = *line.seed;
+    options.max_seconds_per_case = line.max_seconds;
+    options.max_seconds = line.run_seconds();
+    options.timing = line.timing;
+    options.google_flags = line.google_flags;
+    // Runs with injected faults are not compared with limits.
+    options.measure_rates = !line.no_limits && line.faults.empty();
+    std::unique_ptr<harness::Sink> sink;
+    code = together(*world, [&] { choose_device(*world, line.device); });
+    if (code != harness::accepted) return exit_code_of_rank(rank, code);
+    const std::string environment =
+        harness::gather_environment(*world, how_it_measures(line), injection.versions());
+    code = together(*world, [&] {
+      check_ranks(line.faults, world->size());
+      if (rank != 0) return;
+      if (line.continued)
+        harness::refuse_another(out_dir, *line.continued, environment, configuration);
+      sink = harness::write_to(options.context, out_dir, line.continued.has_value(),
+                               world->faults().disk);
+      if (!line.continued)
+        harness::write_file(out_dir + "/environment.json", environment, world->faults().disk);
+    });
+    if (code != harness::accepted) return exit_code_of_rank(rank, code);
+    options.sink = sink.get();
+    std::vector<std::string> names;
+    for (const harness::PlannedCase& plan : cases) names.push_back(plan.name);
+    harness::Watchdog watchdog(*world, out_dir, line.patience_s(), std::move(names), sink.get());
+    try {
+      code = harness::run(*world, cases, options, console);
+      ended = true;
+    } catch (const harness::UsageError& error) {
+      if (rank == 0) complain(0, error.what());
+      code = harness::usage;
+    } catch (const harness::Unwritten& error) {
+      code = complain(harness::environment, error.what());
+      ended = true;
+    } catch (const std::exception& error) {
+      watchdog.give_up(machine::failure_of(error));
+    }
+  }
+  if (rank != 0 || !ended) return exit_code_of_rank(rank, code);
+  try {
+    write_reports(out_dir);
+    fmt::print("report: {}/report.html\n", out_dir);
+    print_health(out_dir);
+  } catch (const std::exception& error) {
+    if (code != harness::environment) code = complain(harness::environment, error.what());
+  }
+  return exit_code_of_rank(rank, code);
+}
+
+// Marks a run whose ranks all died without a report as aborted. Which of several ranks died first
+// is unknown.
+void report_for_the_lost(const std::string& directory, int ranks) {
+  try {
+    if (harness::read_run(directory).context.status != "running") return;
+  } catch (const std::exception&) {
+    return;  // it ended before it began; the error has been printed
+  }
+  machine::Failure failure{.kind = machine::Failure::Kind::lost_rank,
+                           .rank = ranks == 1 ? 0 : -1,
+                           .text = "all ranks ended without a report"};
+  std::string name;
+  if (const std::optional<harness::RunningCase> last = harness::running_case(directory)) {
+    name = last->name;
+    failure.text =
+        fmt::format("{} during {}", ranks == 1 ? last->process + " died" : failure.text, name);
+  }
+  harness::mark_aborted(directory, failure, harness::lost_record(name, failure));
+  write_reports(directory);
+  complain(harness::rank_lost, failure.text);
+}
+
+// What the configuration files come to, as JSON; empty: there are none. Adds their values to the
+// axes and their seed to the line.
+std::string configure(RunCommandLine& line, harness::AxisFlags& axes) {
+  if (line.deepspeed_file.empty() && line.megatron_file.empty()) return {};
+  const configuration::Resolved resolved =
+      configuration::use_configuration({.deepspeed_file = line.deepspeed_file,
+                                        .megatron_file = line.megatron_file,
+                                        .ignore_unknown = line.ignore_unknown_keys},
+                                       line.units, axes);
+  if (resolved.seed && line.seed && *line.seed != *resolved.seed)
+    throw harness::UsageError(fmt::format("--seed {} conflicts with {} (seed {})", *line.seed,
+                                          line.megatron_file, *resolved.seed));
+  if (resolved.seed) line.seed = resolved.seed;
+  if (!machine::under_launcher())
+    for (const std::string& warning : resolved.warnings)
+      complain(0, fmt::format("warning: {}", warning));
+  return configuration::json(resolved);
+}
+
+int run(RunCommandLine line, int argc, char** argv) {
+  harness::AxisFlags axes = line.axes;
+  const std::string configuration = configure(line, axes);
+  if (!line.seed) line.seed = harness::RunOptions().seed;
+  // Nodes can have different numbers of cores, but all ranks must plan the same cases.
+  const bool ranks_said = axes.contains("ranks");
+  if (line.scaling && !ranks_said && machine::under_launcher())
+    throw harness::UsageError(
+        "scale under mpiexec or srun requires --ranks (example: --ranks 1,2,4)");
+  if (line.scaling) line.scaling->choose(line.units, line.profile, axes);
+  std::vector<harness::PlannedCase> cases = harness::plan_cases(line.units, line.profile, axes);
+  if (line.scaling)
+    std::erase_if(cases, [&](const auto& plan) { return !line.scaling->has(plan); });
+  const harness::GoogleFront front(line.google_flags);
+  const std::vector<std::size_t> selected = front.select(cases);
+  if (front.list_only()) {
+    front.list(cases, selected);
+    return harness::accepted;
+  }
+  check_files(line, cases, selected);
+  if (machine::under_launcher()) {
+    hear_passed_on_signals();
+    const harness::SupervisedRank rank;
+    return rank.ends(run_rank(line, cases, configuration));
+  }
+
+  int ranks = 1;
+  for (const std::size_t index : selected) ranks = std::max(ranks, cases[index].ranks);
+  check_ranks(line.faults, ranks);
+  std::vector<std::string> again{std::filesystem::read_symlink("/proc/self/exe").string()};
+  again.insert(again.end(), argv + 1, argv + argc);
+  // The default directory contains the time, and must be the same for all ranks.
+  if (line.out_dir_is_default) again.insert(again.end(), {"--out", line.out_dir});
+  if (line.scaling && !ranks_said) again.insert(again.end(), {"--ranks", axes["ranks"]});
+  const int code =
+      launch(ranks, again,
+             line.hostfile.empty() ? std::vector<HostSlots>() : read_hostfile(line.hostfile));
+  if (code == harness::rank_lost) {
+    report_for_the_lost(line.out_dir, ranks);
+    print_health(line.out_dir);
+  }
+  return code;
+}
+
+}  // namespace
+
+int run_units(int argc, char** argv) {
+  const std::optional<RunCommandLine> line = parse_run_command_line({argv + 1, argv + argc});
+  return line ? run(*line, argc, argv) : static_cast<int>(harness::accepted);
+}
+
+}  // namespace suite

@@ -1,0 +1,191 @@
+#include "suite/program/run_command_line.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <ctime>
+#include <filesystem>
+#include <limits>
+#include <set>
+
+#include "machine/base/names.h"
+#include "suite/files/traffic.h"
+#include "suite/options/options.h"
+#include "suite/program/axes_text.h"
+
+namespace suite {
+namespace {
+
+using harness::UsageError;
+
+std::string default_out_dir() {
+  std::array<char, 256> host{};
+  gethostname(host.data(), host.size() - 1);
+  const std::string name = fmt::format("results/runs/{:%Y%m%dT%H%M%SZ}-{}",
+                                       fmt::gmtime(std::time(nullptr)), host.data());
+  std::string unused = name;  // by another run of this second
+  std::error_code failed;
+  for (int i = 2; std::filesystem::exists(unused, failed); ++i)
+    unused = fmt::format("{}-{}", name, i);
+  return unused;
+}
+
+constexpr double acceptance_minutes = 25;
+constexpr std::string_view passing_flags[] = {"--resume", "--out", "--max-minutes", "--timeout"};
+
+// What is read as text and understood once all words are there.
+struct Texts {
+  std::string profile = "quick", timing = "sample", scaled_degree;
+  std::vector<std::string> faults;
+  bool strong = false, weak = false;
+};
+
+void add_options(Options& options, RunCommandLine& line, Texts& texts) {
+  options.arguments("UNIT", line.units, "a unit to run");
+  options.pass("--benchmark_", line.google_flags);
+  options.group("Cases");
+  options.text("--profile", "NAME", texts.profile, "quick, acceptance or paper (default: quick)");
+  options.text("--device", "KIND", line.device, "host or cuda (default: host)");
+  options.read(
+      "--seed", "N",
+      [&line](const std::string& text) {
+        line.seed = static_cast<std::uint64_t>(
+            whole_number("--seed", text, 0, std::numeric_limits<std::int64_t>::max()));
+      },
+      fmt::format("seed for all random values (default: {})", harness::RunOptions().seed));
+
+  options.group("Measuring");
+  options.positive("--max-seconds", "SECONDS", line.max_seconds,
+                   "sampling time per case (default: 1)");
+  options.positive("--max-minutes", "MINUTES", line.max_minutes,
+                   "start no case later (default: 25 in profile acceptance, else none)");
+  options.positive("--timeout", "SECONDS", line.timeout_s,
+                   "longest wait of one rank for another (default: 60)");
+  options.text("--timing", "KIND", texts.timing,
+               "sample (default, after a barrier), loop, window (clock), armed (GPU)");
+  options.flag("--no-limits", line.no_limits, "do not measure the limits of this machine first");
+  options.texts("--inject", "KIND:KEY=VALUE,...", texts.faults,
+                "inject a fault; the run is never accepted", false);
+
+  options.group("Training step (gpt_step, training_speed)");
+  options.text("--config", "FILE", line.deepspeed_file, "a ds_config.json");
+  options.text("--megatron-arguments", "FILE", line.megatron_file, "arguments of Megatron-LM");
+  options.flag("--ignore-unknown-keys", line.ignore_unknown_keys,
+               "warn about unsupported keys instead of failing");
+  options.text("--data", "FILE", line.data_file,
+               "text, or the prefix of Megatron's .bin and .idx (default: generated)");
+  options.text("--load", "FILE", line.load_file,
+               "initial GPT-2 weights, .safetensors (default: random)");
+  options.text("--save", "FILE", line.save_file, "weights of gpt_step after ten steps");
+
+  options.group("Launch and output");
+  options.text("--out", "DIR", line.out_dir, "run directory (default: results/runs/TIME-HOST)");
+  options.text("--resume", "DIR", line.resume_dir,
+               "run the remaining cases of this run directory with the original options");
+  options.text("--hostfile", "FILE", line.hostfile,
+               "lines worker-1 slots=4 or node[01-03]:8 (default: this host or the Slurm job)");
+}
+
+void add_scaling_options(Options& options, Texts& texts) {
+  options.group("Scaling");
+  options.text("--axis", "DEGREE", texts.scaled_degree, "the degree that grows: dp, tp or pp");
+  options.flag("--strong", texts.strong, "the same step on more ranks");
+  options.flag("--weak", texts.weak, "a global batch that grows with the ranks");
+}
+
+void check(RunCommandLine& line, const Texts& texts) {
+  line.profile = harness::parse_profile(texts.profile);
+  line.timing = harness::parse_timing(texts.timing);
+  for (const std::string& fault : texts.faults) line.faults.push_back(harness::parse_fault(fault));
+  if (line.device != "host" && line.device != "cuda")
+    throw UsageError(machine::unknown("device", line.device, {"host", "cuda"}));
+  if (line.timing == harness::Timing::armed && line.device == "host")
+    throw UsageError(
+        "--timing armed requires --device cuda (got host); on the host use --timing window");
+  if (line.device == "cuda") harness::planned_device = machine::Device::Kind::cuda;
+  if (line.units == std::vector<std::string>{"all_to_all_v"}) take_sizes_of_file(line.axes);
+  line.out_dir_is_default = line.out_dir.empty();
+  if (line.out_dir_is_default) line.out_dir = default_out_dir();
+}
+
+std::optional<RunCommandLine> parse(const std::vector<std::string>& words) {
+  RunCommandLine line;
+  line.words = words;
+  Texts texts;
+  const bool scales = words.front() == "scale";
+  Options options(words.front(), "[UNIT...]",
+                  scales ? "Runs units with one degree that grows with the ranks. Takes the "
+                           "options of run, too."
+                         : "Measures and judges units; all units if none is named.");
+  if (scales) add_scaling_options(options, texts);
+  add_options(options, line, texts);
+  options.group("");
+  std::set<std::string> axes;
+  for (const harness::Family* family : harness::families())
+    for (const harness::AxisInfo& axis : family->axes(harness::Profile::quick))
+      if (axes.insert(axis.name).second)
+        options.text(axis_options(axis.name), "VALUES", line.axes[axis.name], "");
+  options.footer([&] {
+    if (texts.profile != "quick") line.profile = harness::parse_profile(texts.profile);
+    if (line.device == "cuda") harness::planned_device = machine::Device::Kind::cuda;
+    return line.units.empty() ? "shardmark run UNIT --help lists the axes of a unit; shardmark "
+                                "list lists the units."
+                              : axes_help(line.units, line.profile);
+  });
+  if (!options.parse({words.begin() + 1, words.end()})) return std::nullopt;
+  std::erase_if(line.axes, [&](const auto& axis) { return !options.given("--" + axis.first); });
+  if (scales) line.scaling = scaling_of(texts.scaled_degree, texts.strong, texts.weak);
+  check(line, texts);
+  return line;
+}
+
+// Without the flags that may differ between the launches of one run.
+std::vector<std::string> lasting(const std::vector<std::string>& words) {
+  std::vector<std::string> kept;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    const std::string flag = words[i].substr(0, words[i].find('='));
+    const bool passes = std::ranges::find(passing_flags, flag) != std::end(passing_flags);
+    if (!passes)
+      kept.push_back(words[i]);
+    else if (flag == words[i])
+      ++i;  // its value
+  }
+  return kept;
+}
+
+}  // namespace
+
+double RunCommandLine::run_seconds() const {
+  const double usual = profile == harness::Profile::acceptance
+                           ? acceptance_minutes
+                           : std::numeric_limits<double>::infinity();
+  return 60 * max_minutes.value_or(usual);
+}
+
+std::optional<RunCommandLine> parse_run_command_line(const std::vector<std::string>& words) {
+  const std::optional<RunCommandLine> said = parse(words);
+  if (!said || said->resume_dir.empty()) return said;
+  harness::RunFile run = harness::read_finished(said->resume_dir);
+  const std::vector<std::string> now = lasting(said->words), before = lasting(run.context.words);
+  if (before.empty() || (before[0] != "run" && before[0] != "scale"))
+    throw UsageError(fmt::format("--resume {}: its run.json has no command", said->resume_dir));
+  if (now.size() > 1 && now != before)
+    throw UsageError(fmt::format(
+        "--resume {0}: it was run with 'shardmark {1}', not with 'shardmark {2}'; 'shardmark run "
+        "--resume {0}' alone continues it",
+        said->resume_dir, fmt::join(before, " "), fmt::join(now, " ")));
+  std::optional<RunCommandLine> line = parse(run.context.words);
+  if (!line) throw UsageError(fmt::format("--resume {}: it is not a run", said->resume_dir));
+  line->out_dir = line->resume_dir = said->resume_dir;
+  line->out_dir_is_default = false;
+  if (said->timeout_s) line->timeout_s = said->timeout_s;
+  if (said->max_minutes) line->max_minutes = said->max_minutes;
+  line->continued = std::move(run);
+  return line;
+}
+
+}  // namespace suite

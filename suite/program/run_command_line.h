@@ -1,0 +1,48 @@
+#pragma once
+// The command line of `run` and `scale`. Axis names are options (`shardmark list UNIT` shows them).
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "harness/record/run_json.h"
+#include "harness/run/inject.h"
+#include "harness/run/run.h"
+#include "harness/unit/sweep.h"
+#include "suite/program/scaling.h"
+
+namespace suite {
+
+struct RunCommandLine {
+  std::vector<std::string> words;  // as given, without the program
+  std::vector<std::string> units;
+  harness::Profile profile = harness::Profile::quick;
+  harness::AxisFlags axes;
+  std::string device = "host";
+  std::string out_dir;  // never empty after parsing
+  bool out_dir_is_default = false;
+  std::string data_file, load_file, save_file;
+  std::string hostfile;                       // empty: none
+  std::string deepspeed_file, megatron_file;  // configurations; empty: none
+  bool ignore_unknown_keys = false;
+  std::optional<std::uint64_t> seed;  // empty: the configuration's, or harness::RunOptions'
+  std::optional<double> timeout_s;    // empty: 60
+  double patience_s() const { return timeout_s.value_or(60); }  // of one rank that waits
+  double max_seconds = 1;                                       // of sampling, for one case
+  std::optional<double> max_minutes;                            // of the run; empty: the profile's
+  double run_seconds() const;      // the limit that follows; infinity: none
+  std::optional<Scaling> scaling;  // of `scale`
+  std::string resume_dir;
+  std::optional<harness::RunFile> continued;  // the run that --resume names: the words are its
+  bool no_limits = false;
+  harness::Timing timing = harness::Timing::sample;
+  std::vector<harness::Fault> faults;
+  std::vector<std::string> google_flags;
+};
+
+// words: from `run` or `scale` on. Returns nothing if the help was asked for: then it has been
+// printed. Throws harness::UsageError naming the nearest right word.
+std::optional<RunCommandLine> parse_run_command_line(const std::vector<std::string>& words);
+
+}  // namespace suite

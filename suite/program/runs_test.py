@@ -1,0 +1,160 @@
+#!/usr/bin/env python3
+"""Good runs of the program. Ranks are real processes."""
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+import termios
+import unittest
+
+from process import LAUNCHER, NO_FIGURES, PROGRAM, TemporaryFolder, read_run, shardmark
+
+
+def read_terminal(ours):
+    """All that is written to a terminal until nobody has it open."""
+    seen = b""
+    while True:
+        try:
+            piece = os.read(ours, 65536)
+        except OSError:
+            piece = b""
+        if not piece:
+            os.close(ours)
+            return seen.decode()
+        seen += piece
+
+
+class GoodRun(TemporaryFolder):
+    def test_a_plan_is_printed_and_written(self):
+        with open(self.path("ds_config.json"), "w", encoding="utf-8") as file:
+            file.write('{"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}, "zero_optimization": {"stage": 1}}')
+        done = shardmark("plan", "--config", self.path("ds_config.json"), "--model", "gpt2_1558m", "--gpus", "64",
+                         "--json", self.path("plan.json"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("1557611200 parameters", done.stdout)
+        with open(self.path("plan.json"), encoding="utf-8") as file:
+            plan = json.load(file)
+        asked = [row for row in plan["rows"] if row["asked_for"] and row["counting"] == "paper"]
+        self.assertEqual(asked[0]["gpu_bytes"]["optimizer"], 12 * plan["parameters_of_rank"] / 64)
+        claims = shardmark("plan", "--claims")
+        self.assertEqual(claims.returncode, 0, claims.stderr)
+        self.assertRegex(claims.stdout, r"fails +1.3e12 parameters on 32 GPUs")
+
+    def test_a_text_becomes_a_pair(self):
+        with open(self.path("text"), "w", encoding="utf-8") as file:
+            file.write("one\n\ntwo\n")
+        done = shardmark("data", self.path("text"), "--out", self.path("pair"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("2 documents, 9 tokens", done.stdout)
+        self.assertEqual(os.path.getsize(self.path("pair.bin")), 9)
+        self.assertEqual(os.path.getsize(self.path("pair.idx")), 34 + 2 * (4 + 8) + 3 * 8)
+
+    def test_a_run_is_accepted_and_complete(self):
+        out = self.path("run")
+        done = shardmark("run", "all_reduce", "--ranks", "2", "--bytes", "8,32KiB", "--max-seconds", "0.05", "--out", out,
+                         env={"TERM": "xterm"})
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertRegex(done.stdout, r"ACCEPTED: \d+ passed, 0 failed, 0 skipped")
+        self.assertNotRegex(done.stdout, r"[\r\x1b]", "what goes to a pipe has no progress bar")
+        self.assertIn(os.path.join(out, "report.html"), done.stdout)
+        run = read_run(out)
+        self.assertEqual(run["context"]["status"], "complete")
+        expected = sum(int(case["samples"]) * 2 * 8 for case in run["benchmarks"])
+        self.assertEqual(os.path.getsize(os.path.join(out, "samples.bin")), expected)
+        for name in ["environment.json", "junit.xml", "report.html"]:
+            self.assertGreater(os.path.getsize(os.path.join(out, name)), 0)
+
+    def test_a_terminal_shows_how_far_a_run_is(self):
+        ours, terminal = pty.openpty()
+        termios.tcsetwinsize(terminal, (40, 90))
+        with subprocess.Popen([PROGRAM, "run", "barrier", "--ranks", "2", "--max-seconds", "0.05", "--no-limits", "--out", self.path("seen")],
+                              stdout=terminal, stdin=subprocess.DEVNULL, env={**os.environ, "TERM": "xterm"}):
+            os.close(terminal)
+            seen = read_terminal(ours)
+        bars = re.findall(r"\r(\[[#.]+\][^\r\x1b]*)", seen)
+        self.assertTrue(bars, seen)
+        self.assertLess(max(map(len, bars)), 90)
+        self.assertIn("ACCEPTED", seen)
+
+    def test_hosts_of_a_file(self):
+        with open(self.path("hosts"), "w", encoding="utf-8") as file:
+            file.write("localhost slots=2\n")
+        done = shardmark("run", "all_reduce", "--ranks", "2", "--bytes", "8", "--dtype", "float", "--transport", "shared_memory",
+                         "--no-limits", "--max-seconds", "0.05", "--hostfile", self.path("hosts"), "--out", self.path("run"))
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_large_buffers_over_mpi(self):
+        # A rank that has all it needs sleeps outside MPI while a peer still waits for its own sends.
+        done = shardmark("run", "all_reduce", "all_gather", "--ranks", "3", "--transport", "mpi", "--algorithm", "ring",
+                         "--bytes", "8MiB,20000003", "--dtype", "float", "--max-seconds", "0.1", "--timeout", "10", "--no-limits", "--out", self.path("run"),
+                         env=NO_FIGURES)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_google_benchmarks_flags(self):
+        listed = shardmark("run", "all_gather", "--ranks", "2", "--benchmark_list_tests", "--benchmark_filter=algorithm:ring.*bytes:8$",
+                           "--out", self.path("listed"))
+        self.assertEqual(listed.returncode, 0, listed.stderr)
+        names = listed.stdout.split()
+        self.assertTrue(names)
+        self.assertTrue(all("algorithm:ring" in name for name in names), names)
+        copy = self.path("google.json")
+        done = shardmark("run", "all_gather", "--ranks", "2", "--transport", "shared_memory", "--dtype", "float",
+                         "--bytes", "8", "--algorithm", "ring", "--benchmark_repetitions=2", f"--benchmark_out={copy}",
+                         "--max-seconds", "0.05", "--no-limits", "--out", self.path("run"), env=NO_FIGURES)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(len(read_run(self.path("run"))["benchmarks"]), 2)
+        with open(copy, encoding="utf-8") as file:
+            self.assertIn("benchmarks", json.load(file))
+
+    def test_a_run_goes_on_where_it_stopped(self):
+        words = ["run", "all_reduce", "all_gather", "--ranks", "1,2", "--bytes", "8,32KiB", "--dtype", "float", "--algorithm", "ring",
+                 "--transport", "shared_memory", "--max-seconds", "0.02", "--no-limits"]
+        out = self.path("run")
+        done = shardmark(*words, "--max-minutes", "1e-9", "--out", out, env=NO_FIGURES)
+        self.assertIn("nothing passed", done.stdout)
+        self.assertIn("; 8 cases not run: time", done.stdout)
+        done = shardmark("run", "--resume", out, "--max-minutes", "10", env=NO_FIGURES)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("ACCEPTED: 8 passed, 0 failed, 0 skipped\n", done.stdout)
+        run = read_run(out)
+        names = [case["name"] for case in run["benchmarks"]]
+        self.assertEqual(len(set(names)), 8)
+        self.assertEqual([name.split("/")[0] for name in names[:2]], ["all_reduce", "all_gather"], "in turn")
+        self.assertEqual(len(run["context"]["resumed"]), 1)
+        self.assertNotIn("cases_not_run", run["context"])
+        again = subprocess.run([*LAUNCHER, "-n", "2", PROGRAM, "run", "--resume", out], capture_output=True, text=True, timeout=120,
+                               stdin=subprocess.DEVNULL, check=False, env={**os.environ, **NO_FIGURES})
+        self.assertEqual(again.returncode, 0, again.stdout + again.stderr)
+        self.assertEqual([case["name"] for case in read_run(out)["benchmarks"]], names)
+
+        def refused(*others, **more):
+            done = shardmark("run", *others, "--resume", out, env={**NO_FIGURES, **more})
+            self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
+            return done.stderr
+        self.assertIn("not with 'shardmark run all_reduce'", refused("all_reduce"))
+        self.assertIn("environment.NCCL_ALGO was absent and is Ring", refused(NCCL_ALGO="Ring"))
+        environment = os.path.join(out, "environment.json")
+        with open(environment, encoding="utf-8") as file:
+            text = file.read()
+        with open(environment, "w", encoding="utf-8") as file:
+            file.write(text.replace('"commit": "', '"commit": "0'))
+        self.assertIn("software.shardmark.commit was 0", refused())
+        self.assertIn("no run.json", shardmark("run", "--resume", self.folder.name).stderr)
+
+    def test_ranks_that_were_not_given_are_skipped_aloud(self):
+        done = subprocess.run([*LAUNCHER, "-n", "2", PROGRAM, "run", "all_gather", "--ranks", "2,4", "--bytes", "8", "--dtype",
+                               "float", "--transport", "shared_memory", "--max-seconds", "0.05", "--no-limits", "--out", self.path("run")],
+                              capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL, check=False,
+                              env={**os.environ, **NO_FIGURES})
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        verdicts = {case["case"]["ranks"]: case for case in read_run(self.path("run"))["benchmarks"]}
+        self.assertEqual(verdicts["2"]["verdict"], "pass")
+        self.assertEqual(verdicts["4"]["verdict"], "skipped")
+        self.assertIn("4", verdicts["4"]["reason"])
+
+
+if __name__ == "__main__":
+    sys.exit(unittest.main(verbosity=2))

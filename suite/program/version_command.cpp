@@ -1,0 +1,30 @@
+// `shardmark version` and `shardmark --version`: how the program was built and what it runs with.
+
+#include <fmt/format.h>
+
+#include "harness/record/build_info.h"
+#include "harness/record/libraries.h"
+#include "harness/run/run.h"
+#include "suite/options/options.h"
+#include "suite/program/commands.h"
+
+namespace suite {
+
+int run_version(int argc, char** argv) {
+  Options options("version", "", "Prints version, commit, compiler and libraries.");
+  if (!options.parse({argv + 2, argv + argc})) return harness::accepted;
+  const harness::BuildInfo& build = harness::build_info();
+  fmt::print("shardmark {} (commit {}, {} build)\n", build.version, build.commit, build.build_type);
+  fmt::print("{}", two_columns({{"compiler", std::string(build.compiler)},
+                                {"MPI", harness::mpi_library().version},
+                                {"CUDA", build.cuda ? fmt::format("runtime {}, driver supports {}",
+                                                                  harness::cuda_library().version,
+                                                                  harness::cuda_of_driver())
+                                                    : "not built"},
+                                {"NCCL", fmt::format("header {}, loaded {}", build.nccl_header,
+                                                     harness::nccl_library().version)},
+                                {"oneDNN", harness::onednn_library().version}}));
+  return harness::accepted;
+}
+
+}  // namespace suite
