@@ -9,9 +9,7 @@ namespace zero {
 
 class DataParallel final : public Step {
  public:
-  DataParallel(FlatStates& states, const GradientPlan& plan, Communicators communicators,
-               StepOptions options)
-      : Step(0, states, plan, communicators, std::move(options)) {
+  explicit DataParallel(StepContext context) : Step(std::move(context)) {
     make_optimizer([&](Range range) { return context_.states.values(range); });
   }
   ~DataParallel() override { finish(); }

@@ -14,9 +14,7 @@ namespace zero {
 
 class Stage1 final : public Step {
  public:
-  Stage1(FlatStates& states, const GradientPlan& plan, Communicators communicators,
-         StepOptions options)
-      : Step(1, states, plan, communicators, std::move(options)) {
+  explicit Stage1(StepContext context) : Step(std::move(context)) {
     make_optimizer([&](Range range) { return context_.states.values(range); });
   }
   ~Stage1() override { finish(); }

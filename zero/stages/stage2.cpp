@@ -13,24 +13,17 @@ namespace zero {
 using machine::Category;
 using machine::Tensor;
 
-Stage2::Stage2(FlatStates& states, const GradientPlan& plan, Communicators communicators,
-               StepOptions options)
-    : Stage2(2, states, plan, communicators, std::move(options)) {
-  make_optimizer([&](Range range) { return context_.states.values(range); });
-}
-
-Stage2::Stage2(int stage, FlatStates& states, const GradientPlan& plan, Communicators communicators,
-               StepOptions options)
-    : Step(stage, states, plan, communicators, std::move(options)),
-      open_(states.layout().buckets.size()) {
-  if (plan.pp > 1) {
+Stage2::Stage2(StepContext context) : Step(std::move(context)), open_(layout().buckets.size()) {
+  if (context_.plan.pp > 1) {
     throw std::invalid_argument(
         fmt::format("ZeRO stage {} with pipeline-model-parallel-size {}: gradients are reduced in "
                     "every micro-batch, which goes with stages 0 and 1 only",
-                    stage, plan.pp));
+                    context_.stage, context_.plan.pp));
   }
-  states.release_gradients();
-  shards_ = zeros({layout().elements / plan.dp});
+  context_.states.release_gradients();
+  shards_ = zeros({layout().elements / context_.plan.dp});
+  if (context_.stage == 2)  // stage 3 has the values elsewhere
+    make_optimizer([&](Range range) { return context_.states.values(range); });
 }
 
 Tensor Stage2::zeros(machine::Shape shape) const {

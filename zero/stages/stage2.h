@@ -17,18 +17,13 @@ namespace zero {
 
 class Stage2 : public Step {
  public:
-  Stage2(FlatStates& states, const GradientPlan& plan, Communicators communicators,
-         StepOptions options);
+  explicit Stage2(StepContext context);
   ~Stage2() override { finish(); }
 
   void before_gradients(const Part& part) override;
   void gather_gradients() override;
 
  protected:
-  // For stage 3, which makes its optimizer itself.
-  Stage2(int stage, FlatStates& states, const GradientPlan& plan, Communicators communicators,
-         StepOptions options);
-
   machine::Tensor gradients(Range range) const override;
   // Of a range of the flat buffers in a rank's own shards, one behind the other.
   std::int64_t offset_in_shards(Range range) const;

@@ -14,19 +14,19 @@ namespace zero {
 using machine::Category;
 using machine::Tensor;
 
-Stage3::Stage3(FlatStates& states, const GradientPlan& plan, Communicators communicators,
-               StepOptions options)
-    : Stage2(3, states, plan, communicators, std::move(options)), live_(layout().buckets.size()) {
+Stage3::Stage3(StepContext context) : Stage2(std::move(context)), live_(layout().buckets.size()) {
+  FlatStates& states = context_.states;
+  const machine::Dtype dtype = context_.plan.value_dtype;
   const bool offloads = context_.options.offload_param.offloads();
   if (offloads)
-    offloaded_ = std::make_unique<OffloadedValues>(
-        layout(), context_.options.offload_param, plan.value_dtype, states.device(), host_memory());
+    offloaded_ = std::make_unique<OffloadedValues>(layout(), context_.options.offload_param, dtype,
+                                                   states.device(), host_memory());
   std::int64_t elements = 0;
   for (const Bucket& bucket : layout().buckets) {
     in_value_shards_.push_back(elements);
     if (!offloads || bucket.persistent) elements += layout().shard_elements(bucket);
   }
-  value_shards_ = Tensor(states.device(), plan.value_dtype, {elements}, Category::parameters);
+  value_shards_ = Tensor(states.device(), dtype, {elements}, Category::parameters);
   machine::Stream& stream = states.device().stream();
   for (std::size_t i = 0; i < live_.size(); ++i) {
     const Bucket& bucket = layout().buckets[i];
@@ -37,8 +37,7 @@ Stage3::Stage3(FlatStates& states, const GradientPlan& plan, Communicators commu
     }
     stream.copy(shard_of(i).data(), own.data(), own.bytes());
     if (!bucket.persistent) continue;
-    live_[i].whole =
-        Tensor(states.device(), plan.value_dtype, {bucket.range.size()}, Category::parameters);
+    live_[i].whole = Tensor(states.device(), dtype, {bucket.range.size()}, Category::parameters);
     stream.copy(live_[i].whole.data(), states.values(bucket.range).data(), live_[i].whole.bytes());
   }
   stream.synchronize();

@@ -22,8 +22,7 @@ namespace zero {
 
 class Stage3 final : public Stage2 {
  public:
-  Stage3(FlatStates& states, const GradientPlan& plan, Communicators communicators,
-         StepOptions options);
+  explicit Stage3(StepContext context);
   ~Stage3() override { finish(); }
 
   void before_use(const Part& part) override;

@@ -18,16 +18,16 @@ namespace zero {
 
 using machine::Tensor;
 
-Step::Step(int stage, FlatStates& states, const GradientPlan& plan, Communicators communicators,
-           StepOptions options)
-    : context_(stage, states, plan, communicators, std::move(options)),
+Step::Step(StepContext context)
+    : context_(std::move(context)),
       micro_batches_(context_),
       transfers_(context_),
       reducer_(context_, transfers_),
       publisher_(context_, transfers_),
-      norm_(states.device(), context_.plan, states.layout(), communicators.tp, communicators.pp,
-            communicators.dp, context_.sharded, context_.options.all_gather),
-      divisor_(plan.divisor) {}
+      norm_(context_.device(), context_.plan, layout(), context_.communicators.tp,
+            context_.communicators.pp, context_.communicators.dp, context_.sharded,
+            context_.options.all_gather),
+      divisor_(context_.plan.divisor) {}
 
 machine::Device& Step::host_memory() {
   if (host_) return *host_;
@@ -202,18 +202,14 @@ void Step::finish() noexcept {
 
 std::unique_ptr<Step> make_step(int stage, FlatStates& states, const GradientPlan& plan,
                                 Communicators communicators, StepOptions options) {
-  switch (stage) {
-    case 0:
-      return std::make_unique<DataParallel>(states, plan, communicators, std::move(options));
-    case 1:
-      return std::make_unique<Stage1>(states, plan, communicators, std::move(options));
-    case 2:
-      return std::make_unique<Stage2>(states, plan, communicators, std::move(options));
-    case 3:
-      return std::make_unique<Stage3>(states, plan, communicators, std::move(options));
-  }
-  throw std::invalid_argument(
-      fmt::format("ZeRO stage {}: there are the stages 0 to {}", stage, num_stages - 1));
+  if (stage < 0 || stage >= num_stages)
+    throw std::invalid_argument(
+        fmt::format("ZeRO stage {}: there are the stages 0 to {}", stage, num_stages - 1));
+  StepContext context(stage, states, plan, communicators, std::move(options));
+  if (stage == 0) return std::make_unique<DataParallel>(std::move(context));
+  if (stage == 1) return std::make_unique<Stage1>(std::move(context));
+  if (stage == 2) return std::make_unique<Stage2>(std::move(context));
+  return std::make_unique<Stage3>(std::move(context));
 }
 
 }  // namespace zero

@@ -113,9 +113,7 @@ class Step {
   const GradientPlan& plan() const { return context_.plan; }
 
  protected:
-  // Throws what StepContext throws.
-  Step(int stage, FlatStates& states, const GradientPlan& plan, Communicators communicators,
-       StepOptions options);
+  explicit Step(StepContext context);
 
   // For constructors: makes the optimizer; values: of a range of the flat buffers.
   void make_optimizer(const std::function<machine::Tensor(Range)>& values);
@@ -163,7 +161,8 @@ class Step {
   bool reduced_ = false;
 };
 
-// stage 0: data_parallel.h, 1 to 3: stage1.h to stage3.h. Throws std::invalid_argument for another.
+// stage 0: data_parallel.h, 1 to 3: stage1.h to stage3.h. Throws std::invalid_argument for another,
+// and what StepContext throws.
 std::unique_ptr<Step> make_step(int stage, FlatStates& states, const GradientPlan& plan,
                                 Communicators communicators, StepOptions options);
 

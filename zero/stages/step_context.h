@@ -1,6 +1,6 @@
 #pragma once
 // The facts that all parts of a step share: the ZeRO stage, the states, the plan, the groups and
-// the options. The constructor checks them; they are constant from then on.
+// the options. The constructor checks them; a step keeps them constant.
 
 #include <string_view>
 #include <vector>
@@ -42,12 +42,12 @@ struct StepContext {
   // With poison_freed: fills memory with NaN that is given back or not valid yet.
   void poison(const machine::Tensor& freed) const;
 
-  const int stage;
+  int stage;
   FlatStates& states;
-  const GradientPlan plan;
-  const Communicators communicators;
-  const StepOptions options;
-  const bool sharded;  // ZeRO stage 1 or above, and dp above 1
+  GradientPlan plan;
+  Communicators communicators;
+  StepOptions options;
+  bool sharded;  // ZeRO stage 1 or above, and dp above 1
 };
 
 }  // namespace zero
