@@ -7,7 +7,7 @@
 #include <ctime>
 #include <filesystem>
 
-#include "harness/record/build_info.h"
+#include "harness/fingerprint/build_info.h"
 #include "harness/record/record_json.h"
 
 namespace harness {

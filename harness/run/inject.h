@@ -25,7 +25,7 @@
 #include <string_view>
 #include <vector>
 
-#include "harness/record/fingerprint.h"
+#include "harness/fingerprint/fingerprint.h"
 #include "harness/unit/unit.h"
 #include "machine/world/world.h"
 

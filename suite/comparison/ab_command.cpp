@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <optional>
 
-#include "harness/record/fingerprint.h"
+#include "harness/fingerprint/fingerprint.h"
 #include "harness/record/run_json.h"
 #include "harness/record/summary.h"
 #include "harness/report/figures.h"

@@ -14,8 +14,8 @@
 #include <optional>
 
 #include "collectives/communicator/choose.h"
-#include "harness/record/build_info.h"
-#include "harness/record/fingerprint.h"
+#include "harness/fingerprint/build_info.h"
+#include "harness/fingerprint/fingerprint.h"
 #include "harness/run/run.h"
 #include "harness/run/supervisor.h"
 #include "harness/run/watchdog.h"

@@ -10,7 +10,7 @@
 #include <memory>
 
 #include "harness/compare/comparable.h"
-#include "harness/record/fingerprint.h"
+#include "harness/fingerprint/fingerprint.h"
 #include "harness/record/run_json.h"
 #include "harness/record/running_case.h"
 #include "harness/report/console.h"

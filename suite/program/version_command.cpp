@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "harness/record/build_info.h"
-#include "harness/record/libraries.h"
+#include "harness/fingerprint/build_info.h"
+#include "harness/fingerprint/libraries.h"
 #include "harness/run/run.h"
 #include "suite/options/options.h"
 #include "suite/program/commands.h"

@@ -1,4 +1,4 @@
-#include "harness/record/libraries.h"
+#include "harness/fingerprint/libraries.h"
 
 #include <dlfcn.h>
 #include <fmt/format.h>

@@ -2,7 +2,7 @@
 #include <cctype>
 #include <regex>
 
-#include "harness/record/fingerprint.h"
+#include "harness/fingerprint/fingerprint.h"
 
 namespace harness {
 namespace {

@@ -1,4 +1,4 @@
-#include "harness/record/fingerprint.h"
+#include "harness/fingerprint/fingerprint.h"
 
 #include <fmt/format.h>
 #include <hwloc.h>
@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "harness/record/build_info.h"
-#include "harness/record/libraries.h"
+#include "harness/fingerprint/build_info.h"
+#include "harness/fingerprint/libraries.h"
 
 namespace harness {
 namespace {

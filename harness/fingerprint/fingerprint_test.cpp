@@ -1,4 +1,4 @@
-#include "harness/record/fingerprint.h"
+#include "harness/fingerprint/fingerprint.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "harness/record/build_info.h"
+#include "harness/fingerprint/build_info.h"
 
 namespace harness {
 namespace {
