@@ -17,7 +17,7 @@ if(CMAKE_SCRIPT_MODE_FILE)
   return()
 endif()
 
-set(build_info_cpp ${CMAKE_CURRENT_BINARY_DIR}/record/build_info.cpp)
+set(build_info_cpp ${CMAKE_CURRENT_BINARY_DIR}/fingerprint/build_info.cpp)
 set(build_info_nccl absent)
 if(SHARDMARK_CUDA AND NCCL_INCLUDE_DIR)
   file(STRINGS ${NCCL_INCLUDE_DIR}/nccl.h lines REGEX "#define NCCL_(MAJOR|MINOR|PATCH) ")
