@@ -191,9 +191,8 @@ TEST(Sampler, NamesTheFirstSampleThatIsWrong) {
     EXPECT_EQ(rehearsed, 200) << "a rehearsal may wait for the rank that failed";
     ASSERT_EQ(sampled.failure.has_value(), world.rank() == 1);
     if (world.rank() == 0) return;
-    EXPECT_EQ(sampled.failure->peer, 0);
-    EXPECT_EQ(sampled.failure->text,
-              fmt::format("sample {}: element 3 is 5", sampled.failure->sample));
+    const int sample = sampled.failure->sample;
+    EXPECT_EQ(sampled.failure->text, "sample " + std::to_string(sample) + ": element 3 is 5");
   });
 }
 
@@ -204,8 +203,8 @@ TEST(Sampler, ChecksTheYardstickToo) {
   timed.on_rehearse = [&] { ++rehearsed; };
   timed.on_check = [&](Runner runner) -> std::optional<machine::Failure> {
     EXPECT_EQ(++checked, rehearsed);
-    if (runner == Runner::unit) return std::nullopt;
-    return machine::Failure{.text = "element 3 is 5"};
+    if (runner == Runner::yardstick) return machine::Failure{.text = "element 3 is 5"};
+    return std::nullopt;
   };
   const auto device = machine::make_host_device();
   EXPECT_EQ(Sampler(*device, nullptr, {.seconds = 0.1}).sample(timed).failure->text,
@@ -447,8 +446,7 @@ TEST(Sampler, AThrowOnOneRankEndsItOnAll) {
     EXPECT_TRUE(sampled.failed_somewhere);
     EXPECT_EQ(told, sampled.failure);
     EXPECT_EQ(runs, 20);  // nobody ran again
-    ASSERT_EQ(sampled.failure.has_value(), world.rank() == 1);
-    if (sampled.failure) EXPECT_EQ(sampled.failure->text, "out of luck");
+    EXPECT_EQ(sampled.failure ? sampled.failure->text : "", world.rank() == 1 ? "out of luck" : "");
   });
 }
 

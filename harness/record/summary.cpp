@@ -113,11 +113,11 @@ Summary summarize(const RunContext& context, const std::vector<Record>& records)
   summary.skips = group_skips(records);
   const Counts& counts = summary.counts;
   summary.accepted = counts.failed == 0 && counts.passed > 0 && context.status == "complete";
-  summary.verdict = fmt::format(
-      "{}: {}{} passed, {} failed, {} skipped", summary.accepted ? "ACCEPTED" : "REJECTED",
-      why_rejected(context, counts), counts.passed, counts.failed, counts.skipped);
+  summary.verdict = summary.accepted ? "ACCEPTED" : "REJECTED";
+  summary.details = fmt::format("{}{} passed, {} failed, {} skipped", why_rejected(context, counts),
+                                counts.passed, counts.failed, counts.skipped);
   if (context.not_run > 0)
-    summary.verdict += fmt::format("; {} {} not run: time", context.not_run,
+    summary.details += fmt::format("; {} {} not run: time", context.not_run,
                                    context.not_run == 1 ? "case" : "cases");
   return summary;
 }

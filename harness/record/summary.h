@@ -34,8 +34,9 @@ struct SkipGroup {
 struct Summary {
   Counts counts;
   bool accepted = false;  // something passed, nothing failed, and the run came to its end
-  // "ACCEPTED: 214 passed, 0 failed, 31 skipped; 80 cases not run: time"
-  std::string verdict;
+  std::string verdict;    // "ACCEPTED" or "REJECTED"
+  std::string details;    // "214 passed, 0 failed, 31 skipped; 80 cases not run: time"
+  std::string line() const { return verdict + ": " + details; }
   std::vector<UnitSummary> units;  // in order of their first case
   std::vector<SkipGroup> skips;    // most cases first
 };

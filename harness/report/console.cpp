@@ -268,7 +268,7 @@ std::string summary_text(const RunContext& context, const std::vector<Record>& r
   if (!context.status_reason.empty())
     text += fmt::format("\n{}: {}\n", plain(context.status), plain(context.status_reason));
   text += fmt::format(
-      "\n{}\n", painted(terminal, summary.accepted ? Ruling::pass : Ruling::fail, summary.verdict));
+      "\n{}\n", painted(terminal, summary.accepted ? Ruling::pass : Ruling::fail, summary.line()));
   return text;
 }
 

@@ -194,7 +194,7 @@ TEST_F(ConsoleTest, ColorsOnlyWhereWanted) {
 
 TEST(Verdict, OnlyAFinishedRunWhereSomethingPassedIsAccepted) {
   const auto verdict = [](const std::string& status, const std::vector<Record>& records) {
-    return summarize({"", "", "", status, "", {}}, records).verdict;
+    return summarize({"", "", "", status, "", {}}, records).line();
   };
   const Record passed = record("a", 1, Ruling::pass), failed = record("a", 2, Ruling::fail),
                skipped = record("a", 3, Ruling::skipped);

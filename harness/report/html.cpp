@@ -23,13 +23,12 @@ std::string date_text(const std::string& rfc3339) {
 }
 
 std::string header(const RunFile& run, const Summary& summary) {
-  const std::size_t colon = summary.verdict.find(": ");
   const RunContext& context = run.context;
   std::string text = fmt::format(
       "<header class=\"{}\">\n<p class=\"program\">Shardmark</p>\n<h1>{}</h1>\n<p "
       "class=\"counts\">{}</p>\n",
-      summary.accepted ? "accepted" : "rejected", escaped(summary.verdict.substr(0, colon)),
-      escaped(summary.verdict.substr(colon + 2)));
+      summary.accepted ? "accepted" : "rejected", escaped(summary.verdict),
+      escaped(summary.details));
   if (!context.status_reason.empty())
     text += fmt::format("<p class=\"reason\">{}</p>\n", escaped(context.status_reason));
   text += "<dl class=\"facts\">\n";
@@ -170,8 +169,7 @@ std::string report_html(const RunFile& run, const Figures& figures,
       "'unsafe-inline'; "
       "script-src 'unsafe-inline'; img-src data:\">\n"
       "<title>{}</title>\n<style>{}</style>\n</head>\n<body>\n<main>\n",
-      escaped(fmt::format("{} \xe2\x80\x93 Shardmark on {}",
-                          summary.verdict.substr(0, summary.verdict.find(':')), run.host_name)),
+      escaped(fmt::format("{} \xe2\x80\x93 Shardmark on {}", summary.verdict, run.host_name)),
       page_style);
   page += header(run, summary);
   page += failures(run);

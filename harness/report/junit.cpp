@@ -83,7 +83,7 @@ std::string junit_xml(const RunFile& run) {
                                       {"command", run.context.command},
                                       {"status", run.context.status},
                                       {"status_reason", run.context.status_reason},
-                                      {"verdict", summary.verdict}})
+                                      {"verdict", summary.line()}})
       text += fmt::format("      {}", property(name, value));
     text += "    </properties>\n" + cases + "  </testsuite>\n";
   }
