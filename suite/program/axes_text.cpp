@@ -53,9 +53,8 @@ std::string axes_help(const std::vector<std::string>& units, harness::Profile pr
     const std::vector<AxisInfo> axes = unit->axes(profile);
     std::size_t width = 0;
     for (const AxisInfo& axis : axes) width = std::max(width, names_text(axis.name).size());
-    text +=
-        fmt::format("{}Axes of {} and their values in profile {} (shardmark list {} lists all):\n",
-                    text.empty() ? "" : "\n", unit->name(), name(profile), unit->name());
+    text += fmt::format("{}Axes of {}, with the values of profile {}:\n", text.empty() ? "" : "\n",
+                        unit->name(), name(profile));
     for (const AxisInfo& axis : axes) {
       const std::size_t columns = help_columns - width - 4;
       const std::string allowed = allowed_text(axis, columns / 2 - 10);
@@ -63,7 +62,9 @@ std::string axes_help(const std::vector<std::string>& units, harness::Profile pr
                           joined(axis.values, columns - allowed.size()), allowed);
     }
   }
-  return text + "An axis takes a value, a list (1,2,4) or a range (1:64:x4, 2:10:+4).";
+  return text +
+         "An axis takes a value, a list (1,2,4) or a range (1:64:x4); shardmark list UNIT shows "
+         "all.";
 }
 
 std::string unit_summary(const harness::Family& unit) {

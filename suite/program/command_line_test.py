@@ -4,6 +4,7 @@
 import json
 import os
 import re
+import shutil
 import sys
 import unittest
 
@@ -122,12 +123,12 @@ class Values(TemporaryFolder):
     def test_booleans_are_on_or_off(self):
         words = ["layer_norm", "--ranks", "2", "--dtype", "float", "--transport", "shared_memory", "--sequence-parallel"]
         spelt = [self.cases(*words, value) for value in ("on", "1", "true")]
-        self.assertEqual(len(spelt[0]), 2)
+        self.assertEqual(len(spelt[0]), 1)
         self.assertTrue(all("/sequence-parallel:on/" in name for name in spelt[0]), spelt[0])
         self.assertEqual(spelt[0], spelt[1])
         self.assertEqual(spelt[0], spelt[2])
         self.assertEqual(self.cases(*words, "off"), self.cases(*words, "0"))
-        self.assertEqual(len(self.cases(*words, "on,off,0,true")), 4)
+        self.assertEqual(len(self.cases(*words, "on,off,0,true")), 2)
         overlap = ["zero_step", "--ranks", "2", "--zero-stage", "2", "--overlap_comm"]
         self.assertEqual(self.cases(*overlap, "1"), self.cases(*overlap, "on"))
         done = shardmark("run", *words, "maybe")
@@ -151,29 +152,24 @@ class Values(TemporaryFolder):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         with open(self.path("c.json"), encoding="utf-8") as file:
             names = [case["name"] for case in json.load(file)["times"]]
-        self.assertEqual(len(names), 2)
+        self.assertEqual(len(names), 1)
         self.assertTrue(all("sequence-parallel:on" in name for name in names), names)
 
     def test_a_seed_is_never_replaced(self):
-        with open(self.path("args.txt"), "w", encoding="utf-8") as file:
-            file.write("--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --max-position-embeddings 32 "
-                       "--micro-batch-size 1 --global-batch-size 2 --seed {seed}\n".replace("{seed}", "42"))
-        with open(self.path("usual.txt"), "w", encoding="utf-8") as file:
-            file.write("--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --max-position-embeddings 32 "
-                       "--micro-batch-size 1 --global-batch-size 2 --seed 1234\n")
+        for name, seed in (("args.txt", 42), ("usual.txt", 1234)):
+            with open(self.path(name), "w", encoding="utf-8") as file:
+                file.write("--num-layers 1 --hidden-size 16 --num-attention-heads 2 --seq-length 8 --max-position-embeddings 8 "
+                           f"--vocab-size 64 --micro-batch-size 1 --global-batch-size 1 --seed {seed}")
 
         def run(arguments, *words, code=0):
-            done = shardmark("run", "gpt_step", "--ranks", "1", "--dtype", "float", "--megatron-arguments", self.path(arguments), *words, *TINY,
-                             "--out", self.path("run"), env=NO_FIGURES)
+            done = shardmark("run", "gpt_step", "--ranks", "1", "--dtype", "float", "--transport", "shared_memory", "--schedule", "1f1b",
+                             "--megatron-arguments", self.path(arguments), *words, *TINY, "--out", self.path("run"), env=NO_FIGURES)
             self.assertEqual(done.returncode, code, done.stdout + done.stderr)
             if code:
                 return done.stderr
             with open(self.path("run/environment.json"), encoding="utf-8") as file:
                 seed = json.load(file)["same_on_all_ranks"]["options"]["seed"]
-            for root, _, files in os.walk(self.path("run"), topdown=False):
-                for name in files:
-                    os.remove(os.path.join(root, name))
-                os.rmdir(root)
+            shutil.rmtree(self.path("run"))
             return seed
         for seed in ("1234", "7"):
             self.assertIn(f"--seed {seed} conflicts with {self.path('args.txt')} (seed 42)", run("args.txt", "--seed", seed, code=2))

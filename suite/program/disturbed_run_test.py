@@ -12,7 +12,7 @@ import sys
 import time
 import unittest
 
-from program_test import PROGRAM, TemporaryFolder, read_run
+from process import PROGRAM, TemporaryFolder, read_run
 
 TIMEOUT_S = 10  # of the run; a busy machine makes no progress for seconds
 RANK_VARIABLES = (b"PMI_RANK", b"OMPI_COMM_WORLD_RANK")

@@ -15,7 +15,7 @@ import sys
 import time
 import unittest
 
-from program_test import PROGRAM, TemporaryFolder, read_run
+from process import PROGRAM, TemporaryFolder, read_run
 
 PLACEMENTS = int(os.environ.get("SHARDMARK_PLACEMENTS", "1"))
 TIMEOUT_S = 5

@@ -18,7 +18,7 @@ import time
 import unittest
 import xml.etree.ElementTree
 
-from program_test import LAUNCHER, PROGRAM, TemporaryFolder, read_run, shardmark
+from process import LAUNCHER, PROGRAM, TemporaryFolder, read_run, shardmark
 
 KILLS = int(os.environ.get("SHARDMARK_KILLS", "10"))
 SMALL = ["run", "all_reduce", "--ranks", "2", "--dtype", "float", "--algorithm", "ring", "--transport", "shared_memory",
