@@ -53,6 +53,7 @@ namespace detail {
 std::string text_of(std::string_view value);
 std::string text_of(long long value);
 std::string text_of(unsigned long long value);
+std::string text_of(double value);
 template <std::convertible_to<std::string_view> T>
 std::string text_of(const T& value) {
   return text_of(std::string_view(value));

@@ -164,7 +164,7 @@ struct ZeroOverlap {
     const double without = median_of([](const Times&t) { return t[slow] - t[fast]; }),
                  with = median_of(
                      [](const Times&t) { return t[overlapped_slow] - t[overlapped_fast]; });
-    description.set("step_without_link_s", median_of([](const Times& t) { return t[fast]); });
+    description.set("step_without_link_s", median_of([](const Times& t) { return t[fast]; }));
     description.set("exposed_without_s", without);
     description.set("exposed_with_s", with);
     description.set("link_GBps", 1e-9 / seconds_per_byte_);
