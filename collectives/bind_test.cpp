@@ -132,12 +132,12 @@ TEST(Rounds, AreAgreedOnByRanksThatKnowTheirOwnPlans) {
       Call call{0, ranks, 3, ranks - 1, 1};
       if (!algorithm.refuses(call).empty()) continue;
       call.pieces = algorithm.plan(call).pieces;
-      const auto all = rounds_of_ranks(algorithm, call, 1009, false);
+      const auto all = rounds_of_ranks(algorithm, call, 1009);
       machine::run_ranks(ranks, [&](machine::World& world) {
         Call own = call;
         own.rank = world.rank();
         ByWorld agreement(world);
-        const std::vector<Round> mine = rounds_of(algorithm, own, 1009, false, agreement);
+        const std::vector<Round> mine = rounds_of(algorithm, own, 1009, agreement);
         const std::vector<Round>& expected = all[static_cast<std::size_t>(own.rank)];
         ASSERT_EQ(mine.size(), expected.size()) << algorithm.name;
         for (std::size_t i = 0; i < mine.size(); ++i) {
@@ -155,7 +155,7 @@ TEST(Rounds, OfAPlanThatWaitsForItselfDoNotCome) {
     plan.steps = {receive(1 - call.rank, output(0)), send(1 - call.rank, output(0))};
     return plan;
   };
-  EXPECT_THROW(rounds_of_ranks(broken, {0, 2}, 100, false), std::logic_error);
+  EXPECT_THROW(rounds_of_ranks(broken, {0, 2}, 100), std::logic_error);
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ machine::Store store_of(const Layout& layout, const CallKey& key, int ranks) {
 }  // namespace
 
 Execution::Execution(const CallKey& key, int rank, int ranks, machine::Device& device,
-                     Agreement* agreement)
+                     const std::vector<Round>* rounds)
     : stream_(device.stream()),
       kernels_(stream_.kernels()),
       on_host_(device.readable_by_host()),
@@ -57,9 +57,8 @@ Execution::Execution(const CallKey& key, int rank, int ranks, machine::Device& d
                                machine::Category::buffers);
   BoundPlan bound = bind(plan, layout, key.in_place, size, store_);
   actions_ = std::move(bound.actions);
-  if (agreement)
-    prepare_rounds(rounds_of(*key.algorithm, call, key.count, key.in_place, *agreement),
-                   bound.action_of);
+  if (rounds)
+    prepare_rounds(*rounds, bound.action_of);
   else
     prepare_order();
 }

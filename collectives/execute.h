@@ -38,11 +38,10 @@ Call with_pieces(const Algorithm& algorithm, Call call, std::int64_t count, mach
 
 class Execution {
  public:
-  // Allocates the plan's scratch, if it has any, on the device, and keeps it. An Execution for
-  // rendezvous links (Link::is_rendezvous) needs an agreement; it is then collective over the
-  // group, and allocates the staging of what is received to be reduced, too.
+  // Allocates the plan's scratch, if it has any, on the device, and keeps it. For rendezvous links
+  // (Link::is_rendezvous) it needs the rounds, and allocates the staging of received parts, too.
   Execution(const CallKey& key, int rank, int ranks, machine::Device& device,
-            Agreement* agreement = nullptr);
+            const std::vector<Round>* rounds = nullptr);
 
   // Sums round to the dtype after each addition. Returns when peers have taken all they need of the
   // buffers, which are memory of the device: on its stream, if the link has one.

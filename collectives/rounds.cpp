@@ -20,63 +20,68 @@ bool moves(Verb verb) {
   return verb == Verb::send || verb == Verb::receive || verb == Verb::receive_reduce;
 }
 
-// A copy of a chunk to itself, which no rank runs.
-bool is_needless(const Step& step, const Layout& layout, bool in_place) {
-  return step.verb == Verb::copy &&
-         layout.site(step.source, in_place) == layout.site(step.target, in_place);
-}
+// What holds up a plan's steps. A step that waits for another one leaves out what that one waits
+// for.
+class Order {
+ public:
+  Order(machine::Operation operation, const Plan& plan, const Layout& layout)
+      : is_barrier_(operation == machine::Operation::barrier), before_(plan.steps.size()) {
+    add(plan, layout, false);
+    if (may_be_in_place(operation)) add(plan, layout, true);
+  }
+  // The earlier steps that must be over before it.
+  const std::set<std::size_t>& before(std::size_t step) const { return before_[step]; }
 
-// By step: the earlier ones that must be over before it. A step that waits for another one leaves
-// out what that one waits for.
-std::vector<std::vector<std::size_t>> steps_before(machine::Operation operation, const Plan& plan,
-                                                   const Layout& layout, bool in_place) {
+ private:
   struct Uses {  // of a piece of a buffer
     std::optional<std::size_t> writer;
     std::vector<std::size_t> readers;  // since then
   };
-  RangeMap<Uses> uses;
-  std::vector<std::size_t> heard;  // of a barrier
-  std::vector<std::vector<std::size_t>> before;
-  for (std::size_t i = 0; i < plan.steps.size(); ++i) {
-    const Step& step = plan.steps[i];
-    before.emplace_back();
-    if (is_needless(step, layout, in_place)) continue;
-    std::set<std::size_t> mine;
-    const auto read = [&](Slice slice) {
-      uses.update(layout.site(slice, in_place), [&](Uses& piece) {
-        if (piece.writer) mine.insert(*piece.writer);
-        piece.readers.push_back(i);
-      });
-    };
-    if (step.verb != Verb::receive && step.verb != Verb::post) read(step.source);
-    if (step.verb == Verb::reduce) read(step.target);
-    if (step.verb != Verb::send && step.verb != Verb::post) {
+
+  void add(const Plan& plan, const Layout& layout, bool in_place) {
+    RangeMap<Uses> uses;
+    std::vector<std::size_t> heard;  // of a barrier
+    for (std::size_t i = 0; i < plan.steps.size(); ++i) {
+      const Step& step = plan.steps[i];
+      std::set<std::size_t>& before = before_[i];
+      const Layout::Site source = layout.site(step.source, in_place);
       const Layout::Site target = layout.site(step.target, in_place);
-      uses.visit(target, [&](const Uses& piece) {
-        if (piece.writer) mine.insert(*piece.writer);
-        mine.insert(piece.readers.begin(), piece.readers.end());
-      });
-      uses.assign(target, {i, {}});
+      if (step.verb == Verb::copy && source == target) continue;  // no rank runs it
+      const auto read = [&](const Layout::Site& site) {
+        uses.update(site, [&](Uses& piece) {
+          if (piece.writer) before.insert(*piece.writer);
+          piece.readers.push_back(i);
+        });
+      };
+      if (step.verb != Verb::receive && step.verb != Verb::post) read(source);
+      if (step.verb == Verb::reduce) read(target);
+      if (step.verb != Verb::send && step.verb != Verb::post) {
+        uses.visit(target, [&](const Uses& piece) {
+          if (piece.writer) before.insert(*piece.writer);
+          before.insert(piece.readers.begin(), piece.readers.end());
+        });
+        uses.assign(target, {i, {}});
+      }
+      // What a barrier moves has no place; a rank that answers has heard.
+      if (is_barrier_ && step.verb == Verb::send) before.insert(heard.begin(), heard.end());
+      if (step.verb == Verb::receive) heard.push_back(i);
+      before.erase(i);
     }
-    // What a barrier moves has no place; a rank that answers has heard.
-    if (operation == machine::Operation::barrier && step.verb == Verb::send)
-      mine.insert(heard.begin(), heard.end());
-    if (step.verb == Verb::receive) heard.push_back(i);
-    mine.erase(i);
-    before.back().assign(mine.begin(), mine.end());
   }
-  return before;
-}
+
+  bool is_barrier_;
+  std::vector<std::set<std::size_t>> before_;
+};
 
 // One rank's way through its plan.
 class Rank {
  public:
-  Rank(const Algorithm& algorithm, const Call& call, std::int64_t count, bool in_place)
-      : plan_(algorithm.plan(call)), round_(plan_.steps.size()) {
-    if (algorithm.operation == machine::Operation::barrier) count = 0;
-    const Layout layout(algorithm.operation, plan_, call, count);
-    before_ = steps_before(algorithm.operation, plan_, layout, in_place);
-  }
+  Rank(const Algorithm& algorithm, const Call& call, std::int64_t count)
+      : plan_(algorithm.plan(call)),
+        order_(algorithm.operation, plan_,
+               Layout(algorithm.operation, plan_, call,
+                      algorithm.operation == machine::Operation::barrier ? 0 : count)),
+        round_(plan_.steps.size()) {}
 
   // Goes on until the plan is over (true) or a number has not come (false).
   bool go_on(Agreement& agreement) {
@@ -118,7 +123,7 @@ class Rank {
     const auto& [verb, index, source, target] = plan_.steps[step];
     if (verb == Verb::post) return true;
     int over = 0;  // the round after which all that it waits for is over
-    for (const std::size_t earlier : before_[step]) {
+    for (const std::size_t earlier : order_.before(step)) {
       if (plan_.steps[earlier].verb == Verb::send)
         while (round_[earlier] <= 0)
           if (!settle_send(plan_.steps[earlier].peer, agreement)) return false;
@@ -168,7 +173,7 @@ class Rank {
   }
 
   Plan plan_;
-  std::vector<std::vector<std::size_t>> before_;
+  Order order_;
   std::vector<int> round_;  // by step; of a send below zero until its receive is known
   std::map<int, Peer> peers_;
   std::size_t next_ = 0;
@@ -203,19 +208,19 @@ class OneThread final : public Agreement {
 }  // namespace
 
 std::vector<Round> rounds_of(const Algorithm& algorithm, const Call& call, std::int64_t count,
-                             bool in_place, Agreement& agreement) {
-  Rank rank(algorithm, call, count, in_place);
+                             Agreement& agreement) {
+  Rank rank(algorithm, call, count);
   while (!rank.go_on(agreement)) continue;
   return rank.rounds();
 }
 
 std::vector<std::vector<Round>> rounds_of_ranks(const Algorithm& algorithm, const Call& call,
-                                                std::int64_t count, bool in_place) {
+                                                std::int64_t count) {
   std::vector<Rank> ranks;
   for (int rank = 0; rank < call.ranks; ++rank) {
     Call own = call;
     own.rank = rank;
-    ranks.emplace_back(algorithm, own, count, in_place);
+    ranks.emplace_back(algorithm, own, count);
   }
   Numbers numbers;
   for (bool over = false; !over;) {
@@ -236,12 +241,12 @@ std::vector<std::vector<Round>> rounds_of_ranks(const Algorithm& algorithm, cons
 }
 
 std::size_t staging_bytes(const Algorithm& algorithm, const Call& call, std::int64_t count,
-                          machine::Dtype dtype, bool in_place, Agreement& agreement) {
+                          machine::Dtype dtype, const std::vector<Round>& rounds) {
   const Call cut = with_pieces(algorithm, call, count, dtype);
   const Plan plan = algorithm.plan(cut);
   const Layout layout(algorithm.operation, plan, cut, count);
   std::size_t most = 0;
-  for (const Round& round : rounds_of(algorithm, cut, count, in_place, agreement)) {
+  for (const Round& round : rounds) {
     std::size_t staged = 0;
     for (const std::size_t i : round.transfers)
       if (plan.steps[i].verb == Verb::receive_reduce)

@@ -41,20 +41,21 @@ class Agreement {
 };
 
 // The rounds of call.rank; call.pieces as the plan cuts. count: elements of the whole, or of a
-// share where the operation deals in shares. Collective over the group, over an agreement that
+// share where the operation deals in shares. They hold in place and out of place, since a rank does
+// not know which of the two a call is on another rank. Collective over the group; the agreement
 // waits.
 std::vector<Round> rounds_of(const Algorithm& algorithm, const Call& call, std::int64_t count,
-                             bool in_place, Agreement& agreement);
+                             Agreement& agreement);
 // The rounds of every rank, without a group: for tests. Throws std::logic_error naming the step for
 // which no round comes.
 std::vector<std::vector<Round>> rounds_of_ranks(const Algorithm& algorithm, const Call& call,
-                                                std::int64_t count, bool in_place);
+                                                std::int64_t count);
 
 // What a received part takes of the memory where the parts of a round wait to be added, aligned for
 // the widest access.
 constexpr std::size_t staged_bytes(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
-// All of it that a rank needs. Collective over the group.
+// All of it that a rank with these rounds needs.
 std::size_t staging_bytes(const Algorithm& algorithm, const Call& call, std::int64_t count,
-                          machine::Dtype dtype, bool in_place, Agreement& agreement);
+                          machine::Dtype dtype, const std::vector<Round>& rounds);
 
 }  // namespace collectives

@@ -46,15 +46,15 @@ int near_ranks(const machine::World& world, const machine::Group& group) {
 
 class ByControlPlane final : public Agreement {
  public:
-  ByControlPlane(machine::World& world, machine::Group group)
-      : world_(world), group_(std::move(group)) {}
+  ByControlPlane(machine::World& world, const machine::Group& group)
+      : world_(world), group_(group) {}
   void send(int peer, Number number) override { world_.send(member(peer), number); }
   std::optional<Number> receive(int peer) override { return world_.receive<Number>(member(peer)); }
 
  private:
   int member(int peer) const { return group_.members[static_cast<std::size_t>(peer)]; }
   machine::World& world_;
-  machine::Group group_;
+  const machine::Group& group_;
 };
 
 }  // namespace
@@ -64,9 +64,7 @@ Communicator::Communicator(machine::World& world, const machine::Group& group,
     : Communicator(world, machine::connect(world, group, transport)) {}
 
 Communicator::Communicator(machine::World& world, std::unique_ptr<machine::Link> link)
-    : world_(world), link_(std::move(link)), inner_(near_ranks(world, link_->group())) {
-  if (link_->is_rendezvous()) agreement_ = std::make_unique<ByControlPlane>(world, link_->group());
-}
+    : world_(world), link_(std::move(link)), inner_(near_ranks(world, link_->group())) {}
 
 machine::Device& Communicator::device() const {
   return link_->stream() ? link_->stream()->device() : world_.host_device();
@@ -130,6 +128,20 @@ constexpr std::ptrdiff_t most_matrices = 4;
 
 }  // namespace
 
+const std::vector<Round>* Communicator::rounds(CallKey key) {
+  if (!link_->is_rendezvous()) return nullptr;
+  key.in_place = false;
+  auto known = rounds_.find(key);
+  if (known == rounds_.end()) {
+    const Call call =
+        with_pieces(*key.algorithm, {rank(), size(), 1, key.root, key.inner, key.traffic.get()},
+                    key.count, key.dtype);
+    ByControlPlane agreement(world_, group());
+    known = rounds_.emplace(key, rounds_of(*key.algorithm, call, key.count, agreement)).first;
+  }
+  return &known->second;
+}
+
 Execution& Communicator::execution(const CallKey& key, const Call& call) {
   if (last_key_ && *last_key_ == key) return *last_;
   auto found = executions_.find(key);
@@ -144,12 +156,14 @@ Execution& Communicator::execution(const CallKey& key, const Call& call) {
         return known.first.traffic && known.first.algorithm == key.algorithm &&
                known.first.dtype == key.dtype;
       };
-      if (std::count_if(executions_.begin(), executions_.end(), alike) >= most_matrices)
+      if (std::count_if(executions_.begin(), executions_.end(), alike) >= most_matrices) {
         std::erase_if(executions_, alike);
+        std::erase_if(rounds_, alike);
+      }
     }
     found =
         executions_
-            .emplace(key, std::make_unique<Execution>(key, rank(), size(), device(), agreement()))
+            .emplace(key, std::make_unique<Execution>(key, rank(), size(), device(), rounds(key)))
             .first;
   }
   last_key_ = &found->first;

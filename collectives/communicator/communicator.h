@@ -93,8 +93,9 @@ class Communicator {
   void set_inner(int inner);  // throws std::invalid_argument when it does not divide size()
   // Of the buffers that the link moves without staging.
   machine::Device& device() const;
-  // Over the control plane of the world; for links with is_rendezvous only, else null.
-  Agreement* agreement() const { return agreement_.get(); }
+  // Of a call over a rendezvous link; null for other links. The first call of its kind agrees on
+  // them over the world's control plane: it is collective, and of the rank's own thread.
+  const std::vector<Round>* rounds(CallKey key);
 
  private:
   Execution& execution(const CallKey& key, const Call& call);
@@ -103,10 +104,10 @@ class Communicator {
 
   machine::World& world_;
   std::unique_ptr<machine::Link> link_;
-  std::unique_ptr<Agreement> agreement_;
   int inner_ = 1;
   machine::Tensor nothing_;
   std::map<CallKey, std::unique_ptr<Execution>> executions_;
+  std::map<CallKey, std::vector<Round>> rounds_;  // of keys that are not in place
   const CallKey* last_key_ = nullptr;
   Execution* last_ = nullptr;
 };

@@ -121,14 +121,13 @@ std::string left_waiting(const Algorithm& algorithm, const Call& call,
 struct Reordered {
   const Algorithm* algorithm;
   std::int64_t count;
-  bool in_place;
 };
 Reordered reordered;
 Plan in_rounds(const Call& call) {
   Plan plan = reordered.algorithm->plan(call);
   std::vector<Step> steps;
   const std::vector<std::vector<Round>> rounds =
-      rounds_of_ranks(*reordered.algorithm, call, reordered.count, reordered.in_place);
+      rounds_of_ranks(*reordered.algorithm, call, reordered.count);
   for (const Round& round : rounds[static_cast<std::size_t>(call.rank)]) {
     for (const bool sends : {true, false})
       for (const std::size_t i : round.transfers)
@@ -150,7 +149,7 @@ TEST_P(Rounds, NoPlanWaitsForItself) {
       if (!algorithm.refuses(call).empty()) continue;
       if (call.pieces > 1 && ranks > 6 && ranks != most_ranks) continue;
       if (call.root != 0 && !has_root(algorithm.operation)) continue;
-      const auto rounds = rounds_of_ranks(algorithm, call, 1009, false);
+      const auto rounds = rounds_of_ranks(algorithm, call, 1009);
       ASSERT_EQ(left_waiting(algorithm, call, rounds), "") << call.pieces << " pieces";
       ++shown;
     }
@@ -166,7 +165,7 @@ TEST_P(Rounds, AreRightInTheirOwnOrder) {
       for (const bool in_place : {false, true}) {
         if (in_place && !may_be_in_place(algorithm.operation)) continue;
         if (!algorithm.refuses(call).empty() || (ranks > 4 && call.pieces > 1)) continue;
-        reordered = {&algorithm, 1009, in_place};
+        reordered = {&algorithm, 1009};
         ASSERT_NO_THROW(prove(as_rounds, call, 1009, in_place)) << ranks;
       }
 }

@@ -246,9 +246,10 @@ void CollectiveUnit::judge_memory(harness::Judge& judge) {
   if (!uses_library()) {
     const auto& algorithm = collectives::find_algorithm(operation_, algorithm_);
     expected += scratch_bytes(algorithm, call_of_rank(), count_, case_.dtype);
-    if (collectives::Agreement* agreement = communicator_->agreement())
-      expected += collectives::staging_bytes(algorithm, call_of_rank(), count_, case_.dtype, false,
-                                             *agreement);
+    const collectives::Call call = call_of_rank();
+    if (const auto* rounds = communicator_->rounds(
+            {&algorithm, count_, case_.dtype, false, call.root, call.inner, traffic_}))
+      expected += collectives::staging_bytes(algorithm, call, count_, case_.dtype, *rounds);
   }
   judge.memory(Category::buffers, memory_.peak(Category::buffers), expected);
 }
