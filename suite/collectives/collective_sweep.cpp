@@ -47,6 +47,36 @@ std::string why_not_inner(Operation operation, const CollectiveCase& c) {
   return {};
 }
 
+// The same steps on every rank, however the data is cut, whichever ranks are near.
+bool same_plans(const collectives::Algorithm& one, const collectives::Algorithm& other, int ranks) {
+  for (int inner = 1; inner <= ranks; ++inner)
+    for (const int root : {0, 1})
+      for (const int pieces : {1, 2})
+        for (int rank = 0; rank < ranks && root < ranks && ranks % inner == 0; ++rank) {
+          const collectives::Call call{rank, ranks, pieces, root, inner};
+          if (!one.refuses(call).empty() || !other.refuses(call).empty()) return false;
+          const collectives::Plan plan = one.plan(call), same = other.plan(call);
+          if (plan.pieces != same.pieces || plan.shares != same.shares || plan.bays != same.bays ||
+              plan.steps != same.steps)
+            return false;
+        }
+  return true;
+}
+
+// The operation's algorithms; of several with the same plans among so many ranks the first.
+std::vector<std::string> distinct(Operation operation, int ranks) {
+  std::vector<const collectives::Algorithm*> found;
+  for (const auto& algorithm : collectives::algorithms())
+    if (algorithm.operation == operation &&
+        std::ranges::none_of(found, [&](const collectives::Algorithm* other) {
+          return same_plans(*other, algorithm, ranks);
+        }))
+      found.push_back(&algorithm);
+  std::vector<std::string> names;
+  for (const auto* algorithm : found) names.emplace_back(algorithm->name);
+  return names;
+}
+
 template <class T, std::size_t n>
 std::vector<T> all(const T (&values)[n]) {
   return {std::begin(values), std::end(values)};
@@ -67,9 +97,12 @@ harness::Sweep<CollectiveCase> collective_sweep(Operation operation) {
   std::vector<std::string> names;
   for (const auto& algorithm : collectives::algorithms())
     if (algorithm.operation == operation) names.emplace_back(algorithm.name);
-  std::vector<std::string> allowed = names, with_library = names;
-  for (const auto& name : {collectives::library, automatic}) allowed.emplace_back(name);
-  with_library.emplace_back(collectives::library);
+  const auto with_library = [](std::vector<std::string> ours) {
+    ours.emplace_back(collectives::library);
+    return ours;
+  };
+  std::vector<std::string> allowed = with_library(names);
+  allowed.emplace_back(automatic);
   const std::vector<Transport> transports = harness::usual_transports();
   std::vector<Transport> swept = transports, shown = transports;  // shown: to be right
   std::erase(swept, Transport::mpi);
@@ -114,23 +147,26 @@ harness::Sweep<CollectiveCase> collective_sweep(Operation operation) {
   roots_and_traffics.insert(roots_and_traffics.end(), traffics.begin(), traffics.end());
   types.insert(types.end(), roots_and_traffics.begin(), roots_and_traffics.end());
 
-  slice({acceptance, paper}, "matrix",
-        {vary(&Case::algorithm, with_library), vary(&Case::transport, transports),
-         vary(&Case::dtype, {Dtype::float32, Dtype::bfloat16}), vary(&Case::ranks, {2, 3, 4, 7, 8}),
-         vary(&Case::bytes, harness::powers(8, 64 << 20, 4))},
-        roots_and_traffics);
-  // Every algorithm of ours does the same there, over every transport.
-  for (const auto& [algorithm, over] : {std::pair(names.front(), std::vector{transports.front()}),
-                                        {std::string(collectives::library), transports}})
+  const std::vector<Dtype> floats{Dtype::float32, Dtype::bfloat16};
+  const auto sizes = vary(&Case::bytes, harness::powers(8, 64 << 20, 4));
+  for (const int ranks : {2, 3, 4, 7, 8})
+    slice({acceptance, paper}, "matrix",
+          {vary(&Case::algorithm, with_library(distinct(operation, ranks))),
+           vary(&Case::transport, transports), vary(&Case::dtype, floats),
+           vary(&Case::ranks, {ranks}), sizes},
+          roots_and_traffics);
+  // Ours send nothing there, over whatever transport.
+  for (const auto& [algorithms, over] :
+       {std::pair(distinct(operation, 1), std::vector{transports.front()}),
+        {with_library({}), transports}})
     slice({acceptance, paper}, "one rank",
-          {vary(&Case::algorithm, {algorithm}), vary(&Case::transport, over),
-           vary(&Case::dtype, {Dtype::float32, Dtype::bfloat16}), vary(&Case::ranks, {1}),
-           vary(&Case::bytes, harness::powers(8, 64 << 20, 4))},
+          {vary(&Case::algorithm, algorithms), vary(&Case::transport, over),
+           vary(&Case::dtype, floats), vary(&Case::ranks, {1}), sizes},
           roots_and_traffics);
   slice({acceptance, paper}, "types",
-        {vary(&Case::algorithm, with_library), vary(&Case::transport, transports),
-         vary(&Case::dtype, all(machine::every_dtype)), vary(&Case::ranks, {3}),
-         vary(&Case::bytes, {{8192}})},
+        {vary(&Case::algorithm, with_library(distinct(operation, 3))),
+         vary(&Case::transport, transports), vary(&Case::dtype, all(machine::every_dtype)),
+         vary(&Case::ranks, {3}), vary(&Case::bytes, {{8192}})},
         types);
 
   // The first three operations are swept over sizes; of the others one size shows that they are
@@ -153,8 +189,8 @@ harness::Sweep<CollectiveCase> collective_sweep(Operation operation) {
            vary(&Case::bytes, {{8}, {2048}, {32768}, {524288}})});
   } else if (first) {
     slice({quick}, "sizes",
-          {vary(&Case::algorithm, headlines), vary(&Case::transport, swept),
-           vary(&Case::ranks, {2}), vary(&Case::bytes, {{32768}, {8388608}})});
+          {vary(&Case::transport, swept), vary(&Case::ranks, {2}),
+           vary(&Case::bytes, {{32768}, {8388608}})});  // of two ranks ring and direct are one
   }
   if (first) {
     slice({quick}, "types",
@@ -177,8 +213,8 @@ harness::Sweep<CollectiveCase> collective_sweep(Operation operation) {
   // power of two.
   const bool shares = !reduces(operation) || operation == Operation::reduce_scatter;
   slice({quick}, "edges",
-        {vary(&Case::algorithm, names), vary(&Case::transport, swept), vary(&Case::ranks, {3}),
-         vary(&Case::bytes, {{shares ? 3 * 337 * 4 : 1009 * 4}})});
+        {vary(&Case::algorithm, distinct(operation, 3)), vary(&Case::transport, swept),
+         vary(&Case::ranks, {3}), vary(&Case::bytes, {{shares ? 3 * 337 * 4 : 1009 * 4}})});
   slice({quick}, "edges",
         {vary(&Case::algorithm, first ? headlines : std::vector{names.front()}),
          vary(&Case::transport, swept), vary(&Case::ranks, {3}),

@@ -15,6 +15,7 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <set>
 
 #include "harness/unit/unit.h"
 #include "machine/link/connect.h"
@@ -79,22 +80,36 @@ struct PipelineStep {
     // Around the stages and their double, where schedules change their shape; over other transports
     // and in other dtypes the double.
     for (const int p : {1, 2, 3, 4, 8}) {
-      const auto shapes = [p](int tokens, int hidden) {
-        std::vector<int> around{1, p, 2 * p, 2 * p + 1, 2 * p + 2};
-        if (p > 2) around.push_back(p - 1);
-        return std::vector{vary(&Case::schedule, pipeline::schedule_names()),
-                           vary(&Case::virtual_stages, {1, 2, 3}),
-                           vary(&Case::micro_batches, around),
-                           vary(&Case::ranks, {p}),
-                           vary(&Case::tokens, {tokens}),
-                           vary(&Case::hidden, {hidden})};
-      };
-      sweep.slice({acceptance, paper}, "matrix",
-                  {vary(&Case::schedule, schedules), vary(&Case::virtual_stages, {1, 2, 3}),
-                   vary(&Case::micro_batches, {2 * p}), vary(&Case::transport, transports),
-                   vary(&Case::dtype, dtypes), vary(&Case::ranks, {p})});
-      sweep.slice({acceptance, paper}, "shapes", shapes(128, 256));
-      if (p > 2) sweep.slice({smoke}, "smoke", shapes(8, 16));
+      std::set<int> around{1, p, 2 * p, 2 * p + 1, 2 * p + 2};
+      if (p > 2) around.insert(p - 1);
+      for (const int m : around) {
+        std::vector<std::string> names = schedules;
+        if (m == 1) std::erase(names, "gpipe");                            // is 1f1b
+        if (p == 1 || m <= 2) std::erase(names, "zb_h2");                  // is zb_h1
+        using Of = std::pair<std::vector<std::string>, std::vector<int>>;  // schedules, chunks
+        std::vector<Of> pairs{{names, {1, 2, 3}}};
+        if (p == 1 || (p == 2 && m == 2)) {  // interleaved with one chunk is 1f1b
+          std::erase(pairs.front().first, "interleaved_1f1b");
+          pairs.push_back({{"interleaved_1f1b"}, {2, 3}});
+        }
+        for (const auto& [of, chunks] : pairs) {
+          const std::vector shape{vary(&Case::schedule, of), vary(&Case::virtual_stages, chunks),
+                                  vary(&Case::micro_batches, {m}), vary(&Case::ranks, {p})};
+          const auto add = [&](const std::vector<Profile>& profiles, const char* name,
+                               const std::vector<harness::Variation<Case>>& more) {
+            std::vector all = shape;
+            all.insert(all.end(), more.begin(), more.end());
+            sweep.slice(profiles, name, all);
+          };
+          add({acceptance, paper}, "shapes", {});
+          if (m == 2 * p)
+            add({acceptance, paper}, "matrix",
+                {vary(&Case::transport,
+                      p == 1 ? std::vector{Transport::shared_memory} : transports),
+                 vary(&Case::dtype, dtypes)});
+          if (p > 2) add({smoke}, "smoke", {vary(&Case::tokens, {8}), vary(&Case::hidden, {16})});
+        }
+      }
     }
     // Each with the chunks that it has by itself.
     sweep.slice({quick}, "schedules", {vary(&Case::schedule, {"1f1b", "zb_h2"})})
@@ -106,13 +121,12 @@ struct PipelineStep {
                 vary(&Case::dtype, {Dtype::bfloat16}), vary(&Case::ranks, {2})})
         // Fewer micro-batches than stages, and some that the stages do not divide.
         .slice({quick}, "edges",
-               {vary(&Case::schedule, {"gpipe", "1f1b", "zb_h1", "zb_h2"}),
-                vary(&Case::micro_batches, {2, 7}), vary(&Case::ranks, {3}),
-                vary(&Case::tokens, {17}), vary(&Case::hidden, {33})})
+               {vary(&Case::schedule, {"gpipe", "1f1b", "zb_h1"}), vary(&Case::micro_batches, {2}),
+                vary(&Case::ranks, {3}), vary(&Case::tokens, {17}), vary(&Case::hidden, {33})})
         .slice({quick}, "edges",
-               {vary(&Case::schedule, {"zb_v"}), vary(&Case::virtual_stages, {2}),
-                vary(&Case::micro_batches, {2, 7}), vary(&Case::ranks, {3}),
-                vary(&Case::tokens, {17}), vary(&Case::hidden, {33})})
+               {vary(&Case::schedule, {"1f1b", "zb_h2", "zb_v"}),
+                vary(&Case::virtual_stages, {1, 2}), vary(&Case::micro_batches, {7}),
+                vary(&Case::ranks, {3}), vary(&Case::tokens, {17}), vary(&Case::hidden, {33})})
         .slice({smoke}, "smoke",
                {vary(&Case::schedule, schedules), vary(&Case::virtual_stages, {1, 2}),
                 vary(&Case::micro_batches, {4}), vary(&Case::ranks, {2}),
@@ -227,8 +241,7 @@ struct PipelineStep {
                                       executor.activations + alive * b,
                                       executor.buffers + (1 + ends) * b};
     for (std::size_t i = 0; i < std::size(categories); ++i)
-      judge.memory(categories[i], memory_.peak(categories[i]),
-                   expected[i]);
+      judge.memory(categories[i], memory_.peak(categories[i]), expected[i]);
   }
 
   void judge_schedule(harness::Judge& judge, const pipeline::Timeline& timeline) {
