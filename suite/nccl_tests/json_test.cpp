@@ -16,7 +16,7 @@ using Json = nlohmann::json;
 
 Report report() {
   Report report;
-  report.arguments = parse_arguments({"all_gather", "-b", "8", "-e", "1K", "-f", "2", "-z", "1"});
+  report.arguments = *parse_arguments({"all_gather", "-b", "8", "-e", "1K", "-f", "2", "-z", "1"});
   report.version = "0.1";
   report.start_time = "2026-01-31 23:59:58";
   report.end_time = "2026-01-31 23:59:59";

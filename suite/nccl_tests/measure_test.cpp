@@ -15,7 +15,7 @@ using machine::Transport;
 template <class ReductionOf>
 Row measured(const std::vector<std::string>& words, std::int64_t size, Dtype dtype, int ranks,
              const ReductionOf& reduction_of, int root = 0, std::int64_t* failed = nullptr) {
-  const Arguments arguments = parse_arguments(words);
+  const Arguments arguments = *parse_arguments(words);
   Row row;
   machine::run_ranks(ranks, [&](machine::World& world) {
     Measure measure(world, arguments, Transport::shared_memory);

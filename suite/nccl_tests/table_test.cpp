@@ -22,7 +22,7 @@ Row row() {
 bool ends_with(const std::string& text, const std::string& end) { return text.ends_with(end); }
 
 TEST(Table, HeaderHasTheColumnsOfNcclTests) {
-  Arguments a = parse_arguments({"all_reduce", "-b", "8", "-e", "64", "-f", "2", "-w", "5"});
+  Arguments a = *parse_arguments({"all_reduce", "-b", "8", "-e", "64", "-f", "2", "-w", "5"});
   a.notes = {"a note"};
   const std::string text = header(a, "0.1", {{0, 77, "node", "a CPU"}, {1, 123456, "n", "b"}});
   EXPECT_EQ(
@@ -46,7 +46,7 @@ TEST(Table, HeaderHasTheColumnsOfNcclTests) {
 }
 
 TEST(Table, RowsFitTheirColumns) {
-  const Arguments a = parse_arguments({"all_reduce"});
+  const Arguments a = *parse_arguments({"all_reduce"});
   Row r = row();
   EXPECT_EQ(line(a, r, ""),
             "        1024           256     float     sum      -1    12.35    0.08    0.08       0"
@@ -62,12 +62,12 @@ TEST(Table, RowsFitTheirColumns) {
 TEST(Table, ARowThatIsWrongSaysWhere) {
   Row r = row();
   r.in_place->wrong_where = "rank 1: 3 of 256 elements wrong";
-  EXPECT_TRUE(ends_with(line(parse_arguments({"all_reduce"}), r, ""),
+  EXPECT_TRUE(ends_with(line(*parse_arguments({"all_reduce"}), r, ""),
                         "       3\n# in-place: rank 1: 3 of 256 elements wrong\n"));
 }
 
 TEST(Table, TimestampsAndIterationsAddColumns) {
-  const Arguments a = parse_arguments({"all_reduce", "-S", "1", "-I", "1", "-K", "1"});
+  const Arguments a = *parse_arguments({"all_reduce", "-S", "1", "-I", "1", "-K", "1"});
   Row r = row();
   r.out_of_place->iterations = {{90, 1, 2, 3}, {}};
   const std::string text = line(a, r, "2026-01-31 23:59:59");
@@ -94,7 +94,7 @@ TEST(Table, SummaryIsByNearestRank) {
 }
 
 TEST(Table, FootersAreWhatScriptsLookFor) {
-  const Arguments a = parse_arguments({"alltoall"});
+  const Arguments a = *parse_arguments({"alltoall"});
   Totals totals;
   count(totals, row());
   totals.busbw_sum = 2.5;
