@@ -48,7 +48,7 @@ TEST(Options, ReadsEveryForm) {
   ASSERT_TRUE(e.options.parse({"apple", "-oruns", "--count=4", "-n", "-5", "-n2", "--color",
                                "red,green", "--color=blue", "--benchmark_filter=x", "--all",
                                "--against", "pear", "plum", "--grams", "1e-3", "fig"}));
-  EXPECT_EQ(e.fruit, Words{"apple"});
+  EXPECT_EQ(e.fruit, (Words{"apple", "fig"}));
   EXPECT_EQ(e.against, (Words{"pear", "plum"}));
   EXPECT_EQ(e.colors, (Words{"red", "green", "blue"}));
   EXPECT_EQ(e.passed, Words{"--benchmark_filter=x"});
@@ -72,8 +72,8 @@ TEST(Options, ATypedDefaultIsGiven) {
 
 TEST(Options, MistakesAreOneLineWithARemedy) {
   const auto mistake = [](const Words& words) { return Example().mistake(words); };
-  EXPECT_EQ(mistake({"--cout", "1"}), "unknown flag '--cout'; did you mean '--count'?");
-  EXPECT_EQ(mistake({"--cout=1"}), "unknown flag '--cout'; did you mean '--count'?");
+  EXPECT_EQ(mistake({"--cuont", "1"}), "unknown flag '--cuont'; did you mean '--count'?");
+  EXPECT_EQ(mistake({"--cuont=1"}), "unknown flag '--cuont'; did you mean '--count'?");
   EXPECT_EQ(mistake({"-x"}), "unknown flag '-x'; known: -h -o -n");
   EXPECT_EQ(mistake({"--out"}), "--out requires a value: DIR");
   EXPECT_EQ(mistake({"--out", "--all"}), "--out requires a value: DIR");
@@ -130,11 +130,11 @@ Options:
   -n, --last N   the last counts
 
 Weight:
-  --grams GRAMS        of one piece
-  --seed N             seed
-  --color NAME         repeatable
-  --against FRUIT...   other fruit
-  --all                all of them
+  --grams GRAMS       of one piece
+  --seed N            seed
+  --color NAME        repeatable
+  --against FRUIT...  other fruit
+  --all               all of them
 
 The end.
 )");
