@@ -23,10 +23,10 @@ class Calls {
     const auto accumulator =
         stage_.dtype == machine::Dtype::float64 ? machine::Dtype::float64 : machine::Dtype::float32;
     std::vector<CollectiveCalls> calls{
-        {Operation::all_reduce, stage_.dtype, n_ * h_, reduces_},
-        {Operation::all_gather, stage_.dtype, n_ * h_, gathers_},
-        {Operation::reduce_scatter, stage_.dtype, n_ * h_, scatters_},
-        {Operation::all_reduce, accumulator, n_, row_values_},
+        {"tp", Operation::all_reduce, stage_.dtype, stage_.tp, n_ * h_, reduces_},
+        {"tp", Operation::all_gather, stage_.dtype, stage_.tp, n_ * h_, gathers_},
+        {"tp", Operation::reduce_scatter, stage_.dtype, stage_.tp, n_ * h_, scatters_},
+        {"tp", Operation::all_reduce, accumulator, stage_.tp, n_, row_values_},
     };
     std::erase_if(calls, [this](const auto& one) { return stage_.tp == 1 || one.calls == 0; });
     return calls;

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "collectives/communicator/calls.h"
 #include "layers/models/gpt.h"
 #include "machine/device/dtype.h"
 #include "machine/link/link.h"
@@ -61,13 +62,7 @@ std::size_t boundary_bytes(const GptConfig& config, const StageCase& stage);
 //                     3 all-reduces n
 // Every layer that is recomputed adds its forward to backward_input; every group of layers whose
 // input is distributed, an all-gather of n h.
-struct CollectiveCalls {
-  machine::Operation operation = machine::Operation::all_reduce;
-  machine::Dtype dtype = machine::Dtype::float32;
-  std::int64_t elements = 0;  // of the whole buffer
-  int calls = 0;
-  bool operator==(const CollectiveCalls&) const = default;
-};
+using collectives::CollectiveCalls;
 std::vector<CollectiveCalls> forward_calls(const GptConfig& config, const StageCase& stage);
 std::vector<CollectiveCalls> backward_input_calls(const GptConfig& config, const StageCase& stage);
 std::vector<CollectiveCalls> backward_weights_calls(const GptConfig& config,

@@ -240,9 +240,9 @@ TEST(GptCostCalls, AreMegatrons) {
   using machine::Operation;
   StageCase all{2, {}, 2, Dtype::bfloat16};
   const std::int64_t tokens = 2 * 33, whole = tokens * 8;
-  const CollectiveCalls loss{Operation::all_reduce, Dtype::float32, tokens, 3};
+  const CollectiveCalls loss{"tp", Operation::all_reduce, Dtype::float32, 2, tokens, 3};
   const auto of = [&](Operation operation, int calls) {
-    return CollectiveCalls{operation, Dtype::bfloat16, whole, calls};
+    return CollectiveCalls{"tp", operation, Dtype::bfloat16, 2, whole, calls};
   };
   using List = std::vector<CollectiveCalls>;
   EXPECT_EQ(forward_calls(long_sequence, all), (List{of(Operation::all_reduce, 13), loss}));

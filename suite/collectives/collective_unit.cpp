@@ -248,8 +248,10 @@ void CollectiveUnit::judge_memory(harness::Judge& judge) {
     expected += scratch_bytes(algorithm, call_of_rank(), count_, case_.dtype);
     const collectives::Call call = call_of_rank();
     if (const auto* rounds = communicator_->rounds(
-            {&algorithm, count_, case_.dtype, false, call.root, call.inner, traffic_}))
+            {&algorithm, count_, case_.dtype, false, call.root, call.inner, traffic_})) {
+      judge.shares_reference(harness::Oracle::memory);  // the plan's rounds
       expected += collectives::staging_bytes(algorithm, call, count_, case_.dtype, *rounds);
+    }
   }
   judge.memory(Category::buffers, memory_.peak(Category::buffers), expected);
 }

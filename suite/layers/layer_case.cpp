@@ -50,24 +50,22 @@ std::string_view name(Pass pass) {
   return names[static_cast<std::size_t>(pass)];
 }
 
-std::vector<layers::CollectiveCalls> calls(const LayerCase& c, Borders borders) {
+LayerEnds hidden_ends(const LayerCase& c) {
+  return {c.hidden_size, c.hidden_size, c.hidden_size, c.hidden_size};
+}
+
+std::vector<collectives::CollectiveCalls> calls(const LayerCase& c, Borders borders) {
   if (c.ranks == 1) return {};
   const std::int64_t n = c.tokens(), all = n * c.hidden_size;
   const Dtype accumulator = c.dtype == Dtype::float64 ? Dtype::float64 : Dtype::float32;
   const bool rows_cut = c.sequence_parallel;
-  std::vector<layers::CollectiveCalls> found{
-      {Operation::all_gather, c.dtype, all, rows_cut ? borders.inward : 0},
-      {rows_cut ? Operation::reduce_scatter : Operation::all_reduce, c.dtype, all, borders.outward},
-      {Operation::all_reduce, accumulator, n, borders.row_values}};
-  std::erase_if(found, [](const layers::CollectiveCalls& one) { return one.calls == 0; });
+  std::vector<collectives::CollectiveCalls> found{
+      {"tp", Operation::all_gather, c.dtype, c.ranks, all, rows_cut ? borders.inward : 0},
+      {"tp", rows_cut ? Operation::reduce_scatter : Operation::all_reduce, c.dtype, c.ranks, all,
+       borders.outward},
+      {"tp", Operation::all_reduce, accumulator, c.ranks, n, borders.row_values}};
+  std::erase_if(found, [](const auto& one) { return one.calls == 0; });
   return found;
-}
-
-std::array<std::size_t, machine::num_categories> held(const machine::Ledger& ledger) {
-  std::array<std::size_t, machine::num_categories> bytes{};
-  for (const machine::Category category : machine::all_categories)
-    bytes[static_cast<std::size_t>(category)] = ledger.current(category);
-  return bytes;
 }
 
 }  // namespace suite

@@ -14,7 +14,6 @@
 
 #include "harness/unit/sweep.h"
 #include "layers/models/gpt_cost.h"
-#include "machine/device/memory.h"
 
 namespace suite {
 
@@ -29,6 +28,11 @@ struct LayerCase {
   // Megatron's arguments. A unit has the axes that mean something to its layer.
   int micro_batch_size = 1, seq_length = 1, hidden_size = 1;
   int num_attention_heads = 1, vocab_size = 1;
+  // Of a linear layer; its tokens are one sequence.
+  int input_size = 1, output_size = 1;
+  bool bias = true, skip_bias_add = false;
+  bool gather_output = false;     // of column-parallel only
+  bool input_is_parallel = true;  // of row-parallel only
 
   std::int64_t tokens() const { return std::int64_t{micro_batch_size} * seq_length; }
   // The model that it is a layer of: GPT-2's shape or Llama's (layers/gpt_config.h), which has two
@@ -41,6 +45,12 @@ struct LayerCase {
   LayerCase whole() const;
 };
 
+// Columns of x and of y, and how many of them a rank holds.
+struct LayerEnds {
+  std::int64_t input = 0, own_input = 0, output = 0, own_output = 0;
+};
+LayerEnds hidden_ends(const LayerCase& c);  // hidden-size, all of it on every rank
+
 // What a layer's unit looks like from outside.
 struct LayerTraits {
   bool takes_tokens = false;  // instead of x [tokens, hidden]: no d_x then
@@ -51,6 +61,8 @@ struct LayerTraits {
   // What sequence parallelism sums over ranks is excepted.
   bool same_bits_at_every_degree = false;
   bool limit_applies = false;  // harness::Traits
+  LayerEnds (*ends)(const LayerCase& c) = hidden_ends;
+  double bias_stddev = 0.5;  // of sums of order 1: a bias added too often is far outside the bounds
 };
 
 // The sizes of the notation.
@@ -74,21 +86,18 @@ std::string_view name(Pass pass);
 struct Borders {
   int inward = 0, outward = 0, row_values = 0;
 };
-std::vector<layers::CollectiveCalls> calls(const LayerCase& c, Borders borders);
+std::vector<collectives::CollectiveCalls> calls(const LayerCase& c, Borders borders);
 
 struct LayerClaims {
   // What tp must divide, by what it is called.
   std::vector<std::pair<std::string, std::int64_t>> cut{};
-  std::int64_t parameters = 0;                                  // elements that a rank holds
-  std::array<std::vector<layers::CollectiveCalls>, 3> calls{};  // by pass
+  std::int64_t parameters = 0;                                       // elements that a rank holds
+  std::array<std::vector<collectives::CollectiveCalls>, 3> calls{};  // by pass
   std::size_t saved = 0;              // bytes kept from forward for backward
   std::size_t saved_for_weights = 0;  // of these, what backward_weights still reads
   std::size_t buffers = 0;  // peak; not what the caller passes, nor the scratch of collectives
   double flops = 0;         // of all passes, of a rank
   std::int64_t longest_sum = 1;
 };
-
-// Bytes that there are now, by category.
-std::array<std::size_t, machine::num_categories> held(const machine::Ledger& ledger);
 
 }  // namespace suite

@@ -15,26 +15,39 @@ using machine::Tensor;
 namespace {
 
 // Seeds of what is random, added to the run's.
-enum : std::uint64_t { seed_x = 1, seed_d_y, seed_tokens, seed_gradients };
+enum : std::uint64_t { seed_tokens = seed_d_y + 1, seed_gradients };
 
 }  // namespace
+
+std::vector<double> earlier_gradient(const layers::Context& context, std::uint64_t seed,
+                                     const std::string& parameter, int rank, machine::Shape shape,
+                                     machine::Region region) {
+  const Tensor part(context.device, Dtype::float64, shape, Category::buffers);
+  context.kernels().fill_normal(
+      part, layers::random_key(seed + seed_gradients + static_cast<std::uint64_t>(rank), parameter),
+      region, 0, 1);
+  std::vector<double> drawn = to_doubles(part);
+  for (double& value : drawn) value = (2 * std::floor(value * 8) + 1) / 16;
+  return drawn;
+}
 
 LayerRun::LayerRun(machine::Device& device, collectives::Communicator& tp, const LayerCase& c,
                    const LayerTraits& traits, MakeLayer make, std::uint64_t seed)
     : case_(c),
+      ends_(traits.ends(c)),
       context_{device, tp, c.dtype, c.sequence_parallel, c.recomputes_core(), c.use_flash_attn},
       seed_(seed),
       layer_(make(context_, c)) {
-  const machine::Shape own{c.own_rows(), c.hidden_size};
-  const auto random_rows = [&](std::uint64_t which) {
-    Tensor rows = context_.tensor(own, Category::buffers);
-    context_.kernels().fill_normal(rows, seed + which, {context_.first_row(c.own_rows()), 0, 0}, 0,
-                                   1);
+  const auto random_rows = [&](std::uint64_t which, std::int64_t columns, std::int64_t own) {
+    Tensor rows = context_.tensor({c.own_rows(), own}, Category::buffers);
+    context_.kernels().fill_normal(
+        rows, seed + which,
+        {context_.first_row(c.own_rows()), own < columns ? tp.rank() * own : 0, columns}, 0, 1);
     return rows;
   };
   if (!traits.takes_tokens) {
-    x_ = random_rows(seed_x);
-    d_x_ = context_.tensor(own, Category::buffers);
+    x_ = random_rows(seed_x, ends_.input, ends_.own_input);
+    d_x_ = context_.tensor(x_.shape(), Category::buffers);
   }
   if (traits.takes_tokens || traits.gives_loss) {
     std::vector<std::int32_t> tokens(static_cast<std::size_t>(c.tokens()));
@@ -49,15 +62,14 @@ LayerRun::LayerRun(machine::Device& device, collectives::Communicator& tp, const
   if (traits.gives_loss) {
     y_ = Tensor(device, Dtype::float64, {1}, Category::buffers);
   } else {
-    y_ = context_.tensor(own, Category::buffers);
-    d_y_ = random_rows(seed_d_y);
+    d_y_ = random_rows(seed_d_y, ends_.output, ends_.own_output);
+    y_ = context_.tensor(d_y_.shape(), Category::buffers);
   }
-  // Sums of order 1, and biases not far below: one added too often is far outside the bounds.
-  const double stddev = 1 / std::sqrt(static_cast<double>(c.hidden_size));
+  const double stddev = weight_stddev(ends_.input);  // sums of order 1
   layer_->initialize({.seed = seed,
                       .weight_stddev = stddev,
                       .residual_stddev = stddev,
-                      .bias_stddev = 0.5,
+                      .bias_stddev = traits.bias_stddev,
                       .gain_stddev = 0.2});
   zero_gradients();
 }
@@ -78,17 +90,12 @@ void LayerRun::add_earlier_gradients(const std::set<std::string>& partial, int f
   for (Parameter* parameter : parameters()) {
     const bool shared = partial.contains(parameter->name);
     const Tensor& gradient = parameter->gradient;
-    const Tensor part(context_.device, Dtype::float64, gradient.shape(), Category::buffers);
     std::vector<double> sum = to_doubles(gradient);
     for (int rank = shared ? first : 0; rank < (shared ? first + ranks : 1); ++rank) {
-      context_.kernels().fill_normal(
-          part,
-          layers::random_key(seed_ + seed_gradients + static_cast<std::uint64_t>(rank),
-                             parameter->name),
-          parameter->region(context_.tp.rank()), 0, 1);
-      const std::vector<double> drawn = to_doubles(part);
-      for (std::size_t i = 0; i < sum.size(); ++i)
-        sum[i] += (2 * std::floor(drawn[i] * 8) + 1) / 16;
+      const std::vector<double> part =
+          earlier_gradient(context_, seed_, parameter->name, rank, gradient.shape(),
+                           parameter->region(context_.tp.rank()));
+      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += part[i];
     }
     from_doubles(gradient, sum);
   }

@@ -3,6 +3,7 @@
 // global index: so the shards of every degree, and the whole on one rank, start from the same
 // numbers.
 
+#include <cmath>
 #include <map>
 #include <memory>
 #include <set>
@@ -20,6 +21,13 @@ struct LayerInput {
   machine::Tensor x;
   const std::int32_t* tokens = nullptr;
 };
+
+// Seeds of x and d_y, added to the run's.
+enum : std::uint64_t { seed_x = 1, seed_d_y };
+// For products of order 1.
+inline double weight_stddev(std::int64_t input_size) {
+  return 1 / std::sqrt(static_cast<double>(input_size));
+}
 
 // The factor of a loss in its gradients: not 1, so that one who forgets it shows.
 inline constexpr double loss_factor = 0.5;
@@ -62,6 +70,13 @@ class SavingLayer : public JudgedLayer {
 using MakeLayer = std::unique_ptr<JudgedLayer> (*)(const layers::Context& context,
                                                    const LayerCase& c);
 
+// Gradients of an earlier micro-batch, where a layer must add to: one rank's part of a parameter's
+// sum, of which `region` is drawn. Odd multiples of 1/16: never zero, and exact in any order of
+// adding them.
+std::vector<double> earlier_gradient(const layers::Context& context, std::uint64_t seed,
+                                     const std::string& parameter, int rank, machine::Shape shape,
+                                     machine::Region region);
+
 class LayerRun {
  public:
   // tp has c.ranks ranks.
@@ -71,9 +86,8 @@ class LayerRun {
   // The values of another run of the same shapes, whatever its dtype and device.
   void copy_values(const LayerRun& other);
   void zero_gradients();
-  // Gradients of an earlier micro-batch: what a layer must add to. Where ranks share a sum (names
-  // in `partial`) each has its own part of it: this run the parts of the ranks [first, first +
-  // ranks). They are odd multiples of 1/16: never zero, and exact in any order of adding them.
+  // Adds earlier_gradient to every gradient. Where ranks share a sum (names in `partial`) each has
+  // its own part of it: this run the parts of the ranks [first, first + ranks).
   void add_earlier_gradients(const std::set<std::string>& partial, int first, int ranks);
   // Results of the pass before would hide one that writes none.
   void spoil_results();
@@ -87,10 +101,15 @@ class LayerRun {
   std::set<std::string> partial_gradients() const;
   const machine::Tensor& y() const { return y_; }
   const machine::Tensor& d_x() const { return d_x_; }  // empty where tokens came in
-  std::size_t passed_bytes() const;                    // of what the layer's caller holds
+  // Whether a rank holds only its columns of y, of d_x.
+  bool y_is_cut() const { return ends_.own_output < ends_.output; }
+  bool d_x_is_cut() const { return ends_.own_input < ends_.input; }
+  std::uint64_t seed() const { return seed_; }
+  std::size_t passed_bytes() const;  // of what the layer's caller holds
 
  private:
   LayerCase case_;
+  LayerEnds ends_;
   layers::Context context_;
   std::uint64_t seed_;
   std::unique_ptr<JudgedLayer> layer_;

@@ -4,54 +4,28 @@
 
 #include <algorithm>
 #include <map>
-#include <tuple>
 #include <utility>
 
-#include "collectives/cost.h"
 #include "machine/base/clock.h"
 
 namespace suite {
 
+using collectives::CollectiveCalls;
 using collectives::Spread;
-using layers::CollectiveCalls;
 using machine::Category;
 using machine::Operation;
 using machine::Tensor;
 using machine::Traffic;
 using machine::TrafficLabel;
 
-namespace {
-
-// One collective as the communicator runs it by default.
-struct Called {
-  const collectives::Algorithm& algorithm;
-  collectives::Call call;
-  std::int64_t count;  // of the whole, or of a share
-  machine::Dtype dtype;
-};
-
-Called called(const CollectiveCalls& calls, const LayerCase& c, int rank) {
-  const bool shares = calls.operation != Operation::all_reduce;
-  const std::int64_t count = shares ? calls.elements / c.ranks : calls.elements;
-  const std::int64_t in = calls.operation == Operation::all_gather ? count : calls.elements;
-  return {collectives::find_algorithm(
-              calls.operation, collectives::default_algorithm(
-                                   calls.operation, c.transport,
-                                   static_cast<std::size_t>(in) * size_of(calls.dtype), c.ranks)),
-          {rank, c.ranks},
-          count,
-          calls.dtype};
-}
-
-}  // namespace
-
 LayerShell::LayerShell(const Case& c, harness::Context& context, const LayerTraits& traits,
-                       LayerClaims claims, MakeLayer make)
+                       LayerClaims claims, MakeLayer make, JudgeNumerics judge_numerics)
     : case_(c),
       context_(context),
       traits_(traits),
       claims_(std::move(claims)),
       make_(make),
+      judge_numerics_(judge_numerics),
       memory_(context.device.ledger()),
       tp_(context.world, context.group, c.transport),
       run_(context.device, tp_, c, traits, make, context.seed) {
@@ -76,23 +50,16 @@ void LayerShell::judge(harness::Judge& judge) {
     }
     judge_bits(judge);
   }
+  if (judge_numerics_) return judge_numerics_(judge, context_, run_, case_);
   const LayerResults got = results_of(run_, &judge);
   judge_results(judge, run_, case_, traits_, claims_.longest_sum, got, shared_reference());
 }
 
 void LayerShell::judge_memory(harness::Judge& judge) const {
-  std::size_t scratch = 0;  // CUDA tensors are staged through the host's memory, counted there
-  if (context_.device.readable_by_host()) {
-    // Kept once for each length, dtype and algorithm.
-    std::map<std::tuple<Operation, std::int64_t, machine::Dtype>, std::size_t> kept;
-    for (const auto& calls : claims_.calls)
-      for (const CollectiveCalls& one : calls) {
-        const Called call = called(one, case_, tp_.rank());
-        kept[{one.operation, one.elements, one.dtype}] =
-            collectives::scratch_bytes(call.algorithm, call.call, call.count, call.dtype);
-      }
-    for (const auto& [key, bytes] : kept) scratch += bytes;
-  }
+  collectives::CallsCost cost;
+  for (const Pass pass : all_passes) add_calls(cost, pass);
+  // CUDA tensors are staged through the host's memory, counted there.
+  const std::size_t scratch = context_.device.readable_by_host() ? cost.scratch() : 0;
   const auto parameters = static_cast<std::size_t>(claims_.parameters);
   const auto check = [&](Category category, std::size_t expected) {
     judge.memory(category, memory_.peak(category), expected);
@@ -112,14 +79,15 @@ void LayerShell::judge_saved(harness::Judge& judge, Pass pass) const {
                memory_.current(Category::activations), expected);
 }
 
+void LayerShell::add_calls(collectives::CallsCost& cost, Pass pass) const {
+  for (const CollectiveCalls& calls : claims_.calls[static_cast<std::size_t>(pass)])
+    cost.add(calls, collectives::usual_algorithm(calls, case_.transport), tp_.rank());
+}
+
 void LayerShell::judge_volume(harness::Judge& judge, Pass pass) const {
-  std::map<TrafficLabel, Traffic> expected;
-  for (const CollectiveCalls& one : claims_.calls[static_cast<std::size_t>(pass)]) {
-    const Called call = called(one, case_, tp_.rank());
-    const Traffic traffic =
-        collectives::expected_traffic(call.algorithm, call.call, call.count, call.dtype);
-    for (int i = 0; i < one.calls; ++i) expected[{one.operation, one.dtype}] += traffic;
-  }
+  collectives::CallsCost cost;
+  add_calls(cost, pass);
+  std::map<TrafficLabel, Traffic> expected = cost.traffic("tp");
   const auto& measured = tp_.link().traffic();
   for (const auto& [label, traffic] : measured)
     if (traffic != Traffic{}) expected.try_emplace(label);  // what nobody expects fails too
@@ -138,8 +106,8 @@ void LayerShell::judge_bits(harness::Judge& judge) const {
                     hash(tensor));
   };
   const bool rows_cut = case_.sequence_parallel != 0;
-  bits(rows_cut && !traits_.gives_loss, "y", run_.y());
-  if (!traits_.takes_tokens) bits(rows_cut, "d_x", run_.d_x());
+  bits((rows_cut && !traits_.gives_loss) || run_.y_is_cut(), "y", run_.y());
+  if (!traits_.takes_tokens) bits(rows_cut || run_.d_x_is_cut(), "d_x", run_.d_x());
   for (const collectives::Parameter* parameter : run_.parameters())
     bits(
         parameter->placement.tp == Spread::sharded || parameter->placement.gradient_partial_over_tp,
@@ -172,7 +140,7 @@ harness::Cost LayerShell::cost() const {
   for (const auto& calls : claims_.calls)
     for (const CollectiveCalls& one : calls) {
       const double whole =
-          one.calls * static_cast<double>(one.elements) * static_cast<double>(size_of(one.dtype));
+          static_cast<double>(one.calls * one.elements) * static_cast<double>(size_of(one.dtype));
       cost.memory_bytes +=
           one.operation == Operation::reduce_scatter ? whole + whole / n : 2 * whole;
       cost.wire_bytes += (one.operation == Operation::all_reduce ? 2 : 1) * whole * (n - 1) / n;

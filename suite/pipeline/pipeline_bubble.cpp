@@ -13,6 +13,7 @@
 #include "machine/link/connect.h"
 #include "pipeline/execute.h"
 #include "suite/pipeline/calibrated_sleep.h"
+#include "suite/reference/boundary_traffic.h"
 #include "suite/trainer/measured_step.h"
 
 namespace suite {
@@ -114,6 +115,7 @@ struct PipelineBubble {
 
   void judge(harness::Judge& judge) {
     const int rank = context_.group.index;
+    judge.shares_reference(harness::Oracle::memory);  // slots of the executor
     const pipeline::ExpectedMemory expected = pipeline::expected_memory(actions_, rank, boundary);
     for (std::size_t i = 0; i < std::size(categories); ++i)
       judge.memory(
@@ -125,7 +127,7 @@ struct PipelineBubble {
     machine::Traffic measured = activations_->total();
     measured += gradients_->total();
     judge.volume("pp", {machine::Operation::send_receive, boundary.dtype}, measured,
-                 pipeline::expected_traffic(actions_, rank, boundary));
+                 boundary_traffic(actions_.placement, rank, case_.micro_batches, boundary.bytes()));
     const std::string what = fmt::format("stage {}", rank);
     judge.schedule(what, pipeline::executed(timeline.events), text(schedule_.stage(rank, size_)));
     judge.schedule(what + ", micro-batches alive at once", timeline.peak_in_flight,

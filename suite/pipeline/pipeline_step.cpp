@@ -22,6 +22,7 @@
 #include "pipeline/execute.h"
 #include "suite/pipeline/gelu_stage.h"
 #include "suite/pipeline/part_reference.h"
+#include "suite/reference/boundary_traffic.h"
 #include "suite/trainer/measured_step.h"
 
 namespace suite {
@@ -222,10 +223,12 @@ struct PipelineStep {
     const machine::TrafficLabel label{machine::Operation::send_receive, case_.dtype};
     machine::Traffic measured = activations_->total();
     measured += gradients_->total();
-    judge.volume("pp", label, measured, pipeline::expected_traffic(actions_, rank(), boundary_));
+    judge.volume("pp", label, measured,
+                 boundary_traffic(placement(), rank(), case_.micro_batches, boundary_.bytes()));
   }
 
   void judge_memory(harness::Judge& judge) {
+    judge.shares_reference(harness::Oracle::memory);  // slots of the executor
     const std::uint64_t b = boundary_.bytes(), m = static_cast<std::uint64_t>(case_.micro_batches);
     const std::uint64_t weights = static_cast<std::uint64_t>(case_.hidden) *
                                   static_cast<std::uint64_t>(case_.hidden) *

@@ -1,12 +1,12 @@
 #include "suite/trainer/expectations.h"
 
 #include <algorithm>
-#include <tuple>
 #include <utility>
 #include <vector>
 
-#include "collectives/cost.h"
+#include "collectives/communicator/calls.h"
 #include "layers/models/gpt_memory.h"
+#include "suite/reference/boundary_traffic.h"
 #include "zero/cost/cost.h"
 
 namespace suite {
@@ -30,48 +30,18 @@ pipeline::Boundary boundary(const TrainingConfig& config) {
       config.dtype};
 }
 
-// One collective over `ranks`, of `whole` elements, as the communicator runs it by default.
-class Collective {
- public:
-  Collective(const TrainingConfig& config, machine::Operation operation, machine::Dtype dtype,
-             int rank, int ranks, std::int64_t whole)
-      : operation_(operation),
-        dtype_(dtype),
-        call_{rank, ranks},
-        count_(operation == machine::Operation::all_reduce ? whole : whole / ranks) {
-    const std::int64_t in = operation == machine::Operation::all_gather ? count_ : whole;
-    algorithm_ = &collectives::find_algorithm(
-        operation,
-        collectives::default_algorithm(operation, config.transport,
-                                       static_cast<std::size_t>(in) * size_of(dtype), ranks));
-  }
-  machine::Traffic traffic() const {
-    return collectives::expected_traffic(*algorithm_, call_, count_, dtype_);
-  }
-  std::size_t scratch() const {
-    return collectives::scratch_bytes(*algorithm_, call_, count_, dtype_);
-  }
-
- private:
-  machine::Operation operation_;
-  machine::Dtype dtype_;
-  collectives::Call call_;
-  std::int64_t count_;
-  const collectives::Algorithm* algorithm_;
-};
-
 // The collectives of a step over tp: of each action those of its chunk.
-std::vector<layers::CollectiveCalls> calls_over_tp(const Trainer& trainer) {
+std::vector<collectives::CollectiveCalls> calls_over_tp(const Trainer& trainer) {
   using pipeline::Kind;
   const std::vector<layers::StageCase> chunks = chunks_of(trainer);
   std::map<std::pair<int, Kind>, int> actions;
   for (const pipeline::Action& action : trainer.schedules().of(stage_of(trainer)))
     ++actions[{action.chunk, action.kind}];
-  std::vector<layers::CollectiveCalls> all;
+  std::vector<collectives::CollectiveCalls> all;
   for (const auto& [which, times] : actions) {
     const auto& [chunk, kind] = which;
     const auto add = [&](const auto& calls) {
-      for (layers::CollectiveCalls call :
+      for (collectives::CollectiveCalls call :
            calls(trainer.config().model, chunks[static_cast<std::size_t>(chunk)])) {
         call.calls *= times;
         all.push_back(call);
@@ -85,31 +55,25 @@ std::vector<layers::CollectiveCalls> calls_over_tp(const Trainer& trainer) {
   return all;
 }
 
-std::size_t scratch_of_collectives(const Trainer& trainer) {
-  using machine::Operation;
+// Of all collectives of a step, by group.
+collectives::CallsCost cost_of_calls(const Trainer& trainer) {
   const TrainingConfig& config = trainer.config();
-  // Kept once for each group, operation, length and dtype.
-  std::map<std::tuple<std::string, Operation, std::int64_t, machine::Dtype>, std::size_t> kept;
-  const auto keep = [&](std::string_view group, Operation operation, std::int64_t whole,
-                        machine::Dtype dtype) {
-    const collectives::Communicator* communicator = trainer.communicator(group);
-    if (communicator && communicator->size() > 1)
-      kept[{std::string(group), operation, whole, dtype}] =
-          Collective(config, operation, dtype, communicator->rank(), communicator->size(), whole)
-              .scratch();
-  };
-  for (const auto& call : calls_over_tp(trainer))
-    keep("tp", call.operation, call.elements, call.dtype);
-  for (const zero::CollectiveCalls& calls :
+  const machine::Grid& grid = trainer.grid();
+  collectives::CallsCost cost;
+  for (const collectives::CollectiveCalls& calls : calls_over_tp(trainer))
+    cost.add(calls, collectives::usual_algorithm(calls, config.transport),
+             grid.coordinate(Axis::tp));
+  for (const collectives::CollectiveCalls& calls :
        zero::expected_calls(config.zero_stage, trainer.plan(), trainer.states().layout(),
                             config.options, model_usage(config, trainer.parts())))
-    keep(calls.group, calls.operation,
-         calls.operation == Operation::all_reduce ? calls.count : calls.count * calls.ranks,
-         calls.dtype);
-  if (config.uneven_tokens) keep("dp", Operation::all_reduce, 1, machine::Dtype::float64);
-  std::size_t bytes = 0;
-  for (const auto& [call, size] : kept) bytes += size;
-  return bytes;
+    cost.add(calls, zero::algorithm_of(calls, config.options, config.transport),
+             trainer.communicator(calls.group)->rank());
+  const collectives::CollectiveCalls tokens{"dp", machine::Operation::all_reduce,
+                                            machine::Dtype::float64, config.degrees.dp, 1};
+  if (config.uneven_tokens)
+    cost.add(tokens, collectives::usual_algorithm(tokens, config.transport),
+             grid.coordinate(Axis::dp));
+  return cost;
 }
 
 }  // namespace
@@ -187,44 +151,16 @@ std::map<Category, std::size_t> expected_peaks(const Trainer& trainer) {
           {Category::gradients, states.gradients},
           {Category::optimizer, states.optimizer},
           {Category::activations, passage.activations},
-          {Category::buffers, states.buffers + passage.buffers + scratch_of_collectives(trainer)}};
+          {Category::buffers, states.buffers + passage.buffers + cost_of_calls(trainer).scratch()}};
 }
 
 std::map<std::string, std::map<machine::TrafficLabel, machine::Traffic>> expected_traffic(
     const Trainer& trainer) {
   const TrainingConfig& config = trainer.config();
-  std::map<std::string, std::map<machine::TrafficLabel, machine::Traffic>> traffic;
-  const auto add = [&](const std::string& group, machine::TrafficLabel label,
-                       const machine::Traffic& one, std::int64_t times) {
-    machine::Traffic& sum = traffic[group][label];
-    for (std::int64_t i = 0; i < times; ++i) sum += one;
-  };
-  const machine::Grid& grid = trainer.grid();
-  for (const auto& call : calls_over_tp(trainer))
-    add("tp", {call.operation, call.dtype},
-        Collective(config, call.operation, call.dtype, grid.coordinate(Axis::tp), config.degrees.tp,
-                   call.elements)
-            .traffic(),
-        call.calls);
-  add("pp", {machine::Operation::send_receive, config.dtype},
-      pipeline::expected_traffic(trainer.schedules(), stage_of(trainer), boundary(config)), 1);
-  for (const zero::CollectiveCalls& calls :
-       zero::expected_calls(config.zero_stage, trainer.plan(), trainer.states().layout(),
-                            config.options, model_usage(config, trainer.parts()))) {
-    const auto& algorithm = collectives::find_algorithm(
-        calls.operation, zero::algorithm_of(calls, config.options, config.transport));
-    add(calls.group, {calls.operation, calls.dtype},
-        collectives::expected_traffic(algorithm,
-                                      {trainer.communicator(calls.group)->rank(), calls.ranks},
-                                      calls.count, calls.dtype),
-        calls.calls);
-  }
-  if (config.uneven_tokens && config.degrees.dp > 1)
-    add("dp", {machine::Operation::all_reduce, machine::Dtype::float64},
-        Collective(config, machine::Operation::all_reduce, machine::Dtype::float64,
-                   grid.coordinate(Axis::dp), config.degrees.dp, 1)
-            .traffic(),
-        1);
+  auto traffic = cost_of_calls(trainer).traffic();
+  traffic["pp"][{machine::Operation::send_receive, config.dtype}] +=
+      boundary_traffic(trainer.schedules().placement, stage_of(trainer), config.micro_batches(),
+                       boundary(config).bytes());
   return traffic;
 }
 

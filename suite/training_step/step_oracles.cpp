@@ -38,6 +38,7 @@ void judge_memory(harness::Judge& judge, const Trainer& trainer, const machine::
   if (peaks.empty()) return judge.not_applicable(Oracle::memory, none_taken);
   if (!device.readable_by_host())
     return judge.not_applicable(Oracle::memory, "CUDA tensors are staged through host memory");
+  judge.shares_reference(Oracle::memory);  // ZeRO's buckets, the schedule's actions
   for (const auto& [category, bytes] : expected_peaks(trainer))
     judge.memory(category, peaks.at(category), bytes);
   if (const machine::Device* host = trainer.checkpoint_host())
@@ -81,6 +82,7 @@ void judge_volume(harness::Judge& judge, Trainer& trainer) {
     judge.volume("file to host", states, moved.nvme_read, all.nvme_read);
     judge.volume("host to file", states, moved.nvme_written, all.nvme_written);
   }
+  judge.shares_reference(Oracle::volume);  // ZeRO's buckets
   auto expected = expected_traffic(trainer);
   for (const Trainer::Group& group : trainer.groups()) {
     std::map<machine::TrafficLabel, machine::Traffic> measured;

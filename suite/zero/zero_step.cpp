@@ -292,6 +292,7 @@ struct ZeroStep {
 
   // Of a step when collectives hold their scratch and stage 3 knows its way.
   void judge_memory(harness::Judge& judge) {
+    judge.shares_reference(Oracle::memory);  // buckets of the layout
     passes();
     step_->step();
     memory_.reset();
@@ -299,20 +300,12 @@ struct ZeroStep {
     passes();
     step_->step();
     std::array<std::size_t, std::size(categories)> peaks{};
-    for (std::size_t i = 0; i < peaks.size(); ++i)
-      peaks[i] = memory_.peak(categories[i]);
+    for (std::size_t i = 0; i < peaks.size(); ++i) peaks[i] = memory_.peak(categories[i]);
 
     const zero::ExpectedMemory formula = zero::expected_memory(
         case_.stage, plan_, states_->layout(), adamw, options(adamw), model_.usage());
-    // Beside what a step holds: what the plans of its collectives keep.
-    std::size_t scratch = 0;
-    if (context_.device.readable_by_host()) {
-      std::map<std::tuple<machine::Operation, Dtype, std::int64_t>, std::size_t> kept;
-      for (const zero::CollectiveCalls& calls : expected_calls())
-        kept[{calls.operation, calls.dtype, calls.count}] = collectives::scratch_bytes(
-            algorithm(calls), {context_.group.index, case_.ranks}, calls.count, calls.dtype);
-      for (const auto& [call, bytes] : kept) scratch += bytes;
-    }
+    // In addition to the states: scratch of the collectives' plans.
+    const std::size_t scratch = context_.device.readable_by_host() ? cost_of_calls().scratch() : 0;
     const std::size_t expected[] = {formula.parameters, formula.gradients, formula.optimizer,
                                     formula.buffers + scratch};
     for (std::size_t i = 0; i < peaks.size(); ++i) {
@@ -410,24 +403,18 @@ struct ZeroStep {
     to.insert(to.end(), numbers.begin(), numbers.end());
   }
 
-  std::vector<zero::CollectiveCalls> expected_calls() const {
-    return zero::expected_calls(case_.stage, plan_, states_->layout(), options(adamw),
-                                model_.usage());
-  }
-  const collectives::Algorithm& algorithm(const zero::CollectiveCalls& calls) const {
-    return collectives::find_algorithm(calls.operation,
-                                       zero::algorithm_of(calls, options(adamw), case_.transport));
+  collectives::CallsCost cost_of_calls() const {
+    collectives::CallsCost cost;
+    for (const collectives::CollectiveCalls& calls : zero::expected_calls(
+             case_.stage, plan_, states_->layout(), options(adamw), model_.usage()))
+      cost.add(calls, zero::algorithm_of(calls, options(adamw), case_.transport),
+               context_.group.index);
+    return cost;
   }
 
   void judge_volume(harness::Judge& judge) {
-    std::map<machine::TrafficLabel, machine::Traffic> expected;
-    for (const zero::CollectiveCalls& calls : expected_calls()) {
-      const machine::Traffic one = collectives::expected_traffic(
-          algorithm(calls), {context_.group.index, case_.ranks}, calls.count, calls.dtype);
-      machine::Traffic& sum = expected[{calls.operation, calls.dtype}];
-      for (std::int64_t i = 0; i < calls.calls; ++i) sum += one;
-    }
-    judge.volume(dp_->link(), expected);
+    judge.shares_reference(Oracle::volume);  // buckets of the layout
+    judge.volume(dp_->link(), cost_of_calls().traffic("dp"));
   }
 
   static void compare_norm(harness::Judge& judge, std::string_view when,

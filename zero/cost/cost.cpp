@@ -22,18 +22,21 @@ std::uint64_t bytes_of(std::int64_t elements, Dtype dtype) {
 
 class Calls {
  public:
+  // count: of the whole (all_reduce) or of a share.
   void add(std::string_view group, Operation operation, Dtype dtype, int ranks, std::int64_t count,
            std::int64_t calls, std::string_view what) {
     if (ranks == 1 || count == 0 || calls == 0) return;
+    const std::int64_t elements = operation == Operation::all_reduce ? count : count * ranks;
+    CollectiveCalls more{std::string(group), operation, dtype, ranks, elements, calls,
+                         std::string(what)};
     for (CollectiveCalls& known : calls_) {
-      if (known.group != group || known.operation != operation || known.dtype != dtype ||
-          known.count != count || known.what != what)
-        continue;
+      more.calls = known.calls;
+      if (known != more) continue;
       known.calls += calls;
       return;
     }
-    calls_.push_back(
-        {std::string(group), operation, dtype, ranks, count, calls, std::string(what)});
+    more.calls = calls;
+    calls_.push_back(std::move(more));
   }
   std::vector<CollectiveCalls> take() { return std::move(calls_); }
 
@@ -154,15 +157,13 @@ std::string_view algorithm_of(const CollectiveCalls& calls, const StepOptions& o
                              : calls.operation == Operation::reduce_scatter ? options.reduce_scatter
                                                                             : options.all_gather;
   if (!asked.empty()) return asked;
-  const std::int64_t in =
-      calls.operation == Operation::reduce_scatter ? calls.count * calls.ranks : calls.count;
-  return collectives::default_algorithm(calls.operation, transport, bytes_of(in, calls.dtype),
-                                        calls.ranks);
+  return collectives::usual_algorithm(calls, transport);
 }
 
 SentElements as_run(const StepOptions& options, machine::Transport transport) {
   return [=](Operation operation, Dtype dtype, int ranks, std::int64_t count) {
-    const CollectiveCalls calls{{}, operation, dtype, ranks, count, 1, {}};
+    const std::int64_t whole = operation == Operation::all_reduce ? count : count * ranks;
+    const CollectiveCalls calls{{}, operation, dtype, ranks, whole, 1};
     const std::string_view algorithm = algorithm_of(calls, options, transport);
     if (algorithm == collectives::library) return bandwidth_optimal(operation, dtype, ranks, count);
     // The buffers divide evenly, so every rank sends what the first does.
@@ -177,7 +178,7 @@ std::vector<TrafficRow> expected_traffic(int stage, const GradientPlan& plan, co
   for (const CollectiveCalls& calls : expected_calls(stage, plan, layout, options, usage)) {
     const std::uint64_t bytes =
         static_cast<std::uint64_t>(calls.calls) *
-        bytes_of(sent(calls.operation, calls.dtype, calls.ranks, calls.count), calls.dtype);
+        bytes_of(sent(calls.operation, calls.dtype, calls.ranks, calls.count()), calls.dtype);
     const machine::TrafficLabel label{calls.operation, calls.dtype};
     const auto known = std::find_if(rows.begin(), rows.end(), [&](const TrafficRow& row) {
       return row.group == calls.group && row.label == label;

@@ -21,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "collectives/communicator/calls.h"
 #include "machine/link/link.h"
 #include "zero/stages/step_options.h"
 #include "zero/stages/transfers.h"
@@ -40,15 +41,7 @@ struct Usage {
 // Every part forward, then every part backward, the last first, its gradients ready after its use.
 Usage forward_and_backward(const std::vector<std::vector<int>>& parts, int micro_batches);
 
-// So many equal collectives. count: elements of the whole (all_reduce) or of a share.
-struct CollectiveCalls {
-  std::string group;  // "tp", "pp", "dp", "embedding"
-  machine::Operation operation{};
-  machine::Dtype dtype{};
-  int ranks = 1;
-  std::int64_t count = 0, calls = 1;
-  std::string what;  // "gradients", "values", "norm", …
-};
+using collectives::CollectiveCalls;
 // Of one step that updates (one that is not skipped for a norm that is not finite), over groups of
 // more than one rank. Throws std::invalid_argument for an unknown stage.
 std::vector<CollectiveCalls> expected_calls(int stage, const GradientPlan& plan,

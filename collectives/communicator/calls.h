@@ -1,0 +1,58 @@
+#pragma once
+// What collective calls cost a rank, as a closed form states them: bytes and messages on the wire,
+// and the scratch that a communicator keeps. The oracles of layers, ZeRO and the training step add
+// their calls up here.
+//
+//   CallsCost cost;
+//   for (const CollectiveCalls& calls : layers::forward_calls(config, stage))
+//     cost.add(calls, usual_algorithm(calls, transport), rank);
+//   judge.volume(link, cost.traffic("tp"));
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <tuple>
+
+#include "collectives/cost.h"
+
+namespace collectives {
+
+// Equal calls of one operation.
+struct CollectiveCalls {
+  std::string group;  // "tp", "pp", "dp", "embedding"
+  machine::Operation operation = machine::Operation::all_reduce;
+  machine::Dtype dtype = machine::Dtype::float32;
+  int ranks = 1;
+  std::int64_t elements = 0;  // of the whole buffer, which `ranks` divides if it is dealt in shares
+  std::int64_t calls = 1;
+  std::string what = {};  // "gradients", "values", "norm"; for tables
+
+  // As algorithms count: of the whole buffer, or of a share (deals_in_shares).
+  std::int64_t count() const { return deals_in_shares(operation) ? elements / ranks : elements; }
+  bool operator==(const CollectiveCalls&) const = default;
+};
+
+// The algorithm by which a communicator makes the calls if it is given none.
+std::string_view usual_algorithm(const CollectiveCalls& calls, machine::Transport transport);
+
+// The sum over all calls that were added. Calls over one rank cost nothing.
+class CallsCost {
+ public:
+  using ByLabel = std::map<machine::TrafficLabel, machine::Traffic>;
+
+  // rank: in the calls' group. Throws as find_algorithm for an unknown algorithm.
+  void add(const CollectiveCalls& calls, std::string_view algorithm, int rank);
+
+  // Of one group; of all.
+  ByLabel traffic(const std::string& group) const;
+  const std::map<std::string, ByLabel>& traffic() const { return traffic_; }
+  // Bytes that plans keep, once for each group, operation, dtype and length.
+  std::size_t scratch() const;
+
+ private:
+  std::map<std::string, ByLabel> traffic_;
+  std::map<std::tuple<std::string, machine::TrafficLabel, std::int64_t>, std::size_t> scratch_;
+};
+
+}  // namespace collectives

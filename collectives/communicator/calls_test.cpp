@@ -1,0 +1,73 @@
+#include "collectives/communicator/calls.h"
+
+#include <gtest/gtest.h>
+
+#include "collectives/communicator/communicator.h"
+
+namespace collectives {
+namespace {
+
+using machine::Dtype;
+using machine::Operation;
+using machine::Transport;
+
+// 4 ranks and a buffer of 4096 floats, by direct: an all-gather sends a share to each of 3 peers,
+// an all-reduce sends a share and then its sum.
+TEST(CallsCost, TrafficIsThePapersTimesTheCalls) {
+  CallsCost cost;
+  const CollectiveCalls gather{"dp", Operation::all_gather, Dtype::float32, 4, 4096, 3};
+  const CollectiveCalls reduce{"tp", Operation::all_reduce, Dtype::float32, 4, 4096, 2};
+  for (const CollectiveCalls& calls : {gather, reduce})
+    cost.add(calls, usual_algorithm(calls, Transport::shared_memory), 1);
+  const auto dp = cost.traffic("dp"), tp = cost.traffic("tp");
+  EXPECT_EQ(dp.at({Operation::all_gather, Dtype::float32}).bytes_sent, 3u * 3 * 4096);
+  EXPECT_EQ(tp.at({Operation::all_reduce, Dtype::float32}).bytes_sent, 2u * 2 * 3 * 4096);
+  EXPECT_EQ(cost.traffic().size(), 2u);
+  EXPECT_TRUE(cost.traffic("pp").empty());
+}
+
+// A communicator keeps a plan's scratch from the first call of a length on.
+TEST(CallsCost, ScratchIsKeptOncePerLengthAndGroup) {
+  CallsCost once, again, longer, other;
+  CollectiveCalls calls{"dp", Operation::all_reduce, Dtype::float32, 4, 1 << 20, 1};
+  const auto add = [&](CallsCost& cost) { cost.add(calls, "ring", 0); };
+  add(once);
+  for (int i = 0; i < 2; ++i) add(again);
+  add(longer);
+  add(other);
+  calls.elements /= 2;
+  add(longer);
+  calls.elements *= 2;
+  calls.group = "tp";
+  add(other);
+  EXPECT_EQ(once.scratch(), scratch_bytes(find_algorithm(Operation::all_reduce, "ring"), {0, 4},
+                                          1 << 20, Dtype::float32));
+  EXPECT_GT(once.scratch(), 0u);
+  EXPECT_EQ(again.scratch(), once.scratch());
+  EXPECT_GT(longer.scratch(), once.scratch());
+  EXPECT_EQ(other.scratch(), 2 * once.scratch());
+}
+
+TEST(CallsCost, OneRankCostsNothing) {
+  CallsCost cost;
+  cost.add({"tp", Operation::all_reduce, Dtype::float32, 1, 64, 5}, "ring", 0);
+  EXPECT_TRUE(cost.traffic().empty());
+  EXPECT_EQ(cost.scratch(), 0u);
+}
+
+// 4096 bytes over 4 ranks: an all-gather's input is a share, so the bound of small calls is the
+// whole's only for the all-reduce.
+TEST(CallsCost, TheUsualAlgorithmIsTheCommunicators) {
+  for (const std::int64_t elements : {64, 256, 260, 1024, 4096})
+    for (const Operation operation :
+         {Operation::all_reduce, Operation::all_gather, Operation::reduce_scatter}) {
+      const CollectiveCalls calls{"tp", operation, Dtype::float32, 4, elements};
+      const std::int64_t input = operation == Operation::all_gather ? elements / 4 : elements;
+      EXPECT_EQ(
+          usual_algorithm(calls, Transport::mpi),
+          default_algorithm(operation, Transport::mpi, static_cast<std::size_t>(4 * input), 4));
+    }
+}
+
+}  // namespace
+}  // namespace collectives
