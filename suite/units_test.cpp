@@ -15,7 +15,7 @@ namespace {
 class EveryUnit : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(EveryUnit, PassesItsSmokeCasesOnThreads) {
-  const auto cases = harness::plan_cases({GetParam()}, harness::Profile::smoke, {});
+  const auto cases = harness::plan_cases({GetParam()}, {harness::Profile::smoke});
   const int ranks = std::ranges::max(cases, {}, &harness::PlannedCase::ranks).ranks;
   bool passed = false;
   for (const harness::Record& record : on_threads::run(cases, ranks, 0.001)) {

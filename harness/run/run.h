@@ -3,7 +3,7 @@
 // front.
 //
 //   std::unique_ptr<Sink> sink = write_to(context, directory);   // rank 0; may be null
-//   return run(world, plan_cases(units, profile, flags), options, progress);
+//   return run(world, plan_cases(units, {profile, flags}), options, progress);
 //
 // Only rank 0 speaks to Google Benchmark; the others do what it says, so filters and repetitions
 // cannot part them. A case of fewer ranks than the world runs on the first ones; the others wait in

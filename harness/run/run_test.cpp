@@ -140,7 +140,7 @@ Outcome launch(int ranks, const AxisFlags& flags, std::vector<std::string> googl
                double timeout_s = 20, bool rates = false,
                const std::function<void(machine::World&)>& before = {},
                const RunOptions& given = {}) {
-  const auto cases = plan_cases({"toy"}, Profile::quick, flags);
+  const auto cases = plan_cases({"toy"}, {Profile::quick, flags});
   Outcome outcome;
   std::mutex mutex;
   const auto body = [&](machine::World& world) {
@@ -278,7 +278,7 @@ TEST(Run, RanksThatShareAGpuHaveTimesAndNoSpeeds) {
 }
 
 TEST(Run, SkipsWhatCannotBeArmed) {
-  const auto cases = plan_cases({"toy"}, Profile::quick, {{"ranks", "1"}});
+  const auto cases = plan_cases({"toy"}, {Profile::quick, {{"ranks", "1"}}});
   Listening heard;
   machine::run_ranks(1, [&](machine::World& world) {
     RunOptions options;
@@ -400,7 +400,7 @@ TEST(Run, AFullDiskEndsIt) {
                                   machine::Failure::Kind::disk_full);
     }
   };
-  const auto cases = plan_cases({"toy"}, Profile::quick, {});
+  const auto cases = plan_cases({"toy"}, {Profile::quick});
   Full full;
   Listening other;
   const auto body = [&](machine::World& world) {

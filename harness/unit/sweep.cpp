@@ -171,9 +171,9 @@ Timing parse_timing(std::string_view text) {
   return parse_name("timing", text, all_timings);
 }
 
-std::vector<machine::Transport> usual_transports() {
+std::vector<machine::Transport> usual_transports(machine::Device::Kind device) {
   using enum machine::Transport;
-  if (planned_device == machine::Device::Kind::host) return {shared_memory, mpi};
+  if (device == machine::Device::Kind::host) return {shared_memory, mpi};
   return machine::cuda::count() > 1 ? std::vector{cuda_ipc, nccl} : std::vector{cuda_ipc};
 }
 

@@ -90,16 +90,21 @@ SHARDMARK_AXIS_TEXT(machine::Reduction);  // "sum,prod,max,min,avg"
 SHARDMARK_AXIS_TEXT(machine::Transport);  // "shared_memory,mpi,cuda_ipc,nccl"
 #undef SHARDMARK_AXIS_TEXT
 
-// What kind of device cases are planned for, which decides some axes' values. Of the process, set
-// once, before any sweep is asked.
-inline machine::Device::Kind planned_device = machine::Device::Kind::host;
-
-// The transports of a sweep over tensors of that device: shared_memory and mpi of the host's; of
+// The transports of a sweep over tensors of a device: shared_memory and mpi of the host's; of
 // CUDA's cuda_ipc, and nccl where there are several GPUs.
-std::vector<machine::Transport> usual_transports();
+std::vector<machine::Transport> usual_transports(machine::Device::Kind device);
 
 // Axis values given on the command line, by axis name: they replace the profile's.
 using AxisFlags = std::map<std::string, std::string>;
+
+// What cases are planned for.
+struct PlanRequest {
+  Profile profile = Profile::quick;
+  AxisFlags flags{};
+  machine::Device::Kind device = machine::Device::Kind::host;
+  // Of a configuration file, for the units that know its type. Empty: none.
+  std::any configuration{};
+};
 using AxisValues = std::vector<std::pair<std::string, std::string>>;
 
 struct AxisInfo {
@@ -137,12 +142,18 @@ struct Diagonal {
 template <class Case>
 class Sweep {
  public:
+  explicit Sweep(Case start = {}) : start_(std::move(start)) {}  // what no axis sets
   // field: T Case::* or T& (*)(Case&). allowed: the only right values, when not empty.
   template <class Field>
   using ValueOf = std::remove_cvref_t<std::invoke_result_t<Field, Case&>>;
   template <class Field>
   Sweep& axis(std::string name, Field field, std::type_identity_t<ValueOf<Field>> usual,
               std::type_identity_t<std::vector<ValueOf<Field>>> allowed = {});
+  // An axis of a table. `expand` makes a flag's text the texts of its values; slices vary it by a
+  // Variation whose field is the name, a std::string.
+  Sweep& axis(const AxisInfo& info,
+              std::function<std::vector<std::string>(std::string_view)> expand,
+              std::function<void(Case&, const std::string&)> set);
   Sweep& slice(std::vector<Profile> profiles, std::string name,
                const std::vector<Variation<Case>>& variations = {}, Diagonal diagonal = {});
   // Leaves out combinations that name no case: the function says why not, or returns an empty
@@ -178,6 +189,7 @@ class Sweep {
   std::size_t axis_of(const std::any& field) const;
   static bool has(const Slice& slice, Profile profile);
 
+  Case start_;
   std::vector<Axis> axes_;
   std::vector<Slice> slices_;
   std::vector<std::function<std::string(const Case&)>> only_;

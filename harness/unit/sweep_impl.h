@@ -39,6 +39,17 @@ Variation<Case> vary(T& (*field)(Case&), std::type_identity_t<std::vector<T>> va
   return detail::vary<Case>(field, values);
 }
 
+// The texts of a flag's values, each once.
+template <class T>
+std::vector<std::string> axis_texts(std::string_view axis, std::string_view text) {
+  std::vector<std::string> texts;
+  for (const T& value : AxisText<T>::parse_list(axis, text)) {
+    std::string one = AxisText<T>::format(value);
+    if (std::ranges::find(texts, one) == texts.end()) texts.push_back(std::move(one));
+  }
+  return texts;
+}
+
 template <class Case>
 template <class Field>
 Sweep<Case>& Sweep<Case>::axis(std::string name, Field field,
@@ -71,6 +82,33 @@ Sweep<Case>& Sweep<Case>::axis(std::string name, Field field,
   axis.info.usual = axis.usual.front().text;
   check_allowed(axis.info, axis.usual.front().text);
   axes_.push_back(std::move(axis));
+  return *this;
+}
+
+template <class Case>
+Sweep<Case>& Sweep<Case>::axis(const AxisInfo& info,
+                               std::function<std::vector<std::string>(std::string_view)> expand,
+                               std::function<void(Case&, const std::string&)> set) {
+  for (const Axis& other : axes_) SHARDMARK_CHECK(other.info.name, !=, info.name);
+  check_allowed(info, info.usual);
+  const auto value = [set](const std::string& text) {
+    return
+        typename Variation<Case>::Value{[set, text](Case& the_case) { set(the_case, text); }, text};
+  };
+  axes_.push_back({info,
+                   [name = info.name](const std::any& other) {
+                     const auto* const same = std::any_cast<std::string>(&other);
+                     return same && *same == name;
+                   },
+                   [info, expand, value](std::string_view text) {
+                     Values values;
+                     for (const std::string& one : expand(text)) {
+                       check_allowed(info, one);
+                       values.push_back(value(one));
+                     }
+                     return values;
+                   },
+                   {value(info.usual)}});
   return *this;
 }
 
@@ -152,7 +190,7 @@ std::vector<typename Sweep<Case>::Selected> Sweep<Case>::cases(Profile profile,
       whole = whole && (replaced == given.end() || varied == slice.values.end());
     }
     const Diagonal diagonal = whole ? slice.diagonal : Diagonal{};
-    Case the_case{};
+    Case the_case = start_;
     std::vector<const std::string*> texts(axes_.size());
     const auto consider = [&] {
       std::string why;

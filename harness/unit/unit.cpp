@@ -67,17 +67,17 @@ std::vector<const Family*> families(const std::vector<std::string>& units) {
   return selected;
 }
 
-std::vector<PlannedCase> plan_cases(const std::vector<std::string>& units, Profile profile,
-                                    const AxisFlags& flags) {
+std::vector<PlannedCase> plan_cases(const std::vector<std::string>& units,
+                                    const PlanRequest& request) {
   const std::vector<const Family*> selected = families(units);
   std::map<const Family*, std::set<std::string>> axes;
   std::set<std::string> known;
   for (const Family* family : selected)
-    for (const AxisInfo& axis : family->axes(profile)) {
+    for (const AxisInfo& axis : family->axes(request)) {
       axes[family].insert(axis.name);
       known.insert(axis.name);
     }
-  for (const auto& [flag, text] : flags)
+  for (const auto& [flag, text] : request.flags)
     if (!known.contains(flag))
       throw UsageError(machine::unknown("flag", "--" + flag, [&] {
         std::vector<std::string> names;
@@ -88,10 +88,10 @@ std::vector<PlannedCase> plan_cases(const std::vector<std::string>& units, Profi
   std::vector<PlannedCase> planned;
   std::string refusal;  // of a unit that nobody named: it is only left out while others accept
   for (const Family* family : selected) {
-    AxisFlags own = flags;
-    std::erase_if(own, [&](const auto& flag) { return !axes[family].contains(flag.first); });
+    PlanRequest own = request;
+    std::erase_if(own.flags, [&](const auto& flag) { return !axes[family].contains(flag.first); });
     try {
-      std::vector<PlannedCase> cases = family->cases(profile, own);
+      std::vector<PlannedCase> cases = family->cases(own);
       std::move(cases.begin(), cases.end(), std::back_inserter(planned));
     } catch (const UsageError& error) {
       const std::string text = fmt::format("{} (unit {})", error.what(), family->name());
@@ -104,7 +104,7 @@ std::vector<PlannedCase> plan_cases(const std::vector<std::string>& units, Profi
     throw UsageError(
         fmt::format("no case selected: {} in profile {}{}",
                     units.empty() ? "all units" : fmt::format("unit {}", fmt::join(units, ", ")),
-                    name(profile), flags_text(flags)));
+                    name(request.profile), flags_text(request.flags)));
   return planned;
 }
 

@@ -6,7 +6,7 @@
 //     static constexpr std::string_view about = "sum over all ranks, on all ranks";
 //     static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::volume, Oracle::determinism};
 //     struct Case { int ranks; machine::Transport transport; std::string algorithm; … };
-//     static Sweep<Case> sweep();
+//     static Sweep<Case> sweep();   // or sweep(const PlanRequest&)
 //     AllReduce(const Case&, Context&);
 //     void prepare();            // before every sample, not timed
 //     void run();                // timed; short ones several times in a row for one sample
@@ -95,13 +95,23 @@ struct Cost {
   double tokens = 0;      // of the whole case
 };
 
+namespace detail {
+template <class U>
+auto sweep_of(const PlanRequest& request) {
+  if constexpr (requires { U::sweep(request); })
+    return U::sweep(request);
+  else
+    return U::sweep();
+}
+}  // namespace detail
+
 template <class U>
 concept UnitType = requires(U unit, const typename U::Case& the_case, Context& context,
                             Judge& judge) {
   { U::name } -> std::convertible_to<std::string_view>;
   { U::about } -> std::convertible_to<std::string_view>;
   requires !std::span<const Oracle>(U::oracles).empty();
-  { U::sweep() } -> std::same_as<Sweep<typename U::Case>>;
+  { detail::sweep_of<U>(PlanRequest()) } -> std::same_as<Sweep<typename U::Case>>;
   { the_case.ranks } -> std::convertible_to<int>;
   U(the_case, context);
   unit.prepare();
@@ -150,8 +160,8 @@ class Family {
   virtual std::string_view name() const = 0;
   virtual std::string_view about() const = 0;
   virtual std::span<const Oracle> oracles() const = 0;
-  virtual std::vector<AxisInfo> axes(Profile profile) const = 0;
-  virtual std::vector<PlannedCase> cases(Profile profile, const AxisFlags& flags) const = 0;
+  virtual std::vector<AxisInfo> axes(const PlanRequest& request) const = 0;
+  virtual std::vector<PlannedCase> cases(const PlanRequest& request) const = 0;
 };
 
 // All registered units, by name.
@@ -168,8 +178,8 @@ bool add();
 // an axis. Throws UsageError: unknown unit, a flag that no selected unit has, a value that a named
 // unit does not allow (with no unit named: that no unit allows; those that don't are left out), no
 // case.
-std::vector<PlannedCase> plan_cases(const std::vector<std::string>& units, Profile profile,
-                                    const AxisFlags& flags);
+std::vector<PlannedCase> plan_cases(const std::vector<std::string>& units,
+                                    const PlanRequest& request);
 
 }  // namespace harness
 

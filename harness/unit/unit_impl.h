@@ -128,11 +128,14 @@ class FamilyOf final : public Family {
   std::string_view name() const override { return U::name; }
   std::string_view about() const override { return U::about; }
   std::span<const Oracle> oracles() const override { return U::oracles; }
-  std::vector<AxisInfo> axes(Profile profile) const override { return U::sweep().axes(profile); }
+  std::vector<AxisInfo> axes(const PlanRequest& request) const override {
+    return sweep_of<U>(request).axes(request.profile);
+  }
 
-  std::vector<PlannedCase> cases(Profile profile, const AxisFlags& flags) const override {
+  std::vector<PlannedCase> cases(const PlanRequest& request) const override {
     std::vector<PlannedCase> planned;
-    for (auto& [the_case, axes, slice] : U::sweep().cases(profile, flags)) {
+    for (auto& [the_case, axes, slice] :
+         sweep_of<U>(request).cases(request.profile, request.flags)) {
       PlannedCase& plan = planned.emplace_back();
       plan.unit = U::name;
       plan.name = case_name(U::name, axes);

@@ -105,7 +105,7 @@ const bool registered = add<Complete>() && add<Another>();
 
 std::string message(const std::vector<std::string>& units, const AxisFlags& flags) {
   try {
-    plan_cases(units, Profile::quick, flags);
+    plan_cases(units, {Profile::quick, flags});
   } catch (const UsageError& error) {
     return error.what();
   }
@@ -122,13 +122,13 @@ TEST(Registry, SortsByNameAndRefusesTwins) {
 }
 
 TEST(Plan, NamesAreGoogleBenchmarks) {
-  const auto cases = plan_cases({"complete"}, Profile::quick, {});
+  const auto cases = plan_cases({"complete"}, {Profile::quick});
   ASSERT_EQ(cases.size(), 2u);
   EXPECT_EQ(cases[1].name, "complete/dtype:bfloat16/ranks:2/bytes:1024");
   EXPECT_EQ(cases[1].ranks, 2);
   EXPECT_EQ(cases[1].unit, "complete");
   EXPECT_EQ(cases[1].slice, "ranks");
-  const auto paper = plan_cases({"complete"}, Profile::paper, {});
+  const auto paper = plan_cases({"complete"}, {Profile::paper});
   ASSERT_EQ(paper.size(), 6u);
   EXPECT_EQ(paper[1].slice, "ranks") << "the first slice that has it";
   EXPECT_EQ(paper[2].slice, "sizes");
@@ -136,7 +136,7 @@ TEST(Plan, NamesAreGoogleBenchmarks) {
 
 // Of this file's units; other tests of the program register theirs.
 std::ptrdiff_t planned_unnamed(const AxisFlags& flags) {
-  const auto cases = plan_cases({}, Profile::quick, flags);
+  const auto cases = plan_cases({}, {Profile::quick, flags});
   return std::ranges::count_if(
       cases, [](const PlannedCase& c) { return c.unit == "complete" || c.unit == "another"; });
 }
@@ -194,7 +194,7 @@ TEST(Plan, TraitsAreOfTheCase) {
   ASSERT_EQ(cases.size(), 2u);
   EXPECT_EQ(cases[0].traits, (Traits{true, true, false}));
   EXPECT_EQ(cases[1].traits, (Traits{false, true, false}));
-  EXPECT_EQ(plan_cases({"another"}, Profile::quick, {})[0].traits, Traits{});
+  EXPECT_EQ(plan_cases({"another"}, {Profile::quick})[0].traits, Traits{});
 }
 
 // Without a why_not of its own a unit is skipped where the world lacks its transport.

@@ -29,14 +29,14 @@ class Barrier {
     Transport transport{};
     std::string algorithm;
   };
-  static harness::Sweep<Case> sweep() {
+  static harness::Sweep<Case> sweep(const harness::PlanRequest& request) {
     using enum harness::Profile;
     std::vector<std::string> names;
     for (const auto& algorithm : collectives::algorithms())
       if (algorithm.operation == Operation::barrier) names.emplace_back(algorithm.name);
     const std::vector<std::string> own = names;
     names.emplace_back(collectives::library);
-    const std::vector<Transport> transports = harness::usual_transports();
+    const std::vector<Transport> transports = harness::usual_transports(request.device);
     harness::Sweep<Case> sweep;
     sweep.axis("algorithm", &Case::algorithm, names.front(), names)
         .axis("transport", &Case::transport, transports.front(),

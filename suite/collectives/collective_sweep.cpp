@@ -90,7 +90,8 @@ int inner_of(const CollectiveCase& c) {
   return inner;
 }
 
-harness::Sweep<CollectiveCase> collective_sweep(Operation operation) {
+harness::Sweep<CollectiveCase> collective_sweep(Operation operation,
+                                                const harness::PlanRequest& request) {
   using Case = CollectiveCase;
   using Variations = std::vector<harness::Variation<Case>>;
   using enum Profile;
@@ -103,7 +104,7 @@ harness::Sweep<CollectiveCase> collective_sweep(Operation operation) {
   };
   std::vector<std::string> allowed = with_library(names);
   allowed.emplace_back(automatic);
-  const std::vector<Transport> transports = harness::usual_transports();
+  const std::vector<Transport> transports = harness::usual_transports(request.device);
   std::vector<Transport> swept = transports, shown = transports;  // shown: to be right
   std::erase(swept, Transport::mpi);
   std::erase_if(shown, [](Transport transport) { return transport != Transport::mpi; });

@@ -21,7 +21,7 @@ TEST(CollectiveSweep, EveryDtypeAndReductionByEveryAlgorithm) {
     harness::AxisFlags flags = {{"transport", "shared_memory"}, {"ranks", "3"}, {"bytes", "1000"}};
     if (sanitized) flags["algorithm"] = "ring,direct";
     if (unit == std::string("reduce")) flags["algorithm"] = "ring,direct,binomial_tree";
-    const auto cases = harness::plan_cases({unit}, harness::Profile::acceptance, flags);
+    const auto cases = harness::plan_cases({unit}, {harness::Profile::acceptance, flags});
     for (const harness::Record& record : run(cases, 3))
       EXPECT_EQ(record.verdict, harness::Ruling::pass) << record.name << ": " << record.reason;
   }
@@ -37,7 +37,7 @@ TEST(CollectiveSweep, ACallOfNothingIsJudgedToo) {
     if (!compressed) flags["dtype"] = "float,int8";
     if (!compressed && std::string(unit).find("reduce") != std::string::npos)
       flags["reduction"] = "avg";
-    const auto cases = harness::plan_cases({unit}, harness::Profile::acceptance, flags);
+    const auto cases = harness::plan_cases({unit}, {harness::Profile::acceptance, flags});
     EXPECT_GT(cases.size(), 1U) << unit;
     for (const harness::Record& record : run(cases, 3, 0.001)) {
       EXPECT_EQ(record.verdict, harness::Ruling::pass) << record.name << ": " << record.reason;
@@ -61,7 +61,7 @@ TEST(CollectiveSweep, EveryInnerIsJudged) {
                                         {"dtype", "float"},
                                         {"algorithm", rows ? "hierarchical,mesh" : "hierarchical"},
                                         {"inner", divisors}};
-      const auto cases = harness::plan_cases({unit}, harness::Profile::quick, flags);
+      const auto cases = harness::plan_cases({unit}, {harness::Profile::quick, flags});
       EXPECT_EQ(cases.size(),
                 (rows ? 2U : 1U) * static_cast<std::size_t>(std::ranges::count(divisors, ',') + 1));
       for (const harness::Record& record : run(cases, ranks, 0.001))
@@ -86,7 +86,7 @@ TEST(CollectiveSweep, SkipTransportsBetweenDevicesOnTheHost) {
     const harness::AxisFlags flags = {{"transport", transport}, {"ranks", "2"}};
     std::size_t skipped = 0;
     const auto cases =
-        harness::plan_cases({"all_reduce", "barrier"}, harness::Profile::quick, flags);
+        harness::plan_cases({"all_reduce", "barrier"}, {harness::Profile::quick, flags});
     for (const harness::Record& record : run(cases, 2)) {
       EXPECT_EQ(record.verdict, harness::Ruling::skipped) << record.name;
       EXPECT_EQ(record.reason, std::string("rank 0: transport ") + transport +
@@ -96,12 +96,11 @@ TEST(CollectiveSweep, SkipTransportsBetweenDevicesOnTheHost) {
     EXPECT_EQ(skipped, cases.size());
   }
   const auto transports = [](machine::Device::Kind device) {
-    harness::planned_device = device;
     std::set<std::string> found;
-    for (const auto& planned : harness::plan_cases({"all_reduce"}, harness::Profile::quick, {}))
+    for (const auto& planned :
+         harness::plan_cases({"all_reduce"}, {harness::Profile::quick, {}, device}))
       for (const auto& [axis, value] : planned.axes)
         if (axis == "transport") found.insert(value);
-    harness::planned_device = machine::Device::Kind::host;
     return found;
   };
   EXPECT_EQ(transports(machine::Device::Kind::host),

@@ -41,7 +41,8 @@ struct CollectiveCase {
 // Whether all ranks of the case do the same work, and whether it may come near the limit.
 bool has_equal_work(machine::Operation operation, const CollectiveCase& c);
 bool limit_applies_to(machine::Operation operation, const CollectiveCase& c);
-harness::Sweep<CollectiveCase> collective_sweep(machine::Operation operation);
+harness::Sweep<CollectiveCase> collective_sweep(machine::Operation operation,
+                                                const harness::PlanRequest& request);
 // The case's inner; 0: what the communicator finds.
 int inner_of(const CollectiveCase& c);
 std::string collective_why_not(const CollectiveCase& c, const harness::Context& context);
@@ -119,9 +120,11 @@ struct CollectiveOf : CollectiveUnit {
   static constexpr harness::Oracle oracles[] = {harness::Oracle::numerics, harness::Oracle::volume,
                                                 harness::Oracle::memory,
                                                 harness::Oracle::determinism};
-  static harness::Sweep<Case> sweep() { return collective_sweep(op); }
   static bool equal_work(const Case& the_case) { return has_equal_work(op, the_case); }
   static bool limit_applies(const Case& the_case) { return limit_applies_to(op, the_case); }
+  static harness::Sweep<Case> sweep(const harness::PlanRequest& request) {
+    return collective_sweep(op, request);
+  }
   static std::string why_not(const Case& the_case, const harness::Context& context) {
     return collective_why_not(the_case, context);
   }

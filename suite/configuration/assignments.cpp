@@ -4,9 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cmath>
+#include <stdexcept>
 
+#include "harness/unit/sweep.h"
 #include "machine/base/names.h"
 #include "suite/files/mapped_file.h"
 
@@ -20,17 +23,6 @@ struct Overloaded : Ts... {
 template <class... Ts>
 Overloaded(Ts...) -> Overloaded<Ts...>;
 
-std::string text_of(const Value& value) {
-  return std::visit(Overloaded{[](std::monostate) -> std::string { return "null"; },
-                               [](bool on) -> std::string { return on ? "true" : "false"; },
-                               [](double number) { return fmt::format("{}", number); },
-                               [](const std::string& word) { return in_quotes(word); },
-                               [](const std::vector<double>& list) {
-                                 return fmt::format("a list of {} numbers", list.size());
-                               }},
-                    value);
-}
-
 [[noreturn]] void refuse(const Origin& origin, const std::string& why) {
   throw harness::UsageError(fmt::format("{} {}", origin.text(), why));
 }
@@ -41,75 +33,54 @@ std::string lower(std::string_view word) {
   return result;
 }
 
-double number(const Field& field, const Value& value, const Origin& origin, const Limits& limits) {
-  const double* said = std::get_if<double>(&value);
-  if (!said) refuse(origin, fmt::format("is {}; expected {}", text_of(value), type_name(field)));
-  if (!(*said >= limits.least && *said <= limits.most))
-    refuse(origin, fmt::format("is {}; expected {} from {} to {}", *said, type_name(field),
-                               limits.least, limits.most));
-  return *said;
+void check_number(Kind kind, double said, const Origin& origin, const Limits& limits) {
+  if (!(said >= limits.least && said <= limits.most))
+    refuse(origin, fmt::format("is {}; expected {} from {} to {}", said, name(kind), limits.least,
+                               limits.most));
+  if (kind == Kind::whole && said != std::floor(said))
+    refuse(origin, fmt::format("is {}; expected {}", said, name(kind)));
 }
 
-std::int64_t whole(const Field& field, const Value& value, const Origin& origin,
-                   const Limits& limits) {
-  const double said = number(field, value, origin, limits);
-  if (said != std::floor(said))
-    refuse(origin, fmt::format("is {}; expected {}", said, type_name(field)));
-  constexpr double end = 0x1p63;
-  return said >= end ? std::numeric_limits<std::int64_t>::max() : static_cast<std::int64_t>(said);
-}
-
-bool truth(const Field& field, const Value& value, const Origin& origin) {
-  const bool* said = std::get_if<bool>(&value);
-  if (!said) refuse(origin, fmt::format("is {}; expected {}", text_of(value), type_name(field)));
-  return *said;
-}
-
-std::string word(const Field& field, const Value& value, const Origin& origin,
-                 const Limits& limits) {
-  const std::string* said = std::get_if<std::string>(&value);
-  if (!said) refuse(origin, fmt::format("is {}; expected {}", text_of(value), type_name(field)));
-  if (limits.choices.empty()) return *said;
-  for (const std::string_view choice : limits.choices)
-    if (lower(choice) == lower(*said)) return std::string(choice);
+std::string chosen(const std::string& said, const Origin& origin, const Limits& limits) {
+  if (limits.choices.empty()) return said;
   for (const auto& [from, to] : limits.synonyms)
-    if (lower(from) == lower(*said)) return std::string(to);
+    if (lower(from) == lower(said)) return std::string(to);
+  for (const std::string_view choice : limits.choices)
+    if (lower(choice) == lower(said)) return std::string(choice);
   const std::vector<std::string> names(limits.choices.begin(), limits.choices.end());
-  const std::string near = machine::nearest(*said, names);
+  const std::string near = machine::nearest(said, names);
   refuse(origin, near.empty()
-                     ? fmt::format("is {}; known: {}", in_quotes(*said), fmt::join(names, ", "))
-                     : fmt::format("is {}; did you mean '{}'?", in_quotes(*said), near));
+                     ? fmt::format("is {}; known: {}", in_quotes(said), fmt::join(names, ", "))
+                     : fmt::format("is {}; did you mean '{}'?", in_quotes(said), near));
+}
+
+bool fits(Kind kind, const Value& value) {
+  const auto* list = std::get_if<std::vector<double>>(&value);
+  switch (kind) {
+    case Kind::truth:
+      return std::holds_alternative<bool>(value);
+    case Kind::whole:
+    case Kind::number:
+      return std::holds_alternative<double>(value);
+    case Kind::word:
+      return std::holds_alternative<std::string>(value);
+    case Kind::pair:
+      return list && list->size() == 2;
+  }
+  return false;
 }
 
 }  // namespace
 
-const void* address(const Field& field) {
-  return std::visit([](auto* at) { return static_cast<const void*>(at); }, field);
-}
-
-std::string text(const Field& field) {
-  return std::visit(
-      Overloaded{[](const bool* on) -> std::string { return *on ? "true" : "false"; },
-                 [](const std::int64_t* number) { return fmt::format("{}", *number); },
-                 [](const double* number) { return fmt::format("{}", *number); },
-                 [](const std::string* word) { return word->empty() ? "none" : *word; },
-                 [](const std::optional<bool>* on) -> std::string {
-                   return on->has_value() ? (**on ? "true" : "false") : "none";
-                 },
-                 [](const std::optional<std::int64_t>* number) {
-                   return number->has_value() ? fmt::format("{}", **number) : "none";
-                 },
-                 [](const std::array<double, 2>* pair) {
-                   return fmt::format("[{}, {}]", pair->front(), pair->back());
-                 }},
-      field);
-}
-
-std::string_view type_name(const Field& field) {
-  constexpr std::string_view names[] = {
-      "true or false",  "a whole number",       "a number", "a text", "true or false",
-      "a whole number", "a list of two numbers"};
-  return names[field.index()];
+std::string text(const Value& value) {
+  return std::visit(Overloaded{[](std::monostate) -> std::string { return "null"; },
+                               [](bool on) -> std::string { return on ? "true" : "false"; },
+                               [](double number) { return fmt::format("{}", number); },
+                               [](const std::string& word) { return in_quotes(word); },
+                               [](const std::vector<double>& list) {
+                                 return fmt::format("a list of {} numbers", list.size());
+                               }},
+                    value);
 }
 
 std::string Origin::text() const {
@@ -117,8 +88,8 @@ std::string Origin::text() const {
 }
 
 void Assignments::remember(const Field& field, const std::string& before, const Origin& origin) {
-  const std::string now = text(field);
-  const auto [found, first] = said_.try_emplace(address(field), Said{origin, now});
+  const std::string now = field.text();
+  const auto [found, first] = said_.try_emplace(field.address(), Said{origin, now});
   if (first || now == before) return;
   throw harness::UsageError(fmt::format("{} is {}, but {} is {}; they mean the same thing",
                                         found->second.origin.text(), before, origin.text(), now));
@@ -127,27 +98,34 @@ void Assignments::remember(const Field& field, const std::string& before, const 
 void Assignments::set(const Field& field, const Value& value, const Origin& origin,
                       const Limits& limits) {
   if (std::holds_alternative<std::monostate>(value)) return;
-  const std::string before = text(field);
-  std::visit(
-      Overloaded{
-          [&](bool* into) { *into = truth(field, value, origin); },
-          [&](std::int64_t* into) { *into = whole(field, value, origin, limits); },
-          [&](double* into) { *into = number(field, value, origin, limits); },
-          [&](std::string* into) { *into = word(field, value, origin, limits); },
-          [&](std::optional<bool>* into) { *into = truth(field, value, origin); },
-          [&](std::optional<std::int64_t>* into) { *into = whole(field, value, origin, limits); },
-          [&](std::array<double, 2>* into) {
-            const auto* list = std::get_if<std::vector<double>>(&value);
-            if (!list || list->size() != 2)
-              refuse(origin, fmt::format("is {}; expected {}", text_of(value), type_name(field)));
-            for (std::size_t i = 0; i < 2; ++i) set(&(*into)[i], (*list)[i], origin, limits);
-          }},
-      field);
-  if (!std::holds_alternative<std::array<double, 2>*>(field)) remember(field, before, origin);
+  const Kind kind = field.kind();
+  if (!fits(kind, value))
+    refuse(origin, fmt::format("is {}; expected {}", text(value), name(kind)));
+  if (kind == Kind::pair) {
+    // Each by itself: other sources have a word for one of them.
+    auto* const pair =
+        static_cast<std::array<double, 2>*>(const_cast<void*>(field.address()));  // NOLINT
+    for (std::size_t i = 0; i < 2; ++i)
+      set(Field((*pair)[i]), std::get<std::vector<double>>(value)[i], origin, limits);
+    return;
+  }
+  const std::string before = field.text();
+  if (const double* number = std::get_if<double>(&value))
+    check_number(kind, *number, origin, limits);
+  if (const std::string* word = std::get_if<std::string>(&value)) {
+    try {
+      field.set(chosen(*word, origin, limits));
+    } catch (const std::invalid_argument& error) {  // an enumeration without choices here
+      throw harness::UsageError(fmt::format("{}: {}", origin.text(), error.what()));
+    }
+  } else {
+    field.set(value);
+  }
+  remember(field, before, origin);
 }
 
 void Assignments::note(const Field& field, const Origin& origin) {
-  remember(field, text(field), origin);
+  remember(field, field.text(), origin);
 }
 
 const Origin* Assignments::origin(const void* field) const {

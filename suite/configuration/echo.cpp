@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 
 #include "suite/configuration/resolve.h"
-
 #include "suite/files/mapped_file.h"
 
 namespace suite::configuration {
@@ -43,7 +42,7 @@ std::string text(const Resolved& resolved) {
 }
 
 std::string json(const Resolved& resolved) {
-  nlohmann::ordered_json keys = nlohmann::ordered_json::object();
+  nlohmann::ordered_json keys = nlohmann::ordered_json::object(), ignored = keys;
   for (const Entry& entry : resolved.entries) {
     nlohmann::ordered_json& one = keys[entry.key];
     // Numbers and truths as such.
@@ -56,8 +55,11 @@ std::string json(const Resolved& resolved) {
     one["origin"] = entry.origin;
     if (!entry.since.empty()) one["since"] = entry.since;
   }
-  return nlohmann::ordered_json{{"keys", keys}, {"warnings", resolved.warnings}}.dump(
-      2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  for (const Ignored& one : resolved.ignored)
+    ignored[one.key] = {{"value", one.value}, {"origin", one.origin}, {"why", one.why}};
+  return nlohmann::ordered_json{
+      {"keys", keys}, {"ignored", ignored}, {"warnings", resolved.warnings}}
+      .dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
 }  // namespace suite::configuration

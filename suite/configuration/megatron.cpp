@@ -1,11 +1,14 @@
+// Megatron-LM's arguments, and the values of axes.
+
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
+#include <optional>
+#include <utility>
 
+#include "harness/unit/sweep.h"
 #include "machine/base/names.h"
-#include "suite/configuration/sources.h"
+#include "suite/configuration/readers.h"
 #include "suite/files/mapped_file.h"
 
 namespace suite::configuration {
@@ -13,149 +16,11 @@ namespace {
 
 using harness::UsageError;
 
-#define AT(member) (+[](Training& t) -> Field { return &t.member; })
-
-struct Argument {
-  std::string_view name;
-  FieldOf field = nullptr;  // null: not honoured
-  Limits limits{};
-  std::string_view word{};  // a switch, which stands for this
-  std::string_view why{}, instead{};
-  std::string_view inert{};  // not honoured, but taken with this value
-};
-
-constexpr Limits extent{.least = 1, .most = 1e7};
-constexpr Limits degree{.least = 1, .most = 1e5};
-
-Argument on(std::string_view name, FieldOf field, std::string_view word = "true") {
-  return {.name = name, .field = field, .word = word};
-}
-Argument unused(std::string_view name, std::string_view why, std::string_view instead = {},
-                std::string_view inert = {}) {
-  return {.name = name, .why = why, .instead = instead, .inert = inert};
-}
-
-constexpr std::string_view only_dense = "models here are dense";
-constexpr std::string_view files = "it is about files; the program has its own options";
-
-const std::vector<Argument>& arguments() {
-  static const std::vector<Argument> arguments{
-      {"--num-layers", AT(model.num_layers), {.least = 1, .most = 1e5}},
-      {"--hidden-size", AT(model.hidden_size), {.least = 1, .most = 1e6}},
-      {"--ffn-hidden-size", AT(model.ffn_hidden_size), extent},
-      {"--num-attention-heads", AT(model.num_attention_heads), {.least = 1, .most = 1e6}},
-      {"--num-query-groups", AT(model.num_query_groups), {.least = 1, .most = 1e6}},
-      {"--seq-length", AT(model.seq_length), extent},
-      {"--max-position-embeddings", AT(model.max_position_embeddings), extent},
-      {"--vocab-size", AT(model.vocabulary_size), extent},
-      {"--make-vocab-size-divisible-by", AT(model.make_vocab_size_divisible_by), extent},
-      on("--swiglu", AT(model.swiglu)),
-      on("--disable-bias-linear", AT(model.disable_bias_linear)),
-      on("--untie-embeddings-and-output-weights", AT(model.untie_embeddings_and_output_weights)),
-      {"--normalization", AT(model.normalization), {.choices = {"LayerNorm", "RMSNorm"}}},
-      {"--position-embedding-type",
-       AT(model.position_embedding_type),
-       {.choices = {"learned_absolute", "rope", "none"}}},
-      {"--hidden-dropout", AT(model.hidden_dropout), {.most = 1 - 0x1p-53}},
-      {"--attention-dropout", AT(model.attention_dropout), {.most = 1 - 0x1p-53}},
-      {"--tensor-model-parallel-size", AT(degrees.tensor), degree},
-      {"--pipeline-model-parallel-size", AT(degrees.pipeline), degree},
-      {"--num-virtual-stages-per-pipeline-rank", AT(degrees.virtual_stages), degree},
-      {"--num-layers-per-virtual-pipeline-stage", AT(degrees.layers_per_virtual_stage), degree},
-      {"--context-parallel-size", AT(degrees.context), degree},
-      on("--sequence-parallel", AT(degrees.sequence_parallel)),
-      {"--micro-batch-size", AT(batch.train_micro_batch_size_per_gpu), {.least = 1, .most = 1e5}},
-      {"--global-batch-size", AT(batch.train_batch_size), {.least = 1, .most = 1e9}},
-      {"--train-iters", AT(scheduler.train_iters), {.least = 1}},
-      {"--lr-decay-iters", AT(scheduler.lr_decay_iters), {.least = 1}},
-      {"--lr-warmup-iters", AT(scheduler.lr_warmup_iters)},
-      {"--lr", AT(optimizer.learning_rate), {.most = 1e6}},
-      {"--min-lr", AT(scheduler.min_lr), {.most = 1e6}},
-      {"--lr-decay-style",
-       AT(scheduler.lr_decay_style),
-       {.choices = {"constant", "linear", "cosine", "inverse-square-root"}}},
-      {"--optimizer",
-       AT(optimizer.type),
-       {.choices = {"AdamW", "SGD"}, .synonyms = {{"adam", "AdamW"}}}},
-      {"--sgd-momentum", AT(optimizer.momentum), {.most = 1 - 0x1p-53}},
-      {"--adam-beta1", AT(optimizer.betas[0]), {.most = 1 - 0x1p-53}},
-      {"--adam-beta2", AT(optimizer.betas[1]), {.most = 1 - 0x1p-53}},
-      {"--adam-eps", AT(optimizer.epsilon), {.least = 1e-300, .most = 1}},
-      {"--weight-decay", AT(optimizer.weight_decay), {.most = 1e6}},
-      {"--clip-grad", AT(gradients.clipping), {.most = 1e30}},
-      {"--seed", AT(seed), {.most = 9.3e18}},
-      on("--fp16", AT(fp16.enabled)),
-      on("--bf16", AT(bf16.enabled)),
-      {"--loss-scale", AT(fp16.loss_scale), {.least = 1e-300, .most = 1e30}},
-      {"--min-loss-scale", AT(fp16.min_loss_scale), {.least = 1e-300, .most = 1e30}},
-      {"--loss-scale-window", AT(fp16.loss_scale_window), {.least = 1}},
-      {"--hysteresis", AT(fp16.hysteresis), {.least = 1}},
-      {"--initial-loss-scale", AT(fp16.initial_loss_scale), {.least = 1e-300, .most = 1e30}},
-      on("--accumulate-allreduce-grads-in-fp32", AT(gradients.accumulation_dtype), "fp32"),
-      on("--overlap-grad-reduce", AT(zero.overlap_comm)),
-      on("--overlap-param-gather", AT(zero.overlap_comm)),
-      {"--ddp-bucket-size", AT(zero.reduce_bucket_size), {.least = 1}},
-      on("--optimizer-cpu-offload", AT(zero.offload_optimizer.device), "cpu"),
-      {"--optimizer-offload-fraction", AT(zero.offload_optimizer.ratio), {.most = 1}},
-      {"--data-parallel-sharding-strategy",
-       AT(zero.stage),
-       {.choices = {"no_shard", "optim", "optim_grads", "optim_grads_params"}}},
-      {"--recompute-granularity",
-       AT(activations.recompute_granularity),
-       {.choices = {"selective", "full"}}},
-      {"--recompute-method", AT(activations.recompute_method), {.choices = {"uniform", "block"}}},
-      {"--recompute-num-layers", AT(activations.recompute_num_layers), {.least = 1, .most = 1e5}},
-      on("--recompute-activations", AT(activations.recompute_granularity), "selective"),
-      on("--distribute-saved-activations", AT(activations.partition_activations)),
-      on("--use-flash-attn", AT(activations.use_flash_attn)),
-      {"--log-interval", AT(reports.log_interval), {.least = 1}},
-      on("--use-distributed-optimizer", AT(zero.stage), "1"),
-      unused("--use-megatron-fsdp", "stages say it", "--data-parallel-sharding-strategy", "switch"),
-      unused("--group-query-attention", "the number of groups says it", "--num-query-groups",
-             "switch"),
-      unused("--num-experts", only_dense),
-      unused("--expert-model-parallel-size", only_dense, {}, "1"),
-      unused("--expert-tensor-parallel-size", only_dense, {}, "1"),
-      unused("--rampup-batch-size", "batches have one size", "--global-batch-size"),
-      unused("--fp8-format", "there are no products in 8 bits here", "--bf16"),
-      unused("--fp8-recipe", "there are no products in 8 bits here", "--bf16"),
-      unused("--grad-reduce-in-bf16", "gradients are float32 under bfloat16",
-             "communication_data_type"),
-      unused("--tp-comm-overlap", "it is not implemented", "--overlap-grad-reduce"),
-      unused("--moe-router-topk", only_dense),
-      unused("--moe-token-dispatcher-type", only_dense),
-      unused("--data-path", files, "--data of shardmark run"),
-      unused("--tokenizer-type", files, "--data of shardmark run"),
-      unused("--vocab-file", files, "--vocab-size"),
-      unused("--merge-file", files, "--vocab-size"),
-      unused("--save", files, "--save of shardmark run"),
-      unused("--load", files, "--load of shardmark run"),
-      unused("--save-interval", files, "--save of shardmark run"),
-      unused("--eval-iters", "nothing is evaluated", {}, "0"),
-      unused("--eval-interval", "nothing is evaluated"),
-      unused("--deterministic-mode", "every step is deterministic", {}, "switch"),
-  };
-  return arguments;
-}
-#undef AT
-
-constexpr std::pair<std::string_view, std::string_view> short_names[] = {
-    {"--tp", "--tensor-model-parallel-size"},
-    {"--pp", "--pipeline-model-parallel-size"},
-    {"--cp", "--context-parallel-size"}};
-
-std::optional<double> number_of(const std::string& word) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-  if (error != std::errc() || end != word.data() + word.size() || !std::isfinite(value)) return {};
-  return value;
-}
-
 class ArgumentReader {
  public:
   ArgumentReader(const std::string& source, const std::vector<std::string>& words,
-                 Training& training, Assignments& said, Notes& notes)
-      : source_(source), words_(words), training_(training), said_(said), notes_(notes) {}
+                 TrainingConfig& config, Assignments& said, Notes& notes)
+      : source_(source), words_(words), config_(config), said_(said), notes_(notes) {}
 
   void read() {
     while (next_ < words_.size()) argument();
@@ -170,80 +35,105 @@ class ArgumentReader {
   }
 
   void argument() {
-    std::string word = words_[next_++];
-    if (!word.starts_with("--"))
+    std::string name = words_[next_++];
+    if (!name.starts_with("--"))
       throw UsageError(
-          fmt::format("{}: {} is no argument and no value of one", source_, in_quotes(word)));
+          fmt::format("{}: {} is no argument and no value of one", source_, in_quotes(name)));
     inline_value_.reset();
-    if (const std::size_t sign = word.find('='); sign != std::string::npos) {
-      inline_value_ = word.substr(sign + 1);
-      word.resize(sign);
+    if (const std::size_t sign = name.find('='); sign != std::string::npos) {
+      inline_value_ = name.substr(sign + 1);
+      name.resize(sign);
     }
-    std::string_view name = word;
-    for (const auto& [brief, whole] : short_names)
-      if (word == brief) name = whole;
-    const auto found = std::ranges::find(arguments(), name, &Argument::name);
-    if (found == arguments().end()) {
-      notes_.refuse(fmt::format("{}: {}", source_,
-                                machine::unknown("argument", printable(word), near_names(word))));
-      while (has_value()) take_value();
-    } else if (found->field) {
-      set(*found, word);
-    } else {
-      not_honoured(*found);
-    }
+    const auto word = std::ranges::find(words(), name, &Word::from);
+    const bool renamed = word != words().end();
+    const Key* const key = renamed ? find_key(word->to) : find_key(&Key::megatron, name);
+    if (!key) return unknown(name);
+    if (renamed && word->deprecated)
+      notes_.warnings.push_back(
+          fmt::format("{}: {} is an older name of {}", source_, word->from, word->to));
+    const Origin origin{source_, name};
+    if (renamed && !word->values.empty())
+      stands_for(*key, *word, origin);
+    else if (key->field)
+      set(*key, origin);
+    else
+      without_field(*key, origin);
   }
 
-  static std::vector<std::string> near_names(const std::string& word) {
+  void unknown(const std::string& name) {
+    notes_.refuse(fmt::format("{}: {}", source_,
+                              machine::unknown("argument", printable(name), near_names(name))));
+    while (has_value()) take_value();
+  }
+
+  static std::vector<std::string> near_names(const std::string& name) {
     std::vector<std::string> names = megatron_names();
-    if (!machine::nearest(word, names).empty()) return names;
+    if (!machine::nearest(name, names).empty()) return names;
     return {"Megatron-LM's names for the model, the degrees, batches and the optimizer"};
   }
 
-  void set(const Argument& argument, const std::string& word) {
-    const Field field = argument.field(training_);
-    const Origin origin{source_, word};
-    if (!argument.word.empty()) {
-      if (inline_value_ || (next_ < words_.size() && !is_name()))
-        throw UsageError(fmt::format("{} is a switch; {} stands after it", origin.text(),
-                                     in_quotes(inline_value_ ? *inline_value_ : words_[next_])));
-      if (std::holds_alternative<std::int64_t*>(field))
-        return said_.set(field, *number_of(std::string(argument.word)), origin);
-      if (std::holds_alternative<std::string*>(field))
-        return said_.set(field, std::string(argument.word), origin);
-      return said_.set(field, true, origin);
-    }
-    if (!has_value())
-      throw UsageError(
-          fmt::format("{} has no value; expected {}", origin.text(), type_name(field)));
-    const std::string value = take_value();
-    if (std::holds_alternative<std::string*>(field))
-      return said_.set(field, value, origin, argument.limits);
-    if (!argument.limits.choices.empty()) {  // a number by name
-      std::string chosen;
-      Assignments{}.set(&chosen, value, origin, argument.limits);
-      const auto place = std::ranges::find(argument.limits.choices, chosen);
-      return said_.set(field, static_cast<double>(place - argument.limits.choices.begin()), origin);
-    }
-    if (const auto number = number_of(value))
-      return said_.set(field, *number, origin, argument.limits);
-    said_.set(field, value, origin, argument.limits);  // says what was expected
+  void refuse_value(const Origin& origin) const {
+    if (inline_value_ || (next_ < words_.size() && !is_name()))
+      throw UsageError(fmt::format("{} is a switch; {} stands after it", origin.text(),
+                                   in_quotes(inline_value_ ? *inline_value_ : words_[next_])));
   }
 
-  void not_honoured(const Argument& argument) {
+  std::string needed_value(Kind kind, const Origin& origin) {
+    if (!has_value())
+      throw UsageError(fmt::format("{} has no value; expected {}", origin.text(), name(kind)));
+    return take_value();
+  }
+
+  // A switch, or a choice by other names.
+  void stands_for(const Key& key, const Word& word, const Origin& origin) {
+    std::string given = "true";
+    if (word.values.front().first == "true") {
+      refuse_value(origin);
+    } else {
+      Limits limits;
+      for (const auto& [from, to] : word.values) limits.choices.push_back(from);
+      std::string chosen;
+      Assignments().set(Field(chosen), needed_value(Kind::word, origin), origin, limits);
+      given = chosen;
+    }
+    const std::string_view value = std::ranges::find(word.values, given, [](const auto& pair) {
+                                     return std::string(pair.first);
+                                   })->second;
+    if (!key.field) {
+      if (!key.takes(std::string(value))) notes_.without_field(key, std::string(value), origin);
+      return;
+    }
+    const Field field = key.field(config_);
+    said_.set(field, value_of(field.kind(), std::string(value)), origin);
+  }
+
+  void set(const Key& key, const Origin& origin) {
+    const Field field = key.field(config_);
+    if (field.kind() == Kind::truth) {
+      refuse_value(origin);
+      return said_.set(field, true, origin);
+    }
+    const std::string text = needed_value(field.kind(), origin);
+    const Value value = value_of(field.kind(), text);
+    // A text that is no number: set says what was expected.
+    said_.set(field, std::holds_alternative<std::monostate>(value) ? Value(text) : value, origin,
+              key.limits);
+  }
+
+  void without_field(const Key& key, const Origin& origin) {
     std::vector<std::string> values;
     while (has_value()) values.push_back(take_value());
-    const bool harmless = values.size() == 1 && number_of(values[0]) &&
-                          number_of(values[0]) == number_of(std::string(argument.inert));
-    if (harmless || argument.inert == "switch") return;
-    notes_.refuse(
-        fmt::format("{}: {} is not honoured: {}{}", source_, argument.name, argument.why,
-                    argument.instead.empty() ? "" : fmt::format("; see {}", argument.instead)));
+    const Value value = values.size() == 1 ? value_of(Kind::number, values[0]) : Value();
+    const bool asks = values.empty() ? !key.takes(true)
+                                     : values.size() > 1 || !(std::holds_alternative<double>(value)
+                                                                  ? key.takes(value)
+                                                                  : key.takes(values[0]));
+    if (asks) notes_.without_field(key, values.empty() ? "true" : values[0], origin);
   }
 
   const std::string& source_;
   const std::vector<std::string>& words_;
-  Training& training_;
+  TrainingConfig& config_;
   Assignments& said_;
   Notes& notes_;
   std::size_t next_ = 0;
@@ -253,8 +143,8 @@ class ArgumentReader {
 }  // namespace
 
 void read_megatron(const std::string& source, const std::vector<std::string>& words,
-                   Training& training, Assignments& said, Notes& notes) {
-  ArgumentReader(source, words, training, said, notes).read();
+                   TrainingConfig& config, Assignments& said, Notes& notes) {
+  ArgumentReader(source, words, config, said, notes).read();
 }
 
 std::vector<std::string> words_of(const std::string& file, std::string_view text) {
@@ -300,20 +190,22 @@ std::vector<std::string> read_words(const std::string& path) {
   return words_of(path, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
 }
 
-const std::vector<NamedField>& megatron_fields() {
-  static const std::vector<NamedField> fields = [] {
-    std::vector<NamedField> all;
-    for (const Argument& argument : arguments())
-      if (argument.field) all.push_back({argument.name, argument.field});
-    return all;
-  }();
-  return fields;
+void read_axis(const std::string& axis, const std::string& text, TrainingConfig& config,
+               Assignments& said) {
+  const Key* const key = find_key(&Key::axis, axis);
+  if (!key) throw UsageError(fmt::format("no axis '{}'", axis));
+  if (!key->unset.empty() && text == key->unset) return;
+  const Field field = key->field(config);
+  const Value value = value_of(field.kind(), text);
+  said.set(field, std::holds_alternative<std::monostate>(value) ? Value(text) : value,
+           {"command line", fmt::format("--{}", axis)}, key->limits);
 }
 
-std::vector<std::string> megatron_names() {
-  std::vector<std::string> names;
-  for (const Argument& argument : arguments()) names.emplace_back(argument.name);
-  return names;
+std::string axis_text(const Key& key, TrainingConfig& config) {
+  const Field field = key.field(config);
+  const std::string text = field.text();
+  if (field.kind() == Kind::truth) return text == "true" ? "1" : "0";
+  return text == "none" && !key.unset.empty() ? std::string(key.unset) : text;
 }
 
 }  // namespace suite::configuration

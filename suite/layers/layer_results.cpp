@@ -4,8 +4,8 @@
 
 #include <cmath>
 
+#include "suite/reference/first_step.h"
 #include "suite/reference/whole_values.h"
-#include "suite/trainer/first_step.h"
 
 namespace suite {
 

@@ -12,7 +12,7 @@ namespace {
 
 TEST(PipelineStep, RunsEverySchedule) {
   std::set<std::string> schedules;
-  for (const auto& planned : harness::plan_cases({"pipeline_step"}, harness::Profile::smoke, {}))
+  for (const auto& planned : harness::plan_cases({"pipeline_step"}, {harness::Profile::smoke}))
     schedules.insert(planned.axes.front().second);
   EXPECT_EQ(schedules.size(), 7u);
 }

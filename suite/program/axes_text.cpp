@@ -47,14 +47,14 @@ std::string axis_options(const std::string& axis) {
   return brief == axis ? "--" + axis : fmt::format("--{},--{}", brief, axis);
 }
 
-std::string axes_help(const std::vector<std::string>& units, harness::Profile profile) {
+std::string axes_help(const std::vector<std::string>& units, const harness::PlanRequest& request) {
   std::string text;
   for (const harness::Family* unit : harness::families(units)) {
-    const std::vector<AxisInfo> axes = unit->axes(profile);
+    const std::vector<AxisInfo> axes = unit->axes({request.profile, {}, request.device});
     std::size_t width = 0;
     for (const AxisInfo& axis : axes) width = std::max(width, names_text(axis.name).size());
     text += fmt::format("{}Axes of {}, with the values of profile {}:\n", text.empty() ? "" : "\n",
-                        unit->name(), name(profile));
+                        unit->name(), name(request.profile));
     for (const AxisInfo& axis : axes) {
       const std::size_t columns = help_columns - width - 4;
       const std::string allowed = allowed_text(axis, columns / 2 - 10);
@@ -76,7 +76,7 @@ std::string unit_summary(const harness::Family& unit) {
 
 std::string unit_slices(const harness::Family& unit, harness::Profile profile) {
   std::vector<std::pair<std::string, int>> slices;  // and how many cases
-  for (const harness::PlannedCase& plan : unit.cases(profile, {})) {
+  for (const harness::PlannedCase& plan : unit.cases({profile})) {
     auto found = std::ranges::find(slices, plan.slice, &std::pair<std::string, int>::first);
     if (found == slices.end()) found = slices.insert(slices.end(), {plan.slice, 0});
     ++found->second;
@@ -88,10 +88,10 @@ std::string unit_slices(const harness::Family& unit, harness::Profile profile) {
 
 std::string unit_axes(const harness::Family& unit, const std::vector<harness::Profile>& profiles) {
   std::string text;
-  for (const AxisInfo& axis : unit.axes(profiles.front())) {
+  for (const AxisInfo& axis : unit.axes({profiles.front()})) {
     std::vector<std::pair<std::string, std::string>> rows;
     for (const harness::Profile profile : profiles)
-      for (const AxisInfo& there : unit.axes(profile)) {
+      for (const AxisInfo& there : unit.axes({profile})) {
         if (there.name != axis.name) continue;
         const std::string values = fmt::format("{}", fmt::join(there.values, ", "));
         if (rows.empty() || rows.back().second != values)

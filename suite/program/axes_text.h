@@ -13,7 +13,7 @@ std::string axis_options(const std::string& axis);
 
 // For the help: a line each with the values of the profile, the allowed ones and the default, long
 // lists cut. Throws harness::UsageError on an unknown unit.
-std::string axes_help(const std::vector<std::string>& units, harness::Profile profile);
+std::string axes_help(const std::vector<std::string>& units, const harness::PlanRequest& request);
 
 // A unit with its oracles.
 std::string unit_summary(const harness::Family& unit);

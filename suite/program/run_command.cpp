@@ -21,8 +21,6 @@
 #include "harness/unit/unit.h"
 #include "machine/base/error.h"
 #include "machine/world/mpi_world.h"
-#include "suite/configuration/resolve.h"
-#include "suite/configuration/step_config.h"
 #include "suite/files/corpus.h"
 #include "suite/files/safetensors.h"
 #include "suite/options/options.h"
@@ -30,6 +28,7 @@
 #include "suite/program/launch.h"
 #include "suite/program/report_command.h"
 #include "suite/program/run_command_line.h"
+#include "suite/training_step/configured_cases.h"
 
 namespace suite {
 namespace {
@@ -224,15 +223,17 @@ void report_for_the_lost(const std::string& directory, int ranks) {
   complain(harness::rank_lost, failure.text);
 }
 
-// What the configuration files come to, as JSON; empty: there are none. Adds their values to the
-// axes and their seed to the line.
-std::string configure(RunCommandLine& line, harness::AxisFlags& axes) {
-  if (line.deepspeed_file.empty() && line.megatron_file.empty()) return {};
-  const configuration::Resolved resolved =
-      configuration::use_configuration({.deepspeed_file = line.deepspeed_file,
-                                        .megatron_file = line.megatron_file,
-                                        .ignore_unknown = line.ignore_unknown_keys},
-                                       line.units, axes);
+// The cases, and what configuration files come to, as JSON; empty: there are none. Adds their seed
+// to the line.
+std::vector<harness::PlannedCase> plan(RunCommandLine& line, const harness::PlanRequest& request,
+                                       std::string& configuration) {
+  if (line.deepspeed_file.empty() && line.megatron_file.empty())
+    return harness::plan_cases(line.units, request);
+  ConfiguredCases configured = configured_cases({.deepspeed_file = line.deepspeed_file,
+                                                 .megatron_file = line.megatron_file,
+                                                 .ignore_unknown = line.ignore_unknown_keys},
+                                                line.units, request);
+  const configuration::Resolved& resolved = configured.resolved;
   if (resolved.seed && line.seed && *line.seed != *resolved.seed)
     throw harness::UsageError(fmt::format("--seed {} conflicts with {} (seed {})", *line.seed,
                                           line.megatron_file, *resolved.seed));
@@ -240,22 +241,23 @@ std::string configure(RunCommandLine& line, harness::AxisFlags& axes) {
   if (!machine::under_launcher())
     for (const std::string& warning : resolved.warnings)
       complain(0, fmt::format("warning: {}", warning));
-  return configuration::json(resolved);
+  configuration = json(resolved);
+  return std::move(configured.cases);
 }
 
 int run(RunCommandLine line, int argc, char** argv) {
-  harness::AxisFlags axes = line.axes;
-  const std::string configuration = configure(line, axes);
-  if (!line.seed) line.seed = harness::RunOptions().seed;
+  harness::PlanRequest request = line.request();
+  harness::AxisFlags& axes = request.flags;
   // Nodes can have different numbers of cores, but all ranks must plan the same cases.
   const bool ranks_said = axes.contains("ranks");
   if (line.scaling && !ranks_said && machine::under_launcher())
     throw harness::UsageError(
         "scale under mpiexec or srun requires --ranks (example: --ranks 1,2,4)");
   if (line.scaling) line.scaling->choose(line.units, line.profile, axes);
-  std::vector<harness::PlannedCase> cases = harness::plan_cases(line.units, line.profile, axes);
-  if (line.scaling)
-    std::erase_if(cases, [&](const auto& plan) { return !line.scaling->has(plan); });
+  std::string configuration;
+  std::vector<harness::PlannedCase> cases = plan(line, request, configuration);
+  if (!line.seed) line.seed = harness::RunOptions().seed;
+  if (line.scaling) std::erase_if(cases, [&](const auto& one) { return !line.scaling->has(one); });
   const harness::GoogleFront front(line.google_flags);
   const std::vector<std::size_t> selected = front.select(cases);
   if (front.list_only()) {

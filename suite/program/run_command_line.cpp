@@ -106,7 +106,6 @@ void check(RunCommandLine& line, const Texts& texts) {
   if (line.timing == harness::Timing::armed && line.device == "host")
     throw UsageError(
         "--timing armed requires --device cuda (got host); on the host use --timing window");
-  if (line.device == "cuda") harness::planned_device = machine::Device::Kind::cuda;
   if (line.units == std::vector<std::string>{"all_to_all_v"}) take_sizes_of_file(line.axes);
   line.out_dir_is_default = line.out_dir.empty();
   if (line.out_dir_is_default) line.out_dir = default_out_dir();
@@ -126,15 +125,14 @@ std::optional<RunCommandLine> parse(const std::vector<std::string>& words) {
   options.group("");
   std::set<std::string> axes;
   for (const harness::Family* family : harness::families())
-    for (const harness::AxisInfo& axis : family->axes(harness::Profile::quick))
+    for (const harness::AxisInfo& axis : family->axes({}))
       if (axes.insert(axis.name).second)
         options.text(axis_options(axis.name), "VALUES", line.axes[axis.name], "");
   options.footer([&] {
     if (texts.profile != "quick") line.profile = harness::parse_profile(texts.profile);
-    if (line.device == "cuda") harness::planned_device = machine::Device::Kind::cuda;
     return line.units.empty() ? "shardmark run UNIT --help lists the axes of a unit; shardmark "
                                 "list lists the units."
-                              : axes_help(line.units, line.profile);
+                              : axes_help(line.units, line.request());
   });
   if (!options.parse({words.begin() + 1, words.end()})) return std::nullopt;
   std::erase_if(line.axes, [&](const auto& axis) { return !options.given("--" + axis.first); });
@@ -158,6 +156,11 @@ std::vector<std::string> lasting(const std::vector<std::string>& words) {
 }
 
 }  // namespace
+
+harness::PlanRequest RunCommandLine::request() const {
+  using enum machine::Device::Kind;
+  return {profile, axes, device == "cuda" ? cuda : host};
+}
 
 double RunCommandLine::run_seconds() const {
   const double usual = profile == harness::Profile::acceptance

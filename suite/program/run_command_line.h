@@ -20,7 +20,8 @@ struct RunCommandLine {
   harness::Profile profile = harness::Profile::quick;
   harness::AxisFlags axes;
   std::string device = "host";
-  std::string out_dir;  // never empty after parsing
+  harness::PlanRequest request() const;  // profile, axes and device
+  std::string out_dir;                   // never empty after parsing
   bool out_dir_is_default = false;
   std::string data_file, load_file, save_file;
   std::string hostfile;                       // empty: none

@@ -51,7 +51,7 @@ std::map<std::string, int> scalable(harness::Profile profile) {
     std::set<std::string> wanted{batch_axis, micro_batch_axis, "ranks"};
     for (const auto& [brief, whole] : degrees()) wanted.insert(whole);
     int batch = 0;
-    for (const harness::AxisInfo& axis : family->axes(profile)) {
+    for (const harness::AxisInfo& axis : family->axes({profile})) {
       wanted.erase(axis.name);
       if (axis.name == batch_axis) batch = numbers(axis.name, axis.values.front()).front();
     }

@@ -46,7 +46,7 @@ inline std::vector<harness::Record> run(const std::vector<harness::PlannedCase>&
 
 inline std::string refusal(const std::string& unit, const harness::AxisFlags& flags) {
   try {
-    harness::plan_cases({unit}, harness::Profile::quick, flags);
+    harness::plan_cases({unit}, {harness::Profile::quick, flags});
   } catch (const harness::UsageError& error) {
     return error.what();
   }

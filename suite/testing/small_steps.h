@@ -34,7 +34,7 @@ inline std::vector<harness::PlannedCase> steps(harness::AxisFlags flags,
                 {"cpu-checkpointing", "0"},
                 {"use-flash-attn", "0"},
                 {"uneven-tokens", "0"}});
-  return harness::plan_cases({unit}, harness::Profile::quick, flags);
+  return harness::plan_cases({unit}, {harness::Profile::quick, flags});
 }
 
 inline void expect_passed(const std::vector<harness::PlannedCase>& cases, int ranks) {

@@ -25,9 +25,9 @@ std::vector<layers::StageCase> chunks_of(const Trainer& trainer) {
 // What passes between stages: with sequence parallelism a rank's own rows.
 pipeline::Boundary boundary(const TrainingConfig& config) {
   const int cut = config.activations.sequence_parallel ? config.degrees.tp : 1;
-  return {
-      {std::int64_t{config.micro_batch_size} * config.model.sequence / cut, config.model.hidden},
-      config.dtype};
+  return {{std::int64_t{config.batch.micro_batch_size} * config.model.sequence / cut,
+           config.model.hidden},
+          config.precision.dtype};
 }
 
 // The collectives of a step over tp: of each action those of its chunk.
@@ -64,9 +64,9 @@ collectives::CallsCost cost_of_calls(const Trainer& trainer) {
     cost.add(calls, collectives::usual_algorithm(calls, config.transport),
              grid.coordinate(Axis::tp));
   for (const collectives::CollectiveCalls& calls :
-       zero::expected_calls(config.zero_stage, trainer.plan(), trainer.states().layout(),
-                            config.options, model_usage(config, trainer.parts())))
-    cost.add(calls, zero::algorithm_of(calls, config.options, config.transport),
+       zero::expected_calls(config.zero.stage, trainer.plan(), trainer.states().layout(),
+                            config.step_options(), model_usage(config, trainer.parts())))
+    cost.add(calls, zero::algorithm_of(calls, config.step_options(), config.transport),
              trainer.communicator(calls.group)->rank());
   const collectives::CollectiveCalls tokens{"dp", machine::Operation::all_reduce,
                                             machine::Dtype::float64, config.degrees.dp, 1};
@@ -132,16 +132,16 @@ PassagePeaks passage_peaks(const Trainer& trainer) {
 
 zero::ExpectedMemory expected_states(const Trainer& trainer) {
   const TrainingConfig& config = trainer.config();
-  return zero::expected_memory(config.zero_stage, trainer.plan(), trainer.states().layout(),
-                               config.options.rule, config.options,
+  return zero::expected_memory(config.zero.stage, trainer.plan(), trainer.states().layout(),
+                               config.optimizer.rule(), config.step_options(),
                                model_usage(config, trainer.parts()));
 }
 
 zero::OffloadTraffic expected_offload_traffic(const Trainer& trainer) {
   const TrainingConfig& config = trainer.config();
-  return zero::expected_offload_traffic(config.zero_stage, trainer.plan(),
-                                        trainer.states().layout(), config.options.rule,
-                                        config.options, model_usage(config, trainer.parts()));
+  return zero::expected_offload_traffic(
+      config.zero.stage, trainer.plan(), trainer.states().layout(), config.optimizer.rule(),
+      config.step_options(), model_usage(config, trainer.parts()));
 }
 
 std::map<Category, std::size_t> expected_peaks(const Trainer& trainer) {
@@ -158,7 +158,7 @@ std::map<std::string, std::map<machine::TrafficLabel, machine::Traffic>> expecte
     const Trainer& trainer) {
   const TrainingConfig& config = trainer.config();
   auto traffic = cost_of_calls(trainer).traffic();
-  traffic["pp"][{machine::Operation::send_receive, config.dtype}] +=
+  traffic["pp"][{machine::Operation::send_receive, config.precision.dtype}] +=
       boundary_traffic(trainer.schedules().placement, stage_of(trainer), config.micro_batches(),
                        boundary(config).bytes());
   return traffic;

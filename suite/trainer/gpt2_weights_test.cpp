@@ -86,7 +86,7 @@ TrainingConfig training(machine::Degrees degrees, const std::string& weights = "
   TrainingConfig config;
   config.model = model;
   config.degrees = degrees;
-  config.global_batch_size = 4;
+  config.batch.global_batch_size = 4;
   config.weights = weights;
   return config;
 }

@@ -10,7 +10,7 @@
 #include "machine/base/clock.h"
 #include "machine/device/kernels.h"
 #include "machine/world/grid.h"
-#include "suite/trainer/trainer.h"
+#include "suite/trainer/model_chunks.h"
 
 namespace suite {
 
@@ -27,14 +27,14 @@ double seconds_of_layer(machine::World& world, machine::Device& device,
   layers::ActivationOptions options = config.activations;
   options.recompute_num_layers = 1;
   const auto host = options.cpu_checkpointing ? machine::make_host_device() : nullptr;
-  layers::GptStage stage(config.model, device, tp, config.dtype, {layer, config.model.layers},
-                         options, host.get());
+  layers::GptStage stage(config.model, device, tp, config.precision.dtype,
+                         {layer, config.model.layers}, options, host.get());
   stage.initialize(layers::Initializer::conformance(config.seed, config.model.layers));
   stage.zero_gradients();
-  if (config.vocabulary > 0) stage.set_vocabulary(config.vocabulary);
+  if (config.model.tokens > 0) stage.set_vocabulary(config.model.tokens);
 
   machine::Stream& stream = device.stream();
-  const machine::Shape boundary = stage.boundary(config.micro_batch_size);
+  const machine::Shape boundary = stage.boundary(config.batch.micro_batch_size);
   const auto between = [&](bool there, Dtype dtype, const machine::Shape& shape) {
     if (!there) return Tensor();
     Tensor tensor(device, dtype, shape, Category::buffers);
@@ -42,12 +42,12 @@ double seconds_of_layer(machine::World& world, machine::Device& device,
     return tensor;
   };
   const bool first = stage.stage().first(), last = stage.stage().last();
-  const Tensor in = between(!first, config.dtype, boundary),
-               d_in = between(!first, config.dtype, boundary),
-               d_out = between(!last, config.dtype, boundary),
+  const Tensor in = between(!first, config.precision.dtype, boundary),
+               d_in = between(!first, config.precision.dtype, boundary),
+               d_out = between(!last, config.precision.dtype, boundary),
                out = last ? between(true, Dtype::float64, {1})
-                          : between(true, config.dtype, boundary);
-  const auto tokens = static_cast<std::size_t>(config.micro_batch_size) *
+                          : between(true, config.precision.dtype, boundary);
+  const auto tokens = static_cast<std::size_t>(config.batch.micro_batch_size) *
                       static_cast<std::size_t>(config.model.sequence);
   const machine::Memory words = device.allocate(tokens * sizeof(std::int32_t), Category::buffers);
   const std::vector<std::int32_t> zeros(tokens);
@@ -58,7 +58,7 @@ double seconds_of_layer(machine::World& world, machine::Device& device,
   for (double& pass : seconds) {
     stream.synchronize();
     const double begin = machine::steady_s();
-    stage.forward(0, {word, word, config.micro_batch_size, {config.seed, 0}}, in, out);
+    stage.forward(0, {word, word, config.batch.micro_batch_size, {config.seed, 0}}, in, out);
     stage.backward(0, d_out, d_in);
     stream.synchronize();
     pass = machine::steady_s() - begin;
@@ -73,7 +73,7 @@ double seconds_of_layer(machine::World& world, machine::Device& device,
 
 void measure_layers(TrainingConfig& config, machine::World& world, const machine::Group& group,
                     machine::Device& device) {
-  if (config.partition_method != "profile" || config.placement().parts() == 1) return;
+  if (config.pipeline.partition_method != "profile" || placement(config).parts() == 1) return;
   const machine::Grid grid(config.degrees, group.index);
   collectives::Communicator tp(world, grid.group(machine::Axis::tp), config.transport);
   const int layers = config.model.layers;
@@ -84,9 +84,9 @@ void measure_layers(TrainingConfig& config, machine::World& world, const machine
         static_cast<std::int64_t>(1e9 * seconds_of_layer(world, device, tp, config, measured[i]));
   for (const auto& theirs : world.all_gather(group, mine))
     for (std::size_t i = 0; i < slowest.size(); ++i) slowest[i] = std::max(slowest[i], theirs[i]);
-  config.layer_costs.assign(static_cast<std::size_t>(layers), slowest[1]);
-  config.layer_costs.front() = slowest[0];
-  config.layer_costs.back() = slowest[2];
+  config.pipeline.layer_costs.assign(static_cast<std::size_t>(layers), slowest[1]);
+  config.pipeline.layer_costs.front() = slowest[0];
+  config.pipeline.layer_costs.back() = slowest[2];
 }
 
 }  // namespace suite

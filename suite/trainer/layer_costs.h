@@ -4,10 +4,9 @@
 
 #include "machine/device/device.h"
 #include "machine/world/world.h"
+#include "suite/configuration/training_config.h"
 
 namespace suite {
-
-struct TrainingConfig;
 
 // Where the partition method is "profile" and there are several parts, sets layer_costs:
 // nanoseconds of a micro-batch's forward and backward through each layer as if it were a stage, the

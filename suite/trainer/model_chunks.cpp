@@ -8,11 +8,25 @@
 
 #include "machine/base/names.h"
 #include "pipeline/partition.h"
-#include "suite/trainer/trainer.h"
 
 namespace suite {
 
 using layers::GptStage;
+
+pipeline::Size pipeline_size(const TrainingConfig& config) {
+  const int chunks = config.pipeline.virtual_stages.value_or(
+      pipeline::find_schedule(config.pipeline.schedule).chunks);
+  return {config.degrees.pp, config.micro_batches(), chunks};
+}
+
+pipeline::Placement placement(const TrainingConfig& config) {
+  return pipeline::find_schedule(config.pipeline.schedule).placement(pipeline_size(config));
+}
+
+pipeline::StageSchedules schedules(const TrainingConfig& config) {
+  return pipeline::all_stages(pipeline::find_schedule(config.pipeline.schedule),
+                              pipeline_size(config));
+}
 
 const std::vector<std::string>& partition_methods() {
   static const std::vector<std::string> names{"uniform", "parameters", "profile"};
@@ -20,19 +34,20 @@ const std::vector<std::string>& partition_methods() {
 }
 
 std::vector<int> layers_of_parts(const TrainingConfig& config) {
-  const int layers = config.model.layers, parts = config.placement().parts();
+  const int layers = config.model.layers, parts = placement(config).parts();
   if (layers < parts)
     throw std::invalid_argument(fmt::format(
         "pipeline-model-parallel-size {} with schedule {} and num-virtual-stages-per-pipeline-rank "
         "{} has {} parts, the model {} layers: every part needs one",
-        config.degrees.pp, config.schedule, config.virtual_stages, parts, layers));
-  const bool profile = config.partition_method == "profile";
-  if (config.partition_method == "uniform" || (profile && config.layer_costs.empty()))
+        config.degrees.pp, config.pipeline.schedule, pipeline_size(config).chunks, parts, layers));
+  const bool profile = config.pipeline.partition_method == "profile";
+  if (config.pipeline.partition_method == "uniform" ||
+      (profile && config.pipeline.layer_costs.empty()))
     return pipeline::partition_uniform(layers, parts);
-  if (profile) return pipeline::partition_balanced(config.layer_costs, parts);
-  if (config.partition_method != "parameters")
-    throw std::invalid_argument(
-        machine::unknown("partition-method", config.partition_method, partition_methods()));
+  if (profile) return pipeline::partition_balanced(config.pipeline.layer_costs, parts);
+  if (config.pipeline.partition_method != "parameters")
+    throw std::invalid_argument(machine::unknown(
+        "partition-method", config.pipeline.partition_method, partition_methods()));
   std::vector<std::int64_t> costs;  // as if every layer were a stage
   for (int i = 0; i < layers; ++i)
     costs.push_back(layers::stage_parameters_count(
@@ -54,7 +69,7 @@ std::vector<layers::StageCase> chunk_cases(const TrainingConfig& config,
   std::vector<layers::StageCase> cases;
   for (int chunk = 0; chunk < placement.chunks(); ++chunk)
     cases.push_back({config.degrees.tp, chunk_index(config, placement, stage, chunk),
-                     config.micro_batch_size, config.dtype, config.activations});
+                     config.batch.micro_batch_size, config.precision.dtype, config.activations});
   return cases;
 }
 
@@ -78,7 +93,7 @@ ModelChunks::ModelChunks(const TrainingConfig& config, const pipeline::Placement
   collectives::Parameter* table = nullptr;  // of an embedding here
   for (const int chunk : order) {
     auto& made = chunks_[static_cast<std::size_t>(chunk)];
-    made = std::make_unique<GptStage>(config.model, device, tp, config.dtype,
+    made = std::make_unique<GptStage>(config.model, device, tp, config.precision.dtype,
                                       chunk_index(config, placement, stage, chunk),
                                       config.activations, checkpoint_host, table);
     in_order_.push_back(made.get());

@@ -11,16 +11,20 @@
 #include "layers/models/gpt.h"
 #include "layers/models/gpt_cost.h"
 #include "pipeline/schedule.h"
+#include "suite/configuration/training_config.h"
 
 namespace suite {
 
-struct TrainingConfig;
+// Of a valid configuration; they throw std::invalid_argument naming why there is none.
+pipeline::Size pipeline_size(const TrainingConfig& config);
+pipeline::Placement placement(const TrainingConfig& config);
+pipeline::StageSchedules schedules(const TrainingConfig& config);
 
 // How the layers are divided: DeepSpeed's words.
 const std::vector<std::string>& partition_methods();
 // First to last. "parameters": by their number, the embedding's and the head's with the layers
-// beside them. "profile": by the time they took; uniform while config.layer_costs has none. Throws
-// std::invalid_argument for an unknown method, and where a part gets no layer.
+// beside them. "profile": by the time they took; uniform while config.pipeline.layer_costs has
+// none. Throws std::invalid_argument for an unknown method, and where a part gets no layer.
 std::vector<int> layers_of_parts(const TrainingConfig& config);
 
 // Which part of the model a chunk is; and with it, what it costs.

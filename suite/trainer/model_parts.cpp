@@ -4,7 +4,7 @@
 #include <iterator>
 #include <unordered_map>
 
-#include "suite/trainer/trainer.h"
+#include "suite/trainer/model_chunks.h"
 
 namespace suite {
 
@@ -21,11 +21,11 @@ ModelParts model_parts(ModelChunks& model) {
 }
 
 zero::LayoutOptions layout_options(const TrainingConfig& config, const ModelParts& parts) {
-  zero::LayoutOptions options{.reduce_bucket_size = config.reduce_bucket_size};
-  if (config.zero_stage < 2) return options;
+  zero::LayoutOptions options{.reduce_bucket_size = config.zero.reduce_bucket_size};
+  if (config.zero.stage < 2) return options;
   // Stage 2 parts no values: what is small lies with its part.
   options.persistence_threshold =
-      config.zero_stage == 3 ? config.stage3_param_persistence_threshold : 0;
+      config.zero.stage == 3 ? config.zero.param_persistence_threshold : 0;
   int rows = 0;
   for (const std::vector<int>& part : parts)
     for (const int row : part) rows = std::max(rows, row + 1);
@@ -37,7 +37,7 @@ zero::LayoutOptions layout_options(const TrainingConfig& config, const ModelPart
 }
 
 zero::Usage model_usage(const TrainingConfig& config, const ModelParts& parts) {
-  if (config.zero_stage < 2) return {};
+  if (config.zero.stage < 2) return {};
   const std::vector<int>&embedding = parts.front(), &head = parts.back();
   zero::Usage usage{.micro_batches = config.micro_batches(), .uses = parts};
   // Backward; the embedding's reads no values.

@@ -7,14 +7,13 @@
 #include <vector>
 
 #include "layers/models/gpt.h"
+#include "suite/configuration/training_config.h"
 #include "zero/cost/cost.h"
 #include "zero/states/layout.h"
 
 namespace suite {
 
 class ModelChunks;
-struct TrainingConfig;
-
 // Rows of the gradient plan, which has the rank's parameters in their order; parts in the order of
 // forward. The row of a table that embedding and head share is in both.
 using ModelParts = std::vector<std::vector<int>>;

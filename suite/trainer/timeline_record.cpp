@@ -86,20 +86,20 @@ void describe_pipeline(harness::Description& description, machine::World& world,
                        const pipeline::Timeline& timeline) {
   const machine::Grid grid(config.degrees, group.index);
   const MeasuredStep step = gathered_step(world, grid.group(machine::Axis::pp), timeline);
-  const pipeline::StageSchedules schedules = config.schedules();
+  const pipeline::StageSchedules schedules = suite::schedules(config);
   std::vector<Costs> costs;
   for (const pipeline::StageTimeline& stage : step.stages) costs.push_back(costs_of(stage));
   const Costs equal{.forward = mean_of(costs, &Costs::forward),
                     .backward_input = mean_of(costs, &Costs::backward_input),
                     .backward_weights = mean_of(costs, &Costs::backward_weights)};
-  describe_bubble(description, step, pipeline::find_schedule(config.schedule),
-                  config.pipeline_size(), schedules, equal);
+  describe_bubble(description, step, pipeline::find_schedule(config.pipeline.schedule),
+                  pipeline_size(config), schedules, equal);
   const pipeline::Simulation own = pipeline::simulate(schedules, costs);
   description.set("bubble_simulated",
                   pipeline::bubble(static_cast<double>(costs.size()) * own.span_s,
                                    std::accumulate(own.busy_s.begin(), own.busy_s.end(), 0.0))
                       .of_total);
-  if (config.partition_method != "uniform")
+  if (config.pipeline.partition_method != "uniform")
     description.note +=
         fmt::format("{}layers of the pipeline's parts: {}", description.note.empty() ? "" : "; ",
                     fmt::join(layers_of_parts(config), ", "));

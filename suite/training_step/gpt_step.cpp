@@ -8,67 +8,41 @@
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
-#include <optional>
+#include <map>
+#include <string>
+#include <vector>
 
-#include "harness/measure/rates.h"
-#include "harness/unit/unit.h"
-#include "layers/models/gpt_cost.h"
-#include "machine/base/clock.h"
-#include "machine/link/connect.h"
-#include "suite/trainer/gpt2_weights.h"
-#include "suite/trainer/layer_costs.h"
-#include "suite/trainer/step_recorder.h"
-#include "suite/trainer/timeline_record.h"
-#include "suite/trainer/trainer.h"
+#include "suite/trainer/step_tokens.h"
 #include "suite/training_step/reference.h"
-#include "suite/training_step/step_case.h"
-#include "suite/training_step/step_files.h"
-#include "suite/training_step/step_oracles.h"
-#include "zero/offload/io_ring.h"
+#include "suite/training_step/step_unit.h"
 
 namespace suite {
 namespace {
 
 using harness::Better, harness::Nature;
-
-using harness::Oracle;
 using harness::Profile;
-using harness::vary;
 using machine::Axis;
-using machine::Category;
 using machine::Dtype;
-using machine::Transport;
 
-using Variations = std::vector<harness::Variation<StepCase>>;
-
-Variations operator+(Variations all, const Variations& more) {
-  all.insert(all.end(), more.begin(), more.end());
-  return all;
-}
-
-struct GptStep {
+struct GptStep : StepUnit {
   static constexpr std::string_view name = "gpt_step";
   static constexpr std::string_view about =
       "forward, backward, gradient reduction and AdamW of a GPT over TP x PP x DP";
-  static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::volume, Oracle::memory,
-                                       Oracle::schedule, Oracle::determinism};
   static constexpr harness::Counter counters[] = {
       {"loss_error", "", Better::lower, Nature::exact,
        "largest relative error of the ten losses, compared with double"},
       {"skipped_steps", "", Better::neither, Nature::exact,
        "steps of the ten whose float16 gradients overflowed"}};
-  using Case = StepCase;
 
-  static harness::Sweep<Case> sweep() {
+  static harness::Sweep<Case> sweep(const harness::PlanRequest& request) {
     using enum Profile;
-    harness::Sweep<Case> sweep = step_sweep({.global_batch_size = 24});
-    const auto floats = vary(&Case::dtype, {Dtype::float32, Dtype::bfloat16});
-    const auto in_float = vary(&Case::dtype, {Dtype::float32});
-    const auto in_bfloat16 = vary(&Case::dtype, {Dtype::bfloat16});
-    const auto mpi = vary(&Case::transport, {Transport::mpi});
-    const auto stages = vary(&Case::zero_stage, {0, 1, 2, 3});
-    const auto schedules = vary(&Case::schedule, {"gpipe", "1f1b"});  // gpt_grid has them all
+    harness::Sweep<Case> sweep = step_sweep(request, {{"global-batch-size", "24"}});
+    const auto floats = vary("dtype", {"float", "bfloat16"});
+    const auto in_float = vary("dtype", {"float"});
+    const auto in_bfloat16 = vary("dtype", {"bfloat16"});
+    const auto mpi = vary("transport", {"mpi"});
+    const auto stages = vary("zero-stage", {"0", "1", "2", "3"});
+    const auto schedules = vary("schedule", {"gpipe", "1f1b"});  // gpt_grid has them all
     const auto every = grids({1, 2, 3, 4, 8}, {1, 2, 4}, {1, 2, 4}, {1, 2, 3, 4, 8});
     const auto several = grids({2, 3, 4, 8}, {1, 2, 4}, {1, 2, 4}, {1, 2, 3, 4, 8});
     const auto replicas = grids({2, 3, 4, 8}, {1, 2, 4}, {1}, {2, 3, 4, 8});
@@ -79,169 +53,104 @@ struct GptStep {
       sweep.slice(profiles, name, variations);
     };
     const std::vector full{acceptance, paper};
-    add(full, "grids", {floats, schedules, vary(&Case::zero_stage, {0, 1})}, every);
-    add(full, "transports", {mpi, floats, schedules, vary(&Case::zero_stage, {0, 1})}, several);
-    const Variations held{vary(&Case::sequence_parallel, {0, 1}),
-                          vary(&Case::recompute_granularity, {"none", "selective", "full"}),
-                          vary(&Case::distribute_saved_activations, {0, 1}),
-                          vary(&Case::cpu_checkpointing, {0, 1}),
-                          vary(&Case::use_flash_attn, {0, 1})};
+    add(full, "grids", {floats, schedules, vary("zero-stage", {"0", "1"})}, every);
+    add(full, "transports", {mpi, floats, schedules, vary("zero-stage", {"0", "1"})}, several);
+    const Variations held{vary("sequence-parallel", {"0", "1"}),
+                          vary("recompute-granularity", {"none", "selective", "full"}),
+                          vary("distribute-saved-activations", {"0", "1"}),
+                          vary("cpu-checkpointing", {"0", "1"}),
+                          vary("use-flash-attn", {"0", "1"})};
     add(full, "activations", held + Variations{floats}, every);
     // Every way to cut the model where there is something to shard; stage 3 with activations held
     // in every way.
-    add(full, "shards", {floats, vary(&Case::zero_stage, {2, 3})}, replicas);
-    add(full, "shards", {mpi, vary(&Case::zero_stage, {2, 3})}, tp_and_dp);
-    add(full, "shards", held + Variations{vary(&Case::zero_stage, {3})}, tp_and_dp);
+    add(full, "shards", {floats, vary("zero-stage", {"2", "3"})}, replicas);
+    add(full, "shards", {mpi, vary("zero-stage", {"2", "3"})}, tp_and_dp);
+    add(full, "shards", held + Variations{vary("zero-stage", {"3"})}, tp_and_dp);
     // Tokens that do not count, and the other optimizer: every way to cut the model, and each in
     // every stage.
-    for (const auto& [uneven, optimizer] : {std::pair(1, "adamw"), {0, "sgd"}})
-      for (const auto& [pp, stage] : {std::pair(std::vector{1}, 2), {std::vector{2, 4}, 1}})
-        for (const auto& [tp, rows] : {std::pair(std::vector{1}, 0), {std::vector{2, 4}, 1}})
+    for (const auto& [uneven, optimizer] : {std::pair("1", "adamw"), {"0", "sgd"}})
+      for (const auto& [pp, stage] : {std::pair(std::vector{1}, "2"), {std::vector{2, 4}, "1"}})
+        for (const auto& [tp, rows] : {std::pair(std::vector{1}, "0"), {std::vector{2, 4}, "1"}})
           add(full, "uneven",
-              {floats, vary(&Case::uneven_tokens, {uneven}), vary(&Case::optimizer, {optimizer}),
-               vary(&Case::zero_stage, {stage}), vary(&Case::sequence_parallel, {rows})},
+              {floats, vary("uneven-tokens", {uneven}), vary("optimizer", {optimizer}),
+               vary("zero-stage", {stage}), vary("sequence-parallel", {rows})},
               grids({1, 2, 3, 4, 8}, tp, pp, {1, 2, 3, 4, 8}));
-    const Variations uneven_sgd{vary(&Case::uneven_tokens, {1}), vary(&Case::optimizer, {"sgd"})};
+    const Variations uneven_sgd{vary("uneven-tokens", {"1"}), vary("optimizer", {"sgd"})};
     add(full, "uneven", uneven_sgd, every);
     // The optimizer's states elsewhere: every stage over every way to cut the model. The values
     // too, in the same place or with the states on the device.
-    const auto elsewhere = vary(&Case::offload_optimizer, {"cpu", "nvme"});
+    const auto elsewhere = vary("offload_optimizer", {"cpu", "nvme"});
     add(full, "offload", {in_bfloat16, stages, elsewhere}, every);
     add(full, "offload", {in_float, stages, elsewhere},
         grids({2, 4, 8}, {2}, {1, 2, 4}, {1, 2, 4}));
     for (const auto& [values, others] :
          {std::pair("cpu", std::vector<std::string>{"none", "nvme"}), {"nvme", {"none", "cpu"}}}) {
-      const Variations stage_3{vary(&Case::zero_stage, {3}), vary(&Case::offload_param, {values})};
+      const Variations stage_3{vary("zero-stage", {"3"}), vary("offload_param", {values})};
       add(full, "offload_param",
-          stage_3 + Variations{in_bfloat16, vary(&Case::offload_optimizer, {values})}, tp_and_dp);
-      add(full, "offload_param", stage_3 + Variations{vary(&Case::offload_optimizer, others)},
+          stage_3 + Variations{in_bfloat16, vary("offload_optimizer", {values})}, tp_and_dp);
+      add(full, "offload_param", stage_3 + Variations{vary("offload_optimizer", others)},
           tp_and_dp);
     }
 
-    const auto batch = vary(&Case::global_batch_size, {8});
+    const auto batch = vary("global-batch-size", {"8"});
     const auto tp_and_pp = grids({4}, {2}, {2}, {1}), three = grids({8}, {2}, {2}, {2});
-    const auto full_recompute = vary(&Case::recompute_granularity, {"full"});
-    const auto rows_cut = vary(&Case::sequence_parallel, {1});
+    const auto full_recompute = vary("recompute-granularity", {"full"});
+    const auto rows_cut = vary("sequence-parallel", {"1"});
     add({quick}, "each degree", {batch}, grids({1, 2}, {1, 2}, {1, 2}, {1, 2}));
     add({quick}, "all degrees", {batch, mpi}, three);
-    add({quick}, "all degrees", {batch, in_bfloat16, vary(&Case::sequence_parallel, {0, 1})},
-        three);
-    add({quick}, "activations", {batch, vary(&Case::use_flash_attn, {1})}, tp_and_pp);
+    add({quick}, "all degrees", {batch, in_bfloat16, vary("sequence-parallel", {"0", "1"})}, three);
+    add({quick}, "activations", {batch, vary("use-flash-attn", {"1"})}, tp_and_pp);
+    add({quick}, "activations", {batch, rows_cut, vary("recompute-granularity", {"selective"})},
+        tp_and_pp);
     add({quick}, "activations",
-        {batch, rows_cut, vary(&Case::recompute_granularity, {"selective"})}, tp_and_pp);
-    add({quick}, "activations",
-        {batch, in_bfloat16, full_recompute, vary(&Case::distribute_saved_activations, {1}),
-         vary(&Case::cpu_checkpointing, {1})},
+        {batch, in_bfloat16, full_recompute, vary("distribute-saved-activations", {"1"}),
+         vary("cpu-checkpointing", {"1"})},
         tp_and_pp);
     // Half of the ranks have no token that counts in the first step.
     add({quick}, "uneven", uneven_sgd + Variations{batch}, tp_and_dp);
-    add({quick}, "shards", {batch, vary(&Case::zero_stage, {2})}, grids({2}, {1}, {1}, {2}));
-    add({quick}, "shards", {batch, vary(&Case::zero_stage, {3}), rows_cut, full_recompute},
-        tp_and_dp);
+    add({quick}, "shards", {batch, vary("zero-stage", {"2"})}, grids({2}, {1}, {1}, {2}));
+    add({quick}, "shards", {batch, vary("zero-stage", {"3"}), rows_cut, full_recompute}, tp_and_dp);
     add({quick, smoke}, "offload_param",
-        {batch, in_bfloat16, vary(&Case::zero_stage, {3}), vary(&Case::offload_optimizer, {"cpu"}),
-         vary(&Case::offload_param, {"cpu"})},
+        {batch, in_bfloat16, vary("zero-stage", {"3"}), vary("offload_optimizer", {"cpu"}),
+         vary("offload_param", {"cpu"})},
         tp_and_dp);
 
     // Micro-batches of several sequences, several of them; three replicas; dropout, also recomputed
     // on rows that tensor parallelism cuts; an odd number of micro-batches.
-    const auto tiny = vary(&Case::model, {"tiny"});
-    const auto dropout = vary(&Case::model_args, {"--hidden-dropout 0.1 --attention-dropout 0.1"});
-    const Variations pairs{tiny, vary(&Case::micro_batch_size, {2}),
-                           vary(&Case::global_batch_size, {12})};
+    const auto tiny = vary("model", {"tiny"});
+    const auto dropout = vary("model-args", {"--hidden-dropout 0.1 --attention-dropout 0.1"});
+    const Variations pairs{tiny, vary("micro-batch-size", {"2"}),
+                           vary("global-batch-size", {"12"})};
     const std::vector edges{quick, smoke};
-    add(edges, "edges", pairs + Variations{dropout, vary(&Case::uneven_tokens, {1})},
+    add(edges, "edges", pairs + Variations{dropout, vary("uneven-tokens", {"1"})},
         grids({3}, {1}, {1}, {3}));
-    add(edges, "edges",
-        pairs + Variations{vary(&Case::dtype, {Dtype::float16}), vary(&Case::zero_stage, {2, 3})},
+    add(edges, "edges", pairs + Variations{vary("dtype", {"half"}), vary("zero-stage", {"2", "3"})},
         grids({3}, {1}, {1}, {3}));
     add(edges, "edges", pairs + Variations{dropout, rows_cut, full_recompute},
         grids({2}, {2}, {1}, {1}));
     add(edges, "edges",
-        {tiny, in_bfloat16, schedules, vary(&Case::zero_stage, {0}),
-         vary(&Case::global_batch_size, {9})},
+        {tiny, in_bfloat16, schedules, vary("zero-stage", {"0"}), vary("global-batch-size", {"9"})},
         grids({6}, {1}, {2}, {3}));
     add({smoke}, "smoke", {tiny, batch, in_bfloat16}, three);
     add({smoke}, "smoke", Variations{tiny, batch} + uneven_sgd, tp_and_dp);
     return sweep;
   }
 
-  static void check_files(const Case& c, const harness::Files& files) {
-    check_step_files(config_of(c, 0), files);
-  }
-
-  static std::string why_not(const Case& c, const harness::Context& context) {
-    if (c.offload_optimizer == "nvme" || c.offload_param == "nvme")
-      if (const std::string why = zero::IoRing::why_not(); !why.empty()) return why;
-    return machine::why_not(context.world, context.group, c.transport);
-  }
-
-  GptStep(const Case& c, harness::Context& context)
-      : case_(c),
-        context_(context),
-        config_(config_of(c, context.seed)),
-        corpus_(context.data_file.empty()
-                    ? Corpus::generated(context.seed)
-                    : Corpus::from_file(context.data_file, config_.model.sequence,
-                                        config_.vocabulary)) {
-    config_.weights = context.load_file;
-    measure_layers(config_, context.world, context.group, context.device);
-    if (!context.load_file.empty() || !context.save_file.empty()) refuse_unlike_gpt2(config_.model);
-    for (const Category category : machine::all_categories)
-      held_before_[category] = context.device.ledger().current(category);
-    trainer_ = make_trainer();
-    trainer_->step();
-    first_step_hash_ = trainer_->hash_of_values();
-    // From here on collectives hold their scratch, as in every later step.
-    if (!take_step(*trainer_, [&] { context.device.ledger().reset_peaks(); })) return;
-    for (const Category category : machine::all_categories)
-      peaks_[category] = context.device.ledger().peak(category) - held_before_[category];
-  }
-
-  std::unique_ptr<Trainer> make_trainer() {
-    return std::make_unique<Trainer>(context_.world, context_.group, context_.device, config_,
-                                     corpus_);
-  }
-
-  void prepare() {}
-
-  void run() {
-    recorder_.begin();
-    trainer_->step();
-    recorder_.end(trainer_->timeline());
-  }
+  GptStep(const Case& c, harness::Context& context) : StepUnit(c, context) { warm_up(); }
 
   void judge(harness::Judge& judge) {
-    last_timeline_ = trainer_->timeline();  // of the last step
-    judge_memory(judge, *trainer_, context_.device, peaks_);
-    judge_volume(judge, *trainer_);
-    judge_schedule(judge, *trainer_);
-    trainer_.reset();
+    judge_step(judge);
     judge_training(judge);
-  }
-
-  harness::Cost cost() const {
-    harness::Cost cost;
-    cost.flops = layers::model_flops(config_.model, config_.tokens()) / case_.ranks;
-    cost.flops_dtype = case_.dtype;
-    cost.tokens = static_cast<double>(config_.tokens());
-    return cost;
   }
 
   void describe(harness::Description& description) {
     description.losses = losses_;
     description.set("loss_error", loss_error_);
-    if (case_.dtype == Dtype::float16)
+    if (config_.precision.dtype == Dtype::float16)
       description.set("skipped_steps", static_cast<double>(std::ranges::count(skipped_, true)));
     if (first_taken(skipped_) == reference_steps)
       description.note = "no step was taken: the gradients of all overflow";
-    recorder_.describe(description, context_.world, context_.group, config_);
-    description.timeline = gather_timeline(context_.world, context_.group, last_timeline_);
-    if (description.seconds > 0) {
-      description.set("steps_per_second", 1 / description.seconds);
-      const double rate = context_.rates.flops_per_second(case_.dtype, case_.ranks);
-      if (rate > 0) description.set("mfu", cost().flops / description.seconds / rate);
-    }
+    describe_step(description);
   }
 
  private:
@@ -251,7 +160,7 @@ struct GptStep {
     std::map<std::string, ParameterHistory> mine;
     losses_.clear();
     double first_norm = 0;
-    zero::LossScale scale(config_.loss_scale);
+    zero::LossScale scale(config_.precision.loss_scale);
     std::vector<double> scales;
     for (int step = 0; step < reference_steps; ++step) {
       scales.push_back(scale.scale());
@@ -286,11 +195,7 @@ struct GptStep {
                           hash(parameter->value));
         }
       });
-      if (step == 0) {
-        const std::string key = fmt::format("rank {}, two runs of step 1", context_.group.index);
-        judge.same_bits(key, first_step_hash_);
-        judge.same_bits(key, trainer->hash_of_values());
-      }
+      if (step == 0) judge_repeated(judge, *trainer);
     }
     if (!context_.save_file.empty()) trainer->save(context_.save_file);
     const Reference reference = shared_reference();
@@ -349,7 +254,7 @@ struct GptStep {
 
   // Apart from the trainer, which divides by what it has counted itself.
   double tokens_that_count(int step) const {
-    const int sequences = config_.global_batch_size, length = config_.model.sequence;
+    const int sequences = config_.batch.global_batch_size, length = config_.model.sequence;
     double all = 0;
     for (int i = 0; i < sequences; ++i)
       all +=
@@ -369,15 +274,6 @@ struct GptStep {
     return deserialize_reference(context_.world.broadcast(context_.group, 0, text));
   }
 
-  Case case_;
-  harness::Context& context_;
-  TrainingConfig config_;
-  Corpus corpus_;
-  CategoryPeaks held_before_, peaks_;
-  StepRecorder recorder_;
-  std::unique_ptr<Trainer> trainer_;
-  std::uint64_t first_step_hash_ = 0;
-  pipeline::Timeline last_timeline_;
   std::vector<double> losses_;
   SkippedSteps skipped_{};  // of those that are judged
   double loss_error_ = 0;   // the largest of all steps against double, relative
@@ -390,23 +286,22 @@ struct LlamaStep : GptStep {
   static constexpr std::string_view about =
       "gpt_step in Llama's shape: RMSNorm, SwiGLU, rotary positions, grouped queries";
 
-  static harness::Sweep<Case> sweep() {
+  static harness::Sweep<Case> sweep(const harness::PlanRequest& request) {
     using enum Profile;
-    const auto rows_cut = vary(&Case::sequence_parallel, {1});
-    harness::Sweep<Case> sweep = step_sweep({.model = "llama_tiny"});
+    const auto rows_cut = vary("sequence-parallel", {"1"});
+    harness::Sweep<Case> sweep = step_sweep(request, {{"model", "llama_tiny"}});
     sweep
         .slice({acceptance, paper}, "grids",
                grids({1, 2, 4, 8}, {1, 2, 4}, {1, 2}, {1, 2}) +
-                   Variations{vary(&Case::dtype, {Dtype::float32, Dtype::bfloat16}),
-                              vary(&Case::sequence_parallel, {0, 1}),
-                              vary(&Case::recompute_granularity, {"none", "selective", "full"}),
-                              vary(&Case::use_flash_attn, {0, 1})})
+                   Variations{vary("dtype", {"float", "bfloat16"}),
+                              vary("sequence-parallel", {"0", "1"}),
+                              vary("recompute-granularity", {"none", "selective", "full"}),
+                              vary("use-flash-attn", {"0", "1"})})
         .slice({quick, smoke}, "tp and pp", grids({4}, {2}, {2}, {1}) + Variations{rows_cut})
         .slice({quick, smoke}, "edges",
-               grids({3}, {1}, {1}, {3}) + Variations{vary(&Case::dtype, {Dtype::bfloat16}),
-                                                      vary(&Case::use_flash_attn, {1}),
-                                                      vary(&Case::micro_batch_size, {2}),
-                                                      vary(&Case::global_batch_size, {12})});
+               grids({3}, {1}, {1}, {3}) +
+                   Variations{vary("dtype", {"bfloat16"}), vary("use-flash-attn", {"1"}),
+                              vary("micro-batch-size", {"2"}), vary("global-batch-size", {"12"})});
     return sweep;
   }
 
@@ -421,16 +316,16 @@ struct GptGrid : GptStep {
   static constexpr std::string_view about =
       "gpt_step cut in every way of TP x PP x DP, by every pipeline schedule";
 
-  static harness::Sweep<Case> sweep() {
+  static harness::Sweep<Case> sweep(const harness::PlanRequest& request) {
     using enum Profile;
-    harness::Sweep<Case> sweep = step_sweep({.model = "tiny", .uneven_tokens = 1});
+    harness::Sweep<Case> sweep = step_sweep(request, {{"model", "tiny"}, {"uneven-tokens", "1"}});
     for (const int tp : {1, 2, 4, 8})
       for (const int pp : {1, 2, 4, 8})
         if (const int dp = 8 / (tp * pp); dp > 0)
           cut(sweep, {acceptance, paper}, pipeline::schedule_names(), tp, pp, dp,
-              {vary(&Case::model_args, {"--num-layers 16 --num-attention-heads 8"}),
-               vary(&Case::global_batch_size, {16})});
-    const Variations four_layers{vary(&Case::model_args, {"--num-layers 4"})};
+              {vary("model-args", {"--num-layers 16 --num-attention-heads 8"}),
+               vary("global-batch-size", {"16"})});
+    const Variations four_layers{vary("model-args", {"--num-layers 4"})};
     cut(sweep, {quick}, {"interleaved_1f1b", "zb_h1", "zb_h2", "zb_v", "dual_pipe"}, 2, 2, 1,
         four_layers);
     // Two chunks of a stage in each of their three orders.
@@ -445,13 +340,13 @@ struct GptGrid : GptStep {
                   const Variations& model) {
     const std::vector<std::string> names = pipeline::schedule_names();
     const std::vector<std::string> held{"none", "selective", "full"};
-    const std::vector<Dtype> dtypes{Dtype::float32, Dtype::bfloat16};
+    const std::vector<std::string> dtypes{"float", "bfloat16"};
     for (const std::string& schedule : schedules) {
       if (pp == 1 && schedule != "1f1b") continue;
       // Rows of all ranks are cut wherever there are several.
-      const Variations grid = grids({tp * pp * dp}, {tp}, {pp}, {dp}) + model +
-                              Variations{vary(&Case::schedule, {schedule}),
-                                         vary(&Case::sequence_parallel, {tp > 1 ? 1 : 0})};
+      const Variations grid =
+          grids({tp * pp * dp}, {tp}, {pp}, {dp}) + model +
+          Variations{vary("schedule", {schedule}), vary("sequence-parallel", {tp > 1 ? "1" : "0"})};
       const auto at = static_cast<std::size_t>(std::ranges::find(names, schedule) - names.begin() +
                                                tp / 2 + pp / 4);
       for (const Profile profile : profiles) {
@@ -459,16 +354,15 @@ struct GptGrid : GptStep {
         for (const int stage : pp == 1 ? std::vector{0, 1, 2, 3}
                                : all   ? std::vector{0, 1}
                                        : std::vector{static_cast<int>(at / 2 % 2)})
-          sweep.slice(
-              {profile}, "grids",
-              grid + Variations{
-                         vary(&Case::zero_stage, {stage}),
-                         // Not "profile": by measured times two runs may hold and send
-                         // other bytes.
-                         vary(&Case::partition_method,
-                              {pp > 1 && stage == 0 ? "parameters" : "uniform"}),
-                         vary(&Case::recompute_granularity, all ? held : std::vector{held[at % 3]}),
-                         vary(&Case::dtype, all ? dtypes : std::vector{dtypes[at % 2]})});
+          sweep.slice({profile}, "grids",
+                      grid + Variations{vary("zero-stage", {std::to_string(stage)}),
+                                        // Not "profile": by measured times two runs may hold and
+                                        // send other bytes.
+                                        vary("partition-method",
+                                             {pp > 1 && stage == 0 ? "parameters" : "uniform"}),
+                                        vary("recompute-granularity",
+                                             all ? held : std::vector{held[at % 3]}),
+                                        vary("dtype", all ? dtypes : std::vector{dtypes[at % 2]})});
       }
     }
   }

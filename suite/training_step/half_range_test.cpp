@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "suite/trainer/model_arguments.h"
 #include "suite/training_step/reference.h"
+#include "suite/training_step/step_sweep.h"
 
 namespace suite {
 namespace {
@@ -57,10 +57,11 @@ TEST(HalfRange, IsWhereStepsInHalfOverflow) {
   machine::run_ranks(1, [](machine::World& world) {
     for (const char* args : {"none", "--swiglu --normalization RMSNorm --hidden-dropout 0.1"}) {
       TrainingConfig config;
-      set_model(config, "tiny", "model");
-      apply_model_arguments(config.model, args);
-      config.dtype = Dtype::float16;
-      config.global_batch_size = 2;
+      config.model.name = "tiny";
+      config.model.arguments = args;
+      config = completed(config);
+      config.precision.dtype = Dtype::float16;
+      config.batch.global_batch_size = 2;
       const Corpus corpus = Corpus::generated(1);
       const auto range = range_device(world, config);
       const auto exact = reference_trainer(world, config, corpus, Dtype::float64, range.get());
@@ -70,8 +71,8 @@ TEST(HalfRange, IsWhereStepsInHalfOverflow) {
       EXPECT_GE(step.backward.partial, step.backward.stored);
       int undecided = 0, overflowed = 0, taken = 0;
       for (double power = 8; power <= 20; power += 0.5) {
-        config.loss_scale = {.scaling = zero::LossScaling::constant,
-                             .initial_scale = std::exp2(power)};
+        config.precision.loss_scale = {.scaling = zero::LossScaling::constant,
+                                       .initial_scale = std::exp2(power)};
         Trainer trainer(world, world.group(), world.device(), config, corpus);
         const bool updated = trainer.step().updated;
         ++(updated ? taken : overflowed);

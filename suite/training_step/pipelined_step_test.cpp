@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "suite/configuration/models.h"
 #include "suite/testing/file_case.h"
 #include "suite/testing/small_steps.h"
 #include "suite/trainer/model_chunks.h"
@@ -90,21 +91,21 @@ TEST(TrainingStep, SchedulesThatDoNotFitAreRefusedByName) {
 // The table is as large as three layers: the ends get fewer.
 TEST(TrainingStep, LayersGoOverThePartsByTheirParameters) {
   TrainingConfig config;
-  set_model(config, "tiny", "model");
+  set_model(config, "tiny");
   config.model.layers = 8;
   config.model.vocabulary = 1152;
   config.degrees.pp = 2;
-  config.schedule = "interleaved_1f1b";
-  config.virtual_stages = 2;
+  config.pipeline.schedule = "interleaved_1f1b";
+  config.pipeline.virtual_stages = 2;
   EXPECT_EQ(layers_of_parts(config), (std::vector<int>{2, 2, 2, 2}));
-  EXPECT_EQ(stages_of_layers(config, config.placement()),
+  EXPECT_EQ(stages_of_layers(config, placement(config)),
             (std::vector<int>{0, 0, 1, 1, 0, 0, 1, 1, 1}));
-  config.partition_method = "parameters";
+  config.pipeline.partition_method = "parameters";
   EXPECT_EQ(layers_of_parts(config), (std::vector<int>{1, 3, 3, 1}));
-  config.partition_method = "profile";
-  config.layer_costs = {40, 10, 10, 10, 10, 10, 10, 50};
+  config.pipeline.partition_method = "profile";
+  config.pipeline.layer_costs = {40, 10, 10, 10, 10, 10, 10, 50};
   EXPECT_EQ(layers_of_parts(config), (std::vector<int>{1, 3, 3, 1}));
-  config.layer_costs = {10, 10, 10, 10, 10, 10, 10, 35};
+  config.pipeline.layer_costs = {10, 10, 10, 10, 10, 10, 10, 35};
   EXPECT_EQ(layers_of_parts(config), (std::vector<int>{3, 2, 2, 1}));
   config.model.layers = 3;
   EXPECT_THROW(layers_of_parts(config), std::invalid_argument);

@@ -11,7 +11,7 @@
 
 #include "harness/judge/numerics.h"
 #include "machine/device/random.h"
-#include "suite/trainer/first_step.h"
+#include "suite/reference/first_step.h"
 
 namespace suite {
 
@@ -76,10 +76,9 @@ History train(machine::World& world, const TrainingConfig& judged, const Corpus&
 
 // The optimizer of the first update.
 zero::Rule first_rule(const TrainingConfig& config) {
-  zero::Rule rule = config.options.rule;
-  if (config.learning_rate)
-    std::visit([&](auto& options) { options.learning_rate = config.learning_rate->after(0); },
-               rule);
+  zero::Rule rule = config.optimizer.rule();
+  const double rate = config.learning_rate().after(0);
+  std::visit([&](auto& options) { options.learning_rate = rate; }, rule);
   return rule;
 }
 
@@ -87,7 +86,7 @@ Reference make_reference(machine::World& world, const TrainingConfig& config, co
                          const SkippedSteps& skipped) {
   Reference reference;
   reference.exact = train(world, config, corpus, Dtype::float64, 0, skipped);
-  reference.same = train(world, config, corpus, config.dtype, 0, skipped);
+  reference.same = train(world, config, corpus, config.precision.dtype, 0, skipped);
   Bounds& bounds = reference.bounds;
   bounds.losses.assign(reference_steps, 0);
   for (int probe = 1; probe <= probes; ++probe) {
@@ -104,7 +103,7 @@ Reference make_reference(machine::World& world, const TrainingConfig& config, co
                    probe_margin * std::abs(disturbed.losses[step] - reference.exact.losses[step]));
   }
   // Stored values are rounded once more than the master copy, which is rounded once a step.
-  const double u = unit_roundoff(config.dtype);
+  const double u = unit_roundoff(config.precision.dtype);
   const double master = std::min(u, unit_roundoff(Dtype::float32));
   for (const auto& [name, exact] : reference.exact.parameters) {
     ParameterBounds& bound = bounds.parameters[name];
@@ -132,7 +131,7 @@ int first_taken(const SkippedSteps& skipped) {
 }
 
 std::unique_ptr<RangeDevice> range_device(machine::World& world, const TrainingConfig& config) {
-  return config.dtype == Dtype::float16
+  return config.precision.dtype == Dtype::float16
              ? std::make_unique<RangeDevice>(world.host_device().threads())
              : nullptr;
 }
@@ -146,17 +145,17 @@ std::unique_ptr<Trainer> reference_trainer(machine::World& world, TrainingConfig
                                            const Corpus& corpus, Dtype dtype,
                                            machine::Device* device) {
   config.degrees = {};
-  if (dtype != config.dtype) {
-    config.loss_scale = zero::usual_options(zero::LossScaling::constant);
+  if (dtype != config.precision.dtype) {
+    config.precision.loss_scale = zero::usual_options(zero::LossScaling::constant);
   } else if (dtype == Dtype::float16) {
-    config.loss_scale.initial_scale /= 2;
-    config.loss_scale.min_scale /= 2;
+    config.precision.loss_scale.initial_scale /= 2;
+    config.precision.loss_scale.min_scale /= 2;
   }
-  config.dtype = dtype;
-  config.schedule = "1f1b";
-  config.virtual_stages = 1;
-  config.zero_stage = 0;
-  config.options.offload_param = {};  // stage 3's
+  config.precision.dtype = dtype;
+  config.pipeline.schedule = "1f1b";
+  config.pipeline.virtual_stages = 1;
+  config.zero.stage = 0;
+  config.zero.options.offload_param = {};  // stage 3's
   config.activations = {};
   config.transport = machine::Transport::shared_memory;
   const machine::Group alone{"reference", {world.rank()}, 0};
@@ -180,7 +179,7 @@ double gradient_epsilon(const TrainingConfig& config, int layer) {
   const auto longest =
       static_cast<double>(std::max({std::int64_t{config.model.inner()},
                                     std::int64_t{config.model.vocabulary}, config.tokens()}));
-  return harness::norm_bound(config.dtype, depth, longest);
+  return harness::norm_bound(config.precision.dtype, depth, longest);
 }
 
 const Reference& reference_of(machine::World& world, const TrainingConfig& config,
@@ -194,10 +193,10 @@ const Reference& reference_of(machine::World& world, const TrainingConfig& confi
       model.query_groups(), model.disable_bias_linear, model.untie_embeddings_and_output_weights,
       model.hidden_dropout, model.attention_dropout);
   const std::string key = fmt::format(
-      "{} {} {} {} {} {} {} {} {} {} {} {} {}", shape, config.vocabulary, config.micro_batch_size,
-      config.global_batch_size, name(config.dtype), config.seed, corpus.size(), corpus.source(),
-      config.weights, config.options.rule.index(), config.uneven_tokens,
-      config.loss_scale.initial_scale, fmt::join(skipped, ""));
+      "{} {} {} {} {} {} {} {} {} {} {} {} {}", shape, config.model.tokens,
+      config.batch.micro_batch_size, config.batch.global_batch_size, name(config.precision.dtype),
+      config.seed, corpus.size(), corpus.source(), config.weights, config.optimizer.rule().index(),
+      config.uneven_tokens, config.precision.loss_scale.initial_scale, fmt::join(skipped, ""));
   auto& found = kept[key];
   if (!found) found = std::make_unique<Reference>(make_reference(world, config, corpus, skipped));
   return *found;

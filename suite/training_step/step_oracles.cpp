@@ -28,7 +28,7 @@ bool take_step(Trainer& trainer, const std::function<void()>& begin) {
   for (int step = 0; step < most_steps; ++step) {
     begin();
     if (trainer.step().updated) return true;
-    if (trainer.config().loss_scale.scaling == zero::LossScaling::constant) break;
+    if (trainer.config().precision.loss_scale.scaling == zero::LossScaling::constant) break;
   }
   return false;
 }
@@ -66,7 +66,7 @@ void judge_volume(harness::Judge& judge, Trainer& trainer) {
   if (!take_step(trainer, begin)) return judge.not_applicable(Oracle::volume, none_taken);
   trainer.optimizer_step().wait_for_values();
   if (trainer.checkpoint_host()) {
-    const machine::TrafficLabel label{machine::Operation::none, trainer.config().dtype};
+    const machine::TrafficLabel label{machine::Operation::none, trainer.config().precision.dtype};
     const layers::Checkpoints::Moved now = trainer.checkpoints_moved();
     const std::size_t each_way = passage_peaks(trainer).moved_each_way;
     judge.volume("checkpoints to the host", label, now.down - before.down, each_way);
@@ -75,7 +75,7 @@ void judge_volume(harness::Judge& judge, Trainer& trainer) {
   if (trainer.optimizer_step().host()) {
     const zero::OffloadTraffic moved = trainer.optimizer_step().moved() - offloaded,
                                all = expected_offload_traffic(trainer);
-    const machine::TrafficLabel values{machine::Operation::none, trainer.config().dtype},
+    const machine::TrafficLabel values{machine::Operation::none, trainer.config().precision.dtype},
         states{machine::Operation::none, trainer.plan().gradient_dtype};
     judge.volume("device to host", states, moved.down, all.down);
     judge.volume("host to device", values, moved.up, all.up);
@@ -100,15 +100,15 @@ void judge_schedule(harness::Judge& judge, const Trainer& trainer) {
   const TrainingConfig& config = trainer.config();
   const int stage = trainer.grid().coordinate(Axis::pp);
   const pipeline::Timeline& timeline = trainer.timeline();
-  const pipeline::Schedule& schedule = pipeline::find_schedule(config.schedule);
-  const pipeline::Size size = config.pipeline_size();
-  judge.schedule(fmt::format("{}, stage {}", config.schedule, stage),
+  const pipeline::Schedule& schedule = pipeline::find_schedule(config.pipeline.schedule);
+  const pipeline::Size size = pipeline_size(config);
+  judge.schedule(fmt::format("{}, stage {}", config.pipeline.schedule, stage),
                  pipeline::executed(timeline.events), text(schedule.stage(stage, size)));
   judge.schedule("micro-batches in flight", timeline.peak_in_flight, schedule.peak(stage, size));
 }
 
 bool gradients_overflow(Trainer& trainer, machine::World& world, const machine::Group& group) {
-  if (trainer.config().dtype != machine::Dtype::float16) return false;
+  if (trainer.config().precision.dtype != machine::Dtype::float16) return false;
   trainer.optimizer_step().gather_gradients();
   const auto overflows = [](const collectives::Parameter* parameter) {
     return !std::ranges::all_of(to_doubles(parameter->gradient),

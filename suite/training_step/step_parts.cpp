@@ -31,6 +31,7 @@
 #include "harness/unit/unit.h"
 #include "machine/base/clock.h"
 #include "machine/world/step_clock.h"
+#include "suite/configuration/models.h"
 #include "suite/trainer/trainer.h"
 
 namespace suite {
@@ -91,17 +92,18 @@ struct StepParts {
   StepParts(const Case& c, harness::Context& context)
       : case_(c), context_(context), corpus_(Corpus::generated(context.seed)) {
     TrainingConfig config;
-    set_model(config, c.model, "model");
-    config.dtype = c.dtype;
+    set_model(config, c.model);
+    config.precision.dtype = c.dtype;
     config.seed = context.seed;
-    config.zero_stage = 0;
+    config.optimizer.weight_decay = 0.01;
+    config.optimizer.clipping = 0;
     const bool together = c.left_out == "communication";
     TrainingConfig one = config;
-    one.global_batch_size = c.sequences;
+    one.batch.global_batch_size = c.sequences;
     if (c.left_out == "recompute")
       config.activations.recompute_granularity = layers::RecomputeGranularity::full;
     config.degrees.dp = together ? c.ranks : 1;
-    config.global_batch_size = together ? c.ranks * c.sequences : c.sequences;
+    config.batch.global_batch_size = together ? c.ranks * c.sequences : c.sequences;
     whole_ = make(config);
     rest_ = make(one);
     for (int i = 0; i < 2; ++i) {

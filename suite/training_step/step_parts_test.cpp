@@ -8,6 +8,7 @@
 
 #include "machine/base/clock.h"
 #include "machine/world/step_clock.h"
+#include "suite/configuration/models.h"
 #include "suite/trainer/trainer.h"
 
 namespace suite {
@@ -21,15 +22,15 @@ TEST(StepParts, WithoutItsCommunicationAStepIsShorterByWhatTheClockSays) {
   const auto corpus = Corpus::generated(1234);
   machine::run_ranks(2, [&](machine::World& world) {
     TrainingConfig config;
-    set_model(config, "tiny", "model");
-    config.zero_stage = 0;
-    config.global_batch_size = 4;
+    set_model(config, "tiny");
+    config.zero.stage = 0;
+    config.batch.global_batch_size = 4;
     const machine::Group alone{"alone", {world.rank()}, 0};
     Trainer one(world, alone, world.device(), config, corpus);
     int transfers = 0;
     config.degrees = {.dp = 2};
-    config.global_batch_size = 8;
-    config.options.before_transfer = [&](std::size_t) {
+    config.batch.global_batch_size = 8;
+    config.zero.options.before_transfer = [&](std::size_t) {
       ++transfers;
       std::this_thread::sleep_for(std::chrono::duration<double>(added_s));
     };

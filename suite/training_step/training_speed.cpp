@@ -13,59 +13,40 @@
 #include <memory>
 #include <optional>
 
-#include "harness/measure/rates.h"
-#include "harness/unit/unit.h"
-#include "layers/models/gpt_cost.h"
-#include "machine/base/clock.h"
-#include "machine/link/connect.h"
-#include "suite/trainer/gpt2_weights.h"
-#include "suite/trainer/layer_costs.h"
-#include "suite/trainer/step_recorder.h"
-#include "suite/trainer/timeline_record.h"
-#include "suite/trainer/trainer.h"
 #include "suite/training_step/reference.h"
-#include "suite/training_step/step_case.h"
-#include "suite/training_step/step_files.h"
-#include "suite/training_step/step_oracles.h"
 #include "suite/training_step/step_products.h"
+#include "suite/training_step/step_unit.h"
 
 namespace suite {
 namespace {
 
 using harness::Better, harness::Nature;
-
-using harness::Oracle;
 using harness::Profile;
-using harness::vary;
-using machine::Category;
 using machine::Dtype;
-using machine::Transport;
 
 constexpr std::size_t most_skipped = 64;
 
-struct TrainingSpeed {
+struct TrainingSpeed : StepUnit {
   static constexpr std::string_view name = "training_speed";
   static constexpr std::string_view about =
       "a training step of GPT-2 in turn with its matrix products alone; its first gradient judged";
-  static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::volume, Oracle::memory,
-                                       Oracle::schedule, Oracle::determinism};
   static constexpr harness::Counter counters[] = {
       {"gemm_flops", "", Better::neither, Nature::exact,
        "operations of the matrix products of one step"},
       {"gemm_fraction", "", Better::higher, Nature::measured,
        "`library_s`, here of the step's matrix products alone, over the time"}};
   static constexpr bool yardstick_is_part = true;  // the products of the step
-  using Case = StepCase;
 
-  static harness::Sweep<Case> sweep() {
+  static harness::Sweep<Case> sweep(const harness::PlanRequest& request) {
     using enum Profile;
-    harness::Sweep<Case> sweep = step_sweep({.micro_batch_size = 4, .global_batch_size = 4});
+    harness::Sweep<Case> sweep =
+        step_sweep(request, {{"micro-batch-size", "4"}, {"global-batch-size", "4"}});
     const auto with = [&](const std::vector<Profile>& profiles, const char* name, const char* model,
                           const char* length) {
       auto all = grids({1, 2}, {1, 2}, {1}, {1});
-      all.push_back(vary(&Case::dtype, {Dtype::float32, Dtype::bfloat16}));
-      all.push_back(vary(&Case::model, {model}));
-      all.push_back(vary(&Case::seq_length, {length}));
+      all.push_back(vary("dtype", {"float", "bfloat16"}));
+      all.push_back(vary("model", {model}));
+      all.push_back(vary("seq-length", {length}));
       sweep.slice(profiles, name, all);
     };
     with({quick}, "small", "small", "model");
@@ -74,91 +55,36 @@ struct TrainingSpeed {
     return sweep;
   }
 
-  static void check_files(const Case& c, const harness::Files& files) {
-    check_step_files(config_of(c, 0), files);
-  }
-
-  TrainingSpeed(const Case& c, harness::Context& context)
-      : case_(c),
-        context_(context),
-        config_(config_of(c, context.seed)),
-        corpus_(context.data_file.empty()
-                    ? Corpus::generated(context.seed)
-                    : Corpus::from_file(context.data_file, config_.model.sequence,
-                                        config_.vocabulary)) {
-    config_.weights = context.load_file;
-    measure_layers(config_, context.world, context.group, context.device);
-    if (!context.load_file.empty()) refuse_unlike_gpt2(config_.model);
-    const machine::Ledger& ledger = context.device.ledger();
-    for (const Category category : machine::all_categories)
-      peaks_[category] = ledger.current(category);  // not this unit's
-    trainer_ = make_trainer();
-    trainer_->step();
-    first_step_hash_ = trainer_->hash_of_values();
-    // From here on collectives hold their scratch, as in every later step.
+  TrainingSpeed(const Case& c, harness::Context& context) : StepUnit(c, context) {
     std::optional<machine::GemmLog> log;
-    const bool taken = take_step(*trainer_, [&] {
-      context.device.ledger().reset_peaks();
+    warm_up([&] {
       log.reset();
       log.emplace();
     });
-    for (const Category category : machine::all_categories)
-      peaks_[category] = ledger.peak(category) - peaks_[category];
-    if (!taken) peaks_.clear();
     products_.emplace(context.device, log->products());
-  }
-
-  void prepare() {}
-
-  void run() {
-    recorder_.begin();
-    trainer_->step();
-    recorder_.end(trainer_->timeline());
   }
 
   void yardstick() { products_->run(); }
 
   void judge(harness::Judge& judge) {
-    last_timeline_ = trainer_->timeline();  // of the last step
-    judge_memory(judge, *trainer_, context_.device, peaks_);
-    judge_volume(judge, *trainer_);
-    judge_schedule(judge, *trainer_);
+    judge_step(judge);
     gemm_flops_ = products_->flops();
     products_.reset();
-    trainer_.reset();
     judge_first_step(judge);
-  }
-
-  harness::Cost cost() const {
-    harness::Cost cost;
-    cost.flops = layers::model_flops(config_.model, config_.tokens()) / case_.ranks;
-    cost.flops_dtype = case_.dtype;
-    cost.tokens = static_cast<double>(config_.tokens());
-    return cost;
   }
 
   void describe(harness::Description& description) {
     description.losses = {first_loss_};
-    description.timeline = gather_timeline(context_.world, context_.group, last_timeline_);
     description.set("gemm_flops", gemm_flops_);
-    recorder_.describe(description, context_.world, context_.group, config_);
-    if (description.seconds <= 0) return;
-    description.set("steps_per_second", 1 / description.seconds);
-    const double rate = context_.rates.flops_per_second(case_.dtype, case_.ranks);
-    if (rate > 0) description.set("mfu", cost().flops / description.seconds / rate);
-    if (description.yardstick_s > 0)
+    describe_step(description);
+    if (description.seconds > 0 && description.yardstick_s > 0)
       description.set("gemm_fraction", description.yardstick_s / description.seconds);
   }
 
  private:
-  std::unique_ptr<Trainer> make_trainer() {
-    return std::make_unique<Trainer>(context_.world, context_.group, context_.device, config_,
-                                     corpus_);
-  }
-
   void judge_first_step(harness::Judge& judge) {
     const auto trainer = make_trainer();
-    const bool constant = config_.loss_scale.scaling == zero::LossScaling::constant;
+    const bool constant = config_.precision.loss_scale.scaling == zero::LossScaling::constant;
     std::vector<double> scales;
     for (bool ended = false; !ended;) {
       scales.push_back(trainer->loss_scale());
@@ -175,9 +101,7 @@ struct TrainingSpeed {
                   std::vector{trainer->update().updated ? 1.0 : 0.0},
                   std::vector{overflow ? 0.0 : 1.0});
       if (scales.size() > 1) continue;
-      const std::string key = fmt::format("rank {}, two runs of step 1", context_.group.index);
-      judge.same_bits(key, first_step_hash_);
-      judge.same_bits(key, trainer->hash_of_values());
+      judge_repeated(judge, *trainer);
     }
     trainer->with_values([&] {
       for (const collectives::Parameter* parameter : trainer->parameters())
@@ -238,17 +162,8 @@ struct TrainingSpeed {
     }
   }
 
-  Case case_;
-  harness::Context& context_;
-  TrainingConfig config_;
-  Corpus corpus_;
-  CategoryPeaks peaks_;
-  StepRecorder recorder_;
-  std::unique_ptr<Trainer> trainer_;
   std::optional<StepProducts> products_;
   double gemm_flops_ = 0, first_loss_ = 0;
-  std::uint64_t first_step_hash_ = 0;
-  pipeline::Timeline last_timeline_;
 };
 
 const bool registered = harness::add<TrainingSpeed>();

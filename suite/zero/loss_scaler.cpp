@@ -69,10 +69,10 @@ struct LossScaler {
     int elements = 0;
   };
 
-  static harness::Sweep<Case> sweep() {
+  static harness::Sweep<Case> sweep(const harness::PlanRequest& request) {
     using enum Profile;
     harness::Sweep<Case> sweep;
-    const std::vector<Transport> transports = harness::usual_transports();
+    const std::vector<Transport> transports = harness::usual_transports(request.device);
     sweep.axis("transport", &Case::transport, transports.front())
         .axis("scaling", &Case::scaling, "megatron", scaling_names())
         .axis("ranks", &Case::ranks, 2)

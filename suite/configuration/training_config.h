@@ -1,0 +1,140 @@
+#pragma once
+// A training run: the one struct that configuration files, axes of the step units, the planner and
+// the Trainer share. keys.h has a row for each of its members that a user can set.
+//
+//   TrainingConfig config;
+//   config.degrees = {.tp = 2, .dp = 2};
+//   set_model(config, "small");                  // models.h
+//   config.zero.stage = 1;
+//   Trainer trainer(world, group, device, config, corpus);
+//
+// Bucket sizes and thresholds are in elements, batches in sequences, learning rates per step. A
+// fresh TrainingConfig has DeepSpeed's defaults of August 2026, and Megatron-LM's where only
+// Megatron-LM has the word.
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "layers/gpt_config.h"
+#include "layers/models/activation_options.h"
+#include "machine/device/dtype.h"
+#include "machine/link/link.h"
+#include "machine/world/grid.h"
+#include "suite/configuration/learning_rate.h"
+#include "zero/optimizers/loss_scale.h"
+#include "zero/stages/step_options.h"
+
+namespace suite {
+
+struct TrainingConfig {
+  struct Model : layers::GptConfig {  // an extent of 0: not known
+    Model() : GptConfig{.layers = 0, .hidden = 0, .heads = 0, .vocabulary = 0, .sequence = 0} {}
+    Model(const GptConfig& shape) : GptConfig(shape) {}  // NOLINT: a shape is a model
+
+    int tokens = 0;  // that there are; rows of the vocabulary beyond are padding. 0: all rows
+    // Empty: 128, and a vocabulary that 128 and tp divide is not padded.
+    std::optional<int> make_vocab_size_divisible_by;
+    int max_position_embeddings = 0;  // 0: sequence
+    std::int64_t parameters = 0;      // only a number of them is known, no shape
+
+    // How the shape is given on a command line (models.h). An empty name: the shape is complete.
+    std::string name, arguments;
+    std::optional<int> seq_length;  // empty: the model's own
+
+    bool has_shape() const { return layers > 0 && hidden > 0 && heads > 0 && sequence > 0; }
+  };
+
+  struct Precision {
+    machine::Dtype dtype = machine::Dtype::float32;
+    // In force. resolve() derives it from the next two, the dtype and the tool.
+    zero::LossScaleOptions loss_scale = zero::usual_options(zero::LossScaling::constant);
+    double constant_loss_scale = 0;  // 0: dynamic
+    int initial_scale_power = 16;    // of DeepSpeed's first scale
+  };
+
+  struct Batch {
+    int micro_batch_size = 1;             // of one forward
+    int global_batch_size = 8;            // of a step, over all of dp
+    int gradient_accumulation_steps = 0;  // 0: what the other two say
+  };
+
+  struct Pipeline {
+    std::string schedule = "1f1b";
+    std::optional<int> virtual_stages;  // chunks of a stage; empty: as many as the schedule has
+    int layers_per_virtual_stage = 0;   // the same in Megatron-LM's older word; 0: not given
+    std::string partition_method = "uniform";    // of layers over parts (trainer/model_chunks.h)
+    std::vector<std::int64_t> layer_costs = {};  // of "profile", measured (trainer/layer_costs.h)
+  };
+
+  struct Optimizer {
+    std::string type = "adamw";  // or sgd, rmsprop
+    double learning_rate = 1e-3;
+    std::array<double, 2> betas{0.9, 0.999};
+    double epsilon = 1e-8, weight_decay = 0;
+    bool decoupled_decay = true;  // of Adam: AdamW's; else the decay is in the gradient
+    double momentum = 0;          // of SGD
+    double smoothing = 0.99;      // of RMSprop
+    double clipping = 1;          // of the gradient's global norm; 0: off
+
+    zero::Rule rule() const;
+  };
+
+  struct Schedule {    // of the learning rate
+    std::string type;  // DeepSpeed's; empty: Megatron-LM's, or a constant rate
+    double warmup_min_lr = 0, warmup_max_lr = 1e-3;
+    std::int64_t warmup_num_steps = 1000;
+    std::string warmup_type = "log";
+    std::optional<std::int64_t> total_num_steps;
+    double warmup_min_ratio = 0, cos_min_ratio = 1e-4;
+    // Megatron-LM's. The rate decays over lr_decay_iters, else over train_iters.
+    std::optional<std::int64_t> train_iters, lr_decay_iters, lr_warmup_iters;
+    double min_lr = 0;
+    std::string lr_decay_style = "linear";
+
+    bool is_megatrons() const;
+  };
+
+  struct Zero {
+    int stage = 0;                     // 2 and 3: without pipelines, one micro-batch in flight
+    std::optional<bool> overlap_comm;  // empty: on in stage 3 only
+    std::int64_t reduce_bucket_size = 500'000'000;
+    std::int64_t param_persistence_threshold = 100'000;  // stage 3 (zero/states/layout.h)
+    zero::IoOptions aio;
+    std::string optimizer_path = ".", parameter_path = ".";  // nvme_path of the two offloads
+    std::string communication_data_type;                     // fp16, bf16, fp32; empty: the values'
+    zero::StepOptions options{};                             // without what step_options() derives
+
+    bool overlaps() const { return overlap_comm.value_or(stage == 3); }
+  };
+
+  Model model;
+  Precision precision;
+  machine::Transport transport = machine::Transport::shared_memory;
+  Pipeline pipeline;
+  machine::Degrees degrees;
+  bool tensor_parallel = true;  // DeepSpeed's tensor_parallel.enabled
+  Batch batch;
+  Optimizer optimizer;
+  Schedule schedule;
+  Zero zero;
+  layers::ActivationOptions activations{};
+  // Only a part of each sequence counts for the loss (counted_tokens): another in every step, and
+  // of some micro-batches and ranks nothing.
+  bool uneven_tokens = false;
+  std::uint64_t seed = 1234;
+  std::string weights;  // a file of initial values (trainer/gpt2_weights.h); empty: random ones
+
+  int micro_batches() const {
+    return batch.global_batch_size / (degrees.dp * batch.micro_batch_size);
+  }
+  std::int64_t tokens() const { return std::int64_t{batch.global_batch_size} * model.sequence; }
+  int shards() const { return degrees.dp * degrees.cp; }  // of ZeRO
+  zero::StepOptions step_options() const;
+  // Throws std::invalid_argument where the decay ends before the warm-up.
+  LearningRate learning_rate() const;
+};
+
+}  // namespace suite

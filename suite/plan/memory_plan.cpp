@@ -1,0 +1,327 @@
+#include "suite/plan/memory_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "suite/configuration/models.h"
+#include "suite/plan/model_shape.h"
+#include "suite/plan/ours.h"
+
+namespace suite::configuration {
+namespace {
+
+using layers::RecomputeGranularity;
+
+bool is_full(const TrainingConfig& training) {
+  return training.activations.recompute_granularity == RecomputeGranularity::full;
+}
+
+double as_double(std::int64_t value) { return static_cast<double>(value); }
+
+// Bytes of an element.
+struct Widths {
+  double value, gradient, optimizer, communicated;
+};
+
+Widths widths(const TrainingConfig& training) {
+  const bool narrow = training.precision.dtype != machine::Dtype::float32;
+  const TrainingConfig::Optimizer& optimizer = training.optimizer;
+  const double moments = optimizer.type == "rmsprop" ? 4
+                         : optimizer.type != "sgd"   ? 8
+                         : optimizer.momentum > 0    ? 4
+                                                     : 0;
+  const std::string& sent = training.zero.communication_data_type;
+  const double value = narrow ? 2 : 4;
+  return {value, value, (narrow ? 4 : 0) + moments,
+          sent.empty()     ? value
+          : sent == "fp32" ? 4.0
+                           : 2.0};
+}
+
+// "2Ψ/d", for the text of an assumption.
+std::string share(double width, bool cut) { return fmt::format("{}Ψ{}", width, cut ? "/d" : ""); }
+
+// What a bucket takes: never more than there is to put in.
+double bucket(std::int64_t elements, double most, double width) {
+  return std::min(as_double(elements), most) * width;
+}
+
+// DeepSpeed's buffers, by the configuration's sizes.
+double gpu_buffers(const TrainingConfig& training, int stage, double psi,
+                   bool parameters_offloaded) {
+  const TrainingConfig::Zero& zero = training.zero;
+  const Widths w = widths(training);
+  const double reduce = bucket(zero.reduce_bucket_size, psi, w.communicated);
+  if (stage == 0) return reduce;
+  double bytes = reduce * (zero.overlap_comm.value_or(stage == 3) ? 2 : 1);
+  if (stage < 3) return bytes + bucket(zero.options.allgather_bucket_size, psi, w.value);
+  const double kept = parameters_offloaded ? 0 : psi / as_double(training.shards());
+  bytes += std::min(as_double(zero.options.stage3_max_live_parameters), psi - kept) * w.value;
+  return bytes + bucket(zero.options.stage3_prefetch_bucket_size, psi, w.value);
+}
+
+Held paper(const TrainingConfig& training, const Holding& holding) {
+  const double psi = parameters_of_rank(training.model, training.degrees);
+  const double shard = psi / as_double(training.shards());
+  const Widths w = widths(training);
+  const int stage = holding.stage;
+  const double values = w.value * (stage >= 3 ? shard : psi);
+  const double gradients = w.gradient * (stage >= 2 ? shard : psi);
+  const double states = w.optimizer * (stage >= 1 ? shard : psi);
+  const TrainingConfig::Zero& zero = training.zero;
+  Held held;
+  std::string where;
+  if (holding.optimizer == "none") {
+    held.gpu.gradients = gradients;
+    held.gpu.optimizer = states;
+  } else {
+    // Stage 1 sums its gradients on the GPU, and the share that the update reads is copied; from
+    // stage 2 on they leave as soon as a bucket is summed.
+    if (stage == 1) held.gpu.gradients = gradients;
+    held.cpu.gradients = w.gradient * shard;
+    // In stage 3 a part of the states can stay.
+    const double away =
+        stage == 3 && holding.optimizer == "cpu" ? zero.options.offload_optimizer.cpu.ratio : 1;
+    (holding.optimizer == "cpu" ? held.cpu : held.nvme).optimizer = states * away;
+    held.gpu.optimizer = states * (1 - away);
+    if (holding.optimizer == "nvme")
+      held.cpu.buffers += as_double(zero.options.offload_optimizer.nvme.buffer_count) *
+                          bucket(zero.options.offload_optimizer.nvme.sub_group_size, shard, 4);
+    where = holding.optimizer == "cpu" ? "; gradients' and optimizer's shares on the CPU"
+                                       : "; gradients' share on the CPU, optimizer's on NVMe";
+  }
+  if (holding.parameters == "none") {
+    held.gpu.parameters = values;
+  } else if (holding.parameters == "cpu") {
+    held.cpu.parameters = values;
+    where += "; values on the CPU";
+  } else {
+    held.nvme.parameters = values;
+    held.cpu.parameters = bucket(zero.options.offload_param.max_in_cpu, shard, w.value);
+    held.cpu.buffers += as_double(zero.options.offload_param.buffer_count) *
+                        bucket(zero.options.offload_param.buffer_size, psi, w.value);
+    where += "; values on NVMe";
+  }
+  held.gpu.buffers = gpu_buffers(training, stage, psi, holding.parameters != "none");
+  const double activations = activation_bytes(training);
+  const bool whole_layers = is_full(training);
+  (training.activations.cpu_checkpointing && whole_layers ? held.cpu : held.gpu).activations =
+      activations;
+  held.assumption =
+      fmt::format("{} + {} + {}{}{}", share(w.value, stage >= 3), share(w.gradient, stage >= 2),
+                  share(w.optimizer, stage >= 1), stage == 3 ? " + live parameters" : "", where);
+  return held;
+}
+
+// Float32 gradients under bfloat16, as its distributed optimizer's page says; fp16 gets 4 bytes
+// more for a copy of the summed gradients in the optimizer.
+Held megatron(const TrainingConfig& training, const Holding& holding) {
+  const double psi = parameters_of_rank(training.model, training.degrees);
+  const double shard = psi / as_double(training.shards());
+  const Widths w = widths(training);
+  const bool fp16 = training.precision.dtype == machine::Dtype::float16;
+  const double gradient = fp16 ? 2 : 4, states = w.optimizer + (fp16 ? 4 : 0);
+  Held held;
+  const int stage = holding.stage;
+  held.gpu.parameters = w.value * (stage >= 3 ? shard : psi);
+  held.gpu.gradients = gradient * (stage >= 2 ? shard : psi);
+  held.gpu.optimizer = states * (stage >= 1 ? shard : psi);
+  held.gpu.activations = activation_bytes(training);
+  held.assumption = fmt::format("{} + {} + {}{}; buffers not counted", share(w.value, stage >= 3),
+                                share(gradient, stage >= 2), share(states, stage >= 1),
+                                stage == 1   ? " (distributed optimizer)"
+                                : stage >= 2 ? " (Megatron-FSDP)"
+                                             : "");
+  return held;
+}
+
+// estimate_zero2_model_states_mem_needs and its sister for ZeRO-3; of hosts, a rank's part.
+Held deepspeed(const TrainingConfig& training, const Holding& holding, const Machine& machine) {
+  const double psi = parameters_of_rank(training.model, training.degrees);
+  const double d = as_double(training.shards());
+  const double per_node =
+      as_double(std::min<std::int64_t>(machine.gpus_per_node, training.shards()));
+  const double nodes = std::max(1.0, d / per_node), spare = 1.5;
+  const double live = 4 * largest_part(training.model) / as_double(training.degrees.tp);
+  Held held;
+  const bool offloaded = holding.optimizer != "none";
+  std::string formula;
+  if (holding.stage == 2) {
+    held.gpu.parameters = 2 * psi;
+    if (!offloaded) held.gpu.optimizer = 18 * psi / d;
+    held.cpu.optimizer =
+        offloaded ? psi * std::max(4 * d, 16.0) * spare / per_node : psi * 4 * spare;
+    formula = offloaded ? "2Ψ; host Ψ max(4d, 16) 1.5" : "2Ψ + 18Ψ/d; host 4Ψ 1.5 at the start";
+  } else {
+    held.gpu.buffers = live;
+    const bool values_too = holding.parameters != "none";
+    if (!offloaded) {
+      held.gpu.parameters = 2 * psi / d;
+      held.gpu.optimizer = 16 * psi / d;
+      held.cpu.buffers = live * spare;
+      formula = "4 largest + 18Ψ/d";
+    } else {
+      if (!values_too) held.gpu.parameters = 2 * psi / d;
+      held.cpu.optimizer = (values_too ? 18 : 16) * psi / nodes * spare / per_node;
+      formula = values_too ? "4 largest; host 18Ψ 1.5" : "4 largest + 2Ψ/d; host 16Ψ 1.5";
+    }
+  }
+  held.assumption = formula + "; model states only, gradients counted with the optimizer";
+  return held;
+}
+
+}  // namespace
+
+std::string_view name(Counting counting) {
+  constexpr std::string_view names[] = {"paper", "Megatron-LM", "DeepSpeed's estimator", "ours"};
+  return names[static_cast<std::size_t>(counting)];
+}
+
+std::vector<Holding> holdings() {
+  using enum Counting;
+  std::vector<Holding> all{{paper, 0, "none", "none"}};
+  for (const int stage : {1, 2, 3})
+    for (const char* optimizer : {"none", "cpu", "nvme"})
+      all.push_back({paper, stage, optimizer, "none"});
+  all.push_back({paper, 3, "cpu", "cpu"});
+  all.push_back({paper, 3, "nvme", "nvme"});
+  for (const int stage : {0, 1, 2, 3}) all.push_back({megatron, stage, "none", "none"});
+  all.push_back({deepspeed, 2, "none", "none"});
+  all.push_back({deepspeed, 2, "cpu", "none"});
+  all.push_back({deepspeed, 3, "none", "none"});
+  all.push_back({deepspeed, 3, "cpu", "none"});
+  all.push_back({deepspeed, 3, "cpu", "cpu"});
+  for (const int stage : {0, 1, 2, 3}) all.push_back({ours, stage, "none", "none"});
+  return all;
+}
+
+Holding asked_for(const TrainingConfig& training, Counting counting) {
+  const zero::StepOptions& options = training.zero.options;
+  return {counting, training.zero.stage, std::string(name(options.offload_optimizer.device)),
+          std::string(name(options.offload_param.device))};
+}
+
+std::string text(const Holding& holding) {
+  std::string result = fmt::format("stage {}", holding.stage);
+  if (holding.optimizer != "none") result += ", optimizer " + holding.optimizer;
+  if (holding.parameters != "none") result += ", parameters " + holding.parameters;
+  return result;
+}
+
+Held held(const TrainingConfig& training, const Holding& holding, const Machine& machine) {
+  switch (holding.counting) {
+    case Counting::paper:
+      return paper(training, holding);
+    case Counting::megatron:
+      return megatron(training, holding);
+    case Counting::deepspeed:
+      return deepspeed(training, holding, machine);
+    case Counting::ours:
+      return ours(training, holding);
+  }
+  return {};
+}
+
+bool fits(const Held& held, const Machine& machine) {
+  return held.not_held.empty() && held.gpu.total() <= machine.gpu_memory &&
+         (!machine.cpu_memory || held.cpu.total() <= *machine.cpu_memory);
+}
+
+Largest largest(const TrainingConfig& training, const Holding& holding, const Machine& machine) {
+  const bool shaped = training.model.has_shape();
+  TrainingConfig grown = training;
+  const std::int64_t unit = shaped ? training.degrees.pp : 1'000'000;
+  const auto grow = [&](std::int64_t steps) {
+    if (shaped)
+      grown.model.layers = static_cast<int>(steps * unit);
+    else
+      grown.model.parameters = steps * unit;
+    return fits(held(grown, holding, machine), machine);
+  };
+  // Whatever grows needs no less memory: the last that fits is found by doubling, then by halving.
+  // A model of ours is declared layer by layer, which takes its time.
+  const std::int64_t layers = holding.counting == Counting::ours ? 4'096 : 65'536;
+  const std::int64_t most = shaped ? std::max<std::int64_t>(1, layers / unit) : 1'000'000'000;
+  std::int64_t fitting = 0, beyond = 1;
+  while (grow(beyond)) {
+    fitting = beyond;
+    if (beyond == most) break;
+    beyond = std::min(2 * beyond, most);
+  }
+  while (beyond - fitting > 1) {
+    const std::int64_t middle = (fitting + beyond) / 2;
+    (grow(middle) ? fitting : beyond) = middle;
+  }
+  grow(fitting);
+  if (fitting == 0) return {};
+  return {shaped ? grown.model.layers : 0, parameters_of(grown.model), fitting == most};
+}
+
+namespace {
+
+// On the first stage. Interleaving has 1 + (p-1)/(pv) times as many (arXiv:2205.05198, section
+// 4.2.3).
+double micro_batches_in_flight(const TrainingConfig& training) {
+  const double p = as_double(training.degrees.pp);
+  const double v = as_double(training.pipeline.virtual_stages.value_or(1));
+  return std::min(v > 1 ? p + (p - 1) / v : p,
+                  as_double(training.batch.gradient_accumulation_steps));
+}
+
+}  // namespace
+
+double activation_bytes(const TrainingConfig& training) {
+  const Model& m = training.model;
+  if (!m.has_shape()) return 0;
+  const layers::ActivationOptions& options = training.activations;
+  const machine::Degrees& degrees = training.degrees;
+  const double s = as_double(m.sequence) / as_double(degrees.cp);
+  const double b = as_double(training.batch.micro_batch_size);
+  const double h = as_double(m.hidden), a = as_double(m.heads);
+  const double t = as_double(degrees.tp), p = as_double(degrees.pp);
+  const double sbh = s * b * h;
+  const bool cut = options.sequence_parallel && degrees.tp > 1;
+  double layer = 0;
+  if (is_full(training)) {
+    layer = 2 * sbh / (cut || options.distribute_saved_activations ? t : 1);
+  } else {
+    const bool probabilities =
+        options.recompute_granularity == RecomputeGranularity::none && !options.use_flash_attn;
+    // Each of the c ranks of a context holds its queries' scores against the whole sequence.
+    const double scores = probabilities ? 5 * a * as_double(m.sequence) / h : 0;
+    layer = sbh * ((cut ? 10 / t : 10) + (24 + scores) / t);
+  }
+  const double in_flight = micro_batches_in_flight(training);
+  double bytes = layer * as_double(m.layers) / p * in_flight;
+  const double ends = cut ? t : 1;
+  bytes += (8 * s * b + sbh / ends) * in_flight;  // tokens, and the dropout after the embedding
+  if (degrees.pp == 1)
+    bytes += 4 * sbh / ends + 4 * s * b * as_double(padded_vocabulary(m, degrees.tp)) / t;
+  return training.precision.dtype == machine::Dtype::float32 ? 2 * bytes : bytes;
+}
+
+std::string activation_formula(const TrainingConfig& training) {
+  if (!training.model.has_shape()) return "not counted: only a number of parameters is known";
+  const layers::ActivationOptions& options = training.activations;
+  const bool cut = training.activations.sequence_parallel && training.degrees.tp > 1;
+  const char* formula = "";
+  if (is_full(training))
+    formula = cut || options.distribute_saved_activations ? "2sbh/t" : "2sbh";
+  else if (options.recompute_granularity == RecomputeGranularity::selective ||
+           options.use_flash_attn)
+    formula = cut ? "34sbh/t" : "sbh(10 + 24/t)";
+  else
+    formula = cut ? "(sbh/t)(34 + 5as/h)" : "sbh(10 + 24/t + 5as/(ht))";
+  const Model& model = training.model;
+  const bool other =
+      model.swiglu || model.ffn() != 4 * model.hidden || model.query_groups() != model.heads;
+  return fmt::format(
+      "{} a layer (arXiv:2205.05198, table 2{}{}), {} layers x {} micro-batches in flight, and the "
+      "ends",
+      formula, training.precision.dtype == machine::Dtype::float32 ? "; twice, for float32" : "",
+      other ? "; as if of a GPT's parts" : "", model.layers / training.degrees.pp,
+      micro_batches_in_flight(training));
+}
+
+}  // namespace suite::configuration

@@ -1,0 +1,69 @@
+#include "suite/plan/model_shape.h"
+
+#include <algorithm>
+
+#include "suite/configuration/models.h"
+
+namespace suite::configuration {
+namespace {
+
+struct Counts {
+  double cut, whole;  // over tp; on every rank
+};
+
+double norm(const Model& model) {
+  const bool rms = model.normalization == layers::Normalization::rms_norm;
+  return static_cast<double>(model.hidden) * (rms ? 1 : 2);
+}
+
+Counts layer(const Model& model) {
+  const auto h = static_cast<double>(model.hidden), f = static_cast<double>(model.ffn());
+  const auto a = static_cast<double>(model.heads), g = static_cast<double>(model.query_groups());
+  const double qkv = h + 2 * h * g / a, up = (model.swiglu ? 2 : 1) * f;
+  Counts counts{h * qkv + h * h + h * up + f * h, 2 * norm(model)};
+  if (!model.disable_bias_linear) {
+    counts.cut += qkv + up;
+    counts.whole += 2 * h;
+  }
+  return counts;
+}
+
+double positions(const Model& model) {
+  if (model.rotary()) return 0;
+  const int rows =
+      model.max_position_embeddings > 0 ? model.max_position_embeddings : model.sequence;
+  return static_cast<double>(rows) * static_cast<double>(model.hidden);
+}
+
+}  // namespace
+
+double parameters_of(const Model& model) {
+  if (!model.has_shape()) return static_cast<double>(model.parameters);
+  const Counts each = layer(model);
+  const double table = static_cast<double>(model.tokens) * static_cast<double>(model.hidden) *
+                       (model.untie_embeddings_and_output_weights ? 2 : 1);
+  return static_cast<double>(model.layers) * (each.cut + each.whole) + table + positions(model) +
+         norm(model);
+}
+
+double parameters_of_rank(const Model& model, const machine::Degrees& degrees) {
+  const auto tp = static_cast<double>(degrees.tp), pp = static_cast<double>(degrees.pp);
+  if (!model.has_shape()) return static_cast<double>(model.parameters) / tp / pp;
+  const Counts each = layer(model);
+  const double layers = static_cast<double>(model.layers) / pp * (each.cut / tp + each.whole);
+  const double table = static_cast<double>(padded_vocabulary(model, degrees.tp)) *
+                       static_cast<double>(model.hidden) / tp;
+  const double first = table + positions(model), last = table + norm(model);
+  if (degrees.pp > 1) return layers + std::max(first, last);
+  return layers + first + norm(model) + (model.untie_embeddings_and_output_weights ? table : 0);
+}
+
+double largest_part(const Model& model) {
+  const auto h = static_cast<double>(model.hidden), f = static_cast<double>(model.ffn());
+  const double up = (model.swiglu ? 2 : 1) * f, bias = model.disable_bias_linear ? 0 : 1;
+  const double qkv = h + 2 * h * model.query_groups() / std::max(model.heads, 1);
+  return std::max(
+      {static_cast<double>(model.tokens) * h, up * (h + bias), qkv * (h + bias), f * h + bias * h});
+}
+
+}  // namespace suite::configuration

@@ -1,0 +1,105 @@
+#include "suite/plan/ours.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <stdexcept>
+
+#include "suite/configuration/models.h"
+#include "suite/configuration/resolve.h"
+#include "suite/plan/model_shape.h"
+#include "suite/trainer/expectations.h"
+#include "suite/trainer/validation.h"
+#include "zero/cost/cost.h"
+
+namespace suite::configuration {
+namespace {
+
+// Knows how many ranks there are, and moves nothing: enough to declare a model.
+class NoLink final : public machine::Link {
+ public:
+  explicit NoLink(int ranks) : Link(machine::first_ranks("tp", ranks, 0)) {}
+  machine::Transport transport() const override { return machine::Transport::shared_memory; }
+
+ private:
+  [[noreturn]] static void moved() { throw std::logic_error("NoLink: nothing can be moved"); }
+  std::uint64_t do_send(int, const void*, std::size_t) override { moved(); }
+  void do_wait_sent(int, std::uint64_t) override { moved(); }
+  std::uint64_t last_sent(int) const override { moved(); }
+  void do_receive(int, void*, std::size_t, machine::Store) override { moved(); }
+  const void* do_receive_in_place(int, std::size_t) override { moved(); }
+  void do_release(int) override { moved(); }
+};
+
+std::string why_not(const TrainingConfig& training) {
+  if (!training.model.has_shape()) return "needs a model's shape";
+  if (activation_bytes(training) > 1e16 || parameters_of(training.model) > 1e16)
+    return "more than this program counts to";
+  return why_no_step(training);
+}
+
+TrainingConfig held_as(TrainingConfig config, const Holding& holding) {
+  config.zero.stage = holding.stage;
+  config.zero.options.offload_optimizer.device = zero::find_offload_device(holding.optimizer);
+  config.zero.options.offload_param.device =
+      zero::find_offload_device(holding.parameters, "offload_param");
+  config.model.vocabulary = padded_vocabulary(config.model, config.degrees.tp);
+  validate(config);
+  return config;
+}
+
+Held of_config(const TrainingConfig& config) {
+  // More micro-batches than that repeat what the middle of a schedule does.
+  pipeline::Size size = pipeline_size(config);
+  size.micro_batches = std::min(size.micro_batches, 2 * size.stages);
+  const auto schedules =
+      pipeline::all_stages(pipeline::find_schedule(config.pipeline.schedule), size);
+  zero::GradientPlan plan;
+  ModelParts parts;
+  const machine::Grid grid(config.degrees, 0);
+  machine::run_ranks(1, [&](machine::World& world) {
+    collectives::Communicator tp(world, std::make_unique<NoLink>(config.degrees.tp));
+    ModelChunks model(config, schedules.placement, 0, world.device(), tp, &world.host_device());
+    plan = zero::gradient_plan(model.parameters(), config.precision.dtype, grid,
+                               static_cast<double>(config.tokens()));
+    parts = model_parts(model);
+  });
+  const zero::Layout layout = zero::layout(plan, layout_options(config, parts));
+  const zero::ExpectedMemory states =
+      zero::expected_memory(config.zero.stage, plan, layout, config.optimizer.rule(),
+                            config.step_options(), model_usage(config, parts));
+  const PassagePeaks passage = passage_peaks(config, schedules, 0);
+  Held held;
+  held.gpu.parameters = static_cast<double>(states.parameters);
+  held.gpu.gradients = static_cast<double>(states.gradients);
+  held.gpu.optimizer = static_cast<double>(states.optimizer);
+  held.gpu.activations = static_cast<double>(passage.activations);
+  held.gpu.buffers = static_cast<double>(states.buffers + passage.buffers);
+  held.cpu.parameters = static_cast<double>(states.host_parameters);
+  held.cpu.optimizer = static_cast<double>(states.host_optimizer);
+  held.cpu.buffers = static_cast<double>(states.host_buffers);
+  held.cpu.activations = static_cast<double>(passage.host);
+  const zero::InFiles files = zero::expected_in_files(
+      config.zero.stage, plan, layout, config.optimizer.rule(), config.step_options());
+  held.nvme.parameters = static_cast<double>(files.values);
+  held.nvme.optimizer = static_cast<double>(files.states);
+  held.assumption = "tensor by tensor, as this program holds them; without collectives' staging";
+  return held;
+}
+
+}  // namespace
+
+Held ours(const TrainingConfig& training, const Holding& holding) {
+  Held none;
+  none.not_held = why_not(training);
+  if (!none.not_held.empty()) return none;
+  try {
+    return of_config(held_as(training, holding));
+  } catch (const std::invalid_argument& error) {
+    none.not_held = error.what();
+    return none;
+  }
+}
+
+}  // namespace suite::configuration

@@ -1,0 +1,28 @@
+#pragma once
+// A plan as a table and as JSON.
+
+#include <string>
+#include <vector>
+
+#include "suite/configuration/resolve.h"
+#include "suite/plan/memory_plan.h"
+
+namespace suite::configuration {
+
+struct PlanRow {
+  Holding holding;
+  Held held;
+  Largest largest;
+  bool fits = false, asked_for = false;
+};
+struct Plan {
+  Resolved resolved;
+  Machine machine;
+  std::vector<PlanRow> rows;
+};
+Plan make_plan(const Resolved& resolved, const Machine& machine);
+
+std::string text(const Plan& plan);
+std::string json(const Plan& plan);
+
+}  // namespace suite::configuration

@@ -1,0 +1,70 @@
+#include "suite/reference/first_step.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace suite {
+namespace {
+
+double adams(double learning_rate, double epsilon, const std::vector<double>& gradient,
+             double relative, double factor) {
+  std::vector<double> sizes;
+  for (const double value : gradient)
+    if (value != 0) sizes.push_back(std::abs(value));
+  std::ranges::sort(sizes);
+  double squares = 0;
+  for (const double g : sizes) squares += g * g;
+  const double budget = relative * relative * squares;
+
+  // The error spends its square where it does most. A jump of lr costs (g / 2)^2, one of 2 lr,
+  // whose square is four times that, costs g^2: four times as much. So in units of lr^2:
+  double left = budget, jumps = 0;
+  for (const double g : sizes) {
+    const double fit = std::min(4.0, std::floor(left / (g * g / 4)));
+    jumps += fit;
+    left -= fit * g * g / 4;
+    if (fit < 4) break;
+  }
+  // Below half of an element the step moves in proportion, most of all where elements are small.
+  double moved = 0;
+  left = budget;
+  for (const double g : sizes) {
+    const double slope = epsilon / ((g + epsilon) * (g / 2 + epsilon));
+    const double spent = std::min(left, g * g / 4);
+    moved += slope * slope * spent;
+    left -= spent;
+    if (left <= 0) break;
+  }
+  // A wrong factor turns no sign.
+  double scaled = 0;
+  for (const double g : sizes) {
+    const double change = factor * epsilon * g / ((g + epsilon) * (g * (1 - factor) + epsilon));
+    scaled += change * change;
+  }
+  return learning_rate * (std::sqrt(jumps + moved) + std::sqrt(scaled));
+}
+
+}  // namespace
+
+double first_step_bound(const zero::Rule& rule, const std::vector<double>& gradient,
+                        double relative, double factor) {
+  const double any_sign = 2 * std::sqrt(static_cast<double>(gradient.size()));
+  if (const auto* adam = std::get_if<zero::Adam>(&rule))
+    return adam->weight_decay > 0
+               ? adam->learning_rate * any_sign
+               : adams(adam->learning_rate, adam->epsilon, gradient, relative, factor);
+  if (const auto* adamw = std::get_if<zero::AdamW>(&rule))
+    return adams(adamw->learning_rate, adamw->epsilon, gradient, relative, factor);
+  if (const auto* rms = std::get_if<zero::RmsProp>(&rule)) {
+    const double grown = 1 / std::sqrt(1 - rms->smoothing), rate = rms->learning_rate * grown;
+    return rms->weight_decay > 0 ? rate * any_sign
+                                 : adams(rate, rms->epsilon * grown, gradient, relative, factor);
+  }
+  double squares = 0;
+  for (const double g : gradient) squares += g * g;
+  const double rate = std::visit([](const auto& options) { return options.learning_rate; }, rule);
+  return rate * (relative + factor) * std::sqrt(squares);
+}
+
+}  // namespace suite

@@ -1,0 +1,81 @@
+#include "suite/trainer/validation.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "suite/trainer/model_chunks.h"
+
+namespace suite {
+namespace {
+
+void validate_batch(const TrainingConfig& config) {
+  const auto [micro, global, accumulation] = config.batch;
+  if (micro < 1)
+    throw std::invalid_argument(fmt::format("micro-batch-size {} is not positive", micro));
+  config.activations.validate_rows(config.model, config.degrees.tp, micro);
+  const int unit = config.degrees.dp * micro;
+  if (global < 1 || global % unit != 0)
+    throw std::invalid_argument(fmt::format(
+        "global-batch-size {} is not divisible by data-parallel-size {} x "
+        "micro-batch-size {}; the next that is: {}",
+        global, config.degrees.dp, micro, (std::max(global, 1) + unit - 1) / unit * unit));
+}
+
+void validate_pipeline(const TrainingConfig& config) {
+  const std::string& schedule = config.pipeline.schedule;
+  const pipeline::Schedule& actions = pipeline::find_schedule(schedule);
+  const pipeline::Size size = pipeline_size(config);
+  if (const std::string why = actions.why_not(size); !why.empty()) throw std::invalid_argument(why);
+  if (actions.any_chunks && size.chunks == 1)
+    throw std::invalid_argument(fmt::format(
+        "num-virtual-stages-per-pipeline-rank 1 with schedule {} is 1f1b; the nearest that "
+        "interleaves is {}",
+        schedule, actions.chunks));
+  config.activations.validate(config.model, config.degrees.tp,
+                              std::ranges::min(layers_of_parts(config)));
+  const int stage = config.zero.stage;
+  if (stage < 2) return;
+  if (!actions.whole())
+    throw std::invalid_argument(
+        fmt::format("zero-stage {} with schedule {}: the model is used as one part with one "
+                    "backward, as in 1f1b; the nearest stage with this schedule is 1",
+                    stage, schedule));
+  const int in_flight = actions.peak(0, size);
+  if (in_flight > 1)
+    throw std::invalid_argument(
+        fmt::format("zero-stage {} with schedule {}: {} micro-batches are in flight, but each has "
+                    "to be backward before the next is forward, as in 1f1b",
+                    stage, schedule, in_flight));
+}
+
+}  // namespace
+
+void validate(const TrainingConfig& config) {
+  const machine::Degrees& degrees = config.degrees;
+  config.model.validate(degrees.tp);
+  const int stage = config.zero.stage;
+  if (stage < 0 || stage >= zero::num_stages)
+    throw std::invalid_argument(
+        fmt::format("zero-stage {}: there are the stages 0 to {}", stage, zero::num_stages - 1));
+  if (stage >= 2 && degrees.pp > 1)
+    throw std::invalid_argument(
+        fmt::format("zero-stage {} with pipeline-model-parallel-size {}: gradients are reduced in "
+                    "every micro-batch, which goes with pipeline-model-parallel-size 1; the "
+                    "nearest stage with pipelines is 1",
+                    stage, degrees.pp));
+  const zero::StepOptions& options = config.zero.options;
+  if (config.zero.overlaps() && degrees.dp > 1 &&
+      config.transport != machine::Transport::shared_memory)
+    throw std::invalid_argument(
+        fmt::format("overlap_comm with transport {}: one thread alone may use it; the transport "
+                    "that more may use is shared_memory",
+                    machine::name(config.transport)));
+  validate_batch(config);
+  check(options.offload_param, stage, options.offload_optimizer);
+  config.learning_rate();
+  validate_pipeline(config);
+}
+
+}  // namespace suite

@@ -1,0 +1,185 @@
+#include "suite/training_step/step_sweep.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <any>
+#include <filesystem>
+#include <stdexcept>
+
+#include "suite/configuration/models.h"
+#include "suite/configuration/readers.h"
+#include "suite/trainer/validation.h"
+
+namespace suite {
+namespace {
+
+using configuration::Assignments;
+using configuration::Field;
+using configuration::Key;
+using configuration::Kind;
+using configuration::Value;
+
+std::vector<std::string> allowed(const Key& key, Kind kind, bool configured) {
+  std::vector<std::string> texts(key.limits.choices.begin(), key.limits.choices.end());
+  if (key.axis == "model" && configured) texts.emplace_back("configured");
+  if (kind == Kind::truth) texts = {"0", "1"};
+  if (kind == Kind::whole && key.limits.most - key.limits.least < 8)
+    for (double value = key.limits.least; value <= key.limits.most; ++value)
+      texts.push_back(fmt::format("{}", value));
+  return texts;
+}
+
+std::vector<std::string> expand(const Key& key, Kind kind, std::string_view text) {
+  if (key.axis == "dtype") return harness::axis_texts<machine::Dtype>(key.axis, text);
+  if (key.axis == "transport") return harness::axis_texts<machine::Transport>(key.axis, text);
+  const bool is_number = (kind == Kind::whole && key.unset.empty()) || kind == Kind::truth;
+  return is_number ? harness::axis_texts<int>(key.axis, text)
+                   : harness::axis_texts<std::string>(key.axis, text);
+}
+
+// As a configuration reads it, which says what is wrong.
+void check_value(const Key& key, const std::string& text) {
+  TrainingConfig scratch;
+  Assignments said;
+  if (text != "configured") read_axis(std::string(key.axis), text, scratch, said);
+}
+
+void set(const Key& key, TrainingConfig& config, std::string_view text) {
+  const Field field = key.field(config);
+  if (!key.unset.empty() && text == key.unset) {
+    TrainingConfig fresh;
+    field.copy(key.field(fresh));
+  } else {
+    field.set(configuration::value_of(field.kind(), std::string(text)));
+  }
+}
+
+// Where no axis and no configuration says it.
+void choose_usual(TrainingConfig& config) {
+  TrainingConfig::Optimizer& optimizer = config.optimizer;
+  if (optimizer.type == "adamw") optimizer.weight_decay = 0.01;
+  if (optimizer.type == "sgd") optimizer.learning_rate = 0.1;
+  // A small model's gradients are far from a half's ends: a scale that no step is skipped for.
+  if (config.precision.dtype == machine::Dtype::float16)
+    config.precision.loss_scale = {.scaling = zero::LossScaling::megatron, .initial_scale = 1024};
+  TrainingConfig::Zero& zero = config.zero;
+  zero.overlap_comm = false;
+  zero.optimizer_path = zero.parameter_path = std::filesystem::temp_directory_path().string();
+  zero.options.offload_param.max_in_cpu = 0;  // else it would all fit there
+}
+
+// DeepSpeed's defaults would keep a small model whole, or gather it all ahead: here vectors stay
+// and matrices go, and one layer's are gathered ahead.
+void choose_sizes(TrainingConfig& config) {
+  const std::int64_t hidden = config.model.hidden;
+  config.zero.param_persistence_threshold = 4 * hidden;
+  config.zero.options.stage3_prefetch_bucket_size =
+      12 * hidden * hidden / std::max(config.degrees.tp, 1);
+}
+
+void apply_arguments(TrainingConfig& config) {
+  const std::string arguments = std::exchange(config.model.arguments, {});
+  if (arguments.empty() || arguments == "none") return;
+  const std::string source = "model-args";
+  Assignments said;
+  for (const Key& key : configuration::keys())  // which an argument may not contradict
+    if (!key.axis.empty() && key.axis != "seq-length")
+      said.note(key.field(config), {"", fmt::format("--{}", key.axis)});
+  configuration::Notes notes;
+  read_megatron(source, configuration::words_of(source, arguments), config, said, notes);
+}
+
+}  // namespace
+
+TrainingConfig completed(const TrainingConfig& given) {
+  if (given.model.name.empty()) return given;
+  TrainingConfig config = given;
+  set_model(config, std::exchange(config.model.name, {}));
+  choose_usual(config);
+  apply_arguments(config);
+  complete_shape(config);
+  choose_sizes(config);
+  return config;
+}
+
+std::string why_no_step(const TrainingCase& step) {
+  const machine::Degrees& degrees = step.config.degrees;
+  if (step.ranks != degrees.ranks())
+    return fmt::format(
+        "ranks {} is not tensor-model-parallel-size {} x pipeline-model-parallel-size {} x "
+        "data-parallel-size {} = {}",
+        step.ranks, degrees.tp, degrees.pp, degrees.dp, degrees.ranks());
+  try {
+    validate(completed(step.config));
+  } catch (const std::invalid_argument& error) {
+    return error.what();
+  }
+  return "";
+}
+
+harness::Sweep<TrainingCase> step_sweep(const harness::PlanRequest& request,
+                                        const std::map<std::string, std::string>& usual) {
+  const auto* configured = std::any_cast<TrainingConfig>(&request.configuration);
+  TrainingCase start;
+  if (configured) {
+    start = {configured->degrees.ranks(), *configured};
+  } else {
+    start.config.model.name = "small";
+    start.config.zero.stage = 1;
+  }
+  harness::Sweep<TrainingCase> sweep(start);
+  for (const Key& key : configuration::keys()) {
+    if (key.axis.empty()) continue;
+    if (key.axis == "tensor-model-parallel-size")
+      sweep.axis("ranks", &TrainingCase::ranks, start.ranks);
+    const Kind kind = key.field(start.config).kind();
+    const auto own = usual.find(std::string(key.axis));
+    const std::string text = configured           ? request.flags.at(std::string(key.axis))
+                             : own != usual.end() ? own->second
+                                                  : axis_text(key, start.config);
+    sweep.axis(
+        {.name = std::string(key.axis),
+         .values = {},
+         .allowed = allowed(key, kind, configured != nullptr),
+         .usual = text},
+        [&key, kind](std::string_view list) {
+          const std::vector<std::string> all = expand(key, kind, list);
+          for (const std::string& one : all) check_value(key, one);
+          return all;
+        },
+        [&key, fixed = configured != nullptr](TrainingCase& the_case, const std::string& value) {
+          if (!fixed) set(key, the_case.config, value);
+        });
+  }
+  sweep.only(static_cast<std::string (*)(const TrainingCase&)>(why_no_step));
+  return sweep;
+}
+
+harness::Variation<TrainingCase> vary(const std::string& axis,
+                                      const std::vector<std::string>& values) {
+  const Key* const key = configuration::find_key(&Key::axis, axis);
+  harness::Variation<TrainingCase> variation{axis, {}};
+  for (const std::string& value : values)
+    variation.values.push_back(
+        {[key, value](TrainingCase& the_case) { set(*key, the_case.config, value); }, value});
+  return variation;
+}
+
+Variations grids(const std::vector<int>& ranks, const std::vector<int>& tp,
+                 const std::vector<int>& pp, const std::vector<int>& dp) {
+  const auto degree = [](const char* axis, const std::vector<int>& values) {
+    std::vector<std::string> texts;
+    for (const int value : values) texts.push_back(std::to_string(value));
+    return vary(axis, texts);
+  };
+  return {harness::vary(&TrainingCase::ranks, ranks), degree("tensor-model-parallel-size", tp),
+          degree("pipeline-model-parallel-size", pp), degree("data-parallel-size", dp)};
+}
+
+Variations operator+(Variations all, const Variations& more) {
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+}  // namespace suite

@@ -1,0 +1,64 @@
+#pragma once
+// What the units of the training step have in common: a trainer that has taken two steps, the
+// timed step, the oracles of memory, volume and schedule, and the record. A unit adds its cases and
+// how it judges the numbers.
+//
+//   struct GptStep : StepUnit {
+//     static constexpr std::string_view name = …, about = …;
+//     static harness::Sweep<Case> sweep(const harness::PlanRequest&);
+//     GptStep(const Case& c, harness::Context& context) : StepUnit(c, context) { warm_up(); }
+//     void judge(harness::Judge& judge) { judge_step(judge); … }
+//   };
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "harness/unit/unit.h"
+#include "suite/trainer/step_recorder.h"
+#include "suite/trainer/trainer.h"
+#include "suite/training_step/step_oracles.h"
+#include "suite/training_step/step_sweep.h"
+
+namespace suite {
+
+class StepUnit {
+ public:
+  static constexpr harness::Oracle oracles[] = {harness::Oracle::numerics, harness::Oracle::volume,
+                                                harness::Oracle::memory, harness::Oracle::schedule,
+                                                harness::Oracle::determinism};
+  using Case = TrainingCase;
+
+  static std::string why_not(const Case& c, const harness::Context& context);
+  static void check_files(const Case& c, const harness::Files& files);
+  void prepare() {}
+  void run();
+  harness::Cost cost() const;
+
+ protected:
+  StepUnit(const Case& c, harness::Context& context);
+  // Takes a step, then steps until one is taken, before each of which `begin` is called: from then
+  // on collectives hold their scratch, as in every later step.
+  void warm_up(const std::function<void()>& begin = [] {});
+  std::unique_ptr<Trainer> make_trainer() const;
+  // Oracles of the timed trainer, which is given back.
+  void judge_step(harness::Judge& judge);
+  // Two runs of step 1, of this trainer and of the timed one, have the same bits.
+  void judge_repeated(harness::Judge& judge, Trainer& trainer) const;
+  void describe_step(harness::Description& description) const;
+
+  harness::Context& context_;
+  const int ranks_;
+  TrainingConfig config_;
+  Corpus corpus_;
+
+ private:
+  CategoryPeaks peaks_;  // of a step; empty: none was taken
+  StepRecorder recorder_;
+  std::unique_ptr<Trainer> trainer_;
+  std::uint64_t first_step_hash_ = 0;
+  pipeline::Timeline last_timeline_;
+};
+
+}  // namespace suite
