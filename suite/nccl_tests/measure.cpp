@@ -104,8 +104,7 @@ Timing Measure::timing(CollectiveUnit* unit, const Buffers& buffers, const machi
         if (unit) unit->run(buffers);
       },
       each);
-  std::vector<double> by_rank;
-  for (const auto& theirs : gathered<double>(world_, {mine})) by_rank.push_back(theirs.front());
+  const std::vector<double> by_rank = world_.all_gather(world_.group(), mine);
   const double time_s = over_ranks(arguments_.over_ranks, by_rank);
 
   Timing result;

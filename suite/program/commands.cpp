@@ -9,7 +9,7 @@
 #include "harness/run/run.h"
 #include "machine/base/names.h"
 #include "suite/comparison/commands.h"
-#include "suite/configuration/plan_command.h"
+#include "suite/plan/plan_command.h"
 #include "suite/options/options.h"
 
 namespace suite {
