@@ -14,7 +14,7 @@
 #include <cstdint>
 
 #include "machine/link/link.h"
-#include "pipeline/placement.h"
+#include "pipeline/schedule.h"
 
 namespace suite {
 
