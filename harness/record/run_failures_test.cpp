@@ -9,6 +9,7 @@
 #include "harness/record/run_json.h"
 #include "harness/testing/example_records.h"
 #include "harness/testing/test_folder.h"
+#include "machine/base/error.h"
 
 namespace harness {
 namespace {

@@ -24,8 +24,11 @@ struct Failing {
     std::string where;
     int ranks = 3;
   };
-  static Sweep<Case> sweep(Profile) {
-    return Sweep<Case>().axis("where", &Case::where, {"check"}).axis("ranks", &Case::ranks, {3});
+  static Sweep<Case> sweep() {
+    return Sweep<Case>()
+        .axis("where", &Case::where, "check")
+        .axis("ranks", &Case::ranks, 3)
+        .slice({Profile::quick}, "check");
   }
   Failing(const Case& the_case, Context& context)
       : where_(the_case.where), last_(context.group.index == 2) {
@@ -55,7 +58,7 @@ struct Path {
 
 Path path_of(const std::string& where) {
   const TestFolder folder;
-  const auto cases = detail::FamilyOf<Failing>().cases(Profile::quick, {{"where", where}});
+  const auto cases = detail::FamilyOf<Failing>().cases({.flags = {{"where", where}}});
   machine::run_ranks(3, [&](machine::World& world) {
     struct Silent : Progress {
       void start(std::size_t) override {}

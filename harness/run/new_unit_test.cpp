@@ -46,7 +46,7 @@ std::string findings_of_a_slow_rank() {
   const TestFolder folder;
   RunContext context;
   RunWriter writer(context, folder.path("run"));
-  for (const PlannedCase& plan : detail::FamilyOf<Unit>().cases(Profile::quick, {})) {
+  for (const PlannedCase& plan : detail::FamilyOf<Unit>().cases({})) {
     Record record = skipped(plan, 0, "");
     record.verdict = Ruling::pass;
     record.counters["samples"] = 100;

@@ -45,12 +45,6 @@ class BoardWorld : public machine::World {
  private:
   int cores_of_host() const override { return 1; }
   void bind(int, int) override {}
-  std::unique_ptr<machine::Link> connect_host(const machine::Group&, machine::Transport) override {
-    return nullptr;
-  }
-  std::string why_not_host(const machine::Group&, machine::Transport) const override {
-    return "no links here";
-  }
   SharedMemory shared_memory() override { return {}; }
   std::string host_ = "node1";
 };

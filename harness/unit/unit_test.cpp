@@ -4,6 +4,9 @@
 
 #include <algorithm>
 
+#include "harness/measure/rates.h"
+#include "machine/link/connect.h"
+
 namespace harness {
 namespace {
 
@@ -167,7 +170,7 @@ TEST(Plan, AValueMustBeAllowedByNamedUnits) {
 }
 
 TEST(Plan, WithoutRanksIsAProgrammersError) {
-  EXPECT_THROW(detail::FamilyOf<WithoutRanks>().cases(Profile::quick, {}), std::logic_error);
+  EXPECT_THROW(detail::FamilyOf<WithoutRanks>().cases({}), std::logic_error);
 }
 
 struct OnATransport : Complete {
@@ -190,7 +193,7 @@ struct OnATransport : Complete {
 };
 
 TEST(Plan, TraitsAreOfTheCase) {
-  const auto cases = detail::FamilyOf<OnATransport>().cases(Profile::quick, {});
+  const auto cases = detail::FamilyOf<OnATransport>().cases({});
   ASSERT_EQ(cases.size(), 2u);
   EXPECT_EQ(cases[0].traits, (Traits{true, true, false}));
   EXPECT_EQ(cases[1].traits, (Traits{false, true, false}));
@@ -199,7 +202,7 @@ TEST(Plan, TraitsAreOfTheCase) {
 
 // Without a why_not of its own a unit is skipped where the world lacks its transport.
 TEST(Plan, ATransportThatIsMissingIsAReasonToSkip) {
-  const auto cases = detail::FamilyOf<OnATransport>().cases(Profile::quick, {});
+  const auto cases = detail::FamilyOf<OnATransport>().cases({});
   machine::run_ranks(1, [&](machine::World& world) {
     const Rates rates;
     const Context context{world, machine::first_ranks("world", 1, 0), world.device(), rates};

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "suite/configuration/assignments.h"
-#include "suite/configuration/json_leaves.h"
+#include "suite/files/json_leaves.h"
 #include "suite/configuration/keys.h"
 
 namespace suite::configuration {

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-namespace suite::configuration {
+namespace suite {
 
 struct Leaf {
   enum class Kind : unsigned char { null, boolean, number, text, numbers, list, object };
@@ -28,4 +28,4 @@ std::vector<Leaf> read_leaves(const std::string& path);
 // The same from text; `file` is named in messages.
 std::vector<Leaf> leaves_of(const std::string& file, std::string_view json);
 
-}  // namespace suite::configuration
+}  // namespace suite

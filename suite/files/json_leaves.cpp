@@ -1,4 +1,4 @@
-#include "suite/configuration/json_leaves.h"
+#include "suite/files/json_leaves.h"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 
 #include "suite/files/mapped_file.h"
 
-namespace suite::configuration {
+namespace suite {
 namespace {
 
 constexpr std::size_t deepest = 16, largest_file = 16 << 20;
@@ -194,4 +194,4 @@ std::vector<Leaf> read_leaves(const std::string& path) {
   return leaves_of(path, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
 }
 
-}  // namespace suite::configuration
+}  // namespace suite
