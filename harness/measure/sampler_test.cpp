@@ -486,12 +486,9 @@ TEST(Sampler, CostOfASample) {
     });
     std::vector<double> skews;
     for (std::size_t i = 0; i < exits[0].size(); ++i) {
-      double first = exits[0][i], last = first;
-      for (const auto& left : exits) {
-        first = std::min(first, left[i]);
-        last = std::max(last, left[i]);
-      }
-      skews.push_back(last - first);
+      std::vector<double> left;
+      for (const auto& of_rank : exits) left.push_back(of_rank[i]);
+      skews.push_back(std::ranges::max(left) - std::ranges::min(left));
     }
     std::printf("%d ranks: exit skew %.2f us (median), %.2f us (p95)\n", ranks,
                 1e6 * quantiles(skews).median, 1e6 * quantiles(skews).p95);

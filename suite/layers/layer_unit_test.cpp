@@ -11,6 +11,7 @@
 #include <map>
 #include <set>
 
+#include "harness/measure/rates.h"
 #include "layers/mlp.h"
 #include "layers/norm.h"
 

@@ -248,7 +248,7 @@ TEST(Gpt2Weights, ReadsNarrowTypesAndWhatOthersAdd) {
   EXPECT_EQ(values.at("blocks.0.norm1.bias")[3], 0.0999755859375);  // 1638 x 2^-14
   EXPECT_EQ(values.at("blocks.0.norm2.bias")[3], 0.10009765625);    // 205 x 2^-11
   TrainingConfig narrow = training({}, path);
-  narrow.dtype = Dtype::bfloat16;
+  narrow.precision.dtype = Dtype::bfloat16;
   EXPECT_EQ(train(narrow, folder.path("narrow"), 0).initial[0].at("blocks.0.norm1.bias")[3],
             0.10009765625);
   EXPECT_EQ(Safetensors(folder.path("narrow")).find("ln_f.bias")->dtype, "BF16");
