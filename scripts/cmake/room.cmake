@@ -92,7 +92,7 @@ function(room_tests name tests)
   target_compile_options(${name}_test PRIVATE -O0)
   target_precompile_headers(${name}_test PRIVATE <gtest/gtest.h> ${shardmark_precompiled})
   target_link_libraries(${name}_test PRIVATE ${name} GTest::gtest GTest::gtest_main)
-  gtest_discover_tests(${name}_test DISCOVERY_TIMEOUT 60
+  gtest_discover_tests(${name}_test NO_PRETTY_VALUES DISCOVERY_TIMEOUT 60
                        PROPERTIES LABELS ${name} ENVIRONMENT "${shardmark_test_environment}")
 endfunction()
 
