@@ -59,7 +59,6 @@ TEST_F(Configuration, T5WithStageTwoIsTakenAsItStands) {
   EXPECT_EQ(t.zero.options.allgather_bucket_size, 200'000'000);
   EXPECT_TRUE(t.zero.overlaps());
   EXPECT_EQ(t.precision.dtype, machine::Dtype::float32);
-  EXPECT_EQ(t.optimizer.learning_rate, 5e-5);
   EXPECT_EQ(t.schedule.type, "WarmupLR");
   EXPECT_EQ(t.schedule.warmup_max_lr, 5e-5);
   EXPECT_EQ(t.schedule.warmup_num_steps, 0);
@@ -67,7 +66,7 @@ TEST_F(Configuration, T5WithStageTwoIsTakenAsItStands) {
   EXPECT_EQ(t.batch.micro_batch_size, 8);
   EXPECT_EQ(t.batch.gradient_accumulation_steps, 1);
   EXPECT_EQ(t.batch.global_batch_size, 64);
-  ASSERT_EQ(run.warnings.size(), 1U);
+  ASSERT_EQ(run.warnings.size(), 2U);
   expect_words(run.warnings[0], {"steps_per_print (20) changes nothing here", "measures"});
   // Given, and not in force.
   std::set<std::string> ignored;
@@ -76,7 +75,7 @@ TEST_F(Configuration, T5WithStageTwoIsTakenAsItStands) {
                                             "fp16.initial_scale_power", "fp16.loss_scale_window",
                                             "fp16.hysteresis", "fp16.min_loss_scale",
                                             "zero_optimization.offload_optimizer.pin_memory"}));
-  expect_words(entry(run, "optimizer.params.lr").origin, {"auto", "Hugging Face"});
+  expect_words(entry(run, "scheduler.params.warmup_max_lr").origin, {"auto", "learning rate"});
 }
 
 TEST_F(Configuration, T5WithStageThreeTakesItsBucketsFromTheModel) {
@@ -92,7 +91,6 @@ TEST_F(Configuration, T5WithStageThreeTakesItsBucketsFromTheModel) {
   EXPECT_EQ(t.zero.options.stage3_prefetch_bucket_size, 943'718);  // 0.9 * 1024²
   EXPECT_EQ(t.zero.param_persistence_threshold, 10'240);
   EXPECT_EQ(t.precision.dtype, machine::Dtype::bfloat16);
-  EXPECT_EQ(t.optimizer.learning_rate, 3e-4);
   EXPECT_EQ(t.schedule.warmup_max_lr, 3e-4);
   EXPECT_EQ(t.batch.gradient_accumulation_steps, 8);
 }
@@ -238,7 +236,7 @@ TEST_F(Configuration, OlderNamesAreMapped) {
   EXPECT_EQ(t.precision.dtype, machine::Dtype::bfloat16);
   EXPECT_EQ(t.zero.options.offload_optimizer.device, zero::OffloadDevice::cpu);
   EXPECT_EQ(t.zero.options.offload_param.device, zero::OffloadDevice::cpu);
-  EXPECT_EQ(run.warnings.size(), 6U);
+  EXPECT_EQ(run.warnings.size(), 7U);
   expect_words(refusal(with(R"("zero_optimization": {"stage": 2, "cpu_offload": true,
                                 "offload_optimizer": {"device": "nvme", "nvme_path": "/n"}})")),
                {"cpu_offload is cpu", "offload_optimizer.device is nvme"});

@@ -288,7 +288,7 @@ class Resolution {
     }
     for (const auto& [what, names] : without)
       notes_.warnings.push_back(
-          fmt::format("without effect, as {} is not given: {}", what, fmt::join(names, ", ")));
+          fmt::format("without effect, as they need {}: {}", what, fmt::join(names, ", ")));
   }
 
   // Each tool moves a dynamic scale in its own way, DeepSpeed in two.

@@ -287,7 +287,7 @@ TEST_F(ConfiguredStep, KeysWithoutEffectAreRecordedAsIgnored) {
   std::string warnings;
   for (const std::string& warning : planned.resolved.warnings) warnings += warning + "\n";
   expect_words(warnings, {"steps_per_print (10) changes nothing here", "--transformer-impl",
-                          "--recompute-granularity full is not given",
+                          "as they need --recompute-granularity full",
                           "activation_checkpointing.cpu_checkpointing"});
 }
 
