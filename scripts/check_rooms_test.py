@@ -9,15 +9,17 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 CHECK = [sys.executable, os.path.join(HERE, "check_rooms")]
 
 GOOD = {
-    "ground/CMakeLists.txt": "room(ground\n  HEADERS stone.h\n  SOURCES stone.cpp\n  NEEDS fmt::fmt)\n",
+    "ground/CMakeLists.txt": "room(ground\n  FOLDERS low . testing\n  PUBLIC stone.h\n  NEEDS fmt::fmt)\n",
+    "ground/low/sand.h": "#pragma once\n",
+    "ground/testing/stones.h": "#pragma once\n",
     "ground/stone.h": "#pragma once\n",
     "ground/mpi.h": "#include <mpi.h>\n",
     "ground/stone.cpp": '#include "ground/stone.h"\n#include "somewhere/else.h"\n#include <vector>\n',
-    "house/CMakeLists.txt": "# room(garden MAY_INCLUDE house)\nroom(house\n  MAY_INCLUDE ground  # only\n  TESTS a_test.cpp)\n",
+    "house/CMakeLists.txt": "# room(garden MAY_INCLUDE house)\nroom(house\n  FOLDERS .\n  PUBLIC door.h\n  MAY_INCLUDE ground  # only\n)\n",
     "house/door.h": '#pragma once\n#include "ground/stone.h"\n',
-    "garden/CMakeLists.txt": "room(garden MAY_INCLUDE ground)\n",
+    "garden/CMakeLists.txt": "room(garden FOLDERS . PUBLIC tree.h MAY_INCLUDE ground)\n",
     "garden/tree.h": "#pragma once\n",
-    "suite/CMakeLists.txt": "add_executable(program main.cpp)\n",
+    "suite/CMakeLists.txt": "room(suite OBJECTS FOLDERS program MAY_INCLUDE house garden ground OPTIMIZE 2)\n",
     "suite/program/main.cpp": '#include "garden/tree.h"\n#include "house/door.h"\n',
     "results/record.json": '{"executable": "/ho' + 'me/someone/program"}\n',
     "scripts/run": "#!/bin/sh\necho https://example.org/home/page\n",
@@ -72,13 +74,37 @@ class CheckRooms(unittest.TestCase):
         self.finds({"house/wall.cpp": '#include "door.h"\n'}, "house/wall.cpp:1:", "from the root")
 
     def test_rooms_in_a_circle(self):
-        code, lines = self.check({"ground/CMakeLists.txt": "room(ground MAY_INCLUDE house)\n"})
+        code, lines = self.check({"ground/CMakeLists.txt": "room(ground FOLDERS low . testing PUBLIC stone.h MAY_INCLUDE house)\n"})
         self.assertEqual(code, 1)
         self.assertEqual(len(lines), 2, lines)
         self.assertIn("leads back to ground", lines[0])
+        self.assertIn("leads back to house", lines[1])
 
     def test_unknown_room_in_a_list(self):
-        self.finds({"garden/CMakeLists.txt": "room(garden MAY_INCLUDE groud)\n"}, "groud", "no such room")
+        self.finds({"garden/CMakeLists.txt": "room(garden FOLDERS . PUBLIC tree.h MAY_INCLUDE groud)\n"}, "groud", "no such room")
+
+    def test_include_of_a_higher_folder(self):
+        self.finds({"ground/low/clay.h": '#include "ground/stone.h"\n'}, "ground/low/clay.h:1:", ". is above low")
+        self.finds({"ground/low/deep/clay.h": '#include "ground/stone.h"\n'}, "ground/low/deep/clay.h:1:")
+        self.assertEqual(self.check({"ground/pebble.h": '#include "ground/low/sand.h"\n'})[0], 0)
+        self.assertEqual(self.check({"ground/low/sand_test.cpp": '#include "ground/stone.h"\n'})[0], 0)
+
+    def test_include_past_the_door(self):
+        self.finds({"house/door.h": '#include "ground/low/sand.h"\n'}, "house/door.h:1:", "not PUBLIC")
+        self.finds({"house/door.h": '#include "ground/testing/stones.h"\n'}, "not PUBLIC")
+        self.assertEqual(self.check({"house/a_test.cpp": '#include "ground/testing/stones.h"\n'})[0], 0)
+
+    def test_lists_of_what_is_not_there(self):
+        self.finds({"garden/CMakeLists.txt": "room(garden FOLDERS . beds PUBLIC tree.h)\n"}, "FOLDERS beds")
+        self.finds({"garden/CMakeLists.txt": "room(garden FOLDERS . PUBLIC tree.h bush.h)\n"}, "PUBLIC bush.h")
+
+    def test_a_file_outside_the_folders(self):
+        self.finds({"suite/loose.h": "\n"}, "suite/loose.h", "no folder in FOLDERS")
+
+    def test_a_full_folder(self):
+        files = {f"garden/beds/bed{i}.h": "\n" for i in range(25)}
+        self.assertEqual(self.check({**files, "garden/beds/bed_test.cpp": "\n"})[0], 0)
+        self.finds({**files, "garden/beds/bed25.h": "\n"}, "garden/beds: 26 sources")
 
     def test_length(self):
         self.assertEqual(self.check({"ground/long.cpp": "//\n" * 500})[0], 0)

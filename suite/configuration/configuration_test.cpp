@@ -223,7 +223,7 @@ TEST_F(Configuration, UnknownKeysNameTheNearest) {
                {"zero_hpz_partition_size (8) is not honoured", "ZeRO++"});
   expect_words(refusal(with(R"("autotuning": {"enabled": true})")),
                {"autotuning", "shardmark run"});
-  expect_words(refusal(with(R"("optimizer": {"type": "Lamb"})")), {"'Lamb'", "AdamW"});
+  expect_words(refusal(with(R"("optimizer": {"type": "Lamb"})")), {"'Lamb'", "adamw"});
   expect_words(refusal(with(R"("optimizer": {"params": {"max_grad_norm": 1.0}})")),
                {"gradient_clipping"});
 }

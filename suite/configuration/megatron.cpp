@@ -197,6 +197,9 @@ void read_axis(const std::string& axis, const std::string& text, TrainingConfig&
   if (!key->unset.empty() && text == key->unset) return;
   const Field field = key->field(config);
   const Value value = value_of(field.kind(), text);
+  if (!key->unset.empty() && field.kind() == Kind::whole && !std::holds_alternative<double>(value))
+    throw UsageError(
+        fmt::format("--{} is '{}'; expected a whole number or '{}'", axis, text, key->unset));
   said.set(field, std::holds_alternative<std::monostate>(value) ? Value(text) : value,
            {"command line", fmt::format("--{}", axis)}, key->limits);
 }

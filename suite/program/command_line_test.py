@@ -100,7 +100,7 @@ class Help(TemporaryFolder):
         self.assertNotIn("--", units)
         self.assertIn("oracles: numerics", units)
         norm = shardmark("list", "layer_norm").stdout
-        self.assertRegex(norm, r"--ranks\n +quick +2, 4\n +acceptance, paper +1, 2, 3, 4, 8\n")
+        self.assertRegex(norm, r"--ranks\n +quick +2, 4, 3\n +acceptance, paper +1, 2, 4, 8, 3\n")
         self.assertRegex(norm, r"--sequence-parallel\n +quick, acceptance, paper +off, on\n +allowed +off, on\n +default +off\n")
         self.assertNotIn("quick", shardmark("list", "layer_norm", "--profile", "paper").stdout)
         self.assertRegex(shardmark("list", "gpt_step").stdout, r"--tp, --tensor-model-parallel-size\n +quick")
@@ -121,7 +121,8 @@ class Values(TemporaryFolder):
         return done.stdout.split()
 
     def test_booleans_are_on_or_off(self):
-        words = ["layer_norm", "--ranks", "2", "--dtype", "float", "--transport", "shared_memory", "--sequence-parallel"]
+        words = ["layer_norm", "--ranks", "2", "--dtype", "float", "--transport", "shared_memory", "--seq-length", "20",
+                 "--micro-batch-size", "2", "--sequence-parallel"]
         spelt = [self.cases(*words, value) for value in ("on", "1", "true")]
         self.assertEqual(len(spelt[0]), 1)
         self.assertTrue(all("/sequence-parallel:on/" in name for name in spelt[0]), spelt[0])
@@ -139,7 +140,7 @@ class Values(TemporaryFolder):
         folders = {side: self.path(side) for side in ("old", "new")}
         for folder in folders.values():
             done = shardmark("run", "layer_norm", "--ranks", "2", "--dtype", "float", "--transport", "shared_memory",
-                             "--sequence-parallel", "on", *TINY, "--out", folder, env=NO_FIGURES)
+                             "--seq-length", "20", "--micro-batch-size", "2", "--sequence-parallel", "on", *TINY, "--out", folder, env=NO_FIGURES)
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         run = read_run(folders["old"])
         for case in run["benchmarks"]:

@@ -73,7 +73,7 @@ TEST(TrainingStep, SchedulesThatDoNotFitAreRefusedByName) {
   testing::expect_words(refused({{"schedule", "interleaved_1f1b"}, {stages, "1"}}),
                         {stages + " 1", "is 1f1b", "is 2"});
   testing::expect_words(refused({{"schedule", "interleaved_1f1b"}, {stages, "many"}}),
-                        {stages + " 'many'", "'schedule'", "2 for interleaved_1f1b"});
+                        {stages + " is 'many'", "whole number or 'schedule'"});
   testing::expect_words(refused({{"schedule", "interleaved_1f1b"}, {stages, "4"}}),
                         {"8 parts", "4 layers"});
   testing::expect_words(refused({{"schedule", "zb_h1"}, {stages, "2"}}), {"zb_h1", "1 chunk"});

@@ -33,9 +33,14 @@ std::vector<std::string> allowed(const Key& key, Kind kind, bool configured) {
 std::vector<std::string> expand(const Key& key, Kind kind, std::string_view text) {
   if (key.axis == "dtype") return harness::axis_texts<machine::Dtype>(key.axis, text);
   if (key.axis == "transport") return harness::axis_texts<machine::Transport>(key.axis, text);
-  const bool is_number = (kind == Kind::whole && key.unset.empty()) || kind == Kind::truth;
-  return is_number ? harness::axis_texts<int>(key.axis, text)
-                   : harness::axis_texts<std::string>(key.axis, text);
+  if (kind == Kind::truth) {
+    std::vector<std::string> texts = harness::axis_texts<bool>(key.axis, text);
+    for (std::string& one : texts) one = one == "on" ? "1" : "0";
+    return texts;
+  }
+  return kind == Kind::whole && key.unset.empty()
+             ? harness::axis_texts<int>(key.axis, text)
+             : harness::axis_texts<std::string>(key.axis, text);
 }
 
 // As a configuration reads it, which says what is wrong.

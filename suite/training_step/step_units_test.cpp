@@ -240,6 +240,7 @@ TEST(TrainingStep, StagesThatReduceEveryMicroBatchAreRefusedByName) {
                                 {"pipeline-model-parallel-size", pp},
                                 {"data-parallel-size", dp},
                                 {"schedule", schedule},
+                                {"micro-batch-size", "1"},
                                 {"global-batch-size", sequences}});
   };
   EXPECT_EQ(refused("2,3", "1", "4", "1f1b", "8"), "accepted");
@@ -381,6 +382,7 @@ TEST(TrainingStep, ASlowedLinkIsTheGroupsCommunication) {
     for (Seen* const seen : {&quick, &slow}) {
       TrainingConfig config;
       set_model(config, "tiny");
+      config.zero.stage = 1;
       config.degrees = {.dp = 2};
       config.zero.options.before_transfer = [&](std::size_t) {
         ++seen->transfers;
@@ -412,7 +414,9 @@ TEST(TrainingStep, ASlowedLinkIsTheGroupsCommunication) {
 }
 
 TEST(TrainingStep, ATrainingStepIsTimedBesideItsProducts) {
-  const auto cases = steps({{"ranks", "1"}, {"seq-length", "16"}}, "training_speed");
+  const auto cases = steps(
+      {{"ranks", "1"}, {"seq-length", "16"}, {"micro-batch-size", "4"}, {"global-batch-size", "4"}},
+      "training_speed");
   ASSERT_EQ(cases.size(), 1U);
   const harness::Record record = run(cases, 1).at(0);
   ASSERT_EQ(record.verdict, harness::Ruling::pass) << record.reason;
