@@ -90,10 +90,10 @@ struct LossScaler {
                {vary(&Case::scaling, scaling_names()), vary(&Case::ranks, {1})})
         .slice({quick}, "edges",
                {vary(&Case::scaling, {"deepspeed_fused", "deepspeed_unfused"}),
-                vary(&Case::ranks, {3}), vary(&Case::elements, {1, 1009})})
+                vary(&Case::ranks, {3}), vary(&Case::elements, {127, 1009})})
         .slice({smoke}, "smoke",
                {vary(&Case::scaling, scaling_names()), vary(&Case::ranks, {1, 3}),
-                vary(&Case::elements, {1, 1009})});
+                vary(&Case::elements, {127, 1009})});
     if (transports.back() == Transport::mpi)
       sweep.slice({quick}, "transports",
                   {vary(&Case::transport, {Transport::mpi}), vary(&Case::ranks, {4})});

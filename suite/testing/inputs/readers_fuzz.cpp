@@ -5,17 +5,7 @@
 
 #include <cstdlib>
 
-#include "layers/gpt_config.h"
 #include "suite/testing/inputs/readers.h"
-
-// Asked for by what is linked, not by any reader.
-namespace harness {
-std::string machine_context(std::string_view) { std::abort(); }
-}  // namespace harness
-namespace suite {
-const std::vector<std::string>& model_names() { std::abort(); }
-layers::GptConfig named_model(const std::string&) { std::abort(); }
-}  // namespace suite
 
 namespace {
 
