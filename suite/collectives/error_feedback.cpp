@@ -69,8 +69,7 @@ struct ErrorFeedback {
     judge.numerics("distance from the optimum", with_.error, with_.bound);
     judge.numerics("what the residual allows, of the start", with_.bound, 0.05 * with_.start);
     for (int repeat = 0; repeat < 2; ++repeat) {
-      judge.same_bits("distances",
-                      std::hash<std::string_view>()(machine::bytes_of(with_.errors)));
+      judge.same_bits("distances", std::hash<std::string_view>()(machine::bytes_of(with_.errors)));
       if (repeat == 0) run();
     }
     const auto without_feedback = make(false);

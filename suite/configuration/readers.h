@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "suite/configuration/assignments.h"
-#include "suite/files/json_leaves.h"
 #include "suite/configuration/keys.h"
+#include "suite/files/json_leaves.h"
 
 namespace suite::configuration {
 

@@ -9,8 +9,8 @@
 #include "harness/run/run.h"
 #include "machine/base/names.h"
 #include "suite/comparison/commands.h"
-#include "suite/plan/plan_command.h"
 #include "suite/options/options.h"
+#include "suite/plan/plan_command.h"
 
 namespace suite {
 namespace {

@@ -106,7 +106,7 @@ class Comparisons(TemporaryFolder):
         file = self.path("history.sqlite")
         self.assertIn("there is no history", shardmark("history", "list", "--db", file).stderr)
         for name, slow in (("early", 1), ("late", 1.5)):
-            self.launches(name, 6, lambda case: case.update(real_time=slow * case["real_time"]))
+            self.launches(name, 6, lambda case, slow=slow: case.update(real_time=slow * case["real_time"]))
         for launch, folder in enumerate(os.path.join(self.path(name), str(i)) for name in ("early", "late") for i in range(6)):
             run = read_run(folder)
             run["context"]["date"] = f"2026-11-{launch + 1:02}T00:00:00+00:00"
