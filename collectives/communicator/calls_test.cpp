@@ -30,7 +30,7 @@ TEST(CallsCost, TrafficIsThePapersTimesTheCalls) {
 TEST(CallsCost, ScratchIsKeptOncePerLengthAndGroup) {
   CallsCost once, again, longer, other;
   CollectiveCalls calls{"dp", Operation::all_reduce, Dtype::float32, 4, 1 << 20, 1};
-  const auto add = [&](CallsCost& cost) { cost.add(calls, "direct", 0); };
+  const auto add = [&](CallsCost& cost) { cost.add(calls, "recursive_doubling", 0); };
   add(once);
   for (int i = 0; i < 2; ++i) add(again);
   add(longer);
@@ -40,8 +40,9 @@ TEST(CallsCost, ScratchIsKeptOncePerLengthAndGroup) {
   calls.elements *= 2;
   calls.group = "tp";
   add(other);
-  EXPECT_EQ(once.scratch(), scratch_bytes(find_algorithm(Operation::all_reduce, "direct"), {0, 4},
-                                          1 << 20, Dtype::float32));
+  EXPECT_EQ(once.scratch(),
+            scratch_bytes(find_algorithm(Operation::all_reduce, "recursive_doubling"), {0, 4},
+                          1 << 20, Dtype::float32));
   EXPECT_GT(once.scratch(), 0u);
   EXPECT_EQ(again.scratch(), once.scratch());
   EXPECT_GT(longer.scratch(), once.scratch());
