@@ -92,8 +92,9 @@ function(room_tests name tests)
   target_compile_options(${name}_test PRIVATE -O0)
   target_precompile_headers(${name}_test PRIVATE <gtest/gtest.h> ${shardmark_precompiled})
   target_link_libraries(${name}_test PRIVATE ${name} GTest::gtest GTest::gtest_main)
+  string(REPLACE ";" "\\;" environment "${shardmark_test_environment}")
   gtest_discover_tests(${name}_test NO_PRETTY_VALUES DISCOVERY_TIMEOUT 60
-                       PROPERTIES LABELS ${name} ENVIRONMENT "${shardmark_test_environment}")
+                       PROPERTIES LABELS ${name} ENVIRONMENT "${environment}")
 endfunction()
 
 function(room name)
