@@ -31,12 +31,6 @@ if(SHARDMARK_SANITIZE)
   endif()
 endif()
 
-# MPICH's UCX patches madvise, which the end of a thread calls after the thread sanitizer has
-# released it: without UCX_MEM_EVENTS=no every test that ends a thread crashes there.
-set(shardmark_test_environment
-  "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/scripts/tsan_suppressions.txt"
-  "UBSAN_OPTIONS=print_stacktrace=1" "UCX_MEM_EVENTS=no")
-
 function(shardmark_compile_options target)
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${shardmark_options}>)
   target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR})
@@ -92,9 +86,8 @@ function(room_tests name tests)
   target_compile_options(${name}_test PRIVATE -O0)
   target_precompile_headers(${name}_test PRIVATE <gtest/gtest.h> ${shardmark_precompiled})
   target_link_libraries(${name}_test PRIVATE ${name} GTest::gtest GTest::gtest_main)
-  string(REPLACE ";" "\\;" environment "${shardmark_test_environment}")
   gtest_discover_tests(${name}_test NO_PRETTY_VALUES DISCOVERY_TIMEOUT 60
-                       PROPERTIES LABELS ${name} ENVIRONMENT "${environment}")
+                       PROPERTIES LABELS ${name})
 endfunction()
 
 function(room name)
