@@ -17,7 +17,7 @@ using Words = std::atomic<std::uint64_t>[words];
 template <std::size_t words>
 void write(Words<words>& to, std::string_view text) {
   std::array<std::uint64_t, words> plain{};
-  std::memcpy(plain.data(), text.data(), std::min(text.size(), sizeof plain - 1));
+  text.copy(reinterpret_cast<char*>(plain.data()), sizeof plain - 1);
   for (std::size_t i = 0; i < plain.size(); ++i) to[i].store(plain[i], std::memory_order_relaxed);
 }
 
