@@ -247,5 +247,18 @@ TEST(Judge, NothingToRuleIsNoVerdict) {
   EXPECT_EQ(judged.oracles[1].ruling, Ruling::skipped);
 }
 
+// Marked before or after it rules, on any rank, and sent to the rank that merges.
+TEST(Judge, ASharedReferenceIsStatedForItsOracleOnly) {
+  constexpr Oracle declared[] = {Oracle::numerics, Oracle::memory};
+  Judge judge(0);
+  judge.numerics("x", 0, 0);
+  judge.memory(Category::buffers, 8, 8);
+  judge.shares_reference(Oracle::memory);
+  const JudgedCase judged = merge({deserialize(serialize(judge))}, declared);
+  ASSERT_EQ(judged.oracles.size(), 2u);
+  EXPECT_EQ(judged.oracles[0].reference, Reference::independent);
+  EXPECT_EQ(judged.oracles[1].reference, Reference::shared);
+}
+
 }  // namespace
 }  // namespace harness
