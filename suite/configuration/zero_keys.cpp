@@ -93,6 +93,10 @@ std::vector<Key> zero_keys() {
        .field = AT(zero.options.offload_optimizer.cpu.ratio),
        .limits = {.most = 1},
        .needs = &states_on_cpu},
+      // Not DeepSpeed's word: the delayed parameter update of arXiv:2101.06840.
+      {.deepspeed = "zero_optimization.offload_optimizer.delayed_update",
+       .field = AT(zero.options.offload_optimizer.cpu.delayed_update),
+       .needs = &states_on_cpu},
       {.deepspeed = "aio.block_size",
        .field = AT(zero.aio.block_size),
        .limits = {.least = 512},

@@ -193,6 +193,26 @@ TEST_F(ConfiguredStep, RunsWithStatesAndValuesElsewhere) {
   EXPECT_EQ(values.max_in_cpu, 70);
 }
 
+// An update writes the values that the gradients of the one before led to: the first changes
+// nothing, so the second step has the loss of the first values.
+TEST_F(ConfiguredStep, UpdatesMayBeDelayed) {
+  const auto losses = [&](const std::string& delayed) {
+    const auto cases =
+        run(of(R"({"train_batch_size": 4, "zero_optimization": {"stage": 2,
+                   "offload_optimizer": {"device": "cpu", "delayed_update": )" +
+               delayed + "}}}"),
+            {{"ranks", "2"}, {"model", "tiny"}})
+            .cases;
+    const harness::Record record = on_threads::run(cases, 2, 0.001).at(0);
+    EXPECT_EQ(record.verdict, harness::Ruling::pass) << record.reason;
+    return record.losses;
+  };
+  const std::vector<double> usual = losses("false"), delayed = losses("true");
+  EXPECT_EQ(delayed.at(0), usual.at(0));
+  EXPECT_GT(delayed.at(1), usual.at(1));
+  EXPECT_LT(delayed.back(), delayed.front());
+}
+
 TEST_F(ConfiguredStep, AnAxisMaySayWhatTheFilesLeaveOpen) {
   const Sources two = of(R"({"train_batch_size": 8, "zero_optimization": {"stage": 1}})");
   const TrainingConfig cut =

@@ -11,6 +11,7 @@
 
 #include "harness/judge/numerics.h"
 #include "machine/device/random.h"
+#include "suite/configuration/keys.h"
 #include "suite/reference/first_step.h"
 
 namespace suite {
@@ -182,21 +183,30 @@ double gradient_epsilon(const TrainingConfig& config, int layer) {
   return harness::norm_bound(config.precision.dtype, depth, longest);
 }
 
+namespace {
+
+// The value of every key that changes a number of the training of one device.
+std::string what_is_trained(TrainingConfig config) {
+  const bool delayed = config.zero.options.offload_optimizer.is_delayed();
+  config.degrees = {};
+  config.pipeline = {};
+  config.activations = {};
+  config.zero = {};
+  config.zero.options.offload_optimizer.cpu.delayed_update = delayed;
+  config.transport = {};
+  std::string text = fmt::format("{} {}", config.model.vocabulary, config.model.sequence);
+  for (const configuration::Key& key : configuration::keys())
+    if (key.field) text += " " + key.field(config).text();
+  return text;
+}
+
+}  // namespace
+
 const Reference& reference_of(machine::World& world, const TrainingConfig& config,
                               const Corpus& corpus, const SkippedSteps& skipped) {
   static std::map<std::string, std::unique_ptr<Reference>> kept;
-  const layers::GptConfig& model = config.model;
-  const std::string shape = fmt::format(
-      "{} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}", model.layers, model.hidden, model.heads,
-      model.vocabulary, model.sequence, model.layer_norm_epsilon, name(model.normalization),
-      model.swiglu, model.ffn(), name(model.position_embedding_type), model.rotary_base,
-      model.query_groups(), model.disable_bias_linear, model.untie_embeddings_and_output_weights,
-      model.hidden_dropout, model.attention_dropout);
-  const std::string key = fmt::format(
-      "{} {} {} {} {} {} {} {} {} {} {} {} {}", shape, config.model.tokens,
-      config.batch.micro_batch_size, config.batch.global_batch_size, name(config.precision.dtype),
-      config.seed, corpus.size(), corpus.source(), config.weights, config.optimizer.rule().index(),
-      config.uneven_tokens, config.precision.loss_scale.initial_scale, fmt::join(skipped, ""));
+  const std::string key = fmt::format("{} {} {} {} {}", what_is_trained(config), corpus.size(),
+                                      corpus.source(), config.weights, fmt::join(skipped, ""));
   auto& found = kept[key];
   if (!found) found = std::make_unique<Reference>(make_reference(world, config, corpus, skipped));
   return *found;
