@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "suite/configuration/keys.h"
 #include "suite/options/options.h"
 #include "suite/program/scaling.h"
 
@@ -102,6 +103,8 @@ std::string unit_axes(const harness::Family& unit, const std::vector<harness::Pr
     if (!axis.allowed.empty())
       rows.emplace_back("allowed", fmt::format("{}", fmt::join(axis.allowed, ", ")));
     rows.emplace_back("default", axis.usual);
+    if (const auto* key = configuration::find_key(&configuration::Key::axis, axis.name))
+      rows.emplace_back("meaning", key->about);
     for (auto& [title, values] : rows) title = fmt::format("    {}", title);
     text += fmt::format("  {}\n{}", names_text(axis.name), two_columns(rows));
   }
