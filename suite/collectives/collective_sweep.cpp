@@ -174,7 +174,8 @@ harness::Sweep<CollectiveCase> collective_sweep(Operation operation,
   // right.
   const bool first = operation == Operation::all_reduce || operation == Operation::all_gather ||
                      operation == Operation::reduce_scatter;
-  std::vector<std::string> headlines{"ring", "direct"}, others = names;
+  std::vector<std::string> headlines{names.front()}, others = names;
+  if (first) headlines = {"ring", "direct"};
   if (operation == Operation::all_reduce) headlines.emplace_back("direct_one_step");
   for (const std::string& name : headlines) std::erase(others, name);
   if (operation == Operation::all_reduce) {
@@ -205,8 +206,7 @@ harness::Sweep<CollectiveCase> collective_sweep(Operation operation,
   } else {
     slice({quick}, "transports", {vary(&Case::transport, shown), vary(&Case::ranks, {2})});
   }
-  slice({quick}, "algorithms",
-        {vary(&Case::algorithm, first ? others : names), vary(&Case::transport, swept)});
+  slice({quick}, "algorithms", {vary(&Case::algorithm, others), vary(&Case::transport, swept)});
   if (has_traffic)
     slice({quick}, "traffic",
           {vary(&Case::transport, swept), vary(&Case::traffic, {"sparse", "hot_spot"})});
@@ -217,8 +217,7 @@ harness::Sweep<CollectiveCase> collective_sweep(Operation operation,
         {vary(&Case::algorithm, distinct(operation, 3)), vary(&Case::transport, swept),
          vary(&Case::ranks, {3}), vary(&Case::bytes, {{shares ? 3 * 337 * 4 : 1009 * 4}})});
   slice({quick}, "edges",
-        {vary(&Case::algorithm, first ? headlines : std::vector{names.front()}),
-         vary(&Case::transport, swept), vary(&Case::ranks, {3}),
+        {vary(&Case::algorithm, headlines), vary(&Case::transport, swept), vary(&Case::ranks, {3}),
          vary(&Case::bytes, {{shares ? 3 * 4 : 4}})});
   slice({smoke}, "smoke",
         {vary(&Case::algorithm, names), vary(&Case::ranks, {1, 2, 3, 4}),

@@ -104,11 +104,9 @@ harness::Sweep<LayerCase> layer_sweep(const LayerTraits& traits,
   matrix("matrix", {Transport::shared_memory, Transport::mpi}, {2, 4, 8}, {});
   matrix("three ranks", {Transport::shared_memory, Transport::mpi}, {3}, six_heads);
 
-  // Each transport and way to hold activations once; Llama's shape where the ranks are most and
-  // where attention is blockwise.
+  // Each way to hold activations once; Llama's shape where the ranks are most and where attention
+  // is blockwise.
   sweep.slice({quick}, "whole rows")
-      .slice({quick}, "transports",
-             {vary(&Case::transport, {Transport::mpi}), vary(&Case::sequence_parallel, {true})})
       .slice(
           {quick}, "four ranks",
           joined(joined({vary(&Case::ranks, {4}), vary(&Case::sequence_parallel, {true})}, llama),
@@ -118,11 +116,12 @@ harness::Sweep<LayerCase> layer_sweep(const LayerTraits& traits,
                 joined({vary(&Case::dtype, {Dtype::bfloat16}), vary(&Case::use_flash_attn, {true})},
                        llama));
   // Rows of a rank that begin and end within a sequence; one row of a rank.
-  for (const auto& [rows, length, dtype] :
-       {std::tuple(2, 21, Dtype::bfloat16), {1, 3, Dtype::float32}})
+  for (const auto& [transport, rows, length, dtype] :
+       {std::tuple(Transport::mpi, 2, 21, Dtype::bfloat16),
+        {Transport::shared_memory, 1, 3, Dtype::float32}})
     sweep.slice({quick}, "edges",
-                joined({vary(&Case::dtype, {dtype}), vary(&Case::ranks, {3}),
-                        vary(&Case::sequence_parallel, {true}),
+                joined({vary(&Case::transport, {transport}), vary(&Case::dtype, {dtype}),
+                        vary(&Case::ranks, {3}), vary(&Case::sequence_parallel, {true}),
                         vary(&Case::micro_batch_size, {rows}), vary(&Case::seq_length, {length})},
                        six_heads));
   const auto small = [&](std::vector<int> ranks, std::vector<Dtype> of, std::vector<bool> rows_cut,

@@ -89,7 +89,7 @@ struct Gemm {
                 vary(&Case::shape, {"1024x1024x1024", fc1})})
         .slice({quick}, "two ranks", {vary(&Case::ranks, {2})})
         .slice({quick}, "edges",
-               {vary(&Case::dtype, {Dtype::float32, Dtype::bfloat16}), vary(&Case::ranks, {3}),
+               {vary(&Case::dtype, {Dtype::bfloat16}), vary(&Case::ranks, {3}),
                 vary(&Case::shape, {"509x127x251"})})
         .slice({acceptance, paper}, "matrix",
                {vary(&Case::dtype, {Dtype::float32, Dtype::bfloat16}),

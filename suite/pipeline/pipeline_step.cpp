@@ -122,7 +122,7 @@ struct PipelineStep {
                 vary(&Case::dtype, {Dtype::bfloat16}), vary(&Case::ranks, {2})})
         // Fewer micro-batches than stages, and some that the stages do not divide.
         .slice({quick}, "edges",
-               {vary(&Case::schedule, {"gpipe", "1f1b", "zb_h1"}), vary(&Case::micro_batches, {2}),
+               {vary(&Case::schedule, {"gpipe", "zb_h1"}), vary(&Case::micro_batches, {2}),
                 vary(&Case::ranks, {3}), vary(&Case::tokens, {17}), vary(&Case::hidden, {33})})
         .slice({quick}, "edges",
                {vary(&Case::schedule, {"1f1b", "zb_h2", "zb_v"}),

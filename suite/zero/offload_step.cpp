@@ -120,7 +120,9 @@ struct OffloadStep {
                   {dtypes, gradients, vary(&Case::piece_size, {1 << 12, 1 << 18}),
                    vary(&Case::ratio, {"0.5", "1"}), vary(&Case::delayed_update, {false, true}),
                    vary(&Case::ranks, {1, 2}), vary(&Case::elements, elements)});
-    sweep.slice({quick}, "part", {dtypes, vary(&Case::ratio, {"0.5"})})
+    sweep
+        .slice({quick}, "part",
+               {vary(&Case::dtype, {Dtype::bfloat16}), vary(&Case::ratio, {"0.5"})})
         .slice({quick}, "delayed",
                {dtypes, vary(&Case::delayed_update, {true}), vary(&Case::ranks, {2})})
         // Pieces that do not divide the host's part, and that part not the elements.
