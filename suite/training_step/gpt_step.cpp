@@ -109,10 +109,9 @@ struct GptStep : StepUnit {
     // Half of the ranks have no token that counts in the first step.
     add({quick}, "uneven", uneven_sgd + Variations{batch}, tp_and_dp);
     add({quick}, "shards", {batch, vary("zero-stage", {"3"}), rows_cut, full_recompute}, tp_and_dp);
-    add({quick, smoke}, "offload_param",
-        {batch, in_bfloat16, vary("zero-stage", {"3"}), vary("offload_optimizer", {"cpu"}),
-         vary("offload_param", {"cpu"})},
-        tp_and_dp);
+    const Variations on_host{batch, in_bfloat16, vary("zero-stage", {"3"}),
+                             vary("offload_optimizer", {"cpu"}), vary("offload_param", {"cpu"})};
+    add({quick}, "offload_param", on_host, tp_and_dp);
 
     // Micro-batches of several sequences, several of them; three replicas; dropout, also recomputed
     // on rows that tensor parallelism cuts; an odd number of micro-batches.
@@ -132,6 +131,7 @@ struct GptStep : StepUnit {
          vary("global-batch-size", {"9"})},
         grids({6}, {1}, {2}, {3}));
     add({smoke}, "smoke", {tiny, batch, in_bfloat16}, three);
+    add({smoke}, "smoke", on_host + Variations{tiny}, tp_and_dp);
     add({smoke}, "smoke", Variations{tiny, batch} + uneven_sgd, tp_and_dp);
     return sweep;
   }
