@@ -221,7 +221,7 @@ TEST(LayerSweep, OfQuickIsACrossSection) {
     LayerTraits traits;
     traits.has_heads = heads;
     const auto cases = layer_sweep(traits, NormedMlp::claims).cases(harness::Profile::quick, {});
-    EXPECT_EQ(cases.size(), heads ? 6U : 5U);  // and one blockwise
+    EXPECT_EQ(cases.size(), heads ? 5U : 4U);  // and one blockwise
     for (const auto& [axis, values] :
          std::map<std::string, std::set<std::string>>{{"dtype", {"float", "bfloat16"}},
                                                       {"transport", {"mpi", "shared_memory"}},

@@ -197,12 +197,11 @@ TEST_F(ConfiguredStep, RunsWithStatesAndValuesElsewhere) {
 // nothing, so the second step has the loss of the first values.
 TEST_F(ConfiguredStep, UpdatesMayBeDelayed) {
   const auto losses = [&](const std::string& delayed) {
-    const auto cases =
-        run(of(R"({"train_batch_size": 4, "zero_optimization": {"stage": 2,
+    const auto cases = run(of(R"({"train_batch_size": 4, "zero_optimization": {"stage": 2,
                    "offload_optimizer": {"device": "cpu", "delayed_update": )" +
-               delayed + "}}}"),
-            {{"ranks", "2"}, {"model", "tiny"}})
-            .cases;
+                              delayed + "}}}"),
+                           {{"ranks", "2"}, {"model", "tiny"}})
+                           .cases;
     const harness::Record record = on_threads::run(cases, 2, 0.001).at(0);
     EXPECT_EQ(record.verdict, harness::Ruling::pass) << record.reason;
     return record.losses;

@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+"""Every link of the documents leads somewhere, and every command in them does what it says."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import unittest
+
+from process import NO_FIGURES, PROGRAM, TemporaryFolder, read_run
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+PROGRAM_WORD = "build/release/shardmark"
+# Exit codes that a command of a document may have on a machine that measures badly.
+VERDICTS = {"health": (0, 1, 2), "compare": (0, 1), "ab": (0, 1)}
+BASE, NEW = ["base", "base-1", "base-2"], ["new", "new-1", "new-2"]
+
+
+def documents():
+    listed = subprocess.run(["git", "-C", ROOT, "ls-files", "-co", "--exclude-standard", "*.md"],
+                            capture_output=True, text=True, check=False).stdout.split()
+    for path in listed or [os.path.relpath(os.path.join(folder, name), ROOT)
+                           for folder, _, names in os.walk(ROOT) for name in names if name.endswith(".md")]:
+        with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+            yield path, file.read()
+
+
+def anchors(text):
+    """The anchors that a page's headings have on a hosting site."""
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def commands():
+    """(document, words) of each command of the program."""
+    for path, text in documents():
+        for block in re.findall(r"^```\w*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+            for line in block.splitlines():
+                if line.startswith(PROGRAM_WORD):
+                    yield path, shlex.split(line, comments=True)[1:]
+
+
+class Links(unittest.TestCase):
+    def test_every_link_leads_somewhere(self):
+        pages = dict(documents())
+        self.assertGreater(len(pages), 10)
+        for path, text in pages.items():
+            for target in re.findall(r"\]\(([^)\s]+)\)", text):
+                if re.match(r"[a-z]+:", target):
+                    continue
+                file, _, anchor = target.partition("#")
+                there = os.path.normpath(os.path.join(os.path.dirname(path), file)) if file else path
+                self.assertTrue(os.path.exists(os.path.join(ROOT, there)), f"{path}: {target}")
+                if anchor:
+                    self.assertIn(anchor, anchors(pages[there]), f"{path}: {target}")
+
+    def test_every_document_is_two_clicks_from_the_readme(self):
+        pages = dict(documents())
+        reached = {"README.md"}
+        for _ in range(2):
+            for path in sorted(reached & pages.keys()):
+                for target in re.findall(r"\]\(([^)\s#]+)", pages[path]):
+                    reached.add(os.path.normpath(os.path.join(os.path.dirname(path), target)))
+        self.assertEqual(set(pages) - reached, set())
+
+    def test_the_readme_is_short(self):
+        with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as file:
+            text = file.read()
+        self.assertLessEqual(text.count("\n"), 130)
+        self.assertLessEqual(len(text.split()), 900)
+
+
+class Commands(TemporaryFolder):
+    """Commands run where their files are; those that measure for long measure less."""
+
+    def setUp(self):
+        super().setUp()
+        shutil.copy(os.path.join(ROOT, "README.md"), self.path("README.md"))
+        with open(self.path("ds_config.json"), "w", encoding="utf-8") as file:
+            json.dump({"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 2, "bf16": {"enabled": True},
+                       "zero_optimization": {"stage": 1}}, file)
+        with open(self.path("arguments.txt"), "w", encoding="utf-8") as file:
+            file.write("--tensor-model-parallel-size 2 --num-layers 4 --hidden-size 64 --num-attention-heads 4 "
+                       "--seq-length 32 --max-position-embeddings 32 --bf16\n")
+
+    def shorter(self, words):
+        """The words of a command that checks and prints the same within seconds. Measuring commands of other pages
+        than the README only list their cases, unless all are asked for."""
+        words = [self.case if word == "CASE" else word for word in words]
+        if words[0] not in ("run", "scale", "ab"):
+            return words
+        if words[0] == "run" and not self.measures:
+            return [*words, "--benchmark_list_tests"]
+        words += ["--max-seconds", "0.001"]
+        if words[0] == "ab":
+            return [*words, "--launches", "1"] if "--launches" not in words else [
+                "1" if words[at - 1] == "--launches" else word for at, word in enumerate(words)]
+        if "--profile" in words:
+            words += ["--benchmark_filter=barrier"]
+        return [*words, "--no-limits"]
+
+    def run_words(self, words):
+        env = {**os.environ, **(NO_FIGURES if words[0] in ("run", "ab") else {})}
+        return subprocess.run([PROGRAM, *words], cwd=self.folder.name, env=env, capture_output=True,
+                              text=True, timeout=300, stdin=subprocess.DEVNULL, check=False)
+
+    def prepare(self):
+        """The runs that commands about runs read."""
+        for launch in (*BASE, *NEW, "results/runs/today"):
+            folder = launch if "-" in launch or "/" in launch else launch + "/1"
+            done = self.run_words(["run", "barrier", "--ranks", "2", "--max-seconds", "0.001", "--no-limits", "--out", folder])
+            self.assertEqual(done.returncode, 0, done.stderr)
+        self.case = read_run(self.path("results/runs/today"))["benchmarks"][0]["name"]
+        os.makedirs(self.path("other"))
+        os.symlink(PROGRAM, self.path("other/shardmark"))
+
+    def test_every_command_works(self):
+        self.prepare()
+        found = list(commands())
+        self.assertGreater(len(found), 30)
+        for path, words in found:
+            with self.subTest(document=path, command=" ".join(words)):
+                self.measures = path == "README.md" or "SHARDMARK_DOCUMENTS" in os.environ
+                done = self.run_words(self.shorter(words))
+                allowed = (0, 1) if "--inject" in words else VERDICTS.get(words[0], (0,))
+                self.assertIn(done.returncode, allowed, done.stderr + done.stdout[-2000:])
+
+
+if __name__ == "__main__":
+    unittest.main()
