@@ -25,7 +25,7 @@ endfunction()
 
 process_test(disturbed_run disturbed_run TIMEOUT 600)
 process_test(kept_results kept_results TIMEOUT 600)
-set_tests_properties(suite_disturbed_run_test PROPERTIES COST 80)  # it mostly waits, in parallel with others
+set_tests_properties(suite_disturbed_run_test suite_kept_results_test PROPERTIES COST 80)  # they mostly wait
 if(SHARDMARK_SANITIZE)
   return()
 endif()
