@@ -13,7 +13,7 @@
 
 namespace machine {
 
-// A value whose bytes are all of it: no pointer, no view of other memory.
+// A type whose bytes are its whole value: not a pointer, not a view of other memory.
 template <class T>
 concept Plain = std::is_trivially_copyable_v<T> && std::is_default_constructible_v<T> &&
                 !std::is_pointer_v<T> &&
@@ -32,7 +32,7 @@ std::string_view bytes_of(const T& value) {
   return bytes_of(std::span<const T>(&value, 1));
 }
 
-// The value that `bytes` begins with; they need no alignment.
+// The value at the beginning of `bytes`, which need no alignment.
 template <Plain T>
 T value_of(std::string_view bytes) {
   T value;

@@ -7,15 +7,15 @@
 
 namespace zero {
 
-// "123456789" gives 0xe3069283. Eight bytes an instruction where the processor has one for it.
+// "123456789" gives 0xe3069283. Eight bytes per instruction if the processor supports CRC-32C.
 std::uint32_t crc32c(const void* data, std::size_t bytes, std::uint32_t before = 0);
 
-// For much data: eight CRC-32Cs side by side, of the words (of eight bytes) i, i + 8, i + 16, …,
-// and the CRC-32C of these eight and of what is left; so the processor need not wait for each
-// before the next, and a flipped bit still always shows.
+// For large data: eight independent CRC-32Cs, of the 8-byte words i, i + 8, i + 16, …, then the
+// CRC-32C of these eight and of the remaining bytes. The processor need not wait for one word
+// before the next, and every single flipped bit still changes the result.
 std::uint32_t wide_checksum(const void* data, std::size_t bytes);
 
-namespace software {  // the same by table, on any processor
+namespace software {  // the same values from a table, on any processor
 std::uint32_t crc32c(const void* data, std::size_t bytes, std::uint32_t before = 0);
 std::uint32_t wide_checksum(const void* data, std::size_t bytes);
 }  // namespace software

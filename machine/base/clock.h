@@ -1,5 +1,5 @@
 #pragma once
-// The clock that everything here is timed by: seconds, steady, of an unknown origin.
+// The clock of all measurements: steady, in seconds, with an unspecified origin.
 
 #include <chrono>
 

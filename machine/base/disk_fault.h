@@ -15,12 +15,13 @@ struct DiskFault {
   double seconds_per_byte = 0;
   std::atomic<std::int64_t> room{std::numeric_limits<std::int64_t>::max()};  // bytes, to write
 
-  // What the system says, a number of bytes or an error below zero: later, or that it has no room.
-  std::int64_t result(std::int64_t said, bool write) {
-    if (said <= 0) return said;
+  // Takes the system's result: a number of bytes, or an error below zero. Returns it after the
+  // delay, or -ENOSPC for a write beyond `room`.
+  std::int64_t result(std::int64_t bytes, bool write) {
+    if (bytes <= 0) return bytes;
     std::this_thread::sleep_for(
-        std::chrono::duration<double>(seconds_per_byte * static_cast<double>(said)));
-    return write && room.fetch_sub(said) < said ? -ENOSPC : said;
+        std::chrono::duration<double>(seconds_per_byte * static_cast<double>(bytes)));
+    return write && room.fetch_sub(bytes) < bytes ? -ENOSPC : bytes;
   }
 };
 

@@ -46,27 +46,20 @@ class UsageError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// MachineError's own failure; of other exceptions the kind as far as their type says it.
+// Returns a MachineError's own failure. Derives the kind of other exceptions from their type.
 Failure failure_of(const std::exception& error);
 
 namespace detail {
-std::string text_of(std::string_view value);
-std::string text_of(long long value);
-std::string text_of(unsigned long long value);
-std::string text_of(double value);
-template <std::convertible_to<std::string_view> T>
+template <class T>
 std::string text_of(const T& value) {
-  return text_of(std::string_view(value));
+  if constexpr (std::convertible_to<T, std::string_view>) {
+    return std::string(std::string_view(value));
+  } else {
+    static_assert(std::integral<T>);
+    if constexpr (std::same_as<T, bool>) return value ? "true" : "false";
+    return std::to_string(value);
+  }
 }
-template <std::signed_integral T>
-std::string text_of(T value) {
-  return text_of(static_cast<long long>(value));
-}
-template <std::unsigned_integral T>
-std::string text_of(T value) {
-  return text_of(static_cast<unsigned long long>(value));
-}
-inline std::string text_of(bool value) { return value ? "true" : "false"; }
 
 [[noreturn]] void check_failed(const char* file, int line, const char* condition,
                                const std::string& left, const std::string& right);

@@ -2,10 +2,9 @@
 
 #include <array>
 #include <cerrno>
-#include <cstring>
 #include <new>
-#include <stdexcept>
 
+#include "machine/base/bytes.h"
 #include "machine/base/error.h"
 
 namespace machine {
@@ -70,31 +69,28 @@ std::optional<Failure> first_cause(std::span<const std::optional<Failure>> of_ra
   if (!found) return std::nullopt;
   const auto is_wrong = [&](int rank) {
     if (rank < 0 || rank >= static_cast<int>(of_ranks.size())) return false;
-    const std::optional<Failure>& failure = of_ranks[static_cast<std::size_t>(rank)];
+    const std::optional<Failure>& failure = of_ranks[rank];
     return failure && failure->kind == Kind::wrong_result;
   };
   // At most once around a ring.
   for (std::size_t i = 0; i < of_ranks.size() && (*found)->kind == Kind::wrong_result; ++i) {
     if ((*found)->summed_ranks > 0 || !is_wrong((*found)->peer)) break;
-    found = &of_ranks[static_cast<std::size_t>((*found)->peer)];
+    found = &of_ranks[(*found)->peer];
   }
   return *found;
 }
 
 std::string encode(const std::optional<Failure>& failure) {
   if (!failure) return {};
-  const Fields fields{failure->kind, failure->rank, failure->peer, failure->sample,
-                      failure->summed_ranks};
-  std::string bytes(sizeof fields, '\0');
-  std::memcpy(bytes.data(), &fields, sizeof fields);
-  return bytes + failure->text;
+  return std::string(bytes_of(Fields{failure->kind, failure->rank, failure->peer, failure->sample,
+                                     failure->summed_ranks})) +
+         failure->text;
 }
 
 std::optional<Failure> decode_failure(std::string_view bytes) {
   if (bytes.empty()) return std::nullopt;
   if (bytes.size() < sizeof(Fields)) throw std::logic_error("decode_failure: bytes are missing");
-  Fields fields{};
-  std::memcpy(&fields, bytes.data(), sizeof fields);
+  const auto fields = value_of<Fields>(bytes);
   return Failure{fields.kind,   fields.rank,         fields.peer,
                  fields.sample, fields.summed_ranks, std::string(bytes.substr(sizeof fields))};
 }

@@ -1,5 +1,5 @@
 #pragma once
-// Names that a user typed: what was probably meant.
+// Names that a user typed, and the nearest known name.
 
 #include <initializer_list>
 #include <stdexcept>
@@ -15,8 +15,8 @@ std::string nearest(std::string_view word, const std::vector<std::string>& candi
 std::string unknown(std::string_view kind, std::string_view word,
                     const std::vector<std::string>& candidates);
 
-// The one of all that has this name, by the function name() of its type. Throws
-// std::invalid_argument that says unknown.
+// Returns the value of `all` whose name() is `text`. Throws std::invalid_argument with the text of
+// unknown().
 template <class T>
 T named(std::string_view kind, std::string_view text, std::initializer_list<T> all) {
   std::vector<std::string> names;

@@ -49,8 +49,8 @@ class Stream {
   std::unique_ptr<Kernels> kernels_;
 };
 
-// Holds a stream back until every rank has queued its work: what is queued between close and open
-// starts when the gate opens, or at the deadline, so that a rank that never opens it hangs nobody.
+// Holds a stream back until every rank has queued its work. Work that is queued between close and
+// open starts when the gate opens, or at the deadline, so a rank that never opens it hangs no rank.
 class Gate {
  public:
   virtual ~Gate() = default;
@@ -67,7 +67,7 @@ class Device {
   Kind kind() const { return kind_; }
   virtual std::string description() const = 0;  // for the fingerprint: model name and memory
   virtual bool readable_by_host() const { return kind_ == Kind::host; }
-  // Of a GPU, the same in every process that uses it; 0 for the host.
+  // The same in every process that uses the GPU; 0 for the host.
   virtual std::uint64_t identity() const { return 0; }
 
   // Zero bytes give an empty Memory with null data. Throws MachineError when memory is exhausted,
@@ -78,17 +78,17 @@ class Device {
 
   Stream& stream() { return *stream_; }
   virtual std::unique_ptr<Stream> make_stream() = 0;
-  // Of stream(). Null where a stream is never behind its caller.
+  // A gate of stream(). Null if a stream is never behind its caller.
   virtual std::unique_ptr<Gate> make_gate(double /*deadline_s*/) { return nullptr; }
 
   // CPU threads that a kernel of this rank may use; results do not depend on it.
   int threads() const { return threads_; }
   void set_threads(int threads) { threads_ = threads; }
 
-  // Of the rank that owns the device; null: none. Must outlive it.
+  // The faults of the rank that owns the device; null: none. Must outlive the device.
   Faults* faults() const { return faults_; }
   void set_faults(Faults* faults) { faults_ = faults; }
-  // Where DeviceWait counts the threads that wait for the device; null: nowhere.
+  // The counter of threads that wait for the device (DeviceWait); null: not counted.
   std::atomic<std::uint32_t>* wait_count() const { return wait_count_; }
   void count_waits_in(std::atomic<std::uint32_t>* count) { wait_count_ = count; }
 
@@ -108,7 +108,7 @@ class Device {
   Ledger ledger_;
 };
 
-// Where a host device takes its memory, aligned to 64 bytes: the heap, a segment that others map, …
+// The source of a host device's memory, aligned to 64 bytes: the heap, a segment that peers map, …
 class HostMemory {
  public:
   virtual ~HostMemory() = default;
@@ -116,8 +116,9 @@ class HostMemory {
   virtual void free(void* data, std::size_t bytes) = 0;
 };
 
-std::unique_ptr<Device> make_host_device();                    // memory from the process heap
-std::unique_ptr<Device> make_host_device(HostMemory& memory);  // memory must outlive the device
+HostMemory& process_heap();
+// memory must outlive the device.
+std::unique_ptr<Device> make_host_device(HostMemory& memory = process_heap());
 
 // CUDA devices, when the build has them. Without CUDA: built() is false, count() is 0.
 namespace cuda {

@@ -8,7 +8,6 @@
 // reduction in Shardmark says where it rounds. What is too large for 8 bits, infinity too, becomes
 // the largest number there, as CUDA's conversions have it.
 
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -39,11 +38,9 @@ enum class Dtype : std::uint8_t {
   int64,
   uint64
 };
-// Of these every kernel is.
+// Every kernel takes these.
 inline constexpr Dtype floating_dtypes[] = {Dtype::float32, Dtype::bfloat16, Dtype::float16,
                                             Dtype::float64};
-inline constexpr Dtype integer_dtypes[] = {Dtype::int8,   Dtype::uint8, Dtype::int32,
-                                           Dtype::uint32, Dtype::int64, Dtype::uint64};
 inline constexpr Dtype every_dtype[] = {Dtype::float32, Dtype::bfloat16,    Dtype::float16,
                                         Dtype::float64, Dtype::float8_e4m3, Dtype::float8_e5m2,
                                         Dtype::int8,    Dtype::uint8,       Dtype::int32,
@@ -160,78 +157,24 @@ static_assert(static_cast<float>(Bfloat16(1.00390625f)) == 1.0f);  // tie to eve
 static_assert(static_cast<float>(Half(65504.0f)) == 65504.0f);
 static_assert(static_cast<float>(Half(5.9604644775390625e-8f)) == 5.9604644775390625e-8f);
 
-constexpr std::size_t size_of(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::float8_e4m3:
-    case Dtype::float8_e5m2:
-    case Dtype::int8:
-    case Dtype::uint8:
-      return 1;
-    case Dtype::bfloat16:
-    case Dtype::float16:
-      return 2;
-    case Dtype::float32:
-    case Dtype::int32:
-    case Dtype::uint32:
-      return 4;
-    case Dtype::float64:
-    case Dtype::int64:
-    case Dtype::uint64:
-      return 8;
-  }
-  return 0;
-}
+namespace detail {
+struct DtypeFacts {
+  std::string_view name;
+  std::size_t bytes;
+  double unit_roundoff = 0;
+};
+inline constexpr DtypeFacts dtypes[] = {
+    {"float", 4, 0x1p-24}, {"bfloat16", 2, 0x1p-8}, {"half", 2, 0x1p-11}, {"double", 8, 0x1p-53},
+    {"f8e4m3", 1, 0x1p-4}, {"f8e5m2", 1, 0x1p-3},   {"int8", 1},          {"uint8", 1},
+    {"int32", 4},          {"uint32", 4},           {"int64", 8},         {"uint64", 8}};
+constexpr const DtypeFacts& facts(Dtype dtype) { return dtypes[static_cast<std::size_t>(dtype)]; }
+}  // namespace detail
 
-constexpr std::string_view name(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::float32:
-      return "float";
-    case Dtype::bfloat16:
-      return "bfloat16";
-    case Dtype::float16:
-      return "half";
-    case Dtype::float64:
-      return "double";
-    case Dtype::float8_e4m3:
-      return "f8e4m3";
-    case Dtype::float8_e5m2:
-      return "f8e5m2";
-    case Dtype::int8:
-      return "int8";
-    case Dtype::uint8:
-      return "uint8";
-    case Dtype::int32:
-      return "int32";
-    case Dtype::uint32:
-      return "uint32";
-    case Dtype::int64:
-      return "int64";
-    case Dtype::uint64:
-      return "uint64";
-  }
-  return "?";
-}
-
+constexpr std::size_t size_of(Dtype dtype) { return detail::facts(dtype).bytes; }
+constexpr std::string_view name(Dtype dtype) { return detail::facts(dtype).name; }
 // Half the distance from 1 to the next number: the largest relative error of one rounding. Zero for
 // integers, which wrap around and never round.
-constexpr double unit_roundoff(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::float32:
-      return 0x1p-24;
-    case Dtype::bfloat16:
-      return 0x1p-8;
-    case Dtype::float16:
-      return 0x1p-11;
-    case Dtype::float64:
-      return 0x1p-53;
-    case Dtype::float8_e4m3:
-      return 0x1p-4;
-    case Dtype::float8_e5m2:
-      return 0x1p-3;
-    default:
-      return 0;
-  }
-}
+constexpr double unit_roundoff(Dtype dtype) { return detail::facts(dtype).unit_roundoff; }
 
 template <class T>
 inline constexpr Dtype dtype_of = [] {
@@ -276,54 +219,30 @@ SHARDMARK_BOTH constexpr To convert(From from) {
   }
 }
 
-// Calls visitor(T{}) with a value of the C++ type that stores dtype.
-template <class Visitor>
-decltype(auto) visit_every(Dtype dtype, Visitor&& visitor) {
-  switch (dtype) {
-    case Dtype::float32:
-      return visitor(float{});
-    case Dtype::bfloat16:
-      return visitor(Bfloat16{});
-    case Dtype::float16:
-      return visitor(Half{});
-    case Dtype::float64:
-      return visitor(double{});
-    case Dtype::float8_e4m3:
-      return visitor(Float8E4M3{});
-    case Dtype::float8_e5m2:
-      return visitor(Float8E5M2{});
-    case Dtype::int8:
-      return visitor(std::int8_t{});
-    case Dtype::uint8:
-      return visitor(std::uint8_t{});
-    case Dtype::int32:
-      return visitor(std::int32_t{});
-    case Dtype::uint32:
-      return visitor(std::uint32_t{});
-    case Dtype::int64:
-      return visitor(std::int64_t{});
-    case Dtype::uint64:
-      return visitor(std::uint64_t{});
-  }
-  throw std::logic_error("machine::visit_every: not a dtype");
-}
-
-// The same of floating_dtypes alone, for what computes; others are refused.
+// Calls visitor(T{}) with a value of the C++ type that stores dtype, one of floating_dtypes. Throws
+// std::logic_error for other dtypes.
 template <class Visitor>
 decltype(auto) visit(Dtype dtype, Visitor&& visitor) {
-  switch (dtype) {
-    case Dtype::float32:
-      return visitor(float{});
-    case Dtype::bfloat16:
-      return visitor(Bfloat16{});
-    case Dtype::float16:
-      return visitor(Half{});
-    case Dtype::float64:
-      return visitor(double{});
-    default:
-      throw std::logic_error("float, bfloat16, half or double is needed here, not " +
-                             std::string(name(dtype)));
-  }
+  if (dtype == Dtype::float32) return visitor(float{});
+  if (dtype == Dtype::bfloat16) return visitor(Bfloat16{});
+  if (dtype == Dtype::float16) return visitor(Half{});
+  if (dtype == Dtype::float64) return visitor(double{});
+  throw std::logic_error("float, bfloat16, half or double is needed here, not " +
+                         std::string(name(dtype)));
+}
+
+// The same for every dtype.
+template <class Visitor>
+decltype(auto) visit_every(Dtype dtype, Visitor&& visitor) {
+  if (dtype == Dtype::float8_e4m3) return visitor(Float8E4M3{});
+  if (dtype == Dtype::float8_e5m2) return visitor(Float8E5M2{});
+  if (dtype == Dtype::int8) return visitor(std::int8_t{});
+  if (dtype == Dtype::uint8) return visitor(std::uint8_t{});
+  if (dtype == Dtype::int32) return visitor(std::int32_t{});
+  if (dtype == Dtype::uint32) return visitor(std::uint32_t{});
+  if (dtype == Dtype::int64) return visitor(std::int64_t{});
+  if (dtype == Dtype::uint64) return visitor(std::uint64_t{});
+  return visit(dtype, visitor);
 }
 
 }  // namespace machine

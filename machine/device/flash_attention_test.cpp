@@ -1,6 +1,6 @@
 #include "machine/device/flash_attention.h"
 
-#include "machine/device/on_device.h"
+#include "machine/testing/on_device.h"
 
 namespace machine {
 namespace {

@@ -26,6 +26,10 @@ struct Matrix {
   std::array<std::int64_t, 2> batch{1, 1};         // outer, inner
   std::array<std::int64_t, 2> batch_stride{0, 0};  // in elements
 
+  // Elements from data to matrix [outer, inner] of the batch.
+  std::int64_t offset(std::int64_t outer, std::int64_t inner) const {
+    return outer * batch_stride[0] + inner * batch_stride[1];
+  }
   Matrix transposed() const {
     Matrix result = *this;
     std::swap(result.rows, result.cols);
@@ -42,8 +46,8 @@ Matrix matrix(const Tensor& tensor);
 void gemm(Stream& stream, const Matrix& a, const Matrix& b, const Matrix& c, float alpha = 1,
           float beta = 0);
 
-// Which products something consists of: while it lives, those that this thread calls gemm for are
-// noted, in order. One at a time on a thread.
+// The products that this thread calls gemm for while the log exists, in order. A thread has at most
+// one log at a time.
 class GemmLog {
  public:
   struct Product {

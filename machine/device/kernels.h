@@ -1,11 +1,10 @@
 #pragma once
-// The kernels of the training step, one interface for both devices. Obtain from a stream:
-// stream.kernels().gelu(x, y). Tensors of one call live on the stream's device; unless said
-// otherwise they share one dtype and may be float, bfloat16, half or double; integers only where it
-// is said, elsewhere they throw std::logic_error. Sums accumulate in
-// float (double for double), in an order fixed by shapes alone, so equal inputs give equal bits.
-// Matrices are [rows, cols]; leading extents fold into rows. Sizes that disagree throw
-// std::logic_error.
+// The kernels of the training step, one interface for both devices. Obtain them from a stream:
+// stream.kernels().gelu(x, y). The tensors of a call are on the stream's device. Unless a comment
+// says otherwise, they share one dtype, which is float, bfloat16, half or double. Other dtypes
+// throw std::logic_error. Sums accumulate in float (double for double), in an order that only the
+// shapes determine, so equal inputs give equal bits. Matrices are [rows, cols]; leading extents
+// fold into rows. Sizes that disagree throw std::logic_error.
 
 #include <cstdint>
 #include <span>
@@ -17,8 +16,8 @@
 
 namespace machine {
 
-// Where a shard [rows, cols] lies in its global matrix [*, global_cols]: what a random value is
-// keyed by, so that it does not depend on the sharding. global_cols 0 means the shard's own cols.
+// The place of a shard [rows, cols] in its global matrix [*, global_cols]. Random values are keyed
+// by it, so they do not depend on the sharding. global_cols 0 means the shard's own cols.
 struct Region {
   std::int64_t row = 0, col = 0, global_cols = 0;
 };
@@ -38,7 +37,7 @@ struct RmsProp {
 struct Adam {
   double learning_rate = 1e-3, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0;
 };
-// The decay apart from the gradient: Loshchilov and Hutter 2019, arXiv:1711.05101.
+// The decay is not part of the gradient: Loshchilov and Hutter 2019, arXiv:1711.05101.
 struct AdamW {
   double learning_rate = 1e-3, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0.01;
 };
@@ -198,20 +197,11 @@ class Kernels {
   // ---- for memory_bandwidth: out = in; out = a + factor * b (the STREAM triad)
   virtual void triad(const Tensor& a, const Tensor& b, double factor, const Tensor& out) = 0;
 
- protected:
-  friend void gemm(Stream& stream, const Matrix& a, const Matrix& b, const Matrix& c, float alpha,
-                   float beta);
+  // ---- called only by gemm (gemm.h), flash_attention and flash_attention_backward
+  // (flash_attention.h), which check the arguments
   virtual void do_gemm(const Matrix& a, const Matrix& b, const Matrix& c, float alpha,
                        float beta) = 0;
-  friend void flash_attention(Stream& stream, const Matrix& q, const Matrix& k, const Matrix& v,
-                              const AttentionOptions& options, const Matrix& out,
-                              const Tensor& log_sum_exp);
   virtual void do_attention(const AttentionForward& call) = 0;
-  friend void flash_attention_backward(Stream& stream, const Matrix& q, const Matrix& k,
-                                       const Matrix& v, const AttentionOptions& options,
-                                       const Matrix& out, const Tensor& log_sum_exp,
-                                       const Matrix& d_out, const Matrix& d_q, const Matrix& d_k,
-                                       const Matrix& d_v);
   virtual void do_attention_backward(const AttentionBackward& call) = 0;
 };
 

@@ -8,19 +8,9 @@
 namespace machine {
 
 std::string_view name(Category category) {
-  switch (category) {
-    case Category::parameters:
-      return "parameters";
-    case Category::gradients:
-      return "gradients";
-    case Category::optimizer:
-      return "optimizer";
-    case Category::activations:
-      return "activations";
-    case Category::buffers:
-      return "buffers";
-  }
-  return "?";
+  constexpr std::string_view names[] = {"parameters", "gradients", "optimizer", "activations",
+                                        "buffers"};
+  return names[static_cast<std::size_t>(category)];
 }
 
 void Ledger::add(Category category, std::size_t bytes) {

@@ -5,7 +5,6 @@
 
 #include <array>
 #include <cstddef>
-#include <memory>
 #include <string_view>
 #include <utility>
 
@@ -26,8 +25,8 @@ inline constexpr Category all_categories[] = {Category::parameters, Category::gr
                                               Category::buffers};
 std::string_view name(Category category);
 
-// How a result is left: in the cache, or past it, where a call's buffers are larger than the cache
-// and would only push out what others still need.
+// Whether a result is stored in the cache or past it. Results bypass the cache if a call's buffers
+// exceed it, so that they do not evict data that is still needed.
 enum class Store : unsigned char { cached, streaming };
 
 // Current and peak bytes by category. Used by the thread that owns the device only.
@@ -47,7 +46,7 @@ class Ledger {
   std::size_t total_ = 0, peak_total_ = 0;
 };
 
-// Owns one allocation on a device; gives it back and takes it off the ledger when destroyed.
+// Owns one allocation on a device. Frees it and removes it from the ledger when destroyed.
 class Memory {
  public:
   Memory() = default;

@@ -2,7 +2,7 @@
 
 #include <set>
 
-#include "machine/device/on_device.h"
+#include "machine/testing/on_device.h"
 
 namespace machine {
 namespace {

@@ -14,7 +14,7 @@ Shape::Shape(std::initializer_list<std::int64_t> extents) {
   SHARDMARK_CHECK(extents.size(), <=, static_cast<std::size_t>(max_rank));
   for (const std::int64_t extent : extents) {
     SHARDMARK_CHECK(extent, >=, 0);
-    extents_[static_cast<std::size_t>(rank_++)] = extent;
+    extents_[rank_++] = extent;
   }
 }
 
@@ -49,9 +49,8 @@ Tensor Tensor::slice(std::int64_t offset, Shape shape) const {
   SHARDMARK_CHECK(offset, >=, 0);
   SHARDMARK_CHECK(offset + shape.size(), <=, size());
   Tensor view = *this;
-  if (data_) {
+  if (data_)
     view.data_ = static_cast<char*>(data_) + static_cast<std::size_t>(offset) * size_of(dtype_);
-  }
   view.shape_ = shape;
   return view;
 }
@@ -78,9 +77,8 @@ std::vector<unsigned char> bytes_of(const Tensor& tensor) {
 
 std::vector<double> to_doubles(const Tensor& tensor) {
   const std::vector<unsigned char> bytes = bytes_of(tensor);
-  std::vector<double> values(static_cast<std::size_t>(tensor.size()));
-  visit_every(tensor.dtype(), [&](auto zero) {
-    using T = decltype(zero);
+  std::vector<double> values(tensor.size());
+  visit_every(tensor.dtype(), [&]<class T>(T) {
     for (std::size_t i = 0; i < values.size(); ++i) {
       T element;
       std::memcpy(&element, bytes.data() + i * sizeof(T), sizeof(T));
@@ -94,8 +92,7 @@ void from_doubles(const Tensor& tensor, const std::vector<double>& values) {
   SHARDMARK_CHECK(static_cast<std::int64_t>(values.size()), ==, tensor.size());
   if (values.empty()) return;
   std::vector<unsigned char> bytes(tensor.bytes());
-  visit_every(tensor.dtype(), [&](auto zero) {
-    using T = decltype(zero);
+  visit_every(tensor.dtype(), [&]<class T>(T) {
     for (std::size_t i = 0; i < values.size(); ++i) {
       const T element = static_cast<T>(convert<Accumulator<T>>(values[i]));
       std::memcpy(bytes.data() + i * sizeof(T), &element, sizeof(T));

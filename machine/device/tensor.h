@@ -22,7 +22,7 @@ class Shape {
   Shape() = default;
   Shape(std::initializer_list<std::int64_t> extents);
   int rank() const { return rank_; }
-  std::int64_t operator[](int dim) const { return extents_[static_cast<std::size_t>(dim)]; }
+  std::int64_t operator[](int dim) const { return extents_[dim]; }
   std::int64_t size() const;  // elements
   bool operator==(const Shape&) const = default;
   std::string text() const;  // "[8, 64]"

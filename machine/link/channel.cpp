@@ -10,12 +10,12 @@
 namespace machine {
 
 ChannelEnds make_channels(World& world, const Group& group) {
-  const auto size = static_cast<std::size_t>(group.size());
+  const std::size_t size = group.size();
   World::Shared shared = world.share(group, sizeof(Channel) * size, [size](std::byte* block) {
     std::uninitialized_default_construct_n(reinterpret_cast<Channel*>(block), size);
   });
   ChannelEnds ends;
-  ends.incoming = reinterpret_cast<Channel*>(shared.blocks[static_cast<std::size_t>(group.index)]);
+  ends.incoming = reinterpret_cast<Channel*>(shared.blocks[group.index]);
   for (std::byte* block : shared.blocks)
     ends.outgoing.push_back(reinterpret_cast<Channel*>(block) + group.index);
   ends.retire = std::move(shared.retire);
@@ -26,15 +26,15 @@ ChannelLink::ChannelLink(Group group, ChannelEnds ends, WaitPolicy policy)
     : Link(std::move(group)),
       ends_(std::move(ends)),
       wait_(policy),
-      outgoing_(static_cast<std::size_t>(size())),
-      received_(static_cast<std::size_t>(size())) {}
+      outgoing_(size()),
+      received_(size()) {}
 
 void ChannelLink::sizes_disagree(int peer, std::uint64_t number, std::size_t expected,
                                  std::size_t sent) const {
   throw std::logic_error(fmt::format(
       "{} in group {}: rank {} expects {} bytes in message {} from rank {}, which sent {}",
-      name(operation()), group().name, group().members[static_cast<std::size_t>(rank())], expected,
-      number, group().members[static_cast<std::size_t>(peer)], sent));
+      name(operation()), group().name, group().members[rank()], expected, number,
+      group().members[peer], sent));
 }
 
 }  // namespace machine

@@ -1,5 +1,5 @@
 #pragma once
-// How ranks of one host tell each other of messages, whatever memory these lie in.
+// Descriptors of messages between ranks of one host. The messages may be in any memory.
 //
 // A channel (one for each ordered pair) lies in the receiver's host memory: a ring of 64 one-line
 // descriptors, each with its own sequence word, so that the receiver waits on the line that the
@@ -30,7 +30,7 @@ struct alignas(64) Slot {
 };
 static_assert(sizeof(Slot) == 64);
 
-// Where a message shall land; two to a line.
+// A place for a message; two per cache line.
 struct alignas(32) Offer {
   std::atomic<std::uint64_t> number{0};  // of the message; written last
   std::uint64_t address = 0;             // in the receiver's memory
@@ -58,8 +58,8 @@ struct ChannelEnds {
 // New channels of the group; collective over it.
 ChannelEnds make_channels(World& world, const Group& group);
 
-// A link whose messages are told of through channels. What is on the path of a short message is
-// here, to be inlined.
+// A link whose messages are announced through channels. The path of a short message is in this
+// header, to be inlined.
 class ChannelLink : public Link {
  public:
   ~ChannelLink() override { ends_.retire(); }
@@ -67,15 +67,15 @@ class ChannelLink : public Link {
  protected:
   ChannelLink(Group group, ChannelEnds ends, WaitPolicy policy);
 
-  std::uint64_t last_sent(int peer) const final { return out(peer).sent; }
-  std::uint64_t last_taken(int peer) const { return out(peer).taken; }  // as last seen
-  std::uint64_t last_received(int peer) const { return received_[static_cast<std::size_t>(peer)]; }
-  Channel& to(int peer) { return *ends_.outgoing[static_cast<std::size_t>(peer)]; }
+  std::uint64_t last_sent(int peer) const final { return outgoing_[peer].sent; }
+  std::uint64_t last_taken(int peer) const { return outgoing_[peer].taken; }  // as last seen
+  std::uint64_t last_received(int peer) const { return received_[peer]; }
+  Channel& to(int peer) { return *ends_.outgoing[peer]; }
   Channel& from(int peer) { return ends_.incoming[peer]; }
 
   // The next message's descriptor, once the ring has room for it.
   Slot& next_slot(int peer, std::size_t bytes) {
-    Outgoing& outgoing = out(peer);
+    Outgoing& outgoing = outgoing_[peer];
     const std::uint64_t number = ++outgoing.sent;
     if (number > outgoing.taken + Channel::slots) wait_taken(peer, number - Channel::slots, bytes);
     Slot& slot = to(peer).ring[number % Channel::slots];
@@ -84,17 +84,17 @@ class ChannelLink : public Link {
   }
   // Tells the receiver of the message in next_slot; returns its number.
   std::uint64_t publish(int peer, Slot& slot) {
-    Wait::publish(slot.sequence, static_cast<std::uint32_t>(out(peer).sent), slot.sleeping);
-    return out(peer).sent;
+    Wait::publish(slot.sequence, static_cast<std::uint32_t>(outgoing_[peer].sent), slot.sleeping);
+    return outgoing_[peer].sent;
   }
   void refresh_taken(int peer) {
     // The counter is 32 bits wide and never more than the ring behind.
     const std::uint32_t low = to(peer).taken.load(std::memory_order_acquire);
-    out(peer).taken +=
-        static_cast<std::uint32_t>(low - static_cast<std::uint32_t>(out(peer).taken));
+    outgoing_[peer].taken +=
+        static_cast<std::uint32_t>(low - static_cast<std::uint32_t>(outgoing_[peer].taken));
   }
   void wait_taken(int peer, std::uint64_t number, std::size_t bytes) {
-    if (out(peer).taken >= number) return;
+    if (outgoing_[peer].taken >= number) return;
     Channel& channel = to(peer);
     wait_.until_reached(channel.taken, static_cast<std::uint32_t>(number), channel.sleeping,
                         waiting(peer, number, bytes, "take"));
@@ -103,14 +103,14 @@ class ChannelLink : public Link {
 
   // The descriptor of the next message from peer, once it is there.
   const Slot& arrived(int peer, std::size_t bytes) {
-    const std::uint64_t number = ++received_[static_cast<std::size_t>(peer)];
+    const std::uint64_t number = ++received_[peer];
     Slot& slot = from(peer).ring[number % Channel::slots];
-    wait_.until_equal(slot.sequence, static_cast<std::uint32_t>(number), slot.sleeping,
-                      waiting(peer, number, bytes, "send"));
+    wait_.until_reached(slot.sequence, static_cast<std::uint32_t>(number), slot.sleeping,
+                        waiting(peer, number, bytes, "send"));
     if (slot.bytes != bytes) sizes_disagree(peer, number, bytes, slot.bytes);
     return slot;
   }
-  // That what arrived is waited for on the device.
+  // Reports on the board that the device waits for the message.
   void queued(int peer, std::uint64_t number, std::size_t bytes) const {
     wait_.queued(waiting(peer, number, bytes, "send"));
   }
@@ -126,15 +126,15 @@ class ChannelLink : public Link {
     offer.bytes = bytes;
     offer.number.store(number, std::memory_order_release);
   }
-  // What the peer offers for the next message to it, or null.
+  // The peer's offer for the next message to it, or null.
   const Offer* offered(int peer, std::size_t bytes) {
-    const std::uint64_t number = out(peer).sent + 1;
+    const std::uint64_t number = outgoing_[peer].sent + 1;
     const Offer& offer = to(peer).offers[number % Channel::slots];
     const bool fits =
         offer.number.load(std::memory_order_acquire) == number && offer.bytes == bytes;
     return fits ? &offer : nullptr;
   }
-  // What this rank offered for the message that it received last from peer.
+  // This rank's offer for the message that it received last from peer.
   const Offer& own_offer(int peer) {
     return from(peer).offers[last_received(peer) % Channel::slots];
   }
@@ -144,10 +144,8 @@ class ChannelLink : public Link {
     std::uint64_t sent = 0;
     std::uint64_t taken = 0;
   };
-  const Outgoing& out(int peer) const { return outgoing_[static_cast<std::size_t>(peer)]; }
-  Outgoing& out(int peer) { return outgoing_[static_cast<std::size_t>(peer)]; }
   Waiting waiting(int peer, std::uint64_t number, std::size_t bytes, const char* for_what) const {
-    return {operation(), group().members[static_cast<std::size_t>(peer)], number, bytes, for_what};
+    return {operation(), group().members[peer], number, bytes, for_what};
   }
   [[noreturn]] void sizes_disagree(int peer, std::uint64_t number, std::size_t expected,
                                    std::size_t sent) const;

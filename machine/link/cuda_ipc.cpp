@@ -44,7 +44,14 @@ struct Exports {
 };
 static_assert(sizeof(cudaIpcMemHandle_t) == 64 && sizeof(cudaIpcEventHandle_t) == 64);
 
-using EventRing = std::array<std::array<cudaEvent_t, events_kept>, num_marks>;
+using EventRings = std::array<cudaEvent_t, num_marks * events_kept>;  // a ring a mark
+
+void destroy(int device, std::vector<EventRings>& of_peers) {
+  cudaSetDevice(device);
+  for (EventRings& events : of_peers)
+    for (cudaEvent_t& event : events)
+      if (event) cudaEventDestroy(std::exchange(event, nullptr));
+}
 
 // Own events, one ring a peer; destroyed with the last owner.
 class OwnEvents {
@@ -54,29 +61,21 @@ class OwnEvents {
     const unsigned flags = cudaEventDisableTiming | (shared ? cudaEventInterprocess : 0u);
     try {
       for (int peer = 0; peer < peers; ++peer)
-        for (auto& ring : rings_[static_cast<std::size_t>(peer)])
-          for (cudaEvent_t& event : ring)
-            if (peer != self) SHARDMARK_CUDA(device, cudaEventCreateWithFlags(&event, flags));
+        for (cudaEvent_t& event : rings_[peer])
+          if (peer != self) SHARDMARK_CUDA(device, cudaEventCreateWithFlags(&event, flags));
     } catch (...) {
-      destroy();
+      destroy(device_, rings_);
       throw;
     }
   }
-  ~OwnEvents() { destroy(); }
+  ~OwnEvents() { destroy(device_, rings_); }
   OwnEvents(const OwnEvents&) = delete;
   OwnEvents& operator=(const OwnEvents&) = delete;
-  const EventRing& for_peer(int peer) const { return rings_[static_cast<std::size_t>(peer)]; }
+  const EventRings& for_peer(int peer) const { return rings_[peer]; }
 
  private:
-  void destroy() {
-    cudaSetDevice(device_);
-    for (EventRing& rings : rings_)
-      for (auto& ring : rings)
-        for (cudaEvent_t& event : ring)
-          if (event) cudaEventDestroy(std::exchange(event, nullptr));
-  }
   int device_;
-  std::vector<EventRing> rings_;  // value-initialized: null
+  std::vector<EventRings> rings_;  // value-initialized: null
 };
 
 // What a rank tells the others of the events that it made for them: a handle, or the event itself.
@@ -107,10 +106,8 @@ class IpcNeighbours final : public Neighbours {
   }
   void wait(Mark mark, int peer, std::uint64_t number) override {
     make_current(device_.index);
-    SHARDMARK_CUDA(
-        device_.index,
-        cudaStreamWaitEvent(device_.stream,
-                            event(theirs_[static_cast<std::size_t>(peer)], mark, number), 0));
+    SHARDMARK_CUDA(device_.index,
+                   cudaStreamWaitEvent(device_.stream, event(theirs_[peer], mark, number), 0));
   }
   std::uint64_t address(const void* data, std::size_t bytes) override;
   std::byte* at(int peer, std::uint64_t address) override;
@@ -118,11 +115,11 @@ class IpcNeighbours final : public Neighbours {
  private:
   static constexpr int offset_bits = 48;  // of an address: the arena above, the offset below
 
-  static cudaEvent_t event(const EventRing& ring, Mark mark, std::uint64_t number) {
-    return ring[static_cast<std::size_t>(mark)][number % events_kept];
+  static cudaEvent_t event(const EventRings& rings, Mark mark, std::uint64_t number) {
+    return rings[static_cast<std::size_t>(mark) * events_kept + number % events_kept];
   }
   Exports& exports_of(int rank) {
-    return *reinterpret_cast<Exports*>(wiring_.exports.blocks[static_cast<std::size_t>(rank)]);
+    return *reinterpret_cast<Exports*>(wiring_.exports.blocks[rank]);
   }
   void open_events();
   void tell_of_arenas();
@@ -130,7 +127,7 @@ class IpcNeighbours final : public Neighbours {
 
   Wiring wiring_;
   Internals device_;
-  std::vector<EventRing> theirs_;                // by peer: its events for this rank
+  std::vector<EventRings> theirs_;               // by peer: its events for this rank
   std::vector<std::vector<std::byte*>> mapped_;  // by peer: its arenas; null: not yet
 };
 
@@ -151,19 +148,18 @@ void IpcNeighbours::open_events() {
   make_current(device_.index);
   for (std::size_t peer = 0; peer < theirs_.size(); ++peer) {
     if (peer == static_cast<std::size_t>(wiring_.rank)) continue;
-    const char* words = wiring_.events[peer].data() +
-                        static_cast<std::size_t>(wiring_.rank) * words_a_peer * sizeof(EventWord);
-    for (auto& ring : theirs_[peer])
-      for (cudaEvent_t& event : ring) {
-        if (wiring_.threads) {
-          std::memcpy(&event, words, sizeof event);
-        } else {
-          cudaIpcEventHandle_t handle;
-          std::memcpy(&handle, words, sizeof handle);
-          SHARDMARK_CUDA(device_.index, cudaIpcOpenEventHandle(&event, handle));
-        }
-        words += sizeof(EventWord);
+    const char* words =
+        wiring_.events[peer].data() + wiring_.rank * words_a_peer * sizeof(EventWord);
+    for (cudaEvent_t& event : theirs_[peer]) {
+      if (wiring_.threads) {
+        std::memcpy(&event, words, sizeof event);
+      } else {
+        cudaIpcEventHandle_t handle;
+        std::memcpy(&handle, words, sizeof handle);
+        SHARDMARK_CUDA(device_.index, cudaIpcOpenEventHandle(&event, handle));
       }
+      words += sizeof(EventWord);
+    }
   }
 }
 
@@ -177,10 +173,7 @@ void IpcNeighbours::close() {
     for (auto& arenas : mapped_)
       for (std::byte*& base : arenas)
         if (base) cudaIpcCloseMemHandle(std::exchange(base, nullptr));
-    for (EventRing& rings : theirs_)
-      for (auto& ring : rings)
-        for (cudaEvent_t& event : ring)
-          if (event) cudaEventDestroy(std::exchange(event, nullptr));
+    destroy(device_.index, theirs_);
   }
   cudaGetLastError();
   wiring_.exports.retire();
@@ -220,10 +213,10 @@ void IpcNeighbours::tell_of_arenas() {
 }
 
 std::byte* IpcNeighbours::at(int peer, std::uint64_t address) {
-  const auto arena = static_cast<std::size_t>(address >> offset_bits);
+  const std::size_t arena = address >> offset_bits;
   const std::uint64_t offset = address & ((std::uint64_t{1} << offset_bits) - 1);
   if (peer == wiring_.rank) return device_.arenas->base(arena) + offset;
-  auto& mapped = mapped_[static_cast<std::size_t>(peer)];
+  auto& mapped = mapped_[peer];
   if (mapped.size() <= arena) mapped.resize(arena + 1);
   if (!mapped[arena]) {
     const Exports& theirs = exports_of(peer);
@@ -244,19 +237,18 @@ std::byte* IpcNeighbours::at(int peer, std::uint64_t address) {
 }
 
 std::string words_of(const OwnEvents& own, int peers, int self, bool threads, int device) {
-  std::string words(static_cast<std::size_t>(peers) * words_a_peer * sizeof(EventWord), '\0');
+  std::string words(peers * words_a_peer * sizeof(EventWord), '\0');
   char* to = words.data();
   for (int peer = 0; peer < peers; ++peer)
-    for (const auto& ring : own.for_peer(peer))
-      for (const cudaEvent_t& event : ring) {
-        if (peer != self && threads) std::memcpy(to, &event, sizeof event);
-        if (peer != self && !threads) {
-          cudaIpcEventHandle_t handle;
-          SHARDMARK_CUDA(device, cudaIpcGetEventHandle(&handle, event));
-          std::memcpy(to, &handle, sizeof handle);
-        }
-        to += sizeof(EventWord);
+    for (const cudaEvent_t& event : own.for_peer(peer)) {
+      if (peer != self && threads) std::memcpy(to, &event, sizeof event);
+      if (peer != self && !threads) {
+        cudaIpcEventHandle_t handle;
+        SHARDMARK_CUDA(device, cudaIpcGetEventHandle(&handle, event));
+        std::memcpy(to, &handle, sizeof handle);
       }
+      to += sizeof(EventWord);
+    }
   return words;
 }
 

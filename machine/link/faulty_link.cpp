@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <optional>
 #include <thread>
 
@@ -15,11 +14,11 @@ namespace {
 class FaultyLink final : public Link {
  public:
   FaultyLink(std::unique_ptr<Link> link, const Faults& faults)
-      : Link(link->group()), link_(std::move(link)), peers_(static_cast<std::size_t>(size())) {
+      : Link(link->group()), link_(std::move(link)), peers_(size()) {
     const int mine = world_rank(rank());
     for (int peer = 0; peer < size(); ++peer) {
       const int theirs = world_rank(peer);
-      Peer& its = peers_[static_cast<std::size_t>(peer)];
+      Peer& its = peers_[peer];
       for (const SlowLink& slow : faults.slow_links)
         if (std::minmax(slow.first, slow.second) == std::minmax(mine, theirs))
           its.seconds_per_byte = 1 / slow.bytes_per_second;
@@ -37,13 +36,13 @@ class FaultyLink final : public Link {
  private:
   struct Peer {
     double seconds_per_byte = 0, free_at_s = 0;
+    std::uint64_t last_sent = 0;
     std::optional<CorruptMessage> corrupt;
     bool plain = true;  // towards it: what is written in its memory needs no message
     std::vector<std::byte> landed;
   };
 
-  int world_rank(int peer) const { return group().members[static_cast<std::size_t>(peer)]; }
-  Peer& of(int peer) { return peers_[static_cast<std::size_t>(peer)]; }
+  int world_rank(int peer) const { return group().members[peer]; }
   // A wait names the operation of the link that it waits in.
   Link& as_counted() {
     if (operation() != counted_) link_->count_as({operation(), Dtype::float32});
@@ -52,43 +51,43 @@ class FaultyLink final : public Link {
   }
 
   std::uint64_t do_send(int peer, const void* data, std::size_t bytes) override {
-    return last_[static_cast<std::size_t>(peer)] = as_counted().send(peer, data, bytes);
+    return peers_[peer].last_sent = as_counted().send(peer, data, bytes);
   }
   void do_wait_sent(int peer, std::uint64_t number) override {
     as_counted().wait_sent(peer, number);
   }
-  std::uint64_t last_sent(int peer) const override { return last_[static_cast<std::size_t>(peer)]; }
+  std::uint64_t last_sent(int peer) const override { return peers_[peer].last_sent; }
   void do_post(int peer, int ahead, void* into, std::size_t bytes) override {
     link_->post(peer, ahead, into, bytes);
   }
   void* do_posted(int peer, std::size_t bytes) override {
-    return of(peer).plain ? link_->posted(peer, bytes) : nullptr;
+    return peers_[peer].plain ? link_->posted(peer, bytes) : nullptr;
   }
   std::uint64_t do_deliver(int peer, std::size_t bytes) override {
-    return last_[static_cast<std::size_t>(peer)] = as_counted().deliver(peer, bytes);
+    return peers_[peer].last_sent = as_counted().deliver(peer, bytes);
   }
 
   void do_receive(int peer, void* into, std::size_t bytes, Store store) override {
     as_counted().receive(peer, into, bytes, store);
-    if (is_due(peer, bytes)) flip(static_cast<std::byte*>(into), bytes, of(peer).corrupt->bit);
-    delay(of(peer), bytes);
+    if (is_due(peer, bytes)) flip(static_cast<std::byte*>(into), bytes, peers_[peer].corrupt->bit);
+    delay(peers_[peer], bytes);
   }
   const void* do_receive_in_place(int peer, std::size_t bytes) override {
     const void* data = as_counted().receive_in_place(peer, bytes);
     if (is_due(peer, bytes)) {
-      auto& landed = of(peer).landed;
+      auto& landed = peers_[peer].landed;
       const auto* from = static_cast<const std::byte*>(data);
       landed.assign(from, from + bytes);
-      flip(landed.data(), bytes, of(peer).corrupt->bit);
+      flip(landed.data(), bytes, peers_[peer].corrupt->bit);
       data = landed.data();
     }
-    delay(of(peer), bytes);
+    delay(peers_[peer], bytes);
     return data;
   }
   void do_release(int peer) override { link_->release(peer); }
 
   bool is_due(int peer, std::size_t bytes) {
-    return of(peer).corrupt && bytes > 0 && of(peer).corrupt->due();
+    return peers_[peer].corrupt && bytes > 0 && peers_[peer].corrupt->due();
   }
   static void flip(std::byte* data, std::size_t bytes, std::uint64_t bit) {
     const std::uint64_t at = bit % (8 * bytes);
@@ -108,7 +107,6 @@ class FaultyLink final : public Link {
 
   std::unique_ptr<Link> link_;
   std::vector<Peer> peers_;
-  std::vector<std::uint64_t> last_ = std::vector<std::uint64_t>(static_cast<std::size_t>(size()));
   std::optional<Operation> counted_;  // by link_
 };
 

@@ -5,17 +5,8 @@
 namespace machine {
 
 std::string_view name(Transport transport) {
-  switch (transport) {
-    case Transport::shared_memory:
-      return "shared_memory";
-    case Transport::mpi:
-      return "mpi";
-    case Transport::cuda_ipc:
-      return "cuda_ipc";
-    case Transport::nccl:
-      return "nccl";
-  }
-  return "?";
+  constexpr std::string_view names[] = {"shared_memory", "mpi", "cuda_ipc", "nccl"};
+  return names[static_cast<std::size_t>(transport)];
 }
 
 Traffic& Traffic::operator+=(const Traffic& other) {

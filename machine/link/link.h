@@ -20,10 +20,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <span>
 #include <string_view>
-#include <tuple>
 
 #include "machine/base/operation.h"
 #include "machine/device/dtype.h"
@@ -38,7 +36,7 @@ enum class Transport : unsigned char { shared_memory, mpi, cuda_ipc, nccl };
 inline constexpr Transport all_transports[] = {Transport::shared_memory, Transport::mpi,
                                                Transport::cuda_ipc, Transport::nccl};
 std::string_view name(Transport transport);
-// What it moves is memory of a CUDA device.
+// Whether it moves memory of a CUDA device.
 constexpr bool between_devices(Transport transport) {
   return transport == Transport::cuda_ipc || transport == Transport::nccl;
 }
@@ -49,7 +47,7 @@ struct Traffic {
   Traffic& operator+=(const Traffic& other);
 };
 
-// What the bytes were for. The volume oracle compares one Traffic for each label and group.
+// The purpose of the bytes. The volume oracle compares one Traffic for each label and group.
 struct TrafficLabel {
   Operation operation = Operation::none;
   Dtype dtype = Dtype::float32;
@@ -71,7 +69,7 @@ class Link {
   int rank() const { return group_.index; }
   int size() const { return group_.size(); }
   virtual Transport transport() const = 0;
-  // The device's stream that calls are enqueued on; null where they are over when they return.
+  // The device's stream that calls are enqueued on; null if calls are complete when they return.
   virtual Stream* stream() const { return nullptr; }
 
   // Whether a send completes only after its receive starts. The call order alone can deadlock then,
@@ -105,10 +103,10 @@ class Link {
   void* posted(int peer, std::size_t bytes) { return do_posted(peer, bytes); }
   std::uint64_t deliver(int peer, std::size_t bytes);
 
-  // The next message from peer, copied to `into`, past the cache if so asked.
+  // Copies the next message from peer to `into`, past the cache if `store` is streaming.
   void receive(int peer, void* into, std::size_t bytes, Store store = Store::cached);
-  // The next message from peer, where it lies: valid until release(peer), which must follow before
-  // the next receive from that peer.
+  // The next message from peer, in place: valid until release(peer), which must precede the next
+  // receive from that peer.
   const void* receive_in_place(int peer, std::size_t bytes);
   void release(int peer) { do_release(peer); }
 

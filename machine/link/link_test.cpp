@@ -232,7 +232,7 @@ TEST(Wait, AThreadThatSleepsStaysOnTheBoard) {
   const Wait wait({&board});
   std::atomic<std::uint32_t> word{0}, sleeping{0};
   std::jthread sleeper([&] {
-    wait.until_equal(word, 1, sleeping, {Operation::all_gather, 2, 3, 4096});
+    wait.until_reached(word, 1, sleeping, {Operation::all_gather, 2, 3, 4096});
   });
   const auto shown = [&] {
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);

@@ -37,9 +37,7 @@ class MpiLink final : public Link {
 
   std::uint64_t do_send(int peer, const void* data, std::size_t bytes) override;
   void do_wait_sent(int peer, std::uint64_t number) override;
-  std::uint64_t last_sent(int peer) const override {
-    return peers_[static_cast<std::size_t>(peer)].sent;
-  }
+  std::uint64_t last_sent(int peer) const override { return peers_[peer].sent; }
   void do_receive(int peer, void* into, std::size_t bytes, Store store) override;
   const void* do_receive_in_place(int peer, std::size_t bytes) override;
   void do_release(int) override {}

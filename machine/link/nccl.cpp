@@ -35,9 +35,9 @@ NcclLink::NcclLink(Group group, ncclComm_t communicator, Device& device, WaitPol
       device_(device),
       index_(cuda::internals(device).index),
       wait_(policy),
-      sent_(static_cast<std::size_t>(size())),
-      landed_(static_cast<std::size_t>(size())),
-      bytes_(device.allocate(static_cast<std::size_t>(size()) + 1, Category::buffers)) {}
+      sent_(size()),
+      landed_(size()),
+      bytes_(device.allocate(size() + 1, Category::buffers)) {}
 
 NcclLink::~NcclLink() {
   try {
@@ -68,10 +68,10 @@ void NcclLink::abort() {
 
 void NcclLink::check(ncclResult_t result, const char* call, int peer) {
   if (result == ncclSuccess || result == ncclInProgress) return;
-  const int mine = group().members[static_cast<std::size_t>(rank())];
-  const std::string with =
-      peer < 0 ? fmt::format("among the {} ranks of group {}", size(), group().name)
-               : fmt::format("with rank {}", group().members[static_cast<std::size_t>(peer)]);
+  const int mine = group().members[rank()];
+  const std::string with = peer < 0
+                               ? fmt::format("among the {} ranks of group {}", size(), group().name)
+                               : fmt::format("with rank {}", group().members[peer]);
   const std::string said = words(result, communicator_);
   abort();
   throw MachineError(fmt::format("{} of rank {} {} failed: {}; NCCL_DEBUG=WARN says more", call,
@@ -79,7 +79,7 @@ void NcclLink::check(ncclResult_t result, const char* call, int peer) {
 }
 
 void NcclLink::finish(ncclResult_t result, const char* call, int peer, std::size_t bytes) {
-  const int member = peer < 0 ? any_of_group : group().members[static_cast<std::size_t>(peer)];
+  const int member = peer < 0 ? any_of_group : group().members[peer];
   const Waiting meeting{operation(), member, ++calls_, bytes, "meet"};
   wait_.queued(meeting);
   if (result == ncclInProgress) {
@@ -95,7 +95,7 @@ void NcclLink::finish(ncclResult_t result, const char* call, int peer, std::size
 
 std::uint64_t NcclLink::do_send(int peer, const void* data, std::size_t bytes) {
   waiting_.push_back({true, peer, const_cast<void*>(data), bytes});
-  return ++sent_[static_cast<std::size_t>(peer)];
+  return ++sent_[peer];
 }
 
 void NcclLink::do_wait_sent(int, std::uint64_t) {
@@ -129,7 +129,7 @@ void NcclLink::do_receive(int peer, void* into, std::size_t bytes, Store) {
 }
 
 const void* NcclLink::do_receive_in_place(int peer, std::size_t bytes) {
-  Memory& landed = landed_[static_cast<std::size_t>(peer)];
+  Memory& landed = landed_[peer];
   if (landed.bytes() < bytes) {
     landed = {};
     landed = device_.allocate(bytes, Category::buffers);

@@ -3,9 +3,9 @@
 // (NCCL User Guide, "Point-to-point communication"). Also the way to NCCL's collectives, which are
 // the yardstick of ours. Only in builds that have NCCL.
 //
-// A send of NCCL may wait for its receive: what is sent is kept until the next receive, exchange or
-// wait_sent and goes with that in one group. Communicators are non-blocking: what a call starts is
-// polled until NCCL has queued it, at most World::timeout_s; then the communicator is aborted.
+// A send of NCCL may wait for its receive, so sends are kept until the next receive, exchange or
+// wait_sent and are issued with it in one group. Communicators are non-blocking: a call polls until
+// NCCL has queued it, for at most World::timeout_s, and then aborts the communicator.
 
 #include <nccl.h>
 
@@ -34,7 +34,8 @@ class NcclLink final : public Link {
   // Waits until NCCL has queued what `result` started. Throws MachineError naming the call, this
   // rank and the peer (an index into the group; -1: all of them). `bytes` is for whoever watches.
   void finish(ncclResult_t result, const char* call, int peer = -1, std::size_t bytes = 0);
-  // calls(): between ncclGroupStart and ncclGroupEnd, throws what went wrong only after the latter.
+  // Runs calls() between ncclGroupStart and ncclGroupEnd. Throws an error of the calls only after
+  // ncclGroupEnd.
   template <class Calls>
   void group_of(const char* what, int peer, std::size_t bytes, Calls calls) {
     check(ncclGroupStart(), "ncclGroupStart", peer);
@@ -46,13 +47,13 @@ class NcclLink final : public Link {
     check(result, what, peer);
     finish(end, what, peer, bytes);
   }
-  // One byte of device memory, for what has none; the index-th of size() + 1.
+  // The index-th of size() + 1 bytes of device memory, for empty messages.
   void* byte(int index) { return static_cast<std::byte*>(bytes_.data()) + index; }
 
  private:
   std::uint64_t do_send(int peer, const void* data, std::size_t bytes) override;
   void do_wait_sent(int peer, std::uint64_t number) override;
-  std::uint64_t last_sent(int peer) const override { return sent_[static_cast<std::size_t>(peer)]; }
+  std::uint64_t last_sent(int peer) const override { return sent_[peer]; }
   void do_exchange(std::span<const Transfer> transfers) override;
   void do_receive(int peer, void* into, std::size_t bytes, Store store) override;
   const void* do_receive_in_place(int peer, std::size_t bytes) override;

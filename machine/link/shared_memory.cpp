@@ -10,12 +10,12 @@
 
 namespace machine {
 
-SharedMemoryLink::SharedMemoryLink(Group group, Wiring wiring, WaitPolicy policy)
-    : ChannelLink(std::move(group), std::move(wiring.ends), policy),
-      own_(wiring.own),
-      bases_(std::move(wiring.bases)),
-      staging_(wiring.staging),
-      lent_(static_cast<std::size_t>(size())) {}
+SharedMemoryLink::SharedMemoryLink(World& world, const Group& group)
+    : ChannelLink(group, make_channels(world, group), world.wait_policy()),
+      own_(world.shared_memory()),
+      lent_(size()) {
+  for (const int member : group.members) bases_.push_back(own_.bases[member]);
+}
 
 SharedMemoryLink::~SharedMemoryLink() {
   try {
@@ -27,8 +27,8 @@ SharedMemoryLink::~SharedMemoryLink() {
 }
 
 void SharedMemoryLink::free_staged(int peer) {
-  for (const auto& staged : lent(peer).staged) staging_->free(staged.data, staged.bytes);
-  lent(peer).staged.clear();
+  for (const auto& staged : lent_[peer].staged) own_.memory->free(staged.data, staged.bytes);
+  lent_[peer].staged.clear();
 }
 
 std::uint64_t SharedMemoryLink::do_send(int peer, const void* data, std::size_t bytes) {
@@ -45,38 +45,37 @@ std::uint64_t SharedMemoryLink::do_send(int peer, const void* data, std::size_t 
     slot.address = Channel::in_payload;
     return publish(peer, slot);
   }
-  if (!own_.contains(data, bytes)) {
-    void* copy = staging_->allocate(bytes);
+  if (!readable_by_peers(data, bytes)) {
+    void* copy = own_.memory->allocate(bytes);
     if (!copy)
       throw MachineError(fmt::format("no memory to stage a message of {} bytes", bytes),
                          Failure::Kind::out_of_memory);
     std::memcpy(copy, data, bytes);
-    lent(peer).staged.push_back({number, copy, bytes});
+    lent_[peer].staged.push_back({number, copy, bytes});
     data = copy;
   }
-  slot.address = static_cast<std::uint64_t>(static_cast<const std::byte*>(data) - own_.base);
-  lent(peer).last = number;
+  slot.address = offset(data);
+  lent_[peer].last = number;
   return publish(peer, slot);
 }
 
 void SharedMemoryLink::do_wait_sent(int peer, std::uint64_t number) {
-  // What was copied on sending needs no waiting; lent.last may be later than number, never the
-  // other way round for a message that matters.
-  Lent& to_peer = lent(peer);
+  // A message that was copied on sending needs no wait. If the peer reads message `number` in this
+  // rank's memory, lent.last is `number` or later.
+  Lent& to_peer = lent_[peer];
   wait_taken(peer, std::min(number, to_peer.last), 0);
   if (!to_peer.staged.empty() && last_taken(peer) >= to_peer.staged.back().number)
     free_staged(peer);
 }
 
 void SharedMemoryLink::do_post(int peer, int ahead, void* into, std::size_t bytes) {
-  if (!own_.contains(into, bytes) || ahead > static_cast<int>(Channel::slots)) return;
-  offer(peer, last_received(peer) + static_cast<std::uint64_t>(ahead),
-        static_cast<std::uint64_t>(static_cast<std::byte*>(into) - own_.base), bytes);
+  if (!readable_by_peers(into, bytes) || ahead > static_cast<int>(Channel::slots)) return;
+  offer(peer, last_received(peer) + ahead, offset(into), bytes);
 }
 
 void* SharedMemoryLink::do_posted(int peer, std::size_t bytes) {
   const Offer* offer = offered(peer, bytes);
-  return offer ? bases_[static_cast<std::size_t>(peer)] + offer->address : nullptr;
+  return offer ? bases_[peer] + offer->address : nullptr;
 }
 
 std::uint64_t SharedMemoryLink::do_deliver(int peer, std::size_t bytes) {
@@ -91,7 +90,7 @@ const void* SharedMemoryLink::do_receive_in_place(int peer, std::size_t bytes) {
   if (slot.address == Channel::in_line) return slot.data;
   if (slot.address == Channel::in_payload)
     return from(peer).payload[last_received(peer) % Channel::payloads];
-  return bases_[static_cast<std::size_t>(peer)] + slot.address;
+  return bases_[peer] + slot.address;
 }
 
 void SharedMemoryLink::do_release(int peer) { publish_taken(peer); }

@@ -5,31 +5,15 @@
 
 #include <vector>
 
-#include "machine/device/device.h"
 #include "machine/link/channel.h"
+#include "machine/world/world.h"
 
 namespace machine {
 
-// This rank's memory that peers can read. An address in it is an offset from base; for threads of
-// one process base is null and offsets are addresses.
-struct OwnMemory {
-  std::byte* base = nullptr;
-  std::size_t size = ~std::size_t{0};
-  bool contains(const void* data, std::size_t bytes) const {
-    const auto offset = static_cast<std::size_t>(static_cast<const std::byte*>(data) - base);
-    return offset <= size && bytes <= size - offset;
-  }
-};
-
 class SharedMemoryLink final : public ChannelLink {
  public:
-  struct Wiring {
-    OwnMemory own;
-    ChannelEnds ends;
-    std::vector<std::byte*> bases;  // of the peers' memory, as seen from here
-    HostMemory* staging = nullptr;  // for messages from memory that peers cannot read
-  };
-  SharedMemoryLink(Group group, Wiring wiring, WaitPolicy policy);
+  // Collective over the group, whose ranks share a host.
+  SharedMemoryLink(World& world, const Group& group);
   ~SharedMemoryLink() override;
   Transport transport() const override { return Transport::shared_memory; }
 
@@ -53,13 +37,18 @@ class SharedMemoryLink final : public ChannelLink {
   const void* do_receive_in_place(int peer, std::size_t bytes) override;
   void do_release(int peer) override;
 
-  Lent& lent(int peer) { return lent_[static_cast<std::size_t>(peer)]; }
   void free_staged(int peer);
+  // An address in this rank's memory that peers can read.
+  std::uint64_t offset(const void* data) const {
+    return static_cast<std::uint64_t>(static_cast<const std::byte*>(data) - own_.base);
+  }
+  bool readable_by_peers(const void* data, std::size_t bytes) const {
+    return offset(data) <= own_.bytes && bytes <= own_.bytes - offset(data);
+  }
 
-  OwnMemory own_;
-  std::vector<std::byte*> bases_;
-  HostMemory* staging_;
-  std::vector<Lent> lent_;
+  World::SharedMemory own_;        // its allocator stages messages from other memory
+  std::vector<std::byte*> bases_;  // of the peers' memory, as seen from here
+  std::vector<Lent> lent_;         // by peer
 };
 
 }  // namespace machine

@@ -10,7 +10,7 @@ StreamedLink::StreamedLink(Group group, ChannelEnds ends, std::unique_ptr<Neighb
                            WaitPolicy policy)
     : ChannelLink(std::move(group), std::move(ends), policy),
       neighbours_(std::move(neighbours)),
-      awaited_(static_cast<std::size_t>(size())) {}
+      awaited_(size()) {}
 
 StreamedLink::~StreamedLink() {
   try {
@@ -33,7 +33,7 @@ std::uint64_t StreamedLink::do_send(int peer, const void* data, std::size_t byte
 
 void StreamedLink::do_wait_sent(int peer, std::uint64_t number) {
   number = std::min(number, last_sent(peer));
-  std::uint64_t& awaited = awaited_[static_cast<std::size_t>(peer)];
+  std::uint64_t& awaited = awaited_[peer];
   if (awaited >= number) return;
   wait_taken(peer, number, 0);
   neighbours_->wait(Mark::taken, peer, number);

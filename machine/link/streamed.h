@@ -1,11 +1,11 @@
 #pragma once
-// A link in stream order between devices that reach each other's memory: channels tell of a message
-// when it is queued, not when it is there, and marks in the streams (events) keep the order.
+// A link in stream order between devices that reach each other's memory. Channels announce a
+// message when it is queued, before it has arrived. Marks in the streams (events) keep the order.
 //
-// Nothing waits for itself that does not over shared memory: hosts wait for descriptors only, which
-// are written on queueing; and a stream's wait, queued at some time, is for marks queued before
-// that time, so that no circle of waits can close. That holds, too, when a mark is replaced by a
-// later one before it is waited for, which only waits for longer: so a few marks a peer are enough.
+// It deadlocks only where shared memory would: hosts wait only for descriptors, which are written
+// on queueing, and a stream waits only for marks that were queued before its wait, so waits cannot
+// form a cycle. A later mark may replace an earlier one before the wait for it, which only prolongs
+// the wait, so a few marks per peer are enough.
 
 #include <cstdint>
 #include <memory>
@@ -16,7 +16,7 @@
 
 namespace machine {
 
-// What a point of a stream stands for, to one peer.
+// The meaning of a point in a stream, for one peer.
 enum class Mark : unsigned char {
   sent,    // of the sender: the message is in its memory
   taken,   // of the receiver: it no longer reads there
@@ -24,18 +24,19 @@ enum class Mark : unsigned char {
 };
 inline constexpr int num_marks = 3;
 
-// What the link asks of the devices. Peers are indices into the group; `number` is of the message.
+// The device operations that the link needs. Peers are indices into the group; `number` is the
+// message's.
 class Neighbours {
  public:
   virtual ~Neighbours() = default;
   virtual Stream& stream() = 0;
-  // Marks what is queued on this rank's stream so far.
+  // Marks the present end of this rank's stream.
   virtual void record(Mark mark, int peer, std::uint64_t number) = 0;
-  // What is queued here from now on starts after that mark of the peer for this rank, which is
-  // recorded already, or after a later one.
+  // Later work of this rank's stream starts after that mark of the peer for this rank, which is
+  // already recorded, or after a later mark.
   virtual void wait(Mark mark, int peer, std::uint64_t number) = 0;
-  // Where memory of this rank's device lies, as a word for peers below Channel's own words. Throws
-  // std::logic_error for other memory.
+  // The address of memory of this rank's device, as a word for peers, below Channel's own words.
+  // Throws std::logic_error for other memory.
   virtual std::uint64_t address(const void* data, std::size_t bytes) = 0;
   // That word of a peer (or of this rank) as memory that this device reaches.
   virtual std::byte* at(int peer, std::uint64_t address) = 0;

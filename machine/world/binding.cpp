@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
-#include <mutex>
 
 #include "machine/base/error.h"
 
@@ -46,7 +45,7 @@ std::vector<int> given_cores() {
 
 std::vector<int> cores_of(int index, int ranks, const std::vector<int>& cores) {
   const int count = static_cast<int>(cores.size());
-  if (ranks >= count) return {cores[static_cast<std::size_t>(index % count)]};
+  if (ranks >= count) return {cores[index % count]};
   const int begin = static_cast<int>(static_cast<long>(count) * index / ranks);
   const int end = static_cast<int>(static_cast<long>(count) * (index + 1) / ranks);
   return {cores.begin() + begin, cores.begin() + end};

@@ -1,6 +1,6 @@
 #pragma once
-// Which cores a rank runs on, through hwloc. Ranks of one host never share a core while there are
-// enough; with more ranks than cores they are dealt out in turn.
+// The cores that a rank runs on, through hwloc. Ranks of one host share no core while there are
+// enough cores. With more ranks than cores, ranks take cores in turn.
 
 #include <cstddef>
 #include <string>
@@ -17,7 +17,7 @@ std::vector<int> cores_of(int index, int ranks, const std::vector<int>& cores);
 // Binds every thread of this process. Throws MachineError naming the cores.
 void bind_process(const std::vector<int>& cores);
 
-// Of all last-level caches of this host together.
+// Sum over all last-level caches of this host.
 std::size_t last_level_cache_bytes();
 
 std::string text(const std::vector<int>& cores);  // "0-3,8"

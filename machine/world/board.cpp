@@ -2,9 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <array>
-#include <cstring>
 
 #include "machine/base/operation.h"
 
@@ -26,6 +24,16 @@ std::string read(const Words<words>& from) {
   std::array<std::uint64_t, words + 1> plain{};
   for (std::size_t i = 0; i < words; ++i) plain[i] = from[i].load(std::memory_order_relaxed);
   return reinterpret_cast<const char*>(plain.data());
+}
+
+// "all_reduce", "rank 1 at message 7 (4096 bytes)"
+std::string_view operation_of(const RankStatus& status) {
+  return name(static_cast<Operation>(status.operation.load(std::memory_order_relaxed)));
+}
+std::string message_of(const RankStatus& status, int peer) {
+  return fmt::format("{} at message {} ({} bytes)", rank_or_group(peer),
+                     status.sequence.load(std::memory_order_relaxed),
+                     status.bytes.load(std::memory_order_relaxed));
 }
 
 }  // namespace
@@ -56,17 +64,15 @@ std::string Board::running_case(int rank) const {
   return !status || read(status->phase).empty() ? "" : read(status->activity);
 }
 
-void Board::keep(const Failure& failure) {
+void Board::note(const Failure& failure) {
   if (mine().failure_kind.load() != 0) return;
   write(mine().failure_text, failure.text);
   mine().failure_peer.store(failure.peer);
   mine().failure_kind.store(1 + static_cast<std::uint32_t>(failure.kind));
 }
 
-void Board::note(const Failure& failure) { keep(failure); }
-
 void Board::fail(const Failure& failure) {
-  keep(failure);
+  note(failure);
   mine().state.store(RankState::failed);
 }
 
@@ -95,13 +101,10 @@ int Board::failed_rank() const {
 std::string Board::waiting(int rank) const {
   const RankStatus* status = of(rank);
   if (!status) return "on another host";
-  const auto operation = static_cast<Operation>(status->operation.load(std::memory_order_relaxed));
-  const std::uint64_t message = status->sequence.load(std::memory_order_relaxed);
-  const std::uint64_t bytes = status->bytes.load(std::memory_order_relaxed);
   const int awaited = status->waiting_for.load(std::memory_order_relaxed);
   if (awaited != nobody)
-    return fmt::format("in {}, waiting for {} at message {} ({} bytes)", name(operation),
-                       rank_or_group(awaited), message, bytes);
+    return fmt::format("in {}, waiting for {}", operation_of(*status),
+                       message_of(*status, awaited));
   const bool on_device = status->on_device.load(std::memory_order_relaxed) > 0;
   const std::string last = last_wait(rank);
   return fmt::format("{}{}{}", on_device ? "waiting for its device" : "not waiting",
@@ -113,10 +116,7 @@ std::string Board::last_wait(int rank) const {
   if (!status || status->waiting_for.load(std::memory_order_relaxed) != nobody) return "";
   const int peer = status->peer.load(std::memory_order_relaxed);
   if (peer == nobody) return "";
-  const auto operation = static_cast<Operation>(status->operation.load(std::memory_order_relaxed));
-  return fmt::format("last in {}, with {} at message {} ({} bytes)", name(operation),
-                     rank_or_group(peer), status->sequence.load(std::memory_order_relaxed),
-                     status->bytes.load(std::memory_order_relaxed));
+  return fmt::format("last in {}, with {}", operation_of(*status), message_of(*status, peer));
 }
 
 }  // namespace machine

@@ -7,38 +7,6 @@
 
 namespace machine {
 
-std::string_view name(Axis axis) {
-  switch (axis) {
-    case Axis::tp:
-      return "tp";
-    case Axis::cp:
-      return "cp";
-    case Axis::ep:
-      return "ep";
-    case Axis::dp:
-      return "dp";
-    case Axis::pp:
-      return "pp";
-  }
-  return "?";
-}
-
-int Degrees::operator[](Axis axis) const {
-  switch (axis) {
-    case Axis::tp:
-      return tp;
-    case Axis::cp:
-      return cp;
-    case Axis::ep:
-      return ep;
-    case Axis::dp:
-      return dp;
-    case Axis::pp:
-      return pp;
-  }
-  return 1;
-}
-
 Grid::Grid(Degrees degrees, int rank) : degrees_(degrees), rank_(rank), coordinates_{} {
   for (const Axis axis : all_axes)
     if (degrees[axis] < 1)

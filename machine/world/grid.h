@@ -15,12 +15,17 @@ namespace machine {
 
 enum class Axis : unsigned char { tp, cp, ep, dp, pp };
 inline constexpr Axis all_axes[] = {Axis::tp, Axis::cp, Axis::ep, Axis::dp, Axis::pp};
-std::string_view name(Axis axis);
+constexpr std::string_view name(Axis axis) {
+  constexpr std::string_view names[] = {"tp", "cp", "ep", "dp", "pp"};
+  return names[static_cast<std::size_t>(axis)];
+}
 
 struct Degrees {
   int tp = 1, cp = 1, ep = 1, dp = 1, pp = 1;
   int ranks() const { return tp * cp * ep * dp * pp; }
-  int operator[](Axis axis) const;
+  int operator[](Axis axis) const {
+    return std::array{tp, cp, ep, dp, pp}[static_cast<std::size_t>(axis)];
+  }
   bool operator==(const Degrees&) const = default;
 };
 

@@ -1,6 +1,7 @@
 #pragma once
 // A set of ranks that work together, in order: the group's rank i is the world's rank members[i].
 
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,10 @@ struct Group {
 };
 
 // The first `ranks` ranks of the world; index is -1 for a rank outside.
-Group first_ranks(const std::string& name, int ranks, int world_rank);
+inline Group first_ranks(const std::string& name, int ranks, int world_rank) {
+  Group group{name, std::vector<int>(ranks), world_rank < ranks ? world_rank : -1};
+  std::iota(group.members.begin(), group.members.end(), 0);
+  return group;
+}
 
 }  // namespace machine

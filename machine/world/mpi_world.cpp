@@ -38,39 +38,25 @@ struct Introduction {
   int num_cores = 0;
 };
 
-template <std::size_t N>
-void put(std::array<char, N>& field, std::string_view text) {
-  std::memcpy(field.data(), text.data(), std::min(text.size(), N - 1));
-}
-
 // MPI's first and last calls wait without end for a rank that is gone, before or after anybody
 // watches. Past the timeout the process says so and ends with 4, the exit code of a lost rank.
 class Patience {
  public:
   Patience(double seconds, std::string what)
-      : thread_([this, seconds, what = std::move(what)] {
+      : thread_([this, seconds, what = std::move(what)](const std::stop_token& over) {
           std::unique_lock lock(mutex_);
-          if (over_changed_.wait_for(lock, std::chrono::duration<double>(seconds),
-                                     [this] { return over_; }))
+          if (changed_.wait_for(lock, over, std::chrono::duration<double>(seconds),
+                                [&] { return over.stop_requested(); }))
             return;
           const std::string line = fmt::format("shardmark: {} within {:.0f} s\n", what, seconds);
           [[maybe_unused]] const auto wrote = write(STDERR_FILENO, line.data(), line.size());
           _exit(4);
         }) {}
-  ~Patience() {
-    {
-      const std::lock_guard lock(mutex_);
-      over_ = true;
-    }
-    over_changed_.notify_all();
-    thread_.join();
-  }
 
  private:
   std::mutex mutex_;
-  std::condition_variable over_changed_;
-  bool over_ = false;
-  std::thread thread_;
+  std::condition_variable_any changed_;
+  std::jthread thread_;  // its destructor ends the wait
 };
 
 // Between the last message and MPI_Finalize, where ranks are on several hosts and nobody touches
@@ -82,8 +68,7 @@ constexpr std::chrono::milliseconds quiet_before_finalize{250};
 constexpr std::array rank_variables{"PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK"};
 constexpr std::array size_variables{"PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"};
 
-template <std::size_t N>
-const char* first_set(const std::array<const char*, N>& variables) {
+const char* first_set(const std::array<const char*, 3>& variables) {
   for (const char* variable : variables)
     if (const char* value = std::getenv(variable)) return value;
   return nullptr;
@@ -99,8 +84,7 @@ bool under_slurms_shell() {
 // The rank's number in its launch, if a launcher started this process.
 const char* given_rank() {
   const char* number = first_set(rank_variables);
-  if (!number) number = under_slurms_shell() ? nullptr : std::getenv("SLURM_PROCID");
-  return number;
+  return number || under_slurms_shell() ? number : std::getenv("SLURM_PROCID");
 }
 
 // A process that another library's launcher started comes up as the only rank.
@@ -117,9 +101,7 @@ void check_size(int ranks) {
 constexpr std::size_t status_bytes = 4096;
 static_assert(sizeof(RankStatus) <= status_bytes && status_bytes % alignof(Pipe) == 0);
 
-std::size_t header_bytes(int ranks) {
-  return status_bytes + sizeof(Pipe) * static_cast<std::size_t>(ranks);
-}
+std::size_t header_bytes(int ranks) { return status_bytes + sizeof(Pipe) * ranks; }
 RankStatus* status_in(std::byte* segment) { return reinterpret_cast<RankStatus*>(segment); }
 Pipe* pipes_in(std::byte* segment) { return reinterpret_cast<Pipe*>(segment + status_bytes); }
 
@@ -135,10 +117,7 @@ class MpiWorld final : public World {
  public:
   explicit MpiWorld(double timeout_s);
   ~MpiWorld() override;
-
-  const std::string& host(int rank) const override {
-    return hosts_[static_cast<std::size_t>(rank)];
-  }
+  const std::string& host(int rank) const override { return hosts_[rank]; }
   bool ranks_are_threads() const override { return false; }
   SharedMemory shared_memory() override {
     return {segment_->base(), segment_->size(), segment_.get(), bases_};
@@ -203,12 +182,10 @@ void MpiWorld::make_segment() {
 
 std::vector<Introduction> MpiWorld::introduce(const std::vector<int>& cores) const {
   Introduction mine;
-  std::array<char, 256> host{};
-  gethostname(host.data(), host.size() - 1);
-  put(mine.host, host.data());
+  gethostname(mine.host.data(), mine.host.size() - 1);
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  put(mine.boot, boot);
+  boot.copy(mine.boot.data(), mine.boot.size() - 1);
   std::array<char, 64> pid_space{};
   if (readlink("/proc/self/ns/pid", pid_space.data(), pid_space.size() - 1) > 0)
     mine.pid_space =
@@ -219,7 +196,7 @@ std::vector<Introduction> MpiWorld::introduce(const std::vector<int>& cores) con
   mine.num_cores = static_cast<int>(std::min(cores.size(), mine.cores.size()));
   std::copy_n(cores.begin(), mine.num_cores, mine.cores.begin());
 
-  std::vector<Introduction> all(static_cast<std::size_t>(size()));
+  std::vector<Introduction> all(size());
   check_mpi(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all.data(), sizeof mine, MPI_BYTE,
                           MPI_COMM_WORLD),
             "MPI_Allgather");
@@ -227,7 +204,7 @@ std::vector<Introduction> MpiWorld::introduce(const std::vector<int>& cores) con
 }
 
 void MpiWorld::map_peers(const std::vector<Introduction>& ranks) {
-  const Introduction& mine = ranks[static_cast<std::size_t>(rank())];
+  const Introduction& mine = ranks[rank()];
   for (const Introduction& other : ranks) {
     hosts_.emplace_back(other.host.data());
     std::unique_ptr<MappedSegment>& mapped = mapped_.emplace_back();
@@ -260,7 +237,7 @@ void MpiWorld::open_control_plane() {
   std::vector<Pipe*> from, to;
   for (int peer = 0; peer < size(); ++peer) {
     from.push_back(pipes_in(segment_->base()) + peer);
-    to.push_back(pipes_in(bases_[static_cast<std::size_t>(peer)]) + rank());
+    to.push_back(pipes_in(bases_[peer]) + rank());
   }
   post_ = std::make_unique<PipePost>(std::move(from), std::move(to), patient);
 }

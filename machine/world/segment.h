@@ -1,10 +1,9 @@
 #pragma once
-// A rank's memory that the other ranks of its host map: an anonymous file (memfd), so that nothing
-// is left behind however the rank ends. All tensors of a host device live in it, which makes every
-// one of them readable in place by every peer.
+// A rank's memory that the other ranks of its host map. It is an anonymous file (memfd), so the
+// system frees it however the rank ends. All tensors of a host device are in it, so every peer can
+// read them in place.
 
 #include <cstddef>
-#include <string>
 
 #include "machine/device/arena/free_list.h"
 #include "machine/device/device.h"

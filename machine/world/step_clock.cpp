@@ -55,10 +55,8 @@ void StepClock::Recorder::push(Part part, std::string_view group, int peer, bool
 
 void StepClock::Recorder::push_wait(int peer) {
   charge(steady_s());
-  const bool idles = !stack_.empty() && stack_.back().is_message;
-  const std::size_t row = idles            ? static_cast<std::size_t>(Part::bubble)
-                          : stack_.empty() ? 0
-                                           : stack_.back().row;
+  std::size_t row = stack_.empty() ? 0 : stack_.back().row;
+  if (!stack_.empty() && stack_.back().is_message) row = static_cast<std::size_t>(Part::bubble);
   stack_.push_back({row, peer, false, true, last_s_});
 }
 

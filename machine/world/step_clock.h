@@ -1,6 +1,7 @@
 #pragma once
-// Where a step's time goes on one rank: what its thread did, innermost first, so that the parts sum
-// to the step; what other threads did for it beside that; and how long it waited for whom.
+// The breakdown of a step's time on one rank. Only the innermost part of its thread is charged, so
+// the parts sum to the step. Also records the work of other threads for the step, and the waiting
+// time per awaited rank.
 //
 //   StepClock clock;
 //   clock.start();                                       // this thread's, until stop
@@ -11,8 +12,8 @@
 //   clock.stop();
 //   clock.times().own.rows                               // forward, communication of tp, other
 //
-// A thread without a started clock records nothing: During is then a look at one pointer. With one
-// it reads the time twice.
+// A thread without a started clock records nothing: During only checks a pointer. With a started
+// clock it reads the time twice.
 
 #include <cstddef>
 #include <map>
@@ -26,7 +27,7 @@
 namespace machine {
 
 enum class Part : unsigned char {
-  other,  // of a step, what nothing below says
+  other,  // the rest of a step
   data,
   forward,
   recompute,
@@ -64,7 +65,7 @@ struct StepTimes {
   std::map<int, double> waited_s;  // by the world's rank, within own's rows
 };
 
-// Seconds in which other threads communicated and the own one did not wait for them, by group.
+// Seconds in which other threads communicated while this thread did not wait for them, by group.
 std::map<std::string, double> hidden_communication(const StepTimes& times);
 
 class StepClock {
@@ -75,11 +76,11 @@ class StepClock {
   StepClock& operator=(const StepClock&) = delete;
 
   void start();
-  void stop();                                       // nothing where it was not started
+  void stop();                                       // no effect if it was not started
   const StepTimes& times() const { return times_; }  // from the last start to its stop
   static StepClock* running();                       // of this thread, or null
 
-  // What one thread does, as a stack.
+  // The parts that one thread is in, as a stack.
   class Recorder {
    public:
     explicit Recorder(std::string name) { lane.name = std::move(name); }
@@ -106,8 +107,9 @@ class StepClock {
   };
   static inline constinit thread_local Recorder* here = nullptr;
 
-  // A job that another thread does for a step: records on a lane of that name while it lives, into
-  // the clock that ran where the job was given (null: nothing), if that runs still when it ends.
+  // A job that another thread does for a step. While it exists, it records on a lane of that name.
+  // `clock` is the clock that ran when the job was queued (null: records nothing). It receives the
+  // lane if it still runs when the job ends.
   class Job {
    public:
     Job(StepClock* clock, const char* lane);
@@ -129,7 +131,7 @@ class StepClock {
   bool running_ = false;
 };
 
-// This thread does that part while it lives.
+// This thread does that part while the object exists.
 class During {
  public:
   explicit During(Part part, std::string_view group = {}, int peer = StepTimes::no_peer)
@@ -143,33 +145,29 @@ class During {
   During& operator=(const During&) = delete;
 
  protected:
-  enum class Message {};
-  During(Message, std::string_view group) : recorder_(StepClock::here) {
-    if (recorder_) recorder_->push(Part::communication, group, StepTimes::no_peer, true);
+  template <class Push>
+  explicit During(Push push) : recorder_(StepClock::here) {
+    if (recorder_) push(*recorder_);
   }
-  StepClock::Recorder* const recorder_;
-};
-
-// Communication of a pipeline's neighbours, in which waiting is the bubble.
-class DuringMessage : public During {
- public:
-  explicit DuringMessage(std::string_view group) : During(Message{}, group) {}
-};
-
-// Links: this thread waits for that rank of the world while it lives.
-class DuringWait {
- public:
-  explicit DuringWait(int peer) : recorder_(StepClock::here) {
-    if (recorder_) recorder_->push_wait(peer);
-  }
-  ~DuringWait() {
-    if (recorder_) recorder_->pop();
-  }
-  DuringWait(const DuringWait&) = delete;
-  DuringWait& operator=(const DuringWait&) = delete;
 
  private:
   StepClock::Recorder* const recorder_;
+};
+
+// Communication with a neighbour in the pipeline, in which waiting is the bubble.
+class DuringMessage : public During {
+ public:
+  explicit DuringMessage(std::string_view group)
+      : During([group](StepClock::Recorder& recorder) {
+          recorder.push(Part::communication, group, StepTimes::no_peer, true);
+        }) {}
+};
+
+// For links: this thread waits for that rank of the world while the object exists.
+class DuringWait : public During {
+ public:
+  explicit DuringWait(int peer)
+      : During([peer](StepClock::Recorder& recorder) { recorder.push_wait(peer); }) {}
 };
 
 }  // namespace machine

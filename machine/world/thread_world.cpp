@@ -1,6 +1,5 @@
 // Ranks as threads of one process: the same control plane and links over its own memory.
 
-#include <cstdlib>
 #include <exception>
 #include <limits>
 #include <mutex>
@@ -14,32 +13,19 @@
 namespace machine {
 namespace {
 
-class Heap final : public HostMemory {
- public:
-  void* allocate(std::size_t bytes) override {
-    return std::aligned_alloc(64, (bytes + 63) / 64 * 64);
-  }
-  void free(void* data, std::size_t) override { std::free(data); }
-};
-
 // What the threads share.
 struct Process {
   explicit Process(int ranks)
-      : ranks(ranks),
-        statuses(static_cast<std::size_t>(ranks)),
-        cores(static_cast<int>(given_cores().size())) {
+      : ranks(ranks), statuses(ranks), cores(static_cast<int>(given_cores().size())) {
     for (int rank = 0; rank < ranks; ++rank)
-      pipes.push_back(std::make_unique_for_overwrite<Pipe[]>(static_cast<std::size_t>(ranks)));
+      pipes.push_back(std::make_unique_for_overwrite<Pipe[]>(ranks));
   }
-  Pipe& pipe(int from, int to) {
-    return pipes[static_cast<std::size_t>(to)][static_cast<std::size_t>(from)];
-  }
+  Pipe& pipe(int from, int to) { return pipes[to][from]; }
   int ranks;
   std::vector<RankStatus> statuses;
   std::vector<std::unique_ptr<Pipe[]>> pipes;  // by receiver
   int cores;
   std::string host = "threads";
-  Heap heap;
 };
 
 class ThreadWorld final : public World {
@@ -51,7 +37,7 @@ class ThreadWorld final : public World {
     for (RankStatus& status : process.statuses) statuses.push_back(&status);
     board_ = std::make_unique<Board>(rank, statuses);
     board_->mine().state.store(RankState::running);
-    set_host_device(make_host_device(process.heap));
+    set_host_device(make_host_device());
     std::vector<Pipe*> from, to;
     for (int peer = 0; peer < process.ranks; ++peer) {
       from.push_back(&process.pipe(peer, rank));
@@ -65,8 +51,8 @@ class ThreadWorld final : public World {
   const std::string& host(int) const override { return process_.host; }
   bool ranks_are_threads() const override { return true; }
   SharedMemory shared_memory() override {
-    return {nullptr, ~std::size_t{0}, &process_.heap,
-            std::vector<std::byte*>(static_cast<std::size_t>(process_.ranks), nullptr)};
+    return {nullptr, ~std::size_t{0}, &process_heap(),
+            std::vector<std::byte*>(process_.ranks, nullptr)};
   }
 
   std::vector<std::function<void()>> take_retired() { return std::move(retired_); }

@@ -1,5 +1,5 @@
 #pragma once
-// The ranks of one launch, and what each of them runs on.
+// The ranks of one launch, and the devices that they run on.
 //
 //   world.barrier(world.group());
 //   std::vector<double> seconds = world.all_gather(group, mine);   // each rank's, in group order
@@ -38,25 +38,25 @@ class World {
   // Every member runs on this rank's host.
   bool on_one_host(const Group& group) const;
 
-  // What this rank computes on (the host unless use_device chose another), and host memory that
-  // peers of this host can read.
+  // device(): the device that this rank computes on, the host unless use_device chose another.
+  // host_device(): host memory that peers of this host can read.
   Device& device() { return device_ ? *device_ : *host_device_; }
   Device& host_device() { return *host_device_; }
   void use_device(std::unique_ptr<Device> device);
   bool computes_on_gpu() const { return device_ && device_->kind() == Device::Kind::cuda; }
-  // Of the group's ranks on this host: devices that they compute on, and ranks that share this
-  // rank's, itself among them. The ranks have used their devices before they ask.
+  // Numbers of devices that the group's ranks on this host compute on, and of ranks that share this
+  // rank's device, including itself. The ranks call use_device before.
   int devices_of(const Group& group) const;
   int sharers_of_device(const Group& group) const;
   Board& board() { return *board_; }
   const Board& board() const { return *board_; }
-  // What is wrong on purpose with this rank's machine; its devices take their faults from here.
+  // The injected faults of this rank's machine. Its devices read them from here.
   Faults& faults() { return faults_; }
 
   // Only the first `ranks` ranks of the world work from here on (one case): sets the cores they are
   // bound to, the threads of their GEMMs (cores / ranks) and whether waiting may spin. Local.
   void set_active_ranks(int ranks);
-  int active_ranks() const { return active_ranks_; }
+
   const std::vector<int>& cores() const { return cores_; }  // this rank's now, in hwloc's order
   bool oversubscribed() const;  // more active ranks on this host than cores
 
@@ -106,7 +106,7 @@ class World {
     return value_of<T>(receive(from));
   }
 
-  // ---- Links are made of these (machine/link).
+  // ---- For links (machine/link).
   // Host memory of this rank that peers of its host see. An address in it is an offset from `base`.
   // Peer memory starts at bases[rank of the world]: null for other hosts. For ranks that are
   // threads every base is null, so an offset is an address.

@@ -25,7 +25,7 @@ void* Arenas::allocate(std::size_t bytes) {
   void* base = take_(size);
   if (!base && size > needed) base = take_(size = needed);
   if (!base) return nullptr;
-  Arena& arena = arenas_.emplace_back(Arena{static_cast<std::byte*>(base), size, {}});
+  Arena& arena = arenas_.emplace_back(Arena{static_cast<std::byte*>(base), size, FreeList()});
   arena.free.give(0, size);
   return arena.base + *arena.free.take(wanted, alignment);
 }

@@ -1,7 +1,7 @@
 #pragma once
-// A device's memory in large blocks that stay until the end, so that what peers have mapped is
-// never freed under them and taking a tensor costs no call of the driver. A tensor lies in one
-// arena; its place is told to peers as the arena's number and an offset.
+// A device's memory in large blocks that are kept until the end. So memory that peers have mapped
+// is never freed, and allocating a tensor needs no driver call. A tensor lies in one arena; peers
+// know its place as the arena's number and an offset.
 
 #include <cstddef>
 #include <functional>
@@ -32,7 +32,7 @@ class Arenas {
     std::size_t arena = 0, offset = 0;
     bool operator==(const Place&) const = default;
   };
-  // Nothing where [data, data + bytes) is not of one arena.
+  // Empty if [data, data + bytes) is not within one arena.
   std::optional<Place> find(const void* data, std::size_t bytes) const;
   std::byte* base(std::size_t arena) const { return arenas_[arena].base; }
   std::size_t count() const { return arenas_.size(); }

@@ -18,14 +18,14 @@ namespace machine {
 
 class ContiguousArena {
  public:
-  // No elements: an arena that gives nothing.
+  // With 0 elements, the arena is always full.
   ContiguousArena(Device& device, Dtype dtype, std::int64_t elements, Category category)
       : whole_(device, dtype, {elements}, category) {}
 
-  // The next elements, which nobody has. Throws MachineError naming the shape, how many elements
-  // are left and how many there are.
+  // Takes the next free elements. Throws MachineError naming the shape, and the numbers of elements
+  // left and in total.
   Tensor take(Shape shape);
-  // All of it may be taken again: whoever has parts of it uses them no more.
+  // Frees all elements. Callers no longer use the tensors that they took.
   void clear() { taken_ = 0; }
 
   const Tensor& whole() const { return whole_; }

@@ -1,7 +1,7 @@
 #pragma once
-// Which parts of a range of memory are free, by offset: the smallest hole that fits is taken, or
-// the first, and neighbours that are free are one hole again (Knuth, The Art of Computer
-// Programming, volume 1, section 2.5).
+// The free parts of a range of memory, by offset. Takes the smallest hole that fits, or the first,
+// and joins neighbouring free parts to one hole (Knuth, The Art of Computer Programming, volume 1,
+// section 2.5).
 
 #include <cstddef>
 #include <map>
@@ -21,7 +21,7 @@ class FreeList {
 
   // The offset of `bytes` that are free, a multiple of alignment; nothing when no hole fits.
   std::optional<std::size_t> take(std::size_t bytes, std::size_t alignment);
-  // What take gave, with the same bytes; or memory that is new here.
+  // Frees an offset from take, with the same bytes, or adds new memory.
   void give(std::size_t offset, std::size_t bytes);
 
   std::size_t bytes() const { return bytes_; }  // free, in all

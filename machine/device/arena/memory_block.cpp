@@ -22,13 +22,12 @@ MemoryBlock::MemoryBlock(std::size_t bytes, Fit fit)
 void* MemoryBlock::allocate(std::size_t bytes) {
   // Beyond the block nothing needs rounding, which could wrap around.
   const auto offset = bytes > size_ ? std::nullopt : free_.take(round_up(bytes, alignment), 1);
-  if (!offset) {
+  if (!offset)
     throw MachineError(
         fmt::format("no free block of {} bytes: {} of {} bytes are free, the longest block of them "
                     "has {}",
                     bytes, free_bytes(), size_, longest_free()),
         Failure::Kind::out_of_memory);
-  }
   highest_ = std::max(highest_, *offset + round_up(bytes, alignment));
   return base_.get() + *offset;
 }

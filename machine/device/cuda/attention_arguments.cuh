@@ -2,7 +2,6 @@
 // What the attention kernels are given, by value.
 
 #include <cstdint>
-#include <type_traits>
 
 #include "machine/device/flash_attention.h"
 #include "machine/device/kernels/fields.h"

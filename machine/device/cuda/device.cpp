@@ -8,7 +8,6 @@
 #include <string>
 
 #include "machine/base/error.h"
-#include "machine/device/cuda/gate.h"
 #include "machine/device/cuda/internals.h"
 #include "machine/device/cuda/runtime.h"
 #include "machine/device/device_wait.h"

@@ -95,16 +95,13 @@ class Launcher {
 }  // namespace
 
 void attend(int device, cudaStream_t stream, const AttentionForward& call) {
-  visit(call.q.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    Launcher<T>(device, stream, AttentionArguments<T>(call)).forward();
-  });
+  visit(call.q.dtype,
+        [&]<class T>(T) { Launcher<T>(device, stream, AttentionArguments<T>(call)).forward(); });
 }
 
 void attend_backward(int device, cudaStream_t stream, const AttentionBackward& call,
                      Scratch& scratch) {
-  visit(call.forward.q.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  visit(call.forward.q.dtype, [&]<class T>(T) {
     const auto bytes =
         static_cast<std::size_t>(call.forward.log_sum_exp.size()) * sizeof(kernel::Value<T>);
     Launcher<T>(device, stream, AttentionArguments<T>(call, scratch.at_least(bytes))).backward();

@@ -1,8 +1,7 @@
-#include "machine/device/cuda/gate.h"
-
 #include <atomic>
 #include <cstdint>
 
+#include "machine/device/cuda/runtime.h"
 #include "machine/device/device_wait.h"
 
 namespace machine::cuda {

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <map>
-#include <tuple>
 
 #include "machine/base/error.h"
 
@@ -49,9 +48,7 @@ Operand transpose_of(const Matrix& x) {
   const std::int64_t rows = row_major ? x.cols : x.rows, cols = row_major ? x.rows : x.cols;
   const std::int64_t stride = row_major ? x.row_stride : x.col_stride;
   auto address = reinterpret_cast<std::uintptr_t>(x.data);
-  if (x.batch[0] > 1) {
-    address |= static_cast<std::uintptr_t>(x.batch_stride[0]) * size_of(x.dtype);
-  }
+  if (x.batch[0] > 1) address |= static_cast<std::uintptr_t>(x.batch_stride[0]) * size_of(x.dtype);
   const auto alignment =
       static_cast<int>(address == 0 ? 256 : std::min<std::uintptr_t>(address & -address, 256));
   // The stride of a single column means nothing, but must not be less than the rows.
@@ -217,9 +214,8 @@ Multiplier::~Multiplier() = default;
 void Multiplier::multiply(const Matrix& a, const Matrix& b, const Matrix& c, float alpha,
                           float beta) {
   if (a.cols == 0) return scale(state_->device, state_->stream, c, beta);
-  if (c.col_stride != 1) {
+  if (c.col_stride != 1)
     return state_->multiply(b.transposed(), a.transposed(), c.transposed(), alpha, beta);
-  }
   state_->multiply(a, b, c, alpha, beta);
 }
 

@@ -19,11 +19,18 @@ constexpr std::int64_t blocks_for(std::int64_t count, std::int64_t per_block) {
 template <class A, class Join>
 SHARDMARK_BOTH inline A join_warp(A mine, const Join& join) {
 #ifdef __CUDA_ARCH__
-  for (int distance = warp_size / 2; distance > 0; distance /= 2) {
+  for (int distance = warp_size / 2; distance > 0; distance /= 2)
     mine = join(mine, __shfl_xor_sync(every_lane, mine, distance));
-  }
 #endif
   return mine;
+}
+
+SHARDMARK_BOTH inline int thread_of_block() {
+#ifdef __CUDA_ARCH__
+  return static_cast<int>(threadIdx.x);
+#else
+  return 0;
+#endif
 }
 
 template <class Lanes>
@@ -55,13 +62,7 @@ struct LanesBase {
 
 struct WarpLanes : LanesBase<WarpLanes> {
   static constexpr int width = warp_size;
-  SHARDMARK_BOTH static int lane() {
-#ifdef __CUDA_ARCH__
-    return static_cast<int>(threadIdx.x) % warp_size;
-#else
-    return 0;
-#endif
-  }
+  SHARDMARK_BOTH static int lane() { return thread_of_block() % warp_size; }
   template <class A, class Join>
   SHARDMARK_BOTH static A join(A mine, const Join& join_two) {
     return join_warp(mine, join_two);
@@ -70,13 +71,7 @@ struct WarpLanes : LanesBase<WarpLanes> {
 
 struct BlockLanes : LanesBase<BlockLanes> {
   static constexpr int width = block_size;
-  SHARDMARK_BOTH static int lane() {
-#ifdef __CUDA_ARCH__
-    return static_cast<int>(threadIdx.x);
-#else
-    return 0;
-#endif
-  }
+  SHARDMARK_BOTH static int lane() { return thread_of_block(); }
   template <class A, class Join>
   SHARDMARK_BOTH static A join(A mine, const Join& join_two) {
     mine = join_warp(mine, join_two);

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <span>
 
@@ -76,9 +75,8 @@ __global__ void __launch_bounds__(block_size)
   if (i + width <= count) {
     run_packs<width, indexed>(body, i, Loaded<width, Fields>(fields, i)...);
   } else {
-    for (std::int64_t j = i; j < count; ++j) {
+    for (std::int64_t j = i; j < count; ++j)
       run_packs<1, indexed>(body, j, Loaded<1, Fields>(fields, j)...);
-    }
   }
 }
 
@@ -94,9 +92,8 @@ __global__ void __launch_bounds__(block_size)
   if (i + width <= cols) {
     run_packs<width, false>(body, i, Loaded<width, Fields>(fields.row(row), i)...);
   } else {
-    for (std::int64_t j = i; j < cols; ++j) {
+    for (std::int64_t j = i; j < cols; ++j)
       run_packs<1, false>(body, j, Loaded<1, Fields>(fields.row(row), j)...);
-    }
   }
 }
 
@@ -118,9 +115,8 @@ __global__ void __launch_bounds__(block_size) rotate_kernel(Rotation rotation) {
   const std::int64_t position = thread / rotation.pairs, pair = thread % rotation.pairs;
   if (position >= rotation.positions) return;
   const auto turn = rotation.turn(position, rotation.frequency(pair));
-  for (std::int64_t matrix = blockIdx.y; matrix < rotation.matrices(); matrix += gridDim.y) {
+  for (std::int64_t matrix = blockIdx.y; matrix < rotation.matrices(); matrix += gridDim.y)
     rotation.row(matrix, position).turn(pair, turn);
-  }
 }
 
 // ---- reductions to several targets: the elements before the first pack one by one, then packs
@@ -232,9 +228,8 @@ __global__ void __launch_bounds__(block_size)
 #pragma unroll
       for (int k = 0; k < width; ++k) mine += body(static_cast<double>(kernel::widen(pack.at[k])));
     } else {
-      for (std::int64_t j = i; j < i + width && j < count; ++j) {
+      for (std::int64_t j = i; j < i + width && j < count; ++j)
         mine += body(static_cast<double>(kernel::widen(in[j])));
-      }
     }
   }
   const double total = BlockLanes::join(mine, [](double a, double b) { return a + b; });
@@ -266,9 +261,8 @@ __global__ void __launch_bounds__(block_size)
   }
   for (std::int64_t base = row; base < rows; base += warp_size) {
     const bool same = base + lane < rows && tokens[base + lane] == token;
-    for (unsigned left = __ballot_sync(every_lane, same); left != 0; left &= left - 1) {
+    for (unsigned left = __ballot_sync(every_lane, same); left != 0; left &= left - 1)
       body(base + (__ffs(static_cast<int>(left)) - 1), WarpLanes{});
-    }
   }
 }
 
@@ -298,35 +292,30 @@ class CudaLaunch {
                     kernel::Strided<Fields>... fields) const {
     if (rows * cols <= 0) return;
     if (((fields.stride == cols) && ...)) return each(rows * cols, body, fields.field...);
-    constexpr std::size_t widest = std::max({sizeof(typename Fields::Element)...});
-    constexpr int width = static_cast<int>(16 / widest);
+    constexpr int width = widest_pack<Fields...>;
     const auto blocks = [&](int pack) {
-      return static_cast<unsigned>(
-          cuda::blocks_for(rows * cuda::blocks_for(cols, pack), cuda::block_size));
+      return cuda::blocks_for(rows * cuda::blocks_for(cols, pack), cuda::block_size);
     };
-    cuda::make_current(device_);
+    const auto run = [&](auto kernel, int pack) {
+      start("an elementwise kernel of strided rows", kernel, blocks(pack), rows, cols, body,
+            fields...);
+    };
     if (((aligned(fields.field.data, sizeof(typename Fields::Element) * width) &&
           fields.stride % width == 0) &&
-         ...)) {
-      cuda::strided_kernel<width>
-          <<<blocks(width), cuda::block_size, 0, stream_>>>(rows, cols, body, fields...);
-    } else {
-      cuda::strided_kernel<1>
-          <<<blocks(1), cuda::block_size, 0, stream_>>>(rows, cols, body, fields...);
-    }
-    check_launch("an elementwise kernel of strided rows");
+         ...))
+      run(cuda::strided_kernel<width, Body, Fields...>, width);
+    else
+      run(cuda::strided_kernel<1, Body, Fields...>, 1);
   }
 
   template <class Rotation>
   void rotate(Rotation rotation) const {
     if (rotation.positions * rotation.pairs * rotation.matrices() <= 0) return;
     constexpr std::int64_t most_parts = 8;
-    const dim3 grid(static_cast<unsigned>(
-                        cuda::blocks_for(rotation.positions * rotation.pairs, cuda::block_size)),
-                    static_cast<unsigned>(std::min(rotation.matrices(), most_parts)));
-    cuda::make_current(device_);
-    cuda::rotate_kernel<<<grid, cuda::block_size, 0, stream_>>>(rotation);
-    check_launch("a rotation");
+    start("a rotation", cuda::rotate_kernel<Rotation>,
+          {cuda::blocks_for(rotation.positions * rotation.pairs, cuda::block_size),
+           std::min(rotation.matrices(), most_parts)},
+          rotation);
   }
 
   // 16 bytes a thread where all addresses lie alike between multiples of 16, else an element.
@@ -347,21 +336,17 @@ class CudaLaunch {
       alike = alike && past(out) == phase;
       targets.at[targets.count++] = static_cast<T*>(out);
     }
-    cuda::make_current(device_);
     if (alike) {
       const auto before = static_cast<std::int64_t>((bytes - phase) % bytes / sizeof(T));
       const std::int64_t head = std::min(count, before);
-      const auto blocks = static_cast<unsigned>(
-          std::max<std::int64_t>(1, cuda::blocks_for(count - head, cuda::block_size * width)));
-      cuda::join_kernel<width>
-          <<<blocks, cuda::block_size, 0, stream_>>>(count, head, body, a.data, b.data, targets);
+      const std::int64_t blocks = cuda::blocks_for(count - head, cuda::block_size * width);
+      start("a reduction", cuda::join_kernel<width, Body, T>, std::max<std::int64_t>(1, blocks),
+            count, head, body, a.data, b.data, targets);
     } else {
-      const auto blocks = static_cast<unsigned>(cuda::blocks_for(count, cuda::block_size));
-      cuda::join_kernel<1>
-          <<<blocks, cuda::block_size, 0, stream_>>>(count, 0, body, a.data, b.data, targets);
+      start("a reduction", cuda::join_kernel<1, Body, T>, cuda::blocks_for(count, cuda::block_size),
+            count, 0, body, a.data, b.data, targets);
     }
-    check_launch("a reduction");
-    for (void* out : outs.subspan(static_cast<std::size_t>(targets.count)))
+    for (void* out : outs.subspan(targets.count))
       cuda::check(device_, "a copy of a reduction",
                   cudaMemcpyAsync(out, outs[0], static_cast<std::size_t>(count) * sizeof(T),
                                   cudaMemcpyDefault, stream_));
@@ -371,14 +356,11 @@ class CudaLaunch {
   void rows(std::int64_t rows, std::int64_t cols, Body body) const {
     constexpr std::int64_t long_row = 2048;
     if (rows <= 0) return;
-    cuda::make_current(device_);
-    if (cols < long_row) {
-      const auto blocks = static_cast<unsigned>(cuda::blocks_for(rows, cuda::warps_per_block));
-      cuda::rows_by_warp<<<blocks, cuda::block_size, 0, stream_>>>(rows, body);
-    } else {
-      cuda::rows_by_block<<<static_cast<unsigned>(rows), cuda::block_size, 0, stream_>>>(body);
-    }
-    check_launch("a row-wise kernel");
+    if (cols < long_row)
+      start("a row-wise kernel", cuda::rows_by_warp<Body>,
+            cuda::blocks_for(rows, cuda::warps_per_block), rows, body);
+    else
+      start("a row-wise kernel", cuda::rows_by_block<Body>, rows, body);
   }
 
   template <int N, class Body, class O>
@@ -389,21 +371,15 @@ class CudaLaunch {
     const std::int64_t wanted =
         std::min(cuda::blocks_for(rows, 128), cuda::blocks_for(1 << 16, cols));
     const std::int64_t num_parts = std::clamp<std::int64_t>(wanted, 1, 64);
-    const auto size = static_cast<std::size_t>(num_parts * cols);
+    const std::int64_t size = num_parts * cols;
     A* parts = static_cast<A*>(scratch_->at_least(N * size * sizeof(A)));
-    cuda::make_current(device_);
-    const dim3 grid(static_cast<unsigned>(cuda::blocks_for(cols, cuda::warp_size)),
-                    static_cast<unsigned>(num_parts));
-    cuda::column_parts<N><<<grid, cuda::block_size, 0, stream_>>>(
-        rows, cols, cuda::blocks_for(rows, num_parts), body, parts);
-    check_launch("a column-wise kernel");
-    for (int k = 0; k < N; ++k) {
-      const auto blocks = static_cast<unsigned>(cuda::blocks_for(cols, cuda::block_size));
-      cuda::add_column_parts<<<blocks, cuda::block_size, 0, stream_>>>(
-          cols, static_cast<int>(num_parts), parts + static_cast<std::size_t>(k) * size,
-          outs[static_cast<std::size_t>(k)]);
-      check_launch("the sum of a column-wise kernel's parts");
-    }
+    start("a column-wise kernel", cuda::column_parts<N, A, Body>,
+          {cuda::blocks_for(cols, cuda::warp_size), num_parts}, rows, cols,
+          cuda::blocks_for(rows, num_parts), body, parts);
+    for (int k = 0; k < N; ++k)
+      start("the sum of a column-wise kernel's parts", cuda::add_column_parts<O>,
+            cuda::blocks_for(cols, cuda::block_size), cols, static_cast<int>(num_parts),
+            parts + k * size, outs[k]);
   }
 
   template <class Body, class T>
@@ -413,51 +389,53 @@ class CudaLaunch {
     const int num_parts =
         static_cast<int>(std::min(cuda::blocks_for(count, cuda::block_size * width), most_parts));
     double* parts = static_cast<double*>(scratch_->at_least(most_parts * sizeof(double)));
-    cuda::make_current(device_);
-    if (num_parts > 0) {
-      const auto blocks = static_cast<unsigned>(num_parts);
-      if (aligned(in, 16)) {
-        cuda::total_parts<true><<<blocks, cuda::block_size, 0, stream_>>>(count, body, in, parts);
-      } else {
-        cuda::total_parts<false><<<blocks, cuda::block_size, 0, stream_>>>(count, body, in, parts);
-      }
-      check_launch("a total");
-    }
-    cuda::join_totals<<<1, cuda::block_size, 0, stream_>>>(num_parts, parts, out);
-    check_launch("the sum of a total's parts");
+    if (num_parts > 0)
+      start("a total",
+            aligned(in, 16) ? cuda::total_parts<true, Body, T> : cuda::total_parts<false, Body, T>,
+            num_parts, count, body, in, parts);
+    start("the sum of a total's parts", cuda::join_totals, 1, num_parts, parts, out);
   }
 
   template <class Body>
   void scatter_rows(const std::int32_t* tokens, std::int64_t rows, Body body) const {
     if (rows <= 0) return;
-    cuda::make_current(device_);
-    const auto blocks = static_cast<unsigned>(cuda::blocks_for(rows, cuda::warps_per_block));
-    cuda::scatter_kernel<<<blocks, cuda::block_size, 0, stream_>>>(tokens, rows, body);
-    check_launch("a scatter of rows");
+    start("a scatter of rows", cuda::scatter_kernel<Body>,
+          cuda::blocks_for(rows, cuda::warps_per_block), tokens, rows, body);
   }
 
  private:
   static bool aligned(const void* data, std::size_t bytes) {
     return reinterpret_cast<std::uintptr_t>(data) % bytes == 0;
   }
-  void check_launch(const char* what) const { cuda::check(device_, what, cudaGetLastError()); }
+  // Elements of the widest field that fit 16 bytes.
+  template <class... Fields>
+  static constexpr int widest_pack =
+      static_cast<int>(16 / std::max({sizeof(typename Fields::Element)...}));
+
+  struct Grid : dim3 {
+    Grid(std::int64_t blocks, std::int64_t parts = 1)
+        : dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(parts)) {}
+  };
+  template <class... Parameters, class... Arguments>
+  void start(const char* what, void (*kernel)(Parameters...), Grid blocks,
+             const Arguments&... arguments) const {
+    cuda::make_current(device_);
+    kernel<<<blocks, cuda::block_size, 0, stream_>>>(arguments...);
+    cuda::check(device_, what, cudaGetLastError());
+  }
 
   template <bool indexed, class Body, class... Fields>
   void launch_each(std::int64_t count, const Body& body, Fields... fields) const {
     if (count <= 0) return;
-    constexpr std::size_t widest = std::max({sizeof(typename Fields::Element)...});
-    constexpr int width = static_cast<int>(16 / widest);
-    cuda::make_current(device_);
-    if ((aligned(fields.data, sizeof(typename Fields::Element) * width) && ...)) {
-      const auto blocks = static_cast<unsigned>(cuda::blocks_for(count, cuda::block_size * width));
-      cuda::each_kernel<width, indexed>
-          <<<blocks, cuda::block_size, 0, stream_>>>(count, body, fields...);
-    } else {
-      const auto blocks = static_cast<unsigned>(cuda::blocks_for(count, cuda::block_size));
-      cuda::each_kernel<1, indexed>
-          <<<blocks, cuda::block_size, 0, stream_>>>(count, body, fields...);
-    }
-    check_launch("an elementwise kernel");
+    constexpr int width = widest_pack<Fields...>;
+    const auto run = [&](auto kernel, int pack) {
+      start("an elementwise kernel", kernel, cuda::blocks_for(count, cuda::block_size * pack),
+            count, body, fields...);
+    };
+    if ((aligned(fields.data, sizeof(typename Fields::Element) * width) && ...))
+      run(cuda::each_kernel<width, indexed, Body, Fields...>, width);
+    else
+      run(cuda::each_kernel<1, indexed, Body, Fields...>, 1);
   }
 
   int device_;

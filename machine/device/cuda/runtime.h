@@ -45,5 +45,7 @@ class Scratch {
 };
 
 std::unique_ptr<Kernels> make_kernels(const Queue& queue);
+// A gate in a stream: a kernel of one thread that waits for a word in host memory.
+std::unique_ptr<Gate> make_gate(const Queue& queue, double deadline_s);
 
 }  // namespace machine::cuda

@@ -1,4 +1,3 @@
-#include <type_traits>
 
 #include "machine/device/cuda/gemm.h"
 #include "machine/device/kernels/fields.h"
@@ -26,9 +25,9 @@ void scale(int device, cudaStream_t stream, const Matrix& c, float beta) {
   const std::int64_t count = c.rows * c.cols * c.batch[0] * c.batch[1];
   const auto blocks = static_cast<unsigned>((count + threads - 1) / threads);
   make_current(device);
-  visit(c.dtype, [&](auto zero) {
-    scale_kernel<decltype(zero)><<<blocks, threads, 0, stream>>>(
-        c, beta, c.batch_stride[0], c.batch_stride[1], c.batch[1], count);
+  visit(c.dtype, [&]<class T>(T) {
+    scale_kernel<T><<<blocks, threads, 0, stream>>>(c, beta, c.batch_stride[0], c.batch_stride[1],
+                                                    c.batch[1], count);
   });
   check(device, "the scaling of a matrix", cudaGetLastError());
 }

@@ -39,7 +39,7 @@ struct Head {
 
   Head(const Matrix& matrix, std::int64_t sequence, std::int64_t head)
       : data(static_cast<T*>(const_cast<void*>(static_cast<const void*>(matrix.data))) +
-             sequence * matrix.batch_stride[0] + head * matrix.batch_stride[1]),
+             matrix.offset(sequence, head)),
         rows(matrix.rows),
         cols(matrix.cols),
         stride(matrix.row_stride) {}

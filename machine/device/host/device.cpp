@@ -52,11 +52,9 @@ class HostStream final : public Stream {
 
 std::string processor_name() {
   std::ifstream cpuinfo("/proc/cpuinfo");
-  for (std::string line; std::getline(cpuinfo, line);) {
-    if (line.starts_with("model name") && line.find(": ") != std::string::npos) {
+  for (std::string line; std::getline(cpuinfo, line);)
+    if (line.starts_with("model name") && line.find(": ") != std::string::npos)
       return line.substr(line.find(": ") + 2);
-    }
-  }
   return "processor of unknown name";
 }
 
@@ -81,9 +79,9 @@ class HostDevice final : public Device {
 
 }  // namespace
 
-std::unique_ptr<Device> make_host_device() {
+HostMemory& process_heap() {
   static Heap heap;
-  return make_host_device(heap);
+  return heap;
 }
 
 std::unique_ptr<Device> make_host_device(HostMemory& memory) {

@@ -67,8 +67,7 @@ void multiply_tile(const double* left, const double* right, std::int64_t deep, d
 
 void multiply_one(const Doubles& a, const Doubles& b, double* c, const Matrix& shape,
                   std::int64_t inner, double alpha, double beta, int threads) {
-  std::vector<double> right(
-      static_cast<std::size_t>(depth * std::min(block_cols, shape.cols + tile_cols)));
+  std::vector<double> right(depth * std::min(block_cols, shape.cols + tile_cols));
   const Doubles columns{b.data, b.col_stride, b.row_stride};  // of b as rows
   for (std::int64_t k = 0; k < inner; k += depth) {
     const std::int64_t deep = std::min(depth, inner - k);
@@ -81,7 +80,7 @@ void multiply_one(const Doubles& a, const Doubles& b, double* c, const Matrix& s
         for (std::int64_t col = 0; col < wide; col += tile_cols)
           pack({columns.at(j + col, k), columns.row_stride, columns.col_stride},
                std::min(tile_cols, wide - col), deep, tile_cols, right.data() + col * deep);
-        std::vector<double> left(static_cast<std::size_t>(depth * block_rows));
+        std::vector<double> left(depth * block_rows);
 #pragma omp for schedule(dynamic)
         for (std::int64_t i = 0; i < shape.rows; i += block_rows) {
           const std::int64_t high = std::min(block_rows, shape.rows - i);
@@ -104,7 +103,7 @@ void multiply_doubles(const Matrix& a, const Matrix& b, const Matrix& c, double 
   const std::int64_t batches = c.batch[0] * c.batch[1];
   const auto one = [&](std::int64_t batch, int team) {
     const auto offset = [&](const Matrix& x) {
-      return batch / c.batch[1] * x.batch_stride[0] + batch % c.batch[1] * x.batch_stride[1];
+      return x.offset(batch / c.batch[1], batch % c.batch[1]);
     };
     multiply_one(doubles(a, offset(a)), doubles(b, offset(b)),
                  static_cast<double*>(c.data) + offset(c), c, a.cols, alpha, beta, team);

@@ -323,8 +323,7 @@ void share(const Call& call, std::int64_t heads, int threads, Scratch& scratch, 
 #endif
   const std::int64_t workers = std::min<std::int64_t>(threads, heads);
   const std::int64_t size = Worker(call, nullptr).size();
-  auto* const memory =
-      static_cast<std::byte*>(scratch.at_least(static_cast<std::size_t>(workers * size)));
+  auto* const memory = static_cast<std::byte*>(scratch.at_least(workers * size));
 #pragma omp parallel for schedule(dynamic, 1) \
     num_threads(static_cast <int>(workers)) if (workers > 1)
   for (std::int64_t head = 0; head < heads; ++head) {
@@ -336,8 +335,7 @@ void share(const Call& call, std::int64_t heads, int threads, Scratch& scratch, 
 }  // namespace
 
 void attend(const AttentionForward& call, int threads, Scratch& scratch) {
-  visit(call.q.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  visit(call.q.dtype, [&]<class T>(T) {
     const std::int64_t heads = call.q.batch[1];
     share<Forward<T>>(
         call, call.q.batch[0] * heads, threads, scratch,
@@ -346,8 +344,7 @@ void attend(const AttentionForward& call, int threads, Scratch& scratch) {
 }
 
 void attend_backward(const AttentionBackward& call, int threads, Scratch& scratch) {
-  visit(call.forward.q.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  visit(call.forward.q.dtype, [&]<class T>(T) {
     const std::int64_t heads = call.forward.k.batch[1];
     share<Backward<T>>(
         call, call.forward.k.batch[0] * heads, threads, scratch,

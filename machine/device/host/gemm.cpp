@@ -7,7 +7,6 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <cstring>
 #include <dnnl.hpp>
 #include <optional>
 #include <string_view>
@@ -52,12 +51,10 @@ struct KeyHash {
       state ^= state >> 32;
     };
     for (const std::int64_t extent : {key.m, key.n, key.k}) mix(extent);
-    for (const Key::Operand& x : {key.a, key.b, key.c}) {
+    for (const Key::Operand& x : {key.a, key.b, key.c})
       for (const std::int64_t value :
-           {x.row_stride, x.col_stride, x.outer, x.inner, x.outer_stride, x.inner_stride}) {
+           {x.row_stride, x.col_stride, x.outer, x.inner, x.outer_stride, x.inner_stride})
         mix(value);
-      }
-    }
     mix(__builtin_bit_cast(std::uint32_t, key.alpha));
     mix(__builtin_bit_cast(std::uint32_t, key.beta));
     mix(static_cast<int>(key.dtype) * 4 + static_cast<int>(key.c_dtype));
@@ -119,9 +116,8 @@ std::optional<Product> make_product(const Key& key) {
     return Product{dnnl::matmul(made), memory(a, engine(), nullptr), memory(b, engine(), nullptr),
                    memory(c, engine(), nullptr)};
   } catch (const dnnl::error& error) {
-    if (error.status == dnnl_unimplemented || error.status == dnnl_invalid_arguments) {
+    if (error.status == dnnl_unimplemented || error.status == dnnl_invalid_arguments)
       return std::nullopt;
-    }
     throw MachineError(fmt::format("oneDNN could not prepare a product [{}, {}] x [{}, {}]: {}",
                                    key.m, key.k, key.k, key.n, error.what()));
   }
@@ -159,18 +155,17 @@ bool multiply_by_onednn(const Matrix& a, const Matrix& b, const Matrix& c, float
 
 // ---- packing
 
-template <class T, class To>
-void pack(const Matrix& x, std::int64_t offset, To* to) {
+template <class T>
+void pack(const Matrix& x, std::int64_t offset, float* to) {
   const T* from = static_cast<const T*>(x.data) + offset;
   for (std::int64_t row = 0; row < x.rows; ++row) {
     const T* line = from + row * x.row_stride;
-    To* out = to + row * x.cols;
+    float* out = to + row * x.cols;
     if (x.col_stride == 1) {
       for (std::int64_t col = 0; col < x.cols; ++col) out[col] = kernel::widen(line[col]);
     } else {
-      for (std::int64_t col = 0; col < x.cols; ++col) {
+      for (std::int64_t col = 0; col < x.cols; ++col)
         out[col] = kernel::widen(line[col * x.col_stride]);
-      }
     }
   }
 }
@@ -191,58 +186,42 @@ void unpack(const A* product, float beta, const Matrix& c, std::int64_t offset) 
 
 template <class Visitor>
 void for_each_batch(const Matrix& a, const Matrix& b, const Matrix& c, Visitor visitor) {
-  const auto offset = [](const Matrix& x, std::int64_t outer, std::int64_t inner) {
-    return outer * x.batch_stride[0] + inner * x.batch_stride[1];
-  };
-  for (std::int64_t outer = 0; outer < c.batch[0]; ++outer) {
-    for (std::int64_t inner = 0; inner < c.batch[1]; ++inner) {
-      visitor(offset(a, outer, inner), offset(b, outer, inner), offset(c, outer, inner));
-    }
-  }
-}
-
-template <class A>
-std::vector<A> scratch(std::int64_t rows, std::int64_t cols) {
-  return std::vector<A>(static_cast<std::size_t>(rows * cols));
+  for (std::int64_t outer = 0; outer < c.batch[0]; ++outer)
+    for (std::int64_t inner = 0; inner < c.batch[1]; ++inner)
+      visitor(a.offset(outer, inner), b.offset(outer, inner), c.offset(outer, inner));
 }
 
 void multiply_widened(const Matrix& a, const Matrix& b, const Matrix& c, float alpha, float beta) {
-  std::vector<float> left = scratch<float>(a.rows, a.cols), right = scratch<float>(b.rows, b.cols),
-                     product = scratch<float>(c.rows, c.cols);
+  std::vector<float> left(a.rows * a.cols), right(b.rows * b.cols), product(c.rows * c.cols);
   for_each_batch(a, b, c, [&](std::int64_t at_a, std::int64_t at_b, std::int64_t at_c) {
-    visit(a.dtype, [&](auto zero) {
-      if constexpr (!std::is_same_v<decltype(zero), double>) {
-        pack<decltype(zero)>(a, at_a, left.data());
-        pack<decltype(zero)>(b, at_b, right.data());
+    visit(a.dtype, [&]<class T>(T) {
+      if constexpr (!std::is_same_v<T, double>) {
+        pack<T>(a, at_a, left.data());
+        pack<T>(b, at_b, right.data());
       }
     });
     const dnnl_status_t status =
         dnnl_sgemm('N', 'N', c.rows, c.cols, a.cols, alpha, left.data(), a.cols, right.data(),
                    b.cols, 0, product.data(), c.cols);
-    if (status != dnnl_success) {
+    if (status != dnnl_success)
       throw MachineError(fmt::format("oneDNN could not multiply [{}, {}] x [{}, {}]: status {}",
                                      c.rows, a.cols, a.cols, c.cols, static_cast<int>(status)));
-    }
-    visit(c.dtype, [&](auto zero) {
-      if constexpr (!std::is_same_v<decltype(zero), double>) {
-        unpack<decltype(zero)>(product.data(), beta, c, at_c);
-      }
+    visit(c.dtype, [&]<class T>(T) {
+      if constexpr (!std::is_same_v<T, double>) unpack<T>(product.data(), beta, c, at_c);
     });
   });
 }
 
 Matrix columns(const Matrix& x, std::int64_t begin, std::int64_t end) {
   Matrix part = x;
-  part.data = static_cast<char*>(x.data) +
-              static_cast<std::size_t>(begin * x.col_stride) * size_of(x.dtype);
+  part.data = static_cast<char*>(x.data) + begin * x.col_stride * size_of(x.dtype);
   part.cols = end - begin;
   return part;
 }
 
 void scale_only(const Matrix& c, float beta) {
-  visit(c.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    const auto nothing = scratch<kernel::Value<T>>(c.rows, c.cols);
+  visit(c.dtype, [&]<class T>(T) {
+    const std::vector<kernel::Value<T>> nothing(c.rows * c.cols);
     for_each_batch(c, c, c, [&](std::int64_t, std::int64_t, std::int64_t at) {
       unpack<T>(nothing.data(), beta, c, at);
     });

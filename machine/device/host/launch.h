@@ -68,16 +68,12 @@ struct HostLanes {
     std::int64_t c = 0;
     for (; c + width <= n; c += width) {
 #pragma omp simd
-      for (int lane = 0; lane < width; ++lane) {
-        partial[lane] = join(partial[lane], body(c + lane));
-      }
+      for (int lane = 0; lane < width; ++lane) partial[lane] = join(partial[lane], body(c + lane));
     }
     for (int lane = 0; c + lane < n; ++lane) partial[lane] = join(partial[lane], body(c + lane));
-    for (int half = width / 2; half > 0; half /= 2) {
-      for (int lane = 0; lane < half; ++lane) {
+    for (int half = width / 2; half > 0; half /= 2)
+      for (int lane = 0; lane < half; ++lane)
         partial[lane] = join(partial[lane], partial[lane + half]);
-      }
-    }
     return partial[0];
   }
 };
@@ -101,10 +97,9 @@ class HostLaunch {
     constexpr std::int64_t work = 64;  // a random number's, in bytes that could be moved meanwhile
     host::parallel(device_->threads(), rows, work * index.cols, 1,
                    [=](std::int64_t begin, std::int64_t end) {
-                     for (std::int64_t row = begin; row < end; ++row) {
+                     for (std::int64_t row = begin; row < end; ++row)
                        each_index(index.cols, index(row * index.cols), body,
                                   kernel::shifted(fields, row * index.cols)...);
-                     }
                    });
   }
 
@@ -114,9 +109,8 @@ class HostLaunch {
     constexpr std::int64_t bytes = (0 + ... + std::int64_t{sizeof(typename Fields::Element)});
     host::parallel(device_->threads(), rows, bytes * cols, 1,
                    [=](std::int64_t begin, std::int64_t end) {
-                     for (std::int64_t row = begin; row < end; ++row) {
+                     for (std::int64_t row = begin; row < end; ++row)
                        each_of(0, cols, body, fields.row(row)...);
-                     }
                    });
   }
 
@@ -191,7 +185,7 @@ class HostLaunch {
   void total(std::int64_t count, Body body, const T* in, double* out) const {
     constexpr std::int64_t chunk = 1 << 16;
     const std::int64_t chunks = (count + chunk - 1) / chunk;
-    std::vector<double> sums(static_cast<std::size_t>(chunks));
+    std::vector<double> sums(chunks);
     double* to = sums.data();
     host::parallel(device_->threads(), chunks, chunk * std::int64_t{sizeof(T)}, 1,
                    [=](std::int64_t begin, std::int64_t end) {
@@ -210,9 +204,8 @@ class HostLaunch {
   void scatter_rows(const std::int32_t* /*tokens*/, std::int64_t rows, Body body) const {
     host::parallel(device_->threads(), body.cols, 8 * rows, host::line_bytes,
                    [=](std::int64_t begin, std::int64_t end) {
-                     for (std::int64_t row = 0; row < rows; ++row) {
+                     for (std::int64_t row = 0; row < rows; ++row)
                        if (body.owns(row)) body(row, HostColumns{begin, end});
-                     }
                    });
   }
 
@@ -240,10 +233,9 @@ class HostLaunch {
   [[gnu::noinline]] static void each_index(std::int64_t count, std::uint64_t first, Body body,
                                            Fields... fields) {
 #pragma GCC ivdep
-    for (std::int64_t i = 0; i < count; ++i) {
+    for (std::int64_t i = 0; i < count; ++i)
       kernel::apply_at(body, first + static_cast<std::uint64_t>(i),
                        Fields::slot(fields.data + i)...);
-    }
   }
 
   template <class Rotation>
@@ -297,9 +289,8 @@ class HostLaunch {
       for (; row < rows; ++row) add.template operator()<1>(row, begin, count, sums);
       for (int k = 0; k < N; ++k) {
         O* out = outs[k] + begin;
-        for (int c = 0; c < count; ++c) {
+        for (int c = 0; c < count; ++c)
           out[c] = kernel::narrow<O>(kernel::widen(out[c]) + sums[k][c]);
-        }
       }
     }
   }

@@ -7,7 +7,6 @@
 // of bfloat16: then k counts pairs.
 
 #include <cstdint>
-#include <type_traits>
 
 #if defined(__AVX512BF16__) && defined(__AVX512F__)
 #include <immintrin.h>

@@ -20,12 +20,10 @@ class BlockKernels : public ColumnKernels<Launch> {
     this->check_alike(x, {&out});
     this->check_vectors(x.dtype(), x.cols(), {&gain});
     this->check_vectors(sum_dtype(x.dtype()), x.rows(), {&rstd});
-    visit(x.dtype(), [&](auto zero) {
-      using T = decltype(zero);
+    visit(x.dtype(), [&]<class T>(T) {
       using A = Value<T>;
-      this->launch_.rows(x.rows(), x.cols(),
-                         RmsNorm<T>{x.as<T>(), gain.as<T>(), out.as<T>(), rstd.as<A>(), x.cols(),
-                                    static_cast<A>(epsilon)});
+      this->run_rows(x, RmsNorm<T>{x.as<T>(), gain.as<T>(), out.as<T>(), rstd.as<A>(), x.cols(),
+                                   static_cast<A>(epsilon)});
     });
   }
 
@@ -34,11 +32,9 @@ class BlockKernels : public ColumnKernels<Launch> {
     this->check_alike(x, {&d_out, &d_x});
     this->check_vectors(x.dtype(), x.cols(), {&gain});
     this->check_vectors(sum_dtype(x.dtype()), x.rows(), {&rstd});
-    visit(x.dtype(), [&](auto zero) {
-      using T = decltype(zero);
-      this->launch_.rows(x.rows(), x.cols(),
-                         RmsNormBackwardInput<T>{x.as<T>(), gain.as<T>(), rstd.as<Value<T>>(),
-                                                 d_out.as<T>(), d_x.as<T>(), x.cols()});
+    visit(x.dtype(), [&]<class T>(T) {
+      this->run_rows(x, RmsNormBackwardInput<T>{x.as<T>(), gain.as<T>(), rstd.as<Value<T>>(),
+                                                d_out.as<T>(), d_x.as<T>(), x.cols()});
     });
   }
 
@@ -48,9 +44,7 @@ class BlockKernels : public ColumnKernels<Launch> {
     this->check_vectors(sum_dtype(x.dtype()), x.rows(), {&rstd});
     this->check_vectors(d_gain.dtype(), x.cols(), {&d_gain});
     visit_widening(
-        "rms_norm_backward_weights", x.dtype(), d_gain.dtype(), [&](auto zero, auto out_zero) {
-          using T = decltype(zero);
-          using O = decltype(out_zero);
+        "rms_norm_backward_weights", x.dtype(), d_gain.dtype(), [&]<class T, class O>(T, O) {
           this->launch_.template columns<1>(
               x.rows(), x.cols(),
               RmsNormBackwardWeights<T>{x.as<T>(), d_out.as<T>(), rstd.as<Value<T>>(), x.cols()},
@@ -60,8 +54,7 @@ class BlockKernels : public ColumnKernels<Launch> {
 
   void swiglu(const Matrix& gate, const Matrix& up, const Matrix& out) override {
     check_rows("swiglu", gate, {&up, &out});
-    visit(gate.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    visit(gate.dtype, [&]<class T>(T) {
       this->launch_.each_strided(gate.rows, gate.cols, SwigluForward<Value<T>>{},
                                  Strided<In<T>>(gate), Strided<In<T>>(up), Strided<Out<T>>(out));
     });
@@ -70,8 +63,7 @@ class BlockKernels : public ColumnKernels<Launch> {
   void swiglu_backward(const Matrix& gate, const Matrix& up, const Matrix& d_out,
                        const Matrix& d_gate, const Matrix& d_up) override {
     check_rows("swiglu_backward", gate, {&up, &d_out, &d_gate, &d_up});
-    visit(gate.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    visit(gate.dtype, [&]<class T>(T) {
       this->launch_.each_strided(gate.rows, gate.cols, SwigluBackward<Value<T>>{},
                                  Strided<In<T>>(gate), Strided<In<T>>(up), Strided<In<T>>(d_out),
                                  Strided<Out<T>>(d_gate), Strided<Out<T>>(d_up));
@@ -92,8 +84,7 @@ class BlockKernels : public ColumnKernels<Launch> {
     if (!(probability >= 0 && probability < 1))
       throw std::logic_error("dropout: the probability must lie in [0, 1)");
     const auto least_kept = static_cast<std::uint64_t>(std::ceil(probability * 0x1p32));
-    visit(in.dtype(), [&](auto zero) {
-      using T = decltype(zero);
+    visit(in.dtype(), [&]<class T>(T) {
       using A = Value<T>;
       this->launch_.each_at(in.rows(), GlobalIndex(in.cols(), region),
                             Dropout<A>{seed, least_kept, static_cast<A>(1 / (1 - probability))},
@@ -106,8 +97,7 @@ class BlockKernels : public ColumnKernels<Launch> {
     check_heads("rotary", in, {&out});
     check_equal("rotary: columns that have no partner", in.cols % 2, 0);
     if (!(options.base > 0)) throw std::logic_error("rotary: the base must be positive");
-    visit(in.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    visit(in.dtype, [&]<class T>(T) {
       this->launch_.rotate(Rotation<T>{static_cast<const T*>(in.data), static_cast<T*>(out.data),
                                        in.rows, in.cols / 2, options.first_position, in.batch[0],
                                        in.batch[1], in.row_stride, in.batch_stride[0],

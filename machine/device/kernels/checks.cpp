@@ -9,11 +9,10 @@ namespace machine::kernel {
 void check_kind(Device::Kind kind, std::initializer_list<const Tensor*> tensors) {
   for (const Tensor* tensor : tensors) {
     if (!*tensor) throw std::logic_error("a kernel was given an empty tensor");
-    if (tensor->device().kind() != kind) {
+    if (tensor->device().kind() != kind)
       throw std::logic_error(
           fmt::format("a tensor {} on {} was given to a kernel of another device",
                       tensor->shape().text(), tensor->device().description()));
-    }
   }
 }
 

@@ -31,12 +31,10 @@ constexpr Dtype sum_dtype(Dtype dtype) {
 // Calls visitor(In{}, Out{}) where out has in's dtype, or is float under bfloat16 or half.
 template <class Visitor>
 void visit_widening(const char* kernel, Dtype in, Dtype out, Visitor&& visitor) {
-  visit(in, [&](auto in_zero) {
-    using T = decltype(in_zero);
+  visit(in, [&]<class T>(T) {
     if (out == in) return visitor(T{}, T{});
-    if constexpr (sizeof(T) == 2) {
+    if constexpr (sizeof(T) == 2)
       if (out == Dtype::float32) return visitor(T{}, float{});
-    }
     refuse_dtypes(kernel, in, out);
   });
 }

@@ -68,9 +68,7 @@ class ColumnKernels : public RowKernels<Launch> {
   void accumulate_column_sums(const Tensor& x, const Tensor& out) override {
     this->check({&x});
     this->check_vectors(out.dtype(), x.cols(), {&out});
-    visit_widening("accumulate_column_sums", x.dtype(), out.dtype(), [&](auto zero, auto out_zero) {
-      using T = decltype(zero);
-      using O = decltype(out_zero);
+    visit_widening("accumulate_column_sums", x.dtype(), out.dtype(), [&]<class T, class O>(T, O) {
       this->launch_.template columns<1>(x.rows(), x.cols(), Column<T>{x.as<T>(), x.cols()},
                                         std::array<O*, 1>{out.as<O>()});
     });
@@ -83,9 +81,7 @@ class ColumnKernels : public RowKernels<Launch> {
     this->check_vectors(sum_dtype(x.dtype()), x.rows(), {&mean, &rstd});
     this->check_vectors(d_gain.dtype(), x.cols(), {&d_gain, &d_bias});
     visit_widening("layer_norm_backward_weights", x.dtype(), d_gain.dtype(),
-                   [&](auto zero, auto out_zero) {
-                     using T = decltype(zero);
-                     using O = decltype(out_zero);
+                   [&]<class T, class O>(T, O) {
                      using A = Value<T>;
                      this->launch_.template columns<2>(
                          x.rows(), x.cols(),
@@ -100,9 +96,7 @@ class ColumnKernels : public RowKernels<Launch> {
     this->check({&d_out, &d_table});
     check_equal("embedding_backward: cols of d_table and d_out", d_table.cols(), d_out.cols());
     visit_widening("embedding_backward", d_out.dtype(), d_table.dtype(),
-                   [&](auto zero, auto out_zero) {
-                     using T = decltype(zero);
-                     using O = decltype(out_zero);
+                   [&]<class T, class O>(T, O) {
                      this->launch_.scatter_rows(
                          tokens, d_out.rows(),
                          EmbeddingBackward<T, O>{tokens, d_out.as<T>(), d_table.as<O>(), first_row,
@@ -118,10 +112,8 @@ class ColumnKernels : public RowKernels<Launch> {
   void total(const Tensor& in, const Body& body, const Tensor& out) {
     this->check({&in});
     this->check_vectors(Dtype::float64, 1, {&out});
-    visit(in.dtype(), [&](auto zero) {
-      using T = decltype(zero);
-      this->launch_.total(in.size(), body, in.as<T>(), out.as<double>());
-    });
+    visit(in.dtype(),
+          [&]<class T>(T) { this->launch_.total(in.size(), body, in.as<T>(), out.as<double>()); });
   }
 };
 

@@ -1,6 +1,6 @@
 #include "machine/device/kernels/column_kernels.h"
 
-#include "machine/device/on_device.h"
+#include "machine/testing/on_device.h"
 
 namespace machine {
 namespace {
@@ -86,8 +86,7 @@ TEST_P(ColumnKernels, EmbeddingBackwardInOrder) {
       Values expected = to_doubles(table);
       const auto add = [&](double a, double b) {
         double sum = 0;
-        visit(to, [&](auto zero) {
-          using T = decltype(zero);
+        visit(to, [&]<class T>(T) {
           using A = Accumulator<T>;
           sum = static_cast<double>(
               static_cast<A>(static_cast<T>(static_cast<A>(a) + static_cast<A>(b))));

@@ -22,8 +22,7 @@ class ElementKernels : public Kernels {
 
   void fill(const Tensor& out, double value) override {
     check({&out});
-    visit_every(out.dtype(), [&](auto zero) {
-      using T = decltype(zero);
+    visit_every(out.dtype(), [&]<class T>(T) {
       launch_.each(out.size(), Fill<Value<T>>{convert<Value<T>>(value)}, Out<T>(out));
     });
   }
@@ -31,27 +30,22 @@ class ElementKernels : public Kernels {
   void cast(const Tensor& in, const Tensor& out) override {
     check({&in, &out});
     check_sizes(in.size(), {&out});
-    visit_every(in.dtype(), [&](auto in_zero) {
-      visit_every(out.dtype(), [&](auto out_zero) {
-        using T = decltype(in_zero);
-        using O = decltype(out_zero);
-        launch_.each(in.size(), Convert{}, In<T>(in), Out<O>(out));
-      });
+    visit_every(in.dtype(), [&]<class T>(T) {
+      visit_every(out.dtype(),
+                  [&]<class O>(O) { launch_.each(in.size(), Convert{}, In<T>(in), Out<O>(out)); });
     });
   }
 
   void add(const Tensor& a, const Tensor& b, const Tensor& out) override {
     check_alike(a, {&b, &out});
-    visit(a.dtype(), [&](auto zero) {
-      using T = decltype(zero);
+    visit(a.dtype(), [&]<class T>(T) {
       launch_.each(a.size(), Add<Value<T>>{}, In<T>(a), In<T>(b), Out<T>(out));
     });
   }
 
   void scale(const Tensor& in, double factor, const Tensor& out) override {
     check_alike(in, {&out});
-    visit(in.dtype(), [&](auto zero) {
-      using T = decltype(zero);
+    visit(in.dtype(), [&]<class T>(T) {
       const Scale<Value<T>> body{static_cast<Value<T>>(factor)};
       launch_.each(in.size(), body, In<T>(in), Out<T>(out));
     });
@@ -60,17 +54,14 @@ class ElementKernels : public Kernels {
   void accumulate(const Tensor& in, const Tensor& out) override {
     check({&in, &out});
     check_sizes(in.size(), {&out});
-    visit_widening("accumulate", in.dtype(), out.dtype(), [&](auto in_zero, auto out_zero) {
-      using T = decltype(in_zero);
-      using O = decltype(out_zero);
+    visit_widening("accumulate", in.dtype(), out.dtype(), [&]<class T, class O>(T, O) {
       launch_.each(in.size(), Accumulate<Value<T>>{}, In<T>(in), InOut<O>(out));
     });
   }
 
   void reduce_to_all(Reduction reduction, Dtype dtype, const void* a, const void* b,
                      std::span<void* const> outs, std::int64_t count, Store store) override {
-    visit_every(dtype, [&](auto zero) {
-      using T = decltype(zero);
+    visit_every(dtype, [&]<class T>(T) {
       using A = Value<T>;
       using C = Comparable<T>;
       switch (reduction) {
@@ -89,17 +80,14 @@ class ElementKernels : public Kernels {
 
   void divide(Dtype dtype, void* data, std::int64_t count, std::int64_t divisor) override {
     if (divisor < 1) throw std::logic_error("divide: the divisor must be at least 1");
-    visit_every(dtype, [&](auto zero) {
-      using T = decltype(zero);
-      launch_.each(count, Divide<Value<T>>(divisor), InOut<T>(data));
-    });
+    visit_every(
+        dtype, [&]<class T>(T) { launch_.each(count, Divide<Value<T>>(divisor), InOut<T>(data)); });
   }
 
   void fill_normal(const Tensor& out, std::uint64_t seed, Region region, double mean,
                    double stddev) override {
     check({&out});
-    visit(out.dtype(), [&](auto zero) {
-      using T = decltype(zero);
+    visit(out.dtype(), [&]<class T>(T) {
       launch_.each_at(out.rows(), GlobalIndex(out.cols(), region),
                       FillNormal<Value<T>>{seed, mean, stddev}, Out<T>(out));
     });
@@ -108,8 +96,7 @@ class ElementKernels : public Kernels {
   void fill_uniform(const Tensor& out, std::uint64_t seed, Region region, double low,
                     double high) override {
     check({&out});
-    visit(out.dtype(), [&](auto zero) {
-      using T = decltype(zero);
+    visit(out.dtype(), [&]<class T>(T) {
       launch_.each_at(out.rows(), GlobalIndex(out.cols(), region),
                       FillUniform<Value<T>>{seed, low, high}, Out<T>(out));
     });
@@ -117,8 +104,7 @@ class ElementKernels : public Kernels {
 
   void gelu(const Tensor& x, const Tensor& out) override {
     check_alike(x, {&out});
-    visit(x.dtype(), [&](auto zero) {
-      using T = decltype(zero);
+    visit(x.dtype(), [&]<class T>(T) {
       if constexpr (looks_up<T>) {
         launch_.each(x.size(), LookUp{gelu_table<T>()}, InBits(x.data()), Out<T>(out));
       } else {
@@ -129,8 +115,7 @@ class ElementKernels : public Kernels {
 
   void gelu_backward(const Tensor& x, const Tensor& d_out, const Tensor& d_x) override {
     check_alike(x, {&d_out, &d_x});
-    visit(x.dtype(), [&](auto zero) {
-      using T = decltype(zero);
+    visit(x.dtype(), [&]<class T>(T) {
       if constexpr (looks_up<T>) {
         launch_.each(x.size(), LookUpAndMultiply{gelu_slope_table<T>()}, InBits(x.data()),
                      In<T>(d_out), Out<T>(d_x));
@@ -143,8 +128,7 @@ class ElementKernels : public Kernels {
   void cross_entropy(const Tensor& sum_exp, const Tensor& target, const std::int32_t* targets,
                      const Tensor& loss) override {
     check_alike(sum_exp, {&target, &loss});
-    visit_wide("cross_entropy", sum_exp.dtype(), [&](auto zero) {
-      using A = decltype(zero);
+    visit_wide("cross_entropy", sum_exp.dtype(), [&]<class A>(A) {
       launch_.each(sum_exp.size(), CrossEntropy<A>{}, In<A>(sum_exp), In<A>(target),
                    In<std::int32_t>(targets), Out<A>(loss));
     });
@@ -152,8 +136,7 @@ class ElementKernels : public Kernels {
 
   void triad(const Tensor& a, const Tensor& b, double factor, const Tensor& out) override {
     check_alike(a, {&b, &out});
-    visit(a.dtype(), [&](auto zero) {
-      using T = decltype(zero);
+    visit(a.dtype(), [&]<class T>(T) {
       const Triad<Value<T>> body{static_cast<Value<T>>(factor)};
       launch_.each(a.size(), body, In<T>(a), In<T>(b), Out<T>(out));
     });

@@ -9,7 +9,6 @@
 // the element's own type.
 
 #include <cstdint>
-#include <type_traits>
 
 #include "machine/device/dtype.h"
 #include "machine/device/kernels.h"

@@ -15,7 +15,7 @@ class OptimizerKernels : public BlockKernels<Launch> {
   void sgd(const Tensor& gradient, double gradient_scale, double learning_rate,
            const Tensor& master, const Tensor& weight) override {
     update({"sgd", gradient, nullptr, master, weight},
-           [&](auto zero) { return Descend<decltype(zero)>(gradient_scale, learning_rate); });
+           [&]<class A>(A) { return Descend<A>(gradient_scale, learning_rate); });
   }
 
   void momentum(const Tensor& gradient, double gradient_scale, const Momentum& options,
@@ -23,7 +23,7 @@ class OptimizerKernels : public BlockKernels<Launch> {
                 const Tensor& weight) override {
     update(
         {"momentum", gradient, decay_mask, master, weight},
-        [&](auto zero) { return MomentumStep<decltype(zero)>(options, gradient_scale); }, velocity);
+        [&]<class A>(A) { return MomentumStep<A>(options, gradient_scale); }, velocity);
   }
 
   void rmsprop(const Tensor& gradient, double gradient_scale, const RmsProp& options,
@@ -31,8 +31,7 @@ class OptimizerKernels : public BlockKernels<Launch> {
                const Tensor& weight) override {
     update(
         {"rmsprop", gradient, decay_mask, master, weight},
-        [&](auto zero) { return RmsPropStep<decltype(zero)>(options, gradient_scale); },
-        second_moment);
+        [&]<class A>(A) { return RmsPropStep<A>(options, gradient_scale); }, second_moment);
   }
 
   void adam(const Tensor& gradient, double gradient_scale, const Adam& options, std::int64_t step,
@@ -40,8 +39,8 @@ class OptimizerKernels : public BlockKernels<Launch> {
             const Tensor& second_moment, const Tensor& weight) override {
     update(
         {"adam", gradient, decay_mask, master, weight},
-        [&](auto zero) { return AdamStep<decltype(zero)>(options, gradient_scale, step); },
-        first_moment, second_moment);
+        [&]<class A>(A) { return AdamStep<A>(options, gradient_scale, step); }, first_moment,
+        second_moment);
   }
 
   void adamw(const Tensor& gradient, double gradient_scale, const AdamW& options, std::int64_t step,
@@ -49,8 +48,8 @@ class OptimizerKernels : public BlockKernels<Launch> {
              const Tensor& second_moment, const Tensor& weight) override {
     update(
         {"adamw", gradient, decay_mask, master, weight},
-        [&](auto zero) { return AdamwStep<decltype(zero)>(options, gradient_scale, step); },
-        first_moment, second_moment);
+        [&]<class A>(A) { return AdamwStep<A>(options, gradient_scale, step); }, first_moment,
+        second_moment);
   }
 
  private:
@@ -68,10 +67,9 @@ class OptimizerKernels : public BlockKernels<Launch> {
     this->check_alike(call.gradient, {&call.master, &states...});
     this->check({&call.weight});
     check_sizes(call.gradient.size(), {&call.weight});
-    this->visit_wide(call.name, call.gradient.dtype(), [&](auto zero) {
-      using A = decltype(zero);
-      using Body = decltype(make(zero));
-      const Body body = make(zero);
+    this->visit_wide(call.name, call.gradient.dtype(), [&]<class A>(A) {
+      const auto body = make(A{});
+      using Body = std::decay_t<decltype(body)>;
       // Weights, if they are narrower, and what rounds the master into them.
       const auto run = [&](const auto& rounding, const auto&... weight) {
         const std::int64_t count = call.gradient.size();

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <limits>
 
-#include "machine/device/on_device.h"
+#include "machine/testing/on_device.h"
 
 namespace machine {
 namespace {
@@ -128,8 +128,7 @@ class Reductions : public OnDevice {
 };
 
 TEST_P(Reductions, AnyCountAtAnyAddressToOneTarget) {
-  visit_every(dtype(), [&](auto zero) {
-    using T = decltype(zero);
+  visit_every(dtype(), [&]<class T>(T) {
     const std::vector<T> x = inputs<T>(), y = inputs<T>(false);
     const Memory a = upload(x), b = upload(y);
     for (const Reduction reduction : all_reductions)
@@ -152,8 +151,7 @@ TEST_P(Reductions, AnyCountAtAnyAddressToOneTarget) {
 }
 
 TEST_P(Reductions, ToSeveralTargets) {
-  visit_every(dtype(), [&](auto zero) {
-    using T = decltype(zero);
+  visit_every(dtype(), [&]<class T>(T) {
     const std::vector<T> x = inputs<T>(), y = inputs<T>(false);
     const Memory a = upload(x), b = upload(y);
     for (const Reduction reduction : all_reductions)
@@ -178,8 +176,7 @@ TEST_P(Reductions, ToSeveralTargets) {
 
 // More than one launch of a GPU writes.
 TEST_P(Reductions, ToManyTargets) {
-  visit_every(dtype(), [&](auto zero) {
-    using T = decltype(zero);
+  visit_every(dtype(), [&]<class T>(T) {
     const std::vector<T> x = inputs<T>(), y = inputs<T>(false);
     const Memory a = upload(x), b = upload(y);
     std::vector<Memory> memory;
@@ -195,8 +192,7 @@ TEST_P(Reductions, ToManyTargets) {
 // NaN wins, whatever its sign or payload and on whichever side; -0 is below +0; no order shows.
 TEST_P(Reductions, ExtremesOfSpecialNumbers) {
   if (!is_floating(dtype())) GTEST_SKIP() << "integers have none";
-  visit_every(dtype(), [&](auto zero) {
-    using T = decltype(zero);
+  visit_every(dtype(), [&]<class T>(T) {
     if constexpr (std::is_integral_v<T>) return;
     const double infinity = INFINITY;
     std::vector<T> specials = {rounded<T>(NAN)};
@@ -216,8 +212,7 @@ TEST_P(Reductions, ExtremesOfSpecialNumbers) {
 }
 
 TEST_P(Reductions, DivideRoundsOnceOrTruncates) {
-  visit_every(dtype(), [&](auto zero) {
-    using T = decltype(zero);
+  visit_every(dtype(), [&]<class T>(T) {
     for (const std::int64_t divisor : {1, 2, 3, 7, 41, 49, 64, 127, 128, 255, 256, 1000, 1 << 20}) {
       std::vector<T> x = inputs<T>();
       if constexpr (std::is_integral_v<T>) {
@@ -274,8 +269,7 @@ To expected_cast(From from) {
 }
 
 TEST_P(Reductions, CastToEveryDtype) {
-  visit_every(dtype(), [&](auto zero) {
-    using From = decltype(zero);
+  visit_every(dtype(), [&]<class From>(From) {
     std::vector<From> x = inputs<From>();
     if constexpr (!std::is_integral_v<From>) {
       for (std::size_t i = 0; i < 128; ++i)  // powers of two of both signs, and their neighbours
@@ -292,8 +286,7 @@ TEST_P(Reductions, CastToEveryDtype) {
     for (const Dtype to : every_dtype) {
       const Tensor out = empty({size}, to);
       kernels().cast(in, out);
-      visit_every(to, [&](auto out_zero) {
-        using To = decltype(out_zero);
+      visit_every(to, [&]<class To>(To) {
         std::vector<To> got(size);
         device_->stream().copy(got.data(), out.data(), out.bytes());
         device_->stream().synchronize();

@@ -17,10 +17,8 @@ class RowKernels : public ElementKernels<Launch> {
   void add_bias(const Tensor& x, const Tensor& bias, const Tensor& out) override {
     this->check_alike(x, {&out});
     check_vectors(x.dtype(), x.cols(), {&bias});
-    visit(x.dtype(), [&](auto zero) {
-      using T = decltype(zero);
-      this->launch_.rows(x.rows(), x.cols(),
-                         AddBias<T>{x.as<T>(), bias.as<T>(), out.as<T>(), x.cols()});
+    visit(x.dtype(), [&]<class T>(T) {
+      run_rows(x, AddBias<T>{x.as<T>(), bias.as<T>(), out.as<T>(), x.cols()});
     });
   }
 
@@ -29,13 +27,10 @@ class RowKernels : public ElementKernels<Launch> {
     this->check_alike(x, {&out});
     check_vectors(x.dtype(), x.cols(), {&gain, &bias});
     check_vectors(sum_dtype(x.dtype()), x.rows(), {&mean, &rstd});
-    visit(x.dtype(), [&](auto zero) {
-      using T = decltype(zero);
+    visit(x.dtype(), [&]<class T>(T) {
       using A = Value<T>;
-      this->launch_.rows(
-          x.rows(), x.cols(),
-          LayerNorm<T>{x.as<T>(), gain.as<T>(), bias.as<T>(), out.as<T>(), mean.as<A>(),
-                       rstd.as<A>(), x.cols(), static_cast<A>(epsilon)});
+      run_rows(x, LayerNorm<T>{x.as<T>(), gain.as<T>(), bias.as<T>(), out.as<T>(), mean.as<A>(),
+                               rstd.as<A>(), x.cols(), static_cast<A>(epsilon)});
     });
   }
 
@@ -45,36 +40,29 @@ class RowKernels : public ElementKernels<Launch> {
     this->check_alike(x, {&d_out, &d_x});
     check_vectors(x.dtype(), x.cols(), {&gain});
     check_vectors(sum_dtype(x.dtype()), x.rows(), {&mean, &rstd});
-    visit(x.dtype(), [&](auto zero) {
-      using T = decltype(zero);
+    visit(x.dtype(), [&]<class T>(T) {
       using A = Value<T>;
-      this->launch_.rows(
-          x.rows(), x.cols(),
-          LayerNormBackwardInput<T>{x.as<T>(), gain.as<T>(), mean.as<A>(), rstd.as<A>(),
-                                    d_out.as<T>(), d_x.as<T>(), x.cols()});
+      run_rows(x, LayerNormBackwardInput<T>{x.as<T>(), gain.as<T>(), mean.as<A>(), rstd.as<A>(),
+                                            d_out.as<T>(), d_x.as<T>(), x.cols()});
     });
   }
 
   void causal_softmax(const Tensor& scores, double scale, const Tensor& probabilities) override {
     this->check_alike(scores, {&probabilities});
-    visit(scores.dtype(), [&](auto zero) {
-      using T = decltype(zero);
-      this->launch_.rows(scores.rows(), scores.cols(),
-                         CausalSoftmax<T>{scores.as<T>(), probabilities.as<T>(), queries_of(scores),
-                                          scores.cols(), static_cast<Value<T>>(scale)});
+    visit(scores.dtype(), [&]<class T>(T) {
+      run_rows(scores, CausalSoftmax<T>{scores.as<T>(), probabilities.as<T>(), queries_of(scores),
+                                        scores.cols(), static_cast<Value<T>>(scale)});
     });
   }
 
   void causal_softmax_backward(const Tensor& probabilities, const Tensor& d_probabilities,
                                double scale, const Tensor& d_scores) override {
     this->check_alike(probabilities, {&d_probabilities, &d_scores});
-    visit(probabilities.dtype(), [&](auto zero) {
-      using T = decltype(zero);
-      this->launch_.rows(
-          probabilities.rows(), probabilities.cols(),
-          CausalSoftmaxBackward<T>{probabilities.as<T>(), d_probabilities.as<T>(), d_scores.as<T>(),
-                                   queries_of(probabilities), probabilities.cols(),
-                                   static_cast<Value<T>>(scale)});
+    visit(probabilities.dtype(), [&]<class T>(T) {
+      run_rows(probabilities,
+               CausalSoftmaxBackward<T>{probabilities.as<T>(), d_probabilities.as<T>(),
+                                        d_scores.as<T>(), queries_of(probabilities),
+                                        probabilities.cols(), static_cast<Value<T>>(scale)});
     });
   }
 
@@ -83,12 +71,11 @@ class RowKernels : public ElementKernels<Launch> {
     this->check({&table, &out});
     check_dtypes(table.dtype(), {&out});
     check_equal("embedding: cols of table and out", table.cols(), out.cols());
-    visit(table.dtype(), [&](auto zero) {
-      using Bits = Comparable<decltype(zero)>;  // numbers as compilers copy vectors of
-      this->launch_.rows(
-          out.rows(), out.cols(),
-          Embedding<Bits>{tokens, static_cast<const Bits*>(table.data()),
-                          static_cast<Bits*>(out.data()), first_row, table.rows(), table.cols()});
+    visit(table.dtype(), [&]<class T>(T) {
+      using Bits = Comparable<T>;  // numbers as compilers copy vectors of
+      run_rows(out, Embedding<Bits>{tokens, static_cast<const Bits*>(table.data()),
+                                    static_cast<Bits*>(out.data()), first_row, table.rows(),
+                                    table.cols()});
     });
   }
 
@@ -96,11 +83,9 @@ class RowKernels : public ElementKernels<Launch> {
                const Tensor& out) override {
     this->check({&logits});
     check_vectors(sum_dtype(logits.dtype()), logits.rows(), {&out});
-    visit(logits.dtype(), [&](auto zero) {
-      using T = decltype(zero);
-      this->launch_.rows(logits.rows(), logits.cols(),
-                         RowMax<T>{logits.as<T>(), out.as<Value<T>>(), logits.cols(),
-                                   real_cols(logits, first_col, vocabulary)});
+    visit(logits.dtype(), [&]<class T>(T) {
+      run_rows(logits, RowMax<T>{logits.as<T>(), out.as<Value<T>>(), logits.cols(),
+                                 real_cols(logits, first_col, vocabulary)});
     });
   }
 
@@ -109,13 +94,11 @@ class RowKernels : public ElementKernels<Launch> {
                 const Tensor& target) override {
     this->check({&logits});
     check_vectors(sum_dtype(logits.dtype()), logits.rows(), {&max, &sum_exp, &target});
-    visit(logits.dtype(), [&](auto zero) {
-      using T = decltype(zero);
+    visit(logits.dtype(), [&]<class T>(T) {
       using A = Value<T>;
-      this->launch_.rows(
-          logits.rows(), logits.cols(),
-          ExpSums<T>{logits.as<T>(), max.as<A>(), targets, first_col, logits.cols(),
-                     real_cols(logits, first_col, vocabulary), sum_exp.as<A>(), target.as<A>()});
+      run_rows(logits, ExpSums<T>{logits.as<T>(), max.as<A>(), targets, first_col, logits.cols(),
+                                  real_cols(logits, first_col, vocabulary), sum_exp.as<A>(),
+                                  target.as<A>()});
     });
   }
 
@@ -125,18 +108,20 @@ class RowKernels : public ElementKernels<Launch> {
                               const Tensor& d_logits) override {
     this->check_alike(logits, {&d_logits});
     check_vectors(sum_dtype(logits.dtype()), logits.rows(), {&max, &sum_exp});
-    visit(logits.dtype(), [&](auto zero) {
-      using T = decltype(zero);
+    visit(logits.dtype(), [&]<class T>(T) {
       using A = Value<T>;
-      this->launch_.rows(
-          logits.rows(), logits.cols(),
-          CrossEntropyBackward<T>{
-              logits.as<T>(), max.as<A>(), sum_exp.as<A>(), targets, d_logits.as<T>(), first_col,
-              logits.cols(), real_cols(logits, first_col, vocabulary), static_cast<A>(factor)});
+      run_rows(logits, CrossEntropyBackward<T>{logits.as<T>(), max.as<A>(), sum_exp.as<A>(),
+                                               targets, d_logits.as<T>(), first_col, logits.cols(),
+                                               real_cols(logits, first_col, vocabulary),
+                                               static_cast<A>(factor)});
     });
   }
 
  protected:
+  template <class Body>
+  void run_rows(const Tensor& x, const Body& body) const {
+    this->launch_.rows(x.rows(), x.cols(), body);
+  }
   void check_vectors(Dtype dtype, std::int64_t size,
                      std::initializer_list<const Tensor*> vectors) const {
     this->check(vectors);

@@ -13,8 +13,17 @@ void check_mpi(int code, const char* call) {
   char words[MPI_MAX_ERROR_STRING];
   int length = 0;
   MPI_Error_string(code, words, &length);
-  throw MachineError(
-      fmt::format("{}: {}", call, std::string_view(words, static_cast<std::size_t>(length))));
+  throw MachineError(fmt::format("{}: {}", call, std::string_view(words, length)));
+}
+
+void finish_mpi(MPI_Request& request, const Wait& wait, const Waiting& waiting,
+                MPI_Status* status) {
+  const auto is_done = [&] {
+    int done = 0;
+    check_mpi(MPI_Test(&request, &done, status), "MPI_Test");
+    return done != 0;
+  };
+  wait.polling(is_done, waiting);
 }
 
 MPI_Comm make_communicator(const Group& group) {
@@ -28,6 +37,12 @@ MPI_Comm make_communicator(const Group& group) {
   check_mpi(code, "MPI_Comm_create_group");
   MPI_Comm_set_errhandler(result, MPI_ERRORS_RETURN);
   return result;
+}
+
+void free_communicator(MPI_Comm communicator) {
+  int finalized = 0;
+  MPI_Finalized(&finalized);
+  if (!finalized) MPI_Comm_free(&communicator);
 }
 
 }  // namespace machine

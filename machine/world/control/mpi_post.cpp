@@ -2,39 +2,15 @@
 
 #include <algorithm>
 
-#include "machine/world/control/mpi_calls.h"
-
 namespace machine {
-namespace {
-
-// MPI counts are ints: a longer text goes in parts of this size, on one tag, in order.
-constexpr std::size_t part_bytes = std::size_t{1} << 30;
-
-}  // namespace
-
-MpiPost::~MpiPost() {
-  int finalized = 0;
-  MPI_Finalized(&finalized);
-  if (!finalized) MPI_Comm_free(&communicator_);
-}
 
 void MpiPost::start_send(int to, const void* data, std::size_t bytes,
                          std::vector<MPI_Request>& requests) {
-  for (std::size_t offset = 0; offset < bytes; offset += part_bytes)
+  for (std::size_t offset = 0; offset < bytes; offset += mpi_part_bytes)
     check_mpi(MPI_Isend(static_cast<const std::byte*>(data) + offset,
-                        static_cast<int>(std::min(part_bytes, bytes - offset)), MPI_BYTE, to, 0,
+                        static_cast<int>(std::min(mpi_part_bytes, bytes - offset)), MPI_BYTE, to, 0,
                         communicator_, &requests.emplace_back(MPI_REQUEST_NULL)),
               "MPI_Isend");
-}
-
-void MpiPost::finish(MPI_Request& request, const Waiting& waiting) {
-  wait_.polling(
-      [&] {
-        int done = 0;
-        check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
-        return done != 0;
-      },
-      waiting);
 }
 
 void MpiPost::send(int to, std::string_view text, Operation during) {
@@ -42,23 +18,23 @@ void MpiPost::send(int to, std::string_view text, Operation during) {
   std::vector<MPI_Request> requests;
   start_send(to, &size, sizeof size, requests);
   start_send(to, text.data(), text.size(), requests);
-  const Waiting waiting{during, to, ++texts_[static_cast<std::size_t>(to)].sent, size, "take"};
-  for (MPI_Request& request : requests) finish(request, waiting);
+  const Waiting waiting{during, to, ++texts_[to].sent, size, "take"};
+  for (MPI_Request& request : requests) finish_mpi(request, wait_, waiting);
 }
 
 void MpiPost::receive_bytes(void* into, std::size_t bytes, const Waiting& waiting) {
-  for (std::size_t offset = 0; offset < bytes; offset += part_bytes) {
+  for (std::size_t offset = 0; offset < bytes; offset += mpi_part_bytes) {
     MPI_Request request = MPI_REQUEST_NULL;
     check_mpi(MPI_Irecv(static_cast<std::byte*>(into) + offset,
-                        static_cast<int>(std::min(part_bytes, bytes - offset)), MPI_BYTE,
+                        static_cast<int>(std::min(mpi_part_bytes, bytes - offset)), MPI_BYTE,
                         waiting.peer, 0, communicator_, &request),
               "MPI_Irecv");
-    finish(request, waiting);
+    finish_mpi(request, wait_, waiting);
   }
 }
 
 std::string MpiPost::receive(int from, Operation during) {
-  Waiting waiting{during, from, ++texts_[static_cast<std::size_t>(from)].received, 0, "send"};
+  Waiting waiting{during, from, ++texts_[from].received, 0, "send"};
   std::uint64_t size = 0;
   receive_bytes(&size, sizeof size, waiting);
   waiting.bytes = size;
@@ -77,7 +53,8 @@ void MpiPost::exchange_with_all(Operation during) {
     if (peer != rank) start_send(peer, &nothing, sizeof nothing, requests);
   for (int peer = 0; peer < ranks; ++peer)
     if (peer != rank) receive(peer, during);
-  for (MPI_Request& request : requests) finish(request, {during, any_of_group, 0, 0, "take"});
+  for (MPI_Request& request : requests)
+    finish_mpi(request, wait_, {during, any_of_group, 0, 0, "take"});
 }
 
 }  // namespace machine

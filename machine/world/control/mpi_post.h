@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "machine/world/control/mpi_calls.h"
 #include "machine/world/control/post.h"
-#include "machine/world/control/wait.h"
 
 namespace machine {
 
@@ -18,8 +18,8 @@ class MpiPost final : public Post {
  public:
   // Takes over the communicator, whose ranks are the world's.
   MpiPost(MPI_Comm communicator, int ranks, WaitPolicy policy)
-      : communicator_(communicator), texts_(static_cast<std::size_t>(ranks)), wait_(policy) {}
-  ~MpiPost() override;
+      : communicator_(communicator), texts_(ranks), wait_(policy) {}
+  ~MpiPost() override { free_communicator(communicator_); }
   MpiPost(const MpiPost&) = delete;
   MpiPost& operator=(const MpiPost&) = delete;
   void send(int to, std::string_view text, Operation during) override;
@@ -33,7 +33,6 @@ class MpiPost final : public Post {
   };
   void start_send(int to, const void* data, std::size_t bytes, std::vector<MPI_Request>& requests);
   void receive_bytes(void* into, std::size_t bytes, const Waiting& waiting);
-  void finish(MPI_Request& request, const Waiting& waiting);
 
   MPI_Comm communicator_;
   std::vector<Texts> texts_;  // by rank; numbers them for the board

@@ -8,16 +8,15 @@
 namespace machine {
 
 void PipePost::send(int to, std::string_view text, Operation during) {
-  Pipe& pipe = *to_[static_cast<std::size_t>(to)];
-  const Waiting waiting{during, to, ++texts_[static_cast<std::size_t>(to)].sent, text.size(),
-                        "take"};
+  Pipe& pipe = *to_[to];
+  const Waiting waiting{during, to, ++texts_[to].sent, text.size(), "take"};
   write(pipe, bytes_of(std::uint64_t{text.size()}), waiting);
   write(pipe, text, waiting);
 }
 
 std::string PipePost::receive(int from, Operation during) {
-  Pipe& pipe = *from_[static_cast<std::size_t>(from)];
-  Waiting waiting{during, from, ++texts_[static_cast<std::size_t>(from)].received, 0, "send"};
+  Pipe& pipe = *from_[from];
+  Waiting waiting{during, from, ++texts_[from].received, 0, "send"};
   std::uint64_t size = 0;
   read(pipe, reinterpret_cast<char*>(&size), sizeof size, waiting);
   waiting.bytes = size;

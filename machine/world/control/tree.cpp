@@ -8,7 +8,7 @@
 namespace machine::control {
 namespace {
 
-int member(const Group& group, int index) { return group.members[static_cast<std::size_t>(index)]; }
+int member(const Group& group, int index) { return group.members[index]; }
 
 }  // namespace
 

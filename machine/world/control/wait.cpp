@@ -2,13 +2,11 @@
 
 #include <fmt/format.h>
 #include <linux/futex.h>
-#include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <climits>
 
 #include "machine/base/error.h"
@@ -19,15 +17,10 @@ namespace {
 
 thread_local double slept_s = 0;
 
-std::int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
-
 }  // namespace
 
 double waited_s() { return slept_s; }
 void add_waited_s(double seconds) { slept_s += seconds; }
-
-void Wait::pause() { __builtin_ia32_pause(); }
-void Wait::yield() { sched_yield(); }
 
 void Wait::sleep(std::atomic<std::uint32_t>& word, std::uint32_t seen) {
   const timespec slice{0, 50'000'000};
@@ -66,11 +59,10 @@ Wait::InLibrary::~InLibrary() {
   if (board_) board_->mine().waiting_for.store(nobody, std::memory_order_relaxed);
 }
 
-Wait::Waited::Waited() : start_ns_(now_ns()) {}
-Wait::Waited::~Waited() { add_waited_s(static_cast<double>(now_ns() - start_ns_) * 1e-9); }
+Wait::Waited::~Waited() { add_waited_s(steady_s() - start_s_); }
 
 Wait::Watch::Watch(const WaitPolicy& policy, const Waiting& waiting)
-    : policy_(policy), waiting_(waiting), start_ns_(now_ns()) {
+    : policy_(policy), waiting_(waiting) {
   tell(policy, waiting, true);
 }
 
@@ -87,7 +79,7 @@ void Wait::Watch::check() const {
   if (failed >= 0 && failed != board.rank())
     throw PeerFailure(fmt::format("rank {} failed: {}", failed, board.failure(failed)->text),
                       board.rank(), failed);
-  const double waited_s = static_cast<double>(now_ns() - start_ns_) * 1e-9;
+  const double waited_s = steady_s() - start_s_;
   if (waited_s > policy_.timeout_s)
     throw Timeout(
         fmt::format("rank {} waited {:.1f} s in {} for {} to {} message {} ({} bytes), during {}",

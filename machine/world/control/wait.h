@@ -5,14 +5,16 @@
 
 #include <atomic>
 #include <cstdint>
+#include <thread>
 
+#include "machine/base/clock.h"
 #include "machine/base/operation.h"
 #include "machine/world/board.h"
 #include "machine/world/step_clock.h"
 
 namespace machine {
 
-// Who waits and for what: filled in before a wait, read by nobody unless it is not over at once.
+// What a rank waits for. Filled in before a wait; read only if the wait is not over at once.
 struct Waiting {
   Operation operation = Operation::none;
   int peer = nobody;  // world rank
@@ -36,12 +38,7 @@ class Wait {
   explicit Wait(WaitPolicy policy) : policy_(policy) {}
   const WaitPolicy& policy() const { return policy_; }
 
-  // Until word == wanted ("equal") or word has reached it, counting modulo 2^32 ("reached").
-  void until_equal(std::atomic<std::uint32_t>& word, std::uint32_t wanted,
-                   std::atomic<std::uint32_t>& sleeping, const Waiting& waiting) const {
-    if (word.load(std::memory_order_acquire) == wanted) return;
-    slow(word, sleeping, waiting, [&] { return word.load(std::memory_order_acquire) == wanted; });
-  }
+  // Until word has reached `wanted`, counting modulo 2^32.
   void until_reached(std::atomic<std::uint32_t>& word, std::uint32_t wanted,
                      std::atomic<std::uint32_t>& sleeping, const Waiting& waiting) const {
     const auto reached = [&] {
@@ -53,10 +50,11 @@ class Wait {
   // Until poll() is true; poll makes the progress itself (MPI_Test).
   template <class Poll>
   void polling(Poll poll, const Waiting& waiting) const;
-  // Of what is waited for on a device, in the order of its stream: that it was queued.
+  // Reports that a wait in stream order was queued on the device.
   void queued(const Waiting& waiting) const { tell(policy_, waiting, false); }
 
-  // While it lives, this rank is in a call of another library, which may wait for any of the group.
+  // While it lives, this rank is in a call of another library, which may wait for any rank of the
+  // group.
   class InLibrary {
    public:
     InLibrary(const WaitPolicy& policy, Operation operation, std::uint64_t call,
@@ -69,7 +67,7 @@ class Wait {
     Board* board_;
   };
 
-  // Stores value and wakes who sleeps on word.
+  // Stores value and wakes the threads that sleep on word.
   static void publish(std::atomic<std::uint32_t>& word, std::uint32_t value,
                       std::atomic<std::uint32_t>& sleeping) {
     // Sequentially consistent with the sleeper's store of `sleeping` and load of `word`: at least
@@ -84,26 +82,24 @@ class Wait {
             const Waiting& waiting, Ready ready) const;
   static void wake(std::atomic<std::uint32_t>& word, std::atomic<std::uint32_t>& sleeping);
 
-  // Says on the board that this rank sleeps for what it waits for; else only what that is.
+  // Writes `waiting` on the board, and if `sleeps` that this rank sleeps.
   static void tell(const WaitPolicy& policy, const Waiting& waiting, bool sleeps);
 
-  static void pause();
-  static void yield();
   static void sleep(std::atomic<std::uint32_t>& word, std::uint32_t seen);  // 50 ms at most
   static void nap(int round);                                               // of a polling wait
   int spins() const { return policy_.oversubscribed || policy_.long_waits_are_normal ? 0 : 4000; }
   int yields() const { return policy_.long_waits_are_normal ? 2 : 60; }
 
-  // While it lives this thread waits, for waited.h.
+  // Adds its lifetime to waited_s() (waited.h).
   class Waited {
    public:
-    Waited();
+    Waited() = default;
     ~Waited();
     Waited(const Waited&) = delete;
     Waited& operator=(const Waited&) = delete;
 
    private:
-    std::int64_t start_ns_;
+    double start_s_ = steady_s();
   };
 
   // Marks the wait on the board; check() throws Timeout or PeerFailure.
@@ -116,7 +112,7 @@ class Wait {
    private:
     const WaitPolicy& policy_;
     const Waiting& waiting_;
-    std::int64_t start_ns_;
+    double start_s_ = steady_s();
   };
 
   WaitPolicy policy_;
@@ -128,12 +124,12 @@ void Wait::slow(std::atomic<std::uint32_t>& word, std::atomic<std::uint32_t>& sl
   const DuringWait during(waiting.peer);
   tell(policy_, waiting, false);
   for (int i = 0; i < spins(); ++i) {
-    pause();
+    __builtin_ia32_pause();
     if (ready()) return;
   }
   const Waited waited;
   for (int i = 0; i < yields(); ++i) {
-    yield();
+    std::this_thread::yield();
     if (ready()) return;
   }
   const Watch watch(policy_, waiting);
@@ -158,7 +154,7 @@ void Wait::polling(Poll poll, const Waiting& waiting) const {
     if (poll()) return;
   const Waited waited;
   for (int i = 0; i < yields(); ++i) {
-    yield();
+    std::this_thread::yield();
     if (poll()) return;
   }
   const Watch watch(policy_, waiting);

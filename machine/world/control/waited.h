@@ -1,7 +1,7 @@
 #pragma once
-// How long this thread has yielded or slept in waits for other ranks since it began: beside busy
-// processes a yield may last milliseconds. What it spun before, some microseconds of a wait, is not
-// in it: a short wait costs no look at a clock.
+// Seconds that this thread has yielded or slept in waits for other ranks since it began. Next to
+// busy processes a yield may last milliseconds. The spinning before it, some microseconds of a
+// wait, is not included, so a short wait reads no clock.
 
 namespace machine {
 

@@ -2,12 +2,10 @@
 // What the tests of the kernels stand on: a fixture run for every dtype, or every floating one, on
 // the host and, where there is one, on a CUDA device; inputs; and the comparison with a bound.
 
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
 #include <random>
 #include <string>
 #include <tuple>
@@ -83,7 +81,7 @@ class OnDevice : public testing::TestWithParam<std::tuple<Device::Kind, Dtype>> 
   Tensor random(Shape shape, Dtype dtype, double low = -2, double high = 2) {
     Tensor tensor = empty(shape, dtype);
     std::uniform_real_distribution<double> distribution(low, high);
-    Values values(static_cast<std::size_t>(tensor.size()));
+    Values values(tensor.size());
     for (double& value : values) value = distribution(generator_);
     from_doubles(tensor, values);
     return tensor;
