@@ -28,7 +28,7 @@ struct Action {
   std::size_t bytes;
   std::vector<std::size_t> after;  // sends that must have been taken before target is written
   int ahead = 0;                   // of a post: which message from now, 1 being the next
-  std::size_t forwards = 0;        // of a sum: so many sends of just this target follow
+  std::size_t forwards = 0;        // of a sum: number of sends of just this target that follow
   machine::Store store = machine::Store::cached;  // of a receive or copy
 };
 
@@ -39,8 +39,8 @@ struct BoundPlan {
   std::size_t visited = 0;             // RangeMap::visited, for tests
 };
 
-// store: how received and copied values are left that no later step reads. Throws std::logic_error
-// for a plan that posts what it does not receive.
+// store: for received and copied values that no later step reads. Throws std::logic_error if the
+// plan posts a place that it does not receive into.
 BoundPlan bind(const Plan& plan, const Layout& layout, bool in_place, std::size_t element_bytes,
                machine::Store store);
 

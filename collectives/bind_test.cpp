@@ -9,7 +9,7 @@
 
 #include "collectives/execute.h"
 #include "collectives/range_map.h"
-#include "collectives/rounds.h"
+#include "collectives/testing/rounds_of_ranks.h"
 #include "collectives/traffic_matrix.h"
 #include "machine/device/device.h"
 #include "machine/world/world.h"

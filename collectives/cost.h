@@ -1,6 +1,6 @@
 #pragma once
-// What a collective puts on the wire, from its paper's formula: bytes and messages that a rank
-// sends and receives. Independent of the plans; the volume oracle compares the two.
+// The bytes and messages that a rank sends and receives in a collective, by its paper's formula.
+// Independent of the plans; the volume oracle compares the two.
 
 #include <cstdint>
 
@@ -20,8 +20,8 @@ machine::Traffic expected_traffic(const Algorithm& algorithm, const Call& call, 
 std::size_t scratch_bytes(const Algorithm& algorithm, const Call& call, std::int64_t count,
                           machine::Dtype dtype);
 
-// nccl-tests' factor from algbw = S/t to busbw (NVIDIA/nccl-tests, doc/PERFORMANCE.md): what a link
-// carries when the algorithm is bandwidth-optimal.
+// nccl-tests' factor from algbw = S/t to busbw (NVIDIA/nccl-tests, doc/PERFORMANCE.md), the rate of
+// a link if the algorithm is bandwidth-optimal.
 double bus_factor(machine::Operation operation, int ranks);
 
 }  // namespace collectives

@@ -19,7 +19,7 @@
 
 namespace collectives {
 
-// What a call is bound to.
+// The key of a bound call.
 struct CallKey {
   const Algorithm* algorithm = nullptr;
   std::int64_t count = 0;  // elements of the whole, or of a share where the operation deals in them
@@ -43,8 +43,8 @@ class Execution {
   Execution(const CallKey& key, int rank, int ranks, machine::Device& device,
             const std::vector<Round>* rounds = nullptr);
 
-  // Sums round to the dtype after each addition. Returns when peers have taken all they need of the
-  // buffers, which are memory of the device: on its stream, if the link has one.
+  // Sums round to the dtype after each addition. The buffers are memory of the device. Returns when
+  // peers have read all they need of them, on the device's stream if the link has one.
   void run(machine::Link& link, machine::Reduction reduction, const std::byte* input,
            std::byte* output);
 
@@ -65,8 +65,8 @@ class Execution {
       std::memcpy(to, from, bytes);
   }
 
-  // Writes a sum where it belongs and, if all of them have posted a place for it, to the peers of
-  // the sends that follow. Returns how many sends that has made needless.
+  // Writes a sum to its target and, if all peers of the sends that follow have posted a place for
+  // it, to these peers. Returns the number of sends that this replaces.
   std::size_t reduce(machine::Link& link, machine::Reduction reduction, std::size_t index,
                      const void* a, const void* b, void* target);
 

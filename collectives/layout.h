@@ -1,5 +1,5 @@
 #pragma once
-// Where the chunks of a plan lie in buffers of so many elements.
+// The places of a plan's chunks in buffers of a given length.
 
 #include <cstdint>
 
@@ -38,7 +38,7 @@ class Layout {
   Site site(Slice slice, bool in_place) const;
 
  private:
-  // Of a buffer that holds the whole; only all_to_all_v's input and output differ.
+  // In a buffer that holds the whole. Input and output differ only for all_to_all_v.
   ChunkRange share_of_whole(Buffer buffer, int share) const;
   ChunkRange chunk_of_whole(Buffer buffer, int index) const;
   std::int64_t longest_chunk() const { return chunk_of_whole(Buffer::input, 0).size(); }

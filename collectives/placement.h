@@ -1,8 +1,7 @@
 #pragma once
-// How a parameter lies over the grid, and the parameter that carries it. Layers declare placements;
-// zero reads them to build the gradient plan. Nothing else says how a gradient is reduced.
+// The placement of a parameter over the grid, and the parameter itself. Layers declare placements.
+// ZeRO builds the gradient plan from them only.
 
-#include <cstdint>
 #include <string>
 
 #include "machine/device/kernels.h"
@@ -41,7 +40,7 @@ struct Parameter {
   // parameter, the extent and the degree when it does not divide.
   static machine::Shape local_shape(const std::string& name, machine::Shape global_shape,
                                     const Placement& placement, int tp);
-  // Where the local shard begins in the global matrix: what random initial values are keyed by.
+  // The place of the local shard in the global matrix. Random initial values are keyed by it.
   machine::Region region(int tp_rank) const;
 };
 

@@ -68,7 +68,7 @@ constexpr Slice scratch(int bay, int like, int count = 1) {
   return {Buffer::scratch, bay, count, like};
 }
 
-// Who asks for a plan, and how the data may be cut.
+// The rank that runs a plan, and how its data may be split.
 struct Call {
   int rank = 0;
   int ranks = 1;
@@ -82,10 +82,15 @@ struct Plan {
   int pieces = 1;
   int shares = 1;
   int bays = 0;  // of scratch
-  std::vector<Step> steps;
+  std::vector<Step> steps = {};
+  void add(const Step& step) { steps.push_back(step); }
 };
+// The plan of a single rank.
+inline Plan copy_of_input(int pieces) {
+  return {pieces, 1, 0, {copy(input(0, pieces), output(0, pieces))}};
+}
 
-// What a rank's buffer holds.
+// The contents of a rank's buffer.
 enum class Extent : unsigned char { none, own_share, whole };
 struct Extents {
   Extent input, output;
@@ -94,11 +99,11 @@ Extents extents(machine::Operation operation, const Call& call);
 bool may_be_in_place(machine::Operation operation);
 bool reduces(machine::Operation operation);   // all_reduce, reduce_scatter, reduce
 bool has_root(machine::Operation operation);  // broadcast, reduce, gather, scatter
-// Whether shares are ranks' parts, all of the length that a call names (all_to_all_v's are not).
+// Whether shares are ranks' parts, all of the call's count (not for all_to_all_v).
 bool deals_in_shares(machine::Operation operation);
 
-// A channel holds this many messages that are sent and not received; a plan that needs more would
-// wait for itself. The prover holds every plan to it.
+// A channel holds this many messages that are sent and not received. A plan that needs more would
+// deadlock. The prover checks every plan for it.
 inline constexpr int max_outstanding = 64;
 
 // "send 1 input[0]; receive_reduce 1 input[1] -> output[1]; …": what a test prints.
@@ -118,7 +123,12 @@ constexpr ChunkRange part_of(std::int64_t count, int parts, int index) {
   return {begin, begin + base + (index < rest ? 1 : 0)};
 }
 
-// What a rank puts on the wire and takes from it, in elements.
+// Elements of `number` such parts in a row.
+constexpr std::int64_t size_of_parts(std::int64_t count, int parts, int first, int number) {
+  return part_of(count, parts, first + number - 1).end - part_of(count, parts, first).begin;
+}
+
+// Elements and messages that a rank sends and receives.
 struct Volume {
   std::int64_t sent = 0, messages_sent = 0, received = 0, messages_received = 0;
   bool operator==(const Volume&) const = default;
@@ -129,8 +139,10 @@ struct Volume {
     messages_received += other.messages_received;
     return *this;
   }
+  // With sending and receiving exchanged.
+  constexpr Volume reversed() const { return {received, messages_received, sent, messages_sent}; }
 };
-// Where every rank receives as much as it sends.
+// For ranks that receive as much as they send.
 constexpr Volume both_ways(std::int64_t elements, std::int64_t messages) {
   return {elements, messages, elements, messages};
 }
@@ -147,14 +159,14 @@ struct Algorithm {
   Volume (*volume)(const Call& call, std::int64_t count);
   // Bays of scratch that the plan may name, for the memory oracle.
   int (*bays)(const Call& call) = [](const Call&) { return 0; };
-  // All of a result's chunks are summed in the same order: a value's bits do not depend on where in
-  // a buffer it lies.
+  // All of a result's chunks are summed in the same order, so a value's bits do not depend on its
+  // place in a buffer.
   bool one_order = true;
   // Why it cannot serve this call ("needs a power of two, not 6"), or empty.
   std::string (*refuses)(const Call& call) = [](const Call&) { return std::string(); };
 };
 const std::vector<Algorithm>& algorithms();
-// Whether its plans differ with which ranks are near each other (Call::inner).
+// Whether its plans depend on Call::inner.
 bool reads_inner(const Algorithm& algorithm);
 // Throws std::invalid_argument naming the nearest right name.
 const Algorithm& find_algorithm(machine::Operation operation, std::string_view name);

@@ -45,32 +45,21 @@ class Machine {
  public:
   Machine(const Algorithm& algorithm, const Call& call, std::int64_t count, bool in_place)
       : algorithm_(algorithm), ranks_(call.ranks), root_(call.root), in_place_(in_place) {
-    const auto ranks = static_cast<std::size_t>(ranks_);
-    next_.resize(ranks);
-    knows_.resize(ranks);
-    memory_.resize(ranks);
-    runs_.resize(ranks);
-    outstanding_.resize(ranks);
-    posted_.resize(ranks);
-    sent_.resize(ranks * ranks);
-    taken_.resize(ranks * ranks);
-    proof_.volumes.resize(ranks);
+    proof_.volumes.resize(ranks_);
     for (int rank = 0; rank < ranks_; ++rank) {
       Call own = call;
       own.rank = rank;
-      plans_.push_back(algorithm.plan(own));
-      layouts_.emplace_back(algorithm.operation, plans_.back(), own,
-                            algorithm.operation == machine::Operation::barrier ? 0 : count);
-      extents_.push_back(extents(algorithm.operation, own));
+      const Plan plan = algorithm.plan(own);
+      const bool is_barrier = algorithm.operation == machine::Operation::barrier;
+      states_.push_back({plan, Layout(algorithm.operation, plan, own, is_barrier ? 0 : count),
+                         extents(algorithm.operation, own), std::uint64_t{1} << rank});
       load(rank);
-      if (plans_.back().shares != plans_.front().shares ||
-          plans_.back().pieces != plans_.front().pieces)
+      if (plan.shares != of(0).plan.shares || plan.pieces != of(0).plan.pieces)
         throw ProofError(fmt::format("{} of {} ranks: rank {} cuts otherwise than rank 0",
                                      algorithm.name, ranks_, rank));
-      if (plans_.back().bays > algorithm.bays(own))
+      if (plan.bays > algorithm.bays(own))
         throw ProofError(fmt::format("{} of {} ranks: rank {} takes {} bays, not {}",
-                                     algorithm.name, ranks_, rank, plans_.back().bays,
-                                     algorithm.bays(own)));
+                                     algorithm.name, ranks_, rank, plan.bays, algorithm.bays(own)));
     }
   }
 
@@ -86,7 +75,7 @@ class Machine {
     for (int rank = 0; rank < ranks_; ++rank)
       if (next(rank) < plan(rank).steps.size()) wrong(rank, "waits forever");
     for (int rank = 0; rank < ranks_; ++rank)
-      for (const Message& message : of(outstanding_, rank))
+      for (const Message& message : of(rank).outstanding)
         throw ProofError(fmt::format("{} of {} ranks: rank {} never receives a message of rank {}",
                                      algorithm_.name, ranks_, message.receiver, rank));
     for (int rank = 0; rank < ranks_; ++rank) check_result(rank);
@@ -96,21 +85,27 @@ class Machine {
  private:
   using Memory = std::array<std::vector<Value>, 3>;  // of each Buffer
 
-  template <class T>
-  static T& of(std::vector<T>& all, int rank) {
-    return all[static_cast<std::size_t>(rank)];
-  }
-  Plan& plan(int rank) { return of(plans_, rank); }
-  std::size_t& next(int rank) { return of(next_, rank); }
-  // Of what one rank has sent to another, or taken from it.
-  std::uint64_t& between(std::vector<std::uint64_t>& counts, int rank, int peer) {
-    return of(counts, rank * ranks_ + peer);
-  }
+  struct State {  // of a rank
+    Plan plan;
+    Layout layout;
+    Extents extents;
+    std::uint64_t knows;  // ranks whose entry it knows of
+    std::size_t next = 0;
+    Memory memory{};
+    std::vector<Slice> runs{};           // by bay: the run that was written there
+    std::vector<Message> outstanding{};  // that it sent, in order
+    std::vector<Posted> posted{};
+    std::vector<std::uint64_t> sent{}, taken{};  // its messages, by receiver
+  };
+
+  State& of(int rank) { return states_[rank]; }
+  Plan& plan(int rank) { return of(rank).plan; }
+  std::size_t& next(int rank) { return of(rank).next; }
 
   // In place, one buffer is both, and the smaller one lies in the larger as the own share.
   std::pair<Buffer, int> place(int rank, Buffer buffer, int chunk) {
     if (!in_place_ || buffer == Buffer::scratch) return {buffer, chunk};
-    const Extents both = extents_[static_cast<std::size_t>(rank)];
+    const Extents both = of(rank).extents;
     const auto [own, other] = buffer == Buffer::input ? std::pair{both.input, both.output}
                                                       : std::pair{both.output, both.input};
     const bool within = own == Extent::own_share && other == Extent::whole;
@@ -118,12 +113,12 @@ class Machine {
   }
   Value& at(int rank, Buffer buffer, int chunk) {
     const auto [held, index] = place(rank, buffer, chunk);
-    std::vector<Value>& values = of(memory_, rank)[static_cast<std::size_t>(held)];
+    std::vector<Value>& values = of(rank).memory[static_cast<std::size_t>(held)];
     if (index < 0 || static_cast<std::size_t>(index) >= values.size())
       throw ProofError(fmt::format(
           "{} of {} ranks: rank {} has no chunk {} of its {}", algorithm_.name, ranks_, rank, chunk,
           std::array{"input", "output", "scratch"}[static_cast<std::size_t>(buffer)]));
-    return values[static_cast<std::size_t>(index)];
+    return values[index];
   }
 
   int chunks(int rank, Extent extent) {
@@ -133,14 +128,15 @@ class Machine {
                                          : own.shares * own.pieces;
   }
   void load(int rank) {
-    of(knows_, rank) = std::uint64_t{1} << rank;
-    const Extent extent = of(extents_, rank).input;
+    const Extent extent = of(rank).extents.input;
     const std::size_t inputs = chunks(rank, extent),
-                      outputs = chunks(rank, of(extents_, rank).output);
+                      outputs = chunks(rank, of(rank).extents.output);
     const std::size_t bays = plan(rank).bays;
-    of(memory_, rank) = {std::vector<Value>(in_place_ ? std::max(inputs, outputs) : inputs),
-                         std::vector<Value>(in_place_ ? 0 : outputs), std::vector<Value>(bays)};
-    of(runs_, rank).resize(bays);
+    of(rank).memory = {std::vector<Value>(in_place_ ? std::max(inputs, outputs) : inputs),
+                       std::vector<Value>(in_place_ ? 0 : outputs), std::vector<Value>(bays)};
+    of(rank).runs.resize(bays);
+    of(rank).sent.resize(ranks_);
+    of(rank).taken.resize(ranks_);
     const int first = extent == Extent::own_share ? rank * plan(rank).pieces : 0;
     for (int chunk = 0; chunk < chunks(rank, extent); ++chunk)
       at(rank, Buffer::input, chunk) = {true, first + chunk, std::uint64_t{1} << rank,
@@ -164,7 +160,7 @@ class Machine {
       values.push_back(at(rank, slice.buffer, slice.first + i));
       if (!values.back().written) wrong(rank, "reads a chunk that was not written");
       if (slice.buffer == Buffer::scratch && !chunks_fill_bays(rank) &&
-          of(of(runs_, rank), slice.first + i) != slice)
+          of(rank).runs[slice.first + i] != slice)
         wrong(rank, "reads a bay as another run than was written there");
     }
     return values;
@@ -181,9 +177,9 @@ class Machine {
     const auto [buffer_b, first_b] = place(rank, b.buffer, b.first);
     return buffer_a == buffer_b && first_a < first_b + b.count && first_b < first_a + a.count;
   }
-  // A write waits, as the executor does, until nobody is still to read what it overwrites.
+  // A write waits, as the executor does, until every message that it overwrites has been read.
   bool may_write(int rank, Slice target) {
-    for (const Message& message : of(outstanding_, rank))
+    for (const Message& message : of(rank).outstanding)
       if (overlaps(rank, message.source, target)) return false;
     return true;
   }
@@ -205,80 +201,77 @@ class Machine {
     const std::uint64_t ahead = messages_until_received(rank);
     if (ahead > max_outstanding) wrong(rank, "posts further ahead than a channel reaches");
     // What the peer itself is still to read it reads before it writes: seen to in deliver().
-    for (const Message& message : of(outstanding_, rank))
+    for (const Message& message : of(rank).outstanding)
       if (message.receiver != peer && overlaps(rank, message.source, target)) return false;
     leave_alone(rank, target, -1);
-    of(posted_, rank).push_back({peer, between(taken_, peer, rank) + ahead, target});
+    of(rank).posted.push_back({peer, of(peer).taken[rank] + ahead, target});
     return true;
   }
   // From its post until it is received, a place is its peer's, but for sends to that same peer.
   void leave_alone(int rank, Slice slice, int sending_to) {
-    for (const Posted& posted : of(posted_, rank))
+    for (const Posted& posted : of(rank).posted)
       if (overlaps(rank, posted.target, slice) &&
-          (posted.peer != sending_to || between(sent_, posted.peer, rank) >= posted.number))
+          (posted.peer != sending_to || of(posted.peer).sent[rank] >= posted.number))
         wrong(rank, "uses a chunk that it has posted");
   }
   // A message for which a place is posted may be there as soon as it is sent.
   void deliver(int rank, int peer, const std::vector<Value>& values) {
-    for (const Posted& posted : of(posted_, peer)) {
-      if (posted.peer != rank || posted.number != between(sent_, rank, peer)) continue;
-      for (const Message& message : of(outstanding_, peer))
+    for (const Posted& posted : of(peer).posted) {
+      if (posted.peer != rank || posted.number != of(rank).sent[peer]) continue;
+      for (const Message& message : of(peer).outstanding)
         if (overlaps(peer, message.source, posted.target))
           wrong(rank, fmt::format("writes over what rank {} is still to read", message.receiver));
       write(peer, posted.target, values);
     }
   }
   void take(int rank, int peer, Slice target) {
-    const std::uint64_t number = ++between(taken_, peer, rank);
-    std::erase_if(of(posted_, rank), [&](const Posted& posted) {
+    const std::uint64_t number = ++of(peer).taken[rank];
+    std::erase_if(of(rank).posted, [&](const Posted& posted) {
       return posted.peer == peer && posted.number == number && posted.target == target;
     });
   }
 
-  std::int64_t elements(int rank, Slice slice) {
-    return layouts_[static_cast<std::size_t>(rank)].elements(slice).size();
-  }
+  std::int64_t elements(int rank, Slice slice) { return of(rank).layout.elements(slice).size(); }
 
   bool step(int rank) {
     const Step& now = plan(rank).steps[next(rank)];
     switch (now.verb) {
       case Verb::send: {
-        std::vector<Message>& outstanding = of(outstanding_, rank);
+        std::vector<Message>& outstanding = of(rank).outstanding;
         if (std::count_if(outstanding.begin(), outstanding.end(), [&](const Message& message) {
               return message.receiver == now.peer;
             }) >= max_outstanding)
           return false;
         leave_alone(rank, now.source, now.peer);
-        outstanding.push_back({now.peer, now.source, read(rank, now.source), of(knows_, rank)});
-        ++between(sent_, rank, now.peer);
+        outstanding.push_back({now.peer, now.source, read(rank, now.source), of(rank).knows});
+        ++of(rank).sent[now.peer];
         deliver(rank, now.peer, outstanding.back().at_send);
-        of(proof_.volumes, rank) += {elements(rank, now.source), 1, 0, 0};
+        proof_.volumes[rank] += {elements(rank, now.source), 1, 0, 0};
         return true;
       }
       case Verb::post:
         return post(rank, now.peer, now.target);
       case Verb::receive:
       case Verb::receive_reduce: {
-        std::vector<Message>& outstanding = of(outstanding_, now.peer);
+        std::vector<Message>& outstanding = of(now.peer).outstanding;
         const auto first =
             std::find_if(outstanding.begin(), outstanding.end(),
                          [&](const Message& message) { return message.receiver == rank; });
         if (first == outstanding.end() || !may_write(rank, now.target)) return false;
         const Message message = std::move(*first);
         outstanding.erase(first);
-        of(knows_, rank) |= message.knows;
+        of(rank).knows |= message.knows;
         take(rank, now.peer, now.target);
         leave_alone(rank, now.target, -1);
         if (message.source.count != now.target.count)
           wrong(rank, "receives another number of chunks than was sent");
         if (elements(now.peer, message.source) != elements(rank, now.target))
           wrong(rank, "receives another number of elements than was sent");
-        of(proof_.volumes, rank) += {0, 0, elements(rank, now.target), 1};
+        proof_.volumes[rank] += {0, 0, elements(rank, now.target), 1};
         std::vector<Value> values = message.at_send;
         for (int i = 0; i < message.source.count; ++i) {
           const Value& late = at(now.peer, message.source.buffer, message.source.first + i);
-          if (late.order != values[static_cast<std::size_t>(i)].order)
-            wrong(rank, "the sender has overwritten it");
+          if (late.order != values[i].order) wrong(rank, "the sender has overwritten it");
         }
         if (now.verb == Verb::receive_reduce) {
           leave_alone(rank, now.source, -1);
@@ -315,9 +308,9 @@ class Machine {
     for (int i = 0; i < target.count; ++i) {
       if (target.buffer == Buffer::scratch) {
         if (target.first + target.count > plan(rank).bays) wrong(rank, "writes beyond its bays");
-        of(of(runs_, rank), target.first + i) = target;
+        of(rank).runs[target.first + i] = target;
       }
-      at(rank, target.buffer, target.first + i) = values[static_cast<std::size_t>(i)];
+      at(rank, target.buffer, target.first + i) = values[i];
     }
   }
 
@@ -352,14 +345,13 @@ class Machine {
     using enum machine::Operation;
     const auto operation = algorithm_.operation;
     if (operation == barrier) {
-      if (of(knows_, rank) != everybody())
+      if (of(rank).knows != everybody())
         throw ProofError(fmt::format("{} of {} ranks: rank {} leaves without waiting for {:x}",
-                                     algorithm_.name, ranks_, rank,
-                                     everybody() & ~of(knows_, rank)));
+                                     algorithm_.name, ranks_, rank, everybody() & ~of(rank).knows));
       return;
     }
     const bool sums = operation == all_reduce || operation == reduce || operation == reduce_scatter;
-    const int count = chunks(rank, extents_[static_cast<std::size_t>(rank)].output);
+    const int count = chunks(rank, of(rank).extents.output);
     for (int chunk = 0; chunk < count; ++chunk) {
       const Value& value = at(rank, Buffer::output, chunk);
       const Value right = wanted(rank, chunk);
@@ -383,17 +375,8 @@ class Machine {
   const Algorithm& algorithm_;
   int ranks_, root_;
   bool in_place_;
-  std::vector<Plan> plans_;
-  std::vector<Layout> layouts_;
-  std::vector<Extents> extents_;
+  std::vector<State> states_;  // by rank
   std::uint64_t first_order_ = 0;
-  std::vector<std::uint64_t> knows_;
-  std::vector<std::vector<Slice>> runs_;  // rank -> bay -> the run that was written there
-  std::vector<std::size_t> next_;
-  std::vector<Memory> memory_;
-  std::vector<std::vector<Message>> outstanding_;  // of a sender, in the order of sending
-  std::vector<std::uint64_t> sent_, taken_;        // messages, by sender and receiver
-  std::vector<std::vector<Posted>> posted_;        // of a receiver
   Proof proof_;
 };
 

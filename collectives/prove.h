@@ -4,13 +4,12 @@
 // the rank count given that
 //   - every rank ends with the right chunks, each contribution counted once;
 //   - where several ranks hold a result, all of them added in the same order, so their bits agree;
-//   - a place that is posted is nobody's but the peer's until it is received, and the peer writes
-//   it
-//     only after it has read what was there;
-//   - no step reads what was not written, no plan waits for itself, no channel holds more than
-//     max_outstanding messages, and every message sent is received;
-// both out of place and in place. Messages are taken as the links take them: read where they lie,
-// at the latest moment.
+//   - from its post until it is received, only the peer uses a posted place, and the peer writes to
+//     it only after it has read its old value;
+//   - no step reads unwritten data, no plan deadlocks, no channel holds more than max_outstanding
+//     messages, and every message sent is received;
+// both out of place and in place. Messages are read as the links read them: in place, at the latest
+// moment.
 
 #include <cstdint>
 #include <stdexcept>

@@ -1,7 +1,7 @@
 #pragma once
 // A value for every element of a rank's buffers, kept by pieces of equal value. Finds what overlaps
-// a range in the time that the pieces found take, so that to bind a plan costs about as much as its
-// steps, not their square.
+// a range in time proportional to the pieces found, so the cost of binding a plan grows with its
+// steps, not with their square.
 //
 //   RangeMap<std::size_t> writer;
 //   writer.assign(layout.site(step.target, in_place), i);

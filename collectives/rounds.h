@@ -46,10 +46,6 @@ class Agreement {
 // waits.
 std::vector<Round> rounds_of(const Algorithm& algorithm, const Call& call, std::int64_t count,
                              Agreement& agreement);
-// The rounds of every rank, without a group: for tests. Throws std::logic_error naming the step for
-// which no round comes.
-std::vector<std::vector<Round>> rounds_of_ranks(const Algorithm& algorithm, const Call& call,
-                                                std::int64_t count);
 
 // What a received part takes of the memory where the parts of a round wait to be added, aligned for
 // the widest access.

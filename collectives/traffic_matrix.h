@@ -1,7 +1,7 @@
 #pragma once
-// Who sends how much to whom in an all_to_all_v, in elements: (i, j) is the part that rank i sends
-// to rank j; it may be empty, and (i, i) stays with rank i. MPI_Alltoallv's counts, of all ranks at
-// once.
+// The elements that each rank sends to each other in an all_to_all_v: rank i sends part (i, j) to
+// rank j. A part may be empty, and (i, i) stays on rank i. These are MPI_Alltoallv's counts of all
+// ranks.
 //
 // A rank's input is its row, part after part in the order of receivers; its output is its column,
 // in the order of senders; nothing lies between parts. A part that is empty is still a message, of
@@ -14,17 +14,18 @@ namespace collectives {
 
 class TrafficMatrix {
  public:
-  // elements: [ranks, ranks], row by row. Throws std::invalid_argument when they are not so many,
-  // or when one is negative.
+  // elements: [ranks, ranks], row by row. Throws std::invalid_argument if their number differs or
+  // one is negative.
   TrafficMatrix(int ranks, const std::vector<std::int64_t>& elements);
 
   int ranks() const { return ranks_; }
   std::int64_t operator()(int from, int to) const {
     return input_begin(from, to + 1) - input_begin(from, to);
   }
-  // Where the part for `to` begins in the input of `rank`; beyond the last part for `to` = ranks().
+  // Offset of the part for `to` in the input of `rank`; the end of the last part for `to` =
+  // ranks().
   std::int64_t input_begin(int rank, int to) const { return input_begins_[index(rank, to)]; }
-  // Where the part of `from` begins in the output of `rank`, alike.
+  // Offset of the part of `from` in the output of `rank`; the end for `from` = ranks().
   std::int64_t output_begin(int rank, int from) const { return output_begins_[index(rank, from)]; }
   std::int64_t sent_by(int rank) const { return input_begin(rank, ranks_); }
   std::int64_t received_by(int rank) const { return output_begin(rank, ranks_); }

@@ -37,25 +37,24 @@ struct Tree {
 
 // The child with most ranks behind it first.
 inline void send_down(Plan& plan, const Tree& tree, Slice slice) {
-  for (int i = tree.children(); i-- > 0;)
-    plan.steps.push_back(send(tree.rank_of(tree.child(i)), slice));
+  for (int i = tree.children(); i-- > 0;) plan.add(send(tree.rank_of(tree.child(i)), slice));
 }
 // The child with fewest ranks behind it first. Returns where the sum lies.
 inline Slice sum_up(Plan& plan, const Tree& tree, Slice own, Slice target) {
   Slice sum = own;
   for (int i = 0; i < tree.children(); ++i, sum = target)
-    plan.steps.push_back(receive_reduce(tree.rank_of(tree.child(i)), sum, target));
+    plan.add(receive_reduce(tree.rank_of(tree.child(i)), sum, target));
   return sum;
 }
 
 inline Plan broadcast(const Call& call) {
   const Tree tree(call);
-  Plan plan{call.pieces, 1, 0, {}};
+  Plan plan{call.pieces};
   for (int piece = 0; piece < plan.pieces; ++piece) {
-    if (tree.place > 0) plan.steps.push_back(receive(tree.parent(), output(piece)));
+    if (tree.place > 0) plan.add(receive(tree.parent(), output(piece)));
     send_down(plan, tree, tree.place > 0 ? output(piece) : input(piece));
   }
-  if (tree.place == 0) plan.steps.push_back(copy(input(0, plan.pieces), output(0, plan.pieces)));
+  if (tree.place == 0) plan.add(copy(input(0, plan.pieces), output(0, plan.pieces)));
   return plan;
 }
 
@@ -65,11 +64,11 @@ inline int reduce_bays(const Call& call) {
 }
 inline Plan reduce(const Call& call) {
   const Tree tree(call);
-  Plan plan{call.pieces, 1, reduce_bays(call), {}};
+  Plan plan{call.pieces, 1, reduce_bays(call)};
   for (int piece = 0; piece < plan.pieces; ++piece) {
     const Slice target = tree.place > 0 ? scratch(piece, piece) : output(piece);
     const Slice sum = sum_up(plan, tree, input(piece), target);
-    plan.steps.push_back(tree.place > 0 ? send(tree.parent(), sum) : copy(sum, target));
+    plan.add(tree.place > 0 ? send(tree.parent(), sum) : copy(sum, target));
   }
   return plan;
 }
@@ -77,18 +76,18 @@ inline Plan reduce(const Call& call) {
 // To rank 0, which sends each piece back as soon as it is summed.
 inline Plan all_reduce(const Call& call) {
   const Tree tree(call, 0);
-  Plan plan{call.pieces, 1, 0, {}};
+  Plan plan{call.pieces};
   for (int piece = 0; piece < plan.pieces; ++piece) {
     const Slice sum = sum_up(plan, tree, input(piece), output(piece));
     if (tree.place > 0) {
-      plan.steps.push_back(send(tree.parent(), sum));
+      plan.add(send(tree.parent(), sum));
     } else {
-      plan.steps.push_back(copy(sum, output(piece)));
+      plan.add(copy(sum, output(piece)));
       send_down(plan, tree, output(piece));
     }
   }
   for (int piece = 0; piece < plan.pieces && tree.place > 0; ++piece) {
-    plan.steps.push_back(receive(tree.parent(), output(piece)));
+    plan.add(receive(tree.parent(), output(piece)));
     send_down(plan, tree, output(piece));
   }
   return plan;
@@ -112,57 +111,52 @@ inline int share_bays(const Call& call) {
 
 inline Plan gather(const Call& call) {
   const Tree tree(call);
-  Plan plan{1, call.ranks, share_bays(call), {}};
+  Plan plan{1, call.ranks, share_bays(call)};
   const int split = around_the_end(tree);
-  if (tree.place == 0) plan.steps.push_back(copy(input(0), output(call.root)));
-  if (tree.place > 0 && tree.size() > 1) plan.steps.push_back(copy(input(0), scratch(0, 0)));
+  if (tree.place == 0) plan.add(copy(input(0), output(call.root)));
+  if (tree.place > 0 && tree.size() > 1) plan.add(copy(input(0), scratch(0, 0)));
   for (int i = 0; i < tree.children(); ++i) {
     const int child = tree.child(i), size = tree.size(child), peer = tree.rank_of(child);
     if (tree.place > 0) {
-      plan.steps.push_back(receive(peer, scratch(child - tree.place, 0, size)));
+      plan.add(receive(peer, scratch(child - tree.place, 0, size)));
     } else if (child != split) {
-      plan.steps.push_back(receive(peer, output(peer, size)));
+      plan.add(receive(peer, output(peer, size)));
     } else {
       const int before = call.ranks - peer;
-      plan.steps.push_back(receive(peer, scratch(0, 0, size)));
-      plan.steps.push_back(copy(scratch(0, 0, before), output(peer, before)));
-      plan.steps.push_back(copy(scratch(before, 0, size - before), output(0, size - before)));
+      plan.add(receive(peer, scratch(0, 0, size)));
+      plan.add(copy(scratch(0, 0, before), output(peer, before)));
+      plan.add(copy(scratch(before, 0, size - before), output(0, size - before)));
     }
   }
   if (tree.place > 0)
-    plan.steps.push_back(
-        send(tree.parent(), tree.size() > 1 ? scratch(0, 0, tree.size()) : input(0)));
+    plan.add(send(tree.parent(), tree.size() > 1 ? scratch(0, 0, tree.size()) : input(0)));
   return plan;
 }
 
 inline Plan scatter(const Call& call) {
   const Tree tree(call);
-  Plan plan{1, call.ranks, share_bays(call), {}};
+  Plan plan{1, call.ranks, share_bays(call)};
   const int split = around_the_end(tree);
   if (tree.place > 0)
-    plan.steps.push_back(
-        receive(tree.parent(), tree.size() > 1 ? scratch(0, 0, tree.size()) : output(0)));
+    plan.add(receive(tree.parent(), tree.size() > 1 ? scratch(0, 0, tree.size()) : output(0)));
   for (int i = tree.children(); i-- > 0;) {
     const int child = tree.child(i), size = tree.size(child), peer = tree.rank_of(child);
     if (tree.place > 0) {
-      plan.steps.push_back(send(peer, scratch(child - tree.place, 0, size)));
+      plan.add(send(peer, scratch(child - tree.place, 0, size)));
     } else if (child != split) {
-      plan.steps.push_back(send(peer, input(peer, size)));
+      plan.add(send(peer, input(peer, size)));
     } else {
       const int before = call.ranks - peer;
-      plan.steps.push_back(copy(input(peer, before), scratch(0, 0, before)));
-      plan.steps.push_back(copy(input(0, size - before), scratch(before, 0, size - before)));
-      plan.steps.push_back(send(peer, scratch(0, 0, size)));
+      plan.add(copy(input(peer, before), scratch(0, 0, before)));
+      plan.add(copy(input(0, size - before), scratch(before, 0, size - before)));
+      plan.add(send(peer, scratch(0, 0, size)));
     }
   }
-  if (tree.place == 0) plan.steps.push_back(copy(input(call.root), output(0)));
-  if (tree.place > 0 && tree.size() > 1) plan.steps.push_back(copy(scratch(0, 0), output(0)));
+  if (tree.place == 0) plan.add(copy(input(call.root), output(0)));
+  if (tree.place > 0 && tree.size() > 1) plan.add(copy(scratch(0, 0), output(0)));
   return plan;
 }
 
-constexpr Volume turned(Volume volume) {
-  return {volume.received, volume.messages_received, volume.sent, volume.messages_sent};
-}
 // All of it over every edge of the tree.
 constexpr Volume down_volume(const Tree& tree, int pieces, std::int64_t count) {
   const int children = tree.children(), parents = tree.place > 0;
@@ -172,11 +166,11 @@ inline Volume broadcast_volume(const Call& call, std::int64_t count) {
   return down_volume(Tree(call), call.pieces, count);
 }
 inline Volume reduce_volume(const Call& call, std::int64_t count) {
-  return turned(broadcast_volume(call, count));
+  return broadcast_volume(call, count).reversed();
 }
 inline Volume all_reduce_volume(const Call& call, std::int64_t count) {
   Volume both = down_volume(Tree(call, 0), call.pieces, count);
-  return both += turned(both);
+  return both += both.reversed();
 }
 // Over an edge, the shares of those behind it.
 inline Volume scatter_volume(const Call& call, std::int64_t count) {
@@ -185,7 +179,7 @@ inline Volume scatter_volume(const Call& call, std::int64_t count) {
   return {(tree.size() - 1) * count, tree.children(), parents * tree.size() * count, parents};
 }
 inline Volume gather_volume(const Call& call, std::int64_t count) {
-  return turned(scatter_volume(call, count));
+  return scatter_volume(call, count).reversed();
 }
 
 static_assert(Tree({0, 6}, 0).children() == 3 && Tree({4, 6}, 0).size() == 2);

@@ -20,15 +20,15 @@ constexpr int rounds(int ranks) { return std::bit_width(static_cast<unsigned>(ra
 inline int all_gather_bays(const Call& call) { return call.ranks; }
 inline Plan all_gather(const Call& call) {
   const int rank = call.rank, ranks = call.ranks;
-  Plan plan{1, ranks, all_gather_bays(call), {}};
-  plan.steps.push_back(copy(input(0), scratch(0, 0)));
+  Plan plan{1, ranks, all_gather_bays(call)};
+  plan.add(copy(input(0), scratch(0, 0)));
   for (int distance = 1; distance < ranks; distance *= 2) {
     const int count = std::min(distance, ranks - distance);
-    plan.steps.push_back(send((rank - distance + ranks) % ranks, scratch(0, 0, count)));
-    plan.steps.push_back(receive((rank + distance) % ranks, scratch(distance, 0, count)));
+    plan.add(send((rank - distance + ranks) % ranks, scratch(0, 0, count)));
+    plan.add(receive((rank + distance) % ranks, scratch(distance, 0, count)));
   }
-  plan.steps.push_back(copy(scratch(0, 0, ranks - rank), output(rank, ranks - rank)));
-  if (rank > 0) plan.steps.push_back(copy(scratch(ranks - rank, 0, rank), output(0, rank)));
+  plan.add(copy(scratch(0, 0, ranks - rank), output(rank, ranks - rank)));
+  if (rank > 0) plan.add(copy(scratch(ranks - rank, 0, rank), output(0, rank)));
   return plan;
 }
 
@@ -47,26 +47,26 @@ inline int all_to_all_bays(const Call& call) {
 }
 inline Plan all_to_all(const Call& call) {
   const int rank = call.rank, ranks = call.ranks;
-  Plan plan{1, ranks, all_to_all_bays(call), {}};
+  Plan plan{1, ranks, all_to_all_bays(call)};
   const int to_send = ranks, received = ranks + longest_message(ranks);
-  plan.steps.push_back(copy(input(rank), output(rank)));
+  plan.add(copy(input(rank), output(rank)));
   for (int bit = 1; bit < ranks; bit *= 2) {
     const int count = with_bit(ranks, bit);
     int packed = 0;
     for (int way = bit; way < ranks; ++way) {
       if (!(way & bit)) continue;
       const bool starts = (way & (bit - 1)) == 0;  // has not moved yet
-      plan.steps.push_back(copy(starts ? input((rank + way) % ranks) : scratch(way, 0),
-                                scratch(to_send + packed++, 0)));
+      plan.add(copy(starts ? input((rank + way) % ranks) : scratch(way, 0),
+                    scratch(to_send + packed++, 0)));
     }
-    plan.steps.push_back(send((rank + bit) % ranks, scratch(to_send, 0, count)));
-    plan.steps.push_back(receive((rank - bit + ranks) % ranks, scratch(received, 0, count)));
+    plan.add(send((rank + bit) % ranks, scratch(to_send, 0, count)));
+    plan.add(receive((rank - bit + ranks) % ranks, scratch(received, 0, count)));
     int unpacked = 0;
     for (int way = bit; way < ranks; ++way) {
       if (!(way & bit)) continue;
       const bool arrives = way < 2 * bit;
-      plan.steps.push_back(copy(scratch(received + unpacked++, 0),
-                                arrives ? output((rank - way + ranks) % ranks) : scratch(way, 0)));
+      plan.add(copy(scratch(received + unpacked++, 0),
+                    arrives ? output((rank - way + ranks) % ranks) : scratch(way, 0)));
     }
   }
   return plan;

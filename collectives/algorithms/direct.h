@@ -12,6 +12,8 @@
 // Each rank first posts where the sums of the others shall land: over symmetric memory the last
 // addition of a share then writes it to every rank at once, and nobody reads it again.
 
+#include <algorithm>
+
 #include "collectives/plan.h"
 #include "collectives/traffic_matrix.h"
 
@@ -23,116 +25,113 @@ inline constexpr std::string_view paper =
 // The i-th peer to visit, i = 1 … ranks - 1.
 constexpr int peer_of(int rank, int ranks, int i) { return (rank + i) % ranks; }
 
-// Ranks 0 and 1 start with the sum of the two (a + b is b + a); the others gather what comes before
-// their own input apart, since in place the target still holds that input.
+inline void send_to_all(Plan& plan, const Call& call, Slice slice) {
+  for (int i = 1; i < call.ranks; ++i) plan.add(send(peer_of(call.rank, call.ranks, i), slice));
+}
+// A piece of each peer's share.
+inline void send_shares(Plan& plan, const Call& call, int piece) {
+  for (int i = 1; i < call.ranks; ++i) {
+    const int peer = peer_of(call.rank, call.ranks, i);
+    plan.add(send(peer, input(peer * call.pieces + piece)));
+  }
+}
+inline void receive_shares(Plan& plan, const Call& call, int piece) {
+  for (int i = 1; i < call.ranks; ++i) {
+    const int peer = peer_of(call.rank, call.ranks, i);
+    plan.add(receive(peer, output(peer * call.pieces + piece)));
+  }
+}
+
+// `count` ranks: first, first + stride, …; this rank is their index-th.
+struct Peers {
+  int first, stride, count, index;
+};
+// target = the sum, in the order of the peers, of what they send and this rank's `own`. The first
+// two start with the sum of the two (a + b is b + a). The others add up what comes before their own
+// in `before`, since in place the target still holds `own`.
+inline void sum_in_order(Plan& plan, Peers peers, Slice own, Slice before, Slice target) {
+  const auto rank_of = [&](int i) { return peers.first + i * peers.stride; };
+  if (peers.index < 2) {
+    plan.add(receive_reduce(rank_of(1 - peers.index), own, target));
+  } else {
+    plan.add(receive(rank_of(0), before));
+    for (int i = 1; i < peers.index; ++i) plan.add(receive_reduce(rank_of(i), before, before));
+    plan.add(copy(own, target));
+    plan.add(reduce(before, target));
+  }
+  for (int i = std::max(2, peers.index + 1); i < peers.count; ++i)
+    plan.add(receive_reduce(rank_of(i), target, target));
+}
+
 inline int reduce_bays(const Call& call) { return call.rank >= 2 ? call.pieces : 0; }
 inline void reduce_chunk(Plan& plan, const Call& call, int bay, int chunk, Slice target) {
-  const Slice own = input(chunk), before = scratch(bay, chunk);
-  const int rank = call.rank;
-  if (rank < 2) {
-    plan.steps.push_back(receive_reduce(1 - rank, own, target));
-  } else {
-    plan.steps.push_back(receive(0, before));
-    for (int peer = 1; peer < rank; ++peer)
-      plan.steps.push_back(receive_reduce(peer, before, before));
-    plan.steps.push_back(copy(own, target));
-    plan.steps.push_back(reduce(before, target));
-  }
-  for (int peer = rank < 2 ? 2 : rank + 1; peer < call.ranks; ++peer)
-    plan.steps.push_back(receive_reduce(peer, target, target));
+  sum_in_order(plan, {0, 1, call.ranks, call.rank}, input(chunk), scratch(bay, chunk), target);
 }
 
 // Two pieces of the input are under way before the first sum is needed; then each sum is answered
 // with the next piece. Sums are taken one piece late, while they are still in a cache.
 inline Plan all_reduce(const Call& call) {
   const int rank = call.rank, ranks = call.ranks, pieces = call.pieces;
-  Plan plan{pieces, ranks, ranks > 1 ? reduce_bays(call) : 0, {}};
-  if (ranks == 1) {
-    plan.steps.push_back(copy(input(0, pieces), output(0, pieces)));
-    return plan;
-  }
-  const auto send_input = [&](int piece) {
-    for (int i = 1; i < ranks && piece < pieces; ++i) {
-      const int peer = peer_of(rank, ranks, i);
-      plan.steps.push_back(send(peer, input(peer * pieces + piece)));
-    }
-  };
-  const auto gather_piece = [&](int piece) {
-    for (int i = 1; i < ranks; ++i) {
-      const int peer = peer_of(rank, ranks, i);
-      plan.steps.push_back(receive(peer, output(peer * pieces + piece)));
-    }
-  };
+  if (ranks == 1) return copy_of_input(pieces);
+  Plan plan{pieces, ranks, reduce_bays(call)};
   for (int i = 1; i < ranks; ++i)
     for (int piece = 0; piece < pieces; ++piece) {
       const int peer = peer_of(rank, ranks, i);
-      plan.steps.push_back(post(peer, output(peer * pieces + piece)));
+      plan.add(post(peer, output(peer * pieces + piece)));
     }
-  send_input(0);
-  send_input(1);
+  for (int piece = 0; piece < std::min(2, pieces); ++piece) send_shares(plan, call, piece);
   for (int piece = 0; piece < pieces; ++piece) {
     const int mine = rank * pieces + piece;
     reduce_chunk(plan, call, piece, mine, output(mine));
-    for (int i = 1; i < ranks; ++i)
-      plan.steps.push_back(send(peer_of(rank, ranks, i), output(mine)));
-    send_input(piece + 2);
-    if (piece > 0) gather_piece(piece - 1);
+    send_to_all(plan, call, output(mine));
+    if (piece + 2 < pieces) send_shares(plan, call, piece + 2);
+    if (piece > 0) receive_shares(plan, call, piece - 1);
   }
-  gather_piece(pieces - 1);
+  receive_shares(plan, call, pieces - 1);
   return plan;
 }
 
 inline Plan reduce_scatter(const Call& call) {
   const int rank = call.rank, ranks = call.ranks, pieces = call.pieces;
-  Plan plan{pieces, ranks, ranks > 1 ? reduce_bays(call) : 0, {}};
-  if (ranks == 1) plan.steps.push_back(copy(input(0, pieces), output(0, pieces)));
+  if (ranks == 1) return copy_of_input(pieces);
+  Plan plan{pieces, ranks, reduce_bays(call)};
+  for (int piece = 0; piece < pieces; ++piece) send_shares(plan, call, piece);
   for (int piece = 0; piece < pieces; ++piece)
-    for (int i = 1; i < ranks; ++i) {
-      const int peer = peer_of(rank, ranks, i);
-      plan.steps.push_back(send(peer, input(peer * pieces + piece)));
-    }
-  for (int piece = 0; piece < pieces && ranks > 1; ++piece)
     reduce_chunk(plan, call, piece, rank * pieces + piece, output(piece));
   return plan;
 }
 
 inline Plan all_gather(const Call& call) {
   const int rank = call.rank, ranks = call.ranks, pieces = call.pieces;
-  Plan plan{pieces, ranks, 0, {}};
-  for (int piece = 0; piece < pieces; ++piece)
-    for (int i = 1; i < ranks; ++i)
-      plan.steps.push_back(send(peer_of(rank, ranks, i), input(piece)));
-  plan.steps.push_back(copy(input(0, pieces), output(rank * pieces, pieces)));
-  for (int piece = 0; piece < pieces; ++piece)
-    for (int i = 1; i < ranks; ++i) {
-      const int peer = peer_of(rank, ranks, i);
-      plan.steps.push_back(receive(peer, output(peer * pieces + piece)));
-    }
+  Plan plan{pieces, ranks};
+  for (int piece = 0; piece < pieces; ++piece) send_to_all(plan, call, input(piece));
+  plan.add(copy(input(0, pieces), output(rank * pieces, pieces)));
+  for (int piece = 0; piece < pieces; ++piece) receive_shares(plan, call, piece);
   return plan;
 }
 
 // All read the root's buffer.
 inline Plan broadcast(const Call& call) {
-  Plan plan{call.pieces, 1, 0, {}};
+  Plan plan{call.pieces};
   for (int piece = 0; piece < plan.pieces; ++piece) {
-    if (call.rank != call.root) plan.steps.push_back(receive(call.root, output(piece)));
-    for (int i = 1; i < call.ranks && call.rank == call.root; ++i)
-      plan.steps.push_back(send(peer_of(call.root, call.ranks, i), input(piece)));
+    if (call.rank == call.root)
+      send_to_all(plan, call, input(piece));
+    else
+      plan.add(receive(call.root, output(piece)));
   }
-  if (call.rank == call.root)
-    plan.steps.push_back(copy(input(0, plan.pieces), output(0, plan.pieces)));
+  if (call.rank == call.root) plan.add(copy(input(0, plan.pieces), output(0, plan.pieces)));
   return plan;
 }
 
 // The root reads all inputs, in the order of ranks.
 inline int rooted_bays(const Call& call) { return call.rank == call.root ? reduce_bays(call) : 0; }
 inline Plan reduce(const Call& call) {
-  Plan plan{call.pieces, 1, rooted_bays(call), {}};
+  Plan plan{call.pieces, 1, rooted_bays(call)};
   for (int piece = 0; piece < plan.pieces; ++piece) {
     if (call.rank != call.root) {
-      plan.steps.push_back(send(call.root, input(piece)));
+      plan.add(send(call.root, input(piece)));
     } else if (call.ranks == 1) {
-      plan.steps.push_back(copy(input(piece), output(piece)));
+      plan.add(copy(input(piece), output(piece)));
     } else {
       reduce_chunk(plan, call, piece, piece, output(piece));
     }
@@ -142,49 +141,43 @@ inline Plan reduce(const Call& call) {
 
 inline Plan gather(const Call& call) {
   const int pieces = call.pieces;
-  Plan plan{pieces, call.ranks, 0, {}};
-  if (call.rank == call.root)
-    plan.steps.push_back(copy(input(0, pieces), output(call.root * pieces, pieces)));
+  Plan plan{pieces, call.ranks};
+  if (call.rank == call.root) plan.add(copy(input(0, pieces), output(call.root * pieces, pieces)));
   for (int i = 1; i < call.ranks; ++i)
     for (int piece = 0; piece < pieces; ++piece) {
       const int peer = peer_of(call.root, call.ranks, i);
       if (call.rank == call.root)
-        plan.steps.push_back(receive(peer, output(peer * pieces + piece)));
+        plan.add(receive(peer, output(peer * pieces + piece)));
       else if (call.rank == peer)
-        plan.steps.push_back(send(call.root, input(piece)));
+        plan.add(send(call.root, input(piece)));
     }
   return plan;
 }
 
 inline Plan scatter(const Call& call) {
   const int pieces = call.pieces;
-  Plan plan{pieces, call.ranks, 0, {}};
+  Plan plan{pieces, call.ranks};
   for (int i = 1; i < call.ranks; ++i)
     for (int piece = 0; piece < pieces; ++piece) {
       const int peer = peer_of(call.root, call.ranks, i);
       if (call.rank == call.root)
-        plan.steps.push_back(send(peer, input(peer * pieces + piece)));
+        plan.add(send(peer, input(peer * pieces + piece)));
       else if (call.rank == peer)
-        plan.steps.push_back(receive(call.root, output(piece)));
+        plan.add(receive(call.root, output(piece)));
     }
-  if (call.rank == call.root)
-    plan.steps.push_back(copy(input(call.root * pieces, pieces), output(0, pieces)));
+  if (call.rank == call.root) plan.add(copy(input(call.root * pieces, pieces), output(0, pieces)));
   return plan;
 }
 
 inline Plan all_to_all(const Call& call) {
   const int rank = call.rank, ranks = call.ranks, pieces = call.pieces;
-  Plan plan{pieces, ranks, 0, {}};
-  for (int piece = 0; piece < pieces; ++piece)
-    for (int i = 1; i < ranks; ++i) {
-      const int peer = peer_of(rank, ranks, i);
-      plan.steps.push_back(send(peer, input(peer * pieces + piece)));
-    }
-  plan.steps.push_back(copy(input(rank * pieces, pieces), output(rank * pieces, pieces)));
+  Plan plan{pieces, ranks};
+  for (int piece = 0; piece < pieces; ++piece) send_shares(plan, call, piece);
+  plan.add(copy(input(rank * pieces, pieces), output(rank * pieces, pieces)));
   for (int piece = 0; piece < pieces; ++piece)
     for (int i = ranks - 1; i > 0; --i) {  // who visits this rank first comes first
       const int peer = peer_of(rank, ranks, i);
-      plan.steps.push_back(receive(peer, output(peer * pieces + piece)));
+      plan.add(receive(peer, output(peer * pieces + piece)));
     }
   return plan;
 }
@@ -192,15 +185,12 @@ inline Plan all_to_all(const Call& call) {
 // To the next rank, from the one before, as nccl-tests' sendrecv.
 inline Plan send_receive(const Call& call) {
   const int pieces = call.pieces;
-  Plan plan{pieces, 1, 0, {}};
-  if (call.ranks == 1) {
-    plan.steps.push_back(copy(input(0, pieces), output(0, pieces)));
-    return plan;
-  }
+  if (call.ranks == 1) return copy_of_input(pieces);
+  Plan plan{pieces};
   for (int piece = 0; piece < pieces; ++piece)
-    plan.steps.push_back(send((call.rank + 1) % call.ranks, input(piece)));
+    plan.add(send((call.rank + 1) % call.ranks, input(piece)));
   for (int piece = 0; piece < pieces; ++piece)
-    plan.steps.push_back(receive((call.rank + call.ranks - 1) % call.ranks, output(piece)));
+    plan.add(receive((call.rank + call.ranks - 1) % call.ranks, output(piece)));
   return plan;
 }
 
@@ -230,8 +220,7 @@ inline Volume from_root_volume(const Call& call, std::int64_t count) {
   return {(call.ranks - 1) * count, 1LL * (call.ranks - 1) * call.pieces, 0, 0};
 }
 inline Volume to_root_volume(const Call& call, std::int64_t count) {
-  const Volume turned = from_root_volume(call, count);
-  return {turned.received, turned.messages_received, turned.sent, turned.messages_sent};
+  return from_root_volume(call, count).reversed();
 }
 inline Volume send_receive_volume(const Call& call, std::int64_t count) {
   return call.ranks == 1 ? Volume{} : both_ways(count, call.pieces);

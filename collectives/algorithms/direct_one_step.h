@@ -17,22 +17,22 @@ inline int bays(const Call&) { return 1; }
 inline Plan all_reduce(const Call& call) {
   const int rank = call.rank, ranks = call.ranks;
   const Slice sum = scratch(0, 0);
-  Plan plan{1, 1, 1, {}};
-  for (int i = 1; i < ranks; ++i) plan.steps.push_back(send((rank + i) % ranks, input(0)));
+  Plan plan{1, 1};
+  for (int i = 1; i < ranks; ++i) plan.add(send((rank + i) % ranks, input(0)));
   int next = 0;
   if (rank < 2 && ranks > 1) {  // a + b is b + a: ranks 0 and 1 both start with the sum of the two
-    plan.steps.push_back(receive_reduce(1 - rank, input(0), sum));
+    plan.add(receive_reduce(1 - rank, input(0), sum));
     next = 2;
   } else if (rank >= 2) {
-    plan.steps.push_back(receive(0, sum));
+    plan.add(receive(0, sum));
     next = 1;
   } else {
-    plan.steps.push_back(copy(input(0), sum));
+    plan.add(copy(input(0), sum));
     next = 1;
   }
   for (; next < ranks; ++next)
-    plan.steps.push_back(next == rank ? reduce(input(0), sum) : receive_reduce(next, sum, sum));
-  plan.steps.push_back(copy(sum, output(0)));
+    plan.add(next == rank ? reduce(input(0), sum) : receive_reduce(next, sum, sum));
+  plan.add(copy(sum, output(0)));
   return plan;
 }
 

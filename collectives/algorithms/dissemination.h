@@ -11,10 +11,10 @@ inline constexpr std::string_view paper = "Hensgen, Finkel and Manber 1988, doi:
 
 // Messages are empty.
 inline Plan barrier(const Call& call) {
-  Plan plan{1, 1, 0, {}};
+  Plan plan{1};
   for (int distance = 1; distance < call.ranks; distance *= 2) {
-    plan.steps.push_back(send((call.rank + distance) % call.ranks, input(0)));
-    plan.steps.push_back(receive((call.rank - distance + call.ranks) % call.ranks, output(0)));
+    plan.add(send((call.rank + distance) % call.ranks, input(0)));
+    plan.add(receive((call.rank - distance + call.ranks) % call.ranks, output(0)));
   }
   return plan;
 }

@@ -53,14 +53,14 @@ constexpr Node node_of(const Call& call, int tree, bool rooted) {
 
 inline void send_down(Plan& plan, const Node& node, Slice slice) {
   for (const int child : node.children)
-    if (child >= 0) plan.steps.push_back(send(child, slice));
+    if (child >= 0) plan.add(send(child, slice));
 }
 // Returns where the sum lies.
 inline Slice sum_up(Plan& plan, const Node& node, Slice own, Slice target) {
   Slice sum = own;
   for (const int child : node.children) {
     if (child < 0) continue;
-    plan.steps.push_back(receive_reduce(child, sum, target));
+    plan.add(receive_reduce(child, sum, target));
     sum = target;
   }
   return sum;
@@ -69,15 +69,15 @@ inline Slice sum_up(Plan& plan, const Node& node, Slice own, Slice target) {
 inline Plan broadcast(const Call& call) {
   const int pieces = call.pieces;
   const bool root = call.rank == call.root;
-  Plan plan{pieces, 2, 0, {}};
+  Plan plan{pieces, 2};
   for (int piece = 0; piece < pieces; ++piece)
     for (int tree = 0; tree < 2 && call.ranks > 1; ++tree) {
       const int chunk = tree * pieces + piece;
       const Node node = node_of(call, tree, true);
-      if (!root) plan.steps.push_back(receive(node.parent, output(chunk)));
+      if (!root) plan.add(receive(node.parent, output(chunk)));
       send_down(plan, node, root ? input(chunk) : output(chunk));
     }
-  if (root) plan.steps.push_back(copy(input(0, 2 * pieces), output(0, 2 * pieces)));
+  if (root) plan.add(copy(input(0, 2 * pieces), output(0, 2 * pieces)));
   return plan;
 }
 
@@ -99,15 +99,15 @@ inline int reduce_bays(const Call& call) {
 inline Plan reduce(const Call& call) {
   const int pieces = call.pieces;
   const bool root = call.rank == call.root;
-  Plan plan{pieces, 2, reduce_bays(call), {}};
-  if (call.ranks == 1) plan.steps.push_back(copy(input(0, 2 * pieces), output(0, 2 * pieces)));
+  Plan plan{pieces, 2, reduce_bays(call)};
+  if (call.ranks == 1) plan.add(copy(input(0, 2 * pieces), output(0, 2 * pieces)));
   for (int piece = 0; piece < pieces; ++piece)
     for (int tree = 0; tree < 2 && call.ranks > 1; ++tree) {
       const int chunk = tree * pieces + piece;
       const Node node = node_of(call, tree, true);
       const Slice target = root ? output(chunk) : scratch(piece, chunk);
       const Slice sum = sum_up(plan, node, input(chunk), target);
-      if (!root) plan.steps.push_back(send(node.parent, sum));
+      if (!root) plan.add(send(node.parent, sum));
     }
   return plan;
 }
@@ -117,23 +117,20 @@ inline Plan reduce(const Call& call) {
 // have to agree on what comes next.
 inline Plan all_reduce(const Call& call) {
   const int ranks = call.ranks, pieces = call.pieces;
-  Plan plan{pieces, 2, 0, {}};
-  if (ranks == 1) {
-    plan.steps.push_back(copy(input(0, 2 * pieces), output(0, 2 * pieces)));
-    return plan;
-  }
+  if (ranks == 1) return copy_of_input(pieces);
+  Plan plan{pieces, 2};
   const int delay = std::bit_width(static_cast<unsigned>(ranks));
   for (int time = 0; time < pieces + delay; ++time) {
     for (int tree = 0; tree < 2 && time < pieces; ++tree) {
       const int chunk = tree * pieces + time;
       const Node node = node_of(call, tree, false);
       const Slice sum = sum_up(plan, node, input(chunk), output(chunk));
-      if (node.parent >= 0) plan.steps.push_back(send(node.parent, sum));
+      if (node.parent >= 0) plan.add(send(node.parent, sum));
     }
     for (int tree = 0; tree < 2 && time >= delay; ++tree) {
       const int chunk = tree * pieces + time - delay;
       const Node node = node_of(call, tree, false);
-      if (node.parent >= 0) plan.steps.push_back(receive(node.parent, output(chunk)));
+      if (node.parent >= 0) plan.add(receive(node.parent, output(chunk)));
       send_down(plan, node, output(chunk));
     }
   }
@@ -154,19 +151,15 @@ constexpr Volume down_volume(const Call& call, bool rooted, std::int64_t count) 
   }
   return volume;
 }
-constexpr Volume up_volume(const Call& call, bool rooted, std::int64_t count) {
-  const Volume down = down_volume(call, rooted, count);
-  return {down.received, down.messages_received, down.sent, down.messages_sent};
-}
 inline Volume broadcast_volume(const Call& call, std::int64_t count) {
   return down_volume(call, true, count);
 }
 inline Volume reduce_volume(const Call& call, std::int64_t count) {
-  return up_volume(call, true, count);
+  return down_volume(call, true, count).reversed();
 }
 inline Volume all_reduce_volume(const Call& call, std::int64_t count) {
   Volume both = down_volume(call, false, count);
-  return both += up_volume(call, false, count);
+  return both += both.reversed();
 }
 
 static_assert(children({2, 8}, 0, false) == 0 && children({2, 8}, 1, false) == 2);

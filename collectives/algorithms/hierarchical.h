@@ -10,9 +10,13 @@
 
 #include <algorithm>
 
+#include "collectives/algorithms/direct.h"
 #include "collectives/plan.h"
 
 namespace collectives::hierarchical {
+
+using direct::Peers;
+using direct::sum_in_order;
 
 inline constexpr std::string_view paper = "Cho et al. 2019 (BlueConnect), MLSys";
 inline constexpr std::string_view paper_of_broadcast =
@@ -32,27 +36,6 @@ struct Position {
   constexpr int host_after(int i) const { return rank_of((host + i) % hosts, local); }
 };
 
-// target = the sum over first, first + stride, … of what they send, this rank, their index-th, of
-// `own`. In place, target may hold `own`: what comes before it is added up apart.
-struct Peers {
-  int first, stride, count, index;
-};
-inline void sum_in_order(Plan& plan, Peers peers, Slice own, Slice before, Slice target) {
-  const auto rank_of = [&](int i) { return peers.first + i * peers.stride; };
-  int next = 2;
-  if (peers.index < 2) {  // a + b is b + a
-    plan.steps.push_back(receive_reduce(rank_of(1 - peers.index), own, target));
-  } else {
-    plan.steps.push_back(receive(rank_of(0), before));
-    for (int i = 1; i < peers.index; ++i)
-      plan.steps.push_back(receive_reduce(rank_of(i), before, before));
-    plan.steps.push_back(copy(own, target));
-    plan.steps.push_back(reduce(before, target));
-    next = peers.index + 1;
-  }
-  for (int i = next; i < peers.count; ++i)
-    plan.steps.push_back(receive_reduce(rank_of(i), target, target));
-}
 constexpr Peers on_host(const Position& at) {
   return {at.rank_of(at.host, 0), 1, at.locals, at.local};
 }
@@ -68,15 +51,14 @@ inline int all_reduce_bays(const Call& call) {
 inline Plan all_reduce(const Call& call) {
   const Position at(call);
   const int hosts = at.hosts, locals = at.locals;
-  Plan plan{1, call.ranks, all_reduce_bays(call), {}};
-  if (call.ranks == 1) plan.steps.push_back(copy(input(0), output(0)));
+  Plan plan{1, call.ranks, all_reduce_bays(call)};
+  if (call.ranks == 1) plan.add(copy(input(0), output(0)));
   const auto part_of_local = [&](Buffer buffer, int rank) {
     return Slice{buffer, rank % locals * hosts, hosts};
   };
   if (locals > 1) {
     for (int i = 1; i < locals; ++i)
-      plan.steps.push_back(
-          send(at.local_after(i), part_of_local(Buffer::input, at.local_after(i))));
+      plan.add(send(at.local_after(i), part_of_local(Buffer::input, at.local_after(i))));
     sum_in_order(plan, on_host(at), part_of_local(Buffer::input, call.rank),
                  scratch(0, at.local * hosts, hosts), part_of_local(Buffer::output, call.rank));
   }
@@ -85,17 +67,16 @@ inline Plan all_reduce(const Call& call) {
   if (hosts > 1) {
     const int mine = share(call.rank);
     for (int i = 1; i < hosts; ++i)
-      plan.steps.push_back(send(at.host_after(i), {sums, share(at.host_after(i))}));
+      plan.add(send(at.host_after(i), {sums, share(at.host_after(i))}));
     sum_in_order(plan, on_hosts(at), {sums, mine}, scratch(0, mine), output(mine));
-    for (int i = 1; i < hosts; ++i) plan.steps.push_back(send(at.host_after(i), output(mine)));
+    for (int i = 1; i < hosts; ++i) plan.add(send(at.host_after(i), output(mine)));
     for (int i = 1; i < hosts; ++i)
-      plan.steps.push_back(receive(at.host_after(i), output(share(at.host_after(i)))));
+      plan.add(receive(at.host_after(i), output(share(at.host_after(i)))));
   }
   for (int i = 1; i < locals; ++i)
-    plan.steps.push_back(send(at.local_after(i), part_of_local(Buffer::output, call.rank)));
+    plan.add(send(at.local_after(i), part_of_local(Buffer::output, call.rank)));
   for (int i = 1; i < locals; ++i)
-    plan.steps.push_back(
-        receive(at.local_after(i), part_of_local(Buffer::output, at.local_after(i))));
+    plan.add(receive(at.local_after(i), part_of_local(Buffer::output, at.local_after(i))));
   return plan;
 }
 
@@ -109,12 +90,12 @@ inline int reduce_scatter_bays(const Call& call) {
 inline Plan reduce_scatter(const Call& call) {
   const Position at(call);
   const int hosts = at.hosts, locals = at.locals, before = kept(at);
-  Plan plan{1, call.ranks, reduce_scatter_bays(call), {}};
-  if (call.ranks == 1) plan.steps.push_back(copy(input(0), output(0)));
+  Plan plan{1, call.ranks, reduce_scatter_bays(call)};
+  if (call.ranks == 1) plan.add(copy(input(0), output(0)));
   for (int i = 1; i <= hosts; ++i)
     for (int j = 1; j < locals; ++j)
-      plan.steps.push_back(send(at.local_after(j),
-                                input(at.rank_of((at.host + i) % hosts, (at.local + j) % locals))));
+      plan.add(send(at.local_after(j),
+                    input(at.rank_of((at.host + i) % hosts, (at.local + j) % locals))));
   for (int i = 1; i <= hosts; ++i) {
     const int owner = at.host_after(i);
     const Slice sum = locals == 1  ? input(owner)
@@ -122,7 +103,7 @@ inline Plan reduce_scatter(const Call& call) {
                                    : scratch(owner / locals, owner);
     if (locals > 1) sum_in_order(plan, on_host(at), input(owner), scratch(before, owner), sum);
     if (i < hosts)
-      plan.steps.push_back(send(owner, sum));
+      plan.add(send(owner, sum));
     else if (hosts > 1)
       sum_in_order(plan, on_hosts(at), sum, scratch(before, owner), output(0));
   }
@@ -132,19 +113,19 @@ inline Plan reduce_scatter(const Call& call) {
 // What comes from another host is passed on at once.
 inline Plan all_gather(const Call& call) {
   const Position at(call);
-  Plan plan{1, call.ranks, 0, {}};
-  for (int i = 1; i < at.hosts; ++i) plan.steps.push_back(send(at.host_after(i), input(0)));
-  for (int j = 1; j < at.locals; ++j) plan.steps.push_back(send(at.local_after(j), input(0)));
-  plan.steps.push_back(copy(input(0), output(call.rank)));
+  Plan plan{1, call.ranks};
+  for (int i = 1; i < at.hosts; ++i) plan.add(send(at.host_after(i), input(0)));
+  for (int j = 1; j < at.locals; ++j) plan.add(send(at.local_after(j), input(0)));
+  plan.add(copy(input(0), output(call.rank)));
   for (int i = 1; i < at.hosts; ++i) {
     const int peer = at.host_after(i);
-    plan.steps.push_back(receive(peer, output(peer)));
-    for (int j = 1; j < at.locals; ++j) plan.steps.push_back(send(at.local_after(j), output(peer)));
+    plan.add(receive(peer, output(peer)));
+    for (int j = 1; j < at.locals; ++j) plan.add(send(at.local_after(j), output(peer)));
   }
   for (int i = 0; i < at.hosts; ++i)
     for (int j = 1; j < at.locals; ++j) {
       const int host = (at.host + i) % at.hosts, peer = at.local_after(j);
-      plan.steps.push_back(receive(peer, output(at.rank_of(host, peer % at.locals))));
+      plan.add(receive(peer, output(at.rank_of(host, peer % at.locals))));
     }
   return plan;
 }
@@ -153,17 +134,15 @@ inline Plan all_gather(const Call& call) {
 inline Plan broadcast(const Call& call) {
   const Position at(call);
   const bool root = call.rank == call.root, leads = at.local == call.root % call.inner;
-  Plan plan{call.pieces, 1, 0, {}};
+  Plan plan{call.pieces};
   for (int piece = 0; piece < plan.pieces; ++piece) {
     const Slice slice = root ? input(piece) : output(piece);
     if (!root)
-      plan.steps.push_back(
-          receive(leads ? call.root : at.rank_of(at.host, call.root % call.inner), slice));
-    for (int i = 1; i < at.hosts && root; ++i) plan.steps.push_back(send(at.host_after(i), slice));
-    for (int j = 1; j < at.locals && leads; ++j)
-      plan.steps.push_back(send(at.local_after(j), slice));
+      plan.add(receive(leads ? call.root : at.rank_of(at.host, call.root % call.inner), slice));
+    for (int i = 1; i < at.hosts && root; ++i) plan.add(send(at.host_after(i), slice));
+    for (int j = 1; j < at.locals && leads; ++j) plan.add(send(at.local_after(j), slice));
   }
-  if (root) plan.steps.push_back(copy(input(0, plan.pieces), output(0, plan.pieces)));
+  if (root) plan.add(copy(input(0, plan.pieces), output(0, plan.pieces)));
   return plan;
 }
 
@@ -171,8 +150,7 @@ inline Plan broadcast(const Call& call) {
 inline Volume all_reduce_volume(const Call& call, std::int64_t count) {
   const Position at(call);
   const auto shares = [&](int first, int number) {
-    return part_of(count, call.ranks, first + number - 1).end -
-           part_of(count, call.ranks, first).begin;
+    return size_of_parts(count, call.ranks, first, number);
   };
   const std::int64_t part = shares(at.local * at.hosts, at.hosts);
   const std::int64_t share = shares(at.local * at.hosts + at.host, 1);

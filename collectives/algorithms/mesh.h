@@ -33,11 +33,11 @@ template <class Own, class Sum>
 void reduce_lap(Plan& plan, Line line, int from, Own own, Sum sum) {
   if (line.length == 1) return;
   const auto part = [&](int turn) { return around(line.place - from - turn, line.length); };
-  plan.steps.push_back(send(line.next, own(part(0))));
+  plan.add(send(line.next, own(part(0))));
   for (int turn = 1; turn < line.length; ++turn) {
     const Slice target = sum(part(turn), turn);
-    plan.steps.push_back(receive_reduce(line.previous, own(part(turn)), target));
-    if (turn < line.length - 1) plan.steps.push_back(send(line.next, target));
+    plan.add(receive_reduce(line.previous, own(part(turn)), target));
+    if (turn < line.length - 1) plan.add(send(line.next, target));
   }
 }
 // Each rank of the line starts with part(place - from).
@@ -45,8 +45,8 @@ template <class Part>
 void gather_lap(Plan& plan, Line line, int from, Part part) {
   for (int turn = 0; turn < line.length; ++turn) {
     const Slice slice = part(around(line.place - from - turn, line.length));
-    if (turn > 0) plan.steps.push_back(receive(line.previous, slice));
-    if (turn < line.length - 1) plan.steps.push_back(send(line.next, slice));
+    if (turn > 0) plan.add(receive(line.previous, slice));
+    if (turn < line.length - 1) plan.add(send(line.next, slice));
   }
 }
 
@@ -55,8 +55,8 @@ inline Plan all_reduce(const Call& call) {
   const Line row = row_of(call), column = column_of(call);
   const int rows = column.length, columns = row.length,
             first = around(row.place + 1, columns) * rows;
-  Plan plan{1, call.ranks, 0, {}};
-  if (call.ranks == 1) plan.steps.push_back(copy(input(0), output(0)));
+  Plan plan{1, call.ranks};
+  if (call.ranks == 1) plan.add(copy(input(0), output(0)));
   const auto run = [&](int k) { return output(k * rows, rows); };
   const auto share = [&](int k) { return output(first + k); };
   reduce_lap(
@@ -73,8 +73,8 @@ inline Plan all_reduce(const Call& call) {
 inline Plan all_gather(const Call& call) {
   const Line row = row_of(call), column = column_of(call);
   const int columns = row.length;
-  Plan plan{1, call.ranks, 0, {}};
-  plan.steps.push_back(copy(input(0), output(call.rank)));
+  Plan plan{1, call.ranks};
+  plan.add(copy(input(0), output(call.rank)));
   gather_lap(plan, row, 0, [&](int k) { return output(column.place * columns + k); });
   gather_lap(plan, column, 0, [&](int k) { return output(k * columns, columns); });
   return plan;
@@ -88,8 +88,8 @@ inline int reduce_scatter_bays(const Call& call) {
 inline Plan reduce_scatter(const Call& call) {
   const Line row = row_of(call), column = column_of(call);
   const int rows = column.length, columns = row.length, first = column.place * columns;
-  Plan plan{1, call.ranks, reduce_scatter_bays(call), {}};
-  if (call.ranks == 1) plan.steps.push_back(copy(input(0), output(0)));
+  Plan plan{1, call.ranks, reduce_scatter_bays(call)};
+  if (call.ranks == 1) plan.add(copy(input(0), output(0)));
   const auto set = [&](int turn) { return (rows - 1 - turn) % 2 * columns; };  // 0 at last
   reduce_lap(
       plan, column, 1, [&](int k) { return input(k * columns, columns); },
@@ -113,8 +113,7 @@ inline Volume all_reduce_volume(const Call& call, std::int64_t count) {
   const Line row = row_of(call), column = column_of(call);
   const int rows = column.length, columns = row.length;
   const auto shares = [&](int first, int number) {
-    return part_of(count, call.ranks, first + number - 1).end -
-           part_of(count, call.ranks, first).begin;
+    return size_of_parts(count, call.ranks, first, number);
   };
   const auto along_row = [&](int place) {
     return two_laps(place, columns, count, [&](int k) { return shares(k * rows, rows); });

@@ -23,14 +23,13 @@ constexpr Peers peers(int rank, int ranks, int step) {
 
 inline Plan all_to_all(const Call& call) {
   const int rank = call.rank, ranks = call.ranks, pieces = call.pieces;
-  Plan plan{pieces, ranks, 0, {}};
-  plan.steps.push_back(copy(input(rank * pieces, pieces), output(rank * pieces, pieces)));
+  Plan plan{pieces, ranks};
+  plan.add(copy(input(rank * pieces, pieces), output(rank * pieces, pieces)));
   for (int step = 1; step < ranks; ++step) {
     const auto [to, from] = peers(rank, ranks, step);
+    for (int piece = 0; piece < pieces; ++piece) plan.add(send(to, input(to * pieces + piece)));
     for (int piece = 0; piece < pieces; ++piece)
-      plan.steps.push_back(send(to, input(to * pieces + piece)));
-    for (int piece = 0; piece < pieces; ++piece)
-      plan.steps.push_back(receive(from, output(from * pieces + piece)));
+      plan.add(receive(from, output(from * pieces + piece)));
   }
   return plan;
 }
@@ -38,15 +37,14 @@ inline Plan all_to_all(const Call& call) {
 // Each rank adds the others' parts of its share as they come: another order for every share.
 inline Plan reduce_scatter(const Call& call) {
   const int rank = call.rank, ranks = call.ranks, pieces = call.pieces;
-  Plan plan{pieces, ranks, 0, {}};
-  if (ranks == 1) plan.steps.push_back(copy(input(0, pieces), output(0, pieces)));
+  Plan plan{pieces, ranks};
+  if (ranks == 1) plan.add(copy(input(0, pieces), output(0, pieces)));
   for (int step = 1; step < ranks; ++step) {
     const auto [to, from] = peers(rank, ranks, step);
+    for (int piece = 0; piece < pieces; ++piece) plan.add(send(to, input(to * pieces + piece)));
     for (int piece = 0; piece < pieces; ++piece)
-      plan.steps.push_back(send(to, input(to * pieces + piece)));
-    for (int piece = 0; piece < pieces; ++piece)
-      plan.steps.push_back(receive_reduce(
-          from, step == 1 ? input(rank * pieces + piece) : output(piece), output(piece)));
+      plan.add(receive_reduce(from, step == 1 ? input(rank * pieces + piece) : output(piece),
+                              output(piece)));
   }
   return plan;
 }

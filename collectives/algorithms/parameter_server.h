@@ -13,20 +13,17 @@ namespace collectives::parameter_server {
 inline constexpr std::string_view paper = "Li et al. 2014, OSDI";
 
 inline Plan all_reduce(const Call& call) {
-  Plan plan{call.pieces, 1, 0, {}};
+  Plan plan{call.pieces};
   if (call.rank > 0) {
-    for (int piece = 0; piece < plan.pieces; ++piece) plan.steps.push_back(send(0, input(piece)));
-    for (int piece = 0; piece < plan.pieces; ++piece)
-      plan.steps.push_back(receive(0, output(piece)));
+    for (int piece = 0; piece < plan.pieces; ++piece) plan.add(send(0, input(piece)));
+    for (int piece = 0; piece < plan.pieces; ++piece) plan.add(receive(0, output(piece)));
     return plan;
   }
   for (int piece = 0; piece < plan.pieces; ++piece) {
-    if (call.ranks == 1) plan.steps.push_back(copy(input(piece), output(piece)));
+    if (call.ranks == 1) plan.add(copy(input(piece), output(piece)));
     for (int worker = 1; worker < call.ranks; ++worker)
-      plan.steps.push_back(
-          receive_reduce(worker, worker == 1 ? input(piece) : output(piece), output(piece)));
-    for (int worker = 1; worker < call.ranks; ++worker)
-      plan.steps.push_back(send(worker, output(piece)));
+      plan.add(receive_reduce(worker, worker == 1 ? input(piece) : output(piece), output(piece)));
+    for (int worker = 1; worker < call.ranks; ++worker) plan.add(send(worker, output(piece)));
   }
   return plan;
 }

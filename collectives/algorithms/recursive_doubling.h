@@ -48,7 +48,7 @@ inline int all_reduce_bays(const Call& call) {
 }
 inline Plan all_reduce(const Call& call) {
   const Fold fold(call);
-  Plan plan{1, 1, all_reduce_bays(call), {}};
+  Plan plan{1, 1, all_reduce_bays(call)};
   if (fold.place < 0) {
     plan.steps = {send(call.rank + 1, input(0)), receive(call.rank + 1, output(0))};
     return plan;
@@ -57,25 +57,25 @@ inline Plan all_reduce(const Call& call) {
   int bay = 0;
   const auto add = [&](int peer) {
     const Slice longer = scratch(bay, 0);
-    plan.steps.push_back(receive_reduce(peer, sum, longer));
+    plan.add(receive_reduce(peer, sum, longer));
     sum = longer;
     bay = 1 - bay;
   };
   if (fold.paired) add(call.rank - 1);
   for (int distance = 1; distance < fold.size; distance *= 2) {
     const int peer = fold.rank_of(fold.place ^ distance);
-    plan.steps.push_back(send(peer, sum));
+    plan.add(send(peer, sum));
     add(peer);
   }
-  plan.steps.push_back(copy(sum, output(0)));
-  if (fold.paired) plan.steps.push_back(send(call.rank - 1, output(0)));
+  plan.add(copy(sum, output(0)));
+  if (fold.paired) plan.add(send(call.rank - 1, output(0)));
   return plan;
 }
 
 inline Plan all_gather(const Call& call) {
   const int rank = call.rank, ranks = call.ranks;
   const Fold fold(call);
-  Plan plan{1, ranks, 0, {}};
+  Plan plan{1, ranks};
   if (fold.place < 0) {
     plan.steps = {send(rank + 1, input(0)), receive(rank + 1, output(0, ranks))};
     return plan;
@@ -83,14 +83,14 @@ inline Plan all_gather(const Call& call) {
   const auto held = [&](int place, int count) {
     return output(fold.first(place), fold.span(place, count));
   };
-  plan.steps.push_back(copy(input(0), output(rank)));
-  if (fold.paired) plan.steps.push_back(receive(rank - 1, output(rank - 1)));
+  plan.add(copy(input(0), output(rank)));
+  if (fold.paired) plan.add(receive(rank - 1, output(rank - 1)));
   for (int distance = 1; distance < fold.size; distance *= 2) {
     const int peer = fold.rank_of(fold.place ^ distance), mine = fold.block(distance);
-    plan.steps.push_back(send(peer, held(mine, distance)));
-    plan.steps.push_back(receive(peer, held(mine ^ distance, distance)));
+    plan.add(send(peer, held(mine, distance)));
+    plan.add(receive(peer, held(mine ^ distance, distance)));
   }
-  if (fold.paired) plan.steps.push_back(send(rank - 1, output(0, ranks)));
+  if (fold.paired) plan.add(send(rank - 1, output(0, ranks)));
   return plan;
 }
 

@@ -23,15 +23,15 @@ inline Plan all_reduce(const Call& call) {
   const int rank = call.rank;
   const Fold fold(call);
   const int size = fold.size;
-  Plan plan{1, size, 0, {}};
+  Plan plan{1, size};
   if (fold.place < 0) {
     plan.steps = {send(rank + 1, input(0, size)), receive(rank + 1, output(0, size))};
     return plan;
   }
   Buffer sums = Buffer::input;
-  if (call.ranks == 1) plan.steps.push_back(copy(input(0), output(0)));
+  if (call.ranks == 1) plan.add(copy(input(0), output(0)));
   if (fold.paired) {
-    plan.steps.push_back(receive_reduce(rank - 1, input(0, size), output(0, size)));
+    plan.add(receive_reduce(rank - 1, input(0, size), output(0, size)));
     sums = Buffer::output;
   }
   int first = 0, length = size;  // of the shares still to be summed here
@@ -40,20 +40,20 @@ inline Plan all_reduce(const Call& call) {
     const int peer = fold.rank_of(fold.place ^ distance);
     const bool upper = fold.place & distance;
     const int keep = first + (upper ? length : 0), give = first + (upper ? 0 : length);
-    plan.steps.push_back(send(peer, {sums, give, length}));
-    plan.steps.push_back(receive_reduce(peer, {sums, keep, length}, output(keep, length)));
+    plan.add(send(peer, {sums, give, length}));
+    plan.add(receive_reduce(peer, {sums, keep, length}, output(keep, length)));
     first = keep;
     sums = Buffer::output;
   }
   for (int distance = size / 2; distance > 0; distance /= 2) {
     const int peer = fold.rank_of(fold.place ^ distance);
     const int theirs = fold.place & distance ? first - length : first + length;
-    plan.steps.push_back(send(peer, output(first, length)));
-    plan.steps.push_back(receive(peer, output(theirs, length)));
+    plan.add(send(peer, output(first, length)));
+    plan.add(receive(peer, output(theirs, length)));
     first = std::min(first, theirs);
     length *= 2;
   }
-  if (fold.paired) plan.steps.push_back(send(rank - 1, output(0, size)));
+  if (fold.paired) plan.add(send(rank - 1, output(0, size)));
   return plan;
 }
 
@@ -67,7 +67,7 @@ inline int reduce_scatter_bays(const Call& call) {
 inline Plan reduce_scatter(const Call& call) {
   const int rank = call.rank, ranks = call.ranks;
   const Fold fold(call);
-  Plan plan{1, ranks, reduce_scatter_bays(call), {}};
+  Plan plan{1, ranks, reduce_scatter_bays(call)};
   if (fold.place < 0) {
     plan.steps = {send(rank + 1, input(0, ranks)), receive(rank + 1, output(0))};
     return plan;
@@ -76,10 +76,10 @@ inline Plan reduce_scatter(const Call& call) {
   const auto bays = [&](int share, int count) {
     return scratch(share - in_first_bay, share, count);
   };
-  if (ranks == 1) plan.steps.push_back(copy(input(0), output(0)));
+  if (ranks == 1) plan.add(copy(input(0), output(0)));
   bool summed = false;
   if (fold.paired) {
-    plan.steps.push_back(receive_reduce(rank - 1, input(0, ranks), bays(0, ranks)));
+    plan.add(receive_reduce(rank - 1, input(0, ranks), bays(0, ranks)));
     summed = true;
   }
   for (int distance = fold.size / 2; distance > 0; distance /= 2) {
@@ -90,14 +90,14 @@ inline Plan reduce_scatter(const Call& call) {
       return summed ? bays(share, count) : input(share, count);
     };
     const bool last = distance == 1 && !fold.paired;
-    plan.steps.push_back(send(peer, sums(give)));
-    plan.steps.push_back(receive_reduce(
-        peer, sums(keep), last ? output(0) : bays(fold.first(keep), fold.span(keep, distance))));
+    plan.add(send(peer, sums(give)));
+    plan.add(receive_reduce(peer, sums(keep),
+                            last ? output(0) : bays(fold.first(keep), fold.span(keep, distance))));
     summed = true;
   }
   if (fold.paired) {
-    plan.steps.push_back(send(rank - 1, bays(rank - 1, 1)));
-    plan.steps.push_back(copy(bays(rank, 1), output(0)));
+    plan.add(send(rank - 1, bays(rank - 1, 1)));
+    plan.add(copy(bays(rank, 1), output(0)));
   }
   return plan;
 }
@@ -108,7 +108,7 @@ constexpr std::int64_t left_with(int place, int size, int length, std::int64_t c
   int first = 0;
   for (int half = size / 2, bit = 1; half >= length; half /= 2, bit *= 2)
     if (place & bit) first += half;
-  return part_of(count, size, first + length - 1).end - part_of(count, size, first).begin;
+  return size_of_parts(count, size, first, length);
 }
 // Each way, all but its own share in one half of the rounds, in the other what it keeps:
 // 2(N-1)/N n of a power of two.

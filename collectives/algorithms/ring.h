@@ -22,89 +22,97 @@ inline constexpr std::string_view paper_of_shares =
 
 constexpr int around(int rank, int ranks) { return ((rank % ranks) + ranks) % ranks; }
 
-// Share k starts at rank k and is whole at rank k - 1, which sends it around again.
-inline Plan all_reduce(const Call& call) {
-  const int rank = call.rank, ranks = call.ranks, pieces = call.pieces;
-  Plan plan{pieces, ranks, 0, {}};
-  const int next = around(rank + 1, ranks), previous = around(rank - 1, ranks);
-  const auto chunk = [&](int share, int piece) { return around(share, ranks) * pieces + piece; };
-  if (ranks == 1) {
-    plan.steps.push_back(copy(input(0, pieces), output(0, pieces)));
-    return plan;
+// The ring that a piece travels, seen from this rank: towards the next rank, or, of odd pieces if
+// both_ways (bidirectional_ring.h), towards the one before.
+struct Way {
+  int ranks, rank, pieces, piece, forward;
+
+  constexpr Way(const Call& call, int pieces, int piece, bool both_ways)
+      : ranks(call.ranks),
+        rank(call.rank),
+        pieces(pieces),
+        piece(piece),
+        forward(both_ways && piece % 2 != 0 ? -1 : 1) {}
+  constexpr int next() const { return around(rank + forward, ranks); }
+  constexpr int previous() const { return around(rank - forward, ranks); }
+  // Of the share that starts so many turns behind this rank.
+  constexpr int chunk(int turns) const {
+    return around(rank - forward * turns, ranks) * pieces + piece;
   }
-  for (int piece = 0; piece < pieces; ++piece)
-    plan.steps.push_back(send(next, input(chunk(rank, piece))));
-  for (int turn = 1; turn < ranks; ++turn)
+};
+
+// Share k starts at rank k and is whole at rank k - 1, which sends it around again.
+inline Plan all_reduce_laps(const Call& call, int pieces, bool both_ways) {
+  const int ranks = call.ranks;
+  if (ranks == 1) return copy_of_input(pieces);
+  Plan plan{pieces, ranks};
+  for (int turn = 0; turn < ranks; ++turn)
     for (int piece = 0; piece < pieces; ++piece) {
-      const int mine = chunk(rank - turn, piece);
-      plan.steps.push_back(receive_reduce(previous, input(mine), output(mine)));
-      plan.steps.push_back(send(next, output(mine)));
+      const Way way(call, pieces, piece, both_ways);
+      const int mine = way.chunk(turn);
+      if (turn > 0) plan.add(receive_reduce(way.previous(), input(mine), output(mine)));
+      plan.add(send(way.next(), turn > 0 ? output(mine) : input(mine)));
     }
   for (int turn = 0; turn < ranks - 1; ++turn)
     for (int piece = 0; piece < pieces; ++piece) {
-      const int mine = chunk(rank - turn, piece);
-      plan.steps.push_back(receive(previous, output(mine)));
-      if (turn < ranks - 2) plan.steps.push_back(send(next, output(mine)));
+      const Way way(call, pieces, piece, both_ways);
+      const int mine = way.chunk(turn);
+      plan.add(receive(way.previous(), output(mine)));
+      if (turn < ranks - 2) plan.add(send(way.next(), output(mine)));
     }
   return plan;
 }
+inline Plan all_reduce(const Call& call) { return all_reduce_laps(call, call.pieces, false); }
 
 // Share k starts at rank k + 1 and is whole at rank k. What is on its way lies in two sets of bays
 // in turn, so that one can be filled while the other is read.
-inline int reduce_scatter_bays(const Call& call) { return call.ranks > 2 ? 2 * call.pieces : 0; }
-inline Plan reduce_scatter(const Call& call) {
-  const int rank = call.rank, ranks = call.ranks, pieces = call.pieces;
-  Plan plan{pieces, ranks, reduce_scatter_bays(call), {}};
-  const int next = around(rank + 1, ranks), previous = around(rank - 1, ranks);
-  const auto chunk = [&](int share, int piece) { return around(share, ranks) * pieces + piece; };
-  if (ranks == 1) {
-    plan.steps.push_back(copy(input(0, pieces), output(0, pieces)));
-    return plan;
-  }
-  for (int piece = 0; piece < pieces; ++piece)
-    plan.steps.push_back(send(next, input(chunk(rank - 1, piece))));
-  for (int turn = 2; turn <= ranks; ++turn)
+constexpr int bays_of_lap(const Call& call, int pieces) { return call.ranks > 2 ? 2 * pieces : 0; }
+inline Plan reduce_scatter_lap(const Call& call, int pieces, bool both_ways) {
+  const int ranks = call.ranks;
+  if (ranks == 1) return copy_of_input(pieces);
+  Plan plan{pieces, ranks, bays_of_lap(call, pieces)};
+  for (int turn = 1; turn <= ranks; ++turn)
     for (int piece = 0; piece < pieces; ++piece) {
-      const int mine = chunk(rank - turn, piece);
-      if (turn == ranks) {
-        plan.steps.push_back(receive_reduce(previous, input(mine), output(piece)));
-      } else {
-        const Slice partial = scratch((turn % 2) * pieces + piece, mine);
-        plan.steps.push_back(receive_reduce(previous, input(mine), partial));
-        plan.steps.push_back(send(next, partial));
-      }
+      const Way way(call, pieces, piece, both_ways);
+      const int mine = way.chunk(turn);
+      const Slice sum = turn == ranks ? output(piece) : scratch((turn % 2) * pieces + piece, mine);
+      if (turn > 1) plan.add(receive_reduce(way.previous(), input(mine), sum));
+      if (turn < ranks) plan.add(send(way.next(), turn > 1 ? sum : input(mine)));
     }
   return plan;
+}
+inline int reduce_scatter_bays(const Call& call) { return bays_of_lap(call, call.pieces); }
+inline Plan reduce_scatter(const Call& call) {
+  return reduce_scatter_lap(call, call.pieces, false);
 }
 
-inline Plan all_gather(const Call& call) {
-  const int rank = call.rank, ranks = call.ranks, pieces = call.pieces;
-  Plan plan{pieces, ranks, 0, {}};
-  const int next = around(rank + 1, ranks), previous = around(rank - 1, ranks);
-  const auto chunk = [&](int share, int piece) { return around(share, ranks) * pieces + piece; };
-  if (ranks > 1)
-    for (int piece = 0; piece < pieces; ++piece) plan.steps.push_back(send(next, input(piece)));
-  plan.steps.push_back(copy(input(0, pieces), output(rank * pieces, pieces)));
+inline Plan all_gather_lap(const Call& call, int pieces, bool both_ways) {
+  const int rank = call.rank, ranks = call.ranks;
+  Plan plan{pieces, ranks};
+  for (int piece = 0; piece < pieces && ranks > 1; ++piece)
+    plan.add(send(Way(call, pieces, piece, both_ways).next(), input(piece)));
+  plan.add(copy(input(0, pieces), output(rank * pieces, pieces)));
   for (int turn = 1; turn < ranks; ++turn)
     for (int piece = 0; piece < pieces; ++piece) {
-      const int theirs = chunk(rank - turn, piece);
-      plan.steps.push_back(receive(previous, output(theirs)));
-      if (turn < ranks - 1) plan.steps.push_back(send(next, output(theirs)));
+      const Way way(call, pieces, piece, both_ways);
+      const int theirs = way.chunk(turn);
+      plan.add(receive(way.previous(), output(theirs)));
+      if (turn < ranks - 1) plan.add(send(way.next(), output(theirs)));
     }
   return plan;
 }
+inline Plan all_gather(const Call& call) { return all_gather_lap(call, call.pieces, false); }
 
 // The chain that leaves the ring open at the root: from the root on, piece after piece.
 inline Plan broadcast(const Call& call) {
   const int ranks = call.ranks, place = around(call.rank - call.root, ranks);
-  Plan plan{call.pieces, 1, 0, {}};
+  Plan plan{call.pieces};
   const int next = around(call.rank + 1, ranks), previous = around(call.rank - 1, ranks);
   for (int piece = 0; piece < plan.pieces; ++piece) {
-    if (place > 0) plan.steps.push_back(receive(previous, output(piece)));
-    if (place < ranks - 1)
-      plan.steps.push_back(send(next, place == 0 ? input(piece) : output(piece)));
+    if (place > 0) plan.add(receive(previous, output(piece)));
+    if (place < ranks - 1) plan.add(send(next, place == 0 ? input(piece) : output(piece)));
   }
-  if (place == 0) plan.steps.push_back(copy(input(0, plan.pieces), output(0, plan.pieces)));
+  if (place == 0) plan.add(copy(input(0, plan.pieces), output(0, plan.pieces)));
   return plan;
 }
 
@@ -115,14 +123,14 @@ inline int reduce_bays(const Call& call) {
 }
 inline Plan reduce(const Call& call) {
   const int ranks = call.ranks, place = around(call.root - call.rank, ranks);  // 0: the root
-  Plan plan{call.pieces, 1, reduce_bays(call), {}};
+  Plan plan{call.pieces, 1, reduce_bays(call)};
   const int next = around(call.rank + 1, ranks), previous = around(call.rank - 1, ranks);
   for (int piece = 0; piece < plan.pieces; ++piece) {
     const bool first = place == ranks - 1, root = place == 0;
     const Slice sum = root ? output(piece) : first ? input(piece) : scratch(piece, piece);
-    if (!first) plan.steps.push_back(receive_reduce(previous, input(piece), sum));
-    if (!root) plan.steps.push_back(send(next, sum));
-    if (root && first) plan.steps.push_back(copy(input(piece), output(piece)));
+    if (!first) plan.add(receive_reduce(previous, input(piece), sum));
+    if (!root) plan.add(send(next, sum));
+    if (root && first) plan.add(copy(input(piece), output(piece)));
   }
   return plan;
 }
@@ -138,18 +146,17 @@ inline int gather_bays(const Call& call) {
 inline Plan gather(const Call& call) {
   const int rank = call.rank, ranks = call.ranks, pieces = call.pieces;
   const int place = around(call.root - rank, ranks);  // 0: the root
-  Plan plan{pieces, ranks, gather_bays(call), {}};
+  Plan plan{pieces, ranks, gather_bays(call)};
   const int next = around(rank + 1, ranks), previous = around(rank - 1, ranks);
-  if (place == 0) plan.steps.push_back(copy(input(0, pieces), output(rank * pieces, pieces)));
-  for (int piece = 0; piece < pieces && place > 0; ++piece)
-    plan.steps.push_back(send(next, input(piece)));
+  if (place == 0) plan.add(copy(input(0, pieces), output(rank * pieces, pieces)));
+  for (int piece = 0; piece < pieces && place > 0; ++piece) plan.add(send(next, input(piece)));
   for (int behind = 1; behind < ranks - place; ++behind)
     for (int piece = 0; piece < pieces; ++piece) {
       const int theirs = around(rank - behind, ranks) * pieces + piece;
       const Slice slice =
           place == 0 ? output(theirs) : scratch((behind - 1) % 2 * pieces + piece, theirs);
-      plan.steps.push_back(receive(previous, slice));
-      if (place > 0) plan.steps.push_back(send(next, slice));
+      plan.add(receive(previous, slice));
+      if (place > 0) plan.add(send(next, slice));
     }
   return plan;
 }
@@ -162,19 +169,19 @@ inline int scatter_bays(const Call& call) {
 inline Plan scatter(const Call& call) {
   const int rank = call.rank, ranks = call.ranks, pieces = call.pieces;
   const int place = around(rank - call.root, ranks);
-  Plan plan{pieces, ranks, scatter_bays(call), {}};
+  Plan plan{pieces, ranks, scatter_bays(call)};
   const int next = around(rank + 1, ranks), previous = around(rank - 1, ranks);
   for (int ahead = ranks - 1 - place; ahead > 0; --ahead)
     for (int piece = 0; piece < pieces; ++piece) {
       const int theirs = around(rank + ahead, ranks) * pieces + piece;
       const Slice slice =
           place == 0 ? input(theirs) : scratch((ahead - 1) % 2 * pieces + piece, theirs);
-      if (place > 0) plan.steps.push_back(receive(previous, slice));
-      plan.steps.push_back(send(next, slice));
+      if (place > 0) plan.add(receive(previous, slice));
+      plan.add(send(next, slice));
     }
   for (int piece = 0; piece < pieces && place > 0; ++piece)
-    plan.steps.push_back(receive(previous, output(piece)));
-  if (place == 0) plan.steps.push_back(copy(input(rank * pieces, pieces), output(0, pieces)));
+    plan.add(receive(previous, output(piece)));
+  if (place == 0) plan.add(copy(input(rank * pieces, pieces), output(0, pieces)));
   return plan;
 }
 
@@ -183,18 +190,17 @@ inline Plan scatter(const Call& call) {
 inline int all_to_all_bays(const Call& call) { return 2 * (call.ranks - 1); }
 inline Plan all_to_all(const Call& call) {
   const int rank = call.rank, ranks = call.ranks, others = ranks - 1;
-  Plan plan{1, ranks, all_to_all_bays(call), {}};
+  Plan plan{1, ranks, all_to_all_bays(call)};
   const int next = around(rank + 1, ranks), previous = around(rank - 1, ranks);
-  plan.steps.push_back(copy(input(rank), output(rank)));
-  if (rank < others)
-    plan.steps.push_back(copy(input(rank + 1, others - rank), scratch(0, 0, others - rank)));
-  if (rank > 0) plan.steps.push_back(copy(input(0, rank), scratch(others - rank, 0, rank)));
+  plan.add(copy(input(rank), output(rank)));
+  if (rank < others) plan.add(copy(input(rank + 1, others - rank), scratch(0, 0, others - rank)));
+  if (rank > 0) plan.add(copy(input(0, rank), scratch(others - rank, 0, rank)));
   for (int step = 1; step < ranks; ++step) {
     const int left = ranks - step, taken = step > 1 ? 1 : 0;
     const int received = step % 2 * others;
-    plan.steps.push_back(send(next, scratch(others - received + taken, 0, left)));
-    plan.steps.push_back(receive(previous, scratch(received, 0, left)));
-    plan.steps.push_back(copy(scratch(received, 0), output(around(rank - step, ranks))));
+    plan.add(send(next, scratch(others - received + taken, 0, left)));
+    plan.add(receive(previous, scratch(received, 0, left)));
+    plan.add(copy(scratch(received, 0), output(around(rank - step, ranks))));
   }
   return plan;
 }

@@ -19,21 +19,20 @@ inline constexpr std::string_view paper = "Chan et al. 2007, doi:10.1002/cpe.120
 inline Plan broadcast(const Call& call) {
   const Tree tree(call);
   const int ranks = call.ranks, place = tree.place;
-  Plan plan{1, ranks, 0, {}};
-  if (place > 0) plan.steps.push_back(receive(tree.parent(), output(place, tree.size())));
+  Plan plan{1, ranks};
+  if (place > 0) plan.add(receive(tree.parent(), output(place, tree.size())));
   const Buffer held = place > 0 ? Buffer::output : Buffer::input;
   for (int i = tree.children(); i-- > 0;) {
     const int child = tree.child(i);
-    plan.steps.push_back(send(tree.rank_of(child), {held, child, tree.size(child)}));
+    plan.add(send(tree.rank_of(child), {held, child, tree.size(child)}));
   }
   for (int turn = 0; turn < ranks; ++turn) {
     const int share = (place - turn + ranks) % ranks;
-    if (turn > 0 && place > 0)
-      plan.steps.push_back(receive(tree.rank_of(place - 1), output(share)));
+    if (turn > 0 && place > 0) plan.add(receive(tree.rank_of(place - 1), output(share)));
     if (turn < ranks - 1 && place < ranks - 1)
-      plan.steps.push_back(send(tree.rank_of(place + 1), {held, share}));
+      plan.add(send(tree.rank_of(place + 1), {held, share}));
   }
-  if (place == 0) plan.steps.push_back(copy(input(0, ranks), output(0, ranks)));
+  if (place == 0) plan.add(copy(input(0, ranks), output(0, ranks)));
   return plan;
 }
 

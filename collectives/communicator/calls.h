@@ -1,7 +1,7 @@
 #pragma once
-// What collective calls cost a rank, as a closed form states them: bytes and messages on the wire,
-// and the scratch that a communicator keeps. The oracles of layers, ZeRO and the training step add
-// their calls up here.
+// The cost of collective calls for a rank, in closed form: bytes and messages on the wire, and the
+// scratch that a communicator keeps. The oracles of layers, ZeRO and the training step sum their
+// calls here.
 //
 //   CallsCost cost;
 //   for (const CollectiveCalls& calls : layers::forward_calls(config, stage))
@@ -33,7 +33,7 @@ struct CollectiveCalls {
   bool operator==(const CollectiveCalls&) const = default;
 };
 
-// The algorithm by which a communicator makes the calls if it is given none.
+// The algorithm that a communicator uses for the calls if none is specified.
 std::string_view usual_algorithm(const CollectiveCalls& calls, machine::Transport transport);
 
 // The sum over all calls that were added. Calls over one rank cost nothing.

@@ -32,7 +32,7 @@ std::string_view default_algorithm(Operation operation, machine::Transport trans
 namespace {
 
 int near_ranks(const machine::World& world, const machine::Group& group) {
-  const auto host = [&](int i) { return world.host(group.members[static_cast<std::size_t>(i)]); };
+  const auto host = [&](int i) -> const std::string& { return world.host(group.members[i]); };
   int inner = 1;
   while (inner < group.size() && host(inner) == host(0)) ++inner;
   bool even = inner < group.size() && group.size() % inner == 0;
@@ -52,7 +52,7 @@ class ByControlPlane final : public Agreement {
   std::optional<Number> receive(int peer) override { return world_.receive<Number>(member(peer)); }
 
  private:
-  int member(int peer) const { return group_.members[static_cast<std::size_t>(peer)]; }
+  int member(int peer) const { return group_.members[peer]; }
   machine::World& world_;
   const machine::Group& group_;
 };
@@ -206,10 +206,6 @@ void Communicator::run(Operation operation, std::string_view algorithm, const Te
   }
 
   const machine::Dtype dtype = present.dtype();
-  const auto average = [&] {
-    if (reduction == machine::Reduction::avg && reduces(operation) && held.output != Extent::none)
-      device().stream().kernels().divide(dtype, out.data(), out.size(), size());
-  };
   if (algorithm == library) {
     link_->count_as({operation, dtype});
     run_library({operation, dtype, reduction, count, root, in_place, traffic.get()}, *link_,
@@ -222,56 +218,14 @@ void Communicator::run(Operation operation, std::string_view algorithm, const Te
       &find_algorithm(operation, algorithm), count, dtype, in_place, root, inner_, traffic};
   execution(key, call).run(*link_, reduction, static_cast<const std::byte*>(in.data()),
                            static_cast<std::byte*>(out.data()));
-  average();
+  if (reduction == machine::Reduction::avg && reduces(operation) && held.output != Extent::none)
+    device().stream().kernels().divide(dtype, out.data(), out.size(), size());
 }
 
 void Communicator::all_reduce(const Tensor& in, const Tensor& out, std::string_view algorithm,
                               machine::Reduction reduction) {
   if (size() == 1 && in.data() == out.data()) return;
   run(Operation::all_reduce, algorithm, in, out, reduction);
-}
-
-void Communicator::all_gather(const Tensor& in, const Tensor& out, std::string_view algorithm) {
-  run(Operation::all_gather, algorithm, in, out);
-}
-
-void Communicator::reduce_scatter(const Tensor& in, const Tensor& out, std::string_view algorithm,
-                                  machine::Reduction reduction) {
-  run(Operation::reduce_scatter, algorithm, in, out, reduction);
-}
-
-void Communicator::broadcast(const Tensor& in, const Tensor& out, int root,
-                             std::string_view algorithm) {
-  run(Operation::broadcast, algorithm, in, out, machine::Reduction::sum, root);
-}
-
-void Communicator::reduce(const Tensor& in, const Tensor& out, int root, std::string_view algorithm,
-                          machine::Reduction reduction) {
-  run(Operation::reduce, algorithm, in, out, reduction, root);
-}
-
-void Communicator::gather(const Tensor& in, const Tensor& out, int root,
-                          std::string_view algorithm) {
-  run(Operation::gather, algorithm, in, out, machine::Reduction::sum, root);
-}
-
-void Communicator::scatter(const Tensor& in, const Tensor& out, int root,
-                           std::string_view algorithm) {
-  run(Operation::scatter, algorithm, in, out, machine::Reduction::sum, root);
-}
-
-void Communicator::all_to_all(const Tensor& in, const Tensor& out, std::string_view algorithm) {
-  run(Operation::all_to_all, algorithm, in, out);
-}
-
-void Communicator::all_to_all_v(const Tensor& in, const Tensor& out,
-                                const std::shared_ptr<const TrafficMatrix>& traffic,
-                                std::string_view algorithm) {
-  run(Operation::all_to_all_v, algorithm, in, out, machine::Reduction::sum, 0, traffic);
-}
-
-void Communicator::send_receive(const Tensor& in, const Tensor& out, std::string_view algorithm) {
-  run(Operation::send_receive, algorithm, in, out);
 }
 
 void Communicator::barrier(std::string_view algorithm) {

@@ -13,7 +13,6 @@
 
 #include <map>
 #include <memory>
-#include <string>
 #include <string_view>
 
 #include "collectives/execute.h"
@@ -33,6 +32,10 @@ std::string_view default_algorithm(machine::Operation operation, machine::Transp
                                    std::size_t bytes, int ranks);
 
 class Communicator {
+  using Operation = machine::Operation;
+  using Reduction = machine::Reduction;
+  using Tensor = machine::Tensor;
+
  public:
   Communicator(machine::World& world, const machine::Group& group, machine::Transport transport);
   Communicator(machine::World& world, std::unique_ptr<machine::Link> link);
@@ -45,67 +48,58 @@ class Communicator {
   const machine::Link& link() const { return *link_; }
 
   // An empty algorithm means default_algorithm's. out may be in.
-  void all_reduce(const machine::Tensor& in, const machine::Tensor& out,
-                  std::string_view algorithm = {},
-                  machine::Reduction reduction = machine::Reduction::sum);
-  void all_reduce(const machine::Tensor& data) { all_reduce(data, data); }
+  void all_reduce(const Tensor& in, const Tensor& out, std::string_view algorithm = {},
+                  Reduction reduction = Reduction::sum);
+  void all_reduce(const Tensor& data) { all_reduce(data, data); }
   // out holds size() times in: rank i's share at i * in.size(). in may be its own share of out.
-  void all_gather(const machine::Tensor& in, const machine::Tensor& out,
-                  std::string_view algorithm = {});
+  void all_gather(const Tensor& in, const Tensor& out, std::string_view algorithm = {}) {
+    run(Operation::all_gather, algorithm, in, out);
+  }
   // in holds size() times out. out may be its own share of in.
-  void reduce_scatter(const machine::Tensor& in, const machine::Tensor& out,
-                      std::string_view algorithm = {},
-                      machine::Reduction reduction = machine::Reduction::sum);
-
-  // The root's `in` to every rank's `out`; elsewhere `in` is ignored.
-  void broadcast(const machine::Tensor& in, const machine::Tensor& out, int root,
-                 std::string_view algorithm = {});
-  // To the root's `out`; elsewhere `out` is ignored. out may be in.
-  void reduce(const machine::Tensor& in, const machine::Tensor& out, int root,
-              std::string_view algorithm = {},
-              machine::Reduction reduction = machine::Reduction::sum);
-  // The root's `out` holds size() times in; elsewhere it is ignored.
-  void gather(const machine::Tensor& in, const machine::Tensor& out, int root,
-              std::string_view algorithm = {});
-  // The root's `in` holds size() times out; elsewhere it is ignored.
-  void scatter(const machine::Tensor& in, const machine::Tensor& out, int root,
-               std::string_view algorithm = {});
+  void reduce_scatter(const Tensor& in, const Tensor& out, std::string_view algorithm = {},
+                      Reduction reduction = Reduction::sum) {
+    run(Operation::reduce_scatter, algorithm, in, out, reduction);
+  }
   // Share i of in to rank i, which puts it at share rank() of its out. Not in place.
-  void all_to_all(const machine::Tensor& in, const machine::Tensor& out,
-                  std::string_view algorithm = {});
-  // Parts of in to their ranks, and theirs to out, as the matrix says, the same on all ranks. Not
-  // in place. Of each dtype and algorithm the last few matrices are remembered, by their address.
-  void all_to_all_v(const machine::Tensor& in, const machine::Tensor& out,
+  void all_to_all(const Tensor& in, const Tensor& out, std::string_view algorithm = {}) {
+    run(Operation::all_to_all, algorithm, in, out);
+  }
+  // Sends the parts of `in` to their ranks and receives theirs into `out`. The matrix is the same
+  // on all ranks. Not in place. Keeps the last few matrices of each dtype and algorithm, by
+  // address.
+  void all_to_all_v(const Tensor& in, const Tensor& out,
                     const std::shared_ptr<const TrafficMatrix>& traffic,
-                    std::string_view algorithm = {});
-  // in to the next rank, out from the one before (nccl-tests' sendrecv). Not in place.
-  void send_receive(const machine::Tensor& in, const machine::Tensor& out,
-                    std::string_view algorithm = {});
+                    std::string_view algorithm = {}) {
+    run(Operation::all_to_all_v, algorithm, in, out, Reduction::sum, 0, traffic);
+  }
   void barrier(std::string_view algorithm = {});
 
-  // Any of them by name; root and traffic where there are.
-  void run(machine::Operation operation, std::string_view algorithm, const machine::Tensor& in,
-           const machine::Tensor& out, machine::Reduction reduction = machine::Reduction::sum,
-           int root = 0, const std::shared_ptr<const TrafficMatrix>& traffic = {});
-  // Ranks that hierarchical algorithms take as near each other: those of a host, where the group's
-  // hosts hold equally many in a row; on one host the largest divisor of size() up to its root.
+  // Any operation by name. Other ranks than the root ignore `in` of broadcast and scatter, and
+  // `out` of reduce and gather. The root's `in` of scatter and `out` of gather hold size() times
+  // the elements of the others. send_receive sends `in` to the next rank and receives `out` from
+  // the one before (nccl-tests' sendrecv). out may be in, except for all_to_all(_v) and
+  // send_receive.
+  void run(Operation operation, std::string_view algorithm, const Tensor& in, const Tensor& out,
+           Reduction reduction = Reduction::sum, int root = 0,
+           const std::shared_ptr<const TrafficMatrix>& traffic = {});
+  // Number of near ranks for hierarchical algorithms: the ranks of a host, if the group's hosts
+  // hold equal numbers of ranks in a row; else the largest divisor of size() up to its square root.
   int inner() const { return inner_; }
   void set_inner(int inner);  // throws std::invalid_argument when it does not divide size()
-  // Of the buffers that the link moves without staging.
+  // The device whose buffers the link moves without staging.
   machine::Device& device() const;
-  // Of a call over a rendezvous link; null for other links. The first call of its kind agrees on
-  // them over the world's control plane: it is collective, and of the rank's own thread.
+  // The rounds of a call over a rendezvous link; null for other links. The first call with a key
+  // agrees on them over the world's control plane: it is collective, on the rank's own thread.
   const std::vector<Round>* rounds(CallKey key);
 
  private:
   Execution& execution(const CallKey& key, const Call& call);
-  bool is_in_place(machine::Operation operation, int root, const machine::Tensor& in,
-                   const machine::Tensor& out) const;
+  bool is_in_place(Operation operation, int root, const Tensor& in, const Tensor& out) const;
 
   machine::World& world_;
   std::unique_ptr<machine::Link> link_;
   int inner_ = 1;
-  machine::Tensor nothing_;
+  Tensor nothing_;
   std::map<CallKey, std::unique_ptr<Execution>> executions_;
   std::map<CallKey, std::vector<Round>> rounds_;  // of keys that are not in place
   const CallKey* last_key_ = nullptr;

@@ -21,6 +21,7 @@
 #include "collectives/cost.h"
 #include "collectives/prove.h"
 #include "collectives/testing/queued_device.h"
+#include "collectives/testing/rounds_of_ranks.h"
 #include "machine/base/error.h"
 #include "machine/link/streamed.h"
 

@@ -35,60 +35,21 @@ MPI_Op make_operator(MPI_User_function* function) {
 }
 
 MPI_Datatype datatype(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::float32:
-      return MPI_FLOAT;
-    case Dtype::float64:
-      return MPI_DOUBLE;
-    case Dtype::bfloat16:
-    case Dtype::float16:
-      return MPI_UINT16_T;
-    case Dtype::float8_e4m3:
-    case Dtype::float8_e5m2:
-      return MPI_UINT8_T;
-    case Dtype::int8:
-      return MPI_INT8_T;
-    case Dtype::uint8:
-      return MPI_UINT8_T;
-    case Dtype::int32:
-      return MPI_INT32_T;
-    case Dtype::uint32:
-      return MPI_UINT32_T;
-    case Dtype::int64:
-      return MPI_INT64_T;
-    case Dtype::uint64:
-      return MPI_UINT64_T;
-  }
-  throw std::logic_error("collectives: not a dtype");
+  const MPI_Datatype types[] = {MPI_FLOAT,   MPI_UINT16_T, MPI_UINT16_T, MPI_DOUBLE,
+                                MPI_UINT8_T, MPI_UINT8_T,  MPI_INT8_T,   MPI_UINT8_T,
+                                MPI_INT32_T, MPI_UINT32_T, MPI_INT64_T,  MPI_UINT64_T};
+  return types[static_cast<std::size_t>(dtype)];
 }
 
-// The division of avg is the caller's.
-MPI_Op operation_of(Reduction reduction) {
-  switch (reduction) {
-    case Reduction::sum:
-    case Reduction::avg:
-      return MPI_SUM;
-    case Reduction::prod:
-      return MPI_PROD;
-    case Reduction::max:
-      return MPI_MAX;
-    case Reduction::min:
-      return MPI_MIN;
-  }
-  throw std::logic_error("collectives: not a reduction");
-}
-
+// By Reduction. The caller divides the sum of avg.
 template <Dtype dtype>
 MPI_Op narrow_operation_of(Reduction reduction) {
   using enum Reduction;
-  static const MPI_Op sums = make_operator(narrow_operator<sum, dtype>);
-  static const MPI_Op products = make_operator(narrow_operator<prod, dtype>);
-  static const MPI_Op maxima = make_operator(narrow_operator<max, dtype>);
-  static const MPI_Op minima = make_operator(narrow_operator<min, dtype>);
-  return reduction == prod  ? products
-         : reduction == max ? maxima
-         : reduction == min ? minima
-                            : sums;
+  static const MPI_Op operations[] = {
+      make_operator(narrow_operator<sum, dtype>), make_operator(narrow_operator<prod, dtype>),
+      make_operator(narrow_operator<max, dtype>), make_operator(narrow_operator<min, dtype>),
+      make_operator(narrow_operator<avg, dtype>)};
+  return operations[static_cast<std::size_t>(reduction)];
 }
 
 MPI_Op operation_of(Dtype dtype, Reduction reduction) {
@@ -96,11 +57,12 @@ MPI_Op operation_of(Dtype dtype, Reduction reduction) {
   if (dtype == Dtype::float16) return narrow_operation_of<Dtype::float16>(reduction);
   if (dtype == Dtype::float8_e4m3) return narrow_operation_of<Dtype::float8_e4m3>(reduction);
   if (dtype == Dtype::float8_e5m2) return narrow_operation_of<Dtype::float8_e5m2>(reduction);
-  return operation_of(reduction);
+  const MPI_Op operations[] = {MPI_SUM, MPI_PROD, MPI_MAX, MPI_MIN, MPI_SUM};
+  return operations[static_cast<std::size_t>(reduction)];
 }
 
-// Where the parts of a buffer begin, and how long they are; as long as they fit an int, which the
-// caller has seen to, since no part is longer than what the busiest rank moves.
+// Where the parts of a buffer begin, and how long they are. The caller checks that they fit an int:
+// no part is longer than the elements that the busiest rank moves.
 struct Parts {
   std::vector<int> counts, displacements;
 };
@@ -113,10 +75,6 @@ Parts parts_of(int ranks, Begin begin) {
   }
   return parts;
 }
-
-}  // namespace
-
-namespace {
 
 void run_mpi(const LibraryCall& call, machine::MpiLink& link, machine::Kernels& kernels,
              const void* input, void* output) {

@@ -21,9 +21,9 @@ struct LibraryCall {
   const TrafficMatrix* traffic = nullptr;  // of all_to_all_v; count is then its busiest()
 };
 
-// avg is the library's where it has one (NCCL), else its sum, divided here. With MPI, bfloat16 and
-// half go through a reduction operator of ours, since it has none. Throws std::invalid_argument
-// when the link is over neither library, and when the count is beyond an int of MPI.
+// avg is NCCL's own; over MPI it is the sum, divided here. MPI reduces bfloat16 and half by an
+// operator of ours. Throws std::invalid_argument if the link uses neither library, or if the count
+// exceeds an int of MPI.
 void run_library(const LibraryCall& call, machine::Link& link, machine::Kernels& kernels,
                  const void* input, void* output);
 

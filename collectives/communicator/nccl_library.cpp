@@ -11,54 +11,11 @@
 namespace collectives {
 namespace {
 
-using machine::Dtype;
-using machine::Reduction;
-
-ncclDataType_t datatype(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::float32:
-      return ncclFloat32;
-    case Dtype::float64:
-      return ncclFloat64;
-    case Dtype::bfloat16:
-      return ncclBfloat16;
-    case Dtype::float16:
-      return ncclFloat16;
-    case Dtype::float8_e4m3:
-      return ncclFloat8e4m3;
-    case Dtype::float8_e5m2:
-      return ncclFloat8e5m2;
-    case Dtype::int8:
-      return ncclInt8;
-    case Dtype::uint8:
-      return ncclUint8;
-    case Dtype::int32:
-      return ncclInt32;
-    case Dtype::uint32:
-      return ncclUint32;
-    case Dtype::int64:
-      return ncclInt64;
-    case Dtype::uint64:
-      return ncclUint64;
-  }
-  throw std::logic_error("collectives: not a dtype");
-}
-
-ncclRedOp_t operation_of(Reduction reduction) {
-  switch (reduction) {
-    case Reduction::sum:
-      return ncclSum;
-    case Reduction::prod:
-      return ncclProd;
-    case Reduction::max:
-      return ncclMax;
-    case Reduction::min:
-      return ncclMin;
-    case Reduction::avg:
-      return ncclAvg;
-  }
-  throw std::logic_error("collectives: not a reduction");
-}
+// By Dtype and by Reduction.
+constexpr ncclDataType_t datatypes[] = {ncclFloat32,    ncclBfloat16,   ncclFloat16, ncclFloat64,
+                                        ncclFloat8e4m3, ncclFloat8e5m2, ncclInt8,    ncclUint8,
+                                        ncclInt32,      ncclUint32,     ncclInt64,   ncclUint64};
+constexpr ncclRedOp_t operations[] = {ncclSum, ncclProd, ncclMax, ncclMin, ncclAvg};
 
 }  // namespace
 
@@ -68,8 +25,8 @@ void run_nccl(const LibraryCall& call, machine::Link& link, const void* input, v
   machine::Stream& stream = *link.stream();
   const cudaStream_t queue = nccl.queue();
   const ncclComm_t all = nccl.communicator();
-  const ncclDataType_t type = datatype(call.dtype);
-  const ncclRedOp_t op = operation_of(call.reduction);
+  const ncclDataType_t type = datatypes[static_cast<std::size_t>(call.dtype)];
+  const ncclRedOp_t op = operations[static_cast<std::size_t>(call.reduction)];
   const auto count = static_cast<std::size_t>(call.count);
   const std::size_t bytes = count * size_of(call.dtype);
   const int rank = link.rank(), ranks = link.size(), root = call.root;

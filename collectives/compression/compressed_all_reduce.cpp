@@ -21,9 +21,9 @@ using machine::Category;
 using machine::Dtype;
 using machine::Tensor;
 
-CompressedAllReduce::CompressedAllReduce(machine::World& world, Communicator& communicator,
-                                         std::int64_t count, const CompressionOptions& options)
-    : world_(world), communicator_(communicator), count_(count), options_(options) {
+CompressedAllReduce::CompressedAllReduce(const CompressionSetup& setup) : setup_(setup) {
+  const std::int64_t count = setup.count;
+  const CompressionOptions& options = setup.options;
   if (count < 0)
     throw std::invalid_argument(fmt::format("compression of {} elements: below 0", count));
   if (options.k < 1) throw std::invalid_argument(fmt::format("top_k: k is {}, below 1", options.k));
@@ -31,13 +31,13 @@ CompressedAllReduce::CompressedAllReduce(machine::World& world, Communicator& co
     throw std::invalid_argument(
         fmt::format("threshold is {}: must be finite and above 0", options.threshold));
   values_ = host_tensor(Dtype::float32, count);
-  world.host_device().stream().kernels().fill(values_, 0);
+  setup_.world.host_device().stream().kernels().fill(values_, 0);
 }
 
 CompressedAllReduce::~CompressedAllReduce() = default;
 
 Tensor CompressedAllReduce::host_tensor(Dtype dtype, std::int64_t elements) const {
-  return Tensor(world_.host_device(), dtype, {elements}, Category::buffers);
+  return Tensor(setup_.world.host_device(), dtype, {elements}, Category::buffers);
 }
 
 void CompressedAllReduce::lap(double Seconds::*phase) {
@@ -51,14 +51,14 @@ void CompressedAllReduce::run(const Tensor& in, const Tensor& out) {
     if (tensor->dtype() != Dtype::float32)
       throw std::invalid_argument(
           fmt::format("compression takes float, not {}", machine::name(tensor->dtype())));
-    if (tensor->size() != count_)
+    if (tensor->size() != count())
       throw std::invalid_argument(
-          fmt::format("compression made for {} elements, called with {}", count_, tensor->size()));
+          fmt::format("compression made for {} elements, called with {}", count(), tensor->size()));
   }
-  if (count_ == 0) return;
+  if (count() == 0) return;
   const bool in_staged = !in.device().readable_by_host();
   const bool out_staged = !out.device().readable_by_host();
-  if ((in_staged || out_staged) && !staged_) staged_ = host_tensor(Dtype::float32, count_);
+  if ((in_staged || out_staged) && !staged_) staged_ = host_tensor(Dtype::float32, count());
   if (in_staged) {
     in.device().stream().copy(staged_.data(), in.data(), in.bytes());
     in.device().stream().synchronize();
@@ -67,8 +67,8 @@ void CompressedAllReduce::run(const Tensor& in, const Tensor& out) {
   seconds_ = {};
   lap_began_ = machine::steady_s();
   const Tensor& given = in_staged ? staged_ : in;
-  machine::Stream& host = world_.host_device().stream();
-  if (options_.feedback)
+  machine::Stream& host = setup_.world.host_device().stream();
+  if (options().feedback)
     host.kernels().add(values_, given, values_);
   else
     host.copy(values_.data(), given.data(), given.bytes());
@@ -82,7 +82,7 @@ void CompressedAllReduce::run(const Tensor& in, const Tensor& out) {
 }
 
 void CompressedAllReduce::reset() {
-  world_.host_device().stream().kernels().fill(values_, 0);
+  setup_.world.host_device().stream().kernels().fill(values_, 0);
   forget();
 }
 
@@ -90,26 +90,20 @@ std::vector<double> CompressedAllReduce::held_back() const { return to_doubles(v
 
 namespace {
 
+using Made = std::unique_ptr<CompressedAllReduce>;
+
 template <class T>
-std::unique_ptr<CompressedAllReduce> make(machine::World& world, Communicator& communicator,
-                                          std::int64_t count, const CompressionOptions& options) {
-  return std::make_unique<T>(world, communicator, count, options);
+Made make(const CompressionSetup& setup) {
+  return std::make_unique<T>(setup);
 }
 
-std::unique_ptr<CompressedAllReduce> make_all_gather(machine::World& world,
-                                                     Communicator& communicator, std::int64_t count,
-                                                     const CompressionOptions& options) {
-  return std::make_unique<QuantizedAllGather>(world, communicator, count, options,
-                                              std::make_unique<Int8Block>());
+Made make_all_gather(const CompressionSetup& setup) {
+  return std::make_unique<QuantizedAllGather>(setup, std::make_unique<Int8Block>());
 }
 
 template <class Code, int hops>
-std::unique_ptr<CompressedAllReduce> make_reduce_scatter(machine::World& world,
-                                                         Communicator& communicator,
-                                                         std::int64_t count,
-                                                         const CompressionOptions& options) {
-  return std::make_unique<QuantizedReduceScatter>(world, communicator, count, options,
-                                                  std::make_unique<Code>(), hops == 2);
+Made make_reduce_scatter(const CompressionSetup& setup) {
+  return std::make_unique<QuantizedReduceScatter>(setup, std::make_unique<Code>(), hops == 2);
 }
 
 }  // namespace
@@ -140,7 +134,7 @@ std::unique_ptr<CompressedAllReduce> make_compression(std::string_view name, mac
                                                       const CompressionOptions& options) {
   std::vector<std::string> names;
   for (const Compression& compression : compressions()) {
-    if (compression.name == name) return compression.make(world, communicator, count, options);
+    if (compression.name == name) return compression.make({world, communicator, count, options});
     names.emplace_back(compression.name);
   }
   throw std::invalid_argument(machine::unknown("compression", name, names));

@@ -36,6 +36,14 @@ struct CompressionOptions {
   bool feedback = true;  // carry the residual into the next run
 };
 
+// The arguments of make_compression.
+struct CompressionSetup {
+  machine::World& world;
+  Communicator& communicator;
+  std::int64_t count;
+  CompressionOptions options;
+};
+
 class CompressedAllReduce {
  public:
   virtual ~CompressedAllReduce();
@@ -46,7 +54,7 @@ class CompressedAllReduce {
   // As if nothing had run.
   void reset();
 
-  std::int64_t count() const { return count_; }
+  std::int64_t count() const { return setup_.count; }
   const machine::Tensor& residual() const { return values_; }  // float [count], on the host
   // What this rank holds that no sum has reached: its residual, and of the share that it reduces
   // for all (where an algorithm does so) that reduction's. For oracles and tests.
@@ -59,26 +67,22 @@ class CompressedAllReduce {
   const Seconds& seconds() const { return seconds_; }
 
  protected:
-  CompressedAllReduce(machine::World& world, Communicator& communicator, std::int64_t count,
-                      const CompressionOptions& options);
+  explicit CompressedAllReduce(const CompressionSetup& setup);
 
   // values: v, on return v - t. out: the sum of all ranks' t. count is at least 1.
   virtual void exchange(float* values, float* out) = 0;
   virtual void forget() {}  // of reset: what an algorithm keeps beside the residual
 
-  int rank() const { return communicator_.rank(); }
-  int ranks() const { return communicator_.size(); }
-  Communicator& communicator() { return communicator_; }
-  const CompressionOptions& options() const { return options_; }
+  int rank() const { return setup_.communicator.rank(); }
+  int ranks() const { return setup_.communicator.size(); }
+  Communicator& communicator() { return setup_.communicator; }
+  const CompressionOptions& options() const { return setup_.options; }
   machine::Tensor host_tensor(machine::Dtype dtype, std::int64_t elements) const;
   // Ends a phase that began when the last one ended.
   void lap(double Seconds::*phase);
 
  private:
-  machine::World& world_;
-  Communicator& communicator_;
-  std::int64_t count_;
-  CompressionOptions options_;
+  CompressionSetup setup_;
   machine::Tensor values_, staged_;
   Seconds seconds_;
   double lap_began_ = 0;
@@ -87,9 +91,7 @@ class CompressedAllReduce {
 // An algorithm as listed: `shardmark list`, axis values and tests read compressions().
 struct Compression {
   std::string_view name, source;
-  std::unique_ptr<CompressedAllReduce> (*make)(machine::World& world, Communicator& communicator,
-                                               std::int64_t count,
-                                               const CompressionOptions& options);
+  std::unique_ptr<CompressedAllReduce> (*make)(const CompressionSetup& setup);
 };
 const std::vector<Compression>& compressions();
 // Throws std::invalid_argument naming the nearest right name.

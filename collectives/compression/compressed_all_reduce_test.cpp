@@ -71,7 +71,7 @@ TEST(CompressedAllReduce, LosesNothing) {
   with_every(
       [](World& world, Communicator& group, const Compression& compression, std::int64_t count) {
         const auto compressed =
-            compression.make(world, group, count, {.k = count / 10 + 1, .threshold = threshold});
+            compression.make({world, group, count, {.k = count / 10 + 1, .threshold = threshold}});
         const Tensor in = tensor(world, count), out = tensor(world, count);
         const Tensor held = Tensor(world.host_device(), Dtype::float64, {count}, Category::buffers);
         std::vector<double> given(static_cast<std::size_t>(count)), came(given), rounded(given);
@@ -99,7 +99,7 @@ TEST(CompressedAllReduce, SendsWhatItsFormulaSays) {
   with_every(
       [](World& world, Communicator& group, const Compression& compression, std::int64_t count) {
         const CompressionOptions options{.k = count / 10 + 1, .threshold = threshold};
-        const auto compressed = compression.make(world, group, count, options);
+        const auto compressed = compression.make({world, group, count, options});
         const Tensor data = tensor(world, count);
         fill(data, world.rank(), 0);
         group.link().reset_traffic();
@@ -117,7 +117,7 @@ TEST(CompressedAllReduce, AllRanksHoldTheSameBitsAndGetThemAgain) {
   with_every(
       [](World& world, Communicator& group, const Compression& compression, std::int64_t count) {
         const auto compressed =
-            compression.make(world, group, count, {.k = count / 10 + 1, .threshold = threshold});
+            compression.make({world, group, count, {.k = count / 10 + 1, .threshold = threshold}});
         const Tensor in = tensor(world, count), out = tensor(world, count);
         std::vector<std::uint64_t> hashes[2];
         for (auto& hashes_of_one : hashes) {
@@ -144,7 +144,7 @@ TEST(CompressedAllReduce, NeverHidesWhatIsNotFinite) {
       constexpr std::int64_t count = 1000;
       for (const Compression& compression : compressions()) {
         SCOPED_TRACE(compression.name);
-        const auto compressed = compression.make(world, group, count, {.k = 5, .threshold = 9});
+        const auto compressed = compression.make({world, group, count, {.k = 5, .threshold = 9}});
         const Tensor data = tensor(world, count);
         fill(data, world.rank(), 0);
         if (world.rank() == 1) data.as<float>()[617] = bad;

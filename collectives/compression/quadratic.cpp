@@ -86,12 +86,12 @@ Descent descend(machine::World& world, Communicator& communicator,
     for (std::int64_t i = 0; i < size; ++i) {
       const double g = curvature(rank, i) * (x[i] - target(i)) + tilt(rank, ranks, i);
       gradient.as<float>()[i] = static_cast<float>(g);
-      totals[size + i] = std::abs(g) + std::abs(held[static_cast<std::size_t>(i)]);
+      totals[size + i] = std::abs(g) + std::abs(held[i]);
     }
     compressed.run(gradient, sum);
     held = compressed.held_back();
     for (std::int64_t i = 0; i < size; ++i) {
-      totals[i] = held[static_cast<std::size_t>(i)];
+      totals[i] = held[i];
       totals[size + i] += std::abs(totals[i]);
       x[i] -= step(t) / ranks * static_cast<double>(sum.as<float>()[i]);
     }

@@ -4,12 +4,10 @@ namespace collectives {
 
 using machine::Dtype;
 
-QuantizedAllGather::QuantizedAllGather(machine::World& world, Communicator& communicator,
-                                       std::int64_t count, const CompressionOptions& options,
-                                       std::unique_ptr<Code> code)
-    : CompressedAllReduce(world, communicator, count, options), code_(std::move(code)) {
-  mine_ = host_tensor(Dtype::uint8, code_->bytes(count));
-  all_ = host_tensor(Dtype::uint8, code_->bytes(count) * ranks());
+QuantizedAllGather::QuantizedAllGather(const CompressionSetup& setup, std::unique_ptr<Code> code)
+    : CompressedAllReduce(setup), code_(std::move(code)) {
+  mine_ = host_tensor(Dtype::uint8, code_->bytes(count()));
+  all_ = host_tensor(Dtype::uint8, code_->bytes(count()) * ranks());
 }
 
 void QuantizedAllGather::exchange(float* values, float* out) {

@@ -13,8 +13,7 @@ namespace collectives {
 
 class QuantizedAllGather final : public CompressedAllReduce {
  public:
-  QuantizedAllGather(machine::World& world, Communicator& communicator, std::int64_t count,
-                     const CompressionOptions& options, std::unique_ptr<Code> code);
+  QuantizedAllGather(const CompressionSetup& setup, std::unique_ptr<Code> code);
 
  private:
   void exchange(float* values, float* out) override;

@@ -8,13 +8,11 @@ namespace collectives {
 using machine::Dtype;
 using machine::Tensor;
 
-QuantizedReduceScatter::QuantizedReduceScatter(machine::World& world, Communicator& communicator,
-                                               std::int64_t count,
-                                               const CompressionOptions& options,
+QuantizedReduceScatter::QuantizedReduceScatter(const CompressionSetup& setup,
                                                std::unique_ptr<Code> code, bool two_hops)
-    : CompressedAllReduce(world, communicator, count, options),
+    : CompressedAllReduce(setup),
       code_(std::move(code)),
-      share_((count + ranks() - 1) / ranks()),
+      share_((count() + ranks() - 1) / ranks()),
       bytes_(code_->bytes(share_)),
       outgoing_(host_tensor(Dtype::uint8, bytes_ * ranks())),
       gathered_(host_tensor(Dtype::uint8, bytes_ * ranks())),
@@ -23,7 +21,7 @@ QuantizedReduceScatter::QuantizedReduceScatter(machine::World& world, Communicat
   // A short share leaves the end of its code as it is.
   for (const Tensor* tensor : {&outgoing_, &coded_sum_})
     if (tensor->bytes() > 0) std::memset(tensor->data(), 0, tensor->bytes());
-  const int inner = communicator.inner();
+  const int inner = communicator().inner();
   if (two_hops && inner > 1 && inner < ranks()) {
     add_hop(inner, 1);
     add_hop(ranks() / inner, inner);
@@ -80,7 +78,7 @@ void QuantizedReduceScatter::exchange(float* values, float* out) {
     const auto kept = static_cast<std::int64_t>(hop.ids.size());
     for (std::int64_t to = 0; to < hop.ranks; ++to)
       for (std::int64_t i = 0; i < kept; ++i) {
-        const ChunkRange& from = had[static_cast<std::size_t>(i * hop.ranks + to)];
+        const ChunkRange& from = had[i * hop.ranks + to];
         code_->encode(data + from.begin, from.size(), code_of(outgoing_, to * kept + i));
       }
     lap(&Seconds::compress);
@@ -96,7 +94,7 @@ void QuantizedReduceScatter::exchange(float* values, float* out) {
     data = hop.residual.as<float>();
     float* sum = sum_.as<float>();
     for (std::int64_t i = 0; i < kept; ++i) {
-      const std::int64_t size = share(hop.ids[static_cast<std::size_t>(i)]).size();
+      const std::int64_t size = share(hop.ids[i]).size();
       std::vector<const std::byte*> codes;
       for (std::int64_t peer = 0; peer < hop.ranks; ++peer)
         codes.push_back(code_of(gathered_, peer * kept + i));
@@ -130,7 +128,7 @@ std::vector<double> QuantizedReduceScatter::held_back() const {
       const ChunkRange part = share(hop.ids[i]);
       const float* rest = hop.residual.as<float>() + static_cast<std::int64_t>(i) * share_;
       for (std::int64_t j = part.begin; j < part.end; ++j)
-        held[static_cast<std::size_t>(j)] += static_cast<double>(rest[j - part.begin]);
+        held[j] += static_cast<double>(rest[j - part.begin]);
     }
   return held;
 }

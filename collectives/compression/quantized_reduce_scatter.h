@@ -23,9 +23,7 @@ namespace collectives {
 class QuantizedReduceScatter final : public CompressedAllReduce {
  public:
   static constexpr std::string_view paper = "Wang et al. 2023 (ZeRO++), arXiv:2306.10209";
-  QuantizedReduceScatter(machine::World& world, Communicator& communicator, std::int64_t count,
-                         const CompressionOptions& options, std::unique_ptr<Code> code,
-                         bool two_hops);
+  QuantizedReduceScatter(const CompressionSetup& setup, std::unique_ptr<Code> code, bool two_hops);
 
   std::vector<double> held_back() const override;
 

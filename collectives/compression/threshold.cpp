@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <stdexcept>
@@ -21,12 +20,10 @@ constexpr std::int64_t not_finite = -1;
 
 }  // namespace
 
-Threshold::Threshold(machine::World& world, Communicator& communicator, std::int64_t count,
-                     const CompressionOptions& options)
-    : CompressedAllReduce(world, communicator, count, options) {
-  if (count > std::numeric_limits<std::int32_t>::max())
+Threshold::Threshold(const CompressionSetup& setup) : CompressedAllReduce(setup) {
+  if (count() > std::numeric_limits<std::int32_t>::max())
     throw std::invalid_argument(
-        fmt::format("threshold: an index has 31 bits, too few for {} elements", count));
+        fmt::format("threshold: an index has 31 bits, too few for {} elements", count()));
   my_count_ = host_tensor(Dtype::int32, 1);
   counts_ = host_tensor(Dtype::int32, ranks());
   mine_ = all_ = host_tensor(Dtype::uint32, 0);

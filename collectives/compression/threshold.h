@@ -18,8 +18,7 @@ namespace collectives {
 class Threshold final : public CompressedAllReduce {
  public:
   static constexpr std::string_view paper = "Strom 2015, doi:10.21437/Interspeech.2015-354";
-  Threshold(machine::World& world, Communicator& communicator, std::int64_t count,
-            const CompressionOptions& options);
+  explicit Threshold(const CompressionSetup& setup);
 
  private:
   void exchange(float* values, float* out) override;

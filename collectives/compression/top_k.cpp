@@ -30,9 +30,8 @@ std::uint32_t sampled_threshold(const float* values, std::int64_t count, std::in
   if (size * 4 > count) return 0;
   // An odd stride, so that values that repeat along rows are not all sampled in one column.
   const std::int64_t stride = (count / size - 1) | 1;
-  std::vector<std::uint32_t> sample(static_cast<std::size_t>(size));
-  for (std::int64_t i = 0; i < size; ++i)
-    sample[static_cast<std::size_t>(i)] = magnitude(values[i * stride]);
+  std::vector<std::uint32_t> sample(size);
+  for (std::int64_t i = 0; i < size; ++i) sample[i] = magnitude(values[i * stride]);
   const double expected = static_cast<double>(size) * static_cast<double>(k) / count;
   const double place = expected + 4 * std::sqrt(expected) + 4;  // four standard deviations beyond
   if (place >= static_cast<double>(size)) return 0;
@@ -61,12 +60,11 @@ void select_top_k(const float* values, std::int64_t count, std::int64_t k, std::
     if (each >= *kth) *indices++ = index_of(each);
 }
 
-TopK::TopK(machine::World& world, Communicator& communicator, std::int64_t count,
-           const CompressionOptions& options)
-    : CompressedAllReduce(world, communicator, count, options), k_(std::min(options.k, count)) {
-  if (count > std::numeric_limits<std::uint32_t>::max())
+TopK::TopK(const CompressionSetup& setup)
+    : CompressedAllReduce(setup), k_(std::min(setup.options.k, setup.count)) {
+  if (count() > std::numeric_limits<std::uint32_t>::max())
     throw std::invalid_argument(
-        fmt::format("top_k: an index has 32 bits, too few for {} elements", count));
+        fmt::format("top_k: an index has 32 bits, too few for {} elements", count()));
   mine_ = host_tensor(Dtype::uint32, 2 * k_);
   all_ = host_tensor(Dtype::uint32, 2 * k_ * ranks());
 }

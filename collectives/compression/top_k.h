@@ -23,8 +23,7 @@ void select_top_k(const float* values, std::int64_t count, std::int64_t k, std::
 class TopK final : public CompressedAllReduce {
  public:
   static constexpr std::string_view paper = "Lin et al. 2018, arXiv:1712.01887";
-  TopK(machine::World& world, Communicator& communicator, std::int64_t count,
-       const CompressionOptions& options);
+  explicit TopK(const CompressionSetup& setup);
 
  private:
   void exchange(float* values, float* out) override;

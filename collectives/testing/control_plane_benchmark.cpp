@@ -11,7 +11,6 @@
 
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "collectives/execute.h"
 #include "collectives/plan.h"
