@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
+#include <limits>
 #include <stdexcept>
 
 #include "machine/base/clock.h"
@@ -21,7 +21,7 @@ bool ends_micro_batch(Kind kind) {
   return kind == Kind::backward || kind == Kind::backward_weights;
 }
 
-// What becomes of a message's tensor on the receiver: whose it is in the pool.
+// The action that holds a message's tensor in the receiver's pool.
 Action holder_of(const Message& message) {
   return {message.content == Content::activation ? Kind::forward : Kind::backward,
           message.micro_batch, message.chunk};
@@ -32,14 +32,10 @@ struct Slots {
   std::size_t inputs = 0, d_outputs = 0;
   std::map<std::pair<Content, int>, std::size_t> sends;  // in one step, by content and receiver
   std::size_t receives = 0;
-  std::size_t sent() const {
+  // With at most so many sends of a channel.
+  std::size_t sent(std::size_t most = std::numeric_limits<std::size_t>::max()) const {
     std::size_t sum = 0;
-    for (const auto& [channel, count] : sends) sum += count;
-    return sum;
-  }
-  std::size_t outboxes() const {
-    std::size_t sum = 0;
-    for (const auto& [channel, count] : sends) sum += std::min<std::size_t>(outbox_slots, count);
+    for (const auto& [channel, count] : sends) sum += std::min(most, count);
     return sum;
   }
 };
@@ -77,47 +73,34 @@ Slots count_slots(const StageSchedules& schedules, int stage) {
 }
 
 machine::Part part_of(Kind kind) {
-  switch (kind) {
-    case Kind::forward:
-      return machine::Part::forward;
-    case Kind::backward:  // its weights' half says so itself
-    case Kind::backward_input:
-      return machine::Part::backward_input;
-    case Kind::backward_weights:
-      return machine::Part::backward_weights;
-  }
-  return machine::Part::other;
+  if (kind == Kind::forward) return machine::Part::forward;
+  // The weights' half of a whole backward reports itself.
+  return kind == Kind::backward_weights ? machine::Part::backward_weights
+                                        : machine::Part::backward_input;
 }
 
-bool same_micro_batch(const Action& a, const Action& b) {
-  return a.micro_batch == b.micro_batch && a.chunk == b.chunk;
+bool holds(const std::optional<Action>& holder, const Action& action) {
+  return holder && holder->micro_batch == action.micro_batch && holder->chunk == action.chunk;
 }
 
 }  // namespace
 
 const Tensor& Executor::Pool::take(const Action& action) {
-  const auto free = std::find(used.begin(), used.end(), false);
-  SHARDMARK_CHECK(free != used.end(), ==, true);
-  const auto index = static_cast<std::size_t>(free - used.begin());
-  used[index] = true;
-  holder[index] = action;
-  return slots[index];
-}
-
-std::size_t Executor::Pool::find(const Action& action) const {
-  for (std::size_t i = 0; i < slots.size(); ++i) {
-    if (used[i] && same_micro_batch(holder[i], action)) return i;
-  }
-  return slots.size();
+  const auto free = std::find(holders.begin(), holders.end(), std::nullopt);
+  SHARDMARK_CHECK(free != holders.end(), ==, true);
+  *free = action;
+  return slots[free - holders.begin()];
 }
 
 Tensor Executor::Pool::of(const Action& action) const {
-  const std::size_t index = find(action);
-  return index < slots.size() ? slots[index] : Tensor();
+  for (std::size_t i = 0; i < slots.size(); ++i)
+    if (holds(holders[i], action)) return slots[i];
+  return {};
 }
 
 void Executor::Pool::release(const Action& action) {
-  if (const std::size_t index = find(action); index < slots.size()) used[index] = false;
+  for (std::optional<Action>& holder : holders)
+    if (holds(holder, action)) holder.reset();
 }
 
 bool needs_two_links(const StageSchedules& schedules) {
@@ -131,11 +114,6 @@ bool needs_two_links(const StageSchedules& schedules) {
   return false;
 }
 
-Executor::Executor(const Schedule& schedule, int micro_batches, Boundary boundary, Links links,
-                   machine::Device& device, machine::Device& host)
-    : Executor(all_stages(schedule, links.activations.size(), micro_batches), micro_batches,
-               boundary, links, device, host) {}
-
 Executor::Executor(const StageSchedules& schedules, int micro_batches, Boundary boundary,
                    Links links, machine::Device& device, machine::Device& host)
     : stage_(links.activations.rank()),
@@ -147,15 +125,12 @@ Executor::Executor(const StageSchedules& schedules, int micro_batches, Boundary 
   SHARDMARK_CHECK(schedules.size(), ==, static_cast<std::size_t>(links.activations.size()));
   SHARDMARK_CHECK(links.gradients.rank(), ==, stage_);
   SHARDMARK_CHECK(host.readable_by_host(), ==, true);
-  if (const Proof proof = prove(schedules, micro_batches); !proof) {
+  if (const Proof proof = prove(schedules, micro_batches); !proof)
     throw std::invalid_argument("this pipeline schedule cannot run: " + proof.fault);
-  }
-  if (&links.activations == &links.gradients && needs_two_links(schedules)) {
+  if (&links.activations == &links.gradients && needs_two_links(schedules))
     throw std::invalid_argument(
         "this pipeline schedule sends activations and gradients to one and the same stage: it "
-        "needs "
-        "a link for each");
-  }
+        "needs a link for each");
   plan_ = schedules.of(stage_);
 
   const auto fill = [&](std::vector<Tensor>& tensors, std::size_t count, machine::Device& where,
@@ -166,19 +141,15 @@ Executor::Executor(const StageSchedules& schedules, int micro_batches, Boundary 
   const Slots slots = count_slots(schedules, stage_);
   fill(inputs_.slots, slots.inputs, device, Category::activations);
   fill(d_outputs_.slots, slots.d_outputs, device, Category::buffers);
-  for (Pool* pool : {&inputs_, &d_outputs_}) {
-    pool->holder.resize(pool->slots.size());
-    pool->used.resize(pool->slots.size(), false);
-  }
+  for (Pool* pool : {&inputs_, &d_outputs_}) pool->holders.resize(pool->slots.size());
   for (const auto& [channel, count] : slots.sends) {
     Outbox& box = outboxes_[channel];
     fill(box.slots, std::min<std::size_t>(outbox_slots, count), device, Category::buffers);
     box.numbers.resize(box.slots.size(), 0);
     if (staging_) fill(box.staged, box.slots.size(), host, Category::buffers);
   }
-  if (staging_ && slots.receives > 0) {
+  if (staging_ && slots.receives > 0)
     staged_in_ = Tensor(host, boundary_.dtype, boundary_.shape, Category::buffers);
-  }
 }
 
 void Executor::receive(const Message& message, const Tensor& into) {
@@ -232,12 +203,11 @@ Timeline Executor::run(const Stage& stage) {
   for (const Action& action : plan_) {
     const bool given[] = {bool(stage.forward), bool(stage.backward_input),
                           bool(stage.backward_weights), bool(stage.backward)};
-    if (!given[static_cast<std::size_t>(action.kind)]) {
+    if (!given[static_cast<std::size_t>(action.kind)])
       throw std::invalid_argument(fmt::format(
           "stage {}: the schedule has {}, the stage no callable for it", stage_, text(action)));
-    }
   }
-  for (Pool* pool : {&inputs_, &d_outputs_}) std::fill(pool->used.begin(), pool->used.end(), false);
+  for (Pool* pool : {&inputs_, &d_outputs_}) std::ranges::fill(pool->holders, std::nullopt);
   for (machine::Link* link : {&links_.activations, &links_.gradients})
     link->count_as({machine::Operation::send_receive, boundary_.dtype});
   Timeline timeline;
@@ -291,7 +261,8 @@ Timeline Executor::run(const Stage& stage) {
 ExpectedMemory expected_memory(const StageSchedules& schedules, int stage,
                                const Boundary& boundary) {
   const Slots slots = count_slots(schedules, stage);
-  return {slots.inputs * boundary.bytes(), (slots.d_outputs + slots.outboxes()) * boundary.bytes()};
+  return {slots.inputs * boundary.bytes(),
+          (slots.d_outputs + slots.sent(outbox_slots)) * boundary.bytes()};
 }
 
 machine::Traffic expected_traffic(const StageSchedules& schedules, int stage,

@@ -1,8 +1,9 @@
 #pragma once
 // Runs any proved schedule: one stage a rank, the stage's work as callables, messages over a link.
 //
-//   Executor executor(find_schedule("1f1b"), micro_batches, {{tokens, hidden}, Dtype::float32},
-//                     link, world.device(), world.host_device());  // link: of the pp group
+//   Executor executor(all_stages(find_schedule("1f1b"), stages, micro_batches), micro_batches,
+//                     {{tokens, hidden}, Dtype::float32}, link, world.device(),
+//                     world.host_device());                // link: of the pp group
 //   Timeline timeline = executor.run(stage);              // one step; may be called again
 //
 // A receive waits and copies into the executor's buffer; a send starts and travels while the stage
@@ -24,6 +25,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -36,13 +38,11 @@
 
 namespace pipeline {
 
-// What passes between neighbours: the same between all stages, both ways.
+// The tensor that passes between neighbours: the same between all stages, both ways.
 struct Boundary {
   machine::Shape shape;  // [tokens of a micro-batch, hidden]
   machine::Dtype dtype = machine::Dtype::float32;
-  std::size_t bytes() const {
-    return static_cast<std::size_t>(shape.size()) * machine::size_of(dtype);
-  }
+  std::size_t bytes() const { return shape.size() * machine::size_of(dtype); }
 };
 
 // The work of one stage. Only the kinds of actions that the schedule uses are needed. Tensors are
@@ -61,11 +61,11 @@ struct Stage {
   std::function<void(const Action&, const Tensor& input, const Tensor& d_output)> backward_weights;
 };
 
-// What messages travel on. A schedule that sends activations and gradients to one and the same
-// stage needs a link for each: the order on a link is one, and theirs depend on each other's
-// nowhere else.
+// The links of the messages. A schedule that sends activations and gradients to the same stage
+// needs a link for each, because messages on a link are in one order, and the two have no common
+// order.
 struct Links {
-  Links(machine::Link& both) : activations(both), gradients(both) {}
+  Links(machine::Link& both) : Links(both, both) {}
   Links(machine::Link& of_activations, machine::Link& of_gradients)
       : activations(of_activations), gradients(of_gradients) {}
   machine::Link& activations;
@@ -90,8 +90,6 @@ class Executor {
   // readable by the host and able to feed the links (World::device()), and is used only when device
   // is not. Throws std::invalid_argument with the drawing when the schedule can't be proved, or
   // when one link is given and two are needed.
-  Executor(const Schedule& schedule, int micro_batches, Boundary boundary, Links links,
-           machine::Device& device, machine::Device& host);
   Executor(const StageSchedules& schedules, int micro_batches, Boundary boundary, Links links,
            machine::Device& device, machine::Device& host);
 
@@ -105,14 +103,10 @@ class Executor {
   // The buffers of one content: given out by micro-batch, reused when given back.
   struct Pool {
     std::vector<machine::Tensor> slots;
-    std::vector<Action> holder;  // whose it is, for slots in use
-    std::vector<bool> used;
+    std::vector<std::optional<Action>> holders;  // of each slot; none: it is free
     const machine::Tensor& take(const Action& action);
     machine::Tensor of(const Action& action) const;  // empty when it holds none
     void release(const Action& action);
-
-   private:
-    std::size_t find(const Action& action) const;
   };
   struct Outbox {
     std::vector<machine::Tensor> slots;   // on the stage's device

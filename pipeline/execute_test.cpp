@@ -326,12 +326,12 @@ TEST(Execute, RefusesBadSchedulesBeforeAnyRankWaits) {
     std::swap(bad[0][0], bad[0][1]);
     EXPECT_THROW(Executor(bad, 2, boundary, *link, world.device(), world.host_device()),
                  std::invalid_argument);
-    Executor executor(find_schedule("1f1b"), 2, boundary, *link, world.device(),
+    Executor executor(all_stages(find_schedule("1f1b"), 2, 2), 2, boundary, *link, world.device(),
                       world.host_device());
     EXPECT_THROW(executor.run({}), std::invalid_argument);
     // One link for both directions of both copies.
-    EXPECT_THROW(Executor(find_schedule("dual_pipe"), 4, boundary, *link, world.device(),
-                          world.host_device()),
+    EXPECT_THROW(Executor(all_stages(find_schedule("dual_pipe"), 2, 4), 4, boundary, *link,
+                          world.device(), world.host_device()),
                  std::invalid_argument);
   });
 }

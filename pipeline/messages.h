@@ -1,6 +1,6 @@
 #pragma once
-// Which action receives and sends what: the one place that says so. The prover, the simulation and
-// the executor read it.
+// The messages that each action receives and sends. The prover, the simulation and the executor all
+// use these functions.
 //
 // An activation goes to the place of the next part of the model, its gradient back to the part
 // before. An action receives when it starts and sends when it ends. Messages of one content from
@@ -35,28 +35,26 @@ constexpr bool is_backward_of_input(Kind kind) {
 constexpr std::optional<Message> receives(const Action& action, int stage,
                                           const Placement& placement) {
   const int copy = placement.copy(stage, action.chunk), part = placement.part(stage, action.chunk);
-  if (action.kind == Kind::forward && part > 0) {
-    return Message{placement.at(copy, part - 1).stage, Content::activation, action.micro_batch,
-                   action.chunk, part};
-  }
-  if (is_backward_of_input(action.kind) && part < placement.parts() - 1) {
-    return Message{placement.at(copy, part + 1).stage, Content::gradient, action.micro_batch,
-                   action.chunk, part};
-  }
+  const auto from = [&](int sender, Content content) {
+    return Message{placement.at(copy, sender).stage, content, action.micro_batch, action.chunk,
+                   part};
+  };
+  if (action.kind == Kind::forward && part > 0) return from(part - 1, Content::activation);
+  if (is_backward_of_input(action.kind) && part < placement.parts() - 1)
+    return from(part + 1, Content::gradient);
   return {};
 }
 
 constexpr std::optional<Message> sends(const Action& action, int stage,
                                        const Placement& placement) {
   const int copy = placement.copy(stage, action.chunk), part = placement.part(stage, action.chunk);
-  if (action.kind == Kind::forward && part < placement.parts() - 1) {
-    const Place& next = placement.at(copy, part + 1);
-    return Message{next.stage, Content::activation, action.micro_batch, next.chunk, part + 1};
-  }
-  if (is_backward_of_input(action.kind) && part > 0) {
-    const Place& before = placement.at(copy, part - 1);
-    return Message{before.stage, Content::gradient, action.micro_batch, before.chunk, part - 1};
-  }
+  const auto to = [&](int receiver, Content content) {
+    const Place& place = placement.at(copy, receiver);
+    return Message{place.stage, content, action.micro_batch, place.chunk, receiver};
+  };
+  if (action.kind == Kind::forward && part < placement.parts() - 1)
+    return to(part + 1, Content::activation);
+  if (is_backward_of_input(action.kind) && part > 0) return to(part - 1, Content::gradient);
   return {};
 }
 

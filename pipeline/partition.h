@@ -32,8 +32,8 @@ constexpr void check_partition(int layers, int parts) {
 
 constexpr std::vector<int> partition_uniform(int layers, int parts) {
   check_partition(layers, parts);
-  std::vector<int> sizes(static_cast<std::size_t>(parts), layers / parts);
-  for (int i = 0; i < layers % parts; ++i) ++sizes[static_cast<std::size_t>(i)];
+  std::vector<int> sizes(parts, layers / parts);
+  for (int i = 0; i < layers % parts; ++i) ++sizes[i];
   return sizes;
 }
 

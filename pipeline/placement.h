@@ -40,7 +40,7 @@ class Placement {
       if (path.size() != paths_[0].size())
         throw std::invalid_argument("placement: the copies of the model have unlike lengths");
     }
-    spots_.resize(static_cast<std::size_t>(stages_ * chunks_));
+    spots_.resize(stages_ * chunks_);
     if (places != spots_.size())
       throw std::invalid_argument("placement: not every chunk of every stage is one part");
     for (int copy = 0; copy < copies(); ++copy) {
@@ -65,7 +65,7 @@ class Placement {
   constexpr bool begins(int stage, int chunk) const { return part(stage, chunk) == 0; }
   constexpr bool ends(int stage, int chunk) const { return part(stage, chunk) == parts() - 1; }
   constexpr const Place& at(int copy, int part) const {
-    return paths_[static_cast<std::size_t>(copy)][static_cast<std::size_t>(part)];
+    return paths_[copy][static_cast<std::size_t>(part)];
   }
   // Copies share the micro-batches: the first takes the first of them.
   constexpr int copy_of(int micro_batch, int micro_batches) const {

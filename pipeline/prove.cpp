@@ -17,42 +17,38 @@ std::optional<Fault> stage_fault(const StageSchedules& schedules, int stage, int
   const StageSchedule& schedule = schedules.of(stage);
   const Placement& placement = schedules.placement;
   const int chunks = placement.chunks();
-  std::vector<Progress> progress(static_cast<std::size_t>(micro_batches * chunks));
+  std::vector<Progress> progress(micro_batches * chunks);
   const auto fault = [&](std::size_t position, std::string what) {
     return Fault{stage, position, std::move(what)};
   };
   for (std::size_t i = 0; i < schedule.size(); ++i) {
     const Action& action = schedule[i];
-    if (action.micro_batch < 0 || action.micro_batch >= micro_batches) {
+    if (action.micro_batch < 0 || action.micro_batch >= micro_batches)
       return fault(i,
                    fmt::format("{} is not one of {} micro-batches", text(action), micro_batches));
-    }
     if (action.chunk < 0 || action.chunk >= chunks)
       return fault(i, fmt::format("{} is of no chunk of {}", text(action), chunks));
     const int copy = placement.copy_of(action.micro_batch, micro_batches);
     if (copy != placement.copy(stage, action.chunk))
       return fault(i, fmt::format("{} is of copy {} of the model", text(action), copy));
-    Progress& at =
-        progress[static_cast<std::size_t>(action.chunk * micro_batches + action.micro_batch)];
+    Progress& at = progress[action.chunk * micro_batches + action.micro_batch];
     const bool full = action.kind == Kind::backward;
     if (action.kind == Kind::forward) {
       if (at.forward) return fault(i, fmt::format("{} runs a second time", text(action)));
       at.forward = true;
       continue;
     }
-    if (!at.forward) {
+    if (!at.forward)
       return fault(i, fmt::format("{} comes before {}", text(action),
                                   text(forward(action.micro_batch, action.chunk))));
-    }
     if (full || action.kind == Kind::backward_input) {
       if (at.backward_input) return fault(i, fmt::format("{} runs a second time", text(action)));
       at.backward_input = true;
     }
     if (full || action.kind == Kind::backward_weights) {
-      if (!at.backward_input) {
+      if (!at.backward_input)
         return fault(i, fmt::format("{} comes before {}", text(action),
                                     text(backward_input(action.micro_batch, action.chunk))));
-      }
       if (at.backward_weights) return fault(i, fmt::format("{} runs a second time", text(action)));
       at.backward_weights = true;
     }
@@ -60,25 +56,23 @@ std::optional<Fault> stage_fault(const StageSchedules& schedules, int stage, int
   for (int chunk = 0; chunk < chunks; ++chunk) {
     for (int m = 0; m < micro_batches; ++m) {
       if (placement.copy_of(m, micro_batches) != placement.copy(stage, chunk)) continue;
-      const Progress& at = progress[static_cast<std::size_t>(chunk * micro_batches + m)];
+      const Progress& at = progress[chunk * micro_batches + m];
       const char* missing = !at.forward            ? "forward"
                             : !at.backward_input   ? "backward"
                             : !at.backward_weights ? "backward_weights"
                                                    : nullptr;
-      if (missing) {
+      if (missing)
         return fault(schedule.size(),
                      fmt::format("{} of micro-batch {}{} is missing", missing, m,
                                  chunks > 1 ? fmt::format(" of chunk {}", chunk) : ""));
-      }
     }
   }
   return {};
 }
 
 std::optional<Fault> find_fault(const StageSchedules& schedules, int micro_batches) {
-  for (std::size_t stage = 0; stage < schedules.size(); ++stage) {
+  for (std::size_t stage = 0; stage < schedules.size(); ++stage)
     if (auto fault = stage_fault(schedules, static_cast<int>(stage), micro_batches)) return fault;
-  }
   return {};
 }
 
@@ -118,10 +112,9 @@ Proof prove(const Schedule& schedule, const Size& size) {
   for (int stage = 0; stage < size.stages; ++stage) {
     const int peak = peak_activations(actions.of(stage));
     const int claimed = schedule.peak(stage, size);
-    if (peak != claimed) {
+    if (peak != claimed)
       return refuse(fmt::format("{} micro-batches are alive at once on stage {}, {} claimed", peak,
                                 stage, claimed));
-    }
   }
   Proof proof;
   bool finishes = false;
@@ -137,10 +130,9 @@ Proof prove(const Schedule& schedule, const Size& size) {
         simulate_or_fault(actions, std::vector<Costs>(actions.size(), costs), false);
     if (simulation.fault) return named(drawn(actions, size.micro_batches, *simulation.fault));
     finishes = true;
-    if (claimed && simulation.span_s != claimed.seconds) {
+    if (claimed && simulation.span_s != claimed.seconds)
       return refuse(fmt::format("a step takes {}, {} claimed, where {}", simulation.span_s,
                                 claimed.seconds, where));
-    }
   }
   return proof;
 }

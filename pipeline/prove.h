@@ -8,9 +8,10 @@
 //   runs
 //     forward exactly once and backward exactly once, as B or as I and W; forward comes before
 //     backward, I before W;
-//   - with FIFO channels, sends that start and receives that block, no stage waits for ever, also
-//     not for a slot of the outbox; every receive meets its own message, in the order in which they
-//     were sent; no message is left over;
+//   - with FIFO channels, sends that start and receives that block, no stage waits forever, also
+//   not
+//     for a slot of the outbox; every receive gets its own message, in the order of sending; every
+//     message is received;
 // and of a listed schedule, against what its paper claims:
 //   - the most micro-batches alive on each stage;
 //   - the time of a step, exactly, for several costs of F, I and W that all stages share. Where the

@@ -253,14 +253,6 @@ TEST(Placement, RefusesWhatIsNoModel) {
   EXPECT_THROW(StageSchedules({parse("F0 B0")}, looped(2, 1)), std::invalid_argument);
 }
 
-TEST(Timeline, Draws) {
-  const Simulation simulation = simulate(find_schedule("1f1b"), {2, 2}, {2, 1, 1});
-  EXPECT_EQ(draw(simulation.stages, 24),
-            "stage 0 |F0==F1==....B0==....B1==|\n"
-            "stage 1 |....F0==B0==F1==B1==....|\n");
-  EXPECT_EQ(text(simulation.bubble(0)), "idle 4 s: 0.3333 of total, 0.5 of ideal");
-}
-
 std::int64_t costliest(const std::vector<std::int64_t>& costs, const std::vector<int>& sizes) {
   std::int64_t most = 0;
   std::size_t at = 0;

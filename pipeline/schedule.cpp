@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <string>
-#include <vector>
 
 #include "machine/base/names.h"
 
@@ -34,18 +32,16 @@ std::string Schedule::why_not(const Size& size) const {
     return refuse("positive numbers of all three");
   if (!any_chunks && size.chunks != chunks)
     return refuse(chunks == 1 ? "1 chunk" : fmt::format("{} chunks", chunks));
-  if (needs != nullptr) {
+  if (needs != nullptr)
     if (const std::string_view needed = needs(size); !needed.empty()) return refuse(needed);
-  }
   return {};
 }
 
 StageSchedules::StageSchedules(std::vector<StageSchedule> stages, Placement placement)
     : placement(std::move(placement)), stages_(std::move(stages)) {
-  if (this->placement.stages() != static_cast<int>(stages_.size())) {
+  if (this->placement.stages() != static_cast<int>(stages_.size()))
     throw std::invalid_argument(fmt::format("a schedule of {} stages for a model placed on {}",
                                             stages_.size(), this->placement.stages()));
-  }
 }
 
 StageSchedules::StageSchedules(std::vector<StageSchedule> stages) : stages_(std::move(stages)) {

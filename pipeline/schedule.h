@@ -15,7 +15,6 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "pipeline/number_text.h"
@@ -126,17 +125,9 @@ struct Costs {
   double forward = 1, backward_input = 1, backward_weights = 1, transfer = 0;
   constexpr double backward() const { return backward_input + backward_weights; }
   constexpr double of(Kind kind) const {
-    switch (kind) {
-      case Kind::forward:
-        return forward;
-      case Kind::backward_input:
-        return backward_input;
-      case Kind::backward_weights:
-        return backward_weights;
-      case Kind::backward:
-        return backward();
-    }
-    return 0;
+    if (kind == Kind::forward) return forward;
+    if (kind == Kind::backward) return backward();
+    return kind == Kind::backward_input ? backward_input : backward_weights;
   }
 };
 
@@ -155,7 +146,7 @@ class StageSchedules {
   std::size_t size() const { return stages_.size(); }
   StageSchedule& operator[](std::size_t stage) { return stages_[stage]; }
   const StageSchedule& operator[](std::size_t stage) const { return stages_[stage]; }
-  const StageSchedule& of(int stage) const { return stages_.at(static_cast<std::size_t>(stage)); }
+  const StageSchedule& of(int stage) const { return stages_.at(stage); }
   auto begin() const { return stages_.begin(); }
   auto end() const { return stages_.end(); }
 

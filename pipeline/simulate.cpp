@@ -50,12 +50,10 @@ class Walk {
   }
 
   Simulation run() {
-    bool moved = true;
-    while (moved && !result_.fault) {
+    for (bool moved = true; moved && !result_.fault;) {
       moved = false;
-      for (int stage = 0; stage < stages_ && !result_.fault; ++stage) {
+      for (int stage = 0; stage < stages_ && !result_.fault; ++stage)
         while (!result_.fault && advance(stage)) moved = true;
-      }
     }
     if (!result_.fault) find_deadlock();
     if (!result_.fault) find_unreceived();
@@ -68,13 +66,10 @@ class Walk {
   }
 
  private:
-  const StageSchedule& schedule(int stage) const {
-    return schedules_[static_cast<std::size_t>(stage)];
-  }
-  StageState& state(int stage) { return states_[static_cast<std::size_t>(stage)]; }
+  const StageSchedule& schedule(int stage) const { return schedules_[stage]; }
+  StageState& state(int stage) { return states_[stage]; }
   Channel& channel(Content content, int from, int to) {
-    return channels_[static_cast<std::size_t>(
-        (static_cast<int>(content) * stages_ + from) * stages_ + to)];
+    return channels_[(static_cast<int>(content) * stages_ + from) * stages_ + to];
   }
 
   // One step of a stage, if it can make one: the receive of its next action, or the rest of it.
@@ -114,10 +109,10 @@ class Walk {
       if (free_s < 0) return false;
       wait(stage, Doing::outbox, action, free_s);
     }
-    const Costs& costs = costs_[static_cast<std::size_t>(stage)];
+    const Costs& costs = costs_[stage];
     const double seconds = costs.of(action.kind);
     if (me.first_start_s < 0) me.first_start_s = me.time_s;
-    result_.busy_s[static_cast<std::size_t>(stage)] += seconds;
+    result_.busy_s[stage] += seconds;
     spend(stage, Doing::compute, action, me.time_s + seconds);
     if (message)
       to->sent.push_back({*message, me.position, me.time_s + (leaves ? costs.transfer : 0), -1});
@@ -132,9 +127,7 @@ class Walk {
 
   void spend(int stage, Doing doing, const Action& action, double until_s) {
     StageState& me = state(stage);
-    if (timelines_)
-      result_.stages[static_cast<std::size_t>(stage)].push_back(
-          {doing, action, me.time_s, until_s});
+    if (timelines_) result_.stages[stage].push_back({doing, action, me.time_s, until_s});
     me.time_s = until_s;
   }
 
@@ -185,9 +178,8 @@ class Walk {
 
 std::string draw(const StageSchedules& schedules, const std::optional<Fault>& fault) {
   std::size_t width = 0;
-  for (const StageSchedule& schedule : schedules) {
+  for (const StageSchedule& schedule : schedules)
     for (const Action& action : schedule) width = std::max(width, text(action).size());
-  }
   std::string out;
   for (std::size_t stage = 0; stage < schedules.size(); ++stage) {
     out += fmt::format("stage {:2} |", stage);
@@ -207,10 +199,9 @@ std::string draw(const StageSchedules& schedules, const std::optional<Fault>& fa
 
 Simulation simulate_or_fault(const StageSchedules& schedules, const std::vector<Costs>& costs,
                              bool timelines) {
-  if (costs.size() != schedules.size()) {
+  if (costs.size() != schedules.size())
     throw std::invalid_argument(fmt::format("costs of {} stages given for a schedule of {}",
                                             costs.size(), schedules.size()));
-  }
   return Walk(schedules, costs, timelines).run();
 }
 
@@ -222,8 +213,7 @@ Simulation simulate(const StageSchedules& schedules, const std::vector<Costs>& c
 }
 
 Simulation simulate(const Schedule& schedule, const Size& size, const Costs& costs) {
-  return simulate(all_stages(schedule, size),
-                  std::vector<Costs>(static_cast<std::size_t>(size.stages), costs));
+  return simulate(all_stages(schedule, size), std::vector<Costs>(size.stages, costs));
 }
 
 }  // namespace pipeline

@@ -17,7 +17,7 @@
 
 namespace pipeline {
 
-// What is wrong, and at which action. A position one behind the last action is one that is missing.
+// A fault and its action. The position behind the last action stands for a missing action.
 struct Fault {
   int stage = 0;
   std::size_t position = 0;
@@ -35,9 +35,7 @@ struct Simulation {
   std::vector<double> busy_s;         // of each stage
   std::vector<StageTimeline> stages;  // compute events and the waits between them
   std::optional<Fault> fault;  // stages that can't finish: a deadlock or messages out of order
-  Bubble bubble(int stage) const {
-    return pipeline::bubble(span_s, busy_s[static_cast<std::size_t>(stage)]);
-  }
+  Bubble bubble(int stage) const { return pipeline::bubble(span_s, busy_s[stage]); }
 };
 
 // costs: of each stage. Throws std::invalid_argument when their number is not the number of stages.

@@ -1,5 +1,6 @@
 #pragma once
-// What the stages of a pipeline did and when, simulated (simulate.h) or measured (execute.h).
+// The actions of a pipeline's stages with their times, simulated (simulate.h) or measured
+// (execute.h).
 
 #include <string>
 #include <vector>
@@ -34,10 +35,5 @@ struct Bubble {
   double idle_s = 0, of_total = 0, of_ideal = 0;
 };
 Bubble bubble(double step_s, double busy_s);
-std::string text(const Bubble& bubble);  // "idle 6 s: 0.273 of total, 0.375 of ideal"
-
-// One line a stage, `columns` wide from the first start to the last end: the action's letter and
-// number where it begins, '=' while it lasts, '.' while idle.
-std::string draw(const std::vector<StageTimeline>& stages, int columns = 96);
 
 }  // namespace pipeline
