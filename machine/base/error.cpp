@@ -7,7 +7,7 @@ namespace machine::detail {
 void check_failed(const char* file, int line, const char* condition, const std::string& left,
                   const std::string& right) {
   throw std::logic_error(
-      fmt::format("{}:{}: {} does not hold: {} against {}", file, line, condition, left, right));
+      fmt::format("{}:{}: check failed: {} ({} vs {})", file, line, condition, left, right));
 }
 
 }  // namespace machine::detail

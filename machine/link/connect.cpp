@@ -18,7 +18,7 @@ std::string why_not_memory_of(const World& world, Transport transport, int membe
   const Board& board = world.board();
   const RankStatus* theirs = board.of(member);
   if (!theirs)
-    return fmt::format("transport {} needs ranks of one host; rank {} is on {}, rank {} on {}",
+    return fmt::format("transport {} requires ranks of one host; rank {} is on {}, rank {} on {}",
                        name(transport), world.rank(), world.host(world.rank()), member,
                        world.host(member));
   if (transport == Transport::shared_memory) return "";

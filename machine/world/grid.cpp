@@ -11,7 +11,7 @@ Grid::Grid(Degrees degrees, int rank) : degrees_(degrees), rank_(rank), coordina
   for (const Axis axis : all_axes)
     if (degrees[axis] < 1)
       throw std::invalid_argument(
-          fmt::format("degree {} is {}; at least 1", name(axis), degrees[axis]));
+          fmt::format("degree {} is {}; expected 1 or more", name(axis), degrees[axis]));
   if (rank < 0 || rank >= degrees.ranks())
     throw std::invalid_argument(fmt::format(
         "rank {} is outside a grid of tp {} x cp {} x ep {} x dp {} x pp {} = {} ranks", rank,

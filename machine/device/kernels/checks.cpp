@@ -8,11 +8,10 @@ namespace machine::kernel {
 
 void check_kind(Device::Kind kind, std::initializer_list<const Tensor*> tensors) {
   for (const Tensor* tensor : tensors) {
-    if (!*tensor) throw std::logic_error("a kernel was given an empty tensor");
+    if (!*tensor) throw std::logic_error("a tensor of this kernel call is empty");
     if (tensor->device().kind() != kind)
-      throw std::logic_error(
-          fmt::format("a tensor {} on {} was given to a kernel of another device",
-                      tensor->shape().text(), tensor->device().description()));
+      throw std::logic_error(fmt::format("a tensor {} on {} is not on the device of this kernel",
+                                         tensor->shape().text(), tensor->device().description()));
   }
 }
 
@@ -52,8 +51,8 @@ void check_rows(const char* kernel, const Matrix& first,
                 std::initializer_list<const Matrix*> others) {
   check_heads(kernel, first, others);
   if (first.batch[0] * first.batch[1] != 1)
-    throw std::logic_error(
-        fmt::format("{}: takes no batches, not {}", kernel, first.batch[0] * first.batch[1]));
+    throw std::logic_error(fmt::format("{}: the number of batches is {}; expected 1", kernel,
+                                       first.batch[0] * first.batch[1]));
 }
 
 void refuse_dtypes(const char* kernel, Dtype in, Dtype out) {
