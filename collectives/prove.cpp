@@ -55,8 +55,9 @@ class Machine {
                          extents(algorithm.operation, own), std::uint64_t{1} << rank});
       load(rank);
       if (plan.shares != of(0).plan.shares || plan.pieces != of(0).plan.pieces)
-        throw ProofError(fmt::format("{} of {} ranks: rank {} cuts otherwise than rank 0",
-                                     algorithm.name, ranks_, rank));
+        throw ProofError(
+            fmt::format("{} of {} ranks: rank {} splits the data differently from rank 0",
+                        algorithm.name, ranks_, rank));
       if (plan.bays > algorithm.bays(own))
         throw ProofError(fmt::format("{} of {} ranks: rank {} takes {} bays, not {}",
                                      algorithm.name, ranks_, rank, plan.bays, algorithm.bays(own)));

@@ -11,9 +11,11 @@ TrafficMatrix::TrafficMatrix(int ranks, const std::vector<std::int64_t>& element
   const auto n = static_cast<std::size_t>(ranks);
   if (ranks < 1 || elements.size() != n * n)
     throw std::invalid_argument(
-        fmt::format("a traffic matrix of {} ranks has {} elements", ranks, elements.size()));
+        fmt::format("a traffic matrix of {} ranks has {} entries; expected ranks * ranks", ranks,
+                    elements.size()));
   if (const auto least = std::min_element(elements.begin(), elements.end()); *least < 0)
-    throw std::invalid_argument(fmt::format("a traffic matrix says {} elements", *least));
+    throw std::invalid_argument(
+        fmt::format("an entry of a traffic matrix is {}; expected 0 or more", *least));
   input_begins_.resize(n * (n + 1));
   output_begins_.resize(n * (n + 1));
   const auto at = [&](int from, int to) {

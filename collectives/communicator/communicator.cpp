@@ -94,9 +94,9 @@ std::int64_t count_of(Operation operation, const Call& call, const Tensor& in, c
   const BufferElements needed = buffer_elements(operation, call, count);
   if ((held.input != Extent::none && in.size() != needed.input) ||
       (held.output != Extent::none && out.size() != needed.output))
-    throw std::invalid_argument(fmt::format("{} among {} ranks: {} elements in do not fit {} out",
-                                            machine::name(operation), call.ranks, in.size(),
-                                            out.size()));
+    throw std::invalid_argument(
+        fmt::format("{} among {} ranks: {} input elements do not match {} output elements",
+                    machine::name(operation), call.ranks, in.size(), out.size()));
   if (held.input != Extent::none && held.output != Extent::none && in.dtype() != out.dtype())
     throw std::invalid_argument(fmt::format("{}: input is {}, output {}", machine::name(operation),
                                             machine::name(in.dtype()), machine::name(out.dtype())));

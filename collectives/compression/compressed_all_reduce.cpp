@@ -25,11 +25,13 @@ CompressedAllReduce::CompressedAllReduce(const CompressionSetup& setup) : setup_
   const std::int64_t count = setup.count;
   const CompressionOptions& options = setup.options;
   if (count < 0)
-    throw std::invalid_argument(fmt::format("compression of {} elements: below 0", count));
-  if (options.k < 1) throw std::invalid_argument(fmt::format("top_k: k is {}, below 1", options.k));
+    throw std::invalid_argument(
+        fmt::format("compression: the count is {}; expected 0 or more", count));
+  if (options.k < 1)
+    throw std::invalid_argument(fmt::format("top_k: k is {}; expected 1 or more", options.k));
   if (!(options.threshold > 0) || std::isinf(options.threshold))
     throw std::invalid_argument(
-        fmt::format("threshold is {}: must be finite and above 0", options.threshold));
+        fmt::format("threshold is {}; expected a finite number above 0", options.threshold));
   values_ = host_tensor(Dtype::float32, count);
   setup_.world.host_device().stream().kernels().fill(values_, 0);
 }
