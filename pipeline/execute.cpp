@@ -204,8 +204,8 @@ Timeline Executor::run(const Stage& stage) {
     const bool given[] = {bool(stage.forward), bool(stage.backward_input),
                           bool(stage.backward_weights), bool(stage.backward)};
     if (!given[static_cast<std::size_t>(action.kind)])
-      throw std::invalid_argument(fmt::format(
-          "stage {}: the schedule has {}, the stage no callable for it", stage_, text(action)));
+      throw std::invalid_argument(
+          fmt::format("stage {}: no callable for {} of the schedule", stage_, text(action)));
   }
   for (Pool* pool : {&inputs_, &d_outputs_}) std::ranges::fill(pool->holders, std::nullopt);
   for (machine::Link* link : {&links_.activations, &links_.gradients})
