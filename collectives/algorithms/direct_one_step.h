@@ -17,7 +17,7 @@ inline int bays(const Call&) { return 1; }
 inline Plan all_reduce(const Call& call) {
   const int rank = call.rank, ranks = call.ranks;
   const Slice sum = scratch(0, 0);
-  Plan plan{1, 1};
+  Plan plan{1, 1, 1};
   for (int i = 1; i < ranks; ++i) plan.add(send((rank + i) % ranks, input(0)));
   int next = 0;
   if (rank < 2 && ranks > 1) {  // a + b is b + a: ranks 0 and 1 both start with the sum of the two
