@@ -17,7 +17,7 @@ Failure wrong(int rank, int peer, int summed_ranks = 0) {
   return {.kind = Kind::wrong_result, .rank = rank, .peer = peer, .summed_ranks = summed_ranks};
 }
 
-TEST(Failure, ComesBackAsItWasSent) {
+TEST(Failure, SurvivesEncoding) {
   const Failure all{Kind::disk_full, 3, 1, 17, 2, "no room\n\"for\" \xc3\xa9"};
   EXPECT_EQ(decode_failure(encode(all)), all);
   EXPECT_EQ(decode_failure(encode(Failure{})), Failure{});
@@ -47,7 +47,7 @@ TEST(Failure, KindsOfExceptionsAndErrors) {
   EXPECT_EQ(kind_of_errno(EACCES), Kind::exception);
 }
 
-TEST(Failure, OnlyARankThatWaitedIsNotLost) {
+TEST(Failure, ARankThatOnlyWaitedIsNotLost) {
   for (const Kind kind : {Kind::lost_rank, Kind::exception, Kind::out_of_memory, Kind::disk_full})
     EXPECT_EQ(lost_rank({.kind = kind, .rank = 2}), 2) << name(kind);
   for (const Kind kind : {Kind::timeout, Kind::peer_failed, Kind::deadlock})

@@ -108,7 +108,7 @@ TYPED_TEST(Narrow, RoundsToNearestEven) {
   }
 }
 
-TEST(Dtype, KnowsItsSizeAndNames) {
+TEST(Dtype, HasItsSizeAndNames) {
   std::string names;
   for (const Dtype dtype : every_dtype) {
     visit_every(dtype, [&](auto zero) {
@@ -122,7 +122,7 @@ TEST(Dtype, KnowsItsSizeAndNames) {
             "float bfloat16 half double f8e4m3 f8e5m2 int8 uint8 int32 uint32 int64 uint64 ");
 }
 
-TEST(Dtype, OnlySomeAreComputedWith) {
+TEST(Dtype, OnlyFloatingDtypesCompute) {
   for (const Dtype dtype : floating_dtypes)
     visit(dtype, [&](auto zero) { EXPECT_EQ(dtype_of<decltype(zero)>, dtype); });
   for (const Dtype dtype : every_dtype) {

@@ -282,7 +282,7 @@ TEST_P(FlashAttention, ThreadsAndRunsComputeTheSameBits) {
   }
 }
 
-TEST_P(FlashAttention, DisagreementsAreRefused) {
+TEST_P(FlashAttention, MismatchesAreRejected) {
   const Sizes s{1, 4, 2, 6, 6, 8};
   const Call c = make(s);
   const auto attend = [&](const Matrix& q, const Matrix& k, const Matrix& v, const Tensor& sums) {

@@ -104,7 +104,7 @@ TEST_P(Gemm, DoublesHaveTheSameBitsOnAnyNumberOfThreads) {
   }
 }
 
-TEST_P(Gemm, ALogHoldsWhatWasMultiplied) {
+TEST_P(Gemm, ALogHoldsTheProducts) {
   const Tensor a = random({4, 3}), b = random({3, 5}), c = random({4, 5});
   {
     const GemmLog log;
@@ -218,7 +218,7 @@ TEST_P(Gemm, SharedOperandOfABatch) {
   check(ma, mb, mc, 1, 0, a, b, c);
 }
 
-TEST_P(Gemm, NothingToSumScalesTheResult) {
+TEST_P(Gemm, AnEmptySumScalesTheResult) {
   const Tensor a = random({3, 0}), b = random({0, 4}), c = random({3, 4});
   Matrix ma = matrix(a);
   ma.rows = 3;
@@ -227,7 +227,7 @@ TEST_P(Gemm, NothingToSumScalesTheResult) {
   EXPECT_EQ(to_doubles(c), Values(12, 0.0));
 }
 
-TEST_P(Gemm, NoResultIsNoWork) {
+TEST_P(Gemm, AnEmptyResultNeedsNoWork) {
   const Tensor a = random({0, 4}), b = random({4, 5}), c = random({0, 5});
   gemm(device_->stream(), matrix(a), matrix(b), matrix(c));
 }
@@ -267,7 +267,7 @@ TEST_P(Gemm, RanksAtOnce) {
   for (const Values& result : results) EXPECT_EQ(result, alone);
 }
 
-TEST_P(Gemm, DisagreementsAreRefused) {
+TEST_P(Gemm, MismatchesAreRejected) {
   const Tensor a = random({3, 4}), b = random({5, 6}), c = random({3, 6});
   EXPECT_THROW(gemm(device_->stream(), matrix(a), matrix(b), matrix(c)), std::logic_error);
   const Dtype other = dtype() == Dtype::float64 ? Dtype::bfloat16 : Dtype::float64;

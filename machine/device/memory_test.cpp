@@ -11,7 +11,7 @@
 namespace machine {
 namespace {
 
-TEST(Memory, IsCountedByCategoryWhileItLives) {
+TEST(Memory, IsCountedByCategoryUntilFreed) {
   const auto device = make_host_device();
   const Ledger& ledger = device->ledger();
   {
@@ -44,7 +44,7 @@ TEST(Memory, PeakOfTheSumIsNotTheSumOfPeaks) {
   EXPECT_EQ(device->ledger().peak(Category::gradients), 0u);
 }
 
-TEST(Memory, MoveAssignmentGivesBackWhatWasHeld) {
+TEST(Memory, MoveAssignmentFreesTheOldMemory) {
   const auto device = make_host_device();
   Memory memory = device->allocate(10, Category::buffers);
   memory = device->allocate(20, Category::buffers);
@@ -79,7 +79,7 @@ class Segment final : public HostMemory {
   alignas(64) char bytes_[256];
 };
 
-TEST(Memory, ComesFromTheSegmentAndNamesWhatDidNotFit) {
+TEST(Memory, ComesFromTheSegmentAndNamesTheMissingBytes) {
   Segment segment;
   const auto device = make_host_device(segment);
   const Memory memory = device->allocate(200, Category::optimizer);
@@ -104,7 +104,7 @@ TEST(Device, EventsAreOrdered) {
   EXPECT_EQ(second->seconds_since(*first), -first->seconds_since(*second));
 }
 
-TEST(Device, CudaThatIsNotThereIsAnError) {
+TEST(Device, AMissingCudaDeviceIsAnError) {
   try {
     cuda::make_device(cuda::count());
     FAIL() << "a device beyond the last was made";

@@ -47,7 +47,7 @@ TEST_F(Tensors, ViewsShareMemoryAndKeepItAlive) {
   EXPECT_EQ(device->ledger().current(), 0u);
 }
 
-TEST_F(Tensors, ViewsOutsideAreRefused) {
+TEST_F(Tensors, ViewsOutsideAreRejected) {
   const Tensor tensor = counting({4, 6});
   EXPECT_THROW(tensor.reshape({5, 5}), std::logic_error);
   EXPECT_THROW(tensor.slice(20, {5}), std::logic_error);
@@ -58,7 +58,7 @@ TEST_F(Tensors, ViewsOutsideAreRefused) {
   EXPECT_EQ(tensor.slice(24, {0}).size(), 0);
 }
 
-TEST_F(Tensors, DoublesGoThereAndBack) {
+TEST_F(Tensors, DoublesSurviveARoundTrip) {
   for (const Dtype dtype : every_dtype) {
     const Tensor tensor = counting({7, 11}, dtype);
     const std::vector<double> values = to_doubles(tensor);

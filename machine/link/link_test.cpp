@@ -134,7 +134,7 @@ TEST(SharedMemoryLink, AMessageIsDeliveredWhereItIsPosted) {
   });
 }
 
-TEST(SharedMemoryLink, SizesThatDisagreeAreRefusedByName) {
+TEST(SharedMemoryLink, UnequalSizesAreRejectedByName) {
   try {
     run_ranks(2, [](World& world) {
       const auto link = connect(world, world.group(), Transport::shared_memory);
@@ -154,7 +154,7 @@ TEST(SharedMemoryLink, SizesThatDisagreeAreRefusedByName) {
   }
 }
 
-TEST(SharedMemoryLink, AFaultOfOneRankIsNotTheOthers) {
+TEST(SharedMemoryLink, AFaultAffectsOneRankOnly) {
   run_ranks(3, [](World& world) {
     if (world.rank() == 1)
       world.faults().corrupt_messages.push_back({1, 0, 3, [] { return true; }});
@@ -190,7 +190,7 @@ TEST(SharedMemoryLink, GroupsDoNotMix) {
 }
 
 // A rank that hangs outside of a wait is told by its last one, however short.
-TEST(Wait, WhatIsOverIsStillOnTheBoard) {
+TEST(Wait, TheLastWaitStaysOnTheBoard) {
   RankStatus statuses[2];
   Board board(0, {&statuses[0], &statuses[1]});
   const Wait wait({&board});
@@ -201,7 +201,7 @@ TEST(Wait, WhatIsOverIsStillOnTheBoard) {
             "not waiting; it was last in all_reduce, with rank 1 at message 7 (64 bytes)");
 }
 
-TEST(Wait, WhatDevicesAndLibrariesKeepItForIsOnTheBoard) {
+TEST(Wait, WaitsForDevicesAndLibrariesAreOnTheBoard) {
   RankStatus statuses[2];
   Board board(0, {&statuses[0], &statuses[1]});
   const Wait wait({&board});

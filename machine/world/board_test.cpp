@@ -14,7 +14,7 @@ class BoardTest : public testing::Test {
   Board mine_{0, all_}, other_{1, all_};
 };
 
-TEST_F(BoardTest, TheCaseIsKnownApartFromItsPhase) {
+TEST_F(BoardTest, TheCaseIsReadWithoutItsPhase) {
   mine_.set_activity("gemm/ranks:2 (odd)", "running");
   EXPECT_EQ(other_.running_case(0), "gemm/ranks:2 (odd)");
   EXPECT_EQ(other_.activity(0), "gemm/ranks:2 (odd) (running)");
@@ -34,7 +34,7 @@ TEST_F(BoardTest, AFailureIsReadWithItsKindAndPeer) {
   EXPECT_EQ(mine_.failure(2), std::nullopt) << "on another host";
 }
 
-TEST_F(BoardTest, WhatARankThrewIsTheCauseOfItsFailure) {
+TEST_F(BoardTest, TheFirstExceptionIsTheCauseOfTheFailure) {
   const Failure thrown{.kind = Kind::out_of_memory, .rank = 0, .text = "asked for 8 GiB"};
   mine_.note(thrown);
   EXPECT_EQ(other_.noted(0), thrown);

@@ -18,7 +18,7 @@ TEST(Grid, TensorParallelRanksAreNeighbours) {
   EXPECT_EQ(grid.group(Axis::pp).index, 1);
 }
 
-TEST(Grid, EveryRankIsWhereItsCoordinatesSay) {
+TEST(Grid, EveryRankHasItsCoordinates) {
   const Degrees degrees{.tp = 2, .cp = 3, .ep = 1, .dp = 2, .pp = 4};
   for (int rank = 0; rank < degrees.ranks(); ++rank) {
     const Grid grid(degrees, rank);
@@ -35,7 +35,7 @@ TEST(Grid, EveryRankIsWhereItsCoordinatesSay) {
   }
 }
 
-TEST(Grid, OppositeStagesAreAsFarFromEitherEnd) {
+TEST(Grid, OppositeStagesAreEquallyFarFromTheEnds) {
   const Degrees degrees{.tp = 2, .pp = 3};
   EXPECT_EQ(Grid(degrees, 1).opposite_group().members, (std::vector<int>{1, 5}));
   EXPECT_EQ(Grid(degrees, 5).opposite_group().members, (std::vector<int>{1, 5}));
@@ -52,7 +52,7 @@ TEST(Grid, TiedEmbeddingIsSharedByFirstAndLastStage) {
   EXPECT_EQ(Grid({.tp = 2}, 1).embedding_group().members, (std::vector<int>{1}));
 }
 
-TEST(Grid, RefusesARankOutside) {
+TEST(Grid, RejectsARankOutside) {
   EXPECT_THROW(Grid({.tp = 2}, 2), std::invalid_argument);
   EXPECT_THROW(Grid({.tp = 0}, 0), std::invalid_argument);
 }

@@ -60,7 +60,7 @@ TEST(Segment, AnotherMappingSeesTheSameBytes) {
   EXPECT_EQ(std::memcmp(mapped.base() + (data - segment.base()), data, 10000), 0);
 }
 
-TEST(Segment, SaysWhichProcessItCannotRead) {
+TEST(Segment, NamesTheProcessThatItCannotRead) {
   try {
     MappedSegment mapped(getpid(), 99999, 4096);
     FAIL();
@@ -70,7 +70,7 @@ TEST(Segment, SaysWhichProcessItCannotRead) {
 }
 
 // Arenas of a pretended device: every allocation in one of them, found by its place, reused.
-TEST(Arenas, GiveBlocksThatNeverOverlapAndStay) {
+TEST(Arenas, BlocksNeverOverlapOrMove) {
   std::vector<std::vector<std::byte>> taken;
   std::size_t room = std::size_t{20} << 20;
   int given = 0;

@@ -33,7 +33,7 @@ TEST(World, GathersInGroupOrder) {
     });
 }
 
-TEST(World, ValuesTravelAsTheyAre) {
+TEST(World, ValuesArriveUnchanged) {
   struct Pair {
     int rank;
     double half;
@@ -52,7 +52,7 @@ TEST(World, ValuesTravelAsTheyAre) {
   });
 }
 
-TEST(World, AFaultOfOneRankIsNotTheOthers) {
+TEST(World, AFaultAffectsOneRankOnly) {
   run_ranks(2, [](World& world) {
     if (world.rank() == 1) {
       world.faults().memory_bytes = 1000;
@@ -74,7 +74,7 @@ TEST(World, AFaultOfOneRankIsNotTheOthers) {
   });
 }
 
-TEST(World, BarrierHoldsEverybody) {
+TEST(World, BarrierWaitsForAllRanks) {
   std::atomic<int> arrived{0};
   run_ranks(4, [&](World& world) {
     for (int round = 1; round <= 50; ++round) {
@@ -86,7 +86,7 @@ TEST(World, BarrierHoldsEverybody) {
   });
 }
 
-TEST(World, AFailedRankEndsTheOthersWaits) {
+TEST(World, AFailedRankEndsTheWaitsOfOtherRanks) {
   try {
     run_ranks(3, [](World& world) {
       if (world.rank() == 1) throw MachineError("rank 1 lost its disk");
@@ -100,7 +100,7 @@ TEST(World, AFailedRankEndsTheOthersWaits) {
   }
 }
 
-TEST(World, AWaitThatDoesNotEndNamesBothRanks) {
+TEST(World, ATimeoutNamesBothRanks) {
   try {
     run_ranks(
         2,
@@ -180,7 +180,7 @@ TEST(StepClock, PartsExcludeEachOtherAndSumToTheStep) {
   EXPECT_EQ(times.own.intervals.size(), 5u);
 }
 
-TEST(StepClock, WhatAnotherThreadSendsIsHiddenUnlessWaitedFor) {
+TEST(StepClock, CommunicationOfAnotherThreadIsHiddenUnlessWaitedFor) {
   StepClock clock;
   clock.start();
   StepClock* const running = StepClock::running();
@@ -212,7 +212,7 @@ TEST(StepClock, WhatAnotherThreadSendsIsHiddenUnlessWaitedFor) {
   EXPECT_GE(seconds_of(clock.times(), "communication dp"), 0.005);
 }
 
-TEST(StepClock, ALinkSaysWhomItWaitedFor) {
+TEST(StepClock, ALinkReportsTheAwaitedRank) {
   run_ranks(2, [](World& world) {
     const auto link = connect(world, world.group(), Transport::shared_memory);
     char byte = 0;

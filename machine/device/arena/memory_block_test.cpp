@@ -54,7 +54,7 @@ TEST(FreeList, JoinsNeighbours) {
   EXPECT_EQ(list.longest(), 75U);
 }
 
-TEST(MemoryBlock, SaysWhatIsFreeAndHowLong) {
+TEST(MemoryBlock, ReportsFreeBytesAndTheLongestBlock) {
   MemoryBlock block(5 * unit, Fit::first);
   const auto device = make_host_device(block);
   std::vector<Memory> held;
@@ -104,7 +104,7 @@ TEST(MemoryBlock, FragmentsWhereGradientsTakeTheCheckpointsPlaces) {
   }
 }
 
-TEST(ContiguousArena, KeepsThemApart) {
+TEST(ContiguousArena, SeparatesLongLivedTensors) {
   constexpr int layers = 4;
   constexpr std::int64_t floats = static_cast<std::int64_t>(unit / sizeof(float));
   constexpr std::int64_t checkpoint = 3 * floats, gradient = 2 * floats;

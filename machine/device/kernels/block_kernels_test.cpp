@@ -271,7 +271,7 @@ TEST_P(BlockKernels, Dropout) {
               5 * std::sqrt(0.1 * 0.9 / n));
 }
 
-TEST_P(BlockKernels, DisagreementsAreRefused) {
+TEST_P(BlockKernels, MismatchesAreRejected) {
   const Tensor x = random({4, 6}), y = random({4, 5}), vector = random({6});
   EXPECT_THROW(kernels().rms_norm(x, vector, 1e-5, y, vector), std::logic_error);
   EXPECT_THROW(kernels().swiglu(matrix(x), matrix(y), matrix(x)), std::logic_error);

@@ -125,7 +125,7 @@ TEST_P(ColumnKernels, TotalsInDouble) {
   }
 }
 
-TEST_P(ColumnKernels, DisagreementsAreRefused) {
+TEST_P(ColumnKernels, MismatchesAreRejected) {
   const Tensor x = random({4, 6}), vector = random({6});
   EXPECT_THROW(kernels().accumulate_column_sums(x, random({5})), std::logic_error);
   const Dtype other = dtype() == Dtype::bfloat16 ? Dtype::float16 : Dtype::bfloat16;

@@ -281,7 +281,7 @@ TEST_P(ElementKernels, CrossEntropyOfSums) {
       });
 }
 
-TEST_P(ElementKernels, DisagreementsAreRefused) {
+TEST_P(ElementKernels, MismatchesAreRejected) {
   const Tensor a = random({5}), b = random({6});
   EXPECT_THROW(kernels().add(a, b, a), std::logic_error);
   const Dtype other = dtype() == Dtype::bfloat16 ? Dtype::float16 : Dtype::bfloat16;

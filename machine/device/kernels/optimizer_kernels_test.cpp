@@ -173,7 +173,7 @@ TEST_P(OptimizerKernels, InPlaceAndWithoutAMask) {
   EXPECT_EQ(hash(same_second), hash(second));
 }
 
-TEST_P(OptimizerKernels, DisagreementsAreRefused) {
+TEST_P(OptimizerKernels, MismatchesAreRejected) {
   const Tensor a = random({5}, wide()), b = random({6}, wide());
   EXPECT_THROW(kernels().sgd(a, 1, 1, a, b), std::logic_error);
   EXPECT_THROW(kernels().momentum(a, 1, {}, nullptr, a, b, a), std::logic_error);

@@ -315,7 +315,7 @@ TEST_P(Reductions, FillRoundsAsCastDoes) {
   }
 }
 
-TEST_P(Reductions, OnlySomeDtypesAreComputedWith) {
+TEST_P(Reductions, OnlySomeKernelsTakeEveryDtype) {
   if (has_every_kernel(dtype())) GTEST_SKIP() << "this is one";
   const Tensor x = random({4, 4}), y = random({4, 4});
   EXPECT_THROW(kernels().add(x, y, y), std::logic_error);

@@ -287,7 +287,7 @@ TEST_P(RowKernels, CrossEntropyOfPaddingAlone) {
   EXPECT_EQ(to_doubles(logits), Values(120, 0.0));
 }
 
-TEST_P(RowKernels, DisagreementsAreRefused) {
+TEST_P(RowKernels, MismatchesAreRejected) {
   const Tensor x = random({4, 6}), short_vector = random({5}), vector = random({6});
   EXPECT_THROW(kernels().add_bias(x, short_vector, x), std::logic_error);
   EXPECT_THROW(kernels().layer_norm(x, vector, vector, 1e-5, x, short_vector, short_vector),

@@ -95,7 +95,7 @@ TEST(Pipe, TextsOfEveryLengthArriveInOrder) {
 }
 
 // Ranks without work wait for their next case as long as that takes.
-TEST(Pipe, AWaitHasNoTimeoutWhileAllRanksLive) {
+TEST(Pipe, AWaitHasNoTimeoutWhileAllRanksRun) {
   run_ranks(
       2,
       [](World& world) {
