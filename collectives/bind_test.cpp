@@ -70,7 +70,7 @@ TEST(Bind, PostsCountTheMessagesBeforeTheirs) {
   EXPECT_THROW(bind(plan, layout, false, 4, machine::Store::cached), std::logic_error);
 }
 
-TEST(Bind, WhatIsReadAgainStaysInTheCache) {
+TEST(Bind, DataThatIsReadAgainStaysInTheCache) {
   Plan plan{1, 4, 0, {}};
   plan.steps = {receive(1, output(0)), receive(1, output(1)), copy(input(2), output(2)),
                 send(2, output(0, 1)), reduce(input(2), output(2))};
@@ -83,7 +83,7 @@ TEST(Bind, WhatIsReadAgainStaysInTheCache) {
 }
 
 // What binding looks at grows with the plan, not with its square.
-TEST(Bind, CostsAFewLooksAStep) {
+TEST(Bind, VisitsFewPiecesPerStep) {
   for (const Algorithm& algorithm : algorithms())
     for (const int ranks : {8, 64, 512}) {
       std::shared_ptr<TrafficMatrix> traffic;
@@ -125,7 +125,7 @@ class ByWorld final : public Agreement {
 };
 
 // Each rank goes through its own plan; together they come to what a view of all plans says.
-TEST(Rounds, AreAgreedOnByRanksThatKnowTheirOwnPlans) {
+TEST(Rounds, RanksAgreeKnowingOnlyTheirOwnPlans) {
   for (const Algorithm& algorithm : algorithms())
     for (const int ranks : {2, 5}) {
       if (algorithm.operation == machine::Operation::all_to_all_v) continue;  // all_to_all's plans
@@ -148,7 +148,7 @@ TEST(Rounds, AreAgreedOnByRanksThatKnowTheirOwnPlans) {
     }
 }
 
-TEST(Rounds, OfAPlanThatWaitsForItselfDoNotCome) {
+TEST(Rounds, APlanThatDeadlocksHasNoRounds) {
   Algorithm broken = find_algorithm(machine::Operation::all_reduce, "ring");
   broken.plan = [](const Call& call) {
     Plan plan{1, 1, 0, {}};

@@ -19,7 +19,7 @@ TEST(Placement, ShardsTheExtentItNames) {
   EXPECT_EQ(Parameter::local_shape("w", {12, 8}, {}, 4), (Shape{12, 8}));
 }
 
-TEST(Placement, RefusesADegreeThatDoesNotDivide) {
+TEST(Placement, RejectsADegreeThatDoesNotDivide) {
   try {
     Parameter::local_shape("blocks.0.mlp.fc1.weight", {10, 8}, {.tp = Spread::sharded}, 4);
     FAIL();

@@ -171,7 +171,7 @@ TEST(Prover, SeesADoubleContribution) {
             std::string::npos);
 }
 
-TEST(Prover, SeesAReadOfNothing) {
+TEST(Prover, SeesAReadOfUnwrittenData) {
   EXPECT_NE(refusal([](const Call& call) {
               Plan plan = ring::all_reduce(call);
               plan.steps.front().source.buffer = Buffer::output;
@@ -272,7 +272,7 @@ TEST(Prover, SeesAPartOfAnotherLength) {
   }
 }
 
-TEST(TrafficMatrix, SaysWhereThePartsOfBuffersLie) {
+TEST(TrafficMatrix, FindsThePartsInBuffers) {
   const TrafficMatrix traffic(3, {1, 2, 0, 0, 0, 0, 3, 4, 5});
   EXPECT_EQ(traffic(0, 1), 2);
   EXPECT_EQ(traffic.sent_by(1), 0);

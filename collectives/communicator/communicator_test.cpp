@@ -169,7 +169,7 @@ void every_algorithm(World& world, const Communicator& group, Check one) {
     }
 }
 
-TEST(Communicator, EveryAlgorithmIsExactOnIntegersAndSendsWhatItsFormulaSays) {
+TEST(Communicator, EveryAlgorithmIsExactOnIntegersAndSendsItsFormulasVolume) {
   for (const int ranks : {1, 2, 3, 4, 7, 8})
     machine::run_ranks(ranks, [](World& world) {
       Communicator group(world, world.group(), Transport::shared_memory);
@@ -219,7 +219,7 @@ class LateLink final : public machine::Link {
 };
 
 // A collective is over only when what this rank gave was taken: `check` overwrites it at once.
-TEST(Communicator, WhatWentInMayBeOverwrittenHoweverLateThePeersAre) {
+TEST(Communicator, InputMayBeOverwrittenWhenPeersAreLate) {
   for (const int ranks : {2, 3, 4})
     machine::run_ranks(ranks, [](World& world) {
       std::unique_ptr<machine::Link> link =
@@ -377,7 +377,7 @@ TEST(Choose, TakesTheSameAlgorithmOnEveryRank) {
   });
 }
 
-TEST(Communicator, BarrierHoldsEverybody) {
+TEST(Communicator, BarrierWaitsForAllRanks) {
   std::atomic<int> arrived{0};
   machine::run_ranks(5, [&](World& world) {
     Communicator group(world, world.group(), Transport::shared_memory);
@@ -390,7 +390,7 @@ TEST(Communicator, BarrierHoldsEverybody) {
   });
 }
 
-TEST(Communicator, RefusesWhatDoesNotFit) {
+TEST(Communicator, RejectsMismatchedArguments) {
   machine::run_ranks(2, [](World& world) {
     Communicator group(world, world.group(), Transport::shared_memory);
     const Tensor four = tensor(world, Dtype::float32, 4), six = tensor(world, Dtype::float32, 6);

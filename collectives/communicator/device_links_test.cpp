@@ -142,7 +142,7 @@ Plan in_rounds(const Call& call) {
 
 class Rounds : public testing::TestWithParam<Algorithm> {};
 
-TEST_P(Rounds, NoPlanWaitsForItself) {
+TEST_P(Rounds, NoPlanDeadlocks) {
   const Algorithm& algorithm = GetParam();
   int shown = 0;
   for (int ranks = 1; ranks <= most_ranks; ++ranks)
@@ -431,7 +431,7 @@ TEST(StreamedLink, APeerWritesAPostedPlaceAfterWhatWasQueuedBefore) {
 }
 
 #if !defined(__SANITIZE_THREAD__)  // a race it is
-TEST(StreamedLink, IsWrongWhereStreamsDoNotWait) { EXPECT_GT(wrong_on_streams(4, true), 0); }
+TEST(StreamedLink, IsWrongIfStreamsDoNotWait) { EXPECT_GT(wrong_on_streams(4, true), 0); }
 #endif
 
 }  // namespace

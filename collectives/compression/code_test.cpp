@@ -92,7 +92,7 @@ TYPED_TEST(IntBlockOf, SendsZerosOfZeroAndOfTheTiniest) {
   EXPECT_NEAR(largest.decoded[0] / almost, 1, 4 * u);
 }
 
-TYPED_TEST(IntBlockOf, MakesABlockThatIsNotFiniteNotANumber) {
+TYPED_TEST(IntBlockOf, TurnsABlockThatIsNotFiniteIntoNan) {
   for (const float bad : {inf, -inf, std::numeric_limits<float>::quiet_NaN(), 0x1p127f}) {
     std::vector<float> values(700, 1.0f);
     values[300] = bad;
@@ -131,7 +131,7 @@ TYPED_TEST(WireDtypeOf, RoundsOnceAndKeepsTheRestExactly) {
   }
 }
 
-TYPED_TEST(WireDtypeOf, PassesOnWhatIsNotFiniteAndForgetsIt) {
+TYPED_TEST(WireDtypeOf, PassesOnNonFiniteValuesAndDropsThem) {
   const Coded coded = through(WireDtype<TypeParam>(),
                               {1, inf, -inf, std::numeric_limits<float>::quiet_NaN(), 3e38f});
   EXPECT_EQ(coded.decoded[0], 1);

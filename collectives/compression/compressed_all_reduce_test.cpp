@@ -95,7 +95,7 @@ TEST(CompressedAllReduce, LosesNothing) {
       });
 }
 
-TEST(CompressedAllReduce, SendsWhatItsFormulaSays) {
+TEST(CompressedAllReduce, SendsItsFormulasVolume) {
   with_every(
       [](World& world, Communicator& group, const Compression& compression, std::int64_t count) {
         const CompressionOptions options{.k = count / 10 + 1, .threshold = threshold};
@@ -113,7 +113,7 @@ TEST(CompressedAllReduce, SendsWhatItsFormulaSays) {
       });
 }
 
-TEST(CompressedAllReduce, AllRanksHoldTheSameBitsAndGetThemAgain) {
+TEST(CompressedAllReduce, AllRanksHoldTheSameBitsInEveryRun) {
   with_every(
       [](World& world, Communicator& group, const Compression& compression, std::int64_t count) {
         const auto compressed =
@@ -136,7 +136,7 @@ TEST(CompressedAllReduce, AllRanksHoldTheSameBitsAndGetThemAgain) {
 }
 
 // A single NaN or infinity of one rank shows on all ranks, and the next run is clean.
-TEST(CompressedAllReduce, NeverHidesWhatIsNotFinite) {
+TEST(CompressedAllReduce, NeverHidesNonFiniteValues) {
   for (const float bad :
        {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()})
     machine::run_ranks(3, [&](World& world) {
@@ -172,7 +172,7 @@ TEST(CompressedAllReduce, WithAllElementsTopKIsExact) {
   });
 }
 
-TEST(CompressedAllReduce, RefusesWhatDoesNotFit) {
+TEST(CompressedAllReduce, RejectsMismatchedArguments) {
   machine::run_ranks(1, [](World& world) {
     Communicator group(world, world.group(), machine::Transport::shared_memory);
     const auto make = [&](std::string_view name, const CompressionOptions& options) {

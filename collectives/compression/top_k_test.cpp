@@ -56,7 +56,7 @@ TEST(SelectTopK, OfEqualMagnitudesTakesTheLowerIndices) {
 }
 
 // The sample sees none of the large values, or only large ones: slower, never wrong.
-TEST(SelectTopK, IsRightHoweverTheSampleMisleads) {
+TEST(SelectTopK, IsRightIfTheSampleMisleads) {
   std::vector<float> hidden(65'536, 1.0f), found(65'536, 1.0f);
   for (std::size_t i = 0; i < hidden.size(); ++i) {
     const bool sampled = i % 15 == 0;  // 65536 / 4096 = 16, made odd
@@ -68,7 +68,7 @@ TEST(SelectTopK, IsRightHoweverTheSampleMisleads) {
   }
 }
 
-TEST(SelectTopK, TakesNotANumberFirst) {
+TEST(SelectTopK, TakesNanFirst) {
   std::vector<float> values = normal(20'011);
   values[70] = -std::numeric_limits<float>::infinity();
   values[19'000] = std::numeric_limits<float>::quiet_NaN();
