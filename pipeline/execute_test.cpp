@@ -302,7 +302,7 @@ TEST(Execute, MemoryOfTwoChunks) {
   EXPECT_EQ(messages, 2 * 8 * (3 * 4 - 1u));
 }
 
-TEST(Execute, StagesThroughTheHostWhereItCannotReadTheDevice) {
+TEST(Execute, StagesThroughTheHostIfItCannotReadTheDevice) {
   run_and_check(all_stages(find_schedule("1f1b"), 3, 7), 7, true);
   run_and_check(all_stages(find_schedule("zb_v"), 3, 7), 7, true);
 }
@@ -319,7 +319,7 @@ TEST(Execute, ASlowStageLosesNothing) {
   }
 }
 
-TEST(Execute, RefusesBadSchedulesBeforeAnyRankWaits) {
+TEST(Execute, RejectsBadSchedulesBeforeAnyRankWaits) {
   machine::run_ranks(2, [](machine::World& world) {
     const auto link = machine::connect(world, world.group(), machine::Transport::shared_memory);
     StageSchedules bad = all_stages(find_schedule("1f1b"), 2, 2);

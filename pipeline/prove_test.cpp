@@ -107,14 +107,14 @@ void expect_refused(const StageSchedules& schedules, const std::string& cell,
   EXPECT_NE(proof.fault.find(what), std::string::npos) << proof.fault;
 }
 
-TEST(Prove, RefusesBackwardBeforeForward) {
+TEST(Prove, RejectsBackwardBeforeForward) {
   StageSchedules bad = good();
   ASSERT_TRUE(prove(bad, 3));
   bad[2] = parse("B0 F0 F1 B1 F2 B2");
   expect_refused(bad, "stage  2 |>B0<", "B0 comes before F0");
 }
 
-TEST(Prove, RefusesASwapOnOneStage) {
+TEST(Prove, RejectsASwapOnOneStage) {
   StageSchedules bad = good();
   std::swap(bad[1][0], bad[1][1]);  // F1 before F0, while stage 0 sends F0 first
   expect_refused(bad, "stage  1 |>F1<",
@@ -122,7 +122,7 @@ TEST(Prove, RefusesASwapOnOneStage) {
                  "the activation of micro-batch 0");
 }
 
-TEST(Prove, RefusesMissingAndRepeatedMicroBatches) {
+TEST(Prove, RejectsMissingAndRepeatedMicroBatches) {
   StageSchedules bad = good();
   bad[0].pop_back();
   expect_refused(bad, ">?<", "backward of micro-batch 2 is missing");
@@ -140,7 +140,7 @@ TEST(Prove, RefusesMissingAndRepeatedMicroBatches) {
   expect_refused(bad, ">B2.1<", "B2.1 is of no chunk of 1");
 }
 
-TEST(Prove, RefusesADeadlock) {
+TEST(Prove, RejectsADeadlock) {
   // Stage 0 waits for the first gradient before it sends what the last stage needs for it.
   expect_refused(
       {parse("F0 B0 F1 B1 F2 B2"), parse("F0 F1 B0 F2 B1 B2"), parse("F0 B0 F1 B1 F2 B2")},
@@ -173,7 +173,7 @@ TEST(Prove, ChunksAndTheOutbox) {
   EXPECT_TRUE(prove({two_chunks(2)}, 2));  // on one stage nothing is sent
 }
 
-TEST(Prove, RefusesWhatThePaperDoesNotClaim) {
+TEST(Prove, RejectsUnclaimedPeaksAndTimes) {
   Schedule wrong = find_schedule("gpipe");
   wrong.peak = find_schedule("1f1b").peak;
   EXPECT_NE(
@@ -189,7 +189,7 @@ TEST(Prove, RefusesWhatThePaperDoesNotClaim) {
 
 // Two actions changed places in each of the schedules whose backward is parted or that go through
 // several chunks.
-TEST(Prove, RefusesASwapInEverySchedule) {
+TEST(Prove, RejectsASwapInEverySchedule) {
   const auto swapped = [](const char* name, const Size& size, int stage, std::size_t i) {
     StageSchedules actions = all_stages(find_schedule(name), size);
     EXPECT_TRUE(prove(actions, size.micro_batches)) << name;
@@ -246,7 +246,7 @@ TEST(Schedules, UnknownNameNamesTheNearest) {
   EXPECT_THROW(parse("F0.x"), std::invalid_argument);
 }
 
-TEST(Placement, RefusesWhatIsNoModel) {
+TEST(Placement, RejectsInvalidPlacements) {
   EXPECT_THROW(Placement({{{0, 0}, {0, 0}}}), std::invalid_argument);
   EXPECT_THROW(Placement({{{0, 0}, {1, 0}}, {{0, 1}}}), std::invalid_argument);
   EXPECT_THROW(Placement({{{0, 0}, {1, 1}}}), std::invalid_argument);
@@ -296,7 +296,7 @@ TEST(Partition, TheCostliestPartCostsAsLittleAsInAnyDivision) {
   EXPECT_EQ(tried, 30'948);
 }
 
-TEST(Partition, AlikeLayersAreDividedUniformly) {
+TEST(Partition, EqualLayersAreDividedUniformly) {
   for (int layers = 1; layers <= 24; ++layers)
     for (int parts = 1; parts <= layers; ++parts) {
       const std::vector<int> sizes = partition_uniform(layers, parts);
