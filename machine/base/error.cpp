@@ -4,6 +4,8 @@
 
 namespace machine::detail {
 
+std::string text_of(double value) { return fmt::to_string(value); }
+
 void check_failed(const char* file, int line, const char* condition, const std::string& left,
                   const std::string& right) {
   throw std::logic_error(

@@ -50,6 +50,7 @@ class UsageError : public std::runtime_error {
 Failure failure_of(const std::exception& error);
 
 namespace detail {
+std::string text_of(double value);
 template <class T>
 std::string text_of(const T& value) {
   if constexpr (std::convertible_to<T, std::string_view>) {
