@@ -27,10 +27,19 @@ struct Placement {
   bool tied_over_pp = false;
 };
 
+// What a parameter's initial values depend on.
+enum class Role : unsigned char {
+  weight,
+  residual,  // the weight of a projection that ends in a residual sum
+  bias,
+  gain,
+};
+
 struct Parameter {
   std::string name;  // global: "blocks.3.mlp.fc1.weight", the same on every rank that holds it
   machine::Shape global_shape;
   Placement placement;
+  Role role = Role::weight;
   int layer = 0;             // of the model: 0 the embeddings, 1 + i block i, then the output head
   bool weight_decay = true;  // false for biases and one-dimensional parameters, as in Megatron
   machine::Tensor value;     // the local shard, compute dtype

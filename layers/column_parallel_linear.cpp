@@ -1,33 +1,21 @@
 #include "layers/column_parallel_linear.h"
 
-#include <fmt/format.h>
-
-#include <stdexcept>
-
 #include "layers/region.h"
+#include "machine/base/reject.h"
 
 namespace layers {
 
-using collectives::Parameter;
-using collectives::Placement;
-using collectives::Spread;
-using machine::gemm;
-using machine::Matrix;
-using machine::matrix;
-using machine::Tensor;
-
 namespace {
 
-// One matrix is cut along its rows; of several each by itself, along what they have in common.
+// One matrix is cut along its rows, several matrices along the extent that they have in common.
 Parameter declare_cut(const Context& context, const std::string& name, std::int64_t out,
                       std::int64_t in, int stacked) {
   const Placement rows{.tp = Spread::sharded, .dim = 0}, columns{.tp = Spread::sharded, .dim = 1};
-  const machine::Shape one = in == 0 ? machine::Shape{out} : machine::Shape{out, in};
-  Parameter::local_shape(name, one, rows, context.tp.size());  // refuses what does not divide
-  Parameter parameter = stacked == 1 ? declare(context, name, one, rows)
-                                     : declare(context, name, {stacked, one.size()}, columns);
-  parameter.weight_decay = in > 0;
-  return parameter;
+  const Shape one = in == 0 ? Shape{out} : Shape{out, in};
+  Parameter::local_shape(name, one, rows, context.tp.size());  // rejects the degree
+  const Role role = in == 0 ? Role::bias : Role::weight;
+  return stacked == 1 ? declare(context, name, one, rows, role)
+                      : declare(context, name, {stacked, one.size()}, columns, role);
 }
 
 }  // namespace
@@ -42,9 +30,8 @@ ColumnParallelLinear::ColumnParallelLinear(const Context& context, const std::st
       weight_(declare_cut(context, name + ".weight", out, in, options.stacked)),
       bias_(declare_cut(context, name + ".bias", out, 0, options.stacked)) {
   if (options.gather_output && (context.sequence_parallel || options.stacked > 1))
-    throw std::invalid_argument(
-        fmt::format("{}: gather_output goes with {}", name,
-                    context.sequence_parallel ? "no sequence parallelism" : "one matrix only"));
+    machine::reject("{}: gather_output goes with {}", name,
+                    context.sequence_parallel ? "no sequence parallelism" : "one matrix only");
 }
 
 Matrix ColumnParallelLinear::weight_of(const Tensor& tensor) const {
@@ -56,26 +43,25 @@ Tensor ColumnParallelLinear::bias_of(const Tensor& tensor) const {
 }
 
 Matrix ColumnParallelLinear::own_columns(const Tensor& y) const {
-  return gathers() ? GatherColumns::own(context_, y) : matrix(y);
+  return gathers() ? own_columns_of(context_, y) : matrix(y);
 }
 
 void ColumnParallelLinear::forward(const Tensor& x, const Tensor& y) {
   const Tensor part =
-      gathers() ? context_.tensor({y.rows(), out_ / context_.tp.size()}, machine::Category::buffers)
-                : y;
+      gathers() ? context_.tensor({y.rows(), out_ / context_.tp.size()}, Category::buffers) : y;
   {
     const Tensor all = enter(context_, x);
     gemm(context_.stream(), matrix(all), weight_of(weight_.value).transposed(), matrix(part));
   }
   if (options_.bias && !options_.skip_bias_add)
     context_.kernels().add_bias(part, bias_of(bias_.value), part);
-  if (gathers()) GatherColumns::forward(context_, part, y);
+  if (gathers()) gather_columns(context_, part, y);
 }
 
 void ColumnParallelLinear::backward_input(const Tensor& d_y, const Tensor& d_x) {
   const Tensor d_all = inside(context_, d_x);
   gemm(context_.stream(), own_columns(d_y), weight_of(weight_.value), matrix(d_all));
-  enter_backward(context_, d_all, d_x);
+  leave(context_, d_all, d_x);
 }
 
 void ColumnParallelLinear::backward_weights(const Tensor& x, const Tensor& d_y) {
@@ -87,16 +73,11 @@ void ColumnParallelLinear::backward_weights(const Tensor& x, const Tensor& d_y) 
   if (!options_.bias) return;
   const Tensor gradient = bias_of(bias_.gradient);
   if (!gathers()) return context_.kernels().accumulate_column_sums(d_y, gradient);
-  const Tensor sums(context_.device, gradient.dtype(), {out_}, machine::Category::buffers);
+  const Tensor sums(context_.device, gradient.dtype(), {out_}, Category::buffers);
   context_.kernels().fill(sums, 0);
   context_.kernels().accumulate_column_sums(d_y, sums);
   context_.kernels().accumulate(sums.slice(context_.tp.rank() * gradient.size(), gradient.shape()),
                                 gradient);
-}
-
-void ColumnParallelLinear::initialize(const Initializer& initializer) {
-  initializer.normal(context_, weight_, 0, initializer.weight_stddev);
-  if (options_.bias) initializer.normal(context_, bias_, 0, initializer.bias_stddev);
 }
 
 Parameters ColumnParallelLinear::parameters() {

@@ -1,14 +1,14 @@
 #pragma once
-// A linear layer cut along its output (Shoeybi et al. 2019, arXiv:1909.08053, section 3):
+// A linear layer split along its output (Shoeybi et al. 2019, arXiv:1909.08053, section 3):
 //
 //   y [tokens, out/tp] = x [tokens, in] Wᵀ + b,   W [out/tp, in], b [out/tp]
 //
 // Each rank computes whole outputs, so an element-wise non-linearity can follow without any
-// communication: GELU(X [A1, A2]) = [GELU(X A1), GELU(X A2)]. Cut along the input it could not, for
-// GELU(X1 A1 + X2 A2) needs the sum first.
+// communication: GELU(X [A1, A2]) = [GELU(X A1), GELU(X A2)]. A split along the input needs the sum
+// first: GELU(X1 A1 + X2 A2).
 //
 // Communication: none forward; backward_input all-reduces d_x [tokens, in] over tp. With sequence
-// parallelism x and d_x are of this rank's own rows: forward gathers x, backward_input
+// parallelism x and d_x hold this rank's own rows: forward gathers x, backward_input
 // reduce-scatters d_x, and backward_weights gathers x again, so that only 1/tp of it is kept.
 // backward_weights adds to the gradients (float under bfloat16 and half).
 
@@ -24,44 +24,41 @@ namespace layers {
 // Megatron-LM's arguments of the same names, and `stacked`.
 struct ColumnOptions {
   bool bias = true;
-  // So many matrices [out, in] in one product: y is [tokens, stacked * out/tp], of the first matrix
-  // this rank's columns, then of the second the same ones. The weight is declared [stacked, out *
-  // in] and cut along the second extent, so that it is the same global one at every degree.
+  // Number of matrices [out, in] in one product: y is [tokens, stacked * out/tp], this rank's
+  // columns of the first matrix, then the same columns of the second. The weight is declared
+  // [stacked, out * in] and split along the second extent, so that its global values are the same
+  // at every degree.
   int stacked = 1;
   // y and d_y are [tokens, out] on every rank: forward all-gathers y. Not with sequence parallelism
   // or stacked matrices.
   bool gather_output = false;
-  // The caller adds the bias, where it can be part of another kernel. Its gradient is still the sum
-  // of d_y.
+  // The caller adds the bias, for example in another kernel. Its gradient is still the sum of d_y.
   bool skip_bias_add = false;
 };
 
 class ColumnParallelLinear {
  public:
-  // Throws std::invalid_argument naming the parameter when tp does not divide out, or the options
+  // Throws std::invalid_argument that names the parameter if tp does not divide out, or the options
   // that exclude each other.
   ColumnParallelLinear(const Context& context, const std::string& name, std::int64_t in,
                        std::int64_t out, const ColumnOptions& options = {});
 
-  void forward(const machine::Tensor& x, const machine::Tensor& y);
-  void backward_input(const machine::Tensor& d_y, const machine::Tensor& d_x);
-  void backward_weights(const machine::Tensor& x, const machine::Tensor& d_y);
+  void forward(const Tensor& x, const Tensor& y);
+  void backward_input(const Tensor& d_y, const Tensor& d_x);
+  void backward_weights(const Tensor& x, const Tensor& d_y);
 
-  void initialize(const Initializer& initializer);
   Parameters parameters();
-  collectives::Parameter& weight() { return weight_; }
-  collectives::Parameter& bias() { return bias_; }  // declared even where there is none
 
  private:
   bool gathers() const { return options_.gather_output && context_.tp.size() > 1; }
-  machine::Matrix weight_of(const machine::Tensor& tensor) const;  // [stacked * out/tp, in]
-  machine::Tensor bias_of(const machine::Tensor& tensor) const;    // [stacked * out/tp]
-  machine::Matrix own_columns(const machine::Tensor& y) const;
+  Matrix weight_of(const Tensor& tensor) const;  // [stacked * out/tp, in]
+  Tensor bias_of(const Tensor& tensor) const;    // [stacked * out/tp]
+  Matrix own_columns(const Tensor& y) const;
 
   Context context_;
   std::int64_t in_, out_;
   ColumnOptions options_;
-  collectives::Parameter weight_, bias_;
+  Parameter weight_, bias_;  // the bias is declared even if there is none
 };
 
 }  // namespace layers

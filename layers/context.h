@@ -1,13 +1,13 @@
 #pragma once
-// What every layer of a rank works with: its device, its tensor-parallel group, the type its values
-// have, and how activations are held. Sums and statistics are kept in accumulator(): float, or
-// double under double.
+// The context of a rank's layers: the device, the tensor-parallel group, the type of the values,
+// and how activations are stored. Sums and statistics are kept in accumulator(): float, or double
+// for double values.
 //
 //   Context context{world.device(), tp, Dtype::bfloat16};
 //   Tensor y = context.tensor({tokens, hidden}, Category::activations);
 //
-// With sequence_parallel (Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2) a rank holds,
-// between the tensor-parallel regions, tokens/tp consecutive rows of the tokens: "its own".
+// With sequence_parallel (Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2) a rank holds
+// tokens/tp consecutive rows between the tensor-parallel regions: its own rows.
 
 #include "collectives/communicator/communicator.h"
 #include "collectives/placement.h"
@@ -16,28 +16,29 @@
 
 namespace layers {
 
+using collectives::Parameter, collectives::Placement, collectives::Role, collectives::Spread;
+using machine::Category, machine::Dtype, machine::Matrix, machine::Shape, machine::Tensor;
+
 struct Context {
   machine::Device& device;
   collectives::Communicator& tp;
-  machine::Dtype dtype = machine::Dtype::float32;
-  bool sequence_parallel = false;         // needs tokens that tp divides
-  bool recompute_core_attention = false;  // backward makes the probabilities again (same paper, 5)
-  bool flash_attention = false;           // blockwise: there are no probabilities (attention.h)
+  Dtype dtype = Dtype::float32;
+  bool sequence_parallel = false;         // tp must divide the tokens
+  bool recompute_core_attention = false;  // backward recomputes the probabilities (same paper, 5)
+  bool flash_attention = false;           // blockwise, without probabilities (attention.h)
 
   machine::Stream& stream() const { return device.stream(); }
   machine::Kernels& kernels() const { return device.stream().kernels(); }
-  machine::Dtype accumulator() const {
-    return dtype == machine::Dtype::float64 ? machine::Dtype::float64 : machine::Dtype::float32;
+  Dtype accumulator() const { return dtype == Dtype::float64 ? Dtype::float64 : Dtype::float32; }
+  Tensor tensor(Shape shape, Category category) const {
+    return Tensor(device, dtype, shape, category);
   }
-  machine::Tensor tensor(machine::Shape shape, machine::Category category) const {
-    return machine::Tensor(device, dtype, shape, category);
-  }
-  // One value a row: means, maxima, losses.
-  machine::Tensor row_values(std::int64_t rows, machine::Category category) const {
-    return machine::Tensor(device, accumulator(), {rows}, category);
+  // One value per row: means, maxima, losses.
+  Tensor row_values(std::int64_t rows, Category category) const {
+    return Tensor(device, accumulator(), {rows}, category);
   }
 
-  // Rows that this rank holds between the regions, of those that all do together.
+  // The rows that this rank holds between the regions, of `rows` over all ranks.
   std::int64_t own_rows(std::int64_t rows) const {
     return sequence_parallel ? rows / tp.size() : rows;
   }
@@ -45,10 +46,8 @@ struct Context {
     return sequence_parallel ? own * tp.size() : own;
   }
   std::int64_t first_row(std::int64_t own) const { return sequence_parallel ? own * tp.rank() : 0; }
-  // Of a parameter that works between the regions, on each rank's own rows.
-  collectives::Placement between_regions() const {
-    return {.gradient_partial_over_tp = sequence_parallel};
-  }
+  // The placement of a parameter that is applied between the regions, to each rank's own rows.
+  Placement between_regions() const { return {.gradient_partial_over_tp = sequence_parallel}; }
 };
 
 }  // namespace layers

@@ -3,36 +3,38 @@
 //
 //   out [tokens, hidden] = x / (1 - probability), or 0 where uniform(key, index) < probability
 //
-// key: of the draw's seed and the layer's name. index: of the element among those of all tokens of
-// the training. So a mask depends on neither tp, sequence parallelism, the stages nor the size of a
-// micro-batch, nothing of it is kept, and recomputation draws it again. Backward is the same, of
-// the gradient. Communication: none.
+// The key depends on the draw's seed and the layer's name; index is the element's index among all
+// tokens of the training. So the mask does not depend on tp, sequence parallelism, the stages or
+// the size of a micro-batch. No mask is kept: recomputation draws it again. Backward applies the
+// same mask to the gradient. Communication: none.
 
 #include <cstdint>
 #include <string>
 
 #include "layers/context.h"
+#include "layers/parameter.h"
 
 namespace layers {
 
-// Where a micro-batch lies in the training: what it draws is keyed by that.
+// The position of a micro-batch in the training, which keys its random numbers.
 struct Draw {
   std::uint64_t seed = 0;
-  std::int64_t first_token = 0;  // before it, in all steps so far
+  std::int64_t first_token = 0;  // number of tokens before it, in all steps so far
 };
 
-class Dropout {
- public:
-  Dropout(const Context& context, std::string name, double probability);
+struct Dropout {
+  Context context;
+  std::string name;
+  double probability = 0;
 
-  bool drops() const { return probability_ > 0; }
-  // x and out: this rank's own rows of a micro-batch; out may be x.
-  void apply(const Draw& draw, const machine::Tensor& x, const machine::Tensor& out) const;
-
- private:
-  Context context_;
-  std::string name_;
-  double probability_;
+  bool drops() const { return probability > 0; }
+  // x and out: this rank's own rows of a micro-batch; out may be x. If the
+  // probability is 0, does nothing: then out must be x.
+  void apply(const Draw& draw, const Tensor& x, const Tensor& out) const {
+    if (!drops()) return;
+    context.kernels().dropout(x, probability, random_key(draw.seed, name),
+                              {draw.first_token + context.first_row(x.rows()), 0, x.cols()}, out);
+  }
 };
 
 }  // namespace layers

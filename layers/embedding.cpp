@@ -7,10 +7,6 @@
 
 namespace layers {
 
-using collectives::Parameter;
-using collectives::Spread;
-using machine::Tensor;
-
 Parameter declare_token_table(const Context& context, std::int64_t vocabulary, std::int64_t hidden,
                               bool tied_over_pp) {
   return declare(context, "embedding.token.weight", {vocabulary, hidden},
@@ -59,7 +55,7 @@ void Embedding::forward(const std::int32_t* tokens, const Tensor& x) {
 
 void Embedding::backward_weights(const std::int32_t* tokens, const Tensor& d_x) {
   {
-    const Tensor all = leave_backward(context_, d_x, machine::Category::buffers);
+    const Tensor all = enter(context_, d_x);
     context_.kernels().embedding_backward(tokens, all, first_token(context_, table_),
                                           table_.gradient);
   }
@@ -67,11 +63,6 @@ void Embedding::backward_weights(const std::int32_t* tokens, const Tensor& d_x) 
   for_positions(d_x, [&](const Tensor& rows, std::int64_t position) {
     context_.kernels().accumulate(rows, positions_->gradient.row_range(position, rows.rows()));
   });
-}
-
-void Embedding::initialize(const Initializer& initializer) {
-  initializer.normal(context_, table_, 0, initializer.weight_stddev);
-  if (positions_) initializer.normal(context_, *positions_, 0, initializer.weight_stddev);
 }
 
 Parameters Embedding::parameters() {

@@ -24,7 +24,7 @@ Observed run(int tp, Dtype dtype, int sequences, bool sequence_parallel = false)
     const int cut = cut_of_rows(sequence_parallel);
     collectives::Parameter table = declare_token_table(rank.context, vocabulary, hidden, false);
     Embedding embedding(rank.context, table, {.sequence = sequence});
-    embedding.initialize(large_values(1));
+    large_values(1).fill(rank.context, embedding.parameters());
     for (collectives::Parameter* parameter : embedding.parameters()) {
       zero_gradient(rank.context, *parameter);
       // Of an earlier micro-batch; what is summed over tp, on one rank.

@@ -1,9 +1,8 @@
 #pragma once
-// The shape of a GPT model, and which degrees it can be cut to. As it stands GPT-2's; Llama's
+// The shape of a GPT model, and the degrees that can shard it. The defaults are GPT-2's. Llama
 // (Touvron et al. 2023, arXiv:2307.09288) has RMSNorm, SwiGLU, rotary positions, grouped queries,
-// no biases and an output layer of its own. The words are Megatron-LM's arguments.
+// no biases and an untied output layer. The names are Megatron-LM's arguments.
 
-#include <cstdint>
 #include <string_view>
 
 namespace layers {
@@ -12,7 +11,7 @@ enum class Normalization : unsigned char { layer_norm, rms_norm };  // "LayerNor
 enum class PositionEmbedding : unsigned char { learned_absolute, rope };
 std::string_view name(Normalization normalization);
 std::string_view name(PositionEmbedding position_embedding);
-// By name; throw std::invalid_argument naming the nearest that there is.
+// By name; throw std::invalid_argument that names the nearest.
 Normalization normalization(std::string_view text);
 PositionEmbedding position_embedding_type(std::string_view text);
 
@@ -26,7 +25,7 @@ struct GptConfig {
 
   Normalization normalization = Normalization::layer_norm;
   bool swiglu = false;      // else GELU
-  int ffn_hidden_size = 0;  // 0: 4 hidden; with swiglu 8/3 hidden, as multiples of 64 go into it
+  int ffn_hidden_size = 0;  // 0: 4 hidden; with swiglu 8/3 hidden, rounded down to a multiple of 64
   PositionEmbedding position_embedding_type = PositionEmbedding::learned_absolute;
   double rotary_base = 10000;
   bool group_query_attention = false;
@@ -40,15 +39,15 @@ struct GptConfig {
   int head() const { return hidden / heads; }
   int query_groups() const { return group_query_attention ? num_query_groups : heads; }
   bool rotary() const { return position_embedding_type == PositionEmbedding::rope; }
-  // Columns: of queries, keys and values together; of what the perceptron computes first.
+  // Columns of queries, keys and values together, and of the first product of the perceptron.
   int qkv() const { return hidden + 2 * query_groups() * head(); }
   int inner() const { return swiglu ? 2 * ffn() : ffn(); }
 
-  // Throws std::invalid_argument naming the key, its value and the nearest valid one, when an
-  // extent is not positive, heads do not divide hidden or num_query_groups not heads, tp does not
-  // divide heads, query groups, ffn_hidden_size and vocabulary, pp does not divide layers, a head
-  // has no halves to rotate, a dropout is no probability or not supported, or an option is given of
-  // something that is switched off.
+  // Throws std::invalid_argument that names the key, its value and the nearest valid value. An
+  // extent must be positive, heads divide hidden, num_query_groups divide heads, tp divide heads,
+  // query groups, ffn_hidden_size and vocabulary, pp divide layers, a rotated head have an even
+  // size, and a dropout be a probability below 1. An option requires the feature that it belongs
+  // to.
   void validate(int tp = 1, int pp = 1) const;
 };
 

@@ -96,8 +96,8 @@ class Linear : public ::testing::TestWithParam<LinearCase> {
       if (parameter.placement.gradient_partial_over_tp && rank.tp.rank() > 0)
         rank.context.kernels().fill(parameter.gradient, 0);
     };
-    place(layer.weight(), weight, d_weight);
-    if (GetParam().bias) place(layer.bias(), bias, d_bias);
+    place(*layer.parameters().front(), weight, d_weight);
+    if (GetParam().bias) place(*layer.parameters().back(), bias, d_bias);
   }
 
   template <class Layer>
@@ -224,8 +224,9 @@ TEST(LinearTraffic, OneCollectiveEach) {
       const int cut = cut_of_rows(sequence_parallel);
       ColumnParallelLinear column(rank.context, "column", 8, 16);
       RowParallelLinear row(rank.context, "row", 16, 8);
-      for (auto* parameter : {&column.weight(), &column.bias(), &row.weight(), &row.bias()}) {
-        Initializer{}.normal(rank.context, *parameter, 0, 1);
+      for (collectives::Parameter* parameter : joined({column.parameters(), row.parameters()})) {
+        Initializer{.weight_stddev = 1, .residual_stddev = 1, .bias_stddev = 1}.fill(rank.context,
+                                                                                     {parameter});
         zero_gradient(rank.context, *parameter);
       }
       const Tensor x = scatter(rank, random_values(48, 1, Dtype::float32), {6, 8}, cut);
@@ -254,8 +255,9 @@ TEST(LinearTraffic, GathersWhatIsAskedForWhole) {
   on_ranks(2, Dtype::float32, [&](Rank& rank) {
     ColumnParallelLinear column(rank.context, "column", 8, 16, {.gather_output = true});
     RowParallelLinear row(rank.context, "row", 16, 8, {.input_is_parallel = false});
-    for (auto* parameter : {&column.weight(), &column.bias(), &row.weight(), &row.bias()}) {
-      Initializer{}.normal(rank.context, *parameter, 0, 1);
+    for (collectives::Parameter* parameter : joined({column.parameters(), row.parameters()})) {
+      Initializer{.weight_stddev = 1, .residual_stddev = 1, .bias_stddev = 1}.fill(rank.context,
+                                                                                   {parameter});
       zero_gradient(rank.context, *parameter);
     }
     const Tensor narrow = scatter(rank, random_values(48, 1, Dtype::float32), {6, 8}),

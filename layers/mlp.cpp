@@ -2,10 +2,6 @@
 
 namespace layers {
 
-using machine::Category;
-using machine::matrix;
-using machine::Tensor;
-
 Mlp::Mlp(const Context& context, const std::string& name, const GptConfig& config)
     : context_(context),
       swiglu_(config.swiglu),
@@ -15,8 +11,8 @@ Mlp::Mlp(const Context& context, const std::string& name, const GptConfig& confi
       fc2_(context, name + ".fc2", config.ffn(), config.hidden,
            {.bias = !config.disable_bias_linear}) {}
 
-machine::Matrix Mlp::half(const Tensor& inner, int which) const {
-  machine::Matrix columns = machine::matrix(inner);
+Matrix Mlp::half(const Tensor& inner, int which) const {
+  Matrix columns = machine::matrix(inner);
   columns.cols = width_;
   columns.data = inner.slice(which * width_, {width_}).data();
   return columns;
@@ -57,15 +53,6 @@ void Mlp::backward_weights(Saved& saved) {
   saved = Saved();
 }
 
-void Mlp::initialize(const Initializer& initializer) {
-  fc1_.initialize(initializer);
-  fc2_.initialize(initializer);
-}
-
-Parameters Mlp::parameters() {
-  Parameters all = fc1_.parameters();
-  for (collectives::Parameter* parameter : fc2_.parameters()) all.push_back(parameter);
-  return all;
-}
+Parameters Mlp::parameters() { return joined({fc1_.parameters(), fc2_.parameters()}); }
 
 }  // namespace layers

@@ -6,11 +6,10 @@
 //   ffn/tp]
 //
 // With config.swiglu (Shazeer 2020, arXiv:2002.05202) all_reduce((silu(x Wgᵀ) * x Wuᵀ) W2ᵀ), gate
-// and up in one product: fc1 is both, one on the other, each cut along its rows, so that a rank has
-// the rows of `up` that belong to its rows of `gate`.
+// and up in one product: fc1 stacks both, each split along its rows, so that a rank has the rows of
+// `up` that belong to its rows of `gate`.
 //
-// Communication: that of the two layers. Where it says `kept`, what a later call needs is taken
-// under that category.
+// Communication: that of the two layers. `kept` is the category of memory that a later call needs.
 
 #include <cstdint>
 #include <string>
@@ -24,27 +23,24 @@ namespace layers {
 
 class Mlp {
  public:
-  // From forward to backward_weights. backward_input frees inner and adds d_inner.
+  // Kept from forward to backward_weights. backward_input frees inner and adds d_inner.
   struct Saved {
-    // x is the caller's; before GELU and after [tokens, ffn/tp], before SwiGLU twice as wide:
-    // (gate, up).
-    machine::Tensor x, inner, active;
-    machine::Tensor all_d_y, d_inner;  // of all rows; without sequence parallelism the caller's d_y
+    // x is the caller's; inner is the input of GELU, active its output, both [tokens, ffn/tp]. The
+    // input of SwiGLU is twice as wide: (gate, up).
+    Tensor x, inner, active;
+    Tensor all_d_y, d_inner;  // of all rows; without sequence parallelism the caller's d_y
   };
 
   Mlp(const Context& context, const std::string& name, const GptConfig& config);
 
-  void forward(const machine::Tensor& x, const machine::Tensor& y, Saved& saved,
-               machine::Category kept);
-  void backward_input(const machine::Tensor& d_y, const machine::Tensor& d_x, Saved& saved,
-                      machine::Category kept);
+  void forward(const Tensor& x, const Tensor& y, Saved& saved, Category kept);
+  void backward_input(const Tensor& d_y, const Tensor& d_x, Saved& saved, Category kept);
   void backward_weights(Saved& saved);  // leaves saved empty
 
-  void initialize(const Initializer& initializer);
   Parameters parameters();
 
  private:
-  machine::Matrix half(const machine::Tensor& inner, int which) const;  // 0: gate, 1: up
+  Matrix half(const Tensor& inner, int which) const;  // 0: gate, 1: up
 
   Context context_;
   bool swiglu_;

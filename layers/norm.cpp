@@ -2,16 +2,13 @@
 
 namespace layers {
 
-using machine::Category;
-using machine::Tensor;
-
 Norm::Norm(const Context& context, const std::string& name, Normalization normalization,
            std::int64_t hidden, double epsilon)
     : context_(context),
       epsilon_(epsilon),
-      gain_(declare(context, name + ".gain", {hidden}, context.between_regions())) {
+      gain_(declare(context, name + ".gain", {hidden}, context.between_regions(), Role::gain)) {
   if (normalization == Normalization::layer_norm)
-    bias_ = declare(context, name + ".bias", {hidden}, context.between_regions());
+    bias_ = declare(context, name + ".bias", {hidden}, context.between_regions(), Role::bias);
 }
 
 void Norm::forward(const Tensor& x, const Tensor& y, Statistics& statistics, Category kept) {
@@ -41,15 +38,6 @@ void Norm::backward_weights(const Tensor& x, const Statistics& statistics, const
     context_.kernels().rms_norm_backward_weights(x, statistics.rstd, d_y, gain_.gradient);
 }
 
-void Norm::initialize(const Initializer& initializer) {
-  initializer.normal(context_, gain_, 1, initializer.gain_stddev);
-  if (bias_) initializer.normal(context_, *bias_, 0, initializer.bias_stddev);
-}
-
-Parameters Norm::parameters() {
-  Parameters all{&gain_};
-  if (bias_) all.push_back(&*bias_);
-  return all;
-}
+Parameters Norm::parameters() { return bias_ ? Parameters{&gain_, &*bias_} : Parameters{&gain_}; }
 
 }  // namespace layers

@@ -5,8 +5,8 @@
 //   RMSNorm    y [tokens, hidden] = gain * x / sqrt(mean(x^2) + epsilon)
 //
 // Each rank of tp has the same x and d_y, so its gradients of gain and bias are complete. With
-// sequence parallelism each rank has its own rows, and the gradients are sums over the ranks: the
-// placement says so. Communication: none.
+// sequence parallelism each rank has its own rows and partial gradients, as the placement states.
+// Communication: none.
 // Ba, Kiros and Hinton 2016, arXiv:1607.06450; Zhang and Sennrich 2019, arXiv:1910.07467.
 
 #include <optional>
@@ -20,9 +20,9 @@ namespace layers {
 
 class Norm {
  public:
-  // Per row, from forward to backward_weights: an accumulator each. RMSNorm has no mean.
+  // One accumulator per row each, kept from forward to backward_weights. RMSNorm has no mean.
   struct Statistics {
-    machine::Tensor mean, rstd;  // [tokens]; rstd is the reciprocal standard deviation
+    Tensor mean, rstd;  // [tokens]; rstd is the reciprocal standard deviation
   };
 
   Norm(const Context& context, const std::string& name, Normalization normalization,
@@ -30,21 +30,18 @@ class Norm {
   Norm(const Context& context, const std::string& name, const GptConfig& config)
       : Norm(context, name, config.normalization, config.hidden, config.layer_norm_epsilon) {}
 
-  void forward(const machine::Tensor& x, const machine::Tensor& y, Statistics& statistics,
-               machine::Category kept);
-  void backward_input(const machine::Tensor& x, const Statistics& statistics,
-                      const machine::Tensor& d_y, const machine::Tensor& d_x);
-  void backward_weights(const machine::Tensor& x, const Statistics& statistics,
-                        const machine::Tensor& d_y);
+  void forward(const Tensor& x, const Tensor& y, Statistics& statistics, Category kept);
+  void backward_input(const Tensor& x, const Statistics& statistics, const Tensor& d_y,
+                      const Tensor& d_x);
+  void backward_weights(const Tensor& x, const Statistics& statistics, const Tensor& d_y);
 
-  void initialize(const Initializer& initializer);
   Parameters parameters();
 
  private:
   Context context_;
   double epsilon_;
-  collectives::Parameter gain_;
-  std::optional<collectives::Parameter> bias_;  // LayerNorm's
+  Parameter gain_;
+  std::optional<Parameter> bias_;  // LayerNorm's
 };
 
 }  // namespace layers

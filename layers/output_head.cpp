@@ -6,13 +6,7 @@
 
 namespace layers {
 
-using machine::Category;
-using machine::gemm;
-using machine::matrix;
-using machine::Tensor;
-
-OutputHead::OutputHead(const Context& context, collectives::Parameter& table,
-                       const GptConfig& config)
+OutputHead::OutputHead(const Context& context, Parameter& table, const GptConfig& config)
     : context_(context),
       table_(table),
       vocabulary_(table.global_shape[0]),
@@ -43,8 +37,8 @@ void OutputHead::forward(const Tensor& x, const std::int32_t* targets, const Ten
   if (context_.tp.size() > 1)
     context_.tp.all_reduce(saved.max, saved.max, {}, machine::Reduction::max);
   kernels.exp_sums(saved.logits, saved.max, targets, first, vocabulary_, saved.sum_exp, target);
-  ReduceFrom::forward(context_, target);
-  ReduceFrom::forward(context_, saved.sum_exp);
+  all_reduce_over_tp(context_, target);
+  all_reduce_over_tp(context_, saved.sum_exp);
   kernels.cross_entropy(saved.sum_exp, target, targets, token_loss);
   kernels.sum(token_loss, loss);
 }
@@ -58,7 +52,7 @@ void OutputHead::backward_input(double factor, const Tensor& d_x, Saved& saved, 
   {
     const Tensor d_norm = inside(context_, saved.d_norm);
     gemm(context_.stream(), matrix(saved.logits), matrix(table_.value), matrix(d_norm));
-    enter_backward(context_, d_norm, saved.d_norm);
+    leave(context_, d_norm, saved.d_norm);
   }
   norm_.backward_input(saved.x, saved.statistics, saved.d_norm, d_x);
 }
@@ -73,15 +67,6 @@ void OutputHead::backward_weights(Saved& saved) {
   saved = Saved();
 }
 
-void OutputHead::initialize(const Initializer& initializer) {
-  norm_.initialize(initializer);
-  initializer.normal(context_, table_, 0, initializer.weight_stddev);
-}
-
-Parameters OutputHead::parameters() {
-  Parameters all = norm_.parameters();
-  all.push_back(&table_);
-  return all;
-}
+Parameters OutputHead::parameters() { return joined({norm_.parameters(), {&table_}}); }
 
 }  // namespace layers

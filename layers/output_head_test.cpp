@@ -29,7 +29,7 @@ Observed run(int tp, Dtype dtype, std::int64_t rows, Dtype rounded_to,
         declare_token_table(rank.context, table_rows, config.hidden, false);
     OutputHead head(rank.context, table, config);
     head.set_vocabulary(vocabulary);
-    head.initialize(large_values(5));
+    large_values(5).fill(rank.context, head.parameters());
     round_values(rank, head.parameters(), rounded_to);
     for (collectives::Parameter* p : head.parameters()) zero_gradient(rank.context, *p);
     const Tensor loss(rank.world.device(), Dtype::float64, {1}, Category::buffers);

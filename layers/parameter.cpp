@@ -4,32 +4,38 @@
 #include <utility>
 
 namespace layers {
+
 namespace {
 
-machine::Shape local_shape(const Context& context, const collectives::Parameter& parameter) {
-  return collectives::Parameter::local_shape(parameter.name, parameter.global_shape,
-                                             parameter.placement, context.tp.size());
+Shape local_shape(const Context& context, const Parameter& parameter) {
+  return Parameter::local_shape(parameter.name, parameter.global_shape, parameter.placement,
+                                context.tp.size());
 }
 
 }  // namespace
 
-collectives::Parameter declare(const Context& context, std::string name,
-                               machine::Shape global_shape, collectives::Placement placement) {
-  collectives::Parameter parameter;
+Parameters joined(std::initializer_list<Parameters> parts) {
+  Parameters all;
+  for (const Parameters& part : parts) all.insert(all.end(), part.begin(), part.end());
+  return all;
+}
+
+Parameter declare(const Context& context, std::string name, Shape global_shape, Placement placement,
+                  Role role) {
+  Parameter parameter;
   parameter.name = std::move(name);
   parameter.global_shape = global_shape;
   parameter.placement = placement;
-  parameter.weight_decay = global_shape.rank() > 1;
-  local_shape(context,
-              parameter);  // refuses a degree that does not divide before any memory is taken
+  parameter.role = role;
+  parameter.weight_decay = role == Role::weight || role == Role::residual;
+  local_shape(context, parameter);  // rejects the degree before any memory is allocated
   return parameter;
 }
 
-void zero_gradient(const Context& context, collectives::Parameter& parameter) {
+void zero_gradient(const Context& context, Parameter& parameter) {
   if (!parameter.gradient) {
-    parameter.gradient =
-        machine::Tensor(context.device, collectives::gradient_dtype(context.dtype),
-                        local_shape(context, parameter), machine::Category::gradients);
+    parameter.gradient = Tensor(context.device, collectives::gradient_dtype(context.dtype),
+                                local_shape(context, parameter), Category::gradients);
   }
   context.kernels().fill(parameter.gradient, 0);
 }
@@ -61,13 +67,19 @@ Initializer Initializer::conformance(std::uint64_t seed, int layers) {
   return result;
 }
 
-void Initializer::normal(const Context& context, collectives::Parameter& parameter, double mean,
-                         double stddev) const {
-  if (!parameter.value)
-    parameter.value =
-        context.tensor(local_shape(context, parameter), machine::Category::parameters);
-  context.kernels().fill_normal(parameter.value, random_key(seed, parameter.name),
-                                parameter.region(context.tp.rank()), mean, stddev);
+void Initializer::fill(const Context& context, const Parameters& parameters) const {
+  for (Parameter* const parameter : parameters) {
+    if (!parameter->value)
+      parameter->value = context.tensor(local_shape(context, *parameter), Category::parameters);
+    const Role role = parameter->role;
+    const double stddev = role == Role::weight     ? weight_stddev
+                          : role == Role::residual ? residual_stddev
+                          : role == Role::bias     ? bias_stddev
+                                                   : gain_stddev;
+    context.kernels().fill_normal(parameter->value, random_key(seed, parameter->name),
+                                  parameter->region(context.tp.rank()), role == Role::gain ? 1 : 0,
+                                  stddev);
+  }
 }
 
 }  // namespace layers

@@ -2,15 +2,16 @@
 // Parameters as layers declare them, and the random values they start from.
 //
 //   Parameter weight = declare(context, "fc1.weight", {4 * hidden, hidden}, {Spread::sharded, 0});
-//   Initializer::gpt2(seed, layers).normal(context, weight, 0, 0.02);
+//   Initializer::gpt2(seed, layers).fill(context, {&weight});
 //
-// A declared parameter has no memory. Who packs parameters into one buffer sets value and gradient
-// to slices of it; who does not lets Initializer::normal and zero_gradient give it its own.
+// A declared parameter has no memory. A caller that packs parameters into one buffer sets value and
+// gradient to slices of it. Otherwise Initializer::fill and zero_gradient allocate them.
 //
-// An initial value is a function of (seed, name, index in the global parameter) alone, so every
-// sharding starts from the same global model, and no two parameters start from the same values.
+// An initial value depends only on (seed, name, index in the global parameter). So every sharding
+// starts from the same global model, and no two parameters start from the same values.
 
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -19,34 +20,33 @@
 
 namespace layers {
 
-using Parameters = std::vector<collectives::Parameter*>;
+using Parameters = std::vector<Parameter*>;
+Parameters joined(std::initializer_list<Parameters> parts);
 
-// Weight decay is for matrices only. Throws std::invalid_argument when tp does not divide the cut
-// extent.
-collectives::Parameter declare(const Context& context, std::string name,
-                               machine::Shape global_shape, collectives::Placement placement);
+// Weights decay, biases and gains do not. Throws std::invalid_argument when tp does not divide the
+// cut extent.
+Parameter declare(const Context& context, std::string name, Shape global_shape, Placement placement,
+                  Role role = Role::weight);
 
-// Zeroes the gradient; allocates it first (Category::gradients) where it is empty.
-void zero_gradient(const Context& context, collectives::Parameter& parameter);
+// Zeroes the gradient; allocates it first (Category::gradients) if it is empty.
+void zero_gradient(const Context& context, Parameter& parameter);
 
 struct Initializer {
   std::uint64_t seed = 0;
   double weight_stddev = 0.02;
-  double residual_stddev = 0.02;  // of the projections that end in a residual sum
+  double residual_stddev = 0.02;
   double bias_stddev = 0;
   double gain_stddev = 0;  // around 1
 
   // Radford et al. 2019: normal 0.02, residual projections scaled by 1/sqrt(2 layers), biases zero,
   // gains one.
   static Initializer gpt2(std::uint64_t seed, int layers);
-  // For conformance: as gpt2, but biases and gains are random too. A bias of zero hides that it was
+  // For conformance: as gpt2, with random biases and gains. A bias of zero would hide that it was
   // added twice, a gain of one that it was left out.
   static Initializer conformance(std::uint64_t seed, int layers);
 
-  // Fills value, of mean and standard deviation; allocates it first (Category::parameters) where it
-  // is empty.
-  void normal(const Context& context, collectives::Parameter& parameter, double mean,
-              double stddev) const;
+  // Fills the values; allocates those that are empty first (Category::parameters).
+  void fill(const Context& context, const Parameters& parameters) const;
 };
 
 // 64-bit FNV-1a of the name, mixed with the seed.

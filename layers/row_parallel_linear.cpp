@@ -1,33 +1,24 @@
 #include "layers/row_parallel_linear.h"
 
-#include <fmt/format.h>
-
-#include <stdexcept>
-
 #include "layers/region.h"
+#include "machine/base/reject.h"
 
 namespace layers {
-
-using collectives::Spread;
-using machine::gemm;
-using machine::Matrix;
-using machine::matrix;
-using machine::Tensor;
 
 RowParallelLinear::RowParallelLinear(const Context& context, const std::string& name,
                                      std::int64_t in, std::int64_t out, const RowOptions& options)
     : context_(context),
       in_(in),
       options_(options),
-      weight_(declare(context, name + ".weight", {out, in}, {.tp = Spread::sharded, .dim = 1})),
-      bias_(declare(context, name + ".bias", {out}, context.between_regions())) {
+      weight_(declare(context, name + ".weight", {out, in}, {.tp = Spread::sharded, .dim = 1},
+                      Role::residual)),
+      bias_(declare(context, name + ".bias", {out}, context.between_regions(), Role::bias)) {
   if (!options.input_is_parallel && context.sequence_parallel)
-    throw std::invalid_argument(
-        fmt::format("{}: an input that is not parallel goes with no sequence parallelism", name));
+    machine::reject("{}: an input that is not parallel goes with no sequence parallelism", name);
 }
 
 Matrix RowParallelLinear::own_columns(const Tensor& x) const {
-  return scatters() ? GatherColumns::own(context_, x) : matrix(x);
+  return scatters() ? own_columns_of(context_, x) : matrix(x);
 }
 
 void RowParallelLinear::forward(const Tensor& x, const Tensor& y) {
@@ -39,14 +30,12 @@ void RowParallelLinear::forward(const Tensor& x, const Tensor& y) {
   if (options_.bias && !options_.skip_bias_add) context_.kernels().add_bias(y, bias_.value, y);
 }
 
-Tensor RowParallelLinear::backward_input(const Tensor& d_y, const Tensor& d_x,
-                                         machine::Category kept) {
-  Tensor all = leave_backward(context_, d_y, kept);
-  const Tensor part = scatters() ? context_.tensor({d_x.rows(), in_ / context_.tp.size()},
-                                                   machine::Category::buffers)
-                                 : d_x;
+Tensor RowParallelLinear::backward_input(const Tensor& d_y, const Tensor& d_x, Category kept) {
+  Tensor all = enter(context_, d_y, kept);
+  const Tensor part =
+      scatters() ? context_.tensor({d_x.rows(), in_ / context_.tp.size()}, Category::buffers) : d_x;
   gemm(context_.stream(), matrix(all), matrix(weight_.value), matrix(part));
-  if (scatters()) GatherColumns::forward(context_, part, d_x);
+  if (scatters()) gather_columns(context_, part, d_x);
   return all;
 }
 
@@ -57,11 +46,6 @@ void RowParallelLinear::backward_weights(const Tensor& x, const Tensor& all_d_y)
   const std::int64_t own = context_.own_rows(all_d_y.rows());
   context_.kernels().accumulate_column_sums(all_d_y.row_range(context_.first_row(own), own),
                                             bias_.gradient);
-}
-
-void RowParallelLinear::initialize(const Initializer& initializer) {
-  initializer.normal(context_, weight_, 0, initializer.residual_stddev);
-  if (options_.bias) initializer.normal(context_, bias_, 0, initializer.bias_stddev);
 }
 
 Parameters RowParallelLinear::parameters() {

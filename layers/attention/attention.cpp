@@ -8,11 +8,6 @@
 
 namespace layers {
 
-using machine::Category;
-using machine::gemm;
-using machine::Matrix;
-using machine::Tensor;
-
 Attention::Attention(const Context& context, const std::string& name, const GptConfig& config)
     : context_(context),
       heads_(config.heads / context.tp.size()),
@@ -54,7 +49,7 @@ Matrix Attention::of_context(const Tensor& context, std::int64_t j) const {
   return heads_of(context, j * head_, groups_, group_heads_ * head_);
 }
 
-// Squares lie by j, sequence, group.
+// Squares are stored by j, sequence, group.
 Matrix Attention::of_scores(const Tensor& scores, std::int64_t j) const {
   Matrix square = machine::matrix(scores);
   const std::int64_t squares = scores.shape()[0] / group_heads_, size = sequence_ * sequence_;
@@ -99,7 +94,7 @@ Tensor Attention::make_probabilities(const Tensor& qkv, Category category) const
 
 void Attention::drop(const Draw& draw, const Tensor& in, const Tensor& out) const {
   const std::int64_t size = sequence_ * sequence_, sequences = in.shape()[0] / heads_;
-  const machine::Shape shape{groups_, size};
+  const Shape shape{groups_, size};
   for (std::int64_t j = 0; j < group_heads_; ++j)
     for (std::int64_t i = 0; i < sequences; ++i) {
       const std::int64_t at = (j * sequences + i) * groups_ * size;
@@ -119,17 +114,14 @@ Tensor Attention::dropped(const Saved& saved) const {
 }
 
 // Queries and keys, head by head of the groups.
-void Attention::rotate(const Tensor& qkv) const {
-  if (!rotary_) return;
-  for (std::int64_t j = 0; j <= group_heads_; ++j)
-    context_.kernels().rotary(of_groups(qkv, j), {.base = rotary_base_}, of_groups(qkv, j));
-}
-
-void Attention::rotate_back(const Tensor& d_qkv) const {
-  if (!rotary_) return;
-  for (std::int64_t j = 0; j <= group_heads_; ++j)
-    context_.kernels().rotary_backward(of_groups(d_qkv, j), {.base = rotary_base_},
-                                       of_groups(d_qkv, j));
+void Attention::rotate(const Tensor& qkv, bool back) const {
+  for (std::int64_t j = 0; rotary_ && j <= group_heads_; ++j) {
+    const Matrix heads = of_groups(qkv, j);
+    if (back)
+      context_.kernels().rotary_backward(heads, {.base = rotary_base_}, heads);
+    else
+      context_.kernels().rotary(heads, {.base = rotary_base_}, heads);
+  }
 }
 
 void Attention::attend(Saved& saved, Category kept) const {
@@ -161,7 +153,7 @@ void Attention::attend_backward(const Tensor& d_context, Saved& saved) const {
       gemm(context_.stream(), of_scores(weights, j).transposed(), of_context(d_context, j), d_v, 1,
            added(j));
   }
-  // Of p first, in place.
+  // First the gradient of p, then of the scores, in place.
   const Tensor d_scores = make_scores(saved.qkv.rows(), Category::buffers);
   for (std::int64_t j = 0; j < r; ++j)
     gemm(context_.stream(), of_context(d_context, j), v.transposed(), of_scores(d_scores, j));
@@ -203,7 +195,7 @@ void Attention::forward(const Tensor& x, const Tensor& y, Saved& saved, Category
   saved.draw = draw;
   saved.qkv = context_.tensor({tokens, (heads_ + 2 * groups_) * head_}, kept);
   qkv_.forward(x, saved.qkv);
-  rotate(saved.qkv);
+  rotate(saved.qkv, false);
   if (context_.flash_attention)
     attend_blockwise(saved, kept);
   else
@@ -221,7 +213,7 @@ void Attention::backward_input(const Tensor& d_y, const Tensor& d_x, Saved& save
     else
       attend_backward(d_context, saved);
   }
-  rotate_back(saved.d_qkv);
+  rotate(saved.d_qkv, true);
   saved.qkv = saved.probabilities = saved.log_sum_exp = Tensor();
   qkv_.backward_input(saved.d_qkv, d_x);
 }
@@ -232,15 +224,6 @@ void Attention::backward_weights(Saved& saved) {
   saved = Saved();
 }
 
-void Attention::initialize(const Initializer& initializer) {
-  qkv_.initialize(initializer);
-  projection_.initialize(initializer);
-}
-
-Parameters Attention::parameters() {
-  Parameters all = qkv_.parameters();
-  for (collectives::Parameter* parameter : projection_.parameters()) all.push_back(parameter);
-  return all;
-}
+Parameters Attention::parameters() { return joined({qkv_.parameters(), projection_.parameters()}); }
 
 }  // namespace layers

@@ -44,7 +44,7 @@ Observed run(const GptConfig& config, int tp, Dtype dtype, int sequences, Dtype 
     const int cut = cut_of_rows(options.sequence_parallel);
     const machine::Shape own{rank.context.own_rows(rows), config.hidden};
     Attention attention(rank.context, "attention", config);
-    attention.initialize(large_values(7));
+    large_values(7).fill(rank.context, attention.parameters());
     round_values(rank, attention.parameters(), rounded_to);
     for (collectives::Parameter* p : attention.parameters()) zero_gradient(rank.context, *p);
     const Tensor y = rank.context.tensor(own, machine::Category::buffers);

@@ -1,13 +1,10 @@
 #include "layers/models/activation_options.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <numeric>
-#include <stdexcept>
-#include <string>
 
 #include "machine/base/names.h"
+#include "machine/base/reject.h"
 
 namespace layers {
 
@@ -32,14 +29,14 @@ RecomputeMethod recompute_method(std::string_view text) {
 
 void ActivationOptions::validate(const GptConfig& config, int tp, int layers_of_stage) const {
   if (sequence_parallel && tp == 1)
-    throw std::invalid_argument(
+    machine::reject(
         "sequence-parallel: there is none without tensor parallelism; tp is 1, the nearest that "
         "has one is 2");
   const bool full = recompute_granularity == RecomputeGranularity::full;
   const auto only_of_full = [&](bool asked, std::string_view key) {
     if (asked && !full)
-      throw std::invalid_argument(fmt::format("{} is of recompute-granularity full, which is {}",
-                                              key, name(recompute_granularity)));
+      machine::reject("{} is of recompute-granularity full, which is {}", key,
+                      name(recompute_granularity));
   };
   only_of_full(recompute_method != RecomputeMethod::uniform, "recompute-method block");
   only_of_full(recompute_num_layers != 1,
@@ -47,24 +44,24 @@ void ActivationOptions::validate(const GptConfig& config, int tp, int layers_of_
   only_of_full(distribute_saved_activations, "distribute-saved-activations");
   only_of_full(cpu_checkpointing, "cpu-checkpointing");
   if (distribute_saved_activations && (sequence_parallel || tp == 1))
-    throw std::invalid_argument(fmt::format(
-        "distribute-saved-activations: {}",
-        tp == 1 ? "there is nothing to cut over; tp is 1, the nearest that fits is 2"
-                : "with sequence-parallel they are cut already; leave out one of the two"));
+    machine::reject("distribute-saved-activations: {}",
+                    tp == 1
+                        ? "there is nothing to cut over; tp is 1, the nearest that fits is 2"
+                        : "with sequence-parallel they are cut already; leave out one of the two");
   if (use_flash_attn && recompute_granularity == RecomputeGranularity::selective)
-    throw std::invalid_argument(
+    machine::reject(
         "recompute-granularity selective: with use-flash-attn there are no probabilities to make "
         "again; leave out one of the two");
   if (use_flash_attn && config.attention_dropout > 0)
-    throw std::invalid_argument(fmt::format(
+    machine::reject(
         "attention-dropout {}: blockwise attention, use-flash-attn, drops nothing; leave out one "
         "of the two",
-        config.attention_dropout));
+        config.attention_dropout);
   if (recompute_num_layers < 1 || recompute_num_layers > layers_of_stage)
-    throw std::invalid_argument(fmt::format(
+    machine::reject(
         "recompute-num-layers is {}: a stage has {} layers; the nearest that fits is {}",
         recompute_num_layers, layers_of_stage,
-        std::clamp(recompute_num_layers, 1, layers_of_stage)));
+        std::clamp(recompute_num_layers, 1, layers_of_stage));
 }
 
 void ActivationOptions::validate_rows(const GptConfig& config, int tp, int micro_batch_size) const {
@@ -72,10 +69,10 @@ void ActivationOptions::validate_rows(const GptConfig& config, int tp, int micro
   if (!sequence_parallel || rows % tp == 0) return;
   const int unit = tp / std::gcd(config.sequence, tp);
   const int nearest = std::max(1, (micro_batch_size + unit / 2) / unit) * unit;
-  throw std::invalid_argument(fmt::format(
+  machine::reject(
       "sequence-parallel: micro-batch-size {} x sequence {} = {} tokens, which tp {} does not "
       "divide; the nearest micro-batch-size whose tokens it divides is {}",
-      micro_batch_size, config.sequence, rows, tp, nearest));
+      micro_batch_size, config.sequence, rows, tp, nearest);
 }
 
 std::vector<LayerGroup> layer_groups(const ActivationOptions& options, std::size_t layers) {

@@ -1,14 +1,11 @@
 #include "layers/models/checkpoints.h"
 
-#include <stdexcept>
 #include <utility>
 
+#include "machine/base/reject.h"
 #include "machine/world/step_clock.h"
 
 namespace layers {
-
-using machine::Category;
-using machine::Tensor;
 
 Checkpoints::Checkpoints(const Context& context, const ActivationOptions& options,
                          machine::Device* host)
@@ -16,7 +13,7 @@ Checkpoints::Checkpoints(const Context& context, const ActivationOptions& option
       distributed_(options.distribute_saved_activations),
       host_(options.cpu_checkpointing ? host : nullptr) {
   if (options.cpu_checkpointing && !host)
-    throw std::invalid_argument("cpu-checkpointing: there is no host memory given to keep them in");
+    machine::reject("cpu-checkpointing: there is no host memory given to keep them in");
 }
 
 Tensor Checkpoints::keep(const Tensor& x) {
@@ -30,7 +27,7 @@ Tensor Checkpoints::keep(const Tensor& x) {
   return kept;
 }
 
-Tensor Checkpoints::restore(Tensor kept, machine::Shape shape, Category category) {
+Tensor Checkpoints::restore(Tensor kept, Shape shape, Category category) {
   if (!apart()) return kept;
   if (host_) {
     const machine::During moved(machine::Part::offload);

@@ -30,10 +30,10 @@ class Checkpoints {
   bool apart() const { return distributed_ || host_; }
 
   // Where it is apart: a copy of x, or of this rank's share. Else x.
-  machine::Tensor keep(const machine::Tensor& x);
+  Tensor keep(const Tensor& x);
   // x again, in memory of that category where it was apart; what was kept is given back.
   // Collective over tp where it was partitioned.
-  machine::Tensor restore(machine::Tensor kept, machine::Shape shape, machine::Category category);
+  Tensor restore(Tensor kept, Shape shape, Category category);
 
   struct Moved {
     std::size_t down = 0, up = 0;  // bytes, to the host and back

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <stdexcept>
-#include <string>
 #include <utility>
 
 #include "machine/base/error.h"
@@ -11,17 +10,14 @@
 
 namespace layers {
 
-using machine::Category;
-using machine::Tensor;
-
 BlockRange StageIndex::blocks(const GptConfig& config) const {
   const int each = config.layers / count;
   return given_blocks.value_or(BlockRange{index * each, (index + 1) * each});
 }
 
 GptStage::GptStage(const GptConfig& config, machine::Device& device, collectives::Communicator& tp,
-                   machine::Dtype dtype, StageIndex stage, const ActivationOptions& options,
-                   machine::Device* checkpoint_host, collectives::Parameter* shared_table)
+                   Dtype dtype, StageIndex stage, const ActivationOptions& options,
+                   machine::Device* checkpoint_host, Parameter* shared_table)
     : config_(config),
       options_(options),
       context_{device,
@@ -32,7 +28,7 @@ GptStage::GptStage(const GptConfig& config, machine::Device& device, collectives
                options.use_flash_attn},
       checkpoints_(context_, options, checkpoint_host),
       stage_(stage),
-      embedding_dropout_(context_, "embedding.dropout", config.hidden_dropout) {
+      embedding_dropout_{context_, "embedding.dropout", config.hidden_dropout} {
   config.validate(tp.size(), stage.given_blocks ? 1 : stage.count);
   const BlockRange blocks = stage.blocks(config);
   options.validate(config, tp.size(), blocks.size());
@@ -49,31 +45,26 @@ GptStage::GptStage(const GptConfig& config, machine::Device& device, collectives
   for (int i = blocks.begin; i < blocks.end; ++i) {
     blocks_.push_back(
         std::make_unique<TransformerBlock>(context_, fmt::format("blocks.{}", i), config));
-    for (collectives::Parameter* parameter : blocks_.back()->parameters()) parameter->layer = 1 + i;
+    for (Parameter* parameter : blocks_.back()->parameters()) parameter->layer = 1 + i;
   }
   groups_ = layer_groups(options, blocks_.size());
   if (!stage.last()) return;
   has_own_table_ = !tied || (!embedding_ && !shared_table);
-  collectives::Parameter& table = !tied ? *output_weight_ : shared_table ? *shared_table : *table_;
+  Parameter& table = !tied ? *output_weight_ : shared_table ? *shared_table : *table_;
   head_.emplace(context_, table, config);
-  for (collectives::Parameter* parameter : head_->parameters())
-    parameter->layer = 1 + config.layers;
+  for (Parameter* parameter : head_->parameters()) parameter->layer = 1 + config.layers;
   if (tied) table.layer = 0;  // the embedding's
 }
 
-machine::Shape GptStage::boundary(int sequences) const {
+Shape GptStage::boundary(int sequences) const {
   options_.validate_rows(config_, context_.tp.size(), sequences);
   return {context_.own_rows(std::int64_t{sequences} * config_.sequence), config_.hidden};
 }
 
 Parameters GptStage::parameters() {
   Parameters all;
-  const auto append = [&all](const Parameters& part) {
-    all.insert(all.end(), part.begin(), part.end());
-  };
-  if (embedding_) append(embedding_->parameters());
-  for (const auto& block : blocks_) append(block->parameters());
-  if (head_) append(parameters_of_head());
+  for (const Parameters& part : parts()) all.insert(all.end(), part.begin(), part.end());
+  if (head_ && !has_own_table_) all.pop_back();
   return all;
 }
 
@@ -85,54 +76,36 @@ std::vector<Parameters> GptStage::parts() {
   return all;
 }
 
-Parameters GptStage::parameters_of_head() {
-  Parameters parameters = head_->parameters();
-  if (!has_own_table_) parameters.pop_back();
-  return parameters;
-}
-
 void GptStage::initialize(const Initializer& initializer) {
-  if (embedding_) embedding_->initialize(initializer);
-  for (const auto& block : blocks_) block->initialize(initializer);
-  if (head_) head_->initialize(initializer);
+  for (const Parameters& part : parts()) initializer.fill(context_, part);
 }
 
 void GptStage::zero_gradients() {
-  for (collectives::Parameter* parameter : parameters()) zero_gradient(context_, *parameter);
+  for (Parameter* parameter : parameters()) zero_gradient(context_, *parameter);
 }
 
 template <class Work>
 void GptStage::use(const Parameters& parameters, const Work& work) const {
-  if (observer_.before_use) observer_.before_use(parameters);
+  observer_.before_use(parameters);
   work();
-  if (observer_.after_use) observer_.after_use(parameters);
-}
-
-void GptStage::begin_gradients(const Parameters& parameters) const {
-  if (observer_.before_gradients) observer_.before_gradients(parameters);
-}
-
-void GptStage::ready(const Parameters& parameters) const {
-  if (observer_.gradients_ready) observer_.gradients_ready(parameters);
+  observer_.after_use(parameters);
 }
 
 GptStage::Saved& GptStage::saved(int micro_batch) {
   const auto found = saved_.find(micro_batch);
-  if (found == saved_.end()) {
+  if (found == saved_.end())
     throw std::logic_error(
         fmt::format("GptStage: backward of micro-batch {} without its forward", micro_batch));
-  }
   return found->second;
 }
 
 void GptStage::forward(int micro_batch, const TokenBatch& batch, const Tensor& in,
                        const Tensor& out) {
-  const machine::Shape shape = boundary(batch.sequences);
+  const Shape shape = boundary(batch.sequences);
   const auto [place, fresh] = saved_.try_emplace(micro_batch);
-  if (!fresh) {
+  if (!fresh)
     throw std::logic_error(
         fmt::format("GptStage: micro-batch {} is in flight already", micro_batch));
-  }
   Saved& saved = place->second;
   saved.batch = batch;
   saved.blocks.resize(blocks_.size());
@@ -141,7 +114,7 @@ void GptStage::forward(int micro_batch, const TokenBatch& batch, const Tensor& i
   if (embedding_) {
     x = context_.tensor(shape, category_of_input(0));
     use(embedding_->parameters(), [&] { embedding_->forward(batch.tokens, x); });
-    if (embedding_dropout_.drops()) embedding_dropout_.apply(batch.draw, x, x);
+    embedding_dropout_.apply(batch.draw, x, x);
   }
   SHARDMARK_CHECK(x.shape().text(), ==, shape.text());
   for (const LayerGroup& group : groups_) {
@@ -181,7 +154,7 @@ bool GptStage::kept_apart(const LayerGroup& group) const {
 void GptStage::recompute(Saved& saved, std::size_t group, Category kept) {
   const machine::During again(machine::Part::recompute);
   const LayerGroup& layers = groups_[group];
-  const machine::Shape shape = boundary(saved.batch.sequences);
+  const Shape shape = boundary(saved.batch.sequences);
   Tensor x = std::move(saved.inputs[group]);
   if (kept_apart(layers)) x = checkpoints_.restore(std::move(x), shape, kept);
   for (std::size_t i = layers.begin; i < layers.end; ++i) {
@@ -193,34 +166,37 @@ void GptStage::recompute(Saved& saved, std::size_t group, Category kept) {
   }
 }
 
+// The embedding has yet to add to a gradient that the head shares with it.
 void GptStage::head_weights(Saved& saved) {
   const machine::During weights(machine::Part::backward_weights);
-  begin_gradients(head_->parameters());
+  Parameters parameters = head_->parameters();
+  observer_.before_gradients(parameters);
   head_->backward_weights(saved.head);
-  ready(parameters_of_head());  // the embedding has yet to add to a gradient that it shares
+  if (!has_own_table_) parameters.pop_back();
+  observer_.gradients_ready(parameters);
 }
 
 void GptStage::block_weights(Saved& saved, std::size_t block) {
   const machine::During weights(machine::Part::backward_weights);
-  begin_gradients(blocks_[block]->parameters());
+  observer_.before_gradients(blocks_[block]->parameters());
   blocks_[block]->backward_weights(saved.blocks[block]);
-  ready(blocks_[block]->parameters());
+  observer_.gradients_ready(blocks_[block]->parameters());
 }
 
 void GptStage::embedding_weights(Saved& saved) {
   const machine::During weights(machine::Part::backward_weights);
-  if (embedding_dropout_.drops())  // in place: nothing else reads it any more
-    embedding_dropout_.apply(saved.batch.draw, saved.d_embedding, saved.d_embedding);
-  begin_gradients(embedding_->parameters());
+  // In place: nothing else reads it any more.
+  embedding_dropout_.apply(saved.batch.draw, saved.d_embedding, saved.d_embedding);
+  observer_.before_gradients(embedding_->parameters());
   embedding_->backward_weights(saved.batch.tokens, saved.d_embedding);
   saved.d_embedding = Tensor();
-  ready(embedding_->parameters());
+  observer_.gradients_ready(embedding_->parameters());
 }
 
 void GptStage::run_backward(Saved& saved, const Tensor& d_out, const Tensor& d_in, Halves halves) {
   const bool both = halves == Halves::both;
   const Category kept = both ? Category::buffers : Category::activations;
-  const machine::Shape shape = boundary(saved.batch.sequences);
+  const Shape shape = boundary(saved.batch.sequences);
   Tensor d_y = d_out;
   if (head_) {
     d_y = context_.tensor(shape, kept);

@@ -66,13 +66,15 @@ struct TokenBatch {
   Draw draw{};  // where it lies in the training: what is dropped
 };
 
-// Told as the parts of a stage (embedding, each block, head) are used, with the part's parameters:
-// where values are fetched and dropped (ZeRO-3), and where a gradient may start on its way.
+// Called as the parts of a stage (embedding, each block, head) are used, with the parameters of the
+// part. ZeRO-3 fetches and drops values here, and reduction of a gradient may start.
 struct StageObserver {
-  std::function<void(const Parameters&)> before_use, after_use;  // of the values
-  // Around the weight half of a part, per micro-batch: that reads no values. A table that embedding
-  // and head share is begun by either, and ready with the embedding.
-  std::function<void(const Parameters&)> before_gradients, gradients_ready;
+  using Call = std::function<void(const Parameters&)>;
+  static void ignore(const Parameters&) {}
+  Call before_use = ignore, after_use = ignore;  // of the values
+  // Around the weight half of a part, per micro-batch, which reads no values. A table that
+  // embedding and head share is begun by either, and ready with the embedding.
+  Call before_gradients = ignore, gradients_ready = ignore;
 };
 
 class GptStage {
@@ -81,21 +83,20 @@ class GptStage {
   // memory yet. checkpoint_host: for cpu_checkpointing, as Checkpoints. shared_table: of the last
   // stage, the tied table of a first stage on the same rank, whose parameter it stays.
   GptStage(const GptConfig& config, machine::Device& device, collectives::Communicator& tp,
-           machine::Dtype dtype, StageIndex stage = {}, const ActivationOptions& options = {},
-           machine::Device* checkpoint_host = nullptr,
-           collectives::Parameter* shared_table = nullptr);
+           Dtype dtype, StageIndex stage = {}, const ActivationOptions& options = {},
+           machine::Device* checkpoint_host = nullptr, Parameter* shared_table = nullptr);
   GptStage(const GptStage&) = delete;
   GptStage& operator=(const GptStage&) = delete;
 
   const GptConfig& config() const { return config_; }
   StageIndex stage() const { return stage_; }
   Parameters parameters();  // each once, in the order of forward; not a shared_table
-  collectives::Parameter* table() { return table_ ? &*table_ : nullptr; }
+  Parameter* table() { return table_ ? &*table_ : nullptr; }
   // The embedding's, each block's and the head's, as the observer sees them used: a table that
   // embedding and head share is in both.
   std::vector<Parameters> parts();
   // What passes between stages. Throws as ActivationOptions::validate_rows.
-  machine::Shape boundary(int sequences) const;
+  Shape boundary(int sequences) const;
 
   // Fill values and zero gradients, giving memory to those parameters that have none.
   void initialize(const Initializer& initializer);
@@ -108,12 +109,11 @@ class GptStage {
   }
   void set_loss_scale(double scale) { loss_scale_ = scale; }
 
-  void forward(int micro_batch, const TokenBatch& batch, const machine::Tensor& in,
-               const machine::Tensor& out);
+  void forward(int micro_batch, const TokenBatch& batch, const Tensor& in, const Tensor& out);
   // Both halves, part by part: least memory. d_out is empty on the last stage, d_in on the first.
-  void backward(int micro_batch, const machine::Tensor& d_out, const machine::Tensor& d_in);
+  void backward(int micro_batch, const Tensor& d_out, const Tensor& d_in);
   // The halves apart, for schedules that fill bubbles with the second.
-  void backward_input(int micro_batch, const machine::Tensor& d_out, const machine::Tensor& d_in);
+  void backward_input(int micro_batch, const Tensor& d_out, const Tensor& d_in);
   void backward_weights(int micro_batch);
 
   int in_flight() const { return static_cast<int>(saved_.size()); }
@@ -123,27 +123,23 @@ class GptStage {
   struct Saved {
     TokenBatch batch;
     std::vector<TransformerBlock::Saved> blocks;
-    std::vector<machine::Tensor> inputs;  // of each group; empty unless it is recomputed
+    std::vector<Tensor> inputs;  // of each group; empty unless it is recomputed
     OutputHead::Saved head;
-    machine::Tensor d_embedding;
+    Tensor d_embedding;
     bool input_half_done = false;
   };
   enum class Halves { input, both };
 
   Saved& saved(int micro_batch);
-  machine::Category category_of_input(std::size_t block) const;
+  Category category_of_input(std::size_t block) const;
   bool kept_apart(const LayerGroup& group) const;
-  void recompute(Saved& saved, std::size_t group, machine::Category kept);
-  void run_backward(Saved& saved, const machine::Tensor& d_out, const machine::Tensor& d_in,
-                    Halves halves);
-  Parameters parameters_of_head();  // without a table that is an embedding's here
+  void recompute(Saved& saved, std::size_t group, Category kept);
+  void run_backward(Saved& saved, const Tensor& d_out, const Tensor& d_in, Halves halves);
   void head_weights(Saved& saved);
   void block_weights(Saved& saved, std::size_t block);
   void embedding_weights(Saved& saved);
   template <class Work>
   void use(const Parameters& parameters, const Work& work) const;
-  void begin_gradients(const Parameters& parameters) const;
-  void ready(const Parameters& parameters) const;
 
   GptConfig config_;
   ActivationOptions options_;
@@ -151,9 +147,9 @@ class GptStage {
   Checkpoints checkpoints_;
   StageIndex stage_;
   double loss_scale_ = 1;
-  bool has_own_table_ = false;                   // of the head's: no embedding here has it, too
-  std::optional<collectives::Parameter> table_;  // on the first stage, and tied on the last
-  std::optional<collectives::Parameter> output_weight_;  // on the last stage, where untied
+  bool has_own_table_ = false;              // of the head's: no embedding here has it, too
+  std::optional<Parameter> table_;          // on the first stage, and tied on the last
+  std::optional<Parameter> output_weight_;  // on the last stage, where untied
   std::optional<Embedding> embedding_;
   Dropout embedding_dropout_;
   std::vector<std::unique_ptr<TransformerBlock>> blocks_;

@@ -20,8 +20,7 @@ class Calls {
 
   std::vector<CollectiveCalls> take() const {
     using machine::Operation;
-    const auto accumulator =
-        stage_.dtype == machine::Dtype::float64 ? machine::Dtype::float64 : machine::Dtype::float32;
+    const auto accumulator = stage_.dtype == Dtype::float64 ? Dtype::float64 : Dtype::float32;
     std::vector<CollectiveCalls> calls{
         {"tp", Operation::all_reduce, stage_.dtype, stage_.tp, n_ * h_, reduces_},
         {"tp", Operation::all_gather, stage_.dtype, stage_.tp, n_ * h_, gathers_},

@@ -22,7 +22,7 @@ struct StageCase {
   int tp = 1;
   StageIndex stage;
   int sequences = 1;
-  machine::Dtype dtype = machine::Dtype::float32;
+  Dtype dtype = Dtype::float32;
   ActivationOptions options{};
 };
 

@@ -10,8 +10,6 @@
 namespace layers {
 namespace {
 
-using machine::Category;
-
 // The notation of gpt_memory.h, in bytes; own: M/c. gathered: what sequence parallelism holds of
 // all rows besides, M or 0; dropped: what dropout makes of a gradient, M/c or 0. qkv, ffn, inner:
 // Q/t, F/t, G/t.
@@ -23,7 +21,7 @@ struct Sizes {
   Sizes(const GptConfig& config, const StageCase& stage)
       : n(static_cast<std::size_t>(stage.sequences) * static_cast<std::size_t>(config.sequence)),
         c(stage.options.sequence_parallel ? static_cast<std::size_t>(stage.tp) : 1),
-        A(stage.dtype == machine::Dtype::float64 ? 8 : 4),
+        A(stage.dtype == Dtype::float64 ? 8 : 4),
         t(static_cast<std::size_t>(stage.tp)),
         L(static_cast<std::size_t>(stage.stage.blocks(config).size())),
         M(boundary_bytes(config, stage) * c),

@@ -2,18 +2,15 @@
 
 namespace layers {
 
-using machine::Category;
-using machine::Tensor;
-
 TransformerBlock::TransformerBlock(const Context& context, const std::string& name,
                                    const GptConfig& config)
     : context_(context),
       norm1_(context, name + ".norm1", config),
       attention_(context, name + ".attention", config),
-      attention_dropout_(context, name + ".attention.dropout", config.hidden_dropout),
+      attention_dropout_{context, name + ".attention.dropout", config.hidden_dropout},
       norm2_(context, name + ".norm2", config),
       mlp_(context, name + ".mlp", config),
-      mlp_dropout_(context, name + ".mlp.dropout", config.hidden_dropout) {}
+      mlp_dropout_{context, name + ".mlp.dropout", config.hidden_dropout} {}
 
 void TransformerBlock::forward(const Tensor& x, const Tensor& y, Saved& saved, Category kept,
                                const Draw& draw) {
@@ -23,13 +20,13 @@ void TransformerBlock::forward(const Tensor& x, const Tensor& y, Saved& saved, C
   norm1_.forward(x, norm1, saved.statistics1, kept);
   saved.residual = context_.tensor(x.shape(), kept);
   attention_.forward(norm1, saved.residual, saved.attention, kept, draw);
-  if (attention_dropout_.drops()) attention_dropout_.apply(draw, saved.residual, saved.residual);
+  attention_dropout_.apply(draw, saved.residual, saved.residual);
   context_.kernels().add(saved.residual, x, saved.residual);
 
   const Tensor norm2 = context_.tensor(x.shape(), kept);
   norm2_.forward(saved.residual, norm2, saved.statistics2, kept);
   mlp_.forward(norm2, y, saved.mlp, kept);
-  if (mlp_dropout_.drops()) mlp_dropout_.apply(draw, y, y);
+  mlp_dropout_.apply(draw, y, y);
   context_.kernels().add(y, saved.residual, y);
 }
 
@@ -65,18 +62,9 @@ void TransformerBlock::backward_weights(Saved& saved) {
   saved = Saved();
 }
 
-void TransformerBlock::initialize(const Initializer& initializer) {
-  norm1_.initialize(initializer);
-  attention_.initialize(initializer);
-  norm2_.initialize(initializer);
-  mlp_.initialize(initializer);
-}
-
 Parameters TransformerBlock::parameters() {
-  Parameters all = norm1_.parameters();
-  for (const Parameters& part : {attention_.parameters(), norm2_.parameters(), mlp_.parameters()})
-    all.insert(all.end(), part.begin(), part.end());
-  return all;
+  return joined(
+      {norm1_.parameters(), attention_.parameters(), norm2_.parameters(), mlp_.parameters()});
 }
 
 }  // namespace layers

@@ -10,7 +10,6 @@
 // rows; two all-gathers and two reduce-scatters forward and backward_input, two all-gathers
 // backward_weights. gpt_cost.h counts them, gpt_memory.h what is saved and held meanwhile.
 
-#include <cstdint>
 #include <string>
 
 #include "layers/attention/attention.h"
@@ -26,11 +25,11 @@ class TransformerBlock {
  public:
   // From forward to backward_weights; backward_input frees what only it needs, and adds the d_.
   struct Saved {
-    machine::Tensor x, residual;  // x is the caller's
+    Tensor x, residual;  // x is the caller's
     Norm::Statistics statistics1, statistics2;
     Attention::Saved attention;
     Mlp::Saved mlp;
-    machine::Tensor d_norm1, d_norm2;  // of the outputs of the norms
+    Tensor d_norm1, d_norm2;  // of the outputs of the norms
     Draw draw;
   };
 
@@ -40,18 +39,15 @@ class TransformerBlock {
   // will need is allocated under `kept`: activations when that comes later, buffers when it follows
   // at once, or when what is saved is dropped, to be made again by another forward.
   // The draw is of what is dropped; the same one gives the same bits again.
-  void forward(const machine::Tensor& x, const machine::Tensor& y, Saved& saved,
-               machine::Category kept, const Draw& draw = {});
-  void backward_input(const machine::Tensor& d_y, const machine::Tensor& d_x, Saved& saved,
-                      machine::Category kept);
+  void forward(const Tensor& x, const Tensor& y, Saved& saved, Category kept,
+               const Draw& draw = {});
+  void backward_input(const Tensor& d_y, const Tensor& d_x, Saved& saved, Category kept);
   void backward_weights(Saved& saved);  // leaves saved empty
 
-  void initialize(const Initializer& initializer);
   Parameters parameters();
 
  private:
-  machine::Tensor dropped(const Dropout& dropout, const machine::Tensor& d_y, const Draw& draw,
-                          machine::Category kept) const;
+  Tensor dropped(const Dropout& dropout, const Tensor& d_y, const Draw& draw, Category kept) const;
 
   Context context_;
   Norm norm1_;

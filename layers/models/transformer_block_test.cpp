@@ -27,7 +27,7 @@ Observed run(const GptConfig& config, int tp, Dtype dtype, int sequences, Dtype 
     const int cut = cut_of_rows(sequence_parallel);
     const machine::Shape own{rank.context.own_rows(rows), config.hidden};
     TransformerBlock block(rank.context, "block", config);
-    block.initialize(large_values(11));
+    large_values(11).fill(rank.context, block.parameters());
     round_values(rank, block.parameters(), rounded_to);
     for (collectives::Parameter* p : block.parameters()) zero_gradient(rank.context, *p);
     const Tensor y = rank.context.tensor(own, Category::buffers);
