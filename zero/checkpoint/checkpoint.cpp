@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -16,8 +15,6 @@
 #include "zero/checkpoint/checkpoint_index.h"
 
 namespace zero {
-
-using machine::Tensor;
 
 namespace {
 
@@ -174,21 +171,6 @@ void save(machine::World& world, const machine::Group& group, const std::string&
     if (group.index == 0) commit(folder, name, parts, numbers);
     return std::string();
   });
-}
-
-void PartWriter::add(const std::vector<FlatPiece>& pieces, const RangeStates& states) {
-  for (FlatPiece flat : pieces) {
-    const std::string parameter = flat.piece.name;
-    const auto put = [&](std::string_view what, const Tensor& state) {
-      if (!state) return;
-      flat.piece.name = fmt::format("{}/{}", parameter, what);
-      add(flat.piece, state.slice(flat.flat, {flat.piece.size()}));
-    };
-    put("values", states.values);
-    if (states.master.data() != states.values.data()) put("master", states.master);
-    put("first_moment", states.first_moment);
-    put("second_moment", states.second_moment);
-  }
 }
 
 }  // namespace zero

@@ -44,7 +44,7 @@ using Reached = std::function<void(std::string_view)>;
 
 struct StoredPiece {
   Piece piece;
-  machine::Dtype dtype{};
+  Dtype dtype{};
   std::uint64_t offset = 0;
   std::uint32_t checksum = 0;  // wide_checksum
 };
@@ -59,10 +59,11 @@ class PartWriter {
   ~PartWriter();  // without finish: removes the file
 
   // The tensor's elements, in order; as many as the piece has, on any device.
-  void add(const Piece& piece, const machine::Tensor& elements);
-  // As NAME/values, /master, /first_moment, /second_moment: what there is of a range of the flat
-  // buffers.
-  void add(const std::vector<FlatPiece>& pieces, const RangeStates& states);
+  void add(const Piece& piece, const Tensor& elements);
+  // Adds the states that there are of a range of the flat buffers.
+  void add(const std::vector<FlatPiece>& pieces, const RangeStates& states) {
+    for_each_state(pieces, states, [this](const auto&... of_piece) { add(of_piece...); });
+  }
   std::string finish();  // synced; the text that commit takes
 
  private:
@@ -90,9 +91,11 @@ class Checkpoint {
 
   std::uint64_t number(const std::string& name) const;
   // The elements of the piece, in order, of its dtype.
-  void read(const Piece& piece, const machine::Tensor& into) const;
+  void read(const Piece& piece, const Tensor& into) const;
   // The counterpart of PartWriter::add.
-  void read(const std::vector<FlatPiece>& pieces, const RangeStates& states) const;
+  void read(const std::vector<FlatPiece>& pieces, const RangeStates& states) const {
+    for_each_state(pieces, states, [this](const auto&... of_piece) { read(of_piece...); });
+  }
 
  private:
   struct Stored {

@@ -10,8 +10,6 @@
 
 namespace zero {
 namespace {
-
-using machine::Dtype;
 using nlohmann::json;
 
 constexpr std::string_view format_name = "shardmark checkpoint 1";

@@ -64,13 +64,13 @@ std::vector<Run> runs(const Piece& piece) {
   return found;
 }
 
-std::vector<FlatPiece> flat_pieces(const std::vector<collectives::Parameter*>& parameters,
+std::vector<FlatPiece> flat_pieces(const std::vector<Parameter*>& parameters,
                                    const std::vector<std::int64_t>& offsets, int tp_rank,
                                    Range range) {
   SHARDMARK_CHECK(parameters.size(), ==, offsets.size());
   std::vector<FlatPiece> found;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const collectives::Parameter& parameter = *parameters[i];
+    const Parameter& parameter = *parameters[i];
     const Range all{offsets[i], offsets[i] + parameter.value.size()};
     const Range here = intersection(all, range);
     if (here.size() == 0) continue;

@@ -6,12 +6,13 @@
 // counted in the box's row-major order. Either way these are runs of elements that follow each
 // other in the global tensor, and runs are what a reader matches.
 
-#include <array>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "collectives/placement.h"
+#include "zero/optimizers/optimizer.h"
 #include "zero/states/flat_states.h"
 
 namespace zero {
@@ -44,8 +45,26 @@ struct FlatPiece {
   Piece piece;
   std::int64_t flat = 0;  // its first element's index, from the begin of the range
 };
-std::vector<FlatPiece> flat_pieces(const std::vector<collectives::Parameter*>& parameters,
+std::vector<FlatPiece> flat_pieces(const std::vector<Parameter*>& parameters,
                                    const std::vector<std::int64_t>& offsets, int tp_rank,
                                    Range range);
+
+// Calls visit(piece, elements) for each state that there is of each of the pieces, with the piece
+// named NAME/values, /master, /first_moment or /second_moment.
+template <class Visit>
+void for_each_state(const std::vector<FlatPiece>& pieces, const RangeStates& states,
+                    const Visit& visit) {
+  const bool own_master = states.master.data() != states.values.data();
+  for (const FlatPiece& flat : pieces)
+    for (const auto& [what, state] : {std::pair("values", states.values),
+                                      {"master", own_master ? states.master : Tensor()},
+                                      {"first_moment", states.first_moment},
+                                      {"second_moment", states.second_moment}}) {
+      if (!state) continue;
+      Piece piece = flat.piece;
+      piece.name += std::string("/") + what;
+      visit(piece, state.slice(flat.flat, {piece.size()}));
+    }
+}
 
 }  // namespace zero

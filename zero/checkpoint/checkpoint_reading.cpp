@@ -14,8 +14,6 @@
 
 namespace zero {
 
-using machine::Tensor;
-
 namespace {
 
 class OpenFile {
@@ -151,21 +149,6 @@ void Checkpoint::read(const Piece& wanted, const Tensor& into) const {
                                       index_, gap - there.begin(), wanted.size(), wanted.name));
   into.device().stream().copy(into.data(), read.data(), read.size());
   into.device().stream().synchronize();
-}
-
-void Checkpoint::read(const std::vector<FlatPiece>& pieces, const RangeStates& states) const {
-  for (FlatPiece flat : pieces) {
-    const std::string parameter = flat.piece.name;
-    const auto get = [&](std::string_view what, const Tensor& state) {
-      if (!state) return;
-      flat.piece.name = fmt::format("{}/{}", parameter, what);
-      read(flat.piece, state.slice(flat.flat, {flat.piece.size()}));
-    };
-    get("values", states.values);
-    if (states.master.data() != states.values.data()) get("master", states.master);
-    get("first_moment", states.first_moment);
-    get("second_moment", states.second_moment);
-  }
 }
 
 }  // namespace zero

@@ -1,19 +1,15 @@
 #include "zero/cost/cost.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <stdexcept>
 
 #include "collectives/communicator/communicator.h"
+#include "machine/base/reject.h"
 #include "zero/cost/memory_cost.h"
 #include "zero/optimizers/global_norm.h"
 #include "zero/stages/publisher.h"
 
 namespace zero {
 namespace {
-
-using machine::Dtype;
 using machine::Operation;
 
 std::uint64_t bytes_of(std::int64_t elements, Dtype dtype) {
@@ -109,10 +105,8 @@ OffloadTraffic traffic_of_values(const GradientPlan& plan, const Layout& layout,
 }  // namespace
 
 bool is_sharded(int stage, const GradientPlan& plan) {
-  if (stage < 0 || stage >= num_stages) {
-    throw std::invalid_argument(
-        fmt::format("ZeRO stage {}: there are the stages 0 to {}", stage, num_stages - 1));
-  }
+  if (stage < 0 || stage >= num_stages)
+    machine::reject("ZeRO stage {}: there are the stages 0 to {}", stage, num_stages - 1);
   return stage >= 1 && plan.dp > 1;
 }
 
@@ -158,41 +152,6 @@ std::string_view algorithm_of(const CollectiveCalls& calls, const StepOptions& o
                                                                             : options.all_gather;
   if (!asked.empty()) return asked;
   return collectives::usual_algorithm(calls, transport);
-}
-
-SentElements as_run(const StepOptions& options, machine::Transport transport) {
-  return [=](Operation operation, Dtype dtype, int ranks, std::int64_t count) {
-    const std::int64_t whole = operation == Operation::all_reduce ? count : count * ranks;
-    const CollectiveCalls calls{{}, operation, dtype, ranks, whole, 1};
-    const std::string_view algorithm = algorithm_of(calls, options, transport);
-    if (algorithm == collectives::library) return bandwidth_optimal(operation, dtype, ranks, count);
-    // The buffers divide evenly, so every rank sends what the first does.
-    return collectives::find_algorithm(operation, algorithm).volume({0, ranks}, count).sent;
-  };
-}
-
-std::vector<TrafficRow> expected_traffic(int stage, const GradientPlan& plan, const Layout& layout,
-                                         const SentElements& sent, const StepOptions& options,
-                                         const Usage& usage) {
-  std::vector<TrafficRow> rows;
-  for (const CollectiveCalls& calls : expected_calls(stage, plan, layout, options, usage)) {
-    const std::uint64_t bytes =
-        static_cast<std::uint64_t>(calls.calls) *
-        bytes_of(sent(calls.operation, calls.dtype, calls.ranks, calls.count()), calls.dtype);
-    const machine::TrafficLabel label{calls.operation, calls.dtype};
-    const auto known = std::find_if(rows.begin(), rows.end(), [&](const TrafficRow& row) {
-      return row.group == calls.group && row.label == label;
-    });
-    if (known == rows.end()) {
-      rows.push_back({calls.group, label, bytes, calls.what});
-      continue;
-    }
-    known->bytes_sent += bytes;
-    if (known->what.find(calls.what) == std::string::npos)
-      known->what += fmt::format(" and {}", calls.what);
-  }
-  std::erase_if(rows, [](const TrafficRow& row) { return row.bytes_sent == 0; });
-  return rows;
 }
 
 OffloadTraffic expected_offload_traffic(int stage, const GradientPlan& plan, const Layout& layout,

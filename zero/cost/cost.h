@@ -13,18 +13,15 @@
 //   stage 1    (d-1)/d Psi (E_w + E_v)
 //   stage 2    (d-1)/d Psi (m E_w + E_v)          reduced in every micro-batch
 //   stage 3    (d-1)/d Psi (m E_w + m u E_v)      of persistent parameters E_v once, not m u times
-// in one message a bucket, collective and peer (and piece: collectives/cost.h). For the smallest
-// buffers a communicator may prefer an algorithm that sends more: as_run() asks it.
+// in one message for each bucket, collective and peer (and piece: collectives/cost.h). For the
+// smallest buffers a communicator may prefer an algorithm that sends more: algorithm_of names it.
 
-#include <cstdint>
-#include <functional>
-#include <string>
+#include <string_view>
 #include <vector>
 
 #include "collectives/communicator/calls.h"
 #include "machine/link/link.h"
 #include "zero/stages/step_options.h"
-#include "zero/stages/transfers.h"
 #include "zero/states/gradient_plan.h"
 #include "zero/states/layout.h"
 
@@ -48,27 +45,9 @@ std::vector<CollectiveCalls> expected_calls(int stage, const GradientPlan& plan,
                                             const Layout& layout, const StepOptions& options = {},
                                             const Usage& usage = {});
 
-// Elements that a rank sends in a collective over `ranks`, whose buffer (all_reduce) or whose share
-// of it (reduce_scatter, all_gather) has `count` elements.
-using SentElements =
-    std::function<std::int64_t(machine::Operation, machine::Dtype, int ranks, std::int64_t count)>;
-// By the papers of the algorithms that a step with these options runs on this transport.
-SentElements as_run(const StepOptions& options, machine::Transport transport);
 // The name of the algorithm that runs such a collective; "library" among them.
 std::string_view algorithm_of(const CollectiveCalls& calls, const StepOptions& options,
                               machine::Transport transport);
-
-struct TrafficRow {
-  std::string group;
-  machine::TrafficLabel label;
-  std::uint64_t bytes_sent = 0;
-  std::string what;  // joined where rows share group and label
-  bool operator==(const TrafficRow&) const = default;
-};
-// expected_calls by group and label. Rows without bytes are left out.
-std::vector<TrafficRow> expected_traffic(int stage, const GradientPlan& plan, const Layout& layout,
-                                         const SentElements& sent = bandwidth_optimal,
-                                         const StepOptions& options = {}, const Usage& usage = {});
 
 // Peaks of bytes held over a step that is not the first; with stages 0 and 1 also what is held
 // between steps.

@@ -7,10 +7,6 @@
 
 namespace zero {
 
-using machine::Category;
-using machine::Dtype;
-using machine::Tensor;
-
 namespace {
 
 // Each state begins on a line of the cache.

@@ -18,14 +18,14 @@
 
 namespace zero {
 
-StoreCost file_store_cost(const Rule& rule, machine::Dtype value, const StreamPieces& pieces,
+StoreCost file_store_cost(const Rule& rule, Dtype value, const StreamPieces& pieces,
                           const NvmeOptions& options);
 
 class FileStore final : public StateStore {
  public:
   // pieces outlive this; decay_mask: a byte for each of their elements. Throws
   // machine::MachineError what SwapFile says.
-  FileStore(const Rule& rule, machine::Dtype value, const StreamPieces& pieces,
+  FileStore(const Rule& rule, Dtype value, const StreamPieces& pieces,
             const std::vector<std::uint8_t>& decay_mask, machine::Device& host,
             const NvmeOptions& options);
   void pass(Access access, const Use& use) override;
@@ -34,7 +34,7 @@ class FileStore final : public StateStore {
   SwapFile* swap_file() { return swap_.get(); }  // for tests; null: there are no states
 
  private:
-  machine::Tensor transferred(std::int64_t index) const;
+  Tensor transferred(std::int64_t index) const;
   PieceStates views(std::int64_t index);
   Decay set_mask(const StreamPiece& piece);
 
@@ -42,7 +42,7 @@ class FileStore final : public StateStore {
   const KeptStates kept_;
   std::vector<Range> decayed_;  // elements of all pieces whose mask is not zero
   machine::Memory decay_mask_;  // of the piece at hand
-  std::vector<machine::Tensor> buffers_;
+  std::vector<Tensor> buffers_;
   std::unique_ptr<SwapFile> swap_;
 };
 

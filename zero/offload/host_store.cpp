@@ -6,10 +6,6 @@
 
 namespace zero {
 
-using machine::Category;
-using machine::Dtype;
-using machine::Tensor;
-
 StoreCost host_store_cost(const Rule& rule, Dtype value, const StreamPieces& pieces) {
   StoreCost cost{.kept = kept_states(rule, value)};
   cost.kept.master = true;
@@ -34,11 +30,7 @@ HostStore::HostStore(const Rule& rule, Dtype value, const StreamPieces& pieces,
   if (!kept.mask) return;
   decay_mask_ = host.allocate(decay_mask.size(), Category::buffers);
   std::ranges::copy(decay_mask, static_cast<std::uint8_t*>(decay_mask_.data()));
-  // A mask that is the same everywhere is not read.
-  const auto decays = [](std::uint8_t byte) { return byte != 0; };
-  decay_ = std::ranges::all_of(decay_mask, decays)   ? Decay::everywhere
-           : std::ranges::any_of(decay_mask, decays) ? Decay::masked
-                                                     : Decay::nowhere;
+  decay_ = decay_of(decay_mask);
 }
 
 void HostStore::pass(Access, const Use& use) {

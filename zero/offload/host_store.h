@@ -8,18 +8,18 @@
 
 namespace zero {
 
-StoreCost host_store_cost(const Rule& rule, machine::Dtype value, const StreamPieces& pieces);
+StoreCost host_store_cost(const Rule& rule, Dtype value, const StreamPieces& pieces);
 
 class HostStore final : public StateStore {
  public:
   // pieces outlive this; decay_mask: a byte for each of their elements.
-  HostStore(const Rule& rule, machine::Dtype value, const StreamPieces& pieces,
+  HostStore(const Rule& rule, Dtype value, const StreamPieces& pieces,
             const std::vector<std::uint8_t>& decay_mask, machine::Device& host);
   void pass(Access access, const Use& use) override;
 
  private:
   const StreamPieces& pieces_;
-  machine::Tensor master_, first_moment_, second_moment_;  // [elements]
+  Tensor master_, first_moment_, second_moment_;  // [elements]
   machine::Memory decay_mask_;
   Decay decay_ = Decay::everywhere;
 };

@@ -1,11 +1,10 @@
-#include <fmt/format.h>
 #include <sys/mman.h>
 
 #include <cerrno>
 #include <cstring>
-#include <stdexcept>
 
 #include "machine/base/error.h"
+#include "machine/base/reject.h"
 #include "zero/offload/io_ring.h"
 
 namespace zero {
@@ -13,12 +12,10 @@ namespace zero {
 void check(const IoOptions& options) {
   if (options.block_size == 0 || options.block_size % io_alignment != 0 ||
       options.block_size > std::size_t{1} << 30)
-    throw std::invalid_argument(
-        fmt::format("block_size {} is not a multiple of {} bytes up to 1 GiB", options.block_size,
-                    io_alignment));
+    machine::reject("block_size {} is not a multiple of {} bytes up to 1 GiB", options.block_size,
+                    io_alignment);
   if (options.queue_depth < 1 || options.queue_depth > 4096)
-    throw std::invalid_argument(
-        fmt::format("queue_depth {} is not from 1 to 4096", options.queue_depth));
+    machine::reject("queue_depth {} is not from 1 to 4096", options.queue_depth);
 }
 
 std::string why_not_mapped(int error, std::size_t largest, std::uint64_t locked) {
@@ -30,13 +27,12 @@ std::string why_not_mapped(int error, std::size_t largest, std::uint64_t locked)
   return what + std::strerror(error);
 }
 
-machine::Tensor aligned_memory(machine::Device& device, machine::Dtype dtype, std::size_t bytes,
-                               machine::Category category) {
+Tensor aligned_memory(machine::Device& device, Dtype dtype, std::size_t bytes, Category category) {
   const std::size_t size = machine::size_of(dtype);
   SHARDMARK_CHECK(bytes % io_alignment, ==, std::size_t{0});
   SHARDMARK_CHECK(device.readable_by_host(), ==, true);
-  const machine::Tensor whole(device, dtype,
-                              {static_cast<std::int64_t>(aligned_bytes(bytes) / size)}, category);
+  const Tensor whole(device, dtype, {static_cast<std::int64_t>(aligned_bytes(bytes) / size)},
+                     category);
   const std::size_t past = reinterpret_cast<std::uintptr_t>(whole.data()) % io_alignment;
   const std::size_t skipped = past == 0 ? 0 : io_alignment - past;
   // A block in pages of 4 KiB is a request of hundreds of segments, or several requests: huge pages

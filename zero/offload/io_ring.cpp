@@ -21,7 +21,6 @@
 namespace zero {
 
 using machine::MachineError;
-using machine::Tensor;
 using Clock = std::chrono::steady_clock;
 
 namespace {

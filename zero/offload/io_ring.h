@@ -26,6 +26,8 @@
 
 namespace zero {
 
+using machine::Category, machine::Dtype, machine::Tensor;
+
 struct IoOptions {
   std::size_t block_size = std::size_t{1} << 20;  // bytes, a multiple of io_alignment
   int queue_depth = 8;
@@ -58,13 +60,13 @@ class IoRing {
 
   // Memory that many transfers will use is mapped by the kernel once; returns nothing, or why it
   // was not: transfers go on without. Once, before any transfer.
-  std::string register_memory(const std::vector<machine::Tensor>& memory);
+  std::string register_memory(const std::vector<Tensor>& memory);
 
   // The bytes of the tensor, host memory. Its address, its size and the offset are multiples of
   // io_alignment.
   using Ticket = std::uint64_t;
-  Ticket read(const IoFile& file, std::uint64_t offset, const machine::Tensor& into);
-  Ticket write(const IoFile& file, std::uint64_t offset, const machine::Tensor& from);
+  Ticket read(const IoFile& file, std::uint64_t offset, const Tensor& into);
+  Ticket write(const IoFile& file, std::uint64_t offset, const Tensor& from);
   // Until the transfer is done; once for each. Throws machine::MachineError naming the file, the
   // rank and the offset, machine::Timeout when nothing comes back.
   void wait(Ticket ticket);
@@ -84,8 +86,7 @@ void check(const IoOptions& options);  // as the constructor does; makes nothing
 std::string why_not_mapped(int error, std::size_t largest, std::uint64_t locked);
 // Elements of memory on the host that begin at a multiple of io_alignment: `bytes`, a multiple of
 // it as well, of an allocation of aligned_bytes(bytes).
-machine::Tensor aligned_memory(machine::Device& device, machine::Dtype dtype, std::size_t bytes,
-                               machine::Category category);
+Tensor aligned_memory(machine::Device& device, Dtype dtype, std::size_t bytes, Category category);
 constexpr std::size_t aligned_bytes(std::size_t bytes) { return bytes + io_alignment; }
 
 }  // namespace zero

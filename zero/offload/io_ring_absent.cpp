@@ -13,9 +13,9 @@ IoRing::IoRing(const IoOptions& options) : options_(options) {
   throw machine::MachineError(why_not() + "; install liburing-dev and build again");
 }
 IoRing::~IoRing() = default;
-std::string IoRing::register_memory(const std::vector<machine::Tensor>&) { return why_not(); }
-IoRing::Ticket IoRing::read(const IoFile&, std::uint64_t, const machine::Tensor&) { return 0; }
-IoRing::Ticket IoRing::write(const IoFile&, std::uint64_t, const machine::Tensor&) { return 0; }
+std::string IoRing::register_memory(const std::vector<Tensor>&) { return why_not(); }
+IoRing::Ticket IoRing::read(const IoFile&, std::uint64_t, const Tensor&) { return 0; }
+IoRing::Ticket IoRing::write(const IoFile&, std::uint64_t, const Tensor&) { return 0; }
 void IoRing::wait(Ticket) {}
 IoCounts IoRing::counts() const { return {}; }
 

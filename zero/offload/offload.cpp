@@ -1,28 +1,20 @@
 #include "zero/offload/offload.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <numeric>
-#include <stdexcept>
 #include <utility>
 
 #include "machine/base/error.h"
 #include "machine/base/names.h"
+#include "machine/base/reject.h"
 #include "zero/offload/stream_plan.h"
 #include "zero/offload/streamed_optimizer.h"
 
 namespace zero {
+
 std::string_view name(OffloadDevice device) {
-  switch (device) {
-    case OffloadDevice::none:
-      return "none";
-    case OffloadDevice::cpu:
-      return "cpu";
-    case OffloadDevice::nvme:
-      return "nvme";
-  }
-  return "?";
+  constexpr std::string_view names[] = {"none", "cpu", "nvme"};
+  return names[static_cast<std::size_t>(device)];
 }
 
 std::vector<std::string> offload_device_names() { return {"none", "cpu", "nvme"}; }
@@ -35,34 +27,25 @@ OffloadDevice find_offload_device(std::string_view wanted, std::string_view key)
 void check(const StateOptions& options) {
   const OffloadOptions& cpu = options.cpu;
   const NvmeOptions& nvme = options.nvme;
-  if (options.device != OffloadDevice::cpu) {
-    const auto of_cpu = [&](std::string_view what) {
-      throw std::invalid_argument(
-          fmt::format("{} with offload_optimizer {}: it goes with offload_optimizer cpu", what,
-                      name(options.device)));
-    };
-    if (cpu.delayed_update) of_cpu("delayed_update");
-    if (cpu.ratio != 1) of_cpu(fmt::format("ratio {}", cpu.ratio));
-  }
-  const auto refuse = [](std::string_view key, auto value, std::string_view rule) {
-    throw std::invalid_argument(fmt::format("{} {}{}", key, value, rule));
-  };
   if (options.device == OffloadDevice::cpu) {
-    if (cpu.piece_size < 1) refuse("piece_size", cpu.piece_size, ": must be positive");
-    if (!(cpu.ratio >= 0 && cpu.ratio <= 1)) refuse("ratio", cpu.ratio, ": must be 0 to 1");
-    if (cpu.warmup_steps < 0) refuse("warmup_steps", cpu.warmup_steps, ": must not be negative");
+    machine::check_positive("piece_size", cpu.piece_size);
+    if (!(cpu.ratio >= 0 && cpu.ratio <= 1)) machine::reject("ratio {}: must be 0 to 1", cpu.ratio);
+  } else if (cpu.delayed_update || cpu.ratio != 1) {
+    machine::reject("{} with offload_optimizer {}: it goes with offload_optimizer cpu",
+                    cpu.delayed_update ? "delayed_update" : fmt::format("ratio {}", cpu.ratio),
+                    name(options.device));
   }
   if (options.device == OffloadDevice::nvme) {
-    if (nvme.sub_group_size < 1) refuse("sub_group_size", nvme.sub_group_size, " is not positive");
-    if (nvme.buffer_count < 1) refuse("buffer_count", nvme.buffer_count, " is not positive");
-    if (nvme.buffer_size < 1) refuse("buffer_size", nvme.buffer_size, " is not positive");
+    machine::check_positive("sub_group_size", nvme.sub_group_size);
+    machine::check_positive("buffer_count", nvme.buffer_count);
+    machine::check_positive("buffer_size", nvme.buffer_size);
     check(nvme.swap.io);
   }
 }
 
-StateCost state_cost(const Rule& rule, machine::Dtype value, const std::vector<std::int64_t>& sizes,
+StateCost state_cost(const Rule& rule, Dtype value, const std::vector<std::int64_t>& sizes,
                      const StateOptions& options, const std::vector<bool>& away,
-                     std::optional<machine::Dtype> gradient_dtype) {
+                     std::optional<Dtype> gradient_dtype) {
   if (options.device != OffloadDevice::none)
     return stream_plan(rule, value, sizes, options, away, gradient_dtype).cost(rule, value);
   check(options);

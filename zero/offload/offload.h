@@ -30,7 +30,6 @@ struct OffloadOptions {
   std::int64_t piece_size = std::int64_t{1} << 20;  // elements
   double ratio = 1;  // of the elements, what is updated on the host (DeepSpeed's name)
   bool delayed_update = false;
-  std::int64_t warmup_steps = 0;  // number of first updates that are not delayed (the paper: 40)
 };
 
 // With device nvme. Names and defaults are DeepSpeed's; sizes are elements.
@@ -67,9 +66,9 @@ struct StateCost {
   OffloadTraffic moved;
   std::int64_t host_elements = 0, pieces = 0;  // that are streamed
 };
-StateCost state_cost(const Rule& rule, machine::Dtype value, const std::vector<std::int64_t>& sizes,
+StateCost state_cost(const Rule& rule, Dtype value, const std::vector<std::int64_t>& sizes,
                      const StateOptions& options, const std::vector<bool>& away = {},
-                     std::optional<machine::Dtype> gradient_dtype = {});
+                     std::optional<Dtype> gradient_dtype = {});
 
 // host: as StateOptions::host, not used with none. Throws as check, and what StreamedOptimizer
 // throws.

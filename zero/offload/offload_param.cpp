@@ -1,36 +1,24 @@
 #include "zero/offload/offload_param.h"
 
 #include <algorithm>
-#include <numeric>
-#include <stdexcept>
 #include <utility>
 
 #include "machine/base/error.h"
+#include "machine/base/reject.h"
 #include "machine/device/arena/free_list.h"
 #include "machine/device/kernels.h"
 
 namespace zero {
 
-using machine::Category;
-using machine::Dtype;
-using machine::Tensor;
-
 void check(const ValueOptions& options, int stage, const StateOptions& states) {
-  const auto positive = [](const char* name, std::int64_t value) {
-    if (value < 1)
-      throw std::invalid_argument(
-          fmt::format("offload_param with {} {}: must be positive", name, value));
-  };
-  positive("buffer_count", options.buffer_count);
-  positive("buffer_size", options.buffer_size);
+  machine::check_positive("offload_param with buffer_count", options.buffer_count);
+  machine::check_positive("offload_param with buffer_size", options.buffer_size);
   if (options.max_in_cpu < 0)
-    throw std::invalid_argument(
-        fmt::format("offload_param with max_in_cpu {}: must not be negative", options.max_in_cpu));
+    machine::reject("offload_param with max_in_cpu {}: must not be negative", options.max_in_cpu);
   check(options.swap.io);
   if (!options.offloads()) return;
   const auto refuse = [&](std::string_view what, std::string_view why) {
-    throw std::invalid_argument(
-        fmt::format("offload_param {} with {}: {}", name(options.device), what, why));
+    machine::reject("offload_param {} with {}: {}", name(options.device), what, why);
   };
   if (stage != 3)
     refuse(fmt::format("stage {}", stage),

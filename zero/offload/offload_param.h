@@ -66,27 +66,27 @@ std::vector<OwnedPart> owned_parts(const Layout& layout, int dp_rank,
 struct ValueBytes {
   std::size_t host = 0, slot = 0, buffers = 0;
 };
-ValueBytes value_bytes(const std::vector<ValueSlot>& slots, machine::Dtype value,
+ValueBytes value_bytes(const std::vector<ValueSlot>& slots, Dtype value,
                        const ValueOptions& options);
-std::size_t file_bytes(const ValueSlot& slot, machine::Dtype value);  // that a read or write moves
+std::size_t file_bytes(const ValueSlot& slot, Dtype value);  // that a read or write moves
 
 class OffloadedValues final : public ValueHome {
  public:
   // device: where values are used. host: whose memory is taken. Throws what SwapFile says.
-  OffloadedValues(const Layout& layout, const ValueOptions& options, machine::Dtype dtype,
+  OffloadedValues(const Layout& layout, const ValueOptions& options, Dtype dtype,
                   machine::Device& device, machine::Device& host);
 
-  machine::Dtype dtype() const override { return dtype_; }
+  Dtype dtype() const override { return dtype_; }
   machine::Device& device() const override { return device_; }
-  machine::Tensor open(std::size_t slot, bool loaded) override;
+  Tensor open(std::size_t slot, bool loaded) override;
   void close(std::size_t slot, bool changed) override;
 
   const std::vector<ValueSlot>& slots() const { return slots_; }
   // Shard: [the rank's shard of the bucket], on the device.
-  void put(int bucket, const machine::Tensor& shard);
+  void put(int bucket, const Tensor& shard);
   // The shard's values are in `to` when what is returned has run. It may run on another thread,
   // before the next update.
-  std::function<void()> bring(int bucket, const machine::Tensor& to);
+  std::function<void()> bring(int bucket, const Tensor& to);
   // In this order buckets will be brought next; what was expected before is not any more.
   void expect(const std::vector<int>& buckets);
 
@@ -96,9 +96,9 @@ class OffloadedValues final : public ValueHome {
 
  private:
   std::vector<std::size_t> slots_of(int bucket) const;
-  machine::Tensor on_host(std::size_t slot) const;
-  machine::Tensor buffered(std::size_t slot, std::size_t buffer) const;
-  machine::Tensor transferred(std::size_t slot, std::size_t buffer) const;
+  Tensor on_host(std::size_t slot) const;
+  Tensor buffered(std::size_t slot, std::size_t buffer) const;
+  Tensor transferred(std::size_t slot, std::size_t buffer) const;
   void clear(std::size_t buffer);
   void expect_slots(std::vector<std::size_t> order, std::size_t ahead);
   void read_ahead();
@@ -106,11 +106,11 @@ class OffloadedValues final : public ValueHome {
   void leave();
 
   machine::Device& device_;
-  machine::Dtype dtype_;
+  Dtype dtype_;
   std::vector<ValueSlot> slots_;
   std::vector<std::int64_t> in_file_;  // of a slot: which of the file
-  machine::Tensor host_;
-  std::vector<machine::Tensor> buffers_;
+  Tensor host_;
+  std::vector<Tensor> buffers_;
   std::unique_ptr<SwapFile> swap_;
   std::vector<std::optional<std::size_t>> in_buffer_;  // the slot that is under way there
   // What is expected: read k goes to buffer k modulo their number.

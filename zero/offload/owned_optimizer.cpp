@@ -2,13 +2,10 @@
 
 #include <algorithm>
 #include <stdexcept>
-#include <utility>
 
 #include "machine/base/error.h"
 
 namespace zero {
-
-using machine::Tensor;
 
 void OwnedOptimizer::update_in_turn(const std::vector<Tensor>& gradients, double gradient_scale,
                                     const Updated& updated) {
@@ -25,8 +22,7 @@ InMemoryOptimizer::InMemoryOptimizer(const Rule& rule, std::vector<OwnedRange> o
     any_home_ = any_home_ || each.home;
     if (each.home) longest = std::max(longest, each.size());
   }
-  if (any_home_)
-    staging_ = Tensor(first.device(), first.dtype(), {longest}, machine::Category::buffers);
+  if (any_home_) staging_ = Tensor(first.device(), first.dtype(), {longest}, Category::buffers);
   optimizers_.reserve(owned_.size());
   for (std::size_t i = 0; i < owned_.size(); ++i)
     with_values(i, true, false, [&] {

@@ -19,31 +19,31 @@ namespace zero {
 class ValueHome {
  public:
   virtual ~ValueHome() = default;
-  virtual machine::Dtype dtype() const = 0;
+  virtual Dtype dtype() const = 0;
   virtual machine::Device& device() const = 0;  // where values are used
   // A slot's values in host memory until close; loaded: what they are, else anything. One at a
   // time.
-  virtual machine::Tensor open(std::size_t slot, bool loaded) = 0;
+  virtual Tensor open(std::size_t slot, bool loaded) = 0;
   virtual void close(std::size_t slot, bool changed) = 0;
 };
 
 struct OwnedRange {
   Range range;                           // of the flat buffers
-  machine::Tensor values;                // [range]; empty where they have a home
+  Tensor values;                         // [range]; empty where they have a home
   std::vector<std::uint8_t> decay_mask;  // a byte for each element
   ValueHome* home = nullptr;
   std::size_t slot = 0;  // of the home
 
   std::int64_t size() const { return range.size(); }
-  machine::Dtype dtype() const { return home ? home->dtype() : values.dtype(); }
+  Dtype dtype() const { return home ? home->dtype() : values.dtype(); }
   machine::Device& device() const { return home ? home->device() : values.device(); }
-  machine::Tensor open(bool loaded) const { return home ? home->open(slot, loaded) : values; }
+  Tensor open(bool loaded) const { return home ? home->open(slot, loaded) : values; }
   void close(bool changed) const {
     if (home) home->close(slot, changed);
   }
 };
 // A tensor that is all there is.
-inline std::vector<OwnedRange> one_range(machine::Tensor values,
+inline std::vector<OwnedRange> one_range(Tensor values,
                                          const std::vector<std::uint8_t>& decay_mask) {
   const std::int64_t size = values.size();
   std::vector<OwnedRange> all(1);
@@ -76,11 +76,11 @@ class OwnedOptimizer {
   virtual ~OwnedOptimizer() = default;
 
   // As Optimizer's; gradients: one for each range, in their order.
-  virtual void update(const std::vector<machine::Tensor>& gradients, double gradient_scale) = 0;
+  virtual void update(const std::vector<Tensor>& gradients, double gradient_scale) = 0;
   // The same, and calls updated(i) once for each range, the last first, when it has its values: in
   // between, where ranges are updated one by one.
   using Updated = std::function<void(std::size_t range)>;
-  virtual void update_in_turn(const std::vector<machine::Tensor>& gradients, double gradient_scale,
+  virtual void update_in_turn(const std::vector<Tensor>& gradients, double gradient_scale,
                               const Updated& updated);
   // The values are those that all updates led to: of updates that are delayed.
   virtual void drain() {}
@@ -113,8 +113,8 @@ class InMemoryOptimizer final : public OwnedOptimizer {
   // At least one range, all on one device.
   InMemoryOptimizer(const Rule& rule, std::vector<OwnedRange> owned);
   // After an error of a home the values are undefined: later calls throw std::logic_error.
-  void update(const std::vector<machine::Tensor>& gradients, double gradient_scale) override;
-  void update_in_turn(const std::vector<machine::Tensor>& gradients, double gradient_scale,
+  void update(const std::vector<Tensor>& gradients, double gradient_scale) override;
+  void update_in_turn(const std::vector<Tensor>& gradients, double gradient_scale,
                       const Updated& updated) override;
   void values_changed() override;
   void set_steps(std::int64_t steps) override;
@@ -124,10 +124,10 @@ class InMemoryOptimizer final : public OwnedOptimizer {
  private:
   // While the values of the range are on the device.
   void with_values(std::size_t owned, bool load, bool store, const std::function<void()>& work);
-  machine::Tensor on_device(std::size_t owned) const;
+  Tensor on_device(std::size_t owned) const;
 
   std::vector<OwnedRange> owned_;  // without their masks
-  machine::Tensor staging_;        // [the longest that has a home]
+  Tensor staging_;                 // [the longest that has a home]
   std::vector<Optimizer> optimizers_;
   bool any_home_ = false, own_masters_ = false, broken_ = false;
   OffloadTraffic moved_;

@@ -13,7 +13,7 @@ namespace zero {
 
 // The states of a piece. A state that is not kept is empty.
 struct PieceStates {
-  machine::Tensor master, first_moment, second_moment;
+  Tensor master, first_moment, second_moment;
   Decay decay = Decay::everywhere;
   const std::uint8_t* decay_mask = nullptr;  // [elements], if decay is masked
 };

@@ -1,18 +1,14 @@
 #include "zero/offload/stream_plan.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
-#include <stdexcept>
 
 #include "collectives/placement.h"
+#include "machine/base/reject.h"
 #include "zero/offload/file_store.h"
 #include "zero/offload/host_store.h"
 
 namespace zero {
-
-using machine::Dtype;
 
 namespace {
 
@@ -56,9 +52,9 @@ StreamPlan stream_plan(const Rule& rule, Dtype value, const std::vector<std::int
   plan.wide = collectives::gradient_dtype(value);
   plan.gradient = gradient_dtype.value_or(plan.wide);
   if (plan.gradient != plan.wide && plan.gradient != value)
-    throw std::invalid_argument(fmt::format(
-        "gradient_dtype {}: gradients of {} values are {}{}", name(plan.gradient), name(value),
-        name(plan.wide), plan.wide == value ? "" : fmt::format(" or {}", name(value))));
+    machine::reject("gradient_dtype {}: gradients of {} values are {}{}", name(plan.gradient),
+                    name(value), name(plan.wide),
+                    plan.wide == value ? "" : fmt::format(" or {}", name(value)));
   plan.pieces = split(sizes, options);
   plan.store = options.device == OffloadDevice::nvme
                    ? file_store_cost(rule, value, plan.pieces, options.nvme)

@@ -34,24 +34,24 @@ struct StoreCost {
 
 struct StreamPlan {
   StreamPieces pieces;
-  machine::Dtype wide{}, gradient{};  // of the states, of the gradients that come
-  bool wide_values = false;           // they are their own master on the device
-  bool stages_values = false;         // a staging for values is needed
+  Dtype wide{}, gradient{};    // of the states, of the gradients that come
+  bool wide_values = false;    // they are their own master on the device
+  bool stages_values = false;  // a staging for values is needed
   StoreCost store;
   std::int64_t on_device = 0, largest_on_device = 0;  // elements that are not streamed
   std::int64_t going_up = 0;                          // elements whose values are on the device
 
   // Values go down with the gradients: the only master is on the device.
   bool takes_values_down() const { return !store.kept.master; }
-  StateCost cost(const Rule& rule, machine::Dtype value) const;
+  StateCost cost(const Rule& rule, Dtype value) const;
 };
 
 // The elements of a range that are streamed: its last ones.
 Range streamed_part(std::int64_t size, const StateOptions& options);
 
 // sizes, away, gradient_dtype: as state_cost's, which says what it throws.
-StreamPlan stream_plan(const Rule& rule, machine::Dtype value,
-                       const std::vector<std::int64_t>& sizes, const StateOptions& options,
-                       const std::vector<bool>& away, std::optional<machine::Dtype> gradient_dtype);
+StreamPlan stream_plan(const Rule& rule, Dtype value, const std::vector<std::int64_t>& sizes,
+                       const StateOptions& options, const std::vector<bool>& away,
+                       std::optional<Dtype> gradient_dtype);
 
 }  // namespace zero

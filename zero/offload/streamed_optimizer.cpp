@@ -9,10 +9,6 @@
 
 namespace zero {
 
-using machine::Category;
-using machine::Dtype;
-using machine::Tensor;
-
 namespace {
 
 StreamPlan plan_of(const Rule& rule, const std::vector<OwnedRange>& owned,
@@ -205,7 +201,7 @@ void StreamedOptimizer::update(const std::vector<Tensor>& gradients, double grad
     for (std::size_t i = 0; i < owned_.size(); ++i)
       if (on_device_[i])
         update_on_device(i, gradients[i].slice(0, {host_range(i).begin}), gradient_scale);
-    if (options_.is_delayed() && step > options_.cpu.warmup_steps)
+    if (options_.is_delayed())
       start_delayed(gradients, step, gradient_scale);
     else
       update_overlapped(gradients, step, gradient_scale);

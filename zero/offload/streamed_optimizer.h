@@ -59,10 +59,10 @@ class StreamedOptimizer final : public OwnedOptimizer {
   // update is given: the optimizer's dtype (none: that), or the values' own, which is widened on
   // the host. Throws std::invalid_argument that names the option, and what SwapFile throws.
   StreamedOptimizer(const Rule& rule, std::vector<OwnedRange> owned, machine::Device& host,
-                    const StateOptions& options, std::optional<machine::Dtype> gradient_dtype = {});
-  StreamedOptimizer(const Rule& rule, machine::Tensor values,
-                    const std::vector<std::uint8_t>& decay_mask, machine::Device& host,
-                    const StateOptions& options, std::optional<machine::Dtype> gradient_dtype = {})
+                    const StateOptions& options, std::optional<Dtype> gradient_dtype = {});
+  StreamedOptimizer(const Rule& rule, Tensor values, const std::vector<std::uint8_t>& decay_mask,
+                    machine::Device& host, const StateOptions& options,
+                    std::optional<Dtype> gradient_dtype = {})
       : StreamedOptimizer(rule, one_range(std::move(values), decay_mask), host, options,
                           gradient_dtype) {}
   StreamedOptimizer(const StreamedOptimizer&) = delete;
@@ -71,8 +71,8 @@ class StreamedOptimizer final : public OwnedOptimizer {
   // Gradients may be changed once it returns. What a thread throws comes out of the call that waits
   // for it (delayed: the next one); after an error the states are undefined, and every later call
   // throws std::logic_error.
-  void update(const std::vector<machine::Tensor>& gradients, double gradient_scale) override;
-  void update(const machine::Tensor& gradient, double gradient_scale) {
+  void update(const std::vector<Tensor>& gradients, double gradient_scale) override;
+  void update(const Tensor& gradient, double gradient_scale) {
     update(std::vector{gradient}, gradient_scale);
   }
   void drain() override;
@@ -99,11 +99,9 @@ class StreamedOptimizer final : public OwnedOptimizer {
   void guarded(const std::function<void()>& work);
   void check_not_pending() const;
   void wait_for_device();
-  void update_on_device(std::size_t owned, machine::Tensor gradient, double scale);
-  void update_overlapped(const std::vector<machine::Tensor>& gradients, std::int64_t step,
-                         double scale);
-  void start_delayed(const std::vector<machine::Tensor>& gradients, std::int64_t step,
-                     double scale);
+  void update_on_device(std::size_t owned, Tensor gradient, double scale);
+  void update_overlapped(const std::vector<Tensor>& gradients, std::int64_t step, double scale);
+  void start_delayed(const std::vector<Tensor>& gradients, std::int64_t step, double scale);
   void apply_pending();
   // A pass of the store, with values that have a home opened during their pieces.
   void pass(StateStore::Access states, StateStore::Access values, const StateStore::Use& use);
@@ -117,12 +115,12 @@ class StreamedOptimizer final : public OwnedOptimizer {
   bool at_home(std::int64_t index) const { return range_of(index).home != nullptr; }
   // Wide values go up from the store's master itself, which is not written before the next update.
   bool masters_go_up() const { return plan_.wide_values && !plan_.takes_values_down(); }
-  machine::Tensor staged(const machine::Tensor& staging, std::int64_t index) const;
-  machine::Tensor values(std::int64_t index) const;  // of a piece, on the device or at home
+  Tensor staged(const Tensor& staging, std::int64_t index) const;
+  Tensor values(std::int64_t index) const;  // of a piece, on the device or at home
   // The same where the host updates them.
-  machine::Tensor host_values(std::int64_t index, const PieceStates& states) const;
+  Tensor host_values(std::int64_t index, const PieceStates& states) const;
   // In the order of a piece's life.
-  Worker::Ticket go_down(const std::vector<machine::Tensor>& gradients, std::int64_t index);
+  Worker::Ticket go_down(const std::vector<Tensor>& gradients, std::int64_t index);
   void update_piece(const Rule& rule, std::int64_t step, double scale, std::int64_t index,
                     const PieceStates& states);
   Worker::Ticket go_up(std::int64_t index, const PieceStates& states);
@@ -135,10 +133,10 @@ class StreamedOptimizer final : public OwnedOptimizer {
   const StateOptions options_;
   const StreamPlan plan_;
   std::vector<std::unique_ptr<Optimizer>> on_device_;  // by range
-  machine::Tensor wide_on_device_;                     // gradients, if narrow ones come
-  machine::Tensor staged_gradients_, staged_values_;   // of two pieces, or of all
-  machine::Tensor wide_gradients_;                     // of one piece
-  machine::Tensor home_values_;                        // of the range at hand
+  Tensor wide_on_device_;                              // gradients, if narrow ones come
+  Tensor staged_gradients_, staged_values_;            // of two pieces, or of all
+  Tensor wide_gradients_;                              // of one piece
+  Tensor home_values_;                                 // of the range at hand
   std::unique_ptr<StateStore> store_;
   bool pending_ = false, broken_ = false;
   OffloadTraffic moved_;             // each way is counted by its own thread

@@ -11,7 +11,7 @@
 namespace zero {
 namespace {
 
-std::vector<std::uint32_t> checksums(const machine::Tensor& memory, std::size_t block_size) {
+std::vector<std::uint32_t> checksums(const Tensor& memory, std::size_t block_size) {
   std::vector<std::uint32_t> sums;
   const auto* data = static_cast<const std::byte*>(memory.data());
   for (std::size_t at = 0; at < memory.bytes(); at += block_size)
@@ -22,7 +22,7 @@ std::vector<std::uint32_t> checksums(const machine::Tensor& memory, std::size_t 
 }  // namespace
 
 SwapFile::SwapFile(const SwapOptions& options, std::int64_t slots, std::size_t slot_bytes,
-                   const std::vector<machine::Tensor>& buffers)
+                   const std::vector<Tensor>& buffers)
     : slot_bytes_(slot_bytes),
       slots_(static_cast<std::size_t>(slots)),
       file_(IoFile::unnamed(options.folder, static_cast<std::uint64_t>(slots) * slot_bytes,
@@ -31,14 +31,14 @@ SwapFile::SwapFile(const SwapOptions& options, std::int64_t slots, std::size_t s
   if (!buffers.empty()) why_not_mapped_ = ring_.register_memory(buffers);
 }
 
-SwapFile::Slot& SwapFile::idle_slot(std::int64_t slot, const machine::Tensor& memory) {
+SwapFile::Slot& SwapFile::idle_slot(std::int64_t slot, const Tensor& memory) {
   Slot& found = slots_.at(static_cast<std::size_t>(slot));
   SHARDMARK_CHECK(found.ticket, ==, IoRing::Ticket{0});
   SHARDMARK_CHECK(memory.bytes(), <=, slot_bytes_);
   return found;
 }
 
-void SwapFile::start_write(std::int64_t index, const machine::Tensor& from) {
+void SwapFile::start_write(std::int64_t index, const Tensor& from) {
   Slot& slot = idle_slot(index, from);
   slot.checksums = checksums(from, ring_.options().block_size);
   slot.bytes = from.bytes();
@@ -46,7 +46,7 @@ void SwapFile::start_write(std::int64_t index, const machine::Tensor& from) {
   slot.ticket = ring_.write(file_, offset(index), from);
 }
 
-void SwapFile::start_read(std::int64_t index, const machine::Tensor& into) {
+void SwapFile::start_read(std::int64_t index, const Tensor& into) {
   Slot& slot = idle_slot(index, into);
   SHARDMARK_CHECK(slot.checksums.empty(), ==, false);
   SHARDMARK_CHECK(into.bytes(), ==, slot.bytes);
@@ -60,7 +60,7 @@ void SwapFile::finish(std::int64_t index) {
   if (slot.ticket == 0) return;
   ring_.wait(std::exchange(slot.ticket, 0));
   if (!slot.reading) return;
-  const machine::Tensor memory = std::exchange(slot.memory, {});
+  const Tensor memory = std::exchange(slot.memory, {});
   const std::size_t block = ring_.options().block_size;
   const std::vector<std::uint32_t> found = checksums(memory, block);
   for (std::size_t i = 0; i < found.size(); ++i)

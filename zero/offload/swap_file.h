@@ -32,12 +32,12 @@ class SwapFile {
   // slot_bytes: a multiple of io_alignment. buffers: those that slots will be read to and written
   // from, for the kernel to map once.
   SwapFile(const SwapOptions& options, std::int64_t slots, std::size_t slot_bytes,
-           const std::vector<machine::Tensor>& buffers);
+           const std::vector<Tensor>& buffers);
 
   // At most one of them under way for a slot. No more bytes than a slot has; a read, as many as the
   // slot's last write.
-  void start_write(std::int64_t slot, const machine::Tensor& from);
-  void start_read(std::int64_t slot, const machine::Tensor& into);
+  void start_write(std::int64_t slot, const Tensor& from);
+  void start_read(std::int64_t slot, const Tensor& into);
   void finish(std::int64_t slot);  // nothing where none is under way
 
   std::string note() const;  // what a record should say of it; empty: direct, buffers mapped
@@ -48,14 +48,14 @@ class SwapFile {
   struct Slot {
     IoRing::Ticket ticket = 0;  // 0: nothing is under way
     bool reading = false;
-    machine::Tensor memory;
+    Tensor memory;
     std::vector<std::uint32_t> checksums;  // of the blocks; empty: never written
     std::size_t bytes = 0;
   };
   std::uint64_t offset(std::int64_t slot) const {
     return static_cast<std::uint64_t>(slot) * slot_bytes_;
   }
-  Slot& idle_slot(std::int64_t slot, const machine::Tensor& memory);
+  Slot& idle_slot(std::int64_t slot, const Tensor& memory);
 
   std::size_t slot_bytes_;
   std::vector<Slot> slots_;

@@ -8,9 +8,6 @@
 namespace zero {
 
 using collectives::Communicator;
-using machine::Category;
-using machine::Dtype;
-using machine::Tensor;
 
 NormBuffers norm_buffers(const GradientPlan& plan, const Layout& layout, bool sharded) {
   const std::int64_t shards = sharded ? 1 : plan.dp;

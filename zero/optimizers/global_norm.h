@@ -30,7 +30,7 @@ class GlobalNorm {
              collectives::Communicator* dp, bool sharded, std::string all_gather);
 
   // Collective; gradients: of a range of the flat buffers that this rank owns.
-  double sum_of_squares(const std::function<machine::Tensor(Range)>& gradients);
+  double sum_of_squares(const std::function<Tensor(Range)>& gradients);
 
  private:
   std::vector<double> sum_over(collectives::Communicator* communicator, std::vector<double> mine);
@@ -39,9 +39,9 @@ class GlobalNorm {
   const Layout& layout_;
   collectives::Communicator *tp_, *pp_, *dp_;  // dp_: null unless sharded
   std::string all_gather_;
-  machine::Tensor squares_;   // double, one for each segment of each owned shard
-  machine::Tensor partials_;  // double, one for each owned shard
-  machine::Tensor gathered_;  // double, the partials of every rank of the largest group
+  Tensor squares_;   // double, one for each segment of each owned shard
+  Tensor partials_;  // double, one for each owned shard
+  Tensor gathered_;  // double, the partials of every rank of the largest group
 };
 
 }  // namespace zero

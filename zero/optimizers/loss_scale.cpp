@@ -1,113 +1,78 @@
 #include "zero/optimizers/loss_scale.h"
 
-#include <fmt/format.h>
-
+#include <algorithm>
 #include <cmath>
 
 #include "machine/base/names.h"
+#include "machine/base/reject.h"
 #include "machine/device/kernels.h"
 
 namespace zero {
-namespace {
-
-using Setter = void (*)(LossScaleOptions&, double);
-struct Key {
-  const char* name;
-  Setter set;
-  bool whole = false;  // takes whole numbers alone
-};
-
-void set_window(LossScaleOptions& options, double value) {
-  options.window = static_cast<std::int64_t>(value);
-}
-void set_hysteresis(LossScaleOptions& options, double value) {
-  options.hysteresis = static_cast<int>(value);
-}
-void set_initial(LossScaleOptions& options, double value) { options.initial_scale = value; }
-void set_minimum(LossScaleOptions& options, double value) { options.min_scale = value; }
-
-const std::vector<Key>& keys(LossScaling scaling) {
-  static const std::vector<Key> constant = {{"--loss-scale", set_initial},
-                                            {"loss_scale", set_initial}};
-  static const std::vector<Key> megatron = {{"--initial-loss-scale", set_initial},
-                                            {"--min-loss-scale", set_minimum},
-                                            {"--loss-scale-window", set_window, true},
-                                            {"--hysteresis", set_hysteresis, true}};
-  static const std::vector<Key> deepspeed = {
-      {"initial_scale_power",
-       [](LossScaleOptions& o, double power) { o.initial_scale = std::exp2(power); }, true},
-      {"loss_scale_window", set_window, true},
-      {"hysteresis", set_hysteresis, true},
-      {"consecutive_hysteresis",
-       [](LossScaleOptions& o, double value) { o.consecutive_hysteresis = value != 0; }, true},
-      {"min_loss_scale", set_minimum}};
-  switch (scaling) {
-    case LossScaling::constant:
-      return constant;
-    case LossScaling::megatron:
-      return megatron;
-    default:
-      return deepspeed;
-  }
-}
-
-}  // namespace
 
 std::string_view name(LossScaling scaling) {
-  switch (scaling) {
-    case LossScaling::constant:
-      return "constant";
-    case LossScaling::megatron:
-      return "megatron";
-    case LossScaling::deepspeed_zero:
-      return "deepspeed_zero";
-    case LossScaling::deepspeed_fused:
-      return "deepspeed_fused";
-    case LossScaling::deepspeed_unfused:
-      return "deepspeed_unfused";
-  }
-  return "?";
+  constexpr std::string_view names[] = {"constant", "megatron", "deepspeed_zero", "deepspeed_fused",
+                                        "deepspeed_unfused"};
+  return names[static_cast<std::size_t>(scaling)];
 }
 
 LossScaling find_loss_scaling(std::string_view wanted) {
   return machine::named("loss scaling", wanted, all_loss_scalings);
 }
 
-void set_option(LossScaleOptions& options, std::string_view key, double value) {
-  std::vector<std::string> names;
-  for (const Key& known : keys(options.scaling)) {
-    names.emplace_back(known.name);
-    if (known.name != key) continue;
-    if (!std::isfinite(value) || (known.whole && value != std::floor(value)) ||
-        std::abs(value) > 0x1p40)
-      throw std::invalid_argument(fmt::format("{} {}: takes {} up to 2^40", key, value,
-                                              known.whole ? "whole numbers" : "numbers"));
-    LossScaleOptions changed = options;
-    known.set(changed, value);
-    options = changed;
-    return;
-  }
-  throw std::invalid_argument(machine::unknown(
-      fmt::format("option of the loss scaling {}", name(options.scaling)), key, names));
+LossScaleOptions usual_options(LossScaling scaling) {
+  LossScaleOptions options{.scaling = scaling};
+  if (scaling == LossScaling::constant)
+    options.initial_scale = 1;
+  else if (scaling != LossScaling::megatron)
+    options.initial_scale = 65536;
+  return options;
 }
 
-void LossScale::refuse(const LossScaleOptions& options) {
-  throw std::invalid_argument(fmt::format(
-      "loss scaling {}: initial scale {} and minimum {} must be positive, the minimum no larger, "
-      "window {} and hysteresis {} at least 1",
-      name(options.scaling), options.initial_scale, options.min_scale, options.window,
-      options.hysteresis));
+LossScale::LossScale(const LossScaleOptions& options)
+    : options_(options), scale_(options.initial_scale), patience_(options.hysteresis) {
+  const bool right = options.min_scale > 0 && options.initial_scale > 0 &&
+                     std::isfinite(options.initial_scale) && options.window >= 1 &&
+                     options.hysteresis >= 1 &&
+                     (is(LossScaling::constant) || options.min_scale <= options.initial_scale);
+  if (!right)
+    machine::reject(
+        "loss scaling {}: initial scale {} and minimum {} must be positive, the minimum no larger, "
+        "window {} and hysteresis {} at least 1",
+        name(options.scaling), options.initial_scale, options.min_scale, options.window,
+        options.hysteresis);
+}
+
+void LossScale::update(bool overflow) {
+  if (is(LossScaling::constant)) return;
+  const bool megatron = is(LossScaling::megatron),
+             stage_optimizer = is(LossScaling::deepspeed_zero);
+  if (overflow) {
+    const bool halves = !(megatron || stage_optimizer) || patience_ == 1;
+    if (halves && stage_optimizer && scale_ == options_.min_scale) throw OverflowAtMinimum(scale_);
+    if (halves)
+      scale_ = std::max(scale_ / 2, options_.min_scale);
+    else
+      --patience_;
+    clean_ = 0;
+    return;
+  }
+  // DeepSpeed counts from the step after the first clean one.
+  const std::int64_t counted = megatron ? clean_ + 1 : clean_;
+  ++clean_;
+  if (options_.consecutive_hysteresis && stage_optimizer) patience_ = options_.hysteresis;
+  if (counted == 0 || counted % options_.window != 0) return;
+  scale_ *= 2;
+  patience_ = options_.hysteresis;
 }
 
 void LossScale::restore(const State& state) {
-  const bool right = state.scale > 0 && state.scale < std::numeric_limits<double>::infinity() &&
-                     state.patience >= 1 && state.patience <= options_.hysteresis &&
-                     state.clean >= 0;
+  const bool right = state.scale > 0 && std::isfinite(state.scale) && state.patience >= 1 &&
+                     state.patience <= options_.hysteresis && state.clean >= 0;
   if (!right)
-    throw std::invalid_argument(fmt::format(
+    machine::reject(
         "loss scaling {}: a scale of {}, {} overflows until it halves (of {}) and {} "
         "clean steps are no state of it",
-        name(options_.scaling), state.scale, state.patience, options_.hysteresis, state.clean));
+        name(options_.scaling), state.scale, state.patience, options_.hysteresis, state.clean);
   scale_ = state.scale;
   patience_ = state.patience;
   clean_ = state.clean;

@@ -23,12 +23,9 @@
 // Clean steps are counted since the last overflow, or since the beginning. A scale is a state
 // machine and nothing else: ranks that are told the same hold the same.
 
-#include <algorithm>
 #include <cstdint>
 #include <initializer_list>
-#include <limits>
 #include <stdexcept>
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -57,21 +54,8 @@ struct LossScaleOptions {
   int hysteresis = 2;
   bool consecutive_hysteresis = false;  // of deepspeed_zero alone
 };
-// As the tool has them that the automaton is named after; the constant scale is 1.
-constexpr LossScaleOptions usual_options(LossScaling scaling) {
-  LossScaleOptions options{.scaling = scaling};
-  if (scaling == LossScaling::constant)
-    options.initial_scale = 1;
-  else if (scaling != LossScaling::megatron)
-    options.initial_scale = 65536;
-  return options;
-}
-// By the tool's own key: of Megatron-LM "--initial-loss-scale", "--min-loss-scale",
-// "--loss-scale-window", "--hysteresis"; of DeepSpeed's fp16 section "initial_scale_power",
-// "loss_scale_window", "hysteresis", "consecutive_hysteresis" (0 or 1), "min_loss_scale"; of the
-// constant scale "--loss-scale" and "loss_scale". Throws std::invalid_argument for a key that the
-// automaton's tool does not have, naming the nearest, and for a value that it cannot take.
-void set_option(LossScaleOptions& options, std::string_view key, double value);
+// The defaults of the tool that the automaton is named after; the constant scale is 1.
+LossScaleOptions usual_options(LossScaling scaling);
 
 // Gradients overflowed where the scale could not be made smaller.
 class OverflowAtMinimum : public std::runtime_error {
@@ -83,17 +67,9 @@ class LossScale {
  public:
   // Throws std::invalid_argument: a scale that is not positive and finite, an initial one below the
   // minimum, a window or hysteresis below 1.
-  constexpr explicit LossScale(const LossScaleOptions& options)
-      : options_(options), scale_(options.initial_scale), patience_(options.hysteresis) {
-    constexpr double infinity = std::numeric_limits<double>::infinity();
-    const bool right = options.min_scale > 0 && options.initial_scale > 0 &&
-                       options.initial_scale < infinity && options.window >= 1 &&
-                       options.hysteresis >= 1 &&
-                       (is_constant() || options.min_scale <= options.initial_scale);
-    if (!right) refuse(options);
-  }
+  explicit LossScale(const LossScaleOptions& options);
 
-  constexpr double scale() const { return scale_; }
+  double scale() const { return scale_; }
   // All that changes, for checkpoints. Throws std::invalid_argument for what no updates lead to.
   struct State {
     double scale = 1;
@@ -101,47 +77,14 @@ class LossScale {
     std::int64_t clean = 0;
     bool operator==(const State&) const = default;
   };
-  constexpr State state() const { return {scale_, patience_, clean_}; }
+  State state() const { return {scale_, patience_, clean_}; }
   void restore(const State& state);
   // After a step: whether gradients of any rank overflowed, so that it was skipped. Throws
   // OverflowAtMinimum, and stays as it was.
-  constexpr void update(bool overflow) {
-    if (is_constant()) return;
-    if (overflow)
-      overflowed();
-    else
-      stepped();
-  }
+  void update(bool overflow);
 
  private:
-  [[noreturn]] static void refuse(const LossScaleOptions& options);
-  constexpr bool is_constant() const { return options_.scaling == LossScaling::constant; }
-  constexpr bool is(LossScaling scaling) const { return options_.scaling == scaling; }
-  constexpr bool has_hysteresis() const {
-    return is(LossScaling::megatron) || is(LossScaling::deepspeed_zero);
-  }
-
-  constexpr void overflowed() {
-    const bool halves = !has_hysteresis() || patience_ == 1;
-    if (halves && is(LossScaling::deepspeed_zero) && scale_ == options_.min_scale)
-      throw OverflowAtMinimum(scale_);
-    if (halves)
-      scale_ = std::max(scale_ / 2, options_.min_scale);
-    else
-      --patience_;
-    clean_ = 0;
-  }
-
-  constexpr void stepped() {
-    // DeepSpeed counts from the step after the first clean one.
-    const std::int64_t counted = is(LossScaling::megatron) ? clean_ + 1 : clean_;
-    ++clean_;
-    if (options_.consecutive_hysteresis && is(LossScaling::deepspeed_zero))
-      patience_ = options_.hysteresis;
-    if (counted == 0 || counted % options_.window != 0) return;
-    scale_ *= 2;
-    patience_ = options_.hysteresis;
-  }
+  bool is(LossScaling scaling) const { return options_.scaling == scaling; }
 
   LossScaleOptions options_;
   double scale_;

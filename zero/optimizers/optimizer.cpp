@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <stdexcept>
-#include <string>
 
 #include "collectives/placement.h"
 #include "machine/base/error.h"
@@ -10,10 +9,6 @@
 #include "machine/world/step_clock.h"
 
 namespace zero {
-
-using machine::Category;
-using machine::Dtype;
-using machine::Tensor;
 
 namespace {
 
@@ -47,20 +42,11 @@ Rule find_rule(std::string_view name) {
 }
 
 KeptStates kept_states(const Rule& rule, Dtype value) {
-  struct Of {
-    KeptStates operator()(const Sgd&) const { return {.mask = false}; }
-    KeptStates operator()(const Momentum&) const { return {.first_moment = true}; }
-    KeptStates operator()(const RmsProp&) const { return {.second_moment = true}; }
-    KeptStates operator()(const Adam&) const {
-      return {.first_moment = true, .second_moment = true};
-    }
-    KeptStates operator()(const AdamW&) const {
-      return {.first_moment = true, .second_moment = true};
-    }
-  };
-  KeptStates kept = std::visit(Of{}, rule);
-  kept.master = collectives::gradient_dtype(value) != value;
-  return kept;
+  const bool sgd = std::holds_alternative<Sgd>(rule);
+  return {.master = collectives::gradient_dtype(value) != value,
+          .first_moment = !sgd && !std::holds_alternative<RmsProp>(rule),
+          .second_moment = !sgd && !std::holds_alternative<Momentum>(rule),
+          .mask = !sgd};
 }
 
 std::size_t optimizer_bytes_per_element(const Rule& rule, Dtype value) {
@@ -70,6 +56,13 @@ std::size_t optimizer_bytes_per_element(const Rule& rule, Dtype value) {
 
 std::size_t mask_bytes_per_element(const Rule& rule) {
   return kept_states(rule, Dtype::float32).mask ? 1 : 0;
+}
+
+Decay decay_of(const std::vector<std::uint8_t>& decay_mask) {
+  const auto decays = [](std::uint8_t byte) { return byte != 0; };
+  return std::ranges::all_of(decay_mask, decays)   ? Decay::everywhere
+         : std::ranges::any_of(decay_mask, decays) ? Decay::masked
+                                                   : Decay::nowhere;
 }
 
 Optimizer::Optimizer(Rule rule, Tensor values, const std::vector<std::uint8_t>& decay_mask)
@@ -87,9 +80,7 @@ Optimizer::Optimizer(Rule rule, Tensor values, const std::vector<std::uint8_t>& 
   if (kept.first_moment) make(first_moment_);
   if (kept.second_moment) make(second_moment_);
   if (!kept.mask) return;
-  const auto decays = [](std::uint8_t byte) { return byte != 0; };
-  decays_somewhere_ = std::ranges::any_of(decay_mask, decays);
-  decays_everywhere_ = std::ranges::all_of(decay_mask, decays);
+  decay_ = decay_of(decay_mask);
   decay_mask_ = device.allocate(decay_mask.size(), Category::buffers);
   device.stream().copy(decay_mask_.data(), decay_mask.data(), decay_mask.size());
   device.stream().synchronize();
@@ -101,11 +92,7 @@ void Optimizer::values_changed() {
 
 void Optimizer::update(const Tensor& gradient, double gradient_scale) {
   ++steps_;
-  // A mask that is the same everywhere need not be read.
-  const Decay decay = decays_everywhere_  ? Decay::everywhere
-                      : decays_somewhere_ ? Decay::masked
-                                          : Decay::nowhere;
-  update_range(rule_, steps_, gradient, gradient_scale, decay,
+  update_range(rule_, steps_, gradient, gradient_scale, decay_,
                static_cast<const std::uint8_t*>(decay_mask_.data()),
                {values_, master_, first_moment_, second_moment_});
 }

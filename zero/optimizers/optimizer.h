@@ -33,6 +33,8 @@
 
 namespace zero {
 
+using machine::Category, machine::Dtype, machine::Tensor;
+
 struct Sgd {
   double learning_rate = 1e-2;
 };
@@ -52,18 +54,20 @@ struct KeptStates {
   bool master = false, first_moment = false, second_moment = false, mask = true;
   int count() const { return int{master} + int{first_moment} + int{second_moment}; }
 };
-KeptStates kept_states(const Rule& rule, machine::Dtype value);
-std::size_t optimizer_bytes_per_element(const Rule& rule, machine::Dtype value);
+KeptStates kept_states(const Rule& rule, Dtype value);
+std::size_t optimizer_bytes_per_element(const Rule& rule, Dtype value);
 std::size_t mask_bytes_per_element(const Rule& rule);
 
 // One range as an update sees it, wherever its states are kept. All [elements]; master: the values
 // themselves if none is kept; a moment that the rule has not is empty.
 struct RangeStates {
-  machine::Tensor values, master, first_moment, second_moment;
+  Tensor values, master, first_moment, second_moment;
 };
-enum class Decay : unsigned char { everywhere, masked, nowhere };  // what the mask says
+enum class Decay : unsigned char { everywhere, masked, nowhere };
+// What the mask says, in short: one that is the same everywhere need not be read.
+Decay decay_of(const std::vector<std::uint8_t>& decay_mask);
 // The update that is number `step`, from 1. An element's bits do not depend on the range's ends.
-void update_range(const Rule& rule, std::int64_t step, const machine::Tensor& gradient,
+void update_range(const Rule& rule, std::int64_t step, const Tensor& gradient,
                   double gradient_scale, Decay decay, const std::uint8_t* decay_mask,
                   const RangeStates& range);
 
@@ -71,31 +75,28 @@ class Optimizer {
  public:
   // values [elements]: the range that this optimizer updates; one byte of decay_mask for each
   // element.
-  Optimizer(Rule rule, machine::Tensor values, const std::vector<std::uint8_t>& decay_mask);
+  Optimizer(Rule rule, Tensor values, const std::vector<std::uint8_t>& decay_mask);
 
   // One step: gradient [elements], in the gradient's dtype, is multiplied by gradient_scale first.
-  void update(const machine::Tensor& gradient, double gradient_scale);
+  void update(const Tensor& gradient, double gradient_scale);
   // The values were set from outside (loaded, initialized): the master copy follows them.
   void values_changed();
 
   Rule& rule() { return rule_; }  // a learning-rate schedule writes here
   std::int64_t steps() const { return steps_; }
   void set_steps(std::int64_t steps) { steps_ = steps; }  // of states that were loaded
-  const machine::Tensor& master() const {
-    return master_;
-  }  // the values themselves if none is kept
-  const machine::Tensor& first_moment() const { return first_moment_; }  // or the velocity
-  const machine::Tensor& second_moment() const {
-    return second_moment_;
-  }  // empty where there is none
+  const Tensor& master() const { return master_; }        // the values if none is kept
+  // Empty if the rule has none. The first moment of Momentum is the velocity.
+  const Tensor& first_moment() const { return first_moment_; }
+  const Tensor& second_moment() const { return second_moment_; }
 
   RangeStates states() const { return {values_, master_, first_moment_, second_moment_}; }
 
  private:
   Rule rule_;
-  machine::Tensor values_, master_, first_moment_, second_moment_;
+  Tensor values_, master_, first_moment_, second_moment_;
   machine::Memory decay_mask_;
-  bool decays_somewhere_ = false, decays_everywhere_ = true;  // of the mask's bytes
+  Decay decay_ = Decay::everywhere;
   std::int64_t steps_ = 0;
 };
 

@@ -15,8 +15,7 @@ class DataParallel final : public Step {
   ~DataParallel() override { finish(); }
 
  private:
-  void reduce_over_dp(const Bucket&, const machine::Tensor& gradients,
-                      const machine::Tensor& wire) override {
+  void reduce_over_dp(const Bucket&, const Tensor& gradients, const Tensor& wire) override {
     if (context_.plan.dp == 1) return;
     const bool narrows = wire.dtype() != gradients.dtype();
     if (narrows) kernels().cast(gradients, wire);

@@ -28,7 +28,7 @@ void MicroBatches::begin(bool last) {
 
 void MicroBatches::ready(const Part& part) {
   SHARDMARK_CHECK(open_, ==, true);
-  for (const collectives::Parameter* parameter : part) {
+  for (const Parameter* parameter : part) {
     const auto row = static_cast<std::size_t>(context_.states.row(parameter));
     if (context_.plan.rows[row].frozen) continue;
     if (ready_[row])

@@ -1,6 +1,5 @@
 #include "zero/stages/prefetch.h"
 
-#include <algorithm>
 #include <set>
 
 namespace zero {

@@ -6,8 +6,6 @@
 
 namespace zero {
 
-using machine::Tensor;
-
 std::int64_t publish_run(std::int64_t shard, int dp, std::int64_t allgather_bucket_size) {
   if (shard * dp <= allgather_bucket_size) return shard;
   const std::int64_t run = allgather_bucket_size / dp / alignment * alignment;
@@ -29,7 +27,7 @@ void Publisher::publish(std::size_t index, const Published& values) {
   const std::int64_t run = publish_run(shard, dp, context_.options.allgather_bucket_size);
   const bool staged = run < shard;
   if (staged && !staging_)  // one size: a run that is shorter than its shard has it
-    staging_ = Tensor(context_.device(), own.dtype(), {run * dp}, machine::Category::buffers);
+    staging_ = Tensor(context_.device(), own.dtype(), {run * dp}, Category::buffers);
   for (std::int64_t begin = 0; begin < shard; begin += run) {
     const std::int64_t size = std::min(run, shard - begin);
     const Tensor part = own.slice(begin, {size}),
@@ -50,7 +48,7 @@ void Publisher::publish(std::size_t index, const Published& values) {
 void Publisher::wait_for(const Part& part) {
   if (last_ == 0) return;
   Transfers::Ticket last = 0;
-  for (const collectives::Parameter* parameter : part) {
+  for (const Parameter* parameter : part) {
     const auto row = static_cast<std::size_t>(context_.states.row(parameter));
     last = std::max(last, published_[static_cast<std::size_t>(context_.layout().bucket_of[row])]);
   }

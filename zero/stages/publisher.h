@@ -15,7 +15,7 @@ std::int64_t publish_run(std::int64_t shard, int dp, std::int64_t allgather_buck
 // A bucket's values: this rank's shard, and where all ranks have all of it after an update; empty
 // if each use gathers them.
 struct Published {
-  machine::Tensor own, whole;
+  Tensor own, whole;
 };
 
 class Publisher {
@@ -33,7 +33,7 @@ class Publisher {
   Transfers& transfers_;
   Transfers::Ticket last_ = 0;                // of what is being published; 0: nothing is
   std::vector<Transfers::Ticket> published_;  // by bucket
-  machine::Tensor staging_;                   // of runs of allgather_bucket_size
+  Tensor staging_;                            // of runs of allgather_bucket_size
 };
 
 }  // namespace zero

@@ -7,7 +7,6 @@
 namespace zero {
 
 using machine::Operation;
-using machine::Tensor;
 
 void Reducer::make_room() {
   if (context_.stage >= 2 || context_.wire_dtype() != context_.plan.gradient_dtype) collect();
@@ -16,11 +15,11 @@ void Reducer::make_room() {
 void Reducer::reduce(std::size_t index, const Tensor& gradients, const OverDp& over_dp) {
   const Bucket& bucket = context_.bucket(index);
   reduce_segments(bucket, gradients);
-  const machine::Dtype wire_dtype = context_.wire_dtype();
+  const Dtype wire_dtype = context_.wire_dtype();
   const Tensor wire =
       wire_dtype == gradients.dtype()
           ? gradients
-          : Tensor(context_.device(), wire_dtype, {gradients.size()}, machine::Category::buffers);
+          : Tensor(context_.device(), wire_dtype, {gradients.size()}, Category::buffers);
   under_way_ = {gradients, wire, 0};
   const bool whole = context_.stage == 0;
   under_way_->ticket = transfers_.start(

@@ -18,17 +18,17 @@ class Reducer {
   void make_room();
   // gradients: all of the bucket. over_dp sums them over dp; wire: the same tensor, or memory of as
   // many elements in the wire's dtype. It may run on another thread, and takes no memory.
-  using OverDp = std::function<void(const machine::Tensor& gradients, const machine::Tensor& wire)>;
-  void reduce(std::size_t bucket, const machine::Tensor& gradients, const OverDp& over_dp);
+  using OverDp = std::function<void(const Tensor& gradients, const Tensor& wire)>;
+  void reduce(std::size_t bucket, const Tensor& gradients, const OverDp& over_dp);
   // Waits for the bucket under way and gives its memory back.
   void collect();
 
  private:
   struct UnderWay {
-    machine::Tensor gradients, wire;
+    Tensor gradients, wire;
     Transfers::Ticket ticket;
   };
-  void reduce_segments(const Bucket& bucket, const machine::Tensor& gradients) const;
+  void reduce_segments(const Bucket& bucket, const Tensor& gradients) const;
 
   const StepContext& context_;
   Transfers& transfers_;

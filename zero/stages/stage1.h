@@ -30,11 +30,10 @@ class Stage1 final : public Step {
   }
 
  private:
-  void reduce_over_dp(const Bucket& bucket, const machine::Tensor& gradients,
-                      const machine::Tensor& wire) override {
+  void reduce_over_dp(const Bucket& bucket, const Tensor& gradients, const Tensor& wire) override {
     if (context_.plan.dp == 1) return;
     const std::int64_t shard = layout().shard_elements(bucket);
-    const machine::Tensor own = wire.slice(shard * dp_rank(), {shard});
+    const Tensor own = wire.slice(shard * dp_rank(), {shard});
     const bool narrows = wire.dtype() != gradients.dtype();
     if (narrows) kernels().cast(gradients, wire);
     context_.communicators.dp->reduce_scatter(wire, own, context_.options.reduce_scatter);

@@ -1,25 +1,20 @@
 #include "zero/stages/stage2.h"
 
-#include <fmt/format.h>
-
 #include <stdexcept>
 #include <utility>
 
 #include "machine/base/error.h"
+#include "machine/base/reject.h"
 #include "machine/device/kernels.h"
 
 namespace zero {
 
-using machine::Category;
-using machine::Tensor;
-
 Stage2::Stage2(StepContext context) : Step(std::move(context)), open_(layout().buckets.size()) {
-  if (context_.plan.pp > 1) {
-    throw std::invalid_argument(
-        fmt::format("ZeRO stage {} with pipeline-model-parallel-size {}: gradients are reduced in "
-                    "every micro-batch, which goes with stages 0 and 1 only",
-                    context_.stage, context_.plan.pp));
-  }
+  if (context_.plan.pp > 1)
+    machine::reject(
+        "ZeRO stage {} with pipeline-model-parallel-size {}: gradients are reduced in "
+        "every micro-batch, which goes with stages 0 and 1 only",
+        context_.stage, context_.plan.pp);
   context_.states.release_gradients();
   shards_ = zeros({layout().elements / context_.plan.dp});
   if (context_.stage == 2)  // stage 3 has the values elsewhere
@@ -34,7 +29,7 @@ Tensor Stage2::zeros(machine::Shape shape) const {
 
 void Stage2::before_gradients(const Part& part) {
   SHARDMARK_CHECK(micro_batches_.is_open(), ==, true);
-  for (collectives::Parameter* parameter : part) {
+  for (Parameter* parameter : part) {
     const int row = context_.states.row(parameter);
     if (context_.plan.rows[static_cast<std::size_t>(row)].frozen) continue;
     const int index = layout().bucket_of[static_cast<std::size_t>(row)];

@@ -24,20 +24,19 @@ class Stage2 : public Step {
   void gather_gradients() override;
 
  protected:
-  machine::Tensor gradients(Range range) const override;
+  Tensor gradients(Range range) const override;
   // Of a range of the flat buffers in a rank's own shards, one behind the other.
   std::int64_t offset_in_shards(Range range) const;
 
  private:
-  machine::Tensor take_gradients(std::size_t bucket) override;
-  void reduce_over_dp(const Bucket& bucket, const machine::Tensor& gradients,
-                      const machine::Tensor& wire) override;
+  Tensor take_gradients(std::size_t bucket) override;
+  void reduce_over_dp(const Bucket& bucket, const Tensor& gradients, const Tensor& wire) override;
   void clear_gradients() override;
-  machine::Tensor zeros(machine::Shape shape) const;
+  Tensor zeros(machine::Shape shape) const;
 
-  machine::Tensor shards_;             // [elements / dp], summed
-  std::vector<machine::Tensor> open_;  // by bucket: what backward has begun
-  machine::Tensor whole_;              // gathered for oracles, until update
+  Tensor shards_;             // [elements / dp], summed
+  std::vector<Tensor> open_;  // by bucket: what backward has begun
+  Tensor whole_;              // gathered for oracles, until update
 };
 
 }  // namespace zero

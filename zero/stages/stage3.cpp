@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <stdexcept>
 
 #include "machine/base/error.h"
 #include "machine/device/kernels.h"
@@ -11,12 +10,9 @@
 
 namespace zero {
 
-using machine::Category;
-using machine::Tensor;
-
 Stage3::Stage3(StepContext context) : Stage2(std::move(context)), live_(layout().buckets.size()) {
   FlatStates& states = context_.states;
-  const machine::Dtype dtype = context_.plan.value_dtype;
+  const Dtype dtype = context_.plan.value_dtype;
   const bool offloads = context_.options.offload_param.offloads();
   if (offloads)
     offloaded_ = std::make_unique<OffloadedValues>(layout(), context_.options.offload_param, dtype,
@@ -82,7 +78,7 @@ std::string Stage3::offload_note() const {
 
 std::vector<int> Stage3::buckets_of(const Part& part) const {
   std::vector<int> buckets;
-  for (const collectives::Parameter* parameter : part) {
+  for (const Parameter* parameter : part) {
     const int bucket = layout().bucket_of[static_cast<std::size_t>(context_.states.row(parameter))];
     if (!layout().buckets[static_cast<std::size_t>(bucket)].persistent &&
         std::find(buckets.begin(), buckets.end(), bucket) == buckets.end())

@@ -33,7 +33,7 @@ class Stage3 final : public Stage2 {
 
  private:
   struct Live {
-    machine::Tensor whole;  // empty where only the shards are here
+    Tensor whole;  // empty where only the shards are here
     Transfers::Ticket ticket = 0;
     int users = 0;
   };
@@ -41,12 +41,12 @@ class Stage3 final : public Stage2 {
   void close_micro_batch() override;
   std::vector<int> buckets_of(const Part& part) const;  // without persistent ones
   void make_optimizer_of_offloaded();
-  machine::Tensor shard_of(std::size_t bucket) const;
+  Tensor shard_of(std::size_t bucket) const;
   void fetch(int bucket);
   void drop(int bucket);
   void follow(const std::vector<int>& use);
 
-  machine::Tensor value_shards_;  // [value_elements / dp], without those that are offloaded
+  Tensor value_shards_;  // [value_elements / dp], without those that are offloaded
   std::vector<std::int64_t> in_value_shards_;  // by bucket
   std::unique_ptr<OffloadedValues> offloaded_;
   OffloadTraffic moved_before_;  // the first step

@@ -16,6 +16,7 @@
 #include "zero/cost/memory_cost.h"
 #include "zero/stages/prefetch.h"
 #include "zero/stages/step.h"
+#include "zero/testing/expected_traffic.h"
 
 namespace zero {
 namespace {
@@ -174,8 +175,8 @@ TEST(Cost, OfStagesTwoAndThreeIsThePapers) {
   options.stage3_prefetch_bucket_size = 0;
   const std::uint64_t psi = 192 + 384 + 576, others = psi / 3 * 2;
   const auto bytes = [&](int stage, Operation operation, Dtype dtype) {
-    for (const TrafficRow& row :
-         expected_traffic(stage, plan, layout, bandwidth_optimal, options, usage))
+    for (const testing::TrafficRow& row :
+         testing::expected_traffic(stage, plan, layout, testing::bandwidth_optimal, options, usage))
       if (row.label == machine::TrafficLabel{operation, dtype}) return row.bytes_sent;
     return std::uint64_t{0};
   };

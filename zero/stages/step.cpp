@@ -1,13 +1,11 @@
 #include "zero/stages/step.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
-#include <stdexcept>
 #include <utility>
 
 #include "machine/base/error.h"
+#include "machine/base/reject.h"
 #include "machine/world/step_clock.h"
 #include "zero/stages/data_parallel.h"
 #include "zero/stages/stage1.h"
@@ -15,8 +13,6 @@
 #include "zero/stages/stage3.h"
 
 namespace zero {
-
-using machine::Tensor;
 
 Step::Step(StepContext context)
     : context_(std::move(context)),
@@ -68,13 +64,13 @@ void Step::make_optimizer(std::vector<OwnedRange> owned) {
 
 void Step::set_divisor(double divisor) {
   if (!(divisor > 0) || !std::isfinite(divisor))
-    throw std::invalid_argument(fmt::format("divisor {}: must be positive", divisor));
+    machine::reject("divisor {}: must be positive", divisor);
   divisor_ = divisor;
 }
 
 void Step::set_loss_scale(double scale) {
   if (!(scale > 0) || !std::isfinite(scale))
-    throw std::invalid_argument(fmt::format("loss scale {}: must be positive", scale));
+    machine::reject("loss scale {}: must be positive", scale);
   loss_scale_ = scale;
 }
 
@@ -203,8 +199,7 @@ void Step::finish() noexcept {
 std::unique_ptr<Step> make_step(int stage, FlatStates& states, const GradientPlan& plan,
                                 Communicators communicators, StepOptions options) {
   if (stage < 0 || stage >= num_stages)
-    throw std::invalid_argument(
-        fmt::format("ZeRO stage {}: there are the stages 0 to {}", stage, num_stages - 1));
+    machine::reject("ZeRO stage {}: there are the stages 0 to {}", stage, num_stages - 1);
   StepContext context(stage, states, plan, communicators, std::move(options));
   if (stage == 0) return std::make_unique<DataParallel>(std::move(context));
   if (stage == 1) return std::make_unique<Stage1>(std::move(context));

@@ -116,7 +116,7 @@ class Step {
   explicit Step(StepContext context);
 
   // For constructors: makes the optimizer; values: of a range of the flat buffers.
-  void make_optimizer(const std::function<machine::Tensor(Range)>& values);
+  void make_optimizer(const std::function<Tensor(Range)>& values);
   void make_optimizer(std::vector<OwnedRange> owned);  // without their masks
   machine::Device& host_memory();  // of what is offloaded: the options', or made here
 
@@ -125,13 +125,13 @@ class Step {
   int dp_rank() const { return context_.dp_rank(); }
 
   // Of a bucket: all its gradients, which go now.
-  virtual machine::Tensor take_gradients(std::size_t bucket);
+  virtual Tensor take_gradients(std::size_t bucket);
   // Sums gradients (wire: the same, or memory of as many elements in the wire's dtype) to where
   // gradients() finds them. May run on another thread: takes and gives back no memory.
-  virtual void reduce_over_dp(const Bucket& bucket, const machine::Tensor& gradients,
-                              const machine::Tensor& wire) = 0;
+  virtual void reduce_over_dp(const Bucket& bucket, const Tensor& gradients,
+                              const Tensor& wire) = 0;
   // Summed ones of a range that this rank owns.
-  virtual machine::Tensor gradients(Range range) const { return context_.states.gradients(range); }
+  virtual Tensor gradients(Range range) const { return context_.states.gradients(range); }
   virtual Published published(std::size_t bucket) const;
   virtual void clear_gradients() { kernels().fill(context_.states.gradients(), 0); }
   virtual void close_micro_batch() {}

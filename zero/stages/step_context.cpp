@@ -1,12 +1,11 @@
 #include "zero/stages/step_context.h"
 
-#include <fmt/format.h>
-
 #include <limits>
 #include <stdexcept>
 #include <utility>
 
 #include "machine/base/error.h"
+#include "machine/base/reject.h"
 
 namespace zero {
 
@@ -16,35 +15,30 @@ namespace {
 
 StepOptions checked(StepOptions options, int stage, const GradientPlan& plan,
                     const FlatStates& states, const Communicators& communicators) {
-  if (!(options.clip_norm > 0)) {
-    throw std::invalid_argument(fmt::format(
-        "clip_norm {}: must be positive, or infinity for no clipping", options.clip_norm));
-  }
-  const auto positive = [](std::string_view key, std::int64_t value) {
-    if (value < 1) throw std::invalid_argument(fmt::format("{} {}: must be positive", key, value));
-  };
-  positive("allgather_bucket_size", options.allgather_bucket_size);
-  positive("stage3_max_live_parameters", options.stage3_max_live_parameters);
+  if (!(options.clip_norm > 0))
+    machine::reject("clip_norm {}: must be positive, or infinity for no clipping",
+                    options.clip_norm);
+  machine::check_positive("allgather_bucket_size", options.allgather_bucket_size);
+  machine::check_positive("stage3_max_live_parameters", options.stage3_max_live_parameters);
   if (options.stage3_prefetch_bucket_size < 0)
-    throw std::invalid_argument(fmt::format("stage3_prefetch_bucket_size {}: must not be negative",
-                                            options.stage3_prefetch_bucket_size));
+    machine::reject("stage3_prefetch_bucket_size {}: must not be negative",
+                    options.stage3_prefetch_bucket_size);
   if (const auto wire = options.communication_data_type;
       wire && *wire != plan.gradient_dtype &&
-      (plan.gradient_dtype != machine::Dtype::float32 || size_of(*wire) != 2 ||
+      (plan.gradient_dtype != Dtype::float32 || size_of(*wire) != 2 ||
        !machine::is_floating(*wire))) {
-    throw std::invalid_argument(
-        fmt::format("communication_data_type {}: gradients are {}; float ones may be bfloat16 or "
-                    "half on the wire, others go as they are",
-                    machine::name(*wire), machine::name(plan.gradient_dtype)));
+    machine::reject(
+        "communication_data_type {}: gradients are {}; float ones may be bfloat16 or "
+        "half on the wire, others go as they are",
+        machine::name(*wire), machine::name(plan.gradient_dtype));
   }
   if (options.overlap_comm && plan.dp > 1 && communicators.dp &&
       (communicators.dp->link().transport() != machine::Transport::shared_memory ||
-       !states.device().readable_by_host())) {
-    throw std::invalid_argument(
-        fmt::format("overlap_comm over {} of {}: only shared_memory of host memory may be used by "
-                    "a thread of its own",
-                    name(communicators.dp->link().transport()), states.device().description()));
-  }
+       !states.device().readable_by_host()))
+    machine::reject(
+        "overlap_comm over {} of {}: only shared_memory of host memory may be used by "
+        "a thread of its own",
+        name(communicators.dp->link().transport()), states.device().description());
   check(options.offload_optimizer);
   check(options.offload_param, stage, options.offload_optimizer);
   return options;
@@ -58,18 +52,6 @@ void check(const Communicator* communicator, std::string_view group, int size) {
 }
 
 }  // namespace
-
-Communicator* Communicators::over(Over group) const {
-  switch (group) {
-    case Over::embedding:
-      return embedding;
-    case Over::tp:
-      return tp;
-    case Over::dp:
-      return dp;
-  }
-  return nullptr;
-}
 
 StepContext::StepContext(int stage, FlatStates& states, const GradientPlan& plan,
                          Communicators communicators, StepOptions options)
@@ -87,12 +69,12 @@ StepContext::StepContext(int stage, FlatStates& states, const GradientPlan& plan
       check(communicators.over(over), name(over), plan.size(over));
 }
 
-machine::Dtype StepContext::wire_dtype() const {
+Dtype StepContext::wire_dtype() const {
   return plan.dp > 1 ? options.communication_data_type.value_or(plan.gradient_dtype)
                      : plan.gradient_dtype;
 }
 
-void StepContext::poison(const machine::Tensor& freed) const {
+void StepContext::poison(const Tensor& freed) const {
   if (options.poison_freed && freed)
     kernels().fill(freed, std::numeric_limits<double>::quiet_NaN());
 }

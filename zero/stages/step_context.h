@@ -2,7 +2,6 @@
 // The facts that all parts of a step share: the ZeRO stage, the states, the plan, the groups and
 // the options. The constructor checks them; a step keeps them constant.
 
-#include <string_view>
 #include <vector>
 
 #include "collectives/communicator/communicator.h"
@@ -19,11 +18,13 @@ struct Communicators {
   collectives::Communicator* dp = nullptr;
   collectives::Communicator* embedding = nullptr;
 
-  collectives::Communicator* over(Over group) const;
+  collectives::Communicator* over(Over group) const {
+    return group == Over::embedding ? embedding : group == Over::tp ? tp : dp;
+  }
 };
 
 // Parameters that are used together.
-using Part = std::vector<collectives::Parameter*>;
+using Part = std::vector<Parameter*>;
 
 struct StepContext {
   // Throws std::invalid_argument for an option out of range, and for overlap_comm over a transport
@@ -38,9 +39,9 @@ struct StepContext {
   machine::Device& device() const { return states.device(); }
   machine::Kernels& kernels() const { return device().stream().kernels(); }
   // The dtype that gradients have on their way over dp.
-  machine::Dtype wire_dtype() const;
+  Dtype wire_dtype() const;
   // With poison_freed: fills memory with NaN that is given back or not valid yet.
-  void poison(const machine::Tensor& freed) const;
+  void poison(const Tensor& freed) const;
 
   int stage;
   FlatStates& states;

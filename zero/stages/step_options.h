@@ -27,7 +27,7 @@ struct StepOptions {
   // A bucket of values that is longer is published in runs of at most so many (64 * dp at least).
   std::int64_t allgather_bucket_size = 500'000'000;
   // What gradients are rounded to, and summed in, over dp. None: their own dtype.
-  std::optional<machine::Dtype> communication_data_type = {};
+  std::optional<Dtype> communication_data_type = {};
   // Collectives over dp run on a thread of their own while the caller goes on. The same bits.
   bool overlap_comm = false;
   // Stages 2 and 3. True: a bucket's gradients lie in its buffer from the start; false: each by

@@ -7,6 +7,7 @@
 #include "machine/base/error.h"
 #include "zero/cost/cost.h"
 #include "zero/offload/worker.h"
+#include "zero/testing/expected_traffic.h"
 #include "zero/testing/model_case.h"
 
 namespace zero {
@@ -296,12 +297,12 @@ TEST(Step, TrafficIsTheFormula) {
                 if (traffic.bytes_sent > 0) measured[{name, label}] = traffic.bytes_sent;
               }
             }
-            const SentElements sent = algorithm.empty()
-                                          ? as_run(options, machine::Transport::shared_memory)
-                                          : SentElements(bandwidth_optimal);
-            for (const TrafficRow& row :
-                 expected_traffic(stage, trained.plan, trained.states.layout(), sent, options,
-                                  trained.usage())) {
+            const testing::SentElements sent =
+                algorithm.empty() ? testing::as_run(options)
+                                  : testing::SentElements(testing::bandwidth_optimal);
+            for (const testing::TrafficRow& row :
+                 testing::expected_traffic(stage, trained.plan, trained.states.layout(), sent,
+                                           options, trained.usage())) {
               expected[{row.group, row.label}] = row.bytes_sent;
             }
             EXPECT_EQ(measured, expected);

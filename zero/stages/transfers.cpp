@@ -9,15 +9,7 @@
 #include "machine/world/step_clock.h"
 
 namespace zero {
-
-using machine::Dtype;
 using machine::Operation;
-
-std::int64_t bandwidth_optimal(Operation operation, Dtype, int ranks, std::int64_t count) {
-  if (operation != Operation::all_reduce) return (ranks - 1) * count;
-  SHARDMARK_CHECK(count % ranks, ==, 0);
-  return 2 * (ranks - 1) * (count / ranks);
-}
 
 Transfers::Transfers(const StepContext& context)
     : context_(context), worker_(context.options.overlap_comm && context.plan.dp > 1) {}
@@ -45,7 +37,9 @@ Transfers::Ticket Transfers::start(Operation operation, Dtype dtype, std::int64_
 
 void Transfers::announce(Operation operation, Dtype dtype, std::int64_t count) const {
   if (!context_.options.before_transfer) return;
-  const std::int64_t sent = bandwidth_optimal(operation, dtype, context_.plan.dp, count);
+  const std::int64_t ranks = context_.plan.dp;
+  const bool whole = operation == Operation::all_reduce;
+  const std::int64_t sent = (ranks - 1) * (whole ? 2 * (count / ranks) : count);
   context_.options.before_transfer(static_cast<std::size_t>(sent) * machine::size_of(dtype));
 }
 

@@ -13,10 +13,6 @@
 
 namespace zero {
 
-// Elements that a rank sends in a bandwidth-optimal collective over `ranks`, whose buffer
-// (all_reduce) or whose share of it (reduce_scatter, all_gather) has `count` elements.
-std::int64_t bandwidth_optimal(machine::Operation, machine::Dtype, int ranks, std::int64_t count);
-
 class Transfers {
  public:
   using Ticket = Worker::Ticket;
@@ -24,17 +20,17 @@ class Transfers {
 
   // what: for the message of a timeout; count: elements of the whole (all_reduce) or of a share.
   // The job takes and gives back no memory.
-  Ticket start(machine::Operation operation, machine::Dtype dtype, std::int64_t count,
-               std::string what, const std::function<void()>& job);
+  Ticket start(machine::Operation operation, Dtype dtype, std::int64_t count, std::string what,
+               const std::function<void()>& job);
   void wait(Ticket ticket) { worker_.wait(ticket); }
   void wait_all() { worker_.wait_all(); }
   void stop() { worker_.stop(); }
 
  private:
-  void announce(machine::Operation operation, machine::Dtype dtype, std::int64_t count) const;
+  void announce(machine::Operation operation, Dtype dtype, std::int64_t count) const;
 
   const StepContext& context_;
-  std::set<std::tuple<machine::Operation, machine::Dtype, std::int64_t>> known_;
+  std::set<std::tuple<machine::Operation, Dtype, std::int64_t>> known_;
   Worker worker_;  // last: ends before what it uses
 };
 

@@ -1,18 +1,13 @@
 #include "zero/states/flat_states.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <stdexcept>
 
 #include "machine/base/error.h"
+#include "machine/base/reject.h"
 #include "machine/device/kernels.h"
 
 namespace zero {
-
-using collectives::Parameter;
-using machine::Category;
-using machine::Tensor;
 
 FlatStates::FlatStates(machine::Device& device, const GradientPlan& plan,
                        const std::vector<Parameter*>& parameters, const LayoutOptions& options)
@@ -34,12 +29,10 @@ FlatStates::FlatStates(machine::Device& device, const GradientPlan& plan,
     rows_[&parameter] = static_cast<int>(i);
     const Tensor value = values_.slice(layout_.offsets[i], shape);
     if (parameter.value) {
-      if (parameter.value.dtype() != plan.value_dtype || parameter.value.shape() != shape) {
-        throw std::invalid_argument(
-            fmt::format("parameter {}: value is {} {}, the plan says {} {}", parameter.name,
+      if (parameter.value.dtype() != plan.value_dtype || parameter.value.shape() != shape)
+        machine::reject("parameter {}: value is {} {}, the plan says {} {}", parameter.name,
                         machine::name(parameter.value.dtype()), parameter.value.shape().text(),
-                        machine::name(plan.value_dtype), shape.text()));
-      }
+                        machine::name(plan.value_dtype), shape.text());
       device.stream().copy(value.data(), parameter.value.data(), value.bytes());
       device.stream().synchronize();  // before the value's own memory goes
     }

@@ -27,47 +27,41 @@ class FlatStates {
   // The parameters are those of the plan, in its order, and outlive this. Throws
   // std::invalid_argument naming a parameter whose value has another dtype or shape.
   FlatStates(machine::Device& device, const GradientPlan& plan,
-             const std::vector<collectives::Parameter*>& parameters,
-             const LayoutOptions& options = {});
+             const std::vector<Parameter*>& parameters, const LayoutOptions& options = {});
 
   const Layout& layout() const { return layout_; }
   machine::Device& device() const { return device_; }
-  const machine::Tensor& values() const { return values_; }        // [value_elements]
-  const machine::Tensor& gradients() const { return gradients_; }  // [elements]
-  machine::Tensor values(Range range) const { return values_.slice(range.begin, {range.size()}); }
-  machine::Tensor gradients(Range range) const {
-    return gradients_.slice(range.begin, {range.size()});
-  }
+  const Tensor& values() const { return values_; }        // [value_elements]
+  const Tensor& gradients() const { return gradients_; }  // [elements]
+  Tensor values(Range range) const { return values_.slice(range.begin, {range.size()}); }
+  Tensor gradients(Range range) const { return gradients_.slice(range.begin, {range.size()}); }
   // One byte an element: whether weight decay applies.
   std::vector<std::uint8_t> decay_mask(const GradientPlan& plan, Range range) const;
 
-  void release_values() { release(values_, &collectives::Parameter::value); }
-  void release_gradients() { release(gradients_, &collectives::Parameter::gradient); }
+  void release_values() { release(values_, &Parameter::value); }
+  void release_gradients() { release(gradients_, &Parameter::gradient); }
   // Makes the bucket's parameters views of whole [bucket's elements], or of nothing.
-  void view_values(const Bucket& bucket, const machine::Tensor& whole) {
-    view(bucket, whole, &collectives::Parameter::value);
+  void view_values(const Bucket& bucket, const Tensor& whole) {
+    view(bucket, whole, &Parameter::value);
   }
-  void view_gradients(const Bucket& bucket, const machine::Tensor& whole) {
-    view(bucket, whole, &collectives::Parameter::gradient);
+  void view_gradients(const Bucket& bucket, const Tensor& whole) {
+    view(bucket, whole, &Parameter::gradient);
   }
-  collectives::Parameter& parameter(int row) const {
-    return *parameters_[static_cast<std::size_t>(row)];
-  }
+  Parameter& parameter(int row) const { return *parameters_[static_cast<std::size_t>(row)]; }
   machine::Shape shape(int row) const { return shapes_[static_cast<std::size_t>(row)]; }
   // Of the plan. Throws std::logic_error naming a parameter that is not of it.
-  int row(const collectives::Parameter* parameter) const;
+  int row(const Parameter* parameter) const;
 
  private:
-  void release(machine::Tensor& buffer, machine::Tensor collectives::Parameter::*what);
-  void view(const Bucket& bucket, const machine::Tensor& whole,
-            machine::Tensor collectives::Parameter::*what);
+  void release(Tensor& buffer, Tensor Parameter::*what);
+  void view(const Bucket& bucket, const Tensor& whole, Tensor Parameter::*what);
 
   machine::Device& device_;
   Layout layout_;
-  std::vector<collectives::Parameter*> parameters_;
+  std::vector<Parameter*> parameters_;
   std::vector<machine::Shape> shapes_;
-  std::map<const collectives::Parameter*, int> rows_;
-  machine::Tensor values_, gradients_;
+  std::map<const Parameter*, int> rows_;
+  Tensor values_, gradients_;
 };
 
 }  // namespace zero

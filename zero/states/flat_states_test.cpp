@@ -8,6 +8,7 @@
 #include <random>
 
 #include "zero/cost/cost.h"
+#include "zero/testing/expected_traffic.h"
 
 namespace zero {
 namespace {
@@ -331,7 +332,7 @@ TEST(Cost, TrafficIsThePapers) {
   using machine::Operation;
   const GradientPlan plan = example();
   const Layout layout = zero::layout(plan);
-  const std::vector<TrafficRow> stage0 = {
+  const std::vector<testing::TrafficRow> stage0 = {
       {"embedding",
        {Operation::all_reduce, Dtype::float32},
        256 * 4,
@@ -340,8 +341,8 @@ TEST(Cost, TrafficIsThePapers) {
       {"dp", {Operation::all_reduce, Dtype::float32}, 2 * 2 * 256 * 4, "gradients"},
       {"tp", {Operation::all_gather, Dtype::float64}, 3 * 8, "norm"},
       {"pp", {Operation::all_gather, Dtype::float64}, 3 * 8, "norm"}};
-  EXPECT_EQ(expected_traffic(0, plan, layout), stage0);
-  const std::vector<TrafficRow> stage1 = {
+  EXPECT_EQ(testing::expected_traffic(0, plan, layout), stage0);
+  const std::vector<testing::TrafficRow> stage1 = {
       stage0[0],
       stage0[1],
       {"dp", {Operation::reduce_scatter, Dtype::float32}, 2 * 256 * 4, "gradients"},
@@ -349,8 +350,8 @@ TEST(Cost, TrafficIsThePapers) {
       {"tp", {Operation::all_gather, Dtype::float64}, 8, "norm"},
       {"pp", {Operation::all_gather, Dtype::float64}, 8, "norm"},
       {"dp", {Operation::all_gather, Dtype::float64}, 2 * 8, "norm"}};
-  EXPECT_EQ(expected_traffic(1, plan, layout), stage1);
-  EXPECT_THROW(expected_traffic(4, plan, layout), std::invalid_argument);
+  EXPECT_EQ(testing::expected_traffic(1, plan, layout), stage1);
+  EXPECT_THROW(testing::expected_traffic(4, plan, layout), std::invalid_argument);
 }
 
 }  // namespace

@@ -1,18 +1,14 @@
 #include "zero/states/gradient_plan.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <cmath>
 #include <set>
 #include <stdexcept>
 
 #include "machine/base/names.h"
+#include "machine/base/reject.h"
 
 namespace zero {
-
-using collectives::Parameter;
 using collectives::Spread;
 using machine::Axis;
 
@@ -21,31 +17,15 @@ std::string_view name(Over over) {
   return names[static_cast<std::size_t>(over)];
 }
 
-int GradientPlan::size(Over over) const {
-  switch (over) {
-    case Over::embedding:
-      return pp > 1 ? 2 : 1;
-    case Over::tp:
-      return tp;
-    case Over::dp:
-      return dp;
-  }
-  return 1;
-}
-
-GradientPlan gradient_plan(const std::vector<Parameter*>& parameters, machine::Dtype value_dtype,
+GradientPlan gradient_plan(const std::vector<Parameter*>& parameters, Dtype value_dtype,
                            const machine::Grid& grid, double divisor,
                            const std::vector<std::string>& frozen) {
-  if (!(divisor > 0) || !std::isfinite(divisor)) {
-    throw std::invalid_argument(
-        fmt::format("gradient plan: divisor {}, the tokens of a step must be positive", divisor));
-  }
+  if (!(divisor > 0) || !std::isfinite(divisor))
+    machine::reject("gradient plan: divisor {}, the tokens of a step must be positive", divisor);
   for (const Axis axis : {Axis::cp, Axis::ep}) {
-    if (grid.size(axis) > 1) {
-      throw std::invalid_argument(
-          fmt::format("gradient plan: {} {}, but gradients are reduced over tp, pp and dp",
-                      machine::name(axis), grid.size(axis)));
-    }
+    if (grid.size(axis) > 1)
+      machine::reject("gradient plan: {} {}, but gradients are reduced over tp, pp and dp",
+                      machine::name(axis), grid.size(axis));
   }
   GradientPlan plan{divisor,
                     value_dtype,
@@ -56,17 +36,14 @@ GradientPlan gradient_plan(const std::vector<Parameter*>& parameters, machine::D
                     {}};
   std::set<std::string> seen;
   for (const Parameter* parameter : parameters) {
-    if (!seen.insert(parameter->name).second) {
-      throw std::invalid_argument(
-          fmt::format("gradient plan: parameter {} appears twice", parameter->name));
-    }
+    if (!seen.insert(parameter->name).second)
+      machine::reject("gradient plan: parameter {} appears twice", parameter->name);
     const collectives::Placement& placement = parameter->placement;
-    if (placement.tied_over_pp && plan.pp > 1 && grid.opposite_group().size() == 1) {
-      throw std::invalid_argument(
-          fmt::format("gradient plan: parameter {} is tied over two opposite stages, stage {} of "
-                      "{} has none",
-                      parameter->name, grid.coordinate(Axis::pp), plan.pp));
-    }
+    if (placement.tied_over_pp && plan.pp > 1 && grid.opposite_group().size() == 1)
+      machine::reject(
+          "gradient plan: parameter {} is tied over two opposite stages, stage {} of "
+          "{} has none",
+          parameter->name, grid.coordinate(Axis::pp), plan.pp);
     GradientRow row;
     row.parameter = parameter->name;
     row.elements =
@@ -91,25 +68,6 @@ GradientPlan gradient_plan(const std::vector<Parameter*>& parameters, machine::D
     }
   }
   return plan;
-}
-
-std::string text(const GradientPlan& plan) {
-  std::size_t width = 9;
-  for (const GradientRow& row : plan.rows) width = std::max(width, row.parameter.size());
-  std::string out = fmt::format("sums of gradients of {} tokens, divided once, by {}\n",
-                                plan.divisor, plan.divisor);
-  out += fmt::format("{:<{}}  {:>10}  {:<8}  {:<18}  {:>8}\n", "parameter", width, "elements",
-                     "dtype", "sum over", "replicas");
-  for (const GradientRow& row : plan.rows) {
-    std::vector<std::string_view> groups;
-    for (const Over over : row.reduce) groups.push_back(name(over));
-    out +=
-        fmt::format("{:<{}}  {:>10}  {:<8}  {:<18}  {:>8}\n", row.parameter, width, row.elements,
-                    machine::name(row.dtype),
-                    row.frozen ? std::string("frozen") : fmt::format("{}", fmt::join(groups, ", ")),
-                    row.replicas);
-  }
-  return out;
 }
 
 }  // namespace zero

@@ -8,7 +8,6 @@
 // tokens that count in the whole step (all micro-batches, all data-parallel ranks). So uneven
 // micro-batches, ranks without a token and gradient accumulation need no factor of their own.
 
-#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -18,6 +17,9 @@
 #include "machine/world/grid.h"
 
 namespace zero {
+
+using collectives::Parameter;
+using machine::Category, machine::Dtype, machine::Tensor;
 
 // The groups that gradients are summed over, in the order in which it happens.
 enum class Over : unsigned char {
@@ -31,7 +33,7 @@ std::string_view name(Over over);
 struct GradientRow {
   std::string parameter;
   std::int64_t elements = 0;  // of the local shard
-  machine::Dtype dtype{};     // of the gradient
+  Dtype dtype{};              // of the gradient
   std::vector<Over> reduce;   // groups of one member are left out
   int replicas = 1;           // ranks of one model replica (tp x pp) that hold the same element
   bool weight_decay = true;
@@ -41,22 +43,21 @@ struct GradientRow {
 
 struct GradientPlan {
   double divisor = 1;  // tokens of the whole step
-  machine::Dtype value_dtype{}, gradient_dtype{};
+  Dtype value_dtype{}, gradient_dtype{};
   int tp = 1, pp = 1, dp = 1;
   std::vector<GradientRow> rows;  // in the order of the parameters
 
-  int size(Over over) const;  // members of that group
+  int size(Over over) const {  // members of that group
+    return over == Over::embedding ? (pp > 1 ? 2 : 1) : over == Over::tp ? tp : dp;
+  }
 };
 
 // What a rank of the grid holds. Parameters need no memory yet. Throws std::invalid_argument for a
 // divisor that is not positive, for a parameter named twice, for a tied parameter on the middle
 // stage, which no other is opposite to, and for cp or ep above 1, over which nothing here is
 // reduced. frozen: names of parameters that are not trained; one that is none is an error.
-GradientPlan gradient_plan(const std::vector<collectives::Parameter*>& parameters,
-                           machine::Dtype value_dtype, const machine::Grid& grid, double divisor,
+GradientPlan gradient_plan(const std::vector<Parameter*>& parameters, Dtype value_dtype,
+                           const machine::Grid& grid, double divisor,
                            const std::vector<std::string>& frozen = {});
-
-// The table, for reports.
-std::string text(const GradientPlan& plan);
 
 }  // namespace zero

@@ -43,9 +43,6 @@ TEST(GradientPlan, RowsSayEverythingAtTp2Pp2Dp2) {
   };
   EXPECT_EQ(plan.rows, expected);
   EXPECT_EQ(plan.divisor, 96);
-  const std::string table = text(plan);
-  EXPECT_NE(table.find("embedding, tp, dp"), std::string::npos) << table;
-  EXPECT_NE(table.find("divided once, by 96"), std::string::npos) << table;
 }
 
 TEST(GradientPlan, GroupsOfOneAreLeftOut) {

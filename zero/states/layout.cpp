@@ -1,12 +1,11 @@
 #include "zero/states/layout.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <map>
 #include <numeric>
-#include <stdexcept>
 #include <utility>
+
+#include "machine/base/reject.h"
 
 namespace zero {
 namespace {
@@ -137,12 +136,10 @@ std::vector<Range> owned_ranges(const Layout& layout, bool sharded, int dp_rank)
 }
 
 Layout layout(const GradientPlan& plan, const LayoutOptions& options) {
-  if (options.reduce_bucket_size < 1)
-    throw std::invalid_argument(
-        fmt::format("reduce_bucket_size {}: must be positive", options.reduce_bucket_size));
+  machine::check_positive("reduce_bucket_size", options.reduce_bucket_size);
   if (!options.parts.empty() && options.parts.size() != plan.rows.size())
-    throw std::invalid_argument(fmt::format("parts of {} parameters, the plan has {}",
-                                            options.parts.size(), plan.rows.size()));
+    machine::reject("parts of {} parameters, the plan has {}", options.parts.size(),
+                    plan.rows.size());
   Layout result;
   result.shards = plan.dp;
   result.offsets.resize(plan.rows.size());
