@@ -2,9 +2,6 @@
 
 namespace suite {
 
-using machine::Dtype;
-using machine::Operation;
-
 LayerCase LayerCase::whole() const {
   LayerCase alone = *this;
   alone.ranks = 1;

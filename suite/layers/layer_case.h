@@ -12,15 +12,15 @@
 #include <utility>
 #include <vector>
 
-#include "harness/unit/sweep.h"
 #include "layers/models/gpt_cost.h"
+#include "suite/unit.h"
 
 namespace suite {
 
 struct LayerCase {
   int ranks = 1;
-  machine::Transport transport{};
-  machine::Dtype dtype{};
+  Transport transport{};
+  Dtype dtype{};
   std::string architecture = "gpt2";  // or "llama"
   bool sequence_parallel = false;
   std::string recompute_granularity = "none";
@@ -51,6 +51,8 @@ struct LayerEnds {
 };
 LayerEnds hidden_ends(const LayerCase& c);  // hidden-size, all of it on every rank
 
+class LayerRun;
+
 // What a layer's unit looks like from outside.
 struct LayerTraits {
   bool takes_tokens = false;  // instead of x [tokens, hidden]: no d_x then
@@ -62,6 +64,10 @@ struct LayerTraits {
   bool same_bits_at_every_degree = false;
   bool limit_applies = false;  // harness::Traits
   LayerEnds (*ends)(const LayerCase& c) = hidden_ends;
+  Sweep<LayerCase> (*sweep)() = nullptr;  // null: layer_sweep
+  // A reference of its own, of the last passes; null: the layer on one rank (layer_results.h).
+  void (*judge_numerics)(Judge& judge, const Context& context, const LayerRun& run,
+                         const LayerCase& c) = nullptr;
   double bias_stddev = 0.5;  // of sums of order 1: a bias added too often is far outside the bounds
 };
 
@@ -99,5 +105,8 @@ struct LayerClaims {
   double flops = 0;         // of all passes, of a rank
   std::int64_t longest_sum = 1;
 };
+
+// The cases of a unit of a layer: quick a cross-section of four, acceptance the full matrix.
+Sweep<LayerCase> layer_sweep(const LayerTraits& traits, LayerClaims (*claims)(const LayerCase&));
 
 }  // namespace suite

@@ -10,9 +10,6 @@
 namespace suite {
 
 using collectives::Parameter;
-using machine::Category;
-using machine::Dtype;
-using machine::Tensor;
 
 namespace {
 
@@ -76,7 +73,7 @@ std::vector<double> own_rows(const std::vector<double>& whole, const LayerCase& 
 // Comparisons with one reference. relative: what rounding may make of a gradient, or of an output;
 // other: the dtype that the reference rounds to.
 struct Comparison {
-  harness::Judge& judge;
+  Judge& judge;
   Dtype dtype, other;
   double relative;
   std::string_view with;
@@ -125,7 +122,7 @@ struct Comparison {
 
 }  // namespace
 
-LayerResults results_of(const LayerRun& run, harness::Judge* judge) {
+LayerResults results_of(const LayerRun& run, Judge* judge) {
   const layers::Context& context = run.context();
   LayerResults results;
   results.y = to_doubles(run.y());
@@ -150,12 +147,11 @@ LayerResults results_of(const LayerRun& run, harness::Judge* judge) {
   return results;
 }
 
-LayerReference make_reference(const harness::Context& context, const LayerCase& c,
-                              const LayerTraits& traits, MakeLayer make,
-                              const std::set<std::string>& partial) {
+LayerReference make_reference(const Context& context, const LayerCase& c, const LayerTraits& traits,
+                              MakeLayer make, const std::set<std::string>& partial) {
   machine::World& world = context.world;
   collectives::Communicator alone(world, machine::Group{"reference", {world.rank()}, 0},
-                                  machine::Transport::shared_memory);
+                                  Transport::shared_memory);
   const auto computed = [&](LayerRun& run, bool added_by_the_layer) {
     if (added_by_the_layer) run.add_earlier_gradients(partial, 0, c.ranks);
     run.run_all();
@@ -185,8 +181,8 @@ LayerReference deserialize_layer_reference(std::string_view text) {
   return reference;
 }
 
-void judge_results(harness::Judge& judge, const LayerRun& run, const LayerCase& c,
-                   const LayerTraits& traits, std::int64_t longest_sum, const LayerResults& got,
+void judge_results(Judge& judge, const LayerRun& run, const LayerCase& c, const LayerTraits& traits,
+                   std::int64_t longest_sum, const LayerResults& got,
                    const LayerReference& reference) {
   const int rank = run.context().tp.rank();
   const auto bound = [longest_sum](Dtype dtype) {

@@ -1,6 +1,5 @@
 #include "suite/layers/layer_run.h"
 
-#include <cmath>
 #include <limits>
 
 #include "machine/device/random.h"
@@ -8,9 +7,6 @@
 namespace suite {
 
 using collectives::Parameter;
-using machine::Category;
-using machine::Dtype;
-using machine::Tensor;
 
 namespace {
 
@@ -66,11 +62,8 @@ LayerRun::LayerRun(machine::Device& device, collectives::Communicator& tp, const
     y_ = context_.tensor(d_y_.shape(), Category::buffers);
   }
   const double stddev = weight_stddev(ends_.input);  // sums of order 1
-  layer_->initialize({.seed = seed,
-                      .weight_stddev = stddev,
-                      .residual_stddev = stddev,
-                      .bias_stddev = traits.bias_stddev,
-                      .gain_stddev = 0.2});
+  const layers::Initializer initializer{seed, stddev, stddev, traits.bias_stddev, 0.2};
+  initializer.fill(context_, parameters());
   zero_gradients();
 }
 

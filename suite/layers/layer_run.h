@@ -4,7 +4,6 @@
 // numbers.
 
 #include <cmath>
-#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -18,7 +17,7 @@ namespace suite {
 
 // What is computed from: x, or tokens (those to look up; the targets of a loss).
 struct LayerInput {
-  machine::Tensor x;
+  Tensor x;
   const std::int32_t* tokens = nullptr;
 };
 
@@ -38,9 +37,8 @@ class JudgedLayer {
  public:
   virtual ~JudgedLayer() = default;
   virtual layers::Parameters parameters() = 0;
-  virtual void initialize(const layers::Initializer& initializer) = 0;
-  virtual void forward(const LayerInput& in, const machine::Tensor& y) = 0;
-  virtual void backward_input(const machine::Tensor& d_y, const machine::Tensor& d_x) = 0;
+  virtual void forward(const LayerInput& in, const Tensor& y) = 0;
+  virtual void backward_input(const Tensor& d_y, const Tensor& d_x) = 0;
   virtual void backward_weights() = 0;
 };
 
@@ -53,12 +51,11 @@ class SavingLayer : public JudgedLayer {
       : layer_(context, arguments...) {}
 
   layers::Parameters parameters() final { return layer_.parameters(); }
-  void initialize(const layers::Initializer& initializer) final { layer_.initialize(initializer); }
-  void forward(const LayerInput& in, const machine::Tensor& y) final {
-    layer_.forward(in.x, y, saved_, machine::Category::activations);
+  void forward(const LayerInput& in, const Tensor& y) final {
+    layer_.forward(in.x, y, saved_, Category::activations);
   }
-  void backward_input(const machine::Tensor& d_y, const machine::Tensor& d_x) final {
-    layer_.backward_input(d_y, d_x, saved_, machine::Category::buffers);
+  void backward_input(const Tensor& d_y, const Tensor& d_x) final {
+    layer_.backward_input(d_y, d_x, saved_, Category::buffers);
   }
   void backward_weights() final { layer_.backward_weights(saved_); }
 
@@ -99,8 +96,8 @@ class LayerRun {
   const layers::Context& context() const { return context_; }
   layers::Parameters parameters() const { return layer_->parameters(); }
   std::set<std::string> partial_gradients() const;
-  const machine::Tensor& y() const { return y_; }
-  const machine::Tensor& d_x() const { return d_x_; }  // empty where tokens came in
+  const Tensor& y() const { return y_; }
+  const Tensor& d_x() const { return d_x_; }  // empty where tokens came in
   // Whether a rank holds only its columns of y, of d_x.
   bool y_is_cut() const { return ends_.own_output < ends_.output; }
   bool d_x_is_cut() const { return ends_.own_input < ends_.input; }
@@ -113,7 +110,7 @@ class LayerRun {
   layers::Context context_;
   std::uint64_t seed_;
   std::unique_ptr<JudgedLayer> layer_;
-  machine::Tensor x_, y_, d_y_, d_x_, tokens_;
+  Tensor x_, y_, d_y_, d_x_, tokens_;
 };
 
 }  // namespace suite

@@ -1,16 +1,11 @@
-#include "suite/layers/layer_sweep.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 
+#include "suite/layers/layer_case.h"
+
 namespace suite {
 namespace {
-
-using harness::Profile;
-using harness::vary;
-using machine::Dtype;
-using machine::Transport;
 
 // Empty, or why `by` does not divide the value, and the nearest that it does.
 std::string not_divided(std::string_view what, std::int64_t value, std::string_view by_what,
@@ -51,13 +46,12 @@ std::string why_no_case(const LayerTraits& traits, LayerClaims (*claims)(const L
 
 }  // namespace
 
-harness::Sweep<LayerCase> layer_sweep(const LayerTraits& traits,
-                                      LayerClaims (*claims)(const LayerCase&)) {
+Sweep<LayerCase> layer_sweep(const LayerTraits& traits, LayerClaims (*claims)(const LayerCase&)) {
   using Case = LayerCase;
   using Variations = std::vector<harness::Variation<Case>>;
   using enum Profile;
   const std::vector<Dtype> dtypes{Dtype::float32, Dtype::bfloat16, Dtype::float16, Dtype::float64};
-  harness::Sweep<Case> sweep;
+  Sweep<Case> sweep;
   sweep.axis("transport", &Case::transport, Transport::shared_memory)
       .axis("dtype", &Case::dtype, Dtype::float32, dtypes)
       .axis("ranks", &Case::ranks, 2)

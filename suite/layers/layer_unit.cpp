@@ -12,20 +12,16 @@ namespace suite {
 
 using collectives::CollectiveCalls;
 using collectives::Spread;
-using machine::Category;
-using machine::Operation;
-using machine::Tensor;
 using machine::Traffic;
 using machine::TrafficLabel;
 
-LayerShell::LayerShell(const Case& c, harness::Context& context, const LayerTraits& traits,
-                       LayerClaims claims, MakeLayer make, JudgeNumerics judge_numerics)
+LayerShell::LayerShell(const Case& c, Context& context, const LayerTraits& traits,
+                       LayerClaims claims, MakeLayer make)
     : case_(c),
       context_(context),
       traits_(traits),
       claims_(std::move(claims)),
       make_(make),
-      judge_numerics_(judge_numerics),
       memory_(context.device.ledger()),
       tp_(context.world, context.group, c.transport),
       run_(context.device, tp_, c, traits, make, context.seed) {
@@ -34,7 +30,7 @@ LayerShell::LayerShell(const Case& c, harness::Context& context, const LayerTrai
   memory_.reset();
 }
 
-void LayerShell::judge(harness::Judge& judge) {
+void LayerShell::judge(Judge& judge) {
   judge_memory(judge);  // peaks so far: of the timed runs
   for (int repeat = 0; repeat < 2; ++repeat) {
     run_.zero_gradients();
@@ -50,12 +46,12 @@ void LayerShell::judge(harness::Judge& judge) {
     }
     judge_bits(judge);
   }
-  if (judge_numerics_) return judge_numerics_(judge, context_, run_, case_);
+  if (traits_.judge_numerics) return traits_.judge_numerics(judge, context_, run_, case_);
   const LayerResults got = results_of(run_, &judge);
   judge_results(judge, run_, case_, traits_, claims_.longest_sum, got, shared_reference());
 }
 
-void LayerShell::judge_memory(harness::Judge& judge) const {
+void LayerShell::judge_memory(Judge& judge) const {
   collectives::CallsCost cost;
   for (const Pass pass : all_passes) add_calls(cost, pass);
   // CUDA tensors are staged through the host's memory, counted there.
@@ -71,7 +67,7 @@ void LayerShell::judge_memory(harness::Judge& judge) const {
   check(Category::buffers, run_.passed_bytes() + claims_.buffers + scratch);
 }
 
-void LayerShell::judge_saved(harness::Judge& judge, Pass pass) const {
+void LayerShell::judge_saved(Judge& judge, Pass pass) const {
   const std::size_t expected = pass == Pass::forward          ? claims_.saved
                                : pass == Pass::backward_input ? claims_.saved_for_weights
                                                               : 0;
@@ -84,7 +80,7 @@ void LayerShell::add_calls(collectives::CallsCost& cost, Pass pass) const {
     cost.add(calls, collectives::usual_algorithm(calls, case_.transport), tp_.rank());
 }
 
-void LayerShell::judge_volume(harness::Judge& judge, Pass pass) const {
+void LayerShell::judge_volume(Judge& judge, Pass pass) const {
   collectives::CallsCost cost;
   add_calls(cost, pass);
   std::map<TrafficLabel, Traffic> expected = cost.traffic("tp");
@@ -100,7 +96,7 @@ void LayerShell::judge_volume(harness::Judge& judge, Pass pass) const {
 }
 
 // Of the passes just run. What a rank alone has is compared with its own second run.
-void LayerShell::judge_bits(harness::Judge& judge) const {
+void LayerShell::judge_bits(Judge& judge) const {
   const auto bits = [&](bool own, std::string_view what, const Tensor& tensor) {
     judge.same_bits(own ? fmt::format("part {} of {}", tp_.rank(), what) : std::string(what),
                     hash(tensor));
@@ -125,13 +121,13 @@ LayerReference LayerShell::shared_reference() const {
 // Each pass reads or writes what enters and what leaves (the weight half reads x and d_y), what is
 // kept is written once and read once; two passes read the parameters, one reads and writes the
 // gradients. Collectives as in suite/collectives/collective_unit.cpp.
-harness::Cost LayerShell::cost() const {
+Cost LayerShell::cost() const {
   const double parameters = static_cast<double>(claims_.parameters);
   const double value = static_cast<double>(size_of(case_.dtype)),
                gradient = static_cast<double>(size_of(collectives::gradient_dtype(case_.dtype)));
   const double passed = static_cast<double>(run_.passed_bytes()),
                saved = static_cast<double>(claims_.saved);
-  harness::Cost cost;
+  Cost cost;
   cost.flops = claims_.flops;
   cost.flops_dtype = case_.dtype;
   cost.memory_bytes = 1.5 * passed + 2 * saved + 2 * parameters * (value + gradient);
@@ -151,7 +147,7 @@ harness::Cost LayerShell::cost() const {
 }
 
 // Nine more runs in their passes, of which the median is shown.
-void LayerShell::describe(harness::Description& description) {
+void LayerShell::describe(Description& description) {
   std::array<std::array<double, 3>, 9> runs{};
   const auto sum = [](const std::array<double, 3>& one) { return one[0] + one[1] + one[2]; };
   for (auto& seconds : runs) {

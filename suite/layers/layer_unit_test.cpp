@@ -69,10 +69,6 @@ class NormedMlp final : public JudgedLayer {
     for (collectives::Parameter* parameter : mlp_.parameters()) all.push_back(parameter);
     return all;
   }
-  void initialize(const layers::Initializer& initializer) override {
-    norm_.initialize(initializer);
-    mlp_.initialize(initializer);
-  }
   void forward(const LayerInput& in, const Tensor& y) override {
     x_ = in.x;
     normed_ = context_.tensor(x_.shape(), Category::activations);

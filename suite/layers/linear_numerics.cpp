@@ -4,7 +4,6 @@
 
 #include <cmath>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "layers/parameter.h"
@@ -14,16 +13,13 @@
 namespace suite {
 namespace {
 
-using machine::Category;
-using machine::Dtype;
 using machine::Shape;
-using machine::Tensor;
 
 constexpr std::uint64_t rows_seed = 5;  // added to the run's
 
 // A whole tensor as every rank's shard sees it: values depend on the global index alone.
-std::vector<double> whole(const harness::Context& context, Dtype dtype, Shape shape,
-                          std::uint64_t seed, double stddev) {
+std::vector<double> whole(const Context& context, Dtype dtype, Shape shape, std::uint64_t seed,
+                          double stddev) {
   const Tensor tensor(context.device, dtype, shape, Category::buffers);
   context.device.stream().kernels().fill_normal(tensor, seed, {}, 0, stddev);
   return to_doubles(tensor);
@@ -44,7 +40,7 @@ struct PartialCheck {
   std::int64_t whole_cols;
   double bound;  // relative, of one element
 
-  void run(harness::Judge& judge, std::string_view what, const Tensor& result, Part part,
+  void run(Judge& judge, std::string_view what, const Tensor& result, Part part,
            std::uint64_t seed) const {
     const std::vector<double> got = to_doubles(result);
     std::vector<std::int64_t> rows = rows_to_check(part.rows, inner * part.cols, seed);
@@ -76,8 +72,8 @@ struct PartialCheck {
 
 }  // namespace
 
-void judge_linear(harness::Judge& judge, const harness::Context& context, const LayerRun& run,
-                  const LayerCase& c, LinearCut cut) {
+void judge_linear(Judge& judge, const Context& context, const LayerRun& run, const LayerCase& c,
+                  LinearCut cut) {
   const std::int64_t tokens = c.tokens(), in = c.input_size, out = c.output_size;
   const bool column = cut == LinearCut::column;
   const Dtype dtype = c.dtype, gradients = collectives::gradient_dtype(dtype);

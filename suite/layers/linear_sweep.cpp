@@ -5,23 +5,17 @@
 #include <stdexcept>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "layers/parameter.h"
 #include "suite/layers/linear_layer.h"
 
 namespace suite {
 
-using harness::Profile;
-using harness::vary;
-using machine::Dtype;
-using machine::Transport;
-
-harness::Sweep<LayerCase> linear_sweep(LinearCut cut) {
+Sweep<LayerCase> linear_sweep(LinearCut cut) {
   using Case = LayerCase;
   using enum Profile;
   const bool column = cut == LinearCut::column;
-  harness::Sweep<Case> sweep;
+  Sweep<Case> sweep;
   sweep.axis("transport", &Case::transport, Transport::shared_memory)
       .axis("dtype", &Case::dtype, Dtype::float32,
             {Dtype::float32, Dtype::bfloat16, Dtype::float16, Dtype::float64})

@@ -46,14 +46,11 @@ class VocabularyParallelCrossEntropy final : public JudgedLayer {
         layer_(context, table_, c.model()) {}
 
   layers::Parameters parameters() override { return layer_.parameters(); }
-  void initialize(const layers::Initializer& initializer) override {
-    layer_.initialize(initializer);
-  }
-  void forward(const LayerInput& in, const machine::Tensor& loss) override {
+  void forward(const LayerInput& in, const Tensor& loss) override {
     layer_.forward(in.x, in.tokens, loss, saved_);
   }
-  void backward_input(const machine::Tensor&, const machine::Tensor& d_x) override {
-    layer_.backward_input(loss_factor, d_x, saved_, machine::Category::buffers);
+  void backward_input(const Tensor&, const Tensor& d_x) override {
+    layer_.backward_input(loss_factor, d_x, saved_, Category::buffers);
   }
   void backward_weights() override { layer_.backward_weights(saved_); }
 

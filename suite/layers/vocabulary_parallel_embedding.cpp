@@ -35,21 +35,18 @@ class VocabularyParallelEmbedding final : public JudgedLayer {
         layer_(context, table_, c.model()) {}
 
   layers::Parameters parameters() override { return layer_.parameters(); }
-  void initialize(const layers::Initializer& initializer) override {
-    layer_.initialize(initializer);
-  }
-  void forward(const LayerInput& in, const machine::Tensor& y) override {
+  void forward(const LayerInput& in, const Tensor& y) override {
     tokens_ = in.tokens;
     layer_.forward(tokens_, y);
   }
-  void backward_input(const machine::Tensor& d_y, const machine::Tensor&) override { d_y_ = d_y; }
+  void backward_input(const Tensor& d_y, const Tensor&) override { d_y_ = d_y; }
   void backward_weights() override { layer_.backward_weights(tokens_, d_y_); }
 
  private:
   collectives::Parameter table_;
   layers::Embedding layer_;
   const std::int32_t* tokens_ = nullptr;
-  machine::Tensor d_y_;  // the caller's
+  Tensor d_y_;  // the caller's
 };
 
 const bool registered = harness::add<LayerUnit<VocabularyParallelEmbedding>>();

@@ -14,22 +14,14 @@
 #include <limits>
 #include <optional>
 
-#include "harness/unit/unit.h"
 #include "machine/device/kernels.h"
 #include "machine/device/random.h"
 #include "suite/machine/onednn_gemm.h"
 #include "suite/reference/product_reference.h"
+#include "suite/unit.h"
 
 namespace suite {
 namespace {
-
-using harness::Better, harness::Nature;
-
-using harness::Oracle;
-using harness::Profile;
-using harness::vary;
-using machine::Dtype;
-using machine::Tensor;
 
 struct ProductShape {
   std::int64_t m, n, k;
@@ -54,9 +46,8 @@ struct Gemm {
   static constexpr std::string_view name = "gemm";
   static constexpr std::string_view about = "y = x Wᵀ on every rank at once";
   static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::determinism};
-  static constexpr harness::Counter counters[] = {
-      {"gflops", "GFLOP/s", Better::higher, Nature::speed,
-       "1e9 floating-point operations per second of one rank"}};
+  static constexpr Counter counters[] = {{"gflops", "GFLOP/s", Better::higher, Nature::speed,
+                                          "1e9 floating-point operations per second of one rank"}};
   static constexpr bool equal_work = true;
   static constexpr bool limit_applies = true;
 
@@ -66,9 +57,9 @@ struct Gemm {
     std::string shape;
   };
 
-  static harness::Sweep<Case> sweep() {
+  static Sweep<Case> sweep() {
     using enum Profile;
-    harness::Sweep<Case> sweep;
+    Sweep<Case> sweep;
     sweep
         .axis("dtype", &Case::dtype, Dtype::float32,
               {Dtype::float32, Dtype::bfloat16, Dtype::float16, Dtype::float64})
@@ -102,20 +93,20 @@ struct Gemm {
     return sweep;
   }
 
-  Gemm(const Case& c, harness::Context& context)
+  Gemm(const Case& c, Context& context)
       : dtype_(c.dtype), context_(context), shape_(*parse_shape(c.shape)) {
     const auto tensor = [&](std::int64_t rows, std::int64_t cols) {
-      return Tensor(context.device, c.dtype, {rows, cols}, machine::Category::buffers);
+      return Tensor(context.device, c.dtype, {rows, cols}, Category::buffers);
     };
     x_ = tensor(shape_.m, shape_.k);
     weight_ = tensor(shape_.n, shape_.k);
     y_ = tensor(shape_.m, shape_.n);
     kernels().fill_normal(x_, context.seed, {}, 0, 1);
     kernels().fill_normal(weight_, context.seed + 1, {}, 0, 1);
-    if (context.device.readable_by_host()) library_ = OnednnGemm::fastest(x_, weight_);
-    const bool has_one = library_ != nullptr;
+    if (context.device.readable_by_host()) library_ = fastest_onednn_gemm(x_, weight_);
+    const bool has_one = has_yardstick();
     if (!std::ranges::all_of(context.world.all_gather(context.group, has_one), std::identity()))
-      library_.reset();
+      library_ = {};
   }
 
   void prepare() {}
@@ -123,10 +114,10 @@ struct Gemm {
     gemm(context_.device.stream(), matrix(x_), matrix(weight_).transposed(), matrix(y_));
   }
   bool only_queues() const { return !context_.device.readable_by_host() && !library_; }
-  bool has_yardstick() const { return library_ != nullptr; }
-  void yardstick() { library_->run(); }
+  bool has_yardstick() const { return static_cast<bool>(library_); }
+  void yardstick() { library_(); }
 
-  void judge(harness::Judge& judge) {
+  void judge(Judge& judge) {
     for (int repeat = 0; repeat < 2; ++repeat) {
       multiply();
       judge.same_bits("product", hash(y_));
@@ -135,8 +126,8 @@ struct Gemm {
     judge_whole(judge);
   }
 
-  harness::Cost cost() const {
-    harness::Cost cost;
+  Cost cost() const {
+    Cost cost;
     cost.flops = 2.0 * static_cast<double>(shape_.m) * static_cast<double>(shape_.n) *
                  static_cast<double>(shape_.k);
     cost.flops_dtype = dtype_;
@@ -145,8 +136,7 @@ struct Gemm {
     return cost;
   }
 
-  void describe(
-      harness::Description& description) {  // gflops: 1e9 operations a second, of one rank
+  void describe(Description& description) {  // gflops: 1e9 operations a second, of one rank
     if (description.seconds > 0)
       description.set("gflops", cost().flops / description.seconds / 1e9);
   }
@@ -162,7 +152,7 @@ struct Gemm {
   }
 
   // Rows of random numbers, against plain loops.
-  void judge_rows(harness::Judge& judge) const {
+  void judge_rows(Judge& judge) const {
     const auto [m, n, k] = shape_;
     const std::vector<double> x = to_doubles(x_), weight = to_doubles(weight_), y = to_doubles(y_);
     const std::vector<std::int64_t> rows = rows_to_check(m, n * k, context_.seed);
@@ -181,7 +171,7 @@ struct Gemm {
   // (at most 28 terms of at most 9: 252, where bfloat16 counts to 256). Y v = X (Wᵀ v) for a random
   // v without zeros finds any single wrong element, and many with all but certainty (Freivalds
   // 1977).
-  void judge_whole(harness::Judge& judge) {
+  void judge_whole(Judge& judge) {
     constexpr std::int64_t most_terms = 28;
     const auto [m, n, k] = shape_;
     std::uint64_t drawn = 0;
@@ -214,10 +204,10 @@ struct Gemm {
   }
 
   Dtype dtype_;
-  harness::Context& context_;
+  Context& context_;
   ProductShape shape_;
   Tensor x_, weight_, y_;
-  std::unique_ptr<OnednnGemm> library_;
+  std::function<void()> library_;  // oneDNN's product
 };
 
 const bool registered = harness::add<Gemm>();

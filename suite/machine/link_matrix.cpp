@@ -16,30 +16,24 @@
 
 #include "harness/measure/core_delay.h"
 #include "harness/measure/statistics.h"
-#include "harness/unit/unit.h"
 #include "machine/base/clock.h"
 #include "machine/link/connect.h"
 #include "suite/machine/pair_meter.h"
 #include "suite/machine/slow_pairs.h"
 #include "suite/machine/tournament.h"
+#include "suite/unit.h"
 
 namespace suite {
 namespace {
 
-using harness::Better, harness::Nature;
-
 using harness::Bytes;
-using harness::Oracle;
-using harness::Profile;
-using harness::vary;
-using machine::Transport;
 
 class LinkMatrix {
  public:
   static constexpr std::string_view name = "link_matrix";
   static constexpr std::string_view about = "bandwidth and latency between every pair of ranks";
   static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::volume};
-  static constexpr harness::Counter counters[] = {
+  static constexpr Counter counters[] = {
       {"slow_pairs", "", Better::lower, Nature::measured,
        "ordered pairs of ranks whose link is slow (`link_matrix`)"},
       {"pair_GBps", "GB/s", Better::higher, Nature::measured,
@@ -54,9 +48,9 @@ class LinkMatrix {
     Bytes bytes;
   };
 
-  static harness::Sweep<Case> sweep() {
+  static Sweep<Case> sweep() {
     using enum Profile;
-    harness::Sweep<Case> sweep;
+    Sweep<Case> sweep;
     sweep.axis("transport", &Case::transport, Transport::shared_memory)
         .axis("mode", &Case::mode, "together", {"together", "alone"})
         .axis("ranks", &Case::ranks, 2)
@@ -82,7 +76,7 @@ class LinkMatrix {
                 vary(&Case::bytes, {{1}, {4099}})});
     return sweep;
   }
-  LinkMatrix(const Case& c, harness::Context& context)
+  LinkMatrix(const Case& c, Context& context)
       : context_(context),
         rounds_(tournament(c.ranks)),
         link_(machine::connect(context.world, context.group, c.transport)),
@@ -94,7 +88,7 @@ class LinkMatrix {
   void prepare() {}
   void run() { pass(false); }
 
-  void judge(harness::Judge& judge) {
+  void judge(Judge& judge) {
     link_->reset_traffic();
     pass(true);
     judge.volume(*link_, {{label, meter_.expected_traffic()}});
@@ -105,9 +99,9 @@ class LinkMatrix {
                        static_cast<double>(meter_.wrong(peer)), 0);
   }
 
-  harness::Cost cost() const { return {}; }
+  Cost cost() const { return {}; }
 
-  void describe(harness::Description& description) {
+  void describe(Description& description) {
     if (link_->size() == 1) return;
     description.link_matrix = gathered();
     description.set("slow_pairs", static_cast<double>(description.link_matrix.slow_pairs.size()));
@@ -116,8 +110,7 @@ class LinkMatrix {
   }
 
  private:
-  static constexpr machine::TrafficLabel label{machine::Operation::send_receive,
-                                               machine::Dtype::uint8};
+  static constexpr machine::TrafficLabel label{Operation::send_receive, Dtype::uint8};
 
   // Barriers keep the rounds apart, and within a round the small messages from the large ones.
   void pass(bool checked) {
@@ -182,7 +175,7 @@ class LinkMatrix {
     return values.empty() ? 0 : harness::median(values);
   }
 
-  harness::Context& context_;
+  Context& context_;
   std::vector<Round> rounds_;
   std::unique_ptr<machine::Link> link_;
   PairMeter meter_;

@@ -13,19 +13,14 @@
 #include <limits>
 #include <span>
 
-#include "harness/unit/unit.h"
 #include "machine/device/kernels.h"
 #include "suite/reference/shared_counters.h"
+#include "suite/unit.h"
 
 namespace suite {
 namespace {
 
 using harness::Bytes;
-using harness::Oracle;
-using harness::Profile;
-using harness::vary;
-using machine::Dtype;
-using machine::Tensor;
 
 constexpr double factor = 3;  // STREAM's; exact in every dtype
 
@@ -33,7 +28,7 @@ struct MemoryBandwidth {
   static constexpr std::string_view name = "memory_bandwidth";
   static constexpr std::string_view about = "STREAM's copy and triad, on every rank at once";
   static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::determinism};
-  static constexpr harness::Counter counters[] = {memory_bytes_counter, memory_GBps_counter};
+  static constexpr Counter counters[] = {memory_bytes_counter, memory_GBps_counter};
   static constexpr bool equal_work = true;
   static constexpr bool limit_applies = true;
 
@@ -52,9 +47,9 @@ struct MemoryBandwidth {
     }
   };
 
-  static harness::Sweep<Case> sweep() {
+  static Sweep<Case> sweep() {
     using enum Profile;
-    harness::Sweep<Case> sweep;
+    Sweep<Case> sweep;
     sweep.axis("kernel", &Case::kernel, "copy", {"copy", "triad", "add", "add_to_two"})
         .axis("dtype", &Case::dtype, Dtype::float32,
               {Dtype::float32, Dtype::bfloat16, Dtype::float16, Dtype::float64})
@@ -86,9 +81,9 @@ struct MemoryBandwidth {
     return sweep;
   }
 
-  MemoryBandwidth(const Case& c, harness::Context& context) : case_(c), context_(context) {
+  MemoryBandwidth(const Case& c, Context& context) : case_(c), context_(context) {
     const auto tensor = [&] {
-      return Tensor(context.device, c.dtype, {c.elements()}, machine::Category::buffers);
+      return Tensor(context.device, c.dtype, {c.elements()}, Category::buffers);
     };
     a_ = tensor();
     out_ = tensor();
@@ -111,7 +106,7 @@ struct MemoryBandwidth {
                             std::span(outs, case_.to_two() ? 2 : 1), a_.size());
   }
 
-  void judge(harness::Judge& judge) {
+  void judge(Judge& judge) {
     for (int repeat = 0; repeat < 2; ++repeat) {
       clear();
       run();
@@ -128,15 +123,15 @@ struct MemoryBandwidth {
     }
   }
 
-  harness::Cost cost() const {
-    harness::Cost cost;
+  Cost cost() const {
+    Cost cost;
     cost.memory_bytes =
         static_cast<double>(a_.bytes() + b_.bytes() + out_.bytes() + second_.bytes());
     cost.working_set_bytes = cost.memory_bytes;
     return cost;
   }
 
-  void describe(harness::Description& description) {
+  void describe(Description& description) {
     description.set("memory_bytes", cost().memory_bytes);
     if (description.seconds > 0)
       description.set("memory_GBps", cost().memory_bytes / description.seconds / 1e9);
@@ -151,9 +146,8 @@ struct MemoryBandwidth {
 
   // A triad rounds the product and the sum in the accumulator (or the sum alone, fused), and a
   // narrow dtype once more; the reference rounds twice in double.
-  void judge_piece(harness::Judge& judge, const std::vector<double>& out,
-                   const std::vector<double>& a, const std::vector<double>& b,
-                   const std::string& where) const {
+  void judge_piece(Judge& judge, const std::vector<double>& out, const std::vector<double>& a,
+                   const std::vector<double>& b, const std::string& where) const {
     if (!case_.adds()) return judge.exact(where, out, a);
     const double times = case_.triad() ? factor : 1;
     const Dtype accumulator = case_.dtype == Dtype::float64 ? Dtype::float64 : Dtype::float32;
@@ -169,7 +163,7 @@ struct MemoryBandwidth {
   }
 
   Case case_;
-  harness::Context& context_;
+  Context& context_;
   Tensor a_, b_, out_, second_;
 };
 

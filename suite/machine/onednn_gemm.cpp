@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <dnnl.hpp>
 #include <limits>
+#include <memory>
 #include <string_view>
 #include <utility>
 
@@ -17,7 +18,9 @@ using dnnl::memory;
 using machine::Dtype;
 using machine::Tensor;
 
-struct OnednnGemm::Product {
+namespace {
+
+struct Product {
   dnnl::engine engine;
   dnnl::stream stream;
   Tensor x, weight, y;  // weight: as given, or [k, n]
@@ -29,8 +32,6 @@ struct OnednnGemm::Product {
     stream.wait();
   }
 };
-
-namespace {
 
 // The shortest of the runs that fit into 20 ms; at least three.
 template <class Call>
@@ -61,18 +62,8 @@ Tensor transposed(const Tensor& weight) {
 
 }  // namespace
 
-OnednnGemm::OnednnGemm(std::unique_ptr<Product> product, int threads)
-    : product_(std::move(product)), threads_(threads) {}
-
-OnednnGemm::~OnednnGemm() = default;
-
-void OnednnGemm::run() {
-  omp_set_num_threads(threads_);
-  product_->run();
-}
-
-std::unique_ptr<OnednnGemm> OnednnGemm::fastest(const Tensor& x, const Tensor& weight) {
-  if (x.dtype() != Dtype::float32 && x.dtype() != Dtype::bfloat16) return nullptr;
+std::function<void()> fastest_onednn_gemm(const Tensor& x, const Tensor& weight) {
+  if (x.dtype() != Dtype::float32 && x.dtype() != Dtype::bfloat16) return {};
   const auto type = x.dtype() == Dtype::bfloat16 ? memory::data_type::bf16 : memory::data_type::f32;
   const std::int64_t m = x.rows(), n = weight.rows(), k = x.cols();
 #ifdef __SANITIZE_THREAD__
@@ -85,7 +76,7 @@ std::unique_ptr<OnednnGemm> OnednnGemm::fastest(const Tensor& x, const Tensor& w
   const Tensor y(x.device(), x.dtype(), {m, n}, machine::Category::buffers);
   const memory::desc a({m, k}, type, memory::dims{k, 1}), c({m, n}, type, memory::dims{n, 1});
 
-  std::unique_ptr<Product> best;
+  std::shared_ptr<Product> best;
   double best_s = std::numeric_limits<double>::infinity();
   for (const bool as_it_lies : {true, false}) {
     const memory::desc b({k, n}, type, as_it_lies ? memory::dims{1, k} : memory::dims{n, 1});
@@ -106,15 +97,18 @@ std::unique_ptr<OnednnGemm> OnednnGemm::fastest(const Tensor& x, const Tensor& w
         const double seconds = seconds_of([&] { product.run(); });
         if (seconds >= best_s) continue;
         best_s = seconds;
-        best = std::make_unique<Product>(std::move(product));
+        best = std::make_shared<Product>(std::move(product));
       } while (made.next_impl());
     } catch (const dnnl::error& error) {
       // Nothing for this layout is an answer; anything else is a failure.
       if (error.status != dnnl_unimplemented && error.status != dnnl_invalid_arguments) throw;
     }
   }
-  if (!best) return nullptr;
-  return std::unique_ptr<OnednnGemm>(new OnednnGemm(std::move(best), threads));
+  if (!best) return {};
+  return [best, threads] {
+    omp_set_num_threads(threads);
+    best->run();
+  };
 }
 
 }  // namespace suite

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <functional>
 #include <set>
-#include <string>
 
 #include "harness/measure/statistics.h"
 
@@ -71,10 +70,6 @@ std::vector<std::string> crowded_hosts(const std::vector<std::string>& hosts,
       crowded.push_back(host);
   }
   return crowded;
-}
-
-std::vector<harness::LinkMatrix::SlowPair> slow_pairs(const harness::LinkMatrix& matrix) {
-  return slow_pairs(matrix, {matrix.bandwidth_GBps, matrix.latency_us});
 }
 
 std::vector<harness::LinkMatrix::SlowPair> slow_pairs(const harness::LinkMatrix& matrix,

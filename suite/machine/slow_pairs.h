@@ -38,7 +38,5 @@ struct FastestPass {
 // The worst first.
 std::vector<harness::LinkMatrix::SlowPair> slow_pairs(const harness::LinkMatrix& matrix,
                                                       const FastestPass& fastest);
-// Of a matrix of one pass.
-std::vector<harness::LinkMatrix::SlowPair> slow_pairs(const harness::LinkMatrix& matrix);
 
 }  // namespace suite

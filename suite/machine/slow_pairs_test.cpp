@@ -34,6 +34,10 @@ LinkMatrix matrix_of(const std::vector<std::string>& hosts) {
   return matrix;
 }
 
+std::vector<LinkMatrix::SlowPair> slow_pairs(const LinkMatrix& of_one_pass) {
+  return suite::slow_pairs(of_one_pass, {of_one_pass.bandwidth_GBps, of_one_pass.latency_us});
+}
+
 std::size_t place(const LinkMatrix& matrix, int from, int to) {
   return static_cast<std::size_t>(from * matrix.ranks() + to);
 }

@@ -2,13 +2,13 @@
 
 #include <cmath>
 
+#include "collectives/placement.h"
 #include "machine/device/gemm.h"
 #include "machine/device/kernels.h"
 
 namespace suite {
 
 using machine::Category;
-using machine::Dtype;
 using machine::Tensor;
 using pipeline::Action;
 using pipeline::Kind;
@@ -24,8 +24,6 @@ void multiply(const machine::Matrix& a, const machine::Matrix& b, const Tensor& 
 void fill_random(const Tensor& tensor, std::uint64_t seed, double stddev) {
   kernels_of(tensor).fill_normal(tensor, seed, {0, 0, tensor.cols()}, 0, stddev);
 }
-
-Dtype gradient_of(Dtype dtype) { return dtype == Dtype::float64 ? Dtype::float64 : Dtype::float32; }
 
 }  // namespace
 
@@ -44,7 +42,8 @@ void GeluModel::fill_loss_gradients(const Tensor& all) const { fill_random(all, 
 // A spread of sqrt(2 / hidden): values keep their size from part to part (He et al. 2015).
 GeluPart::GeluPart(machine::Device& device, const GeluModel& model, int part)
     : weight(device, model.dtype, {model.hidden, model.hidden}, Category::parameters),
-      weight_gradient(device, gradient_of(model.dtype), weight.shape(), Category::gradients) {
+      weight_gradient(device, collectives::gradient_dtype(model.dtype), weight.shape(),
+                      Category::gradients) {
   fill_random(weight, model.seed + 16 + static_cast<std::uint64_t>(part),
               std::sqrt(2 / static_cast<double>(model.hidden)));
   kernels_of(weight_gradient).fill(weight_gradient, 0);

@@ -6,36 +6,75 @@
 // Times are measured, not judged; what was run and moved is (papers: pipeline/schedule.cpp).
 
 #include <fmt/format.h>
+#include <sys/prctl.h>
+#include <time.h>
 
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cmath>
 #include <memory>
 
-#include "harness/unit/unit.h"
+#include "machine/base/clock.h"
 #include "machine/link/connect.h"
 #include "pipeline/execute.h"
-#include "suite/pipeline/calibrated_sleep.h"
 #include "suite/reference/boundary_traffic.h"
 #include "suite/trainer/measured_step.h"
+#include "suite/unit.h"
 
 namespace suite {
 namespace {
 
-using harness::Better, harness::Nature;
-
-using harness::Oracle;
-using harness::Profile;
-using harness::vary;
-using machine::Category;
-using machine::Dtype;
-using machine::Tensor;
-using machine::Transport;
 using pipeline::Action;
+
+// Sleeps that last as long as they are told to: the kernel's timer slack is taken away from this
+// thread, and what waking up takes, measured once, is slept less. Takes no core meanwhile, so more
+// ranks than cores can each be "computing". Linux; without it the slack stays.
+class CalibratedSleep {
+ public:
+  explicit CalibratedSleep(double typical_s);  // what most sleeps will take
+  ~CalibratedSleep();
+  CalibratedSleep(const CalibratedSleep&) = delete;
+  CalibratedSleep& operator=(const CalibratedSleep&) = delete;
+  void operator()(double seconds) const;
+
+ private:
+  double late_s_ = 0;   // median, of waking up
+  long slack_ns_ = -1;  // this thread's before; -1: not known
+};
+
+CalibratedSleep::CalibratedSleep(double typical_s) {
+  slack_ns_ = prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0);
+  prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
+  std::array<double, 15> late;
+  for (double& seconds : late) {
+    const double start_s = machine::steady_s();
+    (*this)(typical_s);
+    seconds = machine::steady_s() - start_s - typical_s;
+  }
+  std::nth_element(late.begin(), late.begin() + late.size() / 2, late.end());
+  late_s_ = std::clamp(late[late.size() / 2], 0.0, typical_s / 2);
+}
+
+CalibratedSleep::~CalibratedSleep() {
+  if (slack_ns_ > 0) prctl(PR_SET_TIMERSLACK, slack_ns_, 0, 0, 0);
+}
+
+void CalibratedSleep::operator()(double seconds) const {
+  seconds = std::max(0.0, seconds - late_s_);
+  timespec left;
+  left.tv_sec = static_cast<time_t>(std::floor(seconds));
+  left.tv_nsec = static_cast<long>((seconds - std::floor(seconds)) * 1e9);
+  while (nanosleep(&left, &left) != 0 && errno == EINTR) {
+  }
+}
 
 struct PipelineBubble {
   static constexpr std::string_view name = "pipeline_bubble";
   static constexpr std::string_view about =
       "idle time of a pipeline schedule against its formula; stages sleep instead of computing";
   static constexpr Oracle oracles[] = {Oracle::volume, Oracle::memory, Oracle::schedule};
-  static constexpr harness::Counter counters[] = {
+  static constexpr Counter counters[] = {
       {"executor_overhead", "", Better::lower, Nature::measured,
        "fraction of a step that is neither computing nor waiting"}};
 
@@ -48,9 +87,9 @@ struct PipelineBubble {
     Transport transport{};
   };
 
-  static harness::Sweep<Case> sweep() {
+  static Sweep<Case> sweep() {
     using enum Profile;
-    harness::Sweep<Case> sweep;
+    Sweep<Case> sweep;
     std::vector<std::string> schedules = pipeline::schedule_names();
     sweep.axis("schedule", &Case::schedule, "1f1b", schedules)
         .axis("virtual_stages", &Case::virtual_stages, 1)
@@ -84,7 +123,7 @@ struct PipelineBubble {
                  vary(&Case::micro_batches, {7}), vary(&Case::ranks, {3})});
     return sweep;
   }
-  PipelineBubble(const Case& c, harness::Context& context)
+  PipelineBubble(const Case& c, Context& context)
       : case_(c),
         context_(context),
         schedule_(pipeline::find_schedule(c.schedule)),
@@ -113,9 +152,9 @@ struct PipelineBubble {
   void prepare() {}
   void run() { executor_->run(stage_); }
 
-  void judge(harness::Judge& judge) {
+  void judge(Judge& judge) {
     const int rank = context_.group.index;
-    judge.shares_reference(harness::Oracle::memory);  // slots of the executor
+    judge.shares_reference(Oracle::memory);  // slots of the executor
     const pipeline::ExpectedMemory expected = pipeline::expected_memory(actions_, rank, boundary);
     for (std::size_t i = 0; i < std::size(categories); ++i)
       judge.memory(
@@ -126,7 +165,7 @@ struct PipelineBubble {
     const pipeline::Timeline timeline = executor_->run(stage_);
     machine::Traffic measured = activations_->total();
     measured += gradients_->total();
-    judge.volume("pp", {machine::Operation::send_receive, boundary.dtype}, measured,
+    judge.volume("pp", {Operation::send_receive, boundary.dtype}, measured,
                  boundary_traffic(actions_.placement, rank, case_.micro_batches, boundary.bytes()));
     const std::string what = fmt::format("stage {}", rank);
     judge.schedule(what, pipeline::executed(timeline.events), text(schedule_.stage(rank, size_)));
@@ -134,9 +173,9 @@ struct PipelineBubble {
                    schedule_.peak(rank, size_));
   }
 
-  harness::Cost cost() const { return {}; }
+  Cost cost() const { return {}; }
 
-  void describe(harness::Description& description) {
+  void describe(Description& description) {
     // Of several the one that the machine disturbed least: a core that comes late is no bubble.
     const MeasuredStep step = measured_steps(context_.world, context_.group, 5, [&] {
                                 context_.world.barrier(context_.group);
@@ -154,7 +193,7 @@ struct PipelineBubble {
   static inline const pipeline::Boundary boundary{{1, 256}, Dtype::float32};
 
   Case case_;
-  harness::Context& context_;
+  Context& context_;
   const pipeline::Schedule& schedule_;
   pipeline::Size size_;
   pipeline::StageSchedules actions_;

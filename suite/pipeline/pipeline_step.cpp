@@ -17,24 +17,18 @@
 #include <cstring>
 #include <set>
 
-#include "harness/unit/unit.h"
 #include "machine/link/connect.h"
 #include "pipeline/execute.h"
 #include "suite/pipeline/gelu_stage.h"
 #include "suite/pipeline/part_reference.h"
 #include "suite/reference/boundary_traffic.h"
+#include "suite/reference/whole_values.h"
 #include "suite/trainer/measured_step.h"
+#include "suite/unit.h"
 
 namespace suite {
 namespace {
 
-using harness::Oracle;
-using harness::Profile;
-using harness::vary;
-using machine::Category;
-using machine::Dtype;
-using machine::Tensor;
-using machine::Transport;
 using pipeline::Action;
 
 constexpr Category categories[] = {Category::parameters, Category::gradients, Category::activations,
@@ -57,9 +51,9 @@ struct PipelineStep {
     int tokens = 0, hidden = 0;
   };
 
-  static harness::Sweep<Case> sweep() {
+  static Sweep<Case> sweep() {
     using enum Profile;
-    harness::Sweep<Case> sweep;
+    Sweep<Case> sweep;
     const std::vector<std::string> schedules = pipeline::schedule_names();
     const std::vector<Transport> transports{Transport::shared_memory, Transport::mpi};
     const std::vector<Dtype> dtypes{Dtype::float32, Dtype::bfloat16};
@@ -135,7 +129,7 @@ struct PipelineStep {
                 vary(&Case::hidden, {64})});
     return sweep;
   }
-  PipelineStep(const Case& c, harness::Context& context)
+  PipelineStep(const Case& c, Context& context)
       : case_(c),
         context_(context),
         schedule_(pipeline::find_schedule(c.schedule)),
@@ -156,7 +150,7 @@ struct PipelineStep {
   void prepare() { stage_->clear_gradients(); }
   void run() { executor_->run(callables_); }
 
-  void judge(harness::Judge& judge) {
+  void judge(Judge& judge) {
     judge_memory(judge);  // peaks so far are of the timed steps
     for (int repeat = 0; repeat < 2; ++repeat) {
       std::map<std::pair<int, int>, PartObserved> seen;  // by chunk and micro-batch
@@ -181,8 +175,8 @@ struct PipelineStep {
     judge_on_one_device(judge);
   }
 
-  harness::Cost cost() const {
-    harness::Cost cost;
+  Cost cost() const {
+    Cost cost;
     const double rows = static_cast<double>(case_.tokens) * case_.micro_batches;
     // Forward, the input's gradient and the weights' gradient: three products for each part.
     cost.flops = 3 * 2 * rows * case_.hidden * case_.hidden * placement().parts() / case_.ranks;
@@ -191,7 +185,7 @@ struct PipelineStep {
     return cost;
   }
 
-  void describe(harness::Description& description) {
+  void describe(Description& description) {
     const std::vector<MeasuredStep> steps = measured_steps(context_.world, context_.group, 5, [&] {
       prepare();
       context_.world.barrier(context_.group);
@@ -219,16 +213,16 @@ struct PipelineStep {
   }
 
   // Both links together: what the paper counts.
-  void judge_volume(harness::Judge& judge) {
-    const machine::TrafficLabel label{machine::Operation::send_receive, case_.dtype};
+  void judge_volume(Judge& judge) {
+    const machine::TrafficLabel label{Operation::send_receive, case_.dtype};
     machine::Traffic measured = activations_->total();
     measured += gradients_->total();
     judge.volume("pp", label, measured,
                  boundary_traffic(placement(), rank(), case_.micro_batches, boundary_.bytes()));
   }
 
-  void judge_memory(harness::Judge& judge) {
-    judge.shares_reference(harness::Oracle::memory);  // slots of the executor
+  void judge_memory(Judge& judge) {
+    judge.shares_reference(Oracle::memory);  // slots of the executor
     const std::uint64_t b = boundary_.bytes(), m = static_cast<std::uint64_t>(case_.micro_batches);
     const std::uint64_t weights = static_cast<std::uint64_t>(case_.hidden) *
                                   static_cast<std::uint64_t>(case_.hidden) *
@@ -247,14 +241,14 @@ struct PipelineStep {
       judge.memory(categories[i], memory_.peak(categories[i]), expected[i]);
   }
 
-  void judge_schedule(harness::Judge& judge, const pipeline::Timeline& timeline) {
+  void judge_schedule(Judge& judge, const pipeline::Timeline& timeline) {
     const std::string what = fmt::format("stage {}", rank());
     judge.schedule(what, pipeline::executed(timeline.events), text(schedule_.stage(rank(), size_)));
     judge.schedule(fmt::format("{}, micro-batches alive at once", what), timeline.peak_in_flight,
                    schedule_.peak(rank(), size_));
   }
 
-  void fingerprint(harness::Judge& judge) {
+  void fingerprint(Judge& judge) {
     for (std::size_t chunk = 0; chunk < stage_->parts().size(); ++chunk) {
       judge.same_bits("weight gradient of " + part_name(chunk),
                       hash(stage_->parts()[chunk].weight_gradient));
@@ -273,8 +267,7 @@ struct PipelineStep {
                          static_cast<std::int64_t>(mine.size()) * case_.tokens);
   }
 
-  void judge_in_double(harness::Judge& judge,
-                       const std::map<std::pair<int, int>, PartObserved>& seen) {
+  void judge_in_double(Judge& judge, const std::map<std::pair<int, int>, PartObserved>& seen) {
     for (std::size_t chunk = 0; chunk < stage_->parts().size(); ++chunk) {
       std::vector<PartObserved> micro_batches;
       for (const int m : micro_batches_of(copy(chunk)))
@@ -288,7 +281,7 @@ struct PipelineStep {
   // The first rank runs the whole model alone, micro-batch by micro-batch, without executor, link
   // or schedule; every rank compares what it has. Gradients add up in the order of the
   // micro-batches, as in every listed schedule.
-  void judge_on_one_device(harness::Judge& judge) {
+  void judge_on_one_device(Judge& judge) {
     const std::vector<double> all = context_.world.broadcast(
         context_.group, 0, rank() == 0 ? on_one_device() : std::vector<double>());
     const auto boundary = static_cast<std::size_t>(boundary_.shape.size());
@@ -331,10 +324,6 @@ struct PipelineStep {
     model_.fill_inputs(inputs);
     model_.fill_loss_gradients(loss_gradients);
     std::vector<double> outputs, d_inputs;
-    const auto append = [](std::vector<double>& to, const Tensor& tensor) {
-      const std::vector<double> values = to_doubles(tensor);
-      to.insert(to.end(), values.begin(), values.end());
-    };
     for (int m = 0; m < case_.micro_batches; ++m) {
       const std::vector<GeluPart>& parts =
           copies[static_cast<std::size_t>(placement().copy_of(m, case_.micro_batches))];
@@ -358,7 +347,7 @@ struct PipelineStep {
   }
 
   Case case_;
-  harness::Context& context_;
+  Context& context_;
   const pipeline::Schedule& schedule_;
   pipeline::Size size_;
   pipeline::StageSchedules actions_;

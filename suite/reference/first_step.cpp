@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
+
+#include "suite/reference/whole_values.h"
 
 namespace suite {
 namespace {
@@ -61,10 +62,8 @@ double first_step_bound(const zero::Rule& rule, const std::vector<double>& gradi
     return rms->weight_decay > 0 ? rate * any_sign
                                  : adams(rate, rms->epsilon * grown, gradient, relative, factor);
   }
-  double squares = 0;
-  for (const double g : gradient) squares += g * g;
   const double rate = std::visit([](const auto& options) { return options.learning_rate; }, rule);
-  return rate * (relative + factor) * std::sqrt(squares);
+  return rate * (relative + factor) * norm(gradient);
 }
 
 }  // namespace suite

@@ -19,6 +19,11 @@ double distance(const std::vector<double>& a, const std::vector<double>& b) {
   return std::sqrt(squares);
 }
 
+void append(std::vector<double>& to, const machine::Tensor& from) {
+  const std::vector<double> values = to_doubles(from);
+  to.insert(to.end(), values.begin(), values.end());
+}
+
 std::vector<double> shard(const std::vector<double>& whole, const collectives::Parameter& parameter,
                           int tp_rank) {
   const machine::Region region = parameter.region(tp_rank);

@@ -13,6 +13,8 @@ namespace suite {
 double norm(const std::vector<double>& values);  // the 2-norm
 double distance(const std::vector<double>& a, const std::vector<double>& b);
 
+void append(std::vector<double>& to, const machine::Tensor& from);
+
 // The part of a whole parameter that this rank of tp holds.
 std::vector<double> shard(const std::vector<double>& whole, const collectives::Parameter& parameter,
                           int tp_rank);

@@ -26,24 +26,15 @@
 #include <tuple>
 
 #include "collectives/cost.h"
-#include "harness/unit/unit.h"
 #include "machine/device/kernels.h"
 #include "machine/link/connect.h"
+#include "suite/unit.h"
 #include "zero/stages/step.h"
 
 namespace suite {
 namespace {
 
-using harness::Better, harness::Nature;
-
 using collectives::Parameter;
-using harness::Oracle;
-using harness::Profile;
-using harness::vary;
-using machine::Category;
-using machine::Dtype;
-using machine::Operation;
-using machine::Transport;
 
 constexpr std::int64_t rows = 48, cols = 64;          // of a matrix; two make a layer
 constexpr std::int64_t of_a_layer = 2 * rows * cols;  // elements, a multiple of 64 d
@@ -96,7 +87,7 @@ struct Shape {
 // A model of that shape and its step.
 class Model {
  public:
-  Model(const Shape& shape, harness::Context& context, Transport transport)
+  Model(const Shape& shape, Context& context, Transport transport)
       : shape_(shape), context_(context), memory_(context.device.ledger()) {
     dp_ = std::make_unique<collectives::Communicator>(context.world, context.group, transport);
     for (int layer = 0; layer < shape.layers; ++layer) {
@@ -153,7 +144,7 @@ class Model {
     return bytes;
   }
 
-  void fingerprint(harness::Judge& judge) {
+  void fingerprint(Judge& judge) {
     step_->before_use(all_);
     for (const Parameter* parameter : all_)
       judge.same_bits(fmt::format("{} of {} layers", parameter->name, shape_.layers),
@@ -169,7 +160,7 @@ class Model {
   }
 
   Shape shape_;
-  harness::Context& context_;
+  Context& context_;
   harness::PeakMeter memory_;
   std::unique_ptr<collectives::Communicator> dp_;
   std::deque<Parameter> parameters_;
@@ -183,7 +174,7 @@ struct ConstantBuffers {
   static constexpr std::string_view about =
       "bytes that a ZeRO step holds beyond its states, at two sizes of the model";
   static constexpr Oracle oracles[] = {Oracle::memory, Oracle::determinism};
-  static constexpr harness::Counter counters[] = {
+  static constexpr Counter counters[] = {
       {"parameters", "", Better::neither, Nature::exact, "elements of the larger model"},
       {"buffer_bytes", "B", Better::lower, Nature::exact,
        "bytes held beyond the states of the larger model"},
@@ -205,9 +196,9 @@ struct ConstantBuffers {
     }
   };
 
-  static harness::Sweep<Case> sweep() {
+  static Sweep<Case> sweep() {
     using enum Profile;
-    harness::Sweep<Case> sweep;
+    Sweep<Case> sweep;
     sweep.axis("transport", &Case::transport, Transport::shared_memory)
         .axis("zero-stage", &Case::stage, 1, {1, 2, 3})
         .axis("buckets", &Case::buckets, "constant", {"constant", "fused"})
@@ -243,18 +234,18 @@ struct ConstantBuffers {
     return sweep;
   }
 
-  static std::string why_not(const Case& c, const harness::Context& context) {
+  static std::string why_not(const Case& c, const Context& context) {
     if (!context.device.readable_by_host()) return "CUDA tensors are staged through host memory";
     return machine::why_not(context.world, context.group, c.transport);
   }
 
-  ConstantBuffers(const Case& c, harness::Context& context)
+  ConstantBuffers(const Case& c, Context& context)
       : case_(c), context_(context), model_(make(times * c.layers, c.buckets)) {}
 
   void prepare() {}
   void run() { model_->step(); }
 
-  void judge(harness::Judge& judge) {
+  void judge(Judge& judge) {
     model_.reset();
     for (const int layers : {case_.layers, times * case_.layers}) {
       const Shape shape = case_.shape(context_.group.index, layers);
@@ -282,9 +273,9 @@ struct ConstantBuffers {
     other->fingerprint(judge);
   }
 
-  harness::Cost cost() const { return {}; }
+  Cost cost() const { return {}; }
 
-  void describe(harness::Description& description) {
+  void describe(Description& description) {
     const Shape larger = case_.shape(context_.group.index, times * case_.layers);
     description.set("parameters", static_cast<double>(larger.elements()));
     description.set("buffer_bytes", static_cast<double>(beyond_of_larger_));
@@ -300,7 +291,7 @@ struct ConstantBuffers {
   }
 
   Case case_;
-  harness::Context& context_;
+  Context& context_;
   std::unique_ptr<Model> model_;
   std::size_t beyond_ = 0, beyond_of_larger_ = 0;
 };

@@ -1,9 +1,6 @@
 #include "suite/zero/file_bound.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <string>
 #include <vector>
 
 #include "harness/measure/statistics.h"

@@ -11,8 +11,8 @@
 
 #include <limits>
 
-#include "harness/unit/unit.h"
 #include "machine/link/connect.h"
+#include "suite/unit.h"
 #include "zero/optimizers/loss_scale.h"
 #include "zero/optimizers/loss_scale_traces.h"
 #include "zero/optimizers/optimizer.h"
@@ -20,13 +20,6 @@
 namespace suite {
 namespace {
 
-using harness::Oracle;
-using harness::Profile;
-using harness::vary;
-using machine::Category;
-using machine::Dtype;
-using machine::Tensor;
-using machine::Transport;
 using zero::LossScaling;
 
 std::vector<std::string> scaling_names() {
@@ -69,9 +62,9 @@ struct LossScaler {
     int elements = 0;
   };
 
-  static harness::Sweep<Case> sweep(const harness::PlanRequest& request) {
+  static Sweep<Case> sweep(const harness::PlanRequest& request) {
     using enum Profile;
-    harness::Sweep<Case> sweep;
+    Sweep<Case> sweep;
     const std::vector<Transport> transports = harness::usual_transports(request.device);
     sweep.axis("transport", &Case::transport, transports.front())
         .axis("scaling", &Case::scaling, "megatron", scaling_names())
@@ -99,7 +92,7 @@ struct LossScaler {
                   {vary(&Case::transport, {Transport::mpi}), vary(&Case::ranks, {4})});
     return sweep;
   }
-  LossScaler(const Case& c, harness::Context& context)
+  LossScaler(const Case& c, Context& context)
       : case_(c),
         context_(context),
         options_{zero::find_loss_scaling(c.scaling), rank_scale, 1, 2, 2},
@@ -113,7 +106,7 @@ struct LossScaler {
   void prepare() { scale_ = zero::LossScale(options_); }
   void run() { step(); }
 
-  void judge(harness::Judge& judge) {
+  void judge(Judge& judge) {
     for (const zero::LossScaleTrace& trace : zero::loss_scale_traces())
       if (trace.options.scaling == options_.scaling) judge_trace(judge, trace);
     start();
@@ -148,8 +141,8 @@ struct LossScaler {
     fingerprint(judge, "at the end");
   }
 
-  harness::Cost cost() const {
-    harness::Cost cost;
+  Cost cost() const {
+    Cost cost;
     // The gradients twice; master and moments read and written; values written.
     cost.memory_bytes = case_.elements * (4.0 + 4 + 2 * 12 + 2);
     cost.working_set_bytes = case_.elements * (4.0 + 12 + 2);
@@ -196,13 +189,13 @@ struct LossScaler {
       bits.push_back(hash(*tensor));
     return bits;
   }
-  void fingerprint(harness::Judge& judge, std::string_view when) const {
+  void fingerprint(Judge& judge, std::string_view when) const {
     const std::vector<std::uint64_t> now = bits();
     for (std::size_t i = 0; i < now.size(); ++i)
       judge.same_bits(fmt::format("state {} {}", i, when), now[i]);
   }
 
-  static void judge_trace(harness::Judge& judge, const zero::LossScaleTrace& trace) {
+  static void judge_trace(Judge& judge, const zero::LossScaleTrace& trace) {
     zero::LossScale scale(trace.options);
     std::vector<double> scales;
     bool stopped = false;
@@ -219,7 +212,7 @@ struct LossScaler {
   }
 
   Case case_;
-  harness::Context& context_;
+  Context& context_;
   zero::LossScaleOptions options_;
   std::unique_ptr<collectives::Communicator> dp_;
   Tensor values_, gradient_;

@@ -15,22 +15,14 @@
 #include <fmt/format.h>
 
 #include <memory>
-#include <optional>
 #include <string>
 
-#include "harness/unit/unit.h"
+#include "suite/unit.h"
 #include "suite/zero/recomputed_chain.h"
 #include "suite/zero/watched_memory.h"
 
 namespace suite {
 namespace {
-
-using harness::Better, harness::Nature;
-
-using harness::Oracle;
-using harness::Profile;
-using harness::vary;
-using machine::Category;
 
 // A block of memory and a device in it.
 struct Place {
@@ -49,7 +41,7 @@ struct MemoryArena {
       "a recomputed step in a budget of memory: fragmented, and with contiguous arenas";
   static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::memory, Oracle::schedule,
                                        Oracle::determinism};
-  static constexpr harness::Counter counters[] = {
+  static constexpr Counter counters[] = {
       {"budget_bytes", "B", Better::neither, Nature::exact,
        "bytes that live at once, which the arenas get"},
       {"budget_without_arenas", "B", Better::lower, Nature::exact,
@@ -74,9 +66,9 @@ struct MemoryArena {
     }
   };
 
-  static harness::Sweep<Case> sweep() {
+  static Sweep<Case> sweep() {
     using enum Profile;
-    harness::Sweep<Case> sweep;
+    Sweep<Case> sweep;
     const auto fits = vary(&Case::fit, {"first", "best"});
     sweep.axis("fit", &Case::fit, "first", {"first", "best"})
         .axis("ranks", &Case::ranks, 1)
@@ -93,11 +85,11 @@ struct MemoryArena {
     return sweep;
   }
 
-  static std::string why_not(const Case&, const harness::Context& context) {
+  static std::string why_not(const Case&, const Context& context) {
     return context.device.readable_by_host() ? "" : "the block is one of host memory";
   }
 
-  MemoryArena(const Case& c, harness::Context& context)
+  MemoryArena(const Case& c, Context& context)
       : case_(c), context_(context), threads_(context.world.host_device().threads()) {
     in_arenas_ = place(case_.shape().live_bytes());
     chain_ = make(*in_arenas_, true);
@@ -106,7 +98,7 @@ struct MemoryArena {
   void prepare() {}
   void run() { chain_->step(); }
 
-  void judge(harness::Judge& judge) {
+  void judge(Judge& judge) {
     const ChainShape shape = case_.shape();
     const std::size_t budget = shape.live_bytes();
     const machine::Ledger& ledger = in_arenas_->device->ledger();
@@ -128,7 +120,7 @@ struct MemoryArena {
     const auto without = make(*roomy, false);
     without->step();
     for (const auto& [category, bytes] : shape.peaks())
-      judge.memory(fmt::format("{} without arenas", name_of(category)), category,
+      judge.memory(fmt::format("{} without arenas", machine::name(category)), category,
                    roomy->device->ledger().peak(category), bytes);
     judge.memory("all that lives at once without arenas", Category::buffers,
                  roomy->device->ledger().peak(), budget);
@@ -145,13 +137,13 @@ struct MemoryArena {
                    "without arenas: enough is free, but not in one piece; with: done");
   }
 
-  harness::Cost cost() const {
-    harness::Cost cost;
+  Cost cost() const {
+    Cost cost;
     cost.flops = case_.shape().flops();
     return cost;
   }
 
-  void describe(harness::Description& description) {
+  void describe(Description& description) {
     if (maps_.size() != 2) return;
     const harness::MemoryMap& failed = maps_.front();
     description.memory_maps = maps_;
@@ -166,8 +158,6 @@ struct MemoryArena {
   }
 
  private:
-  static std::string_view name_of(Category category) { return machine::name(category); }
-
   std::unique_ptr<Place> place(std::size_t bytes) const {
     return std::make_unique<Place>(bytes, case_.policy(), threads_);
   }
@@ -188,7 +178,7 @@ struct MemoryArena {
   }
 
   Case case_;
-  harness::Context& context_;
+  Context& context_;
   const int threads_;
   std::unique_ptr<Place> in_arenas_;
   std::unique_ptr<RecomputedChain> chain_;  // in it

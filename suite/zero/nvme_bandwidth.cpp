@@ -14,29 +14,24 @@
 #include <memory>
 #include <optional>
 
-#include "harness/unit/unit.h"
 #include "machine/base/error.h"
 #include "machine/device/random.h"
 #include "suite/reference/shared_counters.h"
+#include "suite/unit.h"
 #include "zero/offload/io_ring.h"
 
 namespace suite {
 namespace {
 
 using harness::Bytes;
-using harness::Oracle;
-using harness::Profile;
-using harness::vary;
-using machine::Tensor;
 
 struct NvmeBandwidth {
   static constexpr std::string_view name = "nvme_bandwidth";
   static constexpr std::string_view about = "reads and writes of a file through io_uring";
   static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::schedule};
-  static constexpr harness::Counter counters[] = {
-      nvme_GBps_counter,
-      {"requests_per_second", "1/s", Better::higher, Nature::measured,
-       "requests to the file per second"}};
+  static constexpr Counter counters[] = {nvme_GBps_counter,
+                                         {"requests_per_second", "1/s", Better::higher,
+                                          Nature::measured, "requests to the file per second"}};
   static constexpr bool equal_work = true;
   static constexpr bool uses_disk = true;
 
@@ -59,9 +54,9 @@ struct NvmeBandwidth {
     }
   };
 
-  static harness::Sweep<Case> sweep() {
+  static Sweep<Case> sweep() {
     using enum Profile;
-    harness::Sweep<Case> sweep;
+    Sweep<Case> sweep;
     sweep.axis("operation", &Case::operation, "read", {"read", "write"})
         .axis("ranks", &Case::ranks, 1)
         .axis("block_size", &Case::block_size, Bytes{1 << 20})
@@ -97,11 +92,9 @@ struct NvmeBandwidth {
     return sweep;
   }
 
-  static std::string why_not(const Case&, const harness::Context&) {
-    return zero::IoRing::why_not();
-  }
+  static std::string why_not(const Case&, const Context&) { return zero::IoRing::why_not(); }
 
-  NvmeBandwidth(const Case& c, harness::Context& context)
+  NvmeBandwidth(const Case& c, Context& context)
       : case_(c),
         rank_(context.group.index),
         file_(zero::IoFile::unnamed(c.nvme_path, static_cast<std::uint64_t>(c.bytes.value), rank_)),
@@ -116,10 +109,7 @@ struct NvmeBandwidth {
     }
     std::memcpy(memory_.data(), expected_.data(), memory_.bytes());
     // By other means than the unit's.
-    move_plainly("writing", [&](std::size_t at) {
-      return ::pwrite(file_.descriptor(), expected_.as<std::uint8_t>() + at, expected_.bytes() - at,
-                      static_cast<off_t>(at));
-    });
+    move_plainly("writing", ::pwrite, expected_);
     zero::IoOptions io = c.io();
     io.rank = rank_;
     ring_.emplace(io);
@@ -132,7 +122,7 @@ struct NvmeBandwidth {
                                           : ring_->write(file_, 0, memory_));
   }
 
-  void judge(harness::Judge& judge) {
+  void judge(Judge& judge) {
     const bool reads = case_.operation == "read";
     auto* bytes = expected_.as<std::uint8_t>();
     if (reads) {
@@ -155,10 +145,7 @@ struct NvmeBandwidth {
                    std::min<std::int64_t>(case_.queue_depth, case_.requests()));
     if (!reads) {
       std::memset(memory_.data(), 0, memory_.bytes());
-      move_plainly("reading", [&](std::size_t at) {
-        return ::pread(file_.descriptor(), memory_.as<std::uint8_t>() + at, memory_.bytes() - at,
-                       static_cast<off_t>(at));
-      });
+      move_plainly("reading", ::pread, memory_);
     }
     constexpr std::size_t piece = 1 << 20;
     for (std::size_t at = 0; at < memory_.bytes(); at += piece) {
@@ -170,9 +157,9 @@ struct NvmeBandwidth {
     }
   }
 
-  harness::Cost cost() const { return {}; }
+  Cost cost() const { return {}; }
 
-  void describe(harness::Description& description) {
+  void describe(Description& description) {
     if (description.seconds > 0) {
       description.set("nvme_GBps",
                       static_cast<double>(case_.bytes.value) / description.seconds / 1e9);
@@ -184,14 +171,14 @@ struct NvmeBandwidth {
 
  private:
   Tensor allocate() const {
-    return zero::aligned_memory(*host_, machine::Dtype::uint8,
-                                static_cast<std::size_t>(case_.bytes.value),
-                                machine::Category::buffers);
+    return zero::aligned_memory(*host_, Dtype::uint8, static_cast<std::size_t>(case_.bytes.value),
+                                Category::buffers);
   }
   template <class Call>
-  void move_plainly(std::string_view what, const Call& call) const {
-    for (std::size_t at = 0; at < memory_.bytes();) {
-      const ssize_t moved = call(at);
+  void move_plainly(std::string_view what, const Call& call, const Tensor& memory) const {
+    for (std::size_t at = 0; at < memory.bytes();) {
+      const ssize_t moved = call(file_.descriptor(), memory.as<std::uint8_t>() + at,
+                                 memory.bytes() - at, static_cast<off_t>(at));
       if (moved <= 0)
         throw machine::MachineError(fmt::format("{} {}: {}", what, file_.name(),
                                                 moved < 0 ? std::strerror(errno) : "it ends"),

@@ -19,19 +19,12 @@
 #include <optional>
 #include <string>
 
-#include "harness/unit/unit.h"
 #include "suite/reference/shared_counters.h"
+#include "suite/unit.h"
 #include "zero/offload/streamed_optimizer.h"
 
 namespace suite {
 namespace {
-
-using harness::Oracle;
-using harness::Profile;
-using harness::vary;
-using machine::Category;
-using machine::Dtype;
-using machine::Tensor;
 
 constexpr int steps_judged = 3;
 constexpr double gradient_scale = 1.0 / 7;
@@ -43,7 +36,7 @@ struct OffloadStep {
   static constexpr std::string_view about = "AdamW with its states in host memory";
   static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::volume, Oracle::memory,
                                        Oracle::determinism};
-  static constexpr harness::Counter counters[] = {
+  static constexpr Counter counters[] = {
       {"offload_bytes_per_element", "B", Better::neither, Nature::exact,
        "bytes moved between device and host in a step"},
       {"host_bytes_per_element", "B", Better::neither, Nature::exact,
@@ -91,9 +84,9 @@ struct OffloadStep {
     }
   };
 
-  static harness::Sweep<Case> sweep() {
+  static Sweep<Case> sweep() {
     using enum Profile;
-    harness::Sweep<Case> sweep;
+    Sweep<Case> sweep;
     const std::vector<Dtype> floating(std::begin(machine::floating_dtypes),
                                       std::end(machine::floating_dtypes));
     sweep.axis("dtype", &Case::dtype, Dtype::float32, floating)
@@ -136,7 +129,7 @@ struct OffloadStep {
     return sweep;
   }
 
-  OffloadStep(const Case& c, harness::Context& context)
+  OffloadStep(const Case& c, Context& context)
       : case_(c), context_(context), host_(context.world.host_device()), threads_(host_.threads()) {
     host_.set_threads(std::max(1, threads_ - 1));
     values_ = Tensor(context.device, c.dtype, {c.elements}, Category::parameters);
@@ -158,7 +151,7 @@ struct OffloadStep {
   void prepare() {}
   void run() { optimizer_->update(gradient_, gradient_scale); }
 
-  void judge(harness::Judge& judge) {
+  void judge(Judge& judge) {
     const zero::StateCost cost = case_.cost();
     judge.memory(Category::optimizer, held_[0], cost.host_optimizer + cost.device_optimizer);
     judge.memory(Category::buffers, held_[1], cost.host_buffers + cost.device_buffers);
@@ -173,8 +166,8 @@ struct OffloadStep {
     host_.set_threads(threads);
   }
 
-  harness::Cost cost() const {
-    harness::Cost cost;
+  Cost cost() const {
+    Cost cost;
     if (!context_.device.readable_by_host()) return cost;
     const std::size_t value = size_of(case_.dtype), gradient = size_of(case_.gradient_dtype);
     const bool narrow = case_.narrow();
@@ -190,7 +183,7 @@ struct OffloadStep {
     return cost;
   }
 
-  void describe(harness::Description& description) {
+  void describe(Description& description) {
     const double elements = case_.elements;
     const zero::StateCost offload = case_.cost();
     description.set("offload_bytes_per_element",
@@ -230,7 +223,7 @@ struct OffloadStep {
 
   // Beside an optimizer in memory, which where updates are delayed is a step ahead of what the host
   // updates.
-  void judge_steps(harness::Judge& judge, const zero::StateCost& cost) {
+  void judge_steps(Judge& judge, const zero::StateCost& cost) {
     start();
     const Tensor expected(context_.device, case_.dtype, {case_.elements}, Category::parameters);
     fill(expected, 0);
@@ -296,17 +289,17 @@ struct OffloadStep {
     return all;
   }
 
-  void judge_volume(harness::Judge& judge, const zero::OffloadTraffic& before,
+  void judge_volume(Judge& judge, const zero::OffloadTraffic& before,
                     const zero::StateCost& cost) const {
     const zero::OffloadTraffic now = optimizer_->moved();
-    judge.volume("device to host", {machine::Operation::none, case_.gradient_dtype},
-                 now.down - before.down, cost.moved.down);
-    judge.volume("host to device", {machine::Operation::none, case_.dtype}, now.up - before.up,
+    judge.volume("device to host", {Operation::none, case_.gradient_dtype}, now.down - before.down,
+                 cost.moved.down);
+    judge.volume("host to device", {Operation::none, case_.dtype}, now.up - before.up,
                  cost.moved.up);
   }
 
   Case case_;
-  harness::Context& context_;
+  Context& context_;
   machine::Device& host_;
   const int threads_;
   Tensor values_, gradient_;

@@ -18,21 +18,14 @@
 #include <algorithm>
 #include <array>
 
-#include "harness/unit/unit.h"
 #include "machine/base/names.h"
 #include "suite/reference/shared_counters.h"
+#include "suite/unit.h"
 #include "suite/zero/optimizer_reference.h"
 #include "zero/optimizers/optimizer.h"
 
 namespace suite {
 namespace {
-
-using harness::Oracle;
-using harness::Profile;
-using harness::vary;
-using machine::Category;
-using machine::Dtype;
-using machine::Tensor;
 
 constexpr std::int64_t period = 4099;  // prime: no copy begins as another
 constexpr int steps_judged = 4;
@@ -60,7 +53,7 @@ struct OptimizerStep {
   static constexpr std::string_view name = "optimizer_step";
   static constexpr std::string_view about = "one pass of SGD, momentum, RMSProp, Adam or AdamW";
   static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::memory, Oracle::determinism};
-  static constexpr harness::Counter counters[] = {
+  static constexpr Counter counters[] = {
       memory_bytes_counter,
       memory_GBps_counter,
       {"memory_bytes_per_element", "B", Better::neither, Nature::exact,
@@ -87,9 +80,9 @@ struct OptimizerStep {
     std::size_t count() const { return static_cast<std::size_t>(elements); }
   };
 
-  static harness::Sweep<Case> sweep() {
+  static Sweep<Case> sweep() {
     using enum Profile;
-    harness::Sweep<Case> sweep;
+    Sweep<Case> sweep;
     const std::vector<Dtype> floating(std::begin(machine::floating_dtypes),
                                       std::end(machine::floating_dtypes));
     const std::vector<std::string> decays{"mask", "everywhere"};
@@ -127,7 +120,7 @@ struct OptimizerStep {
     return sweep;
   }
 
-  OptimizerStep(const Case& c, harness::Context& context)
+  OptimizerStep(const Case& c, Context& context)
       : case_(c), context_(context), rule_(make_rule(c.optimizer)) {
     const harness::PeakMeter memory(context.device.ledger());
     values_ = Tensor(context.device, c.dtype, {c.elements}, Category::parameters);
@@ -141,7 +134,7 @@ struct OptimizerStep {
   bool only_queues() const { return !context_.device.readable_by_host(); }
   void run() { optimizer_->update(gradient_, gradient_scale); }
 
-  void judge(harness::Judge& judge) {
+  void judge(Judge& judge) {
     judge_memory(judge);
     std::vector<std::uint8_t> decays = mask();
     decays.resize(std::min(decays.size(), static_cast<std::size_t>(period)));
@@ -171,20 +164,20 @@ struct OptimizerStep {
     }
   }
 
-  harness::Cost cost() const {
+  Cost cost() const {
     const auto states = static_cast<std::size_t>(suite::states(case_.optimizer));
     const std::size_t master_and_states = (1 + states) * case_.master_bytes();
     const std::size_t read =
         case_.master_bytes() + master_and_states + (case_.masked() && states > 0 ? 1 : 0);
     const std::size_t written = master_and_states + (case_.narrow() ? case_.value_bytes() : 0);
-    harness::Cost cost;
+    Cost cost;
     cost.memory_bytes = static_cast<double>((read + written) * case_.count());
     cost.working_set_bytes =
         static_cast<double>((read + (case_.narrow() ? case_.value_bytes() : 0)) * case_.count());
     return cost;
   }
 
-  void describe(harness::Description& description) {
+  void describe(Description& description) {
     const double elements = case_.elements;
     description.set("memory_bytes", cost().memory_bytes);
     description.set("memory_bytes_per_element", cost().memory_bytes / elements);
@@ -243,7 +236,7 @@ struct OptimizerStep {
     return results;
   }
 
-  void compare(harness::Judge& judge, const std::string& what, const Tensor& tensor,
+  void compare(Judge& judge, const std::string& what, const Tensor& tensor,
                const std::vector<Bounded>& reference) const {
     std::vector<double> expected, bounds;
     const double again = tensor.dtype() == wide() ? 0 : machine::unit_roundoff(tensor.dtype());
@@ -263,7 +256,7 @@ struct OptimizerStep {
     return differ;
   }
 
-  void judge_memory(harness::Judge& judge) const {
+  void judge_memory(Judge& judge) const {
     const std::size_t kept =
         static_cast<std::size_t>(suite::states(case_.optimizer)) + (case_.narrow() ? 1 : 0);
     const std::size_t mask_bytes = case_.optimizer == "sgd" ? 0 : 1;
@@ -274,7 +267,7 @@ struct OptimizerStep {
   }
 
   Case case_;
-  harness::Context& context_;
+  Context& context_;
   zero::Rule rule_;
   Tensor values_, gradient_;
   std::unique_ptr<zero::Optimizer> optimizer_;

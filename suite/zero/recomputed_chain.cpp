@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "machine/device/kernels.h"
+#include "suite/reference/whole_values.h"
 
 namespace suite {
 
@@ -136,12 +137,8 @@ std::uint64_t RecomputedChain::hash_of_gradients() const {
 
 std::vector<double> RecomputedChain::gradients() const {
   std::vector<double> all;
-  for (const Layer& layer : layers_) {
-    for (const Tensor& gradient : {layer.d_up, layer.d_down}) {
-      const std::vector<double> values = to_doubles(gradient);
-      all.insert(all.end(), values.begin(), values.end());
-    }
-  }
+  for (const Layer& layer : layers_)
+    for (const Tensor& gradient : {layer.d_up, layer.d_down}) append(all, gradient);
   return all;
 }
 

@@ -26,23 +26,17 @@
 #include <vector>
 
 #include "harness/measure/statistics.h"
-#include "harness/unit/unit.h"
 #include "machine/base/clock.h"
 #include "machine/link/connect.h"
+#include "suite/reference/whole_values.h"
+#include "suite/unit.h"
 #include "suite/zero/zero_step_model.h"
 #include "zero/stages/step.h"
 
 namespace suite {
 namespace {
 
-using harness::Better, harness::Nature;
-
 using collectives::Parameter;
-using harness::Oracle;
-using harness::Profile;
-using harness::vary;
-using machine::Dtype;
-using machine::Transport;
 
 constexpr int rounds = 5, steps_of_round = 2;
 
@@ -55,7 +49,7 @@ struct ZeroOverlap {
   static constexpr std::string_view about =
       "what overlap_comm hides of a slow link behind forward and backward";
   static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::determinism};
-  static constexpr harness::Counter counters[] = {
+  static constexpr Counter counters[] = {
       {"step_without_link_s", "s", Better::lower, Nature::measured,
        "time of a step whose link is fast"},
       {"exposed_without_s", "s", Better::lower, Nature::measured,
@@ -75,9 +69,9 @@ struct ZeroOverlap {
     double computation_s() const { return computation_ms * 1e-3; }  // of a micro-batch
   };
 
-  static harness::Sweep<Case> sweep() {
+  static Sweep<Case> sweep() {
     using enum Profile;
-    harness::Sweep<Case> sweep;
+    Sweep<Case> sweep;
     sweep.axis("dtype", &Case::dtype, Dtype::bfloat16)
         .axis("zero-stage", &Case::stage, 3, {0, 1, 2, 3})
         .axis("ranks", &Case::ranks, 2)
@@ -104,12 +98,12 @@ struct ZeroOverlap {
     return sweep;
   }
 
-  static std::string why_not(const Case&, const harness::Context& context) {
+  static std::string why_not(const Case&, const Context& context) {
     if (!context.device.readable_by_host()) return "overlap_comm needs tensors in host memory";
     return machine::why_not(context.world, context.group, Transport::shared_memory);
   }
 
-  ZeroOverlap(const Case& c, harness::Context& context)
+  ZeroOverlap(const Case& c, Context& context)
       : case_(c),
         context_(context),
         runs_{{*this, false, false},
@@ -130,7 +124,7 @@ struct ZeroOverlap {
   void prepare() {}
   void run() { runs_[overlapped_slow].step(); }
 
-  void judge(harness::Judge& judge) {
+  void judge(Judge& judge) {
     std::vector<double> first;
     for (Run& run : runs_) {
       run.start();
@@ -141,9 +135,9 @@ struct ZeroOverlap {
     }
   }
 
-  harness::Cost cost() const { return {}; }
+  Cost cost() const { return {}; }
 
-  void describe(harness::Description& description) {
+  void describe(Description& description) {
     std::vector<Times> mine;
     for (int i = 0; i < rounds; ++i) {
       Times& times = mine.emplace_back();
@@ -232,14 +226,13 @@ struct ZeroOverlap {
       return fmt::format("{} overlap_comm{}", overlap_ ? "with" : "without",
                          slow_ ? ", over a slow link" : "");
     }
-    std::vector<double> values(harness::Judge& judge) {
+    std::vector<double> values(Judge& judge) {
       std::vector<double> all;
       const std::vector<Parameter*> parameters = model_.list();
       step_->before_use(parameters);
       for (const Parameter* p : parameters) {
         judge.same_bits(p->name, hash(p->value));
-        const std::vector<double> numbers = to_doubles(p->value);
-        all.insert(all.end(), numbers.begin(), numbers.end());
+        append(all, p->value);
       }
       step_->after_use(parameters);
       return all;
@@ -265,7 +258,7 @@ struct ZeroOverlap {
   }
 
   Case case_;
-  harness::Context& context_;
+  Context& context_;
   std::size_t bytes_ = 0;  // of transfers so far
   double bytes_of_step_ = 0;
   double seconds_per_element_ = 0, seconds_per_byte_ = 0, due_s_ = 0;

@@ -23,8 +23,9 @@
 #include <thread>
 
 #include "collectives/cost.h"
-#include "harness/unit/unit.h"
 #include "machine/base/clock.h"
+#include "suite/reference/whole_values.h"
+#include "suite/unit.h"
 #include "suite/zero/file_bound.h"
 #include "suite/zero/update_reference.h"
 #include "suite/zero/zero_step_case.h"
@@ -35,13 +36,7 @@
 namespace suite {
 namespace {
 
-using harness::Better, harness::Nature;
-
 using collectives::Parameter;
-using harness::Oracle;
-using machine::Category;
-using machine::Dtype;
-using machine::Transport;
 
 constexpr double clip_norm = 1;  // below the norm of the gradients made here: steps clip
 constexpr machine::AdamW adamw{.learning_rate = 1e-2, .weight_decay = 0.1};
@@ -56,7 +51,7 @@ struct ZeroStep {
       "reduce, clip, AdamW, publish: plain data parallelism and ZeRO stages 1 to 3";
   static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::volume, Oracle::memory,
                                        Oracle::determinism};
-  static constexpr harness::Counter counters[] = {
+  static constexpr Counter counters[] = {
       {"bytes_per_parameter", "B", Better::lower, Nature::exact,
        "peak of parameters, gradients and optimizer states of one rank"},
       {"host_bytes_per_parameter", "B", Better::neither, Nature::exact,
@@ -66,12 +61,12 @@ struct ZeroStep {
   static constexpr bool repeatable = false;  // as long as a step's first and last bits differ
 
   using Case = ZeroStepCase;
-  static harness::Sweep<Case> sweep() { return zero_step_sweep(); }
-  static std::string why_not(const Case& c, const harness::Context& context) {
+  static Sweep<Case> sweep() { return zero_step_sweep(); }
+  static std::string why_not(const Case& c, const Context& context) {
     return suite::why_not(c, context);
   }
 
-  ZeroStep(const Case& c, harness::Context& context)
+  ZeroStep(const Case& c, Context& context)
       : case_(c),
         context_(context),
         host_(machine::make_host_device()),
@@ -100,7 +95,7 @@ struct ZeroStep {
     times_.push_back({passed_s - start_s, reduced_s - passed_s, machine::steady_s() - reduced_s});
   }
 
-  void judge(harness::Judge& judge) {
+  void judge(Judge& judge) {
     judge_memory(judge);
     const UpdateReference reference(
         {case_.ranks * case_.micro_batches, case_.parameters, case_.dtype, plan_.gradient_dtype,
@@ -178,13 +173,13 @@ struct ZeroStep {
     }
   }
 
-  harness::Cost cost() const {
+  Cost cost() const {
     const double d = case_.ranks, elements = static_cast<double>(states_->layout().elements);
     const double gradient = static_cast<double>(size_of(plan_.gradient_dtype)),
                  value = static_cast<double>(size_of(plan_.value_dtype));
     const bool sharded = case_.stage > 0 && case_.ranks > 1;
     const double owned = sharded ? elements / d : elements;
-    harness::Cost cost;
+    Cost cost;
     // Backward reads what it adds, reads and writes gradients.
     cost.memory_bytes = case_.micro_batches * 3 * elements * gradient;
     // Collectives, read plus written: each rank's share of all inputs is read and its sum written,
@@ -211,7 +206,7 @@ struct ZeroStep {
     return cost;
   }
 
-  void describe(harness::Description& description) {
+  void describe(Description& description) {
     description.set("bytes_per_parameter",
                     static_cast<double>(state_bytes_) / static_cast<double>(case_.parameters));
     if (case_.offloads()) {
@@ -254,7 +249,7 @@ struct ZeroStep {
   void start(int stage, const zero::StepOptions& options) {
     step_.reset();
     if (states_)
-      for (const machine::Tensor& left : {states_->values(), states_->gradients()})
+      for (const Tensor& left : {states_->values(), states_->gradients()})
         if (left)
           context_.device.stream().kernels().fill(left, std::numeric_limits<double>::quiet_NaN());
     context_.device.stream().synchronize();
@@ -263,12 +258,8 @@ struct ZeroStep {
     states_ =
         std::make_unique<zero::FlatStates>(context_.device, plan_, model_.list(), layout_options_);
     model_.set_values();
-    if (rounded_.empty()) {
-      for (const Parameter& p : model_.parameters()) {
-        const std::vector<double> values = to_doubles(p.value);
-        rounded_.insert(rounded_.end(), values.begin(), values.end());
-      }
-    }
+    if (rounded_.empty())
+      for (const Parameter& p : model_.parameters()) append(rounded_, p.value);
     step_ = zero::make_step(stage, *states_, plan_, {.dp = dp_.get()}, options);
   }
 
@@ -291,7 +282,7 @@ struct ZeroStep {
   }
 
   // Of a step when collectives hold their scratch and stage 3 knows its way.
-  void judge_memory(harness::Judge& judge) {
+  void judge_memory(Judge& judge) {
     judge.shares_reference(Oracle::memory);  // buckets of the layout
     passes();
     step_->step();
@@ -314,12 +305,10 @@ struct ZeroStep {
     }
     if (!case_.offloads()) return;
     const machine::Ledger& host = host_->ledger();
-    judge.memory("by the host", Category::optimizer, host.peak(Category::optimizer),
-                 formula.host_optimizer);
-    judge.memory("by the host", Category::buffers, host.peak(Category::buffers),
-                 formula.host_buffers);
-    judge.memory("by the host", Category::parameters, host.peak(Category::parameters),
-                 formula.host_parameters);
+    for (const auto& [category, bytes] : {std::pair(Category::optimizer, formula.host_optimizer),
+                                          {Category::buffers, formula.host_buffers},
+                                          {Category::parameters, formula.host_parameters}})
+      judge.memory("by the host", category, host.peak(category), bytes);
     host_bytes_ = host.peak();
   }
 
@@ -329,10 +318,10 @@ struct ZeroStep {
   }
 
   // Of the one step so far.
-  void judge_offload_volume(harness::Judge& judge) {
+  void judge_offload_volume(Judge& judge) {
     const zero::OffloadTraffic measured = step_->moved(), expected = expected_offload_traffic();
-    const machine::TrafficLabel gradients{machine::Operation::none, plan_.gradient_dtype},
-        values{machine::Operation::none, plan_.value_dtype};
+    const machine::TrafficLabel gradients{Operation::none, plan_.gradient_dtype},
+        values{Operation::none, plan_.value_dtype};
     note_ = step_->offload_note();
     judge.volume("device to host", gradients, measured.down, expected.down);
     judge.volume("host to device", values, measured.up, expected.up);
@@ -346,7 +335,7 @@ struct ZeroStep {
     std::vector<std::vector<double>> values;  // after each step
     std::vector<double> drained, states;      // then; states: of what this rank owns
   };
-  Trajectory train(harness::Judge& judge, const zero::StepOptions& options) {
+  Trajectory train(Judge& judge, const zero::StepOptions& options) {
     start(case_.stage, options);
     Trajectory seen;
     for (int step = 1; step <= steps_judged; ++step) {
@@ -373,7 +362,7 @@ struct ZeroStep {
 
   // Delayed, a step that updates leaves what the one before has led to, and one that does not,
   // nothing new.
-  void judge_beside_memory(harness::Judge& judge) {
+  void judge_beside_memory(Judge& judge) {
     zero::StepOptions beside = options(adamw);
     beside.offload_optimizer = {};
     beside.offload_param = {};
@@ -398,10 +387,6 @@ struct ZeroStep {
     step_->after_use(parameters);
     return all;
   }
-  static void append(std::vector<double>& to, const machine::Tensor& tensor) {
-    const std::vector<double> numbers = to_doubles(tensor);
-    to.insert(to.end(), numbers.begin(), numbers.end());
-  }
 
   collectives::CallsCost cost_of_calls() const {
     collectives::CallsCost cost;
@@ -412,20 +397,20 @@ struct ZeroStep {
     return cost;
   }
 
-  void judge_volume(harness::Judge& judge) {
+  void judge_volume(Judge& judge) {
     judge.shares_reference(Oracle::volume);  // buckets of the layout
     judge.volume(dp_->link(), cost_of_calls().traffic("dp"));
   }
 
-  static void compare_norm(harness::Judge& judge, std::string_view when,
-                           const zero::StepResult& result, const UpdateReference& reference) {
+  static void compare_norm(Judge& judge, std::string_view when, const zero::StepResult& result,
+                           const UpdateReference& reference) {
     judge.numerics(fmt::format("gradient norm{}", when),
                    std::abs(result.gradient_norm - reference.norm()), reference.norm_bound());
     judge.numerics(fmt::format("clip factor{}", when),
                    std::abs(result.clip_factor - reference.clip_factor()), reference.clip_bound());
   }
 
-  void compare_values(harness::Judge& judge, std::string_view when, const Expected& expected) {
+  void compare_values(Judge& judge, std::string_view when, const Expected& expected) {
     const std::vector<Parameter*> all = model_.list();
     step_->before_use(all);
     compare(judge, when, &Parameter::value, expected);
@@ -440,7 +425,7 @@ struct ZeroStep {
     step_->after_use(all);
   }
 
-  void compare(harness::Judge& judge, std::string_view when, machine::Tensor Parameter::*what,
+  void compare(Judge& judge, std::string_view when, Tensor Parameter::*what,
                const Expected& expected) const {
     std::size_t offset = 0;
     for (const Parameter& p : model_.parameters()) {
@@ -453,7 +438,7 @@ struct ZeroStep {
     }
   }
 
-  void fingerprint(harness::Judge& judge, std::string_view when) {
+  void fingerprint(Judge& judge, std::string_view when) {
     const std::vector<Parameter*> all = model_.list();
     step_->before_use(all);
     for (const Parameter* p : all)
@@ -462,7 +447,7 @@ struct ZeroStep {
   }
 
   Case case_;
-  harness::Context& context_;
+  Context& context_;
   std::unique_ptr<machine::Device> host_;  // of offloaded states
   ZeroStepModel model_;
   harness::PeakMeter memory_;
@@ -483,7 +468,7 @@ struct ZeroOptions : ZeroStep {
   static constexpr std::string_view name = "zero_options";
   static constexpr std::string_view about =
       "zero_step with other buckets, wire dtypes and prefetching, one at a time";
-  static harness::Sweep<Case> sweep() { return zero_options_sweep(); }
+  static Sweep<Case> sweep() { return zero_options_sweep(); }
 };
 
 const bool registered = harness::add<ZeroStep>() && harness::add<ZeroOptions>();

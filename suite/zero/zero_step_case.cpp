@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <utility>
 
@@ -12,10 +11,6 @@
 
 namespace suite {
 
-using harness::Profile;
-using harness::vary;
-using machine::Dtype;
-using machine::Transport;
 using Case = ZeroStepCase;
 
 namespace {
@@ -48,8 +43,8 @@ std::string why_no_case(const Case& c) {
 }
 
 // The axes, each usually off.
-harness::Sweep<Case> axes() {
-  harness::Sweep<Case> sweep;
+Sweep<Case> axes() {
+  Sweep<Case> sweep;
   sweep
       .axis("transport", &Case::transport, Transport::shared_memory,
             {Transport::shared_memory, Transport::mpi})
@@ -124,9 +119,9 @@ zero::StepOptions ZeroStepCase::step_options(double clip_norm, int rank) const {
   return options;
 }
 
-harness::Sweep<Case> zero_step_sweep() {
+Sweep<Case> zero_step_sweep() {
   using enum Profile;
-  harness::Sweep<Case> sweep = axes();
+  Sweep<Case> sweep = axes();
   const auto stages = vary(&Case::stage, {0, 1, 2, 3});
   const auto ranks = vary(&Case::ranks, {1, 2, 3, 4, 8});
   const auto dtypes = vary(&Case::dtype, {Dtype::float32, Dtype::bfloat16, Dtype::float16});
@@ -225,9 +220,9 @@ harness::Sweep<Case> zero_step_sweep() {
   return sweep;
 }
 
-harness::Sweep<Case> zero_options_sweep() {
+Sweep<Case> zero_options_sweep() {
   using enum Profile;
-  harness::Sweep<Case> sweep = axes();
+  Sweep<Case> sweep = axes();
   const Variations in_buckets{vary(&Case::overlap, {true}), vary(&Case::reduce_bucket, {20'000})};
   const auto stages = vary(&Case::stage, {0, 1, 2, 3}), stage_3 = vary(&Case::stage, {3});
   const auto one = [&](const harness::Variation<Case>& at_stages,
@@ -265,7 +260,7 @@ harness::Sweep<Case> zero_options_sweep() {
   return sweep;
 }
 
-std::string why_not(const Case& c, const harness::Context& context) {
+std::string why_not(const Case& c, const Context& context) {
   if (c.overlap && !context.device.readable_by_host())
     return "overlap_comm needs tensors in host memory";
   if (c.offload == "nvme" || c.offload_param == "nvme") {

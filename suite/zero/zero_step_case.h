@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "harness/unit/unit.h"
+#include "suite/unit.h"
 #include "zero/stages/step.h"
 
 namespace suite {
@@ -13,8 +13,8 @@ struct ZeroStepCase {
   static constexpr int whole = 500'000'000;  // a bucket of everything
 
   int ranks = 2;
-  machine::Transport transport{};
-  machine::Dtype dtype{};
+  Transport transport{};
+  Dtype dtype{};
   int stage = 0;
   int parameters = 0;
   int micro_batches = 1;
@@ -33,10 +33,10 @@ struct ZeroStepCase {
 
 // What is usual over both transports; stages, ranks, micro-batches, dtypes, overlap and where the
 // optimizer's states are, in small buckets.
-harness::Sweep<ZeroStepCase> zero_step_sweep();
+Sweep<ZeroStepCase> zero_step_sweep();
 // In small buckets, with micro-batches and overlap, all else that can be chosen, one at a time.
-harness::Sweep<ZeroStepCase> zero_options_sweep();
+Sweep<ZeroStepCase> zero_options_sweep();
 // Why it can't run here, or empty.
-std::string why_not(const ZeroStepCase& c, const harness::Context& context);
+std::string why_not(const ZeroStepCase& c, const Context& context);
 
 }  // namespace suite

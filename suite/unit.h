@@ -1,0 +1,13 @@
+#pragma once
+// What every unit includes: harness/unit/unit.h, and the short names of what units declare.
+
+#include "harness/unit/unit.h"
+
+namespace suite {
+
+using harness::Better, harness::Nature, harness::Oracle, harness::Profile, harness::vary;
+using harness::Context, harness::Cost, harness::Counter, harness::Description, harness::Judge,
+    harness::Sweep;
+using machine::Category, machine::Dtype, machine::Operation, machine::Tensor, machine::Transport;
+
+}  // namespace suite
