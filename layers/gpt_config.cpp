@@ -10,7 +10,7 @@
 namespace layers {
 namespace {
 
-// Of the divisors of `number` that suit, the one nearest to `wanted`; the smaller of two as near.
+// Returns the valid divisor of `number` nearest to `wanted`, the smaller of two equally near ones.
 template <class Suits>
 int nearest_divisor(int number, int wanted, const Suits& suits) {
   int nearest = 1;

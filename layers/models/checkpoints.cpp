@@ -34,7 +34,7 @@ Tensor Checkpoints::restore(Tensor kept, Shape shape, Category category) {
     Tensor up = distributed_ ? context_.tensor(kept.shape(), Category::buffers)
                              : context_.tensor(shape, category);
     context_.stream().copy(up.data(), kept.data(), kept.bytes());
-    context_.stream().synchronize();  // the host's memory may be another's from here on
+    context_.stream().synchronize();  // the caller may reuse the host's memory from here on
     moved_.up += kept.bytes();
     if (!distributed_) return up;
     kept = std::move(up);

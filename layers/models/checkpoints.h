@@ -1,17 +1,17 @@
 #pragma once
-// What enters a group of layers that is recomputed, kept from forward until backward: as it is;
-// partitioned over tp, each rank keeping its share and all gathering it again (P_a of ZeRO-R:
+// The input of a group of layers that is recomputed, kept from forward until backward: as it is, or
+// partitioned over tp, each rank keeping its part until all gather it again (P_a of ZeRO-R:
 // Rajbhandari et al. 2020, arXiv:1910.02054, section 6.1; DeepSpeed's partition_activations,
-// Megatron-LM's --distribute-saved-activations); and either of the two in host memory
-// (P_a+cpu; DeepSpeed's cpu_checkpointing).
+// Megatron-LM's --distribute-saved-activations). Either can be in host memory (P_a+cpu; DeepSpeed's
+// cpu_checkpointing).
 //
 //   Checkpoints checkpoints(context, options, host);
-//   Tensor kept = checkpoints.keep(x);                        // and x may go
+//   Tensor kept = checkpoints.keep(x);                        // then x may be freed
 //   Tensor x = checkpoints.restore(std::move(kept), shape, category);
 //
-// On the device x takes M bytes, its share M/t, what is in host memory nothing; M or M/t go down
-// and come up again. What is kept is counted as activations of where it is. The host may be another
-// device of host memory: the same path between two memories.
+// On the device x takes M bytes, its part M/t, a checkpoint in host memory nothing; M or M/t bytes
+// move to the host and back. A checkpoint counts as activations of the device that stores it. The
+// host may be another device of host memory, with the same path between two memories.
 
 #include <cstddef>
 
@@ -26,13 +26,13 @@ class Checkpoints {
   // std::invalid_argument otherwise.
   Checkpoints(const Context& context, const ActivationOptions& options, machine::Device* host);
 
-  // Whether what is kept is not x itself.
+  // Whether the checkpoint is a copy, not x itself.
   bool apart() const { return distributed_ || host_; }
 
-  // Where it is apart: a copy of x, or of this rank's share. Else x.
+  // Returns a copy of x, or of this rank's part, if apart(). Else x.
   Tensor keep(const Tensor& x);
-  // x again, in memory of that category where it was apart; what was kept is given back.
-  // Collective over tp where it was partitioned.
+  // Returns x, in memory of that category if apart(), and frees the checkpoint. Collective over tp
+  // if it was partitioned.
   Tensor restore(Tensor kept, Shape shape, Category category);
 
   struct Moved {
@@ -44,7 +44,7 @@ class Checkpoints {
  private:
   const Context& context_;
   const bool distributed_;
-  machine::Device* const host_;  // null: what is kept stays on the device
+  machine::Device* const host_;  // null: checkpoints stay on the device
   Moved moved_;
 };
 

@@ -136,7 +136,8 @@ void GptStage::forward(int micro_batch, const TokenBatch& batch, const Tensor& i
   if (head_) use(head_->parameters(), [&] { head_->forward(x, batch.targets, out, saved.head); });
 }
 
-// What enters block i (the head, after the last): kept, unless it is dropped to be made again.
+// The category of the input of block i (after the last block, of the head): activations, unless it
+// is freed and recomputed.
 Category GptStage::category_of_input(std::size_t block) const {
   for (const LayerGroup& group : groups_) {
     const bool dropped = group.recomputed && group.begin <= block && block < group.end &&
@@ -146,7 +147,7 @@ Category GptStage::category_of_input(std::size_t block) const {
   return Category::activations;
 }
 
-// What the caller keeps anyway is neither cut nor moved.
+// A tensor that the caller keeps anyway is not copied.
 bool GptStage::kept_apart(const LayerGroup& group) const {
   return checkpoints_.apart() && (group.begin > 0 || embedding_);
 }

@@ -1,9 +1,8 @@
 #pragma once
-// A GPT model (gpt_config.h), or a stage of it, which is one part of a pipeline: its blocks, the
-// embedding on the first, the head on the last. With one stage the token table is one parameter
-// that both accumulate into; with more, both ends hold it and its placement says tied_over_pp,
-// unless they lie on one rank and are given the same table; untied, the head has a weight of its
-// own.
+// A GPT model (gpt_config.h), or one stage of it in a pipeline: its blocks, the embedding on the
+// first stage, the head on the last. With one stage both accumulate into one token table. With
+// more, both end stages hold it and its placement is tied_over_pp, unless they are on one rank and
+// share the table. Untied, the head has a weight of its own.
 //
 //   GptStage stage(config, device, tp, Dtype::bfloat16, {.index = 0, .count = 2});
 //   stage.initialize(Initializer::gpt2(seed, config.layers));
@@ -12,19 +11,19 @@
 //   stage.backward(0, d_out, {});              // or backward_input, and later backward_weights
 //
 // Activations between stages are [tokens, hidden], tokens = batch.sequences * config.sequence, and
-// with sequence parallelism [tokens/tp, hidden], this rank's own rows; tokens and targets are all.
-// On the last stage `out` is one double: the *sum* of the losses of the tokens that have a target.
-// Gradients are those of the sum, times loss_scale; whoever reduces them divides by the count of
-// those tokens, once.
+// with sequence parallelism [tokens/tp, hidden], this rank's own rows; tokens and targets are of
+// all rows. On the last stage `out` is one double: the *sum* of the losses of the tokens that have
+// a target. Gradients are those of the sum, times loss_scale; the optimizer step divides by the
+// number of those tokens, once.
 //
-// Micro-batches are named by an index of the caller's; any number may be in flight. What backward
-// needs is kept under Category::activations and freed by it. What is held when is written down,
-// exactly, in gpt_memory.h, the collectives over tp in gpt_cost.h. Tensors that the caller passes
-// are not copied: `in`, tokens and targets stay unchanged until backward_weights, d_out too.
+// The caller names micro-batches by an index; any number may be in flight. Tensors for backward are
+// kept under Category::activations, and backward frees them. gpt_memory.h lists all memory exactly,
+// gpt_cost.h the collectives over tp. Tensors of the caller are not copied: `in`, d_out, tokens and
+// targets stay unchanged until backward_weights.
 //
-// Groups of layers that are recomputed keep what enters them and nothing else (checkpoints.h:
-// whole, in parts, in host memory; what the caller keeps anyway as it is); backward (or
-// backward_input) runs their forward again. The observer is told of that use as of any.
+// Groups of layers that are recomputed keep only their input (checkpoints.h: whole, partitioned, in
+// host memory; an input that the caller keeps anyway is not copied). backward (or backward_input)
+// runs their forward again, and calls the observer as for any use.
 
 #include <cstdint>
 #include <functional>
@@ -58,12 +57,12 @@ struct StageIndex {
 };
 
 // int32 [sequences, config.sequence], in memory that the device reads. Tokens are read on the first
-// stage, targets on the last; a negative target is none: that token counts for nothing.
+// stage, targets on the last. A token with a negative target does not count.
 struct TokenBatch {
   const std::int32_t* tokens = nullptr;
   const std::int32_t* targets = nullptr;
   int sequences = 1;
-  Draw draw{};  // where it lies in the training: what is dropped
+  Draw draw{};  // its position in the training, for dropout
 };
 
 // Called as the parts of a stage (embedding, each block, head) are used, with the parameters of the
@@ -80,8 +79,8 @@ struct StageObserver {
 class GptStage {
  public:
   // Throws std::invalid_argument as GptConfig::validate and ActivationOptions::validate. Takes no
-  // memory yet. checkpoint_host: for cpu_checkpointing, as Checkpoints. shared_table: of the last
-  // stage, the tied table of a first stage on the same rank, whose parameter it stays.
+  // memory yet. checkpoint_host: for cpu_checkpointing, as Checkpoints. shared_table: for the
+  // last stage, the tied table of a first stage on the same rank, which keeps the parameter.
   GptStage(const GptConfig& config, machine::Device& device, collectives::Communicator& tp,
            Dtype dtype, StageIndex stage = {}, const ActivationOptions& options = {},
            machine::Device* checkpoint_host = nullptr, Parameter* shared_table = nullptr);
@@ -92,27 +91,28 @@ class GptStage {
   StageIndex stage() const { return stage_; }
   Parameters parameters();  // each once, in the order of forward; not a shared_table
   Parameter* table() { return table_ ? &*table_ : nullptr; }
-  // The embedding's, each block's and the head's, as the observer sees them used: a table that
-  // embedding and head share is in both.
+  // The parameters of the embedding, of each block and of the head, as the observer gets them. A
+  // table that embedding and head share is in both.
   std::vector<Parameters> parts();
-  // What passes between stages. Throws as ActivationOptions::validate_rows.
+  // The shape of a message between stages. Throws as ActivationOptions::validate_rows.
   Shape boundary(int sequences) const;
 
-  // Fill values and zero gradients, giving memory to those parameters that have none.
+  // Fill values and zero gradients. Both allocate those that are empty.
   void initialize(const Initializer& initializer);
   void zero_gradients();
 
   void observe(StageObserver observer) { observer_ = std::move(observer); }
-  // Of the table's rows, those that are tokens and no padding (output_head.h).
+  // The number of rows of the table that are tokens, not padding (output_head.h).
   void set_vocabulary(std::int64_t vocabulary) {
     if (head_) head_->set_vocabulary(vocabulary);
   }
   void set_loss_scale(double scale) { loss_scale_ = scale; }
 
   void forward(int micro_batch, const TokenBatch& batch, const Tensor& in, const Tensor& out);
-  // Both halves, part by part: least memory. d_out is empty on the last stage, d_in on the first.
+  // Both halves, part by part, with the least memory. d_out is empty on the last stage, d_in on the
+  // first.
   void backward(int micro_batch, const Tensor& d_out, const Tensor& d_in);
-  // The halves apart, for schedules that fill bubbles with the second.
+  // The separate halves, for schedules that fill bubbles with the second.
   void backward_input(int micro_batch, const Tensor& d_out, const Tensor& d_in);
   void backward_weights(int micro_batch);
 
@@ -147,9 +147,9 @@ class GptStage {
   Checkpoints checkpoints_;
   StageIndex stage_;
   double loss_scale_ = 1;
-  bool has_own_table_ = false;              // of the head's: no embedding here has it, too
+  bool has_own_table_ = false;              // the head's table is not the embedding's
   std::optional<Parameter> table_;          // on the first stage, and tied on the last
-  std::optional<Parameter> output_weight_;  // on the last stage, where untied
+  std::optional<Parameter> output_weight_;  // on the last stage, if untied
   std::optional<Embedding> embedding_;
   Dropout embedding_dropout_;
   std::vector<std::unique_ptr<TransformerBlock>> blocks_;

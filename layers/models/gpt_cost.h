@@ -1,7 +1,7 @@
 #pragma once
-// What a GptStage computes and sends, in closed form: parameters, floating-point operations and
-// collectives over tp (bytes held: gpt_memory.h). The oracles compare these with what was counted,
-// exactly.
+// The cost of a GptStage in closed form: parameters, floating-point operations and
+// collectives over tp (bytes held: gpt_memory.h). The oracles compare these with the counted
+// values, exactly.
 //
 // Notation: n tokens of a micro-batch (sequences * sequence), h hidden, V vocabulary, L layers of
 // this stage, t = tp.
@@ -26,13 +26,14 @@ struct StageCase {
   ActivationOptions options{};
 };
 
-// Of the whole model, a tied table once: of GPT-2 V h + s h + layers (12 h² + 13 h) + 2 h.
+// Parameters of the whole model, a tied table once: for GPT-2 V h + s h + layers (12 h² + 13 h) + 2
+// h.
 std::int64_t parameters_count(const GptConfig& config);
-// That one rank holds, with q = h + 2 groups head (GPT-2: 3 h), f = ffn and m its matrices, 2 or
-// with SwiGLU 3; N = 2 h of LayerNorm, h of RMSNorm. Layer by layer
+// Parameters of one rank, with q = h + 2 groups head (GPT-2: 3 h), f = ffn and m its matrices, 2 or
+// with SwiGLU 3; N = 2 h for LayerNorm, h for RMSNorm. Per layer
 //   weights (h q + h² + m f h)/t,   biases (q + (m - 1) f)/t + 2 h,   norms 2 N
-// which is 12 h²/t + 7 h/t + 6 h of GPT-2; V h/t + s h with the embedding (no s h where positions
-// are rotary), V h/t + N with the head; where both are here, a tied table once.
+// which is 12 h²/t + 7 h/t + 6 h for GPT-2; V h/t + s h with the embedding (no s h if positions are
+// rotary), V h/t + N with the head; if both are on the stage, a tied table once.
 std::int64_t stage_parameters_count(const GptConfig& config, const StageCase& stage);
 
 // Floating-point operations of forward and backward over whole sequences, as Megatron-LM counts
@@ -43,7 +44,7 @@ std::int64_t stage_parameters_count(const GptConfig& config, const StageCase& st
 // queries narrow q, not the scores.
 double model_flops(const GptConfig& config, std::int64_t tokens);
 
-// Bytes of what passes between two stages: [tokens, hidden], of this rank's own rows.
+// Bytes of a message between two stages: [tokens, hidden], this rank's own rows.
 std::size_t boundary_bytes(const GptConfig& config, const StageCase& stage);
 
 // Collectives over tp for one micro-batch, in elements of the whole buffer; none when tp is 1
@@ -54,14 +55,14 @@ std::size_t boundary_bytes(const GptConfig& config, const StageCase& stage);
 //   a layer           2 all-reduces n h        2 all-reduces n h
 //   head              3 all-reduces n          all-reduce n h
 // with sequence parallelism, all of n h but the three (Korthikanti et al. 2022, arXiv:2205.05198,
-// section 4.2.2, who do not count the last column: what is gathered again for the weights):
+// section 4.2.2; they do not count the last column, the inputs gathered again for the weights):
 //   embedding         reduce-scatter                                   all-gather
 //   a layer           2 all-gathers,           2 all-gathers,          2 all-gathers
 //                     2 reduce-scatters        2 reduce-scatters
 //   head              all-gather,              reduce-scatter          all-gather
 //                     3 all-reduces n
-// Every layer that is recomputed adds its forward to backward_input; every group of layers whose
-// input is distributed, an all-gather of n h.
+// Every recomputed layer adds its forward to backward_input; every group of layers with a
+// distributed input adds an all-gather of n h.
 using collectives::CollectiveCalls;
 std::vector<CollectiveCalls> forward_calls(const GptConfig& config, const StageCase& stage);
 std::vector<CollectiveCalls> backward_input_calls(const GptConfig& config, const StageCase& stage);

@@ -45,24 +45,24 @@ struct Sizes {
         last_stage(stage.stage.last()),
         selective(stage.options.recompute_granularity == RecomputeGranularity::selective) {}
 
-  // Of all rows, this rank's of so many columns.
+  // Bytes of all rows of this rank's part of `whole` columns.
   std::size_t columns(const GptConfig& config, int whole) const {
     return M / static_cast<std::size_t>(config.hidden) * (static_cast<std::size_t>(whole) / t);
   }
-  // Whether a gradient that enters a layer goes on to its weights as it is.
+  // Whether the weights use the gradient that enters a layer unchanged.
   bool passes_on() const { return gathered == 0 && dropped == 0; }
 };
 
-// Where a tensor is counted.
+// The category that counts a tensor.
 enum class Held : unsigned char {
-  saved,  // from forward for backward: activations. Where the layer is recomputed: buffers until
-          // its forward ends, and as `later` from its second forward on
-  later,  // for the weight half: activations when that comes later, buffers when it follows at once
+  saved,  // from forward for backward: activations. If the layer is recomputed: buffers until its
+          // forward ends, and as `later` from its second forward on
+  later,  // for the weight half: activations if that runs later, buffers if it follows at once
   now,    // within a call: buffers
 };
 
-// The moments of a part, `steps` to a pass, in the order of the code. Nothing is done at the last
-// of each, when what its end gives back is gone and the next pass has taken nothing yet.
+// The moments of a part, `steps` for each pass, in the order of the code. At the last moment of a
+// pass everything that its end frees is gone and the next pass has allocated nothing yet.
 constexpr int steps = 16, last = steps - 2;
 constexpr int forward = 0, input_half = steps, weight_half = 2 * steps;
 constexpr int forward_end = forward + last, input_end = input_half + last,
@@ -181,7 +181,7 @@ class Passage {
   Category later_;
   std::vector<Part> parts_;  // 0: embedding, 1 to L: blocks, L + 1: head
   std::vector<LayerGroup> groups_;
-  std::vector<int> gathers_;  // when what was kept of a group is put together again
+  std::vector<int> gathers_;  // when the kept input of a group is gathered
   std::array<std::vector<std::int64_t>, machine::num_categories> changes_;
 };
 
@@ -256,8 +256,8 @@ void Passage::hold(const Part& part, const std::vector<Row>& rows) {
   }
 }
 
-// What passes between two parts of a stage: x on the way forward, taken before the part that fills
-// it runs, and d_x on the way back. What passes between stages is the caller's.
+// Tensors between two parts of a stage: x in forward, allocated before the part that fills it runs,
+// and d_x in backward. The caller owns the tensors between stages.
 void Passage::hold_borders(const Sizes& z, const ActivationOptions& options) {
   const bool distribute = options.distribute_saved_activations, to_host = options.cpu_checkpointing;
   const std::size_t share = distribute ? z.own / z.t : z.own;
@@ -287,7 +287,7 @@ void Passage::hold_borders(const Sizes& z, const ActivationOptions& options) {
       hold(later_, z.own, gathered, part.at(done));
     }
   }
-  for (const LayerGroup& group : groups_) {  // what a second forward makes of its last layer
+  for (const LayerGroup& group : groups_) {  // the output of a second forward
     const int again = parts_[group.end].again;
     if (group.recomputed) hold(Category::buffers, z.own, again, again + last);
   }

@@ -1,7 +1,7 @@
 #pragma once
 // Bytes that a GptStage holds for a micro-batch, exactly. gpt_memory.cpp lists every tensor of
 // every part with its size and the moments between which it is held; everything here is a sum over
-// that list, and the memory oracle compares it with what the ledger counted.
+// that list, and the memory oracle compares it with the ledger.
 //
 // Notation, as in gpt_cost.h: n tokens of a micro-batch, h hidden, a heads, s sequence, t = tp, c =
 // t with sequence parallelism and 1 without, E bytes of a value, A of an accumulator; M = E n h, a
@@ -39,16 +39,16 @@ struct StageMemory {
   // Category::activations, for each micro-batch in flight; during forward they only grow, during
   // backward they only fall.
   std::size_t saved = 0;
-  // Peaks of Category::buffers, which is empty between calls; on top comes the scratch that tp
-  // keeps for a size of collective from its first call on.
+  // Peaks of Category::buffers, which is empty between calls; without the scratch that tp keeps for
+  // a size of collective from its first call on.
   std::size_t forward_buffers = 0;
   std::size_t backward_buffers = 0;
-  // The halves apart. Activations after backward_input and their peak during it, of the micro-batch
-  // that it is of; buffers during either half.
+  // With separate halves: activations after backward_input and their peak during it, for its
+  // micro-batch; buffers during either half.
   std::size_t input_half_saved = 0, input_half_peak = 0;
   std::size_t input_half_buffers = 0, weight_half_buffers = 0;
-  // Of host memory, for each micro-batch in flight, from forward on: what goes there in forward and
-  // comes back, once each.
+  // Bytes of host memory for each micro-batch in flight, from forward on. They move there in
+  // forward and back, once each.
   std::size_t host_saved = 0;
 };
 StageMemory stage_memory(const GptConfig& config, const StageCase& stage);

@@ -6,9 +6,9 @@
 //   hidden]
 //
 // Communication: two all-reduces of [tokens, hidden] forward, two backward_input, none
-// backward_weights. With sequence parallelism (arXiv:2205.05198) x, r and y are of this rank's own
+// backward_weights. With sequence parallelism (arXiv:2205.05198) x, r and y hold this rank's own
 // rows; two all-gathers and two reduce-scatters forward and backward_input, two all-gathers
-// backward_weights. gpt_cost.h counts them, gpt_memory.h what is saved and held meanwhile.
+// backward_weights. gpt_cost.h counts them, gpt_memory.h the memory.
 
 #include <string>
 
@@ -23,7 +23,8 @@ namespace layers {
 
 class TransformerBlock {
  public:
-  // From forward to backward_weights; backward_input frees what only it needs, and adds the d_.
+  // Kept from forward to backward_weights; backward_input frees what only it needs, and adds the
+  // d_.
   struct Saved {
     Tensor x, residual;  // x is the caller's
     Norm::Statistics statistics1, statistics2;
@@ -35,10 +36,9 @@ class TransformerBlock {
 
   TransformerBlock(const Context& context, const std::string& name, const GptConfig& config);
 
-  // Keeps views of x and d_y: they must stay unchanged until backward_weights. What a later call
-  // will need is allocated under `kept`: activations when that comes later, buffers when it follows
-  // at once, or when what is saved is dropped, to be made again by another forward.
-  // The draw is of what is dropped; the same one gives the same bits again.
+  // Keeps views of x and d_y: they must stay unchanged until backward_weights. `kept` is the
+  // category of memory for a later call: activations, or buffers if that call follows at once or if
+  // the caller frees `saved` and runs forward again. The same draw gives the same bits again.
   void forward(const Tensor& x, const Tensor& y, Saved& saved, Category kept,
                const Draw& draw = {});
   void backward_input(const Tensor& d_y, const Tensor& d_x, Saved& saved, Category kept);

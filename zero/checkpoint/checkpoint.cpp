@@ -51,7 +51,7 @@ void sync_folder(const std::string& folder) {
   if (failed) refuse("syncing", folder);
 }
 
-// What was read and not by this name: leftovers. One that can't be removed harms nobody.
+// Removes files of other saves. One that can't be removed does no harm.
 void remove_other_saves(const std::string& folder, const std::string& save) {
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {

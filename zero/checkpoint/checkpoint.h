@@ -1,19 +1,18 @@
 #pragma once
-// The sharded state of a training in a folder: a file a rank, and an index that says which elements
-// of which tensor lie where. It can be read at any other degrees (checkpoint_piece.h), to the same
-// bits.
+// The sharded state of a training in a folder: one file for each rank, and an index of the elements
+// of every tensor. It can be read at any other degrees (checkpoint_piece.h), with the same bits.
 //
 //   index.json                  last line: "crc32c " and the checksum of all before it
 //   SAVE-rank-3-of-8.part       64 bytes that name it, then the pieces, each from a multiple of 64
 //
-// Every save is a set of new files; the index, written beside and renamed, is what makes it the
-// checkpoint. So whenever a save is killed, the folder holds the one before it or the new one,
-// whole. Files and folder are synced first. What older and unfinished saves left is removed after.
+// Every save is a set of new files. Renaming the new index makes it the checkpoint. So if a save is
+// killed, the folder holds the previous or the new checkpoint, complete. Files and folder are
+// synced first. Files of older and unfinished saves are removed afterwards.
 //
-// All errors are CheckpointError, one line that names the file: one that is missing, of another
-// save, shorter or longer than it was; a piece or an index whose checksum is wrong; an index with
-// numbers that cannot be; a tensor that is not there or has another dtype or shape, or elements
-// that no file has. Nothing of an index is believed before it was checked.
+// All errors are CheckpointError, one line that names the file: a file that is missing, of another
+// save, or of another length; a wrong checksum of a piece or an index; an index with impossible
+// numbers; a tensor that is missing or has another dtype or shape, or elements that no file has.
+// An index is checked before it is used.
 
 #include <cstdint>
 #include <functional>
@@ -35,11 +34,11 @@ class CheckpointError : public machine::MachineError {
   using machine::MachineError::MachineError;
 };
 
-// What is the same on all ranks: steps, the state of a loss scale. Of doubles, the bits
+// Numbers that are the same on all ranks: steps, the state of a loss scale. Doubles as their bits
 // (std::bit_cast).
 using Numbers = std::map<std::string, std::uint64_t>;
 
-// For tests: called where a save could be killed, with a name of the point.
+// For tests: called at the points where a save could be killed, with the name of the point.
 using Reached = std::function<void(std::string_view)>;
 
 struct StoredPiece {
@@ -60,7 +59,7 @@ class PartWriter {
 
   // The tensor's elements, in order; as many as the piece has, on any device.
   void add(const Piece& piece, const Tensor& elements);
-  // Adds the states that there are of a range of the flat buffers.
+  // Adds the states that exist of a range of the flat buffers.
   void add(const std::vector<FlatPiece>& pieces, const RangeStates& states) {
     for_each_state(pieces, states, [this](const auto&... of_piece) { add(of_piece...); });
   }
@@ -75,13 +74,13 @@ class PartWriter {
   std::vector<StoredPiece> stored_;
 };
 
-// By one rank, when all have finished: parts in the order of the ranks.
+// Called by one rank when all have finished; parts in the order of the ranks.
 void commit(const std::string& folder, const std::string& save,
             const std::vector<std::string>& parts, const Numbers& numbers,
             const Reached& reached = {});
 
-// All ranks of the group together; fill adds what this rank has. Every rank throws when any fails,
-// and the checkpoint before stays. The folder is made where it is not there.
+// Collective over the group; fill adds the pieces of this rank. If any rank fails, every rank
+// throws and the previous checkpoint stays. Makes the folder if it is missing.
 void save(machine::World& world, const machine::Group& group, const std::string& folder,
           const Numbers& numbers, const std::function<void(PartWriter&)>& fill);
 

@@ -16,7 +16,7 @@ constexpr std::string_view format_name = "shardmark checkpoint 1";
 constexpr std::string_view last_line = "crc32c ";
 constexpr std::size_t last_line_bytes = last_line.size() + 8 + 1;
 
-// Of what the format allows: an exact integer from 0 to 2^63 - 1.
+// Returns an exact integer from 0 to 2^63 - 1, as the format requires.
 std::int64_t integer(const json& value) {
   if (!value.is_number_unsigned() ||
       value.get<std::uint64_t>() > std::uint64_t{std::numeric_limits<std::int64_t>::max()})

@@ -1,10 +1,10 @@
 #pragma once
-// Which elements of a global tensor a piece of a checkpoint holds: what makes it readable at other
-// degrees than it was saved at.
+// The elements of a global tensor that a piece of a checkpoint holds, so that it can be read at
+// other degrees than those of the save.
 //
 // A rank of tp holds a box of a parameter; a rank of dp holds a range of the box's elements,
-// counted in the box's row-major order. Either way these are runs of elements that follow each
-// other in the global tensor, and runs are what a reader matches.
+// counted in the box's row-major order. Both are runs of elements that follow each other in the
+// global tensor, and a reader matches runs.
 
 #include <cstdint>
 #include <string>
@@ -27,9 +27,9 @@ struct Piece {
   std::int64_t size() const { return range.size(); }
 };
 
-// Empty when the numbers name a piece: extents and offsets that are no less than 0, at most
-// machine::Shape::max_rank of them, the box inside the tensor, the range inside the box, and no
-// product beyond 2^60; else what is wrong.
+// Returns what is wrong, or empty if the numbers describe a piece: extents and offsets of at least
+// 0, at most machine::Shape::max_rank of them, the box inside the tensor, the range inside the box,
+// and no product above 2^60.
 std::string why_no_piece(const Piece& piece);
 
 struct Run {
@@ -39,8 +39,8 @@ struct Run {
 };
 std::vector<Run> runs(const Piece& piece);  // ascending in both
 
-// The parts of parameters that lie in a range of the flat buffers (partition.h), where parameter i
-// begins at offsets[i]. Names are the parameters'.
+// A part of a parameter in a range of the flat buffers (layout.h). flat_pieces returns all of them;
+// parameter i begins at offsets[i]. Names are the parameters'.
 struct FlatPiece {
   Piece piece;
   std::int64_t flat = 0;  // its first element's index, from the begin of the range
@@ -49,8 +49,8 @@ std::vector<FlatPiece> flat_pieces(const std::vector<Parameter*>& parameters,
                                    const std::vector<std::int64_t>& offsets, int tp_rank,
                                    Range range);
 
-// Calls visit(piece, elements) for each state that there is of each of the pieces, with the piece
-// named NAME/values, /master, /first_moment or /second_moment.
+// Calls visit(piece, elements) for each state that exists of each piece, with the piece named
+// NAME/values, /master, /first_moment or /second_moment.
 template <class Visit>
 void for_each_state(const std::vector<FlatPiece>& pieces, const RangeStates& states,
                     const Visit& visit) {

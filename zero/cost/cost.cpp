@@ -104,12 +104,6 @@ OffloadTraffic traffic_of_values(const GradientPlan& plan, const Layout& layout,
 
 }  // namespace
 
-bool is_sharded(int stage, const GradientPlan& plan) {
-  if (stage < 0 || stage >= num_stages)
-    machine::reject("ZeRO stage {}: there are the stages 0 to {}", stage, num_stages - 1);
-  return stage >= 1 && plan.dp > 1;
-}
-
 Usage forward_and_backward(const std::vector<std::vector<int>>& parts, int micro_batches) {
   const std::vector<std::vector<int>> backward(parts.rbegin(), parts.rend());
   Usage usage{micro_batches, parts, backward, backward};

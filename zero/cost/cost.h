@@ -1,7 +1,7 @@
 #pragma once
-// What a step costs a rank, from the papers' formulas: the collectives it makes, bytes sent for
-// each (group, operation, dtype), and bytes held for each category. Pure functions of the plan:
-// they need no memory and no ranks, so the oracles compare with them and `shardmark plan` counts
+// The cost of a step for a rank, by the papers' formulas: its collectives, bytes sent for
+// each (group, operation, dtype), and bytes held for each category. Pure functions of the plan
+// that need no memory and no ranks: the oracles compare with them, and `shardmark plan` predicts
 // runs that are too large to try.
 //
 // A bandwidth-optimal collective over n ranks sends, per rank, for a buffer of B bytes that n
@@ -27,19 +27,20 @@
 
 namespace zero {
 
-// How a model goes through a step: rows of the plan. Stages 0 and 1 cost the same whatever it is.
+// How a model uses the rows of the plan in a step. The cost of stages 0 and 1 does not depend on
+// it.
 struct Usage {
   int micro_batches = 1;
-  // Of a micro-batch, in order: what before_use names.
+  // The arguments of before_use in a micro-batch, in order.
   std::vector<std::vector<int>> uses = {};
-  // Of its backward, in order: what before_gradients, then gradients_ready name.
+  // The arguments of before_gradients and of gradients_ready in its backward, in order.
   std::vector<std::vector<int>> begun = {}, ready = {};
 };
 // Every part forward, then every part backward, the last first, its gradients ready after its use.
 Usage forward_and_backward(const std::vector<std::vector<int>>& parts, int micro_batches);
 
 using collectives::CollectiveCalls;
-// Of one step that updates (one that is not skipped for a norm that is not finite), over groups of
+// The collectives of one step that updates (is not skipped for an infinite norm), over groups of
 // more than one rank. Throws std::invalid_argument for an unknown stage.
 std::vector<CollectiveCalls> expected_calls(int stage, const GradientPlan& plan,
                                             const Layout& layout, const StepOptions& options = {},
@@ -59,8 +60,8 @@ std::string_view algorithm_of(const CollectiveCalls& calls, const StepOptions& o
 //               communication_data_type is another) and the staging of allgather_bucket_size
 // With an offloaded optimizer the device holds what its part of the ranges needs. The host_* are of
 // the memory that offload_optimizer (streamed_optimizer.h) and offload_param (offload_param.h)
-// take; if the states stay on the device, the longest slot is a buffer there. What a communicator
-// stages for CUDA tensors, and its plans' scratch, is its own.
+// take; if the states stay on the device, the longest slot is a buffer there. The staging of a
+// communicator for CUDA tensors and the scratch of its plans are not included.
 struct ExpectedMemory {
   std::size_t parameters = 0, gradients = 0, optimizer = 0, buffers = 0;
   std::size_t host_optimizer = 0, host_buffers = 0, host_parameters = 0;
@@ -83,7 +84,7 @@ OffloadTraffic expected_offload_traffic(int stage, const GradientPlan& plan, con
                                         const Rule& rule, const StepOptions& options,
                                         const Usage& usage = {});
 
-// Bytes that lie in files, with their padding.
+// Bytes in files, with their padding.
 struct InFiles {
   std::size_t values = 0, states = 0;
 };

@@ -5,20 +5,6 @@
 
 namespace zero {
 
-Uses bucket_uses(const Layout& layout, const std::vector<std::vector<int>>& uses) {
-  Uses result;
-  for (const std::vector<int>& use : uses) {
-    std::vector<int>& buckets = result.emplace_back();
-    for (const int row : use) {
-      const int bucket = layout.bucket_of[static_cast<std::size_t>(row)];
-      if (!layout.buckets[static_cast<std::size_t>(bucket)].persistent &&
-          std::find(buckets.begin(), buckets.end(), bucket) == buckets.end())
-        buckets.push_back(bucket);
-    }
-  }
-  return result;
-}
-
 // In time: the position in backward at which a bucket begins (the first of its rows) and at which
 // it goes (the last of its rows, or of a bucket before it, which goes first). Rows that are never
 // ready hold their bucket back to the end, where what is left goes one by one.
@@ -47,7 +33,7 @@ std::int64_t most_in_gradient_buckets(const GradientPlan& plan, const Layout& la
     lives.push_back({last, bucket.range.size()});
     buckets.push_back(&bucket);
   }
-  // What bucket i holds when gradients of `at` have been begun, until it goes.
+  // The elements of bucket i when gradients of `at` have been begun, until it is reduced.
   const auto begun = [&](std::size_t i, std::size_t at) {
     std::int64_t elements = 0;
     for (const int row : buckets[i]->rows) {

@@ -4,11 +4,11 @@
 //
 // The states of a piece lie together in the file, so that it is one read and one write. With
 // buffer_count buffers the next pieces are read and the last ones written while one is used. A pass
-// reads and writes every state once: 12 bytes an element each way for Adam over bfloat16, and what
-// io_alignment adds to a piece. Values that are their own master have no master here.
+// reads and writes every state once: 12 bytes an element each way for Adam over bfloat16, and the
+// padding of a piece to io_alignment. Values that are their own master have no master here.
 //
-// The host holds the buffers, whatever the ranges' sizes, and the decay mask as its runs; of one
-// piece as bytes.
+// The host holds the buffers, whose size does not depend on the ranges, and the decay mask as runs,
+// expanded to bytes for one piece.
 
 #include <memory>
 #include <vector>
@@ -24,7 +24,7 @@ StoreCost file_store_cost(const Rule& rule, Dtype value, const StreamPieces& pie
 class FileStore final : public StateStore {
  public:
   // pieces outlive this; decay_mask: a byte for each of their elements. Throws
-  // machine::MachineError what SwapFile says.
+  // what SwapFile throws.
   FileStore(const Rule& rule, Dtype value, const StreamPieces& pieces,
             const std::vector<std::uint8_t>& decay_mask, machine::Device& host,
             const NvmeOptions& options);
@@ -40,8 +40,8 @@ class FileStore final : public StateStore {
 
   const StreamPieces& pieces_;
   const KeptStates kept_;
-  std::vector<Range> decayed_;  // elements of all pieces whose mask is not zero
-  machine::Memory decay_mask_;  // of the piece at hand
+  std::vector<Range> decayed_;  // the elements of all pieces with weight decay
+  machine::Memory decay_mask_;  // of the current piece
   std::vector<Tensor> buffers_;
   std::unique_ptr<SwapFile> swap_;
 };

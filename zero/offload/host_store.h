@@ -1,6 +1,6 @@
 #pragma once
-// States in host memory. Values that are their own master on the device have a master here, too, so
-// no values go down. The decay mask is kept as bytes.
+// States in host memory. Values that are their own master on the device also have a master here, so
+// no values are copied to the host. The decay mask is kept as bytes.
 
 #include <vector>
 

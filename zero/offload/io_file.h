@@ -1,9 +1,9 @@
 #pragma once
 // A file for transfers past the page cache (O_DIRECT): offsets, lengths and memory are multiples of
-// 4096 bytes (io_alignment), as every block device and file system takes them.
+// 4096 bytes (io_alignment), which every block device and file system accepts.
 //
-// Where the file system refuses O_DIRECT the file is buffered and note() says so; a rate measured
-// on it is one of memory.
+// If the file system rejects O_DIRECT the file is buffered and note() reports it. A rate measured
+// on it is the rate of memory.
 
 #include <cstddef>
 #include <cstdint>
@@ -15,12 +15,12 @@ inline constexpr std::size_t io_alignment = 4096;
 
 class IoFile {
  public:
-  // A new file in `folder` of that many bytes, its blocks reserved, without a name: no other
-  // process can open it or take it away, and it is gone with the last process that has it open,
-  // however that ends. `rank` is for messages. Throws machine::MachineError naming folder and rank:
-  // the folder is not there or can't be written to, less than `bytes` are free.
+  // Makes a file of that many bytes in `folder`, its blocks reserved, without a name: no other
+  // process can open or remove it, and it disappears with the last process that has it open. `rank`
+  // is for messages. Throws machine::MachineError that names folder and rank if the folder is
+  // missing or not writable, or less than `bytes` are free.
   static IoFile unnamed(const std::string& folder, std::uint64_t bytes, int rank);
-  // One that is there, for reading, or for both.
+  // Opens a file for reading, or for reading and writing.
   static IoFile existing(const std::string& path, bool writable, int rank);
 
   IoFile(IoFile&& other) noexcept;

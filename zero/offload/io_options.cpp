@@ -36,7 +36,7 @@ Tensor aligned_memory(machine::Device& device, Dtype dtype, std::size_t bytes, C
   const std::size_t past = reinterpret_cast<std::uintptr_t>(whole.data()) % io_alignment;
   const std::size_t skipped = past == 0 ? 0 : io_alignment - past;
   // A block in pages of 4 KiB is a request of hundreds of segments, or several requests: huge pages
-  // make it one of few. Where there are none it stays as it is.
+  // make it one of few. Without huge pages nothing changes.
   ::madvise(static_cast<std::byte*>(whole.data()) + skipped, bytes, MADV_HUGEPAGE);
   return whole.slice(static_cast<std::int64_t>(skipped / size),
                      {static_cast<std::int64_t>(bytes / size)});

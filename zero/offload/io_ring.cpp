@@ -125,7 +125,7 @@ IoRing::Engine::~Engine() {
   }
   thread.join();
   io_uring_queue_exit(&ring);
-  // The kernel may still write there: nobody else must get this memory.
+  // The kernel may still write there: no other code may get this memory.
   if (lost) new std::map<Ticket, Transfer>(std::move(transfers));
 }
 
@@ -260,7 +260,7 @@ void IoRing::Engine::prepare(std::size_t slot) {
   io_uring_sqe_set_data64(sqe, slot);
 }
 
-// What the kernel does not take now it is given again: it is never short of more than memory.
+// Retries what the kernel does not take now; it only lacks memory.
 void IoRing::Engine::submit() {
   while (io_uring_sq_ready(&ring) > 0) {
     const int error = io_uring_submit(&ring);

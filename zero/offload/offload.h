@@ -1,7 +1,7 @@
 #pragma once
 // Where the optimizer's states are stored: DeepSpeed's `offload_optimizer`, with its `device` none,
-// cpu or nvme. ratio, nvme_path, buffer_count, buffer_size and sub_group_size have its names, too.
-// What the rank owns is offloaded; gradients go down for that only.
+// cpu or nvme. ratio, nvme_path, buffer_count, buffer_size and sub_group_size have its names too.
+// Only the elements that the rank owns are offloaded; only their gradients are copied to the host.
 
 #include <cstddef>
 #include <cstdint>
@@ -28,7 +28,7 @@ OffloadDevice find_offload_device(std::string_view name,
 // With device cpu.
 struct OffloadOptions {
   std::int64_t piece_size = std::int64_t{1} << 20;  // elements
-  double ratio = 1;  // of the elements, what is updated on the host (DeepSpeed's name)
+  double ratio = 1;  // fraction of the elements that the host updates (DeepSpeed's name)
   bool delayed_update = false;
 };
 
@@ -44,10 +44,10 @@ struct StateOptions {
   OffloadDevice device = OffloadDevice::none;
   OffloadOptions cpu = {};
   NvmeOptions nvme = {};
-  // Whose memory is taken, with cpu and nvme, also by offload_param; it outlives the step. Null:
-  // the step makes one.
+  // The device whose memory cpu and nvme use, also offload_param; it outlives the step. Null: the
+  // step makes one.
   machine::Device* host = nullptr;
-  // For tests: called before each phase of a piece, by the thread that does it.
+  // For tests: called before each phase of a piece, by its thread.
   std::function<void(OffloadPhase, std::int64_t piece)> before = {};
 
   bool is_delayed() const { return device == OffloadDevice::cpu && cpu.delayed_update; }
@@ -57,8 +57,8 @@ struct StateOptions {
 void check(const StateOptions& options);
 
 // Bytes held from construction on, and moved by one update (delayed: together with the drain), for
-// ranges of these sizes. away: of those, whether values have a home elsewhere, whose traffic with a
-// file is not counted; empty: none has. gradient_dtype: as StreamedOptimizer's.
+// ranges of these sizes. away: for each range, whether its values have a home elsewhere, whose file
+// traffic is not counted; empty: none has. gradient_dtype: as StreamedOptimizer's.
 struct StateCost {
   std::size_t device_optimizer = 0, device_buffers = 0;
   std::size_t host_optimizer = 0;  // master and moments in host memory

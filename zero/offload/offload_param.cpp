@@ -129,7 +129,7 @@ Tensor OffloadedValues::transferred(std::size_t slot, std::size_t buffer) const 
       0, {static_cast<std::int64_t>(file_bytes(slots_[slot], dtype_) / machine::size_of(dtype_))});
 }
 
-// What was written from there is in the file.
+// Completes the write from the buffer.
 void OffloadedValues::clear(std::size_t buffer) {
   if (const auto slot = std::exchange(in_buffer_[buffer], std::nullopt))
     swap_->finish(in_file_[*slot]);
@@ -152,7 +152,7 @@ void OffloadedValues::expect_slots(std::vector<std::size_t> order, std::size_t a
   read_ahead();
 }
 
-// A slot that is under way waits for its turn: it is read once for every time that it is expected.
+// A pending slot waits for its turn: it is read once for every time that it is expected.
 void OffloadedValues::read_ahead() {
   const auto at = [&](std::size_t position) {
     return order_.begin() + static_cast<std::ptrdiff_t>(position);

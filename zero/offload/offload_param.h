@@ -1,18 +1,18 @@
 #pragma once
-// Where the values that a rank owns are while nobody uses them: DeepSpeed's `offload_param`, with
-// its `device` none, cpu or nvme; nvme_path, buffer_count, buffer_size and max_in_cpu have its
-// names, too. ZeRO-Infinity's parameter offload (Rajbhandari et al. 2021, arXiv:2104.07857): of
-// stage 3 alone, and there of the buckets that are gathered for their use.
+// Where a rank's values are stored while they are not used: DeepSpeed's `offload_param`, with its
+// `device` none, cpu or nvme; nvme_path, buffer_count, buffer_size and max_in_cpu have its names
+// too. ZeRO-Infinity's parameter offload (Rajbhandari et al. 2021, arXiv:2104.07857), for stage 3
+// only, and only for buckets that are gathered for their use.
 //
-// A rank's shard of a bucket is copied up to its place in the gathered bucket, whose others gather
-// it from there; the device holds no other copy. With cpu the shards lie in host memory. With nvme
-// so do the first ones, in the layout's order, up to max_in_cpu elements; the others lie in a file,
-// in slots of at most buffer_size elements (a longer shard is cut), and come and go through
-// buffer_count buffers: what is expected next is read while the caller goes on. An update finds the
-// values in host memory, whichever optimizer makes it, slot after slot; they stay there or are
-// written while the next are updated.
+// A rank's shard of a bucket is copied to its place in the gathered bucket, from which the other
+// ranks gather it; the device holds no other copy. With cpu the shards are in host memory. With
+// nvme the first ones, in the layout's order, up to max_in_cpu elements, are in host memory. The
+// others are in a file, in slots of at most buffer_size elements (a longer shard is split), and
+// move through buffer_count buffers: the next slots are read while the caller continues. Every
+// optimizer updates the values in host memory, slot after slot; they stay there or are written
+// while the next are updated.
 //
-// What a file changes or loses is an error (swap_file.h).
+// A file that changes or loses data is an error (swap_file.h).
 
 #include <cstdint>
 #include <functional>
@@ -38,22 +38,22 @@ struct ValueOptions {
 
   bool offloads() const { return device != OffloadDevice::none; }
 };
-// Throws std::invalid_argument naming the option that is out of range, or does not go with the
-// stage or with where the states are.
+// Throws std::invalid_argument that names the option that is out of range, or that does not support
+// the stage or the place of the states.
 void check(const ValueOptions& options, int stage, const StateOptions& states);
 
-// What comes and goes at once: a shard, or a part of one.
+// The elements that move together: a shard, or a part of one.
 struct ValueSlot {
   int bucket = 0;
   Range in_shard;
   std::optional<std::int64_t> in_host;  // its first element in host memory; none: in the file
   bool trained = true;
 };
-// None where nothing is offloaded.
+// Empty if nothing is offloaded.
 std::vector<ValueSlot> value_slots(const Layout& layout, const ValueOptions& options);
 
-// What a rank of dp updates where values are offloaded: its shard of each trained bucket, cut where
-// slots are.
+// The parts that a rank of dp updates if values are offloaded: its shard of each trained bucket,
+// split as the slots.
 struct OwnedPart {
   Range range;  // of the flat buffers
   std::size_t bucket = 0;
@@ -62,7 +62,7 @@ struct OwnedPart {
 std::vector<OwnedPart> owned_parts(const Layout& layout, int dp_rank,
                                    const std::vector<ValueSlot>& slots);
 
-// Bytes: of the values in host memory; of a slot in the file, and of all buffers for them.
+// Bytes of the values in host memory, of a slot in the file, and of all buffers for slots.
 struct ValueBytes {
   std::size_t host = 0, slot = 0, buffers = 0;
 };
@@ -72,7 +72,7 @@ std::size_t file_bytes(const ValueSlot& slot, Dtype value);  // that a read or w
 
 class OffloadedValues final : public ValueHome {
  public:
-  // device: where values are used. host: whose memory is taken. Throws what SwapFile says.
+  // device: where values are used. host: stores them. Throws what SwapFile throws.
   OffloadedValues(const Layout& layout, const ValueOptions& options, Dtype dtype,
                   machine::Device& device, machine::Device& host);
 
@@ -84,13 +84,13 @@ class OffloadedValues final : public ValueHome {
   const std::vector<ValueSlot>& slots() const { return slots_; }
   // Shard: [the rank's shard of the bucket], on the device.
   void put(int bucket, const Tensor& shard);
-  // The shard's values are in `to` when what is returned has run. It may run on another thread,
-  // before the next update.
+  // Returns a function that completes the copy of the shard's values to `to`. It may run on another
+  // thread, before the next update.
   std::function<void()> bring(int bucket, const Tensor& to);
-  // In this order buckets will be brought next; what was expected before is not any more.
+  // Announces the order in which buckets will be brought next, in place of the previous order.
   void expect(const std::vector<int>& buckets);
 
-  OffloadTraffic moved() const { return moved_; }  // so far, but for what puts wrote
+  OffloadTraffic moved() const { return moved_; }  // so far, without puts
   std::string note() const { return swap_ ? swap_->note() : ""; }
   SwapFile* swap_file() { return swap_.get(); }  // for tests; null: there is none
 
@@ -108,12 +108,12 @@ class OffloadedValues final : public ValueHome {
   machine::Device& device_;
   Dtype dtype_;
   std::vector<ValueSlot> slots_;
-  std::vector<std::int64_t> in_file_;  // of a slot: which of the file
+  std::vector<std::int64_t> in_file_;  // by slot: its index in the file
   Tensor host_;
   std::vector<Tensor> buffers_;
   std::unique_ptr<SwapFile> swap_;
-  std::vector<std::optional<std::size_t>> in_buffer_;  // the slot that is under way there
-  // What is expected: read k goes to buffer k modulo their number.
+  std::vector<std::optional<std::size_t>> in_buffer_;  // its pending slot
+  // The expected slots: read k goes to buffer k modulo their number.
   std::vector<std::size_t> order_;
   std::size_t begun_ = 0, taken_ = 0, ahead_ = 1;
   std::size_t next_write_ = 0, open_buffer_ = 0;

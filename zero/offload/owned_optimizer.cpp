@@ -7,12 +7,6 @@
 
 namespace zero {
 
-void OwnedOptimizer::update_in_turn(const std::vector<Tensor>& gradients, double gradient_scale,
-                                    const Updated& updated) {
-  update(gradients, gradient_scale);
-  for (std::size_t i = gradients.size(); i-- > 0;) updated(i);
-}
-
 InMemoryOptimizer::InMemoryOptimizer(const Rule& rule, std::vector<OwnedRange> owned)
     : OwnedOptimizer(rule), owned_(std::move(owned)) {
   const OwnedRange& first = owned_.at(0);
@@ -53,13 +47,9 @@ void InMemoryOptimizer::with_values(std::size_t owned, bool load, bool store,
   broken_ = false;
 }
 
-void InMemoryOptimizer::update(const std::vector<Tensor>& gradients, double gradient_scale) {
-  update_in_turn(gradients, gradient_scale, [](std::size_t) {});
-}
-
 // Ranges that have a home are updated in order, for which homes read ahead, others the last first.
-void InMemoryOptimizer::update_in_turn(const std::vector<Tensor>& gradients, double gradient_scale,
-                                       const Updated& updated) {
+void InMemoryOptimizer::update(const std::vector<Tensor>& gradients, double gradient_scale,
+                               const Updated& updated) {
   SHARDMARK_CHECK(gradients.size(), ==, owned_.size());
   ++steps_;
   for (std::size_t at = 0; at < owned_.size(); ++at) {

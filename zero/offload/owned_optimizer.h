@@ -1,7 +1,7 @@
 #pragma once
-// The optimizer of the elements that a rank owns, wherever its states are: next to the values
-// (here), in host memory or in a file (streamed_optimizer.h). Each gives the values the same bits,
-// wherever those are (offload_param.h). offload.h chooses one.
+// The optimizer of the elements that a rank owns. Its states are on the values' device (here), in
+// host memory or in a file (streamed_optimizer.h). All give the values the same bits, wherever the
+// values are (offload_param.h). offload.h selects one.
 
 #include <cstddef>
 #include <cstdint>
@@ -15,21 +15,21 @@
 
 namespace zero {
 
-// Values that are stored elsewhere than on their device.
+// Storage of values that are not on their device.
 class ValueHome {
  public:
   virtual ~ValueHome() = default;
   virtual Dtype dtype() const = 0;
   virtual machine::Device& device() const = 0;  // where values are used
-  // A slot's values in host memory until close; loaded: what they are, else anything. One at a
-  // time.
+  // Returns a slot's values in host memory, valid until close; unless loaded, with undefined
+  // content. One slot at a time.
   virtual Tensor open(std::size_t slot, bool loaded) = 0;
   virtual void close(std::size_t slot, bool changed) = 0;
 };
 
 struct OwnedRange {
   Range range;                           // of the flat buffers
-  Tensor values;                         // [range]; empty where they have a home
+  Tensor values;                         // [range]; empty if they have a home
   std::vector<std::uint8_t> decay_mask;  // a byte for each element
   ValueHome* home = nullptr;
   std::size_t slot = 0;  // of the home
@@ -42,7 +42,7 @@ struct OwnedRange {
     if (home) home->close(slot, changed);
   }
 };
-// A tensor that is all there is.
+// All elements of one tensor.
 inline std::vector<OwnedRange> one_range(Tensor values,
                                          const std::vector<std::uint8_t>& decay_mask) {
   const std::int64_t size = values.size();
@@ -53,8 +53,8 @@ inline std::vector<OwnedRange> one_range(Tensor values,
   return all;
 }
 
-// Bytes moved: gradients and values to the host's memory and values from there, states and values
-// from and to a file.
+// Bytes moved: gradients and values to host memory (down), values from there (up), states and
+// values from and to a file.
 struct OffloadTraffic {
   std::size_t down = 0, up = 0, nvme_read = 0, nvme_written = 0;
   bool operator==(const OffloadTraffic&) const = default;
@@ -75,14 +75,15 @@ class OwnedOptimizer {
  public:
   virtual ~OwnedOptimizer() = default;
 
-  // As Optimizer's; gradients: one for each range, in their order.
-  virtual void update(const std::vector<Tensor>& gradients, double gradient_scale) = 0;
-  // The same, and calls updated(i) once for each range, the last first, when it has its values: in
-  // between, where ranges are updated one by one.
+  // As Optimizer's; gradients: one for each range, in their order. Calls updated(i) once for each
+  // range, the last first, when it has its values: in between, if ranges are updated one by one.
   using Updated = std::function<void(std::size_t range)>;
-  virtual void update_in_turn(const std::vector<Tensor>& gradients, double gradient_scale,
-                              const Updated& updated);
-  // The values are those that all updates led to: of updates that are delayed.
+  virtual void update(const std::vector<Tensor>& gradients, double gradient_scale,
+                      const Updated& updated) = 0;
+  void update(const std::vector<Tensor>& gradients, double gradient_scale) {
+    update(gradients, gradient_scale, [](std::size_t) {});
+  }
+  // Applies a delayed update.
   virtual void drain() {}
   virtual void values_changed() = 0;
 
@@ -90,15 +91,15 @@ class OwnedOptimizer {
   std::int64_t steps() const { return steps_; }
   virtual void set_steps(std::int64_t steps) { steps_ = steps; }  // of states that were loaded
 
-  // All elements in order, by runs of the flat buffers, with views of their states that are there
-  // during the call; what it changes is kept if `writes`. The views are the same whoever keeps the
-  // states, so that one's checkpoint can be read by another: values that are their own master come
-  // as such. Throws std::logic_error while an update is pending.
+  // Calls with all elements in order, by runs of the flat buffers, and views of their states that
+  // are valid during the call; changes are kept if `writes`. The views do not depend on where the
+  // states are stored, so that any optimizer can read the checkpoint of another: values that are
+  // their own master are passed as master. Throws std::logic_error while an update is pending.
   using Visit = std::function<void(Range, const RangeStates&)>;
   virtual void visit(bool writes, const Visit& call) = 0;
 
   virtual OffloadTraffic moved() const { return {}; }  // so far
-  virtual std::string note() const { return {}; }      // what a record should say of it
+  virtual std::string note() const { return {}; }      // for the record
 
  protected:
   explicit OwnedOptimizer(const Rule& rule) : rule_(rule) {}
@@ -106,16 +107,16 @@ class OwnedOptimizer {
   std::int64_t steps_ = 0;
 };
 
-// States on the values' device. A range's values that have a home come up through a staging buffer,
-// if they are their own master, are updated, and go down.
+// States on the values' device. A range's values that have a home are copied to a staging buffer if
+// they are their own master, updated, and copied back.
 class InMemoryOptimizer final : public OwnedOptimizer {
  public:
   // At least one range, all on one device.
   InMemoryOptimizer(const Rule& rule, std::vector<OwnedRange> owned);
   // After an error of a home the values are undefined: later calls throw std::logic_error.
-  void update(const std::vector<Tensor>& gradients, double gradient_scale) override;
-  void update_in_turn(const std::vector<Tensor>& gradients, double gradient_scale,
-                      const Updated& updated) override;
+  void update(const std::vector<Tensor>& gradients, double gradient_scale,
+              const Updated& updated) override;
+  using OwnedOptimizer::update;
   void values_changed() override;
   void set_steps(std::int64_t steps) override;
   void visit(bool writes, const Visit& call) override;

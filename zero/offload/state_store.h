@@ -1,6 +1,6 @@
 #pragma once
-// Where a streamed optimizer (streamed_optimizer.h) keeps its states: host memory (host_store.h) or
-// a file (file_store.h). Both have them piece by piece, in order.
+// The storage of the states of a streamed optimizer (streamed_optimizer.h): host memory
+// (host_store.h) or a file (file_store.h). Both store them piece by piece, in order.
 
 #include <cstdint>
 #include <functional>
@@ -23,7 +23,7 @@ class StateStore {
   virtual ~StateStore() = default;
 
   // Calls use(piece, states) for each piece in order; the views are valid during the call. reads:
-  // the states are what they were, else anything; writes: changes are kept.
+  // the states are loaded, else undefined; writes: changes are kept.
   struct Access {
     bool reads = true, writes = true;
   };
@@ -31,7 +31,7 @@ class StateStore {
   virtual void pass(Access access, const Use& use) = 0;
 
   virtual IoCounts counts() const { return {}; }   // of files
-  virtual std::string note() const { return {}; }  // what a record should say of it
+  virtual std::string note() const { return {}; }  // for the record
 };
 
 }  // namespace zero

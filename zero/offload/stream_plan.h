@@ -1,5 +1,5 @@
 #pragma once
-// How a streamed optimizer (streamed_optimizer.h) splits its ranges, and what that holds and moves.
+// How a streamed optimizer (streamed_optimizer.h) splits its ranges, and the bytes of that.
 
 #include <cstddef>
 #include <cstdint>
@@ -25,7 +25,7 @@ struct StreamPieces {
   const StreamPiece& at(std::int64_t index) const { return all[static_cast<std::size_t>(index)]; }
 };
 
-// What a store keeps, the bytes that it holds on the host's ledger, and those that a pass reads
+// The states that a store keeps, its bytes on the host's ledger, and the bytes that a pass reads
 // from files and writes to them.
 struct StoreCost {
   KeptStates kept;
@@ -34,7 +34,7 @@ struct StoreCost {
 
 struct StreamPlan {
   StreamPieces pieces;
-  Dtype wide{}, gradient{};    // of the states, of the gradients that come
+  Dtype wide{}, gradient{};    // of the states, of the given gradients
   bool wide_values = false;    // they are their own master on the device
   bool stages_values = false;  // a staging for values is needed
   StoreCost store;
@@ -49,7 +49,7 @@ struct StreamPlan {
 // The elements of a range that are streamed: its last ones.
 Range streamed_part(std::int64_t size, const StateOptions& options);
 
-// sizes, away, gradient_dtype: as state_cost's, which says what it throws.
+// sizes, away, gradient_dtype, exceptions: as state_cost's.
 StreamPlan stream_plan(const Rule& rule, Dtype value, const std::vector<std::int64_t>& sizes,
                        const StateOptions& options, const std::vector<bool>& away,
                        std::optional<Dtype> gradient_dtype);

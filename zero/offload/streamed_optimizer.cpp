@@ -179,14 +179,15 @@ void StreamedOptimizer::guarded(const std::function<void()>& work) {
   broken_ = false;
 }
 
-// What is queued on the device may still write the gradients and read the values.
+// Queued work of the device may still write the gradients and read the values.
 void StreamedOptimizer::wait_for_device() {
   const auto event = device().stream().record();
   down_->stream->wait(*event);
   up_->stream->wait(*event);
 }
 
-void StreamedOptimizer::update(const std::vector<Tensor>& gradients, double gradient_scale) {
+void StreamedOptimizer::update(const std::vector<Tensor>& gradients, double gradient_scale,
+                               const Updated& updated) {
   SHARDMARK_CHECK(gradients.size(), ==, owned_.size());
   for (std::size_t i = 0; i < owned_.size(); ++i) {
     SHARDMARK_CHECK(gradients[i].size(), ==, owned_[i].size());
@@ -210,6 +211,7 @@ void StreamedOptimizer::update(const std::vector<Tensor>& gradients, double grad
   moved_.nvme_read += end.bytes_read - start.bytes_read;
   moved_.nvme_written += end.bytes_written - start.bytes_written;
   steps_ = step;
+  for (std::size_t i = gradients.size(); i-- > 0;) updated(i);
 }
 
 void StreamedOptimizer::update_on_device(std::size_t owned, Tensor gradient, double scale) {

@@ -1,5 +1,5 @@
 #pragma once
-// An optimizer whose states are elsewhere than the values: in host memory (ZeRO-Offload: Ren et al.
+// An optimizer whose states are not on the values' device: in host memory (ZeRO-Offload: Ren et al.
 // 2021, arXiv:2101.06840) or in a file (ZeRO-Infinity: Rajbhandari et al. 2021, arXiv:2104.07857).
 // Its values get the same bits as an Optimizer's.
 //
@@ -7,10 +7,10 @@
 //                               {.device = OffloadDevice::cpu, .cpu = {.piece_size = 1 << 20}});
 //   optimizer.update(gradient, scale);
 //
-// Ranges are updated piece by piece; no piece reaches into two ranges. A piece's gradients go down
-// to the host and its values come up through two staging slots: while one piece is updated, the
-// next goes down and the last comes up. A slot is used again when its gradients have been read and
-// its values are up. The host's pass over 16-bit values moves 30 bytes an element (optimizer.h). A
+// Ranges are updated piece by piece; no piece spans two ranges. A piece's gradients go down to the
+// host and its values come up through two staging slots: while one piece is updated, the next goes
+// down and the last comes up. A slot is used again when its gradients were read and its values are
+// up. The host's pass over 16-bit values moves 30 bytes an element (optimizer.h). A
 // StateStore keeps the states. The device may be the host itself, or one that the host cannot read.
 //
 // Values that are narrower than their master come up from the staging; values that are their own
@@ -25,19 +25,18 @@
 // Partial offload: the first elements of each range stay with an Optimizer on the device, the last
 // `ratio` of them are streamed (Twin-Flow of DeepSpeed's ZeRO-Offload++).
 //
-// Delayed parameter update (of ZeRO-Offload): an update writes the values that the gradients of the
-// one before led to, takes its own gradients down and returns while the host works on them. So the
-// first changes nothing, and the values of step i + 1 have seen gradients up to step i - 1, each
-// with the learning rate and the scale of the update that brought it. What stays on the device is
-// updated at once. drain() writes what is pending.
+// Delayed parameter update (of ZeRO-Offload): an update writes the values of the previous update,
+// takes its own gradients down and returns while the host works on them. So the first changes
+// nothing, and the values of step i + 1 contain gradients up to step i - 1, each with the learning
+// rate and the scale of its own update. Elements that stay on the device are updated at once.
+// drain() writes the pending values.
 //
 // Bytes of an update, of h streamed elements: h times the size of the gradient's dtype down and of
 // the values' up. With gradients in the values' 16 bits that is ZeRO-Offload's 4 bytes.
 //
-// Memory is taken by the constructor, and never by the threads. Staging is the host device's
-// memory, pinned if that is; CUDA copies memory that is not in parts. The host's device should have
-// a thread less than there are cores: OpenMP's threads spin while they wait, and keep the copies
-// off a core.
+// The constructor allocates all memory, the threads none. Staging is the host device's memory,
+// pinned if that is; CUDA copies other memory in parts. The host's device should use one thread
+// less than there are cores: OpenMP's threads spin while they wait, and keep the copies off a core.
 
 #include <cstdint>
 #include <functional>
@@ -55,9 +54,9 @@ class StreamedOptimizer final : public OwnedOptimizer {
  public:
   // At least one range, all on one device; values that have a home do not support a ratio below 1
   // or delayed_update. host: a device that the host can read, which may be the values' own. It may
-  // be used elsewhere meanwhile, but not given another number of threads. gradient_dtype: of what
-  // update is given: the optimizer's dtype (none: that), or the values' own, which is widened on
-  // the host. Throws std::invalid_argument that names the option, and what SwapFile throws.
+  // be used elsewhere meanwhile, but its number of threads must not change. gradient_dtype: of the
+  // gradients of update: the optimizer's dtype (the default), or the values' own, which is widened
+  // on the host. Throws std::invalid_argument that names the option, and what SwapFile throws.
   StreamedOptimizer(const Rule& rule, std::vector<OwnedRange> owned, machine::Device& host,
                     const StateOptions& options, std::optional<Dtype> gradient_dtype = {});
   StreamedOptimizer(const Rule& rule, Tensor values, const std::vector<std::uint8_t>& decay_mask,
@@ -68,10 +67,12 @@ class StreamedOptimizer final : public OwnedOptimizer {
   StreamedOptimizer(const StreamedOptimizer&) = delete;
   StreamedOptimizer& operator=(const StreamedOptimizer&) = delete;
 
-  // Gradients may be changed once it returns. What a thread throws comes out of the call that waits
-  // for it (delayed: the next one); after an error the states are undefined, and every later call
-  // throws std::logic_error.
-  void update(const std::vector<Tensor>& gradients, double gradient_scale) override;
+  // Gradients may change after it returns. The call that waits for a thread throws its exception
+  // (delayed: the next call). After an error the states are undefined, and every later call throws
+  // std::logic_error.
+  void update(const std::vector<Tensor>& gradients, double gradient_scale,
+              const Updated& updated) override;
+  using OwnedOptimizer::update;
   void update(const Tensor& gradient, double gradient_scale) {
     update(std::vector{gradient}, gradient_scale);
   }
@@ -117,9 +118,9 @@ class StreamedOptimizer final : public OwnedOptimizer {
   bool masters_go_up() const { return plan_.wide_values && !plan_.takes_values_down(); }
   Tensor staged(const Tensor& staging, std::int64_t index) const;
   Tensor values(std::int64_t index) const;  // of a piece, on the device or at home
-  // The same where the host updates them.
+  // The same in the memory in which the host updates them.
   Tensor host_values(std::int64_t index, const PieceStates& states) const;
-  // In the order of a piece's life.
+  // The phases of a piece, in order.
   Worker::Ticket go_down(const std::vector<Tensor>& gradients, std::int64_t index);
   void update_piece(const Rule& rule, std::int64_t step, double scale, std::int64_t index,
                     const PieceStates& states);
@@ -136,7 +137,7 @@ class StreamedOptimizer final : public OwnedOptimizer {
   Tensor wide_on_device_;                              // gradients, if narrow ones come
   Tensor staged_gradients_, staged_values_;            // of two pieces, or of all
   Tensor wide_gradients_;                              // of one piece
-  Tensor home_values_;                                 // of the range at hand
+  Tensor home_values_;                                 // of the current range
   std::unique_ptr<StateStore> store_;
   bool pending_ = false, broken_ = false;
   OffloadTraffic moved_;             // each way is counted by its own thread

@@ -1,16 +1,16 @@
 #pragma once
 // Blocks of memory that are swapped out to a file and in again, asynchronously (io_ring.h), in
-// slots of equal size. Every block's checksum stays in memory, so what comes back is what was
-// written, or an error: a swap file never changes a number.
+// slots of equal size. Every block's checksum stays in memory, so a read returns what was written,
+// or throws: a swap file never changes a number.
 //
 //   SwapFile swap({.folder = "/nvme"}, slots, bytes);
 //   swap.start_write(3, buffer);  …  swap.finish(3);
 //   swap.start_read(3, buffer);   …  swap.finish(3);
 //
-// The file has no name (IoFile::unnamed): nothing is left however the process ends.
+// The file has no name (IoFile::unnamed), so it disappears however the process ends.
 //
-// All errors are machine::MachineError, in one line that names the file and the rank: what IoFile
-// and IoRing say, and a block that is not what was written. Checksums take 4 bytes a block of
+// All errors are machine::MachineError, in one line that names the file and the rank: those of
+// IoFile and IoRing, and a block with a wrong checksum. Checksums take 4 bytes a block of
 // block_size and are not on the ledger.
 
 #include <cstdint>
@@ -29,24 +29,24 @@ struct SwapOptions {
 
 class SwapFile {
  public:
-  // slot_bytes: a multiple of io_alignment. buffers: those that slots will be read to and written
-  // from, for the kernel to map once.
+  // slot_bytes: a multiple of io_alignment. buffers: the memory of all transfers, which the kernel
+  // maps once.
   SwapFile(const SwapOptions& options, std::int64_t slots, std::size_t slot_bytes,
            const std::vector<Tensor>& buffers);
 
-  // At most one of them under way for a slot. No more bytes than a slot has; a read, as many as the
-  // slot's last write.
+  // At most one is pending for a slot. A write has at most slot_bytes; a read has as many bytes as
+  // the slot's last write.
   void start_write(std::int64_t slot, const Tensor& from);
   void start_read(std::int64_t slot, const Tensor& into);
-  void finish(std::int64_t slot);  // nothing where none is under way
+  void finish(std::int64_t slot);  // does nothing if none is pending
 
-  std::string note() const;  // what a record should say of it; empty: direct, buffers mapped
+  std::string note() const;  // for the record; empty: direct, buffers mapped
   IoCounts counts() const { return ring_.counts(); }
   int descriptor() const { return file_.descriptor(); }  // for tests
 
  private:
   struct Slot {
-    IoRing::Ticket ticket = 0;  // 0: nothing is under way
+    IoRing::Ticket ticket = 0;  // 0: none is pending
     bool reading = false;
     Tensor memory;
     std::vector<std::uint32_t> checksums;  // of the blocks; empty: never written

@@ -59,7 +59,7 @@ void Worker::run() {
     } catch (...) {
       error = std::current_exception();
     }
-    job.work = nullptr;  // what it holds is given back before anybody is told
+    job.work = nullptr;  // frees what it holds before the job counts as done
     lock.lock();
     ++done_;
     if (error) {

@@ -2,8 +2,8 @@
 // Runs jobs one after the other in the order of submit: on a thread of its own, or, without one,
 // inside submit. So the jobs and their order, and with them every bit, are the same either way.
 //
-// Only the submitting thread takes and gives back memory (a device's ledger knows one thread). The
-// caller keeps the memory that a job uses until wait has returned for it.
+// Only the submitting thread allocates and frees memory (a device's ledger belongs to one thread).
+// The caller keeps the memory that a job uses until wait has returned for it.
 //
 // An exception of a job ends the queue: submit and wait throw it again from then on.
 
@@ -39,7 +39,7 @@ class Worker {
   Ticket submit(std::function<void()> job);
   void wait(Ticket ticket);  // until this job, and all before it, have ended
   void wait_all() { wait(submitted_); }
-  // Drops jobs that have not begun and waits for one that has (its waits have timeouts). Memory
+  // Drops jobs that have not begun and waits for the running one (its waits have timeouts). Memory
   // that jobs use must outlive this.
   void stop();
 

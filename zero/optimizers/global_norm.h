@@ -1,10 +1,10 @@
 #pragma once
 // The sum of squares of the whole model's gradient, each element once: a rank adds its squares
 // divided by the replicas of the element, and data-parallel copies, which are equal once reduced,
-// are added by their shard's owner alone. Sums go over tp, pp, dp, in this order.
+// are added only by their shard's owner. Sums go over tp, pp, dp, in this order.
 //
-// The squares are added up shard by shard and the shards in order, whatever is sharded, so all
-// stages with one layout see the same bits. The doubles this takes are norm_buffers'.
+// The squares are added up shard by shard and the shards in order, even if nothing is sharded, so
+// all stages with one layout get the same bits. norm_buffers counts the doubles that this takes.
 
 #include <functional>
 #include <string>

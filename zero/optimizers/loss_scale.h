@@ -1,8 +1,8 @@
 #pragma once
-// Loss scaling: what the loss is multiplied by, so that gradients of a half do not vanish, and what
-// gradients are divided by again (Micikevicius et al. 2018, arXiv:1710.03740). A dynamic scale is
-// halved where gradients overflow, whose step is skipped, and doubled after steps without. The
-// tools disagree when. Four automata, by name:
+// Loss scaling: the loss is multiplied by a scale so that half-precision gradients do not vanish,
+// and gradients are divided by it again (Micikevicius et al. 2018, arXiv:1710.03740). A dynamic
+// scale is halved after an overflow, whose step is skipped, and doubled after steps without. The
+// tools differ in when. Four automata, by name:
 //
 //   megatron            Megatron-LM's DynamicGradScaler
 //   deepspeed_zero      DeepSpeed's DynamicLossScaler, of its ZeRO optimizers
@@ -20,8 +20,8 @@
 //                                          every clean step
 //   overflow at the minimum    stays       throws                stays
 //
-// Clean steps are counted since the last overflow, or since the beginning. A scale is a state
-// machine and nothing else: ranks that are told the same hold the same.
+// Clean steps are counted since the last overflow, or since the beginning. A scale is only a state
+// machine: ranks with the same inputs have the same scale.
 
 #include <cstdint>
 #include <initializer_list>
@@ -52,12 +52,12 @@ struct LossScaleOptions {
   double min_scale = 1;
   std::int64_t window = 1000;
   int hysteresis = 2;
-  bool consecutive_hysteresis = false;  // of deepspeed_zero alone
+  bool consecutive_hysteresis = false;  // of deepspeed_zero only
 };
 // The defaults of the tool that the automaton is named after; the constant scale is 1.
 LossScaleOptions usual_options(LossScaling scaling);
 
-// Gradients overflowed where the scale could not be made smaller.
+// Gradients overflowed at the minimal scale.
 class OverflowAtMinimum : public std::runtime_error {
  public:
   explicit OverflowAtMinimum(double scale);
@@ -70,7 +70,8 @@ class LossScale {
   explicit LossScale(const LossScaleOptions& options);
 
   double scale() const { return scale_; }
-  // All that changes, for checkpoints. Throws std::invalid_argument for what no updates lead to.
+  // All that changes, for checkpoints. restore throws std::invalid_argument for an impossible
+  // state.
   struct State {
     double scale = 1;
     int patience = 1;
@@ -88,13 +89,13 @@ class LossScale {
 
   LossScaleOptions options_;
   double scale_;
-  int patience_;            // overflows until one halves, that one counted
+  int patience_;            // overflows until one halves, including that one
   std::int64_t clean_ = 0;  // steps since the last overflow
 };
 
-// Whether the gradients of any rank of these groups hold an infinity or a NaN: the same answer on
-// all of them, so that all skip the step or none. Groups after each other, as the grid's tp, pp and
-// dp cover all its ranks; null ones are left out. Collective.
+// Whether the gradients of any rank of these groups hold an infinity or a NaN. All ranks get the
+// same answer, so that all skip the step or none. The groups are combined one after the other, as
+// the grid's tp, pp and dp cover all its ranks; null ones are ignored. Collective.
 bool overflow_anywhere(const machine::Tensor& gradients,
                        const std::vector<collectives::Communicator*>& groups);
 

@@ -1,7 +1,6 @@
 #pragma once
-// What each automaton of loss_scale.h makes of scripted steps, worked out by hand from the tools'
-// rules: a step that overflows is 'o', a clean one 'c'; the scale after each. For tests and the
-// unit loss_scaler.
+// The scales of each automaton of loss_scale.h after scripted steps, derived by hand from the
+// tools' rules: 'o' is a step that overflows, 'c' a clean one. For tests and the unit loss_scaler.
 
 #include <string>
 #include <vector>
@@ -14,7 +13,7 @@ struct LossScaleTrace {
   std::string what;
   LossScaleOptions options;
   std::string steps;
-  std::vector<double> scales;  // one fewer than steps where the last one throws
+  std::vector<double> scales;  // one fewer than steps if the last one throws
 };
 
 inline std::vector<LossScaleTrace> loss_scale_traces() {

@@ -1,20 +1,20 @@
 #pragma once
-// What an update does to a flat range of elements: plain SGD (no momentum, no decay: nothing that
-// could hide a wrong factor in a gradient), SGD with momentum, RMSProp, Adam and AdamW
-// (machine/device/kernels.h has the formulas and the papers), each one pass over memory.
+// Updates of a flat range of elements: plain SGD (no momentum, no decay, so that it cannot hide a
+// wrong factor in a gradient), SGD with momentum, RMSProp, Adam and AdamW (machine/device/kernels.h
+// has the formulas and the papers), each in one pass over memory.
 //
 // States are kept in the gradient's dtype: float, or double under double. Only values that are
 // narrower (bfloat16, half) have a master copy; float and double values are their own master and
 // are updated in place. In units of 32-bit weights, the weights themselves among them, as ZeRO's
 // paper counts Adam's 12 bytes (Rajbhandari et al. 2020, arXiv:1910.02054, section 3.1), and in
-// bytes beside the values:
+// bytes in addition to the values:
 //               units   float   bfloat16, half   double
 //   SGD           1       0            4            0      (the master)
 //   Momentum      2       4            8            8      (and the velocity)
 //   RMSProp       2       4            8            8      (and the second moment)
 //   Adam, AdamW   3       8           12           16      (and both moments)
-// Against 16-bit weights that is twice as many: 2, 4, 4 and 6. The decay mask of all but plain SGD,
-// one byte an element, is a buffer and counted apart.
+// In units of 16-bit weights that is twice as many: 2, 4, 4 and 6. The decay mask of all rules but
+// plain SGD, one byte for each element, is a buffer and counted separately.
 //
 // Bytes that a step moves, of AdamW over 16-bit values: reads gradient, master and moments (16) and
 // writes master, moments and values (14); a byte more where the mask differs from element to
@@ -49,7 +49,7 @@ std::string_view name(const Rule& rule);
 std::vector<std::string> rule_names();
 Rule find_rule(std::string_view name);  // throws std::invalid_argument naming the nearest
 
-// What is kept beside values of a dtype; the mask is a buffer.
+// The states kept in addition to values of a dtype; the mask is a buffer.
 struct KeptStates {
   bool master = false, first_moment = false, second_moment = false, mask = true;
   int count() const { return int{master} + int{first_moment} + int{second_moment}; }
@@ -58,13 +58,13 @@ KeptStates kept_states(const Rule& rule, Dtype value);
 std::size_t optimizer_bytes_per_element(const Rule& rule, Dtype value);
 std::size_t mask_bytes_per_element(const Rule& rule);
 
-// One range as an update sees it, wherever its states are kept. All [elements]; master: the values
-// themselves if none is kept; a moment that the rule has not is empty.
+// The states of one range during an update. All [elements]; master: the values themselves if none
+// is kept; a moment that the rule does not have is empty.
 struct RangeStates {
   Tensor values, master, first_moment, second_moment;
 };
 enum class Decay : unsigned char { everywhere, masked, nowhere };
-// What the mask says, in short: one that is the same everywhere need not be read.
+// Summarizes the mask: one that is the same everywhere need not be read.
 Decay decay_of(const std::vector<std::uint8_t>& decay_mask);
 // The update that is number `step`, from 1. An element's bits do not depend on the range's ends.
 void update_range(const Rule& rule, std::int64_t step, const Tensor& gradient,

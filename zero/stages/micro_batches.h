@@ -5,8 +5,8 @@
 //   batches.ready(part);
 //   while (const auto bucket = batches.take_complete()) …
 //
-// Buckets are taken in the order of the layout, whatever is ready first, so all ranks meet in the
-// same one. Frozen buckets are never taken.
+// Buckets are taken in the order of the layout, not in the order in which they become ready, so all
+// ranks reduce the same one. Frozen buckets are never taken.
 
 #include <cstddef>
 #include <optional>
@@ -32,7 +32,7 @@ class MicroBatches {
   // The next bucket, if all its gradients are ready and it holds no tied embedding, whose other
   // stage may still need this one for its backward.
   std::optional<std::size_t> take_complete();
-  // The next bucket, ready or not; after the last none, and then the first again.
+  // The next bucket, ready or not; none after the last, and then the first again.
   std::optional<std::size_t> take_next();
   bool is_taken(int bucket) const { return static_cast<std::size_t>(bucket) < next_; }
 

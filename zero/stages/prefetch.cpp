@@ -1,8 +1,23 @@
 #include "zero/stages/prefetch.h"
 
+#include <algorithm>
 #include <set>
 
 namespace zero {
+
+Uses bucket_uses(const Layout& layout, const std::vector<std::vector<int>>& uses) {
+  Uses result;
+  for (const std::vector<int>& use : uses) {
+    std::vector<int>& buckets = result.emplace_back();
+    for (const int row : use) {
+      const int bucket = layout.bucket_of[static_cast<std::size_t>(row)];
+      if (!layout.buckets[static_cast<std::size_t>(bucket)].persistent &&
+          std::ranges::find(buckets, bucket) == buckets.end())
+        buckets.push_back(bucket);
+    }
+  }
+  return result;
+}
 
 std::vector<std::vector<int>> prefetches(const Uses& uses,
                                          const std::vector<std::int64_t>& elements,

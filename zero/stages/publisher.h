@@ -12,8 +12,8 @@ namespace zero {
 // Elements of a shard that are published at once.
 std::int64_t publish_run(std::int64_t shard, int dp, std::int64_t allgather_bucket_size);
 
-// A bucket's values: this rank's shard, and where all ranks have all of it after an update; empty
-// if each use gathers them.
+// A bucket's values: this rank's shard, and the whole bucket after an update; empty if each use
+// gathers them.
 struct Published {
   Tensor own, whole;
 };
@@ -22,7 +22,7 @@ class Publisher {
  public:
   Publisher(const StepContext& context, Transfers& transfers);  // which outlive this
 
-  // Starts to publish. Until they come the values of the others are those of before.
+  // Starts to publish. Until they arrive, other ranks have the previous values.
   void publish(std::size_t bucket, const Published& values);
   // Wait for the values of these parameters, or for all.
   void wait_for(const Part& part);
@@ -31,7 +31,7 @@ class Publisher {
  private:
   const StepContext& context_;
   Transfers& transfers_;
-  Transfers::Ticket last_ = 0;                // of what is being published; 0: nothing is
+  Transfers::Ticket last_ = 0;                // of the pending values; 0: none
   std::vector<Transfers::Ticket> published_;  // by bucket
   Tensor staging_;                            // of runs of allgather_bucket_size
 };

@@ -14,13 +14,13 @@ class Reducer {
   Reducer(const StepContext& context, Transfers& transfers)  // which outlive this
       : context_(context), transfers_(transfers) {}
 
-  // Waits for the bucket under way, if the next one takes memory.
+  // Waits for the pending bucket, if the next one takes memory.
   void make_room();
   // gradients: all of the bucket. over_dp sums them over dp; wire: the same tensor, or memory of as
-  // many elements in the wire's dtype. It may run on another thread, and takes no memory.
+  // many elements in the wire's dtype. It may run on another thread, and must not allocate memory.
   using OverDp = std::function<void(const Tensor& gradients, const Tensor& wire)>;
   void reduce(std::size_t bucket, const Tensor& gradients, const OverDp& over_dp);
-  // Waits for the bucket under way and gives its memory back.
+  // Waits for the pending bucket and frees its memory.
   void collect();
 
  private:

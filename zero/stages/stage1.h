@@ -1,9 +1,9 @@
 #pragma once
-// ZeRO stage 1, P_os: Rajbhandari et al. 2020, arXiv:1910.02054. Rank i of dp keeps the optimizer's
-// states of the i-th of dp equal shards of every bucket only: gradients are reduce-scattered to
-// their owners, each owner updates its shards, and the updated values are all-gathered. The bytes
-// are those of an all-reduce when values and gradients have the same width; the states take 1/dp of
-// the memory.
+// ZeRO stage 1, P_os: Rajbhandari et al. 2020, arXiv:1910.02054. Rank i of dp keeps only the
+// optimizer's states of the i-th of dp equal shards of every bucket: gradients are reduce-scattered
+// to their owners, each owner updates its shards, and the updated values are all-gathered. The
+// bytes are those of an all-reduce when values and gradients have the same width; the states take
+// 1/dp of the memory.
 //
 // Both collectives work in place: a rank's shard is its own part of the flat buffers.
 

@@ -1,15 +1,14 @@
 #pragma once
-// ZeRO stage 2, P_os+g: Rajbhandari et al. 2020, arXiv:1910.02054, sections 5.2 and 7.2. Beside
-// stage 1's states a rank keeps the summed gradients of its shards only. While backward makes
-// gradients they lie in buffers of the buckets that it has begun; a bucket that is complete is
-// reduce-scattered and added to the owners' shards, and its buffer goes. So every micro-batch
-// sends what stage 1 sends once.
+// ZeRO stage 2, P_os+g: Rajbhandari et al. 2020, arXiv:1910.02054, sections 5.2 and 7.2. In
+// addition to stage 1's states a rank shards the summed gradients. Backward writes gradients to
+// buffers of the buckets that it has begun. A complete bucket is reduce-scattered and added to the
+// owners' shards, and its buffer is freed. So every micro-batch sends what stage 1 sends once.
 //
-// With overlap_comm the bucket before is under way meanwhile, a micro-batch's last one while the
-// next begins: one buffer more.
+// With overlap_comm the previous bucket is reduced meanwhile, a micro-batch's last one while the
+// next micro-batch begins: one more buffer.
 //
-// Refuses pipelines: with pp above 1 the gradients of a tied embedding could not be summed over the
-// stages for one micro-batch without holding it up (DeepSpeed refuses the same).
+// Rejects pipelines: with pp above 1 the gradients of a tied embedding could not be summed over the
+// stages for one micro-batch without delaying it (DeepSpeed rejects the same).
 
 #include "zero/stages/step.h"
 
@@ -25,7 +24,7 @@ class Stage2 : public Step {
 
  protected:
   Tensor gradients(Range range) const override;
-  // Of a range of the flat buffers in a rank's own shards, one behind the other.
+  // The offset of a range of the flat buffers among the rank's own shards, which are contiguous.
   std::int64_t offset_in_shards(Range range) const;
 
  private:

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "machine/base/error.h"
 #include "machine/device/kernels.h"
 #include "machine/world/step_clock.h"
@@ -77,14 +75,9 @@ std::string Stage3::offload_note() const {
 }
 
 std::vector<int> Stage3::buckets_of(const Part& part) const {
-  std::vector<int> buckets;
-  for (const Parameter* parameter : part) {
-    const int bucket = layout().bucket_of[static_cast<std::size_t>(context_.states.row(parameter))];
-    if (!layout().buckets[static_cast<std::size_t>(bucket)].persistent &&
-        std::find(buckets.begin(), buckets.end(), bucket) == buckets.end())
-      buckets.push_back(bucket);
-  }
-  return buckets;
+  std::vector<int> rows;
+  for (const Parameter* parameter : part) rows.push_back(context_.states.row(parameter));
+  return bucket_uses(layout(), {rows}).front();
 }
 
 Tensor Stage3::shard_of(std::size_t bucket) const {

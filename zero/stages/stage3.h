@@ -1,19 +1,18 @@
 #pragma once
-// ZeRO stage 3, P_os+g+p: Rajbhandari et al. 2020, arXiv:1910.02054, sections 5.3 and 7.2. Beside
-// stage 2's, a rank keeps its shards of the values only. The buckets of a part are gathered before
-// it is used and freed after, in forward and in backward (and where forward is run again); a part
-// that has no bucket to itself (LayoutOptions::parts) brings its neighbours along. Persistent
-// buckets stay whole on all ranks and are published after the update, as in stage 1.
+// ZeRO stage 3, P_os+g+p: Rajbhandari et al. 2020, arXiv:1910.02054, sections 5.3 and 7.2. In
+// addition to stage 2's gradients a rank shards the values. The buckets of a part are gathered
+// before it is used and freed after, in forward, in backward and in recomputation. If a bucket has
+// several parts (LayoutOptions::parts), they are gathered together. Persistent buckets stay whole
+// on all ranks and are published after the update, as in stage 1.
 //
-// Ahead (prefetch.h): the uses of a micro-batch are noted, and the next one gathers by them, as
-// long as it goes the same way; nothing is gathered ahead over the end of a micro-batch. So every
-// use gathers each of its buckets exactly once, with and without.
+// Prefetching (prefetch.h): the stage records the uses of a micro-batch, and the next micro-batch
+// gathers ahead by them as long as its uses are the same, but not beyond its end. So every use
+// gathers each of its buckets exactly once, with and without prefetching.
 //
-// A use outside of micro-batches (evaluation, oracles) gathers and frees the same.
+// A use outside of micro-batches (evaluation, oracles) gathers and frees in the same way.
 //
-// With offload_param (offload_param.h) the shards of what is gathered are not on the device: they
-// come up to their place when a bucket is gathered, and are expected in the order in which that
-// will be.
+// With offload_param (offload_param.h) the shards of gathered buckets are not on the device. They
+// are copied to their place when a bucket is gathered, and are read ahead in that order.
 
 #include "zero/stages/prefetch.h"
 #include "zero/stages/stage2.h"
@@ -33,7 +32,7 @@ class Stage3 final : public Stage2 {
 
  private:
   struct Live {
-    Tensor whole;  // empty where only the shards are here
+    Tensor whole;  // empty if only the shards are here
     Transfers::Ticket ticket = 0;
     int users = 0;
   };

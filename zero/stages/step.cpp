@@ -91,7 +91,7 @@ void Step::gradients_ready(const Part& part) {
 
 void Step::end_micro_batch() {
   SHARDMARK_CHECK(micro_batches_.is_open(), ==, true);
-  if (context_.stage >= 2)  // the last one goes on beside the next micro-batch
+  if (context_.stage >= 2)  // the last one continues during the next micro-batch
     while (const auto bucket = micro_batches_.take_next()) launch(*bucket);
   close_micro_batch();
   micro_batches_.end();
@@ -147,7 +147,7 @@ StepResult Step::update() {
       const bool elsewhere = context_.options.offload_optimizer.device != OffloadDevice::none ||
                              context_.options.offload_param.offloads();
       const machine::During moving(elsewhere ? machine::Part::offload : machine::Part::optimizer);
-      optimizer_->update_in_turn(owned, result.clip_factor / divisor, [this](std::size_t range) {
+      optimizer_->update(owned, result.clip_factor / divisor, [this](std::size_t range) {
         const bool any = context_.sharded && owned_[range].size() > 0;
         if (any && bucket_of_owned_[range] < micro_batches_.trained())
           publish(bucket_of_owned_[range]);
@@ -174,7 +174,7 @@ void Step::drain() {
 
 void Step::publish_all() {
   if (context_.stage == 0 || (context_.stage < 3 && context_.plan.dp == 1))
-    return;  // who updates has all
+    return;  // the rank that updates has all values
   for (std::size_t bucket = micro_batches_.trained(); bucket-- > 0;) publish(bucket);
 }
 
@@ -191,15 +191,13 @@ Published Step::published(std::size_t index) const {
 void Step::finish() noexcept {
   try {
     wait_for_values();
-  } catch (...) {  // whom it concerned has been told, or does not ask any more
+  } catch (...) {  // the error was reported, or no caller needs it any more
   }
   transfers_.stop();
 }
 
 std::unique_ptr<Step> make_step(int stage, FlatStates& states, const GradientPlan& plan,
                                 Communicators communicators, StepOptions options) {
-  if (stage < 0 || stage >= num_stages)
-    machine::reject("ZeRO stage {}: there are the stages 0 to {}", stage, num_stages - 1);
   StepContext context(stage, states, plan, communicators, std::move(options));
   if (stage == 0) return std::make_unique<DataParallel>(std::move(context));
   if (stage == 1) return std::make_unique<Stage1>(std::move(context));

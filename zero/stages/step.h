@@ -11,30 +11,31 @@
 //     step->end_micro_batch();
 //   StepResult result = step->step();
 //
-// A part is a list of parameters that are used together. Stages 0 and 1 need none of the calls for
-// micro-batches, but start a bucket on its way as soon as the last of them has it complete; stages
-// 2 and 3 need them all, the same on all ranks in the same order. A gradient is ready once in a
-// micro-batch; one that never is counts as zero.
+// A part is a list of parameters that are used together. Stages 0 and 1 require none of the calls
+// for micro-batches, but start to reduce a bucket as soon as the last micro-batch completes it.
+// Stages 2 and 3 require all calls, the same on all ranks in the same order. A gradient is ready
+// once in a micro-batch; one that never is counts as zero.
 //
 // In this order: a bucket (layout.h) is summed over the embedding group, over tp, over dp, each as
 // the plan says; then the global norm; then the update, whose gradient scale holds the plan's
 // divisor, the loss scale and the clipping; then the values are published over dp, and the
-// gradients are zero again. Where the optimizer's states are, offload_optimizer says; a step that
-// is skipped changes nothing of them, and leaves a delayed update pending.
+// gradients are zero again. offload_optimizer selects where the optimizer's states are stored. A
+// skipped step does not change them, and leaves a delayed update pending.
 //
-// With overlap_comm a bucket's values are on their way as soon as its owners have updated them,
-// while the next is updated, and may still be when the next step's forward begins (Megatron-LM's
-// overlap-grad-reduce and overlap-param-gather). Buckets go the last first, which forward needs
-// first, and before_use waits for those of its part: with overlap_comm stages 1 to 3 need it before
-// whatever reads values, or wait_for_values(), which whoever else uses the dp group calls, too.
+// With overlap_comm a bucket's values are published as soon as its owners have updated them, while
+// the next bucket is updated, and possibly still when the next step's forward begins (Megatron-LM's
+// overlap-grad-reduce and overlap-param-gather). The last bucket goes first because forward needs
+// it first, and before_use waits for the buckets of its part. So with overlap_comm stages 1 to 3
+// require before_use, or wait_for_values(), before values are read. Other users of the dp group
+// call wait_for_values() too.
 //
 // The parts of a step: MicroBatches (which bucket goes next), Reducer, Publisher, and Transfers,
 // which runs their collectives over dp.
 //
-// A ZeRO stage is a subclass that says which part of the flat buffers a rank holds, how gradients
-// are summed over dp into that part, and how values get from their owners to everyone. To add a
-// stage: a header like stage1.h, an arm in make_step, its volume in cost.cpp, its memory in
-// memory_cost.cpp.
+// A ZeRO stage is a subclass that defines which part of the flat buffers a rank holds, how
+// gradients are summed over dp into that part, and how values get from their owners to all ranks.
+// To add a stage: a header like stage1.h, an arm in make_step, its volume in cost.cpp, its memory
+// in memory_cost.cpp.
 //
 // All stages with one layout see the same norm and take the same step, bit for bit, where
 // all-reduce and reduce-scatter sum in the same order: direct does, ring among more than two does
@@ -56,9 +57,9 @@
 namespace zero {
 
 struct StepResult {
-  // Of the whole model's gradient, divided by the plan's divisor and the loss scale, before
-  // clipping: the square root of the sum of squares in double. Infinite or NaN when any rank's
-  // gradient is: then nothing is updated.
+  // The norm of the whole model's gradient, divided by the plan's divisor and the loss scale,
+  // before clipping: the square root of the sum of squares in double. Infinite or NaN when any
+  // rank's gradient is: then nothing is updated.
   double gradient_norm = 0;
   double clip_factor = 1;  // min(1, clip_norm / gradient_norm); no epsilon is added
   bool updated = false;    // the same on all ranks
@@ -84,31 +85,32 @@ class Step {
     reduce();
     return update();
   }
-  // All values of the last update are there that are not gathered for each use, and nothing is
-  // under way over dp until the next micro-batch or step.
+  // Waits until all values of the last update have arrived, except those gathered for each use, and
+  // no transfer over dp is pending. The next micro-batch or step starts new ones.
   void wait_for_values() { publisher_.wait(); }
-  // The same, and the values are those that all steps led to: of updates that are delayed.
-  // Collective over dp; for those it publishes once more than steps do.
+  // The same, and applies a delayed update. Collective over dp; publishes once more for a delayed
+  // update.
   void drain();
   // Between reduce and update: makes every parameter.gradient the whole sum (not yet divided),
   // where a rank holds only its shard of it. For oracles; its traffic is not part of a step.
   virtual void gather_gradients() {}
 
-  // What the sum is divided by: the plan's divisor, or what a step whose tokens are counted as they
-  // come has instead. The same on all ranks; throws std::invalid_argument unless positive.
+  // The divisor of the sum: the plan's, or that of a step that counts its tokens as they come. The
+  // same on all ranks; throws std::invalid_argument unless positive.
   double divisor() const { return divisor_; }
   void set_divisor(double divisor);
 
-  // What gradients are multiplied by, as the loss was; the update divides by it.
+  // The factor of the loss and so of the gradients; the update divides by it.
   double loss_scale() const { return loss_scale_; }
   void set_loss_scale(double scale);  // throws std::invalid_argument unless positive and finite
 
-  // Of what this rank updates: all of the flat buffers, or its shard of each bucket.
+  // The optimizer of what this rank updates: all of the flat buffers, or its shard of each bucket.
   OwnedOptimizer& optimizer() { return *optimizer_; }
-  // What offload_optimizer and offload_param have moved so far, and what a record should say of it.
+  // The bytes that offload_optimizer and offload_param have moved so far, and a note for the
+  // record.
   virtual OffloadTraffic moved() const { return optimizer_->moved(); }
   virtual std::string offload_note() const { return optimizer_->note(); }
-  // Whose memory they take; null: none.
+  // The device whose memory they take; null: none.
   const machine::Device* host() const { return host_; }
   const GradientPlan& plan() const { return context_.plan; }
 
@@ -124,7 +126,7 @@ class Step {
   machine::Kernels& kernels() const { return context_.kernels(); }
   int dp_rank() const { return context_.dp_rank(); }
 
-  // Of a bucket: all its gradients, which go now.
+  // All gradients of a bucket, which are reduced now.
   virtual Tensor take_gradients(std::size_t bucket);
   // Sums gradients (wire: the same, or memory of as many elements in the wire's dtype) to where
   // gradients() finds them. May run on another thread: takes and gives back no memory.
@@ -136,7 +138,7 @@ class Step {
   virtual void clear_gradients() { kernels().fill(context_.states.gradients(), 0); }
   virtual void close_micro_batch() {}
 
-  // For destructors: other ranks may be in what is under way.
+  // For destructors: other ranks may be in a pending transfer.
   void finish() noexcept;
 
   const StepContext context_;
@@ -152,9 +154,9 @@ class Step {
   Publisher publisher_;
   GlobalNorm norm_;
   std::vector<Range> owned_;
-  // Of each the bucket that it is of. Those that are published have one range each.
+  // The bucket of each range. A published bucket has one range.
   std::vector<std::size_t> bucket_of_owned_;
-  std::unique_ptr<machine::Device> own_host_;  // where the options have none
+  std::unique_ptr<machine::Device> own_host_;  // if the options have none
   machine::Device* host_ = nullptr;
   std::unique_ptr<OwnedOptimizer> optimizer_;
   double divisor_, loss_scale_ = 1;

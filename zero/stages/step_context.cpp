@@ -53,6 +53,12 @@ void check(const Communicator* communicator, std::string_view group, int size) {
 
 }  // namespace
 
+bool is_sharded(int stage, const GradientPlan& plan) {
+  if (stage < 0 || stage >= num_stages)
+    machine::reject("ZeRO stage {}: there are the stages 0 to {}", stage, num_stages - 1);
+  return stage >= 1 && plan.dp > 1;
+}
+
 StepContext::StepContext(int stage, FlatStates& states, const GradientPlan& plan,
                          Communicators communicators, StepOptions options)
     : stage(stage),
@@ -60,7 +66,7 @@ StepContext::StepContext(int stage, FlatStates& states, const GradientPlan& plan
       plan(plan),
       communicators(communicators),
       options(checked(std::move(options), stage, plan, states, communicators)),
-      sharded(stage >= 1 && plan.dp > 1) {
+      sharded(is_sharded(stage, plan)) {
   check(communicators.tp, "tp", plan.tp);
   check(communicators.pp, "pp", plan.pp);
   check(communicators.dp, "dp", plan.dp);

@@ -26,6 +26,10 @@ struct Communicators {
 // Parameters that are used together.
 using Part = std::vector<Parameter*>;
 
+// Whether ranks own shards: in stage 1 or above, with dp above 1. Throws std::invalid_argument for
+// an unknown stage.
+bool is_sharded(int stage, const GradientPlan& plan);
+
 struct StepContext {
   // Throws std::invalid_argument for an option out of range, and for overlap_comm over a transport
   // or device that only one thread may use; std::logic_error if a group that the plan reduces over
@@ -48,7 +52,7 @@ struct StepContext {
   GradientPlan plan;
   Communicators communicators;
   StepOptions options;
-  bool sharded;  // ZeRO stage 1 or above, and dp above 1
+  bool sharded;  // is_sharded
 };
 
 }  // namespace zero

@@ -24,11 +24,11 @@ struct StepOptions {
   // Empty: the communicator's default. The dp group's three, and the all-reduces of the extra
   // groups.
   std::string all_reduce = {}, reduce_scatter = {}, all_gather = {};
-  // A bucket of values that is longer is published in runs of at most so many (64 * dp at least).
+  // A longer bucket of values is published in runs of at most this size (64 * dp at least).
   std::int64_t allgather_bucket_size = 500'000'000;
-  // What gradients are rounded to, and summed in, over dp. None: their own dtype.
+  // The dtype that gradients are rounded to and summed in over dp. None: their own dtype.
   std::optional<Dtype> communication_data_type = {};
-  // Collectives over dp run on a thread of their own while the caller goes on. The same bits.
+  // Collectives over dp run on a thread of their own while the caller continues. The same bits.
   bool overlap_comm = false;
   // Stages 2 and 3. True: a bucket's gradients lie in its buffer from the start; false: each by
   // itself, and they are copied when the bucket is complete.
@@ -37,10 +37,11 @@ struct StepOptions {
   std::int64_t stage3_prefetch_bucket_size = 50'000'000;
   std::int64_t stage3_max_live_parameters = 1'000'000'000;
   StateOptions offload_optimizer = {};
-  // Stage 3: where a rank's shards of the values are while they are not used.
+  // Stage 3: where a rank's shards of the values are stored while they are not used.
   ValueOptions offload_param = {};
-  // For tests and for slow links. What is freed is NaN before; who transfers gradients or values
-  // over dp calls this first, with the bytes that a bandwidth-optimal collective sends per rank.
+  // For tests and for slow links. poison_freed fills freed memory with NaN. before_transfer is
+  // called before each transfer over dp with the bytes that a bandwidth-optimal collective sends
+  // per rank.
   bool poison_freed = false;
   std::function<void(std::size_t bytes)> before_transfer = {};
 };

@@ -14,8 +14,8 @@ using machine::Operation;
 Transfers::Transfers(const StepContext& context)
     : context_(context), worker_(context.options.overlap_comm && context.plan.dp > 1) {}
 
-// A plan takes its scratch from the device when it runs first. The caller, whose ledger that is,
-// waits meanwhile.
+// A plan allocates its scratch when it runs first. The caller waits meanwhile because a ledger
+// belongs to one thread.
 Transfers::Ticket Transfers::start(Operation operation, Dtype dtype, std::int64_t count,
                                    std::string what, const std::function<void()>& job) {
   const Ticket ticket = worker_.submit([=, this, what = std::move(what)] {

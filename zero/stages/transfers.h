@@ -19,7 +19,7 @@ class Transfers {
   explicit Transfers(const StepContext& context);  // which outlives this
 
   // what: for the message of a timeout; count: elements of the whole (all_reduce) or of a share.
-  // The job takes and gives back no memory.
+  // The job must not allocate or free memory.
   Ticket start(machine::Operation operation, Dtype dtype, std::int64_t count, std::string what,
                const std::function<void()>& job);
   void wait(Ticket ticket) { worker_.wait(ticket); }

@@ -15,17 +15,17 @@
 namespace zero {
 
 // Owns the two buffers and makes every parameter's value and gradient a view of them; a frozen one
-// has no gradient. A value that is there already is copied in (its own memory is freed when its
-// last view is gone: until then both are held, so reset the ledger's peaks afterwards); one that is
-// not starts at zero. Gradients start at zero. Categories: parameters and gradients, elements times
-// the size of the plan's dtypes.
+// has no gradient. An existing value is copied in (its own memory is freed with its last view;
+// until then both are held, so reset the ledger's peaks afterwards). Other values and all gradients
+// start at zero. Categories: parameters and gradients, elements times the size of the plan's
+// dtypes.
 //
-// A step of stage 2 gives the gradient buffer back, one of stage 3 the value buffer too: from then
-// on the parameters are views of the step's own memory, where and while they have any.
+// A step of stage 2 frees the gradient buffer, one of stage 3 the value buffer too. From then on
+// the parameters are views of the step's own memory, while they have any.
 class FlatStates {
  public:
   // The parameters are those of the plan, in its order, and outlive this. Throws
-  // std::invalid_argument naming a parameter whose value has another dtype or shape.
+  // std::invalid_argument that names a parameter whose value has another dtype or shape.
   FlatStates(machine::Device& device, const GradientPlan& plan,
              const std::vector<Parameter*>& parameters, const LayoutOptions& options = {});
 
@@ -35,12 +35,12 @@ class FlatStates {
   const Tensor& gradients() const { return gradients_; }  // [elements]
   Tensor values(Range range) const { return values_.slice(range.begin, {range.size()}); }
   Tensor gradients(Range range) const { return gradients_.slice(range.begin, {range.size()}); }
-  // One byte an element: whether weight decay applies.
+  // One byte for each element: whether weight decay applies.
   std::vector<std::uint8_t> decay_mask(const GradientPlan& plan, Range range) const;
 
   void release_values() { release(values_, &Parameter::value); }
   void release_gradients() { release(gradients_, &Parameter::gradient); }
-  // Makes the bucket's parameters views of whole [bucket's elements], or of nothing.
+  // Makes the bucket's parameters views of whole [bucket's elements], or empty.
   void view_values(const Bucket& bucket, const Tensor& whole) {
     view(bucket, whole, &Parameter::value);
   }
@@ -49,7 +49,7 @@ class FlatStates {
   }
   Parameter& parameter(int row) const { return *parameters_[static_cast<std::size_t>(row)]; }
   machine::Shape shape(int row) const { return shapes_[static_cast<std::size_t>(row)]; }
-  // Of the plan. Throws std::logic_error naming a parameter that is not of it.
+  // The row in the plan. Throws std::logic_error that names a parameter that is not in it.
   int row(const Parameter* parameter) const;
 
  private:

@@ -1,9 +1,8 @@
 #pragma once
-// The one table that says how every gradient is reduced, computed from the parameters' placements.
-// The step reduces by it, the global norm counts by it, and the volume oracle adds it up; nothing
-// else in Shardmark scales or reduces a gradient.
+// The one table of how every gradient is reduced, computed from the parameters' placements. The
+// step, the global norm and the volume oracle use it; no other code scales or reduces a gradient.
 //
-// The loss is normalised here and nowhere else: backward produces gradients of the *sum* of the
+// The loss is normalised only here: backward produces gradients of the *sum* of the
 // losses of all tokens, every reduction is a sum, and the optimizer divides once by `divisor`, the
 // tokens that count in the whole step (all micro-batches, all data-parallel ranks). So uneven
 // micro-batches, ranks without a token and gradient accumulation need no factor of their own.
@@ -52,10 +51,10 @@ struct GradientPlan {
   }
 };
 
-// What a rank of the grid holds. Parameters need no memory yet. Throws std::invalid_argument for a
+// The plan of a rank of the grid. Parameters need no memory yet. Throws std::invalid_argument for a
 // divisor that is not positive, for a parameter named twice, for a tied parameter on the middle
-// stage, which no other is opposite to, and for cp or ep above 1, over which nothing here is
-// reduced. frozen: names of parameters that are not trained; one that is none is an error.
+// stage, which has no opposite stage, and for cp or ep above 1, which the plan does not support.
+// frozen: names of parameters that are not trained; an unknown name is an error.
 GradientPlan gradient_plan(const std::vector<Parameter*>& parameters, Dtype value_dtype,
                            const machine::Grid& grid, double divisor,
                            const std::vector<std::string>& frozen = {});
