@@ -1,5 +1,5 @@
 #pragma once
-// One case of a layer as a unit, and what is claimed of the layer there, in closed form.
+// One case of a layer as a unit, and the claims for the layer there, in closed form.
 //
 // Notation, as in layers/models/gpt_cost.h and layers/models/gpt_memory.h: n tokens of a
 // micro-batch, h hidden, t = tp = ranks, c = t with sequence parallelism and 1 without, E bytes of
@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "layers/models/gpt_cost.h"
-#include "suite/unit.h"
+#include "suite/reference/unit.h"
 
 namespace suite {
 
@@ -28,18 +28,18 @@ struct LayerCase {
   // Megatron's arguments. A unit has the axes that mean something to its layer.
   int micro_batch_size = 1, seq_length = 1, hidden_size = 1;
   int num_attention_heads = 1, vocab_size = 1;
-  // Of a linear layer; its tokens are one sequence.
+  // For a linear layer; its tokens are one sequence.
   int input_size = 1, output_size = 1;
   bool bias = true, skip_bias_add = false;
   bool gather_output = false;     // of column-parallel only
   bool input_is_parallel = true;  // of row-parallel only
 
   std::int64_t tokens() const { return std::int64_t{micro_batch_size} * seq_length; }
-  // The model that it is a layer of: GPT-2's shape or Llama's (layers/gpt_config.h), which has two
+  // The model of the layer: GPT-2's shape or Llama's (layers/gpt_config.h), which has two
   // heads of queries for one of keys and values, and 3 h columns of SwiGLU.
   layers::GptConfig model() const;
   bool recomputes_core() const { return recompute_granularity == "selective"; }
-  // Of all rows, the ones that a rank holds between tensor-parallel regions.
+  // The rows that a rank holds between tensor-parallel regions.
   std::int64_t own_rows() const { return sequence_parallel ? tokens() / ranks : tokens(); }
   // The same layer on one rank, as it is compared with: with plain attention, all of it kept.
   LayerCase whole() const;
@@ -53,14 +53,14 @@ LayerEnds hidden_ends(const LayerCase& c);  // hidden-size, all of it on every r
 
 class LayerRun;
 
-// What a layer's unit looks like from outside.
+// The interface of a layer's unit.
 struct LayerTraits {
   bool takes_tokens = false;  // instead of x [tokens, hidden]: no d_x then
   bool gives_loss = false;    // one double, instead of y [tokens, hidden]: no d_y then
   bool has_heads = false, has_vocabulary = false;
   bool has_architecture = false;  // Llama has another one than GPT-2
   // Every degree gives the same bits: each element is computed on one rank as a single one would.
-  // What sequence parallelism sums over ranks is excepted.
+  // Except sums of sequence parallelism over ranks.
   bool same_bits_at_every_degree = false;
   bool limit_applies = false;  // harness::Traits
   LayerEnds (*ends)(const LayerCase& c) = hidden_ends;
@@ -68,7 +68,8 @@ struct LayerTraits {
   // A reference of its own, of the last passes; null: the layer on one rank (layer_results.h).
   void (*judge_numerics)(Judge& judge, const Context& context, const LayerRun& run,
                          const LayerCase& c) = nullptr;
-  double bias_stddev = 0.5;  // of sums of order 1: a bias added too often is far outside the bounds
+  double bias_stddev =
+      0.5;  // sums are of order 1: a bias added too often is far outside the bounds
 };
 
 // The sizes of the notation.
@@ -76,7 +77,7 @@ struct LayerSizes {
   explicit LayerSizes(const LayerCase& one);
   std::size_t n, h, t, c, E, A, M, own, gathered;  // own: M/c; gathered: M where rows are cut, or 0
   std::size_t R;  // of the statistics of a norm: 2 n A/c of LayerNorm, n A/c of RMSNorm
-  // Of all rows, a rank's part of so many columns.
+  // Bytes of all rows of a rank's part of `whole` columns.
   std::size_t columns(std::int64_t whole) const {
     return E * n * static_cast<std::size_t>(whole) / t;
   }
@@ -95,13 +96,13 @@ struct Borders {
 std::vector<collectives::CollectiveCalls> calls(const LayerCase& c, Borders borders);
 
 struct LayerClaims {
-  // What tp must divide, by what it is called.
+  // The extents that tp must divide, by name.
   std::vector<std::pair<std::string, std::int64_t>> cut{};
   std::int64_t parameters = 0;                                       // elements that a rank holds
   std::array<std::vector<collectives::CollectiveCalls>, 3> calls{};  // by pass
   std::size_t saved = 0;              // bytes kept from forward for backward
   std::size_t saved_for_weights = 0;  // of these, what backward_weights still reads
-  std::size_t buffers = 0;  // peak; not what the caller passes, nor the scratch of collectives
+  std::size_t buffers = 0;  // peak; without tensors of the caller and scratch of collectives
   double flops = 0;         // of all passes, of a rank
   std::int64_t longest_sum = 1;
 };

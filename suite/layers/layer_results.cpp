@@ -16,7 +16,7 @@ namespace {
 constexpr double sgd_learning_rate = 0.1;  // moves weights by as much as they are
 constexpr machine::AdamW adamw;
 
-// Values after one step of an optimizer, whose master copy begins as they are.
+// Values after one step of an optimizer. The master copy starts from the values.
 struct Step {
   const layers::Context& context;
   const Parameter& parameter;
@@ -156,7 +156,7 @@ LayerReference make_reference(const Context& context, const LayerCase& c, const 
     if (added_by_the_layer) run.add_earlier_gradients(partial, 0, c.ranks);
     run.run_all();
     if (!added_by_the_layer) run.add_earlier_gradients(partial, 0, c.ranks);
-    world.board().mine().progress.fetch_add(1);  // alone at work, not hanging
+    world.board().mine().progress.fetch_add(1);  // works while the others wait, does not hang
     return results_of(run);
   };
   LayerCase whole = c.whole();

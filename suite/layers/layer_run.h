@@ -1,7 +1,6 @@
 #pragma once
-// A layer on one rank with what goes in and what comes out, all of it random functions of the
-// global index: so the shards of every degree, and the whole on one rank, start from the same
-// numbers.
+// A layer on one rank with its inputs and outputs. All are random functions of the global index, so
+// the shards of every degree, and the whole layer on one rank, start from the same numbers.
 
 #include <cmath>
 #include <memory>
@@ -15,7 +14,7 @@
 
 namespace suite {
 
-// What is computed from: x, or tokens (those to look up; the targets of a loss).
+// The input: x, or tokens (to look up, or the targets of a loss).
 struct LayerInput {
   Tensor x;
   const std::int32_t* tokens = nullptr;
@@ -28,7 +27,7 @@ inline double weight_stddev(std::int64_t input_size) {
   return 1 / std::sqrt(static_cast<double>(input_size));
 }
 
-// The factor of a loss in its gradients: not 1, so that one who forgets it shows.
+// The factor of a loss in its gradients: not 1, so that a missing factor shows.
 inline constexpr double loss_factor = 0.5;
 
 // A layer as a unit runs it: forward keeps under Category::activations, backward_input under
@@ -42,7 +41,7 @@ class JudgedLayer {
   virtual void backward_weights() = 0;
 };
 
-// One whose passes hand on what they save, as most do.
+// A layer whose passes share a Saved, as most do.
 template <class Layer>
 class SavingLayer : public JudgedLayer {
  public:
@@ -67,8 +66,8 @@ class SavingLayer : public JudgedLayer {
 using MakeLayer = std::unique_ptr<JudgedLayer> (*)(const layers::Context& context,
                                                    const LayerCase& c);
 
-// Gradients of an earlier micro-batch, where a layer must add to: one rank's part of a parameter's
-// sum, of which `region` is drawn. Odd multiples of 1/16: never zero, and exact in any order of
+// Gradients of an earlier micro-batch, to which a layer must add: `region` of one rank's part of a
+// parameter's sum. Odd multiples of 1/16: never zero, and exact in any order of
 // adding them.
 std::vector<double> earlier_gradient(const layers::Context& context, std::uint64_t seed,
                                      const std::string& parameter, int rank, machine::Shape shape,
@@ -83,10 +82,10 @@ class LayerRun {
   // The values of another run of the same shapes, whatever its dtype and device.
   void copy_values(const LayerRun& other);
   void zero_gradients();
-  // Adds earlier_gradient to every gradient. Where ranks share a sum (names in `partial`) each has
-  // its own part of it: this run the parts of the ranks [first, first + ranks).
+  // Adds earlier_gradient to every gradient. If ranks share a sum (names in `partial`) each has its
+  // own part of it: this run the parts of the ranks [first, first + ranks).
   void add_earlier_gradients(const std::set<std::string>& partial, int first, int ranks);
-  // Results of the pass before would hide one that writes none.
+  // Overwrites the results: old ones would hide a pass that writes none.
   void spoil_results();
   void run(Pass pass);
   void run_all() {
@@ -102,7 +101,7 @@ class LayerRun {
   bool y_is_cut() const { return ends_.own_output < ends_.output; }
   bool d_x_is_cut() const { return ends_.own_input < ends_.input; }
   std::uint64_t seed() const { return seed_; }
-  std::size_t passed_bytes() const;  // of what the layer's caller holds
+  std::size_t passed_bytes() const;  // of the tensors of the layer's caller
 
  private:
   LayerCase case_;

@@ -86,7 +86,7 @@ void LayerShell::judge_volume(Judge& judge, Pass pass) const {
   std::map<TrafficLabel, Traffic> expected = cost.traffic("tp");
   const auto& measured = tp_.link().traffic();
   for (const auto& [label, traffic] : measured)
-    if (traffic != Traffic{}) expected.try_emplace(label);  // what nobody expects fails too
+    if (traffic != Traffic{}) expected.try_emplace(label);  // unexpected traffic fails too
   if (expected.empty()) return judge.volume(tp_.link(), {});
   for (const auto& [label, traffic] : expected) {
     const auto found = measured.find(label);
@@ -95,7 +95,7 @@ void LayerShell::judge_volume(Judge& judge, Pass pass) const {
   }
 }
 
-// Of the passes just run. What a rank alone has is compared with its own second run.
+// For the last passes. Data that only one rank has is compared with its own second run.
 void LayerShell::judge_bits(Judge& judge) const {
   const auto bits = [&](bool own, std::string_view what, const Tensor& tensor) {
     judge.same_bits(own ? fmt::format("part {} of {}", tp_.rank(), what) : std::string(what),
@@ -146,7 +146,7 @@ Cost LayerShell::cost() const {
   return cost;
 }
 
-// Nine more runs in their passes, of which the median is shown.
+// Measures nine more runs pass by pass and shows the median run.
 void LayerShell::describe(Description& description) {
   std::array<std::array<double, 3>, 9> runs{};
   const auto sum = [](const std::array<double, 3>& one) { return one[0] + one[1] + one[2]; };

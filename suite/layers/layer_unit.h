@@ -1,6 +1,6 @@
 #pragma once
 // A layer as a unit: forward, backward_input and backward_weights over tp ranks, judged by every
-// oracle. What is the same for all layers is here; a layer adds an adapter of its own:
+// oracle. This is the common part; each layer adds an adapter:
 //
 //   class Mlp final : public JudgedLayer {
 //    public:
@@ -63,7 +63,8 @@ struct LayerUnit : LayerShell {
   static constexpr std::string_view name = Layer::name, about = Layer::about;
   static constexpr bool limit_applies = Layer::traits.limit_applies;
   static Sweep<LayerCase> sweep() {
-    return Layer::traits.sweep ? Layer::traits.sweep() : layer_sweep(Layer::traits, Layer::claims);
+    const LayerTraits traits = Layer::traits;
+    return traits.sweep ? traits.sweep() : layer_sweep(traits, Layer::claims);
   }
   LayerUnit(const LayerCase& c, Context& context)
       : LayerShell(c, context, Layer::traits, Layer::claims(c),

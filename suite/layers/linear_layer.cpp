@@ -30,8 +30,8 @@ LayerEnds linear_ends(LinearCut cut, const LayerCase& c) {
           column && !gathers(c) ? c.output_size / c.ranks : c.output_size};
 }
 
-// One all-reduce: of y [tokens, out] forward, or of d_x [tokens, in] backward; and of the other an
-// all-gather, where it is gathered.
+// One all-reduce: of y [tokens, out] forward, or of d_x [tokens, in] backward. If the other end is
+// gathered, an all-gather of it.
 LayerClaims linear_claims(LinearCut cut, const LayerCase& c) {
   const bool column = cut == LinearCut::column;
   const std::int64_t in = c.input_size, out = c.output_size, n = c.tokens(), tp = c.ranks;

@@ -17,7 +17,7 @@ using machine::Shape;
 
 constexpr std::uint64_t rows_seed = 5;  // added to the run's
 
-// A whole tensor as every rank's shard sees it: values depend on the global index alone.
+// A whole tensor of which every rank has a shard: values depend only on the global index.
 std::vector<double> whole(const Context& context, Dtype dtype, Shape shape, std::uint64_t seed,
                           double stddev) {
   const Tensor tensor(context.device, dtype, shape, Category::buffers);
@@ -98,7 +98,7 @@ void judge_linear(Judge& judge, const Context& context, const LayerRun& run, con
   const std::int64_t first_in = column ? 0 : rank * part_in,
                      first_out = column ? rank * part_out : 0;
   const int summed = static_cast<int>(tp) - 1;
-  // What is gathered is compared as a whole.
+  // Gathered results are compared as a whole.
   const std::int64_t columns_y = run.y().cols(), columns_x = run.d_x().cols();
 
   PartialCheck{{x.data(), in, 1},
@@ -127,7 +127,7 @@ void judge_linear(Judge& judge, const Context& context, const LayerRun& run, con
            seed + rows_seed);
   if (!c.bias) return;
   const collectives::Parameter& biases = *all[1];
-  // Of gathered columns summed by themselves and then added.
+  // Gathered columns are summed separately and then added.
   PartialCheck{{ones.data(), tokens, 1},
                {d_y.data(), out, 1},
                tokens,

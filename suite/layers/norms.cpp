@@ -16,7 +16,7 @@
 namespace suite {
 namespace {
 
-// values_a_row numbers are kept for each row; the parameters are so many vectors [hidden].
+// vectors: the number of parameters [hidden]. values_a_row: the numbers kept for each row.
 class JudgedNorm : public JudgedLayer {
  public:
   static constexpr LayerTraits traits{.same_bits_at_every_degree = true};

@@ -25,8 +25,8 @@ class SelfAttention final : public SavingLayer<layers::Attention> {
     const std::int64_t groups = model.query_groups(), in_group = model.heads / groups;
     const std::int64_t qkv_columns = h + 2 * groups * (h / model.heads);
     const std::size_t part = z.M / z.t, qkv = z.columns(qkv_columns);
-    // Of this rank's heads: sequences * heads / tp squares of [sequence, sequence].
-    // Blockwise there are none, and a number for each of their rows is kept instead.
+    // Probabilities: sequences * heads / tp squares of [sequence, sequence] for this rank's heads.
+    // Blockwise attention keeps one number for each of their rows instead.
     const std::size_t rows = z.n * static_cast<std::size_t>(c.num_attention_heads) / z.t;
     const bool blockwise = c.use_flash_attn;
     const std::size_t P = blockwise ? 0 : z.E * rows * static_cast<std::size_t>(s);

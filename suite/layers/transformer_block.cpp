@@ -44,7 +44,7 @@ class TransformerBlock final : public SavingLayer<layers::TransformerBlock> {
         .calls = {layers::forward_calls(model, middle), layers::backward_input_calls(model, middle),
                   layers::backward_weights_calls(model, middle)},
         .saved = memory.saved,
-        // What enters the layers of the matrices and the norms, and the norms' statistics.
+        // The inputs of the matrices and of the norms, and the norms' statistics.
         .saved_for_weights = 3 * z.own + z.columns(h + f) + 2 * z.R,
         .buffers = std::max(memory.forward_buffers, memory.backward_buffers),
         .flops = 3.0 * 2 * static_cast<double>(c.tokens() * (weights + c.seq_length * h)) / c.ranks,

@@ -18,7 +18,7 @@
 #include "machine/device/random.h"
 #include "suite/machine/onednn_gemm.h"
 #include "suite/reference/product_reference.h"
-#include "suite/unit.h"
+#include "suite/reference/unit.h"
 
 namespace suite {
 namespace {
@@ -144,14 +144,14 @@ struct Gemm {
  private:
   machine::Kernels& kernels() const { return context_.device.stream().kernels(); }
 
-  // What is not written shows.
+  // Fills y with NaN first, so that an element that is not written shows.
   void multiply() {
     kernels().fill(y_, std::numeric_limits<double>::quiet_NaN());
     run();
     context_.device.stream().synchronize();
   }
 
-  // Rows of random numbers, against plain loops.
+  // Compares rows of random numbers with plain loops.
   void judge_rows(Judge& judge) const {
     const auto [m, n, k] = shape_;
     const std::vector<double> x = to_doubles(x_), weight = to_doubles(weight_), y = to_doubles(y_);
@@ -168,7 +168,7 @@ struct Gemm {
   }
 
   // The whole product, exactly: on integers small enough that no sum is rounded in any dtype
-  // (at most 28 terms of at most 9: 252, where bfloat16 counts to 256). Y v = X (Wᵀ v) for a random
+  // (at most 28 terms of at most 9: 252; bfloat16 is exact up to 256). Y v = X (Wᵀ v) for a random
   // v without zeros finds any single wrong element, and many with all but certainty (Freivalds
   // 1977).
   void judge_whole(Judge& judge) {

@@ -1,12 +1,12 @@
-// Claim: between every pair of ranks, in both directions, what arrives is what was sent, in as many
-// messages as counted by hand. Which pairs are much slower than the others is named.
+// Claim: between every pair of ranks, in both directions, messages arrive unchanged, in the number
+// of a hand count. The unit reports pairs that are much slower than the others.
 //
 // A pass is a round-robin tournament. `together`: all pairs of a round at once, as the steps of a
 // collective use the links. `alone`: one pair at a time, the others asleep. `bytes` is a message of
 // the bandwidth; the latency is that of 8 bytes (pair_meter.h). The time of the case is the whole
 // pass.
 //
-// Slow pairs are reported, not failed: what a link should reach is not known here.
+// Slow pairs are reported, not failed, because the specification of a link is not known here.
 
 #include <fmt/format.h>
 
@@ -21,7 +21,7 @@
 #include "suite/machine/pair_meter.h"
 #include "suite/machine/slow_pairs.h"
 #include "suite/machine/tournament.h"
-#include "suite/unit.h"
+#include "suite/reference/unit.h"
 
 namespace suite {
 namespace {
@@ -64,12 +64,12 @@ class LinkMatrix {
         .slice({quick}, "together",
                {vary(&Case::transport, transports), vary(&Case::ranks, {2, 4})})
         .slice({quick}, "alone", {vary(&Case::mode, {"alone"}), vary(&Case::ranks, {4})})
-        // With three, one rank has no partner in each round.
+        // With three ranks, one has no peer in each round.
         .slice({quick}, "edges", {vary(&Case::ranks, {3}), vary(&Case::bytes, {{1048583}})})
         .slice({acceptance, paper}, "matrix",
                {vary(&Case::transport, transports), vary(&Case::mode, modes),
                 vary(&Case::ranks, {3, 4, 8})})
-        // One pair, together or alone.
+        // One pair: together is the same as alone.
         .slice({acceptance, paper}, "two ranks", {vary(&Case::transport, transports)})
         .slice({smoke}, "smoke",
                {vary(&Case::mode, modes), vary(&Case::ranks, {2, 3}),
@@ -156,13 +156,14 @@ class LinkMatrix {
         all.insert(all.end(), row.begin(), row.end());
       return all;
     };
-    matrix.bandwidth_GBps = matrix_of([&](int peer) { return meter_.bandwidth_GBps(peer); });
-    matrix.latency_us = matrix_of([&](int peer) { return 1e6 * meter_.latency_s(peer); });
-    fastest.bandwidth_GBps = matrix_of([&](int peer) { return meter_.fastest_GBps(peer); });
-    fastest.latency_us = matrix_of([&](int peer) { return 1e6 * meter_.least_latency_s(peer); });
+    matrix.bandwidth_GBps = matrix_of([&](int peer) { return meter_.bandwidth_GBps(peer).median; });
+    matrix.latency_us = matrix_of([&](int peer) { return 1e6 * meter_.latency_s(peer).median; });
+    fastest.bandwidth_GBps =
+        matrix_of([&](int peer) { return meter_.bandwidth_GBps(peer).fastest; });
+    fastest.latency_us = matrix_of([&](int peer) { return 1e6 * meter_.latency_s(peer).fastest; });
     const std::vector<double> delayed = of_ranks(delayed_s_ / std::max(met_s_, 1e-9));
     matrix.crowded_hosts = crowded_hosts(matrix.hosts, of_ranks(context_.world.cores()), delayed);
-    // Where ranks wait for their cores, the pass that waited least says most of the link.
+    // If ranks wait for their cores, the fastest pass shows the link best.
     if (!matrix.crowded_hosts.empty()) matrix.bandwidth_GBps = fastest.bandwidth_GBps;
     matrix.slow_pairs = slow_pairs(matrix, fastest);
     return matrix;

@@ -15,7 +15,7 @@
 
 #include "machine/device/kernels.h"
 #include "suite/reference/shared_counters.h"
-#include "suite/unit.h"
+#include "suite/reference/unit.h"
 
 namespace suite {
 namespace {
@@ -71,7 +71,7 @@ struct MemoryBandwidth {
         .slice({acceptance, paper}, "matrix",
                {vary(&Case::kernel, {"copy", "triad"}), vary(&Case::ranks, {1, 2, 3, 4, 8}),
                 vary(&Case::bytes, sizes)})
-        // No whole number of elements of each array.
+        // Arrays without a whole number of elements.
         .slice({quick}, "edges",
                {vary(&Case::kernel, {"copy", "triad"}), vary(&Case::ranks, {3}),
                 vary(&Case::bytes, {{60035}})})
@@ -144,7 +144,7 @@ struct MemoryBandwidth {
     if (second_) kernels().fill(second_, std::numeric_limits<double>::quiet_NaN());
   }
 
-  // A triad rounds the product and the sum in the accumulator (or the sum alone, fused), and a
+  // A triad rounds the product and the sum in the accumulator (or only the sum, fused), and a
   // narrow dtype once more; the reference rounds twice in double.
   void judge_piece(Judge& judge, const std::vector<double>& out, const std::vector<double>& a,
                    const std::vector<double>& b, const std::string& where) const {

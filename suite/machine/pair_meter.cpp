@@ -11,7 +11,7 @@
 namespace suite {
 namespace {
 
-// Between whom, in which direction, the how-manieth.
+// Identifies a message: sender, receiver, number.
 std::uint64_t code(int from, int to, int number) {
   return (static_cast<std::uint64_t>(from) << 40) | (static_cast<std::uint64_t>(to) << 16) |
          static_cast<std::uint64_t>(number);
@@ -52,7 +52,7 @@ void PairMeter::receive_small(int peer, int number) {
   if (got != code(peer, link_.rank(), number)) ++wrong_[static_cast<std::size_t>(peer)];
 }
 
-// The first trip waits for the peer to come, and is not timed.
+// The first trip waits for the peer and is not timed.
 void PairMeter::latency(int from, int to) {
   const bool starts = link_.rank() == from;
   const int peer = starts ? to : from;
@@ -107,30 +107,21 @@ std::vector<std::uint8_t> PairMeter::pattern(int from, int to) const {
   return bytes;
 }
 
-double PairMeter::latency_s(int peer) const {
+PairMeter::Calls PairMeter::latency_s(int peer) const {
   const auto& calls = latencies_s_[static_cast<std::size_t>(peer)];
-  return calls.empty() ? 0 : harness::median(calls);
+  if (calls.empty()) return {};
+  return {harness::median(calls), std::ranges::min(calls)};
 }
 
-double PairMeter::bandwidth_GBps(int peer) const {
+PairMeter::Calls PairMeter::bandwidth_GBps(int peer) const {
   const auto& calls = streams_s_[static_cast<std::size_t>(peer)];
-  return calls.empty() ? 0 : static_cast<double>(window * bytes_) / harness::median(calls) / 1e9;
+  if (calls.empty()) return {};
+  const double bytes = static_cast<double>(window * bytes_);
+  return {bytes / harness::median(calls) / 1e9, bytes / std::ranges::min(calls) / 1e9};
 }
 
-double PairMeter::least_latency_s(int peer) const {
-  const auto& calls = latencies_s_[static_cast<std::size_t>(peer)];
-  return calls.empty() ? 0 : *std::ranges::min_element(calls);
-}
-
-double PairMeter::fastest_GBps(int peer) const {
-  const auto& calls = streams_s_[static_cast<std::size_t>(peer)];
-  return calls.empty()
-             ? 0
-             : static_cast<double>(window * bytes_) / *std::ranges::min_element(calls) / 1e9;
-}
-
-// With each peer a rank starts a latency and answers one, streams and acknowledges twice (that it
-// is ready, that it has all); what it sends of each, the peer sends too.
+// With each peer a rank starts one latency and answers one, streams once and acknowledges twice
+// (that it is ready, that it has all). The peer sends the same.
 machine::Traffic PairMeter::expected_traffic() const {
   const auto peers = static_cast<std::uint64_t>(link_.size() - 1);
   constexpr std::uint64_t small = 2 * (trips + 1) + 2;

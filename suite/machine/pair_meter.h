@@ -4,8 +4,8 @@
 //
 // Latency: half of a round trip of small_bytes that `from` starts, mean of `trips` in a row.
 // Bandwidth: `window` messages one after another, until their receiver's acknowledgement is back.
-// The buffers stay the same from call to call, so on one host they may come from a cache.
-// What is sent says between whom it goes, in which direction and where in the message it stands.
+// The buffers stay the same from call to call, so on one host they may come from a cache. The bytes
+// of a message depend on sender, receiver and position.
 
 #include <cstdint>
 #include <functional>
@@ -30,15 +30,15 @@ class PairMeter {
   // checked: the message is new, and what arrives is compared; its time is not kept.
   void bandwidth(int from, int to, bool checked);
 
-  // Median over the calls, from here to peer; 0 before the first.
-  double latency_s(int peer) const;
-  double bandwidth_GBps(int peer) const;
-  // Of the fastest call.
-  double least_latency_s(int peer) const;
-  double fastest_GBps(int peer) const;
-  // What came from peer and was not what it had to be: small messages always, large where checked.
+  // Median and fastest of the calls from here to peer; 0 before the first.
+  struct Calls {
+    double median = 0, fastest = 0;
+  };
+  Calls latency_s(int peer) const;
+  Calls bandwidth_GBps(int peer) const;
+  // Wrong bytes and words from peer: of small messages always, of large ones if checked.
   std::int64_t wrong(int peer) const { return wrong_[static_cast<std::size_t>(peer)]; }
-  // What one pass, each direction of each pair once, has this rank send and receive.
+  // The traffic of this rank in one pass, each direction of each pair once.
   machine::Traffic expected_traffic() const;
 
  private:

@@ -1,7 +1,7 @@
-// The timing loop that one would write by hand: MPI_Barrier, then MPI_Wtime around MPI_Allreduce of
+// A plain timing loop: MPI_Barrier, then MPI_Wtime around MPI_Allreduce of
 // floats; for each size the median, and the 5th percentile, over iterations of the maximum over
-// ranks. scripts/sampler_check holds what the program reports for the library against it. Knows
-// nothing of the other rooms.
+// ranks. scripts/sampler_check compares it with what the program reports for the library. It
+// does not depend on the other rooms.
 //
 //   mpiexec -n 2 plain_mpi_loop ONCE_OR_FILLED BYTES...
 //
@@ -22,7 +22,7 @@ namespace {
 constexpr double seconds_of_size = 0.6, filled_s = 22e-6;
 constexpr int warm_ups = 10, fewest = 30, most = 10000;
 
-// A core for each rank, as far as there are, in the order of the ranks.
+// Binds each rank to a core, in the order of the ranks; ranks share if there are fewer cores.
 void bind(int rank) {
   cpu_set_t allowed, mine;
   if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
@@ -69,7 +69,7 @@ Seconds times_of(long bytes, bool filled) {
   std::vector<double> times(static_cast<std::size_t>(
       std::clamp(seconds_of_size / std::max(per_sample_s, 1e-9), 1.0 * fewest, 1.0 * most)));
   for (double& time : times) time = timed(in, out, batch);
-  // After the loop: nothing but the barrier stands between two iterations.
+  // After the loop, so that only the barrier separates two iterations.
   MPI_Allreduce(MPI_IN_PLACE, times.data(), static_cast<int>(times.size()), MPI_DOUBLE, MPI_MAX,
                 MPI_COMM_WORLD);
   std::sort(times.begin(), times.end());

@@ -184,8 +184,8 @@ TEST(SlowPairs, AHeldUpLinkStandsOut) {
       }
     }
     for (int peer = 0; peer < ranks; ++peer) {
-      matrix.bandwidth_GBps[place(matrix, world.rank(), peer)] = meter.bandwidth_GBps(peer);
-      matrix.latency_us[place(matrix, world.rank(), peer)] = 1e6 * meter.latency_s(peer);
+      matrix.bandwidth_GBps[place(matrix, world.rank(), peer)] = meter.bandwidth_GBps(peer).median;
+      matrix.latency_us[place(matrix, world.rank(), peer)] = 1e6 * meter.latency_s(peer).median;
     }
   });
   const auto slow = slow_pairs(matrix);

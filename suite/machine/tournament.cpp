@@ -6,7 +6,7 @@ namespace suite {
 
 std::vector<Round> tournament(int ranks) {
   if (ranks < 2) return {};
-  // Of an odd number, who meets the one that does not exist has the bye.
+  // If ranks is odd, the rank that would meet the missing one has no peer.
   const int players = ranks + ranks % 2, turning = players - 1;
   std::vector<Round> rounds;
   for (int number = 0; number < turning; ++number) {

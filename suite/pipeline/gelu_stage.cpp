@@ -129,7 +129,7 @@ void GeluStage::forward(const Action& a, const Tensor& input, const Tensor& outp
   if (observer) observer(a, {x, y, {}, {}});
 }
 
-// One half or both. The half of the weights makes d_z again: cheaper than to keep it.
+// Runs one half or both. The half of the weights recomputes d_z, which is cheaper than to keep it.
 void GeluStage::backward(const Action& a, const Tensor& input, const Tensor& d_output,
                          const Tensor& d_input) {
   const GeluPart& part = parts_[static_cast<std::size_t>(a.chunk)];

@@ -2,7 +2,7 @@
 // The model that the pipeline unit runs: parts y = gelu(x W), W [hidden, hidden], with backward in
 // two halves; and one stage of it as the executor's callables.
 //
-// Random inputs, loss gradients and weights depend on seed and global index alone, so a stage and a
+// Random inputs, loss gradients and weights depend only on seed and global index, so a stage and a
 // device that holds the whole model start from the same bits.
 
 #include <cstdint>
@@ -45,13 +45,13 @@ struct GeluPart {
   void backward_weights(const machine::Tensor& x, const machine::Tensor& d_z) const;
 };
 
-// What one action on one part read and wrote; y is empty in backward, d_y and d_x in forward.
+// The inputs and outputs of one action on one part; y is empty in backward, d_y and d_x in forward.
 struct Observed {
   machine::Tensor x, y, d_y, d_x;
 };
 
-// Keeps, beside the executor's buffers: z of every micro-batch that is alive (activations), one
-// d_z, and where a copy of the model begins or ends the two tensors of all rows there (buffers).
+// Keeps, in addition to the executor's buffers: z of every live micro-batch (activations), one d_z,
+// and, if a copy of the model begins or ends here, the two tensors of all rows there (buffers).
 class GeluStage {
  public:
   GeluStage(machine::Device& device, const GeluModel& model, int stage);
@@ -61,8 +61,8 @@ class GeluStage {
   bool begins(int chunk) const { return model_.placement.begins(stage_, chunk); }
   bool ends(int chunk) const { return model_.placement.ends(stage_, chunk); }
   const std::vector<GeluPart>& parts() const { return parts_; }  // by chunk
-  // Of the chunk that ends, and of the one that begins; rows of other copies' micro-batches are
-  // never written.
+  // Outputs of the chunk that ends, input gradients of the chunk that begins; rows of other copies'
+  // micro-batches are never written.
   const machine::Tensor& outputs() const { return outputs_; }
   const machine::Tensor& input_gradients() const { return d_inputs_; }
   // Called after every action while it is set.
@@ -82,11 +82,11 @@ class GeluStage {
   const GeluModel model_;
   const int stage_;
   std::vector<GeluPart> parts_;
-  machine::Tensor inputs_, d_inputs_;  // [micro_batches * tokens, hidden], where the model begins
-  machine::Tensor outputs_, loss_gradients_;  // same, where it ends
+  machine::Tensor inputs_, d_inputs_;  // [micro_batches * tokens, hidden], if the model begins here
+  machine::Tensor outputs_, loss_gradients_;  // same, if it ends here
   machine::Tensor d_z_;
   std::map<Key, machine::Tensor> kept_;  // z, alive
-  std::vector<machine::Tensor> free_;    // z given back: as many are made as are alive at once
+  std::vector<machine::Tensor> free_;    // free memory for z
 };
 
 }  // namespace suite

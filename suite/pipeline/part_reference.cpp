@@ -23,7 +23,7 @@ struct Checked {
   }
 };
 
-// Of the tanh form of GELU, x s(t) with t = 2 sqrt(2/pi) (x + 0.044715 x^3) and s the logistic
+// For the tanh form of GELU, x s(t) with t = 2 sqrt(2/pi) (x + 0.044715 x^3) and s the logistic
 // function: the largest slope (1.12899, at 1.42) and the largest curvature (0.79788, at 0), and the
 // largest |x| s (1 - s) dt/dx (0.243, near 1).
 constexpr double steepest = 1.13, most_curved = 0.8, bend = 0.25;
@@ -53,7 +53,7 @@ class PartReference {
   }
 
   // A product of `terms` terms, alpha and what is added to it: gamma_(terms + 2) of the sum of
-  // magnitudes, beside what the factors' own errors bring.
+  // magnitudes, in addition to the factors' own errors.
   double of_sum(double terms, double magnitude) const {
     return gamma(terms + 2, sum_roundoff_) * magnitude;
   }

@@ -1,11 +1,11 @@
 #pragma once
-// One part y = gelu(x W) and its gradients in double, from the very inputs that a stage had, with
-// bounds on what its dtype may differ by. Shares no code with the kernels. A sample: three columns
-// for y and the weights' gradient, two rows for the input's.
+// One part y = gelu(x W) and its gradients in double, from the inputs of the stage, with bounds on
+// the error of its dtype. Shares no code with the kernels. Checks a sample: three columns for y and
+// the weights' gradient, two rows for the input's.
 //
-// Parts are judged one by one. A bound carried through a chain of them grows by the sum over a
-// column of |W|, some 0.8 sqrt(2 hidden / pi) a part, and soon says nothing; that the chain hands
-// on every bit is what the comparison with one device shows.
+// Parts are judged one by one. A bound carried through a chain of parts grows by the sum over a
+// column of |W|, some 0.8 sqrt(2 hidden / pi) for each part, and soon means nothing. The comparison
+// with one device shows that the chain keeps every bit.
 
 #include <cstdint>
 #include <string>

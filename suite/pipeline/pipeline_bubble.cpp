@@ -1,11 +1,10 @@
-// Claim: a schedule's idle time is what its paper's formula says. Each stage sleeps where it would
-// compute, F = I = W and the same on all stages, so that a few cores show many stages; messages are
-// small. Counters: bubble_measured beside bubble_expected, their ratio where a bubble is expected,
-// and executor_overhead, the part of the step in which a stage neither computed nor waited.
+// Claim: a schedule's idle time is that of its paper's formula. Each stage sleeps instead of
+// computing, F = I = W and the same on all stages, so that a few cores show many stages; messages
+// are small. Counters: bubble_measured and bubble_expected, their ratio if a bubble is expected,
+// and executor_overhead, the fraction of the step in which a stage neither computed nor waited.
 //
-// Times are measured, not judged; what was run and moved is (papers: pipeline/schedule.cpp).
+// Times are measured, not judged; actions and messages are judged (papers: pipeline/schedule.cpp).
 
-#include <fmt/format.h>
 #include <sys/prctl.h>
 #include <time.h>
 
@@ -13,34 +12,28 @@
 #include <array>
 #include <cerrno>
 #include <cmath>
-#include <memory>
 
 #include "machine/base/clock.h"
-#include "machine/link/connect.h"
-#include "pipeline/execute.h"
-#include "suite/reference/boundary_traffic.h"
-#include "suite/trainer/measured_step.h"
-#include "suite/unit.h"
+#include "suite/pipeline/pipeline_run.h"
 
 namespace suite {
 namespace {
 
 using pipeline::Action;
 
-// Sleeps that last as long as they are told to: the kernel's timer slack is taken away from this
-// thread, and what waking up takes, measured once, is slept less. Takes no core meanwhile, so more
-// ranks than cores can each be "computing". Linux; without it the slack stays.
+// Sleeps of an exact length: sets this thread's timer slack to the minimum, and subtracts the time
+// of waking up, measured once. A sleep needs no core, so more ranks than cores can be "computing".
 class CalibratedSleep {
  public:
-  explicit CalibratedSleep(double typical_s);  // what most sleeps will take
+  explicit CalibratedSleep(double typical_s);  // the length of most sleeps
   ~CalibratedSleep();
   CalibratedSleep(const CalibratedSleep&) = delete;
   CalibratedSleep& operator=(const CalibratedSleep&) = delete;
   void operator()(double seconds) const;
 
  private:
-  double late_s_ = 0;   // median, of waking up
-  long slack_ns_ = -1;  // this thread's before; -1: not known
+  double late_s_ = 0;   // median time of waking up
+  long slack_ns_ = -1;  // this thread's slack before; -1: not known
 };
 
 CalibratedSleep::CalibratedSleep(double typical_s) {
@@ -125,18 +118,10 @@ struct PipelineBubble {
   }
   PipelineBubble(const Case& c, Context& context)
       : case_(c),
-        context_(context),
-        schedule_(pipeline::find_schedule(c.schedule)),
-        size_{c.ranks, c.micro_batches, c.virtual_stages},
-        actions_(pipeline::all_stages(schedule_, size_)),
-        third_s_(c.micro_batch_us * 1e-6 / 3 * c.ranks / actions_.placement.parts()),
-        sleep_(third_s_),
-        memory_(context.device.ledger()) {
-    activations_ = machine::connect(context.world, context.group, c.transport);
-    gradients_ = machine::connect(context.world, context.group, c.transport);
-    executor_ = std::make_unique<pipeline::Executor>(actions_, c.micro_batches, boundary,
-                                                     pipeline::Links{*activations_, *gradients_},
-                                                     context.device, context.world.host_device());
+        memory_(context.device.ledger()),
+        run_(c, context, {{1, 256}, Dtype::float32}),
+        third_s_(c.micro_batch_us * 1e-6 / 3 * c.ranks / run_.actions.placement.parts()),
+        sleep_(third_s_) {
     stage_.forward = [this](const Action&, const Tensor&, const Tensor&) { sleep_(third_s_); };
     stage_.backward = [this](const Action&, const Tensor&, const Tensor&, const Tensor&) {
       sleep_(2 * third_s_);
@@ -150,58 +135,34 @@ struct PipelineBubble {
   }
 
   void prepare() {}
-  void run() { executor_->run(stage_); }
+  void run() { run_.run(stage_); }
 
   void judge(Judge& judge) {
-    const int rank = context_.group.index;
     judge.shares_reference(Oracle::memory);  // slots of the executor
-    const pipeline::ExpectedMemory expected = pipeline::expected_memory(actions_, rank, boundary);
-    for (std::size_t i = 0; i < std::size(categories); ++i)
-      judge.memory(
-          categories[i], memory_.peak(categories[i]),
-          categories[i] == Category::activations ? expected.activations : expected.buffers);
-    activations_->reset_traffic();
-    gradients_->reset_traffic();
-    const pipeline::Timeline timeline = executor_->run(stage_);
-    machine::Traffic measured = activations_->total();
-    measured += gradients_->total();
-    judge.volume("pp", {Operation::send_receive, boundary.dtype}, measured,
-                 boundary_traffic(actions_.placement, rank, case_.micro_batches, boundary.bytes()));
-    const std::string what = fmt::format("stage {}", rank);
-    judge.schedule(what, pipeline::executed(timeline.events), text(schedule_.stage(rank, size_)));
-    judge.schedule(what + ", micro-batches alive at once", timeline.peak_in_flight,
-                   schedule_.peak(rank, size_));
+    const pipeline::ExpectedMemory expected =
+        pipeline::expected_memory(run_.actions, run_.stage, run_.boundary);
+    judge.memory(Category::activations, memory_.peak(Category::activations), expected.activations);
+    judge.memory(Category::buffers, memory_.peak(Category::buffers), expected.buffers);
+    run_.judge(judge, stage_);
   }
 
   Cost cost() const { return {}; }
 
   void describe(Description& description) {
-    // Of several the one that the machine disturbed least: a core that comes late is no bubble.
-    const MeasuredStep step = measured_steps(context_.world, context_.group, 5, [&] {
-                                context_.world.barrier(context_.group);
-                                return executor_->run(stage_);
-                              }).front();
-    suite::describe(description, step, context_.group);
-    // A long step is no figure: its micro-batches can't be told apart.
+    // The step that the machine disturbed least: a core that comes late is not a bubble.
+    const MeasuredStep step = run_.measure(stage_, [] {}).front();
+    run_.describe(description, step, {third_s_, third_s_, third_s_});
+    // A figure of a long step does not show its micro-batches.
     if (case_.micro_batches > 8) description.timeline.clear();
-    describe_bubble(description, step, schedule_, size_, actions_, {third_s_, third_s_, third_s_});
     description.set("executor_overhead", executor_overhead(step));
   }
 
  private:
-  static constexpr Category categories[] = {Category::activations, Category::buffers};
-  static inline const pipeline::Boundary boundary{{1, 256}, Dtype::float32};
-
   Case case_;
-  Context& context_;
-  const pipeline::Schedule& schedule_;
-  pipeline::Size size_;
-  pipeline::StageSchedules actions_;
+  harness::PeakMeter memory_;
+  PipelineRun run_;
   double third_s_;  // F, I and W of a chunk
   CalibratedSleep sleep_;
-  harness::PeakMeter memory_;
-  std::unique_ptr<machine::Link> activations_, gradients_;
-  std::unique_ptr<pipeline::Executor> executor_;
   pipeline::Stage stage_;
 };
 

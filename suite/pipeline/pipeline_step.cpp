@@ -3,28 +3,24 @@
 // its schedule's paper says and runs its actions in that order (papers: pipeline/schedule.cpp).
 //
 // Ranks are stages of parts y = gelu(x W), one for each chunk. With stages i of p, peak a_i alive,
-// m micro-batches and B the bytes of a boundary, a stage holds beside its weights and their
-// gradients:
+// m micro-batches and B the bytes of a boundary, a stage holds, in addition to its weights and
+// their gradients:
 //   activations  the executor's inputs, and a_i B: z = x W of every micro-batch alive in a chunk
-//   buffers      the executor's, and B for the gradient of z; 2 m B where a copy of the model
-//                begins, its inputs and their gradients; 2 m B where one ends, its outputs and
-//                theirs
+//   buffers      the executor's, and B for the gradient of z; 2 m B if a copy of the model begins
+//                here, its inputs and their gradients; 2 m B if one ends here, its outputs and
+//                their gradients
 // With two copies of the model (dual_pipe) each copy's gradients are those of its own
-// micro-batches: adding them up is the optimizer's business.
+// micro-batches; the optimizer would add them up.
 
 #include <fmt/format.h>
 
 #include <cstring>
 #include <set>
 
-#include "machine/link/connect.h"
-#include "pipeline/execute.h"
 #include "suite/pipeline/gelu_stage.h"
 #include "suite/pipeline/part_reference.h"
-#include "suite/reference/boundary_traffic.h"
+#include "suite/pipeline/pipeline_run.h"
 #include "suite/reference/whole_values.h"
-#include "suite/trainer/measured_step.h"
-#include "suite/unit.h"
 
 namespace suite {
 namespace {
@@ -72,8 +68,8 @@ struct PipelineStep {
                      : pipeline::find_schedule(c.schedule)
                            .why_not({c.ranks, c.micro_batches, c.virtual_stages});
         });
-    // Around the stages and their double, where schedules change their shape; over other transports
-    // and in other dtypes the double.
+    // Numbers of micro-batches around p and 2 p, at which schedules change their shape; over other
+    // transports and in other dtypes 2 p.
     for (const int p : {1, 2, 3, 4, 8}) {
       std::set<int> around{1, p, 2 * p, 2 * p + 1, 2 * p + 2};
       if (p > 2) around.insert(p - 1);
@@ -106,7 +102,7 @@ struct PipelineStep {
         }
       }
     }
-    // Each with the chunks that it has by itself.
+    // Each schedule with its default number of chunks.
     sweep.slice({quick}, "schedules", {vary(&Case::schedule, {"1f1b", "zb_h2"})})
         .slice({quick}, "schedules",
                {vary(&Case::schedule, {"interleaved_1f1b", "zb_v", "dual_pipe"}),
@@ -131,24 +127,15 @@ struct PipelineStep {
   }
   PipelineStep(const Case& c, Context& context)
       : case_(c),
-        context_(context),
-        schedule_(pipeline::find_schedule(c.schedule)),
-        size_{c.ranks, c.micro_batches, c.virtual_stages},
-        actions_(pipeline::all_stages(schedule_, size_)),
-        boundary_{{c.tokens, c.hidden}, c.dtype},
-        model_{c.dtype, c.tokens, c.hidden, c.micro_batches, actions_.placement, context.seed},
-        memory_(context.device.ledger()) {
-    activations_ = machine::connect(context.world, context.group, c.transport);
-    gradients_ = machine::connect(context.world, context.group, c.transport);
-    executor_ = std::make_unique<pipeline::Executor>(actions_, c.micro_batches, boundary_,
-                                                     pipeline::Links{*activations_, *gradients_},
-                                                     context.device, context.world.host_device());
+        memory_(context.device.ledger()),
+        run_(c, context, {{c.tokens, c.hidden}, c.dtype}),
+        model_{c.dtype, c.tokens, c.hidden, c.micro_batches, run_.actions.placement, context.seed} {
     stage_ = std::make_unique<GeluStage>(context.device, model_, rank());
     callables_ = stage_->callables();
   }
 
   void prepare() { stage_->clear_gradients(); }
-  void run() { executor_->run(callables_); }
+  void run() { run_.run(callables_); }
 
   void judge(Judge& judge) {
     judge_memory(judge);  // peaks so far are of the timed steps
@@ -163,12 +150,8 @@ struct PipelineStep {
           if (observed.d_x) part.d_x = to_doubles(observed.d_x);
         };
       prepare();
-      activations_->reset_traffic();
-      gradients_->reset_traffic();
-      const pipeline::Timeline timeline = executor_->run(callables_);
+      run_.judge(judge, callables_);
       stage_->observer = nullptr;
-      judge_volume(judge);
-      judge_schedule(judge, timeline);
       fingerprint(judge);
       if (repeat == 0) judge_in_double(judge, seen);
     }
@@ -186,18 +169,11 @@ struct PipelineStep {
   }
 
   void describe(Description& description) {
-    const std::vector<MeasuredStep> steps = measured_steps(context_.world, context_.group, 5, [&] {
-      prepare();
-      context_.world.barrier(context_.group);
-      return executor_->run(callables_);
-    });
-    const MeasuredStep& step = steps[2];
-    suite::describe(description, step, context_.group);
-    describe_bubble(description, step, schedule_, size_, actions_, {});
+    run_.describe(description, run_.measure(callables_, [&] { prepare(); })[2], {});
   }
 
  private:
-  int rank() const { return context_.group.index; }
+  int rank() const { return run_.stage; }
   const pipeline::Placement& placement() const { return model_.placement; }
   int copy(std::size_t chunk) const { return placement().copy(rank(), static_cast<int>(chunk)); }
   int part(std::size_t chunk) const { return placement().part(rank(), static_cast<int>(chunk)); }
@@ -212,25 +188,17 @@ struct PipelineStep {
     return mine;
   }
 
-  // Both links together: what the paper counts.
-  void judge_volume(Judge& judge) {
-    const machine::TrafficLabel label{Operation::send_receive, case_.dtype};
-    machine::Traffic measured = activations_->total();
-    measured += gradients_->total();
-    judge.volume("pp", label, measured,
-                 boundary_traffic(placement(), rank(), case_.micro_batches, boundary_.bytes()));
-  }
-
   void judge_memory(Judge& judge) {
     judge.shares_reference(Oracle::memory);  // slots of the executor
-    const std::uint64_t b = boundary_.bytes(), m = static_cast<std::uint64_t>(case_.micro_batches);
+    const std::uint64_t b = run_.boundary.bytes(),
+                        m = static_cast<std::uint64_t>(case_.micro_batches);
     const std::uint64_t weights = static_cast<std::uint64_t>(case_.hidden) *
                                   static_cast<std::uint64_t>(case_.hidden) *
                                   static_cast<std::uint64_t>(placement().chunks());
     const std::uint64_t gradient_size = case_.dtype == Dtype::float64 ? 8 : 4;
-    const auto alive = static_cast<std::uint64_t>(schedule_.peak(rank(), size_));
+    const auto alive = static_cast<std::uint64_t>(run_.schedule.peak(rank(), run_.size));
     const pipeline::ExpectedMemory executor =
-        pipeline::expected_memory(actions_, rank(), boundary_);
+        pipeline::expected_memory(run_.actions, rank(), run_.boundary);
     std::uint64_t ends = 0;
     for (int chunk = 0; chunk < placement().chunks(); ++chunk)
       ends += (stage_->begins(chunk) ? 2 * m : 0) + (stage_->ends(chunk) ? 2 * m : 0);
@@ -239,13 +207,6 @@ struct PipelineStep {
                                       executor.buffers + (1 + ends) * b};
     for (std::size_t i = 0; i < std::size(categories); ++i)
       judge.memory(categories[i], memory_.peak(categories[i]), expected[i]);
-  }
-
-  void judge_schedule(Judge& judge, const pipeline::Timeline& timeline) {
-    const std::string what = fmt::format("stage {}", rank());
-    judge.schedule(what, pipeline::executed(timeline.events), text(schedule_.stage(rank(), size_)));
-    judge.schedule(fmt::format("{}, micro-batches alive at once", what), timeline.peak_in_flight,
-                   schedule_.peak(rank(), size_));
   }
 
   void fingerprint(Judge& judge) {
@@ -260,7 +221,7 @@ struct PipelineStep {
     }
   }
 
-  // The rows of the chunk's copy's micro-batches.
+  // The rows of the micro-batches of the chunk's copy.
   Tensor rows_of(const Tensor& all, std::size_t chunk) const {
     const std::vector<int> mine = micro_batches_of(copy(chunk));
     return all.row_range(mine.front() * case_.tokens,
@@ -278,13 +239,13 @@ struct PipelineStep {
     }
   }
 
-  // The first rank runs the whole model alone, micro-batch by micro-batch, without executor, link
-  // or schedule; every rank compares what it has. Gradients add up in the order of the
+  // The first rank runs the whole model, micro-batch by micro-batch, without executor, link or
+  // schedule; every rank compares its own part. Gradients add up in the order of the
   // micro-batches, as in every listed schedule.
   void judge_on_one_device(Judge& judge) {
-    const std::vector<double> all = context_.world.broadcast(
-        context_.group, 0, rank() == 0 ? on_one_device() : std::vector<double>());
-    const auto boundary = static_cast<std::size_t>(boundary_.shape.size());
+    const std::vector<double> all = run_.context.world.broadcast(
+        run_.context.group, 0, rank() == 0 ? on_one_device() : std::vector<double>());
+    const auto boundary = static_cast<std::size_t>(run_.boundary.shape.size());
     const std::size_t rows = boundary * static_cast<std::size_t>(case_.micro_batches);
     const std::size_t weights =
         static_cast<std::size_t>(case_.hidden) * static_cast<std::size_t>(case_.hidden);
@@ -309,9 +270,9 @@ struct PipelineStep {
 
   // Outputs, input gradients and the weight gradients of all parts of all copies, as doubles.
   std::vector<double> on_one_device() {
-    machine::Device& device = context_.device;
+    machine::Device& device = run_.context.device;
     const auto boundary = [&] {
-      return Tensor(device, case_.dtype, boundary_.shape, Category::buffers);
+      return Tensor(device, case_.dtype, run_.boundary.shape, Category::buffers);
     };
     std::vector<std::vector<GeluPart>> copies(static_cast<std::size_t>(placement().copies()));
     std::vector<Tensor> zs, ys;
@@ -347,15 +308,9 @@ struct PipelineStep {
   }
 
   Case case_;
-  Context& context_;
-  const pipeline::Schedule& schedule_;
-  pipeline::Size size_;
-  pipeline::StageSchedules actions_;
-  pipeline::Boundary boundary_;
-  GeluModel model_;
   harness::PeakMeter memory_;
-  std::unique_ptr<machine::Link> activations_, gradients_;
-  std::unique_ptr<pipeline::Executor> executor_;
+  PipelineRun run_;
+  GeluModel model_;
   std::unique_ptr<GeluStage> stage_;
   pipeline::Stage callables_;
 };

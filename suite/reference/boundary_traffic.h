@@ -1,5 +1,5 @@
 #pragma once
-// What a pipeline's rank sends and receives between stages in one step, in closed form.
+// The traffic of a pipeline's rank between stages in one step, in closed form.
 //
 // Every micro-batch passes every boundary between parts once forward and once backward (Narayanan
 // et al. 2021, arXiv:2104.04473, section 4.1). With p stages, m micro-batches and v chunks, a rank
@@ -8,8 +8,8 @@
 //                                                first stage (interleaved), except the model's end
 //   v-shaped        2 m (2 - [first] - [last])   its two chunks; the turn stays on the last stage
 //   bidirectional   m (2 - [first] - [last])     each copy takes its part of the micro-batches
-// where [first] is 1 on the first stage and [last] on the last; one stage sends nothing. No message
-// list and no schedule is read.
+// where [first] is 1 on the first stage and [last] on the last; one stage sends nothing. The
+// formula reads no message list and no schedule.
 
 #include <cstdint>
 

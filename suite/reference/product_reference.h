@@ -1,5 +1,5 @@
 #pragma once
-// Matrix products in double by plain loops, and how far a product in another type may be from them.
+// Matrix products in double by plain loops, and bounds on the error of a product in another dtype.
 //
 //   const auto rows = rows_to_check(m, n * k, seed);
 //   const ProductRows want = product_rows(rows, {x, k, 1}, {weight, 1, k}, k, n);   // x Wᵀ
@@ -18,7 +18,7 @@ struct StridedDoubles {
   std::int64_t row_stride = 0, col_stride = 1;
 };
 
-// Of the rows asked for, one after another.
+// The requested rows, one after another.
 struct ProductRows {
   std::vector<double> values;  // sum of terms
   std::vector<double> sizes;   // sum of their absolute values
@@ -28,8 +28,8 @@ struct ProductRows {
 ProductRows product_rows(std::span<const std::int64_t> rows, StridedDoubles a, StridedDoubles b,
                          std::int64_t inner, std::int64_t cols);
 
-// All rows of a result where that is cheap; else as many as cost about 2^25 multiplications: the
-// first, the last, and one at random from each of equal parts between them. work_per_row:
+// All rows of a result if that is cheap; else as many as cost about 2^25 multiplications: the
+// first, the last, and a random one from each of equal parts between them. work_per_row:
 // multiplications.
 std::vector<std::int64_t> rows_to_check(std::int64_t rows, std::int64_t work_per_row,
                                         std::uint64_t seed);

@@ -1,6 +1,6 @@
 #pragma once
-// Tensors as doubles on their way to a comparison: their norms, a rank's part of a whole one, and a
-// text that ranks send each other.
+// Tensors as doubles for comparisons: norms, a rank's part of a whole tensor, and a text that ranks
+// send each other.
 
 #include <string>
 #include <string_view>
@@ -19,7 +19,7 @@ void append(std::vector<double>& to, const machine::Tensor& from);
 std::vector<double> shard(const std::vector<double>& whole, const collectives::Parameter& parameter,
                           int tp_rank);
 
-// Appends values; takes them again from the front.
+// put appends values to a text; take removes them from its front.
 void put(std::string& text, const std::vector<double>& values);
 std::vector<double> take(std::string_view& text);
 

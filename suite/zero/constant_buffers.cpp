@@ -1,19 +1,19 @@
-// Claim: with bounded buckets a ZeRO step's buffers have one size whatever the model's, to the
-// byte: C_B of ZeRO-R (Rajbhandari et al. 2020, arXiv:1910.02054, section 6.2). Where everything is
-// fused into one bucket they grow with it: from stage 2 on as 4 Psi, the paper's float buffer of
-// all gradients. Neither changes a bit of the values.
+// Claim: with bounded buckets a ZeRO step's buffers have one size for any model, to the byte: C_B
+// of ZeRO-R (Rajbhandari et al. 2020, arXiv:1910.02054, section 6.2). If everything is fused into
+// one bucket they grow with it: from stage 2 on as 4 Psi, the paper's float buffer of all
+// gradients. The buckets do not change a bit of the values.
 //
-// Each case takes a step of a model of `layers` layers and of one of four times as many, all alike,
-// in bfloat16 with float gradients: of Psi elements over d ranks, with b and a elements in a bucket
+// Each case takes a step of a model of `layers` equal layers and of one of four times as many, in
+// bfloat16 with float gradients: of Psi elements over d ranks, with b and a elements in a bucket
 // that is reduced and in one that is gathered (`buckets` constant: of one layer, and of half a
 // layer; fused: of everything), beyond the states that section 5 counts there are held
 //   gradients   4 b from stage 2 on: the bucket that backward fills
 //   parameters  2 b in stage 3: the bucket that is gathered
 //   buffers     the larger of a bucket on the wire, 2 b (with communication_data_type bfloat16; by
-//               default gradients go from where they are), and in stages 1 and 2, where a < b, the
+//               default gradients are sent in place), and in stages 1 and 2, if a < b, the
 //               staging of values, 2 a; and what the plans of the collectives keep
-// Not of these are a byte an owned element that says whether it decays, and eight a bucket for the
-// norm.
+// In addition there are one byte for each owned element, whether it decays, and eight bytes for
+// each bucket for the norm.
 
 #include <fmt/format.h>
 
@@ -28,7 +28,7 @@
 #include "collectives/cost.h"
 #include "machine/device/kernels.h"
 #include "machine/link/connect.h"
-#include "suite/unit.h"
+#include "suite/reference/unit.h"
 #include "zero/stages/step.h"
 
 namespace suite {
@@ -53,7 +53,7 @@ struct Shape {
   std::int64_t gather_bucket() const { return fused ? elements() : of_a_layer / 2; }
   Dtype wire() const { return narrow_wire ? Dtype::bfloat16 : Dtype::float32; }
 
-  // What ZeRO's section 5 counts, and the mask and the norm.
+  // The states of ZeRO's section 5, the mask and the norm.
   Bytes states() const {
     const auto all = static_cast<std::size_t>(elements()), d = static_cast<std::size_t>(ranks);
     const auto buckets = static_cast<std::size_t>(elements() / reduce_bucket());
@@ -68,7 +68,7 @@ struct Shape {
     return {stage == 3 ? 2 * b : 0, stage >= 2 ? 4 * b : 0, 0,
             std::max(on_the_wire, staged) + scratch()};
   }
-  // Of each collective of its size.
+  // The scratch of each size of collective.
   std::size_t scratch() const {
     if (ranks == 1) return 0;
     const std::int64_t gathered = stage == 3 ? reduce_bucket() : gather_bucket();
@@ -84,7 +84,7 @@ struct Shape {
   }
 };
 
-// A model of that shape and its step.
+// A model of a shape and its step.
 class Model {
  public:
   Model(const Shape& shape, Context& context, Transport transport)
@@ -134,7 +134,7 @@ class Model {
     step_->step();
   }
 
-  // By category, over a step that is not the first.
+  // Peaks by category, over a step after the first.
   Bytes peaks() {
     step();
     memory_.reset();
@@ -226,7 +226,7 @@ struct ConstantBuffers {
         .slice({acceptance, paper}, "matrix",
                matrix({Transport::shared_memory, Transport::mpi}, {2, 3, 4, 8}))
         .slice({acceptance, paper}, "one rank", matrix({Transport::shared_memory}, {1}))
-        // Stage 1 has buffers where the wire is narrower, the others in any case.
+        // Stage 1 has buffers if the wire is narrower, the other stages always.
         .slice({quick}, "narrow wire", {buckets, vary(&Case::wire, {"bfloat16"})})
         .slice({quick}, "edges", {vary(&Case::stage, {2, 3}), buckets, vary(&Case::ranks, {3})})
         .slice({smoke}, "smoke",
@@ -266,7 +266,7 @@ struct ConstantBuffers {
     if (case_.buckets == "constant")
       judge.memory(fmt::format("beyond the states, of {} times the parameters", times),
                    Category::buffers, beyond_of_larger_, beyond_);
-    // After as many steps, in buckets of the other kind.
+    // The same number of steps in buckets of the other kind.
     const auto other = make(case_.layers, case_.buckets == "fused" ? "constant" : "fused");
     other->step();
     other->step();

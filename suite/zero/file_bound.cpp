@@ -42,7 +42,7 @@ void describe_file_bound(harness::Description& description, machine::World& worl
       step.optimizer().visit(true, [](zero::Range, const zero::RangeStates&) {});
     }));
   }
-  const zero::OffloadTraffic moved = step.moved() - before;  // of updates alone
+  const zero::OffloadTraffic moved = step.moved() - before;  // by updates only
   const double bytes = static_cast<double>(moved.nvme_read + moved.nvme_written) / rounds;
   const double update_s = harness::median(updates), pass_s = harness::median(passes);
   description.set("update_s", update_s);

@@ -1,5 +1,5 @@
 #pragma once
-// How near the update of states in a file is to what the file's disk allows.
+// How close the update of states in a file is to the limit of the disk.
 
 #include <functional>
 
@@ -9,12 +9,12 @@
 
 namespace suite {
 
-// Updates in turn with passes over the file that read and write the same bytes and compute nothing,
-// on all ranks at once. Counters, of medians over rounds of the slowest rank: update_s (norm and
-// publishing with it), file_pass_s, file_fraction (the pass over the update: 1 where the disk alone
-// is waited for) and nvme_GBps (of the update). before_update: forward, backward and reduction.
-// The step's states are in a file, its values are not. Collective over the group; on rank 0 into
-// the record.
+// Alternates updates with passes over the file that read and write the same bytes and compute
+// nothing, on all ranks at once. Counters, as medians over rounds of the slowest rank: update_s
+// (with norm and publishing), file_pass_s, file_fraction (the pass over the update: 1 if only the
+// disk is waited for) and nvme_GBps (of the update). before_update: forward, backward and
+// reduction. The step's states are in a file, its values are not. Collective over the group; rank
+// 0's are recorded.
 void describe_file_bound(harness::Description& description, machine::World& world,
                          const machine::Group& group, zero::Step& step,
                          const std::function<void()>& before_update);

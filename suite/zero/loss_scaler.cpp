@@ -1,18 +1,18 @@
-// Claim: each automaton of loss scaling makes of scripted overflows the scales that its tool's
-// rules give, worked out by hand (zero/optimizers/loss_scale_traces.h; rules:
-// zero/optimizers/loss_scale.h), and over ranks one rank's overflow is all ranks' skipped step,
-// which leaves no trace: no bit of values, master and moments changes, nor the count of steps, and
-// after it everything is as if it had not been.
+// Claim: each automaton of loss scaling gives the scales of its tool's rules after scripted
+// overflows, derived by hand (zero/optimizers/loss_scale_traces.h; rules:
+// zero/optimizers/loss_scale.h). If one rank overflows, all ranks skip the step, which leaves no
+// trace: values, master, moments and the count of steps keep their bits, and later steps are as
+// without it.
 //
 // Every rank holds the same half values and AdamW's states, as data-parallel replicas do. A sample
-// is one step: is there an overflow anywhere, then the update or none, then the new scale.
+// is one step: check all ranks for overflow, update or skip, then set the new scale.
 
 #include <fmt/format.h>
 
 #include <limits>
 
 #include "machine/link/connect.h"
-#include "suite/unit.h"
+#include "suite/reference/unit.h"
 #include "zero/optimizers/loss_scale.h"
 #include "zero/optimizers/loss_scale_traces.h"
 #include "zero/optimizers/optimizer.h"
@@ -32,8 +32,8 @@ std::string text(const std::vector<double>& scales, bool throws) {
   return fmt::format("{}{}", fmt::join(scales, " "), throws ? " stop" : "");
 }
 
-// Steps over ranks, 'o' where one rank alone overflows, from 64 with a window of two and a
-// hysteresis of two; by hand as the other traces are.
+// Steps over ranks, 'o' if one rank overflows, from 64 with a window of two and a hysteresis of
+// two; derived by hand as the other traces.
 constexpr std::string_view rank_steps = "cocooccccc";
 constexpr double rank_scale = 64;
 std::vector<double> rank_scales(LossScaling scaling) {
@@ -131,7 +131,7 @@ struct LossScaler {
     judge.numerics("states that steps left as they were", missed, 0);
     fingerprint(judge, "at the end");
 
-    // The clean steps alone, without a scale.
+    // Only the clean steps, without a scale.
     start();
     for (std::size_t i = 0; i < rank_steps.size(); ++i) {
       if (rank_steps[i] == 'o') continue;
@@ -173,7 +173,7 @@ struct LossScaler {
                          1);
     kernels.scale(gradient_, scale, gradient_);
   }
-  // One element of this rank's alone.
+  // One element, on this rank only.
   void poison(std::size_t step) {
     constexpr double infinity = std::numeric_limits<double>::infinity();
     const double values[] = {infinity, -infinity, std::numeric_limits<double>::quiet_NaN()};
@@ -181,7 +181,7 @@ struct LossScaler {
     from_doubles(gradient_.slice(at, {1}), {values[step % 3]});
   }
 
-  // Of all that a step changes: values, master, both moments, and the count of steps.
+  // Hashes of all that a step changes: values, master, both moments, and the count of steps.
   std::vector<std::uint64_t> bits() const {
     std::vector<std::uint64_t> bits = {static_cast<std::uint64_t>(optimizer_->steps())};
     for (const Tensor* tensor : {&values_, &optimizer_->master(), &optimizer_->first_moment(),

@@ -1,6 +1,6 @@
-// Claim: a recomputed training step whose checkpoints and gradients are allocated as they are
-// produced, between activations that come and go, fragments memory: in a budget of just what lives
-// at once it fails although enough bytes are free, for no hole is long enough. With checkpoints and
+// Claim: a recomputed training step that allocates checkpoints and gradients as they are produced,
+// between short-lived activations, fragments memory: in a budget of exactly the live bytes it fails
+// although enough bytes are free, because no hole is long enough. With checkpoints and
 // gradients in arenas that were allocated before (M_D of ZeRO-R: Rajbhandari et al. 2020,
 // arXiv:1910.02054, section 6.3) the same step runs in that budget to the last byte, and its
 // gradients have the same bits.
@@ -17,7 +17,7 @@
 #include <memory>
 #include <string>
 
-#include "suite/unit.h"
+#include "suite/reference/unit.h"
 #include "suite/zero/recomputed_chain.h"
 #include "suite/zero/watched_memory.h"
 
@@ -107,7 +107,7 @@ struct MemoryArena {
       judge.memory(category, ledger.peak(category), bytes);
     judge.same_bits("gradients", chain_->hash_of_gradients());
 
-    // Apart from the timed one, so that the maps are of one step.
+    // Separate from the timed one, so that the maps show one step.
     const auto arenas = place(budget);
     const auto with = make(*arenas, true);
     const std::string outcome = step_in(*arenas, *with);
@@ -115,7 +115,7 @@ struct MemoryArena {
     judge.memory("the block, with arenas", Category::buffers, arenas->block.highest(), budget);
     judge.same_bits("gradients", with->hash_of_gradients());
 
-    // Where there is room, as many bytes live at once without arenas.
+    // With enough room, the same number of bytes live at once without arenas.
     const auto roomy = place(4 * budget);
     const auto without = make(*roomy, false);
     without->step();
@@ -166,7 +166,7 @@ struct MemoryArena {
         case_.shape(), *place.device, arenas, context_.seed,
         [&memory = place.memory](Category category) { memory.next(category); });
   }
-  // What became of it.
+  // The outcome of a step.
   static std::string step_in(const Place& place, RecomputedChain& chain) {
     try {
       chain.step();

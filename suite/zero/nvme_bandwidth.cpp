@@ -1,10 +1,10 @@
-// Claim: what io_uring moves between a file and memory, past the page cache, is what was there,
-// every byte, in as many requests as blocks, with the queue as full as it was asked to be.
+// Claim: io_uring moves every byte between a file and memory unchanged, past the page cache, in one
+// request for each block, with the queue as full as requested.
 //
 // Every rank has a file of `bytes` in the folder nvme_path, all at once, and reads or writes the
 // whole of it in order; block_size, queue_depth and single_submit are DeepSpeed's `aio`. nvme_GBps
-// is that of one rank. Nothing is flushed: what a drive caches is in it. Where the file system
-// refuses O_DIRECT the note says so, and the rate is one of memory.
+// is that of one rank. Nothing is flushed, so the rate includes the cache of a drive. If the file
+// system rejects O_DIRECT the note reports it, and the rate is that of memory.
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -17,7 +17,7 @@
 #include "machine/base/error.h"
 #include "machine/device/random.h"
 #include "suite/reference/shared_counters.h"
-#include "suite/unit.h"
+#include "suite/reference/unit.h"
 #include "zero/offload/io_ring.h"
 
 namespace suite {
@@ -108,7 +108,7 @@ struct NvmeBandwidth {
       std::memcpy(words + 4 * i, &random, 16);
     }
     std::memcpy(memory_.data(), expected_.data(), memory_.bytes());
-    // By other means than the unit's.
+    // Not by io_uring, which the unit judges.
     move_plainly("writing", ::pwrite, expected_);
     zero::IoOptions io = c.io();
     io.rank = rank_;
@@ -127,7 +127,7 @@ struct NvmeBandwidth {
     auto* bytes = expected_.as<std::uint8_t>();
     if (reads) {
       std::memset(memory_.data(), 0, memory_.bytes());
-    } else {  // other bytes than those that are there
+    } else {  // other bytes than those in the file
       for (std::size_t i = 0; i < expected_.bytes(); ++i) bytes[i] ^= 0xff;
       std::memcpy(memory_.data(), bytes, memory_.bytes());
     }
@@ -190,7 +190,7 @@ struct NvmeBandwidth {
   Case case_;
   int rank_;
   zero::IoFile file_;
-  std::unique_ptr<machine::Device> host_;  // as a step's: what ranks share has no huge pages
+  std::unique_ptr<machine::Device> host_;  // as a step's: shared memory has no huge pages
   Tensor memory_, expected_;
   std::optional<zero::IoRing> ring_;
   std::string why_not_mapped_;

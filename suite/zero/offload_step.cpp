@@ -1,6 +1,6 @@
 // Claim: AdamW with its states in host memory (ZeRO-Offload: Ren et al. 2021, arXiv:2101.06840)
-// gives the values the same bits as one beside them on the device, piece by piece, whatever part of
-// the range stays there; it moves the gradient's bytes down and the values' up, each once, and
+// gives the values the same bits as AdamW on the device, piece by piece, for any part of the range
+// that stays there; it moves the gradient's bytes down and the values' up, each once, and
 // holds what the formulas say. Delayed, the values of a step are those of the step before, bit for
 // bit, and the first step changes nothing.
 //
@@ -20,7 +20,7 @@
 #include <string>
 
 #include "suite/reference/shared_counters.h"
-#include "suite/unit.h"
+#include "suite/reference/unit.h"
 #include "zero/offload/streamed_optimizer.h"
 
 namespace suite {
@@ -63,7 +63,7 @@ struct OffloadStep {
     }
     std::size_t wide() const { return dtype == Dtype::float64 ? 8 : 4; }
     bool narrow() const { return size_of(dtype) < wide(); }
-    // The formulas, apart from the optimizer's own.
+    // The formulas, independent of the optimizer's own.
     zero::StateCost cost() const {
       const std::size_t value = size_of(dtype), gradient = size_of(gradient_dtype);
       const auto host = static_cast<std::size_t>(std::llround(std::stod(ratio) * elements));
@@ -156,7 +156,7 @@ struct OffloadStep {
     judge.memory(Category::optimizer, held_[0], cost.host_optimizer + cost.device_optimizer);
     judge.memory(Category::buffers, held_[1], cost.host_buffers + cost.device_buffers);
 
-    // On another number of threads the same bits.
+    // Another number of threads gives the same bits.
     const int threads = host_.threads();
     for (const int with : {threads, threads_}) {
       optimizer_.reset();  // it may be at work
@@ -197,7 +197,7 @@ struct OffloadStep {
   }
 
  private:
-  // Of all devices, by category.
+  // Bytes on all devices, by category.
   std::array<std::size_t, std::size(categories)> held() const {
     std::array<std::size_t, std::size(categories)> bytes{};
     for (std::size_t i = 0; i < bytes.size(); ++i) {
@@ -207,7 +207,7 @@ struct OffloadStep {
     return bytes;
   }
 
-  // Values are of step 0, gradients of theirs.
+  // Values use step 0, gradients their own step.
   void fill(const Tensor& tensor, int step) const {
     context_.device.stream().kernels().fill_uniform(
         tensor, context_.seed + static_cast<std::uint64_t>(step), {}, 0.25, 1);
@@ -221,8 +221,7 @@ struct OffloadStep {
     optimizer_.emplace(rule, values_, mask(), host_, case_.options(), case_.gradient_dtype);
   }
 
-  // Beside an optimizer in memory, which where updates are delayed is a step ahead of what the host
-  // updates.
+  // Compares with an optimizer in memory. If updates are delayed, it is a step ahead of the host.
   void judge_steps(Judge& judge, const zero::StateCost& cost) {
     start();
     const Tensor expected(context_.device, case_.dtype, {case_.elements}, Category::parameters);
@@ -255,7 +254,7 @@ struct OffloadStep {
     }
     optimizer_->drain();
     if (case_.delayed_update) {
-      // As many came up as went down, the last one by drain.
+      // As many updates came up as went down, the last one by drain.
       zero::StateCost all = cost;
       all.moved.down *= steps_judged;
       all.moved.up *= steps_judged;
@@ -270,7 +269,7 @@ struct OffloadStep {
     judge.same_bits("master", hash(states.master));
   }
 
-  // What the optimizer keeps on the host, whose part of the range this is.
+  // The states that the optimizer keeps on the host; host: its part of the range.
   zero::RangeStates states_of(zero::Range host, Dtype wide) {
     zero::RangeStates all;
     for (Tensor* const each : {&all.master, &all.first_moment, &all.second_moment})

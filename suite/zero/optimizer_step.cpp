@@ -1,14 +1,14 @@
 // Claim: one pass of each optimizer updates every element as its paper's formula does in double,
-// within a bound derived from the dtypes, keeps the states that its table says, and is held back by
-// memory alone. In units of 32-bit weights, themselves among them: SGD 1, with momentum 2, RMSProp
-// 2, Adam and AdamW 3; against 16-bit weights 2, 4, 4 and 6 (Rajbhandari et al. 2020,
+// within a bound derived from the dtypes, keeps the states that its table says, and is bound only
+// by memory. In units of 32-bit weights, including the weights: SGD 1, with momentum 2, RMSProp 2,
+// Adam and AdamW 3; in units of 16-bit weights 2, 4, 4 and 6 (Rajbhandari et al. 2020,
 // arXiv:1910.02054, section 3.1: of Adam 12 bytes a parameter).
 //
 // `elements` of every rank, all ranks at once. decay `everywhere` needs no mask: AdamW over 16-bit
 // values then moves 30 bytes an element, read 16 and written 14, as an optimizer on the host does
 // that ZeRO-Offload gives the states to (Ren et al. 2021, arXiv:2101.06840). decay `mask` reads a
-// byte more. memory_GBps counts what is read and written, as memory_bandwidth does, beside which it
-// can be run: not what a cache fetches before 16-bit values are written.
+// byte more. memory_GBps counts bytes read and written, as memory_bandwidth does, without what a
+// cache fetches before 16-bit values are written.
 //
 // All tensors repeat a pattern of 4099 elements: its first copy is compared with the reference,
 // and every other must have the same bits wherever it lies.
@@ -20,14 +20,14 @@
 
 #include "machine/base/names.h"
 #include "suite/reference/shared_counters.h"
-#include "suite/unit.h"
+#include "suite/reference/unit.h"
 #include "suite/zero/optimizer_reference.h"
 #include "zero/optimizers/optimizer.h"
 
 namespace suite {
 namespace {
 
-constexpr std::int64_t period = 4099;  // prime: no copy begins as another
+constexpr std::int64_t period = 4099;  // prime: every copy begins at another alignment
 constexpr int steps_judged = 4;
 constexpr double gradient_scale = 1.0 / 7;
 constexpr Category categories[] = {Category::parameters, Category::gradients, Category::optimizer,
@@ -44,7 +44,7 @@ zero::Rule make_rule(const std::string& name) {
   return rule;
 }
 
-// Beside one unit of the master.
+// The number of states in addition to the master.
 int states(const std::string& rule) {
   return rule == "sgd" ? 0 : rule == "momentum" || rule == "rmsprop" ? 1 : 2;
 }
@@ -143,7 +143,7 @@ struct OptimizerStep {
     for (int step = 1; step <= steps_judged; ++step)
       reference.step(to_doubles(pattern(wide(), step)), gradient_scale);
 
-    // On another number of threads the same bits.
+    // Another number of threads gives the same bits.
     const int threads = context_.device.threads();
     for (const int with : {threads, std::max(1, threads - 1)}) {
       context_.device.set_threads(with);
@@ -183,7 +183,7 @@ struct OptimizerStep {
     description.set("memory_bytes_per_element", cost().memory_bytes / elements);
     if (description.seconds > 0)
       description.set("memory_GBps", cost().memory_bytes / description.seconds / 1e9);
-    // Where there is no master copy, the values are the weights that the table counts.
+    // Without a master copy, the values are the weights that the table counts.
     const auto state_bytes = static_cast<double>(held_[2] + (case_.narrow() ? 0 : held_[0]));
     description.set("state_bytes_per_element", state_bytes / elements);
     description.set("state_per_32bit_weight", state_bytes / elements / 4);
@@ -193,8 +193,8 @@ struct OptimizerStep {
  private:
   Dtype wide() const { return case_.dtype == Dtype::float64 ? Dtype::float64 : Dtype::float32; }
 
-  // Of values (step 0) and of a step's gradients: all positive, as a decay that cancels a gradient
-  // leaves Adam's quotient without a bound.
+  // The pattern of values (step 0) and of a step's gradients. All are positive, because a decay
+  // that cancels a gradient leaves Adam's quotient without a bound.
   Tensor pattern(Dtype dtype, int step) const {
     const Tensor pattern(context_.device, dtype, {std::min<std::int64_t>(period, case_.elements)},
                          Category::buffers);
@@ -219,7 +219,7 @@ struct OptimizerStep {
     return mask;
   }
 
-  // The first values, no moments.
+  // Starts from the first values, without moments.
   void start() {
     optimizer_.reset();
     set(values_, 0);

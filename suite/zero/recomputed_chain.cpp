@@ -26,7 +26,7 @@ std::size_t ChainShape::live_bytes() const {
   return bytes;
 }
 
-// Of a layer two products forward, one again, four backward.
+// Products of a layer: two forward, one recomputed, four backward.
 double ChainShape::flops() const {
   return 7.0 * 2 * tokens * hidden * inner * layers * micro_batches;
 }

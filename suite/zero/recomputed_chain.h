@@ -1,11 +1,11 @@
 #pragma once
-// What a training step with activation checkpoints does to a device's memory, at its smallest: a
-// chain of layers y = x + gelu(x W1) W2 whose inputs are kept in forward, all else being made again
-// in backward (Chen et al. 2016, arXiv:1604.06174), and whose gradients are summed over
-// micro-batches. Checkpoints and gradients live long, everything else comes and goes between them.
+// The smallest training step that uses memory as activation checkpointing does: a chain of layers
+// y = x + gelu(x W1) W2. Forward keeps the inputs, backward recomputes everything else (Chen et al.
+// 2016, arXiv:1604.06174), and gradients are summed over micro-batches. Checkpoints and gradients
+// live long, all other tensors live shortly between them.
 //
-// Each is an allocation of its own, made when it is produced, or lies in an arena that was
-// allocated before (machine/device/arena/contiguous_arena.h). The arithmetic is the same.
+// Each is a separate allocation, made when it is produced, or is in an arena that was allocated
+// before (machine/device/arena/contiguous_arena.h). The arithmetic is the same.
 //
 // x [tokens, hidden], W1 [hidden, inner], W2 [inner, hidden], all float. With M, F and G the bytes
 // of x, of x W1 and of a matrix, and L layers, there live at the most, either way,
@@ -42,13 +42,12 @@ struct ChainShape {
 
 class RecomputedChain {
  public:
-  // before_allocation is told the category of each. The matrices are allocated here, and the
-  // arenas.
+  // Allocates the matrices and the arenas. Calls before_allocation with the category of each.
   using Told = std::function<void(machine::Category)>;
   RecomputedChain(const ChainShape& shape, machine::Device& device, bool arenas, std::uint64_t seed,
                   Told before_allocation = {});
 
-  // All micro-batches, the gradients of the last step forgotten.
+  // Drops the gradients of the last step and runs all micro-batches.
   void step();
   std::uint64_t hash_of_gradients() const;
   std::vector<double> gradients() const;
@@ -64,7 +63,7 @@ class RecomputedChain {
   machine::Tensor allocate(machine::Shape shape, machine::Category category) const;
   machine::Tensor temporary(int columns) const;
   machine::Tensor checkpoint();
-  // gradient += a b, or = a b where it has yet to be taken.
+  // gradient += a b, or gradient = a b if it is empty.
   void add_product(const machine::Matrix& a, const machine::Matrix& b, machine::Tensor& gradient);
 
   const ChainShape shape_;

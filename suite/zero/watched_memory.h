@@ -1,5 +1,5 @@
 #pragma once
-// Memory of which is written down what lay where, and from when to when.
+// Memory that records the place and the lifetime of every allocation.
 //
 //   WatchedMemory memory(block);
 //   const auto device = machine::make_host_device(memory);
@@ -26,7 +26,7 @@ class WatchedMemory final : public machine::HostMemory {
     try {
       data = block_.allocate(bytes);
     } catch (const machine::MachineError&) {
-      // What was taken before is given back while this travels up: that is no part of the map.
+      // Earlier allocations are freed while this propagates: the map does not record that.
       ended_ = true;
       map_.asked = bytes;
       map_.free = block_.free_bytes();

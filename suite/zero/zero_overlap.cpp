@@ -5,7 +5,7 @@
 // computes for a time that its elements give, forward and backward, and every collective of
 // gradients or values waits first as long as its bytes take, at a bandwidth at which all of a
 // step's take communication_ratio of the computation of the micro-batches that reduce: all, or with
-// stages 0 and 1 the last. What the collectives really cost here comes on top.
+// stages 0 and 1 the last. The real cost of the collectives is added.
 //
 // exposed_without_s and exposed_with_s: what that link adds to a step without and with
 // overlap_comm; hidden_fraction = 1 - with / without. Medians over rounds, taken in turn, of the
@@ -28,8 +28,8 @@
 #include "harness/measure/statistics.h"
 #include "machine/base/clock.h"
 #include "machine/link/connect.h"
+#include "suite/reference/unit.h"
 #include "suite/reference/whole_values.h"
-#include "suite/unit.h"
 #include "suite/zero/zero_step_model.h"
 #include "zero/stages/step.h"
 
@@ -110,7 +110,7 @@ struct ZeroOverlap {
               {*this, false, true},
               {*this, true, false},
               {*this, true, true}} {
-    // Scratch is there and stage 3 knows its way from the second step on.
+    // From the second step on scratch is allocated and stage 3 prefetches.
     for (Run& run : runs_) run.step();
     bytes_ = 0;
     runs_[fast].step();
@@ -175,7 +175,7 @@ struct ZeroOverlap {
   enum : std::size_t { fast, slow, overlapped_fast, overlapped_slow, num_runs };
   using Times = std::array<double, num_runs>;
 
-  // A model of its own, its states and its step.
+  // A model with its states and its step.
   class Run {
    public:
     Run(ZeroOverlap& unit, bool overlap, bool slow)
@@ -185,10 +185,7 @@ struct ZeroOverlap {
           dp_(unit.context_.world, unit.context_.group, Transport::shared_memory),
           model_(unit.case_.parameters, unit.case_.dtype, unit.context_.seed,
                  unit.context_.group.index, unit.case_.ranks, unit.case_.micro_batches),
-          plan_(zero::gradient_plan(
-              model_.list(), unit.case_.dtype,
-              machine::Grid({.dp = unit.case_.ranks}, unit.context_.group.index),
-              7 * unit.case_.ranks * unit.case_.micro_batches, ZeroStepModel::frozen())) {
+          plan_(model_.plan()) {
       model_.make_gradients(unit.context_.device, plan_.gradient_dtype);
       start();
     }
@@ -228,13 +225,12 @@ struct ZeroOverlap {
     }
     std::vector<double> values(Judge& judge) {
       std::vector<double> all;
-      const std::vector<Parameter*> parameters = model_.list();
-      step_->before_use(parameters);
-      for (const Parameter* p : parameters) {
+      step_->before_use(model_.list());
+      for (const Parameter* p : model_.list()) {
         judge.same_bits(p->name, hash(p->value));
         append(all, p->value);
       }
-      step_->after_use(parameters);
+      step_->after_use(model_.list());
       return all;
     }
 
@@ -251,7 +247,7 @@ struct ZeroOverlap {
   void transfer(std::size_t bytes) const {
     sleep_for(seconds_per_byte_ * static_cast<double>(bytes));
   }
-  // A sleep is late by some 0.1 ms: of many small parameters there is one.
+  // A sleep is late by some 0.1 ms, so many small parameters share one.
   void compute(std::int64_t elements) {
     due_s_ += seconds_per_element_ * static_cast<double>(elements);
     if (due_s_ >= 1e-3) sleep_for(std::exchange(due_s_, 0));

@@ -2,16 +2,16 @@
 // published values, is right within bounds derived from its dtypes; it sends and holds what ZeRO's
 // paper says and leaves all replicas with the same bits, with and without overlap, at any stage
 // (Rajbhandari et al. 2020, arXiv:1910.02054; AdamW: Loshchilov and Hutter 2019, arXiv:1711.05101).
-// With the optimizer's states in host memory or in a file values and states have the bits that they
-// have beside them, also after a step that overflowed; with delayed_update the values are those of
-// the step before (Ren et al. 2021, arXiv:2101.06840; Rajbhandari et al. 2021, arXiv:2104.07857).
-// The same of stage 3 with its values there.
+// With the optimizer's states in host memory or in a file, values and states have the same bits as
+// on the device, also after a step that overflowed; with delayed_update the values are those of the
+// previous step (Ren et al. 2021, arXiv:2101.06840; Rajbhandari et al. 2021, arXiv:2104.07857). The
+// same holds for stage 3 with offloaded values.
 //
 // A sample is one step with clipping on: in every micro-batch all parts are used forward and
-// backward, where known gradients are added to theirs; nothing is computed from values.
+// backward, which adds known gradients to theirs; nothing is computed from values.
 // `parameters` counts elements: a dozen matrices and vectors of odd sizes (zero_step_model.h).
-// sub_group_size: what an offloaded optimizer updates at once, also on the host, and the
-// buffer_size of values in a file; nvme_path `temporary` is $TMPDIR, or /tmp.
+// sub_group_size: the elements that an offloaded optimizer updates at once, also on the host, and
+// the buffer_size of values in a file; nvme_path `temporary` is $TMPDIR, or /tmp.
 
 #include <fmt/format.h>
 
@@ -24,8 +24,8 @@
 
 #include "collectives/cost.h"
 #include "machine/base/clock.h"
+#include "suite/reference/unit.h"
 #include "suite/reference/whole_values.h"
-#include "suite/unit.h"
 #include "suite/zero/file_bound.h"
 #include "suite/zero/update_reference.h"
 #include "suite/zero/zero_step_case.h"
@@ -58,7 +58,7 @@ struct ZeroStep {
        "host memory of offload_optimizer and offload_param"},
       {"offload_bytes_per_step", "B", Better::neither, Nature::exact,
        "bytes that offloading moves in one step"}};
-  static constexpr bool repeatable = false;  // as long as a step's first and last bits differ
+  static constexpr bool repeatable = false;  // the first and the last bits of a step differ
 
   using Case = ZeroStepCase;
   static Sweep<Case> sweep() { return zero_step_sweep(); }
@@ -72,12 +72,9 @@ struct ZeroStep {
         host_(machine::make_host_device()),
         model_(c.parameters, c.dtype, context.seed, context.group.index, c.ranks, c.micro_batches),
         memory_(context.device.ledger()) {
-    host_->set_threads(std::max(1, context.device.threads() - 1));  // a core is the copies'
+    host_->set_threads(std::max(1, context.device.threads() - 1));  // leaves a core to the copies
     dp_ = std::make_unique<collectives::Communicator>(context.world, context.group, c.transport);
-    const machine::Grid grid({.dp = c.ranks}, context.group.index);
-    // As if every micro-batch had 7 tokens: a divisor that is no power of two.
-    plan_ = zero::gradient_plan(model_.list(), c.dtype, grid, 7 * c.ranks * c.micro_batches,
-                                ZeroStepModel::frozen());
+    plan_ = model_.plan();
     layout_options_ = {c.reduce_bucket, model_.part_of_rows(), c.persistence_threshold};
     model_.make_gradients(context.device, plan_.gradient_dtype);
     start(c.stage, options(adamw));
@@ -118,13 +115,13 @@ struct ZeroStep {
     compare_norm(judge, "", result, reference);
     compare_values(judge, "after AdamW", reference.after_adamw(adamw, rounded_, model_.decays()));
     fingerprint(judge, "after AdamW");
-    sum_up();  // nothing of the first step is left in the second's gradients
+    sum_up();  // the second step's gradients must not contain the first's
     step_->gather_gradients();
     compare(judge, "summed gradient of step 2", &Parameter::gradient, reference.gradients());
     compare_norm(judge, " of step 2", step_->update(), reference);
     if (case_.offloads()) judge_beside_memory(judge);
 
-    // Again, on another thread or on this one, late, and with what is freed made useless.
+    // Again, on the other thread, late, and with freed memory overwritten.
     zero::StepOptions late = options(adamw);
     late.overlap_comm = !case_.overlap && case_.transport == Transport::shared_memory &&
                         context_.device.readable_by_host();
@@ -159,9 +156,9 @@ struct ZeroStep {
     take_step(options(sgd));
     compare_values(judge, "after SGD", reference.after_sgd(sgd.learning_rate, rounded_));
 
-    // Where the collectives sum in the same order, sharding the states changes no bit. SGD, as
-    // Adam's first step hides the last bits of a gradient. Stages 0 and 1 add up micro-batches
-    // first, 2 and 3 ranks.
+    // If the collectives sum in the same order, sharding the states changes no bit. With SGD,
+    // because Adam's first step hides the last bits of a gradient. Stages 0 and 1 add up
+    // micro-batches first, 2 and 3 ranks.
     if (case_.stage == 0) return;
     for (int stage = 0; stage < zero::num_stages; ++stage) {
       zero::StepOptions direct = options(sgd, "direct");
@@ -245,7 +242,7 @@ struct ZeroStep {
     return options;
   }
 
-  // Initial values, zero moments; what the last ones leave in memory is no number.
+  // Starts from initial values and zero moments. Overwrites the previous ones with NaN.
   void start(int stage, const zero::StepOptions& options) {
     step_.reset();
     if (states_)
@@ -272,7 +269,7 @@ struct ZeroStep {
     step_->reduce();
   }
 
-  // The first, from the start, whose update is in the values.
+  // Takes the first step from the start and applies its update to the values.
   void take_step(const zero::StepOptions& options, std::optional<int> stage = {},
                  const ZeroStepModel::OnUse& on_use = {}) {
     start(stage.value_or(case_.stage), options);
@@ -281,7 +278,7 @@ struct ZeroStep {
     step_->drain();
   }
 
-  // Of a step when collectives hold their scratch and stage 3 knows its way.
+  // For a step after the first: collectives hold their scratch, and stage 3 prefetches.
   void judge_memory(Judge& judge) {
     judge.shares_reference(Oracle::memory);  // buckets of the layout
     passes();
@@ -317,7 +314,7 @@ struct ZeroStep {
                                           options(adamw), model_.usage());
   }
 
-  // Of the one step so far.
+  // For the only step so far.
   void judge_offload_volume(Judge& judge) {
     const zero::OffloadTraffic measured = step_->moved(), expected = expected_offload_traffic();
     const machine::TrafficLabel gradients{Operation::none, plan_.gradient_dtype},
@@ -329,11 +326,11 @@ struct ZeroStep {
     judge.volume("host to file", gradients, measured.nvme_written, expected.nvme_written);
   }
 
-  // What several steps leave, whose gradients change their sign and of which one overflows on the
-  // last rank.
+  // The results of several steps. Their gradients change sign, and one step overflows on the last
+  // rank.
   struct Trajectory {
     std::vector<std::vector<double>> values;  // after each step
-    std::vector<double> drained, states;      // then; states: of what this rank owns
+    std::vector<double> drained, states;      // after drain; states: of this rank's elements
   };
   Trajectory train(Judge& judge, const zero::StepOptions& options) {
     start(case_.stage, options);
@@ -349,10 +346,10 @@ struct ZeroStep {
       if (here) model_.replace_gradient(kept);
       judge.exact(fmt::format("whether step {} updates", step), std::vector{updated ? 1.0 : 0.0},
                   std::vector{overflows ? 0.0 : 1.0});
-      seen.values.push_back(values());
+      seen.values.push_back(model_.values(*step_));
     }
     step_->drain();
-    seen.drained = values();
+    seen.drained = model_.values(*step_);
     using States = zero::RangeStates;
     for (const auto state : {&States::master, &States::first_moment, &States::second_moment})
       step_->optimizer().visit(
@@ -360,8 +357,8 @@ struct ZeroStep {
     return seen;
   }
 
-  // Delayed, a step that updates leaves what the one before has led to, and one that does not,
-  // nothing new.
+  // A delayed step that updates writes the values of the previous step; a skipped one writes
+  // nothing.
   void judge_beside_memory(Judge& judge) {
     zero::StepOptions beside = options(adamw);
     beside.offload_optimizer = {};
@@ -377,15 +374,6 @@ struct ZeroStep {
     }
     judge.exact("values after all steps", offloaded.drained, reference.drained);
     judge.exact("master and moments after all steps", offloaded.states, reference.states);
-  }
-
-  std::vector<double> values() {
-    std::vector<double> all;
-    const std::vector<Parameter*> parameters = model_.list();
-    step_->before_use(parameters);
-    for (const Parameter* p : parameters) append(all, p->value);
-    step_->after_use(parameters);
-    return all;
   }
 
   collectives::CallsCost cost_of_calls() const {
@@ -448,7 +436,7 @@ struct ZeroStep {
 
   Case case_;
   Context& context_;
-  std::unique_ptr<machine::Device> host_;  // of offloaded states
+  std::unique_ptr<machine::Device> host_;  // stores offloaded states
   ZeroStepModel model_;
   harness::PeakMeter memory_;
   std::unique_ptr<collectives::Communicator> dp_;
@@ -462,7 +450,7 @@ struct ZeroStep {
   std::string note_;  // of the file
 };
 
-// The same of what else can be chosen: a unit of its own, as the product would have too many cases.
+// The same for the other options, as a separate unit because the product would have too many cases.
 struct ZeroOptions : ZeroStep {
   using ZeroStep::ZeroStep;
   static constexpr std::string_view name = "zero_options";

@@ -81,7 +81,7 @@ Variations operator+(Variations all, const Variations& more) {
   return all;
 }
 
-// Where the optimizer's states and the values are.
+// The places of the optimizer's states and of the values.
 Variations offloaded(const std::string& states, const std::string& values = "none",
                      bool delayed = false) {
   return {vary(&Case::offload, {states}), vary(&Case::offload_param, {values}),
@@ -129,7 +129,7 @@ Sweep<Case> zero_step_sweep() {
   const auto overlaps = vary(&Case::overlap, {false, true});
   const auto buckets = vary(&Case::reduce_bucket, {20'000});
   const auto mpi = vary(&Case::transport, {Transport::mpi});
-  // Everything as usual over both transports; the matrix in small buckets.
+  // The usual options over both transports; the matrix in small buckets.
   for (const auto& [parameters, of] :
        {std::pair(100'003, dtypes),
         {1'000'003, vary(&Case::dtype, {Dtype::float32, Dtype::bfloat16})}})
@@ -271,7 +271,7 @@ std::string why_not(const Case& c, const Context& context) {
           zero::IoFile::unnamed(states.nvme.swap.folder, zero::io_alignment, context.group.index);
       if (!probe.direct()) return probe.note();
     } catch (const machine::MachineError&) {
-      // A folder that is not there is no reason to skip: the case will say so.
+      // A missing folder is not a reason to skip: the case reports it.
     }
   }
   return machine::why_not(context.world, context.group, c.transport);

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "suite/unit.h"
+#include "suite/reference/unit.h"
 #include "zero/stages/step.h"
 
 namespace suite {
@@ -27,16 +27,16 @@ struct ZeroStepCase {
   int sub_group_size = 0, buffer_count = 0, max_in_cpu = 0;
 
   bool offloads() const { return offload != "none" || offload_param != "none"; }
-  // Without a rule, without a host.
+  // Without a rule and without a host.
   zero::StepOptions step_options(double clip_norm, int rank) const;
 };
 
-// What is usual over both transports; stages, ranks, micro-batches, dtypes, overlap and where the
-// optimizer's states are, in small buckets.
+// The usual options over both transports; stages, ranks, micro-batches, dtypes, overlap and places
+// of the optimizer's states, in small buckets.
 Sweep<ZeroStepCase> zero_step_sweep();
-// In small buckets, with micro-batches and overlap, all else that can be chosen, one at a time.
+// All other options, one at a time, in small buckets, with micro-batches and overlap.
 Sweep<ZeroStepCase> zero_options_sweep();
-// Why it can't run here, or empty.
+// The reason why it cannot run here, or empty.
 std::string why_not(const ZeroStepCase& c, const Context& context);
 
 }  // namespace suite

@@ -7,6 +7,7 @@
 
 #include "machine/device/kernels.h"
 #include "machine/device/random.h"
+#include "suite/reference/whole_values.h"
 
 namespace suite {
 
@@ -21,8 +22,8 @@ double random_value(std::uint64_t seed, std::int64_t index, Dtype dtype) {
   return dtype == Dtype::float64 ? value : static_cast<double>(static_cast<float>(value));
 }
 
-// Used by the first part and the last, as a tied embedding is: the last brings the gradient of the
-// first half of its elements, the first of the others.
+// The first and the last part use this row, as a tied embedding. The last adds the gradient of the
+// first half of its elements, the first that of the other half.
 constexpr int shared_row = 5;
 
 }  // namespace
@@ -59,6 +60,19 @@ ZeroStepModel::ZeroStepModel(std::int64_t elements, Dtype dtype, std::uint64_t s
 std::vector<Parameter*> ZeroStepModel::list() {
   std::vector<Parameter*> all;
   for (Parameter& p : parameters_) all.push_back(&p);
+  return all;
+}
+
+zero::GradientPlan ZeroStepModel::plan() {
+  return zero::gradient_plan(list(), dtype_, machine::Grid({.dp = ranks_}, rank_),
+                             7 * ranks_ * micro_batches_, {"frozen"});
+}
+
+std::vector<double> ZeroStepModel::values(zero::Step& step) {
+  std::vector<double> all;
+  step.before_use(list());
+  for (const Parameter& p : parameters_) append(all, p.value);
+  step.after_use(list());
   return all;
 }
 

@@ -1,12 +1,10 @@
 #pragma once
-// What stands in for a model in zero_step: parameters in parts, and backward that adds gradients
-// which are known beforehand. Among them is what trips real stacks: a parameter without elements,
-// one of a single element, sizes that nothing divides, a frozen one, one that no part uses, and one
-// that two parts share.
+// The model of zero_step: parameters in parts, and a backward that adds known gradients. It has
+// cases that break real stacks: a parameter without elements, one of a single element, prime sizes,
+// a frozen one, one that no part uses, and one that two parts share.
 
 #include <cstdint>
 #include <functional>
-#include <string>
 #include <vector>
 
 #include "collectives/placement.h"
@@ -24,29 +22,33 @@ class ZeroStepModel {
 
   const std::vector<collectives::Parameter>& parameters() const { return parameters_; }
   std::vector<collectives::Parameter*> list();
-  static std::vector<std::string> frozen() { return {"frozen"}; }
+  // As if every micro-batch had 7 tokens: a divisor that is not a power of two.
+  zero::GradientPlan plan();
   bool trained(const collectives::Parameter& parameter) const { return parameter.name != "frozen"; }
   // For LayoutOptions, and for the formulas.
   std::vector<int> part_of_rows() const;
   zero::Usage usage() const;
 
-  // Of all parameters, one after the other; initial values as the dtype rounds them.
+  // Initial values of all parameters, one after the other; the dtype rounds them.
   const std::vector<double>& initial() const { return initial_; }
   std::vector<bool> decays() const;
-  // To the summed gradient of an element: what micro-batch index / ranks of rank index % ranks
-  // brings.
+  // The contribution of micro-batch index / ranks of rank index % ranks to the summed gradient of
+  // an element.
   double contribution(int index, std::int64_t element) const;
 
-  // Gives the parameters' memory up, sets initial values in what they have.
+  // All values, as uses of the step see them.
+  std::vector<double> values(zero::Step& step);
+
+  // forget drops the parameters' memory; set_values writes initial values to it.
   void forget();
   void set_values() const;
-  // Backward's gradients: the device's memory, counted as activations.
+  // Makes the gradients of backward on the device, counted as activations.
   void make_gradients(machine::Device& device, machine::Dtype dtype);
-  // Of all micro-batches.
+  // For all micro-batches.
   void negate_gradients();
-  // Of the last element in the first micro-batch; returns what it was.
+  // Replaces the gradient of the last element in the first micro-batch; returns the previous one.
   double replace_gradient(double value);
-  // Forward and backward of one micro-batch. on_use sees every parameter whose values are there.
+  // Forward and backward of one micro-batch. on_use is called for every parameter in use.
   using OnUse = std::function<void(const collectives::Parameter&, std::int64_t first_element)>;
   void run(zero::Step& step, int micro_batch, const OnUse& on_use = {});
 

@@ -2,6 +2,7 @@
 // What every unit includes: harness/unit/unit.h, and the short names of what units declare.
 
 #include "harness/unit/unit.h"
+#include "machine/device/tensor.h"
 
 namespace suite {
 

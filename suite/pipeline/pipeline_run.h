@@ -1,0 +1,80 @@
+#pragma once
+// A pipeline schedule that a unit runs: its actions, links and executor, and the oracles of its
+// messages and of the order of its actions. Each rank is a stage.
+
+#include <fmt/format.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "machine/link/connect.h"
+#include "pipeline/execute.h"
+#include "suite/reference/boundary_traffic.h"
+#include "suite/reference/unit.h"
+#include "suite/trainer/measured_step.h"
+
+namespace suite {
+
+class PipelineRun {
+ public:
+  const Context& context;
+  const pipeline::Schedule& schedule;
+  const pipeline::Size size;
+  const pipeline::StageSchedules actions;
+  const pipeline::Boundary boundary;
+  const int stage;
+
+  // Case: ranks, schedule, virtual_stages, micro_batches and transport.
+  template <class Case>
+  PipelineRun(const Case& c, const Context& on, const pipeline::Boundary& of)
+      : context(on),
+        schedule(pipeline::find_schedule(c.schedule)),
+        size{c.ranks, c.micro_batches, c.virtual_stages},
+        actions(pipeline::all_stages(schedule, size)),
+        boundary(of),
+        stage(on.group.index),
+        activations_(machine::connect(on.world, on.group, c.transport)),
+        gradients_(machine::connect(on.world, on.group, c.transport)),
+        executor_(actions, c.micro_batches, boundary, {*activations_, *gradients_}, on.device,
+                  on.world.host_device()) {}
+
+  pipeline::Timeline run(const pipeline::Stage& callables) { return executor_.run(callables); }
+
+  // Runs once. The volume is that of both links, as the paper counts it.
+  void judge(Judge& judge, const pipeline::Stage& callables) {
+    activations_->reset_traffic();
+    gradients_->reset_traffic();
+    const pipeline::Timeline timeline = run(callables);
+    machine::Traffic measured = activations_->total();
+    measured += gradients_->total();
+    judge.volume("pp", {Operation::send_receive, boundary.dtype}, measured,
+                 boundary_traffic(actions.placement, stage, size.micro_batches, boundary.bytes()));
+    const std::string what = fmt::format("stage {}", stage);
+    judge.schedule(what, pipeline::executed(timeline.events), text(schedule.stage(stage, size)));
+    judge.schedule(what + ", micro-batches alive at once", timeline.peak_in_flight,
+                   schedule.peak(stage, size));
+  }
+
+  // Five steps, the least disturbed first; prepare is called before each.
+  std::vector<MeasuredStep> measure(const pipeline::Stage& callables,
+                                    const std::function<void()>& prepare) {
+    return measured_steps(context.world, context.group, 5, [&] {
+      prepare();
+      context.world.barrier(context.group);
+      return run(callables);
+    });
+  }
+  void describe(Description& description, const MeasuredStep& step,
+                const pipeline::Costs& costs) const {
+    suite::describe(description, step, context.group);
+    describe_bubble(description, step, schedule, size, actions, costs);
+  }
+
+ private:
+  std::unique_ptr<machine::Link> activations_, gradients_;
+  pipeline::Executor executor_;
+};
+
+}  // namespace suite
