@@ -30,8 +30,8 @@ ColumnParallelLinear::ColumnParallelLinear(const Context& context, const std::st
       weight_(declare_cut(context, name + ".weight", out, in, options.stacked)),
       bias_(declare_cut(context, name + ".bias", out, 0, options.stacked)) {
   if (options.gather_output && (context.sequence_parallel || options.stacked > 1))
-    machine::reject("{}: gather_output goes with {}", name,
-                    context.sequence_parallel ? "no sequence parallelism" : "one matrix only");
+    machine::reject("{}: gather_output does not support {}", name,
+                    context.sequence_parallel ? "sequence parallelism" : "stacked matrices");
 }
 
 Matrix ColumnParallelLinear::weight_of(const Tensor& tensor) const {

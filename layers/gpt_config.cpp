@@ -26,44 +26,40 @@ int nearest_divisor(int number, int wanted) {
 }
 
 void check_positive(std::string_view key, double value) {
-  if (!(value > 0)) machine::reject("{} is {}: it must be greater than 0", key, value);
+  if (!(value > 0)) machine::reject("{} is {}; expected more than 0", key, value);
 }
 
 void check_divides(std::string_view key, int value, std::string_view whole_key, int whole) {
   if (value < 1 || whole % value != 0)
-    machine::reject("{} is {}: it must divide {}, which is {}; the nearest that does is {}", key,
-                    value, whole_key, whole, nearest_divisor(whole, value));
+    machine::reject("{} is {}; expected a divisor of {} {} (example: {})", key, value, whole_key,
+                    whole, nearest_divisor(whole, value));
 }
 
 void check_groups(const GptConfig& c) {
   if (!c.group_query_attention && c.num_query_groups != 1)
-    machine::reject(
-        "num-query-groups is {}, which is of group-query-attention: switch that on, or "
-        "leave it at 1",
-        c.num_query_groups);
+    machine::reject("num-query-groups is {}; expected 1 without group-query-attention",
+                    c.num_query_groups);
   check_divides("num-query-groups", c.num_query_groups, "heads", c.heads);
 }
 
 void check_positions(const GptConfig& c) {
   check_positive("rotary-base", c.rotary_base);
   if (!c.rotary() && c.rotary_base != GptConfig().rotary_base)
-    machine::reject(
-        "rotary-base is {}, which is of position-embedding-type rope; the nearest that fits {} is "
-        "{}",
-        c.rotary_base, name(c.position_embedding_type), GptConfig().rotary_base);
+    machine::reject("rotary-base is {}; expected {} with position-embedding-type {}", c.rotary_base,
+                    GptConfig().rotary_base, name(c.position_embedding_type));
   if (c.rotary() && c.head() % 2 != 0)
     machine::reject(
-        "heads is {}: position-embedding-type rope turns halves of a head, whose size, hidden {} / "
-        "{}, is odd; the nearest heads for which it is even is {}",
+        "heads is {}; position-embedding-type rope expects an even size of a head, but hidden {} / "
+        "{} "
+        "is odd (example: {})",
         c.heads, c.hidden, c.heads,
         nearest_divisor(c.hidden, c.heads, [&](int heads) { return c.hidden / heads % 2 == 0; }));
 }
 
 void check_dropout(std::string_view key, double probability) {
   if (!(probability >= 0 && probability < 1))
-    machine::reject(
-        "{} is {}: it must be at least 0 and below 1; the nearest that is (in tenths) is {}", key,
-        probability, probability >= 1 ? 0.9 : 0.0);
+    machine::reject("{} is {}; expected at least 0 and below 1 (example: {})", key, probability,
+                    probability >= 1 ? 0.9 : 0.0);
 }
 
 }  // namespace
@@ -107,29 +103,21 @@ void GptConfig::validate(int tp, int pp) const {
   check_dropout("hidden-dropout", hidden_dropout);
   check_dropout("attention-dropout", attention_dropout);
   if (ffn() < 1)
-    machine::reject("ffn-hidden-size is {}{}: it must be greater than 0", ffn_hidden_size,
-                    ffn_hidden_size == 0
-                        ? fmt::format(" (unset), and of hidden {} swiglu makes {}", hidden, 0)
-                        : "");
+    machine::reject(
+        "ffn-hidden-size is {}{}; expected more than 0", ffn_hidden_size,
+        ffn_hidden_size == 0 ? fmt::format(" (unset: swiglu makes 0 of hidden {})", hidden) : "");
   const int tp_valid =
       nearest_divisor(std::gcd(std::gcd(heads, vocabulary), std::gcd(query_groups(), ffn())), tp);
-  if (heads % tp != 0)
-    machine::reject(
-        "tp is {}: it must divide heads, which is {}; the nearest degree that divides "
-        "heads and vocabulary is {}",
-        tp, heads, tp_valid);
-  for (const auto& [key, value] :
-       {std::pair("num-query-groups", query_groups()), {"ffn-hidden-size", ffn()}})
+  for (const auto& [key, value] : {std::pair("heads", heads),
+                                   {"num-query-groups", query_groups()},
+                                   {"ffn-hidden-size", ffn()}})
     if (value % tp != 0)
-      machine::reject(
-          "tp is {}: it must divide {}, which is {}; the nearest degree that divides all that it "
-          "cuts is {}",
-          tp, key, value, tp_valid);
+      machine::reject("tp is {}; expected a divisor of {} {} (example: {})", tp, key, value,
+                      tp_valid);
   if (vocabulary % tp != 0)
     machine::reject(
-        "tp is {}: it must divide vocabulary, which is {}; pad vocabulary to {}, or use "
-        "tp {}, the nearest degree that divides heads and vocabulary",
-        tp, vocabulary, (vocabulary + tp - 1) / tp * tp, tp_valid);
+        "tp is {}; expected a divisor of vocabulary {}; pad vocabulary to {}, or use tp {}", tp,
+        vocabulary, (vocabulary + tp - 1) / tp * tp, tp_valid);
   check_divides("pp", pp, "layers", layers);
 }
 

@@ -27,25 +27,20 @@ TEST(GptConfig, AcceptsWhatDivides) {
 }
 
 TEST(GptConfig, NamesKeyValuesAndTheNearestValid) {
-  EXPECT_EQ(refusal(config, 5),
-            "tp is 5: it must divide heads, which is 12; the nearest degree that divides heads and "
-            "vocabulary is 4");
+  EXPECT_EQ(refusal(config, 5), "tp is 5; expected a divisor of heads 12 (example: 4)");
   EXPECT_EQ(refusal(config, 3),
-            "tp is 3: it must divide vocabulary, which is 200; pad vocabulary to 201, or use tp 2, "
-            "the nearest degree that divides heads and vocabulary");
-  EXPECT_EQ(refusal(config, 1, 4),
-            "pp is 4: it must divide layers, which is 6; the nearest that does is 3");
+            "tp is 3; expected a divisor of vocabulary 200; pad vocabulary to 201, or use tp 2");
+  EXPECT_EQ(refusal(config, 1, 4), "pp is 4; expected a divisor of layers 6 (example: 3)");
   GptConfig odd = config;
   odd.heads = 7;
-  EXPECT_EQ(refusal(odd),
-            "heads is 7: it must divide hidden, which is 48; the nearest that does is 6");
+  EXPECT_EQ(refusal(odd), "heads is 7; expected a divisor of hidden 48 (example: 6)");
   odd = config;
   odd.sequence = 0;
-  EXPECT_EQ(refusal(odd), "sequence is 0: it must be greater than 0");
+  EXPECT_EQ(refusal(odd), "sequence is 0; expected more than 0");
   odd = config;
   odd.layer_norm_epsilon = -1;
-  EXPECT_EQ(refusal(odd), "layer_norm_epsilon is -1: it must be greater than 0");
-  EXPECT_EQ(refusal(config, 0), "tp is 0: it must be greater than 0");
+  EXPECT_EQ(refusal(odd), "layer_norm_epsilon is -1; expected more than 0");
+  EXPECT_EQ(refusal(config, 0), "tp is 0; expected more than 0");
 }
 
 std::string changed(void (*change)(GptConfig&), int tp = 1) {
@@ -54,38 +49,31 @@ std::string changed(void (*change)(GptConfig&), int tp = 1) {
   return refusal(other, tp);
 }
 
-TEST(GptConfig, NamesWhatIsNotOfItsShape) {
+TEST(GptConfig, RejectsOptionsOfOtherShapes) {
   EXPECT_EQ(changed([](GptConfig& c) { c.group_query_attention = true, c.num_query_groups = 5; }),
-            "num-query-groups is 5: it must divide heads, which is 12; the nearest that does is 4");
+            "num-query-groups is 5; expected a divisor of heads 12 (example: 4)");
   EXPECT_EQ(changed([](GptConfig& c) { c.num_query_groups = 2; }),
-            "num-query-groups is 2, which is of group-query-attention: switch that on, or leave it "
-            "at 1");
+            "num-query-groups is 2; expected 1 without group-query-attention");
   EXPECT_EQ(
       changed([](GptConfig& c) { c.group_query_attention = true, c.num_query_groups = 2; }, 4),
-      "tp is 4: it must divide num-query-groups, which is 2; the nearest degree that divides all "
-      "that it cuts is 2");
+      "tp is 4; expected a divisor of num-query-groups 2 (example: 2)");
   EXPECT_EQ(changed([](GptConfig& c) { c.ffn_hidden_size = 90; }, 4),
-            "tp is 4: it must divide ffn-hidden-size, which is 90; the nearest degree that divides "
-            "all that it cuts is 2");
+            "tp is 4; expected a divisor of ffn-hidden-size 90 (example: 2)");
   EXPECT_EQ(changed([](GptConfig& c) { c.ffn_hidden_size = -1; }),
-            "ffn-hidden-size is -1: it must be greater than 0");
+            "ffn-hidden-size is -1; expected more than 0");
   EXPECT_EQ(changed([](GptConfig& c) { c.hidden = 12, c.swiglu = true; }),
-            "ffn-hidden-size is 0 (unset), and of hidden 12 swiglu makes 0: it must be greater "
-            "than 0");
-  EXPECT_EQ(changed([](GptConfig& c) {
-              c.hidden = 36, c.position_embedding_type = PositionEmbedding::rope;
-            }),
-            "heads is 12: position-embedding-type rope turns halves of a head, whose size, hidden "
-            "36 / 12, is odd; the nearest heads for which it is even is 9");
+            "ffn-hidden-size is 0 (unset: swiglu makes 0 of hidden 12); expected more than 0");
+  EXPECT_EQ(
+      changed(
+          [](GptConfig& c) { c.hidden = 36, c.position_embedding_type = PositionEmbedding::rope; }),
+      "heads is 12; position-embedding-type rope expects an even size of a head, but hidden 36 "
+      "/ 12 is odd (example: 9)");
   EXPECT_EQ(changed([](GptConfig& c) { c.rotary_base = 5000; }),
-            "rotary-base is 5000, which is of position-embedding-type rope; the nearest that fits "
-            "learned_absolute is 10000");
+            "rotary-base is 5000; expected 10000 with position-embedding-type learned_absolute");
   EXPECT_EQ(changed([](GptConfig& c) { c.hidden_dropout = 1; }),
-            "hidden-dropout is 1: it must be at least 0 and below 1; the nearest that is (in "
-            "tenths) is 0.9");
+            "hidden-dropout is 1; expected at least 0 and below 1 (example: 0.9)");
   EXPECT_EQ(changed([](GptConfig& c) { c.attention_dropout = -0.1; }),
-            "attention-dropout is -0.1: it must be at least 0 and below 1; the nearest that is (in "
-            "tenths) is 0");
+            "attention-dropout is -0.1; expected at least 0 and below 1 (example: 0)");
 }
 
 TEST(GptConfig, IsReadByName) {
@@ -121,46 +109,45 @@ std::string refusal(const ActivationOptions& options, int tp, int pp = 1, int mi
   return "accepted";
 }
 
-TEST(ActivationOptions, NameWhatDoesNotFitAndTheNearestThatDoes) {
+TEST(ActivationOptions, RejectIncompatibleOptions) {
   using enum RecomputeGranularity;
   EXPECT_EQ(refusal(ActivationOptions{}, 1), "accepted");
   EXPECT_EQ(refusal({.sequence_parallel = true}, 4), "accepted");
   EXPECT_EQ(refusal({.sequence_parallel = true}, 1),
-            "sequence-parallel: there is none without tensor parallelism; tp is 1, the nearest "
-            "that has one is 2");
-  EXPECT_EQ(refusal({.sequence_parallel = true}, 16, 1, 3),
-            "sequence-parallel: micro-batch-size 3 x sequence 8 = 24 tokens, which tp 16 does not "
-            "divide; the nearest micro-batch-size whose tokens it divides is 4");
-  EXPECT_EQ(refusal({.sequence_parallel = true}, 3),
-            "sequence-parallel: micro-batch-size 1 x sequence 8 = 8 tokens, which tp 3 does not "
-            "divide; the nearest micro-batch-size whose tokens it divides is 3");
+            "sequence-parallel requires tp 2 or more (got 1)");
+  EXPECT_EQ(
+      refusal({.sequence_parallel = true}, 16, 1, 3),
+      "sequence-parallel requires tokens that tp 16 divides (got micro-batch-size 3 x sequence "
+      "8 = 24; example: micro-batch-size 4)");
+  EXPECT_EQ(
+      refusal({.sequence_parallel = true}, 3),
+      "sequence-parallel requires tokens that tp 3 divides (got micro-batch-size 1 x sequence "
+      "8 = 8; example: micro-batch-size 3)");
   EXPECT_EQ(refusal({.recompute_method = RecomputeMethod::block}, 2),
-            "recompute-method block is of recompute-granularity full, which is none");
+            "recompute-method block requires recompute-granularity full (got none)");
   EXPECT_EQ(refusal({.recompute_granularity = selective, .recompute_num_layers = 2}, 2),
-            "recompute-num-layers 2 is of recompute-granularity full, which is selective");
+            "recompute-num-layers 2 requires recompute-granularity full (got selective)");
   EXPECT_EQ(refusal({.recompute_granularity = full, .recompute_num_layers = 4}, 2, 2),
-            "recompute-num-layers is 4: a stage has 3 layers; the nearest that fits is 3");
+            "recompute-num-layers is 4; expected 1 to 3, the layers of a stage");
   EXPECT_EQ(refusal({.recompute_granularity = full, .recompute_num_layers = 0}, 2),
-            "recompute-num-layers is 0: a stage has 6 layers; the nearest that fits is 1");
+            "recompute-num-layers is 0; expected 1 to 6, the layers of a stage");
   EXPECT_EQ(refusal({.recompute_granularity = selective, .use_flash_attn = true}, 1),
-            "recompute-granularity selective: with use-flash-attn there are no probabilities to "
-            "make again; leave out one of the two");
+            "recompute-granularity selective does not support use-flash-attn, which keeps no "
+            "probabilities; leave out one of the two");
   EXPECT_EQ(refusal({.use_flash_attn = true}, 1), "accepted");
   EXPECT_EQ(refusal({.distribute_saved_activations = true}, 2),
-            "distribute-saved-activations is of recompute-granularity full, which is none");
+            "distribute-saved-activations requires recompute-granularity full (got none)");
   EXPECT_EQ(refusal({.cpu_checkpointing = true}, 2),
-            "cpu-checkpointing is of recompute-granularity full, which is none");
+            "cpu-checkpointing requires recompute-granularity full (got none)");
   EXPECT_EQ(refusal({.recompute_granularity = full, .cpu_checkpointing = true}, 1), "accepted");
   ActivationOptions distributed{.recompute_granularity = full,
                                 .distribute_saved_activations = true};
   EXPECT_EQ(refusal(distributed, 2), "accepted");
-  EXPECT_EQ(refusal(distributed, 1),
-            "distribute-saved-activations: there is nothing to cut over; tp is 1, the nearest that "
-            "fits is 2");
+  EXPECT_EQ(refusal(distributed, 1), "distribute-saved-activations requires tp 2 or more (got 1)");
   distributed.sequence_parallel = true;
   EXPECT_EQ(refusal(distributed, 2),
-            "distribute-saved-activations: with sequence-parallel they are cut already; leave out "
-            "one of the two");
+            "distribute-saved-activations does not support sequence-parallel; leave out one of the "
+            "two");
 }
 
 TEST(ActivationOptions, AreReadByName) {

@@ -14,7 +14,7 @@ RowParallelLinear::RowParallelLinear(const Context& context, const std::string& 
                       Role::residual)),
       bias_(declare(context, name + ".bias", {out}, context.between_regions(), Role::bias)) {
   if (!options.input_is_parallel && context.sequence_parallel)
-    machine::reject("{}: an input that is not parallel goes with no sequence parallelism", name);
+    machine::reject("{}: input_is_parallel false does not support sequence parallelism", name);
 }
 
 Matrix RowParallelLinear::own_columns(const Tensor& x) const {

@@ -29,39 +29,35 @@ RecomputeMethod recompute_method(std::string_view text) {
 
 void ActivationOptions::validate(const GptConfig& config, int tp, int layers_of_stage) const {
   if (sequence_parallel && tp == 1)
-    machine::reject(
-        "sequence-parallel: there is none without tensor parallelism; tp is 1, the nearest that "
-        "has one is 2");
+    machine::reject("sequence-parallel requires tp 2 or more (got 1)");
   const bool full = recompute_granularity == RecomputeGranularity::full;
-  const auto only_of_full = [&](bool asked, std::string_view key) {
+  const auto requires_full = [&](bool asked, std::string_view key) {
     if (asked && !full)
-      machine::reject("{} is of recompute-granularity full, which is {}", key,
+      machine::reject("{} requires recompute-granularity full (got {})", key,
                       name(recompute_granularity));
   };
-  only_of_full(recompute_method != RecomputeMethod::uniform, "recompute-method block");
-  only_of_full(recompute_num_layers != 1,
-               fmt::format("recompute-num-layers {}", recompute_num_layers));
-  only_of_full(distribute_saved_activations, "distribute-saved-activations");
-  only_of_full(cpu_checkpointing, "cpu-checkpointing");
-  if (distribute_saved_activations && (sequence_parallel || tp == 1))
-    machine::reject("distribute-saved-activations: {}",
-                    tp == 1
-                        ? "there is nothing to cut over; tp is 1, the nearest that fits is 2"
-                        : "with sequence-parallel they are cut already; leave out one of the two");
+  requires_full(recompute_method != RecomputeMethod::uniform, "recompute-method block");
+  requires_full(recompute_num_layers != 1,
+                fmt::format("recompute-num-layers {}", recompute_num_layers));
+  requires_full(distribute_saved_activations, "distribute-saved-activations");
+  requires_full(cpu_checkpointing, "cpu-checkpointing");
+  if (distribute_saved_activations && tp == 1)
+    machine::reject("distribute-saved-activations requires tp 2 or more (got 1)");
+  if (distribute_saved_activations && sequence_parallel)
+    machine::reject(
+        "distribute-saved-activations does not support sequence-parallel; leave out one of the "
+        "two");
   if (use_flash_attn && recompute_granularity == RecomputeGranularity::selective)
     machine::reject(
-        "recompute-granularity selective: with use-flash-attn there are no probabilities to make "
-        "again; leave out one of the two");
+        "recompute-granularity selective does not support use-flash-attn, which keeps no "
+        "probabilities; leave out one of the two");
   if (use_flash_attn && config.attention_dropout > 0)
     machine::reject(
-        "attention-dropout {}: blockwise attention, use-flash-attn, drops nothing; leave out one "
-        "of the two",
+        "attention-dropout {} does not support use-flash-attn; leave out one of the two",
         config.attention_dropout);
   if (recompute_num_layers < 1 || recompute_num_layers > layers_of_stage)
-    machine::reject(
-        "recompute-num-layers is {}: a stage has {} layers; the nearest that fits is {}",
-        recompute_num_layers, layers_of_stage,
-        std::clamp(recompute_num_layers, 1, layers_of_stage));
+    machine::reject("recompute-num-layers is {}; expected 1 to {}, the layers of a stage",
+                    recompute_num_layers, layers_of_stage);
 }
 
 void ActivationOptions::validate_rows(const GptConfig& config, int tp, int micro_batch_size) const {
@@ -70,9 +66,10 @@ void ActivationOptions::validate_rows(const GptConfig& config, int tp, int micro
   const int unit = tp / std::gcd(config.sequence, tp);
   const int nearest = std::max(1, (micro_batch_size + unit / 2) / unit) * unit;
   machine::reject(
-      "sequence-parallel: micro-batch-size {} x sequence {} = {} tokens, which tp {} does not "
-      "divide; the nearest micro-batch-size whose tokens it divides is {}",
-      micro_batch_size, config.sequence, rows, tp, nearest);
+      "sequence-parallel requires tokens that tp {} divides (got micro-batch-size {} x sequence {} "
+      "= "
+      "{}; example: micro-batch-size {})",
+      tp, micro_batch_size, config.sequence, rows, nearest);
 }
 
 std::vector<LayerGroup> layer_groups(const ActivationOptions& options, std::size_t layers) {

@@ -13,7 +13,7 @@ Checkpoints::Checkpoints(const Context& context, const ActivationOptions& option
       distributed_(options.distribute_saved_activations),
       host_(options.cpu_checkpointing ? host : nullptr) {
   if (options.cpu_checkpointing && !host)
-    machine::reject("cpu-checkpointing: there is no host memory given to keep them in");
+    machine::reject("cpu-checkpointing requires a host device");
 }
 
 Tensor Checkpoints::keep(const Tensor& x) {

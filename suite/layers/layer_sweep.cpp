@@ -7,12 +7,12 @@
 namespace suite {
 namespace {
 
-// Empty, or why `by` does not divide the value, and the nearest that it does.
+// Returns why `by` does not divide the value, with the nearest multiple, or empty.
 std::string not_divided(std::string_view what, std::int64_t value, std::string_view by_what,
                         std::int64_t by) {
   if (value % by == 0) return {};
-  return fmt::format("{} is {}, which {} {} does not divide; the nearest that it does is {}", what,
-                     value, by_what, by, std::max<std::int64_t>(1, (value + by / 2) / by) * by);
+  return fmt::format("{} is {}; expected a multiple of {} {} (example: {})", what, value, by_what,
+                     by, std::max<std::int64_t>(1, (value + by / 2) / by) * by);
 }
 
 std::string why_no_case(const LayerTraits& traits, LayerClaims (*claims)(const LayerCase&),
@@ -29,17 +29,15 @@ std::string why_no_case(const LayerTraits& traits, LayerClaims (*claims)(const L
     why = not_divided("hidden-size", c.hidden_size, "num-attention-heads", c.num_attention_heads);
   if (why.empty() && traits.has_heads && c.model().rotary())
     why = not_divided("a head of hidden-size / num-attention-heads", c.model().head(),
-                      "the two halves that rope turns:", 2);
+                      "the rotated halves,", 2);
   if (!why.empty()) return why;
   for (const auto& [what, value] : claims(c).cut)
     if (why = not_divided(what, value, "ranks", c.ranks); !why.empty()) return why;
   if (c.use_flash_attn && c.recomputes_core())
-    return "recompute-granularity selective: with use-flash-attn there are no probabilities to "
-           "make again";
+    return "recompute-granularity selective does not support use-flash-attn, which keeps no "
+           "probabilities";
   if (!c.sequence_parallel) return {};
-  if (c.ranks == 1)
-    return "sequence-parallel: there is none without tensor parallelism; ranks is 1, the nearest "
-           "that has one is 2";
+  if (c.ranks == 1) return "sequence-parallel requires ranks 2 or more (got 1)";
   return not_divided("sequence-parallel: micro-batch-size x seq-length", c.tokens(), "ranks",
                      c.ranks);
 }

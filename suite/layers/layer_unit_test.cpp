@@ -193,21 +193,21 @@ std::string refusal(const harness::AxisFlags& flags) {
 }
 
 TEST(LayerSweep, RefusesWhatCannotBeCutAndNamesTheNearest) {
-  EXPECT_EQ(refusal({{"num-attention-heads", "5"}}),
-            "num-attention-heads 5: hidden-size is 96, which num-attention-heads 5 does not "
-            "divide; the nearest that it does is 95");
+  EXPECT_EQ(
+      refusal({{"num-attention-heads", "5"}}),
+      "num-attention-heads 5: hidden-size is 96; expected a multiple of num-attention-heads 5 "
+      "(example: 95)");
   EXPECT_EQ(refusal({{"ranks", "5"}}),
-            "ranks 5: 4 x hidden-size is 384, which ranks 5 does not divide; the nearest that it "
-            "does is 385");
+            "ranks 5: 4 x hidden-size is 384; expected a multiple of ranks 5 (example: 385)");
   EXPECT_EQ(refusal({{"ranks", "1"}, {"sequence-parallel", "1"}}),
-            "sequence-parallel: there is none without tensor parallelism; ranks is 1, the "
-            "nearest that has one is 2");
-  EXPECT_EQ(refusal({{"ranks", "8"},
-                     {"micro-batch-size", "1"},
-                     {"seq-length", "20"},
-                     {"sequence-parallel", "1"}}),
-            "sequence-parallel: micro-batch-size x seq-length is 20, which "
-            "ranks 8 does not divide; the nearest that it does is 24");
+            "sequence-parallel requires ranks 2 or more (got 1)");
+  EXPECT_EQ(
+      refusal({{"ranks", "8"},
+               {"micro-batch-size", "1"},
+               {"seq-length", "20"},
+               {"sequence-parallel", "1"}}),
+      "sequence-parallel: micro-batch-size x seq-length is 20; expected a multiple of ranks 8 "
+      "(example: 24)");
   EXPECT_EQ(refusal({{"seq-length", "0"}}), "--seq-length: 0 is not at least 1");
   EXPECT_EQ(refusal({{"ranks", "3"}, {"num-attention-heads", "6"}}), "accepted");
 }

@@ -61,7 +61,7 @@ TEST(TrainingStep, AGptStepKeepsItsCheckpointsOnTheHost) {
                                              {"tensor-model-parallel-size", "1"},
                                              {"recompute-granularity", "selective"},
                                              {"cpu-checkpointing", "1"}}),
-                        {"cpu-checkpointing is of recompute-granularity full, which is selective"});
+                        {"cpu-checkpointing requires recompute-granularity full (got selective)"});
 }
 
 TEST(TrainingStep, AGptStepAttendsBlockwise) {

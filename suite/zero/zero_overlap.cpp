@@ -82,7 +82,7 @@ struct ZeroOverlap {
         .axis("communication_ratio", &Case::communication_ratio, "0.25",
               {"0.1", "0.25", "0.5", "0.75", "1", "1.5", "2"})
         .only([](const Case& c) -> std::string {
-          if (c.ranks < 2) return "one rank has nothing to hide: at least 2";
+          if (c.ranks < 2) return "one rank has no communication to hide: at least 2";
           if (c.parameters < 1000) return fmt::format("{} parameters: at least 1000", c.parameters);
           if (c.micro_batches < 1 || c.reduce_bucket < 1 || c.computation_ms < 1)
             return "micro-batches, elements of a bucket and milliseconds: at least 1";

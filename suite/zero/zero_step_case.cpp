@@ -21,16 +21,16 @@ std::string why_no_case(const Case& c) {
   if (c.parameters < 1000) return fmt::format("{} parameters: at least 1000", c.parameters);
   if (c.micro_batches < 1) return fmt::format("{} micro-batches: at least 1", c.micro_batches);
   if (c.reduce_bucket < 1 || c.all_gather_bucket < 1 || c.max_live < 1 || c.prefetch_bucket < 0)
-    return "a bucket has one element at least";
+    return "a bucket has at least one element";
   if (c.overlap && c.transport != Transport::shared_memory)
-    return "overlap_comm needs shared_memory: one thread alone may use the others";
+    return "overlap_comm requires shared_memory: only one thread may use other transports";
   if (c.wire != "default" && c.dtype == Dtype::float64)
     return "communication_data_type narrows gradients of float, not of double";
   if (c.sub_group_size < 1 || c.buffer_count < 1)
     return "sub_group_size and buffer_count: at least 1";
   if (c.max_in_cpu < 0) return "max_in_cpu: not negative";
   if (c.delayed && c.ratio != "1")
-    return fmt::format("delayed_update with ratio {}: it is offload_step that judges this",
+    return fmt::format("delayed_update does not support ratio {} here; offload_step judges it",
                        c.ratio);
   try {
     const zero::StepOptions options = c.step_options(1, 0);

@@ -20,12 +20,12 @@ constexpr std::size_t last_line_bytes = last_line.size() + 8 + 1;
 std::int64_t integer(const json& value) {
   if (!value.is_number_unsigned() ||
       value.get<std::uint64_t>() > std::uint64_t{std::numeric_limits<std::int64_t>::max()})
-    throw CheckpointError(fmt::format("{} is no number from 0 to 2^63 - 1", value.dump()));
+    throw CheckpointError(fmt::format("{} is not a number from 0 to 2^63 - 1", value.dump()));
   return value.get<std::int64_t>();
 }
 
 std::vector<std::int64_t> integers(const json& values) {
-  if (!values.is_array()) throw CheckpointError(fmt::format("{} is no list", values.dump()));
+  if (!values.is_array()) throw CheckpointError(fmt::format("{} is not a list", values.dump()));
   std::vector<std::int64_t> read;
   for (const json& value : values) read.push_back(integer(value));
   return read;
@@ -34,7 +34,7 @@ std::vector<std::int64_t> integers(const json& values) {
 Dtype dtype(const std::string& text) {
   for (const Dtype known : machine::every_dtype)
     if (machine::name(known) == text) return known;
-  throw CheckpointError(fmt::format("'{}' is no dtype", text));
+  throw CheckpointError(fmt::format("'{}' is not a dtype", text));
 }
 
 StoredPiece parse_piece(const json& value, std::uint64_t part_bytes) {
@@ -121,7 +121,7 @@ CheckpointIndex parse_index(const std::string& path, const std::string& text) {
     index.save = whole.at("save").get<std::string>();
     if (!is_save_name(index.save)) refuse("its save has no right name");
     for (const auto& [name, value] : whole.at("numbers").items()) {
-      if (!value.is_number_unsigned()) refuse(fmt::format("'{}' is no number", name));
+      if (!value.is_number_unsigned()) refuse(fmt::format("'{}' is not a number", name));
       index.numbers[name] = value.get<std::uint64_t>();
     }
     for (const json& part : whole.at("parts")) {

@@ -32,7 +32,7 @@ class OpenFile {
   std::uint64_t size() const {
     struct stat status {};
     if (::fstat(file_, &status) != 0) refuse(std::strerror(errno));
-    if (!S_ISREG(status.st_mode)) refuse("it is no regular file");
+    if (!S_ISREG(status.st_mode)) refuse("it is not a regular file");
     return static_cast<std::uint64_t>(status.st_size);
   }
   void read(std::uint64_t offset, void* into, std::size_t bytes) const {

@@ -153,21 +153,21 @@ TEST_F(CheckpointFiles, HostileIndicesAreRefused) {
   };
   for (const auto& [from, to, why] : std::vector<std::array<std::string, 3>>{
            {"\"offset\":64", "\"offset\":9223372036854775807", "are not inside a file of 112"},
-           {"\"offset\":64", "\"offset\":-8", "is no number"},
-           {"\"offset\":64", "\"offset\":1e3", "is no number"},
-           {"\"bytes\":112", "\"bytes\":18446744073709551615", "is no number"},
+           {"\"offset\":64", "\"offset\":-8", "is not a number"},
+           {"\"offset\":64", "\"offset\":1e3", "is not a number"},
+           {"\"bytes\":112", "\"bytes\":18446744073709551615", "is not a number"},
            {"\"global\":[6,4]", "\"global\":[1152921504606846976,16]", "more elements than can be"},
            {"\"global\":[6,4]", "\"global\":[2,4]", "are not inside an extent of 2"},
            {"\"range\":[0,12]", "\"range\":[0,4611686018427387904]", "of a box of 12"},
            {"\"range\":[0,12]", "\"range\":[12,0]", "of a box of 12"},
            {"\"begin\":[0,0]", "\"begin\":[0,0,0]", "extents"},
-           {"\"float\"", "\"floaty\"", "'floaty' is no dtype"},
+           {"\"float\"", "\"floaty\"", "'floaty' is not a dtype"},
            {first, "../../../etc/pass", "its save has no right name"},
            {"\"name\":\"a\"", "\"name\":7", "type"},
            {"\"parts\": [", "\"parts\": 1, \"more\": [", ""},
            {"\"parts\"", "\"party\"", "parts"},
            {"shardmark checkpoint 1", "shardmark checkpoint 2", "its format is"},
-           {"\"steps\":7", "\"steps\":-7", "'steps' is no number"},
+           {"\"steps\":7", "\"steps\":-7", "'steps' is not a number"},
            {"]}\n", std::string(100'000, '['), "parse error"}}) {
     edited(from, to);
     expect_refusal(index, why);

@@ -23,7 +23,8 @@ IoFile::IoFile(std::string name, const std::string& path, int flags) : name_(std
   descriptor_ = ::open(path.c_str(), flags | O_DIRECT | O_CLOEXEC, mode);
   if (descriptor_ >= 0 || errno != EINVAL) return;
   descriptor_ = ::open(path.c_str(), flags | O_CLOEXEC, mode);
-  if (descriptor_ >= 0) note_ = fmt::format("{} is buffered: O_DIRECT was refused", name_);
+  if (descriptor_ >= 0)
+    note_ = fmt::format("{} is buffered: the file system rejects O_DIRECT", name_);
 }
 
 IoFile IoFile::unnamed(const std::string& folder, std::uint64_t bytes, int rank) {

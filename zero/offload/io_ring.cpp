@@ -174,7 +174,7 @@ void IoRing::Engine::wait(Ticket ticket) {
     if (done.wait_until(lock, until) == std::cv_status::no_timeout || found->second.blocks == 0 ||
         Clock::now() < std::max(began, came_back) + timeout)
       continue;
-    throw machine::Timeout(fmt::format("{} {}: nothing came back for {} s, {} blocks are under way",
+    throw machine::Timeout(fmt::format("{} {}: no block completed for {} s, {} blocks are pending",
                                        found->second.write ? "writing" : "reading",
                                        found->second.file, options.timeout_s, under_way()));
   }
@@ -297,7 +297,7 @@ void IoRing::Engine::take_back(std::size_t slot, int result) {
   } else if (result == 0) {
     refuse(transfer.write ? "nothing was written" : "the file ends there");
   } else if (moved < block.bytes && moved % io_alignment != 0 && transfer.direct) {
-    refuse(fmt::format("only {} came", moved));
+    refuse(fmt::format("only {} bytes arrived", moved));
   } else if (moved < block.bytes && !transfer.failure) {
     block.offset += moved;
     block.data += moved;
@@ -312,7 +312,7 @@ void IoRing::Engine::take_back(std::size_t slot, int result) {
 std::string IoRing::why_not() {
   io_uring ring{};
   if (const int error = io_uring_queue_init(1, &ring, 0); error < 0)
-    return fmt::format("io_uring is not to be had: {}", std::strerror(-error));
+    return fmt::format("io_uring is not available: {}", std::strerror(-error));
   const bool new_enough = (ring.features & IORING_FEAT_EXT_ARG) != 0;
   io_uring_queue_exit(&ring);
   return new_enough ? "" : "io_uring of this kernel is older than Linux 5.11";

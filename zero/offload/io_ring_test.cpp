@@ -165,7 +165,7 @@ TEST_F(Ring, AWaitEnds) {
   IoRing ring({.timeout_s = 0.05, .rank = 5});
   const auto reading = ring.read(pipe, 0, data);
   const std::string text = what([&] { ring.wait(reading); });
-  EXPECT_SAYS(text, "reading " + path + " of rank 5: nothing came back for 0.05 s");
+  EXPECT_SAYS(text, "reading " + path + " of rank 5: no block completed for 0.05 s");
 }
 
 TEST(Checksum, IsTheKnownOneAndTheSameByTable) {

@@ -31,7 +31,7 @@ void check(const StateOptions& options) {
     machine::check_positive("piece_size", cpu.piece_size);
     if (!(cpu.ratio >= 0 && cpu.ratio <= 1)) machine::reject("ratio {}: must be 0 to 1", cpu.ratio);
   } else if (cpu.delayed_update || cpu.ratio != 1) {
-    machine::reject("{} with offload_optimizer {}: it goes with offload_optimizer cpu",
+    machine::reject("{} requires offload_optimizer cpu (got {})",
                     cpu.delayed_update ? "delayed_update" : fmt::format("ratio {}", cpu.ratio),
                     name(options.device));
   }

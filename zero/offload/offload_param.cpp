@@ -20,14 +20,13 @@ void check(const ValueOptions& options, int stage, const StateOptions& states) {
   const auto refuse = [&](std::string_view what, std::string_view why) {
     machine::reject("offload_param {} with {}: {}", name(options.device), what, why);
   };
-  if (stage != 3)
-    refuse(fmt::format("stage {}", stage),
-           "values are whole below stage 3, the nearest that parts them");
+  if (stage != 3) refuse(fmt::format("stage {}", stage), "only stage 3 shards the values");
   if (states.cpu.delayed_update)
-    refuse("delayed_update", "it would update values while they are read; one of the two goes");
+    refuse("delayed_update",
+           "it would update values while they are read; leave out one of the two");
   if (states.device == OffloadDevice::cpu && states.cpu.ratio != 1)
     refuse(fmt::format("ratio {}", states.cpu.ratio),
-           "states would stay where no values are; the nearest is ratio 1");
+           "states would stay on a device without values; use ratio 1");
 }
 
 std::vector<ValueSlot> value_slots(const Layout& layout, const ValueOptions& options) {

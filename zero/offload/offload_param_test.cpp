@@ -442,10 +442,8 @@ TEST(OffloadParam, RefusesWhatDoesNotGoTogether) {
   StateOptions states;
   EXPECT_EQ(refusal(values, 3, states), "");
   EXPECT_EQ(refusal({}, 2, states), "");
-  EXPECT_EQ(
-      refusal(values, 2, states),
-      "offload_param cpu with stage 2: values are whole below stage 3, the nearest that parts "
-      "them");
+  EXPECT_EQ(refusal(values, 2, states),
+            "offload_param cpu with stage 2: only stage 3 shards the values");
   states.device = OffloadDevice::cpu;
   states.cpu.ratio = 0.5;
   EXPECT_NE(refusal(values, 3, states).find("ratio 0.5"), std::string::npos);

@@ -294,11 +294,9 @@ TEST(Offload, RefusesWhatDoesNotGoTogether) {
   StateOptions options = on_host(0.5, true);
   EXPECT_EQ(refusal(options), "");
   options.device = OffloadDevice::nvme;
-  EXPECT_EQ(refusal(options),
-            "delayed_update with offload_optimizer nvme: it goes with offload_optimizer cpu");
+  EXPECT_EQ(refusal(options), "delayed_update requires offload_optimizer cpu (got nvme)");
   options.cpu.delayed_update = false;
-  EXPECT_EQ(refusal(options),
-            "ratio 0.5 with offload_optimizer nvme: it goes with offload_optimizer cpu");
+  EXPECT_EQ(refusal(options), "ratio 0.5 requires offload_optimizer cpu (got nvme)");
   EXPECT_EQ(refusal(on_host(2)), "ratio 2: must be 0 to 1");
   EXPECT_EQ(refusal(on_host(NAN)), "ratio nan: must be 0 to 1");
   options = on_host(1);

@@ -12,8 +12,8 @@ namespace zero {
 Stage2::Stage2(StepContext context) : Step(std::move(context)), open_(layout().buckets.size()) {
   if (context_.plan.pp > 1)
     machine::reject(
-        "ZeRO stage {} with pipeline-model-parallel-size {}: gradients are reduced in "
-        "every micro-batch, which goes with stages 0 and 1 only",
+        "ZeRO stage {} does not support pipeline-model-parallel-size {}: it reduces gradients in "
+        "every micro-batch; use stage 0 or 1",
         context_.stage, context_.plan.pp);
   context_.states.release_gradients();
   shards_ = zeros({layout().elements / context_.plan.dp});

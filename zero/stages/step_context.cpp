@@ -55,7 +55,7 @@ void check(const Communicator* communicator, std::string_view group, int size) {
 
 bool is_sharded(int stage, const GradientPlan& plan) {
   if (stage < 0 || stage >= num_stages)
-    machine::reject("ZeRO stage {}: there are the stages 0 to {}", stage, num_stages - 1);
+    machine::reject("ZeRO stage is {}; expected 0 to {}", stage, num_stages - 1);
   return stage >= 1 && plan.dp > 1;
 }
 

@@ -41,8 +41,8 @@ GradientPlan gradient_plan(const std::vector<Parameter*>& parameters, Dtype valu
     const collectives::Placement& placement = parameter->placement;
     if (placement.tied_over_pp && plan.pp > 1 && grid.opposite_group().size() == 1)
       machine::reject(
-          "gradient plan: parameter {} is tied over two opposite stages, stage {} of "
-          "{} has none",
+          "gradient plan: parameter {} is tied over two opposite stages, but stage {} of "
+          "{} has no opposite",
           parameter->name, grid.coordinate(Axis::pp), plan.pp);
     GradientRow row;
     row.parameter = parameter->name;
