@@ -23,13 +23,6 @@ inline void all_reduce_over_tp(const Context& context, const Tensor& y) {
   if (context.tp.size() > 1) context.tp.all_reduce(y);
 }
 
-// All rows, in memory of `category`.
-inline Tensor gather_rows(const Context& context, const Tensor& own, Category category) {
-  const Tensor all = context.tensor({context.all_rows(own.rows()), own.cols()}, category);
-  context.tp.all_gather(own, all);
-  return all;
-}
-
 inline void gather_columns(const Context& context, const Tensor& part, const Tensor& whole) {
   const Tensor blocks =
       context.tensor({context.tp.size() * part.rows(), part.cols()}, Category::buffers);
@@ -54,9 +47,14 @@ inline Tensor inside(const Context& context, const Tensor& outside) {
   return context.tensor({context.all_rows(outside.rows()), outside.cols()}, Category::buffers);
 }
 
+// Gathered rows are in memory of `category`.
 inline Tensor enter(const Context& context, const Tensor& outside,
                     Category category = Category::buffers) {
-  return context.sequence_parallel ? gather_rows(context, outside, category) : outside;
+  if (!context.sequence_parallel) return outside;
+  const Tensor inside =
+      context.tensor({context.all_rows(outside.rows()), outside.cols()}, category);
+  context.tp.all_gather(outside, inside);
+  return inside;
 }
 inline void leave(const Context& context, const Tensor& inside, const Tensor& outside) {
   if (context.sequence_parallel)
