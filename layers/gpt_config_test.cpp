@@ -21,12 +21,12 @@ std::string refusal(const GptConfig& config, int tp = 1, int pp = 1) {
 
 const GptConfig config{.layers = 6, .hidden = 48, .heads = 12, .vocabulary = 200, .sequence = 8};
 
-TEST(GptConfig, AcceptsWhatDivides) {
+TEST(GptConfig, AcceptsValidDegrees) {
   EXPECT_EQ(refusal(config), "accepted");
   EXPECT_EQ(refusal(config, 4, 3), "accepted");
 }
 
-TEST(GptConfig, NamesKeyValuesAndTheNearestValid) {
+TEST(GptConfig, NamesKeyValueAndAnExample) {
   EXPECT_EQ(refusal(config, 5), "tp is 5; expected a divisor of heads 12 (example: 4)");
   EXPECT_EQ(refusal(config, 3),
             "tp is 3; expected a divisor of vocabulary 200; pad vocabulary to 201, or use tp 2");

@@ -251,7 +251,7 @@ TEST(LinearTraffic, OneCollectiveEach) {
 }
 
 // What is whole on every rank is gathered once more; its conjugate sends nothing.
-TEST(LinearTraffic, GathersWhatIsAskedForWhole) {
+TEST(LinearTraffic, GathersReplicatedEnds) {
   on_ranks(2, Dtype::float32, [&](Rank& rank) {
     ColumnParallelLinear column(rank.context, "column", 8, 16, {.gather_output = true});
     RowParallelLinear row(rank.context, "row", 16, 8, {.input_is_parallel = false});
@@ -277,7 +277,7 @@ TEST(LinearTraffic, GathersWhatIsAskedForWhole) {
   });
 }
 
-TEST(LinearShape, RefusesToGatherWhatIsCutByRows) {
+TEST(LinearShape, RejectsGatheringWithSequenceParallelism) {
   on_ranks(2, Dtype::float32, [](Rank& rank) {
     rank.context.sequence_parallel = true;
     EXPECT_THROW(ColumnParallelLinear(rank.context, "fc1", 4, 8, {.gather_output = true}),
@@ -287,7 +287,7 @@ TEST(LinearShape, RefusesToGatherWhatIsCutByRows) {
   });
 }
 
-TEST(LinearShape, NamesTheDegreeThatDoesNotDivide) {
+TEST(LinearShape, NamesTheInvalidDegree) {
   on_ranks(2, Dtype::float32, [](Rank& rank) {
     try {
       ColumnParallelLinear(rank.context, "fc1", 4, 7);

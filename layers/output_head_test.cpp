@@ -48,7 +48,7 @@ Observed run(int tp, Dtype dtype, std::int64_t rows, Dtype rounded_to,
   });
 }
 
-TEST(OutputHead, LossIsThatOfTheReference) {
+TEST(OutputHead, LossMatchesTheReference) {
   for (const int tp : {1, 2, 4}) {
     const std::int64_t rows = 15;
     const Observed seen = run(tp, Dtype::float64, rows, Dtype::float64);
@@ -61,7 +61,7 @@ TEST(OutputHead, LossIsThatOfTheReference) {
 }
 
 // As if the table ended before; all of the last rank's rows may be padding.
-TEST(OutputHead, PaddingTakesNoPart) {
+TEST(OutputHead, IgnoresPadding) {
   const std::int64_t rows = 12;
   for (const int vocabulary : {43, 33, 30}) {
     const Observed exact =

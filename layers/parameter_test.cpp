@@ -39,7 +39,7 @@ TEST(InitialValues, DoNotDependOnTheSharding) {
   }
 }
 
-TEST(InitialValues, DifferFromParameterToParameterAndSeedToSeed) {
+TEST(InitialValues, DifferByParameterAndSeed) {
   std::set<double> first_values;
   for (const unsigned seed : {1u, 2u}) {
     for (const auto& [name, values] :
@@ -48,7 +48,7 @@ TEST(InitialValues, DifferFromParameterToParameterAndSeedToSeed) {
   }
 }
 
-TEST(InitialValues, AreThoseOfGpt2) {
+TEST(InitialValues, MatchGpt2) {
   const Observed values = initial(1, 1, Dtype::float64, Initializer::gpt2(9, config.layers));
   const auto ends_with = [](const std::string& name, const char* end) {
     return std::string_view(name).ends_with(end);
@@ -75,7 +75,7 @@ TEST(InitialValues, AreThoseOfGpt2) {
   }
 }
 
-TEST(InitialValues, ForConformanceLeaveNothingTrivial) {
+TEST(InitialValues, ForConformanceAreAllRandom) {
   for (const auto& [name, values] :
        initial(1, 1, Dtype::float64, Initializer::conformance(1, config.layers)))
     for (const double value : values) EXPECT_TRUE(value != 0 && value != 1) << name;
@@ -93,7 +93,7 @@ TEST(Declare, DecaysMatricesOnly) {
   });
 }
 
-TEST(Declare, TiesTheTableOverStagesOnlyWhereThereAreTwo) {
+TEST(Declare, TiesTheTableOnlyOverTwoStages) {
   on_ranks(1, Dtype::float32, [](Rank& rank) {
     const auto tied = [&](int stages, int stage, const GptConfig& shape = config) {
       GptRanks ranks(rank, {.config = shape, .dtype = Dtype::float32, .stages = stages});
@@ -114,7 +114,7 @@ TEST(Declare, TiesTheTableOverStagesOnlyWhereThereAreTwo) {
 
 // What works on a rank's own rows between the regions has gradients that are sums over these; all
 // else, and everything without sequence parallelism, is whole.
-TEST(Declare, SaysWhichGradientsArePartialOverTp) {
+TEST(Declare, MarksGradientsPartialOverTp) {
   const std::set<std::string> of_gpt2{"embedding.position.weight",
                                       "blocks.0.norm1.gain",
                                       "blocks.0.norm1.bias",

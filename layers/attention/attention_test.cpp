@@ -65,7 +65,7 @@ Observed run(const GptConfig& config, int tp, Dtype dtype, int sequences, Dtype 
   });
 }
 
-TEST(Attention, IsThatOfTheReference) {
+TEST(Attention, MatchesTheReference) {
   for (const GptConfig& shape : plain_shapes) {
     for (const int tp : {1, 2, 4}) {
       for (const int sequences : {1, 2}) {
@@ -105,7 +105,7 @@ TEST_P(AttentionTypes, EveryDegreeIsNearDouble) {
   }
 }
 
-TEST_P(AttentionTypes, BlockwiseIsNearThePlainOneInDouble) {
+TEST_P(AttentionTypes, BlockwiseMatchesPlainInDouble) {
   for (const GptConfig& shape : shapes) {
     const Observed exact = run(shape, 1, Dtype::float64, 2, GetParam());
     for (const int tp : {1, 2, 4}) {

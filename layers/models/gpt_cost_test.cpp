@@ -84,7 +84,7 @@ class GptCost : public ::testing::TestWithParam<Costs> {
 
 class GptCostStates : public GptCost {};
 
-TEST_P(GptCost, BytesHeldAreTheFormulas) {
+TEST_P(GptCost, BytesMatchTheFormula) {
   const GptConfig& config = GetParam().config;
   on_stages([&](Rank& rank, GptStage& stage, const StageCase& here, const TokenBatch& batch,
                 const auto& in, const auto& out, const auto& d_out, const auto& d_in) {
@@ -140,7 +140,7 @@ TEST_P(GptCostStates, AreTheFormula) {
 }
 
 // The same calls by themselves put as many bytes and messages on the wire.
-TEST_P(GptCost, CollectivesAreThoseListed) {
+TEST_P(GptCost, CollectivesMatchTheTable) {
   const GptConfig& config = GetParam().config;
   on_stages([&](Rank& rank, GptStage& stage, const StageCase& here, const TokenBatch& batch,
                 const auto& in, const auto& out, const auto& d_out, const auto& d_in) {
@@ -277,7 +277,7 @@ TEST(GptCostCalls, AreMegatrons) {
 // Korthikanti et al. 2022, table 2, without the dropout that we don't have (2 sbh, and 3as/h of
 // sbh) and with the statistics of the norms, of a layer between others; and what full
 // recomputation leaves.
-TEST(GptCostMemory, OfALayerIsThePapers) {
+TEST(GptCostMemory, LayerMatchesThePaper) {
   GptConfig config{.layers = 4, .hidden = 48, .heads = 8, .vocabulary = 16, .sequence = 20};
   const std::size_t s = 20, h = 48, a = 8;
   const auto of_a_layer = [&](int tp, std::size_t b, ActivationOptions options,
@@ -317,7 +317,7 @@ TEST(GptCostMemory, OfALayerIsThePapers) {
 // P_a+cpu of ZeRO-R: what full recomputation leaves is gone from the device, 2sbh a layer or its
 // share, and is in host memory from forward until the layer is made again; it goes there once and
 // comes back once.
-TEST(GptCostMemory, CheckpointsAreOnTheHostInstead) {
+TEST(GptCostMemory, CheckpointsMoveToTheHost) {
   const GptConfig config{.layers = 4, .hidden = 48, .heads = 8, .vocabulary = 16, .sequence = 20};
   const std::size_t sbh = 20 * 2 * 48, layers = 4;
   for (const auto& [tp, distributed, sequence_parallel] :
@@ -356,7 +356,7 @@ TEST(GptCostMemory, CheckpointsAreOnTheHostInstead) {
   }
 }
 
-TEST(GptCostMemory, CheckpointsOnTheHostNeedOne) {
+TEST(GptCostMemory, HostCheckpointsRequireAHost) {
   on_ranks(1, Dtype::float32, [&](Rank& rank) {
     EXPECT_THROW(
         GptStage(wide, rank.world.device(), rank.tp, Dtype::float32, {},
@@ -392,7 +392,7 @@ TEST(GptCostParameters, OfLlama2) {
 // GPT-3 175B at sequence 2048, by the published formula 72 B s L h² (1 + s/6h + V/12Lh) (Narayanan
 // et al. 2021, without its recomputation), whose attention is twice ours: it does not count the
 // causal half.
-TEST(GptCostFlops, AreThoseOfThePaperWithHalfTheAttention) {
+TEST(GptCostFlops, MatchThePaperWithHalfTheAttention) {
   const GptConfig gpt3{
       .layers = 96, .hidden = 12288, .heads = 96, .vocabulary = 51200, .sequence = 2048};
   const double tokens = 2048, h = 12288, layers = 96;

@@ -31,7 +31,7 @@ std::vector<int> sequences_of(const GptConfig& shape, std::vector<int> all) {
 
 double bound(Dtype dtype, int depth) { return norm_bound_from_double(dtype, depth, config.ffn()); }
 
-TEST(Gpt, LossIsThatOfTheReference) {
+TEST(Gpt, LossMatchesTheReference) {
   for (const GptConfig& shape : shapes) {
     for (const int tp : {1, 2, 4}) {
       for (const int sequences : sequences_of(shape, {1, 2})) {
@@ -125,7 +125,7 @@ TEST_P(GptTypes, StagesChangeNothing) {
   }
 }
 
-TEST_P(GptTypes, HalvesApartGiveTheSameBits) {
+TEST_P(GptTypes, SeparateHalvesGiveTheSameBits) {
   for (const GptConfig& shape : shapes) {
     GptCase run{.config = shape, .tp = 2, .dtype = GetParam(), .micro_batches = 2};
     for (const int stages : {1, 2}) {
@@ -185,7 +185,7 @@ TEST(Gpt, RecomputingChangesNothing) {
   }
 }
 
-TEST(Gpt, RefusesRowsThatTpDoesNotDivide) {
+TEST(Gpt, RejectsRowsThatTpDoesNotDivide) {
   on_ranks(2, Dtype::float32, [&](Rank& rank) {
     GptCase run{.config = config, .tp = 2, .dtype = Dtype::float32};
     run.options.sequence_parallel = true;
@@ -242,7 +242,7 @@ TEST(Gpt, LossScaleScalesEveryGradient) {
 // Gradients are announced before they are made and once a micro-batch when they are, and never
 // change after that; values are used once forward and once backward (the embedding's not), and once
 // more where layers are recomputed.
-TEST(Gpt, AnnouncesGradientsWhenTheyAreComplete) {
+TEST(Gpt, ReportsCompleteGradients) {
   const int usual = 2 * (config.layers + 2) - 1;
   for (const auto& [apart, granularity, wanted] :
        {std::tuple(false, RecomputeGranularity::none, usual),
@@ -285,7 +285,7 @@ TEST(Gpt, AnnouncesGradientsWhenTheyAreComplete) {
   }
 }
 
-TEST(Gpt, RefusesMicroBatchesOutOfOrder) {
+TEST(Gpt, RejectsMicroBatchesOutOfOrder) {
   on_ranks(1, Dtype::float32, [&](Rank& rank) {
     GptRanks ranks(rank, {.config = config, .dtype = Dtype::float32});
     EXPECT_THROW(ranks.backward(0), std::logic_error);

@@ -48,7 +48,7 @@ Observed run(const GptConfig& config, int tp, Dtype dtype, int sequences, Dtype 
   });
 }
 
-TEST(TransformerBlock, IsThatOfTheReference) {
+TEST(TransformerBlock, MatchesTheReference) {
   for (const GptConfig& config : shapes) {
     for (const int tp : {1, 2, 4}) {
       for (const int sequences : {1, 2}) {

@@ -144,7 +144,7 @@ struct Found {
   std::vector<std::string> failures;  // in order, each found in the text
 };
 
-TEST(LayerUnit, FindsWhatIsWrong) {
+TEST(LayerUnit, FindsEveryFault) {
   const std::vector<Found> all{
       {Fault::none, false, {}},
       {Fault::none, true, {}},
@@ -192,7 +192,7 @@ std::string refusal(const harness::AxisFlags& flags) {
   return "accepted";
 }
 
-TEST(LayerSweep, RefusesWhatCannotBeCutAndNamesTheNearest) {
+TEST(LayerSweep, RejectsInvalidDegreesWithAnExample) {
   EXPECT_EQ(
       refusal({{"num-attention-heads", "5"}}),
       "num-attention-heads 5: hidden-size is 96; expected a multiple of num-attention-heads 5 "
@@ -212,7 +212,7 @@ TEST(LayerSweep, RefusesWhatCannotBeCutAndNamesTheNearest) {
   EXPECT_EQ(refusal({{"ranks", "3"}, {"num-attention-heads", "6"}}), "accepted");
 }
 
-TEST(LayerSweep, OfQuickIsACrossSection) {
+TEST(LayerSweep, QuickIsACrossSection) {
   for (const bool heads : {false, true}) {
     LayerTraits traits;
     traits.has_heads = heads;

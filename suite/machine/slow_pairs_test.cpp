@@ -42,7 +42,7 @@ std::size_t place(const LinkMatrix& matrix, int from, int to) {
   return static_cast<std::size_t>(from * matrix.ranks() + to);
 }
 
-TEST(SlowPairs, NearlyEqualPairsRaiseNothing) {
+TEST(SlowPairs, NearlyEqualPairsAreNotSlow) {
   EXPECT_TRUE(slow_pairs(matrix_of(std::vector<std::string>(8, "a"))).empty());
   EXPECT_TRUE(slow_pairs(matrix_of({"a", "a", "b", "b", "c", "c"})).empty());
   EXPECT_TRUE(slow_pairs({}).empty());
@@ -73,7 +73,7 @@ TEST(SlowPairs, TheWorstComesFirst) {
 }
 
 // What is fast is not slow's mirror image, and a pair between hosts is no slow pair of one host.
-TEST(SlowPairs, OnlySlownessAndOnlyAmongItsKind) {
+TEST(SlowPairs, ComparesOnlyPairsOfOneKind) {
   LinkMatrix matrix = matrix_of({"a", "a", "a", "a", "a", "a", "a", "b"});
   matrix.bandwidth_GBps[place(matrix, 0, 1)] = 100;
   matrix.latency_us[place(matrix, 0, 1)] = 0.01;
@@ -102,7 +102,7 @@ TEST(SlowPairs, OneFastPassClearsAPair) {
   EXPECT_EQ(slow[0].value, 15);
 }
 
-TEST(SlowPairs, OnACrowdedHostOnlyBandwidthFarBelowTheOthers) {
+TEST(SlowPairs, OnACrowdedHostComparesOnlyBandwidth) {
   LinkMatrix matrix = matrix_of({"a", "a", "a", "a", "b", "b", "b", "b"});
   for (const auto& [from, to] : {std::pair(0, 1), std::pair(2, 5), std::pair(6, 4)})
     matrix.latency_us[place(matrix, from, to)] = 1000;
@@ -117,7 +117,7 @@ TEST(SlowPairs, OnACrowdedHostOnlyBandwidthFarBelowTheOthers) {
   EXPECT_EQ(slow_pairs(matrix).size(), 2u);
 }
 
-TEST(SlowPairs, AHostIsCrowdedWhereRanksAreMoreThanCores) {
+TEST(SlowPairs, AHostWithMoreRanksThanCoresIsCrowded) {
   EXPECT_EQ(crowded_hosts({"a", "b", "a", "a", "b"}, {{0}, {0}, {1}, {0}, {1}}),
             (std::vector<std::string>{"a"}));
   // Unbound ranks share all cores, and there are enough; a wrong binding is not a lack.
@@ -126,7 +126,7 @@ TEST(SlowPairs, AHostIsCrowdedWhereRanksAreMoreThanCores) {
   EXPECT_EQ(crowded_hosts({"a", "a"}, {{3}, {3}}), (std::vector<std::string>{"a"}));
 }
 
-TEST(SlowPairs, AHostIsCrowdedWhereARankIsKeptFromItsCore) {
+TEST(SlowPairs, AHostWithADelayedRankIsCrowded) {
   const std::vector<std::string> hosts{"a", "b", "c", "b"};
   const std::vector<std::vector<int>> cores{{0, 1}, {0}, {0, 1}, {1}};
   EXPECT_EQ(crowded_hosts(hosts, cores, {0.01, 0, 0.04, 0.3}), (std::vector<std::string>{"b"}));
@@ -162,7 +162,7 @@ class HeldUp final : public machine::Link {
   std::uint64_t last_ = 0;
 };
 
-TEST(SlowPairs, AHeldUpLinkStandsOut) {
+TEST(SlowPairs, ADelayedLinkIsReported) {
   constexpr int ranks = 4;
   std::atomic<int> clock_us{0};
   LinkMatrix matrix;
@@ -202,7 +202,7 @@ TEST(SlowPairs, AHeldUpLinkStandsOut) {
   EXPECT_TRUE(is_slow(1, 2, "bandwidth"));
 }
 
-TEST(PairMeter, CountsWhatIsNotWhatWasSent) {
+TEST(PairMeter, CountsWrongData) {
   // Takes the last byte of every large message for another.
   class Garbling final : public machine::Link {
    public:

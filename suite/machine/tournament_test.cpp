@@ -8,7 +8,7 @@
 namespace suite {
 namespace {
 
-TEST(Tournament, EveryPairMeetsOnceAndNobodyTwiceInARound) {
+TEST(Tournament, EveryPairMeetsOnceAndNoRankTwiceInARound) {
   for (int ranks = 2; ranks <= 65; ++ranks) {
     const std::vector<Round> rounds = tournament(ranks);
     EXPECT_EQ(rounds.size(), static_cast<std::size_t>(ranks - 1 + ranks % 2)) << ranks;

@@ -95,7 +95,7 @@ TEST_F(CheckpointFiles, AnyBoxAndRangeIsRead) {
   EXPECT_EQ(Checkpoint(folder).number("steps"), 7u);
 }
 
-TEST_F(CheckpointFiles, TornSetsAreRefusedByTheNameOfTheFile) {
+TEST_F(CheckpointFiles, TornSetsAreRejectedByFileName) {
   const std::string index = folder + "/index.json";
   expect_refusal(index, "No such file");
   save_two(first, 0);
@@ -141,7 +141,7 @@ TEST_F(CheckpointFiles, TornSetsAreRefusedByTheNameOfTheFile) {
 }
 
 // By someone who can write a checksum.
-TEST_F(CheckpointFiles, HostileIndicesAreRefused) {
+TEST_F(CheckpointFiles, HostileIndicesAreRejected) {
   save_two(first, 0);
   const std::string index = folder + "/index.json", good = read(index);
   const auto edited = [&](const std::string& from, const std::string& to) {
@@ -192,7 +192,7 @@ TEST_F(CheckpointFiles, HostileIndicesAreRefused) {
 }
 
 // A process killed there: what it wrote is left as it is.
-TEST_F(CheckpointFiles, AKilledSaveLeavesOneThatIsWhole) {
+TEST_F(CheckpointFiles, AKilledSaveLeavesACompleteCheckpoint) {
   std::vector<std::string> points;
   save_two(first, 0, [&](std::string_view point) { points.emplace_back(point); });
   ASSERT_EQ(points.size(), 10u);  // three for each part, four of the index
@@ -297,7 +297,7 @@ struct SavedTraining {
 
 using CheckpointOfRanks = CheckpointFiles;
 
-TEST_F(CheckpointOfRanks, ATrainingGoesOnToTheSameBits) {
+TEST_F(CheckpointOfRanks, ATrainingContinuesWithTheSameBits) {
   for (const machine::Degrees degrees : {machine::Degrees{},
                                          {.dp = 2},
                                          {.tp = 2, .dp = 2},
@@ -388,7 +388,7 @@ TEST_F(CheckpointOfRanks, OtherDegreesReadTheSameElements) {
   }
 }
 
-TEST_F(CheckpointOfRanks, WhatFailsOnOneRankFailsOnAll) {
+TEST_F(CheckpointOfRanks, AFailureOnOneRankFailsOnAll) {
   machine::run_ranks(2, [&](machine::World& world) {
     SavedTraining trained(world, {.dp = 2});
     trained.save(world, folder);
@@ -403,7 +403,7 @@ TEST_F(CheckpointOfRanks, WhatFailsOnOneRankFailsOnAll) {
   });
 }
 
-TEST_F(CheckpointOfRanks, OffloadedStatesAndALossScaleGoOnToo) {
+TEST_F(CheckpointOfRanks, OffloadedStatesAndALossScaleContinue) {
   if (const std::string why = IoRing::why_not(); !why.empty()) GTEST_SKIP() << why;
   StateOptions options;
   options.device = OffloadDevice::nvme;

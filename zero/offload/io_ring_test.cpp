@@ -51,7 +51,7 @@ std::string what(const std::function<void()>& call) {
 }
 #define EXPECT_SAYS(text, word) EXPECT_NE((text).find(word), std::string::npos) << (text)
 
-TEST_F(Ring, ReadsWhatItWroteInBlocksOfAnyNumber) {
+TEST_F(Ring, ReadsBackAnyNumberOfBlocks) {
   for (const std::size_t bytes : {4096u, 3u * 4096u, 10u * 4096u}) {
     for (const int depth : {1, 3, 64}) {
       for (const bool single : {false, true}) {
@@ -93,7 +93,7 @@ TEST_F(Ring, KeepsTheQueueFull) {
   }
 }
 
-TEST_F(Ring, NothingIsLeftInTheFolder) {
+TEST_F(Ring, LeavesTheFolderEmpty) {
   const std::string own = folder + "/ring-" + std::to_string(::getpid());
   std::filesystem::create_directory(own);
   {
@@ -131,7 +131,7 @@ TEST_F(Ring, ErrorsNameFileRankAndOffset) {
   ring.wait(ring.write(good, 0, data));
 }
 
-TEST_F(Ring, RefusesWhatCannotBe) {
+TEST_F(Ring, RejectsInvalidOptions) {
   std::string text = what([&] { IoFile::unnamed(folder, std::uint64_t{1} << 50, 2); });
   EXPECT_SAYS(text,
               "the swap file in " + folder + " of rank 2 of 1125899906842624 bytes: No space");
@@ -141,13 +141,13 @@ TEST_F(Ring, RefusesWhatCannotBe) {
   EXPECT_SAYS(what([] { IoRing({.queue_depth = 0}); }), "queue_depth 0");
 }
 
-TEST_F(Ring, SaysWhereTheCacheIsInBetween) {
+TEST_F(Ring, ReportsBufferedFiles) {
   const IoFile file = IoFile::existing("/proc/self/status", false, 0);  // it refuses O_DIRECT
   EXPECT_FALSE(file.direct());
   EXPECT_SAYS(file.note(), "/proc/self/status of rank 0 is buffered");
 }
 
-TEST(RegisteredMemory, SaysWhyTheKernelHasNotMappedIt) {
+TEST(RegisteredMemory, ReportsWhyTheKernelDidNotMapIt) {
   constexpr std::size_t limit = std::size_t{1} << 30;
   EXPECT_SAYS(why_not_mapped(ENOMEM, limit, 65536), "RLIMIT_MEMLOCK is too small (65536 bytes)");
   EXPECT_SAYS(why_not_mapped(EFAULT, limit + 4096, 65536),
@@ -156,7 +156,7 @@ TEST(RegisteredMemory, SaysWhyTheKernelHasNotMappedIt) {
 }
 
 // A pipe that nobody writes to.
-TEST_F(Ring, AWaitEnds) {
+TEST_F(Ring, AWaitTimesOut) {
   const std::string path = folder + "/pipe-" + std::to_string(::getpid());
   ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
   const IoFile pipe = IoFile::existing(path, true, 5);
@@ -168,7 +168,7 @@ TEST_F(Ring, AWaitEnds) {
   EXPECT_SAYS(text, "reading " + path + " of rank 5: no block completed for 0.05 s");
 }
 
-TEST(Checksum, IsTheKnownOneAndTheSameByTable) {
+TEST(Checksum, MatchesKnownValuesAndTheTable) {
   EXPECT_EQ(crc32c("123456789", 9), 0xe3069283u);
   EXPECT_EQ(crc32c("6789", 4, crc32c("12345", 5)), 0xe3069283u);
   std::vector<std::uint8_t> bytes(1000);

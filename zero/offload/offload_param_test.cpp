@@ -159,7 +159,7 @@ struct AwayTraining {
   }
 };
 
-TEST(OffloadParam, StepsToTheSameBits) {
+TEST(OffloadParam, GivesTheSameBits) {
   for (const int dp : {1, 3}) {
     machine::run_ranks(dp, [&](machine::World& world) {
       for (const Dtype dtype : {Dtype::float16, Dtype::float32}) {
@@ -198,7 +198,7 @@ TEST(OffloadParam, StepsToTheSameBits) {
   }
 }
 
-TEST(OffloadParam, HoldsAndMovesWhatTheFormulasSay) {
+TEST(OffloadParam, BytesMatchTheFormulas) {
   for (const int dp : {1, 2}) {
     machine::run_ranks(dp, [dp](machine::World& world) {
       const auto host = machine::make_host_device();
@@ -329,7 +329,7 @@ TEST(OffloadParam, CostsByHand) {
             (3u + 2) * 4096);
 }
 
-TEST(OffloadParam, ReadsAheadAsFarAsThereAreBuffers) {
+TEST(OffloadParam, ReadsAheadIntoEveryBuffer) {
   if (const std::string why = IoRing::why_not(); !why.empty()) GTEST_SKIP() << why;
   const auto device = machine::make_host_device();
   OffloadedValues values(of_four_buckets(), {OffloadDevice::nvme, swap_options(), 2, 1000, 0},
@@ -408,7 +408,7 @@ TEST_F(OffloadParamFile, AShortFileIsNeverUsed) {
   EXPECT_NE(said.find(::testing::TempDir()), std::string::npos) << said;
 }
 
-TEST_F(OffloadParamFile, LeavesNothingAndNamesAFolderThatIsNotThere) {
+TEST_F(OffloadParamFile, LeavesNothingAndNamesAMissingFolder) {
   const std::string folder = ::testing::TempDir() + "/values";
   std::filesystem::create_directory(folder);
   machine::run_ranks(1, [&](machine::World& world) {
@@ -429,7 +429,7 @@ TEST_F(OffloadParamFile, LeavesNothingAndNamesAFolderThatIsNotThere) {
   });
 }
 
-TEST(OffloadParam, RefusesWhatDoesNotGoTogether) {
+TEST(OffloadParam, RejectsIncompatibleOptions) {
   const auto refusal = [](const ValueOptions& values, int stage, const StateOptions& states) {
     try {
       check(values, stage, states);
@@ -455,7 +455,7 @@ TEST(OffloadParam, RefusesWhatDoesNotGoTogether) {
 }
 
 // 0 is gathered ahead while 1 is used, before 2 has its second use: not the order of uses.
-TEST(OffloadParam, FetchesInTheOrderOfUsesAndWhatIsAhead) {
+TEST(OffloadParam, FetchesInTheOrderOfUsesAndPrefetches) {
   const Uses uses = {{0}, {1}, {2}, {2}, {1}, {0}};
   const auto ahead = prefetches(uses, {10, 10, 10}, 20, 30);
   EXPECT_EQ(fetches(uses, ahead), (std::vector{0, 1, 2, 0, 1, 2}));

@@ -105,7 +105,7 @@ std::string text(int stage, Dtype dtype, const StateOptions& offload) {
                      name(offload.device), offload.cpu.ratio);
 }
 
-TEST(Offload, EveryStageStepsToTheSameBits) {
+TEST(Offload, EveryStageGivesTheSameBits) {
   for (const int dp : {1, 3}) {
     machine::run_ranks(dp, [&](machine::World& world) {
       for (int stage = 0; stage < num_stages; ++stage) {
@@ -138,7 +138,7 @@ TEST(Offload, EveryStageStepsToTheSameBits) {
 
 // A step sees the values that the gradients of the one before led to; one that is skipped changes
 // nothing, and the update that was pending still comes.
-TEST(Offload, ADelayedStepIsOneStale) {
+TEST(Offload, ADelayedStepIsOneStepStale) {
   machine::run_ranks(2, [](machine::World& world) {
     for (int stage = 0; stage < num_stages; ++stage) {
       for (const Dtype dtype : {Dtype::bfloat16, Dtype::float32}) {
@@ -164,7 +164,7 @@ TEST(Offload, ADelayedStepIsOneStale) {
   });
 }
 
-TEST(Offload, HoldsAndMovesWhatTheFormulasSay) {
+TEST(Offload, BytesMatchTheFormulas) {
   for (const int dp : {1, 2}) {
     machine::run_ranks(dp, [dp](machine::World& world) {
       const auto host = machine::make_host_device();
@@ -243,7 +243,7 @@ TEST(Offload, CostsOfTwoRangesByHand) {
 }
 
 // What the device has queued still writes the gradients, and reads the values as they were.
-TEST(Offload, OfValuesThatTheHostCannotRead) {
+TEST(Offload, WorksWithValuesThatTheHostCannotRead) {
   constexpr std::int64_t elements = 500;
   testing::FarDevice far;
   const auto host = machine::make_host_device();
@@ -282,7 +282,7 @@ TEST(Offload, OfValuesThatTheHostCannotRead) {
   }
 }
 
-TEST(Offload, RefusesWhatDoesNotGoTogether) {
+TEST(Offload, RejectsIncompatibleOptions) {
   const auto refusal = [](const StateOptions& options) -> std::string {
     try {
       check(options);

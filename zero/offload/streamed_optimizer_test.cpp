@@ -37,7 +37,7 @@ INSTANTIATE_TEST_SUITE_P(Stores, StreamedOptimizerOf,
                          ::testing::Values(OffloadDevice::cpu, OffloadDevice::nvme),
                          [](const auto& info) { return std::string(name(info.param)); });
 
-TEST_P(StreamedOptimizerOf, UpdatesToTheSameBits) {
+TEST_P(StreamedOptimizerOf, UpdatesGiveTheSameBits) {
   for (const Place& place : places()) {
     for (const std::string& rule : rule_names())
       for (const Dtype dtype : machine::floating_dtypes)
@@ -69,7 +69,7 @@ TEST_P(StreamedOptimizerOf, WidensNarrowGradients) {
 }
 
 // Loaded states and values: the next update begins with them.
-TEST_P(StreamedOptimizerOf, StatesMayBeSetFromOutside) {
+TEST_P(StreamedOptimizerOf, StatesMayBeSetExternally) {
   for (const Dtype dtype : {Dtype::bfloat16, Dtype::float32}) {
     const Tensor values = waves(dtype, 250, 1), others = waves(dtype, 250, 1);
     const Tensor gradient = waves(Dtype::float32, 250, 2);
@@ -165,7 +165,7 @@ TEST_P(StreamedOptimizerOf, ErrorsOfAThreadReachTheCaller) {
   }
 }
 
-TEST_P(StreamedOptimizerOf, HoldsAndMovesWhatTheFormulasSay) {
+TEST_P(StreamedOptimizerOf, BytesMatchTheFormulas) {
   constexpr std::int64_t elements = 100'000;
   constexpr std::size_t n = elements, piece = 10'000;
   struct Row {

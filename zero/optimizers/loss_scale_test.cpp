@@ -64,7 +64,7 @@ TEST(LossScale, RejectsInvalidOptions) {
 }
 
 // Over two groups that cross, as tp and dp of a grid do: what one rank has, all know.
-TEST(OverflowAnywhere, IsTheSameAnswerOnEveryRank) {
+TEST(OverflowAnywhere, IsTheSameOnEveryRank) {
   constexpr double infinity = std::numeric_limits<double>::infinity();
   machine::run_ranks(4, [&](machine::World& world) {
     const machine::Grid grid({.tp = 2, .dp = 2}, world.rank());

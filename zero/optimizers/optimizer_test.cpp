@@ -19,7 +19,7 @@ Tensor tensor(machine::Device& device, Dtype dtype, const std::vector<double>& v
 }
 
 // In units of 32-bit weights, the weights among them.
-TEST(Optimizer, KeepsWhatItsTableSays) {
+TEST(Optimizer, KeepsTheStatesOfItsTable) {
   const auto device = machine::make_host_device();
   for (const auto& [rule, units] : std::vector<std::pair<Rule, std::size_t>>{
            {Sgd{}, 1}, {Momentum{}, 2}, {RmsProp{}, 2}, {Adam{}, 3}, {AdamW{}, 3}}) {

@@ -54,7 +54,7 @@ TEST(Buckets, AreFilledFromTheLastParameterOn) {
   EXPECT_THROW(cut({1}, 0), std::invalid_argument);
 }
 
-TEST(Buckets, ArePaddedAndDealtOutEqually) {
+TEST(Buckets, ArePaddedAndSplitEqually) {
   const Layout layout = zero::layout(plan_of({100, 65, 1}), {100});
   ASSERT_EQ(rows_of(layout), (Rows{{1, 2}, {0}}));
   EXPECT_EQ(layout.buckets[0].range, (Range{0, 192}));  // 128 + 64, a multiple of 64 * 3
@@ -65,7 +65,7 @@ TEST(Buckets, ArePaddedAndDealtOutEqually) {
   EXPECT_EQ(layout.in_shards(layout.buckets[1]), (Range{64, 128}));
 }
 
-TEST(Buckets, PartsFrozenAndSmallParametersLieApart) {
+TEST(Buckets, SeparatePartsFrozenAndSmallParameters) {
   GradientPlan plan = plan_of({100, 3, 200, 5, 300});
   plan.rows[2].frozen = true;
   const Layout layout = zero::layout(plan, {1000, {0, 0, 1, 1, 1}, 5});
@@ -79,7 +79,7 @@ TEST(Buckets, PartsFrozenAndSmallParametersLieApart) {
   EXPECT_THROW(zero::layout(plan, {1000, {0, 1}}), std::invalid_argument);
 }
 
-TEST(Buckets, TiedParametersAreCutAlikeOnBothStages) {
+TEST(Buckets, TiedParametersAreSplitEquallyOnBothStages) {
   using enum Over;
   GradientPlan first = plan_of({70, 10, 80, 20}), last = plan_of({5, 80, 70});
   first.pp = last.pp = 2;
@@ -95,7 +95,7 @@ TEST(Buckets, TiedParametersAreCutAlikeOnBothStages) {
 
 // Each bucket is on its way from the earliest use on from which all that is to come before it fits;
 // what is needed now alone may exceed the limit.
-TEST(Prefetch, GoesAsFarAsTheBucketAndTheLimitAllow) {
+TEST(Prefetch, StopsAtTheBucketSizeAndTheLimit) {
   const Uses uses = {{0}, {1}, {2}, {2}, {1}, {0}};
   const std::vector<std::int64_t> sizes = {10, 20, 30};
   const auto plan = [&](std::int64_t bucket, std::int64_t most) {
@@ -111,7 +111,7 @@ TEST(Prefetch, GoesAsFarAsTheBucketAndTheLimitAllow) {
 
 // Without a limit each gather has its time in closed form: bucket b of use j starts at the first
 // use i after b's last one from which all that is to come up to b, and is not in use at i, fits.
-TEST(Prefetch, HoldsWhatTheClosedFormSays) {
+TEST(Prefetch, MatchesTheClosedForm) {
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     std::uint64_t draws = 0;
     const auto draw = [&](int below) {
@@ -165,7 +165,7 @@ TEST(Prefetch, HoldsWhatTheClosedFormSays) {
 }
 
 // Of 192, 384 and 576 elements on 3 ranks, each part one bucket; backward goes from the last.
-TEST(Cost, OfStagesTwoAndThreeIsThePapers) {
+TEST(Cost, OfStagesTwoAndThreeMatchesThePaper) {
   using machine::Operation;
   GradientPlan plan = plan_of({190, 380, 570});
   plan.value_dtype = Dtype::bfloat16;
@@ -344,7 +344,7 @@ TEST(Stages, SumEveryMicroBatchOnce) {
   }
 }
 
-TEST(Stages, ScaleOfTheLossIsDividedOut) {
+TEST(Stages, DivideByTheLossScale) {
   machine::run_ranks(2, [](machine::World& world) {
     // SGD: Adam's first step is the same whatever the scale.
     const StepOptions options{.rule = Sgd{0.5}};
@@ -359,7 +359,7 @@ TEST(Stages, ScaleOfTheLossIsDividedOut) {
   });
 }
 
-TEST(Stages, RefuseWhatWouldGoWrongQuietly) {
+TEST(Stages, RejectSilentErrors) {
   machine::run_ranks(1, [](machine::World& world) {
     Model model(world, 2, {}, {200, {}, 10});
     Step& step = *model.step;

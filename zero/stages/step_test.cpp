@@ -223,7 +223,7 @@ TEST(Step, ReplicasStayBitwiseEqual) {
   });
 }
 
-TEST(Step, LedgerIsTheFormula) {
+TEST(Step, LedgerMatchesTheFormula) {
   for (const machine::Degrees& degrees : grids) {
     machine::run_ranks(degrees.ranks(), [&](machine::World& world) {
       for (int stage : stages_of(degrees)) {
@@ -268,7 +268,7 @@ TEST(Step, LedgerIsTheFormula) {
   }
 }
 
-TEST(Step, TrafficIsTheFormula) {
+TEST(Step, TrafficMatchesTheFormula) {
   for (const machine::Degrees& degrees : grids) {
     machine::run_ranks(degrees.ranks(), [&](machine::World& world) {
       for (int stage : stages_of(degrees)) {
@@ -348,7 +348,7 @@ TEST(Step, NonFiniteGradientsAreReportedAndSkipped) {
   }
 }
 
-TEST(Step, ValuesSetFromOutsideReachTheMaster) {
+TEST(Step, ExternalValuesReachTheMaster) {
   machine::run_ranks(1, [](machine::World& world) {
     Trained trained(world, {}, 0, Dtype::bfloat16, {});
     world.device().stream().kernels().fill(trained.states.values(), 3);
@@ -379,7 +379,7 @@ TEST(Step, Refusals) {
 }
 
 // With overlap_comm: one bucket twice, of the micro-batch before on its way.
-TEST(Step, LedgerHoldsTheLastBucketOfTheMicroBatchBefore) {
+TEST(Step, LedgerHoldsTheLastBucketOfThePreviousMicroBatch) {
   machine::run_ranks(2, [](machine::World& world) {
     StepOptions options;
     options.overlap_comm = true;
@@ -400,7 +400,7 @@ TEST(Step, LedgerHoldsTheLastBucketOfTheMicroBatchBefore) {
   });
 }
 
-TEST(Worker, RunsInOrderAndBringsErrorsBack) {
+TEST(Worker, RunsInOrderAndRethrowsErrors) {
   for (const bool own_thread : {false, true}) {
     Worker progress(own_thread);
     std::vector<int> order;

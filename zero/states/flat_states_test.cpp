@@ -88,7 +88,7 @@ struct Held {
   }
 };
 
-TEST(FlatStates, RehomesParametersAndCountsExactly) {
+TEST(FlatStates, MovesParametersAndCountsExactly) {
   for (const Dtype dtype : machine::floating_dtypes) {
     Held held(dtype);
     FlatStates states(*held.device, held.plan, {&held.weight, &held.bias});
@@ -118,7 +118,7 @@ TEST(FlatStates, RehomesParametersAndCountsExactly) {
   }
 }
 
-TEST(FlatStates, RefusesAnotherDtypeOrShape) {
+TEST(FlatStates, RejectsAnotherDtypeOrShape) {
   Held held(Dtype::float32);
   held.plan.value_dtype = Dtype::float64;
   EXPECT_THROW(FlatStates(*held.device, held.plan, {&held.weight, &held.bias}),
@@ -129,7 +129,7 @@ TEST(FlatStates, RefusesAnotherDtypeOrShape) {
                std::invalid_argument);
 }
 
-TEST(Cost, MemoryIsThePapers) {
+TEST(Cost, MemoryMatchesThePaper) {
   const GradientPlan plan = example();  // 768 elements, dp 3, 4 segments, bfloat16
   const Layout layout = zero::layout(plan);
   // Stage 0: 2 + 4 + 12 bytes an element (Rajbhandari et al. 2020, with float gradients). Buffers:
@@ -281,7 +281,7 @@ void expect_share(const std::vector<Weights>& model, const Sizes& sizes) {
   }
 }
 
-TEST(Cost, EveryRankHoldsAShareOfTheOptimizer) {
+TEST(Cost, EveryRankHoldsAShardOfTheOptimizer) {
   const std::vector<int> degrees = {1, 2, 3, 4, 7, 8, 64};
   std::mt19937 draw(7);
   constexpr std::int64_t lengths[] = {0, 1, 5, 63, 64, 65, 127, 200, 1000, 4096, 65'537};
@@ -306,7 +306,7 @@ TEST(Cost, EveryRankHoldsAShareOfTheOptimizer) {
 
 // Of about the 7.5e9 parameters of the paper's figure 1: what d ranks hold is what one holds, byte
 // for byte where 64 d divides every bucket.
-TEST(Cost, AShareFallsAsOneToTheDegree) {
+TEST(Cost, AShardIsInverseToTheDegree) {
   std::vector<Weights> model = {{51'200 * 4096}};
   for (int layer = 1; layer <= 36; ++layer)
     for (const std::int64_t columns : {3, 1, 4, 4}) model.push_back({4096 * 4096 * columns, layer});
@@ -328,7 +328,7 @@ TEST(Cost, AShareFallsAsOneToTheDegree) {
   }
 }
 
-TEST(Cost, TrafficIsThePapers) {
+TEST(Cost, TrafficMatchesThePaper) {
   using machine::Operation;
   const GradientPlan plan = example();
   const Layout layout = zero::layout(plan);

@@ -29,7 +29,7 @@ struct Parameters {
   std::vector<Parameter*> all() { return {&embedding, &gain, &fc, &bias, &positions}; }
 };
 
-TEST(GradientPlan, RowsSayEverythingAtTp2Pp2Dp2) {
+TEST(GradientPlan, RowsAtTp2Pp2Dp2) {
   Parameters parameters;
   const GradientPlan plan = gradient_plan(parameters.all(), Dtype::bfloat16,
                                           machine::Grid({.tp = 2, .dp = 2, .pp = 2}, 0), 96);
@@ -66,7 +66,7 @@ TEST(GradientPlan, GroupsOfOneAreLeftOut) {
             2);
 }
 
-TEST(GradientPlan, RefusesWhatItCannotSay) {
+TEST(GradientPlan, RejectsUnsupportedPlans) {
   Parameters parameters;
   const auto plan = [&](const std::vector<Parameter*>& list, machine::Degrees degrees, int rank,
                         double divisor) {
