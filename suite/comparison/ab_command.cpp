@@ -52,7 +52,7 @@ std::optional<Trial> parse(int argc, char** argv) {
                   "Runs the same cases under two environments, in turn A B B A A B ..., until the "
                   "time of each case is SLOWER, FASTER or EQUIVALENT in B, or --launches are done. "
                   "All other words go to shardmark run: units, axes, --max-seconds.");
-  options.pass_unknown(trial.run_words);
+  options.pass("", trial.run_words);
   for (std::size_t i = 0; i < 2; ++i) {
     Side& side = trial.sides[i];
     side.program = fs::read_symlink("/proc/self/exe").string();
@@ -75,7 +75,7 @@ std::optional<Trial> parse(int argc, char** argv) {
   return trial;
 }
 
-// A folder that was there would mix its launches with ours.
+// Rejects a folder with files, because its launches would mix with ours.
 void make_folders(const Trial& trial) {
   std::error_code failed;
   if (fs::exists(trial.out_dir, failed) && !fs::is_empty(trial.out_dir, failed))
@@ -93,7 +93,7 @@ std::vector<std::string> run_words(const Trial& trial, const Side& side) {
   return words;
 }
 
-// What the program says of our words, before anything is measured.
+// Lets each program check the words before anything is measured.
 void check_words(const Trial& trial) {
   for (const Side& side : trial.sides) {
     const std::string log = fmt::format("{}/{}.cases", trial.out_dir, side.letter);
@@ -111,7 +111,7 @@ void check_words(const Trial& trial) {
   }
 }
 
-// Launchers do not hand on every variable: those that a fingerprint keeps must be in it.
+// Launchers do not pass on every variable. Checks those that a fingerprint keeps.
 void check_arrived(const Side& side, const std::string& path) {
   const harness::Fields fields = harness::read_fields(path, {});
   for (const auto& [name, value] : side.environment) {
@@ -126,7 +126,7 @@ void check_arrived(const Side& side, const std::string& path) {
   }
 }
 
-// 0, or the signal that ended it.
+// Returns 0, or the signal that ended the launch.
 int launch(const Trial& trial, Side& side) {
   const std::string path =
       fmt::format("{}/{}/{:03}", trial.out_dir, side.letter, side.paths.size() + 1);
@@ -167,8 +167,8 @@ RunComparison compare_launches(const Trial& trial, int looks) {
   return comparison;
 }
 
-// At half, three quarters and all of the launches. Each look takes its share of the 5 %, so that
-// looking three times is no three chances to be wrong.
+// Looks at half, three quarters and all of the launches. Each look takes its share of the 5 %, so
+// that three looks do not triple the chance of an error.
 std::vector<int> looks(int most) {
   std::vector<int> at{(most + 1) / 2, (3 * most + 3) / 4, most};
   at.erase(std::unique(at.begin(), at.end()), at.end());
@@ -195,7 +195,7 @@ int run_ab(int argc, char** argv) {
       }
     }
     const bool look = std::ranges::find(look_at, pair + 1) != look_at.end();
-    if (pair > 0 && !look) continue;  // after the first pair it shows whether they are comparable
+    if (pair > 0 && !look) continue;  // the first pair shows whether the sides are comparable
     comparison = compare_launches(trial, static_cast<int>(look_at.size()));
     if (!comparison.comparable || (look && comparison.count(TimeVerdict::inconclusive) == 0)) break;
   }

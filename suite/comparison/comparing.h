@@ -1,5 +1,5 @@
 #pragma once
-// What `compare` and `ab` have in common: by what two sides are compared, and what that ends with.
+// The comparison options and exit codes that `compare` and `ab` share.
 
 #include <optional>
 #include <string>
@@ -12,14 +12,14 @@ namespace suite::comparison {
 
 struct Comparing {
   harness::CompareOptions options;
-  std::vector<std::string> fail_on;  // what ends with 1, in addition to what always does
+  std::vector<std::string> fail_on;  // further conditions that end with 1
   bool all = false;                  // list every case, however many
 
   void add_options(Options& to);
   int exit_code(const harness::RunComparison& comparison) const;
 };
 
-// One line: what differs, and what to do.
+// Returns one line: the differences and the remedy.
 std::string refusal(const harness::RunComparison& comparison);
 
 }  // namespace suite::comparison

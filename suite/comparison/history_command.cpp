@@ -50,7 +50,7 @@ int list(const History& history) {
   return harness::accepted;
 }
 
-// Of all cases those whose level changed, with the last change.
+// Prints the cases whose level changed, with the last change.
 int show_changes(const History& history) {
   int cases = 0, changed = 0;
   for (const std::string& name : history.cases()) {
@@ -71,8 +71,8 @@ int show_changes(const History& history) {
   return harness::accepted;
 }
 
-// The runs of these numbers, in that order; none given: the last, or all where the format has a
-// place for each.
+// Returns the runs with these ids, in order. Without ids: the last run, or all runs if the format
+// supports several.
 std::vector<harness::StoredRun> chosen(const History& history, const std::vector<int>& ids,
                                        harness::ExportFormat format) {
   std::vector<harness::StoredRun> all = history.runs(), runs;

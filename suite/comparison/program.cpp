@@ -37,7 +37,7 @@ bool is_name(std::string_view text) {
          });
 }
 
-// In the child, which may only make system calls until it is another program.
+// Runs in the child, which may only make system calls before exec.
 [[noreturn]] void become(char* const* arguments, int log) {
   setpgid(0, 0);  // a terminal's Ctrl-C reaches it once, through pass_on
   prctl(PR_SET_PDEATHSIG, SIGTERM);
@@ -78,7 +78,7 @@ int run_program(const std::vector<std::string>& words, const Assignments& enviro
   if (file < 0)
     throw machine::MachineError(fmt::format("cannot write to {}: {}", log, std::strerror(errno)));
 
-  // Ours for a moment, so that the child need not allocate.
+  // Set in this process for the fork, so that the child does not allocate.
   std::vector<std::pair<std::string, const char*>> before;
   std::vector<std::string> kept;
   kept.reserve(environment.size());

@@ -1,5 +1,5 @@
 #pragma once
-// Another program, started and waited for.
+// Runs another program to its end.
 
 #include <string>
 #include <utility>
@@ -9,8 +9,8 @@ namespace suite::comparison {
 
 using Assignments = std::vector<std::pair<std::string, std::string>>;
 
-// "NCCL_ALGO=Ring NCCL_PROTO=LL" -> its variables. `flag` is what messages call it. Throws
-// harness::UsageError naming a word that is no NAME=VALUE.
+// Parses "NCCL_ALGO=Ring NCCL_PROTO=LL". `flag` is its name in messages. Throws
+// harness::UsageError naming a word that is not NAME=VALUE.
 Assignments parse_assignments(std::string_view flag, const std::string& text);
 
 // Runs words[0] with this environment on top of ours, standard output and error into `log`, and
@@ -18,10 +18,10 @@ Assignments parse_assignments(std::string_view flag, const std::string& text);
 // it, and remembered. Throws machine::MachineError when it cannot be started.
 int run_program(const std::vector<std::string>& words, const Assignments& environment,
                 const std::string& log);
-// The signal that run_program passed on; 0: none.
+// Returns the signal that run_program passed on, or 0.
 int signal_passed_on();
 
-// Of a log, without control characters; empty when there is none.
+// Returns a log's last line without control characters; empty if there is none.
 std::string last_line_of(const std::string& log);
 
 }  // namespace suite::comparison

@@ -42,13 +42,10 @@ Corpus Corpus::from_file(const std::string& path, int sequence, int vocabulary) 
   Corpus corpus("");
   corpus.source_ = path;
   corpus.vocabulary_ = vocabulary;
-  if (names_pair(path)) {
+  if (names_pair(path))
     corpus.pair_ = std::make_shared<const IndexedTokens>(path);
-  } else {
-    const MappedFile file(path);
-    const auto bytes = file.bytes(0, file.size());
-    corpus.text_.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  }
+  else
+    corpus.text_ = MappedFile(path).text();
   return corpus;
 }
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -12,6 +11,7 @@
 
 #include "harness/unit/sweep.h"
 #include "suite/files/mapped_file.h"
+#include "suite/options/options.h"
 
 namespace suite {
 namespace {
@@ -20,13 +20,6 @@ using harness::UsageError;
 
 constexpr int most_slots = 4096;
 constexpr std::size_t most_hosts = 100'000;
-
-// A whole number that is all of the text, or -1.
-long number_of(std::string_view text) {
-  long number = -1;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return error == std::errc() && end == text.data() + text.size() && number >= 0 ? number : -1;
-}
 
 bool is_host_name(std::string_view text) {
   const auto usual = [](char c) {
@@ -37,7 +30,7 @@ bool is_host_name(std::string_view text) {
 }
 
 int slots_of(const std::string& place, std::string_view text) {
-  const long slots = number_of(text);
+  const long slots = number_of<long>(text).value_or(-1);
   if (slots < 1 || slots > most_slots)
     throw UsageError(fmt::format("{}: {} is no number of slots from 1 to {}", place,
                                  in_quotes(text), most_slots));
@@ -50,7 +43,7 @@ void expand_range(const std::string& place, std::string_view range, const std::s
   const std::size_t dash = range.find('-');
   const std::string_view first = range.substr(0, dash);
   const std::string_view last = dash == std::string_view::npos ? first : range.substr(dash + 1);
-  const long from = number_of(first), to = number_of(last);
+  const long from = number_of<long>(first).value_or(-1), to = number_of<long>(last).value_or(-1);
   if (from < 0 || to < from || to - from >= static_cast<long>(most_hosts))
     throw UsageError(fmt::format("{}: {} is no range of host numbers", place, in_quotes(range)));
   for (long i = from; i <= to; ++i)

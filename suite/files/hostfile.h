@@ -5,7 +5,7 @@
 //   worker-2:4              # MPICH
 //   node[01-03,07] slots=8  # names as Slurm shortens them
 //
-// Without a number a line stands for one rank; a host that stands there again gets one more, as in
+// A line without a number means one rank. A host on another such line gets one more rank, as in
 // Slurm's own hostfiles.
 
 #include <string>

@@ -76,7 +76,7 @@ IndexedTokens::IndexedTokens(const std::string& prefix)
     throw FileError(fmt::format("{}: version is {}; expected 1", path, version));
   type_ = checked_type(path, index_.at<std::uint8_t>(type_at));
 
-  // Counts are bounded by the bytes there are before anything is computed from them.
+  // Check counts against the file size before computing with them.
   const auto sequences = index_.at<std::uint64_t>(sequences_at);
   const auto entries = index_.at<std::uint64_t>(documents_at);
   constexpr std::uint64_t bytes_of_sequence = sizeof(std::int32_t) + sizeof(std::int64_t);
@@ -210,7 +210,7 @@ void IndexedTokensWriter::finish() {
   for (std::int64_t i = 0; i <= static_cast<std::int64_t>(sizes_.size()); ++i) put(i);
   data_.sync();
   index_.sync();
-  // Between the two renames there is no index, rather than one of other tokens.
+  // Between the two renames no index exists. An old index would not match the new tokens.
   ::unlink((prefix_ + ".idx").c_str());
   data_.commit();
   index_.commit();

@@ -114,13 +114,7 @@ class LeafReader final : public nlohmann::json_sax<nlohmann::json> {
     for (std::size_t i = 0; i + 1 < levels_.size(); ++i) text += names_[i] + ".";
     return text + key;
   }
-  Leaf& add(Leaf::Kind kind) {
-    Leaf leaf;
-    leaf.path = path();
-    leaf.kind = kind;
-    leaves.push_back(std::move(leaf));
-    return leaves.back();
-  }
+  Leaf& add(Leaf::Kind kind) { return leaves.emplace_back(Leaf{.path = path(), .kind = kind}); }
   // Null within a list, which is then no list of numbers.
   Leaf* plain_leaf(Leaf::Kind kind, std::string_view found) {
     if (levels_.empty()) refuse_top(found);
@@ -189,9 +183,7 @@ std::vector<Leaf> leaves_of(const std::string& file, std::string_view json) {
 }
 
 std::vector<Leaf> read_leaves(const std::string& path) {
-  const MappedFile file(path);
-  const auto bytes = file.bytes(0, file.size());
-  return leaves_of(path, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  return leaves_of(path, MappedFile(path).text());
 }
 
 }  // namespace suite

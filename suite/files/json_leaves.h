@@ -16,8 +16,8 @@ struct Leaf {
   Kind kind = Kind::null;
   bool boolean = false;
   double number = 0;
-  std::string text;             // of a text, or as the number was written
-  std::vector<double> numbers;  // of a list that holds numbers only
+  std::string text{};             // of a text, or as the number was written
+  std::vector<double> numbers{};  // of a list that holds numbers only
 
   std::string described() const;  // "2.5", "'two'", "a list", for messages
 };

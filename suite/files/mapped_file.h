@@ -4,9 +4,9 @@
 //   MappedFile file("model.safetensors");
 //   const auto length = file.at<std::uint64_t>(0);
 //
-// What reads a mapped file checks each number before it follows it. One thing it can't check: a
-// file that another program shortens while it is mapped ends this one with SIGBUS. Writers that
-// rename into place (new_file.h) never do that.
+// Readers check each number before they use it. They cannot detect that another program shortens
+// the mapped file, which ends this program with SIGBUS. Writers that rename a complete file into
+// place (new_file.h) never shorten it.
 
 #include <cstddef>
 #include <cstdint>
@@ -25,7 +25,7 @@ class FileError : public harness::UsageError {
   using UsageError::UsageError;
 };
 
-// Text out of a file, fit for one line of a message: control characters escaped, cut off after 80
+// Returns a file's text for one line of a message: control characters escaped, at most 80
 // bytes.
 std::string printable(std::string_view text);
 std::string in_quotes(std::string_view text);
@@ -45,6 +45,7 @@ class MappedFile {
   std::span<const std::byte> bytes(std::uint64_t offset, std::uint64_t size) const {
     return {data_ + offset, size};
   }
+  std::string_view text() const { return {reinterpret_cast<const char*>(data_), size_}; }
   // At any offset, aligned or not.
   template <class T>
   T at(std::uint64_t offset) const {

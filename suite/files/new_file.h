@@ -1,9 +1,9 @@
 #pragma once
-// A file that appears whole or not at all: written beside under a name of its own, synced, renamed.
+// A file that appears complete or not at all: written under a temporary name, synced, renamed.
 //
 //   NewFile file("model.safetensors");
 //   file.write(header.data(), header.size());
-//   file.commit();                    // without it nothing of it is left
+//   file.commit();                    // without it the file is removed
 //
 // Throws FileError naming the path when it cannot be a file (its folder is not there),
 // machine::MachineError when the system refuses (permission, a full disk).
@@ -24,8 +24,8 @@ class NewFile {
   ~NewFile();
 
   void write(const void* data, std::size_t size);
-  void sync();    // flushed to the disk; commit does it too
-  void commit();  // takes the place of what had the name
+  void sync();    // flushes to the disk; commit also does this
+  void commit();  // replaces the file of that name
 
  private:
   void flush();
@@ -37,7 +37,7 @@ class NewFile {
   std::vector<char> pending_;
 };
 
-// What NewFile(path) would refuse at once, without leaving anything: for a check before long work.
+// Throws what NewFile(path) would throw, and leaves no file: a check before long work.
 void check_writable(const std::string& path);
 
 }  // namespace suite

@@ -8,7 +8,7 @@
 namespace suite {
 namespace {
 
-// Where the paragraph that begins the text ends: after its blank lines.
+// Returns the size of the first paragraph, including the blank lines after it.
 std::size_t paragraph(std::string_view text) {
   bool words = false, blank_after = false;
   for (std::size_t begin = 0; begin < text.size();) {
@@ -28,8 +28,7 @@ std::size_t paragraph(std::string_view text) {
 
 TokenCounts write_text_tokens(const std::string& text, const std::string& prefix) {
   const MappedFile file(text);
-  const auto bytes = file.bytes(0, file.size());
-  std::string_view rest(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  std::string_view rest = file.text();
   IndexedTokensWriter writer(prefix, TokenType::uint8);
   TokenCounts counts;
   std::vector<std::int64_t> tokens;

@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
 #include "machine/base/names.h"
 #include "suite/files/mapped_file.h"
+#include "suite/options/options.h"
 
 namespace suite {
 
@@ -22,13 +22,11 @@ namespace {
 constexpr double most_bytes = 0x1p50;
 
 std::int64_t parse_bytes(const std::string& text, const std::string& place) {
-  double value = 0;
-  const char* last = text.data() + text.size();
-  const auto [end, error] = std::from_chars(text.data(), last, value);
-  if (error != std::errc() || end != last || !(value < most_bytes))
+  const auto value = number_of<double>(text);
+  if (!value || !(*value < most_bytes))
     throw UsageError(fmt::format("{}: {} is no number of bytes", place, in_quotes(text)));
-  if (value < 0) throw UsageError(fmt::format("{}: {} is negative", place, text));
-  return static_cast<std::int64_t>(value);
+  if (*value < 0) throw UsageError(fmt::format("{}: {} is negative", place, text));
+  return static_cast<std::int64_t>(*value);
 }
 
 // What `from` sends to `to` where the busiest of n ranks moves `whole` elements.
@@ -49,25 +47,22 @@ bool is_generated(std::string_view traffic) {
   return std::ranges::find(generated_traffic, traffic) != std::end(generated_traffic);
 }
 
-std::int64_t TrafficFile::busiest_bytes() const { return TrafficMatrix(ranks, bytes).busiest(); }
-
-TrafficFile read_traffic_file(const std::string& path) {
+TrafficMatrix read_traffic_file(const std::string& path) {
   std::ifstream file(path);
   std::error_code ignored;
   if (!file || std::filesystem::is_directory(path, ignored))
     throw UsageError(fmt::format("cannot read the traffic file '{}'", path));
-  TrafficFile matrix;
+  std::vector<std::int64_t> bytes;
   std::string text;
   std::size_t columns = 0;
-  int first_line = 0;
+  int ranks = 0, first_line = 0;
   for (int line = 1; std::getline(file, text); ++line) {
     const std::string place = fmt::format("{}, line {}", path, line);
     std::istringstream words(text.substr(0, text.find('#')));
     std::size_t numbers = 0;
-    for (std::string word; words >> word; ++numbers)
-      matrix.bytes.push_back(parse_bytes(word, place));
+    for (std::string word; words >> word; ++numbers) bytes.push_back(parse_bytes(word, place));
     if (numbers == 0) continue;
-    if (matrix.ranks++ == 0) {
+    if (ranks++ == 0) {
       columns = numbers;
       first_line = line;
     }
@@ -75,11 +70,10 @@ TrafficFile read_traffic_file(const std::string& path) {
       throw UsageError(
           fmt::format("{}: {} numbers, but {} in line {}", place, numbers, columns, first_line));
   }
-  if (matrix.ranks == 0) throw UsageError(fmt::format("{} holds no numbers", path));
-  if (columns != static_cast<std::size_t>(matrix.ranks))
-    throw UsageError(
-        fmt::format("{} is not square: {} lines of {} numbers", path, matrix.ranks, columns));
-  return matrix;
+  if (ranks == 0) throw UsageError(fmt::format("{} holds no numbers", path));
+  if (columns != static_cast<std::size_t>(ranks))
+    throw UsageError(fmt::format("{} is not square: {} lines of {} numbers", path, ranks, columns));
+  return {ranks, bytes};
 }
 
 std::shared_ptr<const TrafficMatrix> traffic_matrix(const std::string& traffic, int ranks,
@@ -95,9 +89,10 @@ std::shared_ptr<const TrafficMatrix> traffic_matrix(const std::string& traffic, 
       for (int to = 0; to < ranks; ++to)
         parts.push_back(generated(traffic, from, to, ranks, whole));
   } else {
-    const TrafficFile file = read_traffic_file(traffic);
-    if (file.ranks != ranks) throw UsageError(why_no_traffic(traffic, ranks));
-    for (const std::int64_t part : file.bytes) parts.push_back(part / size);
+    const TrafficMatrix file = read_traffic_file(traffic);
+    if (file.ranks() != ranks) throw UsageError(why_no_traffic(traffic, ranks));
+    for (int from = 0; from < ranks; ++from)
+      for (int to = 0; to < ranks; ++to) parts.push_back(file(from, to) / size);
   }
   for (std::int64_t& part : parts) part = part / granule * granule;
   return std::make_shared<const TrafficMatrix>(ranks, parts);
@@ -113,12 +108,12 @@ std::string why_no_traffic(const std::string& traffic, int ranks,
                             {std::begin(generated_traffic), std::end(generated_traffic)}) +
            " (or a file)";
   try {
-    const TrafficFile file = read_traffic_file(traffic);
-    if (file.ranks != ranks)
-      return fmt::format("{} is of {} ranks, not of {}", traffic, file.ranks, ranks);
-    if (bytes && *bytes != file.busiest_bytes())
-      return fmt::format("{} says {} bytes (of the busiest rank), not {}", traffic,
-                         file.busiest_bytes(), *bytes);
+    const TrafficMatrix file = read_traffic_file(traffic);
+    if (file.ranks() != ranks)
+      return fmt::format("{} is of {} ranks, not of {}", traffic, file.ranks(), ranks);
+    if (bytes && *bytes != file.busiest())
+      return fmt::format("{} says {} bytes (of the busiest rank), not {}", traffic, file.busiest(),
+                         *bytes);
   } catch (const UsageError& error) {
     return error.what();
   }
@@ -129,9 +124,9 @@ void take_sizes_of_file(harness::AxisFlags& axes) {
   const auto traffic = axes.find("traffic");
   if (traffic == axes.end()) return;
   try {
-    const TrafficFile file = read_traffic_file(traffic->second);
-    axes.try_emplace("ranks", std::to_string(file.ranks));
-    axes.try_emplace("bytes", std::to_string(file.busiest_bytes()));
+    const TrafficMatrix file = read_traffic_file(traffic->second);
+    axes.try_emplace("ranks", std::to_string(file.ranks()));
+    axes.try_emplace("bytes", std::to_string(file.busiest()));
   } catch (const UsageError&) {
     return;  // the sweep says what is wrong with it
   }

@@ -1,17 +1,17 @@
 #pragma once
 // The traffic of an all_to_all_v, by name or from a file.
 //
-// Generated; the busiest rank moves about `bytes`, its own part with them:
+// Generated traffic, in which the busiest rank moves about `bytes`, including its own part:
 //   uniform   the same from every rank to every rank
-//   skewed    the more, the farther ahead the receiver is: nccl-tests' own (2.19.6, its spread 1)
-//   sparse    from even ranks half to the next rank, half to the one behind it; odd ranks send
-//   nothing hot_spot  from every rank eight times as much to rank 0 as to any other
+//   skewed    grows with the distance to the receiver: nccl-tests' own (2.19.6, its spread 1)
+//   sparse    even ranks send half to the next rank, half to the rank after it; odd ranks nothing
+//   hot_spot  every rank sends eight times as much to rank 0 as to any other rank
 //
 // A file holds N lines of N numbers, in bytes: number j of line i is what rank i sends to rank j.
-// Blanks part numbers, # begins a comment, empty lines do not count. So nccl-tests 2.19.6 reads
-// NCCL_TESTS_ALLTOALLV_MATRIX_FILE (NVIDIA/nccl-tests, src/alltoallv.cu); but there a larger matrix
-// than there are ranks is cut, and each part is rounded down to 16 bytes. Here parts are rounded
-// down to whole elements.
+// Blanks separate numbers, # begins a comment, empty lines do not count. nccl-tests 2.19.6 reads
+// NCCL_TESTS_ALLTOALLV_MATRIX_FILE in the same way (NVIDIA/nccl-tests, src/alltoallv.cu), but it
+// truncates a matrix that is larger than the number of ranks and rounds each part down to 16 bytes.
+// Here parts are rounded down to whole elements.
 
 #include <cstdint>
 #include <memory>
@@ -37,21 +37,16 @@ std::shared_ptr<const collectives::TrafficMatrix> traffic_matrix(const std::stri
                                                                  machine::Dtype dtype,
                                                                  std::int64_t granule_bytes = 1);
 
-// A file's numbers, [ranks, ranks]. Throws harness::UsageError: what is wrong, and where.
-struct TrafficFile {
-  int ranks = 0;
-  std::vector<std::int64_t> bytes;
-  std::int64_t busiest_bytes() const;
-};
-TrafficFile read_traffic_file(const std::string& path);
+// Reads a file's numbers, in bytes. Throws harness::UsageError with the error and its place.
+collectives::TrafficMatrix read_traffic_file(const std::string& path);
 
-// Why there is no such traffic among so many ranks (no such name or file, a bad file, another
-// number of ranks, not the file's bytes where some are asked for), or empty.
+// Returns why this traffic is invalid for `ranks` (unknown name or file, a bad file, another number
+// of ranks, other bytes than the file's), or empty.
 std::string why_no_traffic(const std::string& traffic, int ranks,
                            std::optional<std::int64_t> bytes = {});
 
-// A file says how many ranks there are and how many bytes the busiest one moves: where the command
-// line does not, these become its axes.
+// Takes the ranks, and the bytes of the busiest rank, from a file if the command line does not give
+// them.
 void take_sizes_of_file(harness::AxisFlags& axes);
 
 }  // namespace suite

@@ -41,7 +41,7 @@ std::string their_name(Operation operation) {
   return std::string(name(operation));
 }
 
-// Our name, theirs, and their program's.
+// Accepts our name, theirs, and their program's.
 Operation parse_operation(const std::string& word) {
   std::vector<std::string> known;
   for (const Operation operation : operations) {
@@ -71,7 +71,7 @@ std::int64_t parse_size(std::string_view flag, const std::string& text) {
   return static_cast<std::int64_t>(value * found->second);
 }
 
-// One of `known`, by name(), or all of them. `absent`: what nccl-tests has besides.
+// Finds one of `known` by name(), or all. `absent`: names that only nccl-tests has.
 template <class T, class Known>
 std::vector<T> parse_named(std::string_view kind, const std::string& text, const Known& known,
                            const std::vector<std::string>& absent = {}) {
@@ -103,45 +103,35 @@ void check_algorithm(Operation operation, const std::string& algorithm) {
 
 constexpr std::int64_t many = std::numeric_limits<int>::max();
 
-// Options in nccl-tests' way: of one that is given twice the last counts.
-class Flags {
- public:
-  explicit Flags(Options& options) : options_(options) {}
-
-  template <class T>
-  void number(const std::string& names, T& into, std::int64_t least, std::int64_t most,
+void add_size(Options& options, const std::string& names, std::int64_t& into,
               const std::string& about) {
-    options_.number(names, "N", into, least, most, about, Options::Times::last);
-  }
-  void size(const std::string& names, std::int64_t& into, const std::string& about) {
-    text(names, "SIZE", about,
-         [&into, names](const std::string& said) { into = parse_size(names, said); });
-  }
-  void text(const std::string& names, const std::string& value, const std::string& about,
-            const Options::Read& read) {
-    options_.read(names, value, read, about, Options::Times::last);
-  }
-  // Asks for a measurement that there is not: only what switches it off is taken.
-  void refused(const std::string& names, const std::string& why) {
-    text(names, "0", fmt::format("rejected unless 0: {}", why),
-         [names, why](const std::string& said) {
-           if (whole_number(names, said, 0, many) != 0)
-             throw UsageError(fmt::format("{} is {}; expected 0: {}", names, said, why));
-         });
-  }
-  // Tunes a thing that is not there: the measurement stays the same.
-  void noted(const std::string& names, std::vector<std::string>& notes, std::int64_t usual,
-             const std::string& why) {
-    text(names, "N", fmt::format("taken with a note: {}", why),
-         [names, &notes, usual, why](const std::string& said) {
-           if (whole_number(names, said, -1, many) != usual)
-             notes.push_back(fmt::format("{} {} changes nothing here: {}", names, said, why));
-         });
-  }
+  options.read(
+      names, "SIZE", [&into, names](const std::string& said) { into = parse_size(names, said); },
+      about);
+}
 
- private:
-  Options& options_;
-};
+// Requests a measurement that this program does not have. Only 0, which turns it off, is valid.
+void refuse(Options& options, const std::string& names, const std::string& why) {
+  options.read(
+      names, "0",
+      [names, why](const std::string& said) {
+        if (whole_number(names, said, 0, many) != 0)
+          throw UsageError(fmt::format("{} is {}; expected 0: {}", names, said, why));
+      },
+      fmt::format("rejected unless 0: {}", why));
+}
+
+// Tunes something that this program does not have. The measurement stays the same.
+void note(Options& options, const std::string& names, std::vector<std::string>& notes,
+          std::int64_t usual, const std::string& why) {
+  options.read(
+      names, "N",
+      [names, &notes, usual, why](const std::string& said) {
+        if (whole_number(names, said, -1, many) != usual)
+          notes.push_back(fmt::format("{} {} changes nothing here: {}", names, said, why));
+      },
+      fmt::format("taken with a note: {}", why));
+}
 
 void check(Arguments& arguments) {
   Arguments& a = arguments;
@@ -201,90 +191,92 @@ std::optional<Arguments> parse_arguments(const std::vector<std::string>& words,
                   "codes. OPERATION: all_reduce, all_gather, reduce_scatter, broadcast, reduce, "
                   "gather, scatter, all_to_all (alltoall), all_to_all_v (alltoallv), send_receive "
                   "(sendrecv).");
-  Flags flags(options);
+  options.last_counts();
   std::vector<std::string> operation;
   std::string dtype = "float", reduction = "sum";
   options.arguments("OPERATION", operation, "all_reduce, all_gather, ...; see --help", 1, 1);
 
   options.group("Options of nccl-tests");
-  flags.size("-b,--minbytes", a.min_bytes, "first size (32M)");
-  flags.size("-e,--maxbytes", a.max_bytes, "last size (32M); never lowered");
-  flags.size("-i,--stepbytes", a.step_bytes, "added from size to size (1M)");
-  flags.number("-f,--stepfactor", a.step_factor, 0, many,
-               "multiplied from size to size, instead of -i");
-  flags.number("-n,--iters", a.iterations, 1, many, "iterations timed in one interval (20)");
-  flags.number("-m,--agg_iters", a.aggregated, 1, many, "operations in an iteration (1)");
-  flags.number("-w,--warmup_iters", a.warm_up, 0, many,
-               "operations not timed, before each interval (1)");
-  flags.number("-N,--run_cycles", a.cycles, 0, many, "times through all sizes (1); 0: for ever");
-  flags.number("-c,--check", a.checks, 0, many,
-               "operations whose values are checked after the timed ones (1); unless 0 the last "
-               "timed one is checked besides, out of place");
-  flags.text("-o,--op", "NAME", "sum, prod, max, min, avg or all (sum)",
-             [&](const std::string& said) { reduction = said; });
-  flags.text("-d,--datatype", "NAME",
-             "float, bfloat16, half, double, int8, uint8, int32, uint32, int64, uint64 or all "
-             "(float)",
-             [&](const std::string& said) { dtype = said; });
-  flags.text("-r,--root", "RANK", "rank that is the root (0), or all",
-             [&](const std::string& said) {
-               a.root.reset();
-               if (said != "all" && said != "-1")
-                 a.root = static_cast<int>(whole_number("-r,--root", said, 0, many));
-             });
-  flags.number("-a,--average", a.over_ranks, 0, 3,
-               "time over ranks: 0 of rank 0, 1 average, 2 minimum, 3 maximum (1)");
-  flags.number("-z,--blocking", a.blocking, 0, 3,
-               "1: barrier after each operation, timed; 3: after each iteration, not timed; 2 is 0 "
-               "here (0)");
-  flags.number("-I,--per_iter_timing", a.per_iteration, 0, 1,
-               "1: also each iteration's own time, the maximum over ranks (0)");
-  flags.number("-K,--per_iter_skip", a.skipped, 0, many,
-               "first iterations that the columns of -I leave out (0)");
-  flags.number("-C,--report_cputime", a.cpu_time, 0, 1, "1: name the time cputime (0)");
-  flags.number("-S,--report_timestamps", a.timestamps, 0, 1,
-               "1: a column with the time of day (0)");
-  flags.text("-J,--output_file", "FILE",
-             "also write JSON here; a file that is there is kept, .0 added",
-             [&](const std::string& said) { a.json_path = said; });
-  flags.text("-T,--timeout", "SECONDS", "seconds that one rank waits for another (60); 0: as usual",
-             [&](const std::string& said) {
-               if (const auto seconds = whole_number("-T,--timeout", said, 0, many); seconds > 0)
-                 a.timeout_s = static_cast<double>(seconds);
-             });
-  flags.number("-t,--nthreads", a.threads, 1, 4096, "-t times -g ranks are started (1)");
-  flags.number("-g,--ngpus", a.gpus, 1, 4096, "see -t (1)");
+  add_size(options, "-b,--minbytes", a.min_bytes, "first size (32M)");
+  add_size(options, "-e,--maxbytes", a.max_bytes, "last size (32M); never lowered");
+  add_size(options, "-i,--stepbytes", a.step_bytes, "added from size to size (1M)");
+  options.number("-f,--stepfactor", "N", a.step_factor, 0, many,
+                 "multiplied from size to size, instead of -i");
+  options.number("-n,--iters", "N", a.iterations, 1, many, "iterations timed in one interval (20)");
+  options.number("-m,--agg_iters", "N", a.aggregated, 1, many, "operations in an iteration (1)");
+  options.number("-w,--warmup_iters", "N", a.warm_up, 0, many,
+                 "operations not timed, before each interval (1)");
+  options.number("-N,--run_cycles", "N", a.cycles, 0, many,
+                 "times through all sizes (1); 0: for ever");
+  options.number("-c,--check", "N", a.checks, 0, many,
+                 "operations whose values are checked after the timed ones (1); unless 0 the last "
+                 "timed one is checked besides, out of place");
+  options.text("-o,--op", "NAME", reduction, "sum, prod, max, min, avg or all (sum)");
+  options.text("-d,--datatype", "NAME", dtype,
+               "float, bfloat16, half, double, int8, uint8, int32, uint32, int64, uint64 or all "
+               "(float)");
+  options.read(
+      "-r,--root", "RANK",
+      [&](const std::string& said) {
+        a.root.reset();
+        if (said != "all" && said != "-1")
+          a.root = static_cast<int>(whole_number("-r,--root", said, 0, many));
+      },
+      "rank that is the root (0), or all");
+  options.number("-a,--average", "N", a.over_ranks, 0, 3,
+                 "time over ranks: 0 of rank 0, 1 average, 2 minimum, 3 maximum (1)");
+  options.number(
+      "-z,--blocking", "N", a.blocking, 0, 3,
+      "1: barrier after each operation, timed; 3: after each iteration, not timed; 2 is 0 "
+      "here (0)");
+  options.number("-I,--per_iter_timing", "N", a.per_iteration, 0, 1,
+                 "1: also each iteration's own time, the maximum over ranks (0)");
+  options.number("-K,--per_iter_skip", "N", a.skipped, 0, many,
+                 "first iterations that the columns of -I leave out (0)");
+  options.number("-C,--report_cputime", "N", a.cpu_time, 0, 1, "1: name the time cputime (0)");
+  options.number("-S,--report_timestamps", "N", a.timestamps, 0, 1,
+                 "1: a column with the time of day (0)");
+  options.text("-J,--output_file", "FILE", a.json_path,
+               "also write JSON here; a file that is there is kept, .0 added");
+  options.read(
+      "-T,--timeout", "SECONDS",
+      [&](const std::string& said) {
+        if (const auto seconds = whole_number("-T,--timeout", said, 0, many); seconds > 0)
+          a.timeout_s = static_cast<double>(seconds);
+      },
+      "seconds that one rank waits for another (60); 0: as usual");
+  options.number("-t,--nthreads", "N", a.threads, 1, 4096, "-t times -g ranks are started (1)");
+  options.number("-g,--ngpus", "N", a.gpus, 1, 4096, "see -t (1)");
 
   options.group("Options of this program");
-  flags.text("--ranks", "N", "ranks to start, instead of -t and -g", [&](const std::string& said) {
-    a.ranks = static_cast<int>(whole_number("--ranks", said, 1, 4096));
-  });
-  flags.text(
-      "--algorithm", "NAME",
+  options.number("--ranks", "N", a.ranks, 1, 4096, "ranks to start, instead of -t and -g");
+  options.text(
+      "--algorithm", "NAME", a.algorithm,
       "as `shardmark list all_reduce` names them, library, or auto (measured first); by size when "
-      "not given",
-      [&](const std::string& said) { a.algorithm = said; });
-  flags.text("--transport", "NAME", "shared_memory or mpi; by where the ranks are when not given",
-             [&](const std::string& said) {
-               a.transport = harness::AxisText<machine::Transport>::parse("transport", said);
-             });
+      "not given");
+  options.read(
+      "--transport", "NAME",
+      [&](const std::string& said) {
+        a.transport = harness::AxisText<machine::Transport>::parse("transport", said);
+      },
+      "shared_memory or mpi; by where the ranks are when not given");
 
-  flags.text("--traffic", "NAME",
-             "of all_to_all_v: skewed (nccl-tests' own), uniform, sparse, hot_spot, or a file as "
-             "NCCL_TESTS_ALLTOALLV_MATRIX_FILE names one (skewed)",
-             [&](const std::string& said) { a.traffic = said; });
+  options.read(
+      "--traffic", "NAME", [&](const std::string& said) { a.traffic = said; },
+      "of all_to_all_v: skewed (nccl-tests' own), uniform, sparse, hot_spot, or a file as "
+      "NCCL_TESTS_ALLTOALLV_MATRIX_FILE names one (skewed)");
 
   options.group("Options of nccl-tests without effect here");
-  flags.number("-p,--parallel_init", a.parallel_init, 0, 1,
-               "taken with a note: ranks are processes");
-  flags.noted("-y,--stream_null", a.notes, 0, "there are no CUDA streams");
-  flags.noted("-R,--local_register", a.notes, 0, "buffers of the host need no registration");
-  flags.noted("-x,--cta_policy", a.notes, -1, "there are no CTAs");
-  flags.noted("-V,--device_cta_count", a.notes, 16, "there are no CTAs");
-  flags.refused("-G,--cudagraph", "there are no CUDA graphs on the host");
-  flags.refused("-D,--device_implementation", "there are no device kernels on the host");
-  flags.refused("-M,--memory", "`shardmark run` judges the memory");
-  flags.refused("-u,--unalign", "buffers begin where a cache line does");
+  options.number("-p,--parallel_init", "N", a.parallel_init, 0, 1,
+                 "taken with a note: ranks are processes");
+  note(options, "-y,--stream_null", a.notes, 0, "there are no CUDA streams");
+  note(options, "-R,--local_register", a.notes, 0, "buffers of the host need no registration");
+  note(options, "-x,--cta_policy", a.notes, -1, "there are no CTAs");
+  note(options, "-V,--device_cta_count", a.notes, 16, "there are no CTAs");
+  refuse(options, "-G,--cudagraph", "there are no CUDA graphs on the host");
+  refuse(options, "-D,--device_implementation", "there are no device kernels on the host");
+  refuse(options, "-M,--memory", "`shardmark run` judges the memory");
+  refuse(options, "-u,--unalign", "buffers begin where a cache line does");
   options.footer(
       "Without --ranks, -t times -g ranks are started here; under srun or mpiexec a rank is a "
       "process, as many as it started.\n"

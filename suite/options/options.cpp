@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
 #include "harness/unit/sweep.h"
@@ -16,15 +15,6 @@ namespace {
 using harness::UsageError;
 
 constexpr std::size_t most_columns = 100, widest_name = 30;
-
-template <class T>
-std::optional<T> number_of(const std::string& text) {
-  T value{};
-  const char* end = text.data() + text.size();
-  const auto [stopped, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc() || stopped != end || text.empty()) return std::nullopt;
-  return value;
-}
 
 [[noreturn]] void wrong(std::string_view key, std::string_view text, const std::string& rule) {
   throw UsageError(fmt::format("{} is '{}'; expected {}", key, text, rule));
@@ -98,8 +88,8 @@ void Options::footer(std::string text) {
 
 void Options::read(const std::string& names, std::string value, Read read, std::string about,
                    Times times) {
-  options_.push_back(
-      {split_list(names), std::move(value), std::move(about), group_, std::move(read), times});
+  options_.push_back({split_list(names), std::move(value), std::move(about), group_,
+                      std::move(read), times == Times::once ? times_ : times});
 }
 
 void Options::text(const std::string& names, std::string value, std::string& into,
@@ -140,7 +130,14 @@ void Options::takes_following(const std::string& name, std::string value,
 }
 
 void Options::pass(std::string prefix, std::vector<std::string>& into) {
-  passed_.emplace_back(std::move(prefix), &into);
+  passed_prefix_ = std::move(prefix);
+  passed_ = &into;
+}
+
+bool Options::pass(const std::string& word) {
+  if (!passed_ || !word.starts_with(passed_prefix_)) return false;
+  passed_->push_back(word);
+  return true;
 }
 
 Options::Option* Options::find(std::string_view name) {
@@ -170,8 +167,8 @@ void Options::take_option(const std::vector<std::string>& words, std::size_t& at
     wants_help_ = true;
     return;
   }
-  if (!option && unknown_) return unknown_->push_back(word);
   if (!option) {
+    if (pass(word)) return;
     std::vector<std::string> known = names();
     const bool letter = !name.starts_with("--");
     std::erase_if(known, [&](const std::string& one) { return one.starts_with("--") == letter; });
@@ -197,7 +194,7 @@ void Options::take_option(const std::vector<std::string>& words, std::size_t& at
 }
 
 void Options::take_argument(const std::string& word) {
-  if (unknown_) return unknown_->push_back(word);
+  if (pass(word)) return;
   if (!arguments_ || arguments_->size() == most_arguments_)
     throw UsageError(fmt::format("unexpected argument '{}'", word));
   arguments_->push_back(word);
@@ -205,11 +202,7 @@ void Options::take_argument(const std::string& word) {
 
 bool Options::parse(const std::vector<std::string>& words) {
   for (std::size_t at = 0; at < words.size(); ++at) {
-    const auto passed = std::ranges::find_if(
-        passed_, [&](const auto& one) { return words[at].starts_with(one.first); });
-    if (passed != passed_.end()) {
-      passed->second->push_back(words[at]);
-    } else if (is_option(words[at])) {
+    if (is_option(words[at])) {
       take_option(words, at);
     } else if (behind_first_) {
       behind_first_->assign(words.begin() + static_cast<std::ptrdiff_t>(at), words.end());
@@ -225,12 +218,6 @@ bool Options::parse(const std::vector<std::string>& words) {
   if (arguments_ && arguments_->size() < least_arguments_)
     throw UsageError(fmt::format("{} requires {}: {}", command_, argument_value_, argument_about_));
   return true;
-}
-
-bool Options::given(std::string_view name) const {
-  return std::ranges::any_of(options_, [&](const Option& option) {
-    return option.given > 0 && std::ranges::find(option.names, name) != option.names.end();
-  });
 }
 
 std::vector<std::string> Options::names() const {

@@ -1,5 +1,5 @@
 #pragma once
-// The options of one command: read, checked and listed in one style.
+// Reads, checks and lists the options of one command.
 //
 //   Options options("ab", "[UNIT...]", "Runs the same cases under two environments.");
 //   options.number("--launches", "N", launches, 1, 1000, "most launches per side");
@@ -10,6 +10,7 @@
 // command has -h and --help. Throws harness::UsageError: an unknown option (naming the nearest), a
 // missing or wrong value, an option given twice, an unexpected argument.
 
+#include <charconv>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -22,7 +23,16 @@ namespace suite {
 // Prints `shardmark: TEXT` to standard error and returns the code.
 int complain(int code, std::string_view text);
 
-// The number that the text is. Throws harness::UsageError: `KEY is 'TEXT'; expected …`.
+// Returns the number in the text, or nothing if the whole text is not a number.
+template <class T>
+std::optional<T> number_of(std::string_view text) {
+  T value{};
+  const char* end = text.data() + text.size();
+  const auto [stopped, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || stopped != end) return std::nullopt;
+  return value;
+}
+// Returns the number in the text. Throws harness::UsageError: `KEY is 'TEXT'; expected …`.
 std::int64_t whole_number(std::string_view key, const std::string& text, std::int64_t least,
                           std::int64_t most);
 double real_number(std::string_view key, const std::string& text, double least, double most);
@@ -43,6 +53,8 @@ class Options {
 
   // Title of the options that follow; empty: the help does not list them.
   void group(std::string title) { group_ = std::move(title); }
+  // Of the options that follow the last value counts, if they are given several times.
+  void last_counts() { times_ = Times::last; }
   // Text at the end of the help. The function sees the arguments that were given.
   void footer(std::string text);
   void footer(std::function<std::string()> text) { footer_ = std::move(text); }
@@ -51,18 +63,18 @@ class Options {
   void read(const std::string& names, std::string value, Read read, std::string about,
             Times times = Times::once);
   void text(const std::string& names, std::string value, std::string& into, std::string about);
-  // Every value of a repeatable option; `list`: a value may be a list, a,b.
+  // Collects all values of a repeatable option. `list`: a value may be a list, a,b.
   void texts(const std::string& names, std::string value, std::vector<std::string>& into,
              std::string about, bool list = true);
   template <class T>
   void number(const std::string& names, std::string value, T& into, std::int64_t least,
-              std::int64_t most, std::string about, Times times = Times::once) {
+              std::int64_t most, std::string about) {
     read(
         names, std::move(value),
         [&into, names, least, most](const std::string& text) {
           into = static_cast<T>(whole_number(names, text, least, most));
         },
-        std::move(about), times);
+        std::move(about));
   }
   template <class T>
   void positive(const std::string& names, std::string value, T& into, std::string about) {
@@ -73,22 +85,19 @@ class Options {
   }
   void flag(const std::string& names, bool& into, std::string about);
 
-  // Words that are not options. `value` names them in errors; most: how many are taken.
+  // Adds the words that are not options. `value` names them in errors; most: their largest number.
   void arguments(std::string value, std::vector<std::string>& into, std::string about,
                  std::size_t least = 0, std::size_t most = static_cast<std::size_t>(-1));
-  // An option that takes all words up to the next option: --against A B C.
+  // Adds an option that takes all words up to the next option: --against A B C.
   void takes_following(const std::string& name, std::string value, std::vector<std::string>& into,
                        std::string about);
-  // Words that begin like this are kept as they are.
+  // Keeps unknown options and arguments with this prefix unchanged, in order.
   void pass(std::string prefix, std::vector<std::string>& into);
-  // All unknown options and all arguments are kept as they are, in their order.
-  void pass_unknown(std::vector<std::string>& into) { unknown_ = &into; }
-  // The first argument and all words behind it are kept as they are.
+  // Keeps the first argument and all words after it unchanged.
   void pass_from_first_argument(std::vector<std::string>& into) { behind_first_ = &into; }
 
-  // Returns false if the help was asked for: then it has been printed.
+  // Returns false after printing the help that the words request.
   bool parse(const std::vector<std::string>& words);
-  bool given(std::string_view name) const;
   std::string help() const;
   std::vector<std::string> names() const;
 
@@ -106,14 +115,16 @@ class Options {
   void take_option(const std::vector<std::string>& words, std::size_t& at);
   void take_argument(const std::string& word);
 
-  std::string command_, arguments_text_, about_, group_ = "Options";
+  bool pass(const std::string& word);
+
+  std::string command_, arguments_text_, about_, group_ = "Options", passed_prefix_;
+  Times times_ = Times::once;
   std::function<std::string()> footer_;
   std::vector<Option> options_;
   std::string argument_value_, argument_about_;
   std::vector<std::string>* arguments_ = nullptr;
   std::size_t least_arguments_ = 0, most_arguments_ = 0;
-  std::vector<std::pair<std::string, std::vector<std::string>*>> passed_;
-  std::vector<std::string>*unknown_ = nullptr, *behind_first_ = nullptr;
+  std::vector<std::string>*passed_ = nullptr, *behind_first_ = nullptr;
   bool wants_help_ = false;
 };
 

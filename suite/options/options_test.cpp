@@ -24,7 +24,6 @@ struct Example {
     options.arguments("FRUIT", fruit, "a fruit", 0, 2);
     options.text("-o,--out", "DIR", out, "folder");
     options.number("--count", "N", count, 1, 9, "pieces (default: 3)");
-    options.number("-n,--last", "N", last, -5, 5, "the last counts", Options::Times::last);
     options.group("Weight");
     options.positive("--grams", "GRAMS", grams, "of one piece");
     options.number("--seed", "N", seed, 0, 99, "seed");
@@ -32,6 +31,9 @@ struct Example {
     options.takes_following("--against", "FRUIT...", against, "other fruit");
     options.flag("--all", all, "all of them");
     options.pass("--benchmark_", passed);
+    options.group("Repeated");
+    options.last_counts();
+    options.number("-n,--last", "N", last, -5, 5, "the last counts");
   }
   std::string mistake(const Words& words) {
     try {
@@ -58,16 +60,6 @@ TEST(Options, ReadsEveryForm) {
   EXPECT_EQ(e.grams, 1e-3);
   EXPECT_TRUE(e.all);
   EXPECT_FALSE(e.seed);
-  EXPECT_TRUE(e.options.given("-o"));
-  EXPECT_TRUE(e.options.given("--out"));
-  EXPECT_FALSE(e.options.given("--seed"));
-}
-
-TEST(Options, ATypedDefaultIsGiven) {
-  Example e;
-  ASSERT_TRUE(e.options.parse({"--count", "3", "--seed", "7"}));
-  EXPECT_TRUE(e.options.given("--count"));
-  EXPECT_EQ(e.seed, 7u);
 }
 
 TEST(Options, MistakesAreOneLineWithARemedy) {
@@ -96,7 +88,7 @@ TEST(Options, UnknownWordsMayBeKeptInOrder) {
   Words rest;
   std::string out;
   Options options("ab", "", "");
-  options.pass_unknown(rest);
+  options.pass("", rest);
   options.text("--out", "DIR", out, "");
   ASSERT_TRUE(options.parse({"ring", "--bytes", "8", "--out", "here", "-x", "--y=1"}));
   EXPECT_EQ(rest, (Words{"ring", "--bytes", "8", "-x", "--y=1"}));
@@ -127,7 +119,6 @@ Weighs fruit.
 Options:
   -o, --out DIR  folder
   --count N      pieces (default: 3)
-  -n, --last N   the last counts
 
 Weight:
   --grams GRAMS       of one piece
@@ -135,6 +126,9 @@ Weight:
   --color NAME        repeatable
   --against FRUIT...  other fruit
   --all               all of them
+
+Repeated:
+  -n, --last N  the last counts
 
 The end.
 )");

@@ -53,7 +53,7 @@ struct Words {
   bool claims = false;
 };
 
-// Words that no option of ours takes: Megatron-LM's.
+// Checks the words that are not our options: Megatron-LM's arguments.
 void check_megatron(const std::vector<std::string>& words, const std::vector<std::string>& own) {
   std::vector<std::string> known = megatron_names();
   const std::vector<std::string> taken = known;
@@ -69,14 +69,14 @@ void check_megatron(const std::vector<std::string>& words, const std::vector<std
   }
 }
 
-// Returns nothing if the help was asked for.
+// Returns nothing after printing the help.
 std::optional<Words> parse(int argc, char** argv) {
   Words words;
   Sources& sources = words.sources;
   Options options("plan", "[MEGATRON ARGUMENTS]",
                   "Prints the bytes that a training holds on a rank, for every ZeRO stage, before "
                   "it runs.");
-  options.pass_unknown(sources.words);
+  options.pass("", sources.words);
   options.footer(
       "Megatron-LM's arguments for the model, the degrees and the batch are taken, too:\n"
       "--num-layers, --hidden-size, --tensor-model-parallel-size (--tp), --micro-batch-size, ...");

@@ -101,7 +101,7 @@ nlohmann::ordered_json bytes_json(const Bytes& bytes) {
 Plan make_plan(const Resolved& resolved, const Machine& machine) {
   Plan plan{resolved, machine, {}};
   std::vector<Holding> all = holdings();
-  // What the configuration asks for is there, however it combines.
+  // Always include the combination that the configuration requests.
   const Holding asked = asked_for(resolved.config, Counting::paper);
   if (std::ranges::find(all, asked) == all.end())
     all.insert(std::ranges::find(all, Counting::megatron, &Holding::counting), asked);

@@ -16,7 +16,7 @@ using harness::AxisInfo;
 
 constexpr std::size_t help_columns = 100;
 
-// "a,b,c", or as much of it as fits: "a,b,..".
+// Joins the values that fit into the columns: "a,b,c" or "a,b,..".
 std::string joined(const std::vector<std::string>& values, std::size_t columns) {
   std::string text;
   for (const std::string& value : values) {
@@ -28,7 +28,7 @@ std::string joined(const std::vector<std::string>& values, std::size_t columns) 
   return text;
 }
 
-// What an axis takes in addition to the values of a profile.
+// The allowed values and the default of an axis.
 std::string allowed_text(const AxisInfo& axis, std::size_t columns) {
   std::string text;
   if (!axis.allowed.empty() && axis.allowed != axis.values)

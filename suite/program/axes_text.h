@@ -11,15 +11,15 @@ namespace suite {
 // The options of an axis: "--tp,--tensor-model-parallel-size".
 std::string axis_options(const std::string& axis);
 
-// For the help: a line each with the values of the profile, the allowed ones and the default, long
-// lists cut. Throws harness::UsageError on an unknown unit.
+// Lists for the help one line per axis: the values of the profile, the allowed values and the
+// default; shortens long lists. Throws harness::UsageError for an unknown unit.
 std::string axes_help(const std::vector<std::string>& units, const harness::PlanRequest& request);
 
-// A unit with its oracles.
+// Lists a unit with its oracles.
 std::string unit_summary(const harness::Family& unit);
-// Its slices of a profile with the number of their cases.
+// Lists its slices in a profile with their numbers of cases.
 std::string unit_slices(const harness::Family& unit, harness::Profile profile);
-// Its axes: all values of each profile, the allowed ones and the default.
+// Lists its axes: all values of each profile, the allowed values and the default.
 std::string unit_axes(const harness::Family& unit, const std::vector<harness::Profile>& profiles);
 
 }  // namespace suite

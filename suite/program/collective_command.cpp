@@ -1,4 +1,4 @@
-// `shardmark collective`: starts the ranks when nobody did, measures, prints the table, writes the
+// `shardmark collective`: starts the ranks if necessary, measures, prints the table, writes the
 // JSON.
 
 #include <fmt/chrono.h>
@@ -10,7 +10,6 @@
 #include <csignal>
 #include <cstdlib>
 #include <ctime>
-#include <filesystem>
 #include <optional>
 
 #include "collectives/communicator/choose.h"
@@ -33,7 +32,7 @@ namespace suite::nccl_tests {
 namespace {
 
 volatile std::sig_atomic_t received_signal = 0;
-// The first one ends the sweep after the row at hand, a second one the process.
+// The first signal ends the sweep after the current row, a second signal ends the process.
 void remember_signal(int signal) { received_signal = signal; }
 void watch_signals() {
   struct sigaction action {};
@@ -99,7 +98,7 @@ void check_ranks(const Arguments& arguments, int ranks) {
   }
 }
 
-// A launcher's ranks are what they are.
+// Compares the options with the ranks that a launcher started.
 void check_launched(const Arguments& arguments, int ranks) {
   if (arguments.ranks.value_or(ranks) != ranks)
     throw harness::UsageError(
@@ -131,24 +130,6 @@ std::vector<RankLine> rank_lines(machine::World& world) {
         {rank, std::stol(theirs.substr(0, space)), world.host(rank), theirs.substr(space + 1)});
   }
   return lines;
-}
-
-// What rank 0 does, which everybody learns of: 0, or an exit code and its message.
-template <class Work>
-int from_rank_0(machine::World& world, const Work& work) {
-  std::string outcome = "0";
-  if (world.rank() == 0) {
-    try {
-      work();
-    } catch (const harness::UsageError& error) {
-      outcome = fmt::format("{}{}", static_cast<int>(harness::usage), error.what());
-    } catch (const machine::MachineError& error) {
-      outcome = fmt::format("{}{}", static_cast<int>(harness::environment), error.what());
-    }
-  }
-  outcome = world.broadcast(world.group(), 0, outcome);
-  if (outcome != "0" && world.rank() == 0) complain(0, outcome.substr(1));
-  return outcome[0] - '0';
 }
 
 // One rank's part of the whole command.
@@ -191,7 +172,7 @@ class Sweep {
     if (file_.empty()) return;
     report_.rows.push_back(std::move(row));
     report_.end_time = time_of_day();
-    // A run that is killed leaves what it had, at no great cost.
+    // Write at most once a second, so that a killed run leaves its rows.
     if (const auto now = std::chrono::steady_clock::now();
         now - written_ > std::chrono::seconds(1)) {
       write();
@@ -222,7 +203,8 @@ int run_rank(const Arguments& arguments, const std::vector<std::string>& command
   report.ranks = rank_lines(*world);
   report.totals.least_busbw = least_busbw();
   std::string file;
-  if (const int code = from_rank_0(*world, [&] {
+  if (const int code = together(*world, [&] {
+        if (world->rank() != 0) return;
         check_launched(arguments, world->size());
         transport_of(arguments, *world);
         if (!arguments.json_path.empty()) file = claim_file(arguments.json_path);
@@ -248,7 +230,10 @@ int run_rank(const Arguments& arguments, const std::vector<std::string>& command
       fmt::print("{}", footer(arguments, report.totals));
       std::fflush(stdout);
     }
-    if (const int code = from_rank_0(*world, [&] { sweep.write(); })) return end_with(code);
+    if (const int code = together(*world, [&] {
+          if (world->rank() == 0) sweep.write();
+        }))
+      return end_with(code);
     if (!report.totals.right()) return end_with(wrong_values);
     return end_with(signal == 0 ? static_cast<int>(harness::accepted) : 128 + signal);
   } catch (const std::exception& error) {
@@ -259,7 +244,7 @@ int run_rank(const Arguments& arguments, const std::vector<std::string>& command
 }  // namespace
 
 int run_collective(int argc, char** argv) {
-  // The environment gives nccl-tests' alltoallv what --traffic gives.
+  // As in nccl-tests, the environment can select the traffic.
   const std::optional<Arguments> parsed =
       parse_arguments({argv + 2, argv + argc}, std::getenv("NCCL_TESTS_ALLTOALLV_MATRIX_FILE"));
   if (!parsed) return harness::accepted;
@@ -273,8 +258,7 @@ int run_collective(int argc, char** argv) {
   }
   const int ranks = arguments.wanted_ranks();
   check_ranks(arguments, ranks);
-  std::vector<std::string> again{std::filesystem::read_symlink("/proc/self/exe").string()};
-  again.insert(again.end(), argv + 1, argv + argc);
+  std::vector<std::string> again(argv + 1, argv + argc);
   if (!arguments.ranks) again.insert(again.end(), {"--ranks", std::to_string(ranks)});
   return launch(ranks, again);
 }

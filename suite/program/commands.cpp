@@ -15,6 +15,10 @@
 namespace suite {
 namespace {
 
+struct Command {
+  std::string_view name, about;
+  int (*run)(int argc, char** argv);
+};
 constexpr Command all[] = {
     {"run", "measure and judge units", run_units},
     {"list", "units, their oracles and axes", run_list},
@@ -45,8 +49,6 @@ int print_help() {
 }
 
 }  // namespace
-
-std::span<const Command> commands() { return all; }
 
 int run_command(int argc, char** argv) {
   const std::string_view word = argc > 1 ? argv[1] : "--help";

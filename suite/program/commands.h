@@ -1,20 +1,11 @@
 #pragma once
 // The commands of the program, in one table: dispatch, help and the nearest name come from it.
 //
-// A command takes main's argc and argv, of which argv[1] is its name. It prints its help on --help,
-// returns the exit code, and throws harness::UsageError or machine::MachineError, whose text is one
-// line. It is in NAME_command.cpp.
-
-#include <span>
-#include <string_view>
+// A command takes main's argc and argv; argv[1] is its name. It prints its help on --help, returns
+// the exit code, and throws harness::UsageError or machine::MachineError with one line of text. Its
+// file is NAME_command.cpp.
 
 namespace suite {
-
-struct Command {
-  std::string_view name, about;
-  int (*run)(int argc, char** argv);
-};
-std::span<const Command> commands();
 
 // Runs the command that argv[1] names. Throws harness::UsageError naming the nearest.
 int run_command(int argc, char** argv);
@@ -27,7 +18,7 @@ int run_data(int argc, char** argv);
 int run_version(int argc, char** argv);
 
 namespace nccl_tests {
-// Ends with nccl_tests::wrong_values where values are wrong or the bandwidth is below
+// Returns nccl_tests::wrong_values if values are wrong or the bandwidth is below
 // $NCCL_TESTS_MIN_BW.
 int run_collective(int argc, char** argv);
 }  // namespace nccl_tests

@@ -27,18 +27,19 @@
 #include "machine/base/error.h"
 #include "machine/world/mpi_world.h"
 #include "suite/nccl_tests/arguments.h"
+#include "suite/options/options.h"
 
 namespace suite {
 namespace {
 
-// Launchers return 1 also of their own accord, when a rank was lost (Open MPI's always, MPICH's
-// when it happens early). So a rank that this program started says "a case failed" by another
+// Launchers also return 1 when a rank was lost (Open MPI's always, MPICH's if it happens early).
+// So a rank that this program started reports "a case failed" by another
 // number.
 constexpr const char* started_here = "SHARDMARK_STARTED_HERE";
 constexpr int case_failed_here = 64 + harness::case_failed;
 constexpr double launcher_patience_s = 10;
 
-// What starts the ranks of a library.
+// The launcher of an MPI library.
 struct Launcher {
   std::vector<std::string> programs;  // the first that a folder of PATH has
   std::vector<std::string> options;
@@ -50,15 +51,15 @@ struct Launcher {
 Launcher launcher_of(machine::MpiLibrary library) {
   if (library == machine::MpiLibrary::mpich)
     return {{"mpiexec.mpich", "mpiexec.hydra", "mpiexec"},
-            // When a rank dies the others stay, to say which one it was.
+            // When a rank dies, the others stay and report which one.
             {"-disable-auto-cleanup"},
             "-hosts",
             "scripts/install",
             SIGINT,
             SIGTERM};
   std::vector<std::string> options{
-      "--quiet",          // we say ourselves what went wrong
-      "--oversubscribe",  // more ranks than cores are a case like any other
+      "--quiet",          // this program reports errors itself
+      "--oversubscribe",  // allow more ranks than cores
       "--bind-to",
       "none",  // ranks bind themselves
       "-x",
@@ -77,7 +78,7 @@ std::atomic<pid_t> launcher_pid{0};
 std::atomic<int> passed_on{0};
 int interrupt_as = SIGINT, terminate_as = SIGTERM;
 
-// The launcher hands the signal on to every rank.
+// The launcher passes the signal to every rank.
 void pass_on(int signal) {
   passed_on.store(signal);
   if (const pid_t pid = launcher_pid.load(); pid > 0)
@@ -123,9 +124,9 @@ int exit_code_of(int status) {
   }
 }
 
-// MPICH, and UCX below it, give the name of shared memory up when all ranks of a host have mapped
-// it: what is killed before leaves it behind. Of an age at which no start is still under way, and
-// mapped by nobody, it is nobody's.
+// MPICH and UCX unlink their shared memory when all ranks of a host have mapped it. Ranks that are
+// killed earlier leave it behind. If it is older than any pending start and no process maps it, it
+// is orphaned.
 void remove_lost_memory() {
   namespace fs = std::filesystem;
   constexpr std::time_t started_by_then_s = 60;
@@ -148,7 +149,7 @@ void remove_lost_memory() {
   for (const fs::path& path : lost) fs::remove(path, failed);
 }
 
-// Has it children that run? (One that only waits to be collected does not.)
+// Returns whether the process has running children. Zombies do not count.
 bool has_children(pid_t parent) {
   namespace fs = std::filesystem;
   std::error_code ended;  // a process that ends meanwhile
@@ -165,8 +166,8 @@ bool has_children(pid_t parent) {
   return false;
 }
 
-// What became of the launcher. One that stays although what it had started is gone (Open MPI's
-// does, now and then, when a rank is lost before it has joined) is ended.
+// Returns the launcher's status. Kills a launcher that stays after its ranks are gone. Open MPI's
+// sometimes does when a rank is lost before it has joined.
 int wait_for(pid_t child, const std::string& program) {
   const auto descriptor = static_cast<int>(syscall(SYS_pidfd_open, child, 0));
   double had_children_s = 0;
@@ -194,8 +195,7 @@ int wait_for(pid_t child, const std::string& program) {
 
 }  // namespace
 
-int launch(int ranks, const std::vector<std::string>& command,
-           const std::vector<HostSlots>& hosts) {
+int launch(int ranks, const std::vector<std::string>& given, const std::vector<HostSlots>& hosts) {
   const Launcher launcher = launcher_of(machine::mpi_library());
   std::string list;
   int slots = 0;
@@ -211,7 +211,8 @@ int launch(int ranks, const std::vector<std::string>& command,
   std::vector<std::string> words{program, "-n", std::to_string(ranks)};
   if (!hosts.empty()) words.insert(words.end(), {launcher.hosts, list});
   words.insert(words.end(), launcher.options.begin(), launcher.options.end());
-  words.insert(words.end(), command.begin(), command.end());
+  words.push_back(std::filesystem::read_symlink("/proc/self/exe").string());
+  words.insert(words.end(), given.begin(), given.end());
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
@@ -254,6 +255,23 @@ void hear_passed_on_signals() {
   action.sa_flags = SA_RESTART;
   sigaction(SIGUSR1, &action, nullptr);
   sigaction(SIGUSR2, &action, nullptr);
+}
+
+int together(machine::World& world, const std::function<void()>& work) {
+  std::string mine = "0";
+  try {
+    work();
+  } catch (const harness::UsageError& error) {
+    mine = fmt::format("{}{}", static_cast<int>(harness::usage), error.what());
+  } catch (const machine::MachineError& error) {
+    mine = fmt::format("{}{}", static_cast<int>(harness::environment), error.what());
+  }
+  for (const std::string& outcome : world.all_gather(world.group(), mine))
+    if (outcome != "0") {
+      if (world.rank() == 0) complain(0, outcome.substr(1));
+      return outcome[0] - '0';
+    }
+  return 0;
 }
 
 int exit_code_of_rank(int rank, int code) {

@@ -1,15 +1,15 @@
 #pragma once
-// What `run`, `report` and `health` say of a run directory.
+// The reports that `run`, `report` and `health` make of a run directory.
 
 #include <string>
 
 namespace suite {
 
-// report.html and junit.xml. Throws as harness::read_run.
+// Writes report.html and junit.xml. Throws as harness::read_run.
 void write_reports(const std::string& directory);
 
-// Prints the findings. Returns harness::Level as an exit code, as health-check runners have it: 3
-// if the directory cannot be read, with a line that says why.
+// Prints the findings. Returns harness::Level as an exit code, as health-check runners expect, or 3
+// with an error line if the directory cannot be read.
 int print_health(const std::string& directory);
 
 }  // namespace suite

@@ -1,4 +1,4 @@
-// `shardmark run` and `shardmark scale`: starts the ranks when nobody did, measures and judges.
+// `shardmark run` and `shardmark scale`: start the ranks if necessary, measure and judge.
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
@@ -76,25 +76,6 @@ void choose_device(machine::World& world, const std::string& device) {
   for (int other = 0; other < world.rank(); ++other)
     index += world.host(other) == world.host(world.rank());
   world.use_device(machine::cuda::make_device(index % count));
-}
-
-// Runs `work` on every rank; all ranks get the first rank's error as an exit code, or 0.
-template <class Work>
-int together(machine::World& world, const Work& work) {
-  std::string mine = "0";
-  try {
-    work();
-  } catch (const harness::UsageError& error) {
-    mine = fmt::format("{}{}", static_cast<int>(harness::usage), error.what());
-  } catch (const machine::MachineError& error) {
-    mine = fmt::format("{}{}", static_cast<int>(harness::environment), error.what());
-  }
-  for (const std::string& outcome : world.all_gather(world.group(), mine))
-    if (outcome != "0") {
-      if (world.rank() == 0) complain(0, outcome.substr(1));
-      return outcome[0] - '0';
-    }
-  return 0;
 }
 
 // The options that, in addition to the name of a case, decide how it is measured.
@@ -207,7 +188,7 @@ void report_for_the_lost(const std::string& directory, int ranks) {
   try {
     if (harness::read_run(directory).context.status != "running") return;
   } catch (const std::exception&) {
-    return;  // it ended before it began; the error has been printed
+    return;  // the run did not start; the error has been printed
   }
   machine::Failure failure{.kind = machine::Failure::Kind::lost_rank,
                            .rank = ranks == 1 ? 0 : -1,
@@ -223,8 +204,8 @@ void report_for_the_lost(const std::string& directory, int ranks) {
   complain(harness::rank_lost, failure.text);
 }
 
-// The cases, and what configuration files come to, as JSON; empty: there are none. Adds their seed
-// to the line.
+// Returns the cases. Sets the resolved configuration files as JSON (empty without files) and their
+// seed.
 std::vector<harness::PlannedCase> plan(RunCommandLine& line, const harness::PlanRequest& request,
                                        std::string& configuration) {
   if (line.deepspeed_file.empty() && line.megatron_file.empty())
@@ -274,8 +255,7 @@ int run(RunCommandLine line, int argc, char** argv) {
   int ranks = 1;
   for (const std::size_t index : selected) ranks = std::max(ranks, cases[index].ranks);
   check_ranks(line.faults, ranks);
-  std::vector<std::string> again{std::filesystem::read_symlink("/proc/self/exe").string()};
-  again.insert(again.end(), argv + 1, argv + argc);
+  std::vector<std::string> again(argv + 1, argv + argc);
   // The default directory contains the time, and must be the same for all ranks.
   if (line.out_dir_is_default) again.insert(again.end(), {"--out", line.out_dir});
   if (line.scaling && !ranks_said) again.insert(again.end(), {"--ranks", axes["ranks"]});

@@ -37,7 +37,7 @@ std::string default_out_dir() {
 constexpr double acceptance_minutes = 25;
 constexpr std::string_view passing_flags[] = {"--resume", "--out", "--max-minutes", "--timeout"};
 
-// What is read as text and understood once all words are there.
+// Texts that are parsed after all words are read.
 struct Texts {
   std::string profile = "quick", timing = "sample", scaled_degree;
   std::vector<std::string> faults;
@@ -50,12 +50,8 @@ void add_options(Options& options, RunCommandLine& line, Texts& texts) {
   options.group("Cases");
   options.text("--profile", "NAME", texts.profile, "quick, acceptance or paper (default: quick)");
   options.text("--device", "KIND", line.device, "host or cuda (default: host)");
-  options.read(
-      "--seed", "N",
-      [&line](const std::string& text) {
-        line.seed = static_cast<std::uint64_t>(
-            whole_number("--seed", text, 0, std::numeric_limits<std::int64_t>::max()));
-      },
+  options.number(
+      "--seed", "N", line.seed, 0, std::numeric_limits<std::int64_t>::max(),
       fmt::format("seed for all random values (default: {})", harness::RunOptions().seed));
 
   options.group("Measuring");
@@ -127,7 +123,9 @@ std::optional<RunCommandLine> parse(const std::vector<std::string>& words) {
   for (const harness::Family* family : harness::families())
     for (const harness::AxisInfo& axis : family->axes({}))
       if (axes.insert(axis.name).second)
-        options.text(axis_options(axis.name), "VALUES", line.axes[axis.name], "");
+        options.read(
+            axis_options(axis.name), "VALUES",
+            [&line, name = axis.name](const std::string& text) { line.axes[name] = text; }, "");
   options.footer([&] {
     if (texts.profile != "quick") line.profile = harness::parse_profile(texts.profile);
     return line.units.empty() ? "shardmark run UNIT --help lists the axes of a unit; shardmark "
@@ -135,13 +133,12 @@ std::optional<RunCommandLine> parse(const std::vector<std::string>& words) {
                               : axes_help(line.units, line.request());
   });
   if (!options.parse({words.begin() + 1, words.end()})) return std::nullopt;
-  std::erase_if(line.axes, [&](const auto& axis) { return !options.given("--" + axis.first); });
   if (scales) line.scaling = scaling_of(texts.scaled_degree, texts.strong, texts.weak);
   check(line, texts);
   return line;
 }
 
-// Without the flags that may differ between the launches of one run.
+// Removes the flags that may differ between the launches of one run.
 std::vector<std::string> lasting(const std::vector<std::string>& words) {
   std::vector<std::string> kept;
   for (std::size_t i = 0; i < words.size(); ++i) {

@@ -29,21 +29,21 @@ struct RunCommandLine {
   bool ignore_unknown_keys = false;
   std::optional<std::uint64_t> seed;  // empty: the configuration's, or harness::RunOptions'
   std::optional<double> timeout_s;    // empty: 60
-  double patience_s() const { return timeout_s.value_or(60); }  // of one rank that waits
-  double max_seconds = 1;                                       // of sampling, for one case
+  double patience_s() const { return timeout_s.value_or(60); }  // longest wait of one rank
+  double max_seconds = 1;                                       // sampling time of one case
   std::optional<double> max_minutes;                            // of the run; empty: the profile's
-  double run_seconds() const;      // the limit that follows; infinity: none
-  std::optional<Scaling> scaling;  // of `scale`
+  double run_seconds() const;      // the resulting limit; infinity: none
+  std::optional<Scaling> scaling;  // for `scale`
   std::string resume_dir;
-  std::optional<harness::RunFile> continued;  // the run that --resume names: the words are its
+  std::optional<harness::RunFile> continued;  // the run that --resume continues; `words` are its
   bool no_limits = false;
   harness::Timing timing = harness::Timing::sample;
   std::vector<harness::Fault> faults;
   std::vector<std::string> google_flags;
 };
 
-// words: from `run` or `scale` on. Returns nothing if the help was asked for: then it has been
-// printed. Throws harness::UsageError naming the nearest right word.
+// words: starting with `run` or `scale`. Returns nothing after printing the help that the words
+// request. Throws harness::UsageError naming the nearest valid word.
 std::optional<RunCommandLine> parse_run_command_line(const std::vector<std::string>& words);
 
 }  // namespace suite

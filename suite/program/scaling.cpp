@@ -43,8 +43,8 @@ int one_number(const std::string& axis, const std::string& text) {
   return all.front();
 }
 
-// The units that have all axes that scaling sets, and the value of the batch that each has by
-// itself.
+// The units that have all axes that scaling sets, with their default
+// batches.
 std::map<std::string, int> scalable(harness::Profile profile) {
   std::map<std::string, int> units;
   for (const harness::Family* family : harness::families()) {
@@ -120,7 +120,7 @@ void Scaling::choose(const std::vector<std::string>& units, harness::Profile pro
                                    batch_axis, batch, count, ranks.front()));
     batches.push_back(weak ? batch * count / ranks.front() : batch);
   }
-  // The same in all cases, and no more than the most ranks can share out.
+  // The same in all cases, and small enough for the largest number of ranks.
   if (short_name(axis) == "pp")
     flags.try_emplace(micro_batch_axis, "1");
   else if (short_name(axis) == "dp" && !weak)

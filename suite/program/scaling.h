@@ -7,8 +7,8 @@
 //   std::erase_if(cases, [&](const auto& c) { return !scaling.has(c); });
 //
 // The number of ranks doubles from the product of the other degrees (--tp, --pp, --dp; else 1) to
-// the cores there are, unless --ranks lists it. Strong: the same global batch throughout; weak: one
-// that grows with the ranks from the one given, or the unit's own.
+// the number of cores, unless --ranks lists it. Strong: the same global batch in all cases; weak: a
+// batch that grows with the ranks, from the given one or the unit's own.
 
 #include <map>
 #include <string>
@@ -25,15 +25,15 @@ struct Scaling {
   int others = 1;  // the product of the other degrees
   int batch = 0;   // sequences of a step with the fewest ranks
 
-  // Throws harness::UsageError: a unit that has no such axis, a flag that this decides, a list in
-  // the place of one number.
+  // Throws harness::UsageError: a unit without these axes, a flag for the axis that grows, a list
+  // instead of one number.
   void choose(const std::vector<std::string>& units, harness::Profile profile,
               harness::AxisFlags& flags);
   bool has(const harness::PlannedCase& plan) const;
 };
 
-// Of the options --axis, --strong and --weak. Throws harness::UsageError naming the one that is
-// missing or unknown.
+// Reads the options --axis, --strong and --weak. Throws harness::UsageError naming a missing or
+// unknown one.
 Scaling scaling_of(const std::string& degree, bool strong, bool weak);
 
 // The degrees by their short names: "tp" -> "tensor-model-parallel-size".

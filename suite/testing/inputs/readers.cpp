@@ -140,10 +140,7 @@ void read_history(const Folder& folder, const std::string& bytes) {
 void read_traffic(const Folder& folder, const std::string& bytes) {
   const std::string path = folder.path("traffic");
   write_bytes(path, bytes);
-  const TrafficFile file = read_traffic_file(path);
-  file.busiest_bytes();
-  const auto ranks = static_cast<std::size_t>(file.ranks);
-  expect(file.bytes.size() == ranks * ranks, "numbers of ranks");
+  expect(read_traffic_file(path).ranks() > 0, "ranks");
 }
 
 void read_hosts(const Folder& folder, const std::string& bytes) {
