@@ -113,23 +113,4 @@ class CollectiveUnit {
   std::vector<std::byte> spoilt_;  // the first byte of what is right, inverted, every mark_stride
 };
 
-// A unit for one operation: the same shell with another name.
-template <machine::Operation op>
-struct CollectiveOf : CollectiveUnit {
-  using Case = CollectiveCase;
-  static constexpr harness::Oracle oracles[] = {harness::Oracle::numerics, harness::Oracle::volume,
-                                                harness::Oracle::memory,
-                                                harness::Oracle::determinism};
-  static bool equal_work(const Case& the_case) { return has_equal_work(op, the_case); }
-  static bool limit_applies(const Case& the_case) { return limit_applies_to(op, the_case); }
-  static harness::Sweep<Case> sweep(const harness::PlanRequest& request) {
-    return collective_sweep(op, request);
-  }
-  static std::string why_not(const Case& the_case, const harness::Context& context) {
-    return collective_why_not(the_case, context);
-  }
-  CollectiveOf(const Case& the_case, harness::Context& context)
-      : CollectiveUnit(op, the_case, context) {}
-};
-
 }  // namespace suite

@@ -8,7 +8,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <functional>
 #include <map>
@@ -18,6 +17,7 @@
 #include "collectives/cost.h"
 #include "harness/unit/unit.h"
 #include "machine/link/connect.h"
+#include "suite/options/options.h"
 
 namespace suite {
 namespace {
@@ -40,13 +40,7 @@ bool is_sparse(std::string_view algorithm) {
   return algorithm == "top_k" || algorithm == "threshold";
 }
 
-// NaN when it is no number.
-double number(const std::string& text) {
-  double value = NAN;
-  const char* end = text.data() + text.size();
-  const auto [at, error] = std::from_chars(text.data(), end, value);
-  return error == std::errc() && at == end ? value : NAN;
-}
+double number(const std::string& text) { return number_of<double>(text).value_or(NAN); }
 
 // That a standard normal number's magnitude exceeds with this probability.
 float normal_threshold(double probability) {
