@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <cmath>
 #include <stdexcept>
@@ -103,10 +102,8 @@ void Assignments::set(const Field& field, const Value& value, const Origin& orig
     refuse(origin, fmt::format("is {}; expected {}", text(value), name(kind)));
   if (kind == Kind::pair) {
     // Each by itself: other sources have a word for one of them.
-    auto* const pair =
-        static_cast<std::array<double, 2>*>(const_cast<void*>(field.address()));  // NOLINT
     for (std::size_t i = 0; i < 2; ++i)
-      set(Field((*pair)[i]), std::get<std::vector<double>>(value)[i], origin, limits);
+      set(field.of_pair(i), std::get<std::vector<double>>(value)[i], origin, limits);
     return;
   }
   const std::string before = field.text();

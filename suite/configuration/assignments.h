@@ -14,17 +14,17 @@
 namespace suite::configuration {
 
 struct Origin {
-  std::string source;  // a file, "command line", or how a value came about that no source gives
-  std::string key;     // as the source has it
+  std::string source;  // a file, "command line", or the derivation of the value
+  std::string key;     // as the source writes it
   std::string text() const;
 };
 
 class Assignments {
  public:
-  // Throws harness::UsageError: another type than the field's, beyond its limits (naming the
-  // nearest choice), another value than an earlier source gave.
+  // Throws harness::UsageError: the wrong type, a value outside the limits (naming the nearest
+  // choice), a value that differs from an earlier source's.
   void set(const Field& field, const Value& value, const Origin& origin, const Limits& limits = {});
-  // The field has its value already, from this source.
+  // Records the source of the value that the field already has.
   void note(const Field& field, const Origin& origin);
   const Origin* origin(const void* field) const;
   bool said(const void* field) const { return origin(field) != nullptr; }

@@ -1,5 +1,5 @@
 #pragma once
-// What "auto" becomes, as Hugging Face's Trainer fills it in.
+// The values that Hugging Face's Trainer gives to "auto".
 
 #include <span>
 #include <string>
@@ -11,14 +11,14 @@
 namespace suite::configuration {
 
 struct Filled {
-  Value value;      // null: it needs what is not known
-  std::string why;  // the rule, or what it needs
+  Value value;      // null: an input of the rule is unknown
+  std::string why;  // the rule, or its unknown input
 };
 struct Automatic {
   std::string_view path;
   Filled (*fill)(const TrainingConfig& config);
 };
-// In the order in which they are filled; the batch's three are not among them (resolve.h).
+// In the order of filling, without the three keys of the batch (resolve.h).
 std::span<const Automatic> automatic_rules();
 
 }  // namespace suite::configuration

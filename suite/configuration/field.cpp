@@ -2,43 +2,50 @@
 
 #include <fmt/format.h>
 
-#include <array>
-#include <charconv>
 #include <cmath>
-#include <cstdint>
 #include <limits>
-#include <optional>
 #include <type_traits>
 
 #include "harness/unit/sweep.h"
-#include "layers/models/activation_options.h"
-#include "zero/stages/step_options.h"
+#include "suite/options/options.h"
 
 namespace suite::configuration {
 namespace {
 
-template <class T>
-struct Enumeration;
-#define SHARDMARK_ENUMERATION(T, parse)                      \
-  template <>                                                \
-  struct Enumeration<T> {                                    \
-    static T from(const std::string& text) { return parse; } \
-  }
-SHARDMARK_ENUMERATION(machine::Dtype, harness::AxisText<machine::Dtype>::parse("dtype", text));
-SHARDMARK_ENUMERATION(machine::Transport,
-                      harness::AxisText<machine::Transport>::parse("transport", text));
-SHARDMARK_ENUMERATION(layers::Normalization, layers::normalization(text));
-SHARDMARK_ENUMERATION(layers::PositionEmbedding, layers::position_embedding_type(text));
-SHARDMARK_ENUMERATION(layers::RecomputeGranularity, layers::recompute_granularity(text));
-SHARDMARK_ENUMERATION(layers::RecomputeMethod, layers::recompute_method(text));
-SHARDMARK_ENUMERATION(zero::OffloadDevice, zero::find_offload_device(text));
-#undef SHARDMARK_ENUMERATION
+void parse(const std::string& text, machine::Dtype& into) {
+  into = harness::AxisText<machine::Dtype>::parse("dtype", text);
+}
+void parse(const std::string& text, machine::Transport& into) {
+  into = harness::AxisText<machine::Transport>::parse("transport", text);
+}
+void parse(const std::string& text, layers::Normalization& into) {
+  into = layers::normalization(text);
+}
+void parse(const std::string& text, layers::PositionEmbedding& into) {
+  into = layers::position_embedding_type(text);
+}
+void parse(const std::string& text, layers::RecomputeGranularity& into) {
+  into = layers::recompute_granularity(text);
+}
+void parse(const std::string& text, layers::RecomputeMethod& into) {
+  into = layers::recompute_method(text);
+}
+void parse(const std::string& text, zero::OffloadDevice& into) {
+  into = zero::find_offload_device(text);
+}
 
 using Pair = std::array<double, 2>;
 
 template <class T>
-constexpr Kind kind_of() {
-  if constexpr (std::is_same_v<T, bool>)
+constexpr bool is_optional = false;
+template <class T>
+constexpr bool is_optional<std::optional<T>> = true;
+
+template <class T>
+constexpr Kind kind_of(const T*) {
+  if constexpr (is_optional<T>)
+    return kind_of(static_cast<const typename T::value_type*>(nullptr));
+  else if constexpr (std::is_same_v<T, bool>)
     return Kind::truth;
   else if constexpr (std::is_integral_v<T>)
     return Kind::whole;
@@ -52,7 +59,9 @@ constexpr Kind kind_of() {
 
 template <class T>
 std::string text_of(const T& value) {
-  if constexpr (std::is_same_v<T, std::string>)
+  if constexpr (is_optional<T>)
+    return value ? text_of(*value) : "none";
+  else if constexpr (std::is_same_v<T, std::string>)
     return value.empty() ? "none" : value;
   else if constexpr (std::is_same_v<T, Pair>)
     return fmt::format("[{}, {}]", value[0], value[1]);
@@ -70,7 +79,9 @@ T number_as(double number) {
 
 template <class T>
 void assign(T& into, const Value& value) {
-  if constexpr (std::is_same_v<T, bool>)
+  if constexpr (is_optional<T>)
+    assign(into.emplace(), value);
+  else if constexpr (std::is_same_v<T, bool>)
     into = std::get<bool>(value);
   else if constexpr (std::is_floating_point_v<T>)
     into = std::get<double>(value);
@@ -81,58 +92,32 @@ void assign(T& into, const Value& value) {
   else if constexpr (std::is_same_v<T, Pair>)
     into = {std::get<std::vector<double>>(value).at(0), std::get<std::vector<double>>(value).at(1)};
   else
-    into = Enumeration<T>::from(std::get<std::string>(value));
+    parse(std::get<std::string>(value), into);
 }
-
-template <class T>
-void copy(void* at, const void* from) {
-  *static_cast<T*>(at) = *static_cast<const T*>(from);
-}
-
-template <class T>
-struct TypeOf {
-  static constexpr Field::Type type{
-      kind_of<T>(), [](const void* at) { return text_of(*static_cast<const T*>(at)); },
-      [](void* at, const Value& value) { assign(*static_cast<T*>(at), value); }, copy<T>};
-};
-template <class T>
-struct TypeOf<std::optional<T>> {
-  static constexpr Field::Type type{kind_of<T>(),
-                                    [](const void* at) -> std::string {
-                                      const auto& value = *static_cast<const std::optional<T>*>(at);
-                                      return value ? text_of(*value) : "none";
-                                    },
-                                    [](void* at, const Value& value) {
-                                      assign(static_cast<std::optional<T>*>(at)->emplace(), value);
-                                    },
-                                    copy<std::optional<T>>};
-};
 
 }  // namespace
 
-template <class T>
-const Field::Type& Field::type_of(const T*) {
-  return TypeOf<T>::type;
+Kind Field::kind() const {
+  return std::visit([](const auto* at) { return kind_of(at); }, at_);
 }
-#define SHARDMARK_FIELD(...) template const Field::Type& Field::type_of(const __VA_ARGS__*)
-SHARDMARK_FIELD(bool);
-SHARDMARK_FIELD(int);
-SHARDMARK_FIELD(std::int64_t);
-SHARDMARK_FIELD(std::uint64_t);
-SHARDMARK_FIELD(double);
-SHARDMARK_FIELD(std::string);
-SHARDMARK_FIELD(std::optional<bool>);
-SHARDMARK_FIELD(std::optional<int>);
-SHARDMARK_FIELD(std::optional<std::int64_t>);
-SHARDMARK_FIELD(Pair);
-SHARDMARK_FIELD(machine::Dtype);
-SHARDMARK_FIELD(machine::Transport);
-SHARDMARK_FIELD(layers::Normalization);
-SHARDMARK_FIELD(layers::PositionEmbedding);
-SHARDMARK_FIELD(layers::RecomputeGranularity);
-SHARDMARK_FIELD(layers::RecomputeMethod);
-SHARDMARK_FIELD(zero::OffloadDevice);
-#undef SHARDMARK_FIELD
+
+const void* Field::address() const {
+  return std::visit([](const auto* at) -> const void* { return at; }, at_);
+}
+
+void Field::set(const Value& value) const {
+  std::visit([&](auto* at) { assign(*at, value); }, at_);
+}
+
+void Field::copy(const Field& other) const {
+  std::visit([&](auto* at) { *at = *std::get<decltype(at)>(other.at_); }, at_);
+}
+
+Field Field::of_pair(std::size_t index) const { return Field((*std::get<Pair*>(at_))[index]); }
+
+std::string Field::text() const {
+  return std::visit([](const auto* at) { return text_of(*at); }, at_);
+}
 
 std::string_view name(Kind kind) {
   constexpr std::string_view names[] = {"true or false", "a whole number", "a number", "a text",
@@ -147,10 +132,8 @@ Value value_of(Kind kind, const std::string& text) {
     if (text == "0" || text == "off" || text == "false") return false;
     return {};
   }
-  double number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(number)) return {};
-  return number;
+  const auto number = number_of<double>(text);
+  return number && std::isfinite(*number) ? Value(*number) : Value();
 }
 
 }  // namespace suite::configuration

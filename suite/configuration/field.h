@@ -7,14 +7,22 @@
 //
 // An enumeration has the names of its own room.
 
+#include <array>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
 
+#include "layers/models/activation_options.h"
+#include "machine/device/dtype.h"
+#include "machine/link/link.h"
+#include "zero/stages/step_options.h"
+
 namespace suite::configuration {
 
-// A null leaves the field as it is.
+// Null leaves the field unchanged.
 using Value = std::variant<std::monostate, bool, double, std::string, std::vector<double>>;
 
 enum class Kind : unsigned char { truth, whole, number, word, pair };
@@ -22,32 +30,27 @@ std::string_view name(Kind kind);  // "a whole number", for messages
 
 class Field {
  public:
-  struct Type {
-    Kind kind;
-    std::string (*text)(const void* at);
-    void (*set)(void* at, const Value& value);
-    void (*copy)(void* at, const void* from);
-  };
-
   template <class T>
-  explicit Field(T& at) : at_(&at), type_(&type_of(static_cast<T*>(nullptr))) {}
+  explicit Field(T& at) : at_(&at) {}
 
-  Kind kind() const { return type_->kind; }
-  const void* address() const { return at_; }
-  void set(const Value& value) const { type_->set(at_, value); }
-  void copy(const Field& other) const { type_->copy(at_, other.at_); }  // of the same member
-  std::string text() const { return type_->text(at_); }  // "5e-05", "cpu", "true"; "none" if empty
+  Kind kind() const;
+  const void* address() const;
+  void set(const Value& value) const;
+  void copy(const Field& other) const;  // of the same member
+  Field of_pair(std::size_t index) const;
+  std::string text() const;  // "5e-05", "cpu", "true"; "none" if empty
 
  private:
-  template <class T>
-  static const Type& type_of(const T*);
-
-  void* at_;
-  const Type* type_;
+  std::variant<bool*, int*, std::int64_t*, std::uint64_t*, double*, std::string*,
+               std::optional<bool>*, std::optional<int>*, std::optional<std::int64_t>*,
+               std::array<double, 2>*, machine::Dtype*, machine::Transport*, layers::Normalization*,
+               layers::PositionEmbedding*, layers::RecomputeGranularity*, layers::RecomputeMethod*,
+               zero::OffloadDevice*>
+      at_;
 };
 
-// What a text on a command line says for a field: 1, on and true are true. Null: it says nothing of
-// this kind.
+// Returns the value of a text on a command line: 1, on and true are true. Null: the text has
+// another kind.
 Value value_of(Kind kind, const std::string& text);
 
 }  // namespace suite::configuration

@@ -91,9 +91,13 @@ std::string_view name(Effect effect) {
   return names[static_cast<std::size_t>(effect)];
 }
 
-bool Key::is_switch() const {
-  static TrainingConfig any;
-  return field && field(any).kind() == Kind::truth;
+Key row(std::string_view megatron, std::string_view deepspeed, FieldOf field, Limits limits,
+        const Needs* needs) {
+  return {.megatron = megatron,
+          .deepspeed = deepspeed,
+          .field = field,
+          .limits = std::move(limits),
+          .needs = needs};
 }
 
 bool Key::takes(const Value& value) const {

@@ -7,10 +7,10 @@
 //   key->field(config).set(3.0);
 //
 // To add a key: its member, its row, its use, its test. What a key becomes:
-//   honoured   by the training step and by the planner
-//   planned    counted by the planner; a step takes it if `in_step`
-//   refused    an error that says why and what comes nearest, but for what `inert` lists
-//   ignored    taken with a warning, as it changes nothing that is measured; recorded as ignored
+//   honoured   used by the training step and by the planner
+//   planned    counted by the planner; a step supports it if `in_step`
+//   refused    an error with the reason and the nearest key, except for the values in `inert`
+//   ignored    accepted with a warning, because no measurement depends on it; recorded as ignored
 // A key whose `needs` are not met is ignored in the same way.
 
 #include <optional>
@@ -27,8 +27,8 @@ namespace suite::configuration {
 
 using FieldOf = Field (*)(TrainingConfig&);
 
-// What a value must be: least and most of numbers; choices of texts, in capitals or not, and what
-// else they are called.
+// Valid values: the range of a number, the choices of a text (case is ignored) and the synonyms of
+// the choices.
 struct Limits {
   double least = 0, most = 1e15;
   std::vector<std::string_view> choices{};
@@ -38,7 +38,7 @@ struct Limits {
 enum class Effect : unsigned char { honoured, planned, refused, ignored };
 std::string_view name(Effect effect);
 
-// The other choices without which a key has no effect.
+// A condition on other keys. If it is not met, the key has no effect.
 struct Needs {
   std::string_view what;
   bool (*met)(const TrainingConfig& config);
@@ -49,29 +49,31 @@ struct Key {
   std::string_view megatron{}, deepspeed{}, axis{};
   FieldOf field = nullptr;  // null: refused or ignored
   Limits limits{};
-  std::string_view since{};  // of a default that depends on DeepSpeed's version: what was before
+  std::string_view since{};  // note on a default that differs between DeepSpeed's versions
   const Needs* needs = nullptr;
   Effect effect = Effect::honoured;
-  // Values that ask for nothing: "false|0"; "*" is any value. Of a section: its `enabled` is false.
+  // Values that request nothing: "false|0"; "*": any value. A section is off if `enabled` is false.
   std::string_view inert{};
   std::string_view why{}, instead{};
-  bool (*in_step)(const TrainingConfig& config) = nullptr;  // planned: whether a step takes it
-  std::string_view unset{};  // of an optional on the command line: "model", "schedule"
+  bool (*in_step)(const TrainingConfig& config) = nullptr;  // planned: whether a step supports it
+  std::string_view unset{};  // the word on the command line for no value: "model", "schedule"
   std::string_view about{};  // of an axis, for --help
 
   std::string_view name() const { return !deepspeed.empty() ? deepspeed : command_name(); }
   std::string_view command_name() const { return !megatron.empty() ? megatron : axis; }
-  bool is_switch() const;                // of a command line: takes no value
-  bool takes(const Value& value) const;  // is it among those of `inert`?
+  bool takes(const Value& value) const;  // whether it is one of `inert`
 };
+// A honoured key that is no axis; empty: the tool has no such name.
+Key row(std::string_view megatron, std::string_view deepspeed, FieldOf field, Limits limits = {},
+        const Needs* needs = nullptr);
 
 std::span<const Key> keys();  // axes among them in the order that case names have
-// Null: there is none. By one of its names, find_key(&Key::deepspeed, "zero_optimization.stage"),
-// or by any.
+// Returns null for an unknown name. Finds a key by one kind of name,
+// find_key(&Key::deepspeed, "zero_optimization.stage"), or by any name.
 const Key* find_key(std::string_view Key::*language, std::string_view name);
 const Key* find_key(std::string_view name);
 
-// Other words for a key: older ones, those of other tools, and switches that stand for a value.
+// Another word for a key: an older name, another tool's name, or a switch that selects a value.
 struct Word {
   std::string_view from, to;                                            // to: any name of a key
   std::vector<std::pair<std::string_view, std::string_view>> values{};  // none: as the key's own
@@ -79,10 +81,10 @@ struct Word {
 };
 std::span<const Word> words();
 
-// Of a path of DeepSpeed's.
-bool is_section(std::string_view path);  // keys lie below it
-// "did you mean 'zero_optimization.stage'?": the key meant by a path that is none, or empty. A key
-// of that name in another section comes before one that is spelt alike.
+// Whether DeepSpeed has keys below this path.
+bool is_section(std::string_view path);
+// Returns the key that an unknown path probably means, or empty. A key of the same name in another
+// section comes before a key of a similar name.
 std::string nearest_key(std::string_view path);
 std::vector<std::string> megatron_names();
 

@@ -1,6 +1,6 @@
 #pragma once
 // The learning rate of each step, as users' configurations name it: a pure function of the updates
-// made so far. A skipped step is none, as in both tools.
+// made so far. A skipped step does not count, as in both tools.
 //
 //   constant                              the optimizer's own
 //   WarmupLR, WarmupDecayLR,              DeepSpeed's (runtime/lr_schedules.py); its first update
@@ -21,7 +21,7 @@ struct LearningRate {
   bool logarithmic_warmup = true;      // DeepSpeed's "log", else "linear"
   double warmup_min_ratio = 0, cosine_min_ratio = 1e-4;  // WarmupCosineLR's, of highest
 
-  // Of the update that follows so many. Throws std::invalid_argument for an unknown style.
+  // The rate of the update after `updates`. Throws std::invalid_argument for an unknown style.
   double after(std::int64_t updates) const;
 };
 

@@ -185,9 +185,7 @@ std::vector<std::string> words_of(const std::string& file, std::string_view text
 }
 
 std::vector<std::string> read_words(const std::string& path) {
-  const MappedFile file(path);
-  const auto bytes = file.bytes(0, file.size());
-  return words_of(path, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  return words_of(path, MappedFile(path).text());
 }
 
 void read_axis(const std::string& axis, const std::string& text, TrainingConfig& config,

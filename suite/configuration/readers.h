@@ -17,31 +17,31 @@ struct Ignored {
   std::string key, value, origin, why;
 };
 
-// What reading leaves behind besides the fields.
+// The results of reading in addition to the fields.
 struct Notes {
-  bool ignore_unknown = false;  // what is refused becomes a warning
+  bool ignore_unknown = false;  // report refused keys as warnings
   std::vector<std::string> warnings{};
   std::vector<std::pair<const Key*, Origin>> automatic{};  // keys that are "auto"
   std::vector<Ignored> ignored{};
 
   // Throws harness::UsageError unless ignore_unknown.
   void refuse(const std::string& what);
-  // A key without a field, as its effect says. said: its value for messages.
+  // Handles a key without a field by its effect. said: its value for messages.
   void without_field(const Key& key, const std::string& said, const Origin& origin);
 };
 
-// DeepSpeed's. Throws harness::UsageError naming the file and the key.
+// Reads DeepSpeed's keys. Throws harness::UsageError naming the file and the key.
 void read_deepspeed(const std::string& file, const std::vector<Leaf>& leaves,
                     TrainingConfig& config, Assignments& said, Notes& notes);
 
-// Megatron-LM's, as one would type them: "--hidden-size 1024 --fp16 --lr=6e-5". Throws as above.
+// Reads Megatron-LM's arguments: "--hidden-size 1024 --fp16 --lr=6e-5". Throws as above.
 void read_megatron(const std::string& source, const std::vector<std::string>& words,
                    TrainingConfig& config, Assignments& said, Notes& notes);
-// A file of them: words between blanks, quotes as in a shell, comments from # on.
+// Reads a file of arguments: words between blanks, shell quotes, comments that start with #.
 std::vector<std::string> read_words(const std::string& path);
 std::vector<std::string> words_of(const std::string& file, std::string_view text);
 
-// Of an axis of the step units. Throws as above.
+// Reads the value of an axis of the step units. Throws as above.
 void read_axis(const std::string& axis, const std::string& text, TrainingConfig& config,
                Assignments& said);
 std::string axis_text(const Key& key, TrainingConfig& config);  // as case names have it

@@ -1,5 +1,5 @@
-// Keys that ask for what neither the training step nor the planner does, with the values that ask
-// for nothing. Keys that users paste though DeepSpeed's code has none of the name are here too.
+// Keys that neither the training step nor the planner supports, with the values that request
+// nothing. Also keys that users paste but DeepSpeed does not have.
 
 #include "suite/configuration/keys.h"
 

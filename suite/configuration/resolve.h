@@ -1,6 +1,6 @@
 #pragma once
-// A configuration as users have it, from its files to one TrainingConfig whose numbers fit each
-// other.
+// Resolves a user's configuration files to one TrainingConfig with consistent
+// numbers.
 //
 //   const Resolved run = resolve({.deepspeed_file = "ds_config.json", .gpus = 64});
 //   run.config.batch.gradient_accumulation_steps;
@@ -8,11 +8,11 @@
 //
 // train_batch_size = train_micro_batch_size_per_gpu x gradient_accumulation_steps x data-parallel
 // size: any two of the three give the third; micro-batch or whole batch alone mean an accumulation
-// of 1. "auto", which Hugging Face's Trainer fills in, is what another source gives, else the
-// Trainer's own default or rule; if that needs what is not known, it is refused.
+// of 1. "auto" takes the value of another source, else the default or rule of Hugging Face's
+// Trainer. If the rule needs an unknown value, "auto" is rejected.
 //
-// Of a key that says nothing of a step the default of its tool holds: DeepSpeed's where a
-// ds_config.json is read, else Megatron-LM's.
+// A key that is not given has its tool's default: DeepSpeed's if a ds_config.json is read, else
+// Megatron-LM's.
 
 #include <cstdint>
 #include <optional>
@@ -54,11 +54,11 @@ struct Resolved {
 // Throws harness::UsageError: one line with the file, the key and what would be right.
 Resolved resolve(const Sources& sources);
 
-// What a configuration asks for and no training step here does; empty: all is done.
+// Returns the part of a configuration that no training step here supports, or empty.
 std::string why_no_step(const TrainingConfig& config);
 
-// Every key with its value and where it is from (of a file its name alone), then the warnings. The
-// same as JSON: {"keys": {…: {"value", "origin", "since"}}, "ignored": {…: {"value", "origin",
+// Lists every key with its value and origin (a file by its name only), then the warnings. The same
+// as JSON: {"keys": {…: {"value", "origin", "since"}}, "ignored": {…: {"value", "origin",
 // "why"}}, "warnings": […]}.
 std::string text(const Resolved& resolved);
 std::string json(const Resolved& resolved);
