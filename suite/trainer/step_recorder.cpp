@@ -198,12 +198,7 @@ std::vector<harness::Span> read_trace(const std::vector<std::string>& texts) {
     }
     ++span.rank;
   }
-  double first = spans.empty() ? 0 : spans.front().start_s;
-  for (const harness::Span& one : spans) first = std::min(first, one.start_s);
-  for (harness::Span& one : spans) {
-    one.start_s -= first;
-    one.end_s -= first;
-  }
+  start_at_zero(spans);
   return spans;
 }
 

@@ -34,13 +34,17 @@ std::vector<harness::Span> gather_timeline(machine::World& world, const machine:
     span.rank = rank++;
     while (lines >> span.lane >> span.name >> span.start_s >> span.end_s) spans.push_back(span);
   }
-  double first = spans.empty() ? 0 : spans.front().start_s;
-  for (const harness::Span& span : spans) first = std::min(first, span.start_s);
+  start_at_zero(spans);
+  return spans;
+}
+
+void start_at_zero(std::vector<harness::Span>& spans) {
+  if (spans.empty()) return;
+  const double first = std::ranges::min(spans, {}, &harness::Span::start_s).start_s;
   for (harness::Span& span : spans) {
     span.start_s -= first;
     span.end_s -= first;
   }
-  return spans;
 }
 
 namespace {

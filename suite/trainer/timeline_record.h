@@ -16,11 +16,13 @@ namespace suite {
 std::vector<harness::Span> gather_timeline(machine::World& world, const machine::Group& group,
                                            const pipeline::Timeline& timeline);
 
-// Of rank 0's pipeline: describe_bubble (suite/trainer/measured_step.h), expected of equal stages
-// whose passes take what they took here in the mean of all; the counter bubble_simulated, of stages
-// that take each what it took; and where layers are divided by what they
-// cost, a note of how many each part has. Collective over the group, whose size is the product of
-// the degrees.
+// Shifts the spans so that the first starts at 0.
+void start_at_zero(std::vector<harness::Span>& spans);
+
+// Describes rank 0's pipeline: describe_bubble (measured_step.h) for equal stages whose passes take
+// the measured mean; the counter bubble_simulated, for stages that take their own times; and a note
+// with the layers of each part if layers are divided by cost. Collective over the group, whose size
+// is the product of the degrees.
 void describe_pipeline(harness::Description& description, machine::World& world,
                        const machine::Group& group, const TrainingConfig& config,
                        const pipeline::Timeline& timeline);

@@ -48,9 +48,8 @@ struct GptStep : StepUnit {
     const auto replicas = grids({2, 3, 4, 8}, {1, 2, 4}, {1}, {2, 3, 4, 8});
     const auto tp_and_dp = grids({4}, {2}, {1}, {2});
     const auto add = [&](const std::vector<Profile>& profiles, const char* name,
-                         Variations variations, const Variations& more = {}) {
-      variations.insert(variations.end(), more.begin(), more.end());
-      sweep.slice(profiles, name, variations);
+                         const Variations& variations, const Variations& more = {}) {
+      sweep.slice(profiles, name, variations + more);
     };
     const std::vector full{acceptance, paper};
     add(full, "grids", {floats, schedules, vary("zero-stage", {"0", "1"})}, every);
@@ -252,7 +251,7 @@ struct GptStep : StepUnit {
     }
   }
 
-  // Apart from the trainer, which divides by what it has counted itself.
+  // Counted independently of the trainer, which divides by its own count.
   double tokens_that_count(int step) const {
     const int sequences = config_.batch.global_batch_size, length = config_.model.sequence;
     double all = 0;
@@ -266,7 +265,7 @@ struct GptStep : StepUnit {
     return machine::Grid(config_.degrees, context_.group.index).coordinate(Axis::tp);
   }
 
-  // Rank 0 has it or makes it; the others sleep until it is sent.
+  // Rank 0 has the reference or makes it; the other ranks wait for it.
   Reference shared_reference() {
     std::string text;
     if (context_.group.index == 0)
@@ -275,8 +274,8 @@ struct GptStep : StepUnit {
   }
 
   std::vector<double> losses_;
-  SkippedSteps skipped_{};  // of those that are judged
-  double loss_error_ = 0;   // the largest of all steps against double, relative
+  SkippedSteps skipped_{};  // of the judged steps
+  double loss_error_ = 0;   // the largest relative error of a step's loss, compared with double
 };
 
 // Llama's shape (layers/gpt_config.h): the same claim and the same oracles, of fewer ways to cut
