@@ -3,10 +3,10 @@ import re
 from collections import defaultdict
 
 from drawing.run_json import Absent, varied
-from drawing.sheet import Sheet, decimal_text, file_name, fill_style, legend_above, new_figure, part_style, size_text
+from drawing.sheet import Sheet, decimal_text, file_name, fill_style, label_bars, legend_above, new_figure, part_style, size_text
 
 AT_MOST = 14  # bars that one figure holds legibly
-FEW = 2 * AT_MOST  # of a unit that are all drawn; of more, where nobody asks for all, one figure
+FEW = 2 * AT_MOST  # cases of a unit that are all drawn; with more cases, one figure unless --only
 UNIT_OF_BYTES = [(2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")]
 UNIT_OF_TIME = [(1, "s"), (1e-3, "ms"), (1e-6, "µs")]
 
@@ -17,7 +17,7 @@ def varying_axes(cases):
 
 
 def labels_of(cases):
-    """What tells the cases of a unit apart, a short text for each."""
+    """A short text for each case of a unit, from the axes that differ."""
     varying = varying_axes(cases)
     if {"TP", "PP", "DP"} & set(varying):
         varying = [axis for axis in varying if axis != "ranks"]  # their product
@@ -28,17 +28,22 @@ def labels_of(cases):
     return labels
 
 
+def label_of(case, cases):
+    """The label of a case among the cases of its unit, on one line."""
+    of_the_unit = [c for c in cases if c.unit == case.unit]
+    return " ".join(labels_of(of_the_unit)[of_the_unit.index(case)].split())
+
+
 def labelled(run, cases, most, figure, key):
-    """(case, label) of those that a figure is drawn for: all that --only asks for, else `most`."""
+    """(case, label) of the cases to draw: all with --only, else `most`."""
     chosen = cases if run.only else varied(cases, most)
     if len(chosen) < len(cases):
         print(f"figures: {figure}: {len(chosen)} of {len(cases)} cases drawn; --only {key} draws them all")
     for case in chosen:
-        of_the_unit = [c for c in cases if c.unit == case.unit]
-        yield case, " ".join(labels_of(of_the_unit)[of_the_unit.index(case)].split())
+        yield case, label_of(case, cases)
 
 
-# Options of which a label tells only that they are on, in the words of Megatron-LM's papers.
+# Options that a label names only if they are on, in the terms of Megatron-LM's papers.
 OPTIONS = {"sequence-parallel": "sequence parallel", "distribute-saved-activations": "distributed checkpoints",
            "cpu-checkpointing": "checkpoints on the host", "uneven-tokens": "uneven tokens",
            "offload_optimizer": "states on", "offload_param": "values on",
@@ -47,13 +52,13 @@ OFF = {"0", "off", "none", "uniform"}
 
 
 def word_of(axis, value):
-    """What a label says of an axis, or nothing."""
+    """The words of an axis in a label, or an empty text."""
     plain = value.replace("_", " ")
     if axis in OPTIONS:
         return "" if value in OFF else OPTIONS[axis] if value in ("1", "on") else f"{OPTIONS[axis]} {plain}"
     if axis == "bytes" and value.isdigit():
         return size_text(int(value))
-    # "ring" says what it is; "2" and "on" do not.
+    # "ring" is clear without its axis; "2" and "on" are not.
     if re.fullmatch(r"[\d.x\-]+|on|off|true|false", value):
         return f"{axis.replace('_', ' ')} {plain}"
     return plain
@@ -72,7 +77,7 @@ def folded(words, width=28):
 
 
 def pages(run, cases, figure, key):
-    """[(unit, part, cases)]: no more bars in one figure than can be read, nor more figures than are looked at."""
+    """[(unit, part, cases)], with a legible number of bars per figure."""
     units = defaultdict(list)
     for case in cases:
         units[case.unit].append(case)
@@ -91,7 +96,7 @@ def unit_for(largest, units):
 
 
 def _height(labels, per_bar):
-    # Bars lie evenly, so the longest label makes room for all.
+    # Bars are evenly spaced, so the longest label determines the height.
     return 0.45 + len(labels) * max(per_bar, max(0.125 * (1 + label.count("\n")) for label in labels))
 
 
@@ -115,10 +120,7 @@ def step_time(run):
                      for label, w, c in zip(labels, widths, members)]
         axis.plot([c.seconds() / scale for c in members], range(len(members)), linestyle="none", marker="|",
                   markersize=11, markeredgewidth=1.3, color="black", label="median step")
-        axis.set_yticks(range(len(members)), labels)
-        axis.set_ylim(len(members) - 0.4, -0.6)
-        axis.set_xlim(0)
-        axis.grid(axis="y", visible=False)
+        label_bars(axis, labels)
         axis.set_xlabel(f"time of a step on rank 0 [{time_unit}]")
         title = unit.replace("_", "-")
         # The parts in the order of the bars, then the tick.
@@ -131,7 +133,7 @@ def step_time(run):
 
 
 def memory(run):
-    # One category alone is a number, not a figure.
+    # A single category is a number, not a figure.
     cases = [c for c in run.with_key("memory") if len(c.first("memory")) > 1]
     if not cases:
         raise Absent("no case carries its memory by more than one category")
@@ -162,10 +164,8 @@ def memory(run):
                 text = decimal_text(end) + ("" if not side else " =" if agree else " ≠")
                 axis.annotate(text, (end, place), xytext=(2, 0), textcoords="offset points", va="center",
                               fontsize=5.5)
-        axis.set_yticks(range(len(members)), labels)
-        axis.set_ylim(len(members) - 0.4, -0.6)
+        label_bars(axis, labels)
         axis.set_xlim(0, peak / scale * 1.14)
-        axis.grid(axis="y", visible=False)
         axis.set_xlabel(f"peak memory of rank 0 [{byte_unit}]")
         title = unit.replace("_", "-")
         legend_above(axis, title=f"{title}: measured above, formula below (paler)")

@@ -1,12 +1,12 @@
-"""Where a step's time went on every rank, and who waited for whom."""
+"""The time of a step by part on every rank, and the waits between ranks."""
 from matplotlib.colors import Normalize
 
 from drawing.bars import UNIT_OF_TIME, labelled, unit_for
 from drawing.link_matrix import value_text
 from drawing.run_json import Absent
-from drawing.sheet import Sheet, file_name, legend_above, new_figure, part_style
+from drawing.sheet import Sheet, file_name, label_bars, legend_above, new_figure, part_style
 
-MOST = 8         # that one report draws by itself
+MOST = 8         # cases in a report without --only
 MOST_CELLS = 16  # ranks up to which a cell holds its value
 
 
@@ -28,10 +28,7 @@ def _sheet(case, label):
                               height_ratios=[bars, cells] if waited else [1])
     axis = axes[0][0]
     rows = _bars(axis, found, scale)
-    axis.set_yticks(range(ranks), range(ranks))
-    axis.set_ylim(ranks - 0.4, -0.6)
-    axis.set_xlim(0)
-    axis.grid(axis="y", visible=False)
+    label_bars(axis, range(ranks))
     axis.set_ylabel("rank")
     axis.set_xlabel(f"time in a step [{time_unit}]")
     if waited:

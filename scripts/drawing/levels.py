@@ -1,10 +1,12 @@
-"""Cases over runs: the time of each, its levels, and where what they ran on changed."""
+"""Cases over runs: times, levels, and changes of software or hardware."""
 import os
 
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from drawing.bars import unit_for
 from drawing.run_json import load_document
 from drawing.sheet import COLOURS, Sheet, file_name, new_figure
+from drawing.shifts import UNITS
 
 SCHEMA = "shardmark-history/1"
 
@@ -13,16 +15,12 @@ def load(directory):
     return load_document(os.path.join(directory, "history.json"), SCHEMA, "a history")
 
 
-def _unit_of(seconds):
-    return next(((f, u) for f, u in ((1, "s"), (1e-3, "ms"), (1e-6, "µs")) if seconds >= f), (1e-9, "ns"))
-
-
 def levels(history):
     for track in history["tracks"]:
         runs = track["runs"]
         if not runs:
             continue
-        factor, unit = _unit_of(max(run["seconds"] for run in runs))
+        factor, unit = unit_for(max(run["seconds"] for run in runs), UNITS)
         figure, axis = new_figure(1.7)
         places = range(len(runs))
         axis.plot(places, [run["seconds"] / factor for run in runs], linestyle="none", marker="o", color="#888888")

@@ -3,7 +3,7 @@ from collections import defaultdict
 
 from drawing.bars import labels_of, pages
 from drawing.run_json import Absent
-from drawing.sheet import LIMIT, Sheet, byte_axis, decimal_text, file_name, fill_style, legend_above, line_style, new_figure
+from drawing.sheet import LIMIT, Sheet, byte_axis, decimal_text, file_name, fill_style, label_bars, legend_above, line_style, new_figure
 
 
 def memory_bandwidth(run):
@@ -84,16 +84,14 @@ def _ceiling(case, rate, limits):
 def _bars(labels, values, longest):
     figure, axis = new_figure(0.45 + 0.2 * len(values))
     axis.barh(range(len(values)), values, height=0.66, **fill_style(0))
-    axis.set_yticks(range(len(values)), labels)
-    axis.set_ylim(len(values) - 0.4, -0.6)
+    label_bars(axis, labels)
     axis.set_xlim(0, longest * 1.05)
-    axis.grid(axis="y", visible=False)
     axis.set_xlabel("matrix rate of a rank [GFLOP/s]")
     return figure, axis
 
 
 def _write_values(axis, values, texts):
-    """Into the bar, or beside it where it is too short."""
+    """Values inside the bars, or next to bars that are too short."""
     for place, (value, text) in enumerate(zip(values, texts)):
         inside = value > 0.2 * axis.get_xlim()[1]
         axis.annotate(text, (0 if inside else value, place), xytext=(3, 0), textcoords="offset points", va="center",

@@ -1,4 +1,4 @@
-"""What every ordered pair of ranks reaches, as a heat map."""
+"""Rates of every ordered pair of ranks, as a heat map."""
 from collections import defaultdict
 
 from matplotlib.colors import Normalize
@@ -16,7 +16,7 @@ METRICS = {"bandwidth": ("bandwidth_GBps", "bandwidth [GB/s]", "viridis"),
 
 
 def short_host(name, longest=10):
-    """A host's name without its domain; its middle goes where it is too long."""
+    """A host's name without its domain, shortened in the middle."""
     name = name.partition(".")[0]
     return name if len(name) <= longest else f"{name[:4]}…{name[-(longest - 5):]}"
 
@@ -59,7 +59,7 @@ def _panel(axis, matrix, metric, largest):
     values = matrix[key]
     ranks = len(values)
     norm = Normalize(0, largest)
-    # A rank and itself are no pair.
+    # The diagonal is not a pair.
     cells = [[float("nan") if a == b else values[a][b] for b in range(ranks)] for a in range(ranks)]
     mesh = axis.pcolormesh(range(ranks), range(ranks), cells, cmap=colours, norm=norm, shading="nearest",
                            edgecolors="white" if ranks <= MOST_CELLS else "none", linewidth=0.4,
@@ -95,7 +95,7 @@ def _subject(case):
 
 
 def link_matrix(run):
-    """Of the most ranks that each transport and size was measured with; fewer ranks say less of the same."""
+    """For each transport and size, the matrix with most ranks."""
     groups = defaultdict(list)
     for case in run.with_key("link_matrix"):
         groups[tuple(v for k, v in case.axes.items() if k not in ("mode", "ranks"))].append(case)

@@ -1,7 +1,7 @@
-"""What lay where in a block of memory, and when: addresses over events, a panel a map."""
+"""Allocations in a block of memory: addresses over events, a panel per map."""
 from matplotlib.patches import Rectangle
 
-from drawing.bars import UNIT_OF_BYTES, labels_of, unit_for
+from drawing.bars import UNIT_OF_BYTES, label_of, unit_for
 from drawing.run_json import Absent
 from drawing.sheet import Sheet, file_name, fill_style, legend_above, new_figure, size_text
 
@@ -19,7 +19,7 @@ def _draw(axis, memory_map, scale, drawn):
 
 
 def _head(axis, memory_map):
-    """Above the panel, where it hides nothing."""
+    """The title above a panel, and the failed allocation."""
     axis.set_title(memory_map["name"], loc="left", fontsize=7, pad=2.5)
     failed = memory_map.get("failed")
     if not failed:
@@ -45,8 +45,7 @@ def memory_map(run):
     if not cases:
         raise Absent("no case carries a memory map")
     for case in cases:
-        of_the_unit = [c for c in cases if c.unit == case.unit]
-        label = " ".join(labels_of(of_the_unit)[of_the_unit.index(case)].split())
+        label = label_of(case, cases)
         maps = case.first("memory_maps")
         scale, byte_unit = unit_for(max(one["bytes"] for one in maps), UNIT_OF_BYTES)
         events = max(one["events"] for one in maps)

@@ -1,11 +1,11 @@
-"""What depends on the message size: bus bandwidth, and speed-up over the library."""
+"""Bus bandwidth and speed-up over the library, by message size."""
 import statistics
 from collections import defaultdict
 
 from drawing.run_json import Absent
 from drawing.sheet import LIBRARY, LIMIT, Sheet, byte_axis, file_name, legend_above, line_style, new_figure, plain_log
 
-# What a figure is made for each of; the other axes but bytes tell its lines apart.
+# A figure for each value of these; the other axes without bytes distinguish its lines.
 OF_THE_FIGURE = ("ranks", "dtype")
 
 
@@ -29,7 +29,7 @@ def _figures(cases, about):
 
 
 def _with_curves(figures, about):
-    """One size is no curve (its cases are in the table) unless it failed; nor are two where their unit has a
+    """Leaves out single sizes (they are in the table) unless they failed, and two sizes if the unit has a
     better figure."""
     longest = {key: max(map(len, lines.values())) for key, lines in figures.items()}
     kept = {}
@@ -74,7 +74,7 @@ def _is_library(case):
 
 
 def _mark_failures(axis, points):
-    wrong = [(x, y) for x, y, case in points if case.verdict == "fail"]
+    wrong = [(x, y) for x, y, *_, case in points if case.verdict == "fail"]
     if wrong:
         axis.plot(*zip(*wrong), linestyle="none", marker="x", markersize=6, color="#D50000", markeredgewidth=1.4,
                   label="failed an oracle", zorder=5)
@@ -92,6 +92,25 @@ def _library_line(lines):
     return [(size, statistics.median(values)) for size, values in sorted(found.items())]
 
 
+def _draw_line(axis, line, key, style, name):
+    """Draws a line with its band, labelled if it has a name; returns [(bytes, value, low, high, case)]."""
+    # The value is a rate, so the interval of the time is inverted.
+    points = [(c.number("bytes"), c.number(key), c.number(key) * c.seconds() / c.interval()[1],
+               c.number(key) * c.seconds() / c.interval()[0], c) for c in line]
+    x, y, low, high, _ = zip(*points)
+    if name:
+        axis.plot(x, y, label=name, **style)
+    axis.fill_between(x, low, high, color=style["color"], alpha=0.22, linewidth=0)
+    return points
+
+
+def _label_axes(axis, rows, what, subject):
+    byte_axis(axis, [r[4] for r in rows])
+    axis.set_xlabel("message size")
+    axis.set_ylabel(what)
+    legend_above(axis, title=subject)
+
+
 def bus_bandwidth(run):
     cases = [c for c in run.with_key("busbw_GBps") if c.number("bytes")]
     if not cases:
@@ -104,17 +123,9 @@ def bus_bandwidth(run):
         if library:
             axis.plot(*zip(*library), label="library", **LIBRARY)
         for name, line in lines.items():
-            x = [c.number("bytes") for c in line]
-            y = [c.number("busbw_GBps") for c in line]
-            # The rate is bytes over time, so the interval of the time turns around.
-            low = [b * c.seconds() / c.interval()[1] for b, c in zip(y, line)]
-            high = [b * c.seconds() / c.interval()[0] for b, c in zip(y, line)]
-            style = style_of(line[0])
-            if not _is_library(line[0]):
-                axis.plot(x, y, label=name, **style)
-            axis.fill_between(x, low, high, color=style["color"], alpha=0.22, linewidth=0)
-            points += zip(x, y, line)
-            for size, busbw, least, most, case in zip(x, y, low, high, line):
+            drawn = _draw_line(axis, line, "busbw_GBps", style_of(line[0]), None if _is_library(line[0]) else name)
+            points += drawn
+            for size, busbw, least, most, case in drawn:
                 limit_s = case.number("limit_s")
                 limit = busbw * case.seconds() / limit_s if limit_s else None
                 if limit:
@@ -127,12 +138,9 @@ def bus_bandwidth(run):
         if limits:
             axis.plot(*zip(*sorted(limits.items())), label="limit", zorder=1.5, **LIMIT)
         _mark_failures(axis, points)
-        byte_axis(axis, [r[4] for r in rows])
         plain_log(axis, 10)
-        axis.set_xlabel("message size")
-        axis.set_ylabel("bus bandwidth [GB/s]")
         subject = _subject(unit, ranks, dtype)
-        legend_above(axis, title=subject)
+        _label_axes(axis, rows, "bus bandwidth [GB/s]", subject)
         yield Sheet(
             file_name("bus_bandwidth", unit, ranks and f"{ranks}_ranks", dtype), f"Bus bandwidth: {subject}",
             "Median with its confidence interval (with several launches: their range). Dotted: the limit, from "
@@ -151,26 +159,16 @@ def speedup(run):
         figure, axis = new_figure(1.8)
         rows, points = [], []
         for name, line in lines.items():
-            x = [c.number("bytes") for c in line]
-            y = [c.number("speedup_over_library") for c in line]
-            low = [s * c.seconds() / c.interval()[1] for s, c in zip(y, line)]
-            high = [s * c.seconds() / c.interval()[0] for s, c in zip(y, line)]
-            style = style_of(line[0])
-            axis.plot(x, y, label=name, **style)
-            axis.fill_between(x, low, high, color=style["color"], alpha=0.22, linewidth=0)
-            points += zip(x, y, line)
-            rows += [[unit, name, ranks, dtype, round(b), s, least, most, c.verdict]
-                     for b, s, least, most, c in zip(x, y, low, high, line)]
+            drawn = _draw_line(axis, line, "speedup_over_library", style_of(line[0]), name)
+            points += drawn
+            rows += [[unit, name, ranks, dtype, round(b), s, least, most, c.verdict] for b, s, least, most, c in drawn]
         axis.axhline(1, color="black", linewidth=0.8)
         _mark_failures(axis, points)
-        byte_axis(axis, [r[4] for r in rows])
         lowest, highest = min(r[6] for r in rows), max(r[7] for r in rows)
         axis.set_ylim(min(0.9, lowest) * 0.9, max(1.1, highest) * 1.12)
         plain_log(axis, 2 if highest / lowest < 200 else 10)
-        axis.set_xlabel("message size")
-        axis.set_ylabel("speed-up over the library")
         subject = _subject(unit, ranks, dtype)
-        legend_above(axis, title=subject)
+        _label_axes(axis, rows, "speed-up over the library", subject)
         yield Sheet(
             file_name("speedup", unit, ranks and f"{ranks}_ranks", dtype), f"Speed-up over the library: {subject}",
             "The library's time over ours, timed in alternation; above 1 is faster than the library. Band: our "

@@ -13,11 +13,11 @@ SCHEMA = "shardmark-run/"
 
 
 class BadRun(Exception):
-    """run.json is not there, cut off, or not what results/README.md says; one line."""
+    """run.json is missing, cut off or invalid; one line."""
 
 
 class Absent(Exception):
-    """A figure's data is not in this run; says what is missing."""
+    """The data of a figure that this run lacks."""
 
 
 def load_document(path, schema, what):
@@ -33,7 +33,7 @@ def load_document(path, schema, what):
 
 
 class Case:
-    """One case: what its launches (Google Benchmark's repetitions) agree in, and each one's numbers."""
+    """One case: the common fields of its launches (Google Benchmark's repetitions), and their numbers."""
 
     def __init__(self, entry):
         self.unit = entry["unit"]
@@ -93,7 +93,7 @@ class Run:
 
 
 def varied(cases, most):
-    """As many as a report holds: of every unit and schedule one, then a second, and so on."""
+    """At most `most` cases: one of every unit and schedule, then a second, and so on."""
     seen, rounds = Counter(), []
     for case in cases:
         key = (case.unit, case.axes.get("schedule"), case.axes.get("virtual_stages"))

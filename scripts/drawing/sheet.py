@@ -14,11 +14,11 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 WIDTH = 3.4  # inches, one column
 
-# Okabe and Ito's colours that read on white, with what tells them apart in grey.
+# Okabe and Ito's colours that are legible on white, with markers and dashes that are distinct in grey.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F4F24", "#5E3C99"]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
 DASHES = ["-", (0, (5, 1.2)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (7, 2)), (0, (4, 1, 1, 1, 1, 1))]
-# Of straight lines only: dots and circles make an SVG ten times as large.
+# Only straight lines: dots and circles make an SVG ten times as large.
 HATCHES = ["", "////", "\\\\\\\\", "", "----", "xxxx", "||||", "++++"]
 LIMIT = {"color": "#000000", "linestyle": (0, (1, 1.6)), "linewidth": 0.9}
 LIBRARY = {"color": "#555555", "marker": "x", "linestyle": (0, (2, 1))}
@@ -46,12 +46,12 @@ def line_style(index, dash=None):
 
 
 def fill_style(index):
-    """A face that is told apart by colour and, in grey, by its hatch."""
+    """A face that is distinct by colour and, in grey, by its hatch."""
     return {"facecolor": COLOURS[index % len(COLOURS)], "hatch": HATCHES[index % len(HATCHES)],
             "edgecolor": "white", "linewidth": 0.4}
 
 
-# Of a training step: told apart in grey by lightness and hatch.
+# Of a training step: distinct in grey by lightness and hatch.
 PARTS = {
     "data": ("#FFFFFF", "....", "#666666"),
     "forward": ("#A9D8F5", "", "white"),
@@ -70,7 +70,7 @@ PARTS = {
 
 
 def part_style(name, index):
-    """A part of a step always looks the same; what is none looks as fill_style says."""
+    """The style of a part of a step, the same in all figures; fill_style for unknown parts."""
     if name not in PARTS:
         return fill_style(index)
     colour, hatch, edge = PARTS[name]
@@ -91,6 +91,14 @@ def size_text(size):
 
 def decimal_text(value):
     return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def label_bars(axis, labels):
+    """A row per label, from the top; bars start at zero."""
+    axis.set_yticks(range(len(labels)), labels)
+    axis.set_ylim(len(labels) - 0.4, -0.6)
+    axis.set_xlim(0)
+    axis.grid(axis="y", visible=False)
 
 
 def byte_axis(axis, sizes, most=6):
@@ -140,7 +148,7 @@ def legend_above(axis, title=None, handles=None, labels=None):
 
 
 def _with_unique_ids(svg, prefix):
-    """Several figures stand in one page, so no two may use one id."""
+    """Ids must be unique, because one page contains several figures."""
     names = set(re.findall(r'\bid="([^"]+)"', svg))
 
     def renamed(match):
@@ -153,7 +161,7 @@ def _with_unique_ids(svg, prefix):
 
 
 def _place(path, data):
-    """Beside and renamed, so that nobody reads half a file."""
+    """Replaces a file by renaming, so that no reader sees a partial file."""
     beside = f"{path}.part"
     with open(beside, "wb") as file:
         file.write(data)

@@ -1,15 +1,18 @@
 """What changed between two sides: the shift of each case with its interval, sorted."""
 import math
 import os
+from statistics import median
 
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from drawing.bars import UNIT_OF_TIME, unit_for
 from drawing.run_json import load_document
 from drawing.sheet import COLOURS, Sheet, legend_above, new_figure, size_text
 
 SCHEMA = "shardmark-compare/1"
-MOST = 40  # rows that one figure holds legibly
-STYLES = {  # face, edge, marker: told apart in grey by the marker
+MOST = 40  # legible rows of a figure
+UNITS = [*UNIT_OF_TIME, (1e-9, "ns")]
+STYLES = {  # face, edge, marker: distinct in grey by the marker
     "SLOWER": (COLOURS[1], COLOURS[1], ">"),
     "FASTER": (COLOURS[0], COLOURS[0], "<"),
     "EQUIVALENT": ("#888888", "#888888", "o"),
@@ -24,16 +27,8 @@ def load(directory):
 
 
 def seconds_text(seconds):
-    for factor, unit in ((1, "s"), (1e-3, "ms"), (1e-6, "µs")):
-        if seconds >= factor:
-            return f"{seconds / factor:.3g} {unit}"
-    return f"{seconds * 1e9:.3g} ns"
-
-
-def _median(values):
-    values = sorted(values)
-    middle = len(values) // 2
-    return values[middle] if len(values) % 2 else (values[middle - 1] + values[middle]) / 2
+    scale, unit = unit_for(seconds, UNITS)
+    return f"{seconds / scale:.3g} {unit}"
 
 
 def _labels(cases):
@@ -56,12 +51,10 @@ def _short(label, longest=38):
 
 
 def _shown(cases):
-    """All, or those that changed and then those that seem to have changed most."""
+    """All cases; or first those that changed, then the largest undecided shifts."""
     if len(cases) <= MOST:
         return cases
-    decided = [c for c in cases if c["verdict"] in ("SLOWER", "FASTER")]
-    rest = sorted((c for c in cases if c not in decided), key=lambda c: -max(c["ratio"], 1 / c["ratio"]))
-    return sorted(decided, key=lambda c: -max(c["ratio"], 1 / c["ratio"]))[:MOST] + rest[:max(0, MOST - len(decided))]
+    return sorted(cases, key=lambda c: (c["verdict"] not in ("SLOWER", "FASTER"), -max(c["ratio"], 1 / c["ratio"])))[:MOST]
 
 
 def _percent_axis(axis):
@@ -92,7 +85,7 @@ def shifts(comparison):
             axis.plot(case["interval"], [row, row], color=edge, linewidth=0.9, solid_capstyle="butt", zorder=2)
         axis.plot(case["ratio"], row, marker=marker, markerfacecolor=face, markeredgecolor=edge, linestyle="none",
                   zorder=3)
-        axis.annotate(seconds_text(_median(case["base_s"])), (1, row), xycoords=axis.get_yaxis_transform(),
+        axis.annotate(seconds_text(median(case["base_s"])), (1, row), xycoords=axis.get_yaxis_transform(),
                       xytext=(3, 0), textcoords="offset points", va="center_baseline", fontsize=5.5)
     axis.axvline(1, color="black", linewidth=0.7, zorder=1)
     axis.annotate(f"time in {base}", (1, len(cases) - 0.4), xycoords=axis.get_yaxis_transform(), xytext=(3, 3),
@@ -116,5 +109,5 @@ def shifts(comparison):
     yield Sheet("shifts", f"Time in {new} against {base}", caption, figure,
                 ["case", "verdict", "ratio", "low", "high", "p", "q", "floor", "base_s", "new_s"],
                 [[c["name"], c["verdict"], c["ratio"], *c.get("interval", ("", "")), c["p"], c["q"], c["floor"],
-                  _median(c["base_s"]), _median(c["new_s"])]
+                  median(c["base_s"]), median(c["new_s"])]
                  for c in sorted(comparison["times"], key=lambda c: c["ratio"])])

@@ -1,4 +1,4 @@
-"""The timeline of a pipeline step, one row a rank."""
+"""The timeline of a pipeline step, one row per rank."""
 import re
 
 from drawing.bars import UNIT_OF_TIME, labelled, unit_for
@@ -8,7 +8,7 @@ from drawing.sheet import WIDTH, Sheet, file_name, legend_above, new_figure
 # "F0", "B3", "W1", "I2"; chunk 2 of micro-batch 0 is "F0.2".
 ACTION = re.compile(r"^([FBIW])(\d+)(?:\.(\d+))?$")
 WAITING = re.compile("wait|idle|bubble")
-# Told apart in grey as well: the later in a micro-batch's life, the darker.
+# Distinct in grey: later actions of a micro-batch are darker.
 KINDS = {
     "F": ("forward", "#A9D8F5"),
     "B": ("backward", "#E69F00"),
@@ -21,11 +21,11 @@ INK = {"W": "white"}  # of the micro-batch's number; black elsewhere
 CHUNK = 0.2  # of a bar's height: the dark stripe of the second chunk, twice that of the third
 STRIPE = "#222222"
 TEXT = 5.5  # points
-MOST = 20  # that one report draws by itself
+MOST = 20  # cases in a report without --only
 
 
 def _kind(span):
-    # A span of a lane "wait" is named after the action that it waits for.
+    # A span of a lane "wait" has the name of the awaited action.
     if WAITING.search(span["lane"]):
         return "wait"
     match = ACTION.match(span["name"])
@@ -45,7 +45,7 @@ def _chunk(span):
 
 
 def _gaps(spans, end):
-    """The time in which a rank did nothing that the timeline names."""
+    """The times without an action of the timeline."""
     at = 0.0
     for start, stop in sorted((s["start_s"], s["end_s"]) for s in spans):
         if start > at:

@@ -7,7 +7,7 @@ from drawing.bars import folded, labels_of, varying_axes, word_of
 from drawing.run_json import Absent
 from drawing.sheet import LIMIT, Sheet, file_name, legend_above, line_style, new_figure, plain_log
 
-# Degrees say how a step is spread; what is left says what is computed.
+# Degrees describe how a step is distributed; the other axes what it computes.
 DEGREES = {"ranks", "TP", "PP", "DP", "CP", "EP", "ZeRO", "grid", "zero_stage", "schedule", "transport", "algorithm",
            "micro-batch", "sequence-parallel", "sequence_parallel", "recompute", "recompute-granularity"}
 MOST_LINES = 8
@@ -21,13 +21,13 @@ def loss(run):
     for case in cases:
         units[case.unit].append(case)
     for unit, members in sorted(units.items()):
-        # Cases that agree to the last bit are one line; that they agree is what the figure shows.
+        # Bitwise equal cases share a line.
         curves = defaultdict(list)
         for case in members:
             curves[tuple(case.first("losses"))].append(case)
         figure, axis = new_figure(1.9)
         for index, (values, same) in enumerate(list(curves.items())[:MOST_LINES]):
-            # Marks at differing steps, so that lines on top of each other are seen.
+            # Marks at different steps, so that overlapping lines are visible.
             axis.plot(range(1, len(values) + 1), values, label=_agreeing(same, members),
                       markevery=(index % 5, max(1, min(5, len(values) // 4))), **line_style(index))
         axis.set_xlabel("step")
@@ -43,7 +43,7 @@ def loss(run):
 
 
 def _agreeing(same, members):
-    """What the cases of one line have in common and others have not."""
+    """The axes that the cases of one line share and other cases lack."""
     common = [word_of(n, same[0].axes[n]) for n in varying_axes(members)
               if n != "ranks" and n in same[0].axes and len({c.axes.get(n) for c in same}) == 1]
     text = folded([word for word in common if word], width=56) or same[0].unit.replace("_", "-")
@@ -84,7 +84,7 @@ def _fastest(members):
 
 
 def _around(values, lows, highs):
-    """How far the ends of the intervals are from the values, as error bars want it."""
+    """Distances of the interval ends from the values, for error bars."""
     return [[max(0.0, v - low) for v, low in zip(values, lows)], [max(0.0, high - v) for v, high in zip(values, highs)]]
 
 
