@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A bundle stands by itself; and one that takes a library from the machine, or lacks the launcher, is found out.
+# A bundle is self-contained. The check rejects a bundle that lacks a library or the launcher.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 command -v patchelf >/dev/null || { echo "bundle_test: patchelf is missing: scripts/install --for bundle"; exit 77; }

@@ -3,9 +3,9 @@
 
     scripts/figures.py RUN_DIR [--only KIND]
 
-figures.json beside them lists what was drawn, with title and caption, in the order of a report. A
-figure whose data the run does not carry is left out and named. Exit 2: run.json is not readable. Of a
-folder with compare.json in its place: what changed between two sides; with history.json: levels over time.
+figures.json next to them lists the figures with title and caption, in the order of a report. Figures
+without data are left out and reported. Exit 2: run.json is not readable. For a folder with
+compare.json instead: the changes between two sides; with history.json: levels over time.
 """
 import argparse
 import contextlib
@@ -18,7 +18,7 @@ import multiprocessing
 import os
 import sys
 
-# A Python of one's own may lack what Debian's has.
+# A separate Python may lack the packages of Debian's.
 if importlib.util.find_spec("matplotlib") is None:
     DEBIAN = "/usr/bin/python3"
     if os.path.realpath(sys.executable) != os.path.realpath(DEBIAN) and os.path.exists(DEBIAN):
@@ -52,7 +52,7 @@ KINDS = {
     "loss": ("loss of each step", training.loss),
     "scaling": ("throughput over ranks", training.scaling),
 }
-# Of a folder that holds this file in place of run.json.
+# For a folder with this file instead of run.json.
 OF_OTHERS = {
     "compare.json": (shifts.load, {"shifts": ("what changed", shifts.shifts)}),
     "history.json": (levels.load, {"levels": ("cases over time", levels.levels)}),
@@ -60,7 +60,7 @@ OF_OTHERS = {
 
 
 def draw(kind, run, directory):
-    """Draws one kind; returns what to say and what figures.json lists."""
+    """Draws one kind; returns the output and the entries of figures.json."""
     about, make = next(kinds[kind] for kinds in (KINDS, *(k for _, k in OF_OTHERS.values())) if kind in kinds)
     said, drawn = io.StringIO(), []
     with contextlib.redirect_stdout(said):

@@ -1,4 +1,4 @@
-"""A made-up run.json with every kind of data that figures are drawn from.
+"""A synthetic run.json with the data of every kind of figure.
 
     scripts/synthetic_run.py RUN_DIR    (to look at the figures without a run)
 """
@@ -42,7 +42,7 @@ def collectives(chance):
 
 
 def pipeline(chance):
-    """GPipe and 1F1B as they would run, 4 stages and 8 micro-batches."""
+    """Simulated GPipe and 1F1B, 4 stages and 8 micro-batches."""
     for schedule in ("gpipe", "1f1b"):
         stages, micro, spans, ends = 4, 8, [], {}
         orders = []
@@ -119,7 +119,7 @@ def training(chance):
 
 
 def broken_down(chance):
-    """Two stages of two ranks, with a thread that reduces beside them."""
+    """Two stages of two ranks, with a thread that reduces concurrently."""
     parts = ["data", "forward", "backward input", "backward weights", "communication tp", "communication pp",
              "communication dp", "bubble", "optimizer", "other"]
     ranks = range(4)
@@ -174,7 +174,7 @@ def links(chance):
 
 
 def memory_maps(chance):
-    """Checkpoints that come and go; gradients stay, in places that are then too short. Then apart."""
+    """Gradients between freed checkpoints leave holes that are too short; then separate arenas."""
     def block(category, address, size, begin, end):
         return {"category": category, "address": address, "bytes": size, "begin": begin, "end": end}
     yield entry("memory_arena", {"fit": "first", "ranks": 1, "layers": 2}, 1e-3, chance, memory_maps=[

@@ -8,10 +8,11 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <sstream>
 
+#include "harness/record/json_reading.h"
 #include "machine/base/names.h"
 
 namespace harness {
@@ -23,7 +24,7 @@ constexpr std::string_view clock_field = "context.mhz_per_cpu";
 constexpr double clock_tolerance = 0.01;
 constexpr int deepest = 8;
 
-// Variables that number one launch, or repeat what host, binding and the rank count say.
+// Variables that identify one launch, or repeat host, binding and the rank count.
 constexpr std::string_view of_one_launch[] = {
     "SLURM_",
     "OMPI_ARGV",
@@ -57,8 +58,7 @@ void flatten(const Json& json, const std::string& path, int depth, Fields& field
     for (const auto& [key, value] : json.items())
       flatten(value, path.empty() ? key : path + "." + key, depth + 1, fields);
   } else if (!is_of_one_launch(path)) {
-    fields[path] = json.is_string() ? json.get<std::string>()
-                                    : json.dump(-1, ' ', false, Json::error_handler_t::replace);
+    fields[path] = json.is_string() ? json.get<std::string>() : dumped(json);
   }
 }
 
@@ -71,6 +71,11 @@ std::string in_turn(const std::vector<std::string>& values) {
     if (end - first > 1) text += fmt::format(" x{}", end - first);
   }
   return text;
+}
+
+std::string value_of(const Fields& fields, const std::string& name) {
+  const auto value = fields.find(name);
+  return value == fields.end() ? std::string(absent) : value->second;
 }
 
 Fields fields_of(const Json& json) {
@@ -89,17 +94,14 @@ Fields fields_of(const Json& json) {
   }
   for (const std::string& name : names) {
     std::vector<std::string> values;
-    for (const Fields& rank : each) {
-      const auto value = rank.find(name);
-      values.push_back(value == rank.end() ? std::string(absent) : value->second);
-    }
+    for (const Fields& rank : each) values.push_back(value_of(rank, name));
     fields[name] = in_turn(values);
   }
   fields["ranks"] = std::to_string(each.size());
   return fields;
 }
 
-// What configuration files came to, key by key; which file or default said so makes no difference.
+// Adds the resulting values of configuration files; their origin does not matter.
 void add_configuration(const std::string& configuration, Fields& fields) {
   if (configuration.empty()) return;
   const Json json = Json::parse(configuration);
@@ -117,7 +119,7 @@ bool same(const std::string& field, const std::string& base, const std::string& 
   return read(base, a) && read(next, b) && std::abs(a - b) <= clock_tolerance * std::max(a, b);
 }
 
-// Is `name` a run of whole parts of the dotted `field`?
+// Whether `name` is a sequence of whole parts of the dotted `field`.
 bool stands_for(std::string_view name, std::string_view field) {
   if (name.empty()) return false;
   for (std::size_t at = field.find(name); at != std::string_view::npos;
@@ -169,14 +171,13 @@ Fields read_fields(const std::string& directory, const RunFile& run) {
   if (!file)
     throw UsageError(fmt::format("cannot read {}: {}; without it nothing says where this run ran",
                                  path, std::strerror(errno)));
-  std::ostringstream text;
-  text << file.rdbuf();
+  const std::string text(std::istreambuf_iterator<char>(file), {});
   Fields fields;
   try {
-    fields = fields_of(Json::parse(text.str()));
+    fields = fields_of(Json::parse(text));
   } catch (const Json::parse_error& error) {
-    throw UsageError(fmt::format("{} is cut off or not JSON: byte {} of {}", path, error.byte,
-                                 text.str().size()));
+    throw UsageError(
+        fmt::format("{} is cut off or not JSON: byte {} of {}", path, error.byte, text.size()));
   } catch (const std::exception& error) {
     throw UsageError(fmt::format("{} is no fingerprint of a run: {}", path, error.what()));
   }
@@ -200,9 +201,9 @@ bool Factors::name(std::string_view name) const {
 }
 
 void Factors::check(const std::vector<const Fields*>& known,
-                    const std::vector<std::string>& others) const {
+                    const std::set<std::string>& others) const {
   for (const std::string& name : names_) {
-    std::set<std::string> parts(others.begin(), others.end());
+    std::set<std::string> parts = others;
     bool found = parts.contains(name);
     for (const Fields* fields : known)
       for (const auto& [field, value] : *fields) {
@@ -231,10 +232,6 @@ std::vector<Difference> differences(const Fields& base, const Fields& next,
   std::set<std::string> names;
   for (const Fields* fields : {&base, &next})
     for (const auto& [name, value] : *fields) names.insert(name);
-  const auto value_of = [](const Fields& fields, const std::string& name) {
-    const auto value = fields.find(name);
-    return value == fields.end() ? std::string(absent) : value->second;
-  };
   std::vector<Difference> all;
   for (const std::string& name : names) {
     const std::string before = value_of(base, name), after = value_of(next, name);

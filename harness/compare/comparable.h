@@ -1,11 +1,12 @@
 #pragma once
-// What makes two runs comparable, as a flat list of fields, and which of them were said to differ.
+// The fields that must agree to compare two runs, as a flat list, and the declared differences.
 //
 //   Fields fields = read_fields("results/runs/today", run);  // "software.nccl.loaded": "2.28.3"
-//   Factors factors({"nccl"});                               // what is being compared
+//   Factors factors({"nccl"});                               // may differ
 //   for (const Difference& d : differences(base, next, factors)) …
 
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,50 +16,50 @@
 
 namespace harness {
 
-// The name and the axes of a case as runs write them now. Runs of version 0.1 wrote some booleans
-// as 0 and 1: "layer_norm/…/sequence-parallel:1" becomes "layer_norm/…/sequence-parallel:on".
+// Convert the name and the axes of a case to the current form. Runs of version 0.1 wrote some
+// booleans as 0 and 1: "layer_norm/…/sequence-parallel:1" becomes
+// "layer_norm/…/sequence-parallel:on".
 std::string current_case_name(const std::string& name);
 AxisValues current_axes(AxisValues axes);
 
-// By dotted name: environment.json's (host, binding, hardware.…, software.…, environment.…,
-// options.…), `ranks`, and of run.json `context.…` for the clocks and `configuration.…`. Where
-// ranks differ, the values of all, in their order: "node-a x4, node-b x4". Left out are the
-// variables by which a launcher tells one launch from the next; hosts and binding say what of them
-// matters.
+// By dotted name: those of environment.json (host, binding, hardware.…, software.…, environment.…,
+// options.…), `ranks`, and from run.json `context.…` for the clocks and `configuration.…`. If ranks
+// differ, a field has the values of all in rank order: "node-a x4, node-b x4". Variables by which a
+// launcher identifies one launch are left out; hosts and binding contain their relevant part.
 using Fields = std::map<std::string, std::string>;
 
-// Throws UsageError naming the file when environment.json is missing, cut off, or something else,
-// or run.json's configuration is.
+// Throws UsageError with the file if environment.json or run.json's configuration is missing, cut
+// off or invalid.
 Fields read_fields(const std::string& directory, const RunFile& run);
 
 struct Difference {
   std::string field;
-  std::string base, next;  // "absent" where a side has no such field
+  std::string base, next;  // "absent" if a side lacks the field
   bool declared = false;
 };
 
-// Names of what may differ. One is a field's whole name, or one or more neighbouring parts of it:
-// "nccl" stands for software.nccl.loaded and all beside it, "NCCL_ALGO" for environment.NCCL_ALGO.
+// Names of fields that may differ. Each is a field's whole name, or one or more neighbouring parts
+// of it: "nccl" covers software.nccl.loaded and its siblings, "NCCL_ALGO" environment.NCCL_ALGO.
 class Factors {
  public:
   explicit Factors(std::vector<std::string> names) : names_(std::move(names)) {}
   bool declare(std::string_view field) const;
-  // Exactly this name: of an axis, or of what is no field ("numbers", "timing").
+  // Exactly this name: of an axis, or "numbers" or "timing".
   bool name(std::string_view name) const;
-  // Throws UsageError when a name stands for nothing: neither of these fields nor of `others`.
-  void check(const std::vector<const Fields*>& known, const std::vector<std::string>& others) const;
+  // Throws UsageError for a name that matches neither these fields nor `others`.
+  void check(const std::vector<const Fields*>& known, const std::set<std::string>& others) const;
 
  private:
   std::vector<std::string> names_;
 };
 
-// In the order of the names. Clocks count as different when more than 1 % apart: systems report
-// what they read at that moment.
+// Ordered by name. Clocks differ if they are more than 1 % apart, because systems report momentary
+// values.
 std::vector<Difference> differences(const Fields& base, const Fields& next, const Factors& factors);
 
-// Throws UsageError naming the fields in which the run differs from a launch of this
-// environment.json and configuration (run.json's, or empty): that launch cannot continue it. The
-// clocks are not asked.
+// Throws UsageError with the fields in which the run differs from a launch with this
+// environment.json and configuration (run.json's, or empty): that launch cannot continue it.
+// Ignores the clocks.
 void refuse_another(const std::string& directory, const RunFile& run,
                     const std::string& environment, const std::string& configuration);
 

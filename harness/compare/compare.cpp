@@ -13,7 +13,7 @@
 namespace harness {
 namespace {
 
-// What the launches of one side say of a case.
+// A case in the launches of one side.
 struct Gathered {
   const Record* first = nullptr;
   std::vector<double> seconds;                              // of the launches that timed it
@@ -118,7 +118,7 @@ void compare_numbers(const std::string& name, const Gathered& base, const Gather
   const bool same_verdict = verdicts_of(base) == verdicts_of(next);
   for (const std::string& number : numbers) {
     const auto before = values_of(base, number), after = values_of(next, number);
-    // Where a case failed or was skipped, that it lacks a number says nothing more.
+    // A case that failed or was skipped lacks numbers.
     if (!same_verdict && (before.empty() || after.empty() || before == absent || after == absent))
       continue;
     const bool unsteady = before.size() > 1;
@@ -174,7 +174,7 @@ void decide(CaseTimes& times, const Shift& shift, double level, int tests) {
         n, m, least_p(n, m), tests, level / tests, values_needed(level / tests));
   } else {
     times.reason = "noise: launches differ by more than the change that matters";
-    // An interval narrows with the root of the launches; it has to end on one side of the floor.
+    // An interval narrows with the root of the launches, and must end on one side of the floor.
     const double half = (interval->high - interval->low) / 2;
     const double over = half / std::max(std::abs(floor - std::abs(by)), half * 1e-3);
     times.launches_wanted =
@@ -200,7 +200,7 @@ void compare_times(RunComparison& result) {
   }
 }
 
-// Of two sides without a case in common: in which axes the two cases most alike differ.
+// For two sides without a common case: the axes in which the two most similar cases differ.
 std::string nearest_cases(const Cases& base, const Cases& next) {
   std::vector<std::string> least;
   std::string unit;
@@ -222,7 +222,7 @@ std::string nearest_cases(const Cases& base, const Cases& next) {
                      fmt::join(least, ", "), fmt::join(least, ","));
 }
 
-// What launches of one side differ in.
+// Undeclared differences between launches of one side.
 std::vector<std::string> mixed(const std::vector<Launch>& launches, std::string_view side,
                                const Factors& factors) {
   std::vector<std::string> lines;
@@ -234,24 +234,7 @@ std::vector<std::string> mixed(const std::vector<Launch>& launches, std::string_
   return lines;
 }
 
-std::vector<const Fields*> all_fields(const std::vector<Launch>& base,
-                                      const std::vector<Launch>& next) {
-  std::vector<const Fields*> fields;
-  for (const auto* side : {&base, &next})
-    for (const Launch& launch : *side) fields.push_back(&launch.fields);
-  return fields;
-}
-
-std::vector<std::string> axes_of(const std::vector<Launch>& base, const std::vector<Launch>& next) {
-  std::set<std::string> axes;
-  for (const auto* side : {&base, &next})
-    for (const Launch& launch : *side)
-      for (const Record& record : launch.records)
-        for (const auto& [axis, value] : record.axes) axes.insert(axis);
-  return {axes.begin(), axes.end()};
-}
-
-// Cases are matched; how they were timed must be, too.
+// Adds a difference if the two sides were timed differently.
 void compare_timing(const std::string& name, const Gathered& base, const Gathered& next,
                     const Factors& factors, RunComparison& result) {
   std::set<std::string> both = base.timings;
@@ -282,9 +265,15 @@ int RunComparison::changed_numbers() const {
 RunComparison compare(const std::vector<Launch>& base, const std::vector<Launch>& next,
                       const CompareOptions& options) {
   const Factors factors(options.factors);
-  std::vector<std::string> others = axes_of(base, next);
-  others.insert(others.end(), {"numbers", "timing"});
-  factors.check(all_fields(base, next), others);
+  std::vector<const Fields*> fields;
+  std::set<std::string> others{"numbers", "timing"};
+  for (const auto* side : {&base, &next})
+    for (const Launch& launch : *side) {
+      fields.push_back(&launch.fields);
+      for (const Record& record : launch.records)
+        for (const auto& [axis, value] : record.axes) others.insert(axis);
+    }
+  factors.check(fields, others);
 
   RunComparison result;
   result.level = options.level;

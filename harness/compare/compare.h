@@ -1,13 +1,13 @@
 #pragma once
-// Two sides of launches of the same cases: which became slower, which faster, which are the same,
-// of which nothing can be said, and which numbers changed.
+// Compares two sides of launches of the same cases: which are slower, faster, equivalent or
+// undecided, and which numbers changed.
 //
 //   RunComparison c = compare(read_launches({"base"}, "BASE", notes), read_launches(…), options);
 //   if (!c.comparable) …                  // c.differences says in what
 //   std::fputs(text(c, false).c_str(), stdout);
 //
-// Time of a case in a launch: the median over iterations of the maximum over ranks (over
-// repetitions within the launch, their median). Compared are the logarithms, so a shift is a ratio.
+// The time of a case in a launch is the median over iterations of the maximum over ranks (with
+// repetitions, their median). Logarithms are compared, so a shift is a ratio.
 
 #include <optional>
 #include <span>
@@ -24,15 +24,14 @@
 namespace harness {
 
 // slower, faster: q is at most the level and the estimated shift at least the floor. equivalent:
-// the interval of this case alone lies within the floor on both sides. inconclusive: neither; the
-// reason says whether launches are too few or too noisy.
+// the interval of this case is within the floor on both sides. inconclusive: neither, because
+// launches are too few or too noisy (reason).
 enum class TimeVerdict : unsigned char { slower, faster, equivalent, inconclusive };
 inline constexpr TimeVerdict all_time_verdicts[] = {
     TimeVerdict::slower, TimeVerdict::faster, TimeVerdict::equivalent, TimeVerdict::inconclusive};
 std::string_view name(TimeVerdict verdict);  // "SLOWER"
 
-// A kind of case and the change of time that matters in practice: less than this is no change,
-// however certain.
+// A kind of case and the smallest relevant change of its time.
 struct Floor {
   std::string_view kind, reason;
   double ratio;  // 0.01: one percent
@@ -58,16 +57,16 @@ struct CaseTimes {
   std::optional<Interval> interval;  // of the ratio; none: too few launches
   double p = 1, q = 1;               // of this case alone; among all (Benjamini and Hochberg)
   bool exact = true;
-  // The least change that these launches, moved as a whole, would have shown in one case among all:
-  // 0.05 is 5 %. None: no change, however large.
+  // The least change that these launches would have shown in one case among all: 0.05 is 5 %.
+  // Empty: none.
   std::optional<double> detectable;
   TimeVerdict verdict = TimeVerdict::inconclusive;
   std::string reason;       // of inconclusive
-  int launches_wanted = 0;  // where noise is the reason: about so many a side would settle it
+  int launches_wanted = 0;  // if noise is the reason: approximate launches per side to decide
 };
 
-// A number that was the same in all launches of BASE and is not in NEW (changed), or that was not
-// the same in BASE (unsteady: then NEW proves nothing).
+// A number that is constant in BASE and differs in NEW (changed), or that varies in BASE (unsteady,
+// so NEW proves nothing).
 struct NumberChange {
   std::string name, number;
   std::string base, next;  // several values with " | " between, the first ones of many
@@ -79,9 +78,9 @@ struct RunComparison {
   std::string date;  // of the last launch of NEW
   std::vector<std::string> base_paths, next_paths, notes;
   std::vector<Difference> differences;
-  // In what launches of one side differ among themselves without its being declared.
+  // Undeclared differences between launches of one side.
   std::vector<std::string> mixed;
-  bool comparable = false;  // false: nothing below was looked at
+  bool comparable = false;  // false: the rest is empty
 
   double level = 0.05;
   std::vector<CaseTimes> times;  // in the order of BASE
@@ -95,13 +94,13 @@ struct RunComparison {
   int changed_numbers() const;
 };
 
-// Throws UsageError: a factor that stands for nothing, an axis as factor that makes two cases of a
-// side one, no case in common.
+// Throws UsageError: an unknown factor, a factor axis without which two cases of a side are one, no
+// common case.
 RunComparison compare(const std::vector<Launch>& base, const std::vector<Launch>& next,
                       const CompareOptions& options);
 
-// The console's text, at most 100 columns where names and paths allow it; `all`: also the cases
-// that did not change, however many.
+// The console's text, at most 100 columns if names and paths permit. `all`: includes unchanged
+// cases.
 std::string text(const RunComparison& comparison, bool all);
 // schema "shardmark-compare/1".
 std::string json(const RunComparison& comparison);

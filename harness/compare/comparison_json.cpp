@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "harness/compare/compare.h"
+#include "harness/record/json_reading.h"
 
 namespace harness {
 namespace {
@@ -66,7 +67,7 @@ std::string json(const RunComparison& comparison) {
     json["only_new"] = comparison.only_next;
     json["not_in_all_launches"] = comparison.not_in_all;
   }
-  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return dumped(json, 1) + "\n";
 }
 
 }  // namespace harness

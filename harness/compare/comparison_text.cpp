@@ -18,7 +18,16 @@ constexpr int many_launches = 1000;
 
 std::string ratio_text(double ratio) { return fmt::format("{:+.1f}", 100 * (ratio - 1)); }
 
-// What of two long values differs, with a little before it.
+// A line for each of the first names, and the number of the others.
+std::string first_lines(const std::vector<std::string>& names) {
+  std::string text;
+  for (std::size_t i = 0; i < names.size() && i < most_names; ++i)
+    text += fmt::format("  {}\n", plain(names[i]));
+  if (names.size() > most_names) text += fmt::format("  and {} more\n", names.size() - most_names);
+  return text;
+}
+
+// The parts of two long values that differ, with a little context.
 std::pair<std::string, std::string> clipped(const std::string& base, const std::string& next) {
   constexpr std::size_t most = 24, before = 8;
   if (base.size() <= most && next.size() <= most) return {plain(base), plain(next)};
@@ -47,15 +56,10 @@ std::string differences_text(const RunComparison& comparison) {
     text += lines;
   }
   if (comparison.mixed.empty()) return text;
-  text += "Differs between launches of one side:\n";
-  for (std::size_t i = 0; i < comparison.mixed.size() && i < most_names; ++i)
-    text += fmt::format("  {}\n", plain(comparison.mixed[i]));
-  if (comparison.mixed.size() > most_names)
-    text += fmt::format("  and {} more\n", comparison.mixed.size() - most_names);
-  return text;
+  return text + "Differs between launches of one side:\n" + first_lines(comparison.mixed);
 }
 
-// Axes that the compared cases of a unit have in common stand above them, the others in each line.
+// The common axes of a unit's compared cases are in the title, the others in each line.
 struct UnitNames {
   std::string title;
   std::set<std::string> varying;
@@ -84,7 +88,7 @@ UnitNames names_of(const std::string& unit, const std::vector<CaseTimes>& all) {
   return names;
 }
 
-// "ring float ranks:4 bytes:8": what is a word says itself which axis it is of.
+// "ring float ranks:4 bytes:8": words need no axis.
 std::string short_name(const CaseTimes& times, const UnitNames& names) {
   std::string text;
   for (const auto& [axis, value] : times.axes) {
@@ -130,7 +134,7 @@ std::string row(const CaseTimes& times, const UnitNames& names) {
                              ratio_text(times.ratio), interval, seen, harness::name(times.verdict));
 }
 
-// Of many cases those that changed, and of the undecided the ones that seem to have changed most.
+// With many cases only those that changed, and the undecided ones with the largest shifts.
 std::vector<const CaseTimes*> shown(const std::vector<CaseTimes>& all, bool each) {
   std::vector<const CaseTimes*> chosen;
   for (const CaseTimes& times : all) chosen.push_back(&times);
@@ -201,11 +205,7 @@ std::string numbers_text(const RunComparison& comparison, bool all) {
 
 std::string names_text(std::string_view what, const std::vector<std::string>& names) {
   if (names.empty()) return "";
-  std::string text = fmt::format("\n{} ({}):\n", what, names.size());
-  for (std::size_t i = 0; i < names.size() && i < most_names; ++i)
-    text += fmt::format("  {}\n", plain(names[i]));
-  if (names.size() > most_names) text += fmt::format("  and {} more\n", names.size() - most_names);
-  return text;
+  return fmt::format("\n{} ({}):\n", what, names.size()) + first_lines(names);
 }
 
 std::string reasons_text(const RunComparison& comparison) {

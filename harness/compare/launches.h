@@ -1,7 +1,7 @@
 #pragma once
-// The launches of one side of a comparison, read from run directories. A launch is what is
-// replicated: iterations within one share its pages, its routes and its neighbours, so ten times as
-// many of them say little more about the next launch (Hunold and Carpen-Amarie, arXiv:1505.07734).
+// The launches of one side of a comparison, read from run directories. The launch is the unit of
+// replication: its iterations share pages, routes and neighbours, so more of them say little about
+// the next launch (Hunold and Carpen-Amarie, arXiv:1505.07734).
 
 #include <string>
 #include <vector>
@@ -17,15 +17,14 @@ struct Launch {
   std::vector<Record> records;  // without their samples
 };
 
-// Each of `given` is a run directory or a folder of them, taken in the order of their names. `side`
-// is what messages call it. Adds to `notes` what a reader should know: a run that did not come to
-// its end, a folder in which there is no run. Throws UsageError: nothing there, not readable, the
-// same run twice.
+// Each of `given` is a run directory or a folder of them, read in the order of their names. `side`
+// is its name in messages. Adds notes for the reader: an incomplete run, a folder without a run.
+// Throws UsageError: no run, not readable, the same run twice.
 std::vector<Launch> read_launches(const std::vector<std::string>& given, std::string_view side,
                                   std::vector<std::string>& notes);
 
-// What a record says that is no time and no rate, as text by name, exactly: verdict, error, bits,
-// bytes, messages, memory by category, losses.
+// The exact values of a record, as text by name: verdict, error, bits, bytes, messages, memory by
+// category, losses. No times and rates.
 std::map<std::string, std::string> numbers_of(const Record& record);
 
 }  // namespace harness

@@ -13,7 +13,7 @@ using Kind = LossReport::Kind;
 struct Culprit {
   Kind kind;
   int rank;
-  std::vector<int> ring;  // of a deadlock: who waits for whom, in order
+  std::vector<int> ring = {};  // of a deadlock: each rank waits for the next
 };
 
 bool over(ProcessState process) {
@@ -45,7 +45,7 @@ class Diagnosis {
  private:
   const RankView& at(int rank) const { return ranks_[static_cast<std::size_t>(rank)]; }
   bool running(const RankView& rank) const { return rank.here && rank.state == RankState::running; }
-  // For a rank, or for some rank or device that the board doesn't know.
+  // Waits for a known rank; or for a rank or device that the board does not know.
   static bool waits_for_a_rank(const RankView& rank) { return rank.waiting_for >= 0; }
   static bool waits_for_some(const RankView& rank) {
     return rank.waiting_for == machine::any_of_group ||
@@ -56,7 +56,7 @@ class Diagnosis {
 
   std::optional<Culprit> died() const {
     for (const RankView& rank : ranks_)
-      if (running(rank) && over(rank.process)) return Culprit{Kind::died, rank.rank, {}};
+      if (running(rank) && over(rank.process)) return Culprit{Kind::died, rank.rank};
     return std::nullopt;
   }
 
@@ -64,22 +64,22 @@ class Diagnosis {
     const RankView* unresponsive = nullptr;
     for (const RankView& rank : ranks_) {
       if (!running(rank) || !rank.watched || silent_s(rank) <= timeout_s_) continue;
-      if (held(rank.process)) return Culprit{Kind::stopped, rank.rank, {}};
+      if (held(rank.process)) return Culprit{Kind::stopped, rank.rank};
       if (!unresponsive) unresponsive = &rank;
     }
-    if (unresponsive) return Culprit{Kind::unresponsive, unresponsive->rank, {}};
+    if (unresponsive) return Culprit{Kind::unresponsive, unresponsive->rank};
     return std::nullopt;
   }
 
   std::optional<Culprit> standing_still() const {
-    double since_s = 0;               // when the last one stopped moving
-    const RankView* idle = nullptr;   // waits for nobody
-    const RankView* first = nullptr;  // of those that wait for a rank
-    const RankView* open = nullptr;   // waits, but not for one rank
+    double since_s = 0;               // when the last rank stopped progressing
+    const RankView* idle = nullptr;   // waits for no rank
+    const RankView* first = nullptr;  // the first that waits for a known rank
+    const RankView* open = nullptr;   // waits for an unknown rank or device
     bool several_open = false;
     for (const RankView& rank : ranks_) {
       if (!running(rank)) continue;
-      // Somebody works, or works beyond our sight: those who wait have reason to.
+      // A rank works, or may work unobserved: the others wait for a reason.
       if (!rank.watched || still_s(rank) <= timeout_s_) return std::nullopt;
       since_s = std::max(since_s, rank.progress_s);
       if (waits_for_a_rank(rank)) {
@@ -91,21 +91,21 @@ class Diagnosis {
         idle = &rank;
       }
     }
-    // One that failed before that may be why the rest stands still.
+    // An earlier failure may be why the others do not progress.
     for (const RankView& rank : ranks_)
       if (rank.here && rank.failed_s < since_s + timeout_s_) return std::nullopt;
-    if (idle) return Culprit{Kind::hung, idle->rank, {}};
+    if (idle) return Culprit{Kind::hung, idle->rank};
     if (open && !several_open && open->waiting_for == machine::nobody && all_here())
-      return Culprit{Kind::hung, open->rank, {}};
-    if (open) return Culprit{Kind::deadlock, open->rank, {}};
+      return Culprit{Kind::hung, open->rank};
+    if (open) return Culprit{Kind::deadlock, open->rank};
     if (!first) return std::nullopt;
     return Culprit{Kind::deadlock, first->rank, ring(first->rank)};
   }
 
   bool all_here() const { return std::ranges::all_of(ranks_, &RankView::here); }
 
-  // From rank along who waits for whom, until somebody is met again or leads out of sight; what
-  // leads to a ring is left away.
+  // Follows the waits from rank until a rank repeats or waits for no visible rank. Removes the
+  // ranks that only lead to the ring.
   std::vector<int> ring(int rank) const {
     std::vector<int> chain;
     while (true) {
@@ -123,7 +123,7 @@ class Diagnosis {
     }
   }
 
-  // It failed because of another rank, which failed too.
+  // Whether it failed because of another rank that failed.
   bool is_consequence(const RankView& rank) const {
     if (!rank.noted || rank.noted->kind != machine::Failure::Kind::peer_failed) return false;
     const int peer = rank.noted->peer;
@@ -150,13 +150,13 @@ class Diagnosis {
       };
       if (!culprit || order(rank) < order(*culprit)) culprit = &rank;
     }
-    if (culprit) return Culprit{Kind::failed, culprit->rank, {}};
+    if (culprit) return Culprit{Kind::failed, culprit->rank};
     return std::nullopt;
   }
 
   int reporter() const {
     for (const RankView& rank : ranks_) {
-      if (rank.rank == self_) return self_;  // it asks, so it lives
+      if (rank.rank == self_) return self_;  // this rank runs
       const bool there =
           rank.here && (rank.state == RankState::running || rank.state == RankState::failed);
       if (there && rank.watched && rank.process == ProcessState::alive &&
@@ -166,7 +166,8 @@ class Diagnosis {
     return self_;
   }
 
-  // Whose activity says what ran: the culprit, or the first rank that has any. Null: no rank has.
+  // The rank whose activity is reported: the culprit, or the first rank that has one. Null: no
+  // rank.
   const RankView* witness_of(int culprit) const {
     if (!at(culprit).activity.empty() && at(culprit).here) return &at(culprit);
     for (const RankView& rank : ranks_)

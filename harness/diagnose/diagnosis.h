@@ -1,12 +1,11 @@
 #pragma once
-// Which rank of this host holds the run up, decided from one look at all of them: a pure function,
-// so that every way of being lost has a test. The watchdog takes the looks and acts.
+// Finds the rank of this host that blocks the run, from one snapshot of all ranks: a pure function,
+// so that every kind of loss has a test. The watchdog takes the snapshots and acts.
 //
-// A rank is lost when it died, is stopped, does not respond, or stood still for the timeout while
-// nobody in sight moved and it waited for nobody. A rank that waits is never at fault, however
-// long: ranks that wait for each other in a ring are told, and so are those that wait for their
-// devices or in another library, each of which may be held up by any other; nobody is accused then,
-// unless one alone waits for its device.
+// A rank is lost if it died, is stopped, does not respond, or made no progress for the timeout
+// while no visible rank did and it waited for no rank. A waiting rank is never at fault. A ring of
+// waiting ranks is reported as a deadlock. Ranks that wait for their devices or in another library
+// may be blocked by any other rank, so no rank is blamed, unless only one waits for its device.
 
 #include <cstdint>
 #include <limits>
@@ -22,11 +21,11 @@ enum class ProcessState { unknown, alive, stopped, traced, zombie, gone };
 
 struct RankView {
   int rank = 0;
-  bool here = true;  // its status is in sight: same host
+  bool here = true;  // its status is visible: same host
   machine::RankState state = machine::RankState::running;
   std::int64_t pid = 0;
   ProcessState process = ProcessState::alive;
-  bool watched = true;                     // its watchdog has begun to beat and did not sign off
+  bool watched = true;                     // its watchdog has started and did not sign off
   double heartbeat_s = 0, progress_s = 0;  // when each was last seen to change
   double failed_s = std::numeric_limits<double>::infinity();  // when it was first seen failed
   int waiting_for = machine::nobody;
@@ -45,15 +44,15 @@ struct LossReport {
   enum class Kind { died, stopped, unresponsive, hung, deadlock, failed };
   Kind kind;
   int culprit;
-  int reporter;  // the lowest rank of this host that can still speak
-  // Its text: who, where, while running what, and what the others were doing.
+  int reporter;  // the lowest rank of this host that responds
+  // Its text: rank, host, activity, and the other ranks' activities.
   machine::Failure failure;
   std::string running_case;  // empty: between cases, or before the first
 };
 
 std::optional<LossReport> diagnose(const Snapshot& snapshot, double now_s, double timeout_s);
 
-// How long a rank may be silent and still be asked to report.
+// A rank without a heartbeat for longer is not asked to report.
 inline constexpr double responsive_s = 2;
 
 }  // namespace harness

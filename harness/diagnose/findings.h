@@ -1,6 +1,6 @@
 #pragma once
-// What health_of (health.h) collects on its way: what is wrong is found in health.cpp, what is only
-// slow in slowness.cpp.
+// Collects the findings of health_of (health.h). health.cpp finds failures, slowness.cpp slow
+// parts.
 
 #include <map>
 #include <string>
@@ -13,12 +13,12 @@ namespace harness {
 
 class Findings {
  public:
-  // hosts: by rank; an empty name, or none, where it is not known.
+  // hosts: by rank; an empty or missing name is unknown.
   explicit Findings(std::vector<std::string> hosts) : hosts_(std::move(hosts)) {}
 
   void add(Level level, std::string kind, std::vector<int> ranks, std::string evidence);
-  // Warnings of ranks, each with its evidence. Where all ranks of one host of several are among
-  // them it is the host, with one warning.
+  // Warnings of ranks, each with its evidence. If all ranks of one of several hosts are reported,
+  // the host gets one warning.
   void add_ranks(const std::string& kind, const std::map<int, std::string>& evidence);
 
   const std::vector<Finding>& all() const { return all_; }

@@ -4,12 +4,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "harness/diagnose/findings.h"
+#include "harness/record/json_reading.h"
 #include "harness/record/summary.h"
 
 namespace harness {
@@ -17,7 +16,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// What to call a failed case. Of a file without failures it is a wrong result of an unknown rank.
+// The finding of a failed case.
 std::string finding_kind(machine::Failure::Kind kind) {
   using enum machine::Failure::Kind;
   switch (kind) {
@@ -40,8 +39,8 @@ std::string finding_kind(machine::Failure::Kind kind) {
   }
 }
 
-// The rank that has the failure and the peer that caused it. A sum over more than two ranks does
-// not show whose part was wrong.
+// The rank that has the failure and the peer that caused it. For a sum over more than two ranks the
+// faulty rank is unknown.
 std::vector<int> ranks_of(const machine::Failure& failure) {
   std::vector<int> ranks;
   for (const int rank : {failure.rank, failure.peer})
@@ -49,7 +48,7 @@ std::vector<int> ranks_of(const machine::Failure& failure) {
   return ranks;
 }
 
-// By rank; empty where a rank's is not known.
+// Hosts by rank; empty if unknown.
 std::vector<std::string> hosts_of(const Json& environment) {
   std::vector<std::string> hosts;
   const std::string everywhere =
@@ -79,7 +78,8 @@ class Examination {
   }
 
  private:
-  // A full disk under the run directory and the like end a run, too, and no rank is lost then.
+  // Other failures also end a run, such as a full disk under the run directory. No rank is lost
+  // then.
   void aborted() {
     if (run_.context.status != "aborted") return;
     const auto& failure = run_.context.failure;
@@ -118,7 +118,7 @@ class Examination {
            record.failure == run_.context.failure;
   }
 
-  // A value that most ranks share is taken for the right one; of two ranks neither is.
+  // The value of most ranks counts as right; with two ranks, neither value.
   void different_software() {
     const Json ranks = environment_.value("ranks", Json::array());
     for (const Json& difference : environment_.value("differences", Json::array())) {
@@ -137,7 +137,7 @@ class Examination {
       std::string usual;
       for (const auto& [value, of] : holders)
         if (2 * of.size() > ranks.size()) usual = value;
-      if (usual.empty() && !of_software) continue;  // a variable that every rank has its own of
+      if (usual.empty() && !of_software) continue;  // a variable that differs on every rank
       for (const auto& [value, of] : holders)
         if (value != usual)
           findings_.add(Level::warning, "different software", of,
@@ -155,15 +155,8 @@ class Examination {
 }  // namespace
 
 std::string_view name(Level level) {
-  switch (level) {
-    case Level::ok:
-      return "OK";
-    case Level::warning:
-      return "WARN";
-    case Level::critical:
-      return "CRITICAL";
-  }
-  return "?";
+  constexpr std::string_view names[] = {"OK", "WARN", "CRITICAL"};
+  return names[static_cast<std::size_t>(level)];
 }
 
 Health health_of(const RunFile& run, const std::string& environment) {
@@ -172,9 +165,7 @@ Health health_of(const RunFile& run, const std::string& environment) {
 }
 
 Health health_of(const std::string& directory) {
-  std::ostringstream environment;
-  if (std::ifstream file(directory + "/environment.json"); file) environment << file.rdbuf();
-  return health_of(read_run(directory), environment.str());
+  return health_of(read_run(directory), file_text(directory + "/environment.json"));
 }
 
 std::string health_text(const Health& health) {
@@ -206,7 +197,7 @@ std::string health_json(const Health& health) {
                  {"code", static_cast<int>(health.level)},
                  {"drain", drain},
                  {"notes", notes}};
-  return all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return dumped(all, 2) + "\n";
 }
 
 }  // namespace harness

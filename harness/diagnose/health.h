@@ -1,11 +1,11 @@
 #pragma once
-// What a run says of the machines it ran on, without another run to hold it against: which ranks,
-// hosts and links to take out of service, with the evidence.
+// Diagnoses the machines of a run without another run to compare with: which ranks, hosts and links
+// to take out of service, with the evidence.
 //
-// Wrong results, lost ranks and differing software are named from one occurrence. What is only slow
-// is named where it is slow by a practical amount, against the other ranks or pairs of the run
-// (median and MAD), in nearly all cases that could show it; otherwise it is INCONCLUSIVE, which
-// accuses nobody. Time for which a rank's core ran something else is set apart.
+// One wrong result, lost rank or software difference is enough for a finding. A slow part needs a
+// relevant slowdown compared with the run's other ranks or pairs (median and MAD) in nearly all
+// cases that can show it. Otherwise the finding is INCONCLUSIVE and blames no rank. Time in which a
+// rank's core ran something else is excluded.
 
 #include <string>
 #include <vector>
@@ -14,7 +14,7 @@
 
 namespace harness {
 
-// As health-check runners have them; the program's exit code.
+// The levels of health-check runners, and the program's exit code.
 enum class Level : int { ok = 0, warning = 1, critical = 2 };
 std::string_view name(Level level);  // "OK", "WARN", "CRITICAL"
 
@@ -24,14 +24,14 @@ struct Finding {
   // "different software", "slow link", "slow rank", "shared core", "jitter", "below the limit",
   // "inconclusive", "wrong input", "injected"
   std::string kind;
-  std::vector<int> ranks;  // of a link both
+  std::vector<int> ranks;  // both of a link
   std::vector<std::string> hosts;
   std::string evidence;
 };
 
 struct Health {
   Level level = Level::ok;
-  std::vector<Finding> findings;  // the worst first
+  std::vector<Finding> findings;  // worst first
 };
 
 // environment: the text of environment.json, or empty.

@@ -1,4 +1,4 @@
-// What is slow, by one run alone: links, ranks, cores, disks, and units as a whole.
+// Finds slow parts by one run: links, ranks, cores, disks, and whole units.
 
 #include <fmt/format.h>
 
@@ -16,28 +16,28 @@
 namespace harness {
 namespace {
 
-// What matters, and how often it must be seen. A rank is held against the others in cases where all
-// do the same work.
-constexpr double slow_ratio = 1.25, slow_s = 1e-3;  // busy for so much longer; at least this long
-constexpr double shared_fraction = 0.25;            // of its time its core ran something else
-constexpr double turn_s = 3e-3;        // what runs on a core has it for so long before others do
-constexpr double busy_fraction = 0.2;  // from here on a rank's speed says little
+// Relevant slowdowns, and how often they must occur. A rank is compared with the others in cases in
+// which all do the same work.
+constexpr double slow_ratio = 1.25,
+                 slow_s = 1e-3;           // minimum ratio of busy times; minimum busy time
+constexpr double shared_fraction = 0.25;  // of its time its core ran something else
+constexpr double turn_s = 3e-3;           // time slice of a process on a core
+constexpr double busy_fraction = 0.2;     // above this delay a rank's speed says little
 constexpr std::size_t least_cases = 6;
-constexpr std::size_t enough_ranks = 5;  // to know how much they differ
+constexpr std::size_t enough_ranks = 5;  // to know their spread
 constexpr double most_of_them = 0.8;
 constexpr double chance = 1e-5;
-// Where ranks wait for their cores: the fastest passes of pairs that are alike differ by seven
-// times.
+// If ranks wait for their cores, the fastest passes of similar pairs differ up to sevenfold.
 constexpr double crowded_passes = 5, crowded_factor = 8;
 constexpr double pair_factor = 1.5, pair_factor_once = 3;  // slower than typical pairs
 
-// What at least one of a unit's cases of a class (record/kind_of_case.h) should reach of its
-// limit, where that is long enough to mean something: a third of what is usual, or less.
+// The fraction of its limit that at least one of a unit's cases of a kind (record/kind_of_case.h)
+// should reach, if the limit is long enough: at most a third of the usual fraction.
 const std::map<std::string, double, std::less<>> limit_floors{
     {"computation", 0.15}, {"bandwidth", 0.1}, {"message", 0.03}};
 constexpr double long_limit_s = 1e-4;
 
-// By rank; empty where the record has none.
+// Values by rank; empty if the record has none.
 std::vector<double> by_rank(const Record& record, std::string_view name) {
   std::vector<double> values;
   while (true) {
@@ -84,7 +84,7 @@ class Slowness {
            (slow.factor >= pair_factor_once || (slow.factor >= pair_factor && slow.seen > 1));
   }
 
-  // The ranks of each host, or where there is one host only, each rank.
+  // The ranks of each host, or with one host, each rank.
   static std::vector<std::vector<int>> ends_of(const LinkMatrix& matrix) {
     std::map<std::string, std::vector<int>> hosts;
     for (int rank = 0; rank < matrix.ranks(); ++rank)
@@ -97,8 +97,8 @@ class Slowness {
     return ends;
   }
 
-  // The best that an end reaches with any other, in the slower direction: low where its own way to
-  // the network is slow, however many pairs that spoils.
+  // The best bandwidth of an end with any other, in the slower direction: low if its own network
+  // link is slow, however many pairs that affects.
   static double best_of(const LinkMatrix& matrix, const std::vector<int>& end) {
     double best = 0;
     for (const int here : end)
@@ -119,7 +119,7 @@ class Slowness {
     for (const Record& record : run_.records) {
       const LinkMatrix& matrix = record.link_matrix;
       if (matrix.ranks() < 3) continue;
-      // There each pair's fastest pass stands in, which takes several.
+      // Crowded hosts need several passes, of which the fastest counts.
       const double passes = counter(record, "samples", crowded_passes);
       if (!matrix.crowded_hosts.empty() && passes < crowded_passes) continue;
       ++matrices;
@@ -136,8 +136,7 @@ class Slowness {
               bests[i], typical, record.name);
         });
       }
-      std::map<std::pair<int, int>, LinkMatrix::SlowPair>
-          here;  // the worst of each, which is first
+      std::map<std::pair<int, int>, LinkMatrix::SlowPair> here;  // the first is the worst
       for (const LinkMatrix::SlowPair& pair : matrix.slow_pairs)
         here.try_emplace(std::minmax(pair.from, pair.to), pair);
       for (const auto& [link, pair] : here)
@@ -167,15 +166,15 @@ class Slowness {
     slow.text = text();
   }
 
-  // A rank that is late, or computes slowly: busy while the others wait for it, or busy for longer.
+  // Finds ranks that are late or compute slowly: busy while the others wait, or busy for longer.
   void slow_ranks() {
     struct Seen {
-      std::vector<double> ratios;  // to the others, of all cases that can show that it is slow
-      std::vector<double> slow, shared;  // of cases where it was; where its core was shared
-      std::size_t able_to_share = 0;     // cases that can show that
+      std::vector<double> ratios;        // to the others, in all cases that can show slowness
+      std::vector<double> slow, shared;  // in cases in which it was slow; with a shared core
+      std::size_t able_to_share = 0;     // cases that can show a shared core
       std::string example;
     };
-    std::map<std::pair<int, bool>, Seen> seen;  // by rank, and whether it is of its disk
+    std::map<std::pair<int, bool>, Seen> seen;  // by rank and uses_disk
     std::vector<double> delays;
     for (const Record& record : run_.records) {
       const std::vector<double> busy = by_rank(record, "busy_s");
@@ -187,7 +186,7 @@ class Slowness {
       for (std::size_t rank = 0; rank < busy.size(); ++rank) {
         Seen& its = seen[{static_cast<int>(rank), record.traits->uses_disk}];
         delays.push_back(delayed[rank]);
-        // What is over within one turn meets nobody on its core.
+        // A case shorter than one time slice cannot show a shared core.
         const bool long_enough =
             busy[rank] * counter(record, "samples") * counter(record, "batch", 1) >= turn_s;
         its.able_to_share += long_enough;
@@ -196,7 +195,7 @@ class Slowness {
           its.shared.push_back(delayed[rank]);
         const double others = median(others_of(busy, rank));
         if (std::max(busy[rank], others) < slow_s) continue;
-        // Beyond what other work on its core explains.
+        // Without the time of other work on its core.
         its.ratios.push_back((busy[rank] - delay[rank]) / std::max(others, 1e-9));
         if (its.ratios.back() < slow_ratio) continue;
         its.slow.push_back(its.ratios.back());
@@ -216,7 +215,7 @@ class Slowness {
         return who.first != rank && !its.ratios.empty() && 2 * its.slow.size() >= its.ratios.size();
       });
     };
-    // Of a machine whose ranks differ among themselves none is slow that differs as they do.
+    // If the ranks of a machine differ among themselves, a rank must differ more to be slow.
     const auto stands_out = [&](const auto& who) {
       std::vector<double> others;
       for (const auto& [other, its] : seen)
@@ -269,7 +268,7 @@ class Slowness {
         all += static_cast<int>(here[rank]);
       }
     }
-    // By rank, what makes it stand out.
+    // The evidence of outliers, by rank.
     std::map<int, std::string> outstanding() const {
       std::map<int, std::string> found;
       for (const auto& [rank, count] : of) {
@@ -287,8 +286,8 @@ class Slowness {
     }
   };
 
-  // Where other work ran on the cores, a rank may have waited for threads of its own, whose delay
-  // nobody counts.
+  // If other work ran on the cores, a rank may have waited for its own threads, whose delay is not
+  // counted.
   void jitter() {
     Spikes quiet, any;
     for (const Record& record : run_.records) {
@@ -307,8 +306,7 @@ class Slowness {
                       "jitter: " + text + "; but other work ran on the cores");
   }
 
-  // A unit as a whole, so that one disturbed case says nothing: none of its cases comes near what
-  // the machine was measured to do.
+  // Finds units of which no case comes near the measured limit. One disturbed case is not enough.
   void below_the_limit() {
     struct Seen {
       double floor = 0;
@@ -341,7 +339,7 @@ class Slowness {
     }
   }
 
-  // Runs of older programs do not say what their units' cases have in common.
+  // Runs of older programs lack traits.
   void without_traits() {
     const auto unknown = std::ranges::count_if(run_.records, [](const Record& record) {
       return record.verdict != Ruling::skipped && !record.traits;

@@ -4,12 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <ctime>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "harness/measure/statistics.h"
+#include "harness/record/json_reading.h"
 #include "harness/unit/sweep.h"
 #include "machine/base/names.h"
 
@@ -17,17 +17,14 @@ namespace harness {
 namespace {
 
 using Json = nlohmann::ordered_json;
-constexpr std::array formats{ExportFormat::google_benchmark, ExportFormat::bencher,
-                             ExportFormat::otava, ExportFormat::prometheus};
+const std::vector<std::string> formats{"google_benchmark", "bencher", "otava", "prometheus"};
 
 struct Row {
   StoredRun run;
   std::map<std::string, CaseTime> cases;
 };
 
-std::string text(const Json& json) {
-  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
-}
+std::string text(const Json& json) { return dumped(json, 1) + "\n"; }
 
 std::string field(const StoredRun& run, const char* name) {
   const auto found = run.fields.find(name);
@@ -102,8 +99,8 @@ std::string csv_cell(const std::string& cell) {
   return quoted + "\"";
 }
 
-// Otava takes no empty cell: gaps are filled as it fills those of other sources, with the value
-// before, the first ones with the first there is.
+// Otava rejects empty cells. Gaps are filled as it fills those of other sources: with the previous
+// value, the first ones with the first value.
 std::vector<double> filled(const std::vector<Row>& rows, const std::string& name) {
   std::vector<double> values;
   double last = seconds_of(rows, name).front();
@@ -179,27 +176,10 @@ std::string prometheus(const Row& row) {
 
 }  // namespace
 
-std::string_view name(ExportFormat format) {
-  switch (format) {
-    case ExportFormat::google_benchmark:
-      return "google_benchmark";
-    case ExportFormat::bencher:
-      return "bencher";
-    case ExportFormat::otava:
-      return "otava";
-    case ExportFormat::prometheus:
-      return "prometheus";
-  }
-  return "?";
-}
-
 ExportFormat parse_export_format(std::string_view text) {
-  std::vector<std::string> names;
-  for (const ExportFormat format : formats) {
-    if (text == name(format)) return format;
-    names.emplace_back(name(format));
-  }
-  throw UsageError(machine::unknown("--format", text, names));
+  const auto found = std::ranges::find(formats, text);
+  if (found == formats.end()) throw UsageError(machine::unknown("--format", text, formats));
+  return static_cast<ExportFormat>(found - formats.begin());
 }
 
 std::string exported(const History& history, ExportFormat format,

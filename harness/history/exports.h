@@ -1,5 +1,5 @@
 #pragma once
-// A history in the words of other programs:
+// A history in the formats of other programs:
 //
 //   google_benchmark  JSON for tools/compare.py; a run is a repetition of its cases
 //   bencher           Bencher Metric Format: the median over the runs, in ns, and their range
@@ -16,12 +16,11 @@
 namespace harness {
 
 enum class ExportFormat : unsigned char { google_benchmark, bencher, otava, prometheus };
-std::string_view name(ExportFormat format);
 // Throws UsageError naming the nearest.
 ExportFormat parse_export_format(std::string_view text);
 
-// Of these runs, in this order, and of these cases (all where none is named). Cases that did not
-// pass have no time: they are left out.
+// Exports these runs, in this order, and these cases (all if none is named). Cases that did not
+// pass have no time and are left out.
 std::string exported(const History& history, ExportFormat format,
                      const std::vector<StoredRun>& runs, const std::vector<std::string>& cases);
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <sqlite3.h>
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "harness/measure/statistics.h"
@@ -62,7 +61,7 @@ class Statement {
       sqlite3_bind_null(statement_, place);
     return *this;
   }
-  // Is there another row?
+  // Returns whether there is another row.
   bool step() {
     const int code = sqlite3_step(statement_);
     if (code != SQLITE_ROW && code != SQLITE_DONE) refuse(database_, file_);
@@ -101,7 +100,7 @@ std::map<std::string, CaseRow> rows_of(const Launch& launch) {
   return rows;
 }
 
-// FNV-1a over what no two runs have alike.
+// FNV-1a over the fields that identify a run.
 std::string digest_of(const Launch& launch) {
   std::uint64_t hash = 14695981039346656037u;
   const auto take = [&](std::string_view text) {
@@ -241,11 +240,10 @@ std::vector<Point> History::series(const std::string& name) const {
   return points;
 }
 
-bool is_tracked(std::string_view field) { return field.starts_with("software.shardmark."); }
-
 std::vector<Difference> breaks(const StoredRun& before, const StoredRun& after) {
   std::vector<Difference> found = differences(before.fields, after.fields, Factors({}));
-  std::erase_if(found, [](const Difference& d) { return is_tracked(d.field); });
+  std::erase_if(found,
+                [](const Difference& d) { return d.field.starts_with("software.shardmark."); });
   return found;
 }
 

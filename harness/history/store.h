@@ -1,15 +1,14 @@
 #pragma once
 // Runs over time, in one SQLite file: a table of runs, a table of their cases.
 //
-//   History history("results/history.sqlite");          // made when it is not there
+//   History history("results/history.sqlite");          // created if missing
 //   for (const Launch& launch : launches) history.add(launch);
 //   for (const Point& point : history.series("all_reduce/…")) …
 //
-// One program writes at a time; another waits for it a few seconds. Not for a file system without
-// locks. Throws UsageError when the file is no history or a name stands for nothing,
-// machine::MachineError when SQLite or the system refuses.
+// One program writes at a time; others wait a few seconds. Requires a file system with locks.
+// Throws UsageError if the file is not a history or a name is unknown, machine::MachineError for an
+// error of SQLite or the system.
 
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -43,7 +42,7 @@ class History {
   History(const History&) = delete;
   History& operator=(const History&) = delete;
 
-  // False when this run (by its date, host and times) is there already.
+  // Returns false if the history has this run (by its date, host and times).
   bool add(const Launch& launch);
   std::vector<StoredRun> runs() const;  // by date
   std::vector<std::string> cases() const;
@@ -58,10 +57,7 @@ class History {
   std::string file_;
 };
 
-// What of a fingerprint is no break when it changes: the program's own version, which is what a
-// history is kept of.
-bool is_tracked(std::string_view field);
-// Fields in which two runs differ, but those.
+// Fields in which two runs differ, without the program's own version, which a history tracks.
 std::vector<Difference> breaks(const StoredRun& before, const StoredRun& after);
 
 }  // namespace harness

@@ -7,6 +7,7 @@
 
 #include "harness/history/change_points.h"
 #include "harness/measure/statistics.h"
+#include "harness/record/json_reading.h"
 #include "harness/record/summary.h"
 #include "harness/unit/sweep.h"
 #include "machine/base/names.h"
@@ -14,7 +15,7 @@
 namespace harness {
 namespace {
 
-// From `first` to before `end` nothing that it ran on changed.
+// Finds the levels of the runs [first, end), on unchanged software and hardware.
 void find_levels(std::vector<Track::At>& runs, std::size_t first, std::size_t end) {
   std::vector<double> seconds;
   for (std::size_t i = first; i < end; ++i) seconds.push_back(runs[i].seconds);
@@ -93,7 +94,7 @@ std::string json(const std::vector<Track>& tracks) {
     }
     all["tracks"].push_back({{"name", track.name}, {"runs", runs}});
   }
-  return all.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return dumped(all, 1) + "\n";
 }
 
 }  // namespace harness

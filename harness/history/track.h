@@ -1,5 +1,5 @@
 #pragma once
-// One case over time: its levels, and where what it ran on changed.
+// One case over time: its levels, and the changes of its software and hardware.
 
 #include <string>
 #include <vector>
@@ -13,14 +13,14 @@ struct Track {
   struct At {
     StoredRun run;
     double seconds = 0;
-    std::vector<Difference> breaks;  // against the run before: no change of level is sought across
+    std::vector<Difference> breaks;  // from the previous run; no change of level is sought across
     bool change = false;             // a new level begins here (change_points.h)
     double level = 0;                // median of the runs since the last change or break
   };
   std::vector<At> runs;
 };
 
-// Throws UsageError naming the nearest case when there is none of this name.
+// Throws UsageError with the nearest case if this name is unknown.
 Track track_of(const History& history, const std::string& name);
 
 std::string text(const Track& track);

@@ -5,16 +5,17 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <set>
 #include <stdexcept>
 #include <type_traits>
 
+#include "machine/base/bytes.h"
+
 namespace harness {
 namespace {
 
-// How near to failing: error / bound for numerics; what is exact is either right or wrong.
+// How near to failing: error / bound for numerics. Other oracles are exact.
 double nearness(const OracleResult& result) {
   if (result.oracle != Oracle::numerics) return 0;
   if (result.measured == 0) return 0;
@@ -23,15 +24,13 @@ double nearness(const OracleResult& result) {
 }
 
 bool worse(const OracleResult& a, const OracleResult& b) {
-  // A failure outweighs everything, a pass outweighs "nothing to rule".
+  // A failure outweighs a pass, and a pass outweighs a skip.
   if (a.ruling != b.ruling) return a.ruling == Ruling::fail || b.ruling == Ruling::skipped;
   return a.ruling == Ruling::pass && nearness(a) > nearness(b);  // of failures the first stays
 }
 
 void keep_worst(std::vector<OracleResult>& results, OracleResult result) {
-  const auto same = std::find_if(results.begin(), results.end(), [&](const OracleResult& other) {
-    return other.oracle == result.oracle;
-  });
+  const auto same = std::ranges::find(results, result.oracle, &OracleResult::oracle);
   if (same == results.end())
     results.push_back(std::move(result));
   else if (worse(result, *same))
@@ -47,49 +46,52 @@ std::string ranks_text(const std::set<int>& ranks) {
   return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
 }
 
-// Bytes in the order of writing; both ends are the same program on like machines.
-class Writer {
- public:
+// Bytes in the order of writing. Both ends are the same program on similar machines.
+struct Writer {
+  template <class... T>
+  void operator()(const T&... values) {
+    (put(values), ...);
+  }
   template <class T>
   void put(const T& value) {
-    static_assert(std::is_trivially_copyable_v<T>);
-    text_.append(reinterpret_cast<const char*>(&value), sizeof value);
+    text += machine::bytes_of(value);
   }
   void put(const std::string& value) {
     put(value.size());
-    text_ += value;
+    text += value;
   }
-  std::string take() { return std::move(text_); }
-
- private:
-  std::string text_;
+  std::string text;
 };
 
-class Reader {
- public:
-  explicit Reader(std::string_view text) : text_(text) {}
-  template <class T>
-  T get() {
-    if constexpr (std::is_same_v<T, std::string>) {
-      const auto size = get<std::size_t>();
-      return std::string(take(size));
-    } else {
-      T value;
-      std::memcpy(&value, take(sizeof value).data(), sizeof value);
-      return value;
-    }
+struct Reader {
+  template <class... T>
+  void operator()(T&... values) {
+    (get(values), ...);
   }
-  bool at_end() const { return text_.empty(); }
-
- private:
+  template <class T>
+  void get(T& value) {
+    value = machine::value_of<T>(take(sizeof value));
+  }
+  void get(std::string& value) {
+    std::size_t size = 0;
+    get(size);
+    value = take(size);
+  }
   std::string_view take(std::size_t size) {
-    if (size > text_.size()) throw std::logic_error("harness::deserialize: cut short");
-    const std::string_view front = text_.substr(0, size);
-    text_.remove_prefix(size);
+    if (size > text.size()) throw std::logic_error("harness::deserialize: cut short");
+    const std::string_view front = text.substr(0, size);
+    text.remove_prefix(size);
     return front;
   }
-  std::string_view text_;
+  std::string_view text;
 };
+
+void fields(auto& archive, auto& items, const auto& each) {
+  std::size_t size = items.size();
+  archive(size);
+  if constexpr (!std::is_const_v<std::remove_reference_t<decltype(items)>>) items.resize(size);
+  for (auto& item : items) each(item);
+}
 
 }  // namespace
 
@@ -200,7 +202,7 @@ void Judge::same_bits(std::string_view key, std::uint64_t hash) {
 
 namespace {
 
-// The rank that has a hash of its own among three or more, or more than one hash; else -1.
+// The only rank with its hash among three or more ranks, or the rank with two hashes; else -1.
 int odd_one_out(const std::map<std::uint64_t, std::set<int>>& ranks_of) {
   const std::set<int>&first = ranks_of.begin()->second, &last = ranks_of.rbegin()->second;
   if (ranks_of.size() != 2 || (first.size() == last.size() && first != last)) return -1;
@@ -267,8 +269,7 @@ JudgedCase merge(const std::vector<Judge>& judges, std::span<const Oracle> decla
   if (any_fingerprint) keep_worst(judged.oracles, compare_fingerprints(judges));
 
   const auto result_of = [&judged](Oracle oracle) {
-    return std::find_if(judged.oracles.begin(), judged.oracles.end(),
-                        [oracle](const OracleResult& result) { return result.oracle == oracle; });
+    return std::ranges::find(judged.oracles, oracle, &OracleResult::oracle);
   };
   if (const auto numerics = result_of(Oracle::numerics); numerics != judged.oracles.end()) {
     judged.counters["max_error"] = numerics->measured;
@@ -281,18 +282,15 @@ JudgedCase merge(const std::vector<Judge>& judges, std::span<const Oracle> decla
     judged.counters["messages_measured"] = static_cast<double>(wire.measured.messages_sent);
     judged.counters["messages_expected"] = static_cast<double>(wire.expected.messages_sent);
   }
-  if (!judged.memory.empty()) {
-    for (const CategoryBytes& row : judged.memory) {
-      judged.counters["peak_bytes_measured"] += static_cast<double>(row.measured);
-      judged.counters["peak_bytes_expected"] += static_cast<double>(row.expected);
-    }
+  for (const CategoryBytes& row : judged.memory) {
+    judged.counters["peak_bytes_measured"] += static_cast<double>(row.measured);
+    judged.counters["peak_bytes_expected"] += static_cast<double>(row.expected);
   }
 
   for (Oracle oracle : declared)
     if (result_of(oracle) == judged.oracles.end())
       judged.oracles.push_back({oracle, Ruling::fail, 0, 0, "declared, but never ruled"});
-  std::sort(judged.oracles.begin(), judged.oracles.end(),
-            [](const OracleResult& a, const OracleResult& b) { return a.oracle < b.oracle; });
+  std::ranges::sort(judged.oracles, {}, &OracleResult::oracle);
   for (const OracleResult& result : judged.oracles) {
     if (result.ruling != Ruling::fail) continue;
     if (judged.verdict == Ruling::pass) judged.failed_rank = result.rank;
@@ -300,66 +298,38 @@ JudgedCase merge(const std::vector<Judge>& judges, std::span<const Oracle> decla
     judged.reason += fmt::format("{}{}: {}", judged.reason.empty() ? "" : "; ", name(result.oracle),
                                  result.text);
   }
-  if (std::all_of(judged.oracles.begin(), judged.oracles.end(),
-                  [](const OracleResult& result) { return result.ruling == Ruling::skipped; })) {
+  if (std::ranges::all_of(judged.oracles, [](const OracleResult& result) {
+        return result.ruling == Ruling::skipped;
+      })) {
     judged.verdict = Ruling::fail;
     judged.reason = "no oracle ruled";
   }
   return judged;
 }
 
+// The fields of a Judge, in the order of both directions.
+void Judge::exchange(auto& archive, auto& judge) {
+  archive(judge.rank_, judge.shared_, judge.wire_);
+  fields(archive, judge.results_, [&](auto& result) {
+    archive(result.oracle, result.ruling, result.measured, result.expected, result.text);
+  });
+  fields(archive, judge.fingerprints_,
+         [&](auto& fingerprint) { archive(fingerprint.key, fingerprint.hash); });
+  fields(archive, judge.memory_,
+         [&](auto& row) { archive(row.category, row.measured, row.expected); });
+}
+
 std::string serialize(const Judge& judge) {
-  Writer out;
-  out.put(judge.rank_);
-  out.put(judge.shared_);
-  out.put(judge.wire_);
-  out.put(judge.results_.size());
-  for (const OracleResult& result : judge.results_) {
-    out.put(result.oracle);
-    out.put(result.ruling);
-    out.put(result.measured);
-    out.put(result.expected);
-    out.put(result.text);
-  }
-  out.put(judge.fingerprints_.size());
-  for (const Judge::Fingerprint& fingerprint : judge.fingerprints_) {
-    out.put(fingerprint.key);
-    out.put(fingerprint.hash);
-  }
-  out.put(judge.memory_.size());
-  for (const CategoryBytes& row : judge.memory_) {
-    out.put(row.category);
-    out.put(row.measured);
-    out.put(row.expected);
-  }
-  return out.take();
+  Writer writer;
+  Judge::exchange(writer, judge);
+  return std::move(writer.text);
 }
 
 Judge deserialize(std::string_view text) {
-  Reader in(text);
-  Judge judge(in.get<int>());
-  judge.shared_ = in.get<unsigned>();
-  judge.wire_ = in.get<Judge::Wire>();
-  for (auto left = in.get<std::size_t>(); left > 0; --left) {
-    OracleResult& result = judge.results_.emplace_back();
-    result.oracle = in.get<Oracle>();
-    result.ruling = in.get<Ruling>();
-    result.measured = in.get<double>();
-    result.expected = in.get<double>();
-    result.text = in.get<std::string>();
-  }
-  for (auto left = in.get<std::size_t>(); left > 0; --left) {
-    Judge::Fingerprint& fingerprint = judge.fingerprints_.emplace_back();
-    fingerprint.key = in.get<std::string>();
-    fingerprint.hash = in.get<std::uint64_t>();
-  }
-  for (auto left = in.get<std::size_t>(); left > 0; --left) {
-    CategoryBytes& row = judge.memory_.emplace_back();
-    row.category = in.get<std::string>();
-    row.measured = in.get<std::uint64_t>();
-    row.expected = in.get<std::uint64_t>();
-  }
-  if (!in.at_end()) throw std::logic_error("harness::deserialize: bytes left over");
+  Reader reader{text};
+  Judge judge(0);
+  Judge::exchange(reader, judge);
+  if (!reader.text.empty()) throw std::logic_error("harness::deserialize: bytes left over");
   return judge;
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// Where a unit's oracles report. Each rank has its own Judge for a case; the harness merges them,
-// so nothing here communicates. An oracle that the unit declares and never rules fails the case.
+// The oracles of a unit report here. Each rank has its own Judge for a case and the harness merges
+// them, so nothing here communicates. A declared oracle that never rules fails the case.
 
 #include <cstdint>
 #include <map>
@@ -20,10 +20,9 @@ class Judge {
  public:
   explicit Judge(int rank) : rank_(rank) {}
 
-  // ---- numerics. Bounds are derived from dtype and operation count by the caller (gamma of
-  // numerics.h); absolute tolerance is 0, so an expected zero with a zero bound must be met
-  // exactly. NaN and infinity never pass, on either side. Element by element: |actual - expected|
-  // <= bounds[i].
+  // ---- numerics. The caller derives bounds from dtype and operation count (gamma of numerics.h).
+  // The absolute tolerance is 0, so a zero bound requires equality. NaN and infinity never pass, on
+  // either side. Element by element: |actual - expected| <= bounds[i].
   void numerics(std::string_view what, std::span<const double> actual,
                 std::span<const double> expected, std::span<const double> bounds);
   // By norms: ||actual - expected||_2 <= relative_bound * ||expected||_2.
@@ -31,44 +30,42 @@ class Judge {
                      std::span<const double> expected, double relative_bound);
   // One number: error <= bound.
   void numerics(std::string_view what, double error, double bound);
-  // Of times, which no two runs have in common: off <= tolerance. The text says both; the record's
-  // errors and bounds, which are compared exactly between runs, have neither.
+  // A time: off <= tolerance. Only the text has both numbers, because times differ between runs and
+  // the record's errors and bounds are compared exactly.
   void times(std::string_view what, double off, double tolerance);
-  // Bitwise, for what only moves data or sums integers.
+  // Bitwise, for operations that only move data or sum integers.
   void exact(std::string_view what, std::span<const double> actual,
              std::span<const double> expected);
 
-  // ---- volume: exactly, for one label of one group.
+  // ---- volume: exact, for one label of one group.
   void volume(std::string_view group, machine::TrafficLabel label, const machine::Traffic& measured,
               const machine::Traffic& expected);
-  // The same for bytes sent alone, where the number of messages has no formula.
+  // Only the bytes sent, if the number of messages has no formula.
   void volume(std::string_view group, machine::TrafficLabel label, std::uint64_t measured_bytes,
               std::uint64_t expected_bytes);
-  // Every label of a link at once: a label that was not expected fails too. messages_sent and
-  // bytes_sent are compared; received bytes likewise.
+  // Every label of a link, sent and received: an unexpected label also fails.
   void volume(const machine::Link& link,
               const std::map<machine::TrafficLabel, machine::Traffic>& expected);
 
-  // ---- memory: exactly, peak bytes of a category.
+  // ---- memory: exact, peak bytes of a category.
   void memory(machine::Category category, std::uint64_t measured, std::uint64_t expected);
-  // Held at some other moment; the record's rows and counters are of peaks alone.
+  // Bytes at another moment. The record's rows and counters contain only peaks.
   void memory(std::string_view when, machine::Category category, std::uint64_t measured,
               std::uint64_t expected);
 
-  // ---- schedule: what happened against what was planned, as texts.
+  // ---- schedule: the executed order compared with the plan, as texts.
   void schedule(std::string_view what, std::string_view executed, std::string_view planned);
   void schedule(std::string_view what, std::int64_t measured, std::int64_t expected);
 
-  // ---- determinism: all ranks (and all calls) that name the same key must bring equal hashes. On
-  // more than one rank some key must be brought twice, else nothing was compared and the case
-  // fails.
+  // ---- determinism: all calls with the same key, on all ranks, must have equal hashes. With
+  // several ranks the case fails if no key occurs twice, because nothing was compared.
   void same_bits(std::string_view key, std::uint64_t hash);
 
   // Marks the oracle's result: its expectation iterates the judged code's own layout, plan or
-  // messages, as the literature has no closed form for it.
+  // messages, because the literature has no closed form.
   void shares_reference(Oracle oracle) { shared_ |= 1u << static_cast<unsigned>(oracle); }
-  // This oracle has nothing to rule in this case, for this reason (shown in the record): the volume
-  // of a library that does not count what it sends.
+  // The oracle does not apply to this case. The record shows the reason. Example: the volume of a
+  // library that does not count its messages.
   void not_applicable(Oracle oracle, std::string_view reason);
 
   const std::vector<OracleResult>& results() const { return results_; }
@@ -78,7 +75,7 @@ class Judge {
   };
   const std::vector<Fingerprint>& fingerprints() const { return fingerprints_; }
   const std::vector<CategoryBytes>& memory_rows() const { return memory_; }
-  // What all calls of volume saw together: sent by this rank.
+  // The sums over all calls of volume: sent by this rank.
   struct Wire {
     machine::Traffic measured, expected;
   };
@@ -92,6 +89,7 @@ class Judge {
  private:
   friend std::string serialize(const Judge& judge);
   friend Judge deserialize(std::string_view text);
+  static void exchange(auto& archive, auto& judge);
   void add(Oracle oracle, bool right, double measured, double expected, std::string text);
   void add(std::string_view what, const Comparison& comparison);
 
@@ -103,23 +101,23 @@ class Judge {
   Wire wire_;
 };
 
-// The findings of all ranks as one verdict: the worst result of each oracle. Fails when a declared
-// oracle did not rule, or when fingerprints of one key differ (naming the ranks on each side).
+// Merges the findings of all ranks into one verdict: the worst result of each oracle. Fails if a
+// declared oracle did not rule, or if fingerprints of one key differ (with the ranks of each hash).
 struct JudgedCase {
   Ruling verdict = Ruling::pass;
   std::string reason;
   int failed_rank = -1;  // of the first oracle that failed
   std::vector<OracleResult> oracles;
   // wire_bytes_*, messages_*: sent by all ranks together; wire_bytes_of_rank: measured, of the rank
-  // that sent most, if any sent; peak_bytes_*: sum over the categories
-  // that rank 0 judged; max_error, error_bound: of the worst comparison of numerics.
+  // that sent most, if any sent; peak_bytes_*: sum over the categories that rank 0 judged;
+  // max_error, error_bound: of the worst comparison of numerics.
   std::map<std::string, double> counters;
   std::vector<CategoryBytes> memory;  // of rank 0
 };
 JudgedCase merge(const std::vector<Judge>& judges, std::span<const Oracle> declared);
 
-// For sending a Judge to the rank that merges. Bytes, for the same program only; deserialize throws
-// std::logic_error on anything else.
+// A Judge as bytes, to send it to the rank that merges: for the same program only. deserialize
+// throws std::logic_error for other bytes.
 std::string serialize(const Judge& judge);
 Judge deserialize(std::string_view text);
 

@@ -18,7 +18,7 @@ bool all_finite(double a, double b, double c = 0) {
   return std::isfinite(a) && std::isfinite(b) && std::isfinite(c);
 }
 
-// Sizes that differ are a wrong result, not a crash.
+// Different sizes are a wrong result, not a crash.
 bool same_size(std::size_t actual, std::size_t expected, Comparison& result) {
   if (actual == expected) return true;
   result.right = false;
@@ -72,11 +72,9 @@ Comparison compare_elements(std::span<const double> actual, std::span<const doub
     const double error = std::abs(actual[i] - expected[i]);
     const bool finite = all_finite(actual[i], expected[i], bounds[i]);
     const bool right = finite && error <= bounds[i];
-    double ratio = infinity;
-    if (right)
-      ratio = error == 0 ? 0 : error / bounds[i];
-    else if (finite && bounds[i] > 0)
-      ratio = error / bounds[i];
+    const double ratio = right && error == 0       ? 0
+                         : finite && bounds[i] > 0 ? error / bounds[i]
+                                                   : infinity;
     result.right = result.right && right;
     if (ratio > worst_ratio) {
       worst_ratio = ratio;
@@ -85,12 +83,9 @@ Comparison compare_elements(std::span<const double> actual, std::span<const doub
       result.bound = bounds[i];
     }
   }
-  if (actual.empty()) {
-    result.text = "no elements";
-  } else {
-    result.text = element_text(result.worst, actual[result.worst], expected[result.worst],
-                               result.error, result.bound);
-  }
+  result.text = actual.empty() ? "no elements"
+                               : element_text(result.worst, actual[result.worst],
+                                              expected[result.worst], result.error, result.bound);
   return result;
 }
 
@@ -114,21 +109,15 @@ Comparison compare_norms(std::span<const double> actual, std::span<const double>
     }
   }
   const double difference = norm_of(errors), norm = norm_of(expected);
-  if (!finite)
-    result.error = infinity;
-  else if (difference == 0)
-    result.error = 0;
-  else
-    result.error = difference / norm;  // infinite when the reference is all zero
+  // Infinite if the reference is all zero.
+  result.error = !finite ? infinity : difference == 0 ? 0 : difference / norm;
   result.right = finite && std::isfinite(norm) && difference <= relative_bound * norm;
-  if (actual.empty()) {
-    result.text = "no elements";
-  } else {
-    result.text = fmt::format(
-        "relative norm of the error {:.3g}, bound {:.3g}; largest at element {}: {:.9g} "
-        "against {:.9g}",
-        result.error, relative_bound, result.worst, actual[result.worst], expected[result.worst]);
-  }
+  result.text = actual.empty() ? "no elements"
+                               : fmt::format(
+                                     "relative norm of the error {:.3g}, bound {:.3g}; largest at "
+                                     "element {}: {:.9g} against {:.9g}",
+                                     result.error, relative_bound, result.worst,
+                                     actual[result.worst], expected[result.worst]);
   return result;
 }
 

@@ -1,7 +1,7 @@
 #pragma once
-// Comparisons of a result with its reference, each naming the worst element. Relative bounds only:
-// there is no absolute tolerance, so where the bound is zero the values must be equal. NaN and
-// infinity never pass, whether in the result, in the reference or in a bound.
+// Comparisons of a result with its reference, each with the worst element. The absolute tolerance
+// is 0, so a zero bound requires equality. NaN and infinity never pass, in result, reference or
+// bound.
 
 #include <cstddef>
 #include <span>
@@ -15,24 +15,24 @@ namespace harness {
 // Infinite when k u >= 1: nothing is known then, and no comparison passes.
 double gamma(double k, double unit_roundoff);
 
-// Of what a network computes in dtype, by norms: how far an output or a gradient may be from that
-// in exact arithmetic, when it starts from the same values,
+// Bound, by norms, of the distance of a network's output or gradient, computed in dtype, from the
+// result in exact arithmetic with the same start values:
 //
 //   ||computed - exact||_2 <= k C^depth epsilon ||exact||_2,   k = 4, C = 1.03
 //
-// (arXiv:2506.09280, theorem 5.3), depth the number of layers that the error has passed: 1 for what
-// one layer makes of exact inputs. The premise is residual branches that are small beside the
+// (arXiv:2506.09280, theorem 5.3). depth is the number of layers that the error has passed: 1 for
+// one layer with exact inputs. The premise is that residual branches are small compared with the
 // stream.
 //
-// epsilon is what one operation adds: twice the unit roundoff u of what is stored, as there (an
-// operation reads rounded inputs and rounds its result), and sqrt(longest_sum) of the accumulator's
-// u_a for the additions between (of n terms at most n - 1 roundings of random sign meet any one:
-// Higham and Mary 2019, doi:10.1137/18M1226312). Under bfloat16 and half the second is nothing;
-// under float and double most of it.
+// epsilon is the error of one operation: twice the unit roundoff u of the stored dtype, as in the
+// paper (an operation reads rounded inputs and rounds its result), plus sqrt(longest_sum) times the
+// accumulator's u_a for the additions (at most n - 1 roundings of random sign for n terms: Higham
+// and Mary 2019, doi:10.1137/18M1226312). The second term is negligible for bfloat16 and half, and
+// dominates for float and double.
 //
-// Cutting over t ranks rounds t partial results, each about 1/sqrt(t) of the whole, and t - 1 sums
-// of them: of random sign sqrt(1 + t/2) u together, within k epsilon >= 8 u as far as t = 64. So
-// the bound is the same at every degree, and two runs that both round may part by twice as much.
+// Splitting over t ranks rounds t partial results, each about 1/sqrt(t) of the whole, and t - 1
+// sums of them: with random signs sqrt(1 + t/2) u in total, within k epsilon >= 8 u up to t = 64.
+// So the bound is the same for every degree, and two rounded runs may differ by twice as much.
 double norm_bound(machine::Dtype dtype, int depth, double longest_sum);
 
 struct Comparison {

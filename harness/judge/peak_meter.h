@@ -1,5 +1,5 @@
 #pragma once
-// Bytes that a unit holds on a device, without those that were held before it.
+// Bytes that a unit allocates on a device, without earlier allocations.
 //
 //   PeakMeter memory(device.ledger());  // before the unit allocates
 //   memory.reset();                     // peaks count from here

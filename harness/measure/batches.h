@@ -1,7 +1,7 @@
 #pragma once
-// How a rate is timed: batches of calls, long enough for the clock. A limit is what nothing goes
-// beyond, so the best batch counts; but where ranks share a core, the best is one that had the core
-// alone: there the mean counts.
+// Times a rate by batches of calls that are long enough for the clock. A limit is an upper bound,
+// so the best batch counts. If ranks share a core the mean counts, because the best batch had the
+// core to itself.
 
 #include <algorithm>
 #include <atomic>
@@ -16,12 +16,12 @@ namespace harness {
 struct Batches {
   double batch_s = 1e-3, total_s = 8e-3;
   bool shares_cores = false;
-  // Counted up after every batch, if given: the sign of life that the watchdog looks at. Where
-  // other work has the cores, a rate takes many times as long.
+  // Incremented after every batch, if given: the watchdog's sign of life. On busy cores a rate
+  // takes many times as long.
   std::atomic<std::uint64_t>* progress = nullptr;
 };
 
-// Seconds of one call; finish() waits for what the calls of a batch have begun.
+// Returns the seconds of one call. finish() waits for the work that the calls of a batch started.
 template <class Call, class Finish>
 double seconds_of(Call call, Finish finish, Batches batches) {
   const double total_s = batches.shares_cores ? 5 * batches.total_s : batches.total_s;

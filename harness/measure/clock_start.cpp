@@ -57,7 +57,7 @@ ClockStart::Moment ClockStart::wait() {
     link_->receive(0, &moment.start_s, sizeof moment.start_s);
     moment.start_s -= offset_s_;
   }
-  // Others may need this core to be in time themselves.
+  // Another rank may need this core to be in time.
   double now = machine::steady_s();
   while (now < moment.start_s) {
     if (moment.start_s - now > 5e-6) sched_yield();

@@ -1,6 +1,6 @@
 #pragma once
-// How long the calling thread has been ready to run while its core ran something else, in seconds
-// since it began; 0 where the system does not say.
+// Seconds since the calling thread began in which it was ready to run and its core ran something
+// else; 0 if the system does not report it.
 
 namespace harness {
 

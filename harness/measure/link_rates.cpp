@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
-#include <string>
 
 #include "harness/measure/batches.h"
+#include "harness/measure/sampler.h"
 #include "machine/base/clock.h"
 #include "machine/device/host/stream_copy.h"
 #include "machine/link/connect.h"
@@ -16,7 +16,7 @@ namespace {
 constexpr std::uint64_t all_messages = std::numeric_limits<std::uint64_t>::max();
 constexpr int batches_taken = 3;
 
-// A buffer to send from and one to receive into, touched, and who the neighbours are.
+// Touched buffers to send from and to receive into, and the neighbours of this rank.
 struct Ring {
   Ring(machine::World& world, const machine::Group& group, machine::Transport transport,
        std::int64_t largest_set)
@@ -31,23 +31,13 @@ struct Ring {
     std::memset(to.data(), 0, to.bytes());
   }
 
-  // Dissemination, as the sampler's.
-  void barrier() {
-    const int ranks = link->size(), rank = link->rank();
-    for (int distance = 1; distance < ranks; distance *= 2) {
-      char none = 0;
-      link->send((rank + distance) % ranks, &none, 1);
-      link->receive((rank - distance + ranks) % ranks, &none, 1);
-    }
-  }
-
   std::unique_ptr<machine::Link> link;
   int next, previous;
   machine::Memory from, to;
 };
 
-// The memory of the rank before. Sent whole, once: small messages would travel in the channel,
-// which lies in the receiver's own memory.
+// The memory of the previous rank. Sent whole, once: small messages would use the channel, which is
+// in the receiver's own memory.
 class PeerMemory {
  public:
   PeerMemory(Ring& ring, machine::World& world, const machine::Group& group)
@@ -69,11 +59,30 @@ class PeerMemory {
   const void* data_ = nullptr;
 };
 
-// So many rounds that the slowest rank takes about total_s: the same number on all.
+// Returns the rounds for which the slowest rank takes about total_s: the same number on all ranks.
 int agreed_rounds(machine::World& world, const machine::Group& group, double round_s,
                   double total_s, int most) {
   round_s = std::ranges::max(world.all_gather(group, round_s));
   return static_cast<int>(std::clamp(total_s / std::max(round_s, 1e-9), 1.0, 1.0 * most));
+}
+
+// Bytes per second by working set, from the seconds of one transfer.
+std::vector<double> rates_of(const std::vector<std::int64_t>& sets, const auto& seconds_of_set) {
+  std::vector<double> rates;
+  for (const std::int64_t set : sets)
+    rates.push_back(static_cast<double>(set / 2) /
+                    seconds_of_set(set, static_cast<std::size_t>(set / 2)));
+  return rates;
+}
+
+// The seconds of the better way to store; past the cache only for sets that may exceed it.
+double best_copy(std::int64_t set, const auto& seconds_with) {
+  const double seconds = seconds_with(std::memcpy);
+  return set < (4 << 20) ? seconds : std::min(seconds, seconds_with(machine::host::stream_copy));
+}
+
+void show_progress(machine::World& world) {
+  world.board().mine().progress.fetch_add(1, std::memory_order_relaxed);
 }
 
 }  // namespace
@@ -82,22 +91,15 @@ std::vector<double> peer_memory_rates(machine::World& world, const machine::Grou
                                       const std::vector<std::int64_t>& sets, bool shares_cores) {
   Ring ring(world, group, machine::Transport::shared_memory, sets.back());
   const PeerMemory peer(ring, world, group);
-  std::vector<double> rates;
-  for (const std::int64_t set : sets) {
-    const auto bytes = static_cast<std::size_t>(set / 2);
+  const auto rates = rates_of(sets, [&](std::int64_t set, std::size_t bytes) {
     const Batches batches{1e-3, set > (4 << 20) ? 10e-3 : 8e-3, shares_cores,
                           &world.board().mine().progress};
-    ring.barrier();
-    double seconds =
-        seconds_of([&] { std::memcpy(ring.to.data(), peer.data(), bytes); }, [] {}, batches);
-    if (set >= (4 << 20))
-      seconds = std::min(
-          seconds,
-          seconds_of([&] { machine::host::stream_copy(ring.to.data(), peer.data(), bytes); }, [] {},
-                     batches));
-    rates.push_back(static_cast<double>(bytes) / seconds);
-  }
-  ring.barrier();  // nobody takes its memory away while another reads it
+    barrier(ring.link.get());
+    return best_copy(set, [&](const auto& copy) {
+      return seconds_of([&] { copy(ring.to.data(), peer.data(), bytes); }, [] {}, batches);
+    });
+  });
+  barrier(ring.link.get());  // no rank frees memory that another rank reads
   return rates;
 }
 
@@ -105,19 +107,17 @@ std::vector<double> fresh_memory_rates(machine::World& world, const machine::Gro
                                        const std::vector<std::int64_t>& sets, bool shares_cores) {
   Ring ring(world, group, machine::Transport::shared_memory, sets.back());
   const PeerMemory peer(ring, world, group);
-  std::vector<double> rates;
-  for (const std::int64_t set : sets) {
-    const auto bytes = static_cast<std::size_t>(set / 2);
-    const auto copy = [&](auto way) {
+  const auto rates = rates_of(sets, [&](std::int64_t set, std::size_t bytes) {
+    return best_copy(set, [&](const auto& copy) {
       double best = std::numeric_limits<double>::infinity(), sum = 0;
       const auto round = [&] {
         std::memset(ring.from.data(), 1, bytes);
-        ring.barrier();
+        barrier(ring.link.get());
         const double begin = machine::steady_s();
-        way();
+        copy(ring.to.data(), peer.data(), bytes);
         const double seconds = machine::steady_s() - begin;
-        ring.barrier();  // before it is written again
-        world.board().mine().progress.fetch_add(1, std::memory_order_relaxed);
+        barrier(ring.link.get());  // before the next write
+        show_progress(world);
         return seconds;
       };
       const double begin = machine::steady_s();
@@ -130,23 +130,16 @@ std::vector<double> fresh_memory_rates(machine::World& world, const machine::Gro
         sum += seconds / rounds;
       }
       return shares_cores ? sum / batches_taken : best;
-    };
-    double seconds = copy([&] { std::memcpy(ring.to.data(), peer.data(), bytes); });
-    if (set >= (4 << 20))
-      seconds = std::min(
-          seconds, copy([&] { machine::host::stream_copy(ring.to.data(), peer.data(), bytes); }));
-    rates.push_back(static_cast<double>(bytes) / seconds);
-  }
-  ring.barrier();
+    });
+  });
+  barrier(ring.link.get());
   return rates;
 }
 
 std::vector<double> message_rates(machine::World& world, const machine::Group& group,
                                   const std::vector<std::int64_t>& sets) {
   Ring ring(world, group, machine::Transport::mpi, sets.back());
-  std::vector<double> rates;
-  for (const std::int64_t set : sets) {
-    const auto bytes = static_cast<std::size_t>(set / 2);
+  return rates_of(sets, [&](std::int64_t, std::size_t bytes) {
     const auto exchange = [&] {
       ring.link->send(ring.next, ring.from.data(), bytes);
       ring.link->receive(ring.previous, ring.to.data(), bytes);
@@ -160,12 +153,11 @@ std::vector<double> message_rates(machine::World& world, const machine::Group& g
     for (int batch = 0; batch < batches_taken; ++batch) {
       const double batch_begin = machine::steady_s();
       for (int i = 0; i < rounds; ++i) exchange();
-      world.board().mine().progress.fetch_add(1, std::memory_order_relaxed);
+      show_progress(world);
       best = std::min(best, (machine::steady_s() - batch_begin) / rounds);
     }
-    rates.push_back(static_cast<double>(bytes) / best);
-  }
-  return rates;
+    return best;
+  });
 }
 
 }  // namespace harness

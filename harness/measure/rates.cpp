@@ -24,11 +24,10 @@ using machine::Dtype;
 
 constexpr Dtype measured_dtypes[] = {Dtype::float32, Dtype::bfloat16};
 constexpr std::int64_t gemm_extent = 512;
-// After so much of a longer copy there is a sign of life: where other work has the cores, a second
-// may go by over it.
+// Longer copies show progress after each part: on busy cores a copy may take a second.
 constexpr std::size_t part_bytes = std::size_t{64} << 20;
 
-// Finely where the last cache ends.
+// Finer around the size of the last cache.
 std::vector<std::int64_t> sets(std::int64_t largest = 64 << 20) {
   std::vector<std::int64_t> sets;
   for (std::int64_t bytes = 4 << 10; bytes <= largest; bytes *= bytes < 4 << 20 ? 4 : 2)
@@ -36,8 +35,8 @@ std::vector<std::int64_t> sets(std::int64_t largest = 64 << 20) {
   return sets;
 }
 
-// As far as there is nothing left of a cache: half of a set is read, and of that the cache may hold
-// a part where the other half is written past it. Of a GPU's cache the host knows nothing.
+// Large enough to exceed the caches: half of a set is read, and the cache may hold part of that
+// half if the other half is written past it. The host does not know a GPU's cache.
 std::int64_t largest_copied(const machine::Device& device, int ranks) {
   const std::int64_t least = device.readable_by_host() ? 64 << 20 : 512 << 20;
   const auto caches = static_cast<std::int64_t>(machine::last_level_cache_bytes());
@@ -56,8 +55,8 @@ bool cores_are_shared(machine::World& world, const machine::Group& group) {
   return false;
 }
 
-// By the best way: by one thread or all, through the cache or past it. Past it is worth trying only
-// where a set leaves the nearest.
+// Returns the time of the best way: by one thread or all, through the cache or past it. Past it
+// only for sets that exceed the nearest cache.
 double copy_seconds(machine::World& world, std::int64_t set_bytes, bool shares_cores) {
   machine::Device& device = world.device();
   const std::size_t half = static_cast<std::size_t>(set_bytes / 2);
@@ -101,7 +100,7 @@ double copy_seconds(machine::World& world, std::int64_t set_bytes, bool shares_c
     return seconds_of(
         copy, [] {}, batches);
   };
-  // A kernel has all threads of its rank: what one of them copies would be no limit for it.
+  // A kernel uses all threads of its rank, so the rate of one thread would not be a limit.
   double best = alone;
   if (device.threads() > 1) best = std::min(best, seconds_by_all_threads(std::memcpy));
   if (set_bytes >= (4 << 20))
@@ -195,15 +194,15 @@ void Rates::measure(machine::World& world, int ranks) {
   world.set_active_ranks(ranks);
   if (copy_.contains(ranks)) return;
   const machine::Group group = machine::first_ranks("world", ranks, world.rank());
-  // Rank 0's: hosts may have other caches.
+  // From rank 0, because hosts may have different caches.
   const std::vector<std::int64_t> sizes =
       sets(world.broadcast(world.group(), 0, largest_copied(world.device(), ranks)));
   std::vector<double> rates(sizes.size() + std::size(measured_dtypes));
   if (group.index >= 0) {
     const bool shared = cores_are_shared(world, group);
-    // All begin each measurement together, so that they share the memory's bandwidth throughout.
-    // The best of two turns, so that what else goes on here seldom meets both; a mean over ranks
-    // that share cores is long enough.
+    // All ranks begin each measurement together, so that they share the memory bandwidth
+    // throughout. The best of two turns, because other work seldom disturbs both. One turn is
+    // enough for the mean of ranks that share cores.
     for (std::size_t turn = 0; turn < (shared ? 1 : 2) * rates.size(); ++turn) {
       const std::size_t i = turn % rates.size();
       double rate = 0;
@@ -228,7 +227,7 @@ void Rates::measure_link(machine::World& world, int ranks, machine::Transport tr
   if (ranks < 2 || link_.contains({ranks, transport, false})) return;
   const machine::Group group = machine::first_ranks("world", ranks, world.rank());
   const std::vector<std::int64_t> sizes = sets();
-  // That there is none is agreed like a rate.
+  // A missing link is agreed on like a rate.
   std::vector<double> unchanged(sizes.size()), fresh(sizes.size());
   if (group.index >= 0 && machine::why_not(world, group, transport).empty()) {
     const bool shared = cores_are_shared(world, group);
@@ -242,7 +241,7 @@ void Rates::measure_link(machine::World& world, int ranks, machine::Transport tr
   }
   for (const bool is_fresh : {false, true}) {
     const std::vector<double> rates = agreed_means(world, group, is_fresh ? fresh : unchanged);
-    // Empty where the transport cannot join the ranks: not asked again.
+    // Empty if the transport cannot join the ranks: it is not measured again.
     Curve& curve = link_[{ranks, transport, is_fresh}];
     for (std::size_t i = 0; i < sizes.size(); ++i)
       if (rates[i] > 0) curve[static_cast<double>(sizes[i])] = rates[i];

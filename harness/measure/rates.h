@@ -1,10 +1,10 @@
 #pragma once
-// The measured limits of this machine, which a case's time is held against: how fast memory is
-// copied at a working set, how fast bytes come from another rank, how fast matrices are multiplied,
-// with 1 … all ranks at it together.
+// The measured limits of this machine, to compare a case's time with: rates of copying memory by
+// working set, of receiving from another rank, and of multiplying matrices, with 1 … all ranks
+// active.
 //
-// A limit is what nothing goes beyond: each rate is the best of several batches, and a copy's that
-// of the better way to store, in the cache or past it (limit.h says what is made of them).
+// Each rate is an upper bound: the best of several batches, for copies by the better way to store,
+// through the cache or past it. limit.h uses them.
 
 #include <compare>
 #include <map>
@@ -17,12 +17,12 @@
 
 namespace harness {
 
-// Bytes received from the rank before, by all ranks of a ring at once.
+// Identifies the rate of receiving from the previous rank, in a ring of all ranks at once.
 struct LinkKey {
   int ranks = 0;
   machine::Transport transport{};
-  // The sender wrote them just before: they come from its cache. Otherwise nobody has written them
-  // since they were received last. For transport mpi the same.
+  // The sender has just written the bytes, so they come from its cache. Otherwise they are
+  // unchanged since they were received last. No difference for mpi.
   bool fresh = false;
   auto operator<=>(const LinkKey&) const = default;
 };
@@ -30,26 +30,25 @@ struct LinkKey {
 class Rates {
  public:
   // Bytes read plus written per second and rank, when `ranks` ranks copy working sets of this size
-  // (source and destination together), each with all its device's threads; between two sizes
-  // measured, linear in the size's logarithm. 0: not measured.
+  // (source plus destination), each with all threads of its device. Interpolates linearly in the
+  // logarithm of the size. 0: not measured.
   double memory_bytes_per_second(double working_set_bytes, int ranks) const;
-  // Bytes received per second and rank, each counted once though it is read there and written
-  // here; the working set is what one rank sends and receives together.
+  // Bytes received per second and rank, each counted once. The working set is the bytes that one
+  // rank sends plus those it receives.
   double link_bytes_per_second(double working_set_bytes, const LinkKey& key) const;
   double flops_per_second(machine::Dtype dtype, int ranks) const;
   // For run.json: "copy_GBps/ranks:2/bytes:1048576",
   // "link_GBps/transport:shared_memory/state:fresh/ranks:2/bytes:1048576".
   std::map<std::string, double> named() const;
 
-  // The same numbers put in by hand.
+  // Set a rate directly.
   void set_memory(int ranks, double working_set_bytes, double bytes_per_second);
   void set_link(const LinkKey& key, double working_set_bytes, double bytes_per_second);
   void set_flops(int ranks, machine::Dtype dtype, double flops_per_second);
 
-  // Measures with the first `ranks` ranks at work, unless that count is known already; and links of
-  // this transport among them, where it can join them. Collective over the world; takes about a
-  // second each. Every rank gets the same numbers: means over ranks. Leaves
-  // World::set_active_ranks at `ranks`.
+  // Measure with the first `ranks` ranks active, unless that is known already; links only if the
+  // transport can join these ranks. Collective over the world, about a second each. Every rank gets
+  // the same numbers: means over ranks. Both leave World::set_active_ranks at `ranks`.
   void measure(machine::World& world, int ranks);
   void measure_link(machine::World& world, int ranks, machine::Transport transport);
 

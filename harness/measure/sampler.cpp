@@ -29,10 +29,10 @@ constexpr double spike_s = 1e-3, spike_factor = 3;
 
 constexpr int max_batch = 1 << 16;
 constexpr int loop_batch = 20;  // nccl-tests' -n
-// Longer than queueing a run takes; a run longer than the device's queue would wait for itself.
+// Longer than queueing a run takes. A run longer than the device's queue would wait for itself.
 constexpr double gate_deadline_s = 2;
-// Samples of the unit, then as many of the yardstick. The first of a turn finds the caches as the
-// other left them: few enough not to move a median.
+// Samples of the unit, then as many of the yardstick. The first sample of a turn finds the other's
+// caches: too few samples to move a median.
 constexpr int turn = 10;
 // Short times come with a barrier skew that more samples cannot average away.
 constexpr double short_time_s = 20e-6;
@@ -40,17 +40,8 @@ constexpr double short_time_s = 20e-6;
 }  // namespace
 
 std::string_view name(Stop stop) {
-  switch (stop) {
-    case Stop::no:
-      return "";
-    case Stop::converged:
-      return "converged";
-    case Stop::time_cap:
-      return "time_cap";
-    case Stop::sample_cap:
-      return "sample_cap";
-  }
-  return "?";
+  constexpr std::string_view names[] = {"", "converged", "time_cap", "sample_cap"};
+  return names[static_cast<std::size_t>(stop)];
 }
 
 double wanted_precision(double median_s) { return median_s < short_time_s ? 0.02 : 0.01; }
@@ -58,7 +49,7 @@ double wanted_precision(double median_s) { return median_s < short_time_s ? 0.02
 bool converged(std::span<const double> times) {
   const double centre = median(times);
   const double half_width = wanted_precision(centre) * centre;
-  // However correlated: all that was seen lies closer together than what is wanted.
+  // Regardless of correlation: all samples are within the wanted precision.
   const auto [least, most] = std::minmax_element(times.begin(), times.end());
   if ((*most - *least) / 2 <= half_width) return true;
   const auto interval = median_interval(times);
@@ -77,7 +68,8 @@ Director::Director(SamplingLimits limits, double unit_per_sample_s, double yards
   yardstick_.least = 5;
 }
 
-void Director::add(Series& series, std::span<const double> times, double elapsed_s) {
+void Director::add(Runner runner, std::span<const double> times, double elapsed_s) {
+  Series& series = runner == Runner::unit ? unit_ : yardstick_;
   series.times.insert(series.times.end(), times.begin(), times.end());
   series.elapsed_s += elapsed_s;
   series.per_sample_s =
@@ -88,7 +80,7 @@ Stop Director::stop(const Series& series) const {
   const int count = static_cast<int>(series.times.size());
   if (count >= limits_.min_samples && converged(series.times)) return Stop::converged;
   if (count >= limits_.max_samples) return Stop::sample_cap;
-  // A few samples are worth some overtime, not any.
+  // A few samples are worth limited overtime.
   if (series.elapsed_s >= series.budget_s &&
       (count >= series.least || series.elapsed_s >= 3 * series.budget_s))
     return Stop::time_cap;
@@ -98,7 +90,7 @@ Stop Director::stop(const Series& series) const {
 int Director::block(const Series& series) const {
   const int count = static_cast<int>(series.times.size());
   const double left_s = series.budget_s - series.elapsed_s;
-  // The first block is what convergence needs, unless that is most of the time there is.
+  // The first block is the minimum for convergence, unless that takes most of the time.
   const double fits = (count == 0 ? left_s / 4 : left_s) / std::max(series.per_sample_s, 1e-9);
   const int grown = count == 0 ? limits_.min_samples : std::max(10, count / 2);
   const double size = std::min({static_cast<double>(grown), std::ceil(fits),
@@ -112,7 +104,7 @@ Director::Order Director::next() const {
   if (unit == Stop::no) order.unit = block(unit_);
   if (yardstick_.budget_s > 0) {
     const int count = static_cast<int>(yardstick_.times.size());
-    // It needs no precision of its own beyond the unit's: it goes on while the unit does.
+    // The yardstick is sampled while the unit is.
     if (unit == Stop::no && stop(yardstick_) == Stop::no)
       order.yardstick = block(yardstick_);
     else if (unit != Stop::no && count < yardstick_.least &&
@@ -127,14 +119,14 @@ Sampler::Sampler(machine::Device& device, machine::Link* link, SamplingLimits li
                  std::function<void(const machine::Failure&)> on_failure)
     : device_(device), link_(link), limits_(limits), on_failure_(std::move(on_failure)) {}
 
-bool Sampler::barrier(bool failed) {
-  if (!link_) return failed;
-  const int ranks = link_->size(), rank = link_->rank();
+bool barrier(machine::Link* link, bool failed) {
+  if (!link) return failed;
+  const int ranks = link->size(), rank = link->rank();
   for (int distance = 1; distance < ranks; distance *= 2) {
     const char mine = failed ? 1 : 0;
     char theirs = 0;
-    link_->send((rank + distance) % ranks, &mine, 1);
-    link_->receive((rank - distance + ranks) % ranks, &theirs, 1);
+    link->send((rank + distance) % ranks, &mine, 1);
+    link->receive((rank - distance + ranks) % ranks, &theirs, 1);
     failed = failed || theirs != 0;
   }
   return failed;
@@ -174,13 +166,15 @@ void Sampler::guarded(Call call) {
 
 void Sampler::runs(Runner runner, int count) {
   for (int i = 0; i < count; ++i)
-    if (runner == Runner::unit)
-      instance_->run();
-    else
+    if (runner == Runner::yardstick)
       instance_->yardstick();
+    else if (limits_.run)
+      limits_.run(*instance_);
+    else
+      instance_->run();
 }
 
-// The gate opens whatever happened: work that is queued ends, and what failed is told.
+// The gate opens in any case, so that queued work ends and failures are reported.
 double Sampler::armed_seconds(Runner runner) {
   machine::Stream& stream = device_.stream();
   std::unique_ptr<machine::Event> begin, end;
@@ -190,9 +184,9 @@ double Sampler::armed_seconds(Runner runner) {
     runs(runner, 1);
     end = stream.record();
   });
-  const bool failed = barrier(result_.failure.has_value());
+  const bool failed = barrier(link_, result_.failure.has_value());
   gate_->open();
-  if (failed) return 0;  // on some rank; waiting for its part of the work would have no end
+  if (failed) return 0;  // on some rank, so waiting for its work would never end
   double seconds = 0;
   guarded([&] {
     stream.synchronize();
@@ -206,13 +200,13 @@ double Sampler::timed(Runner runner, int batch) {
   int& sampled = sampled_[static_cast<std::size_t>(runner)];
   if (limits_.sample && runner == Runner::unit) *limits_.sample = sampled;
   guarded([&] { instance_->prepare(); });
-  // Where a check has failed on some ranks only, the others would wait for these in the rehearsal.
-  if (checks && barrier(result_.failure.has_value())) return 0;
+  // If a check failed on some ranks only, the others would wait for them in the rehearsal.
+  if (checks && barrier(link_, result_.failure.has_value())) return 0;
   guarded([&] {
     if (checks) instance_->rehearse(runner);
     device_.stream().synchronize();
   });
-  const bool failed = barrier(result_.failure.has_value());
+  const bool failed = barrier(link_, result_.failure.has_value());
   ClockStart::Moment moment;
   if (clock_start_ && !failed) moment = clock_start_->wait();
   const double waited_before = machine::waited_s();
@@ -244,7 +238,7 @@ double Sampler::timed(Runner runner, int batch) {
   return moment.late ? std::numeric_limits<double>::quiet_NaN() : seconds / batch;
 }
 
-// At least 5 runs and a twentieth of the case's time, at most a fifth of it (one run is never cut).
+// At least 5 runs and a twentieth of the case's time, at most a fifth of it (but always one run).
 Sampler::WarmUp Sampler::warm_up(Runner runner) {
   const double begin = machine::steady_s();
   WarmUp result;
@@ -261,8 +255,7 @@ Sampler::WarmUp Sampler::warm_up(Runner runner) {
     int next_batch = result.batch;
     bool more = spent_s < limits_.seconds / 5 && (runs < 5 || spent_s < limits_.seconds / 20);
     if (batches && run_s * result.batch < limits_.sample_seconds && result.batch < max_batch) {
-      // A tenth above the least, and not all at once: the first runs are slower than the later
-      // ones.
+      // A tenth above the minimum, in steps, because the first runs are slower than later runs.
       const double wanted = 1.1 * limits_.sample_seconds / std::max(run_s, 1e-9);
       next_batch = static_cast<int>(std::clamp(wanted, result.batch + 1.0, 8.0 * result.batch));
       more = true;
@@ -347,28 +340,6 @@ double Sampler::take(Runner runner, int count, TimedSeries& series, Rows& rows) 
   return activity.taken_s;
 }
 
-void Sampler::join_rows(const Rows& rows, SampleMatrix& matrix) {
-  matrix.ranks = static_cast<int>(rows.size());
-  for (const auto& row : rows) matrix.seconds.insert(matrix.seconds.end(), row.begin(), row.end());
-}
-
-bool Sampler::failed_anywhere() {
-  char failed = result_.failure ? 1 : 0;
-  if (!link_) return failed;
-  if (link_->rank() != 0) {
-    link_->send(0, &failed, 1);
-  } else {
-    for (int peer = 1; peer < link_->size(); ++peer) {
-      char theirs = 0;
-      link_->receive(peer, &theirs, 1);
-      failed = static_cast<char>(failed | theirs);
-    }
-  }
-  const bool anywhere = from_rank_0(failed) != 0;
-  if (link_->rank() != 0) link_->flush();
-  return anywhere;
-}
-
 Sampled Sampler::sample(Instance& instance) {
   instance_ = &instance;
   result_ = {};
@@ -389,39 +360,43 @@ Sampled Sampler::sample(Instance& instance) {
   result_.yardstick.batch = yardstick.batch;
   Director director(limits_, unit.per_sample_s,
                     alternates ? std::max(yardstick.per_sample_s, 1e-9) : 0);
-  Rows unit_rows, yardstick_rows;
+  struct Side {
+    Runner runner;
+    TimedSeries& series;
+    Rows rows = {};
+    int left = 0;
+  } ours{Runner::unit, result_.unit}, library{Runner::yardstick, result_.yardstick};
+  // Takes a few samples, so that changes of the machine affect both sides equally.
+  const auto take_turn = [&](Side& side, const Side& other) {
+    if (side.left == 0) return;
+    const int count = other.left > 0 ? std::min(turn, side.left) : side.left;
+    const std::size_t before = side.series.worst.size();
+    const double elapsed_s = take(side.runner, count, side.series, side.rows);
+    director.add(side.runner, std::span(side.series.worst).subspan(before), elapsed_s);
+    side.left -= count;
+  };
   double cpu_s = 0;
-  std::size_t seen_unit = 0, seen_yardstick = 0;
   while (true) {
-    result_.failed_somewhere = failed_anywhere();
+    result_.failed_somewhere = barrier(link_, result_.failure.has_value());
     if (result_.failed_somewhere) break;
     const Director::Order order = from_rank_0(director.next());
     result_.stop = order.stop;
     if (order.unit == 0 && order.yardstick == 0) break;
-    // In turns of a few samples, so that what changes on the machine meanwhile meets both alike.
-    int unit_left = order.unit, yardstick_left = order.yardstick;
-    while (unit_left > 0 || yardstick_left > 0) {
-      if (unit_left > 0) {
-        const int count = yardstick_left > 0 ? std::min(turn, unit_left) : unit_left;
-        const double cpu_begin = process_cpu_s();
-        const double elapsed_s = take(Runner::unit, count, result_.unit, unit_rows);
-        cpu_s += process_cpu_s() - cpu_begin;
-        director.add_unit(std::span(result_.unit.worst).subspan(seen_unit), elapsed_s);
-        seen_unit = result_.unit.worst.size();
-        unit_left -= count;
-      }
-      if (yardstick_left > 0) {
-        const int count = unit_left > 0 ? std::min(turn, yardstick_left) : yardstick_left;
-        const double elapsed_s = take(Runner::yardstick, count, result_.yardstick, yardstick_rows);
-        director.add_yardstick(std::span(result_.yardstick.worst).subspan(seen_yardstick),
-                               elapsed_s);
-        seen_yardstick = result_.yardstick.worst.size();
-        yardstick_left -= count;
-      }
+    ours.left = order.unit;
+    library.left = order.yardstick;
+    while (ours.left > 0 || library.left > 0) {
+      const double cpu_begin = process_cpu_s();
+      take_turn(ours, library);
+      cpu_s += process_cpu_s() - cpu_begin;
+      take_turn(library, ours);
     }
   }
-  join_rows(unit_rows, result_.unit.samples);
-  join_rows(yardstick_rows, result_.yardstick.samples);
+  for (const Side* side : {&ours, &library}) {
+    SampleMatrix& matrix = side->series.samples;
+    matrix.ranks = static_cast<int>(side->rows.size());
+    for (const auto& row : side->rows)
+      matrix.seconds.insert(matrix.seconds.end(), row.begin(), row.end());
+  }
   const double runs = static_cast<double>(result_.unit.samples.iterations()) * result_.unit.batch;
   result_.cpu_seconds = runs > 0 ? cpu_s / runs : 0;
   return std::move(result_);

@@ -1,37 +1,37 @@
 #pragma once
 // Times a unit on all ranks of a case: the matrix t[rank][iteration].
 //
-// A sample: prepare(), a barrier among the case's ranks, then run() between two readings of the
-// steady clock on every rank, then check(), if the unit has one. With it, prepare() is followed by
-// rehearse(): that run finds the caches as the check left them, the timed one as a run leaves them.
-// The yardstick's samples are rehearsed and checked alike: they would be faster without.
-// T_i = max over ranks of t[rank][i]; the headline is the median of T_i. A run shorter than the
-// clock can tell is repeated `batch` times in one sample, so that a sample lasts 20 us or more, and
-// its time is the mean of the batch: back-to-back runs, as nccl-tests times them.
+// A sample: prepare(), a barrier of the case's ranks, run() between two readings of the steady
+// clock on every rank, then check(), if the unit has one. With check(), prepare() is followed by
+// rehearse(): the rehearsal finds the caches as the check left them, the timed run as a run leaves
+// them. Samples of the yardstick are rehearsed and checked likewise, because they would be faster
+// without. T_i = max over ranks of t[rank][i]; the headline is the median of T_i. A run that is too
+// short for the clock is repeated `batch` times per sample, so that a sample takes 20 us or more,
+// and its time is the mean of the batch: back-to-back runs, as in nccl-tests.
 //
-// What the barrier does to short times: a rank that leaves it first waits inside its run for the
-// one that leaves last, and the maximum over ranks contains that wait. The exit skew, printed by
-// sampler_test (median 0.02 us for two ranks on two cores, 4.5 us for four ranks there, who take
-// turns), enters a sample once, so a batch divides it: 0.1 % of a sample of 20 us with a core a
-// rank. Ranks that share cores distort short times anyway; compare them with each other only.
+// The barrier's effect on short times: a rank that leaves it first waits inside its run for the
+// rank that leaves last, and the maximum over ranks contains that wait. The exit skew, which
+// sampler_test prints (median 0.02 us for two ranks on two cores, 4.5 us for four ranks, which take
+// turns there), enters a sample once, so a batch divides it: 0.1 % of a sample of 20 us with one
+// core per rank. Compare short times of ranks that share cores only with each other.
 //
-// That is the timing `sample`. `loop` is nccl-tests': at least 20 runs back to back in every
-// sample, whose mean over the ranks is given too (average_over_ranks_s). `window` starts all ranks
-// by the clock (clock_start.h), one run a sample, timed from the common start; a sample for which
-// a rank came late is dropped on all. `armed` is for runs that only queue work on a device's
-// stream: every rank's stream is held back (machine::Gate) while the rank queues an event, the run
-// and another event; after a barrier the gates open, and the time is what lies between the events.
-// What is left of the launches' jitter is the skew of that barrier. Warm-up is not armed, since
-// first runs may wait for the device. A sample that a gate did not hold back is dropped.
+// That is the timing `sample`. `loop` is that of nccl-tests: at least 20 back-to-back runs per
+// sample, with the mean over the ranks in addition (average_over_ranks_s). `window` starts all
+// ranks by the clock (clock_start.h), one run per sample, timed from the common start. If any rank
+// is late, all drop the sample. `armed` is for runs that only queue work on a device's stream: each
+// rank holds its stream back (machine::Gate) while it queues an event, the run and another event.
+// After a barrier the gates open, and the time is that between the events. The remaining launch
+// jitter is the skew of that barrier. Warm-up is not armed, because first runs may wait for the
+// device. A sample that a gate did not hold back is dropped.
 //
-// Beside its time each rank takes what of it the rank itself was busy: the rest it slept, waiting
-// for others (machine/world/control/waited.h). A rank that comes late to a collective stretches
-// everybody's time, and is alone in being busy; a slow link stretches it, and nobody is. And it
-// asks the system how long it was ready to run and its core ran something else: what a busy machine
-// does to a rank is told apart from what is wrong with it.
+// Each rank also records its busy time: the sample without its sleep in waits for others
+// (machine/world/control/waited.h). A late rank stretches all times of a collective, but only that
+// rank is busy. A slow link stretches all times, and no rank is busy. Each rank also asks the
+// system how long it was ready while its core ran something else, which separates a busy machine
+// from a defect.
 //
-// Every decision (how many runs a batch, how many samples more, stop) is taken by the case's rank 0
-// from all ranks' times and sent to the others.
+// The case's rank 0 takes every decision (runs per batch, further samples, stop) from all ranks'
+// times and sends it to the others.
 
 #include <array>
 #include <atomic>
@@ -40,7 +40,6 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -52,31 +51,31 @@
 namespace harness {
 
 struct SamplingLimits {
-  double seconds = 1;    // of a case, warm-up apart: unit two thirds, yardstick one, if it has one
+  double seconds = 1;    // per case without warm-up: two thirds unit, one third yardstick, if any
   int min_samples = 30;  // before sampling may count as converged
   int max_samples = 10000;
-  double sample_seconds = 20e-6;  // the least a sample should last
+  double sample_seconds = 20e-6;  // minimum duration of a sample
   Timing timing = Timing::sample;
-  bool one_clock = true;  // all ranks are on one host
-  // Counted up after every sample, if given: the sign of life that the watchdog looks at.
+  bool one_clock = true;                    // all ranks are on one host
+  std::function<void(Instance&)> run = {};  // replaces the unit's run(), if given
+  // Incremented after every sample, if given: the watchdog's sign of life.
   std::atomic<std::uint64_t>* progress = nullptr;
-  int* sample = nullptr;  // told which one of the unit's comes, if given; -1 in warm-up
+  int* sample = nullptr;  // receives the number of the unit's sample, if given; -1 in warm-up
 };
 
 enum class Stop : unsigned char { no, converged, time_cap, sample_cap };
 std::string_view name(Stop stop);
 
-// Half width of the median's interval, relative to it, at which sampling has converged: 1 %, and 2
-// % for times below 20 us.
+// Relative half width of the median's interval at which sampling has converged: 1 %, and 2 % for
+// times below 20 us.
 double wanted_precision(double median_s);
 bool converged(std::span<const double> times);
 
-// Decides how many samples to take next, by rank 0 and without looking at a clock itself: blocks
-// that grow by half. Times are the T_i; elapsed is what the blocks took, prepare() and barriers
-// included.
+// Decides on rank 0 how many samples to take next, without reading a clock: blocks that grow by
+// half. Times are the T_i. elapsed is the duration of the blocks, with prepare() and barriers.
 class Director {
  public:
-  // per_sample_s: what warm-up says one sample takes. yardstick 0: there is none.
+  // per_sample_s: duration of a sample in warm-up. yardstick 0: no yardstick.
   Director(SamplingLimits limits, double unit_per_sample_s, double yardstick_per_sample_s = 0);
 
   struct Order {
@@ -84,10 +83,7 @@ class Director {
     Stop stop = Stop::no;
   };
   Order next() const;
-  void add_unit(std::span<const double> times, double elapsed_s) { add(unit_, times, elapsed_s); }
-  void add_yardstick(std::span<const double> times, double elapsed_s) {
-    add(yardstick_, times, elapsed_s);
-  }
+  void add(Runner runner, std::span<const double> times, double elapsed_s);
 
  private:
   struct Series {
@@ -95,7 +91,6 @@ class Director {
     int least = 0;  // samples before the time cap ends it
     std::vector<double> times;
   };
-  static void add(Series& series, std::span<const double> times, double elapsed_s);
   Stop stop(const Series& series) const;
   int block(const Series& series) const;
 
@@ -103,15 +98,16 @@ class Director {
   Series unit_, yardstick_;
 };
 
-// What one rank did while it sampled.
+// The activity of one rank while it sampled.
 struct RankActivity {
-  std::vector<double> busy;  // of each sample, seconds of one run: not asleep in a wait
-  double taken_s = 0;        // all in all, from barrier to barrier
+  std::vector<double> busy;  // per sample, seconds of one run: not asleep in a wait
+  double taken_s = 0;        // in total, from barrier to barrier
   double delayed_s = 0;      // ready, but its core ran something else
-  double spikes = 0;  // samples far above its shortest that no other work on its core explains
+  double spikes = 0;  // samples far above its shortest that other work on its core does not explain
 };
 
-// Times of one thing, complete on the case's rank 0; other ranks have their own row only.
+// Times of the unit or its yardstick, complete on the case's rank 0. Other ranks have only their
+// row.
 struct TimedSeries {
   SampleMatrix samples;
   std::vector<RankActivity> ranks;  // rank 0
@@ -125,24 +121,24 @@ struct Sampled {
   TimedSeries unit, yardstick;
   Stop stop = Stop::no;
   double cpu_seconds = 0;  // of this process, for one iteration of the unit
-  // What a member of the unit threw or found wrong on this rank; the times end there.
+  // The exception or finding of a member of the unit on this rank. The times end there.
   std::optional<machine::Failure> failure;
   bool failed_somewhere = false;
 };
 
+// Dissemination barrier: ceil(log2 ranks) rounds (Hensgen, Finkel, Manber 1988). Returns true if
+// any rank passed `failed`. A null link is one rank.
+bool barrier(machine::Link* link, bool failed = false);
+
 // Collective over the case's ranks. `link` joins them and carries nothing else; null for one rank.
-// machine::Timeout and machine::PeerFailure pass through; what else the unit throws is kept in
-// `failure` and passed to on_failure at once; the barrier before each run tells the others, who
-// then do not run either. Only a rank already inside its run may go on waiting for the one that
-// threw.
+// machine::Timeout and machine::PeerFailure pass through. Other exceptions of the unit are kept in
+// `failure` and passed to on_failure at once. The barrier before each run informs the other ranks,
+// which do not run either. Only a rank already inside its run may keep waiting for the failed rank.
 class Sampler {
  public:
   Sampler(machine::Device& device, machine::Link* link, SamplingLimits limits,
           std::function<void(const machine::Failure&)> on_failure = {});
   Sampled sample(Instance& instance);
-  // Dissemination: ceil(log2 ranks) rounds (Hensgen, Finkel, Manber 1988). True when any rank came
-  // with `failed`.
-  bool barrier(bool failed = false);
 
  private:
   struct WarmUp {
@@ -156,14 +152,12 @@ class Sampler {
   void runs(Runner runner, int count);
   double armed_seconds(Runner runner);
   WarmUp warm_up(Runner runner);
-  // Takes `count` samples and brings all ranks' times to rank 0; returns how long it took.
+  // Takes `count` samples and gathers all ranks' times on rank 0. Returns the seconds it took.
   using Rows = std::vector<std::vector<double>>;
   double take(Runner runner, int count, TimedSeries& series, Rows& rows);
-  static void join_rows(const Rows& rows, SampleMatrix& matrix);
   void keep(machine::Failure failure);
   template <class T>
   T from_rank_0(T value);
-  bool failed_anywhere();
 
   machine::Device& device_;
   machine::Link* link_;

@@ -43,11 +43,11 @@ Simulated simulate(SamplingLimits limits, Draw draw, double yardstick_time = 0) 
     std::vector<double> times(static_cast<std::size_t>(order.unit));
     double elapsed = 0;
     for (double& time : times) elapsed += time = draw();
-    director.add_unit(times, elapsed);
+    director.add(Runner::unit, times, elapsed);
     result.unit += order.unit;
     result.unit_s += elapsed;
     const std::vector<double> library(static_cast<std::size_t>(order.yardstick), yardstick_time);
-    director.add_yardstick(library, order.yardstick * yardstick_time);
+    director.add(Runner::yardstick, library, order.yardstick * yardstick_time);
     result.yardstick += order.yardstick;
     result.yardstick_s += order.yardstick * yardstick_time;
   }
@@ -458,10 +458,9 @@ TEST(Sampler, CostOfASample) {
     std::vector<std::vector<double>> exits(static_cast<std::size_t>(ranks));
     on_ranks(ranks, [&](machine::World& world, machine::Link* link) {
       constexpr int samples = 2000;
-      Sampler sampler(world.device(), link, {});
       std::vector<double> left(samples);
       for (double& time : left) {
-        sampler.barrier();
+        barrier(link);
         time = std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
                    .count();
       }

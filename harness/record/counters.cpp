@@ -60,7 +60,7 @@ constexpr std::string_view record_keys[] = {
     "threads",
 };
 
-// A function's static, so that any translation unit may add rows before main.
+// A local static, so that any translation unit may add rows before main.
 std::map<std::string_view, Counter>& added() {
   static std::map<std::string_view, Counter> counters;
   return counters;

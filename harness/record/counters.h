@@ -1,8 +1,7 @@
 #pragma once
-// The registry of counters: the numbers of a record beside its times. Each has one row here or in
-// the unit that writes it, and everything that is known about a counter is read from that row: the
-// unit of measure, whether two runs must have it in common, whether it claims a speed, and the
-// table in results/README.md.
+// The registry of counters: the numbers of a record in addition to its times. Each has one row here
+// or in the unit that writes it. That row is the only source of its unit of measure, of whether two
+// runs must agree on it, whether it claims a speed, and of the table in results/README.md.
 //
 //   static constexpr Counter counters[] = {
 //       {"link_GBps", "GB/s", Better::higher, Nature::measured, "bandwidth of the simulated
@@ -21,8 +20,8 @@ namespace harness {
 enum class Better : unsigned char { neither, higher, lower };
 
 // exact: equal in all runs of the same program on the same machine, so compare reports a change.
-// measured: differs between runs. speed: measured, and says how fast the hardware is, so a record
-// of ranks that share a GPU does not have it.
+// measured: differs between runs. speed: measured, and a property of the hardware, so records of
+// ranks that share a GPU omit it.
 enum class Nature : unsigned char { exact, measured, speed };
 
 struct Counter {
@@ -34,10 +33,10 @@ struct Counter {
   bool operator==(const Counter&) const = default;
 };
 
-// Counters that the harness writes itself. A unit may not.
+// Counters that only the harness writes.
 std::span<const Counter> harness_counters();
 
-// Adds rows to the registry, whose texts must outlive it. Equal rows may be added again. Throws
+// Adds rows, whose texts must outlive the registry. Equal rows may be added again. Throws
 // std::logic_error for a name that has another row, belongs to the harness, or is a key of
 // run.json.
 bool add_counters(std::span<const Counter> counters);

@@ -1,6 +1,6 @@
 #pragma once
-// What a unit says about its case after it was judged. The harness copies it into the record. A
-// description holds no verdict, no oracle and no time, so a unit cannot change them.
+// A unit's description of its case, after judging. The harness copies it into the record. It holds
+// no verdict, oracle or time, so a unit cannot change them.
 //
 //   void describe(harness::Description& description) {
 //     description.set("gflops", cost().flops / description.seconds / 1e9);
@@ -17,7 +17,7 @@ namespace harness {
 
 class Description : public Described {
  public:
-  // The medians that the harness measured; 0: not timed. Only rank 0 knows them.
+  // The medians that the harness measured; 0: not timed. Valid on rank 0 only.
   explicit Description(double seconds = 0, double yardstick_s = 0)
       : seconds(seconds), yardstick_s(yardstick_s) {}
 

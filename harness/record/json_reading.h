@@ -2,16 +2,21 @@
 // The parts of record_json.h that need the JSON library's types.
 
 #include <nlohmann/json_fwd.hpp>
+#include <string>
 
 #include "harness/record/record.h"
 
 namespace harness {
 
-// Without its samples. Throws std::exception naming the key that is missing or of another type.
+// Text of JSON, on one line unless indented, with invalid UTF-8 replaced.
+std::string dumped(const nlohmann::ordered_json& json, int indent = -1);
+
+// A record without its samples. Throws std::exception with the key that is missing or of another
+// type.
 Record read_record(const nlohmann::ordered_json& json);
 
-// An object: kind, and rank, peer, sample and summed_ranks where they are known. The text is the
-// reason of the record or the run. read_failure throws as read_record does.
+// An object with kind and, if known, rank, peer, sample and summed_ranks. The text is the reason of
+// the record or the run. read_failure throws like read_record.
 nlohmann::ordered_json failure_json(const machine::Failure& failure);
 machine::Failure read_failure(const nlohmann::ordered_json& json);
 

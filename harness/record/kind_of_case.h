@@ -1,6 +1,6 @@
 #pragma once
-// Which kind of case a record is of: how much its time may differ for no reason, and what of its
-// limit it should reach, depends on that.
+// The kind of a case. It determines the smallest relevant change of its time and the fraction of
+// its limit that it should reach.
 
 #include <string_view>
 

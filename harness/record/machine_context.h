@@ -1,5 +1,5 @@
 #pragma once
-// What Google Benchmark's `context` says about the machine and the program.
+// The machine and the program, in the form of Google Benchmark's `context`.
 
 #include <string>
 #include <string_view>

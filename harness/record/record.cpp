@@ -5,31 +5,13 @@
 namespace harness {
 
 std::string_view name(Ruling ruling) {
-  switch (ruling) {
-    case Ruling::pass:
-      return "pass";
-    case Ruling::fail:
-      return "fail";
-    case Ruling::skipped:
-      return "skipped";
-  }
-  return "?";
+  constexpr std::string_view names[] = {"pass", "fail", "skipped"};
+  return names[static_cast<std::size_t>(ruling)];
 }
 
 std::string_view name(Oracle oracle) {
-  switch (oracle) {
-    case Oracle::numerics:
-      return "numerics";
-    case Oracle::volume:
-      return "volume";
-    case Oracle::memory:
-      return "memory";
-    case Oracle::schedule:
-      return "schedule";
-    case Oracle::determinism:
-      return "determinism";
-  }
-  return "?";
+  constexpr std::string_view names[] = {"numerics", "volume", "memory", "schedule", "determinism"};
+  return names[static_cast<std::size_t>(oracle)];
 }
 
 std::string_view name(Reference reference) {

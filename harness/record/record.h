@@ -1,6 +1,6 @@
 #pragma once
-// One case's result. What run.json, the report and the console print comes from here and from
-// nowhere else; results/README.md documents the fields.
+// One case's result: the only source of run.json, the report and the console. results/README.md
+// documents the fields.
 
 #include <cstdint>
 #include <map>
@@ -17,18 +17,18 @@ namespace harness {
 enum class Ruling : unsigned char { pass, fail, skipped };
 std::string_view name(Ruling ruling);
 
-// What decides that a case is right (README, "Five oracles").
+// Decides whether a case is right (README, "Five oracles").
 enum class Oracle : unsigned char { numerics, volume, memory, schedule, determinism };
 inline constexpr Oracle all_oracles[] = {Oracle::numerics, Oracle::volume, Oracle::memory,
                                          Oracle::schedule, Oracle::determinism};
 std::string_view name(Oracle oracle);
 
-// Where an oracle's expectation comes from. independent: a closed form of the literature or another
-// computation. shared: it iterates the layout, plan or messages of the code that it judges.
+// The source of an oracle's expectation. independent: a closed form of the literature or another
+// computation. shared: it iterates the layout, plan or messages of the judged code.
 enum class Reference : unsigned char { independent, shared };
 std::string_view name(Reference reference);
 
-// The worst finding of one oracle over all ranks: of a failure the first, else the nearest to
+// The worst finding of one oracle over all ranks: the first failure, or else the finding nearest to
 // failing.
 struct OracleResult {
   Oracle oracle{};
@@ -36,14 +36,14 @@ struct OracleResult {
   double measured = 0, expected = 0;  // error and bound; bytes; 0 and 0 for texts and hashes
   std::string text;  // "rank 3: blocks.1.mlp.fc1.weight, error 3.1e-7, bound 1.9e-6"
   Reference reference = Reference::independent;
-  int rank = -1;  // that found it; of differing fingerprints the one unlike all others
+  int rank = -1;  // that found it; if fingerprints differ, the one unlike all others
 };
 
-// What a unit states of a case, for the search for slow parts of the machine (health).
+// Properties of a case that a unit states, for the search for slow parts of the machine (health).
 struct Traits {
   bool equal_work = false;     // all ranks do the same work, so a rank that takes longer is slow
   bool limit_applies = false;  // a healthy machine comes near the limit
-  bool uses_disk = false;      // its time is the disk's
+  bool uses_disk = false;      // the disk determines its time
   bool operator==(const Traits&) const = default;
 };
 
@@ -70,18 +70,19 @@ struct SampleMatrix {
   int iterations() const { return ranks == 0 ? 0 : static_cast<int>(seconds.size()) / ranks; }
 };
 
-// What every ordered pair of ranks reaches: [from][to], row by row; 0 on the diagonal.
+// Rates of every ordered pair of ranks: [from][to], row by row; 0 on the diagonal.
 struct LinkMatrix {
   std::vector<std::string> hosts;  // of the ranks; empty: there is no matrix
   std::vector<double> bandwidth_GBps, latency_us;
-  // Where ranks wait for their cores: of pairs there only those far slower are called slow.
+  // Hosts whose ranks wait for their cores. Pairs there are called slow only if they are far
+  // slower.
   std::vector<std::string> crowded_hosts;
 
-  // A pair that takes longer than such pairs do.
+  // A pair that takes longer than similar pairs.
   struct SlowPair {
     int from = 0, to = 0;
     std::string metric;             // "bandwidth" or "latency"
-    double value = 0, typical = 0;  // of its fastest pass; the median of the pairs of its kind
+    double value = 0, typical = 0;  // its fastest pass; the median of its kind of pairs
     double z = 0;                   // robust standard deviations of its time above that median
   };
   std::vector<SlowPair> slow_pairs;  // the worst first
@@ -89,28 +90,28 @@ struct LinkMatrix {
   int ranks() const { return static_cast<int>(hosts.size()); }
 };
 
-// What lay where in one block of memory, and from when to when. Time is counted in events:
-// allocations and what gave them back.
+// Addresses and lifetimes of the allocations in one block of memory. Time is counted in events:
+// allocations and frees.
 struct MemoryMap {
-  std::string name;         // what tells it from the case's other maps
+  std::string name;         // distinguishes the case's maps
   std::uint64_t bytes = 0;  // of the memory
   std::int64_t events = 0;
-  // Of an allocation that failed, which ended it: what it asked for, what was free, and the longest
-  // hole. asked 0: none failed.
+  // The allocation that failed and ended the map: requested bytes, free bytes, longest hole. asked
+  // 0: none failed.
   std::uint64_t asked = 0, free = 0, longest = 0;
 
   struct Block {
     std::string category;
     std::uint64_t address = 0, bytes = 0;
-    std::int64_t begin = 0, end = 0;  // end: events, of what was never given back
+    std::int64_t begin = 0, end = 0;  // end: events if never freed
     bool operator==(const Block&) const = default;
   };
   std::vector<Block> blocks;
   bool operator==(const MemoryMap&) const = default;
 };
 
-// Where one step's time went on every rank, [rank][part]: a rank's parts sum to its step. What
-// ran beside the rank's own thread is apart; waited_s is [rank][rank waited for], within the parts.
+// The time of one step by part on every rank, [rank][part]: a rank's parts sum to its step. Hidden
+// parts ran beside the rank's own thread. waited_s is [rank][rank waited for], within the parts.
 struct StepBreakdown {
   std::vector<std::string> parts, hidden_parts;
   std::vector<std::vector<double>> seconds, hidden_s, waited_s;
@@ -120,12 +121,12 @@ struct StepBreakdown {
 
 // The part of a record that the unit fills (Description, description.h).
 struct Described {
-  std::string note;         // what a reader should know: the algorithm that auto picked
-  std::string fingerprint;  // hash of rank 0's result of real numbers: equal bits, equal text
+  std::string note;         // for the reader: the algorithm that auto picked
+  std::string fingerprint;  // hash of rank 0's result of real numbers
   std::vector<std::pair<std::string, double>> breakdown;  // seconds
   StepBreakdown step_breakdown;
   std::vector<Span> timeline;
-  std::vector<Span> trace;  // one step of every rank, for trace.json alone
+  std::vector<Span> trace;  // one step of every rank, only for trace.json
   std::vector<double> losses;
   LinkMatrix link_matrix;
   std::vector<MemoryMap> memory_maps;
@@ -134,9 +135,9 @@ struct Described {
 struct Record : Described {
   std::string unit, name;
   std::vector<std::pair<std::string, std::string>> axes;  // in the order of the name
-  std::string slice;                                      // of the profile: harness/unit/sweep.h
+  std::string slice;                                      // of the profile (sweep.h)
   int repetition = 0;
-  std::optional<Traits> traits;  // unknown of runs that were written without them
+  std::optional<Traits> traits;  // unknown in runs of older programs
 
   Ruling verdict = Ruling::skipped;
   std::string reason;
@@ -147,28 +148,28 @@ struct Record : Described {
   double cpu_seconds = 0;  // of this rank's process, per iteration
   Quantiles quantiles;
   std::string timing;           // sample, loop, window, armed (sampler.h)
-  bool oversubscribed = false;  // ranks shared a GPU: what they took says nothing about speed
+  bool oversubscribed = false;  // ranks shared a GPU, so times say nothing about speed
   std::string stop;             // converged, time_cap, sample_cap
   SampleMatrix samples;
   std::map<std::string, double> counters;  // counters.h
   std::vector<CategoryBytes> memory;
 };
-// A counter's value, or otherwise where the record has none, or none that is finite.
+// A counter's value; `otherwise` if it is missing or not finite.
 double counter(const Record& record, const std::string& key, double otherwise = 0);
-// An axis's value, empty where the case has no such axis.
+// An axis's value; empty if the case lacks the axis.
 std::string axis(const Record& record, std::string_view name);
 
-// What a launch is about, beside its records: run.json's context.
+// run.json's context: what describes a launch in addition to its records.
 struct RunContext {
   std::string profile, command, out_dir;
   std::string status = "running", status_reason;
   std::map<std::string, double> rates;  // "copy_GBps/ranks:2/bytes:1048576" and the like
-  std::string configuration = {};  // JSON: what configuration files came to; empty: there were none
-  std::vector<std::string> words = {};     // of the command line, for who continues the run
+  std::string configuration = {};       // JSON of the configuration files' result; empty: no files
+  std::vector<std::string> words = {};  // of the command line, to continue the run
   std::vector<std::string> resumed = {};   // when it was continued, as dates
-  int not_run = 0;                         // cases that the run's time left out
+  int not_run = 0;                         // cases left out by the time limit
   std::vector<std::string> injected = {};  // faults put in on purpose
-  // Why the run was aborted; read from a file, without its text, which is status_reason.
+  // Why the run was aborted. Read from a file it lacks its text, which is status_reason.
   std::optional<machine::Failure> failure = {};
 };
 

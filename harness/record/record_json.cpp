@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "harness/record/counters.h"
 #include "harness/record/json_reading.h"
@@ -24,7 +24,76 @@ void put(Json& object, std::string_view key, double value) {
     object[std::string(key)] = value;
 }
 
-// Beside its kind; what a failure does not have is left out.
+template <class T>
+void put(Json& object, std::string_view key, const T& value) {
+  object[std::string(key)] = value;
+}
+
+template <class T>
+void take(const Json& object, const char* key, T& value) {
+  object.at(key).get_to(value);
+}
+// put leaves out what is not finite.
+void take(const Json& object, const char* key, double& value) { value = object.value(key, 0.0); }
+
+// A struct as an object, by pairs of key and member.
+template <class T, class Fields>
+Json write(const T& value, const Fields& fields) {
+  Json object = Json::object();
+  std::apply([&](const auto&... field) { (put(object, field.first, value.*field.second), ...); },
+             fields);
+  return object;
+}
+template <class T, class Fields>
+void read(const Json& object, const Fields& fields, T& value) {
+  std::apply([&](const auto&... field) { (take(object, field.first, value.*field.second), ...); },
+             fields);
+}
+template <class T, class Fields>
+Json write_list(const std::vector<T>& values, const Fields& fields) {
+  Json list = Json::array();
+  for (const T& value : values) list.push_back(write(value, fields));
+  return list;
+}
+template <class T, class Fields>
+void read_list(const Json& object, const char* key, const Fields& fields, std::vector<T>& values) {
+  for (const Json& one : object.value(key, Json::array())) read(one, fields, values.emplace_back());
+}
+
+using std::pair;
+constexpr std::tuple traits_fields{pair{"equal_work", &Traits::equal_work},
+                                   pair{"limit_applies", &Traits::limit_applies},
+                                   pair{"uses_disk", &Traits::uses_disk}};
+constexpr std::tuple quantile_fields{pair{"min", &Quantiles::min}, pair{"p5", &Quantiles::p5},
+                                     pair{"p25", &Quantiles::p25}, pair{"p75", &Quantiles::p75},
+                                     pair{"p95", &Quantiles::p95}, pair{"max", &Quantiles::max}};
+constexpr std::tuple category_fields{pair{"category", &CategoryBytes::category},
+                                     pair{"measured", &CategoryBytes::measured},
+                                     pair{"expected", &CategoryBytes::expected}};
+using Part = pair<std::string, double>;
+constexpr std::tuple part_fields{pair{"name", &Part::first}, pair{"seconds", &Part::second}};
+constexpr std::tuple step_fields{
+    pair{"parts", &StepBreakdown::parts}, pair{"seconds", &StepBreakdown::seconds},
+    pair{"hidden_parts", &StepBreakdown::hidden_parts}, pair{"hidden_s", &StepBreakdown::hidden_s},
+    pair{"waited_s", &StepBreakdown::waited_s}};
+constexpr std::tuple span_fields{pair{"rank", &Span::rank}, pair{"lane", &Span::lane},
+                                 pair{"name", &Span::name}, pair{"start_s", &Span::start_s},
+                                 pair{"end_s", &Span::end_s}};
+using SlowPair = LinkMatrix::SlowPair;
+constexpr std::tuple pair_fields{
+    pair{"from", &SlowPair::from},       pair{"to", &SlowPair::to},
+    pair{"metric", &SlowPair::metric},   pair{"value", &SlowPair::value},
+    pair{"typical", &SlowPair::typical}, pair{"z", &SlowPair::z}};
+constexpr std::tuple map_fields{pair{"name", &MemoryMap::name}, pair{"bytes", &MemoryMap::bytes},
+                                pair{"events", &MemoryMap::events}};
+constexpr std::tuple failed_fields{pair{"asked", &MemoryMap::asked}, pair{"free", &MemoryMap::free},
+                                   pair{"longest", &MemoryMap::longest}};
+using Block = MemoryMap::Block;
+constexpr std::tuple block_fields{pair{"category", &Block::category},
+                                  pair{"address", &Block::address}, pair{"bytes", &Block::bytes},
+                                  pair{"begin", &Block::begin}, pair{"end", &Block::end}};
+
+// In addition to its kind. Unknown values are left out.
 const std::pair<const char*, int machine::Failure::*> failure_fields[] = {
     {"rank", &machine::Failure::rank},
     {"peer", &machine::Failure::peer},
@@ -59,17 +128,6 @@ Json oracles_json(const std::vector<OracleResult>& oracles) {
   return all;
 }
 
-Json quantiles_json(const Quantiles& q) {
-  Json all = Json::object();
-  put(all, "min", q.min);
-  put(all, "p5", q.p5);
-  put(all, "p25", q.p25);
-  put(all, "p75", q.p75);
-  put(all, "p95", q.p95);
-  put(all, "max", q.max);
-  return all;
-}
-
 Json matrix_json(const std::vector<double>& values, int ranks) {
   Json rows = Json::array();
   for (int from = 0; from < ranks; ++from) {
@@ -87,62 +145,23 @@ Json link_matrix_json(const LinkMatrix& matrix) {
   all["bandwidth_GBps"] = matrix_json(matrix.bandwidth_GBps, matrix.ranks());
   all["latency_us"] = matrix_json(matrix.latency_us, matrix.ranks());
   all["crowded_hosts"] = matrix.crowded_hosts;
-  all["slow_pairs"] = Json::array();
-  for (const LinkMatrix::SlowPair& pair : matrix.slow_pairs) {
-    Json one{{"from", pair.from}, {"to", pair.to}, {"metric", pair.metric}};
-    put(one, "value", pair.value);
-    put(one, "typical", pair.typical);
-    put(one, "z", pair.z);
-    all["slow_pairs"].push_back(std::move(one));
-  }
+  all["slow_pairs"] = write_list(matrix.slow_pairs, pair_fields);
   return all;
 }
 
 Json memory_map_json(const MemoryMap& map) {
-  Json all{{"name", map.name}, {"bytes", map.bytes}, {"events", map.events}};
-  if (map.asked > 0)
-    all["failed"] = {{"asked", map.asked}, {"free", map.free}, {"longest", map.longest}};
-  all["blocks"] = Json::array();
-  for (const MemoryMap::Block& block : map.blocks)
-    all["blocks"].push_back({{"category", block.category},
-                             {"address", block.address},
-                             {"bytes", block.bytes},
-                             {"begin", block.begin},
-                             {"end", block.end}});
+  Json all = write(map, map_fields);
+  if (map.asked > 0) all["failed"] = write(map, failed_fields);
+  all["blocks"] = write_list(map.blocks, block_fields);
   return all;
-}
-
-Json step_breakdown_json(const StepBreakdown& breakdown) {
-  return {{"parts", breakdown.parts},
-          {"seconds", breakdown.seconds},
-          {"hidden_parts", breakdown.hidden_parts},
-          {"hidden_s", breakdown.hidden_s},
-          {"waited_s", breakdown.waited_s}};
-}
-
-StepBreakdown read_step_breakdown(const Json& json) {
-  using Rows = std::vector<std::vector<double>>;
-  using Names = std::vector<std::string>;
-  return {json.at("parts").get<Names>(), json.at("hidden_parts").get<Names>(),
-          json.at("seconds").get<Rows>(), json.at("hidden_s").get<Rows>(),
-          json.at("waited_s").get<Rows>()};
 }
 
 MemoryMap read_memory_map(const Json& json) {
   MemoryMap map;
-  map.name = json.at("name").get<std::string>();
-  map.bytes = json.at("bytes").get<std::uint64_t>();
-  map.events = json.at("events").get<std::int64_t>();
-  if (const auto failed = json.find("failed"); failed != json.end()) {
-    map.asked = failed->at("asked").get<std::uint64_t>();
-    map.free = failed->at("free").get<std::uint64_t>();
-    map.longest = failed->at("longest").get<std::uint64_t>();
-  }
-  for (const auto& one : json.at("blocks"))
-    map.blocks.push_back({one.at("category").get<std::string>(),
-                          one.at("address").get<std::uint64_t>(),
-                          one.at("bytes").get<std::uint64_t>(), one.at("begin").get<std::int64_t>(),
-                          one.at("end").get<std::int64_t>()});
+  read(json, map_fields, map);
+  if (const auto failed = json.find("failed"); failed != json.end())
+    read(*failed, failed_fields, map);
+  read_list(json, "blocks", block_fields, map.blocks);
   return map;
 }
 
@@ -162,24 +181,22 @@ LinkMatrix read_link_matrix(const Json& json) {
   matrix.bandwidth_GBps = read_matrix(json.at("bandwidth_GBps"), matrix.hosts.size());
   matrix.latency_us = read_matrix(json.at("latency_us"), matrix.hosts.size());
   matrix.crowded_hosts = json.at("crowded_hosts").get<std::vector<std::string>>();
-  for (const auto& one : json.value("slow_pairs", Json::array())) {
-    const LinkMatrix::SlowPair pair{one.at("from").get<int>(),           one.at("to").get<int>(),
-                                    one.at("metric").get<std::string>(), one.value("value", 0.0),
-                                    one.value("typical", 0.0),           one.value("z", 0.0)};
+  read_list(json, "slow_pairs", pair_fields, matrix.slow_pairs);
+  for (const SlowPair& pair : matrix.slow_pairs)
     for (const int rank : {pair.from, pair.to})
       if (rank < 0 || rank >= matrix.ranks())
         throw std::runtime_error(
             fmt::format("a slow pair has rank {} of {}", rank, matrix.ranks()));
-    matrix.slow_pairs.push_back(pair);
-  }
   return matrix;
 }
 
 }  // namespace
 
-std::string json_text(std::string_view text) {
-  return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
+std::string dumped(const nlohmann::ordered_json& json, int indent) {
+  return json.dump(indent, ' ', false, Json::error_handler_t::replace);
 }
+
+std::string json_text(std::string_view text) { return dumped(text); }
 
 nlohmann::ordered_json failure_json(const machine::Failure& failure) {
   Json json{{"kind", name(failure.kind)}};
@@ -213,7 +230,7 @@ std::string record_json(const Record& record, const Place& place) {
   json["iterations"] = record.samples.iterations() > 0 || sampled == record.counters.end()
                            ? record.samples.iterations()
                            : static_cast<int>(sampled->second);
-  // These two every consumer asks for, also where nothing was timed.
+  // Every consumer reads these two, even if nothing was timed.
   json["real_time"] = or_zero(record.seconds * 1e9);
   json["cpu_time"] = or_zero(record.cpu_seconds * 1e9);
   json["time_unit"] = "ns";
@@ -227,10 +244,7 @@ std::string record_json(const Record& record, const Place& place) {
   json["case"] = Json::object();
   for (const auto& [axis, value] : record.axes) json["case"][axis] = value;
   if (!record.slice.empty()) json["slice"] = record.slice;
-  if (record.traits)
-    json["traits"] = {{"equal_work", record.traits->equal_work},
-                      {"limit_applies", record.traits->limit_applies},
-                      {"uses_disk", record.traits->uses_disk}};
+  if (record.traits) json["traits"] = write(*record.traits, traits_fields);
   json["verdict"] = name(record.verdict);
   json["reason"] = record.reason;
   if (record.failure) json["failure"] = failure_json(*record.failure);
@@ -238,7 +252,7 @@ std::string record_json(const Record& record, const Place& place) {
   if (!record.note.empty()) json["note"] = record.note;
   if (!record.fingerprint.empty()) json["fingerprint"] = record.fingerprint;
   if (record.samples.iterations() > 0) {
-    json["quantiles_s"] = quantiles_json(record.quantiles);
+    json["quantiles_s"] = write(record.quantiles, quantile_fields);
     json["samples"] = record.samples.iterations();
     json["samples_ranks"] = record.samples.ranks;
     json["samples_offset"] = place.samples_offset;
@@ -246,22 +260,11 @@ std::string record_json(const Record& record, const Place& place) {
   if (!record.timing.empty()) json["timing"] = record.timing;
   if (!record.stop.empty()) json["stop"] = record.stop;
   if (record.oversubscribed) json["oversubscribed"] = true;
-  for (const CategoryBytes& row : record.memory)
-    json["memory"].push_back(
-        {{"category", row.category}, {"measured", row.measured}, {"expected", row.expected}});
-  for (const auto& [part, seconds] : record.breakdown) {
-    Json one{{"name", part}};
-    put(one, "seconds", seconds);
-    json["breakdown_s"].push_back(std::move(one));
-  }
+  if (!record.memory.empty()) json["memory"] = write_list(record.memory, category_fields);
+  if (!record.breakdown.empty()) json["breakdown_s"] = write_list(record.breakdown, part_fields);
   if (record.step_breakdown.ranks() > 0)
-    json["step_breakdown"] = step_breakdown_json(record.step_breakdown);
-  for (const Span& span : record.timeline) {
-    Json one{{"rank", span.rank}, {"lane", span.lane}, {"name", span.name}};
-    put(one, "start_s", span.start_s);
-    put(one, "end_s", span.end_s);
-    json["timeline"].push_back(std::move(one));
-  }
+    json["step_breakdown"] = write(record.step_breakdown, step_fields);
+  if (!record.timeline.empty()) json["timeline"] = write_list(record.timeline, span_fields);
   // A loss that is not a number ends the list: the steps before it keep their places.
   for (const double loss : record.losses) {
     if (!std::isfinite(loss)) break;
@@ -270,7 +273,7 @@ std::string record_json(const Record& record, const Place& place) {
   if (record.link_matrix.ranks() > 0) json["link_matrix"] = link_matrix_json(record.link_matrix);
   for (const MemoryMap& map : record.memory_maps)
     json["memory_maps"].push_back(memory_map_json(map));
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return dumped(json);
 }
 
 Record read_record(const nlohmann::ordered_json& json) {
@@ -281,8 +284,7 @@ Record read_record(const nlohmann::ordered_json& json) {
     record.axes.emplace_back(axis, value.get<std::string>());
   record.slice = json.value("slice", "");
   if (const auto traits = json.find("traits"); traits != json.end())
-    record.traits = {traits->at("equal_work").get<bool>(), traits->at("limit_applies").get<bool>(),
-                     traits->at("uses_disk").get<bool>()};
+    read(*traits, traits_fields, record.traits.emplace());
   record.repetition = json.value("repetition_index", 0);
   record.verdict = parse_ruling(json.at("verdict").get<std::string>());
   record.reason = json.value("reason", "");
@@ -308,22 +310,15 @@ Record read_record(const nlohmann::ordered_json& json) {
          one.value("reference", "") == name(Reference::shared) ? Reference::shared
                                                                : Reference::independent,
          one.value("rank", -1)});
-  if (const auto q = json.find("quantiles_s"); q != json.end())
-    record.quantiles = {q->value("min", 0.0), q->value("p5", 0.0),  q->value("p25", 0.0),
-                        record.seconds,       q->value("p75", 0.0), q->value("p95", 0.0),
-                        q->value("max", 0.0)};
-  for (const auto& one : json.value("memory", Json::array()))
-    record.memory.push_back({one.at("category").get<std::string>(),
-                             one.at("measured").get<std::uint64_t>(),
-                             one.at("expected").get<std::uint64_t>()});
-  for (const auto& one : json.value("breakdown_s", Json::array()))
-    record.breakdown.emplace_back(one.at("name").get<std::string>(), one.value("seconds", 0.0));
+  if (const auto quantiles = json.find("quantiles_s"); quantiles != json.end()) {
+    read(*quantiles, quantile_fields, record.quantiles);
+    record.quantiles.median = record.seconds;
+  }
+  read_list(json, "memory", category_fields, record.memory);
+  read_list(json, "breakdown_s", part_fields, record.breakdown);
   if (const auto breakdown = json.find("step_breakdown"); breakdown != json.end())
-    record.step_breakdown = read_step_breakdown(*breakdown);
-  for (const auto& one : json.value("timeline", Json::array()))
-    record.timeline.push_back({one.at("rank").get<int>(), one.at("lane").get<std::string>(),
-                               one.at("name").get<std::string>(), one.value("start_s", 0.0),
-                               one.value("end_s", 0.0)});
+    read(*breakdown, step_fields, record.step_breakdown);
+  read_list(json, "timeline", span_fields, record.timeline);
   for (const auto& loss : json.value("losses", Json::array()))
     record.losses.push_back(loss.get<double>());
   if (const auto matrix = json.find("link_matrix"); matrix != json.end())

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/file.h>
 #include <unistd.h>
 
@@ -9,11 +10,10 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
-#include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "harness/record/json_reading.h"
 #include "harness/record/machine_context.h"
@@ -29,7 +29,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 constexpr std::string_view schema_family = "shardmark-run/";
 constexpr std::string_view schema = "shardmark-run/2";
-// Read too: has no failures, only their texts.
+// Also read. It has no failures, only their texts.
 constexpr std::string_view older_schema = "shardmark-run/1";
 
 [[noreturn]] void refuse(const std::string& path, int error) {
@@ -49,10 +49,10 @@ void make_directory(const std::string& directory) {
   if (!fs::is_directory(directory, failed)) refuse(directory, ENOTDIR);
 }
 
-// Bytes written, or an error below zero.
-ssize_t written(ssize_t said, machine::DiskFault* fault) {
-  if (said < 0) return -errno;
-  return fault ? static_cast<ssize_t>(fault->result(said, true)) : said;
+// Bytes written, or a negative error.
+ssize_t written(ssize_t result, machine::DiskFault* fault) {
+  if (result < 0) return -errno;
+  return fault ? static_cast<ssize_t>(fault->result(result, true)) : result;
 }
 
 bool holds_a_run(const std::string& directory) {
@@ -65,7 +65,7 @@ bool holds_a_run(const std::string& directory) {
 constexpr std::string_view parts[] = {"environment.json", "junit.xml",  "report.html",
                                       "trace.json",       "drain.json", "run.json"};
 
-// What write_file leaves when the process is killed: "run.json.1234.tmp".
+// Whether write_file left this file when its process was killed: "run.json.1234.tmp".
 bool is_left_over(const std::string& file) {
   return file.ends_with(".tmp") && std::ranges::any_of(parts, [&](std::string_view part) {
            return file.starts_with(part) &&
@@ -73,8 +73,8 @@ bool is_left_over(const std::string& file) {
          });
 }
 
-// So that no directory ever shows one run's cases beside another's figures. What tells that there
-// was a run goes last: who is killed half-way leaves the rest to the next.
+// A directory must not show one run's cases with another's figures. run.json is removed last, so
+// that the next run removes the rest if this process is killed halfway.
 void remove_older_run(const std::string& directory) {
   std::error_code ignored;
   std::vector<fs::path> left_over;
@@ -88,27 +88,22 @@ void remove_older_run(const std::string& directory) {
   say_none_runs(directory);
 }
 
-std::string list_text(const std::vector<std::string>& texts) {
-  return Json(texts).dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
-// What head() writes behind the fixed part.
+// The keys that context_lines() adds to the fixed ones.
 constexpr std::string_view changing[] = {
     "profile",       "command", "words",         "configuration", "status",  "rates",
     "status_reason", "resumed", "cases_not_run", "injected",      "failure", "lost_rank"};
 
-std::string head(const std::string& fixed_context, const RunContext& context) {
-  std::string text = "{\n  \"context\": {\n" + fixed_context;
+std::string context_lines(const std::string& fixed, const RunContext& context) {
+  std::string text = fixed;
   const auto line = [&](std::string_view key, const std::string& value) {
     text += fmt::format(",\n    \"{}\": {}", key, value);
   };
   line("profile", json_text(context.profile));
   line("command", json_text(context.command));
-  if (!context.words.empty()) line("words", list_text(context.words));
+  if (!context.words.empty()) line("words", dumped(context.words));
   if (!context.configuration.empty())
-    line("configuration",
-         Json::parse(context.configuration).dump(-1, ' ', false, Json::error_handler_t::replace));
-  if (!context.injected.empty()) line("injected", list_text(context.injected));
+    line("configuration", dumped(Json::parse(context.configuration)));
+  if (!context.injected.empty()) line("injected", dumped(context.injected));
   line("status", json_text(context.status));
   line("status_reason", json_text(context.status_reason));
   if (context.failure) {
@@ -116,25 +111,29 @@ std::string head(const std::string& fixed_context, const RunContext& context) {
     if (const int rank = machine::lost_rank(*context.failure); rank >= 0)
       line("lost_rank", std::to_string(rank));
   }
-  if (!context.resumed.empty()) line("resumed", list_text(context.resumed));
+  if (!context.resumed.empty()) line("resumed", dumped(context.resumed));
   if (context.not_run > 0) line("cases_not_run", std::to_string(context.not_run));
   Json rates = Json::object();
   for (const auto& [what, rate] : context.rates)
     if (std::isfinite(rate)) rates[what] = rate;
-  line("rates", rates.dump(-1, ' ', false, Json::error_handler_t::replace));
-  return text + "\n  },\n  \"benchmarks\": [";
+  line("rates", dumped(rates));
+  return text;
+}
+
+// run.json, from the lines of its context and the texts of its records.
+std::string run_text(std::string_view context, const auto& records) {
+  return fmt::format("{{\n  \"context\": {{\n{}\n  }},\n  \"benchmarks\": [{}{}\n  ]\n}}\n",
+                     context, records.empty() ? "" : "\n    ", fmt::join(records, ",\n    "));
 }
 
 std::string read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file)
     throw machine::UsageError(fmt::format("cannot read {}: {}", path, std::strerror(errno)));
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
+  return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// More than the format has; what is written again, or printed, is followed by recursion.
+// Deeper than the format. Writing and printing recurse.
 constexpr int deepest = 24;
 
 Json parse(const std::string& path) {
@@ -171,7 +170,7 @@ const Json& context_of(const Json& json, const std::string& path) {
   return context;
 }
 
-// Without the case that ran when a rank was lost, which is the last and failed by that.
+// Not counted: the case that ran when a rank was lost, which is the last one and failed.
 std::size_t finished_entries(const Json& json) {
   const Json& entries = json["benchmarks"];
   const bool torn = json["context"].value("status", "") == "aborted" && !entries.empty() &&
@@ -189,7 +188,7 @@ void read_samples(std::ifstream& file, const std::string& path, const Json& entr
         fmt::format("samples of {} ranks and {} iterations", ranks, iterations));
   const std::uint64_t bytes =
       sizeof(double) * static_cast<std::uint64_t>(ranks) * static_cast<std::uint64_t>(iterations);
-  // Looked at before the memory is taken: a number that is wrong may ask for more than there is.
+  // Checked before the allocation: a wrong number may exceed the memory.
   file.seekg(0, std::ios::end);
   const auto size = static_cast<std::uint64_t>(std::max<std::streamoff>(0, file.tellg()));
   if (bytes > size || offset > size - bytes)
@@ -223,6 +222,22 @@ void write_file(const std::string& path, std::string_view text, machine::DiskFau
   refuse(path, error);
 }
 
+void write_at(int file, std::string_view text, std::uint64_t offset, const std::string& path,
+              machine::DiskFault* disk) {
+  for (std::size_t done = 0; done < text.size();) {
+    const ssize_t wrote = written(
+        ::pwrite(file, text.data() + done, text.size() - done, static_cast<off_t>(offset + done)),
+        disk);
+    if (wrote < 0 && wrote != -EINTR) refuse(path, static_cast<int>(-wrote));
+    if (wrote > 0) done += static_cast<std::size_t>(wrote);
+  }
+}
+
+std::string file_text(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
 RunWriter::RunWriter(RunContext context, const std::string& directory, bool continues,
                      machine::DiskFault* disk)
     : directory_(directory),
@@ -234,7 +249,7 @@ RunWriter::RunWriter(RunContext context, const std::string& directory, bool cont
   int& file = samples_file_.descriptor;
   file = ::open(samples.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
   if (file < 0) refuse(samples, errno);
-  // The lock ends with the process, however that ends. Not every file system has locks.
+  // The lock ends with the process. Not every file system has locks.
   if (::flock(file, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
     throw machine::MachineError(
         fmt::format("cannot write to {}: another run is writing there", directory_));
@@ -247,23 +262,11 @@ RunWriter::RunWriter(RunContext context, const std::string& directory, bool cont
   write();
 }
 
-RunWriter::File::~File() {
+OpenFile::~OpenFile() {
   if (descriptor >= 0) ::close(descriptor);
 }
 
-void RunWriter::append(std::string_view samples) {
-  for (std::size_t done = 0; done < samples.size();) {
-    const ssize_t wrote =
-        written(::pwrite(samples_file_.descriptor, samples.data() + done, samples.size() - done,
-                         static_cast<off_t>(samples_bytes_ + done)),
-                disk_);
-    if (wrote < 0 && wrote != -EINTR) refuse(directory_ + "/samples.bin", static_cast<int>(-wrote));
-    if (wrote > 0) done += static_cast<std::size_t>(wrote);
-  }
-}
-
-// Entries as they stand in the file; of the context what a launch finds out by itself and never
-// changes, such as when it began.
+// Keeps the entries and the constant part of the context, such as the date of the first launch.
 void RunWriter::take_up() {
   const std::string path = directory_ + "/run.json";
   const Json json = parse(path);
@@ -272,8 +275,7 @@ void RunWriter::take_up() {
     if (std::ranges::find(changing, key) != std::end(changing)) continue;
     fixed_context_ +=
         fmt::format("{}    {}: {}", fixed_context_.empty() ? "" : ",\n", json_text(key),
-                    key == "schema" ? json_text(schema)
-                                    : value.dump(-1, ' ', false, Json::error_handler_t::replace));
+                    key == "schema" ? json_text(schema) : dumped(value));
   }
   const Json& entries = json["benchmarks"];
   const std::size_t count = finished_entries(json);
@@ -281,8 +283,8 @@ void RunWriter::take_up() {
     const Json& entry = entries[i];
     const auto name = entry.at("name").get<std::string>();
     place(entry.at("unit").get<std::string>(), name);
+    entries_.push_back({name, dumped(entry)});
     repetitions(name, entry.value("repetition_index", 0));
-    keep(entry.dump(-1, ' ', false, Json::error_handler_t::replace), name);
     if (entry.contains("samples_offset"))
       samples_bytes_ =
           std::max(samples_bytes_, entry["samples_offset"].get<std::uint64_t>() +
@@ -299,50 +301,49 @@ std::pair<int, int> RunWriter::place(const std::string& unit, const std::string&
   return {family->second.first, instance->second};
 }
 
-int& RunWriter::repetitions(const std::string& name, int repetition) {
+int RunWriter::repetitions(const std::string& name, int repetition) {
   int& repetitions = repetitions_[name];
-  repetitions = std::max(repetitions, repetition + 1);
+  if (repetition < repetitions) return repetitions;
+  repetitions = repetition + 1;
+  constexpr std::string_view key = "\"repetitions\":";
+  for (Entry& entry : entries_) {
+    if (entry.name != name) continue;
+    const std::size_t number = entry.text.find(key) + key.size();
+    entry.text.replace(number, entry.text.find(',', number) - number, std::to_string(repetitions));
+  }
   return repetitions;
 }
 
-void RunWriter::keep(std::string_view text, const std::string& name) {
-  const std::string_view key = "\"repetitions\":";
-  const std::size_t number = text.find(key) + key.size();
-  entries_.push_back({std::string(text.substr(0, number)),
-                      std::string(text.substr(text.find(',', number))), &repetitions_[name]});
-}
+void RunWriter::started(const std::string& name) { say_running(directory_, name); }
 
 void RunWriter::add(const Record& record) {
   const std::string_view samples(reinterpret_cast<const char*>(record.samples.seconds.data()),
                                  record.samples.seconds.size() * sizeof(double));
-  append(samples);  // before anything says that they are there
+  // Before run.json refers to them.
+  write_at(samples_file_.descriptor, samples, samples_bytes_, directory_ + "/samples.bin", disk_);
   const auto [family, instance] = place(record.unit, record.name);
   const int repeated = repetitions(record.name, record.repetition);
-  keep(record_json(record, {family, instance, repeated, samples_bytes_}), record.name);
+  entries_.push_back(
+      {record.name, record_json(record, {family, instance, repeated, samples_bytes_})});
   samples_bytes_ += samples.size();
   trace_->add(entries_.size() - 1, record);
   write();
 }
 
-void RunWriter::finish(RunContext context) {
-  context_ = std::move(context);
+void RunWriter::finish(const RunContext& context) {
+  measured(context);
+  say_none_runs(directory_);
+}
+
+void RunWriter::measured(const RunContext& context) {
+  context_ = context;
   write();
 }
 
 void RunWriter::write() const {
-  std::string text = head(fixed_context_, context_);
-  std::size_t bytes = text.size() + 16;
-  for (const Entry& entry : entries_) bytes += entry.before.size() + entry.after.size() + 16;
-  text.reserve(bytes);
-  const char* between = "\n    ";
-  for (const Entry& entry : entries_) {
-    text += between;
-    text += entry.before;
-    text += std::to_string(*entry.repetitions);
-    text += entry.after;
-    between = ",\n    ";
-  }
-  text += "\n  ]\n}\n";
+  std::vector<std::string_view> records;
+  for (const Entry& entry : entries_) records.push_back(entry.text);
+  const std::string text = run_text(context_lines(fixed_context_, context_), records);
   const std::lock_guard lock(writing_);
   if (!aborted_) write_file(directory_ + "/run.json", text, disk_);
 }
@@ -436,26 +437,17 @@ void mark_aborted(const std::string& directory, const machine::Failure& failure,
   context["failure"] = failure_json(failure);
   context.erase("lost_rank");
   if (const int rank = machine::lost_rank(failure); rank >= 0) context["lost_rank"] = rank;
-  // The case may be in already, ended by an exception of this process.
+  // An exception of this process may have added the case already.
   Json& entries = json["benchmarks"];
   if (!entries.empty() && entries.back().value("name", "") == failing.name &&
       entries.back().value("verdict", "") == "fail")
     entries.erase(entries.size() - 1);
-  const auto clean = [](const Json& value) {
-    return value.dump(-1, ' ', false, Json::error_handler_t::replace);
-  };
-  std::string text = "{\n  \"context\": {";
-  const char* between = "\n    ";
-  for (const auto& [key, value] : context.items()) {
-    text += fmt::format("{}{}: {}", between, json_text(key), clean(value));
-    between = ",\n    ";
-  }
-  text += "\n  },\n  \"benchmarks\": [";
+  std::vector<std::string> lines, records;
+  for (const auto& [key, value] : context.items())
+    lines.push_back(fmt::format("    {}: {}", json_text(key), dumped(value)));
   int family = 0, instance = 0;
-  between = "\n    ";
   for (const auto& entry : entries) {
-    text += between + clean(entry);
-    between = ",\n    ";
+    records.push_back(dumped(entry));
     const int its_family = entry.value("family_index", 0);
     if (entry.value("unit", "") == failing.unit) {
       family = its_family;
@@ -464,8 +456,8 @@ void mark_aborted(const std::string& directory, const machine::Failure& failure,
       family = std::max(family, its_family + 1);
     }
   }
-  text += between + record_json(failing, {family, instance, failing.repetition + 1, 0});
-  write_file(path, text + "\n  ]\n}\n");
+  records.push_back(record_json(failing, {family, instance, failing.repetition + 1, 0}));
+  write_file(path, run_text(fmt::format("{}", fmt::join(lines, ",\n")), records));
 }
 
 }  // namespace harness

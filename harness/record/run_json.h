@@ -13,7 +13,6 @@
 
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -21,47 +20,45 @@
 #include <vector>
 
 #include "harness/record/record.h"
+#include "harness/record/sink.h"
 #include "harness/record/trace.h"
 #include "machine/base/disk_fault.h"
 
 namespace harness {
 
-class RunWriter {
+struct OpenFile {
+  int descriptor = -1;
+  ~OpenFile();
+};
+
+class RunWriter final : public Sink {
  public:
-  // Makes the directory and writes a run.json without cases; an older run's files there are
-  // removed. continues: goes on behind the finished cases of the run there (read_finished). Throws
-  // UsageError when the path cannot be a directory (a file is there), machine::MachineError when
-  // the system refuses (permission, full disk) or another writer, of whatever process, has the
-  // directory; all name the path and the reason.
+  // Creates the directory and writes a run.json without cases, after removing an older run's files.
+  // continues: appends to the finished cases of the run there (read_finished). Throws UsageError if
+  // the path cannot be a directory (a file is there), machine::MachineError if the system refuses
+  // (permission, full disk) or any other writer has the directory; all with path and reason.
   // `disk`, if any, must outlive this.
   RunWriter(RunContext context, const std::string& directory, bool continues = false,
             machine::DiskFault* disk = nullptr);
 
-  // Appends the samples to samples.bin and the trace to trace.json, then replaces run.json. When
-  // that fails the directory holds what it held before.
-  void add(const Record& record);
-  // Replaces run.json with this context: status, reason, rates.
-  void finish(RunContext context);
-  // mark_aborted; what would be written later is dropped. May be called by another thread.
-  void abort(const machine::Failure& failure, const Record& failing);
-
-  const std::string& directory() const { return directory_; }
+  void started(const std::string& name) override;
+  // Appends the samples to samples.bin and the trace to trace.json, then replaces run.json. On an
+  // error the directory is unchanged.
+  void add(const Record& record) override;
+  // Both replace run.json with this context: status, reason, rates.
+  void finish(const RunContext& context) override;
+  void measured(const RunContext& context) override;
+  // mark_aborted; drops later writes. May be called by another thread.
+  void abort(const machine::Failure& failure, const Record& failing) override;
 
  private:
-  // A case's JSON around the number of repetitions, which grows with later records of its name.
+  // A case's name and JSON. Its number of repetitions grows with later records of its name.
   struct Entry {
-    std::string before, after;
-    const int* repetitions;
-  };
-  struct File {
-    int descriptor = -1;
-    ~File();
+    std::string name, text;
   };
   void take_up();
-  // text: record_json's, of a case that comes next.
-  void keep(std::string_view text, const std::string& name);
-  int& repetitions(const std::string& name, int repetition);
-  // Places of unit and name, given when they come first.
+  int repetitions(const std::string& name, int repetition);
+  // Places of unit and name, assigned when they first appear.
   std::pair<int, int> place(const std::string& unit, const std::string& name);
   void write() const;
   void append(std::string_view samples);
@@ -69,13 +66,13 @@ class RunWriter {
   std::string directory_;
   machine::DiskFault* disk_;
   RunContext context_;
-  std::string fixed_context_;  // what of the context never changes
+  std::string fixed_context_;  // the constant part of the context, as JSON lines
   std::vector<Entry> entries_;
   std::map<std::string, int> repetitions_;               // by case name
   std::map<std::string, std::pair<int, int>> families_;  // unit -> its index, names so far
   std::map<std::string, int> instance_;                  // case name -> index in its family
   std::uint64_t samples_bytes_ = 0;
-  File samples_file_;  // locked: it tells others that somebody writes here
+  OpenFile samples_file_;  // locked, to keep other writers away
   std::optional<TraceWriter> trace_;
   mutable std::mutex writing_;  // run.json
   bool aborted_ = false;
@@ -84,28 +81,32 @@ class RunWriter {
 struct RunFile {
   RunContext context;  // out_dir: the directory it was read from
   std::string date, host_name;
-  // What else the context says of machine and build, as JSON text: "mhz_per_cpu" -> "2596".
+  // Other keys of the context about machine and build, as JSON text: "mhz_per_cpu" -> "2596".
   std::map<std::string, std::string> machine;
   std::vector<Record> records;
 };
 
-// A run directory, or its run.json. Samples are read when samples.bin is beside it. Throws
-// UsageError naming file and place when it is missing, cut off, or not a run.
+// Reads a run directory, or its run.json. Reads samples.bin if it exists. Throws UsageError with
+// file and place if it is missing, cut off, or not a run.
 RunFile read_run(const std::string& given);
 
-// The same without samples, and without the case that was running when a rank was lost: what need
-// not be run again.
-// Throws UsageError also where what the directory says of its command is too little to go on.
+// Reads what need not be run again: without samples, and without the case that was running when a
+// rank was lost. Also throws UsageError if run.json lacks the words of its command line.
 RunFile read_finished(const std::string& directory);
 
-// Marks the run in `directory` aborted by this failure and adds the case that ran (in the place of
-// its own record, if that is the last and failed). What is there stays: of an aborted run the
-// failure too, unless this failure has a lost rank and that failure had none. For a process without
-// a RunWriter of the directory. Throws as RunWriter does.
+// Marks the run in `directory` aborted by this failure and adds the case that ran (in place of its
+// own record, if that is the last and failed). An aborted run keeps its failure, unless only the
+// new failure has a lost rank. For a process without a RunWriter of the directory. Throws like
+// RunWriter.
 void mark_aborted(const std::string& directory, const machine::Failure& failure,
                   const Record& failing);
 
-// Writes beside and renames, so that a reader sees the old text or the new one.
+// Replaces a file by renaming, so that a reader sees the old text or the new one.
 void write_file(const std::string& path, std::string_view text, machine::DiskFault* disk = nullptr);
+// Writes all of text at this offset of an open file. `path` is for errors.
+void write_at(int file, std::string_view text, std::uint64_t offset, const std::string& path,
+              machine::DiskFault* disk = nullptr);
+// The text of a file; empty if it cannot be read.
+std::string file_text(const std::string& path);
 
 }  // namespace harness

@@ -1,6 +1,6 @@
 #pragma once
-// The case that a run is in, in a file `running` beside run.json: who can still say it when no rank
-// is left.
+// The current case of a run, in a file `running` next to run.json: it names the case even if all
+// ranks are lost.
 
 #include <optional>
 #include <string>
@@ -14,13 +14,13 @@ struct RunningCase {
   std::string name;
 };
 
-// Of rank 0, as a case begins. That it can't be written is left to what must be.
+// On rank 0, when a case begins. Ignores write errors: writing run.json reports them.
 void say_running(const std::string& directory, const std::string& name);
 void say_none_runs(const std::string& directory);
 std::optional<RunningCase> running_case(const std::string& directory);
 
-// The record of a case that was lost with its ranks. Without a name, between cases, it is the
-// launch that was lost.
+// The record of a case that was lost with its ranks. An empty name, between cases, means the
+// launch.
 Record lost_record(const std::string& name, const machine::Failure& failure);
 
 }  // namespace harness

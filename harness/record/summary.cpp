@@ -14,14 +14,12 @@ struct Rate {
 };
 
 Rate key_rate(const Record& record) {
-  if (const double steps = counter(record, "steps_per_second"); steps > 0)
-    return {steps, "steps/s"};
-  if (const double tokens = counter(record, "tokens_per_second"); tokens > 0)
-    return {tokens, "tokens/s"};
-  if (const double bus = counter(record, "busbw_GBps"); bus > 0) return {bus, "GB/s"};
-  if (const double algorithm = counter(record, "algbw_GBps"); algorithm > 0)
-    return {algorithm, "GB/s"};
-  if (const double pair = counter(record, "pair_GBps"); pair > 0) return {pair, "GB/s"};
+  for (const auto& [key, name] : {std::pair{"steps_per_second", "steps/s"},
+                                  {"tokens_per_second", "tokens/s"},
+                                  {"busbw_GBps", "GB/s"},
+                                  {"algbw_GBps", "GB/s"},
+                                  {"pair_GBps", "GB/s"}})
+    if (const double rate = counter(record, key); rate > 0) return {rate, name};
   if (const double flops = counter(record, "flops"); flops > 0 && record.seconds > 0)
     return {flops / record.seconds * 1e-9, "GFLOP/s"};
   return {};

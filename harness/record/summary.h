@@ -1,8 +1,7 @@
 #pragma once
-// What a run comes to: counts, the verdict, a headline for each unit. Console, junit.xml and
-// report.html all say the same because they take it from here.
+// The result of a run: counts, the verdict, a headline for each unit. Console, junit.xml and
+// report.html take it from here, so they agree.
 
-#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,10 +18,10 @@ struct Counts {
 struct UnitSummary {
   std::string unit;
   Counts counts;
-  std::string best;           // highest rate of a passed case, "4.59 GB/s"; empty: none
-  std::string wire;           // what a rank of that case sent per second, likewise
-  double limit_fraction = 0;  // median over passed cases that have one; 0: none has
-  double speedup = 0;         // over the library, likewise
+  std::string best;           // highest rate of a passed case, "4.59 GB/s", or empty
+  std::string wire;           // rate of that case's rank that sent most, or empty
+  double limit_fraction = 0;  // median over the passed cases that have one, or 0
+  double speedup = 0;         // over the library: likewise
 };
 
 struct SkipGroup {
@@ -42,11 +41,10 @@ struct Summary {
 };
 Summary summarize(const RunContext& context, const std::vector<Record>& records);
 
-// A case's key rate: steps/s, tokens/s, bus bandwidth, GFLOP/s of a rank, whichever says most;
-// empty when it has none.
+// A case's key rate: the first of steps/s, tokens/s, bus bandwidth and GFLOP/s of a rank; or empty.
 std::string rate_text(const Record& record);
-// What the rank that sent most put on the wire per second, "3.06 GB/s", or empty: busbw is such a
-// rate only for the algorithm that nccl-tests' factor assumes.
+// Rate of the rank that sent most, "3.06 GB/s", or empty. busbw is such a rate only for the
+// algorithm that nccl-tests' factor assumes.
 std::string wire_text(const Record& record);
 std::string seconds_text(double seconds);   // "105 us", "1.24 s": three digits
 std::string duration_text(double seconds);  // "35 s", "2 min 5 s", "1 h 20 min"
@@ -54,7 +52,7 @@ std::string duration_text(double seconds);  // "35 s", "2 min 5 s", "1 h 20 min"
 std::string pair_text(const LinkMatrix& matrix, const LinkMatrix::SlowPair& pair);
 // On one line, without control characters.
 std::string plain(std::string_view text);
-// The reason and, of each oracle that failed, what it found where; a line each.
+// The reason and the findings of the oracles that failed, one line each.
 std::vector<std::string> failure_lines(const Record& record);
 
 }  // namespace harness

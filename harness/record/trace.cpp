@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::string_view begin = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n",
                            end = "\n]}\n";
-constexpr std::string_view first_key = "{\"case\":";  // of a line; viewers pass over it
+constexpr std::string_view first_key = "{\"case\":";  // of a line; viewers ignore it
 constexpr int cases = 1;          // the thread; those of a rank begin at (rank + 1) most_lanes
 constexpr int most_lanes = 1000;  // viewers put threads in the order of their numbers
 constexpr std::int64_t gap_ns = 1'000'000;  // between two cases
@@ -79,7 +79,7 @@ TraceWriter::TraceWriter(const std::string& directory, std::size_t kept)
   std::string text;
   for (std::string line; std::getline(file, line);) {
     if (line.ends_with(',')) line.pop_back();
-    // A line that a lost process left half-written belongs to a case that is not kept.
+    // A line that a lost process left incomplete belongs to a case that is not kept.
     if (!line.starts_with(first_key) || !line.ends_with('}')) continue;
     if (std::strtoull(line.c_str() + first_key.size(), nullptr, 10) >= kept) continue;
     try {
@@ -114,19 +114,11 @@ void TraceWriter::add(std::size_t number, const Record& record) {
   text.insert(0, written_.bytes == 0 ? begin : std::string_view(",\n"));
   const std::size_t added = text.size();
   text += end;
-  const int file = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
-  const auto refuse = [&] {
+  const OpenFile file{::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644)};
+  if (file.descriptor < 0)
     throw machine::MachineError(fmt::format("cannot write to {}: {}", path_, std::strerror(errno)),
                                 machine::kind_of_errno(errno));
-  };
-  if (file < 0) refuse();
-  for (std::size_t done = 0; done < text.size();) {
-    const ssize_t wrote = ::pwrite(file, text.data() + done, text.size() - done,
-                                   static_cast<off_t>(written_.bytes + done));
-    if (wrote < 0 && errno != EINTR) refuse();
-    if (wrote > 0) done += static_cast<std::size_t>(wrote);
-  }
-  ::close(file);
+  write_at(file.descriptor, text, written_.bytes, path_);
   written_ = std::move(written);
   written_.bytes += added;
 }

@@ -1,9 +1,9 @@
 #pragma once
 // A run directory's trace.json: one step of every case that has a trace, in Chrome's trace format,
-// which Perfetto (ui.perfetto.dev) opens. A thread is a lane of a rank; the cases lie one after the
-// other in time, as a row of their own above the ranks says.
+// which Perfetto (ui.perfetto.dev) opens. A thread is a lane of a rank. The cases follow each other
+// in time; a row above the ranks names them.
 //
-// Events stand one a line, and cases are appended: the file is whole after every case. Cases that
+// Each line is one event, and cases are appended: the file is valid after every case. Cases that
 // would make it larger than most_bytes are left out.
 
 #include <cstdint>
@@ -20,21 +20,21 @@ class TraceWriter {
  public:
   static constexpr std::uint64_t most_bytes = 64 << 20;
 
-  // Of the cases that are in the file, the first `kept` stay: 0 for a new run. There is no file
-  // before there is a trace. Throws machine::MachineError when the system refuses.
+  // Keeps the first `kept` cases of the file: 0 for a new run. Creates the file with the first
+  // trace. Throws machine::MachineError for an error of the system.
   TraceWriter(const std::string& directory, std::size_t kept);
   // number: the case's place in run.json.
   void add(std::size_t number, const Record& record);
 
  private:
   struct Written {
-    std::uint64_t bytes = 0;  // of the file, without its end; 0: there is none
+    std::uint64_t bytes = 0;  // of the file, without its end; 0: no file
     std::int64_t end_ns = 0;  // of the last case
     std::map<std::string, int> lanes;
     std::set<int> named;  // threads
     void keep(const nlohmann::json& event);
   };
-  // The case's events, a line each, none with a comma behind it.
+  // The case's events, one per line, without a trailing comma.
   static std::string events(std::size_t number, const Record& record, Written& written);
 
   std::string path_;

@@ -1,5 +1,5 @@
-// Of which algorithms the results have the same bits, by the fingerprints of real-valued results:
-// what a user changes who changes the algorithm.
+// The algorithms whose results have the same bits, by the fingerprints of real-valued results: what
+// changes with the algorithm.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -13,7 +13,7 @@
 namespace harness {
 namespace {
 
-// What the case asks for, but for the size; and the algorithm, by the transports it ran over.
+// A case without its transport: the request, its size and the algorithm.
 struct Asked {
   std::string unit, about, size, algorithm;
 };
@@ -48,7 +48,7 @@ std::string cell_of(const Compared& compared) {
     }
   if (most->size() == 1)
     return fmt::format("the same of all: {}", fmt::join(compared.algorithms, ", "));
-  // One with other bits over another transport or inner is in several classes.
+  // An algorithm whose bits depend on transport or inner is in several classes.
   std::string text = fmt::format("{} different", most->size());
   if (!size->empty()) text += fmt::format(" at {} bytes", *size);
   char separator = ':';
@@ -80,11 +80,8 @@ std::string bits_table(const RunFile& run) {
   return "<h3>Bits by algorithm</h3>\n<p class=\"note\">Whether real numbers give the same bits by "
          "another algorithm: sums round in the order that the algorithm adds in. That repeats, "
          "fresh communicators and replicas agree is judged above, under determinism.</p>\n" +
-         scrolling("Bits by algorithm",
-                   fmt::format("<table class=\"wrapping\"><thead><tr><th>Unit</th><th>Case</th>"
-                               "<th>Bits of the result</th></tr></thead>\n<tbody>\n{}</tbody>"
-                               "</table>",
-                               rows));
+         table("Bits by algorithm", "wrapping",
+               "<th>Unit</th><th>Case</th><th>Bits of the result</th>", rows);
 }
 
 }  // namespace harness

@@ -14,7 +14,7 @@
 namespace harness {
 namespace {
 
-// data-v: what a column is sorted by.
+// data-v: the value that a column is sorted by.
 std::string number_cell(const std::string& text, double value) {
   return text.empty() ? "<td></td>"
                       : fmt::format("<td class=\"number\" data-v=\"{}\">{}</td>", value, text);
@@ -30,6 +30,8 @@ std::string text_cell(const std::string& text) {
 std::string percent(double fraction) {
   return fraction > 0 ? fmt::format("{:.0f}\xe2\x80\x89%", 100 * fraction) : "";
 }
+
+std::string times(double factor) { return factor > 0 ? fmt::format("{:.2f}\xc3\x97", factor) : ""; }
 
 std::string verdict_cell(const Record& record) {
   return fmt::format("<td><span class=\"verdict {0}\">{0}</span></td>", name(record.verdict));
@@ -63,8 +65,8 @@ UnitAxes axes_of(const std::vector<const Record*>& records) {
 struct Column {
   std::string title;
   std::vector<std::string> cells;
-  bool filled = false;  // in some case; the others are left out
-  bool number = true;   // in every case that fills it
+  bool filled = false;  // in some case; empty columns are left out
+  bool number = true;   // every filled cell is a number
 
   void text(const std::string& value) {
     const std::string cell = text_cell(value);
@@ -102,56 +104,50 @@ std::vector<Column> columns_of(const std::vector<const Record*>& records, const 
     Column& column = add("Slice");
     for (const Record* record : records) column.text(record->slice);
   }
-  const auto numbers = [&](const std::string& title, const auto& shown, const auto& sorted_by) {
+  // cell: the shown text, or empty, and the value to sort by.
+  using Cell = std::pair<std::string, double>;
+  const auto numbers = [&](const std::string& title, const auto& cell) {
     Column& column = add(title);
-    for (const Record* record : records) column.value(shown(*record), sorted_by(*record));
+    for (const Record* record : records) {
+      const auto [shown, sorted_by] = cell(*record);
+      column.value(shown, sorted_by);
+    }
   };
   if (std::ranges::any_of(records, [](const Record* record) { return record->repetition > 0; }))
-    numbers(
-        "Repetition", [](const Record& record) { return std::to_string(record.repetition); },
-        [](const Record& record) { return record.repetition; });
-  numbers(
-      "Median",
-      [](const Record& record) { return record.seconds > 0 ? html_seconds(record.seconds) : ""; },
-      [](const Record& record) { return record.seconds; });
-  numbers(
-      "95\xe2\x80\x89% interval",
-      [](const Record& record) {
-        const double low = counter(record, "ci_low_s"), high = counter(record, "ci_high_s");
-        return low > 0 && high > 0
-                   ? fmt::format("{} \xe2\x80\x93 {}", html_seconds(low), html_seconds(high))
-                   : "";
-      },
-      [](const Record& record) { return counter(record, "ci_low_s"); });
-  numbers(
-      "Rate", [](const Record& record) { return rate_text(record); },
-      [](const Record& record) {
-        const std::string rate = rate_text(record);
-        return rate.empty() ? 0 : std::stod(rate);
-      });
-  numbers(
-      "Wire", [](const Record& record) { return wire_text(record); },
-      [](const Record& record) { return counter(record, "wire_GBps"); });
+    numbers("Repetition", [](const Record& record) {
+      return Cell{std::to_string(record.repetition), record.repetition};
+    });
+  numbers("Median", [](const Record& record) {
+    return Cell{record.seconds > 0 ? html_seconds(record.seconds) : "", record.seconds};
+  });
+  numbers("95\xe2\x80\x89% interval", [](const Record& record) {
+    const double low = counter(record, "ci_low_s"), high = counter(record, "ci_high_s");
+    if (low <= 0 || high <= 0) return Cell{"", low};
+    return Cell{fmt::format("{} \xe2\x80\x93 {}", html_seconds(low), html_seconds(high)), low};
+  });
+  numbers("Rate", [](const Record& record) {
+    const std::string rate = rate_text(record);
+    return Cell{rate, rate.empty() ? 0 : std::stod(rate)};
+  });
+  numbers("Wire", [](const Record& record) {
+    return Cell{wire_text(record), counter(record, "wire_GBps")};
+  });
   for (const auto& [title, key] : {std::pair{"GEMM slow-down", "gemm_slowdown"},
                                    {"Collective slow-down", "collective_slowdown"},
                                    {"Overlap", "overlap_fraction"}})
-    numbers(
-        title,
-        [key = key](const Record& record) {
-          const auto found = record.counters.find(key);
-          return found == record.counters.end() ? "" : fmt::format("{:.2f}", found->second);
-        },
-        [key = key](const Record& record) { return counter(record, key); });
-  numbers(
-      "Of limit", [](const Record& record) { return percent(counter(record, "limit_fraction")); },
-      [](const Record& record) { return counter(record, "limit_fraction"); });
-  numbers(
-      "Of library",
-      [](const Record& record) {
-        const double speedup = counter(record, "speedup_over_library");
-        return speedup > 0 ? fmt::format("{:.2f}\xc3\x97", speedup) : "";
-      },
-      [](const Record& record) { return counter(record, "speedup_over_library"); });
+    numbers(title, [key = key](const Record& record) {
+      const auto found = record.counters.find(key);
+      return Cell{found == record.counters.end() ? "" : fmt::format("{:.2f}", found->second),
+                  counter(record, key)};
+    });
+  numbers("Of limit", [](const Record& record) {
+    const double fraction = counter(record, "limit_fraction");
+    return Cell{percent(fraction), fraction};
+  });
+  numbers("Of library", [](const Record& record) {
+    const double speedup = counter(record, "speedup_over_library");
+    return Cell{times(speedup), speedup};
+  });
   Column& reason = add("Reason");
   reason.number = false;
   for (const Record* record : records) {
@@ -162,18 +158,18 @@ std::vector<Column> columns_of(const std::vector<const Record*>& records, const 
   return columns;
 }
 
-std::string table_of(const std::vector<Column>& columns, std::size_t rows) {
-  std::string text = "<table class=\"cases\"><thead><tr>";
+std::string table_of(const std::string& label, const std::vector<Column>& columns,
+                     std::size_t cases) {
+  std::string head, rows;
   for (const Column& column : columns)
-    text += fmt::format("<th{}>{}</th>", column.number ? " class=\"number\"" : "",
+    head += fmt::format("<th{}>{}</th>", column.number ? " class=\"number\"" : "",
                         escaped(column.title));
-  text += "</tr></thead>\n<tbody>\n";
-  for (std::size_t row = 0; row < rows; ++row) {
-    text += "<tr>";
-    for (const Column& column : columns) text += column.cells[row];
-    text += "</tr>\n";
+  for (std::size_t row = 0; row < cases; ++row) {
+    rows += "<tr>";
+    for (const Column& column : columns) rows += column.cells[row];
+    rows += "</tr>\n";
   }
-  return text + "</tbody></table>";
+  return table(label, "cases", head, rows);
 }
 
 std::string unit_section(const std::string& unit, const std::vector<const Record*>& records) {
@@ -187,10 +183,10 @@ std::string unit_section(const std::string& unit, const std::vector<const Record
       "<details class=\"unit\" id=\"unit-{0}\" open>\n<summary>{0} <span class=\"quiet\">{1} "
       "case{2}</span></summary>\n{3}{4}</details>\n",
       escaped(unit), records.size(), records.size() == 1 ? "" : "s", fixed,
-      scrolling("Cases of " + unit, table_of(columns_of(records, axes), records.size())));
+      table_of("Cases of " + unit, columns_of(records, axes), records.size()));
 }
 
-// How much of its bound a finding uses; above one it fails.
+// The fraction of its bound that a finding uses; above one it fails.
 double share(const OracleResult& result) {
   if (result.ruling == Ruling::fail) return std::numeric_limits<double>::infinity();
   return result.expected != 0 ? result.measured / result.expected : 0;
@@ -211,18 +207,13 @@ std::string overview_table(const RunFile& run) {
         "<td class=\"number\">{7}</td></tr>\n",
         escaped(unit.unit), count(unit.counts.cases()), count(unit.counts.passed),
         count(unit.counts.failed), count(unit.counts.skipped), escaped(unit.best),
-        percent(unit.limit_fraction),
-        unit.speedup > 0 ? fmt::format("{:.2f}\xc3\x97", unit.speedup) : "");
+        percent(unit.limit_fraction), times(unit.speedup));
   }
   if (rows.empty()) return "<p class=\"note\">No case ran.</p>\n";
-  return scrolling("Units",
-                   fmt::format("<table class=\"overview\"><thead><tr><th>Unit</th><th "
-                               "class=\"number\">Cases</th><th class=\"number\">Passed</th>"
-                               "<th class=\"number\">Failed</th><th "
-                               "class=\"number\">Skipped</th><th class=\"number\">Best rate</th>"
-                               "<th class=\"number\">Of limit</th><th class=\"number\">Of "
-                               "library</th></tr></thead>\n<tbody>\n{}</tbody></table>",
-                               rows)) +
+  return table("Units", "overview",
+               "<th>Unit</th>" + number_heads({"Cases", "Passed", "Failed", "Skipped", "Best rate",
+                                               "Of limit", "Of library"}),
+               rows) +
          "<p class=\"note\">\xe2\x80\x9cWire\xe2\x80\x9d, in the cases, is what the rank that sent "
          "most put "
          "on the wire per second, as counted in the transport. "
@@ -277,17 +268,13 @@ std::string oracle_table(const RunFile& run) {
         breakable(where->name));
   }
   if (rows.empty()) return "<p class=\"note\">No oracle ruled.</p>\n";
-  return scrolling(
-      "Oracles",
-      fmt::format(
-          "<table class=\"wrapping\"><thead><tr><th>Oracle</th><th class=\"number\">Cases</th>"
-          "<th class=\"number\">Right</th><th class=\"number\">Wrong</th><th class=\"number\" "
-          "title=\"cases "
-          "whose expectation iterates the judged code's own layout, plan or messages\">Shared "
-          "reference</th><th>Nearest to failing, "
-          "or the first that failed</th>"
-          "</tr></thead>\n<tbody>\n{}</tbody></table>",
-          rows));
+  return table(
+      "Oracles", "wrapping",
+      "<th>Oracle</th>" + number_heads({"Cases", "Right", "Wrong"}) +
+          "<th class=\"number\" title=\"cases whose expectation iterates the judged code's own "
+          "layout, plan or messages\">Shared reference</th><th>Nearest to failing, or the "
+          "first that failed</th>",
+      rows);
 }
 
 }  // namespace harness

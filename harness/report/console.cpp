@@ -16,24 +16,15 @@ namespace {
 constexpr double redraw_s = 0.05;
 constexpr double recent_weight = 0.1;
 
-std::string_view color_of(Ruling verdict) {
-  switch (verdict) {
-    case Ruling::pass:
-      return "\x1b[32m";
-    case Ruling::fail:
-      return "\x1b[31m";
-    case Ruling::skipped:
-      return "\x1b[33m";
-  }
-  return "";
-}
+constexpr std::string_view colors[] = {"\x1b[32m", "\x1b[31m", "\x1b[33m"};  // by Ruling
 
 std::string painted(const Terminal& terminal, Ruling verdict, const std::string& text) {
-  return terminal.color ? fmt::format("{}{}\x1b[0m", color_of(verdict), text) : text;
+  return terminal.color
+             ? fmt::format("{}{}\x1b[0m", colors[static_cast<std::size_t>(verdict)], text)
+             : text;
 }
 
-// The middle goes: a case's unit stands at its start and what tells it from its neighbours at its
-// end.
+// Removes the middle: a name starts with the unit, and its end distinguishes neighbouring cases.
 std::string fitted(const std::string& text, int width) {
   const auto room = static_cast<std::size_t>(std::max(0, width));
   if (text.size() <= room) return text;
@@ -107,8 +98,8 @@ std::string unit_table(const Summary& summary, const Terminal& terminal) {
   return text;
 }
 
-// 0: no terminal. MPICH's ranks write to a pipe and Open MPI's to a terminal of no size, wherever
-// that goes in the end; who started them says how wide a terminal it is.
+// Returns the columns; 0: no terminal. MPICH's ranks write to a pipe and Open MPI's to a terminal
+// without size, so the process that started them passes the width.
 int columns_of(int file) {
   winsize size{};
   if (::ioctl(file, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
@@ -199,8 +190,7 @@ void Console::case_done(const Record& record) {
   const std::string text =
       case_line(record, terminal_) + further_lines(record) + slow_pair_line(record);
   if (!terminal_.interactive) return put(text);
-  // On a terminal only what somebody waits for: a failure, a slow pair, the rest of a run of few
-  // cases.
+  // On a terminal only a failure, a slow pair, or the further lines in a run of few cases.
   const bool show = record.verdict == Ruling::fail || !record.link_matrix.slow_pairs.empty() ||
                     (!further_lines(record).empty() && cases_ <= few_cases);
   if (show) {
@@ -210,8 +200,8 @@ void Console::case_done(const Record& record) {
   draw(show || done_ == cases_);
 }
 
-// Units differ, and their cases come one unit after another: the last cases say what the next will
-// take, all cases what the later ones will.
+// Cases run unit by unit, and units differ: the last cases predict the next, all cases the later
+// ones.
 double Console::seconds_left() const {
   const double gone = seconds_() - started_s_, mean = gone / static_cast<double>(done_);
   return std::min(std::max(0.0, most_s_ - gone),

@@ -1,11 +1,10 @@
 #pragma once
-// What a run says while it goes and at its end. On a terminal one line is redrawn in place;
-// elsewhere each finished case gets a plain line without control characters.
+// The console output of a run. On a terminal one line is redrawn in place; elsewhere each finished
+// case gets a plain line without control characters.
 
 #include <cstdio>
 #include <functional>
 #include <limits>
-#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,7 +18,7 @@ struct Terminal {
   bool color = false;                              // NO_COLOR is unset
   std::function<int()> width = [] { return 80; };  // asked at every redraw; the user may resize
 };
-// How wide the terminal is that this process writes to through the one that started it.
+// The width of the terminal of the process that started this one.
 constexpr const char* columns_variable = "SHARDMARK_COLUMNS";
 Terminal terminal_of(std::FILE* out);
 
@@ -29,7 +28,7 @@ class Console : public Progress {
   // seconds: a clock that only goes forward; the process's when empty.
   Console(std::FILE* out, Terminal terminal, std::function<double()> seconds = {});
 
-  // What is said to be left never goes beyond so many seconds from start.
+  // Limits the displayed remaining time to so many seconds from start.
   void end_after(double seconds) { most_s_ = seconds; }
   void start(std::size_t cases) override;
   void case_started(const std::string& name) override;
@@ -49,7 +48,7 @@ class Console : public Progress {
   std::string current_;
   double started_s_ = 0, case_started_s_ = 0, drawn_s_ = 0;
   double most_s_ = std::numeric_limits<double>::infinity();
-  double recent_s_ = 0;  // of a case, the last ones weighing most
+  double recent_s_ = 0;  // per case, weighted towards the last ones
   bool on_screen_ = false;
 };
 

@@ -13,11 +13,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <regex>
-#include <sstream>
 
+#include "harness/record/run_json.h"
 #include "harness/record/summary.h"
 #include "harness/report/junit.h"
 
@@ -26,13 +25,6 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr int drawing_limit_s = 180;
-
-std::string text_of(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
 
 std::string script_path() {
   if (const char* given = std::getenv("SHARDMARK_FIGURES"); given && *given) return given;
@@ -50,7 +42,7 @@ std::string last_line(std::string text) {
   return plain(text.substr(text.rfind('\n') + 1));
 }
 
-// Everything the script says until it closes its output; ended says whether it did in time.
+// Returns the script's output until it closes it. ended: it did so in time.
 std::string listen(int pipe, bool& ended) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(drawing_limit_s);
   std::string said;
@@ -73,7 +65,7 @@ std::string listen(int pipe, bool& ended) {
   }
 }
 
-// Why it did not draw, or empty.
+// Returns why the script did not draw, or empty.
 std::string draw_figures(const std::string& directory) {
   std::string script = script_path();
   if (script.empty())
@@ -111,7 +103,7 @@ std::string draw_figures(const std::string& directory) {
 
 std::vector<Figure> listed(const fs::path& folder) {
   std::vector<Figure> figures;
-  const auto listing = nlohmann::json::parse(text_of(folder / "figures.json"), nullptr, false);
+  const auto listing = nlohmann::json::parse(file_text(folder / "figures.json"), nullptr, false);
   if (listing.is_array()) {
     for (const auto& one : listing)
       if (one.is_object() && one.contains("name"))
@@ -192,9 +184,9 @@ Figures figures_of(const std::string& directory, bool draw) {
   int number = 0;
   for (Figure& figure : listed(folder)) {
     const std::string title = figure.title.empty() ? figure.name : figure.title;
-    figure.svg = inlined_svg(text_of(folder / (figure.name + ".svg")),
+    figure.svg = inlined_svg(file_text(folder / (figure.name + ".svg")),
                              fmt::format("figure{}-", ++number), title);
-    figure.rows = parse_csv(text_of(folder / (figure.name + ".csv")));
+    figure.rows = parse_csv(file_text(folder / (figure.name + ".csv")));
     if (!figure.svg.empty())
       all.figures.push_back(std::move(figure));
     else if (all.missing.empty())

@@ -1,5 +1,5 @@
 #pragma once
-// The figures of a run: drawn by scripts/figures.py into RUN/figures, read back to go into a page.
+// The figures of a run, drawn by scripts/figures.py into RUN/figures and read back for a page.
 
 #include <string>
 #include <string_view>
@@ -9,21 +9,20 @@ namespace harness {
 
 struct Figure {
   std::string name, title, caption;
-  std::string svg;  // one <svg> element, its ids unique to this figure
-  std::vector<std::vector<std::string>>
-      rows;  // what it was drawn from; the first row names the columns
+  std::string svg;                             // one <svg> element, its ids unique to this figure
+  std::vector<std::vector<std::string>> rows;  // its data; the first row names the columns
 };
 
 struct Figures {
   std::vector<Figure> figures;
-  std::string missing;  // why there are none or fewer, one line; empty: nothing is missing
+  std::string missing;  // why figures are missing, in one line, or empty
 };
 
-// draw: runs figures.py first ($SHARDMARK_FIGURES, or beside the program as built or installed).
+// draw: runs figures.py first ($SHARDMARK_FIGURES, or the script of this build or installation).
 Figures figures_of(const std::string& directory, bool draw);
 
-// An <svg> element for a page that holds others: without prolog and fixed size, every id prefixed.
-// Empty when the text is no such element or holds a script.
+// An <svg> element for a page with several: without prolog and fixed size, every id prefixed. Empty
+// if the text is not such an element or contains a script.
 std::string inlined_svg(std::string_view file, std::string_view id_prefix, std::string_view label);
 
 std::vector<std::vector<std::string>> parse_csv(std::string_view text);

@@ -2,9 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <fstream>
-#include <sstream>
-
 #include "harness/diagnose/health.h"
 #include "harness/record/summary.h"
 #include "harness/report/junit.h"
@@ -69,29 +66,23 @@ std::string skips(const Summary& summary) {
     rows += fmt::format("<tr><td class=\"number\">{}</td><td>{}</td><td>{}</td></tr>\n",
                         group.cases, escaped(group.reason), units);
   }
-  return section(
-      "skipped", "What was skipped, and why",
-      scrolling(
-          "Skipped cases by reason",
-          fmt::format(
-              "<table class=\"wrapping\"><thead><tr><th class=\"number\">Cases</th><th>Reason</th>"
-              "<th>Units</th></tr></thead>\n<tbody>\n{}</tbody></table>",
-              rows)));
+  return section("skipped", "What was skipped, and why",
+                 table("Skipped cases by reason", "wrapping",
+                       number_heads({"Cases"}) + "<th>Reason</th><th>Units</th>", rows));
 }
 
 std::string numbers_of(const Figure& figure) {
   if (figure.rows.size() < 2) return "";
-  std::string table = "<table><thead><tr>";
-  for (const std::string& cell : figure.rows[0]) table += fmt::format("<th>{}</th>", escaped(cell));
-  table += "</tr></thead>\n<tbody>\n";
+  std::string head, rows;
+  for (const std::string& cell : figure.rows[0]) head += fmt::format("<th>{}</th>", escaped(cell));
   for (std::size_t i = 1; i < figure.rows.size(); ++i) {
-    table += "<tr>";
+    rows += "<tr>";
     for (const std::string& cell : figure.rows[i])
-      table += fmt::format("<td>{}</td>", escaped(cell));
-    table += "</tr>\n";
+      rows += fmt::format("<td>{}</td>", escaped(cell));
+    rows += "</tr>\n";
   }
   return fmt::format("<details><summary>The numbers</summary>\n{}</details>\n",
-                     scrolling("Numbers of this figure", table + "</tbody></table>"));
+                     table("Numbers of this figure", "", head, rows));
 }
 
 std::string figure_section(const Figures& figures) {
@@ -114,7 +105,7 @@ std::string figure_section(const Figures& figures) {
   return body.empty() ? "" : section("figures", "Figures", body);
 }
 
-// Nothing where all is well.
+// Empty if there are no findings.
 std::string health_section(const Health& health) {
   if (health.findings.empty()) return "";
   return section("health", "What to take out of service",
@@ -127,12 +118,8 @@ std::string rates(const RunContext& context) {
   for (const auto& [what, rate] : context.rates)
     rows +=
         fmt::format("<tr><td>{}</td><td class=\"number\">{:.4g}</td></tr>\n", escaped(what), rate);
-  return fmt::format(
-      "<details><summary>Measured limits of this machine</summary>\n{}</details>\n",
-      scrolling("Measured limits",
-                fmt::format("<table><thead><tr><th>Limit</th><th class=\"number\">Rate</th>"
-                            "</tr></thead>\n<tbody>\n{}</tbody></table>",
-                            rows)));
+  return fmt::format("<details><summary>Measured limits of this machine</summary>\n{}</details>\n",
+                     table("Measured limits", "", "<th>Limit</th>" + number_heads({"Rate"}), rows));
 }
 
 }  // namespace
@@ -152,10 +139,20 @@ std::string breakable(const std::string& name) {
   return text;
 }
 
-std::string scrolling(const std::string& label, const std::string& table) {
+std::string table(const std::string& label, std::string_view css_class, std::string_view head,
+                  std::string_view rows) {
   return fmt::format(
-      "<div class=\"scroll\" role=\"region\" tabindex=\"0\" aria-label=\"{}\">\n{}\n</div>\n",
-      escaped(label), table);
+      "<div class=\"scroll\" role=\"region\" tabindex=\"0\" "
+      "aria-label=\"{}\">\n<table{}><thead><tr>{}"
+      "</tr></thead>\n<tbody>\n{}</tbody></table>\n</div>\n",
+      escaped(label), css_class.empty() ? "" : fmt::format(" class=\"{}\"", css_class), head, rows);
+}
+
+std::string number_heads(std::initializer_list<std::string_view> titles) {
+  std::string heads;
+  for (const std::string_view title : titles)
+    heads += fmt::format("<th class=\"number\">{}</th>", title);
+  return heads;
 }
 
 std::string report_html(const RunFile& run, const Figures& figures,
@@ -190,10 +187,9 @@ std::string report_html(const RunFile& run, const Figures& figures,
 void write_report(const std::string& directory, bool draw) {
   const RunFile run = read_run(directory);
   const Figures figures = figures_of(directory, draw);
-  std::ostringstream environment;
-  if (std::ifstream file(directory + "/environment.json"); file) environment << file.rdbuf();
-  write_file(directory + "/drain.json", health_json(health_of(run, environment.str())));
-  write_file(directory + "/report.html", report_html(run, figures, environment.str()));
+  const std::string environment = file_text(directory + "/environment.json");
+  write_file(directory + "/drain.json", health_json(health_of(run, environment)));
+  write_file(directory + "/report.html", report_html(run, figures, environment));
 }
 
 }  // namespace harness

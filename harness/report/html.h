@@ -1,33 +1,38 @@
 #pragma once
 // report.html: one page that needs nothing else, with the verdict first and the machine last.
 
+#include <initializer_list>
 #include <string>
+#include <string_view>
 
 #include "harness/record/run_json.h"
 #include "harness/report/figures.h"
 
 namespace harness {
 
-// Reads run.json and environment.json of the directory; draws its figures first when asked to.
-// Throws as read_run does.
+// Writes report.html and drain.json from run.json and environment.json of the directory. Draws its
+// figures first if `draw`. Throws like read_run.
 void write_report(const std::string& directory, bool draw = true);
 
 // environment: environment.json's text, or empty.
 std::string report_html(const RunFile& run, const Figures& figures, const std::string& environment);
 
-// The parts of the page that stand in case_tables.cpp.
+// Parts of the page (case_tables.cpp).
 std::string overview_table(const RunFile& run);
 std::string case_tables(const RunFile& run);
 std::string oracle_table(const RunFile& run);
-// In bits_table.cpp; empty where no two algorithms did the same.
+// In bits_table.cpp; empty if no two algorithms ran the same case.
 std::string bits_table(const RunFile& run);
 
 // "105 us" with the micro sign.
 std::string html_seconds(double seconds);
 // A case's name, escaped, that may be broken after its slashes.
 std::string breakable(const std::string& name);
-// An element that scrolls by itself when it is wider than the page.
-std::string scrolling(const std::string& label, const std::string& table);
+// A table that scrolls if it is wider than the page. head and rows: <th> and <tr> elements.
+std::string table(const std::string& label, std::string_view css_class, std::string_view head,
+                  std::string_view rows);
+// <th> elements of numbers.
+std::string number_heads(std::initializer_list<std::string_view> titles);
 
 extern const char* const page_style;
 extern const char* const page_script;

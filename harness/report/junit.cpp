@@ -15,7 +15,7 @@ std::string property(std::string_view name, std::string_view value) {
   return fmt::format("<property{}{}/>\n", attribute("name", name), attribute("value", value));
 }
 
-// What the case took of the launch, as far as the record says: its timed iterations.
+// The duration of the case's timed iterations.
 double case_seconds(const Record& record) {
   double total = 0;
   for (int i = 0; i < record.samples.iterations(); ++i)

@@ -1,6 +1,6 @@
 #pragma once
 // junit.xml: a test suite for every unit, a test case for every record, for the programs that show
-// conformance runs (CI servers). A failed case carries its reason and what each oracle said.
+// conformance runs (CI servers). A failed case has its reason and the oracles' findings.
 
 #include <string>
 
@@ -9,11 +9,10 @@
 namespace harness {
 
 std::string junit_xml(const RunFile& run);
-// From run.json of this directory, which it throws as read_run about.
+// From run.json of this directory. Throws like read_run.
 void write_junit(const std::string& directory);
 
-// For text and attributes of XML and HTML: marks escaped, what XML 1.0 has no character for and
-// what is not UTF-8 replaced by U+FFFD.
+// Escapes text for XML and HTML. Invalid UTF-8 and characters that XML 1.0 lacks become U+FFFD.
 std::string escaped(std::string_view text);
 
 }  // namespace harness

@@ -1,5 +1,5 @@
 #pragma once
-// What hears of a run while it runs and at its end; console.h prints it.
+// The listener of a run. console.h prints it.
 
 #include <cstddef>
 #include <string>

@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
-#include <span>
 
 #include "harness/measure/limit.h"
 #include "harness/measure/sampler.h"
@@ -19,8 +17,8 @@ using machine::Failure;
 
 namespace {
 
-// The first cause of all ranks' failures; the same on every rank. Over a link and not the control
-// plane: a unit that is left half way may have used that one.
+// Returns the first cause of all ranks' failures, the same on every rank. Uses a link, because an
+// aborted unit may have used the control plane.
 std::optional<Failure> first_failure(machine::Link* link, const std::optional<Failure>& mine) {
   if (!link) return mine;
   const auto send = [link](int peer, const std::optional<Failure>& failure) {
@@ -62,7 +60,7 @@ int slowest_rank(const SampleMatrix& samples) {
   return static_cast<int>(std::max_element(wins.begin(), wins.end()) - wins.begin());
 }
 
-// What each rank was busy with, where every rank has a core: without one they hold each other up.
+// Adds the activity of each rank, if every rank has a core.
 void add_activity(Record& record, const std::vector<RankActivity>& ranks) {
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     const RankActivity& its = ranks[rank];
@@ -124,12 +122,12 @@ void add_rates(Record& record, const Cost& cost, double limit) {
   if (limit > 0) counters["limit_fraction"] = limit / record.seconds;
 }
 
-// Ranks that take turns on one GPU: what they take says nothing about a GPU or a link.
+// Whether ranks share a GPU: their times say nothing about a GPU or a link.
 bool shares_gpu(const machine::World& world, const machine::Group& group) {
   return world.computes_on_gpu() && world.sharers_of_device(group) > 1;
 }
 
-// Times stay, as times; what compares them with anything goes.
+// Keeps the times and removes rates and comparisons.
 void remove_speed_claims(Record& record) {
   std::erase_if(record.counters, [](const auto& counter) {
     const Counter* row = find_counter(counter.first);
@@ -137,8 +135,8 @@ void remove_speed_claims(Record& record) {
   });
 }
 
-// What every rank tells rank 0 with its judge.
-struct Told {
+// Sent to rank 0 before each rank's judge.
+struct Report {
   double limit_s = 0;
   bool shares_gpu = false;
 };
@@ -189,7 +187,7 @@ machine::Link* CaseRunner::sampling_link(const machine::Group& group) {
   std::unique_ptr<machine::Link>& link = links_[group.size()];
   if (!link) {
     const bool shared = machine::why_not(world_, group, machine::Transport::shared_memory).empty();
-    // Ranks wait here for the end of whole phases, not for one message.
+    // Ranks wait here for whole phases, not for one message.
     const double timeout_s = world_.timeout_s();
     world_.set_timeout_s(5 * timeout_s);
     link = machine::connect(world_, group,
@@ -228,8 +226,7 @@ void CaseRunner::run(const PlannedCase& plan, int repetition, Record& record) {
   std::unique_ptr<Instance> instance;
   failure = phase(plan, link, "setting up", [&] {
     instance = plan.make(context);
-    if (options_.injection)
-      instance = options_.injection->with_faults(std::move(instance), plan.name);
+    if (options_.injection) options_.injection->set_case(plan.name);
     return std::nullopt;
   });
   if (failure) return fail(record, *failure);
@@ -245,7 +242,10 @@ void CaseRunner::run(const PlannedCase& plan, int repetition, Record& record) {
     limits.seconds = options_.max_seconds_per_case;
     limits.timing = options_.timing;
     limits.one_clock = world_.on_one_host(group);
-    if (options_.injection) limits.sample = options_.injection->sample();
+    if (options_.injection) {
+      limits.sample = options_.injection->sample();
+      limits.run = [this](Instance& unit) { options_.injection->run(unit); };
+    }
     limits.progress = &world_.board().mine().progress;
     const auto on_failure = [&](const Failure& thrown) { world_.board().note(thrown); };
     sampled = Sampler(world_.device(), link, limits, on_failure).sample(*instance);
@@ -259,12 +259,15 @@ void CaseRunner::run(const PlannedCase& plan, int repetition, Record& record) {
   }
 
   Judge judge(world_.rank());
-  std::string mine;  // Told, then the judge
+  std::string mine;  // Report, then the judge
   failure = phase(plan, link, "judging", [&] {
-    instance->judge(judge);
+    if (options_.injection)
+      options_.injection->judge(*instance, judge);
+    else
+      instance->judge(judge);
     const Cost cost = instance->cost();
-    const Told told{limit_s(cost, rates_, plan.ranks), shares_gpu(world_, group)};
-    mine = machine::bytes_of(told);
+    const Report report{limit_s(cost, rates_, plan.ranks), shares_gpu(world_, group)};
+    mine = machine::bytes_of(report);
     mine += serialize(judge);
     return std::nullopt;
   });
@@ -275,10 +278,10 @@ void CaseRunner::run(const PlannedCase& plan, int repetition, Record& record) {
     std::vector<Judge> judges;
     double slowest_limit = 0;
     for (const std::string& theirs : all) {
-      const auto told = machine::value_of<Told>(theirs);
-      slowest_limit = std::max(slowest_limit, told.limit_s);
-      record.oversubscribed = record.oversubscribed || told.shares_gpu;
-      judges.push_back(deserialize(std::string_view(theirs).substr(sizeof told)));
+      const auto report = machine::value_of<Report>(theirs);
+      slowest_limit = std::max(slowest_limit, report.limit_s);
+      record.oversubscribed = record.oversubscribed || report.shares_gpu;
+      judges.push_back(deserialize(std::string_view(theirs).substr(sizeof report)));
     }
     JudgedCase judged = merge(judges, plan.oracles);
     record.verdict = judged.verdict;
@@ -304,7 +307,7 @@ void CaseRunner::run(const PlannedCase& plan, int repetition, Record& record) {
         record.note + (description.note.empty() ? std::string() : "; " + description.note);
   static_cast<Described&>(record) = std::move(description);
   if (record.oversubscribed) remove_speed_claims(record);
-  // No rank takes its memory away while another may still read it.
+  // No rank frees memory that another rank may still read.
   world_.barrier(group);
 }
 

@@ -21,10 +21,10 @@ class CaseRunner {
 
   Rates& rates() { return rates_; }
 
-  // Collective over the first plan.ranks ranks of the world. What the unit throws on any rank fails
-  // the case on all. On the world's rank 0 record is complete; it is filled as the case goes, so
-  // that what is known is kept when this throws: machine::Timeout, machine::PeerFailure and
-  // whatever else leaves the ranks in different places.
+  // Collective over the first plan.ranks ranks of the world. An exception of the unit on any rank
+  // fails the case on all. On the world's rank 0 record is complete. It is filled during the case,
+  // so that it has the known part if this throws: machine::Timeout, machine::PeerFailure, or any
+  // error after which the ranks are in different places.
   void run(const PlannedCase& plan, int repetition, Record& record);
 
  private:
@@ -41,7 +41,7 @@ class CaseRunner {
   std::map<int, std::unique_ptr<machine::Link>> links_;  // by ranks: made once for each
 };
 
-// What to say of a case that never got a record of its own.
+// The record of a case that did not run.
 Record skipped(const PlannedCase& plan, int repetition, std::string reason);
 
 }  // namespace harness

@@ -69,7 +69,8 @@ Path path_of(const std::string& where) {
     RunOptions options;
     options.max_seconds_per_case = 0.05;
     options.measure_rates = false;
-    const auto sink = world.rank() == 0 ? write_to(options.context, folder.path("run")) : nullptr;
+    std::unique_ptr<Sink> sink;
+    if (world.rank() == 0) sink = std::make_unique<RunWriter>(options.context, folder.path("run"));
     options.sink = sink.get();
     EXPECT_EQ(run(world, cases, options, progress), case_failed);
   });

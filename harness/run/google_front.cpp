@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::string_view prefix = "--benchmark_";
 
-// What is handed to Google Benchmark as it is.
+// Passed to Google Benchmark unchanged.
 const std::vector<std::string> honoured = {"repetitions",
                                            "enable_random_interleaving",
                                            "report_aggregates_only",
@@ -76,11 +76,9 @@ class Silent final : public benchmark::BenchmarkReporter {
 std::unique_ptr<benchmark::BenchmarkReporter> reporter(const std::string& format, bool display) {
   if (format == "json") return std::make_unique<CaseNames<benchmark::JSONReporter>>();
   if (format == "csv") return std::make_unique<CaseNames<benchmark::CSVReporter>>();
-  if (format == "console" && display)
-    return std::make_unique<CaseNames<benchmark::ConsoleReporter>>();
   if (format == "console")
     return std::make_unique<CaseNames<benchmark::ConsoleReporter>>(
-        benchmark::ConsoleReporter::OO_None);
+        display ? benchmark::ConsoleReporter::OO_Defaults : benchmark::ConsoleReporter::OO_None);
   return std::make_unique<Silent>();
 }
 #pragma GCC diagnostic pop
@@ -123,22 +121,21 @@ GoogleFront::GoogleFront(const std::vector<std::string>& flags) {
     else if (word == "out_format")
       check_word(word, out_format_ = value, {"console", "json", "csv"});
     else {
-      if (word == "time_unit")
+      if (word == "time_unit") {
         check_word(word, value, {"ns", "us", "ms", "s"});
-      else if (word == "repetitions") {
+      } else if (word == "repetitions") {
         repetitions_ = AxisText<int>::parse("benchmark_repetitions", value);
         if (repetitions_ < 1) throw UsageError("--benchmark_repetitions: at least 1");
-      } else if (word != "context" && word != "color") {
+      } else if (word == "context") {
+        if (value.find('=') == std::string::npos)
+          throw UsageError(fmt::format("{}: '{}' is not key=value", whole, value));
+      } else if (word != "color" || value != "auto") {
         parse_switch(word, value);
-      } else if (word == "color" && value != "auto") {
-        parse_switch(word, value);
-      } else if (word == "context" && value.find('=') == std::string::npos) {
-        throw UsageError(fmt::format("{}: '{}' is not key=value", whole, value));
       }
       passed_on_.push_back(equals == std::string::npos ? flag + "=true" : flag);
     }
   }
-  // Google Benchmark would end the process, and strand the other ranks.
+  // Google Benchmark would end this process only.
   if (!out_.empty() && !list_only_ && !std::ofstream(out_, std::ios::app))
     throw UsageError(fmt::format("--benchmark_out: cannot write '{}'", out_));
 }
@@ -151,8 +148,8 @@ std::vector<std::size_t> GoogleFront::select(const std::vector<PlannedCase>& cas
   try {
     expression = std::regex(pattern, std::regex::extended | std::regex::nosubs);
   } catch (const std::regex_error& error) {
-    throw UsageError(fmt::format("--benchmark_filter: '{}' is no regular expression: {}", filter_,
-                                 error.what()));
+    throw UsageError(fmt::format("--benchmark_filter: '{}' is not a regular expression: {}",
+                                 filter_, error.what()));
   }
   for (std::size_t i = 0; i < cases.size(); ++i)
     if (pattern.empty() || std::regex_search(cases[i].name, expression) != negative)
@@ -169,7 +166,7 @@ std::vector<std::size_t> GoogleFront::select(const std::vector<PlannedCase>& cas
 
 void GoogleFront::list(const std::vector<PlannedCase>& cases,
                        const std::vector<std::size_t>& selected) const {
-  for (std::size_t i : selected) std::printf("%s\n", cases[i].name.c_str());
+  for (const std::size_t index : selected) fmt::print("{}\n", cases[index].name);
   std::fflush(stdout);
 }
 
@@ -190,7 +187,7 @@ void GoogleFront::run(const std::vector<PlannedCase>& cases,
         ->Iterations(1)
         ->UseManualTime();
   }
-  // Flags are global in Google Benchmark: what a run before this one set is set back first.
+  // Google Benchmark's flags are global: reset those of an earlier run first.
   std::vector<std::string> arguments = {"shardmark",
                                         "--benchmark_repetitions=1",
                                         "--benchmark_filter=",
@@ -208,10 +205,6 @@ void GoogleFront::run(const std::vector<PlannedCase>& cases,
   const auto file = out_.empty() ? nullptr : reporter(out_format_, false);
   benchmark::RunSpecifiedBenchmarks(display.get(), file.get());
   benchmark::ClearRegisteredBenchmarks();
-}
-
-bool google_benchmark_prints(const std::vector<std::string>& google_flags) {
-  return GoogleFront(google_flags).prints();
 }
 
 }  // namespace harness

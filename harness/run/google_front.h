@@ -1,6 +1,6 @@
 #pragma once
-// Google Benchmark as the front of a run, on rank 0: its flags choose, repeat and print the cases;
-// their times come from the sampler (manual time, one iteration a repetition).
+// Google Benchmark as the front of a run, on rank 0: its flags select, repeat and print the cases.
+// The times come from the sampler (manual time, one iteration per repetition).
 //
 // --benchmark_filter and --benchmark_list_tests act on the cases' own names, without the
 // "/iterations:1/manual_time" that Google Benchmark would append; its reports leave that out too.
@@ -17,22 +17,19 @@ namespace harness {
 
 class GoogleFront {
  public:
-  // Throws UsageError: a flag that Google Benchmark does not have (with the nearest), one that has
-  // no meaning here, a malformed value, a --benchmark_out that cannot be written.
+  // Throws UsageError: an unknown flag (with the nearest), one that has no meaning here, a
+  // malformed value, a --benchmark_out that cannot be written.
   explicit GoogleFront(const std::vector<std::string>& flags);
 
   bool list_only() const { return list_only_; }
-  // Prints cases or their list to standard output.
-  bool prints() const { return list_only_ || !format_.empty(); }
   int repetitions() const { return repetitions_; }  // of each case
   // Indices of the cases whose names match --benchmark_filter ('-' in front: do not match). Throws
-  // UsageError naming the filter when there is none, or when it is no regular expression.
+  // UsageError with the filter if no case matches or it is not a regular expression.
   std::vector<std::size_t> select(const std::vector<PlannedCase>& cases) const;
   void list(const std::vector<PlannedCase>& cases, const std::vector<std::size_t>& selected) const;
 
-  // Calls run_case(index, repetition) for each selected case as often as --benchmark_repetitions
-  // says and reports what it returns; null: the case was not run, for the reason given by
-  // why_not().
+  // Calls run_case(index, repetition) --benchmark_repetitions times for each selected case and
+  // reports the record. Null: the case was not run, and why_not() is the reason.
   void run(const std::vector<PlannedCase>& cases, const std::vector<std::size_t>& selected,
            const std::function<const Record*(std::size_t, int)>& run_case,
            const std::function<std::string()>& why_not) const;

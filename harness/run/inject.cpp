@@ -5,17 +5,14 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <charconv>
 #include <chrono>
 #include <cmath>
 #include <map>
-#include <thread>
 
 #include "machine/base/clock.h"
 #include "machine/base/names.h"
 #include "machine/device/faults.h"
-#include "machine/device/gemm.h"
 #include "machine/device/random.h"
 #include "machine/world/control/waited.h"
 
@@ -45,11 +42,11 @@ const std::vector<std::string> libraries{"mpi", "onednn", "nccl", "cuda"};
 
 std::vector<std::string> names_of(const auto& items, auto name) {
   std::vector<std::string> names;
-  for (const auto& item : items) names.push_back(name(item));
+  for (const auto& item : items) names.push_back(std::invoke(name, item));
   return names;
 }
 
-// The number that text begins with; what follows it is left in text.
+// Removes the number at the start of text and returns it.
 double leading_number(std::string_view& text) {
   double value = NAN;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -87,7 +84,7 @@ class Parser {
       std::string_view part = next(',');
       const std::size_t equals = part.find('=');
       const std::string key(part.substr(0, equals));
-      const auto known = names_of(*keys_, [](const Key& known) { return known.name; });
+      const auto known = names_of(*keys_, &Key::name);
       if (std::ranges::find(known, key) == known.end())
         throw UsageError(fmt::format("--inject {}: {}", fault_.text,
                                      machine::unknown("key of " + fault_.kind, key, known)));
@@ -186,192 +183,122 @@ void check_ranks(const std::vector<Fault>& faults, int ranks) {
                                      fault.text, rank, ranks));
 }
 
-class Injector {
- public:
-  Injector(std::vector<Fault> faults, machine::World& world)
-      : faults_(std::move(faults)), world_(world) {
-    for (const Fault& fault : faults_) begin(fault);
-  }
-  ~Injector() {
-    over_.store(true);
-    for (std::thread& thread : beside_) thread.join();
-    world_.faults() = {};
-  }
-  Injector(const Injector&) = delete;
-  Injector& operator=(const Injector&) = delete;
-
-  std::vector<std::string> texts() const {
-    return names_of(faults_, [](const Fault& fault) { return fault.text; });
-  }
-  int* sample() { return &sample_; }
-  InjectedVersions versions() const {
-    InjectedVersions all;
-    for (const Fault& fault : faults_)
-      if (!fault.library.empty() && mine(fault)) all.try_emplace(fault.library, fault.version);
-    return all;
-  }
-
-  void set_case(const std::string& name) { case_ = name; }
-  // Around a run of the unit's in a sample, and around its judging.
-  void before(bool judges) {
-    at_ = judges ? judging : sample_;
-    products_ = 0;
-    for (std::size_t i = 0; i < faults_.size(); ++i) {
-      const Fault& fault = faults_[i];
-      due_[i] = fault.iteration == at_ && fault.kind != "corrupt_result";
-      if (!mine(fault)) continue;
-      if (fault.kind == "slow_rank" && !judges) sleep_s(fault.seconds);
-      if (fault.kind == "jitter" && !judges &&
-          machine::uniform(static_cast<std::uint64_t>(fault.rank), runs_++) < fault.probability)
-        sleep_s(fault.seconds);
-      if (!due_[i]) continue;
-      if (fault.kind == "hang") {
-        tell(fault);
-        while (true) ::pause();
-      }
-      if (fault.kind == "die") {
-        tell(fault);
-        ::raise(SIGKILL);
-      }
-      if (fault.kind == "exit_early") {
-        tell(fault);
-        ::_exit(0);
-      }
-    }
-  }
-  void after(double own_s) {
-    at_ = elsewhere;
-    due_.assign(due_.size(), false);
-    for (const Fault& fault : faults_)
-      if (fault.kind == "slow_rank" && mine(fault)) sleep_s((fault.factor - 1) * own_s);
-  }
-
-  // A matrix product was written.
-  void product(machine::Stream& stream, const machine::Matrix& c) {
-    if (at_ != judging) return;
-    const int number = products_++;
-    for (const Fault& fault : faults_) {
-      if (fault.kind != "corrupt_result" || !mine(fault) || fault.iteration != number) continue;
-      stream.synchronize();
-      // The first element, where batches or strides do not matter.
-      auto* const data = static_cast<std::byte*>(c.data);
-      const std::uint64_t bit = fault.bit % (8 * size_of(c.dtype));
-      std::byte byte{};
-      stream.copy(&byte, data + bit / 8, 1);
-      stream.synchronize();
-      byte ^= std::byte{1} << (bit % 8);
-      stream.copy(data + bit / 8, &byte, 1);
-      stream.synchronize();
-      tell(fault);
-    }
-  }
-
- private:
-  bool mine(const Fault& fault) const { return fault.rank == world_.rank(); }
-
-  void begin(const Fault& fault) {
-    const std::size_t index = due_.size();
-    due_.push_back(false);
-    machine::Faults& faults = world_.faults();
-    if (fault.kind == "slow_link")
-      faults.slow_links.push_back({fault.rank, fault.peer, fault.bytes_per_second});
-    if (fault.kind == "corrupt_message")
-      faults.corrupt_messages.push_back({fault.rank, fault.peer, fault.bit, [this, index] {
-                                           if (!due_[index]) return false;
-                                           due_[index] = false;
-                                           tell(faults_[index]);
-                                           return true;
-                                         }});
-    if (!mine(fault)) return;
-    if (fault.kind == "out_of_memory") faults.memory_bytes = static_cast<std::size_t>(fault.bytes);
-    if (fault.kind == "slow_disk") disk_.seconds_per_byte = 1 / fault.bytes_per_second;
-    if (fault.kind == "full_disk") disk_.room = fault.bytes;
-    if (fault.kind.ends_with("_disk")) faults.disk = &disk_;
-    if (fault.kind == "corrupt_result")
-      faults.after_gemm = [this](machine::Stream& stream, const machine::Matrix& c) {
-        product(stream, c);
-      };
-    if (fault.kind == "slow_core")
-      for (int i = 0; i < fault.threads; ++i)
-        beside_.emplace_back([this] {  // binding a rank binds all threads of its process
-          while (!over_.load(std::memory_order_relaxed)) {
-          }
-        });
-  }
-
-  // Once: a sample may be a batch of runs.
-  void tell(const Fault& fault) {
-    const std::string when =
-        at_ == judging ? "while it is judged" : fmt::format("in sample {}", at_);
-    const std::string line = fmt::format("shardmark: injected {} on rank {}, {} of {}\n",
-                                         fault.text, world_.rank(), when, case_);
-    if (line == told_) return;
-    told_ = line;
-    [[maybe_unused]] const auto wrote = ::write(STDERR_FILENO, line.data(), line.size());
-  }
-
-  std::vector<Fault> faults_;
-  machine::World& world_;
-  std::string case_, told_;
-  int sample_ = warm_up;  // the sampler's word
-  int at_ = elsewhere;
-  std::vector<bool> due_;  // by fault
-  std::uint64_t runs_ = 0;
-  int products_ = 0;
-  machine::DiskFault disk_;
-  std::atomic<bool> over_{false};
-  std::vector<std::thread> beside_;
-};
-
-namespace {
-
-class FaultyInstance final : public Instance {
- public:
-  FaultyInstance(std::unique_ptr<Instance> instance, Injector& faults)
-      : instance_(std::move(instance)), faults_(faults) {}
-  void prepare() override { instance_->prepare(); }
-  void run() override {
-    faults_.before(false);
-    const double begin = machine::steady_s(), waited = machine::waited_s();
-    instance_->run();
-    faults_.after(machine::steady_s() - begin - (machine::waited_s() - waited));
-  }
-  bool repeatable() const override { return instance_->repeatable(); }
-  bool only_queues() const override { return instance_->only_queues(); }
-  bool has_yardstick() const override { return instance_->has_yardstick(); }
-  void yardstick() override { instance_->yardstick(); }
-  bool has_check() const override { return instance_->has_check(); }
-  void rehearse(Runner runner) override { instance_->rehearse(runner); }
-  std::optional<machine::Failure> check(Runner runner) override { return instance_->check(runner); }
-  void judge(Judge& judge) override {
-    faults_.before(true);
-    instance_->judge(judge);
-    faults_.after(0);
-  }
-  Cost cost() const override { return instance_->cost(); }
-  void describe(Description& description) override { instance_->describe(description); }
-
- private:
-  std::unique_ptr<Instance> instance_;
-  Injector& faults_;
-};
-
-}  // namespace
-
 Injection::Injection(std::vector<Fault> faults, machine::World& world)
-    : injector_(std::make_unique<Injector>(std::move(faults), world)) {}
-Injection::~Injection() = default;
-
-std::vector<std::string> Injection::texts() const { return injector_->texts(); }
-
-std::unique_ptr<Instance> Injection::with_faults(std::unique_ptr<Instance> instance,
-                                                 const std::string& name) {
-  injector_->set_case(name);
-  return std::make_unique<FaultyInstance>(std::move(instance), *injector_);
+    : faults_(std::move(faults)), world_(world) {
+  for (const Fault& fault : faults_) begin(fault);
 }
 
-int* Injection::sample() { return injector_->sample(); }
+Injection::~Injection() {
+  over_.store(true);
+  for (std::thread& thread : busy_) thread.join();
+  world_.faults() = {};
+}
 
-InjectedVersions Injection::versions() const { return injector_->versions(); }
+std::vector<std::string> Injection::texts() const { return names_of(faults_, &Fault::text); }
+
+InjectedVersions Injection::versions() const {
+  InjectedVersions all;
+  for (const Fault& fault : faults_)
+    if (!fault.library.empty() && mine(fault)) all.try_emplace(fault.library, fault.version);
+  return all;
+}
+
+void Injection::before(bool judges) {
+  at_ = judges ? judging : sample_;
+  products_ = 0;
+  for (std::size_t i = 0; i < faults_.size(); ++i) {
+    const Fault& fault = faults_[i];
+    due_[i] = fault.iteration == at_ && fault.kind != "corrupt_result";
+    if (!mine(fault)) continue;
+    if (fault.kind == "slow_rank" && !judges) sleep_s(fault.seconds);
+    if (fault.kind == "jitter" && !judges &&
+        machine::uniform(static_cast<std::uint64_t>(fault.rank), runs_++) < fault.probability)
+      sleep_s(fault.seconds);
+    if (!due_[i] || (fault.kind != "hang" && fault.kind != "die" && fault.kind != "exit_early"))
+      continue;
+    report(fault);
+    if (fault.kind == "die") ::raise(SIGKILL);
+    if (fault.kind == "exit_early") ::_exit(0);
+    while (true) ::pause();
+  }
+}
+
+void Injection::after(double own_s) {
+  at_ = elsewhere;
+  due_.assign(due_.size(), false);
+  for (const Fault& fault : faults_)
+    if (fault.kind == "slow_rank" && mine(fault)) sleep_s((fault.factor - 1) * own_s);
+}
+
+void Injection::product(machine::Stream& stream, const machine::Matrix& c) {
+  if (at_ != judging) return;
+  const int number = products_++;
+  for (const Fault& fault : faults_) {
+    if (fault.kind != "corrupt_result" || !mine(fault) || fault.iteration != number) continue;
+    stream.synchronize();
+    // The first element, so batches and strides do not matter.
+    auto* const data = static_cast<std::byte*>(c.data);
+    const std::uint64_t bit = fault.bit % (8 * size_of(c.dtype));
+    std::byte byte{};
+    stream.copy(&byte, data + bit / 8, 1);
+    stream.synchronize();
+    byte ^= std::byte{1} << (bit % 8);
+    stream.copy(data + bit / 8, &byte, 1);
+    stream.synchronize();
+    report(fault);
+  }
+}
+
+void Injection::begin(const Fault& fault) {
+  const std::size_t index = due_.size();
+  due_.push_back(false);
+  machine::Faults& faults = world_.faults();
+  if (fault.kind == "slow_link")
+    faults.slow_links.push_back({fault.rank, fault.peer, fault.bytes_per_second});
+  if (fault.kind == "corrupt_message")
+    faults.corrupt_messages.push_back({fault.rank, fault.peer, fault.bit, [this, index] {
+                                         if (!due_[index]) return false;
+                                         due_[index] = false;
+                                         report(faults_[index]);
+                                         return true;
+                                       }});
+  if (!mine(fault)) return;
+  if (fault.kind == "out_of_memory") faults.memory_bytes = static_cast<std::size_t>(fault.bytes);
+  if (fault.kind == "slow_disk") disk_.seconds_per_byte = 1 / fault.bytes_per_second;
+  if (fault.kind == "full_disk") disk_.room = fault.bytes;
+  if (fault.kind.ends_with("_disk")) faults.disk = &disk_;
+  if (fault.kind == "corrupt_result")
+    faults.after_gemm = [this](machine::Stream& stream, const machine::Matrix& c) {
+      product(stream, c);
+    };
+  if (fault.kind == "slow_core")
+    for (int i = 0; i < fault.threads; ++i)
+      busy_.emplace_back([this] {  // binding a rank binds all threads of its process
+        while (!over_.load(std::memory_order_relaxed)) {
+        }
+      });
+}
+
+void Injection::report(const Fault& fault) {
+  const std::string when = at_ == judging ? "while it is judged" : fmt::format("in sample {}", at_);
+  const std::string line = fmt::format("shardmark: injected {} on rank {}, {} of {}\n", fault.text,
+                                       world_.rank(), when, case_);
+  if (line == reported_) return;
+  reported_ = line;
+  [[maybe_unused]] const auto wrote = ::write(STDERR_FILENO, line.data(), line.size());
+}
+
+void Injection::run(Instance& instance) {
+  before(false);
+  const double begin = machine::steady_s(), waited = machine::waited_s();
+  instance.run();
+  after(machine::steady_s() - begin - (machine::waited_s() - waited));
+}
+
+void Injection::judge(Instance& instance, Judge& judge) {
+  before(true);
+  instance.judge(judge);
+  after(0);
+}
 
 }  // namespace harness

@@ -25,7 +25,7 @@ std::atomic<int> handlers_installed{0};  // ranks may be threads
 
 void remember_signal(int signal) { received_signal.store(signal, std::memory_order_relaxed); }
 
-// SIGINT and SIGTERM only leave a mark, the first time; a second one acts as usual.
+// The first SIGINT or SIGTERM only sets a flag. The second has its default effect.
 class Signals {
  public:
   Signals() {
@@ -54,7 +54,7 @@ class Signals {
   struct sigaction old_terminate_ {};
 };
 
-// What rank 0 tells the others to do next.
+// The next action, from rank 0 to the others.
 struct Command {
   enum Kind : int { run_case, stop } kind = stop;
   int index = 0, repetition = 0;
@@ -71,15 +71,17 @@ class CaseLoop {
 
  private:
   Command command(Command next);
-  // Everything of one case that all ranks of the world do. True when any rank has had a signal.
+  // Runs one case on all ranks of the world, and gathers their signals.
   void execute(const Command& command, Record& record);
   void lead_case(std::size_t index, int repetition, Progress& progress);
   void lead_in_turns(const std::vector<std::size_t>& selected, int repetitions, Progress& progress);
-  // Null where the case was not run so far.
+  // Null if the case was not run yet.
   const Record* finished(std::size_t index, int repetition) const;
+  // The repetitions of these cases that are not finished.
+  int missing(const std::vector<std::size_t>& selected, int repetitions) const;
   void note_rates();
   bool ends() const { return fatal_ || !unwritten_.empty() || signal_ != 0; }
-  // What is known about the loss of a rank, beyond the exception that this rank got.
+  // The cause of a lost rank, from this rank's exception and the board.
   machine::Failure loss(const std::exception& error) const;
   void lost(const std::exception& error) { world_.board().fail(machine::failure_of(error)); }
 
@@ -95,7 +97,7 @@ class CaseLoop {
   std::string unwritten_;  // why sink or progress could not
 };
 
-// The axis of that name; of a case without one no limit asks.
+// The value of the axis `transport`, if its links have a limit.
 std::optional<machine::Transport> transport_of(const PlannedCase& plan) {
   for (const auto& [axis, value] : plan.axes)
     for (const auto transport : {machine::Transport::shared_memory, machine::Transport::mpi})
@@ -119,7 +121,7 @@ void CaseLoop::execute(const Command& command, Record& record) {
   const int mine = received_signal.load(std::memory_order_relaxed);
   for (const int theirs : world_.all_gather(world_.group(), mine))
     if (signal_ == 0) signal_ = theirs;
-  // Memory that links of this case shared is given back here.
+  // Frees the memory that links of this case shared.
   world_.barrier(world_.group());
 }
 
@@ -142,6 +144,13 @@ machine::Failure CaseLoop::loss(const std::exception& error) const {
 const Record* CaseLoop::finished(std::size_t index, int repetition) const {
   const auto found = place_.find({cases_[index].name, repetition});
   return found == place_.end() ? nullptr : &records_[found->second];
+}
+
+int CaseLoop::missing(const std::vector<std::size_t>& selected, int repetitions) const {
+  int count = 0;
+  for (const std::size_t index : selected)
+    for (int i = 0; i < repetitions; ++i) count += !finished(index, i);
+  return count;
 }
 
 void CaseLoop::note_rates() {
@@ -190,19 +199,13 @@ void CaseLoop::lead_in_turns(const std::vector<std::size_t>& selected, int repet
                              Progress& progress) {
   const double begin_s = machine::steady_s();
   Turns turns(cases_, selected);
-  const auto missing = [&](std::size_t index, int repetition) {
-    return !finished(index, repetition);
-  };
-  for (const std::size_t index : selected) {
-    bool all = true;
-    for (int i = 0; i < repetitions; ++i) all = all && !missing(index, i);
-    if (all) turns.took(index, 0);
-  }
+  for (const std::size_t index : selected)
+    if (missing({index}, repetitions) == 0) turns.took(index, 0);
   while (const auto index = turns.next()) {
     const double started_s = machine::steady_s();
     for (int i = 0; i < repetitions; ++i) {
       if (ends() || machine::steady_s() - begin_s >= options_.max_seconds) return;
-      if (missing(*index, i)) lead_case(*index, i, progress);
+      if (!finished(*index, i)) lead_case(*index, i, progress);
     }
     turns.took(*index, machine::steady_s() - started_s);
   }
@@ -229,13 +232,7 @@ int CaseLoop::lead(Progress& progress) {
   records_ = options_.finished;
   for (std::size_t i = 0; i < records_.size(); ++i)
     place_[{records_[i].name, records_[i].repetition}] = i;
-  const auto wanted = [&](auto count) {
-    for (const std::size_t index : selected)
-      for (int i = 0; i < front->repetitions(); ++i) count(index, i);
-  };
-  std::size_t left = 0;
-  wanted([&](std::size_t index, int repetition) { left += !finished(index, repetition); });
-  progress.start(left);
+  progress.start(static_cast<std::size_t>(missing(selected, front->repetitions())));
   const bool in_turns = std::isfinite(options_.max_seconds);
   if (in_turns) lead_in_turns(selected, front->repetitions(), progress);
   front->run(
@@ -250,10 +247,7 @@ int CaseLoop::lead(Progress& progress) {
         return signal_ != 0 ? "not run: interrupted" : "not run: time";
       });
 
-  if (!ends())
-    wanted([&](std::size_t index, int repetition) {
-      context_.not_run += !finished(index, repetition);
-    });
+  if (!ends()) context_.not_run += missing(selected, front->repetitions());
   context_.status = !context_.status_reason.empty() ? "aborted"
                     : signal_ != 0                  ? "interrupted"
                                                     : "complete";

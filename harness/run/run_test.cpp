@@ -450,7 +450,7 @@ TEST(Run, GoogleFlagsThatAreWrongAreRefused) {
             "unknown flag '--benchmark_fliter'; did you mean '--benchmark_filter'?");
   EXPECT_TRUE(has(error("--benchmark_filter=nothing"),
                   "--benchmark_filter 'nothing' matches none of 3 names"));
-  EXPECT_TRUE(has(error("--benchmark_filter=("), "no regular expression"));
+  EXPECT_TRUE(has(error("--benchmark_filter=("), "not a regular expression"));
   EXPECT_TRUE(has(error("--benchmark_min_time=1"), "no meaning here"));
   EXPECT_TRUE(has(error("--benchmark_format=jsno"), "did you mean 'json'?"));
   EXPECT_TRUE(has(error("--benchmark_repetitions=0"), "at least 1"));
@@ -466,9 +466,6 @@ TEST(Run, ListsWithoutRunning) {
             "toy/fault:none/ranks:1/bytes:64\ntoy/fault:none/ranks:2/bytes:64\n");
   EXPECT_EQ(outcome.exit_codes, (std::vector<int>{0, 0}));
   EXPECT_TRUE(outcome.heard.records.empty());
-  EXPECT_TRUE(google_benchmark_prints({"--benchmark_list_tests"}));
-  EXPECT_TRUE(google_benchmark_prints({"--benchmark_format=json"}));
-  EXPECT_FALSE(google_benchmark_prints({"--benchmark_repetitions=2"}));
 }
 
 TEST(Run, GoogleBenchmarksOwnFileAndFormat) {

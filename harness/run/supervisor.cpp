@@ -15,7 +15,7 @@
 namespace harness {
 namespace {
 
-// A second for the watchdogs to see it, one for others' reasons, the rest to write.
+// One second for the watchdogs to notice, one for other ranks' reasons, the rest to write.
 constexpr unsigned linger_s = 5;
 
 void linger(const std::string& line) {
@@ -47,7 +47,7 @@ SupervisedRank::SupervisedRank() {
     return;
   }
   ::prctl(PR_SET_NAME, "supervisor");
-  // Launchers signal the process group, so the rank hears these itself and ends as it sees fit.
+  // Launchers signal the process group, so the rank receives these signals itself.
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2}) ::signal(signal, SIG_IGN);
   int status = 0;
   while (::waitpid(rank, &status, 0) < 0 && errno == EINTR) {

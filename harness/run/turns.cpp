@@ -5,7 +5,7 @@
 
 namespace harness {
 
-// Of a value with itself, too: a unit may have one axis alone.
+// Includes a value with itself, because a unit may have only one axis.
 template <class Visit>
 void Turns::Unit::pairs(std::size_t place, Visit visit) const {
   const std::vector<std::size_t>& mine = values[place];

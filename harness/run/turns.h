@@ -1,15 +1,14 @@
 #pragma once
-// In which order cases are run when the time may not be enough for all: fair to the units, and of
-// each unit the cases that tell most first.
+// The order of cases under a time limit: fair to the units, with the most informative cases of each
+// unit first.
 //
 //   Turns turns(cases, selected);
 //   while (auto index = turns.next()) { …; turns.took(*index, seconds); }
 //
-// The next unit is the one that has had least time so far (at first: in their order). Its next case
-// is the one whose pairs of axis values were run least: the sum over pairs of 1 / (1 + runs of that
-// pair), the first where several have the same. So the first cases show every value of every axis,
-// then the values two by two, as far as the time goes. A pure function of the cases and of which
-// were run.
+// The next unit is the one with least time so far (ties: in their order). Its next case is the one
+// whose pairs of axis values were run least: the largest sum over pairs of 1 / (1 + runs of that
+// pair) (ties: the first). So the first cases cover every value of every axis, then pairs of
+// values. A pure function of the cases and of those that were run.
 
 #include <cstddef>
 #include <optional>
@@ -24,9 +23,9 @@ class Turns {
   // Indices into cases.
   Turns(const std::vector<PlannedCase>& cases, const std::vector<std::size_t>& selected);
 
-  // Empty when all were run.
+  // Empty if all were run.
   std::optional<std::size_t> next() const;
-  // What was run, here or (0 seconds) before.
+  // A case that was run, or, with 0 seconds, in an earlier launch.
   void took(std::size_t index, double seconds);
 
  private:

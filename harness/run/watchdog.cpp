@@ -25,12 +25,12 @@ using namespace std::chrono_literals;
 
 constexpr auto period = 200ms;
 constexpr double grace_s = 1;
-constexpr double last_resort_s = 10;  // for a reporter to write; then everybody goes
-// Before the waits' own timeout ends them: until then everybody still shows whom he waits for.
+constexpr double last_resort_s = 10;  // for a reporter to write; then all ranks end
+// Before the waits time out: until then every rank shows its peer.
 double before_waits_end(double timeout_s) {
   return std::max(timeout_s / 2, 0.95 * timeout_s - 2 * grace_s);
 }
-// Heartbeats that are none.
+// Sentinel values, not heartbeats.
 constexpr std::uint64_t signed_off = ~std::uint64_t{0};
 constexpr std::uint64_t reported = ~std::uint64_t{0} - 1;
 
@@ -55,7 +55,7 @@ ProcessState process_state(std::int64_t pid) {
   }
 }
 
-// Past stdio, whose lock the thread that hangs may hold.
+// Bypasses stdio: the hung thread may hold its lock.
 void say(std::string_view text) {
   const std::string line = fmt::format("shardmark: {}\n", text);
   [[maybe_unused]] const ssize_t wrote = ::write(STDERR_FILENO, line.data(), line.size());
@@ -63,14 +63,14 @@ void say(std::string_view text) {
 
 }  // namespace
 
-// What was seen of the others before: when their counters last changed.
+// Earlier observations of the other ranks: when their counters last changed.
 class Watchdog::Eye {
  public:
   Eye(machine::World& world, std::vector<std::string> names)
       : world_(world), names_(std::move(names)), seen_(static_cast<std::size_t>(world.size())) {}
 
   Snapshot look(double now) {
-    // This process was itself not running: what it missed is not the others' silence.
+    // This process itself did not run, so missing heartbeats do not count.
     const bool slept = now - looked_s_ > 2 && looked_s_ > 0;
     looked_s_ = now;
     const machine::Board& board = world_.board();
@@ -103,7 +103,7 @@ class Watchdog::Eye {
     seen.progress = progress;
     view.pid = status.pid.load();
     view.process = process_state(view.pid);
-    // The state after the process: one that finishes says so before it goes.
+    // Read after the process: a rank sets its state before it ends.
     view.state = status.state.load();
     if (view.state == RankState::failed && seen.failed_s == 0) seen.failed_s = now;
     view.watched = heartbeat != 0 && heartbeat != signed_off && heartbeat != reported;
@@ -120,7 +120,7 @@ class Watchdog::Eye {
     view.last_wait = board.last_wait(view.rank);
   }
 
-  // The board has only the beginning of a long name: adds the rest, if one case alone begins so.
+  // Completes a name that the board truncated, if only one case has this prefix.
   void complete(std::string& name, std::string& activity) const {
     if (name.empty()) return;
     const auto begins_so = [&](const std::string& one) { return one.starts_with(name); };
@@ -144,7 +144,7 @@ Watchdog::Watchdog(machine::World& world, std::string out_dir, double timeout_s,
       timeout_s_(before_waits_end(timeout_s)),
       eye_(std::make_unique<Eye>(world, std::move(names))) {
   if (world_.ranks_are_threads()) return;
-  // With this MPICH tells the others that a rank has died; by default it would end them, unheard.
+  // MPICH's signal for a dead rank. Its default action would end this rank without a report.
   struct sigaction now {};
   if (::sigaction(SIGUSR1, nullptr, &now) == 0 && now.sa_handler == SIG_DFL)
     ::signal(SIGUSR1, SIG_IGN);
@@ -227,7 +227,7 @@ void Watchdog::end_launch() {
     }
   }
   board.mine().heartbeat.store(reported);
-  // The others see that and go; what cannot is ended. Nothing is left that would hold the job.
+  // The others see this and end. Ranks that cannot are killed, so that the job ends.
   for (int rank = 0; rank < world_.size(); ++rank) {
     const RankStatus* status = board.of(rank);
     if (rank == world_.rank() || !status || status->pid.load() <= 0) continue;

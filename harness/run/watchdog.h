@@ -1,16 +1,15 @@
 #pragma once
-// A thread in every rank that ends the launch when a rank is lost, instead of letting the others
-// wait.
+// A thread in every rank that ends the launch if a rank is lost, so that the others do not wait.
 //
-// It shows the others that this process lives, looks at them every 200 ms, and when one is lost
-// (diagnosis.h) waits a second for further reasons. Then the lowest rank that still can marks the
-// run aborted with the case that ran, rewrites junit.xml and report.html, prints one line to
-// stderr, kills what of this host's ranks does not stop by itself, and ends with exit code 4; the
-// others end with 4 too. Ranks that are threads of one process are not watched.
+// It increments this rank's heartbeat and checks the other ranks every 200 ms. If a rank is lost
+// (diagnosis.h) it waits a second for further reasons. Then the lowest responsive rank marks the
+// run aborted with the current case, rewrites junit.xml and report.html, prints one line to stderr,
+// kills ranks of this host that do not stop, and ends with exit code 4. The others also end with 4.
+// Ranks that are threads of one process are not watched.
 //
-// Launchers kill all ranks when one is killed; SupervisedRank (supervisor.h) keeps them from it.
-// MPICH's mpiexec wants -disable-auto-cleanup besides, or it also does so when a rank ends early by
-// itself, and returns 9 in the place of 4.
+// Launchers kill all ranks if one is killed; SupervisedRank (supervisor.h) prevents that. MPICH's
+// mpiexec also needs -disable-auto-cleanup, or it does so if a rank ends early, and returns 9
+// instead of 4.
 
 #include <condition_variable>
 #include <memory>
@@ -28,16 +27,16 @@ class Sink;
 
 class Watchdog {
  public:
-  // World and sink must outlive it. timeout_s: of World; the watchdog reports a little earlier than
-  // waits give up, while every rank still shows which rank it waits for. names: of the cases that
-  // may run, for those longer than the board has room for. sink: which writes to out_dir in this
-  // process; null: another process does.
+  // World and sink must outlive it. timeout_s: World's; the watchdog reports a little before waits
+  // time out, while every rank still shows its peer. names: the cases that may run, because the
+  // board truncates long names. sink: writes to out_dir in this process; null: another process
+  // does.
   Watchdog(machine::World& world, std::string out_dir, double timeout_s,
            std::vector<std::string> names = {}, Sink* sink = nullptr);
-  // Ends watching. If a rank has failed by then it does not return: the report comes first.
+  // Stops watching. If a rank has failed it reports and does not return.
   ~Watchdog();
 
-  // This rank cannot go on: reports why, then ends the process with code 4.
+  // Reports why this rank cannot continue, then ends the process with code 4.
   [[noreturn]] void give_up(const machine::Failure& failure);
 
  private:

@@ -26,7 +26,7 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   }
 }
 
-// Digits only: no sign, no blanks. Negative on anything else.
+// The value of a text of digits only; negative for any other text.
 std::int64_t digits(std::string_view text) {
   std::int64_t value = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -112,13 +112,6 @@ std::vector<std::int64_t> parse_numbers(std::string_view axis, std::string_view 
   return values;
 }
 
-template <class T>
-std::vector<T> parse_each(std::string_view axis, std::string_view text) {
-  std::vector<T> values;
-  for (std::string_view part : split(text, ',')) values.push_back(AxisText<T>::parse(axis, part));
-  return values;
-}
-
 // The value of `all` whose name is text.
 template <class T, std::size_t count>
 T parse_name(std::string_view axis, std::string_view text, const T (&all)[count]) {
@@ -130,45 +123,23 @@ T parse_name(std::string_view axis, std::string_view text, const T (&all)[count]
   throw UsageError(machine::unknown(fmt::format("--{}", axis), text, names));
 }
 
-constexpr Profile all_profiles[] = {Profile::smoke, Profile::quick, Profile::acceptance,
-                                    Profile::paper};
+constexpr std::string_view profile_names[] = {"smoke", "quick", "acceptance", "paper"};
+constexpr std::string_view timing_names[] = {"sample", "loop", "window", "armed"};
 
 }  // namespace
 
-std::string_view name(Profile profile) {
-  switch (profile) {
-    case Profile::smoke:
-      return "smoke";
-    case Profile::quick:
-      return "quick";
-    case Profile::acceptance:
-      return "acceptance";
-    case Profile::paper:
-      return "paper";
-  }
-  return "?";
+std::string_view name(Profile profile) { return profile_names[static_cast<std::size_t>(profile)]; }
+
+Profile parse_profile(std::string_view text) {
+  using enum Profile;
+  return parse_name("profile", text, {smoke, quick, acceptance, paper});
 }
 
-Profile parse_profile(std::string_view text) { return parse_name("profile", text, all_profiles); }
-
-std::string_view name(Timing timing) {
-  switch (timing) {
-    case Timing::sample:
-      return "sample";
-    case Timing::loop:
-      return "loop";
-    case Timing::window:
-      return "window";
-    case Timing::armed:
-      return "armed";
-  }
-  return "?";
-}
+std::string_view name(Timing timing) { return timing_names[static_cast<std::size_t>(timing)]; }
 
 Timing parse_timing(std::string_view text) {
-  static constexpr Timing all_timings[] = {Timing::sample, Timing::loop, Timing::window,
-                                           Timing::armed};
-  return parse_name("timing", text, all_timings);
+  using enum Timing;
+  return parse_name("timing", text, {sample, loop, window, armed});
 }
 
 std::vector<machine::Transport> usual_transports(machine::Device::Kind device) {
@@ -205,82 +176,63 @@ void check_allowed(const AxisInfo& axis, const std::string& value) {
                                fmt::join(allowed, ", "), *near));
 }
 
-std::string AxisText<int>::format(const int& value) { return std::to_string(value); }
-int AxisText<int>::parse(std::string_view axis, std::string_view text) {
-  return static_cast<int>(parse_integer(axis, text));
+template <class T>
+std::string AxisText<T>::format(const T& value) {
+  if constexpr (std::is_same_v<T, std::string>)
+    return value;
+  else if constexpr (std::is_same_v<T, bool>)
+    return value ? "on" : "off";
+  else if constexpr (std::is_same_v<T, int>)
+    return std::to_string(value);
+  else if constexpr (std::is_same_v<T, Bytes>)
+    return std::to_string(value.value);
+  else
+    return std::string(name(value));
 }
-std::vector<int> AxisText<int>::parse_list(std::string_view axis, std::string_view text) {
-  std::vector<int> values;
-  for (std::int64_t value : parse_numbers(axis, text, parse_integer))
-    values.push_back(static_cast<int>(value));
+
+template <class T>
+T AxisText<T>::parse(std::string_view axis, std::string_view text) {
+  if constexpr (std::is_same_v<T, std::string>) {
+    if (text.empty()) throw UsageError(fmt::format("--{} is empty; expected a name", axis));
+    return std::string(text);
+  } else if constexpr (std::is_same_v<T, bool>) {
+    for (const std::string_view yes : {"on", "1", "true"})
+      if (text == yes) return true;
+    for (const std::string_view no : {"off", "0", "false"})
+      if (text == no) return false;
+    not_a_value(axis, text, "on or off");
+  } else if constexpr (std::is_same_v<T, int>) {
+    return static_cast<int>(parse_integer(axis, text));
+  } else if constexpr (std::is_same_v<T, Bytes>) {
+    return {parse_size(axis, text)};
+  } else if constexpr (std::is_same_v<T, machine::Dtype>) {
+    return parse_name(axis, text, machine::every_dtype);
+  } else if constexpr (std::is_same_v<T, machine::Reduction>) {
+    return parse_name(axis, text, machine::all_reductions);
+  } else {
+    return parse_name(axis, text, machine::all_transports);
+  }
+}
+
+template <class T>
+std::vector<T> AxisText<T>::parse_list(std::string_view axis, std::string_view text) {
+  std::vector<T> values;
+  if constexpr (std::is_same_v<T, int> || std::is_same_v<T, Bytes>) {
+    constexpr bool is_int = std::is_same_v<T, int>;
+    for (const std::int64_t value : parse_numbers(axis, text, is_int ? parse_integer : parse_size))
+      values.push_back(T(value));
+  } else {
+    for (std::string_view part : split(text, ',')) values.push_back(parse(axis, part));
+  }
   return values;
 }
 
-std::string AxisText<Bytes>::format(const Bytes& value) { return std::to_string(value.value); }
-Bytes AxisText<Bytes>::parse(std::string_view axis, std::string_view text) {
-  return {parse_size(axis, text)};
-}
-std::vector<Bytes> AxisText<Bytes>::parse_list(std::string_view axis, std::string_view text) {
-  std::vector<Bytes> values;
-  for (std::int64_t value : parse_numbers(axis, text, parse_size)) values.push_back({value});
-  return values;
-}
-
-std::string AxisText<bool>::format(const bool& value) { return value ? "on" : "off"; }
-bool AxisText<bool>::parse(std::string_view axis, std::string_view text) {
-  for (const std::string_view yes : {"on", "1", "true"})
-    if (text == yes) return true;
-  for (const std::string_view no : {"off", "0", "false"})
-    if (text == no) return false;
-  not_a_value(axis, text, "on or off");
-}
-std::vector<bool> AxisText<bool>::parse_list(std::string_view axis, std::string_view text) {
-  return parse_each<bool>(axis, text);
-}
-
-std::string AxisText<std::string>::format(const std::string& value) { return value; }
-std::string AxisText<std::string>::parse(std::string_view axis, std::string_view text) {
-  if (text.empty()) throw UsageError(fmt::format("--{} is empty; expected a name", axis));
-  return std::string(text);
-}
-std::vector<std::string> AxisText<std::string>::parse_list(std::string_view axis,
-                                                           std::string_view text) {
-  return parse_each<std::string>(axis, text);
-}
-
-std::string AxisText<machine::Dtype>::format(const machine::Dtype& value) {
-  return std::string(name(value));
-}
-machine::Dtype AxisText<machine::Dtype>::parse(std::string_view axis, std::string_view text) {
-  return parse_name(axis, text, machine::every_dtype);
-}
-std::vector<machine::Dtype> AxisText<machine::Dtype>::parse_list(std::string_view axis,
-                                                                 std::string_view text) {
-  return parse_each<machine::Dtype>(axis, text);
-}
-
-std::string AxisText<machine::Reduction>::format(const machine::Reduction& value) {
-  return std::string(name(value));
-}
-machine::Reduction AxisText<machine::Reduction>::parse(std::string_view axis,
-                                                       std::string_view text) {
-  return parse_name(axis, text, machine::all_reductions);
-}
-std::vector<machine::Reduction> AxisText<machine::Reduction>::parse_list(std::string_view axis,
-                                                                         std::string_view text) {
-  return parse_each<machine::Reduction>(axis, text);
-}
-
-std::string AxisText<machine::Transport>::format(const machine::Transport& value) {
-  return std::string(name(value));
-}
-machine::Transport AxisText<machine::Transport>::parse(std::string_view axis,
-                                                       std::string_view text) {
-  return parse_name(axis, text, machine::all_transports);
-}
-std::vector<machine::Transport> AxisText<machine::Transport>::parse_list(std::string_view axis,
-                                                                         std::string_view text) {
-  return parse_each<machine::Transport>(axis, text);
-}
+template struct AxisText<int>;
+template struct AxisText<Bytes>;
+template struct AxisText<bool>;
+template struct AxisText<std::string>;
+template struct AxisText<machine::Dtype>;
+template struct AxisText<machine::Reduction>;
+template struct AxisText<machine::Transport>;
 
 }  // namespace harness

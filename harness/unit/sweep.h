@@ -19,23 +19,23 @@
 // Contract:
 // - Cases come slice by slice, in each with the first axis slowest. A case of two slices counts
 //   once, for the first. Several slices may have one name.
-// - A flag replaces the values of its axis in every slice of the profile, also where the slice does
-//   not vary it.
-// - Combinations that name no case (`only`) are left out of every slice. So a slice may vary ranks,
-//   tp, pp and dp freely when `only` wants ranks == tp * pp * dp.
+// - A flag replaces the values of its axis in every slice of the profile, even if the slice does
+// not
+//   vary it.
+// - `only` leaves out invalid combinations. So a slice may vary ranks, tp, pp and dp freely if
+//   `only` requires ranks == tp * pp * dp.
 // - A field may also be a function: vary(+[](Case& c) -> int& { return c.config.tp; }, {1, 2}). The
 //   axis and `vary` must name the same function.
 // - Each unit has a slice of Profile::smoke: tiny shapes that pass on threads in about a second,
 //   with sanitizers too.
-// - Errors: logic_error on two axes of one name or field, and on a slice that varies a field which
-//   is no axis, or one twice; UsageError on a value that its axis does not allow.
+// - Errors: logic_error if two axes have the same name or field, or a slice varies a field that is
+//   not an axis or varies a field twice; UsageError for a value that its axis does not allow.
 
 #include <any>
 #include <compare>
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -56,53 +56,48 @@ enum class Profile : unsigned char { smoke, quick, acceptance, paper };
 std::string_view name(Profile profile);
 Profile parse_profile(std::string_view text);
 
-enum class Timing : unsigned char { sample, loop, window, armed };  // how runs are timed: sampler.h
+enum class Timing : unsigned char { sample, loop, window, armed };  // sampler.h explains them
 std::string_view name(Timing timing);
 Timing parse_timing(std::string_view text);
 
-// Sizes on the command line are binary: "8", "4KiB", "64MiB", "4K" and "4M" as nccl-tests has them.
+// Sizes on the command line are binary: "8", "4KiB", "64MiB", or "4K" and "4M" as in nccl-tests.
 struct Bytes {
   std::int64_t value = 0;
   auto operator<=>(const Bytes&) const = default;
 };
-// first, first * factor, … as far as last.
+// first, first * factor, … up to last.
 std::vector<Bytes> powers(std::int64_t first, std::int64_t last, std::int64_t factor);
 
-// How an axis value is written and read. Both parsers throw UsageError naming the axis and the
-// text. Lists are comma-separated; numbers also have ranges: "1:8:x2" multiplies, "2:10:+4" adds,
-// "1:4" is every number (of sizes: every doubling). A range goes as far as its last value, not
-// beyond.
+// The text form of an axis value. Both parsers throw UsageError with the axis and the text. Lists
+// are comma-separated. Numbers also have ranges: "1:8:x2" multiplies, "2:10:+4" adds, "1:4" counts
+// (sizes double). A range never exceeds its last value. T is one of the types below.
 template <class T>
-struct AxisText;
-#define SHARDMARK_AXIS_TEXT(T)                                                      \
-  template <>                                                                       \
-  struct AxisText<T> {                                                              \
-    static std::string format(const T& value);                                      \
-    static T parse(std::string_view axis, std::string_view text);                   \
-    static std::vector<T> parse_list(std::string_view axis, std::string_view text); \
-  }
-SHARDMARK_AXIS_TEXT(int);    // "1,2,4", "1:8:x2"
-SHARDMARK_AXIS_TEXT(Bytes);  // "8,1KiB", "1KiB:64MiB:x4"; written as a plain number
-SHARDMARK_AXIS_TEXT(bool);   // "on", "off"; also read: 1, true, 0, false
-SHARDMARK_AXIS_TEXT(std::string);
-SHARDMARK_AXIS_TEXT(machine::Dtype);      // "float,bfloat16"
-SHARDMARK_AXIS_TEXT(machine::Reduction);  // "sum,prod,max,min,avg"
-SHARDMARK_AXIS_TEXT(machine::Transport);  // "shared_memory,mpi,cuda_ipc,nccl"
-#undef SHARDMARK_AXIS_TEXT
+struct AxisText {
+  static std::string format(const T& value);
+  static T parse(std::string_view axis, std::string_view text);
+  static std::vector<T> parse_list(std::string_view axis, std::string_view text);
+};
+extern template struct AxisText<int>;    // "1,2,4", "1:8:x2"
+extern template struct AxisText<Bytes>;  // "8,1KiB", "1KiB:64MiB:x4"; written as a plain number
+extern template struct AxisText<bool>;   // "on", "off"; also read: 1, true, 0, false
+extern template struct AxisText<std::string>;
+extern template struct AxisText<machine::Dtype>;      // "float,bfloat16"
+extern template struct AxisText<machine::Reduction>;  // "sum,prod,max,min,avg"
+extern template struct AxisText<machine::Transport>;  // "shared_memory,mpi,cuda_ipc,nccl"
 
-// The transports of a sweep over tensors of a device: shared_memory and mpi of the host's; of
-// CUDA's cuda_ipc, and nccl where there are several GPUs.
+// The transports for tensors on a device: shared_memory and mpi on the host; cuda_ipc on CUDA, and
+// nccl if there are several GPUs.
 std::vector<machine::Transport> usual_transports(machine::Device::Kind device);
 
-// Axis values given on the command line, by axis name: they replace the profile's.
+// Axis values of the command line, by axis name. They replace the profile's values.
 using AxisFlags = std::map<std::string, std::string>;
 
-// What cases are planned for.
+// Selects the cases to plan.
 struct PlanRequest {
   Profile profile = Profile::quick;
   AxisFlags flags{};
   machine::Device::Kind device = machine::Device::Kind::host;
-  // Of a configuration file, for the units that know its type. Empty: none.
+  // The configuration of a file, for the units that know its type. Empty: no file.
   std::any configuration{};
 };
 using AxisValues = std::vector<std::pair<std::string, std::string>>;
@@ -114,7 +109,7 @@ struct AxisInfo {
   std::string usual;                 // the default
 };
 
-// Throws UsageError when value is none of axis.allowed, naming the nearest that is.
+// Throws UsageError with the nearest allowed value if axis.allowed lacks this value.
 void check_allowed(const AxisInfo& axis, const std::string& value);
 
 // The values that a slice gives one axis.
@@ -132,9 +127,9 @@ Variation<Case> vary(T Case::*field, std::type_identity_t<std::vector<T>> values
 template <class Case, class T>
 Variation<Case> vary(T& (*field)(Case&), std::type_identity_t<std::vector<T>> values);
 
-// Of a slice's product the combinations whose indices of values sum to `at` modulo `of`: one of
-// `of`, in which every two values of two axes still meet. The whole product where a flag replaces
-// the values of an axis that the slice varies.
+// Selects one in `of` combinations of a slice's product: those whose value indices sum to `at`
+// modulo `of`. Every two values of two axes still meet. Ignored if a flag replaces the values of an
+// axis that the slice varies.
 struct Diagonal {
   std::size_t of = 1, at = 0;
 };
@@ -142,23 +137,23 @@ struct Diagonal {
 template <class Case>
 class Sweep {
  public:
-  explicit Sweep(Case start = {}) : start_(std::move(start)) {}  // what no axis sets
-  // field: T Case::* or T& (*)(Case&). allowed: the only right values, when not empty.
+  explicit Sweep(Case start = {}) : start_(std::move(start)) {}  // for fields without axis
+  // field: T Case::* or T& (*)(Case&). allowed: the only valid values; empty: all.
   template <class Field>
   using ValueOf = std::remove_cvref_t<std::invoke_result_t<Field, Case&>>;
   template <class Field>
   Sweep& axis(std::string name, Field field, std::type_identity_t<ValueOf<Field>> usual,
               std::type_identity_t<std::vector<ValueOf<Field>>> allowed = {});
-  // An axis of a table. `expand` makes a flag's text the texts of its values; slices vary it by a
-  // Variation whose field is the name, a std::string.
+  // An axis of a table. `expand` converts a flag's text to the texts of its values. Slices vary the
+  // axis by a Variation whose field is the name, a std::string.
   Sweep& axis(const AxisInfo& info,
               std::function<std::vector<std::string>(std::string_view)> expand,
               std::function<void(Case&, const std::string&)> set);
   Sweep& slice(std::vector<Profile> profiles, std::string name,
                const std::vector<Variation<Case>>& variations = {}, Diagonal diagonal = {});
-  // Leaves out combinations that name no case: the function says why not, or returns an empty
-  // text. A value given on the command line that is left with no case at all is an error with that
-  // text. (A case that can't run here is skipped with a reason instead: see Unit::why_not.)
+  // Leaves out invalid combinations: the function returns the reason, or an empty text. If a value
+  // of the command line is left without any case, that reason becomes the error. (A case that
+  // cannot run here is skipped instead: see why_not in unit.h.)
   Sweep& only(std::function<std::string(const Case&)> why_no_case);
 
   std::vector<AxisInfo> axes(Profile profile) const;
@@ -168,17 +163,17 @@ class Sweep {
     AxisValues axes;
     std::string slice;
   };
-  // Throws UsageError on a flag that names no axis of this sweep and on a value that is not
-  // allowed. Values given twice count once.
+  // Throws UsageError for a flag without axis and for a value that is not allowed. Values given
+  // twice count once.
   std::vector<Selected> cases(Profile profile, const AxisFlags& flags) const;
 
  private:
   using Values = std::vector<typename Variation<Case>::Value>;
   struct Axis {
     AxisInfo info;
-    std::function<bool(const std::any&)> is;        // of this field
+    std::function<bool(const std::any&)> is;        // whether a Variation's field is this axis
     std::function<Values(std::string_view)> parse;  // of a flag
-    Values usual;                                   // one
+    Values usual;                                   // one value
   };
   struct Slice {
     std::vector<Profile> profiles;

@@ -224,7 +224,7 @@ std::vector<typename Sweep<Case>::Selected> Sweep<Case>::cases(Profile profile,
   std::erase_if(refused, [&](const auto& one) { return accepted.contains(one.first); });
   if (refused.empty()) return cases;
   const auto& [one, why] = *refused.begin();
-  // Of several values the reason alone says which is to blame.
+  // With several values only the reason tells which one is wrong.
   throw UsageError(refused.size() > 1 ? why : fmt::format("{} {}: {}", one.first, one.second, why));
 }
 

@@ -12,7 +12,7 @@
 namespace harness {
 namespace {
 
-// A function's static, so that units of any translation unit may register before main.
+// A local static, so that any translation unit may register units before main.
 std::map<std::string, std::unique_ptr<Family>, std::less<>>& registry() {
   static std::map<std::string, std::unique_ptr<Family>, std::less<>> families;
   return families;
@@ -75,18 +75,14 @@ std::vector<PlannedCase> plan_cases(const std::vector<std::string>& units,
   for (const Family* family : selected)
     for (const AxisInfo& axis : family->axes(request)) {
       axes[family].insert(axis.name);
-      known.insert(axis.name);
+      known.insert("--" + axis.name);
     }
   for (const auto& [flag, text] : request.flags)
-    if (!known.contains(flag))
-      throw UsageError(machine::unknown("flag", "--" + flag, [&] {
-        std::vector<std::string> names;
-        for (const std::string& name : known) names.push_back("--" + name);
-        return names;
-      }()));
+    if (!known.contains("--" + flag))
+      throw UsageError(machine::unknown("flag", "--" + flag, {known.begin(), known.end()}));
 
   std::vector<PlannedCase> planned;
-  std::string refusal;  // of a unit that nobody named: it is only left out while others accept
+  std::string refusal;  // of an unnamed unit, which is left out if other units accept the flags
   for (const Family* family : selected) {
     PlanRequest own = request;
     std::erase_if(own.flags, [&](const auto& flag) { return !axes[family].contains(flag.first); });

@@ -15,29 +15,31 @@
 //   };
 //   const bool registered = harness::add<AllReduce>();
 //
-// Optional members: `static std::string why_not(const Case&, const Context&)` (a reason to skip, or
-// empty; by default whether the world has the case's `transport`, if it has one), `static void
-// check_files(const Case&, const Files&)` (throws UsageError if a file of the command line does not
-// fit the case; called before any rank starts), `void yardstick()` (the library doing the same:
-// timed in alternation, gives library_s and speedup_over_library, the latter not with `static
-// constexpr bool yardstick_is_part = true`; with `bool has_yardstick() const` only in the cases
-// where that says so, on all ranks alike), `std::optional<machine::Failure> check(Runner)` with
-// `void rehearse(Runner)` (what is wrong with the output on this rank, if anything, after every
-// sample of the unit and of its yardstick, not timed; before it rehearse runs the same once with
-// other input, so that an output left over from the sample before shows), `void
-// describe(Description&)` (description.h; on every rank after judge, rank 0's is kept), `static
-// constexpr Counter counters[]` (the counters that describe sets), `bool only_queues() const` (run
-// and yardstick only queue work on the device's stream and wait for none of it, so that the timing
-// `armed` can hold it back until all ranks have queued theirs), `static constexpr bool repeatable =
-// false` (run or yardstick twice without prepare between them makes no sense: every sample is then
-// one run).
+// Optional members:
+//   static std::string why_not(const Case&, const Context&)   a reason to skip, or empty. Default:
+//       whether the world has the case's `transport`, if it has one.
+//   static void check_files(const Case&, const Files&)   throws UsageError if a file of the command
+//       line does not fit the case. Called before any rank starts.
+//   void yardstick()   the library that does the same, timed in alternation: library_s and
+//       speedup_over_library. With `static constexpr bool yardstick_is_part = true` no speedup.
+//       With `bool has_yardstick() const`, the same on all ranks, only in the cases for which it is
+//       true.
+//   std::optional<machine::Failure> check(Runner), void rehearse(Runner)   check returns what is
+//       wrong with this rank's output after every sample of unit and yardstick, not timed. Before
+//       the sample, rehearse runs the same once with other input, so that a stale output shows.
+//   void describe(Description&)   on every rank after judge; rank 0's is kept (description.h).
+//   static constexpr Counter counters[]   the counters that describe sets.
+//   bool only_queues() const   run and yardstick only queue work on the device's stream and never
+//       wait for it, so the timing `armed` can hold the work back until all ranks have queued it.
+//   static constexpr bool repeatable = false   run or yardstick need prepare each time, so every
+//       sample is one run.
 //
-// Traits (record.h), which let `health` find slow ranks, disks and units: `equal_work`,
+// Traits (record.h), by which `health` finds slow ranks, disks and units: `equal_work`,
 // `limit_applies`, `uses_disk`; each `static constexpr bool NAME = true` or `static bool NAME(const
-// Case&)`. A trait that is missing is false.
+// Case&)`. A missing trait is false.
 //
-// Every rank of the case constructs the unit and calls the same members in the same order. What a
-// member throws on any rank fails the case. The axis `ranks` is a must.
+// Every rank of the case constructs the unit and calls the same members in the same order. An
+// exception on any rank fails the case. The axis `ranks` is required.
 
 #include <concepts>
 #include <cstdint>
@@ -62,12 +64,12 @@ namespace harness {
 
 class Rates;
 
-// Files of the command line; empty: not given.
+// Files of the command line; empty: not specified.
 struct Files {
   std::string data, load, save;
 };
 
-// What a case runs on.
+// The ranks, device and inputs of a case.
 struct Context {
   machine::World& world;
   machine::Group group;  // the case's ranks: the first `ranks` of the world
@@ -79,17 +81,17 @@ struct Context {
   std::string save_file;  // --save; empty: nothing is saved
 };
 
-// What one iteration costs one rank, and what to call its rate.
+// The cost of one iteration on one rank, and the factors of its rates.
 struct Cost {
   double flops = 0;
   machine::Dtype flops_dtype = machine::Dtype::float32;
-  double memory_bytes = 0;       // read plus written, the least the algorithm can do
-  double working_set_bytes = 0;  // decides which measured memory bandwidth applies
-  // Of memory_bytes, what a rank must receive from others at the least, each byte once; over what.
+  double memory_bytes = 0;       // read plus written: the minimum of the algorithm
+  double working_set_bytes = 0;  // selects the measured memory bandwidth
+  // The part of memory_bytes that a rank must receive from others, each byte once.
   double wire_bytes = 0;
   machine::Transport transport = machine::Transport::shared_memory;
-  // S of algbw = S / t, as nccl-tests defines it. Where it is given, the volume that is judged is
-  // that of one run, and wire_GBps is what the rank that sent most of it sent per second.
+  // S of algbw = S / t, as nccl-tests defines it. If set, the judged volume is that of one run, and
+  // wire_GBps is the rate of the rank that sent most.
   double algorithm_bytes = 0;
   double bus_factor = 0;  // busbw = bus_factor * algbw
   double tokens = 0;      // of the whole case
@@ -120,10 +122,10 @@ concept UnitType = requires(U unit, const typename U::Case& the_case, Context& c
   { unit.cost() } -> std::same_as<Cost>;
 };
 
-// Whose runs a sample is of.
+// The code that a sample times.
 enum class Runner : unsigned char { unit, yardstick };
 
-// A unit's life in one case, without its type.
+// A unit in one case, without its type.
 class Instance {
  public:
   virtual ~Instance() = default;
@@ -147,7 +149,7 @@ struct PlannedCase {
   std::string slice;  // of the profile: sweep.h
   int ranks = 1;
   Traits traits;
-  bool yardstick_is_part = false;  // of the unit's work: no speedup
+  bool yardstick_is_part = false;  // the yardstick is part of the unit's work: no speedup
   std::span<const Oracle> oracles;
   std::function<std::string(const Context&)> why_not;
   std::function<void(const Files&)> check_files;
@@ -166,18 +168,18 @@ class Family {
 
 // All registered units, by name.
 std::vector<const Family*> families();
-// Those named, each once; all when none. Throws UsageError naming the nearest of an unknown one.
+// The named units, each once; all if none is named. Throws UsageError for an unknown name.
 std::vector<const Family*> families(const std::vector<std::string>& units);
-// Throws std::logic_error when the name is taken.
+// Throws std::logic_error if another unit has this name.
 bool add(std::unique_ptr<Family> family);
 
 template <UnitType U>
 bool add();
 
-// The cases of the units named (all when none), in order. A flag acts on the units that have such
-// an axis. Throws UsageError: unknown unit, a flag that no selected unit has, a value that a named
-// unit does not allow (with no unit named: that no unit allows; those that don't are left out), no
-// case.
+// The cases of the named units (all if none is named), in order. A flag applies to the units that
+// have its axis. Throws UsageError: an unknown unit, a flag that no selected unit has, a value that
+// a named unit does not allow, no case. If no unit is named, units that do not allow a value are
+// left out, and it is an error if none allows it.
 std::vector<PlannedCase> plan_cases(const std::vector<std::string>& units,
                                     const PlanRequest& request);
 

@@ -10,19 +10,7 @@
 namespace harness {
 namespace detail {
 
-template <class U>
-constexpr bool repeatable() {
-  if constexpr (requires { U::repeatable; }) return U::repeatable;
-  return true;
-}
-
-template <class U>
-constexpr bool yardstick_is_part() {
-  if constexpr (requires { U::yardstick_is_part; }) return U::yardstick_is_part;
-  return false;
-}
-
-// A trait is a constant of the unit or a function of its case; nothing else fits.
+// A trait is a constant of the unit or a function of its case.
 template <class Case>
 bool trait(const bool* value, const Case&) {
   return *value;
@@ -41,7 +29,7 @@ Traits traits(const typename U::Case& the_case) {
   return traits;
 }
 
-// An optional member that is there but cannot be called as unit.h says would otherwise be ignored.
+// Rejects an optional member with another signature than in unit.h: it would be ignored silently.
 template <class U>
 constexpr bool optional_members_fit() {
   if constexpr (requires { &U::why_not; })
@@ -86,7 +74,10 @@ class InstanceOf final : public Instance {
   InstanceOf(const typename U::Case& the_case, Context& context) : unit_(the_case, context) {}
   void prepare() override { unit_.prepare(); }
   void run() override { unit_.run(); }
-  bool repeatable() const override { return detail::repeatable<U>(); }
+  bool repeatable() const override {
+    if constexpr (requires { U::repeatable; }) return U::repeatable;
+    return true;
+  }
   bool only_queues() const override {
     if constexpr (requires(const U& unit) { unit.only_queues(); }) return unit_.only_queues();
     return false;
@@ -143,7 +134,8 @@ class FamilyOf final : public Family {
       plan.slice = std::move(slice);
       plan.ranks = the_case.ranks;
       plan.traits = traits<U>(the_case);
-      plan.yardstick_is_part = yardstick_is_part<U>();
+      if constexpr (requires { U::yardstick_is_part; })
+        plan.yardstick_is_part = U::yardstick_is_part;
       plan.oracles = U::oracles;
       plan.why_not = [the_case](const Context& context) -> std::string {
         if constexpr (requires { U::why_not(the_case, context); })

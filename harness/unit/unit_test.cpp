@@ -213,8 +213,12 @@ TEST(Plan, ATransportThatIsMissingIsAReasonToSkip) {
 }
 
 TEST(Plan, OptionalMembersAreFound) {
-  static_assert(detail::repeatable<Complete>());
-  static_assert(!detail::repeatable<Another>());
+  machine::run_ranks(1, [](machine::World& world) {
+    const Rates rates;
+    Context context{world, machine::first_ranks("world", 1, 0), world.device(), rates};
+    EXPECT_TRUE(detail::InstanceOf<Complete>({}, context).repeatable());
+    EXPECT_FALSE(detail::InstanceOf<Another>({}, context).repeatable());
+  });
 }
 
 }  // namespace

@@ -1,11 +1,11 @@
-# What Shardmark builds on. Required libraries come from Debian's packages (scripts/install); the
-# CUDA Toolkit, NCCL and liburing are found or left out, and the program says which.
+# Dependencies. Required libraries come from Debian's packages (scripts/install). The CUDA Toolkit,
+# NCCL and liburing are optional, and the program reports them.
 
 find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
 include(mpi)
 pkg_check_modules(hwloc REQUIRED IMPORTED_TARGET hwloc)
-# Not find_package(dnnl): Debian's asks for the OpenCL headers too, which only its GPU engine needs.
+# Not find_package(dnnl): Debian's requires the OpenCL headers, which only its GPU engine needs.
 find_path(DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.hpp REQUIRED)
 find_library(DNNL_LIBRARY dnnl REQUIRED)
 add_library(DNNL::dnnl UNKNOWN IMPORTED)
@@ -19,7 +19,7 @@ find_package(nlohmann_json REQUIRED)
 find_package(fmt REQUIRED)
 find_package(SQLite3 REQUIRED)
 
-# Debian keeps nvcc out of PATH-less shells; look where the toolkit installs itself.
+# nvcc may not be in PATH; look in the toolkit's default folder.
 find_program(SHARDMARK_NVCC nvcc HINTS /usr/local/cuda/bin)
 if(SHARDMARK_CUDA STREQUAL "AUTO")
   if(SHARDMARK_NVCC)
@@ -36,7 +36,7 @@ if(SHARDMARK_CUDA)
   enable_language(CUDA)
   set(CMAKE_CUDA_STANDARD 20)
   set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)  # one runtime for the kernels and for what links cudart
-  # CMake 3.25 does not know how nvcc is asked for C++20.
+  # CMake 3.25 does not know nvcc's option for C++20.
   if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
     set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
     set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)

@@ -1,6 +1,6 @@
-# MPI::MPI_C is the library that SHARDMARK_MPI names, not the one that the system's alternatives
-# happen to point at. Debian's compiler wrappers bear the name (mpicc.mpich, mpicc.openmpi), as do
-# pkg-config's files; elsewhere a plain mpicc will do if its mpi.h is of the library named.
+# MPI::MPI_C is the library of SHARDMARK_MPI, not that of the system's alternatives. Debian's compiler
+# wrappers (mpicc.mpich, mpicc.openmpi) and pkg-config files have its name. Elsewhere a plain mpicc is
+# used if its mpi.h belongs to that library.
 
 set(mpi_names mpich openmpi)
 set_property(CACHE SHARDMARK_MPI PROPERTY STRINGS ${mpi_names})
@@ -19,7 +19,7 @@ else()
   set(mpi_package "libopenmpi-dev (scripts/install --for openmpi)")
 endif()
 
-# What an earlier configuration found for the other library must not answer for this one.
+# Forget the variables of the other library from an earlier configuration.
 if(NOT SHARDMARK_MPI STREQUAL "${SHARDMARK_MPI_FOUND}")
   get_cmake_property(cached CACHE_VARIABLES)
   list(FILTER cached INCLUDE REGEX "^(MPI_|SHARDMARK_MPI_(HEADER|WRAPPER)|SHARDMARK_LAUNCHER|MPICONFIG_)")
@@ -34,7 +34,7 @@ if(SHARDMARK_MPI_WRAPPER)
   find_package(MPI COMPONENTS C)
 endif()
 if(NOT MPI_C_FOUND)
-  # Without a wrapper pkg-config may know it still.
+  # Without a wrapper, try pkg-config.
   pkg_check_modules(${mpi_module} IMPORTED_TARGET ${mpi_module})
   if(${mpi_module}_FOUND)
     add_library(MPI::MPI_C INTERFACE IMPORTED)
@@ -57,7 +57,7 @@ if(NOT SHARDMARK_MPI_HEADER)
                       "(SHARDMARK_MPI=${SHARDMARK_MPI}); install ${mpi_package}")
 endif()
 if(SHARDMARK_MPI STREQUAL "openmpi")
-  # Its mpi.h brings C++ bindings, which want a library of their own.
+  # Its mpi.h contains C++ bindings that need another library.
   target_compile_definitions(MPI::MPI_C INTERFACE OMPI_SKIP_MPICXX)
 endif()
 set(SHARDMARK_MPI_FOUND ${SHARDMARK_MPI} CACHE INTERNAL "The MPI library that the MPI_ variables are of")

@@ -10,8 +10,8 @@
 #   MAY_INCLUDE  the rooms whose doors this room may use.
 # WITHOUT lists sources that the caller adds under a condition. UNSANITIZED lists tests that
 # sanitizers leave out: formulas, proofs and rates, whose memory the other tests cover. OPTIMIZE is
-# the level of release builds, 3 unless given: text and JSON compile three times as long with 3 as
-# with 1. OBJECTS links the room as objects, because an archive drops units that nothing calls.
+# the level of release builds, default 3: text and JSON compile three times as long with 3 as with 1.
+# OBJECTS links the room as objects, because an archive drops units without callers.
 #
 # Each header compiles alone: x.h because x.cpp includes it first (scripts/check_rooms), the others
 # by the target all_verify_interface_header_sets.
@@ -26,7 +26,7 @@ if(SHARDMARK_SANITIZE)
   list(APPEND shardmark_options -fsanitize=${SHARDMARK_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${SHARDMARK_SANITIZE})
   if(SHARDMARK_SANITIZE MATCHES thread)
-    # GCC's thread sanitizer does not model fences; none of our code relies on one alone.
+    # GCC's thread sanitizer does not model fences. No code depends on fences only.
     list(APPEND shardmark_options -Wno-tsan)
   endif()
 endif()
@@ -36,7 +36,7 @@ function(shardmark_compile_options target)
   target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR})
 endfunction()
 
-# Appends to `result` the files below `folders` that match `pattern`; "." means the room alone.
+# Appends to `result` the files below `folders` that match `pattern`; "." is the room's own folder only.
 function(files_below result pattern)
   set(found)
   foreach(folder ${ARGN})
@@ -60,14 +60,14 @@ function(optimize_folders level)
     COMPILE_OPTIONS $<$<CONFIG:Release>:-O${level}> SKIP_PRECOMPILE_HEADERS ON)
 endfunction()
 
-# Tests that compute as much as they compare. They can't use headers precompiled without optimization.
+# Optimizes compute-bound tests. They can't use headers precompiled without optimization.
 function(optimize_tests)
   set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS -O1 SKIP_PRECOMPILE_HEADERS ON)
 endfunction()
 
 function(room_tests name tests)
   if(SHARDMARK_SANITIZE MATCHES thread)
-    # Only tests that start threads have anything to show there.
+    # Only tests that start threads are useful there.
     set(threaded)
     foreach(test ${tests})
       file(STRINGS ${test} lines LIMIT_COUNT 1 REGEX "run_ranks|on_threads|std::thread|std::async|watchdog")
@@ -82,7 +82,7 @@ function(room_tests name tests)
   endif()
   add_executable(${name}_test ${tests})
   shardmark_compile_options(${name}_test)
-  # Optimized is what is tested; the tests themselves are compiled fast.
+  # The tested code is optimized; the tests compile without optimization.
   target_compile_options(${name}_test PRIVATE -O0)
   target_precompile_headers(${name}_test PRIVATE <gtest/gtest.h> ${shardmark_precompiled})
   target_link_libraries(${name}_test PRIVATE ${name} GTest::gtest GTest::gtest_main)

@@ -148,8 +148,8 @@ int run_rank(const RunCommandLine& line, const std::vector<harness::PlannedCase>
       if (rank != 0) return;
       if (line.continued)
         harness::refuse_another(out_dir, *line.continued, environment, configuration);
-      sink = harness::write_to(options.context, out_dir, line.continued.has_value(),
-                               world->faults().disk);
+      sink = std::make_unique<harness::RunWriter>(options.context, out_dir,
+                                                  line.continued.has_value(), world->faults().disk);
       if (!line.continued)
         harness::write_file(out_dir + "/environment.json", environment, world->faults().disk);
     });

@@ -1,0 +1,21 @@
+#pragma once
+// The receiver of a run's records, on rank 0. RunWriter (run_json.h) writes them to a directory.
+
+#include <string>
+
+#include "harness/record/record.h"
+
+namespace harness {
+
+class Sink {
+ public:
+  virtual ~Sink() = default;
+  virtual void started(const std::string& /*name*/) {}  // a case
+  virtual void add(const Record& record) = 0;           // after every case
+  virtual void finish(const RunContext& context) = 0;   // once, however the run ends
+  virtual void measured(const RunContext&) {}           // when more rates are known
+  // The watchdog ends the run, on its own thread. Later records are dropped.
+  virtual void abort(const machine::Failure&, const Record& /*lost*/) {}
+};
+
+}  // namespace harness
