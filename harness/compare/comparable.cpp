@@ -53,7 +53,7 @@ bool is_of_one_launch(std::string_view field) {
 
 void flatten(const Json& json, const std::string& path, int depth, Fields& fields) {
   if (depth > deepest)
-    throw std::runtime_error(fmt::format("{} lies deeper than {} levels", path, deepest));
+    throw std::runtime_error(fmt::format("{} is nested more than {} levels deep", path, deepest));
   if (json.is_object()) {
     for (const auto& [key, value] : json.items())
       flatten(value, path.empty() ? key : path + "." + key, depth + 1, fields);
@@ -81,13 +81,13 @@ std::string value_of(const Fields& fields, const std::string& name) {
 Fields fields_of(const Json& json) {
   const Json &same = json.at("same_on_all_ranks"), &ranks = json.at("ranks");
   if (!same.is_object() || !ranks.is_array() || ranks.empty())
-    throw std::runtime_error("same_on_all_ranks is no object or ranks no list");
+    throw std::runtime_error("same_on_all_ranks is not an object or ranks is not a list");
   Fields fields;
   flatten(same, "", 0, fields);
   std::vector<Fields> each;
   std::set<std::string> names;
   for (const Json& rank : ranks) {
-    if (!rank.is_object()) throw std::runtime_error("a rank is no object");
+    if (!rank.is_object()) throw std::runtime_error("a rank is not an object");
     flatten(rank, "", 0, each.emplace_back());
     each.back().erase("rank");
     for (const auto& [name, value] : each.back()) names.insert(name);
@@ -169,8 +169,8 @@ Fields read_fields(const std::string& directory, const RunFile& run) {
   const std::string path = directory + "/environment.json";
   std::ifstream file(path, std::ios::binary);
   if (!file)
-    throw UsageError(fmt::format("cannot read {}: {}; without it nothing says where this run ran",
-                                 path, std::strerror(errno)));
+    throw UsageError(fmt::format("cannot read {}: {}; it describes the machines of the run", path,
+                                 std::strerror(errno)));
   const std::string text(std::istreambuf_iterator<char>(file), {});
   Fields fields;
   try {
@@ -179,7 +179,7 @@ Fields read_fields(const std::string& directory, const RunFile& run) {
     throw UsageError(
         fmt::format("{} is cut off or not JSON: byte {} of {}", path, error.byte, text.size()));
   } catch (const std::exception& error) {
-    throw UsageError(fmt::format("{} is no fingerprint of a run: {}", path, error.what()));
+    throw UsageError(fmt::format("{} is not a fingerprint of a run: {}", path, error.what()));
   }
   for (const auto& [key, value] : run.machine) fields["context." + key] = value;
   try {

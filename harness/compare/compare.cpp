@@ -217,7 +217,7 @@ std::string nearest_cases(const Cases& base, const Cases& next) {
       unit = one.first->unit;
       least.assign(differ.begin(), differ.end());
     }
-  if (unit.empty()) return ", and no unit either";
+  if (unit.empty()) return ", and no common unit";
   return fmt::format(": those of {} differ in {} at least; --factor {} compares them so", unit,
                      fmt::join(least, ", "), fmt::join(least, ","));
 }

@@ -6,12 +6,13 @@ namespace {
 
 // By kind.
 constexpr Floor floors_by_kind[] = {
-    {"step", "what a training costs, and long enough to average what disturbs its parts", 0.01},
-    {"computation", "clocks move the rate of matrix products by that with the temperature", 0.02},
+    {"step", "long enough to average the disturbances of its parts", 0.01},
+    {"computation", "the rate of matrix products varies with clock and temperature", 0.02},
     {"bandwidth", "64 MiB and more: thousands of pieces average out", 0.02},
-    {"message", "64 KiB to 64 MiB: what caches and queues still hold differs by launch", 0.03},
-    {"latency", "below 64 KiB: microseconds, which a page or a wake more moves", 0.05},
-    {"other", "nothing is known of its size", 0.02},
+    {"message", "64 KiB to 64 MiB: the contents of caches and queues differ between launches",
+     0.03},
+    {"latency", "below 64 KiB: one page fault or wake-up is a relevant part of microseconds", 0.05},
+    {"other", "unknown size", 0.02},
 };
 
 }  // namespace

@@ -250,7 +250,7 @@ class Slowness {
       findings_.add(
           Level::ok, "inconclusive", {},
           fmt::format("the ranks' cores ran something else for {:.0f} % of the time (median of "
-                      "cases): what is slow then says little of the machine",
+                      "cases): slowness findings are inconclusive",
                       100 * median(delays)));
   }
 

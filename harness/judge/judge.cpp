@@ -241,7 +241,7 @@ OracleResult compare_fingerprints(const std::vector<Judge>& judges) {
   if (compared == 0 && judges.size() > 1) {
     result.ruling = Ruling::fail;
     result.text =
-        fmt::format("none of the {} keys was brought twice, so nothing was compared", keys.size());
+        fmt::format("none of the {} keys occurs twice, so nothing was compared", keys.size());
   }
   return result;
 }

@@ -105,13 +105,13 @@ double or_zero(double value) { return std::isfinite(value) ? value : 0; }
 Ruling parse_ruling(const std::string& text) {
   for (const Ruling ruling : {Ruling::pass, Ruling::fail, Ruling::skipped})
     if (text == name(ruling)) return ruling;
-  throw std::runtime_error(fmt::format("verdict \"{}\" is none of pass, fail, skipped", text));
+  throw std::runtime_error(fmt::format("verdict is \"{}\"; expected pass, fail or skipped", text));
 }
 
 Oracle parse_oracle(const std::string& text) {
   for (const Oracle oracle : all_oracles)
     if (text == name(oracle)) return oracle;
-  throw std::runtime_error(fmt::format("there is no oracle \"{}\"", text));
+  throw std::runtime_error(fmt::format("unknown oracle \"{}\"", text));
 }
 
 Json oracles_json(const std::vector<OracleResult>& oracles) {
@@ -291,7 +291,7 @@ Record read_record(const nlohmann::ordered_json& json) {
   if (const auto failure = json.find("failure"); failure != json.end())
     record.failure = read_failure(*failure);
   if (const std::string unit = json.value("time_unit", "ns"); unit != "ns")
-    throw std::runtime_error(fmt::format("time_unit \"{}\" where ns was expected", unit));
+    throw std::runtime_error(fmt::format("time_unit is \"{}\"; expected ns", unit));
   record.seconds = json.at("real_time").get<double>() * 1e-9;
   record.cpu_seconds = json.at("cpu_time").get<double>() * 1e-9;
   record.note = json.value("note", "");

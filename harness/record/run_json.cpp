@@ -414,8 +414,8 @@ RunFile read_finished(const std::string& directory) {
   RunFile run = read(directory, false);
   if (run.context.words.empty())
     throw machine::UsageError(
-        fmt::format("{} cannot be continued: its run.json does not say which words "
-                    "were on its command line",
+        fmt::format("{} cannot be continued: its run.json lacks the words of its "
+                    "command line",
                     directory));
   run.records.resize(finished_entries(parse(directory + "/run.json")));
   return run;

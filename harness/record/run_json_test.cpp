@@ -413,7 +413,7 @@ TEST_F(RunJson, SaysWhereAForeignOrTruncatedFileIsWrong) {
   auto broken = nlohmann::ordered_json::parse(whole);
   broken["benchmarks"][1]["verdict"] = "maybe";
   put(broken.dump());
-  EXPECT_NE(message_of([&] { read_run(path); }).find("benchmarks[1]: verdict \"maybe\""),
+  EXPECT_NE(message_of([&] { read_run(path); }).find("benchmarks[1]: verdict is \"maybe\""),
             std::string::npos);
   broken["benchmarks"][1].erase("verdict");
   put(broken.dump());

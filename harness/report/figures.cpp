@@ -68,8 +68,7 @@ std::string listen(int pipe, bool& ended) {
 // Returns why the script did not draw, or empty.
 std::string draw_figures(const std::string& directory) {
   std::string script = script_path();
-  if (script.empty())
-    return "scripts/figures.py is not where this program looks; SHARDMARK_FIGURES may name it";
+  if (script.empty()) return "cannot find scripts/figures.py; set SHARDMARK_FIGURES to its path";
   int pipe[2];
   if (::pipe2(pipe, O_CLOEXEC) != 0) return std::strerror(errno);
   posix_spawn_file_actions_t actions;

@@ -51,7 +51,7 @@ std::string failures(const RunFile& run) {
     text += "</li>\n";
   }
   return text.empty() ? ""
-                      : section("failed", "What failed",
+                      : section("failed", "Failed cases",
                                 fmt::format("<ul class=\"failures\">\n{}</ul>\n", text));
 }
 
@@ -66,7 +66,7 @@ std::string skips(const Summary& summary) {
     rows += fmt::format("<tr><td class=\"number\">{}</td><td>{}</td><td>{}</td></tr>\n",
                         group.cases, escaped(group.reason), units);
   }
-  return section("skipped", "What was skipped, and why",
+  return section("skipped", "Skipped cases",
                  table("Skipped cases by reason", "wrapping",
                        number_heads({"Cases"}) + "<th>Reason</th><th>Units</th>", rows));
 }
@@ -108,7 +108,7 @@ std::string figure_section(const Figures& figures) {
 // Empty if there are no findings.
 std::string health_section(const Health& health) {
   if (health.findings.empty()) return "";
-  return section("health", "What to take out of service",
+  return section("health", "Parts to take out of service",
                  fmt::format("<pre>{}</pre>\n", escaped(health_text(health))));
 }
 
@@ -174,7 +174,7 @@ std::string report_html(const RunFile& run, const Figures& figures,
   page += skips(summary);
   page += figure_section(figures);
   page += section("units", "Every case", overview_table(run) + case_tables(run));
-  page += section("oracles", "What the oracles found", oracle_table(run) + bits_table(run));
+  page += section("oracles", "Oracle results", oracle_table(run) + bits_table(run));
   std::string machine = rates(run.context);
   if (!environment.empty())
     machine += fmt::format(

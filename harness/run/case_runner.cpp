@@ -84,7 +84,7 @@ void add_times(Record& record, const PlannedCase& plan, std::string_view timing,
   auto& counters = record.counters;
   if (sampled.unit.late > 0) counters["late_samples"] = sampled.unit.late;
   if (worst.empty()) {
-    record.note = "judged, not timed: at every common start some rank was late";
+    record.note = "no timing: every common start had a late rank";
     return;
   }
   record.quantiles = quantiles(worst);
@@ -211,7 +211,7 @@ void CaseRunner::run(const PlannedCase& plan, int repetition, Record& record) {
                   options_.save_file};
   machine::Link* link = sampling_link(group);
   std::optional<Failure> failure =
-      phase(plan, link, "asking whether it can run", [&]() -> std::optional<Failure> {
+      phase(plan, link, "checking whether the case can run", [&]() -> std::optional<Failure> {
         const std::string why_not = plan.why_not(context);
         if (why_not.empty()) return std::nullopt;
         return Failure{.kind = Failure::Kind::unsupported, .text = why_not};

@@ -89,7 +89,7 @@ class Parser {
         throw UsageError(fmt::format("--inject {}: {}", fault_.text,
                                      machine::unknown("key of " + fault_.kind, key, known)));
       if (std::ranges::find(given, key) != given.end())
-        throw UsageError(fmt::format("--inject {}: {} stands twice", fault_.text, key));
+        throw UsageError(fmt::format("--inject {}: '{}' is given twice", fault_.text, key));
       given.push_back(key);
       set(key, equals == std::string_view::npos ? "" : part.substr(equals + 1));
     }
@@ -97,8 +97,8 @@ class Parser {
       if (key.wanted && std::ranges::find(given, key.name) == given.end())
         throw UsageError(fmt::format("--inject {}: {} is missing", fault_.text, key.name));
     if (fault_.kind == "slow_rank" && (fault_.seconds > 0) == (fault_.factor != 1))
-      throw UsageError(fmt::format("--inject {}: either factor (above 1) or seconds says how slow",
-                                   fault_.text));
+      throw UsageError(fmt::format(
+          "--inject {}: slow_rank requires either factor (above 1) or seconds", fault_.text));
     if (fault_.rank == fault_.peer)
       throw UsageError(fmt::format("--inject {}: rank and peer are the same", fault_.text));
     return fault_;
@@ -112,16 +112,16 @@ class Parser {
   }
 
   double checked(std::string_view key, std::string_view text, double value, double least,
-                 std::string_view example) {
+                 std::string_view expected) {
     if (value >= least && value < 1e18) return value;
     throw UsageError(
-        fmt::format("--inject {}: {}={} is none; like {}", fault_.text, key, text, example));
+        fmt::format("--inject {}: {} is '{}'; expected {}", fault_.text, key, text, expected));
   }
   int whole(std::string_view key, std::string_view text) {
-    const double value = checked(key, text, number(text, {}), 0, fmt::format("{}=1", key));
-    if (value != std::floor(value) || value > 1e9)
-      checked(key, text, NAN, 0, fmt::format("{}=1", key));
-    return static_cast<int>(value);
+    const double value = number(text, {});
+    return static_cast<int>(checked(key, text,
+                                    value == std::floor(value) && value <= 1e9 ? value : NAN, 0,
+                                    fmt::format("a whole number (example: {}=1)", key)));
   }
 
   void set(const std::string& key, std::string_view text) {
@@ -137,19 +137,21 @@ class Parser {
       fault_.iteration = text == "judging" ? judging : whole(key, text);
     } else if (key == "ranks") {
       const std::size_t dash = text.find('-');
-      if (dash == std::string_view::npos) checked(key, text, NAN, 0, "ranks=2-3");
+      if (dash == std::string_view::npos)
+        checked(key, text, NAN, 0, "two ranks (example: ranks=2-3)");
       fault_.rank = whole(key, text.substr(0, dash));
       fault_.peer = whole(key, text.substr(dash + 1));
     } else if (key == "factor") {
-      fault_.factor = checked(key, text, number(text, {}), 1, "factor=2");
+      fault_.factor = checked(key, text, number(text, {}), 1, "1 or more (example: factor=2)");
     } else if (key == "probability") {
-      fault_.probability = checked(key, text, number(text, {}), 0, "probability=0.1");
+      fault_.probability =
+          checked(key, text, number(text, {}), 0, "0 or more (example: probability=0.1)");
     } else if (key == "seconds") {
       const double value = number(text, {{"", 1}, {"s", 1}, {"ms", 1e-3}, {"us", 1e-6}});
-      fault_.seconds = checked(key, text, value, 1e-9, "seconds=5ms");
+      fault_.seconds = checked(key, text, value, 1e-9, "a duration (example: seconds=5ms)");
     } else if (key == "rate") {
       const double value = number(text, {{"GB/s", 1e9}, {"MB/s", 1e6}, {"kB/s", 1e3}, {"B/s", 1}});
-      fault_.bytes_per_second = checked(key, text, value, 1e-9, "rate=50MB/s");
+      fault_.bytes_per_second = checked(key, text, value, 1e-9, "a rate (example: rate=50MB/s)");
     } else if (key == "bytes") {
       fault_.bytes = AxisText<Bytes>::parse("inject " + fault_.text + ": bytes", text).value;
     } else if (key == "library") {

@@ -31,5 +31,26 @@ TEST(Inject, EveryRankHasItsOwnFaults) {
   });
 }
 
+TEST(Inject, RejectsMalformedFaults) {
+  const auto refused = [](const char* text) -> std::string {
+    try {
+      parse_fault(text);
+    } catch (const UsageError& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  EXPECT_EQ(refused("die:rank=one,iteration=2"),
+            "--inject die:rank=one,iteration=2: rank is 'one'; expected a whole number (example: "
+            "rank=1)");
+  EXPECT_EQ(refused("die:rank=1.5,iteration=2"),
+            "--inject die:rank=1.5,iteration=2: rank is '1.5'; expected a whole number (example: "
+            "rank=1)");
+  EXPECT_EQ(refused("hang:rank=1,rank=2"), "--inject hang:rank=1,rank=2: 'rank' is given twice");
+  EXPECT_EQ(refused("slow_link:ranks=0-1,rate=50MB"),
+            "--inject slow_link:ranks=0-1,rate=50MB: rate is '50MB'; expected a rate (example: "
+            "rate=50MB/s)");
+}
+
 }  // namespace
 }  // namespace harness
