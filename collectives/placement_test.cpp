@@ -34,7 +34,7 @@ TEST(Placement, RejectsADegreeThatDoesNotDivide) {
 TEST(Placement, ShardsOfARandomMatrixFitTogether) {
   const auto device = machine::make_host_device();
   const auto make = [&](Placement placement, int tp, int tp_rank) {
-    Parameter parameter{"w", {12, 8}, placement, true, {}, {}};
+    Parameter parameter{.name = "w", .global_shape = {12, 8}, .placement = placement};
     parameter.value = machine::Tensor(*device, machine::Dtype::float32,
                                       Parameter::local_shape("w", {12, 8}, placement, tp),
                                       machine::Category::parameters);

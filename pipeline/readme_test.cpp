@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "machine/testing/generated_section.h"
@@ -13,6 +14,26 @@ namespace pipeline {
 namespace {
 
 constexpr int widest = 108;
+
+// A line per stage: an action's letter and number where it starts, '=' while it lasts, '.' while
+// the stage is idle.
+std::string draw(const Simulation& simulation, int columns_per_second) {
+  const auto column = [&](double seconds) {
+    return static_cast<std::size_t>(std::lround(seconds * columns_per_second));
+  };
+  std::string page;
+  for (std::size_t stage = 0; stage < simulation.stages.size(); ++stage) {
+    std::string line(column(simulation.makespan_s), '.');
+    for (const Event& event : simulation.stages[stage]) {
+      if (event.doing != Doing::compute) continue;
+      std::string cell = text(event.action);
+      cell.resize(column(event.seconds()), '=');
+      line.replace(column(event.start_s), cell.size(), cell);
+    }
+    page += fmt::format("stage {} |{}|\n", stage, line);
+  }
+  return page;
+}
 
 std::string drawing(const Schedule& schedule, int micro_batches) {
   const Size size{.stages = 4, .micro_batches = micro_batches, .chunks = schedule.chunks};
@@ -26,7 +47,7 @@ std::string drawing(const Schedule& schedule, int micro_batches) {
   return fmt::format(
       "`{}`: {}. {} micro-batches, peak {}, idle {:.1f} % of the step.\n\n```\n{}```\n",
       schedule.name, schedule.source, micro_batches, peak, 100 * simulation.bubble(0).of_total,
-      draw(simulation.stages, columns * seconds));
+      draw(simulation, columns));
 }
 
 TEST(Readme, DrawingsAreThoseOfTheSchedules) {

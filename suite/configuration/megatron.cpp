@@ -205,7 +205,7 @@ void read_axis(const std::string& axis, const std::string& text, TrainingConfig&
 std::string axis_text(const Key& key, TrainingConfig& config) {
   const Field field = key.field(config);
   const std::string text = field.text();
-  if (field.kind() == Kind::truth) return text == "true" ? "1" : "0";
+  if (field.kind() == Kind::truth) return text == "true" ? "on" : "off";
   return text == "none" && !key.unset.empty() ? std::string(key.unset) : text;
 }
 

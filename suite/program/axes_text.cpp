@@ -41,6 +41,12 @@ std::string names_text(const std::string& axis) {
   return fmt::format("{}", fmt::join(split_list(axis_options(axis)), ", "));
 }
 
+std::vector<std::string_view> oracle_names(const harness::Family& unit) {
+  std::vector<std::string_view> names;
+  for (const harness::Oracle oracle : unit.oracles()) names.push_back(name(oracle));
+  return names;
+}
+
 }  // namespace
 
 std::string axis_options(const std::string& axis) {
@@ -69,10 +75,25 @@ std::string axes_help(const std::vector<std::string>& units, const harness::Plan
 }
 
 std::string unit_summary(const harness::Family& unit) {
-  std::vector<std::string_view> oracles;
-  for (const harness::Oracle oracle : unit.oracles()) oracles.push_back(name(oracle));
   return fmt::format("{}: {}\n  oracles: {}\n", unit.name(), unit.about(),
-                     fmt::join(oracles, ", "));
+                     fmt::join(oracle_names(unit), ", "));
+}
+
+std::string units_page(const std::vector<const harness::Family*>& units) {
+  std::string table =
+      "# Units\n\n`shardmark list --markdown` writes this page. Values are those of the profile "
+      "acceptance.\n\n| unit | judged by | |\n|---|---|---|\n";
+  std::string pages;
+  for (const harness::Family* unit : units) {
+    table += fmt::format("| [{0}](#{0}) | {1} | {2} |\n", unit->name(),
+                         fmt::join(oracle_names(*unit), ", "), unit->about());
+    pages += fmt::format("\n## {}\n\n{}\n\n| axis | values | default |\n|---|---|---|\n",
+                         unit->name(), unit->about());
+    for (const AxisInfo& axis : unit->axes({harness::Profile::acceptance}))
+      pages += fmt::format("| `{}` | {} | `{}` |\n", names_text(axis.name),
+                           fmt::join(axis.values, ", "), axis.usual);
+  }
+  return table + pages;
 }
 
 std::string unit_slices(const harness::Family& unit, harness::Profile profile) {

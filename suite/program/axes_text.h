@@ -22,4 +22,7 @@ std::string unit_slices(const harness::Family& unit, harness::Profile profile);
 // Lists its axes: all values of each profile, the allowed values and the default.
 std::string unit_axes(const harness::Family& unit, const std::vector<harness::Profile>& profiles);
 
+// A Markdown page of the units: a table, then a table of each unit's axes.
+std::string units_page(const std::vector<const harness::Family*>& units);
+
 }  // namespace suite

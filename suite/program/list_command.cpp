@@ -20,7 +20,13 @@ int run_list(int argc, char** argv) {
       "--profile", "NAME",
       [&profiles](const std::string& text) { profiles.push_back(harness::parse_profile(text)); },
       "only this profile: quick, acceptance or paper", Options::Times::each);
+  bool markdown = false;
+  options.flag("--markdown", markdown, "a page of the documentation");
   if (!options.parse({argv + 2, argv + argc})) return harness::accepted;
+  if (markdown) {
+    fmt::print("{}", units_page(harness::families(units)));
+    return harness::accepted;
+  }
   if (profiles.empty())
     profiles = {harness::Profile::quick, harness::Profile::acceptance, harness::Profile::paper};
   for (const harness::Family* unit : harness::families(units)) {

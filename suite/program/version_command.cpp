@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <string>
+
 #include "harness/fingerprint/build_info.h"
 #include "harness/fingerprint/libraries.h"
 #include "harness/run/run.h"
@@ -13,10 +16,12 @@ namespace suite {
 int run_version(int argc, char** argv) {
   Options options("version", "", "Prints version, commit, compiler and libraries.");
   if (!options.parse({argv + 2, argv + argc})) return harness::accepted;
+  std::string mpi = harness::mpi_library().version;
+  std::ranges::replace(mpi, '\t', ' ');
   const harness::BuildInfo& build = harness::build_info();
   fmt::print("shardmark {} (commit {}, {} build)\n", build.version, build.commit, build.build_type);
   fmt::print("{}", two_columns({{"compiler", std::string(build.compiler)},
-                                {"MPI", harness::mpi_library().version},
+                                {"MPI", mpi},
                                 {"CUDA", build.cuda ? fmt::format("runtime {}, driver supports {}",
                                                                   harness::cuda_library().version,
                                                                   harness::cuda_of_driver())

@@ -17,8 +17,7 @@ constexpr harness::Counter bubble_counters[] = {
     {"in_flight_peak", "", Better::neither, Nature::exact,
      "most micro-batches alive at once on a stage"},
     {"bubble_measured", "", Better::lower, Nature::measured,
-     "idle fraction of the stages; of five steps the fastest (`pipeline_bubble`) or the middle "
-     "one"},
+     "idle fraction of the stages, of the fastest or middle step of five"},
     {"bubble_expected", "", Better::neither, Nature::measured,
      "idle fraction by the paper's formula for equal stages"},
     {"bubble_ratio", "", Better::lower, Nature::measured,

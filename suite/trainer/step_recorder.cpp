@@ -29,7 +29,7 @@ constexpr harness::Counter step_counters[] = {
     {"bubble_fraction", "", Better::lower, Nature::measured,
      "mean over ranks of the step's fraction waiting for a pipeline's neighbour"},
     {"hidden_communication_fraction", "", Better::neither, Nature::measured,
-     "mean over ranks of the communication on another thread, over the step"},
+     "mean over ranks of communication on another thread"},
     {"other_fraction", "", Better::lower, Nature::measured,
      "fraction of the step in no part, of the rank with most"}};
 const bool step_counters_known = harness::add_counters(step_counters);

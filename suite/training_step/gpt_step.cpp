@@ -54,11 +54,11 @@ struct GptStep : StepUnit {
     const std::vector full{acceptance, paper};
     add(full, "grids", {floats, schedules, vary("zero-stage", {"0", "1"})}, every);
     add(full, "transports", {mpi, floats, schedules, vary("zero-stage", {"0", "1"})}, several);
-    const Variations held{vary("sequence-parallel", {"0", "1"}),
+    const Variations held{vary("sequence-parallel", {"off", "on"}),
                           vary("recompute-granularity", {"none", "selective", "full"}),
-                          vary("distribute-saved-activations", {"0", "1"}),
-                          vary("cpu-checkpointing", {"0", "1"}),
-                          vary("use-flash-attn", {"0", "1"})};
+                          vary("distribute-saved-activations", {"off", "on"}),
+                          vary("cpu-checkpointing", {"off", "on"}),
+                          vary("use-flash-attn", {"off", "on"})};
     add(full, "activations", held + Variations{floats}, every);
     // Every way to cut the model where there is something to shard; stage 3 with activations held
     // in every way.
@@ -67,14 +67,14 @@ struct GptStep : StepUnit {
     add(full, "shards", held + Variations{vary("zero-stage", {"3"})}, tp_and_dp);
     // Tokens that do not count, and the other optimizer: every way to cut the model, and each in
     // every stage.
-    for (const auto& [uneven, optimizer] : {std::pair("1", "adamw"), {"0", "sgd"}})
+    for (const auto& [uneven, optimizer] : {std::pair("on", "adamw"), {"off", "sgd"}})
       for (const auto& [pp, stage] : {std::pair(std::vector{1}, "2"), {std::vector{2, 4}, "1"}})
-        for (const auto& [tp, rows] : {std::pair(std::vector{1}, "0"), {std::vector{2, 4}, "1"}})
+        for (const auto& [tp, rows] : {std::pair(std::vector{1}, "off"), {std::vector{2, 4}, "on"}})
           add(full, "uneven",
               {floats, vary("uneven-tokens", {uneven}), vary("optimizer", {optimizer}),
                vary("zero-stage", {stage}), vary("sequence-parallel", {rows})},
               grids({1, 2, 3, 4, 8}, tp, pp, {1, 2, 3, 4, 8}));
-    const Variations uneven_sgd{vary("uneven-tokens", {"1"}), vary("optimizer", {"sgd"})};
+    const Variations uneven_sgd{vary("uneven-tokens", {"on"}), vary("optimizer", {"sgd"})};
     add(full, "uneven", uneven_sgd, every);
     // The optimizer's states elsewhere: every stage over every way to cut the model. The values
     // too, in the same place or with the states on the device.
@@ -94,16 +94,17 @@ struct GptStep : StepUnit {
     const auto batch = vary("global-batch-size", {"8"});
     const auto tp_and_pp = grids({4}, {2}, {2}, {1}), three = grids({8}, {2}, {2}, {2});
     const auto full_recompute = vary("recompute-granularity", {"full"});
-    const auto rows_cut = vary("sequence-parallel", {"1"});
+    const auto rows_cut = vary("sequence-parallel", {"on"});
     add({quick}, "each degree", {batch}, grids({1, 2}, {1, 2}, {1, 2}, {1, 2}));
     add({quick}, "all degrees", {batch, mpi}, three);
-    add({quick}, "all degrees", {batch, in_bfloat16, vary("sequence-parallel", {"0", "1"})}, three);
-    add({quick}, "activations", {batch, vary("use-flash-attn", {"1"})}, tp_and_pp);
+    add({quick}, "all degrees", {batch, in_bfloat16, vary("sequence-parallel", {"off", "on"})},
+        three);
+    add({quick}, "activations", {batch, vary("use-flash-attn", {"on"})}, tp_and_pp);
     add({quick}, "activations", {batch, rows_cut, vary("recompute-granularity", {"selective"})},
         tp_and_pp);
     add({quick}, "activations",
-        {batch, in_bfloat16, full_recompute, vary("distribute-saved-activations", {"1"}),
-         vary("cpu-checkpointing", {"1"})},
+        {batch, in_bfloat16, full_recompute, vary("distribute-saved-activations", {"on"}),
+         vary("cpu-checkpointing", {"on"})},
         tp_and_pp);
     // Half of the ranks have no token that counts in the first step.
     add({quick}, "uneven", uneven_sgd + Variations{batch}, tp_and_dp);
@@ -119,7 +120,7 @@ struct GptStep : StepUnit {
     const Variations pairs{tiny, vary("micro-batch-size", {"2"}),
                            vary("global-batch-size", {"12"})};
     const std::vector edges{quick, smoke};
-    add(edges, "edges", pairs + Variations{dropout, vary("uneven-tokens", {"1"})},
+    add(edges, "edges", pairs + Variations{dropout, vary("uneven-tokens", {"on"})},
         grids({3}, {1}, {1}, {3}));
     add(edges, "edges", pairs + Variations{vary("dtype", {"half"}), vary("zero-stage", {"2"})},
         grids({3}, {1}, {1}, {3}));
@@ -287,19 +288,19 @@ struct LlamaStep : GptStep {
 
   static harness::Sweep<Case> sweep(const harness::PlanRequest& request) {
     using enum Profile;
-    const auto rows_cut = vary("sequence-parallel", {"1"});
+    const auto rows_cut = vary("sequence-parallel", {"on"});
     harness::Sweep<Case> sweep = step_sweep(request, {{"model", "llama_tiny"}});
     sweep
         .slice({acceptance, paper}, "grids",
                grids({1, 2, 4, 8}, {1, 2, 4}, {1, 2}, {1, 2}) +
                    Variations{vary("dtype", {"float", "bfloat16"}),
-                              vary("sequence-parallel", {"0", "1"}),
+                              vary("sequence-parallel", {"off", "on"}),
                               vary("recompute-granularity", {"none", "selective", "full"}),
-                              vary("use-flash-attn", {"0", "1"})})
+                              vary("use-flash-attn", {"off", "on"})})
         .slice({quick, smoke}, "tp and pp", grids({4}, {2}, {2}, {1}) + Variations{rows_cut})
         .slice({quick, smoke}, "edges",
                grids({3}, {1}, {1}, {3}) +
-                   Variations{vary("dtype", {"bfloat16"}), vary("use-flash-attn", {"1"}),
+                   Variations{vary("dtype", {"bfloat16"}), vary("use-flash-attn", {"on"}),
                               vary("micro-batch-size", {"2"}), vary("global-batch-size", {"12"})});
     return sweep;
   }
@@ -317,7 +318,7 @@ struct GptGrid : GptStep {
 
   static harness::Sweep<Case> sweep(const harness::PlanRequest& request) {
     using enum Profile;
-    harness::Sweep<Case> sweep = step_sweep(request, {{"model", "tiny"}, {"uneven-tokens", "1"}});
+    harness::Sweep<Case> sweep = step_sweep(request, {{"model", "tiny"}, {"uneven-tokens", "on"}});
     for (const int tp : {1, 2, 4, 8})
       for (const int pp : {1, 2, 4, 8})
         if (const int dp = 8 / (tp * pp); dp > 0)
@@ -343,9 +344,9 @@ struct GptGrid : GptStep {
     for (const std::string& schedule : schedules) {
       if (pp == 1 && schedule != "1f1b") continue;
       // Rows of all ranks are cut wherever there are several.
-      const Variations grid =
-          grids({tp * pp * dp}, {tp}, {pp}, {dp}) + model +
-          Variations{vary("schedule", {schedule}), vary("sequence-parallel", {tp > 1 ? "1" : "0"})};
+      const Variations grid = grids({tp * pp * dp}, {tp}, {pp}, {dp}) + model +
+                              Variations{vary("schedule", {schedule}),
+                                         vary("sequence-parallel", {tp > 1 ? "on" : "off"})};
       const auto at = static_cast<std::size_t>(std::ranges::find(names, schedule) - names.begin() +
                                                tp / 2 + pp / 4);
       for (const Profile profile : profiles) {

@@ -23,7 +23,7 @@ using configuration::Value;
 std::vector<std::string> allowed(const Key& key, Kind kind, bool configured) {
   std::vector<std::string> texts(key.limits.choices.begin(), key.limits.choices.end());
   if (key.axis == "model" && configured) texts.emplace_back("configured");
-  if (kind == Kind::truth) texts = {"0", "1"};
+  if (kind == Kind::truth) texts = {"off", "on"};
   if (kind == Kind::whole && key.limits.most - key.limits.least < 8)
     for (double value = key.limits.least; value <= key.limits.most; ++value)
       texts.push_back(fmt::format("{}", value));
@@ -33,11 +33,7 @@ std::vector<std::string> allowed(const Key& key, Kind kind, bool configured) {
 std::vector<std::string> expand(const Key& key, Kind kind, std::string_view text) {
   if (key.axis == "dtype") return harness::axis_texts<machine::Dtype>(key.axis, text);
   if (key.axis == "transport") return harness::axis_texts<machine::Transport>(key.axis, text);
-  if (kind == Kind::truth) {
-    std::vector<std::string> texts = harness::axis_texts<bool>(key.axis, text);
-    for (std::string& one : texts) one = one == "on" ? "1" : "0";
-    return texts;
-  }
+  if (kind == Kind::truth) return harness::axis_texts<bool>(key.axis, text);
   return kind == Kind::whole && key.unset.empty()
              ? harness::axis_texts<int>(key.axis, text)
              : harness::axis_texts<std::string>(key.axis, text);
