@@ -7,8 +7,8 @@
 //   slow_core:rank=1,threads=2           busy threads on the cores that the rank is bound to
 //   jitter:rank=1,seconds=20ms,probability=0.1
 //   slow_link:ranks=2-3,rate=50MB/s      between two ranks, both directions, any transport
-//   corrupt_message:rank=1,peer=0,iteration=7,bit=3   in data that rank 1 receives from 0 in sample
-//   7 corrupt_result:rank=1,iteration=2,bit=30          in the matrix product number 2 of judging
+//   corrupt_message:rank=1,peer=0,iteration=7,bit=3   in sample 7, from rank 0 to rank 1
+//   corrupt_result:rank=1,iteration=2,bit=30          in the matrix product number 2 of judging
 //   hang, die, exit_early:rank=1,iteration=7          in sample 7 of the first case that has one
 //   out_of_memory:rank=1,bytes=64KiB     allocations fail beyond that
 //   slow_disk:rank=1,rate=20MB/s         of its offloading; on rank 0 also of the run directory
