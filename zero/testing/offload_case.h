@@ -2,6 +2,7 @@
 // What tests of streamed optimizers share: values, gradients and masks that no piece divides
 // evenly, and the comparison with an optimizer in memory.
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
