@@ -85,7 +85,7 @@ TEST_F(ConfiguredStep, TakesWhatTheFilesSay) {
   EXPECT_EQ(flags.at("tensor-model-parallel-size"), "2");
   EXPECT_EQ(flags.at("data-parallel-size"), "2");
   EXPECT_EQ(flags.at("global-batch-size"), "12");
-  EXPECT_EQ(flags.at("sequence-parallel"), "1");
+  EXPECT_EQ(flags.at("sequence-parallel"), "on");
   EXPECT_EQ(flags.at("recompute-granularity"), "full");
   const TrainingConfig& config = planned.resolved.config;
   const zero::StepOptions options = config.step_options();
@@ -290,7 +290,7 @@ TEST_F(ConfiguredStep, KeysWithoutEffectAreRecordedAsIgnored) {
           {{"ranks", "2"}});
   EXPECT_FALSE(planned.resolved.config.activations.cpu_checkpointing);
   EXPECT_FALSE(planned.resolved.config.activations.distribute_saved_activations);
-  EXPECT_EQ(axes(planned.cases.at(0)).at("cpu-checkpointing"), "0");
+  EXPECT_EQ(axes(planned.cases.at(0)).at("cpu-checkpointing"), "off");
   const auto record = nlohmann::json::parse(json(planned.resolved));
   for (const char* key :
        {"steps_per_print", "activation_checkpointing.cpu_checkpointing",
