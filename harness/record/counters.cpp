@@ -70,7 +70,8 @@ std::string row_name(std::string_view name) {
   const std::size_t at = name.find(of_rank);
   if (at == std::string_view::npos) return std::string(name);
   const std::string_view rank = name.substr(at + of_rank.size());
-  const bool number = !rank.empty() && rank.find_first_not_of("0123456789") == rank.npos;
+  const bool number =
+      !rank.empty() && rank.find_first_not_of("0123456789") == std::string_view::npos;
   return number ? fmt::format("{}{}N", name.substr(0, at), of_rank) : std::string(name);
 }
 

@@ -142,12 +142,12 @@ class Sweep {
   template <class Field>
   using ValueOf = std::remove_cvref_t<std::invoke_result_t<Field, Case&>>;
   template <class Field>
-  Sweep& axis(std::string name, Field field, std::type_identity_t<ValueOf<Field>> usual,
+  Sweep& axis(const std::string& name, Field field, std::type_identity_t<ValueOf<Field>> usual,
               std::type_identity_t<std::vector<ValueOf<Field>>> allowed = {});
   // An axis of a table. `expand` converts a flag's text to the texts of its values. Slices vary the
   // axis by a Variation whose field is the name, a std::string.
   Sweep& axis(const AxisInfo& info,
-              std::function<std::vector<std::string>(std::string_view)> expand,
+              const std::function<std::vector<std::string>(std::string_view)>& expand,
               std::function<void(Case&, const std::string&)> set);
   Sweep& slice(std::vector<Profile> profiles, std::string name,
                const std::vector<Variation<Case>>& variations = {}, Diagonal diagonal = {});

@@ -52,7 +52,7 @@ std::vector<std::string> axis_texts(std::string_view axis, std::string_view text
 
 template <class Case>
 template <class Field>
-Sweep<Case>& Sweep<Case>::axis(std::string name, Field field,
+Sweep<Case>& Sweep<Case>::axis(const std::string& name, Field field,
                                std::type_identity_t<ValueOf<Field>> usual,
                                std::type_identity_t<std::vector<ValueOf<Field>>> allowed) {
   using Text = AxisText<ValueOf<Field>>;
@@ -86,9 +86,9 @@ Sweep<Case>& Sweep<Case>::axis(std::string name, Field field,
 }
 
 template <class Case>
-Sweep<Case>& Sweep<Case>::axis(const AxisInfo& info,
-                               std::function<std::vector<std::string>(std::string_view)> expand,
-                               std::function<void(Case&, const std::string&)> set) {
+Sweep<Case>& Sweep<Case>::axis(
+    const AxisInfo& info, const std::function<std::vector<std::string>(std::string_view)>& expand,
+    std::function<void(Case&, const std::string&)> set) {
   for (const Axis& other : axes_) SHARDMARK_CHECK(other.info.name, !=, info.name);
   check_allowed(info, info.usual);
   const auto value = [set](const std::string& text) {

@@ -67,21 +67,21 @@ class Options {
   void texts(const std::string& names, std::string value, std::vector<std::string>& into,
              std::string about, bool list = true);
   template <class T>
-  void number(const std::string& names, std::string value, T& into, std::int64_t least,
-              std::int64_t most, std::string about) {
+  void number(const std::string& names, const std::string& value, T& into, std::int64_t least,
+              std::int64_t most, const std::string& about) {
     read(
-        names, std::move(value),
+        names, value,
         [&into, names, least, most](const std::string& text) {
           into = static_cast<T>(whole_number(names, text, least, most));
         },
-        std::move(about));
+        about);
   }
   template <class T>
-  void positive(const std::string& names, std::string value, T& into, std::string about) {
+  void positive(const std::string& names, const std::string& value, T& into,
+                const std::string& about) {
     read(
-        names, std::move(value),
-        [&into, names](const std::string& text) { into = positive_number(names, text); },
-        std::move(about));
+        names, value,
+        [&into, names](const std::string& text) { into = positive_number(names, text); }, about);
   }
   void flag(const std::string& names, bool& into, std::string about);
 

@@ -311,7 +311,7 @@ TEST_F(ConfiguredStep, KeysWithoutEffectAreRecordedAsIgnored) {
 }
 
 TEST_F(ConfiguredStep, LayersGoOverStagesAsDeepSpeedsPartitionSays) {
-  const auto method = [&](const std::string& partition, harness::AxisFlags axes) {
+  const auto method = [&](const std::string& partition, const harness::AxisFlags& axes) {
     return config(of(R"({"train_batch_size": 8, "pipeline": {"stages": 2, "partition": ")" +
                      partition + R"("}})"),
                   axes)
