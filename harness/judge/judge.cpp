@@ -7,10 +7,6 @@
 #include <cmath>
 #include <limits>
 #include <set>
-#include <stdexcept>
-#include <type_traits>
-
-#include "machine/base/bytes.h"
 
 namespace harness {
 namespace {
@@ -44,53 +40,6 @@ std::string traffic_text(const machine::Traffic& traffic) {
 
 std::string ranks_text(const std::set<int>& ranks) {
   return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
-}
-
-// Bytes in the order of writing. Both ends are the same program on similar machines.
-struct Writer {
-  template <class... T>
-  void operator()(const T&... values) {
-    (put(values), ...);
-  }
-  template <class T>
-  void put(const T& value) {
-    text += machine::bytes_of(value);
-  }
-  void put(const std::string& value) {
-    put(value.size());
-    text += value;
-  }
-  std::string text;
-};
-
-struct Reader {
-  template <class... T>
-  void operator()(T&... values) {
-    (get(values), ...);
-  }
-  template <class T>
-  void get(T& value) {
-    value = machine::value_of<T>(take(sizeof value));
-  }
-  void get(std::string& value) {
-    std::size_t size = 0;
-    get(size);
-    value = take(size);
-  }
-  std::string_view take(std::size_t size) {
-    if (size > text.size()) throw std::logic_error("harness::deserialize: cut short");
-    const std::string_view front = text.substr(0, size);
-    text.remove_prefix(size);
-    return front;
-  }
-  std::string_view text;
-};
-
-void fields(auto& archive, auto& items, const auto& each) {
-  std::size_t size = items.size();
-  archive(size);
-  if constexpr (!std::is_const_v<std::remove_reference_t<decltype(items)>>) items.resize(size);
-  for (auto& item : items) each(item);
 }
 
 }  // namespace
@@ -308,29 +257,4 @@ JudgedCase merge(const std::vector<Judge>& judges, std::span<const Oracle> decla
 }
 
 // The fields of a Judge, in the order of both directions.
-void Judge::exchange(auto& archive, auto& judge) {
-  archive(judge.rank_, judge.shared_, judge.wire_);
-  fields(archive, judge.results_, [&](auto& result) {
-    archive(result.oracle, result.ruling, result.measured, result.expected, result.text);
-  });
-  fields(archive, judge.fingerprints_,
-         [&](auto& fingerprint) { archive(fingerprint.key, fingerprint.hash); });
-  fields(archive, judge.memory_,
-         [&](auto& row) { archive(row.category, row.measured, row.expected); });
-}
-
-std::string serialize(const Judge& judge) {
-  Writer writer;
-  Judge::exchange(writer, judge);
-  return std::move(writer.text);
-}
-
-Judge deserialize(std::string_view text) {
-  Reader reader{text};
-  Judge judge(0);
-  Judge::exchange(reader, judge);
-  if (!reader.text.empty()) throw std::logic_error("harness::deserialize: bytes left over");
-  return judge;
-}
-
 }  // namespace harness

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "harness/judge/numerics.h"
@@ -18,7 +19,7 @@ namespace harness {
 
 class Judge {
  public:
-  explicit Judge(int rank) : rank_(rank) {}
+  explicit Judge(int rank = -1) : rank_(rank) {}
 
   // ---- numerics. The caller derives bounds from dtype and operation count (gamma of numerics.h).
   // The absolute tolerance is 0, so a zero bound requires equality. NaN and infinity never pass, on
@@ -71,7 +72,8 @@ class Judge {
   const std::vector<OracleResult>& results() const { return results_; }
   struct Fingerprint {
     std::string key;
-    std::uint64_t hash;
+    std::uint64_t hash = 0;
+    static auto members(auto& self) { return std::tie(self.key, self.hash); }
   };
   const std::vector<Fingerprint>& fingerprints() const { return fingerprints_; }
   const std::vector<CategoryBytes>& memory_rows() const { return memory_; }
@@ -85,11 +87,13 @@ class Judge {
     return (shared_ >> static_cast<unsigned>(oracle) & 1u) != 0 ? Reference::shared
                                                                 : Reference::independent;
   }
+  // For sending it to the rank that merges (machine/base/bytes.h).
+  static auto members(auto& self) {
+    return std::tie(self.rank_, self.shared_, self.results_, self.fingerprints_, self.memory_,
+                    self.wire_);
+  }
 
  private:
-  friend std::string serialize(const Judge& judge);
-  friend Judge deserialize(std::string_view text);
-  static void exchange(auto& archive, auto& judge);
   void add(Oracle oracle, bool right, double measured, double expected, std::string text);
   void add(std::string_view what, const Comparison& comparison);
 
@@ -115,10 +119,5 @@ struct JudgedCase {
   std::vector<CategoryBytes> memory;  // of rank 0
 };
 JudgedCase merge(const std::vector<Judge>& judges, std::span<const Oracle> declared);
-
-// A Judge as bytes, to send it to the rank that merges: for the same program only. deserialize
-// throws std::logic_error for other bytes.
-std::string serialize(const Judge& judge);
-Judge deserialize(std::string_view text);
 
 }  // namespace harness

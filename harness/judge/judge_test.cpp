@@ -5,6 +5,8 @@
 #include <array>
 #include <cmath>
 
+#include "machine/base/bytes.h"
+
 namespace harness {
 namespace {
 
@@ -222,15 +224,16 @@ TEST(Judge, SurvivesTheWire) {
   judge.memory(Category::optimizer, 7, 8);
   judge.schedule("s", "F0", "F0");
   judge.same_bits("k", 0xffffffffffffffffull);
-  const std::string text = serialize(judge);
-  const Judge copy = deserialize(text);
-  EXPECT_EQ(serialize(copy), text);
+  const std::string text = machine::encode(judge);
+  const auto copy = machine::decode<Judge>(text);
+  EXPECT_EQ(machine::encode(copy), text);
   EXPECT_EQ(copy.rank(), 5);
   EXPECT_EQ(copy.results().size(), 4u);
   EXPECT_EQ(copy.memory_rows()[0].expected, 8u);
   EXPECT_EQ(copy.fingerprints()[0].hash, 0xffffffffffffffffull);
-  EXPECT_THROW(deserialize(std::string_view(text).substr(0, text.size() - 1)), std::logic_error);
-  EXPECT_THROW(deserialize(text + "x"), std::logic_error);
+  EXPECT_THROW(machine::decode<Judge>(std::string_view(text).substr(0, text.size() - 1)),
+               std::logic_error);
+  EXPECT_THROW(machine::decode<Judge>(text + "x"), std::logic_error);
 }
 
 TEST(Judge, NothingToRuleIsNoVerdict) {
@@ -254,7 +257,7 @@ TEST(Judge, ASharedReferenceIsStatedForItsOracleOnly) {
   judge.numerics("x", 0, 0);
   judge.memory(Category::buffers, 8, 8);
   judge.shares_reference(Oracle::memory);
-  const JudgedCase judged = merge({deserialize(serialize(judge))}, declared);
+  const JudgedCase judged = merge({machine::decode<Judge>(machine::encode(judge))}, declared);
   ASSERT_EQ(judged.oracles.size(), 2u);
   EXPECT_EQ(judged.oracles[0].reference, Reference::independent);
   EXPECT_EQ(judged.oracles[1].reference, Reference::shared);

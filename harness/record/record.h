@@ -37,6 +37,10 @@ struct OracleResult {
   std::string text;  // "rank 3: blocks.1.mlp.fc1.weight, error 3.1e-7, bound 1.9e-6"
   Reference reference = Reference::independent;
   int rank = -1;  // that found it; if fingerprints differ, the one unlike all others
+  static auto members(auto& self) {
+    return std::tie(self.oracle, self.ruling, self.measured, self.expected, self.text,
+                    self.reference, self.rank);
+  }
 };
 
 // Properties of a case that a unit states, for the search for slow parts of the machine (health).
@@ -50,6 +54,7 @@ struct Traits {
 struct CategoryBytes {
   std::string category;
   std::uint64_t measured = 0, expected = 0;
+  static auto members(auto& self) { return std::tie(self.category, self.measured, self.expected); }
 };
 
 // A bar of a timeline.
@@ -57,6 +62,9 @@ struct Span {
   int rank = 0;
   std::string lane, name;
   double start_s = 0, end_s = 0;
+  static auto members(auto& self) {
+    return std::tie(self.rank, self.lane, self.name, self.start_s, self.end_s);
+  }
 };
 
 struct Quantiles {

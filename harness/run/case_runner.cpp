@@ -25,15 +25,15 @@ std::optional<Failure> first_failure(machine::Link* link, const std::optional<Fa
     const std::string bytes = machine::encode(failure);
     const std::uint64_t size = bytes.size();
     link->send(peer, &size, sizeof size);
-    if (size > 0) link->send(peer, bytes.data(), size);
+    link->send(peer, bytes.data(), size);
     link->flush();
   };
   const auto receive = [link](int peer) {
     std::uint64_t size = 0;
     link->receive(peer, &size, sizeof size);
     std::string bytes(size, ' ');
-    if (size > 0) link->receive(peer, bytes.data(), size);
-    return machine::decode_failure(bytes);
+    link->receive(peer, bytes.data(), size);
+    return machine::decode<std::optional<Failure>>(bytes);
   };
   if (link->rank() != 0) {
     send(0, mine);
@@ -258,30 +258,26 @@ void CaseRunner::run(const PlannedCase& plan, int repetition, Record& record) {
     add_times(record, plan, name(options_.timing), std::move(sampled));
   }
 
-  Judge judge(world_.rank());
-  std::string mine;  // Report, then the judge
+  std::pair<Report, Judge> mine{Report(), world_.rank()};
   failure = phase(plan, link, "judging", [&] {
     if (options_.injection)
-      options_.injection->judge(*instance, judge);
+      options_.injection->judge(*instance, mine.second);
     else
-      instance->judge(judge);
+      instance->judge(mine.second);
     const Cost cost = instance->cost();
-    const Report report{limit_s(cost, rates_, plan.ranks), shares_gpu(world_, group)};
-    mine = machine::bytes_of(report);
-    mine += serialize(judge);
+    mine.first = {limit_s(cost, rates_, plan.ranks), shares_gpu(world_, group)};
     return std::nullopt;
   });
   if (failure) return fail(record, *failure);
 
-  const std::vector<std::string> all = world_.all_gather(group, mine);
+  const std::vector<std::pair<Report, Judge>> all = world_.all_gather(group, mine);
   if (group.index == 0) {
     std::vector<Judge> judges;
     double slowest_limit = 0;
-    for (const std::string& theirs : all) {
-      const auto report = machine::value_of<Report>(theirs);
+    for (const auto& [report, judge] : all) {
       slowest_limit = std::max(slowest_limit, report.limit_s);
       record.oversubscribed = record.oversubscribed || report.shares_gpu;
-      judges.push_back(deserialize(std::string_view(theirs).substr(sizeof report)));
+      judges.push_back(judge);
     }
     JudgedCase judged = merge(judges, plan.oracles);
     record.verdict = judged.verdict;

@@ -4,7 +4,6 @@
 #include <cerrno>
 #include <new>
 
-#include "machine/base/bytes.h"
 #include "machine/base/error.h"
 
 namespace machine {
@@ -31,11 +30,6 @@ int steps_from_cause(Kind kind) {
       return 0;
   }
 }
-
-struct Fields {
-  Kind kind;
-  int rank, peer, sample, summed_ranks;
-};
 
 }  // namespace
 
@@ -78,21 +72,6 @@ std::optional<Failure> first_cause(std::span<const std::optional<Failure>> of_ra
     found = &of_ranks[(*found)->peer];
   }
   return *found;
-}
-
-std::string encode(const std::optional<Failure>& failure) {
-  if (!failure) return {};
-  return std::string(bytes_of(Fields{failure->kind, failure->rank, failure->peer, failure->sample,
-                                     failure->summed_ranks})) +
-         failure->text;
-}
-
-std::optional<Failure> decode_failure(std::string_view bytes) {
-  if (bytes.empty()) return std::nullopt;
-  if (bytes.size() < sizeof(Fields)) throw std::logic_error("decode_failure: bytes are missing");
-  const auto fields = value_of<Fields>(bytes);
-  return Failure{fields.kind,   fields.rank,         fields.peer,
-                 fields.sample, fields.summed_ranks, std::string(bytes.substr(sizeof fields))};
 }
 
 Failure failure_of(const std::exception& error) {

@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 
 namespace machine {
 
@@ -35,6 +36,9 @@ struct Failure {
   int summed_ranks = 0;
   std::string text = {};
   bool operator==(const Failure&) const = default;
+  static auto members(auto& self) {  // base/bytes.h
+    return std::tie(self.kind, self.rank, self.peer, self.sample, self.summed_ranks, self.text);
+  }
 };
 
 std::string_view name(Failure::Kind kind);
@@ -51,10 +55,5 @@ int lost_rank(const Failure& failure);
 // wrong results, those before ranks that waited. Wrong data is followed to the rank that sent it,
 // if that rank has wrong data too. Empty when no rank failed.
 std::optional<Failure> first_cause(std::span<const std::optional<Failure>> of_ranks);
-
-// For sending a failure to another rank of the same program. decode throws std::logic_error on
-// other bytes.
-std::string encode(const std::optional<Failure>& failure);
-std::optional<Failure> decode_failure(std::string_view bytes);
 
 }  // namespace machine

@@ -8,6 +8,7 @@
 // Two ways to have ranks: processes started by mpiexec or srun (MpiWorld, mpi_world.h), and threads
 // of one process (run_ranks, for tests and sanitizers). Code above sees the same World.
 
+#include <concepts>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -25,6 +26,9 @@ namespace machine {
 
 class Post;
 struct WaitPolicy;
+
+template <class T>
+concept Message = !std::convertible_to<const T&, std::string_view>;
 
 class World {
  public:
@@ -70,40 +74,29 @@ class World {
   void barrier(const Group& group);
   std::vector<std::string> all_gather(const Group& group, std::string_view mine);  // in group order
   std::string broadcast(const Group& group, int root, std::string_view mine);      // root's
-  // Values as they are, vectors of any length each.
-  template <Plain T>
+  // Values of any type that base/bytes.h encodes.
+  template <Message T>
   std::vector<T> all_gather(const Group& group, const T& mine) {
     std::vector<T> all;
-    for (const std::string& theirs : all_gather(group, bytes_of(mine)))
-      all.push_back(value_of<T>(theirs));
+    for (const std::string& theirs : all_gather(group, encode(mine)))
+      all.push_back(decode<T>(theirs));
     return all;
   }
-  template <Plain T>
-  std::vector<std::vector<T>> all_gather(const Group& group, const std::vector<T>& mine) {
-    std::vector<std::vector<T>> all;
-    for (const std::string& theirs : all_gather(group, bytes_of(mine)))
-      all.push_back(values_of<T>(theirs));
-    return all;
-  }
-  template <Plain T>
+  template <Message T>
   T broadcast(const Group& group, int root, const T& mine) {
-    return value_of<T>(broadcast(group, root, bytes_of(mine)));
-  }
-  template <Plain T>
-  std::vector<T> broadcast(const Group& group, int root, const std::vector<T>& mine) {
-    return values_of<T>(broadcast(group, root, bytes_of(mine)));
+    return decode<T>(broadcast(group, root, encode(mine)));
   }
 
   // From rank to rank of the world, in order for each pair. A long text waits for its receiver.
   void send(int to, std::string_view text);
   std::string receive(int from);
-  template <Plain T>
+  template <Message T>
   void send(int to, const T& value) {
-    send(to, bytes_of(value));
+    send(to, encode(value));
   }
-  template <Plain T>
+  template <Message T>
   T receive(int from) {
-    return value_of<T>(receive(from));
+    return decode<T>(receive(from));
   }
 
   // ---- For links (machine/link).

@@ -43,26 +43,6 @@ struct Step {
   }
 };
 
-void put_results(std::string& text, const LayerResults& results) {
-  put(text, results.y);
-  put(text, results.d_x);
-  put(text, std::vector<double>(results.parameters.size()));
-  for (const auto& of : results.parameters)
-    for (const auto* values : {&of.value, &of.gradient, &of.after_sgd, &of.after_adamw})
-      put(text, *values);
-}
-
-LayerResults take_results(std::string_view& text) {
-  LayerResults results;
-  results.y = take(text);
-  results.d_x = take(text);
-  results.parameters.resize(take(text).size());
-  for (auto& of : results.parameters)
-    for (auto* values : {&of.value, &of.gradient, &of.after_sgd, &of.after_adamw})
-      *values = take(text);
-  return results;
-}
-
 // The rows between tensor-parallel regions that it holds.
 std::vector<double> own_rows(const std::vector<double>& whole, const LayerCase& c, int tp_rank) {
   if (c.sequence_parallel == 0) return whole;
@@ -165,20 +145,6 @@ LayerReference make_reference(const Context& context, const LayerCase& c, const 
   LayerRun exact(world.host_device(), alone, whole, traits, make, context.seed);
   exact.copy_values(same);
   return {computed(same, true), computed(exact, false)};
-}
-
-std::string serialize(const LayerReference& reference) {
-  std::string text;
-  put_results(text, reference.same);
-  put_results(text, reference.exact);
-  return text;
-}
-
-LayerReference deserialize_layer_reference(std::string_view text) {
-  LayerReference reference;
-  reference.same = take_results(text);
-  reference.exact = take_results(text);
-  return reference;
 }
 
 void judge_results(Judge& judge, const LayerRun& run, const LayerCase& c, const LayerTraits& traits,

@@ -112,10 +112,10 @@ void LayerShell::judge_bits(Judge& judge) const {
 
 // The first rank makes it; the others sleep until it is sent.
 LayerReference LayerShell::shared_reference() const {
-  std::string text;
+  LayerReference reference;
   if (tp_.rank() == 0)
-    text = serialize(make_reference(context_, case_, traits_, make_, run_.partial_gradients()));
-  return deserialize_layer_reference(context_.world.broadcast(context_.group, 0, text));
+    reference = make_reference(context_, case_, traits_, make_, run_.partial_gradients());
+  return context_.world.broadcast(context_.group, 0, reference);
 }
 
 // Each pass reads or writes what enters and what leaves (the weight half reads x and d_y), what is

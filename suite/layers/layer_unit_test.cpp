@@ -127,9 +127,7 @@ std::vector<std::string> failures(Fault fault, LayerCase c) {
     unit.run();
     harness::Judge judge(world.rank());
     unit.judge(judge);
-    std::vector<harness::Judge> judges;
-    for (const std::string& theirs : world.all_gather(world.group(), serialize(judge)))
-      judges.push_back(harness::deserialize(theirs));
+    const std::vector<harness::Judge> judges = world.all_gather(world.group(), judge);
     if (world.rank() != 0) return;
     for (const harness::OracleResult& result : merge(judges, LayerUnit<NormedMlp>::oracles).oracles)
       if (result.ruling == harness::Ruling::fail)

@@ -2,7 +2,7 @@
 
 namespace suite {
 
-// A number in double, and the bound of the error of the judged number.
+// A number in double, and a bound on the error of the judged number.
 struct Bounded {
   double value = 0, error = 0;
 };

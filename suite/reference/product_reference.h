@@ -34,15 +34,14 @@ ProductRows product_rows(std::span<const std::int64_t> rows, StridedDoubles a, S
 std::vector<std::int64_t> rows_to_check(std::int64_t rows, std::int64_t work_per_row,
                                         std::uint64_t seed);
 
-// The largest error of a sum of `terms` products, relative to the sum of their absolute values,
-// when it is kept in dtype's accumulator (float; double under double) in any order, and `later`
+// The largest error of a sum of `terms` products, relative to the sum of their absolute values, if
+// it is computed in dtype's accumulator (float; double for double) in any order and `later`
 // additions follow, each rounded to dtype.
 //
-// On its way into the result a term is rounded once as a product and at most terms - 1 times as
-// part of a sum, and once in each later addition: gamma(terms + later) of the accumulator (Higham
-// 2002, section 3.1; fused operations round less). A dtype narrower than its accumulator rounds
-// again when the sum is stored and after each later addition. The reference rounds as often, in
-// double.
+// A term is rounded once as a product, at most terms - 1 times as part of a sum, and once in each
+// later addition: gamma(terms + later) of the accumulator (Higham 2002, section 3.1; fused
+// operations round less). A dtype narrower than its accumulator rounds again when the sum is stored
+// and after each later addition. The reference rounds as often, in double.
 double product_bound(std::int64_t terms, int later, machine::Dtype dtype);
 
 }  // namespace suite

@@ -1,5 +1,5 @@
 #pragma once
-// What every unit includes: harness/unit/unit.h, and the short names of what units declare.
+// Included by every unit: harness/unit/unit.h and short names for a unit's declarations.
 
 #include "harness/unit/unit.h"
 #include "machine/device/tensor.h"

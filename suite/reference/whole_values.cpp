@@ -3,8 +3,6 @@
 #include <cmath>
 #include <cstdint>
 
-#include "machine/base/bytes.h"
-
 namespace suite {
 
 double norm(const std::vector<double>& values) {
@@ -35,19 +33,6 @@ std::vector<double> shard(const std::vector<double>& whole, const collectives::P
     part.insert(part.end(), begin, begin + parameter.value.cols());
   }
   return part;
-}
-
-void put(std::string& text, const std::vector<double>& values) {
-  text += machine::bytes_of(std::uint64_t{values.size()});
-  text += machine::bytes_of(values);
-}
-
-std::vector<double> take(std::string_view& text) {
-  const auto size = machine::value_of<std::uint64_t>(text);
-  text.remove_prefix(sizeof size);
-  const std::string_view bytes = text.substr(0, size * sizeof(double));
-  text.remove_prefix(bytes.size());
-  return machine::values_of<double>(bytes);
 }
 
 }  // namespace suite

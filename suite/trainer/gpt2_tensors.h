@@ -1,6 +1,6 @@
 #pragma once
-// The tensors of GPT-2 as Hugging Face's transformers (models/gpt2) names and lays them out, and
-// the parameters of ours that they are.
+// The tensors of GPT-2 in the names and layouts of Hugging Face's transformers (models/gpt2), and
+// the parameters of this project that correspond to them.
 //
 //   theirs                      shape          ours                            rows of ours
 //   wte.weight                  [V, h]         embedding.token.weight          as theirs, padded
@@ -14,9 +14,9 @@
 //   h.N.mlp.c_proj.weight       [4h, h]        blocks.N.mlp.fc2.weight         transposed
 //   ln_f.weight, bias           [h]            head.norm.gain, bias
 //
-// Transposed: their Conv1D keeps [in, out], ours is [out, in]. By head: their 3h columns are all
-// queries, all keys, all values, each head by head; ours are (q, k, v) of head 0, then of head 1
-// (layers/attention/attention.h), so that TP cuts between heads.
+// Transposed: their Conv1D stores [in, out], ours [out, in]. By head: their 3h columns are all
+// queries, then all keys, then all values, each ordered by head. Ours are (q, k, v) of head 0, then
+// of head 1 (layers/attention/attention.h), so that TP divides between heads.
 
 #include <cstdint>
 #include <string>
@@ -37,7 +37,7 @@ struct Gpt2Tensor {
 // In the order of forward, without their prefix.
 std::vector<Gpt2Tensor> gpt2_tensors(const layers::GptConfig& config);
 
-// Element of their tensor, row-major, that lies at [row, col] of ours.
+// The row-major index in their tensor of our element [row, col].
 std::uint64_t their_index(const Gpt2Tensor& tensor, const layers::GptConfig& config,
                           std::int64_t row, std::int64_t col);
 

@@ -45,7 +45,7 @@ std::vector<std::byte> rounded(const std::vector<double>& values, Dtype dtype) {
   return bytes;
 }
 
-// "h.12.ln_1.weight" is of block 12; nothing else is of any.
+// 12 for "h.12.ln_1.weight"; empty for a name without a block.
 std::optional<int> block_of(std::string_view name) {
   if (!name.starts_with("h.")) return {};
   std::size_t at = 2;
@@ -55,12 +55,12 @@ std::optional<int> block_of(std::string_view name) {
   return at > 2 && at < name.size() && name[at] == '.' ? std::optional(block) : std::nullopt;
 }
 
-// The masks that older versions stored as if they were weights.
+// Attention masks, which older versions stored with the weights.
 bool is_mask(std::string_view name) {
   return block_of(name) && (name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias"));
 }
 
-// A file whose names were all checked against the model.
+// A file whose names and shapes were checked against the model.
 class Gpt2File {
  public:
   Gpt2File(const std::string& path, const layers::GptConfig& config, int tp)
@@ -145,8 +145,8 @@ class Gpt2File {
   int vocabulary_ = 0;
 };
 
-// Rank 0 of the grid, which need not be one, and those ranks of its first replica that hold the
-// tensor: tp of them. Of two stages that hold it, the first.
+// Rank 0 of the grid, and the tp ranks of the first replica that hold the tensor. If two stages
+// hold it, the first one.
 machine::Group holders(const Gpt2Tensor& tensor, const machine::Group& group,
                        const machine::Grid& grid, const std::vector<int>& stages) {
   const int stage =
@@ -164,14 +164,15 @@ machine::Group holders(const Gpt2Tensor& tensor, const machine::Group& group,
   return result;
 }
 
-// Where a shard lies in ours, before its elements as doubles.
-struct ShardHeader {
-  std::int64_t row = 0, col = 0, rows = 0, cols = 0;
+// One rank's part of a parameter; empty if it adds nothing.
+struct Shard {
+  std::int64_t row = 0, col = 0, cols = 0;
+  std::vector<double> values = {};
+  static auto members(auto& self) { return std::tie(self.row, self.col, self.cols, self.values); }
 };
 
-// Empty where this rank has nothing to add.
-std::string shard_of(const Gpt2Tensor& tensor, const layers::Parameters& parameters,
-                     const machine::Grid& grid) {
+Shard shard_of(const Gpt2Tensor& tensor, const layers::Parameters& parameters,
+               const machine::Grid& grid) {
   const auto held = std::ranges::find(parameters, tensor.ours,
                                       [](const auto* parameter) { return parameter->name; });
   if (held == parameters.end()) return {};
@@ -179,30 +180,23 @@ std::string shard_of(const Gpt2Tensor& tensor, const layers::Parameters& paramet
   const int tp_rank = grid.coordinate(Axis::tp);
   if (parameter.placement.tp == collectives::Spread::replicated && tp_rank > 0) return {};
   const machine::Region region = parameter.region(tp_rank);
-  const ShardHeader header{region.row, region.col, parameter.value.rows(), parameter.value.cols()};
-  std::string text(machine::bytes_of(header));
-  text += machine::bytes_of(to_doubles(parameter.value));
-  return text;
+  return {region.row, region.col, parameter.value.cols(), to_doubles(parameter.value)};
 }
 
-// Their whole tensor.
+// The whole tensor in their layout.
 std::vector<double> whole(const Gpt2Tensor& tensor, const layers::GptConfig& config, int vocabulary,
-                          const std::vector<std::string>& shards) {
+                          const std::vector<Shard>& shards) {
   std::uint64_t size = 1;
   for (const std::uint64_t extent : tensor.shape) size *= extent;
   if (tensor.padded) size = size / tensor.shape[0] * static_cast<std::uint64_t>(vocabulary);
   std::vector<double> values(size);
-  for (const std::string& shard : shards) {
-    if (shard.empty()) continue;
-    const auto header = machine::value_of<ShardHeader>(shard);
-    const char* from = shard.data() + sizeof header;
-    for (std::int64_t row = header.row; row < header.row + header.rows; ++row)
-      for (std::int64_t col = header.col; col < header.col + header.cols; ++col) {
-        if (!tensor.padded || row < vocabulary)
-          std::memcpy(&values[their_index(tensor, config, row, col)], from, sizeof(double));
-        from += sizeof(double);
-      }
-  }
+  for (const Shard& shard : shards)
+    for (std::size_t i = 0; i < shard.values.size(); ++i) {
+      const auto at = static_cast<std::int64_t>(i);
+      const std::int64_t row = shard.row + at / shard.cols, col = shard.col + at % shard.cols;
+      if (!tensor.padded || row < vocabulary)
+        values[their_index(tensor, config, row, col)] = shard.values[i];
+    }
   return values;
 }
 
@@ -264,7 +258,7 @@ void save_gpt2(const std::string& path, const layers::GptConfig& config, int voc
                const std::vector<int>& stages) {
   const std::vector<Gpt2Tensor> table = gpt2_tensors(config);
   const Dtype dtype = parameters.front()->value.dtype();
-  std::string error;  // rank 0's; it gathers on, so that no rank waits for it
+  std::string error;  // of rank 0, which still gathers the rest: no rank may wait for it
   std::unique_ptr<SafetensorsWriter> writer;
   const auto attempt = [&](const auto& work) {
     if (!error.empty()) return;
@@ -287,7 +281,7 @@ void save_gpt2(const std::string& path, const layers::GptConfig& config, int voc
   for (const Gpt2Tensor& tensor : table) {
     const machine::Group group_of_tensor = holders(tensor, group, grid, stages);
     if (group_of_tensor.index < 0) continue;
-    const std::vector<std::string> shards =
+    const std::vector<Shard> shards =
         world.all_gather(group_of_tensor, shard_of(tensor, parameters, grid));
     if (group.index == 0)
       attempt([&] { writer->add(rounded(whole(tensor, config, vocabulary, shards), dtype)); });

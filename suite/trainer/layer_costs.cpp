@@ -20,7 +20,7 @@ using machine::Tensor;
 
 namespace {
 
-constexpr std::size_t passes = 5;  // after one that warms up; their median counts
+constexpr std::size_t passes = 5;  // after a warm-up pass; their median counts
 
 double seconds_of_layer(machine::World& world, machine::Device& device,
                         collectives::Communicator& tp, const TrainingConfig& config, int layer) {
@@ -62,7 +62,7 @@ double seconds_of_layer(machine::World& world, machine::Device& device,
     stage.backward(0, d_out, d_in);
     stream.synchronize();
     pass = machine::steady_s() - begin;
-    world.board().mine().progress.fetch_add(1);  // at work, not hanging
+    world.board().mine().progress.fetch_add(1);  // shows that the rank works and does not hang
   }
   const auto median = seconds.begin() + 1 + passes / 2;
   std::nth_element(seconds.begin() + 1, median, seconds.end());

@@ -1,5 +1,5 @@
 #pragma once
-// What each layer of a model takes, measured: for dividing layers over a pipeline's parts by time
+// The measured time of each layer of a model, for dividing layers over a pipeline's parts by time
 // (model_chunks.h).
 
 #include "machine/device/device.h"
@@ -8,11 +8,11 @@
 
 namespace suite {
 
-// Where the partition method is "profile" and there are several parts, sets layer_costs:
-// nanoseconds of a micro-batch's forward and backward through each layer as if it were a stage, the
-// first with the embedding, the last with the head; of all ranks the slowest, so that all divide
-// alike. Layers between the ends are alike and measured once. Collective over the group, whose size
-// is the product of the degrees; memory is given back. Throws as GptStage's constructor.
+// Sets layer_costs if the partition method is "profile" and there are several parts: nanoseconds of
+// a micro-batch's forward and backward through each layer as a stage of its own, the first with the
+// embedding, the last with the head. The slowest rank's time counts, so that all ranks divide
+// equally. The layers in between are equal and measured once. Collective over the group, whose size
+// is the product of the degrees. Frees its memory. Throws the errors of GptStage's constructor.
 void measure_layers(TrainingConfig& config, machine::World& world, const machine::Group& group,
                     machine::Device& device);
 

@@ -77,7 +77,7 @@ void describe(harness::Description& description, const MeasuredStep& step,
       description.timeline.push_back(std::move(span));
     }
   }
-  // Of rank 0: what it computed, and the rest of the step.
+  // Rank 0's computing time by kind, and the rest of the step.
   const std::pair<Kind, std::string_view> kinds[] = {{Kind::forward, "forward"},
                                                      {Kind::backward, "backward"},
                                                      {Kind::backward_input, "backward, inputs"},
@@ -108,7 +108,7 @@ void describe_bubble(harness::Description& description, const MeasuredStep& step
   }
   const double measured = pipeline::bubble(stages * step.span_s, busy).of_total;
   description.set("bubble_measured", measured);
-  // No less than nothing: a formula's sum may end a rounding below.
+  // Rounding may carry a formula's sum below zero.
   const double expected = std::max(0.0, pipeline::bubble(span, ideal).of_total);
   description.set("bubble_expected", expected);
   if (expected > 1e-9) description.set("bubble_ratio", measured / expected);

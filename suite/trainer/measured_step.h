@@ -1,5 +1,5 @@
 #pragma once
-// A pipeline step as it really ran, all stages on one clock, and what a record shows of it.
+// A measured pipeline step, with all stages on one clock, and its description in a record.
 
 #include <functional>
 #include <string>
@@ -12,33 +12,33 @@
 namespace suite {
 
 struct MeasuredStep {
-  std::vector<pipeline::StageTimeline> stages;  // seconds since the first began
-  double makespan_s = 0;                        // until the last has computed all
-  double span_s = 0;       // from a stage's first action to its last, of the one that takes longest
-  int peak_in_flight = 0;  // the most of any stage
+  std::vector<pipeline::StageTimeline> stages;  // seconds since the first stage began
+  double makespan_s = 0;                        // until the last stage ends
+  double span_s = 0;       // longest time from a stage's first action to its last
+  int peak_in_flight = 0;  // of the stage with most
 };
 
-// Of what each stage recorded. Collective over the group. Ranks of one host share the steady clock;
-// elsewhere each starts its own at zero.
+// Gathers what each stage recorded. Collective over the group. Ranks of one host share the steady
+// clock; ranks on several hosts start at zero each.
 MeasuredStep gathered_step(machine::World& world, const machine::Group& group,
                            const pipeline::Timeline& mine);
-// Runs a step so many times; the fastest comes first. Collective over the group.
+// Runs a step `steps` times and sorts them, fastest first. Collective over the group.
 std::vector<MeasuredStep> measured_steps(machine::World& world, const machine::Group& group,
                                          int steps, const std::function<pipeline::Timeline()>& run);
 
-// Timeline, breakdown of the first stage's time, and the counter in_flight_peak.
+// Sets the timeline, the breakdown of the first stage's time and the counter in_flight_peak.
 void describe(harness::Description& description, const MeasuredStep& step,
               const machine::Group& group);
 
-// Counters bubble_measured and bubble_expected: idle time of all stages over their time, of_total
-// in pipeline/timeline.h; and where a bubble is expected, their ratio bubble_ratio. Expected by the
-// paper's formula for these costs; where the formula does not hold, of a simulated step, which the
-// record's note says.
+// Sets the counters bubble_measured and bubble_expected (of_total of pipeline/timeline.h: idle time
+// of all stages over their time) and, if a bubble is expected, their ratio bubble_ratio. Expected
+// is the paper's formula for these costs or, where it does not hold, a simulated step; then the
+// note says so.
 void describe_bubble(harness::Description& description, const MeasuredStep& step,
                      const pipeline::Schedule& schedule, const pipeline::Size& size,
                      const pipeline::StageSchedules& actions, const pipeline::Costs& costs);
 
-// Of the stage that lost most: the part of its time in which it neither computed nor waited.
+// The largest fraction of a stage's time in which it neither computed nor waited.
 double executor_overhead(const MeasuredStep& step);
 
 }  // namespace suite

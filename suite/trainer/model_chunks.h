@@ -1,8 +1,8 @@
 #pragma once
-// A model as a pipeline cuts it (pipeline/placement.h): its layers divided over the parts, and the
-// parts that one rank holds, one for each chunk of its stage. A tied table lies with the embedding;
-// a head on the same rank uses it there. Where the pipeline has two copies of the model, a stage
-// and the one opposite hold the same, and all their parameters are tied.
+// A model divided by a pipeline (pipeline/placement.h): its layers over the parts, and one rank's
+// parts, one for each chunk of its stage. A tied table belongs to the embedding; a head on the same
+// rank uses it there. If the pipeline has two copies of the model, a stage and the opposite one
+// hold the same parts, and all their parameters are tied.
 
 #include <memory>
 #include <string>
@@ -15,19 +15,20 @@
 
 namespace suite {
 
-// Of a valid configuration; they throw std::invalid_argument naming why there is none.
+// For a valid configuration. They throw std::invalid_argument with the reason if there is none.
 pipeline::Size pipeline_size(const TrainingConfig& config);
 pipeline::Placement placement(const TrainingConfig& config);
 pipeline::StageSchedules schedules(const TrainingConfig& config);
 
-// How the layers are divided: DeepSpeed's words.
+// DeepSpeed's names of the ways to divide layers.
 const std::vector<std::string>& partition_methods();
-// First to last. "parameters": by their number, the embedding's and the head's with the layers
-// beside them. "profile": by the time they took; uniform while config.pipeline.layer_costs has
-// none. Throws std::invalid_argument for an unknown method, and where a part gets no layer.
+// The number of layers of each part, first to last. "parameters": balances the number of
+// parameters, those of the embedding and the head counted with the layers beside them. "profile":
+// balances the measured time; uniform if config.pipeline.layer_costs is empty. Throws
+// std::invalid_argument for an unknown method, or if a part gets no layer.
 std::vector<int> layers_of_parts(const TrainingConfig& config);
 
-// Which part of the model a chunk is; and with it, what it costs.
+// The part of the model that a chunk is, and the case that its cost formulas take.
 layers::StageIndex chunk_index(const TrainingConfig& config, const pipeline::Placement& placement,
                                int stage, int chunk);
 std::vector<layers::StageCase> chunk_cases(const TrainingConfig& config,
@@ -39,13 +40,13 @@ std::vector<int> stages_of_layers(const TrainingConfig& config,
 
 class ModelChunks {
  public:
-  // As GptStage; takes no memory yet.
+  // Parameters as of GptStage. Allocates nothing yet.
   ModelChunks(const TrainingConfig& config, const pipeline::Placement& placement, int stage,
               machine::Device& device, collectives::Communicator& tp,
               machine::Device* checkpoint_host = nullptr);
 
   layers::GptStage& operator[](int chunk) { return *chunks_[static_cast<std::size_t>(chunk)]; }
-  // Of all chunks in the order of the model, each parameter once.
+  // All chunks' parameters in the order of the model, each once.
   const layers::Parameters& parameters() const { return parameters_; }
   std::vector<layers::Parameters> parts();  // GptStage::parts
   bool has_loss() const;

@@ -23,14 +23,14 @@ ModelParts model_parts(ModelChunks& model) {
 zero::LayoutOptions layout_options(const TrainingConfig& config, const ModelParts& parts) {
   zero::LayoutOptions options{.reduce_bucket_size = config.zero.reduce_bucket_size};
   if (config.zero.stage < 2) return options;
-  // Stage 2 parts no values: what is small lies with its part.
+  // Stage 2 shards no values, so small parameters stay with their part.
   options.persistence_threshold =
       config.zero.stage == 3 ? config.zero.param_persistence_threshold : 0;
   int rows = 0;
   for (const std::vector<int>& part : parts)
     for (const int row : part) rows = std::max(rows, row + 1);
   options.parts.resize(static_cast<std::size_t>(rows));
-  for (std::size_t part = parts.size(); part-- > 0;)  // a shared row is its first user's
+  for (std::size_t part = parts.size(); part-- > 0;)  // a shared row belongs to its first user
     for (const int row : parts[part])
       options.parts[static_cast<std::size_t>(row)] = static_cast<int>(part);
   return options;
@@ -40,7 +40,7 @@ zero::Usage model_usage(const TrainingConfig& config, const ModelParts& parts) {
   if (config.zero.stage < 2) return {};
   const std::vector<int>&embedding = parts.front(), &head = parts.back();
   zero::Usage usage{.micro_batches = config.micro_batches(), .uses = parts};
-  // Backward; the embedding's reads no values.
+  // Backward. The embedding's reads no values.
   usage.uses.push_back(head);
   const auto groups = layers::layer_groups(config.activations, parts.size() - 2);
   for (auto group = groups.rbegin(); group != groups.rend(); ++group) {
@@ -52,7 +52,7 @@ zero::Usage model_usage(const TrainingConfig& config, const ModelParts& parts) {
   }
   usage.begun.assign(parts.rbegin(), parts.rend());
   usage.ready = usage.begun;
-  // The embedding has yet to add to a table that it shares.
+  // The embedding still adds to a table that it shares.
   std::erase_if(usage.ready.front(), [&](int row) {
     return std::find(embedding.begin(), embedding.end(), row) != embedding.end();
   });

@@ -1,7 +1,7 @@
 #pragma once
-// A GPT as ZeRO's stages 2 and 3 see it: parts (the embedding, each block, the head) whose values
-// are there while they are used, and whose gradients go when they are complete. The trainer lays
-// its buffers out by them; what a step must cost is counted by them (zero/cost/cost.h).
+// The parts of a GPT for ZeRO stages 2 and 3: the embedding, each block and the head. A part's
+// values exist while it is used, and its gradients are reduced when they are complete. The
+// trainer's buffers and the expected costs (zero/cost/cost.h) follow them.
 
 #include <cstdint>
 #include <vector>
@@ -14,16 +14,15 @@
 namespace suite {
 
 class ModelChunks;
-// Rows of the gradient plan, which has the rank's parameters in their order; parts in the order of
-// forward. The row of a table that embedding and head share is in both.
+// Rows of the gradient plan, which has the rank's parameters in their order; the parts are in the
+// order of forward. A table that embedding and head share is in both of them.
 using ModelParts = std::vector<std::vector<int>>;
 ModelParts model_parts(ModelChunks& model);
 
-// Stages 0 and 1 have one bucket of everything, the others no bucket of two parts.
+// Stages 0 and 1 bucket across parts; in stages 2 and 3 a bucket belongs to one part.
 zero::LayoutOptions layout_options(const TrainingConfig& config, const ModelParts& parts);
 
-// How a micro-batch goes through the model where pp is 1. Stages 0 and 1, which may have pipelines,
-// do not ask.
+// The order in which a micro-batch uses the parts at pp 1. Stages 0 and 1 do not need it.
 zero::Usage model_usage(const TrainingConfig& config, const ModelParts& parts);
 
 }  // namespace suite

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
-#include <sstream>
 
 #include "harness/record/counters.h"
 #include "suite/trainer/timeline_record.h"
@@ -38,10 +37,11 @@ struct Column {
   Part part{};
   std::string group = {};  // of communication
   auto operator<=>(const Column&) const = default;
+  static auto members(auto& self) { return std::tie(self.part, self.group); }
   std::string text() const { return StepTimes::Row{part, group, 0}.text(); }
 };
 
-// In the order of a step's life; what was not there is left out.
+// In the order of a step. Parts that did not occur are left out later.
 const std::vector<Column>& columns_in_order() {
   static const std::vector<Column> columns{{Part::data},
                                            {Part::forward},
@@ -59,30 +59,11 @@ const std::vector<Column>& columns_in_order() {
   return columns;
 }
 
-// A rank's times as it sends them: a line each, "part 0.0123 9 dp", "waited 0.0123 2".
-std::string lines(std::string_view kind, double seconds, int number, std::string_view group = {}) {
-  return fmt::format("{} {} {} {}\n", kind, seconds, number, group);
-}
-
 struct RankTimes {
   std::map<Column, double> parts, hidden;
   std::map<int, double> waited;
+  static auto members(auto& self) { return std::tie(self.parts, self.hidden, self.waited); }
 };
-
-RankTimes read_times(const std::string& text) {
-  RankTimes times;
-  std::istringstream stream(text);
-  std::string kind, group;
-  double seconds = 0;
-  int number = 0;
-  while (stream >> kind >> seconds >> number && stream.ignore() && std::getline(stream, group)) {
-    if (kind == "waited")
-      times.waited[number] = seconds;
-    else
-      (kind == "part" ? times.parts : times.hidden)[{static_cast<Part>(number), group}] = seconds;
-  }
-  return times;
-}
 
 struct Columns {
   std::vector<Column> parts, hidden;
@@ -127,7 +108,7 @@ StepBreakdown breakdown_of(const Columns& columns, const std::vector<RankTimes>&
   return result;
 }
 
-// Also what another thread waited for a rank while this one waited for that thread.
+// Includes the time that another thread waited for a rank while this thread waited for that thread.
 std::map<int, double> waited_for(const StepTimes& times) {
   std::map<int, double> seconds = times.waited_s;
   std::vector<StepTimes::Interval> joins;
@@ -168,8 +149,8 @@ void count(harness::Description& description, const Columns& columns) {
   if (!all.hidden_parts.empty()) description.set("hidden_communication_fraction", hidden);
 }
 
-std::string trace_lines(const StepTimes& times) {
-  std::string text;
+std::vector<harness::Span> trace_of(const StepTimes& times) {
+  std::vector<harness::Span> spans;
   const auto add = [&](const StepTimes::Lane& lane) {
     for (const StepTimes::Interval& interval : lane.intervals) {
       const std::string name =
@@ -177,28 +158,11 @@ std::string trace_lines(const StepTimes& times) {
           : interval.peer == StepTimes::other_thread
               ? fmt::format("{}: wait for the thread", lane.rows[interval.row].text())
               : lane.rows[interval.row].text();
-      text += fmt::format("{}\n{}\n{} {}\n", lane.name, name, interval.start_s, interval.end_s);
+      spans.push_back({0, lane.name, name, interval.start_s, interval.end_s});
     }
   };
   add(times.own);
   for (const StepTimes::Lane& lane : times.others) add(lane);
-  return text;
-}
-
-std::vector<harness::Span> read_trace(const std::vector<std::string>& texts) {
-  std::vector<harness::Span> spans;
-  harness::Span span;
-  for (const std::string& text : texts) {
-    std::istringstream stream(text);
-    std::string seconds;
-    while (std::getline(stream, span.lane) && std::getline(stream, span.name) &&
-           std::getline(stream, seconds)) {
-      std::istringstream(seconds) >> span.start_s >> span.end_s;
-      spans.push_back(span);
-    }
-    ++span.rank;
-  }
-  start_at_zero(spans);
   return spans;
 }
 
@@ -219,7 +183,7 @@ std::size_t StepRecorder::typical(double seconds, machine::World& world,
   for (const std::vector<double>& theirs : world.all_gather(group, mine))
     for (std::size_t i = 0; i < std::min(slowest.size(), theirs.size()); ++i)
       slowest[i] = std::max(slowest[i], theirs[i]);
-  // Rank 0 alone knows the time.
+  // Only rank 0 knows the time.
   std::size_t nearest = 0;
   for (std::size_t i = 0; i < slowest.size(); ++i)
     if (std::abs(slowest[i] - seconds) < std::abs(slowest[nearest] - seconds)) nearest = i;
@@ -230,17 +194,15 @@ void StepRecorder::describe(harness::Description& description, machine::World& w
                             const machine::Group& group, const TrainingConfig& config) const {
   if (steps_.empty()) return;
   const Totals& step = steps_[typical(description.seconds, world, group)];
-  std::string mine;
-  for (const StepTimes::Row& row : step.rows)
-    mine += lines("part", row.seconds, static_cast<int>(row.part), row.group);
+  RankTimes mine;
+  for (const StepTimes::Row& row : step.rows) mine.parts[{row.part, row.group}] = row.seconds;
   for (const auto& [group_name, seconds] : step.hidden_s)
-    mine += lines("hidden", seconds, static_cast<int>(Part::communication), group_name);
-  for (const auto& [peer, seconds] : step.waited_s) mine += lines("waited", seconds, peer);
-  std::vector<RankTimes> ranks;
-  for (const std::string& text : world.all_gather(group, mine)) ranks.push_back(read_times(text));
+    mine.hidden[{Part::communication, group_name}] = seconds;
+  mine.waited = step.waited_s;
+  const std::vector<RankTimes> ranks = world.all_gather(group, mine);
   const Columns columns = columns_of(ranks);
   description.step_breakdown = breakdown_of(columns, ranks, group);
-  description.trace = read_trace(world.all_gather(group, trace_lines(clock_.times())));
+  description.trace = gather_spans(world, group, trace_of(clock_.times()));
   description.breakdown.clear();
   for (std::size_t i = 0; i < description.step_breakdown.parts.size(); ++i)
     description.breakdown.emplace_back(description.step_breakdown.parts[i],

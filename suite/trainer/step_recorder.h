@@ -1,8 +1,8 @@
 #pragma once
-// Where training steps' time goes: every step is recorded, and the typical one told of.
+// The breakdown of training steps' time: records every step and describes the typical one.
 //
 //   StepRecorder recorder;
-//   recorder.begin(); …the step… recorder.end(timeline);  // each
+//   recorder.begin(); …the step… recorder.end(timeline);  // every step
 //   recorder.describe(description, world, group, config);      // once, at the end
 
 #include <map>
@@ -22,12 +22,12 @@ class StepRecorder {
   void begin() { clock_.start(); }
   void end(const pipeline::Timeline& timeline);
 
-  // Of the step whose time (of the slowest rank) is nearest description.seconds: on rank 0 sets
-  // breakdown, step_breakdown and the counters communication_fraction and bubble_fraction (means
-  // over ranks of what these take of the step), hidden_communication_fraction (likewise, where
-  // there is a thread for it) and other_fraction (of the rank where it is largest); and the trace,
-  // which is of the last step. With pipelines also describe_pipeline (timeline_record.h).
-  // Collective over the group, whose ranks have recorded as many steps each.
+  // Describes the step whose time on the slowest rank is nearest to description.seconds. On rank 0
+  // sets breakdown, step_breakdown and the counters communication_fraction and bubble_fraction
+  // (means over ranks of the step's fractions), hidden_communication_fraction (likewise, if a
+  // thread communicates) and other_fraction (of the rank with most), and the trace of the last
+  // step. With pipelines also calls describe_pipeline (timeline_record.h). Collective over the
+  // group, whose ranks have recorded the same number of steps.
   void describe(harness::Description& description, machine::World& world,
                 const machine::Group& group, const TrainingConfig& config) const;
 

@@ -6,8 +6,8 @@
 //   tokens.draw(step);
 //   part.forward(micro_batch, tokens.batch(micro_batch), in, out);
 //
-// Sequences are numbered over all steps, in one step first by dp rank, then by micro-batch. With
-// uneven tokens only the first ones of a sequence count for the loss.
+// Sequences are numbered over all steps; within a step by dp rank, then by micro-batch. With uneven
+// tokens only the first tokens of a sequence count for the loss.
 
 #include <cstddef>
 #include <cstdint>
@@ -21,20 +21,21 @@
 
 namespace suite {
 
-// With uneven tokens: the number of a sequence's tokens that count in a step of `sequences`. A pure
-// function of global indices. At least one in the step; in every fourth, none of its second half.
+// With uneven tokens: how many of a sequence's tokens count in a step of `sequences`. Depends only
+// on global indices. At least one token of a step counts; in every fourth step none of the second
+// half of the sequences has any.
 int counted_tokens(std::uint64_t seed, std::int64_t step, int index, int sequences, int tokens);
 
 class StepTokens {
  public:
-  // Both outlive it.
+  // Both must outlive this object.
   StepTokens(const TrainingConfig& config, const Corpus& corpus, int dp_rank)
       : config_(config), corpus_(corpus), dp_rank_(dp_rank) {}
 
   void allocate(machine::Device& device);
   void draw(std::int64_t step);
   layers::TokenBatch batch(int micro_batch) const;
-  // With uneven tokens: one double, the number of this rank's tokens that count. Else empty.
+  // With uneven tokens one double, the number of this rank's tokens that count; else empty.
   const machine::Tensor& counted() const { return counted_; }
 
   static std::size_t bytes(const TrainingConfig& config);  // of buffers

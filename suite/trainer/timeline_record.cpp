@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
-#include <sstream>
 #include <utility>
 
 #include "harness/record/counters.h"
@@ -20,31 +19,29 @@ using pipeline::Costs;
 
 std::vector<harness::Span> gather_timeline(machine::World& world, const machine::Group& group,
                                            const pipeline::Timeline& timeline) {
-  std::string mine;
+  std::vector<harness::Span> mine;
   for (const pipeline::Event& event : timeline.events)
-    mine +=
-        fmt::format("{} {} {} {}\n", event.doing == pipeline::Doing::compute ? "compute" : "wait",
+    mine.push_back({0, event.doing == pipeline::Doing::compute ? "compute" : "wait",
                     pipeline::text(event.action), timeline.origin_s + event.start_s,
-                    timeline.origin_s + event.end_s);
-  std::vector<harness::Span> spans;
-  int rank = 0;
-  for (const std::string& text : world.all_gather(group, mine)) {
-    std::istringstream lines(text);
-    harness::Span span;
-    span.rank = rank++;
-    while (lines >> span.lane >> span.name >> span.start_s >> span.end_s) spans.push_back(span);
-  }
-  start_at_zero(spans);
-  return spans;
+                    timeline.origin_s + event.end_s});
+  return gather_spans(world, group, mine);
 }
 
-void start_at_zero(std::vector<harness::Span>& spans) {
-  if (spans.empty()) return;
+std::vector<harness::Span> gather_spans(machine::World& world, const machine::Group& group,
+                                        const std::vector<harness::Span>& mine) {
+  std::vector<harness::Span> spans;
+  int rank = 0;
+  for (const std::vector<harness::Span>& theirs : world.all_gather(group, mine)) {
+    for (const harness::Span& span : theirs) spans.push_back(span), spans.back().rank = rank;
+    ++rank;
+  }
+  if (spans.empty()) return spans;
   const double first = std::ranges::min(spans, {}, &harness::Span::start_s).start_s;
   for (harness::Span& span : spans) {
     span.start_s -= first;
     span.end_s -= first;
   }
+  return spans;
 }
 
 namespace {
@@ -56,8 +53,8 @@ constexpr harness::Counter simulated_counters[] = {
      "idle fraction of a simulated step whose stages take as long as they did"}};
 const bool simulated_counters_known = harness::add_counters(simulated_counters);
 
-// What the passes of a stage took in the mean. A schedule has whole backwards, or their halves
-// (dual_pipe both: what the halves took is told).
+// The mean times of a stage's passes. A schedule has whole backwards or their halves; for
+// dual_pipe, which has both, the halves count.
 Costs costs_of(const pipeline::StageTimeline& stage) {
   using enum pipeline::Kind;
   std::map<pipeline::Kind, std::pair<double, int>> passes;

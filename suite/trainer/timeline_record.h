@@ -1,5 +1,5 @@
 #pragma once
-// Timelines of pipelines as records show them.
+// Timelines of pipelines in records.
 
 #include <string>
 #include <vector>
@@ -11,18 +11,19 @@
 
 namespace suite {
 
-// All ranks' bars on one axis that starts at the first of them. Collective over the group; the
-// clock is shared by the ranks of a host.
+// The bars of all ranks, the first of which starts at 0. Collective over the group. Ranks of a host
+// share the clock.
 std::vector<harness::Span> gather_timeline(machine::World& world, const machine::Group& group,
                                            const pipeline::Timeline& timeline);
 
-// Shifts the spans so that the first starts at 0.
-void start_at_zero(std::vector<harness::Span>& spans);
+// Likewise for spans on the steady clock; sets their ranks.
+std::vector<harness::Span> gather_spans(machine::World& world, const machine::Group& group,
+                                        const std::vector<harness::Span>& mine);
 
 // Describes rank 0's pipeline: describe_bubble (measured_step.h) for equal stages whose passes take
-// the measured mean; the counter bubble_simulated, for stages that take their own times; and a note
-// with the layers of each part if layers are divided by cost. Collective over the group, whose size
-// is the product of the degrees.
+// the measured mean; the counter bubble_simulated, for stages with their own times; and a note with
+// the layers of each part if layers are divided by cost. Collective over the group, whose size is
+// the product of the degrees.
 void describe_pipeline(harness::Description& description, machine::World& world,
                        const machine::Group& group, const TrainingConfig& config,
                        const pipeline::Timeline& timeline);

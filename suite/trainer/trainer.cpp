@@ -69,7 +69,7 @@ Trainer::Trainer(machine::World& world, const machine::Group& group, machine::De
   tokens_.allocate(device);
   if (chunks_->has_loss()) {
     losses_ = Tensor(device, machine::Dtype::float64, {config_.micro_batches()}, Category::buffers);
-    device.stream().kernels().fill(losses_, 0);  // another copy of the model's may end elsewhere
+    device.stream().kernels().fill(losses_, 0);  // the other copy of the model may end elsewhere
   }
   connect_executor();
 }
@@ -101,7 +101,7 @@ void Trainer::connect_executor() {
                          config_.precision.dtype},
       gradients ? pipeline::Links(activations, *gradients) : pipeline::Links(activations), device_,
       world_.host_device());
-  // The pass of a large model's micro-batch may take long: a sign of life after each.
+  // A micro-batch of a large model may take long, so each pass reports progress to the watchdog.
   const auto works = [this] { world_.board().mine().progress.fetch_add(1); };
   const auto ended = [this, works] {
     if (tells_of_gradients()) step_->end_micro_batch();
@@ -140,9 +140,8 @@ void Trainer::connect_executor() {
   works();
 }
 
-// Stages 2 and 3 have values and gradients only where the model needs them; with overlap_comm
-// values of stage 1 may be on their way still, and the gradients of stages 0 and 1 go when they are
-// ready.
+// Stages 2 and 3 hold values and gradients only while the model needs them. With overlap_comm stage
+// 1 may still wait for values, and stages 0 and 1 reduce gradients as soon as they are ready.
 void Trainer::connect_step() {
   using layers::Parameters;
   layers::StageObserver observer;
@@ -159,8 +158,8 @@ bool Trainer::tells_of_gradients() const {
   return config_.zero.stage >= 2 || config_.zero.overlaps();
 }
 
-// To stages 0 and 1 a micro-batch is what adds its gradients, to one chunk: several may be in
-// flight, but these are added one after the other.
+// Stages 0 and 1 count each pass that adds gradients to one chunk as a micro-batch: several may be
+// in flight, but these passes run one after another.
 void Trainer::begin_gradients() {
   if (config_.zero.stage >= 2 || !tells_of_gradients()) return;
   passes_begun_ = passes_begun_ % gradient_passes_ + 1;
@@ -172,13 +171,13 @@ std::size_t Trainer::data_bytes(const TrainingConfig& config, bool has_loss) {
          (has_loss ? static_cast<std::size_t>(config.micro_batches()) * sizeof(double) : 0);
 }
 
-// Ranks of other dp coordinates have other sequences: how many tokens count is known only together
-// (as with Megatron-LM's --calculate-per-token-loss).
+// The number of tokens that count is a sum over dp, whose ranks have different sequences (as with
+// Megatron-LM's --calculate-per-token-loss).
 void Trainer::draw_data() {
   const machine::During data(machine::Part::data);
   tokens_.draw(steps_);
   if (const Tensor& counted = tokens_.counted()) {
-    step_->wait_for_values();  // the group is theirs
+    step_->wait_for_values();  // they use the same group
     if (config_.degrees.dp > 1) communicator("dp")->all_reduce(counted, counted);
     step_->set_divisor(to_doubles(counted).front());
   }

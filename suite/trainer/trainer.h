@@ -1,13 +1,13 @@
 #pragma once
-// The whole training step: data, pipeline of tensor-parallel stages, gradient reduction, optimizer.
-// This is where layers, zero and pipeline meet; none of them knows the others.
+// The whole training step: data, a pipeline of tensor-parallel stages, gradient reduction,
+// optimizer. It combines layers, zero and pipeline, which do not know each other.
 //
 //   Trainer trainer(world, group, device, config, corpus);
 //   trainer.step();                       // forward_backward, reduce, update
 //   trainer.mean_loss();
 //
-// The degrees change where a number is computed, never which: initial values, data and the order of
-// micro-batches depend on the seed and on global indices only.
+// The degrees change where a number is computed, never which numbers: initial values, data and the
+// order of micro-batches depend only on the seed and on global indices.
 
 #include <cstdint>
 #include <memory>
@@ -46,8 +46,7 @@ class Trainer {
     return update();
   }
 
-  // Calls work while every parameter's value is there: stage 3 gathers them for it. Collective over
-  // dp.
+  // Calls work while all values of parameters are there (stage 3 gathers them). Collective over dp.
   template <class Work>
   void with_values(const Work& work) {
     step_->before_use(parameters_);
@@ -56,11 +55,11 @@ class Trainer {
   }
   std::uint64_t hash_of_values();  // of all parameters. Collective over dp
 
-  // Writes the values as gpt2_weights.h says: of a padded table the rows that were loaded.
+  // Writes the values by gpt2_weights.h; of a padded table only the rows that were loaded.
   // Collective over the group.
   void save(const std::string& path);
 
-  // Of the last forward_backward, over all tokens that counted. Collective over the group.
+  // The mean of the last forward_backward over all tokens that count. Collective over the group.
   double mean_loss();
 
   const TrainingConfig& config() const { return config_; }
@@ -70,8 +69,7 @@ class Trainer {
   const zero::GradientPlan& plan() const { return plan_; }
   const zero::FlatStates& states() const { return *states_; }
   const ModelParts& parts() const { return parts_; }
-  // Where checkpoints are with cpu_checkpointing, memory of their own; else null. And what went
-  // there and back so far.
+  // The memory of checkpoints with cpu_checkpointing, else null; and the bytes moved so far.
   const machine::Device* checkpoint_host() const { return checkpoint_host_.get(); }
   layers::Checkpoints::Moved checkpoints_moved() const { return chunks_->checkpoints_moved(); }
   const pipeline::StageSchedules& schedules() const { return schedules_; }
@@ -80,14 +78,14 @@ class Trainer {
 
   struct Group {
     std::string name;
-    std::unique_ptr<collectives::Communicator> communicator;  // null where this rank is outside
-    std::unique_ptr<machine::Link> gradients;  // of pp, where gradients need a link of their own
+    std::unique_ptr<collectives::Communicator> communicator;  // null if this rank is not a member
+    std::unique_ptr<machine::Link> gradients;  // of pp, if gradients need a link of their own
     std::vector<machine::Link*> links() const;
   };
   const std::vector<Group>& groups() const { return groups_; }
   collectives::Communicator* communicator(std::string_view name) const;
 
-  // Bytes of the data of a step and, where the model ends, of losses, counted as buffers.
+  // Bytes of a step's data and, on the last stage, of the losses, counted as buffers.
   static std::size_t data_bytes(const TrainingConfig& config, bool has_loss);
 
  private:
@@ -109,7 +107,7 @@ class Trainer {
   pipeline::StageSchedules schedules_;
   std::unique_ptr<ModelChunks> chunks_;
   layers::Parameters parameters_;
-  int vocabulary_ = 0;  // rows of the table that are no padding
+  int vocabulary_ = 0;  // rows of the table without padding
   ModelParts parts_;
   zero::GradientPlan plan_;
   std::unique_ptr<zero::FlatStates> states_;
@@ -117,10 +115,10 @@ class Trainer {
   zero::LossScale scale_;
   std::unique_ptr<pipeline::Executor> executor_;
   pipeline::Stage work_;
-  // Passes that add gradients: of a step, and of this step so far.
+  // Passes that add gradients: in a step, and in this step so far.
   std::ptrdiff_t gradient_passes_ = 0, passes_begun_ = 0;
   StepTokens tokens_;
-  machine::Tensor losses_;  // one double a micro-batch, where the model ends
+  machine::Tensor losses_;  // one double for each micro-batch, on the last stage
   pipeline::Timeline timeline_;
   std::int64_t steps_ = 0, updates_ = 0;  // updates: the steps that were not skipped
 };

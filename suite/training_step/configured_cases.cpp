@@ -37,7 +37,7 @@ std::vector<std::string> values_of(const std::string& axis, const std::string& t
              : harness::axis_texts<std::string>(axis, text);
 }
 
-// Every combination of the flags' values, the first flag slowest.
+// All combinations of the flags' values; the last flag varies fastest.
 std::vector<AxisFlags> combinations(const AxisFlags& flags) {
   std::vector<AxisFlags> all{{}};
   for (const auto& [axis, text] : flags) {
@@ -73,7 +73,7 @@ Resolved resolved_of(Sources sources, const AxisFlags& axes) {
   return resolved;
 }
 
-// The axes of the one case that it is.
+// The axes of the configuration's only case.
 AxisFlags flags_of(TrainingConfig config, const AxisFlags& given, const std::string& model) {
   AxisFlags flags;
   for (const Key& key : configuration::keys())
@@ -114,7 +114,7 @@ ConfiguredCases configured_cases(const Sources& sources, const std::vector<std::
       refused.emplace_back(axes, error.what());
     }
   }
-  // A value without any case is an error, as of axes without a file.
+  // A value without any case is an error, as without a file.
   for (const auto& [axes, why] : refused)
     if (!std::ranges::all_of(axes, [&](const auto& axis) { return taken.contains(axis); }))
       throw UsageError(why);

@@ -1,13 +1,13 @@
 #pragma once
-// The cases of a unit under configuration files: --config and --megatron-arguments.
+// The cases of a unit with configuration files: --config and --megatron-arguments.
 //
 //   const ConfiguredCases run = configured_cases({.deepspeed_file = "ds_config.json"}, line.units,
 //                                                line.request());
-//   run.cases;                      // for each combination of the flags' values, one
+//   run.cases;                      // one for each combination of the flags' values
 //   json(run.resolved);             // for the record
 //
-// An axis that is given on the command line is one source more, beside the files: it may say what
-// they leave open, and an axis that contradicts them is an error that shows both values.
+// An axis on the command line is one more source beside the files: it may set what they leave open.
+// An axis that contradicts them is an error that shows both values.
 
 #include <string>
 #include <vector>
@@ -22,9 +22,9 @@ struct ConfiguredCases {
   std::vector<harness::PlannedCase> cases;
 };
 
-// sources: without axes, model and GPUs, which the request's flags give; the model is "small" where
-// neither says it. Throws harness::UsageError: a flag and a file that disagree; another unit than
-// those of the training step, or several; what no step does.
+// sources: without axes, model and GPUs, which come from the request's flags; the model is "small"
+// if neither names one. Throws harness::UsageError for a flag that contradicts a file, for a unit
+// that is not of the training step or several units, and for a configuration that no step supports.
 ConfiguredCases configured_cases(const configuration::Sources& sources,
                                  const std::vector<std::string>& units,
                                  harness::PlanRequest request);

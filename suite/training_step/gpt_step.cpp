@@ -1,8 +1,7 @@
-// Claim: a GPT step cut over TP x PP x DP is the step of one device. Ten steps end with the loss
-// and every parameter within the bound that rounding allows (reference.h); replicas hold the same
-// bits after every step; bytes sent and bytes held are the sums of the papers' formulas; the
-// pipeline does what its schedule says (Shoeybi et al. 2019; Narayanan et al. 2021; Rajbhandari et
-// al. 2020).
+// Claim: a GPT step over TP x PP x DP equals the step of one device. After ten steps the loss and
+// every parameter are within the bound of rounding (reference.h); replicas have the same bits after
+// every step; bytes sent and held are the sums of the papers' formulas; the pipeline executes its
+// schedule (Shoeybi et al. 2019; Narayanan et al. 2021; Rajbhandari et al. 2020).
 
 #include <fmt/format.h>
 
@@ -60,13 +59,11 @@ struct GptStep : StepUnit {
                           vary("cpu-checkpointing", {"off", "on"}),
                           vary("use-flash-attn", {"off", "on"})};
     add(full, "activations", held + Variations{floats}, every);
-    // Every way to cut the model where there is something to shard; stage 3 with activations held
-    // in every way.
+    // All grids that shard something, and stage 3 with all ways to hold activations.
     add(full, "shards", {floats, vary("zero-stage", {"2", "3"})}, replicas);
     add(full, "shards", {mpi, vary("zero-stage", {"2", "3"})}, tp_and_dp);
     add(full, "shards", held + Variations{vary("zero-stage", {"3"})}, tp_and_dp);
-    // Tokens that do not count, and the other optimizer: every way to cut the model, and each in
-    // every stage.
+    // Tokens that do not count, and SGD: all grids, and both in every stage.
     for (const auto& [uneven, optimizer] : {std::pair("on", "adamw"), {"off", "sgd"}})
       for (const auto& [pp, stage] : {std::pair(std::vector{1}, "2"), {std::vector{2, 4}, "1"}})
         for (const auto& [tp, rows] : {std::pair(std::vector{1}, "off"), {std::vector{2, 4}, "on"}})
@@ -76,8 +73,8 @@ struct GptStep : StepUnit {
               grids({1, 2, 3, 4, 8}, tp, pp, {1, 2, 3, 4, 8}));
     const Variations uneven_sgd{vary("uneven-tokens", {"on"}), vary("optimizer", {"sgd"})};
     add(full, "uneven", uneven_sgd, every);
-    // The optimizer's states elsewhere: every stage over every way to cut the model. The values
-    // too, in the same place or with the states on the device.
+    // Offloaded optimizer states: every stage on all grids. Offloaded values: in the same place as
+    // the states, or with the states on the device.
     const auto elsewhere = vary("offload_optimizer", {"cpu", "nvme"});
     add(full, "offload", {in_bfloat16, stages, elsewhere}, every);
     add(full, "offload", {in_float, stages, elsewhere},
@@ -106,15 +103,15 @@ struct GptStep : StepUnit {
         {batch, in_bfloat16, full_recompute, vary("distribute-saved-activations", {"on"}),
          vary("cpu-checkpointing", {"on"})},
         tp_and_pp);
-    // Half of the ranks have no token that counts in the first step.
+    // In the first step half of the ranks have no token that counts.
     add({quick}, "uneven", uneven_sgd + Variations{batch}, tp_and_dp);
     add({quick}, "shards", {batch, vary("zero-stage", {"3"}), rows_cut, full_recompute}, tp_and_dp);
     const Variations on_host{batch, in_bfloat16, vary("zero-stage", {"3"}),
                              vary("offload_optimizer", {"cpu"}), vary("offload_param", {"cpu"})};
     add({quick}, "offload_param", on_host, tp_and_dp);
 
-    // Micro-batches of several sequences, several of them; three replicas; dropout, also recomputed
-    // on rows that tensor parallelism cuts; an odd number of micro-batches.
+    // Several micro-batches of several sequences; three replicas; dropout, also recomputed with
+    // sequence parallelism; an odd number of micro-batches.
     const auto tiny = vary("model", {"tiny"});
     const auto dropout = vary("model-args", {"--hidden-dropout 0.1 --attention-dropout 0.1"});
     const Variations pairs{tiny, vary("micro-batch-size", {"2"}),
@@ -154,7 +151,7 @@ struct GptStep : StepUnit {
   }
 
  private:
-  // Ten steps from the same seed as the reference's.
+  // Takes ten steps from the reference's seed.
   void judge_training(harness::Judge& judge) {
     const auto trainer = make_trainer();
     std::map<std::string, ParameterHistory> mine;
@@ -202,7 +199,7 @@ struct GptStep : StepUnit {
     for (std::size_t step = 0; step < reference.exact.magnitudes.size(); ++step)
       judge_overflow(judge, config_, static_cast<int>(step) + 1, skipped_[step], scales[step],
                      reference.exact.magnitudes[step]);
-    // Of the norm no more than of the worst gradient.
+    // The norm's relative error is at most that of the worst gradient.
     const double norm_bound = gradient_epsilon(config_) * reference.exact.gradient_norm;
     const int first = first_taken(skipped_) + 1;
     judge.numerics(fmt::format("gradient norm of step {} against double", first),
@@ -235,7 +232,8 @@ struct GptStep : StepUnit {
     for (const bool exact : {true, false}) {
       const ParameterHistory& want =
           (exact ? reference.exact : reference.same).parameters.at(parameter.name);
-      const double slack = exact ? 1 : 2;  // two inexact runs may part by both their errors
+      const double slack =
+          exact ? 1 : 2;  // the difference of two inexact runs has the errors of both
       const auto check = [&](std::string_view what, const std::vector<double>& values,
                              const std::vector<double>& whole, double distance_bound) {
         judge.numerics(
@@ -252,7 +250,7 @@ struct GptStep : StepUnit {
     }
   }
 
-  // Counted independently of the trainer, which divides by its own count.
+  // Counted independently of the trainer's own count.
   double tokens_that_count(int step) const {
     const int sequences = config_.batch.global_batch_size, length = config_.model.sequence;
     double all = 0;
@@ -266,12 +264,12 @@ struct GptStep : StepUnit {
     return machine::Grid(config_.degrees, context_.group.index).coordinate(Axis::tp);
   }
 
-  // Rank 0 has the reference or makes it; the other ranks wait for it.
+  // Rank 0 computes the reference once; the other ranks wait for it.
   Reference shared_reference() {
-    std::string text;
-    if (context_.group.index == 0)
-      text = serialize(reference_of(context_.world, config_, corpus_, skipped_));
-    return deserialize_reference(context_.world.broadcast(context_.group, 0, text));
+    const bool has_it = context_.group.index == 0;
+    return context_.world.broadcast(
+        context_.group, 0,
+        has_it ? reference_of(context_.world, config_, corpus_, skipped_) : Reference{});
   }
 
   std::vector<double> losses_;
@@ -279,8 +277,7 @@ struct GptStep : StepUnit {
   double loss_error_ = 0;   // the largest relative error of a step's loss, compared with double
 };
 
-// Llama's shape (layers/gpt_config.h): the same claim and the same oracles, of fewer ways to cut
-// it.
+// The same claim and oracles for Llama's shape (layers/gpt_config.h), on fewer grids.
 struct LlamaStep : GptStep {
   static constexpr std::string_view name = "llama_step";
   static constexpr std::string_view about =
@@ -308,9 +305,9 @@ struct LlamaStep : GptStep {
   using GptStep::GptStep;
 };
 
-// The same claim over every process grid of eight ranks, every schedule with the chunks that it
-// has, ZeRO stage, recomputation and dtype, with tokens that do not count. The model has a layer
-// for every part of the longest pipeline and a head for every rank.
+// The same claim on all process grids of eight ranks with all schedules, ZeRO stages, recomputation
+// and dtypes, with tokens that do not count. The model has a layer for every part of the longest
+// pipeline and a head for every rank.
 struct GptGrid : GptStep {
   static constexpr std::string_view name = "gpt_grid";
   static constexpr std::string_view about =
@@ -328,13 +325,13 @@ struct GptGrid : GptStep {
     const Variations four_layers{vary("model-args", {"--num-layers 4"})};
     cut(sweep, {quick}, {"interleaved_1f1b", "zb_h1", "zb_h2", "zb_v", "dual_pipe"}, 2, 2, 1,
         four_layers);
-    // Two chunks of a stage in each of their three orders.
+    // Two chunks of a stage in all three orders.
     cut(sweep, {smoke}, {"interleaved_1f1b", "zb_v", "dual_pipe"}, 1, 2, 1, four_layers);
     return sweep;
   }
 
-  // One grid with every schedule. Of a grid the schedules, of a schedule the grids differ in how
-  // activations are held, in the stage and in the dtype: one way each, in `paper` all of them.
+  // One grid with all schedules. Grids and schedules vary how activations are held, the stage and
+  // the dtype: one combination each, and all of them in `paper`.
   static void cut(harness::Sweep<Case>& sweep, const std::vector<Profile>& profiles,
                   const std::vector<std::string>& schedules, int tp, int pp, int dp,
                   const Variations& model) {
@@ -343,7 +340,7 @@ struct GptGrid : GptStep {
     const std::vector<std::string> dtypes{"float", "bfloat16"};
     for (const std::string& schedule : schedules) {
       if (pp == 1 && schedule != "1f1b") continue;
-      // Rows of all ranks are cut wherever there are several.
+      // Sequence parallelism wherever there are several tp ranks.
       const Variations grid = grids({tp * pp * dp}, {tp}, {pp}, {dp}) + model +
                               Variations{vary("schedule", {schedule}),
                                          vary("sequence-parallel", {tp > 1 ? "on" : "off"})};

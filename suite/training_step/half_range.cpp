@@ -15,7 +15,7 @@ using machine::Tensor;
 
 namespace {
 
-constexpr double half_end = 65520;  // it and what is above round to infinity
+constexpr double half_end = 65520;  // this and larger numbers round to infinity
 
 Matrix plain(const Tensor& tensor) { return machine::matrix(tensor); }
 
@@ -48,7 +48,7 @@ double largest_row_sum(const Matrix& m) {
   return most;
 }
 
-// No sum of some of the terms of an element of a b is larger.
+// An upper bound of all partial sums of the elements of a b.
 double largest_partial(const Matrix& a, const Matrix& b) {
   return std::min(largest_row_sum(a) * largest(b), largest(a) * largest_row_sum(b.transposed()));
 }
@@ -63,8 +63,7 @@ std::optional<bool> must_overflow(const StepMagnitudes& step, double scale, doub
   return std::nullopt;
 }
 
-// All kernels are the host's; of those whose results a step in half stores in half, these are
-// looked at.
+// Calls the host's kernels, and records the results that a step in half would store in half.
 class RangeDevice::Watch final : public machine::Kernels {
  public:
   explicit Watch(machine::Stream& host) : stream_(host), host_(host.kernels()) {}
@@ -111,7 +110,7 @@ class RangeDevice::Watch final : public machine::Kernels {
                T out) override {
     host_.dropout(in, probability, seed, region, out), look(out);
   }
-  // Blockwise attention stores no probabilities, and rounds their gradients before they are scaled.
+  // Blockwise attention stores no probabilities and rounds their gradients before it scales them.
   void causal_softmax_backward(T p, T d_p, double scale, T d_scores) override {
     look_at(2 * std::max(1.0, scale) * largest(plain(d_p)), false);
     host_.causal_softmax_backward(p, d_p, scale, d_scores);
@@ -131,7 +130,7 @@ class RangeDevice::Watch final : public machine::Kernels {
     look(d_logits);
   }
 
-  // What stays float beside half, is no activation, or is at most 1.
+  // Not recorded: results in float, results that are no activations, and results of at most 1.
   void fill(T out, double value) override { host_.fill(out, value); }
   void cast(T in, T out) override { host_.cast(in, out); }
   void accumulate(T in, T out) override { host_.accumulate(in, out); }

@@ -1,7 +1,7 @@
 #pragma once
-// Which steps in half overflow, as their numbers in double have it: the same step in double on a
-// RangeDevice notes how large the numbers get that half would store, and must_overflow holds them
-// against half's end at a loss scale. Nothing of what a step in half itself found enters.
+// Which steps in half overflow, derived from the same step in double. A RangeDevice records how
+// large the numbers get that half would store, and must_overflow compares them with half's range at
+// a loss scale. No result of the step in half is used.
 
 #include <memory>
 #include <optional>
@@ -10,8 +10,8 @@
 
 namespace suite {
 
-// How large numbers got. stored: one that a step stores however it is cut. partial: none that it
-// stores is larger, nor any sum of some of a product's terms, as a rank of tp has it.
+// How large numbers got. stored: the largest number that a step stores at all degrees. partial: an
+// upper bound of all stored numbers and of partial sums of products, as tp ranks have them.
 struct Magnitude {
   double stored = 0, partial = 0;
 };
@@ -20,19 +20,19 @@ struct StepMagnitudes {
   Magnitude backward;  // to be multiplied by the loss scale
 };
 
-// Whether a step whose loss is multiplied by `scale` overflows in half, where rounding moves
-// numbers by no more than `relative`; none: either is right.
+// Whether a step whose loss is multiplied by `scale` overflows in half, if rounding changes numbers
+// by at most `relative`. Empty: both outcomes are right.
 std::optional<bool> must_overflow(const StepMagnitudes& step, double scale, double relative);
 
-// A host device for steps in double, without recomputation or blockwise attention. A micro-batch is
-// backward from its loss to its embedding.
+// A host device for steps in double, without recomputation or blockwise attention. Backward lasts
+// from a micro-batch's loss to its embedding.
 class RangeDevice final : public machine::Device {
  public:
   explicit RangeDevice(int threads);
   ~RangeDevice() override;
-  // Gradients of parameters, which are float beside half: what is written there does not count.
+  // Excludes the gradient of a parameter, which is float when the model is half.
   void leave_out(const machine::Tensor& gradient);
-  StepMagnitudes take();  // since the last time
+  StepMagnitudes take();  // since the last call
 
   std::string description() const override { return inner_->description(); }
   std::unique_ptr<machine::Stream> make_stream() override;

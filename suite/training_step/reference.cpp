@@ -24,7 +24,7 @@ using machine::Dtype;
 void displace(const machine::Tensor& gradient, double size, std::uint64_t seed) {
   std::vector<double> values = to_doubles(gradient), direction(values.size());
   for (std::size_t i = 0; i < direction.size(); ++i) {
-    const auto words = machine::philox(seed, i);  // a sum of four uniforms is near enough to normal
+    const auto words = machine::philox(seed, i);  // a sum of four uniforms is nearly normal
     direction[i] = (static_cast<double>(words[0]) + words[1] + words[2] + words[3]) * 0x1p-32 - 2;
   }
   const double scale = norm(direction) > 0 ? size * norm(values) / norm(direction) : 0;
@@ -43,7 +43,7 @@ History train(machine::World& world, const TrainingConfig& judged, const Corpus&
   History history;
   const int first = first_taken(skipped);
   for (int step = 0; step < reference_steps; ++step) {
-    world.board().mine().progress.fetch_add(1);  // alone at work, not hanging
+    world.board().mine().progress.fetch_add(1);  // shows that this rank works and does not hang
     trainer.forward_backward();
     history.losses.push_back(trainer.mean_loss());
     trainer.optimizer_step().reduce();
@@ -111,15 +111,15 @@ Reference make_reference(machine::World& world, const TrainingConfig& config, co
     bound.first_gradient = gradient_epsilon(config, exact.layer) * norm(exact.first_gradient);
     std::vector<double> gradient = exact.first_gradient;
     for (double& value : gradient) value *= reference.exact.gradient_factor;
-    // The factor has the error of the norm that it clips by: of all gradients, at most the worst.
+    // The clip factor has the relative error of the norm, at most that of the worst gradient.
     bound.after_one =
         first_step_bound(first_rule(config), gradient, gradient_epsilon(config, exact.layer),
                          gradient_epsilon(config));
-    bound.after_all = std::max(bound.after_all, bound.after_one);  // what was turned may stay so
+    bound.after_all = std::max(bound.after_all, bound.after_one);  // a changed sign may stay
     bound.after_one += (u + 2 * master) * norm(exact.after_one);
     bound.after_all += (u + 2 * reference_steps * master) * norm(exact.after_all);
   }
-  // The loss is the output of the last layer: its error is that of the whole forward.
+  // The loss is the output of the last layer, so it has the error of the whole forward.
   for (std::size_t step = 0; step < reference_steps; ++step)
     bounds.losses[step] += gradient_epsilon(config) * std::abs(reference.exact.losses[step]);
   return reference;
@@ -156,7 +156,7 @@ std::unique_ptr<Trainer> reference_trainer(machine::World& world, TrainingConfig
   config.pipeline.schedule = "1f1b";
   config.pipeline.virtual_stages = 1;
   config.zero.stage = 0;
-  config.zero.options.offload_param = {};  // stage 3's
+  config.zero.options.offload_param = {};  // of stage 3 only
   config.activations = {};
   config.transport = machine::Transport::shared_memory;
   const machine::Group alone{"reference", {world.rank()}, 0};
@@ -185,7 +185,7 @@ double gradient_epsilon(const TrainingConfig& config, int layer) {
 
 namespace {
 
-// The value of every key that changes a number of the training of one device.
+// The values of all keys that change a number in training on one device.
 std::string what_is_trained(TrainingConfig config) {
   const bool delayed = config.zero.options.offload_optimizer.is_delayed();
   config.degrees = {};
@@ -210,73 +210,6 @@ const Reference& reference_of(machine::World& world, const TrainingConfig& confi
   auto& found = kept[key];
   if (!found) found = std::make_unique<Reference>(make_reference(world, config, corpus, skipped));
   return *found;
-}
-
-namespace {
-
-void put_history(std::string& text, const History& history) {
-  put(text, history.losses);
-  put(text, {history.gradient_norm});
-  std::vector<double> magnitudes;
-  for (const StepMagnitudes& step : history.magnitudes)
-    for (const Magnitude& one : {step.forward, step.backward})
-      magnitudes.insert(magnitudes.end(), {one.stored, one.partial});
-  put(text, magnitudes);
-  for (const auto& [name, parameter] : history.parameters) {
-    put(text, {static_cast<double>(parameter.layer)});
-    put(text, parameter.first_gradient);
-    put(text, parameter.after_one);
-    put(text, parameter.after_all);
-  }
-}
-
-void take_history(std::string_view& text, const std::vector<std::string>& names, History& history) {
-  history.losses = take(text);
-  history.gradient_norm = take(text).front();
-  const std::vector<double> magnitudes = take(text);
-  for (std::size_t i = 0; i < magnitudes.size(); i += 4)
-    history.magnitudes.push_back(
-        {{magnitudes[i], magnitudes[i + 1]}, {magnitudes[i + 2], magnitudes[i + 3]}});
-  for (const std::string& name : names) {
-    ParameterHistory& parameter = history.parameters[name];
-    parameter.layer = static_cast<int>(take(text).front());
-    parameter.first_gradient = take(text);
-    parameter.after_one = take(text);
-    parameter.after_all = take(text);
-  }
-}
-
-}  // namespace
-
-std::string serialize(const Reference& reference) {
-  std::string text;
-  for (const auto& [name, bound] : reference.bounds.parameters) text += name + "\n";
-  text += '\n';
-  for (const auto& [name, bound] : reference.bounds.parameters)
-    put(text, {bound.first_gradient, bound.after_one, bound.after_all});
-  put(text, reference.bounds.losses);
-  put_history(text, reference.exact);
-  put_history(text, reference.same);
-  return text;
-}
-
-Reference deserialize_reference(std::string_view text) {
-  Reference reference;
-  std::vector<std::string> names;
-  while (text.front() != '\n') {
-    const std::size_t end = text.find('\n');
-    names.emplace_back(text.substr(0, end));
-    text.remove_prefix(end + 1);
-  }
-  text.remove_prefix(1);
-  for (const std::string& name : names) {
-    const std::vector<double> bound = take(text);
-    reference.bounds.parameters[name] = {bound[0], bound[1], bound[2]};
-  }
-  reference.bounds.losses = take(text);
-  take_history(text, names, reference.exact);
-  take_history(text, names, reference.same);
-  return reference;
 }
 
 }  // namespace suite

@@ -1,21 +1,21 @@
-// Claim: what a step's clock says that a part takes (machine/world/step_clock.h) is what the step
-// is shorter by without it.
+// Claim: the time of a part by the step's clock (machine/world/step_clock.h) equals the time that
+// the step saves without that part.
 //
-// A step that is recorded and the same step with that part really left out, in turn on all ranks at
-// once:
+// All ranks take in turn a recorded step and the same step without the part:
 //
-//   communication   dp = ranks over ZeRO stage 0, whose ranks all update everything; without it
+//   communication   dp = ranks with ZeRO stage 0, whose ranks all update everything; without it
 //                   every rank takes the step of its own sequences alone
-//   optimizer       every rank alone; without it forward and backward only
-//   recompute       every rank alone, all layers made again; without it none
-//   recorder        every rank alone, recorded; without it not. The part is as many events as the
-//                   clock has of the step, each of which takes what one does in a loop
+//   optimizer       every rank alone; without it only forward and backward
+//   recompute       every rank alone, with all layers recomputed; without it none
+//   recorder        every rank alone, recorded; without it not recorded. The part is the number of
+//                   the step's events times the time of one event in a loop
 //
-// part_fraction = 1 - rest / step, the rest being the step less the part by its clock, and
-// left_out_fraction = 1 - without / step, of medians over rounds, in the mean over ranks. They may
-// part by what leaving out changes elsewhere: what lies in the cache, who waits for whom. The case
-// fails if the two of some rank surely (99.9 %) differ by more than `tolerance`. Where a rank was
-// kept from its core, who waits for whom is the machine's doing: then times are not judged.
+// part_fraction = 1 - rest / step, where rest is the step without the part by its clock, and
+// left_out_fraction = 1 - without / step, both of medians over rounds and averaged over ranks. They
+// may differ by side effects of leaving the part out: the contents of caches, ranks that wait for
+// others. The case fails if on some rank they differ by more than `tolerance` with 99.9 %
+// confidence. If a rank was kept from its core, the machine decides which rank waits, and times are
+// not judged.
 
 #include <fmt/format.h>
 
@@ -46,7 +46,7 @@ using machine::Dtype;
 using machine::Part;
 
 constexpr double tolerance = 0.05;     // of the step
-constexpr double most_delayed = 0.05;  // of the time: what runs beside it
+constexpr double most_delayed = 0.05;  // fraction of the time, by other processes
 constexpr int most_rounds = 101, least_rounds = 15;
 constexpr double most_s = 5;  // after least_rounds
 
@@ -65,7 +65,7 @@ struct StepParts {
     int ranks = 2;
     std::string model, left_out;
     Dtype dtype{};
-    int sequences = 4;  // of a rank and step
+    int sequences = 4;  // per rank and step
   };
 
   static harness::Sweep<Case> sweep() {
@@ -131,7 +131,7 @@ struct StepParts {
     else
       judge.times(fmt::format("{}, by the clock and by leaving it out, of a step", case_.left_out),
                   surely(), tolerance);
-    // Who is recorded computes the same.
+    // A recorded step computes the same bits.
     const std::string key = fmt::format("rank {}, recorded or not", context_.group.index);
     for (const bool recorded : {true, false}) {
       const std::unique_ptr<Trainer> fresh = make(whole_->config());
@@ -200,7 +200,7 @@ struct StepParts {
   void measure() {
     event_s_ = seconds_of_an_event();
     const double began_s = machine::steady_s(), delayed_s = harness::core_delay_s();
-    const auto go_on = [&] {  // as rank 0 says
+    const auto go_on = [&] {  // rank 0 decides
       const auto done = static_cast<int>(step_s_.size());
       const bool enough =
           are_threads() ? done > 0
@@ -222,7 +222,7 @@ struct StepParts {
         std::max(delayed_, std::ranges::max(context_.world.all_gather(context_.group, mine)));
   }
 
-  // The least that the median difference is, with 99.9 %.
+  // A lower bound of the median difference with 99.9 % confidence.
   double surely() const {
     std::vector<double> differences;
     for (std::size_t i = 0; i < step_s_.size(); ++i)
@@ -239,7 +239,7 @@ struct StepParts {
   Corpus corpus_;
   machine::StepClock clock_;
   std::unique_ptr<Trainer> whole_, rest_;
-  double event_s_ = 0, delayed_ = 0;  // delayed: of the rank that was most, of the time
+  double event_s_ = 0, delayed_ = 0;  // delayed: fraction of the time, of the rank with most
   std::vector<double> step_s_, rest_s_, without_s_;  // by round
 };
 

@@ -1,7 +1,7 @@
 #pragma once
-// The matrix products of a training step run alone, one after another: what the step would take if
-// it consisted of nothing else. Same shapes, strides, dtypes and factors, on operands of their own,
-// which are the same for all products, so that caches help them at least as much as in the step.
+// The matrix products of a training step alone, one after another: a lower bound of the step's
+// time. They have the same shapes, strides, dtypes and factors. All products share their operands,
+// so that caches help them at least as much as in the step.
 
 #include <vector>
 
@@ -18,7 +18,7 @@ class StepProducts {
  private:
   machine::Device& device_;
   std::vector<machine::GemmLog::Product> products_;
-  std::vector<machine::Tensor> operands_;  // of every dtype that there is: a, b, c
+  std::vector<machine::Tensor> operands_;  // a, b and c of each dtype that occurs
 };
 
 }  // namespace suite

@@ -39,7 +39,7 @@ std::vector<std::string> expand(const Key& key, Kind kind, std::string_view text
              : harness::axis_texts<std::string>(key.axis, text);
 }
 
-// As a configuration reads it, which says what is wrong.
+// Reads the value like a configuration file's, for its error message.
 void check_value(const Key& key, const std::string& text) {
   TrainingConfig scratch;
   Assignments said;
@@ -56,22 +56,22 @@ void set(const Key& key, TrainingConfig& config, std::string_view text) {
   }
 }
 
-// Where no axis and no configuration says it.
+// Values of keys that neither an axis nor a configuration sets.
 void choose_usual(TrainingConfig& config) {
   TrainingConfig::Optimizer& optimizer = config.optimizer;
   if (optimizer.type == "adamw") optimizer.weight_decay = 0.01;
   if (optimizer.type == "sgd") optimizer.learning_rate = 0.1;
-  // A small model's gradients are far from a half's ends: a scale that no step is skipped for.
+  // A small model's gradients are far from the ends of half's range: this scale skips no step.
   if (config.precision.dtype == machine::Dtype::float16)
     config.precision.loss_scale = {.scaling = zero::LossScaling::megatron, .initial_scale = 1024};
   TrainingConfig::Zero& zero = config.zero;
   zero.overlap_comm = false;
   zero.optimizer_path = zero.parameter_path = std::filesystem::temp_directory_path().string();
-  zero.options.offload_param.max_in_cpu = 0;  // else it would all fit there
+  zero.options.offload_param.max_in_cpu = 0;  // else everything would fit there
 }
 
-// DeepSpeed's defaults would keep a small model whole, or gather it all ahead: here vectors stay
-// and matrices go, and one layer's are gathered ahead.
+// With DeepSpeed's defaults a small model would stay whole, or be gathered ahead at once. Here
+// vectors stay, matrices are sharded, and one layer is gathered ahead.
 void choose_sizes(TrainingConfig& config) {
   const std::int64_t hidden = config.model.hidden;
   config.zero.param_persistence_threshold = 4 * hidden;
@@ -84,7 +84,7 @@ void apply_arguments(TrainingConfig& config) {
   if (arguments.empty() || arguments == "none") return;
   const std::string source = "model-args";
   Assignments said;
-  for (const Key& key : configuration::keys())  // which an argument may not contradict
+  for (const Key& key : configuration::keys())  // an argument may not contradict them
     if (!key.axis.empty() && key.axis != "seq-length")
       said.note(key.field(config), {"", fmt::format("--{}", key.axis)});
   configuration::Notes notes;

@@ -13,17 +13,17 @@ namespace suite {
 
 struct TrainingCase {
   int ranks = 1;
-  TrainingConfig config;  // as the axes give it, or as a configuration file is resolved
+  TrainingConfig config;  // from the axes or from a resolved configuration file
 };
 
-// The axes; the units add their slices. usual: by axis the values of those that the unit has
-// otherwise than a small step. Where the request has a TrainingConfig (configured_cases.h), all
-// values make its case, which the flags name.
+// The axes, to which units add their slices. usual: a unit's own default values, by axis. If the
+// request has a TrainingConfig (configured_cases.h), the only case is that configuration, named by
+// the flags.
 harness::Sweep<TrainingCase> step_sweep(const harness::PlanRequest& request,
                                         const std::map<std::string, std::string>& usual);
 
-// What a slice gives an axis; a grid and its number of ranks, of one value or several: `only` keeps
-// what fits together.
+// The values of an axis in a slice, and those of a grid with its number of ranks. `only` removes
+// combinations that do not fit.
 using Variations = std::vector<harness::Variation<TrainingCase>>;
 harness::Variation<TrainingCase> vary(const std::string& axis,
                                       const std::vector<std::string>& values);
@@ -31,12 +31,12 @@ Variations grids(const std::vector<int>& ranks, const std::vector<int>& tp,
                  const std::vector<int>& pp, const std::vector<int>& dp);
 Variations operator+(Variations all, const Variations& more);
 
-// What a step runs with: the shape of a model that is only named, the usual values of a small step
-// where no axis gives them. A resolved configuration stays as it is. Throws std::invalid_argument
-// and harness::UsageError for what is unknown.
+// Completes a configuration: the shape of a model that is only named, and the usual values of a
+// small step for keys without an axis. A resolved configuration stays unchanged. Throws
+// std::invalid_argument and harness::UsageError for unknown names.
 TrainingConfig completed(const TrainingConfig& config);
 
-// Why these values make no step, or empty.
+// The reason why no step can run with these values; else empty.
 std::string why_no_step(const TrainingCase& step);
 
 }  // namespace suite

@@ -1,7 +1,7 @@
 #pragma once
-// What the units of the training step have in common: a trainer that has taken two steps, the
-// timed step, the oracles of memory, volume and schedule, and the record. A unit adds its cases and
-// how it judges the numbers.
+// The shared part of the training step's units: a trainer that has taken two steps, the timed step,
+// the oracles of memory, volume and schedule, and the record. A unit adds its cases and its oracle
+// of numerics.
 //
 //   struct GptStep : StepUnit {
 //     static constexpr std::string_view name = …, about = …;
@@ -38,13 +38,13 @@ class StepUnit {
 
  protected:
   StepUnit(const Case& c, harness::Context& context);
-  // Takes a step, then steps until one is taken, before each of which `begin` is called: from then
-  // on collectives hold their scratch, as in every later step.
+  // Takes a step, then steps until one is not skipped, and calls `begin` before each of these.
+  // Afterwards collectives hold their scratch, as in every later step.
   void warm_up(const std::function<void()>& begin = [] {});
   std::unique_ptr<Trainer> make_trainer() const;
-  // Oracles of the timed trainer, which is given back.
+  // Judges the timed trainer and then frees it.
   void judge_step(harness::Judge& judge);
-  // Two runs of step 1, of this trainer and of the timed one, have the same bits.
+  // Step 1 of this trainer and of the timed one must have the same bits.
   void judge_repeated(harness::Judge& judge, Trainer& trainer) const;
   void describe_step(harness::Description& description) const;
 
@@ -54,7 +54,7 @@ class StepUnit {
   Corpus corpus_;
 
  private:
-  CategoryPeaks peaks_;  // of a step; empty: none was taken
+  CategoryPeaks peaks_;  // of a step; empty if all were skipped
   StepRecorder recorder_;
   std::unique_ptr<Trainer> trainer_;
   std::uint64_t first_step_hash_ = 0;

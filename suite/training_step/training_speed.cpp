@@ -1,11 +1,11 @@
 // Claim: a training step of GPT-2's own size takes little longer than its matrix products alone.
-// What gpt_step judges over ten steps of small models is judged here for the first step of a large
-// one that does not overflow: its loss and every parameter's raw gradient are within the bound that
-// rounding allows (reference.h) of the same in double; two runs leave the same bits, and so do
-// replicas; bytes held and sent and the pipeline's order are those of the formulas.
+// Where gpt_step judges ten steps of small models, this unit judges the first step of a large model
+// that does not overflow: its loss and every parameter's raw gradient are within the bound of
+// rounding (reference.h) of the same step in double; two runs and all replicas have the same bits;
+// bytes held and sent and the pipeline's order match the formulas.
 //
-// The yardstick is the step's own products: library_s is what they take in the same case, in turn
-// with the step, and gemm_fraction the part of the step that they would fill.
+// The yardstick is the step's own products: library_s is their time in the same case, in turn with
+// the step, and gemm_fraction the fraction of the step that they would take.
 
 #include <fmt/format.h>
 
@@ -111,14 +111,14 @@ struct TrainingSpeed : StepUnit {
     });
   }
 
-  // Rank 0 takes the step in double and tells the others one parameter's gradient after the other:
-  // all at once may be more than there is memory for.
-  // scales: of the steps so far, of which all but the last were skipped; and that one, if it is.
+  // Rank 0 takes the step in double and sends one parameter's gradient after another, because all
+  // at once may not fit in memory. scales: of the steps so far, all skipped except the last one,
+  // which is skipped if is_skipped.
   void compare_with_double(harness::Judge& judge, Trainer& trainer,
                            const std::vector<double>& scales, bool is_skipped) {
     std::unique_ptr<RangeDevice> range;
     std::unique_ptr<Trainer> exact;
-    std::string names;
+    std::vector<std::string> names;
     double exact_loss = 0;
     if (context_.group.index == 0) {
       range = range_device(context_.world, config_);
@@ -136,7 +136,7 @@ struct TrainingSpeed : StepUnit {
         exact->update();
       }
       for (const collectives::Parameter* parameter : exact->parameters())
-        names += parameter->name + "\n";
+        names.push_back(parameter->name);
     }
     exact_loss = context_.world.broadcast(context_.group, 0, exact_loss);
     judge.numerics(fmt::format("loss of step {} against double", scales.size()),
@@ -144,20 +144,17 @@ struct TrainingSpeed : StepUnit {
                    gradient_epsilon(config_) * std::abs(exact_loss));
     if (is_skipped) return;
     names = context_.world.broadcast(context_.group, 0, names);
-    std::size_t at = 0;
-    for (std::size_t begin = 0, end; (end = names.find('\n', begin)) != std::string::npos;
-         begin = end + 1, ++at) {
-      const std::string parameter_name = names.substr(begin, end - begin);
+    for (std::size_t at = 0; at < names.size(); ++at) {
       std::vector<double> whole;
       if (exact) whole = to_doubles(exact->parameters()[at]->gradient);
       whole = context_.world.broadcast(context_.group, 0, whole);
       for (const collectives::Parameter* mine : trainer.parameters()) {
-        if (mine->name != parameter_name) continue;
-        judge.numerics(fmt::format("{}, raw gradient of step {} against double", parameter_name,
-                                   scales.size()),
-                       distance(unscaled_gradient(trainer, *mine),
-                                shard(whole, *mine, trainer.grid().coordinate(machine::Axis::tp))),
-                       gradient_epsilon(config_, mine->layer) * norm(whole));
+        if (mine->name != names[at]) continue;
+        judge.numerics(
+            fmt::format("{}, raw gradient of step {} against double", names[at], scales.size()),
+            distance(unscaled_gradient(trainer, *mine),
+                     shard(whole, *mine, trainer.grid().coordinate(machine::Axis::tp))),
+            gradient_epsilon(config_, mine->layer) * norm(whole));
       }
     }
   }

@@ -1,6 +1,5 @@
 #include "machine/world/control/tree.h"
 
-#include <cstdint>
 #include <ranges>
 
 #include "machine/base/bytes.h"
@@ -24,8 +23,7 @@ Tree binomial_tree(int size, int index, int root) {
 
 std::string gather(Post& post, const Group& group, std::string_view mine, Operation during) {
   const Tree tree = binomial_tree(group.size(), group.index, 0);
-  std::string all(bytes_of(std::uint64_t{mine.size()}));
-  all += mine;
+  std::string all = encode(mine);
   for (const int child : tree.children) all += post.receive(member(group, child), during);
   if (tree.parent < 0) return all;
   post.send(member(group, tree.parent), all, during);
@@ -34,11 +32,7 @@ std::string gather(Post& post, const Group& group, std::string_view mine, Operat
 
 std::vector<std::string> split(std::string_view gathered) {
   std::vector<std::string> texts;
-  while (!gathered.empty()) {
-    const auto size = value_of<std::uint64_t>(gathered);
-    texts.emplace_back(gathered.substr(sizeof size, size));
-    gathered.remove_prefix(sizeof size + size);
-  }
+  while (!gathered.empty()) take(gathered, texts.emplace_back());
   return texts;
 }
 
