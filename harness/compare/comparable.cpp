@@ -10,9 +10,10 @@
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <ranges>
 #include <set>
 
-#include "harness/record/json_reading.h"
+#include "harness/record/record_json.h"
 #include "machine/base/names.h"
 
 namespace harness {
@@ -147,15 +148,14 @@ std::string current_value(std::string_view axis, const std::string& value) {
 
 std::string current_case_name(const std::string& name) {
   std::string current;
-  for (std::size_t begin = 0; begin <= name.size();) {
-    const std::size_t end = std::min(name.find('/', begin), name.size()),
-                      colon = std::min(name.find(':', begin), end),
-                      value = std::min(colon + 1, end);
-    const std::string axis = name.substr(begin, colon - begin);
-    current +=
-        name.substr(begin, value - begin) + current_value(axis, name.substr(value, end - value));
-    if (end < name.size()) current += '/';
-    begin = end + 1;
+  for (const auto range : std::views::split(name, '/')) {
+    const std::string part(range.begin(), range.end());
+    const std::size_t colon = part.find(':');
+    if (!current.empty()) current += '/';
+    current += colon == std::string::npos
+                   ? part
+                   : part.substr(0, colon + 1) +
+                         current_value(part.substr(0, colon), part.substr(colon + 1));
   }
   return current;
 }
@@ -209,11 +209,8 @@ void Factors::check(const std::vector<const Fields*>& known,
       for (const auto& [field, value] : *fields) {
         found = found || stands_for(name, field);
         parts.insert(field);
-        for (std::size_t at = 0; at < field.size();) {
-          const std::size_t end = std::min(field.find('.', at), field.size());
-          parts.insert(field.substr(at, end - at));
-          at = end + 1;
-        }
+        for (const auto part : std::views::split(field, '.'))
+          parts.emplace(part.begin(), part.end());
       }
     if (found) continue;
     const std::string near = machine::nearest(name, {parts.begin(), parts.end()});

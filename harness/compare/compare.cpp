@@ -8,10 +8,21 @@
 #include <set>
 
 #include "harness/compare/rank_tests.h"
+#include "harness/record/summary.h"
 #include "harness/unit/sweep.h"
 
 namespace harness {
 namespace {
+
+constexpr Floor floors_by_kind[] = {
+    {"step", "long enough to average the disturbances of its parts", 0.01},
+    {"computation", "the rate of matrix products varies with clock and temperature", 0.02},
+    {"bandwidth", "64 MiB and more: thousands of pieces average out", 0.02},
+    {"message", "64 KiB to 64 MiB: the contents of caches and queues differ between launches",
+     0.03},
+    {"latency", "below 64 KiB: one page fault or wake-up is a relevant part of microseconds", 0.05},
+    {"other", "unknown size", 0.02},
+};
 
 // A case in the launches of one side.
 struct Gathered {
@@ -103,11 +114,6 @@ std::string listed(std::vector<std::string> values) {
                      all > few ? fmt::format(" | {} more", all - few) : "");
 }
 
-std::set<std::string> verdicts_of(const Gathered& side) {
-  const auto values = values_of(side, "verdict");
-  return {values.begin(), values.end()};
-}
-
 void compare_numbers(const std::string& name, const Gathered& base, const Gathered& next,
                      std::vector<NumberChange>& changes) {
   std::set<std::string> numbers;
@@ -115,7 +121,8 @@ void compare_numbers(const std::string& name, const Gathered& base, const Gather
     for (const auto& record : side->numbers)
       for (const auto& [number, value] : record) numbers.insert(number);
   const std::vector<std::string> absent{"absent"};
-  const bool same_verdict = verdicts_of(base) == verdicts_of(next);
+  const bool same_verdict =
+      std::ranges::is_permutation(values_of(base, "verdict"), values_of(next, "verdict"));
   for (const std::string& number : numbers) {
     const auto before = values_of(base, number), after = values_of(next, number);
     // A case that failed or was skipped lacks numbers.
@@ -129,16 +136,14 @@ void compare_numbers(const std::string& name, const Gathered& base, const Gather
 
 CaseTimes times_of(const std::string& name, const Gathered& base, const Gathered& next,
                    const CompareOptions& options, const Factors& factors) {
-  CaseTimes times;
-  times.unit = base.first->unit;
-  times.name = name;
-  times.axes = axes_without(*base.first, factors);
   const Floor& floor = floor_of(*base.first);
-  times.kind = floor.kind;
-  times.floor = options.floor.value_or(floor.ratio);
-  times.base = base.seconds;
-  times.next = next.seconds;
-  return times;
+  return {.unit = base.first->unit,
+          .name = name,
+          .axes = axes_without(*base.first, factors),
+          .kind = std::string(floor.kind),
+          .floor = options.floor.value_or(floor.ratio),
+          .base = base.seconds,
+          .next = next.seconds};
 }
 
 std::vector<double> logarithms(const std::vector<double>& values) {
@@ -248,6 +253,12 @@ void compare_timing(const std::string& name, const Gathered& base, const Gathere
 }
 
 }  // namespace
+
+std::span<const Floor> floors() { return floors_by_kind; }
+
+const Floor& floor_of(const Record& record) {
+  return *std::ranges::find(floors_by_kind, kind_of_case(record), &Floor::kind);
+}
 
 std::string_view name(TimeVerdict verdict) {
   constexpr std::string_view names[] = {"SLOWER", "FASTER", "EQUIVALENT", "INCONCLUSIVE"};

@@ -52,16 +52,16 @@ struct CaseTimes {
   AxisValues axes;
   std::string kind;  // of its floor
   double floor = 0;
-  std::vector<double> base, next;    // seconds, a launch each
-  double ratio = 1;                  // next / base
-  std::optional<Interval> interval;  // of the ratio; none: too few launches
-  double p = 1, q = 1;               // of this case alone; among all (Benjamini and Hochberg)
+  std::vector<double> base, next;         // seconds, a launch each
+  double ratio = 1;                       // next / base
+  std::optional<Interval> interval = {};  // of the ratio; none: too few launches
+  double p = 1, q = 1;                    // of this case alone; among all (Benjamini and Hochberg)
   bool exact = true;
   // The least change that these launches would have shown in one case among all: 0.05 is 5 %.
   // Empty: none.
-  std::optional<double> detectable;
+  std::optional<double> detectable = {};
   TimeVerdict verdict = TimeVerdict::inconclusive;
-  std::string reason;       // of inconclusive
+  std::string reason = {};  // of inconclusive
   int launches_wanted = 0;  // if noise is the reason: approximate launches per side to decide
 };
 

@@ -3,15 +3,28 @@
 #include <nlohmann/json.hpp>
 
 #include "harness/compare/compare.h"
-#include "harness/record/json_reading.h"
+#include "harness/record/record_json.h"
 
 namespace harness {
-namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json times_json(const CaseTimes& times) {
-  Json json{{"name", times.name}, {"unit", times.unit}, {"case", Json::object()}};
+// The library finds these by their names.
+static void to_json(Json& json, const Difference& d) {
+  json = {{"field", d.field}, {"base", d.base}, {"new", d.next}, {"declared", d.declared}};
+}
+static void to_json(Json& json, const Floor& floor) {
+  json = {{"kind", floor.kind}, {"ratio", floor.ratio}, {"reason", floor.reason}};
+}
+static void to_json(Json& json, const NumberChange& change) {
+  json = {{"name", change.name},
+          {"number", change.number},
+          {"base", change.base},
+          {"new", change.next},
+          {"unsteady", change.unsteady}};
+}
+static void to_json(Json& json, const CaseTimes& times) {
+  json = {{"name", times.name}, {"unit", times.unit}, {"case", Json::object()}};
   for (const auto& [axis, value] : times.axes) json["case"][axis] = value;
   json["verdict"] = name(times.verdict);
   if (!times.reason.empty()) json["reason"] = times.reason;
@@ -26,39 +39,23 @@ Json times_json(const CaseTimes& times) {
   json["floor"] = times.floor;
   json["base_s"] = times.base;
   json["new_s"] = times.next;
-  return json;
 }
-
-}  // namespace
 
 std::string json(const RunComparison& comparison) {
   Json json{
       {"schema", "shardmark-compare/1"}, {"comparable", comparison.comparable},
       {"date", comparison.date},         {"labels", {comparison.base_label, comparison.next_label}},
       {"base", comparison.base_paths},   {"new", comparison.next_paths},
-      {"notes", comparison.notes},       {"differences", Json::array()},
+      {"notes", comparison.notes},       {"differences", comparison.differences},
       {"mixed", comparison.mixed}};
-  for (const Difference& d : comparison.differences)
-    json["differences"].push_back(
-        {{"field", d.field}, {"base", d.base}, {"new", d.next}, {"declared", d.declared}});
   if (comparison.comparable) {
     json["level"] = comparison.level;
     for (const TimeVerdict verdict : all_time_verdicts)
       json["counts"][std::string(name(verdict))] = comparison.count(verdict);
     json["counts"]["numbers"] = comparison.changed_numbers();
-    json["floors"] = Json::array();
-    for (const Floor& floor : floors())
-      json["floors"].push_back(
-          {{"kind", floor.kind}, {"ratio", floor.ratio}, {"reason", floor.reason}});
-    json["times"] = Json::array();
-    for (const CaseTimes& times : comparison.times) json["times"].push_back(times_json(times));
-    json["numbers"] = Json::array();
-    for (const NumberChange& change : comparison.numbers)
-      json["numbers"].push_back({{"name", change.name},
-                                 {"number", change.number},
-                                 {"base", change.base},
-                                 {"new", change.next},
-                                 {"unsteady", change.unsteady}});
+    json["floors"] = std::vector(floors().begin(), floors().end());
+    json["times"] = comparison.times;
+    json["numbers"] = comparison.numbers;
     json["numbers_declared"] = comparison.numbers_declared;
     json["untimed"] = Json::array();
     for (const auto& [name, why] : comparison.untimed)

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ranges>
 #include <set>
 
 #include "harness/compare/compare.h"
@@ -66,25 +67,16 @@ struct UnitNames {
 };
 
 UnitNames names_of(const std::string& unit, const std::vector<CaseTimes>& all) {
-  std::map<std::string, std::set<std::string>> values;
-  std::map<std::string, std::size_t> having;
-  std::size_t cases = 0;
-  const CaseTimes* first = nullptr;
-  for (const CaseTimes& one : all) {
-    if (one.unit != unit) continue;
-    if (!first) first = &one;
-    ++cases;
-    for (const auto& [axis, value] : one.axes) {
-      values[axis].insert(value);
-      ++having[axis];
-    }
-  }
-  UnitNames names{unit, {}};
-  for (const auto& [axis, value] : first->axes)
-    if (cases > 1 && values[axis].size() == 1 && having[axis] == cases)
+  std::vector<const Axes*> cases;
+  for (const CaseTimes& one : all)
+    if (one.unit == unit) cases.push_back(&one.axes);
+  const UnitAxes axes = axes_of(cases);
+  UnitNames names{unit, {axes.varying.begin(), axes.varying.end()}};
+  for (const auto& [axis, value] : axes.fixed)
+    if (cases.size() == 1)
+      names.varying.insert(axis);
+    else
       names.title += fmt::format(" {}:{}", axis, value);
-  for (const auto& [axis, of_it] : values)
-    if (cases == 1 || of_it.size() > 1 || having[axis] < cases) names.varying.insert(axis);
   return names;
 }
 
@@ -103,16 +95,14 @@ std::string short_name(const CaseTimes& times, const UnitNames& names) {
 // Lines no wider than the console, broken between words.
 std::string folded(const std::string& text, std::size_t indent) {
   std::string lines, line;
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t end = std::min(text.find(' ', at), text.size());
-    const std::string word = text.substr(at, end - at);
+  for (const auto part : std::views::split(text, ' ')) {
+    const std::string word(part.begin(), part.end());
     if (!line.empty() && indent + line.size() + 1 + word.size() > columns) {
       lines += std::string(indent, ' ') + line + "\n";
       line = word;
     } else {
       line += (line.empty() ? "" : " ") + word;
     }
-    at = end + 1;
   }
   return lines + std::string(indent, ' ') + line + "\n";
 }

@@ -55,12 +55,8 @@ std::vector<Launch> read_launches(const std::vector<std::string>& given, std::st
         notes.push_back(fmt::format("{}: {} is {}{}{}", side, path, run.context.status,
                                     run.context.status_reason.empty() ? "" : ": ",
                                     run.context.status_reason));
-      Launch& launch = launches.emplace_back();
-      launch.path = path;
-      launch.date = run.date;
-      launch.fields = read_fields(path, run);
-      launch.records = std::move(run.records);
-      for (Record& record : launch.records) record.samples = {};  // of many launches, much memory
+      for (Record& record : run.records) record.samples = {};  // of many launches, much memory
+      launches.push_back({path, run.date, read_fields(path, run), std::move(run.records)});
     }
   return launches;
 }

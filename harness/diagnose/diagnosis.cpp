@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <tuple>
 
 namespace harness {
 namespace {
@@ -29,16 +30,15 @@ class Diagnosis {
       : ranks_(snapshot.ranks), self_(snapshot.self), now_s_(now_s), timeout_s_(timeout_s) {}
 
   std::optional<LossReport> find() const {
-    std::optional<Culprit> culprit = died();
-    if (!culprit) culprit = silent();
-    if (!culprit) culprit = standing_still();
-    if (!culprit) culprit = failed();
-    if (!culprit) return std::nullopt;
-    const RankView* witness = witness_of(culprit->rank);
-    machine::Failure failure = failure_of(*culprit);
+    const std::optional<Culprit> found = culprit();
+    if (!found) return std::nullopt;
+    // The rank whose activity is reported: the culprit, or the first rank that has one.
+    const auto acts = [](const RankView& rank) { return rank.here && !rank.activity.empty(); };
+    const RankView* witness = acts(at(found->rank)) ? &at(found->rank) : first(acts);
+    machine::Failure failure = failure_of(*found);
     failure.text =
-        line(*culprit, witness ? " during " + witness->activity : " before the first case");
-    return LossReport{culprit->kind, culprit->rank, reporter(), std::move(failure),
+        line(*found, witness ? " during " + witness->activity : " before the first case");
+    return LossReport{found->kind, found->rank, reporter(), std::move(failure),
                       witness ? witness->running_case : ""};
   }
 
@@ -54,28 +54,30 @@ class Diagnosis {
   double still_s(const RankView& rank) const { return now_s_ - rank.progress_s; }
   double silent_s(const RankView& rank) const { return now_s_ - rank.heartbeat_s; }
 
-  std::optional<Culprit> died() const {
-    for (const RankView& rank : ranks_)
-      if (running(rank) && over(rank.process)) return Culprit{Kind::died, rank.rank};
-    return std::nullopt;
+  // Returns the first rank for which `holds` is true, or null.
+  const RankView* first(const auto& holds) const {
+    const auto found = std::ranges::find_if(ranks_, holds);
+    return found == ranks_.end() ? nullptr : &*found;
   }
 
-  std::optional<Culprit> silent() const {
-    const RankView* unresponsive = nullptr;
-    for (const RankView& rank : ranks_) {
-      if (!running(rank) || !rank.watched || silent_s(rank) <= timeout_s_) continue;
-      if (held(rank.process)) return Culprit{Kind::stopped, rank.rank};
-      if (!unresponsive) unresponsive = &rank;
-    }
-    if (unresponsive) return Culprit{Kind::unresponsive, unresponsive->rank};
-    return std::nullopt;
+  std::optional<Culprit> culprit() const {
+    const auto died = [&](const RankView& rank) { return running(rank) && over(rank.process); };
+    const auto silent = [&](const RankView& rank) {
+      return running(rank) && rank.watched && silent_s(rank) > timeout_s_;
+    };
+    const auto stopped = [&](const RankView& rank) { return silent(rank) && held(rank.process); };
+    if (const RankView* rank = first(died)) return Culprit{Kind::died, rank->rank};
+    if (const RankView* rank = first(stopped)) return Culprit{Kind::stopped, rank->rank};
+    if (const RankView* rank = first(silent)) return Culprit{Kind::unresponsive, rank->rank};
+    if (const auto still = standing_still()) return still;
+    return failed();
   }
 
   std::optional<Culprit> standing_still() const {
-    double since_s = 0;               // when the last rank stopped progressing
-    const RankView* idle = nullptr;   // waits for no rank
-    const RankView* first = nullptr;  // the first that waits for a known rank
-    const RankView* open = nullptr;   // waits for an unknown rank or device
+    double since_s = 0;                 // when the last rank stopped progressing
+    const RankView* idle = nullptr;     // waits for no rank
+    const RankView* waiting = nullptr;  // the first that waits for a known rank
+    const RankView* open = nullptr;     // waits for an unknown rank or device
     bool several_open = false;
     for (const RankView& rank : ranks_) {
       if (!running(rank)) continue;
@@ -83,7 +85,7 @@ class Diagnosis {
       if (!rank.watched || still_s(rank) <= timeout_s_) return std::nullopt;
       since_s = std::max(since_s, rank.progress_s);
       if (waits_for_a_rank(rank)) {
-        if (!first) first = &rank;
+        if (!waiting) waiting = &rank;
       } else if (waits_for_some(rank)) {
         several_open = open != nullptr;
         open = &rank;
@@ -95,14 +97,13 @@ class Diagnosis {
     for (const RankView& rank : ranks_)
       if (rank.here && rank.failed_s < since_s + timeout_s_) return std::nullopt;
     if (idle) return Culprit{Kind::hung, idle->rank};
-    if (open && !several_open && open->waiting_for == machine::nobody && all_here())
+    if (open && !several_open && open->waiting_for == machine::nobody &&
+        std::ranges::all_of(ranks_, &RankView::here))
       return Culprit{Kind::hung, open->rank};
     if (open) return Culprit{Kind::deadlock, open->rank};
-    if (!first) return std::nullopt;
-    return Culprit{Kind::deadlock, first->rank, ring(first->rank)};
+    if (!waiting) return std::nullopt;
+    return Culprit{Kind::deadlock, waiting->rank, ring(waiting->rank)};
   }
-
-  bool all_here() const { return std::ranges::all_of(ranks_, &RankView::here); }
 
   // Follows the waits from rank until a rank repeats or waits for no visible rank. Removes the
   // ranks that only lead to the ring.
@@ -142,37 +143,24 @@ class Diagnosis {
   }
 
   std::optional<Culprit> failed() const {
-    const RankView* culprit = nullptr;
-    for (const RankView& rank : ranks_) {
-      if (!rank.here || rank.state != RankState::failed) continue;
-      const auto order = [&](const RankView& one) {
-        return std::pair(is_consequence(one), one.failed_s);
-      };
-      if (!culprit || order(rank) < order(*culprit)) culprit = &rank;
-    }
-    if (culprit) return Culprit{Kind::failed, culprit->rank};
-    return std::nullopt;
+    const auto order = [&](const RankView& rank) {
+      const bool has_failed = rank.here && rank.state == RankState::failed;
+      return std::tuple(!has_failed, is_consequence(rank), rank.failed_s);
+    };
+    const RankView& culprit = *std::ranges::min_element(ranks_, {}, order);
+    if (std::get<0>(order(culprit))) return std::nullopt;
+    return Culprit{Kind::failed, culprit.rank};
   }
 
   int reporter() const {
-    for (const RankView& rank : ranks_) {
-      if (rank.rank == self_) return self_;  // this rank runs
-      const bool there =
-          rank.here && (rank.state == RankState::running || rank.state == RankState::failed);
-      if (there && rank.watched && rank.process == ProcessState::alive &&
-          silent_s(rank) < responsive_s)
-        return rank.rank;
-    }
-    return self_;
-  }
-
-  // The rank whose activity is reported: the culprit, or the first rank that has one. Null: no
-  // rank.
-  const RankView* witness_of(int culprit) const {
-    if (!at(culprit).activity.empty() && at(culprit).here) return &at(culprit);
-    for (const RankView& rank : ranks_)
-      if (rank.here && !rank.activity.empty()) return &rank;
-    return nullptr;
+    return first([&](const RankView& rank) {
+             if (rank.rank == self_) return true;  // this rank runs
+             const bool there =
+                 rank.here && (rank.state == RankState::running || rank.state == RankState::failed);
+             return there && rank.watched && rank.process == ProcessState::alive &&
+                    silent_s(rank) < responsive_s;
+           })
+        ->rank;
   }
 
   std::string line(const Culprit& culprit, const std::string& during) const {

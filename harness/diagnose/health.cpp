@@ -6,9 +6,10 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "harness/diagnose/findings.h"
-#include "harness/record/json_reading.h"
+#include "harness/record/record_json.h"
 #include "harness/record/summary.h"
 
 namespace harness {
@@ -19,24 +20,12 @@ using Json = nlohmann::ordered_json;
 // The finding of a failed case.
 std::string finding_kind(machine::Failure::Kind kind) {
   using enum machine::Failure::Kind;
-  switch (kind) {
-    case wrong_result:
-      return "wrong result";
-    case wrong_input:
-      return "wrong input";
-    case out_of_memory:
-      return "out of memory";
-    case disk_full:
-      return "full disk";
-    case timeout:
-    case deadlock:
-    case peer_failed:
-      return "timeout";
-    case lost_rank:
-      return "lost rank";
-    default:
-      return "exception";
-  }
+  if (kind == disk_full) return "full disk";
+  if (kind == deadlock || kind == peer_failed) return "timeout";
+  if (kind == unsupported) return "exception";
+  std::string text(name(kind));  // "wrong_result"
+  std::ranges::replace(text, '_', ' ');
+  return text;
 }
 
 // The rank that has the failure and the peer that caused it. For a sum over more than two ranks the
@@ -58,101 +47,107 @@ std::vector<std::string> hosts_of(const Json& environment) {
   return hosts;
 }
 
-class Examination {
- public:
-  Examination(const RunFile& run, const Json& environment)
-      : run_(run), environment_(environment), findings_(hosts_of(environment)) {}
+// Other failures also end a run, such as a full disk under the run directory. No rank is lost
+// then.
+void aborted(const RunFile& run, Findings& findings) {
+  if (run.context.status != "aborted") return;
+  const auto& failure = run.context.failure;
+  const int rank = failure ? machine::lost_rank(*failure) : -1;
+  const bool all_there =
+      failure && failure->rank < 0 && failure->kind != machine::Failure::Kind::deadlock;
+  findings.add(Level::critical, all_there ? finding_kind(failure->kind) : "lost rank",
+               rank < 0 ? std::vector<int>{} : std::vector{rank}, run.context.status_reason);
+}
 
-  Health examine() {
-    if (!run_.context.injected.empty())
-      findings_.add(Level::ok, "injected", {},
-                    fmt::format("on purpose: {}", fmt::join(run_.context.injected, " ")));
-    aborted();
-    failed_cases();
-    different_software();
-    find_slow(run_, findings_);
-    Health health{Level::ok, findings_.all()};
-    std::ranges::stable_sort(health.findings, std::greater{}, &Finding::level);
-    if (!health.findings.empty()) health.level = health.findings.front().level;
-    return health;
+// The case that ran when the run was aborted: aborted() has its failure.
+bool is_torn(const RunFile& run, const Record& record) {
+  return run.context.status == "aborted" && &record == &run.records.back() &&
+         record.failure == run.context.failure;
+}
+
+// By kind and ranks: the first case, and how many there are.
+void failed_cases(const RunFile& run, Findings& findings) {
+  struct Failed {
+    std::string first;
+    int cases = 0;
+  };
+  std::map<std::pair<std::string, std::vector<int>>, Failed> failed;
+  for (const Record& record : run.records) {
+    if (record.verdict != Ruling::fail || is_torn(run, record)) continue;
+    const machine::Failure failure =
+        record.failure.value_or(machine::Failure{.kind = machine::Failure::Kind::wrong_result});
+    Failed& its = failed[{finding_kind(failure.kind), ranks_of(failure)}];
+    if (its.cases++ == 0)
+      its.first = fmt::format("{}: {}", record.name, fmt::join(failure_lines(record), "; "));
   }
+  const std::string wrong_input = finding_kind(machine::Failure::Kind::wrong_input);
+  for (const auto& [what, its] : failed)
+    findings.add(
+        what.first == wrong_input ? Level::ok : Level::critical, what.first, what.second,
+        its.cases == 1 ? its.first : fmt::format("{} cases; the first {}", its.cases, its.first));
+}
 
- private:
-  // Other failures also end a run, such as a full disk under the run directory. No rank is lost
-  // then.
-  void aborted() {
-    if (run_.context.status != "aborted") return;
-    const auto& failure = run_.context.failure;
-    const int rank = failure ? machine::lost_rank(*failure) : -1;
-    const bool all_there =
-        failure && failure->rank < 0 && failure->kind != machine::Failure::Kind::deadlock;
-    findings_.add(Level::critical, all_there ? finding_kind(failure->kind) : "lost rank",
-                  rank < 0 ? std::vector<int>{} : std::vector{rank}, run_.context.status_reason);
-  }
-
-  // By kind and ranks: the first case, and how many there are.
-  void failed_cases() {
-    struct Failed {
-      std::string first;
-      int cases = 0;
-    };
-    std::map<std::pair<std::string, std::vector<int>>, Failed> failed;
-    for (const Record& record : run_.records) {
-      if (record.verdict != Ruling::fail || is_torn(record)) continue;
-      const machine::Failure failure =
-          record.failure.value_or(machine::Failure{.kind = machine::Failure::Kind::wrong_result});
-      Failed& its = failed[{finding_kind(failure.kind), ranks_of(failure)}];
-      if (its.cases++ == 0)
-        its.first = fmt::format("{}: {}", record.name, fmt::join(failure_lines(record), "; "));
+// The value of most ranks counts as right; with two ranks, neither value.
+void different_software(const Json& environment, Findings& findings) {
+  const Json ranks = environment.value("ranks", Json::array());
+  for (const Json& difference : environment.value("differences", Json::array())) {
+    const std::string path = difference;
+    const bool of_software = path.starts_with("software.");
+    if (!of_software && !path.starts_with("environment.") && path != "hardware.governor") continue;
+    std::string pointer = "/" + path;
+    std::ranges::replace(pointer, '.', '/');
+    std::map<std::string, std::vector<int>> holders;
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+      const Json::json_pointer at(pointer);
+      holders[ranks[rank].contains(at) ? ranks[rank][at].dump() : "nothing"].push_back(
+          static_cast<int>(rank));
     }
-    const std::string wrong_input = finding_kind(machine::Failure::Kind::wrong_input);
-    for (const auto& [what, its] : failed)
-      findings_.add(
-          what.first == wrong_input ? Level::ok : Level::critical, what.first, what.second,
-          its.cases == 1 ? its.first : fmt::format("{} cases; the first {}", its.cases, its.first));
+    std::string usual;
+    for (const auto& [value, of] : holders)
+      if (2 * of.size() > ranks.size()) usual = value;
+    if (usual.empty() && !of_software) continue;  // a variable that differs on every rank
+    for (const auto& [value, of] : holders)
+      if (value != usual)
+        findings.add(Level::warning, "different software", of,
+                     fmt::format("{} is {}{}", path, value,
+                                 usual.empty() ? ", and differs on the others"
+                                               : fmt::format(", on the other ranks {}", usual)));
   }
-
-  // The case that ran when the run was aborted: aborted() has its failure.
-  bool is_torn(const Record& record) const {
-    return run_.context.status == "aborted" && &record == &run_.records.back() &&
-           record.failure == run_.context.failure;
-  }
-
-  // The value of most ranks counts as right; with two ranks, neither value.
-  void different_software() {
-    const Json ranks = environment_.value("ranks", Json::array());
-    for (const Json& difference : environment_.value("differences", Json::array())) {
-      const std::string path = difference;
-      const bool of_software = path.starts_with("software.");
-      if (!of_software && !path.starts_with("environment.") && path != "hardware.governor")
-        continue;
-      std::string pointer = "/" + path;
-      std::ranges::replace(pointer, '.', '/');
-      std::map<std::string, std::vector<int>> holders;
-      for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-        const Json::json_pointer at(pointer);
-        holders[ranks[rank].contains(at) ? ranks[rank][at].dump() : "nothing"].push_back(
-            static_cast<int>(rank));
-      }
-      std::string usual;
-      for (const auto& [value, of] : holders)
-        if (2 * of.size() > ranks.size()) usual = value;
-      if (usual.empty() && !of_software) continue;  // a variable that differs on every rank
-      for (const auto& [value, of] : holders)
-        if (value != usual)
-          findings_.add(Level::warning, "different software", of,
-                        fmt::format("{} is {}{}", path, value,
-                                    usual.empty() ? ", and differs on the others"
-                                                  : fmt::format(", on the other ranks {}", usual)));
-    }
-  }
-
-  const RunFile& run_;
-  const Json& environment_;
-  Findings findings_;
-};
+}
 
 }  // namespace
+
+void Findings::add(Level level, std::string kind, std::vector<int> ranks, std::string evidence) {
+  std::vector<std::string> hosts;
+  for (const int rank : ranks)
+    if (const std::string& name = host(rank);
+        !name.empty() && std::ranges::find(hosts, name) == hosts.end())
+      hosts.push_back(name);
+  all_.push_back({level, std::move(kind), std::move(ranks), std::move(hosts), std::move(evidence)});
+}
+
+void Findings::add_ranks(const std::string& kind, const std::map<int, std::string>& evidence) {
+  std::map<std::string, std::vector<int>> ranks_of;
+  for (std::size_t rank = 0; rank < hosts_.size(); ++rank)
+    ranks_of[hosts_[rank]].push_back(static_cast<int>(rank));
+  std::set<std::string> whole;
+  for (const auto& [name, ranks] : ranks_of)
+    if (ranks_of.size() > 1 && ranks.size() > 1 &&
+        std::ranges::all_of(ranks, [&](int rank) { return evidence.contains(rank); })) {
+      whole.insert(name);
+      add(Level::warning, kind, ranks,
+          fmt::format("all {} ranks of {}; rank {} {}", ranks.size(), name, ranks.front(),
+                      evidence.at(ranks.front())));
+    }
+  for (const auto& [rank, text] : evidence)
+    if (!whole.contains(host(rank))) add(Level::warning, kind, {rank}, text);
+}
+
+const std::string& Findings::host(int rank) const {
+  static const std::string unknown;
+  const auto index = static_cast<std::size_t>(rank);
+  return index < hosts_.size() ? hosts_[index] : unknown;
+}
 
 std::string_view name(Level level) {
   constexpr std::string_view names[] = {"OK", "WARN", "CRITICAL"};
@@ -160,8 +155,20 @@ std::string_view name(Level level) {
 }
 
 Health health_of(const RunFile& run, const std::string& environment) {
-  const Json json = Json::parse(environment, nullptr, false);
-  return Examination(run, json.is_object() ? json : Json::object()).examine();
+  Json json = Json::parse(environment, nullptr, false);
+  if (!json.is_object()) json = Json::object();
+  Findings findings(hosts_of(json));
+  if (!run.context.injected.empty())
+    findings.add(Level::ok, "injected", {},
+                 fmt::format("on purpose: {}", fmt::join(run.context.injected, " ")));
+  aborted(run, findings);
+  failed_cases(run, findings);
+  different_software(json, findings);
+  find_slow(run, findings);
+  Health health{Level::ok, findings.all()};
+  std::ranges::stable_sort(health.findings, std::greater{}, &Finding::level);
+  if (!health.findings.empty()) health.level = health.findings.front().level;
+  return health;
 }
 
 Health health_of(const std::string& directory) {

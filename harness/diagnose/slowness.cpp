@@ -10,7 +10,6 @@
 
 #include "harness/diagnose/findings.h"
 #include "harness/measure/statistics.h"
-#include "harness/record/kind_of_case.h"
 #include "harness/record/summary.h"
 
 namespace harness {
@@ -31,7 +30,7 @@ constexpr double chance = 1e-5;
 constexpr double crowded_passes = 5, crowded_factor = 8;
 constexpr double pair_factor = 1.5, pair_factor_once = 3;  // slower than typical pairs
 
-// The fraction of its limit that at least one of a unit's cases of a kind (record/kind_of_case.h)
+// The fraction of its limit that at least one of a unit's cases of a kind (kind_of_case)
 // should reach, if the limit is long enough: at most a third of the usual fraction.
 const std::map<std::string, double, std::less<>> limit_floors{
     {"computation", 0.15}, {"bandwidth", 0.1}, {"message", 0.03}};
@@ -61,302 +60,290 @@ double at_least(int count, int n, double p) {
   return sum;
 }
 
-class Slowness {
- public:
-  Slowness(const RunFile& run, Findings& findings) : run_(run), findings_(findings) {}
-
-  void find() {
-    slow_links();
-    slow_ranks();
-    jitter();
-    below_the_limit();
-    without_traits();
-  }
-
- private:
-  struct Slow {
-    int seen = 0;
-    double factor = 0;  // the largest
-    std::string text;
-  };
-  static bool certain(const Slow& slow, int matrices) {
-    return 2 * slow.seen > matrices &&
-           (slow.factor >= pair_factor_once || (slow.factor >= pair_factor && slow.seen > 1));
-  }
-
-  // The ranks of each host, or with one host, each rank.
-  static std::vector<std::vector<int>> ends_of(const LinkMatrix& matrix) {
-    std::map<std::string, std::vector<int>> hosts;
-    for (int rank = 0; rank < matrix.ranks(); ++rank)
-      hosts[matrix.hosts[static_cast<std::size_t>(rank)]].push_back(rank);
-    std::vector<std::vector<int>> ends;
-    for (const auto& [host, ranks] : hosts) ends.push_back(ranks);
-    if (ends.size() == 1 && matrix.crowded_hosts.empty())
-      for (ends.clear(); static_cast<int>(ends.size()) < matrix.ranks();)
-        ends.push_back({static_cast<int>(ends.size())});
-    return ends;
-  }
-
-  // The best bandwidth of an end with any other, in the slower direction: low if its own network
-  // link is slow, however many pairs that affects.
-  static double best_of(const LinkMatrix& matrix, const std::vector<int>& end) {
-    double best = 0;
-    for (const int here : end)
-      for (int there = 0; there < matrix.ranks(); ++there)
-        if (std::ranges::find(end, there) == end.end()) {
-          const auto at = [&](int from, int to) {
-            return matrix.bandwidth_GBps[static_cast<std::size_t>(from * matrix.ranks() + to)];
-          };
-          best = std::max(best, std::min(at(here, there), at(there, here)));
-        }
-    return best;
-  }
-
-  void slow_links() {
-    std::map<std::vector<int>, Slow> ends;
-    std::map<std::pair<int, int>, Slow> pairs;
-    int matrices = 0;
-    for (const Record& record : run_.records) {
-      const LinkMatrix& matrix = record.link_matrix;
-      if (matrix.ranks() < 3) continue;
-      // Crowded hosts need several passes, of which the fastest counts.
-      const double passes = counter(record, "samples", crowded_passes);
-      if (!matrix.crowded_hosts.empty() && passes < crowded_passes) continue;
-      ++matrices;
-      std::vector<double> bests;
-      const std::vector<std::vector<int>> all = ends_of(matrix);
-      for (const std::vector<int>& end : all) bests.push_back(best_of(matrix, end));
-      for (std::size_t i = 0; all.size() > 2 && i < all.size(); ++i) {
-        const double typical = median(others_of(bests, i));
-        const double factor = typical / std::max(bests[i], 1e-12);
-        if (!matrix.crowded_hosts.empty() && factor < crowded_factor) continue;
-        see(ends[all[i]], factor, [&] {
-          return fmt::format(
-              "it reaches {:.3g} GB/s with the best of the others, they {:.3g} (median); {}",
-              bests[i], typical, record.name);
-        });
-      }
-      std::map<std::pair<int, int>, LinkMatrix::SlowPair> here;  // the first is the worst
-      for (const LinkMatrix::SlowPair& pair : matrix.slow_pairs)
-        here.try_emplace(std::minmax(pair.from, pair.to), pair);
-      for (const auto& [link, pair] : here)
-        see(pairs[link],
-            pair.metric == "bandwidth" ? pair.typical / pair.value : pair.value / pair.typical,
-            [&] { return fmt::format("{}; {}", pair_text(matrix, pair), record.name); });
-    }
-    std::set<int> named;
-    for (const auto& [end, slow] : ends) {
-      if (!certain(slow, matrices)) continue;
-      named.insert(end.begin(), end.end());
-      findings_.add(Level::warning, "slow link", end, slow.text);
-    }
-    for (const auto& [link, slow] : pairs) {
-      if (named.contains(link.first) || named.contains(link.second)) continue;
-      const bool sure = certain(slow, matrices);
-      findings_.add(sure ? Level::warning : Level::ok, sure ? "slow link" : "inconclusive",
-                    sure ? std::vector{link.first, link.second} : std::vector<int>{},
-                    fmt::format("in {} of {} matrices; {}", slow.seen, matrices, slow.text));
-    }
-  }
-  static void see(Slow& slow, double factor, const auto& text) {
-    if (factor < pair_factor) return;
-    ++slow.seen;
-    if (factor <= slow.factor) return;
-    slow.factor = factor;
-    slow.text = text();
-  }
-
-  // Finds ranks that are late or compute slowly: busy while the others wait, or busy for longer.
-  void slow_ranks() {
-    struct Seen {
-      std::vector<double> ratios;        // to the others, in all cases that can show slowness
-      std::vector<double> slow, shared;  // in cases in which it was slow; with a shared core
-      std::size_t able_to_share = 0;     // cases that can show a shared core
-      std::string example;
-    };
-    std::map<std::pair<int, bool>, Seen> seen;  // by rank and uses_disk
-    std::vector<double> delays;
-    for (const Record& record : run_.records) {
-      const std::vector<double> busy = by_rank(record, "busy_s");
-      const std::vector<double> delayed = by_rank(record, "delayed_fraction");
-      const std::vector<double> delay = by_rank(record, "delayed_s");
-      if (busy.size() < 2 || busy.size() != delay.size() || !record.traits ||
-          !record.traits->equal_work)
-        continue;
-      for (std::size_t rank = 0; rank < busy.size(); ++rank) {
-        Seen& its = seen[{static_cast<int>(rank), record.traits->uses_disk}];
-        delays.push_back(delayed[rank]);
-        // A case shorter than one time slice cannot show a shared core.
-        const bool long_enough =
-            busy[rank] * counter(record, "samples") * counter(record, "batch", 1) >= turn_s;
-        its.able_to_share += long_enough;
-        if (long_enough && delayed[rank] >= shared_fraction &&
-            delayed[rank] >= 2.5 * std::max(0.05, median(others_of(delayed, rank))))
-          its.shared.push_back(delayed[rank]);
-        const double others = median(others_of(busy, rank));
-        if (std::max(busy[rank], others) < slow_s) continue;
-        // Without the time of other work on its core.
-        its.ratios.push_back((busy[rank] - delay[rank]) / std::max(others, 1e-9));
-        if (its.ratios.back() < slow_ratio) continue;
-        its.slow.push_back(its.ratios.back());
-        if (its.example.empty())
-          its.example = fmt::format("busy for {}, the others for {}, in {}",
-                                    seconds_text(busy[rank]), seconds_text(others), record.name);
-      }
-    }
-    const auto most = [](std::size_t of, std::size_t all) {
-      return of >= least_cases &&
-             static_cast<double>(of) >= most_of_them * static_cast<double>(all);
-    };
-    // Who sleeps meets less of what runs beside it: beside a slow rank all others seem crowded out.
-    const auto another_is_slow = [&](int rank) {
-      return std::ranges::any_of(seen, [rank](const auto& one) {
-        const auto& [who, its] = one;
-        return who.first != rank && !its.ratios.empty() && 2 * its.slow.size() >= its.ratios.size();
-      });
-    };
-    // If the ranks of a machine differ among themselves, a rank must differ more to be slow.
-    const auto stands_out = [&](const auto& who) {
-      std::vector<double> others;
-      for (const auto& [other, its] : seen)
-        if (other.first != who.first && other.second == who.second && !its.ratios.empty())
-          others.push_back(median(its.ratios));
-      const std::array own{median(seen.at(who).ratios)};
-      return others.size() < enough_ranks ||
-             robust_z(own, others, (slow_ratio - 1) / outlying_z)[0] >= outlying_z;
-    };
-    std::map<std::string, std::map<int, std::string>> named;  // by kind and rank
-    for (const auto& [who, its] : seen) {
-      const auto [rank, of_disk] = who;
-      if (most(its.slow.size(), its.ratios.size())) {
-        const std::string text = fmt::format(
-            "late, or slower than the others, in {} of {} cases, by a factor of {:.2f} "
-            "(median); {}",
-            its.slow.size(), its.ratios.size(), median(its.slow), its.example);
-        if (stands_out(who))
-          named[of_disk ? "slow disk" : "slow rank"].emplace(rank, text);
-        else
-          findings_.add(Level::ok, "inconclusive", {rank},
-                        text + "; but the others differ as much");
-      } else if (most(its.shared.size(), its.able_to_share) && !another_is_slow(rank))
-        named["shared core"].emplace(
-            rank,
-            fmt::format("its core ran something else for {:.0f} % of the time (median) in {} of {} "
-                        "cases",
-                        100 * median(its.shared), its.shared.size(), its.able_to_share));
-    }
-    for (const auto& [kind, evidence] : named) findings_.add_ranks(kind, evidence);
-    if (!delays.empty() && median(delays) > busy_fraction)
-      findings_.add(
-          Level::ok, "inconclusive", {},
-          fmt::format("the ranks' cores ran something else for {:.0f} % of the time (median of "
-                      "cases): slowness findings are inconclusive",
-                      100 * median(delays)));
-  }
-
-  struct Spikes {
-    std::map<int, int> of, cases;  // by rank
-    int all = 0, samples = 0;
-    std::size_t ranks = 0;
-
-    void count(const std::vector<double>& here, int taken) {
-      ranks = std::max(ranks, here.size());
-      samples += taken;
-      for (std::size_t rank = 0; rank < here.size(); ++rank) {
-        of[static_cast<int>(rank)] += static_cast<int>(here[rank]);
-        cases[static_cast<int>(rank)] += here[rank] > 0;
-        all += static_cast<int>(here[rank]);
-      }
-    }
-    // The evidence of outliers, by rank.
-    std::map<int, std::string> outstanding() const {
-      std::map<int, std::string> found;
-      for (const auto& [rank, count] : of) {
-        int next = 0;
-        for (const auto& [other, theirs] : of)
-          if (other != rank) next = std::max(next, theirs);
-        if (cases.at(rank) < 3 || count < 4 * next) continue;
-        const auto some = static_cast<double>(ranks);
-        if (at_least(count, all, 1 / some) * some < chance)
-          found.emplace(rank, fmt::format("{} of {} samples took several times what its shortest "
-                                          "did, in {} cases; of any other rank at most {}",
-                                          count, samples, cases.at(rank), next));
-      }
-      return found;
-    }
-  };
-
-  // If other work ran on the cores, a rank may have waited for its own threads, whose delay is not
-  // counted.
-  void jitter() {
-    Spikes quiet, any;
-    for (const Record& record : run_.records) {
-      const std::vector<double> here = by_rank(record, "spikes");
-      const std::vector<double> delayed = by_rank(record, "delayed_fraction");
-      if (here.size() < 2 || !record.traits || !record.traits->equal_work) continue;
-      const int taken = static_cast<int>(counter(record, "samples"));
-      any.count(here, taken);
-      if (!delayed.empty() && std::ranges::max(delayed) <= busy_fraction) quiet.count(here, taken);
-    }
-    const std::map<int, std::string> sure = quiet.outstanding();
-    for (const auto& [rank, text] : sure) findings_.add(Level::warning, "jitter", {rank}, text);
-    for (const auto& [rank, text] : any.outstanding())
-      if (!sure.contains(rank))
-        findings_.add(Level::ok, "inconclusive", {rank},
-                      "jitter: " + text + "; but other work ran on the cores");
-  }
-
-  // Finds units of which no case comes near the measured limit. One disturbed case is not enough.
-  void below_the_limit() {
-    struct Seen {
-      double floor = 0;
-      std::vector<double> quiet, disturbed;  // fractions of the limit
-    };
-    std::map<std::pair<std::string, std::string>, Seen> seen;  // by unit and class
-    for (const Record& record : run_.records) {
-      const double fraction = counter(record, "limit_fraction");
-      const auto floor = limit_floors.find(name(kind_of_case(record)));
-      if (record.verdict != Ruling::pass || !record.traits || !record.traits->limit_applies ||
-          fraction <= 0 || counter(record, "limit_s") < long_limit_s || floor == limit_floors.end())
-        continue;
-      const std::vector<double> delayed = by_rank(record, "delayed_fraction");
-      Seen& its = seen[{record.unit, floor->first}];
-      its.floor = floor->second;
-      const bool quiet = !delayed.empty() && std::ranges::max(delayed) <= busy_fraction;
-      (quiet ? its.quiet : its.disturbed).push_back(fraction);
-    }
-    for (const auto& [what, its] : seen) {
-      const auto& [unit, kind] = what;
-      const bool settled = its.quiet.size() >= 3;
-      const std::vector<double>& fractions = settled ? its.quiet : its.disturbed;
-      if (fractions.size() < 3 || std::ranges::max(fractions) >= its.floor) continue;
-      findings_.add(
-          settled ? Level::warning : Level::ok, settled ? "below the limit" : "inconclusive", {},
-          fmt::format("{} ({}): at best {:.1f} % of what this machine was measured to do, in {} "
-                      "cases; the floor is {:.0f} %{}",
-                      unit, kind, 100 * std::ranges::max(fractions), fractions.size(),
-                      100 * its.floor, settled ? "" : ", but other work ran on its cores"));
-    }
-  }
-
-  // Runs of older programs lack traits.
-  void without_traits() {
-    const auto unknown = std::ranges::count_if(run_.records, [](const Record& record) {
-      return record.verdict != Ruling::skipped && !record.traits;
-    });
-    if (unknown > 0)
-      findings_.add(Level::ok, "inconclusive", {},
-                    fmt::format("{} of {} records do not state the traits of their cases, so they "
-                                "were not searched for slow ranks, disks or units",
-                                unknown, run_.records.size()));
-  }
-
-  const RunFile& run_;
-  Findings& findings_;
+struct Slow {
+  int seen = 0;
+  double factor = 0;  // the largest
+  std::string text;
 };
+bool certain(const Slow& slow, int matrices) {
+  return 2 * slow.seen > matrices &&
+         (slow.factor >= pair_factor_once || (slow.factor >= pair_factor && slow.seen > 1));
+}
+
+void see(Slow& slow, double factor, const auto& text) {
+  if (factor < pair_factor) return;
+  ++slow.seen;
+  if (factor <= slow.factor) return;
+  slow.factor = factor;
+  slow.text = text();
+}
+
+// The ranks of each host, or with one host, each rank.
+std::vector<std::vector<int>> ends_of(const LinkMatrix& matrix) {
+  std::map<std::string, std::vector<int>> hosts;
+  for (int rank = 0; rank < matrix.ranks(); ++rank)
+    hosts[matrix.hosts[static_cast<std::size_t>(rank)]].push_back(rank);
+  std::vector<std::vector<int>> ends;
+  for (const auto& [host, ranks] : hosts) ends.push_back(ranks);
+  if (ends.size() == 1 && matrix.crowded_hosts.empty())
+    for (ends.clear(); static_cast<int>(ends.size()) < matrix.ranks();)
+      ends.push_back({static_cast<int>(ends.size())});
+  return ends;
+}
+
+// The best bandwidth of an end with any other, in the slower direction: low if its own network
+// link is slow, however many pairs that affects.
+double best_of(const LinkMatrix& matrix, const std::vector<int>& end) {
+  double best = 0;
+  for (const int here : end)
+    for (int there = 0; there < matrix.ranks(); ++there)
+      if (std::ranges::find(end, there) == end.end()) {
+        const auto at = [&](int from, int to) {
+          return matrix.bandwidth_GBps[static_cast<std::size_t>(from * matrix.ranks() + to)];
+        };
+        best = std::max(best, std::min(at(here, there), at(there, here)));
+      }
+  return best;
+}
+
+void slow_links(const RunFile& run, Findings& findings) {
+  std::map<std::vector<int>, Slow> ends;
+  std::map<std::pair<int, int>, Slow> pairs;
+  int matrices = 0;
+  for (const Record& record : run.records) {
+    const LinkMatrix& matrix = record.link_matrix;
+    if (matrix.ranks() < 3) continue;
+    // Crowded hosts need several passes, of which the fastest counts.
+    const double passes = counter(record, "samples", crowded_passes);
+    if (!matrix.crowded_hosts.empty() && passes < crowded_passes) continue;
+    ++matrices;
+    std::vector<double> bests;
+    const std::vector<std::vector<int>> all = ends_of(matrix);
+    for (const std::vector<int>& end : all) bests.push_back(best_of(matrix, end));
+    for (std::size_t i = 0; all.size() > 2 && i < all.size(); ++i) {
+      const double typical = median(others_of(bests, i));
+      const double factor = typical / std::max(bests[i], 1e-12);
+      if (!matrix.crowded_hosts.empty() && factor < crowded_factor) continue;
+      see(ends[all[i]], factor, [&] {
+        return fmt::format(
+            "it reaches {:.3g} GB/s with the best of the others, they {:.3g} (median); {}",
+            bests[i], typical, record.name);
+      });
+    }
+    std::map<std::pair<int, int>, LinkMatrix::SlowPair> here;  // the first is the worst
+    for (const LinkMatrix::SlowPair& pair : matrix.slow_pairs)
+      here.try_emplace(std::minmax(pair.from, pair.to), pair);
+    for (const auto& [link, pair] : here)
+      see(pairs[link],
+          pair.metric == "bandwidth" ? pair.typical / pair.value : pair.value / pair.typical,
+          [&] { return fmt::format("{}; {}", pair_text(matrix, pair), record.name); });
+  }
+  std::set<int> named;
+  for (const auto& [end, slow] : ends) {
+    if (!certain(slow, matrices)) continue;
+    named.insert(end.begin(), end.end());
+    findings.add(Level::warning, "slow link", end, slow.text);
+  }
+  for (const auto& [link, slow] : pairs) {
+    if (named.contains(link.first) || named.contains(link.second)) continue;
+    const bool sure = certain(slow, matrices);
+    findings.add(sure ? Level::warning : Level::ok, sure ? "slow link" : "inconclusive",
+                 sure ? std::vector{link.first, link.second} : std::vector<int>{},
+                 fmt::format("in {} of {} matrices; {}", slow.seen, matrices, slow.text));
+  }
+}
+// Finds ranks that are late or compute slowly: busy while the others wait, or busy for longer.
+void slow_ranks(const RunFile& run, Findings& findings) {
+  struct Seen {
+    std::vector<double> ratios;        // to the others, in all cases that can show slowness
+    std::vector<double> slow, shared;  // in cases in which it was slow; with a shared core
+    std::size_t able_to_share = 0;     // cases that can show a shared core
+    std::string example;
+  };
+  std::map<std::pair<int, bool>, Seen> seen;  // by rank and uses_disk
+  std::vector<double> delays;
+  for (const Record& record : run.records) {
+    const std::vector<double> busy = by_rank(record, "busy_s");
+    const std::vector<double> delayed = by_rank(record, "delayed_fraction");
+    const std::vector<double> delay = by_rank(record, "delayed_s");
+    if (busy.size() < 2 || busy.size() != delay.size() || !record.traits ||
+        !record.traits->equal_work)
+      continue;
+    for (std::size_t rank = 0; rank < busy.size(); ++rank) {
+      Seen& its = seen[{static_cast<int>(rank), record.traits->uses_disk}];
+      delays.push_back(delayed[rank]);
+      // A case shorter than one time slice cannot show a shared core.
+      const bool long_enough =
+          busy[rank] * counter(record, "samples") * counter(record, "batch", 1) >= turn_s;
+      its.able_to_share += long_enough;
+      if (long_enough && delayed[rank] >= shared_fraction &&
+          delayed[rank] >= 2.5 * std::max(0.05, median(others_of(delayed, rank))))
+        its.shared.push_back(delayed[rank]);
+      const double others = median(others_of(busy, rank));
+      if (std::max(busy[rank], others) < slow_s) continue;
+      // Without the time of other work on its core.
+      its.ratios.push_back((busy[rank] - delay[rank]) / std::max(others, 1e-9));
+      if (its.ratios.back() < slow_ratio) continue;
+      its.slow.push_back(its.ratios.back());
+      if (its.example.empty())
+        its.example = fmt::format("busy for {}, the others for {}, in {}", seconds_text(busy[rank]),
+                                  seconds_text(others), record.name);
+    }
+  }
+  const auto most = [](std::size_t of, std::size_t all) {
+    return of >= least_cases && static_cast<double>(of) >= most_of_them * static_cast<double>(all);
+  };
+  // A rank that sleeps meets less of the other work on its core, so next to a slow rank all others
+  // seem crowded out.
+  const auto another_is_slow = [&](int rank) {
+    return std::ranges::any_of(seen, [rank](const auto& one) {
+      const auto& [who, its] = one;
+      return who.first != rank && !its.ratios.empty() && 2 * its.slow.size() >= its.ratios.size();
+    });
+  };
+  // If the ranks of a machine differ among themselves, a rank must differ more to be slow.
+  const auto stands_out = [&](const auto& who) {
+    std::vector<double> others;
+    for (const auto& [other, its] : seen)
+      if (other.first != who.first && other.second == who.second && !its.ratios.empty())
+        others.push_back(median(its.ratios));
+    const std::array own{median(seen.at(who).ratios)};
+    return others.size() < enough_ranks ||
+           robust_z(own, others, (slow_ratio - 1) / outlying_z)[0] >= outlying_z;
+  };
+  std::map<std::string, std::map<int, std::string>> named;  // by kind and rank
+  for (const auto& [who, its] : seen) {
+    const auto [rank, of_disk] = who;
+    if (most(its.slow.size(), its.ratios.size())) {
+      const std::string text = fmt::format(
+          "late, or slower than the others, in {} of {} cases, by a factor of {:.2f} "
+          "(median); {}",
+          its.slow.size(), its.ratios.size(), median(its.slow), its.example);
+      if (stands_out(who))
+        named[of_disk ? "slow disk" : "slow rank"].emplace(rank, text);
+      else
+        findings.add(Level::ok, "inconclusive", {rank}, text + "; but the others differ as much");
+    } else if (most(its.shared.size(), its.able_to_share) && !another_is_slow(rank))
+      named["shared core"].emplace(
+          rank,
+          fmt::format("its core ran something else for {:.0f} % of the time (median) in {} of {} "
+                      "cases",
+                      100 * median(its.shared), its.shared.size(), its.able_to_share));
+  }
+  for (const auto& [kind, evidence] : named) findings.add_ranks(kind, evidence);
+  if (!delays.empty() && median(delays) > busy_fraction)
+    findings.add(
+        Level::ok, "inconclusive", {},
+        fmt::format("the ranks' cores ran something else for {:.0f} % of the time (median of "
+                    "cases): slowness findings are inconclusive",
+                    100 * median(delays)));
+}
+
+struct Spikes {
+  std::map<int, int> of, cases;  // by rank
+  int all = 0, samples = 0;
+  std::size_t ranks = 0;
+
+  void count(const std::vector<double>& here, int taken) {
+    ranks = std::max(ranks, here.size());
+    samples += taken;
+    for (std::size_t rank = 0; rank < here.size(); ++rank) {
+      of[static_cast<int>(rank)] += static_cast<int>(here[rank]);
+      cases[static_cast<int>(rank)] += here[rank] > 0;
+      all += static_cast<int>(here[rank]);
+    }
+  }
+  // The evidence of outliers, by rank.
+  std::map<int, std::string> outstanding() const {
+    std::map<int, std::string> found;
+    for (const auto& [rank, count] : of) {
+      int next = 0;
+      for (const auto& [other, theirs] : of)
+        if (other != rank) next = std::max(next, theirs);
+      if (cases.at(rank) < 3 || count < 4 * next) continue;
+      const auto some = static_cast<double>(ranks);
+      if (at_least(count, all, 1 / some) * some < chance)
+        found.emplace(rank, fmt::format("{} of {} samples took several times what its shortest "
+                                        "did, in {} cases; of any other rank at most {}",
+                                        count, samples, cases.at(rank), next));
+    }
+    return found;
+  }
+};
+
+// If other work ran on the cores, a rank may have waited for its own threads, whose delay is not
+// counted.
+void jitter(const RunFile& run, Findings& findings) {
+  Spikes quiet, any;
+  for (const Record& record : run.records) {
+    const std::vector<double> here = by_rank(record, "spikes");
+    const std::vector<double> delayed = by_rank(record, "delayed_fraction");
+    if (here.size() < 2 || !record.traits || !record.traits->equal_work) continue;
+    const int taken = static_cast<int>(counter(record, "samples"));
+    any.count(here, taken);
+    if (!delayed.empty() && std::ranges::max(delayed) <= busy_fraction) quiet.count(here, taken);
+  }
+  const std::map<int, std::string> sure = quiet.outstanding();
+  for (const auto& [rank, text] : sure) findings.add(Level::warning, "jitter", {rank}, text);
+  for (const auto& [rank, text] : any.outstanding())
+    if (!sure.contains(rank))
+      findings.add(Level::ok, "inconclusive", {rank},
+                   "jitter: " + text + "; but other work ran on the cores");
+}
+
+// Finds units of which no case comes near the measured limit. One disturbed case is not enough.
+void below_the_limit(const RunFile& run, Findings& findings) {
+  struct Seen {
+    double floor = 0;
+    std::vector<double> quiet, disturbed;  // fractions of the limit
+  };
+  std::map<std::pair<std::string, std::string>, Seen> seen;  // by unit and class
+  for (const Record& record : run.records) {
+    const double fraction = counter(record, "limit_fraction");
+    const auto floor = limit_floors.find(kind_of_case(record));
+    if (record.verdict != Ruling::pass || !record.traits || !record.traits->limit_applies ||
+        fraction <= 0 || counter(record, "limit_s") < long_limit_s || floor == limit_floors.end())
+      continue;
+    const std::vector<double> delayed = by_rank(record, "delayed_fraction");
+    Seen& its = seen[{record.unit, floor->first}];
+    its.floor = floor->second;
+    const bool quiet = !delayed.empty() && std::ranges::max(delayed) <= busy_fraction;
+    (quiet ? its.quiet : its.disturbed).push_back(fraction);
+  }
+  for (const auto& [what, its] : seen) {
+    const auto& [unit, kind] = what;
+    const bool settled = its.quiet.size() >= 3;
+    const std::vector<double>& fractions = settled ? its.quiet : its.disturbed;
+    if (fractions.size() < 3 || std::ranges::max(fractions) >= its.floor) continue;
+    findings.add(
+        settled ? Level::warning : Level::ok, settled ? "below the limit" : "inconclusive", {},
+        fmt::format("{} ({}): at best {:.1f} % of what this machine was measured to do, in {} "
+                    "cases; the floor is {:.0f} %{}",
+                    unit, kind, 100 * std::ranges::max(fractions), fractions.size(),
+                    100 * its.floor, settled ? "" : ", but other work ran on its cores"));
+  }
+}
+
+// Runs of older programs lack traits.
+void without_traits(const RunFile& run, Findings& findings) {
+  const auto unknown = std::ranges::count_if(run.records, [](const Record& record) {
+    return record.verdict != Ruling::skipped && !record.traits;
+  });
+  if (unknown > 0)
+    findings.add(Level::ok, "inconclusive", {},
+                 fmt::format("{} of {} records do not state the traits of their cases, so they "
+                             "were not searched for slow ranks, disks or units",
+                             unknown, run.records.size()));
+}
 
 }  // namespace
 
-void find_slow(const RunFile& run, Findings& findings) { Slowness(run, findings).find(); }
+void find_slow(const RunFile& run, Findings& findings) {
+  slow_links(run, findings);
+  slow_ranks(run, findings);
+  jitter(run, findings);
+  below_the_limit(run, findings);
+  without_traits(run, findings);
+}
 
 }  // namespace harness

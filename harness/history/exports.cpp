@@ -9,7 +9,7 @@
 #include <set>
 
 #include "harness/measure/statistics.h"
-#include "harness/record/json_reading.h"
+#include "harness/record/record_json.h"
 #include "harness/unit/sweep.h"
 #include "machine/base/names.h"
 
@@ -143,7 +143,8 @@ std::string label(std::string_view name, const std::string& value) {
   return text + "\"";
 }
 
-std::string prometheus(const Row& row) {
+std::string prometheus(const std::vector<Row>& rows) {
+  const Row& row = rows.back();
   const auto family = [](std::string_view name, std::string_view help) {
     return fmt::format("# HELP {0} {1}\n# TYPE {0} gauge\n", name, help);
   };
@@ -196,17 +197,9 @@ std::string exported(const History& history, ExportFormat format,
       if (cases.empty() || std::ranges::find(cases, one.name) != cases.end())
         row.cases[one.name] = one;
   }
-  switch (format) {
-    case ExportFormat::google_benchmark:
-      return google_benchmark(rows);
-    case ExportFormat::bencher:
-      return bencher(rows);
-    case ExportFormat::otava:
-      return otava(rows);
-    case ExportFormat::prometheus:
-      return prometheus(rows.back());
-  }
-  return "";
+  constexpr std::string (*writers[])(const std::vector<Row>&) = {google_benchmark, bencher, otava,
+                                                                 prometheus};  // by ExportFormat
+  return writers[static_cast<std::size_t>(format)](rows);
 }
 
 }  // namespace harness

@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "harness/history/change_points.h"
 #include "harness/history/exports.h"
 #include "harness/history/store.h"
 #include "harness/history/track.h"

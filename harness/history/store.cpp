@@ -4,6 +4,7 @@
 #include <sqlite3.h>
 
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "harness/measure/statistics.h"
 #include "harness/record/summary.h"
@@ -27,7 +28,7 @@ constexpr int patience_ms = 5000;
 
 [[noreturn]] void refuse(sqlite3* database, const std::string& file) {
   const int code = sqlite3_errcode(database) & 0xff;
-  // Of a damaged file it may quote what it found there.
+  // The message may quote the content of a damaged file.
   const std::string text = plain(fmt::format("{}: {}", file, sqlite3_errmsg(database)));
   if (code == SQLITE_NOTADB || code == SQLITE_CANTOPEN || code == SQLITE_CORRUPT)
     throw UsageError(text);
@@ -37,39 +38,23 @@ constexpr int patience_ms = 5000;
 
 class Statement {
  public:
-  Statement(sqlite3* database, const std::string& file, const char* text)
+  // values: of the text's question marks, in order. An empty optional is NULL.
+  Statement(sqlite3* database, const std::string& file, const char* text, const auto&... values)
       : database_(database), file_(file) {
     if (sqlite3_prepare_v2(database, text, -1, &statement_, nullptr) != SQLITE_OK)
       refuse(database, file);
+    int place = 0;
+    (bind(++place, values), ...);
   }
   ~Statement() { sqlite3_finalize(statement_); }
   Statement(const Statement&) = delete;
   Statement& operator=(const Statement&) = delete;
 
-  Statement& bind(int place, const std::string& text) {
-    sqlite3_bind_text(statement_, place, text.c_str(), -1, SQLITE_TRANSIENT);
-    return *this;
-  }
-  Statement& bind(int place, std::int64_t value) {
-    sqlite3_bind_int64(statement_, place, value);
-    return *this;
-  }
-  Statement& bind_seconds(int place, double seconds) {
-    if (seconds > 0)
-      sqlite3_bind_double(statement_, place, seconds);
-    else
-      sqlite3_bind_null(statement_, place);
-    return *this;
-  }
   // Returns whether there is another row.
   bool step() {
     const int code = sqlite3_step(statement_);
     if (code != SQLITE_ROW && code != SQLITE_DONE) refuse(database_, file_);
     return code == SQLITE_ROW;
-  }
-  void again() {
-    sqlite3_reset(statement_);
-    sqlite3_clear_bindings(statement_);
   }
   std::string text(int column) const {
     const unsigned char* found = sqlite3_column_text(statement_, column);
@@ -79,6 +64,15 @@ class Statement {
   double number(int column) const { return sqlite3_column_double(statement_, column); }
 
  private:
+  void bind(int place, std::string_view text) {
+    sqlite3_bind_text(statement_, place, text.data(), static_cast<int>(text.size()),
+                      SQLITE_TRANSIENT);
+  }
+  void bind(int place, std::int64_t value) { sqlite3_bind_int64(statement_, place, value); }
+  void bind(int place, std::optional<double> value) {
+    if (value) sqlite3_bind_double(statement_, place, *value);
+  }
+
   sqlite3* database_;
   const std::string& file_;
   sqlite3_stmt* statement_ = nullptr;
@@ -145,34 +139,25 @@ bool History::add(const Launch& launch) {
   Statement(database_, file_, "BEGIN IMMEDIATE").step();
   try {
     rename_cases();
-    const std::string digest = digest_of(launch);
-    Statement known(database_, file_, "SELECT 1 FROM run WHERE digest = ?");
-    const bool is_there = known.bind(1, digest).step();
-    if (!is_there) {
-      const auto commit = launch.fields.find("software.shardmark.commit");
-      Statement run(database_, file_,
-                    "INSERT INTO run(digest, date, path, commit_id, fields) VALUES(?, ?, ?, ?, ?)");
-      run.bind(1, digest)
-          .bind(2, launch.date)
-          .bind(3, launch.path)
-          .bind(4, commit == launch.fields.end() ? "" : commit->second)
-          .bind(5, nlohmann::json(launch.fields).dump())
-          .step();
-      const std::int64_t id = sqlite3_last_insert_rowid(database_);
-      Statement one(database_, file_,
-                    "INSERT INTO case_time(run, name, verdict, seconds) VALUES(?, ?, ?, ?)");
-      for (const auto& [name, row] : rows_of(launch)) {
-        one.bind(1, id)
-            .bind(2, name)
-            .bind(3, std::string(harness::name(row.verdict)))
-            .bind_seconds(4, row.seconds.empty() ? 0 : median(row.seconds))
+    const auto commit = launch.fields.find("software.shardmark.commit");
+    Statement(database_, file_,
+              "INSERT OR IGNORE INTO run(digest, date, path, commit_id, fields)"
+              " VALUES(?, ?, ?, ?, ?)",
+              digest_of(launch), launch.date, launch.path,
+              commit == launch.fields.end() ? "" : commit->second,
+              nlohmann::json(launch.fields).dump())
+        .step();
+    const bool is_new = sqlite3_changes(database_) > 0;
+    const std::int64_t id = sqlite3_last_insert_rowid(database_);
+    if (is_new)
+      for (const auto& [name, row] : rows_of(launch))
+        Statement(database_, file_,
+                  "INSERT INTO case_time(run, name, verdict, seconds) VALUES(?, ?, ?, ?)", id, name,
+                  harness::name(row.verdict),
+                  row.seconds.empty() ? std::nullopt : std::optional(median(row.seconds)))
             .step();
-        one.again();
-      }
-    }
-    known.again();
     Statement(database_, file_, "COMMIT").step();
-    return !is_there;
+    return is_new;
   } catch (...) {
     sqlite3_exec(database_, "ROLLBACK", nullptr, nullptr, nullptr);
     throw;
@@ -183,9 +168,7 @@ void History::rename_cases() {
   for (const std::string& name : cases()) {
     const std::string current = current_case_name(name);
     if (current == name) continue;
-    Statement(database_, file_, "UPDATE case_time SET name = ? WHERE name = ?")
-        .bind(1, current)
-        .bind(2, name)
+    Statement(database_, file_, "UPDATE case_time SET name = ? WHERE name = ?", current, name)
         .step();
   }
 }
@@ -224,8 +207,8 @@ std::vector<CaseTime> History::cases_of(int run) const {
   std::vector<CaseTime> all;
   Statement rows(database_, file_,
                  "SELECT name, verdict, CASE verdict WHEN 'pass' THEN seconds END"
-                 " FROM case_time WHERE run = ? ORDER BY name");
-  rows.bind(1, std::int64_t{run});
+                 " FROM case_time WHERE run = ? ORDER BY name",
+                 std::int64_t{run});
   while (rows.step()) all.push_back({rows.text(0), rows.text(1), rows.number(2)});
   return all;
 }
@@ -234,8 +217,8 @@ std::vector<Point> History::series(const std::string& name) const {
   std::vector<Point> points;
   Statement rows(database_, file_,
                  "SELECT run, seconds FROM case_time JOIN run ON run = id"
-                 " WHERE name = ? AND verdict = 'pass' AND seconds IS NOT NULL ORDER BY date, id");
-  rows.bind(1, name);
+                 " WHERE name = ? AND verdict = 'pass' AND seconds IS NOT NULL ORDER BY date, id",
+                 name);
   while (rows.step()) points.push_back({rows.integer(0), rows.number(1)});
   return points;
 }

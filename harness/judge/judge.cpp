@@ -197,8 +197,10 @@ OracleResult compare_fingerprints(const std::vector<Judge>& judges) {
 
 }  // namespace
 
-JudgedCase merge(const std::vector<Judge>& judges, std::span<const Oracle> declared) {
-  JudgedCase judged;
+void merge(const std::vector<Judge>& judges, std::span<const Oracle> declared, Record& record) {
+  record.verdict = Ruling::pass;
+  record.reason.clear();
+  record.failure.reset();
   Judge::Wire wire;
   std::uint64_t of_rank = 0;
   bool any_fingerprint = false;
@@ -207,53 +209,55 @@ JudgedCase merge(const std::vector<Judge>& judges, std::span<const Oracle> decla
       result.text = fmt::format("rank {}: {}", judge.rank(), result.text);
       result.reference = judge.reference(result.oracle);
       result.rank = judge.rank();
-      keep_worst(judged.oracles, std::move(result));
+      keep_worst(record.oracles, std::move(result));
     }
     wire.measured += judge.wire().measured;
     of_rank = std::max(of_rank, judge.wire().measured.bytes_sent);
     wire.expected += judge.wire().expected;
     any_fingerprint = any_fingerprint || !judge.fingerprints().empty();
-    if (judge.rank() == 0) judged.memory = judge.memory_rows();
+    if (judge.rank() == 0) record.memory = judge.memory_rows();
   }
-  if (any_fingerprint) keep_worst(judged.oracles, compare_fingerprints(judges));
+  if (any_fingerprint) keep_worst(record.oracles, compare_fingerprints(judges));
 
-  const auto result_of = [&judged](Oracle oracle) {
-    return std::ranges::find(judged.oracles, oracle, &OracleResult::oracle);
+  const auto result_of = [&](Oracle oracle) {
+    return std::ranges::find(record.oracles, oracle, &OracleResult::oracle);
   };
-  if (const auto numerics = result_of(Oracle::numerics); numerics != judged.oracles.end()) {
-    judged.counters["max_error"] = numerics->measured;
-    judged.counters["error_bound"] = numerics->expected;
+  if (const auto numerics = result_of(Oracle::numerics); numerics != record.oracles.end()) {
+    record.counters["max_error"] = numerics->measured;
+    record.counters["error_bound"] = numerics->expected;
   }
-  if (result_of(Oracle::volume) != judged.oracles.end()) {
-    judged.counters["wire_bytes_measured"] = static_cast<double>(wire.measured.bytes_sent);
-    if (of_rank > 0) judged.counters["wire_bytes_of_rank"] = static_cast<double>(of_rank);
-    judged.counters["wire_bytes_expected"] = static_cast<double>(wire.expected.bytes_sent);
-    judged.counters["messages_measured"] = static_cast<double>(wire.measured.messages_sent);
-    judged.counters["messages_expected"] = static_cast<double>(wire.expected.messages_sent);
+  if (result_of(Oracle::volume) != record.oracles.end()) {
+    record.counters["wire_bytes_measured"] = static_cast<double>(wire.measured.bytes_sent);
+    if (of_rank > 0) record.counters["wire_bytes_of_rank"] = static_cast<double>(of_rank);
+    record.counters["wire_bytes_expected"] = static_cast<double>(wire.expected.bytes_sent);
+    record.counters["messages_measured"] = static_cast<double>(wire.measured.messages_sent);
+    record.counters["messages_expected"] = static_cast<double>(wire.expected.messages_sent);
   }
-  for (const CategoryBytes& row : judged.memory) {
-    judged.counters["peak_bytes_measured"] += static_cast<double>(row.measured);
-    judged.counters["peak_bytes_expected"] += static_cast<double>(row.expected);
+  for (const CategoryBytes& row : record.memory) {
+    record.counters["peak_bytes_measured"] += static_cast<double>(row.measured);
+    record.counters["peak_bytes_expected"] += static_cast<double>(row.expected);
   }
 
   for (Oracle oracle : declared)
-    if (result_of(oracle) == judged.oracles.end())
-      judged.oracles.push_back({oracle, Ruling::fail, 0, 0, "declared, but never ruled"});
-  std::ranges::sort(judged.oracles, {}, &OracleResult::oracle);
-  for (const OracleResult& result : judged.oracles) {
+    if (result_of(oracle) == record.oracles.end())
+      record.oracles.push_back({oracle, Ruling::fail, 0, 0, "declared, but never ruled"});
+  std::ranges::sort(record.oracles, {}, &OracleResult::oracle);
+  for (const OracleResult& result : record.oracles) {
     if (result.ruling != Ruling::fail) continue;
-    if (judged.verdict == Ruling::pass) judged.failed_rank = result.rank;
-    judged.verdict = Ruling::fail;
-    judged.reason += fmt::format("{}{}: {}", judged.reason.empty() ? "" : "; ", name(result.oracle),
+    if (!record.failure)
+      record.failure = {.kind = machine::Failure::Kind::wrong_result, .rank = result.rank};
+    record.reason += fmt::format("{}{}: {}", record.reason.empty() ? "" : "; ", name(result.oracle),
                                  result.text);
   }
-  if (std::ranges::all_of(judged.oracles, [](const OracleResult& result) {
+  if (std::ranges::all_of(record.oracles, [](const OracleResult& result) {
         return result.ruling == Ruling::skipped;
       })) {
-    judged.verdict = Ruling::fail;
-    judged.reason = "no oracle ruled";
+    record.failure = {.kind = machine::Failure::Kind::wrong_result};
+    record.reason = "no oracle ruled";
   }
-  return judged;
+  if (!record.failure) return;
+  record.verdict = Ruling::fail;
+  record.failure->text = record.reason;
 }
 
 // The fields of a Judge, in the order of both directions.

@@ -105,19 +105,14 @@ class Judge {
   Wire wire_;
 };
 
-// Merges the findings of all ranks into one verdict: the worst result of each oracle. Fails if a
-// declared oracle did not rule, or if fingerprints of one key differ (with the ranks of each hash).
-struct JudgedCase {
-  Ruling verdict = Ruling::pass;
-  std::string reason;
-  int failed_rank = -1;  // of the first oracle that failed
-  std::vector<OracleResult> oracles;
-  // wire_bytes_*, messages_*: sent by all ranks together; wire_bytes_of_rank: measured, of the rank
-  // that sent most, if any sent; peak_bytes_*: sum over the categories that rank 0 judged;
-  // max_error, error_bound: of the worst comparison of numerics.
-  std::map<std::string, double> counters;
-  std::vector<CategoryBytes> memory;  // of rank 0
-};
-JudgedCase merge(const std::vector<Judge>& judges, std::span<const Oracle> declared);
+// Merges the findings of all ranks into the record's verdict, reason, failure (its rank is of the
+// first oracle that failed), oracles, counters, and memory (of rank 0): the worst result of each
+// oracle. Fails if a declared oracle did not rule, or if fingerprints of one key differ (with the
+// ranks of each hash).
+//
+// Counters: wire_bytes_*, messages_*: sent by all ranks together; wire_bytes_of_rank: measured, of
+// the rank that sent most, if any sent; peak_bytes_*: sum over the categories that rank 0 judged;
+// max_error, error_bound: of the worst comparison of numerics.
+void merge(const std::vector<Judge>& judges, std::span<const Oracle> declared, Record& record);
 
 }  // namespace harness

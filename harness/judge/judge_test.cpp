@@ -35,9 +35,15 @@ bool has(const std::string& text, std::string_view part) {
   return text.find(part) != std::string::npos;
 }
 
-JudgedCase merge_one(const Judge& judge, Oracle oracle) {
+Record merged(const std::vector<Judge>& judges, std::span<const Oracle> declared) {
+  Record record;
+  merge(judges, declared, record);
+  return record;
+}
+
+Record merge_one(const Judge& judge, Oracle oracle) {
   const std::array<Oracle, 1> declared = {oracle};
-  return merge({judge}, declared);
+  return merged({judge}, declared);
 }
 
 TEST(Judge, KeepsTheWorstOfEachOracle) {
@@ -58,10 +64,10 @@ TEST(Judge, MergeNamesTheRank) {
   good.numerics("w", 0.5, 1.0);
   bad.numerics("w", 2.0, 1.0);
   const std::array<Oracle, 1> declared = {Oracle::numerics};
-  const JudgedCase judged = merge({good, bad}, declared);
+  const Record judged = merged({good, bad}, declared);
   EXPECT_EQ(judged.verdict, Ruling::fail);
   EXPECT_EQ(judged.reason, "numerics: rank 3: w, error 2, bound 1");
-  EXPECT_EQ(judged.failed_rank, 3);
+  EXPECT_EQ(judged.failure->rank, 3);
   EXPECT_EQ(judged.oracles[0].rank, 3);
   EXPECT_EQ(judged.counters.at("max_error"), 2.0);
   EXPECT_EQ(judged.counters.at("error_bound"), 1.0);
@@ -73,13 +79,13 @@ TEST(Judge, TimesRuleButAreNoErrors) {
   const auto judged = [&](double off) {
     Judge judge(0);
     judge.times("t", off, 0.05);
-    return merge({judge}, declared);
+    return merged({judge}, declared);
   };
   Judge busy(0);
   busy.not_applicable(Oracle::numerics, "busy");
   busy.same_bits("k", 1);
   EXPECT_EQ(judged(0.04).verdict, Ruling::pass);
-  EXPECT_EQ(judged(0.04).counters, merge({busy}, declared).counters);
+  EXPECT_EQ(judged(0.04).counters, merged({busy}, declared).counters);
   EXPECT_EQ(judged(0.06).reason, "numerics: rank 0: t: off by 0.06, tolerance 0.05");
   EXPECT_EQ(judged(std::nan("")).verdict, Ruling::fail);
 }
@@ -88,10 +94,10 @@ TEST(Judge, DeclaredOracleMustRule) {
   Judge judge(0);
   judge.numerics("w", 0, 0);
   const std::array<Oracle, 2> declared = {Oracle::numerics, Oracle::volume};
-  const JudgedCase judged = merge({judge}, declared);
+  const Record judged = merged({judge}, declared);
   EXPECT_EQ(judged.verdict, Ruling::fail);
   EXPECT_EQ(judged.reason, "volume: declared, but never ruled");
-  EXPECT_EQ(merge({Judge(0)}, {}).verdict, Ruling::fail);
+  EXPECT_EQ(merged({Judge(0)}, {}).verdict, Ruling::fail);
 }
 
 TEST(Judge, VolumeOfALabel) {
@@ -121,7 +127,7 @@ TEST(Judge, VolumeOfALinkFindsWhatWasNotExpected) {
   const Traffic expected{.bytes_sent = 24, .messages_sent = 1};
   Judge right(0);
   right.volume(link, {{reduce, expected}});
-  const JudgedCase passed = merge_one(right, Oracle::volume);
+  const Record passed = merge_one(right, Oracle::volume);
   EXPECT_EQ(passed.verdict, Ruling::pass) << passed.reason;
   EXPECT_EQ(passed.counters.at("wire_bytes_measured"), 24);
   EXPECT_EQ(passed.counters.at("messages_expected"), 1);
@@ -145,7 +151,7 @@ TEST(Judge, WireCountersAreSumsOverRanksAndTheMost) {
   const Traffic more{.bytes_sent = 4, .messages_sent = 1};
   second.volume("dp", {}, more, more);
   const std::array<Oracle, 1> declared = {Oracle::volume};
-  const JudgedCase judged = merge({first, second}, declared);
+  const Record judged = merged({first, second}, declared);
   EXPECT_EQ(judged.counters.at("wire_bytes_measured"), 8 + 8 + 4);
   EXPECT_EQ(judged.counters.at("wire_bytes_of_rank"), 8 + 4);
 }
@@ -154,7 +160,7 @@ TEST(Judge, MemoryIsExact) {
   Judge judge(0);
   judge.memory(Category::parameters, 100, 100);
   judge.memory(Category::gradients, 50, 50);
-  const JudgedCase right = merge_one(judge, Oracle::memory);
+  const Record right = merge_one(judge, Oracle::memory);
   EXPECT_EQ(right.verdict, Ruling::pass);
   EXPECT_EQ(right.counters.at("peak_bytes_measured"), 150);
   EXPECT_EQ(right.memory.size(), 2u);
@@ -166,7 +172,7 @@ TEST(Judge, MemoryIsExact) {
 TEST(Judge, MemoryOfAMomentIsExactAndNoPeak) {
   Judge judge(0);
   judge.memory("after forward", Category::activations, 9, 9);
-  JudgedCase judged = merge_one(judge, Oracle::memory);
+  Record judged = merge_one(judge, Oracle::memory);
   EXPECT_EQ(judged.verdict, Ruling::pass);
   EXPECT_FALSE(judged.counters.contains("peak_bytes_measured"));
   EXPECT_TRUE(judged.memory.empty());
@@ -188,15 +194,16 @@ TEST(Judge, DifferingFingerprintsNameTheSides) {
   std::vector<Judge> judges = {Judge(0), Judge(1), Judge(2)};
   for (Judge& judge : judges) judge.same_bits("weight", judge.rank() == 2 ? 0xbu : 0xau);
   const std::array<Oracle, 1> declared = {Oracle::determinism};
-  const JudgedCase judged = merge(judges, declared);
+  const Record judged = merged(judges, declared);
   EXPECT_EQ(judged.verdict, Ruling::fail);
   EXPECT_EQ(judged.reason,
             "determinism: weight: ranks 0, 1 have 000000000000000a, rank 2 has 000000000000000b");
-  EXPECT_EQ(judged.failed_rank, 2);
+  EXPECT_EQ(judged.failure->rank, 2);
   judges.pop_back();
   judges[1].same_bits("other", 1);
   judges[0].same_bits("other", 2);
-  EXPECT_EQ(merge(judges, declared).failed_rank, -1) << "of two ranks neither is known to be right";
+  EXPECT_EQ(merged(judges, declared).failure->rank, -1)
+      << "of two ranks neither is known to be right";
 }
 
 TEST(Judge, RepeatsOnOneRankAreCompared) {
@@ -206,14 +213,14 @@ TEST(Judge, RepeatsOnOneRankAreCompared) {
   EXPECT_EQ(merge_one(judge, Oracle::determinism).verdict, Ruling::pass);
   judge.same_bits("out", 2);
   EXPECT_EQ(merge_one(judge, Oracle::determinism).verdict, Ruling::fail);
-  EXPECT_EQ(merge_one(judge, Oracle::determinism).failed_rank, 0);
+  EXPECT_EQ(merge_one(judge, Oracle::determinism).failure->rank, 0);
 }
 
 TEST(Judge, KeysThatAreNeverComparedFail) {
   std::vector<Judge> judges = {Judge(0), Judge(1)};
   for (Judge& judge : judges) judge.same_bits("of rank " + std::to_string(judge.rank()), 1);
   const std::array<Oracle, 1> declared = {Oracle::determinism};
-  EXPECT_TRUE(has(merge(judges, declared).reason, "nothing was compared"));
+  EXPECT_TRUE(has(merged(judges, declared).reason, "nothing was compared"));
 }
 
 TEST(Judge, SurvivesTheWire) {
@@ -241,9 +248,9 @@ TEST(Judge, NothingToRuleIsNoVerdict) {
   Judge judge(0);
   judge.not_applicable(Oracle::volume, "the library does not count");
   judge.not_applicable(Oracle::numerics, "nothing was computed");
-  EXPECT_EQ(merge({judge}, declared).verdict, Ruling::fail);
+  EXPECT_EQ(merged({judge}, declared).verdict, Ruling::fail);
   judge.numerics("x", 0, 0);
-  const JudgedCase judged = merge({judge}, declared);
+  const Record judged = merged({judge}, declared);
   EXPECT_EQ(judged.verdict, Ruling::pass) << judged.reason;
   ASSERT_EQ(judged.oracles.size(), 2u);
   EXPECT_EQ(judged.oracles[0].ruling, Ruling::pass);
@@ -257,7 +264,7 @@ TEST(Judge, ASharedReferenceIsStatedForItsOracleOnly) {
   judge.numerics("x", 0, 0);
   judge.memory(Category::buffers, 8, 8);
   judge.shares_reference(Oracle::memory);
-  const JudgedCase judged = merge({machine::decode<Judge>(machine::encode(judge))}, declared);
+  const Record judged = merged({machine::decode<Judge>(machine::encode(judge))}, declared);
   ASSERT_EQ(judged.oracles.size(), 2u);
   EXPECT_EQ(judged.oracles[0].reference, Reference::independent);
   EXPECT_EQ(judged.oracles[1].reference, Reference::shared);

@@ -36,12 +36,6 @@ double norm_of(std::span<const double> values) {
   return largest * std::sqrt(squares);
 }
 
-std::string element_text(std::size_t i, double actual, double expected, double error,
-                         double bound) {
-  return fmt::format("element {}: {:.9g} against {:.9g}, error {:.3g}, bound {:.3g}", i, actual,
-                     expected, error, bound);
-}
-
 }  // namespace
 
 double gamma(double k, double unit_roundoff) {
@@ -83,9 +77,11 @@ Comparison compare_elements(std::span<const double> actual, std::span<const doub
       result.bound = bounds[i];
     }
   }
-  result.text = actual.empty() ? "no elements"
-                               : element_text(result.worst, actual[result.worst],
-                                              expected[result.worst], result.error, result.bound);
+  result.text = actual.empty()
+                    ? "no elements"
+                    : fmt::format("element {}: {:.9g} against {:.9g}, error {:.3g}, bound {:.3g}",
+                                  result.worst, actual[result.worst], expected[result.worst],
+                                  result.error, result.bound);
   return result;
 }
 
@@ -147,12 +143,10 @@ Comparison compare_bits(std::span<const double> actual, std::span<const double> 
 }
 
 Comparison compare_error(double error, double bound) {
-  Comparison result;
-  result.error = error;
-  result.bound = bound;
-  result.right = all_finite(error, bound) && error <= bound;
-  result.text = fmt::format("error {:.3g}, bound {:.3g}", error, bound);
-  return result;
+  return {.right = all_finite(error, bound) && error <= bound,
+          .error = error,
+          .bound = bound,
+          .text = fmt::format("error {:.3g}, bound {:.3g}", error, bound)};
 }
 
 }  // namespace harness

@@ -5,8 +5,8 @@
 //   memory.reset();                     // peaks count from here
 //   judge.memory(category, memory.peak(category), expected);
 
-#include <array>
 #include <cstdint>
+#include <map>
 
 #include "machine/device/memory.h"
 
@@ -17,23 +17,20 @@ class PeakMeter {
   // The ledger must outlive the meter.
   explicit PeakMeter(machine::Ledger& ledger) : ledger_(&ledger) {
     for (const machine::Category category : machine::all_categories)
-      before_[index(category)] = ledger.current(category);
+      before_[category] = ledger.current(category);
   }
 
   void reset() { ledger_->reset_peaks(); }
   std::uint64_t peak(machine::Category category) const {
-    return ledger_->peak(category) - before_[index(category)];
+    return ledger_->peak(category) - before_.at(category);
   }
   std::uint64_t current(machine::Category category) const {
-    return ledger_->current(category) - before_[index(category)];
+    return ledger_->current(category) - before_.at(category);
   }
 
  private:
-  static std::size_t index(machine::Category category) {
-    return static_cast<std::size_t>(category);
-  }
   machine::Ledger* ledger_;
-  std::array<std::uint64_t, machine::num_categories> before_{};
+  std::map<machine::Category, std::uint64_t> before_;
 };
 
 }  // namespace harness

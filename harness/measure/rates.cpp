@@ -4,11 +4,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
 #include <set>
 #include <vector>
 
 #include "harness/measure/batches.h"
-#include "harness/measure/link_rates.h"
+#include "harness/measure/sampler.h"
+#include "harness/unit/unit.h"
+#include "machine/base/clock.h"
 #include "machine/device/gemm.h"
 #include "machine/device/host/stream_copy.h"
 #include "machine/device/host/threads.h"
@@ -26,6 +31,16 @@ constexpr Dtype measured_dtypes[] = {Dtype::float32, Dtype::bfloat16};
 constexpr std::int64_t gemm_extent = 512;
 // Longer copies show progress after each part: on busy cores a copy may take a second.
 constexpr std::size_t part_bytes = std::size_t{64} << 20;
+constexpr std::int64_t cached_set = 4 << 20;  // larger sets may exceed the nearest cache
+
+void show_progress(machine::World& world) {
+  world.board().mine().progress.fetch_add(1, std::memory_order_relaxed);
+}
+
+Batches batches_of(machine::World& world, std::int64_t set_bytes, bool shares_cores) {
+  return {1e-3, set_bytes > cached_set ? 10e-3 : 8e-3, shares_cores,
+          &world.board().mine().progress};
+}
 
 // Finer around the size of the last cache.
 std::vector<std::int64_t> sets(std::int64_t largest = 64 << 20) {
@@ -45,13 +60,11 @@ std::int64_t largest_copied(const machine::Device& device, int ranks) {
 
 // Whether two ranks of the group have a core in common.
 bool cores_are_shared(machine::World& world, const machine::Group& group) {
-  std::string mine;
-  for (int core : world.cores()) mine += fmt::format("{}/{}\n", world.host(world.rank()), core);
-  std::set<std::string> seen;
-  for (const std::string& theirs : world.all_gather(group, mine))
-    for (std::size_t begin = 0, end; (end = theirs.find('\n', begin)) != std::string::npos;
-         begin = end + 1)
-      if (!seen.insert(theirs.substr(begin, end - begin)).second) return true;
+  const std::vector<std::vector<int>> cores = world.all_gather(group, world.cores());
+  std::set<std::pair<std::string, int>> seen;
+  for (std::size_t i = 0; i < cores.size(); ++i)
+    for (const int core : cores[i])
+      if (!seen.emplace(world.host(group.members[i]), core).second) return true;
   return false;
 }
 
@@ -69,15 +82,13 @@ double copy_seconds(machine::World& world, std::int64_t set_bytes, bool shares_c
   const auto in_parts = [&](std::size_t begin, std::size_t end, const auto& copy) {
     for (; begin < end; begin += part_bytes) {
       copy(begin, std::min(part_bytes, end - begin));
-      if (end - begin > part_bytes)
-        world.board().mine().progress.fetch_add(1, std::memory_order_relaxed);
+      if (end - begin > part_bytes) show_progress(world);
     }
   };
   in_parts(0, half, [&](std::size_t at, std::size_t bytes) {
     device.stream().copy(source + at, pattern.data(), bytes);
   });
-  const Batches batches{1e-3, set_bytes > (4 << 20) ? 10e-3 : 8e-3, shares_cores,
-                        &world.board().mine().progress};
+  const Batches batches = batches_of(world, set_bytes, shares_cores);
   const auto copy_all = [&] {
     in_parts(0, half, [&](std::size_t at, std::size_t bytes) {
       device.stream().copy(target + at, source + at, bytes);
@@ -103,7 +114,7 @@ double copy_seconds(machine::World& world, std::int64_t set_bytes, bool shares_c
   // A kernel uses all threads of its rank, so the rate of one thread would not be a limit.
   double best = alone;
   if (device.threads() > 1) best = std::min(best, seconds_by_all_threads(std::memcpy));
-  if (set_bytes >= (4 << 20))
+  if (set_bytes >= cached_set)
     best = std::min(best, seconds_by_all_threads(machine::host::stream_copy));
   return best;
 }
@@ -122,6 +133,150 @@ double gemm_seconds(machine::World& world, Dtype dtype, bool shares_cores) {
                     {1e-3, 40e-3, shares_cores, &world.board().mine().progress});
 }
 
+// Touched buffers to send from and to receive into, and the neighbours of this rank.
+struct Ring {
+  Ring(machine::World& world, const machine::Group& group, machine::Transport transport,
+       std::int64_t largest_set)
+      : link(machine::connect(world, group, transport)),
+        next((group.index + 1) % group.size()),
+        previous((group.index + group.size() - 1) % group.size()),
+        from(world.host_device().allocate(static_cast<std::size_t>(largest_set / 2),
+                                          machine::Category::buffers)),
+        to(world.host_device().allocate(static_cast<std::size_t>(largest_set / 2),
+                                        machine::Category::buffers)) {
+    std::memset(from.data(), 1, from.bytes());
+    std::memset(to.data(), 0, to.bytes());
+  }
+
+  std::unique_ptr<machine::Link> link;
+  int next, previous;
+  machine::Memory from, to;
+};
+
+// The memory of the previous rank. Sent whole, once: small messages would use the channel, which is
+// in the receiver's own memory.
+class PeerMemory {
+ public:
+  PeerMemory(Ring& ring, machine::World& world, const machine::Group& group)
+      : link_(machine::connect(world, group, machine::Transport::shared_memory)), ring_(ring) {
+    link_->send(ring.next, ring.from.data(), ring.from.bytes());
+    data_ = link_->receive_in_place(ring.previous, ring.from.bytes());
+  }
+  ~PeerMemory() {
+    link_->release(ring_.previous);
+    link_->flush();
+  }
+  PeerMemory(const PeerMemory&) = delete;
+  PeerMemory& operator=(const PeerMemory&) = delete;
+  const void* data() const { return data_; }
+
+ private:
+  std::unique_ptr<machine::Link> link_;
+  Ring& ring_;
+  const void* data_ = nullptr;
+};
+
+// Returns the seconds of one round: the best of some batches, or their mean if ranks share cores.
+// run(rounds) returns the seconds of a batch. The slowest rank decides how many rounds take
+// batch_s, so all ranks run the same number.
+double seconds_of_round(machine::World& world, const machine::Group& group, double batch_s,
+                        int most_rounds, bool shares_cores, const auto& run) {
+  constexpr int batches = 3;
+  const double begin = machine::steady_s();
+  run(1);
+  const double round_s = std::ranges::max(world.all_gather(group, machine::steady_s() - begin));
+  const int rounds =
+      static_cast<int>(std::clamp(batch_s / std::max(round_s, 1e-9), 1.0, 1.0 * most_rounds));
+  double best = std::numeric_limits<double>::infinity(), sum = 0;
+  for (int batch = 0; batch < batches; ++batch) {
+    const double seconds = run(rounds) / rounds;
+    best = std::min(best, seconds);
+    sum += seconds;
+  }
+  return shares_cores ? sum / batches : best;
+}
+
+// Returns bytes per second by working set, from the seconds of one transfer.
+std::vector<double> rates_of(const std::vector<std::int64_t>& sets, const auto& seconds_of_set) {
+  std::vector<double> rates;
+  for (const std::int64_t set : sets)
+    rates.push_back(static_cast<double>(set / 2) /
+                    seconds_of_set(set, static_cast<std::size_t>(set / 2)));
+  return rates;
+}
+
+// Returns the seconds of the better way to store; past the cache only for sets that may exceed it.
+double best_copy(std::int64_t set, const auto& seconds_with) {
+  const double seconds = seconds_with(std::memcpy);
+  return set < cached_set ? seconds : std::min(seconds, seconds_with(machine::host::stream_copy));
+}
+
+// Rates of receiving from another rank: each rank of the group receives from the previous rank, all
+// at once. In bytes received per second on this rank, by working set (sent plus received bytes) in
+// rising order.
+//
+// Over shared_memory a receiver copies from the sender's memory, by the better way to store, as for
+// local copies. unchanged: the same bytes repeatedly. fresh: the sender rewrites them before each
+// copy.
+struct ReceivingRates {
+  std::vector<double> unchanged, fresh;
+};
+ReceivingRates peer_memory_rates(machine::World& world, const machine::Group& group,
+                                 const std::vector<std::int64_t>& sets, bool shares_cores) {
+  Ring ring(world, group, machine::Transport::shared_memory, sets.back());
+  const PeerMemory peer(ring, world, group);
+  machine::Link* const link = ring.link.get();
+  ReceivingRates rates;
+  rates.unchanged = rates_of(sets, [&](std::int64_t set, std::size_t bytes) {
+    barrier(link);
+    return best_copy(set, [&](const auto& copy) {
+      return seconds_of([&] { copy(ring.to.data(), peer.data(), bytes); }, [] {},
+                        batches_of(world, set, shares_cores));
+    });
+  });
+  barrier(link);  // no rank writes memory that another rank reads
+  rates.fresh = rates_of(sets, [&](std::int64_t set, std::size_t bytes) {
+    return best_copy(set, [&](const auto& copy) {
+      return seconds_of_round(world, group, 2e-3, 50, shares_cores, [&](int rounds) {
+        double seconds = 0;
+        for (int i = 0; i < rounds; ++i) {
+          std::memset(ring.from.data(), 1, bytes);
+          barrier(link);
+          const double begin = machine::steady_s();
+          copy(ring.to.data(), peer.data(), bytes);
+          seconds += machine::steady_s() - begin;
+          barrier(link);  // before the next write
+          show_progress(world);
+        }
+        return seconds;
+      });
+    });
+  });
+  barrier(link);  // no rank frees memory that another rank reads
+  return rates;
+}
+
+// Returns the rates of MPI's own point-to-point: the same for unchanged and fresh bytes.
+ReceivingRates message_rates(machine::World& world, const machine::Group& group,
+                             const std::vector<std::int64_t>& sets) {
+  Ring ring(world, group, machine::Transport::mpi, sets.back());
+  const std::vector<double> rates = rates_of(sets, [&](std::int64_t, std::size_t bytes) {
+    const auto exchange = [&](int rounds) {
+      const double begin = machine::steady_s();
+      for (int i = 0; i < rounds; ++i) {
+        ring.link->send(ring.next, ring.from.data(), bytes);
+        ring.link->receive(ring.previous, ring.to.data(), bytes);
+        ring.link->wait_sent(ring.next, std::numeric_limits<std::uint64_t>::max());
+      }
+      show_progress(world);
+      return machine::steady_s() - begin;
+    };
+    exchange(1);
+    return seconds_of_round(world, group, 4e-3, 300, false, exchange);
+  });
+  return {rates, rates};
+}
+
 // The mean over the group of each rank's numbers, on every rank of the world.
 std::vector<double> agreed_means(machine::World& world, const machine::Group& group,
                                  const std::vector<double>& mine) {
@@ -132,10 +287,11 @@ std::vector<double> agreed_means(machine::World& world, const machine::Group& gr
   return world.broadcast(world.group(), 0, means);
 }
 
-}  // namespace
-
-double Rates::at(const Curve& curve, double working_set_bytes) {
-  if (curve.empty()) return 0;
+// Returns the value of the key's curve; 0: not measured.
+double at(const auto& curves, const auto& key, double working_set_bytes) {
+  const auto found = curves.find(key);
+  if (found == curves.end() || found->second.empty()) return 0;
+  const auto& curve = found->second;
   const auto above = curve.lower_bound(working_set_bytes);
   if (above == curve.begin()) return above->second;
   if (above == curve.end()) return curve.rbegin()->second;
@@ -145,14 +301,14 @@ double Rates::at(const Curve& curve, double working_set_bytes) {
   return below->second + place * (above->second - below->second);
 }
 
+}  // namespace
+
 double Rates::memory_bytes_per_second(double working_set_bytes, int ranks) const {
-  const auto found = copy_.find(ranks);
-  return found == copy_.end() ? 0 : at(found->second, working_set_bytes);
+  return at(copy_, ranks, working_set_bytes);
 }
 
 double Rates::link_bytes_per_second(double working_set_bytes, const LinkKey& key) const {
-  const auto found = link_.find(key);
-  return found == link_.end() ? 0 : at(found->second, working_set_bytes);
+  return at(link_, key, working_set_bytes);
 }
 
 double Rates::flops_per_second(Dtype dtype, int ranks) const {
@@ -228,24 +384,35 @@ void Rates::measure_link(machine::World& world, int ranks, machine::Transport tr
   const machine::Group group = machine::first_ranks("world", ranks, world.rank());
   const std::vector<std::int64_t> sizes = sets();
   // A missing link is agreed on like a rate.
-  std::vector<double> unchanged(sizes.size()), fresh(sizes.size());
-  if (group.index >= 0 && machine::why_not(world, group, transport).empty()) {
-    const bool shared = cores_are_shared(world, group);
-    if (transport == machine::Transport::mpi) {
-      unchanged = message_rates(world, group, sizes);
-      fresh = unchanged;
-    } else {
-      unchanged = peer_memory_rates(world, group, sizes, shared);
-      fresh = fresh_memory_rates(world, group, sizes, shared);
-    }
-  }
+  ReceivingRates mine{std::vector<double>(sizes.size()), std::vector<double>(sizes.size())};
+  if (group.index >= 0 && machine::why_not(world, group, transport).empty())
+    mine = transport == machine::Transport::mpi
+               ? message_rates(world, group, sizes)
+               : peer_memory_rates(world, group, sizes, cores_are_shared(world, group));
   for (const bool is_fresh : {false, true}) {
-    const std::vector<double> rates = agreed_means(world, group, is_fresh ? fresh : unchanged);
+    const std::vector<double> rates =
+        agreed_means(world, group, is_fresh ? mine.fresh : mine.unchanged);
     // Empty if the transport cannot join the ranks: it is not measured again.
     Curve& curve = link_[{ranks, transport, is_fresh}];
     for (std::size_t i = 0; i < sizes.size(); ++i)
       if (rates[i] > 0) curve[static_cast<double>(sizes[i])] = rates[i];
   }
+}
+
+double limit_s(const Cost& cost, const Rates& rates, int ranks) {
+  double limit = 0;
+  if (const double flops = rates.flops_per_second(cost.flops_dtype, ranks);
+      cost.flops > 0 && flops > 0)
+    limit = cost.flops / flops;
+  const double set = cost.working_set_bytes > 0 ? cost.working_set_bytes : cost.memory_bytes;
+  const double copy = rates.memory_bytes_per_second(set, ranks);
+  double memory_s = copy > 0 ? cost.memory_bytes / copy : 0;
+  const double link = rates.link_bytes_per_second(set, {ranks, cost.transport, false});
+  if (link > 0 && cost.transport == machine::Transport::mpi)
+    limit = std::max(limit, cost.wire_bytes / link);
+  else if (link > 0 && copy > 0)
+    memory_s += cost.wire_bytes * std::max(0.0, 1 / link - 2 / copy);
+  return std::max(limit, memory_s);
 }
 
 }  // namespace harness

@@ -4,7 +4,7 @@
 // active.
 //
 // Each rate is an upper bound: the best of several batches, for copies by the better way to store,
-// through the cache or past it. limit.h uses them.
+// through the cache or past it.
 
 #include <compare>
 #include <map>
@@ -26,6 +26,8 @@ struct LinkKey {
   bool fresh = false;
   auto operator<=>(const LinkKey&) const = default;
 };
+
+struct Cost;  // unit.h
 
 class Rates {
  public:
@@ -54,11 +56,25 @@ class Rates {
 
  private:
   using Curve = std::map<double, double>;  // working set -> bytes/s
-  static double at(const Curve& curve, double working_set_bytes);
 
   std::map<int, Curve> copy_;  // by ranks
   std::map<LinkKey, Curve> link_;
   std::map<std::pair<int, machine::Dtype>, double> gemm_;  // (ranks, dtype) -> FLOP/s
 };
+
+// Returns a lower bound of a case's time by the best measured rates of this machine. A time below
+// it shows that a rate was measured wrongly.
+//
+// Arithmetic, memory and wire each give a bound, and the largest is the limit (as in the roofline
+// model: Williams, Waterman, Patterson 2009, doi:10.1145/1498765.1498785), except:
+//   - Over shared_memory the copying core is the link. W received bytes among M bytes read or
+//     written cost a copy of local memory plus the extra time of a copy from a peer's memory:
+//     M/C + W (1/L - 2/C). C counts bytes read and written, L each byte once. L is the rate for
+//     bytes that are unchanged since they were received last, like the inputs of timed runs. Bytes
+//     that a peer has just written are slower (Rates has both), but no rank must fetch them: the
+//     producer may write its result into the others' memory.
+//   - Over mpi another engine may move the bytes concurrently: the larger of M/C and W/L.
+// 0: unknown.
+double limit_s(const Cost& cost, const Rates& rates, int ranks);
 
 }  // namespace harness

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "harness/measure/batches.h"
-#include "harness/measure/limit.h"
+#include "harness/unit/unit.h"
 #include "machine/world/binding.h"
 
 namespace harness {

@@ -39,6 +39,11 @@ constexpr double short_time_s = 20e-6;
 
 }  // namespace
 
+bool is_of_a_wait(const std::exception& error) {
+  const machine::Failure::Kind kind = machine::failure_of(error).kind;
+  return kind == machine::Failure::Kind::timeout || kind == machine::Failure::Kind::peer_failed;
+}
+
 std::string_view name(Stop stop) {
   constexpr std::string_view names[] = {"", "converged", "time_cap", "sample_cap"};
   return names[static_cast<std::size_t>(stop)];
@@ -50,8 +55,8 @@ bool converged(std::span<const double> times) {
   const double centre = median(times);
   const double half_width = wanted_precision(centre) * centre;
   // Regardless of correlation: all samples are within the wanted precision.
-  const auto [least, most] = std::minmax_element(times.begin(), times.end());
-  if ((*most - *least) / 2 <= half_width) return true;
+  const auto [least, most] = std::ranges::minmax(times);
+  if ((most - least) / 2 <= half_width) return true;
   const auto interval = median_interval(times);
   return interval && (interval->high - interval->low) / 2 <= half_width;
 }
@@ -59,13 +64,12 @@ bool converged(std::span<const double> times) {
 Director::Director(SamplingLimits limits, double unit_per_sample_s, double yardstick_per_sample_s)
     : limits_(limits) {
   const bool alternates = yardstick_per_sample_s > 0;
-  unit_.budget_s = limits.seconds * (alternates ? 2.0 / 3 : 1.0);
-  unit_.per_sample_s = unit_per_sample_s;
-  unit_.least = 3;
-  if (!alternates) return;
-  yardstick_.budget_s = limits.seconds / 3;
-  yardstick_.per_sample_s = yardstick_per_sample_s;
-  yardstick_.least = 5;
+  unit_ = {.budget_s = limits.seconds * (alternates ? 2.0 / 3 : 1.0),
+           .per_sample_s = unit_per_sample_s,
+           .least = 3};
+  if (alternates)
+    yardstick_ = {
+        .budget_s = limits.seconds / 3, .per_sample_s = yardstick_per_sample_s, .least = 5};
 }
 
 void Director::add(Runner runner, std::span<const double> times, double elapsed_s) {
@@ -155,11 +159,8 @@ void Sampler::guarded(Call call) {
   if (result_.failure) return;
   try {
     call();
-  } catch (const machine::Timeout&) {
-    throw;
-  } catch (const machine::PeerFailure&) {
-    throw;
   } catch (const std::exception& error) {
+    if (is_of_a_wait(error)) throw;
     keep(machine::failure_of(error));
   }
 }
@@ -260,14 +261,9 @@ Sampler::WarmUp Sampler::warm_up(Runner runner) {
       next_batch = static_cast<int>(std::clamp(wanted, result.batch + 1.0, 8.0 * result.batch));
       more = true;
     }
-    more = more && !result_.failure;
-    struct Next {
-      int batch;
-      bool more;
-    };
-    const Next next = from_rank_0(Next{next_batch, more});
-    if (!next.more) return result;
-    result.batch = next.batch;
+    next_batch = from_rank_0(more && !result_.failure ? next_batch : 0);
+    if (next_batch == 0) return result;
+    result.batch = next_batch;
   }
 }
 
@@ -296,13 +292,13 @@ double Sampler::take(Runner runner, int count, TimedSeries& series, Rows& rows) 
   std::vector<double> mine(static_cast<std::size_t>(count));
   const RankActivity activity = watched(runner, series.batch, mine);
   const int ranks = link_ ? link_->size() : 1;
-
-  rows.resize(static_cast<std::size_t>(link_ && link_->rank() != 0 ? 1 : ranks));
-  if (link_ && link_->rank() != 0) rows[0].insert(rows[0].end(), mine.begin(), mine.end());
+  const bool leads = !link_ || link_->rank() == 0;
+  rows.resize(leads ? static_cast<std::size_t>(ranks) : 1);
+  if (!leads) rows[0].insert(rows[0].end(), mine.begin(), mine.end());
   mine.insert(mine.end(), activity.busy.begin(), activity.busy.end());
   mine.insert(mine.end(), {activity.taken_s, activity.delayed_s, activity.spikes});
   const std::size_t bytes = mine.size() * sizeof(double);
-  if (link_ && link_->rank() != 0) {
+  if (!leads) {
     link_->send(0, mine.data(), bytes);
     link_->flush();
     return activity.taken_s;
@@ -312,7 +308,7 @@ double Sampler::take(Runner runner, int count, TimedSeries& series, Rows& rows) 
     link_->receive(rank, fresh[static_cast<std::size_t>(rank)].data(), bytes);
   const auto samples = static_cast<std::size_t>(count);
   series.ranks.resize(fresh.size());
-  int late = 0;
+  const int late_before = series.late;
   for (std::size_t i = 0; i < samples; ++i) {
     double worst = 0, sum = 0;
     for (const auto& row : fresh) {
@@ -320,7 +316,7 @@ double Sampler::take(Runner runner, int count, TimedSeries& series, Rows& rows) 
       sum += row[i];
     }
     if (std::isnan(sum)) {
-      ++late;
+      ++series.late;
       continue;
     }
     series.worst.push_back(worst);
@@ -335,8 +331,7 @@ double Sampler::take(Runner runner, int count, TimedSeries& series, Rows& rows) 
     series.ranks[rank].delayed_s += fresh[rank][2 * samples + 1];
     series.ranks[rank].spikes += fresh[rank][2 * samples + 2];
   }
-  series.late += late;
-  if (clock_start_ && 4 * late > count) clock_start_->leave_more_time();
+  if (clock_start_ && 4 * (series.late - late_before) > count) clock_start_->leave_more_time();
   return activity.taken_s;
 }
 

@@ -36,6 +36,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -63,6 +64,9 @@ struct SamplingLimits {
   int* sample = nullptr;  // receives the number of the unit's sample, if given; -1 in warm-up
 };
 
+// Whether the exception is a machine::Timeout or a machine::PeerFailure.
+bool is_of_a_wait(const std::exception& error);
+
 enum class Stop : unsigned char { no, converged, time_cap, sample_cap };
 std::string_view name(Stop stop);
 
@@ -89,7 +93,7 @@ class Director {
   struct Series {
     double budget_s = 0, per_sample_s = 0, elapsed_s = 0;
     int least = 0;  // samples before the time cap ends it
-    std::vector<double> times;
+    std::vector<double> times = {};
   };
   Stop stop(const Series& series) const;
   int block(const Series& series) const;

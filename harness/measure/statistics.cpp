@@ -76,10 +76,6 @@ std::optional<Interval> median_interval(std::span<const double> values) {
                   sorted[static_cast<std::size_t>(n - low)]};
 }
 
-std::vector<double> robust_z(std::span<const double> values, double least_spread) {
-  return robust_z(values, values, least_spread);
-}
-
 std::vector<double> robust_z(std::span<const double> values, std::span<const double> usual,
                              double least_spread) {
   if (usual.empty()) return {};

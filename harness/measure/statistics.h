@@ -36,12 +36,10 @@ struct Interval {
 // as their number. Empty if fewer than 6 effective values are left.
 std::optional<Interval> median_interval(std::span<const double> values);
 
-// Distance of each value from the median, in standard deviations estimated by the median of
-// absolute deviations, which is robust to outliers: (x - median) / (1.4826 MAD) (Iglewicz and
+// Distance of each value from the median of `usual`, in standard deviations estimated by the median
+// of absolute deviations, which is robust to outliers: (x - median) / (1.4826 MAD) (Iglewicz and
 // Hoaglin 1993, "How to detect and handle outliers"). The divisor is at least least_spread *
 // median, so that nearly equal values have no outlier. Values are positive.
-std::vector<double> robust_z(std::span<const double> values, double least_spread);
-// As above, with the median and deviations of `usual`.
 std::vector<double> robust_z(std::span<const double> values, std::span<const double> usual,
                              double least_spread);
 // The authors' threshold for outliers.

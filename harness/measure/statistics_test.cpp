@@ -118,28 +118,28 @@ TEST(Statistics, TooFewSamplesHaveNoInterval) {
 TEST(Statistics, RobustZByHand) {
   // Median 3, absolute deviations 2 1 0 1 97, their median 1.
   const std::vector<double> values = {1, 2, 3, 4, 100};
-  const std::vector<double> z = robust_z(values, 0);
+  const std::vector<double> z = robust_z(values, values, 0);
   ASSERT_EQ(z.size(), 5u);
   EXPECT_DOUBLE_EQ(z[0], -2 / 1.4826);
   EXPECT_DOUBLE_EQ(z[2], 0);
   EXPECT_DOUBLE_EQ(z[4], 97 / 1.4826);
   // A floor of half the median, 1.5, above 1.4826.
-  EXPECT_DOUBLE_EQ(robust_z(values, 0.5)[4], 97 / 1.5);
+  EXPECT_DOUBLE_EQ(robust_z(values, values, 0.5)[4], 97 / 1.5);
 }
 
 TEST(Statistics, NearlyEqualValuesHaveNoOutlier) {
   // Without a floor the last would lie infinitely many deviations off.
   const std::vector<double> values = {10, 10, 10, 10, 10, 10.1};
-  EXPECT_DOUBLE_EQ(robust_z(values, 0.05).back(), (10.1 - 10) / 0.5);
-  EXPECT_LT(robust_z(values, 0.05).back(), outlying_z);
-  EXPECT_TRUE(robust_z({}, 0.05).empty());
+  EXPECT_DOUBLE_EQ(robust_z(values, values, 0.05).back(), (10.1 - 10) / 0.5);
+  EXPECT_LT(robust_z(values, values, 0.05).back(), outlying_z);
+  EXPECT_TRUE(robust_z({}, {}, 0.05).empty());
 }
 
 // A third of them spoiled still stand out, where a mean and its deviation see nothing.
 TEST(Statistics, OutliersDoNotHideEachOther) {
   std::vector<double> values(12, 10);
   for (std::size_t i = 0; i < 4; ++i) values[i] = 30;
-  const std::vector<double> z = robust_z(values, 0.05);
+  const std::vector<double> z = robust_z(values, values, 0.05);
   for (std::size_t i = 0; i < values.size(); ++i) EXPECT_EQ(z[i] > outlying_z, i < 4) << i;
 }
 

@@ -6,6 +6,8 @@
 #include <map>
 #include <stdexcept>
 
+#include "harness/record/description.h"
+
 namespace harness {
 namespace {
 
@@ -80,6 +82,10 @@ const Counter* find_own(std::string_view name) {
   return found == std::end(own) ? nullptr : found;
 }
 
+[[noreturn]] void refuse_own(std::string_view name) {
+  throw std::logic_error(fmt::format("counter '{}' is the harness's own", name));
+}
+
 }  // namespace
 
 std::span<const Counter> harness_counters() { return own; }
@@ -92,8 +98,7 @@ bool add_counters(std::span<const Counter> counters) {
   for (const Counter& counter : counters) {
     if (is_record_key(counter.name))
       throw std::logic_error(fmt::format("counter '{}' is a key of run.json", counter.name));
-    if (find_own(counter.name))
-      throw std::logic_error(fmt::format("counter '{}' is the harness's own", counter.name));
+    if (find_own(counter.name)) refuse_own(counter.name);
     const auto [row, inserted] = added().try_emplace(counter.name, counter);
     if (!inserted && row->second != counter)
       throw std::logic_error(fmt::format("counter '{}' has two meanings: '{}' and '{}'",
@@ -114,6 +119,15 @@ std::vector<Counter> all_counters() {
   for (const auto& [name, counter] : added()) all.push_back(counter);
   std::ranges::sort(all, {}, &Counter::name);
   return all;
+}
+
+void Description::set(std::string_view counter, double value) {
+  const Counter* row = find_counter(counter);
+  if (!row)
+    throw std::logic_error(
+        fmt::format("counter '{}' is not declared; add a row to the unit's counters", counter));
+  if (find_own(row->name)) refuse_own(counter);
+  counters_[std::string(counter)] = value;
 }
 
 std::string counters_table() {

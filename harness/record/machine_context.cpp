@@ -1,11 +1,10 @@
-#include "harness/record/machine_context.h"
-
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
 #include <cmath>
 #include <ctime>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "harness/fingerprint/build_info.h"
 #include "harness/record/record_json.h"
@@ -23,39 +22,31 @@ std::string now_rfc3339() {
   return fmt::format("{}{:.3}:{}", text, zone, zone + 3);
 }
 
-std::string caches_json(const benchmark::CPUInfo& cpu) {
-  std::string text;
-  for (const auto& cache : cpu.caches)
-    text += fmt::format(
-        "{}\n      {{\"type\": {}, \"level\": {}, \"size\": {}, \"num_sharing\": {}}}",
-        text.empty() ? "" : ",", json_text(cache.type), cache.level, cache.size, cache.num_sharing);
-  return text.empty() ? "[]" : "[" + text + "\n    ]";
-}
-
 }  // namespace
 
-std::string machine_context(std::string_view schema) {
+nlohmann::ordered_json machine_context(std::string_view schema) {
   const benchmark::CPUInfo& cpu = benchmark::CPUInfo::Get();
   std::error_code ignored;
-  const std::string executable = std::filesystem::read_symlink("/proc/self/exe", ignored).string();
-  std::string text;
-  const auto line = [&](std::string_view key, const std::string& value) {
-    text += fmt::format("{}    \"{}\": {}", text.empty() ? "" : ",\n", key, value);
-  };
-  line("date", json_text(now_rfc3339()));
-  line("host_name", json_text(benchmark::SystemInfo::Get().name));
-  line("executable", json_text(executable));
-  line("num_cpus", std::to_string(cpu.num_cpus));
-  line("mhz_per_cpu", std::to_string(std::lround(cpu.cycles_per_second / 1e6)));
+  nlohmann::ordered_json json{
+      {"date", now_rfc3339()},
+      {"host_name", benchmark::SystemInfo::Get().name},
+      {"executable", std::filesystem::read_symlink("/proc/self/exe", ignored).string()},
+      {"num_cpus", cpu.num_cpus},
+      {"mhz_per_cpu", std::lround(cpu.cycles_per_second / 1e6)}};
   if (cpu.scaling != benchmark::CPUInfo::UNKNOWN)
-    line("cpu_scaling_enabled", cpu.scaling == benchmark::CPUInfo::ENABLED ? "true" : "false");
-  line("caches", caches_json(cpu));
-  line("load_avg", fmt::format("[{}]", fmt::join(cpu.load_avg, ", ")));
-  // Of our own code, which is what was timed.
-  line("library_build_type", json_text(build_info().optimized ? "release" : "debug"));
-  line("schema", json_text(schema));
-  line("shardmark_version", json_text(build_info().version));
-  return text;
+    json["cpu_scaling_enabled"] = cpu.scaling == benchmark::CPUInfo::ENABLED;
+  auto& caches = json["caches"] = nlohmann::ordered_json::array();
+  for (const auto& cache : cpu.caches)
+    caches.push_back({{"type", cache.type},
+                      {"level", cache.level},
+                      {"size", cache.size},
+                      {"num_sharing", cache.num_sharing}});
+  json["load_avg"] = cpu.load_avg;
+  // The build type of the timed code, which is ours.
+  json["library_build_type"] = build_info().optimized ? "release" : "debug";
+  json["schema"] = schema;
+  json["shardmark_version"] = build_info().version;
+  return json;
 }
 
 }  // namespace harness

@@ -7,7 +7,6 @@
 #include <tuple>
 
 #include "harness/record/counters.h"
-#include "harness/record/json_reading.h"
 
 namespace harness {
 namespace {
@@ -195,8 +194,6 @@ LinkMatrix read_link_matrix(const Json& json) {
 std::string dumped(const nlohmann::ordered_json& json, int indent) {
   return json.dump(indent, ' ', false, Json::error_handler_t::replace);
 }
-
-std::string json_text(std::string_view text) { return dumped(text); }
 
 nlohmann::ordered_json failure_json(const machine::Failure& failure) {
   Json json{{"kind", name(failure.kind)}};

@@ -1,7 +1,8 @@
 #pragma once
-// One record as one JSON object and back; what run_json.cpp and the report share.
+// One record as one JSON object and back.
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 
@@ -9,7 +10,7 @@
 
 namespace harness {
 
-// Where a record stands in its file.
+// The place of a record in its file.
 struct Place {
   int family = 0, instance = 0;
   int repetitions = 1;
@@ -19,7 +20,20 @@ struct Place {
 // An object of the array `benchmarks`, on one line.
 std::string record_json(const Record& record, const Place& place);
 
-// Text in quotes, with what is not UTF-8 replaced.
-std::string json_text(std::string_view text);
+// Text of JSON, on one line unless indented, with invalid UTF-8 replaced.
+std::string dumped(const nlohmann::ordered_json& json, int indent = -1);
+
+// A record without its samples. Throws std::exception with the key that is missing or of another
+// type.
+Record read_record(const nlohmann::ordered_json& json);
+
+// An object with kind and, if known, rank, peer, sample and summed_ranks. The text is the reason of
+// the record or the run. read_failure throws like read_record.
+nlohmann::ordered_json failure_json(const machine::Failure& failure);
+machine::Failure read_failure(const nlohmann::ordered_json& json);
+
+// Returns the context's keys from "date" to "shardmark_version": the machine and the program, in
+// the form of Google Benchmark's `context`.
+nlohmann::ordered_json machine_context(std::string_view schema);
 
 }  // namespace harness

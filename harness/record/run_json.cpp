@@ -15,8 +15,6 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
-#include "harness/record/json_reading.h"
-#include "harness/record/machine_context.h"
 #include "harness/record/record_json.h"
 #include "harness/record/running_case.h"
 #include "machine/base/disk_fault.h"
@@ -47,12 +45,6 @@ void make_directory(const std::string& directory) {
   fs::create_directories(directory, failed);
   if (failed) refuse(directory, failed.value());
   if (!fs::is_directory(directory, failed)) refuse(directory, ENOTDIR);
-}
-
-// Bytes written, or a negative error.
-ssize_t written(ssize_t result, machine::DiskFault* fault) {
-  if (result < 0) return -errno;
-  return fault ? static_cast<ssize_t>(fault->result(result, true)) : result;
 }
 
 bool holds_a_run(const std::string& directory) {
@@ -88,56 +80,67 @@ void remove_older_run(const std::string& directory) {
   say_none_runs(directory);
 }
 
-// The keys that context_lines() adds to the fixed ones.
-constexpr std::string_view changing[] = {
-    "profile",       "command", "words",         "configuration", "status",  "rates",
-    "status_reason", "resumed", "cases_not_run", "injected",      "failure", "lost_rank"};
+// The keys that context_json() adds to the constant ones.
+constexpr const char* changing[] = {"profile",       "command",  "words",         "configuration",
+                                    "status",        "rates",    "status_reason", "resumed",
+                                    "cases_not_run", "injected", "failure",       "lost_rank"};
 
-std::string context_lines(const std::string& fixed, const RunContext& context) {
-  std::string text = fixed;
-  const auto line = [&](std::string_view key, const std::string& value) {
-    text += fmt::format(",\n    \"{}\": {}", key, value);
-  };
-  line("profile", json_text(context.profile));
-  line("command", json_text(context.command));
-  if (!context.words.empty()) line("words", dumped(context.words));
-  if (!context.configuration.empty())
-    line("configuration", dumped(Json::parse(context.configuration)));
-  if (!context.injected.empty()) line("injected", dumped(context.injected));
-  line("status", json_text(context.status));
-  line("status_reason", json_text(context.status_reason));
-  if (context.failure) {
-    line("failure", failure_json(*context.failure).dump());
-    if (const int rank = machine::lost_rank(*context.failure); rank >= 0)
-      line("lost_rank", std::to_string(rank));
-  }
-  if (!context.resumed.empty()) line("resumed", dumped(context.resumed));
-  if (context.not_run > 0) line("cases_not_run", std::to_string(context.not_run));
-  Json rates = Json::object();
+void put_failure(Json& context, const machine::Failure& failure) {
+  context["failure"] = failure_json(failure);
+  context.erase("lost_rank");
+  if (const int rank = machine::lost_rank(failure); rank >= 0) context["lost_rank"] = rank;
+}
+
+Json context_json(const std::string& constant, const RunContext& context) {
+  Json json = Json::parse(constant);
+  json["profile"] = context.profile;
+  json["command"] = context.command;
+  if (!context.words.empty()) json["words"] = context.words;
+  if (!context.configuration.empty()) json["configuration"] = Json::parse(context.configuration);
+  if (!context.injected.empty()) json["injected"] = context.injected;
+  json["status"] = context.status;
+  json["status_reason"] = context.status_reason;
+  if (context.failure) put_failure(json, *context.failure);
+  if (!context.resumed.empty()) json["resumed"] = context.resumed;
+  if (context.not_run > 0) json["cases_not_run"] = context.not_run;
+  Json& rates = json["rates"] = Json::object();
   for (const auto& [what, rate] : context.rates)
     if (std::isfinite(rate)) rates[what] = rate;
-  line("rates", dumped(rates));
-  return text;
+  return json;
 }
 
-// run.json, from the lines of its context and the texts of its records.
-std::string run_text(std::string_view context, const auto& records) {
+// run.json: a line for each key of the context and for each record's text.
+std::string run_text(const Json& context, const auto& records) {
+  std::vector<std::string> lines;
+  for (const auto& [key, value] : context.items())
+    lines.push_back(fmt::format("    {}: {}", dumped(key), dumped(value)));
   return fmt::format("{{\n  \"context\": {{\n{}\n  }},\n  \"benchmarks\": [{}{}\n  ]\n}}\n",
-                     context, records.empty() ? "" : "\n    ", fmt::join(records, ",\n    "));
+                     fmt::join(lines, ",\n"), records.empty() ? "" : "\n    ",
+                     fmt::join(records, ",\n    "));
 }
 
-std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file)
-    throw machine::UsageError(fmt::format("cannot read {}: {}", path, std::strerror(errno)));
-  return {std::istreambuf_iterator<char>(file), {}};
+// Writes all of text from this offset on. Returns 0 or the error.
+int write_all(int file, std::string_view text, std::uint64_t offset, machine::DiskFault* disk) {
+  for (std::size_t done = 0; done < text.size();) {
+    ssize_t wrote =
+        ::pwrite(file, text.data() + done, text.size() - done, static_cast<off_t>(offset + done));
+    if (wrote < 0)
+      wrote = -errno;
+    else if (disk)
+      wrote = static_cast<ssize_t>(disk->result(wrote, true));
+    if (wrote < 0 && wrote != -EINTR) return static_cast<int>(-wrote);
+    if (wrote > 0) done += static_cast<std::size_t>(wrote);
+  }
+  return 0;
 }
 
 // Deeper than the format. Writing and printing recurse.
 constexpr int deepest = 24;
 
 Json parse(const std::string& path) {
-  const std::string text = read_file(path);
+  if (!std::ifstream(path, std::ios::binary))
+    throw machine::UsageError(fmt::format("cannot read {}: {}", path, std::strerror(errno)));
+  const std::string text = file_text(path);
   try {
     return Json::parse(text, [&](int depth, Json::parse_event_t, Json&) {
       if (depth > deepest)
@@ -207,14 +210,7 @@ void write_file(const std::string& path, std::string_view text, machine::DiskFau
   const std::string beside = fmt::format("{}.{}.tmp", path, ::getpid());
   const int file = ::open(beside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (file < 0) refuse(path, errno);
-  int error = 0;
-  for (std::size_t done = 0; done < text.size() && error == 0;) {
-    const ssize_t wrote = written(::write(file, text.data() + done, text.size() - done), disk);
-    if (wrote >= 0)
-      done += static_cast<std::size_t>(wrote);
-    else if (wrote != -EINTR)
-      error = static_cast<int>(-wrote);
-  }
+  int error = write_all(file, text, 0, disk);
   if (::close(file) != 0 && error == 0) error = errno;
   if (error == 0 && ::rename(beside.c_str(), path.c_str()) != 0) error = errno;
   if (error == 0) return;
@@ -224,13 +220,7 @@ void write_file(const std::string& path, std::string_view text, machine::DiskFau
 
 void write_at(int file, std::string_view text, std::uint64_t offset, const std::string& path,
               machine::DiskFault* disk) {
-  for (std::size_t done = 0; done < text.size();) {
-    const ssize_t wrote = written(
-        ::pwrite(file, text.data() + done, text.size() - done, static_cast<off_t>(offset + done)),
-        disk);
-    if (wrote < 0 && wrote != -EINTR) refuse(path, static_cast<int>(-wrote));
-    if (wrote > 0) done += static_cast<std::size_t>(wrote);
-  }
+  if (const int error = write_all(file, text, offset, disk); error != 0) refuse(path, error);
 }
 
 std::string file_text(const std::string& path) {
@@ -243,7 +233,7 @@ RunWriter::RunWriter(RunContext context, const std::string& directory, bool cont
     : directory_(directory),
       disk_(disk),
       context_(std::move(context)),
-      fixed_context_(machine_context(schema)) {
+      constant_context_(dumped(machine_context(schema))) {
   make_directory(directory_);
   const std::string samples = directory_ + "/samples.bin";
   int& file = samples_file_.descriptor;
@@ -270,13 +260,10 @@ OpenFile::~OpenFile() {
 void RunWriter::take_up() {
   const std::string path = directory_ + "/run.json";
   const Json json = parse(path);
-  fixed_context_.clear();
-  for (const auto& [key, value] : context_of(json, path).items()) {
-    if (std::ranges::find(changing, key) != std::end(changing)) continue;
-    fixed_context_ +=
-        fmt::format("{}    {}: {}", fixed_context_.empty() ? "" : ",\n", json_text(key),
-                    key == "schema" ? json_text(schema) : dumped(value));
-  }
+  Json constant = context_of(json, path);
+  for (const char* key : changing) constant.erase(key);
+  constant["schema"] = schema;
+  constant_context_ = dumped(constant);
   const Json& entries = json["benchmarks"];
   const std::size_t count = finished_entries(json);
   for (std::size_t i = 0; i < count; ++i) {
@@ -343,7 +330,7 @@ void RunWriter::measured(const RunContext& context) {
 void RunWriter::write() const {
   std::vector<std::string_view> records;
   for (const Entry& entry : entries_) records.push_back(entry.text);
-  const std::string text = run_text(context_lines(fixed_context_, context_), records);
+  const std::string text = run_text(context_json(constant_context_, context_), records);
   const std::lock_guard lock(writing_);
   if (!aborted_) write_file(directory_ + "/run.json", text, disk_);
 }
@@ -434,17 +421,13 @@ void mark_aborted(const std::string& directory, const machine::Failure& failure,
   context["status"] = "aborted";
   context["status_reason"] = failure.text;
   context["schema"] = schema;
-  context["failure"] = failure_json(failure);
-  context.erase("lost_rank");
-  if (const int rank = machine::lost_rank(failure); rank >= 0) context["lost_rank"] = rank;
+  put_failure(context, failure);
   // An exception of this process may have added the case already.
   Json& entries = json["benchmarks"];
   if (!entries.empty() && entries.back().value("name", "") == failing.name &&
       entries.back().value("verdict", "") == "fail")
     entries.erase(entries.size() - 1);
-  std::vector<std::string> lines, records;
-  for (const auto& [key, value] : context.items())
-    lines.push_back(fmt::format("    {}: {}", json_text(key), dumped(value)));
+  std::vector<std::string> records;
   int family = 0, instance = 0;
   for (const auto& entry : entries) {
     records.push_back(dumped(entry));
@@ -457,7 +440,7 @@ void mark_aborted(const std::string& directory, const machine::Failure& failure,
     }
   }
   records.push_back(record_json(failing, {family, instance, failing.repetition + 1, 0}));
-  write_file(path, run_text(fmt::format("{}", fmt::join(lines, ",\n")), records));
+  write_file(path, run_text(context, records));
 }
 
 }  // namespace harness

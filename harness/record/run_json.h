@@ -66,7 +66,7 @@ class RunWriter final : public Sink {
   std::string directory_;
   machine::DiskFault* disk_;
   RunContext context_;
-  std::string fixed_context_;  // the constant part of the context, as JSON lines
+  std::string constant_context_;  // the constant part of the context, as JSON
   std::vector<Entry> entries_;
   std::map<std::string, int> repetitions_;               // by case name
   std::map<std::string, std::pair<int, int>> families_;  // unit -> its index, names so far

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <ranges>
 #include <system_error>
 
 namespace harness {
@@ -37,15 +38,11 @@ std::optional<RunningCase> running_case(const std::string& directory) {
 Record lost_record(const std::string& name, const machine::Failure& failure) {
   Record record;
   record.name = name.empty() ? "launch" : name;
-  std::size_t from = record.name.find('/');
-  record.unit = record.name.substr(0, from);
-  while (from != std::string::npos) {
-    const std::size_t to = record.name.find('/', from + 1);
-    const std::string part =
-        record.name.substr(from + 1, to == std::string::npos ? to : to - from - 1);
+  record.unit = record.name.substr(0, record.name.find('/'));
+  for (const auto range : std::views::split(record.name, '/') | std::views::drop(1)) {
+    const std::string part(range.begin(), range.end());
     if (const std::size_t colon = part.find(':'); colon != std::string::npos)
       record.axes.emplace_back(part.substr(0, colon), part.substr(colon + 1));
-    from = to;
   }
   record.verdict = Ruling::fail;
   record.reason = failure.text;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 namespace harness {
 namespace {
@@ -44,12 +45,6 @@ double median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
 
-void count(Counts& counts, Ruling verdict) {
-  ++(verdict == Ruling::pass   ? counts.passed
-     : verdict == Ruling::fail ? counts.failed
-                               : counts.skipped);
-}
-
 UnitSummary summarize_unit(const std::string& unit, const std::vector<Record>& records) {
   UnitSummary summary;
   summary.unit = unit;
@@ -57,7 +52,7 @@ UnitSummary summarize_unit(const std::string& unit, const std::vector<Record>& r
   Rate best;
   for (const Record& record : records) {
     if (record.unit != unit) continue;
-    count(summary.counts, record.verdict);
+    summary.counts.add(record.verdict);
     if (record.verdict != Ruling::pass) continue;
     if (const Rate rate = key_rate(record); rate.value > best.value) {
       best = rate;
@@ -100,11 +95,15 @@ std::string why_rejected(const RunContext& context, const Counts& counts) {
 
 }  // namespace
 
+void Counts::add(Ruling ruling) {
+  ++(ruling == Ruling::pass ? passed : ruling == Ruling::fail ? failed : skipped);
+}
+
 Summary summarize(const RunContext& context, const std::vector<Record>& records) {
   Summary summary;
   std::vector<std::string> units;
   for (const Record& record : records) {
-    count(summary.counts, record.verdict);
+    summary.counts.add(record.verdict);
     if (std::ranges::find(units, record.unit) == units.end()) units.push_back(record.unit);
   }
   for (const std::string& unit : units) summary.units.push_back(summarize_unit(unit, records));
@@ -118,6 +117,36 @@ Summary summarize(const RunContext& context, const std::vector<Record>& records)
     summary.details += fmt::format("; {} {} not run: time", context.not_run,
                                    context.not_run == 1 ? "case" : "cases");
   return summary;
+}
+
+UnitAxes axes_of(const std::vector<const Axes*>& cases) {
+  std::vector<std::string> names;
+  std::map<std::string, std::vector<std::string>> values;
+  for (const Axes* of_case : cases)
+    for (const auto& [axis, value] : *of_case) {
+      if (!values.contains(axis)) names.push_back(axis);
+      values[axis].push_back(value);
+    }
+  UnitAxes axes;
+  for (const std::string& name : names) {
+    const std::vector<std::string>& all = values[name];
+    if (std::ranges::count(all, all[0]) == std::ssize(cases))
+      axes.fixed.emplace_back(name, all[0]);
+    else
+      axes.varying.push_back(name);
+  }
+  return axes;
+}
+
+std::string_view kind_of_case(const Record& record) {
+  if (counter(record, "tokens_per_second") > 0 || counter(record, "steps_per_second") > 0)
+    return "step";
+  double size = std::max(counter(record, "bytes"), counter(record, "memory_bytes"));
+  if (size == 0 && counter(record, "flops") > 0) return "computation";
+  if (size == 0 && counter(record, "messages_expected") > 0)
+    size = std::max(1.0, counter(record, "wire_bytes_expected"));
+  if (size == 0) return "other";
+  return size < 64 << 10 ? "latency" : size < 64 << 20 ? "message" : "bandwidth";
 }
 
 std::string rate_text(const Record& record) { return text(key_rate(record)); }

@@ -12,6 +12,7 @@ namespace harness {
 
 struct Counts {
   int passed = 0, failed = 0, skipped = 0;
+  void add(Ruling ruling);
   int cases() const { return passed + failed + skipped; }
 };
 
@@ -23,6 +24,14 @@ struct UnitSummary {
   double limit_fraction = 0;  // median over the passed cases that have one, or 0
   double speedup = 0;         // over the library: likewise
 };
+
+// The axes of a unit's cases, in the order in which the cases have them.
+using Axes = std::vector<std::pair<std::string, std::string>>;
+struct UnitAxes {
+  std::vector<std::string> varying;
+  Axes fixed;  // one value in all cases
+};
+UnitAxes axes_of(const std::vector<const Axes*>& cases);
 
 struct SkipGroup {
   std::string reason;
@@ -41,6 +50,11 @@ struct Summary {
 };
 Summary summarize(const RunContext& context, const std::vector<Record>& records);
 
+// The kind of a case. It determines the smallest relevant change of its time and the fraction of
+// its limit that it should reach: "step" of a training, "computation" (matrix products),
+// "bandwidth" (moves 64 MiB or more), "message" (64 KiB to 64 MiB), "latency" (below 64 KiB), or
+// "other" (its size is unknown).
+std::string_view kind_of_case(const Record& record);
 // A case's key rate: the first of steps/s, tokens/s, bus bandwidth and GFLOP/s of a rank; or empty.
 std::string rate_text(const Record& record);
 // Rate of the rank that sent most, "3.06 GB/s", or empty. busbw is such a rate only for the

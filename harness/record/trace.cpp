@@ -21,6 +21,8 @@
 namespace harness {
 namespace {
 
+using Json = nlohmann::ordered_json;
+
 constexpr std::string_view begin = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n",
                            end = "\n]}\n";
 constexpr std::string_view first_key = "{\"case\":";  // of a line; viewers ignore it
@@ -28,27 +30,27 @@ constexpr int cases = 1;          // the thread; those of a rank begin at (rank 
 constexpr int most_lanes = 1000;  // viewers put threads in the order of their numbers
 constexpr std::int64_t gap_ns = 1'000'000;  // between two cases
 
-// Microseconds.
-std::string time_text(std::int64_t ns) { return fmt::format("{}.{:03}", ns / 1000, ns % 1000); }
-std::int64_t time_of(const nlohmann::json& us) { return std::llround(1000 * us.get<double>()); }
+std::int64_t ns_of(const nlohmann::json& us) { return std::llround(1000 * us.get<double>()); }
 
 }  // namespace
 
 std::string TraceWriter::events(std::size_t number, const Record& record, Written& written) {
   if (record.trace.empty()) return "";
   std::string text;
-  const auto line = [&](int thread, const std::string& rest) {
-    text += fmt::format("{}{}{},\"pid\":1,\"tid\":{},{}}}", text.empty() ? "" : ",\n", first_key,
-                        number, thread, rest);
+  const auto line = [&](int thread, Json rest) {
+    Json event{{"case", number}, {"pid", 1}, {"tid", thread}};
+    event.update(rest);
+    text += (text.empty() ? "" : ",\n") + dumped(event);
   };
   const auto call = [&](int thread, std::string_view what, const std::string& name) {
-    line(thread, fmt::format("\"ph\":\"M\",\"name\":\"{}_name\",\"args\":{{\"name\":{}}}", what,
-                             json_text(name)));
+    line(thread, {{"ph", "M"}, {"name", fmt::format("{}_name", what)}, {"args", {{"name", name}}}});
   };
   const auto slice = [&](int thread, const std::string& name, std::int64_t from_ns,
                          std::int64_t to_ns) {
-    line(thread, fmt::format("\"ph\":\"X\",\"name\":{},\"ts\":{},\"dur\":{}", json_text(name),
-                             time_text(from_ns), time_text(to_ns - from_ns)));
+    line(thread, {{"ph", "X"},
+                  {"name", name},
+                  {"ts", static_cast<double>(from_ns) / 1e3},  // microseconds
+                  {"dur", static_cast<double>(to_ns - from_ns) / 1e3}});
   };
   const std::int64_t start_ns = written.end_ns + (written.end_ns > 0 ? gap_ns : 0);
   const auto at = [&](double seconds) {
@@ -100,7 +102,7 @@ TraceWriter::TraceWriter(const std::string& directory, std::size_t kept)
 void TraceWriter::Written::keep(const nlohmann::json& event) {
   const int thread = event.at("tid");
   if (event.at("ph") == "X")
-    end_ns = std::max(end_ns, time_of(event.at("ts")) + time_of(event.at("dur")));
+    end_ns = std::max(end_ns, ns_of(event.at("ts")) + ns_of(event.at("dur")));
   if (event.at("name") != "thread_name") return;
   named.insert(thread);
   const std::string name = event.at("args").at("name");

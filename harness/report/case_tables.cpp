@@ -1,6 +1,7 @@
-// The tables of report.html: units, cases, oracles.
+// The tables of report.html: units, cases, oracles, bits.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <limits>
@@ -14,17 +15,24 @@
 namespace harness {
 namespace {
 
+struct Cell {
+  std::string html;
+  bool filled = false, number = false;
+};
+
 // data-v: the value that a column is sorted by.
-std::string number_cell(const std::string& text, double value) {
-  return text.empty() ? "<td></td>"
-                      : fmt::format("<td class=\"number\" data-v=\"{}\">{}</td>", value, text);
+Cell number_cell(const std::string& text, double value) {
+  return {text.empty() ? "<td></td>"
+                       : fmt::format("<td class=\"number\" data-v=\"{}\">{}</td>", value, text),
+          !text.empty(), true};
 }
 
-std::string text_cell(const std::string& text) {
+Cell text_cell(const std::string& text) {
   const bool number = !text.empty() && text.size() < 19 &&
                       text.find_first_not_of("0123456789") == std::string::npos;
-  return number ? fmt::format("<td class=\"number\" data-v=\"{0}\">{0}</td>", text)
-                : fmt::format("<td>{}</td>", escaped(text));
+  return {number ? fmt::format("<td class=\"number\" data-v=\"{0}\">{0}</td>", text)
+                 : fmt::format("<td>{}</td>", escaped(text)),
+          !text.empty(), number};
 }
 
 std::string percent(double fraction) {
@@ -33,128 +41,76 @@ std::string percent(double fraction) {
 
 std::string times(double factor) { return factor > 0 ? fmt::format("{:.2f}\xc3\x97", factor) : ""; }
 
-std::string verdict_cell(const Record& record) {
-  return fmt::format("<td><span class=\"verdict {0}\">{0}</span></td>", name(record.verdict));
-}
-
-struct UnitAxes {
-  std::vector<std::string> varying;                        // columns
-  std::vector<std::pair<std::string, std::string>> fixed;  // one value in all cases
-};
-
-UnitAxes axes_of(const std::vector<const Record*>& records) {
-  std::vector<std::string> names;
-  std::map<std::string, std::set<std::string>> values;
-  std::map<std::string, std::size_t> seen;
-  for (const Record* record : records)
-    for (const auto& [axis, value] : record->axes) {
-      if (!seen.contains(axis)) names.push_back(axis);
-      ++seen[axis];
-      values[axis].insert(value);
-    }
-  UnitAxes axes;
-  for (const std::string& name : names) {
-    if (values[name].size() > 1 || seen[name] < records.size())
-      axes.varying.push_back(name);
-    else
-      axes.fixed.emplace_back(name, *values[name].begin());
-  }
-  return axes;
-}
-
 struct Column {
   std::string title;
   std::vector<std::string> cells;
   bool filled = false;  // in some case; empty columns are left out
   bool number = true;   // every filled cell is a number
-
-  void text(const std::string& value) {
-    const std::string cell = text_cell(value);
-    filled = filled || !value.empty();
-    number = number && (value.empty() || cell.find("data-v") != std::string::npos);
-    cells.push_back(cell);
-  }
-  void value(const std::string& shown, double sorted_by) {
-    filled = filled || !shown.empty();
-    cells.push_back(number_cell(shown, sorted_by));
-  }
 };
 
 std::vector<Column> columns_of(const std::vector<const Record*>& records, const UnitAxes& axes) {
   std::vector<Column> columns;
-  const auto add = [&](const std::string& title) -> Column& {
-    return columns.emplace_back(Column{title, {}});
-  };
-  Column& verdict = add("Verdict");
-  verdict.filled = true;
-  verdict.number = false;
-  for (const Record* record : records) verdict.cells.push_back(verdict_cell(*record));
-  for (const std::string& axis : axes.varying) {
-    Column& column = add(axis);
+  const auto add = [&](const std::string& title, const auto& cell_of) {
+    Column column{title, {}};
     for (const Record* record : records) {
-      const auto found =
-          std::ranges::find(record->axes, axis, &std::pair<std::string, std::string>::first);
-      column.text(found == record->axes.end() ? "" : found->second);
+      Cell cell = cell_of(*record);
+      column.filled = column.filled || cell.filled;
+      column.number = column.number && (cell.number || !cell.filled);
+      column.cells.push_back(std::move(cell.html));
     }
-  }
+    if (column.filled) columns.push_back(std::move(column));
+  };
+  add("Verdict", [](const Record& record) {
+    return Cell{
+        fmt::format("<td><span class=\"verdict {0}\">{0}</span></td>", name(record.verdict)), true};
+  });
+  for (const std::string& name : axes.varying)
+    add(name, [&](const Record& record) { return text_cell(axis(record, name)); });
   const auto same_slice = [&](const Record* record) {
     return record->slice == records.front()->slice;
   };
-  if (!std::ranges::all_of(records, same_slice)) {
-    Column& column = add("Slice");
-    for (const Record* record : records) column.text(record->slice);
-  }
-  // cell: the shown text, or empty, and the value to sort by.
-  using Cell = std::pair<std::string, double>;
-  const auto numbers = [&](const std::string& title, const auto& cell) {
-    Column& column = add(title);
-    for (const Record* record : records) {
-      const auto [shown, sorted_by] = cell(*record);
-      column.value(shown, sorted_by);
-    }
-  };
+  if (!std::ranges::all_of(records, same_slice))
+    add("Slice", [](const Record& record) { return text_cell(record.slice); });
   if (std::ranges::any_of(records, [](const Record* record) { return record->repetition > 0; }))
-    numbers("Repetition", [](const Record& record) {
-      return Cell{std::to_string(record.repetition), record.repetition};
+    add("Repetition", [](const Record& record) {
+      return number_cell(std::to_string(record.repetition), record.repetition);
     });
-  numbers("Median", [](const Record& record) {
-    return Cell{record.seconds > 0 ? html_seconds(record.seconds) : "", record.seconds};
+  add("Median", [](const Record& record) {
+    return number_cell(record.seconds > 0 ? html_seconds(record.seconds) : "", record.seconds);
   });
-  numbers("95\xe2\x80\x89% interval", [](const Record& record) {
+  add("95\xe2\x80\x89% interval", [](const Record& record) {
     const double low = counter(record, "ci_low_s"), high = counter(record, "ci_high_s");
-    if (low <= 0 || high <= 0) return Cell{"", low};
-    return Cell{fmt::format("{} \xe2\x80\x93 {}", html_seconds(low), html_seconds(high)), low};
+    if (low <= 0 || high <= 0) return number_cell("", low);
+    return number_cell(fmt::format("{} \xe2\x80\x93 {}", html_seconds(low), html_seconds(high)),
+                       low);
   });
-  numbers("Rate", [](const Record& record) {
+  add("Rate", [](const Record& record) {
     const std::string rate = rate_text(record);
-    return Cell{rate, rate.empty() ? 0 : std::stod(rate)};
+    return number_cell(rate, rate.empty() ? 0 : std::stod(rate));
   });
-  numbers("Wire", [](const Record& record) {
-    return Cell{wire_text(record), counter(record, "wire_GBps")};
+  add("Wire", [](const Record& record) {
+    return number_cell(wire_text(record), counter(record, "wire_GBps"));
   });
   for (const auto& [title, key] : {std::pair{"GEMM slow-down", "gemm_slowdown"},
                                    {"Collective slow-down", "collective_slowdown"},
                                    {"Overlap", "overlap_fraction"}})
-    numbers(title, [key = key](const Record& record) {
+    add(title, [key = key](const Record& record) {
       const auto found = record.counters.find(key);
-      return Cell{found == record.counters.end() ? "" : fmt::format("{:.2f}", found->second),
-                  counter(record, key)};
+      return number_cell(found == record.counters.end() ? "" : fmt::format("{:.2f}", found->second),
+                         counter(record, key));
     });
-  numbers("Of limit", [](const Record& record) {
+  add("Of limit", [](const Record& record) {
     const double fraction = counter(record, "limit_fraction");
-    return Cell{percent(fraction), fraction};
+    return number_cell(percent(fraction), fraction);
   });
-  numbers("Of library", [](const Record& record) {
+  add("Of library", [](const Record& record) {
     const double speedup = counter(record, "speedup_over_library");
-    return Cell{times(speedup), speedup};
+    return number_cell(times(speedup), speedup);
   });
-  Column& reason = add("Reason");
-  reason.number = false;
-  for (const Record* record : records) {
-    reason.filled = reason.filled || !record->reason.empty();
-    reason.cells.push_back(fmt::format("<td class=\"long\">{}</td>", escaped(record->reason)));
-  }
-  std::erase_if(columns, [](const Column& column) { return !column.filled; });
+  add("Reason", [](const Record& record) {
+    return Cell{fmt::format("<td class=\"long\">{}</td>", escaped(record.reason)),
+                !record.reason.empty()};
+  });
   return columns;
 }
 
@@ -173,7 +129,9 @@ std::string table_of(const std::string& label, const std::vector<Column>& column
 }
 
 std::string unit_section(const std::string& unit, const std::vector<const Record*>& records) {
-  const UnitAxes axes = axes_of(records);
+  std::vector<const Axes*> of_cases;
+  for (const Record* record : records) of_cases.push_back(&record->axes);
+  const UnitAxes axes = axes_of(of_cases);
   std::string fixed;
   for (const auto& [axis, value] : axes.fixed)
     fixed += fmt::format("{}<span class=\"nobreak\">{} <b>{}</b></span>", fixed.empty() ? "" : ", ",
@@ -184,6 +142,47 @@ std::string unit_section(const std::string& unit, const std::vector<const Record
       "case{2}</span></summary>\n{3}{4}</details>\n",
       escaped(unit), records.size(), records.size() == 1 ? "" : "s", fixed,
       table_of("Cases of " + unit, columns_of(records, axes), records.size()));
+}
+
+// A case without its transport: the request, its size and the algorithm.
+struct Asked {
+  std::string unit, about, size, algorithm;
+};
+
+Asked asked(const Record& record) {
+  Asked result{record.unit, "", "", ""};
+  for (const auto& [axis, value] : record.axes) {
+    if (axis == "algorithm")
+      result.algorithm = value;
+    else if (axis == "bytes")
+      result.size = value;
+    else if (axis != "transport" && axis != "inner")
+      result.about += fmt::format("{}{} {}", result.about.empty() ? "" : ", ", axis, value);
+  }
+  return result;
+}
+
+using Classes = std::map<std::string, std::set<std::string>>;  // algorithms by fingerprint
+
+struct Compared {
+  std::set<std::string> algorithms;
+  std::map<std::string, Classes> sizes;
+};
+
+std::string cell_of(const Compared& compared) {
+  const auto& [size, most] = *std::ranges::max_element(
+      compared.sizes, {}, [](const auto& one) { return one.second.size(); });
+  if (most.size() == 1)
+    return fmt::format("the same of all: {}", fmt::join(compared.algorithms, ", "));
+  // An algorithm whose bits depend on transport or inner is in several classes.
+  std::string text = fmt::format("{} different", most.size());
+  if (!size.empty()) text += fmt::format(" at {} bytes", size);
+  char separator = ':';
+  for (const auto& [fingerprint, algorithms] : most) {
+    text += fmt::format("{} {}", separator, fmt::join(algorithms, " = "));
+    separator = ';';
+  }
+  return text;
 }
 
 // The fraction of its bound that a finding uses; above one it fails.
@@ -198,16 +197,13 @@ std::string overview_table(const RunFile& run) {
   std::string rows;
   for (const UnitSummary& unit : summarize(run.context, run.records).units) {
     const auto count = [](int value) {
-      return fmt::format("<td class=\"number\">{}</td>",
-                         value == 0 ? "\xe2\x80\x93" : std::to_string(value));
+      return value == 0 ? "\xe2\x80\x93" : std::to_string(value);
     };
     rows += fmt::format(
-        "<tr><td><a href=\"#unit-{0}\">{0}</a></td>{1}{2}{3}{4}<td class=\"number\">{5}</td><td "
-        "class=\"number\">{6}</td>"
-        "<td class=\"number\">{7}</td></tr>\n",
-        escaped(unit.unit), count(unit.counts.cases()), count(unit.counts.passed),
-        count(unit.counts.failed), count(unit.counts.skipped), escaped(unit.best),
-        percent(unit.limit_fraction), times(unit.speedup));
+        "<tr><td><a href=\"#unit-{0}\">{0}</a></td>{1}</tr>\n", escaped(unit.unit),
+        number_cells({count(unit.counts.cases()), count(unit.counts.passed),
+                      count(unit.counts.failed), count(unit.counts.skipped), escaped(unit.best),
+                      percent(unit.limit_fraction), times(unit.speedup)}));
   }
   if (rows.empty()) return "<p class=\"note\">No case ran.</p>\n";
   return table("Units", "overview",
@@ -247,9 +243,7 @@ std::string oracle_table(const RunFile& run) {
     for (const Record& record : run.records)
       for (const OracleResult& result : record.oracles) {
         if (result.oracle != oracle) continue;
-        ++(result.ruling == Ruling::pass   ? counts.passed
-           : result.ruling == Ruling::fail ? counts.failed
-                                           : counts.skipped);
+        counts.add(result.ruling);
         shared += result.reference == Reference::shared;
         if (!worst || share(result) > share(*worst)) {
           worst = &result;
@@ -260,12 +254,11 @@ std::string oracle_table(const RunFile& run) {
     std::string nearest = escaped(worst->text);
     if (worst->ruling != Ruling::fail && oracle == Oracle::numerics && worst->expected != 0)
       nearest = fmt::format("{:.0f}\xe2\x80\x89% of its bound: {}", 100 * share(*worst), nearest);
-    rows += fmt::format(
-        "<tr><td>{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td><td "
-        "class=\"number\">{}</td><td class=\"number\">{}</td>"
-        "<td>{}<br><span class=\"quiet\">{}</span></td></tr>\n",
-        name(oracle), counts.cases(), counts.passed, counts.failed, shared, nearest,
-        breakable(where->name));
+    rows += fmt::format("<tr><td>{}</td>{}<td>{}<br><span class=\"quiet\">{}</span></td></tr>\n",
+                        name(oracle),
+                        number_cells({std::to_string(counts.cases()), std::to_string(counts.passed),
+                                      std::to_string(counts.failed), std::to_string(shared)}),
+                        nearest, breakable(where->name));
   }
   if (rows.empty()) return "<p class=\"note\">No oracle ruled.</p>\n";
   return table(
@@ -275,6 +268,29 @@ std::string oracle_table(const RunFile& run) {
           "layout, plan or messages\">Shared reference</th><th>Nearest to failing, or the "
           "first that failed</th>",
       rows);
+}
+
+std::string bits_table(const RunFile& run) {
+  std::map<std::pair<std::string, std::string>, Compared> all;
+  for (const Record& record : run.records) {
+    if (record.verdict != Ruling::pass || record.fingerprint.empty()) continue;
+    const Asked what = asked(record);
+    if (what.algorithm.empty() || what.algorithm == "auto") continue;
+    Compared& compared = all[{what.unit, what.about}];
+    compared.algorithms.insert(what.algorithm);
+    compared.sizes[what.size][record.fingerprint].insert(what.algorithm);
+  }
+  std::string rows;
+  for (const auto& [key, compared] : all)
+    if (compared.algorithms.size() > 1)
+      rows += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td></tr>\n", escaped(key.first),
+                          escaped(key.second), escaped(cell_of(compared)));
+  if (rows.empty()) return "";
+  return "<h3>Bits by algorithm</h3>\n<p class=\"note\">Whether real numbers give the same bits by "
+         "another algorithm: sums round in the order that the algorithm adds in. That repeats, "
+         "fresh communicators and replicas agree is judged above, under determinism.</p>\n" +
+         table("Bits by algorithm", "wrapping",
+               "<th>Unit</th><th>Case</th><th>Bits of the result</th>", rows);
 }
 
 }  // namespace harness

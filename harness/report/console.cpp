@@ -47,54 +47,32 @@ std::string case_line(const Record& record, const Terminal& terminal) {
   return line + "\n";
 }
 
-struct TextColumn {
-  std::string title;
-  std::vector<std::string> cells;
-  bool left = false;
-  std::size_t width() const {
-    std::size_t widest = title.size();
-    for (const std::string& cell : cells) widest = std::max(widest, cell.size());
-    return widest;
-  }
-};
-
 std::string unit_table(const Summary& summary, const Terminal& terminal) {
-  std::vector<TextColumn> columns{{"unit", {}, true}, {"cases", {}},    {"passed", {}},
-                                  {"failed", {}},     {"skipped", {}},  {"best", {}},
-                                  {"wire", {}},       {"of limit", {}}, {"of library", {}}};
+  std::vector<std::vector<std::string>> rows{
+      {"unit", "cases", "passed", "failed", "skipped", "best", "wire", "of limit", "of library"}};
   const auto number = [](int value) { return value == 0 ? "-" : std::to_string(value); };
-  for (const UnitSummary& unit : summary.units) {
-    const std::string cells[] = {
-        unit.unit,
-        std::to_string(unit.counts.cases()),
-        number(unit.counts.passed),
-        number(unit.counts.failed),
-        number(unit.counts.skipped),
-        unit.best,
-        unit.wire,
-        unit.limit_fraction > 0 ? fmt::format("{:.0f} %", 100 * unit.limit_fraction) : "",
-        unit.speedup > 0 ? fmt::format("{:.2f}x", unit.speedup) : ""};
-    for (std::size_t i = 0; i < columns.size(); ++i) columns[i].cells.push_back(cells[i]);
-  }
-  std::size_t fit = 0, used = 0;
+  for (const UnitSummary& unit : summary.units)
+    rows.push_back(
+        {unit.unit, std::to_string(unit.counts.cases()), number(unit.counts.passed),
+         number(unit.counts.failed), number(unit.counts.skipped), unit.best, unit.wire,
+         unit.limit_fraction > 0 ? fmt::format("{:.0f} %", 100 * unit.limit_fraction) : "",
+         unit.speedup > 0 ? fmt::format("{:.2f}x", unit.speedup) : ""});
   const auto room = terminal.interactive ? static_cast<std::size_t>(std::max(20, terminal.width()))
                                          : std::size_t{200};
-  while (fit < columns.size() && used + columns[fit].width() <= room)
-    used += columns[fit++].width() + 2;
-
+  std::vector<std::size_t> widths;  // of the columns that fit
+  for (std::size_t used = 0; widths.size() < rows[0].size(); used += widths.back() + 2) {
+    const auto width = [i = widths.size()](const auto& row) { return row[i].size(); };
+    const std::size_t widest = width(std::ranges::max(rows, {}, width));
+    if (!widths.empty() && used + widest > room) break;
+    widths.push_back(widest);
+  }
   std::string text;
-  const auto row = [&](const auto& cell_of) {
-    std::string line;
-    for (std::size_t i = 0; i < std::max<std::size_t>(fit, 1); ++i) {
-      const TextColumn& column = columns[i];
-      line += fmt::format(fmt::runtime(column.left ? "{:<{}}  " : "{:>{}}  "), cell_of(column),
-                          column.width());
-    }
+  for (const auto& row : rows) {
+    std::string line = fmt::format("{:<{}}  ", row[0], widths[0]);
+    for (std::size_t i = 1; i < widths.size(); ++i)
+      line += fmt::format("{:>{}}  ", row[i], widths[i]);
     text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
-  };
-  row([](const TextColumn& column) { return column.title; });
-  for (std::size_t i = 0; i < summary.units.size(); ++i)
-    row([&](const TextColumn& column) { return column.cells[i]; });
+  }
   return text;
 }
 
@@ -113,14 +91,11 @@ Terminal terminal_of(std::FILE* out) {
   const int file = ::fileno(out);
   const char* kind = std::getenv("TERM");
   const char* no_color = std::getenv("NO_COLOR");
-  Terminal terminal;
-  terminal.interactive = columns_of(file) > 0 && kind && std::string_view(kind) != "dumb";
-  terminal.color = terminal.interactive && !(no_color && *no_color);
-  terminal.width = [file] {
-    const int columns = columns_of(file);
-    return columns > 0 ? columns : 80;
-  };
-  return terminal;
+  const bool interactive = columns_of(file) > 0 && kind && std::string_view(kind) != "dumb";
+  return {interactive, interactive && !(no_color && *no_color), [file] {
+            const int columns = columns_of(file);
+            return columns > 0 ? columns : 80;
+          }};
 }
 
 Console::Console(std::FILE* out, Terminal terminal, std::function<double()> seconds)

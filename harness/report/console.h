@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "harness/report/progress.h"
+#include "harness/record/sink.h"
 
 namespace harness {
 

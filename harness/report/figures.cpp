@@ -9,16 +9,17 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <regex>
 
 #include "harness/record/run_json.h"
 #include "harness/record/summary.h"
 #include "harness/report/junit.h"
+#include "machine/base/clock.h"
 
 namespace harness {
 namespace {
@@ -42,25 +43,20 @@ std::string last_line(std::string text) {
   return plain(text.substr(text.rfind('\n') + 1));
 }
 
-// Returns the script's output until it closes it. ended: it did so in time.
-std::string listen(int pipe, bool& ended) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(drawing_limit_s);
+// Returns the script's output. Empty: it did not end in time.
+std::optional<std::string> listen(int pipe) {
+  const double end_s = machine::steady_s() + drawing_limit_s;
   std::string said;
   char buffer[4096];
-  ended = false;
   while (true) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
-        deadline - std::chrono::steady_clock::now());
     pollfd wait{pipe, POLLIN, 0};
-    const int ready = left.count() <= 0 ? 0 : ::poll(&wait, 1, static_cast<int>(left.count()));
+    const int left_ms = static_cast<int>(1e3 * (end_s - machine::steady_s()));
+    const int ready = left_ms <= 0 ? 0 : ::poll(&wait, 1, left_ms);
     if (ready < 0 && errno == EINTR) continue;
-    if (ready <= 0) return said;
+    if (ready <= 0) return std::nullopt;
     const ssize_t got = ::read(pipe, buffer, sizeof buffer);
     if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) {
-      ended = true;
-      return said;
-    }
+    if (got <= 0) return said;
     said.append(buffer, static_cast<std::size_t>(got));
   }
 }
@@ -85,16 +81,15 @@ std::string draw_figures(const std::string& directory) {
   if (error != 0) {
     why = fmt::format("python3 does not start: {}", std::strerror(error));
   } else {
-    bool ended = false;
-    const std::string said = listen(pipe[0], ended);
-    if (!ended) ::kill(child, SIGKILL);
+    const std::optional<std::string> said = listen(pipe[0]);
+    if (!said) ::kill(child, SIGKILL);
     int status = 0;
     while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
     }
-    if (!ended)
+    if (!said)
       why = fmt::format("figures.py did not end within {} s", drawing_limit_s);
     else if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
-      why = said.empty() ? "figures.py failed" : last_line(said);
+      why = said->empty() ? "figures.py failed" : last_line(*said);
   }
   ::close(pipe[0]);
   return why;
@@ -137,7 +132,6 @@ std::string inlined_svg(std::string_view file, std::string_view id_prefix, std::
   const std::size_t tag_end = svg.find('>');
   std::string tag = svg.substr(0, tag_end);
   const std::string rest = svg.substr(tag_end);
-  std::smatch size;
   if (tag.find("viewBox") == std::string::npos) {
     std::smatch width, height;
     if (std::regex_search(tag, width, std::regex(R"re(\swidth="([0-9.]+))re")) &&

@@ -155,6 +155,12 @@ std::string number_heads(std::initializer_list<std::string_view> titles) {
   return heads;
 }
 
+std::string number_cells(std::initializer_list<std::string> texts) {
+  std::string cells;
+  for (const std::string& text : texts) cells += fmt::format("<td class=\"number\">{}</td>", text);
+  return cells;
+}
+
 std::string report_html(const RunFile& run, const Figures& figures,
                         const std::string& environment) {
   const Summary summary = summarize(run.context, run.records);

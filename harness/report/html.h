@@ -21,7 +21,8 @@ std::string report_html(const RunFile& run, const Figures& figures, const std::s
 std::string overview_table(const RunFile& run);
 std::string case_tables(const RunFile& run);
 std::string oracle_table(const RunFile& run);
-// In bits_table.cpp; empty if no two algorithms ran the same case.
+// The algorithms whose results of real numbers have the same bits, by their fingerprints. Empty if
+// no two algorithms ran the same case.
 std::string bits_table(const RunFile& run);
 
 // "105 us" with the micro sign.
@@ -31,8 +32,9 @@ std::string breakable(const std::string& name);
 // A table that scrolls if it is wider than the page. head and rows: <th> and <tr> elements.
 std::string table(const std::string& label, std::string_view css_class, std::string_view head,
                   std::string_view rows);
-// <th> elements of numbers.
+// <th> or <td> elements of numbers.
 std::string number_heads(std::initializer_list<std::string_view> titles);
+std::string number_cells(std::initializer_list<std::string> texts);
 
 extern const char* const page_style;
 extern const char* const page_script;

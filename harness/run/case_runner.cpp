@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "harness/measure/limit.h"
 #include "harness/measure/sampler.h"
 #include "harness/measure/statistics.h"
 #include "harness/run/inject.h"
@@ -57,7 +56,7 @@ int slowest_rank(const SampleMatrix& samples) {
         slowest = rank;
     ++wins[slowest];
   }
-  return static_cast<int>(std::max_element(wins.begin(), wins.end()) - wins.begin());
+  return static_cast<int>(std::ranges::max_element(wins) - wins.begin());
 }
 
 // Adds the activity of each rank, if every rank has a core.
@@ -122,11 +121,6 @@ void add_rates(Record& record, const Cost& cost, double limit) {
   if (limit > 0) counters["limit_fraction"] = limit / record.seconds;
 }
 
-// Whether ranks share a GPU: their times say nothing about a GPU or a link.
-bool shares_gpu(const machine::World& world, const machine::Group& group) {
-  return world.computes_on_gpu() && world.sharers_of_device(group) > 1;
-}
-
 // Keeps the times and removes rates and comparisons.
 void remove_speed_claims(Record& record) {
   std::erase_if(record.counters, [](const auto& counter) {
@@ -138,7 +132,7 @@ void remove_speed_claims(Record& record) {
 // Sent to rank 0 before each rank's judge.
 struct Report {
   double limit_s = 0;
-  bool shares_gpu = false;
+  bool shares_gpu = false;  // the times say nothing about a GPU or a link
 };
 
 void fail(Record& record, const Failure& failure) {
@@ -169,11 +163,8 @@ std::optional<Failure> CaseRunner::phase(const PlannedCase& plan, machine::Link*
   std::optional<Failure> failure;
   try {
     failure = body();
-  } catch (const machine::Timeout&) {
-    throw;
-  } catch (const machine::PeerFailure&) {
-    throw;
   } catch (const std::exception& error) {
+    if (is_of_a_wait(error)) throw;
     failure = machine::failure_of(error);
     failure->text = fmt::format("{}: {}", what, failure->text);
     world_.board().note(*failure);  // other ranks may wait for this rank inside the unit
@@ -265,7 +256,8 @@ void CaseRunner::run(const PlannedCase& plan, int repetition, Record& record) {
     else
       instance->judge(mine.second);
     const Cost cost = instance->cost();
-    mine.first = {limit_s(cost, rates_, plan.ranks), shares_gpu(world_, group)};
+    mine.first = {limit_s(cost, rates_, plan.ranks),
+                  world_.computes_on_gpu() && world_.sharers_of_device(group) > 1};
     return std::nullopt;
   });
   if (failure) return fail(record, *failure);
@@ -279,16 +271,7 @@ void CaseRunner::run(const PlannedCase& plan, int repetition, Record& record) {
       record.oversubscribed = record.oversubscribed || report.shares_gpu;
       judges.push_back(judge);
     }
-    JudgedCase judged = merge(judges, plan.oracles);
-    record.verdict = judged.verdict;
-    record.failure.reset();
-    if (judged.verdict == Ruling::fail)
-      record.failure = Failure{
-          .kind = Failure::Kind::wrong_result, .rank = judged.failed_rank, .text = judged.reason};
-    record.reason = std::move(judged.reason);
-    record.oracles = std::move(judged.oracles);
-    record.memory = std::move(judged.memory);
-    record.counters.merge(judged.counters);
+    merge(judges, plan.oracles, record);
     add_rates(record, instance->cost(), slowest_limit);
   }
   Description description(record.seconds, counter(record, "library_s"));

@@ -3,6 +3,7 @@
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <fstream>
@@ -31,7 +32,7 @@ const std::vector<std::string> ours = {"filter", "list_tests", "format", "out", 
 const std::vector<std::string> meaningless = {"min_time", "min_warmup_time", "perf_counters"};
 
 bool contains(const std::vector<std::string>& words, const std::string& word) {
-  return std::find(words.begin(), words.end(), word) != words.end();
+  return std::ranges::find(words, word) != words.end();
 }
 
 bool parse_switch(const std::string& flag, const std::string& value) {
@@ -116,10 +117,9 @@ GoogleFront::GoogleFront(const std::vector<std::string>& flags) {
       list_only_ = parse_switch(word, value);
     else if (word == "out")
       out_ = value;
-    else if (word == "format")
-      check_word(word, format_ = value, {"console", "json", "csv"});
-    else if (word == "out_format")
-      check_word(word, out_format_ = value, {"console", "json", "csv"});
+    else if (word == "format" || word == "out_format")
+      check_word(word, (word == "format" ? format_ : out_format_) = value,
+                 {"console", "json", "csv"});
     else {
       if (word == "time_unit") {
         check_word(word, value, {"ns", "us", "ms", "s"});

@@ -8,6 +8,7 @@
 #include <charconv>
 #include <chrono>
 #include <cmath>
+#include <functional>
 #include <map>
 
 #include "machine/base/clock.h"
@@ -46,22 +47,34 @@ std::vector<std::string> names_of(const auto& items, auto name) {
   return names;
 }
 
-// Removes the number at the start of text and returns it.
-double leading_number(std::string_view& text) {
+using Units = std::vector<std::pair<std::string_view, double>>;
+const Units none{{"", 1}}, durations{{"", 1}, {"s", 1}, {"ms", 1e-3}, {"us", 1e-6}},
+    rates{{"GB/s", 1e9}, {"MB/s", 1e6}, {"kB/s", 1e3}, {"B/s", 1}};
+
+// A number of a fault with its units, its minimum, and the rule for messages.
+struct Quantity {
+  double Fault::*field;
+  const Units& units;
+  double least;
+  std::string_view expected;
+};
+const std::map<std::string, Quantity, std::less<>> quantities{
+    {"factor", {&Fault::factor, none, 1, "1 or more (example: factor=2)"}},
+    {"probability", {&Fault::probability, none, 0, "0 or more (example: probability=0.1)"}},
+    {"seconds", {&Fault::seconds, durations, 1e-9, "a duration (example: seconds=5ms)"}},
+    {"rate", {&Fault::bytes_per_second, rates, 1e-9, "a rate (example: rate=50MB/s)"}},
+};
+const std::map<std::string, int Fault::*, std::less<>> whole_numbers{
+    {"rank", &Fault::rank}, {"peer", &Fault::peer}, {"threads", &Fault::threads}};
+
+// Returns NAN if text is not a number with one of these units.
+double number(std::string_view text, const Units& units) {
   double value = NAN;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc()) return NAN;
   text.remove_prefix(static_cast<std::size_t>(end - text.data()));
-  return value;
-}
-
-double number(std::string_view text,
-              const std::vector<std::pair<std::string_view, double>>& units) {
-  const double value = leading_number(text);
-  if (text.empty() && units.empty()) return value;
-  for (const auto& [unit, factor] : units)
-    if (text == unit) return factor * value;
-  return NAN;
+  const auto unit = std::ranges::find(units, text, &Units::value_type::first);
+  return unit == units.end() ? NAN : unit->second * value;
 }
 
 class Parser {
@@ -86,21 +99,17 @@ class Parser {
       const std::string key(part.substr(0, equals));
       const auto known = names_of(*keys_, &Key::name);
       if (std::ranges::find(known, key) == known.end())
-        throw UsageError(fmt::format("--inject {}: {}", fault_.text,
-                                     machine::unknown("key of " + fault_.kind, key, known)));
-      if (std::ranges::find(given, key) != given.end())
-        throw UsageError(fmt::format("--inject {}: '{}' is given twice", fault_.text, key));
+        refuse("{}", machine::unknown("key of " + fault_.kind, key, known));
+      if (std::ranges::find(given, key) != given.end()) refuse("'{}' is given twice", key);
       given.push_back(key);
       set(key, equals == std::string_view::npos ? "" : part.substr(equals + 1));
     }
     for (const Key& key : *keys_)
       if (key.wanted && std::ranges::find(given, key.name) == given.end())
-        throw UsageError(fmt::format("--inject {}: {} is missing", fault_.text, key.name));
+        refuse("{} is missing", key.name);
     if (fault_.kind == "slow_rank" && (fault_.seconds > 0) == (fault_.factor != 1))
-      throw UsageError(fmt::format(
-          "--inject {}: slow_rank requires either factor (above 1) or seconds", fault_.text));
-    if (fault_.rank == fault_.peer)
-      throw UsageError(fmt::format("--inject {}: rank and peer are the same", fault_.text));
+      refuse("slow_rank requires either factor (above 1) or seconds");
+    if (fault_.rank == fault_.peer) refuse("rank and peer are the same");
     return fault_;
   }
 
@@ -111,54 +120,43 @@ class Parser {
     return part;
   }
 
-  double checked(std::string_view key, std::string_view text, double value, double least,
-                 std::string_view expected) {
-    if (value >= least && value < 1e18) return value;
-    throw UsageError(
-        fmt::format("--inject {}: {} is '{}'; expected {}", fault_.text, key, text, expected));
+  template <class... Values>
+  [[noreturn]] void refuse(fmt::format_string<const Values&...> text, const Values&... values) {
+    throw UsageError(fmt::format("--inject {}: {}", fault_.text, fmt::format(text, values...)));
   }
+  void refuse_value(std::string_view key, std::string_view text, std::string_view expected) {
+    refuse("{} is '{}'; expected {}", key, text, expected);
+  }
+
   int whole(std::string_view key, std::string_view text) {
-    const double value = number(text, {});
-    return static_cast<int>(checked(key, text,
-                                    value == std::floor(value) && value <= 1e9 ? value : NAN, 0,
-                                    fmt::format("a whole number (example: {}=1)", key)));
+    const double value = number(text, none);
+    if (!(value >= 0 && value <= 1e9 && value == std::floor(value)))
+      refuse_value(key, text, fmt::format("a whole number (example: {}=1)", key));
+    return static_cast<int>(value);
   }
 
   void set(const std::string& key, std::string_view text) {
-    if (key == "rank") {
-      fault_.rank = whole(key, text);
-    } else if (key == "peer") {
-      fault_.peer = whole(key, text);
+    if (const auto integer = whole_numbers.find(key); integer != whole_numbers.end()) {
+      fault_.*integer->second = whole(key, text);
+    } else if (const auto quantity = quantities.find(key); quantity != quantities.end()) {
+      const Quantity& its = quantity->second;
+      const double value = fault_.*its.field = number(text, its.units);
+      if (!(value >= its.least && value < 1e18)) refuse_value(key, text, its.expected);
     } else if (key == "bit") {
       fault_.bit = static_cast<std::uint64_t>(whole(key, text));
-    } else if (key == "threads") {
-      fault_.threads = std::max(1, whole(key, text));
     } else if (key == "iteration") {
       fault_.iteration = text == "judging" ? judging : whole(key, text);
     } else if (key == "ranks") {
       const std::size_t dash = text.find('-');
-      if (dash == std::string_view::npos)
-        checked(key, text, NAN, 0, "two ranks (example: ranks=2-3)");
+      if (dash == std::string_view::npos) refuse_value(key, text, "two ranks (example: ranks=2-3)");
       fault_.rank = whole(key, text.substr(0, dash));
       fault_.peer = whole(key, text.substr(dash + 1));
-    } else if (key == "factor") {
-      fault_.factor = checked(key, text, number(text, {}), 1, "1 or more (example: factor=2)");
-    } else if (key == "probability") {
-      fault_.probability =
-          checked(key, text, number(text, {}), 0, "0 or more (example: probability=0.1)");
-    } else if (key == "seconds") {
-      const double value = number(text, {{"", 1}, {"s", 1}, {"ms", 1e-3}, {"us", 1e-6}});
-      fault_.seconds = checked(key, text, value, 1e-9, "a duration (example: seconds=5ms)");
-    } else if (key == "rate") {
-      const double value = number(text, {{"GB/s", 1e9}, {"MB/s", 1e6}, {"kB/s", 1e3}, {"B/s", 1}});
-      fault_.bytes_per_second = checked(key, text, value, 1e-9, "a rate (example: rate=50MB/s)");
     } else if (key == "bytes") {
       fault_.bytes = AxisText<Bytes>::parse("inject " + fault_.text + ": bytes", text).value;
     } else if (key == "library") {
       fault_.library = text;
       if (std::ranges::find(libraries, fault_.library) == libraries.end())
-        throw UsageError(fmt::format("--inject {}: {}", fault_.text,
-                                     machine::unknown("library", fault_.library, libraries)));
+        refuse("{}", machine::unknown("library", fault_.library, libraries));
     } else {
       fault_.version = text;
     }
@@ -274,7 +272,7 @@ void Injection::begin(const Fault& fault) {
       product(stream, c);
     };
   if (fault.kind == "slow_core")
-    for (int i = 0; i < fault.threads; ++i)
+    for (int i = 0; i < std::max(1, fault.threads); ++i)
       busy_.emplace_back([this] {  // binding a rank binds all threads of its process
         while (!over_.load(std::memory_order_relaxed)) {
         }

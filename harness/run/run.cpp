@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <csignal>
@@ -56,9 +57,8 @@ class Signals {
 
 // The next action, from rank 0 to the others.
 struct Command {
-  enum Kind : int { run_case, stop } kind = stop;
-  int index = 0, repetition = 0;
-  int exit_code = 0;
+  int index = -1, repetition = 0;  // of the next case; index -1: stop
+  int exit_code = accepted;
 };
 
 class CaseLoop {
@@ -171,7 +171,7 @@ void CaseLoop::lead_case(std::size_t index, int repetition, Progress& progress) 
                   fmt::format("needs {} ranks, this launch has {}", plan.ranks, world_.size()));
     } else {
       try {
-        execute(command({Command::run_case, static_cast<int>(index), repetition, 0}), record);
+        execute(command({static_cast<int>(index), repetition}), record);
       } catch (const std::exception& error) {
         if (record.name.empty()) record = skipped(plan, repetition, {});
         record.verdict = Ruling::fail;
@@ -225,7 +225,7 @@ int CaseLoop::lead(Progress& progress) {
   if (!mistake.empty()) throw UsageError(mistake);
   if (front->list_only()) {
     front->list(cases_, selected);
-    return command({Command::stop, 0, 0, accepted}).exit_code;
+    return command({}).exit_code;
   }
 
   context_ = options_.context;
@@ -273,14 +273,13 @@ int CaseLoop::lead(Progress& progress) {
   whatever_the_end([&] { progress.finish(context_, records_); });
   if (fatal_) std::rethrow_exception(fatal_);
   if (!unwritten_.empty()) {
-    command({Command::stop, 0, 0, environment});
+    command({.exit_code = environment});
     throw Unwritten(unwritten_);
   }
-  int exit_code = with_faults ? case_failed : accepted;
-  for (const Record& record : records_)
-    if (record.verdict == Ruling::fail) exit_code = case_failed;
+  const bool failed = std::ranges::count(records_, Ruling::fail, &Record::verdict) > 0;
+  int exit_code = with_faults || failed ? case_failed : accepted;
   if (signal_ != 0) exit_code = 128 + signal_;
-  return command({Command::stop, 0, 0, exit_code}).exit_code;
+  return command({.exit_code = exit_code}).exit_code;
 }
 
 int CaseLoop::follow() {
@@ -289,7 +288,7 @@ int CaseLoop::follow() {
   try {
     while (true) {
       const Command next = command({});
-      if (next.kind == Command::stop) return next.exit_code;
+      if (next.index < 0) return next.exit_code;
       Record record;
       execute(next, record);
     }

@@ -17,7 +17,6 @@
 
 #include "harness/record/record.h"
 #include "harness/record/sink.h"
-#include "harness/report/progress.h"
 #include "harness/unit/unit.h"
 #include "machine/world/world.h"
 

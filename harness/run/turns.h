@@ -29,18 +29,17 @@ class Turns {
   void took(std::size_t index, double seconds);
 
  private:
+  struct Case {
+    std::size_t index = 0;
+    std::vector<std::size_t> values;  // its axis values, numbered
+  };
   struct Unit {
-    std::vector<std::size_t> cases;                // indices
-    std::vector<std::vector<std::size_t>> values;  // of each case: its axis values, numbered
-    std::vector<bool> was_run;
+    std::vector<Case> left;
     std::size_t numbers = 0;        // of values there are
     std::vector<std::size_t> runs;  // of each pair of values
     double seconds = 0;
-    std::size_t left = 0;
 
-    std::size_t next() const;  // place in cases
-    template <class Visit>
-    void pairs(std::size_t place, Visit visit) const;
+    void pairs(const Case& one, const auto& visit) const;
   };
   std::vector<Unit> units_;
 };

@@ -67,49 +67,42 @@ void say(std::string_view text) {
 class Watchdog::Eye {
  public:
   Eye(machine::World& world, std::vector<std::string> names)
-      : world_(world), names_(std::move(names)), seen_(static_cast<std::size_t>(world.size())) {}
+      : world_(world), names_(std::move(names)), counters_(static_cast<std::size_t>(world.size())) {
+    for (int rank = 0; rank < world.size(); ++rank) {
+      RankView& view = seen_.emplace_back();
+      view.rank = rank;
+      view.host = world.host(rank);
+      view.here = world.board().of(rank) != nullptr;
+    }
+  }
 
   Snapshot look(double now) {
     // This process itself did not run, so missing heartbeats do not count.
     const bool slept = now - looked_s_ > 2 && looked_s_ > 0;
     looked_s_ = now;
-    const machine::Board& board = world_.board();
-    Snapshot snapshot{world_.rank(), {}};
-    for (int rank = 0; rank < world_.size(); ++rank) {
-      RankView view;
-      view.rank = rank;
-      view.host = world_.host(rank);
-      const RankStatus* status = board.of(rank);
-      view.here = status != nullptr;
-      if (status) see(view, *status, board, now, slept);
-      snapshot.ranks.push_back(std::move(view));
-    }
-    return snapshot;
+    for (std::size_t rank = 0; rank < seen_.size(); ++rank)
+      if (seen_[rank].here) see(seen_[rank], counters_[rank], now, slept);
+    return {world_.rank(), seen_};
   }
 
  private:
-  struct Seen {
+  struct Counters {
     std::uint64_t heartbeat = 0, progress = 0;
-    double heartbeat_s = 0, progress_s = 0, failed_s = 0;
   };
 
-  void see(RankView& view, const RankStatus& status, const machine::Board& board, double now,
-           bool slept) {
-    Seen& seen = seen_[static_cast<std::size_t>(view.rank)];
+  void see(RankView& view, Counters& counters, double now, bool slept) {
+    const machine::Board& board = world_.board();
+    const RankStatus& status = *board.of(view.rank);
     const std::uint64_t heartbeat = status.heartbeat.load(), progress = status.progress.load();
-    if (seen.heartbeat != heartbeat || seen.heartbeat_s == 0 || slept) seen.heartbeat_s = now;
-    if (seen.progress != progress || seen.progress_s == 0 || slept) seen.progress_s = now;
-    seen.heartbeat = heartbeat;
-    seen.progress = progress;
+    if (counters.heartbeat != heartbeat || view.heartbeat_s == 0 || slept) view.heartbeat_s = now;
+    if (counters.progress != progress || view.progress_s == 0 || slept) view.progress_s = now;
+    counters = {heartbeat, progress};
     view.pid = status.pid.load();
     view.process = process_state(view.pid);
     // Read after the process: a rank sets its state before it ends.
     view.state = status.state.load();
-    if (view.state == RankState::failed && seen.failed_s == 0) seen.failed_s = now;
+    if (view.state == RankState::failed) view.failed_s = std::min(view.failed_s, now);
     view.watched = heartbeat != 0 && heartbeat != signed_off && heartbeat != reported;
-    view.heartbeat_s = seen.heartbeat_s;
-    view.progress_s = seen.progress_s;
-    if (seen.failed_s > 0) view.failed_s = seen.failed_s;
     view.waiting_for = status.waiting_for.load();
     view.on_device = status.on_device.load() > 0;
     view.activity = board.activity(view.rank);
@@ -132,7 +125,8 @@ class Watchdog::Eye {
 
   machine::World& world_;
   std::vector<std::string> names_;
-  std::vector<Seen> seen_;
+  std::vector<RankView> seen_;
+  std::vector<Counters> counters_;  // when last seen
   double looked_s_ = 0;
 };
 

@@ -161,7 +161,7 @@ std::vector<Bytes> powers(std::int64_t first, std::int64_t last, std::int64_t fa
 
 void check_allowed(const AxisInfo& axis, const std::string& value) {
   const std::vector<std::string>& allowed = axis.allowed;
-  if (allowed.empty() || std::find(allowed.begin(), allowed.end(), value) != allowed.end()) return;
+  if (allowed.empty() || std::ranges::find(allowed, value) != allowed.end()) return;
   const std::int64_t number = digits(value);
   if (number < 0)
     throw UsageError(machine::unknown(fmt::format("--{}", axis.name), value, allowed));
@@ -169,9 +169,7 @@ void check_allowed(const AxisInfo& axis, const std::string& value) {
     const std::int64_t other = digits(text);
     return other < 0 ? std::numeric_limits<std::int64_t>::max() : std::abs(other - number);
   };
-  const auto near =
-      std::min_element(allowed.begin(), allowed.end(),
-                       [&](const auto& a, const auto& b) { return distance(a) < distance(b); });
+  const auto near = std::ranges::min_element(allowed, {}, distance);
   throw UsageError(fmt::format("--{} is {}; expected one of {} (nearest: {})", axis.name, value,
                                fmt::join(allowed, ", "), *near));
 }

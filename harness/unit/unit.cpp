@@ -18,12 +18,6 @@ std::map<std::string, std::unique_ptr<Family>, std::less<>>& registry() {
   return families;
 }
 
-std::string flags_text(const AxisFlags& flags) {
-  std::string text;
-  for (const auto& [axis, values] : flags) text += fmt::format(" --{} {}", axis, values);
-  return text;
-}
-
 }  // namespace
 
 std::string detail::case_name(std::string_view unit, const AxisValues& axes) {
@@ -61,8 +55,7 @@ std::vector<const Family*> families(const std::vector<std::string>& units) {
       throw UsageError(machine::unknown("unit", unit, names));
     }
     const Family* family = found->second.get();
-    if (std::find(selected.begin(), selected.end(), family) == selected.end())
-      selected.push_back(family);
+    if (std::ranges::find(selected, family) == selected.end()) selected.push_back(family);
   }
   return selected;
 }
@@ -88,7 +81,7 @@ std::vector<PlannedCase> plan_cases(const std::vector<std::string>& units,
     std::erase_if(own.flags, [&](const auto& flag) { return !axes[family].contains(flag.first); });
     try {
       std::vector<PlannedCase> cases = family->cases(own);
-      std::move(cases.begin(), cases.end(), std::back_inserter(planned));
+      std::ranges::move(cases, std::back_inserter(planned));
     } catch (const UsageError& error) {
       const std::string text = fmt::format("{} (unit {})", error.what(), family->name());
       if (!units.empty()) throw UsageError(text);
@@ -96,12 +89,13 @@ std::vector<PlannedCase> plan_cases(const std::vector<std::string>& units,
     }
   }
   if (planned.empty() && !refusal.empty()) throw UsageError(refusal);
-  if (planned.empty())
-    throw UsageError(
-        fmt::format("no case selected: {} in profile {}{}",
-                    units.empty() ? "all units" : fmt::format("unit {}", fmt::join(units, ", ")),
-                    name(request.profile), flags_text(request.flags)));
-  return planned;
+  if (!planned.empty()) return planned;
+  std::string text =
+      fmt::format("no case selected: {} in profile {}",
+                  units.empty() ? "all units" : fmt::format("unit {}", fmt::join(units, ", ")),
+                  name(request.profile));
+  for (const auto& [axis, values] : request.flags) text += fmt::format(" --{} {}", axis, values);
+  throw UsageError(text);
 }
 
 }  // namespace harness

@@ -129,7 +129,9 @@ std::vector<std::string> failures(Fault fault, LayerCase c) {
     unit.judge(judge);
     const std::vector<harness::Judge> judges = world.all_gather(world.group(), judge);
     if (world.rank() != 0) return;
-    for (const harness::OracleResult& result : merge(judges, LayerUnit<NormedMlp>::oracles).oracles)
+    harness::Record record;
+    merge(judges, LayerUnit<NormedMlp>::oracles, record);
+    for (const harness::OracleResult& result : record.oracles)
       if (result.ruling == harness::Ruling::fail)
         failed.push_back(fmt::format("{}: {}", name(result.oracle), result.text));
   });
