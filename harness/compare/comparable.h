@@ -46,7 +46,7 @@ class Factors {
   bool declare(std::string_view field) const;
   // Exactly this name: of an axis, or "numbers" or "timing".
   bool name(std::string_view name) const;
-  // Throws UsageError for a name that matches neither these fields nor `others`.
+  // Throws UsageError for a name that matches no field of `known` and is not in `others`.
   void check(const std::vector<const Fields*>& known, const std::set<std::string>& others) const;
 
  private:

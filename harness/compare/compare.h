@@ -42,7 +42,7 @@ const Floor& floor_of(const Record& record);
 struct CompareOptions {
   double level = 0.05;               // false discovery rate, and of the intervals
   std::optional<double> floor = {};  // of all cases, in place of floors()
-  // What may differ; an axis among them is left out of the cases' names.
+  // Fields that may differ. The names of cases omit the axes among them.
   std::vector<std::string> factors = {};
   std::string base_label = "BASE", next_label = "NEW";  // what texts call the sides
 };

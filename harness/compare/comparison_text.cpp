@@ -170,7 +170,7 @@ std::string table(const RunComparison& comparison, bool all) {
 std::string numbers_text(const RunComparison& comparison, bool all) {
   std::string text;
   for (const bool unsteady : {false, true}) {
-    std::vector<std::pair<std::string, std::string>> cases;  // name, what of it
+    std::vector<std::pair<std::string, std::string>> cases;  // name, lines
     for (const NumberChange& change : comparison.numbers) {
       if (change.unsteady != unsteady) continue;
       if (cases.empty() || cases.back().first != change.name) cases.emplace_back(change.name, "");

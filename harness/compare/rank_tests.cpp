@@ -9,7 +9,7 @@
 namespace harness {
 namespace {
 
-// In how many ways `chosen` of these values have each sum: [sum].
+// Returns the number of ways in which `chosen` of these values have each sum: [sum].
 std::vector<double> ways_by_sum(const std::vector<int>& values, int chosen) {
   const auto largest = static_cast<std::size_t>(std::accumulate(values.begin(), values.end(), 0));
   std::vector<std::vector<double>> ways(static_cast<std::size_t>(chosen) + 1,

@@ -152,6 +152,7 @@ void slow_links(const RunFile& run, Findings& findings) {
                  fmt::format("in {} of {} matrices; {}", slow.seen, matrices, slow.text));
   }
 }
+
 // Finds ranks that are late or compute slowly: busy while the others wait, or busy for longer.
 void slow_ranks(const RunFile& run, Findings& findings) {
   struct Seen {

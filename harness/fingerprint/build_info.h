@@ -1,6 +1,6 @@
 #pragma once
-// How this program was built. The commit is read when the library is linked, not when it is
-// configured, so that it is the one that was compiled; "-dirty" when the tree differed from it.
+// The build of this program. The commit is read when the library is linked, not when it is
+// configured, so it is the compiled one. It ends with "-dirty" if the tree differed from it.
 
 #include <string_view>
 

@@ -23,7 +23,7 @@ using Json = nlohmann::ordered_json;
 constexpr std::string_view prefixes[] = {"NCCL_", "CUDA_",   "UCX_",   "MPICH_",
                                          "MPIR_", "OMPI_",   "FI_",    "OMP_",
                                          "DNNL_", "ONEDNN_", "SLURM_", "SHARDMARK_"};
-// What Open MPI's launcher tells each rank of this one launch, addresses and a key among it.
+// Variables that Open MPI's launcher sets for one launch, including addresses and a key.
 constexpr std::string_view left_out[] = {"OMPI_MCA_orte_", "OMPI_MCA_ess", "OMPI_COMM_WORLD_",
                                          "OMPI_FILE_LOCATION"};
 constexpr std::string_view whole_names[] = {"LD_PRELOAD"};
@@ -69,7 +69,7 @@ class Topology {
     hardware["memory_bytes"] = hwloc_get_root_obj(topology_)->total_memory;
   }
 
-  // The hardware threads this process may run on, as the system numbers them: "0-3,8".
+  // Returns the hardware threads on which this process may run, by the system's numbers: "0-3,8".
   std::string binding() const {
     const hwloc_bitmap_t set = hwloc_bitmap_alloc();
     std::string text;
@@ -132,7 +132,7 @@ Json software() {
   return json;
 }
 
-// Moves what all have alike from `ranks` to `same`, and names the rest.
+// Moves the values that all ranks share from `ranks` to `same`, and lists the other keys.
 void factor(std::vector<Json>& ranks, Json& same, Json& differences, const std::string& path) {
   std::vector<std::string> keys;  // of any rank, in order of appearance
   std::set<std::string> known;
@@ -169,7 +169,7 @@ std::string redacted(std::string_view name, std::string_view value) {
                          [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
   for (const std::string_view word : secret_names)
     if (upper.find(word) != std::string::npos) return replacement;
-  // user:password@host, and a user alone, which may be a token.
+  // user:password@host, or only a user, which may be a token.
   static const std::regex in_url(R"((://)[^/@\s]*@)");
   static const std::regex in_option(
       R"(((?:passw\w*|pwd|secret|token|api_?key|jwt)\s*[=:]\s*)[^\s,;&]+)", std::regex::icase);
@@ -217,7 +217,7 @@ std::string environment_json(const std::vector<std::string>& fingerprints) {
   std::vector<Json> ranks;
   for (const std::string& text : fingerprints) ranks.push_back(Json::parse(text));
   std::vector<int> numbers;
-  for (Json& rank : ranks) {  // kept apart, so that a launch of one rank lists it too
+  for (Json& rank : ranks) {  // removed: the list has it even for a launch of one rank
     numbers.push_back(rank.at("rank").get<int>());
     rank.erase("rank");
   }

@@ -1,6 +1,6 @@
 #pragma once
-// What makes two runs comparable: the machine each rank ran on and the software it ran with. Only
-// environment variables that steer that software are kept, and no secret among them.
+// The facts that make two runs comparable: the machine and the software of each rank. Keeps only
+// environment variables that control that software, without secrets.
 
 #include <map>
 #include <string>
@@ -11,28 +11,31 @@
 
 namespace harness {
 
-// How a run measures, where that is not in a case's name: "seed" -> "1234".
+// Options of a run that are not in a case's name: "seed" -> "1234".
 using OptionTexts = std::map<std::string, std::string>;
 
-// Versions by library ("mpi", "onednn", "nccl", "cuda") in place of the loaded ones, for tests of
-// what compares fingerprints.
+// Versions by library ("mpi", "onednn", "nccl", "cuda") in place of the loaded ones, to test the
+// comparison of fingerprints.
 using InjectedVersions = std::map<std::string, std::string>;
 
-// Of the rank that calls, as one JSON object: rank, host, hardware, software, environment, options.
+// Returns the calling rank's fingerprint as one JSON object: rank, host, hardware, software,
+// environment, options.
 std::string fingerprint_json(machine::World& world, const OptionTexts& options = {},
                              const InjectedVersions& versions = {});
 
-// environment.json from all ranks' fingerprints: `same_on_all_ranks`, `differences` (the keys whose
-// values differ, as "environment.NCCL_ALGO") and `ranks`, each with what differs only.
+// Returns environment.json from all ranks' fingerprints: `same_on_all_ranks`, `differences` (the
+// keys whose values differ: "environment.NCCL_ALGO") and `ranks`, each with only those values.
 std::string environment_json(const std::vector<std::string>& fingerprints);
 
-// environment.json of the world, on rank 0; elsewhere empty. Collective.
+// Returns environment.json of the world on rank 0, and an empty text on other ranks. Collective.
 std::string gather_environment(machine::World& world, const OptionTexts& options = {},
                                const InjectedVersions& versions = {});
 
-// The variables worth keeping of an environment ("NAME=value"), secrets replaced by "[redacted]".
+// Returns the variables to keep from an environment ("NAME=value"), with secrets replaced by
+// "[redacted]".
 std::map<std::string, std::string> kept_environment(const char* const* environment);
-// By name (…TOKEN…, …KEY…, …PASSW…) the whole value; else what in it looks like a password.
+// Redacts the whole value if the name contains TOKEN, KEY, PASSW or a similar word, else the parts
+// of the value that look like a password.
 std::string redacted(std::string_view name, std::string_view value);
 
 }  // namespace harness

@@ -6,7 +6,7 @@
 
 #include <string_view>
 
-// Of libraries that a build may lack: null then.
+// Functions of libraries that a build may lack: null then.
 extern "C" {
 __attribute__((weak)) int cudaRuntimeGetVersion(int* version);
 __attribute__((weak)) int cudaDriverGetVersion(int* version);

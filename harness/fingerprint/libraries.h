@@ -1,12 +1,12 @@
 #pragma once
-// The libraries that this process has loaded, as each of them reports its version.
+// The libraries that this process has loaded, with the versions that they report.
 
 #include <string>
 
 namespace harness {
 
 struct Library {
-  std::string version;  // "4.0.2"; "absent" if there is none; empty if it does not say
+  std::string version;  // "4.0.2"; "absent" if there is none; empty: not reported
   std::string file;     // as loaded; empty: none
 };
 

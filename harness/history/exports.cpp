@@ -31,7 +31,7 @@ std::string field(const StoredRun& run, const char* name) {
   return found == run.fields.end() ? "" : found->second;
 }
 
-// Every case of any run, in order.
+// Returns the names of the cases of all runs, in order.
 std::set<std::string> names_of(const std::vector<Row>& rows) {
   std::set<std::string> names;
   for (const Row& row : rows)
@@ -162,14 +162,14 @@ std::string prometheus(const std::vector<Row>& rows) {
   std::string text =
       family("shardmark_run_timestamp_seconds", "When the run began.") +
       fmt::format("shardmark_run_timestamp_seconds {}\n", epoch_s(row.run.date)) +
-      family("shardmark_run_info", "Where the run was, of which commit of the program.") +
+      family("shardmark_run_info", "Host and commit of the run.") +
       fmt::format("shardmark_run_info{{{},{}}} 1\n", label("host", field(row.run, "host")),
                   label("commit", row.run.commit)) +
       family("shardmark_run_cases", "Cases of the run by their verdict.");
   for (const auto& [verdict, count] : counts)
     text += fmt::format("shardmark_run_cases{{{}}} {}\n", label("verdict", verdict), count);
   if (!passed.empty())
-    text += family("shardmark_case_passed", "1 where no oracle failed, else 0.") + passed;
+    text += family("shardmark_case_passed", "1 if no oracle failed, else 0.") + passed;
   if (!seconds.empty())
     text += family("shardmark_case_seconds", "Median time of the case in this run.") + seconds;
   return text;

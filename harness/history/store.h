@@ -47,7 +47,7 @@ class History {
   std::vector<StoredRun> runs() const;  // by date
   std::vector<std::string> cases() const;
   std::vector<CaseTime> cases_of(int run) const;  // by name
-  // Of the runs in which the case passed and was timed, by date.
+  // The runs in which the case passed and was timed, by date.
   std::vector<Point> series(const std::string& name) const;
 
  private:

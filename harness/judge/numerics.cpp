@@ -27,7 +27,7 @@ bool same_size(std::size_t actual, std::size_t expected, Comparison& result) {
   return false;
 }
 
-// Scaled by the largest element, so that squares neither vanish nor overflow.
+// Scaled by the largest element, so that squares do not vanish or overflow.
 double norm_of(std::span<const double> values) {
   double largest = 0, squares = 0;
   for (double value : values) largest = std::max(largest, std::abs(value));

@@ -15,7 +15,7 @@ using Json = nlohmann::ordered_json;
 
 void put(Json& object, std::string_view key, double value) {
   if (!std::isfinite(value)) return;
-  // Counts and sizes read better as integers, and 2^53 is where doubles stop being them.
+  // Writes counts and sizes as integers. Above 2^53 doubles are not exact.
   if (value == std::floor(value) && std::abs(value) < 9007199254740992.0 &&
       !(value == 0 && std::signbit(value)))
     object[std::string(key)] = static_cast<std::int64_t>(value);
@@ -32,7 +32,7 @@ template <class T>
 void take(const Json& object, const char* key, T& value) {
   object.at(key).get_to(value);
 }
-// put leaves out what is not finite.
+// put omits numbers that are not finite.
 void take(const Json& object, const char* key, double& value) { value = object.value(key, 0.0); }
 
 // A struct as an object, by pairs of key and member.

@@ -306,7 +306,7 @@ void RunWriter::started(const std::string& name) { say_running(directory_, name)
 void RunWriter::add(const Record& record) {
   const std::string_view samples(reinterpret_cast<const char*>(record.samples.seconds.data()),
                                  record.samples.seconds.size() * sizeof(double));
-  // Before run.json refers to them.
+  // Written before run.json refers to them.
   write_at(samples_file_.descriptor, samples, samples_bytes_, directory_ + "/samples.bin", disk_);
   const auto [family, instance] = place(record.unit, record.name);
   const int repeated = repetitions(record.name, record.repetition);

@@ -1,8 +1,8 @@
 #pragma once
-// A run directory's run.json and samples.bin: written case by case, read back whole.
+// A run directory's run.json and samples.bin: written after every case, read as a whole.
 //
 //   RunWriter writer(context, "results/runs/today");
-//   writer.add(record);                  // after every case: what is finished is on disk
+//   writer.add(record);                  // after every case: finished cases are on disk
 //   context.status = "complete";
 //   writer.finish(context);
 //   RunFile run = read_run("results/runs/today");
@@ -90,8 +90,8 @@ struct RunFile {
 // file and place if it is missing, cut off, or not a run.
 RunFile read_run(const std::string& given);
 
-// Reads what need not be run again: without samples, and without the case that was running when a
-// rank was lost. Also throws UsageError if run.json lacks the words of its command line.
+// Reads the cases that need not run again: without samples, and without the case that was running
+// when a rank was lost. Also throws UsageError if run.json lacks the words of its command line.
 RunFile read_finished(const std::string& directory);
 
 // Marks the run in `directory` aborted by this failure and adds the case that ran (in place of its

@@ -210,16 +210,18 @@ std::string overview_table(const RunFile& run) {
                "<th>Unit</th>" + number_heads({"Cases", "Passed", "Failed", "Skipped", "Best rate",
                                                "Of limit", "Of library"}),
                rows) +
-         "<p class=\"note\">\xe2\x80\x9cWire\xe2\x80\x9d, in the cases, is what the rank that sent "
-         "most put "
-         "on the wire per second, as counted in the transport. "
-         "\xe2\x80\x9cOf limit\xe2\x80\x9d is the time that the measured memory and link "
-         "bandwidth or matrix rate alone would take, over the "
-         "time taken; \xe2\x80\x9cof library\xe2\x80\x9d the library\xe2\x80\x99s time over ours. "
-         "Both are medians over the cases that passed. A library that spins while it waits takes "
+         "<p class=\"note\">\xe2\x80\x9cWire\xe2\x80\x9d, in the cases, is the rate of the rank "
+         "that sent "
+         "most, as counted in the transport. "
+         "\xe2\x80\x9cOf limit\xe2\x80\x9d is the time that the measured memory and link bandwidth "
+         "or "
+         "matrix rate alone would take, over the time taken. \xe2\x80\x9cOf library\xe2\x80\x9d is "
          "the "
-         "time of whole turns where ranks share cores, so with more ranks than cores that says "
-         "little of its algorithms.</p>\n";
+         "library\xe2\x80\x99s time over ours. Both are medians over the cases that passed. A "
+         "library that "
+         "spins while it waits takes whole time slices if ranks share cores, so with more ranks "
+         "than "
+         "cores its time says little about its algorithms.</p>\n";
 }
 
 std::string case_tables(const RunFile& run) {
@@ -286,9 +288,11 @@ std::string bits_table(const RunFile& run) {
       rows += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td></tr>\n", escaped(key.first),
                           escaped(key.second), escaped(cell_of(compared)));
   if (rows.empty()) return "";
-  return "<h3>Bits by algorithm</h3>\n<p class=\"note\">Whether real numbers give the same bits by "
-         "another algorithm: sums round in the order that the algorithm adds in. That repeats, "
-         "fresh communicators and replicas agree is judged above, under determinism.</p>\n" +
+  return "<h3>Bits by algorithm</h3>\n<p class=\"note\">Algorithms whose results of real numbers "
+         "have "
+         "the same bits: a sum rounds in the order of its additions. Determinism, above, judges "
+         "repeats, "
+         "fresh communicators and replicas.</p>\n" +
          table("Bits by algorithm", "wrapping",
                "<th>Unit</th><th>Case</th><th>Bits of the result</th>", rows);
 }

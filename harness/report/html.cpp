@@ -13,7 +13,7 @@ std::string section(const char* id, const char* title, const std::string& body) 
   return fmt::format("<section id=\"{}\">\n<h2>{}</h2>\n{}</section>\n", id, title, body);
 }
 
-// "2026-08-01T12:00:00+02:00" as "2026-08-01 12:00 +02:00".
+// Returns "2026-08-01 12:00 +02:00" for "2026-08-01T12:00:00+02:00".
 std::string date_text(const std::string& rfc3339) {
   if (rfc3339.size() != 25) return rfc3339;
   return fmt::format("{} {} {}", rfc3339.substr(0, 10), rfc3339.substr(11, 5), rfc3339.substr(19));

@@ -156,23 +156,6 @@ Record skipped(const PlannedCase& plan, int repetition, std::string reason) {
   return record;
 }
 
-template <class Body>
-std::optional<Failure> CaseRunner::phase(const PlannedCase& plan, machine::Link* link,
-                                         std::string_view what, Body body) {
-  world_.board().set_activity(plan.name, what);
-  std::optional<Failure> failure;
-  try {
-    failure = body();
-  } catch (const std::exception& error) {
-    if (is_of_a_wait(error)) throw;
-    failure = machine::failure_of(error);
-    failure->text = fmt::format("{}: {}", what, failure->text);
-    world_.board().note(*failure);  // other ranks may wait for this rank inside the unit
-  }
-  if (failure) failure->rank = world_.rank();
-  return first_failure(link, failure);
-}
-
 machine::Link* CaseRunner::sampling_link(const machine::Group& group) {
   if (group.size() == 1) return nullptr;
   std::unique_ptr<machine::Link>& link = links_[group.size()];
@@ -201,8 +184,24 @@ void CaseRunner::run(const PlannedCase& plan, int repetition, Record& record) {
                   options_.load_file,
                   options_.save_file};
   machine::Link* link = sampling_link(group);
+  // Runs `body` on every rank of the case. Returns the first cause of the failures that it returned
+  // or threw, the same on all ranks. The board shows the phase while it runs.
+  const auto phase = [&](std::string_view what, const auto& body) {
+    world_.board().set_activity(plan.name, what);
+    std::optional<Failure> failure;
+    try {
+      failure = body();
+    } catch (const std::exception& error) {
+      if (is_of_a_wait(error)) throw;
+      failure = machine::failure_of(error);
+      failure->text = fmt::format("{}: {}", what, failure->text);
+      world_.board().note(*failure);  // other ranks may wait for this rank inside the unit
+    }
+    if (failure) failure->rank = world_.rank();
+    return first_failure(link, failure);
+  };
   std::optional<Failure> failure =
-      phase(plan, link, "checking whether the case can run", [&]() -> std::optional<Failure> {
+      phase("checking whether the case can run", [&]() -> std::optional<Failure> {
         const std::string why_not = plan.why_not(context);
         if (why_not.empty()) return std::nullopt;
         return Failure{.kind = Failure::Kind::unsupported, .text = why_not};
@@ -215,7 +214,7 @@ void CaseRunner::run(const PlannedCase& plan, int repetition, Record& record) {
   fail(record, {.text = "did not end"});  // stays if this throws
   world_.device().ledger().reset_peaks();
   std::unique_ptr<Instance> instance;
-  failure = phase(plan, link, "setting up", [&] {
+  failure = phase("setting up", [&] {
     instance = plan.make(context);
     if (options_.injection) options_.injection->set_case(plan.name);
     return std::nullopt;
@@ -228,7 +227,7 @@ void CaseRunner::run(const PlannedCase& plan, int repetition, Record& record) {
   }
 
   Sampled sampled;
-  failure = phase(plan, link, "running", [&] {
+  failure = phase("running", [&] {
     SamplingLimits limits;
     limits.seconds = options_.max_seconds_per_case;
     limits.timing = options_.timing;
@@ -250,7 +249,7 @@ void CaseRunner::run(const PlannedCase& plan, int repetition, Record& record) {
   }
 
   std::pair<Report, Judge> mine{Report(), world_.rank()};
-  failure = phase(plan, link, "judging", [&] {
+  failure = phase("judging", [&] {
     if (options_.injection)
       options_.injection->judge(*instance, mine.second);
     else
@@ -275,7 +274,7 @@ void CaseRunner::run(const PlannedCase& plan, int repetition, Record& record) {
     add_rates(record, instance->cost(), slowest_limit);
   }
   Description description(record.seconds, counter(record, "library_s"));
-  failure = phase(plan, link, "describing", [&] {
+  failure = phase("describing", [&] {
     instance->describe(description);
     return std::nullopt;
   });

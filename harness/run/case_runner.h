@@ -28,11 +28,6 @@ class CaseRunner {
   void run(const PlannedCase& plan, int repetition, Record& record);
 
  private:
-  // Runs `body` on every rank of the case; returns the first cause of the failures that it returned
-  // or threw, the same on all ranks. The board shows the phase while it runs.
-  template <class Body>
-  std::optional<machine::Failure> phase(const PlannedCase& plan, machine::Link* link,
-                                        std::string_view what, Body body);
   machine::Link* sampling_link(const machine::Group& group);
 
   machine::World& world_;

@@ -124,7 +124,8 @@ class Parser {
   [[noreturn]] void refuse(fmt::format_string<const Values&...> text, const Values&... values) {
     throw UsageError(fmt::format("--inject {}: {}", fault_.text, fmt::format(text, values...)));
   }
-  void refuse_value(std::string_view key, std::string_view text, std::string_view expected) {
+  [[noreturn]] void refuse_value(std::string_view key, std::string_view text,
+                                 std::string_view expected) {
     refuse("{} is '{}'; expected {}", key, text, expected);
   }
 

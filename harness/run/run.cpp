@@ -188,7 +188,7 @@ void CaseLoop::lead_case(std::size_t index, int repetition, Progress& progress) 
     record.trace = {};
     place_[{record.name, repetition}] = records_.size();
     records_.push_back(std::move(record));
-  } catch (const std::exception& error) {  // of sink or progress: no rank is lost by that
+  } catch (const std::exception& error) {  // of sink or progress: no rank is lost
     if (unwritten_.empty()) unwritten_ = error.what();
     context_.status_reason = unwritten_;
     context_.failure = machine::failure_of(error);

@@ -226,15 +226,12 @@ void Watchdog::end_launch() {
     const RankStatus* status = board.of(rank);
     if (rank == world_.rank() || !status || status->pid.load() <= 0) continue;
     const std::int64_t pid = status->pid.load();
-    const auto there = [&] {
-      const ProcessState state = process_state(pid);
-      return state == ProcessState::alive || state == ProcessState::stopped ||
-             state == ProcessState::traced;
-    };
-    while (there() && process_state(pid) == ProcessState::alive &&
-           machine::steady_s() - start < 2 * grace_s)
+    while (process_state(pid) == ProcessState::alive && machine::steady_s() - start < 2 * grace_s)
       std::this_thread::sleep_for(20ms);
-    if (there() && status->state.load() != RankState::finished)
+    const ProcessState state = process_state(pid);
+    const bool there = state == ProcessState::alive || state == ProcessState::stopped ||
+                       state == ProcessState::traced;
+    if (there && status->state.load() != RankState::finished)
       ::kill(static_cast<pid_t>(pid), SIGKILL);
   }
   ::_exit(rank_lost);
