@@ -19,7 +19,7 @@ namespace {
 
 constexpr int shuffles = 1999;
 
-// Doubled mid-ranks less their mean, so that they sum to nothing.
+// Returns doubled mid-ranks minus their mean. Their sum is 0.
 std::vector<std::int64_t> centred_ranks(std::span<const double> values) {
   std::vector<double> sorted(values.begin(), values.end());
   std::ranges::sort(sorted);
@@ -47,24 +47,6 @@ Cut largest_cut(const std::vector<std::int64_t>& ranks) {
   return best;
 }
 
-void find(std::span<const double> values, std::size_t offset, double level,
-          std::vector<std::size_t>& found) {
-  if (values.size() < 4) return;
-  std::vector<std::int64_t> ranks = centred_ranks(values);
-  const Cut cut = largest_cut(ranks);
-  if (cut.difference == 0) return;  // all are equal
-  std::mt19937_64 engine(20240701);
-  int as_large = 1;  // the series itself is one of its orders
-  for (int i = 0; i < shuffles; ++i) {
-    std::shuffle(ranks.begin(), ranks.end(), engine);
-    as_large += largest_cut(ranks).difference >= cut.difference;
-  }
-  if (as_large > level * (shuffles + 1)) return;
-  find(values.first(cut.at), offset, level, found);
-  found.push_back(offset + cut.at);
-  find(values.subspan(cut.at), offset + cut.at, level, found);
-}
-
 // Finds the levels of the runs [first, end), on unchanged software and hardware.
 void find_levels(std::vector<Track::At>& runs, std::size_t first, std::size_t end) {
   std::vector<double> seconds;
@@ -83,8 +65,21 @@ void find_levels(std::vector<Track::At>& runs, std::size_t first, std::size_t en
 }  // namespace
 
 std::vector<std::size_t> change_points(std::span<const double> values, double level) {
-  std::vector<std::size_t> found;
-  find(values, 0, level, found);
+  if (values.size() < 4) return {};
+  std::vector<std::int64_t> ranks = centred_ranks(values);
+  const Cut cut = largest_cut(ranks);
+  if (cut.difference == 0) return {};  // all are equal
+  std::mt19937_64 engine(20240701);
+  int as_large = 1;  // the series itself is one of its orders
+  for (int i = 0; i < shuffles; ++i) {
+    std::shuffle(ranks.begin(), ranks.end(), engine);
+    as_large += largest_cut(ranks).difference >= cut.difference;
+  }
+  if (as_large > level * (shuffles + 1)) return {};
+  std::vector<std::size_t> found = change_points(values.first(cut.at), level);
+  found.push_back(cut.at);
+  for (const std::size_t later : change_points(values.subspan(cut.at), level))
+    found.push_back(cut.at + later);
   return found;
 }
 

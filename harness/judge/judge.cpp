@@ -38,10 +38,6 @@ std::string traffic_text(const machine::Traffic& traffic) {
                      traffic.messages_sent, traffic.bytes_received, traffic.messages_received);
 }
 
-std::string ranks_text(const std::set<int>& ranks) {
-  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
-}
-
 }  // namespace
 
 void Judge::add(Oracle oracle, bool right, double measured, double expected, std::string text) {
@@ -179,7 +175,8 @@ OracleResult compare_fingerprints(const std::vector<Judge>& judges) {
     result.ruling = Ruling::fail;
     std::string text;
     for (const auto& [hash, ranks] : sides.ranks)
-      text += fmt::format("{}{} {} {:016x}", text.empty() ? "" : ", ", ranks_text(ranks),
+      text += fmt::format("{}{} {} {} {:016x}", text.empty() ? "" : ", ",
+                          ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "),
                           ranks.size() == 1 ? "has" : "have", hash);
     result.text = fmt::format("{}: {}", key, text);
     result.rank = odd_one_out(sides.ranks);

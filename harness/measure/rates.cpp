@@ -153,29 +153,6 @@ struct Ring {
   machine::Memory from, to;
 };
 
-// The memory of the previous rank. Sent whole, once: small messages would use the channel, which is
-// in the receiver's own memory.
-class PeerMemory {
- public:
-  PeerMemory(Ring& ring, machine::World& world, const machine::Group& group)
-      : link_(machine::connect(world, group, machine::Transport::shared_memory)), ring_(ring) {
-    link_->send(ring.next, ring.from.data(), ring.from.bytes());
-    data_ = link_->receive_in_place(ring.previous, ring.from.bytes());
-  }
-  ~PeerMemory() {
-    link_->release(ring_.previous);
-    link_->flush();
-  }
-  PeerMemory(const PeerMemory&) = delete;
-  PeerMemory& operator=(const PeerMemory&) = delete;
-  const void* data() const { return data_; }
-
- private:
-  std::unique_ptr<machine::Link> link_;
-  Ring& ring_;
-  const void* data_ = nullptr;
-};
-
 // Returns the seconds of one round: the best of some batches, or their mean if ranks share cores.
 // run(rounds) returns the seconds of a batch. The slowest rank decides how many rounds take
 // batch_s, so all ranks run the same number.
@@ -224,13 +201,17 @@ struct ReceivingRates {
 ReceivingRates peer_memory_rates(machine::World& world, const machine::Group& group,
                                  const std::vector<std::int64_t>& sets, bool shares_cores) {
   Ring ring(world, group, machine::Transport::shared_memory, sets.back());
-  const PeerMemory peer(ring, world, group);
   machine::Link* const link = ring.link.get();
+  // The memory of the previous rank. Sent whole, once: small messages would use the channel, which
+  // is in the receiver's own memory.
+  const auto whole = machine::connect(world, group, machine::Transport::shared_memory);
+  whole->send(ring.next, ring.from.data(), ring.from.bytes());
+  const void* const peer = whole->receive_in_place(ring.previous, ring.from.bytes());
   ReceivingRates rates;
   rates.unchanged = rates_of(sets, [&](std::int64_t set, std::size_t bytes) {
     barrier(link);
     return best_copy(set, [&](const auto& copy) {
-      return seconds_of([&] { copy(ring.to.data(), peer.data(), bytes); }, [] {},
+      return seconds_of([&] { copy(ring.to.data(), peer, bytes); }, [] {},
                         batches_of(world, set, shares_cores));
     });
   });
@@ -243,7 +224,7 @@ ReceivingRates peer_memory_rates(machine::World& world, const machine::Group& gr
           std::memset(ring.from.data(), 1, bytes);
           barrier(link);
           const double begin = machine::steady_s();
-          copy(ring.to.data(), peer.data(), bytes);
+          copy(ring.to.data(), peer, bytes);
           seconds += machine::steady_s() - begin;
           barrier(link);  // before the next write
           show_progress(world);
@@ -253,6 +234,8 @@ ReceivingRates peer_memory_rates(machine::World& world, const machine::Group& gr
     });
   });
   barrier(link);  // no rank frees memory that another rank reads
+  whole->release(ring.previous);
+  whole->flush();
   return rates;
 }
 
