@@ -1,6 +1,6 @@
 #pragma once
-// The source of each value: the fields of a TrainingConfig are set through here, from several
-// sources, and two that disagree about a field are an error that shows both.
+// Sets the fields of a TrainingConfig from several sources and records the source of each value.
+// Two sources that disagree about a field are an error that shows both.
 //
 //   Assignments said;
 //   said.set(Field(config.zero.stage), 3.0, {"ds_config.json", "zero_optimization.stage"});
@@ -23,6 +23,7 @@ class Assignments {
  public:
   // Throws harness::UsageError: the wrong type, a value outside the limits (naming the nearest
   // choice), a value that differs from an earlier source's.
+  // Null leaves the field unchanged.
   void set(const Field& field, const Value& value, const Origin& origin, const Limits& limits = {});
   // Records the source of the value that the field already has.
   void note(const Field& field, const Origin& origin);
@@ -37,8 +38,5 @@ class Assignments {
   void remember(const Field& field, const std::string& before, const Origin& origin);
   std::map<const void*, Said> said_;
 };
-
-// For messages: "'two'", "2.5", "a list of 3 numbers".
-std::string text(const Value& value);
 
 }  // namespace suite::configuration

@@ -304,9 +304,9 @@ TEST_F(Configuration, ValuesOfAnotherTypeOrSize) {
 
 TEST_F(Configuration, FilesThatAreNoConfiguration) {
   expect_words(refusal(of(R"({"train_batch_size": 8, "train_batch_size": 16})")),
-               {"ds_config.json", "train_batch_size stands there twice"});
+               {"ds_config.json", "train_batch_size is given twice"});
   expect_words(refusal(with(R"("fp16": {"enabled": true, "hysteresis": 2, "enabled": false})")),
-               {"fp16.enabled stands there twice"});
+               {"fp16.enabled is given twice"});
   expect_words(refusal(of("{\n\"fp16\": {\"loss_scale\": NaN}}")),
                {"line 2, column", "fp16.loss_scale", "not JSON"});
   expect_words(refusal(of(R"({"fp16": {"loss_scale": 1e999}})")),

@@ -7,53 +7,33 @@
 
 #include "suite/configuration/readers.h"
 #include "suite/files/mapped_file.h"
+#include "suite/options/options.h"
 
 namespace suite::configuration {
 namespace {
 
-using LeafKind = Leaf::Kind;
+struct Reader {
+  const std::string& file;
+  const std::vector<Leaf>& leaves;
+  TrainingConfig& config;
+  Assignments& said;
+  Notes& notes;
+  std::vector<std::string> answered{};  // refused or ignored sections, with the dot after them
+  std::set<std::string> unknown_keys{};
 
-Value value_of(const Leaf& leaf) {
-  switch (leaf.kind) {
-    case LeafKind::boolean:
-      return leaf.boolean;
-    case LeafKind::number:
-      return leaf.number;
-    case LeafKind::text:
-      return leaf.text;
-    case LeafKind::numbers:
-      return leaf.numbers;
-    default:
-      return std::monostate{};
-  }
-}
-
-class Reader {
- public:
-  Reader(const std::string& file, const std::vector<Leaf>& leaves, TrainingConfig& config,
-         Assignments& said, Notes& notes)
-      : file_(file), leaves_(leaves), config_(config), said_(said), notes_(notes) {}
-
-  void read() {
-    for (const Leaf& leaf : leaves_) read(leaf);
-  }
-
- private:
   void read(const Leaf& leaf) {
     std::string path = leaf.path;
     const Word* const word = rename(path);
-    if (const Key* key = word ? find_key(path) : find_key(&Key::deepspeed, path))
-      return key->field ? set(*key, leaf, word) : without_field(*key, leaf);
-    if (is_section(path)) {
-      if (leaf.kind != LeafKind::object && leaf.kind != LeafKind::null)
-        throw FileError(
-            fmt::format("{} is {}; expected an object of keys", name_of(leaf), leaf.described()));
-      return;
+    if (const Key* key = word ? find_key(path) : find_key(&Key::deepspeed, path)) {
+      if (key->field) return set(*key, leaf, word);
+      return without_field(*key, leaf);
     }
-    unknown(leaf, path);
+    if (!is_section(path)) return unknown(leaf, path);
+    if (leaf.kind != Leaf::Kind::object && !is_null(leaf))
+      reject("{} is {}; expected an object of keys", origin_of(leaf).text(), leaf.described());
   }
 
-  // Older names and other tools' become DeepSpeed's own.
+  // Replaces older names and other tools' names by DeepSpeed's.
   const Word* rename(std::string& path) {
     for (const Word& word : words()) {
       const bool below = path.starts_with(word.from) && path.size() > word.from.size() &&
@@ -61,85 +41,77 @@ class Reader {
       if (path != word.from && !below) continue;
       path.replace(0, word.from.size(), word.to);
       if (word.deprecated && !below)
-        notes_.warnings.push_back(
-            fmt::format("{}: {} is an older name of {}", file_, word.from, word.to));
+        notes.warnings.push_back(
+            fmt::format("{}: {} is an older name of {}", file, word.from, word.to));
       if (below) return rename(path);  // a section
       return &word;
     }
     return nullptr;
   }
 
-  std::string name_of(const Leaf& leaf) const { return Origin{file_, printable(leaf.path)}.text(); }
+  Origin origin_of(const Leaf& leaf) const { return {file, printable(leaf.path)}; }
+
+  static bool is_null(const Leaf& leaf) {
+    return leaf.kind == Leaf::Kind::value && std::holds_alternative<std::monostate>(leaf.value);
+  }
 
   void set(const Key& key, const Leaf& leaf, const Word* word) {
-    const Origin origin{file_, printable(leaf.path)};
-    const Field field = key.field(config_);
+    const Origin origin = origin_of(leaf);
+    const Field field = key.field(config);
     const bool is_switch = word && !word->values.empty();
-    if (leaf.kind == LeafKind::object || leaf.kind == LeafKind::list)
-      throw FileError(fmt::format("{} is {}; expected {}", name_of(leaf), leaf.described(),
-                                  name(is_switch ? Kind::truth : field.kind())));
-    if (leaf.kind == LeafKind::text && leaf.text == "auto") {
-      if (!is_switch) notes_.automatic.emplace_back(&key, origin);
-      return;  // a switch: TrainingArguments leave it off
+    const bool* const on = std::get_if<bool>(&leaf.value);
+    const std::string* const text = std::get_if<std::string>(&leaf.value);
+    if (text && *text == "auto") {
+      if (!is_switch) notes.automatic.emplace_back(&key, origin);
+      return;  // TrainingArguments leave a switch off
     }
+    if (leaf.kind != Leaf::Kind::value || (is_switch && !on && !is_null(leaf)))
+      reject("{} is {}; expected {}", origin.text(), leaf.described(),
+             name(is_switch ? Kind::truth : field.kind()));
     if (is_switch) {
-      if (leaf.kind != LeafKind::boolean && leaf.kind != LeafKind::null)
-        throw harness::UsageError(fmt::format("{} is {}; expected {}", origin.text(),
-                                              leaf.described(), name(Kind::truth)));
-      const std::string_view given = leaf.boolean ? "true" : "false";
       for (const auto& [from, to] : word->values)
-        if (leaf.kind == LeafKind::boolean && from == given)
-          said_.set(field, configuration::value_of(field.kind(), std::string(to)), origin);
+        if (on && from == (*on ? "true" : "false"))
+          said.set(field, value_of(field.kind(), std::string(to)), origin);
       return;
     }
-    said_.set(field, value_of(leaf), origin, key.limits);
+    said.set(field, leaf.value, origin, key.limits);
     for (const auto& [from, to] : key.limits.synonyms)
-      if (leaf.kind == LeafKind::text && leaf.text == from)
-        notes_.warnings.push_back(
-            fmt::format("{} is '{}', which is taken as {}", name_of(leaf), from, to));
+      if (text && *text == from)
+        notes.warnings.push_back(
+            fmt::format("{} is '{}', which is taken as {}", origin.text(), from, to));
   }
 
   void without_field(const Key& key, const Leaf& leaf) {
-    bool asks = leaf.kind == LeafKind::list || !key.takes(value_of(leaf));
-    if (leaf.kind == LeafKind::object) {
-      asks = !std::ranges::any_of(leaves_, [&](const Leaf& other) {
-        return other.path == leaf.path + ".enabled" && other.kind == LeafKind::boolean &&
-               !other.boolean;
+    bool asks = leaf.kind == Leaf::Kind::list || !key.takes(leaf.value);
+    if (leaf.kind == Leaf::Kind::object) {
+      asks = !std::ranges::any_of(leaves, [&](const Leaf& other) {
+        return other.path == leaf.path + ".enabled" && other.value == Value(false);
       });
-      answered_.push_back(leaf.path + ".");  // what is below was answered with it
+      answered.push_back(leaf.path + ".");
     }
-    if (asks) notes_.without_field(key, leaf.described(), {file_, printable(leaf.path)});
+    if (asks) notes.without_field(key, leaf.described(), origin_of(leaf));
   }
 
-  // Names the first part of the path that is not known.
+  // Rejects the first unknown part of the path.
   void unknown(const Leaf& leaf, const std::string& path) {
-    for (const std::string& section : answered_)
+    for (const std::string& section : answered)
       if (leaf.path.starts_with(section)) return;
     std::size_t end = path.find('.');
     while (end != std::string::npos && is_section(path.substr(0, end)))
       end = path.find('.', end + 1);
     const std::string wrong = path.substr(0, end);
-    if (!unknown_.insert(wrong).second) return;
+    if (!unknown_keys.insert(wrong).second) return;
     const std::string near = nearest_key(wrong);
-    notes_.refuse(fmt::format(
-        "{}: unknown key {}{}", file_, in_quotes(wrong),
+    notes.refuse(fmt::format(
+        "{}: unknown key {}{}", file, in_quotes(wrong),
         near.empty() ? "; nothing here honours it" : fmt::format("; did you mean '{}'?", near)));
   }
-
-  const std::string& file_;
-  const std::vector<Leaf>& leaves_;
-  TrainingConfig& config_;
-  Assignments& said_;
-  Notes& notes_;
-  std::vector<std::string> answered_;
-  std::set<std::string> unknown_;
 };
 
 }  // namespace
 
 void Notes::refuse(const std::string& what) {
-  if (!ignore_unknown)
-    throw harness::UsageError(fmt::format("{} (--ignore-unknown-keys makes it a warning)", what));
+  if (!ignore_unknown) reject("{} (--ignore-unknown-keys makes it a warning)", what);
   warnings.push_back(fmt::format("ignored: {}", what));
 }
 
@@ -155,7 +127,8 @@ void Notes::without_field(const Key& key, const std::string& value, const Origin
 
 void read_deepspeed(const std::string& file, const std::vector<Leaf>& leaves,
                     TrainingConfig& config, Assignments& said, Notes& notes) {
-  Reader(file, leaves, config, said, notes).read();
+  Reader reader{file, leaves, config, said, notes};
+  for (const Leaf& leaf : leaves) reader.read(leaf);
 }
 
 }  // namespace suite::configuration

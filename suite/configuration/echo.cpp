@@ -1,4 +1,4 @@
-// A resolved configuration for readers and for programs.
+// The text and the JSON of a resolved configuration.
 
 #include <fmt/format.h>
 
@@ -11,7 +11,7 @@
 namespace suite::configuration {
 namespace {
 
-// "/some/where/ds_config.json: zero_optimization.stage" of that key: "ds_config.json".
+// Returns "ds_config.json" for "/some/where/ds_config.json: zero_optimization.stage".
 std::string brief(const Entry& entry) {
   std::string origin = entry.origin;
   if (const std::size_t end = origin.rfind(": " + entry.key);
@@ -45,13 +45,12 @@ std::string json(const Resolved& resolved) {
   nlohmann::ordered_json keys = nlohmann::ordered_json::object(), ignored = keys;
   for (const Entry& entry : resolved.entries) {
     nlohmann::ordered_json& one = keys[entry.key];
-    // Numbers and truths as such.
-    if (entry.value == "none")
-      one["value"] = nullptr;
-    else if (entry.is_text)
-      one["value"] = entry.value;
+    // Numbers and truth values are not strings.
+    if (entry.value != "none")
+      one["value"] = entry.is_text ? nlohmann::ordered_json(entry.value)
+                                   : nlohmann::ordered_json::parse(entry.value);
     else
-      one["value"] = nlohmann::ordered_json::parse(entry.value);
+      one["value"] = nullptr;
     one["origin"] = entry.origin;
     if (!entry.since.empty()) one["since"] = entry.since;
   }

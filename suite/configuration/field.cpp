@@ -12,26 +12,19 @@
 namespace suite::configuration {
 namespace {
 
-void parse(const std::string& text, machine::Dtype& into) {
-  into = harness::AxisText<machine::Dtype>::parse("dtype", text);
-}
-void parse(const std::string& text, machine::Transport& into) {
-  into = harness::AxisText<machine::Transport>::parse("transport", text);
-}
-void parse(const std::string& text, layers::Normalization& into) {
-  into = layers::normalization(text);
-}
-void parse(const std::string& text, layers::PositionEmbedding& into) {
-  into = layers::position_embedding_type(text);
-}
-void parse(const std::string& text, layers::RecomputeGranularity& into) {
-  into = layers::recompute_granularity(text);
-}
-void parse(const std::string& text, layers::RecomputeMethod& into) {
-  into = layers::recompute_method(text);
-}
-void parse(const std::string& text, zero::OffloadDevice& into) {
-  into = zero::find_offload_device(text);
+template <class T>
+T parse(const std::string& text) {
+  if constexpr (std::is_same_v<T, machine::Dtype>)
+    return harness::AxisText<T>::parse("dtype", text);
+  if constexpr (std::is_same_v<T, machine::Transport>)
+    return harness::AxisText<T>::parse("transport", text);
+  if constexpr (std::is_same_v<T, layers::Normalization>) return layers::normalization(text);
+  if constexpr (std::is_same_v<T, layers::PositionEmbedding>)
+    return layers::position_embedding_type(text);
+  if constexpr (std::is_same_v<T, layers::RecomputeGranularity>)
+    return layers::recompute_granularity(text);
+  if constexpr (std::is_same_v<T, layers::RecomputeMethod>) return layers::recompute_method(text);
+  if constexpr (std::is_same_v<T, zero::OffloadDevice>) return zero::find_offload_device(text);
 }
 
 using Pair = std::array<double, 2>;
@@ -92,7 +85,7 @@ void assign(T& into, const Value& value) {
   else if constexpr (std::is_same_v<T, Pair>)
     into = {std::get<std::vector<double>>(value).at(0), std::get<std::vector<double>>(value).at(1)};
   else
-    parse(std::get<std::string>(value), into);
+    into = parse<T>(std::get<std::string>(value));
 }
 
 }  // namespace

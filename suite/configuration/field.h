@@ -18,12 +18,10 @@
 #include "layers/models/activation_options.h"
 #include "machine/device/dtype.h"
 #include "machine/link/link.h"
+#include "suite/files/json_leaves.h"
 #include "zero/stages/step_options.h"
 
 namespace suite::configuration {
-
-// Null leaves the field unchanged.
-using Value = std::variant<std::monostate, bool, double, std::string, std::vector<double>>;
 
 enum class Kind : unsigned char { truth, whole, number, word, pair };
 std::string_view name(Kind kind);  // "a whole number", for messages

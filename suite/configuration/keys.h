@@ -1,12 +1,12 @@
 #pragma once
 // The table of the keys of a training run, one row a key: the member of TrainingConfig that it
-// sets, its names, its limits, and what becomes of it. Axes and flags of the step units, both
-// readers, the echo in the record, the planner and the documentation come from this table.
+// sets, its names, its limits and its effect. Axes and flags of the step units, both readers, the
+// echo in the record and the planner come from this table.
 //
 //   const Key* key = find_key("zero_optimization.stage");   // or "--zero-stage", or "zero-stage"
 //   key->field(config).set(3.0);
 //
-// To add a key: its member, its row, its use, its test. What a key becomes:
+// To add a key: its member, its row, its use, its test. Effects:
 //   honoured   used by the training step and by the planner
 //   planned    counted by the planner; a step supports it if `in_step`
 //   refused    an error with the reason and the nearest key, except for the values in `inert`
@@ -31,12 +31,11 @@ using FieldOf = Field (*)(TrainingConfig&);
 // the choices.
 struct Limits {
   double least = 0, most = 1e15;
-  std::vector<std::string_view> choices{};
+  std::vector<std::string> choices{};
   std::vector<std::pair<std::string_view, std::string_view>> synonyms{};  // from, to
 };
 
 enum class Effect : unsigned char { honoured, planned, refused, ignored };
-std::string_view name(Effect effect);
 
 // A condition on other keys. If it is not met, the key has no effect.
 struct Needs {
@@ -63,11 +62,16 @@ struct Key {
   std::string_view command_name() const { return !megatron.empty() ? megatron : axis; }
   bool takes(const Value& value) const;  // whether it is one of `inert`
 };
-// A honoured key that is no axis; empty: the tool has no such name.
+// Returns a honoured key that is not an axis. An empty name: the tool does not have the key.
 Key row(std::string_view megatron, std::string_view deepspeed, FieldOf field, Limits limits = {},
         const Needs* needs = nullptr);
+// Returns a honoured key that is an axis. Megatron-LM has the name too if it starts with "--".
+Key axis(std::string_view name, std::string_view deepspeed, FieldOf field, std::string_view about,
+         Limits limits = {}, const Needs* needs = nullptr);
+// The field of a row: AT(zero.stage).
+#define AT(member) (+[](TrainingConfig& config) { return Field(config.member); })
 
-std::span<const Key> keys();  // axes among them in the order that case names have
+std::span<const Key> keys();  // its axes are in the order of case names
 // Returns null for an unknown name. Finds a key by one kind of name,
 // find_key(&Key::deepspeed, "zero_optimization.stage"), or by any name.
 const Key* find_key(std::string_view Key::*language, std::string_view name);
@@ -88,14 +92,10 @@ bool is_section(std::string_view path);
 std::string nearest_key(std::string_view path);
 std::vector<std::string> megatron_names();
 
-// The same table for readers, in Markdown.
-std::string keys_markdown();
-
 // The rows by subject (…_keys.cpp).
 std::vector<Key> model_keys();
 std::vector<Key> step_keys();
 std::vector<Key> zero_keys();
-std::vector<Key> refused_keys();
-std::vector<Key> ignored_keys();
+std::vector<Key> unsupported_keys();
 
 }  // namespace suite::configuration

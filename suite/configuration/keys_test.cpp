@@ -61,13 +61,5 @@ TEST(Keys, FieldsReadWhatTheyWrite) {
   }
 }
 
-TEST(Keys, AreDocumentedOneALine) {
-  const std::string table = keys_markdown();
-  EXPECT_EQ(static_cast<std::size_t>(std::ranges::count(table, '\n')), keys().size() + 2);
-  EXPECT_NE(table.find("| zero_optimization.stage | --zero-stage | zero-stage | 0 | 0 to 3 |"),
-            std::string::npos);
-  EXPECT_NE(table.find("2026-06-23"), std::string::npos);
-}
-
 }  // namespace
 }  // namespace suite::configuration

@@ -1,13 +1,13 @@
 #pragma once
-// The learning rate of each step, as users' configurations name it: a pure function of the updates
-// made so far. A skipped step does not count, as in both tools.
+// The learning rate of each step, by the names of users' configurations: a pure function of the
+// updates made so far. A skipped step does not count, as in both tools.
 //
 //   constant                              the optimizer's own
 //   WarmupLR, WarmupDecayLR,              DeepSpeed's (runtime/lr_schedules.py); its first update
 //   WarmupCosineLR                        is made before the schedule begins, at the lowest rate
 //   linear, cosine, inverse-square-root   Megatron-LM's --lr-decay-style, after --lr-warmup-iters
 //                                         (core/optimizer_param_scheduler.py)
-//   megatron-constant                     the same, with the warm-up alone
+//   megatron-constant                     constant after --lr-warmup-iters
 
 #include <cstdint>
 #include <string>
@@ -21,7 +21,8 @@ struct LearningRate {
   bool logarithmic_warmup = true;      // DeepSpeed's "log", else "linear"
   double warmup_min_ratio = 0, cosine_min_ratio = 1e-4;  // WarmupCosineLR's, of highest
 
-  // The rate of the update after `updates`. Throws std::invalid_argument for an unknown style.
+  // Returns the rate of the update after `updates`. Throws std::invalid_argument for an unknown
+  // style.
   double after(std::int64_t updates) const;
 };
 

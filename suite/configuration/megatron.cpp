@@ -6,52 +6,54 @@
 #include <optional>
 #include <utility>
 
-#include "harness/unit/sweep.h"
 #include "machine/base/names.h"
 #include "suite/configuration/readers.h"
 #include "suite/files/mapped_file.h"
+#include "suite/options/options.h"
 
 namespace suite::configuration {
 namespace {
 
-using harness::UsageError;
+// Returns the text as a value of this kind, or unchanged: Assignments::set rejects another kind.
+Value value_or_text(Kind kind, const std::string& text) {
+  const Value value = value_of(kind, text);
+  return std::holds_alternative<std::monostate>(value) ? Value(text) : value;
+}
 
-class ArgumentReader {
- public:
-  ArgumentReader(const std::string& source, const std::vector<std::string>& words,
-                 TrainingConfig& config, Assignments& said, Notes& notes)
-      : source_(source), words_(words), config_(config), said_(said), notes_(notes) {}
+struct ArgumentReader {
+  const std::string& source;
+  const std::vector<std::string>& words;
+  TrainingConfig& config;
+  Assignments& said;
+  Notes& notes;
+  std::size_t next = 0;
+  std::optional<std::string> inline_value{};
 
-  void read() {
-    while (next_ < words_.size()) argument();
+  bool has_value() const {
+    return inline_value || (next < words.size() && !words[next].starts_with("--"));
   }
-
- private:
-  bool has_value() const { return inline_value_ || (next_ < words_.size() && !is_name()); }
-  bool is_name() const { return words_[next_].starts_with("--"); }
   std::string take_value() {
-    if (inline_value_) return *std::exchange(inline_value_, {});
-    return words_[next_++];
+    if (inline_value) return *std::exchange(inline_value, {});
+    return words[next++];
   }
 
   void argument() {
-    std::string name = words_[next_++];
+    std::string name = words[next++];
     if (!name.starts_with("--"))
-      throw UsageError(
-          fmt::format("{}: {} is no argument and no value of one", source_, in_quotes(name)));
-    inline_value_.reset();
+      reject("{}: {} is no argument and no value of one", source, in_quotes(name));
+    inline_value.reset();
     if (const std::size_t sign = name.find('='); sign != std::string::npos) {
-      inline_value_ = name.substr(sign + 1);
+      inline_value = name.substr(sign + 1);
       name.resize(sign);
     }
-    const auto word = std::ranges::find(words(), name, &Word::from);
-    const bool renamed = word != words().end();
+    const auto word = std::ranges::find(configuration::words(), name, &Word::from);
+    const bool renamed = word != configuration::words().end();
     const Key* const key = renamed ? find_key(word->to) : find_key(&Key::megatron, name);
     if (!key) return unknown(name);
     if (renamed && word->deprecated)
-      notes_.warnings.push_back(
-          fmt::format("{}: {} is an older name of {}", source_, word->from, word->to));
-    const Origin origin{source_, name};
+      notes.warnings.push_back(
+          fmt::format("{}: {} is an older name of {}", source, word->from, word->to));
+    const Origin origin{source, name};
     if (renamed && !word->values.empty())
       stands_for(*key, *word, origin);
     else if (key->field)
@@ -61,8 +63,8 @@ class ArgumentReader {
   }
 
   void unknown(const std::string& name) {
-    notes_.refuse(fmt::format("{}: {}", source_,
-                              machine::unknown("argument", printable(name), near_names(name))));
+    notes.refuse(fmt::format("{}: {}", source,
+                             machine::unknown("argument", printable(name), near_names(name))));
     while (has_value()) take_value();
   }
 
@@ -72,79 +74,63 @@ class ArgumentReader {
     return {"Megatron-LM's names for the model, the degrees, batches and the optimizer"};
   }
 
-  void refuse_value(const Origin& origin) const {
-    if (inline_value_ || (next_ < words_.size() && !is_name()))
-      throw UsageError(fmt::format("{} is a switch; {} stands after it", origin.text(),
-                                   in_quotes(inline_value_ ? *inline_value_ : words_[next_])));
+  void refuse_value(const Origin& origin) {
+    if (has_value())
+      reject("{} is a switch (got {} after it)", origin.text(), in_quotes(take_value()));
   }
 
   std::string needed_value(Kind kind, const Origin& origin) {
-    if (!has_value())
-      throw UsageError(fmt::format("{} has no value; expected {}", origin.text(), name(kind)));
+    if (!has_value()) reject("{} has no value; expected {}", origin.text(), name(kind));
     return take_value();
   }
 
-  // A switch, or a choice by other names.
+  // Sets a key by a switch, or by another tool's name of a choice.
   void stands_for(const Key& key, const Word& word, const Origin& origin) {
     std::string given = "true";
-    if (word.values.front().first == "true") {
+    if (word.values.front().first == given) {
       refuse_value(origin);
     } else {
       Limits limits;
-      for (const auto& [from, to] : word.values) limits.choices.push_back(from);
-      std::string chosen;
-      Assignments().set(Field(chosen), needed_value(Kind::word, origin), origin, limits);
-      given = chosen;
+      for (const auto& [from, to] : word.values) limits.choices.emplace_back(from);
+      Assignments().set(Field(given), needed_value(Kind::word, origin), origin, limits);
     }
-    const std::string_view value = std::ranges::find(word.values, given, [](const auto& pair) {
-                                     return std::string(pair.first);
-                                   })->second;
+    const auto pair =
+        std::ranges::find_if(word.values, [&](const auto& one) { return one.first == given; });
+    const std::string value(pair->second);
     if (!key.field) {
-      if (!key.takes(std::string(value))) notes_.without_field(key, std::string(value), origin);
+      if (!key.takes(value)) notes.without_field(key, value, origin);
       return;
     }
-    const Field field = key.field(config_);
-    said_.set(field, value_of(field.kind(), std::string(value)), origin);
+    const Field field = key.field(config);
+    said.set(field, value_of(field.kind(), value), origin);
   }
 
   void set(const Key& key, const Origin& origin) {
-    const Field field = key.field(config_);
+    const Field field = key.field(config);
     if (field.kind() == Kind::truth) {
       refuse_value(origin);
-      return said_.set(field, true, origin);
+      return said.set(field, true, origin);
     }
-    const std::string text = needed_value(field.kind(), origin);
-    const Value value = value_of(field.kind(), text);
-    // A text that is no number: set says what was expected.
-    said_.set(field, std::holds_alternative<std::monostate>(value) ? Value(text) : value, origin,
-              key.limits);
+    said.set(field, value_or_text(field.kind(), needed_value(field.kind(), origin)), origin,
+             key.limits);
   }
 
   void without_field(const Key& key, const Origin& origin) {
     std::vector<std::string> values;
     while (has_value()) values.push_back(take_value());
-    const Value value = values.size() == 1 ? value_of(Kind::number, values[0]) : Value();
-    const bool asks = values.empty() ? !key.takes(true)
-                                     : values.size() > 1 || !(std::holds_alternative<double>(value)
-                                                                  ? key.takes(value)
-                                                                  : key.takes(values[0]));
-    if (asks) notes_.without_field(key, values.empty() ? "true" : values[0], origin);
+    const bool takes =
+        values.empty() ? key.takes(true)
+                       : values.size() == 1 && key.takes(value_or_text(Kind::number, values[0]));
+    if (!takes) notes.without_field(key, values.empty() ? "true" : values[0], origin);
   }
-
-  const std::string& source_;
-  const std::vector<std::string>& words_;
-  TrainingConfig& config_;
-  Assignments& said_;
-  Notes& notes_;
-  std::size_t next_ = 0;
-  std::optional<std::string> inline_value_;
 };
 
 }  // namespace
 
 void read_megatron(const std::string& source, const std::vector<std::string>& words,
                    TrainingConfig& config, Assignments& said, Notes& notes) {
-  ArgumentReader(source, words, config, said, notes).read();
+  ArgumentReader reader{source, words, config, said, notes};
+  while (reader.next < words.size()) reader.argument();
 }
 
 std::vector<std::string> words_of(const std::string& file, std::string_view text) {
@@ -156,7 +142,7 @@ std::vector<std::string> words_of(const std::string& file, std::string_view text
   const auto end_word = [&] {
     if (open) words.push_back(std::exchange(word, {}));
     open = false;
-    if (words.size() > most) throw FileError(fmt::format("{} has more than {} words", file, most));
+    if (words.size() > most) throw FileError("{} has more than {} words", file, most);
   };
   for (const char letter : text) {
     if (comment) {
@@ -179,7 +165,7 @@ std::vector<std::string> words_of(const std::string& file, std::string_view text
       open = true;
     }
   }
-  if (quote) throw FileError(fmt::format("{}: a quote {} is not closed", file, quote));
+  if (quote) throw FileError("{}: a quote {} is not closed", file, quote);
   end_word();
   return words;
 }
@@ -191,15 +177,13 @@ std::vector<std::string> read_words(const std::string& path) {
 void read_axis(const std::string& axis, const std::string& text, TrainingConfig& config,
                Assignments& said) {
   const Key* const key = find_key(&Key::axis, axis);
-  if (!key) throw UsageError(fmt::format("no axis '{}'", axis));
+  if (!key) reject("no axis '{}'", axis);
   if (!key->unset.empty() && text == key->unset) return;
   const Field field = key->field(config);
-  const Value value = value_of(field.kind(), text);
+  const Value value = value_or_text(field.kind(), text);
   if (!key->unset.empty() && field.kind() == Kind::whole && !std::holds_alternative<double>(value))
-    throw UsageError(
-        fmt::format("--{} is '{}'; expected a whole number or '{}'", axis, text, key->unset));
-  said.set(field, std::holds_alternative<std::monostate>(value) ? Value(text) : value,
-           {"command line", fmt::format("--{}", axis)}, key->limits);
+    reject("--{} is '{}'; expected a whole number or '{}'", axis, text, key->unset);
+  said.set(field, value, {"command line", fmt::format("--{}", axis)}, key->limits);
 }
 
 std::string axis_text(const Key& key, TrainingConfig& config) {

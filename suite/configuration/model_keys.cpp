@@ -6,14 +6,8 @@
 namespace suite::configuration {
 namespace {
 
-#define AT(member) (+[](TrainingConfig& c) { return Field(c.member); })
-
 constexpr double below_one = 1 - 0x1p-53;
 constexpr Limits extent() { return {.least = 1, .most = 1e7}; }
-
-std::vector<std::string_view> views(const std::vector<std::string>& names) {
-  return {names.begin(), names.end()};
-}
 
 const Needs learned{"--position-embedding-type learned_absolute",
                     [](const TrainingConfig& c) { return !c.model.rotary(); }};
@@ -24,13 +18,9 @@ const Needs rope{"--position-embedding-type rope",
 
 std::vector<Key> model_keys() {
   return {
-      {.axis = "model",
-       .field = AT(model.name),
-       .limits = {.choices = views(model_names())},
-       .about = "a model by name"},
-      {.axis = "model-args",
-       .field = AT(model.arguments),
-       .about = "changes to it in Megatron-LM's words: \"--swiglu --hidden-dropout 0.1\"; or none"},
+      axis("model", "", AT(model.name), "a model by name", {.choices = model_names()}),
+      axis("model-args", "", AT(model.arguments),
+           "changes to it in Megatron-LM's words: \"--swiglu --hidden-dropout 0.1\"; or none"),
       {.megatron = "--seq-length",
        .axis = "seq-length",
        .field = AT(model.seq_length),

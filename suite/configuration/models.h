@@ -15,19 +15,19 @@
 namespace suite {
 
 const std::vector<std::string>& model_names();
-// Its vocabulary is not padded. Throws std::invalid_argument naming the known.
+// Returns a model without padded vocabulary. Throws std::invalid_argument with the known names.
 TrainingConfig::Model named_model(const std::string& name);
 
-// Rows of a table of so many tokens: a multiple of --make-vocab-size-divisible-by times tp, as
-// Megatron-LM pads. By default 128, and a vocabulary that is a multiple of 128 and that tp divides
-// stays as it is, so that the small models are the same for every tp.
+// Returns the rows of the token table: a multiple of --make-vocab-size-divisible-by times tp, as in
+// Megatron-LM. The default is 128. A vocabulary that is a multiple of 128 and that tp divides is
+// then not padded, so that the small models are the same for every tp.
 int padded_vocabulary(const TrainingConfig::Model& model, int tp);
 
-// Sets the shape to that of a model by name, its vocabulary padded for the config's tp. Throws
-// std::invalid_argument as named_model.
+// Sets the shape of a named model, its vocabulary padded for the config's tp. Throws as
+// named_model.
 void set_model(TrainingConfig& config, const std::string& name);
-// Derives what follows from the members that were set: sequence from seq_length, query groups from
-// their number, the rows of the vocabulary from its tokens and tp. Throws std::invalid_argument.
+// Derives the sequence from seq_length, the use of query groups from their number, and the rows of
+// the vocabulary from its tokens and tp. Throws std::invalid_argument.
 void complete_shape(TrainingConfig& config);
 
 }  // namespace suite

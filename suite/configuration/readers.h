@@ -1,5 +1,5 @@
 #pragma once
-// The two languages that a configuration comes in, read into the same config by the same table.
+// Reads the two languages of configurations into one config by one table.
 
 #include <string>
 #include <string_view>

@@ -11,13 +11,83 @@
 #include <stdexcept>
 
 #include "machine/base/names.h"
-#include "suite/configuration/automatic.h"
 #include "suite/configuration/models.h"
+#include "suite/options/options.h"
 
 namespace suite::configuration {
 namespace {
 
 using harness::UsageError;
+
+// The values that Hugging Face's Trainer gives to "auto".
+struct Filled {
+  Value value;      // null: an input of the rule is unknown
+  std::string why;  // the rule, or its unknown input
+};
+struct Automatic {
+  std::string_view path;
+  Filled (*fill)(const TrainingConfig& config);
+};
+
+constexpr std::string_view arguments = "Hugging Face's TrainingArguments";
+
+template <int Numerator, int Denominator = 1>
+Filled number(const TrainingConfig&) {
+  return {static_cast<double>(Numerator) / Denominator, std::string(arguments)};
+}
+
+// A value that follows from the model's width.
+Filled of_width(const TrainingConfig& config, double value, std::string_view rule) {
+  if (config.model.hidden > 0)
+    return {std::floor(value), fmt::format("{}, as Hugging Face's Trainer has it", rule)};
+  return {std::monostate{},
+          fmt::format("it is {}, and no --hidden-size or --model is given", rule)};
+}
+
+double width(const TrainingConfig& config) { return config.model.hidden; }
+
+// In the order of filling, without the three keys of the batch.
+constexpr Automatic automatic_rules[] = {
+    {"optimizer.params.lr", number<5, 100'000>},
+    {"optimizer.params.betas",
+     [](const TrainingConfig&) -> Filled {
+       return {std::vector<double>{0.9, 0.999}, std::string(arguments)};
+     }},
+    {"optimizer.params.eps", number<1, 100'000'000>},
+    {"optimizer.params.weight_decay", number<0>},
+    {"gradient_clipping", number<1>},
+    {"scheduler.params.warmup_min_lr", number<0>},
+    {"scheduler.params.warmup_max_lr",
+     [](const TrainingConfig& config) -> Filled {
+       return {config.optimizer.learning_rate, "the optimizer's learning rate"};
+     }},
+    {"scheduler.params.warmup_num_steps",
+     [](const TrainingConfig& config) -> Filled {
+       if (config.schedule.lr_warmup_iters)
+         return {static_cast<double>(*config.schedule.lr_warmup_iters), "--lr-warmup-iters"};
+       return number<0>(config);
+     }},
+    {"scheduler.params.total_num_steps",
+     [](const TrainingConfig& config) -> Filled {
+       if (config.schedule.train_iters)
+         return {static_cast<double>(*config.schedule.train_iters), "--train-iters"};
+       return {std::monostate{}, "it is the steps of the run, and no --train-iters is given"};
+     }},
+    {"zero_optimization.reduce_bucket_size",
+     [](const TrainingConfig& c) {
+       return of_width(c, width(c) * width(c), "hidden² of the model");
+     }},
+    {"zero_optimization.stage3_prefetch_bucket_size",
+     [](const TrainingConfig& c) {
+       return of_width(c, 0.9 * width(c) * width(c), "0.9 hidden² of the model");
+     }},
+    {"zero_optimization.stage3_param_persistence_threshold",
+     [](const TrainingConfig& c) { return of_width(c, 10 * width(c), "10 hidden of the model"); }},
+    {"pipeline.stages",
+     [](const TrainingConfig& c) -> Filled {
+       return {static_cast<double>(c.degrees.pp), "--pipeline-model-parallel-size"};
+     }},
+};
 
 class Resolution {
  public:
@@ -81,9 +151,8 @@ class Resolution {
   void shape() {
     TrainingConfig::Model& model = config_.model;
     if (model.parameters > 0 && model.layers > 0)
-      throw UsageError(
-          fmt::format("--parameters {} and a model's shape ({} layers): give one of the two",
-                      model.parameters, model.layers));
+      reject("--parameters {} and a model's shape ({} layers): give one of the two",
+             model.parameters, model.layers);
     if (own_sequence_ > 0 && !said_.said(&model.seq_length))
       said_.set(Field(model.seq_length), static_cast<double>(own_sequence_), of_model());
     model.sequence = model.seq_length.value_or(0);
@@ -101,7 +170,7 @@ class Resolution {
   static void divide(std::string_view what, std::int64_t number, std::string_view of,
                      std::int64_t whole) {
     if (whole > 0 && number > 0 && whole % number != 0)
-      throw UsageError(fmt::format("{} {} does not divide {} {}", what, number, of, whole));
+      reject("{} {} does not divide {} {}", what, number, of, whole);
   }
 
   void rows() {
@@ -121,28 +190,26 @@ class Resolution {
   void fill() {
     std::set<std::string_view> done{"train_batch_size", "train_micro_batch_size_per_gpu",
                                     "gradient_accumulation_steps"};
-    for (const Automatic& rule : automatic_rules()) {
+    for (const Automatic& rule : automatic_rules) {
       for (const auto& [key, origin] : notes_.automatic) {
         if (key->deepspeed != rule.path) continue;
         done.insert(key->deepspeed);
         const Field field = key->field(config_);
-        if (said_.said(field.address())) continue;  // by the other source
+        if (said_.said(field.address())) continue;  // the other source sets it
         const Filled filled = rule.fill(config_);
         if (std::holds_alternative<std::monostate>(filled.value))
-          throw UsageError(
-              fmt::format("{} is 'auto', which can't be resolved: {}", origin.text(), filled.why));
+          reject("{} is 'auto', which can't be resolved: {}", origin.text(), filled.why);
         said_.set(field, filled.value, {"auto", filled.why}, key->limits);
       }
     }
     for (const auto& [key, origin] : notes_.automatic)
       if (!done.contains(key->deepspeed))
-        throw UsageError(
-            fmt::format("{} is 'auto', which nothing resolves; give a value", origin.text()));
+        reject("{} is 'auto', which nothing resolves; give a value", origin.text());
   }
 
   void derive(const Field& field, std::int64_t value, const std::string& how) {
     if (value > std::numeric_limits<int>::max())
-      throw UsageError(fmt::format("{} ({}) is more than this program counts to", value, how));
+      reject("{} ({}) is more than this program counts to", value, how);
     said_.set(field, static_cast<double>(value), {"derived", how});
   }
 
@@ -152,11 +219,11 @@ class Resolution {
     const std::int64_t gpus = sources_.gpus;
     const std::int64_t cut = std::int64_t{degrees.tp} * degrees.pp * degrees.cp;
     if (gpus < 1 || gpus % cut != 0)
-      throw UsageError(fmt::format(
+      reject(
           "{} GPUs are no multiple of {} = tensor-model-parallel-size {} x "
           "pipeline-model-parallel-size {} x context-parallel-size {}; the next multiple is {}",
           gpus, cut, degrees.tp, degrees.pp, degrees.cp,
-          (std::max<std::int64_t>(gpus, 1) + cut - 1) / cut * cut));
+          (std::max<std::int64_t>(gpus, 1) + cut - 1) / cut * cut);
     derive(
         Field(degrees.dp), gpus / cut,
         fmt::format("{} GPUs / (tp {} x pp {} x cp {})", gpus, degrees.tp, degrees.pp, degrees.cp));
@@ -173,31 +240,28 @@ class Resolution {
     const Field field(pipeline.virtual_stages);
     if (const int each = pipeline.layers_per_virtual_stage; each > 0 && config_.degrees.pp > 1) {
       const std::string origin = said_.origin(&pipeline.layers_per_virtual_stage)->text();
-      if (of_a_stage == 0)
-        throw UsageError(fmt::format("{} needs a model's shape: give --num-layers", origin));
+      if (of_a_stage == 0) reject("{} needs a model's shape: give --num-layers", origin);
       if (of_a_stage % each != 0)
-        throw UsageError(
-            fmt::format("{} is {}, which does not divide the {} layers of a stage; give "
-                        "--num-virtual-stages-per-pipeline-rank",
-                        origin, each, of_a_stage));
+        reject(
+            "{} is {}, which does not divide the {} layers of a stage; give "
+            "--num-virtual-stages-per-pipeline-rank",
+            origin, each, of_a_stage);
       const int stages = of_a_stage / each;
       if (!said_.said(field.address()))
         derive(field, stages, "layers of a stage / layers of a virtual stage");
       else if (pipeline.virtual_stages != stages)
-        throw UsageError(fmt::format(
-            "{} is {}, which makes {} virtual stages of {} layers, and {} is {}", origin, each,
-            stages, of_a_stage, said_.origin(field.address())->text(), field.text()));
+        reject("{} is {}, which makes {} virtual stages of {} layers, and {} is {}", origin, each,
+               stages, of_a_stage, said_.origin(field.address())->text(), field.text());
     }
     const int stages = pipeline.virtual_stages.value_or(1);
     if (stages == 1) return;
     const std::string origin = said_.origin(field.address())->text();
     if (config_.degrees.pp == 1)
-      throw UsageError(fmt::format(
-          "{} is {}: there are virtual stages only with --pipeline-model-parallel-size above 1",
-          origin, stages));
+      reject("{} is {}: there are virtual stages only with --pipeline-model-parallel-size above 1",
+             origin, stages);
     if (of_a_stage % stages != 0)
-      throw UsageError(fmt::format("{} is {}, which does not divide the {} layers of a stage",
-                                   origin, stages, of_a_stage));
+      reject("{} is {}, which does not divide the {} layers of a stage", origin, stages,
+             of_a_stage);
     said_.set(Field(pipeline.schedule), std::string("interleaved_1f1b"), {origin, "the schedule"});
   }
 
@@ -212,10 +276,10 @@ class Resolution {
     const bool nothing = !fixed(b.global_batch_size) && !fixed(b.micro_batch_size);
     if (nothing && !is_automatic(&b.micro_batch_size)) {
       if (!sources_.deepspeed_file.empty())
-        throw UsageError(fmt::format(
+        reject(
             "{}: neither train_batch_size nor train_micro_batch_size_per_gpu is given; DeepSpeed "
             "needs one of them",
-            sources_.deepspeed_file));
+            sources_.deepspeed_file);
       set(b.micro_batch_size, 1, {"default", "of this program"});
     } else if (nothing) {
       set(b.micro_batch_size, 8, trainers);
@@ -247,25 +311,24 @@ class Resolution {
       if (!origin) return fmt::format("{} (not given)", name);
       return fmt::format("{} {} ({})", name, field, origin->text());
     };
-    throw UsageError(
-        fmt::format("{} is not {} x {} x data-parallel size {} (= {} GPUs / tp {} / pp {} / cp {})",
-                    with_origin("train_batch_size", b.global_batch_size),
-                    with_origin("train_micro_batch_size_per_gpu", b.micro_batch_size),
-                    with_origin("gradient_accumulation_steps", b.gradient_accumulation_steps), d.dp,
-                    sources_.gpus, d.tp, d.pp, d.cp));
+    reject("{} is not {} x {} x data-parallel size {} (= {} GPUs / tp {} / pp {} / cp {})",
+           with_origin("train_batch_size", b.global_batch_size),
+           with_origin("train_micro_batch_size_per_gpu", b.micro_batch_size),
+           with_origin("gradient_accumulation_steps", b.gradient_accumulation_steps), d.dp,
+           sources_.gpus, d.tp, d.pp, d.cp);
   }
 
-  // Defaults that the tools do not share.
+  // Sets the defaults that differ between the tools.
   void tools_own() {
     if (!sources_.deepspeed_file.empty()) return;
     if (!said_.said(&config_.optimizer.weight_decay))
       said_.set(Field(config_.optimizer.weight_decay), 0.01, {"Megatron-LM's default", ""});
   }
 
-  // Keys whose needs are not met keep their defaults.
+  // Resets keys to their defaults if their needs are not met.
   void leave_out() {
     TrainingConfig fresh;
-    std::set<const void*> seen;  // a pair lies where its first number does
+    std::set<const void*> seen;  // a pair has the address of its first number
     std::map<std::string_view, std::vector<std::string_view>> without;  // needs -> keys
     for (const Key& key : keys()) {
       if (!key.field || !key.needs || key.needs->met(config_)) continue;
@@ -277,7 +340,7 @@ class Resolution {
       const std::string value = field.text();
       if (value != usual.text() && !key.axis.empty() &&
           sources_.axes.contains(std::string(key.axis)))
-        throw UsageError(fmt::format("--{} {} requires {}", key.axis, value, key.needs->what));
+        reject("--{} {} requires {}", key.axis, value, key.needs->what);
       const bool is_given = origin->source != "auto" && origin->source != of_model().source &&
                             origin->source != "derived";
       if (is_given)
@@ -291,7 +354,7 @@ class Resolution {
           fmt::format("without effect, as they need {}: {}", what, fmt::join(names, ", ")));
   }
 
-  // Each tool moves a dynamic scale in its own way, DeepSpeed in two.
+  // Megatron-LM changes a dynamic scale by one rule, DeepSpeed by two others.
   void loss_scale() {
     TrainingConfig::Precision& precision = config_.precision;
     zero::LossScaleOptions& scale = precision.loss_scale;
@@ -313,9 +376,8 @@ class Resolution {
     else if (!first)
       said_.set(field, of_power, {"derived", "2^initial_scale_power"});
     else if (power && of_power != scale.initial_scale)
-      throw UsageError(fmt::format("{} is {}, which is 2^{}, but {} is {}", power->text(),
-                                   precision.initial_scale_power, precision.initial_scale_power,
-                                   first->text(), scale.initial_scale));
+      reject("{} is {}, which is 2^{}, but {} is {}", power->text(), precision.initial_scale_power,
+             precision.initial_scale_power, first->text(), scale.initial_scale);
     if (megatron && !power) not_in_force_.insert(find_key("fp16.initial_scale_power"));
   }
 
@@ -325,22 +387,22 @@ class Resolution {
     const OffloadDevice states = z.options.offload_optimizer.device,
                         values = z.options.offload_param.device;
     if (values != OffloadDevice::none && z.stage != 3)
-      throw UsageError(fmt::format(
+      reject(
           "zero_optimization.offload_param.device is {}, but stage is {}: parameters are whole "
           "below stage 3",
-          name(values), z.stage));
+          name(values), z.stage);
     if (states != OffloadDevice::none && z.stage == 0)
-      throw UsageError(fmt::format(
+      reject(
           "zero_optimization.offload_optimizer.device is {}, but stage is 0: there is none below "
           "stage 1",
-          name(states)));
+          name(states));
     const auto needs_path = [&](OffloadDevice device, const std::string& path,
                                 std::string_view section) {
       if (device == OffloadDevice::nvme && !said_.said(&path))
-        throw UsageError(
-            fmt::format("zero_optimization.{}.device is nvme, but there is no "
-                        "zero_optimization.{}.nvme_path",
-                        section, section));
+        reject(
+            "zero_optimization.{}.device is nvme, but there is no "
+            "zero_optimization.{}.nvme_path",
+            section, section);
     };
     needs_path(values, z.parameter_path, "offload_param");
     needs_path(states, z.optimizer_path, "offload_optimizer");
@@ -348,7 +410,7 @@ class Resolution {
 
   std::vector<Entry> entries() {
     std::vector<Entry> all;
-    std::set<const void*> seen{&config_.optimizer.betas[1]};  // it is with the first
+    std::set<const void*> seen{&config_.optimizer.betas[1]};  // reported with the first
     for (const Key& key : keys()) {
       if (!key.field || not_in_force_.contains(&key)) continue;
       const Field field = key.field(config_);

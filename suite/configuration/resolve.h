@@ -1,15 +1,14 @@
 #pragma once
-// Resolves a user's configuration files to one TrainingConfig with consistent
-// numbers.
+// Resolves a user's configuration files to one TrainingConfig with consistent numbers.
 //
 //   const Resolved run = resolve({.deepspeed_file = "ds_config.json", .gpus = 64});
 //   run.config.batch.gradient_accumulation_steps;
 //   fmt::print("{}", text(run));
 //
 // train_batch_size = train_micro_batch_size_per_gpu x gradient_accumulation_steps x data-parallel
-// size: any two of the three give the third; micro-batch or whole batch alone mean an accumulation
-// of 1. "auto" takes the value of another source, else the default or rule of Hugging Face's
-// Trainer. If the rule needs an unknown value, "auto" is rejected.
+// size: any two of the three give the third. If only a batch is given, the accumulation is 1.
+// "auto" takes the value of another source, else the default or rule of Hugging Face's Trainer. If
+// the rule needs an unknown value, "auto" is rejected.
 //
 // A key that is not given has its tool's default: DeepSpeed's if a ds_config.json is read, else
 // Megatron-LM's.
@@ -46,12 +45,12 @@ struct Entry {
 struct Resolved {
   TrainingConfig config;
   std::vector<Entry> entries;    // every key that is in force, in the order of the table
-  std::vector<Ignored> ignored;  // every key that was given and is not
+  std::vector<Ignored> ignored;  // every given key that is not in force
   std::vector<std::string> warnings;
   std::optional<std::uint64_t> seed;  // empty: no source gives one
 };
 
-// Throws harness::UsageError: one line with the file, the key and what would be right.
+// Throws harness::UsageError: one line with the file, the key and the expected value.
 Resolved resolve(const Sources& sources);
 
 // Returns the part of a configuration that no training step here supports, or empty.

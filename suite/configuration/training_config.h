@@ -34,11 +34,11 @@ struct TrainingConfig {
     Model() : GptConfig{.layers = 0, .hidden = 0, .heads = 0, .vocabulary = 0, .sequence = 0} {}
     Model(const GptConfig& shape) : GptConfig(shape) {}  // NOLINT: a shape is a model
 
-    int tokens = 0;  // that there are; rows of the vocabulary beyond are padding. 0: all rows
+    int tokens = 0;  // further rows of the vocabulary are padding; 0: all rows are tokens
     // Empty: 128, and a vocabulary that 128 and tp divide is not padded.
     std::optional<int> make_vocab_size_divisible_by;
     int max_position_embeddings = 0;  // 0: sequence
-    std::int64_t parameters = 0;      // only a number of them is known, no shape
+    std::int64_t parameters = 0;      // if only their number is known, not the shape
 
     // How the shape is given on a command line (models.h). An empty name: the shape is complete.
     std::string name, arguments;
@@ -58,14 +58,14 @@ struct TrainingConfig {
   struct Batch {
     int micro_batch_size = 1;             // of one forward
     int global_batch_size = 8;            // of a step, over all of dp
-    int gradient_accumulation_steps = 0;  // 0: what the other two say
+    int gradient_accumulation_steps = 0;  // 0: follows from the other two
   };
 
   struct Pipeline {
     std::string schedule = "1f1b";
-    std::optional<int> virtual_stages;  // chunks of a stage; empty: as many as the schedule has
-    int layers_per_virtual_stage = 0;   // the same in Megatron-LM's older word; 0: not given
-    std::string partition_method = "uniform";    // of layers over parts (trainer/model_chunks.h)
+    std::optional<int> virtual_stages;         // chunks of a stage; empty: the schedule's default
+    int layers_per_virtual_stage = 0;          // the same in Megatron-LM's older word; 0: not given
+    std::string partition_method = "uniform";  // of layers over parts (trainer/model_chunks.h)
     std::vector<std::int64_t> layer_costs = {};  // of "profile", measured (trainer/layer_costs.h)
   };
 
@@ -121,8 +121,8 @@ struct TrainingConfig {
   Schedule schedule;
   Zero zero;
   layers::ActivationOptions activations{};
-  // Only a part of each sequence counts for the loss (counted_tokens): another in every step, and
-  // of some micro-batches and ranks nothing.
+  // Only a part of each sequence counts for the loss (counted_tokens). It differs between steps,
+  // and is empty for some micro-batches and ranks.
   bool uneven_tokens = false;
   std::uint64_t seed = 1234;
   std::string weights;  // a file of initial values (trainer/gpt2_weights.h); empty: random ones
@@ -133,7 +133,7 @@ struct TrainingConfig {
   std::int64_t tokens() const { return std::int64_t{batch.global_batch_size} * model.sequence; }
   int shards() const { return degrees.dp * degrees.cp; }  // of ZeRO
   zero::StepOptions step_options() const;
-  // Throws std::invalid_argument where the decay ends before the warm-up.
+  // Throws std::invalid_argument if the decay ends before the warm-up.
   LearningRate learning_rate() const;
 };
 

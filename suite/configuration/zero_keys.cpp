@@ -5,8 +5,6 @@
 namespace suite::configuration {
 namespace {
 
-#define AT(member) (+[](TrainingConfig& c) { return Field(c.member); })
-
 using Config = const TrainingConfig&;
 using zero::OffloadDevice;
 

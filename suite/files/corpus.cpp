@@ -29,12 +29,12 @@ void Corpus::check(const std::string& path, int sequence) {
   const std::string prefix = (given.parent_path() / given.stem()).string();
   if ((given.extension() == ".idx" || given.extension() == ".bin") && is_there(prefix + ".idx") &&
       is_there(prefix + ".bin"))
-    throw FileError(fmt::format("data file {} is one half of a pair; give {}", path, prefix));
+    throw FileError("data file {} is one half of a pair; give {}", path, prefix);
   const std::uint64_t tokens =
       names_pair(path) ? IndexedTokens(path).tokens() : MappedFile(path).size();
   if (tokens < static_cast<std::uint64_t>(sequence) + 1)
-    throw FileError(fmt::format("data file {} has {} tokens; one sequence and its targets need {}",
-                                path, tokens, sequence + 1));
+    throw FileError("data file {} has {} tokens; one sequence and its targets need {}", path,
+                    tokens, sequence + 1);
 }
 
 Corpus Corpus::from_file(const std::string& path, int sequence, int vocabulary) {
@@ -81,8 +81,8 @@ void Corpus::draw(std::uint64_t seed, std::uint64_t index, int sequence, std::in
       drawn[i] = static_cast<unsigned char>(text_[start + i]);
   for (std::uint64_t i = 0; i < length; ++i)
     if (drawn[i] < 0 || drawn[i] >= vocabulary_)
-      throw FileError(fmt::format("data file {}: token {} is {}; the model's vocabulary has {}",
-                                  source_, start + i, drawn[i], vocabulary_));
+      throw FileError("data file {}: token {} is {}; the model's vocabulary has {}", source_,
+                      start + i, drawn[i], vocabulary_);
   for (std::uint64_t i = 0; i + 1 < length; ++i) {
     tokens[i] = static_cast<std::int32_t>(drawn[i]);
     targets[i] = static_cast<std::int32_t>(drawn[i + 1]);

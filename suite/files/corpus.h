@@ -15,18 +15,17 @@ class Corpus {
  public:
   static constexpr int vocabulary = 256;  // of text
 
-  // A text file, or the prefix that the names of a pair begin with. Throws FileError naming the
-  // file when it can't be read, is not as its format says, or is shorter than one sequence and
-  // its targets.
+  // Opens a text file, or a pair by its common prefix. Throws FileError with the file if it cannot
+  // be read, violates its format, or is shorter than one sequence and its targets.
   static Corpus from_file(const std::string& path, int sequence, int vocabulary);
-  // Throws what from_file would; by default for the shortest sequence.
+  // Throws the errors of from_file, by default for the shortest sequence.
   static void check(const std::string& path, int sequence = 0);
-  // Sentences of a small grammar: enough structure for a loss to fall.
+  // Returns sentences of a small grammar. Their structure lets a loss fall.
   static Corpus generated(std::uint64_t seed);
 
-  // Sequence `index` of all that are ever drawn, `sequence` tokens, and its targets, one further
-  // on. A pure function of (seed, index): which rank or micro-batch asks makes no difference.
-  // Throws FileError for a token outside the vocabulary: only what is drawn is looked at.
+  // Writes `sequence` tokens, and as targets the tokens one position later. They depend only on
+  // (seed, index), not on the rank or the micro-batch. Throws FileError for a drawn token outside
+  // the vocabulary; other tokens are not checked.
   void draw(std::uint64_t seed, std::uint64_t index, int sequence, std::int32_t* tokens,
             std::int32_t* targets) const;
 

@@ -1,12 +1,12 @@
 #pragma once
-// The hosts to start ranks on, from a file as DeepSpeed, Open MPI, MPICH and Slurm have it:
+// The hosts to start ranks on, from a file in the form of DeepSpeed, Open MPI, MPICH or Slurm:
 //
 //   worker-1 slots=4        # DeepSpeed, Open MPI
 //   worker-2:4              # MPICH
 //   node[01-03,07] slots=8  # names as Slurm shortens them
 //
-// A line without a number means one rank. A host on another such line gets one more rank, as in
-// Slurm's own hostfiles.
+// A line without a number means one rank. Each further such line of a host adds one rank, as in
+// Slurm's hostfiles.
 
 #include <string>
 #include <vector>
@@ -18,10 +18,7 @@ struct HostSlots {
   int slots = 1;
 };
 
-// Throws harness::UsageError naming file and line.
+// Throws harness::UsageError with file and line.
 std::vector<HostSlots> read_hostfile(const std::string& path);
-
-// "node[01-03,07]" in full. Throws harness::UsageError naming `place`.
-std::vector<std::string> expanded_hosts(const std::string& place, const std::string& text);
 
 }  // namespace suite

@@ -42,7 +42,7 @@ TEST_F(Hostfile, RefusesWhatIsWrongByLine) {
   expect_words(read("a slots=0"), {"line 1", "'0'", "1 to 4096"});
   expect_words(read("a:x"), {"'x'"});
   expect_words(read("a:4 slots=4"), {"twice"});
-  expect_words(read("a slots=4\na slots=4"), {"line 2", "a stands there twice"});
+  expect_words(read("a slots=4\na slots=4"), {"line 2", "a is given twice"});
   expect_words(read("a slots=4\na"), {"line 2", "twice"});
   expect_words(read("n[1-3"), {"'n[1-3'", "brackets"});
   expect_words(read("n[3-1]"), {"'3-1'", "range"});

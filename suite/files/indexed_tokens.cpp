@@ -18,7 +18,7 @@ constexpr std::uint64_t header = 34;
 struct Named {
   std::uint8_t code;
   std::string_view name;
-  std::size_t size;  // 0: no type of tokens
+  std::size_t size;  // 0: not a token type
 };
 constexpr std::array types{Named{1, "uint8", 1},   Named{2, "int8", 1},  Named{3, "int16", 2},
                            Named{4, "int32", 4},   Named{5, "int64", 8}, Named{6, "float64", 0},
@@ -47,15 +47,31 @@ void visit_tokens(TokenType type, const Visitor& visitor) {
 
 TokenType checked_type(const std::string& path, std::uint8_t code) {
   if (code < 1 || code > types.size())
-    throw FileError(fmt::format(
+    throw FileError(
         "{}: dtype code is {}; expected 1 to 5 or 8 (uint8, int8, int16, int32, int64, uint16)",
-        path, code));
+        path, code);
   if (types[code - 1u].size == 0)
     throw FileError(
-        fmt::format("{}: dtype code is {} ({}); tokens are whole numbers (codes 1 to "
-                    "5 and 8)",
-                    path, code, types[code - 1u].name));
+        "{}: dtype code is {} ({}); tokens are whole numbers (codes 1 to "
+        "5 and 8)",
+        path, code, types[code - 1u].name);
   return static_cast<TokenType>(code);
+}
+
+// Returns the size of the first paragraph, including the blank lines after it.
+std::size_t paragraph(std::string_view text) {
+  bool words = false, blank_after = false;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t newline = text.find('\n', begin);
+    const std::size_t end = newline == std::string_view::npos ? text.size() : newline + 1;
+    const bool blank =
+        text.substr(begin, end - begin).find_first_not_of(" \t\r\n") == std::string_view::npos;
+    if (!blank && blank_after) return begin;
+    words |= !blank;
+    blank_after = blank && words;
+    begin = end;
+  }
+  return text.size();
 }
 
 }  // namespace
@@ -67,13 +83,11 @@ IndexedTokens::IndexedTokens(const std::string& prefix)
     : prefix_(prefix), index_(prefix + ".idx"), data_(prefix + ".bin") {
   const std::string& path = index_.path();
   if (index_.size() < header)
-    throw FileError(
-        fmt::format("{} has {} bytes; its header alone has {}", path, index_.size(), header));
+    throw FileError("{} has {} bytes; its header alone has {}", path, index_.size(), header);
   if (std::memcmp(index_.bytes(0, magic.size()).data(), magic.data(), magic.size()) != 0)
-    throw FileError(fmt::format(
-        "{} does not begin with MMIDIDX and two zeros: it is no index of tokens", path));
+    throw FileError("{} does not begin with MMIDIDX and two zeros: it is no index of tokens", path);
   if (const auto version = index_.at<std::uint64_t>(version_at); version != 1)
-    throw FileError(fmt::format("{}: version is {}; expected 1", path, version));
+    throw FileError("{}: version is {}; expected 1", path, version);
   type_ = checked_type(path, index_.at<std::uint8_t>(type_at));
 
   // Check counts against the file size before computing with them.
@@ -82,18 +96,18 @@ IndexedTokens::IndexedTokens(const std::string& prefix)
   constexpr std::uint64_t bytes_of_sequence = sizeof(std::int32_t) + sizeof(std::int64_t);
   const std::uint64_t room = index_.size() - header;
   if (sequences > room / bytes_of_sequence)
-    throw FileError(fmt::format("{}: sequences is {}, for which its {} bytes are too few", path,
-                                sequences, index_.size()));
+    throw FileError("{}: sequences is {}, for which its {} bytes are too few", path, sequences,
+                    index_.size());
   const std::uint64_t left = room - sequences * bytes_of_sequence;
   if (entries < 1 || entries > left / sizeof(std::int64_t))
-    throw FileError(fmt::format(
+    throw FileError(
         "{}: documents + 1 is {}; expected at least 1, and its {} bytes have room for {}", path,
-        entries, index_.size(), left / sizeof(std::int64_t)));
+        entries, index_.size(), left / sizeof(std::int64_t));
   const std::uint64_t extra = left - entries * sizeof(std::int64_t);
   if (extra > 0)
-    throw FileError(fmt::format("{} has {} bytes; {} sequences and {} documents need {}{}", path,
-                                index_.size(), sequences, entries - 1, index_.size() - extra,
-                                extra == sequences ? " (pairs with modes are not read)" : ""));
+    throw FileError("{} has {} bytes; {} sequences and {} documents need {}{}", path, index_.size(),
+                    sequences, entries - 1, index_.size() - extra,
+                    extra == sequences ? " (pairs with modes are not read)" : "");
   pointers_at_ = header + sequences * sizeof(std::int32_t);
   documents_at_ = header + sequences * bytes_of_sequence;
   documents_ = entries - 1;
@@ -105,43 +119,41 @@ IndexedTokens::IndexedTokens(const std::string& prefix)
     const auto size = index_.at<std::int32_t>(header + i * sizeof(std::int32_t));
     const auto pointer = index_.at<std::int64_t>(pointers_at_ + i * sizeof(std::int64_t));
     if (size < 0)
-      throw FileError(
-          fmt::format("{}: size of sequence {} is {}; expected 0 or more", path, i, size));
+      throw FileError("{}: size of sequence {} is {}; expected 0 or more", path, i, size);
     if (pointer < 0 || static_cast<std::uint64_t>(pointer) % width != 0)
       throw FileError(
-          fmt::format("{}: pointer of sequence {} is {}; expected a multiple of {}, "
-                      "the size of {}, not below 0",
-                      path, i, pointer, width, name(type_)));
+          "{}: pointer of sequence {} is {}; expected a multiple of {}, "
+          "the size of {}, not below 0",
+          path, i, pointer, width, name(type_));
     const auto from = static_cast<std::uint64_t>(pointer);
     const std::uint64_t bytes = static_cast<std::uint64_t>(size) * width;
     if (from > data_.size() || bytes > data_.size() - from)
-      throw FileError(fmt::format("{}: sequence {} is at bytes {} to {}, but {} has {}", path, i,
-                                  from, from + bytes, data_.path(), data_.size()));
+      throw FileError("{}: sequence {} is at bytes {} to {}, but {} has {}", path, i, from,
+                      from + bytes, data_.path(), data_.size());
     begins_.push_back(begins_.back() + static_cast<std::uint64_t>(size));
     if (begins_.back() > data_.size() / width)  // before a sum of them could overflow
-      throw FileError(fmt::format("{}: sequences 0 to {} have {} tokens, but {} holds {}", path, i,
-                                  begins_.back(), data_.path(), data_.size() / width));
+      throw FileError("{}: sequences 0 to {} have {} tokens, but {} holds {}", path, i,
+                      begins_.back(), data_.path(), data_.size() / width);
   }
-  if (begins_.back() == 0)
-    throw FileError(fmt::format("{}: its {} sequences hold no tokens", path, sequences));
+  if (begins_.back() == 0) throw FileError("{}: its {} sequences hold no tokens", path, sequences);
   if (tokens() * width != data_.size())
-    throw FileError(fmt::format("{} has {} bytes, but the {} tokens that {} counts have {}",
-                                data_.path(), data_.size(), tokens(), path, tokens() * width));
+    throw FileError("{} has {} bytes, but the {} tokens that {} counts have {}", data_.path(),
+                    data_.size(), tokens(), path, tokens() * width);
 
   std::uint64_t before = 0;
   for (std::uint64_t i = 0; i < entries; ++i) {
     const auto at = index_.at<std::int64_t>(documents_at_ + i * sizeof(std::int64_t));
     const std::uint64_t least = before, most = i == 0 ? 0 : sequences;
     if (at < 0 || static_cast<std::uint64_t>(at) < least || static_cast<std::uint64_t>(at) > most)
-      throw FileError(fmt::format("{}: document index {} is {}; expected {}", path, i, at,
-                                  i == 0 ? "0" : fmt::format("{} to {}", least, most)));
+      throw FileError("{}: document index {} is {}; expected {}", path, i, at,
+                      i == 0 ? "0" : fmt::format("{} to {}", least, most));
     before = static_cast<std::uint64_t>(at);
   }
   if (before != sequences)
     throw FileError(
-        fmt::format("{}: the last document index is {}; expected {}, the number of "
-                    "sequences",
-                    path, before, sequences));
+        "{}: the last document index is {}; expected {}, the number of "
+        "sequences",
+        path, before, sequences);
 }
 
 std::uint64_t IndexedTokens::document(std::uint64_t index) const {
@@ -179,15 +191,14 @@ IndexedTokensWriter::IndexedTokensWriter(const std::string& prefix, TokenType ty
 void IndexedTokensWriter::add_document(std::span<const std::int64_t> tokens) {
   constexpr std::size_t most = std::numeric_limits<std::int32_t>::max();
   if (tokens.size() > most)
-    throw FileError(fmt::format("{}.bin: document {} has {} tokens; a sequence holds at most {}",
-                                prefix_, sizes_.size(), tokens.size(), most));
+    throw FileError("{}.bin: document {} has {} tokens; a sequence holds at most {}", prefix_,
+                    sizes_.size(), tokens.size(), most);
   visit_tokens(type_, [&](auto zero) {
     using T = decltype(zero);
     for (const std::int64_t token : tokens) {
       const T stored = static_cast<T>(token);
       if (static_cast<std::int64_t>(stored) != token)
-        throw FileError(
-            fmt::format("{}.bin: token {} does not fit into {}", prefix_, token, name(type_)));
+        throw FileError("{}.bin: token {} does not fit into {}", prefix_, token, name(type_));
       data_.write(&stored, sizeof stored);
     }
   });
@@ -214,6 +225,24 @@ void IndexedTokensWriter::finish() {
   ::unlink((prefix_ + ".idx").c_str());
   data_.commit();
   index_.commit();
+}
+
+TokenCounts write_text_tokens(const std::string& text, const std::string& prefix) {
+  const MappedFile file(text);
+  std::string_view rest = file.text();
+  IndexedTokensWriter writer(prefix, TokenType::uint8);
+  TokenCounts counts;
+  std::vector<std::int64_t> tokens;
+  for (; !rest.empty(); rest.remove_prefix(tokens.size())) {
+    tokens.clear();
+    for (const char letter : rest.substr(0, paragraph(rest)))
+      tokens.push_back(static_cast<unsigned char>(letter));
+    writer.add_document(tokens);
+    ++counts.documents;
+    counts.tokens += tokens.size();
+  }
+  writer.finish();
+  return counts;
 }
 
 }  // namespace suite

@@ -1,13 +1,14 @@
 #pragma once
 // Tokens in Megatron-LM's pair of files (core/datasets/indexed_dataset.py): PREFIX.bin holds the
-// tokens of all sequences, PREFIX.idx says where each is. All numbers little-endian; sizes are
-// counted in tokens, pointers in bytes of PREFIX.bin:
+// tokens of all sequences, PREFIX.idx their places. Numbers are little-endian, sizes are in tokens,
+// pointers in bytes of PREFIX.bin:
 //
 //   "MMIDIDX\0\0"  uint64 version = 1  uint8 dtype  uint64 sequences  uint64 documents + 1
 //   int32 size [sequences]  int64 pointer [sequences]  int64 document [documents + 1]
 //
 // Document d is the sequences from document[d] up to document[d + 1], so the first entry is 0 and
-// the last one `sequences`. Pairs with a mode for each sequence (multimodal ones) are refused.
+// the last one `sequences`. Pairs with a mode for each sequence (multimodal ones) are
+// rejected.
 //
 //   IndexedTokens tokens("corpus");                     // corpus.bin and corpus.idx, mapped
 //   tokens.read(begin, 65, buffer);                     // of all sequences, one after another
@@ -27,18 +28,18 @@
 
 namespace suite {
 
-// By the format's codes. It has two more, 6 and 7, for floating numbers, which are no tokens.
+// The format's codes. Its codes 6 and 7 are floating-point types, which are not tokens.
 enum class TokenType : std::uint8_t { uint8 = 1, int8, int16, int32, int64, uint16 = 8 };
 std::string_view name(TokenType type);
 std::size_t size_of(TokenType type);
 
 class IndexedTokens {
  public:
-  // Reads the index through. Throws FileError naming file, field, value and what was expected for
-  // everything that is not as above: magic, version, dtype, counts that the file is too short or
-  // too long for, negative sizes, pointers that are negative, misaligned or outside PREFIX.bin,
-  // documents that don't start at 0, fall, or don't end at the last sequence, sequences that share
-  // bytes of PREFIX.bin or leave some out, no tokens at all.
+  // Reads the whole index. Throws FileError with file, field, value and expected value for another
+  // magic, version or dtype, counts that do not match the file size, negative sizes, pointers that
+  // are negative, misaligned or outside PREFIX.bin, documents that do not start at 0, decrease, or
+  // do not end at the last sequence, sequences that share or omit bytes of PREFIX.bin, and files
+  // without tokens.
   explicit IndexedTokens(const std::string& prefix);
 
   const std::string& prefix() const { return prefix_; }
@@ -46,11 +47,12 @@ class IndexedTokens {
   std::uint64_t sequences() const { return begins_.size() - 1; }
   std::uint64_t documents() const { return documents_; }
   std::uint64_t tokens() const { return begins_.back(); }
-  // Where sequence i begins among all tokens; sequence i ends where i + 1 begins.
+  // The first token of sequence i, which ends at begin(i + 1).
   std::uint64_t begin(std::uint64_t sequence) const { return begins_[sequence]; }
-  std::uint64_t document(std::uint64_t index) const;  // its first sequence; of documents(): the end
+  std::uint64_t document(
+      std::uint64_t index) const;  // its first sequence; document(documents()): the end
 
-  // Tokens [begin, begin + count). Throws std::out_of_range when they are not all there.
+  // Reads tokens [begin, begin + count). Throws std::out_of_range beyond the last token.
   void read(std::uint64_t begin, std::uint64_t count, std::int64_t* to) const;
 
  private:
@@ -61,11 +63,11 @@ class IndexedTokens {
   std::vector<std::uint64_t> begins_;  // of each sequence, and the end
 };
 
-// Neither file takes its place before finish; an older pair stays until then.
+// Both files appear in finish. An older pair stays until then.
 class IndexedTokensWriter {
  public:
   IndexedTokensWriter(const std::string& prefix, TokenType type);
-  // Throws FileError for a token that the type can't hold and for more than 2^31 - 1 tokens.
+  // Throws FileError for a token that does not fit the type and for more than 2^31 - 1 tokens.
   void add_document(std::span<const std::int64_t> tokens);
   void finish();
 
@@ -75,5 +77,13 @@ class IndexedTokensWriter {
   NewFile data_, index_;
   std::vector<std::int32_t> sizes_;
 };
+
+struct TokenCounts {
+  std::uint64_t documents = 0, tokens = 0;
+};
+// Writes the bytes of a text file as PREFIX.bin and PREFIX.idx: tokens of type uint8, one document
+// for each paragraph. Blank lines end a paragraph and belong to it, so the documents one after
+// another are the text, byte for byte. Throws FileError.
+TokenCounts write_text_tokens(const std::string& text, const std::string& prefix);
 
 }  // namespace suite

@@ -5,7 +5,6 @@
 #include <stdexcept>
 
 #include "suite/files/corpus.h"
-#include "suite/files/text_tokens.h"
 #include "suite/testing/file_case.h"
 
 namespace suite {

@@ -50,7 +50,7 @@ std::string printable(std::string_view text) {
       result += letter;
   }
   if (text.size() <= longest) return result;
-  // A character of several bytes is not cut in two.
+  // Do not split a multibyte character.
   while (!result.empty() && (static_cast<unsigned char>(result.back()) & 0xc0) == 0x80)
     result.pop_back();
   if (!result.empty() && static_cast<unsigned char>(result.back()) >= 0xc0) result.pop_back();
@@ -60,26 +60,24 @@ std::string printable(std::string_view text) {
 std::string in_quotes(std::string_view text) { return fmt::format("'{}'", printable(text)); }
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
-  // Without waiting for somebody to write into a pipe of that name.
+  // Do not wait for a writer if the file is a pipe.
   const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   if (file.number < 0) {
     const int error = errno;
     const std::string near = error == ENOENT ? nearest_file(path) : "";
-    throw FileError(fmt::format("cannot read {}: {}{}", path, std::strerror(error),
-                                near.empty() ? "" : fmt::format("; did you mean {}?", near)));
+    throw FileError("cannot read {}: {}{}", path, std::strerror(error),
+                    near.empty() ? "" : fmt::format("; did you mean {}?", near));
   }
   struct stat status {};
   if (::fstat(file.number, &status) != 0)
-    throw FileError(fmt::format("cannot read {}: {}", path, std::strerror(errno)));
+    throw FileError("cannot read {}: {}", path, std::strerror(errno));
   if (S_ISDIR(status.st_mode))
-    throw FileError(fmt::format("cannot read {}: it is a directory, not a file", path));
-  if (!S_ISREG(status.st_mode))
-    throw FileError(fmt::format("cannot read {}: it is not a regular file", path));
-  if (status.st_size == 0) throw FileError(fmt::format("{} is empty", path));
+    throw FileError("cannot read {}: it is a directory, not a file", path);
+  if (!S_ISREG(status.st_mode)) throw FileError("cannot read {}: it is not a regular file", path);
+  if (status.st_size == 0) throw FileError("{} is empty", path);
   size_ = static_cast<std::uint64_t>(status.st_size);
   void* data = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, file.number, 0);
-  if (data == MAP_FAILED)
-    throw FileError(fmt::format("cannot map {}: {}", path, std::strerror(errno)));
+  if (data == MAP_FAILED) throw FileError("cannot map {}: {}", path, std::strerror(errno));
   data_ = static_cast<const std::byte*>(data);
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// A file's bytes, mapped to be read, and the error that every reader of a file throws.
+// A read-only mapping of a file, and the error that every reader of a file throws.
 //
 //   MappedFile file("model.safetensors");
 //   const auto length = file.at<std::uint64_t>(0);
@@ -8,32 +8,37 @@
 // the mapped file, which ends this program with SIGBUS. Writers that rename a complete file into
 // place (new_file.h) never shorten it.
 
+#include <fmt/format.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "harness/unit/sweep.h"
 
 namespace suite {
 
-// One line: the file, what in it is wrong, the value and what was expected.
+// One line: the file, the wrong field, its value and the expected value.
 class FileError : public harness::UsageError {
  public:
   using UsageError::UsageError;
+  template <class... Values>
+  explicit FileError(fmt::format_string<Values...> text, Values&&... values)
+      : UsageError(fmt::format(text, std::forward<Values>(values)...)) {}
 };
 
-// Returns a file's text for one line of a message: control characters escaped, at most 80
-// bytes.
+// Returns a text for one line of a message: control characters escaped, at most 80 bytes.
 std::string printable(std::string_view text);
 std::string in_quotes(std::string_view text);
 
 class MappedFile {
  public:
-  // Throws FileError: missing (naming the nearest there is), unreadable, a directory or another
-  // thing that is not a regular file, empty.
+  // Throws FileError if the file is missing (with the nearest name), unreadable, not a regular
+  // file, or empty.
   explicit MappedFile(const std::string& path);
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&&) = delete;
@@ -41,12 +46,12 @@ class MappedFile {
 
   const std::string& path() const { return path_; }
   std::uint64_t size() const { return size_; }
-  // Checked by the caller: [offset, offset + size) lies inside the file.
+  // The caller checks that [offset, offset + size) is inside the file.
   std::span<const std::byte> bytes(std::uint64_t offset, std::uint64_t size) const {
     return {data_ + offset, size};
   }
   std::string_view text() const { return {reinterpret_cast<const char*>(data_), size_}; }
-  // At any offset, aligned or not.
+  // The offset need not be aligned.
   template <class T>
   T at(std::uint64_t offset) const {
     T value;

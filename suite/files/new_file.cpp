@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <filesystem>
+#include <utility>
 
 #include "machine/base/error.h"
 
@@ -21,9 +22,9 @@ NewFile::NewFile(const std::string& path)
     : path_(path), beside_(fmt::format("{}.{}.tmp", path, ::getpid())) {
   if (path.empty()) throw FileError("cannot write to '': it is no file name");
   struct stat status {};
-  // Rename would refuse a directory only in the end, and replace a device.
+  // A rename would fail late for a directory, and replace a device.
   if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode))
-    throw FileError(fmt::format("cannot write to {}: it is there and no regular file", path));
+    throw FileError("cannot write to {}: it is there and no regular file", path);
   file_ = ::open(beside_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (file_ < 0) refuse(errno);
 }
@@ -66,19 +67,12 @@ void NewFile::sync() {
 
 void NewFile::commit() {
   if (!synced_ || !pending_.empty()) sync();
-  if (::close(file_) != 0) {
-    const int error = errno;
-    file_ = -1;
-    ::unlink(beside_.c_str());
-    refuse(error);
-  }
-  file_ = -1;
-  if (::rename(beside_.c_str(), path_.c_str()) != 0) {
+  if (::close(std::exchange(file_, -1)) != 0 || ::rename(beside_.c_str(), path_.c_str()) != 0) {
     const int error = errno;
     ::unlink(beside_.c_str());
     refuse(error);
   }
-  // The new name is on the disk when its folder is; not every file system lets a folder be synced.
+  // Sync the folder to store the new name. Some file systems cannot sync folders.
   const auto parent = std::filesystem::path(path_).parent_path();
   const int folder = ::open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_CLOEXEC);
   if (folder >= 0) {

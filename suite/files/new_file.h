@@ -5,8 +5,8 @@
 //   file.write(header.data(), header.size());
 //   file.commit();                    // without it the file is removed
 //
-// Throws FileError naming the path when it cannot be a file (its folder is not there),
-// machine::MachineError when the system refuses (permission, a full disk).
+// Throws FileError with the path if it cannot be a file (its folder is missing), and
+// machine::MachineError if the system fails (permission, a full disk).
 
 #include <cstddef>
 #include <string>
@@ -37,7 +37,7 @@ class NewFile {
   std::vector<char> pending_;
 };
 
-// Throws what NewFile(path) would throw, and leaves no file: a check before long work.
+// Throws the errors of NewFile(path) and leaves no file. Call it before long work.
 void check_writable(const std::string& path);
 
 }  // namespace suite

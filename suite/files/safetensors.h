@@ -5,15 +5,15 @@
 //   uint64 N, little-endian   N bytes of JSON   the tensors' bytes, row-major, without holes
 //   {"NAME": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, …, "__metadata__": {…}}
 //
-// Offsets count from the first byte after the header. As the format's own reader does, this one
-// refuses headers over 100 MB, overlaps, holes and bytes after the last tensor; beyond it,
+// Offsets count from the first byte after the header. Like the format's own reader, this one
+// rejects headers over 100 MB, overlaps, holes and bytes after the last tensor. It also rejects
 // duplicate and unknown keys and dtypes of less than a byte.
 //
 //   Safetensors file("model.safetensors");
-//   const StoredTensor* table = file.find("wte.weight");   // null: not there
+//   const StoredTensor* table = file.find("wte.weight");   // null: unknown
 //
 //   SafetensorsWriter writer("model.safetensors", {{"wte.weight", "F32", {256, 32}}});
-//   writer.add(bytes);                                      // of each tensor, in that order
+//   writer.add(bytes);                                      // for each tensor, in that order
 //   writer.finish();                                        // renamed into place
 
 #include <cstdint>
@@ -41,17 +41,17 @@ struct StoredTensor : TensorEntry {
   std::span<const std::byte> bytes;  // of the mapped file; aligned to nothing
 };
 
-// The dtype of ours with these elements; none for what we don't compute with (BOOL, F8_E4M3, …).
+// Returns our dtype with these elements; empty for dtypes without arithmetic here (BOOL, …).
 std::optional<machine::Dtype> dtype_of_tensor(std::string_view name);
 std::string_view tensor_dtype_name(machine::Dtype dtype);
 
 class Safetensors {
  public:
-  // Throws FileError naming file, tensor, field, value and what was expected.
+  // Throws FileError with file, tensor, field, value and the expected value.
   explicit Safetensors(const std::string& path);
 
   const std::string& path() const { return file_.path(); }
-  const std::vector<StoredTensor>& tensors() const { return tensors_; }  // as their bytes lie
+  const std::vector<StoredTensor>& tensors() const { return tensors_; }  // in file order
   const StoredTensor* find(std::string_view name) const;
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
@@ -64,9 +64,9 @@ class Safetensors {
 
 class SafetensorsWriter {
  public:
-  // Throws FileError for a name that is there twice, an unknown dtype or a shape too large.
+  // Throws FileError for a repeated name, an unknown dtype or a shape that is too large.
   SafetensorsWriter(const std::string& path, std::vector<TensorEntry> entries);
-  // Throws std::logic_error when it is not as many bytes as the entry says, or one too many.
+  // Throws std::logic_error if the size is not the next entry's, or if there is no next entry.
   void add(std::span<const std::byte> bytes);
   void finish();
 

@@ -108,7 +108,7 @@ TEST(Safetensors, RefusesWhatIsWrongByName) {
            {"{" + a, {"no JSON", "byte"}},
            {"{" + a + "}x", {"no JSON"}},
            {"{\"\xff\":{}}", {"no JSON"}},
-           {"{" + a + "," + a + "}", {"'a' is there twice"}},
+           {"{" + a + "," + a + "}", {"'a' is given twice"}},
            {"{" + a + "," + b("[1,3]") + "}", {"tensor 'b' begins at 1", "'a' ends at 2"}},
            {"{" + a + "," + b("[3,5]") + "}", {"nothing has bytes 2 to 3", "tensor 'b'"}},
            {"{" + a + "}", {"4 bytes follow", "end at 2"}},
@@ -177,7 +177,7 @@ TEST(Safetensors, RefusesWhatIsWrongByName) {
   const auto write = [&](const Entries& entries) {
     return refusal([&] { SafetensorsWriter(folder.path("new"), entries); });
   };
-  expect_words(write({{"a", "U8", {1}}, {"a", "U8", {1}}}), {"'a' is there twice"});
+  expect_words(write({{"a", "U8", {1}}, {"a", "U8", {1}}}), {"'a' is given twice"});
   expect_words(write({{"a", "U9", {1}}}), {"unknown dtype 'U9'"});
   expect_words(write({{"a", "U8", {1ull << 63}}, {"b", "U8", {1ull << 63}}}), {"more bytes"});
   EXPECT_FALSE(std::filesystem::exists(folder.path("new")));

@@ -18,18 +18,18 @@ using harness::UsageError;
 
 namespace {
 
-// More than any memory, and far from where sums of a row end.
+// More than any memory; sums of a row cannot overflow.
 constexpr double most_bytes = 0x1p50;
 
 std::int64_t parse_bytes(const std::string& text, const std::string& place) {
   const auto value = number_of<double>(text);
   if (!value || !(*value < most_bytes))
-    throw UsageError(fmt::format("{}: {} is no number of bytes", place, in_quotes(text)));
-  if (*value < 0) throw UsageError(fmt::format("{}: {} is negative", place, text));
+    reject("{}: {} is no number of bytes", place, in_quotes(text));
+  if (*value < 0) reject("{}: {} is negative", place, text);
   return static_cast<std::int64_t>(*value);
 }
 
-// What `from` sends to `to` where the busiest of n ranks moves `whole` elements.
+// Returns the elements from `from` to `to` if the busiest of n ranks moves `whole` elements.
 std::int64_t generated(std::string_view traffic, int from, int to, std::int64_t n,
                        std::int64_t whole) {
   const std::int64_t ahead = (to - from + n) % n;
@@ -51,7 +51,7 @@ TrafficMatrix read_traffic_file(const std::string& path) {
   std::ifstream file(path);
   std::error_code ignored;
   if (!file || std::filesystem::is_directory(path, ignored))
-    throw UsageError(fmt::format("cannot read the traffic file '{}'", path));
+    reject("cannot read the traffic file '{}'", path);
   std::vector<std::int64_t> bytes;
   std::string text;
   std::size_t columns = 0;
@@ -67,12 +67,11 @@ TrafficMatrix read_traffic_file(const std::string& path) {
       first_line = line;
     }
     if (numbers != columns)
-      throw UsageError(
-          fmt::format("{}: {} numbers, but {} in line {}", place, numbers, columns, first_line));
+      reject("{}: {} numbers, but {} in line {}", place, numbers, columns, first_line);
   }
-  if (ranks == 0) throw UsageError(fmt::format("{} holds no numbers", path));
+  if (ranks == 0) reject("{} holds no numbers", path);
   if (columns != static_cast<std::size_t>(ranks))
-    throw UsageError(fmt::format("{} is not square: {} lines of {} numbers", path, ranks, columns));
+    reject("{} is not square: {} lines of {} numbers", path, ranks, columns);
   return {ranks, bytes};
 }
 
@@ -81,20 +80,18 @@ std::shared_ptr<const TrafficMatrix> traffic_matrix(const std::string& traffic, 
                                                     std::int64_t granule_bytes) {
   const auto size = static_cast<std::int64_t>(size_of(dtype));
   const std::int64_t granule = std::max<std::int64_t>(granule_bytes / size, 1);
+  // As in other collectives, at least one element per rank unless the call is empty.
+  const std::int64_t whole = bytes == 0 ? 0 : std::max<std::int64_t>(bytes / size, ranks);
+  std::optional<TrafficMatrix> file;
+  if (!is_generated(traffic)) file = read_traffic_file(traffic);
+  if (file && file->ranks() != ranks) throw UsageError(why_no_traffic(traffic, ranks));
   std::vector<std::int64_t> parts;
-  if (is_generated(traffic)) {
-    // As elsewhere, an element for each rank at least, but for a call of nothing.
-    const std::int64_t whole = bytes == 0 ? 0 : std::max<std::int64_t>(bytes / size, ranks);
-    for (int from = 0; from < ranks; ++from)
-      for (int to = 0; to < ranks; ++to)
-        parts.push_back(generated(traffic, from, to, ranks, whole));
-  } else {
-    const TrafficMatrix file = read_traffic_file(traffic);
-    if (file.ranks() != ranks) throw UsageError(why_no_traffic(traffic, ranks));
-    for (int from = 0; from < ranks; ++from)
-      for (int to = 0; to < ranks; ++to) parts.push_back(file(from, to) / size);
-  }
-  for (std::int64_t& part : parts) part = part / granule * granule;
+  for (int from = 0; from < ranks; ++from)
+    for (int to = 0; to < ranks; ++to) {
+      const std::int64_t part =
+          file ? (*file)(from, to) / size : generated(traffic, from, to, ranks, whole);
+      parts.push_back(part / granule * granule);
+    }
   return std::make_shared<const TrafficMatrix>(ranks, parts);
 }
 
@@ -128,7 +125,7 @@ void take_sizes_of_file(harness::AxisFlags& axes) {
     axes.try_emplace("ranks", std::to_string(file.ranks()));
     axes.try_emplace("bytes", std::to_string(file.busiest()));
   } catch (const UsageError&) {
-    return;  // the sweep says what is wrong with it
+    return;  // the sweep reports the error
   }
 }
 

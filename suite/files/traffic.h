@@ -7,7 +7,7 @@
 //   sparse    even ranks send half to the next rank, half to the rank after it; odd ranks nothing
 //   hot_spot  every rank sends eight times as much to rank 0 as to any other rank
 //
-// A file holds N lines of N numbers, in bytes: number j of line i is what rank i sends to rank j.
+// A file holds N lines of N numbers, in bytes: number j of line i is sent by rank i to rank j.
 // Blanks separate numbers, # begins a comment, empty lines do not count. nccl-tests 2.19.6 reads
 // NCCL_TESTS_ALLTOALLV_MATRIX_FILE in the same way (NVIDIA/nccl-tests, src/alltoallv.cu), but it
 // truncates a matrix that is larger than the number of ranks and rounds each part down to 16 bytes.
@@ -29,15 +29,15 @@ namespace suite {
 inline constexpr std::string_view generated_traffic[] = {"uniform", "skewed", "sparse", "hot_spot"};
 bool is_generated(std::string_view traffic);
 
-// The matrix, in elements, its parts rounded down to so many bytes (a multiple of the dtype's) and
-// to whole elements. `bytes` is not read where traffic is a file. Throws harness::UsageError for
-// what why_no_traffic names.
+// Returns the matrix in elements. Rounds its parts down to multiples of granule_bytes (a multiple
+// of the dtype's size) and to whole elements. Ignores `bytes` if traffic is a file. Throws
+// harness::UsageError with the text of why_no_traffic.
 std::shared_ptr<const collectives::TrafficMatrix> traffic_matrix(const std::string& traffic,
                                                                  int ranks, std::int64_t bytes,
                                                                  machine::Dtype dtype,
                                                                  std::int64_t granule_bytes = 1);
 
-// Reads a file's numbers, in bytes. Throws harness::UsageError with the error and its place.
+// Reads a file's numbers, in bytes. Throws harness::UsageError with the error and its line.
 collectives::TrafficMatrix read_traffic_file(const std::string& path);
 
 // Returns why this traffic is invalid for `ranks` (unknown name or file, a bad file, another number

@@ -6,24 +6,17 @@
 #include <algorithm>
 #include <cmath>
 
-#include "harness/unit/sweep.h"
 #include "machine/base/names.h"
 
 namespace suite {
 namespace {
 
-using harness::UsageError;
-
 constexpr std::size_t most_columns = 100, widest_name = 30;
-
-[[noreturn]] void wrong(std::string_view key, std::string_view text, const std::string& rule) {
-  throw UsageError(fmt::format("{} is '{}'; expected {}", key, text, rule));
-}
 
 bool is_option(std::string_view word) { return word.size() > 1 && word[0] == '-'; }
 bool is_negative_number(const std::string& word) { return number_of<double>(word).has_value(); }
 
-// The words of a text in lines of at most `columns`; line ends of the text are kept.
+// Wraps a text into lines of at most `columns`. Keeps its line ends.
 std::vector<std::string> wrapped(std::string_view text, std::size_t columns) {
   std::vector<std::string> lines{""};
   for (std::size_t begin = 0; begin < text.size();) {
@@ -50,20 +43,21 @@ std::int64_t whole_number(std::string_view key, const std::string& text, std::in
                           std::int64_t most) {
   const auto value = number_of<std::int64_t>(text);
   if (!value || *value < least || *value > most)
-    wrong(key, text, fmt::format("a whole number from {} to {}", least, most));
+    reject("{} is '{}'; expected a whole number from {} to {}", key, text, least, most);
   return *value;
 }
 
 double real_number(std::string_view key, const std::string& text, double least, double most) {
   const auto value = number_of<double>(text);
   if (!value || !(*value >= least && *value <= most))
-    wrong(key, text, fmt::format("a number from {} to {}", least, most));
+    reject("{} is '{}'; expected a number from {} to {}", key, text, least, most);
   return *value;
 }
 
 double positive_number(std::string_view key, const std::string& text) {
   const auto value = number_of<double>(text);
-  if (!value || !(*value > 0) || std::isinf(*value)) wrong(key, text, "a number above 0");
+  if (!value || !(*value > 0) || std::isinf(*value))
+    reject("{} is '{}'; expected a number above 0", key, text);
   return *value;
 }
 
@@ -147,8 +141,7 @@ Options::Option* Options::find(std::string_view name) {
 }
 
 void Options::take(Option& option, std::string_view name, const std::string& value) {
-  if (++option.given > 1 && option.times == Times::once)
-    throw UsageError(fmt::format("'{}' is given twice", name));
+  if (++option.given > 1 && option.times == Times::once) reject("'{}' is given twice", name);
   option.read(value);
 }
 
@@ -172,13 +165,13 @@ void Options::take_option(const std::vector<std::string>& words, std::size_t& at
     std::vector<std::string> known = names();
     const bool letter = !name.starts_with("--");
     std::erase_if(known, [&](const std::string& one) { return one.starts_with("--") == letter; });
-    // One letter is near every other one.
+    // Every letter is near every other letter.
     if (letter && !known.empty())
-      throw UsageError(fmt::format("unknown flag '{}'; known: {}", name, fmt::join(known, " ")));
-    throw UsageError(machine::unknown("flag", name, known));
+      reject("unknown flag '{}'; known: {}", name, fmt::join(known, " "));
+    throw machine::UsageError(machine::unknown("flag", name, known));
   }
   if (option->value.empty()) {
-    if (value) throw UsageError(fmt::format("{} takes no value (got '{}')", name, *value));
+    if (value) reject("{} takes no value (got '{}')", name, *value);
     return take(*option, name, "");
   }
   const auto follows = [&] {
@@ -186,18 +179,11 @@ void Options::take_option(const std::vector<std::string>& words, std::size_t& at
            (!is_option(words[at + 1]) || is_negative_number(words[at + 1]));
   };
   if (!value) {
-    if (!follows()) throw UsageError(fmt::format("{} requires a value: {}", name, option->value));
+    if (!follows()) reject("{} requires a value: {}", name, option->value);
     value = words[++at];
   }
   take(*option, name, *value);
   while (option->takes_following && follows()) take(*option, name, words[++at]);
-}
-
-void Options::take_argument(const std::string& word) {
-  if (pass(word)) return;
-  if (!arguments_ || arguments_->size() == most_arguments_)
-    throw UsageError(fmt::format("unexpected argument '{}'", word));
-  arguments_->push_back(word);
 }
 
 bool Options::parse(const std::vector<std::string>& words) {
@@ -207,8 +193,10 @@ bool Options::parse(const std::vector<std::string>& words) {
     } else if (behind_first_) {
       behind_first_->assign(words.begin() + static_cast<std::ptrdiff_t>(at), words.end());
       break;
-    } else {
-      take_argument(words[at]);
+    } else if (!pass(words[at])) {
+      if (!arguments_ || arguments_->size() == most_arguments_)
+        reject("unexpected argument '{}'", words[at]);
+      arguments_->push_back(words[at]);
     }
   }
   if (wants_help_) {
@@ -216,7 +204,7 @@ bool Options::parse(const std::vector<std::string>& words) {
     return false;
   }
   if (arguments_ && arguments_->size() < least_arguments_)
-    throw UsageError(fmt::format("{} requires {}: {}", command_, argument_value_, argument_about_));
+    reject("{} requires {}: {}", command_, argument_value_, argument_about_);
   return true;
 }
 

@@ -10,15 +10,26 @@
 // command has -h and --help. Throws harness::UsageError: an unknown option (naming the nearest), a
 // missing or wrong value, an option given twice, an unexpected argument.
 
+#include <fmt/format.h>
+
 #include <charconv>
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "machine/base/error.h"
+
 namespace suite {
+
+// Throws a formatted text as an error of the user: reject("--axis is '{}'; expected …", text).
+template <class... Values>
+[[noreturn]] void reject(fmt::format_string<Values...> text, Values&&... values) {
+  throw machine::UsageError(fmt::format(text, std::forward<Values>(values)...));
+}
 
 // Prints `shardmark: TEXT` to standard error and returns the code.
 int complain(int code, std::string_view text);
@@ -36,7 +47,7 @@ std::optional<T> number_of(std::string_view text) {
 std::int64_t whole_number(std::string_view key, const std::string& text, std::int64_t least,
                           std::int64_t most);
 double real_number(std::string_view key, const std::string& text, double least, double most);
-// Above 0.
+// Returns a number above 0.
 double positive_number(std::string_view key, const std::string& text);
 
 // "a,b" -> "a", "b".
@@ -53,9 +64,9 @@ class Options {
 
   // Title of the options that follow; empty: the help does not list them.
   void group(std::string title) { group_ = std::move(title); }
-  // Of the options that follow the last value counts, if they are given several times.
+  // If one of the options that follow is given several times, its last value counts.
   void last_counts() { times_ = Times::last; }
-  // Text at the end of the help. The function sees the arguments that were given.
+  // Sets the text after the help. The function is called after the arguments are read.
   void footer(std::string text);
   void footer(std::function<std::string()> text) { footer_ = std::move(text); }
 
@@ -113,8 +124,6 @@ class Options {
   Option* find(std::string_view name);
   void take(Option& option, std::string_view name, const std::string& value);
   void take_option(const std::vector<std::string>& words, std::size_t& at);
-  void take_argument(const std::string& word);
-
   bool pass(const std::string& word);
 
   std::string command_, arguments_text_, about_, group_ = "Options", passed_prefix_;

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "harness/run/run.h"
-#include "suite/files/text_tokens.h"
+#include "suite/files/indexed_tokens.h"
 #include "suite/options/options.h"
 #include "suite/program/commands.h"
 
@@ -18,7 +18,7 @@ int run_data(int argc, char** argv) {
   options.arguments("TEXT", texts, "a file of text", 1, 1);
   options.text("--out", "PREFIX", prefix, "beginning of the names of both files");
   if (!options.parse({argv + 2, argv + argc})) return harness::accepted;
-  if (prefix.empty()) throw harness::UsageError("data requires --out PREFIX");
+  if (prefix.empty()) reject("data requires --out PREFIX");
   const TokenCounts counts = write_text_tokens(texts[0], prefix);
   fmt::print("{0}.bin, {0}.idx: {1} documents, {2} tokens\n", prefix, counts.documents,
              counts.tokens);

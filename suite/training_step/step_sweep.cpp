@@ -18,7 +18,6 @@ using configuration::Assignments;
 using configuration::Field;
 using configuration::Key;
 using configuration::Kind;
-using configuration::Value;
 
 std::vector<std::string> allowed(const Key& key, Kind kind, bool configured) {
   std::vector<std::string> texts(key.limits.choices.begin(), key.limits.choices.end());

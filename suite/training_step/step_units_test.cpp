@@ -15,7 +15,7 @@
 #include "layers/models/gpt_cost.h"
 #include "machine/world/step_clock.h"
 #include "suite/configuration/models.h"
-#include "suite/files/text_tokens.h"
+#include "suite/files/indexed_tokens.h"
 #include "suite/testing/file_case.h"
 #include "suite/testing/on_threads.h"
 #include "suite/testing/small_steps.h"
