@@ -1,6 +1,6 @@
-// Keys without a field. The step and the planner do not support the refused keys; DeepSpeed does not
-// have some of them either. The ignored keys change no measurement. They include the arguments of
-// Megatron-LM's launch scripts and Megatron-DeepSpeed's.
+// Keys without a field. The step and the planner do not support the refused keys; DeepSpeed does
+// not have some of them either. The ignored keys change no measurement. They include the arguments
+// of Megatron-LM's launch scripts and Megatron-DeepSpeed's.
 
 #include <algorithm>
 #include <ranges>

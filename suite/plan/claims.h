@@ -1,6 +1,6 @@
 #pragma once
-// Statements about memory as they circulate, each beside what the planner's own formulas make of
-// it: which hold, in what sense, and what would have to be true instead.
+// Published claims about memory, checked by the planner's formulas: whether each claim holds, its
+// numbers, and a conclusion.
 
 #include <string>
 #include <vector>

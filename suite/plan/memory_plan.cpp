@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "suite/configuration/models.h"
 #include "suite/plan/model_shape.h"
-#include "suite/plan/ours.h"
 
 namespace suite::configuration {
 namespace {
@@ -19,7 +19,7 @@ bool is_full(const TrainingConfig& training) {
 
 double as_double(std::int64_t value) { return static_cast<double>(value); }
 
-// Bytes of an element.
+// Bytes per element.
 struct Widths {
   double value, gradient, optimizer, communicated;
 };
@@ -39,15 +39,15 @@ Widths widths(const TrainingConfig& training) {
                            : 2.0};
 }
 
-// "2Ψ/d", for the text of an assumption.
+// Returns "2Ψ/d" for the text of an assumption.
 std::string share(double width, bool cut) { return fmt::format("{}Ψ{}", width, cut ? "/d" : ""); }
 
-// What a bucket takes: never more than there is to put in.
+// Returns the bytes of a bucket, at most those of its possible content.
 double bucket(std::int64_t elements, double most, double width) {
   return std::min(as_double(elements), most) * width;
 }
 
-// DeepSpeed's buffers, by the configuration's sizes.
+// Returns the bytes of DeepSpeed's buffers with the configuration's sizes.
 double gpu_buffers(const TrainingConfig& training, int stage, double psi,
                    bool parameters_offloaded) {
   const TrainingConfig::Zero& zero = training.zero;
@@ -61,82 +61,80 @@ double gpu_buffers(const TrainingConfig& training, int stage, double psi,
   return bytes + bucket(zero.options.stage3_prefetch_bucket_size, psi, w.value);
 }
 
+// Returns the model states, each whole or sharded, and the activations, all on the GPU.
+Held on_gpu(const TrainingConfig& training, int stage, const Widths& w) {
+  const double psi = parameters_of_rank(training.model, training.degrees);
+  const double shard = psi / as_double(training.shards());
+  Held held;
+  held.gpu = {.parameters = w.value * (stage >= 3 ? shard : psi),
+              .gradients = w.gradient * (stage >= 2 ? shard : psi),
+              .optimizer = w.optimizer * (stage >= 1 ? shard : psi),
+              .activations = activation_bytes(training)};
+  held.assumption = fmt::format("{} + {} + {}", share(w.value, stage >= 3),
+                                share(w.gradient, stage >= 2), share(w.optimizer, stage >= 1));
+  return held;
+}
+
 Held paper(const TrainingConfig& training, const Holding& holding) {
   const double psi = parameters_of_rank(training.model, training.degrees);
   const double shard = psi / as_double(training.shards());
   const Widths w = widths(training);
   const int stage = holding.stage;
-  const double values = w.value * (stage >= 3 ? shard : psi);
-  const double gradients = w.gradient * (stage >= 2 ? shard : psi);
-  const double states = w.optimizer * (stage >= 1 ? shard : psi);
   const TrainingConfig::Zero& zero = training.zero;
-  Held held;
-  std::string where;
-  if (holding.optimizer == "none") {
-    held.gpu.gradients = gradients;
-    held.gpu.optimizer = states;
-  } else {
-    // Stage 1 sums its gradients on the GPU, and the share that the update reads is copied; from
-    // stage 2 on they leave as soon as a bucket is summed.
-    if (stage == 1) held.gpu.gradients = gradients;
+  Held held = on_gpu(training, stage, w);
+  if (stage == 3) held.assumption += " + live parameters";
+  if (holding.optimizer != "none") {
+    const bool cpu = holding.optimizer == "cpu";
+    // Stage 1 sums its gradients on the GPU and copies the shard that the update reads. From stage
+    // 2 on, gradients leave the GPU when their bucket is summed.
+    if (stage != 1) held.gpu.gradients = 0;
     held.cpu.gradients = w.gradient * shard;
     // In stage 3 a part of the states can stay.
-    const double away =
-        stage == 3 && holding.optimizer == "cpu" ? zero.options.offload_optimizer.cpu.ratio : 1;
-    (holding.optimizer == "cpu" ? held.cpu : held.nvme).optimizer = states * away;
+    const double states = held.gpu.optimizer;
+    const double away = stage == 3 && cpu ? zero.options.offload_optimizer.cpu.ratio : 1;
+    (cpu ? held.cpu : held.nvme).optimizer = states * away;
     held.gpu.optimizer = states * (1 - away);
-    if (holding.optimizer == "nvme")
+    if (!cpu)
       held.cpu.buffers += as_double(zero.options.offload_optimizer.nvme.buffer_count) *
                           bucket(zero.options.offload_optimizer.nvme.sub_group_size, shard, 4);
-    where = holding.optimizer == "cpu" ? "; gradients' and optimizer's shares on the CPU"
-                                       : "; gradients' share on the CPU, optimizer's on NVMe";
+    held.assumption += cpu ? "; gradients' and optimizer's shares on the CPU"
+                           : "; gradients' share on the CPU, optimizer's on NVMe";
   }
-  if (holding.parameters == "none") {
-    held.gpu.parameters = values;
-  } else if (holding.parameters == "cpu") {
-    held.cpu.parameters = values;
-    where += "; values on the CPU";
-  } else {
-    held.nvme.parameters = values;
-    held.cpu.parameters = bucket(zero.options.offload_param.max_in_cpu, shard, w.value);
-    held.cpu.buffers += as_double(zero.options.offload_param.buffer_count) *
-                        bucket(zero.options.offload_param.buffer_size, psi, w.value);
-    where += "; values on NVMe";
+  if (holding.parameters != "none") {
+    const double values = std::exchange(held.gpu.parameters, 0);
+    if (holding.parameters == "cpu") {
+      held.cpu.parameters = values;
+      held.assumption += "; values on the CPU";
+    } else {
+      held.nvme.parameters = values;
+      held.cpu.parameters = bucket(zero.options.offload_param.max_in_cpu, shard, w.value);
+      held.cpu.buffers += as_double(zero.options.offload_param.buffer_count) *
+                          bucket(zero.options.offload_param.buffer_size, psi, w.value);
+      held.assumption += "; values on NVMe";
+    }
   }
   held.gpu.buffers = gpu_buffers(training, stage, psi, holding.parameters != "none");
-  const double activations = activation_bytes(training);
-  const bool whole_layers = is_full(training);
-  (training.activations.cpu_checkpointing && whole_layers ? held.cpu : held.gpu).activations =
-      activations;
-  held.assumption =
-      fmt::format("{} + {} + {}{}{}", share(w.value, stage >= 3), share(w.gradient, stage >= 2),
-                  share(w.optimizer, stage >= 1), stage == 3 ? " + live parameters" : "", where);
+  if (training.activations.cpu_checkpointing && is_full(training))
+    held.cpu.activations = std::exchange(held.gpu.activations, 0);
   return held;
 }
 
-// Float32 gradients under bfloat16, as its distributed optimizer's page says; fp16 gets 4 bytes
-// more for a copy of the summed gradients in the optimizer.
+// Megatron-LM's distributed optimizer has float32 gradients under bfloat16. fp16 has 4 bytes more
+// for a copy of the summed gradients in the optimizer.
 Held megatron(const TrainingConfig& training, const Holding& holding) {
-  const double psi = parameters_of_rank(training.model, training.degrees);
-  const double shard = psi / as_double(training.shards());
-  const Widths w = widths(training);
+  Widths w = widths(training);
   const bool fp16 = training.precision.dtype == machine::Dtype::float16;
-  const double gradient = fp16 ? 2 : 4, states = w.optimizer + (fp16 ? 4 : 0);
-  Held held;
-  const int stage = holding.stage;
-  held.gpu.parameters = w.value * (stage >= 3 ? shard : psi);
-  held.gpu.gradients = gradient * (stage >= 2 ? shard : psi);
-  held.gpu.optimizer = states * (stage >= 1 ? shard : psi);
-  held.gpu.activations = activation_bytes(training);
-  held.assumption = fmt::format("{} + {} + {}{}; buffers not counted", share(w.value, stage >= 3),
-                                share(gradient, stage >= 2), share(states, stage >= 1),
-                                stage == 1   ? " (distributed optimizer)"
-                                : stage >= 2 ? " (Megatron-FSDP)"
-                                             : "");
+  w.gradient = fp16 ? 2 : 4;
+  if (fp16) w.optimizer += 4;
+  Held held = on_gpu(training, holding.stage, w);
+  held.assumption +=
+      fmt::format("{}; buffers not counted", holding.stage == 1   ? " (distributed optimizer)"
+                                             : holding.stage >= 2 ? " (Megatron-FSDP)"
+                                                                  : "");
   return held;
 }
 
-// estimate_zero2_model_states_mem_needs and its sister for ZeRO-3; of hosts, a rank's part.
+// estimate_zero2_model_states_mem_needs and the function for ZeRO-3. CPU bytes are a rank's part.
 Held deepspeed(const TrainingConfig& training, const Holding& holding, const Machine& machine) {
   const double psi = parameters_of_rank(training.model, training.degrees);
   const double d = as_double(training.shards());
@@ -171,6 +169,15 @@ Held deepspeed(const TrainingConfig& training, const Holding& holding, const Mac
   return held;
 }
 
+// Returns the micro-batches on the first stage. Interleaving has 1 + (p-1)/(pv) times as many
+// (arXiv:2205.05198, section 4.2.3).
+double micro_batches_in_flight(const TrainingConfig& training) {
+  const double p = as_double(training.degrees.pp);
+  const double v = as_double(training.pipeline.virtual_stages.value_or(1));
+  return std::min(v > 1 ? p + (p - 1) / v : p,
+                  as_double(training.batch.gradient_accumulation_steps));
+}
+
 }  // namespace
 
 std::string_view name(Counting counting) {
@@ -180,19 +187,15 @@ std::string_view name(Counting counting) {
 
 std::vector<Holding> holdings() {
   using enum Counting;
-  std::vector<Holding> all{{paper, 0, "none", "none"}};
+  std::vector<Holding> all{{paper, 0}};
   for (const int stage : {1, 2, 3})
-    for (const char* optimizer : {"none", "cpu", "nvme"})
-      all.push_back({paper, stage, optimizer, "none"});
-  all.push_back({paper, 3, "cpu", "cpu"});
-  all.push_back({paper, 3, "nvme", "nvme"});
-  for (const int stage : {0, 1, 2, 3}) all.push_back({megatron, stage, "none", "none"});
-  all.push_back({deepspeed, 2, "none", "none"});
-  all.push_back({deepspeed, 2, "cpu", "none"});
-  all.push_back({deepspeed, 3, "none", "none"});
-  all.push_back({deepspeed, 3, "cpu", "none"});
+    for (const char* optimizer : {"none", "cpu", "nvme"}) all.push_back({paper, stage, optimizer});
+  all.insert(all.end(), {{paper, 3, "cpu", "cpu"}, {paper, 3, "nvme", "nvme"}});
+  for (const int stage : {0, 1, 2, 3}) all.push_back({megatron, stage});
+  for (const int stage : {2, 3})
+    all.insert(all.end(), {{deepspeed, stage}, {deepspeed, stage, "cpu"}});
   all.push_back({deepspeed, 3, "cpu", "cpu"});
-  for (const int stage : {0, 1, 2, 3}) all.push_back({ours, stage, "none", "none"});
+  for (const int stage : {0, 1, 2, 3}) all.push_back({ours, stage});
   return all;
 }
 
@@ -239,8 +242,8 @@ Largest largest(const TrainingConfig& training, const Holding& holding, const Ma
       grown.model.parameters = steps * unit;
     return fits(held(grown, holding, machine), machine);
   };
-  // Whatever grows needs no less memory: the last that fits is found by doubling, then by halving.
-  // A model of ours is declared layer by layer, which takes its time.
+  // A larger model never needs less memory, so double the size, then bisect. `ours` is slow because
+  // it declares a model layer by layer.
   const std::int64_t layers = holding.counting == Counting::ours ? 4'096 : 65'536;
   const std::int64_t most = shaped ? std::max<std::int64_t>(1, layers / unit) : 1'000'000'000;
   std::int64_t fitting = 0, beyond = 1;
@@ -257,19 +260,6 @@ Largest largest(const TrainingConfig& training, const Holding& holding, const Ma
   if (fitting == 0) return {};
   return {shaped ? grown.model.layers : 0, parameters_of(grown.model), fitting == most};
 }
-
-namespace {
-
-// On the first stage. Interleaving has 1 + (p-1)/(pv) times as many (arXiv:2205.05198, section
-// 4.2.3).
-double micro_batches_in_flight(const TrainingConfig& training) {
-  const double p = as_double(training.degrees.pp);
-  const double v = as_double(training.pipeline.virtual_stages.value_or(1));
-  return std::min(v > 1 ? p + (p - 1) / v : p,
-                  as_double(training.batch.gradient_accumulation_steps));
-}
-
-}  // namespace
 
 double activation_bytes(const TrainingConfig& training) {
   const Model& m = training.model;
@@ -288,7 +278,7 @@ double activation_bytes(const TrainingConfig& training) {
   } else {
     const bool probabilities =
         options.recompute_granularity == RecomputeGranularity::none && !options.use_flash_attn;
-    // Each of the c ranks of a context holds its queries' scores against the whole sequence.
+    // Each rank of a context holds the scores of its queries with the whole sequence.
     const double scores = probabilities ? 5 * a * as_double(m.sequence) / h : 0;
     layer = sbh * ((cut ? 10 / t : 10) + (24 + scores) / t);
   }

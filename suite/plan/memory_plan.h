@@ -1,23 +1,23 @@
 #pragma once
-// Bytes that a training holds on one rank, by category and place, before anything runs: by the
-// papers' formulas, by Megatron-LM's and DeepSpeed's own counting, which differ, and exactly as
-// this program would hold them. Each row says what it assumes.
+// The bytes that a training holds on one rank, by category and place, before it runs: by the
+// papers' formulas, by Megatron-LM's and DeepSpeed's own, which differ, and exactly as this program
+// would hold them. Each row has its assumption.
 //
 // Ψ: parameters of the largest pipeline stage on one rank of tensor parallelism; d: ranks that a
-// ZeRO stage cuts over (data x context parallel). Model states, in bytes:
+// ZeRO stage shards over (data x context parallel). Model states, in bytes:
 //                paper (arXiv:1910.02054),     Megatron-LM, bfloat16     DeepSpeed's estimator
 //                16-bit values, Adam           and float32 gradients
 //   stage 0      16Ψ                           18Ψ
 //   stage 1      4Ψ + 12Ψ/d                    6Ψ + 12Ψ/d
 //   stage 2      2Ψ + 14Ψ/d                    2Ψ + 16Ψ/d                2Ψ + 18Ψ/d
 //   stage 3      16Ψ/d + live parameters       18Ψ/d                     4 largest + 18Ψ/d
-// float32 training has 4 + 4 + 8 in place of 2 + 2 + 12; of its 8, SGD has none, and with
-// momentum, as RMSprop, 4. Offloaded (papers
-// arXiv:2101.06840, arXiv:2104.07857): the optimizer's 12Ψ/d and the gradients that it reads, 2Ψ/d,
-// lie in host memory, or the 12Ψ/d on NVMe; in stage 3 the values' 2Ψ/d can too.
+// float32 training has 4 + 4 + 8 instead of 2 + 2 + 12. SGD has 0 instead of the 8; with momentum,
+// and RMSprop, 4. Offload (arXiv:2101.06840, arXiv:2104.07857) stores the optimizer's 12Ψ/d and the
+// gradients that it reads, 2Ψ/d, in host memory, or the 12Ψ/d on NVMe. In stage 3 the values' 2Ψ/d
+// can be stored there too.
 //
 // Activations: table 2 of arXiv:2205.05198, times the layers of a stage and the micro-batches in
-// flight under 1F1B, min(pp, micro-batches); dropout is in it. `ours`: ours.h.
+// flight under 1F1B, min(pp, micro-batches), with dropout. `ours`: ours.cpp.
 
 #include <optional>
 #include <string>
@@ -43,7 +43,7 @@ struct Holding {
   std::string optimizer = "none", parameters = "none";  // offloaded to: none, cpu, nvme
   bool operator==(const Holding&) const = default;
 };
-// All that the countings know, in order.
+// Returns all that the countings support, in order.
 std::vector<Holding> holdings();
 Holding asked_for(const TrainingConfig& training, Counting counting);
 std::string text(const Holding& holding);  // "stage 3, optimizer cpu, parameters cpu"
@@ -61,15 +61,19 @@ struct Machine {
 Held held(const TrainingConfig& training, const Holding& holding, const Machine& machine);
 bool fits(const Held& held, const Machine& machine);
 
-// The largest model that fits: of a shape, more or fewer layers of it; else a number of parameters.
+// Returns what this program would allocate on the first pipeline stage, which is the largest
+// (ours.cpp), or why there are no numbers.
+Held ours(const TrainingConfig& training, const Holding& holding);
+
+// The largest model that fits: more or fewer layers of a known shape, else a number of parameters.
 struct Largest {
   std::int64_t layers = 0;
   double parameters = 0;
-  bool beyond = false;  // more than these: no more were tried
+  bool beyond = false;  // more than these, which were not tried
 };
 Largest largest(const TrainingConfig& training, const Holding& holding, const Machine& machine);
 
-// Of the largest stage: bytes that forward keeps for backward on one rank; 0 without a shape.
+// Returns the bytes that forward keeps on a rank of the largest stage; 0 without a shape.
 double activation_bytes(const TrainingConfig& training);
 std::string activation_formula(const TrainingConfig& training);
 

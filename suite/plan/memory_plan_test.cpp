@@ -14,7 +14,6 @@
 #include "suite/configuration/resolve.h"
 #include "suite/plan/claims.h"
 #include "suite/plan/model_shape.h"
-#include "suite/plan/ours.h"
 #include "suite/plan/plan_report.h"
 #include "suite/testing/file_case.h"
 #include "suite/trainer/expectations.h"

@@ -1,6 +1,7 @@
-#include "suite/plan/ours.h"
-
-#include <fmt/format.h>
+// The bytes that this program would hold. Declares the model, without memory, as one rank of the
+// grid declares it, and adds up the rooms' own formulas (zero/cost/cost.h,
+// layers/models/gpt_memory.h, pipeline/execute.h). The memory oracle compares those with the bytes
+// counted in a run. Buffers lack the collectives' staging, which depends on the transport.
 
 #include <algorithm>
 #include <memory>
@@ -8,6 +9,7 @@
 
 #include "suite/configuration/models.h"
 #include "suite/configuration/resolve.h"
+#include "suite/plan/memory_plan.h"
 #include "suite/plan/model_shape.h"
 #include "suite/trainer/expectations.h"
 #include "suite/trainer/validation.h"
@@ -16,7 +18,7 @@
 namespace suite::configuration {
 namespace {
 
-// Knows how many ranks there are, and moves nothing: enough to declare a model.
+// A link with a number of ranks and without transport, for declaring a model.
 class NoLink final : public machine::Link {
  public:
   explicit NoLink(int ranks) : Link(machine::first_ranks("tp", ranks, 0)) {}
@@ -50,7 +52,7 @@ TrainingConfig held_as(TrainingConfig config, const Holding& holding) {
 }
 
 Held of_config(const TrainingConfig& config) {
-  // More micro-batches than that repeat what the middle of a schedule does.
+  // Further micro-batches only repeat the middle of a schedule.
   pipeline::Size size = pipeline_size(config);
   size.micro_batches = std::min(size.micro_batches, 2 * size.stages);
   const auto schedules =

@@ -34,13 +34,6 @@ namespace {
 volatile std::sig_atomic_t received_signal = 0;
 // The first signal ends the sweep after the current row, a second signal ends the process.
 void remember_signal(int signal) { received_signal = signal; }
-void watch_signals() {
-  struct sigaction action {};
-  action.sa_handler = remember_signal;
-  action.sa_flags = static_cast<int>(SA_RESETHAND) | SA_RESTART;
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
-}
 
 std::string time_of_day() {
   const std::time_t now = std::time(nullptr);
@@ -53,14 +46,13 @@ std::string time_of_day() {
 std::optional<double> least_busbw() {
   for (const char* variable : {"NCCL_TESTS_SPLIT", "NCCL_TESTS_SPLIT_MASK"})
     if (std::getenv(variable))
-      throw harness::UsageError(fmt::format(
-          "{} is set: groups of ranks are not measured apart here; unset it", variable));
+      reject("{} is set: groups of ranks are not measured apart here; unset it", variable);
   const char* text = std::getenv("NCCL_TESTS_MIN_BW");
   if (!text) return std::nullopt;
   char* end = nullptr;
   const double value = std::strtod(text, &end);
   if (end == text || *end != '\0' || !(value >= 0))
-    throw harness::UsageError(fmt::format("NCCL_TESTS_MIN_BW '{}' is no bandwidth in GB/s", text));
+    reject("NCCL_TESTS_MIN_BW '{}' is no bandwidth in GB/s", text);
   return value;
 }
 
@@ -68,8 +60,7 @@ void refuse_environment(const Arguments& arguments) {
   if (arguments.operation != machine::Operation::all_to_all_v) return;
   for (const char* variable : {"NCCL_TESTS_ALLTOALLV_SPREAD", "NCCL_TESTS_ALLTOALLV_MATRIX_SCALE"})
     if (std::getenv(variable))
-      throw harness::UsageError(
-          fmt::format("{} is set, which is not read here; unset it, see --traffic", variable));
+      reject("{} is set, which is not read here; unset it, see --traffic", variable);
 }
 
 std::vector<int> roots(const Arguments& arguments, int ranks) {
@@ -77,37 +68,35 @@ std::vector<int> roots(const Arguments& arguments, int ranks) {
   std::vector<int> all;
   for (int root = 0; root < ranks; ++root) all.push_back(root);
   if (!arguments.root) return all;
-  if (*arguments.root >= ranks)
-    throw harness::UsageError(
-        fmt::format("-r,--root {} is none of {} ranks", *arguments.root, ranks));
+  if (*arguments.root >= ranks) reject("-r,--root {} is none of {} ranks", *arguments.root, ranks);
   return {*arguments.root};
+}
+
+void reject_unless_empty(const std::string& why) {
+  if (!why.empty()) reject("{}", why);
 }
 
 void check_ranks(const Arguments& arguments, int ranks) {
   if (arguments.operation == machine::Operation::all_to_all_v)
-    if (const std::string why = why_no_traffic(arguments.traffic_or_default(), ranks); !why.empty())
-      throw harness::UsageError(why);
+    reject_unless_empty(why_no_traffic(arguments.traffic_or_default(), ranks));
   for (const int root : roots(arguments, ranks)) {
     if (arguments.algorithm.empty() || arguments.algorithm == collectives::library ||
         arguments.algorithm == collectives::automatic)
       continue;
     const auto& algorithm = collectives::find_algorithm(arguments.operation, arguments.algorithm);
     if (const std::string why = algorithm.refuses({0, ranks, 1, root}); !why.empty())
-      throw harness::UsageError(
-          fmt::format("{} by {}: {}", name(arguments.operation), arguments.algorithm, why));
+      reject("{} by {}: {}", name(arguments.operation), arguments.algorithm, why);
   }
 }
 
 // Compares the options with the ranks that a launcher started.
 void check_launched(const Arguments& arguments, int ranks) {
   if (arguments.ranks.value_or(ranks) != ranks)
-    throw harness::UsageError(
-        fmt::format("--ranks {}, but the launcher started {}", *arguments.ranks, ranks));
+    reject("--ranks {}, but the launcher started {}", *arguments.ranks, ranks);
   const int each = arguments.threads * arguments.gpus;
   if (!arguments.ranks && each != 1)
-    throw harness::UsageError(fmt::format(
-        "-t {} -g {} under a launcher: a process is one rank here, start {} times as many",
-        arguments.threads, arguments.gpus, each));
+    reject("-t {} -g {} under a launcher: a process is one rank here, start {} times as many",
+           arguments.threads, arguments.gpus, each);
   check_ranks(arguments, ranks);
 }
 
@@ -115,8 +104,7 @@ machine::Transport transport_of(const Arguments& arguments, const machine::World
   const machine::Transport transport = arguments.transport.value_or(
       world.on_one_host(world.group()) ? machine::Transport::shared_memory
                                        : machine::Transport::mpi);
-  if (const std::string why = machine::why_not(world, world.group(), transport); !why.empty())
-    throw harness::UsageError(why);
+  reject_unless_empty(machine::why_not(world, world.group(), transport));
   return transport;
 }
 
@@ -220,7 +208,7 @@ int run_rank(const Arguments& arguments, const std::vector<std::string>& command
     std::fflush(stdout);
   }
 
-  watch_signals();
+  handle_signals({SIGINT, SIGTERM}, remember_signal, static_cast<int>(SA_RESETHAND) | SA_RESTART);
   harness::Watchdog watchdog(*world, "", arguments.timeout_s);
   try {
     Sweep sweep(*world, report, transport, file);

@@ -10,7 +10,6 @@
 #include "machine/base/names.h"
 #include "suite/comparison/commands.h"
 #include "suite/options/options.h"
-#include "suite/plan/plan_command.h"
 
 namespace suite {
 namespace {

@@ -5,6 +5,8 @@
 // the exit code, and throws harness::UsageError or machine::MachineError with one line of text. Its
 // file is NAME_command.cpp.
 
+#include <string>
+
 namespace suite {
 
 // Runs the command that argv[1] names. Throws harness::UsageError naming the nearest.
@@ -17,10 +19,21 @@ int run_health(int argc, char** argv);
 int run_data(int argc, char** argv);
 int run_version(int argc, char** argv);
 
+namespace configuration {
+int run_plan(int argc, char** argv);
+}
+
 namespace nccl_tests {
 // Returns nccl_tests::wrong_values if values are wrong or the bandwidth is below
 // $NCCL_TESTS_MIN_BW.
 int run_collective(int argc, char** argv);
 }  // namespace nccl_tests
+
+// Writes report.html and junit.xml of a run directory. Throws as harness::read_run.
+void write_reports(const std::string& directory);
+
+// Prints the findings of a run directory. Returns harness::Level as an exit code, as health-check
+// runners expect, or 3 with an error line if the directory cannot be read.
+int print_health(const std::string& directory);
 
 }  // namespace suite

@@ -33,19 +33,18 @@ namespace suite {
 namespace {
 
 // Launchers also return 1 when a rank was lost (Open MPI's always, MPICH's if it happens early).
-// So a rank that this program started reports "a case failed" by another
-// number.
+// So a rank that this program started reports "a case failed" by another number.
 constexpr const char* started_here = "SHARDMARK_STARTED_HERE";
 constexpr int case_failed_here = 64 + harness::case_failed;
 constexpr double launcher_patience_s = 10;
 
 // The launcher of an MPI library.
 struct Launcher {
-  std::vector<std::string> programs;  // the first that a folder of PATH has
+  std::vector<std::string> programs;  // the first one in PATH is used
   std::vector<std::string> options;
   std::string hosts;  // the option that takes "a:4,b:4"
   std::string installed_by;
-  int interrupt, terminate;  // what SIGINT and SIGTERM are passed on as
+  int interrupt, terminate;  // the signals that pass on SIGINT and SIGTERM
 };
 
 Launcher launcher_of(machine::MpiLibrary library) {
@@ -105,7 +104,7 @@ std::string find_program(const Launcher& launcher) {
 }
 
 int exit_code_of(int status) {
-  // Signals that reach a launcher before it listens end it.
+  // An early signal ends a launcher before it handles signals.
   if (!WIFEXITED(status)) return passed_on ? 128 + passed_on : int{harness::rank_lost};
   switch (const int code = WEXITSTATUS(status)) {
     case case_failed_here:
@@ -120,7 +119,7 @@ int exit_code_of(int status) {
     case 128 + SIGTERM:
       return code;
     default:
-      return harness::rank_lost;  // a rank's signal, or a launcher that gave up, with 1 too
+      return harness::rank_lost;  // a rank's signal, or a launcher that failed, including code 1
   }
 }
 
@@ -157,7 +156,7 @@ bool has_children(pid_t parent) {
     std::ifstream file(entry.path() / "stat");
     std::string line;
     if (!std::getline(file, line)) continue;
-    // "pid (name) state parent …", where the name may hold anything.
+    // "pid (name) state parent …". The name can contain any character.
     std::istringstream rest(line.substr(std::min(line.size(), line.rfind(')') + 1)));
     char state = 0;
     pid_t its_parent = 0;
@@ -166,8 +165,8 @@ bool has_children(pid_t parent) {
   return false;
 }
 
-// Returns the launcher's status. Kills a launcher that stays after its ranks are gone. Open MPI's
-// sometimes does when a rank is lost before it has joined.
+// Returns the launcher's status. Kills a launcher that stays after its ranks have ended. Open MPI's
+// launcher can stay if a rank is lost before it joins.
 int wait_for(pid_t child, const std::string& program) {
   const auto descriptor = static_cast<int>(syscall(SYS_pidfd_open, child, 0));
   double had_children_s = 0;
@@ -204,8 +203,8 @@ int launch(int ranks, const std::vector<std::string>& given, const std::vector<H
     slots += host.slots;
   }
   if (!hosts.empty() && slots < ranks)
-    throw harness::UsageError(fmt::format("{} ranks, but the hosts of --hostfile have {} slot{}",
-                                          ranks, slots, slots == 1 ? "" : "s"));
+    reject("{} ranks, but the hosts of --hostfile have {} slot{}", ranks, slots,
+           slots == 1 ? "" : "s");
   const std::string program = find_program(launcher);
   if (machine::mpi_library() == machine::MpiLibrary::mpich) remove_lost_memory();
   std::vector<std::string> words{program, "-n", std::to_string(ranks)};
@@ -237,10 +236,7 @@ int launch(int ranks, const std::vector<std::string>& given, const std::vector<H
   interrupt_as = launcher.interrupt;
   terminate_as = launcher.terminate;
   launcher_pid.store(child);
-  struct sigaction action {};
-  action.sa_handler = pass_on;
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
+  handle_signals({SIGINT, SIGTERM}, pass_on);
   const int status = wait_for(child, program);
   launcher_pid.store(0);
   const int code = exit_code_of(status);
@@ -248,13 +244,16 @@ int launch(int ranks, const std::vector<std::string>& given, const std::vector<H
   return code == harness::accepted && passed_on.load() ? 128 + passed_on.load() : code;
 }
 
-void hear_passed_on_signals() {
-  if (machine::mpi_library() != machine::MpiLibrary::openmpi) return;
+void handle_signals(std::initializer_list<int> signals, void (*handler)(int), int flags) {
   struct sigaction action {};
-  action.sa_handler = restore_signal;
-  action.sa_flags = SA_RESTART;
-  sigaction(SIGUSR1, &action, nullptr);
-  sigaction(SIGUSR2, &action, nullptr);
+  action.sa_handler = handler;
+  action.sa_flags = flags;
+  for (const int signal : signals) sigaction(signal, &action, nullptr);
+}
+
+void hear_passed_on_signals() {
+  if (machine::mpi_library() == machine::MpiLibrary::openmpi)
+    handle_signals({SIGUSR1, SIGUSR2}, restore_signal, SA_RESTART);
 }
 
 int together(machine::World& world, const std::function<void()>& work) {

@@ -2,6 +2,7 @@
 // Starts the ranks of a run if no launcher has started them.
 
 #include <functional>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -12,13 +13,15 @@ namespace suite {
 
 // Runs this program with `words` as `ranks` ranks under the launcher of the MPI library that the
 // program is built on (mpiexec.mpich, mpirun.openmpi; of PATH, or $SHARDMARK_MPIEXEC) and returns
-// the run's exit code: the ranks' own, or harness::rank_lost when one of them was killed. SIGINT
-// and SIGTERM are passed on to the ranks, which keep what was measured. `hosts`, filled in their
-// order, or where the launcher puts the ranks by itself: this host, or those of a Slurm job. Throws
-// machine::MachineError when there is no launcher, harness::UsageError when the hosts have fewer
-// slots than there are ranks.
+// the run's exit code: the ranks' own, or harness::rank_lost if a rank was killed. Passes SIGINT
+// and SIGTERM on to the ranks, which keep their results. Fills `hosts` in order. Without hosts, the
+// launcher places the ranks: on this host, or on those of a Slurm job. Throws machine::MachineError
+// without a launcher, harness::UsageError if the hosts have fewer slots than ranks.
 int launch(int ranks, const std::vector<std::string>& words,
            const std::vector<HostSlots>& hosts = {});
+
+// Calls `handler` on these signals.
+void handle_signals(std::initializer_list<int> signals, void (*handler)(int), int flags = 0);
 
 // Makes a rank receive the signals that launch() passes on; call it first. Open MPI's launcher
 // answers SIGINT and SIGTERM by killing the ranks within a second, but passes SIGUSR1 and SIGUSR2

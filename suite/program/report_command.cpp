@@ -1,4 +1,4 @@
-#include "suite/program/report_command.h"
+// `shardmark report` and `shardmark health`: the reports of a run directory.
 
 #include <fmt/format.h>
 

@@ -26,7 +26,6 @@
 #include "suite/options/options.h"
 #include "suite/program/commands.h"
 #include "suite/program/launch.h"
-#include "suite/program/report_command.h"
 #include "suite/program/run_command_line.h"
 #include "suite/training_step/configured_cases.h"
 
@@ -34,33 +33,31 @@ namespace suite {
 namespace {
 
 // Rejects files that cannot be used, before any rank starts.
-void check_files(const RunCommandLine& line, const std::vector<harness::PlannedCase>& cases,
+void check_files(const harness::RunOptions& options, const std::vector<harness::PlannedCase>& cases,
                  const std::vector<std::size_t>& selected) {
-  if (!line.data_file.empty()) Corpus::check(line.data_file);
+  const harness::Files files{options.data_file, options.load_file, options.save_file};
+  if (!options.data_file.empty()) Corpus::check(options.data_file);
   const auto selected_of = [&](std::string_view unit) {
     return std::ranges::count_if(selected,
                                  [&](std::size_t index) { return cases[index].unit == unit; });
   };
   const auto steps = selected_of("gpt_step");
-  if (!line.load_file.empty()) {
-    const Safetensors weights(line.load_file);
+  if (!options.load_file.empty()) {
+    const Safetensors weights(options.load_file);
     if (steps + selected_of("training_speed") == 0)
-      throw harness::UsageError(
-          "--load is for gpt_step and training_speed; no case of them is selected");
+      reject("--load is for gpt_step and training_speed; no case of them is selected");
   }
-  if (!line.save_file.empty()) {
+  if (!options.save_file.empty()) {
     if (steps != 1)
-      throw harness::UsageError(fmt::format(
+      reject(
           "--save needs exactly one case of gpt_step, but {} are selected; --benchmark_list_tests "
           "lists them",
-          steps));
-    check_writable(line.save_file);
+          steps);
+    check_writable(options.save_file);
     std::error_code ignored;
-    if (std::filesystem::equivalent(line.save_file, line.load_file, ignored))
-      throw harness::UsageError(
-          fmt::format("--save and --load name the same file: {}", line.save_file));
+    if (std::filesystem::equivalent(options.save_file, options.load_file, ignored))
+      reject("--save and --load name the same file: {}", options.save_file);
   }
-  const harness::Files files{line.data_file, line.load_file, line.save_file};
   for (const std::size_t index : selected) cases[index].check_files(files);
 }
 
@@ -78,14 +75,14 @@ void choose_device(machine::World& world, const std::string& device) {
   world.use_device(machine::cuda::make_device(index % count));
 }
 
-// The options that, in addition to the name of a case, decide how it is measured.
+// Returns the options that, in addition to the case name, determine how a case is measured.
 harness::OptionTexts how_it_measures(const RunCommandLine& line) {
   return {{"device", line.device},
           {"seed", std::to_string(*line.seed)},
-          {"max_seconds", fmt::format("{}", line.max_seconds)},
-          {"timing", std::string(name(line.timing))},
-          {"data", line.data_file},
-          {"load", line.load_file}};
+          {"max_seconds", fmt::format("{}", line.options.max_seconds_per_case)},
+          {"timing", std::string(name(line.options.timing))},
+          {"data", line.options.data_file},
+          {"load", line.options.load_file}};
 }
 
 harness::RunContext context_of(const RunCommandLine& line, const std::string& configuration) {
@@ -122,20 +119,14 @@ int run_rank(const RunCommandLine& line, const std::vector<harness::PlannedCase>
     rank = world->rank();
     // A name that contains the time can differ between ranks.
     out_dir = world->broadcast(world->group(), 0, line.out_dir);
-    harness::RunOptions options;
+    harness::RunOptions options = line.options;
     options.context = context_of(line, configuration);
     options.context.out_dir = out_dir;
     options.context.injected = injection.texts();
     if (!line.faults.empty()) options.injection = &injection;
     if (line.continued) options.finished = line.continued->records;
-    options.data_file = line.data_file;
-    options.load_file = line.load_file;
-    options.save_file = line.save_file;
     options.seed = *line.seed;
-    options.max_seconds_per_case = line.max_seconds;
     options.max_seconds = line.run_seconds();
-    options.timing = line.timing;
-    options.google_flags = line.google_flags;
     // Runs with injected faults are not compared with limits.
     options.measure_rates = !line.no_limits && line.faults.empty();
     std::unique_ptr<harness::Sink> sink;
@@ -204,8 +195,8 @@ void report_for_the_lost(const std::string& directory, int ranks) {
   complain(harness::rank_lost, failure.text);
 }
 
-// Returns the cases. Sets the resolved configuration files as JSON (empty without files) and their
-// seed.
+// Returns the cases. Sets `configuration` to the resolved files as JSON (empty without files), and
+// the seed.
 std::vector<harness::PlannedCase> plan(RunCommandLine& line, const harness::PlanRequest& request,
                                        std::string& configuration) {
   if (line.deepspeed_file.empty() && line.megatron_file.empty())
@@ -216,8 +207,7 @@ std::vector<harness::PlannedCase> plan(RunCommandLine& line, const harness::Plan
                                                 line.units, request);
   const configuration::Resolved& resolved = configured.resolved;
   if (resolved.seed && line.seed && *line.seed != *resolved.seed)
-    throw harness::UsageError(fmt::format("--seed {} conflicts with {} (seed {})", *line.seed,
-                                          line.megatron_file, *resolved.seed));
+    reject("--seed {} conflicts with {} (seed {})", *line.seed, line.megatron_file, *resolved.seed);
   if (resolved.seed) line.seed = resolved.seed;
   if (!machine::under_launcher())
     for (const std::string& warning : resolved.warnings)
@@ -232,20 +222,19 @@ int run(RunCommandLine line, int argc, char** argv) {
   // Nodes can have different numbers of cores, but all ranks must plan the same cases.
   const bool ranks_said = axes.contains("ranks");
   if (line.scaling && !ranks_said && machine::under_launcher())
-    throw harness::UsageError(
-        "scale under mpiexec or srun requires --ranks (example: --ranks 1,2,4)");
+    reject("scale under mpiexec or srun requires --ranks (example: --ranks 1,2,4)");
   if (line.scaling) line.scaling->choose(line.units, line.profile, axes);
   std::string configuration;
   std::vector<harness::PlannedCase> cases = plan(line, request, configuration);
   if (!line.seed) line.seed = harness::RunOptions().seed;
   if (line.scaling) std::erase_if(cases, [&](const auto& one) { return !line.scaling->has(one); });
-  const harness::GoogleFront front(line.google_flags);
+  const harness::GoogleFront front(line.options.google_flags);
   const std::vector<std::size_t> selected = front.select(cases);
   if (front.list_only()) {
     front.list(cases, selected);
     return harness::accepted;
   }
-  check_files(line, cases, selected);
+  check_files(line.options, cases, selected);
   if (machine::under_launcher()) {
     hear_passed_on_signals();
     const harness::SupervisedRank rank;

@@ -46,7 +46,7 @@ struct Texts {
 
 void add_options(Options& options, RunCommandLine& line, Texts& texts) {
   options.arguments("UNIT", line.units, "a unit to run");
-  options.pass("--benchmark_", line.google_flags);
+  options.pass("--benchmark_", line.options.google_flags);
   options.group("Cases");
   options.text("--profile", "NAME", texts.profile, "quick, acceptance or paper (default: quick)");
   options.text("--device", "KIND", line.device, "host or cuda (default: host)");
@@ -55,7 +55,7 @@ void add_options(Options& options, RunCommandLine& line, Texts& texts) {
       fmt::format("seed for all random values (default: {})", harness::RunOptions().seed));
 
   options.group("Measuring");
-  options.positive("--max-seconds", "SECONDS", line.max_seconds,
+  options.positive("--max-seconds", "SECONDS", line.options.max_seconds_per_case,
                    "sampling time per case (default: 1)");
   options.positive("--max-minutes", "MINUTES", line.max_minutes,
                    "start no case later (default: 25 in profile acceptance, else none)");
@@ -72,11 +72,11 @@ void add_options(Options& options, RunCommandLine& line, Texts& texts) {
   options.text("--megatron-arguments", "FILE", line.megatron_file, "arguments of Megatron-LM");
   options.flag("--ignore-unknown-keys", line.ignore_unknown_keys,
                "warn about unsupported keys instead of failing");
-  options.text("--data", "FILE", line.data_file,
+  options.text("--data", "FILE", line.options.data_file,
                "text, or the prefix of Megatron's .bin and .idx (default: generated)");
-  options.text("--load", "FILE", line.load_file,
+  options.text("--load", "FILE", line.options.load_file,
                "initial GPT-2 weights, .safetensors (default: random)");
-  options.text("--save", "FILE", line.save_file, "weights of gpt_step after ten steps");
+  options.text("--save", "FILE", line.options.save_file, "weights of gpt_step after ten steps");
 
   options.group("Launch and output");
   options.text("--out", "DIR", line.out_dir, "run directory (default: results/runs/TIME-HOST)");
@@ -95,13 +95,12 @@ void add_scaling_options(Options& options, Texts& texts) {
 
 void check(RunCommandLine& line, const Texts& texts) {
   line.profile = harness::parse_profile(texts.profile);
-  line.timing = harness::parse_timing(texts.timing);
+  line.options.timing = harness::parse_timing(texts.timing);
   for (const std::string& fault : texts.faults) line.faults.push_back(harness::parse_fault(fault));
   if (line.device != "host" && line.device != "cuda")
     throw UsageError(machine::unknown("device", line.device, {"host", "cuda"}));
-  if (line.timing == harness::Timing::armed && line.device == "host")
-    throw UsageError(
-        "--timing armed requires --device cuda (got host); on the host use --timing window");
+  if (line.options.timing == harness::Timing::armed && line.device == "host")
+    reject("--timing armed requires --device cuda (got host); on the host use --timing window");
   if (line.units == std::vector<std::string>{"all_to_all_v"}) take_sizes_of_file(line.axes);
   line.out_dir_is_default = line.out_dir.empty();
   if (line.out_dir_is_default) line.out_dir = default_out_dir();
@@ -172,14 +171,14 @@ std::optional<RunCommandLine> parse_run_command_line(const std::vector<std::stri
   harness::RunFile run = harness::read_finished(said->resume_dir);
   const std::vector<std::string> now = lasting(said->words), before = lasting(run.context.words);
   if (before.empty() || (before[0] != "run" && before[0] != "scale"))
-    throw UsageError(fmt::format("--resume {}: its run.json has no command", said->resume_dir));
+    reject("--resume {}: its run.json has no command", said->resume_dir);
   if (now.size() > 1 && now != before)
-    throw UsageError(fmt::format(
+    reject(
         "--resume {0}: it was run with 'shardmark {1}', not with 'shardmark {2}'; 'shardmark run "
         "--resume {0}' alone continues it",
-        said->resume_dir, fmt::join(before, " "), fmt::join(now, " ")));
+        said->resume_dir, fmt::join(before, " "), fmt::join(now, " "));
   std::optional<RunCommandLine> line = parse(run.context.words);
-  if (!line) throw UsageError(fmt::format("--resume {}: it is not a run", said->resume_dir));
+  if (!line) reject("--resume {}: it is not a run", said->resume_dir);
   line->out_dir = line->resume_dir = said->resume_dir;
   line->out_dir_is_default = false;
   if (said->timeout_s) line->timeout_s = said->timeout_s;

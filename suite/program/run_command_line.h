@@ -19,27 +19,24 @@ struct RunCommandLine {
   std::vector<std::string> units;
   harness::Profile profile = harness::Profile::quick;
   harness::AxisFlags axes;
+  harness::RunOptions options;  // its files, sampling time, timing and Google Benchmark's flags
   std::string device = "host";
   harness::PlanRequest request() const;  // profile, axes and device
   std::string out_dir;                   // never empty after parsing
   bool out_dir_is_default = false;
-  std::string data_file, load_file, save_file;
   std::string hostfile;                       // empty: none
   std::string deepspeed_file, megatron_file;  // configurations; empty: none
   bool ignore_unknown_keys = false;
   std::optional<std::uint64_t> seed;  // empty: the configuration's, or harness::RunOptions'
   std::optional<double> timeout_s;    // empty: 60
   double patience_s() const { return timeout_s.value_or(60); }  // longest wait of one rank
-  double max_seconds = 1;                                       // sampling time of one case
   std::optional<double> max_minutes;                            // of the run; empty: the profile's
   double run_seconds() const;      // the resulting limit; infinity: none
   std::optional<Scaling> scaling;  // for `scale`
   std::string resume_dir;
   std::optional<harness::RunFile> continued;  // the run that --resume continues; `words` are its
   bool no_limits = false;
-  harness::Timing timing = harness::Timing::sample;
   std::vector<harness::Fault> faults;
-  std::vector<std::string> google_flags;
 };
 
 // words: starting with `run` or `scale`. Returns nothing after printing the help that the words

@@ -9,6 +9,7 @@
 
 #include "machine/base/names.h"
 #include "machine/world/binding.h"
+#include "suite/options/options.h"
 
 namespace suite {
 
@@ -39,12 +40,11 @@ std::vector<int> numbers(const std::string& axis, const std::string& text) {
 int one_number(const std::string& axis, const std::string& text) {
   const std::vector<int> all = numbers(axis, text);
   if (all.size() != 1 || all.front() < 1)
-    throw UsageError(fmt::format("--{} is {}; expected one number under scale", axis, text));
+    reject("--{} is {}; expected one number under scale", axis, text);
   return all.front();
 }
 
-// The units that have all axes that scaling sets, with their default
-// batches.
+// Returns the units that have all axes that scaling sets, with their default batches.
 std::map<std::string, int> scalable(harness::Profile profile) {
   std::map<std::string, int> units;
   for (const harness::Family* family : harness::families()) {
@@ -63,17 +63,14 @@ std::map<std::string, int> scalable(harness::Profile profile) {
 }  // namespace
 
 Scaling scaling_of(const std::string& degree, bool strong, bool weak) {
-  if (degree.empty()) throw UsageError("scale requires --axis dp, tp or pp");
+  if (degree.empty()) reject("scale requires --axis dp, tp or pp");
   if (!degrees().contains(degree))
     throw UsageError(machine::unknown("axis", degree, {"dp", "tp", "pp"}));
   if (strong == weak)
-    throw UsageError(
+    reject(
         "scale requires one of --strong (the same step on more ranks) and --weak (a batch that "
         "grows with them)");
-  Scaling scaling;
-  scaling.axis = degrees().at(degree);
-  scaling.weak = weak;
-  return scaling;
+  return {.axis = degrees().at(degree), .weak = weak};
 }
 
 void Scaling::choose(const std::vector<std::string>& units, harness::Profile profile,
@@ -81,13 +78,11 @@ void Scaling::choose(const std::vector<std::string>& units, harness::Profile pro
   const std::map<std::string, int> known = scalable(profile);
   std::vector<std::string> names;
   for (const auto& [unit, batch] : known) names.push_back(unit);
-  if (units.empty())
-    throw UsageError(fmt::format("scale requires a unit: one of {}", fmt::join(names, ", ")));
+  if (units.empty()) reject("scale requires a unit: one of {}", fmt::join(names, ", "));
   for (const std::string& unit : units)
     if (!known.contains(unit)) throw UsageError(machine::unknown("unit that scales", unit, names));
   if (flags.contains(axis))
-    throw UsageError(fmt::format("--{} is what scale changes: --ranks lists its numbers of ranks",
-                                 short_name(axis)));
+    reject("--{} is what scale changes: --ranks lists its numbers of ranks", short_name(axis));
   for (const auto& [brief, whole] : degrees()) {
     if (whole == axis) continue;
     const auto given = flags.try_emplace(whole, "1").first;
@@ -97,9 +92,8 @@ void Scaling::choose(const std::vector<std::string>& units, harness::Profile pro
     ranks = numbers("ranks", given->second);
     std::ranges::sort(ranks);
     if (ranks.front() == ranks.back())
-      throw UsageError(
-          fmt::format("--ranks {}: scale compares several numbers of ranks, such as --ranks 1,2,4",
-                      given->second));
+      reject("--ranks {}: scale compares several numbers of ranks, such as --ranks 1,2,4",
+             given->second);
   } else {
     const auto cores = static_cast<int>(machine::given_cores().size());
     for (int count = others; count <= std::max(cores, 2 * others); count *= 2)
@@ -107,8 +101,7 @@ void Scaling::choose(const std::vector<std::string>& units, harness::Profile pro
   }
   for (const int count : ranks)
     if (count < 1 || count % others != 0)
-      throw UsageError(fmt::format("--ranks {}: not a multiple of the other degrees' product {}",
-                                   count, others));
+      reject("--ranks {}: not a multiple of the other degrees' product {}", count, others);
   const auto given_batch = flags.find(batch_axis);
   batch = given_batch == flags.end() ? known.at(units.front())
                                      : one_number(batch_axis, given_batch->second);
@@ -116,8 +109,8 @@ void Scaling::choose(const std::vector<std::string>& units, harness::Profile pro
   for (const int count : ranks) {
     grown.push_back(count / others);
     if (weak && batch * count % ranks.front() != 0)
-      throw UsageError(fmt::format("--{} {} does not grow to {} ranks from {} in whole sequences",
-                                   batch_axis, batch, count, ranks.front()));
+      reject("--{} {} does not grow to {} ranks from {} in whole sequences", batch_axis, batch,
+             count, ranks.front());
     batches.push_back(weak ? batch * count / ranks.front() : batch);
   }
   // The same in all cases, and small enough for the largest number of ranks.

@@ -1,4 +1,4 @@
-#include "suite/plan/plan_command.h"
+// `shardmark plan`: the bytes of a training, from its configuration, before it runs.
 
 #include <fmt/format.h>
 
@@ -15,15 +15,17 @@
 #include "suite/plan/claims.h"
 #include "suite/plan/model_shape.h"
 #include "suite/plan/plan_report.h"
+#include "suite/program/commands.h"
 
 namespace suite::configuration {
 namespace {
 
 using harness::UsageError;
 
-// "80GB", "7B", "640GiB": decimal units of memory as the literature has them, binary with an i.
-double parse_amount(std::string_view flag, const std::string& text,
-                    const std::vector<std::pair<std::string_view, double>>& units,
+// Reads "80GB", "7B" or "640GiB": units are decimal, or binary with an i.
+using Units = std::vector<std::pair<std::string_view, double>>;
+
+double parse_amount(std::string_view flag, const std::string& text, const Units& units,
                     std::string_view example) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -31,19 +33,13 @@ double parse_amount(std::string_view flag, const std::string& text,
   for (const auto& [name, size] : units)
     if (error == std::errc() && unit == name && value > 0 && value * size < 1e18)
       return value * size;
-  throw UsageError(
-      fmt::format("{} is '{}'; expected an amount (example: {})", flag, printable(text), example));
+  reject("{} is '{}'; expected an amount (example: {})", flag, printable(text), example);
 }
+
 double parse_bytes(std::string_view flag, const std::string& text) {
-  return parse_amount(flag, text,
-                      {{"GB", 1e9},
-                       {"TB", 1e12},
-                       {"MB", 1e6},
-                       {"GiB", 0x1p30},
-                       {"TiB", 0x1p40},
-                       {"MiB", 0x1p20},
-                       {"B", 1}},
-                      "80GB or 80GiB");
+  const Units decimal{{"GB", 1e9}, {"TB", 1e12}, {"MB", 1e6}, {"B", 1}};
+  const Units binary{{"GiB", 0x1p30}, {"TiB", 0x1p40}, {"MiB", 0x1p20}};
+  return parse_amount(flag, text, text.ends_with("iB") ? binary : decimal, "80GB or 80GiB");
 }
 
 struct Words {
@@ -53,7 +49,7 @@ struct Words {
   bool claims = false;
 };
 
-// Checks the words that are not our options: Megatron-LM's arguments.
+// Rejects unknown options: the words that are not ours are Megatron-LM's arguments.
 void check_megatron(const std::vector<std::string>& words, const std::vector<std::string>& own) {
   std::vector<std::string> known = megatron_names();
   const std::vector<std::string> taken = known;
@@ -129,9 +125,8 @@ void need_a_model(const TrainingConfig& training, bool configured) {
         {"--num-attention-heads", model.heads},
         {"--seq-length", model.sequence}})
     if (value == 0) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", name);
-  throw UsageError(fmt::format("{}no model to plan for: give --model, --parameters, or {}",
-                               configured ? "the configuration is read, but there is " : "",
-                               missing));
+  reject("{}no model to plan for: give --model, --parameters, or {}",
+         configured ? "the configuration is read, but there is " : "", missing);
 }
 
 }  // namespace
