@@ -11,7 +11,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 
 #include "harness/measure/core_delay.h"
@@ -50,32 +49,27 @@ class LinkMatrix {
 
   static Sweep<Case> sweep() {
     using enum Profile;
-    Sweep<Case> sweep;
-    sweep.axis("transport", &Case::transport, Transport::shared_memory)
-        .axis("mode", &Case::mode, "together", {"together", "alone"})
+    const std::vector<std::string> modes{"together", "alone"};
+    const auto transports = vary(&Case::transport, {Transport::shared_memory, Transport::mpi});
+    return Sweep<Case>()
+        .axis("transport", &Case::transport, Transport::shared_memory)
+        .axis("mode", &Case::mode, "together", modes)
         .axis("ranks", &Case::ranks, 2)
         .axis("bytes", &Case::bytes, {1 << 20})
-        .only([](const Case& c) {
-          return c.bytes.value > 0 ? std::string() : std::string("a message needs a byte");
-        });
-    const std::vector<Transport> transports{Transport::shared_memory, Transport::mpi};
-    const std::vector<std::string> modes{"together", "alone"};
-    sweep
-        .slice({quick}, "together",
-               {vary(&Case::transport, transports), vary(&Case::ranks, {2, 4})})
+        .only([](const Case& c) { return c.bytes.value > 0 ? "" : "a message needs a byte"; })
+        .slice({quick}, "together", {transports, vary(&Case::ranks, {2, 4})})
         .slice({quick}, "alone", {vary(&Case::mode, {"alone"}), vary(&Case::ranks, {4})})
         // With three ranks, one has no peer in each round.
         .slice({quick}, "edges", {vary(&Case::ranks, {3}), vary(&Case::bytes, {{1048583}})})
         .slice({acceptance, paper}, "matrix",
-               {vary(&Case::transport, transports), vary(&Case::mode, modes),
-                vary(&Case::ranks, {3, 4, 8})})
+               {transports, vary(&Case::mode, modes), vary(&Case::ranks, {3, 4, 8})})
         // One pair: together is the same as alone.
-        .slice({acceptance, paper}, "two ranks", {vary(&Case::transport, transports)})
+        .slice({acceptance, paper}, "two ranks", {transports})
         .slice({smoke}, "smoke",
                {vary(&Case::mode, modes), vary(&Case::ranks, {2, 3}),
                 vary(&Case::bytes, {{1}, {4099}})});
-    return sweep;
   }
+
   LinkMatrix(const Case& c, Context& context)
       : context_(context),
         rounds_(tournament(c.ranks)),
@@ -139,28 +133,24 @@ class LinkMatrix {
   }
 
   harness::LinkMatrix gathered() {
-    const auto ranks = static_cast<std::size_t>(link_->size());
     harness::LinkMatrix matrix;
     for (const int member : context_.group.members)
       matrix.hosts.push_back(context_.world.host(member));
-    FastestPass fastest;
     const auto of_ranks = [&](const auto& mine) {
       return context_.world.all_gather(context_.group, mine);
     };
-    const auto matrix_of = [&](auto value) {
-      std::vector<double> mine;
-      for (std::size_t peer = 0; peer < ranks; ++peer)
-        mine.push_back(value(static_cast<int>(peer)));
-      std::vector<double> all;
+    const auto matrix_of = [&](const auto& value) {
+      std::vector<double> mine, all;
+      for (int peer = 0; peer < link_->size(); ++peer) mine.push_back(value(peer));
       for (const std::vector<double>& row : of_ranks(mine))
         all.insert(all.end(), row.begin(), row.end());
       return all;
     };
     matrix.bandwidth_GBps = matrix_of([&](int peer) { return meter_.bandwidth_GBps(peer).median; });
     matrix.latency_us = matrix_of([&](int peer) { return 1e6 * meter_.latency_s(peer).median; });
-    fastest.bandwidth_GBps =
-        matrix_of([&](int peer) { return meter_.bandwidth_GBps(peer).fastest; });
-    fastest.latency_us = matrix_of([&](int peer) { return 1e6 * meter_.latency_s(peer).fastest; });
+    const FastestPass fastest{
+        matrix_of([&](int peer) { return meter_.bandwidth_GBps(peer).fastest; }),
+        matrix_of([&](int peer) { return 1e6 * meter_.latency_s(peer).fastest; })};
     const std::vector<double> delayed = of_ranks(delayed_s_ / std::max(met_s_, 1e-9));
     matrix.crowded_hosts = crowded_hosts(matrix.hosts, of_ranks(context_.world.cores()), delayed);
     // If ranks wait for their cores, the fastest pass shows the link best.
@@ -170,9 +160,8 @@ class LinkMatrix {
   }
 
   static double median_of_pairs(const std::vector<double>& matrix) {
-    std::vector<double> values;
-    std::ranges::copy_if(matrix, std::back_inserter(values),
-                         [](double value) { return value > 0; });
+    std::vector<double> values = matrix;
+    std::erase_if(values, [](double value) { return !(value > 0); });
     return values.empty() ? 0 : harness::median(values);
   }
 
@@ -180,7 +169,7 @@ class LinkMatrix {
   std::vector<Round> rounds_;
   std::unique_ptr<machine::Link> link_;
   PairMeter meter_;
-  // How long this rank met others, and how much of that its core ran something else.
+  // Seconds in which this rank met others, and the part of them in which its core ran other work.
   double met_s_ = 0, delayed_s_ = 0;
 };
 

@@ -49,36 +49,34 @@ struct MemoryBandwidth {
 
   static Sweep<Case> sweep() {
     using enum Profile;
-    Sweep<Case> sweep;
-    sweep.axis("kernel", &Case::kernel, "copy", {"copy", "triad", "add", "add_to_two"})
-        .axis("dtype", &Case::dtype, Dtype::float32,
-              {Dtype::float32, Dtype::bfloat16, Dtype::float16, Dtype::float64})
+    using enum Dtype;
+    const std::vector<std::string> kernels{"copy", "triad", "add", "add_to_two"};
+    const std::vector<Bytes> sizes{{32 << 10}, {1 << 20}, {64 << 20}};
+    const auto extremes = vary(&Case::bytes, {sizes.front(), sizes.back()});
+    const auto copy_and_triad = vary(&Case::kernel, {"copy", "triad"});
+    return Sweep<Case>()
+        .axis("kernel", &Case::kernel, "copy", kernels)
+        .axis("dtype", &Case::dtype, float32, {float32, bfloat16, float16, float64})
         .axis("ranks", &Case::ranks, 2)
         .axis("bytes", &Case::bytes, Bytes{64 << 20})
         .only([](const Case& c) {
-          return c.elements() > 0 ? std::string()
-                                  : fmt::format(
-                                        "a working set of {} bytes holds no element of "
-                                        "each of {} arrays of {}",
-                                        c.bytes.value, c.arrays(), machine::name(c.dtype));
-        });
-    const std::vector<Bytes> sizes{{32 << 10}, {1 << 20}, {64 << 20}};
-    sweep.slice({quick}, "copy", {vary(&Case::bytes, sizes)})
-        .slice({quick}, "one rank",
-               {vary(&Case::ranks, {1}), vary(&Case::bytes, {{32 << 10}, {64 << 20}})})
-        .slice({quick}, "triad",
-               {vary(&Case::kernel, {"triad"}), vary(&Case::bytes, {{32 << 10}, {64 << 20}})})
+          return c.elements() > 0
+                     ? ""
+                     : fmt::format(
+                           "a working set of {} bytes holds no element of each of {} arrays of {}",
+                           c.bytes.value, c.arrays(), machine::name(c.dtype));
+        })
+        .slice({quick}, "copy", {vary(&Case::bytes, sizes)})
+        .slice({quick}, "one rank", {vary(&Case::ranks, {1}), extremes})
+        .slice({quick}, "triad", {vary(&Case::kernel, {"triad"}), extremes})
         .slice({acceptance, paper}, "matrix",
-               {vary(&Case::kernel, {"copy", "triad"}), vary(&Case::ranks, {1, 2, 3, 4, 8}),
-                vary(&Case::bytes, sizes)})
+               {copy_and_triad, vary(&Case::ranks, {1, 2, 3, 4, 8}), vary(&Case::bytes, sizes)})
         // Arrays without a whole number of elements.
         .slice({quick}, "edges",
-               {vary(&Case::kernel, {"copy", "triad"}), vary(&Case::ranks, {3}),
-                vary(&Case::bytes, {{60035}})})
+               {copy_and_triad, vary(&Case::ranks, {3}), vary(&Case::bytes, {{60035}})})
         .slice({smoke}, "smoke",
-               {vary(&Case::kernel, {"copy", "triad", "add", "add_to_two"}),
-                vary(&Case::ranks, {1, 3}), vary(&Case::bytes, {{32 << 10}, {60035}})});
-    return sweep;
+               {vary(&Case::kernel, kernels), vary(&Case::ranks, {1, 3}),
+                vary(&Case::bytes, {{32 << 10}, {60035}})});
   }
 
   MemoryBandwidth(const Case& c, Context& context) : case_(c), context_(context) {
@@ -124,11 +122,9 @@ struct MemoryBandwidth {
   }
 
   Cost cost() const {
-    Cost cost;
-    cost.memory_bytes =
+    const auto bytes =
         static_cast<double>(a_.bytes() + b_.bytes() + out_.bytes() + second_.bytes());
-    cost.working_set_bytes = cost.memory_bytes;
-    return cost;
+    return {.memory_bytes = bytes, .working_set_bytes = bytes};
   }
 
   void describe(Description& description) {

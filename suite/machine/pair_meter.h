@@ -1,16 +1,22 @@
 #pragma once
 // Times one ordered pair of ranks over a link. Both ranks of a pair call the same function with the
-// same arguments; the rank `from` keeps the time.
+// same arguments. The rank `from` keeps the time.
 //
 // Latency: half of a round trip of small_bytes that `from` starts, mean of `trips` in a row.
 // Bandwidth: `window` messages one after another, until their receiver's acknowledgement is back.
 // The buffers stay the same from call to call, so on one host they may come from a cache. The bytes
 // of a message depend on sender, receiver and position.
 
+#include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <functional>
+#include <limits>
 #include <vector>
 
+#include "harness/measure/statistics.h"
+#include "machine/base/clock.h"
+#include "machine/device/random.h"
 #include "machine/device/tensor.h"
 #include "machine/link/link.h"
 
@@ -22,38 +28,133 @@ class PairMeter {
   static constexpr std::int64_t small_bytes = 8;
 
   // memory: of the host, readable by the link's peers. bytes: of a message of the bandwidth.
-  // seconds: a clock that only goes forward; the steady one when empty.
+  // seconds: a clock that only goes forward.
   PairMeter(machine::Link& link, machine::Device& memory, std::int64_t bytes, std::uint64_t seed,
-            std::function<double()> seconds = {});
+            std::function<double()> seconds = machine::steady_s)
+      : link_(link),
+        bytes_(bytes),
+        seed_(seed),
+        seconds_(std::move(seconds)),
+        peers_(static_cast<std::size_t>(link.size())) {
+    for (machine::Tensor* const buffer : {&out_, &in_}) {
+      *buffer = machine::Tensor(memory, machine::Dtype::uint8, {window * bytes},
+                                machine::Category::buffers);
+      std::memset(buffer->data(), 0, buffer->bytes());  // touched before it is timed
+    }
+  }
 
-  void latency(int from, int to);
-  // checked: the message is new, and what arrives is compared; its time is not kept.
-  void bandwidth(int from, int to, bool checked);
+  // The first trip waits for the peer and is not timed.
+  void latency(int from, int to) {
+    const bool starts = link_.rank() == from;
+    const int peer = starts ? to : from;
+    double begin = 0;
+    for (int trip = 0; trip <= trips; ++trip) {
+      if (trip == 1) begin = seconds_();
+      if (starts) send_small(peer, trip);
+      receive_small(peer, trip);
+      if (!starts) send_small(peer, trip);
+    }
+    if (starts) at(peer).latencies_s.push_back((seconds_() - begin) / (2 * trips));
+    link_.wait_sent(peer, all_messages);
+  }
+
+  // checked: the message is new, and the receiver compares it. Its time is not kept.
+  void bandwidth(int from, int to, bool checked) {
+    auto* const out = out_.as<std::uint8_t>();
+    auto* const in = in_.as<std::uint8_t>();
+    const auto size = static_cast<std::size_t>(bytes_);
+    if (link_.rank() == from) {
+      if (checked) std::ranges::copy(pattern(from, to), out);
+      receive_small(to, ready);
+      const double begin = seconds_();
+      for (int i = 0; i < window; ++i) link_.send(to, out + i * bytes_, size);
+      receive_small(to, taken);
+      if (!checked) at(to).streams_s.push_back(seconds_() - begin);
+      link_.wait_sent(to, all_messages);
+      return;
+    }
+    if (checked) std::memset(in, 0, in_.bytes());
+    send_small(from, ready);
+    for (int i = 0; i < window; ++i) link_.receive(from, in + i * bytes_, size);
+    send_small(from, taken);
+    link_.wait_sent(from, all_messages);
+    if (!checked) return;
+    const std::vector<std::uint8_t> expected = pattern(from, to);
+    for (std::size_t i = 0; i < expected.size(); ++i) at(from).wrong += in[i] != expected[i];
+  }
 
   // Median and fastest of the calls from here to peer; 0 before the first.
   struct Calls {
     double median = 0, fastest = 0;
   };
-  Calls latency_s(int peer) const;
-  Calls bandwidth_GBps(int peer) const;
+  Calls latency_s(int peer) const {
+    const std::vector<double>& calls = at(peer).latencies_s;
+    if (calls.empty()) return {};
+    return {harness::median(calls), std::ranges::min(calls)};
+  }
+  Calls bandwidth_GBps(int peer) const {
+    const std::vector<double>& calls = at(peer).streams_s;
+    if (calls.empty()) return {};
+    const double bytes = static_cast<double>(window * bytes_);
+    return {bytes / harness::median(calls) / 1e9, bytes / std::ranges::min(calls) / 1e9};
+  }
   // Wrong bytes and words from peer: of small messages always, of large ones if checked.
-  std::int64_t wrong(int peer) const { return wrong_[static_cast<std::size_t>(peer)]; }
-  // The traffic of this rank in one pass, each direction of each pair once.
-  machine::Traffic expected_traffic() const;
+  std::int64_t wrong(int peer) const { return at(peer).wrong; }
+
+  // The traffic of this rank in one pass, each direction of each pair once. With each peer a rank
+  // starts one latency and answers one, streams once and acknowledges twice (that it is ready, that
+  // it has all). The peer sends the same.
+  machine::Traffic expected_traffic() const {
+    const auto peers = static_cast<std::uint64_t>(link_.size() - 1);
+    constexpr std::uint64_t small = 2 * (trips + 1) + 2;
+    const std::uint64_t messages = peers * (small + window);
+    const std::uint64_t bytes =
+        peers * (small * small_bytes + window * static_cast<std::uint64_t>(bytes_));
+    return {bytes, messages, bytes, messages};
+  }
 
  private:
-  void send_small(int peer, int number);
-  void receive_small(int peer, int number);
-  std::vector<std::uint8_t> pattern(int from, int to) const;
+  static constexpr std::uint64_t all_messages = std::numeric_limits<std::uint64_t>::max();
+  static constexpr int ready = trips + 1, taken = trips + 2;
+
+  struct Peer {
+    std::vector<double> latencies_s, streams_s;  // by call
+    std::int64_t wrong = 0;
+  };
+  Peer& at(int peer) { return peers_[static_cast<std::size_t>(peer)]; }
+  const Peer& at(int peer) const { return peers_[static_cast<std::size_t>(peer)]; }
+
+  // Identifies a message: sender, receiver, number.
+  static std::uint64_t code(int from, int to, int number) {
+    return (static_cast<std::uint64_t>(from) << 40) | (static_cast<std::uint64_t>(to) << 16) |
+           static_cast<std::uint64_t>(number);
+  }
+  void send_small(int peer, int number) {
+    small_ = code(link_.rank(), peer, number);
+    link_.send(peer, &small_, small_bytes);
+  }
+  void receive_small(int peer, int number) {
+    std::uint64_t got = 0;
+    link_.receive(peer, &got, small_bytes);
+    at(peer).wrong += got != code(peer, link_.rank(), number);
+  }
+  std::vector<std::uint8_t> pattern(int from, int to) const {
+    std::vector<std::uint8_t> bytes(static_cast<std::size_t>(window * bytes_));
+    const std::uint64_t key = seed_ ^ code(from + 1, to + 1, 0);
+    for (std::size_t at = 0; at < bytes.size(); at += 16) {
+      const auto words = machine::philox(key, at / 16);
+      std::memcpy(bytes.data() + at, words.data(), std::min(sizeof words, bytes.size() - at));
+    }
+    return bytes;
+  }
 
   machine::Link& link_;
   std::int64_t bytes_;
   std::uint64_t seed_;
   std::function<double()> seconds_;
-  machine::Tensor out_, in_;                                  // [window, bytes]
-  std::uint64_t small_ = 0;                                   // must stay until it is taken
-  std::vector<std::vector<double>> latencies_s_, streams_s_;  // [peer][call]
-  std::vector<std::int64_t> wrong_;
+  machine::Tensor out_, in_;  // [window, bytes]
+  std::uint64_t small_ = 0;   // must stay until the peer has received it
+  std::vector<Peer> peers_;
 };
 
 }  // namespace suite

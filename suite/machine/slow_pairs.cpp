@@ -16,24 +16,22 @@ struct Metric {
   double (*time_of)(double value);
 };
 
-bool crowded(const harness::LinkMatrix& matrix, int rank) {
-  return std::ranges::find(matrix.crowded_hosts, matrix.hosts[static_cast<std::size_t>(rank)]) !=
-         matrix.crowded_hosts.end();
-}
-
+// Appends the slow pairs of one kind, by one metric.
 void add_slow(const harness::LinkMatrix& matrix, const Metric& metric, bool within_host,
               bool on_crowded, std::vector<harness::LinkMatrix::SlowPair>& slow) {
+  const auto host = [&](int rank) { return matrix.hosts[static_cast<std::size_t>(rank)]; };
+  const auto crowded = [&](int rank) {
+    return std::ranges::count(matrix.crowded_hosts, host(rank)) > 0;
+  };
   std::vector<harness::LinkMatrix::SlowPair> pairs;
   std::vector<double> times, shortest, values;
   const int ranks = matrix.ranks();
   for (int from = 0; from < ranks; ++from)
     for (int to = 0; to < ranks; ++to) {
-      const bool same_host = matrix.hosts[static_cast<std::size_t>(from)] ==
-                             matrix.hosts[static_cast<std::size_t>(to)];
       const auto place = static_cast<std::size_t>(from * ranks + to);
       const double value = metric.values[place], fastest = metric.fastest[place];
-      if (from == to || same_host != within_host || !(value > 0)) continue;
-      if ((crowded(matrix, from) || crowded(matrix, to)) != on_crowded) continue;
+      if (from == to || (host(from) == host(to)) != within_host || !(value > 0)) continue;
+      if ((crowded(from) || crowded(to)) != on_crowded) continue;
       pairs.push_back({from, to, metric.name, fastest, 0, 0});
       values.push_back(value);
       times.push_back(metric.time_of(value));
@@ -65,8 +63,7 @@ std::vector<std::string> crowded_hosts(const std::vector<std::string>& hosts,
       usable.insert(cores[rank].begin(), cores[rank].end());
       kept_waiting = kept_waiting || (!delayed.empty() && delayed[rank] > crowded_delay);
     }
-    if ((ranks > usable.size() || kept_waiting) &&
-        std::ranges::find(crowded, host) == crowded.end())
+    if ((ranks > usable.size() || kept_waiting) && std::ranges::count(crowded, host) == 0)
       crowded.push_back(host);
   }
   return crowded;
@@ -74,7 +71,7 @@ std::vector<std::string> crowded_hosts(const std::vector<std::string>& hosts,
 
 std::vector<harness::LinkMatrix::SlowPair> slow_pairs(const harness::LinkMatrix& matrix,
                                                       const FastestPass& fastest) {
-  // Rates are taken as times: however slow a pair is, no rate lies far below the others.
+  // Rates are compared as times, because no rate is far below the others, even of a slow pair.
   const Metric metrics[] = {
       {"bandwidth", matrix.bandwidth_GBps, fastest.bandwidth_GBps,
        [](double rate) { return 1 / rate; }},
