@@ -5,13 +5,16 @@
 // Random inputs, loss gradients and weights depend only on seed and global index, so a stage and a
 // device that holds the whole model start from the same bits.
 
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <utility>
 #include <vector>
 
-#include "machine/device/tensor.h"
+#include "collectives/placement.h"
+#include "machine/device/gemm.h"
+#include "machine/device/kernels.h"
 #include "pipeline/execute.h"
 
 namespace suite {
@@ -25,24 +28,62 @@ struct GeluModel {
 
   machine::Shape boundary() const { return {tokens, hidden}; }
   // Rows of all micro-batches, one after the other.
-  machine::Tensor all_rows(machine::Device& device) const;
-  machine::Tensor rows(const machine::Tensor& all, int micro_batch) const;
-  void fill_inputs(const machine::Tensor& all) const;
-  void fill_loss_gradients(const machine::Tensor& all) const;
+  machine::Tensor all_rows(machine::Device& device) const {
+    return machine::Tensor(device, dtype, {micro_batches * tokens, hidden},
+                           machine::Category::buffers);
+  }
+  machine::Tensor rows(const machine::Tensor& all, int micro_batch) const {
+    return all.row_range(micro_batch * tokens, tokens);
+  }
+  machine::Tensor inputs(machine::Device& device) const {
+    return random(all_rows(device), seed + 1, 1);
+  }
+  machine::Tensor loss_gradients(machine::Device& device) const {
+    return random(all_rows(device), seed + 2, 1);
+  }
+  static machine::Tensor random(const machine::Tensor& tensor, std::uint64_t seed, double stddev) {
+    tensor.device().stream().kernels().fill_normal(tensor, seed, {0, 0, tensor.cols()}, 0, stddev);
+    return tensor;
+  }
 };
 
+// All x, y, z and their gradients are [tokens, hidden]: z = x W, y = gelu(z).
 struct GeluPart {
   machine::Tensor weight;           // [hidden, hidden]
   machine::Tensor weight_gradient;  // same; float under narrower dtypes. Accumulates
 
-  // A part has the same weight in every copy of the model.
-  GeluPart(machine::Device& device, const GeluModel& model, int part);
-  // All [tokens, hidden]: z = x W, y = gelu(z).
-  void forward(const machine::Tensor& x, const machine::Tensor& z, const machine::Tensor& y) const;
+  // A part has the same weight in every copy of the model. Its spread of sqrt(2 / hidden) keeps the
+  // size of values from part to part (He et al. 2015).
+  GeluPart(machine::Device& device, const GeluModel& model, int part)
+      : weight(device, model.dtype, {model.hidden, model.hidden}, machine::Category::parameters),
+        weight_gradient(device, collectives::gradient_dtype(model.dtype), weight.shape(),
+                        machine::Category::gradients) {
+    GeluModel::random(weight, model.seed + 16 + static_cast<std::uint64_t>(part),
+                      std::sqrt(2 / static_cast<double>(model.hidden)));
+    clear_gradient();
+  }
+  void clear_gradient() const { kernels().fill(weight_gradient, 0); }
+  void forward(const machine::Tensor& x, const machine::Tensor& z, const machine::Tensor& y) const {
+    multiply(matrix(x), matrix(weight), z);
+    kernels().gelu(z, y);
+  }
   void backward_gelu(const machine::Tensor& z, const machine::Tensor& d_y,
-                     const machine::Tensor& d_z) const;
-  void backward_input(const machine::Tensor& d_z, const machine::Tensor& d_x) const;
-  void backward_weights(const machine::Tensor& x, const machine::Tensor& d_z) const;
+                     const machine::Tensor& d_z) const {
+    kernels().gelu_backward(z, d_y, d_z);
+  }
+  void backward_input(const machine::Tensor& d_z, const machine::Tensor& d_x) const {
+    multiply(matrix(d_z), matrix(weight).transposed(), d_x);
+  }
+  void backward_weights(const machine::Tensor& x, const machine::Tensor& d_z) const {
+    multiply(matrix(x).transposed(), matrix(d_z), weight_gradient, 1);
+  }
+
+ private:
+  machine::Kernels& kernels() const { return weight.device().stream().kernels(); }
+  void multiply(const machine::Matrix& a, const machine::Matrix& b, const machine::Tensor& c,
+                float beta = 0) const {
+    machine::gemm(weight.device().stream(), a, b, matrix(c), 1, beta);
+  }
 };
 
 // The inputs and outputs of one action on one part; y is empty in backward, d_y and d_x in forward.
@@ -54,9 +95,32 @@ struct Observed {
 // and, if a copy of the model begins or ends here, the two tensors of all rows there (buffers).
 class GeluStage {
  public:
-  GeluStage(machine::Device& device, const GeluModel& model, int stage);
-  pipeline::Stage callables();
-  void clear_gradients();
+  GeluStage(machine::Device& device, const GeluModel& model, int stage)
+      : device_(device),
+        model_(model),
+        stage_(stage),
+        d_z_(device, model.dtype, model.boundary(), machine::Category::buffers) {
+    for (int chunk = 0; chunk < model.placement.chunks(); ++chunk) {
+      parts_.emplace_back(device, model, model.placement.part(stage, chunk));
+      if (begins(chunk)) {
+        inputs_ = model.inputs(device);
+        d_inputs_ = model.all_rows(device);
+      }
+      if (ends(chunk)) {
+        outputs_ = model.all_rows(device);
+        loss_gradients_ = model.loss_gradients(device);
+      }
+    }
+  }
+
+  pipeline::Stage callables() {
+    const auto run_backward = [this](const auto&... arguments) { backward(arguments...); };
+    return {[this](const auto&... arguments) { forward(arguments...); }, run_backward, run_backward,
+            run_backward};
+  }
+  void clear_gradients() {
+    for (const GeluPart& part : parts_) part.clear_gradient();
+  }
 
   bool begins(int chunk) const { return model_.placement.begins(stage_, chunk); }
   bool ends(int chunk) const { return model_.placement.ends(stage_, chunk); }
@@ -70,13 +134,47 @@ class GeluStage {
 
  private:
   using Key = std::pair<int, int>;  // chunk, micro-batch
-  machine::Tensor input_of(const pipeline::Action&, const machine::Tensor& given) const;
-  machine::Tensor d_output_of(const pipeline::Action&, const machine::Tensor& given) const;
-  void forward(const pipeline::Action&, const machine::Tensor& input,
-               const machine::Tensor& output);
-  void backward(const pipeline::Action&, const machine::Tensor& input,
-                const machine::Tensor& d_output, const machine::Tensor& d_input);
-  machine::Tensor keep(Key key);
+
+  machine::Tensor input_of(const pipeline::Action& a, const machine::Tensor& given) const {
+    return begins(a.chunk) ? model_.rows(inputs_, a.micro_batch) : given;
+  }
+  const GeluPart& part(const pipeline::Action& a) const {
+    return parts_[static_cast<std::size_t>(a.chunk)];
+  }
+
+  void forward(const pipeline::Action& a, const machine::Tensor& input,
+               const machine::Tensor& output) {
+    const machine::Tensor x = input_of(a, input);
+    const machine::Tensor y = ends(a.chunk) ? model_.rows(outputs_, a.micro_batch) : output;
+    if (free_.empty())
+      free_.emplace_back(device_, model_.dtype, model_.boundary(), machine::Category::activations);
+    const machine::Tensor z = kept_[{a.chunk, a.micro_batch}] = free_.back();
+    free_.pop_back();
+    part(a).forward(x, z, y);
+    if (observer) observer(a, {x, y, {}, {}});
+  }
+
+  // Runs one half or both. The half of the weights recomputes d_z, which is cheaper than to keep
+  // it.
+  void backward(const pipeline::Action& a, const machine::Tensor& input,
+                const machine::Tensor& d_output, const machine::Tensor& d_input = {}) {
+    const Key key{a.chunk, a.micro_batch};
+    const machine::Tensor z = kept_.at(key), x = input_of(a, input),
+                          d_y = ends(a.chunk) ? model_.rows(loss_gradients_, a.micro_batch)
+                                              : d_output;
+    part(a).backward_gelu(z, d_y, d_z_);
+    machine::Tensor d_x;
+    if (a.kind != pipeline::Kind::backward_weights) {
+      d_x = begins(a.chunk) ? model_.rows(d_inputs_, a.micro_batch) : d_input;
+      part(a).backward_input(d_z_, d_x);
+    }
+    if (a.kind != pipeline::Kind::backward_input) {
+      part(a).backward_weights(x, d_z_);
+      free_.push_back(z);
+      kept_.erase(key);
+    }
+    if (observer && d_x) observer(a, {x, {}, d_y, d_x});
+  }
 
   machine::Device& device_;
   const GeluModel model_;

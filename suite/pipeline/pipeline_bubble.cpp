@@ -6,61 +6,48 @@
 // Times are measured, not judged; actions and messages are judged (papers: pipeline/schedule.cpp).
 
 #include <sys/prctl.h>
-#include <time.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cmath>
+#include <chrono>
+#include <thread>
 
+#include "harness/measure/statistics.h"
 #include "machine/base/clock.h"
 #include "suite/pipeline/pipeline_run.h"
 
 namespace suite {
 namespace {
 
-using pipeline::Action;
-
-// Sleeps of an exact length: sets this thread's timer slack to the minimum, and subtracts the time
+// Sleeps of an exact length. Sets this thread's timer slack to the minimum, and subtracts the time
 // of waking up, measured once. A sleep needs no core, so more ranks than cores can be "computing".
 class CalibratedSleep {
  public:
-  explicit CalibratedSleep(double typical_s);  // the length of most sleeps
-  ~CalibratedSleep();
+  // typical_s: the length of most sleeps.
+  explicit CalibratedSleep(double typical_s) {
+    prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
+    std::array<double, 15> late;
+    for (double& seconds : late) {
+      const double start_s = machine::steady_s();
+      (*this)(typical_s);
+      seconds = machine::steady_s() - start_s - typical_s;
+    }
+    late_s_ = std::clamp(harness::median(late), 0.0, typical_s / 2);
+  }
+  ~CalibratedSleep() {
+    if (slack_ns_ > 0) prctl(PR_SET_TIMERSLACK, slack_ns_, 0, 0, 0);
+  }
   CalibratedSleep(const CalibratedSleep&) = delete;
   CalibratedSleep& operator=(const CalibratedSleep&) = delete;
-  void operator()(double seconds) const;
+  void operator()(double seconds) const {
+    std::this_thread::sleep_for(std::chrono::duration<double>(seconds - late_s_));
+  }
 
  private:
-  double late_s_ = 0;   // median time of waking up
-  long slack_ns_ = -1;  // this thread's slack before; -1: not known
+  double late_s_ = 0;  // median time of waking up
+  // This thread's slack before; -1: not known.
+  const long slack_ns_ = prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0);
 };
-
-CalibratedSleep::CalibratedSleep(double typical_s) {
-  slack_ns_ = prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0);
-  prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
-  std::array<double, 15> late;
-  for (double& seconds : late) {
-    const double start_s = machine::steady_s();
-    (*this)(typical_s);
-    seconds = machine::steady_s() - start_s - typical_s;
-  }
-  std::nth_element(late.begin(), late.begin() + late.size() / 2, late.end());
-  late_s_ = std::clamp(late[late.size() / 2], 0.0, typical_s / 2);
-}
-
-CalibratedSleep::~CalibratedSleep() {
-  if (slack_ns_ > 0) prctl(PR_SET_TIMERSLACK, slack_ns_, 0, 0, 0);
-}
-
-void CalibratedSleep::operator()(double seconds) const {
-  seconds = std::max(0.0, seconds - late_s_);
-  timespec left;
-  left.tv_sec = static_cast<time_t>(std::floor(seconds));
-  left.tv_nsec = static_cast<long>((seconds - std::floor(seconds)) * 1e9);
-  while (nanosleep(&left, &left) != 0 && errno == EINTR) {
-  }
-}
 
 struct PipelineBubble {
   static constexpr std::string_view name = "pipeline_bubble";
@@ -82,8 +69,8 @@ struct PipelineBubble {
 
   static Sweep<Case> sweep() {
     using enum Profile;
+    const std::vector<std::string> schedules = pipeline::schedule_names();
     Sweep<Case> sweep;
-    std::vector<std::string> schedules = pipeline::schedule_names();
     sweep.axis("schedule", &Case::schedule, "1f1b", schedules)
         .axis("virtual_stages", &Case::virtual_stages, 1)
         .axis("micro_batches", &Case::micro_batches, 8)
@@ -92,46 +79,37 @@ struct PipelineBubble {
               {Transport::shared_memory, Transport::mpi})
         .axis("ranks", &Case::ranks, 4)
         .only([](const Case& c) {
-          return c.micro_batch_us < 1 ? std::string("micro_batch_us must be positive")
-                                      : pipeline::find_schedule(c.schedule)
-                                            .why_not({c.ranks, c.micro_batches, c.virtual_stages});
+          return c.micro_batch_us < 1 ? "micro_batch_us must be positive" : why_no_schedule(c);
         });
     const std::string interleaved = "interleaved_1f1b";  // with one chunk it is 1f1b
-    std::erase(schedules, interleaved);
-    for (const auto& [names, chunks] :
-         {std::pair(schedules, std::vector{1, 2}), {std::vector{interleaved}, std::vector{2}}})
-      sweep
-          .slice({quick}, "schedules",
-                 {vary(&Case::schedule, names), vary(&Case::virtual_stages, chunks)})
+    std::vector<std::string> others = schedules;
+    std::erase(others, interleaved);
+    for (const auto& [names, counts] :
+         {std::pair(others, std::vector{1, 2}), {std::vector{interleaved}, std::vector{2}}}) {
+      const auto schedule = vary(&Case::schedule, names);
+      const auto chunks = vary(&Case::virtual_stages, counts);
+      sweep.slice({quick}, "schedules", {schedule, chunks})
           .slice({acceptance, paper}, "matrix",
-                 {vary(&Case::schedule, names), vary(&Case::virtual_stages, chunks),
-                  vary(&Case::micro_batches, {4, 8, 16, 32}),
+                 {schedule, chunks, vary(&Case::micro_batches, {4, 8, 16, 32}),
                   vary(&Case::micro_batch_us, {3000, 24000}), vary(&Case::ranks, {2, 4, 8})})
           .slice({smoke}, "smoke",
-                 {vary(&Case::schedule, names), vary(&Case::virtual_stages, chunks),
-                  vary(&Case::micro_batches, {4}), vary(&Case::micro_batch_us, {300}),
-                  vary(&Case::ranks, {2, 4})});
-    sweep.slice({quick}, "edges",
-                {vary(&Case::schedule, {"1f1b", "zb_v"}), vary(&Case::virtual_stages, {1, 2}),
-                 vary(&Case::micro_batches, {7}), vary(&Case::ranks, {3})});
-    return sweep;
+                 {schedule, chunks, vary(&Case::micro_batches, {4}),
+                  vary(&Case::micro_batch_us, {300}), vary(&Case::ranks, {2, 4})});
+    }
+    return sweep.slice(
+        {quick}, "edges",
+        {vary(&Case::schedule, {"1f1b", "zb_v"}), vary(&Case::virtual_stages, {1, 2}),
+         vary(&Case::micro_batches, {7}), vary(&Case::ranks, {3})});
   }
+
   PipelineBubble(const Case& c, Context& context)
       : case_(c),
         memory_(context.device.ledger()),
         run_(c, context, {{1, 256}, Dtype::float32}),
         third_s_(c.micro_batch_us * 1e-6 / 3 * c.ranks / run_.actions.placement.parts()),
         sleep_(third_s_) {
-    stage_.forward = [this](const Action&, const Tensor&, const Tensor&) { sleep_(third_s_); };
-    stage_.backward = [this](const Action&, const Tensor&, const Tensor&, const Tensor&) {
-      sleep_(2 * third_s_);
-    };
-    stage_.backward_input = [this](const Action&, const Tensor&, const Tensor&, const Tensor&) {
-      sleep_(third_s_);
-    };
-    stage_.backward_weights = [this](const Action&, const Tensor&, const Tensor&) {
-      sleep_(third_s_);
-    };
+    const auto one_third = [this](const auto&...) { sleep_(third_s_); };
+    stage_ = {one_third, [this](const auto&...) { sleep_(2 * third_s_); }, one_third, one_third};
   }
 
   void prepare() {}

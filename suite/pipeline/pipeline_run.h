@@ -17,6 +17,11 @@
 
 namespace suite {
 
+// The reason why no stages run the schedule of this case, or empty.
+std::string why_no_schedule(const auto& c) {
+  return pipeline::find_schedule(c.schedule).why_not({c.ranks, c.micro_batches, c.virtual_stages});
+}
+
 class PipelineRun {
  public:
   const Context& context;

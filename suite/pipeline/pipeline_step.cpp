@@ -14,7 +14,6 @@
 
 #include <fmt/format.h>
 
-#include <cstring>
 #include <set>
 
 #include "suite/pipeline/gelu_stage.h"
@@ -24,11 +23,6 @@
 
 namespace suite {
 namespace {
-
-using pipeline::Action;
-
-constexpr Category categories[] = {Category::parameters, Category::gradients, Category::activations,
-                                   Category::buffers};
 
 struct PipelineStep {
   static constexpr std::string_view name = "pipeline_step";
@@ -49,24 +43,20 @@ struct PipelineStep {
 
   static Sweep<Case> sweep() {
     using enum Profile;
-    Sweep<Case> sweep;
+    using enum Dtype;
     const std::vector<std::string> schedules = pipeline::schedule_names();
-    const std::vector<Transport> transports{Transport::shared_memory, Transport::mpi};
-    const std::vector<Dtype> dtypes{Dtype::float32, Dtype::bfloat16};
+    Sweep<Case> sweep;
     sweep.axis("schedule", &Case::schedule, "1f1b", schedules)
         .axis("virtual_stages", &Case::virtual_stages, 1)
         .axis("micro_batches", &Case::micro_batches, 8)
         .axis("transport", &Case::transport, Transport::shared_memory)
-        .axis("dtype", &Case::dtype, Dtype::float32,
-              {Dtype::float32, Dtype::bfloat16, Dtype::float16, Dtype::float64})
+        .axis("dtype", &Case::dtype, float32, {float32, bfloat16, float16, float64})
         .axis("ranks", &Case::ranks, 4)
         .axis("tokens", &Case::tokens, 128)
         .axis("hidden", &Case::hidden, 256)
         .only([](const Case& c) {
-          return c.tokens < 1 || c.hidden < 1
-                     ? std::string("tokens and hidden must be positive")
-                     : pipeline::find_schedule(c.schedule)
-                           .why_not({c.ranks, c.micro_batches, c.virtual_stages});
+          return c.tokens < 1 || c.hidden < 1 ? "tokens and hidden must be positive"
+                                              : why_no_schedule(c);
         });
     // Numbers of micro-batches around p and 2 p, at which schedules change their shape; over other
     // transports and in other dtypes 2 p.
@@ -84,57 +74,58 @@ struct PipelineStep {
           pairs.push_back({{"interleaved_1f1b"}, {2, 3}});
         }
         for (const auto& [of, chunks] : pairs) {
-          const std::vector shape{vary(&Case::schedule, of), vary(&Case::virtual_stages, chunks),
-                                  vary(&Case::micro_batches, {m}), vary(&Case::ranks, {p})};
           const auto add = [&](const std::vector<Profile>& profiles, const char* name,
                                const std::vector<harness::Variation<Case>>& more) {
-            std::vector all = shape;
+            std::vector all{vary(&Case::schedule, of), vary(&Case::virtual_stages, chunks),
+                            vary(&Case::micro_batches, {m}), vary(&Case::ranks, {p})};
             all.insert(all.end(), more.begin(), more.end());
             sweep.slice(profiles, name, all);
           };
           add({acceptance, paper}, "shapes", {});
-          if (m == 2 * p)
+          if (m == 2 * p) {
+            std::vector transports{Transport::shared_memory};
+            if (p > 1) transports.push_back(Transport::mpi);
             add({acceptance, paper}, "matrix",
-                {vary(&Case::transport,
-                      p == 1 ? std::vector{Transport::shared_memory} : transports),
-                 vary(&Case::dtype, dtypes)});
+                {vary(&Case::transport, transports), vary(&Case::dtype, {float32, bfloat16})});
+          }
           if (p > 2) add({smoke}, "smoke", {vary(&Case::tokens, {8}), vary(&Case::hidden, {16})});
         }
       }
     }
+    const auto two_chunks = vary(&Case::virtual_stages, {2});
+    const auto one_or_two_chunks = vary(&Case::virtual_stages, {1, 2});
+    const auto three_ranks = vary(&Case::ranks, {3});
+    const auto odd_tokens = vary(&Case::tokens, {17}), odd_hidden = vary(&Case::hidden, {33});
     // Each schedule with its default number of chunks.
-    sweep.slice({quick}, "schedules", {vary(&Case::schedule, {"1f1b", "zb_h2"})})
+    return sweep.slice({quick}, "schedules", {vary(&Case::schedule, {"1f1b", "zb_h2"})})
         .slice({quick}, "schedules",
-               {vary(&Case::schedule, {"interleaved_1f1b", "zb_v", "dual_pipe"}),
-                vary(&Case::virtual_stages, {2})})
+               {vary(&Case::schedule, {"interleaved_1f1b", "zb_v", "dual_pipe"}), two_chunks})
         .slice({quick}, "transports",
                {vary(&Case::micro_batches, {4}), vary(&Case::transport, {Transport::mpi}),
-                vary(&Case::dtype, {Dtype::bfloat16}), vary(&Case::ranks, {2})})
-        // Fewer micro-batches than stages, and some that the stages do not divide.
+                vary(&Case::dtype, {bfloat16}), vary(&Case::ranks, {2})})
+        // Fewer micro-batches than stages, and a number that the stages do not divide.
         .slice({quick}, "edges",
                {vary(&Case::schedule, {"gpipe", "zb_h1"}), vary(&Case::micro_batches, {2}),
-                vary(&Case::ranks, {3}), vary(&Case::tokens, {17}), vary(&Case::hidden, {33})})
+                three_ranks, odd_tokens, odd_hidden})
         .slice({quick}, "edges",
-               {vary(&Case::schedule, {"1f1b", "zb_h2", "zb_v"}),
-                vary(&Case::virtual_stages, {1, 2}), vary(&Case::micro_batches, {7}),
-                vary(&Case::ranks, {3}), vary(&Case::tokens, {17}), vary(&Case::hidden, {33})})
-        .slice({smoke}, "smoke",
-               {vary(&Case::schedule, schedules), vary(&Case::virtual_stages, {1, 2}),
-                vary(&Case::micro_batches, {4}), vary(&Case::ranks, {2}),
-                vary(&Case::dtype, {Dtype::bfloat16}), vary(&Case::tokens, {16}),
-                vary(&Case::hidden, {64})});
-    return sweep;
+               {vary(&Case::schedule, {"1f1b", "zb_h2", "zb_v"}), one_or_two_chunks,
+                vary(&Case::micro_batches, {7}), three_ranks, odd_tokens, odd_hidden})
+        .slice(
+            {smoke}, "smoke",
+            {vary(&Case::schedule, schedules), one_or_two_chunks, vary(&Case::micro_batches, {4}),
+             vary(&Case::ranks, {2}), vary(&Case::dtype, {bfloat16}), vary(&Case::tokens, {16}),
+             vary(&Case::hidden, {64})});
   }
+
   PipelineStep(const Case& c, Context& context)
       : case_(c),
         memory_(context.device.ledger()),
         run_(c, context, {{c.tokens, c.hidden}, c.dtype}),
-        model_{c.dtype, c.tokens, c.hidden, c.micro_batches, run_.actions.placement, context.seed} {
-    stage_ = std::make_unique<GeluStage>(context.device, model_, rank());
-    callables_ = stage_->callables();
-  }
+        model_{c.dtype, c.tokens, c.hidden, c.micro_batches, run_.actions.placement, context.seed},
+        stage_(context.device, model_, rank()),
+        callables_(stage_.callables()) {}
 
-  void prepare() { stage_->clear_gradients(); }
+  void prepare() { stage_.clear_gradients(); }
   void run() { run_.run(callables_); }
 
   void judge(Judge& judge) {
@@ -142,7 +133,7 @@ struct PipelineStep {
     for (int repeat = 0; repeat < 2; ++repeat) {
       std::map<std::pair<int, int>, PartObserved> seen;  // by chunk and micro-batch
       if (repeat == 0)
-        stage_->observer = [&](const Action& action, const Observed& observed) {
+        stage_.observer = [&](const pipeline::Action& action, const Observed& observed) {
           PartObserved& part = seen[{action.chunk, action.micro_batch}];
           if (observed.x) part.x = to_doubles(observed.x);
           if (observed.y) part.y = to_doubles(observed.y);
@@ -151,7 +142,7 @@ struct PipelineStep {
         };
       prepare();
       run_.judge(judge, callables_);
-      stage_->observer = nullptr;
+      stage_.observer = nullptr;
       fingerprint(judge);
       if (repeat == 0) judge_in_double(judge, seen);
     }
@@ -159,13 +150,11 @@ struct PipelineStep {
   }
 
   Cost cost() const {
-    Cost cost;
     const double rows = static_cast<double>(case_.tokens) * case_.micro_batches;
     // Forward, the input's gradient and the weights' gradient: three products for each part.
-    cost.flops = 3 * 2 * rows * case_.hidden * case_.hidden * placement().parts() / case_.ranks;
-    cost.flops_dtype = case_.dtype;
-    cost.tokens = rows;
-    return cost;
+    return {.flops = 3 * 2 * rows * case_.hidden * case_.hidden * placement().parts() / case_.ranks,
+            .flops_dtype = case_.dtype,
+            .tokens = rows};
   }
 
   void describe(Description& description) {
@@ -201,23 +190,24 @@ struct PipelineStep {
         pipeline::expected_memory(run_.actions, rank(), run_.boundary);
     std::uint64_t ends = 0;
     for (int chunk = 0; chunk < placement().chunks(); ++chunk)
-      ends += (stage_->begins(chunk) ? 2 * m : 0) + (stage_->ends(chunk) ? 2 * m : 0);
-    const std::uint64_t expected[] = {weights * size_of(case_.dtype), weights * gradient_size,
-                                      executor.activations + alive * b,
-                                      executor.buffers + (1 + ends) * b};
-    for (std::size_t i = 0; i < std::size(categories); ++i)
-      judge.memory(categories[i], memory_.peak(categories[i]), expected[i]);
+      ends += (stage_.begins(chunk) ? 2 * m : 0) + (stage_.ends(chunk) ? 2 * m : 0);
+    using enum Category;
+    for (const auto& [category, expected] : {std::pair(parameters, weights * size_of(case_.dtype)),
+                                             {gradients, weights * gradient_size},
+                                             {activations, executor.activations + alive * b},
+                                             {buffers, executor.buffers + (1 + ends) * b}})
+      judge.memory(category, memory_.peak(category), expected);
   }
 
   void fingerprint(Judge& judge) {
-    for (std::size_t chunk = 0; chunk < stage_->parts().size(); ++chunk) {
+    for (std::size_t chunk = 0; chunk < stage_.parts().size(); ++chunk) {
       judge.same_bits("weight gradient of " + part_name(chunk),
-                      hash(stage_->parts()[chunk].weight_gradient));
-      if (stage_->ends(static_cast<int>(chunk)))
-        judge.same_bits("outputs of " + part_name(chunk), hash(rows_of(stage_->outputs(), chunk)));
-      if (stage_->begins(static_cast<int>(chunk)))
+                      hash(stage_.parts()[chunk].weight_gradient));
+      if (stage_.ends(static_cast<int>(chunk)))
+        judge.same_bits("outputs of " + part_name(chunk), hash(rows_of(stage_.outputs(), chunk)));
+      if (stage_.begins(static_cast<int>(chunk)))
         judge.same_bits("input gradients of " + part_name(chunk),
-                        hash(rows_of(stage_->input_gradients(), chunk)));
+                        hash(rows_of(stage_.input_gradients(), chunk)));
     }
   }
 
@@ -229,13 +219,14 @@ struct PipelineStep {
   }
 
   void judge_in_double(Judge& judge, const std::map<std::pair<int, int>, PartObserved>& seen) {
-    for (std::size_t chunk = 0; chunk < stage_->parts().size(); ++chunk) {
+    for (std::size_t chunk = 0; chunk < stage_.parts().size(); ++chunk) {
       std::vector<PartObserved> micro_batches;
       for (const int m : micro_batches_of(copy(chunk)))
         micro_batches.push_back(seen.at({static_cast<int>(chunk), m}));
-      const GeluPart& mine = stage_->parts()[chunk];
-      judge_part(judge, part_name(chunk), case_.dtype, case_.tokens, case_.hidden,
-                 to_doubles(mine.weight), to_doubles(mine.weight_gradient), micro_batches);
+      const GeluPart& mine = stage_.parts()[chunk];
+      const std::vector<double> weight = to_doubles(mine.weight);
+      PartReference(case_.dtype, case_.tokens, case_.hidden, weight)
+          .judge(judge, part_name(chunk), to_doubles(mine.weight_gradient), micro_batches);
     }
   }
 
@@ -250,20 +241,20 @@ struct PipelineStep {
     const std::size_t weights =
         static_cast<std::size_t>(case_.hidden) * static_cast<std::size_t>(case_.hidden);
     const std::span<const double> expected(all);
-    for (std::size_t chunk = 0; chunk < stage_->parts().size(); ++chunk) {
+    for (std::size_t chunk = 0; chunk < stage_.parts().size(); ++chunk) {
       const std::vector<int> mine = micro_batches_of(copy(chunk));
       const std::size_t first = boundary * static_cast<std::size_t>(mine.front()),
                         count = boundary * mine.size();
-      if (stage_->ends(static_cast<int>(chunk)))
-        judge.exact("outputs on one device", to_doubles(rows_of(stage_->outputs(), chunk)),
+      if (stage_.ends(static_cast<int>(chunk)))
+        judge.exact("outputs on one device", to_doubles(rows_of(stage_.outputs(), chunk)),
                     expected.subspan(first, count));
-      if (stage_->begins(static_cast<int>(chunk)))
+      if (stage_.begins(static_cast<int>(chunk)))
         judge.exact("input gradients on one device",
-                    to_doubles(rows_of(stage_->input_gradients(), chunk)),
+                    to_doubles(rows_of(stage_.input_gradients(), chunk)),
                     expected.subspan(rows + first, count));
       const auto index = static_cast<std::size_t>(copy(chunk) * placement().parts() + part(chunk));
       judge.exact(fmt::format("weight gradient of {} on one device", part_name(chunk)),
-                  to_doubles(stage_->parts()[chunk].weight_gradient),
+                  to_doubles(stage_.parts()[chunk].weight_gradient),
                   expected.subspan(2 * rows + index * weights, weights));
     }
   }
@@ -281,9 +272,7 @@ struct PipelineStep {
       zs.push_back(boundary());
       ys.push_back(boundary());
     }
-    const Tensor inputs = model_.all_rows(device), loss_gradients = model_.all_rows(device);
-    model_.fill_inputs(inputs);
-    model_.fill_loss_gradients(loss_gradients);
+    const Tensor inputs = model_.inputs(device), loss_gradients = model_.loss_gradients(device);
     std::vector<double> outputs, d_inputs;
     for (int m = 0; m < case_.micro_batches; ++m) {
       const std::vector<GeluPart>& parts =
@@ -311,7 +300,7 @@ struct PipelineStep {
   harness::PeakMeter memory_;
   PipelineRun run_;
   GeluModel model_;
-  std::unique_ptr<GeluStage> stage_;
+  GeluStage stage_;
   pipeline::Stage callables_;
 };
 
