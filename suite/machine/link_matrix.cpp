@@ -1,10 +1,9 @@
 // Claim: between every pair of ranks, in both directions, messages arrive unchanged, in the number
 // of a hand count. The unit reports pairs that are much slower than the others.
 //
-// A pass is a round-robin tournament. `together`: all pairs of a round at once, as the steps of a
-// collective use the links. `alone`: one pair at a time, the others asleep. `bytes` is a message of
-// the bandwidth; the latency is that of 8 bytes (pair_meter.h). The time of the case is the whole
-// pass.
+// A pass is a round-robin tournament. `together`: all pairs of a round at once, like the steps of a
+// collective. `alone`: one pair at a time, while the other ranks sleep. `bytes` is a message of the
+// bandwidth. The latency is that of 8 bytes (pair_meter.h). The time of the case is the whole pass.
 //
 // Slow pairs are reported, not failed, because the specification of a link is not known here.
 

@@ -1,11 +1,12 @@
-// Claim: memory is copied exactly and combined within its roundings, as fast as this machine's
-// limits say (STREAM: McCalpin 1995, "Memory bandwidth and machine balance in current high
-// performance computers").
+// Claim: memory is copied exactly and combined within its roundings, at the speed of this machine's
+// limits (STREAM: McCalpin 1995, "Memory bandwidth and machine balance in current high performance
+// computers").
 //
-// copy: out = a. triad: out = a + 3 b. add: out = a + b by the kernel that collectives reduce with;
-// add_to_two: the same, written to two outputs at once. Every rank works on memory of its own, all
-// at once. `bytes` is the working set of one rank: all arrays together. memory_GBps counts what one
-// rank reads and writes, as STREAM does: not what a cache fetches before it is written.
+// copy: out = a. triad: out = a + 3 b. add: out = a + b by the kernel that collectives reduce with.
+// add_to_two: the same, written to two outputs at once. All ranks work at once, each on its own
+// memory. `bytes` is the working set of one rank: all arrays together. As in STREAM, memory_GBps
+// counts the bytes that one rank reads and writes, without the lines that a cache fetches before a
+// write.
 
 #include <fmt/format.h>
 

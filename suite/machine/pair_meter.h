@@ -17,8 +17,8 @@
 #include "harness/measure/statistics.h"
 #include "machine/base/clock.h"
 #include "machine/device/random.h"
-#include "machine/device/tensor.h"
 #include "machine/link/link.h"
+#include "suite/reference/unit.h"
 
 namespace suite {
 
@@ -36,9 +36,8 @@ class PairMeter {
         seed_(seed),
         seconds_(std::move(seconds)),
         peers_(static_cast<std::size_t>(link.size())) {
-    for (machine::Tensor* const buffer : {&out_, &in_}) {
-      *buffer = machine::Tensor(memory, machine::Dtype::uint8, {window * bytes},
-                                machine::Category::buffers);
+    for (Tensor* const buffer : {&out_, &in_}) {
+      *buffer = Tensor(memory, Dtype::uint8, {window * bytes}, Category::buffers);
       std::memset(buffer->data(), 0, buffer->bytes());  // touched before it is timed
     }
   }
@@ -102,8 +101,8 @@ class PairMeter {
   std::int64_t wrong(int peer) const { return at(peer).wrong; }
 
   // The traffic of this rank in one pass, each direction of each pair once. With each peer a rank
-  // starts one latency and answers one, streams once and acknowledges twice (that it is ready, that
-  // it has all). The peer sends the same.
+  // starts one latency and answers one, streams once and acknowledges twice (when it is ready, and
+  // when it has all messages). The peer sends the same.
   machine::Traffic expected_traffic() const {
     const auto peers = static_cast<std::uint64_t>(link_.size() - 1);
     constexpr std::uint64_t small = 2 * (trips + 1) + 2;
@@ -152,8 +151,8 @@ class PairMeter {
   std::int64_t bytes_;
   std::uint64_t seed_;
   std::function<double()> seconds_;
-  machine::Tensor out_, in_;  // [window, bytes]
-  std::uint64_t small_ = 0;   // must stay until the peer has received it
+  Tensor out_, in_;          // [window, bytes]
+  std::uint64_t small_ = 0;  // must stay until the peer has received it
   std::vector<Peer> peers_;
 };
 

@@ -1,12 +1,12 @@
-// A plain timing loop: MPI_Barrier, then MPI_Wtime around MPI_Allreduce of
-// floats; for each size the median, and the 5th percentile, over iterations of the maximum over
-// ranks. scripts/sampler_check compares it with what the program reports for the library. It
-// does not depend on the other rooms.
+// A plain timing loop: MPI_Barrier, then MPI_Wtime around MPI_Allreduce of floats. It prints the
+// median and the 5th percentile for each size, over iterations of the maximum over ranks.
+// scripts/sampler_check compares them with the program's times of the library. The loop does not
+// depend on the other rooms.
 //
 //   mpiexec -n 2 plain_mpi_loop ONCE_OR_FILLED BYTES...
 //
-// once: one call between two readings of the clock. filled: so many that they last 20 us or more,
-// as the sampler's batches do. Prints a line "BYTES MEDIAN_S P5_S" for each size.
+// once: one call between two readings of the clock. filled: a batch of calls that lasts 20 us or
+// more, like the sampler's batches. Prints a line "BYTES MEDIAN_S P5_S" for each size.
 
 #include <mpi.h>
 #include <sched.h>
@@ -15,6 +15,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -51,11 +52,8 @@ double slowest(double seconds) {
   return seconds;
 }
 
-struct Seconds {
-  double median, p5;
-};
-
-Seconds times_of(long bytes, bool filled) {
+// Returns the median and the 5th percentile.
+std::pair<double, double> times_of(long bytes, bool filled) {
   const std::vector<float> in(static_cast<std::size_t>(bytes) / sizeof(float), 1);
   std::vector<float> out(in.size());
   double warm_s = 0;
@@ -94,8 +92,8 @@ int main(int argc, char** argv) {
   bind(rank);
   for (int i = 2; i < argc; ++i) {
     const long bytes = std::atol(argv[i]);
-    const Seconds seconds = times_of(bytes, how == "filled");
-    if (rank == 0) std::printf("%ld %.9g %.9g\n", bytes, seconds.median, seconds.p5);
+    const auto [median, p5] = times_of(bytes, how == "filled");
+    if (rank == 0) std::printf("%ld %.9g %.9g\n", bytes, median, p5);
   }
   MPI_Finalize();
 }

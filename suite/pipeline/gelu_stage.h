@@ -7,7 +7,6 @@
 
 #include <cmath>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <utility>
 #include <vector>
@@ -16,11 +15,13 @@
 #include "machine/device/gemm.h"
 #include "machine/device/kernels.h"
 #include "pipeline/execute.h"
+#include "suite/pipeline/part_reference.h"
+#include "suite/reference/unit.h"
 
 namespace suite {
 
 struct GeluModel {
-  machine::Dtype dtype{};
+  Dtype dtype{};
   std::int64_t tokens = 0, hidden = 0;  // of a micro-batch
   int micro_batches = 1;
   pipeline::Placement placement;
@@ -28,20 +29,17 @@ struct GeluModel {
 
   machine::Shape boundary() const { return {tokens, hidden}; }
   // Rows of all micro-batches, one after the other.
-  machine::Tensor all_rows(machine::Device& device) const {
-    return machine::Tensor(device, dtype, {micro_batches * tokens, hidden},
-                           machine::Category::buffers);
+  Tensor all_rows(machine::Device& device) const {
+    return Tensor(device, dtype, {micro_batches * tokens, hidden}, Category::buffers);
   }
-  machine::Tensor rows(const machine::Tensor& all, int micro_batch) const {
+  Tensor rows(const Tensor& all, int micro_batch) const {
     return all.row_range(micro_batch * tokens, tokens);
   }
-  machine::Tensor inputs(machine::Device& device) const {
-    return random(all_rows(device), seed + 1, 1);
-  }
-  machine::Tensor loss_gradients(machine::Device& device) const {
+  Tensor inputs(machine::Device& device) const { return random(all_rows(device), seed + 1, 1); }
+  Tensor loss_gradients(machine::Device& device) const {
     return random(all_rows(device), seed + 2, 1);
   }
-  static machine::Tensor random(const machine::Tensor& tensor, std::uint64_t seed, double stddev) {
+  static Tensor random(const Tensor& tensor, std::uint64_t seed, double stddev) {
     tensor.device().stream().kernels().fill_normal(tensor, seed, {0, 0, tensor.cols()}, 0, stddev);
     return tensor;
   }
@@ -49,46 +47,40 @@ struct GeluModel {
 
 // All x, y, z and their gradients are [tokens, hidden]: z = x W, y = gelu(z).
 struct GeluPart {
-  machine::Tensor weight;           // [hidden, hidden]
-  machine::Tensor weight_gradient;  // same; float under narrower dtypes. Accumulates
+  Tensor weight;           // [hidden, hidden]
+  Tensor weight_gradient;  // same; float under narrower dtypes. Accumulates
 
   // A part has the same weight in every copy of the model. Its spread of sqrt(2 / hidden) keeps the
   // size of values from part to part (He et al. 2015).
   GeluPart(machine::Device& device, const GeluModel& model, int part)
-      : weight(device, model.dtype, {model.hidden, model.hidden}, machine::Category::parameters),
+      : weight(device, model.dtype, {model.hidden, model.hidden}, Category::parameters),
         weight_gradient(device, collectives::gradient_dtype(model.dtype), weight.shape(),
-                        machine::Category::gradients) {
+                        Category::gradients) {
     GeluModel::random(weight, model.seed + 16 + static_cast<std::uint64_t>(part),
                       std::sqrt(2 / static_cast<double>(model.hidden)));
     clear_gradient();
   }
   void clear_gradient() const { kernels().fill(weight_gradient, 0); }
-  void forward(const machine::Tensor& x, const machine::Tensor& z, const machine::Tensor& y) const {
+  void forward(const Tensor& x, const Tensor& z, const Tensor& y) const {
     multiply(matrix(x), matrix(weight), z);
     kernels().gelu(z, y);
   }
-  void backward_gelu(const machine::Tensor& z, const machine::Tensor& d_y,
-                     const machine::Tensor& d_z) const {
+  void backward_gelu(const Tensor& z, const Tensor& d_y, const Tensor& d_z) const {
     kernels().gelu_backward(z, d_y, d_z);
   }
-  void backward_input(const machine::Tensor& d_z, const machine::Tensor& d_x) const {
+  void backward_input(const Tensor& d_z, const Tensor& d_x) const {
     multiply(matrix(d_z), matrix(weight).transposed(), d_x);
   }
-  void backward_weights(const machine::Tensor& x, const machine::Tensor& d_z) const {
+  void backward_weights(const Tensor& x, const Tensor& d_z) const {
     multiply(matrix(x).transposed(), matrix(d_z), weight_gradient, 1);
   }
 
  private:
   machine::Kernels& kernels() const { return weight.device().stream().kernels(); }
-  void multiply(const machine::Matrix& a, const machine::Matrix& b, const machine::Tensor& c,
+  void multiply(const machine::Matrix& a, const machine::Matrix& b, const Tensor& c,
                 float beta = 0) const {
     machine::gemm(weight.device().stream(), a, b, matrix(c), 1, beta);
   }
-};
-
-// The inputs and outputs of one action on one part; y is empty in backward, d_y and d_x in forward.
-struct Observed {
-  machine::Tensor x, y, d_y, d_x;
 };
 
 // Keeps, in addition to the executor's buffers: z of every live micro-batch (activations), one d_z,
@@ -99,7 +91,7 @@ class GeluStage {
       : device_(device),
         model_(model),
         stage_(stage),
-        d_z_(device, model.dtype, model.boundary(), machine::Category::buffers) {
+        d_z_(device, model.dtype, model.boundary(), Category::buffers) {
     for (int chunk = 0; chunk < model.placement.chunks(); ++chunk) {
       parts_.emplace_back(device, model, model.placement.part(stage, chunk));
       if (begins(chunk)) {
@@ -124,67 +116,69 @@ class GeluStage {
 
   bool begins(int chunk) const { return model_.placement.begins(stage_, chunk); }
   bool ends(int chunk) const { return model_.placement.ends(stage_, chunk); }
-  const std::vector<GeluPart>& parts() const { return parts_; }  // by chunk
+  const GeluPart& part(int chunk) const { return parts_[static_cast<std::size_t>(chunk)]; }
   // Outputs of the chunk that ends, input gradients of the chunk that begins; rows of other copies'
   // micro-batches are never written.
-  const machine::Tensor& outputs() const { return outputs_; }
-  const machine::Tensor& input_gradients() const { return d_inputs_; }
-  // Called after every action while it is set.
-  std::function<void(const pipeline::Action&, const Observed&)> observer;
+  const Tensor& outputs() const { return outputs_; }
+  const Tensor& input_gradients() const { return d_inputs_; }
+
+  using Key = std::pair<int, int>;  // chunk, micro-batch
+  // If set, every action stores its inputs and outputs here.
+  std::map<Key, PartObserved>* observed = nullptr;
 
  private:
-  using Key = std::pair<int, int>;  // chunk, micro-batch
-
-  machine::Tensor input_of(const pipeline::Action& a, const machine::Tensor& given) const {
+  Tensor input_of(const pipeline::Action& a, const Tensor& given) const {
     return begins(a.chunk) ? model_.rows(inputs_, a.micro_batch) : given;
   }
-  const GeluPart& part(const pipeline::Action& a) const {
-    return parts_[static_cast<std::size_t>(a.chunk)];
-  }
 
-  void forward(const pipeline::Action& a, const machine::Tensor& input,
-               const machine::Tensor& output) {
-    const machine::Tensor x = input_of(a, input);
-    const machine::Tensor y = ends(a.chunk) ? model_.rows(outputs_, a.micro_batch) : output;
+  void forward(const pipeline::Action& a, const Tensor& input, const Tensor& output) {
+    const Tensor x = input_of(a, input);
+    const Tensor y = ends(a.chunk) ? model_.rows(outputs_, a.micro_batch) : output;
     if (free_.empty())
-      free_.emplace_back(device_, model_.dtype, model_.boundary(), machine::Category::activations);
-    const machine::Tensor z = kept_[{a.chunk, a.micro_batch}] = free_.back();
+      free_.emplace_back(device_, model_.dtype, model_.boundary(), Category::activations);
+    const Tensor z = kept_[{a.chunk, a.micro_batch}] = free_.back();
     free_.pop_back();
-    part(a).forward(x, z, y);
-    if (observer) observer(a, {x, y, {}, {}});
+    part(a.chunk).forward(x, z, y);
+    if (!observed) return;
+    PartObserved& seen = (*observed)[{a.chunk, a.micro_batch}];
+    seen.x = to_doubles(x);
+    seen.y = to_doubles(y);
   }
 
-  // Runs one half or both. The half of the weights recomputes d_z, which is cheaper than to keep
-  // it.
-  void backward(const pipeline::Action& a, const machine::Tensor& input,
-                const machine::Tensor& d_output, const machine::Tensor& d_input = {}) {
+  // Runs one half or both. The half of the weights recomputes d_z, because this is cheaper than to
+  // keep it.
+  void backward(const pipeline::Action& a, const Tensor& input, const Tensor& d_output,
+                const Tensor& d_input = {}) {
     const Key key{a.chunk, a.micro_batch};
-    const machine::Tensor z = kept_.at(key), x = input_of(a, input),
-                          d_y = ends(a.chunk) ? model_.rows(loss_gradients_, a.micro_batch)
-                                              : d_output;
-    part(a).backward_gelu(z, d_y, d_z_);
-    machine::Tensor d_x;
+    const Tensor z = kept_.at(key), x = input_of(a, input),
+                 d_y = ends(a.chunk) ? model_.rows(loss_gradients_, a.micro_batch) : d_output;
+    part(a.chunk).backward_gelu(z, d_y, d_z_);
+    Tensor d_x;
     if (a.kind != pipeline::Kind::backward_weights) {
       d_x = begins(a.chunk) ? model_.rows(d_inputs_, a.micro_batch) : d_input;
-      part(a).backward_input(d_z_, d_x);
+      part(a.chunk).backward_input(d_z_, d_x);
     }
     if (a.kind != pipeline::Kind::backward_input) {
-      part(a).backward_weights(x, d_z_);
+      part(a.chunk).backward_weights(x, d_z_);
       free_.push_back(z);
       kept_.erase(key);
     }
-    if (observer && d_x) observer(a, {x, {}, d_y, d_x});
+    if (!observed || !d_x) return;
+    PartObserved& seen = (*observed)[key];
+    seen.x = to_doubles(x);
+    seen.d_y = to_doubles(d_y);
+    seen.d_x = to_doubles(d_x);
   }
 
   machine::Device& device_;
   const GeluModel model_;
   const int stage_;
   std::vector<GeluPart> parts_;
-  machine::Tensor inputs_, d_inputs_;  // [micro_batches * tokens, hidden], if the model begins here
-  machine::Tensor outputs_, loss_gradients_;  // same, if it ends here
-  machine::Tensor d_z_;
-  std::map<Key, machine::Tensor> kept_;  // z, alive
-  std::vector<machine::Tensor> free_;    // free memory for z
+  Tensor inputs_, d_inputs_;         // [micro_batches * tokens, hidden], if the model begins here
+  Tensor outputs_, loss_gradients_;  // same, if it ends here
+  Tensor d_z_;
+  std::map<Key, Tensor> kept_;  // z, alive
+  std::vector<Tensor> free_;    // free memory for z
 };
 
 }  // namespace suite

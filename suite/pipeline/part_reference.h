@@ -110,12 +110,12 @@ class PartReference {
   }
   double w(std::int64_t row, std::int64_t col) const { return weight_[at(row, col)]; }
 
-  // A product of `terms` terms, alpha and what is added to it: gamma_(terms + 2) of the sum of
+  // The error of a product of `terms` terms, alpha and an addend: gamma_(terms + 2) of the sum of
   // magnitudes, in addition to the factors' own errors.
   double of_sum(double terms, double magnitude) const {
     return harness::gamma(terms + 2, sum_roundoff_) * magnitude;
   }
-  // Written in a narrower dtype: rounded once more.
+  // A value that is rounded once more if its dtype is narrower.
   Bounded stored(double value, double error) const {
     return {value, error + store_roundoff_ * (std::abs(value) + error) + underflow_};
   }

@@ -1,9 +1,9 @@
-// Claim: a schedule's idle time is that of its paper's formula. Each stage sleeps instead of
-// computing, F = I = W and the same on all stages, so that a few cores show many stages; messages
+// Claim: the idle time of a schedule is that of its paper's formula. Each stage sleeps instead of
+// computing, so that a few cores show many stages. F = I = W, the same on all stages, and messages
 // are small. Counters: bubble_measured and bubble_expected, their ratio if a bubble is expected,
-// and executor_overhead, the fraction of the step in which a stage neither computed nor waited.
+// and executor_overhead, the fraction of the step in which a stage does not compute or wait.
 //
-// Times are measured, not judged; actions and messages are judged (papers: pipeline/schedule.cpp).
+// Times are measured, not judged. Actions and messages are judged (papers: pipeline/schedule.cpp).
 
 #include <sys/prctl.h>
 
@@ -45,7 +45,7 @@ class CalibratedSleep {
 
  private:
   double late_s_ = 0;  // median time of waking up
-  // This thread's slack before; -1: not known.
+  // The previous slack of this thread; -1: not known.
   const long slack_ns_ = prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0);
 };
 
@@ -127,9 +127,9 @@ struct PipelineBubble {
   Cost cost() const { return {}; }
 
   void describe(Description& description) {
-    // The step that the machine disturbed least: a core that comes late is not a bubble.
-    const MeasuredStep step = run_.measure(stage_, [] {}).front();
-    run_.describe(description, step, {third_s_, third_s_, third_s_});
+    // The step that the machine disturbed least, because a late core is not a bubble.
+    const MeasuredStep step =
+        run_.describe(description, stage_, [] {}, 0, {third_s_, third_s_, third_s_});
     // A figure of a long step does not show its micro-batches.
     if (case_.micro_batches > 8) description.timeline.clear();
     description.set("executor_overhead", executor_overhead(step));

@@ -7,7 +7,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "machine/link/connect.h"
 #include "pipeline/execute.h"
@@ -47,7 +46,7 @@ class PipelineRun {
 
   pipeline::Timeline run(const pipeline::Stage& callables) { return executor_.run(callables); }
 
-  // Runs once. The volume is that of both links, as the paper counts it.
+  // Runs once. As in the paper, the volume is that of both links.
   void judge(Judge& judge, const pipeline::Stage& callables) {
     activations_->reset_traffic();
     gradients_->reset_traffic();
@@ -62,19 +61,19 @@ class PipelineRun {
                    schedule.peak(stage, size));
   }
 
-  // Five steps, the least disturbed first; prepare is called before each.
-  std::vector<MeasuredStep> measure(const pipeline::Stage& callables,
-                                    const std::function<void()>& prepare) {
-    return measured_steps(context.world, context.group, 5, [&] {
+  // Runs five steps, each after prepare. Describes and returns the step at this place, the fastest
+  // first.
+  MeasuredStep describe(Description& description, const pipeline::Stage& callables,
+                        const std::function<void()>& prepare, std::size_t place,
+                        const pipeline::Costs& costs) {
+    const MeasuredStep step = measured_steps(context.world, context.group, 5, [&] {
       prepare();
       context.world.barrier(context.group);
       return run(callables);
-    });
-  }
-  void describe(Description& description, const MeasuredStep& step,
-                const pipeline::Costs& costs) const {
+    })[place];
     suite::describe(description, step, context.group);
     describe_bubble(description, step, schedule, size, actions, costs);
+    return step;
   }
 
  private:

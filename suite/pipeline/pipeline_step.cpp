@@ -1,16 +1,16 @@
 // Claim: a pipeline step gives the bits of the same model on one device, moves one boundary for
 // each micro-batch, pair of neighbouring parts and direction, keeps as many micro-batches alive as
-// its schedule's paper says and runs its actions in that order (papers: pipeline/schedule.cpp).
+// the paper of its schedule and runs its actions in that order (papers: pipeline/schedule.cpp).
 //
-// Ranks are stages of parts y = gelu(x W), one for each chunk. With stages i of p, peak a_i alive,
-// m micro-batches and B the bytes of a boundary, a stage holds, in addition to its weights and
-// their gradients:
+// Ranks are stages of parts y = gelu(x W), one for each chunk. Stage i of p keeps at most a_i
+// micro-batches of m alive. A boundary has B bytes. In addition to its weights and their gradients,
+// a stage holds:
 //   activations  the executor's inputs, and a_i B: z = x W of every micro-batch alive in a chunk
 //   buffers      the executor's, and B for the gradient of z; 2 m B if a copy of the model begins
 //                here, its inputs and their gradients; 2 m B if one ends here, its outputs and
 //                their gradients
-// With two copies of the model (dual_pipe) each copy's gradients are those of its own
-// micro-batches; the optimizer would add them up.
+// With two copies of the model (dual_pipe) the gradients of a copy are those of its own
+// micro-batches. The optimizer would add them up.
 
 #include <fmt/format.h>
 
@@ -58,8 +58,8 @@ struct PipelineStep {
           return c.tokens < 1 || c.hidden < 1 ? "tokens and hidden must be positive"
                                               : why_no_schedule(c);
         });
-    // Numbers of micro-batches around p and 2 p, at which schedules change their shape; over other
-    // transports and in other dtypes 2 p.
+    // Schedules change their shape at numbers of micro-batches around p and 2 p. Other transports
+    // and dtypes run with 2 p.
     for (const int p : {1, 2, 3, 4, 8}) {
       std::set<int> around{1, p, 2 * p, 2 * p + 1, 2 * p + 2};
       if (p > 2) around.insert(p - 1);
@@ -92,14 +92,14 @@ struct PipelineStep {
         }
       }
     }
-    const auto two_chunks = vary(&Case::virtual_stages, {2});
     const auto one_or_two_chunks = vary(&Case::virtual_stages, {1, 2});
     const auto three_ranks = vary(&Case::ranks, {3});
     const auto odd_tokens = vary(&Case::tokens, {17}), odd_hidden = vary(&Case::hidden, {33});
     // Each schedule with its default number of chunks.
     return sweep.slice({quick}, "schedules", {vary(&Case::schedule, {"1f1b", "zb_h2"})})
         .slice({quick}, "schedules",
-               {vary(&Case::schedule, {"interleaved_1f1b", "zb_v", "dual_pipe"}), two_chunks})
+               {vary(&Case::schedule, {"interleaved_1f1b", "zb_v", "dual_pipe"}),
+                vary(&Case::virtual_stages, {2})})
         .slice({quick}, "transports",
                {vary(&Case::micro_batches, {4}), vary(&Case::transport, {Transport::mpi}),
                 vary(&Case::dtype, {bfloat16}), vary(&Case::ranks, {2})})
@@ -122,7 +122,7 @@ struct PipelineStep {
         memory_(context.device.ledger()),
         run_(c, context, {{c.tokens, c.hidden}, c.dtype}),
         model_{c.dtype, c.tokens, c.hidden, c.micro_batches, run_.actions.placement, context.seed},
-        stage_(context.device, model_, rank()),
+        stage_(context.device, model_, run_.stage),
         callables_(stage_.callables()) {}
 
   void prepare() { stage_.clear_gradients(); }
@@ -131,18 +131,11 @@ struct PipelineStep {
   void judge(Judge& judge) {
     judge_memory(judge);  // peaks so far are of the timed steps
     for (int repeat = 0; repeat < 2; ++repeat) {
-      std::map<std::pair<int, int>, PartObserved> seen;  // by chunk and micro-batch
-      if (repeat == 0)
-        stage_.observer = [&](const pipeline::Action& action, const Observed& observed) {
-          PartObserved& part = seen[{action.chunk, action.micro_batch}];
-          if (observed.x) part.x = to_doubles(observed.x);
-          if (observed.y) part.y = to_doubles(observed.y);
-          if (observed.d_y) part.d_y = to_doubles(observed.d_y);
-          if (observed.d_x) part.d_x = to_doubles(observed.d_x);
-        };
+      std::map<GeluStage::Key, PartObserved> seen;
+      stage_.observed = repeat == 0 ? &seen : nullptr;
       prepare();
       run_.judge(judge, callables_);
-      stage_.observer = nullptr;
+      stage_.observed = nullptr;
       fingerprint(judge);
       if (repeat == 0) judge_in_double(judge, seen);
     }
@@ -158,15 +151,17 @@ struct PipelineStep {
   }
 
   void describe(Description& description) {
-    run_.describe(description, run_.measure(callables_, [&] { prepare(); })[2], {});
+    run_.describe(description, callables_, [&] { prepare(); }, 2, {});
   }
 
  private:
-  int rank() const { return run_.stage; }
+  std::size_t matrix_elements() const {
+    return static_cast<std::size_t>(case_.hidden) * static_cast<std::size_t>(case_.hidden);
+  }
   const pipeline::Placement& placement() const { return model_.placement; }
-  int copy(std::size_t chunk) const { return placement().copy(rank(), static_cast<int>(chunk)); }
-  int part(std::size_t chunk) const { return placement().part(rank(), static_cast<int>(chunk)); }
-  std::string part_name(std::size_t chunk) const {
+  int copy(int chunk) const { return placement().copy(run_.stage, chunk); }
+  int part(int chunk) const { return placement().part(run_.stage, chunk); }
+  std::string part_name(int chunk) const {
     return fmt::format("part {}", part(chunk)) +
            (placement().copies() > 1 ? fmt::format(" of copy {}", copy(chunk)) : "");
   }
@@ -179,15 +174,14 @@ struct PipelineStep {
 
   void judge_memory(Judge& judge) {
     judge.shares_reference(Oracle::memory);  // slots of the executor
-    const std::uint64_t b = run_.boundary.bytes(),
-                        m = static_cast<std::uint64_t>(case_.micro_batches);
-    const std::uint64_t weights = static_cast<std::uint64_t>(case_.hidden) *
-                                  static_cast<std::uint64_t>(case_.hidden) *
-                                  static_cast<std::uint64_t>(placement().chunks());
+    const std::uint64_t b = run_.boundary.bytes();
+    const auto m = static_cast<std::uint64_t>(case_.micro_batches);
+    const std::uint64_t weights =
+        matrix_elements() * static_cast<std::uint64_t>(placement().chunks());
     const std::uint64_t gradient_size = case_.dtype == Dtype::float64 ? 8 : 4;
-    const auto alive = static_cast<std::uint64_t>(run_.schedule.peak(rank(), run_.size));
+    const auto alive = static_cast<std::uint64_t>(run_.schedule.peak(run_.stage, run_.size));
     const pipeline::ExpectedMemory executor =
-        pipeline::expected_memory(run_.actions, rank(), run_.boundary);
+        pipeline::expected_memory(run_.actions, run_.stage, run_.boundary);
     std::uint64_t ends = 0;
     for (int chunk = 0; chunk < placement().chunks(); ++chunk)
       ends += (stage_.begins(chunk) ? 2 * m : 0) + (stage_.ends(chunk) ? 2 * m : 0);
@@ -200,62 +194,60 @@ struct PipelineStep {
   }
 
   void fingerprint(Judge& judge) {
-    for (std::size_t chunk = 0; chunk < stage_.parts().size(); ++chunk) {
+    for (int chunk = 0; chunk < placement().chunks(); ++chunk) {
       judge.same_bits("weight gradient of " + part_name(chunk),
-                      hash(stage_.parts()[chunk].weight_gradient));
-      if (stage_.ends(static_cast<int>(chunk)))
+                      hash(stage_.part(chunk).weight_gradient));
+      if (stage_.ends(chunk))
         judge.same_bits("outputs of " + part_name(chunk), hash(rows_of(stage_.outputs(), chunk)));
-      if (stage_.begins(static_cast<int>(chunk)))
+      if (stage_.begins(chunk))
         judge.same_bits("input gradients of " + part_name(chunk),
                         hash(rows_of(stage_.input_gradients(), chunk)));
     }
   }
 
   // The rows of the micro-batches of the chunk's copy.
-  Tensor rows_of(const Tensor& all, std::size_t chunk) const {
+  Tensor rows_of(const Tensor& all, int chunk) const {
     const std::vector<int> mine = micro_batches_of(copy(chunk));
     return all.row_range(mine.front() * case_.tokens,
                          static_cast<std::int64_t>(mine.size()) * case_.tokens);
   }
 
-  void judge_in_double(Judge& judge, const std::map<std::pair<int, int>, PartObserved>& seen) {
-    for (std::size_t chunk = 0; chunk < stage_.parts().size(); ++chunk) {
+  void judge_in_double(Judge& judge, const std::map<GeluStage::Key, PartObserved>& seen) {
+    for (int chunk = 0; chunk < placement().chunks(); ++chunk) {
       std::vector<PartObserved> micro_batches;
       for (const int m : micro_batches_of(copy(chunk)))
-        micro_batches.push_back(seen.at({static_cast<int>(chunk), m}));
-      const GeluPart& mine = stage_.parts()[chunk];
+        micro_batches.push_back(seen.at({chunk, m}));
+      const GeluPart& mine = stage_.part(chunk);
       const std::vector<double> weight = to_doubles(mine.weight);
       PartReference(case_.dtype, case_.tokens, case_.hidden, weight)
           .judge(judge, part_name(chunk), to_doubles(mine.weight_gradient), micro_batches);
     }
   }
 
-  // The first rank runs the whole model, micro-batch by micro-batch, without executor, link or
-  // schedule; every rank compares its own part. Gradients add up in the order of the
-  // micro-batches, as in every listed schedule.
+  // Runs the whole model on the first rank, micro-batch by micro-batch, without executor, link or
+  // schedule. Every rank compares its own part. Gradients add up in the order of the micro-batches,
+  // as in every listed schedule.
   void judge_on_one_device(Judge& judge) {
     const std::vector<double> all = run_.context.world.broadcast(
-        run_.context.group, 0, rank() == 0 ? on_one_device() : std::vector<double>());
+        run_.context.group, 0, run_.stage == 0 ? on_one_device() : std::vector<double>());
     const auto boundary = static_cast<std::size_t>(run_.boundary.shape.size());
     const std::size_t rows = boundary * static_cast<std::size_t>(case_.micro_batches);
-    const std::size_t weights =
-        static_cast<std::size_t>(case_.hidden) * static_cast<std::size_t>(case_.hidden);
     const std::span<const double> expected(all);
-    for (std::size_t chunk = 0; chunk < stage_.parts().size(); ++chunk) {
+    for (int chunk = 0; chunk < placement().chunks(); ++chunk) {
       const std::vector<int> mine = micro_batches_of(copy(chunk));
       const std::size_t first = boundary * static_cast<std::size_t>(mine.front()),
                         count = boundary * mine.size();
-      if (stage_.ends(static_cast<int>(chunk)))
+      if (stage_.ends(chunk))
         judge.exact("outputs on one device", to_doubles(rows_of(stage_.outputs(), chunk)),
                     expected.subspan(first, count));
-      if (stage_.begins(static_cast<int>(chunk)))
+      if (stage_.begins(chunk))
         judge.exact("input gradients on one device",
                     to_doubles(rows_of(stage_.input_gradients(), chunk)),
                     expected.subspan(rows + first, count));
       const auto index = static_cast<std::size_t>(copy(chunk) * placement().parts() + part(chunk));
       judge.exact(fmt::format("weight gradient of {} on one device", part_name(chunk)),
-                  to_doubles(stage_.parts()[chunk].weight_gradient),
-                  expected.subspan(2 * rows + index * weights, weights));
+                  to_doubles(stage_.part(chunk).weight_gradient),
+                  expected.subspan(2 * rows + index * matrix_elements(), matrix_elements()));
     }
   }
 

@@ -1,19 +1,19 @@
 // Claim: with bounded buckets a ZeRO step's buffers have one size for any model, to the byte: C_B
-// of ZeRO-R (Rajbhandari et al. 2020, arXiv:1910.02054, section 6.2). If everything is fused into
-// one bucket they grow with it: from stage 2 on as 4 Psi, the paper's float buffer of all
+// of ZeRO-R (Rajbhandari et al. 2020, arXiv:1910.02054, section 6.2). If one bucket fuses
+// everything, they grow with the model: from stage 2 on as 4 Psi, the paper's float buffer of all
 // gradients. The buckets do not change a bit of the values.
 //
 // Each case takes a step of a model of `layers` equal layers and of one of four times as many, in
-// bfloat16 with float gradients: of Psi elements over d ranks, with b and a elements in a bucket
-// that is reduced and in one that is gathered (`buckets` constant: of one layer, and of half a
-// layer; fused: of everything), beyond the states that section 5 counts there are held
+// bfloat16 with float gradients. A model has Psi elements over d ranks. A bucket that is reduced
+// has b elements, a bucket that is gathered has a (`buckets` constant: one layer and half a layer;
+// fused: everything). In addition to the states of section 5, a step holds
 //   gradients   4 b from stage 2 on: the bucket that backward fills
 //   parameters  2 b in stage 3: the bucket that is gathered
 //   buffers     the larger of a bucket on the wire, 2 b (with communication_data_type bfloat16; by
 //               default gradients are sent in place), and in stages 1 and 2, if a < b, the
-//               staging of values, 2 a; and what the plans of the collectives keep
-// In addition there are one byte for each owned element, whether it decays, and eight bytes for
-// each bucket for the norm.
+//               staging of values, 2 a; and the memory of the collectives' plans
+// and one byte for each owned element, whether it decays, and eight bytes for each bucket for the
+// norm.
 
 #include <fmt/format.h>
 
@@ -38,8 +38,8 @@ using collectives::Parameter;
 
 constexpr std::int64_t rows = 48, cols = 64;          // of a matrix; two make a layer
 constexpr std::int64_t of_a_layer = 2 * rows * cols;  // elements, a multiple of 64 d
-constexpr int times = 4;                              // as many layers
-constexpr std::string_view algorithm = "direct";      // sums in one order, whatever the bucket
+constexpr int times = 4;                          // the larger model has this many times the layers
+constexpr std::string_view algorithm = "direct";  // sums in one order for every bucket
 constexpr Category categories[] = {Category::parameters, Category::gradients, Category::optimizer,
                                    Category::buffers};
 using Bytes = std::array<std::size_t, std::size(categories)>;
@@ -88,34 +88,35 @@ struct Shape {
 class Model {
  public:
   Model(const Shape& shape, Context& context, Transport transport)
-      : shape_(shape), context_(context), memory_(context.device.ledger()) {
-    dp_ = std::make_unique<collectives::Communicator>(context.world, context.group, transport);
-    for (int layer = 0; layer < shape.layers; ++layer) {
+      : shape_(shape),
+        context_(context),
+        memory_(context.device.ledger()),
+        dp_(context.world, context.group, transport) {
+    for (int layer = 0; layer < shape.layers; ++layer)
       for (const char* matrix : {"up", "down"}) {
-        Parameter parameter;
+        Parameter& parameter = parameters_.emplace_back();
         parameter.name = fmt::format("layers.{}.{}", layer, matrix);
         parameter.global_shape = {rows, cols};
-        parameters_.push_back(std::move(parameter));
-        all_.push_back(&parameters_.back());
+        all_.push_back(&parameter);
       }
-    }
-    const zero::GradientPlan plan =
-        zero::gradient_plan(all_, Dtype::bfloat16, machine::Grid({.dp = shape.ranks}, shape.rank),
-                            static_cast<double>(shape.ranks));
+    const zero::GradientPlan plan = zero::gradient_plan(
+        all_, Dtype::bfloat16, machine::Grid({.dp = shape.ranks}, shape.rank), shape.ranks);
     states_ = std::make_unique<zero::FlatStates>(
         context.device, plan, all_,
         zero::LayoutOptions{.reduce_bucket_size = shape.reduce_bucket()});
     for (std::size_t i = 0; i < all_.size(); ++i)
       kernels().fill_uniform(all_[i]->value, context.seed + i, {}, -1, 1);
-    const std::string direct(algorithm);
-    zero::StepOptions options{.all_reduce = direct, .reduce_scatter = direct, .all_gather = direct};
+    zero::StepOptions options;
+    options.all_reduce = options.reduce_scatter = options.all_gather = algorithm;
     options.allgather_bucket_size = shape.gather_bucket();
     options.stage3_prefetch_bucket_size = 0;
     if (shape.narrow_wire) options.communication_data_type = shape.wire();
-    step_ = zero::make_step(shape.stage, *states_, plan, {.dp = dp_.get()}, options);
+    step_ = zero::make_step(shape.stage, *states_, plan, {.dp = &dp_}, options);
   }
 
   void step() {
+    const std::uint64_t gradient_seed =
+        context_.seed + 1'000'000 * static_cast<std::uint64_t>(shape_.rank + 1);
     step_->begin_micro_batch(true);
     for (std::size_t layer = 0; layer < all_.size(); layer += 2) {
       step_->before_use(part(layer));
@@ -126,7 +127,7 @@ class Model {
       step_->before_use(used);
       step_->before_gradients(used);
       for (std::size_t i = layer; i < layer + 2; ++i)
-        kernels().fill_uniform(all_[i]->gradient, gradient_seed(i), {}, 0.25, 1);
+        kernels().fill_uniform(all_[i]->gradient, gradient_seed + i, {}, 0.25, 1);
       step_->after_use(used);
       step_->gradients_ready(used);
     }
@@ -155,14 +156,11 @@ class Model {
  private:
   machine::Kernels& kernels() const { return context_.device.stream().kernels(); }
   zero::Step::Part part(std::size_t first) const { return {all_[first], all_[first + 1]}; }
-  std::uint64_t gradient_seed(std::size_t parameter) const {
-    return context_.seed + 1'000'000 * static_cast<std::uint64_t>(shape_.rank + 1) + parameter;
-  }
 
   Shape shape_;
   Context& context_;
   harness::PeakMeter memory_;
-  std::unique_ptr<collectives::Communicator> dp_;
+  collectives::Communicator dp_;
   std::deque<Parameter> parameters_;
   std::vector<Parameter*> all_;
   std::unique_ptr<zero::FlatStates> states_;
@@ -191,15 +189,17 @@ struct ConstantBuffers {
     std::string buckets, wire;
     int layers = 1;
 
-    Shape shape(int rank, int of_layers) const {
-      return {stage, ranks, rank, of_layers, buckets == "fused", wire != "default"};
-    }
+    bool fused() const { return buckets == "fused"; }
   };
 
   static Sweep<Case> sweep() {
     using enum Profile;
-    Sweep<Case> sweep;
-    sweep.axis("transport", &Case::transport, Transport::shared_memory)
+    const auto stages = vary(&Case::stage, {1, 2, 3});
+    const auto buckets = vary(&Case::buckets, {"constant", "fused"});
+    const auto wires = vary(&Case::wire, {"default", "bfloat16"});
+    const auto layers = vary(&Case::layers, {3, 8});
+    return Sweep<Case>()
+        .axis("transport", &Case::transport, Transport::shared_memory)
         .axis("zero-stage", &Case::stage, 1, {1, 2, 3})
         .axis("buckets", &Case::buckets, "constant", {"constant", "fused"})
         .axis("communication_data_type", &Case::wire, "default", {"default", "bfloat16"})
@@ -211,27 +211,16 @@ struct ConstantBuffers {
             return fmt::format("{} ranks: a matrix of {} elements is not cut into shares of 64s",
                                c.ranks, of_a_layer / 2);
           return "";
-        });
-    const auto buckets = vary(&Case::buckets, {"constant", "fused"});
-    const auto wires = vary(&Case::wire, {"default", "bfloat16"});
-    const auto matrix = [&](std::vector<Transport> transports, std::vector<int> ranks) {
-      return std::vector{vary(&Case::transport, std::move(transports)),
-                         vary(&Case::stage, {1, 2, 3}),
-                         buckets,
-                         wires,
-                         vary(&Case::ranks, std::move(ranks)),
-                         vary(&Case::layers, {3, 8})};
-    };
-    sweep
+        })
         .slice({acceptance, paper}, "matrix",
-               matrix({Transport::shared_memory, Transport::mpi}, {2, 3, 4, 8}))
-        .slice({acceptance, paper}, "one rank", matrix({Transport::shared_memory}, {1}))
+               {vary(&Case::transport, {Transport::shared_memory, Transport::mpi}), stages, buckets,
+                wires, vary(&Case::ranks, {2, 3, 4, 8}), layers})
+        .slice({acceptance, paper}, "one rank",
+               {stages, buckets, wires, vary(&Case::ranks, {1}), layers})
         // Stage 1 has buffers if the wire is narrower, the other stages always.
         .slice({quick}, "narrow wire", {buckets, vary(&Case::wire, {"bfloat16"})})
         .slice({quick}, "edges", {vary(&Case::stage, {2, 3}), buckets, vary(&Case::ranks, {3})})
-        .slice({smoke}, "smoke",
-               {vary(&Case::stage, {1, 2, 3}), buckets, wires, vary(&Case::ranks, {1, 3})});
-    return sweep;
+        .slice({smoke}, "smoke", {stages, buckets, wires, vary(&Case::ranks, {1, 3})});
   }
 
   static std::string why_not(const Case& c, const Context& context) {
@@ -240,7 +229,7 @@ struct ConstantBuffers {
   }
 
   ConstantBuffers(const Case& c, Context& context)
-      : case_(c), context_(context), model_(make(times * c.layers, c.buckets)) {}
+      : case_(c), context_(context), model_(make(shape(times * c.layers, c.fused()))) {}
 
   void prepare() {}
   void run() { model_->step(); }
@@ -248,26 +237,28 @@ struct ConstantBuffers {
   void judge(Judge& judge) {
     model_.reset();
     for (const int layers : {case_.layers, times * case_.layers}) {
-      const Shape shape = case_.shape(context_.group.index, layers);
-      const auto model = make(layers, case_.buckets);
+      const bool small = layers == case_.layers;
+      const Shape shape = this->shape(layers, case_.fused());
+      const auto model = make(shape);
       const Bytes peaks = model->peaks(), states = shape.states(), beyond = shape.beyond();
-      std::size_t& sum = layers == case_.layers ? beyond_ : beyond_of_larger_;
+      std::size_t& sum = small ? beyond_ : beyond_of_larger_;
       sum = 0;
       for (std::size_t i = 0; i < peaks.size(); ++i) {
         sum += peaks[i] - states[i];
-        if (layers == case_.layers)
+        const std::size_t formula = states[i] + beyond[i];
+        if (small)
           judge.memory(fmt::format("{} of {} layers", machine::name(categories[i]), layers),
-                       categories[i], peaks[i], states[i] + beyond[i]);
+                       categories[i], peaks[i], formula);
         else
-          judge.memory(categories[i], peaks[i], states[i] + beyond[i]);
+          judge.memory(categories[i], peaks[i], formula);
       }
       model->fingerprint(judge);
     }
-    if (case_.buckets == "constant")
+    if (!case_.fused())
       judge.memory(fmt::format("beyond the states, of {} times the parameters", times),
                    Category::buffers, beyond_of_larger_, beyond_);
     // The same number of steps in buckets of the other kind.
-    const auto other = make(case_.layers, case_.buckets == "fused" ? "constant" : "fused");
+    const auto other = make(shape(case_.layers, !case_.fused()));
     other->step();
     other->step();
     other->fingerprint(judge);
@@ -276,17 +267,18 @@ struct ConstantBuffers {
   Cost cost() const { return {}; }
 
   void describe(Description& description) {
-    const Shape larger = case_.shape(context_.group.index, times * case_.layers);
-    description.set("parameters", static_cast<double>(larger.elements()));
+    const auto elements = static_cast<double>(times * case_.layers * of_a_layer);
+    description.set("parameters", elements);
     description.set("buffer_bytes", static_cast<double>(beyond_of_larger_));
     description.set("buffer_bytes_of_quarter", static_cast<double>(beyond_));
-    description.set("fused_buffer_bytes", 4 * static_cast<double>(larger.elements()));
+    description.set("fused_buffer_bytes", 4 * elements);
   }
 
  private:
-  std::unique_ptr<Model> make(int layers, const std::string& buckets) {
-    Shape shape = case_.shape(context_.group.index, layers);
-    shape.fused = buckets == "fused";
+  Shape shape(int layers, bool fused) const {
+    return {case_.stage, case_.ranks, context_.group.index, layers, fused, case_.wire != "default"};
+  }
+  std::unique_ptr<Model> make(const Shape& shape) const {
     return std::make_unique<Model>(shape, context_, case_.transport);
   }
 

@@ -1,8 +1,8 @@
 // Claim: each automaton of loss scaling gives the scales of its tool's rules after scripted
 // overflows, derived by hand (zero/optimizers/loss_scale_traces.h; rules:
-// zero/optimizers/loss_scale.h). If one rank overflows, all ranks skip the step, which leaves no
-// trace: values, master, moments and the count of steps keep their bits, and later steps are as
-// without it.
+// zero/optimizers/loss_scale.h). If one rank overflows, all ranks skip the step. A skipped step
+// leaves no trace: values, master, moments and the count of steps keep their bits, and later steps
+// are the same as without it.
 //
 // Every rank holds the same half values and AdamW's states, as data-parallel replicas do. A sample
 // is one step: check all ranks for overflow, update or skip, then set the new scale.
@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include <limits>
+#include <optional>
 
 #include "machine/link/connect.h"
 #include "suite/reference/unit.h"
@@ -28,12 +29,12 @@ std::vector<std::string> scaling_names() {
   return names;
 }
 
-std::string text(const std::vector<double>& scales, bool throws) {
+std::string text(const std::vector<double>& scales, bool throws = false) {
   return fmt::format("{}{}", fmt::join(scales, " "), throws ? " stop" : "");
 }
 
 // Steps over ranks, 'o' if one rank overflows, from 64 with a window of two and a hysteresis of
-// two; derived by hand as the other traces.
+// two. Derived by hand, like the other traces.
 constexpr std::string_view rank_steps = "cocooccccc";
 constexpr double rank_scale = 64;
 std::vector<double> rank_scales(LossScaling scaling) {
@@ -64,29 +65,26 @@ struct LossScaler {
 
   static Sweep<Case> sweep(const harness::PlanRequest& request) {
     using enum Profile;
-    Sweep<Case> sweep;
     const std::vector<Transport> transports = harness::usual_transports(request.device);
+    const auto scalings = vary(&Case::scaling, scaling_names());
+    Sweep<Case> sweep;
     sweep.axis("transport", &Case::transport, transports.front())
         .axis("scaling", &Case::scaling, "megatron", scaling_names())
         .axis("ranks", &Case::ranks, 2)
         .axis("elements", &Case::elements, 100'003)
         .only([](const Case& c) {
-          return c.elements < 1 ? fmt::format("{} elements: at least 1", c.elements)
-                                : std::string();
+          return c.elements < 1 ? fmt::format("{} elements: at least 1", c.elements) : "";
         })
         .slice({quick}, "scalings",
                {vary(&Case::scaling, {"constant", "megatron", "deepspeed_zero"})})
         .slice({acceptance, paper}, "matrix",
-               {vary(&Case::transport, transports), vary(&Case::scaling, scaling_names()),
-                vary(&Case::ranks, {2, 3, 4, 8})})
-        .slice({acceptance, paper}, "one rank",
-               {vary(&Case::scaling, scaling_names()), vary(&Case::ranks, {1})})
+               {vary(&Case::transport, transports), scalings, vary(&Case::ranks, {2, 3, 4, 8})})
+        .slice({acceptance, paper}, "one rank", {scalings, vary(&Case::ranks, {1})})
         .slice({quick}, "edges",
                {vary(&Case::scaling, {"deepspeed_fused", "deepspeed_unfused"}),
                 vary(&Case::ranks, {3}), vary(&Case::elements, {1009})})
         .slice({smoke}, "smoke",
-               {vary(&Case::scaling, scaling_names()), vary(&Case::ranks, {1, 3}),
-                vary(&Case::elements, {127, 1009})});
+               {scalings, vary(&Case::ranks, {1, 3}), vary(&Case::elements, {127, 1009})});
     if (transports.back() == Transport::mpi)
       sweep.slice({quick}, "transports",
                   {vary(&Case::transport, {Transport::mpi}), vary(&Case::ranks, {4})});
@@ -96,7 +94,7 @@ struct LossScaler {
       : case_(c),
         context_(context),
         options_{zero::find_loss_scaling(c.scaling), rank_scale, 1, 2, 2},
-        dp_(std::make_unique<collectives::Communicator>(context.world, context.group, c.transport)),
+        dp_(context.world, context.group, c.transport),
         values_(context.device, Dtype::float16, {c.elements}, Category::parameters),
         gradient_(context.device, Dtype::float32, {c.elements}, Category::gradients) {
     start();
@@ -110,23 +108,21 @@ struct LossScaler {
     for (const zero::LossScaleTrace& trace : zero::loss_scale_traces())
       if (trace.options.scaling == options_.scaling) judge_trace(judge, trace);
     start();
-    const std::vector<double> planned = rank_scales(options_.scaling);
     std::vector<double> scales;
     double changed = 0, missed = 0;
     for (std::size_t i = 0; i < rank_steps.size(); ++i) {
       const bool overflows = rank_steps[i] == 'o';
       set_gradient(static_cast<int>(i), scale_.scale());
       if (overflows && static_cast<int>(i) % case_.ranks == context_.group.index) poison(i);
+      double& wrong = overflows ? changed : missed;
       const std::vector<std::uint64_t> before = bits();
-      const bool updated = step();
-      (overflows ? changed : missed) += updated == overflows;
+      wrong += step() == overflows;
       const std::vector<std::uint64_t> after = bits();
-      for (std::size_t k = 0; k < before.size(); ++k)
-        (overflows ? changed : missed) += (before[k] != after[k]) == overflows;
+      for (std::size_t k = 0; k < before.size(); ++k) wrong += (before[k] != after[k]) == overflows;
       scales.push_back(scale_.scale());
       fingerprint(judge, fmt::format("after step {}", i));
     }
-    judge.schedule("scales over ranks", text(scales, false), text(planned, false));
+    judge.schedule("scales over ranks", text(scales), text(rank_scales(options_.scaling)));
     judge.numerics("states that skipped steps changed", changed, 0);
     judge.numerics("states that steps left as they were", missed, 0);
     fingerprint(judge, "at the end");
@@ -142,36 +138,33 @@ struct LossScaler {
   }
 
   Cost cost() const {
-    Cost cost;
     // The gradients twice; master and moments read and written; values written.
-    cost.memory_bytes = case_.elements * (4.0 + 4 + 2 * 12 + 2);
-    cost.working_set_bytes = case_.elements * (4.0 + 12 + 2);
-    return cost;
+    return {.memory_bytes = case_.elements * (4.0 + 4 + 2 * 12 + 2),
+            .working_set_bytes = case_.elements * (4.0 + 12 + 2)};
   }
 
  private:
+  machine::Kernels& kernels() const { return context_.device.stream().kernels(); }
   void start() {
     optimizer_.reset();
-    context_.device.stream().kernels().fill_uniform(values_, context_.seed, {}, -1, 1);
-    optimizer_ = std::make_unique<zero::Optimizer>(
-        zero::AdamW{}, values_,
-        std::vector<std::uint8_t>(static_cast<std::size_t>(case_.elements), 1));
+    kernels().fill_uniform(values_, context_.seed, {}, -1, 1);
+    optimizer_.emplace(zero::AdamW{}, values_,
+                       std::vector<std::uint8_t>(static_cast<std::size_t>(case_.elements), 1));
     scale_ = zero::LossScale(options_);
   }
 
   bool step() {
-    const bool overflow = zero::overflow_anywhere(gradient_, {dp_.get()});
+    const bool overflow = zero::overflow_anywhere(gradient_, {&dp_});
     if (!overflow) optimizer_->update(gradient_, 1 / scale_.scale());
     scale_.update(overflow);
     return !overflow;
   }
 
-  // Scales are powers of two: what they multiply and divide again loses no bit.
+  // Scales are powers of two, so multiplication and division by them lose no bit.
   void set_gradient(int step, double scale) {
-    machine::Kernels& kernels = context_.device.stream().kernels();
-    kernels.fill_uniform(gradient_, context_.seed + 1 + static_cast<std::uint64_t>(step), {}, -1,
-                         1);
-    kernels.scale(gradient_, scale, gradient_);
+    const std::uint64_t seed = context_.seed + 1 + static_cast<std::uint64_t>(step);
+    kernels().fill_uniform(gradient_, seed, {}, -1, 1);
+    kernels().scale(gradient_, scale, gradient_);
   }
   // One element, on this rank only.
   void poison(std::size_t step) {
@@ -181,7 +174,7 @@ struct LossScaler {
     from_doubles(gradient_.slice(at, {1}), {values[step % 3]});
   }
 
-  // Hashes of all that a step changes: values, master, both moments, and the count of steps.
+  // Hashes of the state that a step changes: the count of steps, values, master, both moments.
   std::vector<std::uint64_t> bits() const {
     std::vector<std::uint64_t> bits = {static_cast<std::uint64_t>(optimizer_->steps())};
     for (const Tensor* tensor : {&values_, &optimizer_->master(), &optimizer_->first_moment(),
@@ -214,9 +207,9 @@ struct LossScaler {
   Case case_;
   Context& context_;
   zero::LossScaleOptions options_;
-  std::unique_ptr<collectives::Communicator> dp_;
+  collectives::Communicator dp_;
   Tensor values_, gradient_;
-  std::unique_ptr<zero::Optimizer> optimizer_;
+  std::optional<zero::Optimizer> optimizer_;
   zero::LossScale scale_{zero::usual_options(LossScaling::constant)};
 };
 

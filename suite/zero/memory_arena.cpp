@@ -1,38 +1,79 @@
 // Claim: a recomputed training step that allocates checkpoints and gradients as they are produced,
-// between short-lived activations, fragments memory: in a budget of exactly the live bytes it fails
-// although enough bytes are free, because no hole is long enough. With checkpoints and
-// gradients in arenas that were allocated before (M_D of ZeRO-R: Rajbhandari et al. 2020,
-// arXiv:1910.02054, section 6.3) the same step runs in that budget to the last byte, and its
-// gradients have the same bits.
+// between short-lived activations, fragments memory. In a budget of exactly the live bytes it fails
+// although enough bytes are free, because no hole is long enough. With checkpoints and gradients in
+// arenas that were allocated before (M_D of ZeRO-R: Rajbhandari et al. 2020, arXiv:1910.02054,
+// section 6.3) the same step runs in that budget to the last byte, with the same gradient bits.
 //
-// The step is recomputed_chain.h's, of real products; the budget is its closed formula. A gradient
-// that comes into the place of a checkpoint leaves a hole that is too short for the next
-// micro-batch's, whatever the policy: a matrix takes 12/23 of a layer's input here. `fit`: the
-// policy of the block (Knuth, The Art of Computer Programming, volume 1, section 2.5). What is
-// timed is the step with arenas. DeepSpeed calls these contiguous_memory_optimization (of
-// activation_checkpointing) and contiguous_gradients.
+// The step is that of recomputed_chain.h, with real products. The budget is its closed formula. A
+// gradient in the place of a checkpoint leaves a hole that is too short for the next micro-batch's,
+// with every policy, because a matrix takes 12/23 of a layer's input here. `fit`: the policy of the
+// block (Knuth, The Art of Computer Programming, volume 1, section 2.5). The sample times the step
+// with arenas. DeepSpeed's names are contiguous_memory_optimization (of activation_checkpointing)
+// and contiguous_gradients.
 
 #include <fmt/format.h>
 
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
+#include "machine/device/arena/memory_block.h"
 #include "suite/reference/unit.h"
 #include "suite/zero/recomputed_chain.h"
-#include "suite/zero/watched_memory.h"
 
 namespace suite {
 namespace {
 
-// A block of memory and a device in it.
-struct Place {
-  Place(std::size_t bytes, machine::Fit fit, int threads)
-      : block(bytes, fit), memory(block), device(machine::make_host_device(memory)) {
-    device->set_threads(threads);
+// Memory that records the place and the lifetime of every allocation in its block.
+class WatchedMemory final : public machine::HostMemory {
+ public:
+  WatchedMemory(std::size_t bytes, machine::Fit fit) : block_(bytes, fit) {}
+
+  // Sets the category of the following allocations.
+  void next(Category category) { next_ = category; }
+
+  void* allocate(std::size_t bytes) override {
+    void* data = nullptr;
+    try {
+      data = block_.allocate(bytes);
+    } catch (const machine::MachineError&) {
+      // The map does not record the allocations that are freed while this propagates.
+      map_.asked = bytes;
+      map_.free = block_.free_bytes();
+      map_.longest = block_.longest_free();
+      throw;
+    }
+    if (map_.asked > 0) return data;
+    held_[data] = map_.blocks.size();
+    map_.blocks.push_back(
+        {std::string(machine::name(next_)), block_.offset(data), bytes, map_.events++, unended});
+    return data;
   }
-  machine::MemoryBlock block;
-  WatchedMemory memory;
-  std::unique_ptr<machine::Device> device;
+  void free(void* data, std::size_t bytes) override {
+    block_.free(data, bytes);
+    const auto found = held_.find(data);
+    if (map_.asked > 0 || found == held_.end()) return;
+    map_.blocks[found->second].end = map_.events++;
+    held_.erase(found);
+  }
+
+  std::size_t highest() const { return block_.highest(); }
+  harness::MemoryMap map(std::string name) const {
+    harness::MemoryMap map = map_;
+    map.name = std::move(name);
+    map.bytes = block_.size();
+    for (auto& block : map.blocks)
+      if (block.end == unended) block.end = map.events;
+    return map;
+  }
+
+ private:
+  static constexpr std::int64_t unended = -1;
+  machine::MemoryBlock block_;
+  Category next_ = Category::buffers;
+  std::map<void*, std::size_t> held_;  // index of the block
+  harness::MemoryMap map_;
 };
 
 struct MemoryArena {
@@ -61,28 +102,22 @@ struct MemoryArena {
     ChainShape shape() const {
       return {.layers = layers, .tokens = 368, .hidden = 48, .inner = 192, .micro_batches = 2};
     }
-    machine::Fit policy() const {
-      return fit == "first" ? machine::Fit::first : machine::Fit::best;
-    }
   };
 
   static Sweep<Case> sweep() {
     using enum Profile;
-    Sweep<Case> sweep;
-    const auto fits = vary(&Case::fit, {"first", "best"});
-    sweep.axis("fit", &Case::fit, "first", {"first", "best"})
+    const auto fits = vary(&Case::fit, {"first", "best"}), ranks = vary(&Case::ranks, {1, 2});
+    return Sweep<Case>()
+        .axis("fit", &Case::fit, "first", {"first", "best"})
         .axis("ranks", &Case::ranks, 1)
         .axis("layers", &Case::layers, 12)
         .only([](const Case& c) {
           return c.layers >= 2 ? "" : fmt::format("{} layers: at least 2", c.layers);
         })
         .slice({quick}, "fits", {fits})
-        .slice({acceptance}, "matrix",
-               {fits, vary(&Case::ranks, {1, 2}), vary(&Case::layers, {4, 12})})
-        .slice({paper}, "matrix",
-               {fits, vary(&Case::ranks, {1, 2}), vary(&Case::layers, {4, 12, 24})})
+        .slice({acceptance}, "matrix", {fits, ranks, vary(&Case::layers, {4, 12})})
+        .slice({paper}, "matrix", {fits, ranks, vary(&Case::layers, {4, 12, 24})})
         .slice({smoke}, "smoke", {fits, vary(&Case::layers, {3})});
-    return sweep;
   }
 
   static std::string why_not(const Case&, const Context& context) {
@@ -90,58 +125,46 @@ struct MemoryArena {
   }
 
   MemoryArena(const Case& c, Context& context)
-      : case_(c), context_(context), threads_(context.world.host_device().threads()) {
-    in_arenas_ = place(case_.shape().live_bytes());
-    chain_ = make(*in_arenas_, true);
-  }
+      : case_(c), context_(context), timed_(make(c.shape().live_bytes(), true)) {}
 
   void prepare() {}
-  void run() { chain_->step(); }
+  void run() { timed_->chain->step(); }
 
   void judge(Judge& judge) {
     const ChainShape shape = case_.shape();
     const std::size_t budget = shape.live_bytes();
-    const machine::Ledger& ledger = in_arenas_->device->ledger();
-    chain_->step();
+    run();
     for (const auto& [category, bytes] : shape.peaks())
-      judge.memory(category, ledger.peak(category), bytes);
-    judge.same_bits("gradients", chain_->hash_of_gradients());
+      judge.memory(category, timed_->device->ledger().peak(category), bytes);
+    judge.same_bits("gradients", timed_->chain->hash_of_gradients());
 
-    // Separate from the timed one, so that the maps show one step.
-    const auto arenas = place(budget);
-    const auto with = make(*arenas, true);
-    const std::string outcome = step_in(*arenas, *with);
-    maps_ = {arenas->memory.map("with arenas")};
-    judge.memory("the block, with arenas", Category::buffers, arenas->block.highest(), budget);
-    judge.same_bits("gradients", with->hash_of_gradients());
+    // Separate from the timed chain, so that the maps show one step.
+    const auto with = make(budget, true);
+    const std::string outcome = with->step();
+    judge.memory("the block, with arenas", Category::buffers, with->memory.highest(), budget);
+    judge.same_bits("gradients", with->chain->hash_of_gradients());
 
     // With enough room, the same number of bytes live at once without arenas.
-    const auto roomy = place(4 * budget);
-    const auto without = make(*roomy, false);
-    without->step();
+    const auto roomy = make(4 * budget, false);
+    roomy->chain->step();
     for (const auto& [category, bytes] : shape.peaks())
       judge.memory(fmt::format("{} without arenas", machine::name(category)), category,
                    roomy->device->ledger().peak(category), bytes);
     judge.memory("all that lives at once without arenas", Category::buffers,
                  roomy->device->ledger().peak(), budget);
-    needed_ = roomy->block.highest();
-    judge.same_bits("gradients", without->hash_of_gradients());
-    judge.exact("gradients without arenas", without->gradients(), with->gradients());
+    needed_ = roomy->memory.highest();
+    judge.same_bits("gradients", roomy->chain->hash_of_gradients());
+    judge.exact("gradients without arenas", roomy->chain->gradients(), with->chain->gradients());
 
-    const auto interleaved = place(budget);
-    const auto fragmenting = make(*interleaved, false);
-    const std::string failure = step_in(*interleaved, *fragmenting);
-    maps_.insert(maps_.begin(), interleaved->memory.map("without arenas"));
+    const auto fragmenting = make(budget, false);
+    const std::string failure = fragmenting->step();
+    maps_ = {fragmenting->memory.map("without arenas"), with->memory.map("with arenas")};
     judge.schedule("a step in the budget of what lives at once",
                    fmt::format("without arenas: {}; with: {}", failure, outcome),
                    "without arenas: enough is free, but not in one piece; with: done");
   }
 
-  Cost cost() const {
-    Cost cost;
-    cost.flops = case_.shape().flops();
-    return cost;
-  }
+  Cost cost() const { return {.flops = case_.shape().flops()}; }
 
   void describe(Description& description) {
     if (maps_.size() != 2) return;
@@ -158,30 +181,36 @@ struct MemoryArena {
   }
 
  private:
-  std::unique_ptr<Place> place(std::size_t bytes) const {
-    return std::make_unique<Place>(bytes, case_.policy(), threads_);
-  }
-  std::unique_ptr<RecomputedChain> make(Place& place, bool arenas) const {
-    return std::make_unique<RecomputedChain>(
-        case_.shape(), *place.device, arenas, context_.seed,
-        [&memory = place.memory](Category category) { memory.next(category); });
-  }
-  // The outcome of a step.
-  static std::string step_in(const Place& place, RecomputedChain& chain) {
-    try {
-      chain.step();
-      return "done";
-    } catch (const machine::MachineError& error) {
-      const harness::MemoryMap map = place.memory.map("");
-      return map.asked <= map.free ? "enough is free, but not in one piece" : error.what();
+  // A chain on a device in a block of memory.
+  struct Place {
+    Place(std::size_t bytes, machine::Fit fit) : memory(bytes, fit) {}
+    WatchedMemory memory;
+    std::unique_ptr<machine::Device> device = machine::make_host_device(memory);
+    std::optional<RecomputedChain> chain = {};
+
+    // Returns the outcome of a step.
+    std::string step() {
+      try {
+        chain->step();
+        return "done";
+      } catch (const machine::MachineError& error) {
+        const harness::MemoryMap map = memory.map("");
+        return map.asked <= map.free ? "enough is free, but not in one piece" : error.what();
+      }
     }
+  };
+  std::unique_ptr<Place> make(std::size_t bytes, bool arenas) const {
+    auto place = std::make_unique<Place>(
+        bytes, case_.fit == "first" ? machine::Fit::first : machine::Fit::best);
+    place->device->set_threads(context_.world.host_device().threads());
+    place->chain.emplace(case_.shape(), *place->device, arenas, context_.seed,
+                         [&memory = place->memory](Category category) { memory.next(category); });
+    return place;
   }
 
   Case case_;
   Context& context_;
-  const int threads_;
-  std::unique_ptr<Place> in_arenas_;
-  std::unique_ptr<RecomputedChain> chain_;  // in it
+  std::unique_ptr<Place> timed_;
   std::size_t needed_ = 0;
   std::vector<harness::MemoryMap> maps_;  // without arenas, then with
 };

@@ -4,7 +4,7 @@
 // Every rank has a file of `bytes` in the folder nvme_path, all at once, and reads or writes the
 // whole of it in order; block_size, queue_depth and single_submit are DeepSpeed's `aio`. nvme_GBps
 // is that of one rank. Nothing is flushed, so the rate includes the cache of a drive. If the file
-// system rejects O_DIRECT the note reports it, and the rate is that of memory.
+// system rejects O_DIRECT, the note reports it, and the rate is that of memory.
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -56,8 +56,9 @@ struct NvmeBandwidth {
 
   static Sweep<Case> sweep() {
     using enum Profile;
-    Sweep<Case> sweep;
-    sweep.axis("operation", &Case::operation, "read", {"read", "write"})
+    const auto operations = vary(&Case::operation, {"read", "write"});
+    return Sweep<Case>()
+        .axis("operation", &Case::operation, "read", {"read", "write"})
         .axis("ranks", &Case::ranks, 1)
         .axis("block_size", &Case::block_size, Bytes{1 << 20})
         .axis("queue_depth", &Case::queue_depth, 8)
@@ -74,9 +75,7 @@ struct NvmeBandwidth {
             return fmt::format("--{}", error.what());
           }
           return std::string();
-        });
-    const auto operations = vary(&Case::operation, {"read", "write"});
-    sweep
+        })
         .slice({quick}, "both ways", {operations})
         // A last request that is shorter than the others.
         .slice({quick}, "edges",
@@ -89,29 +88,27 @@ struct NvmeBandwidth {
                {operations, vary(&Case::ranks, {1, 3}),
                 vary(&Case::block_size, {{8 << 10}, {1 << 20}}), vary(&Case::queue_depth, {1, 8}),
                 vary(&Case::bytes, {{36 << 10}})});
-    return sweep;
   }
 
   static std::string why_not(const Case&, const Context&) { return zero::IoRing::why_not(); }
 
   NvmeBandwidth(const Case& c, Context& context)
       : case_(c),
-        rank_(context.group.index),
-        file_(zero::IoFile::unnamed(c.nvme_path, static_cast<std::uint64_t>(c.bytes.value), rank_)),
+        file_(zero::IoFile::unnamed(c.nvme_path, static_cast<std::uint64_t>(c.bytes.value),
+                                    context.group.index)),
         host_(machine::make_host_device()),
         memory_(allocate()),
         expected_(allocate()) {
-    auto* words = reinterpret_cast<std::uint32_t*>(expected_.as<std::uint8_t>());
-    const auto key = context.seed + static_cast<std::uint64_t>(rank_);
+    const auto key = context.seed + static_cast<std::uint64_t>(context.group.index);
     for (std::size_t i = 0; i < expected_.bytes() / 16; ++i) {
       const auto random = machine::philox(key, i);
-      std::memcpy(words + 4 * i, &random, 16);
+      std::memcpy(expected_.as<std::uint8_t>() + 16 * i, &random, 16);
     }
     std::memcpy(memory_.data(), expected_.data(), memory_.bytes());
-    // Not by io_uring, which the unit judges.
+    // Without io_uring, because the unit judges it.
     move_plainly("writing", ::pwrite, expected_);
     zero::IoOptions io = c.io();
-    io.rank = rank_;
+    io.rank = context.group.index;
     ring_.emplace(io);
     why_not_mapped_ = ring_->register_memory({memory_});
   }
@@ -124,36 +121,29 @@ struct NvmeBandwidth {
 
   void judge(Judge& judge) {
     const bool reads = case_.operation == "read";
-    auto* bytes = expected_.as<std::uint8_t>();
-    if (reads) {
-      std::memset(memory_.data(), 0, memory_.bytes());
-    } else {  // other bytes than those in the file
-      for (std::size_t i = 0; i < expected_.bytes(); ++i) bytes[i] ^= 0xff;
-      std::memcpy(memory_.data(), bytes, memory_.bytes());
-    }
+    auto *const memory = memory_.as<std::uint8_t>(), *const expected = expected_.as<std::uint8_t>();
+    if (reads)
+      std::memset(memory, 0, memory_.bytes());
+    else  // other bytes than those in the file
+      for (std::size_t i = 0; i < expected_.bytes(); ++i) memory[i] = expected[i] ^= 0xff;
     const zero::IoCounts before = ring_->counts();
     run();
     const zero::IoCounts after = ring_->counts();
-    const auto difference = [](std::uint64_t now, std::uint64_t then) {
-      return static_cast<std::int64_t>(now - then);
-    };
-    judge.schedule("requests of reads", difference(after.reads, before.reads),
+    judge.schedule("requests of reads", static_cast<std::int64_t>(after.reads - before.reads),
                    reads ? case_.requests() : 0);
-    judge.schedule("requests of writes", difference(after.writes, before.writes),
+    judge.schedule("requests of writes", static_cast<std::int64_t>(after.writes - before.writes),
                    reads ? 0 : case_.requests());
     judge.schedule("most requests under way", after.most_under_way,
                    std::min<std::int64_t>(case_.queue_depth, case_.requests()));
     if (!reads) {
-      std::memset(memory_.data(), 0, memory_.bytes());
+      std::memset(memory, 0, memory_.bytes());
       move_plainly("reading", ::pread, memory_);
     }
     constexpr std::size_t piece = 1 << 20;
     for (std::size_t at = 0; at < memory_.bytes(); at += piece) {
       const std::size_t end = std::min(memory_.bytes(), at + piece);
-      const std::vector<double> got(memory_.as<std::uint8_t>() + at,
-                                    memory_.as<std::uint8_t>() + end);
-      judge.exact(fmt::format("bytes from {}", at), got,
-                  std::vector<double>(bytes + at, bytes + end));
+      judge.exact(fmt::format("bytes from {}", at), std::vector<double>(memory + at, memory + end),
+                  std::vector<double>(expected + at, expected + end));
     }
   }
 
@@ -188,7 +178,6 @@ struct NvmeBandwidth {
   }
 
   Case case_;
-  int rank_;
   zero::IoFile file_;
   std::unique_ptr<machine::Device> host_;  // as a step's: shared memory has no huge pages
   Tensor memory_, expected_;

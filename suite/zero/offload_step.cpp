@@ -1,21 +1,21 @@
 // Claim: AdamW with its states in host memory (ZeRO-Offload: Ren et al. 2021, arXiv:2101.06840)
 // gives the values the same bits as AdamW on the device, piece by piece, for any part of the range
-// that stays there; it moves the gradient's bytes down and the values' up, each once, and
-// holds what the formulas say. Delayed, the values of a step are those of the step before, bit for
-// bit, and the first step changes nothing.
+// that stays there. It moves the gradient's bytes down and the values' up, each once, and holds the
+// bytes of the formulas. If updates are delayed, the values of a step are those of the previous
+// step, bit for bit, and the first step changes nothing.
 //
-// `elements` of every rank, all ranks at once. piece_size: what goes down, is updated and comes up
-// at once; ratio: the share that the host updates; gradient_dtype: of what goes down (with the
-// values' 16 bits the paper's 4 bytes an element). On the host the device's memory is the host's
-// own: then memory_GBps counts what the copies and the update read and write. The update leaves a
-// core to the copies where there are two: OpenMP's threads spin while they wait, and would keep the
-// copies off it. Delayed steps run back to back here, so nothing is hidden behind a backward pass.
+// All ranks work at once, on `elements` each. piece_size: elements that move down, are updated and
+// move up together. ratio: the share that the host updates. gradient_dtype: of the gradients that
+// move down (with 16-bit values the paper's 4 bytes an element). On the host, device memory is host
+// memory, and memory_GBps counts the bytes that the copies and the update read and write. If there
+// are two cores or more, the update leaves one to the copies, because OpenMP's threads spin while
+// they wait. Delayed steps run back to back here, so no backward pass hides them.
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -28,7 +28,6 @@ namespace {
 
 constexpr int steps_judged = 3;
 constexpr double gradient_scale = 1.0 / 7;
-constexpr Category categories[] = {Category::optimizer, Category::buffers};
 const zero::Rule rule = zero::AdamW{.learning_rate = 1e-2, .weight_decay = 0.1};
 
 struct OffloadStep {
@@ -71,26 +70,32 @@ struct OffloadStep {
       const std::size_t piece = std::min(static_cast<std::size_t>(piece_size), host);
       const std::size_t staged = delayed_update ? host : std::min(2 * piece, host);
       const std::size_t widened = gradient < wide() ? wide() : 0;
-      zero::StateCost cost;
-      cost.host_elements = static_cast<std::int64_t>(host);
-      cost.pieces = static_cast<std::int64_t>(host == 0 ? 0 : (host + piece - 1) / piece);
-      cost.host_optimizer = 3 * wide() * host;
-      cost.host_buffers = staged * (gradient + (narrow() ? value : 0)) + widened * piece + host;
-      cost.device_optimizer = (narrow() ? 3 : 2) * wide() * device;
-      cost.device_buffers = (1 + widened) * device;
-      cost.moved.down = gradient * host;
-      cost.moved.up = value * host;
-      return cost;
+      return {.device_optimizer = (narrow() ? 3 : 2) * wide() * device,
+              .device_buffers = (1 + widened) * device,
+              .host_optimizer = 3 * wide() * host,
+              .host_buffers = staged * (gradient + (narrow() ? value : 0)) + widened * piece + host,
+              .moved = {.down = gradient * host, .up = value * host},
+              .host_elements = static_cast<std::int64_t>(host),
+              .pieces = static_cast<std::int64_t>(host == 0 ? 0 : (host + piece - 1) / piece)};
     }
   };
 
   static Sweep<Case> sweep() {
     using enum Profile;
-    Sweep<Case> sweep;
-    const std::vector<Dtype> floating(std::begin(machine::floating_dtypes),
-                                      std::end(machine::floating_dtypes));
-    sweep.axis("dtype", &Case::dtype, Dtype::float32, floating)
-        .axis("gradient_dtype", &Case::gradient_dtype, Dtype::float32, floating)
+    using enum Dtype;
+    const std::vector<Dtype> floating{float32, bfloat16, float16, float64};
+    const auto dtypes = vary(&Case::dtype, {float32, bfloat16});
+    const auto gradients = vary(&Case::gradient_dtype, {float32, bfloat16});
+    const auto ratios = vary(&Case::ratio, {"0.5", "1"});
+    const auto delays = vary(&Case::delayed_update, {false, true});
+    const auto ranks = vary(&Case::ranks, {1, 2});
+    const std::vector matrix{dtypes, gradients, vary(&Case::piece_size, {1 << 12, 1 << 18}),
+                             ratios, delays,    ranks};
+    std::vector larger = matrix;
+    larger.push_back(vary(&Case::elements, {1 << 20, 8 << 20}));
+    return Sweep<Case>()
+        .axis("dtype", &Case::dtype, float32, floating)
+        .axis("gradient_dtype", &Case::gradient_dtype, float32, floating)
         .axis("piece_size", &Case::piece_size, 1 << 16)
         .axis("ratio", &Case::ratio, "1", {"0", "0.25", "0.5", "0.75", "1"})
         .axis("delayed_update", &Case::delayed_update, false)
@@ -104,29 +109,19 @@ struct OffloadStep {
             return fmt::format("--{}", error.what());
           }
           return std::string();
-        });
-    const auto dtypes = vary(&Case::dtype, {Dtype::float32, Dtype::bfloat16});
-    const auto gradients = vary(&Case::gradient_dtype, {Dtype::float32, Dtype::bfloat16});
-    for (const auto& [profile, elements] :
-         {std::pair(acceptance, std::vector{1 << 20}), {paper, std::vector{1 << 20, 8 << 20}}})
-      sweep.slice({profile}, "matrix",
-                  {dtypes, gradients, vary(&Case::piece_size, {1 << 12, 1 << 18}),
-                   vary(&Case::ratio, {"0.5", "1"}), vary(&Case::delayed_update, {false, true}),
-                   vary(&Case::ranks, {1, 2}), vary(&Case::elements, elements)});
-    sweep
-        .slice({quick}, "part",
-               {vary(&Case::dtype, {Dtype::bfloat16}), vary(&Case::ratio, {"0.5"})})
+        })
+        .slice({acceptance}, "matrix", matrix)
+        .slice({paper}, "matrix", larger)
+        .slice({quick}, "part", {vary(&Case::dtype, {bfloat16}), vary(&Case::ratio, {"0.5"})})
         .slice({quick}, "delayed",
                {dtypes, vary(&Case::delayed_update, {true}), vary(&Case::ranks, {2})})
-        // Pieces that do not divide the host's part, and that part not the elements.
+        // Pieces do not divide the host's part, and this part does not divide the elements.
         .slice({quick, smoke}, "edges",
                {dtypes, gradients, vary(&Case::piece_size, {1009}), vary(&Case::ratio, {"0.25"}),
                 vary(&Case::ranks, {3}), vary(&Case::elements, {10007})})
         .slice({smoke}, "smoke",
-               {dtypes, gradients, vary(&Case::piece_size, {1 << 12}),
-                vary(&Case::ratio, {"0.5", "1"}), vary(&Case::delayed_update, {false, true}),
-                vary(&Case::ranks, {1, 2}), vary(&Case::elements, {1, 10007})});
-    return sweep;
+               {dtypes, gradients, vary(&Case::piece_size, {1 << 12}), ratios, delays, ranks,
+                vary(&Case::elements, {1, 10007})});
   }
 
   OffloadStep(const Case& c, Context& context)
@@ -134,10 +129,12 @@ struct OffloadStep {
     host_.set_threads(std::max(1, threads_ - 1));
     values_ = Tensor(context.device, c.dtype, {c.elements}, Category::parameters);
     gradient_ = Tensor(context.device, c.gradient_dtype, {c.elements}, Category::gradients);
-    const auto before = held();
+    const harness::PeakMeter on_host(host_.ledger()), on_device(context.device.ledger());
     start();
-    const auto after = held();
-    for (std::size_t i = 0; i < held_.size(); ++i) held_[i] = after[i] - before[i];
+    for (const Category category : machine::all_categories) {
+      held_[category] = on_host.current(category);
+      if (&host_ != &context.device) held_[category] += on_device.current(category);
+    }
     fill(gradient_, 1);
   }
 
@@ -153,8 +150,10 @@ struct OffloadStep {
 
   void judge(Judge& judge) {
     const zero::StateCost cost = case_.cost();
-    judge.memory(Category::optimizer, held_[0], cost.host_optimizer + cost.device_optimizer);
-    judge.memory(Category::buffers, held_[1], cost.host_buffers + cost.device_buffers);
+    judge.memory(Category::optimizer, held_[Category::optimizer],
+                 cost.host_optimizer + cost.device_optimizer);
+    judge.memory(Category::buffers, held_[Category::buffers],
+                 cost.host_buffers + cost.device_buffers);
 
     // Another number of threads gives the same bits.
     const int threads = host_.threads();
@@ -167,8 +166,7 @@ struct OffloadStep {
   }
 
   Cost cost() const {
-    Cost cost;
-    if (!context_.device.readable_by_host()) return cost;
+    if (!context_.device.readable_by_host()) return {};
     const std::size_t value = size_of(case_.dtype), gradient = size_of(case_.gradient_dtype);
     const bool narrow = case_.narrow();
     const std::size_t wide = case_.wide();
@@ -176,11 +174,10 @@ struct OffloadStep {
     const std::size_t widening = gradient < wide ? gradient + wide : 0;
     const auto elements = static_cast<std::size_t>(case_.elements);
     const auto of_host = static_cast<std::size_t>(case_.cost().host_elements);
-    cost.memory_bytes =
-        static_cast<double>(elements * (update + widening) + 2 * of_host * (gradient + value));
-    cost.working_set_bytes = static_cast<double>(elements * (gradient + value + 2 * wide) +
-                                                 (narrow ? elements : of_host) * wide);
-    return cost;
+    return {.memory_bytes = static_cast<double>(elements * (update + widening) +
+                                                2 * of_host * (gradient + value)),
+            .working_set_bytes = static_cast<double>(elements * (gradient + value + 2 * wide) +
+                                                     (narrow ? elements : of_host) * wide)};
   }
 
   void describe(Description& description) {
@@ -197,16 +194,6 @@ struct OffloadStep {
   }
 
  private:
-  // Bytes on all devices, by category.
-  std::array<std::size_t, std::size(categories)> held() const {
-    std::array<std::size_t, std::size(categories)> bytes{};
-    for (std::size_t i = 0; i < bytes.size(); ++i) {
-      bytes[i] = host_.ledger().current(categories[i]);
-      if (&host_ != &context_.device) bytes[i] += context_.device.ledger().current(categories[i]);
-    }
-    return bytes;
-  }
-
   // Values use step 0, gradients their own step.
   void fill(const Tensor& tensor, int step) const {
     context_.device.stream().kernels().fill_uniform(
@@ -221,7 +208,7 @@ struct OffloadStep {
     optimizer_.emplace(rule, values_, mask(), host_, case_.options(), case_.gradient_dtype);
   }
 
-  // Compares with an optimizer in memory. If updates are delayed, it is a step ahead of the host.
+  // Compares with an optimizer in memory. If updates are delayed, that optimizer is a step ahead.
   void judge_steps(Judge& judge, const zero::StateCost& cost) {
     start();
     const Tensor expected(context_.device, case_.dtype, {case_.elements}, Category::parameters);
@@ -248,18 +235,13 @@ struct OffloadStep {
         judge.exact(fmt::format("values of step {}, those of the step before", step),
                     to_doubles(part(values_, host)), stale);
       else
-        judge_volume(judge, before, cost);
+        judge_volume(judge, before, cost, 1);
       compare(fmt::format("values on the device after step {}", step),
               part(values_, {0, host.begin}), part(expected, {0, host.begin}));
     }
     optimizer_->drain();
-    if (case_.delayed_update) {
-      // As many updates came up as went down, the last one by drain.
-      zero::StateCost all = cost;
-      all.moved.down *= steps_judged;
-      all.moved.up *= steps_judged;
-      judge_volume(judge, {}, all);
-    }
+    // The same number of updates moves up and down, the last one by drain.
+    if (case_.delayed_update) judge_volume(judge, {}, cost, steps_judged);
     compare("values", values_, expected);
     const zero::RangeStates states = states_of(host, widened.dtype());
     compare("master", states.master, part(in_memory.master(), host));
@@ -271,30 +253,28 @@ struct OffloadStep {
 
   // The states that the optimizer keeps on the host; host: its part of the range.
   zero::RangeStates states_of(zero::Range host, Dtype wide) {
-    zero::RangeStates all;
-    for (Tensor* const each : {&all.master, &all.first_moment, &all.second_moment})
-      *each = Tensor(host_, wide, {host.size()}, Category::parameters);
-    optimizer_->visit(false, [&](zero::Range at, const zero::RangeStates& piece) {
+    using States = zero::RangeStates;
+    constexpr Tensor States::*states[] = {&States::master, &States::first_moment,
+                                          &States::second_moment};
+    States all;
+    for (const auto state : states)
+      all.*state = Tensor(host_, wide, {host.size()}, Category::parameters);
+    optimizer_->visit(false, [&](zero::Range at, const States& piece) {
       if (at.begin < host.begin) return;
-      const auto copy = [&](const Tensor& to, const Tensor& from) {
-        context_.device.stream().copy(to.slice(at.begin - host.begin, {at.size()}).data(),
-                                      from.data(), from.bytes());
-      };
-      copy(all.master, piece.master);
-      copy(all.first_moment, piece.first_moment);
-      copy(all.second_moment, piece.second_moment);
+      for (const auto state : states)
+        context_.device.stream().copy((all.*state).slice(at.begin - host.begin, {at.size()}).data(),
+                                      (piece.*state).data(), (piece.*state).bytes());
       context_.device.stream().synchronize();
     });
     return all;
   }
 
-  void judge_volume(Judge& judge, const zero::OffloadTraffic& before,
-                    const zero::StateCost& cost) const {
-    const zero::OffloadTraffic now = optimizer_->moved();
-    judge.volume("device to host", {Operation::none, case_.gradient_dtype}, now.down - before.down,
-                 cost.moved.down);
-    judge.volume("host to device", {Operation::none, case_.dtype}, now.up - before.up,
-                 cost.moved.up);
+  void judge_volume(Judge& judge, const zero::OffloadTraffic& before, const zero::StateCost& cost,
+                    std::uint64_t steps) const {
+    const zero::OffloadTraffic moved = optimizer_->moved() - before;
+    judge.volume("device to host", {Operation::none, case_.gradient_dtype}, moved.down,
+                 steps * cost.moved.down);
+    judge.volume("host to device", {Operation::none, case_.dtype}, moved.up, steps * cost.moved.up);
   }
 
   Case case_;
@@ -303,7 +283,7 @@ struct OffloadStep {
   const int threads_;
   Tensor values_, gradient_;
   std::optional<zero::StreamedOptimizer> optimizer_;
-  std::array<std::size_t, std::size(categories)> held_{};
+  std::map<Category, std::size_t> held_;
 };
 
 const bool registered = harness::add<OffloadStep>();

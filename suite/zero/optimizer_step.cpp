@@ -1,24 +1,24 @@
-// Claim: one pass of each optimizer updates every element as its paper's formula does in double,
-// within a bound derived from the dtypes, keeps the states that its table says, and is bound only
-// by memory. In units of 32-bit weights, including the weights: SGD 1, with momentum 2, RMSProp 2,
-// Adam and AdamW 3; in units of 16-bit weights 2, 4, 4 and 6 (Rajbhandari et al. 2020,
-// arXiv:1910.02054, section 3.1: of Adam 12 bytes a parameter).
+// Claim: one pass of each optimizer updates every element by its paper's formula in double, within
+// a bound derived from the dtypes, keeps the states of its table, and is bound only by memory. In
+// units of 32-bit weights, including the weights: SGD 1, with momentum 2, RMSProp 2, Adam and AdamW
+// 3; in units of 16-bit weights 2, 4, 4 and 6 (Rajbhandari et al. 2020, arXiv:1910.02054, section
+// 3.1: 12 bytes a parameter for Adam).
 //
-// `elements` of every rank, all ranks at once. decay `everywhere` needs no mask: AdamW over 16-bit
-// values then moves 30 bytes an element, read 16 and written 14, as an optimizer on the host does
-// that ZeRO-Offload gives the states to (Ren et al. 2021, arXiv:2101.06840). decay `mask` reads a
-// byte more. memory_GBps counts bytes read and written, as memory_bandwidth does, without what a
-// cache fetches before 16-bit values are written.
+// All ranks work at once, on `elements` each. decay `everywhere` needs no mask: AdamW over 16-bit
+// values then moves 30 bytes an element, read 16 and written 14, like the host's optimizer of
+// ZeRO-Offload (Ren et al. 2021, arXiv:2101.06840). decay `mask` reads a byte more. memory_GBps
+// counts bytes read and written, as memory_bandwidth does, without the lines that a cache fetches
+// before 16-bit values are written.
 //
-// All tensors repeat a pattern of 4099 elements: its first copy is compared with the reference,
-// and every other must have the same bits wherever it lies.
+// All tensors repeat a pattern of 4099 elements. Its first copy is compared with the reference, and
+// every other copy must have the same bits.
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
+#include <map>
+#include <optional>
 
-#include "machine/base/names.h"
 #include "suite/reference/shared_counters.h"
 #include "suite/reference/unit.h"
 #include "suite/zero/optimizer_reference.h"
@@ -30,8 +30,6 @@ namespace {
 constexpr std::int64_t period = 4099;  // prime: every copy begins at another alignment
 constexpr int steps_judged = 4;
 constexpr double gradient_scale = 1.0 / 7;
-constexpr Category categories[] = {Category::parameters, Category::gradients, Category::optimizer,
-                                   Category::buffers};
 
 zero::Rule make_rule(const std::string& name) {
   zero::Rule rule = zero::find_rule(name);
@@ -42,11 +40,6 @@ zero::Rule make_rule(const std::string& name) {
       },
       rule);
   return rule;
-}
-
-// The number of states in addition to the master.
-int states(const std::string& rule) {
-  return rule == "sgd" ? 0 : rule == "momentum" || rule == "rmsprop" ? 1 : 2;
 }
 
 struct OptimizerStep {
@@ -73,28 +66,32 @@ struct OptimizerStep {
     std::string decay;
     int elements = 0;
 
+    // The number of states in addition to the master.
+    std::size_t states() const {
+      return optimizer == "sgd" ? 0 : optimizer == "momentum" || optimizer == "rmsprop" ? 1 : 2;
+    }
     bool masked() const { return decay == "mask"; }
     std::size_t value_bytes() const { return size_of(dtype); }
-    std::size_t master_bytes() const { return dtype == Dtype::float64 ? 8 : 4; }
+    Dtype wide() const { return dtype == Dtype::float64 ? Dtype::float64 : Dtype::float32; }
+    std::size_t master_bytes() const { return size_of(wide()); }
     bool narrow() const { return value_bytes() < master_bytes(); }
     std::size_t count() const { return static_cast<std::size_t>(elements); }
   };
 
   static Sweep<Case> sweep() {
     using enum Profile;
-    Sweep<Case> sweep;
-    const std::vector<Dtype> floating(std::begin(machine::floating_dtypes),
-                                      std::end(machine::floating_dtypes));
+    using enum Dtype;
+    const std::vector<Dtype> floating{float32, bfloat16, float16, float64};
     const std::vector<std::string> decays{"mask", "everywhere"};
+    Sweep<Case> sweep;
     sweep.axis("optimizer", &Case::optimizer, "adamw", zero::rule_names())
-        .axis("dtype", &Case::dtype, Dtype::bfloat16, floating)
+        .axis("dtype", &Case::dtype, bfloat16, floating)
         .axis("decay", &Case::decay, "mask", decays)
         .axis("ranks", &Case::ranks, 1)
         .axis("elements", &Case::elements, 1 << 20)
         .only([](const Case& c) {
           if (c.elements < 1) return fmt::format("{} elements: at least 1", c.elements);
-          if (c.optimizer == "sgd" && !c.masked()) return std::string("plain sgd has no decay");
-          return std::string();
+          return std::string(c.optimizer == "sgd" && !c.masked() ? "plain sgd has no decay" : "");
         });
     const auto product = [&](Profile profile, const char* name, const std::vector<int>& ranks,
                              const std::vector<int>& elements) {
@@ -106,27 +103,27 @@ struct OptimizerStep {
     product(acceptance, "matrix", {1, 2}, {1 << 20, 8 << 20});
     product(paper, "matrix", {1, 2}, {1 << 16, 1 << 20, 32 << 20});
     product(smoke, "smoke", {1}, {1, 10007});
-    sweep.slice({quick}, "rules", {vary(&Case::optimizer, {"sgd"})})
+    return sweep.slice({quick}, "rules", {vary(&Case::optimizer, {"sgd"})})
         .slice({quick}, "rules",
                {vary(&Case::optimizer, {"adam"}), vary(&Case::decay, {"everywhere"})})
         .slice({quick}, "two ranks",
-               {vary(&Case::dtype, {Dtype::float32, Dtype::bfloat16}), vary(&Case::ranks, {2})})
+               {vary(&Case::dtype, {float32, bfloat16}), vary(&Case::ranks, {2})})
         .slice({quick}, "edges",
                {vary(&Case::optimizer, {"momentum"}), vary(&Case::ranks, {3}),
                 vary(&Case::elements, {100'003})})
         .slice({quick}, "edges",
-               {vary(&Case::optimizer, {"rmsprop"}), vary(&Case::dtype, {Dtype::float16}),
+               {vary(&Case::optimizer, {"rmsprop"}), vary(&Case::dtype, {float16}),
                 vary(&Case::elements, {1})});
-    return sweep;
   }
 
   OptimizerStep(const Case& c, Context& context)
       : case_(c), context_(context), rule_(make_rule(c.optimizer)) {
     const harness::PeakMeter memory(context.device.ledger());
     values_ = Tensor(context.device, c.dtype, {c.elements}, Category::parameters);
-    gradient_ = Tensor(context.device, wide(), {c.elements}, Category::gradients);
+    gradient_ = Tensor(context.device, c.wide(), {c.elements}, Category::gradients);
     start();
-    for (std::size_t i = 0; i < held_.size(); ++i) held_[i] = memory.current(categories[i]);
+    for (const Category category : machine::all_categories)
+      held_[category] = memory.current(category);
     set(gradient_, 1);
   }
 
@@ -139,9 +136,9 @@ struct OptimizerStep {
     std::vector<std::uint8_t> decays = mask();
     decays.resize(std::min(decays.size(), static_cast<std::size_t>(period)));
     OptimizerReference reference(rule_, to_doubles(pattern(case_.dtype, 0)), decays,
-                                 machine::unit_roundoff(wide()));
+                                 machine::unit_roundoff(case_.wide()));
     for (int step = 1; step <= steps_judged; ++step)
-      reference.step(to_doubles(pattern(wide(), step)), gradient_scale);
+      reference.step(to_doubles(pattern(case_.wide(), step)), gradient_scale);
 
     // Another number of threads gives the same bits.
     const int threads = context_.device.threads();
@@ -153,28 +150,23 @@ struct OptimizerStep {
         run();
       }
       context_.device.set_threads(threads);
-      for (const auto& [what, tensor] : results()) judge.same_bits(what, hash(*tensor));
+      for (const Result& result : results()) judge.same_bits(result.what, hash(result.tensor));
     }
-    for (const auto& [what, tensor] : results()) {
-      const std::vector<Bounded>& expected = what == "first moment"    ? reference.first()
-                                             : what == "second moment" ? reference.second()
-                                                                       : reference.masters();
-      compare(judge, what, *tensor, expected);
-      judge.numerics(what + ", copies of the pattern that differ", copies_that_differ(*tensor), 0);
+    for (const Result& result : results()) {
+      compare(judge, result, reference.elements());
+      judge.numerics(result.what + ", copies of the pattern that differ",
+                     copies_that_differ(result.tensor), 0);
     }
   }
 
   Cost cost() const {
-    const auto states = static_cast<std::size_t>(suite::states(case_.optimizer));
-    const std::size_t master_and_states = (1 + states) * case_.master_bytes();
+    const std::size_t master_and_states = (1 + case_.states()) * case_.master_bytes();
+    const std::size_t narrow_value = case_.narrow() ? case_.value_bytes() : 0;
     const std::size_t read =
-        case_.master_bytes() + master_and_states + (case_.masked() && states > 0 ? 1 : 0);
-    const std::size_t written = master_and_states + (case_.narrow() ? case_.value_bytes() : 0);
-    Cost cost;
-    cost.memory_bytes = static_cast<double>((read + written) * case_.count());
-    cost.working_set_bytes =
-        static_cast<double>((read + (case_.narrow() ? case_.value_bytes() : 0)) * case_.count());
-    return cost;
+        case_.master_bytes() + master_and_states + (case_.masked() && case_.states() > 0 ? 1 : 0);
+    const std::size_t written = master_and_states + narrow_value;
+    return {.memory_bytes = static_cast<double>((read + written) * case_.count()),
+            .working_set_bytes = static_cast<double>((read + narrow_value) * case_.count())};
   }
 
   void describe(Description& description) {
@@ -184,15 +176,14 @@ struct OptimizerStep {
     if (description.seconds > 0)
       description.set("memory_GBps", cost().memory_bytes / description.seconds / 1e9);
     // Without a master copy, the values are the weights that the table counts.
-    const auto state_bytes = static_cast<double>(held_[2] + (case_.narrow() ? 0 : held_[0]));
+    const auto state_bytes = static_cast<double>(
+        held_[Category::optimizer] + (case_.narrow() ? 0 : held_[Category::parameters]));
     description.set("state_bytes_per_element", state_bytes / elements);
     description.set("state_per_32bit_weight", state_bytes / elements / 4);
     description.set("state_per_16bit_weight", state_bytes / elements / 2);
   }
 
  private:
-  Dtype wide() const { return case_.dtype == Dtype::float64 ? Dtype::float64 : Dtype::float32; }
-
   // The pattern of values (step 0) and of a step's gradients. All are positive, because a decay
   // that cancels a gradient leaves Adam's quotient without a bound.
   Tensor pattern(Dtype dtype, int step) const {
@@ -223,29 +214,36 @@ struct OptimizerStep {
   void start() {
     optimizer_.reset();
     set(values_, 0);
-    optimizer_ = std::make_unique<zero::Optimizer>(rule_, values_, mask());
+    optimizer_.emplace(rule_, values_, mask());
   }
 
-  std::vector<std::pair<std::string, const Tensor*>> results() const {
-    std::vector<std::pair<std::string, const Tensor*>> results = {{"values", &values_}};
-    if (case_.narrow()) results.emplace_back("master", &optimizer_->master());
-    if (optimizer_->first_moment())
-      results.emplace_back("first moment", &optimizer_->first_moment());
-    if (optimizer_->second_moment())
-      results.emplace_back("second moment", &optimizer_->second_moment());
+  using Element = OptimizerReference::Element;
+  struct Result {
+    std::string what;
+    Tensor tensor;
+    Bounded Element::*reference;
+  };
+  std::vector<Result> results() const {
+    std::vector<Result> results{
+        {"values", values_, &Element::master},
+        {"master", case_.narrow() ? optimizer_->master() : Tensor(), &Element::master},
+        {"first moment", optimizer_->first_moment(), &Element::first},
+        {"second moment", optimizer_->second_moment(), &Element::second}};
+    std::erase_if(results, [](const Result& result) { return !result.tensor; });
     return results;
   }
 
-  void compare(Judge& judge, const std::string& what, const Tensor& tensor,
-               const std::vector<Bounded>& reference) const {
+  void compare(Judge& judge, const Result& result, const std::vector<Element>& reference) const {
     std::vector<double> expected, bounds;
-    const double again = tensor.dtype() == wide() ? 0 : machine::unit_roundoff(tensor.dtype());
-    for (const Bounded& x : reference) {
+    const Dtype dtype = result.tensor.dtype();
+    const double again = dtype == case_.wide() ? 0 : machine::unit_roundoff(dtype);
+    for (const Element& element : reference) {
+      const Bounded& x = element.*result.reference;
       expected.push_back(x.value);
       bounds.push_back(x.error + again * (std::abs(x.value) + x.error));
     }
-    judge.numerics(what, to_doubles(tensor.slice(0, {static_cast<std::int64_t>(expected.size())})),
-                   expected, bounds);
+    const machine::Shape once{static_cast<std::int64_t>(expected.size())};
+    judge.numerics(result.what, to_doubles(result.tensor.slice(0, once)), expected, bounds);
   }
   double copies_that_differ(const Tensor& tensor) const {
     double differ = 0;
@@ -257,21 +255,21 @@ struct OptimizerStep {
   }
 
   void judge_memory(Judge& judge) const {
-    const std::size_t kept =
-        static_cast<std::size_t>(suite::states(case_.optimizer)) + (case_.narrow() ? 1 : 0);
+    const std::size_t kept = case_.states() + (case_.narrow() ? 1 : 0);
     const std::size_t mask_bytes = case_.optimizer == "sgd" ? 0 : 1;
-    const std::size_t expected[] = {case_.value_bytes(), case_.master_bytes(),
-                                    kept * case_.master_bytes(), mask_bytes};
-    for (std::size_t i = 0; i < held_.size(); ++i)
-      judge.memory(categories[i], held_[i], expected[i] * case_.count());
+    for (const auto& [category, bytes] : {std::pair(Category::parameters, case_.value_bytes()),
+                                          {Category::gradients, case_.master_bytes()},
+                                          {Category::optimizer, kept * case_.master_bytes()},
+                                          {Category::buffers, mask_bytes}})
+      judge.memory(category, held_.at(category), bytes * case_.count());
   }
 
   Case case_;
   Context& context_;
   zero::Rule rule_;
   Tensor values_, gradient_;
-  std::unique_ptr<zero::Optimizer> optimizer_;
-  std::array<std::size_t, std::size(categories)> held_{};
+  std::optional<zero::Optimizer> optimizer_;
+  std::map<Category, std::size_t> held_;
 };
 
 const bool registered = harness::add<OptimizerStep>();

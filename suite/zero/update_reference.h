@@ -5,12 +5,15 @@
 //
 // Notation of the derivations: u is the gradient dtype's unit roundoff plus that of double, as the
 // reference rounds too; gamma_k bounds the product of k factors (1 + d)^(+-1), |d| <= u (Higham
-// 2002, "Accuracy and Stability of Numerical Algorithms", Lemma 3.1). A hat marks what is computed.
+// 2002, "Accuracy and Stability of Numerical Algorithms", Lemma 3.1). A hat marks computed values.
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <vector>
 
+#include "harness/judge/numerics.h"
 #include "machine/device/dtype.h"
 #include "machine/device/kernels.h"
 #include "suite/reference/bounded.h"
@@ -19,6 +22,11 @@ namespace suite {
 
 struct Expected {
   std::vector<double> values, bounds;
+
+  void add(double value, double bound) {
+    values.push_back(value);
+    bounds.push_back(bound);
+  }
 };
 
 struct UpdateCase {
@@ -31,9 +39,46 @@ struct UpdateCase {
 
 class UpdateReference {
  public:
-  // contribution(rank, index): what a rank brings, exact in the gradient's dtype.
+  // contribution(rank, index): the part of a rank, exact in the gradient's dtype.
+  //
+  // Sums: n terms have n - 1 additions between them in any order, so the error of each is at most
+  // gamma_(n-1) sum |terms|. On a narrower wire each term (or a sum of some) is rounded once more,
+  // and all count as if they were made in its dtype; if it underflows, each of the n roundings of
+  // terms and of the n - 1 additions adds its largest loss.
+  //
+  // Norm: the sums' errors e move it by ||e||_2 at most. Its squares are added up in double, by the
+  // judged side and here, each sum within gamma_(N+1) (one product, N - 1 additions, one more if
+  // ranks add partial sums), so each root within half of that and one rounding.
   UpdateReference(const UpdateCase& the_case,
-                  const std::function<double(int rank, std::int64_t index)>& contribution);
+                  const std::function<double(int rank, std::int64_t index)>& contribution)
+      : case_(the_case),
+        roundoff_(machine::unit_roundoff(the_case.gradient_dtype) + double_roundoff) {
+    const bool narrow = case_.wire_dtype != case_.gradient_dtype;
+    const double wire_roundoff = machine::unit_roundoff(case_.wire_dtype) + double_roundoff;
+    const int roundings = case_.ranks - (narrow ? 0 : 1);
+    double squares = 0, error_squares = 0;
+    for (std::int64_t i = 0; i < case_.elements; ++i) {
+      double sum = 0, magnitude = 0;
+      for (int rank = 0; rank < case_.ranks; ++rank) {
+        const double term = contribution(rank, i);
+        sum += term;
+        magnitude += std::abs(term);
+      }
+      const double error = harness::gamma(roundings, wire_roundoff) * magnitude +
+                           (narrow ? 2 * case_.ranks * underflow(case_.wire_dtype) : 0);
+      gradients_.add(sum, error);
+      squares += sum * sum;
+      error_squares += error * error;
+    }
+    const double in_double =
+        harness::gamma(static_cast<double>(case_.elements) + 4, double_roundoff);
+    norm_ = std::sqrt(squares) / case_.divisor;
+    norm_bound_ = std::sqrt(error_squares) / case_.divisor * (1 + in_double) + norm_ * in_double;
+    if (norm_ <= case_.clip_norm) return;
+    clip_factor_ = case_.clip_norm / norm_;
+    const double relative = norm_bound_ / norm_;
+    scale_error_ = relative / (1 - relative) * (1 + harness::gamma(2, double_roundoff));
+  }
 
   const Expected& gradients() const { return gradients_; }  // the sums, not divided
   double norm() const { return norm_; }                     // of the divided sums
@@ -42,13 +87,79 @@ class UpdateReference {
   double clip_bound() const { return clip_factor_ * scale_error_; }
 
   // Values after one step. initial: exact in the value's dtype.
-  Expected after_sgd(double learning_rate, const std::vector<double>& initial) const;
+  //
+  // w = w0 - lr x: the cast of lr and the product round, then the difference.
+  Expected after_sgd(double learning_rate, const std::vector<double>& initial) const {
+    Expected values;
+    for (std::size_t i = 0; i < initial.size(); ++i) {
+      const Bounded x = scaled_gradient(i);
+      const double moved =
+          learning_rate * (x.error + harness::gamma(2, roundoff_) * (std::abs(x.value) + x.error));
+      add_value(values, initial[i] - learning_rate * x.value, moved);
+    }
+    return values;
+  }
+
+  // From zero moments the corrected ones are x and x^2, so the direction is f(x) = x / (|x| + eps).
+  //
+  // Propagation of x's error e: f' = eps / (|x| + eps)^2 falls with |x|, so |f(x^) - f(x)| is at
+  // most e eps / (max(|x| - e, 0) + eps)^2, and at most 2, as |f| < 1: the update of an element
+  // moves by 2 lr at most, for every error of its gradient.
+  // Roundings of f(x^): first moment, corrected: two casts, product, sum, division: 5. Second: the
+  // square too: 6, of which the root keeps no more, and itself: 7; with the cast of eps and the sum
+  // the denominator has 8, as both its terms are positive. The division: 14 in all.
+  // Decay: cast and product. Then their sum, the cast of lr and the product: 3; then the
+  // difference.
   Expected after_adamw(const machine::AdamW& options, const std::vector<double>& initial,
-                       const std::vector<bool>& decays) const;
+                       const std::vector<bool>& decays) const {
+    Expected values;
+    for (std::size_t i = 0; i < initial.size(); ++i) {
+      const Bounded x = scaled_gradient(i);
+      const double direction = x.value / (std::abs(x.value) + options.epsilon);
+      const double nearest = std::max(std::abs(x.value) - x.error, 0.0) + options.epsilon;
+      const double moved = std::min(2.0, x.error * options.epsilon / (nearest * nearest));
+      const double direction_error =
+          moved + harness::gamma(14, roundoff_) * (std::abs(direction) + moved);
+      const double shrink = decays[i] ? options.weight_decay * initial[i] : 0;
+      const double shrink_error = harness::gamma(2, roundoff_) * std::abs(shrink);
+      const double largest =
+          std::abs(direction) + direction_error + std::abs(shrink) + shrink_error;
+      add_value(values, initial[i] - options.learning_rate * (direction + shrink),
+                options.learning_rate *
+                    (direction_error + shrink_error + harness::gamma(3, roundoff_) * largest));
+    }
+    return values;
+  }
 
  private:
-  Bounded scaled_gradient(std::size_t i) const;
-  Expected rounded_to_values(const std::vector<Bounded>& masters) const;
+  static constexpr double double_roundoff = 0x1p-53;
+
+  // Half the least distance of two numbers: the error that rounding adds to numbers that are no
+  // longer normal. Only half gets there with the values used here.
+  static double underflow(machine::Dtype dtype) {
+    return dtype == machine::Dtype::float16 ? 0x1p-25 : 0;
+  }
+
+  // x = s g with s = clip / divisor: the division and the cast of s and one product round.
+  // x^ = g^ s (1 + rho)(1 + theta_3), |g^ - g| <= e, |rho| <= scale_error.
+  Bounded scaled_gradient(std::size_t i) const {
+    const double scale = clip_factor_ / case_.divisor;
+    const double g = std::abs(gradients_.values[i]), e = gradients_.bounds[i];
+    const double factor = (1 + scale_error_) * (1 + harness::gamma(3, roundoff_)) - 1;
+    return {scale * gradients_.values[i], scale * (e + factor * (g + e))};
+  }
+
+  // Adds a value whose master is w with this error before its own rounding. A narrower value is its
+  // master rounded once more.
+  void add_value(Expected& values, double w, double moved) const {
+    const double error = moved + roundoff_ * (std::abs(w) + moved);
+    const bool narrow = case_.value_dtype != case_.gradient_dtype;
+    const double again = narrow
+                             ? machine::unit_roundoff(case_.value_dtype) * (std::abs(w) + error) +
+                                   underflow(case_.value_dtype)
+                             : 0;
+    values.add(w, error + again);
+  }
 
   UpdateCase case_;
   double roundoff_;

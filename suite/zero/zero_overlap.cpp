@@ -1,24 +1,27 @@
-// Claim: over a slow link overlap_comm hides what is summed and gathered over dp behind forward and
-// backward, those of the next step too, and gives the same bits.
+// Claim: over a slow link overlap_comm hides the reductions and gathers over dp behind forward and
+// backward, also those of the next step, and gives the same bits.
 //
-// Link and computation are sleeps, which need no core, so that two cores show what overlaps: a part
-// computes for a time that its elements give, forward and backward, and every collective of
-// gradients or values waits first as long as its bytes take, at a bandwidth at which all of a
-// step's take communication_ratio of the computation of the micro-batches that reduce: all, or with
-// stages 0 and 1 the last. The real cost of the collectives is added.
+// Link and computation are sleeps, which need no core, so that two cores show the overlap. A part
+// computes forward and backward for a time proportional to its elements. Every collective of
+// gradients or values first waits for a time proportional to its bytes. All waits of a step take
+// communication_ratio of the computation of the micro-batches that reduce: all, or in stages 0 and
+// 1 the last. The real cost of the collectives is added.
 //
-// exposed_without_s and exposed_with_s: what that link adds to a step without and with
-// overlap_comm; hidden_fraction = 1 - with / without. Medians over rounds, taken in turn, of the
-// maximum over ranks of the time from one step's end to a later one's, over the steps between: with
-// overlap_comm values are on their way at both ends, so that a step bears what the one before has
-// left. Nothing hides a step's last bucket of gradients or its first of values, and in stages 2 and
-// 3 a bucket that is complete waits for the one before. A sample is a step with overlap_comm.
+// exposed_without_s and exposed_with_s: the time that the link adds to a step without and with
+// overlap_comm; hidden_fraction = 1 - with / without. Each is a median over rounds, taken in turn,
+// of the maximum over ranks of the time from one step's end to a later one's, over the steps
+// between. With overlap_comm values are in flight at both ends, so that a step bears the rest of
+// the previous one. Nothing hides a step's last bucket of gradients or its first of values, and in
+// stages 2 and 3 a complete bucket waits for the previous one. A sample is a step with
+// overlap_comm.
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <functional>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <thread>
@@ -29,7 +32,6 @@
 #include "machine/base/clock.h"
 #include "machine/link/connect.h"
 #include "suite/reference/unit.h"
-#include "suite/reference/whole_values.h"
 #include "suite/zero/zero_step_model.h"
 #include "zero/stages/step.h"
 
@@ -71,8 +73,9 @@ struct ZeroOverlap {
 
   static Sweep<Case> sweep() {
     using enum Profile;
-    Sweep<Case> sweep;
-    sweep.axis("dtype", &Case::dtype, Dtype::bfloat16)
+    const auto stages = vary(&Case::stage, {0, 1, 2, 3});
+    return Sweep<Case>()
+        .axis("dtype", &Case::dtype, Dtype::bfloat16)
         .axis("zero-stage", &Case::stage, 3, {0, 1, 2, 3})
         .axis("ranks", &Case::ranks, 2)
         .axis("gradient_accumulation_steps", &Case::micro_batches, 1)
@@ -90,12 +93,9 @@ struct ZeroOverlap {
         })
         .slice({quick}, "stage 3")
         .slice({acceptance, paper}, "matrix",
-               {vary(&Case::stage, {0, 1, 2, 3}), vary(&Case::micro_batches, {1, 4}),
-                vary(&Case::computation_ms, {100})})
+               {stages, vary(&Case::micro_batches, {1, 4}), vary(&Case::computation_ms, {100})})
         .slice({smoke}, "smoke",
-               {vary(&Case::stage, {0, 1, 2, 3}), vary(&Case::parameters, {10'007}),
-                vary(&Case::computation_ms, {4})});
-    return sweep;
+               {stages, vary(&Case::parameters, {10'007}), vary(&Case::computation_ms, {4})});
   }
 
   static std::string why_not(const Case&, const Context& context) {
@@ -138,27 +138,21 @@ struct ZeroOverlap {
   Cost cost() const { return {}; }
 
   void describe(Description& description) {
-    std::vector<Times> mine;
-    for (int i = 0; i < rounds; ++i) {
-      Times& times = mine.emplace_back();
-      for (std::size_t j = 0; j < num_runs; ++j) {
+    std::array<std::vector<double>, num_runs> seconds;  // of the slowest rank, by round
+    for (int round = 0; round < rounds; ++round)
+      for (std::size_t i = 0; i < num_runs; ++i) {
         context_.world.barrier(context_.group);
-        times[j] = runs_[j].seconds_of_a_step();
+        seconds[i].push_back(std::ranges::max(
+            context_.world.all_gather(context_.group, runs_[i].seconds_of_a_step())));
       }
-    }
-    std::vector<Times> worst(mine.size());
-    for (const std::vector<Times>& times : context_.world.all_gather(context_.group, mine))
-      for (std::size_t i = 0; i < worst.size(); ++i)
-        for (std::size_t j = 0; j < num_runs; ++j) worst[i][j] = std::max(worst[i][j], times[i][j]);
-    const auto median_of = [&](const auto& what) {
-      std::vector<double> seconds;
-      for (const auto& times : worst) seconds.push_back(what(times));
-      return harness::median(seconds);
+    const auto added = [&](std::size_t with_link, std::size_t without_link) {
+      std::vector<double> differences;
+      std::ranges::transform(seconds[with_link], seconds[without_link],
+                             std::back_inserter(differences), std::minus());
+      return harness::median(differences);
     };
-    const double without = median_of([](const Times&t) { return t[slow] - t[fast]; }),
-                 with = median_of(
-                     [](const Times&t) { return t[overlapped_slow] - t[overlapped_fast]; });
-    description.set("step_without_link_s", median_of([](const Times& t) { return t[fast]; }));
+    const double without = added(slow, fast), with = added(overlapped_slow, overlapped_fast);
+    description.set("step_without_link_s", harness::median(seconds[fast]));
     description.set("exposed_without_s", without);
     description.set("exposed_with_s", with);
     description.set("link_GBps", 1e-9 / seconds_per_byte_);
@@ -173,7 +167,6 @@ struct ZeroOverlap {
 
  private:
   enum : std::size_t { fast, slow, overlapped_fast, overlapped_slow, num_runs };
-  using Times = std::array<double, num_runs>;
 
   // A model with its states and its step.
   class Run {
@@ -192,15 +185,11 @@ struct ZeroOverlap {
     void start() {
       step_.reset();
       states_.reset();
-      model_.forget();
-      states_ = std::make_unique<zero::FlatStates>(
-          unit_.context_.device, plan_, model_.list(),
-          zero::LayoutOptions{unit_.case_.reduce_bucket, model_.part_of_rows(), 100});
-      model_.set_values();
+      states_ = model_.states(unit_.context_.device, unit_.case_.reduce_bucket, 100);
       zero::StepOptions options;
       options.overlap_comm = overlap_;
       options.before_transfer = [this](std::size_t bytes) {
-        if (slow_) return unit_.transfer(bytes);
+        if (slow_) return sleep_for(unit_.seconds_per_byte_ * static_cast<double>(bytes));
         if (!overlap_) unit_.bytes_ += bytes;
       };
       step_ = zero::make_step(unit_.case_.stage, *states_, plan_, {.dp = &dp_}, options);
@@ -224,14 +213,10 @@ struct ZeroOverlap {
                          slow_ ? ", over a slow link" : "");
     }
     std::vector<double> values(Judge& judge) {
-      std::vector<double> all;
-      step_->before_use(model_.list());
-      for (const Parameter* p : model_.list()) {
-        judge.same_bits(p->name, hash(p->value));
-        append(all, p->value);
-      }
-      step_->after_use(model_.list());
-      return all;
+      model_.with_values(*step_, [&](const Parameter& p, std::int64_t) {
+        judge.same_bits(p.name, hash(p.value));
+      });
+      return model_.values(*step_);
     }
 
    private:
@@ -244,9 +229,6 @@ struct ZeroOverlap {
     std::unique_ptr<zero::Step> step_;
   };
 
-  void transfer(std::size_t bytes) const {
-    sleep_for(seconds_per_byte_ * static_cast<double>(bytes));
-  }
   // A sleep is late by some 0.1 ms, so many small parameters share one.
   void compute(std::int64_t elements) {
     due_s_ += seconds_per_element_ * static_cast<double>(elements);

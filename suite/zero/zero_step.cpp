@@ -1,14 +1,14 @@
 // Claim: one optimizer step over dp replicas, from the gradients of its micro-batches to the
-// published values, is right within bounds derived from its dtypes; it sends and holds what ZeRO's
-// paper says and leaves all replicas with the same bits, with and without overlap, at any stage
+// published values, is right within bounds derived from its dtypes. It sends and holds the bytes of
+// ZeRO's paper and leaves all replicas with the same bits, with and without overlap, at any stage
 // (Rajbhandari et al. 2020, arXiv:1910.02054; AdamW: Loshchilov and Hutter 2019, arXiv:1711.05101).
 // With the optimizer's states in host memory or in a file, values and states have the same bits as
-// on the device, also after a step that overflowed; with delayed_update the values are those of the
-// previous step (Ren et al. 2021, arXiv:2101.06840; Rajbhandari et al. 2021, arXiv:2104.07857). The
+// on the device, also after an overflow. With delayed_update the values are those of the previous
+// step (Ren et al. 2021, arXiv:2101.06840; Rajbhandari et al. 2021, arXiv:2104.07857). The
 // same holds for stage 3 with offloaded values.
 //
-// A sample is one step with clipping on: in every micro-batch all parts are used forward and
-// backward, which adds known gradients to theirs; nothing is computed from values.
+// A sample is one step with clipping on. Every micro-batch uses all parts forward and backward, and
+// adds known gradients to theirs. Nothing is computed from values.
 // `parameters` counts elements: a dozen matrices and vectors of odd sizes (zero_step_model.h).
 // sub_group_size: the elements that an offloaded optimizer updates at once, also on the host, and
 // the buffer_size of values in a file; nvme_path `temporary` is $TMPDIR, or /tmp.
@@ -16,17 +16,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <limits>
 #include <optional>
 #include <thread>
 
 #include "collectives/cost.h"
+#include "harness/measure/statistics.h"
 #include "machine/base/clock.h"
+#include "suite/reference/shared_counters.h"
 #include "suite/reference/unit.h"
 #include "suite/reference/whole_values.h"
-#include "suite/zero/file_bound.h"
 #include "suite/zero/update_reference.h"
 #include "suite/zero/zero_step_case.h"
 #include "suite/zero/zero_step_model.h"
@@ -41,11 +41,9 @@ using collectives::Parameter;
 constexpr double clip_norm = 1;  // below the norm of the gradients made here: steps clip
 constexpr machine::AdamW adamw{.learning_rate = 1e-2, .weight_decay = 0.1};
 constexpr zero::Sgd sgd{.learning_rate = 0.5};
-constexpr Category categories[] = {Category::parameters, Category::gradients, Category::optimizer,
-                                   Category::buffers};
 constexpr int steps_judged = 4, overflowing_step = 3;
 
-struct ZeroStep {
+struct ZeroStep : ZeroStepCases {
   static constexpr std::string_view name = "zero_step";
   static constexpr std::string_view about =
       "reduce, clip, AdamW, publish: plain data parallelism and ZeRO stages 1 to 3";
@@ -57,25 +55,24 @@ struct ZeroStep {
       {"host_bytes_per_parameter", "B", Better::neither, Nature::exact,
        "host memory of offload_optimizer and offload_param"},
       {"offload_bytes_per_step", "B", Better::neither, Nature::exact,
-       "bytes that offloading moves in one step"}};
+       "bytes that offloading moves in one step"},
+      nvme_GBps_counter,
+      {"update_s", "s", Better::lower, Nature::measured,
+       "update of states in a file (`zero_step`)"},
+      {"file_pass_s", "s", Better::lower, Nature::measured,
+       "a pass over the file that only reads and writes"},
+      {"file_fraction", "", Better::higher, Nature::measured, "`file_pass_s` over `update_s`"}};
   static constexpr bool repeatable = false;  // the first and the last bits of a step differ
-
-  using Case = ZeroStepCase;
-  static Sweep<Case> sweep() { return zero_step_sweep(); }
-  static std::string why_not(const Case& c, const Context& context) {
-    return suite::why_not(c, context);
-  }
 
   ZeroStep(const Case& c, Context& context)
       : case_(c),
         context_(context),
         host_(machine::make_host_device()),
         model_(c.parameters, c.dtype, context.seed, context.group.index, c.ranks, c.micro_batches),
-        memory_(context.device.ledger()) {
+        memory_(context.device.ledger()),
+        dp_(context.world, context.group, c.transport),
+        plan_(model_.plan()) {
     host_->set_threads(std::max(1, context.device.threads() - 1));  // leaves a core to the copies
-    dp_ = std::make_unique<collectives::Communicator>(context.world, context.group, c.transport);
-    plan_ = model_.plan();
-    layout_options_ = {c.reduce_bucket, model_.part_of_rows(), c.persistence_threshold};
     model_.make_gradients(context.device, plan_.gradient_dtype);
     start(c.stage, options(adamw));
   }
@@ -103,13 +100,11 @@ struct ZeroStep {
 
     start(case_.stage, options(adamw));
     const ZeroStepModel::OnUse check_use = [&](const Parameter& p, std::int64_t first) {
-      judge.exact(fmt::format("{} when it is used", p.name), to_doubles(p.value),
-                  std::span(rounded_).subspan(static_cast<std::size_t>(first),
-                                              static_cast<std::size_t>(p.value.size())));
+      compare_initial(judge, "when it is used", p, first);
     };
     sum_up(check_use);
     step_->gather_gradients();
-    compare(judge, "summed gradient", &Parameter::gradient, reference.gradients());
+    compare_gradients(judge, "summed gradient", reference.gradients());
     const zero::StepResult result = step_->update();
     step_->drain();
     compare_norm(judge, "", result, reference);
@@ -117,11 +112,11 @@ struct ZeroStep {
     fingerprint(judge, "after AdamW");
     sum_up();  // the second step's gradients must not contain the first's
     step_->gather_gradients();
-    compare(judge, "summed gradient of step 2", &Parameter::gradient, reference.gradients());
+    compare_gradients(judge, "summed gradient of step 2", reference.gradients());
     compare_norm(judge, " of step 2", step_->update(), reference);
     if (case_.offloads()) judge_beside_memory(judge);
 
-    // Again, on the other thread, late, and with freed memory overwritten.
+    // Repeats the step on the other thread, late, and with freed memory overwritten.
     zero::StepOptions late = options(adamw);
     late.overlap_comm = !case_.overlap && case_.transport == Transport::shared_memory &&
                         context_.device.readable_by_host();
@@ -133,10 +128,9 @@ struct ZeroStep {
     };
     take_step(late, {}, check_use);
     fingerprint(judge, "after AdamW");
-    // The next step uses them as they come.
+    // The next step uses the values as they arrive.
     start(case_.stage, late);
-    passes();
-    step_->step();
+    whole_step();
     if (case_.delayed) step_->drain();
     passes([&](const Parameter& p, std::int64_t) {
       judge.same_bits(fmt::format("{} after AdamW", p.name), hash(p.value));
@@ -144,9 +138,8 @@ struct ZeroStep {
     step_->reduce();
 
     start(case_.stage, options(adamw));
-    dp_->link().reset_traffic();
-    passes();
-    step_->step();
+    dp_.link().reset_traffic();
+    whole_step();
     step_->wait_for_values();
     judge_volume(judge);
     step_->drain();
@@ -156,9 +149,9 @@ struct ZeroStep {
     take_step(options(sgd));
     compare_values(judge, "after SGD", reference.after_sgd(sgd.learning_rate, rounded_));
 
-    // If the collectives sum in the same order, sharding the states changes no bit. With SGD,
+    // If the collectives sum in the same order, sharding the states changes no bit. This uses SGD,
     // because Adam's first step hides the last bits of a gradient. Stages 0 and 1 add up
-    // micro-batches first, 2 and 3 ranks.
+    // micro-batches first, stages 2 and 3 ranks.
     if (case_.stage == 0) return;
     for (int stage = 0; stage < zero::num_stages; ++stage) {
       zero::StepOptions direct = options(sgd, "direct");
@@ -179,8 +172,8 @@ struct ZeroStep {
     Cost cost;
     // Backward reads what it adds, reads and writes gradients.
     cost.memory_bytes = case_.micro_batches * 3 * elements * gradient;
-    // Collectives, read plus written: each rank's share of all inputs is read and its sum written,
-    // then the others' sums (or values) are read and written.
+    // Collectives read each rank's share of all inputs and write its sum. Then they read and write
+    // the sums (or values) of the other ranks.
     const double others = (d - 1) / d * elements;
     const double reductions = case_.stage >= 2 ? case_.micro_batches : 1,
                  gathers = case_.stage == 3 ? 2 * case_.micro_batches : 1;
@@ -188,15 +181,14 @@ struct ZeroStep {
       cost.memory_bytes += reductions * (elements + elements / d) * gradient +
                            2 * others * (sharded ? gathers * value : gradient);
     // The norm reads the owned gradients once. The update reads them again, reads and writes the
-    // master and both moments, reads the mask, and writes the values where they are not the master.
+    // master and both moments, reads the mask, and writes the values if they are not the master.
     const double update =
         gradient + 6 * gradient + 1 + (plan_.value_dtype == plan_.gradient_dtype ? 0 : value);
     cost.memory_bytes += owned * (gradient + update) +
                          (case_.stage >= 2 ? owned : elements) * gradient;  // cleared at the end
-    // Copies read and write; what a file keeps goes through memory once each way.
+    // Copies read and write. States in a file pass memory once each way.
     const zero::OffloadTraffic moved = expected_offload_traffic();
-    cost.memory_bytes += 2 * static_cast<double>(moved.down + moved.up) +
-                         static_cast<double>(moved.nvme_read + moved.nvme_written);
+    cost.memory_bytes += 2 * static_cast<double>(moved.down + moved.up) + file_bytes(moved);
     cost.working_set_bytes =
         elements * (gradient + value) +
         owned * static_cast<double>(zero::optimizer_bytes_per_element(adamw, plan_.value_dtype));
@@ -210,20 +202,14 @@ struct ZeroStep {
       const zero::OffloadTraffic moved = expected_offload_traffic();
       description.set("host_bytes_per_parameter",
                       static_cast<double>(host_bytes_) / static_cast<double>(case_.parameters));
-      description.set(
-          "offload_bytes_per_step",
-          static_cast<double>(moved.down + moved.up + moved.nvme_read + moved.nvme_written));
+      description.set("offload_bytes_per_step",
+                      static_cast<double>(moved.down + moved.up) + file_bytes(moved));
       description.note = note_;
     }
-    if (case_.offload == "nvme" && case_.offload_param == "none") {
-      start(case_.stage, options(adamw));
-      describe_file_bound(description, context_.world, context_.group, *step_, [&] { sum_up(); });
-    }
+    if (case_.offload == "nvme" && case_.offload_param == "none") describe_file_bound(description);
     if (times_.empty()) return;
     const auto middle = times_.begin() + static_cast<std::ptrdiff_t>(times_.size() / 2);
-    std::nth_element(times_.begin(), middle, times_.end(), [](const Times& a, const Times& b) {
-      return a.passes_s + a.reduce_s + a.update_s < b.passes_s + b.reduce_s + b.update_s;
-    });
+    std::ranges::nth_element(times_, middle, {}, &Times::all_s);
     description.breakdown = {{"micro-batches", middle->passes_s},
                              {"reduce", middle->reduce_s},
                              {"norm, update, publish", middle->update_s}};
@@ -232,7 +218,43 @@ struct ZeroStep {
  private:
   struct Times {
     double passes_s, reduce_s, update_s;
+    double all_s() const { return passes_s + reduce_s + update_s; }
   };
+
+  static double file_bytes(const zero::OffloadTraffic& moved) {
+    return static_cast<double>(moved.nvme_read + moved.nvme_written);
+  }
+
+  // Alternates updates of states in a file with passes over the file that read and write the same
+  // bytes and compute nothing, on all ranks at once. Counters, as medians over rounds of the
+  // slowest rank: update_s (with norm and publishing), file_pass_s, file_fraction (the pass over
+  // the update: 1 if only the disk is waited for) and nvme_GBps (of the update). The values are not
+  // in a file.
+  void describe_file_bound(Description& description) {
+    constexpr int rounds = 5;
+    const auto slowest_s = [&](const auto& work) {
+      context_.world.barrier(context_.group);
+      const double begin = machine::steady_s();
+      work();
+      return std::ranges::max(
+          context_.world.all_gather(context_.group, machine::steady_s() - begin));
+    };
+    start(case_.stage, options(adamw));
+    std::vector<double> updates, passes;
+    const zero::OffloadTraffic before = step_->moved();
+    for (int round = 0; round < rounds; ++round) {
+      sum_up();
+      updates.push_back(slowest_s([&] { step_->update(); }));
+      passes.push_back(slowest_s(
+          [&] { step_->optimizer().visit(true, [](zero::Range, const zero::RangeStates&) {}); }));
+    }
+    const double update_s = harness::median(updates), pass_s = harness::median(passes);
+    description.set("update_s", update_s);
+    description.set("file_pass_s", pass_s);
+    description.set("file_fraction", pass_s / update_s);
+    // Only updates count as moved.
+    description.set("nvme_GBps", file_bytes(step_->moved() - before) / rounds / update_s / 1e9);
+  }
 
   zero::StepOptions options(const zero::Rule& rule, const std::string& algorithm = {}) const {
     zero::StepOptions options = case_.step_options(clip_norm, context_.group.index);
@@ -251,13 +273,10 @@ struct ZeroStep {
           context_.device.stream().kernels().fill(left, std::numeric_limits<double>::quiet_NaN());
     context_.device.stream().synchronize();
     states_.reset();
-    model_.forget();
-    states_ =
-        std::make_unique<zero::FlatStates>(context_.device, plan_, model_.list(), layout_options_);
-    model_.set_values();
+    states_ = model_.states(context_.device, case_.reduce_bucket, case_.persistence_threshold);
     if (rounded_.empty())
-      for (const Parameter& p : model_.parameters()) append(rounded_, p.value);
-    step_ = zero::make_step(stage, *states_, plan_, {.dp = dp_.get()}, options);
+      model_.for_each([&](const Parameter& p, std::int64_t) { append(rounded_, p.value); });
+    step_ = zero::make_step(stage, *states_, plan_, {.dp = &dp_}, options);
   }
 
   void passes(const ZeroStepModel::OnUse& on_use = {}) {
@@ -269,36 +288,37 @@ struct ZeroStep {
     step_->reduce();
   }
 
+  zero::StepResult whole_step(const ZeroStepModel::OnUse& on_use = {}) {
+    passes(on_use);
+    return step_->step();
+  }
+
   // Takes the first step from the start and applies its update to the values.
   void take_step(const zero::StepOptions& options, std::optional<int> stage = {},
                  const ZeroStepModel::OnUse& on_use = {}) {
     start(stage.value_or(case_.stage), options);
-    passes(on_use);
-    step_->step();
+    whole_step(on_use);
     step_->drain();
   }
 
-  // For a step after the first: collectives hold their scratch, and stage 3 prefetches.
+  // Judges a step after the first: collectives hold their scratch, and stage 3 prefetches.
   void judge_memory(Judge& judge) {
     judge.shares_reference(Oracle::memory);  // buckets of the layout
-    passes();
-    step_->step();
+    whole_step();
     memory_.reset();
     host_->ledger().reset_peaks();
-    passes();
-    step_->step();
-    std::array<std::size_t, std::size(categories)> peaks{};
-    for (std::size_t i = 0; i < peaks.size(); ++i) peaks[i] = memory_.peak(categories[i]);
-
+    whole_step();
     const zero::ExpectedMemory formula = zero::expected_memory(
         case_.stage, plan_, states_->layout(), adamw, options(adamw), model_.usage());
     // In addition to the states: scratch of the collectives' plans.
     const std::size_t scratch = context_.device.readable_by_host() ? cost_of_calls().scratch() : 0;
-    const std::size_t expected[] = {formula.parameters, formula.gradients, formula.optimizer,
-                                    formula.buffers + scratch};
-    for (std::size_t i = 0; i < peaks.size(); ++i) {
-      judge.memory(categories[i], peaks[i], expected[i]);
-      if (categories[i] != Category::buffers) state_bytes_ += peaks[i];
+    for (const auto& [category, expected] : {std::pair(Category::parameters, formula.parameters),
+                                             {Category::gradients, formula.gradients},
+                                             {Category::optimizer, formula.optimizer},
+                                             {Category::buffers, formula.buffers + scratch}}) {
+      const std::uint64_t peak = memory_.peak(category);
+      judge.memory(category, peak, expected);
+      if (category != Category::buffers) state_bytes_ += peak;
     }
     if (!case_.offloads()) return;
     const machine::Ledger& host = host_->ledger();
@@ -341,8 +361,7 @@ struct ZeroStep {
       double kept = 0;
       const bool here = overflows && context_.group.index + 1 == case_.ranks;
       if (here) kept = model_.replace_gradient(std::numeric_limits<double>::infinity());
-      passes();
-      const bool updated = step_->step().updated;
+      const bool updated = whole_step().updated;
       if (here) model_.replace_gradient(kept);
       judge.exact(fmt::format("whether step {} updates", step), std::vector{updated ? 1.0 : 0.0},
                   std::vector{overflows ? 0.0 : 1.0});
@@ -387,7 +406,7 @@ struct ZeroStep {
 
   void judge_volume(Judge& judge) {
     judge.shares_reference(Oracle::volume);  // buckets of the layout
-    judge.volume(dp_->link(), cost_of_calls().traffic("dp"));
+    judge.volume(dp_.link(), cost_of_calls().traffic("dp"));
   }
 
   static void compare_norm(Judge& judge, std::string_view when, const zero::StepResult& result,
@@ -399,39 +418,39 @@ struct ZeroStep {
   }
 
   void compare_values(Judge& judge, std::string_view when, const Expected& expected) {
-    const std::vector<Parameter*> all = model_.list();
-    step_->before_use(all);
-    compare(judge, when, &Parameter::value, expected);
-    std::size_t offset = 0;
-    for (const Parameter* p : all) {
-      const std::vector<double> got = to_doubles(p->value);
-      if (!model_.trained(*p))
-        judge.exact(fmt::format("{} {}", p->name, when), got,
-                    std::span(rounded_).subspan(offset, got.size()));
-      offset += got.size();
-    }
-    step_->after_use(all);
-  }
-
-  void compare(Judge& judge, std::string_view when, Tensor Parameter::*what,
-               const Expected& expected) const {
-    std::size_t offset = 0;
-    for (const Parameter& p : model_.parameters()) {
-      const auto size = static_cast<std::size_t>(p.global_shape.size());
+    model_.with_values(*step_, [&](const Parameter& p, std::int64_t first) {
       if (model_.trained(p))
-        judge.numerics(fmt::format("{} {}", p.name, when), to_doubles(p.*what),
-                       std::span(expected.values).subspan(offset, size),
-                       std::span(expected.bounds).subspan(offset, size));
-      offset += size;
-    }
+        compare(judge, when, p, p.value, first, expected);
+      else
+        compare_initial(judge, when, p, first);
+    });
+  }
+  void compare_gradients(Judge& judge, std::string_view when, const Expected& expected) const {
+    model_.for_each([&](const Parameter& p, std::int64_t first) {
+      if (model_.trained(p)) compare(judge, when, p, p.gradient, first, expected);
+    });
+  }
+  static void compare(Judge& judge, std::string_view when, const Parameter& p, const Tensor& got,
+                      std::int64_t first, const Expected& expected) {
+    const auto part = [&](const std::vector<double>& all) { return part_of(all, p, first); };
+    judge.numerics(fmt::format("{} {}", p.name, when), to_doubles(got), part(expected.values),
+                   part(expected.bounds));
+  }
+  void compare_initial(Judge& judge, std::string_view when, const Parameter& p,
+                       std::int64_t first) const {
+    judge.exact(fmt::format("{} {}", p.name, when), to_doubles(p.value),
+                part_of(rounded_, p, first));
+  }
+  static std::span<const double> part_of(const std::vector<double>& all, const Parameter& p,
+                                         std::int64_t first) {
+    return std::span(all).subspan(static_cast<std::size_t>(first),
+                                  static_cast<std::size_t>(p.global_shape.size()));
   }
 
   void fingerprint(Judge& judge, std::string_view when) {
-    const std::vector<Parameter*> all = model_.list();
-    step_->before_use(all);
-    for (const Parameter* p : all)
-      judge.same_bits(fmt::format("{} {}", p->name, when), hash(p->value));
-    step_->after_use(all);
+    model_.with_values(*step_, [&](const Parameter& p, std::int64_t) {
+      judge.same_bits(fmt::format("{} {}", p.name, when), hash(p.value));
+    });
   }
 
   Case case_;
@@ -439,9 +458,8 @@ struct ZeroStep {
   std::unique_ptr<machine::Device> host_;  // stores offloaded states
   ZeroStepModel model_;
   harness::PeakMeter memory_;
-  std::unique_ptr<collectives::Communicator> dp_;
+  collectives::Communicator dp_;
   zero::GradientPlan plan_;
-  zero::LayoutOptions layout_options_;
   std::unique_ptr<zero::FlatStates> states_;
   std::vector<double> rounded_;  // initial values as the dtype has them
   std::unique_ptr<zero::Step> step_;
@@ -450,7 +468,7 @@ struct ZeroStep {
   std::string note_;  // of the file
 };
 
-// The same for the other options, as a separate unit because the product would have too many cases.
+// The other options are a separate unit, because the product would have too many cases.
 struct ZeroOptions : ZeroStep {
   using ZeroStep::ZeroStep;
   static constexpr std::string_view name = "zero_options";

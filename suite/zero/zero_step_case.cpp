@@ -15,8 +15,6 @@ using Case = ZeroStepCase;
 
 namespace {
 
-constexpr int whole = Case::whole;
-
 std::string why_no_case(const Case& c) {
   if (c.parameters < 1000) return fmt::format("{} parameters: at least 1000", c.parameters);
   if (c.micro_batches < 1) return fmt::format("{} micro-batches: at least 1", c.micro_batches);
@@ -44,26 +42,26 @@ std::string why_no_case(const Case& c) {
 
 // The axes, each usually off.
 Sweep<Case> axes() {
-  Sweep<Case> sweep;
-  sweep
+  using enum Dtype;
+  const std::vector<std::string> devices = zero::offload_device_names();
+  return Sweep<Case>()
       .axis("transport", &Case::transport, Transport::shared_memory,
             {Transport::shared_memory, Transport::mpi})
-      .axis("dtype", &Case::dtype, Dtype::float32,
-            {Dtype::float32, Dtype::bfloat16, Dtype::float16, Dtype::float64})
+      .axis("dtype", &Case::dtype, float32, {float32, bfloat16, float16, float64})
       .axis("zero-stage", &Case::stage, 1, {0, 1, 2, 3})
       .axis("ranks", &Case::ranks, 2)
       .axis("parameters", &Case::parameters, 100'003)
       .axis("gradient_accumulation_steps", &Case::micro_batches, 1)
       .axis("overlap_comm", &Case::overlap, false)
       .axis("contiguous_gradients", &Case::contiguous, true)
-      .axis("reduce_bucket_size", &Case::reduce_bucket, whole)
-      .axis("allgather_bucket_size", &Case::all_gather_bucket, whole)
+      .axis("reduce_bucket_size", &Case::reduce_bucket, Case::whole)
+      .axis("allgather_bucket_size", &Case::all_gather_bucket, Case::whole)
       .axis("communication_data_type", &Case::wire, "default", {"default", "bfloat16", "half"})
       .axis("stage3_prefetch_bucket_size", &Case::prefetch_bucket, 50'000'000)
       .axis("stage3_param_persistence_threshold", &Case::persistence_threshold, 100)
       .axis("stage3_max_live_parameters", &Case::max_live, 1'000'000'000)
-      .axis("offload_optimizer", &Case::offload, "none", zero::offload_device_names())
-      .axis("offload_param", &Case::offload_param, "none", zero::offload_device_names())
+      .axis("offload_optimizer", &Case::offload, "none", devices)
+      .axis("offload_param", &Case::offload_param, "none", devices)
       .axis("delayed_update", &Case::delayed, false)
       .axis("ratio", &Case::ratio, "1", {"0", "0.25", "0.5", "0.75", "1"})
       .axis("sub_group_size", &Case::sub_group_size, 4000)
@@ -71,7 +69,6 @@ Sweep<Case> axes() {
       .axis("max_in_cpu", &Case::max_in_cpu, 0)
       .axis("nvme_path", &Case::nvme_path, "temporary")
       .only(why_no_case);
-  return sweep;
 }
 
 using Variations = std::vector<harness::Variation<Case>>;
@@ -79,6 +76,10 @@ using Variations = std::vector<harness::Variation<Case>>;
 Variations operator+(Variations all, const Variations& more) {
   all.insert(all.end(), more.begin(), more.end());
   return all;
+}
+
+Variations in(Dtype dtype, int stage, int ranks) {
+  return {vary(&Case::dtype, {dtype}), vary(&Case::stage, {stage}), vary(&Case::ranks, {ranks})};
 }
 
 // The places of the optimizer's states and of the values.
@@ -119,148 +120,131 @@ zero::StepOptions ZeroStepCase::step_options(double clip_norm, int rank) const {
   return options;
 }
 
-Sweep<Case> zero_step_sweep() {
+Sweep<Case> ZeroStepCases::sweep() {
   using enum Profile;
+  using enum Dtype;
   Sweep<Case> sweep = axes();
   const auto stages = vary(&Case::stage, {0, 1, 2, 3});
-  const auto ranks = vary(&Case::ranks, {1, 2, 3, 4, 8});
-  const auto dtypes = vary(&Case::dtype, {Dtype::float32, Dtype::bfloat16, Dtype::float16});
-  const auto micro_batches = vary(&Case::micro_batches, {1, 2, 3});
-  const auto overlaps = vary(&Case::overlap, {false, true});
+  const auto ranks = vary(&Case::ranks, {1, 2, 3, 4, 8}), three = vary(&Case::ranks, {3});
+  const auto dtypes = vary(&Case::dtype, {float32, bfloat16, float16}),
+             two_dtypes = vary(&Case::dtype, {float32, bfloat16}),
+             narrow = vary(&Case::dtype, {float16});
   const auto buckets = vary(&Case::reduce_bucket, {20'000});
+  const auto overlap = vary(&Case::overlap, {true});
+  const auto three_micro_batches = vary(&Case::micro_batches, {3});
   const auto mpi = vary(&Case::transport, {Transport::mpi});
   // The usual options over both transports; the matrix in small buckets.
-  for (const auto& [parameters, of] :
-       {std::pair(100'003, dtypes),
-        {1'000'003, vary(&Case::dtype, {Dtype::float32, Dtype::bfloat16})}})
-    sweep
-        .slice({acceptance, paper}, "usual",
-               {of, stages, ranks, vary(&Case::parameters, {parameters})})
+  for (const auto& [elements, of] : {std::pair(100'003, dtypes), {1'000'003, two_dtypes}}) {
+    const auto parameters = vary(&Case::parameters, {elements});
+    sweep.slice({acceptance, paper}, "usual", {of, stages, ranks, parameters})
         .slice({acceptance, paper}, "transports",
-               {mpi, of, stages, vary(&Case::ranks, {2, 3, 4, 8}),
-                vary(&Case::parameters, {parameters})});
-  const Variations matrix{dtypes, stages, ranks, micro_batches, overlaps, buckets};
+               {mpi, of, stages, vary(&Case::ranks, {2, 3, 4, 8}), parameters});
+  }
+  const Variations matrix{dtypes,  stages,
+                          ranks,   vary(&Case::micro_batches, {1, 2, 3}),
+                          buckets, vary(&Case::overlap, {false, true})};
   sweep.slice({acceptance, paper}, "buckets", matrix)
       .slice({acceptance, paper}, "offload", matrix + offloaded("cpu"), {3, 1})
       .slice({acceptance, paper}, "offload", matrix + offloaded("nvme"), {3, 2})
       .slice({acceptance, paper}, "delayed", matrix + offloaded("cpu", "none", true), {3, 0});
-  const Variations all_at_once{vary(&Case::overlap, {true}), vary(&Case::micro_batches, {3}),
-                               buckets};
-  const auto in = [](Dtype dtype, int stage, int of) {
-    return Variations{vary(&Case::dtype, {dtype}), vary(&Case::stage, {stage}),
-                      vary(&Case::ranks, {of})};
-  };
-  // The states where the values are, or on the device.
+  const Variations all_at_once{overlap, three_micro_batches, buckets};
+  // The states are next to the values, or on the device.
   for (const char* device : {"cpu", "nvme"}) {
-    sweep.slice({acceptance, paper}, "offload_param",
-                Variations{vary(&Case::dtype, {Dtype::bfloat16}), vary(&Case::stage, {3}), ranks} +
-                    all_at_once + offloaded(device, device));
-    sweep.slice({acceptance, paper}, "offload_param",
-                in(Dtype::float32, 3, 3) + all_at_once + offloaded("none", device));
-    sweep.slice({acceptance, paper}, "offload_param",
-                in(Dtype::float16, 3, 3) + all_at_once + offloaded(device, device));
+    const Variations both = all_at_once + offloaded(device, device);
+    sweep
+        .slice({acceptance, paper}, "offload_param",
+               both + Variations{vary(&Case::dtype, {bfloat16}), vary(&Case::stage, {3}), ranks})
+        .slice({acceptance, paper}, "offload_param",
+               in(float32, 3, 3) + all_at_once + offloaded("none", device))
+        .slice({acceptance, paper}, "offload_param", in(float16, 3, 3) + both);
   }
 
-  sweep.slice({quick}, "usual", {vary(&Case::stage, {0})})
-      .slice({quick}, "usual", {vary(&Case::dtype, {Dtype::bfloat16}), vary(&Case::stage, {3})})
-      .slice({quick}, "transports", Variations{mpi} + in(Dtype::float32, 0, 4))
-      .slice({quick}, "transports", Variations{mpi} + in(Dtype::bfloat16, 3, 4))
-      .slice({quick}, "buckets", in(Dtype::float32, 2, 4) + all_at_once)
-      .slice({quick}, "buckets", in(Dtype::bfloat16, 3, 4) + all_at_once)
-      .slice({quick}, "offload", in(Dtype::float16, 1, 2) + offloaded("cpu"))
-      .slice({quick}, "offload", in(Dtype::bfloat16, 3, 2) + offloaded("cpu", "none", true))
-      .slice({quick}, "offload", in(Dtype::float16, 2, 4) + all_at_once + offloaded("nvme"))
-      .slice({quick}, "offload_param",
-             in(Dtype::float32, 3, 2) + all_at_once + offloaded("none", "cpu"))
-      .slice({quick}, "offload_param",
-             in(Dtype::bfloat16, 3, 2) + all_at_once + offloaded("nvme", "nvme"));
-  // Shards and buckets that are no multiple of each other, with every stage in some dtype; a bucket
-  // of exactly all parameters.
+  // Shards and buckets are not multiples of each other, in every stage, each in some dtype. One
+  // bucket has exactly all parameters.
   const Variations uneven{vary(&Case::parameters, {10'007}), vary(&Case::micro_batches, {2}),
-                          vary(&Case::overlap, {true}), vary(&Case::all_gather_bucket, {509})};
-  const auto prime = vary(&Case::reduce_bucket, {1009});
-  for (const auto& [dtype, stage] : {std::pair(Dtype::float16, 0),
-                                     {Dtype::float32, 1},
-                                     {Dtype::bfloat16, 2},
-                                     {Dtype::float16, 3}})
-    sweep.slice({quick}, "edges", in(dtype, stage, 3) + uneven + Variations{prime});
-  sweep
-      .slice({quick}, "edges",
-             in(Dtype::bfloat16, 1, 3) + uneven + Variations{vary(&Case::reduce_bucket, {10'007})})
-      .slice({quick}, "edges",
-             in(Dtype::float16, 1, 3) + uneven +
-                 Variations{prime, vary(&Case::sub_group_size, {101})} + offloaded("cpu"));
+                          overlap, vary(&Case::all_gather_bucket, {509})};
+  const Variations prime = uneven + Variations{vary(&Case::reduce_bucket, {1009})};
+  const Variations whole = uneven + Variations{vary(&Case::reduce_bucket, {10'007})};
+  const Variations sub_groups{vary(&Case::sub_group_size, {101})};
+  sweep.slice({quick}, "usual", {vary(&Case::stage, {0})})
+      .slice({quick}, "usual", {vary(&Case::dtype, {bfloat16}), vary(&Case::stage, {3})})
+      .slice({quick}, "transports", Variations{mpi} + in(float32, 0, 4))
+      .slice({quick}, "transports", Variations{mpi} + in(bfloat16, 3, 4))
+      .slice({quick}, "buckets", in(float32, 2, 4) + all_at_once)
+      .slice({quick}, "buckets", in(bfloat16, 3, 4) + all_at_once)
+      .slice({quick}, "offload", in(float16, 1, 2) + offloaded("cpu"))
+      .slice({quick}, "offload", in(bfloat16, 3, 2) + offloaded("cpu", "none", true))
+      .slice({quick}, "offload", in(float16, 2, 4) + all_at_once + offloaded("nvme"))
+      .slice({quick}, "offload_param", in(float32, 3, 2) + all_at_once + offloaded("none", "cpu"))
+      .slice({quick}, "offload_param", in(bfloat16, 3, 2) + all_at_once + offloaded("nvme", "nvme"))
+      .slice({quick}, "edges", in(float16, 0, 3) + prime)
+      .slice({quick}, "edges", in(float32, 1, 3) + prime)
+      .slice({quick}, "edges", in(bfloat16, 2, 3) + prime)
+      .slice({quick}, "edges", in(float16, 3, 3) + prime)
+      .slice({quick}, "edges", in(bfloat16, 1, 3) + whole)
+      .slice({quick}, "edges", in(float16, 1, 3) + prime + sub_groups + offloaded("cpu"));
 
-  // Every stage over ranks that are no power of two; all else at once; states and values elsewhere.
+  // Every stage over 1 or 3 ranks; all other options at once; states and values elsewhere.
   const Variations small{vary(&Case::parameters, {3001}), vary(&Case::reduce_bucket, {700}),
                          vary(&Case::sub_group_size, {100}), vary(&Case::buffer_count, {3})};
-  const auto three = vary(&Case::ranks, {3});
-  const auto narrow = vary(&Case::dtype, {Dtype::float16});
+  const Variations small_narrow = small + Variations{narrow, stages, three};
+  const Variations accumulated{three_micro_batches, overlap};
   sweep
       .slice({smoke}, "smoke",
-             small + Variations{vary(&Case::dtype, {Dtype::float32, Dtype::bfloat16}), stages,
-                                vary(&Case::ranks, {1, 3}), vary(&Case::micro_batches, {1, 3})})
+             small + Variations{two_dtypes, stages, vary(&Case::ranks, {1, 3}),
+                                vary(&Case::micro_batches, {1, 3})})
+      .slice({smoke}, "smoke", small_narrow + accumulated)
       .slice({smoke}, "smoke",
-             small + Variations{narrow, stages, three} +
-                 Variations{vary(&Case::micro_batches, {3}), vary(&Case::overlap, {true})})
-      .slice({smoke}, "smoke",
-             small + offloaded("cpu") +
-                 Variations{narrow, stages, three, vary(&Case::ratio, {"0.5", "1"})})
-      .slice({smoke}, "smoke",
-             small + offloaded("cpu", "none", true) + Variations{narrow, stages, three})
-      .slice({smoke}, "smoke",
-             small + offloaded("nvme") +
-                 Variations{narrow, stages, three, vary(&Case::micro_batches, {3}),
-                            vary(&Case::overlap, {true})});
+             small_narrow + offloaded("cpu") + Variations{vary(&Case::ratio, {"0.5", "1"})})
+      .slice({smoke}, "smoke", small_narrow + offloaded("cpu", "none", true))
+      .slice({smoke}, "smoke", small_narrow + offloaded("nvme") + accumulated);
   for (const char* device : {"cpu", "nvme"})
     for (const char* states : {"none", "nvme"})
       sweep.slice({smoke}, "smoke",
-                  small + offloaded(states, device) + in(Dtype::float16, 3, 3) +
+                  small + offloaded(states, device) + in(float16, 3, 3) +
                       Variations{vary(&Case::max_in_cpu, {300})});
   return sweep;
 }
 
 Sweep<Case> zero_options_sweep() {
   using enum Profile;
+  using enum Dtype;
   Sweep<Case> sweep = axes();
-  const Variations in_buckets{vary(&Case::overlap, {true}), vary(&Case::reduce_bucket, {20'000})};
   const auto stages = vary(&Case::stage, {0, 1, 2, 3}), stage_3 = vary(&Case::stage, {3});
-  const auto one = [&](const harness::Variation<Case>& at_stages,
-                       const harness::Variation<Case>& option) {
-    sweep.slice(
-        {acceptance, paper}, "one at a time",
-        Variations{vary(&Case::dtype, {Dtype::float32, Dtype::bfloat16, Dtype::float16}), at_stages,
-                   vary(&Case::ranks, {3}), vary(&Case::micro_batches, {2}), option} +
-            in_buckets);
-  };
-  one(stages, vary(&Case::contiguous, {false}));
-  one(stages, vary(&Case::all_gather_bucket, {10'000}));
-  one(stages, vary(&Case::wire, {"bfloat16", "half"}));
-  one(stage_3, vary(&Case::prefetch_bucket, {0, 30'000}));
-  one(stage_3, vary(&Case::persistence_threshold, {100'000}));
-  one(stage_3, vary(&Case::max_live, {50'000}));
-  sweep.slice(
-      {quick}, "narrow wire",
-      Variations{vary(&Case::stage, {2}), vary(&Case::ranks, {4}), vary(&Case::micro_batches, {3}),
-                 vary(&Case::contiguous, {false}), vary(&Case::wire, {"half"})} +
-          in_buckets);
-  const Variations all{vary(&Case::ranks, {3}),
+  const auto three = vary(&Case::ranks, {3});
+  const auto overlap = vary(&Case::overlap, {true});
+  const auto buckets = vary(&Case::reduce_bucket, {20'000});
+  const auto two_micro_batches = vary(&Case::micro_batches, {2});
+  const auto scattered = vary(&Case::contiguous, {false});
+  for (const auto& [at_stages, option] : {std::pair(stages, scattered),
+                                          {stages, vary(&Case::all_gather_bucket, {10'000})},
+                                          {stages, vary(&Case::wire, {"bfloat16", "half"})},
+                                          {stage_3, vary(&Case::prefetch_bucket, {0, 30'000})},
+                                          {stage_3, vary(&Case::persistence_threshold, {100'000})},
+                                          {stage_3, vary(&Case::max_live, {50'000})}})
+    sweep.slice({acceptance, paper}, "one at a time",
+                {vary(&Case::dtype, {float32, bfloat16, float16}), at_stages, three,
+                 two_micro_batches, option, overlap, buckets});
+  const Variations all{three,
                        vary(&Case::parameters, {10'007}),
                        vary(&Case::reduce_bucket, {1500}),
                        vary(&Case::all_gather_bucket, {500}),
                        vary(&Case::prefetch_bucket, {3000}),
                        vary(&Case::max_live, {5000}),
                        vary(&Case::persistence_threshold, {1000})};
-  sweep.slice({quick}, "edges", Variations{stage_3, vary(&Case::micro_batches, {2})} + all)
+  const auto half_wire = vary(&Case::wire, {"half"});
+  return sweep
+      .slice({quick}, "narrow wire",
+             {vary(&Case::stage, {2}), vary(&Case::ranks, {4}), vary(&Case::micro_batches, {3}),
+              scattered, half_wire, overlap, buckets})
+      .slice({quick}, "edges", Variations{stage_3, two_micro_batches} + all)
       .slice({smoke}, "smoke",
-             Variations{vary(&Case::dtype, {Dtype::bfloat16}), stages,
-                        vary(&Case::micro_batches, {1, 3}), vary(&Case::overlap, {false, true}),
-                        vary(&Case::contiguous, {false}), vary(&Case::wire, {"half"})} +
+             Variations{vary(&Case::dtype, {bfloat16}), stages, vary(&Case::micro_batches, {1, 3}),
+                        vary(&Case::overlap, {false, true}), scattered, half_wire} +
                  all);
-  return sweep;
 }
 
-std::string why_not(const Case& c, const Context& context) {
+std::string ZeroStepCases::why_not(const Case& c, const Context& context) {
   if (c.overlap && !context.device.readable_by_host())
     return "overlap_comm needs tensors in host memory";
   if (c.offload == "nvme" || c.offload_param == "nvme") {

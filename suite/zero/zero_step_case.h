@@ -31,12 +31,16 @@ struct ZeroStepCase {
   zero::StepOptions step_options(double clip_norm, int rank) const;
 };
 
-// The usual options over both transports; stages, ranks, micro-batches, dtypes, overlap and places
-// of the optimizer's states, in small buckets.
-Sweep<ZeroStepCase> zero_step_sweep();
+// The part of the unit zero_step that plans its cases.
+struct ZeroStepCases {
+  using Case = ZeroStepCase;
+  // The usual options over both transports; stages, ranks, micro-batches, dtypes, overlap and
+  // places of the optimizer's states, in small buckets.
+  static Sweep<Case> sweep();
+  // The reason why a case cannot run here, or empty.
+  static std::string why_not(const Case& c, const Context& context);
+};
 // All other options, one at a time, in small buckets, with micro-batches and overlap.
 Sweep<ZeroStepCase> zero_options_sweep();
-// The reason why it cannot run here, or empty.
-std::string why_not(const ZeroStepCase& c, const Context& context);
 
 }  // namespace suite

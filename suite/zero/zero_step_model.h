@@ -3,12 +3,21 @@
 // cases that break real stacks: a parameter without elements, one of a single element, prime sizes,
 // a frozen one, one that no part uses, and one that two parts share.
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "collectives/placement.h"
-#include "machine/device/tensor.h"
+#include "machine/device/kernels.h"
+#include "machine/device/random.h"
+#include "suite/reference/unit.h"
+#include "suite/reference/whole_values.h"
 #include "zero/cost/cost.h"
 #include "zero/stages/step.h"
 
@@ -16,53 +25,197 @@ namespace suite {
 
 class ZeroStepModel {
  public:
+  using Parameter = collectives::Parameter;
+
   // elements: of all parameters, 1000 at least. rank: of dp, for its contributions.
-  ZeroStepModel(std::int64_t elements, machine::Dtype dtype, std::uint64_t seed, int rank,
-                int ranks, int micro_batches);
+  ZeroStepModel(std::int64_t elements, Dtype dtype, std::uint64_t seed, int rank, int ranks,
+                int micro_batches)
+      : dtype_(dtype), seed_(seed), rank_(rank), ranks_(ranks), micro_batches_(micro_batches) {
+    std::int64_t left = elements;
+    const auto add = [&](std::string name, machine::Shape shape) {
+      Parameter p;
+      p.name = std::move(name);
+      p.global_shape = shape;
+      p.weight_decay = shape.rank() > 1;
+      first_element_.push_back(elements - left);
+      left -= shape.size();
+      parameters_.push_back(std::move(p));
+      return parameters_.size() - 1;
+    };
+    const auto weight = [&](std::int64_t cols) {
+      return add(fmt::format("weight.{}", cols),
+                 {std::max<std::int64_t>(1, elements / 10 / cols), cols});
+    };
+    add("unused", {70});
+    parts_.push_back(
+        {add("scale", {1}), add("gain", {7}), add("shift", {13}), add("empty", {0}), weight(129)});
+    parts_.push_back({weight(65), weight(257)});
+    parts_.push_back({weight(33), add("frozen", {129})});
+    parts_.push_back({weight(127), weight(31), weight(63)});
+    parts_.push_back({weight(95), add("bias", {left}), shared_row});
 
-  const std::vector<collectives::Parameter>& parameters() const { return parameters_; }
-  std::vector<collectives::Parameter*> list();
-  // As if every micro-batch had 7 tokens: a divisor that is not a power of two.
-  zero::GradientPlan plan();
-  bool trained(const collectives::Parameter& parameter) const { return parameter.name != "frozen"; }
-  // For LayoutOptions, and for the formulas.
-  std::vector<int> part_of_rows() const;
-  zero::Usage usage() const;
+    for (std::int64_t i = 0; i < elements; ++i) initial_.push_back(random_value(seed, i));
+  }
 
-  // Initial values of all parameters, one after the other; the dtype rounds them.
-  const std::vector<double>& initial() const { return initial_; }
-  std::vector<bool> decays() const;
+  std::vector<Parameter*> list() {
+    std::vector<Parameter*> all;
+    for (Parameter& p : parameters_) all.push_back(&p);
+    return all;
+  }
+  // Every micro-batch counts as 7 tokens, so that the divisor is not a power of two.
+  zero::GradientPlan plan() {
+    return zero::gradient_plan(list(), dtype_, machine::Grid({.dp = ranks_}, rank_),
+                               7 * ranks_ * micro_batches_, {"frozen"});
+  }
+  bool trained(const Parameter& parameter) const { return parameter.name != "frozen"; }
+  zero::Usage usage() const {
+    std::vector<std::vector<int>> parts;
+    for (const Rows& rows : parts_) parts.emplace_back(rows.begin(), rows.end());
+    zero::Usage usage = zero::forward_and_backward(parts, micro_batches_);
+    usage.ready.front().pop_back();  // the shared row is ready with the first part
+    return usage;
+  }
+
+  std::vector<bool> decays() const {
+    std::vector<bool> result;
+    for (const Parameter& p : parameters_)
+      result.insert(result.end(), static_cast<std::size_t>(p.global_shape.size()), p.weight_decay);
+    return result;
+  }
   // The contribution of micro-batch index / ranks of rank index % ranks to the summed gradient of
   // an element.
-  double contribution(int index, std::int64_t element) const;
+  double contribution(int index, std::int64_t element) const {
+    const auto after = std::ranges::upper_bound(first_element_, element);
+    const Parameter& here =
+        parameters_[static_cast<std::size_t>(after - first_element_.begin()) - 1];
+    if (here.name == "frozen" || here.name == "unused") return 0;
+    return random_value(seed_ + 1 + static_cast<std::uint64_t>(index), element);
+  }
 
-  // All values, as uses of the step see them.
-  std::vector<double> values(zero::Step& step);
+  // Calls visit(parameter, first element) for all parameters.
+  void for_each(const auto& visit) const {
+    for (std::size_t row = 0; row < parameters_.size(); ++row)
+      visit(parameters_[row], first_element_[row]);
+  }
+  // The same, with the values that the step's uses see.
+  void with_values(zero::Step& step, const auto& visit) {
+    step.before_use(list());
+    for_each(visit);
+    step.after_use(list());
+  }
+  std::vector<double> values(zero::Step& step) {
+    std::vector<double> all;
+    with_values(step, [&](const Parameter& p, std::int64_t) { append(all, p.value); });
+    return all;
+  }
 
-  // forget drops the parameters' memory; set_values writes initial values to it.
-  void forget();
-  void set_values() const;
+  // Makes the states on the device, with initial values. Drops the parameters' memory, so the
+  // states and the step before must be gone.
+  std::unique_ptr<zero::FlatStates> states(machine::Device& device, std::int64_t reduce_bucket,
+                                           std::int64_t persistence_threshold) {
+    for (Parameter& p : parameters_) p.value = p.gradient = Tensor();
+    auto states = std::make_unique<zero::FlatStates>(
+        device, plan(), list(),
+        zero::LayoutOptions{reduce_bucket, part_of_rows(), persistence_threshold});
+    for_each([&](const Parameter& p, std::int64_t first_element) {
+      const auto first = initial_.begin() + first_element;
+      from_doubles(p.value, {first, first + p.value.size()});
+    });
+    return states;
+  }
   // Makes the gradients of backward on the device, counted as activations.
-  void make_gradients(machine::Device& device, machine::Dtype dtype);
+  void make_gradients(machine::Device& device, Dtype dtype) {
+    const auto elements = static_cast<std::int64_t>(initial_.size());
+    for (int micro_batch = 0; micro_batch < micro_batches_; ++micro_batch) {
+      std::vector<double> values;
+      for (std::int64_t i = 0; i < elements; ++i)
+        values.push_back(contribution(micro_batch * ranks_ + rank_, i));
+      gradients_.emplace_back(device, dtype, machine::Shape{elements}, Category::activations);
+      from_doubles(gradients_.back(), values);
+    }
+  }
   // For all micro-batches.
-  void negate_gradients();
+  void negate_gradients() {
+    for (const Tensor& gradients : gradients_)
+      gradients.device().stream().kernels().scale(gradients, -1, gradients);
+  }
   // Replaces the gradient of the last element in the first micro-batch; returns the previous one.
-  double replace_gradient(double value);
+  double replace_gradient(double value) {
+    const Tensor& gradients = gradients_.front();
+    const Tensor last = gradients.slice(gradients.size() - 1, {1});
+    const double before = to_doubles(last).front();
+    from_doubles(last, {value});
+    return before;
+  }
+
   // Forward and backward of one micro-batch. on_use is called for every parameter in use.
-  using OnUse = std::function<void(const collectives::Parameter&, std::int64_t first_element)>;
-  void run(zero::Step& step, int micro_batch, const OnUse& on_use = {});
+  using OnUse = std::function<void(const Parameter&, std::int64_t first_element)>;
+  void run(zero::Step& step, int micro_batch, const OnUse& on_use = {}) {
+    const auto use = [&](const Rows& rows) {
+      for (const std::size_t row : rows)
+        if (on_use) on_use(parameters_[row], first_element_[row]);
+    };
+    step.begin_micro_batch(micro_batch + 1 == micro_batches_);
+    for (const Rows& rows : parts_) {
+      step.before_use(part(rows));
+      use(rows);
+      step.after_use(part(rows));
+    }
+    for (std::size_t i = parts_.size(); i-- > 0;) {
+      const zero::Step::Part used = part(parts_[i]);
+      step.before_use(used);
+      use(parts_[i]);
+      step.before_gradients(used);
+      for (const std::size_t row : parts_[i]) {
+        const Parameter& p = parameters_[row];
+        if (!trained(p)) continue;
+        std::int64_t begin = 0, end = p.gradient.size();
+        if (row == shared_row) (i == 0 ? begin : end) = end / 2;
+        if (begin == end) continue;
+        p.gradient.device().stream().kernels().accumulate(
+            gradients_[static_cast<std::size_t>(micro_batch)].slice(first_element_[row] + begin,
+                                                                    {end - begin}),
+            p.gradient.reshape({p.gradient.size()}).slice(begin, {end - begin}));
+      }
+      step.after_use(used);
+      zero::Step::Part ready = used;
+      if (i + 1 == parts_.size()) ready.pop_back();
+      step.gradients_ready(ready);
+    }
+    step.end_micro_batch();
+  }
 
  private:
-  zero::Step::Part part(const std::vector<int>& rows);
+  using Rows = std::vector<std::size_t>;
+  // The first and the last part use this row, as a tied embedding. The last adds the gradient of
+  // the first half of its elements, the first that of the other half.
+  static constexpr std::size_t shared_row = 5;
 
-  machine::Dtype dtype_;
+  double random_value(std::uint64_t seed, std::int64_t index) const {
+    const double value = 2 * machine::uniform(seed, static_cast<std::uint64_t>(index)) - 1;
+    return dtype_ == Dtype::float64 ? value : static_cast<double>(static_cast<float>(value));
+  }
+  // The first part that uses a row has it.
+  std::vector<int> part_of_rows() const {
+    std::vector<int> result(parameters_.size(), static_cast<int>(parts_.size()));
+    for (std::size_t part = parts_.size(); part-- > 0;)
+      for (const std::size_t row : parts_[part]) result[row] = static_cast<int>(part);
+    return result;
+  }
+  zero::Step::Part part(const Rows& rows) {
+    zero::Step::Part result;
+    for (const std::size_t row : rows) result.push_back(&parameters_[row]);
+    return result;
+  }
+
+  Dtype dtype_;
   std::uint64_t seed_;
   int rank_, ranks_, micro_batches_;
-  std::vector<collectives::Parameter> parameters_;
+  std::vector<Parameter> parameters_;
   std::vector<std::int64_t> first_element_;  // of each parameter
-  std::vector<std::vector<int>> parts_;      // rows that a part uses
-  std::vector<double> initial_;
-  std::vector<machine::Tensor> gradients_;  // by micro-batch, of all parameters
+  std::vector<Rows> parts_;                  // rows that a part uses
+  std::vector<double> initial_;              // one after the other; the dtype rounds them
+  std::vector<Tensor> gradients_;            // by micro-batch, of all parameters
 };
 
 }  // namespace suite
