@@ -1,7 +1,8 @@
 #pragma once
-// A code of floats by fewer bytes each, at a length known beforehand. See int_block.h and
-// wire_dtype.h for codes; quantized_all_gather.h and quantized_reduce_scatter.h for their use.
+// A code of floats with fewer bytes per value. Its length is known before. Codes: int_block.h,
+// wire_dtype.h.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -12,12 +13,32 @@ class Code {
  public:
   virtual ~Code() = default;
   virtual std::int64_t bytes(std::int64_t count) const = 0;
-  // Codes values and leaves in them what the code does not carry: value - decoded, zero where it
-  // is not finite.
+  // Codes values, and leaves value - decoded in them: zero if that is not finite.
   virtual void encode(float* values, std::int64_t count, std::byte* code) const = 0;
-  // out[i] = sum over codes, in their order, in float; at least one code.
+  // out[i] = sum over codes, in their order, in float. There is at least one code.
   virtual void decode_sum(std::span<const std::byte* const> codes, std::int64_t count,
                           float* out) const = 0;
 };
+
+// The loop of decode_sum: block by block, so that the sums stay in the first-level cache.
+// values_of(code, begin, size) returns a function from an index in the block to its value.
+template <class ValuesOf>
+void sum_blocks(std::span<const std::byte* const> codes, std::int64_t count, std::int64_t block,
+                float* out, const ValuesOf& values_of) {
+  for (std::int64_t begin = 0; begin < count; begin += block) {
+    const std::int64_t size = std::min(block, count - begin);
+    float* sums = out + begin;
+    for (const std::byte* const& code : codes) {
+      const auto value = values_of(code, begin, size);
+      if (&code == codes.data()) {
+#pragma GCC ivdep
+        for (std::int64_t i = 0; i < size; ++i) sums[i] = value(i);
+      } else {
+#pragma GCC ivdep
+        for (std::int64_t i = 0; i < size; ++i) sums[i] += value(i);
+      }
+    }
+  }
+}
 
 }  // namespace collectives

@@ -1,19 +1,14 @@
 #include "collectives/compression/compressed_all_reduce.h"
 
-#include <fmt/format.h>
-
 #include <cmath>
-#include <stdexcept>
 #include <string>
 
+#include "collectives/compression/algorithms.h"
 #include "collectives/compression/int_block.h"
-#include "collectives/compression/quantized_all_gather.h"
-#include "collectives/compression/quantized_reduce_scatter.h"
-#include "collectives/compression/threshold.h"
-#include "collectives/compression/top_k.h"
 #include "collectives/compression/wire_dtype.h"
 #include "machine/base/clock.h"
 #include "machine/base/names.h"
+#include "machine/base/reject.h"
 
 namespace collectives {
 
@@ -24,14 +19,10 @@ using machine::Tensor;
 CompressedAllReduce::CompressedAllReduce(const CompressionSetup& setup) : setup_(setup) {
   const std::int64_t count = setup.count;
   const CompressionOptions& options = setup.options;
-  if (count < 0)
-    throw std::invalid_argument(
-        fmt::format("compression: the count is {}; expected 0 or more", count));
-  if (options.k < 1)
-    throw std::invalid_argument(fmt::format("top_k: k is {}; expected 1 or more", options.k));
+  if (count < 0) machine::reject("compression: the count is {}; expected 0 or more", count);
+  if (options.k < 1) machine::reject("top_k: k is {}; expected 1 or more", options.k);
   if (!(options.threshold > 0) || std::isinf(options.threshold))
-    throw std::invalid_argument(
-        fmt::format("threshold is {}; expected a finite number above 0", options.threshold));
+    machine::reject("threshold is {}; expected a finite number above 0", options.threshold);
   values_ = host_tensor(Dtype::float32, count);
   setup_.world.host_device().stream().kernels().fill(values_, 0);
 }
@@ -51,11 +42,9 @@ void CompressedAllReduce::lap(double Seconds::*phase) {
 void CompressedAllReduce::run(const Tensor& in, const Tensor& out) {
   for (const Tensor* tensor : {&in, &out}) {
     if (tensor->dtype() != Dtype::float32)
-      throw std::invalid_argument(
-          fmt::format("compression takes float, not {}", machine::name(tensor->dtype())));
+      machine::reject("compression takes float, not {}", machine::name(tensor->dtype()));
     if (tensor->size() != count())
-      throw std::invalid_argument(
-          fmt::format("compression made for {} elements, called with {}", count(), tensor->size()));
+      machine::reject("compression made for {} elements, called with {}", count(), tensor->size());
   }
   if (count() == 0) return;
   const bool in_staged = !in.device().readable_by_host();
@@ -92,54 +81,48 @@ std::vector<double> CompressedAllReduce::held_back() const { return to_doubles(v
 
 namespace {
 
-using Made = std::unique_ptr<CompressedAllReduce>;
-
-template <class T>
-Made make(const CompressionSetup& setup) {
-  return std::make_unique<T>(setup);
-}
-
-Made make_all_gather(const CompressionSetup& setup) {
-  return std::make_unique<QuantizedAllGather>(setup, std::make_unique<Int8Block>());
+template <class Code>
+MadeCompression make_all_gather(const CompressionSetup& setup) {
+  return make_quantized_all_gather(setup, std::make_unique<Code>());
 }
 
 template <class Code, int hops>
-Made make_reduce_scatter(const CompressionSetup& setup) {
-  return std::make_unique<QuantizedReduceScatter>(setup, std::make_unique<Code>(), hops == 2);
+MadeCompression make_reduce_scatter(const CompressionSetup& setup) {
+  return make_quantized_reduce_scatter(setup, std::make_unique<Code>(), hops == 2);
 }
 
 }  // namespace
 
 const std::vector<Compression>& compressions() {
+  constexpr std::string_view zero_pp = "Wang et al. 2023 (ZeRO++), arXiv:2306.10209",
+                             hooks = "PyTorch DDP, fp16_compress_hook and bf16_compress_hook";
   static const std::vector<Compression> all = {
-      {"top_k", TopK::paper, make<TopK>},
-      {"threshold", Threshold::paper, make<Threshold>},
-      {"int8_block", Int8Block::paper, make_all_gather},
-      {"quantized_reduce_scatter", QuantizedReduceScatter::paper,
-       make_reduce_scatter<Int8Block, 1>},
-      {"quantized_reduce_scatter_int4", QuantizedReduceScatter::paper,
-       make_reduce_scatter<Int4Block, 1>},
-      {"two_hop_reduce_scatter", QuantizedReduceScatter::paper, make_reduce_scatter<Int8Block, 2>},
-      {"two_hop_reduce_scatter_int4", QuantizedReduceScatter::paper,
-       make_reduce_scatter<Int4Block, 2>},
-      {"half_wire", WireDtype<machine::Half>::paper,
-       make_reduce_scatter<WireDtype<machine::Half>, 1>},
-      {"bfloat16_wire", WireDtype<machine::Bfloat16>::paper,
-       make_reduce_scatter<WireDtype<machine::Bfloat16>, 1>},
+      {"top_k", "Lin et al. 2018, arXiv:1712.01887", make_top_k},
+      {"threshold", "Strom 2015, doi:10.21437/Interspeech.2015-354", make_threshold},
+      {"int8_block", "Dettmers 2015, arXiv:1511.04561", make_all_gather<Int8Block>},
+      {"quantized_reduce_scatter", zero_pp, make_reduce_scatter<Int8Block, 1>},
+      {"quantized_reduce_scatter_int4", zero_pp, make_reduce_scatter<Int4Block, 1>},
+      {"two_hop_reduce_scatter", zero_pp, make_reduce_scatter<Int8Block, 2>},
+      {"two_hop_reduce_scatter_int4", zero_pp, make_reduce_scatter<Int4Block, 2>},
+      {"half_wire", hooks, make_reduce_scatter<WireDtype<machine::Half>, 1>},
+      {"bfloat16_wire", hooks, make_reduce_scatter<WireDtype<machine::Bfloat16>, 1>},
   };
   return all;
+}
+
+std::vector<std::string> compression_names() {
+  std::vector<std::string> names;
+  for (const Compression& compression : compressions()) names.emplace_back(compression.name);
+  return names;
 }
 
 std::unique_ptr<CompressedAllReduce> make_compression(std::string_view name, machine::World& world,
                                                       Communicator& communicator,
                                                       std::int64_t count,
                                                       const CompressionOptions& options) {
-  std::vector<std::string> names;
-  for (const Compression& compression : compressions()) {
+  for (const Compression& compression : compressions())
     if (compression.name == name) return compression.make({world, communicator, count, options});
-    names.emplace_back(compression.name);
-  }
-  throw std::invalid_argument(machine::unknown("compression", name, names));
+  throw std::invalid_argument(machine::unknown("compression", name, compression_names()));
 }
 
 }  // namespace collectives

@@ -1,5 +1,5 @@
 #pragma once
-// An all-reduce of float tensors that sends less than the values, and remembers what it left out.
+// An all-reduce of float tensors that sends less than the values, and keeps the rest for later.
 //
 //   auto compressed = make_compression("top_k", world, communicator, count, {.k = count / 100});
 //   compressed->run(gradient, sum);   // sum = what all ranks transmitted, on all ranks
@@ -7,22 +7,23 @@
 // A rank compresses the values v = in + residual, transmits t and keeps residual = v - t (error
 // feedback: Seide et al., Interspeech 2014, "1-bit stochastic gradient descent and its application
 // to data-parallel distributed training of speech DNNs"; sparsified SGD with memory: Stich et al.
-// 2018, arXiv:1809.07599). Nothing is lost: over any number of runs, everything put in equals
-// everything that came out plus what is held back now, but for roundings of float. Without feedback
-// v = in, and the residual only shows what the last run left out.
+// 2018, arXiv:1809.07599). Nothing is lost: over all runs, the sum of the inputs equals the sum of
+// the outputs plus the values held back now, except for roundings of float. Without feedback v =
+// in, and the residual only shows the error of the last run.
 //
-// Tensors are float of `count` elements; out may be in. Sums are kept in float, in the order of
-// ranks: all ranks get the same bits, and the same again from the same inputs. CUDA tensors are
+// Tensors are float, of `count` elements; out may be in. Sums are in float, in the order of ranks:
+// all ranks get the same bits, and the same inputs give the same bits again. CUDA tensors are
 // staged through host memory and compressed there.
 //
-// NaN and infinity come out on every rank, never as a number, and are not kept in the residual:
-// where, and how far they spread, each algorithm says.
+// NaN and infinity arrive on every rank, never as a number, and are not kept in the residual. Each
+// algorithm documents their place and how far they spread.
 //
-// All members are collective but the accessors. Throws std::invalid_argument for a count, a dtype
-// or an option that doesn't fit, and what Communicator throws.
+// All members except the accessors are collective. Throws std::invalid_argument for an invalid
+// count, dtype or option, and the exceptions of Communicator.
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -31,8 +32,8 @@
 namespace collectives {
 
 struct CompressionOptions {
-  std::int64_t k = 1;    // top_k: elements a rank sends; at least 1, all when more than there are
-  float threshold = 1;   // threshold: what is sent for each element as large; finite, above 0
+  std::int64_t k = 1;    // top_k: elements that a rank sends, at most all; at least 1
+  float threshold = 1;   // threshold: sent for each element of this size; finite, above 0
   bool feedback = true;  // carry the residual into the next run
 };
 
@@ -51,16 +52,16 @@ class CompressedAllReduce {
   CompressedAllReduce& operator=(const CompressedAllReduce&) = delete;
 
   void run(const machine::Tensor& in, const machine::Tensor& out);
-  // As if nothing had run.
+  // Returns to the state before the first run.
   void reset();
 
   std::int64_t count() const { return setup_.count; }
   const machine::Tensor& residual() const { return values_; }  // float [count], on the host
-  // What this rank holds that no sum has reached: its residual, and of the share that it reduces
-  // for all (where an algorithm does so) that reduction's. For oracles and tests.
+  // Returns the values of this rank that no sum contains yet: its residual, and the residual of the
+  // share that it reduces, if the algorithm has one. For oracles and tests.
   virtual std::vector<double> held_back() const;
 
-  // Where the last run spent its time, on this rank; exchange holds the waiting for others.
+  // The phases of the last run on this rank. exchange includes waiting for other ranks.
   struct Seconds {
     double compress = 0, exchange = 0, decompress = 0;
   };
@@ -71,14 +72,14 @@ class CompressedAllReduce {
 
   // values: v, on return v - t. out: the sum of all ranks' t. count is at least 1.
   virtual void exchange(float* values, float* out) = 0;
-  virtual void forget() {}  // of reset: what an algorithm keeps beside the residual
+  virtual void forget() {}  // of reset: clears the algorithm's other state
 
   int rank() const { return setup_.communicator.rank(); }
   int ranks() const { return setup_.communicator.size(); }
   Communicator& communicator() { return setup_.communicator; }
   const CompressionOptions& options() const { return setup_.options; }
   machine::Tensor host_tensor(machine::Dtype dtype, std::int64_t elements) const;
-  // Ends a phase that began when the last one ended.
+  // Ends a phase that began at the end of the last phase.
   void lap(double Seconds::*phase);
 
  private:
@@ -88,12 +89,13 @@ class CompressedAllReduce {
   double lap_began_ = 0;
 };
 
-// An algorithm as listed: `shardmark list`, axis values and tests read compressions().
+// An algorithm for `shardmark list`, axis values and tests.
 struct Compression {
   std::string_view name, source;
   std::unique_ptr<CompressedAllReduce> (*make)(const CompressionSetup& setup);
 };
 const std::vector<Compression>& compressions();
+std::vector<std::string> compression_names();
 // Throws std::invalid_argument naming the nearest right name.
 std::unique_ptr<CompressedAllReduce> make_compression(std::string_view name, machine::World& world,
                                                       Communicator& communicator,

@@ -11,8 +11,8 @@
 namespace collectives {
 namespace {
 
-// Of at most `block` values; takes from them what q * scale carries. Returns the scale: zero where
-// all q are, NaN where a value is out of range.
+// Quantizes at most `block` values and subtracts q * scale from them. Returns the scale: zero if
+// all q are zero, NaN if a value is out of range.
 template <int bits>
 float quantize(float* values, std::int64_t count, std::int8_t* quantized) {
   using Block = IntBlock<bits>;
@@ -72,30 +72,21 @@ void IntBlock<bits>::encode(float* values, std::int64_t count, std::byte* code) 
 template <int bits>
 void IntBlock<bits>::decode_sum(std::span<const std::byte* const> codes, std::int64_t count,
                                 float* out) const {
-  for (std::int64_t begin = 0; begin < count; begin += block) {
-    const std::int64_t size = std::min(block, count - begin);
-    float* sums = out + begin;
-    bool first = true;
-    for (const std::byte* code : codes) {
-      const std::byte* here = code + begin / block * block_bytes(block);
-      float scale = 0;
-      std::memcpy(&scale, here, sizeof(float));
-      const auto* quantized = reinterpret_cast<const std::int8_t*>(here + sizeof(float));
-      std::int8_t wide[block];
-      if (bits == 4) {
-        unpack(quantized, size, wide);
-        quantized = wide;
-      }
-      if (first) {
-#pragma GCC ivdep
-        for (std::int64_t i = 0; i < size; ++i) sums[i] = static_cast<float>(quantized[i]) * scale;
-      } else {
-#pragma GCC ivdep
-        for (std::int64_t i = 0; i < size; ++i) sums[i] += static_cast<float>(quantized[i]) * scale;
-      }
-      first = false;
-    }
-  }
+  std::int8_t wide[block];
+  sum_blocks(codes, count, block, out,
+             [&wide](const std::byte* code, std::int64_t begin, std::int64_t size) {
+               const std::byte* here = code + begin / block * block_bytes(block);
+               float scale = 0;
+               std::memcpy(&scale, here, sizeof(float));
+               const auto* quantized = reinterpret_cast<const std::int8_t*>(here + sizeof(float));
+               if (bits == 4) {
+                 unpack(quantized, size, wide);
+                 quantized = wide;
+               }
+               return [quantized, scale](std::int64_t i) {
+                 return static_cast<float>(quantized[i]) * scale;
+               };
+             });
 }
 
 template class IntBlock<8>;

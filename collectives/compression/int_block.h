@@ -1,19 +1,18 @@
 #pragma once
-// 8 or 4 bits an element and one float, its scale, for each block of 256: value ~ q * scale, with
-// scale = largest magnitude / levels (127 or 7) and q rounded to nearest, ties to even. Gradients
-// in 8 bits: Dettmers 2015, arXiv:1511.04561 (of whose 8-bit types this is linear quantization); a
-// scale for each block instead of one for all: Dettmers et al. 2021, arXiv:2110.02861; 4 bits with
-// it: ZeRO++, Wang et al. 2023, arXiv:2306.10209.
+// 8 or 4 bits per element, and one float, the scale, for each block of 256: value ~ q * scale, with
+// scale = largest magnitude / levels (127 or 7), and q rounded to nearest, ties to even. Gradients
+// in 8 bits: Dettmers 2015, arXiv:1511.04561 (its linear quantization). A scale per block instead
+// of one scale: Dettmers et al. 2021, arXiv:2110.02861. 4 bits with it: ZeRO++, Wang et al. 2023,
+// arXiv:2306.10209.
 //
-// On the wire a block is its scale, then its q: n + 4 ceil(n / 256) bytes of 8 bits. Of 4 bits, two
-// in a byte, the second half of a block in the high bits, and a byte more where a block is odd.
-// |value - q * scale| <= scale (1/2 + levels * 4 u), u = 2^-24: half a step, and the roundings of
-// the scale, its reciprocal, the quotient and the product.
-// A block whose largest magnitude is below 2^-119, where a scale would be subnormal, is sent as
-// zeros. A block that holds NaN, infinity, or 2^127 and above, where levels * scale could overflow,
-// arrives as NaN, all of it.
-
-#include <string_view>
+// On the wire a block is its scale, then its q: with 8 bits n + 4 ceil(n / 256) bytes. With 4 bits
+// a byte holds two, the second half of a block in the high bits, and an odd block ends with half a
+// byte. |value - q * scale| <= scale (1/2 + levels * 4 u), u = 2^-24: half a step, and the
+// roundings of the scale, its reciprocal, the quotient and the product.
+//
+// A block whose largest magnitude is below 2^-119 would have a subnormal scale; it is sent as
+// zeros. A block with NaN, infinity, or 2^127 and above (levels * scale could overflow) arrives as
+// NaN.
 
 #include "collectives/compression/code.h"
 
@@ -24,7 +23,6 @@ class IntBlock final : public Code {
   static_assert(bits == 8 || bits == 4);
 
  public:
-  static constexpr std::string_view paper = "Dettmers 2015, arXiv:1511.04561";
   static constexpr std::int64_t block = 256;
   static constexpr int levels = (1 << (bits - 1)) - 1;
   static constexpr float least = 0x1p-119f, beyond = 0x1p127f;

@@ -1,6 +1,6 @@
 #pragma once
-// Magnitudes of floats as integers: ordered as the numbers are, infinity above all of them, NaN
-// above infinity. So a comparison never loses a NaN.
+// Magnitudes of floats as integers, in the order of the numbers: infinity is above all numbers, and
+// NaN above infinity. So a comparison never loses a NaN.
 
 #include <algorithm>
 #include <bit>
@@ -20,9 +20,9 @@ inline std::uint32_t largest_magnitude(const float* values, std::int64_t count) 
   return largest;
 }
 
-// visit(i) for each element of at least this magnitude, in ascending order. Few of them are
-// expected: a run of elements is passed over by one vectorized comparison, and in the others those
-// that count are listed without a branch that could not be predicted.
+// Calls visit(i) for each element of at least this magnitude, in ascending order. Such elements are
+// expected to be few: one vectorized comparison skips a run of elements, and the elements of the
+// other runs are listed without unpredictable branches.
 template <class Visit>
 void for_each_at_least(const float* values, std::int64_t count, std::uint32_t least,
                        const Visit& visit) {

@@ -21,7 +21,7 @@ double target(std::int64_t i) { return largest_target * (i % 2 == 0 ? 1 : -1) * 
 
 double curvature(int rank, std::int64_t i) { return (rank + i) % 2 == 0 ? 1.25 : 0.75; }
 
-// + and - by turns; of an odd number of ranks the last three +, +, and twice -.
+// + and - in turn. For an odd number of ranks the last three are +, + and twice -.
 double tilt(int rank, int ranks, std::int64_t i) {
   if (i >= disputed || ranks == 1) return 0;
   if (ranks % 2 == 1 && rank >= ranks - 3) return rank == ranks - 1 ? -2 * dispute : dispute;
@@ -30,8 +30,7 @@ double tilt(int rank, int ranks, std::int64_t i) {
 
 double step(int t) { return 2.0 / (t + 4); }
 
-template <class Values>
-double norm(const Values& values) {
+double norm(const Vector& values) {
   double squares = 0;
   for (const double value : values) squares += value * value;
   return std::sqrt(squares);
@@ -97,8 +96,8 @@ Descent descend(machine::World& world, Communicator& communicator,
     }
     communicator.all_reduce(shared);
 
-    // Each rank rounds its gradient, in + residual, and what it takes from it; N - 1 additions and
-    // at most four more roundings make the sum: all of numbers no larger than these magnitudes.
+    // Each rank rounds its gradient, in + residual, and the subtraction of the sent value. The sum
+    // has N - 1 additions and at most four more roundings. No number exceeds these magnitudes.
     Vector total, magnitudes;
     std::copy_n(totals, size, total.begin());
     std::copy_n(totals + size, size, magnitudes.begin());

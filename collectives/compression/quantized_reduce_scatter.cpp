@@ -1,136 +1,177 @@
-#include "collectives/compression/quantized_reduce_scatter.h"
+// A reduce-scatter of codes by all-to-all, then an all-gather of the sums, coded again (qgZ of
+// ZeRO++: Wang et al. 2023, arXiv:2306.10209, section 4.3). One hop, between all N ranks, quantizes
+// each value twice; a ring of codes would do so N - 1 times. A rank sends N - 1 codes of
+// ceil(n / N) elements, and the same number to gather. Two hops, as there, are first between the g
+// near ranks (communicator.h, inner()), then between the N / g ranks that hold the sums of the same
+// shares: three quantizations, g - 1 times N / g codes inside and only N / g - 1 between hosts.
+//
+// The rank that reduces a share, or a part of it, keeps the values that the next code does not
+// carry, and adds them to the next sum (1-bit Adam, Tang et al. 2021, arXiv:2102.02888: errors of
+// worker and server).
+//
+// |sum - exact| <= the code's errors of the ranks' values, of the sums after the first of two hops,
+// and of the whole sum, and gamma_N of float on the decoded values.
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
+
+#include "collectives/compression/algorithms.h"
 
 namespace collectives {
+namespace {
 
 using machine::Dtype;
 using machine::Tensor;
 
-QuantizedReduceScatter::QuantizedReduceScatter(const CompressionSetup& setup,
-                                               std::unique_ptr<Code> code, bool two_hops)
-    : CompressedAllReduce(setup),
-      code_(std::move(code)),
-      share_((count() + ranks() - 1) / ranks()),
-      bytes_(code_->bytes(share_)),
-      outgoing_(host_tensor(Dtype::uint8, bytes_ * ranks())),
-      gathered_(host_tensor(Dtype::uint8, bytes_ * ranks())),
-      coded_sum_(host_tensor(Dtype::uint8, bytes_)),
-      sum_(host_tensor(Dtype::float32, share_)) {
-  // A short share leaves the end of its code as it is.
-  for (const Tensor* tensor : {&outgoing_, &coded_sum_})
-    if (tensor->bytes() > 0) std::memset(tensor->data(), 0, tensor->bytes());
-  const int inner = communicator().inner();
-  if (two_hops && inner > 1 && inner < ranks()) {
-    add_hop(inner, 1);
-    add_hop(ranks() / inner, inner);
-  } else {
-    add_hop(ranks(), 1);
+class QuantizedReduceScatter final : public CompressedAllReduce {
+ public:
+  QuantizedReduceScatter(const CompressionSetup& setup, std::unique_ptr<Code> code, bool two_hops)
+      : CompressedAllReduce(setup),
+        code_(std::move(code)),
+        share_((count() + ranks() - 1) / ranks()),
+        bytes_(code_->bytes(share_)),
+        outgoing_(host_tensor(Dtype::uint8, bytes_ * ranks())),
+        gathered_(host_tensor(Dtype::uint8, bytes_ * ranks())),
+        coded_sum_(host_tensor(Dtype::uint8, bytes_)),
+        sum_(host_tensor(Dtype::float32, share_)) {
+    // A short share does not write the end of its code.
+    for (const Tensor* tensor : {&outgoing_, &coded_sum_})
+      if (tensor->bytes() > 0) std::memset(tensor->data(), 0, tensor->bytes());
+    const int inner = communicator().inner();
+    if (two_hops && inner > 1 && inner < ranks()) {
+      add_hop(inner, 1);
+      add_hop(ranks() / inner, inner);
+    } else {
+      add_hop(ranks(), 1);
+    }
+    forget();
   }
-  forget();
-}
 
-// Between this rank and those that are a multiple of stride away from it, as many as `among`. Of
-// the shares it has so far, one after the other, it keeps every among-th.
-void QuantizedReduceScatter::add_hop(int among, int stride) {
-  std::vector<int> had;
-  if (hops_.empty())
-    for (int id = 0; id < ranks(); ++id) had.push_back(id);
-  else
-    had = hops_.back().ids;
-  Hop hop{among, nullptr, {}, {}};
-  const int place = rank() / stride % among;
-  for (std::size_t i = static_cast<std::size_t>(place); i < had.size();
-       i += static_cast<std::size_t>(among))
-    hop.ids.push_back(had[i]);
-  const auto kept = static_cast<std::int64_t>(hop.ids.size());
-  if (among < ranks()) {
-    const auto near = [&](int a, int b) {
-      return a / (stride * among) == b / (stride * among) && a % stride == b % stride;
-    };
-    std::vector<std::int64_t> elements;
-    for (int from = 0; from < ranks(); ++from)
-      for (int to = 0; to < ranks(); ++to) elements.push_back(near(from, to) ? kept * bytes_ : 0);
-    hop.traffic = std::make_shared<const TrafficMatrix>(ranks(), elements);
-  }
-  hop.residual = host_tensor(Dtype::float32, kept * share_);
-  hops_.push_back(std::move(hop));
-}
-
-void QuantizedReduceScatter::forget() {
-  for (const Hop& hop : hops_) std::fill_n(hop.residual.as<float>(), hop.residual.size(), 0.0f);
-}
-
-ChunkRange QuantizedReduceScatter::share(int of) const {
-  return {std::min(count(), of * share_), std::min(count(), (of + 1) * share_)};
-}
-
-void QuantizedReduceScatter::exchange(float* values, float* out) {
-  const auto code_of = [&](const Tensor& codes, std::int64_t i) {
-    return static_cast<std::byte*>(codes.data()) + i * bytes_;
-  };
-  // Of the shares that there were before a hop, this rank had the i-th at had(i).
-  std::vector<ChunkRange> had;
-  for (int id = 0; id < ranks(); ++id) had.push_back(share(id));
-  float* data = values;
-  for (const Hop& hop : hops_) {
-    const auto kept = static_cast<std::int64_t>(hop.ids.size());
-    for (std::int64_t to = 0; to < hop.ranks; ++to)
-      for (std::int64_t i = 0; i < kept; ++i) {
-        const ChunkRange& from = had[i * hop.ranks + to];
-        code_->encode(data + from.begin, from.size(), code_of(outgoing_, to * kept + i));
+  std::vector<double> held_back() const override {
+    std::vector<double> held = CompressedAllReduce::held_back();
+    for (const Hop& hop : hops_)
+      for (std::size_t i = 0; i < hop.ids.size(); ++i) {
+        const ChunkRange part = share(hop.ids[i]);
+        const float* rest = hop.residual.as<float>() + static_cast<std::int64_t>(i) * share_;
+        for (std::int64_t j = part.begin; j < part.end; ++j)
+          held[j] += static_cast<double>(rest[j - part.begin]);
       }
+    return held;
+  }
+
+ private:
+  // An exchange of codes between some ranks. After it this rank holds the sums of the shares `ids`,
+  // one after the other, each in share_ floats.
+  struct Hop {
+    int ranks = 1;
+    std::shared_ptr<const TrafficMatrix> traffic;  // none: all ranks
+    std::vector<int> ids;
+    machine::Tensor residual;
+  };
+
+  void exchange(float* values, float* out) override {
+    const auto code_of = [&](const Tensor& codes, std::int64_t i) {
+      return static_cast<std::byte*>(codes.data()) + i * bytes_;
+    };
+    // The places of this rank's shares before a hop.
+    std::vector<ChunkRange> had;
+    for (int id = 0; id < ranks(); ++id) had.push_back(share(id));
+    float* data = values;
+    for (const Hop& hop : hops_) {
+      const auto kept = static_cast<std::int64_t>(hop.ids.size());
+      for (std::int64_t to = 0; to < hop.ranks; ++to)
+        for (std::int64_t i = 0; i < kept; ++i) {
+          const ChunkRange& from = had[i * hop.ranks + to];
+          code_->encode(data + from.begin, from.size(), code_of(outgoing_, to * kept + i));
+        }
+      lap(&Seconds::compress);
+      const std::int64_t moved = hop.ranks * kept * bytes_;
+      if (hop.traffic)
+        communicator().all_to_all_v(outgoing_.slice(0, {moved}), gathered_.slice(0, {moved}),
+                                    hop.traffic);
+      else
+        communicator().all_to_all(outgoing_, gathered_);
+      lap(&Seconds::exchange);
+
+      had.clear();
+      data = hop.residual.as<float>();
+      float* sum = sum_.as<float>();
+      for (std::int64_t i = 0; i < kept; ++i) {
+        const std::int64_t size = share(hop.ids[i]).size();
+        std::vector<const std::byte*> codes;
+        for (std::int64_t peer = 0; peer < hop.ranks; ++peer)
+          codes.push_back(code_of(gathered_, peer * kept + i));
+        code_->decode_sum(codes, size, sum);
+        float* rest = data + i * share_;
+        if (options().feedback) {
+#pragma GCC ivdep
+          for (std::int64_t j = 0; j < size; ++j) rest[j] += sum[j];
+        } else {
+          std::copy_n(sum, size, rest);
+        }
+        had.push_back({i * share_, i * share_ + size});
+      }
+    }
+    code_->encode(data, had.front().size(), code_of(coded_sum_, 0));
     lap(&Seconds::compress);
-    const std::int64_t moved = hop.ranks * kept * bytes_;
-    if (hop.traffic)
-      communicator().all_to_all_v(outgoing_.slice(0, {moved}), gathered_.slice(0, {moved}),
-                                  hop.traffic);
-    else
-      communicator().all_to_all(outgoing_, gathered_);
+    communicator().all_gather(coded_sum_, gathered_);
     lap(&Seconds::exchange);
 
-    had.clear();
-    data = hop.residual.as<float>();
-    float* sum = sum_.as<float>();
-    for (std::int64_t i = 0; i < kept; ++i) {
-      const std::int64_t size = share(hop.ids[i]).size();
-      std::vector<const std::byte*> codes;
-      for (std::int64_t peer = 0; peer < hop.ranks; ++peer)
-        codes.push_back(code_of(gathered_, peer * kept + i));
-      code_->decode_sum(codes, size, sum);
-      float* rest = data + i * share_;
-      if (options().feedback) {
-#pragma GCC ivdep
-        for (std::int64_t j = 0; j < size; ++j) rest[j] += sum[j];
-      } else {
-        std::copy_n(sum, size, rest);
-      }
-      had.push_back({i * share_, i * share_ + size});
+    for (int peer = 0; peer < ranks(); ++peer) {
+      const std::byte* code = code_of(gathered_, peer);
+      code_->decode_sum({&code, 1}, share(peer).size(), out + share(peer).begin);
     }
+    lap(&Seconds::decompress);
   }
-  code_->encode(data, had.front().size(), code_of(coded_sum_, 0));
-  lap(&Seconds::compress);
-  communicator().all_gather(coded_sum_, gathered_);
-  lap(&Seconds::exchange);
 
-  for (int peer = 0; peer < ranks(); ++peer) {
-    const std::byte* code = code_of(gathered_, peer);
-    code_->decode_sum({&code, 1}, share(peer).size(), out + share(peer).begin);
+  void forget() override {
+    for (const Hop& hop : hops_) std::fill_n(hop.residual.as<float>(), hop.residual.size(), 0.0f);
   }
-  lap(&Seconds::decompress);
-}
 
-std::vector<double> QuantizedReduceScatter::held_back() const {
-  std::vector<double> held = CompressedAllReduce::held_back();
-  for (const Hop& hop : hops_)
-    for (std::size_t i = 0; i < hop.ids.size(); ++i) {
-      const ChunkRange part = share(hop.ids[i]);
-      const float* rest = hop.residual.as<float>() + static_cast<std::int64_t>(i) * share_;
-      for (std::int64_t j = part.begin; j < part.end; ++j)
-        held[j] += static_cast<double>(rest[j - part.begin]);
+  // Adds a hop between the `among` ranks whose distance is a multiple of stride. This rank keeps
+  // every among-th of its shares.
+  void add_hop(int among, int stride) {
+    std::vector<int> had(static_cast<std::size_t>(ranks()));
+    std::iota(had.begin(), had.end(), 0);
+    if (!hops_.empty()) had = hops_.back().ids;
+    Hop hop{among, nullptr, {}, {}};
+    const int place = rank() / stride % among;
+    for (std::size_t i = static_cast<std::size_t>(place); i < had.size();
+         i += static_cast<std::size_t>(among))
+      hop.ids.push_back(had[i]);
+    const auto kept = static_cast<std::int64_t>(hop.ids.size());
+    if (among < ranks()) {
+      const auto near = [&](int a, int b) {
+        return a / (stride * among) == b / (stride * among) && a % stride == b % stride;
+      };
+      std::vector<std::int64_t> elements;
+      for (int from = 0; from < ranks(); ++from)
+        for (int to = 0; to < ranks(); ++to) elements.push_back(near(from, to) ? kept * bytes_ : 0);
+      hop.traffic = std::make_shared<const TrafficMatrix>(ranks(), elements);
     }
-  return held;
+    hop.residual = host_tensor(Dtype::float32, kept * share_);
+    hops_.push_back(std::move(hop));
+  }
+
+  // All shares have share_ elements, except the last ones.
+  ChunkRange share(int of) const {
+    return {std::min(count(), of * share_), std::min(count(), (of + 1) * share_)};
+  }
+
+  std::unique_ptr<Code> code_;
+  std::int64_t share_, bytes_;           // the longest share; its code
+  machine::Tensor outgoing_, gathered_;  // a code for each rank, of each rank
+  machine::Tensor coded_sum_;
+  machine::Tensor sum_;  // float, of one share
+  std::vector<Hop> hops_;
+};
+
+}  // namespace
+
+MadeCompression make_quantized_reduce_scatter(const CompressionSetup& setup,
+                                              std::unique_ptr<Code> code, bool two_hops) {
+  return std::make_unique<QuantizedReduceScatter>(setup, std::move(code), two_hops);
 }
 
 }  // namespace collectives

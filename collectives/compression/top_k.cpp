@@ -1,30 +1,40 @@
-#include "collectives/compression/top_k.h"
-
-#include <fmt/format.h>
+// Top-k: a rank sends its k elements of largest magnitude, and all ranks gather them as pairs of
+// index and value (Lin et al. 2018, "Deep Gradient Compression", arXiv:1712.01887: its
+// sparsification, without momentum correction and clipping).
+//
+// As there, a sample of the values first finds a threshold, so that only few elements must be
+// ordered. Unlike there, the selection is exact. Of equal magnitudes the lower indices are taken.
+// The sent value is exact: kept plus sent is in + residual, bit for bit.
+//
+// NaN has the largest magnitude, before infinity. Both are sent first and reach every rank at their
+// place. Beyond k of them, the rest stays in the residual for the next run.
+//
+// Every rank receives k (N - 1) pairs of 8 bytes: more than the 8 n (N - 1) / N of a ring when
+// k > n / N.
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <functional>
 #include <limits>
-#include <stdexcept>
 
+#include "collectives/compression/algorithms.h"
 #include "collectives/compression/magnitude.h"
+#include "machine/base/reject.h"
 
 namespace collectives {
+namespace {
 
 using machine::Dtype;
 
-namespace {
-
-// Orders elements by magnitude, and equal ones by index, lower ones first: no two keys are equal.
+// Orders elements by magnitude, and equal magnitudes by index, lower first. Keys are unique.
 std::uint64_t key(std::uint32_t magnitude, std::int64_t index) {
   return std::uint64_t{magnitude} << 32 | ~static_cast<std::uint32_t>(index);
 }
 std::uint32_t index_of(std::uint64_t key) { return ~static_cast<std::uint32_t>(key); }
 
-// A magnitude that somewhat more than k elements are expected to reach, from a sample of them; a
-// sample can be wrong, so it only decides how much is left to do, never what is selected.
+// Returns a magnitude that somewhat more than k elements are expected to reach, from a sample. The
+// sample can be wrong, so it only reduces the work and never changes the selection.
 std::uint32_t sampled_threshold(const float* values, std::int64_t count, std::int64_t k) {
   const std::int64_t size = std::max<std::int64_t>(count / 256, 4096);
   if (size * 4 > count) return 0;
@@ -48,6 +58,39 @@ std::vector<std::uint64_t> candidates(const float* values, std::int64_t count,
   return keys;
 }
 
+class TopK final : public CompressedAllReduce {
+ public:
+  explicit TopK(const CompressionSetup& setup)
+      : CompressedAllReduce(setup), k_(std::min(setup.options.k, setup.count)) {
+    if (count() > std::numeric_limits<std::uint32_t>::max())
+      machine::reject("top_k: an index has 32 bits, too few for {} elements", count());
+    mine_ = host_tensor(Dtype::uint32, 2 * k_);
+    all_ = host_tensor(Dtype::uint32, 2 * k_ * ranks());
+  }
+
+ private:
+  void exchange(float* values, float* out) override {
+    auto* indices = mine_.as<std::uint32_t>();
+    select_top_k(values, count(), k_, indices);
+    for (std::int64_t i = 0; i < k_; ++i) {
+      indices[k_ + i] = std::bit_cast<std::uint32_t>(values[indices[i]]);
+      values[indices[i]] = 0;
+    }
+    lap(&Seconds::compress);
+    communicator().all_gather(mine_, all_);
+    lap(&Seconds::exchange);
+    std::fill_n(out, count(), 0.0f);
+    for (int peer = 0; peer < ranks(); ++peer) {
+      const std::uint32_t* theirs = all_.as<std::uint32_t>() + 2 * k_ * peer;
+      for (std::int64_t i = 0; i < k_; ++i) out[theirs[i]] += std::bit_cast<float>(theirs[k_ + i]);
+    }
+    lap(&Seconds::decompress);
+  }
+
+  std::int64_t k_;
+  machine::Tensor mine_, all_;  // of each rank k indices, then k values
+};
+
 }  // namespace
 
 void select_top_k(const float* values, std::int64_t count, std::int64_t k, std::uint32_t* indices) {
@@ -60,31 +103,6 @@ void select_top_k(const float* values, std::int64_t count, std::int64_t k, std::
     if (each >= *kth) *indices++ = index_of(each);
 }
 
-TopK::TopK(const CompressionSetup& setup)
-    : CompressedAllReduce(setup), k_(std::min(setup.options.k, setup.count)) {
-  if (count() > std::numeric_limits<std::uint32_t>::max())
-    throw std::invalid_argument(
-        fmt::format("top_k: an index has 32 bits, too few for {} elements", count()));
-  mine_ = host_tensor(Dtype::uint32, 2 * k_);
-  all_ = host_tensor(Dtype::uint32, 2 * k_ * ranks());
-}
-
-void TopK::exchange(float* values, float* out) {
-  auto* indices = mine_.as<std::uint32_t>();
-  select_top_k(values, count(), k_, indices);
-  for (std::int64_t i = 0; i < k_; ++i) {
-    indices[k_ + i] = std::bit_cast<std::uint32_t>(values[indices[i]]);
-    values[indices[i]] = 0;
-  }
-  lap(&Seconds::compress);
-  communicator().all_gather(mine_, all_);
-  lap(&Seconds::exchange);
-  std::fill_n(out, count(), 0.0f);
-  for (int peer = 0; peer < ranks(); ++peer) {
-    const std::uint32_t* theirs = all_.as<std::uint32_t>() + 2 * k_ * peer;
-    for (std::int64_t i = 0; i < k_; ++i) out[theirs[i]] += std::bit_cast<float>(theirs[k_ + i]);
-  }
-  lap(&Seconds::decompress);
-}
+MadeCompression make_top_k(const CompressionSetup& setup) { return std::make_unique<TopK>(setup); }
 
 }  // namespace collectives

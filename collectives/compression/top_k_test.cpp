@@ -1,4 +1,4 @@
-#include "collectives/compression/top_k.h"
+#include "collectives/compression/algorithms.h"
 
 #include <gtest/gtest.h>
 

@@ -1,9 +1,8 @@
 #include "collectives/compression/volume.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <stdexcept>
+
+#include "machine/base/reject.h"
 
 namespace collectives {
 
@@ -11,11 +10,7 @@ using machine::Dtype;
 using machine::Operation;
 using machine::TrafficLabel;
 
-namespace {
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
-}  // namespace
+static std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 std::map<TrafficLabel, std::uint64_t> bytes_sent(std::string_view compression,
                                                  const CompressedCall& call) {
@@ -24,22 +19,22 @@ std::map<TrafficLabel, std::uint64_t> bytes_sent(std::string_view compression,
   const auto put = [&](Operation operation, Dtype dtype, std::int64_t sent) {
     if (sent > 0) bytes[{operation, dtype}] += static_cast<std::uint64_t>(sent);
   };
-  // To each peer its share of a code, and to each peer the code of the sum of one's own share.
-  const auto two_steps = [&](std::int64_t code) {
-    put(Operation::all_to_all, Dtype::uint8, peers * code);
-    put(Operation::all_gather, Dtype::uint8, peers * code);
-  };
-  // The sums of its shares to each rank of a host, then to each host the sum of its share. A hop
-  // between all ranks is a plain all_to_all.
-  const auto two_hops = [&](std::int64_t code) {
-    const std::int64_t hosts = call.ranks / call.inner;
+  // A reduce-scatter of codes, between the `inner` ranks of a host and then between hosts, each of
+  // which gets the code of its share; then a gather of the codes of sums. A hop between all ranks
+  // is a plain all_to_all. One hop: inner is all ranks.
+  const auto reduce_scatter = [&](std::int64_t code, std::int64_t inner) {
     const auto hop = [&](std::int64_t among, std::int64_t codes) {
       put(among == call.ranks ? Operation::all_to_all : Operation::all_to_all_v, Dtype::uint8,
           (among - 1) * codes * code);
     };
-    hop(call.inner, hosts);
-    hop(hosts, 1);
+    hop(inner, call.ranks / inner);
+    hop(call.ranks / inner, 1);
     put(Operation::all_gather, Dtype::uint8, peers * code);
+  };
+  // Whole blocks of 4 bits fill whole bytes.
+  const auto int8 = [](std::int64_t count) { return count + 4 * ceil_div(count, 256); };
+  const auto int4 = [](std::int64_t count) {
+    return 4 * ceil_div(count, 256) + ceil_div(count, 2);
   };
   const std::int64_t share = ceil_div(n, call.ranks);
   if (compression == "top_k") {
@@ -48,19 +43,19 @@ std::map<TrafficLabel, std::uint64_t> bytes_sent(std::string_view compression,
     if (n > 0) put(Operation::all_gather, Dtype::int32, peers * 4);
     put(Operation::all_gather, Dtype::uint32, peers * 4 * call.most);
   } else if (compression == "int8_block") {
-    put(Operation::all_gather, Dtype::uint8, peers * (n + 4 * ceil_div(n, 256)));
+    put(Operation::all_gather, Dtype::uint8, peers * int8(n));
   } else if (compression == "quantized_reduce_scatter") {
-    two_steps(share + 4 * ceil_div(share, 256));
+    reduce_scatter(int8(share), call.ranks);
   } else if (compression == "quantized_reduce_scatter_int4") {
-    two_steps(4 * ceil_div(share, 256) + ceil_div(share, 2));  // whole blocks fill whole bytes
+    reduce_scatter(int4(share), call.ranks);
   } else if (compression == "two_hop_reduce_scatter") {
-    two_hops(share + 4 * ceil_div(share, 256));
+    reduce_scatter(int8(share), call.inner);
   } else if (compression == "two_hop_reduce_scatter_int4") {
-    two_hops(4 * ceil_div(share, 256) + ceil_div(share, 2));
+    reduce_scatter(int4(share), call.inner);
   } else if (compression == "half_wire" || compression == "bfloat16_wire") {
-    two_steps(2 * share);
+    reduce_scatter(2 * share, call.ranks);
   } else {
-    throw std::invalid_argument(fmt::format("no volume known of compression '{}'", compression));
+    machine::reject("no volume known of compression '{}'", compression);
   }
   return bytes;
 }

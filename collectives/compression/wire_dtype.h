@@ -1,14 +1,13 @@
 #pragma once
-// Half or bfloat16 on the wire: each value rounded once, to nearest, ties to even, 2 bytes an
-// element (what PyTorch's DistributedDataParallel calls fp16_compress_hook and bf16_compress_hook,
-// torch.distributed.algorithms.ddp_comm_hooks.default_hooks; sums are in float here).
+// Half or bfloat16 on the wire: 2 bytes per value, rounded once to nearest, ties to even (as
+// fp16_compress_hook and bf16_compress_hook of PyTorch's DistributedDataParallel,
+// torch.distributed.algorithms.ddp_comm_hooks.default_hooks; here sums are in float).
 //
-// |value - decoded| <= u |value|, u = 2^-11 or 2^-8, or below the normal numbers half the smallest
-// subnormal one (2^-25 or 2^-134). What half cannot hold, 65520 and above, becomes infinity: so it
-// arrives, and is not kept in the residual. NaN and infinity arrive in their place.
+// |value - decoded| <= u |value|, u = 2^-11 or 2^-8; below the normal numbers, half the smallest
+// subnormal number (2^-25 or 2^-134). Half turns 65520 and above into infinity, which is not kept
+// in the residual. NaN and infinity arrive at their place.
 
 #include <algorithm>
-#include <string_view>
 
 #include "collectives/compression/code.h"
 #include "collectives/compression/magnitude.h"
@@ -19,9 +18,6 @@ namespace collectives {
 template <class T>
 class WireDtype final : public Code {
  public:
-  static constexpr std::string_view paper =
-      "PyTorch DDP, fp16_compress_hook and bf16_compress_hook";
-
   std::int64_t bytes(std::int64_t count) const override {
     return count * static_cast<std::int64_t>(sizeof(T));
   }
@@ -43,22 +39,11 @@ class WireDtype final : public Code {
 
   void decode_sum(std::span<const std::byte* const> codes, std::int64_t count,
                   float* out) const override {
-    for (std::int64_t begin = 0; begin < count; begin += block) {
-      const std::int64_t size = std::min(block, count - begin);
-      float* sums = out + begin;
-      bool first = true;
-      for (const std::byte* code : codes) {
-        const T* coded = reinterpret_cast<const T*>(code) + begin;
-        if (first) {
-#pragma GCC ivdep
-          for (std::int64_t i = 0; i < size; ++i) sums[i] = static_cast<float>(coded[i]);
-        } else {
-#pragma GCC ivdep
-          for (std::int64_t i = 0; i < size; ++i) sums[i] += static_cast<float>(coded[i]);
-        }
-        first = false;
-      }
-    }
+    sum_blocks(codes, count, block, out,
+               [](const std::byte* code, std::int64_t begin, std::int64_t /*size*/) {
+                 const T* coded = reinterpret_cast<const T*>(code) + begin;
+                 return [coded](std::int64_t i) { return static_cast<float>(coded[i]); };
+               });
   }
 
  private:
