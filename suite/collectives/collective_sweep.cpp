@@ -1,8 +1,7 @@
-// The cases of the collectives: axes, what names no case, and what each profile takes of it.
+// The cases of the collectives: axes, invalid combinations, and the slices of each profile.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <iterator>
 
 #include "collectives/communicator/library.h"
@@ -16,18 +15,9 @@ using collectives::automatic;
 using collectives::has_root;
 using collectives::reads_inner;
 using collectives::reduces;
-using harness::Profile;
-using harness::vary;
-using machine::Dtype;
-using machine::Operation;
 using machine::Reduction;
-using machine::Transport;
 
 namespace {
-
-bool has_library(Transport transport) {
-  return transport == Transport::mpi || transport == Transport::nccl;
-}
 
 bool has_inner(Operation operation) {
   return std::ranges::any_of(collectives::algorithms(), [&](const auto& algorithm) {
@@ -36,7 +26,7 @@ bool has_inner(Operation operation) {
 }
 std::string why_not_inner(Operation operation, const CollectiveCase& c) {
   if (c.inner == automatic) return {};
-  if (c.inner.find_first_not_of("0123456789") != std::string::npos || inner_of(c) < 1)
+  if (inner_of(c) < 1)
     return fmt::format("'{}' is neither a number of ranks nor {}", c.inner, automatic);
   if (c.algorithm == collectives::library ||
       (c.algorithm != automatic &&
@@ -47,7 +37,8 @@ std::string why_not_inner(Operation operation, const CollectiveCase& c) {
   return {};
 }
 
-// The same steps on every rank, however the data is cut, whichever ranks are near.
+// Returns whether two algorithms have the same steps on every rank, for every number of pieces and
+// near ranks.
 bool same_plans(const collectives::Algorithm& one, const collectives::Algorithm& other, int ranks) {
   for (int inner = 1; inner <= ranks; ++inner)
     for (const int root : {0, 1})
@@ -63,18 +54,16 @@ bool same_plans(const collectives::Algorithm& one, const collectives::Algorithm&
   return true;
 }
 
-// The operation's algorithms; of several with the same plans among so many ranks the first.
+// Returns the operation's algorithms: the first of those with the same plans for `ranks`.
 std::vector<std::string> distinct(Operation operation, int ranks) {
-  std::vector<const collectives::Algorithm*> found;
-  for (const auto& algorithm : collectives::algorithms())
-    if (algorithm.operation == operation &&
-        std::ranges::none_of(found, [&](const collectives::Algorithm* other) {
-          return same_plans(*other, algorithm, ranks);
+  std::vector<std::string> found;
+  for (const std::string& name : algorithm_names(operation))
+    if (std::ranges::none_of(found, [&](const std::string& other) {
+          return same_plans(collectives::find_algorithm(operation, other),
+                            collectives::find_algorithm(operation, name), ranks);
         }))
-      found.push_back(&algorithm);
-  std::vector<std::string> names;
-  for (const auto* algorithm : found) names.emplace_back(algorithm->name);
-  return names;
+      found.push_back(name);
+  return found;
 }
 
 template <class T, std::size_t n>
@@ -84,20 +73,25 @@ std::vector<T> all(const T (&values)[n]) {
 
 }  // namespace
 
-int inner_of(const CollectiveCase& c) {
-  int inner = 0;
-  std::from_chars(c.inner.data(), c.inner.data() + c.inner.size(), inner);
-  return inner;
-}
-
-harness::Sweep<CollectiveCase> collective_sweep(Operation operation,
-                                                const harness::PlanRequest& request) {
-  using Case = CollectiveCase;
-  using Variations = std::vector<harness::Variation<Case>>;
-  using enum Profile;
+std::vector<std::string> algorithm_names(Operation operation) {
   std::vector<std::string> names;
   for (const auto& algorithm : collectives::algorithms())
     if (algorithm.operation == operation) names.emplace_back(algorithm.name);
+  return names;
+}
+
+std::string why_not_library(const CollectiveCase& c) {
+  if (c.algorithm != collectives::library || c.transport == Transport::mpi ||
+      c.transport == Transport::nccl)
+    return {};
+  return "algorithm library runs over transport mpi or nccl only";
+}
+
+Sweep<CollectiveCase> collective_sweep(Operation operation, const harness::PlanRequest& request) {
+  using Case = CollectiveCase;
+  using Variations = std::vector<harness::Variation<Case>>;
+  using enum Profile;
+  const std::vector<std::string> names = algorithm_names(operation);
   const auto with_library = [](std::vector<std::string> ours) {
     ours.emplace_back(collectives::library);
     return ours;
@@ -105,11 +99,12 @@ harness::Sweep<CollectiveCase> collective_sweep(Operation operation,
   std::vector<std::string> allowed = with_library(names);
   allowed.emplace_back(automatic);
   const std::vector<Transport> transports = harness::usual_transports(request.device);
-  std::vector<Transport> swept = transports, shown = transports;  // shown: to be right
+  std::vector<Transport> swept = transports;
   std::erase(swept, Transport::mpi);
-  std::erase_if(shown, [](Transport transport) { return transport != Transport::mpi; });
+  // MPI is not swept over sizes.
+  const std::vector<Transport> shown(transports.size() - swept.size(), Transport::mpi);
 
-  harness::Sweep<Case> sweep;
+  Sweep<Case> sweep;
   sweep.axis("algorithm", &Case::algorithm, names.front(), allowed)
       .axis("transport", &Case::transport, transports.front(), all(machine::all_transports))
       .axis("dtype", &Case::dtype, Dtype::float32, all(machine::every_dtype));
@@ -121,32 +116,33 @@ harness::Sweep<CollectiveCase> collective_sweep(Operation operation,
   const bool has_traffic = operation == Operation::all_to_all_v;
   if (has_traffic) sweep.axis("traffic", &Case::traffic, "skewed");
   sweep.axis("bytes", &Case::bytes, harness::Bytes{32768});
-  sweep.only([operation](const Case& c) {
-    if (c.algorithm == collectives::library && !has_library(c.transport))
-      return std::string("algorithm library runs over transport mpi or nccl only");
+  sweep.only([operation, has_traffic](const Case& c) {
+    if (std::string why = why_not_library(c); !why.empty()) return why;
     if (has_root(operation) && c.root >= c.ranks)
       return fmt::format("root {} is none of {} ranks", c.root, c.ranks);
     if (std::string why = why_not_inner(operation, c); !why.empty()) return why;
-    if (operation == Operation::all_to_all_v)
+    if (has_traffic)
       if (std::string why = why_no_traffic(c.traffic, c.ranks, c.bytes.value); !why.empty())
         return why;
     if (c.algorithm == collectives::library || c.algorithm == automatic) return std::string();
     return collectives::find_algorithm(operation, c.algorithm).refuses({0, c.ranks, 1, c.root});
   });
-  // A slice with, for an operation that has them, the axes that not all have.
+  const auto joined = [](Variations all, const Variations& more) {
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  // of_some: the axes that only some operations have.
   const auto slice = [&](std::vector<Profile> profiles, const char* name, Variations variations,
                          const Variations& of_some = {}) {
-    variations.insert(variations.end(), of_some.begin(), of_some.end());
-    sweep.slice(std::move(profiles), name, variations);
+    sweep.slice(std::move(profiles), name, joined(std::move(variations), of_some));
   };
   Variations roots, reductions, traffics;
   if (has_root(operation)) roots = {vary(&Case::root, {0, 1})};
   if (reduces(operation)) reductions = {vary(&Case::reduction, all(machine::all_reductions))};
   if (has_traffic)
     traffics = {vary(&Case::traffic, {std::begin(generated_traffic), std::end(generated_traffic)})};
-  Variations roots_and_traffics = roots, types = reductions;
-  roots_and_traffics.insert(roots_and_traffics.end(), traffics.begin(), traffics.end());
-  types.insert(types.end(), roots_and_traffics.begin(), roots_and_traffics.end());
+  const Variations roots_and_traffics = joined(roots, traffics),
+                   types = joined(reductions, roots_and_traffics);
 
   const std::vector<Dtype> floats{Dtype::float32, Dtype::bfloat16};
   const auto sizes = vary(&Case::bytes, harness::powers(8, 64 << 20, 4));
@@ -156,7 +152,7 @@ harness::Sweep<CollectiveCase> collective_sweep(Operation operation,
            vary(&Case::transport, transports), vary(&Case::dtype, floats),
            vary(&Case::ranks, {ranks}), sizes},
           roots_and_traffics);
-  // Ours send nothing there, over whatever transport.
+  // One rank sends nothing over any transport, except in the library.
   for (const auto& [algorithms, over] :
        {std::pair(distinct(operation, 1), std::vector{transports.front()}),
         {with_library({}), transports}})
@@ -170,8 +166,7 @@ harness::Sweep<CollectiveCase> collective_sweep(Operation operation,
          vary(&Case::ranks, {3}), vary(&Case::bytes, {{8192}})},
         types);
 
-  // The first three operations are swept over sizes; of the others one size shows that they are
-  // right.
+  // The first three operations are swept over sizes. For the others one size is enough.
   const bool first = operation == Operation::all_reduce || operation == Operation::all_gather ||
                      operation == Operation::reduce_scatter;
   std::vector<std::string> headlines{names.front()}, others = names;
@@ -192,7 +187,7 @@ harness::Sweep<CollectiveCase> collective_sweep(Operation operation,
   } else if (first) {
     slice({quick}, "sizes",
           {vary(&Case::transport, swept), vary(&Case::ranks, {2}),
-           vary(&Case::bytes, {{32768}, {8388608}})});  // of two ranks ring and direct are one
+           vary(&Case::bytes, {{32768}, {8388608}})});  // two ranks: ring and direct are the same
   }
   if (first) {
     slice({quick}, "types",
@@ -210,8 +205,8 @@ harness::Sweep<CollectiveCase> collective_sweep(Operation operation,
   if (has_traffic)
     slice({quick}, "traffic",
           {vary(&Case::transport, swept), vary(&Case::traffic, {"sparse", "hot_spot"})});
-  // A prime number of elements, of the whole or of a share; one element or share; ranks that are no
-  // power of two.
+  // A prime number of elements, of the whole or of a share. One element or share. Ranks that are
+  // not a power of two.
   const bool shares = !reduces(operation) || operation == Operation::reduce_scatter;
   slice({quick}, "edges",
         {vary(&Case::algorithm, distinct(operation, 3)), vary(&Case::transport, swept),
@@ -221,8 +216,7 @@ harness::Sweep<CollectiveCase> collective_sweep(Operation operation,
          vary(&Case::bytes, {{shares ? 3 * 4 : 4}})});
   slice({smoke}, "smoke",
         {vary(&Case::algorithm, names), vary(&Case::ranks, {1, 2, 3, 4}),
-         vary(&Case::dtype, {Dtype::float32, Dtype::bfloat16}),
-         vary(&Case::bytes, {{0}, {8}, {4036}})},
+         vary(&Case::dtype, floats), vary(&Case::bytes, {{0}, {8}, {4036}})},
         traffics);
   slice({smoke}, "smoke",
         {vary(&Case::dtype, all(machine::every_dtype)), vary(&Case::ranks, {3}),
@@ -231,7 +225,7 @@ harness::Sweep<CollectiveCase> collective_sweep(Operation operation,
   return sweep;
 }
 
-std::string collective_why_not(const CollectiveCase& c, const harness::Context& context) {
+std::string collective_why_not(const CollectiveCase& c, const Context& context) {
   if (c.algorithm == collectives::library && c.transport == Transport::mpi &&
       context.world.ranks_are_threads())
     return "algorithm library needs ranks that are processes";
@@ -242,12 +236,12 @@ std::string collective_why_not(const CollectiveCase& c, const harness::Context& 
 }
 
 std::unique_ptr<collectives::Communicator> library_beside(const CollectiveCase& c,
-                                                          const harness::Context& context) {
+                                                          const Context& context) {
   if (c.algorithm == collectives::library || c.transport == Transport::mpi) return nullptr;
   CollectiveCase theirs = c;
   theirs.algorithm = collectives::library;
   theirs.transport = machine::between_devices(c.transport) ? Transport::nccl : Transport::mpi;
-  // All ranks alike: who has no GPU of its own is not always the one that asks.
+  // All ranks decide alike, also if only one of them has no GPU.
   for (const std::string& why :
        context.world.all_gather(context.group, collective_why_not(theirs, context)))
     if (!why.empty()) return nullptr;

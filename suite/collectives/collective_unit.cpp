@@ -6,8 +6,8 @@
 
 #include "collectives/execute.h"
 #include "collectives/layout.h"
-#include "suite/collectives/wrong_elements.h"
 #include "suite/files/traffic.h"
+#include "suite/reference/whole_values.h"
 
 namespace suite {
 
@@ -16,40 +16,25 @@ using collectives::Communicator;
 using collectives::deals_in_shares;
 using collectives::Extent;
 using collectives::reduces;
-using machine::Category;
-using machine::Dtype;
-using machine::Operation;
-using machine::Reduction;
-using machine::Tensor;
-using machine::Transport;
 
-namespace {
-
-// Algorithms in which no rank has a part of its own (a root, an inner node of a tree) and each step
-// uses all links.
-bool is_balanced(std::string_view algorithm) {
-  constexpr std::string_view balanced[] = {
-      "ring",  "bidirectional_ring",        "direct", "pairwise", "recursive_doubling",
-      "bruck", "recursive_halving_doubling"};
-  return std::ranges::find(balanced, algorithm) != std::end(balanced);
+Writer last_writer(const collectives::Algorithm& algorithm, const collectives::Call& call,
+                   std::int64_t count, std::int64_t index) {
+  const collectives::Plan plan = algorithm.plan(call);
+  const collectives::Layout layout(algorithm.operation, plan, call, count);
+  Writer writer;
+  for (const collectives::Step& step : plan.steps) {
+    using enum collectives::Verb;
+    if (step.verb == send || step.verb == post) continue;
+    if (step.target.buffer != collectives::Buffer::output) continue;
+    const collectives::ChunkRange range = layout.elements(step.target);
+    if (index < range.begin || index >= range.end) continue;
+    const bool comes = step.verb == receive || step.verb == receive_reduce;
+    writer = {comes ? step.peer : -1, step.verb == receive_reduce};
+  }
+  return writer;
 }
 
-}  // namespace
-
-bool has_equal_work(Operation operation, const CollectiveCase& c) {
-  const bool has_root_or_lengths = collectives::has_root(operation) ||
-                                   operation == Operation::all_to_all_v ||
-                                   operation == Operation::send_receive;
-  return !has_root_or_lengths && is_balanced(c.algorithm);
-}
-
-bool limit_applies_to(Operation operation, const CollectiveCase& c) {
-  return has_equal_work(operation, c) ||
-         (operation == Operation::broadcast && is_balanced(c.algorithm));
-}
-
-CollectiveUnit::CollectiveUnit(Operation operation, const CollectiveCase& c,
-                               harness::Context& context,
+CollectiveUnit::CollectiveUnit(Operation operation, const CollectiveCase& c, Context& context,
                                std::shared_ptr<const collectives::TrafficMatrix> traffic)
     : operation_(operation),
       case_(c),
@@ -72,14 +57,12 @@ CollectiveUnit::CollectiveUnit(Operation operation, const CollectiveCase& c,
                                                            count_, c.reduction, c.root, traffic_);
     algorithm_ = choice.best->name;
     note_ = "auto: " + choice.text();
-    // Without the scratch that the others keep.
+    // Without the scratch of the other algorithms.
     communicator_ = connect();
   }
   buffers_ = out_of_place();
   fill(buffers_);
-  if (buffers_.out) {
-    const Tensor right(context.device, c.dtype, {buffers_.out.size()}, Category::buffers);
-    from_doubles(right, expected(question(), context.group.index));
+  if (const Tensor right = right_output()) {
     expected_hash_ = hash(right);
     if (context.device.readable_by_host())
       for (std::int64_t i = 0; i < right.size(); i += mark_stride(right))
@@ -96,8 +79,7 @@ std::unique_ptr<Communicator> CollectiveUnit::connect() const {
 }
 
 collectives::Call CollectiveUnit::call_of_rank() const {
-  const int inner = case_.inner == automatic ? communicator_->inner() : inner_of(case_);
-  return {context_.group.index, case_.ranks, 1, case_.root, inner, traffic_.get()};
+  return {context_.group.index, case_.ranks, 1, case_.root, communicator_->inner(), traffic_.get()};
 }
 
 CollectiveUnit::Buffers CollectiveUnit::out_of_place() {
@@ -125,7 +107,7 @@ CollectiveUnit::Buffers CollectiveUnit::in_place() {
 }
 
 void CollectiveUnit::fill(const Buffers& buffers) const {
-  if (buffers.out)  // what nobody wrote shows
+  if (buffers.out)
     from_doubles(buffers.out,
                  std::vector<double>(static_cast<std::size_t>(buffers.out.size()), -77));
   if (!buffers.in) return;
@@ -135,14 +117,21 @@ void CollectiveUnit::fill(const Buffers& buffers) const {
   from_doubles(buffers.in, values);
 }
 
+Tensor CollectiveUnit::right_output() const {
+  if (!buffers_.out) return {};
+  const Tensor right(context_.device, case_.dtype, {buffers_.out.size()}, Category::buffers);
+  from_doubles(right, expected(question(), context_.group.index));
+  return right;
+}
+
 Question CollectiveUnit::question() const {
   return {operation_, case_.reduction, case_.dtype,   case_.ranks,
           case_.root, count_,          traffic_.get()};
 }
 
-// A peer finds a line that was written here in this rank's cache, in the timed run too: one in
-// every page made a copy of 4 MiB a quarter slower. So not many, but some in every piece of every
-// share.
+// A peer reads a line that was written here from this rank's cache, also in the timed run. One mark
+// in every page made a copy of 4 MiB a quarter slower. So there are few, but some in every piece of
+// every share.
 std::int64_t CollectiveUnit::mark_stride(const Tensor& tensor) const {
   constexpr std::int64_t page = 4096, pieces = collectives::max_outstanding / 4;  // of a share
   const std::int64_t most = std::max<std::int64_t>(256, 4 * pieces * case_.ranks);
@@ -151,7 +140,7 @@ std::int64_t CollectiveUnit::mark_stride(const Tensor& tensor) const {
 
 void CollectiveUnit::mark(bool marked) {
   const Tensor& in = buffers_.in;
-  // Two more moves every sum, product, extremum and average.
+  // Adding two changes every sum, product, extremum and average.
   for (std::int64_t i = 0; in && i < in.size(); i += mark_stride(in))
     from_doubles(in.slice(i, {1}),
                  {pattern(question(), context_.group.index, i) + (marked ? 2 : 0)});
@@ -174,19 +163,16 @@ void CollectiveUnit::rehearse(harness::Runner runner) {
   context_.device.stream().synchronize();
   if (marks) {
     mark(false);
-    // What the rehearsal left is wrong only if it wrote: a runner that never writes would leave the
-    // other's right output.
+    // Without this, a runner that never writes would leave the other runner's right output.
     spoil();
-  } else if (buffers_.out) {  // on a GPU page after page is slow
+  } else if (buffers_.out) {  // on a GPU single elements are slow
     context_.device.stream().kernels().fill(buffers_.out, 113);
   }
 }
 
 std::optional<machine::Failure> CollectiveUnit::check(harness::Runner runner) {
   if (!buffers_.out || hash(buffers_.out) == expected_hash_) return std::nullopt;
-  const Tensor right(context_.device, case_.dtype, {buffers_.out.size()}, Category::buffers);
-  from_doubles(right, expected(question(), context_.group.index));
-  const WrongElements wrong = wrong_elements(buffers_.out, right);
+  const WrongElements wrong = wrong_elements(buffers_.out, right_output());
   machine::Failure failure{.kind = machine::Failure::Kind::wrong_result, .text = wrong.text};
   if (uses_library() || runner == harness::Runner::yardstick) return failure;
   const auto& algorithm = collectives::find_algorithm(operation_, algorithm_);
@@ -211,65 +197,59 @@ void CollectiveUnit::call(Communicator& communicator, std::string_view algorithm
                    traffic_);
 }
 
-void CollectiveUnit::judge_numerics(harness::Judge& judge, std::string_view how,
-                                    const Buffers& buffers) {
+void CollectiveUnit::judge_numerics(Judge& judge, std::string_view how, const Buffers& buffers) {
   fill(buffers);
-  call(*communicator_, algorithm_, buffers);
+  run(buffers);
   context_.device.stream().synchronize();
   if (buffers.out)
     judge.exact(fmt::format("{}, {}", name(operation_), how), to_doubles(buffers.out),
                 expected(question(), context_.group.index));
 }
 
-void CollectiveUnit::judge_volume(harness::Judge& judge) {
+void CollectiveUnit::judge_volume(Judge& judge) {
   if (uses_library())
-    return judge.not_applicable(harness::Oracle::volume,
-                                "the library does not count what it sends");
+    return judge.not_applicable(Oracle::volume, "the library does not count what it sends");
   const machine::TrafficLabel label{operation_, case_.dtype};
   communicator_->link().reset_traffic();
   run();
-  const auto measured = communicator_->link().traffic().find(label);
-  judge.volume(
-      "world", label,
-      measured == communicator_->link().traffic().end() ? machine::Traffic{} : measured->second,
-      expected_traffic(collectives::find_algorithm(operation_, algorithm_), call_of_rank(), count_,
-                       case_.dtype));
+  auto measured = communicator_->link().traffic();
+  judge.volume("world", label, measured[label],
+               expected_traffic(collectives::find_algorithm(operation_, algorithm_), call_of_rank(),
+                                count_, case_.dtype));
 }
 
-// Peak so far: what the timed runs held.
-void CollectiveUnit::judge_memory(harness::Judge& judge) {
+// The peak so far is that of the timed runs.
+void CollectiveUnit::judge_memory(Judge& judge) {
   if (&communicator_->device() != &context_.device)
-    return judge.not_applicable(harness::Oracle::memory,
-                                "CUDA tensors are staged through host memory");
-  const auto bytes = [](const Tensor& tensor) { return tensor ? tensor.bytes() : 0; };
-  std::size_t expected = bytes(buffers_.in) + bytes(buffers_.out);
+    return judge.not_applicable(Oracle::memory, "CUDA tensors are staged through host memory");
+  std::size_t expected = buffers_.in.bytes() + buffers_.out.bytes();
   if (!uses_library()) {
     const auto& algorithm = collectives::find_algorithm(operation_, algorithm_);
-    expected += scratch_bytes(algorithm, call_of_rank(), count_, case_.dtype);
     const collectives::Call call = call_of_rank();
+    expected += scratch_bytes(algorithm, call, count_, case_.dtype);
     if (const auto* rounds = communicator_->rounds(
             {&algorithm, count_, case_.dtype, false, call.root, call.inner, traffic_})) {
-      judge.shares_reference(harness::Oracle::memory);  // the plan's rounds
+      judge.shares_reference(Oracle::memory);  // the plan's rounds
       expected += collectives::staging_bytes(algorithm, call, count_, case_.dtype, *rounds);
     }
   }
   judge.memory(Category::buffers, memory_.peak(Category::buffers), expected);
 }
 
-void CollectiveUnit::judge(harness::Judge& judge) {
+void CollectiveUnit::judge(Judge& judge) {
   judge_memory(judge);
   judge_volume(judge);
   judge_numerics(judge, "out of place", buffers_);
-  // Ours only: MPICH 4.0.2's MPI_Reduce in place reads address -1 at a root other than 0.
+  // Not the library's: MPICH 4.0.2's MPI_Reduce in place reads address -1 at a root other than 0.
   if (collectives::may_be_in_place(operation_) && !uses_library())
     judge_numerics(judge, "in place", in_place());
-
   judge_rounding(judge);
 }
 
-// Real numbers, whose sum depends on the order: within its rounding of the sum in double; equal
-// bits on all ranks that hold the same result, in a second run and by a fresh communicator.
-void CollectiveUnit::judge_rounding(harness::Judge& judge) {
+// Uses real numbers, whose sum depends on the order. The result is within its rounding of the sum
+// in double. Its bits are equal on all ranks that hold the same result, in a second run and with a
+// fresh communicator.
+void CollectiveUnit::judge_rounding(Judge& judge) {
   const bool real = machine::is_floating(case_.dtype);
   machine::Kernels& kernels = context_.device.stream().kernels();
   const auto fill_as = [&](int rank, const Tensor& part, std::int64_t from, std::int64_t whole) {
@@ -298,7 +278,7 @@ void CollectiveUnit::judge_rounding(harness::Judge& judge) {
   }
   if (!real || !reduces(operation_) || !buffers_.out || buffers_.out.size() == 0) return;
 
-  // Three windows of it: every rank's values are made anew here.
+  // Three windows of the result, because every rank's values are drawn again here.
   const std::int64_t size = buffers_.out.size(), window = std::min<std::int64_t>(size, 2048);
   const std::int64_t whole = deals_in_shares(operation_) ? size * case_.ranks : size;
   std::vector<double> actual, values, bounds;
@@ -309,9 +289,8 @@ void CollectiveUnit::judge_rounding(harness::Judge& judge) {
       fill_as(rank, part, source_index(question(), context_.group.index, begin), whole);
       terms.push_back(to_doubles(part));
     }
-    const std::vector<double> got = to_doubles(buffers_.out.slice(begin, {window}));
-    actual.insert(actual.end(), got.begin(), got.end());
-    for (std::size_t i = 0; i < got.size(); ++i) {
+    append(actual, buffers_.out.slice(begin, {window}));
+    for (std::size_t i = 0; i < static_cast<std::size_t>(window); ++i) {
       std::vector<double> meeting;
       for (const auto& of_rank : terms) meeting.push_back(of_rank[i]);
       const Bounded right = reduce_exactly(question(), meeting);
@@ -322,17 +301,17 @@ void CollectiveUnit::judge_rounding(harness::Judge& judge) {
   judge.numerics(fmt::format("{} of real numbers", name(case_.reduction)), actual, values, bounds);
 }
 
-void CollectiveUnit::describe(harness::Description& description) const {
+void CollectiveUnit::describe(Description& description) const {
   if (!note_.empty()) description.note = note_;
   if (buffers_.out) description.fingerprint = fmt::format("{:016x}", fingerprint_);
 }
 
-// Read plus written through memory, and received, by each rank at the least, if all bear the same
-// part and peers' memory is read and written in place (Chan, Heimlich, Purkayastha, van de Geijn
-// 2007, doi:10.1002/cpe.1206).
-harness::Cost CollectiveUnit::cost() const {
+// The minimum that each rank reads plus writes through memory, and receives, if all ranks do the
+// same work and access peers' memory in place (Chan, Heimlich, Purkayastha, van de Geijn 2007,
+// doi:10.1002/cpe.1206).
+Cost CollectiveUnit::cost() const {
   using enum Operation;
-  harness::Cost cost;
+  Cost cost;
   const double n = case_.ranks;
   const double whole = static_cast<double>(count_) * static_cast<double>(size_of(case_.dtype)) *
                        (deals_in_shares(operation_) ? n : 1);
@@ -341,31 +320,17 @@ harness::Cost CollectiveUnit::cost() const {
   cost.transport = case_.transport;
   cost.memory_bytes = 2 * whole;
   cost.wire_bytes = whole * (n - 1) / n;
-  switch (operation_) {
-    case reduce_scatter:
-    case reduce:
-      cost.memory_bytes = whole + whole / n;
-      break;
-    case gather:
-    case scatter:
-      cost.memory_bytes /= n;
-      cost.wire_bytes /= n;
-      break;
-    case all_reduce:
-      cost.wire_bytes *= 2;
-      break;
-    case send_receive:
-      cost.wire_bytes = case_.ranks > 1 ? whole : 0;
-      break;
-    case all_to_all_v:
-      cost.memory_bytes = 2 * static_cast<double>(traffic_->total()) *
-                          static_cast<double>(size_of(case_.dtype)) / n;
-      break;
-    default:
-      break;
+  if (operation_ == reduce_scatter || operation_ == reduce) cost.memory_bytes = whole + whole / n;
+  if (operation_ == gather || operation_ == scatter) {
+    cost.memory_bytes /= n;
+    cost.wire_bytes /= n;
   }
-  const auto bytes = [](const Tensor& tensor) { return tensor ? tensor.bytes() : 0; };
-  cost.working_set_bytes = static_cast<double>(bytes(buffers_.in) + bytes(buffers_.out));
+  if (operation_ == all_reduce) cost.wire_bytes *= 2;
+  if (operation_ == send_receive) cost.wire_bytes = case_.ranks > 1 ? whole : 0;
+  if (operation_ == all_to_all_v)
+    cost.memory_bytes =
+        2 * static_cast<double>(traffic_->total()) * static_cast<double>(size_of(case_.dtype)) / n;
+  cost.working_set_bytes = static_cast<double>(buffers_.in.bytes() + buffers_.out.bytes());
   return cost;
 }
 

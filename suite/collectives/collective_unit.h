@@ -1,17 +1,17 @@
 #pragma once
-// What all collectives have in common as units: integer patterns make the answer exact in any
-// order, out of place and in place; the volume is the algorithm's formula, replicas and repeats
-// agree in every bit, and the library's collective on the same buffers is the yardstick. What is
-// timed is out of place.
+// The common part of all collectives as units. Integer patterns make the answer exact in any order,
+// out of place and in place. The volume is the algorithm's formula. Replicas and repeats agree in
+// every bit. The yardstick is the library's collective on the same buffers. Timed runs are out of
+// place.
 //
-// `bytes` is the size that nccl-tests prints: the whole, which where an operation deals in shares
-// is all shares together (of all_gather the output, of reduce_scatter the input). Where ranks do
-// not divide it, each share is rounded down, to one element at least; 0 bytes are a call of
-// nothing, whose messages are sent all the same. Of all_to_all_v it is what the busiest rank sends
+// `bytes` is the size that nccl-tests prints: the whole. If an operation deals in shares, the whole
+// is all shares together (the output of all_gather, the input of reduce_scatter). If ranks do not
+// divide it, each share is rounded down, to at least one element. 0 bytes are a call without
+// elements, which sends its messages. For all_to_all_v it is the size that the busiest rank sends
 // or receives (traffic.h).
 //
-// `inner`, where some algorithm asks: how many ranks in a row it takes as near each other; auto is
-// what the communicator finds (communicator.h).
+// `inner`: number of near ranks, for algorithms that read it. auto: the communicator's
+// (communicator.h).
 
 #include <memory>
 #include <string>
@@ -21,96 +21,108 @@
 #include "collectives/communicator/choose.h"
 #include "collectives/communicator/communicator.h"
 #include "collectives/cost.h"
-#include "harness/unit/unit.h"
 #include "suite/collectives/expected.h"
+#include "suite/options/options.h"
+#include "suite/reference/unit.h"
 
 namespace suite {
 
 struct CollectiveCase {
   int ranks = 2;
-  machine::Transport transport{};
+  Transport transport{};
   std::string algorithm;
-  machine::Dtype dtype{};
-  machine::Reduction reduction = machine::Reduction::sum;  // an axis where something is reduced
+  Dtype dtype{};
+  machine::Reduction reduction = machine::Reduction::sum;  // an axis if the operation reduces
   harness::Bytes bytes{};
-  int root = 0;  // an axis where there is one
+  int root = 0;  // an axis if the operation has a root
   std::string inner{collectives::automatic};
-  std::string traffic;  // of all_to_all_v
+  std::string traffic{};  // of all_to_all_v
 };
 
-// Whether all ranks of the case do the same work, and whether it may come near the limit.
-bool has_equal_work(machine::Operation operation, const CollectiveCase& c);
-bool limit_applies_to(machine::Operation operation, const CollectiveCase& c);
-harness::Sweep<CollectiveCase> collective_sweep(machine::Operation operation,
-                                                const harness::PlanRequest& request);
-// The case's inner; 0: what the communicator finds.
-int inner_of(const CollectiveCase& c);
-std::string collective_why_not(const CollectiveCase& c, const harness::Context& context);
-// Where the library's collective is on the same buffers, beside a case of ours; or nothing.
+// Returns the names of the operation's algorithms.
+std::vector<std::string> algorithm_names(Operation operation);
+Sweep<CollectiveCase> collective_sweep(Operation operation, const harness::PlanRequest& request);
+// Returns why the algorithm `library` does not run over the case's transport, or empty.
+std::string why_not_library(const CollectiveCase& c);
+std::string collective_why_not(const CollectiveCase& c, const Context& context);
+// Returns the case's inner. 0: the communicator's.
+inline int inner_of(const CollectiveCase& c) { return number_of<int>(c.inner).value_or(0); }
+// Returns a communicator for the library's collective on the same buffers, or null.
 std::unique_ptr<collectives::Communicator> library_beside(const CollectiveCase& c,
-                                                          const harness::Context& context);
+                                                          const Context& context);
+
+// The rank whose message is the last to write element `index` of the call's output. -1: this rank's
+// own copy or sum writes it. summed: the message was added to this rank's value. The plan cuts
+// shares into call.pieces.
+struct Writer {
+  int rank = -1;
+  bool summed = false;
+};
+Writer last_writer(const collectives::Algorithm& algorithm, const collectives::Call& call,
+                   std::int64_t count, std::int64_t index);
 
 class CollectiveUnit {
  public:
-  // traffic: of all_to_all_v, where it is not the case's.
-  CollectiveUnit(machine::Operation operation, const CollectiveCase& c, harness::Context& context,
+  // traffic: of all_to_all_v, if it is not the case's.
+  CollectiveUnit(Operation operation, const CollectiveCase& c, Context& context,
                  std::shared_ptr<const collectives::TrafficMatrix> traffic = {});
 
-  void prepare() {}  // out of place: the input stays as it is
-  void run() { call(*communicator_, algorithm_, buffers_); }
+  void prepare() {}  // out of place: the input is not modified
+  void run() { run(buffers_); }
   bool only_queues() const { return communicator_->link().stream() != nullptr; }
   bool has_yardstick() const { return library_ != nullptr; }
   void yardstick() { call(*library_, collectives::library, buffers_); }
-  // Once with other values in some elements all over the input, and some of the output spoilt
-  // after it, so that a run that then writes nothing, or what it wrote last, shows, and caches are
-  // as a run leaves them.
+  // Runs once with other values in some elements all over the input, and then spoils some elements
+  // of the output. So a run that then writes nothing, or its last output, shows, and caches are as
+  // after a run.
   void rehearse(harness::Runner runner);
-  // By a hash of the output. What is wrong, and from whom it came; or empty.
+  // Compares the output's hash. Returns the wrong elements and their sender, or nothing.
   std::optional<machine::Failure> check(harness::Runner runner);
-  void judge(harness::Judge& judge);
-  harness::Cost cost() const;
-  void describe(harness::Description& description) const;
+  void judge(Judge& judge);
+  Cost cost() const;
+  void describe(Description& description) const;
 
-  // The buffers of one call; where a rank has none, an empty tensor.
+  // The buffers of one call. An empty tensor: the rank has none.
   struct Buffers {
-    machine::Tensor in, out;
+    Tensor in, out;
   };
-  const Buffers& buffers() const { return buffers_; }  // what run() works on, out of place
+  const Buffers& buffers() const { return buffers_; }  // of run(), out of place
   Buffers in_place();
-  // The input that question() asks about; in the output what nobody wrote shows.
+  // Fills the input with the pattern, and the output with a value that is never right.
   void fill(const Buffers& buffers) const;
   void run(const Buffers& buffers) { call(*communicator_, algorithm_, buffers); }
-  Question question() const;
-  const std::string& algorithm() const { return algorithm_; }  // the case's, or what auto picked
+  Tensor right_output() const;                                 // empty if this rank has no output
+  const std::string& algorithm() const { return algorithm_; }  // the case's, or the choice of auto
   const std::string& note() const { return note_; }
 
  private:
+  Question question() const;
   std::unique_ptr<collectives::Communicator> connect() const;
   Buffers out_of_place();
   void call(collectives::Communicator& communicator, std::string_view algorithm,
             const Buffers& buffers);
-  std::int64_t mark_stride(const machine::Tensor& tensor) const;
+  std::int64_t mark_stride(const Tensor& tensor) const;
   void mark(bool marked);  // some elements of the input
   void spoil();            // some elements of the output
-  void judge_numerics(harness::Judge& judge, std::string_view how, const Buffers& buffers);
-  void judge_volume(harness::Judge& judge);
-  void judge_rounding(harness::Judge& judge);
+  void judge_numerics(Judge& judge, std::string_view how, const Buffers& buffers);
+  void judge_volume(Judge& judge);
+  void judge_rounding(Judge& judge);
+  void judge_memory(Judge& judge);
   collectives::Call call_of_rank() const;
   bool uses_library() const { return algorithm_ == collectives::library; }
-  void judge_memory(harness::Judge& judge);
 
-  machine::Operation operation_;
+  Operation operation_;
   CollectiveCase case_;
-  harness::Context& context_;
+  Context& context_;
   std::shared_ptr<const collectives::TrafficMatrix> traffic_;
   std::unique_ptr<collectives::Communicator> communicator_, library_;
   harness::PeakMeter memory_;
-  std::int64_t count_;  // elements of the whole, or of a share; what the busiest rank moves
+  std::int64_t count_;  // elements of the whole, of a share, or of the busiest rank
   Buffers buffers_;
   std::string algorithm_;
   std::string note_;
   std::uint64_t expected_hash_ = 0, fingerprint_ = 0;
-  std::vector<std::byte> spoilt_;  // the first byte of what is right, inverted, every mark_stride
+  std::vector<std::byte> spoilt_;  // inverted first bytes of the right output, every mark_stride
 };
 
 }  // namespace suite

@@ -1,9 +1,9 @@
-// Claim: a compressed all-reduce sends exactly the bytes of its closed form, errs by no more than
-// its code allows, keeps what it did not send, and gives all ranks the same bits.
+// Claim: a compressed all-reduce sends exactly the bytes of its closed form, its error is within
+// the bound of its code, it keeps the values that it did not send, and all ranks get the same bits.
 //
-// Inputs are normal; `density` is the part of the elements that top_k sends, and that the threshold
-// is set for. What is timed starts with an empty residual; the yardstick is the ring of floats over
-// the same transport, so that speedup_over_library is the speed-up over that ring.
+// Inputs are normal. `density` is the fraction of the elements that top_k sends, and sets the
+// threshold. Timed runs start with an empty residual. The yardstick is the ring of floats over the
+// same transport, so speedup_over_library is the speedup over that ring.
 
 #include <fmt/format.h>
 
@@ -15,23 +15,13 @@
 #include "collectives/compression/compressed_all_reduce.h"
 #include "collectives/compression/volume.h"
 #include "collectives/cost.h"
-#include "harness/unit/unit.h"
-#include "machine/link/connect.h"
 #include "suite/options/options.h"
+#include "suite/reference/unit.h"
 
 namespace suite {
 namespace {
 
-using harness::Better, harness::Nature;
-
 using harness::Bytes;
-using harness::Oracle;
-using harness::Profile;
-using harness::vary;
-using machine::Category;
-using machine::Dtype;
-using machine::Tensor;
-using machine::Transport;
 using Values = std::vector<double>;
 
 constexpr double u = 0x1p-24;
@@ -42,7 +32,7 @@ bool is_sparse(std::string_view algorithm) {
 
 double number(const std::string& text) { return number_of<double>(text).value_or(NAN); }
 
-// That a standard normal number's magnitude exceeds with this probability.
+// Returns the magnitude that a standard normal number exceeds with this probability.
 float normal_threshold(double probability) {
   double low = 0, high = 40;
   for (int i = 0; i < 100; ++i) {
@@ -56,7 +46,7 @@ struct CompressedAllReduceUnit {
   static constexpr std::string_view name = "compressed_all_reduce";
   static constexpr std::string_view about = "the sum over all ranks, of fewer bytes, with an error";
   static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::volume, Oracle::determinism};
-  static constexpr harness::Counter counters[] = {
+  static constexpr Counter counters[] = {
       {"relative_error", "", Better::lower, Nature::exact,
        "error of the compressed sum, relative to the sum"},
       {"compression_ratio", "", Better::higher, Nature::exact,
@@ -75,16 +65,12 @@ struct CompressedAllReduceUnit {
     Bytes bytes;
   };
 
-  static harness::Sweep<Case> sweep() {
+  static Sweep<Case> sweep() {
     using enum Profile;
-    std::vector<std::string> names, sparse, dense;
-    for (const auto& compression : collectives::compressions()) {
-      names.emplace_back(compression.name);
-      (is_sparse(names.back()) ? sparse : dense).push_back(names.back());
-    }
+    const std::vector<std::string> names = collectives::compression_names();
     const std::vector<Transport> transports{Transport::shared_memory, Transport::mpi};
-    harness::Sweep<Case> sweep;
-    sweep.axis("algorithm", &Case::algorithm, dense.front(), names)
+    Sweep<Case> sweep;
+    sweep.axis("algorithm", &Case::algorithm, *std::ranges::find_if_not(names, is_sparse), names)
         .axis("transport", &Case::transport, Transport::shared_memory)
         .axis("density", &Case::density, "1")
         .axis("ranks", &Case::ranks, 2)
@@ -101,7 +87,7 @@ struct CompressedAllReduceUnit {
           return {};
         });
     const std::vector<Bytes> sizes = harness::powers(4096, 16 << 20, 16);
-    const std::vector<std::string> densities{"0.001", "0.01", "1"};  // `only` has the right ones
+    const std::vector<std::string> densities{"0.001", "0.01", "1"};  // `only` selects
     sweep
         .slice({acceptance, paper}, "matrix",
                {vary(&Case::algorithm, names), vary(&Case::transport, transports),
@@ -119,7 +105,7 @@ struct CompressedAllReduceUnit {
         .slice({quick}, "transports",
                {vary(&Case::algorithm, {"int8_block", "two_hop_reduce_scatter"}),
                 vary(&Case::transport, {Transport::mpi})})
-        // An odd number of elements: half a byte, half a block is left over.
+        // An odd number of elements leaves a partial byte and a partial block.
         .slice({quick, smoke}, "edges",
                {vary(&Case::algorithm, names), vary(&Case::density, {"0.01", "1"}),
                 vary(&Case::ranks, {3}), vary(&Case::bytes, {{1009 * 4}})})
@@ -129,7 +115,7 @@ struct CompressedAllReduceUnit {
     return sweep;
   }
 
-  CompressedAllReduceUnit(const Case& c, harness::Context& context)
+  CompressedAllReduceUnit(const Case& c, Context& context)
       : case_(c),
         context_(context),
         communicator_(context.world, context.group, c.transport),
@@ -142,7 +128,7 @@ struct CompressedAllReduceUnit {
     out_ = Tensor(context.device, Dtype::float32, {count_}, Category::buffers);
     context.device.stream().kernels().fill_normal(
         in_, context.seed + static_cast<std::uint64_t>(communicator_.rank()), {0, 0, count_}, 0, 1);
-    // Blocks of codes that hold nothing, wherever shares begin.
+    // Some whole blocks are zero, wherever shares begin.
     if (count_ >= 4096) context.device.stream().kernels().fill(in_.slice(512, {1024}), 0);
     compressed_ =
         collectives::make_compression(c.algorithm, context.world, communicator_, count_, options_);
@@ -153,12 +139,12 @@ struct CompressedAllReduceUnit {
   void run() { compressed_->run(in_, out_); }
   void yardstick() { ring_->all_reduce(in_, out_, "ring"); }
 
-  void judge(harness::Judge& judge) {
+  void judge(Judge& judge) {
     seconds_ = compressed_->seconds();
     const Values x = to_doubles(in_);
     judge_volume(judge, x);
     judge_numerics(judge, x);
-    for (int repeat = 0; repeat < 2; ++repeat) {  // the second run with what the first left
+    for (int repeat = 0; repeat < 2; ++repeat) {  // the second turn starts with a residual
       compressed_->reset();
       for (int turn = 0; turn < 2; ++turn) {
         run();
@@ -170,8 +156,8 @@ struct CompressedAllReduceUnit {
     }
   }
 
-  harness::Cost cost() const {
-    harness::Cost cost;
+  Cost cost() const {
+    Cost cost;
     cost.algorithm_bytes = static_cast<double>(in_.bytes());
     cost.bus_factor = collectives::bus_factor(machine::Operation::all_reduce, case_.ranks);
     cost.memory_bytes = 2 * cost.algorithm_bytes;
@@ -179,7 +165,7 @@ struct CompressedAllReduceUnit {
     return cost;
   }
 
-  void describe(harness::Description& description) const {
+  void describe(Description& description) const {
     description.set("relative_error", relative_error_);
     if (case_.ranks > 1) {
       description.set("compression_ratio", ring_bytes_sent(call()) / bytes_sent_);
@@ -202,10 +188,11 @@ struct CompressedAllReduceUnit {
     const int inner = communicator_.inner();
     return case_.algorithm.starts_with("two_hop") && inner > 1 && inner < case_.ranks;
   }
-  bool has_two_steps() const { return !is_sparse(case_.algorithm) && !is_int8_gathered(); }
-  bool is_int8_gathered() const { return case_.algorithm == "int8_block"; }
+  bool has_two_steps() const {
+    return !is_sparse(case_.algorithm) && case_.algorithm != "int8_block";
+  }
 
-  void judge_volume(harness::Judge& judge, const Values& x) {
+  void judge_volume(Judge& judge, const Values& x) {
     const std::int64_t above = std::count_if(x.begin(), x.end(), [&](double value) {
       return std::abs(value) >= static_cast<double>(options_.threshold);
     });
@@ -214,22 +201,20 @@ struct CompressedAllReduceUnit {
     compressed_->reset();
     communicator_.link().reset_traffic();
     run();
-    // What was sent under a label that was not expected fails too.
-    std::map<machine::TrafficLabel, std::uint64_t> measured, expected;
-    for (const auto& [label, traffic] : communicator_.link().traffic())
-      if (traffic.bytes_sent > 0) measured[label] = traffic.bytes_sent;
-    expected = collectives::bytes_sent(case_.algorithm, call());
+    // Bytes under an unexpected label fail too.
+    auto expected = collectives::bytes_sent(case_.algorithm, call());
+    auto measured = communicator_.link().traffic();
     bytes_sent_ = 0;
-    for (const auto& [label, bytes] : measured) {
-      expected.try_emplace(label, 0);
-      bytes_sent_ += static_cast<double>(bytes);
+    for (const auto& [label, traffic] : measured) {
+      if (traffic.bytes_sent > 0) expected.try_emplace(label, 0);
+      bytes_sent_ += static_cast<double>(traffic.bytes_sent);
     }
     for (const auto& [label, bytes] : expected)
-      judge.volume("world", label, measured[label], bytes);
-    if (expected.empty()) judge.volume("world", {}, 0, 0);  // a rank alone sends nothing
+      judge.volume("world", label, measured[label].bytes_sent, bytes);
+    if (expected.empty()) judge.volume("world", {}, 0, 0);  // one rank sends nothing
   }
 
-  void judge_numerics(harness::Judge& judge, const Values& x) {
+  void judge_numerics(Judge& judge, const Values& x) {
     compressed_->reset();
     run();
     const Values result = to_doubles(out_), held = compressed_->held_back();
@@ -238,15 +223,14 @@ struct CompressedAllReduceUnit {
                   kept_by_top_k(x));
 
     const Values exact = total(x), all_held = total(held);
-    const Values magnitudes = total(map(x, [](double value) { return std::abs(value); }));
-    const Values held_magnitudes = total(map(held, [](double value) { return std::abs(value); }));
+    const Values magnitudes = total(absolute(x)), held_magnitudes = total(absolute(held));
     Values error = total(own_error(x));
     if (has_two_hops()) add_error_of_hop(x, error);
-    if (has_two_steps()) add_error_of_sum(exact, error);
+    if (has_two_steps()) add_error_of_sum(exact, error, error);
 
-    // In float: a rank rounds twice, in + residual and what it takes from that; N - 1 additions and
-    // at most five more roundings make the sum. What is sent is no larger than what was given and
-    // what is held back, together. Totals here are rounded in double.
+    // In float. A rank rounds in + residual and the subtraction of the sent value. The sum has N -
+    // 1 additions and at most five more roundings. The sent value is at most the input plus the
+    // value held back. Totals here are rounded in double.
     const double roundings = harness::gamma(case_.ranks + 8, u);
     Values came = result, bounds = result;
     double squared_error = 0, squared = 0;
@@ -261,11 +245,10 @@ struct CompressedAllReduceUnit {
     judge.numerics("what came out and what is held back", came, exact, bounds);
     judge.numerics("compressed sum", result, exact, error);
 
-    // What the first run held back is given to the second as well.
+    // The second run also gets the residual of the first.
     run();
     const Values again = to_doubles(out_), later = compressed_->held_back();
-    const Values all_later = total(later);
-    const Values later_magnitudes = total(map(later, [](double value) { return std::abs(value); }));
+    const Values all_later = total(later), later_magnitudes = total(absolute(later));
     Values twice = exact;
     for (std::size_t i = 0; i < result.size(); ++i) {
       bounds[i] += roundings * (magnitudes[i] + held_magnitudes[i] + 2 * later_magnitudes[i]);
@@ -279,6 +262,9 @@ struct CompressedAllReduceUnit {
   static Values map(Values values, const Of& of) {
     for (double& value : values) value = of(value);
     return values;
+  }
+  static Values absolute(const Values& values) {
+    return map(values, [](double value) { return std::abs(value); });
   }
 
   // Over all ranks, in double.
@@ -295,9 +281,9 @@ struct CompressedAllReduceUnit {
     return values;
   }
 
-  // Of a whole sort; of equal magnitudes the later ones are kept.
+  // By a complete selection. Of equal magnitudes the later ones are kept.
   Values kept_by_top_k(const Values& x) const {
-    Values magnitudes = map(x, [](double value) { return std::abs(value); });
+    Values magnitudes = absolute(x);
     const std::int64_t k = std::min(options_.k, count_);
     if (k == 0) return {};
     std::nth_element(magnitudes.begin(), magnitudes.begin() + (k - 1), magnitudes.end(),
@@ -312,11 +298,23 @@ struct CompressedAllReduceUnit {
     });
   }
 
-  // The largest error of blocks of 8 or 4 bits (int_block.h) of these magnitudes.
-  static void add_block_errors(const Values& magnitudes, std::size_t begin, std::size_t end,
-                               int levels, Values& error) {
-    for (; begin < end; begin += 256) {
-      const std::size_t stop = std::min(end, begin + 256);
+  // Adds the largest error of a code of values with these magnitudes: of one rounding to a wire
+  // dtype, or of blocks of 8 or 4 bits (int_block.h).
+  void add_code_errors(const Values& magnitudes, Values& error) const {
+    const std::size_t size = magnitudes.size();
+    if (case_.algorithm.ends_with("_wire")) {
+      const bool half = case_.algorithm == "half_wire";
+      const double roundoff = unit_roundoff(half ? Dtype::float16 : Dtype::bfloat16);
+      for (std::size_t i = 0; i < size; ++i)
+        error[i] += std::max(roundoff * magnitudes[i], half ? 0x1p-25 : 0x1p-134);
+      return;
+    }
+    const int levels = case_.algorithm.ends_with("_int4") ? 7 : 127;
+    // Two steps divide the whole into shares. A block does not reach into the next share.
+    const std::int64_t shares = has_two_steps() ? case_.ranks : 1;
+    const auto share = static_cast<std::size_t>((count_ + shares - 1) / shares);
+    for (std::size_t begin = 0, stop = 0; begin < size; begin = stop) {
+      stop = std::min({size, begin + 256, (begin / share + 1) * share});
       double largest = 0;
       for (std::size_t i = begin; i < stop; ++i) largest = std::max(largest, magnitudes[i]);
       for (std::size_t i = begin; i < stop; ++i)
@@ -324,30 +322,11 @@ struct CompressedAllReduceUnit {
             std::max(largest / levels * (0.5 + levels * 4 * u), largest < 0x1p-119 ? largest : 0);
     }
   }
-  // Where two steps cut the whole: blocks do not reach from one share into the next.
-  std::size_t share() const {
-    const std::int64_t cuts = has_two_steps() ? case_.ranks : 1;
-    return static_cast<std::size_t>((count_ + cuts - 1) / cuts);
-  }
-  void add_code_errors(const Values& magnitudes, Values& error) const {
-    if (case_.algorithm.ends_with("_wire")) {
-      const bool half = case_.algorithm == "half_wire";
-      const double roundoff = unit_roundoff(half ? Dtype::float16 : Dtype::bfloat16);
-      for (std::size_t i = 0; i < magnitudes.size(); ++i)
-        error[i] += std::max(roundoff * magnitudes[i], half ? 0x1p-25 : 0x1p-134);
-    } else {
-      const int levels = case_.algorithm.ends_with("_int4") ? 7 : 127;
-      for (std::size_t begin = 0; begin < magnitudes.size(); begin += share())
-        add_block_errors(magnitudes, begin, std::min(magnitudes.size(), begin + share()), levels,
-                         error);
-    }
-  }
 
-  // What this rank's code may leave out of each of its elements.
+  // The largest error of this rank's code of each of its elements.
   Values own_error(const Values& x) const {
-    const Values magnitudes = map(x, [](double value) { return std::abs(value); });
-    if (case_.algorithm == "top_k")
-      return map(kept_by_top_k(x), [](double kept) { return std::abs(kept); });
+    const Values magnitudes = absolute(x);
+    if (case_.algorithm == "top_k") return absolute(kept_by_top_k(x));
     if (case_.algorithm == "threshold") {
       const auto threshold = static_cast<double>(options_.threshold);
       return map(magnitudes,
@@ -358,8 +337,7 @@ struct CompressedAllReduceUnit {
     return error;
   }
 
-  // The sums of hosts are coded on their way: each is as large as the exact one and its error, at
-  // most.
+  // Two hops also code the sums of hosts.
   void add_error_of_hop(const Values& x, Values& error) {
     const Values first = own_error(x);
     Values added(x.size(), 0.0);
@@ -368,25 +346,21 @@ struct CompressedAllReduceUnit {
       const auto of_host = [&](const Values& values) {
         return total(mine ? values : Values(values.size(), 0.0));
       };
-      Values largest = of_host(first);
-      const Values exact = of_host(x);
-      for (std::size_t i = 0; i < largest.size(); ++i)
-        largest[i] = (std::abs(exact[i]) + largest[i]) * (1 + harness::gamma(case_.ranks + 8, u));
-      add_code_errors(largest, added);
+      const Values largest = of_host(first), exact = of_host(x);
+      add_error_of_sum(exact, largest, added);
     }
     for (std::size_t i = 0; i < error.size(); ++i) error[i] += added[i];
   }
 
-  // The sum is coded too: it is as large as the exact one and its error, at most.
-  void add_error_of_sum(const Values& exact, Values& error) const {
-    Values largest = error;
+  // Adds the error of coding a sum, which is at most as large as the exact sum and its error.
+  void add_error_of_sum(const Values& exact, Values largest, Values& error) const {
     for (std::size_t i = 0; i < exact.size(); ++i)
-      largest[i] = (std::abs(exact[i]) + error[i]) * (1 + harness::gamma(case_.ranks + 8, u));
+      largest[i] = (std::abs(exact[i]) + largest[i]) * (1 + harness::gamma(case_.ranks + 8, u));
     add_code_errors(largest, error);
   }
 
   Case case_;
-  harness::Context& context_;
+  Context& context_;
   collectives::Communicator communicator_;
   std::unique_ptr<collectives::Communicator> ring_;
   std::int64_t count_;

@@ -1,29 +1,21 @@
-// Claim: gradient descent over a compressed all-reduce that feeds its error back reaches the
-// optimum of the uncompressed one, as near as the residual allows
-// (collectives/compression/quadratic.h). Top-k without feedback stays where it started.
+// Claim: gradient descent over a compressed all-reduce with error feedback reaches the optimum of
+// the uncompressed descent, as near as the residual allows (collectives/compression/quadratic.h).
+// Top-k without feedback leaves elements at their start.
 //
-// What is timed is one descent of 16 elements: the latency of the algorithm, quadratic::steps
-// times.
+// The timed work is one descent of 16 elements: quadratic::steps times the latency of the
+// algorithm.
 
 #include "collectives/compression/quadratic.h"
-#include "harness/unit/unit.h"
-#include "machine/link/connect.h"
+#include "suite/reference/unit.h"
 
 namespace suite {
 namespace {
-
-using harness::Better, harness::Nature;
-
-using harness::Oracle;
-using harness::Profile;
-using harness::vary;
-using machine::Transport;
 
 struct ErrorFeedback {
   static constexpr std::string_view name = "error_feedback";
   static constexpr std::string_view about = "descent on a quadratic over a compressed all-reduce";
   static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::determinism};
-  static constexpr harness::Counter counters[] = {
+  static constexpr Counter counters[] = {
       {"distance_at_start", "", Better::neither, Nature::exact,
        "distance from the minimum before the descent"},
       {"distance_with_feedback", "", Better::lower, Nature::exact,
@@ -38,12 +30,10 @@ struct ErrorFeedback {
     std::string algorithm;
   };
 
-  static harness::Sweep<Case> sweep() {
-    std::vector<std::string> names;
-    for (const auto& compression : collectives::compressions())
-      names.emplace_back(compression.name);
+  static Sweep<Case> sweep() {
+    const std::vector<std::string> names = collectives::compression_names();
     using enum Profile;
-    harness::Sweep<Case> sweep;
+    Sweep<Case> sweep;
     sweep.axis("algorithm", &Case::algorithm, names.front(), names)
         .axis("transport", &Case::transport, Transport::shared_memory,
               {Transport::shared_memory, Transport::mpi})
@@ -55,7 +45,7 @@ struct ErrorFeedback {
     return sweep;
   }
 
-  ErrorFeedback(const Case& c, harness::Context& context)
+  ErrorFeedback(const Case& c, Context& context)
       : case_(c),
         context_(context),
         communicator_(context.world, context.group, c.transport),
@@ -64,7 +54,7 @@ struct ErrorFeedback {
   void prepare() {}
   void run() { with_ = collectives::descend(context_.world, communicator_, *compressed_); }
 
-  void judge(harness::Judge& judge) {
+  void judge(Judge& judge) {
     run();
     judge.numerics("distance from the optimum", with_.error, with_.bound);
     judge.numerics("what the residual allows, of the start", with_.bound, 0.05 * with_.start);
@@ -79,9 +69,9 @@ struct ErrorFeedback {
                      without_.unmoved, without_.error);
   }
 
-  harness::Cost cost() const { return {}; }
+  Cost cost() const { return {}; }
 
-  void describe(harness::Description& description) const {
+  void describe(Description& description) const {
     description.set("distance_at_start", with_.start);
     description.set("distance_with_feedback", with_.error);
     description.set("distance_without_feedback", without_.error);
@@ -97,7 +87,7 @@ struct ErrorFeedback {
   }
 
   Case case_;
-  harness::Context& context_;
+  Context& context_;
   collectives::Communicator communicator_;
   std::unique_ptr<collectives::CompressedAllReduce> compressed_;
   collectives::Descent with_, without_;

@@ -1,10 +1,12 @@
 #pragma once
-// What a collective must leave in every rank's output: the oracle, which knows the operations by
-// their definitions and nothing of algorithms. Inputs are small integers, exact in any order and in
-// every dtype as far as 64 ranks (in 8 floating bits only two ranks add to an element); the
-// real-valued ones are compared by bounds on rounding.
+// The oracle of collectives: the output that each rank must have, and the errors of an output. It
+// follows from the operations' definitions and shares nothing with the algorithms.
+//
+// Inputs are small integers: exact in every order and dtype up to 64 ranks. In 8-bit floating
+// dtypes only two ranks add to an element. Real inputs are compared by bounds on rounding.
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "collectives/traffic_matrix.h"
@@ -24,18 +26,25 @@ struct Question {
   const collectives::TrafficMatrix* traffic = nullptr;  // of all_to_all_v
 };
 
-// Element `index` of rank's input. Of products, factors that keep their magnitude small.
+// Returns element `index` of the rank's input. For products: factors that keep the result small.
 double pattern(const Question& question, int rank, std::int64_t index);
-// All of rank's output; integers wrap around as the dtype does.
+// Returns the rank's whole output. Integers wrap around as in the dtype.
 std::vector<double> expected(const Question& question, int rank);
 
-// Which input elements of all ranks meet in element `index` of rank's output, for what reduces.
+// Returns the index of the input elements that are reduced to element `index` of the rank's output.
 std::int64_t source_index(const Question& question, int rank, std::int64_t index);
 
-// The reduction of real numbers, one of each rank, in double, and how far a result of the dtype may
-// lie from it in any order of the sum: one rounding an addition, ((1 + u)^{n-1} - 1) sum |x_i|
-// (Higham 2002, section 4.2), one more for the division of avg and each product; max and min are
+// Returns the reduction in double of real numbers, one per rank, and the largest error of a result
+// in the dtype, for any order of the sum: one rounding per addition, ((1 + u)^{n-1} - 1) sum |x_i|
+// (Higham 2002, section 4.2), and one for each product and for the division of avg. max and min are
 // exact.
 Bounded reduce_exactly(const Question& question, const std::vector<double>& values);
+
+struct WrongElements {
+  std::int64_t count = 0, first = 0, last = 0;
+  std::string text;  // "5 of 2048 elements wrong, from 17 to 21; the first is 0x4040 (3), not …"
+};
+// Compares the bits of two tensors of one dtype and size.
+WrongElements wrong_elements(const machine::Tensor& actual, const machine::Tensor& wanted);
 
 }  // namespace suite

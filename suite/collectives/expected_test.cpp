@@ -10,7 +10,7 @@
 
 #include "collectives/plan.h"
 #include "machine/world/world.h"
-#include "suite/collectives/wrong_elements.h"
+#include "suite/collectives/collective_unit.h"
 #include "suite/files/traffic.h"
 
 namespace suite {

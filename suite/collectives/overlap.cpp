@@ -1,112 +1,72 @@
-// Claim: a collective and a matrix product that run at the same time give the results that they
-// give alone; and what that costs each of them here.
+// Claim: a collective and a matrix product that run at the same time give the same results as
+// alone. Also measures how much each slows the other down.
 //
 // run() starts y = x Wᵀ, runs the collective meanwhile and waits for both. On the host the product
-// has a thread of its own, on the rank's cores: where a rank has one core, the two take turns and
-// nothing can be hidden. On a CUDA device the product is queued on the device's stream and the
-// collective moves host memory.
+// has its own thread on the rank's cores. If a rank has one core, the two take turns and nothing
+// can be hidden. On a CUDA device the product is queued on the device's stream, and the collective
+// moves host memory.
 //
-// gemm_slowdown, collective_slowdown: time beside the other over time alone. overlap_fraction =
-// (t_gemm + t_collective - t_both) / min(t_gemm, t_collective): 1, the shorter is hidden; 0, as if
-// one after the other; below 0, they hinder each other. Medians over rounds, taken in turn, of the
-// maximum over ranks.
+// gemm_slowdown, collective_slowdown: time next to the other over time alone. overlap_fraction =
+// (t_gemm + t_collective - t_both) / min(t_gemm, t_collective). 1: the shorter is hidden; 0: as if
+// one after the other; below 0: they hinder each other. Each time is the median over rounds, which
+// take turns, of the maximum over ranks.
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <condition_variable>
 #include <cstring>
-#include <exception>
 #include <functional>
+#include <future>
 #include <limits>
-#include <mutex>
+#include <semaphore>
 #include <thread>
 #include <utility>
 
 #include "collectives/communicator/communicator.h"
 #include "collectives/cost.h"
 #include "harness/measure/statistics.h"
-#include "harness/unit/unit.h"
 #include "machine/base/clock.h"
 #include "machine/device/gemm.h"
-#include "machine/link/connect.h"
 #include "suite/collectives/expected.h"
 #include "suite/reference/product_reference.h"
+#include "suite/reference/unit.h"
 
 namespace suite {
 namespace {
-
-using harness::Better, harness::Nature;
-
-using harness::Oracle;
-using harness::Profile;
-using harness::vary;
-using machine::Category;
-using machine::Dtype;
-using machine::Operation;
-using machine::Tensor;
-using machine::Transport;
 
 constexpr int rounds = 15;
 constexpr Operation operations[] = {Operation::all_reduce, Operation::all_gather,
                                     Operation::reduce_scatter};
 
-// A thread that does one task at a time; it has the cores of the thread that made it.
+// A thread that runs one task at a time, on the cores of the thread that made it.
 class Worker {
  public:
-  Worker() : thread_([this] { serve(); }) {}
   ~Worker() {
-    {
-      const std::lock_guard lock(mutex_);
-      ended_ = true;
-    }
-    changed_.notify_all();
+    given_.release();
     thread_.join();
   }
-  Worker(const Worker&) = delete;
-  Worker& operator=(const Worker&) = delete;
 
   void start(std::function<void()> task) {
-    {
-      const std::lock_guard lock(mutex_);
-      task_ = std::move(task);
-    }
-    changed_.notify_all();
+    task_ = std::packaged_task<void()>(std::move(task));
+    done_ = task_.get_future();
+    given_.release();
   }
-  // What the task threw is thrown here.
-  void wait() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return !task_; });
-    if (const std::exception_ptr failure = std::exchange(failure_, nullptr))
-      std::rethrow_exception(failure);
-  }
+  // Throws the task's exception.
+  void wait() { done_.get(); }
 
  private:
   void serve() {
-    std::unique_lock lock(mutex_);
     while (true) {
-      changed_.wait(lock, [this] { return task_ || ended_; });
-      if (!task_) return;
-      lock.unlock();
-      std::exception_ptr failure;
-      try {
-        task_();
-      } catch (...) {
-        failure = std::current_exception();
-      }
-      lock.lock();
-      failure_ = failure;
-      task_ = nullptr;
-      changed_.notify_all();
+      given_.acquire();
+      if (!task_.valid()) return;
+      std::exchange(task_, {})();
     }
   }
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::function<void()> task_;
-  std::exception_ptr failure_;
-  bool ended_ = false;
-  std::thread thread_;  // last: it uses the others
+  std::packaged_task<void()> task_;
+  std::future<void> done_;
+  std::counting_semaphore<> given_{0};
+  std::thread thread_{[this] { serve(); }};  // last: it uses the others
 };
 
 class Overlap {
@@ -114,7 +74,7 @@ class Overlap {
   static constexpr std::string_view name = "overlap";
   static constexpr std::string_view about = "a collective beside a matrix product";
   static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::volume, Oracle::determinism};
-  static constexpr harness::Counter counters[] = {
+  static constexpr Counter counters[] = {
       {"gemm_s", "s", Better::lower, Nature::measured, "time of the matrix product alone"},
       {"collective_s", "s", Better::lower, Nature::measured, "time of the collective alone"},
       {"gemm_slowdown", "", Better::lower, Nature::measured,
@@ -128,15 +88,15 @@ class Overlap {
     int ranks = 2;
     Transport transport{};
     std::string operation;
-    harness::Bytes bytes{};  // the whole, as the collectives' units count
-    int extent = 512;        // of the three of the product
+    harness::Bytes bytes{};  // the whole, as for the collectives' units
+    int extent = 512;        // each of the three of the product
   };
 
-  static harness::Sweep<Case> sweep() {
+  static Sweep<Case> sweep() {
     using enum Profile;
     std::vector<std::string> names;
     for (const Operation operation : operations) names.emplace_back(machine::name(operation));
-    harness::Sweep<Case> sweep;
+    Sweep<Case> sweep;
     sweep.axis("operation", &Case::operation, "all_reduce", names)
         .axis("transport", &Case::transport, Transport::shared_memory)
         .axis("ranks", &Case::ranks, 2)
@@ -157,7 +117,7 @@ class Overlap {
                 vary(&Case::extent, {65}), vary(&Case::bytes, {{20000}})});
     return sweep;
   }
-  Overlap(const Case& c, harness::Context& context)
+  Overlap(const Case& c, Context& context)
       : case_(c),
         context_(context),
         operation_(*std::ranges::find(operations, c.operation,
@@ -194,7 +154,7 @@ class Overlap {
   void prepare() {}
   void run() { both(true); }
 
-  void judge(harness::Judge& judge) {
+  void judge(Judge& judge) {
     for (int repeat = 0; repeat < 3; ++repeat) {
       const bool beside = repeat > 0;
       stream().kernels().fill(y_, std::numeric_limits<double>::quiet_NaN());
@@ -216,14 +176,14 @@ class Overlap {
                                     count_, Dtype::float32)}});
   }
 
-  // That the shorter is hidden wholly: the product's arithmetic alone.
-  harness::Cost cost() const {
-    harness::Cost cost;
+  // Only the product's arithmetic, as if the collective were hidden completely.
+  Cost cost() const {
+    Cost cost;
     cost.flops = 2.0 * case_.extent * case_.extent * case_.extent;
     return cost;
   }
 
-  void describe(harness::Description& description) {
+  void describe(Description& description) {
     struct Times {
       double gemm, collective, gemm_beside, collective_beside, both;
     };
@@ -285,24 +245,23 @@ class Overlap {
     return product_s_ = ended_->seconds_since(*begun_);
   }
   void collective() { communicator_.run(operation_, algorithm_, in_, out_); }
-  // Returns the collective's time. The product is finished first, or after it.
+  // Returns the collective's time. Without `beside` the product is finished before the collective.
   double both(bool beside) {
     start_product();
     if (!beside) finish_product();
     const double begin = machine::steady_s();
-    std::exception_ptr failure;
     try {
       collective();
     } catch (...) {  // the product's thread still uses this
-      failure = std::current_exception();
+      if (beside) finish_product();
+      throw;
     }
     const double seconds = machine::steady_s() - begin;
     if (beside) finish_product();
-    if (failure) std::rethrow_exception(failure);
     return seconds;
   }
 
-  void judge_product(harness::Judge& judge, std::string_view what) const {
+  void judge_product(Judge& judge, std::string_view what) const {
     const std::int64_t n = case_.extent;
     const auto cols = static_cast<std::size_t>(n);
     const std::vector<double> x = to_doubles(x_), weight = to_doubles(weight_), y = to_doubles(y_);
@@ -318,19 +277,19 @@ class Overlap {
   }
 
   Case case_;
-  harness::Context& context_;
+  Context& context_;
   Operation operation_;
   collectives::Communicator communicator_;
   std::string_view algorithm_;
   std::int64_t count_ = 0;
   Tensor in_, out_;
 
-  // Of the product: on the host a device that its thread alone uses while it works.
+  // Of the product. On the host it has its own device, which only its thread uses while it works.
   std::unique_ptr<machine::Device> own_device_;
   Tensor x_, weight_, y_;
   std::unique_ptr<machine::Event> begun_, ended_;
   double product_s_ = 0;
-  std::unique_ptr<Worker> worker_;  // last: it uses the others
+  std::unique_ptr<Worker> worker_;  // last: its task uses the others
 };
 
 const bool registered = harness::add<Overlap>();

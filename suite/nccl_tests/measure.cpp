@@ -8,7 +8,6 @@
 
 #include "collectives/cost.h"
 #include "machine/base/clock.h"
-#include "suite/collectives/wrong_elements.h"
 #include "suite/files/traffic.h"
 
 namespace suite::nccl_tests {
@@ -66,23 +65,19 @@ Row Measure::row(std::int64_t size, machine::Dtype dtype, machine::Reduction red
     Buffers buffers;
     machine::Tensor right;
     if (row.extent.bytes > 0) {
-      CollectiveCase the_case;
-      the_case.ranks = world_.size();
-      the_case.transport = transport_;
-      the_case.algorithm = row.algorithm;
-      the_case.dtype = dtype;
-      the_case.reduction = reduction;
-      the_case.bytes = {row.extent.bytes};
-      the_case.root = root;
-      unit = std::make_unique<CollectiveUnit>(operation, the_case, context, parts);
+      unit = std::make_unique<CollectiveUnit>(operation,
+                                              CollectiveCase{.ranks = world_.size(),
+                                                             .transport = transport_,
+                                                             .algorithm = row.algorithm,
+                                                             .dtype = dtype,
+                                                             .reduction = reduction,
+                                                             .bytes = {row.extent.bytes},
+                                                             .root = root},
+                                              context, parts);
       row.algorithm = unit->algorithm();
       row.note = unit->note();
       buffers = unit->buffers();
-      if (buffers.out && arguments_.checks > 0) {
-        right = machine::Tensor(world_.device(), dtype, {buffers.out.size()},
-                                machine::Category::buffers);
-        from_doubles(right, expected(unit->question(), world_.rank()));
-      }
+      if (arguments_.checks > 0) right = unit->right_output();
     }
     row.out_of_place = timing(unit.get(), buffers, right, row, /*in_place=*/false);
     if (can_be_in_place(arguments_)) {
