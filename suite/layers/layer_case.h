@@ -8,7 +8,9 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -25,7 +27,7 @@ struct LayerCase {
   bool sequence_parallel = false;
   std::string recompute_granularity = "none";
   bool use_flash_attn = false;
-  // Megatron's arguments. A unit has the axes that mean something to its layer.
+  // Megatron's arguments. A unit has the axes that apply to its layer.
   int micro_batch_size = 1, seq_length = 1, hidden_size = 1;
   int num_attention_heads = 1, vocab_size = 1;
   // For a linear layer; its tokens are one sequence.
@@ -41,41 +43,51 @@ struct LayerCase {
   bool recomputes_core() const { return recompute_granularity == "selective"; }
   // The rows that a rank holds between tensor-parallel regions.
   std::int64_t own_rows() const { return sequence_parallel ? tokens() / ranks : tokens(); }
-  // The same layer on one rank, as it is compared with: with plain attention, all of it kept.
+  // The same layer on one rank, with plain attention and without recomputation.
   LayerCase whole() const;
 };
 
-// Columns of x and of y, and how many of them a rank holds.
+// Columns of x and y, and the number that a rank holds.
 struct LayerEnds {
   std::int64_t input = 0, own_input = 0, output = 0, own_output = 0;
 };
 LayerEnds hidden_ends(const LayerCase& c);  // hidden-size, all of it on every rank
 
+class JudgedLayer;
+struct LayerClaims;
 class LayerRun;
 
-// The interface of a layer's unit.
+using MakeLayer = std::unique_ptr<JudgedLayer> (*)(const layers::Context& context,
+                                                   const std::string& name, const LayerCase& c);
+
+// The description of a layer's unit.
 struct LayerTraits {
-  bool takes_tokens = false;  // instead of x [tokens, hidden]: no d_x then
-  bool gives_loss = false;    // one double, instead of y [tokens, hidden]: no d_y then
+  std::string_view name{}, about{};
+  LayerClaims (*claims)(const LayerCase& c) = nullptr;  // from the paper, not from the code
+  MakeLayer make = nullptr;
+  bool takes_tokens = false;  // instead of x [tokens, hidden]; without d_x
+  bool gives_loss = false;    // one double, instead of y [tokens, hidden]; without d_y
   bool has_heads = false, has_vocabulary = false;
-  bool has_architecture = false;  // Llama has another one than GPT-2
-  // Every degree gives the same bits: each element is computed on one rank as a single one would.
-  // Except sums of sequence parallelism over ranks.
+  bool has_architecture = false;  // differs between GPT-2 and Llama
+  // Every degree gives the same bits, because each element is computed on one rank. The sums of
+  // sequence parallelism over ranks are an exception.
   bool same_bits_at_every_degree = false;
   bool limit_applies = false;  // harness::Traits
   LayerEnds (*ends)(const LayerCase& c) = hidden_ends;
   Sweep<LayerCase> (*sweep)() = nullptr;  // null: layer_sweep
-  // A reference of its own, of the last passes; null: the layer on one rank (layer_results.h).
+  // Compares the last passes with another reference. null: with the layer on one rank
+  // (layer_run.h).
   void (*judge_numerics)(Judge& judge, const Context& context, const LayerRun& run,
                          const LayerCase& c) = nullptr;
-  double bias_stddev =
-      0.5;  // sums are of order 1: a bias added too often is far outside the bounds
+  // Sums are of order 1, so a bias that is added too often is far outside the bounds.
+  double bias_stddev = 0.5;
 };
 
 // The sizes of the notation.
 struct LayerSizes {
   explicit LayerSizes(const LayerCase& one);
-  std::size_t n, h, t, c, E, A, M, own, gathered;  // own: M/c; gathered: M where rows are cut, or 0
+  std::size_t n, h, t, c, E, A, M, own,
+      gathered;   // own: M/c; gathered: M if rows are sharded, else 0
   std::size_t R;  // of the statistics of a norm: 2 n A/c of LayerNorm, n A/c of RMSNorm
   // Bytes of all rows of a rank's part of `whole` columns.
   std::size_t columns(std::int64_t whole) const {
@@ -87,8 +99,8 @@ enum class Pass : unsigned char { forward, backward_input, backward_weights };
 inline constexpr Pass all_passes[] = {Pass::forward, Pass::backward_input, Pass::backward_weights};
 std::string_view name(Pass pass);
 
-// Borders of tensor-parallel regions that [n, h] crosses in a pass: inward it is gathered where
-// rows are cut, outward it is all-reduced, or reduce-scattered where rows are cut. row_values:
+// Borders of tensor-parallel regions that [n, h] crosses in a pass. Inward it is gathered if rows
+// are sharded. Outward it is all-reduced, or reduce-scattered if rows are sharded. row_values:
 // all-reduces of [n] accumulators.
 struct Borders {
   int inward = 0, outward = 0, row_values = 0;
@@ -101,13 +113,13 @@ struct LayerClaims {
   std::int64_t parameters = 0;                                       // elements that a rank holds
   std::array<std::vector<collectives::CollectiveCalls>, 3> calls{};  // by pass
   std::size_t saved = 0;              // bytes kept from forward for backward
-  std::size_t saved_for_weights = 0;  // of these, what backward_weights still reads
+  std::size_t saved_for_weights = 0;  // the part that backward_weights still reads
   std::size_t buffers = 0;  // peak; without tensors of the caller and scratch of collectives
   double flops = 0;         // of all passes, of a rank
   std::int64_t longest_sum = 1;
 };
 
 // The cases of a unit of a layer: quick a cross-section of four, acceptance the full matrix.
-Sweep<LayerCase> layer_sweep(const LayerTraits& traits, LayerClaims (*claims)(const LayerCase&));
+Sweep<LayerCase> layer_sweep(const LayerTraits& traits);
 
 }  // namespace suite

@@ -1,8 +1,13 @@
 #include "suite/layers/layer_run.h"
 
+#include <fmt/format.h>
+
+#include <cmath>
 #include <limits>
 
 #include "machine/device/random.h"
+#include "suite/reference/first_step.h"
+#include "suite/reference/whole_values.h"
 
 namespace suite {
 
@@ -10,7 +15,7 @@ using collectives::Parameter;
 
 namespace {
 
-// Seeds of what is random, added to the run's.
+// Seeds of tokens and earlier gradients, added to the run's.
 enum : std::uint64_t { seed_tokens = seed_d_y + 1, seed_gradients };
 
 }  // namespace
@@ -28,12 +33,12 @@ std::vector<double> earlier_gradient(const layers::Context& context, std::uint64
 }
 
 LayerRun::LayerRun(machine::Device& device, collectives::Communicator& tp, const LayerCase& c,
-                   const LayerTraits& traits, MakeLayer make, std::uint64_t seed)
+                   const LayerTraits& traits, std::uint64_t seed)
     : case_(c),
       ends_(traits.ends(c)),
       context_{device, tp, c.dtype, c.sequence_parallel, c.recomputes_core(), c.use_flash_attn},
       seed_(seed),
-      layer_(make(context_, c)) {
+      layer_(traits.make(context_, std::string(traits.name), c)) {
   const auto random_rows = [&](std::uint64_t which, std::int64_t columns, std::int64_t own) {
     Tensor rows = context_.tensor({c.own_rows(), own}, Category::buffers);
     context_.kernels().fill_normal(
@@ -121,6 +126,166 @@ std::size_t LayerRun::passed_bytes() const {
   std::size_t bytes = 0;
   for (const Tensor& tensor : {x_, y_, d_y_, d_x_, tokens_}) bytes += tensor.bytes();
   return bytes;
+}
+
+namespace {
+
+constexpr double sgd_learning_rate = 0.1;  // moves weights by as much as they are
+constexpr machine::AdamW adamw;
+
+// Returns the values after the first step of AdamW or SGD. The master copy starts from the values.
+Tensor after_step(const layers::Context& context, const Parameter& parameter,
+                  const Tensor& gradient, bool with_adamw) {
+  const auto like = [&](Dtype dtype) {
+    return Tensor(context.device, dtype, parameter.value.shape(), Category::buffers);
+  };
+  const Tensor master = like(gradient.dtype()), weight = like(parameter.value.dtype());
+  context.kernels().cast(parameter.value, master);
+  if (!with_adamw) {
+    context.kernels().sgd(gradient, 1, sgd_learning_rate, master, weight);
+    return weight;
+  }
+  const Tensor first = like(gradient.dtype()), second = like(gradient.dtype()),
+               decays = like(Dtype::uint8);
+  for (const Tensor& moment : {first, second}) context.kernels().fill(moment, 0);
+  context.kernels().fill(decays, parameter.weight_decay ? 1 : 0);
+  context.kernels().adamw(gradient, 1, adamw, 1, decays.as<std::uint8_t>(), master, first, second,
+                          weight);
+  return weight;
+}
+
+// Returns the rank's rows between tensor-parallel regions.
+std::vector<double> own_rows(const std::vector<double>& whole, const LayerCase& c, int tp_rank) {
+  if (!c.sequence_parallel) return whole;
+  const auto size = static_cast<std::ptrdiff_t>(c.own_rows() * c.hidden_size);
+  return {whole.begin() + tp_rank * size, whole.begin() + (tp_rank + 1) * size};
+}
+
+// Comparisons with one reference. relative: the bound on the rounding of a gradient or an output.
+// other: the dtype to which the reference rounds.
+struct Comparison {
+  Judge& judge;
+  Dtype dtype, other;
+  double relative;
+  std::string_view with;
+  bool same_bits;
+
+  void norms(std::string_view what, const std::vector<double>& got, const std::vector<double>& want,
+             bool summed_over_ranks = false) const {
+    const std::string text = fmt::format("{} against {}", what, with);
+    if (same_bits && !summed_over_ranks)
+      judge.exact(text, got, want);
+    else
+      judge.numerics_norm(text, got, want, relative);
+  }
+
+  // A step rounds the master copy `roundings` times and once at the end, and once more if values
+  // are narrower. Both runs do so.
+  double rounding(int roundings, double moved, double size) const {
+    double sum = 0;
+    for (const Dtype one : {dtype, other}) {
+      const double master = machine::unit_roundoff(collectives::gradient_dtype(one));
+      sum +=
+          harness::gamma(roundings, master) * moved + (machine::unit_roundoff(one) + master) * size;
+    }
+    return sum;
+  }
+
+  void steps(const Parameter& parameter, const LayerResults::OfParameter& got,
+             const LayerResults::OfParameter& want) const {
+    const double gradient = norm(want.gradient);
+    // 4 roundings: casts of the rate and of the scale, and their products with the gradient.
+    const double sgd = sgd_learning_rate * gradient;
+    judge.numerics(fmt::format("{} after SGD against {}", parameter.name, with),
+                   distance(got.after_sgd, want.after_sgd),
+                   sgd * relative + rounding(4, sgd, norm(want.after_sgd)));
+    // 14 roundings of the direction, 3 of decay and rate (suite/zero/update_reference.h). The
+    // direction of each element is below 1.
+    const double adam = adamw.learning_rate *
+                        (std::sqrt(static_cast<double>(want.gradient.size())) +
+                         (parameter.weight_decay ? adamw.weight_decay * norm(want.value) : 0));
+    judge.numerics(fmt::format("{} after AdamW against {}", parameter.name, with),
+                   distance(got.after_adamw, want.after_adamw),
+                   first_step_bound(machine::AdamW(), want.gradient, relative, 0) +
+                       rounding(17, adam, norm(want.after_adamw)));
+  }
+};
+
+}  // namespace
+
+LayerResults results_of(const LayerRun& run, Judge* judge) {
+  const layers::Context& context = run.context();
+  LayerResults results;
+  results.y = to_doubles(run.y());
+  if (run.d_x()) results.d_x = to_doubles(run.d_x());
+  for (const Parameter* parameter : run.parameters()) {
+    const bool replicated = parameter->placement.tp == collectives::Spread::replicated;
+    Tensor gradient = parameter->gradient;
+    if (parameter->placement.gradient_partial_over_tp) {
+      gradient = Tensor(context.device, gradient.dtype(), gradient.shape(), Category::buffers);
+      context.tp.all_reduce(parameter->gradient, gradient);
+    }
+    const auto seen = [&](const Tensor& tensor, std::string_view what) {
+      if (judge && replicated)
+        judge->same_bits(fmt::format("{} {}", parameter->name, what), hash(tensor));
+      return to_doubles(tensor);
+    };
+    results.parameters.push_back(
+        {to_doubles(parameter->value), seen(gradient, "gradient, summed over tp"),
+         seen(after_step(context, *parameter, gradient, false), "after SGD"),
+         seen(after_step(context, *parameter, gradient, true), "after AdamW")});
+  }
+  return results;
+}
+
+LayerReference make_reference(const Context& context, const LayerCase& c, const LayerTraits& traits,
+                              const std::set<std::string>& partial) {
+  machine::World& world = context.world;
+  collectives::Communicator alone(world, machine::Group{"reference", {world.rank()}, 0},
+                                  Transport::shared_memory);
+  const auto computed = [&](LayerRun& run, bool added_by_the_layer) {
+    if (added_by_the_layer) run.add_earlier_gradients(partial, 0, c.ranks);
+    run.run_all();
+    if (!added_by_the_layer) run.add_earlier_gradients(partial, 0, c.ranks);
+    world.board().mine().progress.fetch_add(1);  // works while the others wait, does not hang
+    return results_of(run);
+  };
+  LayerCase whole = c.whole();
+  LayerRun same(context.device, alone, whole, traits, context.seed);
+  whole.dtype = Dtype::float64;
+  LayerRun exact(world.host_device(), alone, whole, traits, context.seed);
+  exact.copy_values(same);
+  return {computed(same, true), computed(exact, false)};
+}
+
+void judge_results(Judge& judge, const LayerRun& run, const LayerCase& c, const LayerTraits& traits,
+                   std::int64_t longest_sum, const LayerResults& got,
+                   const LayerReference& reference) {
+  const int rank = run.context().tp.rank();
+  const auto bound = [longest_sum](Dtype dtype) {
+    return harness::norm_bound(dtype, 1, static_cast<double>(longest_sum));
+  };
+  const double relative = bound(c.dtype);
+  const Comparison exact{judge,    c.dtype, Dtype::float64, relative + bound(Dtype::float64),
+                         "double", false},
+      same{judge, c.dtype, c.dtype, 2 * relative, "degree 1", traits.same_bits_at_every_degree};
+  for (const auto& [compare, want] :
+       {std::pair(&exact, &reference.exact), {&same, &reference.same}}) {
+    compare->norms("y", got.y, traits.gives_loss ? want->y : own_rows(want->y, c, rank));
+    if (!traits.takes_tokens) compare->norms("d_x", got.d_x, own_rows(want->d_x, c, rank));
+    const layers::Parameters parameters = run.parameters();
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const Parameter& parameter = *parameters[i];
+      LayerResults::OfParameter part = want->parameters[i];
+      for (auto* values : {&part.value, &part.gradient, &part.after_sgd, &part.after_adamw})
+        *values = shard(*values, parameter, rank);
+      judge.exact(fmt::format("{} before the pass", parameter.name), got.parameters[i].value,
+                  part.value);
+      compare->norms("gradient of " + parameter.name, got.parameters[i].gradient, part.gradient,
+                     parameter.placement.gradient_partial_over_tp);
+      compare->steps(parameter, got.parameters[i], part);
+    }
+  }
 }
 
 }  // namespace suite

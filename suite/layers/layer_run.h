@@ -1,11 +1,17 @@
 #pragma once
 // A layer on one rank with its inputs and outputs. All are random functions of the global index, so
 // the shards of every degree, and the whole layer on one rank, start from the same numbers.
+//
+// The results in double are the outputs, the raw gradients, and the parameters after one step of
+// SGD and one of AdamW. They are compared part by part with the same layer on one rank, in the same
+// dtype and in double.
 
 #include <cmath>
 #include <memory>
 #include <set>
 #include <string>
+#include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "layers/context.h"
@@ -30,8 +36,8 @@ inline double weight_stddev(std::int64_t input_size) {
 // The factor of a loss in its gradients: not 1, so that a missing factor shows.
 inline constexpr double loss_factor = 0.5;
 
-// A layer as a unit runs it: forward keeps under Category::activations, backward_input under
-// buffers, as backward_weights follows at once and drops everything.
+// A layer of a unit. forward keeps tensors as Category::activations, backward_input as buffers,
+// because backward_weights follows at once and frees everything.
 class JudgedLayer {
  public:
   virtual ~JudgedLayer() = default;
@@ -41,13 +47,12 @@ class JudgedLayer {
   virtual void backward_weights() = 0;
 };
 
-// A layer whose passes share a Saved, as most do.
+// A layer whose passes share a Saved.
 template <class Layer>
 class SavingLayer : public JudgedLayer {
  public:
-  template <class... Arguments>
-  explicit SavingLayer(const layers::Context& context, Arguments... arguments)
-      : layer_(context, arguments...) {}
+  SavingLayer(const layers::Context& context, const std::string& name, const LayerCase& c)
+      : layer_(context, name, c.model()) {}
 
   layers::Parameters parameters() final { return layer_.parameters(); }
   void forward(const LayerInput& in, const Tensor& y) final {
@@ -63,12 +68,15 @@ class SavingLayer : public JudgedLayer {
   typename Layer::Saved saved_;
 };
 
-using MakeLayer = std::unique_ptr<JudgedLayer> (*)(const layers::Context& context,
-                                                   const LayerCase& c);
+template <class Layer>
+std::unique_ptr<JudgedLayer> make_layer(const layers::Context& context, const std::string& name,
+                                        const LayerCase& c) {
+  return std::make_unique<Layer>(context, name, c);
+}
 
-// Gradients of an earlier micro-batch, to which a layer must add: `region` of one rank's part of a
-// parameter's sum. Odd multiples of 1/16: never zero, and exact in any order of
-// adding them.
+// Returns gradients of an earlier micro-batch, to which a layer must add: `region` of one rank's
+// part of a parameter's sum. Odd multiples of 1/16 are never zero, and exact in any order of
+// additions.
 std::vector<double> earlier_gradient(const layers::Context& context, std::uint64_t seed,
                                      const std::string& parameter, int rank, machine::Shape shape,
                                      machine::Region region);
@@ -77,15 +85,15 @@ class LayerRun {
  public:
   // tp has c.ranks ranks.
   LayerRun(machine::Device& device, collectives::Communicator& tp, const LayerCase& c,
-           const LayerTraits& traits, MakeLayer make, std::uint64_t seed);
+           const LayerTraits& traits, std::uint64_t seed);
 
-  // The values of another run of the same shapes, whatever its dtype and device.
+  // Copies the values of another run with the same shapes, of any dtype and device.
   void copy_values(const LayerRun& other);
   void zero_gradients();
-  // Adds earlier_gradient to every gradient. If ranks share a sum (names in `partial`) each has its
-  // own part of it: this run the parts of the ranks [first, first + ranks).
+  // Adds earlier_gradient to every gradient. If ranks share a sum (names in `partial`), each has
+  // its own part: this run has the parts of the ranks [first, first + ranks).
   void add_earlier_gradients(const std::set<std::string>& partial, int first, int ranks);
-  // Overwrites the results: old ones would hide a pass that writes none.
+  // Overwrites the results. Old results would hide a pass that writes none.
   void spoil_results();
   void run(Pass pass);
   void run_all() {
@@ -96,7 +104,7 @@ class LayerRun {
   layers::Parameters parameters() const { return layer_->parameters(); }
   std::set<std::string> partial_gradients() const;
   const Tensor& y() const { return y_; }
-  const Tensor& d_x() const { return d_x_; }  // empty where tokens came in
+  const Tensor& d_x() const { return d_x_; }  // empty if the layer takes tokens
   // Whether a rank holds only its columns of y, of d_x.
   bool y_is_cut() const { return ends_.own_output < ends_.output; }
   bool d_x_is_cut() const { return ends_.own_input < ends_.input; }
@@ -111,5 +119,39 @@ class LayerRun {
   std::unique_ptr<JudgedLayer> layer_;
   Tensor x_, y_, d_y_, d_x_, tokens_;
 };
+
+// A rank's part, or the whole.
+struct LayerResults {
+  struct OfParameter {
+    std::vector<double> value, gradient, after_sgd, after_adamw;
+    static auto members(auto& self) {
+      return std::tie(self.value, self.gradient, self.after_sgd, self.after_adamw);
+    }
+  };
+  std::vector<double> y, d_x;
+  std::vector<OfParameter> parameters;  // in the layer's order
+  static auto members(auto& self) { return std::tie(self.y, self.d_x, self.parameters); }
+};
+
+// The results of the run's last passes. Gradients that are partial over tp are summed first. The
+// sums, and values after a step that ranks replicate, are passed to judge.same_bits.
+LayerResults results_of(const LayerRun& run, Judge* judge = nullptr);
+
+// The layer on one rank.
+struct LayerReference {
+  LayerResults same, exact;  // in the dtype judged, and in double from the same values
+  static auto members(auto& self) { return std::tie(self.same, self.exact); }
+};
+// Runs on this rank only; `same` on the judged device and `exact` on the host. partial: parameters
+// whose earlier gradients are the sum of all ranks' parts. `same` adds to them itself, as the
+// judged layer does; they are added to `exact` afterwards, so that a layer that overwrites shows.
+LayerReference make_reference(const Context& context, const LayerCase& c, const LayerTraits& traits,
+                              const std::set<std::string>& partial);
+
+// Bounds: norm_bound of harness/judge/numerics.h for one layer, the effect of such an error on a
+// step, and the step's own roundings.
+void judge_results(Judge& judge, const LayerRun& run, const LayerCase& c, const LayerTraits& traits,
+                   std::int64_t longest_sum, const LayerResults& got,
+                   const LayerReference& reference);
 
 }  // namespace suite

@@ -15,16 +15,14 @@ using collectives::Spread;
 using machine::Traffic;
 using machine::TrafficLabel;
 
-LayerShell::LayerShell(const Case& c, Context& context, const LayerTraits& traits,
-                       LayerClaims claims, MakeLayer make)
+LayerShell::LayerShell(const Case& c, Context& context, const LayerTraits& traits)
     : case_(c),
       context_(context),
       traits_(traits),
-      claims_(std::move(claims)),
-      make_(make),
+      claims_(traits.claims(c)),
       memory_(context.device.ledger()),
       tp_(context.world, context.group, c.transport),
-      run_(context.device, tp_, c, traits, make, context.seed) {
+      run_(context.device, tp_, c, traits, context.seed) {
   run_.add_earlier_gradients(run_.partial_gradients(), tp_.rank(), 1);
   context.device.stream().synchronize();
   memory_.reset();
@@ -84,15 +82,13 @@ void LayerShell::judge_volume(Judge& judge, Pass pass) const {
   collectives::CallsCost cost;
   add_calls(cost, pass);
   std::map<TrafficLabel, Traffic> expected = cost.traffic("tp");
-  const auto& measured = tp_.link().traffic();
+  auto measured = tp_.link().traffic();
   for (const auto& [label, traffic] : measured)
     if (traffic != Traffic{}) expected.try_emplace(label);  // unexpected traffic fails too
   if (expected.empty()) return judge.volume(tp_.link(), {});
-  for (const auto& [label, traffic] : expected) {
-    const auto found = measured.find(label);
-    judge.volume(fmt::format("{}, {}", tp_.group().name, name(pass)), label,
-                 found == measured.end() ? Traffic{} : found->second, traffic);
-  }
+  for (const auto& [label, traffic] : expected)
+    judge.volume(fmt::format("{}, {}", tp_.group().name, name(pass)), label, measured[label],
+                 traffic);
 }
 
 // For the last passes. Data that only one rank has is compared with its own second run.
@@ -101,7 +97,7 @@ void LayerShell::judge_bits(Judge& judge) const {
     judge.same_bits(own ? fmt::format("part {} of {}", tp_.rank(), what) : std::string(what),
                     hash(tensor));
   };
-  const bool rows_cut = case_.sequence_parallel != 0;
+  const bool rows_cut = case_.sequence_parallel;
   bits((rows_cut && !traits_.gives_loss) || run_.y_is_cut(), "y", run_.y());
   if (!traits_.takes_tokens) bits(rows_cut || run_.d_x_is_cut(), "d_x", run_.d_x());
   for (const collectives::Parameter* parameter : run_.parameters())
@@ -110,16 +106,16 @@ void LayerShell::judge_bits(Judge& judge) const {
         "gradient of " + parameter->name, parameter->gradient);
 }
 
-// The first rank makes it; the others sleep until it is sent.
+// The first rank computes the reference and sends it. The other ranks sleep until then.
 LayerReference LayerShell::shared_reference() const {
   LayerReference reference;
   if (tp_.rank() == 0)
-    reference = make_reference(context_, case_, traits_, make_, run_.partial_gradients());
+    reference = make_reference(context_, case_, traits_, run_.partial_gradients());
   return context_.world.broadcast(context_.group, 0, reference);
 }
 
-// Each pass reads or writes what enters and what leaves (the weight half reads x and d_y), what is
-// kept is written once and read once; two passes read the parameters, one reads and writes the
+// Each pass reads its inputs and writes its results (the weight half reads x and d_y). Kept tensors
+// are written once and read once. Two passes read the parameters, one reads and writes the
 // gradients. Collectives as in suite/collectives/collective_unit.cpp.
 Cost LayerShell::cost() const {
   const double parameters = static_cast<double>(claims_.parameters);

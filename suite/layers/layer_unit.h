@@ -1,18 +1,14 @@
 #pragma once
 // A layer as a unit: forward, backward_input and backward_weights over tp ranks, judged by every
-// oracle. This is the common part; each layer adds an adapter:
+// oracle. This is the common part. Each layer adds an adapter:
 //
-//   class Mlp final : public JudgedLayer {
-//    public:
-//     static constexpr std::string_view name = "mlp", about = "…";
-//     static constexpr LayerTraits traits{};
-//     static LayerClaims claims(const LayerCase& c);           // from the paper, not from the code
-//     Mlp(const layers::Context& context, const LayerCase& c);
-//     …                                                        // JudgedLayer's
-//   };
-//   const bool registered = harness::add<LayerUnit<Mlp>>();
+//   LayerClaims claims(const LayerCase& c);   // from the paper, not from the code
+//   class Mlp final : public JudgedLayer { … };
+//   constexpr LayerTraits traits{
+//       .name = "mlp", .about = "…", .claims = claims, .make = make_layer<Mlp>};
+//   const bool registered = harness::add<LayerUnit<traits>>();
 //
-// numerics: layer_results.h. volume: bytes and messages of each pass by operation and dtype,
+// numerics: layer_run.h. volume: bytes and messages of each pass by operation and dtype,
 // exactly. memory: peaks by category, and activations held after each pass, exactly. determinism:
 // replicas, and a second run.
 
@@ -22,7 +18,7 @@
 #include "collectives/communicator/calls.h"
 #include "collectives/communicator/communicator.h"
 #include "machine/link/connect.h"
-#include "suite/layers/layer_results.h"
+#include "suite/layers/layer_run.h"
 
 namespace suite {
 
@@ -31,8 +27,7 @@ class LayerShell {
   using Case = LayerCase;
   static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::volume, Oracle::memory,
                                        Oracle::determinism};
-  LayerShell(const Case& c, Context& context, const LayerTraits& traits, LayerClaims claims,
-             MakeLayer make);
+  LayerShell(const Case& c, Context& context, const LayerTraits& traits);
 
   void prepare() {}  // gradients grow from run to run, as over micro-batches
   void run() { run_.run_all(); }
@@ -52,26 +47,17 @@ class LayerShell {
   Context& context_;
   LayerTraits traits_;
   LayerClaims claims_;
-  MakeLayer make_;
   harness::PeakMeter memory_;
   collectives::Communicator tp_;
   LayerRun run_;
 };
 
-template <class Layer>
+template <const LayerTraits& traits>
 struct LayerUnit : LayerShell {
-  static constexpr std::string_view name = Layer::name, about = Layer::about;
-  static constexpr bool limit_applies = Layer::traits.limit_applies;
-  static Sweep<LayerCase> sweep() {
-    const LayerTraits traits = Layer::traits;
-    return traits.sweep ? traits.sweep() : layer_sweep(traits, Layer::claims);
-  }
-  LayerUnit(const LayerCase& c, Context& context)
-      : LayerShell(c, context, Layer::traits, Layer::claims(c),
-                   [](const layers::Context& on,
-                      const LayerCase& the_case) -> std::unique_ptr<JudgedLayer> {
-                     return std::make_unique<Layer>(on, the_case);
-                   }) {}
+  static constexpr std::string_view name = traits.name, about = traits.about;
+  static constexpr bool limit_applies = traits.limit_applies;
+  static Sweep<LayerCase> sweep() { return layer_sweep(traits); }
+  LayerUnit(const LayerCase& c, Context& context) : LayerShell(c, context, traits) {}
 };
 
 }  // namespace suite

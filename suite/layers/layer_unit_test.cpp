@@ -37,7 +37,6 @@ enum class Fault : unsigned char {
 // Not registered: only here.
 class NormedMlp final : public JudgedLayer {
  public:
-  static constexpr LayerTraits traits{};
   static inline Fault fault = Fault::none;
 
   static LayerClaims claims(const LayerCase& c) {
@@ -56,7 +55,7 @@ class NormedMlp final : public JudgedLayer {
     };
   }
 
-  NormedMlp(const layers::Context& context, const LayerCase& c)
+  NormedMlp(const layers::Context& context, const std::string&, const LayerCase& c)
       : context_(context),
         norm_(context, "norm", layers::Normalization::layer_norm, c.hidden_size, 1e-5),
         mlp_(context, "mlp", c.model()) {
@@ -112,6 +111,8 @@ class NormedMlp final : public JudgedLayer {
   Tensor x_, normed_, d_normed_, kept_;
 };
 
+constexpr LayerTraits normed_mlp{.claims = NormedMlp::claims, .make = make_layer<NormedMlp>};
+
 // The oracles that fail, on ranks that are threads.
 std::vector<std::string> failures(Fault fault, LayerCase c) {
   NormedMlp::fault = fault;
@@ -123,14 +124,14 @@ std::vector<std::string> failures(Fault fault, LayerCase c) {
   machine::run_ranks(c.ranks, [&](machine::World& world) {
     const harness::Rates rates;
     harness::Context context{world, world.group(), world.device(), rates, 1234, {}, {}, {}};
-    LayerUnit<NormedMlp> unit(c, context);
+    LayerUnit<normed_mlp> unit(c, context);
     unit.run();
     harness::Judge judge(world.rank());
     unit.judge(judge);
     const std::vector<harness::Judge> judges = world.all_gather(world.group(), judge);
     if (world.rank() != 0) return;
     harness::Record record;
-    merge(judges, LayerUnit<NormedMlp>::oracles, record);
+    merge(judges, LayerUnit<normed_mlp>::oracles, record);
     for (const harness::OracleResult& result : record.oracles)
       if (result.ruling == harness::Ruling::fail)
         failed.push_back(fmt::format("{}: {}", name(result.oracle), result.text));
@@ -182,10 +183,10 @@ TEST(LayerUnit, FindsEveryFault) {
 }
 
 std::string refusal(const harness::AxisFlags& flags) {
-  LayerTraits traits;
+  LayerTraits traits = normed_mlp;
   traits.has_heads = true;
   try {
-    layer_sweep(traits, NormedMlp::claims).cases(harness::Profile::acceptance, flags);
+    layer_sweep(traits).cases(harness::Profile::acceptance, flags);
   } catch (const harness::UsageError& error) {
     return error.what();
   }
@@ -214,9 +215,9 @@ TEST(LayerSweep, RejectsInvalidDegreesWithAnExample) {
 
 TEST(LayerSweep, QuickIsACrossSection) {
   for (const bool heads : {false, true}) {
-    LayerTraits traits;
+    LayerTraits traits = normed_mlp;
     traits.has_heads = heads;
-    const auto cases = layer_sweep(traits, NormedMlp::claims).cases(harness::Profile::quick, {});
+    const auto cases = layer_sweep(traits).cases(harness::Profile::quick, {});
     EXPECT_EQ(cases.size(), heads ? 5U : 4U);  // and one blockwise
     for (const auto& [axis, values] :
          std::map<std::string, std::set<std::string>>{{"dtype", {"float", "bfloat16"}},

@@ -1,8 +1,8 @@
-// Claim: the perceptron cut over tp computes what the whole one does; sends one all-reduce forward
-// and one backward (with sequence parallelism an all-gather and a reduce-scatter each, and an
-// all-gather for the weights); keeps input and output of GELU, [tokens, 4 hidden] / tp each, or of
-// SwiGLU, whose input is twice as wide (Shazeer 2020, arXiv:2002.05202; Shoeybi et al. 2019,
-// arXiv:1909.08053, section 3; Korthikanti et al. 2022, arXiv:2205.05198, section 4).
+// Claim: the perceptron sharded over tp gives the whole perceptron's result. It sends one
+// all-reduce forward and one backward (with sequence parallelism an all-gather and a reduce-scatter
+// each, and an all-gather for the weights). It keeps input and output of GELU, [tokens, 4 hidden] /
+// tp each, or of SwiGLU, whose input is twice as wide (Shazeer 2020, arXiv:2002.05202; Shoeybi et
+// al. 2019, arXiv:1909.08053, section 3; Korthikanti et al. 2022, arXiv:2205.05198, section 4).
 #include "layers/mlp.h"
 
 #include <algorithm>
@@ -12,39 +12,35 @@
 namespace suite {
 namespace {
 
-class Mlp final : public SavingLayer<layers::Mlp> {
- public:
-  static constexpr std::string_view name = "mlp";
-  static constexpr std::string_view about =
-      "column-parallel, GELU or SwiGLU, row-parallel: all three passes";
-  static constexpr LayerTraits traits{.has_architecture = true, .limit_applies = true};
+LayerClaims claims(const LayerCase& c) {
+  const LayerSizes z(c);
+  const bool gated = c.architecture == "llama";  // three matrices, no biases
+  const std::int64_t h = c.hidden_size, t = c.ranks, f = (gated ? 3 : 4) * h;
+  const std::int64_t weights = (gated ? 3 : 2) * f * h / t;
+  const std::size_t inner = z.columns(gated ? 2 * f : f), active = z.columns(f);
+  return {
+      .cut = {{gated ? "3 x hidden-size" : "4 x hidden-size", f}},
+      .parameters = weights + (gated ? 0 : f / t + h),
+      .calls = {calls(c, {.inward = 1, .outward = 1}), calls(c, {.inward = 1, .outward = 1}),
+                calls(c, {.inward = 1})},
+      .saved = inner + active,
+      .saved_for_weights = active,
+      // d_inner and d_y of all rows from the input half to the end; d_active goes before x or its
+      // gradient is gathered.
+      .buffers = std::max(z.gathered, inner + z.gathered + std::max(active, z.gathered)),
+      .flops = 3.0 * 2 * static_cast<double>(c.tokens() * weights),
+      .longest_sum = std::max(gated ? 2 * f : f, c.tokens()),
+  };
+}
 
-  static LayerClaims claims(const LayerCase& c) {
-    const LayerSizes z(c);
-    const bool gated = c.architecture == "llama";  // three matrices, no biases
-    const std::int64_t h = c.hidden_size, t = c.ranks, f = (gated ? 3 : 4) * h;
-    const std::int64_t weights = (gated ? 3 : 2) * f * h / t;
-    const std::size_t inner = z.columns(gated ? 2 * f : f), active = z.columns(f);
-    return {
-        .cut = {{gated ? "3 x hidden-size" : "4 x hidden-size", f}},
-        .parameters = weights + (gated ? 0 : f / t + h),
-        .calls = {calls(c, {.inward = 1, .outward = 1}), calls(c, {.inward = 1, .outward = 1}),
-                  calls(c, {.inward = 1})},
-        .saved = inner + active,
-        .saved_for_weights = active,
-        // d_inner and d_y of all rows from the input half to the end; d_active goes before x or its
-        // gradient is gathered.
-        .buffers = std::max(z.gathered, inner + z.gathered + std::max(active, z.gathered)),
-        .flops = 3.0 * 2 * static_cast<double>(c.tokens() * weights),
-        .longest_sum = std::max(gated ? 2 * f : f, c.tokens()),
-    };
-  }
-
-  Mlp(const layers::Context& context, const LayerCase& c)
-      : SavingLayer(context, std::string(name), c.model()) {}
-};
-
-const bool registered = harness::add<LayerUnit<Mlp>>();
+constexpr LayerTraits traits{
+    .name = "mlp",
+    .about = "column-parallel, GELU or SwiGLU, row-parallel: all three passes",
+    .claims = claims,
+    .make = make_layer<SavingLayer<layers::Mlp>>,
+    .has_architecture = true,
+    .limit_applies = true};
+const bool registered = harness::add<LayerUnit<traits>>();
 
 }  // namespace
 }  // namespace suite

@@ -16,25 +16,23 @@
 namespace suite {
 namespace {
 
-// vectors: the number of parameters [hidden]. values_a_row: the numbers kept for each row.
-class JudgedNorm : public JudgedLayer {
+// values: the number of parameters [hidden], and of the numbers kept for each row.
+template <int values>
+LayerClaims claims(const LayerCase& c) {
+  const LayerSizes z(c);
+  return {
+      .parameters = std::int64_t{values} * c.hidden_size,
+      .saved = values * z.n / z.c * z.A,
+      .saved_for_weights = values * z.n / z.c * z.A,
+      .longest_sum = std::max<std::int64_t>(c.hidden_size, c.tokens()),
+  };
+}
+
+template <layers::Normalization normalization>
+class JudgedNorm final : public JudgedLayer {
  public:
-  static constexpr LayerTraits traits{.same_bits_at_every_degree = true};
-
-  static LayerClaims norm_claims(const LayerCase& c, std::int64_t vectors,
-                                 std::size_t values_a_row) {
-    const LayerSizes z(c);
-    return {
-        .parameters = vectors * c.hidden_size,
-        .saved = values_a_row * z.n / z.c * z.A,
-        .saved_for_weights = values_a_row * z.n / z.c * z.A,
-        .longest_sum = std::max<std::int64_t>(c.hidden_size, c.tokens()),
-    };
-  }
-
-  JudgedNorm(const layers::Context& context, const LayerCase& c, std::string_view name,
-             layers::Normalization normalization)
-      : layer_(context, std::string(name), normalization, c.hidden_size, 1e-5) {}
+  JudgedNorm(const layers::Context& context, const std::string& name, const LayerCase& c)
+      : layer_(context, name, normalization, c.hidden_size, 1e-5) {}
 
   layers::Parameters parameters() final { return layer_.parameters(); }
   void forward(const LayerInput& in, const Tensor& y) final {
@@ -56,26 +54,18 @@ class JudgedNorm : public JudgedLayer {
   Tensor x_, d_y_;  // the caller's
 };
 
-struct LayerNorm final : JudgedNorm {
-  static constexpr std::string_view name = "layer_norm";
-  static constexpr std::string_view about =
-      "LayerNorm, replicated or of own rows: all three passes";
-  static LayerClaims claims(const LayerCase& c) { return norm_claims(c, 2, 2); }
-
-  LayerNorm(const layers::Context& context, const LayerCase& c)
-      : JudgedNorm(context, c, name, layers::Normalization::layer_norm) {}
-};
-
-struct RmsNorm final : JudgedNorm {
-  static constexpr std::string_view name = "rms_norm";
-  static constexpr std::string_view about = "RMSNorm, replicated or of own rows: all three passes";
-  static LayerClaims claims(const LayerCase& c) { return norm_claims(c, 1, 1); }
-
-  RmsNorm(const layers::Context& context, const LayerCase& c)
-      : JudgedNorm(context, c, name, layers::Normalization::rms_norm) {}
-};
-
-const bool registered = harness::add<LayerUnit<LayerNorm>>() && harness::add<LayerUnit<RmsNorm>>();
+constexpr LayerTraits layer_norm{.name = "layer_norm",
+                                 .about = "LayerNorm, replicated or of own rows: all three passes",
+                                 .claims = claims<2>,
+                                 .make = make_layer<JudgedNorm<layers::Normalization::layer_norm>>,
+                                 .same_bits_at_every_degree = true};
+constexpr LayerTraits rms_norm{.name = "rms_norm",
+                               .about = "RMSNorm, replicated or of own rows: all three passes",
+                               .claims = claims<1>,
+                               .make = make_layer<JudgedNorm<layers::Normalization::rms_norm>>,
+                               .same_bits_at_every_degree = true};
+const bool registered =
+    harness::add<LayerUnit<layer_norm>>() && harness::add<LayerUnit<rms_norm>>();
 
 }  // namespace
 }  // namespace suite

@@ -1,9 +1,9 @@
-// Claim: causal self-attention with its heads cut over tp computes what the whole one does; sends
-// what the perceptron sends; keeps qkv, the probabilities and the context of its own heads, and
-// with selective recomputation no probabilities, for the same bits; blockwise none at all. With
-// grouped queries keys and values are of fewer heads (Ainslie et al. 2023, arXiv:2305.13245;
-// Shoeybi et al. 2019, arXiv:1909.08053, section 3; Korthikanti et al. 2022, arXiv:2205.05198,
-// sections 4 and 5).
+// Claim: causal self-attention with its heads sharded over tp gives the whole layer's result. It
+// sends the volume of the perceptron. It keeps qkv, the probabilities and the context of its own
+// heads. Selective recomputation keeps no probabilities and gives the same bits. Blockwise
+// attention has no probabilities. With grouped queries keys and values have fewer heads (Ainslie et
+// al. 2023, arXiv:2305.13245; Shoeybi et al. 2019, arXiv:1909.08053, section 3; Korthikanti et al.
+// 2022, arXiv:2205.05198, sections 4 and 5).
 #include <algorithm>
 
 #include "layers/attention/attention.h"
@@ -12,50 +12,46 @@
 namespace suite {
 namespace {
 
-class SelfAttention final : public SavingLayer<layers::Attention> {
- public:
-  static constexpr std::string_view name = "self_attention";
-  static constexpr std::string_view about = "causal attention, its heads cut: all three passes";
-  static constexpr LayerTraits traits{.has_heads = true, .has_architecture = true};
+LayerClaims claims(const LayerCase& c) {
+  const LayerSizes z(c);
+  const layers::GptConfig model = c.model();
+  const std::int64_t h = c.hidden_size, t = c.ranks, s = c.seq_length;
+  const std::int64_t groups = model.query_groups(), in_group = model.heads / groups;
+  const std::int64_t qkv_columns = h + 2 * groups * (h / model.heads);
+  const std::size_t part = z.M / z.t, qkv = z.columns(qkv_columns);
+  // Probabilities: sequences * heads / tp squares of [sequence, sequence] for this rank's heads.
+  // Blockwise attention keeps one number for each of their rows instead.
+  const std::size_t rows = z.n * static_cast<std::size_t>(c.num_attention_heads) / z.t;
+  const bool blockwise = c.use_flash_attn;
+  const std::size_t P = blockwise ? 0 : z.E * rows * static_cast<std::size_t>(s);
+  const std::size_t again = c.recomputes_core() ? P : 0;
+  const std::int64_t biases = model.disable_bias_linear ? 0 : qkv_columns / t + h;
+  return {
+      .cut = {{"num-attention-heads", c.num_attention_heads}, {"num-query-groups", groups}},
+      .parameters = h * (qkv_columns + h) / t + biases,
+      .calls = {calls(c, {.inward = 1, .outward = 1}), calls(c, {.inward = 1, .outward = 1}),
+                calls(c, {.inward = 1})},
+      .saved = qkv + part + (P - again) + (blockwise ? rows * z.A : 0),
+      .saved_for_weights = part,
+      // Forward the scores, and probabilities that are not kept. Backward d_qkv and d_y of all
+      // rows to the end; d_context, d_scores and probabilities made again go before d_x or x is
+      // gathered.
+      .buffers = std::max(
+          {z.gathered, P + again, qkv + z.gathered + std::max(part + P + again, z.gathered)}),
+      // Megatron-LM's count: of core attention the causal half.
+      .flops = 3.0 * 2 * static_cast<double>(c.tokens() * (h * (qkv_columns + h) + s * h)) /
+               static_cast<double>(t),
+      .longest_sum = std::max({qkv_columns, in_group * s, c.tokens()}),
+  };
+}
 
-  static LayerClaims claims(const LayerCase& c) {
-    const LayerSizes z(c);
-    const layers::GptConfig model = c.model();
-    const std::int64_t h = c.hidden_size, t = c.ranks, s = c.seq_length;
-    const std::int64_t groups = model.query_groups(), in_group = model.heads / groups;
-    const std::int64_t qkv_columns = h + 2 * groups * (h / model.heads);
-    const std::size_t part = z.M / z.t, qkv = z.columns(qkv_columns);
-    // Probabilities: sequences * heads / tp squares of [sequence, sequence] for this rank's heads.
-    // Blockwise attention keeps one number for each of their rows instead.
-    const std::size_t rows = z.n * static_cast<std::size_t>(c.num_attention_heads) / z.t;
-    const bool blockwise = c.use_flash_attn;
-    const std::size_t P = blockwise ? 0 : z.E * rows * static_cast<std::size_t>(s);
-    const std::size_t again = c.recomputes_core() ? P : 0;
-    const std::int64_t biases = model.disable_bias_linear ? 0 : qkv_columns / t + h;
-    return {
-        .cut = {{"num-attention-heads", c.num_attention_heads}, {"num-query-groups", groups}},
-        .parameters = h * (qkv_columns + h) / t + biases,
-        .calls = {calls(c, {.inward = 1, .outward = 1}), calls(c, {.inward = 1, .outward = 1}),
-                  calls(c, {.inward = 1})},
-        .saved = qkv + part + (P - again) + (blockwise ? rows * z.A : 0),
-        .saved_for_weights = part,
-        // Forward the scores, and probabilities that are not kept. Backward d_qkv and d_y of all
-        // rows to the end; d_context, d_scores and probabilities made again go before d_x or x is
-        // gathered.
-        .buffers = std::max(
-            {z.gathered, P + again, qkv + z.gathered + std::max(part + P + again, z.gathered)}),
-        // Megatron-LM's count: of core attention the causal half.
-        .flops = 3.0 * 2 * static_cast<double>(c.tokens() * (h * (qkv_columns + h) + s * h)) /
-                 static_cast<double>(t),
-        .longest_sum = std::max({qkv_columns, in_group * s, c.tokens()}),
-    };
-  }
-
-  SelfAttention(const layers::Context& context, const LayerCase& c)
-      : SavingLayer(context, std::string(name), c.model()) {}
-};
-
-const bool registered = harness::add<LayerUnit<SelfAttention>>();
+constexpr LayerTraits traits{.name = "self_attention",
+                             .about = "causal attention, its heads cut: all three passes",
+                             .claims = claims,
+                             .make = make_layer<SavingLayer<layers::Attention>>,
+                             .has_heads = true,
+                             .has_architecture = true};
+const bool registered = harness::add<LayerUnit<traits>>();
 
 }  // namespace
 }  // namespace suite
