@@ -1,25 +1,36 @@
 // `shardmark ab`: the same cases under two environments, launched in turn until each is decided.
 
+#include <fcntl.h>
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
 #include <ctime>
 #include <filesystem>
+#include <fstream>
+#include <map>
 #include <optional>
+#include <sstream>
 
 #include "harness/fingerprint/fingerprint.h"
 #include "harness/record/run_json.h"
 #include "harness/record/summary.h"
 #include "harness/report/figures.h"
 #include "harness/run/run.h"
+#include "harness/unit/sweep.h"
 #include "machine/base/clock.h"
 #include "machine/base/error.h"
 #include "suite/comparison/commands.h"
 #include "suite/comparison/comparing.h"
-#include "suite/comparison/program.h"
 
 namespace suite::comparison {
 namespace {
@@ -28,6 +39,106 @@ namespace fs = std::filesystem;
 using harness::RunComparison;
 using harness::TimeVerdict;
 using harness::UsageError;
+
+using Assignments = std::vector<std::pair<std::string, std::string>>;
+
+std::atomic<pid_t> running{0};
+std::atomic<int> passed_on{0};
+
+void pass_on(int signal) {
+  passed_on.store(signal);
+  if (const pid_t pid = running.load(); pid > 0) kill(pid, signal);
+}
+
+bool is_name(std::string_view text) {
+  constexpr std::string_view valid =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_0123456789";
+  return !text.empty() && text.find_first_not_of(valid) == std::string_view::npos &&
+         (text[0] < '0' || text[0] > '9');
+}
+
+// Runs in the child, which may only make system calls before exec.
+[[noreturn]] void become(char** arguments, char** environment, int log) {
+  setpgid(0, 0);  // a terminal's Ctrl-C reaches it once, through pass_on
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  const int nothing = open("/dev/null", O_RDONLY);
+  dup2(nothing, STDIN_FILENO);
+  dup2(log, STDOUT_FILENO);
+  dup2(log, STDERR_FILENO);
+  environ = environment;
+  execvp(arguments[0], arguments);
+  const char* why = std::strerror(errno);
+  for (const char* part :
+       {"shardmark: cannot run ", static_cast<const char*>(arguments[0]), ": ", why, "\n"})
+    [[maybe_unused]] const auto wrote = write(STDERR_FILENO, part, std::strlen(part));
+  _exit(3);
+}
+
+// Parses "NCCL_ALGO=Ring NCCL_PROTO=LL". `flag` is its name in messages. Throws UsageError naming a
+// word that is not NAME=VALUE.
+Assignments parse_assignments(std::string_view flag, const std::string& text) {
+  Assignments all;
+  std::istringstream words(text);
+  for (std::string word; words >> word;) {
+    const std::size_t equals = word.find('=');
+    if (equals == std::string::npos || !is_name(std::string_view(word).substr(0, equals)))
+      throw UsageError(fmt::format("{}: '{}' is no NAME=VALUE", flag, harness::plain(word)));
+    all.emplace_back(word.substr(0, equals), word.substr(equals + 1));
+  }
+  return all;
+}
+
+// Runs words[0] with this environment on top of ours, standard output and error into `log`, and
+// returns its exit code (128 + signal if a signal ended it). Passes SIGINT and SIGTERM on to it.
+// Throws machine::MachineError if it cannot be started.
+int run_program(const std::vector<std::string>& words, const Assignments& environment,
+                const std::string& log) {
+  std::map<std::string, std::string> variables;
+  for (char** entry = environ; *entry; ++entry) {
+    const std::string_view text = *entry;
+    const std::size_t name = std::min(text.find('='), text.size());
+    variables.try_emplace(std::string(text.substr(0, name)), text.substr(name));
+  }
+  for (const auto& [name, value] : environment) variables[name] = "=" + value;
+  std::vector<std::string> arguments = words, entries;
+  for (const auto& [name, value] : variables) entries.push_back(name + value);
+  const auto pointers = [](std::vector<std::string>& texts) {
+    std::vector<char*> all;
+    for (std::string& text : texts) all.push_back(text.data());
+    all.push_back(nullptr);
+    return all;
+  };
+  std::vector<char*> argument_pointers = pointers(arguments), entry_pointers = pointers(entries);
+  const int file = open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (file < 0)
+    throw machine::MachineError(fmt::format("cannot write to {}: {}", log, std::strerror(errno)));
+
+  const pid_t child = fork();
+  if (child == 0) become(argument_pointers.data(), entry_pointers.data(), file);
+  const int error = errno;
+  close(file);
+  if (child < 0)
+    throw machine::MachineError(fmt::format("cannot start {}: {}", words[0], std::strerror(error)));
+  running.store(child);
+  struct sigaction action {};
+  action.sa_handler = pass_on;
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  running.store(0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+// Returns a log's last line without control characters; empty if there is none.
+std::string last_line_of(const std::string& log) {
+  std::ifstream file(log);
+  std::string line, last;
+  while (std::getline(file, line))
+    if (line.find_first_not_of(" \t\r") != std::string::npos) last = line;
+  return harness::plain(last);
+}
 
 struct Side {
   char letter = 'a';
@@ -134,7 +245,7 @@ int launch(const Trial& trial, Side& side) {
   words.insert(words.end(), {"--out", path});
   const double start = machine::steady_s();
   const int code = run_program(words, side.environment, path + ".log");
-  if (const int signal = signal_passed_on()) return signal;
+  if (const int signal = passed_on.load()) return signal;
   if (code != harness::accepted && code != harness::case_failed)
     throw machine::MachineError(
         fmt::format("{} ended with {}: {}", path, code, last_line_of(path + ".log")));
@@ -207,8 +318,7 @@ int run_ab(int argc, char** argv) {
   if (!figures.missing.empty()) fmt::print("figures: {}\n", figures.missing);
   fmt::print("report: {0}/compare.txt, compare.json, figures/\n", trial.out_dir);
   std::fflush(stdout);
-  const int code = trial.comparing.exit_code(comparison);
-  return comparison.comparable ? code : complain(code, refusal(comparison));
+  return trial.comparing.end(comparison);
 }
 
 }  // namespace suite::comparison

@@ -16,10 +16,8 @@ struct Comparing {
   bool all = false;                  // list every case, however many
 
   void add_options(Options& to);
-  int exit_code(const harness::RunComparison& comparison) const;
+  // Returns the exit code. Prints the differences and the remedy if the runs are not comparable.
+  int end(const harness::RunComparison& comparison) const;
 };
-
-// Returns one line: the differences and the remedy.
-std::string refusal(const harness::RunComparison& comparison);
 
 }  // namespace suite::comparison

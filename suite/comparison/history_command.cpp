@@ -24,9 +24,16 @@ namespace {
 using harness::History;
 using harness::UsageError;
 
-int add(History& history, const std::vector<std::string>& given) {
+struct Words {
+  std::string file = "results/history.sqlite", plots = "results/history";
+  std::string format, export_file;
+  std::vector<std::string> runs, names;
+  std::vector<int> ids;
+};
+
+int add(History& history, const Words& words) {
   std::vector<std::string> notes;
-  const auto launches = harness::read_launches(given, "history", notes);
+  const auto launches = harness::read_launches(words.runs, "history", notes);
   int added = 0;
   for (const harness::Launch& launch : launches) {
     const bool is_new = history.add(launch);
@@ -38,7 +45,7 @@ int add(History& history, const std::vector<std::string>& given) {
   return harness::accepted;
 }
 
-int list(const History& history) {
+int list(History& history, const Words&) {
   const auto runs = history.runs();
   for (std::size_t i = 0; i < runs.size(); ++i) {
     if (i > 0)
@@ -89,10 +96,11 @@ std::vector<harness::StoredRun> chosen(const History& history, const std::vector
   return all;
 }
 
-int plot(const History& history, std::vector<std::string> names, const std::string& out_dir) {
-  if (names.empty()) names = history.cases();
+int plot(History& history, const Words& words) {
+  const std::string& out_dir = words.plots;
   std::vector<harness::Track> tracks;
-  for (const std::string& name : names) tracks.push_back(harness::track_of(history, name));
+  for (const std::string& name : words.names.empty() ? history.cases() : words.names)
+    tracks.push_back(harness::track_of(history, name));
   std::error_code failed;
   std::filesystem::create_directories(out_dir, failed);
   if (failed) throw UsageError(fmt::format("cannot write to {}: {}", out_dir, failed.message()));
@@ -104,21 +112,14 @@ int plot(const History& history, std::vector<std::string> names, const std::stri
   return harness::accepted;
 }
 
-struct Words {
-  std::string file = "results/history.sqlite", plots = "results/history";
-  std::string format, export_file;
-  std::vector<std::string> runs, names;
-  std::vector<int> ids;
-};
-
-int show(const History& history, const std::vector<std::string>& names) {
-  if (names.empty()) return show_changes(history);
-  for (const std::string& name : names)
+int show(History& history, const Words& words) {
+  if (words.names.empty()) return show_changes(history);
+  for (const std::string& name : words.names)
     fmt::print("{}", harness::text(harness::track_of(history, name)));
   return harness::accepted;
 }
 
-int write_export(const History& history, const Words& words) {
+int write_export(History& history, const Words& words) {
   const harness::ExportFormat format = harness::parse_export_format(words.format);
   const std::string text =
       harness::exported(history, format, chosen(history, words.ids, format), words.names);
@@ -141,18 +142,18 @@ constexpr Action actions[] = {
      [](Options& options, Words& words) {
        options.arguments("RUN", words.runs, "a run directory, or a folder of them", 1);
      },
-     [](History& history, const Words& words) { return add(history, words.runs); }},
+     add},
     {"list", "", "Lists all runs, and the differences between them.", [](Options&, Words&) {},
-     [](History& history, const Words&) { return list(history); }},
+     list},
     {"show", "[CASE...]", "Shows cases over time; without CASE, the cases that changed.",
      [](Options& options, Words& words) { options.arguments("CASE", words.names, all_cases); },
-     [](History& history, const Words& words) { return show(history, words.names); }},
+     show},
     {"plot", "[CASE...]", "Draws cases over time; without CASE, all cases.",
      [](Options& options, Words& words) {
        options.arguments("CASE", words.names, all_cases);
        options.text("--out", "DIR", words.plots, "folder (default: results/history)");
      },
-     [](History& history, const Words& words) { return plot(history, words.names, words.plots); }},
+     plot},
     {"export", "[CASE...]", "Writes runs for other programs; without CASE, all cases.",
      [](Options& options, Words& words) {
        options.arguments("CASE", words.names, all_cases);
@@ -169,7 +170,7 @@ constexpr Action actions[] = {
            Options::Times::each);
        options.text("--out", "FILE", words.export_file, "file (default: standard output)");
      },
-     [](History& history, const Words& words) { return write_export(history, words); }},
+     write_export},
 };
 
 void add_file(Options& options, Words& words) {
