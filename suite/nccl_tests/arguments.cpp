@@ -14,6 +14,7 @@
 #include "collectives/plan.h"
 #include "harness/unit/sweep.h"
 #include "machine/base/names.h"
+#include "suite/collectives/collective_unit.h"
 #include "suite/files/traffic.h"
 #include "suite/options/options.h"
 
@@ -45,12 +46,10 @@ std::string their_name(Operation operation) {
 Operation parse_operation(const std::string& word) {
   std::vector<std::string> known;
   for (const Operation operation : operations) {
-    for (const std::string& said :
-         {std::string(name(operation)), their_name(operation), program_of(operation)}) {
-      if (word == said) return operation;
-      if (std::find(known.begin(), known.end(), said) == known.end() && !said.ends_with("_perf"))
-        known.push_back(said);
-    }
+    const std::string ours(name(operation)), theirs = their_name(operation);
+    if (word == ours || word == theirs || word == program_of(operation)) return operation;
+    known.push_back(ours);
+    if (ours != theirs) known.push_back(theirs);
   }
   throw UsageError(machine::unknown("operation", word, known));
 }
@@ -81,7 +80,7 @@ std::vector<T> parse_named(std::string_view kind, const std::string& text, const
     if (text == name(value)) return {value};
     names.emplace_back(name(value));
   }
-  if (std::find(absent.begin(), absent.end(), text) != absent.end())
+  if (std::ranges::find(absent, text) != absent.end())
     throw UsageError(fmt::format("{} '{}' of nccl-tests is not among those of this program: {}",
                                  kind, text, fmt::join(names, ", ")));
   throw UsageError(machine::unknown(kind, text, names));
@@ -90,13 +89,10 @@ std::vector<T> parse_named(std::string_view kind, const std::string& text, const
 void check_algorithm(Operation operation, const std::string& algorithm) {
   if (algorithm.empty() || algorithm == collectives::library || algorithm == collectives::automatic)
     return;
-  std::vector<std::string> known{std::string(collectives::library),
-                                 std::string(collectives::automatic)};
-  for (const collectives::Algorithm& one : collectives::algorithms()) {
-    if (one.operation != operation) continue;
-    if (one.name == algorithm) return;
-    known.emplace_back(one.name);
-  }
+  std::vector<std::string> known = algorithm_names(operation);
+  if (std::ranges::find(known, algorithm) != known.end()) return;
+  known.insert(known.begin(),
+               {std::string(collectives::library), std::string(collectives::automatic)});
   throw UsageError(
       machine::unknown(fmt::format("{} algorithm", name(operation)), algorithm, known));
 }
@@ -133,38 +129,39 @@ void note(Options& options, const std::string& names, std::vector<std::string>& 
       fmt::format("taken with a note: {}", why));
 }
 
+template <class... Values>
+[[noreturn]] void reject(fmt::format_string<Values...> text, Values&&... values) {
+  throw UsageError(fmt::format(text, std::forward<Values>(values)...));
+}
+
 void check(Arguments& arguments) {
   Arguments& a = arguments;
-  if (a.min_bytes < 1) throw UsageError("-b,--minbytes must be at least 1 byte");
+  if (a.min_bytes < 1) reject("-b,--minbytes must be at least 1 byte");
   if (a.min_bytes > a.max_bytes)
-    throw UsageError(
-        fmt::format("-b,--minbytes {} is above -e,--maxbytes {}; both are {} by default",
-                    a.min_bytes, a.max_bytes, 32 << 20));
+    reject("-b,--minbytes {} is above -e,--maxbytes {}; both are {} by default", a.min_bytes,
+           a.max_bytes, 32 << 20);
   if (a.step_bytes < 1 && a.step_factor <= 1)
-    throw UsageError(
-        "-i,--stepbytes must be at least 1 byte where -f,--stepfactor gives no factor");
+    reject("-i,--stepbytes must be at least 1 byte where -f,--stepfactor gives no factor");
   if (a.skipped > 0 && (!a.per_iteration || a.skipped >= a.iterations))
-    throw UsageError(
-        fmt::format("-K,--per_iter_skip {} needs -I 1 and more than {} iterations (-n {})",
-                    a.skipped, a.skipped, a.iterations));
+    reject("-K,--per_iter_skip {} needs -I 1 and more than {} iterations (-n {})", a.skipped,
+           a.skipped, a.iterations);
   if (a.ranks && a.threads * a.gpus != 1 && a.threads * a.gpus != *a.ranks)
-    throw UsageError(fmt::format("--ranks {} is not -t {} times -g {}: leave one of them out",
-                                 *a.ranks, a.threads, a.gpus));
+    reject("--ranks {} is not -t {} times -g {}: leave one of them out", *a.ranks, a.threads,
+           a.gpus);
   if (a.algorithm == collectives::library &&
       a.transport.value_or(machine::Transport::mpi) != machine::Transport::mpi)
-    throw UsageError("--algorithm library runs over --transport mpi only");
+    reject("--algorithm library runs over --transport mpi only");
   if (a.algorithm == collectives::library) a.transport = machine::Transport::mpi;
   check_algorithm(a.operation, a.algorithm);
   if (!a.json_path.empty() && !a.json_path.ends_with(".json"))
-    throw UsageError(fmt::format("-J,--output_file {}: the name must end in .json", a.json_path));
+    reject("-J,--output_file {}: the name must end in .json", a.json_path);
 
   const bool generated = is_generated(a.traffic_or_default());
   if (a.operation != Operation::all_to_all_v && a.traffic)
-    throw UsageError(fmt::format("--traffic requires all_to_all_v (got {})", name(a.operation)));
+    reject("--traffic requires all_to_all_v (got {})", name(a.operation));
   if (!generated && a.min_bytes != a.max_bytes)
-    throw UsageError(fmt::format(
-        "-b,--minbytes {} is not -e,--maxbytes {}: the file {} says how many bytes there are",
-        a.min_bytes, a.max_bytes, *a.traffic));
+    reject("-b,--minbytes {} is not -e,--maxbytes {}: the file {} says how many bytes there are",
+           a.min_bytes, a.max_bytes, *a.traffic);
 
   const std::string_view operation = name(a.operation);
   if (!reduces(a.operation) && a.reductions != std::vector{Reduction::sum})

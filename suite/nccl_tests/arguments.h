@@ -1,13 +1,12 @@
 #pragma once
 // `shardmark collective OPERATION FLAGS`: the flags of nccl-tests 2.19.6 (NVIDIA/nccl-tests,
-// src/common.cu, whose meaning, defaults and long names they keep) as plain values, and ours:
-// --ranks, --algorithm, --transport, --traffic.
+// src/common.cu) with their meaning, defaults and long names as plain values, and ours: --ranks,
+// --algorithm, --transport, --traffic.
 //
-// Where nccl-tests goes on with something else (an unknown flag, datatype or operation, a file type
-// that it does not write), this is a harness::UsageError that names the nearest right word. Flags
-// that tune CUDA streams and NCCL kernels have nothing to tune here: those that only do so are
-// taken with a note, those that ask for another measurement (-G, -D, -M, -u) are refused unless
-// off. Sizes are binary: "8", "4K", "1.5M", "8G".
+// nccl-tests ignores an unknown flag, datatype or operation, and a file type that it does not
+// write. Here each is a harness::UsageError that names the nearest right word. Flags that only tune
+// CUDA streams and NCCL kernels are accepted with a note. Flags that request another measurement
+// (-G, -D, -M, -u) are rejected unless off. Sizes are binary: "8", "4K", "1.5M", "8G".
 
 #include <cstdint>
 #include <memory>
@@ -23,10 +22,10 @@
 
 namespace suite::nccl_tests {
 
-// Which time stands for all ranks' (-a).
+// The time reported for all ranks (-a).
 enum class OverRanks : unsigned char { rank_0, average, minimum, maximum };
-// -z. Host collectives end before they return: 2 is 0. With 1 a barrier follows every operation and
-// is timed; with 3 it follows every iteration and is not.
+// -z. Host collectives end before they return, so 2 is 0. With 1 a timed barrier follows every
+// operation. With 3 an untimed barrier follows every iteration.
 enum class Blocking : unsigned char { no, barrier_timed, wait, barrier_untimed };
 
 // Exit code: values were wrong, or the bandwidth below $NCCL_TESTS_MIN_BW.
@@ -54,36 +53,36 @@ struct Arguments {
 
   std::optional<int> ranks;                     // --ranks
   std::string algorithm;                        // empty: chosen by size
-  std::optional<machine::Transport> transport;  // empty: chosen by where the ranks are
+  std::optional<machine::Transport> transport;  // empty: chosen by the ranks' hosts
   std::optional<std::string> traffic;           // --traffic, of all_to_all_v: traffic.h
   double timeout_s = 60;
   std::string json_path;
-  std::vector<std::string> notes;  // what a flag asked for that means nothing here
+  std::vector<std::string> notes;  // on flags without effect here
 
   int wanted_ranks() const { return ranks.value_or(threads * gpus); }
   std::string traffic_or_default() const { return traffic.value_or("skewed"); }
 };
 
-// `words`: those after `collective`. Returns nothing if they ask for the help: it has been printed.
-// traffic_file: of an all_to_all_v without --traffic; null: none.
+// `words`: the words after `collective`. Returns nothing after printing the help. traffic_file: of
+// an all_to_all_v without --traffic; null: none.
 std::optional<Arguments> parse_arguments(const std::vector<std::string>& words,
                                          const char* traffic_file = nullptr);
 
-// As nccl-tests' own program is called: "all_reduce_perf", "alltoall_perf".
+// Returns the name of nccl-tests' program: "all_reduce_perf", "alltoall_perf".
 std::string program_of(machine::Operation operation);
 
-// -b, …, as far as -e.
+// Returns the sizes from -b to -e.
 std::vector<std::int64_t> sizes(const Arguments& arguments);
 
-// Of an all_to_all_v, null of the others: each rank sends about `size` bytes, parts rounded down to
-// 16 bytes as nccl-tests does; a file says itself how many.
+// Returns the traffic of an all_to_all_v; null for other operations. Each rank sends about `size`
+// bytes, in parts rounded down to 16 bytes as in nccl-tests. A file specifies its own bytes.
 std::shared_ptr<const collectives::TrafficMatrix> traffic(const Arguments& arguments,
                                                           std::int64_t size, machine::Dtype dtype,
                                                           int ranks);
 
-// What nccl-tests makes of a size: elements in the column "count" (of one rank's share, where an
-// operation deals in shares; those are rounded down to 16 bytes, so small sizes may hold none) and
-// the bytes in the column "size" (the larger of what is sent and received; by the busiest rank).
+// The columns "count" and "size" of nccl-tests. count: elements, of one rank's share if an
+// operation deals in shares. Shares are rounded down to 16 bytes, so small sizes may have no
+// elements. bytes: the larger of sent and received bytes, of the busiest rank.
 struct Extent {
   std::int64_t count = 0, bytes = 0;
 };

@@ -26,10 +26,8 @@ Json configuration(const Report& report) {
   config["ngpus"] = a.gpus;
   config["minimum_bytes"] = a.min_bytes;
   config["maximum_bytes"] = a.max_bytes;
-  if (a.step_factor > 1)
-    config["step_factor"] = a.step_factor;
-  else
-    config["step_bytes"] = a.step_bytes;
+  const bool factor = a.step_factor > 1;
+  config[factor ? "step_factor" : "step_bytes"] = factor ? a.step_factor : a.step_bytes;
   config["warmup_iters"] = a.warm_up;
   config["iterations"] = a.iterations;
   config["aggregated_iterations"] = a.aggregated;

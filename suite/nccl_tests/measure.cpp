@@ -16,8 +16,8 @@ using machine::Operation;
 
 namespace {
 
-// The library's own are measured out of place only: in place MPICH 4.0.2 refuses some buffers, and
-// its MPI_Reduce reads address -1 at a root other than 0.
+// The library's collectives are measured out of place only. In place MPICH 4.0.2 rejects some
+// buffers, and its MPI_Reduce reads address -1 at a root other than 0.
 bool can_be_in_place(const Arguments& arguments) {
   return collectives::may_be_in_place(arguments.operation) &&
          arguments.algorithm != collectives::library;
@@ -26,16 +26,9 @@ bool can_be_in_place(const Arguments& arguments) {
 }  // namespace
 
 double over_ranks(OverRanks how, const std::vector<double>& by_rank) {
-  switch (how) {
-    case OverRanks::rank_0:
-      return by_rank.front();
-    case OverRanks::minimum:
-      return *std::min_element(by_rank.begin(), by_rank.end());
-    case OverRanks::maximum:
-      return *std::max_element(by_rank.begin(), by_rank.end());
-    case OverRanks::average:
-      break;
-  }
+  if (how == OverRanks::rank_0) return by_rank.front();
+  if (how == OverRanks::minimum) return std::ranges::min(by_rank);
+  if (how == OverRanks::maximum) return std::ranges::max(by_rank);
   return std::accumulate(by_rank.begin(), by_rank.end(), 0.0) / static_cast<double>(by_rank.size());
 }
 
@@ -50,7 +43,7 @@ Row Measure::row(std::int64_t size, machine::Dtype dtype, machine::Reduction red
   Row row;
   const auto parts = traffic(arguments_, size, dtype, world_.size());
   row.extent = extent(operation, size, dtype, world_.size(), parts.get());
-  if (!is_generated(arguments_.traffic_or_default())) row.extent.count = 0;  // as there
+  if (!is_generated(arguments_.traffic_or_default())) row.extent.count = 0;  // as in nccl-tests
   row.dtype = dtype;
   row.reduction = reduction_column(operation, reduction);
   row.root = collectives::has_root(operation) ? root : -1;
@@ -65,15 +58,9 @@ Row Measure::row(std::int64_t size, machine::Dtype dtype, machine::Reduction red
     Buffers buffers;
     machine::Tensor right;
     if (row.extent.bytes > 0) {
-      unit = std::make_unique<CollectiveUnit>(operation,
-                                              CollectiveCase{.ranks = world_.size(),
-                                                             .transport = transport_,
-                                                             .algorithm = row.algorithm,
-                                                             .dtype = dtype,
-                                                             .reduction = reduction,
-                                                             .bytes = {row.extent.bytes},
-                                                             .root = root},
-                                              context, parts);
+      const CollectiveCase the_case{world_.size(), transport_,         row.algorithm, dtype,
+                                    reduction,     {row.extent.bytes}, root};
+      unit = std::make_unique<CollectiveUnit>(operation, the_case, context, parts);
       row.algorithm = unit->algorithm();
       row.note = unit->note();
       buffers = unit->buffers();
@@ -85,15 +72,15 @@ Row Measure::row(std::int64_t size, machine::Dtype dtype, machine::Reduction red
       row.in_place = timing(unit.get(), buffers, right, row, /*in_place=*/true);
     }
   }
-  world_.barrier(world_.group());  // gives back the memory that the unit's links shared
+  world_.barrier(world_.group());  // frees the memory that the unit's links shared
   return row;
 }
 
 Timing Measure::timing(CollectiveUnit* unit, const Buffers& buffers, const machine::Tensor& right,
                        const Row& row, bool in_place) {
-  if (unit && in_place) unit->fill(buffers);  // the unit's own are filled when it is made
+  if (unit && in_place) unit->fill(buffers);  // the unit's constructor fills its own buffers
   std::vector<double> each;
-  // As NCCL's, a collective of nothing returns at once.
+  // A collective without elements returns at once, as in NCCL.
   const double mine = seconds(
       [&] {
         if (unit) unit->run(buffers);
@@ -152,7 +139,7 @@ double Measure::seconds(const std::function<void()>& operation, std::vector<doub
 void Measure::check(CollectiveUnit* unit, const Buffers& buffers, const machine::Tensor& right,
                     bool in_place, Timing& timing) {
   timing.wrong = 0;
-  // In place the timed operations have worked on their own results: nobody knows what is right.
+  // In place the timed operations used their own results as inputs, so there is no right result.
   for (int check = in_place ? 0 : -1; check < arguments_.checks && timing.wrong == 0; ++check) {
     WrongElements mine;
     if (unit && check >= 0) {
@@ -161,16 +148,13 @@ void Measure::check(CollectiveUnit* unit, const Buffers& buffers, const machine:
       world_.device().stream().synchronize();
     }
     if (right) mine = wrong_elements(buffers.out, right);
-    int rank = 0;
-    for (const std::string& theirs :
-         world_.all_gather(world_.group(), fmt::format("{} {}", mine.count, mine.text))) {
-      const std::size_t space = theirs.find(' ');
-      const std::int64_t count = std::stoll(theirs.substr(0, space));
-      if (count > 0 && timing.wrong_where.empty())
-        timing.wrong_where = fmt::format("rank {}: {}", rank, theirs.substr(space + 1));
-      *timing.wrong += count;
-      failed_checks_ += count > 0;
-      ++rank;
+    const auto counts = world_.all_gather(world_.group(), mine.count);
+    const auto texts = world_.all_gather(world_.group(), mine.text);
+    for (std::size_t rank = 0; rank < counts.size(); ++rank) {
+      if (counts[rank] > 0 && timing.wrong_where.empty())
+        timing.wrong_where = fmt::format("rank {}: {}", rank, texts[rank]);
+      *timing.wrong += counts[rank];
+      failed_checks_ += counts[rank] > 0;
     }
   }
 }

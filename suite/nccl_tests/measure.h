@@ -2,9 +2,9 @@
 // One row of the table: a collective of one size, out of place and in place, timed as nccl-tests
 // does (one interval over all iterations, after a warm-up) and its values checked.
 //
-// Collective over the world's group; every rank gets the same row. Checked are, out of place, what
-// the last timed operation left (nccl-tests checks none of those) and then -c operations on fresh
-// buffers each; the first wrong one ends the checks.
+// Collective over the world's group. Every rank gets the same row. Out of place, the output of the
+// last timed operation is checked (nccl-tests does not check it). Then -c operations are checked,
+// each on refilled buffers. The first wrong operation ends the checks.
 
 #include <cstdint>
 #include <functional>
@@ -26,10 +26,10 @@ class Measure {
 
  private:
   using Buffers = CollectiveUnit::Buffers;
-  // right: what out should hold; empty where this rank has none or nothing is checked.
+  // right: the right output; empty if this rank has none or nothing is checked.
   Timing timing(CollectiveUnit* unit, const Buffers& buffers, const machine::Tensor& right,
                 const Row& row, bool in_place);
-  // Seconds of one operation, on this rank; `each`: of every iteration, where -I asks.
+  // Returns the seconds of one operation on this rank. `each`: of every iteration, with -I.
   double seconds(const std::function<void()>& operation, std::vector<double>& each);
   void check(CollectiveUnit* unit, const Buffers& buffers, const machine::Tensor& right,
              bool in_place, Timing& timing);
@@ -42,7 +42,7 @@ class Measure {
   std::int64_t failed_checks_ = 0;
 };
 
-// One value for all ranks', as -a says.
+// Returns one value for all ranks, selected by -a.
 double over_ranks(OverRanks how, const std::vector<double>& by_rank);
 
 }  // namespace suite::nccl_tests

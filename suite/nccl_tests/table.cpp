@@ -11,7 +11,7 @@
 namespace suite::nccl_tests {
 namespace {
 
-// As many digits after the point as the column has room for, two at most.
+// Returns the value with at most two digits after the point, as the column has room.
 std::string fitted(double value, std::size_t width) {
   for (const int digits : {2, 1, 0})
     if (std::string text = fmt::format("{:{}.{}f}", value, width, digits); text.size() <= width)
@@ -86,14 +86,13 @@ std::string header(const Arguments& a, std::string_view version,
       version, program_of(a.operation), a.threads, a.gpus, a.min_bytes, a.max_bytes,
       factor ? a.step_factor : a.step_bytes, factor ? "factor" : "bytes", a.warm_up, a.iterations,
       a.aggregated, a.checks);
-  if (a.blocking == Blocking::barrier_timed)
-    text += "# Blocking Enabled: wait and barrier after each inner iteration (-m) \n";
-  if (a.blocking == Blocking::wait)
-    text += "# Blocking Enabled: wait after each inner iteration (-m), no barrier \n";
-  if (a.blocking == Blocking::barrier_untimed)
+  constexpr std::string_view blocking[] = {
+      "", "wait and barrier after each inner iteration (-m)",
+      "wait after each inner iteration (-m), no barrier",
+      "wait and barrier after each outer iteration (-n); time excludes barrier"};
+  if (a.blocking != Blocking::no)
     text +=
-        "# Blocking Enabled: wait and barrier after each outer iteration (-n); time excludes "
-        "barrier \n";
+        fmt::format("# Blocking Enabled: {} \n", blocking[static_cast<std::size_t>(a.blocking)]);
   if (a.per_iteration)
     text += fmt::format(
         "# Per-Iteration Report: host clock; i_* uses max over ranks{} \n",

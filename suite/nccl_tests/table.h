@@ -1,7 +1,7 @@
 #pragma once
 // The text that nccl-tests 2.19.6 prints (NVIDIA/nccl-tests, src/util.cu): comment lines with `#`,
-// one row a size, out of place and in place, and the two footers that scripts look for. Nothing
-// here prints; every function returns whole lines.
+// one row per size, out of place and in place, and the two footers that scripts search for. The
+// functions return whole lines and do not print.
 
 #include <cstdint>
 #include <optional>
@@ -13,15 +13,15 @@
 
 namespace suite::nccl_tests {
 
-// What a line "#  Rank …" says.
+// A line "#  Rank …".
 struct RankLine {
   int rank = 0;
   long pid = 0;
   std::string host, device;
 };
 
-// -I: of every iteration the maximum over ranks, in microseconds; the summary leaves out the first
-// ones that -K names.
+// -I: the maximum over ranks of every iteration, in microseconds. The summary omits the first -K
+// iterations.
 struct IterationTimes {
   std::vector<double> maxima_us;
   std::vector<std::vector<double>> by_rank_us;  // [rank][iteration]
@@ -30,14 +30,14 @@ struct IterationSummary {
   double minimum = 0, maximum = 0, average = 0, p50 = 0, p95 = 0, p99 = 0, deviation = 0;
   double variation_percent = 0;
 };
-// As nccl-tests: p95 and p99 by nearest rank, p50 the upper median, deviation over all (not n - 1).
+// As in nccl-tests: p95 and p99 by nearest rank, p50 the upper median, deviation over n.
 IterationSummary summary(const IterationTimes& times, int skipped);
 
-// One placement of one row: time of one operation, S/t, and what a link carries.
+// One placement of one row: time of one operation, S/t, and the rate of a link.
 struct Timing {
   double microseconds = 0, algbw_GBps = 0, busbw_GBps = 0;
   std::optional<std::int64_t> wrong;  // elements, over all ranks; empty: not checked
-  std::string wrong_where;            // of the first rank that has some
+  std::string wrong_where;            // of the first rank with wrong elements
   std::optional<IterationTimes> iterations;
 };
 
@@ -47,11 +47,11 @@ struct Row {
   std::string reduction;  // column redop
   int root = -1;
   std::string algorithm;                         // for the JSON
-  std::string note;                              // what auto picked
+  std::string note;                              // the choice of auto
   std::optional<Timing> out_of_place, in_place;  // empty: the operation cannot be in place
 };
-// sum, prod, … where the operation reduces; sendrecv, which moves only, is listed with the -o given
-// all the same, as there.
+// Returns sum, prod, … if the operation reduces. For sendrecv, which does not reduce, it also
+// returns the value of -o, as nccl-tests does.
 std::string reduction_column(machine::Operation operation, machine::Reduction reduction);
 
 struct Totals {
@@ -61,7 +61,7 @@ struct Totals {
   std::optional<double> least_busbw;  // NCCL_TESTS_MIN_BW
 
   double average_busbw() const { return placements > 0 ? busbw_sum / placements : 0; }
-  // As there, a tenth below is still enough.
+  // A tenth below is enough, as in nccl-tests.
   bool enough_busbw() const { return !least_busbw || average_busbw() >= 0.9 * *least_busbw; }
   bool right() const { return out_of_bounds == 0 && enough_busbw(); }
 };
@@ -69,8 +69,7 @@ void count(Totals& totals, const Row& row);
 
 std::string header(const Arguments& arguments, std::string_view version,
                    const std::vector<RankLine>& ranks);
-// With a comment line for each placement whose values are wrong.
-// now: "2026-01-31 23:59:59", for -S.
+// Adds a comment line for each placement with wrong values. now: "2026-01-31 23:59:59", for -S.
 std::string line(const Arguments& arguments, const Row& row, std::string_view now);
 std::string footer(const Arguments& arguments, const Totals& totals);
 
