@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <span>
 
 namespace collectives {
 
@@ -30,7 +31,7 @@ double tilt(int rank, int ranks, std::int64_t i) {
 
 double step(int t) { return 2.0 / (t + 4); }
 
-double norm(const Vector& values) {
+double norm(std::span<const double> values) {
   double squares = 0;
   for (const double value : values) squares += value * value;
   return std::sqrt(squares);
@@ -98,11 +99,8 @@ Descent descend(machine::World& world, Communicator& communicator,
 
     // Each rank rounds its gradient, in + residual, and the subtraction of the sent value. The sum
     // has N - 1 additions and at most four more roundings. No number exceeds these magnitudes.
-    Vector total, magnitudes;
-    std::copy_n(totals, size, total.begin());
-    std::copy_n(totals + size, size, magnitudes.begin());
-    const double rounding = (ranks + 8) * 0x1p-24 * norm(magnitudes);
-    const double held_next = norm(total);
+    const double rounding = (ranks + 8) * 0x1p-24 * norm({totals + size, size});
+    const double held_next = norm({totals, size});
     const double shrink = std::max(std::abs(1 - step(t) * least), std::abs(1 - step(t) * most));
     virtual_error =
         shrink * virtual_error + (step(t) * step(t) * most * held_norm +

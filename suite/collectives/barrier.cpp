@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <thread>
 
@@ -83,12 +82,9 @@ class Barrier {
       const double entered = machine::steady_s();
       run_to_end();
       const double left = machine::steady_s();
-      double last_entered = entered, first_left = left;
-      for (const auto& [their_entered, their_left] :
-           context_.world.all_gather(context_.group, std::array{entered, left})) {
-        last_entered = std::max(last_entered, their_entered);
-        first_left = std::min(first_left, their_left);
-      }
+      const double last_entered =
+          std::ranges::max(context_.world.all_gather(context_.group, entered));
+      const double first_left = std::ranges::min(context_.world.all_gather(context_.group, left));
       if (!context_.world.on_one_host(context_.group)) continue;
       judge.schedule(fmt::format("ranks that left before rank {} had come", late),
                      first_left < last_entered ? 1 : 0, 0);

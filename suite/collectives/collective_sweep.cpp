@@ -174,16 +174,13 @@ Sweep<CollectiveCase> collective_sweep(Operation operation, const harness::PlanR
   if (operation == Operation::all_reduce) headlines.emplace_back("direct_one_step");
   for (const std::string& name : headlines) std::erase(others, name);
   if (operation == Operation::all_reduce) {
-    slice(
-        {quick}, "sizes",
-        {vary(&Case::algorithm, {"ring", "direct"}), vary(&Case::transport, swept),
-         vary(&Case::ranks, {2}), vary(&Case::bytes, {{8}, {2048}, {32768}, {524288}, {8388608}})});
+    const auto four = vary(&Case::bytes, {{8}, {2048}, {32768}, {524288}});
+    const auto two_ranks = vary(&Case::ranks, {2}), over = vary(&Case::transport, swept);
     slice({quick}, "sizes",
-          {vary(&Case::algorithm, {"direct_one_step"}), vary(&Case::transport, swept),
-           vary(&Case::ranks, {2}), vary(&Case::bytes, {{8}, {2048}, {32768}, {524288}})});
-    slice({quick}, "sizes",
-          {vary(&Case::algorithm, headlines), vary(&Case::transport, swept),
-           vary(&Case::bytes, {{8}, {2048}, {32768}, {524288}})});
+          {vary(&Case::algorithm, {"ring", "direct"}), over, two_ranks,
+           vary(&Case::bytes, {{8}, {2048}, {32768}, {524288}, {8388608}})});
+    slice({quick}, "sizes", {vary(&Case::algorithm, {"direct_one_step"}), over, two_ranks, four});
+    slice({quick}, "sizes", {vary(&Case::algorithm, headlines), over, four});
   } else if (first) {
     slice({quick}, "sizes",
           {vary(&Case::transport, swept), vary(&Case::ranks, {2}),

@@ -119,25 +119,25 @@ struct CompressedAllReduceUnit {
       : case_(c),
         context_(context),
         communicator_(context.world, context.group, c.transport),
-        count_(c.bytes.value / 4) {
+        ring_(context.world, context.group, c.transport),
+        count_(c.bytes.value / 4),
+        in_(context.device, Dtype::float32, {count_}, Category::buffers),
+        out_(context.device, Dtype::float32, {count_}, Category::buffers) {
     const double density = number(c.density);
     const double k = std::ceil(density * static_cast<double>(count_));
     options_.k = std::max<std::int64_t>(1, static_cast<std::int64_t>(k));
     options_.threshold = normal_threshold(density);
-    in_ = Tensor(context.device, Dtype::float32, {count_}, Category::buffers);
-    out_ = Tensor(context.device, Dtype::float32, {count_}, Category::buffers);
     context.device.stream().kernels().fill_normal(
         in_, context.seed + static_cast<std::uint64_t>(communicator_.rank()), {0, 0, count_}, 0, 1);
     // Some whole blocks are zero, wherever shares begin.
     if (count_ >= 4096) context.device.stream().kernels().fill(in_.slice(512, {1024}), 0);
     compressed_ =
         collectives::make_compression(c.algorithm, context.world, communicator_, count_, options_);
-    ring_ = std::make_unique<collectives::Communicator>(context.world, context.group, c.transport);
   }
 
   void prepare() { compressed_->reset(); }
   void run() { compressed_->run(in_, out_); }
-  void yardstick() { ring_->all_reduce(in_, out_, "ring"); }
+  void yardstick() { ring_.all_reduce(in_, out_, "ring"); }
 
   void judge(Judge& judge) {
     seconds_ = compressed_->seconds();
@@ -275,7 +275,7 @@ struct CompressedAllReduceUnit {
     for (std::int64_t begin = 0; begin < count_; begin += longest) {
       const Tensor piece = buffer.slice(0, {std::min(longest, count_ - begin)});
       std::copy_n(values.begin() + begin, piece.size(), piece.as<double>());
-      ring_->all_reduce(piece);
+      ring_.all_reduce(piece);
       std::copy_n(piece.as<double>(), piece.size(), values.begin() + begin);
     }
     return values;
@@ -361,8 +361,7 @@ struct CompressedAllReduceUnit {
 
   Case case_;
   Context& context_;
-  collectives::Communicator communicator_;
-  std::unique_ptr<collectives::Communicator> ring_;
+  collectives::Communicator communicator_, ring_;
   std::int64_t count_;
   collectives::CompressionOptions options_;
   Tensor in_, out_;
