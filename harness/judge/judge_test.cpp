@@ -143,6 +143,17 @@ TEST(Judge, VolumeOfALinkFindsWhatWasNotExpected) {
   EXPECT_EQ(merge_one(missing, Oracle::volume).verdict, Ruling::fail);
 }
 
+TEST(Judge, VolumeShowsAPassThatSentSomething) {
+  Judge judge(0);
+  const machine::TrafficLabel label{Operation::all_reduce, Dtype::float32};
+  judge.volume("tp, forward", label, Traffic{}, Traffic{});
+  judge.volume("tp, backward", label, Traffic{8, 1, 8, 1}, Traffic{8, 1, 8, 1});
+  judge.volume("tp, weights", label, Traffic{}, Traffic{});
+  ASSERT_EQ(judge.results().size(), 1u);
+  EXPECT_EQ(judge.results()[0].measured, 8);
+  EXPECT_NE(judge.results()[0].text.find("backward"), std::string::npos);
+}
+
 TEST(Judge, WireCountersAreSumsOverRanksAndTheMost) {
   Judge first(0), second(1);
   const Traffic traffic{.bytes_sent = 8, .messages_sent = 1};
