@@ -65,6 +65,12 @@ class Links(unittest.TestCase):
                     reached.add(os.path.normpath(os.path.join(os.path.dirname(path), target)))
         self.assertEqual(set(pages) - reached, set())
 
+    def test_no_line_is_longer_than_120_columns(self):
+        for path, text in documents():
+            for number, line in enumerate(text.splitlines(), 1):
+                if " " in line.strip():  # a link cannot be broken
+                    self.assertLessEqual(len(line), 120, f"{path}:{number}")
+
     def test_the_readme_is_short(self):
         with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as file:
             text = file.read()
