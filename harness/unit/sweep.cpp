@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <charconv>
 #include <limits>
+#include <set>
 
 namespace harness {
 namespace {
@@ -225,12 +226,188 @@ std::vector<T> AxisText<T>::parse_list(std::string_view axis, std::string_view t
   return values;
 }
 
-template struct AxisText<int>;
-template struct AxisText<Bytes>;
-template struct AxisText<bool>;
-template struct AxisText<std::string>;
-template struct AxisText<machine::Dtype>;
-template struct AxisText<machine::Reduction>;
-template struct AxisText<machine::Transport>;
+namespace {
+
+template <class T>
+Variation::Value value_of(const std::function<Setter(const T&)>& set, const T& value) {
+  return {set(value), AxisText<T>::format(value)};
+}
+
+}  // namespace
+
+template <class T>
+Variation detail::vary(std::any field, const std::function<Setter(const T&)>& set,
+                       const std::vector<T>& values) {
+  Variation variation{std::move(field), {}};
+  for (const T& value : values) variation.values.push_back(value_of(set, value));
+  return variation;
+}
+
+template <class T>
+void AnySweep::add_axis(const std::string& name, std::any field,
+                        std::function<bool(const std::any&)> is,
+                        const std::function<Setter(const T&)>& set, const T& usual,
+                        const std::vector<T>& allowed) {
+  for (const Axis& other : axes_) {
+    SHARDMARK_CHECK(other.info.name, !=, name);
+    SHARDMARK_CHECK(other.is(field) ? other.info.name : "", ==, "");
+  }
+  Axis axis;
+  axis.info.name = name;
+  for (const T& value : allowed) axis.info.allowed.push_back(AxisText<T>::format(value));
+  axis.is = std::move(is);
+  axis.parse = [info = axis.info, set](std::string_view text) {
+    Values values;
+    std::set<std::string> texts;
+    for (const T& value : AxisText<T>::parse_list(info.name, text)) {
+      Variation::Value one = value_of(set, value);
+      check_allowed(info, one.text);
+      if (texts.insert(one.text).second) values.push_back(std::move(one));
+    }
+    return values;
+  };
+  if (std::is_same_v<T, bool>) axis.info.allowed = {"off", "on"};
+  axis.usual = {value_of(set, usual)};
+  axis.info.usual = axis.usual.front().text;
+  check_allowed(axis.info, axis.info.usual);
+  axes_.push_back(std::move(axis));
+}
+
+void AnySweep::add_axis(const AxisInfo& info,
+                        const std::function<std::vector<std::string>(std::string_view)>& expand,
+                        const std::function<Setter(const std::string&)>& set) {
+  for (const Axis& other : axes_) SHARDMARK_CHECK(other.info.name, !=, info.name);
+  check_allowed(info, info.usual);
+  axes_.push_back({info,
+                   [name = info.name](const std::any& other) {
+                     const auto* const same = std::any_cast<std::string>(&other);
+                     return same && *same == name;
+                   },
+                   [info, expand, set](std::string_view text) {
+                     Values values;
+                     for (const std::string& one : expand(text)) {
+                       check_allowed(info, one);
+                       values.push_back({set(one), one});
+                     }
+                     return values;
+                   },
+                   {{set(info.usual), info.usual}}});
+}
+
+void AnySweep::add_slice(std::vector<Profile> profiles, std::string name,
+                         const std::vector<Variation>& variations, Diagonal diagonal) {
+  Slice slice{std::move(profiles), std::move(name), {}, diagonal};
+  for (const Variation& variation : variations) {
+    const auto axis =
+        std::ranges::find_if(axes_, [&](const Axis& one) { return one.is(variation.field); });
+    SHARDMARK_CHECK(axis - axes_.begin(), <, std::ssize(axes_));
+    for (const Variation::Value& value : variation.values) check_allowed(axis->info, value.text);
+    const bool is_new = slice.values.emplace(axis - axes_.begin(), variation.values).second;
+    SHARDMARK_CHECK(is_new, ==, true);
+  }
+  slices_.push_back(std::move(slice));
+}
+
+bool AnySweep::Slice::has(Profile profile) const {
+  return std::ranges::find(profiles, profile) != profiles.end();
+}
+
+std::vector<AxisInfo> AnySweep::axes(Profile profile) const {
+  std::vector<AxisInfo> infos;
+  for (std::size_t i = 0; i < axes_.size(); ++i) {
+    AxisInfo& info = infos.emplace_back(axes_[i].info);
+    for (const Slice& slice : slices_) {
+      if (!slice.has(profile)) continue;
+      const auto varied = slice.values.find(i);
+      for (const auto& value : varied == slice.values.end() ? axes_[i].usual : varied->second)
+        if (std::ranges::find(info.values, value.text) == info.values.end())
+          info.values.push_back(value.text);
+    }
+  }
+  return infos;
+}
+
+std::vector<AnySweep::Selected> AnySweep::select(Profile profile, const AxisFlags& flags) const {
+  std::vector<std::string> names;
+  for (const Axis& axis : axes_) names.push_back(axis.info.name);
+  for (const auto& [flag, text] : flags)
+    if (std::ranges::find(names, flag) == names.end())
+      throw UsageError(machine::unknown("axis", flag, names));
+  std::map<std::size_t, Values> given;  // by axis
+  for (std::size_t i = 0; i < axes_.size(); ++i)
+    if (const auto flag = flags.find(names[i]); flag != flags.end())
+      given[i] = axes_[i].parse(flag->second);
+
+  std::vector<Selected> cases;
+  std::set<AxisValues> kept;
+  std::map<std::pair<std::string, std::string>, std::string> refused;  // (axis, value) -> why
+  std::set<std::pair<std::string, std::string>> accepted;
+  for (const Slice& slice : slices_) {
+    if (!slice.has(profile)) continue;
+    std::vector<const Values*> values;  // by axis
+    bool whole = true;
+    for (std::size_t i = 0; i < axes_.size(); ++i) {
+      const auto replaced = given.find(i);
+      const auto varied = slice.values.find(i);
+      values.push_back(replaced != given.end()        ? &replaced->second
+                       : varied != slice.values.end() ? &varied->second
+                                                      : &axes_[i].usual);
+      whole = whole && (replaced == given.end() || varied == slice.values.end());
+    }
+    const Diagonal diagonal = whole ? slice.diagonal : Diagonal{};
+    const std::shared_ptr<void> the_case = copy_(start_.get());
+    std::vector<const std::string*> texts(axes_.size());
+    const auto consider = [&] {
+      std::string why;
+      for (const auto& only : only_)
+        if (why = only(the_case.get()); !why.empty()) break;
+      for (const auto& [axis, unused] : given) {
+        if (why.empty())
+          accepted.emplace(names[axis], *texts[axis]);
+        else
+          refused.try_emplace({names[axis], *texts[axis]}, why);
+      }
+      if (!why.empty()) return;
+      AxisValues chosen;
+      for (std::size_t i = 0; i < axes_.size(); ++i) chosen.emplace_back(names[i], *texts[i]);
+      if (kept.insert(chosen).second)
+        cases.push_back({copy_(the_case.get()), std::move(chosen), slice.name});
+    };
+    const auto choose = [&](const auto& self, std::size_t axis, std::size_t sum) -> void {
+      if (axis == axes_.size()) {
+        if (sum % diagonal.of == diagonal.at) consider();
+        return;
+      }
+      for (std::size_t i = 0; i < values[axis]->size(); ++i) {
+        const Variation::Value& value = (*values[axis])[i];
+        value.set(the_case.get());
+        texts[axis] = &value.text;
+        self(self, axis + 1, slice.values.contains(axis) ? sum + i : sum);
+      }
+    };
+    choose(choose, 0, 0);
+  }
+  std::erase_if(refused, [&](const auto& one) { return accepted.contains(one.first); });
+  if (refused.empty()) return cases;
+  const auto& [one, why] = *refused.begin();
+  // With several values only the reason tells which one is wrong.
+  throw UsageError(refused.size() > 1 ? why : fmt::format("{} {}: {}", one.first, one.second, why));
+}
+
+#define SHARDMARK_AXIS_TYPE(T)                                                      \
+  template struct AxisText<T>;                                                      \
+  template Variation detail::vary(std::any, const std::function<Setter(const T&)>&, \
+                                  const std::vector<T>&);                           \
+  template void AnySweep::add_axis(                                                 \
+      const std::string&, std::any, std::function<bool(const std::any&)>,           \
+      const std::function<Setter(const T&)>&, const T&, const std::vector<T>&);
+SHARDMARK_AXIS_TYPE(int)
+SHARDMARK_AXIS_TYPE(Bytes)
+SHARDMARK_AXIS_TYPE(bool)
+SHARDMARK_AXIS_TYPE(std::string)
+SHARDMARK_AXIS_TYPE(machine::Dtype)
+SHARDMARK_AXIS_TYPE(machine::Reduction)
+SHARDMARK_AXIS_TYPE(machine::Transport)
+#undef SHARDMARK_AXIS_TYPE
 
 }  // namespace harness

@@ -36,6 +36,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -112,20 +113,23 @@ struct AxisInfo {
 // Throws UsageError with the nearest allowed value if axis.allowed lacks this value.
 void check_allowed(const AxisInfo& axis, const std::string& value);
 
+// Case without its type: one compiled Sweep serves all units. A setter assigns one value of an
+// axis.
+using Setter = std::function<void(void*)>;
+
 // The values that a slice gives one axis.
-template <class Case>
 struct Variation {
   struct Value {
-    std::function<void(Case&)> set;
+    Setter set;
     std::string text;
   };
   std::any field;
   std::vector<Value> values;
 };
 template <class Case, class T>
-Variation<Case> vary(T Case::*field, std::type_identity_t<std::vector<T>> values);
+Variation vary(T Case::*field, std::type_identity_t<std::vector<T>> values);
 template <class Case, class T>
-Variation<Case> vary(T& (*field)(Case&), std::type_identity_t<std::vector<T>> values);
+Variation vary(T& (*field)(Case&), std::type_identity_t<std::vector<T>> values);
 
 // Selects one in `of` combinations of a slice's product: those whose value indices sum to `at`
 // modulo `of`. Every two values of two axes still meet. Ignored if a flag replaces the values of an
@@ -134,10 +138,63 @@ struct Diagonal {
   std::size_t of = 1, at = 0;
 };
 
-template <class Case>
-class Sweep {
+// The sweep of a Case that only its setters know.
+class AnySweep {
  public:
-  explicit Sweep(Case start = {}) : start_(std::move(start)) {}  // for fields without axis
+  std::vector<AxisInfo> axes(Profile profile) const;
+
+  struct Selected {
+    std::shared_ptr<const void> the_case;
+    AxisValues axes;
+    std::string slice;
+  };
+  // Throws UsageError for a flag without axis and for a value that is not allowed. Values given
+  // twice count once.
+  std::vector<Selected> select(Profile profile, const AxisFlags& flags) const;
+
+ protected:
+  using Copy = std::shared_ptr<void> (*)(const void*);
+  using Values = std::vector<Variation::Value>;
+  struct Axis {
+    AxisInfo info;
+    std::function<bool(const std::any&)> is;        // whether a Variation's field is this axis
+    std::function<Values(std::string_view)> parse;  // of a flag
+    Values usual;                                   // one value
+  };
+  AnySweep(std::shared_ptr<const void> start, Copy copy) : start_(std::move(start)), copy_(copy) {}
+  // set: the setter of a value.
+  template <class T>
+  void add_axis(const std::string& name, std::any field, std::function<bool(const std::any&)> is,
+                const std::function<Setter(const T&)>& set, const T& usual,
+                const std::vector<T>& allowed);
+  void add_axis(const AxisInfo& info,
+                const std::function<std::vector<std::string>(std::string_view)>& expand,
+                const std::function<Setter(const std::string&)>& set);
+  void add_slice(std::vector<Profile> profiles, std::string name,
+                 const std::vector<Variation>& variations, Diagonal diagonal);
+
+  std::vector<std::function<std::string(const void*)>> only_;
+
+ private:
+  struct Slice {
+    std::vector<Profile> profiles;
+    std::string name;
+    std::map<std::size_t, Values> values;  // by axis
+    Diagonal diagonal;
+    bool has(Profile profile) const;
+  };
+
+  std::shared_ptr<const void> start_;
+  Copy copy_;
+  std::vector<Axis> axes_;
+  std::vector<Slice> slices_;
+};
+
+template <class Case>
+class Sweep : public AnySweep {
+ public:
+  explicit Sweep(Case start = {})  // for fields without axis
+      : AnySweep(std::make_shared<Case>(std::move(start)), copy) {}
   // field: T Case::* or T& (*)(Case&). allowed: the only valid values; empty: all.
   template <class Field>
   using ValueOf = std::remove_cvref_t<std::invoke_result_t<Field, Case&>>;
@@ -150,44 +207,37 @@ class Sweep {
               const std::function<std::vector<std::string>(std::string_view)>& expand,
               std::function<void(Case&, const std::string&)> set);
   Sweep& slice(std::vector<Profile> profiles, std::string name,
-               const std::vector<Variation<Case>>& variations = {}, Diagonal diagonal = {});
+               const std::vector<Variation>& variations = {}, Diagonal diagonal = {}) {
+    add_slice(std::move(profiles), std::move(name), variations, diagonal);
+    return *this;
+  }
   // Leaves out invalid combinations: the function returns the reason, or an empty text. If a value
   // of the command line is left without any case, that reason becomes the error. (A case that
   // cannot run here is skipped instead: see why_not in unit.h.)
-  Sweep& only(std::function<std::string(const Case&)> why_no_case);
+  template <class WhyNoCase>
+  Sweep& only(WhyNoCase why_no_case) {
+    only_.push_back([why_no_case](const void* the_case) -> std::string {
+      return why_no_case(*static_cast<const Case*>(the_case));
+    });
+    return *this;
+  }
 
-  std::vector<AxisInfo> axes(Profile profile) const;
-
-  struct Selected {
+  struct TypedSelected {
     Case the_case;
     AxisValues axes;
     std::string slice;
   };
-  // Throws UsageError for a flag without axis and for a value that is not allowed. Values given
-  // twice count once.
-  std::vector<Selected> cases(Profile profile, const AxisFlags& flags) const;
+  std::vector<TypedSelected> cases(Profile profile, const AxisFlags& flags) const {
+    std::vector<TypedSelected> all;
+    for (const Selected& one : select(profile, flags))
+      all.push_back({*static_cast<const Case*>(one.the_case.get()), one.axes, one.slice});
+    return all;
+  }
 
  private:
-  using Values = std::vector<typename Variation<Case>::Value>;
-  struct Axis {
-    AxisInfo info;
-    std::function<bool(const std::any&)> is;        // whether a Variation's field is this axis
-    std::function<Values(std::string_view)> parse;  // of a flag
-    Values usual;                                   // one value
-  };
-  struct Slice {
-    std::vector<Profile> profiles;
-    std::string name;
-    std::map<std::size_t, Values> values;  // by axis
-    Diagonal diagonal;
-  };
-  std::size_t axis_of(const std::any& field) const;
-  static bool has(const Slice& slice, Profile profile);
-
-  Case start_;
-  std::vector<Axis> axes_;
-  std::vector<Slice> slices_;
-  std::vector<std::function<std::string(const Case&)>> only_;
+  static std::shared_ptr<void> copy(const void* other) {
+    return std::make_shared<Case>(*static_cast<const Case*>(other));
+  }
 };
 
 }  // namespace harness

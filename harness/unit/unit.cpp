@@ -18,9 +18,7 @@ std::map<std::string, std::unique_ptr<Family>, std::less<>>& registry() {
   return families;
 }
 
-}  // namespace
-
-std::string detail::case_name(std::string_view unit, const AxisValues& axes) {
+std::string case_name(std::string_view unit, const AxisValues& axes) {
   std::string name(unit);
   bool has_ranks = false;
   for (const auto& [axis, value] : axes) {
@@ -29,6 +27,37 @@ std::string detail::case_name(std::string_view unit, const AxisValues& axes) {
   }
   if (!has_ranks) throw std::logic_error(fmt::format("unit {} has no axis 'ranks'", unit));
   return name;
+}
+
+}  // namespace
+
+std::vector<AxisInfo> detail::AnyFamily::axes(const PlanRequest& request) const {
+  return unit_.sweep(request).axes(request.profile);
+}
+
+std::vector<PlannedCase> detail::AnyFamily::cases(const PlanRequest& request) const {
+  std::vector<PlannedCase> planned;
+  for (AnySweep::Selected& one : unit_.sweep(request).select(request.profile, request.flags)) {
+    PlannedCase& plan = planned.emplace_back();
+    plan.unit = unit_.name;
+    plan.name = case_name(unit_.name, one.axes);
+    plan.axes = std::move(one.axes);
+    plan.slice = std::move(one.slice);
+    plan.ranks = unit_.ranks(one.the_case.get());
+    plan.traits = unit_.traits(one.the_case.get());
+    plan.yardstick_is_part = unit_.yardstick_is_part;
+    plan.oracles = unit_.oracles;
+    plan.why_not = [why_not = unit_.why_not, c = one.the_case](const Context& context) {
+      return why_not(c.get(), context);
+    };
+    plan.check_files = [check = unit_.check_files, c = one.the_case](const Files& files) {
+      check(c.get(), files);
+    };
+    plan.make = [make = unit_.make, c = one.the_case](Context& context) {
+      return make(c.get(), context);
+    };
+  }
+  return planned;
 }
 
 bool add(std::unique_ptr<Family> family) {

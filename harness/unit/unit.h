@@ -76,9 +76,9 @@ struct Context {
   machine::Device& device;
   const Rates& rates;
   std::uint64_t seed = 1234;
-  std::string data_file;  // --data; empty: generated
-  std::string load_file;  // --load; empty: initial values are random
-  std::string save_file;  // --save; empty: nothing is saved
+  std::string data_file = {};  // --data; empty: generated
+  std::string load_file = {};  // --load; empty: initial values are random
+  std::string save_file = {};  // --save; empty: nothing is saved
 };
 
 // The cost of one iteration on one rank, and the factors of its rates.

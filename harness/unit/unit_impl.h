@@ -109,54 +109,65 @@ class InstanceOf final : public Instance {
   U unit_;
 };
 
-std::string case_name(std::string_view unit, const AxisValues& axes);
+// A unit with the type of its cases erased.
+struct UnitTable {
+  std::string_view name, about;
+  std::span<const Oracle> oracles;
+  bool yardstick_is_part = false;
+  AnySweep (*sweep)(const PlanRequest& request) = nullptr;
+  int (*ranks)(const void* the_case) = nullptr;
+  Traits (*traits)(const void* the_case) = nullptr;
+  std::string (*why_not)(const void* the_case, const Context& context) = nullptr;
+  void (*check_files)(const void* the_case, const Files& files) = nullptr;
+  std::unique_ptr<Instance> (*make)(const void* the_case, Context& context) = nullptr;
+};
 
 template <UnitType U>
-class FamilyOf final : public Family {
+constexpr UnitTable unit_table() {
   static_assert(optional_members_fit<U>());
+  using Case = typename U::Case;
+  UnitTable unit{.name = U::name, .about = U::about, .oracles = U::oracles};
+  if constexpr (requires { U::yardstick_is_part; }) unit.yardstick_is_part = U::yardstick_is_part;
+  unit.sweep = [](const PlanRequest& request) -> AnySweep { return sweep_of<U>(request); };
+  unit.ranks = [](const void* c) -> int { return static_cast<const Case*>(c)->ranks; };
+  unit.traits = [](const void* c) { return traits<U>(*static_cast<const Case*>(c)); };
+  unit.why_not = [](const void* c, const Context& context) -> std::string {
+    const Case& the_case = *static_cast<const Case*>(c);
+    if constexpr (requires { U::why_not(the_case, context); })
+      return U::why_not(the_case, context);
+    else if constexpr (requires {
+                         machine::why_not(context.world, context.group, the_case.transport);
+                       })
+      return machine::why_not(context.world, context.group, the_case.transport);
+    else
+      return {};
+  };
+  unit.check_files = [](const void* c, [[maybe_unused]] const Files& files) {
+    [[maybe_unused]] const Case& the_case = *static_cast<const Case*>(c);
+    if constexpr (requires { U::check_files(the_case, files); }) U::check_files(the_case, files);
+  };
+  unit.make = [](const void* c, Context& context) -> std::unique_ptr<Instance> {
+    return std::make_unique<InstanceOf<U>>(*static_cast<const Case*>(c), context);
+  };
+  return unit;
+}
 
+class AnyFamily : public Family {
  public:
-  std::string_view name() const override { return U::name; }
-  std::string_view about() const override { return U::about; }
-  std::span<const Oracle> oracles() const override { return U::oracles; }
-  std::vector<AxisInfo> axes(const PlanRequest& request) const override {
-    return sweep_of<U>(request).axes(request.profile);
-  }
+  explicit AnyFamily(const UnitTable& unit) : unit_(unit) {}
+  std::string_view name() const final { return unit_.name; }
+  std::string_view about() const final { return unit_.about; }
+  std::span<const Oracle> oracles() const final { return unit_.oracles; }
+  std::vector<AxisInfo> axes(const PlanRequest& request) const final;
+  std::vector<PlannedCase> cases(const PlanRequest& request) const final;
 
-  std::vector<PlannedCase> cases(const PlanRequest& request) const override {
-    std::vector<PlannedCase> planned;
-    for (auto& [the_case, axes, slice] :
-         sweep_of<U>(request).cases(request.profile, request.flags)) {
-      PlannedCase& plan = planned.emplace_back();
-      plan.unit = U::name;
-      plan.name = case_name(U::name, axes);
-      plan.axes = std::move(axes);
-      plan.slice = std::move(slice);
-      plan.ranks = the_case.ranks;
-      plan.traits = traits<U>(the_case);
-      if constexpr (requires { U::yardstick_is_part; })
-        plan.yardstick_is_part = U::yardstick_is_part;
-      plan.oracles = U::oracles;
-      plan.why_not = [the_case](const Context& context) -> std::string {
-        if constexpr (requires { U::why_not(the_case, context); })
-          return U::why_not(the_case, context);
-        else if constexpr (requires {
-                             machine::why_not(context.world, context.group, the_case.transport);
-                           })
-          return machine::why_not(context.world, context.group, the_case.transport);
-        else
-          return {};
-      };
-      plan.check_files = [the_case]([[maybe_unused]] const Files& files) {
-        if constexpr (requires { U::check_files(the_case, files); })
-          U::check_files(the_case, files);
-      };
-      plan.make = [the_case](Context& context) -> std::unique_ptr<Instance> {
-        return std::make_unique<InstanceOf<U>>(the_case, context);
-      };
-    }
-    return planned;
-  }
+ private:
+  UnitTable unit_;
+};
+
+template <UnitType U>
+struct FamilyOf final : AnyFamily {
+  FamilyOf() : AnyFamily(unit_table<U>()) {}
 };
 
 }  // namespace detail

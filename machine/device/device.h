@@ -119,6 +119,8 @@ class HostMemory {
 HostMemory& process_heap();
 // memory must outlive the device.
 std::unique_ptr<Device> make_host_device(HostMemory& memory = process_heap());
+// Host memory with a ledger of its own, for the rank that owns `device`: it has the same faults.
+std::unique_ptr<Device> make_host_device_beside(const Device& device);
 
 // CUDA devices, when the build has them. Without CUDA: built() is false, count() is 0.
 namespace cuda {

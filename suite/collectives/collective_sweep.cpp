@@ -89,7 +89,7 @@ std::string why_not_library(const CollectiveCase& c) {
 
 Sweep<CollectiveCase> collective_sweep(Operation operation, const harness::PlanRequest& request) {
   using Case = CollectiveCase;
-  using Variations = std::vector<harness::Variation<Case>>;
+  using Variations = std::vector<harness::Variation>;
   using enum Profile;
   const std::vector<std::string> names = algorithm_names(operation);
   const auto with_library = [](std::vector<std::string> ours) {

@@ -123,7 +123,9 @@ class Overlap {
         operation_(*std::ranges::find(operations, c.operation,
                                       [](Operation each) { return machine::name(each); })),
         communicator_(context.world, context.group, c.transport),
-        own_device_(context.device.readable_by_host() ? machine::make_host_device() : nullptr) {
+        own_device_(context.device.readable_by_host()
+                        ? machine::make_host_device_beside(context.device)
+                        : nullptr) {
     const bool shares = collectives::deals_in_shares(operation_);
     const std::int64_t whole = c.bytes.value / static_cast<std::int64_t>(sizeof(float));
     count_ = std::max<std::int64_t>(1, shares ? whole / c.ranks : whole);

@@ -108,7 +108,7 @@ std::vector<collectives::CollectiveCalls> calls(const LayerCase& c, Borders bord
 
 Sweep<LayerCase> layer_sweep(const LayerTraits& traits) {
   using Case = LayerCase;
-  using Variations = std::vector<harness::Variation<Case>>;
+  using Variations = std::vector<harness::Variation>;
   using enum Profile;
   if (traits.sweep) return traits.sweep();
   const std::vector<Dtype> dtypes{Dtype::float32, Dtype::bfloat16, Dtype::float16, Dtype::float64};

@@ -75,7 +75,7 @@ struct PipelineStep {
         }
         for (const auto& [of, chunks] : pairs) {
           const auto add = [&](const std::vector<Profile>& profiles, const char* name,
-                               const std::vector<harness::Variation<Case>>& more) {
+                               const std::vector<harness::Variation>& more) {
             std::vector all{vary(&Case::schedule, of), vary(&Case::virtual_stages, chunks),
                             vary(&Case::micro_batches, {m}), vary(&Case::ranks, {p})};
             all.insert(all.end(), more.begin(), more.end());

@@ -41,7 +41,8 @@ endif()
 
 # One placement of some faults, many of each, and ranks on hosts of their own.
 set(some_faults Refused)
-foreach(fault lost_rank lost_rank_in_every_unit corrupt_message rank_out_of_memory slow_rank slow_link wrong_version)
+foreach(fault lost_rank lost_rank_in_every_unit corrupt_message full_disk rank_out_of_memory slow_disk slow_rank slow_link
+              wrong_version)
   list(APPEND some_faults Faults.test_a_${fault})
 endforeach()
 process_test(faults faults WORDS ${some_faults} TIMEOUT 600 ENVIRONMENT SHARDMARK_PLACEMENTS=1)

@@ -26,7 +26,7 @@ double seconds_of_layer(machine::World& world, machine::Device& device,
                         collectives::Communicator& tp, const TrainingConfig& config, int layer) {
   layers::ActivationOptions options = config.activations;
   options.recompute_num_layers = 1;
-  const auto host = options.cpu_checkpointing ? machine::make_host_device() : nullptr;
+  const auto host = options.cpu_checkpointing ? machine::make_host_device_beside(device) : nullptr;
   layers::GptStage stage(config.model, device, tp, config.precision.dtype,
                          {layer, config.model.layers}, options, host.get());
   stage.initialize(layers::Initializer::conformance(config.seed, config.model.layers));

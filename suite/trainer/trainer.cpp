@@ -45,7 +45,8 @@ Trainer::Trainer(machine::World& world, const machine::Group& group, machine::De
   config_.zero.aio.rank = group.index;
   schedules_ = suite::schedules(config_);
   connect_groups();
-  if (config_.activations.cpu_checkpointing) checkpoint_host_ = machine::make_host_device();
+  if (config_.activations.cpu_checkpointing)
+    checkpoint_host_ = machine::make_host_device_beside(device);
   chunks_ = std::make_unique<ModelChunks>(config_, schedules_.placement, grid_.coordinate(Axis::pp),
                                           device, *communicator("tp"), checkpoint_host_.get());
   parameters_ = chunks_->parameters();

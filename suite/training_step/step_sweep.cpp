@@ -156,13 +156,13 @@ harness::Sweep<TrainingCase> step_sweep(const harness::PlanRequest& request,
   return sweep;
 }
 
-harness::Variation<TrainingCase> vary(const std::string& axis,
-                                      const std::vector<std::string>& values) {
+harness::Variation vary(const std::string& axis, const std::vector<std::string>& values) {
   const Key* const key = configuration::find_key(&Key::axis, axis);
-  harness::Variation<TrainingCase> variation{axis, {}};
+  harness::Variation variation{axis, {}};
   for (const std::string& value : values)
     variation.values.push_back(
-        {[key, value](TrainingCase& the_case) { set(*key, the_case.config, value); }, value});
+        {[key, value](void* c) { set(*key, static_cast<TrainingCase*>(c)->config, value); },
+         value});
   return variation;
 }
 

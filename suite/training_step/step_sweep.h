@@ -24,9 +24,8 @@ harness::Sweep<TrainingCase> step_sweep(const harness::PlanRequest& request,
 
 // The values of an axis in a slice, and those of a grid with its number of ranks. `only` removes
 // combinations that do not fit.
-using Variations = std::vector<harness::Variation<TrainingCase>>;
-harness::Variation<TrainingCase> vary(const std::string& axis,
-                                      const std::vector<std::string>& values);
+using Variations = std::vector<harness::Variation>;
+harness::Variation vary(const std::string& axis, const std::vector<std::string>& values);
 Variations grids(const std::vector<int>& ranks, const std::vector<int>& tp,
                  const std::vector<int>& pp, const std::vector<int>& dp);
 Variations operator+(Variations all, const Variations& more);

@@ -96,7 +96,7 @@ struct NvmeBandwidth {
       : case_(c),
         file_(zero::IoFile::unnamed(c.nvme_path, static_cast<std::uint64_t>(c.bytes.value),
                                     context.group.index)),
-        host_(machine::make_host_device()),
+        host_(machine::make_host_device_beside(context.device)),
         memory_(allocate()),
         expected_(allocate()) {
     const auto key = context.seed + static_cast<std::uint64_t>(context.group.index);

@@ -67,7 +67,7 @@ struct ZeroStep : ZeroStepCases {
   ZeroStep(const Case& c, Context& context)
       : case_(c),
         context_(context),
-        host_(machine::make_host_device()),
+        host_(machine::make_host_device_beside(context.device)),
         model_(c.parameters, c.dtype, context.seed, context.group.index, c.ranks, c.micro_batches),
         memory_(context.device.ledger()),
         dp_(context.world, context.group, c.transport),

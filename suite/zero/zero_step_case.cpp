@@ -71,7 +71,7 @@ Sweep<Case> axes() {
       .only(why_no_case);
 }
 
-using Variations = std::vector<harness::Variation<Case>>;
+using Variations = std::vector<harness::Variation>;
 
 Variations operator+(Variations all, const Variations& more) {
   all.insert(all.end(), more.begin(), more.end());

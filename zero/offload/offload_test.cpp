@@ -282,6 +282,25 @@ TEST(Offload, WorksWithValuesThatTheHostCannotRead) {
   }
 }
 
+// The step makes its own host memory if the options have none.
+TEST(Offload, AFullDiskOfTheRankReachesTheFileOfStates) {
+  if (!IoRing::why_not().empty()) GTEST_SKIP() << IoRing::why_not();
+  machine::run_ranks(1, [](machine::World& world) {
+    machine::DiskFault disk;
+    disk.room = 100;
+    world.faults().disk = &disk;
+    try {
+      OffloadedTraining trained(world, 1, Dtype::float32, in_file());
+      trained.train(0, false);
+      trained.step->drain();
+      ADD_FAILURE() << "the disk has room for 100 bytes";
+    } catch (const machine::MachineError& error) {
+      EXPECT_EQ(error.failure().kind, machine::Failure::Kind::disk_full) << error.what();
+    }
+    world.faults() = {};
+  });
+}
+
 TEST(Offload, RejectsIncompatibleOptions) {
   const auto refusal = [](const StateOptions& options) -> std::string {
     try {

@@ -29,7 +29,7 @@ machine::Device& Step::host_memory() {
   if (host_) return *host_;
   host_ = context_.options.offload_optimizer.host;
   if (!host_) {
-    own_host_ = machine::make_host_device();
+    own_host_ = machine::make_host_device_beside(context_.device());
     // A core is left to the copies.
     own_host_->set_threads(std::max(1, context_.device().threads() - 1));
     host_ = own_host_.get();

@@ -88,4 +88,10 @@ std::unique_ptr<Device> make_host_device(HostMemory& memory) {
   return std::make_unique<HostDevice>(memory);
 }
 
+std::unique_ptr<Device> make_host_device_beside(const Device& device) {
+  auto made = make_host_device();
+  made->set_faults(device.faults());
+  return made;
+}
+
 }  // namespace machine
