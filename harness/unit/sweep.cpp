@@ -239,12 +239,12 @@ template <class T>
 Variation detail::vary(std::any field, const std::function<Setter(const T&)>& set,
                        const std::vector<T>& values) {
   Variation variation{std::move(field), {}};
-  for (const T& value : values) variation.values.push_back(value_of(set, value));
+  for (const auto& value : values) variation.values.push_back(value_of<T>(set, value));
   return variation;
 }
 
 template <class T>
-void AnySweep::add_axis(const std::string& name, std::any field,
+void AnySweep::add_axis(const std::string& name, const std::any& field,
                         std::function<bool(const std::any&)> is,
                         const std::function<Setter(const T&)>& set, const T& usual,
                         const std::vector<T>& allowed) {
@@ -254,20 +254,20 @@ void AnySweep::add_axis(const std::string& name, std::any field,
   }
   Axis axis;
   axis.info.name = name;
-  for (const T& value : allowed) axis.info.allowed.push_back(AxisText<T>::format(value));
+  for (const auto& value : allowed) axis.info.allowed.push_back(AxisText<T>::format(value));
   axis.is = std::move(is);
   axis.parse = [info = axis.info, set](std::string_view text) {
     Values values;
     std::set<std::string> texts;
-    for (const T& value : AxisText<T>::parse_list(info.name, text)) {
-      Variation::Value one = value_of(set, value);
+    for (const auto& value : AxisText<T>::parse_list(info.name, text)) {
+      Variation::Value one = value_of<T>(set, value);
       check_allowed(info, one.text);
       if (texts.insert(one.text).second) values.push_back(std::move(one));
     }
     return values;
   };
   if (std::is_same_v<T, bool>) axis.info.allowed = {"off", "on"};
-  axis.usual = {value_of(set, usual)};
+  axis.usual = {value_of<T>(set, usual)};
   axis.info.usual = axis.usual.front().text;
   check_allowed(axis.info, axis.info.usual);
   axes_.push_back(std::move(axis));
@@ -399,7 +399,7 @@ std::vector<AnySweep::Selected> AnySweep::select(Profile profile, const AxisFlag
   template Variation detail::vary(std::any, const std::function<Setter(const T&)>&, \
                                   const std::vector<T>&);                           \
   template void AnySweep::add_axis(                                                 \
-      const std::string&, std::any, std::function<bool(const std::any&)>,           \
+      const std::string&, const std::any&, std::function<bool(const std::any&)>,    \
       const std::function<Setter(const T&)>&, const T&, const std::vector<T>&);
 SHARDMARK_AXIS_TYPE(int)
 SHARDMARK_AXIS_TYPE(Bytes)

@@ -164,9 +164,9 @@ class AnySweep {
   AnySweep(std::shared_ptr<const void> start, Copy copy) : start_(std::move(start)), copy_(copy) {}
   // set: the setter of a value.
   template <class T>
-  void add_axis(const std::string& name, std::any field, std::function<bool(const std::any&)> is,
-                const std::function<Setter(const T&)>& set, const T& usual,
-                const std::vector<T>& allowed);
+  void add_axis(const std::string& name, const std::any& field,
+                std::function<bool(const std::any&)> is, const std::function<Setter(const T&)>& set,
+                const T& usual, const std::vector<T>& allowed);
   void add_axis(const AxisInfo& info,
                 const std::function<std::vector<std::string>(std::string_view)>& expand,
                 const std::function<Setter(const std::string&)>& set);

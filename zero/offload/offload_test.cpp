@@ -9,6 +9,7 @@
 #include <cmath>
 #include <limits>
 
+#include "machine/base/error.h"
 #include "zero/cost/cost.h"
 #include "zero/testing/far_device.h"
 #include "zero/testing/model_case.h"
