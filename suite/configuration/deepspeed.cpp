@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "machine/base/names.h"
 #include "suite/configuration/readers.h"
 #include "suite/files/mapped_file.h"
 #include "suite/options/options.h"

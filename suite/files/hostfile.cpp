@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "harness/unit/sweep.h"
+#include "machine/base/names.h"
 #include "suite/files/mapped_file.h"
 #include "suite/options/options.h"
 

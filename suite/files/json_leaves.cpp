@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "machine/base/names.h"
 #include "suite/files/mapped_file.h"
 
 namespace suite {

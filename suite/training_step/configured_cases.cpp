@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "machine/base/names.h"
 #include "suite/trainer/validation.h"
 
 namespace suite {
