@@ -116,14 +116,14 @@ void Notes::refuse(const std::string& what) {
   warnings.push_back(fmt::format("ignored: {}", what));
 }
 
-void Notes::without_field(const Key& key, const std::string& value, const Origin& origin) {
+void Notes::without_field(const Key& key, const std::string& said, const Origin& origin) {
   const std::string see = key.instead.empty() ? "" : fmt::format("; see {}", key.instead);
   if (key.effect == Effect::refused)
-    refuse(fmt::format("{} ({}) is not honoured: {}{}", origin.text(), value, key.why, see));
+    refuse(fmt::format("{} ({}) is not honoured: {}{}", origin.text(), said, key.why, see));
   else
     warnings.push_back(
-        fmt::format("{} ({}) changes nothing here: {}{}", origin.text(), value, key.why, see));
-  ignored.push_back({std::string(key.name()), value, origin.text(), std::string(key.why)});
+        fmt::format("{} ({}) changes nothing here: {}{}", origin.text(), said, key.why, see));
+  ignored.push_back({std::string(key.name()), said, origin.text(), std::string(key.why)});
 }
 
 void read_deepspeed(const std::string& file, const std::vector<Leaf>& leaves,
