@@ -10,7 +10,9 @@ import unittest
 import xml.etree.ElementTree as ElementTree
 
 import synthetic_run
-from drawing import run_json
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "python"))
+from shardmark.drawing import run_json  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 KINDS = {"bus_bandwidth", "speedup", "step_time", "timeline", "memory", "memory_bandwidth", "matrix_rate",

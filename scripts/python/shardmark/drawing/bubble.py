@@ -3,8 +3,8 @@ from collections import defaultdict
 
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from drawing.run_json import Absent
-from drawing.sheet import Sheet, file_name, legend_above, line_style, new_figure
+from .run_json import Absent
+from .sheet import Sheet, file_name, legend_above, line_style, new_figure
 
 UNIT = "pipeline_bubble"
 

@@ -2,8 +2,8 @@
 import statistics
 from collections import defaultdict
 
-from drawing.run_json import Absent
-from drawing.sheet import LIBRARY, LIMIT, Sheet, byte_axis, file_name, legend_above, line_style, new_figure, plain_log
+from .run_json import Absent
+from .sheet import LIBRARY, LIMIT, Sheet, byte_axis, file_name, legend_above, line_style, new_figure, plain_log
 
 # A figure for each value of these; the other axes without bytes distinguish its lines.
 OF_THE_FIGURE = ("ranks", "dtype")

@@ -1,9 +1,9 @@
 """Allocations in a block of memory: addresses over events, a panel per map."""
 from matplotlib.patches import Rectangle
 
-from drawing.bars import UNIT_OF_BYTES, label_of, unit_for
-from drawing.run_json import Absent
-from drawing.sheet import Sheet, file_name, fill_style, legend_above, new_figure, size_text
+from .bars import UNIT_OF_BYTES, label_of, unit_for
+from .run_json import Absent
+from .sheet import Sheet, file_name, fill_style, legend_above, new_figure, size_text
 
 ORDER = ["parameters", "gradients", "optimizer", "activations", "buffers"]  # as in the figures of memory by category
 FAILED = "#D50000"

@@ -1,9 +1,9 @@
 """Memory bandwidth and matrix rate: what units reach beside what this machine was measured to do."""
 from collections import defaultdict
 
-from drawing.bars import labels_of, pages
-from drawing.run_json import Absent
-from drawing.sheet import LIMIT, Sheet, byte_axis, decimal_text, file_name, fill_style, label_bars, legend_above, line_style, new_figure
+from .bars import labels_of, pages
+from .run_json import Absent
+from .sheet import LIMIT, Sheet, byte_axis, decimal_text, file_name, fill_style, label_bars, legend_above, line_style, new_figure
 
 
 def memory_bandwidth(run):

@@ -3,9 +3,9 @@ from collections import defaultdict
 
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from drawing.bars import folded, labels_of, varying_axes, word_of
-from drawing.run_json import Absent
-from drawing.sheet import LIMIT, Sheet, file_name, legend_above, line_style, new_figure, plain_log
+from .bars import folded, labels_of, varying_axes, word_of
+from .run_json import Absent
+from .sheet import LIMIT, Sheet, file_name, legend_above, line_style, new_figure, plain_log
 
 # Degrees describe how a step is distributed; the other axes what it computes.
 DEGREES = {"ranks", "TP", "PP", "DP", "CP", "EP", "ZeRO", "grid", "zero_stage", "schedule", "transport", "algorithm",

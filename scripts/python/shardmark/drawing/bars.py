@@ -2,8 +2,8 @@
 import re
 from collections import defaultdict
 
-from drawing.run_json import Absent, varied
-from drawing.sheet import Sheet, decimal_text, file_name, fill_style, label_bars, legend_above, new_figure, part_style, size_text
+from .run_json import Absent, varied
+from .sheet import Sheet, decimal_text, file_name, fill_style, label_bars, legend_above, new_figure, part_style, size_text
 
 AT_MOST = 14  # bars that one figure holds legibly
 FEW = 2 * AT_MOST  # cases of a unit that are all drawn; with more cases, one figure unless --only

@@ -1,9 +1,9 @@
 """The timeline of a pipeline step, one row per rank."""
 import re
 
-from drawing.bars import UNIT_OF_TIME, labelled, unit_for
-from drawing.run_json import Absent
-from drawing.sheet import WIDTH, Sheet, file_name, legend_above, new_figure
+from .bars import UNIT_OF_TIME, labelled, unit_for
+from .run_json import Absent
+from .sheet import WIDTH, Sheet, file_name, legend_above, new_figure
 
 # "F0", "B3", "W1", "I2"; chunk 2 of micro-batch 0 is "F0.2".
 ACTION = re.compile(r"^([FBIW])(\d+)(?:\.(\d+))?$")

@@ -3,10 +3,10 @@ import os
 
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from drawing.bars import unit_for
-from drawing.run_json import load_document
-from drawing.sheet import COLOURS, Sheet, file_name, new_figure
-from drawing.shifts import UNITS
+from .bars import unit_for
+from .run_json import load_document
+from .sheet import COLOURS, Sheet, file_name, new_figure
+from .shifts import UNITS
 
 SCHEMA = "shardmark-history/1"
 

@@ -1,10 +1,10 @@
 """The time of a step by part on every rank, and the waits between ranks."""
 from matplotlib.colors import Normalize
 
-from drawing.bars import UNIT_OF_TIME, labelled, unit_for
-from drawing.link_matrix import value_text
-from drawing.run_json import Absent
-from drawing.sheet import Sheet, file_name, label_bars, legend_above, new_figure, part_style
+from .bars import UNIT_OF_TIME, labelled, unit_for
+from .link_matrix import value_text
+from .run_json import Absent
+from .sheet import Sheet, file_name, label_bars, legend_above, new_figure, part_style
 
 MOST = 8         # cases in a report without --only
 MOST_CELLS = 16  # ranks up to which a cell holds its value

@@ -4,8 +4,8 @@ from collections import defaultdict
 from matplotlib.colors import Normalize
 from matplotlib.patches import Rectangle
 
-from drawing.run_json import Absent
-from drawing.sheet import Sheet, file_name, new_figure, size_text
+from .run_json import Absent
+from .sheet import Sheet, file_name, new_figure, size_text
 
 FEW = 8           # ranks up to which there is room for three digits
 MOST_VALUES = 16  # ranks up to which a cell holds its value

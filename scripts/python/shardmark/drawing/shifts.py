@@ -5,9 +5,9 @@ from statistics import median
 
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from drawing.bars import UNIT_OF_TIME, unit_for
-from drawing.run_json import load_document
-from drawing.sheet import COLOURS, Sheet, legend_above, new_figure, size_text
+from .bars import UNIT_OF_TIME, unit_for
+from .run_json import load_document
+from .sheet import COLOURS, Sheet, legend_above, new_figure, size_text
 
 SCHEMA = "shardmark-compare/1"
 MOST = 40  # legible rows of a figure
