@@ -1,11 +1,14 @@
 // Every unit's smoke cases, on ranks that are threads.
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "harness/compare/comparable.h"
 #include "suite/testing/on_threads.h"
 #include "zero/offload/io_ring.h"
 
@@ -34,6 +37,29 @@ std::vector<std::string> unit_names() {
 
 INSTANTIATE_TEST_SUITE_P(Suite, EveryUnit, ::testing::ValuesIn(unit_names()),
                          [](const auto& info) { return info.param; });
+
+TEST(Units, NamesOfCasesAreUniqueShortAndContainAllAxes) {
+  std::vector<std::size_t> lengths;
+  std::set<std::string> names;
+  for (const auto& one : harness::plan_cases({}, {harness::Profile::quick})) {
+    EXPECT_TRUE(names.insert(one.name).second) << one.name;
+    EXPECT_EQ(harness::read_case_name(one.name).axes, one.axes) << one.name;
+    lengths.push_back(one.name.size());
+  }
+  const auto middle = lengths.begin() + std::ssize(lengths) / 2;
+  std::ranges::nth_element(lengths, middle);
+  EXPECT_LE(*middle, 60u);
+}
+
+// The compared run may be older than an axis.
+TEST(Units, NamesOfOlderRunsAreTheSame) {
+  for (const auto& one : harness::plan_cases({"gpt_step", "mlp"}, {harness::Profile::quick})) {
+    std::string all_axes = one.unit;
+    for (const auto& [axis, value] : one.axes) all_axes += fmt::format("/{}:{}", axis, value);
+    EXPECT_EQ(harness::current_case_name(all_axes), one.name);
+    EXPECT_EQ(harness::current_case_name(one.name), one.name);
+  }
+}
 
 TEST(Units, AreRegistered) { EXPECT_GE(unit_names().size(), 42u); }
 

@@ -146,23 +146,14 @@ std::string current_value(std::string_view axis, const std::string& value) {
 
 }  // namespace
 
-std::string current_case_name(const std::string& name) {
-  std::string current;
-  for (const auto range : std::views::split(name, '/')) {
-    const std::string part(range.begin(), range.end());
-    const std::size_t colon = part.find(':');
-    if (!current.empty()) current += '/';
-    current += colon == std::string::npos
-                   ? part
-                   : part.substr(0, colon + 1) +
-                         current_value(part.substr(0, colon), part.substr(colon + 1));
-  }
-  return current;
-}
-
 AxisValues current_axes(AxisValues axes) {
   for (auto& [axis, value] : axes) value = current_value(axis, value);
   return axes;
+}
+
+std::string current_case_name(const std::string& name) {
+  const auto [unit, axes] = read_case_name(name);
+  return case_name(unit, current_axes(axes));
 }
 
 Fields read_fields(const std::string& directory, const RunFile& run) {

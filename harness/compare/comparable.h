@@ -12,15 +12,15 @@
 #include <vector>
 
 #include "harness/record/run_json.h"
-#include "harness/unit/sweep.h"
+#include "harness/unit/unit.h"
 
 namespace harness {
 
-// Convert the name and the axes of a case to the current form. Runs of version 0.1 wrote some
-// booleans as 0 and 1: "layer_norm/…/sequence-parallel:1" becomes
-// "layer_norm/…/sequence-parallel:on".
-std::string current_case_name(const std::string& name);
+// Convert the axes and the name of a case to the current form (case_name). Runs of version 0.1 wrote
+// some booleans as 0 and 1, and all axes into the name: "layer_norm/ranks:2/sequence-parallel:1/…"
+// becomes "layer_norm/ranks:2/sequence-parallel:on".
 AxisValues current_axes(AxisValues axes);
+std::string current_case_name(const std::string& name);
 
 // By dotted name: those of environment.json (host, binding, hardware.…, software.…, environment.…,
 // options.…), `ranks`, and from run.json `context.…` for the clocks and `configuration.…`. If ranks

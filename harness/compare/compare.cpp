@@ -46,11 +46,7 @@ AxisValues axes_without(const Record& record, const Factors& factors) {
 }
 
 std::string name_without(const Record& record, const Factors& factors) {
-  const AxisValues axes = axes_without(record, factors);
-  if (axes.size() == record.axes.size()) return current_case_name(record.name);
-  std::string name = record.unit;
-  for (const auto& [axis, value] : axes) name += fmt::format("/{}:{}", axis, value);
-  return name;
+  return case_name(record.unit, axes_without(record, factors));
 }
 
 std::string why_untimed(const Record& record) {

@@ -39,7 +39,7 @@ std::vector<Launch> exactly(const std::vector<double>& seconds) {
 }
 
 CaseTimes only(const std::vector<double>& base, const std::vector<double>& next,
-               CompareOptions options = {}) {
+               const CompareOptions& options = {}) {
   return compare(exactly(base), exactly(next), options).times.at(0);
 }
 

@@ -85,7 +85,8 @@ TEST(History, CasesOfOlderRunsGoOnUnderTheirNewNames) {
   const std::string file = folder.path("history.sqlite");
   const auto launch = [](int day, const char* value) {
     Launch one = launch_of(day, day * 1e-6);
-    one.records[0].name = std::string("mlp/sequence-parallel:") + value;
+    one.records[0].unit = "mlp";
+    one.records[0].axes = {{"sequence-parallel", value}};
     return one;
   };
   History(file).add(launch(1, "on"));

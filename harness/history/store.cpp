@@ -86,7 +86,7 @@ struct CaseRow {
 std::map<std::string, CaseRow> rows_of(const Launch& launch) {
   std::map<std::string, CaseRow> rows;
   for (const Record& record : launch.records) {
-    CaseRow& row = rows[current_case_name(record.name)];
+    CaseRow& row = rows[case_name(record.unit, current_axes(record.axes))];
     if (record.verdict != Ruling::pass && row.verdict != Ruling::fail) row.verdict = record.verdict;
     if (record.verdict == Ruling::pass && record.seconds > 0 && !record.oversubscribed)
       row.seconds.push_back(record.seconds);

@@ -176,9 +176,10 @@ double seconds_of_round(machine::World& world, const machine::Group& group, doub
 // Returns bytes per second by working set, from the seconds of one transfer.
 std::vector<double> rates_of(const std::vector<std::int64_t>& sets, const auto& seconds_of_set) {
   std::vector<double> rates;
-  for (const std::int64_t set : sets)
-    rates.push_back(static_cast<double>(set / 2) /
-                    seconds_of_set(set, static_cast<std::size_t>(set / 2)));
+  for (const std::int64_t set : sets) {
+    const auto bytes = static_cast<std::size_t>(set / 2);  // read, and written to the other half
+    rates.push_back(static_cast<double>(bytes) / seconds_of_set(set, bytes));
+  }
   return rates;
 }
 

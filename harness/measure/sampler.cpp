@@ -61,7 +61,7 @@ bool converged(std::span<const double> times) {
   return interval && (interval->high - interval->low) / 2 <= half_width;
 }
 
-Director::Director(SamplingLimits limits, double unit_per_sample_s, double yardstick_per_sample_s)
+Director::Director(const SamplingLimits& limits, double unit_per_sample_s, double yardstick_per_sample_s)
     : limits_(limits) {
   const bool alternates = yardstick_per_sample_s > 0;
   unit_ = {.budget_s = limits.seconds * (alternates ? 2.0 / 3 : 1.0),
@@ -119,7 +119,7 @@ Director::Order Director::next() const {
   return order;
 }
 
-Sampler::Sampler(machine::Device& device, machine::Link* link, SamplingLimits limits,
+Sampler::Sampler(machine::Device& device, machine::Link* link, const SamplingLimits& limits,
                  std::function<void(const machine::Failure&)> on_failure)
     : device_(device), link_(link), limits_(limits), on_failure_(std::move(on_failure)) {}
 

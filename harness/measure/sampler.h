@@ -80,7 +80,7 @@ bool converged(std::span<const double> times);
 class Director {
  public:
   // per_sample_s: duration of a sample in warm-up. yardstick 0: no yardstick.
-  Director(SamplingLimits limits, double unit_per_sample_s, double yardstick_per_sample_s = 0);
+  Director(const SamplingLimits& limits, double unit_per_sample_s, double yardstick_per_sample_s = 0);
 
   struct Order {
     int unit = 0, yardstick = 0;  // samples to take next; 0 and 0: stop
@@ -140,7 +140,7 @@ bool barrier(machine::Link* link, bool failed = false);
 // which do not run either. Only a rank already inside its run may keep waiting for the failed rank.
 class Sampler {
  public:
-  Sampler(machine::Device& device, machine::Link* link, SamplingLimits limits,
+  Sampler(machine::Device& device, machine::Link* link, const SamplingLimits& limits,
           std::function<void(const machine::Failure&)> on_failure = {});
   Sampled sample(Instance& instance);
 

@@ -37,7 +37,7 @@ std::int64_t ns_of(const nlohmann::json& us) { return std::llround(1000 * us.get
 std::string TraceWriter::events(std::size_t number, const Record& record, Written& written) {
   if (record.trace.empty()) return "";
   std::string text;
-  const auto line = [&](int thread, Json rest) {
+  const auto line = [&](int thread, const Json& rest) {
     Json event{{"case", number}, {"pid", 1}, {"tid", thread}};
     event.update(rest);
     text += (text.empty() ? "" : ",\n") + dumped(event);

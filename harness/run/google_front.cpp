@@ -49,6 +49,12 @@ void check_word(const std::string& flag, const std::string& value,
     throw UsageError(machine::unknown(fmt::format("{}{}", prefix, flag), value, words));
 }
 
+std::string name_with_all_axes(const PlannedCase& one) {
+  std::string name = one.unit;
+  for (const auto& [axis, value] : one.axes) name += fmt::format("/{}:{}", axis, value);
+  return name;
+}
+
 using Runs = std::vector<benchmark::BenchmarkReporter::Run>;
 
 // Reports under the case's own name.
@@ -151,8 +157,12 @@ std::vector<std::size_t> GoogleFront::select(const std::vector<PlannedCase>& cas
     throw UsageError(fmt::format("--benchmark_filter: '{}' is not a regular expression: {}",
                                  filter_, error.what()));
   }
+  const auto matches = [&](const PlannedCase& one) {
+    return std::regex_search(one.name, expression) ||
+           std::regex_search(name_with_all_axes(one), expression);
+  };
   for (std::size_t i = 0; i < cases.size(); ++i)
-    if (pattern.empty() || std::regex_search(cases[i].name, expression) != negative)
+    if (pattern.empty() || matches(cases[i]) != negative)
       selected.push_back(i);
   if (selected.empty())
     throw UsageError(

@@ -23,8 +23,9 @@ class GoogleFront {
 
   bool list_only() const { return list_only_; }
   int repetitions() const { return repetitions_; }  // of each case
-  // Indices of the cases whose names match --benchmark_filter ('-' in front: do not match). Throws
-  // UsageError with the filter if no case matches or it is not a regular expression.
+  // Indices of the cases whose names, short or with all axes, match --benchmark_filter ('-' in
+  // front: do not match). Throws UsageError with the filter if no case matches or it is not a
+  // regular expression.
   std::vector<std::size_t> select(const std::vector<PlannedCase>& cases) const;
   void list(const std::vector<PlannedCase>& cases, const std::vector<std::size_t>& selected) const;
 

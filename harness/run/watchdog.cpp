@@ -209,7 +209,8 @@ void Watchdog::end_launch() {
   say(report->failure.text);
   if (!out_dir_.empty()) {
     try {
-      const Record lost = lost_record(report->running_case, report->failure);
+      Record lost = lost_record(report->running_case, report->failure);
+      lost.axes = read_case_name(lost.name).axes;
       if (sink_)
         sink_->abort(report->failure, lost);
       else

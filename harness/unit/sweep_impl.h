@@ -38,7 +38,7 @@ Variation vary(T& (*field)(Case&), std::type_identity_t<std::vector<T>> values) 
 template <class T>
 std::vector<std::string> axis_texts(std::string_view axis, std::string_view text) {
   std::vector<std::string> texts;
-  for (const T& value : AxisText<T>::parse_list(axis, text)) {
+  for (const auto& value : AxisText<T>::parse_list(axis, text)) {
     std::string one = AxisText<T>::format(value);
     if (std::ranges::find(texts, one) == texts.end()) texts.push_back(std::move(one));
   }

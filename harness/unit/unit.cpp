@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <ranges>
 #include <set>
 
 #include "machine/base/names.h"
@@ -18,15 +19,27 @@ std::map<std::string, std::unique_ptr<Family>, std::less<>>& registry() {
   return families;
 }
 
-std::string case_name(std::string_view unit, const AxisValues& axes) {
-  std::string name(unit);
-  bool has_ranks = false;
-  for (const auto& [axis, value] : axes) {
-    name += fmt::format("/{}:{}", axis, value);
-    has_ranks = has_ranks || axis == "ranks";
-  }
-  if (!has_ranks) throw std::logic_error(fmt::format("unit {} has no axis 'ranks'", unit));
-  return name;
+const Family* registered(std::string_view unit) {
+  const auto found = registry().find(unit);
+  return found == registry().end() ? nullptr : found->second.get();
+}
+
+bool names_case(std::string_view name) { return name.find('/') != std::string_view::npos; }
+
+// Sets every axis by a flag, so that exactly one case is selected.
+std::vector<PlannedCase> named_case(const std::string& name, const PlanRequest& request) {
+  const auto [unit, axes] = read_case_name(name);
+  const Family& family = *families({unit}).front();
+  for (const auto& [axis, value] : request.flags)
+    if (std::ranges::find(family.defaults(), axis, &AxisValues::value_type::first) !=
+        family.defaults().end())
+      throw UsageError(fmt::format("--{} is {}; the case '{}' determines all axes", axis, value, name));
+  PlanRequest own = request;
+  for (const auto& axis : axes)  // a configuration has its own defaults
+    if (!request.configuration.has_value() ||
+        std::ranges::find(family.defaults(), axis) == family.defaults().end())
+      own.flags.insert(axis);
+  return family.cases(own);
 }
 
 }  // namespace
@@ -35,12 +48,55 @@ std::vector<AxisInfo> detail::AnyFamily::axes(const PlanRequest& request) const 
   return unit_.sweep(request).axes(request.profile);
 }
 
+const AxisValues& detail::AnyFamily::defaults() const {
+  std::call_once(once_, [this] {
+    for (const AxisInfo& axis : axes({})) defaults_.emplace_back(axis.name, axis.usual);
+  });
+  return defaults_;
+}
+
+std::string case_name(std::string_view unit, const AxisValues& axes) {
+  const Family* const family = registered(unit);
+  std::string name(unit);
+  for (const auto& axis : axes)
+    if (!family || axis.first == "ranks" ||
+        std::ranges::find(family->defaults(), axis) == family->defaults().end())
+      name += fmt::format("/{}:{}", axis.first, axis.second);
+  return name;
+}
+
+NamedCase read_case_name(std::string_view name) {
+  NamedCase named;
+  for (const auto range : std::views::split(name, '/')) {
+    const std::string part(range.begin(), range.end());
+    const std::size_t colon = part.find(':');
+    if (named.unit.empty())
+      named.unit = part;
+    else if (colon != std::string::npos)
+      named.axes.emplace_back(part.substr(0, colon), part.substr(colon + 1));
+  }
+  if (const Family* const family = registered(named.unit)) {
+    AxisValues all = family->defaults();
+    for (const auto& [axis, value] : named.axes) {
+      const auto place = std::ranges::find(all, axis, &AxisValues::value_type::first);
+      if (place == all.end())
+        all.emplace_back(axis, value);
+      else
+        place->second = value;
+    }
+    named.axes = std::move(all);
+  }
+  return named;
+}
+
 std::vector<PlannedCase> detail::AnyFamily::cases(const PlanRequest& request) const {
   std::vector<PlannedCase> planned;
   for (AnySweep::Selected& one : unit_.sweep(request).select(request.profile, request.flags)) {
     PlannedCase& plan = planned.emplace_back();
     plan.unit = unit_.name;
     plan.name = case_name(unit_.name, one.axes);
+    if (std::ranges::find(one.axes, "ranks", &AxisValues::value_type::first) == one.axes.end())
+      throw std::logic_error(fmt::format("unit {} has no axis 'ranks'", unit_.name));
     plan.axes = std::move(one.axes);
     plan.slice = std::move(one.slice);
     plan.ranks = unit_.ranks(one.the_case.get());
@@ -76,14 +132,14 @@ std::vector<const Family*> families() {
 std::vector<const Family*> families(const std::vector<std::string>& units) {
   if (units.empty()) return families();
   std::vector<const Family*> selected;
-  for (const std::string& unit : units) {
-    const auto found = registry().find(unit);
-    if (found == registry().end()) {
+  for (const std::string& name : units) {
+    const std::string unit = name.substr(0, name.find('/'));
+    const Family* family = registered(unit);
+    if (!family) {
       std::vector<std::string> names;
       for (const auto& [name, family] : registry()) names.push_back(name);
       throw UsageError(machine::unknown("unit", unit, names));
     }
-    const Family* family = found->second.get();
     if (std::ranges::find(selected, family) == selected.end()) selected.push_back(family);
   }
   return selected;
@@ -104,13 +160,26 @@ std::vector<PlannedCase> plan_cases(const std::vector<std::string>& units,
       throw UsageError(machine::unknown("flag", "--" + flag, {known.begin(), known.end()}));
 
   std::vector<PlannedCase> planned;
+  std::set<std::string> names;  // a unit may repeat a named case
+  const auto take = [&](std::vector<PlannedCase> cases) {
+    for (PlannedCase& one : cases)
+      if (names.insert(one.name).second) planned.push_back(std::move(one));
+  };
+  std::vector<std::string> whole_units;
+  for (const std::string& name : units) {
+    if (names_case(name))
+      take(named_case(name, request));
+    else
+      whole_units.push_back(name);
+  }
+  if (whole_units.empty() && !units.empty()) return planned;
+
   std::string refusal;  // of an unnamed unit, which is left out if other units accept the flags
-  for (const Family* family : selected) {
+  for (const Family* family : families(whole_units)) {
     PlanRequest own = request;
     std::erase_if(own.flags, [&](const auto& flag) { return !axes[family].contains(flag.first); });
     try {
-      std::vector<PlannedCase> cases = family->cases(own);
-      std::ranges::move(cases, std::back_inserter(planned));
+      take(family->cases(own));
     } catch (const UsageError& error) {
       const std::string text = fmt::format("{} (unit {})", error.what(), family->name());
       if (!units.empty()) throw UsageError(text);

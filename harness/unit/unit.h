@@ -144,8 +144,8 @@ class Instance {
 };
 
 struct PlannedCase {
-  std::string unit, name;  // name: Google Benchmark's, "all_reduce/algorithm:ring/…/bytes:1024"
-  AxisValues axes;
+  std::string unit, name;  // name: case_name
+  AxisValues axes;         // all
   std::string slice;  // of the profile: sweep.h
   int ranks = 1;
   Traits traits;
@@ -163,12 +163,26 @@ class Family {
   virtual std::string_view about() const = 0;
   virtual std::span<const Oracle> oracles() const = 0;
   virtual std::vector<AxisInfo> axes(const PlanRequest& request) const = 0;
+  // The default of every axis, on the host and without a configuration.
+  virtual const AxisValues& defaults() const = 0;
   virtual std::vector<PlannedCase> cases(const PlanRequest& request) const = 0;
 };
 
+// "all_reduce/algorithm:tree/ranks:4": the unit, `ranks`, and the other axes whose values differ
+// from the unit's defaults. So a case keeps its name when its unit gets another axis. A unit that
+// is not registered shows all axes.
+std::string case_name(std::string_view unit, const AxisValues& axes);
+// The unit and all axes of a name; those that the name lacks have their defaults.
+struct NamedCase {
+  std::string unit;
+  AxisValues axes;
+};
+NamedCase read_case_name(std::string_view name);
+
 // All registered units, by name.
 std::vector<const Family*> families();
-// The named units, each once; all if none is named. Throws UsageError for an unknown name.
+// The units of these names of units or cases, each once; all if none is named. Throws UsageError
+// for an unknown name.
 std::vector<const Family*> families(const std::vector<std::string>& units);
 // Throws std::logic_error if another unit has this name.
 bool add(std::unique_ptr<Family> family);
@@ -176,10 +190,10 @@ bool add(std::unique_ptr<Family> family);
 template <UnitType U>
 bool add();
 
-// The cases of the named units (all if none is named), in order. A flag applies to the units that
-// have its axis. Throws UsageError: an unknown unit, a flag that no selected unit has, a value that
-// a named unit does not allow, no case. If no unit is named, units that do not allow a value are
-// left out, and it is an error if none allows it.
+// The named cases and the cases of the named units (all if none is named), in order. A flag applies
+// to the units that have its axis, not to named cases. Throws UsageError: an unknown unit, a flag
+// that no selected unit has, a value that a named unit does not allow, no case. If no unit is
+// named, units that do not allow a value are left out, and it is an error if none allows it.
 std::vector<PlannedCase> plan_cases(const std::vector<std::string>& units,
                                     const PlanRequest& request);
 

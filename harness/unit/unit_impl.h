@@ -1,6 +1,7 @@
 #pragma once
 // The templates of unit.h: one Family for each unit type.
 
+#include <mutex>
 #include <type_traits>
 #include <utility>
 
@@ -159,10 +160,13 @@ class AnyFamily : public Family {
   std::string_view about() const final { return unit_.about; }
   std::span<const Oracle> oracles() const final { return unit_.oracles; }
   std::vector<AxisInfo> axes(const PlanRequest& request) const final;
+  const AxisValues& defaults() const final;
   std::vector<PlannedCase> cases(const PlanRequest& request) const final;
 
  private:
   UnitTable unit_;
+  mutable std::once_flag once_;
+  mutable AxisValues defaults_;  // computed when first asked for: most units are never asked
 };
 
 template <UnitType U>

@@ -124,10 +124,10 @@ TEST(Registry, SortsByNameAndRefusesTwins) {
   EXPECT_THROW(add<Complete>(), std::logic_error);
 }
 
-TEST(Plan, NamesAreGoogleBenchmarks) {
+TEST(Plan, NamesAndSlicesOfCases) {
   const auto cases = plan_cases({"complete"}, {Profile::quick});
   ASSERT_EQ(cases.size(), 2u);
-  EXPECT_EQ(cases[1].name, "complete/dtype:bfloat16/ranks:2/bytes:1024");
+  EXPECT_EQ(cases[1].name, "complete/ranks:2");
   EXPECT_EQ(cases[1].ranks, 2);
   EXPECT_EQ(cases[1].unit, "complete");
   EXPECT_EQ(cases[1].slice, "ranks");
@@ -135,6 +135,35 @@ TEST(Plan, NamesAreGoogleBenchmarks) {
   ASSERT_EQ(paper.size(), 6u);
   EXPECT_EQ(paper[1].slice, "ranks") << "the first slice that has it";
   EXPECT_EQ(paper[2].slice, "sizes");
+}
+
+TEST(CaseName, ShowsRanksAndTheAxesThatDifferFromTheDefaults) {
+  EXPECT_EQ(case_name("another", {{"algorithm", "ring"}, {"ranks", "2"}}), "another/ranks:2");
+  EXPECT_EQ(case_name("another", {{"algorithm", "tree"}, {"ranks", "2"}}),
+            "another/algorithm:tree/ranks:2");
+  EXPECT_EQ(case_name("unknown", {{"bytes", "8"}}), "unknown/bytes:8");
+}
+
+TEST(CaseName, CompletesTheAxes) {
+  const AxisValues tree{{"algorithm", "tree"}, {"ranks", "4"}};
+  EXPECT_EQ(read_case_name("another/ranks:4/algorithm:tree").axes, tree);
+  EXPECT_EQ(read_case_name("another").axes, (AxisValues{{"algorithm", "ring"}, {"ranks", "2"}}));
+  EXPECT_EQ(read_case_name("unknown/bytes:8").axes, (AxisValues{{"bytes", "8"}}));
+  EXPECT_EQ(read_case_name("unknown/bytes:8").unit, "unknown");
+}
+
+TEST(Plan, ANamedCaseIsOneCaseOfAnyProfile) {
+  const auto tree = plan_cases({"another/algorithm:tree/ranks:4"}, {Profile::quick});
+  ASSERT_EQ(tree.size(), 1u);
+  EXPECT_EQ(tree[0].name, "another/algorithm:tree/ranks:4");
+  const auto both = plan_cases({"another/ranks:2", "another"}, {Profile::quick});
+  ASSERT_EQ(both.size(), 2u) << "the unit repeats the case";
+  EXPECT_EQ(both[0].name, "another/ranks:2");
+  EXPECT_EQ(message({"another/algorithm:trea"}, {}), "unknown algorithm 'trea'; did you mean 'tree'?");
+  EXPECT_EQ(message({"another/rank:2"}, {}), "unknown axis 'rank'; did you mean 'ranks'?");
+  EXPECT_EQ(message({"anothr/ranks:2"}, {}), "unknown unit 'anothr'; did you mean 'another'?");
+  EXPECT_EQ(message({"another/ranks:2"}, {{"ranks", "4"}}),
+            "--ranks is 4; the case 'another/ranks:2' determines all axes");
 }
 
 // Of this file's units; other tests of the program register theirs.

@@ -86,8 +86,9 @@ constexpr int dual_pipe_peak(int /*stage*/, const Size& size) { return size.stag
 
 constexpr Formula dual_pipe_span(const Size& size, const Costs& costs) {
   if (!all_alike(costs)) return {.needs = "F = I = W"};
+  const int others = size.stages / 2 - 1;
   return {size.micro_batches * (costs.forward + costs.backward()) +
-          (size.stages / 2 - 1) * (costs.forward + costs.backward_input - costs.backward_weights)};
+          others * (costs.forward + costs.backward_input - costs.backward_weights)};
 }
 
 static_assert(dual_pipe(0, {2, 4, 2}) == parse("F0 F2.1 F1 B2.1 F3.1 B0 B3.1 I1 W1"));

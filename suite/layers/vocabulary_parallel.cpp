@@ -63,19 +63,19 @@ constexpr LayerTraits embedding{
     .same_bits_at_every_degree = true};
 LayerClaims cross_entropy_claims(const LayerCase& c) {
   const LayerSizes z(c);
-  const std::int64_t h = c.hidden_size, V = c.vocab_size, t = c.ranks;
+  const std::int64_t h = c.hidden_size, V = c.vocab_size, own = V / c.ranks;
   // norm(x) and its statistics; the logits, which become their gradient.
-  const std::size_t for_weights = z.own + z.R + z.E * z.n * static_cast<std::size_t>(V / t);
+  const std::size_t for_weights = z.own + z.R + z.E * z.n * static_cast<std::size_t>(own);
   return {
       .cut = {{"vocab-size", V}},
-      .parameters = V / t * h + (c.architecture == "gpt2" ? 2 : 1) * h,
+      .parameters = own * h + (c.architecture == "gpt2" ? 2 : 1) * h,
       .calls = {calls(c, {.inward = 1, .row_values = 3}), calls(c, {.outward = 1}),
                 calls(c, {.inward = 1})},
       .saved = for_weights + 2 * z.n * z.A,  // maximum and sum of a row
       .saved_for_weights = for_weights,
       // Forward target and loss of a row, after norm(x) of all; backward its gradient to the end.
       .buffers = std::max({z.gathered, 2 * z.n * z.A, z.own + z.gathered}),
-      .flops = 3.0 * 2 * static_cast<double>(c.tokens() * h * V / t),
+      .flops = 3.0 * 2 * static_cast<double>(c.tokens() * h * own),
       .longest_sum = std::max<std::int64_t>({V, h, c.tokens()}),
   };
 }

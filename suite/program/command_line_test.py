@@ -136,7 +136,7 @@ class Values(TemporaryFolder):
         self.assertEqual(done.returncode, 2)
         self.assertIn("--sequence-parallel is 'maybe'; expected on or off", done.stderr)
 
-    def test_runs_that_wrote_0_and_1_still_compare(self):
+    def test_runs_that_wrote_all_axes_and_0_and_1_still_compare(self):
         folders = {side: self.path(side) for side in ("old", "new")}
         for folder in folders.values():
             done = shardmark("run", "layer_norm", "--ranks", "2", "--dtype", "float", "--transport", "shared_memory",
@@ -144,9 +144,8 @@ class Values(TemporaryFolder):
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         run = read_run(folders["old"])
         for case in run["benchmarks"]:
-            case["name"] = case["name"].replace("sequence-parallel:on", "sequence-parallel:1")
-            case["run_name"] = case.get("run_name", "").replace("sequence-parallel:on", "sequence-parallel:1")
             case["case"]["sequence-parallel"] = "1"
+            case["name"] = case["run_name"] = "/".join([case["unit"], *(f"{axis}:{value}" for axis, value in case["case"].items())])
         with open(os.path.join(folders["old"], "run.json"), "w", encoding="utf-8") as file:
             json.dump(run, file)
         done = shardmark("compare", folders["old"], folders["new"], "--fail-on", "missing", "--json", self.path("c.json"))

@@ -17,7 +17,7 @@ namespace suite {
 // and SIGTERM on to the ranks, which keep their results. Fills `hosts` in order. Without hosts, the
 // launcher places the ranks: on this host, or on those of a Slurm job. Throws machine::MachineError
 // without a launcher, harness::UsageError if the hosts have fewer slots than ranks.
-int launch(int ranks, const std::vector<std::string>& words,
+int launch(int ranks, const std::vector<std::string>& given,
            const std::vector<HostSlots>& hosts = {});
 
 // Calls `handler` on these signals.

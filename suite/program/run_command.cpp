@@ -190,7 +190,9 @@ void report_for_the_lost(const std::string& directory, int ranks) {
     failure.text =
         fmt::format("{} during {}", ranks == 1 ? last->process + " died" : failure.text, name);
   }
-  harness::mark_aborted(directory, failure, harness::lost_record(name, failure));
+  harness::Record lost = harness::lost_record(name, failure);
+  lost.axes = harness::read_case_name(lost.name).axes;
+  harness::mark_aborted(directory, failure, lost);
   write_reports(directory);
   complain(harness::rank_lost, failure.text);
 }

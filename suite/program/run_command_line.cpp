@@ -45,10 +45,16 @@ struct Texts {
 };
 
 void add_options(Options& options, RunCommandLine& line, Texts& texts) {
-  options.arguments("UNIT", line.units, "a unit to run");
+  options.arguments("UNIT", line.units, "a unit, or a case by its name");
   options.pass("--benchmark_", line.options.google_flags);
   options.group("Cases");
   options.text("--profile", "NAME", texts.profile, "quick, acceptance or paper (default: quick)");
+  options.read(
+      "--filter", "REGEX",
+      [&line](const std::string& text) {
+        line.options.google_flags.push_back("--benchmark_filter=" + text);
+      },
+      "only cases whose names match; -REGEX: do not match");
   options.text("--device", "KIND", line.device, "host or cuda (default: host)");
   options.number(
       "--seed", "N", line.seed, 0, std::numeric_limits<std::int64_t>::max(),

@@ -33,7 +33,7 @@ Variations operator+(Variations all, const Variations& more);
 // Completes a configuration: the shape of a model that is only named, and the usual values of a
 // small step for keys without an axis. A resolved configuration stays unchanged. Throws
 // std::invalid_argument and harness::UsageError for unknown names.
-TrainingConfig completed(const TrainingConfig& config);
+TrainingConfig completed(const TrainingConfig& given);
 
 // The reason why no step can run with these values; else empty.
 std::string why_no_step(const TrainingCase& step);

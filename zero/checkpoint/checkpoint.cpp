@@ -67,8 +67,8 @@ const Reached nobody = [](std::string_view) {};
 }  // namespace
 
 PartWriter::PartWriter(const std::string& folder, const std::string& save, int rank, int ranks,
-                       Reached reached)
-    : reached_(reached ? std::move(reached) : nobody) {
+                       const Reached& reached)
+    : reached_(reached ? reached : nobody) {
   SHARDMARK_CHECK(is_save_name(save), ==, true);
   const auto mine = static_cast<std::size_t>(rank), all = static_cast<std::size_t>(ranks);
   path_ = folder + "/" + part_name(save, mine, all);

@@ -52,7 +52,7 @@ struct StoredPiece {
 class PartWriter {
  public:
   PartWriter(const std::string& folder, const std::string& save, int rank, int ranks,
-             Reached reached = {});
+             const Reached& reached = {});
   PartWriter(const PartWriter&) = delete;
   PartWriter& operator=(const PartWriter&) = delete;
   ~PartWriter();  // without finish: removes the file
@@ -77,7 +77,7 @@ class PartWriter {
 // Called by one rank when all have finished; parts in the order of the ranks.
 void commit(const std::string& folder, const std::string& save,
             const std::vector<std::string>& parts, const Numbers& numbers,
-            const Reached& reached = {});
+            const Reached& given = {});
 
 // Collective over the group; fill adds the pieces of this rank. If any rank fails, every rank
 // throws and the previous checkpoint stays. Makes the folder if it is missing.
@@ -89,8 +89,8 @@ class Checkpoint {
   explicit Checkpoint(const std::string& folder);
 
   std::uint64_t number(const std::string& name) const;
-  // The elements of the piece, in order, of its dtype.
-  void read(const Piece& piece, const Tensor& into) const;
+  // The elements of the wanted piece, in order, of its dtype.
+  void read(const Piece& wanted, const Tensor& into) const;
   // The counterpart of PartWriter::add.
   void read(const std::vector<FlatPiece>& pieces, const RangeStates& states) const {
     for_each_state(pieces, states, [this](const auto&... of_piece) { read(of_piece...); });

@@ -56,7 +56,7 @@ struct Registered {
 // back, so that the kernel never interrupts the caller's computation for it; the caller's
 // submission is one that does nothing but end the kernel's wait, while the thread is in there.
 struct IoRing::Engine {
-  explicit Engine(const IoOptions& options);
+  explicit Engine(const IoOptions& given);
   ~Engine();
   Ticket start(const IoFile& file, std::uint64_t offset, const Tensor& memory, bool write);
   void wait(Ticket ticket);
@@ -125,7 +125,9 @@ IoRing::Engine::~Engine() {
   }
   thread.join();
   io_uring_queue_exit(&ring);
-  // The kernel may still write there: no other code may get this memory.
+  // The kernel may still write there: no other code may get this memory. If there is none left for
+  // the list, the process ends here, which is safe, too.
+  // NOLINTNEXTLINE(bugprone-unhandled-exception-at-new)
   if (lost) new std::map<Ticket, Transfer>(std::move(transfers));
 }
 

@@ -22,7 +22,7 @@ enum class OffloadDevice : unsigned char { none, cpu, nvme };
 std::string_view name(OffloadDevice device);
 std::vector<std::string> offload_device_names();
 // key: for messages. Throws std::invalid_argument that names the nearest.
-OffloadDevice find_offload_device(std::string_view name,
+OffloadDevice find_offload_device(std::string_view wanted,
                                   std::string_view key = "offload_optimizer");
 
 // With device cpu.

@@ -36,9 +36,9 @@ class SwapFile {
 
   // At most one is pending for a slot. A write has at most slot_bytes; a read has as many bytes as
   // the slot's last write.
-  void start_write(std::int64_t slot, const Tensor& from);
-  void start_read(std::int64_t slot, const Tensor& into);
-  void finish(std::int64_t slot);  // does nothing if none is pending
+  void start_write(std::int64_t index, const Tensor& from);
+  void start_read(std::int64_t index, const Tensor& into);
+  void finish(std::int64_t index);  // does nothing if none is pending
 
   std::string note() const;  // for the record; empty: direct, buffers mapped
   IoCounts counts() const { return ring_.counts(); }

@@ -44,7 +44,7 @@ inline constexpr std::initializer_list<LossScaling> all_loss_scalings = {
     LossScaling::constant, LossScaling::megatron, LossScaling::deepspeed_zero,
     LossScaling::deepspeed_fused, LossScaling::deepspeed_unfused};
 std::string_view name(LossScaling scaling);
-LossScaling find_loss_scaling(std::string_view name);  // std::invalid_argument names the nearest
+LossScaling find_loss_scaling(std::string_view wanted);  // std::invalid_argument names the nearest
 
 struct LossScaleOptions {
   LossScaling scaling = LossScaling::megatron;

@@ -22,8 +22,8 @@ class Publisher {
  public:
   Publisher(const StepContext& context, Transfers& transfers);  // which outlive this
 
-  // Starts to publish. Until they arrive, other ranks have the previous values.
-  void publish(std::size_t bucket, const Published& values);
+  // Starts to publish a bucket. Until they arrive, other ranks have the previous values.
+  void publish(std::size_t index, const Published& values);
   // Wait for the values of these parameters, or for all.
   void wait_for(const Part& part);
   void wait();

@@ -19,7 +19,7 @@ class Reducer {
   // gradients: all of the bucket. over_dp sums them over dp; wire: the same tensor, or memory of as
   // many elements in the wire's dtype. It may run on another thread, and must not allocate memory.
   using OverDp = std::function<void(const Tensor& gradients, const Tensor& wire)>;
-  void reduce(std::size_t bucket, const Tensor& gradients, const OverDp& over_dp);
+  void reduce(std::size_t index, const Tensor& gradients, const OverDp& over_dp);
   // Waits for the pending bucket and frees its memory.
   void collect();
 

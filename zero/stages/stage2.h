@@ -28,7 +28,7 @@ class Stage2 : public Step {
   std::int64_t offset_in_shards(Range range) const;
 
  private:
-  Tensor take_gradients(std::size_t bucket) override;
+  Tensor take_gradients(std::size_t index) override;
   void reduce_over_dp(const Bucket& bucket, const Tensor& gradients, const Tensor& wire) override;
   void clear_gradients() override;
   Tensor zeros(machine::Shape shape) const;

@@ -41,8 +41,8 @@ class Stage3 final : public Stage2 {
   std::vector<int> buckets_of(const Part& part) const;  // without persistent ones
   void make_optimizer_of_offloaded();
   Tensor shard_of(std::size_t bucket) const;
-  void fetch(int bucket);
-  void drop(int bucket);
+  void fetch(int index);
+  void drop(int index);
   void follow(const std::vector<int>& use);
 
   Tensor value_shards_;  // [value_elements / dp], without those that are offloaded
