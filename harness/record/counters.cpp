@@ -23,6 +23,8 @@ constexpr Counter own[] = {
     {"busy_s/rank:N", "s", lower, measured,
      "time that the rank did not wait, lower quartile over samples"},
     {"bytes", "B", neither, exact, "size of the collective, as nccl-tests defines it"},
+    {"case_s", "s", lower, measured,
+     "duration of the whole case: preparation, sampling, references, judging"},
     {"ci_high_s", "s", neither, measured, "upper end of the median's confidence interval"},
     {"ci_low_s", "s", neither, measured, "lower end of the median's confidence interval"},
     {"delayed_fraction/rank:N", "", lower, measured,

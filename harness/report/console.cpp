@@ -9,20 +9,14 @@
 
 #include "harness/record/summary.h"
 #include "machine/base/clock.h"
+#include "machine/base/error.h"
+#include "machine/base/names.h"
 
 namespace harness {
 namespace {
 
 constexpr double redraw_s = 0.05;
 constexpr double recent_weight = 0.1;
-
-constexpr std::string_view colors[] = {"\x1b[32m", "\x1b[31m", "\x1b[33m"};  // by Ruling
-
-std::string painted(const Terminal& terminal, Ruling verdict, const std::string& text) {
-  return terminal.color
-             ? fmt::format("{}{}\x1b[0m", colors[static_cast<std::size_t>(verdict)], text)
-             : text;
-}
 
 // Removes the middle: a name starts with the unit, and its end distinguishes neighbouring cases.
 std::string fitted(const std::string& text, int width) {
@@ -38,42 +32,13 @@ std::string case_line(const Record& record, const Terminal& terminal) {
   const std::string verdict =
       fmt::format("{:<7}", failed ? "FAIL" : std::string(name(record.verdict)));
   std::string line =
-      fmt::format("{} {}", painted(terminal, record.verdict, verdict), plain(record.name));
+      fmt::format("{} {}", terminal.painted(record.verdict, verdict), plain(record.name));
   if (record.seconds > 0) line += fmt::format("  {}", seconds_text(record.seconds));
   if (const std::string rate = rate_text(record); !rate.empty()) line += fmt::format("  {}", rate);
   if (const std::string wire = wire_text(record); !wire.empty())
     line += fmt::format("  wire {}", wire);
   if (record.verdict != Ruling::pass) line += fmt::format("  ({})", plain(record.reason));
   return line + "\n";
-}
-
-std::string unit_table(const Summary& summary, const Terminal& terminal) {
-  std::vector<std::vector<std::string>> rows{
-      {"unit", "cases", "passed", "failed", "skipped", "best", "wire", "of limit", "of library"}};
-  const auto number = [](int value) { return value == 0 ? "-" : std::to_string(value); };
-  for (const UnitSummary& unit : summary.units)
-    rows.push_back(
-        {unit.unit, std::to_string(unit.counts.cases()), number(unit.counts.passed),
-         number(unit.counts.failed), number(unit.counts.skipped), unit.best, unit.wire,
-         unit.limit_fraction > 0 ? fmt::format("{:.0f} %", 100 * unit.limit_fraction) : "",
-         unit.speedup > 0 ? fmt::format("{:.2f}x", unit.speedup) : ""});
-  const auto room = terminal.interactive ? static_cast<std::size_t>(std::max(20, terminal.width()))
-                                         : std::size_t{200};
-  std::vector<std::size_t> widths;  // of the columns that fit
-  for (std::size_t used = 0; widths.size() < rows[0].size(); used += widths.back() + 2) {
-    const auto width = [i = widths.size()](const auto& row) { return row[i].size(); };
-    const std::size_t widest = width(std::ranges::max(rows, {}, width));
-    if (!widths.empty() && used + widest > room) break;
-    widths.push_back(widest);
-  }
-  std::string text;
-  for (const auto& row : rows) {
-    std::string line = fmt::format("{:<{}}  ", row[0], widths[0]);
-    for (std::size_t i = 1; i < widths.size(); ++i)
-      line += fmt::format("{:>{}}  ", row[i], widths[i]);
-    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
-  }
-  return text;
 }
 
 // Returns the columns; 0: no terminal. MPICH's ranks write to a pipe and Open MPI's to a terminal
@@ -87,20 +52,35 @@ int columns_of(int file) {
 
 }  // namespace
 
-Terminal terminal_of(std::FILE* out) {
+std::string Terminal::painted(Ruling verdict, const std::string& text) const {
+  constexpr std::string_view colors[] = {"\x1b[32m", "\x1b[31m", "\x1b[33m"};  // by Ruling
+  return color ? fmt::format("{}{}\x1b[0m", colors[static_cast<std::size_t>(verdict)], text) : text;
+}
+
+Color parse_color(std::string_view text) {
+  static const std::vector<std::string> names = {"auto", "always", "never"};  // by Color
+  const auto found = std::ranges::find(names, text);
+  if (found == names.end()) throw machine::UsageError(machine::unknown("--color", text, names));
+  return static_cast<Color>(found - names.begin());
+}
+
+Terminal terminal_of(std::FILE* out, Color color) {
   const int file = ::fileno(out);
   const char* kind = std::getenv("TERM");
   const char* no_color = std::getenv("NO_COLOR");
   const bool interactive = columns_of(file) > 0 && kind && std::string_view(kind) != "dumb";
-  return {interactive, interactive && !(no_color && *no_color), [file] {
+  const bool by_default = interactive && !(no_color && *no_color);
+  return {interactive, color == Color::automatic ? by_default : color == Color::always, [file] {
             const int columns = columns_of(file);
             return columns > 0 ? columns : 80;
           }};
 }
 
-Console::Console(std::FILE* out, Terminal terminal, std::function<double()> seconds)
+Console::Console(std::FILE* out, Terminal terminal, ConsoleOptions options,
+                 std::function<double()> seconds)
     : out_(out),
       terminal_(std::move(terminal)),
+      options_(options),
       seconds_(seconds ? std::move(seconds) : machine::steady_s) {}
 
 void Console::put(std::string_view text) {
@@ -111,6 +91,13 @@ void Console::put(std::string_view text) {
 void Console::clear() {
   if (on_screen_) put("\r\x1b[K");
   on_screen_ = false;
+}
+
+void Console::head(const std::vector<std::pair<std::string, std::string>>& facts) {
+  if (!terminal_.interactive) return;
+  for (const auto& [name, value] : facts)
+    put(fitted(fmt::format("{:<10}{}", name, plain(value)), std::min(terminal_.width(), 100)) +
+        "\n");
 }
 
 void Console::start(std::size_t cases) {
@@ -166,7 +153,8 @@ void Console::case_done(const Record& record) {
       case_line(record, terminal_) + further_lines(record) + slow_pair_line(record);
   if (!terminal_.interactive) return put(text);
   // On a terminal only a failure, a slow pair, or the further lines in a run of few cases.
-  const bool show = record.verdict == Ruling::fail || !record.link_matrix.slow_pairs.empty() ||
+  const bool show = options_.verbose || record.verdict == Ruling::fail ||
+                    !record.link_matrix.slow_pairs.empty() ||
                     (!further_lines(record).empty() && cases_ <= few_cases);
   if (show) {
     clear();
@@ -205,36 +193,7 @@ void Console::draw(bool always) {
 
 void Console::finish(const RunContext& context, const std::vector<Record>& records) {
   clear();
-  put(summary_text(context, records, terminal_));
-}
-
-std::string summary_text(const RunContext& context, const std::vector<Record>& records,
-                         const Terminal& terminal) {
-  const Summary summary = summarize(context, records);
-  std::string text;
-  if (!summary.units.empty()) text += fmt::format("\n{}", unit_table(summary, terminal));
-  if (summary.counts.failed > 0) {
-    text += "\nFailed:\n";
-    for (const Record& record : records) {
-      if (record.verdict != Ruling::fail) continue;
-      text += fmt::format("  {}\n", painted(terminal, Ruling::fail, plain(record.name)));
-      for (const std::string& line : failure_lines(record)) text += fmt::format("    {}\n", line);
-    }
-  }
-  if (!summary.skips.empty()) {
-    text += "\nSkipped:\n";
-    for (const SkipGroup& group : summary.skips) {
-      std::string units;
-      for (const auto& [unit, cases] : group.units)
-        units += fmt::format("{}{} {}", units.empty() ? "" : ", ", unit, cases);
-      text += fmt::format("  {:5}  {}  ({})\n", group.cases, plain(group.reason), units);
-    }
-  }
-  if (!context.status_reason.empty())
-    text += fmt::format("\n{}: {}\n", plain(context.status), plain(context.status_reason));
-  text += fmt::format(
-      "\n{}\n", painted(terminal, summary.accepted ? Ruling::pass : Ruling::fail, summary.line()));
-  return text;
+  put(summary_text(context, records, terminal_, options_));
 }
 
 }  // namespace harness

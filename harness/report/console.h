@@ -1,5 +1,6 @@
 #pragma once
-// The console output of a run. On a terminal one line is redrawn in place; elsewhere each finished
+// The console output of a run. A terminal shows the machine, one line that is redrawn in place,
+// failures, and at the end a table by unit, or by case if there are few. Elsewhere each finished
 // case gets a plain line without control characters.
 
 #include <cstdio>
@@ -17,19 +18,31 @@ struct Terminal {
   bool interactive = false;                        // a terminal that understands \r and ESC [K
   bool color = false;                              // NO_COLOR is unset
   std::function<int()> width = [] { return 80; };  // asked at every redraw; the user may resize
+  std::string painted(Ruling verdict, const std::string& text) const;
 };
 // The width of the terminal of the process that started this one.
 constexpr const char* columns_variable = "SHARDMARK_COLUMNS";
-Terminal terminal_of(std::FILE* out);
+enum class Color : unsigned char { automatic, always, never };
+// Throws UsageError for a text other than auto, always and never.
+Color parse_color(std::string_view text);
+// automatic: on a terminal, if NO_COLOR is unset.
+Terminal terminal_of(std::FILE* out, Color color = Color::automatic);
+
+struct ConsoleOptions {
+  bool verbose = false;  // every case's line on a terminal, too
+  int durations = 0;     // number of cases, the longest first, listed at the end
+};
 
 class Console : public Progress {
  public:
-  explicit Console(std::FILE* out) : Console(out, terminal_of(out)) {}
   // seconds: a clock that only goes forward; the process's when empty.
-  Console(std::FILE* out, Terminal terminal, std::function<double()> seconds = {});
+  Console(std::FILE* out, Terminal terminal, ConsoleOptions options = {},
+          std::function<double()> seconds = {});
 
   // Limits the displayed remaining time to so many seconds from start.
   void end_after(double seconds) { most_s_ = seconds; }
+  // The machine and the run, above the progress of a terminal: "host" "node1, 2 x EPYC 9654".
+  void head(const std::vector<std::pair<std::string, std::string>>& facts);
   void start(std::size_t cases) override;
   void case_started(const std::string& name) override;
   void case_done(const Record& record) override;
@@ -43,6 +56,7 @@ class Console : public Progress {
 
   std::FILE* out_;
   Terminal terminal_;
+  ConsoleOptions options_;
   std::function<double()> seconds_;
   std::size_t cases_ = 0, done_ = 0;
   std::string current_;
@@ -52,8 +66,8 @@ class Console : public Progress {
   bool on_screen_ = false;
 };
 
-// The text of finish(): table by unit, failures, skips, verdict.
+// The text of finish(): tables, failures, skips, longest cases, verdict.
 std::string summary_text(const RunContext& context, const std::vector<Record>& records,
-                         const Terminal& terminal);
+                         const Terminal& terminal, const ConsoleOptions& options = {});
 
 }  // namespace harness

@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <ranges>
 
 #include "harness/record/summary.h"
+#include "machine/base/error.h"
 
 namespace harness {
 namespace {
@@ -46,7 +49,7 @@ class ConsoleTest : public testing::Test {
 };
 
 TEST_F(ConsoleTest, ElsewhereEveryCaseGetsAPlainLine) {
-  Console console(out_, {}, clock());
+  Console console(out_, {}, {}, clock());
   console.start(3);
   console.case_started("all_reduce/ranks:2/bytes:8");
   EXPECT_EQ(taken(), "");
@@ -62,7 +65,7 @@ TEST_F(ConsoleTest, ElsewhereEveryCaseGetsAPlainLine) {
 }
 
 TEST_F(ConsoleTest, TrainingShowsItsLosses) {
-  Console console(out_, {}, clock());
+  Console console(out_, {}, {}, clock());
   console.start(1);
   console.case_started("gpt_step/ranks:2/bytes:8");
   Record trained = record("gpt_step", 8, Ruling::pass);
@@ -84,7 +87,7 @@ TEST_F(ConsoleTest, SlowPairsAreNamedOnOneLine) {
       "2 (node-b) to 1 (node-a) latency 55.5 of 4.00 us, "
       "1 (node-a) to 2 (node-b) latency 10.0 of 4.00 us";
   {
-    Console console(out_, {}, clock());
+    Console console(out_, {}, {}, clock());
     console.start(1);
     console.case_done(slow);
     EXPECT_EQ(taken(), "pass    link_matrix/ranks:2/bytes:8  105 us  12.0 GB/s\n" + line + "\n");
@@ -92,7 +95,7 @@ TEST_F(ConsoleTest, SlowPairsAreNamedOnOneLine) {
   // On a terminal too, among whatever many cases; and not more of them than a line holds.
   slow.link_matrix.slow_pairs.push_back({1, 0, "latency", 9, 4, 4});
   slow.link_matrix.slow_pairs.push_back({0, 1, "latency", 9, 4, 4});
-  Console console(out_, terminal(80), clock());
+  Console console(out_, terminal(80), {}, clock());
   console.start(100);
   taken();
   console.case_done(slow);
@@ -100,7 +103,7 @@ TEST_F(ConsoleTest, SlowPairsAreNamedOnOneLine) {
 }
 
 TEST_F(ConsoleTest, ATerminalGetsOneLineRedrawn) {
-  Console console(out_, terminal(80), clock());
+  Console console(out_, terminal(80), {}, clock());
   console.start(4);
   EXPECT_EQ(taken(), "\r[....................]   0%  0/4\x1b[K");
   now_ += 1;
@@ -123,7 +126,7 @@ TEST_F(ConsoleTest, ATerminalGetsOneLineRedrawn) {
 TEST_F(ConsoleTest, TheLineNeverReachesTheLastColumn) {
   const std::string name(300, 'x');
   for (int width = 1; width <= 200; ++width) {
-    Console console(out_, terminal(width), clock());
+    Console console(out_, terminal(width), {}, clock());
     console.start(1000);
     console.case_started(name);
     now_ += 3;
@@ -153,7 +156,7 @@ TEST_F(ConsoleTest, FinishSaysTheVerdictOfARejectedRun) {
   records[1].oracles = {{Oracle::numerics, Ruling::fail, 1, 0.1, "rank 1 is wrong"},
                         {Oracle::volume, Ruling::fail, 8, 4, "world: sent 8 bytes of 4"},
                         {Oracle::memory, Ruling::pass, 8, 8, "fine"}};
-  Console console(out_, {}, clock());
+  Console console(out_, {}, {}, clock());
   console.finish({"quick", "", "out/run", "complete", "", {}}, records);
   EXPECT_EQ(taken(), R"(
 unit        cases  passed  failed  skipped          best       wire  of limit  of library
@@ -170,16 +173,83 @@ Skipped:
       2  needs 4 GPUs, found 0  (ring 1, all_reduce 1)
       1  needs NCCL  (ring 1)
 
+nearest to its limit:     70 %  all_reduce/ranks:2/bytes:32
+farthest from its limit:  50 %  all_reduce/ranks:2/bytes:8
+
 REJECTED: 3 passed, 1 failed, 3 skipped
 )");
 }
 
+// A case of a unit with three axes.
+Record with_axes(const std::string& algorithm, int bytes, double seconds) {
+  Record one = record("all_reduce", bytes, Ruling::pass);
+  one.axes = {{"algorithm", algorithm}, {"ranks", "2"}, {"bytes", std::to_string(bytes)}};
+  one.name = "all_reduce/algorithm:" + algorithm + "/ranks:2/bytes:" + std::to_string(bytes);
+  one.seconds = seconds;
+  one.counters = {{"busbw_GBps", 1.5}, {"limit_fraction", 0.5}, {"case_s", seconds * 1e4}};
+  return one;
+}
+
+const RunContext complete{"", "", "", "complete", "", {}};
+
+TEST_F(ConsoleTest, FewCasesOnATerminalGetATableOfTheAxesThatVary) {
+  const std::vector<Record> records{with_axes("ring", 8, 1e-4), with_axes("ring", 64, 2e-4)};
+  EXPECT_EQ(summary_text(complete, records, terminal(100)), R"(
+all_reduce  (algorithm ring, ranks 2)
+verdict  bytes    time       rate  of limit
+pass         8  100 us  1.50 GB/s      50 %
+pass        64  200 us  1.50 GB/s      50 %
+
+ACCEPTED: 2 passed, 0 failed, 0 skipped
+)");
+  EXPECT_EQ(summary_text(complete, records, {}).find("verdict"), std::string::npos)
+      << "elsewhere each case had its line";
+}
+
 TEST_F(ConsoleTest, ANarrowTerminalLosesColumnsNotLines) {
-  std::vector<Record> records{record("all_reduce", 8, Ruling::pass)};
-  records[0].counters = {{"busbw_GBps", 1.5}, {"limit_fraction", 0.5}};
-  EXPECT_EQ(summary_text({"", "", "", "complete", "", {}}, records, terminal(36)),
-            "\nunit        cases  passed  failed\nall_reduce      1       1       -\n\n"
+  const std::vector<Record> records{with_axes("ring", 8, 1e-4)};
+  EXPECT_EQ(summary_text(complete, records, terminal(24)),
+            "\nall_reduce  (algorithm ring, ranks 2, bytes 8)\nverdict    time\npass     100 us\n\n"
             "ACCEPTED: 1 passed, 0 failed, 0 skipped\n");
+}
+
+TEST_F(ConsoleTest, ManyCasesFitAScreenAndNoLineIsLongerThan100Columns) {
+  std::vector<Record> records;
+  for (int unit = 0; unit < 42; ++unit)
+    for (int i = 0; i < 8; ++i) {
+      records.push_back(with_axes("ring", 8 << i, 1e-4));
+      records.back().unit = "unit_" + std::to_string(unit) + "_with_a_long_name";
+    }
+  const std::string text = summary_text(complete, records, terminal(100), {.durations = 20});
+  EXPECT_LE(std::ranges::count(text, '\n'), 100);
+  for (const auto line : std::views::split(text, '\n')) EXPECT_LE(std::ssize(line), 100);
+}
+
+TEST_F(ConsoleTest, DurationsListsTheLongestCases) {
+  const std::vector<Record> records{with_axes("ring", 8, 1e-4), with_axes("tree", 8, 3e-4),
+                                    with_axes("ring", 64, 2e-4)};
+  const std::string text = summary_text(complete, records, {}, {.durations = 2});
+  EXPECT_NE(text.find("\nLongest cases:\n"
+                      "      3 s  all_reduce/algorithm:tree/ranks:2/bytes:8\n"
+                      "      2 s  all_reduce/algorithm:ring/ranks:2/bytes:64\n\n"),
+            std::string::npos)
+      << text;
+}
+
+TEST_F(ConsoleTest, VerboseShowsEveryCaseOnATerminal) {
+  Console console(out_, terminal(80), {.verbose = true}, clock());
+  console.start(100);
+  taken();
+  console.case_done(with_axes("ring", 8, 1e-4));
+  EXPECT_NE(taken().find("pass    all_reduce/algorithm:ring/ranks:2/bytes:8  100 us"),
+            std::string::npos);
+}
+
+TEST_F(ConsoleTest, TheHeadIsForTerminals) {
+  Console(out_, {}, {}, clock()).head({{"machine", "node1"}});
+  EXPECT_EQ(taken(), "");
+  Console(out_, terminal(80), {}, clock()).head({{"machine", "node1"}, {"GPUs", "8"}});
+  EXPECT_EQ(taken(), "machine   node1\nGPUs      8\n");
 }
 
 TEST_F(ConsoleTest, ColorsOnlyWhereWanted) {
@@ -190,6 +260,10 @@ TEST_F(ConsoleTest, ColorsOnlyWhereWanted) {
   colored.color = true;
   EXPECT_NE(summary_text(context, records, colored).find("\x1b[32mACCEPTED"), std::string::npos);
   EXPECT_FALSE(terminal_of(out_).interactive);  // memory is no terminal
+  EXPECT_FALSE(terminal_of(out_).color);
+  EXPECT_TRUE(terminal_of(out_, Color::always).color);
+  EXPECT_EQ(parse_color("never"), Color::never);
+  EXPECT_THROW(parse_color("sometimes"), machine::UsageError);
 }
 
 TEST(Verdict, OnlyAFinishedRunWhereSomethingPassedIsAccepted) {

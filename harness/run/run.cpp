@@ -162,6 +162,7 @@ void CaseLoop::note_rates() {
 void CaseLoop::lead_case(std::size_t index, int repetition, Progress& progress) {
   try {
     const PlannedCase& plan = cases_[index];
+    const double begin_s = machine::steady_s();
     progress.case_started(plan.name);
     if (options_.sink) options_.sink->started(plan.name);
     Record record;
@@ -181,6 +182,8 @@ void CaseLoop::lead_case(std::size_t index, int repetition, Progress& progress) 
         lost(error);
       }
     }
+    if (record.verdict != Ruling::skipped)
+      record.counters["case_s"] = machine::steady_s() - begin_s;
     if (!fatal_) note_rates();
     if (options_.sink) options_.sink->add(record);
     progress.case_done(record);

@@ -211,8 +211,7 @@ TEST(Run, WhatIsFinishedIsNotRunAgain) {
   EXPECT_EQ(outcome.exit_codes, (std::vector<int>{1, 1, 1})) << outcome.error;  // of old ones, too
   EXPECT_EQ(outcome.heard.announced, 2u);
   EXPECT_EQ(outcome.heard.started,
-            (std::vector<std::string>{"toy/ranks:2",
-                                      "toy/fault:numerics/ranks:2"}));
+            (std::vector<std::string>{"toy/ranks:2", "toy/fault:numerics/ranks:2"}));
   EXPECT_EQ(outcome.heard.sunk.size(), 2u);
   EXPECT_EQ(outcome.heard.context.rates.size(), 1u);
   EXPECT_EQ(outcome.heard.context.not_run, 0);
@@ -431,12 +430,10 @@ TEST(Run, GoogleFlagsChooseAndRepeat) {
   ASSERT_EQ(filtered.heard.records.size(), 3u);
   for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(filtered.heard.records[static_cast<std::size_t>(i)].repetition, i);
-    EXPECT_EQ(filtered.heard.records[static_cast<std::size_t>(i)].name,
-              "toy/ranks:2");
+    EXPECT_EQ(filtered.heard.records[static_cast<std::size_t>(i)].name, "toy/ranks:2");
   }
   const Outcome negative = launch(2, {}, {"--benchmark_filter=-ranks:2"});
-  EXPECT_EQ(negative.heard.started, (std::vector<std::string>{"toy/ranks:1",
-                                                              "toy/ranks:3"}));
+  EXPECT_EQ(negative.heard.started, (std::vector<std::string>{"toy/ranks:1", "toy/ranks:3"}));
 }
 
 TEST(Run, GoogleFlagsThatAreWrongAreRefused) {
@@ -462,8 +459,7 @@ TEST(Run, ListsWithoutRunning) {
   testing::internal::CaptureStdout();
   const Outcome outcome =
       launch(2, {}, {"--benchmark_list_tests", "--benchmark_filter=ranks:[12]"});
-  EXPECT_EQ(testing::internal::GetCapturedStdout(),
-            "toy/ranks:1\ntoy/ranks:2\n");
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), "toy/ranks:1\ntoy/ranks:2\n");
   EXPECT_EQ(outcome.exit_codes, (std::vector<int>{0, 0}));
   EXPECT_TRUE(outcome.heard.records.empty());
 }

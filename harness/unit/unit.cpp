@@ -33,7 +33,8 @@ std::vector<PlannedCase> named_case(const std::string& name, const PlanRequest& 
   for (const auto& [axis, value] : request.flags)
     if (std::ranges::find(family.defaults(), axis, &AxisValues::value_type::first) !=
         family.defaults().end())
-      throw UsageError(fmt::format("--{} is {}; the case '{}' determines all axes", axis, value, name));
+      throw UsageError(
+          fmt::format("--{} is {}; the case '{}' determines all axes", axis, value, name));
   PlanRequest own = request;
   for (const auto& axis : axes)  // a configuration has its own defaults
     if (!request.configuration.has_value() ||

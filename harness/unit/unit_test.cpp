@@ -159,7 +159,8 @@ TEST(Plan, ANamedCaseIsOneCaseOfAnyProfile) {
   const auto both = plan_cases({"another/ranks:2", "another"}, {Profile::quick});
   ASSERT_EQ(both.size(), 2u) << "the unit repeats the case";
   EXPECT_EQ(both[0].name, "another/ranks:2");
-  EXPECT_EQ(message({"another/algorithm:trea"}, {}), "unknown algorithm 'trea'; did you mean 'tree'?");
+  EXPECT_EQ(message({"another/algorithm:trea"}, {}),
+            "unknown --algorithm 'trea'; did you mean 'tree'?");
   EXPECT_EQ(message({"another/rank:2"}, {}), "unknown axis 'rank'; did you mean 'ranks'?");
   EXPECT_EQ(message({"anothr/ranks:2"}, {}), "unknown unit 'anothr'; did you mean 'another'?");
   EXPECT_EQ(message({"another/ranks:2"}, {{"ranks", "4"}}),

@@ -236,9 +236,10 @@ std::string two_columns(const std::vector<std::pair<std::string, std::string>>& 
 }
 
 std::string Options::help() const {
-  std::string text = fmt::format("Usage: shardmark {} [OPTIONS]{}{}\n\n{}\n", command_,
-                                 arguments_text_.empty() ? "" : " ", arguments_text_,
-                                 fmt::join(wrapped(about_, most_columns), "\n"));
+  std::string text = fmt::format("Usage: shardmark {} [OPTIONS]{}{}\n", command_,
+                                 arguments_text_.empty() ? "" : " ", arguments_text_);
+  if (!about_.empty())
+    text += fmt::format("\n{}\n", fmt::join(wrapped(about_, most_columns), "\n"));
   std::vector<std::string> groups;
   for (const Option& option : options_)
     if (!option.group.empty() && std::ranges::find(groups, option.group) == groups.end())

@@ -60,6 +60,7 @@ class Options {
   enum class Times : unsigned char { once, last, each };
 
   // arguments: as the usage line shows them, "BASE NEW".
+  // about: empty for none.
   Options(std::string command, std::string arguments, std::string about);
 
   // Title of the options that follow; empty: the help does not list them.

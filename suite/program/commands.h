@@ -5,6 +5,7 @@
 // the exit code, and throws harness::UsageError or machine::MachineError with one line of text. Its
 // file is NAME_command.cpp.
 
+#include <cstdio>
 #include <string>
 
 namespace suite {
@@ -34,6 +35,6 @@ void write_reports(const std::string& directory);
 
 // Prints the findings of a run directory. Returns harness::Level as an exit code, as health-check
 // runners expect, or 3 with an error line if the directory cannot be read.
-int print_health(const std::string& directory);
+int print_health(const std::string& directory, std::FILE* out = stdout);
 
 }  // namespace suite

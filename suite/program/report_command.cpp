@@ -16,11 +16,11 @@ void write_reports(const std::string& directory) {
   harness::write_report(directory);
 }
 
-int print_health(const std::string& directory) {
+int print_health(const std::string& directory, std::FILE* out) {
   constexpr int unknown = 3;
   try {
     const harness::Health health = harness::health_of(directory);
-    fmt::print("{}", health_text(health));
+    fmt::print(out, "{}", health_text(health));
     return static_cast<int>(health.level);
   } catch (const std::exception& error) {
     return complain(unknown, error.what());

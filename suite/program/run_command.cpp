@@ -8,11 +8,14 @@
 #include <ctime>
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json.hpp>
+#include <set>
 
 #include "harness/compare/comparable.h"
 #include "harness/fingerprint/fingerprint.h"
 #include "harness/record/run_json.h"
 #include "harness/record/running_case.h"
+#include "harness/record/summary.h"
 #include "harness/report/console.h"
 #include "harness/run/google_front.h"
 #include "harness/run/run.h"
@@ -105,9 +108,38 @@ harness::RunContext context_of(const RunCommandLine& line, const std::string& co
   return context;
 }
 
+// The lines above a run on a terminal.
+std::vector<std::pair<std::string, std::string>> facts(const RunCommandLine& line,
+                                                       const machine::World& world,
+                                                       const std::string& environment,
+                                                       std::size_t cases) {
+  std::set<std::string> hosts;
+  for (int rank = 0; rank < world.size(); ++rank) hosts.insert(world.host(rank));
+  const auto all = nlohmann::json::parse(environment).value("same_on_all_ranks", nlohmann::json());
+  const auto text = [&](const char* key) {
+    const nlohmann::json::json_pointer pointer(key);
+    return !all.contains(pointer)        ? std::string("differs between ranks")
+           : all.at(pointer).is_string() ? all.at(pointer).get<std::string>()
+                                         : all.at(pointer).dump();
+  };
+  std::string mpi = text("/software/mpi/version");  // "MPICH Version:\t4.0.2"
+  mpi = fmt::format("{} {}", mpi.substr(0, mpi.find(" V")), mpi.substr(mpi.rfind('\t') + 1));
+  return {{"machine", fmt::format("{}: {}, {} cores", fmt::join(hosts, ", "), text("/hardware/cpu"),
+                                  text("/hardware/cores"))},
+          {"GPUs", text("/hardware/cuda_devices")},
+          {"libraries",
+           fmt::format("{}, oneDNN {}, CUDA {}, NCCL {}", mpi, text("/software/onednn/version"),
+                       text("/software/cuda/runtime"), text("/software/nccl/loaded"))},
+          {"profile", fmt::format("{}, {} cases on {} ranks, sampling at most {}",
+                                  name(line.profile), cases, world.size(),
+                                  harness::duration_text(static_cast<double>(cases) *
+                                                         line.options.max_seconds_per_case))}};
+}
+
 int run_rank(const RunCommandLine& line, const std::vector<harness::PlannedCase>& cases,
-             const std::string& configuration) {
-  harness::Console console(stdout);
+             std::size_t selected, const std::string& configuration) {
+  std::FILE* const text = line.prints_results ? stderr : stdout;
+  harness::Console console(text, harness::terminal_of(text, line.color), line.console);
   console.end_after(line.run_seconds());
   int code = harness::accepted;
   int rank = 0;
@@ -146,6 +178,7 @@ int run_rank(const RunCommandLine& line, const std::vector<harness::PlannedCase>
     });
     if (code != harness::accepted) return exit_code_of_rank(rank, code);
     options.sink = sink.get();
+    if (rank == 0) console.head(facts(line, *world, environment, selected));
     std::vector<std::string> names;
     for (const harness::PlannedCase& plan : cases) names.push_back(plan.name);
     harness::Watchdog watchdog(*world, out_dir, line.patience_s(), std::move(names), sink.get());
@@ -165,8 +198,8 @@ int run_rank(const RunCommandLine& line, const std::vector<harness::PlannedCase>
   if (rank != 0 || !ended) return exit_code_of_rank(rank, code);
   try {
     write_reports(out_dir);
-    fmt::print("report: {}/report.html\n", out_dir);
-    print_health(out_dir);
+    fmt::print(text, "report: {}/report.html\n", out_dir);
+    print_health(out_dir, text);
   } catch (const std::exception& error) {
     if (code != harness::environment) code = complain(harness::environment, error.what());
   }
@@ -240,7 +273,7 @@ int run(RunCommandLine line, int argc, char** argv) {
   if (machine::under_launcher()) {
     hear_passed_on_signals();
     const harness::SupervisedRank rank;
-    return rank.ends(run_rank(line, cases, configuration));
+    return rank.ends(run_rank(line, cases, selected.size(), configuration));
   }
 
   int ranks = 1;

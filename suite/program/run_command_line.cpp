@@ -47,7 +47,7 @@ struct Texts {
 void add_options(Options& options, RunCommandLine& line, Texts& texts) {
   options.arguments("UNIT", line.units, "a unit, or a case by its name");
   options.pass("--benchmark_", line.options.google_flags);
-  options.group("Cases");
+  options.group("Cases and measuring");
   options.text("--profile", "NAME", texts.profile, "quick, acceptance or paper (default: quick)");
   options.read(
       "--filter", "REGEX",
@@ -59,8 +59,6 @@ void add_options(Options& options, RunCommandLine& line, Texts& texts) {
   options.number(
       "--seed", "N", line.seed, 0, std::numeric_limits<std::int64_t>::max(),
       fmt::format("seed for all random values (default: {})", harness::RunOptions().seed));
-
-  options.group("Measuring");
   options.positive("--max-seconds", "SECONDS", line.options.max_seconds_per_case,
                    "sampling time per case (default: 1)");
   options.positive("--max-minutes", "MINUTES", line.max_minutes,
@@ -86,10 +84,27 @@ void add_options(Options& options, RunCommandLine& line, Texts& texts) {
 
   options.group("Launch and output");
   options.text("--out", "DIR", line.out_dir, "run directory (default: results/runs/TIME-HOST)");
+  options.flag("-v,--verbose", line.console.verbose, "a line for every case on a terminal, too");
+  options.read(
+      "--color", "KIND",
+      [&line](const std::string& text) { line.color = harness::parse_color(text); },
+      "auto (default), always or never");
+  options.read(
+      "--output-format", "KIND",
+      [&line](const std::string& text) {
+        const std::vector<std::string> known = {"table", "json", "csv"};
+        if (std::ranges::find(known, text) == known.end())
+          throw UsageError(machine::unknown("--output-format", text, known));
+        line.prints_results = text != known[0];
+        if (line.prints_results) line.options.google_flags.push_back("--benchmark_format=" + text);
+      },
+      "table (default); json or csv: Google Benchmark's on stdout, all else on stderr");
+  options.number("--durations", "N", line.console.durations, 0, 1000,
+                 "list the N longest cases at the end");
   options.text("--resume", "DIR", line.resume_dir,
                "run the remaining cases of this run directory with the original options");
   options.text("--hostfile", "FILE", line.hostfile,
-               "lines worker-1 slots=4 or node[01-03]:8 (default: this host or the Slurm job)");
+               "lines worker-1 slots=4 or node[01-03]:8 (default: this host)");
 }
 
 void add_scaling_options(Options& options, Texts& texts) {
@@ -117,10 +132,15 @@ std::optional<RunCommandLine> parse(const std::vector<std::string>& words) {
   line.words = words;
   Texts texts;
   const bool scales = words.front() == "scale";
+  // The help of a unit leaves room for its axes.
+  const bool names_unit = std::ranges::any_of(harness::families(), [&](const auto* family) {
+    return std::ranges::find(words, family->name()) != words.end();
+  });
   Options options(words.front(), "[UNIT...]",
-                  scales ? "Runs units with one degree that grows with the ranks. Takes the "
-                           "options of run, too."
-                         : "Measures and judges units; all units if none is named.");
+                  names_unit ? ""
+                  : scales   ? "Runs units with one degree that grows with the ranks. Takes the "
+                               "options of run, too."
+                             : "Measures and judges units; all units if none is named.");
   if (scales) add_scaling_options(options, texts);
   add_options(options, line, texts);
   options.group("");

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "harness/record/run_json.h"
+#include "harness/report/console.h"
 #include "harness/run/inject.h"
 #include "harness/run/run.h"
 #include "harness/unit/sweep.h"
@@ -37,6 +38,9 @@ struct RunCommandLine {
   std::optional<harness::RunFile> continued;  // the run that --resume continues; `words` are its
   bool no_limits = false;
   std::vector<harness::Fault> faults;
+  harness::ConsoleOptions console;
+  harness::Color color = harness::Color::automatic;
+  bool prints_results = false;  // json or csv on stdout
 };
 
 // words: starting with `run` or `scale`. Returns nothing after printing the help that the words

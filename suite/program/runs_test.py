@@ -99,7 +99,11 @@ class GoodRun(TemporaryFolder):
         self.assertEqual(listed.returncode, 0, listed.stderr)
         names = listed.stdout.split()
         self.assertTrue(names)
-        self.assertTrue(all("algorithm:ring" in name for name in names), names)
+        # The filter matches names with all axes; ring is the default, so names do not show it.
+        self.assertTrue(all("algorithm" not in name and name.endswith("bytes:8") for name in names), names)
+        short = shardmark("run", "all_gather", "--ranks", "2", "--benchmark_list_tests", "--filter", f"^{names[0]}$")
+        self.assertEqual(short.stdout.split(), names[:1])
+        self.assertEqual(shardmark("run", names[0], "--benchmark_list_tests").stdout.split(), names[:1])
         copy = self.path("google.json")
         done = shardmark("run", "all_gather", "--ranks", "2", "--transport", "shared_memory", "--dtype", "float",
                          "--bytes", "8", "--algorithm", "ring", "--benchmark_repetitions=2", f"--benchmark_out={copy}",

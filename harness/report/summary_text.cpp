@@ -1,0 +1,165 @@
+// The end of a run's console output.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "harness/record/summary.h"
+#include "harness/report/console.h"
+
+namespace harness {
+namespace {
+
+constexpr std::size_t table_columns = 100;
+
+// Aligns the first column left and the others right. Leaves out empty columns, and the last ones if
+// they do not fit.
+std::string aligned(std::vector<std::vector<std::string>> rows, std::size_t room) {
+  for (std::size_t i = rows[0].size(); i-- > 0;)
+    if (std::ranges::all_of(rows.begin() + 1, rows.end(),
+                            [i](const auto& row) { return row[i].empty(); }))
+      for (auto& row : rows) row.erase(row.begin() + static_cast<std::ptrdiff_t>(i));
+  std::vector<std::size_t> widths;  // of the columns that fit
+  for (std::size_t used = 0; widths.size() < rows[0].size(); used += widths.back() + 2) {
+    const auto width = [i = widths.size()](const auto& row) { return row[i].size(); };
+    const std::size_t widest = width(std::ranges::max(rows, {}, width));
+    if (!widths.empty() && used + widest > room) break;
+    widths.push_back(widest);
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    std::string line = fmt::format("{:<{}}  ", row[0], widths[0]);
+    for (std::size_t i = 1; i < widths.size(); ++i)
+      line += fmt::format("{:>{}}  ", row[i], widths[i]);
+    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+  }
+  return text;
+}
+
+std::size_t room_of(const Terminal& terminal) {
+  return terminal.interactive ? static_cast<std::size_t>(std::clamp(terminal.width(), 20, 100))
+                              : table_columns;
+}
+
+std::string unit_table(const Summary& summary, const Terminal& terminal) {
+  std::vector<std::vector<std::string>> rows{
+      {"unit", "cases", "passed", "failed", "skipped", "best", "wire", "of limit", "of library"}};
+  const auto number = [](int value) { return value == 0 ? "-" : std::to_string(value); };
+  for (const UnitSummary& unit : summary.units)
+    rows.push_back(
+        {unit.unit, std::to_string(unit.counts.cases()), number(unit.counts.passed),
+         number(unit.counts.failed), number(unit.counts.skipped), unit.best, unit.wire,
+         unit.limit_fraction > 0 ? fmt::format("{:.0f} %", 100 * unit.limit_fraction) : "",
+         unit.speedup > 0 ? fmt::format("{:.2f}x", unit.speedup) : ""});
+  return aligned(rows, room_of(terminal));
+}
+
+// "all_reduce  (transport shared_memory, dtype float)", a table of the varying axes and results.
+std::string case_table(const std::string& unit, const std::vector<const Record*>& records,
+                       const Terminal& terminal) {
+  std::vector<const Axes*> of_cases;
+  for (const Record* record : records) of_cases.push_back(&record->axes);
+  const UnitAxes axes = axes_of(of_cases);
+  // Fixed axes that the names show differ from the unit's defaults; the others need no mention.
+  std::string fixed;
+  for (const auto& [axis, value] : axes.fixed)
+    if (plain(records[0]->name).find(fmt::format("/{}:{}", axis, value)) != std::string::npos)
+      fixed += fmt::format("{}{} {}", fixed.empty() ? "" : ", ", axis, value);
+  std::vector<std::vector<std::string>> rows{axes.varying};
+  rows[0].insert(rows[0].begin(), "verdict");
+  for (const char* title : {"time", "rate", "of limit", "of library"}) rows[0].emplace_back(title);
+  for (const Record* record : records) {
+    std::vector<std::string>& row = rows.emplace_back();
+    row.push_back(record->verdict == Ruling::fail ? "FAIL" : std::string(name(record->verdict)));
+    for (const std::string& one : axes.varying) row.push_back(axis(*record, one));
+    const double limit = counter(*record, "limit_fraction");
+    const double speedup = counter(*record, "speedup_over_library");
+    row.push_back(record->seconds > 0 ? seconds_text(record->seconds) : "");
+    row.push_back(rate_text(*record));
+    row.push_back(limit > 0 ? fmt::format("{:.0f} %", 100 * limit) : "");
+    row.push_back(speedup > 0 ? fmt::format("{:.2f}x", speedup) : "");
+  }
+  return fmt::format("{}{}\n{}", unit, fixed.empty() ? "" : fmt::format("  ({})", fixed),
+                     aligned(rows, room_of(terminal)));
+}
+
+constexpr std::size_t few_lines = 60;  // of case tables; more cases get one row a unit
+
+std::string tables(const Summary& summary, const std::vector<Record>& records,
+                   const Terminal& terminal, bool of_cases) {
+  if (summary.units.empty()) return "";
+  if (!of_cases || records.size() + 3 * summary.units.size() > few_lines)
+    return "\n" + unit_table(summary, terminal);
+  std::string text;
+  for (const UnitSummary& unit : summary.units) {
+    std::vector<const Record*> own;
+    for (const Record& record : records)
+      if (record.unit == unit.unit) own.push_back(&record);
+    text += "\n" + case_table(unit.unit, own, terminal);
+  }
+  return text;
+}
+
+// The longest cases, "  12.3 s  gpt_step/ranks:4".
+std::string durations_text(const std::vector<Record>& records, int count) {
+  std::vector<const Record*> longest;
+  for (const Record& record : records)
+    if (counter(record, "case_s") > 0) longest.push_back(&record);
+  std::ranges::stable_sort(longest, std::greater{},
+                           [](const Record* one) { return counter(*one, "case_s"); });
+  if (longest.empty() || count <= 0) return "";
+  longest.resize(std::min(longest.size(), static_cast<std::size_t>(count)));
+  std::string text = "\nLongest cases:\n";
+  for (const Record* one : longest)
+    text += fmt::format("  {:>7}  {}\n", duration_text(counter(*one, "case_s")), plain(one->name));
+  return text;
+}
+
+// The cases nearest to and farthest from their limits.
+std::string limits_text(const std::vector<Record>& records) {
+  const Record *nearest = nullptr, *farthest = nullptr;
+  const auto fraction = [](const Record* one) { return counter(*one, "limit_fraction"); };
+  for (const Record& record : records) {
+    if (record.verdict != Ruling::pass || fraction(&record) <= 0) continue;
+    if (!nearest || fraction(&record) > fraction(nearest)) nearest = &record;
+    if (!farthest || fraction(&record) < fraction(farthest)) farthest = &record;
+  }
+  if (!nearest || nearest == farthest) return "";
+  return fmt::format(
+      "\nnearest to its limit:    {:3.0f} %  {}\nfarthest from its limit: {:3.0f} %  {}\n",
+      100 * fraction(nearest), plain(nearest->name), 100 * fraction(farthest),
+      plain(farthest->name));
+}
+
+}  // namespace
+
+std::string summary_text(const RunContext& context, const std::vector<Record>& records,
+                         const Terminal& terminal, const ConsoleOptions& options) {
+  const Summary summary = summarize(context, records);
+  std::string text = tables(summary, records, terminal, terminal.interactive && !options.verbose);
+  if (summary.counts.failed > 0) {
+    text += "\nFailed:\n";
+    for (const Record& record : records) {
+      if (record.verdict != Ruling::fail) continue;
+      text += fmt::format("  {}\n", terminal.painted(Ruling::fail, plain(record.name)));
+      for (const std::string& line : failure_lines(record)) text += fmt::format("    {}\n", line);
+    }
+  }
+  if (!summary.skips.empty()) {
+    text += "\nSkipped:\n";
+    for (const SkipGroup& group : summary.skips) {
+      std::string units;
+      for (const auto& [unit, cases] : group.units)
+        units += fmt::format("{}{} {}", units.empty() ? "" : ", ", unit, cases);
+      text += fmt::format("  {:5}  {}  ({})\n", group.cases, plain(group.reason), units);
+    }
+  }
+  text += durations_text(records, options.durations) + limits_text(records);
+  if (!context.status_reason.empty())
+    text += fmt::format("\n{}: {}\n", plain(context.status), plain(context.status_reason));
+  text += fmt::format(
+      "\n{}\n", terminal.painted(summary.accepted ? Ruling::pass : Ruling::fail, summary.line()));
+  return text;
+}
+
+}  // namespace harness
