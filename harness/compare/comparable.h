@@ -16,9 +16,9 @@
 
 namespace harness {
 
-// Convert the axes and the name of a case to the current form (case_name). Runs of version 0.1 wrote
-// some booleans as 0 and 1, and all axes into the name: "layer_norm/ranks:2/sequence-parallel:1/…"
-// becomes "layer_norm/ranks:2/sequence-parallel:on".
+// Convert the axes and the name of a case to the current form (case_name). Runs of version 0.1
+// wrote some booleans as 0 and 1, and all axes into the name:
+// "layer_norm/ranks:2/sequence-parallel:1/…" becomes "layer_norm/ranks:2/sequence-parallel:on".
 AxisValues current_axes(AxisValues axes);
 std::string current_case_name(const std::string& name);
 

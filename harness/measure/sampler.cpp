@@ -61,7 +61,8 @@ bool converged(std::span<const double> times) {
   return interval && (interval->high - interval->low) / 2 <= half_width;
 }
 
-Director::Director(const SamplingLimits& limits, double unit_per_sample_s, double yardstick_per_sample_s)
+Director::Director(const SamplingLimits& limits, double unit_per_sample_s,
+                   double yardstick_per_sample_s)
     : limits_(limits) {
   const bool alternates = yardstick_per_sample_s > 0;
   unit_ = {.budget_s = limits.seconds * (alternates ? 2.0 / 3 : 1.0),

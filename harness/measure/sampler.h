@@ -80,7 +80,8 @@ bool converged(std::span<const double> times);
 class Director {
  public:
   // per_sample_s: duration of a sample in warm-up. yardstick 0: no yardstick.
-  Director(const SamplingLimits& limits, double unit_per_sample_s, double yardstick_per_sample_s = 0);
+  Director(const SamplingLimits& limits, double unit_per_sample_s,
+           double yardstick_per_sample_s = 0);
 
   struct Order {
     int unit = 0, yardstick = 0;  // samples to take next; 0 and 0: stop

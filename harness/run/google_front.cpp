@@ -162,8 +162,7 @@ std::vector<std::size_t> GoogleFront::select(const std::vector<PlannedCase>& cas
            std::regex_search(name_with_all_axes(one), expression);
   };
   for (std::size_t i = 0; i < cases.size(); ++i)
-    if (pattern.empty() || matches(cases[i]) != negative)
-      selected.push_back(i);
+    if (pattern.empty() || matches(cases[i]) != negative) selected.push_back(i);
   if (selected.empty())
     throw UsageError(
         cases.empty()

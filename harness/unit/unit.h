@@ -146,7 +146,7 @@ class Instance {
 struct PlannedCase {
   std::string unit, name;  // name: case_name
   AxisValues axes;         // all
-  std::string slice;  // of the profile: sweep.h
+  std::string slice;       // of the profile: sweep.h
   int ranks = 1;
   Traits traits;
   bool yardstick_is_part = false;  // the yardstick is part of the unit's work: no speedup

@@ -162,7 +162,7 @@ TEST(Plan, ANamedCaseIsOneCaseOfAnyProfile) {
   EXPECT_EQ(message({"another/algorithm:trea"}, {}),
             "unknown --algorithm 'trea'; did you mean 'tree'?");
   EXPECT_EQ(message({"another/rank:2"}, {}), "unknown axis 'rank'; did you mean 'ranks'?");
-  EXPECT_EQ(message({"anothr/ranks:2"}, {}), "unknown unit 'anothr'; did you mean 'another'?");
+  EXPECT_EQ(message({"another_/ranks:2"}, {}), "unknown unit 'another_'; did you mean 'another'?");
   EXPECT_EQ(message({"another/ranks:2"}, {{"ranks", "4"}}),
             "--ranks is 4; the case 'another/ranks:2' determines all axes");
 }
