@@ -19,6 +19,10 @@
 # Vectorized and fused, but never reassociated: the order of a sum is part of what is judged.
 # -fpch-preprocess: ccache then sees changes of the precompiled header.
 set(shardmark_options -fpch-preprocess -Wall -Wextra -Werror=return-type -fno-math-errno -fno-trapping-math)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # GCC collects its garbage after 1 GB (in KiB) instead of some 100 MB: an eighth of the time.
+  list(APPEND shardmark_options --param=ggc-min-heapsize=1000000)
+endif()
 if(SHARDMARK_MARCH)
   list(APPEND shardmark_options -march=${SHARDMARK_MARCH})
 endif()
