@@ -15,7 +15,7 @@ import figure_layout
 import synthetic_run
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "python"))
-from shardmark.drawing import run_json, sheet  # noqa: E402
+from shardmark.drawing import bars, run_json, sheet, training  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 KINDS = {"bus_bandwidth", "speedup", "step_time", "timeline", "memory", "memory_bandwidth", "matrix_rate",
@@ -193,6 +193,46 @@ class AllOfThem(unittest.TestCase):
         before = {s: read(self.directory, f"{name}.{s}") for s in ("svg", "csv")}
         self.assertEqual(figures(self.run_dir, "--only", "timeline").returncode, 0)
         self.assertEqual(before, {s: read(self.directory, f"{name}.{s}") for s in before})
+
+
+class Labels(unittest.TestCase):
+    """What the figures of real runs need beyond those of the synthetic one."""
+
+    def overlaps(self, change):
+        figure, axes = sheet.new_figure(1.2)
+        change(axes)
+        figure.draw_without_rendering()
+        return list(figure_layout.findings(figure))
+
+    def test_folded(self):
+        self.assertEqual(bars.folded(["float", "ranks 2"]), "float, ranks 2")
+        self.assertEqual(bars.folded(["shared memory", "float", "bias on", "ranks 2"], width=20),
+                         "shared memory, float,\nbias on, ranks 2")
+        self.assertEqual(bars.folded(["max live parameters 1000000000", "half"], width=20),
+                         "max live parameters\n1000000000, half")
+
+    def test_unevenly_spaced_sizes(self):
+        sizes = [2**n for n in (12, 14, 16, 18, 20, 22, 23, 24, 25, 26, 27, 28)]
+
+        def draw(axes):
+            axes.plot(sizes, sizes)
+            sheet.byte_axis(axes, sizes)
+        self.assertEqual(self.overlaps(draw), [])
+
+    def test_long_labels_of_bars(self):
+        def draw(axes):
+            labels = [bars.folded(["gradient accumulation steps 3", "stage3 max live parameters 1000000000"])] * 2
+            axes.barh(range(2), [470, 480])
+            sheet.label_bars(axes, labels)
+            axes.set_xlabel("time of a step [ms]")
+            sheet.legend_above(axes, title="vocabulary-parallel-cross-entropy: measured above, formula below (paler)",
+                               handles=[axes.patches[0]], labels=["parameters"])
+        self.assertEqual(self.overlaps(draw), [])
+
+    def test_lines_of_a_loss_name_only_differences(self):
+        cases = [run_json.Case({"unit": "gpt_step", "case": {"schedule": "1f1b", "dtype": d, "optimizer": o}})
+                 for d, o in (("float", "adamw"), ("half", "adamw"), ("half", "sgd"))]
+        self.assertEqual(list(training._names([[cases[0]], [cases[1]]], cases)), ["float", "half"])
 
 
 class OfAComparison(unittest.TestCase):

@@ -66,7 +66,7 @@ def word_of(axis, value):
 
 
 def folded(words, width=29):
-    """The words with commas, in lines of at most `width`; a longer word is broken at its spaces."""
+    """The words with commas, in lines of at most `width` and a comma; a longer word is broken at its spaces."""
     lines = [""]
     for word in words:
         if lines[-1] and len(lines[-1]) + len(word) + 2 > width:
