@@ -35,7 +35,6 @@ const wide = [...document.querySelectorAll("main *")].filter((e) => !e.closest("
   && !e.closest(".hidden") && e.getBoundingClientRect().right > document.documentElement.clientWidth + 1);
 return {figures, scroll: document.documentElement.scrollWidth, client: document.documentElement.clientWidth,
         wide: wide.slice(0, 5).map((e) => e.tagName + "." + e.className),
-        requests: performance.getEntriesByType("resource").map((e) => e.name),
         verdict: document.querySelector("h1").textContent,
         failures: document.querySelectorAll(".failures li").length,
         rows: document.querySelectorAll("table.cases tbody tr").length};
@@ -123,7 +122,7 @@ class Driver:
                                                 "--disable-dev-shm-usage", "--hide-scrollbars"]}
         wanted = {"capabilities": {"alwaysMatch": {"browserName": "chrome", "goog:chromeOptions": options,
                                                    "timeouts": {"script": 1000 * DEADLINE_S},
-                                                   "goog:loggingPrefs": {"browser": "ALL"}}}}
+                                                   "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"}}}}
         self.session = "/session/" + self.call("POST", "/session", wanted)["sessionId"]
 
     def call(self, method, path, body=None):
@@ -157,6 +156,12 @@ class Driver:
     def log(self):
         return self.call("POST", self.session + "/se/log", {"type": "browser"})
 
+    def requests(self):
+        """The addresses that were requested since the last call."""
+        log = self.call("POST", self.session + "/se/log", {"type": "performance"})
+        events = [json.loads(entry["message"])["message"] for entry in log]
+        return [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
+
     def screenshot(self, path):
         shot = self.devtools("Page.captureScreenshot", captureBeyondViewport=True)
         with open(path, "wb") as file:
@@ -180,10 +185,12 @@ def check(driver, page, figures, keep):
 
     for width in WIDTHS:
         for dark in (False, True):
+            driver.requests()
             driver.open(page, width, dark)
             at = f"{width} px, {'dark' if dark else 'light'}"
             folded = driver.run(LOOK)
-            expect(not folded["requests"], f"{at}: the folded page asks for {folded['requests']}")
+            asked = [one.split("#")[0] for one in driver.requests()]
+            expect(asked == ["file://" + page], f"{at}: the folded page asks for {asked}")
             if keep:
                 driver.screenshot(os.path.join(keep, f"report-{width}-{'dark' if dark else 'light'}.png"))
             driver.run(OPEN_ALL)
@@ -192,7 +199,9 @@ def check(driver, page, figures, keep):
             errors = [entry["message"] for entry in driver.log() if entry["level"] == "SEVERE"]
             expect(not errors, f"{at}: the browser reports {errors}")
             place = "file://" + os.path.dirname(page) + "/figures/"
-            expect(all(one.startswith(place) for one in opened["requests"]), f"{at}: asks for {opened['requests']}")
+            asked = driver.requests()
+            expect(asked or not figures, f"{at}: no request for a figure")
+            expect(all(one.startswith(place) for one in asked), f"{at}: asks for {asked}")
             for seen, how in ((folded, "folded"), (opened, "opened")):
                 expect(seen["scroll"] <= seen["client"], f"{at}, {how}: {seen['scroll']} px wide: {seen['wide']}")
                 expect(seen["client"] == width, f"{at}, {how}: laid out for {seen['client']} px")

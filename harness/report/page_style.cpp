@@ -78,7 +78,7 @@ figcaption { padding: .75rem 1rem; font-size: .875rem; overflow-wrap: anywhere; 
 .spark circle { fill: var(--link); }
 .hidden { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); white-space: nowrap; }
 .print-only { display: none; }
-details.unit, details.group { margin-top: .75rem; }
+section > details { margin-top: .75rem; }
 details.unit[open], details.group[open] { margin-bottom: 1.75rem; }
 summary { cursor: pointer; font-weight: 600; }
 .unit > summary, .group > summary { font-size: 1.1rem; margin-bottom: .5rem; overflow-wrap: anywhere; }
