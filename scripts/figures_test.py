@@ -1,5 +1,7 @@
 """figures.py draws every kind from a run that carries every kind, and says what it can't draw."""
+import contextlib
 import csv
+import io
 import json
 import os
 import re
@@ -9,10 +11,11 @@ import tempfile
 import unittest
 import xml.etree.ElementTree as ElementTree
 
+import figure_layout
 import synthetic_run
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "python"))
-from shardmark.drawing import run_json  # noqa: E402
+from shardmark.drawing import bars, run_json, sheet, training  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 KINDS = {"bus_bandwidth", "speedup", "step_time", "timeline", "memory", "memory_bandwidth", "matrix_rate",
@@ -52,13 +55,41 @@ class AllOfThem(unittest.TestCase):
         self.assertEqual((self.ran.returncode, self.ran.stderr), (0, ""))
         self.assertEqual({entry["kind"] for entry in self.listing}, KINDS)
         self.assertEqual(self.ran.stdout, f"figures: {len(self.listing)} in {self.directory}\n")
-        expected = {"figures.json"} | {f'{e["name"]}.{s}' for e in self.listing for s in ("pdf", "png", "svg", "csv")}
+        expected = {"figures.json"} | {f'{e["name"]}.{s}' for e in self.listing for s in ("svg", "csv")}
         self.assertEqual(set(os.listdir(self.directory)), expected)
+        for entry in self.listing:
+            with open(os.path.join(self.directory, f'{entry["name"]}.svg'), encoding="utf-8") as file:
+                size = re.search(r'width="([\d.]+)pt" height="([\d.]+)pt"', file.read()).groups()
+            for value, written in zip((entry["width"], entry["height"]), size):
+                self.assertAlmostEqual(value, float(written), delta=0.1, msg=entry["name"])
+            self.assertTrue(entry["group"] and entry["about"][0].isupper(), entry)
+
+    def test_layout(self):
+        """No text overlaps another, leaves its figure or is too small to read."""
+        with contextlib.redirect_stdout(io.StringIO()):
+            self.assertEqual(list(figure_layout.findings_of_run(self.run_dir)), [])
+
+    def test_layout_of_bad_figures(self):
+        for change, words in ((lambda axes: axes.set_xlabel("long " * 30), "leaves the figure"),
+                              (lambda axes: axes.text(0.5, 0.5, "x", fontsize=3), "is shown with 5."),
+                              (lambda axes: axes.set_xticks([0, 0.01], ["first", "second"]), "'first' overlaps 'second'"),
+                              (lambda axes: axes.plot([0, 1], label="word " * 30), "the legend leaves the figure")):
+            figure, axes = sheet.new_figure(2)
+            change(axes)
+            sheet.legend_above(axes)
+            figure.draw_without_rendering()
+            found = list(figure_layout.findings(figure))
+            self.assertTrue(any(words in line for line in found), (words, found))
 
     def test_pdf(self):
         """Fonts that journals take; one column wide."""
+        with tempfile.TemporaryDirectory() as run_dir:
+            synthetic_run.write(run_dir, self.document)
+            self.assertEqual(figures(run_dir, "--format", "pdf", "--format", "png").returncode, 0)
+            drawn = {name: read(run_dir, "figures", name) for name in os.listdir(os.path.join(run_dir, "figures"))}
         for entry in self.listing:
-            data = read(self.directory, f'{entry["name"]}.pdf')
+            self.assertTrue(drawn[f'{entry["name"]}.png'].startswith(b"\x89PNG"))
+            data = drawn[f'{entry["name"]}.pdf']
             self.assertTrue(data.startswith(b"%PDF"))
             self.assertFalse(b"/Type3" in data, entry["name"])
             self.assertTrue(b"/FontFile2" in data, entry["name"])  # an embedded TrueType font
@@ -159,9 +190,49 @@ class AllOfThem(unittest.TestCase):
 
     def test_same_bytes_twice(self):
         name = next(e["name"] for e in self.listing if e["kind"] == "timeline")
-        before = {s: read(self.directory, f"{name}.{s}") for s in ("pdf", "svg", "csv")}
+        before = {s: read(self.directory, f"{name}.{s}") for s in ("svg", "csv")}
         self.assertEqual(figures(self.run_dir, "--only", "timeline").returncode, 0)
         self.assertEqual(before, {s: read(self.directory, f"{name}.{s}") for s in before})
+
+
+class Labels(unittest.TestCase):
+    """What the figures of real runs need beyond those of the synthetic one."""
+
+    def overlaps(self, change):
+        figure, axes = sheet.new_figure(1.2)
+        change(axes)
+        figure.draw_without_rendering()
+        return list(figure_layout.findings(figure))
+
+    def test_folded(self):
+        self.assertEqual(bars.folded(["float", "ranks 2"]), "float, ranks 2")
+        self.assertEqual(bars.folded(["shared memory", "float", "bias on", "ranks 2"], width=20),
+                         "shared memory, float,\nbias on, ranks 2")
+        self.assertEqual(bars.folded(["max live parameters 1000000000", "half"], width=20),
+                         "max live parameters\n1000000000, half")
+
+    def test_unevenly_spaced_sizes(self):
+        sizes = [2**n for n in (12, 14, 16, 18, 20, 22, 23, 24, 25, 26, 27, 28)]
+
+        def draw(axes):
+            axes.plot(sizes, sizes)
+            sheet.byte_axis(axes, sizes)
+        self.assertEqual(self.overlaps(draw), [])
+
+    def test_long_labels_of_bars(self):
+        def draw(axes):
+            labels = [bars.folded(["gradient accumulation steps 3", "stage3 max live parameters 1000000000"])] * 2
+            axes.barh(range(2), [470, 480])
+            sheet.label_bars(axes, labels)
+            axes.set_xlabel("time of a step [ms]")
+            sheet.legend_above(axes, title="vocabulary-parallel-cross-entropy: measured above, formula below (paler)",
+                               handles=[axes.patches[0]], labels=["parameters"])
+        self.assertEqual(self.overlaps(draw), [])
+
+    def test_lines_of_a_loss_name_only_differences(self):
+        cases = [run_json.Case({"unit": "gpt_step", "case": {"schedule": "1f1b", "dtype": d, "optimizer": o}})
+                 for d, o in (("float", "adamw"), ("half", "adamw"), ("half", "sgd"))]
+        self.assertEqual(list(training._names([[cases[0]], [cases[1]]], cases)), ["float", "half"])
 
 
 class OfAComparison(unittest.TestCase):
@@ -179,7 +250,7 @@ class OfAComparison(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             with open(os.path.join(folder, "compare.json"), "w", encoding="utf-8") as file:
                 json.dump(document, file)
-            ran = figures(folder)
+            ran = figures(folder, "--format", "pdf")
             made = os.path.join(folder, "figures")
             if ran.returncode:
                 return ran, [], b""
@@ -238,7 +309,7 @@ class LessThanAll(unittest.TestCase):
         self.assertEqual((ran.returncode, ran.stderr), (0, ""))
         self.assertIn("figures: pipeline timeline: no case with more than one stage carries a timeline\n", ran.stdout)
         self.assertEqual(ran.stdout.count("\n"), len(KINDS) - 2 + 1)
-        self.assertEqual(len(made), 2 * 4 + 1)
+        self.assertEqual(len(made), 2 * 2 + 1)
 
     def test_no_case_yet(self):
         document = synthetic_run.document()
@@ -305,9 +376,9 @@ class LessThanAll(unittest.TestCase):
                                   for i in range(40)]
         ran, made = self.draw(json.dumps(document))
         self.assertIn("figures: memory by category: 14 of 40 cases of gpt_step drawn; --only memory draws them all\n", ran.stdout)
-        self.assertEqual([name for name in made if name.endswith(".png")], ["memory-gpt_step.png"])
+        self.assertEqual([name for name in made if name.endswith(".svg")], ["memory-gpt_step.svg"])
         _, made = self.draw(json.dumps(document), "--only", "memory")
-        self.assertEqual(len([name for name in made if name.endswith(".png")]), 3)
+        self.assertEqual(len([name for name in made if name.endswith(".svg")]), 3)
 
     def test_unknown_kind(self):
         ran, _ = self.draw("{}", "--only", "timelines")

@@ -9,23 +9,6 @@
 namespace harness {
 namespace {
 
-struct Rate {
-  double value = 0;  // comparable between cases of one unit
-  const char* name = "";
-};
-
-Rate key_rate(const Record& record) {
-  for (const auto& [key, name] : {std::pair{"steps_per_second", "steps/s"},
-                                  {"tokens_per_second", "tokens/s"},
-                                  {"busbw_GBps", "GB/s"},
-                                  {"algbw_GBps", "GB/s"},
-                                  {"pair_GBps", "GB/s"}})
-    if (const double rate = counter(record, key); rate > 0) return {rate, name};
-  if (const double flops = counter(record, "flops"); flops > 0 && record.seconds > 0)
-    return {flops / record.seconds * 1e-9, "GFLOP/s"};
-  return {};
-}
-
 // Three digits, never an exponent: 0.0123, 1.23, 12.3, 1234. The factor counts the digits of the
 // rounded value, so that 0.9997 reads 1.00.
 std::string three_digits(double value) {
@@ -34,37 +17,24 @@ std::string three_digits(double value) {
   return fmt::format("{:.{}f}", value, std::clamp(3 - before, 0, 6));
 }
 
-std::string text(const Rate& rate) {
-  return rate.value > 0 ? fmt::format("{} {}", three_digits(rate.value), rate.name) : "";
-}
-
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::ranges::sort(values);
-  const std::size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
-
 UnitSummary summarize_unit(const std::string& unit, const std::vector<Record>& records) {
   UnitSummary summary;
   summary.unit = unit;
-  std::vector<double> limits, speedups;
-  Rate best;
+  const auto merit = [](const Record& record) {
+    return std::pair(key_rate(record).value, counter(record, "limit_fraction"));
+  };
   for (const Record& record : records) {
     if (record.unit != unit) continue;
     summary.counts.add(record.verdict);
-    if (record.verdict != Ruling::pass) continue;
-    if (const Rate rate = key_rate(record); rate.value > best.value) {
-      best = rate;
-      summary.wire = wire_text(record);
-    }
-    if (const double limit = counter(record, "limit_fraction"); limit > 0) limits.push_back(limit);
-    if (const double speedup = counter(record, "speedup_over_library"); speedup > 0)
-      speedups.push_back(speedup);
+    if (record.verdict == Ruling::pass && merit(record) > std::pair(0.0, 0.0) &&
+        (!summary.best_case || merit(record) > merit(*summary.best_case)))
+      summary.best_case = &record;
   }
-  summary.best = text(best);
-  summary.limit_fraction = median(std::move(limits));
-  summary.speedup = median(std::move(speedups));
+  if (!summary.best_case) return summary;
+  summary.best = rate_text(*summary.best_case);
+  summary.wire = wire_text(*summary.best_case);
+  summary.limit_fraction = counter(*summary.best_case, "limit_fraction");
+  summary.speedup = counter(*summary.best_case, "speedup_over_library");
   return summary;
 }
 
@@ -149,9 +119,27 @@ std::string_view kind_of_case(const Record& record) {
   return size < 64 << 10 ? "latency" : size < 64 << 20 ? "message" : "bandwidth";
 }
 
-std::string rate_text(const Record& record) { return text(key_rate(record)); }
+Rate key_rate(const Record& record) {
+  for (const auto& [key, name] : {std::pair{"steps_per_second", "steps/s"},
+                                  {"tokens_per_second", "tokens/s"},
+                                  {"busbw_GBps", "GB/s"},
+                                  {"algbw_GBps", "GB/s"},
+                                  {"pair_GBps", "GB/s"}})
+    if (const double rate = counter(record, key); rate > 0) return {rate, name};
+  if (const double flops = counter(record, "flops"); flops > 0 && record.seconds > 0)
+    return {flops / record.seconds * 1e-9, "GFLOP/s"};
+  return {};
+}
 
-std::string wire_text(const Record& record) { return text({counter(record, "wire_GBps"), "GB/s"}); }
+std::string rate_text(const Rate& rate) {
+  return rate.value > 0 ? fmt::format("{} {}", three_digits(rate.value), rate.name) : "";
+}
+
+std::string rate_text(const Record& record) { return rate_text(key_rate(record)); }
+
+std::string wire_text(const Record& record) {
+  return rate_text(Rate{counter(record, "wire_GBps"), "GB/s"});
+}
 
 std::string seconds_text(double seconds) {
   if (!(seconds > 0)) return "0 s";

@@ -16,13 +16,16 @@ struct Counts {
   int cases() const { return passed + failed + skipped; }
 };
 
+// The numbers are those of one case, the best: the passed case with the highest rate, or if no case
+// has a rate, the one nearest to its limit.
 struct UnitSummary {
   std::string unit;
   Counts counts;
-  std::string best;           // highest rate of a passed case, "4.59 GB/s", or empty
-  std::string wire;           // rate of that case's rank that sent most, or empty
-  double limit_fraction = 0;  // median over the passed cases that have one, or 0
-  double speedup = 0;         // over the library: likewise
+  const Record* best_case = nullptr;  // among the summarized records; null: no such case
+  std::string best;                   // its rate, "4.59 GB/s", or empty
+  std::string wire;                   // rate of its rank that sent most, or empty
+  double limit_fraction = 0;          // 0: none
+  double speedup = 0;                 // over the library; 0: none
 };
 
 // The axes of a unit's cases, in the order in which the cases have them.
@@ -45,7 +48,7 @@ struct Summary {
   std::string verdict;    // "ACCEPTED" or "REJECTED"
   std::string details;    // "214 passed, 0 failed, 31 skipped; 80 cases not run: time"
   std::string line() const { return verdict + ": " + details; }
-  std::vector<UnitSummary> units;  // in order of their first case
+  std::vector<UnitSummary> units;  // in order of their first case; refer to the records
   std::vector<SkipGroup> skips;    // most cases first
 };
 Summary summarize(const RunContext& context, const std::vector<Record>& records);
@@ -55,8 +58,15 @@ Summary summarize(const RunContext& context, const std::vector<Record>& records)
 // "bandwidth" (moves 64 MiB or more), "message" (64 KiB to 64 MiB), "latency" (below 64 KiB), or
 // "other" (its size is unknown).
 std::string_view kind_of_case(const Record& record);
-// A case's key rate: the first of steps/s, tokens/s, bus bandwidth and GFLOP/s of a rank; or empty.
-std::string rate_text(const Record& record);
+// A case's key rate: the first of steps/s, tokens/s, bus bandwidth and GFLOP/s of a rank. value 0:
+// the case has none.
+struct Rate {
+  double value = 0;  // comparable between cases of one unit
+  const char* name = "";
+};
+Rate key_rate(const Record& record);
+std::string rate_text(const Rate& rate);
+std::string rate_text(const Record& record);  // of its key rate, or empty
 // Rate of the rank that sent most, "3.06 GB/s", or empty. busbw is such a rate only for the
 // algorithm that nccl-tests' factor assumes.
 std::string wire_text(const Record& record);

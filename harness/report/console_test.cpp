@@ -160,7 +160,7 @@ TEST_F(ConsoleTest, FinishSaysTheVerdictOfARejectedRun) {
   console.finish({"quick", "", "out/run", "complete", "", {}}, records);
   EXPECT_EQ(taken(), R"(
 unit        cases  passed  failed  skipped          best       wire  of limit  of library
-all_reduce      4       2       1        1     4.50 GB/s  3.00 GB/s      60 %       1.75x
+all_reduce      4       2       1        1     4.50 GB/s  3.00 GB/s      70 %       1.50x
 gemm            1       1       -        -  80.0 GFLOP/s
 ring            2       -       -        2
 

@@ -8,17 +8,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <regex>
 
 #include "harness/record/run_json.h"
 #include "harness/record/summary.h"
-#include "harness/report/junit.h"
 #include "machine/base/clock.h"
 
 namespace harness {
@@ -95,95 +92,44 @@ std::string draw_figures(const std::string& directory) {
   return why;
 }
 
+// A name that is a path elsewhere would let the page show a file outside of the run.
+bool is_file_name(const std::string& name) {
+  return !name.empty() && name.find('/') == std::string::npos;
+}
+
 std::vector<Figure> listed(const fs::path& folder) {
   std::vector<Figure> figures;
   const auto listing = nlohmann::json::parse(file_text(folder / "figures.json"), nullptr, false);
-  if (listing.is_array()) {
-    for (const auto& one : listing)
-      if (one.is_object() && one.contains("name"))
-        figures.push_back(
-            {one.value("name", ""), one.value("title", ""), one.value("caption", ""), "", {}});
-    return figures;
+  if (!listing.is_array()) return figures;
+  for (const auto& one : listing) {
+    if (!one.is_object()) continue;
+    const auto text = [&one](const char* key) {
+      const auto found = one.find(key);
+      return found != one.end() && found->is_string() ? found->get<std::string>() : std::string();
+    };
+    const auto number = [&one](const char* key) {
+      const auto found = one.find(key);
+      return found != one.end() && found->is_number() ? found->get<double>() : 0.0;
+    };
+    if (is_file_name(text("name")))
+      figures.push_back({text("name"), text("kind"), text("about"), text("group"), text("title"),
+                         text("caption"), number("width"), number("height")});
   }
-  std::error_code failed;
-  for (const auto& file : fs::directory_iterator(folder, failed))
-    if (file.path().extension() == ".svg")
-      figures.push_back({file.path().stem().string(), "", "", "", {}});
-  std::ranges::sort(figures, {}, &Figure::name);
   return figures;
 }
 
 }  // namespace
 
-std::string inlined_svg(std::string_view file, std::string_view id_prefix, std::string_view label) {
-  const std::size_t start = file.find("<svg"), end = file.rfind("</svg>");
-  if (start == std::string_view::npos || end == std::string_view::npos || end < start) return "";
-  std::string svg(file.substr(start, end + 6 - start));
-  if (svg.find("<script") != std::string::npos) return "";
-  const std::string prefix(id_prefix);
-  // "$" in the prefix would be read as a reference; ours has none.
-  svg = std::regex_replace(svg, std::regex(R"(\bid="([^"]*)\")"), "id=\"" + prefix + "$1\"");
-  svg = std::regex_replace(svg, std::regex(R"(url\(#)"), "url(#" + prefix);
-  svg = std::regex_replace(svg, std::regex(R"((xlink:)?href="#)"), "$1href=\"#" + prefix);
-  const std::size_t metadata = svg.find("<metadata>"), after = svg.find("</metadata>");
-  if (metadata < after && after != std::string::npos)
-    svg.erase(metadata, after + std::strlen("</metadata>") - metadata);
-
-  const std::size_t tag_end = svg.find('>');
-  std::string tag = svg.substr(0, tag_end);
-  const std::string rest = svg.substr(tag_end);
-  if (tag.find("viewBox") == std::string::npos) {
-    std::smatch width, height;
-    if (std::regex_search(tag, width, std::regex(R"re(\swidth="([0-9.]+))re")) &&
-        std::regex_search(tag, height, std::regex(R"re(\sheight="([0-9.]+))re")))
-      tag += fmt::format(" viewBox=\"0 0 {} {}\"", width[1].str(), height[1].str());
-  }
-  tag = std::regex_replace(tag, std::regex(R"re(\s(width|height)="[^"]*")re"), "");
-  return fmt::format("{} role=\"img\" aria-label=\"{}\"{}", tag, escaped(label), rest);
-}
-
-std::vector<std::vector<std::string>> parse_csv(std::string_view text) {
-  std::vector<std::vector<std::string>> rows;
-  std::vector<std::string> row(1);
-  bool quoted = false, any = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (quoted && c == '"' && i + 1 < text.size() && text[i + 1] == '"')
-      row.back() += text[++i];
-    else if (c == '"')
-      quoted = !quoted;
-    else if (quoted)
-      row.back() += c;
-    else if (c == ',')
-      row.emplace_back();
-    else if (c == '\n') {
-      if (any) rows.push_back(std::move(row));
-      row.assign(1, "");
-      any = false;
-      continue;
-    } else if (c != '\r') {
-      row.back() += c;
-    }
-    any = any || c != '\r';
-  }
-  if (any) rows.push_back(std::move(row));
-  return rows;
-}
-
 Figures figures_of(const std::string& directory, bool draw) {
   Figures all;
   if (draw) all.missing = draw_figures(directory);
   const fs::path folder = fs::path(directory) / "figures";
-  int number = 0;
   for (Figure& figure : listed(folder)) {
-    const std::string title = figure.title.empty() ? figure.name : figure.title;
-    figure.svg = inlined_svg(file_text(folder / (figure.name + ".svg")),
-                             fmt::format("figure{}-", ++number), title);
-    figure.rows = parse_csv(file_text(folder / (figure.name + ".csv")));
-    if (!figure.svg.empty())
+    std::error_code failed;
+    if (fs::exists(folder / (figure.name + ".svg"), failed))
       all.figures.push_back(std::move(figure));
     else if (all.missing.empty())
-      all.missing = fmt::format("{}.svg is missing or not an SVG", figure.name);
+      all.missing = fmt::format("{}.svg is missing", figure.name);
   }
   return all;
 }

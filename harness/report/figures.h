@@ -1,16 +1,15 @@
 #pragma once
-// The figures of a run, drawn by scripts/figures.py into RUN/figures and read back for a page.
+// The figures of a run, drawn by scripts/figures.py into RUN/figures.
 
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace harness {
 
+// One entry of RUN/figures/figures.json; NAME.svg and NAME.csv are next to it.
 struct Figure {
-  std::string name, title, caption;
-  std::string svg;                             // one <svg> element, its ids unique to this figure
-  std::vector<std::vector<std::string>> rows;  // its data; the first row names the columns
+  std::string name, kind, about, group, title, caption;
+  double width = 0, height = 0;  // points; 0: unknown
 };
 
 struct Figures {
@@ -19,12 +18,7 @@ struct Figures {
 };
 
 // draw: runs figures.py first ($SHARDMARK_FIGURES, or the script of this build or installation).
+// Leaves out figures whose file is missing.
 Figures figures_of(const std::string& directory, bool draw);
-
-// An <svg> element for a page with several: without prolog and fixed size, every id prefixed. Empty
-// if the text is not such an element or contains a script.
-std::string inlined_svg(std::string_view file, std::string_view id_prefix, std::string_view label);
-
-std::vector<std::vector<std::string>> parse_csv(std::string_view text);
 
 }  // namespace harness

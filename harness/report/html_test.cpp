@@ -12,15 +12,6 @@
 namespace harness {
 namespace {
 
-constexpr auto drawing = R"svg(<?xml version="1.0"?>
-<!DOCTYPE svg PUBLIC "x" "http://www.w3.org/Graphics/SVG/1.1/DTD/svg11.dtd">
-<svg xmlns:xlink="http://www.w3.org/1999/xlink" width="244.8pt" height="180pt" viewBox="0 0 244.8 180" xmlns="http://www.w3.org/2000/svg" version="1.1">
- <metadata><rdf about="x"/></metadata>
- <defs><path id="m1" d="M 0 0 L 9 9"/><clipPath id="p1"><rect width="9" height="9"/></clipPath></defs>
- <g id="figure_1" clip-path="url(#p1)"><use xlink:href="#m1" x="1"/><text font-size="9">a</text></g>
-</svg>
-)svg";
-
 class Html : public testing::Test {
  protected:
   void SetUp() override {
@@ -92,15 +83,23 @@ TEST_F(Html, SaysWhichAlgorithmsGiveTheSameBits) {
   EXPECT_EQ(different.find("ranks 4"), std::string::npos);
 }
 
-TEST_F(Html, SaysTheVerdictFirstAndTheMachineLast) {
+TEST_F(Html, SaysTheVerdictFirstAndTheFingerprintLast) {
   folder_.put("environment.json", R"({"same_on_all_ranks": {"cpu": "<x>"}})");
-  folder_.put("figures/a.svg", drawing);
+  folder_.put("figures/a.svg", "<svg></svg>");
+  folder_.put("figures/figures.json", R"([{"name": "a"}])");
   const std::string html = page();
-  const char* const order[] = {"<h1>REJECTED</h1>", "9 passed, 1 failed, 2 skipped",
-                               "Failed cases",      "Skipped cases",
-                               "Figures",           "Every case",
-                               "Oracle results",    "The machine",
-                               "Fingerprint"};
+  const char* const order[] = {"<h1>REJECTED</h1>",
+                               "9 passed, 1 failed, 2 skipped",
+                               "Failed cases</h2>",
+                               "rank 2, sample 7, caused by rank 0",
+                               "Parts to take out of service</h2>",
+                               "The machine</h2>",
+                               "Units</h2>",
+                               "Cases</h2>",
+                               "Oracle results</h2>",
+                               "Figures</h2>",
+                               "Skipped cases</h2>",
+                               "Fingerprint</h2>"};
   std::size_t at = 0;
   for (const char* const part : order) {
     const std::size_t next = html.find(part, at);
@@ -123,32 +122,87 @@ TEST_F(Html, AsksForNothingElseAndLetsNoTextBecomeMarkup) {
   const std::string html = page();
   EXPECT_EQ(count(html, "<script"), 1u) << "the page's own";
   EXPECT_EQ(count(html, "<img"), 0u);
-  EXPECT_EQ(count(html, "<svg"), 0u);
+  EXPECT_EQ(count(html, "<svg onload"), 0u);
+  EXPECT_EQ(count(html, "<i>"), 0u);
   EXPECT_FALSE(std::regex_search(html, std::regex(R"re(<[^>]*\s(src|href)="?(https?:)?//)re")));
   EXPECT_EQ(count(html, "@import"), 0u);
 }
 
-TEST_F(Html, FiguresStandInThePageWithIdsOfTheirOwn) {
-  folder_.put("figures/a.svg", drawing);
-  folder_.put("figures/b.svg", drawing);
-  folder_.put("figures/a.csv", "bytes,\"busbw, GB/s\"\n8,1.5\n\"a \"\"q\"\"\",2\n");
+TEST_F(Html, FiguresAreFilesThatAreLoadedWhenOpened) {
+  folder_.put("figures/a \"b.svg", std::string(1 << 20, ' '));
+  folder_.put("figures/c.svg", "<svg></svg>");
   folder_.put("figures/figures.json",
-              R"([{"name": "b", "title": "Second", "caption": "How <to> read"}, {"name": "a"}])");
+              R"([{"name": "c", "kind": "loss", "about": "Loss", "group": "Training <x>",
+                   "title": "Second", "caption": "How <to> read", "width": 100, "height": 50},
+                  {"name": "a \"b", "kind": "memory", "group": "Memory"},
+                  {"name": "../../outside", "kind": "loss"}, 7])");
   const std::string html = page();
-  EXPECT_EQ(count(html, "<svg"), 2u);
-  EXPECT_EQ(count(html, "<?xml"), 0u);
-  EXPECT_EQ(count(html, "<metadata"), 0u);
-  EXPECT_LT(html.find("Second."), html.find("aria-label=\"a\"")) << "in the listing's order";
+  EXPECT_LT(html.size(), 1u << 19) << "without the drawings";
+  EXPECT_NE(html.find("<img src=\"figures/c.svg\" alt=\"Second\" loading=\"lazy\" width=\"200\" "
+                      "height=\"100\">"),
+            std::string::npos);
+  EXPECT_NE(html.find("<img src=\"figures/a%20%22b.svg\" alt=\"a &quot;b\""), std::string::npos);
+  EXPECT_NE(html.find("href=\"figures/c.csv\""), std::string::npos);
   EXPECT_NE(html.find("How &lt;to&gt; read"), std::string::npos);
-  EXPECT_NE(html.find("<th>busbw, GB/s</th>"), std::string::npos);
-  EXPECT_NE(html.find("<td>a &quot;q&quot;</td>"), std::string::npos);
+  EXPECT_NE(html.find("--only loss --format pdf</code>"), std::string::npos);
+  EXPECT_LT(html.find("Training &lt;x&gt;"), html.find(">Memory <span")) << "the listing's order";
+  EXPECT_EQ(html.find("outside"), std::string::npos);
+  EXPECT_EQ(count(html, "<img"), 2u);
+}
+
+TEST_F(Html, IdsAreUniqueAndLinksHaveTargets) {
+  const std::string html = page();
   std::set<std::string> ids;
   const std::regex id(R"re(\sid="([^"]*)")re");
   for (std::sregex_iterator one(html.begin(), html.end(), id), end; one != end; ++one)
     EXPECT_TRUE(ids.insert((*one)[1]).second) << (*one)[1];
-  const std::regex reference(R"re((?:url\(|href=")#([^")]*))re");
+  EXPECT_FALSE(ids.empty());
+  const std::regex reference(R"re(href="#([^"]*))re");
   for (std::sregex_iterator one(html.begin(), html.end(), reference), end; one != end; ++one)
     EXPECT_TRUE(ids.contains((*one)[1])) << (*one)[1];
+}
+
+TEST_F(Html, TheMachineIsOnOneCard) {
+  RunFile run = read_run(directory_);
+  run.context.not_run = 3;
+  const std::string card = machine_card(run, {{"host", "node-a x4"},
+                                              {"ranks", "4"},
+                                              {"hardware.cpu", "EPYC <1>"},
+                                              {"hardware.cores", "2"},
+                                              {"hardware.memory_bytes", "2147483648"},
+                                              {"hardware.cuda_devices", "0"},
+                                              {"hardware.new_part", "shown too"},
+                                              {"software.nccl.loaded", "absent"}});
+  for (const char* words :
+       {"EPYC &lt;1&gt;, 2 cores</dd>", "2.0 GiB", "<dt>GPUs</dt><dd>none</dd>",
+        "<dt>new part</dt>", "not recorded", "GPUs: none found", "NCCL: not loaded",
+        "all ranks were on one host", "2 skipped cases", "3 cases after the time limit"})
+    EXPECT_NE(card.find(words), std::string::npos) << words;
+  const std::string cluster =
+      machine_card(run, {{"host", "node-a x4, node-b x4"}, {"hardware.cuda_devices", "4"}});
+  EXPECT_EQ(cluster.find("on one host"), std::string::npos);
+  EXPECT_EQ(cluster.find("none found"), std::string::npos);
+}
+
+TEST_F(Html, ARowOfAUnitIsOfItsBestCase) {
+  RunFile run;
+  const auto add = [&run](double rate, double limit, double speedup) {
+    Record& record = run.records.emplace_back(example_record(0));
+    record.axes[3].second = std::to_string(run.records.size() * 1024);
+    record.counters = {{"bytes", 1024.0 * static_cast<double>(run.records.size())},
+                       {"busbw_GBps", rate},
+                       {"limit_fraction", limit},
+                       {"speedup_over_library", speedup}};
+  };
+  add(1, 0.9, 3);
+  add(4, 0.25, 1.5);
+  add(2, 0.8, 2);
+  const std::string row = unit_table(run);
+  EXPECT_NE(row.find(">4.00 GB/s</td>"), std::string::npos) << row;
+  EXPECT_NE(row.find(">25\xe2\x80\x89%</td>"), std::string::npos) << row;
+  EXPECT_NE(row.find(">1.50\xc3\x97</td>"), std::string::npos) << row;
+  EXPECT_NE(row.find("rate: 1.00 GB/s at 1 KiB to 2.00 GB/s at 3 KiB"), std::string::npos) << row;
+  EXPECT_NE(row.find("<circle cx=\"59.8\" cy=\"3.0\""), std::string::npos) << "at the best" << row;
 }
 
 TEST_F(Html, SaysWhyThereAreNoFigures) {
@@ -156,30 +210,16 @@ TEST_F(Html, SaysWhyThereAreNoFigures) {
   ::setenv("SHARDMARK_FIGURES", (directory_ + "/fails.py").c_str(), 1);
   EXPECT_NE(page(true).find("There are no figures: figures: matplotlib is missing"),
             std::string::npos);
-  folder_.put(
-      "draws.py",
-      "import os, sys\nos.makedirs(sys.argv[1] + '/figures')\n"
-      "open(sys.argv[1] + '/figures/x.svg', 'w').write('<svg width=\"9\" height=\"7\"></svg>')\n");
+  folder_.put("draws.py",
+              "import os, sys\nos.makedirs(sys.argv[1] + '/figures')\n"
+              "open(sys.argv[1] + '/figures/x.svg', 'w').write('<svg></svg>')\n"
+              "open(sys.argv[1] + '/figures/figures.json', 'w').write("
+              "'[{\"name\": \"x\"}, {\"name\": \"y\"}]')\n");
   ::setenv("SHARDMARK_FIGURES", (directory_ + "/draws.py").c_str(), 1);
   const std::string html = page(true);
-  EXPECT_NE(html.find("<svg viewBox=\"0 0 9 7\" role=\"img\" aria-label=\"x\">"),
-            std::string::npos);
-  EXPECT_EQ(html.find("figures:"), std::string::npos);
+  EXPECT_NE(html.find("<img src=\"figures/x.svg\""), std::string::npos);
+  EXPECT_NE(html.find("Some figures may be missing: y.svg is missing"), std::string::npos);
   ::unsetenv("SHARDMARK_FIGURES");
-}
-
-TEST(InlinedSvg, RefusesWhatIsNoDrawing) {
-  EXPECT_EQ(inlined_svg("", "f-", "x"), "");
-  EXPECT_EQ(inlined_svg("<svg>", "f-", "x"), "");
-  EXPECT_EQ(inlined_svg("<svg><script>alert(1)</script></svg>", "f-", "x"), "");
-}
-
-TEST(Csv, QuotesCommasAndLines) {
-  using Rows = std::vector<std::vector<std::string>>;
-  EXPECT_EQ(parse_csv("a,b\r\n1,\r\n"), (Rows{{"a", "b"}, {"1", ""}}));
-  EXPECT_EQ(parse_csv("\"x,\"\"y\nz\",2"), (Rows{{"x,\"y\nz", "2"}}));
-  EXPECT_EQ(parse_csv("\n\na\n"), (Rows{{"a"}}));
-  EXPECT_TRUE(parse_csv("").empty());
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Writes a run with every kind of record, figures with clashing ids, and its report, for the test
+// Writes a run with every kind of record, figures, and its report, for the test
 // that opens the page in a browser.
 
 #include <cstdio>
@@ -56,14 +56,22 @@ int main(int argc, char** argv) {
   context.status = "complete";
   writer.finish(context);
   std::filesystem::create_directories(directory + "/figures");
+  std::ofstream listing(directory + "/figures/figures.json");
   for (int i = 0; i < 3; ++i) {
+    listing << (i == 0 ? "[" : ",") << "{\"name\": \"drawing_" << i
+            << "\", \"kind\": \"loss\", \"group\": \"Group " << i / 2 << "\", \"title\": \"Drawing "
+            << i << "\", \"width\": 245, \"height\": 180}";
     const std::string stem = directory + "/figures/drawing_" + std::to_string(i);
     std::ofstream(stem + ".svg") << drawing(i);
     std::ofstream(stem + ".csv") << "bytes,algorithm,busbw_GBps,ci_low_GBps,ci_high_GBps\n1024,"
                                     "ring,1.5,1.4,1.6\n2048,ring,2.5,2.4,2.6\n";
   }
+  listing << "]";
+  listing.close();
   std::ofstream(directory + "/environment.json")
-      << "{\n  \"same_on_all_ranks\": {\"flags\": \"" << std::string(300, 'x') << "\"}\n}\n";
+      << "{\n  \"same_on_all_ranks\": {\"host\": \"node-a\", \"hardware\": {\"cuda_devices\": 0, "
+         "\"cpu\": \""
+      << std::string(300, 'x') << "\"}},\n  \"ranks\": [{\"rank\": 0}, {\"rank\": 1}]\n}\n";
   write_report(directory, /*draw=*/false);
   std::puts((directory + "/report.html").c_str());
 }

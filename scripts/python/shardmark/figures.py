@@ -1,11 +1,11 @@
-"""Draws the figures of a run into RUN_DIR/figures: .pdf, .png, .svg, and the .csv each is drawn from.
+"""Draws the figures of a run into RUN_DIR/figures: an .svg, and the .csv that it is drawn from.
 
-    scripts/figures.py RUN_DIR [--only KIND]             from a checkout or a bundle
-    python -m shardmark.figures RUN_DIR [--only KIND]    with the package installed
+    scripts/figures.py RUN_DIR [--only KIND] [--format pdf]             from a checkout or a bundle
+    python -m shardmark.figures RUN_DIR [--only KIND] [--format pdf]    with the package installed
 
-figures.json next to them lists the figures with title and caption, in the order of a report. Figures
-without data are left out and reported. Exit 2: run.json is not readable. For a folder with
-compare.json instead: the changes between two sides; with history.json: levels over time.
+figures.json next to them lists the figures in the order of a report. Figures without data are left
+out and reported. Exit 2: run.json is not readable. For a folder with compare.json instead: the
+changes between two sides; with history.json: levels over time.
 """
 import argparse
 import contextlib
@@ -21,44 +21,47 @@ import matplotlib.style
 
 from .drawing import bars, breakdown, bubble, levels, limits, link_matrix, memory_map, message_size, shifts, timeline, training
 from .drawing.run_json import Absent, BadRun, load
-from .drawing.sheet import save
+from .drawing.sheet import FORMATS, save
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 matplotlib.use("Agg")
 matplotlib.style.use(os.path.join(HERE, "shardmark.mplstyle"))
 
-# In the order of a report. The key is what --only takes.
+# In the order of a report, which folds each group. The key is what --only takes.
 KINDS = {
-    "bus_bandwidth": ("bus bandwidth", message_size.bus_bandwidth),
-    "speedup": ("speed-up over the library", message_size.speedup),
-    "step_time": ("time of a step by part", bars.step_time),
-    "step_breakdown": ("step by rank", breakdown.step_breakdown),
-    "timeline": ("pipeline timeline", timeline.timeline),
-    "bubble": ("pipeline bubble", bubble.bubble),
-    "memory": ("memory by category", bars.memory),
-    "memory_map": ("map of a memory", memory_map.memory_map),
-    "memory_bandwidth": ("memory bandwidth", limits.memory_bandwidth),
-    "matrix_rate": ("matrix rate", limits.matrix_rate),
-    "link_matrix": ("links between ranks", link_matrix.link_matrix),
-    "loss": ("loss of each step", training.loss),
-    "scaling": ("throughput over ranks", training.scaling),
+    "memory_bandwidth": ("memory bandwidth", "Machine", limits.memory_bandwidth),
+    "matrix_rate": ("matrix rate", "Machine", limits.matrix_rate),
+    "link_matrix": ("links between ranks", "Machine", link_matrix.link_matrix),
+    "bus_bandwidth": ("bus bandwidth", "Collectives", message_size.bus_bandwidth),
+    "speedup": ("speed-up over the library", "Collectives", message_size.speedup),
+    "timeline": ("pipeline timeline", "Pipeline", timeline.timeline),
+    "bubble": ("pipeline bubble", "Pipeline", bubble.bubble),
+    "memory": ("memory by category", "Memory", bars.memory),
+    "memory_map": ("map of a memory", "Memory", memory_map.memory_map),
+    "step_time": ("time of a step by part", "Layers and training steps", bars.step_time),
+    "step_breakdown": ("step by rank", "Layers and training steps", breakdown.step_breakdown),
+    "loss": ("loss of each step", "Layers and training steps", training.loss),
+    "scaling": ("throughput over ranks", "Layers and training steps", training.scaling),
 }
 # For a folder with this file instead of run.json.
 OF_OTHERS = {
-    "compare.json": (shifts.load, {"shifts": ("what changed", shifts.shifts)}),
-    "history.json": (levels.load, {"levels": ("cases over time", levels.levels)}),
+    "compare.json": (shifts.load, {"shifts": ("what changed", "Comparison", shifts.shifts)}),
+    "history.json": (levels.load, {"levels": ("cases over time", "History", levels.levels)}),
 }
+POINTS = 72  # an inch
 
 
-def draw(kind, run, directory):
+def draw(kind, run, directory, formats):
     """Draws one kind; returns the output and the entries of figures.json."""
-    about, make = next(kinds[kind] for kinds in (KINDS, *(k for _, k in OF_OTHERS.values())) if kind in kinds)
+    about, group, make = next(kinds[kind] for kinds in (KINDS, *(k for _, k in OF_OTHERS.values())) if kind in kinds)
     said, drawn = io.StringIO(), []
     with contextlib.redirect_stdout(said):
         try:
             for sheet in make(run):
-                save(sheet, directory)
-                drawn.append({"name": sheet.stem, "kind": kind, "title": sheet.title, "caption": sheet.caption})
+                save(sheet, directory, formats)
+                width, height = (round(POINTS * inches, 1) for inches in sheet.figure.get_size_inches())
+                drawn.append({"name": sheet.stem, "kind": kind, "about": about[0].upper() + about[1:], "group": group,
+                              "title": sheet.title, "caption": sheet.caption, "width": width, "height": height})
         except Absent as why:
             print(f"figures: {about}: {why}")
     return said.getvalue(), drawn
@@ -68,6 +71,8 @@ def main():
     parser = argparse.ArgumentParser(prog="figures.py", description=__doc__.splitlines()[0])
     parser.add_argument("run_dir", metavar="RUN_DIR")
     parser.add_argument("--only", metavar="KIND", choices=KINDS, help=", ".join(KINDS))
+    parser.add_argument("--format", metavar="FORMAT", action="append", choices=FORMATS, default=[],
+                        help=f"in addition to svg: {', '.join(FORMATS)}; may be repeated")
     arguments = parser.parse_args()
     read, known = next((other for file, other in OF_OTHERS.items()
                         if os.path.exists(os.path.join(arguments.run_dir, file))), (load, KINDS))
@@ -97,7 +102,7 @@ def main():
     kinds = [arguments.only] if arguments.only else list(known)
     drawn = []
     with multiprocessing.Pool(min(4, len(kinds), len(os.sched_getaffinity(0)))) as pool:
-        for said, sheets in pool.map(functools.partial(draw, run=run, directory=directory), kinds, chunksize=1):
+        for said, sheets in pool.map(functools.partial(draw, run=run, directory=directory, formats=arguments.format), kinds, chunksize=1):
             print(said, end="")
             drawn += sheets
     if not arguments.only:

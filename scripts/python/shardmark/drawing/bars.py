@@ -1,5 +1,6 @@
 """Stacked bars per case: where a step's time went, and memory measured beside its formula."""
 import re
+import textwrap
 from collections import defaultdict
 
 from .run_json import Absent, varied
@@ -64,15 +65,15 @@ def word_of(axis, value):
     return plain
 
 
-def folded(words, width=28):
+def folded(words, width=29):
+    """The words with commas, in lines of at most `width` and a comma; a longer word is broken at its spaces."""
     lines = [""]
     for word in words:
-        joined = f"{lines[-1]}, {word}" if lines[-1] else word
-        if len(joined) > width and lines[-1]:
+        if lines[-1] and len(lines[-1]) + len(word) + 2 > width:
             lines[-1] += ","
-            lines.append(word)
-        else:
-            lines[-1] = joined
+            lines.append("")
+        lines[-1] += f", {word}" if lines[-1] else word
+        lines[-1:] = textwrap.wrap(lines[-1], width, break_long_words=False, break_on_hyphens=False)
     return "\n".join(lines)
 
 
@@ -95,7 +96,7 @@ def unit_for(largest, units):
     return next(((scale, name) for scale, name in units if largest >= scale), units[-1])
 
 
-def _height(labels, per_bar):
+def height_of(labels, per_bar):
     # Bars are evenly spaced, so the longest label determines the height.
     return 0.45 + len(labels) * max(per_bar, max(0.125 * (1 + label.count("\n")) for label in labels))
 
@@ -108,7 +109,7 @@ def step_time(run):
         names = list(dict.fromkeys(row["name"] for c in members for row in c.first("breakdown_s")))
         labels = labels_of(members)
         scale, time_unit = unit_for(max(c.seconds() for c in members), UNIT_OF_TIME)
-        figure, axis = new_figure(_height(labels, 0.24))
+        figure, axis = new_figure(height_of(labels, 0.24))
         rows = []
         left = [0.0] * len(members)
         for index, name in enumerate(names):
@@ -121,7 +122,7 @@ def step_time(run):
         axis.plot([c.seconds() / scale for c in members], range(len(members)), linestyle="none", marker="|",
                   markersize=11, markeredgewidth=1.3, color="black", label="median step")
         label_bars(axis, labels)
-        axis.set_xlabel(f"time of a step on rank 0 [{time_unit}]")
+        axis.set_xlabel(f"time of a step [{time_unit}]")
         title = unit.replace("_", "-")
         # The parts in the order of the bars, then the tick.
         handles, labels = axis.get_legend_handles_labels()
@@ -142,7 +143,7 @@ def memory(run):
         labels = labels_of(members)
         peak = max(sum(r[k] for r in c.first("memory")) for c in members for k in ("measured", "expected"))
         scale, byte_unit = unit_for(peak, UNIT_OF_BYTES)
-        figure, axis = new_figure(_height(labels, 0.36))
+        figure, axis = new_figure(height_of(labels, 0.36))
         rows = []
         for side, (key, offset) in enumerate((("measured", -0.19), ("expected", 0.19))):
             left = [0.0] * len(members)
@@ -166,7 +167,7 @@ def memory(run):
                               fontsize=5.5)
         label_bars(axis, labels)
         axis.set_xlim(0, peak / scale * 1.14)
-        axis.set_xlabel(f"peak memory of rank 0 [{byte_unit}]")
+        axis.set_xlabel(f"peak memory [{byte_unit}]")
         title = unit.replace("_", "-")
         legend_above(axis, title=f"{title}: measured above, formula below (paler)")
         yield Sheet(file_name("memory", unit, part), f"Memory by category: {title}",

@@ -1,7 +1,7 @@
 """Memory bandwidth and matrix rate: what units reach beside what this machine was measured to do."""
 from collections import defaultdict
 
-from .bars import labels_of, pages
+from .bars import height_of, labels_of, pages
 from .run_json import Absent
 from .sheet import LIMIT, Sheet, byte_axis, decimal_text, file_name, fill_style, label_bars, legend_above, line_style, new_figure
 
@@ -82,7 +82,7 @@ def _ceiling(case, rate, limits):
 
 
 def _bars(labels, values, longest):
-    figure, axis = new_figure(0.45 + 0.2 * len(values))
+    figure, axis = new_figure(height_of(labels, 0.2))
     axis.barh(range(len(values)), values, height=0.66, **fill_style(0))
     label_bars(axis, labels)
     axis.set_xlim(0, longest * 1.05)

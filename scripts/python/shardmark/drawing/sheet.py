@@ -1,8 +1,9 @@
-"""A figure and the table it is drawn from, and how both are written: .pdf, .png, .svg and .csv."""
+"""A figure and the table it is drawn from, and how both are written: .svg, .csv, and other formats on request."""
 import csv
 import io
 import os
 import re
+import textwrap
 from dataclasses import dataclass, field
 
 import matplotlib
@@ -10,9 +11,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 WIDTH = 3.4  # inches, one column
+LINE = 56  # characters of a legend's title that fit into it
 
 # Okabe and Ito's colours that are legible on white, with markers and dashes that are distinct in grey.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F4F24", "#5E3C99"]
@@ -22,6 +24,11 @@ DASHES = ["-", (0, (5, 1.2)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (7, 2)), (0, (
 HATCHES = ["", "////", "\\\\\\\\", "", "----", "xxxx", "||||", "++++"]
 LIMIT = {"color": "#000000", "linestyle": (0, (1, 1.6)), "linewidth": 0.9}
 LIBRARY = {"color": "#555555", "marker": "x", "linestyle": (0, (2, 1))}
+
+
+CREATOR = {"Creator": "Shardmark"}
+FORMATS = {"pdf": (FigureCanvasPdf, CREATOR), "png": (FigureCanvasAgg, {"Software": "Shardmark"})}
+SVG = {"svg": (FigureCanvasSVG, {**CREATOR, "Date": None})}
 
 
 @dataclass
@@ -53,7 +60,7 @@ def fill_style(index):
 
 # Of a training step: distinct in grey by lightness and hatch.
 PARTS = {
-    "data": ("#FFFFFF", "....", "#666666"),
+    "data": ("#FFFFFF", "++++", "#666666"),
     "forward": ("#A9D8F5", "", "white"),
     "recompute": ("#A9D8F5", "\\\\\\\\", "#0072B2"),
     "backward input": ("#D55E00", "", "white"),
@@ -98,6 +105,8 @@ def label_bars(axis, labels):
     axis.set_yticks(range(len(labels)), labels)
     axis.set_ylim(len(labels) - 0.4, -0.6)
     axis.set_xlim(0)
+    # A fixed number: with fewer ticks on a narrow axis, the layout would change after it was computed.
+    axis.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))
     axis.grid(axis="y", visible=False)
 
 
@@ -105,8 +114,13 @@ def byte_axis(axis, sizes, most=6):
     """log2, with a tick on some of the sizes that were measured."""
     sizes = sorted(set(sizes))
     axis.set_xscale("log", base=2)
-    step = -(-len(sizes) // most)
-    axis.xaxis.set_major_locator(FixedLocator(sizes[::-1][::step]))
+    # From the largest; sizes may be unevenly spaced.
+    apart = (sizes[-1] / sizes[0]) ** (1 / most)
+    ticks = []
+    for size in reversed(sizes):
+        if not ticks or ticks[-1] >= 0.999 * apart * size:
+            ticks.append(size)
+    axis.xaxis.set_major_locator(FixedLocator(ticks))
     axis.xaxis.set_minor_locator(FixedLocator(sizes))
     axis.xaxis.set_major_formatter(FuncFormatter(lambda x, _: size_text(round(x))))
     axis.xaxis.set_minor_formatter(FuncFormatter(lambda x, _: ""))
@@ -133,6 +147,7 @@ def legend_above(axis, title=None, handles=None, labels=None):
     if not handles:
         return
     figure = axis.figure
+    title = textwrap.fill(title, LINE) if title else None
     renderer = FigureCanvasAgg(figure).get_renderer()
     for columns in range(min(4, len(handles)), 0, -1):
         for old in figure.legends[:]:
@@ -148,7 +163,7 @@ def legend_above(axis, title=None, handles=None, labels=None):
 
 
 def _with_unique_ids(svg, prefix):
-    """Ids must be unique, because one page contains several figures."""
+    """Ids must be unique, so that a page may contain several figures."""
     names = set(re.findall(r'\bid="([^"]+)"', svg))
 
     def renamed(match):
@@ -168,19 +183,15 @@ def _place(path, data):
     os.replace(beside, path)
 
 
-def save(sheet, directory):
+def save(sheet, directory, formats=()):
+    """formats: of FORMATS, in addition to .svg and .csv."""
     matplotlib.rcParams["svg.hashsalt"] = sheet.stem
     # Laid out once, not again for each format.
     sheet.figure.draw_without_rendering()
     sheet.figure.set_layout_engine("none")
-    creator = "Shardmark"
-    for canvas, suffix, metadata in (
-        (FigureCanvasPdf, "pdf", {"Title": sheet.title, "Creator": creator}),
-        (FigureCanvasAgg, "png", {"Title": sheet.title, "Software": creator}),
-        (FigureCanvasSVG, "svg", {"Title": sheet.title, "Creator": creator, "Date": None}),
-    ):
+    for suffix, (canvas, metadata) in (SVG | {name: FORMATS[name] for name in formats}).items():
         out = io.BytesIO()
-        canvas(sheet.figure).print_figure(out, format=suffix, metadata=metadata,
+        canvas(sheet.figure).print_figure(out, format=suffix, metadata={"Title": sheet.title, **metadata},
                                           dpi=matplotlib.rcParams["savefig.dpi"])
         data = out.getvalue()
         if suffix == "svg":

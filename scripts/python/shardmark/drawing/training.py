@@ -26,9 +26,10 @@ def loss(run):
         for case in members:
             curves[tuple(case.first("losses"))].append(case)
         figure, axis = new_figure(1.9)
-        for index, (values, same) in enumerate(list(curves.items())[:MOST_LINES]):
+        shown = dict(list(curves.items())[:MOST_LINES])
+        for index, (values, name) in enumerate(zip(shown, _names(shown.values(), members))):
             # Marks at different steps, so that overlapping lines are visible.
-            axis.plot(range(1, len(values) + 1), values, label=_agreeing(same, members),
+            axis.plot(range(1, len(values) + 1), values, label=name,
                       markevery=(index % 5, max(1, min(5, len(values) // 4))), **line_style(index))
         axis.set_xlabel("step")
         axis.set_ylabel("loss [nats per token]")
@@ -42,12 +43,14 @@ def loss(run):
                      for step, value in enumerate(case.first("losses"), 1)])
 
 
-def _agreeing(same, members):
-    """The axes that the cases of one line share and other cases lack."""
-    common = [word_of(n, same[0].axes[n]) for n in varying_axes(members)
-              if n != "ranks" and n in same[0].axes and len({c.axes.get(n) for c in same}) == 1]
-    text = folded([word for word in common if word], width=56) or same[0].unit.replace("_", "-")
-    return text + (f" ({len(same)} cases)" if len(same) > 1 else "")
+def _names(curves, members):
+    """A name for each line: the axes that its cases share and that not all lines share."""
+    words = [[word_of(n, same[0].axes[n]) for n in varying_axes(members)
+              if n != "ranks" and n in same[0].axes and len({c.axes.get(n) for c in same}) == 1] for same in curves]
+    common = set.intersection(*map(set, words)) if len(words) > 1 else set()
+    for same, of_line in zip(curves, words):
+        text = folded([word for word in of_line if word and word not in common], width=44)
+        yield (text or same[0].unit.replace("_", "-")) + (f" ({len(same)} cases)" if len(same) > 1 else "")
 
 
 def scaling(run):

@@ -1,0 +1,42 @@
+#include "harness/record/summary.h"
+
+#include <gtest/gtest.h>
+
+namespace harness {
+namespace {
+
+Record of(Ruling verdict, std::map<std::string, double> counters) {
+  Record record;
+  record.unit = "unit";
+  record.verdict = verdict;
+  record.counters = std::move(counters);
+  return record;
+}
+
+TEST(UnitSummary, ItsNumbersAreThoseOfOneCase) {
+  const std::vector<Record> records{of(Ruling::pass, {{"busbw_GBps", 1},
+                                                      {"limit_fraction", 0.9},
+                                                      {"speedup_over_library", 3},
+                                                      {"wire_GBps", 7}}),
+                                    of(Ruling::pass, {{"busbw_GBps", 4}, {"limit_fraction", 0.25}}),
+                                    of(Ruling::fail, {{"busbw_GBps", 99}, {"limit_fraction", 1}})};
+  const Summary summary = summarize({}, records);
+  const UnitSummary& unit = summary.units.at(0);
+  EXPECT_EQ(unit.best_case, &records[1]);
+  EXPECT_EQ(unit.best, "4.00 GB/s");
+  EXPECT_EQ(unit.wire, "");
+  EXPECT_EQ(unit.limit_fraction, 0.25);
+  EXPECT_EQ(unit.speedup, 0);
+}
+
+TEST(UnitSummary, WithoutRatesTheCaseNearestToItsLimit) {
+  const std::vector<Record> records{of(Ruling::pass, {{"limit_fraction", 0.5}}),
+                                    of(Ruling::pass, {{"limit_fraction", 0.75}}),
+                                    of(Ruling::pass, {})};
+  const Summary summary = summarize({}, records);
+  EXPECT_EQ(summary.units.at(0).best_case, &records[1]);
+  EXPECT_EQ(summarize({}, {records[2]}).units.at(0).best_case, nullptr);
+}
+
+}  // namespace
+}  // namespace harness

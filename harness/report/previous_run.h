@@ -1,0 +1,25 @@
+#pragma once
+// The run before a run on the same machine, and what changed since.
+
+#include <optional>
+#include <string>
+
+#include "harness/compare/compare.h"
+#include "harness/record/run_json.h"
+
+namespace harness {
+
+struct PreviousRun {
+  std::string name, date;    // of its folder; of its start
+  RunComparison comparison;  // one launch a side: no verdict of a time is certain
+};
+
+// The latest complete run that is older than `run`, in the folder that holds `directory`, with the
+// same hosts, hardware and ranks. Empty if there is none or no case is common.
+std::optional<PreviousRun> previous_run(const std::string& directory, const RunFile& run,
+                                        const Fields& fields);
+
+// HTML: changed verdicts, changed numbers, the largest changes of times.
+std::string previous_run_html(const PreviousRun& previous);
+
+}  // namespace harness
