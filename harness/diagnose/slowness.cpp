@@ -235,8 +235,8 @@ void slow_ranks(const RunFile& run, Findings& findings) {
   if (!delays.empty() && median(delays) > busy_fraction)
     findings.add(
         Level::ok, "inconclusive", {},
-        fmt::format("the ranks' cores ran something else for {:.0f} % of the time (median of "
-                    "cases): slowness findings are inconclusive",
+        fmt::format("slowness: the ranks' cores ran something else for {:.0f} % of the time "
+                    "(median of cases)",
                     100 * median(delays)));
 }
 
