@@ -201,6 +201,9 @@ std::string health_text(const Health& health) {
     std::string who;
     if (!finding.ranks.empty()) who = ": " + ranks_text(finding.ranks);
     if (!finding.hosts.empty()) who += fmt::format(" ({})", fmt::join(finding.hosts, ", "));
+    // The evidence of a lost rank begins with the rank, its process and its host.
+    if (finding.ranks.size() == 1 && finding.evidence.starts_with(ranks_text(finding.ranks) + " "))
+      who.clear();
     text += fmt::format("  {}{}{}: {}\n",
                         finding.level == Level::ok ? "" : fmt::format("{} ", name(finding.level)),
                         finding.kind, who, plain(finding.evidence));

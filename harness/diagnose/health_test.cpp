@@ -384,6 +384,8 @@ TEST(Health, TheCaseOfALostRankIsNoWrongResult) {
   made.run.context.status = "aborted";
   made.run.context.failure = made.run.records[1].failure;
   EXPECT_EQ(made.drained(), "lost rank 3; wrong result 1");
+  for (Record& record : made.run.records) record.traits.reset();
+  EXPECT_FALSE(made.inconclusive()) << "a failed case has no traits";
 }
 
 TEST(HealthText, HasALinePerFinding) {
@@ -396,6 +398,9 @@ TEST(HealthText, HasALinePerFinding) {
   EXPECT_EQ(text({0, 4, 5, 6, 7, 9}, {}), "health: WARN\n  WARN kind: ranks 0, 4-7, 9: evidence\n");
   EXPECT_EQ(text({}, {}), "health: WARN\n  WARN kind: evidence\n");
   EXPECT_EQ(health_text({}), "health: OK\n");
+  EXPECT_EQ(health_text({Level::critical,
+                         {{Level::critical, "lost rank", {1}, {"a"}, "rank 1 (pid 7 on a) died"}}}),
+            "health: CRITICAL\n  CRITICAL lost rank: rank 1 (pid 7 on a) died\n");
 }
 
 TEST(HealthText, NamesAnInjectedFaultOnce) {

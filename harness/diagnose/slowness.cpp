@@ -328,7 +328,7 @@ void below_the_limit(const RunFile& run, Findings& findings) {
 // Runs of older programs lack traits.
 void without_traits(const RunFile& run, Findings& findings) {
   const auto unknown = std::ranges::count_if(run.records, [](const Record& record) {
-    return record.verdict != Ruling::skipped && !record.traits;
+    return record.verdict != Ruling::skipped && !record.failure && !record.traits;
   });
   if (unknown > 0)
     findings.add(Level::ok, "inconclusive", {},
