@@ -30,23 +30,20 @@ std::string text(const Largest& largest) {
   return fmt::format("{}{} ({} layers)", than, count(largest.parameters), largest.layers);
 }
 
-std::string model_line(const TrainingConfig& training) {
-  const Model& m = training.model;
-  if (!m.has_shape()) return fmt::format("model: {:.0f} parameters", parameters_of(m));
-  return fmt::format(
-      "model: {:.0f} parameters: {} layers, hidden {}, ffn {}, {} heads, {} tokens, sequence {}",
-      parameters_of(m), m.layers, m.hidden, m.ffn(), m.heads, m.tokens, m.sequence);
-}
-
-std::string degrees_and_batch(const Plan& plan) {
+// The model, the degrees and the batch that the table is for.
+std::string subject(const Plan& plan) {
   const TrainingConfig& t = plan.resolved.config;
+  const Model& m = t.model;
   const machine::Degrees& d = t.degrees;
-  std::string out = fmt::format(
-      "GPUs: {} = tp {} x pp {} x cp {} x dp {}, {} each{}; GB are 10^9 bytes\n", d.ranks(), d.tp,
-      d.pp, d.cp, d.dp, gigabytes(plan.machine.gpu_memory) + " GB",
-      plan.machine.cpu_memory
-          ? fmt::format(", {} GB of host memory each", gigabytes(*plan.machine.cpu_memory))
-          : "");
+  std::string out = fmt::format("model: {:.0f} parameters", parameters_of(m));
+  if (m.has_shape())
+    out += fmt::format(": {} layers, hidden {}, ffn {}, {} heads\n       {} tokens, sequence {}",
+                       m.layers, m.hidden, m.ffn(), m.heads, m.tokens, m.sequence);
+  out += fmt::format("\nGPUs: {} = tp {} x pp {} x cp {} x dp {}, {} each{}\n", d.ranks(), d.tp,
+                     d.pp, d.cp, d.dp, gigabytes(plan.machine.gpu_memory) + " GB",
+                     plan.machine.cpu_memory ? fmt::format(", {} GB of host memory each",
+                                                           gigabytes(*plan.machine.cpu_memory))
+                                             : "");
   out += fmt::format("batch: {} = micro-batch {} x accumulation {} x dp {}; {}, {}\n",
                      t.batch.global_batch_size, t.batch.micro_batch_size,
                      t.batch.gradient_accumulation_steps, d.dp, name(t.precision.dtype),
@@ -54,13 +51,10 @@ std::string degrees_and_batch(const Plan& plan) {
   return out;
 }
 
-std::string heading(const Plan& plan) {
-  const TrainingConfig& t = plan.resolved.config;
-  std::string out = model_line(t) + "\n" + degrees_and_batch(plan);
-  out += fmt::format("Ψ = {:.0f} parameters on a rank of the largest stage, d = {} shards\n",
-                     parameters_of_rank(t.model, t.degrees), t.shards());
-  out += fmt::format("activations: {}\n", activation_formula(t));
-  return out;
+std::string symbols(const TrainingConfig& t) {
+  return fmt::format(
+      "Ψ = {:.0f} parameters on a rank of the largest stage, d = {} shards\nactivations: {}\n",
+      parameters_of_rank(t.model, t.degrees), t.shards(), activation_formula(t));
 }
 
 std::string_view about(Counting counting) {
@@ -245,15 +239,14 @@ std::string text(const Plan& plan) {
   const std::vector<Row> rows = rows_of(plan);
   return fmt::format(
       "{}\n{}\n> configuration   ! more than the memory   CPU, NVMe: by the paper's formulas\n"
-      "DeepSpeed's estimator counts model states only; ours: as this program allocates them\n\n"
-      "{}{}{}",
-      result(plan, rows), memory_table(plan, rows), model_line(plan.resolved.config) + "\n",
-      degrees_and_batch(plan), notes(plan));
+      "DeepSpeed's estimator counts model states only; ours: as this program allocates them\n"
+      "GB are 10^9 bytes\n\n{}{}",
+      result(plan, rows), memory_table(plan, rows), subject(plan), notes(plan));
 }
 
 std::string explanation(const Plan& plan) {
   return fmt::format("{}\n{}\n> is what the configuration asks for\n\n{}", text(plan.resolved),
-                     heading(plan), table(plan));
+                     symbols(plan.resolved.config), table(plan));
 }
 
 std::string json(const Plan& plan) {
