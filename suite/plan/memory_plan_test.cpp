@@ -400,10 +400,9 @@ TEST(Plan, IsATableAndJson) {
                {"FITS: ZeRO stage 3, optimizer cpu, parameters cpu", "1557611200 parameters",
                 ">    3   cpu        cpu", "lowest ZeRO stage that fits: stage 3\n",
                 "keys of the configuration have no effect", "--explain"});
-  expect_words(
-      explanation(plan),
-      {"1557611200 parameters", "d = 8 shards", "paper", "Megatron-LM", "DeepSpeed's estimator",
-       "ours", "> stage 3, optimizer cpu, parameters cpu", "4Ψ", "zero_optimization.stage"});
+  expect_words(explanation(plan),
+               {"Ψ = ", "d = 8 shards", "paper", "Megatron-LM", "DeepSpeed's estimator", "ours",
+                "> stage 3, optimizer cpu, parameters cpu", "4Ψ", "zero_optimization.stage"});
   const auto parsed = nlohmann::json::parse(json(plan));
   int asked = 0;
   std::map<std::string, int> countings;
