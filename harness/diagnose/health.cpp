@@ -87,7 +87,20 @@ void failed_cases(const RunFile& run, Findings& findings) {
         its.cases == 1 ? its.first : fmt::format("{} cases; the first {}", its.cases, its.first));
 }
 
-// The value of most ranks counts as right; with two ranks, neither value.
+// "rank 3", "ranks 0-3, 7".
+std::string ranks_text(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank" : "ranks";
+  for (std::size_t first = 0, end = 0; first < ranks.size(); first = end) {
+    for (end = first + 1; end < ranks.size() && ranks[end] == ranks[end - 1] + 1;) ++end;
+    // Two neighbours are not a range: the rank with the failure and its peer, the ends of a link.
+    if (end - first == 2) --end;
+    text += fmt::format("{} {}", first == 0 ? "" : ",", ranks[first]);
+    if (end - first > 1) text += fmt::format("-{}", ranks[end - 1]);
+  }
+  return text;
+}
+
+// The value of most ranks counts as right. Without one, all ranks are reported together.
 void different_software(const Json& environment, Findings& findings) {
   const Json ranks = environment.value("ranks", Json::array());
   for (const Json& difference : environment.value("differences", Json::array())) {
@@ -106,12 +119,19 @@ void different_software(const Json& environment, Findings& findings) {
     for (const auto& [value, of] : holders)
       if (2 * of.size() > ranks.size()) usual = value;
     if (usual.empty() && !of_software) continue;  // a variable that differs on every rank
-    for (const auto& [value, of] : holders)
-      if (value != usual)
+    std::vector<int> everyone;
+    std::vector<std::string> values;
+    for (const auto& [value, of] : holders) {
+      everyone.insert(everyone.end(), of.begin(), of.end());
+      values.push_back(fmt::format("{} on {}", value, ranks_text(of)));
+      if (!usual.empty() && value != usual)
         findings.add(Level::warning, "different software", of,
-                     fmt::format("{} is {}{}", path, value,
-                                 usual.empty() ? ", and differs on the others"
-                                               : fmt::format(", on the other ranks {}", usual)));
+                     fmt::format("{} is {}, on the other ranks {}", path, value, usual));
+    }
+    if (!usual.empty()) continue;
+    std::ranges::sort(everyone);
+    findings.add(Level::warning, "different software", everyone,
+                 fmt::format("{} is {}", path, fmt::join(values, ", ")));
   }
 }
 
@@ -136,7 +156,7 @@ void Findings::add_ranks(const std::string& kind, const std::map<int, std::strin
         std::ranges::all_of(ranks, [&](int rank) { return evidence.contains(rank); })) {
       whole.insert(name);
       add(Level::warning, kind, ranks,
-          fmt::format("all {} ranks of {}; rank {} {}", ranks.size(), name, ranks.front(),
+          fmt::format("all ranks of the host; rank {}: {}", ranks.front(),
                       evidence.at(ranks.front())));
     }
   for (const auto& [rank, text] : evidence)
@@ -160,7 +180,7 @@ Health health_of(const RunFile& run, const std::string& environment) {
   Findings findings(hosts_of(json));
   if (!run.context.injected.empty())
     findings.add(Level::ok, "injected", {},
-                 fmt::format("on purpose: {}", fmt::join(run.context.injected, " ")));
+                 fmt::format("{}", fmt::join(run.context.injected, " ")));
   aborted(run, findings);
   failed_cases(run, findings);
   different_software(json, findings);
@@ -179,9 +199,11 @@ std::string health_text(const Health& health) {
   std::string text = fmt::format("health: {}\n", name(health.level));
   for (const Finding& finding : health.findings) {
     std::string who;
-    for (const int rank : finding.ranks)
-      who += fmt::format("{}rank {}", who.empty() ? ": " : ", ", rank);
+    if (!finding.ranks.empty()) who = ": " + ranks_text(finding.ranks);
     if (!finding.hosts.empty()) who += fmt::format(" ({})", fmt::join(finding.hosts, ", "));
+    // The evidence of a lost rank begins with the rank, its process and its host.
+    if (finding.ranks.size() == 1 && finding.evidence.starts_with(ranks_text(finding.ranks) + " "))
+      who.clear();
     text += fmt::format("  {}{}{}: {}\n",
                         finding.level == Level::ok ? "" : fmt::format("{} ", name(finding.level)),
                         finding.kind, who, plain(finding.evidence));

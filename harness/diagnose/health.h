@@ -38,7 +38,7 @@ struct Health {
 Health health_of(const RunFile& run, const std::string& environment);
 Health health_of(const std::string& directory);
 
-// "health: WARN" and a line each: "  WARN slow link: rank 2 (node-a), rank 3 (node-b): …".
+// "health: WARN" and a line each: "  WARN slow link: ranks 2, 3 (node-a, node-b): …".
 std::string health_text(const Health& health);
 std::string health_json(const Health& health);  // drain.json
 

@@ -301,6 +301,16 @@ TEST(Health, TheRankWithOtherSoftwareIsNamed) {
             "software.nccl.loaded is \"2.18\", on the other ranks \"2.21\"");
 }
 
+TEST(Health, TwoRanksThatDifferAreOneFinding) {
+  MadeUp made;
+  const Health health = health_of(made.run, R"({"differences": ["software.nccl.loaded"], "ranks": [
+    {"software": {"nccl": {"loaded": "2.21"}}}, {"software": {"nccl": {"loaded": "2.18"}}}]})");
+  ASSERT_EQ(health.findings.size(), 1u);
+  EXPECT_EQ(health.findings[0].ranks, (std::vector{0, 1}));
+  EXPECT_EQ(health.findings[0].evidence,
+            "software.nccl.loaded is \"2.18\" on rank 1, \"2.21\" on rank 0");
+}
+
 using FailureKind = machine::Failure::Kind;
 
 MadeUp failing(const std::vector<machine::Failure>& failures) {
@@ -374,6 +384,29 @@ TEST(Health, TheCaseOfALostRankIsNoWrongResult) {
   made.run.context.status = "aborted";
   made.run.context.failure = made.run.records[1].failure;
   EXPECT_EQ(made.drained(), "lost rank 3; wrong result 1");
+  for (Record& record : made.run.records) record.traits.reset();
+  EXPECT_FALSE(made.inconclusive()) << "a failed case has no traits";
+}
+
+TEST(HealthText, HasALinePerFinding) {
+  const auto text = [](std::vector<int> ranks, std::vector<std::string> hosts) {
+    return health_text({Level::warning, {{Level::warning, "kind", ranks, hosts, "evidence"}}});
+  };
+  EXPECT_EQ(text({3}, {"a"}), "health: WARN\n  WARN kind: rank 3 (a): evidence\n");
+  EXPECT_EQ(text({2, 3}, {"a", "b"}), "health: WARN\n  WARN kind: ranks 2, 3 (a, b): evidence\n");
+  EXPECT_EQ(text({2, 1}, {}), "health: WARN\n  WARN kind: ranks 2, 1: evidence\n");
+  EXPECT_EQ(text({0, 4, 5, 6, 7, 9}, {}), "health: WARN\n  WARN kind: ranks 0, 4-7, 9: evidence\n");
+  EXPECT_EQ(text({}, {}), "health: WARN\n  WARN kind: evidence\n");
+  EXPECT_EQ(health_text({}), "health: OK\n");
+  EXPECT_EQ(health_text({Level::critical,
+                         {{Level::critical, "lost rank", {1}, {"a"}, "rank 1 (pid 7 on a) died"}}}),
+            "health: CRITICAL\n  CRITICAL lost rank: rank 1 (pid 7 on a) died\n");
+}
+
+TEST(HealthText, NamesAnInjectedFaultOnce) {
+  MadeUp made;
+  made.run.context.injected = {"slow_rank:rank=1"};
+  EXPECT_EQ(health_text(health_of(made.run, "")), "health: OK\n  injected: slow_rank:rank=1\n");
 }
 
 }  // namespace

@@ -235,8 +235,8 @@ void slow_ranks(const RunFile& run, Findings& findings) {
   if (!delays.empty() && median(delays) > busy_fraction)
     findings.add(
         Level::ok, "inconclusive", {},
-        fmt::format("the ranks' cores ran something else for {:.0f} % of the time (median of "
-                    "cases): slowness findings are inconclusive",
+        fmt::format("slowness: the ranks' cores ran something else for {:.0f} % of the time "
+                    "(median of cases)",
                     100 * median(delays)));
 }
 
@@ -328,7 +328,7 @@ void below_the_limit(const RunFile& run, Findings& findings) {
 // Runs of older programs lack traits.
 void without_traits(const RunFile& run, Findings& findings) {
   const auto unknown = std::ranges::count_if(run.records, [](const Record& record) {
-    return record.verdict != Ruling::skipped && !record.traits;
+    return record.verdict != Ruling::skipped && !record.failure && !record.traits;
   });
   if (unknown > 0)
     findings.add(Level::ok, "inconclusive", {},

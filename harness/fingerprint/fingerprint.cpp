@@ -122,6 +122,8 @@ Json software() {
   json["cuda"] = {
       {"built", build.cuda}, {"runtime", cuda.version}, {"supported_by_driver", cuda_of_driver()}};
   put(json["cuda"], "library", cuda.file);
+  if (const Library library = cublas_lt_library(); !library.file.empty())
+    json["cublasLt"] = json_of(library);
   json["nccl"] = {{"header", build.nccl_header}, {"loaded", nccl.version}};
   put(json["nccl"], "library", nccl.file);
   json["shardmark"] = {{"version", build.version},

@@ -4,7 +4,10 @@
 #include <fmt/format.h>
 #include <mpi.h>
 
+#include <cstddef>
 #include <string_view>
+
+#include "harness/fingerprint/build_info.h"
 
 // Functions of libraries that a build may lack: null then.
 extern "C" {
@@ -61,7 +64,16 @@ Library cuda_library() {
 
 std::string cuda_of_driver() { return cuda_version(cudaDriverGetVersion); }
 
+Library cublas_lt_library() {
+  Library library{"absent", file_of("cublasLtGetVersion")};
+  if (const auto ask =
+          reinterpret_cast<std::size_t (*)()>(::dlsym(RTLD_DEFAULT, "cublasLtGetVersion")))
+    library.version = fmt::format("{}.{}.{}", ask() / 10000, ask() % 10000 / 100, ask() % 100);
+  return library;
+}
+
 Library nccl_library() {
+  if (build_info().nccl_header == "absent") return {"absent", ""};
   Library library{"absent", file_of("ncclGetVersion")};
   int version = 0;
   if (ncclGetVersion && ncclGetVersion(&version) == 0)

@@ -14,7 +14,8 @@ struct Library {
 Library mpi_library();
 Library onednn_library();
 Library cuda_library();  // the runtime
-Library nccl_library();
+Library cublas_lt_library();
+Library nccl_library();  // absent in a build without NCCL, even if a preloaded file has it
 // The newest CUDA version that the driver supports, or "absent".
 std::string cuda_of_driver();
 

@@ -1,4 +1,5 @@
-// `shardmark ab`: the same cases under two environments, launched in turn until each is decided.
+// `shardmark ab`: the same cases under two environments, programs or libraries, launched in turn
+// until each is decided.
 
 #include <fcntl.h>
 #include <fmt/chrono.h>
@@ -13,6 +14,7 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <filesystem>
@@ -31,6 +33,9 @@
 #include "machine/base/error.h"
 #include "suite/comparison/commands.h"
 #include "suite/comparison/comparing.h"
+#include "suite/comparison/library_choice.h"
+#include "suite/files/mapped_file.h"
+#include "suite/files/shared_object.h"
 
 namespace suite::comparison {
 namespace {
@@ -144,11 +149,13 @@ struct Side {
   char letter = 'a';
   std::string program;
   Assignments environment;
-  std::vector<std::string> paths;  // of its launches
+  std::vector<std::string> paths;        // of its launches
+  std::vector<std::string> wanted;       // LIBRARY=PATH
+  std::vector<LibraryChoice> libraries;  // from `wanted`
 };
 
 struct Trial {
-  std::array<Side, 2> sides{Side{'a', {}, {}, {}}, Side{'b', {}, {}, {}}};
+  std::array<Side, 2> sides{Side{'a', {}, {}, {}, {}, {}}, Side{'b', {}, {}, {}, {}, {}}};
   std::vector<std::string> run_words;  // those that `shardmark run` gets
   int most_launches = 16;              // a side
   std::string out_dir;
@@ -160,8 +167,9 @@ std::optional<Trial> parse(int argc, char** argv) {
   Trial trial;
   std::array<std::vector<std::string>, 2> environments;
   Options options("ab", "[UNIT...]",
-                  "Runs the same cases under two environments, in turn A B B A A B ..., until the "
-                  "time of each case is SLOWER, FASTER or EQUIVALENT in B, or --launches are done. "
+                  "Runs the same cases under two environments, programs or libraries, in turn A B "
+                  "B A A B ..., until the time of each case is SLOWER, FASTER or EQUIVALENT in B, "
+                  "or --launches are done. "
                   "All other words go to shardmark run: units, axes, --max-seconds.");
   options.pass("", trial.run_words);
   for (std::size_t i = 0; i < 2; ++i) {
@@ -171,6 +179,11 @@ std::optional<Trial> parse(int argc, char** argv) {
                   "environment: \"NCCL_ALGO=Ring NCCL_PROTO=LL\" (default: as it is)", false);
     options.text(fmt::format("--{}-program", side.letter), "FILE", side.program,
                  "another shardmark (default: this one)");
+    options.texts(fmt::format("--{}-library", side.letter), "LIBRARY=PATH", side.wanted,
+                  fmt::format("load this file, or the one in this folder: nccl=/opt/nccl/lib; "
+                              "repeatable; {} (default: as it is)",
+                              library_names()),
+                  false);
   }
   options.number("--launches", "N", trial.most_launches, 1, 1000,
                  "most launches per side (default: 16)");
@@ -204,6 +217,38 @@ std::vector<std::string> run_words(const Trial& trial, const Side& side) {
   return words;
 }
 
+// Reads the libraries of both sides and adds them to the environments, before anything is measured.
+void choose_libraries(Trial& trial) {
+  for (Side& side : trial.sides) {
+    if (side.wanted.empty()) continue;
+    const std::string flag = fmt::format("--{}-library", side.letter);
+    std::optional<std::vector<std::string>> loaded;
+    if (is_elf(side.program)) {  // a script loads the libraries of its interpreter
+      const std::string log = fmt::format("{}/{}.libraries", trial.out_dir, side.letter);
+      Assignments traced = side.environment;
+      traced.emplace_back("LD_TRACE_LOADED_OBJECTS", "1");
+      run_program({side.program}, traced, log);
+      loaded = loaded_sonames(std::string(MappedFile(log).text()));
+    }
+    for (const std::string& text : side.wanted)
+      side.libraries.push_back(choose_library(flag, text, side.program, loaded));
+    check_once(flag, side.libraries);
+    const auto given = std::ranges::find(side.environment.rbegin(), side.environment.rend(),
+                                         "LD_PRELOAD", &Assignments::value_type::first);
+    const char* const ours = std::getenv("LD_PRELOAD");
+    side.environment.emplace_back(
+        "LD_PRELOAD", preload(side.libraries, given != side.environment.rend() ? given->second
+                                              : ours                           ? ours
+                                                                               : ""));
+  }
+  for (const LibraryChoice& a : trial.sides[0].libraries)
+    for (const LibraryChoice& b : trial.sides[1].libraries)
+      if (a.name == b.name && a.file == b.file)
+        throw UsageError(fmt::format(
+            "--a-library and --b-library have the same {}: {}; give one of them another file",
+            a.name, a.file));
+}
+
 // Lets each program check the words before anything is measured.
 void check_words(const Trial& trial) {
   for (const Side& side : trial.sides) {
@@ -215,14 +260,20 @@ void check_words(const Trial& trial) {
     std::string line = last_line_of(log);
     constexpr std::string_view own = "shardmark: ";
     if (line.starts_with(own)) line.erase(0, own.size());
-    std::error_code ignored;
-    fs::remove_all(trial.out_dir, ignored);
     if (code == harness::usage) throw UsageError(line);
     throw machine::MachineError(fmt::format("{}: {}", side.program, line));
   }
 }
 
-// Launchers do not pass on every variable. Checks those that a fingerprint keeps.
+// The file that the ranks of a launch loaded, without symbolic links; empty if none.
+std::string loaded_file(const harness::Fields& fields, const LibraryChoice& library) {
+  const auto found = fields.find(library.field());
+  std::error_code failed;
+  return found == fields.end() ? "" : fs::weakly_canonical(found->second, failed).string();
+}
+
+// Launchers do not pass on every variable. Checks those that a fingerprint keeps, and the files
+// that the ranks loaded.
 void check_arrived(const Side& side, const std::string& path) {
   const harness::Fields fields = harness::read_fields(path, {});
   for (const auto& [name, value] : side.environment) {
@@ -235,6 +286,21 @@ void check_arrived(const Side& side, const std::string& path) {
             fmt::format("the ranks of {} did not get {}", path, harness::plain(entry)));
     }
   }
+  for (const LibraryChoice& library : side.libraries)
+    if (const std::string file = loaded_file(fields, library); file != library.file)
+      throw machine::MachineError(fmt::format("the ranks of {} loaded {} as {}, not {}", path,
+                                              file.empty() ? "nothing" : harness::plain(file),
+                                              library.name, library.file));
+}
+
+// Rejects a comparison of a library with itself, which would pass as "no difference".
+void check_different(const Trial& trial, const std::array<std::vector<harness::Launch>, 2>& of) {
+  for (const Side& side : trial.sides)
+    for (const LibraryChoice& library : side.libraries)
+      if (loaded_file(of[0].front().fields, library) == loaded_file(of[1].front().fields, library))
+        throw UsageError(
+            fmt::format("both sides loaded {} from {}; give --{}-library {} another file",
+                        library.name, library.file, side.letter, library.name));
 }
 
 // Returns 0, or the signal that ended the launch.
@@ -263,11 +329,14 @@ RunComparison compare_launches(const Trial& trial, int looks) {
   std::array<std::vector<harness::Launch>, 2> launches;
   for (std::size_t i = 0; i < 2; ++i)
     launches[i] = harness::read_launches(trial.sides[i].paths, i == 0 ? "A" : "B", notes);
+  check_different(trial, launches);
   harness::CompareOptions compare = trial.comparing.options;
   compare.level /= looks;
   compare.base_label = "A";
   compare.next_label = "B";
   if (trial.sides[0].program != trial.sides[1].program) compare.factors.emplace_back("software");
+  for (const Side& side : trial.sides)
+    for (const LibraryChoice& library : side.libraries) compare.factors.push_back(library.factor);
   for (const Side& side : trial.sides)
     for (const auto& [name, value] : side.environment)
       for (const auto& of_side : launches)
@@ -293,7 +362,14 @@ int run_ab(int argc, char** argv) {
   if (!parsed) return harness::accepted;
   Trial& trial = *parsed;
   make_folders(trial);
-  check_words(trial);
+  try {
+    choose_libraries(trial);
+    check_words(trial);
+  } catch (...) {
+    std::error_code ignored;
+    fs::remove_all(trial.out_dir, ignored);
+    throw;
+  }
   const std::vector<int> look_at = looks(trial.most_launches);
   RunComparison comparison;
   for (int pair = 0; pair < trial.most_launches; ++pair) {

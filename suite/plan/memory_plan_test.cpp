@@ -5,9 +5,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "layers/models/gpt_cost.h"
 #include "suite/configuration/models.h"
@@ -394,10 +396,13 @@ TEST(Plan, IsATableAndJson) {
                                      .model = "gpt2_1558m",
                                      .gpus = 8});
   const Plan plan = make_plan(resolved, {});
-  const std::string table = text(plan);
-  expect_words(table,
-               {"1557611200 parameters", "d = 8 shards", "paper", "Megatron-LM",
-                "DeepSpeed's estimator", "ours", "> stage 3, optimizer cpu, parameters cpu", "4Ψ"});
+  expect_words(text(plan),
+               {"FITS: ZeRO stage 3, optimizer cpu, parameters cpu", "1557611200 parameters",
+                ">    3   cpu        cpu", "lowest ZeRO stage that fits: stage 3\n",
+                "keys of the configuration have no effect", "--explain"});
+  expect_words(explanation(plan),
+               {"Ψ = ", "d = 8 shards", "paper", "Megatron-LM", "DeepSpeed's estimator", "ours",
+                "> stage 3, optimizer cpu, parameters cpu", "4Ψ", "zero_optimization.stage"});
   const auto parsed = nlohmann::json::parse(json(plan));
   int asked = 0;
   std::map<std::string, int> countings;
@@ -414,6 +419,48 @@ TEST(Plan, IsATableAndJson) {
   EXPECT_EQ(countings["paper"], 12);
   EXPECT_EQ(countings["ours"], 5);
   EXPECT_EQ(parsed.at("configuration").at("keys").at("zero_optimization.stage").at("value"), 3);
+}
+
+std::string plan_of(const Sources& sources, const Machine& machine) {
+  return text(make_plan(resolve(sources), machine));
+}
+
+TEST(Plan, IsOneScreen) {
+  const std::string fixtures = SHARDMARK_FIXTURES;
+  for (const Sources& sources :
+       {Sources{.deepspeed_file = fixtures + "/megatron_deepspeed.json",
+       .words = {"--fp16"},
+       .model = "gpt2_1558m",
+       .gpus = 32,
+       .ignore_unknown = true},
+        Sources{.deepspeed_file = fixtures + "/t5_zero2_offload.json",
+        .words = {"--bf16"},
+        .model = "gpt2_1558m",
+        .gpus = 64},
+        Sources{.words = {"--bf16"}, .parameters = 1'000'000'000'000, .gpus = 4096}}) {
+    const std::string plan = plan_of(sources, {.cpu_memory = 10e9});
+    EXPECT_LE(std::ranges::count(plan, '\n'), 30) << plan;
+    std::istringstream lines(plan);
+    for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100) << line;
+  }
+}
+
+TEST(Plan, NamesWhatLimitsAndWhatFits) {
+  const auto plan = [](double parameters, Machine machine) {
+    return plan_of(
+        {.words = {"--bf16"}, .parameters = static_cast<std::int64_t>(parameters), .gpus = 8},
+        machine);
+  };
+  // 16 bytes a parameter in stage 0, of which 12 are the optimizer's, and 1 GB of buffers.
+  expect_words(plan(1e9, {}), {"FITS: ZeRO stage 0: 17.00 of 80.00 GB",
+                               "optimizer states take most: 12.00 of 17.00 GB",
+                               "largest model that fits: 4.94B", "that fits: stage 0\n"});
+  expect_words(plan(10e9, {}), {"DOES NOT FIT: ZeRO stage 0: 161.00 of 80.00 GB", "161.00!",
+                                "that fits: stage 1\n"});  // 40 + 120 / 8
+  // 160 GB of states in stage 3, and 8.75 GB of gradients and states per rank on the host.
+  expect_words(plan(10e9, {.gpu_memory = 10e9}), {"that fits: stage 3, optimizer cpu"});
+  expect_words(plan(10e9, {.gpu_memory = 1e9, .cpu_memory = 1e9}),
+               {"that fits: none, with or without offload"});
 }
 
 }  // namespace

@@ -1,8 +1,11 @@
 #include "suite/plan/plan_report.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "suite/plan/model_shape.h"
@@ -27,20 +30,17 @@ std::string text(const Largest& largest) {
   return fmt::format("{}{} ({} layers)", than, count(largest.parameters), largest.layers);
 }
 
-std::string model_line(const TrainingConfig& training) {
-  const Model& m = training.model;
-  if (!m.has_shape()) return fmt::format("model: {:.0f} parameters", parameters_of(m));
-  return fmt::format(
-      "model: {:.0f} parameters: {} layers, hidden {}, ffn {}, {} heads, {} tokens, sequence {}",
-      parameters_of(m), m.layers, m.hidden, m.ffn(), m.heads, m.tokens, m.sequence);
-}
-
-std::string heading(const Plan& plan) {
+// The model, the degrees and the batch that the table is for.
+std::string subject(const Plan& plan) {
   const TrainingConfig& t = plan.resolved.config;
+  const Model& m = t.model;
   const machine::Degrees& d = t.degrees;
-  std::string out = model_line(t) + "\n";
-  out += fmt::format("GPUs: {} = tp {} x pp {} x cp {} x dp {}, {} each{}; GB are 10^9 bytes\n",
-                     d.ranks(), d.tp, d.pp, d.cp, d.dp, gigabytes(plan.machine.gpu_memory) + " GB",
+  std::string out = fmt::format("model: {:.0f} parameters", parameters_of(m));
+  if (m.has_shape())
+    out += fmt::format(": {} layers, hidden {}, ffn {}, {} heads\n       {} tokens, sequence {}",
+                       m.layers, m.hidden, m.ffn(), m.heads, m.tokens, m.sequence);
+  out += fmt::format("\nGPUs: {} = tp {} x pp {} x cp {} x dp {}, {} each{}\n", d.ranks(), d.tp,
+                     d.pp, d.cp, d.dp, gigabytes(plan.machine.gpu_memory) + " GB",
                      plan.machine.cpu_memory ? fmt::format(", {} GB of host memory each",
                                                            gigabytes(*plan.machine.cpu_memory))
                                              : "");
@@ -48,10 +48,13 @@ std::string heading(const Plan& plan) {
                      t.batch.global_batch_size, t.batch.micro_batch_size,
                      t.batch.gradient_accumulation_steps, d.dp, name(t.precision.dtype),
                      t.optimizer.type);
-  out += fmt::format("Ψ = {:.0f} parameters on a rank of the largest stage, d = {} shards\n",
-                     parameters_of_rank(t.model, d), t.shards());
-  out += fmt::format("activations: {}\n", activation_formula(t));
   return out;
+}
+
+std::string symbols(const TrainingConfig& t) {
+  return fmt::format(
+      "Ψ = {:.0f} parameters on a rank of the largest stage, d = {} shards\nactivations: {}\n",
+      parameters_of_rank(t.model, t.degrees), t.shards(), activation_formula(t));
 }
 
 std::string_view about(Counting counting) {
@@ -61,6 +64,121 @@ std::string_view about(Counting counting) {
       ": estimate_zero2_model_states_mem_needs and …zero3…, for 16-bit values and Adam",
       ": this program"};
   return texts[static_cast<std::size_t>(counting)];
+}
+
+// A way to hold the training, by every formula that has numbers for it.
+struct Row {
+  Holding holding;
+  std::array<const PlanRow*, 4> of{};  // by Counting; null: no numbers
+  bool asked_for = false;
+
+  const PlanRow* first() const {  // the paper's, if it has numbers
+    const auto found = std::ranges::find_if(of, [](const PlanRow* row) { return row; });
+    return found == of.end() ? nullptr : *found;
+  }
+};
+
+std::vector<Row> rows_of(const Plan& plan) {
+  std::vector<Row> rows;
+  for (const PlanRow& row : plan.rows) {
+    Holding holding = row.holding;
+    holding.counting = Counting::paper;
+    auto at = std::ranges::find(rows, holding, &Row::holding);
+    if (at == rows.end()) at = rows.insert(rows.end(), Row{holding});
+    at->asked_for = at->asked_for || row.asked_for;
+    if (row.held.not_held.empty()) at->of[static_cast<std::size_t>(row.holding.counting)] = &row;
+  }
+  std::erase_if(rows, [](const Row& row) { return !row.first(); });
+  std::ranges::stable_sort(rows, {}, [](const Row& row) { return row.holding.stage; });
+  return rows;
+}
+
+std::string memory_cell(double bytes, double limit) {
+  return gigabytes(bytes) + (bytes > limit ? "!" : " ");
+}
+
+std::string memory_table(const Plan& plan, const std::vector<Row>& rows) {
+  const double host = plan.machine.cpu_memory.value_or(std::numeric_limits<double>::infinity());
+  std::string out = fmt::format(
+      "         offloaded to            GB on a GPU, by formula                     GB per rank "
+      "on\n"
+      "  ZeRO   optimizer  parameters  {:>10} {:>11} {:>10} {:>10}  {:>10} {:>10}\n",
+      "paper ", "Megatron ", "DeepSpeed ", "ours ", "CPU ", "NVMe");
+  for (const Row& row : rows) {
+    const Holding& holding = row.holding;
+    const auto place = [](const std::string& device) { return device == "none" ? "-" : device; };
+    out += fmt::format("{} {:>4}   {:<9}  {:<10}  ", row.asked_for ? ">" : " ", holding.stage,
+                       place(holding.optimizer), place(holding.parameters));
+    constexpr std::array<int, 4> widths{10, 11, 10, 10};
+    for (std::size_t i = 0; i < widths.size(); ++i)
+      out += fmt::format(
+          "{:>{}} ",
+          row.of[i] ? memory_cell(row.of[i]->held.gpu.total(), plan.machine.gpu_memory) : "- ",
+          widths[i]);
+    const Held& held = row.first()->held;
+    out += fmt::format(" {:>10} {:>10}", memory_cell(held.cpu.total(), host),
+                       gigabytes(held.nvme.total()));
+    out.erase(out.find_last_not_of(' ') + 1);
+    out += "\n";
+  }
+  return out;
+}
+
+// The largest category of a row on its GPU, and on its CPU if only that does not fit.
+std::string largest_category(const PlanRow& row, const Machine& machine) {
+  const bool host = row.held.gpu.total() <= machine.gpu_memory && !row.fits;
+  const Bytes& bytes = host ? row.held.cpu : row.held.gpu;
+  const std::pair<std::string_view, double> all[] = {{"parameters", bytes.parameters},
+                                                     {"gradients", bytes.gradients},
+                                                     {"optimizer states", bytes.optimizer},
+                                                     {"activations", bytes.activations},
+                                                     {"buffers", bytes.buffers}};
+  const auto most = std::ranges::max_element(all, {}, &std::pair<std::string_view, double>::second);
+  return fmt::format("{} take most{}: {} of {} GB", most->first, host ? " on the host" : "",
+                     gigabytes(most->second), gigabytes(bytes.total()));
+}
+
+// The row that fits with the least sharding: without offload if possible.
+const Row* simplest_that_fits(const std::vector<Row>& rows) {
+  const Row* offloaded = nullptr;
+  for (const Row& row : rows) {
+    if (!row.first()->fits) continue;
+    if (row.holding.optimizer == "none" && row.holding.parameters == "none") return &row;
+    if (!offloaded) offloaded = &row;
+  }
+  return offloaded;
+}
+
+// Whether the configuration fits, what limits it, and the lowest stage that fits.
+std::string result(const Plan& plan, const std::vector<Row>& rows) {
+  std::string out;
+  if (const auto asked = std::ranges::find(rows, true, &Row::asked_for); asked != rows.end()) {
+    const PlanRow& row = *asked->first();
+    out += fmt::format("{}: ZeRO {}: {} of {} GB per GPU\n", row.fits ? "FITS" : "DOES NOT FIT",
+                       text(asked->holding), gigabytes(row.held.gpu.total()),
+                       gigabytes(plan.machine.gpu_memory));
+    out += fmt::format("limit: {}; largest model that fits: {}\n",
+                       largest_category(row, plan.machine), text(row.largest));
+  }
+  const Row* const fitting = simplest_that_fits(rows);
+  return out + fmt::format("lowest ZeRO stage that fits: {}\n",
+                           fitting ? text(fitting->holding) : "none, with or without offload");
+}
+
+// Facts that change how a reader understands the table, as counts.
+std::string notes(const Plan& plan) {
+  std::vector<std::string> parts;
+  const auto add = [&](std::size_t number, std::string_view one, std::string_view more) {
+    if (number > 0) parts.push_back(fmt::format("{} {}", number, number == 1 ? one : more));
+  };
+  add(plan.resolved.ignored.size(), "key of the configuration has no effect",
+      "keys of the configuration have no effect");
+  add(plan.resolved.warnings.size(), "warning", "warnings");
+  add(static_cast<std::size_t>(std::ranges::count_if(
+          plan.resolved.entries, [](const Entry& entry) { return !entry.since.empty(); })),
+      "default depends on DeepSpeed's version", "defaults depend on DeepSpeed's version");
+  parts.emplace_back("--explain lists every key and formula");
+  return fmt::format("{}\n", fmt::join(parts, "; "));
 }
 
 std::string table(const Plan& plan) {
@@ -118,8 +236,17 @@ Plan make_plan(const Resolved& resolved, const Machine& machine) {
 }
 
 std::string text(const Plan& plan) {
+  const std::vector<Row> rows = rows_of(plan);
+  return fmt::format(
+      "{}\n{}\n> configuration   ! more than the memory   CPU, NVMe: by the paper's formulas\n"
+      "DeepSpeed's estimator counts model states only; ours: as this program allocates them\n"
+      "GB are 10^9 bytes\n\n{}{}",
+      result(plan, rows), memory_table(plan, rows), subject(plan), notes(plan));
+}
+
+std::string explanation(const Plan& plan) {
   return fmt::format("{}\n{}\n> is what the configuration asks for\n\n{}", text(plan.resolved),
-                     heading(plan), table(plan));
+                     symbols(plan.resolved.config), table(plan));
 }
 
 std::string json(const Plan& plan) {

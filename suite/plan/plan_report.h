@@ -22,7 +22,10 @@ struct Plan {
 };
 Plan make_plan(const Resolved& resolved, const Machine& machine);
 
+// Returns the result: what fits, what limits it, and a table of the bytes by every formula.
 std::string text(const Plan& plan);
+// Lists every key with its source, the formulas, and the bytes of each row by category.
+std::string explanation(const Plan& plan);
 std::string json(const Plan& plan);
 
 }  // namespace suite::configuration

@@ -13,7 +13,7 @@ from process import NO_FIGURES, TemporaryFolder, read_run, shardmark
 COMMANDS = ["run", "list", "collective", "compare", "ab", "history", "plan", "scale", "report", "health", "data", "version"]
 HISTORY = ["add", "list", "show", "plot", "export"]
 VALUES = {"DIR", "FILE", "N", "SECONDS", "MINUTES", "NAME", "KIND", "KIND:KEY=VALUE,...", "PERCENT", "PREFIX", "SIZE", "COUNT",
-          "NAME=VALUE", "NEW...", "REGEX", "DEGREE", "RANK", "0"}
+          "NAME=VALUE", "LIBRARY=PATH", "NEW...", "REGEX", "DEGREE", "RANK", "0"}
 TINY = ["--max-seconds", "0.02", "--no-limits"]
 
 

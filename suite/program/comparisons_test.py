@@ -24,6 +24,12 @@ for case in run["benchmarks"]:
     case["real_time"] *= float(os.environ.get("SPEED", 1)) * (1 + 1e-4 * launch)
 with open(out + "/run.json", "w") as file:
     json.dump(run, file)
+if "LD_PRELOAD" in os.environ:  # arrives, but loads nothing
+    with open(out + "/environment.json") as file:
+        environment = json.load(file)
+    environment["same_on_all_ranks"]["environment"]["LD_PRELOAD"] = os.environ["LD_PRELOAD"]
+    with open(out + "/environment.json", "w") as file:
+        json.dump(environment, file)
 """
 
 
@@ -131,11 +137,22 @@ class Comparisons(TemporaryFolder):
         self.assertIn("did you mean 'otava'", shardmark(*export, "otva").stderr)
         self.assertIn("--run is 13; expected a run", shardmark(*export, "otava", "--run", "13").stderr)
 
-    def test_two_environments_in_turn(self):
-        stand_in = self.path("stand_in")
-        with open(stand_in, "w", encoding="utf-8") as file:
+    def stand_in(self):
+        path = self.path("stand_in")
+        with open(path, "w", encoding="utf-8") as file:
             file.write(STAND_IN.format(template=self.template))
-        os.chmod(stand_in, 0o755)
+        os.chmod(path, 0o755)
+        return path
+
+    def library(self, name):
+        """The file that the ranks load, and a copy of it in another folder."""
+        with open(os.path.join(self.template, "environment.json"), encoding="utf-8") as file:
+            loaded = json.load(file)["same_on_all_ranks"]["software"][name]["library"]
+        os.makedirs(self.path("copy"), exist_ok=True)
+        return loaded, shutil.copy(loaded, self.path("copy"))
+
+    def test_two_environments_in_turn(self):
+        stand_in = self.stand_in()
         words = ["ab", "--a-program", stand_in, "--b-program", stand_in, "--launches", "12"]
         done = shardmark(*words, "--b", "SPEED=1.25", "all_reduce", "--out", self.path("slow"), env=NO_FIGURES)
         self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
@@ -149,6 +166,39 @@ class Comparisons(TemporaryFolder):
         done = shardmark(*words, "--b", "NCCL_ALGO=Ring", "--out", self.path("lost"), env=NO_FIGURES)
         self.assertEqual(done.returncode, 3, done.stdout + done.stderr)
         self.assertIn("did not get NCCL_ALGO=Ring", done.stderr)
+
+    def test_two_libraries_in_turn(self):
+        for name, field in (("dnnl", "onednn"), ("mpi", "mpi")):
+            loaded, copy = self.library(field)
+            out = self.path(name)
+            done = shardmark("ab", "--b-library", f"{name}={os.path.dirname(copy)}", "barrier", "--ranks", "2", "--max-seconds",
+                             "0.01", "--launches", "1", "--out", out, env=NO_FIGURES)
+            self.assertIn(done.returncode, (0, 1), done.stdout + done.stderr)
+            for side, expected in (("a", loaded), ("b", os.path.realpath(copy))):
+                with open(f"{out}/{side}/001/environment.json", encoding="utf-8") as file:
+                    same = json.load(file)["same_on_all_ranks"]
+                self.assertEqual(same["software"][field]["library"], expected)
+                self.assertEqual(same["environment"].get("LD_PRELOAD"), expected if side == "b" else None)
+            with open(f"{out}/compare.json", encoding="utf-8") as file:
+                fields = [row["field"] for row in json.load(file)["differences"] if row["declared"]]
+            self.assertEqual(fields, ["environment.LD_PRELOAD", f"software.{field}.library"])
+
+    def test_a_library_that_is_not_loaded_is_an_error(self):
+        loaded, copy = self.library("onednn")
+        words = ["ab", "--launches", "1", "--out", self.path("out"), "barrier", "--ranks", "2", "--max-seconds", "0.01"]
+        for choices, code, messages in (
+                (["--a-library", f"nccl={copy}"], 2, ["does not load libnccl.so", "CUDA"]),
+                (["--b-library", f"dnnl={loaded}"], 2, ["both sides loaded dnnl", "--b-library"]),
+                (["--a-library", f"dnnl={copy}", "--b-library", f"dnnl={copy}"], 2, ["have the same dnnl"]),
+                (["--a-library", f"dnnl={copy}x"], 2, ["cannot read", "did you mean"]),
+                (["--b-library", f"dnnl={copy}", "--b-program", self.stand_in()], 3, [os.path.realpath(loaded), "not " + os.path.realpath(copy)])):
+            with self.subTest(choices=choices):
+                done = shardmark(*words, *choices, env=NO_FIGURES)
+                self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+                self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+                for message in messages:
+                    self.assertIn(message, done.stderr)
+                shutil.rmtree(self.path("out"), ignore_errors=True)
 
 
 if __name__ == "__main__":

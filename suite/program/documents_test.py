@@ -121,6 +121,9 @@ class Commands(TemporaryFolder):
         self.case = read_run(self.path("results/runs/today"))["benchmarks"][0]["name"]
         os.makedirs(self.path("other"))
         os.symlink(PROGRAM, self.path("other/shardmark"))
+        with open(self.path("results/runs/today/environment.json"), encoding="utf-8") as file:
+            software = json.load(file)["same_on_all_ranks"]["software"]
+        shutil.copy(software["onednn"]["library"], self.path("other"))
 
     def test_every_command_works(self):
         self.prepare()

@@ -46,7 +46,7 @@ struct Words {
   Sources sources;
   Machine machine;
   std::string json_file;
-  bool claims = false;
+  bool explain = false, claims = false;
 };
 
 // Rejects unknown options: the words that are not ours are Megatron-LM's arguments.
@@ -109,6 +109,8 @@ std::optional<Words> parse(int argc, char** argv) {
       "memory of the host, per GPU (default: no limit)");
   options.group("Output");
   options.text("--json", "FILE", words.json_file, "write the plan as JSON");
+  options.flag("--explain", words.explain,
+               "add every key with its source, the formulas, and the bytes by category");
   options.flag("--claims", words.claims, "check published claims about memory by these formulas");
   if (!options.parse({argv + 2, argv + argc})) return std::nullopt;
   check_megatron(sources.words, options.names());
@@ -144,6 +146,7 @@ int run_plan(int argc, char** argv) {
   need_a_model(resolved.config, !words.sources.deepspeed_file.empty());
   const Plan plan = make_plan(resolved, words.machine);
   fmt::print("{}", text(plan));
+  if (words.explain) fmt::print("\n{}", explanation(plan));
   if (!words.json_file.empty()) {
     const std::string written = json(plan) + "\n";
     NewFile file(words.json_file);

@@ -1,0 +1,17 @@
+#pragma once
+// The soname of an ELF shared object, by which the loader of a program finds it.
+//
+//   soname_of("/opt/nccl/lib/libnccl.so.2.29.2")  // "libnccl.so.2"
+
+#include <string>
+
+namespace suite {
+
+// Whether this is a readable ELF file; false for a script.
+bool is_elf(const std::string& path);
+
+// Throws FileError: not readable, not an ELF shared object of this machine, cut off, or without a
+// soname.
+std::string soname_of(const std::string& path);
+
+}  // namespace suite
