@@ -40,9 +40,11 @@ set(CPACK_PACKAGE_VENDOR Shardmark)
 set(CPACK_PACKAGE_CONTACT "Shardmark maintainers <maintainers@shardmark.invalid>")
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "benchmark and conformance suite for distributed training")
 set(CPACK_PACKAGE_DESCRIPTION
-  "Shardmark implements collectives, tensor-parallel layers, ZeRO with offload, pipeline schedules and the training
-step as small units. It measures each unit against the limit of the machine, and judges it against an
-independent reference and the formulas of the papers. This build is for processors of ${SHARDMARK_MARCH}.")
+  "Shardmark implements collectives, tensor-parallel layers, ZeRO with offload,
+pipeline schedules and the training step as small units. It measures each unit
+against the limit of the machine, and judges it against an independent
+reference and the formulas of the papers.
+This build is for processors of ${SHARDMARK_MARCH}.")
 set(CPACK_RESOURCE_FILE_LICENSE ${CMAKE_SOURCE_DIR}/LICENSE)
 set(CPACK_PACKAGE_FILE_NAME shardmark-${PROJECT_VERSION}-${CMAKE_SYSTEM_PROCESSOR})
 set(CPACK_MONOLITHIC_INSTALL ON)
