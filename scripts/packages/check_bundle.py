@@ -29,7 +29,7 @@ class Bad(Exception):
 
 def run(program, place, *words, **environment):
     done = subprocess.run([program, *words], cwd="/", capture_output=True, text=True, check=False,
-                          env={"PATH": "/usr/bin:/bin", "HOME": place, **environment})
+                          env={"PATH": "/usr/bin:/bin", "HOME": place, "PYTHONDONTWRITEBYTECODE": "1", **environment})
     if done.returncode != 0:
         raise Bad(f"shardmark {words[0]}: exit code {done.returncode}: {(done.stdout + done.stderr).strip()[-2000:]}")
     return done.stdout
