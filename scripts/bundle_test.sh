@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
-# A bundle is self-contained. The check rejects a bundle that lacks a library or the launcher.
+# A bundle is self-contained. The check rejects a bundle that lacks a library, the launcher or a licence.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-command -v patchelf >/dev/null || { echo "bundle_test: patchelf is missing: scripts/install --for bundle"; exit 77; }
+command -v patchelf >/dev/null || { echo "bundle_test: patchelf is missing: scripts/install --for package"; exit 77; }
 place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
+export PYTHONDONTWRITEBYTECODE=1
 
-"$here/bundle" --out "$place"
+"$here/build" package shardmark
+(cd "$here/.." && cpack --preset bundle -B "$place" >"$place/cpack.log") || { cat "$place/cpack.log"; exit 1; }
 bundle=$(echo "$place"/shardmark-*.tar.xz)
-"$here/bundle" --check "$bundle"
+"$here/packages/check_bundle.py" "$bundle"
 
 # broken NAME COMMAND: the bundle after COMMAND, run inside its folder, must not pass the check.
 broken() {
@@ -16,7 +18,7 @@ broken() {
   tar --extract --xz --file "$bundle" --directory "$place/$1"
   (cd "$place/$1"/shardmark-* && bash -c "$2")
   (cd "$place/$1" && tar --create --use-compress-program="xz -0" --file "$place/$1.tar.xz" shardmark-*)
-  if "$here/bundle" --check "$place/$1.tar.xz" >"$place/$1.out" 2>&1; then
+  if "$here/packages/check_bundle.py" "$place/$1.tar.xz" >"$place/$1.out" 2>&1; then
     echo "bundle_test: $1: the check let it pass" >&2
     exit 1
   fi
@@ -25,3 +27,5 @@ broken() {
 
 broken lacks_a_library 'rm lib/libmpich.so.12'
 broken lacks_the_launcher 'rm bin/mpiexec'
+broken lacks_a_license 'rm share/doc/shardmark/licenses/libmpich12'
+broken has_another_file 'echo >>LICENSE'

@@ -2,6 +2,7 @@
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -72,6 +73,20 @@ class Wheel(unittest.TestCase):
     def test_a_folder_without_a_run_is_named(self):
         ran = self.python("-c", "import shardmark; shardmark.read('/nowhere')")
         self.assertIn("shardmark.drawing.run_json.BadRun: /nowhere/run.json: No such file", ran.stderr)
+
+    def test_the_example_of_the_readme_runs(self):
+        with open(os.path.join(HERE, "python", "README.md"), encoding="utf-8") as file:
+            example, = re.findall(r"^```python\n(.*?)^```", file.read(), re.MULTILINE | re.DOTALL)
+        ran = self.python("-c", example.replace("results/runs/RUN", self.run_dir))
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        self.assertIn("buffers", ran.stdout)
+
+    def test_its_command_draws_the_figures(self):
+        ran = self.python(os.path.join(self.installed, "bin", "shardmark-figures"), self.run_dir, "--only", "timeline")
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        metadata = json.loads(self.python("-c", "import importlib.metadata, json; print(json.dumps(dict(importlib.metadata"
+                                          ".metadata('shardmark'))))").stdout)
+        self.assertEqual(metadata["License"], "Apache-2.0")
 
     def test_it_draws_the_figures(self):
         ran = self.python("-m", "shardmark.figures", self.run_dir, "--only", "timeline")

@@ -199,6 +199,11 @@ int run_history(int argc, char** argv) {
   options.footer(
       fmt::format("Commands (shardmark history COMMAND --help):\n{}", two_columns(rows)));
   options.pass_from_first_argument(rest);
+  options.argument_choices([] {
+    std::vector<std::string> names;
+    for (const Action& action : actions) names.emplace_back(action.name);
+    return names;
+  });
   if (!options.parse({argv + 2, argv + argc})) return harness::accepted;
   if (rest.empty()) {
     fmt::print("{}", options.help());

@@ -42,16 +42,21 @@ std::string their_name(Operation operation) {
   return std::string(name(operation));
 }
 
+std::vector<std::string> operation_names() {
+  std::vector<std::string> names;
+  for (const Operation operation : operations) {
+    names.emplace_back(name(operation));
+    if (names.back() != their_name(operation)) names.push_back(their_name(operation));
+  }
+  return names;
+}
+
 // Accepts our name, theirs, and their program's.
 Operation parse_operation(const std::string& word) {
-  std::vector<std::string> known;
-  for (const Operation operation : operations) {
-    const std::string ours(name(operation)), theirs = their_name(operation);
-    if (word == ours || word == theirs || word == program_of(operation)) return operation;
-    known.push_back(ours);
-    if (ours != theirs) known.push_back(theirs);
-  }
-  throw UsageError(machine::unknown("operation", word, known));
+  for (const Operation operation : operations)
+    if (word == name(operation) || word == their_name(operation) || word == program_of(operation))
+      return operation;
+  throw UsageError(machine::unknown("operation", word, operation_names()));
 }
 
 std::int64_t parse_size(std::string_view flag, const std::string& text) {
@@ -192,6 +197,7 @@ std::optional<Arguments> parse_arguments(const std::vector<std::string>& words,
   std::vector<std::string> operation;
   std::string dtype = "float", reduction = "sum";
   options.arguments("OPERATION", operation, "all_reduce, all_gather, ...; see --help", 1, 1);
+  options.argument_choices(operation_names);
 
   options.group("Options of nccl-tests");
   add_size(options, "-b,--minbytes", a.min_bytes, "first size (32M)");

@@ -82,8 +82,13 @@ void Options::footer(std::string text) {
 
 void Options::read(const std::string& names, std::string value, Read read, std::string about,
                    Times times) {
-  options_.push_back({split_list(names), std::move(value), std::move(about), group_,
-                      std::move(read), times == Times::once ? times_ : times});
+  options_.push_back({split_list(names),
+                      std::move(value),
+                      std::move(about),
+                      group_,
+                      std::move(read),
+                      {},
+                      times == Times::once ? times_ : times});
 }
 
 void Options::text(const std::string& names, std::string value, std::string& into,
@@ -158,6 +163,7 @@ void Options::take_option(const std::vector<std::string>& words, std::size_t& at
   Option* option = find(name);
   if (!option && (name == "-h" || name == "--help")) {
     wants_help_ = true;
+    wants_roff_ = word == roff_help;
     return;
   }
   if (!option) {
@@ -186,21 +192,27 @@ void Options::take_option(const std::vector<std::string>& words, std::size_t& at
   while (option->takes_following && follows()) take(*option, name, words[++at]);
 }
 
-bool Options::parse(const std::vector<std::string>& words) {
-  for (std::size_t at = 0; at < words.size(); ++at) {
-    if (is_option(words[at])) {
-      take_option(words, at);
-    } else if (behind_first_) {
-      behind_first_->assign(words.begin() + static_cast<std::ptrdiff_t>(at), words.end());
-      break;
-    } else if (!pass(words[at])) {
-      if (!arguments_ || arguments_->size() == most_arguments_)
-        reject("unexpected argument '{}'", words[at]);
-      arguments_->push_back(words[at]);
-    }
+bool Options::take_word(const std::vector<std::string>& words, std::size_t& at) {
+  if (is_option(words[at])) {
+    take_option(words, at);
+  } else if (behind_first_) {
+    behind_first_->assign(words.begin() + static_cast<std::ptrdiff_t>(at), words.end());
+    return false;
+  } else if (!pass(words[at])) {
+    if (!arguments_ || arguments_->size() == most_arguments_)
+      reject("unexpected argument '{}'", words[at]);
+    arguments_->push_back(words[at]);
   }
+  return true;
+}
+
+bool Options::parse(const std::vector<std::string>& words) {
+  if (!words.empty() && words[0] == complete_word)
+    return complete({words.begin() + 1, words.end()});
+  for (std::size_t at = 0; at < words.size(); ++at)
+    if (!take_word(words, at)) break;
   if (wants_help_) {
-    fmt::print("{}", help());
+    fmt::print("{}", wants_roff_ ? manual() : help());
     return false;
   }
   if (arguments_ && arguments_->size() < least_arguments_)
@@ -235,16 +247,24 @@ std::string two_columns(const std::vector<std::pair<std::string, std::string>>& 
   return all;
 }
 
-std::string Options::help() const {
-  std::string text = fmt::format("Usage: shardmark {} [OPTIONS]{}{}\n", command_,
-                                 arguments_text_.empty() ? "" : " ", arguments_text_);
-  if (!about_.empty())
-    text += fmt::format("\n{}\n", fmt::join(wrapped(about_, most_columns), "\n"));
+std::string Options::usage() const {
+  return fmt::format("{} [OPTIONS]{}{}", command_, arguments_text_.empty() ? "" : " ",
+                     arguments_text_);
+}
+
+std::vector<std::string> Options::groups() const {
   std::vector<std::string> groups;
   for (const Option& option : options_)
     if (!option.group.empty() && std::ranges::find(groups, option.group) == groups.end())
       groups.push_back(option.group);
-  for (const std::string& group : groups) {
+  return groups;
+}
+
+std::string Options::help() const {
+  std::string text = fmt::format("Usage: shardmark {}\n", usage());
+  if (!about_.empty())
+    text += fmt::format("\n{}\n", fmt::join(wrapped(about_, most_columns), "\n"));
+  for (const std::string& group : groups()) {
     std::vector<std::pair<std::string, std::string>> rows;
     for (const Option& option : options_)
       if (option.group == group)

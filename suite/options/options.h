@@ -7,8 +7,9 @@
 //   if (!options.parse({argv + 2, argv + argc})) return harness::accepted;  // printed the help
 //
 // The value of an option is the next word, or follows '=', or a short option's letter (-b8). Every
-// command has -h and --help. Throws harness::UsageError: an unknown option (naming the nearest), a
-// missing or wrong value, an option given twice, an unexpected argument.
+// command has -h and --help. The manual page and the completion of shells come from the same table:
+// parse() also answers roff_help and complete_word. Throws harness::UsageError: an unknown option
+// (naming the nearest), a missing or wrong value, an option given twice, an unexpected argument.
 
 #include <fmt/format.h>
 
@@ -56,6 +57,11 @@ std::vector<std::string> split_list(const std::string& text);
 class Options {
  public:
   using Read = std::function<void(const std::string& value)>;
+  using Choices = std::function<std::vector<std::string>()>;
+  // The only word: prints the section of the manual instead of the help.
+  static constexpr std::string_view roff_help = "--help=roff";
+  // The first word: prints the words that can continue the last word, `WORD` or `WORD<tab>ABOUT`.
+  static constexpr std::string_view complete_word = "--complete";
   // How often an option may be given. last: the last value counts.
   enum class Times : unsigned char { once, last, each };
 
@@ -103,14 +109,20 @@ class Options {
   // Adds an option that takes all words up to the next option: --against A B C.
   void takes_following(const std::string& name, std::string value, std::vector<std::string>& into,
                        std::string about);
+  // Sets the values that completion offers for the latest option, or for the arguments. They are
+  // called after the words before are read. Without choices a shell offers files.
+  void choices(Choices choices);
+  void argument_choices(Choices choices) { argument_choices_ = std::move(choices); }
+
   // Keeps unknown options and arguments with this prefix unchanged, in order.
   void pass(std::string prefix, std::vector<std::string>& into);
   // Keeps the first argument and all words after it unchanged.
   void pass_from_first_argument(std::vector<std::string>& into) { behind_first_ = &into; }
 
-  // Returns false after printing the help that the words request.
+  // Returns false after printing what the words request: the help, or words that complete them.
   bool parse(const std::vector<std::string>& words);
   std::string help() const;
+  std::string manual() const;  // the same for man, in roff
   std::vector<std::string> names() const;
 
  private:
@@ -118,6 +130,7 @@ class Options {
     std::vector<std::string> names;
     std::string value, about, group;  // value: empty for flags
     Read read;
+    Choices choices = {};
     Times times = Times::once;
     bool takes_following = false;
     int given = 0;
@@ -126,19 +139,29 @@ class Options {
   void take(Option& option, std::string_view name, const std::string& value);
   void take_option(const std::vector<std::string>& words, std::size_t& at);
   bool pass(const std::string& word);
+  // Takes the word at `at`, and its value. Returns false at the command that takes all others.
+  bool take_word(const std::vector<std::string>& words, std::size_t& at);
+  bool complete(std::vector<std::string> words);
+  void offer_names(std::string_view partial) const;
+  std::string usage() const;
+  std::vector<std::string> groups() const;
 
   std::string command_, arguments_text_, about_, group_ = "Options", passed_prefix_;
   Times times_ = Times::once;
   std::function<std::string()> footer_;
   std::vector<Option> options_;
   std::string argument_value_, argument_about_;
+  Choices argument_choices_;
   std::vector<std::string>* arguments_ = nullptr;
   std::size_t least_arguments_ = 0, most_arguments_ = 0;
   std::vector<std::string>*passed_ = nullptr, *behind_first_ = nullptr;
-  bool wants_help_ = false;
+  bool wants_help_ = false, wants_roff_ = false;
 };
 
 // Lines of "  name  text", the texts in one column and wrapped at 100 columns.
 std::string two_columns(const std::vector<std::pair<std::string, std::string>>& rows);
+
+// Returns a text for man, without its special characters.
+std::string roff(std::string_view text);
 
 }  // namespace suite

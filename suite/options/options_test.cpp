@@ -45,6 +45,39 @@ struct Example {
   }
 };
 
+TEST(Options, OffersWordsThatContinueALine) {
+  const auto offered = [](const Words& words) {
+    Example e;
+    e.options.group("");
+    e.options.number("--ripe", "N", e.count, 0, 9, "axis");
+    e.options.choices([&e] { return e.fruit.empty() ? Words{} : Words{"4", "45"}; });
+    e.options.argument_choices([] { return Words{"apple", "pear"}; });
+    Words line{std::string(Options::complete_word)};
+    line.insert(line.end(), words.begin(), words.end());
+    testing::internal::CaptureStdout();
+    EXPECT_FALSE(e.options.parse(line));
+    return testing::internal::GetCapturedStdout();
+  };
+  EXPECT_EQ(offered({"--co"}), "--count\tpieces (default: 3)\n--color\trepeatable\n");
+  EXPECT_EQ(offered({""}), "apple\npear\n");
+  EXPECT_EQ(offered({"--count", "x", "pe"}), "pear\n");
+  EXPECT_EQ(offered({"--out", ""}), "");
+  EXPECT_EQ(offered({"--ri"}), "");
+  EXPECT_EQ(offered({"fig", "--ri"}), "--ripe\taxis\n");
+  EXPECT_EQ(offered({"fig", "--ripe", "4"}), "4\n45\n");
+  EXPECT_EQ(offered({"fig", "--ripe=1,45"}), "--ripe=1,45\n");
+}
+
+TEST(Options, WritesASectionOfTheManual) {
+  Example e;
+  const std::string page = e.options.manual();
+  EXPECT_TRUE(page.starts_with(".SS shardmark weigh [OPTIONS] [FRUIT...]\nWeighs fruit.\n"))
+      << page;
+  EXPECT_NE(page.find(".TP\n\\fB\\-o, \\-\\-out\\fR \\fIDIR\\fR\nfolder\n"), std::string::npos)
+      << page;
+  EXPECT_EQ(roff(".a-b\\\n'c"), "\\&.a\\-b\\e\n\\&'c");
+}
+
 TEST(Options, ReadsEveryForm) {
   Example e;
   ASSERT_TRUE(e.options.parse({"apple", "-oruns", "--count=4", "-n", "-5", "-n2", "--color",

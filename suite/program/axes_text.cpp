@@ -47,6 +47,31 @@ std::string axis_names(const std::string& axis) {
   return fmt::format("{}", fmt::join(split_list(axis_options(axis)), ", "));
 }
 
+std::vector<std::string> unit_names() {
+  std::vector<std::string> names;
+  for (const harness::Family* unit : harness::families()) names.emplace_back(unit->name());
+  return names;
+}
+
+std::vector<std::string> profile_names() {
+  using enum harness::Profile;
+  std::vector<std::string> names;
+  for (const harness::Profile profile : {quick, acceptance, paper})
+    names.emplace_back(name(profile));
+  return names;
+}
+
+std::vector<std::string> axis_values(const std::vector<std::string>& units,
+                                     const std::string& axis) {
+  std::vector<std::string> all;
+  for (const harness::Family* unit : harness::families(units))
+    for (const AxisInfo& one : unit->axes({}))
+      if (one.name == axis)
+        for (const std::string& value : one.allowed.empty() ? one.values : one.allowed)
+          if (std::ranges::find(all, value) == all.end()) all.push_back(value);
+  return all;
+}
+
 std::string axes_help(const std::vector<std::string>& units, const harness::PlanRequest& request) {
   std::string text;
   for (const harness::Family* unit : harness::families(units)) {

@@ -13,6 +13,12 @@ std::string axis_options(const std::string& axis);
 // The same for readers: "--tp, --tensor-model-parallel-size".
 std::string axis_names(const std::string& axis);
 
+// Words that completion offers. axis_values: of the named units, of all units if none is named.
+std::vector<std::string> unit_names();
+std::vector<std::string> profile_names();
+std::vector<std::string> axis_values(const std::vector<std::string>& units,
+                                     const std::string& axis);
+
 // Lists for the help one line per axis: the values of the profile, the allowed values and the
 // default; shortens long lists. Throws harness::UsageError for an unknown unit.
 std::string axes_help(const std::vector<std::string>& units, const harness::PlanRequest& request);

@@ -14,17 +14,13 @@
 namespace suite {
 namespace {
 
-struct Command {
-  std::string_view name, about;
-  int (*run)(int argc, char** argv);
-};
 constexpr Command all[] = {
     {"run", "measure and judge units", run_units},
     {"list", "units, their oracles and axes", run_list},
     {"collective", "measure one collective with the options and the table of nccl-tests",
      nccl_tests::run_collective},
     {"compare", "compare launches before and after a change", comparison::run_compare},
-    {"ab", "compare two environments, launched in turn", comparison::run_ab},
+    {"ab", "compare two environments, launched in turn", comparison::run_ab, "run"},
     {"history", "keep runs over time and find changes", comparison::run_history},
     {"plan", "memory of a training, from ds_config.json or Megatron's arguments",
      configuration::run_plan},
@@ -33,6 +29,8 @@ constexpr Command all[] = {
     {"health", "what to drain after a run: exit code 0 OK, 1 WARN, 2 CRITICAL", run_health},
     {"data", "write the bytes of a text as Megatron's token files", run_data},
     {"version", "version, commit, compiler and libraries", run_version},
+    {"manual", "print the page of man", run_manual},
+    {"completion", "print the completion of a shell: bash, zsh or fish", run_completion},
 };
 
 int print_help() {
@@ -40,21 +38,27 @@ int print_help() {
   for (const Command& command : all) rows.emplace_back(command.name, command.about);
   fmt::print(
       "Usage: shardmark COMMAND [OPTIONS]\n\n"
-      "Measures and judges the software stack that trains large language models on many GPUs.\n\n"
+      "{}\n\n"
       "Commands:\n{}\n"
       "shardmark COMMAND --help lists the options of a command.\n",
-      two_columns(rows));
+      program_about, two_columns(rows));
   return harness::accepted;
 }
 
 }  // namespace
 
+std::span<const Command> commands() { return all; }
+
+const Command* find_command(std::string_view name) {
+  const auto* command = std::ranges::find(all, name, &Command::name);
+  return command == std::end(all) ? nullptr : command;
+}
+
 int run_command(int argc, char** argv) {
   const std::string_view word = argc > 1 ? argv[1] : "--help";
   if (word == "--help" || word == "-h" || word == "help") return print_help();
-  const auto command =
-      std::ranges::find(all, word == "--version" ? "version" : word, &Command::name);
-  if (command != std::end(all)) return command->run(argc, argv);
+  if (const Command* command = find_command(word == "--version" ? "version" : word))
+    return command->run(argc, argv);
   std::vector<std::string> names;
   for (const Command& one : all) names.emplace_back(one.name);
   throw harness::UsageError(machine::unknown("command", word, names));

@@ -1,14 +1,31 @@
 #pragma once
-// The commands of the program, in one table: dispatch, help and the nearest name come from it.
+// The commands of the program, in one table: dispatch, help, the manual page, completion and the
+// nearest name come from it.
 //
 // A command takes main's argc and argv; argv[1] is its name. It prints its help on --help, returns
 // the exit code, and throws harness::UsageError or machine::MachineError with one line of text. Its
 // file is NAME_command.cpp.
 
 #include <cstdio>
+#include <span>
 #include <string>
+#include <string_view>
 
 namespace suite {
+
+struct Command {
+  std::string_view name, about;
+  int (*run)(int argc, char** argv);
+  std::string_view takes_options_of = {};  // the command that gets its other words
+};
+std::span<const Command> commands();
+// Returns nullptr for an unknown name.
+const Command* find_command(std::string_view name);
+
+inline constexpr std::string_view program_name =
+    "benchmark and conformance suite for distributed training";
+inline constexpr std::string_view program_about =
+    "Measures and judges the software stack that trains large language models on many GPUs.";
 
 // Runs the command that argv[1] names. Throws harness::UsageError naming the nearest.
 int run_command(int argc, char** argv);
@@ -19,6 +36,8 @@ int run_report(int argc, char** argv);
 int run_health(int argc, char** argv);
 int run_data(int argc, char** argv);
 int run_version(int argc, char** argv);
+int run_manual(int argc, char** argv);
+int run_completion(int argc, char** argv);
 
 namespace configuration {
 int run_plan(int argc, char** argv);

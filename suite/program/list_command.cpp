@@ -95,10 +95,12 @@ int run_list(int argc, char** argv) {
   Options options("list", "[UNIT...]",
                   "Lists all units with their oracles; with UNIT, its axes in each profile.");
   options.arguments("UNIT", units, "a unit");
+  options.argument_choices(unit_names);
   options.read(
       "--profile", "NAME",
       [&profiles](const std::string& text) { profiles.push_back(harness::parse_profile(text)); },
       "only this profile: quick, acceptance or paper", Options::Times::each);
+  options.choices(profile_names);
   bool markdown = false;
   options.flag("--markdown", markdown, "a page of the documentation");
   if (!options.parse({argv + 2, argv + argc})) return harness::accepted;

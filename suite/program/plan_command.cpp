@@ -82,6 +82,7 @@ std::optional<Words> parse(int argc, char** argv) {
   options.flag("--ignore-unknown-keys", sources.ignore_unknown,
                "warn about unsupported keys instead of failing");
   options.text("--model", "NAME", sources.model, fmt::format("{}", fmt::join(model_names(), ", ")));
+  options.choices(model_names);
   options.read(
       "--parameters", "COUNT",
       [&sources](const std::string& text) {

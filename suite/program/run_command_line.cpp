@@ -35,6 +35,7 @@ std::string default_out_dir() {
 }
 
 constexpr double acceptance_minutes = 25;
+const std::vector<std::string> devices{"host", "cuda"};
 constexpr std::string_view passing_flags[] = {"--resume", "--out", "--max-minutes", "--timeout"};
 
 // Texts that are parsed after all words are read.
@@ -46,9 +47,11 @@ struct Texts {
 
 void add_options(Options& options, RunCommandLine& line, Texts& texts) {
   options.arguments("UNIT", line.units, "a unit, or a case by its name");
+  options.argument_choices(unit_names);
   options.pass("--benchmark_", line.options.google_flags);
   options.group("Cases and measuring");
   options.text("--profile", "NAME", texts.profile, "quick, acceptance or paper (default: quick)");
+  options.choices(profile_names);
   options.read(
       "--filter", "REGEX",
       [&line](const std::string& text) {
@@ -56,6 +59,7 @@ void add_options(Options& options, RunCommandLine& line, Texts& texts) {
       },
       "only cases whose names match; -REGEX: do not match");
   options.text("--device", "KIND", line.device, "host or cuda (default: host)");
+  options.choices([] { return devices; });
   options.number(
       "--seed", "N", line.seed, 0, std::numeric_limits<std::int64_t>::max(),
       fmt::format("seed for all random values (default: {})", harness::RunOptions().seed));
@@ -67,6 +71,13 @@ void add_options(Options& options, RunCommandLine& line, Texts& texts) {
                    "longest wait of one rank for another (default: 60)");
   options.text("--timing", "KIND", texts.timing,
                "sample (default, after a barrier), loop, window (clock), armed (GPU)");
+  options.choices([] {
+    using enum harness::Timing;
+    std::vector<std::string> names;
+    for (const harness::Timing timing : {sample, loop, window, armed})
+      names.emplace_back(name(timing));
+    return names;
+  });
   options.flag("--no-limits", line.no_limits, "do not measure the limits of this machine first");
   options.texts("--inject", "KIND:KEY=VALUE,...", texts.faults,
                 "inject a fault; the run is never accepted", false);
@@ -118,8 +129,8 @@ void check(RunCommandLine& line, const Texts& texts) {
   line.profile = harness::parse_profile(texts.profile);
   line.options.timing = harness::parse_timing(texts.timing);
   for (const std::string& fault : texts.faults) line.faults.push_back(harness::parse_fault(fault));
-  if (line.device != "host" && line.device != "cuda")
-    throw UsageError(machine::unknown("device", line.device, {"host", "cuda"}));
+  if (std::ranges::find(devices, line.device) == devices.end())
+    throw UsageError(machine::unknown("device", line.device, devices));
   if (line.options.timing == harness::Timing::armed && line.device == "host")
     reject("--timing armed requires --device cuda (got host); on the host use --timing window");
   if (line.units == std::vector<std::string>{"all_to_all_v"}) take_sizes_of_file(line.axes);
@@ -147,10 +158,12 @@ std::optional<RunCommandLine> parse(const std::vector<std::string>& words) {
   std::set<std::string> axes;
   for (const harness::Family* family : harness::families())
     for (const harness::AxisInfo& axis : family->axes({}))
-      if (axes.insert(axis.name).second)
+      if (axes.insert(axis.name).second) {
         options.read(
             axis_options(axis.name), "VALUES",
-            [&line, name = axis.name](const std::string& text) { line.axes[name] = text; }, "");
+            [&line, name = axis.name](const std::string& text) { line.axes[name] = text; }, "axis");
+        options.choices([&line, name = axis.name] { return axis_values(line.units, name); });
+      }
   options.footer([&] {
     if (texts.profile != "quick") line.profile = harness::parse_profile(texts.profile);
     return line.units.empty() ? "shardmark run UNIT --help lists the axes of a unit; shardmark "
