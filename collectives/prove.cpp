@@ -208,7 +208,7 @@ class Machine {
     of(rank).posted.push_back({peer, of(peer).taken[rank] + ahead, target});
     return true;
   }
-  // From its post until it is received, a place is its peer's, but for sends to that same peer.
+  // A place belongs to the peer from its post until it is received, except for sends to that peer.
   void leave_alone(int rank, Slice slice, int sending_to) {
     for (const Posted& posted : of(rank).posted)
       if (overlaps(rank, posted.target, slice) &&

@@ -245,7 +245,7 @@ TEST(Prover, SeesAPostThatIsNeverReceived) {
             std::string::npos);
 }
 
-// Chunks of a run lie close together: where they differ in length, not each in its own bay.
+// Chunks of a run are contiguous. If their lengths differ, each does not have its own bay.
 TEST(Prover, SeesABayReadAsAnotherRun) {
   EXPECT_NE(
       refusal([](const Call&) {

@@ -49,7 +49,7 @@ Counts prove_all(const Schedule& schedule) {
 }
 
 TEST(Prove, EveryListedScheduleUpTo32Stages) {
-  // Of p stages 4p sizes, in all:
+  // 4p sizes for p stages, in total:
   const int p = most_stages, all = 2 * p * (p + 1);
   for (const Schedule& schedule : schedules()) {
     SCOPED_TRACE(schedule.name);

@@ -15,7 +15,7 @@
 
 namespace collectives {
 
-// Numbers between ranks of one thread, by receiver and sender.
+// Numbers that ranks of one thread exchange, by receiver and sender.
 struct Numbers {
   std::map<std::pair<int, int>, std::deque<Agreement::Number>> waiting;
   std::size_t sent = 0;

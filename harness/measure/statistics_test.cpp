@@ -128,7 +128,7 @@ TEST(Statistics, RobustZByHand) {
 }
 
 TEST(Statistics, NearlyEqualValuesHaveNoOutlier) {
-  // Without a floor the last would lie infinitely many deviations off.
+  // Without a floor, the last value would be infinitely many deviations away.
   const std::vector<double> values = {10, 10, 10, 10, 10, 10.1};
   EXPECT_DOUBLE_EQ(robust_z(values, values, 0.05).back(), (10.1 - 10) / 0.5);
   EXPECT_LT(robust_z(values, values, 0.05).back(), outlying_z);

@@ -57,8 +57,10 @@ std::string Terminal::painted(Ruling verdict, const std::string& text) const {
   return color ? fmt::format("{}{}\x1b[0m", colors[static_cast<std::size_t>(verdict)], text) : text;
 }
 
+std::vector<std::string> color_names() { return {"auto", "always", "never"}; }  // by Color
+
 Color parse_color(std::string_view text) {
-  static const std::vector<std::string> names = {"auto", "always", "never"};  // by Color
+  const std::vector<std::string> names = color_names();
   const auto found = std::ranges::find(names, text);
   if (found == names.end()) throw machine::UsageError(machine::unknown("--color", text, names));
   return static_cast<Color>(found - names.begin());

@@ -23,7 +23,8 @@ struct Terminal {
 // The width of the terminal of the process that started this one.
 constexpr const char* columns_variable = "SHARDMARK_COLUMNS";
 enum class Color : unsigned char { automatic, always, never };
-// Throws UsageError for a text other than auto, always and never.
+std::vector<std::string> color_names();  // auto, always, never
+// Throws UsageError for another name.
 Color parse_color(std::string_view text);
 // automatic: on a terminal, if NO_COLOR is unset.
 Terminal terminal_of(std::FILE* out, Color color = Color::automatic);

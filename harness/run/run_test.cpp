@@ -251,7 +251,7 @@ class PretendedGpu final : public machine::Device {
 };
 
 TEST(Run, RanksThatShareAGpuHaveTimesAndNoSpeeds) {
-  // Three ranks on two GPUs: two of them share one, which rank 0 is not on.
+  // Three ranks on two GPUs: ranks 1 and 2 share one.
   const auto choose = [](machine::World& world) {
     world.use_device(std::make_unique<PretendedGpu>(world.rank() == 0 ? 1 : 2));
     world.barrier(world.group());

@@ -27,7 +27,7 @@ class TestFolder {
  public:
   TestFolder() {
     std::string name = (std::filesystem::temp_directory_path() / "shardmark_XXXXXX").string();
-    if (!mkdtemp(name.data())) throw std::runtime_error("no folder for the test");
+    if (!mkdtemp(name.data())) throw std::runtime_error("cannot create a folder for the test");
     path_ = name;
   }
   ~TestFolder() { std::filesystem::remove_all(path_); }

@@ -95,7 +95,7 @@ struct Half {
   SHARDMARK_BOTH constexpr explicit operator float() const {
     const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000u) << 16;
     const std::uint32_t magnitude = static_cast<std::uint32_t>(bits & 0x7fffu) << 13;
-    // The product rebiases the exponent, exactly; subnormals become normal by it.
+    // The product rebiases the exponent exactly, and makes subnormals normal.
     const float finite = detail::bits_as<float>(magnitude) * 0x1p112f;
     const std::uint32_t word =
         magnitude >= 0x0f800000u ? magnitude | 0x7f800000u : detail::bits_as<std::uint32_t>(finite);

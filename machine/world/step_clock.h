@@ -154,7 +154,7 @@ class During {
   StepClock::Recorder* const recorder_;
 };
 
-// Communication with a neighbour in the pipeline, in which waiting is the bubble.
+// Communication with a pipeline neighbour. Its waiting time is the bubble.
 class DuringMessage : public During {
  public:
   explicit DuringMessage(std::string_view group)

@@ -1,8 +1,8 @@
 #pragma once
 // DualPipe: DeepSeek-AI 2024, arXiv:2412.19437, section 3.2.1. Two copies of the model, so a stage
 // holds two parts: chunk 0 is part i of the first copy, chunk 1 part p-1-i of the second. Half of
-// the micro-batches enter at the first stage, the other half at the last, and meet. It needs p
-// even, m even and m >= 2p. The gradients of the two copies are to be added before the optimizer.
+// the micro-batches enter at the first stage, the other half at the last, and meet. Requires even
+// p, even m and m >= 2p. The gradients of the two copies must be added before the optimizer.
 //
 // The paper's bubble is (p/2-1)(F&B + B - 3W), where B is a whole backward and F&B a forward and a
 // backward overlapped, as one block. Here a stage does one after the other and the forward's output

@@ -77,8 +77,7 @@ int padded_vocabulary(const TrainingConfig::Model& model, int tp) {
   const std::int64_t unit = std::int64_t{model.make_vocab_size_divisible_by.value_or(usual)} * tp;
   const std::int64_t rows = (tokens + unit - 1) / unit * unit;
   if (rows > std::numeric_limits<int>::max())
-    throw std::invalid_argument(
-        fmt::format("a vocabulary of {} rows is more than this program counts to", rows));
+    throw std::invalid_argument(fmt::format("a vocabulary of {} rows is too large", rows));
   return static_cast<int>(rows);
 }
 

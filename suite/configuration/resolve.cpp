@@ -208,8 +208,7 @@ class Resolution {
   }
 
   void derive(const Field& field, std::int64_t value, const std::string& how) {
-    if (value > std::numeric_limits<int>::max())
-      reject("{} ({}) is more than this program counts to", value, how);
+    if (value > std::numeric_limits<int>::max()) reject("{} ({}) is too large", value, how);
     said_.set(field, static_cast<double>(value), {"derived", how});
   }
 

@@ -22,7 +22,7 @@ std::string why_no_case(const LayerTraits& traits, const LayerCase& c) {
                                     {"num-attention-heads", c.num_attention_heads},
                                     {"vocab-size", c.vocab_size}})
     if (value < 1)
-      throw harness::UsageError(fmt::format("--{}: {} is not at least 1", axis, value));
+      throw harness::UsageError(fmt::format("--{} is {}; expected at least 1", axis, value));
   std::string why;
   if (traits.has_heads)
     why = not_divided("hidden-size", c.hidden_size, "num-attention-heads", c.num_attention_heads);

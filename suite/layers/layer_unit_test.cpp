@@ -209,7 +209,7 @@ TEST(LayerSweep, RejectsInvalidDegreesWithAnExample) {
                {"sequence-parallel", "1"}}),
       "sequence-parallel: micro-batch-size x seq-length is 20; expected a multiple of ranks 8 "
       "(example: 24)");
-  EXPECT_EQ(refusal({{"seq-length", "0"}}), "--seq-length: 0 is not at least 1");
+  EXPECT_EQ(refusal({{"seq-length", "0"}}), "--seq-length is 0; expected at least 1");
   EXPECT_EQ(refusal({{"ranks", "3"}, {"num-attention-heads", "6"}}), "accepted");
 }
 

@@ -57,7 +57,7 @@ Sweep<LayerCase> linear_sweep(LinearCut cut) {
                                       {"input_size", c.input_size},
                                       {"output_size", c.output_size}})
       if (value < 1)
-        throw harness::UsageError(fmt::format("--{}: {} is not at least 1", axis, value));
+        throw harness::UsageError(fmt::format("--{} is {}; expected at least 1", axis, value));
     if (c.skip_bias_add && !c.bias) return std::string("skip_bias_add requires bias on (got off)");
     try {
       collectives::Parameter::local_shape(

@@ -38,7 +38,7 @@ LayerClaims claims(const LayerCase& c) {
       // gathered.
       .buffers = std::max(
           {z.gathered, P + again, qkv + z.gathered + std::max(part + P + again, z.gathered)}),
-      // Megatron-LM's count: of core attention the causal half.
+      // Megatron-LM counts the causal half of core attention.
       .flops = 3.0 * 2 * static_cast<double>(c.tokens() * (h * (qkv_columns + h) + s * h)) /
                static_cast<double>(t),
       .longest_sum = std::max({qkv_columns, in_group * s, c.tokens()}),

@@ -60,7 +60,7 @@ void refuse_environment(const Arguments& arguments) {
   if (arguments.operation != machine::Operation::all_to_all_v) return;
   for (const char* variable : {"NCCL_TESTS_ALLTOALLV_SPREAD", "NCCL_TESTS_ALLTOALLV_MATRIX_SCALE"})
     if (std::getenv(variable))
-      reject("{} is set, which is not read here; unset it, see --traffic", variable);
+      reject("{} is set but not supported; unset it and use --traffic", variable);
 }
 
 std::vector<int> roots(const Arguments& arguments, int ranks) {

@@ -36,6 +36,7 @@ std::string default_out_dir() {
 
 constexpr double acceptance_minutes = 25;
 const std::vector<std::string> devices{"host", "cuda"};
+const std::vector<std::string> output_formats{"table", "json", "csv"};
 constexpr std::string_view passing_flags[] = {"--resume", "--out", "--max-minutes", "--timeout"};
 
 // Texts that are parsed after all words are read.
@@ -100,16 +101,17 @@ void add_options(Options& options, RunCommandLine& line, Texts& texts) {
       "--color", "KIND",
       [&line](const std::string& text) { line.color = harness::parse_color(text); },
       "auto (default), always or never");
+  options.choices([] { return harness::color_names(); });
   options.read(
       "--output-format", "KIND",
       [&line](const std::string& text) {
-        const std::vector<std::string> known = {"table", "json", "csv"};
-        if (std::ranges::find(known, text) == known.end())
-          throw UsageError(machine::unknown("--output-format", text, known));
-        line.prints_results = text != known[0];
+        if (std::ranges::find(output_formats, text) == output_formats.end())
+          throw UsageError(machine::unknown("--output-format", text, output_formats));
+        line.prints_results = text != output_formats[0];
         if (line.prints_results) line.options.google_flags.push_back("--benchmark_format=" + text);
       },
       "table (default); json or csv: Google Benchmark's on stdout, all else on stderr");
+  options.choices([] { return output_formats; });
   options.number("--durations", "N", line.console.durations, 0, 1000,
                  "list the N longest cases at the end");
   options.text("--resume", "DIR", line.resume_dir,

@@ -69,8 +69,8 @@ void validate(const TrainingConfig& config) {
   if (config.zero.overlaps() && degrees.dp > 1 &&
       config.transport != machine::Transport::shared_memory)
     throw std::invalid_argument(
-        fmt::format("overlap_comm with transport {}: one thread alone may use it; the transport "
-                    "that more may use is shared_memory",
+        fmt::format("overlap_comm requires transport shared_memory, which several threads may use "
+                    "(got {})",
                     machine::name(config.transport)));
   validate_batch(config);
   check(options.offload_param, stage, options.offload_optimizer);

@@ -221,7 +221,7 @@ TEST_F(ConfiguredStep, AnAxisMaySayWhatTheFilesLeaveOpen) {
   EXPECT_EQ(cut.precision.dtype, machine::Dtype::bfloat16);
   EXPECT_EQ(config(two, {{"ranks", "2"}, {"zero-stage", "1"}}).zero.stage, 1);
   EXPECT_EQ(config(two, {{"ranks", "1"}, {"seq-length", "8"}}).model.sequence, 8);
-  // Of lists every combination that fits, and each value once.
+  // Lists give every combination that fits, and each value once.
   const ConfiguredCases several = run(
       two, {{"ranks", "1,2,4"}, {"tensor-model-parallel-size", "1,2"}, {"dtype", "float,half"}});
   std::set<std::string> grids;

@@ -1,4 +1,4 @@
-// What double says of a step in half: that it must overflow, or must not.
+// The reference in double predicts whether a step in half overflows.
 
 #include "suite/training_step/half_range.h"
 

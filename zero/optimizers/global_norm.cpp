@@ -39,7 +39,7 @@ double GlobalNorm::sum_of_squares(const std::function<Tensor(Range)>& gradients)
   const std::size_t num_segments = layout_.segments.size();
   const auto owned_shards = static_cast<std::size_t>(partials_.size());
   const int first_shard = dp_ ? dp_->rank() : 0;
-  // Calls visit(shard, segment, their elements) where there are any.
+  // Calls visit(shard, segment, elements) for every overlap of the two.
   const auto each = [&](const auto& visit) {
     for (std::size_t shard = 0; shard < owned_shards; ++shard) {
       for (const Bucket& bucket : layout_.buckets) {

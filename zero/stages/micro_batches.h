@@ -32,7 +32,7 @@ class MicroBatches {
   // The next bucket, if all its gradients are ready and it holds no tied embedding, whose other
   // stage may still need this one for its backward.
   std::optional<std::size_t> take_complete();
-  // The next bucket, ready or not; none after the last, and then the first again.
+  // Returns the next bucket, ready or not; none after the last one, then the first again.
   std::optional<std::size_t> take_next();
   bool is_taken(int bucket) const { return static_cast<std::size_t>(bucket) < next_; }
 

@@ -5,7 +5,7 @@
 //   lanes.template max<A>(n, f) likewise; minus infinity where n is 0
 //   lanes.template remember<A>(n, f, use)   use(f), or use of what f gave for every col < n
 //   lanes.leads()               true in the one lane that writes per-row results
-// What one call of each has written, only the same column of a later each may read.
+// A value that one `each` writes may be read only by the same column of a later `each`.
 
 #include <cstdint>
 
