@@ -7,9 +7,11 @@ import itertools
 import os
 import sys
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "python"))
+from shardmark.interpreter import need_matplotlib  # noqa: E402
+
+need_matplotlib()
+from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: E402
 from shardmark import figures  # noqa: E402
 from shardmark.drawing.run_json import Absent, load  # noqa: E402
 
