@@ -145,11 +145,13 @@ TEST_F(ConsoleTest, FinishSaysTheVerdictOfARejectedRun) {
                               record("ring", 8, Ruling::skipped, "needs 4 GPUs, found 0"),
                               record("all_reduce", 64, Ruling::skipped, "needs 4 GPUs, found 0"),
                               record("ring", 16, Ruling::skipped, "needs NCCL")};
-  records[0].counters = {{"busbw_GBps", 1.5}, {"limit_fraction", 0.5}, {"speedup_over_library", 2}};
+  records[0].counters = {
+      {"busbw_GBps", 1.5}, {"limit_fraction", 0.5}, {"speedup_over_library", 2}, {"bytes", 1e6}};
   records[2].counters = {{"busbw_GBps", 4.5},
                          {"wire_GBps", 3},
                          {"limit_fraction", 0.7},
-                         {"speedup_over_library", 1.5}};
+                         {"speedup_over_library", 1.5},
+                         {"bytes", 1e6}};
   records[1].counters = {{"busbw_GBps", 99},
                          {"limit_fraction", 1}};  // failed: its speed counts for nothing
   records[3].counters = {{"flops", 8.4e6}};

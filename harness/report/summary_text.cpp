@@ -44,7 +44,11 @@ std::size_t room_of(const Terminal& terminal) {
 std::string unit_table(const Summary& summary, const Terminal& terminal) {
   std::vector<std::vector<std::string>> rows{
       {"unit", "cases", "passed", "failed", "skipped", "best", "wire", "of limit", "of library"}};
-  const auto number = [](int value) { return value == 0 ? "-" : std::to_string(value); };
+  // Columns without text are left out.
+  const bool all_passed = summary.counts.passed == summary.counts.cases();
+  const auto number = [&](int value) {
+    return all_passed ? "" : value == 0 ? "-" : std::to_string(value);
+  };
   for (const UnitSummary& unit : summary.units)
     rows.push_back(
         {unit.unit, std::to_string(unit.counts.cases()), number(unit.counts.passed),
@@ -115,12 +119,15 @@ std::string durations_text(const std::vector<Record>& records, int count) {
   return text;
 }
 
-// The cases nearest to and farthest from their limits.
+// The cases nearest to and farthest from their limits. Small messages, whose time is mostly
+// start-up, are always far from them.
 std::string limits_text(const std::vector<Record>& records) {
   const Record *nearest = nullptr, *farthest = nullptr;
   const auto fraction = [](const Record* one) { return counter(*one, "limit_fraction"); };
   for (const Record& record : records) {
-    if (record.verdict != Ruling::pass || fraction(&record) <= 0) continue;
+    const std::string_view kind = kind_of_case(record);
+    const bool small = kind == "latency" || kind == "other";
+    if (record.verdict != Ruling::pass || small || fraction(&record) <= 0) continue;
     if (!nearest || fraction(&record) > fraction(nearest)) nearest = &record;
     if (!farthest || fraction(&record) < fraction(farthest)) farthest = &record;
   }
