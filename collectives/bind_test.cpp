@@ -82,7 +82,7 @@ TEST(Bind, DataThatIsReadAgainStaysInTheCache) {
   EXPECT_EQ(actions[2].store, machine::Store::cached);
 }
 
-// What binding looks at grows with the plan, not with its square.
+// The work of binding grows with the plan, not with its square.
 TEST(Bind, VisitsFewPiecesPerStep) {
   for (const Algorithm& algorithm : algorithms())
     for (const int ranks : {8, 64, 512}) {

@@ -88,7 +88,7 @@ TEST_P(EveryAlgorithm, IsRightForEveryRankCountTo64) {
           call.traffic = traffic.get();
           const Proof proof = prove(algorithm, call, count, in_place);
           ++proved;
-          // What lets ranks hold a parameter at different places.
+          // Ranks may then store a parameter at different places.
           if (algorithm.one_order) {
             ASSERT_TRUE(proof.one_order) << ranks << " ranks";
           }

@@ -166,7 +166,7 @@ class Linear : public ::testing::TestWithParam<LinearCase> {
     want = product(
         1, out, tokens(), [](auto, auto) { return 1.0; }, at(d_y, out));
     add(want, d_bias);
-    // Of columns that were gathered the sum is rounded before it is added.
+    // If columns were gathered, the sum is rounded before it is added.
     expect_elements(seen.at("gradient of layer.bias"), want,
                     then(gradient_bound, gamma(GetParam().whole ? 1 : 0, u_gradient())), "bias");
   }
@@ -250,7 +250,7 @@ TEST(LinearTraffic, OneCollectiveEach) {
   }
 }
 
-// What is whole on every rank is gathered once more; its conjugate sends nothing.
+// A tensor that every rank has is gathered again; the conjugate sends nothing.
 TEST(LinearTraffic, GathersReplicatedEnds) {
   on_ranks(2, Dtype::float32, [&](Rank& rank) {
     ColumnParallelLinear column(rank.context, "column", 8, 16, {.gather_output = true});

@@ -266,7 +266,7 @@ std::int64_t costliest(const std::vector<std::int64_t>& costs, const std::vector
   return most;
 }
 
-// Of all divisions.
+// Counts all divisions.
 std::int64_t least_of_all(const std::vector<std::int64_t>& costs, std::size_t begin, int parts) {
   std::int64_t cost = 0, least = std::numeric_limits<std::int64_t>::max();
   for (std::size_t end = begin; end < costs.size(); ++end) {

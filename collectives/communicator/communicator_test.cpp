@@ -66,7 +66,7 @@ std::shared_ptr<const TrafficMatrix> traffic_of(Operation operation, int ranks,
   return std::make_shared<const TrafficMatrix>(ranks, elements);
 }
 
-// What rank's output must hold; share i of an operation that deals in shares has `count` elements.
+// The expected output of a rank. If an operation works on shares, share i has `count` elements.
 std::vector<double> expected_output(Operation operation, int rank, int ranks, int root,
                                     std::int64_t count, const TrafficMatrix* traffic) {
   std::vector<double> result;
@@ -156,7 +156,7 @@ void check(World& world, Communicator& group, const Algorithm& algorithm, Dtype 
 constexpr Dtype signed_dtypes[] = {Dtype::float32, Dtype::float64, Dtype::bfloat16,
                                    Dtype::float16, Dtype::int8,    Dtype::int64};
 
-// What serves so many ranks, out of place and in place.
+// The algorithms for this number of ranks, out of place and in place.
 template <class Check>
 void every_algorithm(World& world, const Communicator& group, Check one) {
   for (const Algorithm& algorithm : algorithms())
@@ -271,14 +271,14 @@ TEST(Communicator, EveryInnerIsRight) {
     });
 }
 
-// What changes from step to step, as of a mixture of experts.
+// Sizes that change from step to step, as in a mixture of experts.
 TEST(Communicator, TakesAnotherMatrixEachTime) {
   machine::run_ranks(3, [](World& world) {
     Communicator group(world, world.group(), Transport::shared_memory);
     const Algorithm& direct = find_algorithm(Operation::all_to_all_v, "direct");
     for (std::int64_t count = 0; count < 20; ++count)
       check(world, group, direct, Dtype::float32, count, false, 0);
-    // Of one size, to the next rank and back.
+    // Messages of one size, to the next rank and back.
     for (const bool next : {true, false, true}) {
       const std::vector<std::int64_t> ahead{0, 4, 0, 0, 0, 4, 4, 0, 0},
           back{0, 0, 4, 4, 0, 0, 0, 4, 0};

@@ -177,7 +177,7 @@ INSTANTIATE_TEST_SUITE_P(Collectives, Rounds, testing::ValuesIn(algorithms()),
                                   std::string(info.param.name);
                          });
 
-// What a rank without rounds would issue: all sends so far with each receive.
+// The calls of a rank without rounds: all sends so far with each receive.
 TEST(Groups, OfSendsSoFarWaitForEachOther) {
   const Algorithm& ring = find_algorithm(Operation::all_reduce, "ring");
   const Call call{0, 4, 3};
@@ -256,7 +256,7 @@ double value(int rank, std::int64_t index) {
   return static_cast<double>((index * 131 + rank * 79 + 1) % 17) - 8;
 }
 
-// Of a communicator over shared memory, which other tests hold to the definition.
+// Results of a communicator over shared memory, which other tests compare with the definition.
 std::vector<double> reference(World& world, const Algorithm& algorithm, std::int64_t count,
                               int root) {
   Communicator group(world, world.group(), machine::Transport::shared_memory);

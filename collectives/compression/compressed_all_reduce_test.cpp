@@ -66,7 +66,7 @@ void with_every(const Body& body) {
     });
 }
 
-// What all ranks put in is what came out plus what all ranks hold back, over several runs.
+// Over several runs, the inputs equal the outputs plus the errors that all ranks hold back.
 TEST(CompressedAllReduce, LosesNothing) {
   with_every(
       [](World& world, Communicator& group, const Compression& compression, std::int64_t count) {

@@ -39,7 +39,7 @@ TEST(Quadratic, FeedbackReachesTheUncompressedOptimum) {
       });
 }
 
-// Of any code: what is lost in each step adds up.
+// For every code, the losses of the steps add up.
 TEST(Quadratic, WithoutFeedbackTheBoundDoesNotHold) {
   for (const int ranks : rank_counts)
     for (const Compression& compression : compressions())

@@ -57,7 +57,7 @@ TEST(Compare, VerdictsOfOneCase) {
   EXPECT_DOUBLE_EQ(one.p, 2 / 252.0);
   EXPECT_EQ(one.p, one.q);
   ASSERT_TRUE(one.interval);
-  // Of 25 differences the third from either end (table: U = 2 is rejected).
+  // The third of 25 differences from either end (table: U = 2 is rejected).
   EXPECT_NEAR(one.interval->low, 1.2 * 1.00 / 1.03, 0.012);
   EXPECT_GT(one.interval->low, 1.1);
   EXPECT_EQ(only(base, faster).verdict, TimeVerdict::faster);
@@ -96,7 +96,7 @@ TEST(Compare, TooFewLaunchesSayHowManyAreNeeded) {
   EXPECT_EQ(only({1}, {2}).verdict, TimeVerdict::inconclusive);
 }
 
-// What is called visible would have been seen, and a little less would not.
+// The visible shift is detected, and a slightly smaller one is not.
 TEST(Compare, DetectableShiftIsWhereTheTestTurns) {
   Random engine(20240620);
   for (int trial = 0; trial < 20; ++trial) {

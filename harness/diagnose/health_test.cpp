@@ -1,4 +1,4 @@
-// Who is named, and who is not, in made-up runs.
+// The ranks that health names, and those that it must not, in made-up runs.
 
 #include "harness/diagnose/health.h"
 
@@ -164,7 +164,7 @@ TEST(Health, ASharedCoreIsToldFromABusyMachine) {
   EXPECT_TRUE(all.inconclusive());
 }
 
-// What is over before anybody else has a turn on its core, with 100 samples, shows nothing.
+// A case that ends before another thread gets its core shows nothing, even with 100 samples.
 TEST(Health, AShortCaseCannotShowASharedCore) {
   const auto drained = [](int enough, double short_s, double its_fraction) {
     MadeUp made;
@@ -202,7 +202,7 @@ TEST(Health, JitterOfOneRankIsNamed) {
   EXPECT_EQ(all.drained(), "");
 }
 
-// As seen on a busy machine: the spikes of ranks whose threads waited for their turns.
+// Recorded on a busy machine: spikes of ranks whose threads waited for a core.
 TEST(Health, JitterBesideOtherWorkIsInconclusive) {
   MadeUp busy;
   for (int i = 0; i < 12; ++i) busy.add({{}, {.delayed_fraction = 0.1}});
@@ -347,7 +347,7 @@ TEST(Health, FailuresAreNamedByTheirKind) {
   EXPECT_NE(health_text(health_of(mistake.run, "")).find("wrong input"), std::string::npos);
 }
 
-// Of an older run.json only the text is known.
+// An older run.json has only the text.
 TEST(Health, ATextAloneBlamesNoRank) {
   MadeUp made = failing({{}});
   made.run.records[0].failure.reset();

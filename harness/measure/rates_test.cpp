@@ -68,7 +68,7 @@ TEST(Limit, IsNotBelowACopyWhereALinkIsFaster) {
   EXPECT_DOUBLE_EQ(limit_s(cost, rates, 2), 4);
 }
 
-// Where another engine may move the bytes, the slower of the two holds a rank back.
+// If another engine may move the bytes, the slower of the two limits a rank.
 TEST(Limit, OverMpiIsTheLargerOfMemoryAndWire) {
   Rates rates;
   rates.set_memory(2, 1000, 1e9);

@@ -450,7 +450,7 @@ TEST(Sampler, AThrowOnOneRankEndsItOnAll) {
   });
 }
 
-// What a sample costs beside the unit's own time, and how far apart ranks leave the barrier.
+// The cost of a sample in addition to the unit's time, and the skew after the barrier.
 // Printed, and bounded only against gross mistakes: the machine is shared.
 TEST(Sampler, CostOfASample) {
   for (int ranks : {1, 2, 4}) {

@@ -164,7 +164,7 @@ Ended killed_before_call(int n, const std::function<void()>& work) {
   return Ended::killed;
 }
 
-// What is on the disk changes with system calls only: all moments there are.
+// Only system calls change the disk, so these are all possible moments.
 TEST_F(RunJson, WhereverItIsKilledWhatIsFinishedIsWhole) {
   {
     RunWriter older(context_, directory_);
@@ -175,7 +175,7 @@ TEST_F(RunJson, WhereverItIsKilledWhatIsFinishedIsWhole) {
   fs::copy(directory_, kept, fs::copy_options::recursive);
   RunContext context = context_;
   context.command = "the new run";
-  // Of the process that is killed: how many cases it was told are written.
+  // The number of cases that the killed process knew to be written.
   auto* finished = static_cast<std::size_t*>(::mmap(
       nullptr, sizeof(std::size_t), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   ASSERT_NE(finished, MAP_FAILED);

@@ -26,7 +26,7 @@ Record traced(const std::string& name, std::vector<Span> spans) {
   return record;
 }
 
-// As a viewer sees it: rows by name, and what lies on them from when to when, in microseconds.
+// The view of a viewer: rows by name, and their spans in microseconds.
 using Rows = std::map<std::string, std::vector<std::tuple<std::string, double, double>>>;
 Rows rows(const std::vector<nlohmann::json>& events) {
   std::map<int, std::string> names;

@@ -21,7 +21,7 @@ using machine::Dtype;
 using machine::Operation;
 using machine::Transport;
 
-// What goes wrong is an axis, so that a test chooses it as a user would.
+// The fault is an axis, so that a test selects it as a user would.
 struct Toy {
   static constexpr std::string_view name = "toy";
   static constexpr std::string_view about = "sends a number around a ring";
@@ -232,7 +232,7 @@ TEST(Run, WhatTheTimeLeavesOutIsCounted) {
   EXPECT_EQ(all.heard.context.not_run, 0);
 }
 
-// Of host memory, and called a GPU.
+// A device with host memory that claims to be a GPU.
 class PretendedGpu final : public machine::Device {
  public:
   explicit PretendedGpu(std::uint64_t identity)

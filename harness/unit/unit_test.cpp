@@ -35,7 +35,7 @@ struct Complete {
   Cost cost() const { return {}; }
 };
 
-// What is missing from each of these must keep it from being a unit.
+// Each of these lacks one member, so it must not be a unit.
 struct WithoutJudge : Complete {
   using Complete::Complete;
   void judge(Judge&) = delete;
@@ -167,7 +167,7 @@ TEST(Plan, ANamedCaseIsOneCaseOfAnyProfile) {
             "--ranks is 4; the case 'another/ranks:2' determines all axes");
 }
 
-// Of this file's units; other tests of the program register theirs.
+// Counts the cases of this file's units. Other tests of the program register theirs.
 std::ptrdiff_t planned_unnamed(const AxisFlags& flags) {
   const auto cases = plan_cases({}, {Profile::quick, flags});
   return std::ranges::count_if(

@@ -24,7 +24,7 @@ GptConfig dropping() {
   return result;
 }
 const GptConfig shapes[] = {config, llamas}, plain_shapes[] = {config, llamas, dropping()};
-// Of sequences that are not the training's first.
+// Inputs of sequences that are not the first of the training.
 constexpr Draw draw_of(const GptConfig& shape) { return {3, 5 * std::int64_t{shape.sequence}}; }
 
 struct Options {

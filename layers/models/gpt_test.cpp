@@ -24,7 +24,7 @@ GptConfig other(GptConfig shape) {
   return shape;
 }
 const GptConfig shapes[] = {config, other(config)}, even_shapes[] = {even, other(even)};
-// Of Llama's, one number of sequences: what the others show of rows is no matter of the shape.
+// One number of sequences for Llama: the behaviour of rows does not depend on the shape.
 std::vector<int> sequences_of(const GptConfig& shape, const std::vector<int>& all) {
   return shape.rotary() ? std::vector{2} : all;
 }

@@ -21,7 +21,7 @@
 namespace layers::testing {
 
 inline constexpr int replicated = -1;  // as the extent that tp cuts
-// Of what lies between tensor-parallel regions.
+// Tensors between tensor-parallel regions.
 inline int cut_of_rows(bool sequence_parallel) { return sequence_parallel ? 0 : replicated; }
 
 struct Rank {
@@ -170,7 +170,7 @@ inline Initializer large_values(unsigned seed) {
 // Global tensors by name: outputs, input gradients, gradients of parameters.
 using Observed = std::map<std::string, std::vector<double>>;
 
-// What is partial over tp is summed, as whoever reduces gradients does.
+// Sums gradients that are partial over tp, as the gradient reduction does.
 inline void observe_gradients(const Rank& rank, const Parameters& parameters, Observed& observed) {
   for (const collectives::Parameter* parameter : parameters) {
     machine::Tensor gradient = parameter->gradient;
@@ -183,7 +183,7 @@ inline void observe_gradients(const Rank& rank, const Parameters& parameters, Ob
   }
 }
 
-// What rank 0 saw; every rank has put the same global tensors together.
+// The view of rank 0. Every rank has assembled the same global tensors.
 inline Observed observe(int tp, machine::Dtype dtype, const std::function<Observed(Rank&)>& body) {
   Observed result;
   on_ranks(tp, dtype, [&](Rank& rank) {
@@ -195,7 +195,7 @@ inline Observed observe(int tp, machine::Dtype dtype, const std::function<Observ
 
 // The largest relative error of n roundings, each of relative size u (Higham 2002, lemma 3.1).
 inline double gamma(double n, double u) { return n * u / (1 - n * u); }
-// Of errors that follow one another.
+// The bound of errors that follow one another.
 inline double then(double first, double second) { return (1 + first) * (1 + second) - 1; }
 
 inline double accumulator_roundoff(machine::Dtype dtype) {
@@ -226,7 +226,7 @@ inline double norm_bound(machine::Dtype dtype, int depth, double longest_sum) {
       2 * machine::unit_roundoff(dtype) + std::sqrt(longest_sum) * accumulator_roundoff(dtype);
   return 4 * std::pow(1.03, depth) * epsilon;
 }
-// Of a run in dtype from one in double.
+// The distance of a run in dtype from one in double.
 inline double norm_bound_from_double(machine::Dtype dtype, int depth, double longest_sum) {
   return norm_bound(dtype, depth, longest_sum) +
          norm_bound(machine::Dtype::float64, depth, longest_sum);

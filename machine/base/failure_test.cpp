@@ -59,7 +59,7 @@ TEST(Failure, WrongDataIsFollowedToTheRankThatSentItFirst) {
   // Around a ring of four: rank 2 had it from rank 1, whose data are right.
   const Failures ring{wrong(0, 3), std::nullopt, wrong(2, 1), wrong(3, 2)};
   EXPECT_EQ(first_cause(ring)->rank, 2);
-  // Of two ranks' sum: rank 0 has what rank 1 made of the wrong message.
+  // A sum of two ranks: rank 0 has the result that rank 1 computed from the wrong message.
   EXPECT_EQ(first_cause(Failures{wrong(0, 1), wrong(1, 0, 2)})->rank, 1);
   const Failures circle{wrong(0, 1), wrong(1, 0)};
   EXPECT_TRUE(first_cause(circle)) << "it ends";

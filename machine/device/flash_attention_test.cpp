@@ -55,7 +55,7 @@ struct Cube {
 class FlashAttention : public OnDevice {
  protected:
   Real u() const { return sum_roundoff(dtype()); }
-  // What a narrow dtype may round before it is multiplied.
+  // The factor that a narrow dtype may round before the product.
   Real narrowing(Real x) const {
     return is_narrow() ? Real{rounding(dtype(), static_cast<double>(x))} : 0;
   }

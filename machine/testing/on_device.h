@@ -19,7 +19,7 @@ namespace machine {
 using Real = long double;  // of the references: 11 bits more than the widest dtype
 using Values = std::vector<double>;
 
-// Of the type sums are kept in.
+// Values of the type that accumulates sums.
 inline double sum_roundoff(Dtype dtype) { return std::min(unit_roundoff(dtype), 0x1p-24); }
 
 // The error of rounding x to dtype: relative, or half the smallest subnormal number.
@@ -72,7 +72,7 @@ class OnDevice : public testing::TestWithParam<std::tuple<Device::Kind, Dtype>> 
 
   Tensor empty(Shape shape, Dtype dtype) {
     Tensor tensor(*device_, dtype, shape, Category::buffers);
-    // What a kernel leaves unwritten shows.
+    // Elements that a kernel does not write are detected.
     from_doubles(tensor, Values(static_cast<std::size_t>(tensor.size()), NAN));
     return tensor;
   }

@@ -1,4 +1,4 @@
-// That a slow pair stands out: in made-up matrices, and on threads with one link held up.
+// Detection of slow pairs: in made-up matrices, and on threads with one delayed link.
 
 #include "suite/machine/slow_pairs.h"
 
@@ -72,7 +72,7 @@ TEST(SlowPairs, TheWorstComesFirst) {
   EXPECT_EQ(order, (std::vector<std::pair<int, int>>{{2, 0}, {3, 1}, {0, 2}}));
 }
 
-// What is fast is not slow's mirror image, and a pair between hosts is no slow pair of one host.
+// A fast pair is no finding, and a pair between hosts is not a slow pair of one host.
 TEST(SlowPairs, ComparesOnlyPairsOfOneKind) {
   LinkMatrix matrix = matrix_of({"a", "a", "a", "a", "a", "a", "a", "b"});
   matrix.bandwidth_GBps[place(matrix, 0, 1)] = 100;

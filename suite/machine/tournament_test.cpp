@@ -31,7 +31,7 @@ TEST(Tournament, EveryPairMeetsOnceAndNoRankTwiceInARound) {
   }
 }
 
-// As drawn in the books: 3 stands still, 0 1 2 turn.
+// The usual drawing: 3 is fixed, 0 1 2 rotate.
 TEST(Tournament, OfFour) {
   EXPECT_EQ(tournament(4),
             (std::vector<Round>{{{0, 3}, {1, 2}}, {{1, 3}, {0, 2}}, {{2, 3}, {0, 1}}}));

@@ -55,7 +55,7 @@ TEST(Table, RowsFitTheirColumns) {
   EXPECT_TRUE(ends_with(line(a, r, ""), "  1234568  123.46   1e+06     N/A\n"));
   r.in_place.reset();
   EXPECT_TRUE(ends_with(line(a, r, ""), "0.08       0      N/A     N/A     N/A     N/A\n"));
-  // As many words whatever is there, for scripts that count them.
+  // The number of words is constant, for scripts that count them.
   EXPECT_EQ(line(a, r, "").size(), line(a, row(), "").size());
 }
 

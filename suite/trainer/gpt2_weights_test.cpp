@@ -134,7 +134,7 @@ TEST(Gpt2Weights, AShorterSequenceTakesTheFirstPositions) {
   EXPECT_THROW(train(shorter, "", 0), FileError);
 }
 
-// Where each of their elements must be, written from their side: which rank, row and column.
+// The place of each element from the view of the checkpoint: rank, row and column.
 TEST(Gpt2Weights, EachElementGoesWhereItsPlaceInGpt2Says) {
   const Folder folder;
   const std::string path = folder.path("gpt2.safetensors");

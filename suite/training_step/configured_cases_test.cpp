@@ -1,4 +1,4 @@
-// What of a configuration reaches the training step.
+// The keys of a configuration that reach the training step.
 
 #include "suite/training_step/configured_cases.h"
 
@@ -133,7 +133,7 @@ TEST_F(ConfiguredStep, ScalesTheLossOfHalf) {
   EXPECT_EQ(scale.scaling, zero::LossScaling::megatron);
   EXPECT_EQ(scale.initial_scale, 4294967296);
   EXPECT_EQ(scale_of(of("", tiny_model + "--fp16 --initial-loss-scale 1000")).initial_scale, 1000);
-  // What counts is in the record, and nothing beside it that does not.
+  // The record has the keys that have an effect, and no others.
   const auto echoed = [](const Sources& sources) { return text(resolve(sources)); };
   expect_words(echoed(of("", tiny_model + "--fp16")), {"--initial-loss-scale", "4294967296"});
   EXPECT_EQ(echoed(of("", tiny_model + "--fp16")).find("initial_scale_power"), std::string::npos);

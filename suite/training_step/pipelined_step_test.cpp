@@ -38,7 +38,7 @@ TEST(TrainingStep, AGptStepRunsEverySchedule) {
   expect_passed(cases, 4);
 }
 
-// What was measured differs from run to run; both trainers of a case, and all ranks, divide alike.
+// Measured times differ between runs. Both trainers of a case, and all ranks, divide equally.
 TEST(TrainingStep, LayersGoOverThePartsByTheTimeTheyTook) {
   const auto cases = steps({{"model-args", "--num-layers 5"},
                             {"ranks", "4"},

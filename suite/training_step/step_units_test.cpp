@@ -140,7 +140,7 @@ TEST(TrainingStep, AGptStepTrainsWithItsStatesElsewhere) {
   expect_passed(values, 2);
 }
 
-// Whose first step is judged with values that are gathered for it.
+// The first step is judged with values that are gathered for it.
 TEST(TrainingStep, ASpeedIsTakenOfStageThreeToo) {
   const auto cases = steps({{"ranks", "2"},
                             {"data-parallel-size", "2"},

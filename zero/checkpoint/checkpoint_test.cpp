@@ -65,7 +65,7 @@ class CheckpointFiles : public ::testing::Test {
     Checkpoint(folder).read(piece, into);
     return to_doubles(into);
   }
-  // What loading says; its errors are one line.
+  // The messages of loading. Errors are one line.
   std::string refusal() const {
     try {
       load(rows(0, 6));
@@ -172,7 +172,7 @@ TEST_F(CheckpointFiles, HostileIndicesAreRejected) {
     edited(from, to);
     expect_refusal(index, why);
   }
-  // What it does not have.
+  // Parameters that the checkpoint lacks.
   write(index, good);
   const auto says = [&](const Piece& piece, const std::string& why) {
     try {

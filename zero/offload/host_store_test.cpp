@@ -39,7 +39,7 @@ TEST_F(HostStoreOf, TheFirstPartStaysOnTheDevice) {
   expect_same_steps(AdamW{}, Dtype::float32, {{70, 250, 0, 1, 333}}, on_host(50, 0.4), places()[1]);
   expect_same_steps(Adam{}, Dtype::float16, {{1000}}, on_host(301, 0.5), places()[1],
                     Dtype::float16);
-  // What the device has is not moved, and has its states there.
+  // Values on the device are not moved, and their states are there.
   const Tensor values = waves(Dtype::bfloat16, 1000, 1);
   StreamedOptimizer optimizer(AdamW{}, values, mask(1000), *host, on_host(100, 0.25));
   EXPECT_EQ(optimizer.host_range(), (Range{750, 1000}));

@@ -366,7 +366,7 @@ class OffloadParamFile : public ::testing::Test {
   void SetUp() override {
     if (const std::string why = IoRing::why_not(); !why.empty()) GTEST_SKIP() << why;
   }
-  // What a step says after the file of its values was treated so; by optimizers on the device.
+  // The error of a step after its file of values was damaged, with optimizers on the device.
   static std::string error_after(const std::function<void(int descriptor)>& treat) {
     std::string said;
     machine::run_ranks(1, [&](machine::World& world) {

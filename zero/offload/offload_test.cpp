@@ -80,7 +80,7 @@ struct OffloadedTraining {
     step->after_use(model.list());
     return all;
   }
-  // Of what this rank owns, in its order.
+  // The elements that this rank owns, in its order.
   std::vector<double> optimizer_states() {
     std::vector<double> master, first, second;
     std::int64_t last = -1;
@@ -231,7 +231,7 @@ TEST(Offload, CostsOfTwoRangesByHand) {
   EXPECT_EQ(cost().host_buffers, 2u * (4096 + 4096) + 60 + 100 * (4 + 2));
   EXPECT_EQ(cost().device_optimizer + cost().device_buffers + cost().host_optimizer, 0u);
   EXPECT_EQ(cost().moved, (OffloadTraffic{150 * 4, 150 * 2, 3 * 4096, 3 * 4096}));
-  // Of values that have a home, only gradients move.
+  // If values have a home, only gradients move.
   const auto away = [&](Dtype dtype, bool first, bool second) {
     return state_cost(AdamW{}, dtype, {100, 50}, options, {first, second});
   };
@@ -243,7 +243,7 @@ TEST(Offload, CostsOfTwoRangesByHand) {
             (OffloadTraffic{150 * 4 + 100 * 4, 100 * 4, 3 * 4096, 3 * 4096}));
 }
 
-// What the device has queued still writes the gradients, and reads the values as they were.
+// Work that the device has queued still writes the gradients, and reads the old values.
 TEST(Offload, WorksWithValuesThatTheHostCannotRead) {
   constexpr std::int64_t elements = 500;
   testing::FarDevice far;

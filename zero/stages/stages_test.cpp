@@ -164,7 +164,7 @@ TEST(Prefetch, MatchesTheClosedForm) {
   }
 }
 
-// Of 192, 384 and 576 elements on 3 ranks, each part one bucket; backward goes from the last.
+// Parts of 192, 384 and 576 elements on 3 ranks, a bucket each. Backward starts at the last.
 TEST(Cost, OfStagesTwoAndThreeMatchesThePaper) {
   using machine::Operation;
   GradientPlan plan = plan_of({190, 380, 570});

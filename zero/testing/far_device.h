@@ -109,7 +109,7 @@ class FarStream final : public machine::Stream {
     push(dynamic_cast<const FarEvent&>(event).await());
   }
   void synchronize() override { record()->synchronize(); }
-  // What is queued later begins so much later.
+  // Work that is queued later begins that much later.
   void hold(std::chrono::milliseconds time) {
     push([time] { std::this_thread::sleep_for(time); });
   }

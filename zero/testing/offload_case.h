@@ -125,7 +125,7 @@ class OffloadCase : public ::testing::Test {
     return made;
   }
 
-  // Where values and gradients are, and whose memory the optimizer takes.
+  // The device of values and gradients, and of the memory of the optimizer.
   struct Place {
     std::string name;
     machine::Device* values;

@@ -261,7 +261,7 @@ TEST_P(BlockKernels, Dropout) {
       ASSERT_EQ(to_doubles(part)[static_cast<std::size_t>(i)] == 0,
                 reference[at(2 + i / 9, cols, 7 + i % 9)] == 0);
   }
-  // Of n elements a share of p is dropped, within five standard errors; the seed is fixed.
+  // A fraction p of n elements is dropped, within five standard errors. The seed is fixed.
   const Tensor many = empty({300, 400});
   kernels().fill(many, 1);
   kernels().dropout(many, 0.1, 3, {}, many);

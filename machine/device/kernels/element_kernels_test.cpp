@@ -225,7 +225,7 @@ TEST_P(ElementKernels, GeluFarFromZero) {
   EXPECT_EQ(to_doubles(slope), (Values{0, 1, 0.5, 0}));
 }
 
-// Where the host looks values up, of every bit pattern: what the formula gives, bit for bit.
+// The table of the host equals the formula bit for bit, for every bit pattern.
 template <class T>
 void expect_formula_of_every_pattern(Kernels& kernels, Device& device) {
   const Tensor x(device, dtype_of<T>, {1 << 16}, Category::buffers);

@@ -37,7 +37,7 @@ T rounded(double value) {
   return static_cast<T>(static_cast<Accumulator<T>>(value));
 }
 
-// What max makes of NaN, or min, which is of the other sign.
+// The result of max for NaN, or of min, with the other sign.
 template <class T>
 T nan(bool largest) {
   const std::uint64_t sign = bits_of(rounded<T>(-0.0));
@@ -66,7 +66,7 @@ class Reductions : public OnDevice {
  protected:
   static constexpr std::size_t size = 300;
 
-  // Of integers any bits; a left and a right operand begin with all pairs of the extremes.
+  // Integers have any bits. The operands begin with all pairs of the extremes.
   template <class T>
   std::vector<T> inputs(bool left = true) {
     std::vector<T> values(size);
@@ -93,7 +93,7 @@ class Reductions : public OnDevice {
     return values;
   }
 
-  // What no kernel wrote.
+  // Elements that no kernel wrote.
   template <class T>
   Memory untouched() {
     std::vector<T> values(size);

@@ -219,7 +219,7 @@ std::string example_weights() {
   return bytes + header + "0123456789abcdef0123456789ABCDEF0123456";
 }
 
-// What is accepted is looked up once more in the header as another parser reads it, by substr.
+// Checks accepted tensors again in the header as another parser reads it, by substr.
 void read_safetensors(const Folder& folder, const std::string& bytes) {
   const std::string path = folder.path("a.safetensors");
   write_bytes(path, bytes);
