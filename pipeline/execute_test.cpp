@@ -16,14 +16,14 @@ namespace {
 using machine::Category;
 using machine::Tensor;
 
-// Sanitizers make it ten times slower: there, fewer stages of the same.
+// Sanitizers slow the tests down tenfold, so sanitized builds run fewer stages.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 constexpr bool sanitized = true;
 #else
 constexpr bool sanitized = false;
 #endif
 
-// Larger than a link copies on sending: the receiver reads it where it lies.
+// Larger than the messages that a link copies on sending. The receiver reads it in place.
 const Boundary boundary{{31, 37}, machine::Dtype::float64};
 
 // Whole numbers small enough that every result is exact in double.
@@ -34,7 +34,7 @@ double model_input(int micro_batch, std::int64_t i) {
 }
 double loss_gradient(int micro_batch, std::int64_t i) { return 5 - micro_batch + 3 * (i % 11); }
 
-// The model on the micro-batches of each of its copies, part by part: y = factor x + offset.
+// The reference results of each model copy on its micro-batches. A part is y = factor x + offset.
 struct Reference {
   std::vector<std::vector<double>> d_factor, d_offset, output;  // by copy
 
@@ -60,7 +60,7 @@ struct Reference {
   }
 };
 
-// One stage of the same model over boundaries; keeps the tensors it is given, as a layer would.
+// One stage of the same model, with boundary tensors as inputs and outputs.
 class AffineStage {
  public:
   AffineStage(int stage, const Placement& placement) : stage_(stage), placement_(placement) {
@@ -144,8 +144,7 @@ class AffineStage {
   const Placement& placement_;
 };
 
-// A device whose memory the host may not read, made of the host's: what CUDA looks like to the
-// executor.
+// Host memory as a device that the host cannot read. To the executor it looks like CUDA.
 class OpaqueDevice : public machine::Device {
  public:
   OpaqueDevice() : Device(Kind::cuda), inner_(machine::make_host_device()) {
@@ -171,7 +170,7 @@ void expect_events_in_order(const StageTimeline& events) {
   }
 }
 
-// Two steps of a schedule on ranks: results, order, memory, bytes.
+// Runs two steps of a schedule on ranks. Checks results, order, memory and traffic.
 void run_and_check(const StageSchedules& schedules, int micro_batches, bool opaque = false,
                    int slow_stage = -1) {
   const int stages = static_cast<int>(schedules.size());
@@ -256,7 +255,8 @@ TEST(Execute, MemoryAndTrafficAreThePapers) {
     EXPECT_EQ(expected_memory(one_f_one_b, stage, boundary).activations,
               stage == 0 ? 0 : (4 - stage) * bytes);
     EXPECT_EQ(expected_memory(gpipe, stage, boundary).activations, stage == 0 ? 0 : 8 * bytes);
-    // Two outgoing each way and one incoming gradient; the ends have one direction only.
+    // Two outgoing buffers per direction and one incoming gradient. The first and the last stage
+    // have one direction.
     const std::size_t buffers = (stage < 3 ? 3 : 0) + (stage > 0 ? 2 : 0);
     EXPECT_EQ(expected_memory(one_f_one_b, stage, boundary).buffers, buffers * bytes);
     // One activation and one gradient for each micro-batch and boundary.
@@ -282,19 +282,20 @@ TEST(Execute, Chunks) {
   run_and_check({actions, actions, actions}, 2);
 }
 
-// ZB-V holds p of a stage's micro-batches in 2p chunks, and sends to both neighbours.
+// ZB-V holds p micro-batches per stage, in 2p chunks, and sends to both neighbours.
 TEST(Execute, MemoryOfTwoChunks) {
   const std::size_t bytes = boundary.bytes();
   const auto zb_v = all_stages(find_schedule("zb_v"), 4, 8);
   EXPECT_EQ(expected_traffic(zb_v, 0, boundary).messages_sent, 2 * 8u);
   EXPECT_EQ(expected_traffic(zb_v, 1, boundary).messages_sent, 4 * 8u);
-  EXPECT_EQ(expected_traffic(zb_v, 3, boundary).messages_sent, 2 * 8u);  // the turn sends nothing
-  // On the first stage chunk 0 needs no input; a forward of chunk 1 is followed by its backward.
+  EXPECT_EQ(expected_traffic(zb_v, 3, boundary).messages_sent, 2 * 8u);  // no message at the turn
+  // On the first stage, chunk 0 needs no input. Each forward of chunk 1 precedes its backward
+  // directly.
   EXPECT_EQ(expected_memory(zb_v, 0, boundary).activations, bytes);
-  // 2p alive, and what chunk 0 has made for chunk 1 on the stage of the turn.
+  // 2p activations in flight, plus the output of chunk 0 for chunk 1 on the stage of the turn.
   EXPECT_EQ(expected_memory(zb_v, 3, boundary).activations, 9 * bytes);
-  // Interleaved 1F1B sends an activation and a gradient for each micro-batch and part but the last
-  // and the first.
+  // Interleaved 1F1B sends one activation per micro-batch and part except the last part, and one
+  // gradient per micro-batch and part except the first part.
   const auto interleaved = all_stages(find_schedule("interleaved_1f1b"), {4, 8, 3});
   std::uint64_t messages = 0;
   for (int stage = 0; stage < 4; ++stage)
@@ -307,8 +308,8 @@ TEST(Execute, StagesThroughTheHostIfItCannotReadTheDevice) {
   run_and_check(all_stages(find_schedule("zb_v"), 3, 7), 7, true);
 }
 
-// The others run ahead of a slow stage as far as their outbox lets them, and overwrite nothing on
-// its way.
+// The other stages run ahead of a slow stage until their outbox is full. They overwrite no message
+// in transit.
 TEST(Execute, ASlowStageLosesNothing) {
   for (const Schedule& schedule : schedules()) {
     if (sanitized && schedule.name != "1f1b" && schedule.name != "zb_v") continue;
@@ -329,7 +330,7 @@ TEST(Execute, RejectsBadSchedulesBeforeAnyRankWaits) {
     Executor executor(all_stages(find_schedule("1f1b"), 2, 2), 2, boundary, *link, world.device(),
                       world.host_device());
     EXPECT_THROW(executor.run({}), std::invalid_argument);
-    // One link for both directions of both copies.
+    // dual_pipe with one link for both directions of both copies.
     EXPECT_THROW(Executor(all_stages(find_schedule("dual_pipe"), 2, 4), 4, boundary, *link,
                           world.device(), world.host_device()),
                  std::invalid_argument);

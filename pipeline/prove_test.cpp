@@ -11,15 +11,15 @@
 namespace pipeline {
 namespace {
 
-// The sanitizers watch the same code on fewer stages: they make it twenty times slower.
+// Sanitizers slow the proofs down twentyfold, so sanitized builds prove fewer stages.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 constexpr int most_stages = 12;
 #else
 constexpr int most_stages = 32;
 #endif
 
-// Sizes that a schedule has no list for, and those where its paper has no formula, are counted:
-// that none of them is left out in silence.
+// Numbers of rejected sizes, proved sizes, and sizes without a formula in the paper. They show that
+// no size is skipped silently.
 struct Counts {
   int refused = 0, proved = 0, without_formula = 0;
   bool operator==(const Counts&) const = default;
@@ -49,7 +49,7 @@ Counts prove_all(const Schedule& schedule) {
 }
 
 TEST(Prove, EveryListedScheduleUpTo32Stages) {
-  // 4p sizes for p stages, in total:
+  // The number of sizes, with 4p sizes for p stages.
   const int p = most_stages, all = 2 * p * (p + 1);
   for (const Schedule& schedule : schedules()) {
     SCOPED_TRACE(schedule.name);
@@ -59,7 +59,7 @@ TEST(Prove, EveryListedScheduleUpTo32Stages) {
     if (schedule.name == "zb_h1") expected.without_formula = p * (p - 1) / 2;  // 1 … p-1
     if (schedule.name == "zb_h2" || schedule.name == "zb_v")                   // 1 … 2p-2
       expected.without_formula = p * (p - 1);
-    if (schedule.name == "dual_pipe") {  // of an even p: 2p, 2p+2 … 4p
+    if (schedule.name == "dual_pipe") {  // even p only: 2p, 2p+2 … 4p
       const int legal = (p / 2) * (p / 2 + 1) + p / 2;
       expected = {all - legal, legal, 0};
     }
@@ -84,7 +84,7 @@ TEST(Prove, BubbleIsThePapersInBothNormalisations) {
   }
 }
 
-// Idle time in units of F = I = W of a whole stage, as the papers' tables have it, at p 8 and m 32.
+// Idle time in units of F = I = W of a whole stage, as in the papers' tables. p is 8, m is 32.
 TEST(Prove, BubblesOfTheZeroBubblePapers) {
   const auto idle = [](const char* name, int chunks) {
     const double part = 1.0 / chunks;
@@ -141,15 +141,16 @@ TEST(Prove, RejectsMissingAndRepeatedMicroBatches) {
 }
 
 TEST(Prove, RejectsADeadlock) {
-  // Stage 0 waits for the first gradient before it sends what the last stage needs for it.
+  // Stage 0 waits for the first gradient. Stage 1 sends it only after stage 0's second activation.
   expect_refused(
       {parse("F0 B0 F1 B1 F2 B2"), parse("F0 F1 B0 F2 B1 B2"), parse("F0 B0 F1 B1 F2 B2")},
       "stage  0 | F0 >B0<", "deadlock, waiting: stage 0 at B0 for the gradient of micro-batch 0");
 }
 
-// All forwards of chunk 0, then of chunk 1, on two stages of two chunks: while stage 0 still sends
-// chunk 0's activations, stage 1 hands them back for chunk 1. Without an outbox that would always
-// run; with two slots each way stage 0 can run five ahead, and not six.
+// All forwards of chunk 0, then of chunk 1, on two stages with two chunks. While stage 0 still
+// sends chunk 0's activations, stage 1 returns them for chunk 1. Without the limit of the outbox,
+// this order always completes. With two slots per direction, stage 0 can run five micro-batches
+// ahead, but not six.
 StageSchedule two_chunks(int micro_batches) {
   StageSchedule actions;
   for (int chunk : {0, 1}) {
@@ -170,7 +171,7 @@ TEST(Prove, ChunksAndTheOutbox) {
           "take what it sent before"),
       std::string::npos)
       << proof.fault;
-  EXPECT_TRUE(prove({two_chunks(2)}, 2));  // on one stage nothing is sent
+  EXPECT_TRUE(prove({two_chunks(2)}, 2));  // one stage sends no messages
 }
 
 TEST(Prove, RejectsUnclaimedPeaksAndTimes) {
@@ -187,8 +188,7 @@ TEST(Prove, RejectsUnclaimedPeaksAndTimes) {
       << prove(wrong, {4, 8}).fault;
 }
 
-// Two actions changed places in each of the schedules whose backward is parted or that go through
-// several chunks.
+// Swaps two actions in each schedule that has a split backward or several chunks.
 TEST(Prove, RejectsASwapInEverySchedule) {
   const auto swapped = [](const char* name, const Size& size, int stage, std::size_t i) {
     StageSchedules actions = all_stages(find_schedule(name), size);
@@ -214,9 +214,9 @@ TEST(Prove, RejectsASwapInEverySchedule) {
   expect(prove(actions, 4).fault, "F2 is of copy 1 of the model");
 }
 
-// Zero-bubble schedules (Qi et al. 2024, arXiv:2401.10241) send the input's gradient before they
-// compute the weights': 1F1B with its backward parted is shorter, and keeps incoming gradients
-// until W.
+// Zero-bubble schedules (Qi et al. 2024, arXiv:2401.10241) send the gradient of the input before
+// they compute the gradient of the weights. 1F1B with a split backward takes less time, and keeps
+// incoming gradients until W.
 TEST(Prove, PartedBackwardShortensTheBubble) {
   const StageSchedules halves = {parse("F0 F1 I0 W0 F2 I1 W1 I2 W2"),
                                  parse("F0 I0 F1 I1 W0 F2 I2 W1 W2")};
@@ -266,7 +266,7 @@ std::int64_t costliest(const std::vector<std::int64_t>& costs, const std::vector
   return most;
 }
 
-// Counts all divisions.
+// Returns the cost of the costliest part in the best of all divisions, by enumeration.
 std::int64_t least_of_all(const std::vector<std::int64_t>& costs, std::size_t begin, int parts) {
   std::int64_t cost = 0, least = std::numeric_limits<std::int64_t>::max();
   for (std::size_t end = begin; end < costs.size(); ++end) {
@@ -278,7 +278,7 @@ std::int64_t least_of_all(const std::vector<std::int64_t>& costs, std::size_t be
   return least;
 }
 
-// Every model of up to 6 layers that cost 0 to 3 over every number of parts.
+// Every model of up to 6 layers with costs from 0 to 3, divided into every number of parts.
 TEST(Partition, TheCostliestPartCostsAsLittleAsInAnyDivision) {
   int tried = 0;
   for (std::size_t layers = 1; layers <= 6; ++layers) {

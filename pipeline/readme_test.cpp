@@ -15,8 +15,8 @@ namespace {
 
 constexpr int widest = 108;
 
-// A line per stage: an action's letter and number where it starts, '=' while it lasts, '.' while
-// the stage is idle.
+// Draws one line per stage. An action is its letter and number, then '=' until its end. '.' marks
+// idle time.
 std::string draw(const Simulation& simulation, int columns_per_second) {
   const auto column = [&](double seconds) {
     return static_cast<std::size_t>(std::lround(seconds * columns_per_second));

@@ -1,4 +1,4 @@
-// The documented counters are those that the harness and all units declare.
+// The documents list the counters that the harness and all units declare.
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Every unit's smoke cases, on ranks that are threads.
+// The smoke cases of every unit, on threads.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ TEST_P(EveryUnit, PassesItsSmokeCasesOnThreads) {
     EXPECT_NE(record.verdict, harness::Ruling::fail) << record.name << ": " << record.reason;
     passed = passed || record.verdict == harness::Ruling::pass;
   }
-  // Containers that forbid io_uring are usual.
+  // Containers usually forbid io_uring.
   EXPECT_TRUE(passed || (GetParam() == "nvme_bandwidth" && !zero::IoRing::why_not().empty()));
 }
 

@@ -1,4 +1,4 @@
-// The collectives' cases that are no slice: what flags choose.
+// Cases of the collectives that flags select and that are not in a slice.
 
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ TEST(CollectiveSweep, EveryDtypeAndReductionByEveryAlgorithm) {
   }
 }
 
-// Zero elements: messages as the formula says, of no bytes.
+// With zero elements, the number of messages follows the formula, and each message has 0 bytes.
 TEST(CollectiveSweep, ACallOfNothingIsJudgedToo) {
   for (const char* unit :
        {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter",
@@ -42,7 +42,7 @@ TEST(CollectiveSweep, ACallOfNothingIsJudgedToo) {
     for (const harness::Record& record : run(cases, 3, 0.001)) {
       EXPECT_EQ(record.verdict, harness::Ruling::pass) << record.name << ": " << record.reason;
       EXPECT_EQ(record.counters.at("wire_bytes_measured"), 0) << record.name;
-      if (compressed) continue;  // which sends no message that has no element
+      if (compressed) continue;  // does not send empty messages
       const bool several = record.name.find("ranks:3") != std::string::npos;
       EXPECT_EQ(record.counters.at("messages_measured") > 0, several) << record.name;
     }
@@ -80,7 +80,7 @@ TEST(CollectiveSweep, RefuseAnInnerThatNamesNoRows) {
   EXPECT_EQ(refusal("all_reduce", {{"inner", "1,2"}, {"ranks", "4"}}), "accepted");
 }
 
-// On the host the transports between devices are refused one by one, and none is swept by itself.
+// On the host, requested transports between devices are skipped, and sweeps omit them by default.
 TEST(CollectiveSweep, SkipTransportsBetweenDevicesOnTheHost) {
   for (const char* transport : {"cuda_ipc", "nccl"}) {
     const harness::AxisFlags flags = {{"transport", transport}, {"ranks", "2"}};

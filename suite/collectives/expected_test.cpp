@@ -1,5 +1,5 @@
-// What the collectives' oracle expects, against results worked out by hand; and where it says that
-// an output went wrong.
+// Compares the results that the collectives' oracle expects with results computed by hand, and
+// checks the reported positions of wrong elements.
 #include "suite/collectives/expected.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ using machine::Reduction;
 using machine::Tensor;
 
 TEST(Expected, SumsWrapAroundAndAveragesTruncate) {
-  // 100 ranks: sums of uint8 beyond 255, averages of int8 that have a fraction.
+  // Sums of uint8 over 100 ranks exceed 255. Averages of int8 have a fraction.
   Question question{Operation::all_reduce, Reduction::sum, Dtype::uint8, 100, 0, 500};
   bool wrapped = false;
   const std::vector<double> sums = expected(question, 0);
@@ -53,7 +53,8 @@ TEST(Expected, BoundsGrowWithRanksAndRoundoff) {
   EXPECT_EQ(reduce_exactly(max, {1, -2, 4}).error, 0);
 }
 
-// In any order, every sum on the way is at most the magnitudes together; each rank adds somewhere.
+// In any order, the sum of the magnitudes bounds every partial sum. Each rank has non-zero
+// elements.
 TEST(Expected, EightBitSumsAreExact) {
   for (const auto& [dtype, largest] :
        {std::pair{Dtype::float8_e4m3, 16.0}, {Dtype::float8_e5m2, 8.0}})
@@ -99,7 +100,7 @@ TEST(Traffic, IsGeneratedByName) {
   EXPECT_EQ(of("skewed", 3, 48), (Parts{0, 4, 8, 8, 0, 4, 4, 8, 0}));
   EXPECT_EQ(of("sparse", 3, 48), (Parts{0, 6, 6, 0, 0, 0, 6, 6, 0}));
   EXPECT_EQ(of("hot_spot", 2, 128), (Parts{16, 2, 16, 2}));
-  EXPECT_EQ(of("skewed", 2, 100, 16), (Parts{0, 24, 24, 0}));  // 25 floats, to 16 bytes
+  EXPECT_EQ(of("skewed", 2, 100, 16), (Parts{0, 24, 24, 0}));  // 25 floats, rounded to 16 bytes
   for (const std::string_view name : generated_traffic)
     for (int ranks = 1; ranks <= 9; ++ranks) {
       EXPECT_EQ(of(name.data(), ranks, 0), Parts(static_cast<std::size_t>(ranks * ranks), 0));
@@ -157,16 +158,16 @@ TEST(WrongElements, AreCountedAndShown) {
 }
 
 TEST(WrongElements, NameWhoSentThem) {
-  // Ring all-gather: everything but a rank's own share comes from the rank before.
+  // Ring all-gather: all shares except a rank's own come from the previous rank.
   const auto& ring = collectives::find_algorithm(Operation::all_gather, "ring");
   const collectives::Call call{2, 4, 2};
   for (std::int64_t i = 0; i < 40; ++i)
     EXPECT_EQ(last_writer(ring, call, 10, i).rank, i / 10 == 2 ? -1 : 1) << i;
-  // Pairwise all-to-all: each share from its rank.
+  // Pairwise all-to-all: share i comes from rank i.
   const auto& pairwise = collectives::find_algorithm(Operation::all_to_all, "pairwise");
   for (std::int64_t i = 0; i < 40; ++i)
     EXPECT_EQ(last_writer(pairwise, {2, 4, 1}, 10, i).rank, i / 10 == 2 ? -1 : i / 10) << i;
-  // Parts of an all-to-all of many lengths.
+  // All-to-all-v: the parts differ in length.
   const collectives::TrafficMatrix traffic(3, {1, 2, 0, 0, 4, 0, 3, 1, 5});
   const auto& direct = collectives::find_algorithm(Operation::all_to_all_v, "direct");
   const int writers[] = {0, 0, -1, -1, -1, -1, 2};

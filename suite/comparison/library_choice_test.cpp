@@ -18,7 +18,7 @@ using testing::write_bytes;
 
 using Loaded = std::optional<std::vector<std::string>>;
 
-// The error, or the chosen file.
+// Returns the chosen file, or the error message.
 std::string chosen(const std::string& text, const Loaded& loaded) {
   try {
     return choose_library("--b-library", text, "shardmark", loaded).file;

@@ -1,4 +1,4 @@
-// ds_config.json and Megatron-LM's arguments as they circulate, and as nobody should write them.
+// Published ds_config.json files and arguments of Megatron-LM, and invalid ones.
 
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ using suite::testing::write_bytes;
 
 std::string fixture(const std::string& name) { return SHARDMARK_FIXTURES "/" + name; }
 
-// The one line that it throws; "accepted" if it throws nothing.
+// Returns the error message, which must be one line, or "accepted".
 std::string refusal(const Sources& sources) {
   try {
     resolve(sources);
@@ -30,13 +30,13 @@ std::string refusal(const Sources& sources) {
 
 class Configuration : public ::testing::Test {
  protected:
-  // A file of this text, on so many GPUs.
+  // Sources with this text as ds_config.json, on this number of GPUs.
   Sources of(const std::string& json, std::int64_t gpus = 1) {
     const std::string path = folder_.path("ds_config.json");
     write_bytes(path, json);
     return {.deepspeed_file = path, .gpus = gpus};
   }
-  // With a batch, which every configuration needs.
+  // Sources with these keys and the batch size that every configuration requires.
   Sources with(const std::string& keys) { return of(R"({"train_batch_size": 1, )" + keys + "}"); }
   std::string folder(const std::string& name) const { return folder_.path(name); }
 
@@ -68,7 +68,7 @@ TEST_F(Configuration, T5WithStageTwoIsTakenAsItStands) {
   EXPECT_EQ(t.batch.global_batch_size, 64);
   ASSERT_EQ(run.warnings.size(), 2U);
   expect_words(run.warnings[0], {"steps_per_print (20) changes nothing here", "measures"});
-  // Given, and not in force.
+  // Given keys without effect.
   std::set<std::string> ignored;
   for (const Ignored& one : run.ignored) ignored.insert(one.key);
   EXPECT_EQ(ignored, (std::set<std::string>{"steps_per_print", "fp16.loss_scale",
@@ -159,7 +159,7 @@ TEST_F(Configuration, MegatronsArgumentsAreTakenAsTheyStand) {
   EXPECT_EQ(t.precision.dtype, machine::Dtype::float16);
 }
 
-// The pair as it circulates: on 32 GPUs its batch does not come out, on 1024 it does.
+// The published pair of files. Its batch size is inconsistent on 32 GPUs, but valid on 1024.
 TEST_F(Configuration, TheTwoFilesTogether) {
   Sources both{.deepspeed_file = fixture("megatron_deepspeed.json"),
                .megatron_file = fixture("megatron_arguments.txt"),
@@ -215,7 +215,7 @@ TEST_F(Configuration, UnknownKeysNameTheNearest) {
                {"did you mean 'gradient_clipping'?"});
   expect_words(refusal(with(R"("qwertyuiop": {"deep": {"er": 1}})")),
                {"unknown key 'qwertyuiop'", "nothing here honours it"});
-  // Known, not honoured: taken where it asks for nothing.
+  // Known but unsupported keys are accepted if their value requests nothing.
   EXPECT_EQ(refusal(with(R"("sparse_gradients": false, "amp": {"enabled": false, "x": 1},
                             "zero_optimization": {"zero_hpz_partition_size": 1}, "elasticity": {"enabled": false})")),
             "accepted");
@@ -265,7 +265,7 @@ TEST_F(Configuration, DefaultsOfDeepSpeedAndWhatTheyWere) {
   EXPECT_EQ(parsed.at("keys").at("optimizer.type").at("value"), "adamw");
   EXPECT_TRUE(parsed.at("keys").at("zero_optimization.overlap_comm").at("value").is_null());
   EXPECT_FALSE(parsed.at("keys").contains("steps_per_print"));
-  // Said, a key's default does not depend on the version any more.
+  // If a key is given, its value does not depend on DeepSpeed's version.
   const Resolved said = resolve(with(R"("gradient_clipping": 0)"));
   EXPECT_EQ(entry(said, "gradient_clipping").since, "");
   expect_words(entry(said, "gradient_clipping").origin, {"ds_config.json"});

@@ -22,7 +22,7 @@ TEST(Keys, HaveEachNameOnceAndAnEffect) {
     EXPECT_EQ(key.why.empty(), key.effect == Effect::honoured) << key.name();
     EXPECT_EQ(key.in_step != nullptr, key.effect == Effect::planned) << key.name();
     EXPECT_EQ(key.about.empty(), key.axis.empty()) << key.name();
-    // A section that is refused has no keys of its own that are honoured.
+    // A rejected section has no supported keys.
     EXPECT_FALSE(is_section(key.deepspeed)) << key.name();
     if (key.field && key.field(usual).kind() == Kind::word && !key.limits.choices.empty() &&
         key.axis != "model") {
@@ -46,7 +46,7 @@ TEST(Keys, AreFoundByTheirNameInEachLanguage) {
   EXPECT_EQ(find_key(""), nullptr);
 }
 
-// Every value that a key shows can be read again.
+// Every value that a key prints can be parsed again.
 TEST(Keys, FieldsReadWhatTheyWrite) {
   TrainingConfig config, fresh;
   for (const Key& key : keys()) {

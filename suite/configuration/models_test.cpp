@@ -23,7 +23,7 @@ TEST(NamedModel, GptTwoHasItsShapeAndAPaddedTable) {
   EXPECT_EQ(config.model.tokens, 50257);
   EXPECT_EQ(config.model.vocabulary, 50304);
   EXPECT_EQ(config.model.sequence, 256);
-  // Radford et al. 2019 have 124,439,808 with 1024 positions; 47 rows are padding.
+  // Radford et al. 2019: 124,439,808 parameters with 1024 positions. 47 rows are padding.
   config.model.seq_length.reset();
   set_model(config, "gpt2_124m");
   EXPECT_EQ(layers::parameters_count(config.model), 124'439'808 + 47 * 768);

@@ -9,7 +9,7 @@ using testing::expect_words;
 
 class Hostfile : public ::testing::Test {
  protected:
-  // "a:4 b:1", or the refusal.
+  // Returns the hosts as "a:4 b:1", or the error message.
   std::string read(const std::string& text) const {
     testing::write_bytes(folder_.path("hosts"), text);
     std::string hosts;

@@ -17,7 +17,7 @@ using testing::read_bytes;
 using testing::refusal;
 using testing::write_bytes;
 
-// Every field by itself, so that each can be wrong: three sequences of uint16, two documents.
+// Three sequences of uint16 in two documents. Each field is separate, so tests can corrupt it.
 struct Index {
   std::string magic{"MMIDIDX\0\0", 9};
   std::uint64_t version = 1;
@@ -91,7 +91,7 @@ TEST(IndexedTokens, ReadsEveryTypeThatTheFormatAllows) {
   EXPECT_EQ(folder.files(), 12u) << "nothing is left beside the pairs";
 }
 
-// Sequences need not lie in order.
+// The file may store sequences in any order.
 TEST(IndexedTokens, FollowsThePointers) {
   const Folder folder;
   Index index;

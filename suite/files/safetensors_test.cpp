@@ -56,7 +56,7 @@ TEST(Safetensors, WhatIsWrittenIsRead) {
   EXPECT_EQ(dtype_of_tensor("BF16"), machine::Dtype::bfloat16);
   EXPECT_FALSE(dtype_of_tensor("BOOL"));
 
-  // The next one takes its place only when it is whole.
+  // A new file replaces the old one only when it is complete.
   const std::string before = read_bytes(path);
   {
     SafetensorsWriter writer(path, {{"other", "U8", {1}}});
@@ -68,7 +68,7 @@ TEST(Safetensors, WhatIsWrittenIsRead) {
   EXPECT_THROW(writer.add(std::as_bytes(std::span(values[3]))), std::logic_error);
 }
 
-// Any order in the header, any bytes between the numbers, as other writers leave it.
+// Other writers use any order and any white space in the header.
 TEST(Safetensors, ReadsWhatOthersWrite) {
   const Folder folder;
   const std::string path = folder.path("a.safetensors");

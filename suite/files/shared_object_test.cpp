@@ -18,7 +18,7 @@ using testing::read_bytes;
 using testing::refusal;
 using testing::write_bytes;
 
-// A library with nothing but its soname: header, two segments, dynamic entries, strings.
+// Returns a library with only a soname: header, two segments, dynamic entries, strings.
 std::string library(const std::string& soname) {
   const std::string own = read_bytes("/proc/self/exe").substr(0, sizeof(Elf64_Ehdr));
   constexpr std::uint64_t segments = sizeof(Elf64_Ehdr);

@@ -1,5 +1,5 @@
-// The shell sees what goes wrong in layers: each fault of a perceptron with a norm before it is
-// found by the oracle it belongs to, and by name. The layer without a fault passes.
+// A perceptron with a preceding norm has one fault at a time. The oracle for this fault must fail
+// and name it. The layer without a fault passes.
 
 #include "suite/layers/layer_unit.h"
 
@@ -34,7 +34,7 @@ enum class Fault : unsigned char {
   rank_differs,
 };
 
-// Not registered: only here.
+// A layer for this test, not registered.
 class NormedMlp final : public JudgedLayer {
  public:
   static inline Fault fault = Fault::none;
@@ -113,7 +113,7 @@ class NormedMlp final : public JudgedLayer {
 
 constexpr LayerTraits normed_mlp{.claims = NormedMlp::claims, .make = make_layer<NormedMlp>};
 
-// The oracles that fail, on ranks that are threads.
+// Returns the failed oracles of a run on threads.
 std::vector<std::string> failures(Fault fault, LayerCase c) {
   NormedMlp::fault = fault;
   c.transport = machine::Transport::shared_memory;
@@ -142,7 +142,7 @@ std::vector<std::string> failures(Fault fault, LayerCase c) {
 struct Found {
   Fault fault;
   bool sequence_parallel;
-  std::vector<std::string> failures;  // in order, each found in the text
+  std::vector<std::string> failures;  // the start of each text, in order
 };
 
 TEST(LayerUnit, FindsEveryFault) {
@@ -218,7 +218,7 @@ TEST(LayerSweep, QuickIsACrossSection) {
     LayerTraits traits = normed_mlp;
     traits.has_heads = heads;
     const auto cases = layer_sweep(traits).cases(harness::Profile::quick, {});
-    EXPECT_EQ(cases.size(), heads ? 5U : 4U);  // and one blockwise
+    EXPECT_EQ(cases.size(), heads ? 5U : 4U);  // plus one blockwise with heads
     for (const auto& [axis, values] :
          std::map<std::string, std::set<std::string>>{{"dtype", {"float", "bfloat16"}},
                                                       {"transport", {"mpi", "shared_memory"}},

@@ -18,7 +18,7 @@ namespace {
 
 using harness::LinkMatrix;
 
-// Within a host 10 GB/s and 1 us, between hosts 2 GB/s and 20 us, each a little off.
+// 10 GB/s and 1 us within a host, 2 GB/s and 20 us between hosts, with small deviations.
 LinkMatrix matrix_of(const std::vector<std::string>& hosts) {
   LinkMatrix matrix;
   matrix.hosts = hosts;
@@ -58,7 +58,7 @@ TEST(SlowPairs, OneSlowDirectionIsNamedWithItsMetric) {
   EXPECT_EQ(slow[0].metric, "bandwidth");
   EXPECT_EQ(slow[0].value, 5);
   EXPECT_NEAR(slow[0].typical, 10.3, 0.3);
-  // Twice the time is one median too much, and the spread that counts a tenth of it.
+  // Twice the time is one median above the median. The smallest spread is a tenth of the median.
   EXPECT_NEAR(slow[0].z, 10, 1);
 }
 
@@ -72,7 +72,7 @@ TEST(SlowPairs, TheWorstComesFirst) {
   EXPECT_EQ(order, (std::vector<std::pair<int, int>>{{2, 0}, {3, 1}, {0, 2}}));
 }
 
-// A fast pair is no finding, and a pair between hosts is not a slow pair of one host.
+// A fast pair is not a finding. A pair between hosts is not compared with pairs within a host.
 TEST(SlowPairs, ComparesOnlyPairsOfOneKind) {
   LinkMatrix matrix = matrix_of({"a", "a", "a", "a", "a", "a", "a", "b"});
   matrix.bandwidth_GBps[place(matrix, 0, 1)] = 100;
@@ -85,7 +85,7 @@ TEST(SlowPairs, ComparesOnlyPairsOfOneKind) {
   EXPECT_NEAR(slow[0].typical, 2.06, 0.06);
 }
 
-// Other work delays what passes then; a slow link has no fast pass.
+// Other load delays single passes. A slow link has no fast pass.
 TEST(SlowPairs, OneFastPassClearsAPair) {
   LinkMatrix matrix = matrix_of(std::vector<std::string>(4, "a"));
   FastestPass fastest{matrix.bandwidth_GBps, matrix.latency_us};
@@ -120,7 +120,7 @@ TEST(SlowPairs, OnACrowdedHostComparesOnlyBandwidth) {
 TEST(SlowPairs, AHostWithMoreRanksThanCoresIsCrowded) {
   EXPECT_EQ(crowded_hosts({"a", "b", "a", "a", "b"}, {{0}, {0}, {1}, {0}, {1}}),
             (std::vector<std::string>{"a"}));
-  // Unbound ranks share all cores, and there are enough; a wrong binding is not a lack.
+  // Unbound ranks share all cores, and the host has enough. A wrong binding is not a lack of cores.
   EXPECT_TRUE(crowded_hosts({"a", "a"}, {{0, 1}, {0, 1}}).empty());
   EXPECT_TRUE(crowded_hosts({"a", "a", "a"}, {{0}, {0}, {1, 2}}).empty());
   EXPECT_EQ(crowded_hosts({"a", "a"}, {{3}, {3}}), (std::vector<std::string>{"a"}));
@@ -133,8 +133,8 @@ TEST(SlowPairs, AHostWithADelayedRankIsCrowded) {
   EXPECT_TRUE(crowded_hosts(hosts, cores, {0.01, 0, 0.04, 0.03}).empty());
 }
 
-// Another link, whose every message takes a microsecond by a clock of its own, and a thousand to
-// one peer. One pair at a time moves that clock, so real time and other programs do not matter.
+// Wraps a link. By its own clock, each message takes 1 us, and to one peer 1000 us. Only one pair
+// at a time advances this clock, so real time and other programs do not matter.
 class HeldUp final : public machine::Link {
  public:
   HeldUp(std::unique_ptr<machine::Link> link, int slow_peer, std::atomic<int>& clock_us)
@@ -170,7 +170,8 @@ TEST(SlowPairs, ADelayedLinkIsReported) {
   matrix.bandwidth_GBps.resize(ranks * ranks);
   matrix.latency_us.resize(ranks * ranks);
   machine::run_ranks(ranks, [&](machine::World& world) {
-    // From 1 to 2. What 2 sends to 1 is fast, but each round trip of theirs is held up once.
+    // Messages from 1 to 2 are slow. Messages from 2 to 1 are fast, but each round trip of the pair
+    // has one slow message.
     HeldUp link(machine::connect(world, world.group(), machine::Transport::shared_memory),
                 world.rank() == 1 ? 2 : -1, clock_us);
     PairMeter meter(link, world.host_device(), 20'000, 1, [&] { return 1e-6 * clock_us; });
@@ -203,7 +204,7 @@ TEST(SlowPairs, ADelayedLinkIsReported) {
 }
 
 TEST(PairMeter, CountsWrongData) {
-  // Takes the last byte of every large message for another.
+  // Corrupts the last byte of every message that rank 0 receives from rank 2.
   class Garbling final : public machine::Link {
    public:
     explicit Garbling(std::unique_ptr<machine::Link> link)
@@ -241,7 +242,8 @@ TEST(PairMeter, CountsWrongData) {
     EXPECT_EQ(link.total(), meter.expected_traffic());
     const bool garbled = world.rank() == 0;
     EXPECT_EQ(meter.wrong(1), 0);
-    // Nine of each latency, two words of each bandwidth less one direction, four large messages.
+    // Nine words per direction of the latency, two words of one direction of the bandwidth, and
+    // four large messages of the other.
     EXPECT_EQ(meter.wrong(2), garbled ? 9 + 9 + 2 + 4 : 0);
     EXPECT_EQ(meter.wrong(0), 0);
   });

@@ -31,7 +31,7 @@ TEST(Tournament, EveryPairMeetsOnceAndNoRankTwiceInARound) {
   }
 }
 
-// The usual drawing: 3 is fixed, 0 1 2 rotate.
+// The circle method: rank 3 is fixed, ranks 0, 1 and 2 rotate.
 TEST(Tournament, OfFour) {
   EXPECT_EQ(tournament(4),
             (std::vector<Round>{{{0, 3}, {1, 2}}, {{1, 3}, {0, 2}}, {{2, 3}, {0, 1}}}));

@@ -145,7 +145,7 @@ TEST(Arguments, SizesAreBinaryAndSteppedAsAsked) {
   EXPECT_EQ(sizes(parse("all_reduce")), (Sizes{33554432}));
 }
 
-// The shares of src/all_gather.cu and its like: whole multiples of 16 bytes.
+// Shares as in src/all_gather.cu and similar programs: whole multiples of 16 bytes.
 TEST(Arguments, SharesAreRoundedDownAsThere) {
   const auto is = [](Operation operation, std::int64_t size, Dtype dtype, int ranks,
                      std::int64_t count, std::int64_t bytes) {
@@ -167,8 +167,8 @@ TEST(Arguments, SharesAreRoundedDownAsThere) {
   }
 }
 
-// src/alltoallv.cu with its spread of 1: of 1008 bytes among 3 ranks, nothing to itself, a third to
-// the next rank, two thirds to the one behind it.
+// As in src/alltoallv.cu with its spread of 1. Each of 3 ranks sends one third of 1008 bytes to the
+// next rank and two thirds to the rank after it.
 TEST(Arguments, TrafficIsAsThere) {
   const auto parts = traffic(parse("alltoallv"), 1024, Dtype::float32, 3);
   EXPECT_EQ((*parts)(0, 0), 0);

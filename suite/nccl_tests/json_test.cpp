@@ -1,4 +1,4 @@
-// The keys and types of nccl-tests' own file, for whoever reads both.
+// Keys and types as in the JSON file of nccl-tests, for programs that read both files.
 #include "suite/nccl_tests/json.h"
 
 #include <gtest/gtest.h>

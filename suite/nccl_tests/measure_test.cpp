@@ -1,4 +1,4 @@
-// Rows measured on ranks that are threads: what is counted and checked, not how long it took.
+// Rows measured on threads. The tests check counts and results, not durations.
 #include "suite/nccl_tests/measure.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@ using machine::Operation;
 using machine::Reduction;
 using machine::Transport;
 
-// Rank 0's row; `reduction_of`: what each rank asks for.
+// Returns rank 0's row. `reduction_of` returns the reduction of a rank.
 template <class ReductionOf>
 Row measured(const std::vector<std::string>& words, std::int64_t size, Dtype dtype, int ranks,
              const ReductionOf& reduction_of, int root = 0, std::int64_t* failed = nullptr) {
@@ -56,7 +56,7 @@ TEST(Measure, EveryReductionIsRight) {
     }
 }
 
-// One rank takes maxima where the other sums: both hold values that neither expects.
+// One rank computes maxima and the other sums, so both get unexpected values.
 TEST(Measure, WrongValuesAreCountedAndPlaced) {
   std::int64_t failed = 0;
   const Row row = measured(
@@ -106,7 +106,7 @@ TEST(Measure, IterationsAreThereWhenAskedFor) {
                }).out_of_place->iterations);
 }
 
-// With -z 3 the interval is the sum of its iterations.
+// With -z 3, the measured interval is the sum of its iterations.
 TEST(Measure, TimeIsThatOfOneOperation) {
   const Row row = measured({"all_reduce", "-I", "1", "-n", "5", "-m", "2", "-z", "3"}, 64,
                            Dtype::float32, 2, [](int) { return Reduction::sum; });

@@ -1,4 +1,4 @@
-// The text of src/util.cu of nccl-tests 2.19.6, which scripts take apart.
+// The text of src/util.cu of nccl-tests 2.19.6, which scripts parse.
 #include "suite/nccl_tests/table.h"
 
 #include <gtest/gtest.h>
@@ -107,7 +107,7 @@ TEST(Table, FootersAreWhatScriptsLookFor) {
             "#\n"
             "\n");
   EXPECT_TRUE(totals.right());
-  totals.least_busbw = 1.3;  // a tenth below is enough
+  totals.least_busbw = 1.3;  // 10 % below is accepted
   EXPECT_TRUE(totals.right());
   EXPECT_NE(footer(a, totals).find(": 1.25 OK\n"), std::string::npos);
   totals.least_busbw = 1.4;

@@ -1,4 +1,4 @@
-// The schedules that pipeline_step runs, and refuses.
+// The schedules that pipeline_step runs and rejects.
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// The planner's bytes against the papers' own numbers, against Megatron-LM's and DeepSpeed's
-// formulas, and, where this program holds a training itself, against a trainer.
+// Compares the planner's bytes with the papers' numbers and with the formulas of Megatron-LM and
+// DeepSpeed. If this program can hold a training, also compares them with a trainer.
 
 #include "suite/plan/memory_plan.h"
 
@@ -76,7 +76,7 @@ TEST(MemoryPlan, StagesAsDeepSpeedEstimatesThem) {
   };
   EXPECT_DOUBLE_EQ(of(2, "none", "none").gpu.total(), 2 * GB + 18 * GB / 16);
   EXPECT_DOUBLE_EQ(of(2, "cpu", "none").gpu.total(), 2 * GB);
-  EXPECT_DOUBLE_EQ(8 * of(2, "cpu", "none").cpu.total(), 64 * 1.5 * GB);  // of a node
+  EXPECT_DOUBLE_EQ(8 * of(2, "cpu", "none").cpu.total(), 64 * 1.5 * GB);  // per node
   EXPECT_DOUBLE_EQ(of(3, "none", "none").gpu.total(), 18 * GB / 16);
   EXPECT_DOUBLE_EQ(of(3, "cpu", "none").gpu.total(), 2 * GB / 16);
   EXPECT_DOUBLE_EQ(8 * of(3, "cpu", "none").cpu.total(), 16 * 1.5 / 2 * GB);
@@ -106,7 +106,7 @@ TEST(MemoryPlan, OffloadMovesTheOptimizersShare) {
   t.zero.options.offload_optimizer.cpu.ratio = 0.75;
   EXPECT_DOUBLE_EQ(held(t, {paper, 3, "cpu"}, {}).gpu.optimizer, 3 * 4 * GB);
   EXPECT_DOUBLE_EQ(held(t, {paper, 3, "cpu"}, {}).cpu.optimizer, 9 * 4 * GB);
-  // Nothing is lost on the way from one place to another.
+  // Offload does not change the sum over all devices.
   for (const int stage : {2, 3}) {
     const Held whole = held(t, {paper, stage}, {});
     for (const char* device : {"cpu", "nvme"}) {
@@ -132,7 +132,7 @@ TEST(ModelShape, CountsParametersExactly) {
   grouped.num_query_groups = 8;
   EXPECT_EQ(parameters_of(named_model("llama2_7b")) - parameters_of(grouped),
             32.0 * 2 * 4096 * (4096 - 1024));
-  // One rank of a stage, as the layers count theirs.
+  // The parameters of one rank of a stage equal those that the layers count.
   const Model model = named_model("gpt2_1558m");
   for (const int pp : {1, 2, 4}) {
     const layers::GptConfig gpt{48, 1600, 25, padded_vocabulary(model, 1), 1024};
@@ -142,7 +142,7 @@ TEST(ModelShape, CountsParametersExactly) {
   EXPECT_THROW(named_model("gpt2_124n"), std::invalid_argument);
 }
 
-// Korthikanti et al. 2022, table 2, of GPT-3's layers.
+// Korthikanti et al. 2022, table 2, for GPT-3's layers.
 TEST(MemoryPlan, ActivationsAsThePaperHasThem) {
   TrainingConfig t;
   t.model = layers::GptConfig{
@@ -152,7 +152,7 @@ TEST(MemoryPlan, ActivationsAsThePaperHasThem) {
   t.degrees = {.tp = 8, .pp = 4};
   t.batch = {1, 64, 64};
   const double sbh = 2048.0 * 12288, tokens = 8 * 2048.0;
-  // One layer a stage, four micro-batches of the first stage in flight.
+  // One layer per stage. The first stage has four micro-batches in flight.
   EXPECT_DOUBLE_EQ(activation_bytes(t), 4 * (sbh * (10 + 24 / 8.0 + 80 / 8.0) + tokens + sbh));
   t.activations.sequence_parallel = true;
   EXPECT_DOUBLE_EQ(activation_bytes(t), 4 * (sbh * 114 / 8 + tokens + sbh / 8));
@@ -196,8 +196,8 @@ TEST(MemoryPlan, TheLargestModelFitsAndTheNextDoesNot) {
   EXPECT_EQ(largest(no_buckets, {paper, 3, "cpu", "cpu"}, machine).parameters, 10e9);
 }
 
-// What `ours` says before a run is what the memory oracle expects in it. Of the buffers, what
-// collectives stage in is left out: with one rank there are none.
+// `ours` predicts the bytes that the memory oracle expects in a run. It omits the staging buffers
+// of collectives, which do not exist with one rank.
 TEST(Ours, IsWhatATrainerExpects) {
   struct Case {
     machine::Degrees degrees;
@@ -252,8 +252,8 @@ TEST(Ours, IsWhatATrainerExpects) {
   }
 }
 
-// And what a run of the same configuration then holds, counted: on the device, on the host and in
-// the files.
+// `ours` predicts the bytes that a run of the same configuration holds on the device, on the host
+// and in files.
 TEST(Ours, IsWhatARunHolds) {
   using machine::Category;
   struct Away {
@@ -303,7 +303,7 @@ TEST(Ours, IsWhatARunHolds) {
         EXPECT_EQ(planned.gpu.gradients, gpu.peak(Category::gradients));
         EXPECT_EQ(planned.gpu.optimizer, gpu.peak(Category::optimizer));
         EXPECT_EQ(planned.gpu.activations, gpu.peak(Category::activations));
-        EXPECT_LE(planned.gpu.buffers, gpu.peak(Category::buffers));  // collectives' beside
+        EXPECT_LE(planned.gpu.buffers, gpu.peak(Category::buffers));  // collectives add buffers
         if (gpus == 1) {
           EXPECT_EQ(planned.gpu.buffers, gpu.peak(Category::buffers));
         }
@@ -313,7 +313,7 @@ TEST(Ours, IsWhatARunHolds) {
         EXPECT_EQ(planned.cpu.parameters, cpu.peak(Category::parameters));
         EXPECT_EQ(planned.cpu.optimizer, cpu.peak(Category::optimizer));
         EXPECT_EQ(planned.cpu.buffers, cpu.peak(Category::buffers));
-        // Nothing is frozen: an update writes all that files hold.
+        // No parameter is frozen, so an update writes all bytes of the files.
         EXPECT_EQ(planned.nvme.total(), (trainer.optimizer_step().moved() - before).nvme_written);
         EXPECT_EQ(planned.nvme.parameters > 0, away.values == std::string("nvme"));
         EXPECT_EQ(planned.cpu.parameters > 0,
@@ -337,7 +337,7 @@ TEST(Ours, SaysWhatItIsNot) {
   EXPECT_EQ(held(t, {ours, 1}, {}).not_held, "");
   for (int stage = 2; stage <= 3; ++stage)
     expect_words(held(t, {ours, stage}, {}).not_held, {"pipeline-model-parallel-size 2"});
-  // GPT-2's values are float32 here: two moments and what is copied of the values.
+  // GPT-2's values are float32 here. The optimizer has two moments and the copied values.
   const Held away = held(t, {ours, 1, "cpu"}, {}), beside = held(t, {ours, 1}, {});
   EXPECT_EQ(away.gpu.optimizer, 0);
   EXPECT_GE(away.cpu.optimizer, beside.gpu.optimizer);
@@ -451,13 +451,13 @@ TEST(Plan, NamesWhatLimitsAndWhatFits) {
         {.words = {"--bf16"}, .parameters = static_cast<std::int64_t>(parameters), .gpus = 8},
         machine);
   };
-  // 16 bytes a parameter in stage 0, of which 12 are the optimizer's, and 1 GB of buffers.
+  // ZeRO stage 0 has 16 bytes per parameter, including 12 of the optimizer, and 1 GB of buffers.
   expect_words(plan(1e9, {}), {"FITS: ZeRO stage 0: 17.00 of 80.00 GB",
                                "optimizer states take most: 12.00 of 17.00 GB",
                                "largest model that fits: 4.94B", "that fits: stage 0\n"});
   expect_words(plan(10e9, {}), {"DOES NOT FIT: ZeRO stage 0: 161.00 of 80.00 GB", "161.00!",
                                 "that fits: stage 1\n"});  // 40 + 120 / 8
-  // 160 GB of states in stage 3, and 8.75 GB of gradients and states per rank on the host.
+  // ZeRO stage 3 has 160 GB of states, and 8.75 GB of gradients and states per rank on the host.
   expect_words(plan(10e9, {.gpu_memory = 10e9}), {"that fits: stage 3, optimizer cpu"});
   expect_words(plan(10e9, {.gpu_memory = 1e9, .cpu_memory = 1e9}),
                {"that fits: none, with or without offload"});

@@ -10,7 +10,7 @@ import unittest
 
 from process import NO_FIGURES, TemporaryFolder, read_run, shardmark
 
-# A program in place of ours: a run whose times are $SPEED times as long as those of the first word.
+# A replacement of the program. Writes a copy of the template run with its times multiplied by $SPEED.
 STAND_IN = """#!/usr/bin/env python3
 import json, os, shutil, sys
 if any(word.startswith("--benchmark_list_tests") for word in sys.argv):
@@ -157,7 +157,7 @@ class Comparisons(TemporaryFolder):
         done = shardmark(*words, "--b", "SPEED=1.25", "all_reduce", "--out", self.path("slow"), env=NO_FIGURES)
         self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
         turns = [line.split()[0] for line in done.stdout.splitlines() if line[:2] in ("A ", "B ")]
-        self.assertEqual("".join(turns), "ABBAABBAABBA")  # half of the launches decide it
+        self.assertEqual("".join(turns), "ABBAABBAABBA")  # half of the launches suffice
         with open(self.path("slow/compare.json"), encoding="utf-8") as file:
             written = json.load(file)
         self.assertAlmostEqual(written["level"], 0.05 / 3)

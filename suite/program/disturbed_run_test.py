@@ -14,7 +14,7 @@ import unittest
 
 from process import PROGRAM, TemporaryFolder, read_run
 
-TIMEOUT_S = 10  # of the run; a busy machine makes no progress for seconds
+TIMEOUT_S = 10  # of the run; a busy machine may stall for seconds
 RANK_VARIABLES = (b"PMI_RANK", b"OMPI_COMM_WORLD_RANK")
 
 
@@ -119,7 +119,7 @@ class DisturbedRun(TemporaryFolder):
                 break
             time.sleep(0.1)
         before = read_run(self.out)["benchmarks"]
-        # What the killed process may have been writing just then.
+        # A partial write, as a killed process may leave it.
         with open(os.path.join(self.out, "samples.bin"), "ab") as file:
             file.write(b"torn")
         words = read_run(self.out)["context"]["words"]

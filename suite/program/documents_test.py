@@ -13,7 +13,7 @@ from process import NO_FIGURES, PROGRAM, TemporaryFolder, read_run
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PROGRAM_WORD = "build/release/shardmark"
-# Exit codes that a command of a document may have on a machine that measures badly.
+# Exit codes that a documented command may return on a machine with unreliable measurements.
 VERDICTS = {"health": (0, 1, 2), "compare": (0, 1), "ab": (0, 1)}
 BASE, NEW = ["base", "base-1", "base-2"], ["new", "new-1", "new-2"]
 
@@ -68,7 +68,7 @@ class Links(unittest.TestCase):
     def test_no_line_is_longer_than_120_columns(self):
         for path, text in documents():
             for number, line in enumerate(text.splitlines(), 1):
-                if " " in line.strip():  # a link cannot be broken
+                if " " in line.strip():  # a link cannot be wrapped
                     self.assertLessEqual(len(line), 120, f"{path}:{number}")
 
     def test_the_readme_is_short(self):

@@ -86,7 +86,7 @@ class Faults(TemporaryFolder):
                   lambda run, rank, _: self.named(run, "slow rank", [rank]), words=words)
 
     def test_a_slow_core(self):
-        words = (*SMALL[:-3], "1MiB,2MiB,4MiB,8MiB,16MiB", "--max-seconds", "0.2")  # longer than a turn on the core
+        words = (*SMALL[:-3], "1MiB,2MiB,4MiB,8MiB,16MiB", "--max-seconds", "0.2")  # longer than a time slice
         self.each("slow_core", lambda rank, chance: f"slow_core:rank={rank},threads={chance.choice((3, 4))}",
                   lambda run, rank, _: self.named(run, "shared core", [rank]), words=words)
 

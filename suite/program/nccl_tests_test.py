@@ -54,7 +54,7 @@ class Collective(unittest.TestCase):
             written = json.load(file)
         self.assertEqual([result["size"] for result in written["results"]],
                          [8, 64, 512, 4096, 32768])
-        # The same numbers, and the mean of them all.
+        # The file has the same numbers, and the average is their mean.
         for row, result in zip(rows(out), written["results"]):
             self.assertAlmostEqual(float(row[7]), result["out_of_place"]["bus_bw"], delta=0.006)
         means = [result[place]["bus_bw"] for result in written["results"]

@@ -87,7 +87,7 @@ class GoodRun(TemporaryFolder):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_large_buffers_over_mpi(self):
-        # A rank that has all it needs sleeps outside MPI while a peer still waits for its own sends.
+        # A rank that has received all data sleeps outside MPI, while a peer still waits for its own sends.
         done = shardmark("run", "all_reduce", "all_gather", "--ranks", "3", "--transport", "mpi", "--algorithm", "ring",
                          "--bytes", "8MiB,20000003", "--dtype", "float", "--max-seconds", "0.1", "--timeout", "10", "--no-limits", "--out", self.path("run"),
                          env=NO_FIGURES)
@@ -99,7 +99,7 @@ class GoodRun(TemporaryFolder):
         self.assertEqual(listed.returncode, 0, listed.stderr)
         names = listed.stdout.split()
         self.assertTrue(names)
-        # The filter matches names with all axes; ring is the default, so names do not show it.
+        # The filter matches names with all axes. ring is the default, so names do not show it.
         self.assertTrue(all("algorithm" not in name and name.endswith("bytes:8") for name in names), names)
         short = shardmark("run", "all_gather", "--ranks", "2", "--benchmark_list_tests", "--filter", f"^{names[0]}$")
         self.assertEqual(short.stdout.split(), names[:1])

@@ -16,11 +16,11 @@ import unittest
 
 PROGRAM = os.environ["SHARDMARK_PROGRAM"]
 LAUNCHER = os.environ.get("SHARDMARK_LAUNCHER", "mpiexec").split()[0]
-PREFIX = f"sm{os.getpid() % 10000}"  # an interface's name has 15 letters
+PREFIX = f"sm{os.getpid() % 10000}"  # interface names have at most 15 characters
 BRIDGE = f"{PREFIX}br"
 NET = "10.231.77"
 HOSTS = ("h1", "h2", "h3", "h4")
-# What the launcher calls in ssh's place: options, the host, its command.
+# The launcher calls this script instead of ssh, with options, the host and its command.
 RUN_THERE = f"""#!/bin/sh
 while [ "${{1#-}}" != "$1" ]; do shift; done
 host=$1; shift

@@ -8,7 +8,7 @@
 namespace suite {
 namespace {
 
-// 4 stages, 8 micro-batches of 10 bytes, by hand.
+// Computed by hand for 4 stages and 8 micro-batches of 10 bytes.
 TEST(BoundaryTraffic, IsThePapers) {
   const auto sent = [](const pipeline::Placement& placement, int stage) {
     return boundary_traffic(placement, stage, 8, 10).bytes_sent;
@@ -25,7 +25,7 @@ TEST(BoundaryTraffic, IsThePapers) {
   EXPECT_EQ(sent(pipeline::looped(1, 4), 0), 0u);
 }
 
-// And what the messages of every schedule's plan add up to.
+// Equals the sum of the messages in every schedule's plan.
 TEST(BoundaryTraffic, IsWhatEveryScheduleSends) {
   const pipeline::Boundary boundary{{3, 5}, machine::Dtype::float32};
   int compared = 0;

@@ -30,8 +30,8 @@ double moved(const std::vector<double>& gradient, const std::vector<double>& err
   return std::sqrt(squares);
 }
 
-// Gradients with elements from far below Adam's epsilon to far above; errors that push k elements
-// toward zero or past it, smallest first, which is where they do most.
+// The gradients' elements range from far below to far above Adam's epsilon. The errors push the k
+// smallest elements toward zero or past it, because errors of small elements have the most effect.
 TEST(FirstStep, NoErrorMovesItFurther) {
   std::mt19937_64 random(7);
   std::normal_distribution<double> normal;
@@ -58,7 +58,7 @@ TEST(FirstStep, NoErrorMovesItFurther) {
         if (bound > 0) nearest = std::max(nearest, distance / bound);
       }
   }
-  EXPECT_GT(nearest, 0.9);  // it is not far above what can happen
+  EXPECT_GT(nearest, 0.9);  // the bound is not far above the largest distance
 }
 
 TEST(FirstStep, AWrongFactorCounts) {
@@ -73,7 +73,8 @@ TEST(FirstStep, AWrongFactorCounts) {
   }
 }
 
-// One element: RMSProp's first step against an error that turns its sign, SGD's against any.
+// RMSProp's first step of one element with an error that changes its sign, and SGD's first step
+// with any error.
 TEST(FirstStep, OtherOptimizers) {
   const zero::RmsProp rms{.learning_rate = 0.1, .smoothing = 0.9, .epsilon = 1e-8};
   const auto rmsprop = [&](double g) { return 0.1 * g / (std::sqrt(0.1 * g * g) + 1e-8); };

@@ -1,5 +1,5 @@
 #pragma once
-// For what tries readers of files: damaged copies of good ones.
+// Damaged copies of valid files, for tests of file readers.
 
 #include <array>
 #include <cstdint>
@@ -21,8 +21,8 @@ void append(std::string& bytes, const T& value) {
   bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
-// One to three damages: bits flipped, bytes cut off, put in, put out of place, or replaced by a
-// number that a careless reader would follow.
+// Damages the bytes one to three times: flips a bit, removes the end, appends bytes, inserts a copy
+// of other bytes, or writes a number that a careless reader would trust.
 inline std::string damaged(std::string bytes, std::mt19937_64& random) {
   const auto below = [&](std::size_t end) { return end == 0 ? 0 : random() % end; };
   for (std::size_t many = 1 + below(3); many > 0 && !bytes.empty(); --many) {

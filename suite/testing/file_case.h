@@ -1,5 +1,5 @@
 #pragma once
-// For the tests of what reads files (inputs/file_bytes.h): what a refusal says.
+// Checks of error messages, for tests of file readers (file_bytes.h).
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 
 namespace suite::testing {
 
-// The one line that it throws; "accepted" if it throws nothing.
+// Returns the error message, which must be one line, or "accepted".
 template <class Work>
 std::string refusal(const Work& work) {
   try {

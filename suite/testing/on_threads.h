@@ -1,6 +1,6 @@
 #pragma once
-// For tests: units on ranks that are threads, the same code that processes run, here where
-// sanitizers see all of it. Times mean nothing; what is judged must hold.
+// Runs units on threads, for tests. Processes run the same code. On threads, sanitizers see all
+// ranks. Times are meaningless, but the oracles must pass.
 
 #include <stdexcept>
 #include <string>
@@ -12,7 +12,7 @@
 
 namespace suite::on_threads {
 
-// Sanitizers slow the code down tenfold: there, fewer ways to cut the same work.
+// Sanitizers slow the code down tenfold, so sanitized tests shard the same work in fewer ways.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr bool sanitized = true;
 #else

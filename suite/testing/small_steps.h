@@ -1,5 +1,5 @@
 #pragma once
-// For the tests of the training step's units: small steps, run on threads.
+// Small steps on threads, for tests of the training step's units.
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 
 namespace suite::small_steps {
 
-// Small steps in float on one device, but for what is said.
+// Plans small steps in float on one device. `flags` override these defaults.
 inline std::vector<harness::PlannedCase> steps(harness::AxisFlags flags,
                                                const std::string& unit = "gpt_step") {
   flags.insert({{"model", "tiny"},

@@ -22,8 +22,8 @@ using testing::refusal;
 constexpr layers::GptConfig model{
     .layers = 2, .hidden = 8, .heads = 4, .vocabulary = 256, .sequence = 16};
 
-// Tensors as a file of Hugging Face's has them; each element is its tensor's number, counted from
-// 1, times 4096 plus its own place, so that no two are equal.
+// Tensors as in a file of Hugging Face. An element is 4096 times its tensor's number (from 1) plus
+// its index, so all elements differ.
 struct WeightsFile {
   struct Tensor {
     TensorEntry entry;
@@ -97,7 +97,7 @@ struct Trained {
   std::vector<double> losses;   // of each step
   std::vector<Values> initial;  // the shards of each rank
 };
-// Trains; saves before the first step where a file is named.
+// Trains. Saves before the first step if `save` is not empty.
 Trained train(const TrainingConfig& config, const std::string& save = "", int steps = 3) {
   static const Corpus corpus = Corpus::generated(3);
   Trained result;
@@ -134,7 +134,7 @@ TEST(Gpt2Weights, AShorterSequenceTakesTheFirstPositions) {
   EXPECT_THROW(train(shorter, "", 0), FileError);
 }
 
-// The place of each element from the view of the checkpoint: rank, row and column.
+// Locates each element of the checkpoint by rank, row and column.
 TEST(Gpt2Weights, EachElementGoesWhereItsPlaceInGpt2Says) {
   const Folder folder;
   const std::string path = folder.path("gpt2.safetensors");
@@ -187,7 +187,7 @@ TEST(Gpt2Weights, EachElementGoesWhereItsPlaceInGpt2Says) {
   }
 }
 
-// However the model is cut, it saves the same bytes, and trains from them as from memory.
+// At all degrees, the model saves the same bytes, and trains from them as from memory.
 TEST(Gpt2Weights, ASavedFileIsTheModelAtEveryDegree) {
   const Folder folder;
   const std::string path = folder.path("gpt2.safetensors");
@@ -201,7 +201,7 @@ TEST(Gpt2Weights, ASavedFileIsTheModelAtEveryDegree) {
     const Trained memory = train(training(degrees), folder.path("again"));
     EXPECT_TRUE(read_bytes(folder.path("again")) == bytes);
     TrainingConfig config = training(degrees, path);
-    config.seed = 99;  // of no use but for the data
+    config.seed = 99;  // affects only the data
     const Trained other = train(config, "", 0);
     config.seed = training({}).seed;
     const Trained loaded = train(config);
@@ -300,7 +300,7 @@ TEST(Gpt2Weights, RefusesWhatIsNotThisModelByName) {
   }
 }
 
-// Rank 0 alone writes; the others must not wait for it, nor believe that it could.
+// Only rank 0 writes. The other ranks must not wait for it, and must report its failure.
 TEST(Gpt2Weights, AllRanksHearThatItCouldNotBeSaved) {
   const Folder folder;
   const std::string path = folder.path("no/gpt2.safetensors");

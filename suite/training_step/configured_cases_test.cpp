@@ -40,7 +40,7 @@ class ConfiguredStep : public ::testing::Test {
   static TrainingConfig config(const Sources& sources, const harness::AxisFlags& flags) {
     return run(sources, flags).resolved.config;
   }
-  // The line it is refused with, or "accepted".
+  // Returns the error message, or "accepted".
   static std::string refusal(const Sources& sources, const harness::AxisFlags& flags,
                              const std::string& unit = "gpt_step") {
     try {
@@ -133,7 +133,7 @@ TEST_F(ConfiguredStep, ScalesTheLossOfHalf) {
   EXPECT_EQ(scale.scaling, zero::LossScaling::megatron);
   EXPECT_EQ(scale.initial_scale, 4294967296);
   EXPECT_EQ(scale_of(of("", tiny_model + "--fp16 --initial-loss-scale 1000")).initial_scale, 1000);
-  // The record has the keys that have an effect, and no others.
+  // The record has only keys that have an effect.
   const auto echoed = [](const Sources& sources) { return text(resolve(sources)); };
   expect_words(echoed(of("", tiny_model + "--fp16")), {"--initial-loss-scale", "4294967296"});
   EXPECT_EQ(echoed(of("", tiny_model + "--fp16")).find("initial_scale_power"), std::string::npos);
@@ -147,8 +147,8 @@ TEST_F(ConfiguredStep, ScalesTheLossOfHalf) {
       {"fp16.initial_scale_power is 10", "2^10", "--initial-loss-scale is 1000"});
 }
 
-// Gradients overflow until the scale has come down: the first steps are skipped, and all are judged
-// as ever.
+// Gradients overflow until the loss scale is small enough. The first steps are skipped, and all
+// steps are judged as usual.
 TEST_F(ConfiguredStep, RunsThatOverflowAreJudged) {
   for (const std::string unit : {"gpt_step", "training_speed"}) {
     Sources sources;
@@ -164,7 +164,7 @@ TEST_F(ConfiguredStep, RunsThatOverflowAreJudged) {
   }
 }
 
-// The two T5 files as they stand.
+// The two T5 files, unchanged.
 TEST_F(ConfiguredStep, RunsWithStatesAndValuesElsewhere) {
   for (const bool three : {false, true}) {
     Sources sources;
@@ -193,8 +193,8 @@ TEST_F(ConfiguredStep, RunsWithStatesAndValuesElsewhere) {
   EXPECT_EQ(values.max_in_cpu, 70);
 }
 
-// An update writes the values that the gradients of the one before led to: the first changes
-// nothing, so the second step has the loss of the first values.
+// An update writes the values from the gradients of the previous update. The first update changes
+// nothing, so the second step has the loss of the initial values.
 TEST_F(ConfiguredStep, UpdatesMayBeDelayed) {
   const auto losses = [&](const std::string& delayed) {
     const auto cases = run(of(R"({"train_batch_size": 4, "zero_optimization": {"stage": 2,
@@ -221,7 +221,7 @@ TEST_F(ConfiguredStep, AnAxisMaySayWhatTheFilesLeaveOpen) {
   EXPECT_EQ(cut.precision.dtype, machine::Dtype::bfloat16);
   EXPECT_EQ(config(two, {{"ranks", "2"}, {"zero-stage", "1"}}).zero.stage, 1);
   EXPECT_EQ(config(two, {{"ranks", "1"}, {"seq-length", "8"}}).model.sequence, 8);
-  // Lists give every combination that fits, and each value once.
+  // Lists give every valid combination, without duplicates.
   const ConfiguredCases several = run(
       two, {{"ranks", "1,2,4"}, {"tensor-model-parallel-size", "1,2"}, {"dtype", "float,half"}});
   std::set<std::string> grids;
@@ -278,7 +278,6 @@ TEST_F(ConfiguredStep, RefusesByName) {
                {"num-layers 3"});
 }
 
-// A key that has no effect is not recorded as in force.
 TEST_F(ConfiguredStep, KeysWithoutEffectAreRecordedAsIgnored) {
   const ConfiguredCases planned =
       run(of(R"({"train_batch_size": 8, "steps_per_print": 10,

@@ -22,7 +22,7 @@ TEST(HalfRange, SaysWhatMustOverflow) {
   EXPECT_EQ(must_overflow(step, 1024, 0.01), false);
   EXPECT_EQ(must_overflow(step, 8100, 0.01), false);  // 64800
   EXPECT_EQ(must_overflow(step, 8189, 0.01), std::nullopt);
-  EXPECT_EQ(must_overflow(step, 32760, 0.01), std::nullopt);  // 65520, by a hair of rounding
+  EXPECT_EQ(must_overflow(step, 32760, 0.01), std::nullopt);  // 65520, within rounding
   EXPECT_EQ(must_overflow(step, 33200, 0.01), true);
   const StepMagnitudes large{.forward = {70000, 70000}, .backward = {}};
   EXPECT_EQ(must_overflow(large, 1, 0.01), true);  // no scale is small enough
@@ -40,7 +40,8 @@ TEST(HalfRange, IsOfAllThatAStepStoresInHalf) {
   StepMagnitudes seen = device.take();
   EXPECT_EQ(seen.forward.stored, 40);
   EXPECT_EQ(seen.backward.stored, 0);
-  // 1 * 5 - 2 * 5 and 3 * 5 - 4 * 5 are small, the largest term of them is 20; at most 7 * 5.
+  // 1 * 5 - 2 * 5 and 3 * 5 - 4 * 5 are small. Their largest term is 20, and 7 * 5 bounds all
+  // partial sums.
   gemm(device.stream(), matrix(a), matrix(tensor({5, 5, 5, 5}, {2, 2})), matrix(out));
   seen = device.take();
   EXPECT_EQ(to_doubles(out), (std::vector<double>{-5, -5, -5, -5}));
@@ -51,8 +52,8 @@ TEST(HalfRange, IsOfAllThatAStepStoresInHalf) {
   EXPECT_EQ(device.take().forward.partial, 0);
 }
 
-// At every scale a step in half does what double says, where that says anything; and it says
-// something of most.
+// At every scale that the reference in double decides, a step in half agrees. The reference decides
+// most scales.
 TEST(HalfRange, IsWhereStepsInHalfOverflow) {
   machine::run_ranks(1, [](machine::World& world) {
     for (const char* args : {"none", "--swiglu --normalization RMSNorm --hidden-dropout 0.1"}) {

@@ -1,4 +1,4 @@
-// The training step by every pipeline schedule, and how its layers go over the parts.
+// The training step with every pipeline schedule, and the division of its layers into parts.
 
 #include <gtest/gtest.h>
 
@@ -21,8 +21,8 @@ using on_threads::sanitized;
 using small_steps::expect_passed;
 using small_steps::steps;
 
-// Chunks that are first and last on one rank, or held twice; cut over tp and dp, too, made again,
-// and of unlike numbers of layers.
+// One rank has the first and the last chunk, or a chunk has two copies. The chunks are also sharded
+// over tp and dp, are recomputed, and differ in their numbers of layers.
 TEST(TrainingStep, AGptStepRunsEverySchedule) {
   const auto cases = steps({{"model-args", "--num-layers 5"},
                             {"ranks", sanitized ? "2" : "4"},
@@ -38,7 +38,7 @@ TEST(TrainingStep, AGptStepRunsEverySchedule) {
   expect_passed(cases, 4);
 }
 
-// Measured times differ between runs. Both trainers of a case, and all ranks, divide equally.
+// Measured times differ between runs. Both trainers of a case and all ranks use the same division.
 TEST(TrainingStep, LayersGoOverThePartsByTheTimeTheyTook) {
   const auto cases = steps({{"model-args", "--num-layers 5"},
                             {"ranks", "4"},
@@ -54,7 +54,7 @@ TEST(TrainingStep, LayersGoOverThePartsByTheTimeTheyTook) {
   EXPECT_GT(measured, 0.05);
   EXPECT_NEAR(measured / record.counters.at("bubble_expected"), record.counters.at("bubble_ratio"),
               1e-9);
-  EXPECT_NEAR(record.counters.at("bubble_expected"), 1.0 / 9, 1e-6);  // of 8 micro-batches
+  EXPECT_NEAR(record.counters.at("bubble_expected"), 1.0 / 9, 1e-6);  // 8 micro-batches
   EXPECT_GE(record.counters.at("bubble_simulated"), 1.0 / 9 - 1e-6);
 }
 
@@ -88,7 +88,7 @@ TEST(TrainingStep, SchedulesThatDoNotFitAreRefusedByName) {
                         {"zero-stage 2 with schedule zb_h1", "one backward", "is 1"});
 }
 
-// The table is as large as three layers: the ends get fewer.
+// The table is as large as three layers, so the first and the last part get fewer layers.
 TEST(TrainingStep, LayersGoOverThePartsByTheirParameters) {
   TrainingConfig config;
   set_model(config, "tiny");

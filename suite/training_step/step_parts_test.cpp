@@ -1,4 +1,4 @@
-// A step by its clock, against the same step without one of its parts.
+// Compares the time of a part, by the step's clock, with the same step without this part.
 
 #include <gtest/gtest.h>
 
@@ -14,9 +14,9 @@
 namespace suite {
 namespace {
 
-// Every transfer over dp takes a known time at the least, and all of it is gone where each rank
-// takes the step of its own sequences alone: the rest of the step is what that one takes. The
-// shortest of several rounds, that a busy machine does not matter.
+// Each transfer over dp takes at least a known time. A step of each rank on only its own sequences
+// has no transfers, and takes as long as the rest of the full step. The test uses the shortest of
+// several rounds, so a busy machine does not matter.
 TEST(StepParts, WithoutItsCommunicationAStepIsShorterByWhatTheClockSays) {
   constexpr double added_s = 0.1;
   const auto corpus = Corpus::generated(1234);
@@ -51,7 +51,7 @@ TEST(StepParts, WithoutItsCommunicationAStepIsShorterByWhatTheClockSays) {
       const double step = clock.times().end_s - clock.times().start_s;
       step_s = std::min(step_s, step);
       rest_s = std::min(rest_s, step - communication);
-      for (int i = 0; i < 4; ++i) {  // short: nobody need disturb it
+      for (int i = 0; i < 4; ++i) {  // short, so other load may miss it
         const double start_s = machine::steady_s();
         one.step();
         alone_s = std::min(alone_s, machine::steady_s() - start_s);

@@ -1,4 +1,4 @@
-// The training step as units see it: its options, its shapes, the files it is given.
+// The training step in units: its options, shapes and input files.
 
 #include <gtest/gtest.h>
 
@@ -45,7 +45,8 @@ TEST(TrainingStep, AGptStepHoldsActivationsInEveryWay) {
   expect_passed(cases, 4);
 }
 
-// Whole and in parts, of all layers and of some; with a stage whose first input the caller keeps.
+// Whole and distributed checkpoints, of all layers and of some layers. On one stage, the caller
+// keeps the first input.
 TEST(TrainingStep, AGptStepKeepsItsCheckpointsOnTheHost) {
   const auto cases = steps({{"ranks", "4"},
                             {"tensor-model-parallel-size", sanitized ? "2" : "2,4"},
@@ -81,7 +82,8 @@ TEST(TrainingStep, AGptStepInHalfScalesItsLoss) {
   expect_passed(cases, 2);
 }
 
-// In step 1 only the first half of the sequences counts: with dp 2 a rank has no token that does.
+// In the first step, only the first half of the sequences counts. With dp 2, one rank has no
+// counted tokens.
 TEST(TrainingStep, AGptStepCountsTheTokensThatCount) {
   for (int sequences : {1, 2, 7, 8})
     for (std::int64_t step = 0; step < 8; ++step) {
@@ -107,7 +109,8 @@ TEST(TrainingStep, AGptStepCountsTheTokensThatCount) {
   expect_passed(cases, 4);
 }
 
-// A shared table beside positions, of layers that are used once more; then alone in its bucket.
+// First a shared table next to positions, with recomputed layers. Then the table is alone in its
+// bucket.
 TEST(TrainingStep, AGptStepShardsGradientsAndValues) {
   for (const auto& [args, granularity] :
        {std::pair("none", "full"), {"--position-embedding-type rope", "none"}}) {
@@ -140,7 +143,7 @@ TEST(TrainingStep, AGptStepTrainsWithItsStatesElsewhere) {
   expect_passed(values, 2);
 }
 
-// The first step is judged with values that are gathered for it.
+// The oracle judges the first step with gathered values.
 TEST(TrainingStep, ASpeedIsTakenOfStageThreeToo) {
   const auto cases = steps({{"ranks", "2"},
                             {"data-parallel-size", "2"},
@@ -152,9 +155,9 @@ TEST(TrainingStep, ASpeedIsTakenOfStageThreeToo) {
   expect_passed(cases, 2);
 }
 
-// Where sums are in the same order: of one micro-batch in all stages, of several in 0 and 1, which
-// add up micro-batches first, and in 2 and 3, which add up ranks first. Without clipping, as the
-// norm is added up bucket by bucket.
+// Compares ZeRO stages that add in the same order. With one micro-batch, all stages do. With
+// several, stages 0 and 1 add micro-batches first, and stages 2 and 3 add ranks first. Clipping is
+// off, because the norm is summed bucket by bucket.
 TEST(TrainingStep, EveryZeroStageTakesTheSameSteps) {
   const auto train = [](machine::World& world, int stage, int micro_batches, bool late,
                         machine::Degrees degrees = {.tp = 2, .dp = 2}) {
@@ -203,8 +206,8 @@ TEST(TrainingStep, EveryZeroStageTakesTheSameSteps) {
   });
 }
 
-// Gradients in half overflow until the scale has come down: all ranks skip the same steps, which
-// change nothing, and then train.
+// Gradients in half overflow until the loss scale is small enough. All ranks skip the same steps,
+// which change nothing. Then all ranks train.
 TEST(TrainingStep, AStepThatOverflowsChangesNothing) {
   machine::run_ranks(4, [](machine::World& world) {
     TrainingConfig config;
@@ -223,7 +226,7 @@ TEST(TrainingStep, AStepThatOverflowsChangesNothing) {
     }
     EXPECT_GT(skipped, 1);
     EXPECT_LT(skipped, 8);
-    EXPECT_EQ(trainer.loss_scale(), std::ldexp(0x1p19, 1 - skipped));  // the first one is forgiven
+    EXPECT_EQ(trainer.loss_scale(), std::ldexp(0x1p19, 1 - skipped));  // first skip keeps the scale
     EXPECT_NE(trainer.hash_of_values(), before);
     const std::vector<std::string> all = world.all_gather(world.group(), std::to_string(skipped));
     EXPECT_EQ(std::set<std::string>(all.begin(), all.end()).size(), 1U);
@@ -251,8 +254,8 @@ TEST(TrainingStep, StagesThatReduceEveryMicroBatchAreRefusedByName) {
                         {"zero-stage 3 with schedule gpipe: 2 micro-batches", "1f1b"});
 }
 
-// Four query groups over tp 4: a rank has one head of keys. Dropout falls on the same elements
-// however the step is cut, or the numbers would not be those of degree 1.
+// With four query groups and tp 4, a rank has one head of keys. Dropout must affect the same
+// elements at all degrees, or the results would differ from those of degree 1.
 TEST(TrainingStep, AGptStepHasTheShapeItsModelArgumentsSay) {
   for (const auto& [model, args] :
        {std::pair("llama_tiny", "none"),
@@ -283,7 +286,7 @@ TEST(TrainingStep, ModelArgumentsAreRefusedByName) {
   testing::expect_words(refused("--hidden-dropout many"), {"--hidden-dropout is 'many'"});
   testing::expect_words(refused("--num-query-groups 3"), {"num-query-groups is 3"});
   testing::expect_words(refused("--attention-dropout 1"), {"--attention-dropout is 1", "from 0"});
-  // An axis has its own flag.
+  // Other axes have their own flags.
   testing::expect_words(refused("--zero-stage 3"), {"--zero-stage is 1", "--zero-stage is 3"});
 }
 
@@ -299,7 +302,7 @@ TEST(TrainingStep, OnlyGptTwosShapeIsLoaded) {
       << record.reason;
 }
 
-#ifndef __SANITIZE_THREAD__  // slow there, and files are no matter of threads
+#ifndef __SANITIZE_THREAD__  // slow, and files do not depend on threads
 TEST(TrainingStep, AGptStepStartsFromTheFilesItIsGiven) {
   const testing::Folder folder;
   std::string text;
@@ -330,8 +333,7 @@ TEST(TrainingStep, AGptStepStartsFromTheFilesItIsGiven) {
 }
 #endif
 
-// What else the machine does lengthens a step, also between its parts: one try that it left alone
-// is enough.
+// Other load lengthens a step, also between its parts. One undisturbed try is enough.
 TEST(TrainingStep, AStepIsBrokenDownOnEveryRank) {
   const auto cases = steps({{"ranks", "4"},
                             {"tensor-model-parallel-size", "2"},
@@ -358,8 +360,8 @@ TEST(TrainingStep, AStepIsBrokenDownOnEveryRank) {
     }
     off = std::abs(slowest / record.seconds - 1);
     EXPECT_GT(record.counters.at("communication_fraction"), 0);
-    // Its stages' neighbours and its tp group: nobody waits for the rank across, but for the
-    // embedding.
+    // A rank waits for its tp group and for the neighbours of its stage, but not for the diagonal
+    // rank.
     EXPECT_EQ(all.waited_s[0][3] + all.waited_s[3][0] + all.waited_s[1][2] + all.waited_s[2][1], 0);
     std::set<int> ranks;
     for (const harness::Span& span : record.trace) ranks.insert(span.rank);
@@ -369,13 +371,13 @@ TEST(TrainingStep, AStepIsBrokenDownOnEveryRank) {
   EXPECT_LT(off, 0.1) << "the step shown is not the one timed";
 }
 
-// With a link slowed by a known time, the time of dp's communication grows by it and no other does.
+// If a link is slowed by a known time, only the communication time of dp grows by this time.
 TEST(TrainingStep, ASlowedLinkIsTheGroupsCommunication) {
   constexpr double added_s = 0.02;
   constexpr int rounds = 5;
   const auto corpus = Corpus::generated(1234);
   machine::run_ranks(2, [&](machine::World& world) {
-    struct Seen {  // the least of all rounds: others on the machine only add
+    struct Seen {  // minimum of all rounds: other load only adds time
       double step = 1e9, dp = 1e9, rest = 1e9;
       int transfers = 0;
     } quick, slow;
@@ -423,8 +425,8 @@ TEST(TrainingStep, ATrainingStepIsTimedBesideItsProducts) {
   EXPECT_GT(record.counters.at("gemm_fraction"), 0);
   EXPECT_GT(record.counters.at("tokens_per_second"), 0);
   EXPECT_FALSE(record.counters.contains("speedup_over_library"));
-  // Of n = 64 tokens: h = 32, two layers of 12 h² and of attention's n * s * h twice, in whole
-  // squares; three times each, and 2 operations a term.
+  // n = 64 tokens and h = 32. Each of two layers has 12 h² weights and two products of n * s * h
+  // for attention, as full squares. Each product runs three times, with 2 operations per term.
   const double n = 64, s = 16, h = 32;
   EXPECT_EQ(record.counters.at("gemm_flops"), 3 * 2 * n * (2 * (12 * h * h + 2 * s * h) + 256 * h));
 }

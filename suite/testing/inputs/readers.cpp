@@ -131,11 +131,11 @@ void read_history(const Folder& folder, const std::string& bytes) {
     }
     harness::json(tracks);
   } catch (const machine::MachineError& error) {
-    throw harness::UsageError(error.what());  // SQLite's word for much that is wrong with a file
+    throw harness::UsageError(error.what());  // SQLite rejects many bad files this way
   }
 }
 
-// --- What units take
+// --- Inputs of units
 
 void read_traffic(const Folder& folder, const std::string& bytes) {
   const std::string path = folder.path("traffic");
@@ -149,7 +149,7 @@ void read_hosts(const Folder& folder, const std::string& bytes) {
   for (const HostSlots& host : read_hostfile(path)) expect(host.slots > 0, "slots");
 }
 
-// Three sequences, two documents, tokens of that type.
+// Returns an index of three sequences and two documents, with tokens of this type.
 std::string example_index(std::uint8_t type, const std::vector<std::int32_t>& sizes) {
   std::string text("MMIDIDX\0\0", 9);
   append(text, std::uint64_t{1});
@@ -163,7 +163,7 @@ std::string example_index(std::uint8_t type, const std::vector<std::int32_t>& si
 }
 const std::string example_tokens{"\1\0\2\0\3\0\4\0\xff\xff", 10};
 
-// The format once more, by substr, which throws where a reader would leave the file.
+// Decodes the format with substr, which throws if a position is outside the file.
 std::vector<std::int64_t> decoded(const std::string& index, const std::string& bin) {
   const auto number = [](const std::string& bytes, std::uint64_t at, std::size_t size, bool sign) {
     const std::string part = bytes.substr(at, size);
@@ -219,7 +219,7 @@ std::string example_weights() {
   return bytes + header + "0123456789abcdef0123456789ABCDEF0123456";
 }
 
-// Checks accepted tensors again in the header as another parser reads it, by substr.
+// Compares accepted tensors with the header of another parser and with the bytes from substr.
 void read_safetensors(const Folder& folder, const std::string& bytes) {
   const std::string path = folder.path("a.safetensors");
   write_bytes(path, bytes);

@@ -1,5 +1,5 @@
-// libFuzzer's entry to one reader, that of $SHARDMARK_FUZZ_READER. With $SHARDMARK_FUZZ_SEEDS its
-// seeds are written into that folder instead, and without a reader all are listed.
+// libFuzzer's entry point for the reader $SHARDMARK_FUZZ_READER. If $SHARDMARK_FUZZ_SEEDS is set,
+// writes the reader's seeds into that folder instead. Without a reader, lists all readers.
 
 #include <fmt/format.h>
 

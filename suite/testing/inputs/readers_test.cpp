@@ -15,7 +15,8 @@ TEST_P(Readers, AcceptTheirSeeds) {
   EXPECT_FALSE(accepts(GetParam(), "x [" + std::string(200, 'y')));
 }
 
-// Bits flipped, bytes lost, numbers replaced: read as another way reads it, or refused in a line.
+// Flips bits, removes bytes and replaces numbers. A reader rejects the result in one line, or reads
+// it as another decoder does.
 TEST_P(Readers, FollowNoDamage) {
   const Reader& reader = GetParam();
   const std::vector<std::string> seeds = reader.seeds();
