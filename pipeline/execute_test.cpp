@@ -247,7 +247,7 @@ TEST(Execute, EveryScheduleGivesTheModelsGradients) {
   }
 }
 
-TEST(Execute, MemoryAndTrafficAreThePapers) {
+TEST(Execute, MemoryAndTrafficMatchThePapers) {
   const std::size_t bytes = 31 * 37 * 8;
   const auto one_f_one_b = all_stages(find_schedule("1f1b"), 4, 8);
   const auto gpipe = all_stages(find_schedule("gpipe"), 4, 8);
@@ -268,7 +268,7 @@ TEST(Execute, MemoryAndTrafficAreThePapers) {
   }
 }
 
-TEST(Execute, PartedBackward) {
+TEST(Execute, SplitBackward) {
   const StageSchedules halves = {parse("F0 F1 I0 W0 F2 I1 W1 I2 W2"),
                                  parse("F0 I0 F1 I1 W0 F2 I2 W1 W2")};
   EXPECT_EQ(expected_memory({halves[0], halves[0], halves[1]}, 1, boundary).buffers,
@@ -303,14 +303,14 @@ TEST(Execute, MemoryOfTwoChunks) {
   EXPECT_EQ(messages, 2 * 8 * (3 * 4 - 1u));
 }
 
-TEST(Execute, StagesThroughTheHostIfItCannotReadTheDevice) {
+TEST(Execute, CopiesThroughTheHostIfItCannotReadTheDevice) {
   run_and_check(all_stages(find_schedule("1f1b"), 3, 7), 7, true);
   run_and_check(all_stages(find_schedule("zb_v"), 3, 7), 7, true);
 }
 
 // The other stages run ahead of a slow stage until their outbox is full. They overwrite no message
 // in transit.
-TEST(Execute, ASlowStageLosesNothing) {
+TEST(Execute, ASlowStageDoesNotChangeTheResults) {
   for (const Schedule& schedule : schedules()) {
     if (sanitized && schedule.name != "1f1b" && schedule.name != "zb_v") continue;
     const int stages = schedule.name == "dual_pipe" ? 4 : 3,

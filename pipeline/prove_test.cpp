@@ -67,7 +67,7 @@ TEST(Prove, EveryListedScheduleUpTo32Stages) {
   }
 }
 
-TEST(Prove, BubbleIsThePapersInBothNormalisations) {
+TEST(Prove, BubbleMatchesThePapersInBothNormalisations) {
   for (const char* name : {"gpipe", "1f1b"}) {
     for (int stages : {1, 2, 4, 8}) {
       for (int micro_batches : {1, 3, 8, 32}) {
@@ -217,7 +217,7 @@ TEST(Prove, RejectsASwapInEverySchedule) {
 // Zero-bubble schedules (Qi et al. 2024, arXiv:2401.10241) send the gradient of the input before
 // they compute the gradient of the weights. 1F1B with a split backward takes less time, and keeps
 // incoming gradients until W.
-TEST(Prove, PartedBackwardShortensTheBubble) {
+TEST(Prove, SplitBackwardShortensTheBubble) {
   const StageSchedules halves = {parse("F0 F1 I0 W0 F2 I1 W1 I2 W2"),
                                  parse("F0 I0 F1 I1 W0 F2 I2 W1 W2")};
   ASSERT_TRUE(prove(halves, 3)) << prove(halves, 3).fault;
@@ -227,7 +227,7 @@ TEST(Prove, PartedBackwardShortensTheBubble) {
   EXPECT_LT(parted, whole);
 }
 
-TEST(Schedules, UnknownNameNamesTheNearest) {
+TEST(Schedules, UnknownNameSuggestsTheNearest) {
   try {
     find_schedule("g-pipe");
     FAIL();
@@ -279,7 +279,7 @@ std::int64_t least_of_all(const std::vector<std::int64_t>& costs, std::size_t be
 }
 
 // Every model of up to 6 layers with costs from 0 to 3, divided into every number of parts.
-TEST(Partition, TheCostliestPartCostsAsLittleAsInAnyDivision) {
+TEST(Partition, BalancedDivisionMinimizesTheCostliestPart) {
   int tried = 0;
   for (std::size_t layers = 1; layers <= 6; ++layers) {
     for (int code = 0; code < 1 << (2 * layers); ++code) {

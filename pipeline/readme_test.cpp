@@ -50,7 +50,7 @@ std::string drawing(const Schedule& schedule, int micro_batches) {
       draw(simulation, columns));
 }
 
-TEST(Readme, DrawingsAreThoseOfTheSchedules) {
+TEST(Readme, DrawingsMatchTheSchedules) {
   std::string page;
   for (const Schedule& schedule : schedules())
     page += (page.empty() ? "" : "\n") + drawing(schedule, 8);

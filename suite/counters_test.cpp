@@ -8,7 +8,7 @@
 namespace suite {
 namespace {
 
-TEST(Counters, TableOfTheDocumentationIsTheRegistry) {
+TEST(Counters, DocumentedTableMatchesTheRegistry) {
   machine::testing::expect_generated_section(SHARDMARK_RESULTS_README, "counters",
                                              harness::counters_table());
 }

@@ -16,7 +16,7 @@ using on_threads::refusal;
 using on_threads::run;
 using on_threads::sanitized;
 
-TEST(CollectiveSweep, EveryDtypeAndReductionByEveryAlgorithm) {
+TEST(CollectiveSweep, EveryAlgorithmPassesWithEveryDtypeAndReduction) {
   for (const char* unit : {"all_reduce", "reduce_scatter", "reduce", "all_gather"}) {
     harness::AxisFlags flags = {{"transport", "shared_memory"}, {"ranks", "3"}, {"bytes", "1000"}};
     if (sanitized) flags["algorithm"] = "ring,direct";
@@ -28,7 +28,7 @@ TEST(CollectiveSweep, EveryDtypeAndReductionByEveryAlgorithm) {
 }
 
 // With zero elements, the number of messages follows the formula, and each message has 0 bytes.
-TEST(CollectiveSweep, ACallOfNothingIsJudgedToo) {
+TEST(CollectiveSweep, CallsWithoutElementsAreJudged) {
   for (const char* unit :
        {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter",
         "all_to_all", "all_to_all_v", "send_receive", "compressed_all_reduce"}) {
@@ -70,7 +70,7 @@ TEST(CollectiveSweep, EveryInnerIsJudged) {
   }
 }
 
-TEST(CollectiveSweep, RefuseAnInnerThatNamesNoRows) {
+TEST(CollectiveSweep, RejectsInvalidInner) {
   EXPECT_EQ(refusal("all_reduce", {{"inner", "3"}, {"ranks", "8"}, {"algorithm", "mesh"}}),
             "inner 3 does not divide 8 ranks (unit all_reduce)");
   EXPECT_EQ(refusal("all_reduce", {{"inner", "2"}, {"algorithm", "ring"}}),

@@ -74,7 +74,7 @@ TEST(Expected, EightBitSumsAreExact) {
     }
 }
 
-TEST(Expected, PartsOfAllRanksInARow) {
+TEST(Expected, PartsAreInRankOrder) {
   const collectives::TrafficMatrix traffic(3, {1, 2, 0, 0, 0, 0, 3, 4, 5});
   Question question{Operation::all_to_all_v, Reduction::sum, Dtype::float32, 3, 0, 9};
   question.traffic = &traffic;
@@ -157,7 +157,7 @@ TEST(WrongElements, AreCountedAndShown) {
   });
 }
 
-TEST(WrongElements, NameWhoSentThem) {
+TEST(WrongElements, NameTheirSender) {
   // Ring all-gather: all shares except a rank's own come from the previous rank.
   const auto& ring = collectives::find_algorithm(Operation::all_gather, "ring");
   const collectives::Call call{2, 4, 2};

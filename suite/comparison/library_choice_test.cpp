@@ -39,7 +39,7 @@ class ChosenLibrary : public ::testing::Test {
   Loaded loaded{{"libmpich.so.12", soname}};
 };
 
-TEST_F(ChosenLibrary, IsTheFileWithoutLinks) {
+TEST_F(ChosenLibrary, ResolvesSymbolicLinks) {
   EXPECT_EQ(chosen("dnnl=" + folder.path(soname), loaded), file);
   EXPECT_EQ(chosen("dnnl=" + folder.path(), loaded), file);
   EXPECT_EQ(chosen("dnnl=" + folder.path(), {}), file);  // a script: its libraries are unknown
@@ -65,14 +65,14 @@ TEST_F(ChosenLibrary, RejectsAnotherVersionOfTheInterface) {
   expect_words(chosen("mpi=" + file, loaded), {"shardmark requires libmpich.so.12"});
 }
 
-TEST_F(ChosenLibrary, RejectsALibraryThatTheProgramDoesNotLoad) {
+TEST_F(ChosenLibrary, RejectsALibraryNotLoadedByTheProgram) {
   EXPECT_EQ(chosen("nccl=" + file, loaded),
             "--b-library nccl: shardmark does not load libnccl.so; only a build with CUDA and NCCL "
             "links it");
   expect_words(chosen("nccl=" + file, {}), {"requires libnccl.so"});
 }
 
-TEST_F(ChosenLibrary, RejectsAPathThatThePreloadVariableCannotHold) {
+TEST_F(ChosenLibrary, RejectsPathsWithSpacesOrColons) {
   for (const std::string name : {"a b", "a:b"}) {
     folder.put(name + "/" + soname, testing::read_bytes(file));
     expect_words(chosen("dnnl=" + folder.path(name), loaded), {"a space or a colon"});

@@ -50,7 +50,7 @@ const Entry& entry(const Resolved& resolved, const std::string& key) {
   throw std::logic_error("no entry " + key);
 }
 
-TEST_F(Configuration, T5WithStageTwoIsTakenAsItStands) {
+TEST_F(Configuration, AcceptsT5WithZeroStage2Unchanged) {
   const Resolved run = resolve({.deepspeed_file = fixture("t5_zero2_offload.json"), .gpus = 8});
   const TrainingConfig& t = run.config;
   EXPECT_EQ(t.zero.stage, 2);
@@ -78,7 +78,7 @@ TEST_F(Configuration, T5WithStageTwoIsTakenAsItStands) {
   expect_words(entry(run, "scheduler.params.warmup_max_lr").origin, {"auto", "learning rate"});
 }
 
-TEST_F(Configuration, T5WithStageThreeTakesItsBucketsFromTheModel) {
+TEST_F(Configuration, T5WithZeroStage3DerivesBucketsFromTheModel) {
   Sources sources{.deepspeed_file = fixture("t5_zero3_offload.json"), .gpus = 4};
   expect_words(refusal(sources),
                {"zero_optimization.reduce_bucket_size is 'auto'", "hidden²", "--hidden-size"});
@@ -95,7 +95,7 @@ TEST_F(Configuration, T5WithStageThreeTakesItsBucketsFromTheModel) {
   EXPECT_EQ(t.batch.gradient_accumulation_steps, 8);
 }
 
-TEST_F(Configuration, AModelByNameIsOneOfTheSources) {
+TEST_F(Configuration, ANamedModelIsASource) {
   Sources sources{.model = "llama2_7b", .gpus = 2};
   const Resolved run = resolve(sources);
   EXPECT_EQ(run.config.model.sequence, 4096);
@@ -112,7 +112,7 @@ TEST_F(Configuration, AModelByNameIsOneOfTheSources) {
   expect_words(refusal({.model = "llama2_7c"}), {"'llama2_7c'", "'llama2_7b'"});
 }
 
-TEST_F(Configuration, KeysThatNothingHonoursAreNamed) {
+TEST_F(Configuration, UnsupportedKeysAreReported) {
   Sources megatron{.deepspeed_file = fixture("megatron_deepspeed.json"), .gpus = 32};
   expect_words(refusal(megatron), {"megatron_deepspeed.json: activation_checkpointing.enable",
                                    "DeepSpeed has no such key", "--recompute-granularity"});
@@ -141,7 +141,7 @@ TEST_F(Configuration, KeysThatNothingHonoursAreNamed) {
   EXPECT_EQ(t.batch.micro_batch_size, 8);
 }
 
-TEST_F(Configuration, MegatronsArgumentsAreTakenAsTheyStand) {
+TEST_F(Configuration, AcceptsMegatronArgumentsUnchanged) {
   const Resolved run = resolve({.megatron_file = fixture("megatron_arguments.txt"), .gpus = 1024});
   const TrainingConfig& t = run.config;
   EXPECT_EQ(t.model.layers, 120);
@@ -160,7 +160,7 @@ TEST_F(Configuration, MegatronsArgumentsAreTakenAsTheyStand) {
 }
 
 // The published pair of files. Its batch size is inconsistent on 32 GPUs, but valid on 1024.
-TEST_F(Configuration, TheTwoFilesTogether) {
+TEST_F(Configuration, CombinesBothFiles) {
   Sources both{.deepspeed_file = fixture("megatron_deepspeed.json"),
                .megatron_file = fixture("megatron_arguments.txt"),
                .gpus = 32,
@@ -176,7 +176,7 @@ TEST_F(Configuration, TheTwoFilesTogether) {
   expect_words(refusal(both), {"gradient_clipping is 1", "command line: --clip-grad is 0.5"});
 }
 
-TEST_F(Configuration, AnyTwoOfTheBatchSayTheThird) {
+TEST_F(Configuration, TwoBatchKeysDetermineTheThird) {
   const auto batch = [&](const std::string& keys, std::int64_t gpus = 4) {
     const TrainingConfig::Batch b = resolve(of("{" + keys + "}", gpus)).config.batch;
     EXPECT_EQ(b.global_batch_size, b.micro_batch_size * b.gradient_accumulation_steps * gpus);
@@ -204,7 +204,7 @@ TEST_F(Configuration, AnyTwoOfTheBatchSayTheThird) {
   expect_words(refusal(cut), {"6 GPUs", "tensor-model-parallel-size 4", "next multiple is 8"});
 }
 
-TEST_F(Configuration, UnknownKeysNameTheNearest) {
+TEST_F(Configuration, UnknownKeysSuggestTheNearest) {
   expect_words(refusal(with(R"("zero_optimization": {"stge": 1})")),
                {"ds_config.json: unknown key 'zero_optimization.stge'",
                 "did you mean 'zero_optimization.stage'?", "--ignore-unknown-keys"});
@@ -242,7 +242,7 @@ TEST_F(Configuration, OlderNamesAreMapped) {
                {"cpu_offload is cpu", "offload_optimizer.device is nvme"});
 }
 
-TEST_F(Configuration, DefaultsOfDeepSpeedAndWhatTheyWere) {
+TEST_F(Configuration, CurrentAndFormerDefaultsOfDeepSpeed) {
   const Resolved run = resolve(
       with(R"("steps_per_print": null, "zero_optimization": {"stage": 3, "overlap_comm": null,
               "offload_optimizer": {"device": "nvme", "nvme_path": "/n"},
@@ -271,7 +271,7 @@ TEST_F(Configuration, DefaultsOfDeepSpeedAndWhatTheyWere) {
   expect_words(entry(said, "gradient_clipping").origin, {"ds_config.json"});
 }
 
-TEST_F(Configuration, ValuesOfAnotherTypeOrSize) {
+TEST_F(Configuration, RejectsValuesOfAnotherTypeOrSize) {
   for (const auto& [keys, words] : std::vector<std::pair<std::string, std::vector<std::string>>>{
            {R"("zero_optimization": {"stage": 4})", {"zero_optimization.stage is 4", "0 to 3"}},
            {R"("zero_optimization": {"stage": "2"})", {"is '2'", "whole number"}},
@@ -302,7 +302,7 @@ TEST_F(Configuration, ValuesOfAnotherTypeOrSize) {
   }
 }
 
-TEST_F(Configuration, FilesThatAreNoConfiguration) {
+TEST_F(Configuration, RejectsInvalidFiles) {
   expect_words(refusal(of(R"({"train_batch_size": 8, "train_batch_size": 16})")),
                {"ds_config.json", "train_batch_size is given twice"});
   expect_words(refusal(with(R"("fp16": {"enabled": true, "hysteresis": 2, "enabled": false})")),
@@ -327,7 +327,7 @@ TEST_F(Configuration, FilesThatAreNoConfiguration) {
   expect_words(refusal(of("{\"a\nb\x01" + std::string(500, 'c') + "\": 1}")), {"not JSON"});
 }
 
-TEST_F(Configuration, WordsOfMegatron) {
+TEST_F(Configuration, ParsesMegatronArguments) {
   const auto words = [&](const std::string& text) {
     return refusal({.words = words_of("words", text), .gpus = 8});
   };

@@ -8,7 +8,7 @@
 namespace suite::configuration {
 namespace {
 
-TEST(Keys, HaveEachNameOnceAndAnEffect) {
+TEST(Keys, HaveUniqueNamesAndAnEffect) {
   std::set<std::string_view> names;
   TrainingConfig usual;
   for (const Key& key : keys()) {
@@ -39,7 +39,7 @@ TEST(Keys, HaveEachNameOnceAndAnEffect) {
   }
 }
 
-TEST(Keys, AreFoundByTheirNameInEachLanguage) {
+TEST(Keys, AreFoundByEachOfTheirNames) {
   EXPECT_EQ(find_key("zero_optimization.stage"), find_key("--zero-stage"));
   EXPECT_EQ(find_key(&Key::axis, "zero-stage"), find_key("--zero-stage"));
   EXPECT_EQ(find_key(&Key::deepspeed, "zero-stage"), nullptr);
@@ -47,7 +47,7 @@ TEST(Keys, AreFoundByTheirNameInEachLanguage) {
 }
 
 // Every value that a key prints can be parsed again.
-TEST(Keys, FieldsReadWhatTheyWrite) {
+TEST(Keys, FieldsParseTheirOwnText) {
   TrainingConfig config, fresh;
   for (const Key& key : keys()) {
     if (!key.field) continue;

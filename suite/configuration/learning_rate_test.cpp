@@ -8,7 +8,7 @@
 namespace suite {
 namespace {
 
-TEST(LearningRate, AsDeepSpeedHasIt) {
+TEST(LearningRate, MatchesDeepSpeed) {
   LearningRate rate{.style = "WarmupLR", .highest = 1, .lowest = 0.5, .warmup = 8};
   EXPECT_EQ(rate.after(0), 0.5);  // before the schedule begins
   EXPECT_EQ(rate.after(1), 0.5);
@@ -35,7 +35,7 @@ TEST(LearningRate, AsDeepSpeedHasIt) {
   EXPECT_DOUBLE_EQ(rate.after(30), 0.2);
 }
 
-TEST(LearningRate, AsMegatronHasIt) {
+TEST(LearningRate, MatchesMegatron) {
   LearningRate rate{.style = "linear", .highest = 1, .lowest = 0.2, .warmup = 4, .total = 12};
   EXPECT_EQ(rate.after(0), 0);
   EXPECT_DOUBLE_EQ(rate.after(1), 0.25);

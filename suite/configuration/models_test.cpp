@@ -9,14 +9,14 @@
 namespace suite {
 namespace {
 
-TEST(NamedModel, LlamaTwoHasItsShape) {
+TEST(NamedModel, LlamaTwoHasThePublishedShape) {
   TrainingConfig config;
   set_model(config, "llama2_7b");
   EXPECT_EQ(layers::parameters_count(config.model), 6'738'415'616);  // Touvron et al. 2023
   EXPECT_THROW(set_model(config, "llama2_8b"), std::invalid_argument);
 }
 
-TEST(NamedModel, GptTwoHasItsShapeAndAPaddedTable) {
+TEST(NamedModel, GptTwoHasThePublishedShapeAndAPaddedTable) {
   TrainingConfig config;
   config.model.seq_length = 256;
   set_model(config, "gpt2_124m");
@@ -31,7 +31,7 @@ TEST(NamedModel, GptTwoHasItsShapeAndAPaddedTable) {
   EXPECT_EQ(layers::parameters_count(config.model), 1'557'611'200 + 47 * 1600);
 }
 
-TEST(NamedModel, VocabulariesArePaddedAsMegatronPadsThem) {
+TEST(NamedModel, VocabularyPaddingMatchesMegatron) {
   TrainingConfig::Model model;
   const auto padded = [&](int tokens, int tp) {
     model.tokens = tokens;

@@ -24,7 +24,7 @@ class Hostfile : public ::testing::Test {
   const testing::Folder folder_;
 };
 
-TEST_F(Hostfile, AsEveryLauncherHasIt) {
+TEST_F(Hostfile, ReadsTheFormatOfEveryLauncher) {
   EXPECT_EQ(read("worker-1 slots=4\nworker-2 slots=2\n"), "worker-1:4 worker-2:2");  // DeepSpeed
   EXPECT_EQ(read("a slots=4 max_slots=8 # all\n\n  b\n"), "a:4 b:1");                // Open MPI
   EXPECT_EQ(read("a:2\nb.lan:16"), "a:2 b.lan:16");                                  // MPICH
@@ -32,12 +32,12 @@ TEST_F(Hostfile, AsEveryLauncherHasIt) {
   EXPECT_EQ(read("node[08-10,3]-ib slots=8"), "node08-ib:8 node09-ib:8 node10-ib:8 node3-ib:8");
 }
 
-TEST_F(Hostfile, TakesNoLongerThanItsHosts) {
+TEST_F(Hostfile, ReadsManyHosts) {
   testing::write_bytes(folder_.path("hosts"), "er[01-100000]\na\ner[1-9]\n");
   EXPECT_EQ(read_hostfile(folder_.path("hosts")).size(), 100'010u);
 }
 
-TEST_F(Hostfile, RefusesWhatIsWrongByLine) {
+TEST_F(Hostfile, RejectsInvalidLinesWithTheirNumber) {
   expect_words(read("a\nb slot=4\n"), {"hosts, line 2", "'slot=4'", "slots=N"});
   expect_words(read("a slots=0"), {"line 1", "'0'", "1 to 4096"});
   expect_words(read("a:x"), {"'x'"});

@@ -47,7 +47,7 @@ std::vector<std::int64_t> all(const IndexedTokens& tokens) {
   return read;
 }
 
-TEST(IndexedTokens, ReadsEveryTypeThatTheFormatAllows) {
+TEST(IndexedTokens, ReadsEveryTypeOfTheFormat) {
   const Folder folder;
   struct Extremes {
     TokenType type;
@@ -104,7 +104,7 @@ TEST(IndexedTokens, FollowsThePointers) {
   EXPECT_EQ(tokens.document(1), 2u);
 }
 
-TEST(IndexedTokens, RefusesWhatIsWrongByName) {
+TEST(IndexedTokens, RejectsInvalidFieldsByName) {
   const Folder folder;
   const std::string prefix = folder.path("pair");
   struct Wrong {
@@ -174,7 +174,7 @@ TEST(IndexedTokens, RefusesWhatIsWrongByName) {
                {"no/pair.bin"});
 }
 
-TEST(TextTokens, ParagraphsAreDocumentsAndTogetherTheText) {
+TEST(TextTokens, ParagraphsBecomeDocumentsWithoutLoss) {
   const Folder folder;
   const std::string text = "\n\none\ntwo\n\n \t\r\nthree \xc3\xa9\n\nfour";
   write_bytes(folder.path("text"), text);
@@ -194,7 +194,7 @@ TEST(TextTokens, ParagraphsAreDocumentsAndTogetherTheText) {
                {"empty is empty"});
 }
 
-TEST(Corpus, APairOfATextDrawsWhatTheTextDraws) {
+TEST(Corpus, ATextAndItsPairDrawTheSameTokens) {
   const Folder folder;
   std::string text;
   for (int i = 0; i < 400; ++i) text += i % 23 == 0 ? "\n\n" : std::to_string(i * i);
@@ -213,7 +213,7 @@ TEST(Corpus, APairOfATextDrawsWhatTheTextDraws) {
   }
 }
 
-TEST(Corpus, RefusesWhatItCantDrawFrom) {
+TEST(Corpus, RejectsInvalidFiles) {
   const Folder folder;
   IndexedTokensWriter writer(folder.path("pair"), TokenType::int32);
   writer.add_document(std::vector<std::int64_t>{1, 2, 256, 3});

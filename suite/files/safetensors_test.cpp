@@ -24,7 +24,7 @@ std::string text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-TEST(Safetensors, WhatIsWrittenIsRead) {
+TEST(Safetensors, ReadsWrittenFiles) {
   const Folder folder;
   const std::string path = folder.path("a.safetensors");
   const std::vector<TensorEntry> entries{{"table \"é\"\n", "F32", {2, 3}},
@@ -69,7 +69,7 @@ TEST(Safetensors, WhatIsWrittenIsRead) {
 }
 
 // Other writers use any order and any white space in the header.
-TEST(Safetensors, ReadsWhatOthersWrite) {
+TEST(Safetensors, ReadsFilesOfOtherWriters) {
   const Folder folder;
   const std::string path = folder.path("a.safetensors");
   write_bytes(path, with_header("{\n \"b\": {\"data_offsets\": [2, 4], \"shape\": [2], "
@@ -83,7 +83,7 @@ TEST(Safetensors, ReadsWhatOthersWrite) {
   EXPECT_TRUE(file.metadata().empty());
 }
 
-TEST(Safetensors, RefusesWhatIsWrongByName) {
+TEST(Safetensors, RejectsInvalidFieldsByName) {
   const Folder folder;
   const std::string path = folder.path("a.safetensors");
   const std::string a = R"("a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]})";

@@ -41,7 +41,7 @@ std::string library(const std::string& soname) {
   return bytes + '\0' + soname + '\0';
 }
 
-TEST(SharedObject, HasTheSonameThatTheLoaderLooksFor) {
+TEST(SharedObject, ReportsTheSonameForTheLoader) {
   const std::string soname = soname_of(harness::mpi_library().file);
   EXPECT_TRUE(soname.starts_with("libmp")) << soname;
   EXPECT_NE(soname.find(".so."), std::string::npos) << soname;

@@ -213,7 +213,7 @@ TEST(LayerSweep, RejectsInvalidDegreesWithAnExample) {
   EXPECT_EQ(refusal({{"ranks", "3"}, {"num-attention-heads", "6"}}), "accepted");
 }
 
-TEST(LayerSweep, QuickIsACrossSection) {
+TEST(LayerSweep, QuickCoversTheValuesOfEachAxis) {
   for (const bool heads : {false, true}) {
     LayerTraits traits = normed_mlp;
     traits.has_heads = heads;

@@ -102,7 +102,7 @@ TEST(SlowPairs, OneFastPassClearsAPair) {
   EXPECT_EQ(slow[0].value, 15);
 }
 
-TEST(SlowPairs, OnACrowdedHostComparesOnlyBandwidth) {
+TEST(SlowPairs, ComparesOnlyBandwidthOnCrowdedHosts) {
   LinkMatrix matrix = matrix_of({"a", "a", "a", "a", "b", "b", "b", "b"});
   for (const auto& [from, to] : {std::pair(0, 1), std::pair(2, 5), std::pair(6, 4)})
     matrix.latency_us[place(matrix, from, to)] = 1000;

@@ -32,12 +32,12 @@ TEST(Tournament, EveryPairMeetsOnceAndNoRankTwiceInARound) {
 }
 
 // The circle method: rank 3 is fixed, ranks 0, 1 and 2 rotate.
-TEST(Tournament, OfFour) {
+TEST(Tournament, FourRanks) {
   EXPECT_EQ(tournament(4),
             (std::vector<Round>{{{0, 3}, {1, 2}}, {{1, 3}, {0, 2}}, {{2, 3}, {0, 1}}}));
 }
 
-TEST(Tournament, OfOneHasNoRound) { EXPECT_TRUE(tournament(1).empty()); }
+TEST(Tournament, OneRankHasNoRound) { EXPECT_TRUE(tournament(1).empty()); }
 
 TEST(Tournament, OneAtATimeKeepsThePairsAndTheirOrder) {
   const std::vector<Round> single = one_at_a_time(tournament(5));

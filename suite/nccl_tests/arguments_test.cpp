@@ -31,7 +31,7 @@ std::string mistake(const std::string& line) {
   return "none";
 }
 
-TEST(Arguments, DefaultsAreThoseOfNcclTests) {
+TEST(Arguments, DefaultsMatchNcclTests) {
   const Arguments a = parse("all_reduce");
   EXPECT_EQ(a.operation, Operation::all_reduce);
   EXPECT_EQ(a.min_bytes, 33554432);
@@ -51,7 +51,7 @@ TEST(Arguments, DefaultsAreThoseOfNcclTests) {
   EXPECT_TRUE(a.notes.empty());
 }
 
-TEST(Arguments, TakesShortLongAttachedAndTheLastOfTwo) {
+TEST(Arguments, AcceptsEveryFormOfFlagsAndTheLastOfTwo) {
   const Arguments a = parse(
       "-b8 --maxbytes=128M reduce -f 2 -n 20 -n 100 -w 5 --check 0 -o max -d half -r 1 -t 2 -g 2 "
       "-a 3 -z 1 -m 4 -N 0 -T 7 -C 0 -S 1");
@@ -75,7 +75,7 @@ TEST(Arguments, TakesShortLongAttachedAndTheLastOfTwo) {
   EXPECT_TRUE(a.notes.empty());
 }
 
-TEST(Arguments, OperationsAnswerToBothNames) {
+TEST(Arguments, OperationsAcceptBothNames) {
   for (const char* word : {"all_to_all", "alltoall", "alltoall_perf"})
     EXPECT_EQ(parse(word).operation, Operation::all_to_all) << word;
   for (const char* word : {"all_to_all_v", "alltoallv", "alltoallv_perf"})
@@ -88,7 +88,7 @@ TEST(Arguments, OperationsAnswerToBothNames) {
   EXPECT_NE(mistake("").find("requires OPERATION"), std::string::npos);
 }
 
-TEST(Arguments, AllMeansEveryOne) {
+TEST(Arguments, AllSelectsEveryValue) {
   const Arguments a = parse("reduce -d all -o all -r all");
   EXPECT_EQ(a.dtypes.size(), std::size(machine::every_dtype));
   EXPECT_EQ(a.reductions.size(), std::size(machine::all_reductions));
@@ -96,7 +96,7 @@ TEST(Arguments, AllMeansEveryOne) {
   EXPECT_FALSE(parse("reduce -r -1").root);
 }
 
-TEST(Arguments, MistakesNameTheNearest) {
+TEST(Arguments, MistakesSuggestTheNearest) {
   const auto says = [](const std::string& line, const std::string& text) {
     EXPECT_NE(mistake("all_reduce " + line).find(text), std::string::npos)
         << line << ": " << mistake("all_reduce " + line);
@@ -128,7 +128,7 @@ TEST(Arguments, MistakesNameTheNearest) {
   }
 }
 
-TEST(Arguments, WhatMeansNothingHereIsNoted) {
+TEST(Arguments, FlagsWithoutEffectAreNoted) {
   for (const char* flags :
        {"all_reduce -p 1", "all_reduce -y 1", "all_reduce -R 2", "all_reduce -x 1",
         "all_reduce -V 8", "all_reduce -C 1", "all_reduce -r 1", "all_gather -o max"})
@@ -136,7 +136,7 @@ TEST(Arguments, WhatMeansNothingHereIsNoted) {
   EXPECT_TRUE(parse("all_reduce -p 0 -y 0 -R 0 -V 16 -r 0 -o max").notes.empty());
 }
 
-TEST(Arguments, SizesAreBinaryAndSteppedAsAsked) {
+TEST(Arguments, SizesUseBinaryUnitsAndTheGivenStep) {
   using Sizes = std::vector<std::int64_t>;
   EXPECT_EQ(sizes(parse("all_reduce -b 8 -e 64 -f 2")), (Sizes{8, 16, 32, 64}));
   EXPECT_EQ(sizes(parse("all_reduce -b 8 -e 100 -f 3")), (Sizes{8, 24, 72}));
@@ -146,7 +146,7 @@ TEST(Arguments, SizesAreBinaryAndSteppedAsAsked) {
 }
 
 // Shares as in src/all_gather.cu and similar programs: whole multiples of 16 bytes.
-TEST(Arguments, SharesAreRoundedDownAsThere) {
+TEST(Arguments, SharesAreRoundedAsInNcclTests) {
   const auto is = [](Operation operation, std::int64_t size, Dtype dtype, int ranks,
                      std::int64_t count, std::int64_t bytes) {
     const Extent got = extent(operation, size, dtype, ranks);
@@ -169,7 +169,7 @@ TEST(Arguments, SharesAreRoundedDownAsThere) {
 
 // As in src/alltoallv.cu with its spread of 1. Each of 3 ranks sends one third of 1008 bytes to the
 // next rank and two thirds to the rank after it.
-TEST(Arguments, TrafficIsAsThere) {
+TEST(Arguments, TrafficMatchesNcclTests) {
   const auto parts = traffic(parse("alltoallv"), 1024, Dtype::float32, 3);
   EXPECT_EQ((*parts)(0, 0), 0);
   EXPECT_EQ((*parts)(0, 1), 84);

@@ -109,7 +109,7 @@ TEST(NcclTestsJson, VerdictsFollowTheTotals) {
   EXPECT_TRUE(timing.at("nwrong").is_null());
 }
 
-TEST(NcclTestsJson, NeverWritesOverAFile) {
+TEST(NcclTestsJson, NeverOverwritesAFile) {
   const harness::TestFolder folder;
   const std::string path = folder.path("x.json");
   EXPECT_EQ(claim_file(path), path);

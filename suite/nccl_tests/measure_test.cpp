@@ -27,7 +27,7 @@ Row measured(const std::vector<std::string>& words, std::int64_t size, Dtype dty
   return row;
 }
 
-TEST(Measure, EveryOperationIsRightInBothPlaces) {
+TEST(Measure, EveryOperationIsRightInAndOutOfPlace) {
   for (const char* operation :
        {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter",
         "all_to_all", "all_to_all_v", "send_receive"}) {
@@ -57,7 +57,7 @@ TEST(Measure, EveryReductionIsRight) {
 }
 
 // One rank computes maxima and the other sums, so both get unexpected values.
-TEST(Measure, WrongValuesAreCountedAndPlaced) {
+TEST(Measure, WrongValuesAreCountedAndLocated) {
   std::int64_t failed = 0;
   const Row row = measured(
       {"all_reduce", "-n", "2", "--algorithm", "direct"}, 4096, Dtype::float32, 2,
@@ -68,14 +68,14 @@ TEST(Measure, WrongValuesAreCountedAndPlaced) {
   EXPECT_EQ(failed, 4);  // two ranks, two placements
 }
 
-TEST(Measure, WithoutChecksNothingIsSaid) {
+TEST(Measure, WithoutChecksNoErrorsAreCounted) {
   const Row row = measured({"all_reduce", "-c", "0"}, 64, Dtype::float32, 2,
                            [](int rank) { return rank == 0 ? Reduction::sum : Reduction::max; });
   EXPECT_FALSE(row.out_of_place->wrong);
   EXPECT_FALSE(row.in_place->wrong);
 }
 
-TEST(Measure, SharesThatHoldNothingAreARowToo) {
+TEST(Measure, EmptySharesGiveARow) {
   const Row row =
       measured({"all_gather"}, 8, Dtype::float32, 2, [](int) { return Reduction::sum; });
   EXPECT_EQ(row.extent.count, 0);
@@ -91,7 +91,7 @@ TEST(Measure, RatesFollowTheTime) {
   EXPECT_DOUBLE_EQ(timing.busbw_GBps, timing.algbw_GBps * 3 / 4);
 }
 
-TEST(Measure, IterationsAreThereWhenAskedFor) {
+TEST(Measure, IterationTimesAreRecordedOnRequest) {
   for (const char* blocking : {"0", "1", "3"}) {
     const Row row = measured({"all_reduce", "-I", "1", "-n", "5", "-m", "2", "-z", blocking}, 64,
                              Dtype::float32, 2, [](int) { return Reduction::sum; });
@@ -107,7 +107,7 @@ TEST(Measure, IterationsAreThereWhenAskedFor) {
 }
 
 // With -z 3, the measured interval is the sum of its iterations.
-TEST(Measure, TimeIsThatOfOneOperation) {
+TEST(Measure, TimeIsPerOperation) {
   const Row row = measured({"all_reduce", "-I", "1", "-n", "5", "-m", "2", "-z", "3"}, 64,
                            Dtype::float32, 2, [](int) { return Reduction::sum; });
   double sum = 0;
@@ -116,7 +116,7 @@ TEST(Measure, TimeIsThatOfOneOperation) {
   EXPECT_NEAR(row.out_of_place->microseconds, sum / (2 * 5), 1e-9 * sum);
 }
 
-TEST(Measure, OneTimeStandsForAllRanks) {
+TEST(Measure, TimesOfAllRanksAreCombined) {
   const std::vector<double> times{2, 1, 6};
   EXPECT_EQ(over_ranks(OverRanks::rank_0, times), 2);
   EXPECT_EQ(over_ranks(OverRanks::average, times), 3);

@@ -59,7 +59,7 @@ TEST(Table, RowsFitTheirColumns) {
   EXPECT_EQ(line(a, r, "").size(), line(a, row(), "").size());
 }
 
-TEST(Table, ARowThatIsWrongSaysWhere) {
+TEST(Table, WrongRowsReportTheLocation) {
   Row r = row();
   r.in_place->wrong_where = "rank 1: 3 of 256 elements wrong";
   EXPECT_TRUE(ends_with(line(*parse_arguments({"all_reduce"}), r, ""),
@@ -79,7 +79,7 @@ TEST(Table, TimestampsAndIterationsAddColumns) {
   EXPECT_NE(header(a, "", {}).find("i_cv%           timestamp\n"), std::string::npos);
 }
 
-TEST(Table, SummaryIsByNearestRank) {
+TEST(Table, SummaryUsesNearestRankPercentiles) {
   IterationTimes times;
   for (int i = 100; i > 0; --i) times.maxima_us.push_back(i);
   const IterationSummary s = summary(times, 0);
@@ -93,7 +93,7 @@ TEST(Table, SummaryIsByNearestRank) {
   EXPECT_EQ(summary(times, 50).maximum, 50);
 }
 
-TEST(Table, FootersAreWhatScriptsLookFor) {
+TEST(Table, FooterMatchesNcclTests) {
   const Arguments a = *parse_arguments({"alltoall"});
   Totals totals;
   count(totals, row());
@@ -119,7 +119,7 @@ TEST(Table, FootersAreWhatScriptsLookFor) {
   EXPECT_NE(footer(a, totals).find("# Out of bounds values : 2 FAILED\n"), std::string::npos);
 }
 
-TEST(Table, OnlyWhatReducesNamesItsReduction) {
+TEST(Table, ReductionColumnDependsOnTheOperation) {
   EXPECT_EQ(reduction_column(Operation::reduce_scatter, machine::Reduction::max), "max");
   EXPECT_EQ(reduction_column(Operation::all_gather, machine::Reduction::sum), "none");
   EXPECT_EQ(reduction_column(Operation::send_receive, machine::Reduction::sum), "sum");

@@ -45,7 +45,7 @@ struct Example {
   }
 };
 
-TEST(Options, OffersWordsThatContinueALine) {
+TEST(Options, CompletesALine) {
   const auto offered = [](const Words& words) {
     Example e;
     e.options.group("");
@@ -128,7 +128,7 @@ TEST(Options, UnknownWordsMayBeKeptInOrder) {
   EXPECT_EQ(out, "here");
 }
 
-TEST(Options, ASubcommandGetsAllWordsBehindIt) {
+TEST(Options, ASubcommandGetsAllFollowingWords) {
   Words rest;
   std::string file;
   Options options("history", "", "");

@@ -17,7 +17,7 @@ TEST(PipelineStep, RunsEverySchedule) {
   EXPECT_EQ(schedules.size(), 7u);
 }
 
-TEST(PipelineStep, RejectsMicroBatchesThatStagesDoNotDivide) {
+TEST(PipelineStep, RejectsMicroBatchesNotDivisibleByStages) {
   EXPECT_EQ(on_threads::refusal("pipeline_step", {{"schedule", "interleaved_1f1b"},
                                                   {"virtual_stages", "2"},
                                                   {"ranks", "4"},

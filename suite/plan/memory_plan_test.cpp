@@ -45,7 +45,7 @@ double states(const TrainingConfig& training, const Holding& holding) {
 }
 
 // Rajbhandari et al. 2020, figure 1: 7.5B parameters on 64 GPUs.
-TEST(MemoryPlan, StagesAsThePaperHasThem) {
+TEST(MemoryPlan, StagesMatchThePaper) {
   const TrainingConfig t = of_count(7.5e9, 64);
   EXPECT_DOUBLE_EQ(states(t, {paper, 0}), 120 * GB);
   EXPECT_DOUBLE_EQ(states(t, {paper, 1}), 31.40625 * GB);
@@ -54,7 +54,7 @@ TEST(MemoryPlan, StagesAsThePaperHasThem) {
   expect_words(held(t, {paper, 2}, {}).assumption, {"2Ψ + 2Ψ/d + 12Ψ/d"});
 }
 
-TEST(MemoryPlan, StagesAsMegatronCountsThem) {
+TEST(MemoryPlan, StagesMatchMegatron) {
   TrainingConfig t = of_count(1e9, 8);
   EXPECT_DOUBLE_EQ(states(t, {megatron, 0}), 18 * GB);
   EXPECT_DOUBLE_EQ(states(t, {megatron, 1}), 7.5 * GB);
@@ -68,7 +68,7 @@ TEST(MemoryPlan, StagesAsMegatronCountsThem) {
   EXPECT_DOUBLE_EQ(states(t, {megatron, 1}), 6 * GB);
 }
 
-TEST(MemoryPlan, StagesAsDeepSpeedEstimatesThem) {
+TEST(MemoryPlan, StagesMatchDeepSpeedsEstimator) {
   const Machine nodes_of_8{.gpus_per_node = 8};
   TrainingConfig t = of_count(1e9, 16);
   const auto of = [&](int stage, const char* optimizer, const char* parameters) {
@@ -143,7 +143,7 @@ TEST(ModelShape, CountsParametersExactly) {
 }
 
 // Korthikanti et al. 2022, table 2, for GPT-3's layers.
-TEST(MemoryPlan, ActivationsAsThePaperHasThem) {
+TEST(MemoryPlan, ActivationsMatchThePaper) {
   TrainingConfig t;
   t.model = layers::GptConfig{
       .layers = 4, .hidden = 12288, .heads = 96, .vocabulary = 51200, .sequence = 2048};
@@ -198,7 +198,7 @@ TEST(MemoryPlan, TheLargestModelFitsAndTheNextDoesNot) {
 
 // `ours` predicts the bytes that the memory oracle expects in a run. It omits the staging buffers
 // of collectives, which do not exist with one rank.
-TEST(Ours, IsWhatATrainerExpects) {
+TEST(Ours, MatchesTheExpectationsOfATrainer) {
   struct Case {
     machine::Degrees degrees;
     bool sequence_parallel = false;
@@ -254,7 +254,7 @@ TEST(Ours, IsWhatATrainerExpects) {
 
 // `ours` predicts the bytes that a run of the same configuration holds on the device, on the host
 // and in files.
-TEST(Ours, IsWhatARunHolds) {
+TEST(Ours, MatchesTheMemoryOfARun) {
   using machine::Category;
   struct Away {
     int stage;
@@ -323,7 +323,7 @@ TEST(Ours, IsWhatARunHolds) {
   }
 }
 
-TEST(Ours, SaysWhatItIsNot) {
+TEST(Ours, ReportsUnsupportedConfigurations) {
   TrainingConfig t = of_count(1e9, 2);
   expect_words(held(t, {ours, 0}, {}).not_held, {"shape"});
   t.model = named_model("llama2_7b");
@@ -354,7 +354,7 @@ TEST(Ours, SaysWhatItIsNot) {
   expect_words(held(t, {ours, 1}, {}).not_held, {"use-flash-attn"});
 }
 
-TEST(Claims, ComeOutAsWritten) {
+TEST(Claims, HaveTheExpectedVerdictsAndNumbers) {
   const std::vector<Claim> all = claims();
   const auto number = [&](std::size_t claim, std::string_view what) {
     for (const Claim::Number& one : all.at(claim).numbers)
@@ -390,7 +390,7 @@ TEST(Claims, ComeOutAsWritten) {
   expect_words(text(all), {"fails", "roughly", "holds", "217432719360"});
 }
 
-TEST(Plan, IsATableAndJson) {
+TEST(Plan, IsPrintedAsATableAndAsJson) {
   const Resolved resolved = resolve({.deepspeed_file = SHARDMARK_FIXTURES "/t5_zero3_offload.json",
                                      .words = {"--bf16"},
                                      .model = "gpt2_1558m",
@@ -425,7 +425,7 @@ std::string plan_of(const Sources& sources, const Machine& machine) {
   return text(make_plan(resolve(sources), machine));
 }
 
-TEST(Plan, IsOneScreen) {
+TEST(Plan, FitsOneScreen) {
   const std::string fixtures = SHARDMARK_FIXTURES;
   for (const Sources& sources :
        {Sources{.deepspeed_file = fixtures + "/megatron_deepspeed.json",
@@ -445,7 +445,7 @@ TEST(Plan, IsOneScreen) {
   }
 }
 
-TEST(Plan, NamesWhatLimitsAndWhatFits) {
+TEST(Plan, NamesTheLimitAndTheLargestModel) {
   const auto plan = [](double parameters, Machine machine) {
     return plan_of(
         {.words = {"--bf16"}, .parameters = static_cast<std::int64_t>(parameters), .gpus = 8},

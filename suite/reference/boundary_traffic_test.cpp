@@ -9,7 +9,7 @@ namespace suite {
 namespace {
 
 // Computed by hand for 4 stages and 8 micro-batches of 10 bytes.
-TEST(BoundaryTraffic, IsThePapers) {
+TEST(BoundaryTraffic, MatchesThePapers) {
   const auto sent = [](const pipeline::Placement& placement, int stage) {
     return boundary_traffic(placement, stage, 8, 10).bytes_sent;
   };
@@ -26,7 +26,7 @@ TEST(BoundaryTraffic, IsThePapers) {
 }
 
 // Equals the sum of the messages in every schedule's plan.
-TEST(BoundaryTraffic, IsWhatEveryScheduleSends) {
+TEST(BoundaryTraffic, MatchesTheMessagesOfEverySchedule) {
   const pipeline::Boundary boundary{{3, 5}, machine::Dtype::float32};
   int compared = 0;
   for (const pipeline::Schedule& schedule : pipeline::schedules())

@@ -32,7 +32,7 @@ double moved(const std::vector<double>& gradient, const std::vector<double>& err
 
 // The gradients' elements range from far below to far above Adam's epsilon. The errors push the k
 // smallest elements toward zero or past it, because errors of small elements have the most effect.
-TEST(FirstStep, NoErrorMovesItFurther) {
+TEST(FirstStep, BoundHoldsForGradientErrors) {
   std::mt19937_64 random(7);
   std::normal_distribution<double> normal;
   double nearest = 0;
@@ -61,7 +61,7 @@ TEST(FirstStep, NoErrorMovesItFurther) {
   EXPECT_GT(nearest, 0.9);  // the bound is not far above the largest distance
 }
 
-TEST(FirstStep, AWrongFactorCounts) {
+TEST(FirstStep, BoundHoldsForWrongFactors) {
   const std::vector<double> gradient{1e-8, 3e-8, 1e-3};
   for (const double factor : {1e-6, 1e-2}) {
     std::vector<double> error = gradient;
@@ -87,7 +87,7 @@ TEST(FirstStep, OtherOptimizers) {
                    2);
 }
 
-TEST(FirstStep, ZerosStay) { EXPECT_EQ(first_step_bound(adamw, {0, 0}, 0.5, 0.5), 0); }
+TEST(FirstStep, ZerosHaveBoundZero) { EXPECT_EQ(first_step_bound(adamw, {0, 0}, 0.5, 0.5), 0); }
 
 }  // namespace
 }  // namespace suite

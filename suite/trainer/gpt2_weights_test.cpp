@@ -135,7 +135,7 @@ TEST(Gpt2Weights, AShorterSequenceTakesTheFirstPositions) {
 }
 
 // Locates each element of the checkpoint by rank, row and column.
-TEST(Gpt2Weights, EachElementGoesWhereItsPlaceInGpt2Says) {
+TEST(Gpt2Weights, EachElementIsLoadedToItsPlace) {
   const Folder folder;
   const std::string path = folder.path("gpt2.safetensors");
   WeightsFile file;
@@ -188,7 +188,7 @@ TEST(Gpt2Weights, EachElementGoesWhereItsPlaceInGpt2Says) {
 }
 
 // At all degrees, the model saves the same bytes, and trains from them as from memory.
-TEST(Gpt2Weights, ASavedFileIsTheModelAtEveryDegree) {
+TEST(Gpt2Weights, SavedFilesAreEqualAtAllDegrees) {
   const Folder folder;
   const std::string path = folder.path("gpt2.safetensors");
   const Trained alone = train(training({}), path);
@@ -211,7 +211,7 @@ TEST(Gpt2Weights, ASavedFileIsTheModelAtEveryDegree) {
   }
 }
 
-TEST(Gpt2Weights, RowsThatPadTheTableAreZeroAndNotSaved) {
+TEST(Gpt2Weights, PaddingRowsAreZeroAndNotSaved) {
   const Folder folder;
   const std::string path = folder.path("gpt2.safetensors"), again = folder.path("again");
   WeightsFile file(251);
@@ -231,7 +231,7 @@ TEST(Gpt2Weights, RowsThatPadTheTableAreZeroAndNotSaved) {
   expect_words(refusal([&] { train(training({}, path)); }), {"'wte.weight' is [257, 8]"});
 }
 
-TEST(Gpt2Weights, ReadsNarrowTypesAndWhatOthersAdd) {
+TEST(Gpt2Weights, ReadsNarrowTypesAndExtraTensors) {
   const Folder folder;
   const std::string path = folder.path("gpt2.safetensors");
   WeightsFile file(256, "transformer.");
@@ -259,7 +259,7 @@ TEST(Gpt2Weights, ReadsNarrowTypesAndWhatOthersAdd) {
                {"'lm_head.weight' is not 'transformer.wte.weight'"});
 }
 
-TEST(Gpt2Weights, RefusesWhatIsNotThisModelByName) {
+TEST(Gpt2Weights, RejectsOtherModelsByTensorName) {
   const Folder folder;
   const std::string path = folder.path("gpt2.safetensors");
   struct Wrong {
@@ -301,7 +301,7 @@ TEST(Gpt2Weights, RefusesWhatIsNotThisModelByName) {
 }
 
 // Only rank 0 writes. The other ranks must not wait for it, and must report its failure.
-TEST(Gpt2Weights, AllRanksHearThatItCouldNotBeSaved) {
+TEST(Gpt2Weights, AllRanksReportAFailedSave) {
   const Folder folder;
   const std::string path = folder.path("no/gpt2.safetensors");
   const Corpus corpus = Corpus::generated(3);

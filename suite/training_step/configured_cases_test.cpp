@@ -62,7 +62,7 @@ std::map<std::string, std::string> axes(const harness::PlannedCase& planned) {
 const std::string tiny_model =
     "--num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 32 ";
 
-TEST_F(ConfiguredStep, TakesWhatTheFilesSay) {
+TEST_F(ConfiguredStep, UsesTheValuesOfTheFiles) {
   const ConfiguredCases planned =
       run(of(R"({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 3,
              "bf16": {"enabled": true}, "gradient_clipping": 0.5,
@@ -104,7 +104,7 @@ TEST_F(ConfiguredStep, TakesWhatTheFilesSay) {
   EXPECT_EQ(config.model.vocabulary, 256);
 }
 
-TEST_F(ConfiguredStep, ScalesTheLossOfHalf) {
+TEST_F(ConfiguredStep, ConfiguresLossScalingForHalf) {
   const auto scale_of = [](const Sources& sources) {
     const TrainingConfig config = ConfiguredStep::config(sources, {{"ranks", "1"}});
     EXPECT_EQ(config.precision.dtype, machine::Dtype::float16);
@@ -165,7 +165,7 @@ TEST_F(ConfiguredStep, RunsThatOverflowAreJudged) {
 }
 
 // The two T5 files, unchanged.
-TEST_F(ConfiguredStep, RunsWithStatesAndValuesElsewhere) {
+TEST_F(ConfiguredStep, RunsWithOffloadedStatesAndParameters) {
   for (const bool three : {false, true}) {
     Sources sources;
     sources.deepspeed_file =
@@ -212,7 +212,7 @@ TEST_F(ConfiguredStep, UpdatesMayBeDelayed) {
   EXPECT_LT(delayed.back(), delayed.front());
 }
 
-TEST_F(ConfiguredStep, AnAxisMaySayWhatTheFilesLeaveOpen) {
+TEST_F(ConfiguredStep, AxesMaySetKeysAbsentFromTheFiles) {
   const Sources two = of(R"({"train_batch_size": 8, "zero_optimization": {"stage": 1}})");
   const TrainingConfig cut =
       config(two, {{"ranks", "4"}, {"tensor-model-parallel-size", "2"}, {"dtype", "bfloat16"}});
@@ -234,7 +234,7 @@ TEST_F(ConfiguredStep, AnAxisMaySayWhatTheFilesLeaveOpen) {
                {"tensor-model-parallel-size 4"});
 }
 
-TEST_F(ConfiguredStep, AnAxisThatContradictsAFileNamesBothValues) {
+TEST_F(ConfiguredStep, AConflictWithAFileNamesBothValues) {
   const Sources two = of(R"({"train_batch_size": 8, "zero_optimization": {"stage": 2}})");
   expect_words(refusal(two, {{"ranks", "2"}, {"zero-stage", "1"}}),
                {"ds_config.json: zero_optimization.stage is 2", "--zero-stage is 1"});
@@ -246,7 +246,7 @@ TEST_F(ConfiguredStep, AnAxisThatContradictsAFileNamesBothValues) {
   expect_words(refusal(two, {{"ranks", "2"}, {"zero-stage", "many"}}), {"zero-stage", "many"});
 }
 
-TEST_F(ConfiguredStep, RefusesByName) {
+TEST_F(ConfiguredStep, RejectsInvalidKeysByName) {
   expect_words(refusal(of(R"({"train_batch_size": 4, "zero_optimization": {"stage": 3,
                               "offload_optimizer": {"device": "cpu", "ratio": 0.5},
                               "offload_param": {"device": "cpu"}}})"),
@@ -309,7 +309,7 @@ TEST_F(ConfiguredStep, KeysWithoutEffectAreRecordedAsIgnored) {
                           "activation_checkpointing.cpu_checkpointing"});
 }
 
-TEST_F(ConfiguredStep, LayersGoOverStagesAsDeepSpeedsPartitionSays) {
+TEST_F(ConfiguredStep, DeepSpeedsPartitionSelectsTheMethod) {
   const auto method = [&](const std::string& partition, const harness::AxisFlags& axes) {
     return config(of(R"({"train_batch_size": 8, "pipeline": {"stages": 2, "partition": ")" +
                      partition + R"("}})"),

@@ -17,7 +17,7 @@ namespace {
 
 using machine::Dtype;
 
-TEST(HalfRange, SaysWhatMustOverflow) {
+TEST(HalfRange, PredictsOverflow) {
   const StepMagnitudes step{.forward = {10, 20}, .backward = {2, 8}};
   EXPECT_EQ(must_overflow(step, 1024, 0.01), false);
   EXPECT_EQ(must_overflow(step, 8100, 0.01), false);  // 64800
@@ -28,7 +28,7 @@ TEST(HalfRange, SaysWhatMustOverflow) {
   EXPECT_EQ(must_overflow(large, 1, 0.01), true);  // no scale is small enough
 }
 
-TEST(HalfRange, IsOfAllThatAStepStoresInHalf) {
+TEST(HalfRange, CoversAllNumbersStoredInHalf) {
   RangeDevice device(1);
   const auto tensor = [&](const std::vector<double>& values, machine::Shape shape) {
     const machine::Tensor made(device, Dtype::float64, shape, machine::Category::buffers);
@@ -54,7 +54,7 @@ TEST(HalfRange, IsOfAllThatAStepStoresInHalf) {
 
 // At every scale that the reference in double decides, a step in half agrees. The reference decides
 // most scales.
-TEST(HalfRange, IsWhereStepsInHalfOverflow) {
+TEST(HalfRange, MatchesTheOverflowOfStepsInHalf) {
   machine::run_ranks(1, [](machine::World& world) {
     for (const char* args : {"none", "--swiglu --normalization RMSNorm --hidden-dropout 0.1"}) {
       TrainingConfig config;

@@ -39,7 +39,7 @@ TEST(TrainingStep, AGptStepRunsEverySchedule) {
 }
 
 // Measured times differ between runs. Both trainers of a case and all ranks use the same division.
-TEST(TrainingStep, LayersGoOverThePartsByTheTimeTheyTook) {
+TEST(TrainingStep, LayersAreDividedByMeasuredTime) {
   const auto cases = steps({{"model-args", "--num-layers 5"},
                             {"ranks", "4"},
                             {"tensor-model-parallel-size", "2"},
@@ -58,7 +58,7 @@ TEST(TrainingStep, LayersGoOverThePartsByTheTimeTheyTook) {
   EXPECT_GE(record.counters.at("bubble_simulated"), 1.0 / 9 - 1e-6);
 }
 
-TEST(TrainingStep, SchedulesThatDoNotFitAreRefusedByName) {
+TEST(TrainingStep, RejectsUnsuitableSchedulesByName) {
   const auto refused = [](harness::AxisFlags flags) {
     flags.insert({{"model", "tiny"},
                   {"ranks", "2"},
@@ -89,7 +89,7 @@ TEST(TrainingStep, SchedulesThatDoNotFitAreRefusedByName) {
 }
 
 // The table is as large as three layers, so the first and the last part get fewer layers.
-TEST(TrainingStep, LayersGoOverThePartsByTheirParameters) {
+TEST(TrainingStep, LayersAreDividedByParameters) {
   TrainingConfig config;
   set_model(config, "tiny");
   config.model.layers = 8;

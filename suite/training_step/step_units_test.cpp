@@ -32,7 +32,7 @@ using on_threads::sanitized;
 using small_steps::expect_passed;
 using small_steps::steps;
 
-TEST(TrainingStep, AGptStepHoldsActivationsInEveryWay) {
+TEST(TrainingStep, AGptStepSupportsEveryActivationOption) {
   const bool few = sanitized;
   const auto cases = steps({{"ranks", "4"},
                             {"tensor-model-parallel-size", few ? "2" : "2,4"},
@@ -65,7 +65,7 @@ TEST(TrainingStep, AGptStepKeepsItsCheckpointsOnTheHost) {
                         {"cpu-checkpointing requires recompute-granularity full (got selective)"});
 }
 
-TEST(TrainingStep, AGptStepAttendsBlockwise) {
+TEST(TrainingStep, AGptStepUsesBlockwiseAttention) {
   const auto cases = steps({{"ranks", "2"},
                             {"tensor-model-parallel-size", "2"},
                             {"sequence-parallel", sanitized ? "0" : "0,1"},
@@ -84,7 +84,7 @@ TEST(TrainingStep, AGptStepInHalfScalesItsLoss) {
 
 // In the first step, only the first half of the sequences counts. With dp 2, one rank has no
 // counted tokens.
-TEST(TrainingStep, AGptStepCountsTheTokensThatCount) {
+TEST(TrainingStep, AGptStepSupportsUnevenTokens) {
   for (int sequences : {1, 2, 7, 8})
     for (std::int64_t step = 0; step < 8; ++step) {
       int all = 0;
@@ -126,7 +126,7 @@ TEST(TrainingStep, AGptStepShardsGradientsAndValues) {
   }
 }
 
-TEST(TrainingStep, AGptStepTrainsWithItsStatesElsewhere) {
+TEST(TrainingStep, AGptStepOffloadsStatesAndParameters) {
   const auto cases =
       steps({{"ranks", "2"},
              {"data-parallel-size", "2"},
@@ -144,7 +144,7 @@ TEST(TrainingStep, AGptStepTrainsWithItsStatesElsewhere) {
 }
 
 // The oracle judges the first step with gathered values.
-TEST(TrainingStep, ASpeedIsTakenOfStageThreeToo) {
+TEST(TrainingStep, TrainingSpeedSupportsZeroStage3) {
   const auto cases = steps({{"ranks", "2"},
                             {"data-parallel-size", "2"},
                             {"zero-stage", "3"},
@@ -233,7 +233,7 @@ TEST(TrainingStep, AStepThatOverflowsChangesNothing) {
   });
 }
 
-TEST(TrainingStep, StagesThatReduceEveryMicroBatchAreRefusedByName) {
+TEST(TrainingStep, RejectsUnsupportedCombinationsOfZeroStages2And3) {
   const auto refused = [](const char* stage, const char* pp, const char* dp, const char* schedule,
                           const char* sequences) {
     return refusal("gpt_step", {{"model", "tiny"},
@@ -256,7 +256,7 @@ TEST(TrainingStep, StagesThatReduceEveryMicroBatchAreRefusedByName) {
 
 // With four query groups and tp 4, a rank has one head of keys. Dropout must affect the same
 // elements at all degrees, or the results would differ from those of degree 1.
-TEST(TrainingStep, AGptStepHasTheShapeItsModelArgumentsSay) {
+TEST(TrainingStep, ModelArgumentsSetTheShapeOfAGptStep) {
   for (const auto& [model, args] :
        {std::pair("llama_tiny", "none"),
         {"tiny",
@@ -274,7 +274,7 @@ TEST(TrainingStep, AGptStepHasTheShapeItsModelArgumentsSay) {
   }
 }
 
-TEST(TrainingStep, ModelArgumentsAreRefusedByName) {
+TEST(TrainingStep, RejectsInvalidModelArgumentsByName) {
   const auto refused = [](const std::string& args) {
     return refusal("gpt_step", {{"model", "tiny"}, {"model-args", args}, {"ranks", "1"}});
   };
@@ -290,7 +290,7 @@ TEST(TrainingStep, ModelArgumentsAreRefusedByName) {
   testing::expect_words(refused("--zero-stage 3"), {"--zero-stage is 1", "--zero-stage is 3"});
 }
 
-TEST(TrainingStep, OnlyGptTwosShapeIsLoaded) {
+TEST(TrainingStep, WeightFilesRequireTheGpt2Shape) {
   harness::RunOptions options;
   options.save_file = "nowhere";
   const auto cases = steps({{"model", "llama_tiny"}, {"ranks", "1"}}, "llama_step");
@@ -303,7 +303,7 @@ TEST(TrainingStep, OnlyGptTwosShapeIsLoaded) {
 }
 
 #ifndef __SANITIZE_THREAD__  // slow, and files do not depend on threads
-TEST(TrainingStep, AGptStepStartsFromTheFilesItIsGiven) {
+TEST(TrainingStep, AGptStepUsesDataAndWeightFiles) {
   const testing::Folder folder;
   std::string text;
   for (int i = 0; i < 40; ++i) text += std::to_string(i * i) + (i % 7 == 0 ? "\n\n" : " ");
@@ -372,7 +372,7 @@ TEST(TrainingStep, AStepIsBrokenDownOnEveryRank) {
 }
 
 // If a link is slowed by a known time, only the communication time of dp grows by this time.
-TEST(TrainingStep, ASlowedLinkIsTheGroupsCommunication) {
+TEST(TrainingStep, ASlowLinkAddsOnlyToItsCommunication) {
   constexpr double added_s = 0.02;
   constexpr int rounds = 5;
   const auto corpus = Corpus::generated(1234);
@@ -415,7 +415,7 @@ TEST(TrainingStep, ASlowedLinkIsTheGroupsCommunication) {
   });
 }
 
-TEST(TrainingStep, ATrainingStepIsTimedBesideItsProducts) {
+TEST(TrainingStep, TrainingSpeedReportsTheGemmFraction) {
   const auto cases = steps(
       {{"ranks", "1"}, {"seq-length", "16"}, {"micro-batch-size", "4"}, {"global-batch-size", "4"}},
       "training_speed");

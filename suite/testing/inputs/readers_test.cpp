@@ -17,7 +17,7 @@ TEST_P(Readers, AcceptTheirSeeds) {
 
 // Flips bits, removes bytes and replaces numbers. A reader rejects the result in one line, or reads
 // it as another decoder does.
-TEST_P(Readers, FollowNoDamage) {
+TEST_P(Readers, AcceptOrRejectDamagedFiles) {
   const Reader& reader = GetParam();
   const std::vector<std::string> seeds = reader.seeds();
   std::mt19937_64 random(20261122);
