@@ -19,7 +19,7 @@ TINY = ["--max-seconds", "0.02", "--no-limits"]
 
 
 def axis_lines(text):
-    """{axis: its line} of `run UNIT --help`."""
+    """Returns {axis: its line} of `run UNIT --help`."""
     axes = text[text.index("Axes of "):]
     return {line.split()[0]: line for line in axes.splitlines() if line.startswith("  --")}
 
@@ -75,7 +75,7 @@ class Help(TemporaryFolder):
         self.assertIn("--bytes is '8x'; expected a size", self.refused("run", "all_reduce", "--bytes", "8x"))
         self.assertIn("--parameters is '7 billion'; expected an amount (example: 7B", self.refused("plan", "--parameters", "7 billion"))
 
-    def test_axes_only_of_the_units_named(self):
+    def test_help_lists_only_axes_of_named_units(self):
         general = self.help_of("run")
         self.assertNotIn("--algorithm", general)
         self.assertIn("shardmark run UNIT --help", general)
@@ -137,7 +137,7 @@ class Values(TemporaryFolder):
         self.assertEqual(done.returncode, 2)
         self.assertIn("--sequence-parallel is 'maybe'; expected on or off", done.stderr)
 
-    def test_runs_that_wrote_all_axes_and_0_and_1_still_compare(self):
+    def test_runs_with_old_case_names_still_compare(self):
         folders = {side: self.path(side) for side in ("old", "new")}
         for folder in folders.values():
             done = shardmark("run", "layer_norm", "--ranks", "2", "--dtype", "float", "--transport", "shared_memory",
@@ -179,7 +179,7 @@ class Values(TemporaryFolder):
         self.assertEqual(run("args.txt", "--seed", "42"), "42")
         self.assertEqual(run("usual.txt", "--seed", "1234"), "1234")
 
-    def test_a_default_that_is_typed_is_a_choice(self):
+    def test_an_explicit_default_counts_as_given(self):
         done = shardmark("collective", "all_reduce", "--traffic", "skewed")
         self.assertEqual(done.returncode, 2)
         self.assertIn("--traffic requires all_to_all_v (got all_reduce)", done.stderr)

@@ -60,7 +60,7 @@ class Comparisons(TemporaryFolder):
                 json.dump(run, file)
         return self.path(name)
 
-    def test_the_same_twice_is_equivalent(self):
+    def test_equal_runs_are_equivalent(self):
         base, new = self.launches("base", 6), self.launches("new", 6)
         done = shardmark("compare", base, new, "--json", self.path("c.json"))
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
@@ -92,7 +92,7 @@ class Comparisons(TemporaryFolder):
         self.assertRegex(done.stdout, r"wire_bytes_measured: \d+ -> 7")
         self.assertEqual(shardmark("compare", base, wrong, "--factor", "numbers").returncode, 0)
 
-    def test_what_differs_must_be_declared(self):
+    def test_differences_must_be_declared(self):
         base, new = self.launches("base", 4), self.launches("new", 4)
         for launch in range(4):
             path = os.path.join(new, str(launch), "environment.json")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs that are disturbed: lost ranks, signals, a launcher that does not end.
 
-Takes the built program from $SHARDMARK_PROGRAM. Most of its time goes by in waiting for timeouts.
+Takes the built program from $SHARDMARK_PROGRAM. It mostly waits for timeouts.
 """
 
 import os
@@ -40,7 +40,7 @@ class DisturbedRun(TemporaryFolder):
             time.sleep(random.random())
 
     def processes(self):
-        """rank -> pid, of the processes that compute (their supervisors have one thread)."""
+        """Returns rank -> pid of the processes that compute (their supervisors have one thread)."""
         ranks = {}
         for pid in filter(str.isdigit, os.listdir("/proc")):
             try:
@@ -97,7 +97,7 @@ class DisturbedRun(TemporaryFolder):
         time.sleep(0.5)
         self.assertEqual(self.processes(), {}, "no rank may stay behind")
 
-    def test_signals_keep_what_was_measured(self):
+    def test_signals_keep_finished_cases(self):
         for how, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
             with self.subTest(signal=how):
                 self.start()
@@ -136,7 +136,7 @@ class DisturbedRun(TemporaryFolder):
         self.assertEqual(os.path.getsize(os.path.join(self.out, "samples.bin")),
                          sum(8 * case["samples"] * case["samples_ranks"] for case in run["benchmarks"]))
 
-    def test_a_launcher_that_stays_is_ended(self):
+    def test_a_hanging_launcher_is_ended(self):
         launcher = self.path("launcher")
         with open(launcher, "w", encoding="utf-8") as file:
             file.write("#!/bin/sh\nsleep 1.5\nwhile read -r line; do :; done <&3\n")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Every link of the documents leads somewhere, and every command in them does what it says."""
+"""Every link of the documents has a target, and every command in them works."""
 
 import json
 import os
@@ -79,7 +79,7 @@ class Links(unittest.TestCase):
 
 
 class Commands(TemporaryFolder):
-    """Commands run where their files are; those that measure for long measure less."""
+    """Commands run in the folder of their files. Long measurements are shortened."""
 
     def setUp(self):
         super().setUp()
@@ -92,8 +92,8 @@ class Commands(TemporaryFolder):
                        "--seq-length 32 --max-position-embeddings 32 --bf16\n")
 
     def shorter(self, words):
-        """The words of a command that checks and prints the same within seconds. Measuring commands of other pages
-        than the README only list their cases, unless all are asked for."""
+        """Returns the words of a command with the same checks and output that ends within seconds. Outside the README,
+        measuring commands only list their cases, unless SHARDMARK_DOCUMENTS is set."""
         words = [self.case if word == "CASE" else word for word in words]
         if words[0] not in ("run", "scale", "ab"):
             return words
@@ -113,7 +113,7 @@ class Commands(TemporaryFolder):
                               text=True, timeout=300, stdin=subprocess.DEVNULL, check=False)
 
     def prepare(self):
-        """The runs that commands about runs read."""
+        """Creates the runs that other commands read."""
         for launch in (*BASE, *NEW, "results/runs/today"):
             folder = launch if "-" in launch or "/" in launch else launch + "/1"
             done = self.run_words(["run", "barrier", "--ranks", "2", "--max-seconds", "0.001", "--no-limits", "--out", folder])

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""That a run names the faults that are put into it: the kind, the rank or link, and when.
+"""A run reports each injected fault: its kind, its rank or link, and its time.
 
-Takes the built program from $SHARDMARK_PROGRAM. One placement of each kind; with SHARDMARK_PLACEMENTS=N
-N random ones of each, and a count of those that were named.
+Takes the built program from $SHARDMARK_PROGRAM. One placement of each kind. With SHARDMARK_PLACEMENTS=N, N random
+placements of each kind, and the number of reported ones.
 """
 
 import concurrent.futures
@@ -28,7 +28,7 @@ LINKS = ("link_matrix", "--ranks", "4", "--transport", "shared_memory", "--mode"
 
 
 class Run:
-    """One run with a fault: what it said, and left."""
+    """One run with a fault: its output and its files."""
 
     def __init__(self, out, fault, words):
         begin = time.monotonic()
@@ -48,7 +48,7 @@ class Run:
 
 class Faults(TemporaryFolder):
     def each(self, kind, place, check, ranks=2, words=SMALL, first=0):
-        """place(random rank) -> fault; check(run, rank) raises what it misses."""
+        """place(random rank) returns a fault. check(run, rank) raises AssertionError if a finding is missing."""
         named = 0
         missed = []
         for number in range(PLACEMENTS):
@@ -69,7 +69,7 @@ class Faults(TemporaryFolder):
         self.assertFalse(missed, "\n".join(missed))
 
     def named(self, run, kind, ranks, level="WARN"):
-        """Exactly these ranks, as this, and none as anything else."""
+        """Checks that the run reports only these ranks, with only this kind. Returns the evidence."""
         found = [entry for entry in run.health["drain"] if entry["level"] == level]
         self.assertEqual([(entry["kind"], entry["ranks"]) for entry in found], [(kind, ranks)], run.text)
         self.assertEqual(run.health["code"], {"WARN": 1, "CRITICAL": 2}[level])
@@ -105,7 +105,7 @@ class Faults(TemporaryFolder):
         self.each("slow_link", place, check, ranks=4, words=LINKS)
 
     def test_a_corrupt_message(self):
-        """Around a ring of three what is wrong is passed on: the rank and the peer where it began are named."""
+        """A ring of three passes a wrong message on. The report names the rank and the peer where it began."""
         def check(run, rank, fault):
             self.assertEqual(run.code, 1)
             peer = (rank + 2) % 3
@@ -118,9 +118,9 @@ class Faults(TemporaryFolder):
                   f"iteration={chance.randrange(3)},bit={chance.randrange(512)}", check, ranks=3, words=words)
 
     def test_a_corrupt_message_in_a_sum(self):
-        """Of two ranks' sum the message is known; of three whose part was wrong is not, and nobody is accused.
+        """For a sum over two ranks, the wrong message is known. For three, the faulty rank is unknown, and no rank is blamed.
 
-        Integers: a sum of floats may round a wrong bit away."""
+        The sums are of integers, because a sum of floats may round a wrong bit away."""
         def check(run, rank, _):
             ranks = int(run.json["benchmarks"][0]["case"]["ranks"])
             self.named(run, "wrong result", [rank, 1 - rank] if ranks == 2 else [], "CRITICAL")
@@ -137,7 +137,7 @@ class Faults(TemporaryFolder):
         return evidence
 
     def test_a_lost_rank(self):
-        """All kinds at once: most of their time goes by in waiting. A hang also where the other waits inside MPI."""
+        """All kinds run at once, because they mostly wait. One hang occurs while the other rank waits inside MPI."""
         def hung(run, rank, _):
             self.assertLess(run.seconds, TIMEOUT_S + 5)
             evidence = self.lost(run, rank, "made no progress")
@@ -154,7 +154,7 @@ class Faults(TemporaryFolder):
                 done.result()
 
     def test_a_lost_rank_in_every_unit(self):
-        """What else a rank may wait in: threads of its own, files, other libraries. Of one rank nobody is left to report."""
+        """A rank may also wait for its own threads, files or other libraries. If a unit has one rank, no other rank is left to report it."""
         listed = subprocess.run([PROGRAM, "list"], capture_output=True, text=True, timeout=60, check=True).stdout
         units = re.findall(r"^([a-z]\w*):", listed, re.MULTILINE)
         self.assertGreater(len(units), 40)
@@ -185,13 +185,13 @@ class Faults(TemporaryFolder):
                   lambda run, rank, _: self.named(run, "wrong result", [rank], "CRITICAL"), words=words)
 
     def test_a_full_disk(self):
-        """Not of rank 0, which writes the run directory."""
+        """The full disk is not of rank 0, which writes the run directory."""
         self.each("full_disk", lambda rank, chance: f"full_disk:rank={rank},bytes={chance.choice((0, 64, 1000))}KiB",
                   lambda run, rank, _: self.assertRegex(self.named(run, "full disk", [rank], "CRITICAL"), "writing .*: No space left"),
                   ranks=3, words=(*DISK[:2], "3", *DISK[3:]), first=1)
 
     def test_a_full_disk_under_the_run_directory(self):
-        """Nothing can be added to the run then: it is said, what was finished is kept."""
+        """The run cannot be extended. It reports this and keeps the finished cases."""
         out = self.path("run")
         done = subprocess.run([PROGRAM, "run", *SMALL, "--out", out, "--inject", "full_disk:rank=0,bytes=20KiB"],
                               capture_output=True, text=True, timeout=120, check=False)
@@ -217,7 +217,7 @@ class Faults(TemporaryFolder):
 
 
 class Refused(TemporaryFolder):
-    def test_what_no_fault_is(self):
+    def test_invalid_faults(self):
         for fault, words in (("slow_rnk:rank=1", "unknown kind 'slow_rnk'; did you mean 'slow_rank'?"),
                              ("die:rank=1,iteratoin=2", "did you mean 'iteration'?"),
                              ("die:rank=1", "iteration is missing"),

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""What is left of a run on the disk: killed at any moment, a full disk, a read-only folder, two runs
-in one folder.
+"""The files of a run that is killed at any moment, on a full disk, in a read-only folder, or with a second run
+in its folder.
 
-Takes the built program from $SHARDMARK_PROGRAM and how often to kill it from $SHARDMARK_KILLS. What
-mounts file systems needs root; it does so in a mount namespace of its own, which goes with it.
+Takes the built program from $SHARDMARK_PROGRAM and the number of kills from $SHARDMARK_KILLS. Tests
+that mount file systems require root. They use a separate mount namespace, which ends with the process.
 """
 
 import ctypes
@@ -34,7 +34,7 @@ def mount(*words):
 
 
 def own_mounts():
-    """Why this process has no mounts of its own, with a /dev/shm that nobody else uses, or empty."""
+    """Creates private mounts, with a private /dev/shm. Returns an empty string, or the reason why it cannot."""
     if os.geteuid() != 0:
         return "to mount needs root"
     if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNS) != 0:
@@ -47,11 +47,11 @@ WHY_NO_MOUNTS = own_mounts()
 
 class Kept(TemporaryFolder):
     def told(self, output):
-        """Cases that the run said were done: each was on the disk before."""
+        """The number of cases that the run printed as done. Each was on the disk before."""
         return sum(line.startswith(("pass", "fail", "skip")) for line in output.splitlines())
 
     def check_whole(self, out, output=""):
-        """What the program's readers make of it. The number of cases, or None: no run had begun."""
+        """Reads the run with the program's readers. Returns the number of cases, or None if no run had begun."""
         report = shardmark("report", out, env=NO_FIGURES)
         if not os.path.exists(os.path.join(out, "run.json")):
             self.assertEqual((report.returncode, self.told(output)), (2, 0), report.stderr)
@@ -71,7 +71,7 @@ class Kept(TemporaryFolder):
 
 class KilledRun(Kept):
     def kill_all(self, mark):
-        """Every process of the run, whatever it became the child of."""
+        """Kills every process of the run, whatever its parent is."""
         while True:
             alive = []
             for pid in filter(str.isdigit, os.listdir("/proc")):
@@ -89,7 +89,7 @@ class KilledRun(Kept):
                 except ProcessLookupError:
                     pass
 
-    def test_what_was_finished_is_readable(self):
+    def test_finished_cases_are_readable(self):
         moments = random.Random(20261122)
         begin = time.monotonic()
         done = shardmark(*MANY, "--out", self.path("whole"), env=NO_FIGURES)
@@ -121,7 +121,7 @@ class KilledRun(Kept):
             self.check_shared_memory()
 
     def check_shared_memory(self):
-        """What MPICH leaves when it is killed while it starts is gone after a later run; what somebody has, stays."""
+        """A later run removes files that MPICH leaves if it is killed at its start. Mapped files stay."""
         before = os.listdir("/dev/shm")
         print("left in /dev/shm:", before)
         self.assertFalse([name for name in before if not name.startswith(("mpich_shar_tmp", "ucx_shm_posix_"))])
@@ -151,7 +151,7 @@ class Disk(Kept):
         self.addCleanup(subprocess.run, ["umount", "-l", path], check=False)
         return path
 
-    def test_a_full_disk_keeps_what_was_finished(self):
+    def test_a_full_disk_keeps_finished_cases(self):
         kept = []
         for size in ("4k", "16k", "32k", "48k", "64k"):
             with self.subTest(size=size):
@@ -167,7 +167,7 @@ class Disk(Kept):
         self.assertTrue(any(kept), kept)
         print("kept on full disks:", kept)
 
-    def test_what_else_writes(self):
+    def test_other_commands_on_a_full_disk(self):
         disk = self.disk("64k")
         done = shardmark(*SMALL, "--bytes", "8", "--max-seconds", "0.01", "--out", self.path("run"), env=NO_FIGURES)
         self.assertEqual(done.returncode, 0, done.stderr)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""`shardmark collective` as scripts that know nccl-tests use it.
+"""`shardmark collective` with the flags and output of nccl-tests, as scripts use it.
 
-Takes the built program from $SHARDMARK_PROGRAM, and from $SHARDMARK_LAUNCHER (mpiexec) what starts
-ranks of the MPI library that it is built on. Ranks are real processes.
+Takes the built program from $SHARDMARK_PROGRAM, and from $SHARDMARK_LAUNCHER (mpiexec) the launcher of
+its MPI library. Ranks are real processes.
 """
 
 import json
@@ -93,7 +93,7 @@ class Collective(unittest.TestCase):
         with open(self.json + ".0", encoding="utf-8") as file:
             self.assertEqual(json.load(file)["results"][0]["size"], 0)
 
-    def test_no_check_says_so(self):
+    def test_missing_checks_are_reported(self):
         out = self.good("all_reduce", "--ranks", "2", *USUAL, "-c", "0")
         self.assertTrue(all(row[8] == row[12] == "N/A" for row in rows(out)))
 
@@ -116,7 +116,7 @@ class Collective(unittest.TestCase):
         self.assertEqual(collective("all_reduce", env={"NCCL_TESTS_SPLIT": "MOD 2"}).returncode, 2)
         self.assertEqual(collective("all_reduce", "-J", "/nowhere/x.json").returncode, 3)
 
-    def test_under_a_launcher_its_ranks_count(self):
+    def test_ranks_of_a_launcher_are_used(self):
         def launched(*words):
             return subprocess.run([*LAUNCHER, "-n", "2", PROGRAM, "collective", "all_reduce", *USUAL,
                                    *words], capture_output=True, text=True, timeout=120,
@@ -145,7 +145,7 @@ class Collective(unittest.TestCase):
                 break
         return process, ranks
 
-    def test_ctrl_c_keeps_what_was_measured(self):
+    def test_ctrl_c_keeps_measured_rows(self):
         process, _ = self.started("-J", self.json)
         process.send_signal(signal.SIGINT)
         out, error = process.communicate(timeout=60)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Bad input: one line that names the nearest right thing, the exit code, nothing left behind."""
+"""Bad input gives a one-line error that suggests the nearest valid input, an exit code, and no files."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ from process import LAUNCHER, TemporaryFolder, shardmark
 
 class BadInput(TemporaryFolder):
     def refused(self, code, words, *says, env=None):
-        """One line that says what and the nearest right thing, the exit code, nothing left behind."""
+        """Checks the one-line error with its suggestion, the exit code, and that no files are left."""
         out = self.path("run")
         if words[0] == "run" and "--out" not in words:
             words = [*words, "--out", out]
@@ -154,7 +154,7 @@ class BadInput(TemporaryFolder):
         self.refused(2, [*small, "--out", blocked], "a_file")
         self.refused(2, [*small, "--out", "/proc/shardmark"], "/proc/shardmark")
 
-    def test_what_this_machine_lacks(self):
+    def test_missing_launcher_and_device(self):
         self.refused(3, ["run", "all_reduce"], os.path.basename(LAUNCHER[0]), env={"PATH": "/nonexistent"})
         if not os.path.exists("/dev/nvidia0"):
             self.refused(3, ["run", "gemm", "--ranks", "1", "--device", "cuda"], "cuda")

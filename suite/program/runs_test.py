@@ -14,7 +14,7 @@ from process import LAUNCHER, NO_FIGURES, PROGRAM, TemporaryFolder, read_run, sh
 
 
 def read_terminal(ours):
-    """All that is written to a terminal until nobody has it open."""
+    """Returns all output to a terminal until no process has it open."""
     seen = b""
     while True:
         try:
@@ -67,7 +67,7 @@ class GoodRun(TemporaryFolder):
         for name in ["environment.json", "junit.xml", "report.html"]:
             self.assertGreater(os.path.getsize(os.path.join(out, name)), 0)
 
-    def test_a_terminal_shows_how_far_a_run_is(self):
+    def test_a_terminal_shows_progress(self):
         ours, terminal = pty.openpty()
         termios.tcsetwinsize(terminal, (40, 90))
         with subprocess.Popen([PROGRAM, "run", "barrier", "--ranks", "2", "--max-seconds", "0.05", "--no-limits", "--out", self.path("seen")],
@@ -113,7 +113,7 @@ class GoodRun(TemporaryFolder):
         with open(copy, encoding="utf-8") as file:
             self.assertIn("benchmarks", json.load(file))
 
-    def test_a_run_goes_on_where_it_stopped(self):
+    def test_a_stopped_run_is_resumed(self):
         words = ["run", "all_reduce", "all_gather", "--ranks", "1,2", "--bytes", "8,32KiB", "--dtype", "float", "--algorithm", "ring",
                  "--transport", "shared_memory", "--max-seconds", "0.02", "--no-limits"]
         out = self.path("run")
@@ -148,7 +148,7 @@ class GoodRun(TemporaryFolder):
         self.assertIn("software.shardmark.commit was 0", refused())
         self.assertIn("no run.json", shardmark("run", "--resume", self.folder.name).stderr)
 
-    def test_ranks_that_were_not_given_are_skipped_aloud(self):
+    def test_cases_with_missing_ranks_are_reported_as_skipped(self):
         done = subprocess.run([*LAUNCHER, "-n", "2", PROGRAM, "run", "all_gather", "--ranks", "2,4", "--bytes", "8", "--dtype",
                                "float", "--transport", "shared_memory", "--max-seconds", "0.05", "--no-limits", "--out", self.path("run")],
                               capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL, check=False,

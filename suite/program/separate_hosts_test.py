@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Ranks on separate hosts, the link of one slowed: it is the one that is named.
+"""Ranks on separate hosts, with the link of one host slowed. The run must report this host.
 
-The hosts are network namespaces with names of their own, joined by a bridge; `tc` shapes one link to 200 Mbit/s
-(a token bucket), MPICH starts the ranks over them. Takes the built program from $SHARDMARK_PROGRAM and MPICH's
-mpiexec from $SHARDMARK_LAUNCHER. Needs root; says why it is skipped elsewhere (exit code 77).
+The hosts are network namespaces with names of their own, joined by a bridge. `tc` shapes one link to 200 Mbit/s
+(a token bucket), and MPICH starts the ranks on them. Takes the built program from $SHARDMARK_PROGRAM and MPICH's
+mpiexec from $SHARDMARK_LAUNCHER. Requires root. If the test cannot run, it prints the reason and exits with 77.
 """
 
 import json
@@ -55,7 +55,7 @@ def remove_hosts():
 
 
 def shape(host):
-    """Both directions of a host's only link."""
+    """Slows both directions of a host's only link."""
     bucket = ("root", "tbf", "rate", "200mbit", "burst", "64kb", "latency", "100ms")
     call("tc", "qdisc", "add", "dev", f"{PREFIX}{host}p", *bucket)
     call("ip", "netns", "exec", PREFIX + host, "tc", "qdisc", "add", "dev", "eth0", *bucket)
