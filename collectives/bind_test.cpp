@@ -56,7 +56,7 @@ TEST(Bind, AWriteWaitsForTheSendsOfItsPlaceOnce) {
   EXPECT_EQ(actions[5].after, std::vector<std::size_t>());
 }
 
-TEST(Bind, PostsCountTheMessagesBeforeTheirs) {
+TEST(Bind, PostsCountEarlierMessages) {
   Plan plan{1, 4, 0, {}};
   plan.steps = {post(1, output(2)),    receive(1, output(0)),
                 receive(2, output(1)), receive_reduce(1, input(3), output(3)),
@@ -70,7 +70,7 @@ TEST(Bind, PostsCountTheMessagesBeforeTheirs) {
   EXPECT_THROW(bind(plan, layout, false, 4, machine::Store::cached), std::logic_error);
 }
 
-TEST(Bind, DataThatIsReadAgainStaysInTheCache) {
+TEST(Bind, ReusedDataStaysInTheCache) {
   Plan plan{1, 4, 0, {}};
   plan.steps = {receive(1, output(0)), receive(1, output(1)), copy(input(2), output(2)),
                 send(2, output(0, 1)), reduce(input(2), output(2))};
@@ -148,7 +148,7 @@ TEST(Rounds, RanksAgreeKnowingOnlyTheirOwnPlans) {
     }
 }
 
-TEST(Rounds, APlanThatDeadlocksHasNoRounds) {
+TEST(Rounds, ADeadlockingPlanHasNoRounds) {
   Algorithm broken = find_algorithm(machine::Operation::all_reduce, "ring");
   broken.plan = [](const Call& call) {
     Plan plan{1, 1, 0, {}};

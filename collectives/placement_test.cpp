@@ -11,7 +11,7 @@ namespace {
 
 using machine::Shape;
 
-TEST(Placement, ShardsTheExtentItNames) {
+TEST(Placement, ShardsTheNamedExtent) {
   const Placement rows{.tp = Spread::sharded, .dim = 0}, columns{.tp = Spread::sharded, .dim = 1};
   EXPECT_EQ(Parameter::local_shape("w", {12, 8}, rows, 4), (Shape{3, 8}));
   EXPECT_EQ(Parameter::local_shape("w", {12, 8}, columns, 4), (Shape{12, 2}));

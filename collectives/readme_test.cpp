@@ -50,11 +50,11 @@ std::string table() {
   return rows;
 }
 
-TEST(Readme, TableOfAlgorithmsIsThatOfTheCode) {
+TEST(Readme, TableOfAlgorithmsMatchesTheCode) {
   machine::testing::expect_generated_section(SHARDMARK_ROOM_README, "algorithms", table());
 }
 
-TEST(Readme, PlanIsTheRings) {
+TEST(Readme, PlanMatchesTheRing) {
   const Plan plan =
       find_algorithm(machine::Operation::all_reduce, "ring").plan({.rank = 0, .ranks = 2});
   machine::testing::expect_generated_section(SHARDMARK_ROOM_README, "ring",

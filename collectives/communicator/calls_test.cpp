@@ -13,7 +13,7 @@ using machine::Transport;
 
 // 4 ranks and a buffer of 4096 floats, by direct: an all-gather sends a share to each of 3 peers,
 // an all-reduce sends a share and then its sum.
-TEST(CallsCost, TrafficIsThePapersTimesTheCalls) {
+TEST(CallsCost, TrafficIsThePaperFormulaTimesTheCalls) {
   CallsCost cost;
   const CollectiveCalls gather{"dp", Operation::all_gather, Dtype::float32, 4, 4096, 3};
   const CollectiveCalls reduce{"tp", Operation::all_reduce, Dtype::float32, 4, 4096, 2};
@@ -59,7 +59,7 @@ TEST(CallsCost, OneRankCostsNothing) {
 
 // 4096 bytes over 4 ranks: an all-gather's input is a share, so the bound of small calls is the
 // whole's only for the all-reduce.
-TEST(CallsCost, TheUsualAlgorithmIsTheCommunicators) {
+TEST(CallsCost, DefaultAlgorithmMatchesTheCommunicator) {
   for (const std::int64_t elements : {64, 256, 260, 1024, 4096})
     for (const Operation operation :
          {Operation::all_reduce, Operation::all_gather, Operation::reduce_scatter}) {

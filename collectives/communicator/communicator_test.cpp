@@ -169,7 +169,7 @@ void every_algorithm(World& world, const Communicator& group, Check one) {
     }
 }
 
-TEST(Communicator, EveryAlgorithmIsExactOnIntegersAndSendsItsFormulasVolume) {
+TEST(Communicator, EveryAlgorithmIsExactOnIntegersAndSendsTheExpectedVolume) {
   for (const int ranks : {1, 2, 3, 4, 7, 8})
     machine::run_ranks(ranks, [](World& world) {
       Communicator group(world, world.group(), Transport::shared_memory);
@@ -318,7 +318,7 @@ TEST(Communicator, AllRanksHoldTheSameBits) {
 }
 
 // Each addition rounds once: |error| <= gamma_{N-1} * sum |x_i| (Higham 2002, section 4.2).
-TEST(Communicator, SumsRoundOnceAnAddition) {
+TEST(Communicator, SumsRoundOncePerAddition) {
   constexpr int ranks = 4;
   machine::run_ranks(ranks, [](World& world) {
     Communicator group(world, world.group(), Transport::shared_memory);

@@ -178,7 +178,7 @@ INSTANTIATE_TEST_SUITE_P(Collectives, Rounds, testing::ValuesIn(algorithms()),
                          });
 
 // The calls of a rank without rounds: all sends so far with each receive.
-TEST(Groups, OfSendsSoFarWaitForEachOther) {
+TEST(Groups, WithAllEarlierSendsDeadlock) {
   const Algorithm& ring = find_algorithm(Operation::all_reduce, "ring");
   const Call call{0, 4, 3};
   std::vector<std::vector<Round>> groups(4);
@@ -392,7 +392,7 @@ TEST(StreamedLink, QueuesAWholeRunWhileStreamsAreHeldBack) {
       5);
 }
 
-TEST(StreamedLink, APeerWritesAPostedPlaceAfterWhatWasQueuedBefore) {
+TEST(StreamedLink, APeerWritesToAPostedPlaceAfterEarlierQueuedWork) {
   MarkedStreams marks;
   std::vector<QueuedDevice> devices(2);
   std::atomic<bool> open{false};

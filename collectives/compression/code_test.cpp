@@ -79,7 +79,7 @@ TYPED_TEST(IntBlockOf, IsWithinHalfAStepAndKeepsTheRest) {
   }
 }
 
-TYPED_TEST(IntBlockOf, SendsZerosOfZeroAndOfTheTiniest) {
+TYPED_TEST(IntBlockOf, SendsZerosForZeroAndTheSmallestValues) {
   for (const float tiny : {0.0f, 0x1p-149f, -0x1p-120f}) {
     const Coded coded = through(TypeParam(), std::vector<float>(300, tiny));
     EXPECT_EQ(coded.decoded, std::vector<float>(300, 0.0f)) << tiny;
@@ -92,7 +92,7 @@ TYPED_TEST(IntBlockOf, SendsZerosOfZeroAndOfTheTiniest) {
   EXPECT_NEAR(largest.decoded[0] / almost, 1, 4 * u);
 }
 
-TYPED_TEST(IntBlockOf, TurnsABlockThatIsNotFiniteIntoNan) {
+TYPED_TEST(IntBlockOf, TurnsANonFiniteBlockIntoNan) {
   for (const float bad : {inf, -inf, std::numeric_limits<float>::quiet_NaN(), 0x1p127f}) {
     std::vector<float> values(700, 1.0f);
     values[300] = bad;

@@ -49,7 +49,7 @@ TEST(Quadratic, WithoutFeedbackTheBoundDoesNotHold) {
 }
 
 // Every rank sends its disputed elements, which cancel; the others are never sent.
-TEST(Quadratic, TopKWithoutFeedbackStaysWhereItStarted) {
+TEST(Quadratic, TopKWithoutFeedbackDoesNotMove) {
   for (const int ranks : rank_counts)
     if (ranks > 1)
       with_descent(ranks, "top_k", false, [](const Descent& descent) {

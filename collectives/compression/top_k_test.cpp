@@ -42,13 +42,13 @@ std::vector<float> normal(std::int64_t count) {
   return values;
 }
 
-TEST(SelectTopK, IsWhatSortingGives) {
+TEST(SelectTopK, MatchesSorting) {
   for (const std::int64_t count : {1, 2, 31, 33, 1009, 50'021})
     for (const std::int64_t k : {1, 2, 16, 500, 20'000, 50'021})
       if (k <= count) check(normal(count), k, "normal");
 }
 
-TEST(SelectTopK, OfEqualMagnitudesTakesTheLowerIndices) {
+TEST(SelectTopK, TakesTheLowerIndicesOfEqualMagnitudes) {
   std::vector<float> values = normal(50'021);
   for (float& value : values) value = std::round(2 * value);
   for (const std::int64_t k : {1, 3, 400, 30'000}) check(values, k, "many equal");

@@ -10,7 +10,7 @@ namespace {
 
 const RunFile no_run;
 
-TEST(ReadFields, FlattensWhatRanksHaveAlikeAndInTurnWhatNot) {
+TEST(ReadFields, FlattensCommonAndPerRankFields) {
   const RunFolder folder;
   const std::string run = folder.run("a", {});
   Fields fields = read_fields(run, read_run(run));
@@ -34,7 +34,7 @@ TEST(ReadFields, FlattensWhatRanksHaveAlikeAndInTurnWhatNot) {
   EXPECT_EQ(several.at("x"), "absent x2, true");
 }
 
-TEST(ReadFields, AConfigurationIsItsValues) {
+TEST(ReadFields, ReadsTheValuesOfAConfiguration) {
   const RunFolder folder;
   const std::string path = folder.run("a", {});
   RunFile run = read_run(path);
@@ -50,7 +50,7 @@ TEST(ReadFields, AConfigurationIsItsValues) {
             std::string::npos);
 }
 
-TEST(CurrentNames, BooleansThatWere0And1AreOffAndOn) {
+TEST(CurrentNames, OldBooleans0And1BecomeOffAndOn) {
   EXPECT_EQ(current_case_name("layer_norm/ranks:1/sequence-parallel:1/micro-batch-size:1"),
             "layer_norm/ranks:1/sequence-parallel:on/micro-batch-size:1");
   EXPECT_EQ(current_case_name("row_parallel_linear/bias:0/input_is_parallel:1"),
@@ -61,7 +61,7 @@ TEST(CurrentNames, BooleansThatWere0And1AreOffAndOn) {
             (AxisValues{{"bias", "on"}, {"ranks", "1"}, {"uneven-tokens", "off"}}));
 }
 
-TEST(ReadFields, AHostileFileIsOneLine) {
+TEST(ReadFields, ReportsAMalformedFileInOneLine) {
   const RunFolder folder;
   std::filesystem::create_directory(folder.path("a"));
   const auto line = [&] { return refused([&] { read_fields(folder.path("a"), no_run); }); };
@@ -102,7 +102,7 @@ TEST(Differences, AreNamedAndDeclared) {
   EXPECT_TRUE(found[1].declared);
 }
 
-TEST(Differences, ClocksMayWobble) {
+TEST(Differences, ClocksMayVary) {
   const auto differ = [](const std::string& a, const std::string& b) {
     return !differences({{"context.mhz_per_cpu", a}}, {{"context.mhz_per_cpu", b}}, Factors({}))
                 .empty();
@@ -112,7 +112,7 @@ TEST(Differences, ClocksMayWobble) {
   EXPECT_TRUE(differ("2596", "absent"));
 }
 
-TEST(Factors, StandForWholePartsOfAName) {
+TEST(Factors, MatchCompletePartsOfAName) {
   const Factors factors({"software.nccl", "NCCL_ALGO", "host"});
   for (const char* field :
        {"software.nccl.loaded", "software.nccl", "environment.NCCL_ALGO", "host"})
@@ -123,7 +123,7 @@ TEST(Factors, StandForWholePartsOfAName) {
   EXPECT_FALSE(Factors({""}).declare("host"));
 }
 
-TEST(Factors, AMisspeltOneNamesTheNearest) {
+TEST(Factors, AMisspelledFactorNamesTheNearest) {
   const Fields fields{{"software.nccl.loaded", "2.28"}, {"hardware.cpu", "EPYC"}};
   const auto line = [&](const char* name) {
     return refused([&] { Factors({name}).check({&fields}, {"dtype"}); });
@@ -136,7 +136,7 @@ TEST(Factors, AMisspeltOneNamesTheNearest) {
   EXPECT_NE(line("").find("--factor"), std::string::npos);
 }
 
-TEST(ReadLaunches, OneRunOrAFolderOfThem) {
+TEST(ReadLaunches, ReadsOneRunOrAFolderOfRuns) {
   const RunFolder folder;
   folder.run("many/1", {timed_case("8", 1e-6)});
   folder.run("many/2", {timed_case("8", 1e-6)});
@@ -151,7 +151,7 @@ TEST(ReadLaunches, OneRunOrAFolderOfThem) {
   EXPECT_EQ(read_launches({folder.path("many/2")}, "NEW", notes).size(), 1u);
 }
 
-TEST(ReadLaunches, WhatIsNoRunIsOneLine) {
+TEST(ReadLaunches, ReportsAnInvalidRunInOneLine) {
   const RunFolder folder;
   std::vector<std::string> notes;
   const auto line = [&](std::vector<std::string> given) {
@@ -184,7 +184,7 @@ TEST(ReadLaunches, WhatIsNoRunIsOneLine) {
   EXPECT_NE(line({run}).find("samples.bin is cut off"), std::string::npos);
 }
 
-TEST(Continuing, IsRefusedElsewhere) {
+TEST(Continuing, RejectsAnotherMachineOrConfiguration) {
   const RunFolder folder;
   const std::string path = folder.run("a", {timed_case("8", 1e-6)});
   const RunFile run = read_run(path);

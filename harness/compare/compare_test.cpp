@@ -67,7 +67,7 @@ TEST(Compare, VerdictsOfOneCase) {
   EXPECT_GT(only(base, wide).launches_wanted, 100);  // an interval of about +-25 %, not +-3 %
 }
 
-TEST(Compare, CertainButSmallerThanMattersIsNoChange) {
+TEST(Compare, ACertainChangeBelowTheFloorIsNoChange) {
   std::vector<double> base, next;
   for (int i = 0; i < 9; ++i) {
     base.push_back(1 + 1e-4 * i);
@@ -80,7 +80,7 @@ TEST(Compare, CertainButSmallerThanMattersIsNoChange) {
   EXPECT_EQ(only(base, next, {.floor = 0.005}).verdict, TimeVerdict::slower);
 }
 
-TEST(Compare, TooFewLaunchesSayHowManyAreNeeded) {
+TEST(Compare, TooFewLaunchesReportTheRequiredNumber) {
   const CaseTimes times = only({1, 1.01, 1.02}, {2, 2.01, 2.02});
   EXPECT_EQ(times.verdict, TimeVerdict::inconclusive);
   EXPECT_DOUBLE_EQ(times.p, 0.1);
@@ -97,7 +97,7 @@ TEST(Compare, TooFewLaunchesSayHowManyAreNeeded) {
 }
 
 // The visible shift is detected, and a slightly smaller one is not.
-TEST(Compare, DetectableShiftIsWhereTheTestTurns) {
+TEST(Compare, DetectableShiftIsTheThresholdOfTheTest) {
   Random engine(20240620);
   for (int trial = 0; trial < 20; ++trial) {
     const auto base = with_noise(9, 12, 0.01, engine), next = with_noise(9, 12, 0.01, engine);
@@ -120,7 +120,7 @@ TEST(Compare, DetectableShiftIsWhereTheTestTurns) {
 }
 
 // Both sides drawn from the same launches: nothing changed, whatever a comparison says.
-TEST(Compare, TwoOfTheSameAreSeldomToldApart) {
+TEST(Compare, EqualSidesRarelyDiffer) {
   Random engine(20240621);
   std::vector<double> measured;
   std::normal_distribution<double> normal(0, 0.02);
@@ -141,7 +141,7 @@ TEST(Compare, TwoOfTheSameAreSeldomToldApart) {
   EXPECT_GE(small_p, cases * 0.02);  // a test that never rejects would pass the above
 }
 
-TEST(Compare, FivePercentAreFoundInLittleNoiseAndNotClaimedInMuch) {
+TEST(Compare, FivePercentIsFoundInLowNoiseAndInconclusiveInHighNoise) {
   Random engine(20240622);
   int found = 0, others = 0, in_noise = 0;
   constexpr int trials = 40;
@@ -159,7 +159,7 @@ TEST(Compare, FivePercentAreFoundInLittleNoiseAndNotClaimedInMuch) {
   EXPECT_GE(in_noise, trials - 3);
 }
 
-TEST(Compare, RepetitionsWithinALaunchAreNoLaunches) {
+TEST(Compare, RepetitionsDoNotCountAsLaunches) {
   auto base = exactly({1, 1.01, 1.02, 1.03}), next = exactly({2, 2.01, 2.02, 2.03});
   for (int repetition = 1; repetition < 3; ++repetition)
     base[0].records.push_back(timed_case("1048576", 1 + 4 * repetition));
@@ -167,7 +167,7 @@ TEST(Compare, RepetitionsWithinALaunchAreNoLaunches) {
   EXPECT_EQ(times.base, (std::vector<double>{5, 1.01, 1.02, 1.03}));  // the median of 1 5 9
 }
 
-TEST(Compare, NumbersAreComparedExactlyAndApart) {
+TEST(Compare, NumbersAreComparedExactlyAndSeparately) {
   auto base = exactly({1, 1, 1, 1}), next = exactly({1, 1, 1, 1});
   for (Launch& launch : next) {
     launch.records[0].counters["max_error"] = std::nextafter(3.1e-7, 1);
@@ -187,7 +187,7 @@ TEST(Compare, NumbersAreComparedExactlyAndApart) {
   EXPECT_EQ(result.count(TimeVerdict::slower), 0);
 }
 
-TEST(Compare, AFailureIsAChangeOfNumbersAndHasNoTime) {
+TEST(Compare, AFailureChangesTheVerdictAndHasNoTime) {
   auto base = exactly({1, 1, 1, 1}), next = exactly({1, 1, 1, 1});
   for (Launch& launch : next) {
     Record& record = launch.records[0];
@@ -227,7 +227,7 @@ TEST(Compare, CasesOfOneSideAreNamed) {
   EXPECT_FALSE(compare(base, next, {}).comparable);
 }
 
-TEST(Compare, AnAxisMayBeWhatIsCompared) {
+TEST(Compare, AnAxisMayBeAFactor) {
   std::vector<Launch> base, next;
   for (int i = 0; i < 4; ++i) {
     base.emplace_back().records = {timed_case("8", 1e-6 + 1e-9 * i, "float")};
@@ -262,7 +262,7 @@ TEST(Compare, BooleansMayBe0And1OnOneSide) {
             std::string::npos);
 }
 
-TEST(Compare, WhatIsNotComparableIsRefusedUnlessDeclared) {
+TEST(Compare, UndeclaredDifferencesAreNotComparable) {
   auto base = exactly({1, 1}), next = exactly({1, 1});
   for (Launch& launch : base) launch.fields = {{"host", "a"}, {"software.nccl.loaded", "2.28"}};
   for (Launch& launch : next) launch.fields = {{"host", "a"}, {"software.nccl.loaded", "2.29"}};
@@ -280,7 +280,7 @@ TEST(Compare, WhatIsNotComparableIsRefusedUnlessDeclared) {
   EXPECT_TRUE(compare(base, next, {.factors = {"nccl", "host"}}).comparable);
 }
 
-TEST(Compare, HowItWasTimedMustBeTheSame) {
+TEST(Compare, TimingMethodsMustMatch) {
   auto base = exactly({1, 1}), next = exactly({1, 1});
   next[1].records[0].timing = "window";
   EXPECT_FALSE(compare(base, next, {}).comparable);
@@ -310,7 +310,7 @@ TEST(Compare, TextFitsTheConsoleAndJsonHoldsAll) {
   EXPECT_EQ(parsed["differences"][0]["declared"], true);
 }
 
-TEST(Floors, GoByWhatIsMoved) {
+TEST(Floors, DependOnTheKindOfWork) {
   const auto kind = [](std::map<std::string, double> counters) {
     Record record;
     record.counters = std::move(counters);

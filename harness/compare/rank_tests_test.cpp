@@ -55,7 +55,7 @@ TEST(MannWhitney, TablesOfSmallSamples) {
   EXPECT_DOUBLE_EQ(mann_whitney(Values{}, Values{1}).p, 1);
 }
 
-TEST(MannWhitney, CountsTiesAsEveryChoiceDoes) {
+TEST(MannWhitney, TiesMatchTheEnumeration) {
   std::mt19937_64 engine(20240611);
   for (int trial = 0; trial < 150; ++trial) {
     std::uniform_int_distribution<int> size(1, 5), value(0, trial % 9 + 1);
@@ -85,7 +85,7 @@ double normal_p(const Values& base, const Values& next) {
   return std::erfc((std::abs(u - n * m / 2) - 0.5) / std::sqrt(2 * variance));
 }
 
-TEST(MannWhitney, ApproximationTakesOverBeyondCounting) {
+TEST(MannWhitney, ApproximatesBeyondTheExactLimit) {
   for (const double step : {0.1, 1.0}) {  // three values alike, and fewer
     Values base, next;
     for (int i = 0; i < 28; ++i) {
@@ -103,7 +103,7 @@ TEST(MannWhitney, ApproximationTakesOverBeyondCounting) {
   EXPECT_EQ(mann_whitney(Values(30, 2.0), Values(30, 2.0)).p, 1);
 }
 
-TEST(MannWhitney, LeastPAndWhatItTakes) {
+TEST(MannWhitney, LeastPAndTheRequiredValues) {
   EXPECT_DOUBLE_EQ(least_p(3, 3), 0.1);
   EXPECT_DOUBLE_EQ(least_p(9, 9), 2 / 48620.0);
   EXPECT_DOUBLE_EQ(least_p(2, 5), 2 / 21.0);
@@ -122,7 +122,7 @@ TEST(Shift, EstimateIsTheMedianOfAllDifferences) {
 
 // Differences that are their own places, so that an end of the interval shows which it is: one more
 // than the largest U of the usual tables that 5 % rejects.
-TEST(Shift, IntervalEndsWhereTheTablesSay) {
+TEST(Shift, IntervalMatchesTheTables) {
   const auto critical = [](int n, int m, double level) {
     Values base, next;
     for (int i = 0; i < n; ++i) base.push_back(-i);
@@ -146,7 +146,7 @@ TEST(Shift, IntervalEndsWhereTheTablesSay) {
 }
 
 // Exactly the shifts that the test would not reject.
-TEST(Shift, IntervalIsTheTestTurnedRound) {
+TEST(Shift, IntervalInvertsTheTest) {
   std::mt19937_64 engine(20240612);
   std::normal_distribution<double> normal;
   for (const auto& [n, m] : {std::pair{4, 4}, {5, 7}, {9, 9}, {3, 12}}) {
@@ -187,7 +187,7 @@ TEST(Shift, IntervalCoversAlsoWithTies) {
 }
 
 // Benjamini and Hochberg's own example: at 5 % four of fifteen, where Bonferroni has three.
-TEST(BenjaminiHochberg, TheirExample) {
+TEST(BenjaminiHochberg, PublishedExample) {
   const Values p = {0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344,
                     0.0459, 0.3240, 0.4262, 0.5719, 0.6528, 0.7590, 1.0000};
   const Values q = benjamini_hochberg(p);
@@ -196,7 +196,7 @@ TEST(BenjaminiHochberg, TheirExample) {
   EXPECT_DOUBLE_EQ(q[5], 15 * 0.0298 / 7);  // no larger than that of a larger p
 }
 
-TEST(BenjaminiHochberg, AnyOrderAndNone) {
+TEST(BenjaminiHochberg, AcceptsAnyOrderAndNoValues) {
   const Values q = benjamini_hochberg(Values{0.04, 0.01, 0.03});
   EXPECT_DOUBLE_EQ(q[0], 0.04);
   EXPECT_DOUBLE_EQ(q[1], 0.03);

@@ -48,9 +48,9 @@ LossReport found(const Snapshot& snapshot) {
   return finding.value_or(LossReport{Kind::failed, -1, -1, {}, ""});
 }
 
-TEST(Diagnose, HealthyRanksAreLeftAlone) { EXPECT_FALSE(diagnose(healthy(), now, timeout)); }
+TEST(Diagnose, HealthyRanksAreNotReported) { EXPECT_FALSE(diagnose(healthy(), now, timeout)); }
 
-TEST(Diagnose, IdleRanksWaitAsLongAsSomebodyWorks) {
+TEST(Diagnose, IdleRanksMayWaitWhileARankWorks) {
   Snapshot snapshot = healthy();
   for (const int rank : {0, 1, 2})
     wait(snapshot.ranks[static_cast<std::size_t>(rank)], 3, now - 100 * timeout);
@@ -58,7 +58,7 @@ TEST(Diagnose, IdleRanksWaitAsLongAsSomebodyWorks) {
   EXPECT_FALSE(diagnose(snapshot, now, timeout));
 }
 
-TEST(Diagnose, ASlowStartIsNoFault) {
+TEST(Diagnose, ASlowStartIsNotAFault) {
   Snapshot snapshot = healthy();
   snapshot.ranks[2].state = RankState::absent;
   snapshot.ranks[2].pid = 0;
@@ -78,7 +78,7 @@ TEST(Diagnose, RanksThatFinishedMayBeGone) {
   EXPECT_FALSE(diagnose(snapshot, now, timeout));
 }
 
-TEST(Diagnose, ADeadRankIsNamedAtOnceWithWhatTheOthersDid) {
+TEST(Diagnose, ADeadRankIsNamedAtOnceWithTheStatesOfOtherRanks) {
   for (const ProcessState process : {ProcessState::gone, ProcessState::zombie}) {
     Snapshot snapshot = healthy();
     snapshot.ranks[2].process = process;
@@ -100,7 +100,7 @@ TEST(Diagnose, ADeadRankIsNamedAtOnceWithWhatTheOthersDid) {
   }
 }
 
-TEST(Diagnose, WhatEveryRankDidIsTold) {
+TEST(Diagnose, ReportsTheStateOfEveryRank) {
   Snapshot snapshot = healthy(64);
   snapshot.ranks[2].process = ProcessState::gone;
   for (RankView& rank : snapshot.ranks)
@@ -133,7 +133,7 @@ TEST(Diagnose, AStoppedRankIsNamedAfterTheTimeout) {
   EXPECT_EQ(found(snapshot).kind, Kind::unresponsive);
 }
 
-TEST(Diagnose, ARankHungInItsOwnWorkIsNamedWhenNobodyMoves) {
+TEST(Diagnose, AHungRankIsNamedWhenNoRankProgresses) {
   Snapshot snapshot = healthy();
   snapshot.ranks[2].progress_s = now - timeout - 5;
   for (const int rank : {0, 1, 3})
@@ -160,7 +160,7 @@ TEST(Diagnose, ARankHungInItsOwnWorkIsNamedWhenNobodyMoves) {
 }
 
 // Those that wait for a device or in another library wait for somebody, too: whom is not known.
-TEST(Diagnose, ARankHungBesideDevicesAndLibrariesIsNamed) {
+TEST(Diagnose, AHungRankIsNamedWhileOthersWaitForDevicesOrLibraries) {
   for (const bool device : {true, false}) {
     Snapshot snapshot = healthy();
     for (const int rank : {0, 1, 3}) {
@@ -194,7 +194,7 @@ TEST(Diagnose, ARankHungBesideDevicesAndLibrariesIsNamed) {
   }
 }
 
-TEST(Diagnose, TheOneWhoseDeviceHoldsAllUpIsNamed) {
+TEST(Diagnose, ARankBlockedByItsDeviceIsNamed) {
   Snapshot snapshot = healthy();
   for (const int rank : {0, 1, 3})
     wait(snapshot.ranks[static_cast<std::size_t>(rank)], 2, now - timeout - 3);
@@ -212,7 +212,7 @@ TEST(Diagnose, TheOneWhoseDeviceHoldsAllUpIsNamed) {
   EXPECT_EQ(found(snapshot).kind, Kind::deadlock);
 }
 
-TEST(Diagnose, TheReporterMayBeTheOneThatHangs) {
+TEST(Diagnose, TheHungRankMayReportItself) {
   Snapshot snapshot = healthy();
   for (RankView& rank : snapshot.ranks) wait(rank, 0, now - timeout - 1);
   snapshot.ranks[0].waiting_for = -1;
@@ -227,7 +227,7 @@ TEST(Diagnose, TheReporterMayBeTheOneThatHangs) {
   EXPECT_EQ(found(snapshot).reporter, 1);
 }
 
-TEST(Diagnose, ADeadlockIsTheRingWithoutWhatLeadsToIt) {
+TEST(Diagnose, DeadlockReportsOnlyTheCycle) {
   Snapshot snapshot = healthy();
   wait(snapshot.ranks[0], 2, now - timeout - 1);
   wait(snapshot.ranks[1], 3, now - timeout - 1);
@@ -248,7 +248,7 @@ TEST(Diagnose, ADeadlockIsTheRingWithoutWhatLeadsToIt) {
 }
 
 // It waits with the others, but it is why they wait.
-TEST(Diagnose, ADeadlockShowsWhatARankThrew) {
+TEST(Diagnose, ADeadlockShowsTheExceptionOfARank) {
   Snapshot snapshot = healthy();
   for (RankView& rank : snapshot.ranks) wait(rank, (rank.rank + 1) % 4, now - timeout - 1);
   snapshot.ranks[2].noted = machine::Failure{.rank = 2, .text = "out of luck"};
@@ -260,7 +260,7 @@ TEST(Diagnose, ADeadlockShowsWhatARankThrew) {
       << finding.failure.text;
 }
 
-TEST(Diagnose, ALastWaitIsShownOfTheHungRank) {
+TEST(Diagnose, ShowsTheLastWaitOfTheHungRank) {
   Snapshot snapshot = healthy(2);
   for (RankView& rank : snapshot.ranks) rank.progress_s = now - timeout - 1;
   wait(snapshot.ranks[1], 0, now - timeout - 1);
@@ -273,7 +273,7 @@ TEST(Diagnose, ALastWaitIsShownOfTheHungRank) {
       << found(snapshot).failure.text;
 }
 
-TEST(Diagnose, WaitingForARankOutOfSightSaysSo) {
+TEST(Diagnose, ReportsAWaitForARankOutOfSight) {
   Snapshot snapshot = healthy();
   snapshot.ranks[3].here = false;
   snapshot.ranks[3].host = "node2";
@@ -289,7 +289,7 @@ TEST(Diagnose, WaitingForARankOutOfSightSaysSo) {
   EXPECT_FALSE(diagnose(snapshot, now, timeout));
 }
 
-TEST(Diagnose, TheFirstToFailIsNamedNotThoseItTookAlong) {
+TEST(Diagnose, NamesTheFirstFailureNotItsConsequences) {
   Snapshot snapshot = healthy();
   fail(snapshot.ranks[0],
        {.kind = FailureKind::peer_failed, .rank = 0, .peer = 3, .text = "stopped"}, now - 2);

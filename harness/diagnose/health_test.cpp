@@ -63,7 +63,7 @@ class MadeUp {
 
 // 200 runs of 40 cases on a machine with other work, ranks delayed in turn, by up to all their
 // time.
-TEST(Health, ABusyMachineAccusesNobody) {
+TEST(Health, ABusyMachineBlamesNoRank) {
   std::mt19937_64 random(5);
   std::uniform_real_distribution<double> some(0, 1);
   for (unsigned seed = 0; seed < 200; ++seed) {
@@ -83,7 +83,7 @@ TEST(Health, ABusyMachineAccusesNobody) {
   }
 }
 
-TEST(Health, ALateRankIsNamedAndWhatItsCoreExplainsIsNot) {
+TEST(Health, ALateRankIsNamedUnlessItsCoreExplainsIt) {
   MadeUp late, explained, once;
   for (int i = 0; i < 10; ++i) {
     late.add({{}, {}, {.busy_s = 0.016}});
@@ -96,7 +96,7 @@ TEST(Health, ALateRankIsNamedAndWhatItsCoreExplainsIsNot) {
 }
 
 // A root has more to do, and what is short shows nothing.
-TEST(Health, OnlyWhoDoesTheSameIsCompared) {
+TEST(Health, OnlyRanksWithEqualWorkAreCompared) {
   MadeUp roots, tiny;
   for (int i = 0; i < 10; ++i) {
     roots.add({{.busy_s = 0.03}, {}, {}}, "gather").traits = Traits{.limit_applies = true};
@@ -106,7 +106,7 @@ TEST(Health, OnlyWhoDoesTheSameIsCompared) {
   EXPECT_EQ(tiny.drained(), "");
 }
 
-TEST(Health, TraitsDecideWhatAFindingIsCalled) {
+TEST(Health, TraitsDecideTheKindOfAFinding) {
   MadeUp disk, unlimited;
   for (int i = 0; i < 10; ++i) {
     disk.add({{}, {}, {.busy_s = 0.016}}).traits = Traits{.equal_work = true, .uses_disk = true};
@@ -131,7 +131,7 @@ TEST(Health, RecordsWithoutTraitsAreReportedAndNotSearched) {
 
 // Of 9 ranks on 3 hosts: one that is slow by more than the others differ; a host whose ranks all
 // are.
-TEST(Health, WhatTheOthersDifferByAccusesNobodyAndAWholeHostIsOne) {
+TEST(Health, TheSpreadOfRanksBlamesNoneAndASlowHostIsOneFinding) {
   std::string hosts;
   for (int rank = 0; rank < 9; ++rank)
     hosts += fmt::format(R"({}{{"host": "node{}"}})", rank ? "," : "", rank / 3);
@@ -152,7 +152,7 @@ TEST(Health, WhatTheOthersDifferByAccusesNobodyAndAWholeHostIsOne) {
   EXPECT_EQ(drained({10, 10, 10, 10, 16, 16, 10, 10, 10}), "slow rank 4; slow rank 5");
 }
 
-TEST(Health, ASharedCoreIsToldFromABusyMachine) {
+TEST(Health, ASharedCoreDiffersFromABusyMachine) {
   MadeUp one, all;
   for (int i = 0; i < 10; ++i) {
     one.add({{}, {.busy_s = 0.03, .delayed_s = 0.02, .delayed_fraction = 0.6}});
@@ -179,7 +179,7 @@ TEST(Health, AShortCaseCannotShowASharedCore) {
 }
 
 // The slow one sleeps most of the time, and meets little of what delays the other.
-TEST(Health, BesideASlowRankNoCoreIsShared) {
+TEST(Health, NoSharedCoreIsReportedNextToASlowRank) {
   const auto drained = [](int slow) {
     MadeUp made;
     for (int i = 0; i < 10; ++i)
@@ -203,7 +203,7 @@ TEST(Health, JitterOfOneRankIsNamed) {
 }
 
 // Recorded on a busy machine: spikes of ranks whose threads waited for a core.
-TEST(Health, JitterBesideOtherWorkIsInconclusive) {
+TEST(Health, JitterDuringOtherWorkIsInconclusive) {
   MadeUp busy;
   for (int i = 0; i < 12; ++i) busy.add({{}, {.delayed_fraction = 0.1}});
   for (const double spikes : {12, 54, 4})
@@ -242,7 +242,7 @@ LinkMatrix links(const std::vector<std::string>& hosts, double GBps) {
   return matrix;
 }
 
-TEST(Health, ASlowPairIsNamedWhenItIsSlowAgainOrByFar) {
+TEST(Health, ASlowPairIsNamedIfItIsSlowAgainOrFarSlower) {
   const LinkMatrix::SlowPair slow{1, 3, "bandwidth", 5, 10, 10}, far{1, 3, "bandwidth", 2, 10, 40};
   const auto run = [](const std::vector<std::vector<LinkMatrix::SlowPair>>& pairs) {
     MadeUp made;
@@ -261,7 +261,7 @@ TEST(Health, ASlowPairIsNamedWhenItIsSlowAgainOrByFar) {
 }
 
 // Every pair of a host is slow, half of all pairs: it is the host.
-TEST(Health, TheHostWhoseLinkIsSlowIsNamed) {
+TEST(Health, NamesTheHostWithTheSlowLink) {
   MadeUp made;
   LinkMatrix& matrix = made.add({}).link_matrix = links({"a", "b", "c", "c"}, 1);
   EXPECT_EQ(made.drained(), "");
@@ -270,7 +270,7 @@ TEST(Health, TheHostWhoseLinkIsSlowIsNamed) {
   EXPECT_EQ(made.drained(), "slow link 1");
 }
 
-TEST(Health, OfCrowdedHostsOnlyOneFarSlowerIsNamedAndByEnoughPasses) {
+TEST(Health, ACrowdedHostIsNamedOnlyIfFarSlowerInEnoughPasses) {
   const auto drained = [](double GBps, double passes) {
     MadeUp made;
     Record& record = made.add({});
@@ -378,7 +378,7 @@ TEST(Health, ALostRankIsNamed) {
 }
 
 // The case that ran then is told once.
-TEST(Health, TheCaseOfALostRankIsNoWrongResult) {
+TEST(Health, TheCaseOfALostRankIsNotAWrongResult) {
   MadeUp made = failing({{.kind = FailureKind::wrong_result, .rank = 1},
                          {.kind = FailureKind::lost_rank, .rank = 3}});
   made.run.context.status = "aborted";

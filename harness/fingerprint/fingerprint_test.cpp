@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-TEST(Redaction, KeepsOnlyWhatSteersTheSoftware) {
+TEST(Redaction, KeepsOnlyVariablesThatConfigureTheSoftware) {
   const char* const environment[] = {"NCCL_ALGO=Ring",
                                      "HOME=/home/me",
                                      "LD_PRELOAD=libx.so",
@@ -38,7 +38,7 @@ TEST(Redaction, KeepsOnlyWhatSteersTheSoftware) {
   EXPECT_TRUE(kept_environment(nullptr).empty());
 }
 
-TEST(Redaction, HidesWhatItsNameCallsASecret) {
+TEST(Redaction, HidesVariablesWithSecretNames) {
   for (const char* name : {"SLURM_JWT", "NCCL_AUTH_FILE", "OMPI_MCA_token", "UCX_secret", "FI_KEY",
                            "SLURM_Password", "CUDA_CREDENTIALS", "SHARDMARK_COOKIE"})
     EXPECT_EQ(redacted(name, "hunter2"), "[redacted]") << name;
@@ -57,7 +57,7 @@ TEST(Redaction, HidesPasswordsInsideValues) {
   EXPECT_EQ(redacted("NCCL_DEBUG_FILE", "http://host/a@b"), "http://host/a@b");
 }
 
-TEST(Environment, FactorsWhatIsAlikeAndNamesWhatDiffers) {
+TEST(Environment, FactorsOutCommonFieldsAndNamesDifferences) {
   const auto json = Json::parse(environment_json(
       {R"({"rank":0,"host":"a","hardware":{"cpu":"x","cores":4},"environment":{"NCCL_ALGO":"Ring","OMP_NUM_THREADS":"2"}})",
        R"({"rank":1,"host":"b","hardware":{"cpu":"x","cores":4},"environment":{"NCCL_ALGO":"Tree","OMP_NUM_THREADS":"2"}})",
@@ -72,7 +72,7 @@ TEST(Environment, FactorsWhatIsAlikeAndNamesWhatDiffers) {
   EXPECT_EQ(json["ranks"][2], Json::parse(R"({"rank":2,"host":"b","environment":{}})"));
 }
 
-TEST(Fingerprint, OfRanksInThisProcess) {
+TEST(Fingerprint, CoversRanksInThisProcess) {
   ::setenv("SHARDMARK_TOKEN", "hunter2", 1);
   ::setenv("NCCL_ALGO", "Ring", 1);
   std::string text;

@@ -14,7 +14,7 @@
 namespace harness {
 namespace {
 
-TEST(ChangePoints, FoundWhereTheLevelChangesAndNowhereElse) {
+TEST(ChangePoints, FoundExactlyAtChangesOfTheLevel) {
   std::mt19937_64 engine(20240702);
   std::normal_distribution<double> normal(0, 0.02);
   // The larger change is the second, then the first.
@@ -57,7 +57,7 @@ Launch launch_of(int day, double seconds, const std::string& nccl = "2.28") {
   return launch;
 }
 
-TEST(History, KeepsRunsAcrossProgramsAndEachOnce) {
+TEST(History, KeepsEachRunOnceAcrossPrograms) {
   const RunFolder folder;
   const std::string file = folder.path("history.sqlite");
   {
@@ -80,7 +80,7 @@ TEST(History, KeepsRunsAcrossProgramsAndEachOnce) {
   EXPECT_EQ(points[1].seconds, 2e-6);
 }
 
-TEST(History, CasesOfOlderRunsGoOnUnderTheirNewNames) {
+TEST(History, CasesOfOlderRunsContinueUnderTheirNewNames) {
   const RunFolder folder;
   const std::string file = folder.path("history.sqlite");
   const auto launch = [](int day, const char* value) {
@@ -104,7 +104,7 @@ TEST(History, CasesOfOlderRunsGoOnUnderTheirNewNames) {
   EXPECT_EQ(history.series("mlp/sequence-parallel:on").size(), 3u);
 }
 
-TEST(History, RefusesWhatIsNone) {
+TEST(History, RejectsInvalidFilesAndUnknownCases) {
   const RunFolder folder;
   folder.put("text", std::string(5000, 'x'));
   EXPECT_NE(refused([&] { History(folder.path("text")); }).find("text: "), std::string::npos);
@@ -122,7 +122,7 @@ TEST(History, RefusesWhatIsNone) {
             std::string::npos);
 }
 
-TEST(Track, BreaksPartLevelsAndAreNoAlarm) {
+TEST(Track, BreaksSeparateLevelsWithoutAnAlarm) {
   const RunFolder folder;
   History history(folder.path("history.sqlite"));
   for (int day = 1; day <= 24; ++day)
@@ -204,7 +204,7 @@ TEST_F(Exports, ForPrometheus) {
     EXPECT_NE(page.find("\n" + line + "\n"), std::string::npos) << line << "\n" << page;
 }
 
-TEST_F(Exports, RefuseWhatIsNone) {
+TEST_F(Exports, RejectUnknownFormatsAndCases) {
   EXPECT_EQ(refused([&] { text("prometeus"); }),
             "unknown --format 'prometeus'; did you mean 'prometheus'?");
   EXPECT_NE(refused([&] { text("otava", {eight_ + "0"}); }).find("did you mean"),

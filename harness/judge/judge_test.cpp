@@ -74,7 +74,7 @@ TEST(Judge, MergeNamesTheRank) {
 }
 
 // Two runs have no time in common: nothing of it is among what they are compared by.
-TEST(Judge, TimesRuleButAreNoErrors) {
+TEST(Judge, TimesRuleButAreNotErrors) {
   const std::array<Oracle, 1> declared = {Oracle::numerics};
   const auto judged = [&](double off) {
     Judge judge(0);
@@ -117,7 +117,7 @@ TEST(Judge, VolumeOfALabel) {
   }
 }
 
-TEST(Judge, VolumeOfALinkFindsWhatWasNotExpected) {
+TEST(Judge, VolumeOfALinkFindsUnexpectedTraffic) {
   CountingLink link;
   const TrafficLabel reduce{Operation::all_reduce, Dtype::float32},
       stray{Operation::broadcast, Dtype::float64};
@@ -143,7 +143,7 @@ TEST(Judge, VolumeOfALinkFindsWhatWasNotExpected) {
   EXPECT_EQ(merge_one(missing, Oracle::volume).verdict, Ruling::fail);
 }
 
-TEST(Judge, VolumeShowsAPassThatSentSomething) {
+TEST(Judge, VolumeReportsThePassWithTraffic) {
   Judge judge(0);
   const machine::TrafficLabel label{Operation::all_reduce, Dtype::float32};
   judge.volume("tp, forward", label, Traffic{}, Traffic{});
@@ -154,7 +154,7 @@ TEST(Judge, VolumeShowsAPassThatSentSomething) {
   EXPECT_NE(judge.results()[0].text.find("backward"), std::string::npos);
 }
 
-TEST(Judge, WireCountersAreSumsOverRanksAndTheMost) {
+TEST(Judge, WireCountersAreTheSumAndTheMaximumOverRanks) {
   Judge first(0), second(1);
   const Traffic traffic{.bytes_sent = 8, .messages_sent = 1};
   first.volume("tp", {}, traffic, traffic);
@@ -180,7 +180,7 @@ TEST(Judge, MemoryIsExact) {
       has(merge_one(judge, Oracle::memory).reason, "buffers: 1 bytes at the peak, expected 0"));
 }
 
-TEST(Judge, MemoryOfAMomentIsExactAndNoPeak) {
+TEST(Judge, MemoryAtAMomentIsExactAndNotAPeak) {
   Judge judge(0);
   judge.memory("after forward", Category::activations, 9, 9);
   Record judged = merge_one(judge, Oracle::memory);
@@ -254,7 +254,7 @@ TEST(Judge, SurvivesTheWire) {
   EXPECT_THROW(machine::decode<Judge>(text + "x"), std::logic_error);
 }
 
-TEST(Judge, NothingToRuleIsNoVerdict) {
+TEST(Judge, NotApplicableOraclesGiveNoVerdict) {
   constexpr Oracle declared[] = {Oracle::numerics, Oracle::volume};
   Judge judge(0);
   judge.not_applicable(Oracle::volume, "the library does not count");

@@ -27,7 +27,7 @@ TEST(Gamma, GrowsWithTheOperations) {
   EXPECT_EQ(gamma(4, 0.25), infinity);
 }
 
-TEST(Elements, WorstIsTheOneNearestItsBound) {
+TEST(Elements, WorstIsTheElementNearestItsBound) {
   const std::vector<double> expected = random_values(37);
   std::vector<double> actual = expected, bounds(37, 1e-3);
   actual[5] += 9e-4;
@@ -45,7 +45,7 @@ TEST(Elements, WorstIsTheOneNearestItsBound) {
   EXPECT_NE(wrong.text.find("element 30"), std::string::npos) << wrong.text;
 }
 
-TEST(Elements, ZeroBoundWantsEquality) {
+TEST(Elements, ZeroBoundRequiresEquality) {
   const std::vector<double> zero = {0.0}, least = {std::numeric_limits<double>::denorm_min()};
   EXPECT_TRUE(compare_elements(zero, zero, zero).right);
   EXPECT_FALSE(compare_elements(least, zero, zero).right);
@@ -85,7 +85,7 @@ TEST(Norms, RelativeToTheReference) {
   EXPECT_FALSE(compare_norms(actual, expected, 0.0999).right);
 }
 
-TEST(Norms, ZeroReferenceWantsZero) {
+TEST(Norms, ZeroReferenceRequiresZero) {
   const std::vector<double> zero = {0, 0}, small = {0, 1e-300};
   EXPECT_TRUE(compare_norms(zero, zero, 0).right);
   EXPECT_FALSE(compare_norms(small, zero, 0.5).right);
@@ -93,7 +93,7 @@ TEST(Norms, ZeroReferenceWantsZero) {
 
 // float rounds sums as coarsely as what it stores, bfloat16 does not: there their length hardly
 // counts.
-TEST(Norms, BoundOfANetworkCountsItsStoredAndItsSummedRoundings) {
+TEST(Norms, BoundOfANetworkCountsStoredAndSummedRoundings) {
   using machine::Dtype;
   EXPECT_DOUBLE_EQ(norm_bound(Dtype::float32, 1, 100), 4 * 1.03 * (2 + 10) * 0x1p-24);
   EXPECT_DOUBLE_EQ(norm_bound(Dtype::float64, 0, 400), 4 * (2 + 20) * 0x1p-53);

@@ -7,7 +7,7 @@ namespace {
 
 using machine::Category;
 
-TEST(PeakMeter, LeavesOutWhatWasHeldBefore) {
+TEST(PeakMeter, ExcludesEarlierAllocations) {
   machine::Ledger ledger;
   ledger.add(Category::buffers, 100);
   PeakMeter memory(ledger);

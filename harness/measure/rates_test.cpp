@@ -45,7 +45,7 @@ TEST(Rates, HaveNames) {
 }
 
 // 1 GB/s of local copies, where a copy of 2 GB takes 4 s, and 0.4 GB/s received: 5 s.
-TEST(Limit, IsTheLocalBytesAtCopyRateAndTheOthersAtLinkRate) {
+TEST(Limit, UsesTheCopyRateForLocalBytesAndTheLinkRateForOthers) {
   Rates rates;
   rates.set_memory(2, 1000, 1e9);
   rates.set_link({2, Transport::shared_memory, false}, 1000, 0.4e9);
@@ -60,7 +60,7 @@ TEST(Limit, IsTheLocalBytesAtCopyRateAndTheOthersAtLinkRate) {
   EXPECT_EQ(limit_s(cost, rates, 3), 0);  // not measured
 }
 
-TEST(Limit, IsNotBelowACopyWhereALinkIsFaster) {
+TEST(Limit, IsNotBelowACopyIfALinkIsFaster) {
   Rates rates;
   rates.set_memory(2, 1000, 1e9);
   rates.set_link({2, Transport::shared_memory, false}, 1000, 0.6e9);
@@ -82,7 +82,7 @@ TEST(Limit, OverMpiIsTheLargerOfMemoryAndWire) {
   EXPECT_DOUBLE_EQ(limit_s(cost, rates, 2), 4);
 }
 
-TEST(Batches, GiveASignOfLifeEach) {
+TEST(Batches, EachReportsProgress) {
   std::atomic<std::uint64_t> lived{0};
   std::vector<std::uint64_t> seen;
   const auto call = [&] {

@@ -71,7 +71,7 @@ TEST(Director, NoisyTimesNeedMoreSamples) {
   EXPECT_LT(result.blocks, 15);
 }
 
-TEST(Director, CapsEndIt) {
+TEST(Director, StopsAtTheCaps) {
   std::mt19937_64 engine(3);
   std::uniform_real_distribution<double> wild(1e-3, 9e-3);
   const Simulated timed = simulate({.seconds = 0.4}, [&] { return wild(engine); });
@@ -84,7 +84,7 @@ TEST(Director, CapsEndIt) {
   EXPECT_EQ(counted.unit, 200);
 }
 
-TEST(Director, LongRunsStopEarlyAndSaySo) {
+TEST(Director, LongRunsStopEarlyWithTheTimeCap) {
   const Simulated seconds = simulate({.seconds = 1}, [] { return 1.2; });
   EXPECT_EQ(seconds.stop, Stop::time_cap);
   EXPECT_EQ(seconds.unit, 3);
@@ -168,7 +168,7 @@ TEST(Sampler, MatrixHoldsEveryRank) {
   });
 }
 
-TEST(Sampler, NamesTheFirstSampleThatIsWrong) {
+TEST(Sampler, NamesTheFirstWrongSample) {
   on_ranks(2, [](machine::World& world, machine::Link* link) {
     Timed timed;
     int rehearsed = 0, runs = 0, checked = 0;
@@ -196,7 +196,7 @@ TEST(Sampler, NamesTheFirstSampleThatIsWrong) {
   });
 }
 
-TEST(Sampler, ChecksTheYardstickToo) {
+TEST(Sampler, AlsoChecksTheYardstick) {
   Timed timed;
   timed.on_run = timed.on_yardstick = [] { wait_for(1e-4); };
   int rehearsed = 0, checked = 0;
@@ -329,7 +329,7 @@ TEST(Sampler, ArmedRunsAreQueuedBehindAGateThatOpensForAll) {
   }
 }
 
-TEST(Sampler, ArmedRefusesWhatItCannotHoldBack) {
+TEST(Sampler, ArmedRejectsRunsThatItCannotHoldBack) {
   on_ranks(1, [](machine::World& world, machine::Link* link) {
     Timed timed;
     EXPECT_THROW(Sampler(world.device(), link, {.timing = Timing::armed}).sample(timed),
@@ -337,7 +337,7 @@ TEST(Sampler, ArmedRefusesWhatItCannotHoldBack) {
   });
 }
 
-TEST(ClockStart, SaysWhoIsLate) {
+TEST(ClockStart, ReportsTheLateRank) {
   on_ranks(2, [](machine::World& world, machine::Link* link) {
     ClockStart start(link, true);
     if (world.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -346,7 +346,7 @@ TEST(ClockStart, SaysWhoIsLate) {
   });
 }
 
-TEST(ClockStart, FindsAClockThatIsOff) {
+TEST(ClockStart, FindsTheOffsetOfAClock) {
   // Threads share a clock, so the offset found must be zero within its own uncertainty.
   on_ranks(3, [](machine::World& world, machine::Link* link) {
     ClockStart start(link, false);
@@ -406,7 +406,7 @@ TEST(Sampler, YardstickAlternates) {
 
 // Rank 1 comes 20 ms late to an exchange: its own time, which it spends busy, and rank 0's in a
 // wait.
-TEST(Sampler, TellsWhoWasBusyFromWhoWaited) {
+TEST(Sampler, DistinguishesBusyFromWaitingRanks) {
   on_ranks(2, [](machine::World& world, machine::Link* link) {
     const auto exchange = machine::connect(world, world.group(), machine::Transport::shared_memory);
     Timed timed;
@@ -431,7 +431,7 @@ TEST(Sampler, TellsWhoWasBusyFromWhoWaited) {
   });
 }
 
-TEST(Sampler, AThrowOnOneRankEndsItOnAll) {
+TEST(Sampler, AnExceptionOnOneRankEndsSamplingOnAll) {
   on_ranks(2, [](machine::World& world, machine::Link* link) {
     Timed timed;
     int runs = 0;

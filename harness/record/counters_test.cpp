@@ -16,7 +16,7 @@ constexpr Counter mine[] = {
     {"test_load/rank:N", "", Better::lower, Nature::measured, "load of a rank"}};
 const bool registered = add_counters(mine);
 
-TEST(Counters, PatternsStandForEveryRank) {
+TEST(Counters, PatternsMatchEveryRank) {
   ASSERT_TRUE(registered);
   EXPECT_EQ(find_counter("test_load/rank:12"), find_counter("test_load/rank:0"));
   EXPECT_EQ(find_counter("test_load/rank:0")->meaning, "load of a rank");
@@ -25,7 +25,7 @@ TEST(Counters, PatternsStandForEveryRank) {
   EXPECT_EQ(find_counter("test_load"), nullptr);
 }
 
-TEST(Counters, EqualRowsMayMeetAndOthersMayNot) {
+TEST(Counters, EqualRowsMayRepeatAndConflictingRowsMayNot) {
   EXPECT_TRUE(add_counters(mine));
   Counter other = mine[0];
   other.unit = "C";
@@ -39,7 +39,7 @@ TEST(Counters, NamesOfTheHarnessAndOfTheFormatAreRejected) {
   }
 }
 
-TEST(Counters, TheHarnessHasEachOnce) {
+TEST(Counters, CountersOfTheHarnessAreUnique) {
   std::set<std::string_view> names;
   for (const Counter& counter : harness_counters()) {
     EXPECT_TRUE(names.insert(counter.name).second) << counter.name;
@@ -47,7 +47,7 @@ TEST(Counters, TheHarnessHasEachOnce) {
   }
 }
 
-TEST(Counters, TheTableHasALineForEach) {
+TEST(Counters, TheTableHasALinePerCounter) {
   const std::string table = counters_table();
   EXPECT_NE(table.find("| `test_heat` | K | lower | exact | temperature of the test |\n"),
             std::string::npos);

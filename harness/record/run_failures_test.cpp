@@ -74,7 +74,7 @@ TEST_F(RunFailures, AnOlderSchemaIsReadAndContinued) {
   EXPECT_EQ(read_run(directory_).records.size(), 2u);
 }
 
-TEST_F(RunFailures, MarksAbortedFromAnotherProcessAndKeepsWhatIsThere) {
+TEST_F(RunFailures, MarksAbortedFromAnotherProcessAndKeepsTheRecords) {
   auto writer = std::make_unique<RunWriter>(context_, directory_);
   writer->add(example_record(0));
   writer->add(example_record(2));

@@ -54,7 +54,7 @@ std::string message_of(const std::function<void()>& call) {
   return "no UsageError";
 }
 
-TEST_F(RunJson, ReadsBackWhatWasWritten) {
+TEST_F(RunJson, ReadsBackWrittenRecords) {
   std::vector<Record> records;
   RunWriter writer(context_, directory_);
   for (int i = 0; i < 7; ++i) {
@@ -165,7 +165,7 @@ Ended killed_before_call(int n, const std::function<void()>& work) {
 }
 
 // Only system calls change the disk, so these are all possible moments.
-TEST_F(RunJson, WhereverItIsKilledWhatIsFinishedIsWhole) {
+TEST_F(RunJson, FinishedCasesSurviveAKillAtAnySystemCall) {
   {
     RunWriter older(context_, directory_);
     for (int i : {5, 6, 7}) older.add(example_record(i));
@@ -284,7 +284,7 @@ TEST_F(RunJson, CountsFamiliesAndRepetitions) {
   is(3, 0, 0, 2, 1);
 }
 
-TEST_F(RunJson, LeavesOutNumbersThatDoNotExistAndMendsText) {
+TEST_F(RunJson, OmitsNonFiniteNumbersAndRepairsText) {
   Record record = example_record(0);
   const double nan = std::nan(""), infinite = std::numeric_limits<double>::infinity();
   record.counters["mfu"] = nan;
@@ -310,7 +310,7 @@ TEST_F(RunJson, LeavesOutNumbersThatDoNotExistAndMendsText) {
 }
 
 // What was on disk when a process was killed: a torn case's samples and trace, and no record of it.
-TEST_F(RunJson, AContinuedRunIsTheUninterruptedOne) {
+TEST_F(RunJson, AContinuedRunEqualsAnUninterruptedOne) {
   context_.words = {"run", "all_reduce"};
   RunContext complete = context_;
   complete.status = "complete";
@@ -375,7 +375,7 @@ TEST_F(RunJson, AFileInThePlaceOfTheFolderIsAUsageError) {
   EXPECT_NE(message_of([&] { RunWriter(context_, ""); }).find("no name"), std::string::npos);
 }
 
-TEST_F(RunJson, ARefusalOfTheSystemIsAMachineError) {
+TEST_F(RunJson, ASystemErrorIsAMachineError) {
   try {
     RunWriter(context_, "/proc/run");
     FAIL() << "nothing can be made in /proc";
@@ -388,7 +388,7 @@ TEST_F(RunJson, ARefusalOfTheSystemIsAMachineError) {
   }
 }
 
-TEST_F(RunJson, SaysWhereAForeignOrTruncatedFileIsWrong) {
+TEST_F(RunJson, LocatesErrorsInForeignAndTruncatedFiles) {
   EXPECT_EQ(message_of([&] { read_run(folder_.path()); }),
             folder_.path() + " is not a run: it holds no run.json");
   EXPECT_EQ(message_of([&] { read_run(folder_.path("none")); }),

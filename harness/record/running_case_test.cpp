@@ -12,7 +12,7 @@ const machine::Failure died{
     .kind = machine::Failure::Kind::lost_rank, .rank = 0, .text = "it died"};
 constexpr auto name = "gpt_step/model-args:--num-layers 4/ranks:2";
 
-TEST(RunningCase, IsThereUntilTheRunEnds) {
+TEST(RunningCase, ExistsUntilTheRunEnds) {
   const TestFolder folder;
   RunContext context;
   EXPECT_FALSE(running_case(folder.path()));
@@ -41,7 +41,7 @@ TEST(RunningCase, IsThereUntilTheRunEnds) {
   EXPECT_EQ(read_run(folder.path()).records.at(0).name, name);
 }
 
-TEST(LostRecord, IsOfTheCaseOrOfTheLaunch) {
+TEST(LostRecord, NamesTheCaseOrTheLaunch) {
   const Record record = lost_record(name, died);
   EXPECT_EQ(record.unit, "gpt_step");
   EXPECT_EQ(record.name, name);

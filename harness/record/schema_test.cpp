@@ -128,7 +128,7 @@ TEST_F(Schema, AWrittenRunFollowsIt) {
   EXPECT_EQ(checker_.errors(load(directory_ + "/run.json")), std::vector<std::string>{});
 }
 
-TEST_F(Schema, ItRefusesWhatIsNotARun) {
+TEST_F(Schema, RejectsInvalidRuns) {
   const Json good = load(directory_ + "/run.json");
   const auto refuses = [&](const std::function<void(Json&)>& spoil, const std::string& where) {
     Json bad = good;

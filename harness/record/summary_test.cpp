@@ -13,7 +13,7 @@ Record of(Ruling verdict, std::map<std::string, double> counters) {
   return record;
 }
 
-TEST(UnitSummary, ItsNumbersAreThoseOfOneCase) {
+TEST(UnitSummary, ItsNumbersComeFromOneCase) {
   const std::vector<Record> records{of(Ruling::pass, {{"busbw_GBps", 1},
                                                       {"limit_fraction", 0.9},
                                                       {"speedup_over_library", 3},
@@ -29,7 +29,7 @@ TEST(UnitSummary, ItsNumbersAreThoseOfOneCase) {
   EXPECT_EQ(unit.speedup, 0);
 }
 
-TEST(UnitSummary, WithoutRatesTheCaseNearestToItsLimit) {
+TEST(UnitSummary, WithoutRatesTakesTheCaseNearestItsLimit) {
   const std::vector<Record> records{of(Ruling::pass, {{"limit_fraction", 0.5}}),
                                     of(Ruling::pass, {{"limit_fraction", 0.75}}),
                                     of(Ruling::pass, {})};

@@ -40,7 +40,7 @@ Rows rows(const std::vector<nlohmann::json>& events) {
   return rows;
 }
 
-TEST(Trace, HasARowForEveryRankAndLaneAndCasesOneAfterTheOther) {
+TEST(Trace, HasARowPerRankAndLaneAndCasesInSequence) {
   const RunFolder folder;
   TraceWriter writer(folder.path(""), 0);
   writer.add(0, traced("first", {{0, "compute", "forward", 0, 2e-3},
@@ -69,7 +69,7 @@ TEST(Trace, HasARowForEveryRankAndLaneAndCasesOneAfterTheOther) {
                                              "rank 1, compute", "rank 1, progress"}));
 }
 
-TEST(Trace, GoesOnWhereTheKeptCasesEnd) {
+TEST(Trace, ContinuesAfterTheKeptCases) {
   const RunFolder folder;
   const Record one = traced("one", {{0, "compute", "forward", 0, 1.2345678e-3}}),
                two = traced("two", {{0, "progress", "communication", 0, 1e-3}}),

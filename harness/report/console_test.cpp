@@ -48,7 +48,7 @@ class ConsoleTest : public testing::Test {
   double now_ = 100;
 };
 
-TEST_F(ConsoleTest, ElsewhereEveryCaseGetsAPlainLine) {
+TEST_F(ConsoleTest, EveryCaseGetsAPlainLineWithoutATerminal) {
   Console console(out_, {}, {}, clock());
   console.start(3);
   console.case_started("all_reduce/ranks:2/bytes:8");
@@ -137,7 +137,7 @@ TEST_F(ConsoleTest, TheLineNeverReachesTheLastColumn) {
   }
 }
 
-TEST_F(ConsoleTest, FinishSaysTheVerdictOfARejectedRun) {
+TEST_F(ConsoleTest, FinishReportsTheVerdictOfARejectedRun) {
   std::vector<Record> records{record("all_reduce", 8, Ruling::pass),
                               record("all_reduce", 16, Ruling::fail, "numerics: rank 1 is wrong"),
                               record("all_reduce", 32, Ruling::pass),
@@ -247,14 +247,14 @@ TEST_F(ConsoleTest, VerboseShowsEveryCaseOnATerminal) {
             std::string::npos);
 }
 
-TEST_F(ConsoleTest, TheHeadIsForTerminals) {
+TEST_F(ConsoleTest, TheHeadIsOnlyForTerminals) {
   Console(out_, {}, {}, clock()).head({{"machine", "node1"}});
   EXPECT_EQ(taken(), "");
   Console(out_, terminal(80), {}, clock()).head({{"machine", "node1"}, {"GPUs", "8"}});
   EXPECT_EQ(taken(), "machine   node1\nGPUs      8\n");
 }
 
-TEST_F(ConsoleTest, ColorsOnlyWhereWanted) {
+TEST_F(ConsoleTest, ColorsOnlyOnRequest) {
   const std::vector<Record> records{record("a", 8, Ruling::pass)};
   const RunContext context{"", "", "", "complete", "", {}};
   EXPECT_EQ(summary_text(context, records, terminal(80)).find('\x1b'), std::string::npos);
@@ -268,7 +268,7 @@ TEST_F(ConsoleTest, ColorsOnlyWhereWanted) {
   EXPECT_THROW(parse_color("sometimes"), machine::UsageError);
 }
 
-TEST(Verdict, OnlyAFinishedRunWhereSomethingPassedIsAccepted) {
+TEST(Verdict, OnlyAFinishedRunWithAPassedCaseIsAccepted) {
   const auto verdict = [](const std::string& status, const std::vector<Record>& records) {
     return summarize({"", "", "", status, "", {}}, records).line();
   };

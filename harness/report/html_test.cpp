@@ -44,7 +44,7 @@ std::size_t count(const std::string& text, const std::string& what) {
 }
 
 // And not the columns that no case fills.
-TEST_F(Html, ShowsTheWireAndWhatIsHidden) {
+TEST_F(Html, ShowsTheWireAndTheOverlap) {
   const std::string html = page();
   EXPECT_NE(html.find(">Wire</th>"), std::string::npos);
   EXPECT_NE(html.find(">0.750 GB/s</td>"), std::string::npos);
@@ -53,7 +53,7 @@ TEST_F(Html, ShowsTheWireAndWhatIsHidden) {
   EXPECT_EQ(html.find("GEMM slow-down"), std::string::npos);
 }
 
-TEST_F(Html, SaysWhichAlgorithmsGiveTheSameBits) {
+TEST_F(Html, ShowsAlgorithmsWithTheSameBits) {
   RunFile run;
   const auto add = [&](const std::string& algorithm, const std::string& bytes,
                        const std::string& fingerprint, const std::string& ranks = "2") {
@@ -83,7 +83,7 @@ TEST_F(Html, SaysWhichAlgorithmsGiveTheSameBits) {
   EXPECT_EQ(different.find("ranks 4"), std::string::npos);
 }
 
-TEST_F(Html, SaysTheVerdictFirstAndTheFingerprintLast) {
+TEST_F(Html, ShowsTheVerdictFirstAndTheFingerprintLast) {
   folder_.put("environment.json", R"({"same_on_all_ranks": {"cpu": "<x>"}})");
   folder_.put("figures/a.svg", "<svg></svg>");
   folder_.put("figures/figures.json", R"([{"name": "a"}])");
@@ -111,7 +111,7 @@ TEST_F(Html, SaysTheVerdictFirstAndTheFingerprintLast) {
   EXPECT_EQ(count(html, "<tr><td><span class=\"verdict"), 12u);
 }
 
-TEST_F(Html, AsksForNothingElseAndLetsNoTextBecomeMarkup) {
+TEST_F(Html, IsSelfContainedAndEscapesText) {
   Record hostile = example_record(50, Ruling::fail);
   hostile.unit = "<script>alert(1)</script>";
   hostile.name = hostile.unit + "/x:\"'>";
@@ -128,7 +128,7 @@ TEST_F(Html, AsksForNothingElseAndLetsNoTextBecomeMarkup) {
   EXPECT_EQ(count(html, "@import"), 0u);
 }
 
-TEST_F(Html, FiguresAreFilesThatAreLoadedWhenOpened) {
+TEST_F(Html, FiguresAreFilesThatLoadOnDemand) {
   folder_.put("figures/a \"b.svg", std::string(1 << 20, ' '));
   folder_.put("figures/c.svg", "<svg></svg>");
   folder_.put("figures/figures.json",
@@ -184,7 +184,7 @@ TEST_F(Html, TheMachineIsOnOneCard) {
   EXPECT_EQ(cluster.find("none found"), std::string::npos);
 }
 
-TEST_F(Html, ARowOfAUnitIsOfItsBestCase) {
+TEST_F(Html, ARowOfAUnitShowsItsBestCase) {
   RunFile run;
   const auto add = [&run](double rate, double limit, double speedup) {
     Record& record = run.records.emplace_back(example_record(0));
@@ -205,7 +205,7 @@ TEST_F(Html, ARowOfAUnitIsOfItsBestCase) {
   EXPECT_NE(row.find("<circle cx=\"59.8\" cy=\"3.0\""), std::string::npos) << "at the best" << row;
 }
 
-TEST_F(Html, SaysWhyThereAreNoFigures) {
+TEST_F(Html, ReportsTheCauseOfMissingFigures) {
   folder_.put("fails.py", "import sys\nprint('figures: matplotlib is missing')\nsys.exit(3)\n");
   ::setenv("SHARDMARK_FIGURES", (directory_ + "/fails.py").c_str(), 1);
   EXPECT_NE(page(true).find("There are no figures: figures: matplotlib is missing"),

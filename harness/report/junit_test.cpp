@@ -108,7 +108,7 @@ TEST(Junit, HostileTextStaysText) {
   EXPECT_NE(xml.find("&amp;amp;"), std::string::npos);
 }
 
-TEST(Junit, TheCheckItselfSeesWhatIsBroken) {
+TEST(Junit, TheCheckDetectsBrokenXml) {
   const std::string xml = junit_xml(example());
   EXPECT_NE(malformed(xml.substr(0, xml.size() - 20)), "");
   std::string bad = xml;
@@ -129,7 +129,7 @@ TEST(Junit, XmllintAgrees) {
   EXPECT_EQ(std::system(("xmllint --noout " + directory + "/junit.xml").c_str()), 0);
 }
 
-TEST(Escaped, ReplacesWhatIsNoCharacter) {
+TEST(Escaped, ReplacesInvalidCharacters) {
   const std::string r = "\xef\xbf\xbd";
   EXPECT_EQ(escaped("a<b>&\"'"), "a&lt;b&gt;&amp;&quot;&#39;");
   EXPECT_EQ(escaped("\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80"),

@@ -28,7 +28,7 @@ class PreviousRunTest : public testing::Test {
   RunFolder folder_;
 };
 
-TEST_F(PreviousRunTest, IsTheLatestOlderOneOfTheSameMachine) {
+TEST_F(PreviousRunTest, IsTheLatestOlderRunOfTheSameMachine) {
   const std::vector<Record> records{timed_case("8", 1e-6)};
   run("a", "2026-01-01T00:00:00+00:00", records);
   run("b", "2026-01-02T00:00:00+00:00", records, "2.28.3", "2.18.3");

@@ -201,7 +201,7 @@ TEST(Run, PassesAndCounts) {
   EXPECT_FALSE(counters.contains("limit_s"));
 }
 
-TEST(Run, WhatIsFinishedIsNotRunAgain) {
+TEST(Run, FinishedCasesAreNotRunAgain) {
   RunOptions options;
   options.finished = launch(3, {{"ranks", "1,3"}, {"fault", "none,numerics"}}).heard.records;
   ASSERT_EQ(options.finished.size(), 4u);
@@ -217,7 +217,7 @@ TEST(Run, WhatIsFinishedIsNotRunAgain) {
   EXPECT_EQ(outcome.heard.context.not_run, 0);
 }
 
-TEST(Run, WhatTheTimeLeavesOutIsCounted) {
+TEST(Run, CasesBeyondTheTimeLimitAreCounted) {
   RunOptions options;
   options.max_seconds = 1e-9;
   const Outcome none = launch(2, {{"ranks", "1,2"}}, {}, 20, false, {}, options);
@@ -250,7 +250,7 @@ class PretendedGpu final : public machine::Device {
   std::uint64_t identity_;
 };
 
-TEST(Run, RanksThatShareAGpuHaveTimesAndNoSpeeds) {
+TEST(Run, RanksOnASharedGpuHaveTimesButNoSpeeds) {
   // Three ranks on two GPUs: ranks 1 and 2 share one.
   const auto choose = [](machine::World& world) {
     world.use_device(std::make_unique<PretendedGpu>(world.rank() == 0 ? 1 : 2));
@@ -276,7 +276,7 @@ TEST(Run, RanksThatShareAGpuHaveTimesAndNoSpeeds) {
   }
 }
 
-TEST(Run, SkipsWhatCannotBeArmed) {
+TEST(Run, SkipsCasesThatCannotBeArmed) {
   const auto cases = plan_cases({"toy"}, {Profile::quick, {{"ranks", "1"}}});
   Listening heard;
   machine::run_ranks(1, [&](machine::World& world) {
@@ -294,7 +294,7 @@ TEST(Run, SkipsWhatCannotBeArmed) {
 // The thread sanitizer takes minutes for copies that no cache holds, and rates_test is left out
 // there, too.
 #ifndef __SANITIZE_THREAD__
-TEST(Run, HoldsTimesAgainstTheMachine) {
+TEST(Run, ComparesTimesWithTheMachine) {
   const Outcome outcome = launch(2, {{"ranks", "2"}}, {}, 20, true);
   const Record& record = outcome.heard.records.at(0);
   EXPECT_GT(record.counters.at("limit_s"), 0);
@@ -328,7 +328,7 @@ TEST(Run, SkipsWithAReason) {
   EXPECT_EQ(outcome.heard.records[4].reason, "rank 1: misses something");
 }
 
-TEST(Run, AThrowOnOneRankFailsTheCaseAndTheRunGoesOn) {
+TEST(Run, AnExceptionOnOneRankFailsTheCaseAndTheRunContinues) {
   for (const char* fault : {"prepare", "judge", "describe"}) {
     const Outcome outcome = launch(3, {{"ranks", "2"}, {"fault", std::string(fault) + ",none"}});
     EXPECT_EQ(outcome.exit_codes, (std::vector<int>{1, 1, 1})) << fault << " " << outcome.error;
@@ -343,7 +343,7 @@ TEST(Run, AThrowOnOneRankFailsTheCaseAndTheRunGoesOn) {
   }
 }
 
-TEST(Run, ACounterThatTheUnitDoesNotDeclareFailsTheCase) {
+TEST(Run, AnUndeclaredCounterFailsTheCase) {
   const Outcome outcome = launch(1, {{"ranks", "1"}, {"fault", "undeclared,overwrites"}});
   ASSERT_EQ(outcome.heard.records.size(), 2u) << outcome.error;
   for (const Record& record : outcome.heard.records) EXPECT_EQ(record.verdict, Ruling::fail);
@@ -354,7 +354,7 @@ TEST(Run, ACounterThatTheUnitDoesNotDeclareFailsTheCase) {
 }
 
 // The other rank waits inside the unit for the one that threw: nothing can bring them together.
-TEST(Run, AThrowThatLeavesOthersWaitingEndsTheRunAndIsNamed) {
+TEST(Run, AnExceptionThatBlocksOtherRanksEndsTheRunAndIsNamed) {
   for (const char* fault : {"run", "construct", "hang"}) {
     const auto begin = std::chrono::steady_clock::now();
     const Outcome outcome =
@@ -379,7 +379,7 @@ TEST(Run, AThrowThatLeavesOthersWaitingEndsTheRunAndIsNamed) {
   }
 }
 
-TEST(Run, ASignalEndsItAfterTheCaseAndKeepsWhatWasMeasured) {
+TEST(Run, ASignalEndsTheRunAfterTheCaseAndKeepsResults) {
   const Outcome outcome = launch(2, {{"ranks", "2"}, {"fault", "none,signal,numerics"}});
   EXPECT_EQ(outcome.exit_codes, (std::vector<int>{128 + SIGTERM, 128 + SIGTERM}));
   ASSERT_EQ(outcome.heard.sunk.size(), 2u);
@@ -392,7 +392,7 @@ TEST(Run, ASignalEndsItAfterTheCaseAndKeepsWhatWasMeasured) {
 }
 
 // A sink that cannot write ends the run on all ranks.
-TEST(Run, AFullDiskEndsIt) {
+TEST(Run, AFullDiskEndsTheRun) {
   struct Full : Listening {
     void add(const Record&) override {
       throw machine::MachineError("run.json: no space left on device",
@@ -424,7 +424,7 @@ TEST(Run, AFullDiskEndsIt) {
   EXPECT_EQ(machine::lost_rank(*full.context.failure), -1);
 }
 
-TEST(Run, GoogleFlagsChooseAndRepeat) {
+TEST(Run, GoogleFlagsSelectAndRepeat) {
   const Outcome filtered =
       launch(2, {}, {"--benchmark_filter=ranks:2/bytes:64$", "--benchmark_repetitions=3"});
   ASSERT_EQ(filtered.heard.records.size(), 3u);
@@ -436,7 +436,7 @@ TEST(Run, GoogleFlagsChooseAndRepeat) {
   EXPECT_EQ(negative.heard.started, (std::vector<std::string>{"toy/ranks:1", "toy/ranks:3"}));
 }
 
-TEST(Run, GoogleFlagsThatAreWrongAreRefused) {
+TEST(Run, InvalidGoogleFlagsAreRejected) {
   const auto error = [](const std::string& flag) {
     const Outcome outcome = launch(2, {}, {flag});
     EXPECT_TRUE(outcome.exit_codes.empty());
@@ -464,7 +464,7 @@ TEST(Run, ListsWithoutRunning) {
   EXPECT_TRUE(outcome.heard.records.empty());
 }
 
-TEST(Run, GoogleBenchmarksOwnFileAndFormat) {
+TEST(Run, WritesGoogleBenchmarkFilesAndOutput) {
   const std::string path = testing::TempDir() + "run_test_out.json";
   testing::internal::CaptureStdout();
   const Outcome outcome =

@@ -123,7 +123,7 @@ class WatchdogTest : public testing::Test {
   machine::RankStatus* statuses_ = nullptr;
 };
 
-TEST_F(WatchdogTest, AHealthyLaunchWithIdleRanksEndsByItself) {
+TEST_F(WatchdogTest, AHealthyLaunchWithIdleRanksEndsNormally) {
   const auto ends = launch([](machine::World& world, Watchdog&) {
     if (world.rank() != 0) wait_for(world, 0);
     for (int i = 0; i < 20; ++i) {  // twice the timeout
@@ -164,7 +164,7 @@ TEST_F(WatchdogTest, AStoppedRankIsNamedAndKilled) {
   expect_aborted(who(0) + " was stopped (SIGSTOP) for ");
 }
 
-TEST_F(WatchdogTest, ARankHungInItsWorkIsNamedByTheLowest) {
+TEST_F(WatchdogTest, AHungRankIsNamedByTheLowestRank) {
   const auto ends = launch([](machine::World& world, Watchdog&) {
     if (world.rank() != 2) wait_for(world, 2);
     std::this_thread::sleep_for(60s);
@@ -176,7 +176,7 @@ TEST_F(WatchdogTest, ARankHungInItsWorkIsNamedByTheLowest) {
 }
 
 // A rank that gave up waiting wrote first; the watchdog knows for whom it waited.
-TEST_F(WatchdogTest, TheNameOfTheLostRankStaysWhateverCameBefore) {
+TEST_F(WatchdogTest, TheFirstLostRankReplacesATimeout) {
   using Kind = machine::Failure::Kind;
   RunContext context{"quick", "test", "", "aborted", "it waited", {}};
   context.failure = {.kind = Kind::timeout, .rank = 0, .peer = 1};

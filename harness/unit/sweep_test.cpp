@@ -95,7 +95,7 @@ TEST(Sweep, AFieldMayBeAFunction) {
   EXPECT_EQ(cases[1].the_case.ranks, 3);
 }
 
-TEST(Sweep, ADiagonalShowsEveryPairOfValues) {
+TEST(Sweep, ADiagonalCoversEveryPairOfValues) {
   std::set<std::pair<int, int>> pairs;
   std::size_t all = 0;
   for (const std::size_t at : {0, 1, 2}) {
@@ -117,7 +117,7 @@ TEST(Sweep, ADiagonalShowsEveryPairOfValues) {
   EXPECT_EQ(all, 27u);
 }
 
-TEST(Sweep, PowersReachTheirLast) {
+TEST(Sweep, PowersIncludeTheLimit) {
   EXPECT_EQ(powers(8, 127, 4), (std::vector<Bytes>{{8}, {32}}));
   EXPECT_EQ(powers(8, 128, 4), (std::vector<Bytes>{{8}, {32}, {128}}));
   EXPECT_EQ(powers(1, std::int64_t{1} << 62, 2).size(), 63u);
@@ -140,7 +140,7 @@ TEST(Sweep, ValuesGivenTwiceCountOnce) {
   EXPECT_EQ(sweep().cases(quick, {{"bytes", "1K,1KiB,1024"}}).size(), 6u);
 }
 
-TEST(Sweep, OnlyLeavesOut) {
+TEST(Sweep, OnlyExcludesCases) {
   const auto several = [](const Case& c) {
     return c.ranks > 1 ? std::string() : std::string("one rank has nobody to talk to");
   };
@@ -237,7 +237,7 @@ std::vector<PlannedCase> planned(const std::string& unit, const std::vector<Axis
   return all;
 }
 
-TEST(Turns, ShowEveryPairOfValuesBeforeThirdTimes) {
+TEST(Turns, CoverEveryValueAndPairEarly) {
   std::vector<AxisValues> product;
   for (const char* a : {"1", "2", "3"})
     for (const char* b : {"1", "2", "3"})

@@ -115,7 +115,7 @@ std::string message(const std::vector<std::string>& units, const AxisFlags& flag
   return "no UsageError";
 }
 
-TEST(Registry, SortsByNameAndRefusesTwins) {
+TEST(Registry, SortsByNameAndRejectsDuplicates) {
   ASSERT_TRUE(registered);
   std::vector<std::string_view> names;
   for (const Family* family : families()) names.push_back(family->name());
@@ -222,7 +222,7 @@ struct OnATransport : Complete {
   OnATransport(const Case&, Context& context) : Complete({}, context) {}
 };
 
-TEST(Plan, TraitsAreOfTheCase) {
+TEST(Plan, TraitsDependOnTheCase) {
   const auto cases = detail::FamilyOf<OnATransport>().cases({});
   ASSERT_EQ(cases.size(), 2u);
   EXPECT_EQ(cases[0].traits, (Traits{true, true, false}));
@@ -231,7 +231,7 @@ TEST(Plan, TraitsAreOfTheCase) {
 }
 
 // Without a why_not of its own a unit is skipped where the world lacks its transport.
-TEST(Plan, ATransportThatIsMissingIsAReasonToSkip) {
+TEST(Plan, AMissingTransportIsAReasonToSkip) {
   const auto cases = detail::FamilyOf<OnATransport>().cases({});
   machine::run_ranks(1, [&](machine::World& world) {
     const Rates rates;

@@ -122,7 +122,7 @@ TEST_P(GptCost, BytesMatchTheFormula) {
   });
 }
 
-TEST_P(GptCostStates, AreTheFormula) {
+TEST_P(GptCostStates, MatchTheFormula) {
   const GptCase run = GetParam().run();
   on_ranks(run.tp, run.dtype, [&](Rank& rank) {
     machine::Ledger& ledger = rank.world.device().ledger();
@@ -236,7 +236,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, GptCost, ::testing::ValuesIn(cost_cases()));
 INSTANTIATE_TEST_SUITE_P(Cases, GptCostStates, ::testing::ValuesIn(plain_cases));
 
 // 2 + 2 a layer, 1 for the embedding, 3 for the loss, 1 for the head's input.
-TEST(GptCostCalls, AreMegatrons) {
+TEST(GptCostCalls, MatchMegatron) {
   using machine::Operation;
   StageCase all{2, {}, 2, Dtype::bfloat16};
   const std::int64_t tokens = 2 * 33, whole = tokens * 8;
@@ -366,7 +366,7 @@ TEST(GptCostMemory, HostCheckpointsRequireAHost) {
 }
 
 // GPT-2 small has 124,439,808 parameters: Radford et al. 2019 say 117M, their released model this.
-TEST(GptCostParameters, OfGpt2Small) {
+TEST(GptCostParameters, MatchGpt2Small) {
   const GptConfig small{
       .layers = 12, .hidden = 768, .heads = 12, .vocabulary = 50257, .sequence = 1024};
   EXPECT_EQ(parameters_count(small), 124439808);
@@ -375,7 +375,7 @@ TEST(GptCostParameters, OfGpt2Small) {
 // Llama 2 7B (Touvron et al. 2023) has 6,738,415,616. Of its step Megatron-LM counts 42.9 GFLOP a
 // token at sequence 4096: six for each element of the matrices, embedding apart, and of attention
 // the causal half.
-TEST(GptCostParameters, OfLlama2) {
+TEST(GptCostParameters, MatchLlama2) {
   GptConfig config =
       llama({.layers = 32, .hidden = 4096, .heads = 32, .vocabulary = 32000, .sequence = 4096});
   config.ffn_hidden_size = 11008;

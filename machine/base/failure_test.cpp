@@ -46,14 +46,14 @@ TEST(Failure, KindsOfExceptionsAndErrors) {
   EXPECT_EQ(kind_of_errno(EACCES), Kind::exception);
 }
 
-TEST(Failure, ARankThatOnlyWaitedIsNotLost) {
+TEST(Failure, AWaitingRankIsNotLost) {
   for (const Kind kind : {Kind::lost_rank, Kind::exception, Kind::out_of_memory, Kind::disk_full})
     EXPECT_EQ(lost_rank({.kind = kind, .rank = 2}), 2) << name(kind);
   for (const Kind kind : {Kind::timeout, Kind::peer_failed, Kind::deadlock})
     EXPECT_EQ(lost_rank({.kind = kind, .rank = 2, .peer = 1}), -1) << name(kind);
 }
 
-TEST(Failure, WrongDataIsFollowedToTheRankThatSentItFirst) {
+TEST(Failure, WrongDataIsTracedToTheFirstSender) {
   EXPECT_EQ(first_cause(Failures{}), std::nullopt);
   EXPECT_EQ(first_cause(Failures{std::nullopt, std::nullopt}), std::nullopt);
   // Around a ring of four: rank 2 had it from rank 1, whose data are right.

@@ -107,7 +107,7 @@ TEST(SharedMemoryLink, ASenderThatRunsAheadWaits) {
 }
 
 // Written by the sender where the receiver has posted a place for it; sent where it has not.
-TEST(SharedMemoryLink, AMessageIsDeliveredWhereItIsPosted) {
+TEST(SharedMemoryLink, AMessageIsDeliveredToThePostedPlace) {
   run_ranks(2, [](World& world) {
     const auto link = connect(world, world.group(), Transport::shared_memory);
     const int peer = 1 - world.rank();
@@ -226,7 +226,7 @@ TEST(Wait, WaitsForDevicesAndLibrariesAreOnTheBoard) {
 }
 
 // One thread of the rank sleeps; what its others waited for meanwhile doesn't hide that.
-TEST(Wait, AThreadThatSleepsStaysOnTheBoard) {
+TEST(Wait, ASleepingThreadStaysOnTheBoard) {
   RankStatus statuses[3];
   Board board(0, {&statuses[0], &statuses[1], &statuses[2]});
   const Wait wait({&board});

@@ -165,7 +165,7 @@ TEST(Prefetch, MatchesTheClosedForm) {
 }
 
 // Parts of 192, 384 and 576 elements on 3 ranks, a bucket each. Backward starts at the last.
-TEST(Cost, OfStagesTwoAndThreeMatchesThePaper) {
+TEST(Cost, StagesTwoAndThreeMatchThePaper) {
   using machine::Operation;
   GradientPlan plan = plan_of({190, 380, 570});
   plan.value_dtype = Dtype::bfloat16;

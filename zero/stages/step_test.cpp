@@ -359,7 +359,7 @@ TEST(Step, ExternalValuesReachTheMaster) {
   });
 }
 
-TEST(Step, Refusals) {
+TEST(Step, RejectsInvalidOptionsAndCalls) {
   machine::run_ranks(2, [](machine::World& world) {
     const machine::Degrees degrees{.dp = 2};
     Trained trained(world, degrees, 0, Dtype::float32, {});

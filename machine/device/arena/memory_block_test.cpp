@@ -81,7 +81,7 @@ TEST(MemoryBlock, ReportsFreeBytesAndTheLongestBlock) {
 
 // The pattern of a recomputed backward at its smallest: a gradient comes into the place that a
 // checkpoint left, and the next micro-batch's checkpoint no longer fits there.
-TEST(MemoryBlock, FragmentsWhereGradientsTakeTheCheckpointsPlaces) {
+TEST(MemoryBlock, FragmentsIfGradientsTakeThePlacesOfCheckpoints) {
   constexpr int layers = 4;
   constexpr std::size_t checkpoint = 3 * unit, gradient = 2 * unit;
   for (const Fit fit : {Fit::first, Fit::best}) {

@@ -246,7 +246,7 @@ void expect_formula_of_every_pattern(Kernels& kernels, Device& device) {
   }
 }
 
-TEST(Gelu, OfEveryPatternOf16Bits) {
+TEST(Gelu, MatchesTheFormulaForEvery16BitPattern) {
   const auto device = make_host_device();
   expect_formula_of_every_pattern<Bfloat16>(device->stream().kernels(), *device);
   expect_formula_of_every_pattern<Half>(device->stream().kernels(), *device);

@@ -272,7 +272,7 @@ TEST_P(RowKernels, CrossEntropyOverAShardedVocabulary) {
 }
 
 // A shard that lies beyond the vocabulary.
-TEST_P(RowKernels, CrossEntropyOfPaddingAlone) {
+TEST_P(RowKernels, CrossEntropyOfOnlyPadding) {
   const Tensor logits = random({3, 40}), max = empty({3}, wide()), sum = empty({3}, wide()),
                target = empty({3}, wide());
   const Memory ids = tokens(3, 0, 99);
