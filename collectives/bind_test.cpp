@@ -38,13 +38,13 @@ TEST(RangeMap, KeepsAValueForEachElement) {
   EXPECT_EQ(values_in(map, site(0, 9)), "0 1 11 10 0 ");
   map.assign(site(1, 8), 5);
   EXPECT_EQ(values_in(map, site(0, 9)), "0 5 0 ");
-  map.assign(site(3, 3), 7);  // nothing
+  map.assign(site(3, 3), 7);  // an empty range
   EXPECT_EQ(values_in(map, site(0, 9)), "0 5 0 ");
   EXPECT_EQ(values_in(map, {Buffer::output, {0, 9}}), "0 ");
 }
 
-// A write waits for the sends that read its place, of each channel for the last; a later write of
-// the same place need not wait again.
+// A write waits for the sends that read its place, per channel only for the last one. A later write
+// of the same place does not wait again.
 TEST(Bind, AWriteWaitsForTheSendsOfItsPlaceOnce) {
   Plan plan{1, 4, 0, {}};
   plan.steps = {send(1, output(0, 2)), send(1, output(1)),    send(2, output(0)),
@@ -99,7 +99,7 @@ TEST(Bind, VisitsFewPiecesPerStep) {
     }
 }
 
-// An Execution needs its own rank's plan only, so that one of thousands of ranks can build its own.
+// An Execution needs only its own rank's plan, so each of thousands of ranks can build its own.
 TEST(Execution, PlansForItsOwnRankOnly) {
   static std::vector<int> planned;
   planned.clear();
@@ -124,7 +124,8 @@ class ByWorld final : public Agreement {
   machine::World& world_;
 };
 
-// Each rank goes through its own plan; together they come to what a view of all plans says.
+// Each rank uses only its own plan. Together the ranks find the same rounds as a function that sees
+// all plans.
 TEST(Rounds, RanksAgreeKnowingOnlyTheirOwnPlans) {
   for (const Algorithm& algorithm : algorithms())
     for (const int ranks : {2, 5}) {

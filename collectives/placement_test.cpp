@@ -30,7 +30,7 @@ TEST(Placement, RejectsADegreeThatDoesNotDivide) {
   }
 }
 
-// A random value is keyed by its place in the global matrix: shards are cut from one matrix.
+// A random value is keyed by its place in the global matrix, so all shards come from one matrix.
 TEST(Placement, ShardsOfARandomMatrixFitTogether) {
   const auto device = machine::make_host_device();
   const auto make = [&](Placement placement, int tp, int tp_rank) {

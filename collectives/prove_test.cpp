@@ -16,7 +16,7 @@
 namespace collectives {
 namespace {
 
-// A sanitizer looks at the prover's own steps, of which few ranks show all.
+// Sanitizers check the prover's own steps. A few ranks cover all of them.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr int most_ranks = 9;
 #else
@@ -25,8 +25,8 @@ constexpr int most_ranks = 64;
 
 class EveryAlgorithm : public testing::TestWithParam<Algorithm> {};
 
-// Divisors of ranks that a hierarchy may have, and roots that a tree may hang from: all for few
-// ranks, a few for many.
+// Returns calls with the possible divisors of ranks (hierarchies) and roots (trees): all for few
+// ranks, some for many ranks.
 std::vector<Call> calls(const Algorithm& algorithm, int ranks) {
   using enum machine::Operation;
   const bool rooted = algorithm.operation == broadcast || algorithm.operation == reduce ||
@@ -37,7 +37,7 @@ std::vector<Call> calls(const Algorithm& algorithm, int ranks) {
     for (int inner = 1; inner <= ranks; ++inner) {
       if (ranks % inner != 0 || (inner > 1 && !cares)) continue;
       for (int root = 0; root < (rooted ? ranks : 1); ++root) {
-        // Pieces repeat a pattern, and roots do: sampled where there are many ranks.
+        // Pieces and roots repeat a pattern, so only some are tested with many ranks.
         if (pieces == 32 && ranks > 8) continue;
         if (pieces == 3 && ranks > 16 && ranks % 8 != 5) continue;
         if (ranks > 9 && root > 1 && root != ranks - 1 && root % 11 != 0) continue;
@@ -48,9 +48,9 @@ std::vector<Call> calls(const Algorithm& algorithm, int ranks) {
   return result;
 }
 
-// What is proved about: divisible and not, and fewer elements than chunks. Of an all_to_all_v even
-// parts, parts of many lengths, parts that are mostly empty (odd ranks send nothing, the last one
-// is sent nothing), one hot spot, and nothing at all.
+// Sizes to prove: divisible, not divisible, and fewer elements than chunks. all_to_all_v has five
+// kinds of traffic: even parts, parts of many lengths, mostly empty parts, one hot spot, and no
+// data. With mostly empty parts, odd ranks send nothing and the last rank receives nothing.
 struct Amount {
   std::int64_t count;
   std::shared_ptr<const TrafficMatrix> traffic{};
@@ -117,7 +117,7 @@ INSTANTIATE_TEST_SUITE_P(Collectives, EveryAlgorithm, testing::ValuesIn(algorith
                                   std::string(info.param.name);
                          });
 
-// ---- Broken plans: each must be refused for its own reason.
+// ---- Broken plans. The prover must reject each for its own reason.
 
 std::string refusal(Plan (*plan)(const Call&), bool in_place = false) {
   Algorithm broken = find_algorithm(machine::Operation::all_reduce, "ring");
@@ -180,7 +180,7 @@ TEST(Prover, SeesAReadOfUnwrittenData) {
             std::string::npos);
 }
 
-// Each rank starting from its own input is right in value, but the bits of ranks would differ.
+// If each rank starts from its own input, the values are correct, but the bits of ranks differ.
 TEST(Prover, SeesOrdersThatDiffer) {
   EXPECT_NE(
       refusal([](const Call& call) {
@@ -195,7 +195,7 @@ TEST(Prover, SeesOrdersThatDiffer) {
       std::string::npos);
 }
 
-// Right out of place; in place the output still holds this rank's input.
+// Correct out of place. In place, the output still holds this rank's input.
 TEST(Prover, SeesAnInputOverwrittenInPlace) {
   const auto careless = [](const Call& call) {
     Plan plan = direct_one_step::all_reduce(call);
@@ -209,7 +209,7 @@ TEST(Prover, SeesAnInputOverwrittenInPlace) {
   EXPECT_NE(refusal(careless, true), "accepted");
 }
 
-// A place that is posted belongs to the peer.
+// A posted place belongs to the peer.
 TEST(Prover, SeesAPostedPlaceUsed) {
   const auto careless = [](const Call& call) {
     Plan plan = ring::all_reduce(call);
@@ -222,11 +222,12 @@ TEST(Prover, SeesAPostedPlaceUsed) {
       << refusal(careless, true);
 }
 
-// In place, the sum of a share lands where the input of the same share still lies.
+// In place, the sum of a share is written to the place that still holds the input of the same
+// share.
 TEST(Prover, SeesAPeerThatWritesBeforeItHasRead) {
   const auto careless = [](const Call& call) {
     Plan plan = direct::all_reduce(call);
-    // Rank 1 answers with its input before it has taken that of rank 0.
+    // Rank 1 sends its input before it has received the input of rank 0.
     if (call.rank != 1) return plan;
     const auto answer = std::ranges::find(plan.steps, send(0, output(1)));
     answer->source = input(1);
@@ -245,7 +246,7 @@ TEST(Prover, SeesAPostThatIsNeverReceived) {
             std::string::npos);
 }
 
-// Chunks of a run are contiguous. If their lengths differ, each does not have its own bay.
+// The chunks of a run are contiguous. If their lengths differ, they do not start at their own bays.
 TEST(Prover, SeesABayReadAsAnotherRun) {
   EXPECT_NE(
       refusal([](const Call&) {
@@ -254,7 +255,7 @@ TEST(Prover, SeesABayReadAsAnotherRun) {
       std::string::npos);
 }
 
-// The right part to the wrong place.
+// Each part is correct, but is received into the wrong place.
 TEST(Prover, SeesAPartOfAnotherLength) {
   Algorithm broken = find_algorithm(machine::Operation::all_to_all_v, "direct");
   broken.plan = [](const Call& call) {

@@ -29,7 +29,7 @@ std::string table() {
       "| operation | algorithm | bytes | messages | source |\n"
       "|---|---|---|---|---|\n";
   for (const Algorithm& algorithm : algorithms()) {
-    // n is the whole buffer: of 8 equal shares, if the operation deals in shares.
+    // n is the whole buffer. It has 8 equal shares if the operation works on shares.
     const bool shares = deals_in_shares(algorithm.operation);
     const std::int64_t whole = ranks * 840, count = shares ? whole / ranks : whole;
     if (algorithm.operation == machine::Operation::all_to_all_v) {

@@ -1,6 +1,7 @@
-// Looking up and adding two numbers is exact up to one rounding, at every degree: the all-reduce
-// only adds zeros. So degrees agree to the bit, forward and backward. With sequence parallelism all
-// but the gradient of positions, whose rows are added up in another order.
+// A lookup and the addition of two numbers are exact up to one rounding at every degree, because
+// the all-reduce only adds zeros. Degrees therefore agree to the bit, forward and backward. The
+// exception is the gradient of positions with sequence parallelism, which adds its rows in another
+// order.
 
 #include "layers/embedding.h"
 
@@ -27,7 +28,7 @@ Observed run(int tp, Dtype dtype, int sequences, bool sequence_parallel = false)
     large_values(1).fill(rank.context, embedding.parameters());
     for (collectives::Parameter* parameter : embedding.parameters()) {
       zero_gradient(rank.context, *parameter);
-      // Of an earlier micro-batch; what is summed over tp, on one rank.
+      // The gradient of an earlier micro-batch. If it is summed over tp, only one rank holds it.
       if (!parameter->placement.gradient_partial_over_tp || rank.tp.rank() == 0)
         rank.context.kernels().fill(parameter->gradient, 0.25);
     }
@@ -87,7 +88,7 @@ TEST_P(EmbeddingDegrees, GradientIsTheSumOverItsRows) {
         }
       }
       for (std::size_t i = 0; i < sum.size(); ++i) {
-        // At most every row adds to one element; the double sum here rounds as often again.
+        // At most, every row adds to one element. The double sum here rounds as often.
         const double terms = static_cast<double>(tokens.size());
         const double bound = gamma(terms, u) + gamma(terms, machine::unit_roundoff(Dtype::float64));
         EXPECT_LE(std::abs(gradient[i] - sum[i]), bound * size[i]);

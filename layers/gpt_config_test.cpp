@@ -89,7 +89,7 @@ TEST(GptConfig, IsReadByName) {
   }
 }
 
-// Llama's feed-forward width is its own; the usual is Megatron-LM's.
+// Llama has its own feed-forward width. The default follows Megatron-LM.
 TEST(GptConfig, FeedsForwardByMegatronsRule) {
   GptConfig shape{.hidden = 4096};
   EXPECT_EQ(shape.ffn(), 16384);

@@ -1,8 +1,9 @@
-// Column- and row-parallel linear layers against plain loops in long double, element by element.
+// Compares column- and row-parallel linear layers with plain loops in long double, element by
+// element.
 //
-// A product of k terms, summed in the accumulator in any order and rounded once, is off by at most
-// gamma(k) |a||b| of the accumulator, then one rounding of the result. An all-reduce (or
-// reduce-scatter) of t parts adds t - 1 roundings, a bias one more.
+// A product of k terms is summed in the accumulator in any order and rounded once. Its error is at
+// most gamma(k) |a||b| of the accumulator, then one rounding of the result. An all-reduce (or
+// reduce-scatter) of t parts adds t - 1 roundings, and a bias adds one.
 
 #include "layers/column_parallel_linear.h"
 #include "layers/row_parallel_linear.h"
@@ -63,7 +64,7 @@ struct LinearCase {
   Dtype dtype;
   int tokens;
   bool sequence_parallel = false;
-  // gather_output of a column-parallel layer, the contrary of input_is_parallel of the other.
+  // gather_output of a column-parallel layer, or not input_is_parallel of a row-parallel layer.
   bool whole = false;
   bool bias = true, skip_bias_add = false;
 };
@@ -112,7 +113,7 @@ class Linear : public ::testing::TestWithParam<LinearCase> {
           {.bias = c.bias, .input_is_parallel = !c.whole, .skip_bias_add = c.skip_bias_add});
   }
 
-  // Runs everything once; x and y are cut along these extents.
+  // Runs every pass once. x and y are split along these extents.
   template <class Layer>
   Observed run(int dim_x, int dim_y) const {
     return observe(tp(), dtype(), [&](Rank& rank) {
@@ -155,7 +156,7 @@ class Linear : public ::testing::TestWithParam<LinearCase> {
     want = product(tokens(), in, out, at(d_y, out), at(weight, in));
     expect_elements(seen.at("d_x"), want, then(gamma(out, u_sum()), gamma(roundings_of_d_x, u())),
                     "d_x");
-    // One more rounding each: what was there before is added.
+    // One more rounding each, because the product is added to the previous gradient.
     const double gradient_bound =
         then(gamma(static_cast<double>(tokens()) + 1, u_sum()), gamma(1, u_gradient()));
     want = product(out, in, tokens(), transposed(d_y, out), at(x, in));
@@ -215,8 +216,9 @@ std::string case_name(const ::testing::TestParamInfo<LinearCase>& info) {
 
 INSTANTIATE_TEST_SUITE_P(Cases, Linear, ::testing::ValuesIn(linear_cases()), case_name);
 
-// Column-parallel communicates backward only, row-parallel forward only: the conjugates. With
-// sequence parallelism each does both ways, and column-parallel once more for the weights.
+// Column-parallel layers communicate only backward, row-parallel layers only forward (the
+// conjugates). With sequence parallelism, both communicate in both directions. Column-parallel
+// layers also communicate for the weights.
 TEST(LinearTraffic, OneCollectiveEach) {
   for (const bool sequence_parallel : {false, true}) {
     on_ranks(2, Dtype::float32, [&](Rank& rank) {
@@ -236,7 +238,7 @@ TEST(LinearTraffic, OneCollectiveEach) {
         work();
         return rank.tp.link().total().bytes_sent;
       };
-      // (n - 1)/n of 6 * 8 floats, on two ranks; twice that by an all-reduce.
+      // (n - 1)/n of 6 * 8 floats on two ranks. An all-reduce sends twice as much.
       const std::uint64_t half = 96, all_reduce = 192;
       Tensor all;
       EXPECT_EQ(sent([&] { column.forward(x, inner); }), sequence_parallel ? half : 0);
@@ -250,7 +252,7 @@ TEST(LinearTraffic, OneCollectiveEach) {
   }
 }
 
-// A tensor that every rank has is gathered again; the conjugate sends nothing.
+// A tensor that every rank has is gathered again. The conjugate of the gather sends nothing.
 TEST(LinearTraffic, GathersReplicatedEnds) {
   on_ranks(2, Dtype::float32, [&](Rank& rank) {
     ColumnParallelLinear column(rank.context, "column", 8, 16, {.gather_output = true});

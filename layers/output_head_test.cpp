@@ -1,5 +1,5 @@
-// The loss and its gradients against plain loops in double, degrees against one rank, types against
-// double; and the three all-reduces that the cut vocabulary costs.
+// Compares the loss and its gradients with plain loops in double, degrees with one rank, and types
+// with double. The split vocabulary costs three all-reduces.
 
 #include "layers/output_head.h"
 
@@ -60,7 +60,7 @@ TEST(OutputHead, LossMatchesTheReference) {
   }
 }
 
-// As if the table ended before; all of the last rank's rows may be padding.
+// The results equal those of a table without padding. All rows of the last rank may be padding.
 TEST(OutputHead, IgnoresPadding) {
   const std::int64_t rows = 12;
   for (const int vocabulary : {43, 33, 30}) {

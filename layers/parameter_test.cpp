@@ -66,8 +66,8 @@ TEST(InitialValues, MatchGpt2) {
         squares += x * x;
         sum += x;
       }
-      // The standard error of a sample's variance is its variance times sqrt(2/n); six of them is
-      // a chance of two in a billion.
+      // The standard error of a sample variance is the variance times sqrt(2/n). Six standard
+      // errors have a probability of two in a billion.
       const auto n = static_cast<double>(v.size());
       EXPECT_LE(std::abs(squares / n / (stddev * stddev) - 1), 6 * std::sqrt(2 / n)) << name;
       EXPECT_LE(std::abs(sum / n), 6 * stddev / std::sqrt(n)) << name;
@@ -112,8 +112,8 @@ TEST(Declare, TiesTheTableOnlyOverTwoStages) {
   });
 }
 
-// What works on a rank's own rows between the regions has gradients that are sums over these; all
-// else, and everything without sequence parallelism, is whole.
+// Parameters that work on a rank's own rows between the regions have gradients that are sums over
+// these rows. All other gradients are whole. Without sequence parallelism, all gradients are whole.
 TEST(Declare, MarksGradientsPartialOverTp) {
   const std::set<std::string> of_gpt2{"embedding.position.weight",
                                       "blocks.0.norm1.gain",

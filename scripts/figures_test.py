@@ -243,7 +243,7 @@ class OfAComparison(unittest.TestCase):
                   "ratio": 0.9 + 0.005 * i, "p": 0.01, "q": 0.02, "exact": True, "kind": "latency", "floor": 0.05,
                   "base_s": [1e-6, 2e-6, 4e-6], "new_s": [1e-6]} for i in range(cases)]
         for i, case in enumerate(times):
-            if i % 5:  # without one: too few launches
+            if i % 5:  # the others have too few launches
                 case["interval"] = [case["ratio"] * 0.98, case["ratio"] * 1.02]
         document = {"schema": "shardmark-compare/1", "date": "2026-11-21T12:00:00+00:00", "labels": ["A", "B"],
                     "base": ["a/1"] * 9, "new": ["b/1"] * 9, "level": 0.05, "times": times, **changes}
@@ -260,7 +260,7 @@ class OfAComparison(unittest.TestCase):
     def test_shifts(self):
         ran, rows, pdf = self.draw(60)
         self.assertEqual((ran.returncode, ran.stderr), (0, ""))
-        self.assertEqual(len(rows), 60)  # the table has all, also those that the figure leaves out
+        self.assertEqual(len(rows), 60)  # the table has all cases, the figure only some
         ratios = [float(row["ratio"]) for row in rows]
         self.assertEqual(ratios, sorted(ratios))
         self.assertEqual((rows[0]["low"], rows[1]["low"]), ("", f"{0.905 * 0.98:.9g}"))

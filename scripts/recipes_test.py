@@ -5,7 +5,7 @@ import re
 import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-# What CMake finds, as each recipe names it. An empty name: part of another dependency.
+# Names of CMake's dependencies in each recipe. An empty name is part of another dependency.
 NAMES = {
     # CMake           apt (scripts/install)   Spack            conda
     "PkgConfig":     ("pkg-config",          "pkgconfig",     "pkg-config"),

@@ -11,8 +11,8 @@ using machine::Dtype;
 using machine::Operation;
 using machine::Transport;
 
-// 4 ranks and a buffer of 4096 floats, by direct: an all-gather sends a share to each of 3 peers,
-// an all-reduce sends a share and then its sum.
+// 4 ranks and a buffer of 4096 floats, with direct. An all-gather sends a share to each of 3 peers.
+// An all-reduce sends a share and then its sum.
 TEST(CallsCost, TrafficIsThePaperFormulaTimesTheCalls) {
   CallsCost cost;
   const CollectiveCalls gather{"dp", Operation::all_gather, Dtype::float32, 4, 4096, 3};
@@ -26,8 +26,8 @@ TEST(CallsCost, TrafficIsThePaperFormulaTimesTheCalls) {
   EXPECT_TRUE(cost.traffic("pp").empty());
 }
 
-// A communicator keeps a plan's scratch from the first call of a length on. By direct, ranks from 2
-// on keep some.
+// A communicator keeps a plan's scratch from the first call with a length. With direct, ranks 2 and
+// higher keep some.
 TEST(CallsCost, ScratchIsKeptOncePerLengthAndGroup) {
   CallsCost once, again, longer, other;
   CollectiveCalls calls{"dp", Operation::all_reduce, Dtype::float32, 4, 1 << 20, 1};
@@ -57,8 +57,8 @@ TEST(CallsCost, OneRankCostsNothing) {
   EXPECT_EQ(cost.scratch(), 0u);
 }
 
-// 4096 bytes over 4 ranks: an all-gather's input is a share, so the bound of small calls is the
-// whole's only for the all-reduce.
+// 4096 bytes over 4 ranks. The input of an all-gather is a share, so the bound of small calls
+// applies to the whole buffer only for the all-reduce.
 TEST(CallsCost, DefaultAlgorithmMatchesTheCommunicator) {
   for (const std::int64_t elements : {64, 256, 260, 1024, 4096})
     for (const Operation operation :

@@ -45,15 +45,15 @@ Tensor tensor(World& world, Dtype dtype, std::int64_t count) {
   return Tensor(world.host_device(), dtype, {count}, Category::buffers);
 }
 
-// Sanitizers slow the code down tenfold, and the thread sanitizer maps shadow memory anew for every
-// large buffer: there, the large count is a smaller one.
+// Sanitizers slow the code down tenfold. The thread sanitizer also maps shadow memory again for
+// every large buffer, so the large count is smaller.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 const std::int64_t counts[] = {0, 1, 7, 1009, 20'011};
 #else
 const std::int64_t counts[] = {0, 1, 7, 64, 1009, 150'001};
 #endif
 
-// Parts of many lengths, some empty; the last of several ranks sends nothing.
+// Parts of many lengths, some of them empty. With several ranks, the last rank sends nothing.
 std::shared_ptr<const TrafficMatrix> traffic_of(Operation operation, int ranks,
                                                 std::int64_t count) {
   if (operation != Operation::all_to_all_v) return {};
@@ -136,7 +136,7 @@ void check(World& world, Communicator& group, const Algorithm& algorithm, Dtype 
   if (in) machine::from_doubles(in, values(rank, in.size()));
   group.link().reset_traffic();
   group.run(algorithm.operation, algorithm.name, in, out, Reduction::sum, root, traffic);
-  // Nobody reads what went in any longer.
+  // No rank reads the input after the call.
   if (in && !in_place)
     machine::from_doubles(in, std::vector<double>(static_cast<std::size_t>(in.size()), -9));
   const std::string what = std::string(name(algorithm.operation)) + " " +
@@ -152,7 +152,7 @@ void check(World& world, Communicator& group, const Algorithm& algorithm, Dtype 
   EXPECT_EQ(group.link().total(), expected_traffic(algorithm, call, count, dtype)) << what;
 }
 
-// Those that hold the values above, and their sums among up to 15 ranks.
+// Dtypes that represent the values above and their sums over up to 15 ranks.
 constexpr Dtype signed_dtypes[] = {Dtype::float32, Dtype::float64, Dtype::bfloat16,
                                    Dtype::float16, Dtype::int8,    Dtype::int64};
 
@@ -176,10 +176,10 @@ TEST(Communicator, EveryAlgorithmIsExactOnIntegersAndSendsTheExpectedVolume) {
       every_algorithm(world, group, [&](const Algorithm& algorithm, bool in_place, int root) {
         for (const Dtype dtype : signed_dtypes)
           for (const std::int64_t count : counts) {
-            // The dtype tells most where there is more than a few of it.
+            // A dtype matters most with more than a few elements.
             const bool few = count < 7 && dtype == Dtype::int8;
             if (count != 7 && count != 1009 && !few && dtype != Dtype::float32) continue;
-            // Several pieces: two peers of a rank show what there is to see.
+            // With several pieces, two peers of a rank are enough.
             if (count > 2000 && world.size() > 3) continue;
             check(world, group, algorithm, dtype, count, in_place, root);
           }
@@ -187,7 +187,7 @@ TEST(Communicator, EveryAlgorithmIsExactOnIntegersAndSendsTheExpectedVolume) {
     });
 }
 
-// Another link, which takes every message late.
+// A wrapper of another link that receives every message late.
 class LateLink final : public machine::Link {
  public:
   explicit LateLink(std::unique_ptr<machine::Link> link)
@@ -218,7 +218,8 @@ class LateLink final : public machine::Link {
   std::map<int, std::uint64_t> last_;
 };
 
-// A collective is over only when what this rank gave was taken: `check` overwrites it at once.
+// A collective ends only after the peers have taken this rank's input. `check` overwrites the input
+// immediately.
 TEST(Communicator, InputMayBeOverwrittenWhenPeersAreLate) {
   for (const int ranks : {2, 3, 4})
     machine::run_ranks(ranks, [](World& world) {
@@ -233,7 +234,7 @@ TEST(Communicator, InputMayBeOverwrittenWhenPeersAreLate) {
     });
 }
 
-// Minutes: CTest's collectives_communicator_full.
+// Takes minutes. CTest runs it as collectives_communicator_full.
 TEST(Communicator, DISABLED_EveryAlgorithmAmongMoreRanks) {
   for (const int ranks : {2, 3, 5, 6, 8, 11, 12})
     machine::run_ranks(ranks, [](World& world) {
@@ -250,7 +251,7 @@ TEST(Communicator, DISABLED_EveryAlgorithmAmongMoreRanks) {
     });
 }
 
-// Every way to say which ranks are near each other, of the algorithms that ask.
+// Tests every `inner` (ranks that are near each other) with the algorithms that use it.
 TEST(Communicator, EveryInnerIsRight) {
   for (const int ranks : {4, 6, 8, 12})
     machine::run_ranks(ranks, [](World& world) {
@@ -301,7 +302,7 @@ TEST(Communicator, TakesAnotherMatrixEachTime) {
   });
 }
 
-// Real numbers: all ranks hold the same bits, whatever the order of the sum.
+// With real numbers, all ranks hold the same bits for any order of the sum.
 TEST(Communicator, AllRanksHoldTheSameBits) {
   for (const int ranks : {3, 4, 7})
     machine::run_ranks(ranks, [](World& world) {

@@ -1,6 +1,6 @@
-// The links between devices with everything that is not CUDA's or NCCL's in them: plans cut into
-// rounds, proved and run over a link whose sends really wait for their receives; and the streamed
-// link on host memory with streams that really run behind their callers.
+// The links between devices, without CUDA and NCCL. Plans split into rounds are proved and run over
+// a link with rendezvous sends. The streamed link runs on host memory with streams that run behind
+// their callers.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -44,7 +44,7 @@ constexpr int most_ranks = 16;
 constexpr int rank_counts[] = {2, 3, 4};
 #endif
 
-// Uneven, some parts empty.
+// Uneven parts, some of them empty.
 const TrafficMatrix& traffic(int ranks) {
   static std::map<int, TrafficMatrix> matrices;
   auto found = matrices.find(ranks);
@@ -66,8 +66,9 @@ std::vector<Call> calls(Operation operation, int ranks) {
   return all;
 }
 
-// Every rank begins its groups in order, the next when all of the one before has moved, and a
-// transfer moves when both its ends have begun it. What is left at the end waits for ever.
+// Returns a rank that waits forever, or an empty text. A rank starts its next group when all
+// transfers of the previous group are complete. A transfer completes when both ends have started
+// it.
 std::string left_waiting(const Algorithm& algorithm, const Call& call,
                          const std::vector<std::vector<Round>>& rounds) {
   struct Moving {
@@ -117,8 +118,8 @@ std::string left_waiting(const Algorithm& algorithm, const Call& call,
   return {};
 }
 
-// The rounds of a plan written as a plan: sends, receives, then the rest. As a function without a
-// state, as Algorithm wants it.
+// The rounds of a plan as a plan: sends, receives, then the rest. Algorithm requires a function
+// without state.
 struct Reordered {
   const Algorithm* algorithm;
   std::int64_t count;
@@ -177,7 +178,7 @@ INSTANTIATE_TEST_SUITE_P(Collectives, Rounds, testing::ValuesIn(algorithms()),
                                   std::string(info.param.name);
                          });
 
-// The calls of a rank without rounds: all sends so far with each receive.
+// Groups of a rank without rounds: each receive together with all sends before it.
 TEST(Groups, WithAllEarlierSendsDeadlock) {
   const Algorithm& ring = find_algorithm(Operation::all_reduce, "ring");
   const Call call{0, 4, 3};
@@ -197,7 +198,7 @@ TEST(Groups, WithAllEarlierSendsDeadlock) {
   EXPECT_NE(left_waiting(ring, call, groups), "");
 }
 
-// ---- A link that meets, among threads: a group ends when all of it has met.
+// ---- A rendezvous link among threads. A group ends when all its transfers have met.
 
 struct MeetingPoint {
   std::mutex mutex;
@@ -250,7 +251,7 @@ class MeetingLink final : public machine::Link {
   MeetingPoint& point_;
 };
 
-// ---- Every algorithm over both, on whole numbers.
+// ---- Every algorithm over both links, on whole numbers.
 
 double value(int rank, std::int64_t index) {
   return static_cast<double>((index * 131 + rank * 79 + 1) % 17) - 8;
@@ -277,7 +278,7 @@ std::vector<double> reference(World& world, const Algorithm& algorithm, std::int
 
 void run_all(World& world, Communicator& group, machine::Device& device, int& wrong) {
   for (const Algorithm& algorithm : algorithms())
-    for (const std::int64_t count : {1, 1009, 150'001})  // the last: several pieces a share
+    for (const std::int64_t count : {1, 1009, 150'001})  // the last: several pieces per share
       for (const bool in_place : {false, true}) {
         if (count > 2000 && (world.size() > 2 || in_place)) continue;
         const int root = static_cast<int>(count % world.size());
@@ -326,12 +327,12 @@ TEST(MeetingLink, EveryAlgorithmEndsAndIsExact) {
   }
 }
 
-// On how many ranks some result was wrong.
+// Returns the number of ranks with a wrong result.
 int wrong_on_streams(int ranks, bool careless) {
   std::atomic<int> wrong_ranks{0};
   MarkedStreams marks;
   std::mutex mutex;
-  std::vector<std::unique_ptr<QueuedDevice>> devices;  // as memory that peers map: until the end
+  std::vector<std::unique_ptr<QueuedDevice>> devices;  // peers map this memory until the end
   machine::run_ranks(ranks, [&](World& world) {
     auto own = std::make_unique<QueuedDevice>();
     QueuedDevice& device = *own;
@@ -355,7 +356,7 @@ TEST(StreamedLink, EveryAlgorithmIsExactInStreamOrder) {
   for (const int ranks : rank_counts) EXPECT_EQ(wrong_on_streams(ranks, false), 0) << ranks;
 }
 
-// What the timing `armed` builds on: hosts wait for each other's queueing, never for a stream.
+// The timing `armed` requires that hosts wait for each other's queueing, never for a stream.
 TEST(StreamedLink, QueuesAWholeRunWhileStreamsAreHeldBack) {
   MarkedStreams marks;
   std::vector<QueuedDevice> devices(3);
@@ -418,7 +419,7 @@ TEST(StreamedLink, APeerWritesToAPostedPlaceAfterEarlierQueuedWork) {
       device.stream().copy(there, place.data(), place.bytes());
       link.deliver(1, place.bytes());
       std::this_thread::sleep_for(
-          std::chrono::milliseconds(20));  // for a stream that does not wait
+          std::chrono::milliseconds(20));  // time for a stream that does not wait
     }
     world.barrier(world.group());
     if (world.rank() == 0) return device.stream().synchronize();
@@ -430,7 +431,7 @@ TEST(StreamedLink, APeerWritesToAPostedPlaceAfterEarlierQueuedWork) {
   });
 }
 
-#if !defined(__SANITIZE_THREAD__)  // a race it is
+#if !defined(__SANITIZE_THREAD__)  // it is a data race
 TEST(StreamedLink, IsWrongIfStreamsDoNotWait) { EXPECT_GT(wrong_on_streams(4, true), 0); }
 #endif
 

@@ -68,13 +68,13 @@ TYPED_TEST(IntBlockOf, IsWithinHalfAStepAndKeepsTheRest) {
         const double decoded = coded.decoded[static_cast<std::size_t>(i)];
         const double rest = coded.rest[static_cast<std::size_t>(i)];
         ASSERT_LE(std::abs(value - decoded), bound) << i << " of " << count;
-        // The product that decoding rounds, and the difference, or both at once.
+        // Decoding rounds the product and the difference, separately or together.
         ASSERT_LE(std::abs(value - decoded - rest), 2 * u * (std::abs(decoded) + std::abs(rest)));
         most_of_bound = std::max(most_of_bound, std::abs(value - decoded) / bound);
       }
     }
     if (count > 100) {
-      EXPECT_GT(most_of_bound, 0.9);  // else the bound says little
+      EXPECT_GT(most_of_bound, 0.9);  // otherwise the bound is loose
     }
   }
 }
@@ -153,7 +153,7 @@ TEST(Codes, SumInTheirOrder) {
     std::vector<float> sum(count), expected(count, 0.0f);
     for (int rank = 0; rank < 3; ++rank) {
       std::vector<float> values(count);
-      for (std::int64_t i = 0; i < count; ++i)  // of 8 bits exact with a largest of 127
+      for (std::int64_t i = 0; i < count; ++i)  // exact in 8 bits with a maximum of 127
         values[static_cast<std::size_t>(i)] =
             static_cast<float>(i % 256 == 0 ? 127 : (i * 31 + rank * 7) % 255 - 127);
       for (std::size_t i = 0; i < values.size(); ++i) expected[i] += values[i];

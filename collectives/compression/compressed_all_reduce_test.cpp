@@ -31,7 +31,7 @@ constexpr float threshold = 1.5f;
 float value(int rank, int run, std::int64_t index) {
   const auto mixed = static_cast<std::uint64_t>(index * 131 + rank * 7919 + run * 104'729 + 1) *
                      0x9e3779b97f4a7c15u;
-  return static_cast<float>(mixed >> 40) * 0x1p-22f - 2;  // of [-2, 2)
+  return static_cast<float>(mixed >> 40) * 0x1p-22f - 2;  // in [-2, 2)
 }
 
 Tensor tensor(World& world, std::int64_t count) {
@@ -85,9 +85,9 @@ TEST(CompressedAllReduce, LosesNothing) {
             const auto at = static_cast<std::size_t>(i);
             for (int rank = 0; rank < world.size(); ++rank) given[at] += value(rank, run, i);
             came[at] += out.as<float>()[i];
-            // In a run each rank rounds twice, in + residual and what it takes from that, N - 1
-            // additions and four more roundings make the sum. Inputs are below 2, residuals below 2
-            // for each run so far.
+            // Per run, each rank rounds twice: in + residual, and the new residual. The sum takes
+            // N - 1 additions and four more roundings. Inputs are below 2, residuals below 2 per
+            // run so far.
             rounded[at] += world.size() * (world.size() + 8) * u * 2 * 2 * (run + 1);
             ASSERT_LE(std::abs(given[at] - came[at] - held.as<double>()[i]), rounded[at]) << i;
           }
@@ -135,7 +135,7 @@ TEST(CompressedAllReduce, AllRanksHoldTheSameBitsInEveryRun) {
       });
 }
 
-// A single NaN or infinity of one rank shows on all ranks, and the next run is clean.
+// A NaN or infinity of one rank appears on all ranks. The next run is clean.
 TEST(CompressedAllReduce, NeverHidesNonFiniteValues) {
   for (const float bad :
        {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()})

@@ -48,7 +48,7 @@ TEST(Quadratic, WithoutFeedbackTheBoundDoesNotHold) {
                      [](const Descent& descent) { EXPECT_GT(descent.error, descent.bound); });
 }
 
-// Every rank sends its disputed elements, which cancel; the others are never sent.
+// Every rank sends its disputed elements, which cancel. The other elements are never sent.
 TEST(Quadratic, TopKWithoutFeedbackDoesNotMove) {
   for (const int ranks : rank_counts)
     if (ranks > 1)

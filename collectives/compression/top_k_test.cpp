@@ -12,7 +12,7 @@
 namespace collectives {
 namespace {
 
-// By sorting everything: NaN largest, then by magnitude, then lower index first.
+// Returns the top k by a full sort: NaN first, then by magnitude, then by lower index.
 std::vector<std::uint32_t> by_sorting(const std::vector<float>& values, std::int64_t k) {
   std::vector<std::uint32_t> indices(values.size());
   std::iota(indices.begin(), indices.end(), 0u);
@@ -55,7 +55,8 @@ TEST(SelectTopK, TakesTheLowerIndicesOfEqualMagnitudes) {
   check(std::vector<float>(20'000, 0.0f), 5, "zeros");
 }
 
-// The sample sees none of the large values, or only large ones: slower, never wrong.
+// The sample contains none of the large values, or only large values. Selection is then slower but
+// correct.
 TEST(SelectTopK, IsRightIfTheSampleMisleads) {
   std::vector<float> hidden(65'536, 1.0f), found(65'536, 1.0f);
   for (std::size_t i = 0; i < hidden.size(); ++i) {

@@ -1,11 +1,11 @@
-// What one rank of up to 4096 pays before it moves its first byte: the messages of one call of the
-// control plane, its rank's plan, and the Execution of that plan. No process and no thread stands
-// for a rank: the calls of all ranks run one after the other (SimulatedControl).
+// Measures the cost of one of up to 4096 ranks before it moves its first byte. The parts are the
+// messages of one call of the control plane, the rank's plan, and the Execution of that plan. Ranks
+// have no processes and no threads. SimulatedControl runs the calls of all ranks one after another.
 //
 //   control_plane_benchmark --benchmark_filter=all_gather
 //
-// messages_a_rank and messages are those of the busiest rank and of all ranks; steps those of the
-// plan. The time of a call of the control plane is that of all ranks together.
+// messages_a_rank counts the messages of the busiest rank, messages those of all ranks, and steps
+// the steps of the plan. The time of a control-plane call covers all ranks together.
 
 #include <benchmark/benchmark.h>
 

@@ -1,6 +1,6 @@
 #pragma once
-// For tests: a device of host memory whose stream runs behind its caller, as a GPU's does, and the
-// marks that a StreamedLink puts into such streams.
+// For tests: a device of host memory with a stream that runs behind its caller, like a GPU stream.
+// Also the marks that a StreamedLink puts into such streams.
 
 #include <algorithm>
 #include <condition_variable>
@@ -47,7 +47,7 @@ class Worker {
       if (!work) return;
       busy_ = true;
       lock.unlock();
-      // Behind, and not always by the same: callers have gone on.
+      // Yields sometimes, so that the delay behind the callers varies.
       if (++count_ % 7 == 0) std::this_thread::yield();
       work();
       lock.lock();
@@ -63,7 +63,7 @@ class Worker {
   std::thread thread_{[this] { run(); }};
 };
 
-// machine::Reductions are queued; nothing else of Kernels is used by a collective of whole numbers.
+// Kernels that queue reductions. Collectives on whole numbers use no other kernels.
 class QueuedKernels final : public machine::Kernels {
  public:
   QueuedKernels(machine::Kernels& host, Worker& worker) : host_(host), worker_(worker) {}
@@ -169,14 +169,15 @@ class QueuedDevice final : public machine::Device {
   std::unique_ptr<machine::Device> inner_;
 };
 
-// As an event: the latest record counts, and a wait is for the record that is the latest then.
+// Like an event, a mark keeps only its latest record. A wait is for the record that is the latest
+// at the call.
 struct MarkedStreams {
   std::mutex mutex;
   std::condition_variable changed;
   struct Point {
     std::uint64_t recorded = 0, reached = 0;
   };
-  std::map<std::tuple<machine::Mark, int, int, std::uint64_t>, Point> points;  // of, for
+  std::map<std::tuple<machine::Mark, int, int, std::uint64_t>, Point> points;  // of rank, for peer
 };
 
 class QueuedNeighbours final : public machine::Neighbours {

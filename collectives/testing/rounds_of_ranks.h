@@ -40,7 +40,7 @@ class OneThread final : public Agreement {
   int rank_;
 };
 
-// Throws std::logic_error naming the step for which no round comes.
+// Throws std::logic_error that names a step without a round.
 inline std::vector<std::vector<Round>> rounds_of_ranks(const Algorithm& algorithm, const Call& call,
                                                        std::int64_t count) {
   std::vector<RoundSearch> ranks;

@@ -25,7 +25,7 @@ TEST(ReadFields, FlattensCommonAndPerRankFields) {
                         {"environment.NCCL_ALGO", "Ring"},
                         {"binding", "0, 1"},
                         {"ranks", "2"}};
-  EXPECT_EQ(fields, expected);  // a job's number tells launches apart, not machines
+  EXPECT_EQ(fields, expected);  // a job id identifies a launch, not a machine
   folder.put("a/environment.json",
              R"({"same_on_all_ranks": {}, "ranks": [{"rank": 0, "host": "a"},
                  {"rank": 1, "host": "a"}, {"rank": 2, "host": "b", "x": true}]})");
@@ -97,7 +97,7 @@ TEST(Differences, AreNamedAndDeclared) {
   EXPECT_EQ(found[0].field, "environment.NCCL_ALGO");
   EXPECT_EQ(found[0].base, "absent");
   EXPECT_EQ(found[0].next, "Ring");
-  EXPECT_FALSE(found[0].declared);  // nccl is a whole part of the other only
+  EXPECT_FALSE(found[0].declared);  // nccl is a complete part only of the other name
   EXPECT_EQ(found[1].field, "software.nccl.loaded");
   EXPECT_TRUE(found[1].declared);
 }
@@ -168,7 +168,7 @@ TEST(ReadLaunches, ReportsAnInvalidRunInOneLine) {
   const std::string whole = folder.text("many/1/run.json");
   folder.put("many/1/run.json", whole.substr(0, whole.size() - 40));
   EXPECT_NE(line({run}).find("run.json is cut off"), std::string::npos);
-  // Numbers that ask for more than there is.
+  // Numbers that do not fit the stored samples.
   for (const auto& [key, value] : {std::pair<std::string, std::string>{"samples", "2000000000"},
                                    {"samples_ranks", "-1"},
                                    {"samples_offset", "18446744073709551608"}}) {
@@ -195,7 +195,7 @@ TEST(Continuing, RejectsAnotherMachineOrConfiguration) {
     return refused([&] { refuse_another(path, run, environment, configuration); });
   };
   EXPECT_EQ(line("", ""), "no UsageError");
-  EXPECT_EQ(line("77", "78"), "no UsageError");  // a job's number says nothing of the machine
+  EXPECT_EQ(line("77", "78"), "no UsageError");  // a job id is independent of the machine
   EXPECT_EQ(line("Linux 6.1", "Linux 6.2"),
             path + " cannot be continued here: software.kernel was Linux 6.1 and is Linux 6.2");
   EXPECT_NE(line("", "", R"({"keys": {"dtype": {"value": "half"}}})").find("configuration.dtype"),

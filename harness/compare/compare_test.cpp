@@ -13,8 +13,8 @@ namespace {
 
 using Random = std::mt19937_64;
 
-// `launches` of `cases` cases around 100 us, each launch off by its own error; `shifted` is how
-// much slower the first case is.
+// Returns `launches` launches with `cases` cases of about 100 us each and random errors. `shifted`
+// is added to the log of the first case's time.
 std::vector<Launch> side(int launches, int cases, const std::function<double()>& log_error,
                          double shifted = 0) {
   std::vector<Launch> all(static_cast<std::size_t>(launches));
@@ -73,7 +73,7 @@ TEST(Compare, ACertainChangeBelowTheFloorIsNoChange) {
     base.push_back(1 + 1e-4 * i);
     next.push_back(1.01 * (1 + 1e-4 * i));
   }
-  const CaseTimes times = only(base, next);  // one percent; three matter at 1 MiB
+  const CaseTimes times = only(base, next);  // 1 %; the floor at 1 MiB is 3 %
   EXPECT_LT(times.q, 0.001);
   EXPECT_EQ(times.kind, "message");
   EXPECT_EQ(times.verdict, TimeVerdict::equivalent);
@@ -103,7 +103,7 @@ TEST(Compare, DetectableShiftIsTheThresholdOfTheTest) {
     const auto base = with_noise(9, 12, 0.01, engine), next = with_noise(9, 12, 0.01, engine);
     const CaseTimes times = compare(base, next, {.floor = 0}).times[0];
     ASSERT_TRUE(times.detectable);
-    const auto p_of_larger = [&](double factor) {  // of both directions
+    const auto p_of_larger = [&](double factor) {  // the larger p of both directions
       double largest = 0;
       for (const double direction : {-1.0, 1.0}) {
         auto moved = next;
@@ -119,7 +119,7 @@ TEST(Compare, DetectableShiftIsTheThresholdOfTheTest) {
   }
 }
 
-// Both sides drawn from the same launches: nothing changed, whatever a comparison says.
+// Both sides are drawn from the same launches, so every reported change is false.
 TEST(Compare, EqualSidesRarelyDiffer) {
   Random engine(20240621);
   std::vector<double> measured;
@@ -171,10 +171,10 @@ TEST(Compare, NumbersAreComparedExactlyAndSeparately) {
   auto base = exactly({1, 1, 1, 1}), next = exactly({1, 1, 1, 1});
   for (Launch& launch : next) {
     launch.records[0].counters["max_error"] = std::nextafter(3.1e-7, 1);
-    launch.records[0].counters["busbw_GBps"] = 7;  // a rate is no number of this kind
+    launch.records[0].counters["busbw_GBps"] = 7;  // rates are not compared exactly
   }
   next[2].records[0].fingerprint = "0";
-  base[1].records[0].counters["wire_bytes_measured"] = 9;  // not the same twice, so no evidence
+  base[1].records[0].counters["wire_bytes_measured"] = 9;  // differs within BASE, so unsteady
   const RunComparison result = compare(base, next, {});
   ASSERT_EQ(result.numbers.size(), 3u);
   EXPECT_EQ(result.numbers[0].number, "fingerprint");
@@ -223,7 +223,7 @@ TEST(Compare, CasesOfOneSideAreNamed) {
             "--factor bytes compares them so");
   next[0].records[0].unit = "gemm";
   EXPECT_NE(refused([&] { compare(base, next, {}); }).find("no common unit"), std::string::npos);
-  next[0].fields["host"] = "b";  // what differs comes first
+  next[0].fields["host"] = "b";  // the difference has priority
   EXPECT_FALSE(compare(base, next, {}).comparable);
 }
 
@@ -299,7 +299,7 @@ TEST(Compare, TextFitsTheConsoleAndJsonHoldsAll) {
     for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100u) << line;
   }
   EXPECT_NE(text(result, false).find("bytes:1048576"), std::string::npos);
-  EXPECT_EQ(text(result, false).find("bytes:1048577"), std::string::npos);  // 60 cases, few told
+  EXPECT_EQ(text(result, false).find("bytes:1048577"), std::string::npos);  // lists few of 60 cases
   EXPECT_NE(text(result, true).find("bytes:1048577"), std::string::npos);
   EXPECT_NE(text(result, false).find("all_reduce algorithm:ring dtype:float\n"), std::string::npos);
   const auto parsed = nlohmann::json::parse(json(result));

@@ -12,7 +12,8 @@ namespace {
 
 using Values = std::vector<double>;
 
-// By counting: of all choices of m among the values, how many have ranks as far from the mean.
+// Returns the exact p: the fraction of all choices of m values with a rank sum at least as far from
+// the mean as observed.
 double counted_p(const Values& base, const Values& next) {
   Values all = base;
   all.insert(all.end(), next.begin(), next.end());
@@ -39,7 +40,7 @@ double counted_p(const Values& base, const Values& next) {
   return as_far / choices;
 }
 
-// base 1..n, next shifted in above all but `u` pairs.
+// The values are the ranks 1 to n + m. U counts the pairs in which the base value is larger.
 TEST(MannWhitney, TablesOfSmallSamples) {
   // Number of arrangements with U = 0, 1, 2, …: 1 1 2 3 3 3 3 2 1 1 of 20; 1 1 2 3 5 … of 70.
   EXPECT_DOUBLE_EQ(mann_whitney(Values{1, 2, 3}, Values{4, 5, 6}).p, 2 / 20.0);
@@ -49,7 +50,8 @@ TEST(MannWhitney, TablesOfSmallSamples) {
   EXPECT_DOUBLE_EQ(mann_whitney(Values{1, 2, 3, 4}, Values{5, 6, 7, 8}).p, 2 / 70.0);
   EXPECT_DOUBLE_EQ(mann_whitney(Values{1, 2, 4, 5}, Values{3, 6, 7, 8}).p, 8 / 70.0);
   EXPECT_DOUBLE_EQ(mann_whitney(Values{1, 4}, Values{2, 3}).p, 1);
-  // 1 1 2 2: of the six choices, two have sums as far as 3 and 7 from 5, as mid-ranks 1.5 and 3.5.
+  // The mid-ranks of 1 1 2 2 are 1.5 and 3.5. Two of the six choices have sums (3 and 7) as far
+  // from 5.
   EXPECT_DOUBLE_EQ(mann_whitney(Values{1, 1}, Values{2, 2}).p, 2 / 6.0);
   EXPECT_DOUBLE_EQ(mann_whitney(Values{5, 5, 5}, Values{5, 5}).p, 1);
   EXPECT_DOUBLE_EQ(mann_whitney(Values{}, Values{1}).p, 1);
@@ -69,8 +71,8 @@ TEST(MannWhitney, TiesMatchTheEnumeration) {
   }
 }
 
-// The usual formula, from pairs in place of ranks: U, its variance less what ties take of it, half
-// a pair for continuity.
+// Returns p of the usual normal approximation, computed from pairs instead of ranks. The variance
+// of U is corrected for ties, and the continuity correction is half a pair.
 double normal_p(const Values& base, const Values& next) {
   const double n = static_cast<double>(base.size()), m = static_cast<double>(next.size());
   double u = 0;
@@ -86,7 +88,7 @@ double normal_p(const Values& base, const Values& next) {
 }
 
 TEST(MannWhitney, ApproximatesBeyondTheExactLimit) {
-  for (const double step : {0.1, 1.0}) {  // three values alike, and fewer
+  for (const double step : {0.1, 1.0}) {  // ties of three values, and fewer ties
     Values base, next;
     for (int i = 0; i < 28; ++i) {
       base.push_back(std::floor(i * step * 3));
@@ -120,8 +122,8 @@ TEST(Shift, EstimateIsTheMedianOfAllDifferences) {
   EXPECT_DOUBLE_EQ(Shift(Values{1}, Values{2, 7}).estimate(), 3.5);
 }
 
-// Differences that are their own places, so that an end of the interval shows which it is: one more
-// than the largest U of the usual tables that 5 % rejects.
+// Each difference equals its position from 0, so an end of the interval shows its position. The
+// position from 1 is one more than the largest U that the usual tables reject at 5 %.
 TEST(Shift, IntervalMatchesTheTables) {
   const auto critical = [](int n, int m, double level) {
     Values base, next;
@@ -141,11 +143,11 @@ TEST(Shift, IntervalMatchesTheTables) {
   EXPECT_EQ(critical(20, 20, 0.05), 127);
   EXPECT_EQ(critical(10, 10, 0.01), 16);
   EXPECT_EQ(critical(3, 8, 0.05), 2);
-  // The approximation, where 1/2 nm - 1.96 sqrt(nm (n + m + 1) / 12) is 341.3.
+  // For the approximation, 1/2 nm - 1.96 sqrt(nm (n + m + 1) / 12) is 341.3.
   EXPECT_NEAR(critical(31, 31, 0.05), 340, 2);
 }
 
-// Exactly the shifts that the test would not reject.
+// The interval contains exactly the shifts that the test does not reject.
 TEST(Shift, IntervalInvertsTheTest) {
   std::mt19937_64 engine(20240612);
   std::normal_distribution<double> normal;
@@ -169,7 +171,7 @@ TEST(Shift, IntervalInvertsTheTest) {
 
 TEST(Shift, IntervalCoversAlsoWithTies) {
   std::mt19937_64 engine(20240613);
-  for (const double grain : {1e-9, 0.5}) {  // hardly a tie; mostly ties
+  for (const double grain : {1e-9, 0.5}) {  // almost no ties; mostly ties
     std::normal_distribution<double> normal;
     const auto draw = [&] { return std::round(normal(engine) / grain) * grain; };
     constexpr int trials = 3000;
@@ -181,19 +183,19 @@ TEST(Shift, IntervalCoversAlsoWithTies) {
       const auto interval = Shift(base, next).interval(0.05);
       covered += interval->low <= 3 && 3 <= interval->high;
     }
-    // 5 % at most lie outside, and three standard deviations of 3000 trials.
+    // At most 5 % lie outside, plus three standard deviations of 3000 trials.
     EXPECT_GE(covered, trials * 0.95 - 3 * std::sqrt(trials * 0.05 * 0.95)) << grain;
   }
 }
 
-// Benjamini and Hochberg's own example: at 5 % four of fifteen, where Bonferroni has three.
+// The example of Benjamini and Hochberg: four of fifteen at 5 %. Bonferroni's method has three.
 TEST(BenjaminiHochberg, PublishedExample) {
   const Values p = {0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344,
                     0.0459, 0.3240, 0.4262, 0.5719, 0.6528, 0.7590, 1.0000};
   const Values q = benjamini_hochberg(p);
   for (std::size_t i = 0; i < p.size(); ++i) EXPECT_EQ(q[i] <= 0.05, i < 4) << i;
   EXPECT_DOUBLE_EQ(q[0], 15 * 0.0001);
-  EXPECT_DOUBLE_EQ(q[5], 15 * 0.0298 / 7);  // no larger than that of a larger p
+  EXPECT_DOUBLE_EQ(q[5], 15 * 0.0298 / 7);  // not larger than the q of a larger p
 }
 
 TEST(BenjaminiHochberg, AcceptsAnyOrderAndNoValues) {

@@ -11,7 +11,7 @@ using FailureKind = machine::Failure::Kind;
 constexpr double now = 1000, timeout = 60;
 constexpr auto activity = "all_reduce/ranks:4/bytes:8";
 
-// Four ranks that all work and beat, seen from rank 1.
+// Returns a snapshot by rank 1 in which all ranks work and send heartbeats.
 Snapshot healthy(int ranks = 4) {
   Snapshot snapshot;
   snapshot.self = 1;
@@ -63,7 +63,7 @@ TEST(Diagnose, ASlowStartIsNotAFault) {
   snapshot.ranks[2].state = RankState::absent;
   snapshot.ranks[2].pid = 0;
   snapshot.ranks[2].process = ProcessState::unknown;
-  snapshot.ranks[3].watched = false;  // it runs, its watchdog does not yet
+  snapshot.ranks[3].watched = false;  // it runs, but its watchdog does not yet
   snapshot.ranks[3].heartbeat_s = snapshot.ranks[3].progress_s = now - 10 * timeout;
   for (const int rank : {0, 1})
     wait(snapshot.ranks[static_cast<std::size_t>(rank)], 3, now - 2 * timeout);
@@ -129,7 +129,7 @@ TEST(Diagnose, AStoppedRankIsNamedAfterTheTimeout) {
       finding.failure.text.find("rank 0 (pid 100 on node1) was stopped (SIGSTOP) for 61 s during"),
       std::string::npos)
       << finding.failure.text;
-  snapshot.ranks[0].process = ProcessState::alive;  // in the kernel, or its machine swaps
+  snapshot.ranks[0].process = ProcessState::alive;  // it is in the kernel, or its machine swaps
   EXPECT_EQ(found(snapshot).kind, Kind::unresponsive);
 }
 
@@ -144,13 +144,13 @@ TEST(Diagnose, AHungRankIsNamedWhenNoRankProgresses) {
   EXPECT_NE(finding.failure.text.find(
                 "rank 2 (pid 102 on node1) made no progress for 65 s and waited for no rank"),
             std::string::npos);
-  // One of those that waited gave up: still the fault of the one they waited for.
+  // A waiting rank gave up. The cause is still the rank that it waited for.
   fail(snapshot.ranks[1], {.kind = FailureKind::timeout, .rank = 1, .peer = 2, .text = "gave up"},
        now - 1);
   finding = found(snapshot);
   EXPECT_EQ(finding.kind, Kind::hung);
   EXPECT_EQ(finding.culprit, 2);
-  // But a rank that failed before anybody was given up is why.
+  // A rank that failed before the others timed out is the cause.
   snapshot.ranks[1].failed_s = now - 10;
   finding = found(snapshot);
   EXPECT_EQ(finding.kind, Kind::failed);
@@ -159,7 +159,7 @@ TEST(Diagnose, AHungRankIsNamedWhenNoRankProgresses) {
   EXPECT_EQ(machine::lost_rank(finding.failure), -1) << "it only waited";
 }
 
-// Those that wait for a device or in another library wait for somebody, too: whom is not known.
+// A rank that waits for a device or in a library also waits for another rank, which is unknown.
 TEST(Diagnose, AHungRankIsNamedWhileOthersWaitForDevicesOrLibraries) {
   for (const bool device : {true, false}) {
     Snapshot snapshot = healthy();
@@ -180,7 +180,7 @@ TEST(Diagnose, AHungRankIsNamedWhileOthersWaitForDevicesOrLibraries) {
                                           snapshot.ranks[static_cast<std::size_t>(rank)].waiting),
                 std::string::npos)
           << finding.failure.text;
-    // All of them: nobody stands out, each is told.
+    // If all ranks wait, no rank is blamed. The report lists each rank.
     snapshot.ranks[2] = snapshot.ranks[1];
     snapshot.ranks[2].rank = 2;
     finding = found(snapshot);
@@ -208,7 +208,7 @@ TEST(Diagnose, ARankBlockedByItsDeviceIsNamed) {
                 "its device during"),
             std::string::npos)
       << finding.failure.text;
-  snapshot.ranks[3].here = false;  // the device may wait for what is out of sight
+  snapshot.ranks[3].here = false;  // the device may wait for a rank out of sight
   EXPECT_EQ(found(snapshot).kind, Kind::deadlock);
 }
 
@@ -247,7 +247,7 @@ TEST(Diagnose, DeadlockReportsOnlyTheCycle) {
   EXPECT_EQ(finding.failure.rank, -1) << "no rank is blamed";
 }
 
-// It waits with the others, but it is why they wait.
+// The rank waits with the others, but its exception is the cause.
 TEST(Diagnose, ADeadlockShowsTheExceptionOfARank) {
   Snapshot snapshot = healthy();
   for (RankView& rank : snapshot.ranks) wait(rank, (rank.rank + 1) % 4, now - timeout - 1);
@@ -305,7 +305,7 @@ TEST(Diagnose, NamesTheFirstFailureNotItsConsequences) {
             std::string::npos);
   EXPECT_EQ(finding.failure.kind, FailureKind::out_of_memory);
   EXPECT_EQ(finding.failure.rank, 3);
-  // Its process may be gone by then: that it failed says more than that it ended.
+  // The process may have ended by then. The failure has priority over the end of the process.
   snapshot.ranks[3].process = ProcessState::gone;
   finding = found(snapshot);
   EXPECT_EQ(finding.kind, Kind::failed);

@@ -1,4 +1,4 @@
-// The ranks that health names, and those that it must not, in made-up runs.
+// The ranks that health names, and those that it must not name, in artificial runs.
 
 #include "harness/diagnose/health.h"
 
@@ -10,13 +10,12 @@
 namespace harness {
 namespace {
 
-// Cases in which two ranks of three do the same, each a little off.
+// A run with artificial cases. Busy times vary at random.
 class MadeUp {
  public:
   explicit MadeUp(unsigned seed = 1) : random_(seed) {}
 
-  // How long each rank is busy, how long its core runs something else, and spikes among 100
-  // samples.
+  // The busy time of a rank, the time of other work on its core, and spikes among 100 samples.
   struct Rank {
     double busy_s = 0.01, delayed_s = 0, delayed_fraction = 0, spikes = 0;
   };
@@ -41,7 +40,7 @@ class MadeUp {
   }
   double around() { return std::lognormal_distribution<double>(0, 0.1)(random_); }
 
-  // "slow rank 2; jitter 1" of what is drained, in its order.
+  // Returns the findings except OK in order, for example "slow rank 2; jitter 1".
   std::string drained(const std::string& environment = "") const {
     std::string text;
     for (const Finding& finding : health_of(run, environment).findings) {
@@ -61,7 +60,7 @@ class MadeUp {
   std::mt19937_64 random_;
 };
 
-// 200 runs of 40 cases on a machine with other work, ranks delayed in turn, by up to all their
+// 200 runs of 40 cases on a machine with other work. Random ranks are delayed, by up to all their
 // time.
 TEST(Health, ABusyMachineBlamesNoRank) {
   std::mt19937_64 random(5);
@@ -95,7 +94,7 @@ TEST(Health, ALateRankIsNamedUnlessItsCoreExplainsIt) {
   EXPECT_EQ(once.drained(), "") << "in 7 of 10 cases";
 }
 
-// A root has more to do, and what is short shows nothing.
+// A root has more work, and short cases show nothing.
 TEST(Health, OnlyRanksWithEqualWorkAreCompared) {
   MadeUp roots, tiny;
   for (int i = 0; i < 10; ++i) {
@@ -120,7 +119,7 @@ TEST(Health, TraitsDecideTheKindOfAFinding) {
   EXPECT_EQ(unlimited.drained(), "");
 }
 
-// Written before records had traits.
+// The records were written before records had traits.
 TEST(Health, RecordsWithoutTraitsAreReportedAndNotSearched) {
   MadeUp old;
   for (int i = 0; i < 10; ++i) old.add({{}, {}, {.busy_s = 0.016}}).traits.reset();
@@ -129,8 +128,8 @@ TEST(Health, RecordsWithoutTraitsAreReportedAndNotSearched) {
             std::string::npos);
 }
 
-// Of 9 ranks on 3 hosts: one that is slow by more than the others differ; a host whose ranks all
-// are.
+// 9 ranks on 3 hosts: one rank that is slow beyond the spread of the others, and a host with only
+// slow ranks.
 TEST(Health, TheSpreadOfRanksBlamesNoneAndASlowHostIsOneFinding) {
   std::string hosts;
   for (int rank = 0; rank < 9; ++rank)
@@ -178,7 +177,7 @@ TEST(Health, AShortCaseCannotShowASharedCore) {
   EXPECT_EQ(drained(0, 1e-5, 0.9), "") << "who is delayed lasts longer: no proof either";
 }
 
-// The slow one sleeps most of the time, and meets little of what delays the other.
+// The slow rank sleeps most of the time, so it meets little of the work that delays the other rank.
 TEST(Health, NoSharedCoreIsReportedNextToASlowRank) {
   const auto drained = [](int slow) {
     MadeUp made;
@@ -202,7 +201,7 @@ TEST(Health, JitterOfOneRankIsNamed) {
   EXPECT_EQ(all.drained(), "");
 }
 
-// Recorded on a busy machine: spikes of ranks whose threads waited for a core.
+// Recorded on a busy machine. The spikes are from ranks with threads that waited for a core.
 TEST(Health, JitterDuringOtherWorkIsInconclusive) {
   MadeUp busy;
   for (int i = 0; i < 12; ++i) busy.add({{}, {.delayed_fraction = 0.1}});
@@ -260,13 +259,13 @@ TEST(Health, ASlowPairIsNamedIfItIsSlowAgainOrFarSlower) {
   EXPECT_EQ(run({{far}, {}}).drained(), "") << "in one of two";
 }
 
-// Every pair of a host is slow, half of all pairs: it is the host.
+// Every pair of one host is slow, which is half of all pairs. The finding is the host.
 TEST(Health, NamesTheHostWithTheSlowLink) {
   MadeUp made;
   LinkMatrix& matrix = made.add({}).link_matrix = links({"a", "b", "c", "c"}, 1);
   EXPECT_EQ(made.drained(), "");
   for (std::size_t rank = 0; rank < 4; ++rank)
-    if (rank != 1) matrix.bandwidth_GBps[4 + rank] = 0.02;  // what it sends
+    if (rank != 1) matrix.bandwidth_GBps[4 + rank] = 0.02;  // its sends
   EXPECT_EQ(made.drained(), "slow link 1");
 }
 
@@ -377,7 +376,7 @@ TEST(Health, ALostRankIsNamed) {
   EXPECT_EQ(made.drained(), "full disk") << "all ranks were there";
 }
 
-// The case that ran then is told once.
+// The case that ran at that time is reported once.
 TEST(Health, TheCaseOfALostRankIsNotAWrongResult) {
   MadeUp made = failing({{.kind = FailureKind::wrong_result, .rank = 1},
                          {.kind = FailureKind::lost_rank, .rank = 3}});

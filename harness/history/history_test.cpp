@@ -17,17 +17,18 @@ namespace {
 TEST(ChangePoints, FoundExactlyAtChangesOfTheLevel) {
   std::mt19937_64 engine(20240702);
   std::normal_distribution<double> normal(0, 0.02);
-  // The larger change is the second, then the first.
+  // The larger change is the second one in the first series, and the first one in the second
+  // series.
   for (const auto& levels : {std::array{1.0, 1.1, 0.9}, {0.9, 1.1, 1.05}}) {
     std::vector<double> values;
     for (const double level : levels)
       for (int i = 0; i < 20; ++i) values.push_back(level * std::exp(normal(engine)));
-    values[7] = 9;  // an outlier is no level
+    values[7] = 9;  // an outlier is not a level
     EXPECT_EQ(change_points(values), (std::vector<std::size_t>{20, 40})) << levels[0];
   }
   EXPECT_TRUE(change_points(std::vector<double>(50, 1.0)).empty());
   EXPECT_TRUE(change_points({}).empty());
-  // Two values a level cannot be told from chance.
+  // With two values per level, a change cannot be distinguished from chance.
   EXPECT_TRUE(change_points(std::vector<double>{1, 1.01, 5, 5.01}).empty());
   EXPECT_EQ(
       change_points(std::vector<double>{1, 1.1, 1.2, 1.3, 1.4, 1.5, 5, 5.1, 5.2, 5.3, 5.4, 5.5}),
@@ -72,7 +73,7 @@ TEST(History, KeepsEachRunOnceAcrossPrograms) {
   EXPECT_TRUE(history.add(failing));
   const auto runs = history.runs();
   ASSERT_EQ(runs.size(), 3u);
-  EXPECT_EQ(runs[0].path, "runs/1");  // by date, not as they came
+  EXPECT_EQ(runs[0].path, "runs/1");  // by date, not by insertion
   EXPECT_EQ(runs[2].failed, 1);
   EXPECT_EQ(runs[0].fields, launch_of(1, 1e-6).fields);
   const auto points = history.series(timed_case("8", 1).name);
@@ -135,7 +136,7 @@ TEST(Track, BreaksSeparateLevelsWithoutAnAlarm) {
   const Track track = track_of(history, timed_case("8", 1).name);
   ASSERT_EQ(track.runs.size(), 24u);
   for (std::size_t i = 0; i < track.runs.size(); ++i) {
-    EXPECT_EQ(track.runs[i].breaks.empty(), i != 8) << i;  // commits are what is tracked
+    EXPECT_EQ(track.runs[i].breaks.empty(), i != 8) << i;  // a new commit is not a break
     EXPECT_EQ(track.runs[i].change, i == 16) << i;
   }
   EXPECT_NE(text(track).find("-- software.nccl.loaded: 2.28 -> 2.29"), std::string::npos);
@@ -168,7 +169,7 @@ class Exports : public testing::Test {
 TEST_F(Exports, ForGoogleBenchmark) {
   const auto json = nlohmann::json::parse(text("google_benchmark"));
   EXPECT_EQ(json["context"]["date"], "2026-11-03T10:00:00+00:00");
-  ASSERT_EQ(json["benchmarks"].size(), 5u);  // 2 and 3 repetitions; without what did not pass
+  ASSERT_EQ(json["benchmarks"].size(), 5u);  // 2 and 3 repetitions, only passed cases
   const auto& last = json["benchmarks"][4];
   EXPECT_EQ(last["name"], eight_);
   EXPECT_EQ(last["repetitions"], 3);

@@ -16,7 +16,7 @@ using machine::Operation;
 using machine::Traffic;
 using machine::TrafficLabel;
 
-// A link that counts and drops what is sent.
+// A link that counts messages and drops them.
 class CountingLink final : public machine::Link {
  public:
   CountingLink() : Link(machine::Group{"tp", {0, 1}, 0}) {}
@@ -73,7 +73,7 @@ TEST(Judge, MergeNamesTheRank) {
   EXPECT_EQ(judged.counters.at("error_bound"), 1.0);
 }
 
-// Two runs have no time in common: nothing of it is among what they are compared by.
+// Times differ between runs, so the compared counters do not include them.
 TEST(Judge, TimesRuleButAreNotErrors) {
   const std::array<Oracle, 1> declared = {Oracle::numerics};
   const auto judged = [&](double off) {
@@ -268,7 +268,7 @@ TEST(Judge, NotApplicableOraclesGiveNoVerdict) {
   EXPECT_EQ(judged.oracles[1].ruling, Ruling::skipped);
 }
 
-// Marked before or after it rules, on any rank, and sent to the rank that merges.
+// The mark may come before or after the ruling, on any rank, and reaches the rank that merges.
 TEST(Judge, ASharedReferenceIsStatedForItsOracleOnly) {
   constexpr Oracle declared[] = {Oracle::numerics, Oracle::memory};
   Judge judge(0);

@@ -91,8 +91,8 @@ TEST(Norms, ZeroReferenceRequiresZero) {
   EXPECT_FALSE(compare_norms(small, zero, 0.5).right);
 }
 
-// float rounds sums as coarsely as what it stores, bfloat16 does not: there their length hardly
-// counts.
+// float rounds sums as coarsely as stored values. bfloat16 does not, so the length of its sums
+// hardly counts.
 TEST(Norms, BoundOfANetworkCountsStoredAndSummedRoundings) {
   using machine::Dtype;
   EXPECT_DOUBLE_EQ(norm_bound(Dtype::float32, 1, 100), 4 * 1.03 * (2 + 10) * 0x1p-24);

@@ -44,7 +44,7 @@ TEST(Rates, HaveNames) {
   EXPECT_EQ(rates.named(), expected);
 }
 
-// 1 GB/s of local copies, where a copy of 2 GB takes 4 s, and 0.4 GB/s received: 5 s.
+// With local copies at 1 GB/s, a copy of 2 GB takes 4 s. Received at 0.4 GB/s, it takes 5 s.
 TEST(Limit, UsesTheCopyRateForLocalBytesAndTheLinkRateForOthers) {
   Rates rates;
   rates.set_memory(2, 1000, 1e9);
@@ -52,7 +52,7 @@ TEST(Limit, UsesTheCopyRateForLocalBytesAndTheLinkRateForOthers) {
   rates.set_link({2, Transport::shared_memory, true}, 1000, 0.25e9);
   Cost cost{.memory_bytes = 4e9, .working_set_bytes = 1000};
   EXPECT_DOUBLE_EQ(limit_s(cost, rates, 2), 4);
-  cost.wire_bytes = 2e9;  // all of the four are a copy from the peer: 2 / 0.4
+  cost.wire_bytes = 2e9;  // all 4 GB are a copy from the peer: 2 / 0.4
   EXPECT_DOUBLE_EQ(limit_s(cost, rates, 2), 5);
   cost.flops = 7e9;
   rates.set_flops(2, Dtype::float32, 1e9);
@@ -68,7 +68,7 @@ TEST(Limit, IsNotBelowACopyIfALinkIsFaster) {
   EXPECT_DOUBLE_EQ(limit_s(cost, rates, 2), 4);
 }
 
-// If another engine may move the bytes, the slower of the two limits a rank.
+// If another engine may move the bytes, the slower of memory and wire limits a rank.
 TEST(Limit, OverMpiIsTheLargerOfMemoryAndWire) {
   Rates rates;
   rates.set_memory(2, 1000, 1e9);
@@ -102,9 +102,9 @@ TEST(Rates, MeasureThisMachine) {
   machine::run_ranks(3, [&](machine::World& world) {
     Rates rates;
     rates.measure(world, 2);
-    rates.measure(world, 2);  // known: no time
+    rates.measure(world, 2);  // known, so it takes no time
     rates.measure_link(world, 2, Transport::shared_memory);
-    rates.measure_link(world, 2, Transport::mpi);  // does not join threads: no rate
+    rates.measure_link(world, 2, Transport::mpi);  // no rate, because MPI does not join threads
     const std::lock_guard lock(mutex);
     all.push_back(rates.named());
     if (world.rank() == 0) {
@@ -114,7 +114,7 @@ TEST(Rates, MeasureThisMachine) {
     }
   });
   ASSERT_EQ(all.size(), 3u);
-  // Copies as far as there is nothing left of a cache.
+  // Copies are measured up to sizes that no cache holds.
   std::size_t copies = 0;
   for (const auto& [name, rate] : all[0]) copies += name.starts_with("copy_GBps");
   EXPECT_GE(copies, 10u);

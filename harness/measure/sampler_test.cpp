@@ -23,7 +23,7 @@ void wait_for(double seconds) {
   }
 }
 
-// Feeds a Director with times drawn from `draw` as if each sample took them, and counts.
+// Feeds a Director with sample times from `draw`, and counts the samples.
 struct Simulated {
   Stop stop = Stop::no;
   int unit = 0, yardstick = 0, blocks = 0;
@@ -100,7 +100,7 @@ TEST(Director, YardstickTakesItsShare) {
   EXPECT_GE(both.yardstick, 30);
   EXPECT_LE(both.yardstick_s, 1.2);
   EXPECT_GE(both.unit_s, 1.9);
-  // A slow library is sampled five times and no more, whatever the unit needs.
+  // A slow library is sampled only five times, regardless of the needs of the unit.
   const Simulated slow = simulate(
       {.seconds = 1}, [] { return 1e-3; }, 0.1);
   EXPECT_EQ(slow.stop, Stop::converged);
@@ -112,7 +112,7 @@ TEST(Director, ShortTimesMayBeLessPrecise) {
   EXPECT_EQ(wanted_precision(1e-3), 0.01);
 }
 
-// ---- on ranks
+// ---- Sampling on ranks
 
 class Timed : public Instance {
  public:
@@ -180,7 +180,7 @@ TEST(Sampler, NamesTheFirstWrongSample) {
     };
     timed.on_check = [&](Runner) -> std::optional<machine::Failure> {
       EXPECT_EQ(++checked, runs);
-      // Rank 1 goes wrong after warm-up, which is 150 runs of a millisecond or fewer.
+      // Rank 1 fails after warm-up, which takes at most 150 runs of a millisecond.
       if (world.rank() != 1 || checked != 200) return std::nullopt;
       return machine::Failure{.peer = 0, .text = "element 3 is 5"};
     };
@@ -245,7 +245,7 @@ TEST(Sampler, WindowTimesFromTheClockStart) {
   });
 }
 
-// A device that writes down what is asked of it; an event's time is its number.
+// A device that records its calls. The time of an event is its number.
 struct Armed {
   std::atomic<int> queued{0}, opened_early{0};
   int ranks = 1;
@@ -288,7 +288,7 @@ class WritingDevice final : public machine::Device {
     void close() override { device_.written += 'c'; }
     void open() override {
       device_.written += 'o';
-      // Every rank has queued its run of this sample, and of those before.
+      // Every rank has queued its runs of this sample and of all earlier samples.
       if (device_.armed_.queued < device_.armed_.ranks * ++samples_) ++device_.armed_.opened_early;
     }
     bool held() override { return device_.holds_; }
@@ -310,7 +310,7 @@ TEST(Sampler, ArmedRunsAreQueuedBehindAGateThatOpensForAll) {
       Timed timed;
       timed.queues = true;
       timed.on_run = [&] {
-        if (device.written.find('c') != std::string::npos) ++armed.queued;  // past warm-up
+        if (device.written.find('c') != std::string::npos) ++armed.queued;  // after warm-up
         device.written += 'r';
       };
       const SamplingLimits limits{
@@ -404,8 +404,7 @@ TEST(Sampler, YardstickAlternates) {
   });
 }
 
-// Rank 1 comes 20 ms late to an exchange: its own time, which it spends busy, and rank 0's in a
-// wait.
+// Rank 1 enters an exchange 20 ms late. Rank 1 is busy for this time, and rank 0 waits.
 TEST(Sampler, DistinguishesBusyFromWaitingRanks) {
   on_ranks(2, [](machine::World& world, machine::Link* link) {
     const auto exchange = machine::connect(world, world.group(), machine::Transport::shared_memory);
@@ -445,13 +444,13 @@ TEST(Sampler, AnExceptionOnOneRankEndsSamplingOnAll) {
         Sampler(world.device(), link, {.seconds = 0.2}, on_failure).sample(timed);
     EXPECT_TRUE(sampled.failed_somewhere);
     EXPECT_EQ(told, sampled.failure);
-    EXPECT_EQ(runs, 20);  // nobody ran again
+    EXPECT_EQ(runs, 20);  // no rank ran again
     EXPECT_EQ(sampled.failure ? sampled.failure->text : "", world.rank() == 1 ? "out of luck" : "");
   });
 }
 
-// The cost of a sample in addition to the unit's time, and the skew after the barrier.
-// Printed, and bounded only against gross mistakes: the machine is shared.
+// The cost of a sample in addition to the unit's time, and the skew after the barrier. Both are
+// printed. The bounds catch only gross errors, because the machine is shared.
 TEST(Sampler, CostOfASample) {
   for (int ranks : {1, 2, 4}) {
     std::mutex mutex;

@@ -27,13 +27,13 @@ TEST(Statistics, RanksOfTheMediansInterval) {
       {6, {1, 6}}, {10, {2, 9}}, {20, {6, 15}}, {30, {10, 21}}, {50, {18, 33}}, {100, {40, 61}}};
   for (const auto& [n, ranks] : known) EXPECT_EQ(median_ranks(n), ranks) << n;
   for (int n = 0; n < 6; ++n) EXPECT_EQ(median_ranks(n), std::nullopt) << n;
-  // The normal approximation holds far out: (n - 1.96 sqrt(n)) / 2.
+  // For large n, the normal approximation holds: (n - 1.96 sqrt(n)) / 2.
   const auto many = median_ranks(10000);
   ASSERT_TRUE(many);
   EXPECT_NEAR(many->first, (10000 - 1.95996 * 100) / 2, 1.5);
 }
 
-// Every rank pair has at least the confidence asked for, and no narrower pair has.
+// Every rank pair has at least the requested confidence, and no narrower pair has it.
 TEST(Statistics, RanksAreTheNarrowest) {
   for (int n = 6; n <= 60; ++n) {
     std::vector<double> binomial(static_cast<std::size_t>(n) + 1,
@@ -60,7 +60,7 @@ TEST(Statistics, Autocorrelation) {
   EXPECT_DOUBLE_EQ(lag1_autocorrelation(alternating), -0.75);
   const std::vector<double> ramp = {1, 2, 3, 4};  // (-1.5*-.5 + -.5*.5 + .5*1.5) / 5
   EXPECT_DOUBLE_EQ(lag1_autocorrelation(ramp), 0.25);
-  const std::vector<double> constant(30, 1e-3);  // whose sum is not 30 times its value
+  const std::vector<double> constant(30, 1e-3);  // its sum is not 30 times its value
   EXPECT_EQ(lag1_autocorrelation(constant), 0);
   EXPECT_DOUBLE_EQ(effective_samples(90, 0.5), 30);
   EXPECT_EQ(effective_samples(90, -0.5), 90);
@@ -101,7 +101,7 @@ TEST(Statistics, IntervalCoversIndependentSamples) {
   for (int n : {30, 100}) {
     EXPECT_GE(coverage(n, 0, false), 0.93) << n;
     EXPECT_LE(coverage(n, 0, false), 0.97) << n;
-    EXPECT_GE(coverage(n, 0, true), 0.93) << n;  // wider where chance shows a correlation
+    EXPECT_GE(coverage(n, 0, true), 0.93) << n;  // wider if a correlation appears by chance
   }
 }
 
@@ -123,7 +123,7 @@ TEST(Statistics, RobustZByHand) {
   EXPECT_DOUBLE_EQ(z[0], -2 / 1.4826);
   EXPECT_DOUBLE_EQ(z[2], 0);
   EXPECT_DOUBLE_EQ(z[4], 97 / 1.4826);
-  // A floor of half the median, 1.5, above 1.4826.
+  // The floor of half the median is 1.5, which exceeds 1.4826.
   EXPECT_DOUBLE_EQ(robust_z(values, values, 0.5)[4], 97 / 1.5);
 }
 
@@ -135,7 +135,7 @@ TEST(Statistics, NearlyEqualValuesHaveNoOutlier) {
   EXPECT_TRUE(robust_z({}, {}, 0.05).empty());
 }
 
-// A third of them spoiled still stand out, where a mean and its deviation see nothing.
+// Outliers are found even if they are a third of the values. Mean and deviation would miss them.
 TEST(Statistics, OutliersDoNotHideEachOther) {
   std::vector<double> values(12, 10);
   for (std::size_t i = 0; i < 4; ++i) values[i] = 30;

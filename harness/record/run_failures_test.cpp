@@ -54,7 +54,7 @@ TEST_F(RunFailures, AFailureKeepsItsFields) {
   EXPECT_FALSE(run.records[2].failure);
 }
 
-// Its failures are texts.
+// Failures of an older schema are texts.
 TEST_F(RunFailures, AnOlderSchemaIsReadAndContinued) {
   context_.words = {"run"};
   { RunWriter(context_, directory_).add(example_record(1, Ruling::fail)); }
@@ -81,7 +81,7 @@ TEST_F(RunFailures, MarksAbortedFromAnotherProcessAndKeepsTheRecords) {
   Record failing = example_record(4, Ruling::fail);
   failing.samples = {};
   writer->abort(lost(2), failing);
-  writer->add(example_record(5));  // the writer of an aborted run changes nothing any more
+  writer->add(example_record(5));  // the writer has no effect after the abort
   writer->finish(context_);
   mark_aborted(directory_, lost(1), failing);
 
@@ -107,7 +107,7 @@ TEST_F(RunFailures, MarksAbortedFromAnotherProcessAndKeepsTheRecords) {
               "cannot write to " + directory_ + ": another run is writing there");
   }
   writer.reset();
-  RunWriter next(context_, directory_);  // the directory may serve again
+  RunWriter next(context_, directory_);  // the directory can be reused
   next.add(example_record(1));
   EXPECT_EQ(read_run(directory_).context.status, "running");
 }

@@ -142,7 +142,7 @@ TEST_F(RunJson, EveryFinishedCaseIsReadableAtAnyMoment) {
 
 enum class Ended { killed, by_itself, untraced };
 
-// Does the work in a process of its own, killed right before its system call number n.
+// Runs `work` in a child process that is killed right before its system call number n.
 Ended killed_before_call(int n, const std::function<void()>& work) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -154,7 +154,7 @@ Ended killed_before_call(int n, const std::function<void()>& work) {
   int status = 0;
   ::waitpid(child, &status, 0);
   if (!WIFSTOPPED(status)) return Ended::untraced;
-  for (int stops = 0; stops < 2 * n + 1; ++stops) {  // at the beginning of a call, and at its end
+  for (int stops = 0; stops < 2 * n + 1; ++stops) {  // one stop at each end of a call
     ::ptrace(PTRACE_SYSCALL, child, nullptr, nullptr);
     ::waitpid(child, &status, 0);
     if (!WIFSTOPPED(status)) return Ended::by_itself;
@@ -175,7 +175,7 @@ TEST_F(RunJson, FinishedCasesSurviveAKillAtAnySystemCall) {
   fs::copy(directory_, kept, fs::copy_options::recursive);
   RunContext context = context_;
   context.command = "the new run";
-  // The number of cases that the killed process knew to be written.
+  // The number of cases that the killed process had finished writing.
   auto* finished = static_cast<std::size_t*>(::mmap(
       nullptr, sizeof(std::size_t), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   ASSERT_NE(finished, MAP_FAILED);
@@ -220,7 +220,7 @@ TEST_F(RunJson, FinishedCasesSurviveAKillAtAnySystemCall) {
       EXPECT_EQ(*finished, 0U);
       ++without_run;
     }
-    { RunWriter(context_, directory_).add(example_record(4)); }  // it serves again
+    { RunWriter(context_, directory_).add(example_record(4)); }  // the directory can be reused
     EXPECT_EQ(read_run(directory_).records.size(), 1U);
     EXPECT_FALSE(fs::exists(directory_ + "/report.html")) << "call " << calls;
     for (const auto& file : fs::directory_iterator(directory_))
@@ -233,7 +233,7 @@ TEST_F(RunJson, FinishedCasesSurviveAKillAtAnySystemCall) {
   std::printf("killed before each of %d calls; %d times no run was there\n", calls, without_run);
 }
 
-// The keys and their order as version 1.7.1 of the library writes them.
+// The keys and their order match version 1.7.1 of the library.
 TEST_F(RunJson, HasGoogleBenchmarksKeys) {
   RunWriter writer(context_, directory_);
   writer.add(example_record(0));
@@ -246,7 +246,7 @@ TEST_F(RunJson, HasGoogleBenchmarksKeys) {
       (std::vector<std::string>{"date", "host_name", "executable", "num_cpus", "mhz_per_cpu"}));
   for (const char* key : {"caches", "load_avg", "library_build_type"})
     EXPECT_TRUE(json["context"].contains(key)) << key;
-  EXPECT_FALSE(json["context"].contains("json_schema_version"));  // of later versions
+  EXPECT_FALSE(json["context"].contains("json_schema_version"));  // only in later versions
 
   keys.clear();
   for (const auto& [key, value] : json["benchmarks"][0].items()) keys.push_back(key);
@@ -309,7 +309,7 @@ TEST_F(RunJson, OmitsNonFiniteNumbersAndRepairsText) {
   EXPECT_EQ(read_run(directory_).records.size(), 1u);
 }
 
-// What was on disk when a process was killed: a torn case's samples and trace, and no record of it.
+// The state on disk after a kill: samples and a trace of a torn case, without its record.
 TEST_F(RunJson, AContinuedRunEqualsAnUninterruptedOne) {
   context_.words = {"run", "all_reduce"};
   RunContext complete = context_;
@@ -329,7 +329,7 @@ TEST_F(RunJson, AContinuedRunEqualsAnUninterruptedOne) {
     std::ofstream(directory_ + "/samples.bin", std::ios::app) << "torn samples";
     std::ofstream(directory_ + "/trace.json", std::ios::app)
         << ",\n{\"case\":3,\"pid\":1,\"tid\":1000,\"na";
-    EXPECT_THROW(RunWriter(context_, directory_, true), machine::MachineError);  // ours is there
+    EXPECT_THROW(RunWriter(context_, directory_, true), machine::MachineError);  // a writer is open
   }
   EXPECT_EQ(read_finished(directory_).records.size(), 3u);
   complete.resumed = {"2026-11-22T00:00:00+00:00"};
@@ -351,7 +351,7 @@ TEST_F(RunJson, AContinuedRunEqualsAnUninterruptedOne) {
     for (const char* key : {"date", "load_avg"}) (*times)["context"].erase(key);
   EXPECT_EQ(one.dump(1), other.dump(1));
   EXPECT_EQ(nlohmann::json::parse(read(whole + "/trace.json"))["traceEvents"].size(),
-            6u * 3 + 4);  // and names
+            6u * 3 + 4);  // plus names
 }
 
 TEST_F(RunJson, AnOlderRunLeavesNothingBehind) {

@@ -28,8 +28,8 @@ TEST(RunningCase, ExistsUntilTheRunEnds) {
     folder.put("running", torn);
     EXPECT_FALSE(running_case(folder.path())) << torn;
   }
-  // One that was killed leaves it; it is of the older run then, or told. A file of that name where
-  // no run is, is somebody else's.
+  // A killed run leaves the file. The next run or the report of the loss then removes it. Without a
+  // run in the folder, a file of that name is foreign and is kept.
   { RunWriter(context, folder.path()); }
   EXPECT_EQ(folder.text("running"), "rank 0 (pid 7 on node1)\n");
   say_running(folder.path(), name);

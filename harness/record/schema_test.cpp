@@ -1,4 +1,4 @@
-// Holds a written run.json against results/run.schema.json, with a checker of the keywords used
+// Checks a written run.json against results/run.schema.json, with a checker of the keywords used
 // there.
 
 #include <gtest/gtest.h>

@@ -26,7 +26,7 @@ Record traced(const std::string& name, std::vector<Span> spans) {
   return record;
 }
 
-// The view of a viewer: rows by name, and their spans in microseconds.
+// Rows of a trace viewer by name, with their spans in microseconds.
 using Rows = std::map<std::string, std::vector<std::tuple<std::string, double, double>>>;
 Rows rows(const std::vector<nlohmann::json>& events) {
   std::map<int, std::string> names;
@@ -58,7 +58,7 @@ TEST(Trace, HasARowPerRankAndLaneAndCasesInSequence) {
       {"rank 1, progress", {{"communication dp", 1000, 4000}}},
   };
   EXPECT_EQ(rows(events(folder)), expected);
-  std::vector<std::string> names;  // in the order of their numbers, as a viewer has them
+  std::vector<std::string> names;  // in the order of their numbers, as in a viewer
   std::map<int, std::string> by_number;
   for (const auto& event : events(folder))
     if (event.at("name") == "thread_name") {

@@ -213,7 +213,7 @@ def check(driver, page, figures, keep):
                        f"{at}: distorted: {figure}")
             expect(folded["verdict"] in ("ACCEPTED", "REJECTED"), f"{at}: no verdict but {folded['verdict']!r}")
             expect(folded["rows"] > 0, f"{at}: no case in any table")
-    if figures >= 0:  # of the example, whose content is known
+    if figures >= 0:  # the content of the example is known
         used = driver.run(USE)
         expect(used["failed"] == 2 and used["again"] == used["all"], f"the filter: {used}")
         expect(used["up"] == sorted(used["up"]) and used["sorted"] == "ascending", f"sorting by bytes: {used}")

@@ -92,7 +92,7 @@ TEST_F(ConsoleTest, SlowPairsAreNamedOnOneLine) {
     console.case_done(slow);
     EXPECT_EQ(taken(), "pass    link_matrix/ranks:2/bytes:8  105 us  12.0 GB/s\n" + line + "\n");
   }
-  // On a terminal too, among whatever many cases; and not more of them than a line holds.
+  // A terminal also shows them, with any number of cases, and at most as many as fit on a line.
   slow.link_matrix.slow_pairs.push_back({1, 0, "latency", 9, 4, 4});
   slow.link_matrix.slow_pairs.push_back({0, 1, "latency", 9, 4, 4});
   Console console(out_, terminal(80), {}, clock());
@@ -111,11 +111,12 @@ TEST_F(ConsoleTest, ATerminalGetsOneLineRedrawn) {
   EXPECT_EQ(taken(), "\r[....................]   0%  0/4  all_reduce/ranks:2/bytes:8\x1b[K");
   now_ += 10;
   console.case_done(record("all_reduce", 8, Ruling::pass));
-  // One case in 11 s, of which the case itself took 10: (11 + 10) / 2 for each of three more.
+  // One case took 11 s, of which the case itself took 10 s. The estimate is (11 + 10) / 2 for each
+  // of three more.
   EXPECT_EQ(taken(),
             "\r[#####...............]  25%  1/4  all_reduce/ranks:2/bytes:8  32 s left\x1b[K");
   console.case_started("all_reduce/ranks:2/bytes:16");
-  EXPECT_EQ(taken(), "");  // too soon after the last
+  EXPECT_EQ(taken(), "");  // too soon after the last update
   now_ += 1;
   console.case_done(record("all_reduce", 16, Ruling::fail, "wrong"));
   EXPECT_EQ(taken(),
@@ -153,7 +154,7 @@ TEST_F(ConsoleTest, FinishReportsTheVerdictOfARejectedRun) {
                          {"speedup_over_library", 1.5},
                          {"bytes", 1e6}};
   records[1].counters = {{"busbw_GBps", 99},
-                         {"limit_fraction", 1}};  // failed: its speed counts for nothing
+                         {"limit_fraction", 1}};  // failed, so its speed does not count
   records[3].counters = {{"flops", 8.4e6}};
   records[1].oracles = {{Oracle::numerics, Ruling::fail, 1, 0.1, "rank 1 is wrong"},
                         {Oracle::volume, Ruling::fail, 8, 4, "world: sent 8 bytes of 4"},
@@ -261,7 +262,7 @@ TEST_F(ConsoleTest, ColorsOnlyOnRequest) {
   Terminal colored = terminal(80);
   colored.color = true;
   EXPECT_NE(summary_text(context, records, colored).find("\x1b[32mACCEPTED"), std::string::npos);
-  EXPECT_FALSE(terminal_of(out_).interactive);  // memory is no terminal
+  EXPECT_FALSE(terminal_of(out_).interactive);  // memory is not a terminal
   EXPECT_FALSE(terminal_of(out_).color);
   EXPECT_TRUE(terminal_of(out_, Color::always).color);
   EXPECT_EQ(parse_color("never"), Color::never);

@@ -43,7 +43,7 @@ std::size_t count(const std::string& text, const std::string& what) {
   return found;
 }
 
-// And not the columns that no case fills.
+// Columns without values are not shown.
 TEST_F(Html, ShowsTheWireAndTheOverlap) {
   const std::string html = page();
   EXPECT_NE(html.find(">Wire</th>"), std::string::npos);

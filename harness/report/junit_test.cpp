@@ -11,8 +11,8 @@
 namespace harness {
 namespace {
 
-// What is wrong with this as XML, or empty: tags match, attributes are quoted, every & begins an
-// entity, no < inside text.
+// Returns the first XML error, or an empty text. Checks that tags match, attributes are quoted,
+// every & begins an entity, and text has no <.
 std::string malformed(std::string_view xml) {
   std::vector<std::string> open;
   std::size_t at = xml.find("?>");

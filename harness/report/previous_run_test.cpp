@@ -9,7 +9,7 @@ namespace {
 
 class PreviousRunTest : public testing::Test {
  protected:
-  // A run of this date; the fingerprint with `from` replaced by `to`.
+  // Writes a run with this date. In its fingerprint, `to` replaces `from`.
   std::string run(const std::string& name, const std::string& date,
                   const std::vector<Record>& records, const std::string& from = "",
                   const std::string& to = "") const {

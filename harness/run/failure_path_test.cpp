@@ -1,4 +1,4 @@
-// A failure travels from where it is detected to drain.json as values: no text has a number in it.
+// A failure reaches drain.json as values. No text contains a number.
 
 #include <gtest/gtest.h>
 

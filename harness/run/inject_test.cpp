@@ -8,9 +8,9 @@
 namespace harness {
 namespace {
 
-// Ranks are threads here: what one injects is not another's.
+// Ranks are threads here. A fault of one rank does not affect another rank.
 TEST(Inject, EveryRankHasItsOwnFaults) {
-  std::mutex mutex;  // the faults of links and devices are still the process's
+  std::mutex mutex;  // faults of links and devices still belong to the process
   machine::run_ranks(2, [&](machine::World& world) {
     const Fault fault = parse_fault("wrong_version:rank=1,library=nccl,version=2.18.3");
     std::optional<Injection> injection;

@@ -1,4 +1,4 @@
-// A unit that only this file knows: the search for slow ranks covers it, by what it declares.
+// A unit declared only in this file. Its declarations make the search for slow ranks cover it.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

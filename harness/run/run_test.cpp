@@ -21,7 +21,7 @@ using machine::Dtype;
 using machine::Operation;
 using machine::Transport;
 
-// The fault is an axis, so that a test selects it as a user would.
+// The fault is an axis, so a test selects it like a user.
 struct Toy {
   static constexpr std::string_view name = "toy";
   static constexpr std::string_view about = "sends a number around a ring";
@@ -70,7 +70,7 @@ struct Toy {
     link_->reset_traffic();
     link_->count_as({Operation::send_receive, Dtype::float32});
     const auto bytes = static_cast<std::size_t>(case_.bytes.value);
-    if (last_ && is("hang")) link_->receive(next, data_.data(), bytes);  // that nobody sends
+    if (last_ && is("hang")) link_->receive(next, data_.data(), bytes);  // never sent
     const auto number = link_->send(next, data_.data(), bytes);
     received_.resize(bytes);
     link_->receive((link_->rank() + size - 1) % size, received_.data(), bytes);
@@ -133,7 +133,7 @@ struct Listening : Progress, Sink {
 struct Outcome {
   std::vector<int> exit_codes;  // of the ranks that returned
   Listening heard;              // rank 0
-  std::string error;            // what run_ranks threw
+  std::string error;            // exception of run_ranks
 };
 
 Outcome launch(int ranks, const AxisFlags& flags, std::vector<std::string> google_flags = {},
@@ -192,7 +192,7 @@ TEST(Run, PassesAndCounts) {
   EXPECT_EQ(counters.at("samples"), record.samples.iterations());
   EXPECT_GE(counters.at("batch"), 1);
   EXPECT_DOUBLE_EQ(counters.at("algbw_GBps"), 64 / record.seconds / 1e9);
-  // One rank's 64 of the three times 64 bytes.
+  // 64 bytes of one rank, of 3 * 64 bytes in total.
   EXPECT_DOUBLE_EQ(counters.at("wire_GBps"), 64 / record.seconds / 1e9);
   EXPECT_DOUBLE_EQ(counters.at("tokens_per_second"), 3 / record.seconds);
   EXPECT_GT(counters.at("speedup_over_library"), 0);
@@ -208,7 +208,7 @@ TEST(Run, FinishedCasesAreNotRunAgain) {
   options.context.rates = {{"copy_GBps/ranks:9/bytes:8", 1.5}};
   const AxisFlags all{{"ranks", "1,2,3"}, {"fault", "none,numerics"}};
   const Outcome outcome = launch(3, all, {}, 20, false, {}, options);
-  EXPECT_EQ(outcome.exit_codes, (std::vector<int>{1, 1, 1})) << outcome.error;  // of old ones, too
+  EXPECT_EQ(outcome.exit_codes, (std::vector<int>{1, 1, 1})) << outcome.error;  // includes old ones
   EXPECT_EQ(outcome.heard.announced, 2u);
   EXPECT_EQ(outcome.heard.started,
             (std::vector<std::string>{"toy/ranks:2", "toy/fault:numerics/ranks:2"}));
@@ -291,8 +291,8 @@ TEST(Run, SkipsCasesThatCannotBeArmed) {
             "timing armed needs a run that only queues work on the device's stream");
 }
 
-// The thread sanitizer takes minutes for copies that no cache holds, and rates_test is left out
-// there, too.
+// With the thread sanitizer, copies that no cache holds take minutes. rates_test is also excluded
+// there.
 #ifndef __SANITIZE_THREAD__
 TEST(Run, ComparesTimesWithTheMachine) {
   const Outcome outcome = launch(2, {{"ranks", "2"}}, {}, 20, true);
@@ -312,7 +312,7 @@ TEST(Run, EachOracleCanFail) {
     EXPECT_EQ(record.verdict, Ruling::fail);
     EXPECT_TRUE(record.reason.starts_with(fault)) << record.reason;
     EXPECT_TRUE(has(record.reason, "rank 1")) << record.reason;
-    EXPECT_GT(record.seconds, 0);  // the numbers stay
+    EXPECT_GT(record.seconds, 0);  // the numbers are kept
   }
   const Outcome silent = launch(2, {{"ranks", "2"}, {"fault", "no_schedule"}});
   EXPECT_EQ(silent.heard.records.at(0).reason, "schedule: declared, but never ruled");
@@ -353,7 +353,7 @@ TEST(Run, AnUndeclaredCounterFailsTheCase) {
       << outcome.heard.records[1].reason;
 }
 
-// The other rank waits inside the unit for the one that threw: nothing can bring them together.
+// The other rank waits inside the unit for the rank that threw, and cannot recover.
 TEST(Run, AnExceptionThatBlocksOtherRanksEndsTheRunAndIsNamed) {
   for (const char* fault : {"run", "construct", "hang"}) {
     const auto begin = std::chrono::steady_clock::now();

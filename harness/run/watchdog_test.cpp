@@ -1,4 +1,4 @@
-// Launches of three processes that share a board, one of which gets lost.
+// Launches of three processes that share a board. One of the processes is lost.
 
 #include "harness/run/watchdog.h"
 
@@ -27,7 +27,7 @@ using namespace std::chrono_literals;
 constexpr int ranks = 3;
 constexpr double timeout_s = 1.5;
 
-// A rank with a board and nothing else; the watchdog asks for no more.
+// A rank with only a board. The watchdog needs no more.
 class BoardWorld : public machine::World {
  public:
   BoardWorld(int rank, machine::RankStatus* statuses) {
@@ -66,7 +66,7 @@ class WatchdogTest : public testing::Test {
   }
   void TearDown() override { ::munmap(statuses_, sizeof(machine::RankStatus) * ranks); }
 
-  // How each rank ended: its exit code, or minus the signal.
+  // Returns the exit code of each rank, or minus the signal.
   std::vector<int> launch(const std::function<void(machine::World&, Watchdog&)>& body) {
     { RunWriter({"quick", "test", "", "running", "", {}}, directory_); }
     std::vector<pid_t> pids;
@@ -175,7 +175,7 @@ TEST_F(WatchdogTest, AHungRankIsNamedByTheLowestRank) {
             (machine::Failure{.kind = machine::Failure::Kind::lost_rank, .rank = 2}));
 }
 
-// A rank that gave up waiting wrote first; the watchdog knows for whom it waited.
+// A rank that timed out writes first. The watchdog knows the rank that it waited for.
 TEST_F(WatchdogTest, TheFirstLostRankReplacesATimeout) {
   using Kind = machine::Failure::Kind;
   RunContext context{"quick", "test", "", "aborted", "it waited", {}};
@@ -210,7 +210,7 @@ TEST_F(WatchdogTest, ARankThatGivesUpIsReportedWithItsReason) {
     while (world.board().failed_rank() < 0) std::this_thread::sleep_for(20ms);
     if (world.rank() == 2)
       watchdog.give_up({.kind = machine::Failure::Kind::peer_failed, .peer = 1, .text = "stopped"});
-    // Rank 0 leaves its run as if nothing were: ending the watch waits for the report.
+    // Rank 0 leaves its run normally. The end of the watch waits for the report.
   });
   EXPECT_EQ(ends, (std::vector{4, 4, 4}));
   expect_aborted(who(1) +
@@ -220,7 +220,7 @@ TEST_F(WatchdogTest, ARankThatGivesUpIsReportedWithItsReason) {
   EXPECT_EQ(context.failure->rank, 1);
 }
 
-// How the process that a launcher sees ends.
+// Returns the exit code of the process that a launcher sees, or minus the signal.
 int supervised(const std::function<void()>& rank) {
   const pid_t pid = ::fork();
   if (pid == 0) {

@@ -1,5 +1,5 @@
 #pragma once
-// Records for the tests of what writes and shows them: every field filled, values that are awkward.
+// Records for the tests of code that writes or shows them. Every field is set, with awkward values.
 
 #include <random>
 #include <string>
@@ -69,7 +69,7 @@ inline Record example_record(int number, Ruling verdict = Ruling::pass) {
   return record;
 }
 
-// run.json of four of them.
+// Returns a run.json of four of these records.
 inline std::string example_run() {
   std::string text = R"({"context": {"date": "2026-11-22T01:02:03+00:00", "host_name": "node-a",
     "mhz_per_cpu": 2596, "caches": [{"type": "Data", "level": 1, "size": 32768, "num_sharing": 2}],

@@ -41,7 +41,7 @@ inline constexpr std::string_view example_environment =
 
 class RunFolder : public TestFolder {
  public:
-  // A complete run; its fingerprint with `from` replaced by `to`.
+  // Writes a complete run. In its fingerprint, `to` replaces `from`.
   std::string run(const std::string& name, const std::vector<Record>& records,
                   const std::string& from = "", const std::string& to = "") const {
     RunContext context;
@@ -59,7 +59,7 @@ class RunFolder : public TestFolder {
   }
 };
 
-// The line that a call refuses with.
+// Returns the message of the call's UsageError.
 inline std::string refused(const std::function<void()>& call) {
   try {
     call();

@@ -1,5 +1,5 @@
 #pragma once
-// For tests: a folder of their own, gone when they end, and the bytes of files.
+// For tests: a folder that is removed at the end, and the bytes of files.
 
 #include <stdlib.h>
 
@@ -12,7 +12,7 @@
 
 namespace harness {
 
-// A new file each time: some file systems write one that is truncated to the disk at once.
+// Creates a new file, because some file systems write a truncated file to the disk at once.
 inline void write_bytes(const std::string& path, std::string_view bytes) {
   std::filesystem::remove(path);
   std::ofstream(path, std::ios::binary).write(bytes.data(), std::ssize(bytes));
@@ -36,7 +36,7 @@ class TestFolder {
 
   std::string path() const { return path_; }
   std::string path(const std::string& name) const { return path_ + "/" + name; }
-  // `name` may have folders, which are made.
+  // `name` may contain folders, which are created.
   void put(const std::string& name, std::string_view text) const {
     std::filesystem::create_directories(std::filesystem::path(path(name)).parent_path());
     write_bytes(path(name), text);

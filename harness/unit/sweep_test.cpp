@@ -21,7 +21,7 @@ struct Case {
   bool overlap = false;
 };
 
-// Axes alone; the tests add slices.
+// Only axes. The tests add slices.
 Sweep<Case> axes() {
   return Sweep<Case>()
       .axis("algorithm", &Case::algorithm, "ring", {"ring", "direct", "tree"})
@@ -259,7 +259,7 @@ TEST(Turns, CoverEveryValueAndPairEarly) {
       EXPECT_EQ(values.size(), 9u);  // a Latin square's diagonal
     }
     if (taken >= 9) {
-      EXPECT_EQ(pairs.size(), 27u);  // and all of it
+      EXPECT_EQ(pairs.size(), 27u);  // the whole Latin square
     }
     ASSERT_LE(taken, 27);
   }

@@ -192,7 +192,7 @@ TEST(Plan, ErrorsNameTheNearest) {
 TEST(Plan, AValueMustBeAllowedByNamedUnits) {
   EXPECT_EQ(message({"another", "complete"}, {{"ranks", "1"}}),
             "--ranks is 1; expected one of 2, 4 (nearest: 2) (unit another)");
-  // Nobody named `another`: it is left out.
+  // No name selects `another`, so it is left out.
   EXPECT_EQ(planned_unnamed({{"ranks", "1"}}), 1);
   const std::string refused = message({}, {{"ranks", "many"}});
   EXPECT_NE(refused.find("many"), std::string::npos) << refused;
@@ -230,7 +230,7 @@ TEST(Plan, TraitsDependOnTheCase) {
   EXPECT_EQ(plan_cases({"another"}, {Profile::quick})[0].traits, Traits{});
 }
 
-// Without a why_not of its own a unit is skipped where the world lacks its transport.
+// A unit without its own why_not is skipped if the world lacks its transport.
 TEST(Plan, AMissingTransportIsAReasonToSkip) {
   const auto cases = detail::FamilyOf<OnATransport>().cases({});
   machine::run_ranks(1, [&](machine::World& world) {

@@ -1,4 +1,4 @@
-// Attention against plain loops in double, degrees against one rank, and types against double.
+// Compares attention with plain loops in double, degrees with one rank, and types with double.
 
 #include "layers/attention/attention.h"
 
@@ -12,9 +12,9 @@ using machine::Dtype;
 using machine::Tensor;
 
 const GptConfig config{.hidden = 24, .heads = 4, .sequence = 9};
-GptConfig grouped() {  // two heads a group: at tp 4 a rank has one head of keys
+GptConfig grouped() {  // two heads per group; at tp 4, a rank has one key head
   GptConfig result = llama({.hidden = 32, .heads = 8, .sequence = 9});
-  result.rotary_base = 100;  // turns by much even in a short sequence
+  result.rotary_base = 100;  // large rotations even in a short sequence
   return result;
 }
 const GptConfig llamas = grouped();
@@ -24,7 +24,7 @@ GptConfig dropping() {
   return result;
 }
 const GptConfig shapes[] = {config, llamas}, plain_shapes[] = {config, llamas, dropping()};
-// Inputs of sequences that are not the first of the training.
+// Inputs of later sequences of the training.
 constexpr Draw draw_of(const GptConfig& shape) { return {3, 5 * std::int64_t{shape.sequence}}; }
 
 struct Options {
@@ -72,7 +72,7 @@ TEST(Attention, MatchesTheReference) {
         const auto x = random_values(std::int64_t{sequences} * shape.sequence * shape.hidden, 1,
                                      Dtype::float64);
         for (const bool blockwise : {false, true}) {
-          if (blockwise && shape.attention_dropout > 0) continue;  // it drops nothing
+          if (blockwise && shape.attention_dropout > 0) continue;  // blockwise drops nothing
           const Observed seen =
               run(shape, tp, Dtype::float64, sequences, Dtype::float64, {.blockwise = blockwise});
           EXPECT_LE(relative_error(seen.at("y"), reference::attention(x, seen, "attention", shape,
@@ -98,7 +98,7 @@ TEST_P(AttentionTypes, EveryDegreeIsNearDouble) {
         SCOPED_TRACE("tp " + std::to_string(tp));
         expect_within(run(shape, tp, GetParam(), sequences, GetParam()), exact, bound);
       }
-      if (sequences == 2)  // 18 rows: a rank's own are one sequence
+      if (sequences == 2)  // 18 rows, one sequence per rank
         expect_within(run(shape, 2, GetParam(), sequences, GetParam(), {.sequence_parallel = true}),
                       exact, bound);
     }
@@ -117,7 +117,7 @@ TEST_P(AttentionTypes, BlockwiseMatchesPlainInDouble) {
   }
 }
 
-// The same bits from probabilities made again.
+// Recomputed probabilities give the same bits.
 TEST_P(AttentionTypes, RecomputingTheCoreChangesNothing) {
   for (const GptConfig& shape : plain_shapes)
     for (const int tp : {1, 2})

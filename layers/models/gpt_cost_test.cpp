@@ -1,4 +1,4 @@
-// The closed formulas against what the ledger and the link count.
+// Compares the closed formulas with the counts of the ledger and the link.
 
 #include "layers/models/gpt_cost.h"
 
@@ -39,13 +39,13 @@ void PrintTo(const Costs& c, std::ostream* out) {
        << (c.config.hidden_dropout > 0 ? ", dropping" : "");
 }
 
-// A long sequence, where scores are most of it; a wide model, where they are next to nothing; and
-// one so short that the loss is what forward needs most for.
+// Scores take most of the memory of a long sequence and almost none of a wide model. In the
+// shortest sequence, the loss determines the peak of forward.
 const GptConfig long_sequence{
     .layers = 6, .hidden = 8, .heads = 4, .vocabulary = 20, .sequence = 33};
 const GptConfig wide{.layers = 3, .hidden = 32, .heads = 4, .vocabulary = 12, .sequence = 3};
 const GptConfig shortest{.layers = 1, .hidden = 16, .heads = 2, .vocabulary = 8, .sequence = 1};
-// Llama's shape, with what dropout needs and without.
+// Llama's shape, with and without dropout.
 const GptConfig grouped =
     llama({.layers = 3, .hidden = 16, .heads = 8, .vocabulary = 20, .sequence = 17});
 GptConfig dropping(GptConfig config) {
@@ -55,7 +55,8 @@ GptConfig dropping(GptConfig config) {
 
 class GptCost : public ::testing::TestWithParam<Costs> {
  protected:
-  // Runs body once for every stage of every rank, with the tensors that cross its borders.
+  // Runs `body` once for every stage of every rank, with the tensors that cross the stage's
+  // borders.
   void on_stages(
       const std::function<void(Rank&, GptStage&, const StageCase&, const TokenBatch&,
                                const machine::Tensor& in, const machine::Tensor& out,
@@ -108,10 +109,10 @@ TEST_P(GptCost, BytesMatchTheFormula) {
       EXPECT_EQ(peak_of_buffers([&] { stage.backward(micro_batch, d_out, d_in); }),
                 want.backward_buffers);
     }
-    EXPECT_EQ(ledger.peak(Category::activations), want.saved);  // of the second backward
+    EXPECT_EQ(ledger.peak(Category::activations), want.saved);  // in the second backward
     EXPECT_EQ(ledger.current(Category::activations), 0u);
 
-    // The halves apart.
+    // The halves separately.
     stage.forward(2, batch, in, out);
     EXPECT_EQ(peak_of_buffers([&] { stage.backward_input(2, d_out, d_in); }),
               want.input_half_buffers);
@@ -139,7 +140,7 @@ TEST_P(GptCostStates, MatchTheFormula) {
   });
 }
 
-// The same calls by themselves put as many bytes and messages on the wire.
+// The listed calls, run separately, send the same bytes and messages.
 TEST_P(GptCost, CollectivesMatchTheTable) {
   const GptConfig& config = GetParam().config;
   on_stages([&](Rank& rank, GptStage& stage, const StageCase& here, const TokenBatch& batch,
@@ -194,8 +195,8 @@ const std::vector<Costs> plain_cases{{long_sequence, 1, 1, 1, Dtype::float32},
 
 std::vector<Costs> cost_cases() {
   std::vector<Costs> cases = plain_cases;
-  // Every option at every place of a stage in the pipeline; groups of 4 of 6 layers leave a shorter
-  // one.
+  // Every option at every position of a stage in the pipeline. Groups of 4 of 6 layers leave a
+  // shorter group.
   for (const auto& [config, tp, stages, sequences, dtype] :
        {std::tuple(long_sequence, 4, 1, 4, Dtype::bfloat16),
         {long_sequence, 2, 3, 2, Dtype::float32},
@@ -235,7 +236,7 @@ std::vector<Costs> cost_cases() {
 INSTANTIATE_TEST_SUITE_P(Cases, GptCost, ::testing::ValuesIn(cost_cases()));
 INSTANTIATE_TEST_SUITE_P(Cases, GptCostStates, ::testing::ValuesIn(plain_cases));
 
-// 2 + 2 a layer, 1 for the embedding, 3 for the loss, 1 for the head's input.
+// 2 + 2 per layer, 1 for the embedding, 3 for the loss, 1 for the head's input.
 TEST(GptCostCalls, MatchMegatron) {
   using machine::Operation;
   StageCase all{2, {}, 2, Dtype::bfloat16};
@@ -250,7 +251,7 @@ TEST(GptCostCalls, MatchMegatron) {
   EXPECT_TRUE(backward_weights_calls(long_sequence, all).empty());
   EXPECT_TRUE(forward_calls(long_sequence, {}).empty());
 
-  // 4 a layer forward and 6 backward, 2 of those for the weights.
+  // 4 per layer forward and 6 backward, 2 of them for the weights.
   all.options.sequence_parallel = true;
   EXPECT_EQ(forward_calls(long_sequence, all),
             (List{of(Operation::all_gather, 13), of(Operation::reduce_scatter, 13), loss}));
@@ -258,7 +259,7 @@ TEST(GptCostCalls, MatchMegatron) {
             (List{of(Operation::all_gather, 12), of(Operation::reduce_scatter, 13)}));
   EXPECT_EQ(backward_weights_calls(long_sequence, all), (List{of(Operation::all_gather, 14)}));
 
-  // Four of six layers forward once more.
+  // Four of six layers run forward once more.
   all.options.recompute_granularity = RecomputeGranularity::full;
   all.options.recompute_method = RecomputeMethod::block;
   all.options.recompute_num_layers = 4;
@@ -268,15 +269,15 @@ TEST(GptCostCalls, MatchMegatron) {
   all.options.distribute_saved_activations = true;
   EXPECT_EQ(backward_input_calls(long_sequence, all),
             (List{of(Operation::all_reduce, 21), of(Operation::all_gather, 4)}));
-  all.stage = {1, 2};  // three layers, the first of whose inputs the caller keeps
+  all.stage = {1, 2};  // three layers; the caller keeps the first input
   all.options.recompute_num_layers = 3;
   EXPECT_EQ(backward_input_calls(long_sequence, all),
             (List{of(Operation::all_reduce, 13), of(Operation::all_gather, 2)}));
 }
 
-// Korthikanti et al. 2022, table 2, without the dropout that we don't have (2 sbh, and 3as/h of
-// sbh) and with the statistics of the norms, of a layer between others; and what full
-// recomputation leaves.
+// Table 2 of Korthikanti et al. 2022 for a layer between others, and the memory that remains with
+// full recomputation. Dropout (2 sbh, and 3as/h of sbh) is excluded, and the statistics of the
+// norms are included.
 TEST(GptCostMemory, LayerMatchesThePaper) {
   GptConfig config{.layers = 4, .hidden = 48, .heads = 8, .vocabulary = 16, .sequence = 20};
   const std::size_t s = 20, h = 48, a = 8;
@@ -314,9 +315,9 @@ TEST(GptCostMemory, LayerMatchesThePaper) {
   }
 }
 
-// P_a+cpu of ZeRO-R: what full recomputation leaves is gone from the device, 2sbh a layer or its
-// share, and is in host memory from forward until the layer is made again; it goes there once and
-// comes back once.
+// P_a+cpu of ZeRO-R. The checkpoints of full recomputation, 2sbh per layer or a share, leave the
+// device. They stay in host memory from forward until the layer is recomputed, and move once in
+// each direction.
 TEST(GptCostMemory, CheckpointsMoveToTheHost) {
   const GptConfig config{.layers = 4, .hidden = 48, .heads = 8, .vocabulary = 16, .sequence = 20};
   const std::size_t sbh = 20 * 2 * 48, layers = 4;
@@ -365,16 +366,16 @@ TEST(GptCostMemory, HostCheckpointsRequireAHost) {
   });
 }
 
-// GPT-2 small has 124,439,808 parameters: Radford et al. 2019 say 117M, their released model this.
+// The released GPT-2 small has 124,439,808 parameters. Radford et al. 2019 state 117M.
 TEST(GptCostParameters, MatchGpt2Small) {
   const GptConfig small{
       .layers = 12, .hidden = 768, .heads = 12, .vocabulary = 50257, .sequence = 1024};
   EXPECT_EQ(parameters_count(small), 124439808);
 }
 
-// Llama 2 7B (Touvron et al. 2023) has 6,738,415,616. Of its step Megatron-LM counts 42.9 GFLOP a
-// token at sequence 4096: six for each element of the matrices, embedding apart, and of attention
-// the causal half.
+// Llama 2 7B (Touvron et al. 2023) has 6,738,415,616 parameters. Megatron-LM counts 42.9 GFLOP per
+// token of its step at sequence 4096. These are six for each element of the matrices without the
+// embedding, and the causal half of attention.
 TEST(GptCostParameters, MatchLlama2) {
   GptConfig config =
       llama({.layers = 32, .hidden = 4096, .heads = 32, .vocabulary = 32000, .sequence = 4096});
@@ -383,15 +384,15 @@ TEST(GptCostParameters, MatchLlama2) {
   EXPECT_EQ(parameters_count(config), 6738415616);
   const double weights = 32 * (4 * 4096.0 * 4096 + 3 * 4096.0 * 11008) + 4096.0 * 32000;
   EXPECT_EQ(model_flops(config, 1), 6 * (weights + 32 * 4096.0 * 4096));
-  config.num_query_groups = 8;  // narrower keys and values, as many scores
+  config.num_query_groups = 8;  // narrower keys and values, the same number of scores
   EXPECT_EQ(parameters_count(config), 6738415616 - 32 * 2 * 24 * 128 * 4096);
   EXPECT_EQ(model_flops(config, 1),
             6 * (weights - 32 * 2 * 24 * 128 * 4096.0 + 32 * 4096.0 * 4096));
 }
 
 // GPT-3 175B at sequence 2048, by the published formula 72 B s L h² (1 + s/6h + V/12Lh) (Narayanan
-// et al. 2021, without its recomputation), whose attention is twice ours: it does not count the
-// causal half.
+// et al. 2021, without its recomputation). Its attention is twice ours, because it ignores the
+// causal mask.
 TEST(GptCostFlops, MatchThePaperWithHalfTheAttention) {
   const GptConfig gpt3{
       .layers = 96, .hidden = 12288, .heads = 96, .vocabulary = 51200, .sequence = 2048};

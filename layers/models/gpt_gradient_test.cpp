@@ -1,8 +1,8 @@
-// Gradients of the whole model in double against finite differences of its loss, on elements of
-// every parameter. The five-point formula
+// Compares gradients of the whole model in double with finite differences of its loss, on elements
+// of every parameter. The five-point formula is
 //   D(h) = (8 (f(h) - f(-h)) - (f(2h) - f(-2h))) / 12h
-// is off by a truncation of order h^4, estimated by D(h) - D(2h) (fifteen times larger), and by the
-// rounding of the four losses, each off by norm_bound: 18/12h of that.
+// Its truncation error of order h^4 is estimated by D(h) - D(2h), which is fifteen times larger.
+// Each of the four losses has a rounding error of norm_bound. Together they add 18/12h of that.
 
 #include "layers/testing/gpt_case.h"
 
@@ -29,7 +29,7 @@ void expect_slopes(const GptConfig& config) {
         const auto f = [&](double offset) {
           value[i] = here + offset;
           const double moved = ranks.forward(0);
-          ranks.backward(0);  // to be rid of what it saved
+          ranks.backward(0);  // frees the saved activations
           value[i] = here;
           return moved;
         };
@@ -46,8 +46,8 @@ void expect_slopes(const GptConfig& config) {
         ++checked;
       }
     }
-    // The bound must be able to fail: for nearly all elements it is far below the gradient (some
-    // rows of the tables are of tokens that do not occur, and have none).
+    // The bound must be able to fail, so for nearly all elements it is far below the gradient. Rows
+    // of the tables for tokens that do not occur have no gradient.
     EXPECT_GT(powerful, checked * 3 / 4);
   });
 }

@@ -1,5 +1,5 @@
-// The whole model: loss against plain loops in double; every degree, number of stages and order of
-// the halves against one rank; every type against double.
+// Tests the whole model. The loss is compared with plain loops in double. Every degree, number of
+// stages and order of the halves is compared with one rank, and every type with double.
 
 #include "layers/models/gpt.h"
 
@@ -15,7 +15,7 @@ const GptConfig config{.layers = 4, .hidden = 24, .heads = 4, .vocabulary = 44, 
 
 const GptConfig even{.layers = 4, .hidden = 24, .heads = 4, .vocabulary = 44, .sequence = 12};
 
-// Llama's shape, of eight heads in four groups; and what is dropped.
+// Llama's shape with eight heads in four groups, and with dropout.
 GptConfig other(GptConfig shape) {
   shape.hidden = 32;
   shape.heads = 8;
@@ -24,7 +24,7 @@ GptConfig other(GptConfig shape) {
   return shape;
 }
 const GptConfig shapes[] = {config, other(config)}, even_shapes[] = {even, other(even)};
-// One number of sequences for Llama: the behaviour of rows does not depend on the shape.
+// One number of sequences for Llama, because the behaviour of rows does not depend on the shape.
 std::vector<int> sequences_of(const GptConfig& shape, const std::vector<int>& all) {
   return shape.rotary() ? std::vector{2} : all;
 }
@@ -47,7 +47,7 @@ TEST(Gpt, LossMatchesTheReference) {
   }
 }
 
-// How many blocks the error of a gradient has passed on its way back.
+// Returns the number of blocks that the error of a gradient has passed in backward.
 int depth_of(const std::string& name) {
   const auto at = name.find("blocks.");
   if (at == std::string::npos)
@@ -81,7 +81,7 @@ TEST_P(GptTypes, EveryDegreeIsNearDouble) {
   }
 }
 
-// A rank's own rows are a part of a sequence, a whole one, or more.
+// The rows of a rank are a part of a sequence, a whole sequence, or more.
 TEST_P(GptTypes, SequenceParallelIsNearDouble) {
   const Dtype dtype = GetParam();
   for (const GptConfig& shape : even_shapes) {
@@ -98,8 +98,8 @@ TEST_P(GptTypes, SequenceParallelIsNearDouble) {
   }
 }
 
-// Between stages nothing is rounded that is not rounded within one, so only the gradient of a table
-// that is tied, summed from its two ends, may differ: by one rounding where the two sums are added.
+// Stages add no rounding, except for the gradient of a tied table. That gradient is summed from its
+// two ends, and the addition of the two sums rounds once.
 TEST_P(GptTypes, StagesChangeNothing) {
   for (const GptConfig& shape : shapes) {
     GptCase run{.config = shape, .tp = 2, .dtype = GetParam(), .micro_batches = 3};
@@ -143,8 +143,8 @@ TEST_P(GptTypes, SeparateHalvesGiveTheSameBits) {
 INSTANTIATE_TEST_SUITE_P(Dtypes, GptTypes, ::testing::ValuesIn(machine::floating_dtypes),
                          [](const auto& info) { return std::string(name(info.param)); });
 
-// What is made again has the bits that were dropped, so recomputation changes no bit of anything,
-// with the halves together or apart.
+// Recomputed activations have the same bits as the dropped ones. Recomputation therefore changes no
+// bit, with the halves together or separate.
 TEST(Gpt, RecomputingChangesNothing) {
   for (const auto& [dtype, tp, sequence_parallel, sequences, stages, apart] :
        {std::tuple(Dtype::float32, 1, false, 2, 2, true),
@@ -154,7 +154,7 @@ TEST(Gpt, RecomputingChangesNothing) {
         {Dtype::float32, 2, true, 2, 1, false},
         {Dtype::bfloat16, 4, true, 2, 1, false}}) {
     for (const GptConfig& shape : even_shapes) {
-      if (shape.rotary() && tp != 2) continue;  // three of its ways are enough
+      if (shape.rotary() && tp != 2) continue;  // three of the combinations are enough
       GptCase run{.config = shape,
                   .tp = tp,
                   .dtype = dtype,
@@ -201,8 +201,8 @@ TEST(Gpt, RejectsRowsThatTpDoesNotDivide) {
   });
 }
 
-// Two micro-batches of one sequence are one of two: gradients are sums, not means, and what is
-// dropped is the same.
+// Two micro-batches of one sequence equal one micro-batch of two sequences. Gradients are sums, not
+// means, and dropout drops the same elements.
 TEST(Gpt, MicroBatchesAddUp) {
   const GptCase run{.config = shapes[1], .micro_batches = 2};
   const GptResult seen = train(run);
@@ -239,9 +239,9 @@ TEST(Gpt, LossScaleScalesEveryGradient) {
   });
 }
 
-// Gradients are announced before they are made and once a micro-batch when they are, and never
-// change after that; values are used once forward and once backward (the embedding's not), and once
-// more where layers are recomputed.
+// Gradients are announced before they are computed, and once per micro-batch when they are
+// complete. They do not change after that. Values are used once forward and once backward (not
+// those of the embedding), and once more in recomputed layers.
 TEST(Gpt, ReportsCompleteGradients) {
   const int usual = 2 * (config.layers + 2) - 1;
   for (const auto& [apart, granularity, wanted] :

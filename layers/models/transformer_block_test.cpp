@@ -1,5 +1,5 @@
-// A block (norms, attention, perceptron, residual sums), GPT-2's and Llama's, against plain loops
-// in double, degrees against one rank, and types against double.
+// Tests a block (norms, attention, perceptron, residual sums) of GPT-2 and of Llama. Compares it
+// with plain loops in double, degrees with one rank, and types with double.
 
 #include "layers/models/transformer_block.h"
 

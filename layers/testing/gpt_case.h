@@ -1,6 +1,6 @@
 #pragma once
-// One training step of a small GPT for the tests: every stage on each rank of tp, handing its
-// activations to the next, so that tp and the number of stages can be varied freely.
+// For tests: one training step of a small GPT. Each rank of tp runs every stage and passes its
+// activations to the next stage, so tests combine any tp and number of stages.
 
 #include <memory>
 #include <set>
@@ -13,7 +13,8 @@
 
 namespace layers::testing {
 
-// Every way to recompute in a stage of so many layers, none too; without distribution.
+// Returns every way to recompute in a stage with this number of layers, including none, without
+// distribution.
 inline std::vector<ActivationOptions> recomputations(int layers) {
   using enum RecomputeGranularity;
   std::vector<ActivationOptions> all{{}, {.recompute_granularity = selective}};
@@ -52,9 +53,9 @@ struct GptCase {
   }
 };
 
-// One call as a stage makes it: all-reduces in place, the others from one tensor to another. A
-// communicator keeps the scratch of a call from the first of its size on: done before anything is
-// counted.
+// Runs one call like a stage: all-reduces in place, other operations from one tensor to another. A
+// communicator keeps the scratch of a call from the first call of its size. This call therefore
+// runs before anything is counted.
 inline void run_once(const Rank& rank, const CollectiveCalls& call) {
   const auto tensor = [&](std::int64_t elements) {
     machine::Tensor data(rank.world.device(), call.dtype, {elements}, machine::Category::buffers);
@@ -136,7 +137,7 @@ class GptRanks {
     }
   }
 
-  // Gradients by name; a table that two stages hold is their sum.
+  // Returns gradients by name. For a table on two stages, returns the sum of both.
   Observed gradients() {
     Observed all;
     for (const auto& stage : stages_) {
@@ -164,7 +165,8 @@ class GptRanks {
   }
 
  private:
-  // Counted where no formula looks: the tensors between stages are the caller's.
+  // Counted in a category that no formula covers, because the caller owns the tensors between
+  // stages.
   machine::Tensor boundary() const {
     return rank_.context.tensor(stages_.front()->boundary(case_.sequences),
                                 machine::Category::optimizer);
@@ -172,7 +174,7 @@ class GptRanks {
 
   const Rank& rank_;
   GptCase case_;
-  std::unique_ptr<machine::Device> host_ = machine::make_host_device();  // of checkpoints
+  std::unique_ptr<machine::Device> host_ = machine::make_host_device();  // for checkpoints
   std::vector<std::unique_ptr<GptStage>> stages_;
   std::vector<std::vector<std::int32_t>> tokens_, targets_;
 };

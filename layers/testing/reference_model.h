@@ -1,6 +1,7 @@
 #pragma once
-// The model's forward pass as plain loops in double over global parameters: what the layers' tests
-// judge by. Slow and obvious; shares nothing with the layers but the parameters' names.
+// The model's forward pass as plain loops in double over global parameters, which is the reference
+// of the layers' tests. It is slow and simple, and shares only the names of parameters with the
+// layers.
 
 #include <algorithm>
 #include <cmath>
@@ -19,7 +20,7 @@ namespace layers::reference {
 using Values = std::vector<double>;           // row-major
 using Model = std::map<std::string, Values>;  // by parameter name
 
-// Without bias, a vector of zeros.
+// Without a bias, `bias` is a vector of zeros.
 inline Values linear(const Values& x, const Values& weight, const Values& bias) {
   const std::size_t out = bias.size(), in = weight.size() / out, rows = x.size() / in;
   Values y(rows * out);
@@ -33,7 +34,7 @@ inline Values linear(const Values& x, const Values& weight, const Values& bias) 
   return y;
 }
 
-// The bias of that name, or zeros.
+// Returns the bias with that name, or zeros.
 inline Values bias_of(const Model& model, const std::string& name, std::size_t size) {
   const auto found = model.find(name);
   return found == model.end() ? Values(size) : found->second;
@@ -73,8 +74,8 @@ inline Values norm(const Values& x, const Model& model, const std::string& name,
              : layer_norm(x, gain, model.at(name + ".bias"), config.layer_norm_epsilon);
 }
 
-// Element i of a head at a position, turned: with its partner in the other half it is a complex
-// number, which is multiplied by exp(√-1 position base^(-2 pair/head)).
+// Returns element i of a head at a position, after the rotation. With its partner in the other half
+// it is a complex number, which is multiplied by exp(√-1 position base^(-2 pair/head)).
 inline double turned(const std::vector<double>& head, std::size_t i, std::size_t position,
                      double base) {
   const std::size_t half = head.size() / 2, pair = i % half;
@@ -86,8 +87,8 @@ inline double turned(const std::vector<double>& head, std::size_t i, std::size_t
                   : real * std::sin(angle) + imaginary * std::cos(angle);
 }
 
-// qkv weight rows: the queries of group 0, its key, its value, then group 1, …; a group is a head,
-// if queries are not grouped.
+// Rows of the qkv weight: the queries of group 0, its key, its value, then group 1, …. Without
+// groups of queries, each head is a group.
 inline Values attention(const Values& x, const Model& model, const std::string& name,
                         const GptConfig& config, const Draw& draw = {}) {
   const auto hidden = static_cast<std::size_t>(config.hidden);
@@ -99,7 +100,7 @@ inline Values attention(const Values& x, const Model& model, const std::string& 
   const std::size_t width = hidden + 2 * groups * head;
   const Values qkv =
       linear(x, model.at(name + ".qkv.weight"), bias_of(model, name + ".qkv.bias", width));
-  // Queries of head a; keys (which 0) and values (1) that it attends to.
+  // Queries of head a, and the keys (`which` 0) and values (1) that it attends to.
   const auto vector = [&](std::size_t row, std::size_t column) {
     const auto begin = qkv.begin() + static_cast<std::ptrdiff_t>(row * width + column);
     return Values(begin, begin + static_cast<std::ptrdiff_t>(head));
@@ -150,7 +151,7 @@ inline Values attention(const Values& x, const Model& model, const std::string& 
                 bias_of(model, name + ".projection.bias", hidden));
 }
 
-// fc1 of SwiGLU: the rows of the gate, then as many of what it gates.
+// Rows of fc1 with SwiGLU: the gate, then the same number of gated rows.
 inline Values mlp(const Values& x, const Model& model, const std::string& name,
                   const GptConfig& config) {
   const auto hidden = static_cast<std::size_t>(config.hidden);
@@ -194,7 +195,8 @@ inline Values block(const Values& x, const Model& model, const std::string& name
   return y;
 }
 
-// Sum of the token losses after the last block, of the tokens whose target is not negative.
+// Returns the sum of the token losses after the last block. Tokens with a negative target do not
+// count.
 inline double loss(const Values& x, const Model& model, const std::vector<std::int32_t>& targets,
                    const GptConfig& config) {
   const char* output =

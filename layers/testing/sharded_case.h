@@ -1,7 +1,7 @@
 #pragma once
-// What the tests of layers share. A case runs on tp ranks (threads); its inputs are global and
-// random, each rank takes its shard, and what comes out is put together again, so that every degree
-// gives the same global tensors to compare. Where ranks hold replicas, they must agree to the bit.
+// Common parts of the tests of layers. A case runs on tp ranks (threads). Its inputs are global and
+// random. Each rank takes its shard, and the outputs are assembled, so every degree gives the same
+// global tensors. Replicas must agree to the bit.
 
 #include <gtest/gtest.h>
 
@@ -20,8 +20,8 @@
 
 namespace layers::testing {
 
-inline constexpr int replicated = -1;  // as the extent that tp cuts
-// Tensors between tensor-parallel regions.
+inline constexpr int replicated = -1;  // instead of the extent that tp splits
+// Returns the split extent of tensors between tensor-parallel regions.
 inline int cut_of_rows(bool sequence_parallel) { return sequence_parallel ? 0 : replicated; }
 
 struct Rank {
@@ -32,7 +32,7 @@ struct Rank {
 
 inline void on_ranks(int tp, machine::Dtype dtype, const std::function<void(Rank&)>& body) {
   machine::run_ranks(tp, [&](machine::World& world) {
-    world.device().set_threads(1);  // products this small gain nothing from more
+    world.device().set_threads(1);  // more threads do not speed up such small products
     collectives::Communicator communicator(world, machine::first_ranks("tp", tp, world.rank()),
                                            machine::Transport::shared_memory);
     Rank rank{world, communicator, {world.device(), communicator, dtype}};
@@ -78,7 +78,7 @@ struct Cut {
   }
 };
 
-// This rank's shard of a global tensor, under Category::buffers.
+// Returns this rank's shard of a global tensor, under Category::buffers.
 inline machine::Tensor scatter(const Rank& rank, const std::vector<double>& global,
                                const machine::Shape& shape, int dim, machine::Dtype dtype) {
   const Cut cut(shape, dim);
@@ -106,7 +106,8 @@ inline machine::Tensor scatter(const Rank& rank, const std::vector<double>& glob
   return scatter(rank, global, shape, dim, rank.context.dtype);
 }
 
-// The global tensor, from every rank's shard, on every rank. Replicas must be bitwise equal.
+// Returns the global tensor on every rank, from the shards of all ranks. Replicas must be bitwise
+// equal.
 inline std::vector<double> gather(const Rank& rank, const machine::Tensor& local,
                                   const machine::Shape& shape, int dim = replicated) {
   const std::vector<double> mine = machine::to_doubles(local);
@@ -135,7 +136,7 @@ inline std::vector<double> gather(const Rank& rank, const collectives::Parameter
                 sharded ? parameter.placement.dim : replicated);
 }
 
-// Rounds values to dtype, so that a double run starts from the numbers that a narrower one has.
+// Rounds values to dtype, so that a double run starts from the same numbers as a narrower run.
 inline void round_values(const Rank& rank, const Parameters& parameters, machine::Dtype dtype) {
   for (const collectives::Parameter* parameter : parameters) {
     const machine::Tensor narrow(rank.world.device(), dtype, parameter->value.shape(),
@@ -145,7 +146,7 @@ inline void round_values(const Rank& rank, const Parameters& parameters, machine
   }
 }
 
-// The same extents in Llama's shape: two heads a group.
+// Returns the same extents in Llama's shape, with two heads per group.
 inline GptConfig llama(GptConfig config) {
   config.normalization = Normalization::rms_norm;
   config.swiglu = true;
@@ -183,7 +184,7 @@ inline void observe_gradients(const Rank& rank, const Parameters& parameters, Ob
   }
 }
 
-// The view of rank 0. Every rank has assembled the same global tensors.
+// Returns the observation of rank 0. Every rank has assembled the same global tensors.
 inline Observed observe(int tp, machine::Dtype dtype, const std::function<Observed(Rank&)>& body) {
   Observed result;
   on_ranks(tp, dtype, [&](Rank& rank) {
@@ -195,7 +196,7 @@ inline Observed observe(int tp, machine::Dtype dtype, const std::function<Observ
 
 // The largest relative error of n roundings, each of relative size u (Higham 2002, lemma 3.1).
 inline double gamma(double n, double u) { return n * u / (1 - n * u); }
-// The bound of errors that follow one another.
+// Returns the bound of two successive errors.
 inline double then(double first, double second) { return (1 + first) * (1 + second) - 1; }
 
 inline double accumulator_roundoff(machine::Dtype dtype) {
@@ -213,20 +214,22 @@ inline double relative_error(const std::vector<double>& got, const std::vector<d
   return difference == 0 ? 0 : std::sqrt(difference / size);
 }
 
-// |g' - g| / |g| <= 4 * 1.03^depth * epsilon (theorem 5.3 of arXiv:2506.09280), depth the number of
-// blocks that the error has passed. Its premise is residual branches that are small beside the
-// stream, as GPT-2's initial values make them: with weights of deviation 0.2 instead, changing
-// every parameter in its last bit moves gradients of four blocks by up to 16 of these bits, not 4.
+// The bound of |g' - g| / |g| is 4 * 1.03^depth * epsilon (theorem 5.3 of arXiv:2506.09280). depth
+// is the number of blocks that the error has passed. The theorem requires residual branches that
+// are small compared with the stream, as with GPT-2's initial values. Weights of deviation 0.2
+// violate this. There, a change of every parameter in its last bit moves gradients of four blocks
+// by up to 16 of these bits, not 4.
 //
-// epsilon is twice the unit roundoff of what is stored, as there, and sqrt(n) of the accumulator's
-// for sums of n terms (Higham and Mary 2019, doi:10.1137/18M1226312): nothing under bfloat16 and
-// half, most of it under float and double, whose sums round as coarsely as what they store.
+// epsilon is twice the unit roundoff of stored values, as in the theorem, plus sqrt(n) roundoffs of
+// the accumulator. The latter is for sums of n terms (Higham and Mary 2019,
+// doi:10.1137/18M1226312). The second part is negligible for bfloat16 and half. It is most of
+// epsilon for float and double, which round sums as coarsely as stored values.
 inline double norm_bound(machine::Dtype dtype, int depth, double longest_sum) {
   const double epsilon =
       2 * machine::unit_roundoff(dtype) + std::sqrt(longest_sum) * accumulator_roundoff(dtype);
   return 4 * std::pow(1.03, depth) * epsilon;
 }
-// The distance of a run in dtype from one in double.
+// Returns the bound of the distance of a run in dtype from a run in double.
 inline double norm_bound_from_double(machine::Dtype dtype, int depth, double longest_sum) {
   return norm_bound(dtype, depth, longest_sum) +
          norm_bound(machine::Dtype::float64, depth, longest_sum);

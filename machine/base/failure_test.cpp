@@ -56,7 +56,7 @@ TEST(Failure, AWaitingRankIsNotLost) {
 TEST(Failure, WrongDataIsTracedToTheFirstSender) {
   EXPECT_EQ(first_cause(Failures{}), std::nullopt);
   EXPECT_EQ(first_cause(Failures{std::nullopt, std::nullopt}), std::nullopt);
-  // Around a ring of four: rank 2 had it from rank 1, whose data are right.
+  // A ring of four: rank 2 received wrong data from rank 1, whose own data are right.
   const Failures ring{wrong(0, 3), std::nullopt, wrong(2, 1), wrong(3, 2)};
   EXPECT_EQ(first_cause(ring)->rank, 2);
   // A sum of two ranks: rank 0 has the result that rank 1 computed from the wrong message.

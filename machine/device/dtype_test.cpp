@@ -10,7 +10,7 @@
 namespace machine {
 namespace {
 
-// A format by definition: value = mantissa * 2^exponent, walked through and not computed.
+// A format by definition: value = mantissa * 2^exponent. Patterns are searched, not computed.
 struct Format {
   int mantissa_bits, exponent_bits;
   bool has_infinity = true, saturates = false;
@@ -29,8 +29,8 @@ struct Format {
     if (exponent == 0) return sign_of * std::ldexp(mantissa, 1 - bias - mantissa_bits);
     return sign_of * std::ldexp(mantissa + (1 << mantissa_bits), exponent - bias - mantissa_bits);
   }
-  // The nearest of all positive numbers, ties to the even pattern; what follows the largest stands
-  // where it would if the format went on.
+  // Returns the nearest of all positive numbers, with ties to the even pattern. The pattern after
+  // the largest number has the value that it would have in a longer format.
   int nearest(double magnitude) const {
     const int above = has_infinity ? ((1 << exponent_bits) - 1) << mantissa_bits : sign() - 1;
     const auto position = [&](int bits) {
@@ -91,12 +91,12 @@ TYPED_TEST(Narrow, RoundsToNearestEven) {
   for (int i = 0; i < 300000; ++i) {
     const float any = std::bit_cast<float>(static_cast<std::uint32_t>(generator()));
     if (!std::isnan(any)) check(any);
-    // In the range of half, its subnormal numbers included.
+    // In the range of half, including its subnormal numbers.
     const float small = std::ldexp(std::uniform_real_distribution<float>(-1, 1)(generator),
                                    static_cast<int>(generator() % 45) - 28);
     check(small);
   }
-  // Every tie between neighbours, and the floats beside it.
+  // Every tie between neighbours, and the floats next to it.
   for (int pattern = 0; pattern + 1 < this->format.sign(); ++pattern) {
     const double low = this->format.value(pattern), high = this->format.value(pattern + 1);
     if (!std::isfinite(low) || !std::isfinite(high)) continue;
@@ -136,7 +136,7 @@ TEST(Dtype, OnlyFloatingDtypesCompute) {
   }
 }
 
-// 1 + u is a tie that goes to 1; the next double above it does not.
+// 1 + u is a tie that rounds to 1. The next double above it does not.
 TEST(Dtype, UnitRoundoffIsHalfTheGapAboveOne) {
   EXPECT_EQ(static_cast<float>(Bfloat16(1 + static_cast<float>(unit_roundoff(Dtype::bfloat16)))),
             1);

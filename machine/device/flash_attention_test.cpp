@@ -11,8 +11,8 @@ struct Sizes {
   double scale = 0.125;
 };
 
-// One to several blocks, none a multiple of them; heads that are grouped, long and odd; more
-// queries than keys and fewer; scores so large that only their differences can be raised to e.
+// One to several blocks, none a multiple of them. Heads are grouped, long or odd. Queries are more
+// or fewer than keys. Some scores are so large that only their differences can be exponentiated.
 constexpr Sizes cases[] = {
     {1, 1, 1, 1, 1, 1},           {2, 3, 3, 7, 7, 10},
     {1, 1, 1, 110, 110, 64},      {2, 4, 2, 41, 41, 33},
@@ -21,7 +21,7 @@ constexpr Sizes cases[] = {
     {1, 1, 1, 0, 5, 4},
 };
 
-// A batch of heads in a tensor, at `first` of `per_head` columns of each.
+// A batch of heads in a tensor. `first` is the offset of its first element.
 struct Heads {
   Tensor tensor;
   Matrix matrix;
@@ -38,7 +38,7 @@ struct Heads {
   std::int64_t first = 0;
 };
 
-// Values or bounds of one result, as its heads lie: [sequences, heads, rows, cols].
+// Values or bounds of one result, in the layout of its heads: [sequences, heads, rows, cols].
 struct Cube {
   std::int64_t heads, rows, cols;
   std::vector<Real> values;
@@ -55,7 +55,7 @@ struct Cube {
 class FlashAttention : public OnDevice {
  protected:
   Real u() const { return sum_roundoff(dtype()); }
-  // The factor that a narrow dtype may round before the product.
+  // Returns the error of a factor that a narrow dtype may round before the product.
   Real narrowing(Real x) const {
     return is_narrow() ? Real{rounding(dtype(), static_cast<double>(x))} : 0;
   }
@@ -88,8 +88,8 @@ class FlashAttention : public OnDevice {
     return result;
   }
 
-  // Inputs and results. q, k and v share a tensor where they have as many heads and rows, as the
-  // layer's do; else k and v do.
+  // Inputs and results. q, k and v share a tensor if they have the same numbers of heads and rows,
+  // as in the layer. Otherwise only k and v share one.
   struct Call {
     Heads q, k, v, out, d_out, d_q, d_k, d_v;
     Tensor log_sum_exp;
@@ -133,7 +133,7 @@ class FlashAttention : public OnDevice {
   struct Score {
     Real value, error;
   };
-  // A product of head terms; the scale is one more factor, on either side.
+  // A product of head terms. The scale is one more factor, on either side.
   Score score(const Sizes& s, const Call& c, std::int64_t a, std::int64_t h, std::int64_t i,
               std::int64_t j) const {
     Real sum = 0, size = 0;
@@ -149,10 +149,10 @@ class FlashAttention : public OnDevice {
   }
 };
 
-// A weight e^z is off by the error of z; by a roundoff of the two differences between z and the
-// final maximum that it passes, each at most the range of scores, and five of each exponential and
-// product (one for every 16 keys at most, where a maximum may rise); and by its narrowing. Then
-// two sums over the keys and a division.
+// The error of a weight e^z has three parts. The first is the error of z. The second is a roundoff
+// of the two differences between z and the final maximum, each at most the range of scores. Each
+// exponential and product adds five roundoffs. There is at most one per 16 keys, where a maximum
+// may rise. The third is the narrowing of the weight. Two sums over the keys and a division follow.
 TEST_P(FlashAttention, Forward) {
   for (const Sizes& s : cases) {
     SCOPED_TRACE(fmt::format("queries {} keys {} head {}", s.queries, s.keys, s.head));
@@ -204,8 +204,9 @@ TEST_P(FlashAttention, Forward) {
   }
 }
 
-// out and log_sum_exp are inputs here. A probability is off by the errors of its score, of the
-// difference and five roundoffs more; products and sums as they come; p and d_s may be narrowed.
+// out and log_sum_exp are inputs here. The error of a probability is that of its score and of the
+// difference, plus five roundoffs. Products and sums add their own errors. p and d_s may be
+// narrowed.
 TEST_P(FlashAttention, Backward) {
   for (const Sizes& s : cases) {
     SCOPED_TRACE(fmt::format("queries {} keys {} head {}", s.queries, s.keys, s.head));

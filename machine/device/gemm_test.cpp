@@ -9,8 +9,8 @@ namespace {
 
 class Gemm : public OnDevice {
  protected:
-  // Against the sum over k in long double. Componentwise: k products and sums in the accumulator,
-  // the factors alpha and beta and their sum, then the rounding to c's dtype.
+  // Compares with the sum over k in long double. The componentwise error covers k products and sums
+  // in the accumulator, the factors alpha and beta and their sum, and the rounding to c's dtype.
   void check(const Matrix& a, const Matrix& b, const Matrix& c, float alpha, float beta,
              const Tensor& a_in, const Tensor& b_in, const Tensor& c_in) {
     const Values av = to_doubles(a_in), bv = to_doubles(b_in), before = to_doubles(c_in);
@@ -55,7 +55,7 @@ class Gemm : public OnDevice {
     }
   }
 
-  // c's dtype: a's, and float under a narrow one.
+  // Dtypes of c: the dtype of a, and also float if that is narrow.
   std::vector<Dtype> results() const { return sums(); }
 };
 
@@ -80,7 +80,7 @@ TEST_P(Gemm, EveryTransposeAndSize) {
   }
 }
 
-// Each sum has one order, whoever takes which part of it.
+// Each sum has one order, regardless of the split among threads.
 TEST_P(Gemm, DoublesHaveTheSameBitsOnAnyNumberOfThreads) {
   if (dtype() != Dtype::float64 || device_->kind() != Device::Kind::host) GTEST_SKIP();
   const Tensor a = random({12, 100, 170}), b = random({12, 170, 30});
@@ -91,7 +91,7 @@ TEST_P(Gemm, DoublesHaveTheSameBitsOnAnyNumberOfThreads) {
       const Tensor c = empty({12, 100, 30});
       Matrix ma = matrix(a), mb = matrix(b), mc = matrix(c);
       for (Matrix* x : {&ma, &mb, &mc}) {
-        if (batches == 1) continue;  // all rows of a with the first of b
+        if (batches == 1) continue;  // all rows of a with the first matrix of b
         x->rows /= batches;
         x->batch = {1, batches};
         x->batch_stride[1] = x->rows * x->cols;
@@ -117,7 +117,7 @@ TEST_P(Gemm, ALogHoldsTheProducts) {
     EXPECT_EQ(log.products()[1].a.row_stride, 1);
     EXPECT_EQ(log.products()[0].flops(), 2 * 4 * 3 * 5);
   }
-  gemm(device_->stream(), matrix(a), matrix(b), matrix(c));  // nobody listens
+  gemm(device_->stream(), matrix(a), matrix(b), matrix(c));  // without a log
   const GemmLog fresh;
   EXPECT_TRUE(fresh.products().empty());
 }
@@ -239,11 +239,11 @@ TEST_P(Gemm, ThreadsComputeTheSame) {
     const Tensor first = empty({150, 90}), second = empty({150, 90});
     check(matrix(a), matrix(b), matrix(first), 1, 0, a, b, first);
     gemm(device_->stream(), matrix(a), matrix(b), matrix(second));
-    EXPECT_EQ(hash(first), hash(second));  // the same bits, run after run
+    EXPECT_EQ(hash(first), hash(second));  // the same bits in every run
   }
 }
 
-// Ranks as threads of one process: each with its own device, thread count and kept primitives.
+// Ranks are threads of one process, each with its own device, thread count and cached primitives.
 TEST_P(Gemm, RanksAtOnce) {
   if (device_->kind() != Device::Kind::host) GTEST_SKIP() << "one rank a CUDA device";
   const Tensor a = random({61, 83}), b = random({83, 47}), expected = empty({61, 47});

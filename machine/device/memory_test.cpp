@@ -60,7 +60,7 @@ TEST(Memory, ZeroBytesAreEmpty) {
   EXPECT_EQ(device->ledger().peak(), 0u);
 }
 
-// A segment of 256 bytes, as ranks share one.
+// A segment of 256 bytes, like one that ranks share.
 class Segment final : public HostMemory {
  public:
   void* allocate(std::size_t bytes) override {

@@ -7,8 +7,8 @@
 namespace machine {
 namespace {
 
-// Random123's kat_vectors: philox4x32 10 with counter and key all ones is not reachable (the upper
-// half of our counter is zero); the zero vector is asserted in random.h.
+// random.h asserts the zero vector of Random123's kat_vectors for philox4x32 10. The vector with
+// counter and key all ones is not reachable, because the upper half of our counter is zero.
 TEST(Philox, DiffersInEveryBitOfSeedAndIndex) {
   std::set<std::array<std::uint32_t, 4>> seen;
   for (int bit = 0; bit < 64; ++bit) {
@@ -64,7 +64,7 @@ TEST_P(Random, DtypesAreRoundingsOfOneValue) {
   }
 }
 
-// Uniform values are the 32 bits of Philox, exactly where the dtype holds them.
+// Uniform values are the 32 bits of Philox, without rounding if the dtype represents them.
 TEST_P(Random, UniformIsPhilox) {
   const Tensor out = empty({3, 50});
   kernels().fill_uniform(out, 99, {7, 2, 60}, 0, 1);
@@ -80,8 +80,8 @@ TEST_P(Random, UniformIsPhilox) {
   expect_within(got, reference, error, dtype());
 }
 
-// Mean, variance and the fourth moment of n normal values lie within five of their standard errors,
-// which fails for a right generator once in a million seeds; this seed is fixed.
+// Mean, variance and the fourth moment of n normal values lie within five of their standard errors.
+// A correct generator fails for one in a million seeds. This seed is fixed.
 TEST_P(Random, NormalHasTheMomentsOfANormal) {
   constexpr double n = 200 * 300;
   const Tensor out = empty({200, 300});

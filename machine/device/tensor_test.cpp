@@ -62,7 +62,7 @@ TEST_F(Tensors, DoublesSurviveARoundTrip) {
   for (const Dtype dtype : every_dtype) {
     const Tensor tensor = counting({7, 11}, dtype);
     const std::vector<double> values = to_doubles(tensor);
-    // 8 bits hold integers to 16, or 8.
+    // float8_e4m3 represents integers up to 16, float8_e5m2 up to 8.
     const std::size_t exact = dtype == Dtype::float8_e4m3   ? 17
                               : dtype == Dtype::float8_e5m2 ? 9
                                                             : values.size();
@@ -87,14 +87,15 @@ TEST_F(Tensors, HashesFollowTheBits) {
   values.back() += 1;
   from_doubles(second, values);
   EXPECT_NE(hash(first), hash(second));
-  // Zeros of both signs are equal numbers and different bits.
+  // Zeros of both signs are equal numbers with different bits.
   const Tensor zero = counting({1}), negative = counting({1});
   from_doubles(negative, {-0.0});
   EXPECT_NE(hash(zero), hash(negative));
   EXPECT_NE(hash(first.slice(0, {0})), hash(zero));
 }
 
-// Whole strides of the hash and a rest: every element counts, and its place.
+// The size is several strides of the hash and a remainder. Every element and its place must change
+// the hash.
 TEST_F(Tensors, HashSeesEveryElementAndItsPlace) {
   const Tensor tensor = counting({75});
   const std::uint64_t whole = hash(tensor);

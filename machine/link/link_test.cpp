@@ -88,7 +88,7 @@ TEST(SharedMemoryLink, CountsEveryByteUnderItsLabel) {
   });
 }
 
-// A sender may run ahead of its receiver until the ring is full; then it waits, and nothing is
+// A sender may run ahead of its receiver until the ring is full. Then it waits, and no message is
 // lost.
 TEST(SharedMemoryLink, ASenderThatRunsAheadWaits) {
   run_ranks(2, [](World& world) {
@@ -106,7 +106,8 @@ TEST(SharedMemoryLink, ASenderThatRunsAheadWaits) {
   });
 }
 
-// Written by the sender where the receiver has posted a place for it; sent where it has not.
+// The sender writes into the place that the receiver has posted. Without a posted place, it sends
+// the message.
 TEST(SharedMemoryLink, AMessageIsDeliveredToThePostedPlace) {
   run_ranks(2, [](World& world) {
     const auto link = connect(world, world.group(), Transport::shared_memory);
@@ -119,7 +120,7 @@ TEST(SharedMemoryLink, AMessageIsDeliveredToThePostedPlace) {
       const auto two = pattern(world.rank(), peer, 2 * lap + 1, bytes);
       ASSERT_EQ(link->posted(peer, bytes), nullptr);
       link->send(peer, one.data(), bytes);
-      link->receive(peer, first.data(), bytes);  // the peer's first: its post is seen from here on
+      link->receive(peer, first.data(), bytes);  // the peer's post is now visible
       ASSERT_EQ(link->posted(peer, bytes - 1), nullptr);
       void* there = link->posted(peer, bytes);
       ASSERT_NE(there, nullptr);
@@ -189,7 +190,7 @@ TEST(SharedMemoryLink, GroupsDoNotMix) {
   });
 }
 
-// A rank that hangs outside of a wait is told by its last one, however short.
+// If a rank hangs outside of a wait, the board shows its last wait, however short.
 TEST(Wait, TheLastWaitStaysOnTheBoard) {
   RankStatus statuses[2];
   Board board(0, {&statuses[0], &statuses[1]});
@@ -207,7 +208,7 @@ TEST(Wait, WaitsForDevicesAndLibrariesAreOnTheBoard) {
   const Wait wait({&board});
   {
     const Wait::InLibrary inside({&board}, Operation::all_reduce, 4, 64);
-    wait.queued({Operation::all_gather, 1, 9, 8});  // another thread's
+    wait.queued({Operation::all_gather, 1, 9, 8});  // by another thread
     EXPECT_EQ(board.waiting(0), "in all_reduce, waiting for its group at message 4 (64 bytes)");
   }
   EXPECT_EQ(board.waiting(0),
@@ -225,7 +226,7 @@ TEST(Wait, WaitsForDevicesAndLibrariesAreOnTheBoard) {
             "not waiting; it was last in all_gather, with rank 1 at message 9 (8 bytes)");
 }
 
-// One thread of the rank sleeps; what its others waited for meanwhile doesn't hide that.
+// One thread of the rank sleeps. Later waits of its other threads do not hide this wait.
 TEST(Wait, ASleepingThreadStaysOnTheBoard) {
   RankStatus statuses[3];
   Board board(0, {&statuses[0], &statuses[1], &statuses[2]});
@@ -244,7 +245,7 @@ TEST(Wait, ASleepingThreadStaysOnTheBoard) {
   int looks = 0;
   wait.polling([&] { return ++looks == 2; }, {Operation::all_reduce, 1, 7, 64});
   EXPECT_EQ(board.waiting(0), "in all_gather, waiting for rank 2 at message 3 (4096 bytes)");
-  looks = 0;  // so many that it sleeps, too
+  looks = 0;  // so many that this thread sleeps, too
   wait.polling([&] { return ++looks == 1200; }, {Operation::all_reduce, 1, 8, 64});
   EXPECT_EQ(shown(), "shown");
   Wait::publish(word, 1, sleeping);

@@ -1,6 +1,6 @@
 #pragma once
-// What the tests of the kernels stand on: a fixture run for every dtype, or every floating one, on
-// the host and, where there is one, on a CUDA device; inputs; and the comparison with a bound.
+// Common parts of the kernel tests: a fixture for every dtype, or every floating one, on the host
+// and on a CUDA device if present. Also inputs, and the comparison with a bound.
 
 #include <gtest/gtest.h>
 
@@ -16,13 +16,13 @@
 
 namespace machine {
 
-using Real = long double;  // of the references: 11 bits more than the widest dtype
+using Real = long double;  // for references: 11 bits more than the widest dtype
 using Values = std::vector<double>;
 
-// Values of the type that accumulates sums.
+// Returns the roundoff of the type that accumulates sums.
 inline double sum_roundoff(Dtype dtype) { return std::min(unit_roundoff(dtype), 0x1p-24); }
 
-// The error of rounding x to dtype: relative, or half the smallest subnormal number.
+// Returns the error of rounding x to dtype: relative, or half the smallest subnormal number.
 inline double rounding(Dtype dtype, double x) {
   const double half_smallest = dtype == Dtype::float8_e4m3   ? 0x1p-10
                                : dtype == Dtype::float8_e5m2 ? 0x1p-17
@@ -33,13 +33,13 @@ inline double rounding(Dtype dtype, double x) {
   return std::max(unit_roundoff(dtype) * std::abs(x), half_smallest);
 }
 
-// got, in dtype, against reference +- error from before the last rounding.
+// Compares `got`, in dtype, with reference +- error. `error` excludes the last rounding.
 inline void expect_within(const Values& got, const std::vector<Real>& reference,
                           const std::vector<Real>& error, Dtype dtype) {
   ASSERT_EQ(got.size(), reference.size());
   ASSERT_EQ(error.size(), reference.size());
   for (std::size_t i = 0; i < got.size(); ++i) {
-    const Real before = error[i] + 0x1p-60L * std::abs(reference[i]);  // of the reference itself
+    const Real before = error[i] + 0x1p-60L * std::abs(reference[i]);  // of the reference
     const Real bound =
         before + rounding(dtype, static_cast<double>(std::abs(reference[i]) + before));
     // Written so that NaN fails.
@@ -64,7 +64,7 @@ class OnDevice : public testing::TestWithParam<std::tuple<Device::Kind, Dtype>> 
   Dtype dtype() const { return std::get<1>(GetParam()); }
   bool is_narrow() const { return size_of(dtype()) == 2; }
   Dtype wide() const { return dtype() == Dtype::float64 ? Dtype::float64 : Dtype::float32; }
-  // The dtypes that gradients of this one are accumulated in.
+  // Returns the dtypes in which gradients of this dtype are accumulated.
   std::vector<Dtype> sums() const {
     return is_narrow() ? std::vector{dtype(), Dtype::float32} : std::vector{dtype()};
   }
@@ -90,7 +90,8 @@ class OnDevice : public testing::TestWithParam<std::tuple<Device::Kind, Dtype>> 
     return random(shape, dtype(), low, high);
   }
 
-  // reference(i) and error(i) of each element, the error before the rounding to the result's dtype.
+  // Compares `out` with reference(i) +- error(i). The error excludes the rounding to the result's
+  // dtype.
   template <class Reference, class Error>
   void expect(const Tensor& out, Reference reference, Error error) {
     std::vector<Real> values, errors;

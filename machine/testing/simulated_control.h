@@ -1,6 +1,6 @@
 #pragma once
-// One call of the control plane among thousands of ranks in one thread: counts its messages without
-// a process or a thread for each rank.
+// One call of the control plane among thousands of ranks in one thread. Counts messages without a
+// process or a thread for each rank.
 //
 //   SimulatedControl all(4096);
 //   all.barrier();
@@ -23,7 +23,7 @@ namespace machine {
 
 class SimulatedControl {
  public:
-  // The group's members are in the opposite of the world's order.
+  // The members of the group are in reverse world order.
   explicit SimulatedControl(int ranks)
       : group_{"all", std::vector<int>(static_cast<std::size_t>(ranks)), 0},
         messages_(static_cast<std::size_t>(ranks)) {
@@ -34,7 +34,8 @@ class SimulatedControl {
     up([](Post& post, const Group& group) { control::wait_for_all(post, group); });
     down([](Post& post, const Group& group) { control::release_all(post, group); });
   }
-  // got(index, gathered) for each rank: all texts behind their lengths (control::split).
+  // Calls got(index, gathered) for each rank. `gathered` holds all texts, each after its length
+  // (control::split).
   void all_gather(const std::function<std::string(int)>& mine,
                   const std::function<void(int, std::string_view)>& got) {
     std::string gathered;
@@ -92,7 +93,8 @@ class SimulatedControl {
     Slot slot(*this, group_.members[static_cast<std::size_t>(index)]);
     part(slot, group_);
   }
-  // Each rank after those that it receives from: up the tree the last first, down it the root.
+  // Runs each rank after the ranks that it receives from: up the tree from the last rank, down from
+  // the root.
   template <class Part>
   void up(Part part) {
     for (int index = group_.size(); index-- > 0;) run(index, part);
@@ -104,7 +106,7 @@ class SimulatedControl {
 
   Group group_;
   std::map<std::pair<int, int>, std::deque<std::string>> texts_;
-  std::vector<int> messages_;  // by rank of the world: sent and received
+  std::vector<int> messages_;  // sent and received, by world rank
   int total_ = 0;
 };
 

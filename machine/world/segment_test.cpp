@@ -43,7 +43,7 @@ TEST(Segment, BlocksNeverOverlapAndAreReused) {
     }
   }
   for (const Block& block : blocks) segment.free(block.data, block.bytes);
-  // All coalesced again: the largest block of a fresh segment fits.
+  // All blocks are coalesced again, so the largest block of a fresh segment fits.
   Segment fresh(100);
   const std::size_t most = fresh.size() - 4096;
   EXPECT_NE(fresh.allocate(most), nullptr);
@@ -69,7 +69,8 @@ TEST(Segment, NamesTheProcessThatItCannotRead) {
   }
 }
 
-// Arenas of a pretended device: every allocation in one of them, found by its place, reused.
+// Arenas of a simulated device. Every allocation is in an arena, is found by its place, and is
+// reused.
 TEST(Arenas, BlocksNeverOverlapOrMove) {
   std::vector<std::vector<std::byte>> taken;
   std::size_t room = std::size_t{20} << 20;
@@ -90,7 +91,8 @@ TEST(Arenas, BlocksNeverOverlapOrMove) {
     EXPECT_EQ(arenas.find(next + 10, 900), (Arenas::Place{0, Arenas::alignment + 10}));
     EXPECT_EQ(arenas.find(taken[0].data() + taken[0].size() - 1, 2), std::nullopt);
     EXPECT_EQ(arenas.find(&room, 1), std::nullopt);
-    // One larger than an arena has one of its own; a third arena of 8 MiB is more than is left.
+    // An allocation larger than an arena gets its own arena. A third arena of 8 MiB exceeds the
+    // remaining memory.
     auto* large = static_cast<std::byte*>(arenas.allocate(std::size_t{9} << 20));
     ASSERT_TRUE(large);
     EXPECT_EQ(arenas.find(large, 1), (Arenas::Place{1, 0}));
@@ -99,7 +101,7 @@ TEST(Arenas, BlocksNeverOverlapOrMove) {
     arenas.free(small, 1);
     arenas.free(next, 1000);
     EXPECT_EQ(arenas.allocate(std::size_t{8} << 20), static_cast<void*>(small));  // one hole again
-    EXPECT_NE(arenas.allocate(std::size_t{2} << 20), nullptr);  // of what is left, less than 8 MiB
+    EXPECT_NE(arenas.allocate(std::size_t{2} << 20), nullptr);  // from the rest, less than 8 MiB
     EXPECT_EQ(arenas.count(), 3u);
     EXPECT_EQ(given, 0);
   }

@@ -141,7 +141,7 @@ void sleep_s(double seconds) {
 
 TEST(StepClock, PartsExcludeEachOtherAndSumToTheStep) {
   StepClock clock;
-  for (int round = 0; round < 2; ++round) {  // the second forgets the first
+  for (int round = 0; round < 2; ++round) {  // the second start forgets the first round
     clock.start();
     {
       const During forward(Part::forward);

@@ -23,7 +23,7 @@ using machine::Dtype;
 using machine::Tensor;
 using testing::RankModel;
 
-// A folder of its own for each test, which is gone after it.
+// A fixture with a folder per test, which is removed afterwards.
 class CheckpointFiles : public ::testing::Test {
  protected:
   void SetUp() override { std::filesystem::create_directories(folder); }
@@ -47,7 +47,7 @@ class CheckpointFiles : public ::testing::Test {
     from_doubles(made, numbers);
     return made;
   }
-  // Rows 0 to 2 of a [6, 4] lie with rank 0, rows 3 to 5 with rank 1; element i is from + i.
+  // Rank 0 stores rows 0 to 2 of a [6, 4], rank 1 rows 3 to 5. Element i is `from` + i.
   static Piece rows(std::int64_t begin, std::int64_t count) {
     return {"a", {6, 4}, {begin, 0}, {count, 4}, {0, 4 * count}};
   }
@@ -65,7 +65,7 @@ class CheckpointFiles : public ::testing::Test {
     Checkpoint(folder).read(piece, into);
     return to_doubles(into);
   }
-  // The messages of loading. Errors are one line.
+  // Returns the message of loading. Errors are one line.
   std::string refusal() const {
     try {
       load(rows(0, 6));
@@ -118,7 +118,7 @@ TEST_F(CheckpointFiles, TornSetsAreRejectedByFileName) {
   write(part(1), part_header(second, 1, 2) + good.substr(part_header_bytes));
   expect_refusal(part(1), "it is not of rank 1 of the save " + first);
   restore();
-  write(part(1), read(part(0)));  // another rank's
+  write(part(1), read(part(0)));  // of another rank
   expect_refusal(part(1), "it is not of rank 1");
   restore();
   for (std::size_t at = part_header_bytes; at < good.size(); ++at) {
@@ -140,7 +140,7 @@ TEST_F(CheckpointFiles, TornSetsAreRejectedByFileName) {
   expect_refusal(index, "its checksum is wrong");
 }
 
-// By someone who can write a checksum.
+// The edited indices have correct checksums.
 TEST_F(CheckpointFiles, HostileIndicesAreRejected) {
   save_two(first, 0);
   const std::string index = folder + "/index.json", good = read(index);
@@ -191,11 +191,11 @@ TEST_F(CheckpointFiles, HostileIndicesAreRejected) {
   says(rows(2, 2), "no file has element 4 of the wanted 8 of tensor a");
 }
 
-// A process killed there: what it wrote is left as it is.
+// The process is killed at each point. Its files stay as written.
 TEST_F(CheckpointFiles, AKilledSaveLeavesACompleteCheckpoint) {
   std::vector<std::string> points;
   save_two(first, 0, [&](std::string_view point) { points.emplace_back(point); });
-  ASSERT_EQ(points.size(), 10u);  // three for each part, four of the index
+  ASSERT_EQ(points.size(), 10u);  // three per part, four for the index
   for (std::size_t kill = 0; kill < points.size(); ++kill) {
     std::filesystem::remove_all(folder);
     std::filesystem::create_directories(folder);
@@ -214,16 +214,16 @@ TEST_F(CheckpointFiles, AKilledSaveLeavesACompleteCheckpoint) {
     ASSERT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 9) << points[kill];
     const bool is_new = points[kill] == "index renamed" || points[kill] == "others removed";
     EXPECT_EQ(load(rows(0, 6)), to_doubles(counted(24, is_new ? 1000 : 0))) << points[kill];
-    // The next save is as if nothing had been, and leaves nothing else.
+    // The next save is not affected, and leaves only its own files.
     save_two("00000000000000aa", 2000);
     EXPECT_EQ(load(rows(0, 6)), to_doubles(counted(24, 2000))) << points[kill];
     EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 3) << points[kill];
   }
 }
 
-// ---- of a training, over ranks
+// ---- Checkpoints of a training, over ranks
 
-// A bucket for each parameter: several pieces a rank.
+// A training with a bucket per parameter, so that a rank has several pieces.
 struct SavedTraining {
   RankModel model;
   GradientPlan plan;
@@ -259,7 +259,7 @@ struct SavedTraining {
                  });
                });
   }
-  // Values are read whole: the others' shards too.
+  // Reads all values, including the shards of other ranks.
   void load(const std::string& folder) {
     const Checkpoint checkpoint(folder);
     step->optimizer().set_steps(static_cast<std::int64_t>(checkpoint.number("steps")));
@@ -269,7 +269,7 @@ struct SavedTraining {
                     {states.values(), states.values(), {}, {}});
   }
   std::vector<std::uint64_t> hashes() {
-    // By what a state is, whatever runs it comes in.
+    // States are grouped by kind, regardless of their ranges.
     std::vector<double> master, first, second;
     const auto append = [](std::vector<double>& to, const Tensor& tensor) {
       const std::vector<double> numbers = to_doubles(tensor);
@@ -319,7 +319,7 @@ TEST_F(CheckpointOfRanks, ATrainingContinuesWithTheSameBits) {
   }
 }
 
-// Wherever the states were, and wherever they are from then on.
+// Tests every pair of places of the states, before the save and after the load.
 TEST_F(CheckpointOfRanks, OffloadedStatesAreReadByAnyOptimizer) {
   std::vector<StateOptions> all(3);
   all[1].device = OffloadDevice::cpu;

@@ -33,7 +33,7 @@ TEST_F(FileStoreOf, TakesAnyNumberOfBuffers) {
   expect_same_steps(Adam{}, Dtype::bfloat16, {{1000}}, split, places()[1]);
 }
 
-// In any order of the disk, also when writes come last.
+// Holds for any completion order of the disk, also if writes complete last.
 TEST_F(FileStoreOf, ABufferIsFreeWhenItsWriteIsDone) {
   for (const int buffers : {1, 2, 3, 5}) {
     StateOptions late = in_file(100, buffers);

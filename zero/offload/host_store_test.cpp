@@ -39,7 +39,7 @@ TEST_F(HostStoreOf, TheFirstPartStaysOnTheDevice) {
   expect_same_steps(AdamW{}, Dtype::float32, {{70, 250, 0, 1, 333}}, on_host(50, 0.4), places()[1]);
   expect_same_steps(Adam{}, Dtype::float16, {{1000}}, on_host(301, 0.5), places()[1],
                     Dtype::float16);
-  // Values on the device are not moved, and their states are there.
+  // Values on the device are not moved. Their states are also on the device.
   const Tensor values = waves(Dtype::bfloat16, 1000, 1);
   StreamedOptimizer optimizer(AdamW{}, values, mask(1000), *host, on_host(100, 0.25));
   EXPECT_EQ(optimizer.host_range(), (Range{750, 1000}));
@@ -53,8 +53,8 @@ TEST_F(HostStoreOf, TheFirstPartStaysOnTheDevice) {
   EXPECT_EQ(optimizer.moved(), (OffloadTraffic{4 * 250, 2 * 250}));
 }
 
-// Of training: each gradient is that of the values as they are then. The reference applies at every
-// step the gradient of the step before; what stays on the device is not delayed.
+// As in training, each gradient depends on the current values. The reference applies the gradient
+// of the previous step at every step. The part on the device is not delayed.
 TEST_F(HostStoreOf, ADelayedUpdateIsOneStepStale) {
   constexpr std::int64_t elements = 500;
   constexpr int steps = 6;
@@ -125,7 +125,7 @@ TEST_F(HostStoreOf, ADelayedUpdateReturnsBeforeTheHostIsDone) {
   std::atomic<bool> met = true;
   StateOptions options = on_host(100, 1, true);
   options.before = [&](OffloadPhase phase, std::int64_t piece) {
-    // Begun by the test, below.
+    // The test starts this phase below.
     if (phase == OffloadPhase::update && piece == 0 && !begun.wait(OffloadPhase::up, -1))
       met = false;
   };

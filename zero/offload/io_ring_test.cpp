@@ -55,7 +55,7 @@ TEST_F(Ring, ReadsBackAnyNumberOfBlocks) {
   for (const std::size_t bytes : {4096u, 3u * 4096u, 10u * 4096u}) {
     for (const int depth : {1, 3, 64}) {
       for (const bool single : {false, true}) {
-        for (const std::size_t most : {0u, 4096u}) {  // of 8192: each block comes in two
+        for (const std::size_t most : {0u, 4096u}) {  // of 8192: two transfers per block
           const Tensor written = memory(bytes, 7), read = memory(bytes), other = memory(bytes, 8);
           const IoFile file = IoFile::unnamed(folder, 3 * bytes, 0);
           IoRing ring({.block_size = 8192,
@@ -116,7 +116,7 @@ TEST_F(Ring, ErrorsNameFileRankAndOffset) {
   std::string text = what([&] { ring.wait(ring.read(cut, 0, data)); });
   EXPECT_SAYS(text, "reading 4096 bytes at 8192 of the swap file in " + folder + " of rank 3");
   EXPECT_SAYS(text, "the file ends there");
-  // In the midst of a block, too.
+  // Also in the middle of a block.
   ASSERT_EQ(::ftruncate(cut.descriptor(), 3 * 4096 + 512), 0);
   EXPECT_SAYS(what([&] { ring.wait(ring.read(cut, 0, data)); }), "at 12288 of the swap file");
 
@@ -126,7 +126,7 @@ TEST_F(Ring, ErrorsNameFileRankAndOffset) {
 
   const IoFile read_only = IoFile::existing("/proc/self/exe", false, 3);
   EXPECT_SAYS(what([&] { ring.wait(ring.write(read_only, 0, data)); }), "Bad file descriptor");
-  // It still works.
+  // The ring still works.
   const IoFile good = IoFile::unnamed(folder, data.bytes(), 3);
   ring.wait(ring.write(good, 0, data));
 }
@@ -142,7 +142,7 @@ TEST_F(Ring, RejectsInvalidOptions) {
 }
 
 TEST_F(Ring, ReportsBufferedFiles) {
-  const IoFile file = IoFile::existing("/proc/self/status", false, 0);  // it refuses O_DIRECT
+  const IoFile file = IoFile::existing("/proc/self/status", false, 0);  // O_DIRECT fails
   EXPECT_FALSE(file.direct());
   EXPECT_SAYS(file.note(), "/proc/self/status of rank 0 is buffered");
 }
@@ -155,7 +155,7 @@ TEST(RegisteredMemory, ReportsWhyTheKernelDidNotMapIt) {
   EXPECT_SAYS(why_not_mapped(EOPNOTSUPP, limit, 65536), std::strerror(EOPNOTSUPP));
 }
 
-// A pipe that nobody writes to.
+// A pipe without a writer.
 TEST_F(Ring, AWaitTimesOut) {
   const std::string path = folder + "/pipe-" + std::to_string(::getpid());
   ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);

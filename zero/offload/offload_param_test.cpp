@@ -1,4 +1,4 @@
-// Steps of stage 3 whose values are in host memory and in a file.
+// Steps of ZeRO stage 3 with values in host memory and in a file.
 
 #include "zero/offload/offload_param.h"
 
@@ -39,7 +39,7 @@ std::vector<StateOptions> states_of() {
   return all;
 }
 
-// In slots of at most 50 elements, the first 200 elements in host memory or none.
+// Values in slots of at most 50 elements, with the first 200 elements or none in host memory.
 std::vector<ValueOptions> values_of() {
   std::vector<ValueOptions> all(1);
   all[0].device = OffloadDevice::cpu;
@@ -57,7 +57,7 @@ std::string text(Dtype dtype, const StateOptions& states, const ValueOptions& va
                      values.buffer_count, values.max_in_cpu);
 }
 
-// Every parameter is a part. A micro-batch uses them one by one, back again, and all at once.
+// Every parameter is a part. A micro-batch uses the parts one by one, in reverse, and all at once.
 struct AwayTraining {
   static constexpr int micro_batches = 2;
   RankModel model;
@@ -65,7 +65,7 @@ struct AwayTraining {
   FlatStates states;
   StepOptions options;
   std::unique_ptr<Step> step;
-  std::vector<double> seen;  // at all uses
+  std::vector<double> seen;  // values at all uses
 
   AwayTraining(machine::World& world, Dtype dtype, StepOptions given)
       : model(world, {.dp = world.size()}),
@@ -133,7 +133,7 @@ struct AwayTraining {
     step->after_use(model.list());
     return all;
   }
-  // Element by element of the flat buffers: how they are cut to be updated is another matter.
+  // Returns the states per element of the flat buffers, independent of the split for updates.
   std::map<std::int64_t, std::vector<double>> optimizer_states() {
     std::map<std::int64_t, std::vector<double>> all;
     step->optimizer().visit(false, [&](Range range, const RangeStates& of) {
@@ -147,7 +147,7 @@ struct AwayTraining {
     });
     return all;
   }
-  void halve_values() {  // from outside
+  void halve_values() {  // as an external change
     step->optimizer().visit(true, [](Range, const RangeStates& of) {
       of.values.device().stream().kernels().scale(of.values, 0.5, of.values);
     });
@@ -222,7 +222,7 @@ TEST(OffloadParam, BytesMatchTheFormulas) {
             const ExpectedMemory memory =
                 expected_memory(3, trained.plan, layout, AdamW{}, trained.options, trained.usage());
             EXPECT_EQ(ledger.current(Category::buffers) - buffers, memory.buffers) << where;
-            for (int i = 0; i < 2; ++i) trained.train(i);  // then it knows its way
+            for (int i = 0; i < 2; ++i) trained.train(i);  // then the order of uses is known
             const OffloadTraffic moved = trained.step->moved();
             ledger.reset_peaks();
             host->ledger().reset_peaks();
@@ -245,8 +245,8 @@ TEST(OffloadParam, BytesMatchTheFormulas) {
   }
 }
 
-// Of two ranks: shards of 128 and of 64 elements, which are gathered, one of 64 that is persistent,
-// and a frozen one of 128.
+// Buckets of two ranks: shards of 128 and of 64 elements, which are gathered, a persistent shard of
+// 64, and a frozen shard of 128.
 Layout of_four_buckets() {
   Layout layout;
   layout.shards = 2;
@@ -286,7 +286,8 @@ TEST(OffloadParam, CostsByHand) {
   };
   EXPECT_EQ(memory().host_parameters, (128u + 64 + 128) * 2);
   EXPECT_EQ(memory().optimizer, (128u + 64 + 64) * 12);
-  // The norm's double, its sum and that of two ranks are beside the mask and the longest slot.
+  // In addition to the mask and the longest slot, the buffers hold the norm's double, its sum and
+  // that of two ranks.
   const std::size_t without = memory().buffers - (128u + 64 + 64) - 128u * 2;
   options.offload_param.device = OffloadDevice::none;
   EXPECT_EQ(memory().buffers, without + (128 + 64 + 64));
@@ -301,8 +302,8 @@ TEST(OffloadParam, CostsByHand) {
   EXPECT_EQ(traffic(),
             (OffloadTraffic{.down = (128 + 64) * 4, .up = 2 * gathers + (128 + 64) * 4}));
 
-  // The second shard fits beside the first where 200 elements may be in host memory; the frozen one
-  // does not, and is cut in three.
+  // If 200 elements may be in host memory, the second shard fits in addition to the first. The
+  // frozen shard does not, and is split in three.
   plan.value_dtype = Dtype::bfloat16;
   options.offload_param = {OffloadDevice::nvme, {}, 2, 50, 200};
   EXPECT_EQ(memory().host_parameters, (128u + 64) * 2);
@@ -321,9 +322,9 @@ TEST(OffloadParam, CostsByHand) {
                                        .nvme_read = 3 * (2 * 3 + 2 + 3) * 4096,
                                        .nvme_written = (3 + 2) * 4096}));
   options.offload_optimizer.device = OffloadDevice::nvme;
-  EXPECT_EQ(traffic().down, (128u + 64 + 64) * 4);  // only the persistent values come up
+  EXPECT_EQ(traffic().down, (128u + 64 + 64) * 4);  // only the persistent values move up
   EXPECT_EQ(traffic().up, gathers + 64 * 2);
-  plan.value_dtype = Dtype::float32;  // which are read to be updated
+  plan.value_dtype = Dtype::float32;  // float values are read for the update
   EXPECT_EQ(traffic().down, (128u + 64 + 64) * 4 + 64 * 4);
   EXPECT_EQ(traffic().nvme_written - traffic().nvme_read + (3u * (2 * 3 + 2 + 3) + 3 + 2) * 4096,
             (3u + 2) * 4096);
@@ -351,11 +352,11 @@ TEST(OffloadParam, ReadsAheadIntoEveryBuffer) {
   EXPECT_EQ(reads(), 2u);
   bring(0);
   EXPECT_EQ(reads(), 3u);
-  bring(1);  // what is under way is not read twice
+  bring(1);  // a pending read is not repeated
   EXPECT_EQ(reads(), 3u);
   bring(3);
   EXPECT_EQ(reads(), 5u);
-  bring(1);  // another way than was expected
+  bring(1);  // not the expected order
   EXPECT_EQ(reads(), 6u);
   bring(0);
   EXPECT_EQ(reads(), 7u);
@@ -366,7 +367,8 @@ class OffloadParamFile : public ::testing::Test {
   void SetUp() override {
     if (const std::string why = IoRing::why_not(); !why.empty()) GTEST_SKIP() << why;
   }
-  // The error of a step after its file of values was damaged, with optimizers on the device.
+  // Returns the error of a step after `treat` has damaged its file of values. Optimizers are on the
+  // device.
   static std::string error_after(const std::function<void(int descriptor)>& treat) {
     std::string said;
     machine::run_ranks(1, [&](machine::World& world) {
@@ -419,7 +421,7 @@ TEST_F(OffloadParamFile, LeavesNothingAndNamesAMissingFolder) {
     trained.train(0);
     EXPECT_TRUE(std::filesystem::is_empty(folder));
     std::filesystem::remove(folder);
-    trained.train(1);  // the file has no name, and needs none
+    trained.train(1);  // the file is unnamed and needs no folder
     try {
       const AwayTraining none(world, Dtype::float32, options);
       FAIL();
@@ -454,7 +456,8 @@ TEST(OffloadParam, RejectsIncompatibleOptions) {
   EXPECT_THROW(find_offload_device("nvm", "offload_param"), std::invalid_argument);
 }
 
-// 0 is gathered ahead while 1 is used, before 2 has its second use: not the order of uses.
+// Bucket 0 is prefetched while 1 is used, before the second use of 2. This is not the order of
+// uses.
 TEST(OffloadParam, FetchesInTheOrderOfUsesAndPrefetches) {
   const Uses uses = {{0}, {1}, {2}, {2}, {1}, {0}};
   const auto ahead = prefetches(uses, {10, 10, 10}, 20, 30);

@@ -1,4 +1,4 @@
-// Steps of every stage with the optimizer's states in host memory and in a file.
+// Steps of every ZeRO stage with the optimizer's states in host memory and in a file.
 
 #include "zero/offload/offload.h"
 
@@ -43,7 +43,7 @@ std::vector<StateOptions> offloads() {
   return all;
 }
 
-// A bucket of a parameter or two, so that a rank owns several ranges.
+// A training with one or two parameters per bucket, so that a rank owns several ranges.
 struct OffloadedTraining {
   RankModel model;
   GradientPlan plan;
@@ -59,7 +59,7 @@ struct OffloadedTraining {
     options.offload_optimizer = offload;
     step = make_step(stage, states, plan, model.communicators(), options);
   }
-  // An overflow is that of the last rank.
+  // An overflow occurs on the last rank.
   StepResult train(int seed, bool overflow = false) {
     step->begin_micro_batch(true);
     step->before_use(model.list());
@@ -80,7 +80,7 @@ struct OffloadedTraining {
     step->after_use(model.list());
     return all;
   }
-  // The elements that this rank owns, in its order.
+  // Returns the states of this rank's elements, in order.
   std::vector<double> optimizer_states() {
     std::vector<double> master, first, second;
     std::int64_t last = -1;
@@ -126,7 +126,7 @@ TEST(Offload, EveryStageGivesTheSameBits) {
               const std::string where = text(stage, dtype, offloads()[j]);
               EXPECT_EQ(others[j]->values(), values) << where << ", step " << i;
               EXPECT_EQ(others[j]->optimizer_states(), states) << where << ", step " << i;
-              if (overflow || world.rank() == 0) {  // the last may own nothing but padding
+              if (overflow || world.rank() == 0) {  // the last rank may own only padding
                 EXPECT_EQ(before == states, overflow) << where << ", step " << i;
               }
             }
@@ -137,8 +137,8 @@ TEST(Offload, EveryStageGivesTheSameBits) {
   }
 }
 
-// A step sees the values that the gradients of the one before led to; one that is skipped changes
-// nothing, and the update that was pending still comes.
+// A step uses the values that the gradients of the previous step led to. A skipped step changes
+// nothing, and the pending update is still applied.
 TEST(Offload, ADelayedStepIsOneStepStale) {
   machine::run_ranks(2, [](machine::World& world) {
     for (int stage = 0; stage < num_stages; ++stage) {
@@ -215,7 +215,7 @@ TEST(Offload, CostsOfTwoRangesByHand) {
   StateOptions options = on_host(0.5);
   options.cpu.piece_size = 40;
   const auto cost = [&] { return state_cost(AdamW{}, Dtype::bfloat16, {100, 50}, options); };
-  // 50 and 25 of the host, in pieces of 40, 10 and 25: slots of 40 and 10.
+  // 50 and 25 elements on the host, in pieces of 40, 10 and 25, with slots of 40 and 10.
   EXPECT_EQ(cost().host_optimizer, 75u * 12);
   EXPECT_EQ(cost().host_buffers, 50u * (4 + 2) + 75);
   EXPECT_EQ(cost().device_optimizer, 75u * 12);
@@ -224,8 +224,8 @@ TEST(Offload, CostsOfTwoRangesByHand) {
   options.cpu.ratio = 1;
   options.cpu.delayed_update = true;
   EXPECT_EQ(cost().host_buffers, 150u * (4 + 2) + 150);
-  // Sub-groups of 60, 40 and 50: each state to 16 elements, all of a sub-group to 4096 bytes; slots
-  // of the staging for 60 and 40.
+  // Sub-groups of 60, 40 and 50. Each state is padded to 16 elements, each sub-group to 4096 bytes.
+  // The slots of the staging are for 60 and 40.
   options = in_file();
   options.nvme.buffer_count = 2;
   EXPECT_EQ(cost().host_buffers, 2u * (4096 + 4096) + 60 + 100 * (4 + 2));
@@ -243,7 +243,7 @@ TEST(Offload, CostsOfTwoRangesByHand) {
             (OffloadTraffic{150 * 4 + 100 * 4, 100 * 4, 3 * 4096, 3 * 4096}));
 }
 
-// Work that the device has queued still writes the gradients, and reads the old values.
+// Queued work of the device still writes the gradients and reads the old values.
 TEST(Offload, WorksWithValuesThatTheHostCannotRead) {
   constexpr std::int64_t elements = 500;
   testing::FarDevice far;

@@ -1,4 +1,4 @@
-// An optimizer that streams its states: the properties that both stores have.
+// Properties of the streamed optimizer that both stores have.
 
 #include "zero/offload/streamed_optimizer.h"
 
@@ -51,7 +51,7 @@ TEST_P(StreamedOptimizerOf, UpdatesGiveTheSameBits) {
       expect_same_steps(Adam{}, dtype, {{17}}, options(piece), places()[1]);
 }
 
-// No piece reaches into two; some ranges are empty, some have their values at home.
+// No piece spans two ranges. Some ranges are empty, and some have a ValueHome.
 TEST_P(StreamedOptimizerOf, UpdatesSeveralRanges) {
   for (const char* const rule : {"sgd", "adamw"})
     for (const Dtype dtype : {Dtype::bfloat16, Dtype::float16, Dtype::float32})
@@ -68,7 +68,7 @@ TEST_P(StreamedOptimizerOf, WidensNarrowGradients) {
       expect_same_steps(Adam{}, dtype, {{1000, 77}}, options(301), place, dtype);
 }
 
-// Loaded states and values: the next update begins with them.
+// The next update starts from the loaded states and values.
 TEST_P(StreamedOptimizerOf, StatesMayBeSetExternally) {
   for (const Dtype dtype : {Dtype::bfloat16, Dtype::float32}) {
     const Tensor values = waves(dtype, 250, 1), others = waves(dtype, 250, 1);
@@ -92,7 +92,7 @@ TEST_P(StreamedOptimizerOf, StatesMayBeSetExternally) {
   }
 }
 
-// Whichever of the three is the slowest.
+// Each of the three phases is the slowest once.
 TEST_P(StreamedOptimizerOf, AStagingSlotIsUsedAgainWhenItIsFree) {
   for (const OffloadPhase slow : {OffloadPhase::down, OffloadPhase::update, OffloadPhase::up}) {
     StateOptions slowed = options(100);
@@ -104,7 +104,7 @@ TEST_P(StreamedOptimizerOf, AStagingSlotIsUsedAgainWhenItIsFree) {
   }
 }
 
-// Each phase of a piece begins before an earlier one of its neighbour has ended.
+// Each phase of a piece begins before an earlier phase of its neighbour has ended.
 TEST_P(StreamedOptimizerOf, APieceMovesWhileItsNeighbourIsUpdated) {
   constexpr std::int64_t pieces = 5;
   for (const Dtype dtype : {Dtype::bfloat16, Dtype::float32}) {
@@ -155,7 +155,7 @@ TEST_P(StreamedOptimizerOf, ErrorsOfAThreadReachTheCaller) {
         FAIL();
       } catch (const machine::MachineError& error) {
         EXPECT_STREQ(error.what(), "the bus is gone");
-        EXPECT_EQ(at_work, 0);  // on what is the caller's
+        EXPECT_EQ(at_work, 0);  // no thread uses the caller's data
       }
       EXPECT_THROW(optimizer.update(gradient, 1), std::logic_error);
       EXPECT_THROW(optimizer.drain(), std::logic_error);
@@ -173,25 +173,25 @@ TEST_P(StreamedOptimizerOf, BytesMatchTheFormulas) {
     Rule rule;
     std::optional<Dtype> gradient;
     bool delayed;
-    std::size_t optimizer, buffers, down, up, slot;  // on the host; of an element; in the file
+    std::size_t optimizer, buffers, down, up, slot;  // on the host; per element; in the file
   };
   const std::vector<Row> on_host = {
       {Dtype::bfloat16, AdamW{}, {}, false, 12 * n, 2 * piece * 6 + n, 4, 2, 0},
-      // ZeRO-Offload's: 2 bytes each way.
+      // As in ZeRO-Offload: 2 bytes in each direction.
       {Dtype::float16, Adam{}, Dtype::float16, false, 12 * n, 2 * piece * 4 + 4 * piece + n, 2, 2,
        0},
       {Dtype::float32, AdamW{}, {}, false, 12 * n, 2 * piece * 4 + n, 4, 4, 0},
       {Dtype::float32, Sgd{}, {}, false, 4 * n, 2 * piece * 4, 4, 4, 0},
       {Dtype::float64, Momentum{}, {}, false, 16 * n, 2 * piece * 8 + n, 8, 8, 0},
       {Dtype::bfloat16, AdamW{}, {}, true, 12 * n, 6 * n + n, 4, 2, 0}};
-  // Three buffers of a slot, and what aligns them; the mask of a piece.
+  // Three buffers for a slot with its alignment, and the mask of a piece.
   const std::vector<Row> in_file = {
       {Dtype::bfloat16, AdamW{}, {}, false, 0, 3 * 126'976 + piece + 2 * piece * 6, 4, 2, 122'880},
       {Dtype::float16, Momentum{}, {}, false, 0, 3 * 86'016 + piece + 2 * piece * 6, 4, 2, 81'920},
       {Dtype::bfloat16, Sgd{}, {}, false, 0, 3 * 45'056 + 2 * piece * 6, 4, 2, 40'960},
       {Dtype::float32, AdamW{}, {}, false, 0, 3 * 86'016 + piece + 2 * piece * 8, 8, 4, 81'920},
       {Dtype::float64, RmsProp{}, {}, false, 0, 3 * 86'016 + piece + 2 * piece * 16, 16, 8, 81'920},
-      // Has no state, and no file.
+      // No state and no file.
       {Dtype::float32, Sgd{}, {}, false, 0, 2 * piece * 8, 8, 4, 0}};
   for (const Row& row : in_files() ? in_file : on_host) {
     const std::string where = fmt::format("{} of {}", name(row.rule), machine::name(row.dtype));
@@ -219,7 +219,7 @@ TEST_P(StreamedOptimizerOf, BytesMatchTheFormulas) {
     EXPECT_EQ(device->ledger().peak(), before) << where;
     EXPECT_EQ(optimizer.moved(), moved + moved) << where;
     const IoCounts counts = optimizer.store().counts();
-    EXPECT_EQ(counts.bytes_written, 3 * 10 * row.slot) << where;  // the first states, too
+    EXPECT_EQ(counts.bytes_written, 3 * 10 * row.slot) << where;  // includes the first states
     EXPECT_EQ(counts.bytes_read, 2 * 10 * row.slot) << where;
     EXPECT_EQ(counts.reads, 2 * 10 * row.slot / 4096) << where;
   }
@@ -230,7 +230,7 @@ TEST_P(StreamedOptimizerOf, RejectsGradientsOfAnotherKind) {
   StreamedOptimizer optimizer(AdamW{}, values, mask(10), *host, options(4));
   EXPECT_THROW(optimizer.update(waves(Dtype::bfloat16, 10, 1), 1), std::logic_error);
   EXPECT_THROW(optimizer.update(waves(Dtype::float32, 9, 1), 1), std::logic_error);
-  optimizer.update(waves(Dtype::float32, 10, 1), 1);  // neither has begun
+  optimizer.update(waves(Dtype::float32, 10, 1), 1);  // the rejected updates have not begun
   const auto make = [&](Dtype gradient) {
     StreamedOptimizer(AdamW{}, values, mask(10), *host, options(4), gradient);
   };

@@ -35,7 +35,7 @@ TEST(LossScale, FollowsTheScriptedSteps) {
   EXPECT_EQ(throwing, 2u);
 }
 
-// A thousand steps of the usual window: one step apart.
+// The default windows of a thousand steps differ by one step.
 TEST(LossScale, UsualWindowsAreOneStepApart) {
   const auto steps_until_doubled = [](LossScaling scaling) {
     LossScale scale(usual_options(scaling));
@@ -63,7 +63,7 @@ TEST(LossScale, RejectsInvalidOptions) {
   EXPECT_THROW(find_loss_scaling("apex"), std::invalid_argument);
 }
 
-// Over two groups that cross, as tp and dp of a grid do: what one rank has, all know.
+// The two groups cross, like tp and dp of a grid. An overflow on one rank reaches all ranks.
 TEST(OverflowAnywhere, IsTheSameOnEveryRank) {
   constexpr double infinity = std::numeric_limits<double>::infinity();
   machine::run_ranks(4, [&](machine::World& world) {
@@ -76,7 +76,7 @@ TEST(OverflowAnywhere, IsTheSameOnEveryRank) {
                                     machine::Category::gradients);
     for (const double poison : {0.0, infinity, -infinity, std::nan("")}) {
       for (int where = 0; where < 4; ++where) {
-        std::vector<double> values(1000, 3e38);  // whose float sum would overflow
+        std::vector<double> values(1000, 3e38);  // the float sum would overflow
         if (where == world.rank()) values[999] = poison;
         from_doubles(gradients, values);
         EXPECT_EQ(overflow_anywhere(gradients, {&tp, nullptr, &dp}), poison != 0);

@@ -18,7 +18,7 @@ Tensor tensor(machine::Device& device, Dtype dtype, const std::vector<double>& v
   return made;
 }
 
-// In units of 32-bit weights, the weights among them.
+// Units are 32-bit weights, and the weights are included.
 TEST(Optimizer, KeepsTheStatesOfItsTable) {
   const auto device = machine::make_host_device();
   for (const auto& [rule, units] : std::vector<std::pair<Rule, std::size_t>>{
@@ -39,8 +39,8 @@ TEST(Optimizer, KeepsTheStatesOfItsTable) {
   EXPECT_EQ(mask_bytes_per_element(Sgd{}), 0u);
 }
 
-// Worked out by hand: two elements of 4, of which the first decays, and gradients that are halved.
-// Every number is exact in half.
+// Computed by hand: two elements of value 4, of which only the first decays, and gradients that are
+// halved. Every number is exact in half.
 TEST(Optimizer, StepsByHand) {
   using Two = std::vector<double>;
   const auto device = machine::make_host_device();
@@ -69,7 +69,7 @@ TEST(Optimizer, StepsByHand) {
   }
 }
 
-// While the gradient stays the same, so do the corrected moments, and every step is the first.
+// With a constant gradient, the corrected moments are constant, so every step equals the first.
 TEST(Optimizer, CorrectsTheBiasOfEveryStep) {
   const auto device = machine::make_host_device();
   const Tensor gradient = tensor(*device, Dtype::float64, {3, -0.01});
@@ -86,7 +86,7 @@ TEST(Optimizer, CorrectsTheBiasOfEveryStep) {
   }
 }
 
-// A mask that is the same everywhere is not read: the same bits as where it is.
+// A uniform mask is not read. The bits are the same as with a mask that is read.
 TEST(Optimizer, UniformMasksChangeNoBit) {
   const auto device = machine::make_host_device();
   std::vector<double> start, slopes;

@@ -60,7 +60,7 @@ TEST(MicroBatches, RejectsCallsOutOfOrder) {
     batches.ready(part(frozen));
     EXPECT_EQ(batches.take_complete(), 0u);
     batches.end();
-    EXPECT_THROW(batches.begin(true), std::logic_error);  // buckets of the last one are taken
+    EXPECT_THROW(batches.begin(true), std::logic_error);  // buckets of the last batch are taken
   });
 }
 

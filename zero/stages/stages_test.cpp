@@ -1,4 +1,4 @@
-// Buckets, micro-batches, overlap and what stage 3 gathers ahead.
+// Buckets, micro-batches, overlap and the prefetches of ZeRO stage 3.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -47,9 +47,9 @@ TEST(Buckets, AreFilledFromTheLastParameterOn) {
   EXPECT_EQ(cut({10, 20, 30}, 100), (Rows{{0, 1, 2}}));
   EXPECT_EQ(cut({50, 20, 30}, 50), (Rows{{1, 2}, {0}}));  // exactly full, twice
   EXPECT_EQ(cut({49, 20, 30}, 50), (Rows{{1, 2}, {0}}));
-  EXPECT_EQ(cut({51, 20, 30}, 50), (Rows{{1, 2}, {0}}));  // larger than a bucket: its own
+  EXPECT_EQ(cut({51, 20, 30}, 50), (Rows{{1, 2}, {0}}));  // larger than a bucket: has its own
   EXPECT_EQ(cut({1, 51, 1}, 50), (Rows{{2}, {1}, {0}}));
-  EXPECT_EQ(cut({0, 50, 0}, 50), (Rows{{0, 1, 2}}));  // nothing takes no room
+  EXPECT_EQ(cut({0, 50, 0}, 50), (Rows{{0, 1, 2}}));  // empty parameters need no space
   EXPECT_EQ(cut({}, 50), Rows{});
   EXPECT_THROW(cut({1}, 0), std::invalid_argument);
 }
@@ -93,8 +93,8 @@ TEST(Buckets, TiedParametersAreSplitEquallyOnBothStages) {
   for (std::size_t i = 0; i < 2; ++i) EXPECT_EQ(a.segments[i].range, b.segments[i].range);
 }
 
-// Each bucket is on its way from the earliest use on from which all that is to come before it fits;
-// what is needed now alone may exceed the limit.
+// The gather of a bucket starts at the earliest use from which everything due before it fits. Only
+// the buckets needed now may exceed the limit.
 TEST(Prefetch, StopsAtTheBucketSizeAndTheLimit) {
   const Uses uses = {{0}, {1}, {2}, {2}, {1}, {0}};
   const std::vector<std::int64_t> sizes = {10, 20, 30};
@@ -109,8 +109,9 @@ TEST(Prefetch, StopsAtTheBucketSizeAndTheLimit) {
   EXPECT_EQ(plan(1000, 1), Uses(6));
 }
 
-// Without a limit each gather has its time in closed form: bucket b of use j starts at the first
-// use i after b's last one from which all that is to come up to b, and is not in use at i, fits.
+// Without a limit, each gather has its time in closed form. Bucket b of use j starts at a use i
+// after b's previous use. This is the first i from which everything due up to b, and not in use at
+// i, fits.
 TEST(Prefetch, MatchesTheClosedForm) {
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     std::uint64_t draws = 0;
@@ -164,7 +165,7 @@ TEST(Prefetch, MatchesTheClosedForm) {
   }
 }
 
-// Parts of 192, 384 and 576 elements on 3 ranks, a bucket each. Backward starts at the last.
+// Parts of 192, 384 and 576 elements on 3 ranks, one bucket each. Backward starts at the last part.
 TEST(Cost, StagesTwoAndThreeMatchThePaper) {
   using machine::Operation;
   GradientPlan plan = plan_of({190, 380, 570});
@@ -203,8 +204,8 @@ TEST(Cost, StagesTwoAndThreeMatchThePaper) {
   EXPECT_EQ(memory(3).parameters, (psi / 3 + 576 + 384) * 2);
 }
 
-// C_B of ZeRO-R (arXiv:1910.02054, sections 3.2 and 6.2): what passes has one size whatever the
-// model's, where a fused float buffer of 1.5 billion parameters takes 6 GB.
+// C_B of ZeRO-R (arXiv:1910.02054, sections 3.2 and 6.2). The size of temporary buffers does not
+// depend on the model. A fused float buffer of 1.5 billion parameters takes 6 GB.
 TEST(Cost, BuffersInBoundedBucketsDoNotGrowWithTheModel) {
   constexpr std::int64_t layer = 64 * 3 * 5120;
   for (const std::int64_t layers : {12, 96, 1536}) {
@@ -230,7 +231,7 @@ TEST(Cost, BuffersInBoundedBucketsDoNotGrowWithTheModel) {
   }
 }
 
-// Four parameters in parts of two, one of them empty, over dp; a few steps of `micro_batches`.
+// Four parameters in parts of two, one of them empty, over dp.
 struct Model {
   std::vector<Parameter> parameters;
   std::unique_ptr<collectives::Communicator> dp;
@@ -290,7 +291,7 @@ struct Model {
   }
 };
 
-// The sum over ranks and micro-batches, whatever goes on how; and what is padding stays zero.
+// Gradients are the sum over ranks and micro-batches with every option. Padding stays zero.
 TEST(Stages, SumEveryMicroBatchOnce) {
   for (int dp = 1; dp <= 3; ++dp) {
     machine::run_ranks(dp, [&](machine::World& world) {
@@ -346,7 +347,7 @@ TEST(Stages, SumEveryMicroBatchOnce) {
 
 TEST(Stages, DivideByTheLossScale) {
   machine::run_ranks(2, [](machine::World& world) {
-    // SGD: Adam's first step is the same whatever the scale.
+    // SGD, because Adam's first step does not depend on the scale.
     const StepOptions options{.rule = Sgd{0.5}};
     Model plain(world, 2, options, {}), scaled(world, 2, options, {});
     scaled.step->set_loss_scale(65536);
@@ -382,18 +383,18 @@ TEST(Stages, RejectSilentErrors) {
   });
 }
 
-// Three buckets: of the second part two, of the first one, which forward needs first.
+// Three buckets: two of the second part, and one of the first part, which forward needs first.
 TEST(Stages, ValuesArriveWhileTheNextStepBegins) {
   machine::run_ranks(2, [](machine::World& world) {
     for (int stage = 1; stage < num_stages; ++stage) {
-      for (const std::int64_t run : {1000, 64}) {  // of a shard, elements at once
+      for (const std::int64_t run : {1000, 64}) {  // elements of a shard per transfer
         SCOPED_TRACE(fmt::format("stage {}, runs of {}", stage, run));
         StepOptions options{.rule = Sgd{0.5}};
         options.allgather_bucket_size = 2 * run;
         options.poison_freed = true;
         const LayoutOptions layout{200, {}, stage == 3 ? 1000 : 0};  // stage 3: all are persistent
         Model reference(world, stage, options, layout);
-        std::counting_semaphore<> gate(1000);  // lets so many transfers begin
+        std::counting_semaphore<> gate(1000);  // the number of transfers that may begin
         options.overlap_comm = true;
         options.before_transfer = [&](std::size_t) {
           (void)gate.try_acquire_for(std::chrono::seconds(1));
@@ -452,7 +453,7 @@ TEST(Stages, AStepEndsWhenItsValuesHaveArrived) {
       1);
 }
 
-// A rank that stays away: the others say in what, for whom they wait and how long they did.
+// If a rank is late, the other rank reports the operation, the awaited rank and the waiting time.
 TEST(Stages, ATimeoutOfTheProgressThreadIsNamed) {
   const auto said = [](int stage, int steps) {
     std::string text;

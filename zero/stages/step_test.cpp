@@ -89,7 +89,7 @@ void expect_within(double got, const Bounded& expected, double extra, const std:
       << what << ": " << got << " against " << expected.value;
 }
 
-// Three steps against the whole model in double: summed gradients, norm, clipping and values.
+// Compares three steps with the whole model in double: summed gradients, norm, clipping and values.
 void compare_with_reference(machine::Degrees degrees, int stage, Dtype dtype,
                             const StepOptions& options) {
   machine::run_ranks(degrees.ranks(), [&](machine::World& world) {
@@ -127,7 +127,7 @@ void compare_with_reference(machine::Degrees degrees, int stage, Dtype dtype,
         const auto got = to_doubles(p.value);
         for (std::size_t i = 0; i < got.size(); ++i) {
           const Bounded& master = reference.master(p.name, indices[i]);
-          // A narrow value is the master rounded once more.
+          // A narrow value is the master, rounded once more.
           const double rounding =
               dtype == trained.plan.gradient_dtype
                   ? 0
@@ -158,7 +158,7 @@ TEST(Step, MatchesTheWholeModelInDouble) {
   }
 }
 
-// Bits of all values and norms after three steps.
+// Returns the bits of all values and norms after three steps.
 std::vector<std::uint64_t> bits_after_three(machine::World& world, machine::Degrees degrees,
                                             int stage, Dtype dtype, const StepOptions& options) {
   Trained trained(world, degrees, stage, dtype, options);
@@ -171,9 +171,9 @@ std::vector<std::uint64_t> bits_after_three(machine::World& world, machine::Degr
   return bits;
 }
 
-// Where reduce-scatter and all-reduce sum in the same order: direct does for any number of ranks,
-// ring for two (there is one order of two terms). SGD because Adam's first steps hide the last bits
-// of a gradient.
+// Reduce-scatter and all-reduce must sum in the same order. The algorithm direct does so for any
+// number of ranks, ring for two ranks (two terms have one order). SGD is tested because Adam's
+// first steps hide the last bits of a gradient.
 TEST(Step, StagesAgreeBitForBit) {
   for (const machine::Degrees& degrees : grids) {
     machine::run_ranks(degrees.ranks(), [&](machine::World& world) {
@@ -206,7 +206,8 @@ TEST(Step, ReplicasStayBitwiseEqual) {
         trained.backward(step);
         trained.step->step();
       }
-      // Equal to every data-parallel replica; the tied table to the other stage's.
+      // Values equal those of every data-parallel replica. The tied table equals that of the other
+      // stage.
       std::string mine;
       for (const collectives::Parameter& p : trained.model.parameters)
         mine += std::to_string(hash(p.value)) + " ";
@@ -313,8 +314,8 @@ TEST(Step, TrafficMatchesTheFormula) {
   }
 }
 
-// One rank's gradient overflows: every rank says so, none updates, and the next step is as if it
-// had not been.
+// The gradient of one rank overflows. Every rank reports it, no rank updates, and the next step is
+// not affected.
 TEST(Step, NonFiniteGradientsAreReportedAndSkipped) {
   for (const machine::Degrees& degrees :
        {machine::Degrees{.tp = 2, .dp = 2, .pp = 2}, machine::Degrees{.tp = 2, .dp = 3}}) {
@@ -378,7 +379,7 @@ TEST(Step, RejectsInvalidOptionsAndCalls) {
   });
 }
 
-// With overlap_comm: one bucket twice, of the micro-batch before on its way.
+// With overlap_comm, one bucket exists twice, because that of the previous micro-batch is pending.
 TEST(Step, LedgerHoldsTheLastBucketOfThePreviousMicroBatch) {
   machine::run_ranks(2, [](machine::World& world) {
     StepOptions options;

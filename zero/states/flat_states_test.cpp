@@ -22,7 +22,7 @@ GradientRow row(std::string name, std::int64_t elements, std::vector<Over> reduc
   return {std::move(name), elements, Dtype::float32, std::move(reduce), replicas, decay};
 }
 
-// tp 2, pp 2, dp 3, as the first stage sees it.
+// Returns the plan of the first stage at tp 2, pp 2, dp 3.
 GradientPlan example() {
   using enum Over;
   GradientPlan plan{1, Dtype::bfloat16, Dtype::float32, 2, 2, 3, {}};
@@ -39,7 +39,7 @@ TEST(Layout, SegmentsPaddingAndOrder) {
   const Layout layout = zero::layout(example());
   using enum Over;
   ASSERT_EQ(layout.segments.size(), 4u);
-  // Tied, by name: 64 + 128, to a multiple of 64 * 2.
+  // Tied parameters, by name: 64 + 128, padded to a multiple of 64 * 2.
   EXPECT_EQ(layout.segments[0].reduce, std::vector<Over>{embedding});
   EXPECT_EQ(layout.segments[0].range, (Range{0, 256}));
   EXPECT_EQ(layout.offsets[4], 0);
@@ -47,14 +47,14 @@ TEST(Layout, SegmentsPaddingAndOrder) {
   // Partial over tp: 128.
   EXPECT_EQ(layout.segments[1].reduce, std::vector<Over>{tp});
   EXPECT_EQ(layout.segments[1].range, (Range{256, 384}));
-  // Replicated, then sharded; nothing but dp divides them.
+  // Replicated, then sharded parameters. Only dp divides them.
   EXPECT_EQ(layout.segments[2].replicas, 2);
   EXPECT_EQ(layout.segments[2].range, (Range{384, 448}));
   EXPECT_EQ(layout.segments[3].replicas, 1);
   EXPECT_EQ(layout.segments[3].range, (Range{448, 640}));
   EXPECT_EQ(layout.offsets[0], 448);
   EXPECT_EQ(layout.offsets[5], 576);
-  // The whole: 640 to a multiple of 64 * 3.
+  // The whole layout: 640, padded to a multiple of 64 * 3.
   EXPECT_EQ(layout.elements, 768);
   EXPECT_EQ(layout.shard(layout.buckets[0], 2), (Range{512, 768}));
   EXPECT_EQ(intersection(layout.shard(layout.buckets[0], 2), layout.segments[3].range),
@@ -132,19 +132,19 @@ TEST(FlatStates, RejectsAnotherDtypeOrShape) {
 TEST(Cost, MemoryMatchesThePaper) {
   const GradientPlan plan = example();  // 768 elements, dp 3, 4 segments, bfloat16
   const Layout layout = zero::layout(plan);
-  // Stage 0: 2 + 4 + 12 bytes an element (Rajbhandari et al. 2020, with float gradients). Buffers:
-  // the mask, and doubles: a square for each segment of 3 shards, 3 sums, those of both ranks of tp
-  // or pp.
+  // ZeRO stage 0: 2 + 4 + 12 bytes per element (Rajbhandari et al. 2020, with float gradients).
+  // Buffers hold the mask and doubles: a square per segment of 3 shards, 3 sums, and the sums of
+  // both ranks of tp or pp.
   EXPECT_EQ(expected_memory(0, plan, layout, AdamW{}),
             (ExpectedMemory{768 * 2, 768 * 4, 768 * 12, 768 + 8 * (12 + 3 + 6)}));
-  // Stage 1: the optimizer's third. Doubles: 4 squares, 1 sum, those of the 3 ranks of dp.
+  // ZeRO stage 1: the optimizer's third. Doubles: 4 squares, 1 sum, and those of the 3 ranks of dp.
   EXPECT_EQ(expected_memory(1, plan, layout, AdamW{}),
             (ExpectedMemory{768 * 2, 768 * 4, 256 * 12, 256 + 8 * (4 + 1 + 3)}));
   EXPECT_EQ(expected_memory(0, plan, layout, Sgd{}).optimizer, 768u * 4);
   EXPECT_THROW(expected_memory(7, plan, layout, Sgd{}), std::invalid_argument);
 }
 
-// ---- ZeRO's 1/d of the optimizer, in closed form: nothing of it is from the layout's code
+// ---- ZeRO's 1/d of the optimizer, in closed form, without the layout's code
 
 struct Weights {
   std::int64_t elements = 0;
@@ -156,12 +156,12 @@ struct Sizes {
   std::int64_t reduce_bucket_size = 500'000'000, persistence_threshold = -1;  // -1: without parts
 };
 
-// With lines of 64 elements, which a parameter begins: a bucket b of parameters n_i has
-// L_b = sum ceil(n_i / 64) lines, of those that are partial a multiple of tp, and a rank of d owns
-// ceil(L_b / d) of them. Buckets are filled from the last parameter on; small parameters have their
-// own, of others none has those of two parts.
+// Each parameter begins a line of 64 elements. Bucket b with parameters n_i has
+// L_b = sum ceil(n_i / 64) lines. The lines of partial parameters are padded to a multiple of tp. A
+// rank of d owns ceil(L_b / d) lines. Buckets are filled from the last parameter on. Small
+// parameters have their own bucket. No other bucket spans two parts.
 struct Share {
-  std::int64_t elements = 0, buckets = 0, padding = 0;  // of a rank; of all, but for a bucket's end
+  std::int64_t elements = 0, buckets = 0, padding = 0;  // of a rank; of all, but bucket ends
 };
 Share share_of(const std::vector<Weights>& model, const Sizes& sizes) {
   const auto ceil = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
@@ -210,11 +210,11 @@ Layout layout_of(const std::vector<Weights>& model, const Sizes& sizes, const Gr
   return layout(plan, options);
 }
 
-// Bytes of an element, of the paper's table: 12 of Adam where values are narrow.
+// Bytes per element in the paper's table: 12 for Adam with narrow values.
 struct Kept {
   Rule rule;
   Dtype value;
-  std::size_t on_device, on_host;  // where what is its own master has another copy
+  std::size_t on_device, on_host;  // on the host, values that are their own master have a copy
 };
 const std::vector<Kept> kept = {{AdamW{}, Dtype::bfloat16, 12, 12},
                                 {AdamW{}, Dtype::float32, 8, 12},
@@ -229,7 +229,8 @@ void expect_share(const std::vector<Weights>& model, const Sizes& sizes) {
   std::int64_t trained = 0;
   for (const Weights& each : model) trained += each.frozen ? 0 : each.elements;
   const std::int64_t whole = share.elements * sizes.dp;
-  // The law: a d-th, but for the lines that parameters end in and less than d lines a bucket.
+  // The law is 1/d, plus the rest of the last line of each parameter and less than d lines per
+  // bucket.
   EXPECT_GE(whole, trained + share.padding);
   EXPECT_LE(whole, trained + share.padding + share.buckets * 64 * (sizes.dp - 1));
 
@@ -266,7 +267,8 @@ void expect_share(const std::vector<Weights>& model, const Sizes& sizes) {
       const ExpectedMemory away = expected_memory(stage, plan, layout, each.rule, options);
       EXPECT_EQ(away.optimizer, 0u) << "stage " << stage;
       EXPECT_EQ(away.host_optimizer, elements * each.on_host) << "stage " << stage;
-      // In a file, to 4096 bytes a sub-group; down go gradients and what is its own master.
+      // In a file, a sub-group is padded to 4096 bytes. Gradients and values that are their own
+      // master move down.
       options.offload_optimizer.device = OffloadDevice::nvme;
       const std::size_t in_file = expected_in_files(stage, plan, layout, each.rule, options).states;
       const auto groups = static_cast<std::size_t>(
@@ -285,7 +287,7 @@ TEST(Cost, EveryRankHoldsAShardOfTheOptimizer) {
   const std::vector<int> degrees = {1, 2, 3, 4, 7, 8, 64};
   std::mt19937 draw(7);
   constexpr std::int64_t lengths[] = {0, 1, 5, 63, 64, 65, 127, 200, 1000, 4096, 65'537};
-  // The last two fill a bucket of 64 and of 300, which holds no element more.
+  // The last two models exactly fill a bucket of 64 and of 300 elements.
   std::vector<std::vector<Weights>> models = {{},     {{0}},       {{1}},       {{64}},
                                               {{65}}, {{100'003}}, {{63}, {1}}, {{100}, {200}}};
   for (const std::size_t parameters : {2u, 5u, 13u, 40u}) {
@@ -304,8 +306,8 @@ TEST(Cost, EveryRankHoldsAShardOfTheOptimizer) {
             expect_share(model, {tp, dp, bucket, threshold});
 }
 
-// Of about the 7.5e9 parameters of the paper's figure 1: what d ranks hold is what one holds, byte
-// for byte where 64 d divides every bucket.
+// A model with about the 7.5e9 parameters of the paper's figure 1. d ranks hold as much as one
+// rank, byte for byte if 64 d divides every bucket.
 TEST(Cost, AShardIsInverseToTheDegree) {
   std::vector<Weights> model = {{51'200 * 4096}};
   for (int layer = 1; layer <= 36; ++layer)

@@ -55,7 +55,7 @@ TEST(GradientPlan, GroupsOfOneAreLeftOut) {
     EXPECT_EQ(row.dtype, Dtype::float64) << row.parameter;
   }
   EXPECT_EQ(plan.rows[0].elements, 60);
-  // Tied, but tp cuts it and pp is 1: one holder.
+  // Tied, but tp shards it and pp is 1, so it has one holder.
   EXPECT_EQ(gradient_plan(parameters.all(), Dtype::float32, machine::Grid({.tp = 2}, 1), 1)
                 .rows[0]
                 .replicas,

@@ -14,8 +14,8 @@
 
 namespace zero::testing {
 
-// Elements that a rank sends in a collective over `ranks`, whose buffer (all_reduce) or whose share
-// of it (reduce_scatter, all_gather) has `count` elements.
+// Elements that a rank sends in a collective over `ranks`. `count` is the number of elements of the
+// buffer (all_reduce) or of a share (reduce_scatter, all_gather).
 using SentElements =
     std::function<std::int64_t(machine::Operation, machine::Dtype, int ranks, std::int64_t count)>;
 
@@ -25,13 +25,14 @@ inline std::int64_t bandwidth_optimal(machine::Operation operation, machine::Dty
                                                      : (ranks - 1) * count;
 }
 
-// By the papers of the algorithms that a step with these options runs over shared memory.
+// Returns the volumes, by their papers, of the algorithms that a step with these options runs over
+// shared memory.
 inline SentElements as_run(const StepOptions& options) {
   return [=](machine::Operation operation, machine::Dtype dtype, int ranks, std::int64_t count) {
     const std::int64_t whole = operation == machine::Operation::all_reduce ? count : count * ranks;
     const std::string_view algorithm = algorithm_of({{}, operation, dtype, ranks, whole, 1},
                                                     options, machine::Transport::shared_memory);
-    // The buffers divide evenly, so every rank sends what the first does.
+    // The buffers divide evenly, so every rank sends the same amount as the first rank.
     return collectives::find_algorithm(operation, algorithm).volume({0, ranks}, count).sent;
   };
 }
@@ -40,10 +41,10 @@ struct TrafficRow {
   std::string group;
   machine::TrafficLabel label;
   std::uint64_t bytes_sent = 0;
-  std::string what;  // joined where rows share group and label
+  std::string what;  // joined if rows share group and label
   bool operator==(const TrafficRow&) const = default;
 };
-// expected_calls by group and label, without rows that have no bytes.
+// Returns expected_calls by group and label, without rows of zero bytes.
 inline std::vector<TrafficRow> expected_traffic(int stage, const GradientPlan& plan,
                                                 const Layout& layout,
                                                 const SentElements& sent = bandwidth_optimal,

@@ -1,7 +1,7 @@
 #pragma once
-// For tests: a device as a GPU looks to who offloads from it. The host that reads or writes at its
-// addresses is ended by the system; streams can only copy, and run behind their caller, each on a
-// thread of its own.
+// For tests: a device that code sees as a GPU when it offloads from it. The system ends a process
+// that reads or writes the device's addresses on the host. Streams can only copy. Each runs behind
+// its caller on its own thread.
 
 #include <sys/mman.h>
 
@@ -24,7 +24,7 @@
 
 namespace zero::testing {
 
-// Each byte has an address that nobody may use, and one that the streams use.
+// Each byte has an address without access, and an address that the streams use.
 class FarMemory {
  public:
   FarMemory() : given_(map(PROT_NONE)), used_(map(PROT_READ | PROT_WRITE)) {}
@@ -34,7 +34,7 @@ class FarMemory {
   FarMemory(const FarMemory&) = delete;
   FarMemory& operator=(const FarMemory&) = delete;
 
-  void* take(std::size_t bytes) {  // never what was given back
+  void* take(std::size_t bytes) {  // freed memory is not reused
     if (bytes > size - taken_) return nullptr;
     std::byte* const at = given_ + taken_;
     std::memset(used_ + taken_, 0xff, bytes);  // not a number
@@ -66,7 +66,7 @@ class FarEvent final : public machine::Event {
     state_->changed.wait(lock, [this] { return state_->reached; });
   }
   double seconds_since(const machine::Event&) const override { return 0; }
-  // Events may go before they are reached or waited for.
+  // An event may be destroyed before it is reached or waited for.
   std::function<void()> reach() const {
     return [state = state_] {
       const std::lock_guard lock(state->mutex);
@@ -109,7 +109,7 @@ class FarStream final : public machine::Stream {
     push(dynamic_cast<const FarEvent&>(event).await());
   }
   void synchronize() override { record()->synchronize(); }
-  // Work that is queued later begins that much later.
+  // Delays work that is queued later.
   void hold(std::chrono::milliseconds time) {
     push([time] { std::this_thread::sleep_for(time); });
   }
@@ -118,7 +118,7 @@ class FarStream final : public machine::Stream {
   void push(std::function<void()> work) { worker_.push(std::move(work)); }
 
   const FarMemory& memory_;
-  collectives::Worker worker_;  // last: it uses the others
+  collectives::Worker worker_;  // last, because it uses the others
 };
 
 class FarDevice final : public machine::Device {

@@ -1,8 +1,9 @@
 #pragma once
-// A small model over a grid, for tests of the step: parameters of every placement, gradients that
-// each rank contributes, and the same step on one rank in double, with running error bounds. A
-// value depends on what it is (parameter, global element) and a contribution also on who makes it
-// (rank of dp, of tp where gradients are partial, stage where tied); on nothing else.
+// A small model over a grid, for tests of the step: parameters of every placement, gradients of
+// each rank, and a reference. The reference is the same step on one rank in double, with running
+// error bounds. A value depends only on its parameter and global element. A contribution also
+// depends on the rank of dp. It depends on the rank of tp if gradients are partial, and on the
+// stage if the parameter is tied.
 
 #include <algorithm>
 #include <cmath>
@@ -30,7 +31,7 @@ struct Declared {
   bool decay;
 };
 
-// Extents divide by tp 1, 2 and 3; sizes are odd enough to need padding.
+// Extents are divisible by tp 1, 2 and 3. Sizes are odd enough to need padding.
 inline std::vector<Declared> declare(int stage, int stages) {
   const std::string prefix = "stage" + std::to_string(stage) + ".";
   std::vector<Declared> all;
@@ -52,7 +53,7 @@ inline std::uint64_t key(const std::string& name, int salt) {
   return hash;
 }
 
-// Exact in every dtype: 7 bits and a sign.
+// Returns a value that is exact in every dtype: 7 bits and a sign.
 inline double random_value(const std::string& name, int salt, std::int64_t index) {
   const double bits =
       std::floor(128 * machine::uniform(key(name, salt), static_cast<std::uint64_t>(index)));
@@ -62,7 +63,7 @@ inline double initial(const std::string& name, std::int64_t index) {
   return random_value(name, 0, index);
 }
 // A float of 24 bits, so that sums round. All contributions to an element of one step have one
-// sign: a sum that cancels to nothing would leave Adam's quotient without a bound.
+// sign, because a sum of zero would leave Adam's quotient without a bound.
 inline double contribution(const std::string& name, std::int64_t index, int step, int dp, int tp,
                            int stage) {
   const int salt = 1 + ((step * 16 + dp) * 16 + tp) * 16 + stage;
@@ -136,9 +137,9 @@ struct RankModel {
   }
 };
 
-// A value in exact arithmetic (nearly: double) and a bound on how far the same computation in a
-// narrower dtype may be from it: Higham 2002, "Accuracy and Stability of Numerical Algorithms",
-// section 3.3, running error analysis. Every operation adds its inputs' errors and one rounding.
+// A value in almost exact arithmetic (double), and a bound of the error of the same computation in
+// a narrower dtype. The method is running error analysis (Higham 2002, "Accuracy and Stability of
+// Numerical Algorithms", section 3.3). Every operation adds its inputs' errors and one rounding.
 struct Bounded {
   double value = 0, error = 0;
   double roundoff = 0;  // of the narrower dtype
@@ -201,7 +202,7 @@ class Reference {
         ++elements_;
       }
     }
-    // The norm of the errors, and double sums of that many squares.
+    // The norm of the errors, plus the error of the double sums of the squares.
     const double norm = std::sqrt(squares.value);
     return {norm / divisor_, (std::sqrt(error_squares) + norm * elements_ * 0x1p-52) / divisor_,
             roundoff_};
@@ -245,7 +246,7 @@ class Reference {
     std::vector<Bounded> master, first, second, gradient;
   };
 
-  // In any order and grouping, n terms have at most n - 1 additions between them.
+  // In any order and grouping, a term passes at most n - 1 additions.
   Bounded sum_contributions(const std::string& name, const Placement& placement, std::int64_t index,
                             int step) const {
     Bounded sum{.roundoff = roundoff_};

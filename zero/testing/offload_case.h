@@ -1,6 +1,6 @@
 #pragma once
-// What tests of streamed optimizers share: values, gradients and masks that no piece divides
-// evenly, and the comparison with an optimizer in memory.
+// Common parts of the tests of streamed optimizers: values, gradients and masks that no piece
+// divides evenly, and the comparison with an optimizer in memory.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -49,7 +49,7 @@ class Begun {
   std::set<std::pair<OffloadPhase, std::int64_t>> begun_;
 };
 
-// Values that lie on the host while their device is another.
+// Values on the host that belong to another device.
 class Home final : public ValueHome {
  public:
   Home(machine::Device& device, std::vector<machine::Tensor> slots)
@@ -94,7 +94,7 @@ class OffloadCase : public ::testing::Test {
       EXPECT_EQ(hash(mine), hash(theirs)) << where;
     }
   }
-  // A range's states against those of an optimizer in memory.
+  // Compares the states of a range with those of an optimizer in memory.
   static void expect_same(const RangeStates& mine, const RangeStates& theirs,
                           const std::string& where) {
     expect_same(mine.values, theirs.values, where);
@@ -109,7 +109,7 @@ class OffloadCase : public ::testing::Test {
     return {of(whole.values), of(whole.master), of(whole.first_moment), of(whole.second_moment)};
   }
 
-  // Pieces of this many elements, with states in host memory or in a file.
+  // Returns options for pieces of this many elements, with states in host memory or in a file.
   static StateOptions on_host(std::int64_t piece, double ratio = 1, bool delayed = false) {
     StateOptions made;
     made.device = OffloadDevice::cpu;
@@ -137,7 +137,7 @@ class OffloadCase : public ::testing::Test {
             {"a device that the host cannot read", &far, host.get()}};
   }
 
-  // Ranges of these sizes, of which some have their values at home on the host.
+  // Ranges of these sizes. Some of them have their values in a home on the host.
   struct Ranges {
     std::vector<std::int64_t> sizes;
     std::vector<bool> away = {};
@@ -148,8 +148,8 @@ class OffloadCase : public ::testing::Test {
     bool at_home(std::size_t i) const { return i < away.size() && away[i]; }
   };
 
-  // Three steps, both optimizers from the same values, by the same gradients, which are gone once
-  // update has returned: the bits of values and of every state, and the bytes moved.
+  // Runs three steps of both optimizers from the same values with the same gradients, which are
+  // overwritten after update. Compares the bits of values and of every state, and the moved bytes.
   void expect_same_steps(const Rule& rule, machine::Dtype dtype, const Ranges& ranges,
                          const StateOptions& options, const Place& place,
                          std::optional<machine::Dtype> gradient_dtype = {}) const {
@@ -192,7 +192,7 @@ class OffloadCase : public ::testing::Test {
       std::vector<machine::Tensor> gradients;
       for (const OwnedRange& each : owned)
         gradients.push_back(copied(gradient.slice(each.range.begin, {each.size()}), *place.values));
-      if (step == 2) {  // set from outside
+      if (step == 2) {  // as an external change
         set(values, 0.5);
         for (const machine::Tensor& each : others) set(each, 0.5);
         in_memory.values_changed();
@@ -214,8 +214,8 @@ class OffloadCase : public ::testing::Test {
     });
     EXPECT_EQ(seen, elements) << where;
 
-    // Gradients down, values up. Those that are their own master come down before, if no copy of
-    // them is in host memory.
+    // Gradients move down, values up. Values that are their own master move down before, unless
+    // host memory has a copy of them.
     std::size_t gradients_down = 0, up = 0;
     for (std::size_t i = 0; i < owned.size(); ++i) {
       const auto size = static_cast<std::size_t>(

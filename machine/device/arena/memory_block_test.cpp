@@ -1,4 +1,4 @@
-// Holes, and what keeps them from arising.
+// Fragmentation, and the arena that prevents it.
 
 #include "machine/device/arena/memory_block.h"
 
@@ -79,8 +79,8 @@ TEST(MemoryBlock, ReportsFreeBytesAndTheLongestBlock) {
   EXPECT_EQ(external_fragmentation(0, 0), 0);
 }
 
-// The pattern of a recomputed backward at its smallest: a gradient comes into the place that a
-// checkpoint left, and the next micro-batch's checkpoint no longer fits there.
+// The smallest pattern of a recomputed backward. A gradient takes the place of a freed checkpoint,
+// so the next micro-batch's checkpoint no longer fits.
 TEST(MemoryBlock, FragmentsIfGradientsTakeThePlacesOfCheckpoints) {
   constexpr int layers = 4;
   constexpr std::size_t checkpoint = 3 * unit, gradient = 2 * unit;

@@ -19,8 +19,8 @@ class BlockKernels : public OnDevice {
   Real u() const { return sum_roundoff(dtype()); }
 };
 
-// First-order errors, 1.01 for the rest. The mean square has one roundoff of each square, a sum's
-// and two more; the reciprocal root halves it and adds four.
+// First-order errors, with a factor of 1.01 for the rest. The mean square has one roundoff per
+// square, those of a sum, and two more. The reciprocal root halves the error and adds four.
 TEST_P(BlockKernels, RmsNorm) {
   for (const auto [rows, cols] : extents) {
     const Tensor x = random({rows, cols}, 1, 4), gain = random({cols});
@@ -48,7 +48,7 @@ TEST_P(BlockKernels, RmsNorm) {
   }
 }
 
-// rstd is an input here, so what is left are a sum of cols terms and eight operations.
+// rstd is an input here, so only a sum of cols terms and eight operations remain.
 TEST_P(BlockKernels, RmsNormBackwardInput) {
   for (const auto [rows, cols] : extents) {
     const Tensor x = random({rows, cols}), gain = random({cols}), slope = random({rows, cols});
@@ -104,8 +104,9 @@ TEST_P(BlockKernels, RmsNormBackwardWeights) {
   }
 }
 
-// gate and up are the halves of one product's rows, or matrices of their own (in place); odd widths
-// and odd offsets. Roundoffs: the exponential's argument is exact, itself 4, each operation one.
+// gate and up are the halves of one product's rows, or separate matrices (in place), with odd
+// widths and odd offsets. The argument of the exponential is exact. The exponential has 4
+// roundoffs, each operation one.
 TEST_P(BlockKernels, Swiglu) {
   for (const auto [rows, cols] : {Extent{1, 1}, {7, 5}, {33, 64}, {9, 1031}}) {
     for (const bool halves : {true, false}) {
@@ -164,9 +165,9 @@ TEST_P(BlockKernels, Swiglu) {
   }
 }
 
-// Queries of heads that lie (q, k, v) by head, beside what must stay as it is. The angle is a
-// product of position and a power in double (3 roundoffs), its sine and cosine one of the
-// accumulator; two products and a sum.
+// Queries of heads that are stored (q, k, v) by head. Other elements must not change. The angle is
+// a product of position and a power in double (3 roundoffs). Its sine and cosine have one roundoff
+// of the accumulator. Two products and a sum follow.
 TEST_P(BlockKernels, Rotary) {
   struct Case {
     std::int64_t sequences, length, heads, head;
@@ -208,7 +209,7 @@ TEST_P(BlockKernels, Rotary) {
       }
     expect_within(to_doubles(out), reference, error, dtype());
 
-    // Backward is the transpose: <rotary(x), y> = <x, rotary_backward(y)>, seen by turning back.
+    // Backward is the transpose: <rotary(x), y> = <x, rotary_backward(y)>. The test rotates back.
     const Tensor wide_in = random({length, head}, wide()), there = empty({length, head}, wide());
     const auto one = [&](const Tensor& tensor) {
       Matrix m = matrix(tensor);
@@ -224,15 +225,15 @@ TEST_P(BlockKernels, Rotary) {
                         other = column < static_cast<std::size_t>(head / 2)
                                     ? i + static_cast<std::size_t>(head / 2)
                                     : i - static_cast<std::size_t>(head / 2);
-      // Each way at most sqrt(2) (|low| + |high|) (turn + 2 u), both with the same turn.
+      // Each direction has at most sqrt(2) (|low| + |high|) (turn + 2 u), both with the same turn.
       distance.push_back(4 * (4 * u()) * (std::abs(original[i]) + std::abs(original[other])));
     }
     expect_within(to_doubles(there), original, distance, wide());
   }
 }
 
-// Kept values are exact products, the mask is uniform() < probability by global index: so a shard's
-// is the whole's.
+// Kept values are exact products. The mask is uniform() < probability by global index, so a shard
+// has the mask of the whole.
 TEST_P(BlockKernels, Dropout) {
   constexpr std::int64_t rows = 21, cols = 37;
   const Tensor x = random({rows, cols}), out = empty({rows, cols});
@@ -283,7 +284,7 @@ TEST_P(BlockKernels, MismatchesAreRejected) {
 
 SHARDMARK_ON_EVERY_DEVICE(BlockKernels);
 
-// On any number of threads the same bits; sizes large enough to be shared out.
+// Any number of threads gives the same bits. The sizes are large enough to be split among threads.
 TEST(Threads, ComputeTheSameBits) {
   const auto device = make_host_device();
   Kernels& kernels = device->stream().kernels();

@@ -74,7 +74,8 @@ TEST_P(ColumnKernels, LayerNormBackwardWeights) {
   }
 }
 
-// Ascending order of row, each sum rounded to the table's dtype: one possible result, bit by bit.
+// Rows are added in ascending order, and each sum is rounded to the table's dtype. Only one result
+// is therefore possible, bit by bit.
 TEST_P(ColumnKernels, EmbeddingBackwardInOrder) {
   for (const auto [rows, cols] : extents) {
     for (const Dtype to : sums()) {
@@ -135,8 +136,8 @@ TEST_P(ColumnKernels, MismatchesAreRejected) {
 
 SHARDMARK_ON_EVERY_DEVICE(ColumnKernels);
 
-// Backward against differences of forward, in double on the host. A central difference D(h) is off
-// by about a third of D(2h) - D(h), and by the forward's roundoffs over h.
+// Compares backward with differences of forward, in double on the host. The error of a central
+// difference D(h) is about a third of D(2h) - D(h), plus the forward's roundoffs over h.
 class Differences : public testing::Test {
  protected:
   Tensor normal(Shape shape, std::uint64_t seed) {

@@ -59,7 +59,7 @@ TEST_P(ElementKernels, FillAndCast) {
   for (const Dtype to : floating_dtypes) {
     const Tensor out = empty({size}, to);
     kernels().cast(in, out);
-    // double goes to the narrow types by way of float.
+    // double is cast to the narrow types through float.
     const double middle = size_of(to) == 2 ? 0x1p-24 : 0;
     expect(
         out, [&](auto i) { return x[i]; }, [&](auto i) { return middle * std::abs(x[i]); });
@@ -132,7 +132,8 @@ TEST_P(ElementKernels, ReduceAnyCountAtAnyAddress) {
       [&](auto i) { return u() * std::abs(x[i] + y[i]); });
 }
 
-// Aligned alike or not, past the cache or not: the same sums, and nothing beside them.
+// Targets with equal or different alignment, cached or streaming, get the same sums. No other
+// element changes.
 TEST_P(ElementKernels, ReduceToSeveralTargets) {
   const Tensor a = random({300}), b = random({300}), wanted = empty({300});
   kernels().reduce(Reduction::sum, dtype(), a.data(), b.data(), wanted.data(), 300);
@@ -163,7 +164,7 @@ TEST_P(ElementKernels, ReduceToSeveralTargets) {
         }
 }
 
-// The same bits wherever an element stands: in a vector loop, its remainder, or a shard.
+// An element has the same bits in a vector loop, its remainder, or a shard.
 TEST_P(ElementKernels, ShardsHaveTheBitsOfTheWhole) {
   const Tensor x = random({size}, -4, 4), slope = random({size});
   const Tensor whole = empty({size}), parts = empty({size});
@@ -182,14 +183,14 @@ TEST_P(ElementKernels, ShardsHaveTheBitsOfTheWhole) {
 }
 
 // Roundoffs of x / (1 + e^-t): 7 of t, which the exponential turns into 7|t|, 4 of the exponential,
-// and one of each operation.
+// and one per operation.
 TEST_P(ElementKernels, Gelu) {
   const Tensor x = random({size}, -6, 6), out = empty({size});
   const Values v = to_doubles(x);
   const auto t = [](double x) {
     return 2 * std::sqrt(2 / std::numbers::pi) * std::abs(x + 0.044715 * x * x * x);
   };
-  // 1 + tanh cancels digits of the reference where tanh is near -1.
+  // 1 + tanh cancels digits of the reference if tanh is near -1.
   const Real cancelled = 0x1p-61L;
   kernels().gelu(x, out);
   expect(

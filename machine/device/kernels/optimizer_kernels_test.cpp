@@ -52,12 +52,14 @@ TEST_P(OptimizerKernels, AdamwSteps) {
                p2 = std::pow(b2, step);
     const auto new_m = [&](auto i) { return b1 * m[i] + (1 - b1) * (0.5L * g[i]); };
     const auto new_v = [&](auto i) { return b2 * v[i] + (1 - b2) * (0.25L * g[i] * g[i]); };
-    // Terms of one sum: three roundoffs of each and one of the sum (the betas' rounding included).
+    // The terms of one sum have three roundoffs each, the sum has one (including the rounding of
+    // the betas).
     const auto m_error = [&](auto i) { return 4 * u() * (std::abs(m[i]) + std::abs(g[i])); };
     const auto v_error = [&](auto i) { return 6 * u() * new_v(i); };
     expect(first, new_m, m_error);
     expect(second, new_v, v_error);
-    // The corrections 1 - beta^step cancel digits of a power that is right to a roundoff of double.
+    // The corrections 1 - beta^step cancel digits of a power that is accurate to a roundoff of
+    // double.
     const Real cancelled = 0x1p-52L * (p1 / (1 - p1) + p2 / (1 - p2));
     const Real rate = options.learning_rate, decay = options.weight_decay;
     expect(
@@ -80,7 +82,7 @@ TEST_P(OptimizerKernels, AdamwSteps) {
   }
 }
 
-// With the decay's gradient: two products and a sum of it, and as many of the velocity.
+// Two products and a sum for the gradient with decay, and the same for the velocity.
 TEST_P(OptimizerKernels, MomentumStep) {
   const Tensor gradient = random({size}, wide()), master = random({size}, wide()),
                velocity = random({size}, wide()), weight = empty({size});
@@ -124,14 +126,14 @@ TEST_P(OptimizerKernels, RmsPropStep) {
   expect_rounded(master, weight);
 }
 
-// Adam with the decay in the gradient is AdamW without any of a gradient that holds it.
+// Adam with decay equals AdamW without decay on a gradient that includes the decay.
 TEST_P(OptimizerKernels, AdamTakesTheDecayIntoTheGradient) {
   const Tensor start = random({size}, wide()), gradient = random({size}, wide());
   const std::vector<std::uint8_t> mask = every_third();
   const Memory device_mask = upload(mask);
   Values g = to_doubles(gradient);
   const Values w = to_doubles(start);
-  // Powers of two and one sum, rounded once there and here.
+  // Factors are powers of two. Only the one sum rounds, once in the kernel and once here.
   for (std::size_t i = 0; i < g.size(); ++i) g[i] = 0.5 * g[i] + (mask[i] ? 0.25 * w[i] : 0);
   const Tensor decayed = empty({size}, wide());
   from_doubles(decayed, g);
@@ -155,7 +157,8 @@ TEST_P(OptimizerKernels, AdamTakesTheDecayIntoTheGradient) {
   EXPECT_EQ(adam, adamw);
 }
 
-// Weights that are their own master, decay everywhere: the bits of a mask of ones.
+// Weights that are their own master, with decay everywhere, get the same bits as with a mask of
+// ones.
 TEST_P(OptimizerKernels, InPlaceAndWithoutAMask) {
   const Tensor gradient = random({size}, wide()), master = random({size}, wide()),
                same = empty({size}, wide()), first = random({size}, wide()),

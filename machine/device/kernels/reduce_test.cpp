@@ -1,5 +1,5 @@
-// What collectives and their data need of every dtype: reduce, divide, fill and cast. References
-// are scalar and, of integers, in 128 bits; results are compared bit by bit.
+// The kernels that collectives and their data need for every dtype: reduce, divide, fill and cast.
+// References are scalar, with 128 bits for integers. Results are compared bit by bit.
 
 #include <cstring>
 #include <limits>
@@ -30,14 +30,14 @@ T from_bits(std::uint64_t bits) {
   return value;
 }
 
-// Of narrow and float operands double holds every sum and product so well that the rounding to
-// float, and from there to the dtype, is as of the exact one.
+// Sums and products of narrow and float operands are accurate enough in double. Rounding them to
+// float, and from there to the dtype, gives the result of the exact value.
 template <class T>
 T rounded(double value) {
   return static_cast<T>(static_cast<Accumulator<T>>(value));
 }
 
-// The result of max for NaN, or of min, with the other sign.
+// Returns the NaN that max returns, or that of min, which has the other sign.
 template <class T>
 T nan(bool largest) {
   const std::uint64_t sign = bits_of(rounded<T>(-0.0));
@@ -57,7 +57,7 @@ T expected(Reduction reduction, T a, T b) {
     if (reduction == Reduction::prod) return rounded<T>(x * y);
     if (reduction != Reduction::max && reduction != Reduction::min) return rounded<T>(x + y);
     if (std::isnan(x) || std::isnan(y)) return nan<T>(largest);
-    if (x == y) return std::signbit(x) == largest ? b : a;  // of equal zeros the one wanted
+    if (x == y) return std::signbit(x) == largest ? b : a;  // the wanted one of equal zeros
     return (largest ? x > y : x < y) ? a : b;
   }
 }
@@ -66,7 +66,7 @@ class Reductions : public OnDevice {
  protected:
   static constexpr std::size_t size = 300;
 
-  // Integers have any bits. The operands begin with all pairs of the extremes.
+  // Integers have random bits. The operands begin with all pairs of the extremes.
   template <class T>
   std::vector<T> inputs(bool left = true) {
     std::vector<T> values(size);
@@ -93,7 +93,7 @@ class Reductions : public OnDevice {
     return values;
   }
 
-  // Elements that no kernel wrote.
+  // Returns memory with a pattern that no kernel writes.
   template <class T>
   Memory untouched() {
     std::vector<T> values(size);
@@ -106,7 +106,7 @@ class Reductions : public OnDevice {
     return static_cast<T*>(memory.data()) + offset;
   }
 
-  // memory holds value(i) from begin on, count times, and elsewhere what untouched() left.
+  // Expects value(i) in `count` elements from `begin` on, and the pattern of untouched() elsewhere.
   template <class T, class Value>
   void expect_part(const Memory& memory, std::size_t begin, std::size_t count, Value value) {
     const std::vector<T> got = download<T>(memory);
@@ -118,7 +118,7 @@ class Reductions : public OnDevice {
     }
   }
 
-  // One reduction of two elements.
+  // Returns the reduction of two elements.
   template <class T>
   T reduced(Reduction reduction, T a, T b) {
     const Memory x = upload(std::vector<T>{a}), y = upload(std::vector<T>{b});
@@ -174,7 +174,7 @@ TEST_P(Reductions, ToSeveralTargets) {
   });
 }
 
-// More than one launch of a GPU writes.
+// The targets exceed one launch of a GPU.
 TEST_P(Reductions, ToManyTargets) {
   visit_every(dtype(), [&]<class T>(T) {
     const std::vector<T> x = inputs<T>(), y = inputs<T>(false);
@@ -189,7 +189,8 @@ TEST_P(Reductions, ToManyTargets) {
   });
 }
 
-// NaN wins, whatever its sign or payload and on whichever side; -0 is below +0; no order shows.
+// NaN wins with any sign and payload, as either operand. -0 is below +0. The order of operands does
+// not matter.
 TEST_P(Reductions, ExtremesOfSpecialNumbers) {
   if (!is_floating(dtype())) GTEST_SKIP() << "integers have none";
   visit_every(dtype(), [&]<class T>(T) {
@@ -216,7 +217,7 @@ TEST_P(Reductions, DivideRoundsOnceOrTruncates) {
     for (const std::int64_t divisor : {1, 2, 3, 7, 41, 49, 64, 127, 128, 255, 256, 1000, 1 << 20}) {
       std::vector<T> x = inputs<T>();
       if constexpr (std::is_integral_v<T>) {
-        // Beside multiples, where a quotient that is off by anything truncates to the wrong one.
+        // Values next to multiples. Any error of the quotient truncates to a wrong result there.
         for (std::size_t i = 20; i < size; ++i)
           x[i] = static_cast<T>(Wide{x[i]} / divisor * divisor + static_cast<int>(i % 3) - 1);
         if (sizeof(T) == 1)
@@ -253,7 +254,7 @@ TEST_P(Reductions, DivideRoundsOnceOrTruncates) {
 template <class To, class From>
 To expected_cast(From from) {
   if constexpr (!std::is_integral_v<To>) {
-    // long double holds what all the others do.
+    // long double represents the values of all other dtypes.
     return static_cast<To>(
         static_cast<Accumulator<To>>(static_cast<Real>(static_cast<Accumulator<From>>(from))));
   } else if constexpr (std::is_integral_v<From>) {

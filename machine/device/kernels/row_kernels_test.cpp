@@ -5,7 +5,7 @@
 namespace machine {
 namespace {
 
-// Rows from one element to more than a GPU block takes at once.
+// Rows from one element to more elements than a GPU block processes at once.
 struct Extent {
   std::int64_t rows, cols;
 };
@@ -42,8 +42,9 @@ TEST_P(RowKernels, AddBias) {
   }
 }
 
-// First-order errors, 1.01 for the rest: the mean's is a sum's, which moves each deviation; the
-// variance's two of each deviation and a sum's; the reciprocal root halves it and adds four.
+// First-order errors, with a factor of 1.01 for the rest. The mean has the error of a sum, which
+// moves each deviation. The variance has two roundoffs per deviation and those of a sum. The
+// reciprocal root halves the error and adds four.
 TEST_P(RowKernels, LayerNorm) {
   for (const auto [rows, cols] : extents) {
     const Tensor x = random({rows, cols}, 1, 4), gain = random({cols}), bias = random({cols});
@@ -90,7 +91,7 @@ TEST_P(RowKernels, LayerNorm) {
   }
 }
 
-// Mean and rstd are inputs here, so what is left are two sums of cols terms and ten operations.
+// Mean and rstd are inputs here, so only two sums of cols terms and ten operations remain.
 TEST_P(RowKernels, LayerNormBackwardInput) {
   for (const auto [rows, cols] : extents) {
     const Tensor x = random({rows, cols}), gain = random({cols}), slope = random({rows, cols});
@@ -127,8 +128,8 @@ TEST_P(RowKernels, LayerNormBackwardInput) {
   }
 }
 
-// The exponential's argument is off by a roundoff of each term, itself by 4; a sum, a division, a
-// product.
+// The argument of the exponential has a roundoff per term, the exponential has 4. A sum, a division
+// and a product follow.
 TEST_P(RowKernels, CausalSoftmax) {
   struct Case {
     std::int64_t batches, queries, keys;
@@ -208,8 +209,8 @@ TEST_P(RowKernels, EmbeddingOfAShard) {
   }
 }
 
-// The second of three shards, whose table is padded from `real` columns of this shard on: padding
-// holds what must not count, and so do rows of negative targets.
+// The second of three shards. Its table is padded from column `real` of this shard on. Padding has
+// values that must not count, and rows with negative targets must not count either.
 TEST_P(RowKernels, CrossEntropyOverAShardedVocabulary) {
   for (const auto [rows, cols] : extents)
     for (const std::int64_t real : {cols, cols - cols / 3, std::int64_t{1}}) {
@@ -279,7 +280,7 @@ TEST_P(RowKernels, CrossEntropyOfOnlyPadding) {
   const auto* targets = static_cast<std::int32_t*>(ids.data());
   kernels().row_max(logits, 120, 100, max);
   EXPECT_EQ(to_doubles(max), Values(3, -INFINITY));
-  kernels().fill(max, 2.5);  // another shard's
+  kernels().fill(max, 2.5);  // maximum of another shard
   kernels().exp_sums(logits, max, targets, 120, 100, sum, target);
   EXPECT_EQ(to_doubles(sum), Values(3, 0.0));
   EXPECT_EQ(to_doubles(target), Values(3, 0.0));

@@ -94,7 +94,7 @@ TEST(Pipe, TextsOfEveryLengthArriveInOrder) {
   });
 }
 
-// Ranks without work wait for their next case as long as that takes.
+// Ranks without work wait for their next case without a timeout.
 TEST(Pipe, AWaitHasNoTimeoutWhileAllRanksRun) {
   run_ranks(
       2,
