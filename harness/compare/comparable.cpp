@@ -21,6 +21,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 constexpr std::string_view absent = "absent";
+constexpr std::string_view added_groups[] = {"hardware.network"};
 constexpr std::string_view clock_field = "context.mhz_per_cpu";
 constexpr double clock_tolerance = 0.01;
 constexpr int deepest = 8;
@@ -218,8 +219,17 @@ void Factors::check(const std::vector<const Fields*>& known,
 std::vector<Difference> differences(const Fields& base, const Fields& next,
                                     const Factors& factors) {
   std::set<std::string> names;
+  // A run of an older program recorded no field of an added group.
+  const auto records = [](const Fields& fields, std::string_view group) {
+    const auto first = fields.lower_bound(std::string(group));
+    return first != fields.end() && first->first.starts_with(group);
+  };
   for (const Fields* fields : {&base, &next})
-    for (const auto& [name, value] : *fields) names.insert(name);
+    for (const auto& [name, value] : *fields)
+      if (std::ranges::none_of(added_groups, [&](std::string_view group) {
+            return name.starts_with(group) && !(records(base, group) && records(next, group));
+          }))
+        names.insert(name);
   std::vector<Difference> all;
   for (const std::string& name : names) {
     const std::string before = value_of(base, name), after = value_of(next, name);

@@ -102,6 +102,15 @@ TEST(Differences, AreNamedAndDeclared) {
   EXPECT_TRUE(found[1].declared);
 }
 
+TEST(Differences, GroupsThatOneSideNeverRecordedDoNotCount) {
+  const Fields older{{"host", "a"}}, one{{"hardware.network.eth0", "up"}},
+      other{{"hardware.network.eth0", "down"}, {"hardware.network.eth1", "up"}};
+  EXPECT_TRUE(
+      differences(older, {{"host", "a"}, {"hardware.network", "none"}}, Factors({})).empty());
+  EXPECT_EQ(differences(one, other, Factors({})).size(), 2u);
+  EXPECT_EQ(differences({{"hardware.network", "none"}}, one, Factors({})).size(), 2u);
+}
+
 TEST(Differences, ClocksMayVary) {
   const auto differ = [](const std::string& a, const std::string& b) {
     return !differences({{"context.mhz_per_cpu", a}}, {{"context.mhz_per_cpu", b}}, Factors({}))

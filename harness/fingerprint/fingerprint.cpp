@@ -12,6 +12,7 @@
 #include <regex>
 #include <set>
 
+#include "harness/fingerprint/adapters.h"
 #include "harness/fingerprint/build_info.h"
 #include "harness/fingerprint/libraries.h"
 
@@ -105,6 +106,8 @@ Json hardware(machine::World& world, const Topology& topology) {
   put(json, "numa_balancing", first_line("/proc/sys/kernel/numa_balancing"));
   json["device"] = world.device().description();
   json["cuda_devices"] = machine::cuda::count();
+  const auto adapters = network_adapters();
+  json["network"] = adapters.empty() ? Json("none") : Json(adapters);
   return json;
 }
 

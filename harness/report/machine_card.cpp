@@ -77,6 +77,18 @@ std::string gpus(Card& card) {
   return number.empty() ? device : fmt::format("{}: {}", number, device);
 }
 
+// "mlx5_0 (400 Gb/sec (4X NDR), ACTIVE), eth0 (up)".
+std::string network(Card& card, const Fields& fields) {
+  if (const std::string none = card.take("hardware.network"); !none.empty()) return none;
+  constexpr std::string_view prefix = "hardware.network.";
+  std::string text;
+  for (const auto& [field, value] : fields)
+    if (field.starts_with(prefix))
+      text += fmt::format("{}{} ({})", text.empty() ? "" : ", ", field.substr(prefix.size()),
+                          card.take(field));
+  return text.empty() ? "not recorded" : text;
+}
+
 std::string program(Card& card) {
   std::string text = card.take("software.shardmark.version");
   for (const char* field : {"commit", "compiler", "build_type"})
@@ -154,8 +166,7 @@ std::string machine_card(const RunFile& run, const Fields& fields) {
   card.row("Memory", memory(card));
   card.row("GPUs", gpus(card));
   card.row("GPU driver", card.take("software.gpu_driver"));
-  const std::string network = card.take("hardware.network");
-  if (!fields.empty()) card.row("Network adapters", network.empty() ? "not recorded" : network);
+  if (!fields.empty()) card.row("Network adapters", network(card, fields));
   card.row("Kernel", card.take("software.kernel"));
   card.row("MPI", card.take("software.mpi.version"));
   card.row("oneDNN", card.take("software.onednn.version"));
