@@ -4,9 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <span>
 
 namespace machine {
 namespace {
+
+constexpr std::size_t most_shown = 60;  // all units fit
 
 // Insertions, deletions, replacements of a letter and swaps of neighbours (optimal string
 // alignment).
@@ -54,7 +57,11 @@ std::string unknown(std::string_view kind, std::string_view word,
                     const std::vector<std::string>& candidates) {
   if (const std::string near = nearest(word, candidates); !near.empty())
     return fmt::format("unknown {} '{}'; did you mean '{}'?", kind, word, near);
-  return fmt::format("unknown {} '{}'; known: {}", kind, word, fmt::join(candidates, ", "));
+  const std::size_t shown = std::min(candidates.size(), most_shown),
+                    more = candidates.size() - shown;
+  return fmt::format("unknown {} '{}'; known: {}{}", kind, word,
+                     fmt::join(std::span(candidates).first(shown), ", "),
+                     more > 0 ? fmt::format(", and {} more", more) : "");
 }
 
 }  // namespace machine

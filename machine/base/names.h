@@ -11,7 +11,8 @@ namespace machine {
 
 // The candidate nearest to a misspelt word (edit distance), or empty if none is near.
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
-// "unknown X 'word'; did you mean 'near'?" or, with none near, "…; known: a, b, c".
+// "unknown X 'word'; did you mean 'near'?" or, with none near, "…; known: a, b, c". Of many
+// candidates only the first.
 std::string unknown(std::string_view kind, std::string_view word,
                     const std::vector<std::string>& candidates);
 

@@ -174,6 +174,8 @@ void Options::take_option(const std::vector<std::string>& words, std::size_t& at
     // Every letter is near every other letter.
     if (letter && !known.empty())
       reject("unknown flag '{}'; known: {}", name, fmt::join(known, " "));
+    if (known.size() > 20 && machine::nearest(name, known).empty())
+      reject("unknown flag '{}'; --help lists all {} flags", name, known.size());
     throw machine::UsageError(machine::unknown("flag", name, known));
   }
   if (option->value.empty()) {
