@@ -185,8 +185,8 @@ double gradient_epsilon(const TrainingConfig& config, int layer) {
 
 namespace {
 
-// The values of all keys that change a number in training on one device.
-std::string what_is_trained(TrainingConfig config) {
+// The text of everything that changes a number in training on one device.
+std::string what_is_trained(TrainingConfig config, const Corpus& corpus) {
   const bool delayed = config.zero.options.offload_optimizer.is_delayed();
   config.degrees = {};
   config.pipeline = {};
@@ -194,7 +194,8 @@ std::string what_is_trained(TrainingConfig config) {
   config.zero = {};
   config.zero.options.offload_optimizer.cpu.delayed_update = delayed;
   config.transport = {};
-  std::string text = fmt::format("{} {}", config.model.vocabulary, config.model.sequence);
+  std::string text = fmt::format("{} {} {} {} {}", corpus.size(), corpus.source(), config.weights,
+                                 config.model.vocabulary, config.model.sequence);
   for (const configuration::Key& key : configuration::keys())
     if (key.field) text += " " + key.field(config).text();
   return text;
@@ -205,11 +206,38 @@ std::string what_is_trained(TrainingConfig config) {
 const Reference& reference_of(machine::World& world, const TrainingConfig& config,
                               const Corpus& corpus, const SkippedSteps& skipped) {
   static std::map<std::string, std::unique_ptr<Reference>> kept;
-  const std::string key = fmt::format("{} {} {} {} {}", what_is_trained(config), corpus.size(),
-                                      corpus.source(), config.weights, fmt::join(skipped, ""));
+  const std::string key =
+      fmt::format("{} {}", what_is_trained(config, corpus), fmt::join(skipped, ""));
   auto& found = kept[key];
   if (!found) found = std::make_unique<Reference>(make_reference(world, config, corpus, skipped));
   return *found;
+}
+
+const FirstStep& first_step_of(machine::World& world, const TrainingConfig& config,
+                               const Corpus& corpus, std::size_t skipped_steps) {
+  static std::string kept_key;
+  static FirstStep kept;
+  const std::string key = fmt::format("{} {}", what_is_trained(config, corpus), skipped_steps);
+  if (key == kept_key) return kept;
+  kept_key.clear();
+  kept = {};
+  const std::unique_ptr<RangeDevice> range = range_device(world, config);
+  const std::unique_ptr<Trainer> trainer =
+      reference_trainer(world, config, corpus, Dtype::float64, range.get());
+  for (std::size_t step = 0; step <= skipped_steps; ++step) {
+    world.board().mine().progress.fetch_add(1);  // shows that this rank works and does not hang
+    trainer->forward_backward();
+    kept.loss = trainer->mean_loss();
+    trainer->optimizer_step().reduce();
+    if (range) kept.magnitudes.push_back(range->take());
+    if (step == skipped_steps) break;
+    make_overflow(*trainer);
+    trainer->update();
+  }
+  for (const collectives::Parameter* parameter : trainer->parameters())
+    kept.gradients.emplace_back(parameter->name, to_doubles(parameter->gradient));
+  kept_key = key;
+  return kept;
 }
 
 }  // namespace suite

@@ -27,6 +27,7 @@
 #include <memory>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "suite/reference/whole_values.h"
@@ -85,6 +86,16 @@ struct Reference {
 // kept for the process, because it does not depend on the degrees, the schedule or the ZeRO stage.
 const Reference& reference_of(machine::World& world, const TrainingConfig& config,
                               const Corpus& corpus, const SkippedSteps& skipped = {});
+
+// The first step that is not skipped, in double at degree 1, and the skipped ones before it.
+struct FirstStep {
+  std::vector<StepMagnitudes> magnitudes;  // of each step, if the judged dtype is half
+  double loss = 0;                         // of the last step, as are its raw gradients
+  std::vector<std::pair<std::string, std::vector<double>>> gradients;
+};
+// The process keeps the last result only: that of GPT-2 124M takes 1 GB.
+const FirstStep& first_step_of(machine::World& world, const TrainingConfig& config,
+                               const Corpus& corpus, std::size_t skipped_steps);
 
 // A trainer of this config's model at degree 1 on this rank alone, on `device` or the host. In half
 // its loss scale is half of the config's, so that it overflows in no step that was not skipped.

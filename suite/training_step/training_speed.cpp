@@ -36,6 +36,7 @@ struct TrainingSpeed : StepUnit {
       {"gemm_fraction", "", Better::higher, Nature::measured,
        "`library_s`, here of the step's matrix products alone, over the time"}};
   static constexpr bool yardstick_is_part = true;  // the products of the step
+  static constexpr int least_samples = 5;          // a step on a CPU may take many seconds
 
   static harness::Sweep<Case> sweep(const harness::PlanRequest& request) {
     using enum Profile;
@@ -116,42 +117,27 @@ struct TrainingSpeed : StepUnit {
   // which is skipped if is_skipped.
   void compare_with_double(harness::Judge& judge, Trainer& trainer,
                            const std::vector<double>& scales, bool is_skipped) {
-    std::unique_ptr<RangeDevice> range;
-    std::unique_ptr<Trainer> exact;
-    std::vector<std::string> names;
-    double exact_loss = 0;
-    if (context_.group.index == 0) {
-      range = range_device(context_.world, config_);
-      exact = reference_trainer(context_.world, config_, corpus_, Dtype::float64, range.get());
-      for (std::size_t step = 1; step <= scales.size(); ++step) {
-        exact->forward_backward();
-        exact_loss = exact->mean_loss();
-        exact->optimizer_step().reduce();
-        const bool is_last = step == scales.size();
-        if (range)
-          judge_overflow(judge, config_, static_cast<int>(step), !is_last || is_skipped,
-                         scales[step - 1], range->take());
-        if (is_last) break;
-        make_overflow(*exact);
-        exact->update();
-      }
-      for (const collectives::Parameter* parameter : exact->parameters())
-        names.push_back(parameter->name);
-    }
-    exact_loss = context_.world.broadcast(context_.group, 0, exact_loss);
+    const FirstStep none,
+        &exact = context_.group.index == 0
+                     ? first_step_of(context_.world, config_, corpus_, scales.size() - 1)
+                     : none;
+    for (std::size_t step = 0; step < exact.magnitudes.size(); ++step)
+      judge_overflow(judge, config_, static_cast<int>(step) + 1,
+                     step + 1 < scales.size() || is_skipped, scales[step], exact.magnitudes[step]);
+    const double exact_loss = context_.world.broadcast(context_.group, 0, exact.loss);
     judge.numerics(fmt::format("loss of step {} against double", scales.size()),
                    std::abs(first_loss_ - exact_loss),
                    gradient_epsilon(config_) * std::abs(exact_loss));
     if (is_skipped) return;
-    names = context_.world.broadcast(context_.group, 0, names);
-    for (std::size_t at = 0; at < names.size(); ++at) {
-      std::vector<double> whole;
-      if (exact) whole = to_doubles(exact->parameters()[at]->gradient);
-      whole = context_.world.broadcast(context_.group, 0, whole);
+    const std::size_t count = context_.world.broadcast(context_.group, 0, exact.gradients.size());
+    for (std::size_t at = 0; at < count; ++at) {
+      const auto [name, whole] = context_.world.broadcast(
+          context_.group, 0,
+          exact.gradients.empty() ? decltype(exact.gradients)::value_type() : exact.gradients[at]);
       for (const collectives::Parameter* mine : trainer.parameters()) {
-        if (mine->name != names[at]) continue;
+        if (mine->name != name) continue;
         judge.numerics(
-            fmt::format("{}, raw gradient of step {} against double", names[at], scales.size()),
+            fmt::format("{}, raw gradient of step {} against double", name, scales.size()),
             distance(unscaled_gradient(trainer, *mine),
                      shard(whole, *mine, trainer.grid().coordinate(machine::Axis::tp))),
             gradient_epsilon(config_, mine->layer) * norm(whole));
