@@ -64,13 +64,16 @@ bool converged(std::span<const double> times) {
 Director::Director(const SamplingLimits& limits, double unit_per_sample_s,
                    double yardstick_per_sample_s)
     : limits_(limits) {
-  const bool alternates = yardstick_per_sample_s > 0;
+  const bool alternates = yardstick_per_sample_s > 0, demanded = limits.least_samples > 0;
   unit_ = {.budget_s = limits.seconds * (alternates ? 2.0 / 3 : 1.0),
            .per_sample_s = unit_per_sample_s,
-           .least = 3};
+           .least = demanded ? limits.least_samples : 3,
+           .needs_least = demanded};
   if (alternates)
-    yardstick_ = {
-        .budget_s = limits.seconds / 3, .per_sample_s = yardstick_per_sample_s, .least = 5};
+    yardstick_ = {.budget_s = limits.seconds / 3,
+                  .per_sample_s = yardstick_per_sample_s,
+                  .least = demanded ? limits.least_samples : 5,
+                  .needs_least = demanded};
 }
 
 void Director::add(Runner runner, std::span<const double> times, double elapsed_s) {
@@ -86,8 +89,8 @@ Stop Director::stop(const Series& series) const {
   if (count >= limits_.min_samples && converged(series.times)) return Stop::converged;
   if (count >= limits_.max_samples) return Stop::sample_cap;
   // A few samples are worth limited overtime.
-  if (series.elapsed_s >= series.budget_s &&
-      (count >= series.least || series.elapsed_s >= 3 * series.budget_s))
+  const bool overtime = !series.needs_least && series.elapsed_s >= 3 * series.budget_s;
+  if (series.elapsed_s >= series.budget_s && (count >= series.least || overtime))
     return Stop::time_cap;
   return Stop::no;
 }
@@ -113,7 +116,7 @@ Director::Order Director::next() const {
     if (unit == Stop::no && stop(yardstick_) == Stop::no)
       order.yardstick = block(yardstick_);
     else if (unit != Stop::no && count < yardstick_.least &&
-             yardstick_.elapsed_s < 3 * yardstick_.budget_s)
+             (yardstick_.needs_least || yardstick_.elapsed_s < 3 * yardstick_.budget_s))
       order.yardstick = yardstick_.least - count;
   }
   if (order.unit == 0 && order.yardstick == 0) order.stop = unit;
@@ -354,6 +357,7 @@ Sampled Sampler::sample(Instance& instance) {
   sampled_ = {0, 0};
   result_.unit.batch = unit.batch;
   result_.yardstick.batch = yardstick.batch;
+  limits_.least_samples = instance.least_samples();
   Director director(limits_, unit.per_sample_s,
                     alternates ? std::max(yardstick.per_sample_s, 1e-9) : 0);
   struct Side {
@@ -370,6 +374,8 @@ Sampled Sampler::sample(Instance& instance) {
     const double elapsed_s = take(side.runner, count, side.series, side.rows);
     director.add(side.runner, std::span(side.series.worst).subspan(before), elapsed_s);
     side.left -= count;
+    if (limits_.on_block && side.runner == Runner::unit && !side.series.worst.empty())
+      limits_.on_block(median(side.series.worst), static_cast<int>(side.series.worst.size()));
   };
   double cpu_s = 0;
   while (true) {

@@ -55,12 +55,15 @@ struct SamplingLimits {
   double seconds = 1;    // per case without warm-up: two thirds unit, one third yardstick, if any
   int min_samples = 30;  // before sampling may count as converged
   int max_samples = 10000;
+  int least_samples = 0;          // Instance::least_samples
   double sample_seconds = 20e-6;  // minimum duration of a sample
   Timing timing = Timing::sample;
   bool one_clock = true;                    // all ranks are on one host
   std::function<void(Instance&)> run = {};  // replaces the unit's run(), if given
   // Incremented after every sample, if given: the watchdog's sign of life.
   std::atomic<std::uint64_t>* progress = nullptr;
+  // Called on rank 0 after every block of the unit with the median so far, if given.
+  std::function<void(double seconds, int samples)> on_block = {};
   int* sample = nullptr;  // receives the number of the unit's sample, if given; -1 in warm-up
 };
 
@@ -94,6 +97,8 @@ class Director {
   struct Series {
     double budget_s = 0, per_sample_s = 0, elapsed_s = 0;
     int least = 0;  // samples before the time cap ends it
+    // No time ends it before: the unit demands `least`.
+    bool needs_least = false;
     std::vector<double> times = {};
   };
   Stop stop(const Series& series) const;

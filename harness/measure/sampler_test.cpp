@@ -92,6 +92,14 @@ TEST(Director, LongRunsStopEarlyWithTheTimeCap) {
   EXPECT_EQ(minutes.unit, 1);
 }
 
+TEST(Director, AUnitCanDemandSamplesOfAnyLength) {
+  const Simulated minutes = simulate(
+      {.seconds = 1, .least_samples = 5}, [] { return 60.0; }, 45);
+  EXPECT_EQ(minutes.stop, Stop::time_cap);
+  EXPECT_EQ(minutes.unit, 5);
+  EXPECT_EQ(minutes.yardstick, 5);
+}
+
 TEST(Director, YardstickTakesItsShare) {
   std::mt19937_64 engine(3);
   std::uniform_real_distribution<double> wild(1e-3, 9e-3);
@@ -119,9 +127,11 @@ class Timed : public Instance {
   std::function<void()> on_prepare = [] {}, on_run = [] {}, on_yardstick, on_rehearse = [] {};
   std::function<std::optional<machine::Failure>(Runner)> on_check;
   bool can_repeat = true, queues = false;
+  int least = 0;
   void prepare() override { on_prepare(); }
   void run() override { on_run(); }
   bool repeatable() const override { return can_repeat; }
+  int least_samples() const override { return least; }
   bool only_queues() const override { return queues; }
   bool has_yardstick() const override { return static_cast<bool>(on_yardstick); }
   void yardstick() override { on_yardstick(); }
@@ -140,6 +150,26 @@ void on_ranks(int ranks, Body body) {
         ranks > 1 ? machine::connect(world, world.group(), machine::Transport::shared_memory)
                   : nullptr;
     body(world, link.get());
+  });
+}
+
+TEST(Sampler, ReportsTheMedianOfEveryBlockOnRankZero) {
+  on_ranks(2, [](machine::World& world, machine::Link* link) {
+    Timed timed;
+    timed.least = 4;
+    timed.on_run = [] { wait_for(0.02); };
+    std::vector<int> counts;
+    const auto on_block = [&](double seconds, int samples) {
+      EXPECT_GE(seconds, 0.02);
+      counts.push_back(samples);
+    };
+    const SamplingLimits limits{.seconds = 0.001, .on_block = on_block};
+    const Sampled sampled = Sampler(world.device(), link, limits).sample(timed);
+    if (world.rank() == 0)
+      EXPECT_EQ(counts, (std::vector{1, 2, 3, 4}));
+    else
+      EXPECT_TRUE(counts.empty());
+    EXPECT_EQ(sampled.unit.samples.iterations(), 4);
   });
 }
 

@@ -157,6 +157,7 @@ struct Record : Described {
   Quantiles quantiles;
   std::string timing;           // sample, loop, window, armed (sampler.h)
   bool oversubscribed = false;  // ranks shared a GPU, so times say nothing about speed
+  bool shares_cores = false;    // more ranks than cores, so the times include the scheduler's
   std::string stop;             // converged, time_cap, sample_cap
   SampleMatrix samples;
   std::map<std::string, double> counters;  // counters.h

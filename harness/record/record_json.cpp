@@ -257,6 +257,7 @@ std::string record_json(const Record& record, const Place& place) {
   if (!record.timing.empty()) json["timing"] = record.timing;
   if (!record.stop.empty()) json["stop"] = record.stop;
   if (record.oversubscribed) json["oversubscribed"] = true;
+  if (record.shares_cores) json["shares_cores"] = true;
   if (!record.memory.empty()) json["memory"] = write_list(record.memory, category_fields);
   if (!record.breakdown.empty()) json["breakdown_s"] = write_list(record.breakdown, part_fields);
   if (record.step_breakdown.ranks() > 0)
@@ -296,6 +297,7 @@ Record read_record(const nlohmann::ordered_json& json) {
   record.timing = json.value("timing", "");
   record.stop = json.value("stop", "");
   record.oversubscribed = json.value("oversubscribed", false);
+  record.shares_cores = json.value("shares_cores", false);
   for (const auto& [key, value] : json.items())
     if (value.is_number() && !is_record_key(key)) record.counters[key] = value.get<double>();
 

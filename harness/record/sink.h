@@ -26,6 +26,8 @@ class Progress {
   virtual ~Progress() = default;
   virtual void start(std::size_t cases) = 0;
   virtual void case_started(const std::string& name) = 0;
+  // The median of the samples so far, several times a case.
+  virtual void case_sampled(double /*seconds*/, int /*samples*/) {}
   virtual void case_done(const Record& record) = 0;
   // records: all, without their samples.
   virtual void finish(const RunContext& context, const std::vector<Record>& records) = 0;

@@ -34,7 +34,7 @@ UnitSummary summarize_unit(const std::string& unit, const std::vector<Record>& r
   summary.best = rate_text(*summary.best_case);
   summary.wire = wire_text(*summary.best_case);
   summary.limit_fraction = counter(*summary.best_case, "limit_fraction");
-  summary.speedup = counter(*summary.best_case, "speedup_over_library");
+  summary.speedup = speedup_text(*summary.best_case);
   return summary;
 }
 
@@ -136,6 +136,13 @@ std::string rate_text(const Rate& rate) {
 }
 
 std::string rate_text(const Record& record) { return rate_text(key_rate(record)); }
+
+std::string speedup_text(const Record& record, std::string_view sign) {
+  const double speedup = counter(record, "speedup_over_library");
+  if (speedup <= 0) return "";
+  return fmt::format("{:.{}f}{}{}", speedup, speedup < 100 ? 2 : 0, sign,
+                     record.shares_cores ? "*" : "");
+}
 
 std::string wire_text(const Record& record) {
   return rate_text(Rate{counter(record, "wire_GBps"), "GB/s"});

@@ -25,7 +25,7 @@ struct UnitSummary {
   std::string best;                   // its rate, "4.59 GB/s", or empty
   std::string wire;                   // rate of its rank that sent most, or empty
   double limit_fraction = 0;          // 0: none
-  double speedup = 0;                 // over the library; 0: none
+  std::string speedup;                // over the library, "1.50x", or empty
 };
 
 // The axes of a unit's cases, in the order in which the cases have them.
@@ -67,6 +67,8 @@ struct Rate {
 Rate key_rate(const Record& record);
 std::string rate_text(const Rate& rate);
 std::string rate_text(const Record& record);  // of its key rate, or empty
+// "1.50x", over the library, or empty. A star marks a case whose ranks share cores.
+std::string speedup_text(const Record& record, std::string_view sign = "x");
 // Rate of the rank that sent most, "3.06 GB/s", or empty. busbw is such a rate only for the
 // algorithm that nccl-tests' factor assumes.
 std::string wire_text(const Record& record);

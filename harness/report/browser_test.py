@@ -99,7 +99,7 @@ def axe_source():
 
 
 class Driver:
-    """What is needed of the WebDriver protocol (https://www.w3.org/TR/webdriver2/)."""
+    """The used part of the WebDriver protocol (https://www.w3.org/TR/webdriver2/)."""
 
     def __init__(self, chromium, chromedriver):
         with socket.socket() as free:

@@ -97,7 +97,7 @@ std::vector<Column> columns_of(const std::vector<const Record*>& records, const 
   });
   add("Of library", [](const Record& record) {
     const double speedup = counter(record, "speedup_over_library");
-    return number_cell(times(speedup), speedup);
+    return number_cell(speedup_text(record, "\xc3\x97"), speedup);
   });
   add("Reason", [](const Record& record) {
     return Cell{fmt::format("<td class=\"long\">{}</td>", escaped(record.reason)),
@@ -154,7 +154,9 @@ std::string unit_row(const RunFile& run, const UnitSummary& unit) {
       sorted_cell(escaped(unit.best), best ? key_rate(*best).value : 0),
       sorted_cell(escaped(unit.wire), best ? counter(*best, "wire_GBps") : 0),
       sorted_cell(percent(unit.limit_fraction), unit.limit_fraction),
-      sorted_cell(times(unit.speedup), unit.speedup), sparkline(records_of(run, unit.unit), best));
+      sorted_cell(best ? speedup_text(*best, "\xc3\x97") : "",
+                  best ? counter(*best, "speedup_over_library") : 0),
+      sparkline(records_of(run, unit.unit), best));
 }
 
 std::string unit_section(const UnitSummary& summary, const std::vector<const Record*>& records) {
@@ -191,13 +193,12 @@ std::string unit_table(const RunFile& run) {
          "as "
          "counted in the transport. \xe2\x80\x9cOf limit\xe2\x80\x9d is the time that the measured "
          "memory and link bandwidth or matrix rate alone would take, over the time taken. "
-         "\xe2\x80\x9cOf library\xe2\x80\x9d is the library\xe2\x80\x99s time over ours. "
+         "\xe2\x80\x9cOf library\xe2\x80\x9d is the library\xe2\x80\x99s time over ours; a star "
+         "marks "
+         "cases with more ranks than cores, in which a library that spins while it waits takes "
+         "whole time slices. "
          "\xe2\x80\x9cOver size\xe2\x80\x9d is the rate, or without rates the time, over the size, "
-         "on logarithmic axes; a dot marks the best case. A library that spins while it waits "
-         "takes "
-         "whole time slices if ranks share cores, so with more ranks than cores its time says "
-         "little "
-         "about its algorithms.</p>\n";
+         "on logarithmic axes; a dot marks the best case.</p>\n";
 }
 
 std::string case_tables(const RunFile& run) {

@@ -17,6 +17,8 @@ namespace {
 
 constexpr double redraw_s = 0.05;
 constexpr double recent_weight = 0.1;
+// A case that takes longer shows its first median after so many seconds, and then as often.
+constexpr double so_far_s = 10;
 
 // Removes the middle: a name starts with the unit, and its end distinguishes neighbouring cases.
 std::string fitted(const std::string& text, int width) {
@@ -112,8 +114,18 @@ void Console::start(std::size_t cases) {
 
 void Console::case_started(const std::string& name) {
   current_ = plain(name);
-  case_started_s_ = seconds_();
+  so_far_.clear();
+  case_started_s_ = so_far_said_s_ = seconds_();
   if (terminal_.interactive) draw(false);
+}
+
+void Console::case_sampled(double seconds, int samples) {
+  if (seconds_() - so_far_said_s_ < so_far_s) return;
+  so_far_said_s_ = seconds_();
+  so_far_ = fmt::format("{} so far ({} sample{})", seconds_text(seconds), samples,
+                        samples == 1 ? "" : "s");
+  if (terminal_.interactive) return draw(false);
+  put(fmt::format("running {}  {}\n", current_, so_far_));
 }
 
 namespace {
@@ -187,7 +199,8 @@ void Console::draw(bool always) {
     line = fmt::format("[{}{}] {}", std::string(filled, '#'), std::string(20 - filled, '.'), line);
   }
   const int room = width - static_cast<int>(line.size() + left.size()) - 2;
-  if (done_ < cases_ && !current_.empty() && room >= 12) line += "  " + fitted(current_, room);
+  const std::string now_runs = so_far_.empty() ? current_ : current_ + "  " + so_far_;
+  if (done_ < cases_ && !current_.empty() && room >= 12) line += "  " + fitted(now_runs, room);
   line = fitted(line + left, width);
   put(fmt::format("\r{}\x1b[K", line));
   on_screen_ = true;

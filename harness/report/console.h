@@ -46,6 +46,7 @@ class Console : public Progress {
   void head(const std::vector<std::pair<std::string, std::string>>& facts);
   void start(std::size_t cases) override;
   void case_started(const std::string& name) override;
+  void case_sampled(double seconds, int samples) override;
   void case_done(const Record& record) override;
   void finish(const RunContext& context, const std::vector<Record>& records) override;
 
@@ -60,8 +61,8 @@ class Console : public Progress {
   ConsoleOptions options_;
   std::function<double()> seconds_;
   std::size_t cases_ = 0, done_ = 0;
-  std::string current_;
-  double started_s_ = 0, case_started_s_ = 0, drawn_s_ = 0;
+  std::string current_, so_far_;  // the case's name and its median so far
+  double started_s_ = 0, case_started_s_ = 0, so_far_said_s_ = 0, drawn_s_ = 0;
   double most_s_ = std::numeric_limits<double>::infinity();
   double recent_s_ = 0;  // per case, weighted towards the last ones
   bool on_screen_ = false;

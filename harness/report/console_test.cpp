@@ -102,6 +102,30 @@ TEST_F(ConsoleTest, SlowPairsAreNamedOnOneLine) {
   EXPECT_NE(taken().find(line + ", and 2 more\n"), std::string::npos);
 }
 
+TEST_F(ConsoleTest, ALongCaseShowsItsMedianSoFar) {
+  for (const bool interactive : {false, true}) {
+    Console console(out_, interactive ? terminal(120) : Terminal{}, {}, clock());
+    console.start(1);
+    console.case_started("training_speed/ranks:2");
+    taken();
+    now_ += 9;
+    console.case_sampled(6.25, 1);
+    EXPECT_EQ(taken(), "");
+    now_ += 6;
+    console.case_sampled(6.5, 2);
+    EXPECT_EQ(taken(), interactive ? "\r[....................]   0%  0/1  training_speed/ranks:2"
+                                     "  6.50 s so far (2 samples)\x1b[K"
+                                   : "running training_speed/ranks:2  6.50 s so far (2 samples)\n");
+    now_ += 6;
+    console.case_sampled(6.5, 3);
+    EXPECT_EQ(taken(), "");  // too soon after the last
+    console.case_started("training_speed/ranks:4");
+    now_ += 1;
+    console.case_done(record("training_speed", 8, Ruling::pass));
+    EXPECT_EQ(taken().find("so far"), std::string::npos);
+  }
+}
+
 TEST_F(ConsoleTest, ATerminalGetsOneLineRedrawn) {
   Console console(out_, terminal(80), {}, clock());
   console.start(4);
@@ -207,6 +231,36 @@ ACCEPTED: 2 passed, 0 failed, 0 skipped
 )");
   EXPECT_EQ(summary_text(complete, records, {}).find("verdict"), std::string::npos)
       << "elsewhere each case had its line";
+}
+
+TEST_F(ConsoleTest, CasesAboveTheirLimitAreCountedSeparately) {
+  std::vector<Record> records;
+  for (const double fraction : {0.2, 0.7, 24.5}) {
+    records.push_back(
+        record("all_reduce", static_cast<int>(8 * (1 + records.size())), Ruling::pass));
+    records.back().counters = {{"limit_fraction", fraction}, {"bytes", 1e6}};
+  }
+  const std::string text =
+      summary_text({"quick", "", "out/run", "complete", "", {}}, records, {}, {});
+  EXPECT_NE(text.find("nearest to its limit:     70 %  all_reduce/ranks:2/bytes:16\n"
+                      "farthest from its limit:  20 %  all_reduce/ranks:2/bytes:8\n"
+                      "above 100 % of the limit: 1 case"),
+            std::string::npos)
+      << text;
+}
+
+TEST_F(ConsoleTest, AStarMarksLibrariesThatShareCores) {
+  Record alone = record("all_reduce", 8, Ruling::pass), shares = record("barrier", 8, Ruling::pass);
+  for (Record* one : {&alone, &shares})
+    one->counters = {{"busbw_GBps", 1.5}, {"speedup_over_library", 3370.4}, {"bytes", 8}};
+  const auto text = [&](const std::vector<Record>& records) {
+    return summary_text({"quick", "", "out/run", "complete", "", {}}, records, {}, {});
+  };
+  EXPECT_EQ(text({alone, shares}).find("3370x*"), std::string::npos);
+  shares.shares_cores = true;
+  const std::string marked = text({alone, shares});
+  EXPECT_NE(marked.find("3370x\n"), std::string::npos) << marked;
+  EXPECT_NE(marked.find("3370x*\n* more ranks than cores"), std::string::npos) << marked;
 }
 
 TEST_F(ConsoleTest, ANarrowTerminalLosesColumnsNotLines) {

@@ -179,7 +179,12 @@ TEST_F(Html, TheMachineIsOnOneCard) {
         "all ranks were on one host", "2 skipped cases", "3 cases after the time limit"})
     EXPECT_NE(card.find(words), std::string::npos) << words;
   const std::string cluster =
-      machine_card(run, {{"host", "node-a x4, node-b x4"}, {"hardware.cuda_devices", "4"}});
+      machine_card(run, {{"host", "node-a x4, node-b x4"},
+                         {"hardware.cuda_devices", "4"},
+                         {"hardware.network.eth0", "up"},
+                         {"hardware.network.mlx5_0", "400 Gb/sec, ACTIVE"}});
+  EXPECT_NE(cluster.find("<dd>eth0 (up), mlx5_0 (400 Gb/sec, ACTIVE)</dd>"), std::string::npos);
+  EXPECT_EQ(cluster.find("<dt>network"), std::string::npos);
   EXPECT_EQ(cluster.find("on one host"), std::string::npos);
   EXPECT_EQ(cluster.find("none found"), std::string::npos);
 }

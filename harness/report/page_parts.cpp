@@ -64,8 +64,6 @@ std::string percent(double fraction) {
   return fraction > 0 ? fmt::format("{:.0f}\xe2\x80\x89%", 100 * fraction) : "";
 }
 
-std::string times(double factor) { return factor > 0 ? fmt::format("{:.2f}\xc3\x97", factor) : ""; }
-
 std::string counted(std::size_t number, std::string_view noun) {
   return fmt::format("{} {}{}", number, noun, number == 1 ? "" : "s");
 }

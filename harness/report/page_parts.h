@@ -26,7 +26,6 @@ std::string sorted_cell(const std::string& text, double value);
 std::string html_seconds(double seconds);
 // Empty if the number is not positive.
 std::string percent(double fraction);
-std::string times(double factor);
 // "1 case", "2 cases".
 std::string counted(std::size_t number, std::string_view noun);
 // A case's name, escaped, that may be broken after its slashes.

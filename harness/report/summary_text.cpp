@@ -41,6 +41,15 @@ std::size_t room_of(const Terminal& terminal) {
                               : table_columns;
 }
 
+// Explains the mark of speedup_text if a row has it.
+std::string footnote(const std::vector<std::vector<std::string>>& rows) {
+  const bool marked =
+      std::ranges::any_of(rows, [](const auto& row) { return row.back().ends_with('*'); });
+  return marked ? "* more ranks than cores: a library that spins while it waits takes whole time "
+                  "slices\n"
+                : "";
+}
+
 std::string unit_table(const Summary& summary, const Terminal& terminal) {
   std::vector<std::vector<std::string>> rows{
       {"unit", "cases", "passed", "failed", "skipped", "best", "wire", "of limit", "of library"}};
@@ -54,8 +63,8 @@ std::string unit_table(const Summary& summary, const Terminal& terminal) {
         {unit.unit, std::to_string(unit.counts.cases()), number(unit.counts.passed),
          number(unit.counts.failed), number(unit.counts.skipped), unit.best, unit.wire,
          unit.limit_fraction > 0 ? fmt::format("{:.0f} %", 100 * unit.limit_fraction) : "",
-         unit.speedup > 0 ? fmt::format("{:.2f}x", unit.speedup) : ""});
-  return aligned(rows, room_of(terminal));
+         unit.speedup});
+  return aligned(rows, room_of(terminal)) + footnote(rows);
 }
 
 // "all_reduce  (transport shared_memory, dtype float)", a table of the varying axes and results.
@@ -77,14 +86,13 @@ std::string case_table(const std::string& unit, const std::vector<const Record*>
     row.push_back(record->verdict == Ruling::fail ? "FAIL" : std::string(name(record->verdict)));
     for (const std::string& one : axes.varying) row.push_back(axis(*record, one));
     const double limit = counter(*record, "limit_fraction");
-    const double speedup = counter(*record, "speedup_over_library");
     row.push_back(record->seconds > 0 ? seconds_text(record->seconds) : "");
     row.push_back(rate_text(*record));
     row.push_back(limit > 0 ? fmt::format("{:.0f} %", 100 * limit) : "");
-    row.push_back(speedup > 0 ? fmt::format("{:.2f}x", speedup) : "");
+    row.push_back(speedup_text(*record));
   }
-  return fmt::format("{}{}\n{}", unit, fixed.empty() ? "" : fmt::format("  ({})", fixed),
-                     aligned(rows, room_of(terminal)));
+  return fmt::format("{}{}\n{}{}", unit, fixed.empty() ? "" : fmt::format("  ({})", fixed),
+                     aligned(rows, room_of(terminal)), footnote(rows));
 }
 
 constexpr std::size_t few_lines = 60;  // of case tables; more cases get one row a unit
@@ -123,19 +131,29 @@ std::string durations_text(const std::vector<Record>& records, int count) {
 // start-up, are always far from them.
 std::string limits_text(const std::vector<Record>& records) {
   const Record *nearest = nullptr, *farthest = nullptr;
+  std::size_t above = 0;
   const auto fraction = [](const Record* one) { return counter(*one, "limit_fraction"); };
   for (const Record& record : records) {
     const std::string_view kind = kind_of_case(record);
     const bool small = kind == "latency" || kind == "other";
     if (record.verdict != Ruling::pass || small || fraction(&record) <= 0) continue;
+    if (fraction(&record) > 1) {
+      ++above;
+      continue;
+    }
     if (!nearest || fraction(&record) > fraction(nearest)) nearest = &record;
     if (!farthest || fraction(&record) < fraction(farthest)) farthest = &record;
   }
-  if (!nearest || nearest == farthest) return "";
-  return fmt::format(
-      "\nnearest to its limit:    {:3.0f} %  {}\nfarthest from its limit: {:3.0f} %  {}\n",
-      100 * fraction(nearest), plain(nearest->name), 100 * fraction(farthest),
-      plain(farthest->name));
+  std::string text;
+  if (nearest && nearest != farthest)
+    text = fmt::format(
+        "\nnearest to its limit:    {:3.0f} %  {}\nfarthest from its limit: {:3.0f} %  {}\n",
+        100 * fraction(nearest), plain(nearest->name), 100 * fraction(farthest),
+        plain(farthest->name));
+  if (above > 0)
+    text += fmt::format("{}above 100 % of the limit: {} case{} (limits are rates of large data)\n",
+                        text.empty() ? "\n" : "", above, above == 1 ? "" : "s");
+  return text;
 }
 
 }  // namespace

@@ -172,7 +172,8 @@ machine::Link* CaseRunner::sampling_link(const machine::Group& group) {
   return link.get();
 }
 
-void CaseRunner::run(const PlannedCase& plan, int repetition, Record& record) {
+void CaseRunner::run(const PlannedCase& plan, int repetition, Record& record,
+                     const std::function<void(double seconds, int samples)>& on_block) {
   record = skipped(plan, repetition, {});
   const machine::Group group = machine::first_ranks("world", plan.ranks, world_.rank());
   Context context{world_,
@@ -237,6 +238,7 @@ void CaseRunner::run(const PlannedCase& plan, int repetition, Record& record) {
       limits.run = [this](Instance& unit) { options_.injection->run(unit); };
     }
     limits.progress = &world_.board().mine().progress;
+    limits.on_block = on_block;
     const auto on_failure = [&](const Failure& thrown) { world_.board().note(thrown); };
     sampled = Sampler(world_.device(), link, limits, on_failure).sample(*instance);
     if (sampled.failure) sampled.failure->text.insert(0, "running: ");
@@ -244,6 +246,7 @@ void CaseRunner::run(const PlannedCase& plan, int repetition, Record& record) {
   });
   if (failure) return fail(record, *failure);
   if (group.index == 0) {
+    record.shares_cores = world_.oversubscribed() && !world_.computes_on_gpu();
     if (!world_.oversubscribed()) add_activity(record, sampled.unit.ranks);
     add_times(record, plan, name(options_.timing), std::move(sampled));
   }

@@ -1,6 +1,7 @@
 #pragma once
 // One case from construction to its record.
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -25,7 +26,9 @@ class CaseRunner {
   // fails the case on all. On the world's rank 0 record is complete. It is filled during the case,
   // so that it has the known part if this throws: machine::Timeout, machine::PeerFailure, or any
   // error after which the ranks are in different places.
-  void run(const PlannedCase& plan, int repetition, Record& record);
+  // on_block: SamplingLimits::on_block.
+  void run(const PlannedCase& plan, int repetition, Record& record,
+           const std::function<void(double seconds, int samples)>& on_block = {});
 
  private:
   machine::Link* sampling_link(const machine::Group& group);

@@ -72,7 +72,7 @@ class CaseLoop {
  private:
   Command command(Command next);
   // Runs one case on all ranks of the world, and gathers their signals.
-  void execute(const Command& command, Record& record);
+  void execute(const Command& command, Record& record, Progress* progress = nullptr);
   void lead_case(std::size_t index, int repetition, Progress& progress);
   void lead_in_turns(const std::vector<std::size_t>& selected, int repetitions, Progress& progress);
   // Null if the case was not run yet.
@@ -107,7 +107,7 @@ std::optional<machine::Transport> transport_of(const PlannedCase& plan) {
 
 Command CaseLoop::command(Command next) { return world_.broadcast(world_.group(), 0, next); }
 
-void CaseLoop::execute(const Command& command, Record& record) {
+void CaseLoop::execute(const Command& command, Record& record, Progress* progress) {
   const PlannedCase& plan = cases_[static_cast<std::size_t>(command.index)];
   if (options_.measure_rates) {
     world_.board().set_activity(fmt::format("measuring this machine with {} ranks", plan.ranks));
@@ -116,7 +116,10 @@ void CaseLoop::execute(const Command& command, Record& record) {
       runner_.rates().measure_link(world_, plan.ranks, *transport);
   }
   world_.set_active_ranks(plan.ranks);
-  if (world_.rank() < plan.ranks) runner_.run(plan, command.repetition, record);
+  const auto on_block = [progress](double seconds, int samples) {
+    if (progress) progress->case_sampled(seconds, samples);
+  };
+  if (world_.rank() < plan.ranks) runner_.run(plan, command.repetition, record, on_block);
   world_.board().set_activity("between cases");
   const int mine = received_signal.load(std::memory_order_relaxed);
   for (const int theirs : world_.all_gather(world_.group(), mine))
@@ -172,7 +175,7 @@ void CaseLoop::lead_case(std::size_t index, int repetition, Progress& progress) 
                   fmt::format("needs {} ranks, this launch has {}", plan.ranks, world_.size()));
     } else {
       try {
-        execute(command({static_cast<int>(index), repetition}), record);
+        execute(command({static_cast<int>(index), repetition}), record, &progress);
       } catch (const std::exception& error) {
         if (record.name.empty()) record = skipped(plan, repetition, {});
         record.verdict = Ruling::fail;

@@ -42,6 +42,7 @@ inline Record example_record(int number, Ruling verdict = Ruling::pass) {
   record.fingerprint = "00c0ffee00c0ffee";
   record.timing = "loop";
   record.oversubscribed = true;
+  record.shares_cores = true;
   record.stop = "converged";
   record.samples.ranks = 3;
   for (int i = 0; i < 3 * 35; ++i) record.samples.seconds.push_back(1e-4 * around(random));

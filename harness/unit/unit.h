@@ -31,6 +31,8 @@
 //   static constexpr Counter counters[]   the counters that describe sets.
 //   bool only_queues() const   run and yardstick only queue work on the device's stream and never
 //       wait for it, so the timing `armed` can hold the work back until all ranks have queued it.
+//   static constexpr int least_samples = 5   samples of run and yardstick, also if they take longer
+//       than the case's time. Default: 3 and 5, or fewer if they take three times that long.
 //   static constexpr bool repeatable = false   run or yardstick need prepare each time, so every
 //       sample is one run.
 //
@@ -132,6 +134,7 @@ class Instance {
   virtual void prepare() = 0;
   virtual void run() = 0;
   virtual bool repeatable() const = 0;
+  virtual int least_samples() const = 0;  // 0: the default
   virtual bool only_queues() const = 0;
   virtual bool has_yardstick() const = 0;
   virtual void yardstick() = 0;

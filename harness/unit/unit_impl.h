@@ -63,6 +63,9 @@ constexpr bool optional_members_fit() {
   if constexpr (requires { &U::counters; })
     static_assert(
         requires { std::span<const Counter>(U::counters); }, "static constexpr Counter counters[]");
+  if constexpr (requires { &U::least_samples; })
+    static_assert(std::is_same_v<decltype(U::least_samples), const int>,
+                  "static constexpr int least_samples");
   if constexpr (requires { &U::yardstick_is_part; })
     static_assert(std::is_same_v<decltype(U::yardstick_is_part), const bool>,
                   "static constexpr bool yardstick_is_part");
@@ -78,6 +81,10 @@ class InstanceOf final : public Instance {
   bool repeatable() const override {
     if constexpr (requires { U::repeatable; }) return U::repeatable;
     return true;
+  }
+  int least_samples() const override {
+    if constexpr (requires { U::least_samples; }) return U::least_samples;
+    return 0;
   }
   bool only_queues() const override {
     if constexpr (requires(const U& unit) { unit.only_queues(); }) return unit_.only_queues();
