@@ -28,7 +28,7 @@ GOOD = {
 
 class CheckRooms(unittest.TestCase):
     def check(self, changes):
-        """Runs it on the good tree with changes: exit code and what it says."""
+        """Runs check_rooms on the good tree with changes. Returns its exit code and output."""
         with tempfile.TemporaryDirectory() as root:
             for path, text in {**GOOD, **changes}.items():
                 os.makedirs(os.path.dirname(os.path.join(root, path)), exist_ok=True)
@@ -94,7 +94,7 @@ class CheckRooms(unittest.TestCase):
         self.finds({"house/door.h": '#include "ground/testing/stones.h"\n'}, "not PUBLIC")
         self.assertEqual(self.check({"house/a_test.cpp": '#include "ground/testing/stones.h"\n'})[0], 0)
 
-    def test_lists_of_what_is_not_there(self):
+    def test_lists_missing_files(self):
         self.finds({"garden/CMakeLists.txt": "room(garden FOLDERS . beds PUBLIC tree.h)\n"}, "FOLDERS beds")
         self.finds({"garden/CMakeLists.txt": "room(garden FOLDERS . PUBLIC tree.h bush.h)\n"}, "PUBLIC bush.h")
 

@@ -82,7 +82,7 @@ class AllOfThem(unittest.TestCase):
             self.assertTrue(any(words in line for line in found), (words, found))
 
     def test_pdf(self):
-        """Fonts that journals take; one column wide."""
+        """A PDF has fonts that journals accept and is one column wide."""
         with tempfile.TemporaryDirectory() as run_dir:
             synthetic_run.write(run_dir, self.document)
             self.assertEqual(figures(run_dir, "--format", "pdf", "--format", "png").returncode, 0)
@@ -135,7 +135,7 @@ class AllOfThem(unittest.TestCase):
         self.assertNotIn("ring, nccl", {r["line"] for r in rows})
 
     def test_link_matrix(self):
-        """Every ordered pair of the most ranks, its hosts' whole names, and which is slow."""
+        """The data have every ordered pair of the largest number of ranks, full host names, and slow pairs."""
         self.assertEqual([e["name"] for e in self.listing if e["kind"] == "link_matrix"],
                          [f"link_matrix-shared_memory-{m}-6_ranks-1_MiB" for m in ("together", "alone")])
         rows = self.rows("link_matrix-shared_memory-together-6_ranks-1_MiB")
@@ -163,7 +163,7 @@ class AllOfThem(unittest.TestCase):
             self.assertAlmostEqual(float(rows[2]["efficiency"]), (8 + 0.1) / (batches[2] + 4 * 0.4) * batches[2] / 8, places=7)
 
     def test_bubble(self):
-        """Every schedule a line; measured and expected are the run's."""
+        """Each schedule has a line with the run's measured and expected bubbles."""
         rows = self.rows("bubble-4_stages")
         self.assertEqual({r["line"] for r in rows}, {"1f1b", "interleaved-1f1b, v 2", "zb-h1", "zb-v"})
         for row in rows:
@@ -179,7 +179,7 @@ class AllOfThem(unittest.TestCase):
         self.assertTrue(any(r["name"].endswith(".1") for r in rows))
 
     def test_memory_map(self):
-        """Every allocation with its place and its time; why it ended is in the caption."""
+        """The data have the place and time of every allocation. The caption states why the run ended."""
         rows = self.rows("memory_map-memory_arena-memory_arena")
         maps = next(e for e in self.document["benchmarks"] if e["unit"] == "memory_arena")["memory_maps"]
         for key in ("category", "address", "bytes", "begin", "end"):
@@ -196,7 +196,7 @@ class AllOfThem(unittest.TestCase):
 
 
 class Labels(unittest.TestCase):
-    """What the figures of real runs need beyond those of the synthetic one."""
+    """Labels of real runs that the synthetic run lacks."""
 
     def overlaps(self, change):
         figure, axes = sheet.new_figure(1.2)
@@ -359,7 +359,7 @@ class LessThanAll(unittest.TestCase):
                 self.assertIn(word, ran.stderr)
 
     def test_timelines_that_are_too_many(self):
-        """Of every schedule some are kept, in the order of the run."""
+        """Some cases of every schedule are kept, in the order of the run."""
         cases = [run_json.Case({"unit": "pipeline_step", "case": {"schedule": s, "tokens": t}})
                  for s, t in (("1f1b", 1), ("1f1b", 2), ("1f1b", 3), ("zb_v", 1))]
         kept = run_json.varied(cases, 3)
@@ -367,7 +367,7 @@ class LessThanAll(unittest.TestCase):
         self.assertEqual(run_json.varied(cases, 4), cases)
 
     def test_units_of_many_cases(self):
-        """One figure of some, which says so; all where they are asked for."""
+        """One figure shows some of the cases and says so. --only draws all."""
         document = synthetic_run.document()
         one = next(e for e in document["benchmarks"] if "memory" in e)
         document["context"]["rates"] = {}
