@@ -26,8 +26,8 @@ TEST(CallsCost, TrafficIsThePaperFormulaTimesTheCalls) {
   EXPECT_TRUE(cost.traffic("pp").empty());
 }
 
-// A communicator keeps a plan's scratch from the first call with a length. With direct, ranks 2 and
-// higher keep some.
+// A communicator keeps a plan's scratch from the first call with a length. Recursive doubling needs
+// scratch on every rank.
 TEST(CallsCost, ScratchIsKeptOncePerLengthAndGroup) {
   CallsCost once, again, longer, other;
   CollectiveCalls calls{"dp", Operation::all_reduce, Dtype::float32, 4, 1 << 20, 1};
@@ -57,8 +57,8 @@ TEST(CallsCost, OneRankCostsNothing) {
   EXPECT_EQ(cost.scratch(), 0u);
 }
 
-// 4096 bytes over 4 ranks. The input of an all-gather is a share, so the bound of small calls
-// applies to the whole buffer only for the all-reduce.
+// 4 ranks. The bound of small calls applies to the input, which is a share for an all-gather and
+// the whole buffer for the other operations.
 TEST(CallsCost, DefaultAlgorithmMatchesTheCommunicator) {
   for (const std::int64_t elements : {64, 256, 260, 1024, 4096})
     for (const Operation operation :

@@ -337,7 +337,6 @@ TEST(Ours, ReportsUnsupportedConfigurations) {
   EXPECT_EQ(held(t, {ours, 1}, {}).not_held, "");
   for (int stage = 2; stage <= 3; ++stage)
     expect_words(held(t, {ours, stage}, {}).not_held, {"pipeline-model-parallel-size 2"});
-  // GPT-2's values are float32 here. The optimizer has two moments and the copied values.
   const Held away = held(t, {ours, 1, "cpu"}, {}), beside = held(t, {ours, 1}, {});
   EXPECT_EQ(away.gpu.optimizer, 0);
   EXPECT_GE(away.cpu.optimizer, beside.gpu.optimizer);
