@@ -26,7 +26,7 @@ TEST(UnitSummary, ItsNumbersComeFromOneCase) {
   EXPECT_EQ(unit.best, "4.00 GB/s");
   EXPECT_EQ(unit.wire, "");
   EXPECT_EQ(unit.limit_fraction, 0.25);
-  EXPECT_EQ(unit.speedup, 0);
+  EXPECT_EQ(unit.speedup, "");
 }
 
 TEST(UnitSummary, WithoutRatesTakesTheCaseNearestItsLimit) {
