@@ -120,13 +120,14 @@ TEST(Traffic, IsReadFromAFile) {
   EXPECT_EQ(why("# bytes\n0 100\t7\n\n50 0 75 # to 2\n300 1.5e2 200", 3, 650), "");
   EXPECT_EQ(parts(*traffic_matrix(path, 3, 0, Dtype::float32)),
             (std::vector<std::int64_t>{0, 25, 1, 12, 0, 18, 75, 37, 50}));
-  EXPECT_EQ(why_no_traffic(path, 4, 650), path + " is of 3 ranks, not of 4");
-  EXPECT_EQ(why_no_traffic(path, 3, 64), path + " says 650 bytes (of the busiest rank), not 64");
-  EXPECT_EQ(why("1 2\n3 x\n", 2, 0), path + ", line 2: 'x' is no number of bytes");
+  EXPECT_EQ(why_no_traffic(path, 4, 650), path + " is for 3 ranks, not 4");
+  EXPECT_EQ(why_no_traffic(path, 3, 64),
+            path + " specifies 650 bytes (of the busiest rank), not 64");
+  EXPECT_EQ(why("1 2\n3 x\n", 2, 0), path + ", line 2: 'x' is not a number of bytes");
   EXPECT_EQ(why("1 2\n# \n3 -4\n", 2, 0), path + ", line 3: -4 is negative");
   EXPECT_EQ(why("\n1 2\n3 4 5\n", 2, 0), path + ", line 3: 3 numbers, but 2 in line 2");
   EXPECT_EQ(why("1 2\n3 4\n5 6\n", 2, 0), path + " is not square: 3 lines of 2 numbers");
-  EXPECT_EQ(why("1 nan\n3 4\n", 2, 0), path + ", line 1: 'nan' is no number of bytes");
+  EXPECT_EQ(why("1 nan\n3 4\n", 2, 0), path + ", line 1: 'nan' is not a number of bytes");
   EXPECT_EQ(why("# nothing\n", 2, 0), path + " holds no numbers");
 
   std::ofstream(path) << "0 8\n24 0\n";

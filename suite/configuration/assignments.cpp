@@ -70,7 +70,7 @@ void Assignments::set(const Field& field, const Value& value, const Origin& orig
   if (!fits(kind, value))
     reject("{} is {}; expected {}", origin.text(), suite::text(value), name(kind));
   if (kind == Kind::pair) {
-    // Each number separately, because other sources have a word for one of them.
+    // Sets each number separately, because other sources have a key for only one of them.
     for (std::size_t i = 0; i < 2; ++i)
       set(field.of_pair(i), std::get<std::vector<double>>(value)[i], origin, limits);
     return;
@@ -81,7 +81,8 @@ void Assignments::set(const Field& field, const Value& value, const Origin& orig
   if (const std::string* word = std::get_if<std::string>(&value)) {
     try {
       field.set(chosen(*word, origin, limits));
-    } catch (const std::invalid_argument& error) {  // an enumeration without choices here
+    } catch (const std::invalid_argument&
+                 error) {  // the key has no choices, so the enumeration checks its names
       reject("{}: {}", origin.text(), error.what());
     }
   } else {

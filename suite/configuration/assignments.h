@@ -4,7 +4,7 @@
 //
 //   Assignments said;
 //   said.set(Field(config.zero.stage), 3.0, {"ds_config.json", "zero_optimization.stage"});
-//   said.origin(&config.zero.stage);              // null: no source; the default stands
+//   said.origin(&config.zero.stage);              // null: no source, the default applies
 
 #include <map>
 #include <string>
@@ -21,9 +21,9 @@ struct Origin {
 
 class Assignments {
  public:
-  // Throws harness::UsageError: the wrong type, a value outside the limits (naming the nearest
-  // choice), a value that differs from an earlier source's.
-  // Null leaves the field unchanged.
+  // Throws harness::UsageError for the wrong type, for a value outside the limits (naming the
+  // nearest choice), and for a value that differs from an earlier source's. Null leaves the field
+  // unchanged.
   void set(const Field& field, const Value& value, const Origin& origin, const Limits& limits = {});
   // Records the source of the value that the field already has.
   void note(const Field& field, const Origin& origin);

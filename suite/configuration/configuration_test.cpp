@@ -67,7 +67,7 @@ TEST_F(Configuration, AcceptsT5WithZeroStage2Unchanged) {
   EXPECT_EQ(t.batch.gradient_accumulation_steps, 1);
   EXPECT_EQ(t.batch.global_batch_size, 64);
   ASSERT_EQ(run.warnings.size(), 2U);
-  expect_words(run.warnings[0], {"steps_per_print (20) changes nothing here", "measures"});
+  expect_words(run.warnings[0], {"steps_per_print (20) has no effect here", "measures"});
   // Given keys without effect.
   std::set<std::string> ignored;
   for (const Ignored& one : run.ignored) ignored.insert(one.key);
@@ -214,7 +214,7 @@ TEST_F(Configuration, UnknownKeysSuggestTheNearest) {
   expect_words(refusal(with(R"("zero_optimization": {"gradient_clipping": 1})")),
                {"did you mean 'gradient_clipping'?"});
   expect_words(refusal(with(R"("qwertyuiop": {"deep": {"er": 1}})")),
-               {"unknown key 'qwertyuiop'", "nothing here honours it"});
+               {"unknown key 'qwertyuiop'", "this program does not use it"});
   // Known but unsupported keys are accepted if their value requests nothing.
   EXPECT_EQ(refusal(with(R"("sparse_gradients": false, "amp": {"enabled": false, "x": 1},
                             "zero_optimization": {"zero_hpz_partition_size": 1}, "elasticity": {"enabled": false})")),
@@ -281,7 +281,7 @@ TEST_F(Configuration, RejectsValuesOfAnotherTypeOrSize) {
            {R"("zero_optimization": {"reduce_bucket_size": -1})", {"is -1", "from 1"}},
            {R"("zero_optimization": {"reduce_bucket_size": 1e300})", {"1e+300"}},
            {R"("zero_optimization": {"overlap_comm": 1})", {"is 1", "true or false"}},
-           {R"("zero_optimization": {"overlap_comm": "auto"})", {"'auto'", "nothing resolves"}},
+           {R"("zero_optimization": {"overlap_comm": "auto"})", {"'auto'", "no rule"}},
            {R"("fp16": {"loss_scale": true})", {"fp16.loss_scale is true", "a number"}},
            {R"("fp16": {"enabled": true}, "bf16": {"enabled": true})", {"fp16", "bf16"}},
            {R"("optimizer": {"params": {"betas": [0.9]}})", {"betas", "two numbers"}},
@@ -308,13 +308,13 @@ TEST_F(Configuration, RejectsInvalidFiles) {
   expect_words(refusal(with(R"("fp16": {"enabled": true, "hysteresis": 2, "enabled": false})")),
                {"fp16.enabled is given twice"});
   expect_words(refusal(of("{\n\"fp16\": {\"loss_scale\": NaN}}")),
-               {"line 2, column", "fp16.loss_scale", "not JSON"});
+               {"line 2, column", "fp16.loss_scale", "not valid JSON"});
   expect_words(refusal(of(R"({"fp16": {"loss_scale": 1e999}})")),
-               {"fp16.loss_scale", "1e999", "no number"});
-  expect_words(refusal(of(R"({"fp16": {"loss_scale":)")), {"fp16.loss_scale", "not JSON"});
+               {"fp16.loss_scale", "1e999", "out of range"});
+  expect_words(refusal(of(R"({"fp16": {"loss_scale":)")), {"fp16.loss_scale", "not valid JSON"});
   expect_words(refusal(of("[1]")), {"is a list", "object"});
   expect_words(refusal(of("3")), {"is a number", "object"});
-  expect_words(refusal(of(" ")), {"not JSON"});
+  expect_words(refusal(of(" ")), {"not valid JSON"});
   expect_words(refusal(of("")), {"is empty"});
   std::string deep = R"({"a": )";
   for (int i = 0; i < 100'000; ++i) deep += i % 2 ? R"({"a": )" : "[";
@@ -324,7 +324,7 @@ TEST_F(Configuration, RejectsInvalidFiles) {
   expect_words(refusal(of(objects)), {"levels deep", "a.a.a"});
   expect_words(refusal({.deepspeed_file = folder("ds_confg.json")}), {"ds_confg.json"});
   EXPECT_EQ(refusal(of("{ // a comment\n \"train_batch_size\": 8 /* and one */ }")), "accepted");
-  expect_words(refusal(of("{\"a\nb\x01" + std::string(500, 'c') + "\": 1}")), {"not JSON"});
+  expect_words(refusal(of("{\"a\nb\x01" + std::string(500, 'c') + "\": 1}")), {"not valid JSON"});
 }
 
 TEST_F(Configuration, ParsesMegatronArguments) {
@@ -339,7 +339,7 @@ TEST_F(Configuration, ParsesMegatronArguments) {
   expect_words(words("--hidden-size sixty"), {"'sixty'", "whole number"});
   expect_words(words("--hidden-size 1e9"), {"from 1 to"});
   expect_words(words("--fp16 yes"), {"--fp16 is a switch", "'yes'"});
-  expect_words(words("fp16"), {"'fp16' is no argument"});
+  expect_words(words("fp16"), {"'fp16' is not an argument"});
   expect_words(words("--recompute-granularity selectve"), {"'selectve'", "'selective'"});
   expect_words(words("--num-experts 8"), {"--num-experts", "dense"});
   expect_words(words("--hidden-dropout 1"), {"--hidden-dropout", "from 0 to"});

@@ -19,7 +19,7 @@ struct Reader {
   TrainingConfig& config;
   Assignments& said;
   Notes& notes;
-  std::vector<std::string> answered{};  // refused or ignored sections, with the dot after them
+  std::vector<std::string> answered{};  // refused or ignored sections, each with its final dot
   std::set<std::string> unknown_keys{};
 
   void read(const Leaf& leaf) {
@@ -64,7 +64,7 @@ struct Reader {
     const std::string* const text = std::get_if<std::string>(&leaf.value);
     if (text && *text == "auto") {
       if (!is_switch) notes.automatic.emplace_back(&key, origin);
-      return;  // TrainingArguments leave a switch off
+      return;  // TrainingArguments do not turn on a switch
     }
     if (leaf.kind != Leaf::Kind::value || (is_switch && !on && !is_null(leaf)))
       reject("{} is {}; expected {}", origin.text(), leaf.described(),
@@ -79,7 +79,7 @@ struct Reader {
     for (const auto& [from, to] : key.limits.synonyms)
       if (text && *text == from)
         notes.warnings.push_back(
-            fmt::format("{} is '{}', which is taken as {}", origin.text(), from, to));
+            fmt::format("{} is '{}', which means {}", origin.text(), from, to));
   }
 
   void without_field(const Key& key, const Leaf& leaf) {
@@ -103,9 +103,9 @@ struct Reader {
     const std::string wrong = path.substr(0, end);
     if (!unknown_keys.insert(wrong).second) return;
     const std::string near = nearest_key(wrong);
-    notes.refuse(fmt::format(
-        "{}: unknown key {}{}", file, in_quotes(wrong),
-        near.empty() ? "; nothing here honours it" : fmt::format("; did you mean '{}'?", near)));
+    notes.refuse(fmt::format("{}: unknown key {}{}", file, in_quotes(wrong),
+                             near.empty() ? "; this program does not use it"
+                                          : fmt::format("; did you mean '{}'?", near)));
   }
 };
 
@@ -122,7 +122,7 @@ void Notes::without_field(const Key& key, const std::string& said, const Origin&
     refuse(fmt::format("{} ({}) is not honoured: {}{}", origin.text(), said, key.why, see));
   else
     warnings.push_back(
-        fmt::format("{} ({}) changes nothing here: {}{}", origin.text(), said, key.why, see));
+        fmt::format("{} ({}) has no effect here: {}{}", origin.text(), said, key.why, see));
   ignored.push_back({std::string(key.name()), said, origin.text(), std::string(key.why)});
 }
 

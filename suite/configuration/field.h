@@ -5,7 +5,7 @@
 //   field.set(3.0);        // throws std::bad_variant_access for another kind of value
 //   field.text();          // "3"
 //
-// An enumeration has the names of its own room.
+// An enumeration has the names that its own room defines.
 
 #include <array>
 #include <cstdint>
@@ -34,7 +34,7 @@ class Field {
   Kind kind() const;
   const void* address() const;
   void set(const Value& value) const;
-  void copy(const Field& other) const;  // of the same member
+  void copy(const Field& other) const;  // another reference to the same member
   Field of_pair(std::size_t index) const;
   std::string text() const;  // "5e-05", "cpu", "true"; "none" if empty
 

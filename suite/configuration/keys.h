@@ -6,7 +6,7 @@
 //   const Key* key = find_key("zero_optimization.stage");   // or "--zero-stage", or "zero-stage"
 //   key->field(config).set(3.0);
 //
-// To add a key: its member, its row, its use, its test. Effects:
+// To add a key, add its member, row, use and test. Effects:
 //   honoured   used by the training step and by the planner
 //   planned    counted by the planner; a step supports it if `in_step`
 //   refused    an error with the reason and the nearest key, except for the values in `inert`
@@ -44,7 +44,7 @@ struct Needs {
 };
 
 struct Key {
-  // "--lr", "optimizer.params.lr", "optimizer". At least one of them.
+  // "--lr", "optimizer.params.lr", "optimizer". At least one is set.
   std::string_view megatron{}, deepspeed{}, axis{};
   FieldOf field = nullptr;  // null: refused or ignored
   Limits limits{};
@@ -62,10 +62,10 @@ struct Key {
   std::string_view command_name() const { return !megatron.empty() ? megatron : axis; }
   bool takes(const Value& value) const;  // whether it is one of `inert`
 };
-// Returns a honoured key that is not an axis. An empty name: the tool does not have the key.
+// Returns an honoured key that is not an axis. An empty name: the tool does not have the key.
 Key row(std::string_view megatron, std::string_view deepspeed, FieldOf field, Limits limits = {},
         const Needs* needs = nullptr);
-// Returns a honoured key that is an axis. Megatron-LM has the name too if it starts with "--".
+// Returns an honoured key that is an axis. Megatron-LM has the name too if it starts with "--".
 Key axis(std::string_view name, std::string_view deepspeed, FieldOf field, std::string_view about,
          Limits limits = {}, const Needs* needs = nullptr);
 // The field of a row: AT(zero.stage).
@@ -79,20 +79,21 @@ const Key* find_key(std::string_view name);
 
 // Another word for a key: an older name, another tool's name, or a switch that selects a value.
 struct Word {
-  std::string_view from, to;                                            // to: any name of a key
-  std::vector<std::pair<std::string_view, std::string_view>> values{};  // none: as the key's own
+  std::string_view from, to;  // to: any name of a key
+  std::vector<std::pair<std::string_view, std::string_view>>
+      values{};  // empty: the key's own values
   bool deprecated = false;
 };
 std::span<const Word> words();
 
-// Whether DeepSpeed has keys below this path.
+// Returns whether DeepSpeed has keys below this path.
 bool is_section(std::string_view path);
 // Returns the key that an unknown path probably means, or empty. A key of the same name in another
 // section comes before a key of a similar name.
 std::string nearest_key(std::string_view path);
 std::vector<std::string> megatron_names();
 
-// The rows by subject (…_keys.cpp).
+// Return the rows of one subject each (…_keys.cpp).
 std::vector<Key> model_keys();
 std::vector<Key> step_keys();
 std::vector<Key> zero_keys();

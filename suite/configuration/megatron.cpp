@@ -40,7 +40,7 @@ struct ArgumentReader {
   void argument() {
     std::string name = words[next++];
     if (!name.starts_with("--"))
-      reject("{}: {} is no argument and no value of one", source, in_quotes(name));
+      reject("{}: {} is not an argument or the value of one", source, in_quotes(name));
     inline_value.reset();
     if (const std::size_t sign = name.find('='); sign != std::string::npos) {
       inline_value = name.substr(sign + 1);
@@ -177,7 +177,7 @@ std::vector<std::string> read_words(const std::string& path) {
 void read_axis(const std::string& axis, const std::string& text, TrainingConfig& config,
                Assignments& said) {
   const Key* const key = find_key(&Key::axis, axis);
-  if (!key) reject("no axis '{}'", axis);
+  if (!key) reject("unknown axis '{}'", axis);
   if (!key->unset.empty() && text == key->unset) return;
   const Field field = key->field(config);
   const Value value = value_or_text(field.kind(), text);

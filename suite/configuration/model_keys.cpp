@@ -20,7 +20,8 @@ std::vector<Key> model_keys() {
   return {
       axis("model", "", AT(model.name), "a model by name", {.choices = model_names()}),
       axis("model-args", "", AT(model.arguments),
-           "changes to it in Megatron-LM's words: \"--swiglu --hidden-dropout 0.1\"; or none"),
+           "Megatron-LM's arguments that change the model: \"--swiglu --hidden-dropout 0.1\"; or "
+           "none"),
       {.megatron = "--seq-length",
        .axis = "seq-length",
        .field = AT(model.seq_length),

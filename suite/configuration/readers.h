@@ -12,7 +12,7 @@
 
 namespace suite::configuration {
 
-// A key that was given and is not in force.
+// A key that was given but has no effect.
 struct Ignored {
   std::string key, value, origin, why;
 };
@@ -44,6 +44,6 @@ std::vector<std::string> words_of(const std::string& file, std::string_view text
 // Reads the value of an axis of the step units. Throws as above.
 void read_axis(const std::string& axis, const std::string& text, TrainingConfig& config,
                Assignments& said);
-std::string axis_text(const Key& key, TrainingConfig& config);  // as case names have it
+std::string axis_text(const Key& key, TrainingConfig& config);  // the value in case names
 
 }  // namespace suite::configuration

@@ -36,7 +36,7 @@ Filled number(const TrainingConfig&) {
   return {static_cast<double>(Numerator) / Denominator, std::string(arguments)};
 }
 
-// A value that follows from the model's width.
+// Returns a value that follows from the model's width.
 Filled of_width(const TrainingConfig& config, double value, std::string_view rule) {
   if (config.model.hidden > 0)
     return {std::floor(value), fmt::format("{}, as Hugging Face's Trainer has it", rule)};
@@ -46,7 +46,7 @@ Filled of_width(const TrainingConfig& config, double value, std::string_view rul
 
 double width(const TrainingConfig& config) { return config.model.hidden; }
 
-// In the order of filling, without the three keys of the batch.
+// The rules in the order in which they apply. The three keys of the batch are not here.
 constexpr Automatic automatic_rules[] = {
     {"optimizer.params.lr", number<5, 100'000>},
     {"optimizer.params.betas",
@@ -159,7 +159,7 @@ class Resolution {
     if (!model.has_shape()) return;
     if (model.tokens == 0) {
       said_.set(Field(model.tokens), 50257.0, {"assumed", "GPT-2's"});
-      notes_.warnings.emplace_back("no --vocab-size is given: GPT-2's 50257 is assumed");
+      notes_.warnings.emplace_back("--vocab-size is not given; GPT-2's 50257 is used");
     }
     if (model.num_query_groups != 1 && !model.group_query_attention)
       said_.set(Field(model.group_query_attention), true, {"derived", "--num-query-groups"});
@@ -198,13 +198,13 @@ class Resolution {
         if (said_.said(field.address())) continue;  // the other source sets it
         const Filled filled = rule.fill(config_);
         if (std::holds_alternative<std::monostate>(filled.value))
-          reject("{} is 'auto', which can't be resolved: {}", origin.text(), filled.why);
+          reject("{} is 'auto', which cannot be resolved: {}", origin.text(), filled.why);
         said_.set(field, filled.value, {"auto", filled.why}, key->limits);
       }
     }
     for (const auto& [key, origin] : notes_.automatic)
       if (!done.contains(key->deepspeed))
-        reject("{} is 'auto', which nothing resolves; give a value", origin.text());
+        reject("{} is 'auto', but the key has no rule for it; give a value", origin.text());
   }
 
   void derive(const Field& field, std::int64_t value, const std::string& how) {
@@ -219,7 +219,7 @@ class Resolution {
     const std::int64_t cut = std::int64_t{degrees.tp} * degrees.pp * degrees.cp;
     if (gpus < 1 || gpus % cut != 0)
       reject(
-          "{} GPUs are no multiple of {} = tensor-model-parallel-size {} x "
+          "{} GPUs are not a multiple of {} = tensor-model-parallel-size {} x "
           "pipeline-model-parallel-size {} x context-parallel-size {}; the next multiple is {}",
           gpus, cut, degrees.tp, degrees.pp, degrees.cp,
           (std::max<std::int64_t>(gpus, 1) + cut - 1) / cut * cut);
@@ -239,7 +239,7 @@ class Resolution {
     const Field field(pipeline.virtual_stages);
     if (const int each = pipeline.layers_per_virtual_stage; each > 0 && config_.degrees.pp > 1) {
       const std::string origin = said_.origin(&pipeline.layers_per_virtual_stage)->text();
-      if (of_a_stage == 0) reject("{} needs a model's shape: give --num-layers", origin);
+      if (of_a_stage == 0) reject("{} requires a model's shape; give --num-layers", origin);
       if (of_a_stage % each != 0)
         reject(
             "{} is {}, which does not divide the {} layers of a stage; give "
@@ -256,8 +256,8 @@ class Resolution {
     if (stages == 1) return;
     const std::string origin = said_.origin(field.address())->text();
     if (config_.degrees.pp == 1)
-      reject("{} is {}: there are virtual stages only with --pipeline-model-parallel-size above 1",
-             origin, stages);
+      reject("{} is {}; virtual stages require --pipeline-model-parallel-size above 1", origin,
+             stages);
     if (of_a_stage % stages != 0)
       reject("{} is {}, which does not divide the {} layers of a stage", origin, stages,
              of_a_stage);
@@ -344,13 +344,13 @@ class Resolution {
                             origin->source != "derived";
       if (is_given)
         notes_.ignored.push_back({std::string(key.name()), value, origin->text(),
-                                  fmt::format("it needs {}", key.needs->what)});
+                                  fmt::format("it requires {}", key.needs->what)});
       if (is_given && value != usual.text()) without[key.needs->what].push_back(key.name());
       field.copy(usual);
     }
     for (const auto& [what, names] : without)
       notes_.warnings.push_back(
-          fmt::format("without effect, as they need {}: {}", what, fmt::join(names, ", ")));
+          fmt::format("without effect, because they require {}: {}", what, fmt::join(names, ", ")));
   }
 
   // Megatron-LM changes a dynamic scale by one rule, DeepSpeed by two others.
@@ -387,13 +387,13 @@ class Resolution {
                         values = z.options.offload_param.device;
     if (values != OffloadDevice::none && z.stage != 3)
       reject(
-          "zero_optimization.offload_param.device is {}, but stage is {}: parameters are whole "
-          "below stage 3",
+          "zero_optimization.offload_param.device is {}, but stage is {}; parameter offload "
+          "requires stage 3",
           name(values), z.stage);
     if (states != OffloadDevice::none && z.stage == 0)
       reject(
-          "zero_optimization.offload_optimizer.device is {}, but stage is 0: there is none below "
-          "stage 1",
+          "zero_optimization.offload_optimizer.device is {}, but stage is 0; optimizer offload "
+          "requires stage 1 or higher",
           name(states));
     const auto needs_path = [&](OffloadDevice device, const std::string& path,
                                 std::string_view section) {
@@ -432,7 +432,7 @@ class Resolution {
   TrainingConfig config_;
   Assignments said_;
   Notes notes_;
-  int own_sequence_ = 0;  // of a model by name
+  int own_sequence_ = 0;  // of the named model
   std::set<const Key*> not_in_force_;
 };
 

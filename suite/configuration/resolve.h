@@ -25,7 +25,7 @@ namespace suite::configuration {
 
 struct Sources {
   std::string deepspeed_file{}, megatron_file{};  // empty: none
-  std::vector<std::string> words{};               // Megatron-LM's, of the command line
+  std::vector<std::string> words{};               // Megatron-LM's arguments on the command line
   harness::AxisFlags axes{};                      // of a step unit, one value each
   std::string model{};                            // by name (models.h)
   std::int64_t parameters = 0;                    // in place of a shape
@@ -56,9 +56,9 @@ Resolved resolve(const Sources& sources);
 // Returns the part of a configuration that no training step here supports, or empty.
 std::string why_no_step(const TrainingConfig& config);
 
-// Lists every key with its value and origin (a file by its name only), then the warnings. The same
-// as JSON: {"keys": {…: {"value", "origin", "since"}}, "ignored": {…: {"value", "origin",
-// "why"}}, "warnings": […]}.
+// Lists every key with its value and origin (a file by its name only), then the warnings. json()
+// has the same content: {"keys": {…: {"value", "origin", "since"}}, "ignored": {…: {"value",
+// "origin", "why"}}, "warnings": […]}.
 std::string text(const Resolved& resolved);
 std::string json(const Resolved& resolved);
 

@@ -9,8 +9,8 @@
 //   Trainer trainer(world, group, device, config, corpus);
 //
 // Bucket sizes and thresholds are in elements, batches in sequences, learning rates per step. A
-// fresh TrainingConfig has DeepSpeed's defaults of August 2026, and Megatron-LM's where only
-// Megatron-LM has the word.
+// fresh TrainingConfig has DeepSpeed's defaults of August 2026. If only Megatron-LM has a setting,
+// it has Megatron-LM's default.
 
 #include <array>
 #include <cstdint>
@@ -40,7 +40,8 @@ struct TrainingConfig {
     int max_position_embeddings = 0;  // 0: sequence
     std::int64_t parameters = 0;      // if only their number is known, not the shape
 
-    // How the shape is given on a command line (models.h). An empty name: the shape is complete.
+    // The name and arguments of the model on a command line (models.h). An empty name: the shape is
+    // complete.
     std::string name, arguments;
     std::optional<int> seq_length;  // empty: the model's own
 
@@ -49,24 +50,24 @@ struct TrainingConfig {
 
   struct Precision {
     machine::Dtype dtype = machine::Dtype::float32;
-    // In force. resolve() derives it from the next two, the dtype and the tool.
+    // The options in use. resolve() derives them from the next two members, the dtype and the tool.
     zero::LossScaleOptions loss_scale = zero::usual_options(zero::LossScaling::constant);
     double constant_loss_scale = 0;  // 0: dynamic
     int initial_scale_power = 16;    // of DeepSpeed's first scale
   };
 
   struct Batch {
-    int micro_batch_size = 1;             // of one forward
-    int global_batch_size = 8;            // of a step, over all of dp
-    int gradient_accumulation_steps = 0;  // 0: follows from the other two
+    int micro_batch_size = 1;             // sequences per forward pass
+    int global_batch_size = 8;            // sequences per step, over all of dp
+    int gradient_accumulation_steps = 0;  // 0: derived from the two sizes above
   };
 
   struct Pipeline {
     std::string schedule = "1f1b";
-    std::optional<int> virtual_stages;         // chunks of a stage; empty: the schedule's default
-    int layers_per_virtual_stage = 0;          // the same in Megatron-LM's older word; 0: not given
-    std::string partition_method = "uniform";  // of layers over parts (trainer/model_chunks.h)
-    std::vector<std::int64_t> layer_costs = {};  // of "profile", measured (trainer/layer_costs.h)
+    std::optional<int> virtual_stages;  // chunks per stage; empty: the schedule's default
+    int layers_per_virtual_stage = 0;   // layers per chunk, Megatron-LM's older key; 0: not given
+    std::string partition_method = "uniform";    // of layers over parts (trainer/model_chunks.h)
+    std::vector<std::int64_t> layer_costs = {};  // measured, for "profile" (trainer/layer_costs.h)
   };
 
   struct Optimizer {
@@ -74,7 +75,7 @@ struct TrainingConfig {
     double learning_rate = 1e-3;
     std::array<double, 2> betas{0.9, 0.999};
     double epsilon = 1e-8, weight_decay = 0;
-    bool decoupled_decay = true;  // of Adam: AdamW's; else the decay is in the gradient
+    bool decoupled_decay = true;  // AdamW; false: Adam adds the decay to the gradient
     double momentum = 0;          // of SGD
     double smoothing = 0.99;      // of RMSprop
     double clipping = 1;          // of the gradient's global norm; 0: off
@@ -89,7 +90,7 @@ struct TrainingConfig {
     std::string warmup_type = "log";
     std::optional<std::int64_t> total_num_steps;
     double warmup_min_ratio = 0, cos_min_ratio = 1e-4;
-    // Megatron-LM's. The rate decays over lr_decay_iters, else over train_iters.
+    // Megatron-LM's keys. The rate decays over lr_decay_iters or, if that is empty, train_iters.
     std::optional<std::int64_t> train_iters, lr_decay_iters, lr_warmup_iters;
     double min_lr = 0;
     std::string lr_decay_style = "linear";
@@ -105,7 +106,7 @@ struct TrainingConfig {
     zero::IoOptions aio;
     std::string optimizer_path = ".", parameter_path = ".";  // nvme_path of the two offloads
     std::string communication_data_type;                     // fp16, bf16, fp32; empty: the values'
-    zero::StepOptions options{};                             // without what step_options() derives
+    zero::StepOptions options{};                             // step_options() derives the rest
 
     bool overlaps() const { return overlap_comm.value_or(stage == 3); }
   };
@@ -131,7 +132,7 @@ struct TrainingConfig {
     return batch.global_batch_size / (degrees.dp * batch.micro_batch_size);
   }
   std::int64_t tokens() const { return std::int64_t{batch.global_batch_size} * model.sequence; }
-  int shards() const { return degrees.dp * degrees.cp; }  // of ZeRO
+  int shards() const { return degrees.dp * degrees.cp; }  // number of ZeRO shards
   zero::StepOptions step_options() const;
   // Throws std::invalid_argument if the decay ends before the warm-up.
   LearningRate learning_rate() const;

@@ -1,6 +1,6 @@
-// Keys without a field. The step and the planner do not support the refused keys; DeepSpeed does
-// not have some of them either. The ignored keys change no measurement. They include the arguments
-// of Megatron-LM's launch scripts and Megatron-DeepSpeed's.
+// Keys without a field. The step and the planner do not support the refused keys. DeepSpeed does
+// not have some of these keys either. The ignored keys do not change measurements. They include the
+// arguments of Megatron-LM's launch scripts and Megatron-DeepSpeed's.
 
 #include <algorithm>
 #include <ranges>
@@ -17,28 +17,28 @@ struct Reason {
 };
 
 constexpr std::string_view missing = "it is not implemented";
-constexpr std::string_view one_type = "all of a model has one type here";
+constexpr std::string_view one_type = "a model has one dtype here";
 constexpr std::string_view only_gpt = "models here are GPTs, trained densely";
 constexpr std::string_view in_samples = "schedules count updates, not samples";
 
 constexpr Reason refused[] = {
-    {"Adam is run with it", "", "optimizer.params.bias_correction=true"},
+    {"Adam always uses it", "", "optimizer.params.bias_correction=true"},
     {missing, "",
      "optimizer.params.amsgrad=false optimizer.params.dampening=0 "
      "optimizer.params.nesterov=false optimizer.params.centered=false --apply-layernorm-1p "
      "--qk-layernorm"},
     {"DeepSpeed itself clips by another key", "gradient_clipping",
      "optimizer.params.max_grad_norm=0"},
-    {"there is one of each optimizer", "", "optimizer.legacy_fusion=false"},
-    {"a run begins at its first step", "", "scheduler.params.last_batch_iteration=-1"},
+    {"each optimizer has one implementation", "", "optimizer.legacy_fusion=false"},
+    {"a run starts at its first step", "", "scheduler.params.last_batch_iteration=-1"},
     {"gradients are divided once, at the end", "",
      "prescale_gradients=false gradient_predivide_factor=1"},
     {"the sum is always divided by the tokens that count; DeepSpeed refuses sum in stage 3", "",
      "gradient_allreduce_op=mean"},
     {"gradients are dense here", "", "sparse_gradients=false"},
-    {"gradients are added up in float32", "", "data_types.grad_accum_dtype=fp32|float32"},
-    {"values have the type that fp16 and bf16 say", "bf16.enabled", "data_types.param_dtype"},
-    {"it is about PyTorch's modules, of which there are none", "",
+    {"gradients are accumulated in float32", "", "data_types.grad_accum_dtype=fp32|float32"},
+    {"fp16 and bf16 select the dtype of values", "bf16.enabled", "data_types.param_dtype"},
+    {"it applies only to PyTorch's modules", "",
      "data_types.buffer_dtype zero_optimization.stage3_module_granularity_threshold=0 "
      "zero_optimization.stage3_partition_stream_chunk_size=0 zero_optimization.leaf_module "
      "zero_optimization.pipeline_loading_checkpoint=false compile"},
@@ -50,12 +50,12 @@ constexpr Reason refused[] = {
     {"the optimizer's states are float32", "", "bf16.bf16_optimizer_states=false"},
     {one_type, "bf16.enabled", "torch_autocast"},
     {one_type, "fp16.enabled", "amp"},
-    {"no step here does without it", "",
+    {"no step here works without it", "",
      "zero_optimization.reduce_scatter=true zero_optimization.allgather_partitions=true"},
-    {"no step here does that", "", "zero_optimization.round_robin_gradients=false"},
-    {"no step here does that", "zero_optimization.stage3_max_live_parameters",
+    {"no step here supports it", "", "zero_optimization.round_robin_gradients=false"},
+    {"no step here supports it", "zero_optimization.stage3_max_live_parameters",
      "zero_optimization.stage3_max_reuse_distance=1000000000"},
-    {"no step here does that", "zero_optimization.stage3_param_persistence_threshold",
+    {"no step here supports it", "zero_optimization.stage3_param_persistence_threshold",
      "zero_optimization.stage3_model_persistence_threshold=9223372036854775807"},
     {"states begin at zero anyway", "", "zero_optimization.offload_optimizer.fast_init=false"},
     {missing, "zero_optimization.offload_optimizer.device",
@@ -74,30 +74,30 @@ constexpr Reason refused[] = {
      "zero_optimization.stage3_use_all_reduce_for_fetch_params=false"},
     {"parameters are fetched in buckets", "zero_optimization.stage3_prefetch_bucket_size",
      "zero_optimization.stage3_allgather_sequential=false"},
-    {"master weights are what was saved of them", "",
+    {"master weights are loaded from the checkpoint", "",
      "zero_optimization.load_from_fp32_weights=true"},
     {"checkpoints know their own layout", "",
      "zero_optimization.elastic_checkpoint=false checkpoint.load_universal=false"},
     {"there is one stage 1", "", "zero_optimization.legacy_stage1=false"},
     {"GPUDirect Storage is not implemented", "aio.queue_depth", "aio.use_gds=false"},
     {"requests always overlap", "aio.queue_depth", "aio.overlap_events=true"},
-    {"checkpoints have memory of their own, which does not fragment", "",
+    {"checkpoints have separate memory, which does not fragment", "",
      "activation_checkpointing.contiguous_memory_optimization=false"},
-    {"layers are recomputed as the model's arguments say", "Megatron's --recompute-num-layers",
+    {"the model's arguments select the recomputed layers", "Megatron's --recompute-num-layers",
      "activation_checkpointing.number_checkpoints pipeline.activation_checkpoint_interval=0"},
     {"nothing is synchronized there", "",
      "activation_checkpointing.synchronize_checkpoint_boundary=false"},
-    {"DeepSpeed has no such key and ignores it: layers are recomputed where the "
-     "model's own argument asks for it",
+    {"DeepSpeed has no such key and ignores it; the model's own argument "
+     "selects the recomputed layers",
      "Megatron's --recompute-granularity",
      "activation_checkpointing.enable activation_checkpointing.enabled"},
     {"DeepSpeed has no such key and ignores it", "Megatron's --recompute-granularity selective",
      "activation_checkpointing.checkpoint_granularity"},
-    {"values depend on the seed and their place alone", "", "pipeline.seed_layers=false"},
-    {"what passes between stages is sharded with sequence parallelism",
+    {"values depend only on the seed and their index", "", "pipeline.seed_layers=false"},
+    {"messages between stages are sharded by sequence parallelism",
      "Megatron's --sequence-parallel", "pipeline.pipe_partitioned=* pipeline.grad_partitioned=*"},
     {"DeepSpeed has no such key and ignores it", "pipeline.stages", "pipeline_parallel.enabled"},
-    {"extents must divide", "", "tensor_parallel.tp.tp_grain_size=1"},
+    {"degrees must divide extents", "", "tensor_parallel.tp.tp_grain_size=1"},
     {missing, "zero_optimization.overlap_comm", "tensor_parallel.tp_overlap_comm=false"},
     {only_gpt, "tensor_parallel.autotp_size",
      "tensor_parallel.partition_config tensor_parallel.preset_model"},
@@ -114,8 +114,8 @@ constexpr Reason refused[] = {
     {"axes are swept by the program", "shardmark run with lists of values", "autotuning"},
     {"the number of ranks is fixed", "train_batch_size", "elasticity"},
     {"attention is dense here", "Megatron's --use-flash-attn", "sparse_attention"},
-    {"nothing is generated here", "", "hybrid_engine"},
-    {"stages say it", "--data-parallel-sharding-strategy", "--use-megatron-fsdp=true"},
+    {"the program does not generate text", "", "hybrid_engine"},
+    {"ZeRO stages select it", "--data-parallel-sharding-strategy", "--use-megatron-fsdp=true"},
     {"models here are dense", "",
      "--num-experts=1 --expert-model-parallel-size=1 --expert-tensor-parallel-size=1 "
      "--moe-router-topk --moe-token-dispatcher-type --moe-grouped-gemm"},
@@ -126,7 +126,7 @@ constexpr Reason refused[] = {
     {"a warm-up is a number of updates", "--lr-warmup-iters", "--lr-warmup-fraction=0"},
     {missing, "--lr", "--decoupled-lr"},
     {missing, "--min-lr", "--decoupled-min-lr"},
-    {"there are no products in 8 bits here", "--bf16",
+    {"matrix products in 8 bits are not implemented", "--bf16",
      "--fp8-format --fp8-recipe --fp8-param-gather --fp8-amax-history-len "
      "--fp8-amax-compute-algo"},
     {"gradients are float32 under bfloat16", "communication_data_type", "--grad-reduce-in-bf16"},
@@ -143,7 +143,7 @@ constexpr Reason refused[] = {
 };
 
 constexpr Reason ignored[] = {
-    {"the program measures and records by itself", "",
+    {"the program has its own measurements and records", "",
      "steps_per_print wall_clock_breakdown memory_breakdown dump_state log_level timers "
      "activation_checkpointing.profile comms_logger flops_profiler --log-interval "
      "--log-throughput --log-timers-to-tensorboard --log-batch-size-to-tensorboard "
@@ -165,13 +165,13 @@ constexpr Reason ignored[] = {
     {"a step starts from random values", "--load of shardmark run",
      "--load --no-load-optim --no-load-rng --use-checkpoint-args --finetune --init-method-std "
      "--init-method --use-cpu-initialization --no-initialization --perform-initialization"},
-    {"nothing is saved while it is measured", "--save of shardmark run",
+    {"a measured step is not saved", "--save of shardmark run",
      "--save --save-interval --no-save-optim --no-save-rng --ckpt-format --async-save "
      "--dist-ckpt-format --use-dist-ckpt --auto-detect-ckpt-format --ckpt-fully-parallel-load "
      "checkpoint.tag_validation zero_optimization.stage3_gather_16bit_weights_on_model_save",
      "false"},
-    {"nothing is evaluated", "", "--eval-iters --eval-interval --eval-only"},
-    {"the sampler ends it", "--max-seconds of shardmark run",
+    {"the program does not evaluate models", "", "--eval-iters --eval-interval --eval-only"},
+    {"the sampler ends the run", "--max-seconds of shardmark run",
      "--exit-interval --exit-duration-in-mins --exit-signal-handler"},
     {"there is one implementation of each layer", "",
      "--transformer-impl --use-mcore-models --use-legacy-models --attention-backend "
@@ -184,11 +184,11 @@ constexpr Reason ignored[] = {
      "optimizer.params.torch_adam optimizer.params.fused fp16.fused_mode "
      "zero_allow_untested_optimizer zero_force_ds_cpu_optimizer "
      "zero_optimization.save_muon_momentum_buffer_in_memory"},
-    {"the launcher and --transport say it", "",
+    {"the launcher and --transport select it", "",
      "--distributed-backend --distributed-timeout-minutes --local_rank --local-rank "
      "--lazy-mpu-init --nccl-communicator-config-path --deepspeed --deepspeed_mpi "
      "--no-pipeline-parallel --deepspeed-activation-checkpointing"},
-    {"the file is given apart", "--config of shardmark run", "--deepspeed_config"},
+    {"another option gives the file", "--config of shardmark run", "--deepspeed_config"},
     {"there is no Python process to tune", "",
      "--manual-gc --manual-gc-interval --empty-unused-memory-level "
      "zero_optimization.override_module_apply zero_optimization.memory_efficient_linear "
@@ -207,10 +207,10 @@ constexpr Reason ignored[] = {
     {"each bucket is reduce-scattered", "", "zero_optimization.use_multi_rank_bucket_allreduce"},
     {"no step here reduces over sequence-parallel replicas as DeepSpeed does",
      "Megatron's --sequence-parallel", "seq_parallel_communication_data_type"},
-    {"values have the type that fp16 and bf16 say", "bf16.enabled", "tensor_parallel.dtype"},
+    {"fp16 and bf16 select the dtype of values", "bf16.enabled", "tensor_parallel.dtype"},
     {"super_offload is not implemented", "",
      "zero_optimization.offload_optimizer.cpuadam_cores_perc"},
-    {"the step accumulates by itself", "gradient_accumulation_steps",
+    {"the step itself accumulates gradients", "gradient_accumulation_steps",
      "managed_gradient_accumulation"},
 };
 

@@ -32,7 +32,7 @@ std::vector<Key> zero_keys() {
        .limits = {.choices = {"fp16", "bf16", "fp32"},
                   .synonyms = {{"float16", "fp16"}, {"bfloat16", "bf16"}, {"float32", "fp32"}}},
        .effect = Effect::planned,
-       .why = "here gradients are float32 on the wire; zero_step judges narrower ones",
+       .why = "gradients are sent in float32 here; zero_step judges narrower dtypes",
        .in_step =
            [](Config c) {
              return c.zero.communication_data_type.empty() ||
@@ -70,7 +70,7 @@ std::vector<Key> zero_keys() {
           AT(zero.options.offload_optimizer.nvme.sub_group_size), {.least = 1}, &states_in_files),
       row("--optimizer-offload-fraction", "zero_optimization.offload_optimizer.ratio",
           AT(zero.options.offload_optimizer.cpu.ratio), {.most = 1}, &states_on_cpu),
-      // Not DeepSpeed's word: the delayed parameter update of arXiv:2101.06840.
+      // Not a DeepSpeed key: the delayed parameter update of arXiv:2101.06840.
       row("", "zero_optimization.offload_optimizer.delayed_update",
           AT(zero.options.offload_optimizer.cpu.delayed_update), {}, &states_on_cpu),
       row("", "aio.block_size", AT(zero.aio.block_size), {.least = 512}, &files),

@@ -29,7 +29,7 @@ void Corpus::check(const std::string& path, int sequence) {
   const std::string prefix = (given.parent_path() / given.stem()).string();
   if ((given.extension() == ".idx" || given.extension() == ".bin") && is_there(prefix + ".idx") &&
       is_there(prefix + ".bin"))
-    throw FileError("data file {} is one half of a pair; give {}", path, prefix);
+    throw FileError("data file {} is one file of a pair; give the prefix {}", path, prefix);
   const std::uint64_t tokens =
       names_pair(path) ? IndexedTokens(path).tokens() : MappedFile(path).size();
   if (tokens < static_cast<std::uint64_t>(sequence) + 1)

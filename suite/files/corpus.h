@@ -35,7 +35,7 @@ class Corpus {
  private:
   explicit Corpus(std::string text) : text_(std::move(text)) {}
   std::string source_, text_;
-  std::shared_ptr<const IndexedTokens> pair_;  // in place of the text
+  std::shared_ptr<const IndexedTokens> pair_;  // null: text_ has the tokens
   int vocabulary_ = vocabulary;
 };
 

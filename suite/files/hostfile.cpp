@@ -31,7 +31,8 @@ bool is_host_name(std::string_view text) {
 int slots_of(const std::string& place, std::string_view text) {
   const long slots = number_of<long>(text).value_or(-1);
   if (slots < 1 || slots > most_slots)
-    reject("{}: {} is no number of slots from 1 to {}", place, in_quotes(text), most_slots);
+    reject("{}: slots is {}; expected a whole number from 1 to {}", place, in_quotes(text),
+           most_slots);
   return static_cast<int>(slots);
 }
 
@@ -43,7 +44,7 @@ void expand_range(const std::string& place, std::string_view range, const std::s
   const std::string_view last = dash == std::string_view::npos ? first : range.substr(dash + 1);
   const long from = number_of<long>(first).value_or(-1), to = number_of<long>(last).value_or(-1);
   if (from < 0 || to < from || to - from >= static_cast<long>(most_hosts))
-    reject("{}: {} is no range of host numbers", place, in_quotes(range));
+    reject("{}: {} is not a range of host numbers", place, in_quotes(range));
   for (long i = from; i <= to; ++i)
     hosts.push_back(fmt::format("{}{:0{}}{}", before, i, first.size(), after));
 }
@@ -52,15 +53,15 @@ void expand_range(const std::string& place, std::string_view range, const std::s
 std::vector<std::string> expanded_hosts(const std::string& place, const std::string& text) {
   const std::size_t open = text.find('['), close = text.find(']', open);
   if (open == std::string::npos) {
-    if (!is_host_name(text)) reject("{}: {} is no host name", place, in_quotes(text));
+    if (!is_host_name(text)) reject("{}: {} is not a host name", place, in_quotes(text));
     return {text};
   }
   if (close == std::string::npos || text.find('[', close) != std::string::npos)
-    reject("{}: {} has no pair of brackets", place, in_quotes(text));
+    reject("{}: brackets of {} do not match", place, in_quotes(text));
   std::vector<std::string> hosts;
   const std::string before = text.substr(0, open), after = text.substr(close + 1);
   if (!is_host_name(before + "0" + after))
-    reject("{}: {} are no host names", place, in_quotes(text));
+    reject("{}: {} are not host names", place, in_quotes(text));
   for (std::size_t begin = open + 1; begin <= close;) {
     const std::size_t end = std::min(text.find(',', begin), close);
     expand_range(place, std::string_view(text).substr(begin, end - begin), before, after, hosts);
@@ -106,12 +107,12 @@ std::vector<HostSlots> read_hostfile(const std::string& path) {
       } else if (slots > 0 || counted.contains(host)) {
         reject("{}: {} is given twice", place, host);
       } else if (++hosts[found->second].slots > most_slots) {
-        slots_of(place, std::to_string(hosts[found->second].slots));  // refuses it
+        slots_of(place, std::to_string(hosts[found->second].slots));  // throws
       }
       if (slots > 0) counted.insert(host);
     }
   }
-  if (hosts.empty()) reject("{} names no host", path);
+  if (hosts.empty()) reject("{} contains no host", path);
   return hosts;
 }
 

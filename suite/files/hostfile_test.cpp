@@ -47,8 +47,8 @@ TEST_F(Hostfile, RejectsInvalidLinesWithTheirNumber) {
   expect_words(read("n[1-3"), {"'n[1-3'", "brackets"});
   expect_words(read("n[3-1]"), {"'3-1'", "range"});
   expect_words(read("n[1-9999999]"), {"range"});
-  expect_words(read("-launcher"), {"'-launcher'", "no host name"});
-  expect_words(read("# none\n"), {"names no host"});
+  expect_words(read("-launcher"), {"'-launcher'", "not a host name"});
+  expect_words(read("# none\n"), {"contains no host"});
   EXPECT_THROW(read_hostfile(folder_.path("")), harness::UsageError);
 }
 

@@ -85,7 +85,8 @@ IndexedTokens::IndexedTokens(const std::string& prefix)
   if (index_.size() < header)
     throw FileError("{} has {} bytes; its header alone has {}", path, index_.size(), header);
   if (std::memcmp(index_.bytes(0, magic.size()).data(), magic.data(), magic.size()) != 0)
-    throw FileError("{} does not begin with MMIDIDX and two zeros: it is no index of tokens", path);
+    throw FileError("{} does not begin with MMIDIDX and two zeros, so it is not an index of tokens",
+                    path);
   if (const auto version = index_.at<std::uint64_t>(version_at); version != 1)
     throw FileError("{}: version is {}; expected 1", path, version);
   type_ = checked_type(path, index_.at<std::uint8_t>(type_at));
@@ -96,18 +97,17 @@ IndexedTokens::IndexedTokens(const std::string& prefix)
   constexpr std::uint64_t bytes_of_sequence = sizeof(std::int32_t) + sizeof(std::int64_t);
   const std::uint64_t room = index_.size() - header;
   if (sequences > room / bytes_of_sequence)
-    throw FileError("{}: sequences is {}, for which its {} bytes are too few", path, sequences,
+    throw FileError("{}: sequences is {}, but its {} bytes hold fewer", path, sequences,
                     index_.size());
   const std::uint64_t left = room - sequences * bytes_of_sequence;
   if (entries < 1 || entries > left / sizeof(std::int64_t))
-    throw FileError(
-        "{}: documents + 1 is {}; expected at least 1, and its {} bytes have room for {}", path,
-        entries, index_.size(), left / sizeof(std::int64_t));
+    throw FileError("{}: documents + 1 is {}; expected at least 1 and, in its {} bytes, at most {}",
+                    path, entries, index_.size(), left / sizeof(std::int64_t));
   const std::uint64_t extra = left - entries * sizeof(std::int64_t);
   if (extra > 0)
     throw FileError("{} has {} bytes; {} sequences and {} documents need {}{}", path, index_.size(),
                     sequences, entries - 1, index_.size() - extra,
-                    extra == sequences ? " (pairs with modes are not read)" : "");
+                    extra == sequences ? " (pairs with modes are not supported)" : "");
   pointers_at_ = header + sequences * sizeof(std::int32_t);
   documents_at_ = header + sequences * bytes_of_sequence;
   documents_ = entries - 1;

@@ -35,11 +35,11 @@ std::size_t size_of(TokenType type);
 
 class IndexedTokens {
  public:
-  // Reads the whole index. Throws FileError with file, field, value and expected value for another
-  // magic, version or dtype, counts that do not match the file size, negative sizes, pointers that
-  // are negative, misaligned or outside PREFIX.bin, documents that do not start at 0, decrease, or
-  // do not end at the last sequence, sequences that share or omit bytes of PREFIX.bin, and files
-  // without tokens.
+  // Reads the whole index. Throws FileError with file, field, value and expected value. Rejects
+  // another magic, version or dtype, and counts that do not match the file size. Rejects negative
+  // sizes, and pointers that are negative, misaligned or outside PREFIX.bin. Rejects documents that
+  // do not start at 0, decrease, or do not end at the last sequence. Rejects sequences that share
+  // or omit bytes of PREFIX.bin, and files without tokens.
   explicit IndexedTokens(const std::string& prefix);
 
   const std::string& prefix() const { return prefix_; }
@@ -47,7 +47,7 @@ class IndexedTokens {
   std::uint64_t sequences() const { return begins_.size() - 1; }
   std::uint64_t documents() const { return documents_; }
   std::uint64_t tokens() const { return begins_.back(); }
-  // The first token of sequence i, which ends at begin(i + 1).
+  // Returns the first token of the sequence, which ends at begin(sequence + 1).
   std::uint64_t begin(std::uint64_t sequence) const { return begins_[sequence]; }
   std::uint64_t document(
       std::uint64_t index) const;  // its first sequence; document(documents()): the end
@@ -60,10 +60,10 @@ class IndexedTokens {
   MappedFile index_, data_;
   TokenType type_ = TokenType::uint8;
   std::uint64_t documents_ = 0, documents_at_ = 0, pointers_at_ = 0;
-  std::vector<std::uint64_t> begins_;  // of each sequence, and the end
+  std::vector<std::uint64_t> begins_;  // first token of each sequence, then the end
 };
 
-// Both files appear in finish. An older pair stays until then.
+// Writes the pair of files. Both appear in finish. An older pair stays until then.
 class IndexedTokensWriter {
  public:
   IndexedTokensWriter(const std::string& prefix, TokenType type);
@@ -82,8 +82,8 @@ struct TokenCounts {
   std::uint64_t documents = 0, tokens = 0;
 };
 // Writes the bytes of a text file as PREFIX.bin and PREFIX.idx: tokens of type uint8, one document
-// for each paragraph. Blank lines end a paragraph and belong to it, so the documents one after
-// another are the text, byte for byte. Throws FileError.
+// per paragraph. Blank lines end a paragraph and belong to it, so the concatenated documents are
+// the text, byte for byte. Throws FileError.
 TokenCounts write_text_tokens(const std::string& text, const std::string& prefix);
 
 }  // namespace suite

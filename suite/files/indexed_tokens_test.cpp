@@ -122,7 +122,7 @@ TEST(IndexedTokens, RejectsInvalidFieldsByName) {
            {[](Index& i) { i.type = 7; }, {"dtype code is 7 (float32)"}},
            {[](Index& i) { i.sequences = 8; }, {"sequences is 8", "94 bytes"}},
            {[](Index& i) { i.sequences = ~std::uint64_t{0} / 12 + 1; }, {"sequences is"}},
-           {[](Index& i) { i.documents = 4; }, {"documents + 1 is 4", "room for 3"}},
+           {[](Index& i) { i.documents = 4; }, {"documents + 1 is 4", "at most 3"}},
            {[](Index& i) { i.documents = std::uint64_t{1} << 61; }, {"documents + 1 is"}},
            {[](Index& i) { i.documents = 0; }, {"documents + 1 is 0", "at least 1"}},
            {[](Index& i) { i.documents = 2; }, {"94 bytes", "need 86"}},
@@ -169,7 +169,7 @@ TEST(IndexedTokens, RejectsInvalidFieldsByName) {
   std::filesystem::create_directory(prefix + ".bin");
   expect_words(refusal([&] { IndexedTokens{prefix}; }), {"pair.bin", "directory"});
   expect_words(refusal([&] { IndexedTokensWriter(prefix, TokenType::uint8); }),
-               {"pair.bin", "no regular file"});
+               {"pair.bin", "not a regular file"});
   expect_words(refusal([&] { IndexedTokensWriter(folder.path("no/pair"), TokenType::uint8); }),
                {"no/pair.bin"});
 }
@@ -228,7 +228,7 @@ TEST(Corpus, RejectsInvalidFiles) {
   expect_words(refusal([&] { draw(4, 257); }), {"pair", "token 4 is -1"});
   expect_words(refusal([&] { draw(5, 257); }), {"has 5 tokens", "need 6"});
   expect_words(refusal([&] { Corpus::check(folder.path("pair.idx")); }),
-               {"pair.idx is one half", "give " + folder.path("pair")});
+               {"pair.idx is one file", "give the prefix " + folder.path("pair")});
   expect_words(refusal([&] { Corpus::check(folder.path("pai.idx")); }),
                {"did you mean", "pair.idx"});
   std::filesystem::remove(folder.path("pair.bin"));

@@ -38,8 +38,7 @@ class LeafReader final : public nlohmann::json_sax<nlohmann::json> {
     names_.resize(depth_ - 1);
     names_.push_back(text);
     if (!keys_.back().insert(text).second)
-      throw FileError("{}: {} is given twice; one of the two is not meant", file_,
-                      printable(path()));
+      throw FileError("{}: {} is given twice; remove one", file_, printable(path()));
     return true;
   }
   bool start_array(std::size_t) override {
@@ -81,16 +80,16 @@ class LeafReader final : public nlohmann::json_sax<nlohmann::json> {
     const bool too_large = error.id == 406;  // nlohmann's code for a number beyond double
     throw FileError("{}: line {}, column {}{}: {}", file_, line,
                     std::max<std::size_t>(before.size() - begin, 1), where,
-                    too_large ? fmt::format("{} is no number that there is", printable(token))
-                              : "not JSON from here on");
+                    too_large ? fmt::format("{} is out of range", printable(token))
+                              : "not valid JSON from here");
   }
 
  private:
   bool in_list() const { return list_depth_ > 0; }
   bool enter() {
     if (depth_ == deepest)
-      throw FileError("{}: {} lies more than {} levels deep; no configuration does", file_,
-                      printable(path()), deepest);
+      throw FileError("{}: {} is nested more than {} levels deep", file_, printable(path()),
+                      deepest);
     ++depth_;
     if (!in_list()) keys_.emplace_back();
     return true;
@@ -99,7 +98,7 @@ class LeafReader final : public nlohmann::json_sax<nlohmann::json> {
     throw FileError("{} is {}; expected an object of keys", file_, found);
   }
   std::string path() const { return fmt::format("{}", fmt::join(names_, ".")); }
-  // Adds a value. Within a list, records that the list has not only numbers.
+  // Adds a value. If the value is not a number, marks an enclosing list as not only numbers.
   bool plain(Value value, std::string_view found, const std::string& written = {}) {
     if (depth_ == 0) refuse_top(found);
     if (in_list())
@@ -111,8 +110,8 @@ class LeafReader final : public nlohmann::json_sax<nlohmann::json> {
 
   const std::string& file_;
   std::string_view json_;
-  std::size_t depth_ = 0, list_depth_ = 0;   // of open objects and lists, of the outermost list
-  std::vector<std::set<std::string>> keys_;  // of each open object, outside of lists
+  std::size_t depth_ = 0, list_depth_ = 0;   // open levels; depth of the outermost list
+  std::vector<std::set<std::string>> keys_;  // keys of each open object, outside of lists
   std::vector<std::string> names_;
 };
 

@@ -11,7 +11,7 @@ namespace suite {
 
 // The value of a key; monostate: null.
 using Value = std::variant<std::monostate, bool, double, std::string, std::vector<double>>;
-// For messages: "'two'", "2.5", "a list of 3 numbers".
+// Returns the value for messages: "'two'", "2.5", "a list of 3 numbers".
 std::string text(const Value& value);
 
 struct Leaf {
@@ -19,12 +19,12 @@ struct Leaf {
   std::string path;
   Kind kind = Kind::value;
   Value value{};
-  std::string written{};  // a number as the file has it
+  std::string written{};  // the text of a number in the file
 
   std::string described() const;  // "2.5", "'two'", "a list", for messages
 };
 
-// Returns them in the order of the file, an object before its keys. Throws FileError
+// Returns the values in the order of the file, an object before its keys. Throws FileError
 // (files/mapped_file.h).
 std::vector<Leaf> read_leaves(const std::string& path);
 

@@ -22,7 +22,7 @@
 
 namespace suite {
 
-// One line: the file, the wrong field, its value and the expected value.
+// An error of one line: the file, the wrong field, its value and the expected value.
 class FileError : public harness::UsageError {
  public:
   using UsageError::UsageError;
@@ -46,12 +46,12 @@ class MappedFile {
 
   const std::string& path() const { return path_; }
   std::uint64_t size() const { return size_; }
-  // The caller checks that [offset, offset + size) is inside the file.
+  // Returns bytes of the file. The caller checks that [offset, offset + size) is inside the file.
   std::span<const std::byte> bytes(std::uint64_t offset, std::uint64_t size) const {
     return {data_ + offset, size};
   }
   std::string_view text() const { return {reinterpret_cast<const char*>(data_), size_}; }
-  // The offset need not be aligned.
+  // Returns the value at an offset, which need not be aligned.
   template <class T>
   T at(std::uint64_t offset) const {
     T value;

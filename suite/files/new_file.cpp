@@ -20,11 +20,11 @@ constexpr std::size_t flush_at = 1u << 20;
 
 NewFile::NewFile(const std::string& path)
     : path_(path), beside_(fmt::format("{}.{}.tmp", path, ::getpid())) {
-  if (path.empty()) throw FileError("cannot write to '': it is no file name");
+  if (path.empty()) throw FileError("cannot write to '': expected a file name");
   struct stat status {};
   // A rename would fail late for a directory, and replace a device.
   if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode))
-    throw FileError("cannot write to {}: it is there and no regular file", path);
+    throw FileError("cannot write to {}: it exists and is not a regular file", path);
   file_ = ::open(beside_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (file_ < 0) refuse(errno);
 }

@@ -63,7 +63,7 @@ std::uint64_t bytes_of(const std::string& path, const TensorEntry& entry) {
     for (const std::uint64_t extent : entry.shape)
       too_large |= __builtin_mul_overflow(bytes, extent, &bytes);
     if (!too_large) return bytes;
-    throw FileError("{}: shape of tensor {} is {}: more elements than can be", path,
+    throw FileError("{}: shape of tensor {} is {}, which has too many elements", path,
                     in_quotes(entry.name), entry.shape_text());
   }
   throw FileError("{}: tensor {}: {}", path, in_quotes(entry.name),
@@ -178,7 +178,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
   bool binary(nlohmann::json::binary_t&) override { wrong("bytes"); }
   bool parse_error(std::size_t position, const std::string&,
                    const nlohmann::json::exception&) override {
-    throw FileError("{}: its header is no JSON, from byte {} of it on", path_, position);
+    throw FileError("{}: its header is not valid JSON from byte {}", path_, position);
   }
 
  private:
@@ -237,7 +237,7 @@ Safetensors::Safetensors(const std::string& path) : file_(path) {
                     length_bytes);
   const auto length = file_.at<std::uint64_t>(0);
   if (length > longest_header)
-    throw FileError("{}: the length of its header is {}; at most {} is read", path, length,
+    throw FileError("{}: the length of its header is {}; expected at most {}", path, length,
                     longest_header);
   if (length > file_.size() - length_bytes)
     throw FileError("{}: its header has {} bytes, but only {} follow", path, length,
@@ -259,7 +259,7 @@ Safetensors::Safetensors(const std::string& path) : file_(path) {
       throw FileError("{}: tensor {} begins at {}, but {} ends at {}", path, in_quotes(entry.name),
                       entry.begin, in_quotes(before), end);
     if (entry.begin > end)
-      throw FileError("{}: nothing has bytes {} to {}, before tensor {}", path, end, entry.begin,
+      throw FileError("{}: no tensor has bytes {} to {}, before tensor {}", path, end, entry.begin,
                       in_quotes(entry.name));
     if (entry.end > data)
       throw FileError("{}: tensor {} ends at {}, but only {} bytes follow the header", path,
@@ -294,7 +294,7 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<Tensor
       throw FileError("{}: tensor {} is given twice", path, in_quotes(entry.name));
     std::uint64_t end = 0;
     if (__builtin_add_overflow(begin, bytes_of(path, entry), &end))
-      throw FileError("{}: its tensors have more bytes than can be", path);
+      throw FileError("{}: its tensors have too many bytes", path);
     header[entry.name] = {
         {"dtype", entry.dtype}, {"shape", entry.shape}, {"data_offsets", {begin, end}}};
     begin = end;
@@ -307,7 +307,8 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<Tensor
 }
 
 void SafetensorsWriter::add(std::span<const std::byte> bytes) {
-  if (added_ == entries_.size()) throw std::logic_error("SafetensorsWriter: one tensor too many");
+  if (added_ == entries_.size())
+    throw std::logic_error("SafetensorsWriter: more tensors than entries");
   const TensorEntry& entry = entries_[added_++];
   if (bytes.size() != bytes_of("", entry))
     throw std::logic_error(

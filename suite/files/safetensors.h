@@ -38,10 +38,10 @@ struct TensorEntry {
 };
 
 struct StoredTensor : TensorEntry {
-  std::span<const std::byte> bytes;  // of the mapped file; aligned to nothing
+  std::span<const std::byte> bytes;  // in the mapped file, without alignment
 };
 
-// Returns our dtype with these elements; empty for dtypes without arithmetic here (BOOL, …).
+// Returns our dtype for these elements, or empty for dtypes without arithmetic here (BOOL, …).
 std::optional<machine::Dtype> dtype_of_tensor(std::string_view name);
 std::string_view tensor_dtype_name(machine::Dtype dtype);
 

@@ -105,12 +105,12 @@ TEST(Safetensors, RejectsInvalidFieldsByName) {
            {"", {"does not begin with {"}},
            {"[]", {"does not begin with {"}},
            {" {" + a + "}", {"does not begin with {"}},
-           {"{" + a, {"no JSON", "byte"}},
-           {"{" + a + "}x", {"no JSON"}},
-           {"{\"\xff\":{}}", {"no JSON"}},
+           {"{" + a, {"not valid JSON", "byte"}},
+           {"{" + a + "}x", {"not valid JSON"}},
+           {"{\"\xff\":{}}", {"not valid JSON"}},
            {"{" + a + "," + a + "}", {"'a' is given twice"}},
            {"{" + a + "," + b("[1,3]") + "}", {"tensor 'b' begins at 1", "'a' ends at 2"}},
-           {"{" + a + "," + b("[3,5]") + "}", {"nothing has bytes 2 to 3", "tensor 'b'"}},
+           {"{" + a + "," + b("[3,5]") + "}", {"no tensor has bytes 2 to 3", "tensor 'b'"}},
            {"{" + a + "}", {"4 bytes follow", "end at 2"}},
            {"{}", {"4 bytes follow", "end at 0"}},
            {"{" + a + "," + b("[2,4]") + R"(,"c":{"dtype":"U8","shape":[1],"data_offsets":[4,5]}})",
@@ -131,8 +131,8 @@ TEST(Safetensors, RejectsInvalidFieldsByName) {
            {tensor(u8, "[true]", "[0,4]"), {"is true"}},
            {tensor(u8, "[{}]", "[0,4]"), {"is an object"}},
            {tensor(u8, "[4294967296,4294967296]", "[0,4]"),
-            {"shape of tensor 'a'", "more elements"}},
-           {tensor("\"F64\"", "[2305843009213693952]", "[0,0]"), {"more elements"}},
+            {"shape of tensor 'a'", "too many elements"}},
+           {tensor("\"F64\"", "[2305843009213693952]", "[0,0]"), {"too many elements"}},
            {tensor(u8, "[4]", "[0]"), {"data_offsets of tensor 'a' has 1", "expected 2"}},
            {tensor(u8, "[4]", "[0,4,4]"), {"has 3 numbers"}},
            {tensor(u8, "[4]", "\"0\""), {"data_offsets of tensor 'a' is '0'"}},
@@ -179,7 +179,7 @@ TEST(Safetensors, RejectsInvalidFieldsByName) {
   };
   expect_words(write({{"a", "U8", {1}}, {"a", "U8", {1}}}), {"'a' is given twice"});
   expect_words(write({{"a", "U9", {1}}}), {"unknown dtype 'U9'"});
-  expect_words(write({{"a", "U8", {1ull << 63}}, {"b", "U8", {1ull << 63}}}), {"more bytes"});
+  expect_words(write({{"a", "U8", {1ull << 63}}, {"b", "U8", {1ull << 63}}}), {"too many bytes"});
   EXPECT_FALSE(std::filesystem::exists(folder.path("new")));
 }
 

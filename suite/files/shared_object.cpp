@@ -14,11 +14,11 @@ bool has_magic(const MappedFile& file) {
   return file.text().starts_with(std::string_view(ELFMAG, SELFMAG));
 }
 
-// Returns count entries at the offset. Throws FileError if the file ends before.
+// Returns `count` entries at the offset. Throws FileError if the file ends earlier.
 template <class T>
 std::vector<T> table(const MappedFile& file, std::uint64_t offset, std::uint64_t count) {
   if (offset > file.size() || count > (file.size() - offset) / sizeof(T))
-    throw FileError("{} is cut off: {} bytes", file.path(), file.size());
+    throw FileError("{} is truncated: {} bytes", file.path(), file.size());
   std::vector<T> entries;
   for (std::uint64_t i = 0; i < count; ++i) entries.push_back(file.at<T>(offset + i * sizeof(T)));
   return entries;
@@ -67,7 +67,7 @@ std::string soname_of(const std::string& path) {
     if (begin < file.size() && end != std::string_view::npos)
       return std::string(file.text().substr(begin, end - begin));
   }
-  throw FileError("{} is cut off: its soname lies beyond {} bytes", path, file.size());
+  throw FileError("{} is truncated: its soname lies beyond its {} bytes", path, file.size());
 }
 
 }  // namespace suite

@@ -7,11 +7,11 @@
 
 namespace suite {
 
-// Whether this is a readable ELF file; false for a script.
+// Returns whether this is a readable ELF file; false for a script.
 bool is_elf(const std::string& path);
 
-// Throws FileError: not readable, not an ELF shared object of this machine, cut off, or without a
-// soname.
+// Throws FileError if the file is unreadable, not an ELF shared object of this machine, truncated,
+// or without a soname.
 std::string soname_of(const std::string& path);
 
 }  // namespace suite

@@ -59,7 +59,7 @@ TEST(SharedObject, RejectsOtherFiles) {
   expect_words(refusal([&] { soname_of(folder.path("y.so")); }), {"cannot read", "y.so"});
   expect_words(reason("GROUP ( libnccl.so.2 )"), {"x.so is not an ELF shared object"});
   const std::string good = library("libx.so.1");
-  expect_words(reason(good.substr(0, 30)), {"is cut off: 30 bytes"});
+  expect_words(reason(good.substr(0, 30)), {"is truncated: 30 bytes"});
   std::string other = good;
   other[offsetof(Elf64_Ehdr, e_machine)] ^= 1;
   expect_words(reason(other), {"another kind of machine"});

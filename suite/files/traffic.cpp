@@ -18,13 +18,13 @@ using harness::UsageError;
 
 namespace {
 
-// More than any memory; sums of a row cannot overflow.
+// Larger than any memory, and sums of a row cannot overflow.
 constexpr double most_bytes = 0x1p50;
 
 std::int64_t parse_bytes(const std::string& text, const std::string& place) {
   const auto value = number_of<double>(text);
   if (!value || !(*value < most_bytes))
-    reject("{}: {} is no number of bytes", place, in_quotes(text));
+    reject("{}: {} is not a number of bytes", place, in_quotes(text));
   if (*value < 0) reject("{}: {} is negative", place, text);
   return static_cast<std::int64_t>(*value);
 }
@@ -107,10 +107,10 @@ std::string why_no_traffic(const std::string& traffic, int ranks,
   try {
     const TrafficMatrix file = read_traffic_file(traffic);
     if (file.ranks() != ranks)
-      return fmt::format("{} is of {} ranks, not of {}", traffic, file.ranks(), ranks);
+      return fmt::format("{} is for {} ranks, not {}", traffic, file.ranks(), ranks);
     if (bytes && *bytes != file.busiest())
-      return fmt::format("{} says {} bytes (of the busiest rank), not {}", traffic, file.busiest(),
-                         *bytes);
+      return fmt::format("{} specifies {} bytes (of the busiest rank), not {}", traffic,
+                         file.busiest(), *bytes);
   } catch (const UsageError& error) {
     return error.what();
   }

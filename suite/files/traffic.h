@@ -40,8 +40,8 @@ std::shared_ptr<const collectives::TrafficMatrix> traffic_matrix(const std::stri
 // Reads a file's numbers, in bytes. Throws harness::UsageError with the error and its line.
 collectives::TrafficMatrix read_traffic_file(const std::string& path);
 
-// Returns why this traffic is invalid for `ranks` (unknown name or file, a bad file, another number
-// of ranks, other bytes than the file's), or empty.
+// Returns why this traffic is invalid for `ranks` (an unknown name or file, a bad file, another
+// number of ranks, other bytes than the file's), or empty.
 std::string why_no_traffic(const std::string& traffic, int ranks,
                            std::optional<std::int64_t> bytes = {});
 

@@ -51,7 +51,7 @@ std::vector<std::string> operation_names() {
   return names;
 }
 
-// Accepts our name, theirs, and their program's.
+// Accepts our name of an operation, that of nccl-tests, and that of its program.
 Operation parse_operation(const std::string& word) {
   for (const Operation operation : operations)
     if (word == name(operation) || word == their_name(operation) || word == program_of(operation))
@@ -86,8 +86,8 @@ std::vector<T> parse_named(std::string_view kind, const std::string& text, const
     names.emplace_back(name(value));
   }
   if (std::ranges::find(absent, text) != absent.end())
-    throw UsageError(fmt::format("{} '{}' of nccl-tests is not among those of this program: {}",
-                                 kind, text, fmt::join(names, ", ")));
+    throw UsageError(fmt::format("{} '{}' of nccl-tests is not supported; known: {}", kind, text,
+                                 fmt::join(names, ", ")));
   throw UsageError(machine::unknown(kind, text, names));
 }
 
@@ -111,7 +111,8 @@ void add_size(Options& options, const std::string& names, std::int64_t& into,
       about);
 }
 
-// Requests a measurement that this program does not have. Only 0, which turns it off, is valid.
+// Adds a flag that requests a measurement that this program does not have. Only 0, which turns it
+// off, is valid.
 void refuse(Options& options, const std::string& names, const std::string& why) {
   options.read(
       names, "0",
@@ -122,16 +123,16 @@ void refuse(Options& options, const std::string& names, const std::string& why) 
       fmt::format("rejected unless 0: {}", why));
 }
 
-// Tunes something that this program does not have. The measurement stays the same.
+// Adds a flag that tunes a feature that this program does not have. The measurement stays the same.
 void note(Options& options, const std::string& names, std::vector<std::string>& notes,
           std::int64_t usual, const std::string& why) {
   options.read(
       names, "N",
       [names, &notes, usual, why](const std::string& said) {
         if (whole_number(names, said, -1, many) != usual)
-          notes.push_back(fmt::format("{} {} changes nothing here: {}", names, said, why));
+          notes.push_back(fmt::format("{} {} has no effect here: {}", names, said, why));
       },
-      fmt::format("taken with a note: {}", why));
+      fmt::format("accepted with a note: {}", why));
 }
 
 template <class... Values>
@@ -146,16 +147,16 @@ void check(Arguments& arguments) {
     reject("-b,--minbytes {} is above -e,--maxbytes {}; both are {} by default", a.min_bytes,
            a.max_bytes, 32 << 20);
   if (a.step_bytes < 1 && a.step_factor <= 1)
-    reject("-i,--stepbytes must be at least 1 byte where -f,--stepfactor gives no factor");
+    reject("-i,--stepbytes must be at least 1 byte without a factor of -f,--stepfactor");
   if (a.skipped > 0 && (!a.per_iteration || a.skipped >= a.iterations))
     reject("-K,--per_iter_skip {} needs -I 1 and more than {} iterations (-n {})", a.skipped,
            a.skipped, a.iterations);
   if (a.ranks && a.threads * a.gpus != 1 && a.threads * a.gpus != *a.ranks)
-    reject("--ranks {} is not -t {} times -g {}: leave one of them out", *a.ranks, a.threads,
-           a.gpus);
+    reject("--ranks {} conflicts with -t {} times -g {}; leave one of them out", *a.ranks,
+           a.threads, a.gpus);
   if (a.algorithm == collectives::library &&
       a.transport.value_or(machine::Transport::mpi) != machine::Transport::mpi)
-    reject("--algorithm library runs over --transport mpi only");
+    reject("--algorithm library requires --transport mpi");
   if (a.algorithm == collectives::library) a.transport = machine::Transport::mpi;
   check_algorithm(a.operation, a.algorithm);
   if (!a.json_path.empty() && !a.json_path.ends_with(".json"))
@@ -165,20 +166,21 @@ void check(Arguments& arguments) {
   if (a.operation != Operation::all_to_all_v && a.traffic)
     reject("--traffic requires all_to_all_v (got {})", name(a.operation));
   if (!generated && a.min_bytes != a.max_bytes)
-    reject("-b,--minbytes {} is not -e,--maxbytes {}: the file {} says how many bytes there are",
-           a.min_bytes, a.max_bytes, *a.traffic);
+    reject("-b,--minbytes {} is not -e,--maxbytes {}: the file {} specifies the bytes", a.min_bytes,
+           a.max_bytes, *a.traffic);
 
   const std::string_view operation = name(a.operation);
   if (!reduces(a.operation) && a.reductions != std::vector{Reduction::sum})
-    a.notes.push_back(fmt::format("-o changes nothing here: {} does not reduce", operation));
+    a.notes.push_back(fmt::format("-o has no effect here: {} does not reduce", operation));
   if (!has_root(a.operation) && a.root != 0)
-    a.notes.push_back(fmt::format("-r changes nothing here: {} has no root", operation));
+    a.notes.push_back(fmt::format("-r has no effect here: {} has no root", operation));
   if (a.operation == Operation::all_to_all_v)
     a.notes.push_back(fmt::format("traffic: {}", a.traffic_or_default()));
   if (a.parallel_init)
-    a.notes.emplace_back("-p 1 changes nothing here: ranks are processes, which start together");
+    a.notes.emplace_back("-p 1 has no effect here: ranks are processes, which start together");
   if (a.cpu_time)
-    a.notes.emplace_back("-C 1: collectives of the host end when they return, so cputime is time");
+    a.notes.emplace_back(
+        "-C 1: collectives of the host end when they return, so cputime equals time");
 }
 
 }  // namespace
@@ -210,10 +212,11 @@ std::optional<Arguments> parse_arguments(const std::vector<std::string>& words,
   options.number("-w,--warmup_iters", "N", a.warm_up, 0, many,
                  "operations not timed, before each interval (1)");
   options.number("-N,--run_cycles", "N", a.cycles, 0, many,
-                 "times through all sizes (1); 0: for ever");
+                 "passes over all sizes (1); 0: until a signal");
   options.number("-c,--check", "N", a.checks, 0, many,
-                 "operations whose values are checked after the timed ones (1); unless 0 the last "
-                 "timed one is checked besides, out of place");
+                 "operations checked after the timed ones (1), in addition to the last timed one "
+                 "out of place; "
+                 "0: no checks");
   options.text("-o,--op", "NAME", reduction, "sum, prod, max, min, avg or all (sum)");
   options.text("-d,--datatype", "NAME", dtype,
                "float, bfloat16, half, double, int8, uint8, int32, uint32, int64, uint64 or all "
@@ -227,51 +230,52 @@ std::optional<Arguments> parse_arguments(const std::vector<std::string>& words,
       },
       "rank that is the root (0), or all");
   options.number("-a,--average", "N", a.over_ranks, 0, 3,
-                 "time over ranks: 0 of rank 0, 1 average, 2 minimum, 3 maximum (1)");
-  options.number(
-      "-z,--blocking", "N", a.blocking, 0, 3,
-      "1: barrier after each operation, timed; 3: after each iteration, not timed; 2 is 0 "
-      "here (0)");
+                 "time over ranks: 0 rank 0, 1 average, 2 minimum, 3 maximum (1)");
+  options.number("-z,--blocking", "N", a.blocking, 0, 3,
+                 "1: barrier after each operation, timed; 3: after each iteration, not timed; 2: "
+                 "same as 0 (0)");
   options.number("-I,--per_iter_timing", "N", a.per_iteration, 0, 1,
                  "1: also each iteration's own time, the maximum over ranks (0)");
   options.number("-K,--per_iter_skip", "N", a.skipped, 0, many,
-                 "first iterations that the columns of -I leave out (0)");
+                 "first iterations that the columns of -I omit (0)");
   options.number("-C,--report_cputime", "N", a.cpu_time, 0, 1, "1: name the time cputime (0)");
   options.number("-S,--report_timestamps", "N", a.timestamps, 0, 1,
                  "1: a column with the time of day (0)");
-  options.text("-J,--output_file", "FILE", a.json_path,
-               "also write JSON here; a file that is there is kept, .0 added");
+  options.text(
+      "-J,--output_file", "FILE", a.json_path,
+      "also write JSON to this file; an existing file is kept and .0 appended to the name");
   options.read(
       "-T,--timeout", "SECONDS",
       [&](const std::string& said) {
         if (const auto seconds = whole_number("-T,--timeout", said, 0, many); seconds > 0)
           a.timeout_s = static_cast<double>(seconds);
       },
-      "seconds that one rank waits for another (60); 0: as usual");
-  options.number("-t,--nthreads", "N", a.threads, 1, 4096, "-t times -g ranks are started (1)");
+      "seconds that one rank waits for another (60); 0: the default");
+  options.number("-t,--nthreads", "N", a.threads, 1, 4096, "start -t times -g ranks (1)");
   options.number("-g,--ngpus", "N", a.gpus, 1, 4096, "see -t (1)");
 
   options.group("Options of this program");
-  options.number("--ranks", "N", a.ranks, 1, 4096, "ranks to start, instead of -t and -g");
+  options.number("--ranks", "N", a.ranks, 1, 4096, "number of ranks, instead of -t and -g");
   options.text(
       "--algorithm", "NAME", a.algorithm,
-      "as `shardmark list all_reduce` names them, library, or auto (measured first); by size when "
-      "not given");
+      "a name of `shardmark list all_reduce`, library, or auto (measured first); default: by "
+      "size");
   options.read(
       "--transport", "NAME",
       [&](const std::string& said) {
         a.transport = harness::AxisText<machine::Transport>::parse("transport", said);
       },
-      "shared_memory or mpi; by where the ranks are when not given");
+      "shared_memory or mpi; default: by the hosts of the ranks");
 
   options.read(
       "--traffic", "NAME", [&](const std::string& said) { a.traffic = said; },
-      "of all_to_all_v: skewed (nccl-tests' own), uniform, sparse, hot_spot, or a file as "
-      "NCCL_TESTS_ALLTOALLV_MATRIX_FILE names one (skewed)");
+      "traffic of all_to_all_v: skewed (nccl-tests' own), uniform, sparse, hot_spot, or a file in "
+      "the "
+      "format of NCCL_TESTS_ALLTOALLV_MATRIX_FILE (skewed)");
 
   options.group("Options of nccl-tests without effect here");
   options.number("-p,--parallel_init", "N", a.parallel_init, 0, 1,
-                 "taken with a note: ranks are processes");
+                 "accepted with a note: ranks are processes");
   note(options, "-y,--stream_null", a.notes, 0, "there are no CUDA streams");
   note(options, "-R,--local_register", a.notes, 0, "buffers of the host need no registration");
   note(options, "-x,--cta_policy", a.notes, -1, "there are no CTAs");
@@ -279,16 +283,16 @@ std::optional<Arguments> parse_arguments(const std::vector<std::string>& words,
   refuse(options, "-G,--cudagraph", "there are no CUDA graphs on the host");
   refuse(options, "-D,--device_implementation", "there are no device kernels on the host");
   refuse(options, "-M,--memory", "`shardmark run` judges the memory");
-  refuse(options, "-u,--unalign", "buffers begin where a cache line does");
+  refuse(options, "-u,--unalign", "buffers are aligned to cache lines");
   options.footer(
-      "Without --ranks, -t times -g ranks are started here; under srun or mpiexec a rank is a "
-      "process, as many as it started.\n"
-      "Warm-up is at every size, before it is timed, and every iteration uses the same buffers "
+      "Without --ranks, the command starts -t times -g ranks. Under srun or mpiexec, each process "
+      "that they start is a rank.\n"
+      "Every size has a warm-up before it is timed. All iterations use the same buffers "
       "(nccl-tests walks through the largest ones).\n"
-      "In place is N/A where it cannot be (all_to_all, all_to_all_v, send_receive, --algorithm "
+      "In place is N/A if it is not possible (all_to_all, all_to_all_v, send_receive, --algorithm "
       "library).\n"
       "Environment: NCCL_TESTS_MIN_BW and NCCL_TESTS_ALLTOALLV_MATRIX_FILE as in nccl-tests; "
-      "NCCL_TESTS_SPLIT, NCCL_TESTS_ALLTOALLV_SPREAD and …_MATRIX_SCALE are refused.\n"
+      "NCCL_TESTS_SPLIT, NCCL_TESTS_ALLTOALLV_SPREAD and …_MATRIX_SCALE are rejected.\n"
       "Exit codes: 0 right, 7 wrong values or too little bandwidth, 2 usage, 3 environment, 4 a "
       "rank hung or died.");
 
@@ -321,7 +325,7 @@ namespace {
 
 constexpr std::int64_t granule_bytes = 16;
 
-// Elements of one of `ranks` equal shares.
+// Returns the elements of one of `ranks` equal shares.
 std::int64_t share_of(std::int64_t size, Dtype dtype, int ranks) {
   const auto element = static_cast<std::int64_t>(size_of(dtype)), granule = granule_bytes / element;
   return size / element / ranks / granule * granule;

@@ -4,7 +4,7 @@
 // --algorithm, --transport, --traffic.
 //
 // nccl-tests ignores an unknown flag, datatype or operation, and a file type that it does not
-// write. Here each is a harness::UsageError that names the nearest right word. Flags that only tune
+// write. Here each is a harness::UsageError that names the nearest valid word. Flags that only tune
 // CUDA streams and NCCL kernels are accepted with a note. Flags that request another measurement
 // (-G, -D, -M, -u) are rejected unless off. Sizes are binary: "8", "4K", "1.5M", "8G".
 
@@ -33,9 +33,9 @@ inline constexpr int wrong_values = 7;
 
 struct Arguments {
   machine::Operation operation = machine::Operation::none;
-  std::vector<machine::Dtype> dtypes;          // -d all: every one
-  std::vector<machine::Reduction> reductions;  // -o all: every one
-  std::optional<int> root = 0;                 // empty: every one (-r all)
+  std::vector<machine::Dtype> dtypes;          // -d all: every dtype
+  std::vector<machine::Reduction> reductions;  // -o all: every reduction
+  std::optional<int> root = 0;                 // empty: every root (-r all)
 
   std::int64_t min_bytes = 32 << 20, max_bytes = 32 << 20;
   std::int64_t step_bytes = 1 << 20;
@@ -63,8 +63,8 @@ struct Arguments {
   std::string traffic_or_default() const { return traffic.value_or("skewed"); }
 };
 
-// `words`: the words after `collective`. Returns nothing after printing the help. traffic_file: of
-// an all_to_all_v without --traffic; null: none.
+// `words`: the words after `collective`. Returns no value after printing the help. traffic_file:
+// the traffic of an all_to_all_v without --traffic; null: no file.
 std::optional<Arguments> parse_arguments(const std::vector<std::string>& words,
                                          const char* traffic_file = nullptr);
 
@@ -80,7 +80,7 @@ std::shared_ptr<const collectives::TrafficMatrix> traffic(const Arguments& argum
                                                           std::int64_t size, machine::Dtype dtype,
                                                           int ranks);
 
-// The columns "count" and "size" of nccl-tests. count: elements, of one rank's share if an
+// The columns "count" and "size" of nccl-tests. count: elements, of one rank's share if the
 // operation deals in shares. Shares are rounded down to 16 bytes, so small sizes may have no
 // elements. bytes: the larger of sent and received bytes, of the busiest rank.
 struct Extent {

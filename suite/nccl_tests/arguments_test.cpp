@@ -106,7 +106,7 @@ TEST(Arguments, MistakesSuggestTheNearest) {
   says("-d flot", "unknown datatype 'flot'; did you mean 'float'?");
   says("-d f8e4m", "unknown datatype 'f8e4m'; did you mean 'f8e4m3'?");
   says("-o summ", "unknown op 'summ'; did you mean 'sum'?");
-  says("-o mulsum", "'mulsum' of nccl-tests is not among those");
+  says("-o mulsum", "'mulsum' of nccl-tests is not supported");
   says("-b 8x", "is '8x'; expected a size");
   says("-b 64M", "67108864 is above -e,--maxbytes 33554432");
   says("-b 0", "at least 1 byte");
@@ -184,7 +184,7 @@ TEST(Arguments, TrafficMatchesNcclTests) {
             "--traffic requires all_to_all_v (got all_to_all)");
   EXPECT_EQ(mistake("alltoall --traffic skewed"),
             "--traffic requires all_to_all_v (got all_to_all)");
-  EXPECT_NE(mistake("alltoallv --traffic m.txt -b 8").find("says how many bytes"),
+  EXPECT_NE(mistake("alltoallv --traffic m.txt -b 8").find("specifies the bytes"),
             std::string::npos);
 }
 

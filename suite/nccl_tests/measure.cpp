@@ -139,7 +139,7 @@ double Measure::seconds(const std::function<void()>& operation, std::vector<doub
 void Measure::check(CollectiveUnit* unit, const Buffers& buffers, const machine::Tensor& right,
                     bool in_place, Timing& timing) {
   timing.wrong = 0;
-  // In place the timed operations used their own results as inputs, so there is no right result.
+  // In place, each timed operation reads the result of the one before, so no right result is known.
   for (int check = in_place ? 0 : -1; check < arguments_.checks && timing.wrong == 0; ++check) {
     WrongElements mine;
     if (unit && check >= 0) {

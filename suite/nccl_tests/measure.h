@@ -1,6 +1,6 @@
 #pragma once
-// One row of the table: a collective of one size, out of place and in place, timed as nccl-tests
-// does (one interval over all iterations, after a warm-up) and its values checked.
+// One row of the table: a collective of one size, out of place and in place. It is timed as by
+// nccl-tests (one interval over all iterations, after a warm-up), and its values are checked.
 //
 // Collective over the world's group. Every rank gets the same row. Out of place, the output of the
 // last timed operation is checked (nccl-tests does not check it). Then -c operations are checked,
@@ -29,7 +29,7 @@ class Measure {
   // right: the right output; empty if this rank has none or nothing is checked.
   Timing timing(CollectiveUnit* unit, const Buffers& buffers, const machine::Tensor& right,
                 const Row& row, bool in_place);
-  // Returns the seconds of one operation on this rank. `each`: of every iteration, with -I.
+  // Returns the seconds of one operation on this rank. `each`: seconds of every iteration, with -I.
   double seconds(const std::function<void()>& operation, std::vector<double>& each);
   void check(CollectiveUnit* unit, const Buffers& buffers, const machine::Tensor& right,
              bool in_place, Timing& timing);

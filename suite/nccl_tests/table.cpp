@@ -11,7 +11,7 @@
 namespace suite::nccl_tests {
 namespace {
 
-// Returns the value with at most two digits after the point, as the column has room.
+// Returns the value with at most two decimals, as many as fit into the column.
 std::string fitted(double value, std::size_t width) {
   for (const int digits : {2, 1, 0})
     if (std::string text = fmt::format("{:{}.{}f}", value, width, digits); text.size() <= width)
@@ -112,7 +112,7 @@ std::string header(const Arguments& a, std::string_view version,
                             std::initializer_list<const char*> iteration) {
     std::string columns;
     for (int placement = 0; placement < 2; ++placement) {
-      int width = 7;  // of the first column, the time
+      int width = 7;  // width of the first column, the time
       for (const char* title : usual) {
         columns += fmt::format("  {:>{}}", title, width);
         width = 6;

@@ -30,14 +30,15 @@ struct IterationSummary {
   double minimum = 0, maximum = 0, average = 0, p50 = 0, p95 = 0, p99 = 0, deviation = 0;
   double variation_percent = 0;
 };
-// As in nccl-tests: p95 and p99 by nearest rank, p50 the upper median, deviation over n.
+// Returns the summary of nccl-tests: p95 and p99 by nearest rank, p50 the upper median, the
+// deviation over n.
 IterationSummary summary(const IterationTimes& times, int skipped);
 
 // One placement of one row: time of one operation, S/t, and the rate of a link.
 struct Timing {
   double microseconds = 0, algbw_GBps = 0, busbw_GBps = 0;
   std::optional<std::int64_t> wrong;  // elements, over all ranks; empty: not checked
-  std::string wrong_where;            // of the first rank with wrong elements
+  std::string wrong_where;            // the error of the first rank with wrong elements
   std::optional<IterationTimes> iterations;
 };
 
@@ -55,13 +56,13 @@ struct Row {
 std::string reduction_column(machine::Operation operation, machine::Reduction reduction);
 
 struct Totals {
-  std::int64_t out_of_bounds = 0;  // checks, of one rank each, that found a wrong value
+  std::int64_t out_of_bounds = 0;  // checks with a wrong value, counted per rank
   double busbw_sum = 0;            // over rows and placements
   int placements = 0;
   std::optional<double> least_busbw;  // NCCL_TESTS_MIN_BW
 
   double average_busbw() const { return placements > 0 ? busbw_sum / placements : 0; }
-  // A tenth below is enough, as in nccl-tests.
+  // Returns whether the average reaches 90 % of the minimum, as in nccl-tests.
   bool enough_busbw() const { return !least_busbw || average_busbw() >= 0.9 * *least_busbw; }
   bool right() const { return out_of_bounds == 0 && enough_busbw(); }
 };

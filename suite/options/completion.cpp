@@ -7,7 +7,7 @@
 namespace suite {
 namespace {
 
-// An unknown unit has no axes.
+// Returns the choices; an empty list for an unknown unit, which has no axes.
 std::vector<std::string> values(const Options::Choices& choices) {
   try {
     return choices ? choices() : std::vector<std::string>();
@@ -16,13 +16,13 @@ std::vector<std::string> values(const Options::Choices& choices) {
   }
 }
 
-// Prints those choices that begin with `partial`, behind `stem`.
+// Prints the choices that begin with `partial`, each after `stem`.
 void offer(const Options::Choices& choices, std::string_view stem, std::string_view partial) {
   for (const std::string& choice : values(choices))
     if (choice.starts_with(partial)) fmt::print("{}{}\n", stem, choice);
 }
 
-// A value may be a list, of which the last one is completed.
+// Completes a value. If the value is a list, completes its last element.
 void offer_value(const Options::Choices& choices, std::string_view stem, std::string_view value) {
   const std::size_t begin = value.rfind(',') + 1;
   offer(choices, fmt::format("{}{}", stem, value.substr(0, begin)), value.substr(begin));
@@ -34,7 +34,8 @@ void Options::choices(Choices choices) { options_.back().choices = std::move(cho
 
 void Options::offer_names(std::string_view partial) const {
   for (const Option& option : options_) {
-    // An option that the help does not list is one of the named units if it has values there.
+    // An option that the help does not list belongs to one of the named units if it has values
+    // there.
     if (option.group.empty() && values(option.choices).empty()) continue;
     for (const std::string& name : option.names)
       if (name.starts_with(partial)) fmt::print("{}\t{}\n", name, option.about);
@@ -50,7 +51,7 @@ bool Options::complete(std::vector<std::string> words) {
   if (pending) words.pop_back();
   for (std::size_t at = 0; at < words.size(); ++at) try {
       if (!take_word(words, at)) break;
-    } catch (const machine::UsageError&) {  // the line is not finished
+    } catch (const machine::UsageError&) {  // the line is incomplete
     }
   if (behind_first_ && !behind_first_->empty()) {
     behind_first_->insert(behind_first_->begin() + 1, std::string(complete_word));

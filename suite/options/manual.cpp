@@ -34,7 +34,7 @@ std::string Options::manual() const {
             option.value.empty() ? "" : fmt::format(" \\fI{}\\fR", roff(option.value)),
             roff(option.about));
   }
-  // The footers have columns of their own.
+  // The footers have their own columns.
   if (footer_) text += fmt::format(".PP\n.nf\n{}\n.fi\n", roff(footer_()));
   return text;
 }

@@ -171,7 +171,7 @@ void Options::take_option(const std::vector<std::string>& words, std::size_t& at
     std::vector<std::string> known = names();
     const bool letter = !name.starts_with("--");
     std::erase_if(known, [&](const std::string& one) { return one.starts_with("--") == letter; });
-    // Every letter is near every other letter.
+    // Do not suggest a letter: each letter is near every other letter.
     if (letter && !known.empty())
       reject("unknown flag '{}'; known: {}", name, fmt::join(known, " "));
     if (known.size() > 20 && machine::nearest(name, known).empty())

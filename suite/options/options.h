@@ -2,14 +2,15 @@
 // Reads, checks and lists the options of one command.
 //
 //   Options options("ab", "[UNIT...]", "Runs the same cases under two environments.");
-//   options.number("--launches", "N", launches, 1, 1000, "most launches per side");
+//   options.number("--launches", "N", launches, 1, 1000, "maximum launches per side");
 //   options.text("--out", "DIR", out_dir, "folder of all launches");
 //   if (!options.parse({argv + 2, argv + argc})) return harness::accepted;  // printed the help
 //
-// The value of an option is the next word, or follows '=', or a short option's letter (-b8). Every
-// command has -h and --help. The manual page and the completion of shells come from the same table:
-// parse() also answers roff_help and complete_word. Throws harness::UsageError: an unknown option
-// (naming the nearest), a missing or wrong value, an option given twice, an unexpected argument.
+// The value of an option is the next word, or follows '=', or follows a short option's letter
+// (-b8). Every command has -h and --help. The manual page and the completion of shells come from
+// the same table: parse() also answers roff_help and complete_word. Throws harness::UsageError for
+// an unknown option (naming the nearest), a missing or wrong value, an option given twice, and an
+// unexpected argument.
 
 #include <fmt/format.h>
 
@@ -35,7 +36,7 @@ template <class... Values>
 // Prints `shardmark: TEXT` to standard error and returns the code.
 int complain(int code, std::string_view text);
 
-// Returns the number in the text, or nothing if the whole text is not a number.
+// Returns the number in the text, or no value if the whole text is not a number.
 template <class T>
 std::optional<T> number_of(std::string_view text) {
   T value{};
@@ -62,11 +63,10 @@ class Options {
   static constexpr std::string_view roff_help = "--help=roff";
   // The first word: prints the words that can continue the last word, `WORD` or `WORD<tab>ABOUT`.
   static constexpr std::string_view complete_word = "--complete";
-  // How often an option may be given. last: the last value counts.
+  // Number of times that an option may be given. last: the last value counts.
   enum class Times : unsigned char { once, last, each };
 
-  // arguments: as the usage line shows them, "BASE NEW".
-  // about: empty for none.
+  // arguments: the text of the usage line, "BASE NEW". about: may be empty.
   Options(std::string command, std::string arguments, std::string about);
 
   // Title of the options that follow; empty: the help does not list them.
@@ -119,10 +119,10 @@ class Options {
   // Keeps the first argument and all words after it unchanged.
   void pass_from_first_argument(std::vector<std::string>& into) { behind_first_ = &into; }
 
-  // Returns false after printing what the words request: the help, or words that complete them.
+  // Returns false after printing the requested text: the help, or words that complete the line.
   bool parse(const std::vector<std::string>& words);
   std::string help() const;
-  std::string manual() const;  // the same for man, in roff
+  std::string manual() const;  // the help for man, in roff
   std::vector<std::string> names() const;
 
  private:

@@ -1,5 +1,5 @@
 #pragma once
-// Published claims about memory, checked by the planner's formulas: whether each claim holds, its
+// Published claims about memory, checked with the planner's formulas. Each claim has a verdict, its
 // numbers, and a conclusion.
 
 #include <string>

@@ -61,7 +61,7 @@ double gpu_buffers(const TrainingConfig& training, int stage, double psi,
   return bytes + bucket(zero.options.stage3_prefetch_bucket_size, psi, w.value);
 }
 
-// Returns the model states, each whole or sharded, and the activations, all on the GPU.
+// Returns the model states, each whole or sharded, and the activations. All are on the GPU.
 Held on_gpu(const TrainingConfig& training, int stage, const Widths& w) {
   const double psi = parameters_of_rank(training.model, training.degrees);
   const double shard = psi / as_double(training.shards());
@@ -85,8 +85,8 @@ Held paper(const TrainingConfig& training, const Holding& holding) {
   if (stage == 3) held.assumption += " + live parameters";
   if (holding.optimizer != "none") {
     const bool cpu = holding.optimizer == "cpu";
-    // Stage 1 sums its gradients on the GPU and copies the shard that the update reads. From stage
-    // 2 on, gradients leave the GPU when their bucket is summed.
+    // Stage 1 sums its gradients on the GPU and copies the shard that the update reads. In stages 2
+    // and 3, gradients leave the GPU when their bucket is summed.
     if (stage != 1) held.gpu.gradients = 0;
     held.cpu.gradients = w.gradient * shard;
     // In stage 3 a part of the states can stay.
@@ -97,8 +97,8 @@ Held paper(const TrainingConfig& training, const Holding& holding) {
     if (!cpu)
       held.cpu.buffers += as_double(zero.options.offload_optimizer.nvme.buffer_count) *
                           bucket(zero.options.offload_optimizer.nvme.sub_group_size, shard, 4);
-    held.assumption += cpu ? "; gradients' and optimizer's shares on the CPU"
-                           : "; gradients' share on the CPU, optimizer's on NVMe";
+    held.assumption += cpu ? "; shards of gradients and optimizer on the CPU"
+                           : "; shard of gradients on the CPU, of optimizer on NVMe";
   }
   if (holding.parameters != "none") {
     const double values = std::exchange(held.gpu.parameters, 0);
@@ -134,7 +134,7 @@ Held megatron(const TrainingConfig& training, const Holding& holding) {
   return held;
 }
 
-// estimate_zero2_model_states_mem_needs and the function for ZeRO-3. CPU bytes are a rank's part.
+// As estimate_zero2_model_states_mem_needs and the function for ZeRO-3. CPU bytes are per rank.
 Held deepspeed(const TrainingConfig& training, const Holding& holding, const Machine& machine) {
   const double psi = parameters_of_rank(training.model, training.degrees);
   const double d = as_double(training.shards());
@@ -165,7 +165,7 @@ Held deepspeed(const TrainingConfig& training, const Holding& holding, const Mac
       formula = values_too ? "4 largest; host 18Ψ 1.5" : "4 largest + 2Ψ/d; host 16Ψ 1.5";
     }
   }
-  held.assumption = formula + "; model states only, gradients counted with the optimizer";
+  held.assumption = formula + "; model states only, optimizer includes gradients";
   return held;
 }
 
@@ -242,8 +242,8 @@ Largest largest(const TrainingConfig& training, const Holding& holding, const Ma
       grown.model.parameters = steps * unit;
     return fits(held(grown, holding, machine), machine);
   };
-  // A larger model never needs less memory, so double the size, then bisect. `ours` is slow because
-  // it declares a model layer by layer.
+  // Doubles the size, then bisects, because a larger model never needs less memory. `ours` is slow
+  // because it declares a model layer by layer.
   const std::int64_t layers = holding.counting == Counting::ours ? 4'096 : 65'536;
   const std::int64_t most = shaped ? std::max<std::int64_t>(1, layers / unit) : 1'000'000'000;
   std::int64_t fitting = 0, beyond = 1;
@@ -307,10 +307,11 @@ std::string activation_formula(const TrainingConfig& training) {
   const bool other =
       model.swiglu || model.ffn() != 4 * model.hidden || model.query_groups() != model.heads;
   return fmt::format(
-      "{} a layer (arXiv:2205.05198, table 2{}{}), {} layers x {} micro-batches in flight, and the "
+      "{} per layer (arXiv:2205.05198, table 2{}{}), {} layers x {} micro-batches in flight, and "
+      "the "
       "ends",
       formula, training.precision.dtype == machine::Dtype::float32 ? "; twice, for float32" : "",
-      other ? "; as if of a GPT's parts" : "", model.layers / training.degrees.pp,
+      other ? "; computed as for a GPT" : "", model.layers / training.degrees.pp,
       micro_batches_in_flight(training));
 }
 

@@ -1,7 +1,7 @@
 #pragma once
-// The bytes that a training holds on one rank, by category and place, before it runs: by the
-// papers' formulas, by Megatron-LM's and DeepSpeed's own, which differ, and exactly as this program
-// would hold them. Each row has its assumption.
+// The bytes that a training run holds on one rank, by category and place, before it runs. They are
+// computed by the papers' formulas, by Megatron-LM's and DeepSpeed's own, which differ, and exactly
+// as this program would allocate them. Each row has its assumption.
 //
 // Ψ: parameters of the largest pipeline stage on one rank of tensor parallelism; d: ranks that a
 // ZeRO stage shards over (data x context parallel). Model states, in bytes:
@@ -36,14 +36,14 @@ struct Bytes {
 enum class Counting : unsigned char { paper, megatron, deepspeed, ours };
 std::string_view name(Counting counting);
 
-// One way to hold a training.
+// One way to count and place the bytes of a training run.
 struct Holding {
   Counting counting = Counting::paper;
   int stage = 0;
   std::string optimizer = "none", parameters = "none";  // offloaded to: none, cpu, nvme
   bool operator==(const Holding&) const = default;
 };
-// Returns all that the countings support, in order.
+// Returns all variants that the countings support, in order.
 std::vector<Holding> holdings();
 Holding asked_for(const TrainingConfig& training, Counting counting);
 std::string text(const Holding& holding);  // "stage 3, optimizer cpu, parameters cpu"
@@ -51,11 +51,11 @@ std::string text(const Holding& holding);  // "stage 3, optimizer cpu, parameter
 struct Held {
   Bytes gpu, cpu, nvme;
   std::string assumption;  // "2Ψ + 2Ψ + 12Ψ/d", …
-  std::string not_held;    // why there are no numbers: "not implemented", …
+  std::string not_held;    // reason for missing numbers: "not implemented", …
 };
 struct Machine {
   double gpu_memory = 80e9;
-  std::optional<double> cpu_memory{};  // a rank's share of its host's
+  std::optional<double> cpu_memory{};  // a rank's part of its host's memory
   std::int64_t gpus_per_node = 8;
 };
 Held held(const TrainingConfig& training, const Holding& holding, const Machine& machine);
@@ -69,7 +69,7 @@ Held ours(const TrainingConfig& training, const Holding& holding);
 struct Largest {
   std::int64_t layers = 0;
   double parameters = 0;
-  bool beyond = false;  // more than these, which were not tried
+  bool beyond = false;  // a larger model may fit, but was not tried
 };
 Largest largest(const TrainingConfig& training, const Holding& holding, const Machine& machine);
 

@@ -364,7 +364,7 @@ TEST(Claims, HaveTheExpectedVerdictsAndNumbers) {
   ASSERT_EQ(all.size(), 5U);
   EXPECT_EQ(all[0].verdict, holds);
   EXPECT_NEAR(number(0, "7.0e9"), 112, 1e-9);
-  EXPECT_NEAR(number(0, "16 bytes x those"), 107.8146, 1e-3);
+  EXPECT_NEAR(number(0, "16 bytes x that number"), 107.8146, 1e-3);
   EXPECT_NEAR(number(0, "18 bytes"), 18 * 6.738415616, 0.1) << "and 0 padding rows";
   EXPECT_EQ(all[1].verdict, holds);
   EXPECT_NEAR(number(1, "1.5e9"), 24, 1e-9);
@@ -373,11 +373,11 @@ TEST(Claims, HaveTheExpectedVerdictsAndNumbers) {
   EXPECT_NEAR(number(2, "stage 2: "), 7.2113, 1e-4);
   EXPECT_NEAR(number(2, "stage 3: "), 64, 1e-9);
   EXPECT_EQ(all[3].verdict, fails);
-  EXPECT_NEAR(number(3, "in all"), 20.8, 1e-9);
-  EXPECT_NEAR(number(3, "of one GPU"), 650, 1e-6);
-  EXPECT_NEAR(number(3, "values alone"), 81.25, 1e-6);
-  EXPECT_NEAR(number(3, "take 60 GB"), 120e9, 1);
-  EXPECT_NEAR(number(3, "GPUs that"), 347, 0.5);
+  EXPECT_NEAR(number(3, "all model states"), 20.8, 1e-9);
+  EXPECT_NEAR(number(3, "model states of one GPU"), 650, 1e-6);
+  EXPECT_NEAR(number(3, "values of one GPU"), 81.25, 1e-6);
+  EXPECT_NEAR(number(3, "60 GB of states"), 120e9, 1);
+  EXPECT_NEAR(number(3, "GPUs for"), 347, 0.5);
   EXPECT_NEAR(number(3, "host of 8"), 5.2, 1e-6);
   EXPECT_EQ(all[4].verdict, fails);
   EXPECT_EQ(number(4, "12 L h^2"), 217'432'719'360);
@@ -459,7 +459,7 @@ TEST(Plan, NamesTheLimitAndTheLargestModel) {
   // ZeRO stage 3 has 160 GB of states, and 8.75 GB of gradients and states per rank on the host.
   expect_words(plan(10e9, {.gpu_memory = 10e9}), {"that fits: stage 3, optimizer cpu"});
   expect_words(plan(10e9, {.gpu_memory = 1e9, .cpu_memory = 1e9}),
-               {"that fits: none, with or without offload"});
+               {"that fits: no stage, with or without offload"});
 }
 
 }  // namespace

@@ -8,7 +8,7 @@ namespace suite::configuration {
 namespace {
 
 struct Counts {
-  double cut, whole;  // over tp; on every rank
+  double cut, whole;  // sharded over tp; replicated
 };
 
 double norm(const Model& model) {

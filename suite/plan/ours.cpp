@@ -1,7 +1,7 @@
 // The bytes that this program would hold. Declares the model, without memory, as one rank of the
-// grid declares it, and adds up the rooms' own formulas (zero/cost/cost.h,
-// layers/models/gpt_memory.h, pipeline/execute.h). The memory oracle compares those with the bytes
-// counted in a run. Buffers lack the collectives' staging, which depends on the transport.
+// grid declares it, and sums the rooms' own formulas (zero/cost/cost.h, layers/models/gpt_memory.h,
+// pipeline/execute.h). The memory oracle compares these formulas with the bytes counted in a run.
+// Buffers omit the staging of collectives, which depends on the transport.
 
 #include <algorithm>
 #include <memory>
@@ -18,7 +18,7 @@
 namespace suite::configuration {
 namespace {
 
-// A link with a number of ranks and without transport, for declaring a model.
+// A link that has a number of ranks but no transport, for declaring a model.
 class NoLink final : public machine::Link {
  public:
   explicit NoLink(int ranks) : Link(machine::first_ranks("tp", ranks, 0)) {}
@@ -35,9 +35,9 @@ class NoLink final : public machine::Link {
 };
 
 std::string why_not(const TrainingConfig& training) {
-  if (!training.model.has_shape()) return "needs a model's shape";
+  if (!training.model.has_shape()) return "requires a model's shape";
   if (activation_bytes(training) > 1e16 || parameters_of(training.model) > 1e16)
-    return "more than this program counts to";
+    return "the model is too large to count";
   return why_no_step(training);
 }
 
@@ -86,7 +86,7 @@ Held of_config(const TrainingConfig& config) {
       config.zero.stage, plan, layout, config.optimizer.rule(), config.step_options());
   held.nvme.parameters = static_cast<double>(files.values);
   held.nvme.optimizer = static_cast<double>(files.states);
-  held.assumption = "tensor by tensor, as this program holds them; without collectives' staging";
+  held.assumption = "tensor by tensor, as this program allocates; without staging of collectives";
   return held;
 }
 

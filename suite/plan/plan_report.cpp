@@ -30,7 +30,7 @@ std::string text(const Largest& largest) {
   return fmt::format("{}{} ({} layers)", than, count(largest.parameters), largest.layers);
 }
 
-// The model, the degrees and the batch that the table is for.
+// Returns the model, the degrees and the batch of the table.
 std::string subject(const Plan& plan) {
   const TrainingConfig& t = plan.resolved.config;
   const Model& m = t.model;
@@ -59,17 +59,17 @@ std::string symbols(const TrainingConfig& t) {
 
 std::string_view about(Counting counting) {
   constexpr std::string_view texts[] = {
-      ": arXiv:1910.02054 and those on offload; buffers as the configuration's sizes make them",
+      ": arXiv:1910.02054 and the papers on offload; buffers have the configuration's sizes",
       ": with its distributed optimizer or FSDP; gradients float32 under bfloat16",
       ": estimate_zero2_model_states_mem_needs and …zero3…, for 16-bit values and Adam",
       ": this program"};
   return texts[static_cast<std::size_t>(counting)];
 }
 
-// A way to hold the training, by every formula that has numbers for it.
+// One way to hold the training run, by every formula that has numbers for it.
 struct Row {
   Holding holding;
-  std::array<const PlanRow*, 4> of{};  // by Counting; null: no numbers
+  std::array<const PlanRow*, 4> of{};  // one per Counting; null: no numbers
   bool asked_for = false;
 
   const PlanRow* first() const {  // the paper's, if it has numbers
@@ -124,7 +124,8 @@ std::string memory_table(const Plan& plan, const std::vector<Row>& rows) {
   return out;
 }
 
-// The largest category of a row on its GPU, and on its CPU if only that does not fit.
+// Returns the largest category of a row on its GPU, or on its CPU if only the CPU part does not
+// fit.
 std::string largest_category(const PlanRow& row, const Machine& machine) {
   const bool host = row.held.gpu.total() <= machine.gpu_memory && !row.fits;
   const Bytes& bytes = host ? row.held.cpu : row.held.gpu;
@@ -138,7 +139,7 @@ std::string largest_category(const PlanRow& row, const Machine& machine) {
                      gigabytes(most->second), gigabytes(bytes.total()));
 }
 
-// The row that fits with the least sharding: without offload if possible.
+// Returns the row that fits with the least sharding, without offload if possible.
 const Row* simplest_that_fits(const std::vector<Row>& rows) {
   const Row* offloaded = nullptr;
   for (const Row& row : rows) {
@@ -149,7 +150,7 @@ const Row* simplest_that_fits(const std::vector<Row>& rows) {
   return offloaded;
 }
 
-// Whether the configuration fits, what limits it, and the lowest stage that fits.
+// Returns whether the configuration fits, its limit, and the lowest stage that fits.
 std::string result(const Plan& plan, const std::vector<Row>& rows) {
   std::string out;
   if (const auto asked = std::ranges::find(rows, true, &Row::asked_for); asked != rows.end()) {
@@ -162,10 +163,10 @@ std::string result(const Plan& plan, const std::vector<Row>& rows) {
   }
   const Row* const fitting = simplest_that_fits(rows);
   return out + fmt::format("lowest ZeRO stage that fits: {}\n",
-                           fitting ? text(fitting->holding) : "none, with or without offload");
+                           fitting ? text(fitting->holding) : "no stage, with or without offload");
 }
 
-// Facts that change how a reader understands the table, as counts.
+// Returns counts of facts that affect how a reader understands the table.
 std::string notes(const Plan& plan) {
   std::vector<std::string> parts;
   const auto add = [&](std::size_t number, std::string_view one, std::string_view more) {
@@ -245,7 +246,7 @@ std::string text(const Plan& plan) {
 }
 
 std::string explanation(const Plan& plan) {
-  return fmt::format("{}\n{}\n> is what the configuration asks for\n\n{}", text(plan.resolved),
+  return fmt::format("{}\n{}\n> marks the configuration's own row\n\n{}", text(plan.resolved),
                      symbols(plan.resolved.config), table(plan));
 }
 

@@ -22,7 +22,8 @@ struct Plan {
 };
 Plan make_plan(const Resolved& resolved, const Machine& machine);
 
-// Returns the result: what fits, what limits it, and a table of the bytes by every formula.
+// Returns the result: whether the configuration fits, its limit, and a table of the bytes by every
+// formula.
 std::string text(const Plan& plan);
 // Lists every key with its source, the formulas, and the bytes of each row by category.
 std::string explanation(const Plan& plan);

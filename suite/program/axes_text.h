@@ -8,12 +8,13 @@
 
 namespace suite {
 
-// The options of an axis: "--tp,--tensor-model-parallel-size".
+// Returns the options of an axis: "--tp,--tensor-model-parallel-size".
 std::string axis_options(const std::string& axis);
-// The same for readers: "--tp, --tensor-model-parallel-size".
+// Returns them for readers: "--tp, --tensor-model-parallel-size".
 std::string axis_names(const std::string& axis);
 
-// Words that completion offers. axis_values: of the named units, of all units if none is named.
+// Return the words that completion offers. axis_values: values of the named units, or of all units
+// if none is named.
 std::vector<std::string> unit_names();
 std::vector<std::string> profile_names();
 std::vector<std::string> axis_values(const std::vector<std::string>& units,

@@ -42,17 +42,17 @@ std::string time_of_day() {
   return fmt::format("{:%Y-%m-%d %H:%M:%S}", local);
 }
 
-// The environment that nccl-tests reads.
+// Reads and checks the environment of nccl-tests. Returns the minimum bandwidth.
 std::optional<double> least_busbw() {
   for (const char* variable : {"NCCL_TESTS_SPLIT", "NCCL_TESTS_SPLIT_MASK"})
     if (std::getenv(variable))
-      reject("{} is set: groups of ranks are not measured apart here; unset it", variable);
+      reject("{} is set: separate groups of ranks are not supported; unset it", variable);
   const char* text = std::getenv("NCCL_TESTS_MIN_BW");
   if (!text) return std::nullopt;
   char* end = nullptr;
   const double value = std::strtod(text, &end);
   if (end == text || *end != '\0' || !(value >= 0))
-    reject("NCCL_TESTS_MIN_BW '{}' is no bandwidth in GB/s", text);
+    reject("NCCL_TESTS_MIN_BW is '{}'; expected a bandwidth in GB/s", text);
   return value;
 }
 
@@ -68,7 +68,8 @@ std::vector<int> roots(const Arguments& arguments, int ranks) {
   std::vector<int> all;
   for (int root = 0; root < ranks; ++root) all.push_back(root);
   if (!arguments.root) return all;
-  if (*arguments.root >= ranks) reject("-r,--root {} is none of {} ranks", *arguments.root, ranks);
+  if (*arguments.root >= ranks)
+    reject("-r,--root {} is not one of {} ranks", *arguments.root, ranks);
   return {*arguments.root};
 }
 
@@ -95,7 +96,7 @@ void check_launched(const Arguments& arguments, int ranks) {
     reject("--ranks {}, but the launcher started {}", *arguments.ranks, ranks);
   const int each = arguments.threads * arguments.gpus;
   if (!arguments.ranks && each != 1)
-    reject("-t {} -g {} under a launcher: a process is one rank here, start {} times as many",
+    reject("-t {} -g {} under a launcher: each process is one rank; start {} times more processes",
            arguments.threads, arguments.gpus, each);
   check_ranks(arguments, ranks);
 }
@@ -120,7 +121,7 @@ std::vector<RankLine> rank_lines(machine::World& world) {
   return lines;
 }
 
-// One rank's part of the whole command.
+// The part of the command that each rank runs.
 class Sweep {
  public:
   Sweep(machine::World& world, Report& report, machine::Transport transport, std::string file)
@@ -129,7 +130,7 @@ class Sweep {
         measure_(world, report.arguments, transport),
         file_(std::move(file)) {}
 
-  // Returns the signal that ended it, or 0.
+  // Returns the signal that ended the sweep, or 0.
   int run() {
     const Arguments& a = report_.arguments;
     const std::vector<machine::Reduction> reductions =
@@ -160,7 +161,7 @@ class Sweep {
     if (file_.empty()) return;
     report_.rows.push_back(std::move(row));
     report_.end_time = time_of_day();
-    // Write at most once a second, so that a killed run leaves its rows.
+    // Write at most once a second, so that the rows of a killed run are in the file.
     if (const auto now = std::chrono::steady_clock::now();
         now - written_ > std::chrono::seconds(1)) {
       write();

@@ -16,7 +16,7 @@ namespace suite {
 struct Command {
   std::string_view name, about;
   int (*run)(int argc, char** argv);
-  std::string_view takes_options_of = {};  // the command that gets its other words
+  std::string_view takes_options_of = {};  // the command that parses the other words
 };
 std::span<const Command> commands();
 // Returns nullptr for an unknown name.

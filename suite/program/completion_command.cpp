@@ -19,7 +19,7 @@ struct Shell {
   std::string_view name, script;
 };
 constexpr Shell shells[] = {
-    // Bash divides words at '=': --profile=quick are three.
+    // Bash splits words at '=', so --profile=quick is three words.
     {"bash", R"shell(# bash completion of shardmark
 _shardmark() {
   local word reply stem= words=()
@@ -72,7 +72,8 @@ std::vector<std::string> shell_names() {
   return names;
 }
 
-// Prints the words that can follow. `line`: the words after the program, the last one unfinished.
+// Prints the words that can follow. `line`: the words after the program; the last one is
+// incomplete.
 void print_words(const std::vector<std::string>& line) {
   if (line.size() < 2) {
     for (const Command& command : commands())

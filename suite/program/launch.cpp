@@ -50,7 +50,7 @@ struct Launcher {
 Launcher launcher_of(machine::MpiLibrary library) {
   if (library == machine::MpiLibrary::mpich)
     return {{"mpiexec.mpich", "mpiexec.hydra", "mpiexec"},
-            // When a rank dies, the others stay and report which one.
+            // If a rank dies, the other ranks stay and report it.
             {"-disable-auto-cleanup"},
             "-hosts",
             "scripts/install",
@@ -98,18 +98,19 @@ std::string find_program(const Launcher& launcher) {
     rest.remove_prefix(std::min(end + 1, rest.size()));
   }
   throw machine::MachineError(fmt::format(
-      "no {} in PATH to start the ranks with; install {} ({}), set SHARDMARK_MPIEXEC, or start "
+      "cannot start the ranks: no {} in PATH; install {} ({}), set SHARDMARK_MPIEXEC, or start "
       "this program under srun",
       fmt::join(launcher.programs, ", "), name(machine::mpi_library()), launcher.installed_by));
 }
 
 int exit_code_of(int status) {
-  // An early signal ends a launcher before it handles signals.
+  // An early signal can end a launcher before the launcher handles signals.
   if (!WIFEXITED(status)) return passed_on ? 128 + passed_on : int{harness::rank_lost};
   switch (const int code = WEXITSTATUS(status)) {
     case case_failed_here:
       return harness::case_failed;
-    case case_failed_here | harness::environment:  // MPICH's ors them: rank 0 could not write
+    case case_failed_here |
+        harness::environment:  // MPICH's launcher ors the codes: rank 0 could not write
       return harness::environment;
     case harness::accepted:
     case harness::usage:
@@ -119,7 +120,7 @@ int exit_code_of(int status) {
     case 128 + SIGTERM:
       return code;
     default:
-      return harness::rank_lost;  // a rank's signal, or a launcher that failed, including code 1
+      return harness::rank_lost;  // a rank's signal or a failed launcher, including code 1
   }
 }
 
@@ -151,7 +152,7 @@ void remove_lost_memory() {
 // Returns whether the process has running children. Zombies do not count.
 bool has_children(pid_t parent) {
   namespace fs = std::filesystem;
-  std::error_code ended;  // a process that ends meanwhile
+  std::error_code ended;  // a process that ends during the scan
   for (const fs::directory_entry& entry : fs::directory_iterator("/proc", ended)) {
     std::ifstream file(entry.path() / "stat");
     std::string line;
@@ -183,8 +184,8 @@ int wait_for(pid_t child, const std::string& program) {
       had_children_s = now_s;
     } else if (had_children_s > 0 && now_s - had_children_s > launcher_patience_s) {
       const std::string line =
-          fmt::format("shardmark: {} still waits {:.0f} s after its last rank: ended it\n", program,
-                      launcher_patience_s);
+          fmt::format("shardmark: {} still waits {:.0f} s after its last rank; killed it\n",
+                      program, launcher_patience_s);
       [[maybe_unused]] const auto wrote = write(STDERR_FILENO, line.data(), line.size());
       kill(child, SIGKILL);
       had_children_s = 0;

@@ -11,12 +11,12 @@
 
 namespace suite {
 
-// Runs this program with `words` as `ranks` ranks under the launcher of the MPI library that the
-// program is built on (mpiexec.mpich, mpirun.openmpi; of PATH, or $SHARDMARK_MPIEXEC) and returns
-// the run's exit code: the ranks' own, or harness::rank_lost if a rank was killed. Passes SIGINT
-// and SIGTERM on to the ranks, which keep their results. Fills `hosts` in order. Without hosts, the
-// launcher places the ranks: on this host, or on those of a Slurm job. Throws machine::MachineError
-// without a launcher, harness::UsageError if the hosts have fewer slots than ranks.
+// Runs this program with `words` as `ranks` ranks under the launcher of the program's MPI library
+// (mpiexec.mpich or mpirun.openmpi in PATH, or $SHARDMARK_MPIEXEC). Returns the run's exit code:
+// that of the ranks, or harness::rank_lost if a rank was killed. Passes SIGINT and SIGTERM on to
+// the ranks, which keep their results. Fills `hosts` in order. Without hosts, the launcher places
+// the ranks: on this host, or on those of a Slurm job. Throws machine::MachineError without a
+// launcher, harness::UsageError if the hosts have fewer slots than ranks.
 int launch(int ranks, const std::vector<std::string>& given,
            const std::vector<HostSlots>& hosts = {});
 

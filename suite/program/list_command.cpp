@@ -47,9 +47,9 @@ std::string units_page(const std::vector<const harness::Family*>& units) {
   return table + pages;
 }
 
-// Lists its slices in a profile with their numbers of cases.
+// Lists the unit's slices in a profile with their numbers of cases.
 std::string unit_slices(const harness::Family& unit, harness::Profile profile) {
-  std::vector<std::pair<std::string, int>> slices;  // with their cases
+  std::vector<std::pair<std::string, int>> slices;  // name, number of cases
   for (const harness::PlannedCase& plan : unit.cases({profile})) {
     const auto found = std::ranges::find(slices, plan.slice, &std::pair<std::string, int>::first);
     if (found == slices.end())
@@ -62,7 +62,7 @@ std::string unit_slices(const harness::Family& unit, harness::Profile profile) {
   return fmt::format("  cases of {}: {}\n", name(profile), fmt::join(texts, ", "));
 }
 
-// Lists its axes: all values of each profile, the allowed values and the default.
+// Lists the unit's axes: all values of each profile, the allowed values and the default.
 std::string unit_axes(const harness::Family& unit, const std::vector<harness::Profile>& profiles) {
   std::string text;
   for (const AxisInfo& axis : unit.axes({profiles.front()})) {
@@ -102,7 +102,7 @@ int run_list(int argc, char** argv) {
       "only this profile: quick, acceptance or paper", Options::Times::each);
   options.choices(profile_names);
   bool markdown = false;
-  options.flag("--markdown", markdown, "a page of the documentation");
+  options.flag("--markdown", markdown, "write a page of the documentation");
   if (!options.parse({argv + 2, argv + argc})) return harness::accepted;
   if (markdown) {
     fmt::print("{}", units_page(harness::families(units)));

@@ -1,4 +1,4 @@
-// `shardmark manual`: the page of man, from the tables of commands, options and units.
+// `shardmark manual`: the manual page, from the tables of commands, options and units.
 
 #include <fmt/format.h>
 

@@ -108,7 +108,7 @@ class Collective(unittest.TestCase):
         for words, text in ((["al_reduce"], "'all_reduce'"), (["all_reduce", "-q", "1"], "'-q'"),
                             (["all_reduce", "-d", "flot"], "'float'"),
                             (["all_reduce", "-G", "4"], "CUDA graphs"),
-                            (["broadcast", "--ranks", "2", "-r", "2"], "none of 2 ranks")):
+                            (["broadcast", "--ranks", "2", "-r", "2"], "not one of 2 ranks")):
             done = collective(*words)
             self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
             self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
@@ -124,7 +124,7 @@ class Collective(unittest.TestCase):
         done = launched("-g", "1")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(len(re.findall(r"^#  Rank +\d+ Group", done.stdout, re.M)), 2)
-        for words, text in ((["-g", "2"], "a process is one rank"),
+        for words, text in ((["-g", "2"], "each process is one rank"),
                             (["--ranks", "3"], "the launcher started 2")):
             done = launched(*words)
             self.assertEqual(done.returncode, 2, done.stderr)

@@ -1,4 +1,4 @@
-// `shardmark plan`: the bytes of a training, from its configuration, before it runs.
+// `shardmark plan`: the bytes of a training run, from its configuration, before it runs.
 
 #include <fmt/format.h>
 
@@ -49,7 +49,7 @@ struct Words {
   bool explain = false, claims = false;
 };
 
-// Rejects unknown options: the words that are not ours are Megatron-LM's arguments.
+// Rejects unknown options. Words that are not our options must be Megatron-LM's arguments.
 void check_megatron(const std::vector<std::string>& words, const std::vector<std::string>& own) {
   std::vector<std::string> known = megatron_names();
   const std::vector<std::string> taken = known;
@@ -65,16 +65,17 @@ void check_megatron(const std::vector<std::string>& words, const std::vector<std
   }
 }
 
-// Returns nothing after printing the help.
+// Returns no value after printing the help.
 std::optional<Words> parse(int argc, char** argv) {
   Words words;
   Sources& sources = words.sources;
-  Options options("plan", "[MEGATRON ARGUMENTS]",
-                  "Prints the bytes that a training holds on a rank, for every ZeRO stage, before "
-                  "it runs.");
+  Options options(
+      "plan", "[MEGATRON ARGUMENTS]",
+      "Prints the bytes that a training run holds on a rank, for every ZeRO stage, before "
+      "it runs.");
   options.pass("", sources.words);
   options.footer(
-      "Megatron-LM's arguments for the model, the degrees and the batch are taken, too:\n"
+      "Also takes Megatron-LM's arguments for the model, the degrees and the batch:\n"
       "--num-layers, --hidden-size, --tensor-model-parallel-size (--tp), --micro-batch-size, ...");
   options.group("Training");
   options.text("--config", "FILE", sources.deepspeed_file, "a ds_config.json");
@@ -112,7 +113,7 @@ std::optional<Words> parse(int argc, char** argv) {
   options.text("--json", "FILE", words.json_file, "write the plan as JSON");
   options.flag("--explain", words.explain,
                "add every key with its source, the formulas, and the bytes by category");
-  options.flag("--claims", words.claims, "check published claims about memory by these formulas");
+  options.flag("--claims", words.claims, "check published claims about memory with these formulas");
   if (!options.parse({argv + 2, argv + argc})) return std::nullopt;
   check_megatron(sources.words, options.names());
   return words;
@@ -128,8 +129,8 @@ void need_a_model(const TrainingConfig& training, bool configured) {
         {"--num-attention-heads", model.heads},
         {"--seq-length", model.sequence}})
     if (value == 0) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", name);
-  reject("{}no model to plan for: give --model, --parameters, or {}",
-         configured ? "the configuration is read, but there is " : "", missing);
+  reject("{}no model is specified; give --model, --parameters, or {}",
+         configured ? "the configuration is valid, but " : "", missing);
 }
 
 }  // namespace

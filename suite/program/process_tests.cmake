@@ -1,5 +1,5 @@
-# Tests that start the program under MPI's launcher. The thread sanitizer leaves them out: MPI and its
-# launcher are not built with it. The address sanitizer runs those that lose ranks.
+# Tests that start the program under MPI's launcher. The thread sanitizer omits them, because MPI and its
+# launcher are not built with it. The address sanitizer runs the tests that lose ranks.
 if(SHARDMARK_SANITIZE MATCHES thread)
   return()
 endif()
@@ -39,7 +39,7 @@ if(SHARDMARK_MPI STREQUAL "openmpi")
   return()
 endif()
 
-# One placement of some faults, many of each, and ranks on hosts of their own.
+# One placement of some faults, many placements of each fault, and ranks on separate hosts.
 set(some_faults Refused)
 foreach(fault lost_rank lost_rank_in_every_unit corrupt_message full_disk rank_out_of_memory slow_disk slow_rank slow_link
               wrong_version)

@@ -89,7 +89,7 @@ class BadInput(TemporaryFolder):
         self.refused(2, [*traffic, self.path("missing.txt")], "missing.txt")
         with open(self.path("traffic.txt"), "w", encoding="utf-8") as file:
             file.write("# bytes\n0 64\n8 0\n")
-        self.refused(2, [*traffic, self.path("traffic.txt"), "--ranks", "3"], "of 2 ranks, not of 3")
+        self.refused(2, [*traffic, self.path("traffic.txt"), "--ranks", "3"], "for 2 ranks, not 3")
         self.refused(2, [*traffic, self.path("traffic.txt"), "--bytes", "8"], "64 bytes", "not 8")
         with open(self.path("bad.txt"), "w", encoding="utf-8") as file:
             file.write("1 2\n3 x\n")
@@ -131,7 +131,7 @@ class BadInput(TemporaryFolder):
         self.refused(2, ["scale", "training_sped", "--axis", "dp", "--weak"], "'training_sped'", "'training_speed'")
         self.refused(2, ["scale", "training_speed", "--axis", "dp", "--weak", "--dp", "2"], "--dp", "--ranks")
         self.refused(2, ["scale", "training_speed", "--axis", "dp", "--weak", "--tp", "2", "--ranks", "2,3"], "product 2")
-        self.refused(2, ["scale", "training_speed", "--axis", "dp", "--weak", "--ranks", "4"], "--ranks 4", "1,2,4")
+        self.refused(2, ["scale", "training_speed", "--axis", "dp", "--weak", "--ranks", "4"], "--ranks is 4", "1,2,4")
 
     def test_hostfiles(self):
         small = ["run", "all_reduce", "--ranks", "4", "--bytes", "8", "--hostfile"]

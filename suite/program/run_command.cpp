@@ -48,12 +48,12 @@ void check_files(const harness::RunOptions& options, const std::vector<harness::
   if (!options.load_file.empty()) {
     const Safetensors weights(options.load_file);
     if (steps + selected_of("training_speed") == 0)
-      reject("--load is for gpt_step and training_speed; no case of them is selected");
+      reject("--load requires a case of gpt_step or training_speed; none is selected");
   }
   if (!options.save_file.empty()) {
     if (steps != 1)
       reject(
-          "--save needs exactly one case of gpt_step, but {} are selected; --benchmark_list_tests "
+          "--save requires exactly one case of gpt_step (got {}); --benchmark_list_tests "
           "lists them",
           steps);
     check_writable(options.save_file);
@@ -108,7 +108,7 @@ harness::RunContext context_of(const RunCommandLine& line, const std::string& co
   return context;
 }
 
-// The lines above a run on a terminal.
+// Returns the lines above a run on a terminal.
 std::vector<std::pair<std::string, std::string>> facts(const RunCommandLine& line,
                                                        const machine::World& world,
                                                        const std::string& environment,
@@ -206,8 +206,8 @@ int run_rank(const RunCommandLine& line, const std::vector<harness::PlannedCase>
   return exit_code_of_rank(rank, code);
 }
 
-// Marks a run whose ranks all died without a report as aborted. Which of several ranks died first
-// is unknown.
+// Marks a run as aborted if all its ranks died without a report. If there were several ranks, the
+// first that died is unknown.
 void report_for_the_lost(const std::string& directory, int ranks) {
   try {
     if (harness::read_run(directory).context.status != "running") return;

@@ -27,7 +27,7 @@ std::string default_out_dir() {
   gethostname(host.data(), host.size() - 1);
   const std::string name = fmt::format("results/runs/{:%Y%m%dT%H%M%SZ}-{}",
                                        fmt::gmtime(std::time(nullptr)), host.data());
-  std::string unused = name;  // by another run of this second
+  std::string unused = name;  // another run of this second can have the name
   std::error_code failed;
   for (int i = 2; std::filesystem::exists(unused, failed); ++i)
     unused = fmt::format("{}-{}", name, i);
@@ -47,7 +47,7 @@ struct Texts {
 };
 
 void add_options(Options& options, RunCommandLine& line, Texts& texts) {
-  options.arguments("UNIT", line.units, "a unit, or a case by its name");
+  options.arguments("UNIT", line.units, "a unit, or the name of a case");
   options.argument_choices(unit_names);
   options.pass("--benchmark_", line.options.google_flags);
   options.group("Cases and measuring");
@@ -58,7 +58,7 @@ void add_options(Options& options, RunCommandLine& line, Texts& texts) {
       [&line](const std::string& text) {
         line.options.google_flags.push_back("--benchmark_filter=" + text);
       },
-      "only cases whose names match; -REGEX: do not match");
+      "run cases whose names match; -REGEX: do not match");
   options.text("--device", "KIND", line.device, "host or cuda (default: host)");
   options.choices([] { return devices; });
   options.number(
@@ -67,9 +67,9 @@ void add_options(Options& options, RunCommandLine& line, Texts& texts) {
   options.positive("--max-seconds", "SECONDS", line.options.max_seconds_per_case,
                    "sampling time per case (default: 1)");
   options.positive("--max-minutes", "MINUTES", line.max_minutes,
-                   "start no case later (default: 25 in profile acceptance, else none)");
+                   "start no case later (default: 25 in profile acceptance, else unlimited)");
   options.positive("--timeout", "SECONDS", line.timeout_s,
-                   "longest wait of one rank for another (default: 60)");
+                   "timeout of one rank's wait for another (default: 60)");
   options.text("--timing", "KIND", texts.timing,
                "sample (default, after a barrier), loop, window (clock), armed (GPU)");
   options.choices([] {
@@ -96,7 +96,7 @@ void add_options(Options& options, RunCommandLine& line, Texts& texts) {
 
   options.group("Launch and output");
   options.text("--out", "DIR", line.out_dir, "run directory (default: results/runs/TIME-HOST)");
-  options.flag("-v,--verbose", line.console.verbose, "a line for every case on a terminal, too");
+  options.flag("-v,--verbose", line.console.verbose, "print a line per case, also on a terminal");
   options.read(
       "--color", "KIND",
       [&line](const std::string& text) { line.color = harness::parse_color(text); },
@@ -145,14 +145,14 @@ std::optional<RunCommandLine> parse(const std::vector<std::string>& words) {
   line.words = words;
   Texts texts;
   const bool scales = words.front() == "scale";
-  // The help of a unit leaves room for its axes.
+  // The help of a unit has no description, to leave room for the unit's axes.
   const bool names_unit = std::ranges::any_of(harness::families(), [&](const auto* family) {
     return std::ranges::find(words, family->name()) != words.end();
   });
   Options options(words.front(), "[UNIT...]",
                   names_unit ? ""
-                  : scales   ? "Runs units with one degree that grows with the ranks. Takes the "
-                               "options of run, too."
+                  : scales   ? "Runs units while one degree grows with the ranks. Also takes the "
+                               "options of run."
                              : "Measures and judges units; all units if none is named.");
   if (scales) add_scaling_options(options, texts);
   add_options(options, line, texts);
@@ -215,11 +215,11 @@ std::optional<RunCommandLine> parse_run_command_line(const std::vector<std::stri
     reject("--resume {}: its run.json has no command", said->resume_dir);
   if (now.size() > 1 && now != before)
     reject(
-        "--resume {0}: it was run with 'shardmark {1}', not with 'shardmark {2}'; 'shardmark run "
-        "--resume {0}' alone continues it",
+        "--resume {0}: the run's command is 'shardmark {1}', not 'shardmark {2}'; 'shardmark run "
+        "--resume {0}' continues it",
         said->resume_dir, fmt::join(before, " "), fmt::join(now, " "));
   std::optional<RunCommandLine> line = parse(run.context.words);
-  if (!line) reject("--resume {}: it is not a run", said->resume_dir);
+  if (!line) reject("--resume {}: it has no command of a run", said->resume_dir);
   line->out_dir = line->resume_dir = said->resume_dir;
   line->out_dir_is_default = false;
   if (said->timeout_s) line->timeout_s = said->timeout_s;

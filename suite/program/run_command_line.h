@@ -25,14 +25,14 @@ struct RunCommandLine {
   harness::PlanRequest request() const;  // profile, axes and device
   std::string out_dir;                   // never empty after parsing
   bool out_dir_is_default = false;
-  std::string hostfile;                       // empty: none
+  std::string hostfile;                       // empty: no hostfile
   std::string deepspeed_file, megatron_file;  // configurations; empty: none
   bool ignore_unknown_keys = false;
   std::optional<std::uint64_t> seed;  // empty: the configuration's, or harness::RunOptions'
   std::optional<double> timeout_s;    // empty: 60
-  double patience_s() const { return timeout_s.value_or(60); }  // longest wait of one rank
+  double patience_s() const { return timeout_s.value_or(60); }  // timeout of a rank's wait
   std::optional<double> max_minutes;                            // of the run; empty: the profile's
-  double run_seconds() const;      // the resulting limit; infinity: none
+  double run_seconds() const;      // the resulting limit; infinity: no limit
   std::optional<Scaling> scaling;  // for `scale`
   std::string resume_dir;
   std::optional<harness::RunFile> continued;  // the run that --resume continues; `words` are its
@@ -43,7 +43,7 @@ struct RunCommandLine {
   bool prints_results = false;  // json or csv on stdout
 };
 
-// words: starting with `run` or `scale`. Returns nothing after printing the help that the words
+// words: starting with `run` or `scale`. Returns no value after printing the help that the words
 // request. Throws harness::UsageError naming the nearest valid word.
 std::optional<RunCommandLine> parse_run_command_line(const std::vector<std::string>& words);
 

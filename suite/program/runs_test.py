@@ -138,7 +138,7 @@ class GoodRun(TemporaryFolder):
             done = shardmark("run", *others, "--resume", out, env={**NO_FIGURES, **more})
             self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
             return done.stderr
-        self.assertIn("not with 'shardmark run all_reduce'", refused("all_reduce"))
+        self.assertIn("not 'shardmark run all_reduce'", refused("all_reduce"))
         self.assertIn("environment.NCCL_ALGO was absent and is Ring", refused(NCCL_ALGO="Ring"))
         environment = os.path.join(out, "environment.json")
         with open(environment, encoding="utf-8") as file:

@@ -82,7 +82,8 @@ void Scaling::choose(const std::vector<std::string>& units, harness::Profile pro
   for (const std::string& unit : units)
     if (!known.contains(unit)) throw UsageError(machine::unknown("unit that scales", unit, names));
   if (flags.contains(axis))
-    reject("--{} is what scale changes: --ranks lists its numbers of ranks", short_name(axis));
+    reject("--{} conflicts with scale, which sets it; --ranks lists the numbers of ranks",
+           short_name(axis));
   for (const auto& [brief, whole] : degrees()) {
     if (whole == axis) continue;
     const auto given = flags.try_emplace(whole, "1").first;
@@ -92,7 +93,7 @@ void Scaling::choose(const std::vector<std::string>& units, harness::Profile pro
     ranks = numbers("ranks", given->second);
     std::ranges::sort(ranks);
     if (ranks.front() == ranks.back())
-      reject("--ranks {}: scale compares several numbers of ranks, such as --ranks 1,2,4",
+      reject("--ranks is {}; expected several numbers of ranks (example: --ranks 1,2,4)",
              given->second);
   } else {
     const auto cores = static_cast<int>(machine::given_cores().size());
@@ -101,7 +102,7 @@ void Scaling::choose(const std::vector<std::string>& units, harness::Profile pro
   }
   for (const int count : ranks)
     if (count < 1 || count % others != 0)
-      reject("--ranks {}: not a multiple of the other degrees' product {}", count, others);
+      reject("--ranks is {}; expected a multiple of the other degrees' product {}", count, others);
   const auto given_batch = flags.find(batch_axis);
   batch = given_batch == flags.end() ? known.at(units.front())
                                      : one_number(batch_axis, given_batch->second);
@@ -109,11 +110,11 @@ void Scaling::choose(const std::vector<std::string>& units, harness::Profile pro
   for (const int count : ranks) {
     grown.push_back(count / others);
     if (weak && batch * count % ranks.front() != 0)
-      reject("--{} {} does not grow to {} ranks from {} in whole sequences", batch_axis, batch,
-             count, ranks.front());
+      reject("--{} {}, grown to {} ranks from {}, is not a whole number of sequences", batch_axis,
+             batch, count, ranks.front());
     batches.push_back(weak ? batch * count / ranks.front() : batch);
   }
-  // The same in all cases, and small enough for the largest number of ranks.
+  // Sets the same micro-batch in all cases, small enough for the largest number of ranks.
   if (short_name(axis) == "pp")
     flags.try_emplace(micro_batch_axis, "1");
   else if (short_name(axis) == "dp" && !weak)

@@ -257,7 +257,7 @@ TEST_F(ConfiguredStep, RejectsInvalidKeysByName) {
     expect_words(refusal(of(R"({"train_batch_size": 8, "zero_optimization": {"stage": 3, )" +
                             std::string(key) + "}}"),
                          {{"ranks", "2"}}),
-                 {"is not honoured: no step here does"});
+                 {"is not honoured: no step here"});
   const Sources two = of(R"({"train_batch_size": 8, "zero_optimization": {"stage": 2}})");
   EXPECT_EQ(refusal(two, {{"ranks", "2"}}), "accepted");
   expect_words(refusal(two, {}), {"give --ranks N"});
@@ -304,8 +304,8 @@ TEST_F(ConfiguredStep, KeysWithoutEffectAreRecordedAsIgnored) {
   expect_words(record.at("ignored").at("aio.block_size").at("why").get<std::string>(), {"nvme"});
   std::string warnings;
   for (const std::string& warning : planned.resolved.warnings) warnings += warning + "\n";
-  expect_words(warnings, {"steps_per_print (10) changes nothing here", "--transformer-impl",
-                          "as they need --recompute-granularity full",
+  expect_words(warnings, {"steps_per_print (10) has no effect here", "--transformer-impl",
+                          "because they require --recompute-granularity full",
                           "activation_checkpointing.cpu_checkpointing"});
 }
 
