@@ -17,7 +17,7 @@ using collectives::Communicator;
 class Barrier {
  public:
   static constexpr std::string_view name = "barrier";
-  static constexpr std::string_view about = "nobody leaves before all have come";
+  static constexpr std::string_view about = "no rank leaves before all ranks have entered";
   static constexpr Oracle oracles[] = {Oracle::schedule, Oracle::volume};
 
   using Case = CollectiveCase;
@@ -56,8 +56,9 @@ class Barrier {
     if (reason.empty() && c.algorithm == collectives::library &&
         !context.world.on_one_host(context.group))
       reason =
-          "nothing judges it on several hosts: their clocks differ, and the library does not count "
-          "what it sends";
+          "no oracle judges it on several hosts, because their clocks differ and the library does "
+          "not "
+          "count the bytes that it sends";
     return reason;
   }
 
@@ -86,7 +87,7 @@ class Barrier {
           std::ranges::max(context_.world.all_gather(context_.group, entered));
       const double first_left = std::ranges::min(context_.world.all_gather(context_.group, left));
       if (!context_.world.on_one_host(context_.group)) continue;
-      judge.schedule(fmt::format("ranks that left before rank {} had come", late),
+      judge.schedule(fmt::format("ranks that left before rank {} entered", late),
                      first_left < last_entered ? 1 : 0, 0);
     }
     if (!context_.world.on_one_host(context_.group))
@@ -102,7 +103,8 @@ class Barrier {
   }
   void judge_volume(Judge& judge) {
     if (case_.algorithm == collectives::library)
-      return judge.not_applicable(Oracle::volume, "the library does not count what it sends");
+      return judge.not_applicable(Oracle::volume,
+                                  "the library does not count the bytes that it sends");
     communicator_.link().reset_traffic();
     run_to_end();
     judge.volume(communicator_.link(),

@@ -27,11 +27,11 @@ bool has_inner(Operation operation) {
 std::string why_not_inner(Operation operation, const CollectiveCase& c) {
   if (c.inner == automatic) return {};
   if (inner_of(c) < 1)
-    return fmt::format("'{}' is neither a number of ranks nor {}", c.inner, automatic);
+    return fmt::format("inner is '{}'; expected a number of ranks or {}", c.inner, automatic);
   if (c.algorithm == collectives::library ||
       (c.algorithm != automatic &&
        !reads_inner(collectives::find_algorithm(operation, c.algorithm))))
-    return fmt::format("algorithm {} does not ask which ranks are near", c.algorithm);
+    return fmt::format("algorithm {} does not read inner", c.algorithm);
   if (c.ranks % inner_of(c) != 0)
     return fmt::format("inner {} does not divide {} ranks", c.inner, c.ranks);
   return {};
@@ -119,7 +119,7 @@ Sweep<CollectiveCase> collective_sweep(Operation operation, const harness::PlanR
   sweep.only([operation, has_traffic](const Case& c) {
     if (std::string why = why_not_library(c); !why.empty()) return why;
     if (has_root(operation) && c.root >= c.ranks)
-      return fmt::format("root {} is none of {} ranks", c.root, c.ranks);
+      return fmt::format("root {} is not one of {} ranks", c.root, c.ranks);
     if (std::string why = why_not_inner(operation, c); !why.empty()) return why;
     if (has_traffic)
       if (std::string why = why_no_traffic(c.traffic, c.ranks, c.bytes.value); !why.empty())
@@ -202,8 +202,8 @@ Sweep<CollectiveCase> collective_sweep(Operation operation, const harness::PlanR
   if (has_traffic)
     slice({quick}, "traffic",
           {vary(&Case::transport, swept), vary(&Case::traffic, {"sparse", "hot_spot"})});
-  // A prime number of elements, of the whole or of a share. One element or share. Ranks that are
-  // not a power of two.
+  // Covers a prime number of elements, of the whole or of a share; one element or share; and
+  // numbers of ranks that are not powers of two.
   const bool shares = !reduces(operation) || operation == Operation::reduce_scatter;
   slice({quick}, "edges",
         {vary(&Case::algorithm, distinct(operation, 3)), vary(&Case::transport, swept),
@@ -238,7 +238,7 @@ std::unique_ptr<collectives::Communicator> library_beside(const CollectiveCase& 
   CollectiveCase theirs = c;
   theirs.algorithm = collectives::library;
   theirs.transport = machine::between_devices(c.transport) ? Transport::nccl : Transport::mpi;
-  // All ranks decide alike, also if only one of them has no GPU.
+  // All ranks make the same decision, even if only one of them has no GPU.
   for (const std::string& why :
        context.world.all_gather(context.group, collective_why_not(theirs, context)))
     if (!why.empty()) return nullptr;

@@ -74,9 +74,9 @@ TEST(CollectiveSweep, RejectsInvalidInner) {
   EXPECT_EQ(refusal("all_reduce", {{"inner", "3"}, {"ranks", "8"}, {"algorithm", "mesh"}}),
             "inner 3 does not divide 8 ranks (unit all_reduce)");
   EXPECT_EQ(refusal("all_reduce", {{"inner", "2"}, {"algorithm", "ring"}}),
-            "algorithm ring does not ask which ranks are near (unit all_reduce)");
+            "algorithm ring does not read inner (unit all_reduce)");
   EXPECT_EQ(refusal("all_reduce", {{"inner", "two"}}),
-            "inner two: 'two' is neither a number of ranks nor auto (unit all_reduce)");
+            "inner two: inner is 'two'; expected a number of ranks or auto (unit all_reduce)");
   EXPECT_EQ(refusal("all_reduce", {{"inner", "1,2"}, {"ranks", "4"}}), "accepted");
 }
 

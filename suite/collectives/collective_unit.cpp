@@ -57,7 +57,7 @@ CollectiveUnit::CollectiveUnit(Operation operation, const CollectiveCase& c, Con
                                                            count_, c.reduction, c.root, traffic_);
     algorithm_ = choice.best->name;
     note_ = "auto: " + choice.text();
-    // Without the scratch of the other algorithms.
+    // A fresh communicator does not hold the scratch buffers of the other algorithms.
     communicator_ = connect();
   }
   buffers_ = out_of_place();
@@ -129,9 +129,9 @@ Question CollectiveUnit::question() const {
           case_.root, count_,          traffic_.get()};
 }
 
-// A peer reads a line that was written here from this rank's cache, also in the timed run. One mark
-// in every page made a copy of 4 MiB a quarter slower. So there are few, but some in every piece of
-// every share.
+// Returns the distance between marks. A peer reads a marked line from this rank's cache, also in
+// the timed run. One mark per page made a copy of 4 MiB a quarter slower. So marks are sparse, but
+// every piece of every share has some.
 std::int64_t CollectiveUnit::mark_stride(const Tensor& tensor) const {
   constexpr std::int64_t page = 4096, pieces = collectives::max_outstanding / 4;  // of a share
   const std::int64_t most = std::max<std::int64_t>(256, 4 * pieces * case_.ranks);
@@ -208,7 +208,8 @@ void CollectiveUnit::judge_numerics(Judge& judge, std::string_view how, const Bu
 
 void CollectiveUnit::judge_volume(Judge& judge) {
   if (uses_library())
-    return judge.not_applicable(Oracle::volume, "the library does not count what it sends");
+    return judge.not_applicable(Oracle::volume,
+                                "the library does not count the bytes that it sends");
   const machine::TrafficLabel label{operation_, case_.dtype};
   communicator_->link().reset_traffic();
   run();
@@ -240,7 +241,7 @@ void CollectiveUnit::judge(Judge& judge) {
   judge_memory(judge);
   judge_volume(judge);
   judge_numerics(judge, "out of place", buffers_);
-  // Not the library's: MPICH 4.0.2's MPI_Reduce in place reads address -1 at a root other than 0.
+  // Skips the library: MPI_Reduce in place of MPICH 4.0.2 reads address -1 at a root other than 0.
   if (collectives::may_be_in_place(operation_) && !uses_library())
     judge_numerics(judge, "in place", in_place());
   judge_rounding(judge);
@@ -260,7 +261,7 @@ void CollectiveUnit::judge_rounding(Judge& judge) {
     kernels.fill_normal(drawn, context_.seed + static_cast<std::uint64_t>(rank), {0, from, whole},
                         0, 1);
     if (!has_kernel) kernels.cast(drawn, part);
-    context_.device.stream().synchronize();  // before drawn ends
+    context_.device.stream().synchronize();  // before `drawn` is destroyed
   };
   if (buffers_.in && real) fill_as(context_.group.index, buffers_.in, 0, buffers_.in.size());
   const bool same_everywhere = operation_ == Operation::all_reduce ||
@@ -278,7 +279,7 @@ void CollectiveUnit::judge_rounding(Judge& judge) {
   }
   if (!real || !reduces(operation_) || !buffers_.out || buffers_.out.size() == 0) return;
 
-  // Three windows of the result, because every rank's values are drawn again here.
+  // Checks only three windows of the result, because this rank draws the values of all ranks again.
   const std::int64_t size = buffers_.out.size(), window = std::min<std::int64_t>(size, 2048);
   const std::int64_t whole = deals_in_shares(operation_) ? size * case_.ranks : size;
   std::vector<double> actual, values, bounds;
@@ -306,9 +307,9 @@ void CollectiveUnit::describe(Description& description) const {
   if (buffers_.out) description.fingerprint = fmt::format("{:016x}", fingerprint_);
 }
 
-// The minimum that each rank reads plus writes through memory, and receives, if all ranks do the
-// same work and access peers' memory in place (Chan, Heimlich, Purkayastha, van de Geijn 2007,
-// doi:10.1002/cpe.1206).
+// Returns the minimum bytes that each rank reads plus writes through memory, and the bytes that it
+// receives. Assumes that all ranks do the same work and access peers' memory in place (Chan,
+// Heimlich, Purkayastha, van de Geijn 2007, doi:10.1002/cpe.1206).
 Cost CollectiveUnit::cost() const {
   using enum Operation;
   Cost cost;

@@ -52,8 +52,8 @@ std::unique_ptr<collectives::Communicator> library_beside(const CollectiveCase& 
                                                           const Context& context);
 
 // The rank whose message is the last to write element `index` of the call's output. -1: this rank's
-// own copy or sum writes it. summed: the message was added to this rank's value. The plan cuts
-// shares into call.pieces.
+// own copy or sum writes it. summed: the message was added to this rank's value. The plan splits
+// each share into call.pieces.
 struct Writer {
   int rank = -1;
   bool summed = false;
@@ -72,9 +72,9 @@ class CollectiveUnit {
   bool only_queues() const { return communicator_->link().stream() != nullptr; }
   bool has_yardstick() const { return library_ != nullptr; }
   void yardstick() { call(*library_, collectives::library, buffers_); }
-  // Runs once with other values in some elements all over the input, and then spoils some elements
-  // of the output. So a run that then writes nothing, or its last output, shows, and caches are as
-  // after a run.
+  // Runs once with other values in some elements across the input, and then spoils some elements of
+  // the output. The check then detects a run that writes nothing or leaves its last output. The
+  // caches are in the same state as after a run.
   void rehearse(harness::Runner runner);
   // Compares the output's hash. Returns the wrong elements and their sender, or nothing.
   std::optional<machine::Failure> check(harness::Runner runner);
@@ -82,7 +82,7 @@ class CollectiveUnit {
   Cost cost() const;
   void describe(Description& description) const;
 
-  // The buffers of one call. An empty tensor: the rank has none.
+  // The buffers of one call. A tensor is empty if the rank has no such buffer.
   struct Buffers {
     Tensor in, out;
   };

@@ -1,5 +1,6 @@
-// Claim: a compressed all-reduce sends exactly the bytes of its closed form, its error is within
-// the bound of its code, it keeps the values that it did not send, and all ranks get the same bits.
+// Claim: a compressed all-reduce sends exactly the bytes of its closed form, and its error is
+// within the bound of its code. It keeps the values that it did not send, and all ranks get the
+// same bits.
 //
 // Inputs are normal. `density` is the fraction of the elements that top_k sends, and sets the
 // threshold. Timed runs start with an empty residual. The yardstick is the ring of floats over the
@@ -44,7 +45,7 @@ float normal_threshold(double probability) {
 
 struct CompressedAllReduceUnit {
   static constexpr std::string_view name = "compressed_all_reduce";
-  static constexpr std::string_view about = "the sum over all ranks, of fewer bytes, with an error";
+  static constexpr std::string_view about = "the approximate sum over all ranks, from fewer bytes";
   static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::volume, Oracle::determinism};
   static constexpr Counter counters[] = {
       {"relative_error", "", Better::lower, Nature::exact,
@@ -76,18 +77,19 @@ struct CompressedAllReduceUnit {
         .axis("ranks", &Case::ranks, 2)
         .axis("bytes", &Case::bytes, Bytes{65536})
         .only([](const Case& c) -> std::string {
-          if (c.bytes.value % 4 != 0) return "elements are floats, of 4 bytes";
+          if (c.bytes.value % 4 != 0) return "bytes must be a multiple of 4, the size of a float";
           const double density = number(c.density);
           if (!(density > 0 && density <= 1))
-            return fmt::format("density '{}' is no number above 0, up to 1", c.density);
+            return fmt::format("density is '{}'; expected a number above 0, up to 1", c.density);
           if (is_sparse(c.algorithm) && density == 1)
-            return fmt::format("algorithm {} needs a density below 1", c.algorithm);
+            return fmt::format("algorithm {} requires a density below 1", c.algorithm);
           if (!is_sparse(c.algorithm) && density < 1)
-            return fmt::format("algorithm {} sends every element: density 1", c.algorithm);
+            return fmt::format("algorithm {} requires density 1, because it sends every element",
+                               c.algorithm);
           return {};
         });
     const std::vector<Bytes> sizes = harness::powers(4096, 16 << 20, 16);
-    const std::vector<std::string> densities{"0.001", "0.01", "1"};  // `only` selects
+    const std::vector<std::string> densities{"0.001", "0.01", "1"};  // only() drops invalid pairs
     sweep
         .slice({acceptance, paper}, "matrix",
                {vary(&Case::algorithm, names), vary(&Case::transport, transports),
@@ -228,9 +230,9 @@ struct CompressedAllReduceUnit {
     if (has_two_hops()) add_error_of_hop(x, error);
     if (has_two_steps()) add_error_of_sum(exact, error, error);
 
-    // In float. A rank rounds in + residual and the subtraction of the sent value. The sum has N -
-    // 1 additions and at most five more roundings. The sent value is at most the input plus the
-    // value held back. Totals here are rounded in double.
+    // Bounds the float roundings. A rank rounds in + residual and the subtraction of the sent
+    // value. The sum has N - 1 additions and at most five more roundings. The sent value is at most
+    // the input plus the value held back. The totals here are rounded in double.
     const double roundings = harness::gamma(case_.ranks + 8, u);
     Values came = result, bounds = result;
     double squared_error = 0, squared = 0;
@@ -242,7 +244,7 @@ struct CompressedAllReduceUnit {
       squared += exact[i] * exact[i];
     }
     relative_error_ = squared > 0 ? std::sqrt(squared_error / squared) : 0;
-    judge.numerics("what came out and what is held back", came, exact, bounds);
+    judge.numerics("result plus values held back", came, exact, bounds);
     judge.numerics("compressed sum", result, exact, error);
 
     // The second run also gets the residual of the first.
@@ -255,7 +257,7 @@ struct CompressedAllReduceUnit {
       came[i] = result[i] + again[i] + all_later[i];
       twice[i] *= 2;
     }
-    judge.numerics("what came out of two runs and is held back", came, twice, bounds);
+    judge.numerics("results of two runs plus values held back", came, twice, bounds);
   }
 
   template <class Of>
@@ -267,7 +269,7 @@ struct CompressedAllReduceUnit {
     return map(values, [](double value) { return std::abs(value); });
   }
 
-  // Over all ranks, in double.
+  // Returns the sum over all ranks, in double.
   Values total(Values values) {
     constexpr std::int64_t longest = 1 << 18;
     const Tensor buffer(context_.world.host_device(), Dtype::float64, {std::min(longest, count_)},
@@ -281,7 +283,8 @@ struct CompressedAllReduceUnit {
     return values;
   }
 
-  // By a complete selection. Of equal magnitudes the later ones are kept.
+  // Returns the elements that top_k does not send, from a complete selection. It sends the first of
+  // equal magnitudes.
   Values kept_by_top_k(const Values& x) const {
     Values magnitudes = absolute(x);
     const std::int64_t k = std::min(options_.k, count_);
@@ -298,8 +301,8 @@ struct CompressedAllReduceUnit {
     });
   }
 
-  // Adds the largest error of a code of values with these magnitudes: of one rounding to a wire
-  // dtype, or of blocks of 8 or 4 bits (int_block.h).
+  // Adds the largest error of coding values with these magnitudes: one rounding to a wire dtype, or
+  // blocks of 8 or 4 bits (int_block.h).
   void add_code_errors(const Values& magnitudes, Values& error) const {
     const std::size_t size = magnitudes.size();
     if (case_.algorithm.ends_with("_wire")) {
@@ -310,7 +313,8 @@ struct CompressedAllReduceUnit {
       return;
     }
     const int levels = case_.algorithm.ends_with("_int4") ? 7 : 127;
-    // Two steps divide the whole into shares. A block does not reach into the next share.
+    // An algorithm with two steps splits the whole into shares. A block does not reach into the
+    // next share.
     const std::int64_t shares = has_two_steps() ? case_.ranks : 1;
     const auto share = static_cast<std::size_t>((count_ + shares - 1) / shares);
     for (std::size_t begin = 0, stop = 0; begin < size; begin = stop) {
@@ -323,7 +327,7 @@ struct CompressedAllReduceUnit {
     }
   }
 
-  // The largest error of this rank's code of each of its elements.
+  // Returns the largest error that this rank's code makes in each element.
   Values own_error(const Values& x) const {
     const Values magnitudes = absolute(x);
     if (case_.algorithm == "top_k") return absolute(kept_by_top_k(x));
@@ -337,7 +341,7 @@ struct CompressedAllReduceUnit {
     return error;
   }
 
-  // Two hops also code the sums of hosts.
+  // An algorithm with two hops also codes the sums of the hosts.
   void add_error_of_hop(const Values& x, Values& error) {
     const Values first = own_error(x);
     Values added(x.size(), 0.0);

@@ -21,7 +21,7 @@ struct ErrorFeedback {
       {"distance_with_feedback", "", Better::lower, Nature::exact,
        "distance from the minimum after the descent"},
       {"distance_without_feedback", "", Better::neither, Nature::exact,
-       "the same without error feedback"},
+       "distance from the minimum after a descent without error feedback"},
       {"distance_bound", "", Better::neither, Nature::exact, "bound of `distance_with_feedback`"}};
 
   struct Case {
@@ -57,7 +57,7 @@ struct ErrorFeedback {
   void judge(Judge& judge) {
     run();
     judge.numerics("distance from the optimum", with_.error, with_.bound);
-    judge.numerics("what the residual allows, of the start", with_.bound, 0.05 * with_.start);
+    judge.numerics("bound of the distance, relative to the start", with_.bound, 0.05 * with_.start);
     for (int repeat = 0; repeat < 2; ++repeat) {
       judge.same_bits("distances", std::hash<std::string_view>()(machine::bytes_of(with_.errors)));
       if (repeat == 0) run();
@@ -65,7 +65,7 @@ struct ErrorFeedback {
     const auto without_feedback = make(false);
     without_ = collectives::descend(context_.world, communicator_, *without_feedback);
     if (case_.algorithm == "top_k" && case_.ranks > 1)
-      judge.numerics("the start, of which top-k without feedback leaves all that is never sent",
+      judge.numerics("distance of the elements that top-k without feedback never sends",
                      without_.unmoved, without_.error);
   }
 

@@ -70,7 +70,7 @@ double pattern(const Question& question, int rank, std::int64_t index) {
       static_cast<std::uint64_t>(index * 131 + rank * 7919 + 1) * 0x9e3779b97f4a7c15u;
   const auto random = static_cast<double>((mixed >> 40) % 7);
   if (reduces(question.operation) && question.reduction == Reduction::prod) {
-    // One factor 3, one 2, else signs: a missing or doubled factor shows.
+    // One factor is 3, one is 2, the others are 1 or -1. So a missing or doubled factor shows.
     const std::int64_t turn = index % question.ranks;
     if (turn == rank) return 3;
     if ((turn + 1) % question.ranks == rank) return 2;
@@ -140,8 +140,8 @@ Bounded reduce_exactly(const Question& question, const std::vector<double>& valu
     result.value /= static_cast<double>(values.size());
     magnitude /= static_cast<double>(values.size());
   }
-  // (1 + u)^k - 1 is finite also if its bound gamma_k is not (8 bits, 8 ranks). The values in
-  // double round as often.
+  // (1 + u)^k - 1 is finite even if its bound gamma_k is not (8 bits, 8 ranks). The values in
+  // double have the same number of roundings.
   const double u = unit_roundoff(question.dtype);
   result.error =
       (std::expm1(roundings * std::log1p(u)) + harness::gamma(roundings, 0x1p-53)) * magnitude;

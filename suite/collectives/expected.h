@@ -35,9 +35,9 @@ std::vector<double> expected(const Question& question, int rank);
 std::int64_t source_index(const Question& question, int rank, std::int64_t index);
 
 // Returns the reduction in double of real numbers, one per rank, and the largest error of a result
-// in the dtype, for any order of the sum: one rounding per addition, ((1 + u)^{n-1} - 1) sum |x_i|
-// (Higham 2002, section 4.2), and one for each product and for the division of avg. max and min are
-// exact.
+// in the dtype, for any order of the sum. A sum has one rounding per addition, ((1 + u)^{n-1} - 1)
+// sum |x_i| (Higham 2002, section 4.2). Each product and the division of avg have one more. max and
+// min are exact.
 Bounded reduce_exactly(const Question& question, const std::vector<double>& values);
 
 struct WrongElements {

@@ -1,7 +1,7 @@
-// Claim: every collective is exact on integers with every algorithm, from and to any root, and
-// sends the volume of its paper. All-gather, all-reduce and reduce-scatter end with the same bits
-// in every run, and on every rank that holds the same result. All-to-all with another length for
-// every pair of ranks sends each part once.
+// Claim: every collective is exact on integers with every algorithm and every root, and sends the
+// volume of its paper. All-gather, all-reduce and reduce-scatter give the same bits in every run,
+// and on every rank that holds the same result. All-to-all with a different length for every pair
+// of ranks sends each part once.
 #include <algorithm>
 #include <utility>
 
@@ -33,7 +33,8 @@ constexpr NamedOperation named[] = {
     {Operation::reduce, "reduce", "the sum of all buffers, on one rank"},
     {Operation::reduce_scatter, "reduce_scatter", "the sum over all ranks, each rank its share"},
     {Operation::scatter, "scatter", "one rank's shares, one to each"},
-    {Operation::send_receive, "send_receive", "to the next rank, from the one before"},
+    {Operation::send_receive, "send_receive",
+     "sends to the next rank, receives from the previous rank"},
 };
 
 template <std::size_t row>

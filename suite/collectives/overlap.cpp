@@ -1,15 +1,15 @@
-// Claim: a collective and a matrix product that run at the same time give the same results as
-// alone. Also measures how much each slows the other down.
+// Claim: a collective and a matrix product that run at the same time give the same results as when
+// each runs separately. Also measures how much each slows the other down.
 //
-// run() starts y = x Wᵀ, runs the collective meanwhile and waits for both. On the host the product
-// has its own thread on the rank's cores. If a rank has one core, the two take turns and nothing
-// can be hidden. On a CUDA device the product is queued on the device's stream, and the collective
-// moves host memory.
+// run() starts y = x Wᵀ, runs the collective during the product and waits for both. On the host the
+// product has its own thread on the rank's cores. If a rank has one core, the two share it and
+// nothing can be hidden. On a CUDA device the product is queued on the device's stream, and the
+// collective moves host memory.
 //
-// gemm_slowdown, collective_slowdown: time next to the other over time alone. overlap_fraction =
-// (t_gemm + t_collective - t_both) / min(t_gemm, t_collective). 1: the shorter is hidden; 0: as if
-// one after the other; below 0: they hinder each other. Each time is the median over rounds, which
-// take turns, of the maximum over ranks.
+// gemm_slowdown, collective_slowdown: the time while both run, divided by the time of a separate
+// run. overlap_fraction = (t_gemm + t_collective - t_both) / min(t_gemm, t_collective). 1: the
+// shorter is hidden. 0: as if one ran after the other. Below 0: they hinder each other. Each time
+// is the median over rounds of the maximum over ranks. The rounds of the three times alternate.
 
 #include <fmt/format.h>
 
@@ -38,7 +38,7 @@ constexpr int rounds = 15;
 constexpr Operation operations[] = {Operation::all_reduce, Operation::all_gather,
                                     Operation::reduce_scatter};
 
-// A thread that runs one task at a time, on the cores of the thread that made it.
+// A thread that runs one task at a time, on the cores of the thread that created it.
 class Worker {
  public:
   ~Worker() {
@@ -66,13 +66,13 @@ class Worker {
   std::packaged_task<void()> task_;
   std::future<void> done_;
   std::counting_semaphore<> given_{0};
-  std::thread thread_{[this] { serve(); }};  // last: it uses the others
+  std::thread thread_{[this] { serve(); }};  // last: uses the members above
 };
 
 class Overlap {
  public:
   static constexpr std::string_view name = "overlap";
-  static constexpr std::string_view about = "a collective beside a matrix product";
+  static constexpr std::string_view about = "a collective during a matrix product";
   static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::volume, Oracle::determinism};
   static constexpr Counter counters[] = {
       {"gemm_s", "s", Better::lower, Nature::measured, "time of the matrix product alone"},
@@ -164,9 +164,9 @@ class Overlap {
       from_doubles(out_, std::vector<double>(static_cast<std::size_t>(out_.size()), -77));
       communicator_.link().reset_traffic();
       both(beside);
-      judge_product(judge, beside ? "product beside the collective" : "product alone");
+      judge_product(judge, beside ? "product during the collective" : "product alone");
       judge.exact(fmt::format("{} {}", case_.operation,
-                              beside ? "beside the product" : "after the product"),
+                              beside ? "during the product" : "after the product"),
                   to_doubles(out_), expected(question(), context_.group.index));
       judge.same_bits("product", hash(y_));
       if (operation_ != Operation::reduce_scatter) judge.same_bits("collective", hash(out_));
@@ -286,12 +286,13 @@ class Overlap {
   std::int64_t count_ = 0;
   Tensor in_, out_;
 
-  // Of the product. On the host it has its own device, which only its thread uses while it works.
+  // The product's members. On the host the product has its own device, which only its thread uses
+  // while the product runs.
   std::unique_ptr<machine::Device> own_device_;
   Tensor x_, weight_, y_;
   std::unique_ptr<machine::Event> begun_, ended_;
   double product_s_ = 0;
-  std::unique_ptr<Worker> worker_;  // last: its task uses the others
+  std::unique_ptr<Worker> worker_;  // last: its task uses the members above
 };
 
 const bool registered = harness::add<Overlap>();

@@ -87,7 +87,7 @@ Assignments parse_assignments(std::string_view flag, const std::string& text) {
   for (std::string word; words >> word;) {
     const std::size_t equals = word.find('=');
     if (equals == std::string::npos || !is_name(std::string_view(word).substr(0, equals)))
-      throw UsageError(fmt::format("{}: '{}' is no NAME=VALUE", flag, harness::plain(word)));
+      throw UsageError(fmt::format("{} is '{}'; expected NAME=VALUE", flag, harness::plain(word)));
     all.emplace_back(word.substr(0, equals), word.substr(equals + 1));
   }
   return all;
@@ -149,20 +149,20 @@ struct Side {
   char letter = 'a';
   std::string program;
   Assignments environment;
-  std::vector<std::string> paths;        // of its launches
+  std::vector<std::string> paths;        // run directories of its launches
   std::vector<std::string> wanted;       // LIBRARY=PATH
   std::vector<LibraryChoice> libraries;  // from `wanted`
 };
 
 struct Trial {
   std::array<Side, 2> sides{Side{'a', {}, {}, {}, {}, {}}, Side{'b', {}, {}, {}, {}, {}}};
-  std::vector<std::string> run_words;  // those that `shardmark run` gets
-  int most_launches = 16;              // a side
+  std::vector<std::string> run_words;  // passed to `shardmark run`
+  int most_launches = 16;              // per side
   std::string out_dir;
   Comparing comparing;
 };
 
-// Returns nothing if the help was asked for.
+// Returns no value if the user asked for the help.
 std::optional<Trial> parse(int argc, char** argv) {
   Trial trial;
   std::array<std::vector<std::string>, 2> environments;
@@ -176,17 +176,17 @@ std::optional<Trial> parse(int argc, char** argv) {
     Side& side = trial.sides[i];
     side.program = fs::read_symlink("/proc/self/exe").string();
     options.texts(fmt::format("--{}", side.letter), "NAME=VALUE", environments[i],
-                  "environment: \"NCCL_ALGO=Ring NCCL_PROTO=LL\" (default: as it is)", false);
+                  "environment: \"NCCL_ALGO=Ring NCCL_PROTO=LL\" (default: unchanged)", false);
     options.text(fmt::format("--{}-program", side.letter), "FILE", side.program,
                  "another shardmark (default: this one)");
     options.texts(fmt::format("--{}-library", side.letter), "LIBRARY=PATH", side.wanted,
                   fmt::format("load this file, or the one in this folder: nccl=/opt/nccl/lib; "
-                              "repeatable; {} (default: as it is)",
+                              "repeatable; {} (default: unchanged)",
                               library_names()),
                   false);
   }
   options.number("--launches", "N", trial.most_launches, 1, 1000,
-                 "most launches per side (default: 16)");
+                 "maximum launches per side (default: 16)");
   options.text("--out", "DIR", trial.out_dir, "folder of all launches (default: results/ab/TIME)");
   trial.comparing.add_options(options);
   if (!options.parse({argv + 2, argv + argc})) return std::nullopt;
@@ -249,7 +249,7 @@ void choose_libraries(Trial& trial) {
             a.name, a.file));
 }
 
-// Lets each program check the words before anything is measured.
+// Lets each program check its arguments before the first measurement.
 void check_words(const Trial& trial) {
   for (const Side& side : trial.sides) {
     const std::string log = fmt::format("{}/{}.cases", trial.out_dir, side.letter);
@@ -265,15 +265,16 @@ void check_words(const Trial& trial) {
   }
 }
 
-// The file that the ranks of a launch loaded, without symbolic links; empty if none.
+// Returns the file that the ranks of a launch loaded, without symbolic links; empty if they loaded
+// no such file.
 std::string loaded_file(const harness::Fields& fields, const LibraryChoice& library) {
   const auto found = fields.find(library.field());
   std::error_code failed;
   return found == fields.end() ? "" : fs::weakly_canonical(found->second, failed).string();
 }
 
-// Launchers do not pass on every variable. Checks those that a fingerprint keeps, and the files
-// that the ranks loaded.
+// Throws if the ranks of a launch did not get a variable that a fingerprint keeps, or loaded other
+// files of the libraries. Launchers do not pass on every variable.
 void check_arrived(const Side& side, const std::string& path) {
   const harness::Fields fields = harness::read_fields(path, {});
   for (const auto& [name, value] : side.environment) {
@@ -347,8 +348,8 @@ RunComparison compare_launches(const Trial& trial, int looks) {
   return comparison;
 }
 
-// Looks at half, three quarters and all of the launches. Each look takes its share of the 5 %, so
-// that three looks do not triple the chance of an error.
+// Tests after half, three quarters and all of the launches. Each test gets its share of the 5 %, so
+// that three tests do not triple the chance of an error.
 std::vector<int> looks(int most) {
   std::vector<int> at{(most + 1) / 2, (3 * most + 3) / 4, most};
   at.erase(std::unique(at.begin(), at.end()), at.end());
@@ -376,7 +377,7 @@ int run_ab(int argc, char** argv) {
     for (const std::size_t turn : {0u, 1u}) {  // A B, B A, A B, …
       if (const int signal =
               launch(trial, trial.sides[(static_cast<std::size_t>(pair) + turn) % 2])) {
-        fmt::print("interrupted; shardmark compare {0}/a {0}/b compares what is there\n",
+        fmt::print("interrupted; shardmark compare {0}/a {0}/b compares the finished launches\n",
                    trial.out_dir);
         return 128 + signal;
       }

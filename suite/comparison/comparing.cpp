@@ -105,7 +105,7 @@ int run_compare(int argc, char** argv) {
   if (next_runs.empty()) {
     if (base_runs.size() != 2)
       throw UsageError(fmt::format(
-          "compare requires BASE and NEW, but {} {} given; for several launches a side use "
+          "compare requires BASE and NEW, but {} {} given; for several launches per side use "
           "folders of them, or BASE... --against NEW...",
           base_runs.size(), base_runs.size() == 1 ? "is" : "are"));
     next_runs.push_back(base_runs[1]);

@@ -13,7 +13,7 @@ namespace suite::comparison {
 struct Comparing {
   harness::CompareOptions options;
   std::vector<std::string> fail_on;  // further conditions that end with 1
-  bool all = false;                  // list every case, however many
+  bool all = false;                  // list every case, not only the first
 
   void add_options(Options& to);
   // Returns the exit code. Prints the differences and the remedy if the runs are not comparable.

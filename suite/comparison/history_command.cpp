@@ -38,7 +38,7 @@ int add(History& history, const Words& words) {
   for (const harness::Launch& launch : launches) {
     const bool is_new = history.add(launch);
     added += is_new;
-    if (!is_new) notes.push_back(fmt::format("{} is there already", launch.path));
+    if (!is_new) notes.push_back(fmt::format("{} is already stored", launch.path));
   }
   for (const std::string& note : notes) fmt::print("note: {}\n", harness::plain(note));
   fmt::print("{} of {} runs added\n", added, launches.size());
@@ -221,7 +221,7 @@ int run_history(int argc, char** argv) {
     if (!folder.empty()) std::filesystem::create_directories(folder, failed);
   } else if (!std::filesystem::exists(words.file)) {
     throw UsageError(
-        fmt::format("cannot read {}: there is no history; shardmark history add makes "
+        fmt::format("cannot read {}: the file does not exist; shardmark history add creates "
                     "one",
                     words.file));
   }

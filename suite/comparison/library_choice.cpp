@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 struct Known {
   std::string_view name, factor;
-  std::vector<std::string_view> stems;  // of sonames: before ".so"
+  std::vector<std::string_view> stems;  // parts of sonames before ".so"
   std::string_view when_missing;
 };
 

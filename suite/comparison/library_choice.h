@@ -27,8 +27,9 @@ std::string library_names();
 std::vector<std::string> loaded_sonames(const std::string& list);
 
 // Reads "nccl=PATH"; PATH is a file or its folder. `loaded`: the sonames that `program` loads, or
-// nothing if they are unknown. Throws UsageError: an unknown library, one that the program does not
-// load, a missing file, one that is not a shared object or has another soname.
+// no value if they are unknown. Throws UsageError for an unknown library, a library that the
+// program does not load, a missing file, and a file that is not a shared object or has another
+// soname.
 LibraryChoice choose_library(std::string_view flag, const std::string& text,
                              const std::string& program,
                              const std::optional<std::vector<std::string>>& loaded);

@@ -147,7 +147,7 @@ Sweep<LayerCase> layer_sweep(const LayerTraits& traits) {
     again = {vary(&Case::recompute_granularity, {"selective"})};
     shapes.push_back(vary(&Case::recompute_granularity, {"none", "selective"}));
     shapes.push_back(vary(&Case::use_flash_attn, {false, true}));
-    six_heads = {vary(&Case::num_attention_heads, {6})};  // for a degree that does not divide eight
+    six_heads = {vary(&Case::num_attention_heads, {6})};  // three ranks divide six heads, not eight
   }
   const auto matrix = [&](const char* name, std::vector<Transport> transports,
                           std::vector<int> ranks, const Variations& heads) {
@@ -161,14 +161,15 @@ Sweep<LayerCase> layer_sweep(const LayerTraits& traits) {
   matrix("matrix", {Transport::shared_memory, Transport::mpi}, {2, 4, 8}, {});
   matrix("three ranks", {Transport::shared_memory, Transport::mpi}, {3}, six_heads);
 
-  // Each way to keep activations once. Llama's shape with most ranks, and with blockwise attention.
+  // Covers each way to keep activations once. Llama's shape runs with four ranks and with blockwise
+  // attention.
   slice(quick, "whole rows", {}, {});
   slice(quick, "four ranks", {vary(&Case::ranks, {4}), vary(&Case::sequence_parallel, {true})},
         {llama, again});
   if (traits.has_heads)
     slice(quick, "blockwise",
           {vary(&Case::dtype, {Dtype::bfloat16}), vary(&Case::use_flash_attn, {true})}, {llama});
-  // Rows of a rank that begin and end within a sequence. One row per rank.
+  // Covers ranks whose rows begin and end within a sequence, and ranks with one row.
   for (const auto& [transport, rows, length, dtype] :
        {std::tuple(Transport::mpi, 2, 21, Dtype::bfloat16),
         {Transport::shared_memory, 1, 3, Dtype::float32}})

@@ -1,5 +1,5 @@
 #pragma once
-// One case of a layer as a unit, and the claims for the layer there, in closed form.
+// One case of a layer as a unit, and the claims for the layer in that case, in closed form.
 //
 // Notation, as in layers/models/gpt_cost.h and layers/models/gpt_memory.h: n tokens of a
 // micro-batch, h hidden, t = tp = ranks, c = t with sequence parallelism and 1 without, E bytes of
@@ -30,20 +30,20 @@ struct LayerCase {
   // Megatron's arguments. A unit has the axes that apply to its layer.
   int micro_batch_size = 1, seq_length = 1, hidden_size = 1;
   int num_attention_heads = 1, vocab_size = 1;
-  // For a linear layer; its tokens are one sequence.
+  // Sizes of a linear layer, whose tokens are one sequence.
   int input_size = 1, output_size = 1;
   bool bias = true, skip_bias_add = false;
   bool gather_output = false;     // of column-parallel only
   bool input_is_parallel = true;  // of row-parallel only
 
   std::int64_t tokens() const { return std::int64_t{micro_batch_size} * seq_length; }
-  // The model of the layer: GPT-2's shape or Llama's (layers/gpt_config.h), which has two
-  // heads of queries for one of keys and values, and 3 h columns of SwiGLU.
+  // Returns the model of the layer: GPT-2's shape or Llama's (layers/gpt_config.h). Llama's has two
+  // heads of queries per head of keys and values, and 3 h columns of SwiGLU.
   layers::GptConfig model() const;
   bool recomputes_core() const { return recompute_granularity == "selective"; }
-  // The rows that a rank holds between tensor-parallel regions.
+  // Returns the number of rows that a rank holds between tensor-parallel regions.
   std::int64_t own_rows() const { return sequence_parallel ? tokens() / ranks : tokens(); }
-  // The same layer on one rank, with plain attention and without recomputation.
+  // Returns the same layer on one rank, with plain attention and without recomputation.
   LayerCase whole() const;
 };
 
@@ -75,7 +75,7 @@ struct LayerTraits {
   bool limit_applies = false;  // harness::Traits
   LayerEnds (*ends)(const LayerCase& c) = hidden_ends;
   Sweep<LayerCase> (*sweep)() = nullptr;  // null: layer_sweep
-  // Compares the last passes with another reference. null: with the layer on one rank
+  // Compares the last passes with another reference. null: uses the layer on one rank
   // (layer_run.h).
   void (*judge_numerics)(Judge& judge, const Context& context, const LayerRun& run,
                          const LayerCase& c) = nullptr;
@@ -89,7 +89,7 @@ struct LayerSizes {
   std::size_t n, h, t, c, E, A, M, own,
       gathered;   // own: M/c; gathered: M if rows are sharded, else 0
   std::size_t R;  // of the statistics of a norm: 2 n A/c of LayerNorm, n A/c of RMSNorm
-  // Bytes of all rows of a rank's part of `whole` columns.
+  // Returns the bytes of a rank's part of `whole` columns, for all rows.
   std::size_t columns(std::int64_t whole) const {
     return E * n * static_cast<std::size_t>(whole) / t;
   }
@@ -110,16 +110,17 @@ std::vector<collectives::CollectiveCalls> calls(const LayerCase& c, Borders bord
 struct LayerClaims {
   // The extents that tp must divide, by name.
   std::vector<std::pair<std::string, std::int64_t>> cut{};
-  std::int64_t parameters = 0;                                       // elements that a rank holds
+  std::int64_t parameters = 0;                                       // elements per rank
   std::array<std::vector<collectives::CollectiveCalls>, 3> calls{};  // by pass
   std::size_t saved = 0;              // bytes kept from forward for backward
   std::size_t saved_for_weights = 0;  // the part that backward_weights still reads
-  std::size_t buffers = 0;  // peak; without tensors of the caller and scratch of collectives
-  double flops = 0;         // of all passes, of a rank
+  std::size_t buffers = 0;  // peak bytes, without the caller's tensors and scratch of collectives
+  double flops = 0;         // per rank, over all passes
   std::int64_t longest_sum = 1;
 };
 
-// The cases of a unit of a layer: quick a cross-section of four, acceptance the full matrix.
+// Returns the cases of a layer's unit: a cross-section of four in quick, the full matrix in
+// acceptance.
 Sweep<LayerCase> layer_sweep(const LayerTraits& traits);
 
 }  // namespace suite

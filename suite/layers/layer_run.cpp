@@ -15,7 +15,7 @@ using collectives::Parameter;
 
 namespace {
 
-// Seeds of tokens and earlier gradients, added to the run's.
+// Seeds of tokens and earlier gradients. The run's seed is added to them.
 enum : std::uint64_t { seed_tokens = seed_d_y + 1, seed_gradients };
 
 }  // namespace
@@ -130,7 +130,7 @@ std::size_t LayerRun::passed_bytes() const {
 
 namespace {
 
-constexpr double sgd_learning_rate = 0.1;  // moves weights by as much as they are
+constexpr double sgd_learning_rate = 0.1;  // the update has the size of the weights
 constexpr machine::AdamW adamw;
 
 // Returns the values after the first step of AdamW or SGD. The master copy starts from the values.
@@ -179,8 +179,8 @@ struct Comparison {
       judge.numerics_norm(text, got, want, relative);
   }
 
-  // A step rounds the master copy `roundings` times and once at the end, and once more if values
-  // are narrower. Both runs do so.
+  // Bounds the rounding of a step in both runs. A step rounds the master copy `roundings` times and
+  // once more when it stores it. A narrower dtype of values adds one rounding.
   double rounding(int roundings, double moved, double size) const {
     double sum = 0;
     for (const Dtype one : {dtype, other}) {
@@ -247,7 +247,8 @@ LayerReference make_reference(const Context& context, const LayerCase& c, const 
     if (added_by_the_layer) run.add_earlier_gradients(partial, 0, c.ranks);
     run.run_all();
     if (!added_by_the_layer) run.add_earlier_gradients(partial, 0, c.ranks);
-    world.board().mine().progress.fetch_add(1);  // works while the others wait, does not hang
+    world.board().mine().progress.fetch_add(
+        1);  // progress: this rank does not hang while other ranks wait
     return results_of(run);
   };
   LayerCase whole = c.whole();

@@ -20,24 +20,24 @@
 
 namespace suite {
 
-// The input: x, or tokens (to look up, or the targets of a loss).
+// The input: x, or tokens (indices to look up or targets of a loss).
 struct LayerInput {
   Tensor x;
   const std::int32_t* tokens = nullptr;
 };
 
-// Seeds of x and d_y, added to the run's.
+// Seeds of x and d_y. The run's seed is added to them.
 enum : std::uint64_t { seed_x = 1, seed_d_y };
-// For products of order 1.
+// Returns the deviation of weights that gives products of order 1.
 inline double weight_stddev(std::int64_t input_size) {
   return 1 / std::sqrt(static_cast<double>(input_size));
 }
 
-// The factor of a loss in its gradients: not 1, so that a missing factor shows.
+// The factor of a loss in its gradients. It is not 1, so that a missing factor shows.
 inline constexpr double loss_factor = 0.5;
 
-// A layer of a unit. forward keeps tensors as Category::activations, backward_input as buffers,
-// because backward_weights follows at once and frees everything.
+// A layer of a unit. forward keeps tensors as Category::activations. backward_input keeps them as
+// buffers, because backward_weights follows immediately and frees them all.
 class JudgedLayer {
  public:
   virtual ~JudgedLayer() = default;
@@ -74,8 +74,8 @@ std::unique_ptr<JudgedLayer> make_layer(const layers::Context& context, const st
   return std::make_unique<Layer>(context, name, c);
 }
 
-// Returns gradients of an earlier micro-batch, to which a layer must add: `region` of one rank's
-// part of a parameter's sum. Odd multiples of 1/16 are never zero, and exact in any order of
+// Returns `region` of one rank's part of a parameter's gradient of an earlier micro-batch, to which
+// a layer must add. The values are odd multiples of 1/16: never zero, and exact in any order of
 // additions.
 std::vector<double> earlier_gradient(const layers::Context& context, std::uint64_t seed,
                                      const std::string& parameter, int rank, machine::Shape shape,
@@ -90,8 +90,8 @@ class LayerRun {
   // Copies the values of another run with the same shapes, of any dtype and device.
   void copy_values(const LayerRun& other);
   void zero_gradients();
-  // Adds earlier_gradient to every gradient. If ranks share a sum (names in `partial`), each has
-  // its own part: this run has the parts of the ranks [first, first + ranks).
+  // Adds earlier_gradient to every gradient. If ranks share a sum (names in `partial`), each rank
+  // has its own part, and this run has the parts of ranks [first, first + ranks).
   void add_earlier_gradients(const std::set<std::string>& partial, int first, int ranks);
   // Overwrites the results. Old results would hide a pass that writes none.
   void spoil_results();
@@ -105,11 +105,11 @@ class LayerRun {
   std::set<std::string> partial_gradients() const;
   const Tensor& y() const { return y_; }
   const Tensor& d_x() const { return d_x_; }  // empty if the layer takes tokens
-  // Whether a rank holds only its columns of y, of d_x.
+  // Return whether a rank holds only its columns of y, or of d_x.
   bool y_is_cut() const { return ends_.own_output < ends_.output; }
   bool d_x_is_cut() const { return ends_.own_input < ends_.input; }
   std::uint64_t seed() const { return seed_; }
-  std::size_t passed_bytes() const;  // of the tensors of the layer's caller
+  std::size_t passed_bytes() const;  // of tensors that the layer's caller holds
 
  private:
   LayerCase case_;
@@ -120,7 +120,7 @@ class LayerRun {
   Tensor x_, y_, d_y_, d_x_, tokens_;
 };
 
-// A rank's part, or the whole.
+// The results of a rank's part, or of the whole layer.
 struct LayerResults {
   struct OfParameter {
     std::vector<double> value, gradient, after_sgd, after_adamw;
@@ -133,23 +133,23 @@ struct LayerResults {
   static auto members(auto& self) { return std::tie(self.y, self.d_x, self.parameters); }
 };
 
-// The results of the run's last passes. Gradients that are partial over tp are summed first. The
-// sums, and values after a step that ranks replicate, are passed to judge.same_bits.
+// Returns the results of the run's last passes. Sums gradients that are partial over tp. Passes the
+// sums, and replicated values after a step, to judge.same_bits.
 LayerResults results_of(const LayerRun& run, Judge* judge = nullptr);
 
-// The layer on one rank.
+// The results of the layer on one rank.
 struct LayerReference {
   LayerResults same, exact;  // in the dtype judged, and in double from the same values
   static auto members(auto& self) { return std::tie(self.same, self.exact); }
 };
-// Runs on this rank only; `same` on the judged device and `exact` on the host. partial: parameters
-// whose earlier gradients are the sum of all ranks' parts. `same` adds to them itself, as the
-// judged layer does; they are added to `exact` afterwards, so that a layer that overwrites shows.
+// Runs on this rank only, `same` on the judged device and `exact` on the host. partial: parameters
+// whose earlier gradients are the sum of all ranks' parts. `same` adds to these gradients, as the
+// judged layer does. `exact` gets them afterwards, so that a layer that overwrites them fails.
 LayerReference make_reference(const Context& context, const LayerCase& c, const LayerTraits& traits,
                               const std::set<std::string>& partial);
 
-// Bounds: norm_bound of harness/judge/numerics.h for one layer, the effect of such an error on a
-// step, and the step's own roundings.
+// Compares the results. The bound is norm_bound of harness/judge/numerics.h for one layer, plus the
+// effect of such an error on a step, plus the step's own roundings.
 void judge_results(Judge& judge, const LayerRun& run, const LayerCase& c, const LayerTraits& traits,
                    std::int64_t longest_sum, const LayerResults& got,
                    const LayerReference& reference);

@@ -29,7 +29,7 @@ LayerShell::LayerShell(const Case& c, Context& context, const LayerTraits& trait
 }
 
 void LayerShell::judge(Judge& judge) {
-  judge_memory(judge);  // peaks so far: of the timed runs
+  judge_memory(judge);  // before the judge's runs, so peaks are those of the timed runs
   for (int repeat = 0; repeat < 2; ++repeat) {
     run_.zero_gradients();
     run_.add_earlier_gradients(run_.partial_gradients(), tp_.rank(), 1);
@@ -52,7 +52,7 @@ void LayerShell::judge(Judge& judge) {
 void LayerShell::judge_memory(Judge& judge) const {
   collectives::CallsCost cost;
   for (const Pass pass : all_passes) add_calls(cost, pass);
-  // CUDA tensors are staged through the host's memory, counted there.
+  // CUDA tensors are staged through host memory, which this device does not count.
   const std::size_t scratch = context_.device.readable_by_host() ? cost.scratch() : 0;
   const auto parameters = static_cast<std::size_t>(claims_.parameters);
   const auto check = [&](Category category, std::size_t expected) {
@@ -91,7 +91,7 @@ void LayerShell::judge_volume(Judge& judge, Pass pass) const {
                  traffic);
 }
 
-// For the last passes. Data that only one rank has is compared with its own second run.
+// Judges the last passes. Data that only one rank has is compared with its own second run.
 void LayerShell::judge_bits(Judge& judge) const {
   const auto bits = [&](bool own, std::string_view what, const Tensor& tensor) {
     judge.same_bits(own ? fmt::format("part {} of {}", tp_.rank(), what) : std::string(what),
@@ -114,9 +114,9 @@ LayerReference LayerShell::shared_reference() const {
   return context_.world.broadcast(context_.group, 0, reference);
 }
 
-// Each pass reads its inputs and writes its results (the weight half reads x and d_y). Kept tensors
-// are written once and read once. Two passes read the parameters, one reads and writes the
-// gradients. Collectives as in suite/collectives/collective_unit.cpp.
+// Each pass reads its inputs and writes its results; backward_weights reads x and d_y. Kept tensors
+// are written once and read once. Two passes read the parameters; one pass reads and writes the
+// gradients. Collectives cost as in suite/collectives/collective_unit.cpp.
 Cost LayerShell::cost() const {
   const double parameters = static_cast<double>(claims_.parameters);
   const double value = static_cast<double>(size_of(case_.dtype)),

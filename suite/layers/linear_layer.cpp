@@ -104,8 +104,8 @@ LayerEnds linear_ends(LinearCut cut, const LayerCase& c) {
           column && !gathers(c) ? c.output_size / c.ranks : c.output_size};
 }
 
-// One all-reduce: of y [tokens, out] forward, or of d_x [tokens, in] backward. If the other end is
-// gathered, an all-gather of it.
+// Forward or backward has one all-reduce: y [tokens, out] forward, or d_x [tokens, in] backward. If
+// the other end is gathered, its pass has an all-gather.
 LayerClaims linear_claims(LinearCut cut, const LayerCase& c) {
   const bool column = cut == LinearCut::column;
   const std::int64_t in = c.input_size, out = c.output_size, n = c.tokens(), tp = c.ranks;
@@ -125,8 +125,8 @@ LayerClaims linear_claims(LinearCut cut, const LayerCase& c) {
   if (!gathers(c)) return claims;
   pass(column ? Pass::forward : Pass::backward_input) =
       call(Operation::all_gather, column ? out : in);
-  // Gathered: a rank's part, and all parts before they are put next to each other. For the gradient
-  // of the bias: the sums of all columns.
+  // A gather holds a rank's part and all parts before it joins them. The gradient of the bias holds
+  // the sums of all columns.
   const std::int64_t columns = column ? out : in;
   const std::size_t parts =
       static_cast<std::size_t>(n * (columns / tp + columns)) * size_of(c.dtype);
@@ -139,7 +139,7 @@ LayerClaims linear_claims(LinearCut cut, const LayerCase& c) {
 
 using machine::Shape;
 
-constexpr std::uint64_t rows_seed = 5;  // added to the run's
+constexpr std::uint64_t rows_seed = 5;  // added to the run's seed
 
 // Returns a whole tensor. Its values depend only on the global index, as in the ranks' shards.
 std::vector<double> whole(const Context& context, Dtype dtype, Shape shape, std::uint64_t seed,
@@ -151,7 +151,7 @@ std::vector<double> whole(const Context& context, Dtype dtype, Shape shape, std:
 
 // This rank's part of a matrix of the unsharded layer.
 struct Part {
-  std::int64_t row = 0, col = 0;  // begin of the part
+  std::int64_t row = 0, col = 0;  // first row and column of the part
   std::int64_t rows = 0, cols = 0;
 };
 
@@ -185,7 +185,7 @@ void judge_linear(Judge& judge, const Context& context, const LayerRun& run, con
   const std::int64_t columns_y = run.y().cols(), columns_x = run.d_x().cols();
 
   // Compares some rows of this rank's part of result = a b + start with plain loops. start: [whole
-  // cols], [whole rows, whole cols], or empty. bound: relative, of one element.
+  // cols], [whole rows, whole cols], or empty. bound: relative, per element.
   const auto check = [&](std::string_view what, const Tensor& result, Part part, StridedDoubles a,
                          StridedDoubles b, std::int64_t inner, const std::vector<double>& start,
                          std::int64_t whole_cols, double bound) {
@@ -261,7 +261,7 @@ class JudgedLinear final : public JudgedLayer {
   std::conditional_t<cut == LinearCut::column, layers::ColumnParallelLinear,
                      layers::RowParallelLinear>
       layer_;
-  Tensor x_, d_y_;  // the caller's
+  Tensor x_, d_y_;  // tensors of the layer's caller
 };
 
 template <LinearCut cut>
@@ -278,9 +278,9 @@ constexpr LayerTraits linear(std::string_view name, std::string_view about) {
           .bias_stddev = 1};
 }
 constexpr LayerTraits column = linear<LinearCut::column>(
-    "column_parallel_linear", "a linear layer cut along its output: all three passes");
+    "column_parallel_linear", "a linear layer sharded along its output: all three passes");
 constexpr LayerTraits row = linear<LinearCut::row>(
-    "row_parallel_linear", "a linear layer cut along its input: all three passes");
+    "row_parallel_linear", "a linear layer sharded along its input: all three passes");
 
 const bool registered = harness::add<LayerUnit<column>>() && harness::add<LayerUnit<row>>();
 

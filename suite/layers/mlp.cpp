@@ -25,8 +25,8 @@ LayerClaims claims(const LayerCase& c) {
                 calls(c, {.inward = 1})},
       .saved = inner + active,
       .saved_for_weights = active,
-      // d_inner and d_y of all rows from the input half to the end; d_active goes before x or its
-      // gradient is gathered.
+      // Backward keeps d_inner and d_y of all rows until it ends. It frees d_active before it
+      // allocates x or d_x of all rows.
       .buffers = std::max(z.gathered, inner + z.gathered + std::max(active, z.gathered)),
       .flops = 3.0 * 2 * static_cast<double>(c.tokens() * weights),
       .longest_sum = std::max(gated ? 2 * f : f, c.tokens()),

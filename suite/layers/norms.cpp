@@ -1,11 +1,11 @@
-// Claim: LayerNorm on every rank of tp sends nothing, keeps a mean and a deviation a row, and gives
-// one rank's bits; with sequence parallelism each rank norms its own rows, and the gradients of
-// gain and bias are sums over the ranks (Ba, Kiros, Hinton 2016, arXiv:1607.06450; Korthikanti et
-// al. 2022, arXiv:2205.05198, section 4.2.2).
+// Claim: LayerNorm on every rank of tp sends nothing, keeps a mean and a deviation per row, and
+// gives the bits of one rank. With sequence parallelism each rank normalizes its own rows, and the
+// gradients of gain and bias are sums over the ranks (Ba, Kiros, Hinton 2016, arXiv:1607.06450;
+// Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2).
 //
-// Claim: RMSNorm on every rank of tp sends nothing, keeps one number a row, and gives one rank's
-// bits; with sequence parallelism each rank norms its own rows, and the gradient of gain is a sum
-// over the ranks (Zhang and Sennrich 2019, arXiv:1910.07467; Korthikanti et al. 2022,
+// Claim: RMSNorm on every rank of tp sends nothing, keeps one number per row, and gives the bits of
+// one rank. With sequence parallelism each rank normalizes its own rows, and the gradient of gain
+// is a sum over the ranks (Zhang and Sennrich 2019, arXiv:1910.07467; Korthikanti et al. 2022,
 // arXiv:2205.05198, section 4.2.2).
 
 #include <algorithm>
@@ -51,7 +51,7 @@ class JudgedNorm final : public JudgedLayer {
  private:
   layers::Norm layer_;
   layers::Norm::Statistics statistics_;
-  Tensor x_, d_y_;  // the caller's
+  Tensor x_, d_y_;  // tensors of the layer's caller
 };
 
 constexpr LayerTraits layer_norm{.name = "layer_norm",

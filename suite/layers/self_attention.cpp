@@ -33,9 +33,9 @@ LayerClaims claims(const LayerCase& c) {
                 calls(c, {.inward = 1})},
       .saved = qkv + part + (P - again) + (blockwise ? rows * z.A : 0),
       .saved_for_weights = part,
-      // Forward the scores, and probabilities that are not kept. Backward d_qkv and d_y of all
-      // rows to the end; d_context, d_scores and probabilities made again go before d_x or x is
-      // gathered.
+      // Forward holds the scores, and the probabilities if they are recomputed. Backward keeps
+      // d_qkv and d_y of all rows until it ends. It frees d_context, d_scores and recomputed
+      // probabilities before it allocates x or d_x of all rows.
       .buffers = std::max(
           {z.gathered, P + again, qkv + z.gathered + std::max(part + P + again, z.gathered)}),
       // Megatron-LM counts the causal half of core attention.
@@ -46,7 +46,7 @@ LayerClaims claims(const LayerCase& c) {
 }
 
 constexpr LayerTraits traits{.name = "self_attention",
-                             .about = "causal attention, its heads cut: all three passes",
+                             .about = "causal attention with sharded heads: all three passes",
                              .claims = claims,
                              .make = make_layer<SavingLayer<layers::Attention>>,
                              .has_heads = true,

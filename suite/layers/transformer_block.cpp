@@ -13,7 +13,8 @@
 namespace suite {
 namespace {
 
-// The middle one of three stages of a layer each: a block without embedding and head.
+// Returns the claims for the middle of three stages with a layer each: a block without embedding
+// and head.
 LayerClaims claims(const LayerCase& c) {
   const layers::GptConfig model = c.model();
   const layers::StageCase middle{
@@ -37,7 +38,7 @@ LayerClaims claims(const LayerCase& c) {
       .calls = {layers::forward_calls(model, middle), layers::backward_input_calls(model, middle),
                 layers::backward_weights_calls(model, middle)},
       .saved = memory.saved,
-      // The inputs of the matrices and of the norms, and the norms' statistics.
+      // The inputs of the matrices and of the norms, and the statistics of the norms.
       .saved_for_weights = 3 * z.own + z.columns(h + f) + 2 * z.R,
       .buffers = std::max(memory.forward_buffers, memory.backward_buffers),
       .flops = 3.0 * 2 * static_cast<double>(c.tokens() * (weights + c.seq_length * h)) / c.ranks,

@@ -1,11 +1,11 @@
-// Claim: a token table sharded along the vocabulary, with GPT-2's positions, gives one rank's bits,
-// because only one of the rows that are summed over tp is not zero. It sends one all-reduce forward
-// (with sequence parallelism a reduce-scatter, and an all-gather for the weights) and keeps nothing
-// (Shoeybi et al. 2019, arXiv:1909.08053, section 3).
+// Claim: a token table sharded along the vocabulary, with GPT-2's positions, gives the bits of one
+// rank, because only one of the rows that are summed over tp is not zero. It sends one all-reduce
+// forward (with sequence parallelism a reduce-scatter, and an all-gather for the weights) and keeps
+// no activations (Shoeybi et al. 2019, arXiv:1909.08053, section 3).
 //
 // Claim: norm, output layer and cross-entropy over a vocabulary sharded over tp give the loss and
-// the gradients of the whole vocabulary. The logits are never gathered: exactly three all-reduces
-// of [tokens] accumulators forward, one of d_x backward (Shoeybi et al. 2019, arXiv:1909.08053,
+// the gradients of the whole vocabulary. The logits are never gathered. Forward sends exactly three
+// all-reduces of [tokens] accumulators, backward one of d_x (Shoeybi et al. 2019, arXiv:1909.08053,
 // section 3; with sequence parallelism one more all-gather in each direction, Korthikanti et al.
 // 2022, arXiv:2205.05198).
 
@@ -25,7 +25,7 @@ LayerClaims embedding_claims(const LayerCase& c) {
       .parameters = c.vocab_size / c.ranks * h + (c.architecture == "gpt2" ? c.seq_length * h : 0),
       .calls = {calls(c, {.outward = 1}), {}, calls(c, {.inward = 1})},
       .buffers = LayerSizes(c).gathered,
-      .longest_sum = c.tokens(),  // of rows, in the gradients
+      .longest_sum = c.tokens(),  // the sum over rows in the gradients
   };
 }
 
@@ -48,13 +48,12 @@ class VocabularyParallelEmbedding final : public JudgedLayer {
   collectives::Parameter table_;
   layers::Embedding layer_;
   const std::int32_t* tokens_ = nullptr;
-  Tensor d_y_;  // the caller's
+  Tensor d_y_;  // a tensor of the layer's caller
 };
 
 constexpr LayerTraits embedding{
     .name = "vocabulary_parallel_embedding",
-    .about =
-        "tokens looked up in a table cut along the vocabulary, and positions: forward and weights",
+    .about = "token table sharded along the vocabulary, and positions: forward and weights",
     .claims = embedding_claims,
     .make = make_layer<VocabularyParallelEmbedding>,
     .takes_tokens = true,
@@ -64,7 +63,7 @@ constexpr LayerTraits embedding{
 LayerClaims cross_entropy_claims(const LayerCase& c) {
   const LayerSizes z(c);
   const std::int64_t h = c.hidden_size, V = c.vocab_size, own = V / c.ranks;
-  // norm(x) and its statistics; the logits, which become their gradient.
+  // backward_weights reads norm(x), its statistics, and the logits, which become their gradient.
   const std::size_t for_weights = z.own + z.R + z.E * z.n * static_cast<std::size_t>(own);
   return {
       .cut = {{"vocab-size", V}},
@@ -73,7 +72,8 @@ LayerClaims cross_entropy_claims(const LayerCase& c) {
                 calls(c, {.inward = 1})},
       .saved = for_weights + 2 * z.n * z.A,  // maximum and sum of a row
       .saved_for_weights = for_weights,
-      // Forward target and loss of a row, after norm(x) of all; backward its gradient to the end.
+      // Forward first holds norm(x) of all rows, then target and loss of each row. Backward holds
+      // the gradient of norm(x) until it ends.
       .buffers = std::max({z.gathered, 2 * z.n * z.A, z.own + z.gathered}),
       .flops = 3.0 * 2 * static_cast<double>(c.tokens() * h * own),
       .longest_sum = std::max<std::int64_t>({V, h, c.tokens()}),
@@ -106,7 +106,7 @@ class VocabularyParallelCrossEntropy final : public JudgedLayer {
 
 constexpr LayerTraits cross_entropy{
     .name = "vocabulary_parallel_cross_entropy",
-    .about = "norm, output layer and loss over a vocabulary that is cut: all three passes",
+    .about = "norm, output layer and loss over a sharded vocabulary: all three passes",
     .claims = cross_entropy_claims,
     .make = make_layer<VocabularyParallelCrossEntropy>,
     .gives_loss = true,

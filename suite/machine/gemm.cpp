@@ -1,8 +1,9 @@
-// Claim: y = x Wᵀ is right in every element within the roundings of its dtype and accumulator
-// (Higham 2002, section 3.1), has the same bits every time and on every rank, and takes no longer
-// than oneDNN's fastest primitive for row-major matrices of that shape.
+// Claim: every element of y = x Wᵀ is right within the roundings of its dtype and accumulator
+// (Higham 2002, section 3.1). y has the same bits in every run and on every rank. The product takes
+// no longer than oneDNN's fastest primitive for row-major matrices of that shape.
 //
-// Every rank multiplies on its own, all at once. `shape` is MxNxK: x [M, K], W [N, K], y [M, N].
+// All ranks multiply at once, each its own matrices. `shape` is MxNxK: x [M, K], W [N, K], y [M,
+// N].
 
 #include "machine/device/gemm.h"
 
@@ -43,7 +44,7 @@ std::optional<ProductShape> parse_shape(const std::string& text) {
   return shape;
 }
 
-// Returns the time of the fastest call of those that fit into 20 ms, of at least three.
+// Returns the time of the fastest call. Calls for 20 ms, and at least three times.
 double seconds_of(const std::function<void()>& call) {
   call();
   double best = std::numeric_limits<double>::infinity();
@@ -56,11 +57,11 @@ double seconds_of(const std::function<void()>& call) {
   return best;
 }
 
-// Returns y = x Wᵀ by the fastest matmul primitive of oneDNN for plain row-major matrices.
-// x [m, k] and weight [n, k] are in host memory, and the product uses them. It allocates its own y.
-// Tries every implementation for about 20 ms, with the weight as stored and transposed to [k, n] in
-// advance. Empty if oneDNN has only its reference kernel (half, double, bfloat16 on some
-// processors). Runs on the device's threads.
+// Returns y = x Wᵀ by the fastest matmul primitive of oneDNN for plain row-major matrices. x [m, k]
+// and weight [n, k] are in host memory, and the product uses them. It allocates its own y. Tries
+// every implementation for about 20 ms, with the weight as stored and transposed to [k, n] in
+// advance. Returns an empty function if oneDNN has only its reference kernel (half, double,
+// bfloat16 on some processors). Runs on the device's threads.
 std::function<void()> fastest_onednn_gemm(const Tensor& x, const Tensor& weight) {
   using dnnl::memory;
   if (x.dtype() != Dtype::float32 && x.dtype() != Dtype::bfloat16) return {};
@@ -104,7 +105,7 @@ std::function<void()> fastest_onednn_gemm(const Tensor& x, const Tensor& weight)
         best = product;
       } while (made.next_impl());
     } catch (const dnnl::error& error) {
-      // Other errors than a missing implementation are failures.
+      // An implementation may be missing. Other errors are failures.
       if (error.status != dnnl_unimplemented && error.status != dnnl_invalid_arguments) throw;
     }
   }
@@ -138,7 +139,7 @@ struct Gemm {
         .only([](const Case& c) {
           if (!parse_shape(c.shape))
             throw harness::UsageError(fmt::format(
-                "--shape: '{}' is not MxNxK with extents from 1 to {}, like 1024x1024x1024",
+                "--shape is '{}'; expected MxNxK, extents from 1 to {} (example: 1024x1024x1024)",
                 c.shape, largest_extent));
           return "";
         })
@@ -227,7 +228,8 @@ struct Gemm {
 
   // Compares the whole product exactly, on integers that no sum rounds in any dtype (at most 28
   // terms of at most 9 give 252; bfloat16 is exact up to 256). Y v = X (Wᵀ v) for a random v
-  // without zeros finds every single wrong element, and several almost certainly (Freivalds 1977).
+  // without zeros detects every single wrong element, and several almost certainly (Freivalds
+  // 1977).
   void judge_whole(Judge& judge) {
     constexpr std::int64_t most_terms = 28;
     const auto [m, n, k] = shape_;

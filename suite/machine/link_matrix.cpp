@@ -1,9 +1,10 @@
-// Claim: between every pair of ranks, in both directions, messages arrive unchanged, in the number
-// of a hand count. The unit reports pairs that are much slower than the others.
+// Claim: between every pair of ranks, in both directions, messages arrive unchanged, and their
+// number equals a hand count. The unit reports pairs that are much slower than the others.
 //
-// A pass is a round-robin tournament. `together`: all pairs of a round at once, like the steps of a
-// collective. `alone`: one pair at a time, while the other ranks sleep. `bytes` is a message of the
-// bandwidth. The latency is that of 8 bytes (pair_meter.h). The time of the case is the whole pass.
+// A pass is a round-robin tournament. `together`: all pairs of a round run at once, like the steps
+// of a collective. `alone`: one pair runs at a time, while the other ranks sleep. `bytes` is the
+// size of a bandwidth message. The latency is that of 8 bytes (pair_meter.h). The time of the case
+// is the time of a whole pass.
 //
 // Slow pairs are reported, not failed, because the specification of a link is not known here.
 
@@ -55,14 +56,14 @@ class LinkMatrix {
         .axis("mode", &Case::mode, "together", modes)
         .axis("ranks", &Case::ranks, 2)
         .axis("bytes", &Case::bytes, {1 << 20})
-        .only([](const Case& c) { return c.bytes.value > 0 ? "" : "a message needs a byte"; })
+        .only([](const Case& c) { return c.bytes.value > 0 ? "" : "bytes must be at least 1"; })
         .slice({quick}, "together", {transports, vary(&Case::ranks, {2, 4})})
         .slice({quick}, "alone", {vary(&Case::mode, {"alone"}), vary(&Case::ranks, {4})})
         // With three ranks, one has no peer in each round.
         .slice({quick}, "edges", {vary(&Case::ranks, {3}), vary(&Case::bytes, {{1048583}})})
         .slice({acceptance, paper}, "matrix",
                {transports, vary(&Case::mode, modes), vary(&Case::ranks, {3, 4, 8})})
-        // One pair: together is the same as alone.
+        // With one pair, together is the same as alone.
         .slice({acceptance, paper}, "two ranks", {transports})
         .slice({smoke}, "smoke",
                {vary(&Case::mode, modes), vary(&Case::ranks, {2, 3}),
@@ -85,7 +86,7 @@ class LinkMatrix {
     link_->reset_traffic();
     pass(true);
     judge.volume(*link_, {{label, meter_.expected_traffic()}});
-    if (link_->size() == 1) return judge.not_applicable(Oracle::numerics, "one rank is in no pair");
+    if (link_->size() == 1) return judge.not_applicable(Oracle::numerics, "one rank has no pair");
     for (int peer = 0; peer < link_->size(); ++peer)
       if (peer != link_->rank())
         judge.numerics(fmt::format("wrong bytes and words from rank {}", peer),
@@ -105,7 +106,7 @@ class LinkMatrix {
  private:
   static constexpr machine::TrafficLabel label{Operation::send_receive, Dtype::uint8};
 
-  // Barriers keep the rounds apart, and within a round the small messages from the large ones.
+  // Barriers separate the rounds, and in each round the small messages from the large ones.
   void pass(bool checked) {
     const int rank = link_->rank();
     for (const Round& round : rounds_) {
@@ -152,7 +153,7 @@ class LinkMatrix {
         matrix_of([&](int peer) { return 1e6 * meter_.latency_s(peer).fastest; })};
     const std::vector<double> delayed = of_ranks(delayed_s_ / std::max(met_s_, 1e-9));
     matrix.crowded_hosts = crowded_hosts(matrix.hosts, of_ranks(context_.world.cores()), delayed);
-    // If ranks wait for their cores, the fastest pass shows the link best.
+    // If ranks wait for their cores, the fastest pass is the best measure of the link.
     if (!matrix.crowded_hosts.empty()) matrix.bandwidth_GBps = fastest.bandwidth_GBps;
     matrix.slow_pairs = slow_pairs(matrix, fastest);
     return matrix;
@@ -168,7 +169,8 @@ class LinkMatrix {
   std::vector<Round> rounds_;
   std::unique_ptr<machine::Link> link_;
   PairMeter meter_;
-  // Seconds in which this rank met others, and the part of them in which its core ran other work.
+  // Seconds of this rank's rounds with a peer, and the seconds of them in which its core ran other
+  // work.
   double met_s_ = 0, delayed_s_ = 0;
 };
 

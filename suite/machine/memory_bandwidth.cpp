@@ -3,7 +3,7 @@
 // computers").
 //
 // copy: out = a. triad: out = a + 3 b. add: out = a + b by the kernel that collectives reduce with.
-// add_to_two: the same, written to two outputs at once. All ranks work at once, each on its own
+// add_to_two: as add, but writes the sum to two outputs. All ranks work at once, each on its own
 // memory. `bytes` is the working set of one rank: all arrays together. As in STREAM, memory_GBps
 // counts the bytes that one rank reads and writes, without the lines that a cache fetches before a
 // write.
@@ -64,7 +64,7 @@ struct MemoryBandwidth {
           return c.elements() > 0
                      ? ""
                      : fmt::format(
-                           "a working set of {} bytes holds no element of each of {} arrays of {}",
+                           "{} bytes are too few for one element in each of {} arrays of {}",
                            c.bytes.value, c.arrays(), machine::name(c.dtype));
         })
         .slice({quick}, "copy", {vary(&Case::bytes, sizes)})
@@ -72,7 +72,7 @@ struct MemoryBandwidth {
         .slice({quick}, "triad", {vary(&Case::kernel, {"triad"}), extremes})
         .slice({acceptance, paper}, "matrix",
                {copy_and_triad, vary(&Case::ranks, {1, 2, 3, 4, 8}), vary(&Case::bytes, sizes)})
-        // Arrays without a whole number of elements.
+        // The working set is not a whole number of elements per array.
         .slice({quick}, "edges",
                {copy_and_triad, vary(&Case::ranks, {3}), vary(&Case::bytes, {{60035}})})
         .slice({smoke}, "smoke",
@@ -92,7 +92,7 @@ struct MemoryBandwidth {
       b_ = tensor();
       kernels().fill_uniform(b_, context.seed + 1, {}, -1, 1);
     }
-    clear();  // touched before it is timed
+    clear();  // touches the memory before it is timed
   }
 
   void prepare() {}
@@ -113,7 +113,8 @@ struct MemoryBandwidth {
       judge.same_bits(case_.kernel, hash(out_));
       if (second_) judge.same_bits(case_.kernel, hash(second_));
     }
-    constexpr std::int64_t piece = 1 << 20;  // in doubles on the host: 8 MiB, not all at once
+    constexpr std::int64_t piece =
+        1 << 20;  // elements converted to doubles at a time: 8 MiB on the host
     for (std::int64_t begin = 0; begin < out_.size(); begin += piece) {
       const machine::Shape shape{std::min(piece, out_.size() - begin)};
       judge_piece(judge, to_doubles(out_.slice(begin, shape)), to_doubles(a_.slice(begin, shape)),
@@ -141,8 +142,8 @@ struct MemoryBandwidth {
     if (second_) kernels().fill(second_, std::numeric_limits<double>::quiet_NaN());
   }
 
-  // A triad rounds the product and the sum in the accumulator (or only the sum, fused), and a
-  // narrow dtype once more; the reference rounds twice in double.
+  // A triad rounds the product and the sum in the accumulator (or only the sum if it is fused). A
+  // narrow dtype adds one rounding. The reference rounds twice in double.
   void judge_piece(Judge& judge, const std::vector<double>& out, const std::vector<double>& a,
                    const std::vector<double>& b, const std::string& where) const {
     if (!case_.adds()) return judge.exact(where, out, a);

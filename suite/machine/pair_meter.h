@@ -2,10 +2,10 @@
 // Times one ordered pair of ranks over a link. Both ranks of a pair call the same function with the
 // same arguments. The rank `from` keeps the time.
 //
-// Latency: half of a round trip of small_bytes that `from` starts, mean of `trips` in a row.
-// Bandwidth: `window` messages one after another, until their receiver's acknowledgement is back.
-// The buffers stay the same from call to call, so on one host they may come from a cache. The bytes
-// of a message depend on sender, receiver and position.
+// Latency: half of a round trip of small_bytes that `from` starts; the mean of `trips` successive
+// trips. Bandwidth: the time of `window` successive messages until the acknowledgement of their
+// receiver arrives. All calls use the same buffers, so on one host the data may come from a cache.
+// The bytes of a message depend on sender, receiver and position.
 
 #include <algorithm>
 #include <cstdint>
@@ -27,8 +27,8 @@ class PairMeter {
   static constexpr int trips = 8, window = 4;
   static constexpr std::int64_t small_bytes = 8;
 
-  // memory: of the host, readable by the link's peers. bytes: of a message of the bandwidth.
-  // seconds: a clock that only goes forward.
+  // memory: host memory that the link's peers can read. bytes: the size of a bandwidth message.
+  // seconds: a monotonic clock.
   PairMeter(machine::Link& link, machine::Device& memory, std::int64_t bytes, std::uint64_t seed,
             std::function<double()> seconds = machine::steady_s)
       : link_(link),
@@ -38,7 +38,7 @@ class PairMeter {
         peers_(static_cast<std::size_t>(link.size())) {
     for (Tensor* const buffer : {&out_, &in_}) {
       *buffer = Tensor(memory, Dtype::uint8, {window * bytes}, Category::buffers);
-      std::memset(buffer->data(), 0, buffer->bytes());  // touched before it is timed
+      std::memset(buffer->data(), 0, buffer->bytes());  // touches the memory before it is timed
     }
   }
 
@@ -57,7 +57,7 @@ class PairMeter {
     link_.wait_sent(peer, all_messages);
   }
 
-  // checked: the message is new, and the receiver compares it. Its time is not kept.
+  // checked: the message is new, and the receiver compares it. Its time is not recorded.
   void bandwidth(int from, int to, bool checked) {
     auto* const out = out_.as<std::uint8_t>();
     auto* const in = in_.as<std::uint8_t>();
@@ -82,7 +82,7 @@ class PairMeter {
     for (std::size_t i = 0; i < expected.size(); ++i) at(from).wrong += in[i] != expected[i];
   }
 
-  // Median and fastest of the calls from here to peer; 0 before the first.
+  // Median and fastest of the calls from this rank to peer; 0 before the first call.
   struct Calls {
     double median = 0, fastest = 0;
   };
@@ -97,12 +97,13 @@ class PairMeter {
     const double bytes = static_cast<double>(window * bytes_);
     return {bytes / harness::median(calls) / 1e9, bytes / std::ranges::min(calls) / 1e9};
   }
-  // Wrong bytes and words from peer: of small messages always, of large ones if checked.
+  // Returns the number of wrong bytes and words from peer. Small messages are always compared,
+  // large ones if checked.
   std::int64_t wrong(int peer) const { return at(peer).wrong; }
 
-  // The traffic of this rank in one pass, each direction of each pair once. With each peer a rank
-  // starts one latency and answers one, streams once and acknowledges twice (when it is ready, and
-  // when it has all messages). The peer sends the same.
+  // Returns the traffic of this rank in one pass, with each direction of each pair once. Per peer,
+  // a rank starts one latency, answers one, streams once and acknowledges twice (when it is ready,
+  // and when it has all messages). The peer sends the same traffic.
   machine::Traffic expected_traffic() const {
     const auto peers = static_cast<std::uint64_t>(link_.size() - 1);
     constexpr std::uint64_t small = 2 * (trips + 1) + 2;
@@ -117,13 +118,13 @@ class PairMeter {
   static constexpr int ready = trips + 1, taken = trips + 2;
 
   struct Peer {
-    std::vector<double> latencies_s, streams_s;  // by call
+    std::vector<double> latencies_s, streams_s;  // one per call
     std::int64_t wrong = 0;
   };
   Peer& at(int peer) { return peers_[static_cast<std::size_t>(peer)]; }
   const Peer& at(int peer) const { return peers_[static_cast<std::size_t>(peer)]; }
 
-  // Identifies a message: sender, receiver, number.
+  // Returns a code of a message: sender, receiver, number.
   static std::uint64_t code(int from, int to, int number) {
     return (static_cast<std::uint64_t>(from) << 40) | (static_cast<std::uint64_t>(to) << 16) |
            static_cast<std::uint64_t>(number);
@@ -152,7 +153,7 @@ class PairMeter {
   std::uint64_t seed_;
   std::function<double()> seconds_;
   Tensor out_, in_;          // [window, bytes]
-  std::uint64_t small_ = 0;  // must stay until the peer has received it
+  std::uint64_t small_ = 0;  // must exist until the peer has received it
   std::vector<Peer> peers_;
 };
 

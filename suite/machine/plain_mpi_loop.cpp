@@ -1,5 +1,5 @@
-// A plain timing loop: MPI_Barrier, then MPI_Wtime around MPI_Allreduce of floats. It prints the
-// median and the 5th percentile for each size, over iterations of the maximum over ranks.
+// A plain timing loop: MPI_Barrier, then MPI_Wtime around MPI_Allreduce of floats. For each size it
+// takes the maximum over ranks of each iteration, and prints the median and the 5th percentile.
 // scripts/sampler_check compares them with the program's times of the library. The loop does not
 // depend on the other rooms.
 //
@@ -23,7 +23,7 @@ namespace {
 constexpr double seconds_of_size = 0.6, filled_s = 22e-6;
 constexpr int warm_ups = 10, fewest = 30, most = 10000;
 
-// Binds each rank to a core, in the order of the ranks; ranks share if there are fewer cores.
+// Binds each rank to a core, in the order of the ranks. If there are fewer cores, ranks share them.
 void bind(int rank) {
   cpu_set_t allowed, mine;
   if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
@@ -67,7 +67,7 @@ std::pair<double, double> times_of(long bytes, bool filled) {
   std::vector<double> times(static_cast<std::size_t>(
       std::clamp(seconds_of_size / std::max(per_sample_s, 1e-9), 1.0 * fewest, 1.0 * most)));
   for (double& time : times) time = timed(in, out, batch);
-  // After the loop, so that only the barrier separates two iterations.
+  // Reduces after the loop, so that only the barrier separates two iterations.
   MPI_Allreduce(MPI_IN_PLACE, times.data(), static_cast<int>(times.size()), MPI_DOUBLE, MPI_MAX,
                 MPI_COMM_WORLD);
   std::sort(times.begin(), times.end());

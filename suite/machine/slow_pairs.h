@@ -1,10 +1,10 @@
 #pragma once
 // The slow pairs of a link matrix. The time of a slow pair, for a small message or for a byte, is
-// far above that of the others of its kind, by median and MAD (harness/measure/statistics.h), also
-// in its fastest pass. Other work disturbs some passes, but a slow link is slow in all. Pairs
-// within a host and pairs between hosts are different kinds, and are not compared. On a crowded
-// host, ranks wait for their cores. Pairs with a rank on such a host are separate kinds. Only their
-// bandwidth is compared, with a wide tolerance.
+// far above that of the other pairs of its kind, also in its fastest pass. The comparison uses
+// median and MAD (harness/measure/statistics.h). Other work disturbs some passes, but a slow link
+// is slow in all. Pairs within a host and pairs between hosts are different kinds, which are not
+// compared. On a crowded host, ranks wait for their cores. Pairs with a rank on such a host are
+// separate kinds. Only their bandwidth is compared, with a wide tolerance.
 
 #include <algorithm>
 #include <functional>
@@ -17,18 +17,20 @@
 
 namespace suite {
 
-// As a fraction of the median: smaller differences count as equal, so that a slow pair differs by
-// at least 3.5 times this.
+// Smallest relevant difference, as a fraction of the median. A slow pair differs by at least 3.5
+// times this.
 inline constexpr double least_spread = 0.1;
-// The same on crowded hosts, for the fastest passes: eight times as long.
+// As least_spread, for the fastest passes of pairs on crowded hosts: a slow pair takes eight times
+// as long.
 inline constexpr double crowded_spread = 2;
 // The fraction of a rank's measured time in which its core may run other work.
 inline constexpr double crowded_delay = 0.05;
 
-// Crowded hosts, in order of their first rank: the ranks may use fewer cores than there are ranks,
-// or a rank had to wait for its core, because of other work or of ranks under another host name.
-// cores and delayed (fraction of the time; empty: none) are by rank. Two ranks bound to one core
-// while other cores are idle do not make a host crowded: their pair is reported.
+// Returns the crowded hosts, in order of their first rank. On a crowded host the ranks may use
+// fewer cores than there are ranks, or a rank had to wait for its core, because of other work or of
+// ranks under another host name. cores and delayed (a fraction of the time; empty: no delays) have
+// one entry per rank. Two ranks bound to one core while other cores are idle do not make a host
+// crowded: their pair is reported.
 inline std::vector<std::string> crowded_hosts(const std::vector<std::string>& hosts,
                                               const std::vector<std::vector<int>>& cores,
                                               const std::vector<double>& delayed = {}) {
@@ -54,7 +56,7 @@ struct FastestPass {
   std::vector<double> bandwidth_GBps, latency_us;
 };
 
-// The worst first.
+// Returns the slow pairs, the slowest first.
 inline std::vector<harness::LinkMatrix::SlowPair> slow_pairs(const harness::LinkMatrix& matrix,
                                                              const FastestPass& fastest) {
   std::vector<harness::LinkMatrix::SlowPair> slow;
@@ -89,7 +91,7 @@ inline std::vector<harness::LinkMatrix::SlowPair> slow_pairs(const harness::Link
       slow.push_back(pairs[i]);
     }
   };
-  // Rates are compared as times, because no rate is far below the others, even of a slow pair.
+  // Rates are compared as times, because even the rate of a slow pair is not far below the others.
   const auto seconds_per_GB = [](double rate) { return 1 / rate; };
   for (const bool within_host : {true, false})
     for (const bool on_crowded : {false, true})

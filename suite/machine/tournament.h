@@ -1,8 +1,8 @@
 #pragma once
 // A round-robin tournament of ranks by the circle method. One rank stays in place, the others
-// rotate around it by one place each round; opposite ranks meet. Every pair meets exactly once, no
-// rank twice in a round. If the number of ranks is odd, one rank has no peer in each round. A pure
-// function of the number of ranks.
+// rotate around it by one place per round, and opposite ranks are a pair. Every pair occurs exactly
+// once, and no rank is twice in a round. If the number of ranks is odd, one rank has no peer in
+// each round. The result depends only on the number of ranks.
 
 #include <algorithm>
 #include <vector>
@@ -34,7 +34,7 @@ inline std::vector<Round> tournament(int ranks) {
   return rounds;
 }
 
-// The same pairs in the same order, each in a round of its own.
+// Returns the same pairs in the same order, each in its own round.
 inline std::vector<Round> one_at_a_time(const std::vector<Round>& rounds) {
   std::vector<Round> single;
   for (const Round& round : rounds)
@@ -42,7 +42,7 @@ inline std::vector<Round> one_at_a_time(const std::vector<Round>& rounds) {
   return single;
 }
 
-// The peer of this rank in the round, or -1.
+// Returns the peer of this rank in the round, or -1.
 inline int peer_in(const Round& round, int rank) {
   for (const Pair& pair : round)
     if (pair.low == rank || pair.high == rank) return pair.low + pair.high - rank;

@@ -1,6 +1,6 @@
 #pragma once
-// The model that the pipeline unit runs: parts y = gelu(x W), W [hidden, hidden], with backward in
-// two halves; and one stage of it as the executor's callables.
+// The model that the pipeline unit runs: parts y = gelu(x W), W [hidden, hidden], whose backward
+// has two halves. GeluStage has the callables that the executor runs on one stage.
 //
 // Random inputs, loss gradients and weights depend only on seed and global index, so a stage and a
 // device that holds the whole model start from the same bits.
@@ -22,13 +22,13 @@ namespace suite {
 
 struct GeluModel {
   Dtype dtype{};
-  std::int64_t tokens = 0, hidden = 0;  // of a micro-batch
+  std::int64_t tokens = 0, hidden = 0;  // tokens of a micro-batch
   int micro_batches = 1;
   pipeline::Placement placement;
   std::uint64_t seed = 0;
 
   machine::Shape boundary() const { return {tokens, hidden}; }
-  // Rows of all micro-batches, one after the other.
+  // Returns a tensor for the rows of all micro-batches, in order.
   Tensor all_rows(machine::Device& device) const {
     return Tensor(device, dtype, {micro_batches * tokens, hidden}, Category::buffers);
   }
@@ -48,10 +48,10 @@ struct GeluModel {
 // All x, y, z and their gradients are [tokens, hidden]: z = x W, y = gelu(z).
 struct GeluPart {
   Tensor weight;           // [hidden, hidden]
-  Tensor weight_gradient;  // same; float under narrower dtypes. Accumulates
+  Tensor weight_gradient;  // [hidden, hidden], accumulated; float for narrower dtypes
 
-  // A part has the same weight in every copy of the model. Its spread of sqrt(2 / hidden) keeps the
-  // size of values from part to part (He et al. 2015).
+  // A part has the same weight in every copy of the model. A deviation of sqrt(2 / hidden) keeps
+  // the size of values from part to part (He et al. 2015).
   GeluPart(machine::Device& device, const GeluModel& model, int part)
       : weight(device, model.dtype, {model.hidden, model.hidden}, Category::parameters),
         weight_gradient(device, collectives::gradient_dtype(model.dtype), weight.shape(),
@@ -83,8 +83,8 @@ struct GeluPart {
   }
 };
 
-// Keeps, in addition to the executor's buffers: z of every live micro-batch (activations), one d_z,
-// and, if a copy of the model begins or ends here, the two tensors of all rows there (buffers).
+// Keeps these tensors in addition to the executor's. Activations: z of every live micro-batch.
+// Buffers: one d_z, and the two tensors of all rows if a copy of the model begins or ends here.
 class GeluStage {
  public:
   GeluStage(machine::Device& device, const GeluModel& model, int stage)
@@ -117,8 +117,8 @@ class GeluStage {
   bool begins(int chunk) const { return model_.placement.begins(stage_, chunk); }
   bool ends(int chunk) const { return model_.placement.ends(stage_, chunk); }
   const GeluPart& part(int chunk) const { return parts_[static_cast<std::size_t>(chunk)]; }
-  // Outputs of the chunk that ends, input gradients of the chunk that begins; rows of other copies'
-  // micro-batches are never written.
+  // Return the outputs of the chunk that ends the model, and the input gradients of the chunk that
+  // begins it. Rows of other copies' micro-batches are never written.
   const Tensor& outputs() const { return outputs_; }
   const Tensor& input_gradients() const { return d_inputs_; }
 
@@ -145,8 +145,8 @@ class GeluStage {
     seen.y = to_doubles(y);
   }
 
-  // Runs one half or both. The half of the weights recomputes d_z, because this is cheaper than to
-  // keep it.
+  // Runs one half or both. backward_weights recomputes d_z, because this is cheaper than keeping
+  // it.
   void backward(const pipeline::Action& a, const Tensor& input, const Tensor& d_output,
                 const Tensor& d_input = {}) {
     const Key key{a.chunk, a.micro_batch};
@@ -175,10 +175,10 @@ class GeluStage {
   const int stage_;
   std::vector<GeluPart> parts_;
   Tensor inputs_, d_inputs_;         // [micro_batches * tokens, hidden], if the model begins here
-  Tensor outputs_, loss_gradients_;  // same, if it ends here
+  Tensor outputs_, loss_gradients_;  // as inputs_, if the model ends here
   Tensor d_z_;
-  std::map<Key, Tensor> kept_;  // z, alive
-  std::vector<Tensor> free_;    // free memory for z
+  std::map<Key, Tensor> kept_;  // live z
+  std::vector<Tensor> free_;    // memory of earlier z, for reuse
 };
 
 }  // namespace suite

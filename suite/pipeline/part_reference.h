@@ -3,8 +3,8 @@
 // the error of its dtype. Shares no code with the kernels. Checks a sample: three columns for y and
 // the weights' gradient, two rows for the input's.
 //
-// Parts are judged one by one. A bound carried through a chain of parts grows by the sum over a
-// column of |W|, some 0.8 sqrt(2 hidden / pi) for each part, and soon means nothing. The comparison
+// Each part is judged separately. A bound carried through a chain of parts grows per part by the
+// sum over a column of |W|, some 0.8 sqrt(2 hidden / pi), and soon has no meaning. The comparison
 // with one device shows that the chain keeps every bit.
 
 #include <cmath>
@@ -20,7 +20,7 @@
 
 namespace suite {
 
-// One micro-batch, all [tokens, hidden].
+// The tensors of one micro-batch, all [tokens, hidden].
 struct PartObserved {
   std::vector<double> x, y, d_y, d_x;
 };
@@ -35,7 +35,7 @@ class PartReference {
     // Sums are kept in float or double; the reference rounds too.
     sum_roundoff_ = machine::unit_roundoff(narrow ? machine::Dtype::float32 : dtype) + 0x1p-53;
     store_roundoff_ = narrow ? machine::unit_roundoff(dtype) : 0;
-    underflow_ = dtype == machine::Dtype::float16 ? 0x1p-25 : 0;  // half of half's least number
+    underflow_ = dtype == machine::Dtype::float16 ? 0x1p-25 : 0;  // half of the smallest float16
   }
 
   void judge(harness::Judge& judge, const std::string& name,
@@ -60,7 +60,7 @@ class PartReference {
           }
         }
       }
-      // Gradients stay in the dtype of the sums, so they are not rounded once more.
+      // Gradients stay in the dtype of the sums, so they have no further rounding.
       for (std::size_t k = 0; k < column.size(); ++k) {
         column[k].error += of_sum(terms, magnitudes[k]);
         d_weights.add(weight_gradient[at(static_cast<std::int64_t>(k), col)], column[k]);
@@ -91,9 +91,9 @@ class PartReference {
     }
   };
 
-  // For the tanh form of GELU, x s(t) with t = 2 sqrt(2/pi) (x + 0.044715 x^3) and s the logistic
-  // function: the largest slope (1.12899, at 1.42) and the largest curvature (0.79788, at 0), and
-  // the largest |x| s (1 - s) dt/dx (0.243, near 1).
+  // Maxima for the tanh form of GELU, x s(t) with t = 2 sqrt(2/pi) (x + 0.044715 x^3) and s the
+  // logistic function: of the slope (1.12899, at 1.42), of the curvature (0.79788, at 0), and of
+  // |x| s (1 - s) dt/dx (0.243, near 1).
   static constexpr double steepest = 1.13, most_curved = 0.8, bend = 0.25;
 
   static double exponent(double x) {
@@ -110,12 +110,12 @@ class PartReference {
   }
   double w(std::int64_t row, std::int64_t col) const { return weight_[at(row, col)]; }
 
-  // The error of a product of `terms` terms, alpha and an addend: gamma_(terms + 2) of the sum of
-  // magnitudes, in addition to the factors' own errors.
+  // Returns the error of a product of `terms` terms, alpha and an addend: gamma_(terms + 2) of the
+  // sum of magnitudes, in addition to the factors' own errors.
   double of_sum(double terms, double magnitude) const {
     return harness::gamma(terms + 2, sum_roundoff_) * magnitude;
   }
-  // A value that is rounded once more if its dtype is narrower.
+  // Returns the value with the error of storing it. A narrower dtype adds one rounding.
   Bounded stored(double value, double error) const {
     return {value, error + store_roundoff_ * (std::abs(value) + error) + underflow_};
   }
@@ -129,23 +129,25 @@ class PartReference {
     return stored(sum, of_sum(static_cast<double>(hidden_), magnitude));
   }
 
-  // z's error times the steepest slope; then the evaluation x / (1 + e^-t): 7 roundoffs of t, which
-  // the exponential turns into 7 |t|, 4 of the exponential, 2 operations; 1 % for second orders.
+  // Returns gelu(z). The error is that of z times the steepest slope, plus that of the evaluation x
+  // / (1 + e^-t). The evaluation has 7 roundoffs of t, which the exponential turns into 7 |t|, 4 of
+  // the exponential, and 2 operations. 1 % covers second orders.
   Bounded y(const Bounded& z) const {
     const double value = gelu(z.value), moved = steepest * z.error;
     const double t = exponent(std::abs(z.value) + z.error);
     return stored(value, moved + 1.01 * (7 * t + 6) * sum_roundoff_ * (std::abs(value) + moved));
   }
 
-  // z's error times the largest curvature; then the evaluation s + x s (1 - s) t': of s as above
-  // with two operations more, of the second term three times that and 16 operations.
+  // Returns d_z. The error is that of z times the largest curvature, plus that of the evaluation s
+  // + x s (1 - s) t'. The roundoffs of s are as above with two more operations. Those of the second
+  // term are three times that and 16 operations.
   Bounded d_z(const Bounded& z, double d_y) const {
     const double t = exponent(std::abs(z.value) + z.error);
     const double evaluation = 1.01 * sum_roundoff_ * ((7 * t + 8) + bend * (3 * (7 * t + 4) + 16));
     return stored(d_y * gelu_slope(z.value), std::abs(d_y) * (most_curved * z.error + evaluation));
   }
 
-  // Row of d_x = d_z W^T.
+  // Returns a row of d_x = d_z W^T.
   std::vector<Bounded> d_x(const double* x, const double* d_y) const {
     std::vector<Bounded> d_zs, row;
     for (std::int64_t j = 0; j < hidden_; ++j) d_zs.push_back(d_z(z(x, j), d_y[j]));

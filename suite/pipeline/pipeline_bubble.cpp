@@ -19,7 +19,7 @@
 namespace suite {
 namespace {
 
-// Sleeps of an exact length. Sets this thread's timer slack to the minimum, and subtracts the time
+// Sleeps for an exact time. Sets this thread's timer slack to the minimum, and subtracts the time
 // of waking up, measured once. A sleep needs no core, so more ranks than cores can be "computing".
 class CalibratedSleep {
  public:
@@ -52,7 +52,8 @@ class CalibratedSleep {
 struct PipelineBubble {
   static constexpr std::string_view name = "pipeline_bubble";
   static constexpr std::string_view about =
-      "idle time of a pipeline schedule against its formula; stages sleep instead of computing";
+      "idle time of a pipeline schedule compared with its formula; stages sleep instead of "
+      "computing";
   static constexpr Oracle oracles[] = {Oracle::volume, Oracle::memory, Oracle::schedule};
   static constexpr Counter counters[] = {
       {"executor_overhead", "", Better::lower, Nature::measured,
@@ -61,9 +62,9 @@ struct PipelineBubble {
   struct Case {
     int ranks = 2;
     std::string schedule;
-    int virtual_stages = 1;  // chunks of a stage
+    int virtual_stages = 1;  // chunks per stage
     int micro_batches = 4;
-    int micro_batch_us = 0;  // F + I + W of a stage: of all its chunks that a micro-batch meets
+    int micro_batch_us = 0;  // F + I + W of a micro-batch on all chunks of a stage
     Transport transport{};
   };
 
@@ -116,7 +117,7 @@ struct PipelineBubble {
   void run() { run_.run(stage_); }
 
   void judge(Judge& judge) {
-    judge.shares_reference(Oracle::memory);  // slots of the executor
+    judge.shares_reference(Oracle::memory);  // the reference counts slots with the executor's code
     const pipeline::ExpectedMemory expected =
         pipeline::expected_memory(run_.actions, run_.stage, run_.boundary);
     judge.memory(Category::activations, memory_.peak(Category::activations), expected.activations);
@@ -127,10 +128,11 @@ struct PipelineBubble {
   Cost cost() const { return {}; }
 
   void describe(Description& description) {
-    // The step that the machine disturbed least, because a late core is not a bubble.
+    // Describes the fastest step, which the machine disturbed least, because a late core is not a
+    // bubble.
     const MeasuredStep step =
         run_.describe(description, stage_, [] {}, 0, {third_s_, third_s_, third_s_});
-    // A figure of a long step does not show its micro-batches.
+    // The figure of a longer step does not show its micro-batches.
     if (case_.micro_batches > 8) description.timeline.clear();
     description.set("executor_overhead", executor_overhead(step));
   }
@@ -139,7 +141,7 @@ struct PipelineBubble {
   Case case_;
   harness::PeakMeter memory_;
   PipelineRun run_;
-  double third_s_;  // F, I and W of a chunk
+  double third_s_;  // seconds of each of F, I and W of a chunk
   CalibratedSleep sleep_;
   pipeline::Stage stage_;
 };

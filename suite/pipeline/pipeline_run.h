@@ -16,7 +16,7 @@
 
 namespace suite {
 
-// The reason why no stages run the schedule of this case, or empty.
+// Returns why no stages can run the schedule of this case, or empty.
 std::string why_no_schedule(const auto& c) {
   return pipeline::find_schedule(c.schedule).why_not({c.ranks, c.micro_batches, c.virtual_stages});
 }
@@ -46,7 +46,7 @@ class PipelineRun {
 
   pipeline::Timeline run(const pipeline::Stage& callables) { return executor_.run(callables); }
 
-  // Runs once. As in the paper, the volume is that of both links.
+  // Judges one run. As in the paper, the volume is that of both links.
   void judge(Judge& judge, const pipeline::Stage& callables) {
     activations_->reset_traffic();
     gradients_->reset_traffic();
@@ -61,8 +61,8 @@ class PipelineRun {
                    schedule.peak(stage, size));
   }
 
-  // Runs five steps, each after prepare. Describes and returns the step at this place, the fastest
-  // first.
+  // Runs five steps, each after prepare. Describes and returns the step at this place in the order
+  // of time, the fastest first.
   MeasuredStep describe(Description& description, const pipeline::Stage& callables,
                         const std::function<void()>& prepare, std::size_t place,
                         const pipeline::Costs& costs) {

@@ -1,6 +1,7 @@
-// Claim: a pipeline step gives the bits of the same model on one device, moves one boundary for
-// each micro-batch, pair of neighbouring parts and direction, keeps as many micro-batches alive as
-// the paper of its schedule and runs its actions in that order (papers: pipeline/schedule.cpp).
+// Claim: a pipeline step gives the bits of the same model on one device. It moves one boundary for
+// each micro-batch, pair of neighbouring parts and direction. It keeps as many micro-batches alive
+// as the paper of its schedule, and runs its actions in the paper's order (papers:
+// pipeline/schedule.cpp).
 //
 // Ranks are stages of parts y = gelu(x W), one for each chunk. Stage i of p keeps at most a_i
 // micro-batches of m alive. A boundary has B bytes. In addition to its weights and their gradients,
@@ -29,12 +30,12 @@ struct PipelineStep {
   static constexpr std::string_view about = "forward and backward of a step over pipeline stages";
   static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::volume, Oracle::memory,
                                        Oracle::schedule, Oracle::determinism};
-  static constexpr bool repeatable = false;  // weight gradients would add up
+  static constexpr bool repeatable = false;  // weight gradients would accumulate
 
   struct Case {
     int ranks = 2;
     std::string schedule;
-    int virtual_stages = 1;  // chunks of a stage
+    int virtual_stages = 1;  // chunks per stage
     int micro_batches = 4;
     Transport transport{};
     Dtype dtype{};
@@ -58,15 +59,15 @@ struct PipelineStep {
           return c.tokens < 1 || c.hidden < 1 ? "tokens and hidden must be positive"
                                               : why_no_schedule(c);
         });
-    // Schedules change their shape at numbers of micro-batches around p and 2 p. Other transports
-    // and dtypes run with 2 p.
+    // Schedules change their shape if the number of micro-batches is near p or 2 p. Other
+    // transports and dtypes run with 2 p.
     for (const int p : {1, 2, 3, 4, 8}) {
       std::set<int> around{1, p, 2 * p, 2 * p + 1, 2 * p + 2};
       if (p > 2) around.insert(p - 1);
       for (const int m : around) {
         std::vector<std::string> names = schedules;
-        if (m == 1) std::erase(names, "gpipe");                            // is 1f1b
-        if (p == 1 || m <= 2) std::erase(names, "zb_h2");                  // is zb_h1
+        if (m == 1) std::erase(names, "gpipe");                            // same as 1f1b
+        if (p == 1 || m <= 2) std::erase(names, "zb_h2");                  // same as zb_h1
         using Of = std::pair<std::vector<std::string>, std::vector<int>>;  // schedules, chunks
         std::vector<Of> pairs{{names, {1, 2, 3}}};
         if (p == 1 || (p == 2 && m == 2)) {  // interleaved with one chunk is 1f1b
@@ -103,7 +104,7 @@ struct PipelineStep {
         .slice({quick}, "transports",
                {vary(&Case::micro_batches, {4}), vary(&Case::transport, {Transport::mpi}),
                 vary(&Case::dtype, {bfloat16}), vary(&Case::ranks, {2})})
-        // Fewer micro-batches than stages, and a number that the stages do not divide.
+        // Covers fewer micro-batches than stages, and a number that the stages do not divide.
         .slice({quick}, "edges",
                {vary(&Case::schedule, {"gpipe", "zb_h1"}), vary(&Case::micro_batches, {2}),
                 three_ranks, odd_tokens, odd_hidden})
@@ -129,7 +130,7 @@ struct PipelineStep {
   void run() { run_.run(callables_); }
 
   void judge(Judge& judge) {
-    judge_memory(judge);  // peaks so far are of the timed steps
+    judge_memory(judge);  // first, so that peaks are those of the timed steps
     for (int repeat = 0; repeat < 2; ++repeat) {
       std::map<GeluStage::Key, PartObserved> seen;
       stage_.observed = repeat == 0 ? &seen : nullptr;
@@ -144,7 +145,7 @@ struct PipelineStep {
 
   Cost cost() const {
     const double rows = static_cast<double>(case_.tokens) * case_.micro_batches;
-    // Forward, the input's gradient and the weights' gradient: three products for each part.
+    // Counts three products per part: forward, the input's gradient, the weights' gradient.
     return {.flops = 3 * 2 * rows * case_.hidden * case_.hidden * placement().parts() / case_.ranks,
             .flops_dtype = case_.dtype,
             .tokens = rows};
@@ -173,7 +174,7 @@ struct PipelineStep {
   }
 
   void judge_memory(Judge& judge) {
-    judge.shares_reference(Oracle::memory);  // slots of the executor
+    judge.shares_reference(Oracle::memory);  // the reference counts slots with the executor's code
     const std::uint64_t b = run_.boundary.bytes();
     const auto m = static_cast<std::uint64_t>(case_.micro_batches);
     const std::uint64_t weights =
@@ -205,7 +206,7 @@ struct PipelineStep {
     }
   }
 
-  // The rows of the micro-batches of the chunk's copy.
+  // Returns the rows of the micro-batches of the chunk's copy.
   Tensor rows_of(const Tensor& all, int chunk) const {
     const std::vector<int> mine = micro_batches_of(copy(chunk));
     return all.row_range(mine.front() * case_.tokens,
@@ -225,8 +226,8 @@ struct PipelineStep {
   }
 
   // Runs the whole model on the first rank, micro-batch by micro-batch, without executor, link or
-  // schedule. Every rank compares its own part. Gradients add up in the order of the micro-batches,
-  // as in every listed schedule.
+  // schedule. Every rank compares its own part. Gradients accumulate in the order of the
+  // micro-batches, as in every listed schedule.
   void judge_on_one_device(Judge& judge) {
     const std::vector<double> all = run_.context.world.broadcast(
         run_.context.group, 0, run_.stage == 0 ? on_one_device() : std::vector<double>());
@@ -251,7 +252,8 @@ struct PipelineStep {
     }
   }
 
-  // Outputs, input gradients and the weight gradients of all parts of all copies, as doubles.
+  // Returns outputs, input gradients and the weight gradients of all parts of all copies, as
+  // doubles.
   std::vector<double> on_one_device() {
     machine::Device& device = run_.context.device;
     const auto boundary = [&] {

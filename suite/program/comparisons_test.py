@@ -110,7 +110,7 @@ class Comparisons(TemporaryFolder):
 
     def test_a_history_finds_the_change(self):
         file = self.path("history.sqlite")
-        self.assertIn("there is no history", shardmark("history", "list", "--db", file).stderr)
+        self.assertIn("the file does not exist", shardmark("history", "list", "--db", file).stderr)
         for name, slow in (("early", 1), ("late", 1.5)):
             self.launches(name, 6, lambda case, slow=slow: case.update(real_time=slow * case["real_time"]))
         for launch, folder in enumerate(os.path.join(self.path(name), str(i)) for name in ("early", "late") for i in range(6)):

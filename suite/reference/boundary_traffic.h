@@ -3,12 +3,12 @@
 //
 // Every micro-batch passes every boundary between parts once forward and once backward (Narayanan
 // et al. 2021, arXiv:2104.04473, section 4.1). With p stages, m micro-batches and v chunks, a rank
-// sends, and receives, of equal messages
-//   looped          m (2 v - [first] - [last])   the last chunk of the last stage goes back to the
-//                                                first stage (interleaved), except the model's end
-//   v-shaped        2 m (2 - [first] - [last])   its two chunks; the turn stays on the last stage
-//   bidirectional   m (2 - [first] - [last])     each copy takes its part of the micro-batches
-// where [first] is 1 on the first stage and [last] on the last; one stage sends nothing. The
+// sends this number of equal messages, and receives the same number:
+//   looped          m (2 v - [first] - [last])   the last stage sends its chunks back to the
+//                                                first stage (interleaved), except the last chunk
+//   v-shaped        2 m (2 - [first] - [last])   two chunks; the last stage sends none at the turn
+//   bidirectional   m (2 - [first] - [last])     each copy runs a part of the micro-batches
+// [first] is 1 on the first stage and [last] on the last, else 0. A single stage sends nothing. The
 // formula reads no message list and no schedule.
 
 #include <cstdint>

@@ -18,8 +18,9 @@ double adams(double learning_rate, double epsilon, const std::vector<double>& gr
   for (const double g : sizes) squares += g * g;
   const double budget = relative * relative * squares;
 
-  // The worst error spends its square where the effect is largest. A change of lr costs (g / 2)^2;
-  // a change of 2 lr, with four times the square, costs g^2, four times as much. In units of lr^2:
+  // The worst error changes the elements with the largest effect per square. A change of lr costs
+  // (g / 2)^2. A change of 2 lr, with four times the square, costs g^2, four times as much. Units:
+  // lr^2.
   double left = budget, jumps = 0;
   for (const double g : sizes) {
     const double fit = std::min(4.0, std::floor(left / (g * g / 4)));
@@ -27,7 +28,7 @@ double adams(double learning_rate, double epsilon, const std::vector<double>& gr
     left -= fit * g * g / 4;
     if (fit < 4) break;
   }
-  // Errors below half of an element change the step in proportion, most where elements are small.
+  // Errors below half of an element change the step in proportion, most if elements are small.
   double moved = 0;
   left = budget;
   for (const double g : sizes) {
@@ -37,7 +38,7 @@ double adams(double learning_rate, double epsilon, const std::vector<double>& gr
     left -= spent;
     if (left <= 0) break;
   }
-  // A wrong factor changes no sign.
+  // A wrong factor does not change signs.
   double scaled = 0;
   for (const double g : sizes) {
     const double change = factor * epsilon * g / ((g + epsilon) * (g * (1 - factor) + epsilon));

@@ -1,11 +1,11 @@
 #pragma once
 // A bound on the effect of an error of the gradient on an optimizer's first step, in the 2-norm.
 //
-// Adam's step is lr g / (|g| + epsilon) for each element. An error d of at most |g| / 2 changes it
-// by at most lr epsilon d / ((|g| + epsilon) (|g| / 2 + epsilon)), one of up to |g| by lr, and a
-// larger one changes the sign: 2 lr. RMSProp's step with smoothing a is the same with lr and
-// epsilon over sqrt(1 - a). SGD's step, with or without momentum, is lr g. If the gradient contains
-// the decay, Adam and RMSProp may change any sign.
+// Adam's step is lr g / (|g| + epsilon) for each element. An error d of at most |g| / 2 changes the
+// step by at most lr epsilon d / ((|g| + epsilon) (|g| / 2 + epsilon)), an error of up to |g| by
+// lr. A larger error changes the sign: 2 lr. RMSProp's step with smoothing a is the same with lr
+// and epsilon over sqrt(1 - a). SGD's step, with or without momentum, is lr g. If the gradient
+// contains the decay, Adam and RMSProp may change any sign.
 
 #include <vector>
 
@@ -13,8 +13,8 @@
 
 namespace suite {
 
-// A bound for all errors whose 2-norm is at most `relative` times the gradient's. gradient: the
-// optimizer's input, divided and clipped, whose scale may have the relative error `factor`. An
+// Returns a bound for all errors whose 2-norm is at most `relative` times the gradient's. gradient:
+// the optimizer's input, divided and clipped. Its scale may have the relative error `factor`. An
 // element that is exactly zero (of a token that does not occur) is zero in any precision.
 double first_step_bound(const zero::Rule& rule, const std::vector<double>& gradient,
                         double relative, double factor);

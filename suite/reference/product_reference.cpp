@@ -25,7 +25,7 @@ ProductRows product_rows(std::span<const std::int64_t> rows, StridedDoubles a, S
       values[j] += term;
       sizes[j] += std::abs(term);
     };
-    // Same sums in the same order; the inner loop follows b's memory.
+    // Both branches add the same terms in the same order. The inner loop follows b's memory.
     if (b.col_stride == 1) {
       for (std::int64_t k = 0; k < inner; ++k)
         for (std::int64_t j = 0; j < cols; ++j) add(k, j);

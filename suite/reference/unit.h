@@ -1,5 +1,5 @@
 #pragma once
-// Included by every unit: harness/unit/unit.h and short names for a unit's declarations.
+// Every unit includes this header: harness/unit/unit.h and short names for a unit's declarations.
 
 #include "harness/unit/unit.h"
 #include "machine/device/tensor.h"

@@ -12,7 +12,7 @@ double distance(const std::vector<double>& a, const std::vector<double>& b);
 
 void append(std::vector<double>& to, const machine::Tensor& from);
 
-// This tp rank's part of a whole parameter.
+// Returns this tp rank's part of a whole parameter.
 std::vector<double> shard(const std::vector<double>& whole, const collectives::Parameter& parameter,
                           int tp_rank);
 
