@@ -22,7 +22,8 @@ std::vector<layers::StageCase> chunks_of(const Trainer& trainer) {
   return chunk_cases(trainer.config(), trainer.schedules().placement, stage_of(trainer));
 }
 
-// The tensor that stages exchange: with sequence parallelism the rank's own rows.
+// Returns the shape of the tensor that stages exchange. With sequence parallelism it has the rank's
+// own rows.
 pipeline::Boundary boundary(const TrainingConfig& config) {
   const int cut = config.activations.sequence_parallel ? config.degrees.tp : 1;
   return {{std::int64_t{config.batch.micro_batch_size} * config.model.sequence / cut,
@@ -30,7 +31,7 @@ pipeline::Boundary boundary(const TrainingConfig& config) {
           config.precision.dtype};
 }
 
-// The collectives of a step over tp, for each action those of its chunk.
+// Returns the collectives over tp in a step. Each action has those of its chunk.
 std::vector<collectives::CollectiveCalls> calls_over_tp(const Trainer& trainer) {
   using pipeline::Kind;
   const std::vector<layers::StageCase> chunks = chunks_of(trainer);
@@ -55,7 +56,7 @@ std::vector<collectives::CollectiveCalls> calls_over_tp(const Trainer& trainer) 
   return all;
 }
 
-// The cost of all collectives of a step, by group.
+// Returns the cost of all collectives of a step, by group.
 collectives::CallsCost cost_of_calls(const Trainer& trainer) {
   const TrainingConfig& config = trainer.config();
   const machine::Grid& grid = trainer.grid();
@@ -89,7 +90,7 @@ PassagePeaks passage_peaks(const TrainingConfig& config, const pipeline::StageSc
   std::size_t held = 0, on_host = 0, temporary = 0;
   for (const pipeline::Action& action : schedules.of(stage)) {
     const layers::StageMemory& passage = memory[static_cast<std::size_t>(action.chunk)];
-    std::size_t most = 0;  // while the action runs
+    std::size_t most = 0;  // bytes while the action runs
     switch (action.kind) {
       case Kind::forward:
         most = held += passage.saved;

@@ -34,10 +34,10 @@ struct Gpt2Tensor {
   bool padded = false;      // the file may have fewer rows
   bool first_rows = false;  // the file may have more rows: positions that are not trained
 };
-// In the order of forward, without their prefix.
+// Returns the tensors in the order of forward, without the prefix of their names.
 std::vector<Gpt2Tensor> gpt2_tensors(const layers::GptConfig& config);
 
-// The row-major index in their tensor of our element [row, col].
+// Returns the row-major index in their tensor of our element [row, col].
 std::uint64_t their_index(const Gpt2Tensor& tensor, const layers::GptConfig& config,
                           std::int64_t row, std::int64_t col);
 

@@ -45,7 +45,7 @@ std::vector<std::byte> rounded(const std::vector<double>& values, Dtype dtype) {
   return bytes;
 }
 
-// 12 for "h.12.ln_1.weight"; empty for a name without a block.
+// Returns 12 for "h.12.ln_1.weight"; empty for a name without a block.
 std::optional<int> block_of(std::string_view name) {
   if (!name.starts_with("h.")) return {};
   std::size_t at = 2;
@@ -55,7 +55,7 @@ std::optional<int> block_of(std::string_view name) {
   return at > 2 && at < name.size() && name[at] == '.' ? std::optional(block) : std::nullopt;
 }
 
-// Attention masks, which older versions stored with the weights.
+// Returns whether the tensor is an attention mask. Older versions stored masks with the weights.
 bool is_mask(std::string_view name) {
   return block_of(name) && (name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias"));
 }
@@ -89,7 +89,7 @@ class Gpt2File {
         if (name.starts_with(prefix_)) name.remove_prefix(prefix_.size());
         if (is_mask(name) || tensor.name == "lm_head.weight") continue;
         if (const auto block = block_of(name); block && *block >= config.layers)
-          throw FileError(fmt::format("{}: tensor {} is of block {}, but the model has {}",
+          throw FileError(fmt::format("{}: tensor {} belongs to block {}, but the model has {}",
                                       file_.path(), in_quotes(tensor.name), *block, config.layers));
         unknown.push_back(tensor.name.substr(0, 200));
       }
@@ -98,13 +98,13 @@ class Gpt2File {
         const std::string near = machine::nearest(name, unknown);
         throw FileError(
             fmt::format("{} has no tensor '{}'{}", file_.path(), name,
-                        near.empty() ? "" : fmt::format("; is it {}?", in_quotes(near))));
+                        near.empty() ? "" : fmt::format("; did you mean {}?", in_quotes(near))));
       }
     if (unknown.empty()) return;
     const std::string near = machine::nearest(unknown[0], known);
-    throw FileError(fmt::format("{}: tensor {} is none of GPT-2's{}", file_.path(),
+    throw FileError(fmt::format("{}: tensor {} is not one of GPT-2's{}", file_.path(),
                                 in_quotes(unknown[0]),
-                                near.empty() ? "" : fmt::format("; the nearest is '{}'", near)));
+                                near.empty() ? "" : fmt::format("; did you mean '{}'?", near)));
   }
 
   void check(const Gpt2Tensor& wanted, int tp) const {
@@ -145,8 +145,8 @@ class Gpt2File {
   int vocabulary_ = 0;
 };
 
-// Rank 0 of the grid, and the tp ranks of the first replica that hold the tensor. If two stages
-// hold it, the first one.
+// Returns rank 0 of the grid and the tp ranks of the first replica that hold the tensor. If two
+// stages hold it, the first stage is used.
 machine::Group holders(const Gpt2Tensor& tensor, const machine::Group& group,
                        const machine::Grid& grid, const std::vector<int>& stages) {
   const int stage =
@@ -164,7 +164,7 @@ machine::Group holders(const Gpt2Tensor& tensor, const machine::Group& group,
   return result;
 }
 
-// One rank's part of a parameter; empty if it adds nothing.
+// One rank's part of a parameter; empty if the rank adds nothing.
 struct Shard {
   std::int64_t row = 0, col = 0, cols = 0;
   std::vector<double> values = {};
@@ -183,7 +183,7 @@ Shard shard_of(const Gpt2Tensor& tensor, const layers::Parameters& parameters,
   return {region.row, region.col, parameter.value.cols(), to_doubles(parameter.value)};
 }
 
-// The whole tensor in their layout.
+// Returns the whole tensor in their layout.
 std::vector<double> whole(const Gpt2Tensor& tensor, const layers::GptConfig& config, int vocabulary,
                           const std::vector<Shard>& shards) {
   std::uint64_t size = 1;
@@ -207,8 +207,8 @@ void refuse_unlike_gpt2(const layers::GptConfig& config) {
                          std::string_view theirs) {
     if (unlike)
       throw FileError(
-          fmt::format("weights of files are GPT-2's, whose {} is {}, but the model's is {}; only a "
-                      "model of GPT-2's shape is loaded or saved",
+          fmt::format("files have weights of GPT-2, with {} {}, but the model has {}; only a "
+                      "model of GPT-2's shape can be loaded or saved",
                       key, theirs, value));
   };
   const auto positions = config.position_embedding_type;
@@ -236,7 +236,7 @@ int load_gpt2(const std::string& path, const layers::GptConfig& config,
     const auto tensor =
         std::ranges::find(table, parameter->name, [](const Gpt2Tensor& row) { return row.ours; });
     if (tensor == table.end())
-      throw std::logic_error(fmt::format("load_gpt2: no tensor is {}", parameter->name));
+      throw std::logic_error(fmt::format("load_gpt2: no tensor for {}", parameter->name));
     const StoredTensor& stored = file.of(tensor->theirs);
     const Dtype dtype = *dtype_of_tensor(stored.dtype);
     const machine::Region region = parameter->region(tp_rank);
@@ -258,7 +258,7 @@ void save_gpt2(const std::string& path, const layers::GptConfig& config, int voc
                const std::vector<int>& stages) {
   const std::vector<Gpt2Tensor> table = gpt2_tensors(config);
   const Dtype dtype = parameters.front()->value.dtype();
-  std::string error;  // of rank 0, which still gathers the rest: no rank may wait for it
+  std::string error;  // of rank 0, which still gathers the rest, because no rank may wait for it
   std::unique_ptr<SafetensorsWriter> writer;
   const auto attempt = [&](const auto& work) {
     if (!error.empty()) return;

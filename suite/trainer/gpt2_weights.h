@@ -20,7 +20,7 @@
 
 namespace suite {
 
-// Throws FileError if the model has a feature that GPT-2 lacks (layers/gpt_config.h), and names it.
+// Throws FileError naming a feature that the model has and GPT-2 lacks (layers/gpt_config.h).
 // Dropout and the feed-forward width do not matter.
 void refuse_unlike_gpt2(const layers::GptConfig& config);
 

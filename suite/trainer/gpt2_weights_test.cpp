@@ -271,9 +271,9 @@ TEST(Gpt2Weights, RejectsOtherModelsByTensorName) {
             {"has no tensor 'h.1.ln_2.bias'", "'h.1.ln2.bias'"}},
            {[](WeightsFile& f) { f.tensors.pop_back(); }, {"has no tensor 'ln_f.bias'"}},
            {[](WeightsFile& f) { f.add("h.1.mlp.c_gate.bias", {8}); },
-            {"'h.1.mlp.c_gate.bias' is none of GPT-2's", "'h.1.mlp.c_"}},
+            {"'h.1.mlp.c_gate.bias' is not one of GPT-2's", "'h.1.mlp.c_"}},
            {[](WeightsFile& f) { f.add("h.2.ln_1.bias", {8}); },
-            {"'h.2.ln_1.bias' is of block 2", "the model has 2"}},
+            {"'h.2.ln_1.bias' belongs to block 2", "the model has 2"}},
            {[](WeightsFile& f) { f.add("h.99999999999.ln_1.bias", {8}); }, {"99999999999"}},
            {[](WeightsFile& f) { f.add(std::string(3000, 'x'), {8}); }, {"xxx"}},
            {[](WeightsFile& f) {

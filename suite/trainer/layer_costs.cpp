@@ -20,7 +20,7 @@ using machine::Tensor;
 
 namespace {
 
-constexpr std::size_t passes = 5;  // after a warm-up pass; their median counts
+constexpr std::size_t passes = 5;  // after a warm-up pass; their median is used
 
 double seconds_of_layer(machine::World& world, machine::Device& device,
                         collectives::Communicator& tp, const TrainingConfig& config, int layer) {
@@ -77,7 +77,7 @@ void measure_layers(TrainingConfig& config, machine::World& world, const machine
   const machine::Grid grid(config.degrees, group.index);
   collectives::Communicator tp(world, grid.group(machine::Axis::tp), config.transport);
   const int layers = config.model.layers;
-  std::array<std::int64_t, 3> mine{}, slowest{};  // the first, one between, the last
+  std::array<std::int64_t, 3> mine{}, slowest{};  // first layer, middle layer, last layer
   const std::array measured{0, layers / 2, layers - 1};
   for (std::size_t i = 0; i < measured.size(); ++i)
     mine[i] =

@@ -8,11 +8,12 @@
 
 namespace suite {
 
-// Sets layer_costs if the partition method is "profile" and there are several parts: nanoseconds of
-// a micro-batch's forward and backward through each layer as a stage of its own, the first with the
-// embedding, the last with the head. The slowest rank's time counts, so that all ranks divide
-// equally. The layers in between are equal and measured once. Collective over the group, whose size
-// is the product of the degrees. Frees its memory. Throws the errors of GptStage's constructor.
+// Sets layer_costs if the partition method is "profile" and there are several parts. A cost is the
+// time in nanoseconds of a micro-batch's forward and backward through one layer as its own stage.
+// The first layer includes the embedding, the last the head. The slowest rank's time is used, so
+// that all ranks divide equally. The layers in between are equal and are measured once. Collective
+// over the group, whose size is the product of the degrees. Frees its memory. Throws the errors of
+// GptStage's constructor.
 void measure_layers(TrainingConfig& config, machine::World& world, const machine::Group& group,
                     machine::Device& device);
 

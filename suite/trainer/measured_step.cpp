@@ -15,9 +15,9 @@ using harness::Better, harness::Nature;
 
 constexpr harness::Counter bubble_counters[] = {
     {"in_flight_peak", "", Better::neither, Nature::exact,
-     "most micro-batches alive at once on a stage"},
+     "maximum number of live micro-batches on a stage"},
     {"bubble_measured", "", Better::lower, Nature::measured,
-     "idle fraction of the stages, of the fastest or middle step of five"},
+     "idle fraction of the stages, in the fastest or middle step of five"},
     {"bubble_expected", "", Better::neither, Nature::measured,
      "idle fraction by the paper's formula for equal stages"},
     {"bubble_ratio", "", Better::lower, Nature::measured,
@@ -77,7 +77,7 @@ void describe(harness::Description& description, const MeasuredStep& step,
       description.timeline.push_back(std::move(span));
     }
   }
-  // Rank 0's computing time by kind, and the rest of the step.
+  // Describes rank 0's computing time by kind, and the rest of the step.
   const std::pair<Kind, std::string_view> kinds[] = {{Kind::forward, "forward"},
                                                      {Kind::backward, "backward"},
                                                      {Kind::backward_input, "backward, inputs"},
@@ -103,12 +103,12 @@ void describe_bubble(harness::Description& description, const MeasuredStep& step
   double span = formula.seconds;
   if (!formula) {
     span = pipeline::simulate(actions, std::vector<pipeline::Costs>(actions.size(), costs)).span_s;
-    description.note =
-        fmt::format("bubble_expected is simulated: the paper's formula needs {}", formula.needs);
+    description.note = fmt::format(
+        "bubble_expected is simulated, because the paper's formula requires {}", formula.needs);
   }
   const double measured = pipeline::bubble(stages * step.span_s, busy).of_total;
   description.set("bubble_measured", measured);
-  // Rounding may carry a formula's sum below zero.
+  // Rounding may make a formula's sum negative.
   const double expected = std::max(0.0, pipeline::bubble(span, ideal).of_total);
   description.set("bubble_expected", expected);
   if (expected > 1e-9) description.set("bubble_ratio", measured / expected);

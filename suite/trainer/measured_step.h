@@ -15,11 +15,11 @@ struct MeasuredStep {
   std::vector<pipeline::StageTimeline> stages;  // seconds since the first stage began
   double makespan_s = 0;                        // until the last stage ends
   double span_s = 0;       // longest time from a stage's first action to its last
-  int peak_in_flight = 0;  // of the stage with most
+  int peak_in_flight = 0;  // maximum over stages
 };
 
-// Gathers what each stage recorded. Collective over the group. Ranks of one host share the steady
-// clock; ranks on several hosts start at zero each.
+// Gathers the timelines of all stages. Collective over the group. Ranks of one host share the
+// steady clock. On several hosts, each rank's time starts at zero.
 MeasuredStep gathered_step(machine::World& world, const machine::Group& group,
                            const pipeline::Timeline& mine);
 // Runs a step `steps` times and sorts them, fastest first. Collective over the group.
@@ -31,14 +31,14 @@ void describe(harness::Description& description, const MeasuredStep& step,
               const machine::Group& group);
 
 // Sets the counters bubble_measured and bubble_expected (of_total of pipeline/timeline.h: idle time
-// of all stages over their time) and, if a bubble is expected, their ratio bubble_ratio. Expected
-// is the paper's formula for these costs or, where it does not hold, a simulated step; then the
-// note says so.
+// of all stages over their time) and, if a bubble is expected, their ratio bubble_ratio. The
+// expected bubble is the paper's formula for these costs. If the formula does not hold, it is that
+// of a simulated step, and the note reports this.
 void describe_bubble(harness::Description& description, const MeasuredStep& step,
                      const pipeline::Schedule& schedule, const pipeline::Size& size,
                      const pipeline::StageSchedules& actions, const pipeline::Costs& costs);
 
-// The largest fraction of a stage's time in which it neither computed nor waited.
+// Returns the largest fraction of a stage's time in which it neither computed nor waited.
 double executor_overhead(const MeasuredStep& step);
 
 }  // namespace suite

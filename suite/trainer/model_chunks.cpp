@@ -38,7 +38,7 @@ std::vector<int> layers_of_parts(const TrainingConfig& config) {
   if (layers < parts)
     throw std::invalid_argument(fmt::format(
         "pipeline-model-parallel-size {} with schedule {} and num-virtual-stages-per-pipeline-rank "
-        "{} has {} parts, the model {} layers: every part needs one",
+        "{} has {} parts, but the model has {} layers; every part requires a layer",
         config.degrees.pp, config.pipeline.schedule, pipeline_size(config).chunks, parts, layers));
   const bool profile = config.pipeline.partition_method == "profile";
   if (config.pipeline.partition_method == "uniform" ||
@@ -48,7 +48,7 @@ std::vector<int> layers_of_parts(const TrainingConfig& config) {
   if (config.pipeline.partition_method != "parameters")
     throw std::invalid_argument(machine::unknown(
         "partition-method", config.pipeline.partition_method, partition_methods()));
-  std::vector<std::int64_t> costs;  // as if every layer were a stage
+  std::vector<std::int64_t> costs;  // each layer counted as a stage
   for (int i = 0; i < layers; ++i)
     costs.push_back(layers::stage_parameters_count(
         config.model, {.tp = config.degrees.tp, .stage = {i, layers}}));
@@ -90,7 +90,7 @@ ModelChunks::ModelChunks(const TrainingConfig& config, const pipeline::Placement
   std::vector<int> order(chunks_.size());
   std::iota(order.begin(), order.end(), 0);
   std::ranges::sort(order, {}, [&](int chunk) { return placement.part(stage, chunk); });
-  collectives::Parameter* table = nullptr;  // of an embedding here
+  collectives::Parameter* table = nullptr;  // table of an embedding on this stage
   for (const int chunk : order) {
     auto& made = chunks_[static_cast<std::size_t>(chunk)];
     made = std::make_unique<GptStage>(config.model, device, tp, config.precision.dtype,

@@ -1,8 +1,8 @@
 #pragma once
 // A model divided by a pipeline (pipeline/placement.h): its layers over the parts, and one rank's
-// parts, one for each chunk of its stage. A tied table belongs to the embedding; a head on the same
-// rank uses it there. If the pipeline has two copies of the model, a stage and the opposite one
-// hold the same parts, and all their parameters are tied.
+// parts, one for each chunk of its stage. A tied table belongs to the embedding. A head on the same
+// rank uses the embedding's table. If the pipeline has two copies of the model, a stage and the
+// opposite stage hold the same parts, and all their parameters are tied.
 
 #include <memory>
 #include <string>
@@ -15,38 +15,39 @@
 
 namespace suite {
 
-// For a valid configuration. They throw std::invalid_argument with the reason if there is none.
+// Require a valid configuration. They throw std::invalid_argument with the reason if there is no
+// pipeline.
 pipeline::Size pipeline_size(const TrainingConfig& config);
 pipeline::Placement placement(const TrainingConfig& config);
 pipeline::StageSchedules schedules(const TrainingConfig& config);
 
 // DeepSpeed's names of the ways to divide layers.
 const std::vector<std::string>& partition_methods();
-// The number of layers of each part, first to last. "parameters": balances the number of
-// parameters, those of the embedding and the head counted with the layers beside them. "profile":
-// balances the measured time; uniform if config.pipeline.layer_costs is empty. Throws
-// std::invalid_argument for an unknown method, or if a part gets no layer.
+// Returns the number of layers of each part, first to last. "parameters": balances the number of
+// parameters. The embedding and the head count with their neighbouring layers. "profile": balances
+// the measured time; uniform if config.pipeline.layer_costs is empty. Throws std::invalid_argument
+// for an unknown method, or if a part gets no layer.
 std::vector<int> layers_of_parts(const TrainingConfig& config);
 
-// The part of the model that a chunk is, and the case that its cost formulas take.
+// Returns the part of the model that a chunk holds, and the case for its cost formulas.
 layers::StageIndex chunk_index(const TrainingConfig& config, const pipeline::Placement& placement,
                                int stage, int chunk);
 std::vector<layers::StageCase> chunk_cases(const TrainingConfig& config,
                                            const pipeline::Placement& placement, int stage);
 
-// For each of the model's layers, then for the head, the first stage that holds it.
+// Returns the first stage that holds each of the model's layers, then the one that holds the head.
 std::vector<int> stages_of_layers(const TrainingConfig& config,
                                   const pipeline::Placement& placement);
 
 class ModelChunks {
  public:
-  // Parameters as of GptStage. Allocates nothing yet.
+  // device, tp, checkpoint_host: as for GptStage. Allocates no memory yet.
   ModelChunks(const TrainingConfig& config, const pipeline::Placement& placement, int stage,
               machine::Device& device, collectives::Communicator& tp,
               machine::Device* checkpoint_host = nullptr);
 
   layers::GptStage& operator[](int chunk) { return *chunks_[static_cast<std::size_t>(chunk)]; }
-  // All chunks' parameters in the order of the model, each once.
+  // Returns all chunks' parameters in the order of the model, each once.
   const layers::Parameters& parameters() const { return parameters_; }
   std::vector<layers::Parameters> parts();  // GptStage::parts
   bool has_loss() const;
@@ -59,7 +60,7 @@ class ModelChunks {
 
  private:
   std::vector<std::unique_ptr<layers::GptStage>> chunks_;
-  std::vector<layers::GptStage*> in_order_;  // of the model
+  std::vector<layers::GptStage*> in_order_;  // chunks in the order of the model
   layers::Parameters parameters_;
 };
 

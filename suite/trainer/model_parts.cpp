@@ -40,7 +40,7 @@ zero::Usage model_usage(const TrainingConfig& config, const ModelParts& parts) {
   if (config.zero.stage < 2) return {};
   const std::vector<int>&embedding = parts.front(), &head = parts.back();
   zero::Usage usage{.micro_batches = config.micro_batches(), .uses = parts};
-  // Backward. The embedding's reads no values.
+  // Backward: the embedding is not here, because its backward reads no values.
   usage.uses.push_back(head);
   const auto groups = layers::layer_groups(config.activations, parts.size() - 2);
   for (auto group = groups.rbegin(); group != groups.rend(); ++group) {
@@ -52,7 +52,7 @@ zero::Usage model_usage(const TrainingConfig& config, const ModelParts& parts) {
   }
   usage.begun.assign(parts.rbegin(), parts.rend());
   usage.ready = usage.begun;
-  // The embedding still adds to a table that it shares.
+  // A table that the embedding shares is not ready: the embedding still adds to it.
   std::erase_if(usage.ready.front(), [&](int row) {
     return std::find(embedding.begin(), embedding.end(), row) != embedding.end();
   });

@@ -1,7 +1,7 @@
 #pragma once
 // The parts of a GPT for ZeRO stages 2 and 3: the embedding, each block and the head. A part's
-// values exist while it is used, and its gradients are reduced when they are complete. The
-// trainer's buffers and the expected costs (zero/cost/cost.h) follow them.
+// values exist while the part is used, and its gradients are reduced when they are complete. The
+// trainer's buffers and the expected costs (zero/cost/cost.h) use these parts.
 
 #include <cstdint>
 #include <vector>
@@ -14,15 +14,16 @@
 namespace suite {
 
 class ModelChunks;
-// Rows of the gradient plan, which has the rank's parameters in their order; the parts are in the
-// order of forward. A table that embedding and head share is in both of them.
+// Rows of the gradient plan, which has the rank's parameters in their order. The parts are in the
+// order of forward. A table that embedding and head share is in both of these parts.
 using ModelParts = std::vector<std::vector<int>>;
 ModelParts model_parts(ModelChunks& model);
 
-// Stages 0 and 1 bucket across parts; in stages 2 and 3 a bucket belongs to one part.
+// ZeRO stages 0 and 1 bucket across parts. In ZeRO stages 2 and 3 a bucket belongs to one part.
 zero::LayoutOptions layout_options(const TrainingConfig& config, const ModelParts& parts);
 
-// The order in which a micro-batch uses the parts at pp 1. Stages 0 and 1 do not need it.
+// Returns the order in which a micro-batch uses the parts at pp 1. ZeRO stages 0 and 1 do not need
+// it.
 zero::Usage model_usage(const TrainingConfig& config, const ModelParts& parts);
 
 }  // namespace suite

@@ -24,13 +24,13 @@ constexpr harness::Counter step_counters[] = {
      "model FLOPs over the time, relative to the measured matrix rate"},
     {"steps_per_second", "1/s", Better::higher, Nature::speed, "training steps per second"},
     {"communication_fraction", "", Better::lower, Nature::measured,
-     "mean over ranks of the step's fraction in exposed communication"},
+     "mean over ranks of the step's fraction of exposed communication"},
     {"bubble_fraction", "", Better::lower, Nature::measured,
      "mean over ranks of the step's fraction waiting for a pipeline's neighbour"},
     {"hidden_communication_fraction", "", Better::neither, Nature::measured,
      "mean over ranks of communication on another thread"},
     {"other_fraction", "", Better::lower, Nature::measured,
-     "fraction of the step in no part, of the rank with most"}};
+     "largest fraction of the step outside its parts, over ranks"}};
 const bool step_counters_known = harness::add_counters(step_counters);
 
 struct Column {
@@ -41,7 +41,7 @@ struct Column {
   std::string text() const { return StepTimes::Row{part, group, 0}.text(); }
 };
 
-// In the order of a step. Parts that did not occur are left out later.
+// Returns the columns in the order of a step. Parts that did not occur are removed later.
 const std::vector<Column>& columns_in_order() {
   static const std::vector<Column> columns{{Part::data},
                                            {Part::forward},
@@ -108,7 +108,8 @@ StepBreakdown breakdown_of(const Columns& columns, const std::vector<RankTimes>&
   return result;
 }
 
-// Includes the time that another thread waited for a rank while this thread waited for that thread.
+// Returns the time that this rank waited for each rank. Includes the time that another thread
+// waited for a rank while this thread waited for that thread.
 std::map<int, double> waited_for(const StepTimes& times) {
   std::map<int, double> seconds = times.waited_s;
   std::vector<StepTimes::Interval> joins;

@@ -1,9 +1,9 @@
 #pragma once
-// The breakdown of training steps' time: records every step and describes the typical one.
+// Breaks down the time of training steps: records every step and describes the typical one.
 //
 //   StepRecorder recorder;
-//   recorder.begin(); …the step… recorder.end(timeline);  // every step
-//   recorder.describe(description, world, group, config);      // once, at the end
+//   recorder.begin(); …the step… recorder.end(timeline);  // for every step
+//   recorder.describe(description, world, group, config);      // once, after the last step
 
 #include <map>
 #include <string>
@@ -23,11 +23,11 @@ class StepRecorder {
   void end(const pipeline::Timeline& timeline);
 
   // Describes the step whose time on the slowest rank is nearest to description.seconds. On rank 0
-  // sets breakdown, step_breakdown and the counters communication_fraction and bubble_fraction
-  // (means over ranks of the step's fractions), hidden_communication_fraction (likewise, if a
-  // thread communicates) and other_fraction (of the rank with most), and the trace of the last
-  // step. With pipelines also calls describe_pipeline (timeline_record.h). Collective over the
-  // group, whose ranks have recorded the same number of steps.
+  // sets breakdown, step_breakdown, the trace of the last step, and these counters:
+  // communication_fraction and bubble_fraction (means over ranks of the step's fractions),
+  // hidden_communication_fraction (a mean, too, if a thread communicates) and other_fraction
+  // (maximum over ranks). With pipelines also calls describe_pipeline (timeline_record.h).
+  // Collective over the group, whose ranks have recorded the same number of steps.
   void describe(harness::Description& description, machine::World& world,
                 const machine::Group& group, const TrainingConfig& config) const;
 

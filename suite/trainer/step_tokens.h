@@ -6,7 +6,7 @@
 //   tokens.draw(step);
 //   part.forward(micro_batch, tokens.batch(micro_batch), in, out);
 //
-// Sequences are numbered over all steps; within a step by dp rank, then by micro-batch. With uneven
+// Sequences are numbered over all steps; in a step by dp rank, then by micro-batch. With uneven
 // tokens only the first tokens of a sequence count for the loss.
 
 #include <cstddef>
@@ -21,9 +21,9 @@
 
 namespace suite {
 
-// With uneven tokens: how many of a sequence's tokens count in a step of `sequences`. Depends only
-// on global indices. At least one token of a step counts; in every fourth step none of the second
-// half of the sequences has any.
+// Returns the number of a sequence's tokens that count in a step of `sequences`, with uneven
+// tokens. Depends only on global indices. At least one token of a step counts. In every fourth step
+// no token of the second half of the sequences counts.
 int counted_tokens(std::uint64_t seed, std::int64_t step, int index, int sequences, int tokens);
 
 class StepTokens {
@@ -35,10 +35,11 @@ class StepTokens {
   void allocate(machine::Device& device);
   void draw(std::int64_t step);
   layers::TokenBatch batch(int micro_batch) const;
-  // With uneven tokens one double, the number of this rank's tokens that count; else empty.
+  // Returns the number of this rank's tokens that count, one double, with uneven tokens; else
+  // empty.
   const machine::Tensor& counted() const { return counted_; }
 
-  static std::size_t bytes(const TrainingConfig& config);  // of buffers
+  static std::size_t bytes(const TrainingConfig& config);  // bytes of the buffers
 
  private:
   void count(std::int64_t step);
@@ -47,7 +48,7 @@ class StepTokens {
   const Corpus& corpus_;
   int dp_rank_;
   machine::Device* device_ = nullptr;
-  std::uint64_t first_ = 0;  // sequence of this rank in this step
+  std::uint64_t first_ = 0;  // first sequence of this rank in this step
   machine::Memory tokens_;   // int32: all micro-batches' tokens, then their targets
   std::vector<std::int32_t> drawn_;
   machine::Tensor counted_;

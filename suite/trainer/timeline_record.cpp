@@ -50,11 +50,11 @@ using harness::Better, harness::Nature;
 
 constexpr harness::Counter simulated_counters[] = {
     {"bubble_simulated", "", Better::neither, Nature::measured,
-     "idle fraction of a simulated step whose stages take as long as they did"}};
+     "idle fraction of a step simulated with the measured times of the stages"}};
 const bool simulated_counters_known = harness::add_counters(simulated_counters);
 
-// The mean times of a stage's passes. A schedule has whole backwards or their halves; for
-// dual_pipe, which has both, the halves count.
+// Returns the mean times of a stage's passes. A schedule has whole backwards or their halves.
+// dual_pipe has both, and the halves are used.
 Costs costs_of(const pipeline::StageTimeline& stage) {
   using enum pipeline::Kind;
   std::map<pipeline::Kind, std::pair<double, int>> passes;

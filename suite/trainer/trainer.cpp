@@ -41,7 +41,8 @@ Trainer::Trainer(machine::World& world, const machine::Group& group, machine::De
   validate(config_);
   if (config_.pipeline.partition_method == "profile" && placement(config_).parts() > 1 &&
       config_.pipeline.layer_costs.empty())
-    throw std::logic_error("partition-method profile, and no layer was measured");
+    throw std::logic_error(
+        "partition-method profile requires measured layers (got no measurement)");
   config_.zero.aio.rank = group.index;
   schedules_ = suite::schedules(config_);
   connect_groups();
@@ -70,7 +71,8 @@ Trainer::Trainer(machine::World& world, const machine::Group& group, machine::De
   tokens_.allocate(device);
   if (chunks_->has_loss()) {
     losses_ = Tensor(device, machine::Dtype::float64, {config_.micro_batches()}, Category::buffers);
-    device.stream().kernels().fill(losses_, 0);  // the other copy of the model may end elsewhere
+    device.stream().kernels().fill(losses_,
+                                   0);  // the other copy of the model may end on another stage
   }
   connect_executor();
 }
@@ -141,8 +143,9 @@ void Trainer::connect_executor() {
   works();
 }
 
-// Stages 2 and 3 hold values and gradients only while the model needs them. With overlap_comm stage
-// 1 may still wait for values, and stages 0 and 1 reduce gradients as soon as they are ready.
+// ZeRO stages 2 and 3 hold values and gradients only while the model needs them. With overlap_comm
+// ZeRO stage 1 may still wait for values, and ZeRO stages 0 and 1 reduce gradients as soon as they
+// are ready.
 void Trainer::connect_step() {
   using layers::Parameters;
   layers::StageObserver observer;
@@ -159,8 +162,8 @@ bool Trainer::tells_of_gradients() const {
   return config_.zero.stage >= 2 || config_.zero.overlaps();
 }
 
-// Stages 0 and 1 count each pass that adds gradients to one chunk as a micro-batch: several may be
-// in flight, but these passes run one after another.
+// ZeRO stages 0 and 1 count each pass that adds gradients to one chunk as a micro-batch. Several
+// micro-batches may be in flight, but these passes run one after another.
 void Trainer::begin_gradients() {
   if (config_.zero.stage >= 2 || !tells_of_gradients()) return;
   passes_begun_ = passes_begun_ % gradient_passes_ + 1;
@@ -172,13 +175,13 @@ std::size_t Trainer::data_bytes(const TrainingConfig& config, bool has_loss) {
          (has_loss ? static_cast<std::size_t>(config.micro_batches()) * sizeof(double) : 0);
 }
 
-// The number of tokens that count is a sum over dp, whose ranks have different sequences (as with
-// Megatron-LM's --calculate-per-token-loss).
+// The number of tokens that count is summed over dp, because dp ranks have different sequences (as
+// with Megatron-LM's --calculate-per-token-loss).
 void Trainer::draw_data() {
   const machine::During data(machine::Part::data);
   tokens_.draw(steps_);
   if (const Tensor& counted = tokens_.counted()) {
-    step_->wait_for_values();  // they use the same group
+    step_->wait_for_values();  // gathering values uses the same group
     if (config_.degrees.dp > 1) communicator("dp")->all_reduce(counted, counted);
     step_->set_divisor(to_doubles(counted).front());
   }

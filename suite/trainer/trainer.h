@@ -6,8 +6,8 @@
 //   trainer.step();                       // forward_backward, reduce, update
 //   trainer.mean_loss();
 //
-// The degrees change where a number is computed, never which numbers: initial values, data and the
-// order of micro-batches depend only on the seed and on global indices.
+// The degrees select the rank that computes a number, but never change the number: initial values,
+// data and the order of micro-batches depend only on the seed and on global indices.
 
 #include <cstdint>
 #include <memory>
@@ -39,14 +39,15 @@ class Trainer {
   void forward_backward();
   zero::Step& optimizer_step() { return *step_; }
   const zero::Step& optimizer_step() const { return *step_; }
-  zero::StepResult update();  // and the loss scale by its outcome
+  zero::StepResult update();  // also updates the loss scale by the outcome
   zero::StepResult step() {
     forward_backward();
     step_->reduce();
     return update();
   }
 
-  // Calls work while all values of parameters are there (stage 3 gathers them). Collective over dp.
+  // Calls work while all values of parameters are present (ZeRO stage 3 gathers them). Collective
+  // over dp.
   template <class Work>
   void with_values(const Work& work) {
     step_->before_use(parameters_);
@@ -55,11 +56,12 @@ class Trainer {
   }
   std::uint64_t hash_of_values();  // of all parameters. Collective over dp
 
-  // Writes the values by gpt2_weights.h; of a padded table only the rows that were loaded.
-  // Collective over the group.
+  // Writes the values in the format of gpt2_weights.h. Writes only the loaded rows of a padded
+  // table. Collective over the group.
   void save(const std::string& path);
 
-  // The mean of the last forward_backward over all tokens that count. Collective over the group.
+  // Returns the mean of the last forward_backward over all tokens that count. Collective over the
+  // group.
   double mean_loss();
 
   const TrainingConfig& config() const { return config_; }
@@ -69,7 +71,7 @@ class Trainer {
   const zero::GradientPlan& plan() const { return plan_; }
   const zero::FlatStates& states() const { return *states_; }
   const ModelParts& parts() const { return parts_; }
-  // The memory of checkpoints with cpu_checkpointing, else null; and the bytes moved so far.
+  // Return the memory of checkpoints with cpu_checkpointing, else null; and the bytes moved so far.
   const machine::Device* checkpoint_host() const { return checkpoint_host_.get(); }
   layers::Checkpoints::Moved checkpoints_moved() const { return chunks_->checkpoints_moved(); }
   const pipeline::StageSchedules& schedules() const { return schedules_; }
@@ -79,13 +81,14 @@ class Trainer {
   struct Group {
     std::string name;
     std::unique_ptr<collectives::Communicator> communicator;  // null if this rank is not a member
-    std::unique_ptr<machine::Link> gradients;  // of pp, if gradients need a link of their own
+    std::unique_ptr<machine::Link> gradients;  // of pp, if gradients need a separate link
     std::vector<machine::Link*> links() const;
   };
   const std::vector<Group>& groups() const { return groups_; }
   collectives::Communicator* communicator(std::string_view name) const;
 
-  // Bytes of a step's data and, on the last stage, of the losses, counted as buffers.
+  // Returns the bytes of a step's data and, on the last stage, of the losses. They count as
+  // buffers.
   static std::size_t data_bytes(const TrainingConfig& config, bool has_loss);
 
  private:
@@ -115,7 +118,7 @@ class Trainer {
   zero::LossScale scale_;
   std::unique_ptr<pipeline::Executor> executor_;
   pipeline::Stage work_;
-  // Passes that add gradients: in a step, and in this step so far.
+  // Numbers of passes that add gradients: in a whole step, and so far in this step.
   std::ptrdiff_t gradient_passes_ = 0, passes_begun_ = 0;
   StepTokens tokens_;
   machine::Tensor losses_;  // one double for each micro-batch, on the last stage

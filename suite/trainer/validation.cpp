@@ -13,13 +13,13 @@ namespace {
 void validate_batch(const TrainingConfig& config) {
   const auto [micro, global, accumulation] = config.batch;
   if (micro < 1)
-    throw std::invalid_argument(fmt::format("micro-batch-size {} is not positive", micro));
+    throw std::invalid_argument(fmt::format("micro-batch-size is {}; expected at least 1", micro));
   config.activations.validate_rows(config.model, config.degrees.tp, micro);
   const int unit = config.degrees.dp * micro;
   if (global < 1 || global % unit != 0)
     throw std::invalid_argument(fmt::format(
         "global-batch-size {} is not divisible by data-parallel-size {} x "
-        "micro-batch-size {}; the next that is: {}",
+        "micro-batch-size {}; the next valid value is {}",
         global, config.degrees.dp, micro, (std::max(global, 1) + unit - 1) / unit * unit));
 }
 
@@ -30,23 +30,23 @@ void validate_pipeline(const TrainingConfig& config) {
   if (const std::string why = actions.why_not(size); !why.empty()) throw std::invalid_argument(why);
   if (actions.any_chunks && size.chunks == 1)
     throw std::invalid_argument(fmt::format(
-        "num-virtual-stages-per-pipeline-rank 1 with schedule {} is 1f1b; the nearest that "
-        "interleaves is {}",
+        "num-virtual-stages-per-pipeline-rank 1 with schedule {} equals 1f1b; the nearest number "
+        "that interleaves is {}",
         schedule, actions.chunks));
   config.activations.validate(config.model, config.degrees.tp,
                               std::ranges::min(layers_of_parts(config)));
   const int stage = config.zero.stage;
   if (stage < 2) return;
   if (!actions.whole())
-    throw std::invalid_argument(
-        fmt::format("zero-stage {} with schedule {}: the model is used as one part with one "
-                    "backward, as in 1f1b; the nearest stage with this schedule is 1",
-                    stage, schedule));
+    throw std::invalid_argument(fmt::format(
+        "zero-stage {} with schedule {} is not supported, because the model is one part with one "
+        "backward, as in 1f1b; the nearest ZeRO stage with this schedule is 1",
+        stage, schedule));
   const int in_flight = actions.peak(0, size);
   if (in_flight > 1)
     throw std::invalid_argument(
-        fmt::format("zero-stage {} with schedule {}: {} micro-batches are in flight, but each has "
-                    "to be backward before the next is forward, as in 1f1b",
+        fmt::format("zero-stage {} with schedule {}: {} micro-batches are in flight, but each "
+                    "must finish backward before the next begins forward, as in 1f1b",
                     stage, schedule, in_flight));
 }
 
@@ -58,18 +58,18 @@ void validate(const TrainingConfig& config) {
   const int stage = config.zero.stage;
   if (stage < 0 || stage >= zero::num_stages)
     throw std::invalid_argument(
-        fmt::format("zero-stage {}: there are the stages 0 to {}", stage, zero::num_stages - 1));
+        fmt::format("zero-stage is {}; expected 0 to {}", stage, zero::num_stages - 1));
   if (stage >= 2 && degrees.pp > 1)
     throw std::invalid_argument(
         fmt::format("zero-stage {} with pipeline-model-parallel-size {}: gradients are reduced in "
-                    "every micro-batch, which goes with pipeline-model-parallel-size 1; the "
-                    "nearest stage with pipelines is 1",
+                    "every micro-batch, which requires pipeline-model-parallel-size 1; the "
+                    "nearest ZeRO stage with pipelines is 1",
                     stage, degrees.pp));
   const zero::StepOptions& options = config.zero.options;
   if (config.zero.overlaps() && degrees.dp > 1 &&
       config.transport != machine::Transport::shared_memory)
     throw std::invalid_argument(
-        fmt::format("overlap_comm requires transport shared_memory, which several threads may use "
+        fmt::format("overlap_comm requires transport shared_memory, which supports several threads "
                     "(got {})",
                     machine::name(config.transport)));
   validate_batch(config);

@@ -38,7 +38,7 @@ std::vector<std::string> values_of(const std::string& axis, const std::string& t
              : harness::axis_texts<std::string>(axis, text);
 }
 
-// All combinations of the flags' values; the last flag varies fastest.
+// Returns all combinations of the flags' values. The last flag varies fastest.
 std::vector<AxisFlags> combinations(const AxisFlags& flags) {
   std::vector<AxisFlags> all{{}};
   for (const auto& [axis, text] : flags) {
@@ -63,7 +63,7 @@ Resolved resolved_of(Sources sources, const AxisFlags& axes) {
     sources.model = "small";
   Resolved resolved = resolve(sources);
   if (!resolved.config.model.has_shape())
-    throw UsageError(fmt::format("{} says no model's shape: give --model", file));
+    throw UsageError(fmt::format("{} specifies no model's shape; give --model", file));
   if (const std::string why = configuration::why_no_step(resolved.config); !why.empty())
     throw UsageError(fmt::format("{}: {}", file, why));
   try {
@@ -74,7 +74,7 @@ Resolved resolved_of(Sources sources, const AxisFlags& axes) {
   return resolved;
 }
 
-// The axes of the configuration's only case.
+// Returns the axes of the configuration's only case.
 AxisFlags flags_of(TrainingConfig config, const AxisFlags& given, const std::string& model) {
   AxisFlags flags;
   for (const Key& key : configuration::keys())
@@ -93,10 +93,10 @@ ConfiguredCases configured_cases(const Sources& sources, const std::vector<std::
   const std::vector<std::string> known{"gpt_step", "training_speed"};
   if (units.size() != 1 || std::ranges::find(known, units.front()) == known.end())
     throw UsageError(
-        fmt::format("{} configures gpt_step or training_speed: name one of them", file));
+        fmt::format("{} configures gpt_step or training_speed; name one of them", file));
   const AxisFlags given = request.flags;
   if (!given.contains("ranks"))
-    throw UsageError(fmt::format("{} needs the number of ranks: give --ranks N", file));
+    throw UsageError(fmt::format("{} requires the number of ranks; give --ranks N", file));
   ConfiguredCases all;
   std::set<std::pair<std::string, std::string>> taken;
   std::vector<std::pair<AxisFlags, std::string>> refused;

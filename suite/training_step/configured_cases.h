@@ -6,8 +6,8 @@
 //   run.cases;                      // one for each combination of the flags' values
 //   json(run.resolved);             // for the record
 //
-// An axis on the command line is one more source beside the files: it may set what they leave open.
-// An axis that contradicts them is an error that shows both values.
+// An axis on the command line is one more source in addition to the files. It may set keys that the
+// files do not set. An axis that contradicts the files is an error that shows both values.
 
 #include <string>
 #include <vector>
@@ -22,9 +22,10 @@ struct ConfiguredCases {
   std::vector<harness::PlannedCase> cases;
 };
 
-// sources: without axes, model and GPUs, which come from the request's flags; the model is "small"
-// if neither names one. Throws harness::UsageError for a flag that contradicts a file, for a unit
-// that is not of the training step or several units, and for a configuration that no step supports.
+// sources: without axes, model and GPUs, which come from the request's flags. The model is "small"
+// if neither the sources nor the flags name one. Throws harness::UsageError for a flag that
+// contradicts a file, for a unit that is not of the training step or several units, and for a
+// configuration that no step supports.
 ConfiguredCases configured_cases(const configuration::Sources& sources,
                                  const std::vector<std::string>& units,
                                  harness::PlanRequest request);

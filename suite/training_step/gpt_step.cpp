@@ -1,6 +1,6 @@
 // Claim: a GPT step over TP x PP x DP equals the step of one device. After ten steps the loss and
-// every parameter are within the bound of rounding (reference.h); replicas have the same bits after
-// every step; bytes sent and held are the sums of the papers' formulas; the pipeline executes its
+// every parameter are within the bound of rounding (reference.h). Replicas have the same bits after
+// every step. Bytes sent and held are the sums of the papers' formulas. The pipeline executes its
 // schedule (Shoeybi et al. 2019; Narayanan et al. 2021; Rajbhandari et al. 2020).
 
 #include <fmt/format.h>
@@ -41,7 +41,7 @@ struct GptStep : StepUnit {
     const auto in_bfloat16 = vary("dtype", {"bfloat16"});
     const auto mpi = vary("transport", {"mpi"});
     const auto stages = vary("zero-stage", {"0", "1", "2", "3"});
-    const auto schedules = vary("schedule", {"gpipe", "1f1b"});  // gpt_grid has them all
+    const auto schedules = vary("schedule", {"gpipe", "1f1b"});  // gpt_grid has all schedules
     const auto every = grids({1, 2, 3, 4, 8}, {1, 2, 4}, {1, 2, 4}, {1, 2, 3, 4, 8});
     const auto several = grids({2, 3, 4, 8}, {1, 2, 4}, {1, 2, 4}, {1, 2, 3, 4, 8});
     const auto replicas = grids({2, 3, 4, 8}, {1, 2, 4}, {1}, {2, 3, 4, 8});
@@ -59,11 +59,11 @@ struct GptStep : StepUnit {
                           vary("cpu-checkpointing", {"off", "on"}),
                           vary("use-flash-attn", {"off", "on"})};
     add(full, "activations", held + Variations{floats}, every);
-    // All grids that shard something, and stage 3 with all ways to hold activations.
+    // Covers all grids that shard something, and ZeRO stage 3 with all ways to hold activations.
     add(full, "shards", {floats, vary("zero-stage", {"2", "3"})}, replicas);
     add(full, "shards", {mpi, vary("zero-stage", {"2", "3"})}, tp_and_dp);
     add(full, "shards", held + Variations{vary("zero-stage", {"3"})}, tp_and_dp);
-    // Tokens that do not count, and SGD: all grids, and both in every stage.
+    // Covers tokens that do not count, and SGD: each on all grids, and both in every ZeRO stage.
     for (const auto& [uneven, optimizer] : {std::pair("on", "adamw"), {"off", "sgd"}})
       for (const auto& [pp, stage] : {std::pair(std::vector{1}, "2"), {std::vector{2, 4}, "1"}})
         for (const auto& [tp, rows] : {std::pair(std::vector{1}, "off"), {std::vector{2, 4}, "on"}})
@@ -73,8 +73,8 @@ struct GptStep : StepUnit {
               grids({1, 2, 3, 4, 8}, tp, pp, {1, 2, 3, 4, 8}));
     const Variations uneven_sgd{vary("uneven-tokens", {"on"}), vary("optimizer", {"sgd"})};
     add(full, "uneven", uneven_sgd, every);
-    // Offloaded optimizer states: every stage on all grids. Offloaded values: in the same place as
-    // the states, or with the states on the device.
+    // Covers offloaded optimizer states in every ZeRO stage on all grids. Offloaded values are in
+    // the same place as the states, or the states are on the device.
     const auto elsewhere = vary("offload_optimizer", {"cpu", "nvme"});
     add(full, "offload", {in_bfloat16, stages, elsewhere}, every);
     add(full, "offload", {in_float, stages, elsewhere},
@@ -110,8 +110,8 @@ struct GptStep : StepUnit {
                              vary("offload_optimizer", {"cpu"}), vary("offload_param", {"cpu"})};
     add({quick}, "offload_param", on_host, tp_and_dp);
 
-    // Several micro-batches of several sequences; three replicas; dropout, also recomputed with
-    // sequence parallelism; an odd number of micro-batches.
+    // Covers several micro-batches of several sequences; three replicas; dropout, also recomputed
+    // with sequence parallelism; and an odd number of micro-batches.
     const auto tiny = vary("model", {"tiny"});
     const auto dropout = vary("model-args", {"--hidden-dropout 0.1 --attention-dropout 0.1"});
     const Variations pairs{tiny, vary("micro-batch-size", {"2"}),
@@ -146,7 +146,7 @@ struct GptStep : StepUnit {
     if (config_.precision.dtype == Dtype::float16)
       description.set("skipped_steps", static_cast<double>(std::ranges::count(skipped_, true)));
     if (first_taken(skipped_) == reference_steps)
-      description.note = "no step was taken: the gradients of all overflow";
+      description.note = "every step was skipped, because its gradients overflow";
     describe_step(description);
   }
 
@@ -273,11 +273,11 @@ struct GptStep : StepUnit {
   }
 
   std::vector<double> losses_;
-  SkippedSteps skipped_{};  // of the judged steps
+  SkippedSteps skipped_{};  // whether each judged step was skipped
   double loss_error_ = 0;   // the largest relative error of a step's loss, compared with double
 };
 
-// The same claim and oracles for Llama's shape (layers/gpt_config.h), on fewer grids.
+// Has the claim and oracles of gpt_step, for Llama's shape (layers/gpt_config.h) on fewer grids.
 struct LlamaStep : GptStep {
   static constexpr std::string_view name = "llama_step";
   static constexpr std::string_view about =
@@ -305,13 +305,13 @@ struct LlamaStep : GptStep {
   using GptStep::GptStep;
 };
 
-// The same claim on all process grids of eight ranks with all schedules, ZeRO stages, recomputation
-// and dtypes, with tokens that do not count. The model has a layer for every part of the longest
-// pipeline and a head for every rank.
+// Has the claim of gpt_step on all process grids of eight ranks with all schedules, ZeRO stages,
+// recomputation and dtypes, and with tokens that do not count. The model has a layer for every part
+// of the longest pipeline and a head for every rank.
 struct GptGrid : GptStep {
   static constexpr std::string_view name = "gpt_grid";
   static constexpr std::string_view about =
-      "gpt_step cut in every way of TP x PP x DP, by every pipeline schedule";
+      "gpt_step on every grid of TP x PP x DP, with every pipeline schedule";
 
   static harness::Sweep<Case> sweep(const harness::PlanRequest& request) {
     using enum Profile;
@@ -325,13 +325,13 @@ struct GptGrid : GptStep {
     const Variations four_layers{vary("model-args", {"--num-layers 4"})};
     cut(sweep, {quick}, {"interleaved_1f1b", "zb_h1", "zb_h2", "zb_v", "dual_pipe"}, 2, 2, 1,
         four_layers);
-    // Two chunks of a stage in all three orders.
+    // Covers two chunks per stage in all three orders.
     cut(sweep, {smoke}, {"interleaved_1f1b", "zb_v", "dual_pipe"}, 1, 2, 1, four_layers);
     return sweep;
   }
 
-  // One grid with all schedules. Grids and schedules vary how activations are held, the stage and
-  // the dtype: one combination each, and all of them in `paper`.
+  // Adds one grid with all schedules. The way to hold activations, the ZeRO stage and the dtype
+  // vary over grids and schedules: one combination each, and all combinations in `paper`.
   static void cut(harness::Sweep<Case>& sweep, const std::vector<Profile>& profiles,
                   const std::vector<std::string>& schedules, int tp, int pp, int dp,
                   const Variations& model) {
@@ -340,7 +340,7 @@ struct GptGrid : GptStep {
     const std::vector<std::string> dtypes{"float", "bfloat16"};
     for (const std::string& schedule : schedules) {
       if (pp == 1 && schedule != "1f1b") continue;
-      // Sequence parallelism wherever there are several tp ranks.
+      // Uses sequence parallelism if there are several tp ranks.
       const Variations grid = grids({tp * pp * dp}, {tp}, {pp}, {dp}) + model +
                               Variations{vary("schedule", {schedule}),
                                          vary("sequence-parallel", {tp > 1 ? "on" : "off"})};
@@ -353,8 +353,8 @@ struct GptGrid : GptStep {
                                        : std::vector{static_cast<int>(at / 2 % 2)})
           sweep.slice({profile}, "grids",
                       grid + Variations{vary("zero-stage", {std::to_string(stage)}),
-                                        // Not "profile": by measured times two runs may hold and
-                                        // send other bytes.
+                                        // "profile" is not here: its parts follow measured times,
+                                        // so two runs may hold and send different bytes.
                                         vary("partition-method",
                                              {pp > 1 && stage == 0 ? "parameters" : "uniform"}),
                                         vary("recompute-granularity",

@@ -15,7 +15,7 @@ using machine::Tensor;
 
 namespace {
 
-constexpr double half_end = 65520;  // this and larger numbers round to infinity
+constexpr double half_end = 65520;  // numbers from here on round to infinity
 
 Matrix plain(const Tensor& tensor) { return machine::matrix(tensor); }
 
@@ -38,7 +38,7 @@ double largest(const Matrix& m) {
   return most;
 }
 
-// The largest sum of |elements| of a row.
+// Returns the largest sum of |elements| of a row.
 double largest_row_sum(const Matrix& m) {
   double most = 0, sum = 0;
   each(m, [&](std::int64_t, std::int64_t col, double value) {
@@ -48,7 +48,7 @@ double largest_row_sum(const Matrix& m) {
   return most;
 }
 
-// An upper bound of all partial sums of the elements of a b.
+// Returns an upper bound of all partial sums of the elements of a b.
 double largest_partial(const Matrix& a, const Matrix& b) {
   return std::min(largest_row_sum(a) * largest(b), largest(a) * largest_row_sum(b.transposed()));
 }
@@ -130,7 +130,8 @@ class RangeDevice::Watch final : public machine::Kernels {
     look(d_logits);
   }
 
-  // Not recorded: results in float, results that are no activations, and results of at most 1.
+  // These results are not recorded: results in float, results that are not activations, and results
+  // of at most 1.
   void fill(T out, double value) override { host_.fill(out, value); }
   void cast(T in, T out) override { host_.cast(in, out); }
   void accumulate(T in, T out) override { host_.accumulate(in, out); }
@@ -207,7 +208,7 @@ class RangeDevice::Watch final : public machine::Kernels {
   void do_attention(const machine::AttentionForward&) override { refuse(); }
   void do_attention_backward(const machine::AttentionBackward&) override { refuse(); }
   [[noreturn]] static void refuse() {
-    throw std::logic_error("blockwise attention is not watched");
+    throw std::logic_error("blockwise attention is not supported");
   }
 
   void look(T out) { look(plain(out)); }

@@ -1,7 +1,7 @@
 #pragma once
-// Which steps in half overflow, derived from the same step in double. A RangeDevice records how
-// large the numbers get that half would store, and must_overflow compares them with half's range at
-// a loss scale. No result of the step in half is used.
+// Determines the steps in half that overflow, from the same step in double. A RangeDevice records
+// the largest numbers that half would store, and must_overflow compares them with half's range at a
+// loss scale. Uses no result of the step in half.
 
 #include <memory>
 #include <optional>
@@ -10,7 +10,7 @@
 
 namespace suite {
 
-// How large numbers got. stored: the largest number that a step stores at all degrees. partial: an
+// Largest magnitudes. stored: the largest number that a step stores at all degrees. partial: an
 // upper bound of all stored numbers and of partial sums of products, as tp ranks have them.
 struct Magnitude {
   double stored = 0, partial = 0;
@@ -20,19 +20,19 @@ struct StepMagnitudes {
   Magnitude backward;  // to be multiplied by the loss scale
 };
 
-// Whether a step whose loss is multiplied by `scale` overflows in half, if rounding changes numbers
-// by at most `relative`. Empty: both outcomes are right.
+// Returns whether a step whose loss is multiplied by `scale` overflows in half, if rounding changes
+// numbers by at most `relative`. Empty: both outcomes are right.
 std::optional<bool> must_overflow(const StepMagnitudes& step, double scale, double relative);
 
-// A host device for steps in double, without recomputation or blockwise attention. Backward lasts
-// from a micro-batch's loss to its embedding.
+// A host device for steps in double, without recomputation or blockwise attention. Backward begins
+// at a micro-batch's loss and ends at its embedding.
 class RangeDevice final : public machine::Device {
  public:
   explicit RangeDevice(int threads);
   ~RangeDevice() override;
   // Excludes the gradient of a parameter, which is float when the model is half.
   void leave_out(const machine::Tensor& gradient);
-  StepMagnitudes take();  // since the last call
+  StepMagnitudes take();  // returns the magnitudes since the last call
 
   std::string description() const override { return inner_->description(); }
   std::unique_ptr<machine::Stream> make_stream() override;
@@ -44,7 +44,7 @@ class RangeDevice final : public machine::Device {
   void do_free(void* data, std::size_t bytes) override;
 
   std::unique_ptr<machine::Device> inner_;
-  Watch* watch_ = nullptr;  // of stream()
+  Watch* watch_ = nullptr;  // the kernels of stream()
 };
 
 }  // namespace suite

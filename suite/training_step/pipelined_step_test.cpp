@@ -71,7 +71,7 @@ TEST(TrainingStep, RejectsUnsuitableSchedulesByName) {
   const std::string stages = "num-virtual-stages-per-pipeline-rank";
   EXPECT_EQ(refused({{"schedule", "interleaved_1f1b"}, {stages, "2"}}), "accepted");
   testing::expect_words(refused({{"schedule", "interleaved_1f1b"}, {stages, "1"}}),
-                        {stages + " 1", "is 1f1b", "is 2"});
+                        {stages + " 1", "equals 1f1b", "is 2"});
   testing::expect_words(refused({{"schedule", "interleaved_1f1b"}, {stages, "many"}}),
                         {stages + " is 'many'", "whole number or 'schedule'"});
   testing::expect_words(refused({{"schedule", "interleaved_1f1b"}, {stages, "4"}}),

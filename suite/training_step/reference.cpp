@@ -32,7 +32,7 @@ void displace(const machine::Tensor& gradient, double size, std::uint64_t seed) 
   from_doubles(gradient, values);
 }
 
-// probe 0: undisturbed.
+// Trains the model. probe 0 is not disturbed.
 History train(machine::World& world, const TrainingConfig& judged, const Corpus& corpus,
               Dtype dtype, int probe, const SkippedSteps& skipped) {
   const std::unique_ptr<RangeDevice> range =
@@ -75,7 +75,7 @@ History train(machine::World& world, const TrainingConfig& judged, const Corpus&
   return history;
 }
 
-// The optimizer of the first update.
+// Returns the optimizer of the first update.
 zero::Rule first_rule(const TrainingConfig& config) {
   zero::Rule rule = config.optimizer.rule();
   const double rate = config.learning_rate().after(0);
@@ -103,7 +103,7 @@ Reference make_reference(machine::World& world, const TrainingConfig& config, co
           std::max(bounds.losses[step],
                    probe_margin * std::abs(disturbed.losses[step] - reference.exact.losses[step]));
   }
-  // Stored values are rounded once more than the master copy, which is rounded once a step.
+  // Stored values have one more rounding than the master copy, which is rounded once per step.
   const double u = unit_roundoff(config.precision.dtype);
   const double master = std::min(u, unit_roundoff(Dtype::float32));
   for (const auto& [name, exact] : reference.exact.parameters) {
@@ -119,7 +119,7 @@ Reference make_reference(machine::World& world, const TrainingConfig& config, co
     bound.after_one += (u + 2 * master) * norm(exact.after_one);
     bound.after_all += (u + 2 * reference_steps * master) * norm(exact.after_all);
   }
-  // The loss is the output of the last layer, so it has the error of the whole forward.
+  // The loss is the output of the last layer, so the error of the whole forward bounds it.
   for (std::size_t step = 0; step < reference_steps; ++step)
     bounds.losses[step] += gradient_epsilon(config) * std::abs(reference.exact.losses[step]);
   return reference;
@@ -156,7 +156,7 @@ std::unique_ptr<Trainer> reference_trainer(machine::World& world, TrainingConfig
   config.pipeline.schedule = "1f1b";
   config.pipeline.virtual_stages = 1;
   config.zero.stage = 0;
-  config.zero.options.offload_param = {};  // of stage 3 only
+  config.zero.options.offload_param = {};  // only ZeRO stage 3 supports it
   config.activations = {};
   config.transport = machine::Transport::shared_memory;
   const machine::Group alone{"reference", {world.rank()}, 0};
@@ -185,7 +185,7 @@ double gradient_epsilon(const TrainingConfig& config, int layer) {
 
 namespace {
 
-// The text of everything that changes a number in training on one device.
+// Returns a text of everything that changes a number in training on one device.
 std::string what_is_trained(TrainingConfig config, const Corpus& corpus) {
   const bool delayed = config.zero.options.offload_optimizer.is_delayed();
   config.degrees = {};

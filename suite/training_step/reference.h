@@ -7,20 +7,20 @@
 //   eps_g = k C^(L+1-l) eps    k = 4, C = 1.03 (arXiv:2506.09280, Theorem 5.3), l: the layer
 //   eps   = 2u + sqrt(n) u_a
 //
-// where u is the dtype's unit roundoff, u_a the accumulator's, and n the length of the longest sum
+// u is the dtype's unit roundoff, u_a the accumulator's, and n the length of the longest sum
 // (Higham and Mary 2019, doi:10.1137/18M1226312: errors of sums grow as sqrt(n)). This bounds the
 // raw gradients of the first step, and first_step.h bounds the effect of such an error on the first
 // update. Later, Adam's step does not depend on a gradient's size, which magnifies small errors,
 // and no closed form covers ten steps. Therefore the double run is repeated `probes` times, with
 // every gradient of every step displaced by exactly eps_g of its norm in a random direction. The
 // bound of the final parameters and losses is the largest distance from the undisturbed run times
-// `probe_margin` (a few random directions understate the worst one), or the bound of the first step
-// if that is larger. Rounding of the values themselves is added. No measured deviation of the
-// judged code is used.
+// `probe_margin` (a few random directions understate the worst one). If the bound of the first step
+// is larger, it is used instead. Rounding of the values themselves is added. No measured deviation
+// of the judged code is used.
 //
-// The reference skips the steps that the judged run skipped because its gradients overflowed;
-// must_overflow (half_range.h) judges whether they had to. "The first step" is the first step that
-// is not skipped.
+// The reference skips the steps that the judged run skipped because its gradients overflowed.
+// must_overflow (half_range.h) judges whether these steps must be skipped. "The first step" is the
+// first step that is not skipped.
 
 #include <array>
 #include <map>
@@ -41,7 +41,7 @@ inline constexpr int probes = 3;
 inline constexpr double probe_margin = 4;
 
 using SkippedSteps = std::array<bool, reference_steps>;
-// The first step that is not skipped, from 0; reference_steps if all are.
+// Returns the first step that is not skipped, from 0; reference_steps if all are skipped.
 int first_taken(const SkippedSteps& skipped);
 
 // A whole parameter during training, in the shape of its global tensor.
@@ -56,8 +56,9 @@ struct ParameterHistory {
 struct History {
   std::map<std::string, ParameterHistory> parameters;
   std::vector<double> losses;  // means over tokens before each update
-  double gradient_norm = 0;    // of the first step, before clipping
-  double gradient_factor = 1;  // by which clipping and the divisor scale its raw gradients
+  double gradient_norm = 0;    // norm in the first step, before clipping
+  double gradient_factor =
+      1;  // clipping and the divisor scale the first step's raw gradients by this
   std::vector<StepMagnitudes> magnitudes;  // of each step in double, if the judged dtype is half
   static auto members(auto& self) {
     return std::tie(self.parameters, self.losses, self.gradient_norm, self.gradient_factor,
@@ -82,36 +83,37 @@ struct Reference {
   static auto members(auto& self) { return std::tie(self.exact, self.same, self.bounds); }
 };
 
-// Trains this config's model at degree 1 on this rank alone (rank 0 of the world). The result is
-// kept for the process, because it does not depend on the degrees, the schedule or the ZeRO stage.
+// Trains this config's model at degree 1 on this rank only (rank 0 of the world). The process keeps
+// the result, because it does not depend on the degrees, the schedule or the ZeRO stage.
 const Reference& reference_of(machine::World& world, const TrainingConfig& config,
                               const Corpus& corpus, const SkippedSteps& skipped = {});
 
-// The first step that is not skipped, in double at degree 1, and the skipped ones before it.
+// The first step that is not skipped, in double at degree 1, and the skipped steps before it.
 struct FirstStep {
   std::vector<StepMagnitudes> magnitudes;  // of each step, if the judged dtype is half
-  double loss = 0;                         // of the last step, as are its raw gradients
+  double loss = 0;                         // loss and raw gradients are those of the last step
   std::vector<std::pair<std::string, std::vector<double>>> gradients;
 };
-// The process keeps the last result only: that of GPT-2 124M takes 1 GB.
+// Keeps only the last result for the process, because that of GPT-2 124M takes 1 GB.
 const FirstStep& first_step_of(machine::World& world, const TrainingConfig& config,
                                const Corpus& corpus, std::size_t skipped_steps);
 
-// A trainer of this config's model at degree 1 on this rank alone, on `device` or the host. In half
-// its loss scale is half of the config's, so that it overflows in no step that was not skipped.
+// Returns a trainer of this config's model at degree 1 on this rank only, on `device` or the host.
+// In half its loss scale is half of the config's, so that it does not overflow in a step that was
+// not skipped.
 std::unique_ptr<Trainer> reference_trainer(machine::World& world, TrainingConfig config,
                                            const Corpus& corpus, machine::Dtype dtype,
                                            machine::Device* device = nullptr);
-// For reference_trainer in double if the judged dtype is half; else null.
+// Returns a device for reference_trainer in double if the judged dtype is half; else null.
 std::unique_ptr<RangeDevice> range_device(machine::World& world, const TrainingConfig& config);
 // Makes this step overflow. Call it between reduce and update.
 void make_overflow(Trainer& trainer);
 
-// After reduce: the gradient of the sum of the losses, without the loss scale.
+// Returns the gradient of the sum of the losses, without the loss scale. Call it after reduce.
 std::vector<double> unscaled_gradient(const Trainer& trainer,
                                       const collectives::Parameter& parameter);
 
-// eps_g of a layer; by default that of the whole model, which is the largest.
+// Returns eps_g of a layer; by default that of the whole model, which is the largest.
 double gradient_epsilon(const TrainingConfig& config, int layer = 0);
 
 }  // namespace suite

@@ -20,7 +20,7 @@ using machine::Category;
 namespace {
 
 constexpr int most_steps = 64;
-constexpr const char* none_taken = "the gradients of every step overflow, so that none is taken";
+constexpr const char* none_taken = "every step was skipped, because its gradients overflow";
 
 }  // namespace
 
@@ -38,7 +38,7 @@ void judge_memory(harness::Judge& judge, const Trainer& trainer, const machine::
   if (peaks.empty()) return judge.not_applicable(Oracle::memory, none_taken);
   if (!device.readable_by_host())
     return judge.not_applicable(Oracle::memory, "CUDA tensors are staged through host memory");
-  judge.shares_reference(Oracle::memory);  // ZeRO's buckets, the schedule's actions
+  judge.shares_reference(Oracle::memory);  // reads ZeRO's buckets and the schedule's actions
   for (const auto& [category, bytes] : expected_peaks(trainer))
     judge.memory(category, peaks.at(category), bytes);
   if (const machine::Device* host = trainer.checkpoint_host())
@@ -82,7 +82,7 @@ void judge_volume(harness::Judge& judge, Trainer& trainer) {
     judge.volume("file to host", states, moved.nvme_read, all.nvme_read);
     judge.volume("host to file", states, moved.nvme_written, all.nvme_written);
   }
-  judge.shares_reference(Oracle::volume);  // ZeRO's buckets
+  judge.shares_reference(Oracle::volume);  // reads ZeRO's buckets
   auto expected = expected_traffic(trainer);
   for (const Trainer::Group& group : trainer.groups()) {
     std::map<machine::TrafficLabel, machine::Traffic> measured;
@@ -122,8 +122,8 @@ void judge_overflow(harness::Judge& judge, const TrainingConfig& config, int ste
                     double scale, const StepMagnitudes& in_double) {
   const std::optional<bool> must = must_overflow(in_double, scale, gradient_epsilon(config));
   if (must)
-    judge.exact(fmt::format("whether step {} is skipped at a loss scale of {}: in double its "
-                            "gradients reach {:.3g} and no sum of them more than {:.3g}",
+    judge.exact(fmt::format("whether step {} is skipped at a loss scale of {}; in double its "
+                            "gradients reach {:.3g}, and sums of them at most {:.3g}",
                             step, scale, scale * in_double.backward.stored,
                             scale * in_double.backward.partial),
                 std::vector{skipped ? 1.0 : 0.0}, std::vector{*must ? 1.0 : 0.0});

@@ -1,5 +1,5 @@
 #pragma once
-// The oracles of a training step besides its numbers, on every rank of the case: bytes held, bytes
+// The oracles of a training step except its numbers, on every rank of the case: bytes held, bytes
 // sent and the pipeline's schedule (expectations.h).
 
 #include <cstddef>
@@ -15,30 +15,31 @@ namespace suite {
 
 using CategoryPeaks = std::map<machine::Category, std::size_t>;
 
-// Takes steps until one is not skipped (a dynamic loss scale comes down), at most 64, and calls
-// `begin` before each. False if all were skipped.
+// Takes steps until one is not skipped (a dynamic loss scale decreases), at most 64, and calls
+// `begin` before each. Returns false if all steps were skipped.
 bool take_step(
     Trainer& trainer, const std::function<void()>& begin = [] {});
 
-// peaks: of this trainer's tensors, over a step that is not its first and was not skipped; empty if
-// there was none.
+// peaks: bytes of this trainer's tensors, over a step that is not its first and was not skipped;
+// empty if there was no such step.
 void judge_memory(harness::Judge& judge, const Trainer& trainer, const machine::Device& device,
                   const CategoryPeaks& peaks);
 
-// Takes one more step.
+// Takes one more step and judges its volume.
 void judge_volume(harness::Judge& judge, Trainer& trainer);
 
 // Judges the trainer's last step.
 void judge_schedule(harness::Judge& judge, const Trainer& trainer);
 
-// Whether any rank's gradients contain an infinity or a NaN. False for dtypes other than half,
-// whose range is small. Call it between reduce and update. Collective over the group.
+// Returns whether any rank's gradients contain an infinity or a NaN. Returns false for dtypes other
+// than half, because only half has a small range. Call it between reduce and update. Collective
+// over the group.
 bool gradients_overflow(Trainer& trainer, machine::World& world, const machine::Group& group);
-// Judges whether a step at this loss scale was skipped if and only if it had to be.
+// Judges whether the step was skipped at this loss scale if and only if it overflows.
 void judge_overflow(harness::Judge& judge, const TrainingConfig& config, int step, bool skipped,
                     double scale, const StepMagnitudes& in_double);
 
-// The part of a parameter that this rank holds, for keys of determinism: "" or " (part 1)".
+// Returns the part of a parameter that this rank holds, for keys of determinism: "" or " (part 1)".
 std::string shard_text(const collectives::Parameter& parameter, const Trainer& trainer);
 
 }  // namespace suite

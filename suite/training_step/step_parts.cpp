@@ -1,21 +1,21 @@
 // Claim: the time of a part by the step's clock (machine/world/step_clock.h) equals the time that
 // the step saves without that part.
 //
-// All ranks take in turn a recorded step and the same step without the part:
+// All ranks alternate a recorded step and the same step without the part:
 //
-//   communication   dp = ranks with ZeRO stage 0, whose ranks all update everything; without it
-//                   every rank takes the step of its own sequences alone
-//   optimizer       every rank alone; without it only forward and backward
-//   recompute       every rank alone, with all layers recomputed; without it none
-//   recorder        every rank alone, recorded; without it not recorded. The part is the number of
-//                   the step's events times the time of one event in a loop
+//   communication   dp = ranks with ZeRO stage 0, whose ranks all update everything; without
+//                   the part each rank takes a separate step of its own sequences
+//   optimizer       each rank separately; without the part only forward and backward
+//   recompute       each rank separately, with all layers recomputed; without the part no layer
+//   recorder        each rank separately, recorded; without the part not recorded. The part is
+//                   the number of the step's events times the time of one event in a loop
 //
-// part_fraction = 1 - rest / step, where rest is the step without the part by its clock, and
-// left_out_fraction = 1 - without / step, both of medians over rounds and averaged over ranks. They
-// may differ by side effects of leaving the part out: the contents of caches, ranks that wait for
-// others. The case fails if on some rank they differ by more than `tolerance` with 99.9 %
-// confidence. If a rank was kept from its core, the machine decides which rank waits, and times are
-// not judged.
+// part_fraction = 1 - rest / step. rest is the step without the part by its clock.
+// left_out_fraction = 1 - without / step. Both use medians over rounds, averaged over ranks. They
+// may differ by side effects of omitting the part: the contents of caches, and ranks that wait for
+// other ranks. The case fails if on some rank they differ by more than `tolerance` with 99.9 %
+// confidence. If a rank had to wait for its core, the machine determines the rank that waits, and
+// times are not judged.
 
 #include <fmt/format.h>
 
@@ -45,15 +45,16 @@ using harness::vary;
 using machine::Dtype;
 using machine::Part;
 
-constexpr double tolerance = 0.05;     // of the step
-constexpr double most_delayed = 0.05;  // fraction of the time, by other processes
+constexpr double tolerance = 0.05;  // fraction of the step
+constexpr double most_delayed =
+    0.05;  // fraction of the time in which other processes have the core
 constexpr int most_rounds = 101, least_rounds = 15;
-constexpr double most_s = 5;  // after least_rounds
+constexpr double most_s = 5;  // limit of the measurement after least_rounds
 
 struct StepParts {
   static constexpr std::string_view name = "step_parts";
   static constexpr std::string_view about =
-      "what a step's clock says of a part, against the same step without it";
+      "time of a part by a step's clock, compared with the same step without it";
   static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::determinism};
   static constexpr harness::Counter counters[] = {
       {"part_fraction", "", Better::neither, Nature::measured,
@@ -78,9 +79,9 @@ struct StepParts {
         .axis("sequences", &Case::sequences, 4)
         .axis("left_out", &Case::left_out, all.front(), all)
         .only([](const Case& c) -> std::string {
-          if (c.sequences < 1) return "sequences of a rank: at least 1";
+          if (c.sequences < 1) return "sequences must be at least 1";
           if (c.left_out == "communication" && c.ranks < 2)
-            return "one rank does not communicate: at least 2";
+            return "ranks must be at least 2, because one rank does not communicate";
           return "";
         })
         .slice({quick}, "communication")
@@ -122,15 +123,18 @@ struct StepParts {
   void judge(harness::Judge& judge) {
     measure();
     if (are_threads())
-      judge.not_applicable(Oracle::numerics, "ranks are threads, whose times mean nothing");
+      judge.not_applicable(Oracle::numerics,
+                           "ranks are threads, so their times are not meaningful");
     else if (delayed_ > most_delayed)
       judge.not_applicable(
           Oracle::numerics,
-          fmt::format("a rank was kept from its core for {:.0f} % of the time: busy machine",
-                      100 * delayed_));
+          fmt::format(
+              "a rank waited for its core for {:.0f} % of the time, because the machine is busy",
+              100 * delayed_));
     else
-      judge.times(fmt::format("{}, by the clock and by leaving it out, of a step", case_.left_out),
-                  surely(), tolerance);
+      judge.times(
+          fmt::format("{}, fraction of a step by the clock and by omitting it", case_.left_out),
+          surely(), tolerance);
     // A recorded step computes the same bits.
     const std::string key = fmt::format("rank {}, recorded or not", context_.group.index);
     for (const bool recorded : {true, false}) {
@@ -222,7 +226,7 @@ struct StepParts {
         std::max(delayed_, std::ranges::max(context_.world.all_gather(context_.group, mine)));
   }
 
-  // A lower bound of the median difference with 99.9 % confidence.
+  // Returns a lower bound of the median difference with 99.9 % confidence.
   double surely() const {
     std::vector<double> differences;
     for (std::size_t i = 0; i < step_s_.size(); ++i)
@@ -239,7 +243,7 @@ struct StepParts {
   Corpus corpus_;
   machine::StepClock clock_;
   std::unique_ptr<Trainer> whole_, rest_;
-  double event_s_ = 0, delayed_ = 0;  // delayed: fraction of the time, of the rank with most
+  double event_s_ = 0, delayed_ = 0;  // delayed: fraction of the time, maximum over ranks
   std::vector<double> step_s_, rest_s_, without_s_;  // by round
 };
 

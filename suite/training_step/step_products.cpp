@@ -13,7 +13,7 @@ using machine::Matrix;
 
 namespace {
 
-// The number of elements from the first to the last in memory.
+// Returns the number of elements from the first to the last in memory.
 std::int64_t extent(const Matrix& x) {
   return (x.rows - 1) * x.row_stride + (x.cols - 1) * x.col_stride +
          (x.batch[0] - 1) * x.batch_stride[0] + (x.batch[1] - 1) * x.batch_stride[1] + 1;

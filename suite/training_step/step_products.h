@@ -1,7 +1,7 @@
 #pragma once
-// The matrix products of a training step alone, one after another: a lower bound of the step's
-// time. They have the same shapes, strides, dtypes and factors. All products share their operands,
-// so that caches help them at least as much as in the step.
+// The matrix products of a training step without its other work, one after another: a lower bound
+// of the step's time. They have the same shapes, strides, dtypes and factors. All products share
+// their operands, so that caches help them at least as much as in the step.
 
 #include <vector>
 

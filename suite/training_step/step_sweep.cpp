@@ -38,7 +38,7 @@ std::vector<std::string> expand(const Key& key, Kind kind, std::string_view text
              : harness::axis_texts<std::string>(key.axis, text);
 }
 
-// Reads the value like a configuration file's, for its error message.
+// Reads the value as a configuration file's value, to throw its error message.
 void check_value(const Key& key, const std::string& text) {
   TrainingConfig scratch;
   Assignments said;
@@ -55,22 +55,22 @@ void set(const Key& key, TrainingConfig& config, std::string_view text) {
   }
 }
 
-// Values of keys that neither an axis nor a configuration sets.
+// Sets the values of keys that neither an axis nor a configuration sets.
 void choose_usual(TrainingConfig& config) {
   TrainingConfig::Optimizer& optimizer = config.optimizer;
   if (optimizer.type == "adamw") optimizer.weight_decay = 0.01;
   if (optimizer.type == "sgd") optimizer.learning_rate = 0.1;
-  // A small model's gradients are far from the ends of half's range: this scale skips no step.
+  // A small model's gradients are far from the ends of half's range, so this scale skips no step.
   if (config.precision.dtype == machine::Dtype::float16)
     config.precision.loss_scale = {.scaling = zero::LossScaling::megatron, .initial_scale = 1024};
   TrainingConfig::Zero& zero = config.zero;
   zero.overlap_comm = false;
   zero.optimizer_path = zero.parameter_path = std::filesystem::temp_directory_path().string();
-  zero.options.offload_param.max_in_cpu = 0;  // else everything would fit there
+  zero.options.offload_param.max_in_cpu = 0;  // else all values would stay in host memory
 }
 
-// With DeepSpeed's defaults a small model would stay whole, or be gathered ahead at once. Here
-// vectors stay, matrices are sharded, and one layer is gathered ahead.
+// With DeepSpeed's defaults a small model would stay whole, or be gathered in one step. With these
+// sizes vectors stay whole, matrices are sharded, and one layer is gathered ahead.
 void choose_sizes(TrainingConfig& config) {
   const std::int64_t hidden = config.model.hidden;
   config.zero.param_persistence_threshold = 4 * hidden;
@@ -83,7 +83,7 @@ void apply_arguments(TrainingConfig& config) {
   if (arguments.empty() || arguments == "none") return;
   const std::string source = "model-args";
   Assignments said;
-  for (const Key& key : configuration::keys())  // an argument may not contradict them
+  for (const Key& key : configuration::keys())  // an argument may not contradict an axis
     if (!key.axis.empty() && key.axis != "seq-length")
       said.note(key.field(config), {"", fmt::format("--{}", key.axis)});
   configuration::Notes notes;

@@ -16,26 +16,26 @@ struct TrainingCase {
   TrainingConfig config;  // from the axes or from a resolved configuration file
 };
 
-// The axes, to which units add their slices. usual: a unit's own default values, by axis. If the
-// request has a TrainingConfig (configured_cases.h), the only case is that configuration, named by
-// the flags.
+// Returns the axes, to which units add their slices. usual: a unit's own default values, by axis.
+// If the request has a TrainingConfig (configured_cases.h), the only case is that configuration,
+// named by the flags.
 harness::Sweep<TrainingCase> step_sweep(const harness::PlanRequest& request,
                                         const std::map<std::string, std::string>& usual);
 
 // The values of an axis in a slice, and those of a grid with its number of ranks. `only` removes
-// combinations that do not fit.
+// invalid combinations.
 using Variations = std::vector<harness::Variation>;
 harness::Variation vary(const std::string& axis, const std::vector<std::string>& values);
 Variations grids(const std::vector<int>& ranks, const std::vector<int>& tp,
                  const std::vector<int>& pp, const std::vector<int>& dp);
 Variations operator+(Variations all, const Variations& more);
 
-// Completes a configuration: the shape of a model that is only named, and the usual values of a
-// small step for keys without an axis. A resolved configuration stays unchanged. Throws
+// Completes a configuration: sets the shape of a model that has only a name, and the usual values
+// of a small step for keys without an axis. A resolved configuration stays unchanged. Throws
 // std::invalid_argument and harness::UsageError for unknown names.
 TrainingConfig completed(const TrainingConfig& given);
 
-// The reason why no step can run with these values; else empty.
+// Returns the reason why no step can run with these values; else empty.
 std::string why_no_step(const TrainingCase& step);
 
 }  // namespace suite

@@ -38,7 +38,7 @@ class StepUnit {
 
  protected:
   StepUnit(const Case& c, harness::Context& context);
-  // Takes a step, then steps until one is not skipped, and calls `begin` before each of these.
+  // Takes a step, then steps until one is not skipped, and calls `begin` before each of the latter.
   // Afterwards collectives hold their scratch, as in every later step.
   void warm_up(const std::function<void()>& begin = [] {});
   std::unique_ptr<Trainer> make_trainer() const;
@@ -54,7 +54,7 @@ class StepUnit {
   Corpus corpus_;
 
  private:
-  CategoryPeaks peaks_;  // of a step; empty if all were skipped
+  CategoryPeaks peaks_;  // peaks of a step; empty if all steps were skipped
   StepRecorder recorder_;
   std::unique_ptr<Trainer> trainer_;
   std::uint64_t first_step_hash_ = 0;

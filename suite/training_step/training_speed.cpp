@@ -1,11 +1,11 @@
-// Claim: a training step of GPT-2's own size takes little longer than its matrix products alone.
-// Where gpt_step judges ten steps of small models, this unit judges the first step of a large model
-// that does not overflow: its loss and every parameter's raw gradient are within the bound of
-// rounding (reference.h) of the same step in double; two runs and all replicas have the same bits;
-// bytes held and sent and the pipeline's order match the formulas.
+// Claim: a training step of GPT-2's own size takes little longer than its matrix products. gpt_step
+// judges ten steps of small models. This unit judges the first step of a large model that does not
+// overflow. Its loss and every parameter's raw gradient are within the bound of rounding
+// (reference.h) of the same step in double. Two runs and all replicas have the same bits. Bytes
+// held and sent and the pipeline's order match the formulas.
 //
-// The yardstick is the step's own products: library_s is their time in the same case, in turn with
-// the step, and gemm_fraction the fraction of the step that they would take.
+// The yardstick is the step's own products. library_s is their time in the same case, measured in
+// turn with the step. gemm_fraction is the fraction of the step that they would take.
 
 #include <fmt/format.h>
 
@@ -29,12 +29,12 @@ constexpr std::size_t most_skipped = 64;
 struct TrainingSpeed : StepUnit {
   static constexpr std::string_view name = "training_speed";
   static constexpr std::string_view about =
-      "a training step of GPT-2 in turn with its matrix products alone; its first gradient judged";
+      "a training step of GPT-2, compared with its matrix products; its first gradient is judged";
   static constexpr harness::Counter counters[] = {
       {"gemm_flops", "", Better::neither, Nature::exact,
        "operations of the matrix products of one step"},
       {"gemm_fraction", "", Better::higher, Nature::measured,
-       "`library_s`, here of the step's matrix products alone, over the time"}};
+       "`library_s`, here the time of only the step's matrix products, over the time"}};
   static constexpr bool yardstick_is_part = true;  // the products of the step
   static constexpr int least_samples = 5;          // a step on a CPU may take many seconds
 
@@ -113,8 +113,8 @@ struct TrainingSpeed : StepUnit {
   }
 
   // Rank 0 takes the step in double and sends one parameter's gradient after another, because all
-  // at once may not fit in memory. scales: of the steps so far, all skipped except the last one,
-  // which is skipped if is_skipped.
+  // gradients may not fit in memory. scales: the scales of the steps so far. All these steps were
+  // skipped except the last one, which is skipped if is_skipped.
   void compare_with_double(harness::Judge& judge, Trainer& trainer,
                            const std::vector<double>& scales, bool is_skipped) {
     const FirstStep none,

@@ -1,19 +1,19 @@
 // Claim: with bounded buckets a ZeRO step's buffers have one size for any model, to the byte: C_B
-// of ZeRO-R (Rajbhandari et al. 2020, arXiv:1910.02054, section 6.2). If one bucket fuses
-// everything, they grow with the model: from stage 2 on as 4 Psi, the paper's float buffer of all
-// gradients. The buckets do not change a bit of the values.
+// of ZeRO-R (Rajbhandari et al. 2020, arXiv:1910.02054, section 6.2). If one bucket fuses all
+// elements, the buffers grow with the model: in ZeRO stages 2 and 3 as 4 Psi, the paper's float
+// buffer of all gradients. The buckets do not change a bit of the values.
 //
-// Each case takes a step of a model of `layers` equal layers and of one of four times as many, in
-// bfloat16 with float gradients. A model has Psi elements over d ranks. A bucket that is reduced
-// has b elements, a bucket that is gathered has a (`buckets` constant: one layer and half a layer;
-// fused: everything). In addition to the states of section 5, a step holds
-//   gradients   4 b from stage 2 on: the bucket that backward fills
+// Each case takes a step of a model of `layers` equal layers and of a model of four times the
+// layers, in bfloat16 with float gradients. A model has Psi elements over d ranks. A bucket that is
+// reduced has b elements, a bucket that is gathered has a elements (`buckets` constant: one layer
+// and half a layer; fused: all). In addition to the states of section 5, a step holds
+//   gradients   4 b in stages 2 and 3: the bucket that backward fills
 //   parameters  2 b in stage 3: the bucket that is gathered
 //   buffers     the larger of a bucket on the wire, 2 b (with communication_data_type bfloat16; by
 //               default gradients are sent in place), and in stages 1 and 2, if a < b, the
 //               staging of values, 2 a; and the memory of the collectives' plans
-// and one byte for each owned element, whether it decays, and eight bytes for each bucket for the
-// norm.
+// The buffers also have one byte for each owned element, whether it decays, and eight bytes per
+// bucket for the norm.
 
 #include <fmt/format.h>
 
@@ -36,10 +36,10 @@ namespace {
 
 using collectives::Parameter;
 
-constexpr std::int64_t rows = 48, cols = 64;          // of a matrix; two make a layer
+constexpr std::int64_t rows = 48, cols = 64;          // of a matrix; a layer has two matrices
 constexpr std::int64_t of_a_layer = 2 * rows * cols;  // elements, a multiple of 64 d
-constexpr int times = 4;                          // the larger model has this many times the layers
-constexpr std::string_view algorithm = "direct";  // sums in one order for every bucket
+constexpr int times = 4;  // layers of the larger model over those of the smaller
+constexpr std::string_view algorithm = "direct";  // has one order of sums for every bucket
 constexpr Category categories[] = {Category::parameters, Category::gradients, Category::optimizer,
                                    Category::buffers};
 using Bytes = std::array<std::size_t, std::size(categories)>;
@@ -53,7 +53,7 @@ struct Shape {
   std::int64_t gather_bucket() const { return fused ? elements() : of_a_layer / 2; }
   Dtype wire() const { return narrow_wire ? Dtype::bfloat16 : Dtype::float32; }
 
-  // The states of ZeRO's section 5, the mask and the norm.
+  // Returns the states of ZeRO's section 5, the mask and the norm.
   Bytes states() const {
     const auto all = static_cast<std::size_t>(elements()), d = static_cast<std::size_t>(ranks);
     const auto buckets = static_cast<std::size_t>(elements() / reduce_bucket());
@@ -68,7 +68,7 @@ struct Shape {
     return {stage == 3 ? 2 * b : 0, stage >= 2 ? 4 * b : 0, 0,
             std::max(on_the_wire, staged) + scratch()};
   }
-  // The scratch of each size of collective.
+  // Returns the scratch of each size of collective.
   std::size_t scratch() const {
     if (ranks == 1) return 0;
     const std::int64_t gathered = stage == 3 ? reduce_bucket() : gather_bucket();
@@ -84,7 +84,7 @@ struct Shape {
   }
 };
 
-// A model of a shape and its step.
+// A model of this shape and its step.
 class Model {
  public:
   Model(const Shape& shape, Context& context, Transport transport)
@@ -135,7 +135,7 @@ class Model {
     step_->step();
   }
 
-  // Peaks by category, over a step after the first.
+  // Returns the peaks by category over a step after the first.
   Bytes peaks() {
     step();
     memory_.reset();
@@ -170,16 +170,16 @@ class Model {
 struct ConstantBuffers {
   static constexpr std::string_view name = "constant_buffers";
   static constexpr std::string_view about =
-      "bytes that a ZeRO step holds beyond its states, at two sizes of the model";
+      "bytes that a ZeRO step holds in addition to its states, at two sizes of the model";
   static constexpr Oracle oracles[] = {Oracle::memory, Oracle::determinism};
   static constexpr Counter counters[] = {
       {"parameters", "", Better::neither, Nature::exact, "elements of the larger model"},
       {"buffer_bytes", "B", Better::lower, Nature::exact,
-       "bytes held beyond the states of the larger model"},
+       "bytes of the larger model in addition to its states"},
       {"buffer_bytes_of_quarter", "B", Better::lower, Nature::exact,
-       "bytes held beyond the states of a quarter of the model"},
+       "bytes of a quarter of the model in addition to its states"},
       {"fused_buffer_bytes", "B", Better::neither, Nature::exact,
-       "4 bytes for each element, as one fused buffer takes"}};
+       "4 bytes per element, the size of one fused buffer"}};
   static constexpr bool repeatable = false;
 
   struct Case {
@@ -206,9 +206,9 @@ struct ConstantBuffers {
         .axis("ranks", &Case::ranks, 2)
         .axis("layers", &Case::layers, 3)
         .only([](const Case& c) -> std::string {
-          if (c.layers < 2) return fmt::format("{} layers: at least 2", c.layers);
+          if (c.layers < 2) return fmt::format("layers is {}; expected at least 2", c.layers);
           if (of_a_layer / 2 % (64 * c.ranks) != 0)
-            return fmt::format("{} ranks: a matrix of {} elements is not cut into shares of 64s",
+            return fmt::format("{} ranks cannot shard a matrix of {} elements into multiples of 64",
                                c.ranks, of_a_layer / 2);
           return "";
         })
@@ -217,7 +217,7 @@ struct ConstantBuffers {
                 wires, vary(&Case::ranks, {2, 3, 4, 8}), layers})
         .slice({acceptance, paper}, "one rank",
                {stages, buckets, wires, vary(&Case::ranks, {1}), layers})
-        // Stage 1 has buffers if the wire is narrower, the other stages always.
+        // Stage 1 has buffers only if the wire is narrower. The other stages always have buffers.
         .slice({quick}, "narrow wire", {buckets, vary(&Case::wire, {"bfloat16"})})
         .slice({quick}, "edges", {vary(&Case::stage, {2, 3}), buckets, vary(&Case::ranks, {3})})
         .slice({smoke}, "smoke", {stages, buckets, wires, vary(&Case::ranks, {1, 3})});
@@ -255,9 +255,9 @@ struct ConstantBuffers {
       model->fingerprint(judge);
     }
     if (!case_.fused())
-      judge.memory(fmt::format("beyond the states, of {} times the parameters", times),
+      judge.memory(fmt::format("in addition to the states, of {} times the parameters", times),
                    Category::buffers, beyond_of_larger_, beyond_);
-    // The same number of steps in buckets of the other kind.
+    // Takes the same number of steps with the other kind of buckets.
     const auto other = make(shape(case_.layers, !case_.fused()));
     other->step();
     other->step();

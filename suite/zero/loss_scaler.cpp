@@ -1,8 +1,8 @@
 // Claim: each automaton of loss scaling gives the scales of its tool's rules after scripted
 // overflows, derived by hand (zero/optimizers/loss_scale_traces.h; rules:
 // zero/optimizers/loss_scale.h). If one rank overflows, all ranks skip the step. A skipped step
-// leaves no trace: values, master, moments and the count of steps keep their bits, and later steps
-// are the same as without it.
+// changes nothing: values, master, moments and the count of steps keep their bits, and later steps
+// are the same as without the skipped step.
 //
 // Every rank holds the same half values and AdamW's states, as data-parallel replicas do. A sample
 // is one step: check all ranks for overflow, update or skip, then set the new scale.
@@ -33,8 +33,8 @@ std::string text(const std::vector<double>& scales, bool throws = false) {
   return fmt::format("{}{}", fmt::join(scales, " "), throws ? " stop" : "");
 }
 
-// Steps over ranks, 'o' if one rank overflows, from 64 with a window of two and a hysteresis of
-// two. Derived by hand, like the other traces.
+// The steps over ranks, 'o' if one rank overflows, from scale 64 with a window of two and a
+// hysteresis of two. The trace is derived by hand, like the other traces.
 constexpr std::string_view rank_steps = "cocooccccc";
 constexpr double rank_scale = 64;
 std::vector<double> rank_scales(LossScaling scaling) {
@@ -53,7 +53,7 @@ std::vector<double> rank_scales(LossScaling scaling) {
 struct LossScaler {
   static constexpr std::string_view name = "loss_scaler";
   static constexpr std::string_view about =
-      "loss scaling by Megatron-LM's and DeepSpeed's rules; overflow of one rank, skipped by all";
+      "loss scaling by Megatron-LM's and DeepSpeed's rules; all ranks skip a step if one overflows";
   static constexpr Oracle oracles[] = {Oracle::schedule, Oracle::numerics, Oracle::determinism};
 
   struct Case {
@@ -73,7 +73,8 @@ struct LossScaler {
         .axis("ranks", &Case::ranks, 2)
         .axis("elements", &Case::elements, 100'003)
         .only([](const Case& c) {
-          return c.elements < 1 ? fmt::format("{} elements: at least 1", c.elements) : "";
+          return c.elements < 1 ? fmt::format("elements is {}; expected at least 1", c.elements)
+                                : "";
         })
         .slice({quick}, "scalings",
                {vary(&Case::scaling, {"constant", "megatron", "deepspeed_zero"})})
@@ -124,21 +125,21 @@ struct LossScaler {
     }
     judge.schedule("scales over ranks", text(scales), text(rank_scales(options_.scaling)));
     judge.numerics("states that skipped steps changed", changed, 0);
-    judge.numerics("states that steps left as they were", missed, 0);
-    fingerprint(judge, "at the end");
+    judge.numerics("states that steps did not change", missed, 0);
+    fingerprint(judge, "after all steps");
 
-    // Only the clean steps, without a scale.
+    // Takes only the clean steps, without a scale.
     start();
     for (std::size_t i = 0; i < rank_steps.size(); ++i) {
       if (rank_steps[i] == 'o') continue;
       set_gradient(static_cast<int>(i), 1);
       optimizer_->update(gradient_, 1);
     }
-    fingerprint(judge, "at the end");
+    fingerprint(judge, "after all steps");
   }
 
   Cost cost() const {
-    // The gradients twice; master and moments read and written; values written.
+    // Counts the gradients twice, master and moments read and written, and values written.
     return {.memory_bytes = case_.elements * (4.0 + 4 + 2 * 12 + 2),
             .working_set_bytes = case_.elements * (4.0 + 12 + 2)};
   }
@@ -160,13 +161,13 @@ struct LossScaler {
     return !overflow;
   }
 
-  // Scales are powers of two, so multiplication and division by them lose no bit.
+  // Scales are powers of two, so multiplication and division by them are exact.
   void set_gradient(int step, double scale) {
     const std::uint64_t seed = context_.seed + 1 + static_cast<std::uint64_t>(step);
     kernels().fill_uniform(gradient_, seed, {}, -1, 1);
     kernels().scale(gradient_, scale, gradient_);
   }
-  // One element, on this rank only.
+  // Sets one element to an infinity or NaN, on this rank only.
   void poison(std::size_t step) {
     constexpr double infinity = std::numeric_limits<double>::infinity();
     const double values[] = {infinity, -infinity, std::numeric_limits<double>::quiet_NaN()};
@@ -174,7 +175,8 @@ struct LossScaler {
     from_doubles(gradient_.slice(at, {1}), {values[step % 3]});
   }
 
-  // Hashes of the state that a step changes: the count of steps, values, master, both moments.
+  // Returns hashes of the state that a step changes: the count of steps, values, master, both
+  // moments.
   std::vector<std::uint64_t> bits() const {
     std::vector<std::uint64_t> bits = {static_cast<std::uint64_t>(optimizer_->steps())};
     for (const Tensor* tensor : {&values_, &optimizer_->master(), &optimizer_->first_moment(),

@@ -1,15 +1,15 @@
-// Claim: a recomputed training step that allocates checkpoints and gradients as they are produced,
-// between short-lived activations, fragments memory. In a budget of exactly the live bytes it fails
+// Claim: a recomputed training step fragments memory if it allocates checkpoints and gradients when
+// it produces them, between short-lived activations. In a budget of exactly the live bytes it fails
 // although enough bytes are free, because no hole is long enough. With checkpoints and gradients in
-// arenas that were allocated before (M_D of ZeRO-R: Rajbhandari et al. 2020, arXiv:1910.02054,
-// section 6.3) the same step runs in that budget to the last byte, with the same gradient bits.
+// preallocated arenas (M_D of ZeRO-R: Rajbhandari et al. 2020, arXiv:1910.02054, section 6.3) the
+// same step runs in that budget to the last byte, with the same gradient bits.
 //
 // The step is that of recomputed_chain.h, with real products. The budget is its closed formula. A
-// gradient in the place of a checkpoint leaves a hole that is too short for the next micro-batch's,
-// with every policy, because a matrix takes 12/23 of a layer's input here. `fit`: the policy of the
-// block (Knuth, The Art of Computer Programming, volume 1, section 2.5). The sample times the step
-// with arenas. DeepSpeed's names are contiguous_memory_optimization (of activation_checkpointing)
-// and contiguous_gradients.
+// gradient in the place of a checkpoint leaves a hole that is too short for a checkpoint of the
+// next micro-batch. This holds for every policy, because a matrix has 12/23 of the bytes of a
+// layer's input here. `fit`: the policy of the block (Knuth, The Art of Computer Programming,
+// volume 1, section 2.5). The sample times the step with arenas. DeepSpeed's names are
+// contiguous_memory_optimization (of activation_checkpointing) and contiguous_gradients.
 
 #include <fmt/format.h>
 
@@ -38,7 +38,7 @@ class WatchedMemory final : public machine::HostMemory {
     try {
       data = block_.allocate(bytes);
     } catch (const machine::MachineError&) {
-      // The map does not record the allocations that are freed while this propagates.
+      // The map does not record allocations that are freed while this exception propagates.
       map_.asked = bytes;
       map_.free = block_.free_bytes();
       map_.longest = block_.longest_free();
@@ -79,12 +79,12 @@ class WatchedMemory final : public machine::HostMemory {
 struct MemoryArena {
   static constexpr std::string_view name = "memory_arena";
   static constexpr std::string_view about =
-      "a recomputed step in a budget of memory: fragmented, and with contiguous arenas";
+      "a recomputed step in a memory budget: with fragmentation, and with contiguous arenas";
   static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::memory, Oracle::schedule,
                                        Oracle::determinism};
   static constexpr Counter counters[] = {
       {"budget_bytes", "B", Better::neither, Nature::exact,
-       "bytes that live at once, which the arenas get"},
+       "peak of live bytes, the size of the arenas"},
       {"budget_without_arenas", "B", Better::lower, Nature::exact,
        "bytes that the interleaved allocations need"},
       {"asked_bytes", "B", Better::neither, Nature::measured,
@@ -112,7 +112,7 @@ struct MemoryArena {
         .axis("ranks", &Case::ranks, 1)
         .axis("layers", &Case::layers, 12)
         .only([](const Case& c) {
-          return c.layers >= 2 ? "" : fmt::format("{} layers: at least 2", c.layers);
+          return c.layers >= 2 ? "" : fmt::format("layers is {}; expected at least 2", c.layers);
         })
         .slice({quick}, "fits", {fits})
         .slice({acceptance}, "matrix", {fits, ranks, vary(&Case::layers, {4, 12})})
@@ -121,7 +121,7 @@ struct MemoryArena {
   }
 
   static std::string why_not(const Case&, const Context& context) {
-    return context.device.readable_by_host() ? "" : "the block is one of host memory";
+    return context.device.readable_by_host() ? "" : "the block is in host memory";
   }
 
   MemoryArena(const Case& c, Context& context)
@@ -138,20 +138,20 @@ struct MemoryArena {
       judge.memory(category, timed_->device->ledger().peak(category), bytes);
     judge.same_bits("gradients", timed_->chain->hash_of_gradients());
 
-    // Separate from the timed chain, so that the maps show one step.
+    // Uses a separate chain from the timed one, so that the maps show one step.
     const auto with = make(budget, true);
     const std::string outcome = with->step();
     judge.memory("the block, with arenas", Category::buffers, with->memory.highest(), budget);
     judge.same_bits("gradients", with->chain->hash_of_gradients());
 
-    // With enough room, the same number of bytes live at once without arenas.
+    // With enough room, the peak of live bytes is the same without arenas.
     const auto roomy = make(4 * budget, false);
     roomy->chain->step();
     for (const auto& [category, bytes] : shape.peaks())
       judge.memory(fmt::format("{} without arenas", machine::name(category)), category,
                    roomy->device->ledger().peak(category), bytes);
-    judge.memory("all that lives at once without arenas", Category::buffers,
-                 roomy->device->ledger().peak(), budget);
+    judge.memory("all live bytes without arenas", Category::buffers, roomy->device->ledger().peak(),
+                 budget);
     needed_ = roomy->memory.highest();
     judge.same_bits("gradients", roomy->chain->hash_of_gradients());
     judge.exact("gradients without arenas", roomy->chain->gradients(), with->chain->gradients());
@@ -159,9 +159,9 @@ struct MemoryArena {
     const auto fragmenting = make(budget, false);
     const std::string failure = fragmenting->step();
     maps_ = {fragmenting->memory.map("without arenas"), with->memory.map("with arenas")};
-    judge.schedule("a step in the budget of what lives at once",
+    judge.schedule("a step in the budget of the live bytes",
                    fmt::format("without arenas: {}; with: {}", failure, outcome),
-                   "without arenas: enough is free, but not in one piece; with: done");
+                   "without arenas: enough bytes are free, but not contiguous; with: done");
   }
 
   Cost cost() const { return {.flops = case_.shape().flops()}; }
@@ -195,7 +195,7 @@ struct MemoryArena {
         return "done";
       } catch (const machine::MachineError& error) {
         const harness::MemoryMap map = memory.map("");
-        return map.asked <= map.free ? "enough is free, but not in one piece" : error.what();
+        return map.asked <= map.free ? "enough bytes are free, but not contiguous" : error.what();
       }
     }
   };

@@ -1,10 +1,10 @@
-// Claim: io_uring moves every byte between a file and memory unchanged, past the page cache, in one
-// request for each block, with the queue as full as requested.
+// Claim: io_uring moves every byte between a file and memory unchanged and without the page cache.
+// It uses one request per block and keeps the queue as full as requested.
 //
-// Every rank has a file of `bytes` in the folder nvme_path, all at once, and reads or writes the
-// whole of it in order; block_size, queue_depth and single_submit are DeepSpeed's `aio`. nvme_GBps
-// is that of one rank. Nothing is flushed, so the rate includes the cache of a drive. If the file
-// system rejects O_DIRECT, the note reports it, and the rate is that of memory.
+// Every rank has a file of `bytes` in the folder nvme_path. All ranks read or write their whole
+// file in order, at once. block_size, queue_depth and single_submit are DeepSpeed's `aio`.
+// nvme_GBps is the rate of one rank. No data is flushed, so the rate includes the cache of a drive.
+// If the file system rejects O_DIRECT, the note reports this, and the rate is that of memory.
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -77,7 +77,7 @@ struct NvmeBandwidth {
           return std::string();
         })
         .slice({quick}, "both ways", {operations})
-        // A last request that is shorter than the others.
+        // The last request is shorter than the others.
         .slice({quick}, "edges",
                {vary(&Case::operation, {"write"}), vary(&Case::bytes, {{(3 << 20) + 4096}})})
         .slice({acceptance, paper}, "matrix",
@@ -105,7 +105,7 @@ struct NvmeBandwidth {
       std::memcpy(expected_.as<std::uint8_t>() + 16 * i, &random, 16);
     }
     std::memcpy(memory_.data(), expected_.data(), memory_.bytes());
-    // Without io_uring, because the unit judges it.
+    // Writes without io_uring, because the unit judges io_uring.
     move_plainly("writing", ::pwrite, expected_);
     zero::IoOptions io = c.io();
     io.rank = context.group.index;
@@ -124,7 +124,7 @@ struct NvmeBandwidth {
     auto *const memory = memory_.as<std::uint8_t>(), *const expected = expected_.as<std::uint8_t>();
     if (reads)
       std::memset(memory, 0, memory_.bytes());
-    else  // other bytes than those in the file
+    else  // bytes that differ from those in the file
       for (std::size_t i = 0; i < expected_.bytes(); ++i) memory[i] = expected[i] ^= 0xff;
     const zero::IoCounts before = ring_->counts();
     run();
@@ -133,7 +133,7 @@ struct NvmeBandwidth {
                    reads ? case_.requests() : 0);
     judge.schedule("requests of writes", static_cast<std::int64_t>(after.writes - before.writes),
                    reads ? 0 : case_.requests());
-    judge.schedule("most requests under way", after.most_under_way,
+    judge.schedule("most pending requests", after.most_under_way,
                    std::min<std::int64_t>(case_.queue_depth, case_.requests()));
     if (!reads) {
       std::memset(memory, 0, memory_.bytes());
@@ -170,16 +170,17 @@ struct NvmeBandwidth {
       const ssize_t moved = call(file_.descriptor(), memory.as<std::uint8_t>() + at,
                                  memory.bytes() - at, static_cast<off_t>(at));
       if (moved <= 0)
-        throw machine::MachineError(fmt::format("{} {}: {}", what, file_.name(),
-                                                moved < 0 ? std::strerror(errno) : "it ends"),
-                                    machine::kind_of_errno(moved < 0 ? errno : 0));
+        throw machine::MachineError(
+            fmt::format("{} {}: {}", what, file_.name(),
+                        moved < 0 ? std::strerror(errno) : "unexpected end of file"),
+            machine::kind_of_errno(moved < 0 ? errno : 0));
       at += static_cast<std::size_t>(moved);
     }
   }
 
   Case case_;
   zero::IoFile file_;
-  std::unique_ptr<machine::Device> host_;  // as a step's: shared memory has no huge pages
+  std::unique_ptr<machine::Device> host_;  // as in a step, because shared memory has no huge pages
   Tensor memory_, expected_;
   std::optional<zero::IoRing> ring_;
   std::string why_not_mapped_;

@@ -1,15 +1,16 @@
 // Claim: AdamW with its states in host memory (ZeRO-Offload: Ren et al. 2021, arXiv:2101.06840)
-// gives the values the same bits as AdamW on the device, piece by piece, for any part of the range
-// that stays there. It moves the gradient's bytes down and the values' up, each once, and holds the
-// bytes of the formulas. If updates are delayed, the values of a step are those of the previous
-// step, bit for bit, and the first step changes nothing.
+// gives the values the same bits as AdamW on the device. It updates piece by piece, and any part of
+// the range can stay on the device. It moves the gradient's bytes down and the values' bytes up,
+// each once, and holds the bytes of the formulas. If updates are delayed, the values of a step are
+// those of the previous step, bit for bit, and the first step changes nothing.
 //
 // All ranks work at once, on `elements` each. piece_size: elements that move down, are updated and
-// move up together. ratio: the share that the host updates. gradient_dtype: of the gradients that
-// move down (with 16-bit values the paper's 4 bytes an element). On the host, device memory is host
-// memory, and memory_GBps counts the bytes that the copies and the update read and write. If there
-// are two cores or more, the update leaves one to the copies, because OpenMP's threads spin while
-// they wait. Delayed steps run back to back here, so no backward pass hides them.
+// move up together. ratio: the fraction that the host updates. gradient_dtype: dtype of the
+// gradients that move down (with 16-bit values the paper's 4 bytes per element). On the host,
+// device memory is host memory, and memory_GBps counts the bytes that the copies and the update
+// read and write. If there are two or more cores, the update leaves one core to the copies, because
+// OpenMP's threads spin while they wait. Delayed steps run back to back here, so no backward pass
+// hides them.
 
 #include <fmt/format.h>
 
@@ -62,7 +63,7 @@ struct OffloadStep {
     }
     std::size_t wide() const { return dtype == Dtype::float64 ? 8 : 4; }
     bool narrow() const { return size_of(dtype) < wide(); }
-    // The formulas, independent of the optimizer's own.
+    // Returns the cost by the formulas, independent of the optimizer's own.
     zero::StateCost cost() const {
       const std::size_t value = size_of(dtype), gradient = size_of(gradient_dtype);
       const auto host = static_cast<std::size_t>(std::llround(std::stod(ratio) * elements));
@@ -102,7 +103,7 @@ struct OffloadStep {
         .axis("ranks", &Case::ranks, 1)
         .axis("elements", &Case::elements, 1 << 20)
         .only([](const Case& c) {
-          if (c.elements < 1) return fmt::format("{} elements: at least 1", c.elements);
+          if (c.elements < 1) return fmt::format("elements is {}; expected at least 1", c.elements);
           try {
             zero::state_cost(rule, c.dtype, {c.elements}, c.options(), {}, c.gradient_dtype);
           } catch (const std::invalid_argument& error) {
@@ -158,7 +159,7 @@ struct OffloadStep {
     // Another number of threads gives the same bits.
     const int threads = host_.threads();
     for (const int with : {threads, threads_}) {
-      optimizer_.reset();  // it may be at work
+      optimizer_.reset();  // it may still be running
       host_.set_threads(with);
       judge_steps(judge, cost);
     }
@@ -208,7 +209,8 @@ struct OffloadStep {
     optimizer_.emplace(rule, values_, mask(), host_, case_.options(), case_.gradient_dtype);
   }
 
-  // Compares with an optimizer in memory. If updates are delayed, that optimizer is a step ahead.
+  // Compares with an optimizer in device memory. If updates are delayed, that optimizer is a step
+  // ahead.
   void judge_steps(Judge& judge, const zero::StateCost& cost) {
     start();
     const Tensor expected(context_.device, case_.dtype, {case_.elements}, Category::parameters);
@@ -232,7 +234,7 @@ struct OffloadStep {
       const zero::OffloadTraffic before = optimizer_->moved();
       run();
       if (case_.delayed_update)
-        judge.exact(fmt::format("values of step {}, those of the step before", step),
+        judge.exact(fmt::format("values of step {}, those of the previous step", step),
                     to_doubles(part(values_, host)), stale);
       else
         judge_volume(judge, before, cost, 1);
@@ -251,7 +253,7 @@ struct OffloadStep {
     judge.same_bits("master", hash(states.master));
   }
 
-  // The states that the optimizer keeps on the host; host: its part of the range.
+  // Returns the states that the optimizer keeps on the host. host: its part of the range.
   zero::RangeStates states_of(zero::Range host, Dtype wide) {
     using States = zero::RangeStates;
     constexpr Tensor States::*states[] = {&States::master, &States::first_moment,

@@ -1,8 +1,8 @@
 #pragma once
-// Steps of an optimizer in double, element by element, each number with a bound on how far the same
-// arithmetic in a narrower dtype may be from it: running error analysis (Higham 2002, "Accuracy and
-// Stability of Numerical Algorithms", section 3.3). Every operation adds its inputs' errors and a
-// rounding of its own. Formulas of the papers (machine/device/kernels.h); shares no code with zero/
+// Steps of an optimizer in double, element by element. Each number has a bound on its distance from
+// the same arithmetic in a narrower dtype: running error analysis (Higham 2002, "Accuracy and
+// Stability of Numerical Algorithms", section 3.3). Every operation adds its inputs' errors and its
+// own rounding. The formulas are the papers' (machine/device/kernels.h). Shares no code with zero/
 // or the kernels.
 
 #include <cmath>
@@ -22,7 +22,7 @@ class OptimizerReference {
     bool decays = true;
   };
 
-  // initial: exact. roundoff: of the dtype that the judged side computes in.
+  // initial: exact. roundoff: unit roundoff of the dtype that the judged side computes in.
   OptimizerReference(const zero::Rule& rule, const std::vector<double>& initial,
                      const std::vector<std::uint8_t>& decays, double roundoff)
       : rule_(rule), roundoff_(roundoff) {
@@ -49,7 +49,7 @@ class OptimizerReference {
   const std::vector<Element>& elements() const { return elements_; }
 
  private:
-  // The reference rounds too, in double.
+  // Adds the rounding of the judged side and that of the reference, which rounds in double.
   Bounded rounded(double value, double error) const {
     return {value, error + (std::abs(value) + error) * (roundoff_ + 0x1p-52)};
   }
@@ -64,18 +64,18 @@ class OptimizerReference {
     return rounded(quotient,
                    (a.error + std::abs(quotient) * b.error) / (std::abs(b.value) - b.error));
   }
-  // |sqrt(x) - sqrt(y)| = |x - y| / (sqrt(x) + sqrt(y)), and at most sqrt(|x - y|).
+  // |sqrt(x) - sqrt(y)| = |x - y| / (sqrt(x) + sqrt(y)) is at most sqrt(|x - y|).
   Bounded root(Bounded a) const {
     const double value = std::sqrt(a.value);
     return rounded(value, value > 0 ? a.error / value : std::sqrt(a.error));
   }
 
-  // smoothing old + (1 - smoothing) x.
+  // Returns smoothing old + (1 - smoothing) x.
   Bounded smoothed(double smoothing, Bounded old, Bounded x) const {
     return add(multiply(constant(smoothing), old), multiply(constant(1 - smoothing), x));
   }
-  // x / (1 - beta^steps). The error of the power is a rounding of double per factor, which the
-  // difference from 1 does not make smaller.
+  // Returns x / (1 - beta^steps). The error of the power is a rounding of double per factor. The
+  // difference from 1 does not reduce this error.
   Bounded corrected(Bounded x, double beta) const {
     double power = 1;
     for (int i = 0; i < steps_; ++i) power *= beta;

@@ -1,12 +1,12 @@
 // Claim: one pass of each optimizer updates every element by its paper's formula in double, within
-// a bound derived from the dtypes, keeps the states of its table, and is bound only by memory. In
-// units of 32-bit weights, including the weights: SGD 1, with momentum 2, RMSProp 2, Adam and AdamW
-// 3; in units of 16-bit weights 2, 4, 4 and 6 (Rajbhandari et al. 2020, arXiv:1910.02054, section
-// 3.1: 12 bytes a parameter for Adam).
+// a bound derived from the dtypes. It keeps the states of its table, and is bound only by memory.
+// In units of 32-bit weights, including the weights: SGD 1, with momentum 2, RMSProp 2, Adam and
+// AdamW 3; in units of 16-bit weights 2, 4, 4 and 6 (Rajbhandari et al. 2020, arXiv:1910.02054,
+// section 3.1: 12 bytes per parameter for Adam).
 //
 // All ranks work at once, on `elements` each. decay `everywhere` needs no mask: AdamW over 16-bit
-// values then moves 30 bytes an element, read 16 and written 14, like the host's optimizer of
-// ZeRO-Offload (Ren et al. 2021, arXiv:2101.06840). decay `mask` reads a byte more. memory_GBps
+// values then moves 30 bytes per element, 16 read and 14 written, like the host's optimizer of
+// ZeRO-Offload (Ren et al. 2021, arXiv:2101.06840). decay `mask` reads one more byte. memory_GBps
 // counts bytes read and written, as memory_bandwidth does, without the lines that a cache fetches
 // before 16-bit values are written.
 //
@@ -27,7 +27,7 @@
 namespace suite {
 namespace {
 
-constexpr std::int64_t period = 4099;  // prime: every copy begins at another alignment
+constexpr std::int64_t period = 4099;  // prime, so every copy begins at a different alignment
 constexpr int steps_judged = 4;
 constexpr double gradient_scale = 1.0 / 7;
 
@@ -52,7 +52,7 @@ struct OptimizerStep {
       {"memory_bytes_per_element", "B", Better::neither, Nature::exact,
        "`memory_bytes` over the elements"},
       {"state_bytes_per_element", "B", Better::neither, Nature::exact,
-       "optimizer states, with values that are their own master"},
+       "bytes of optimizer states, and of values without a master copy"},
       {"state_per_32bit_weight", "", Better::neither, Nature::exact,
        "`state_bytes_per_element` over 4 bytes"},
       {"state_per_16bit_weight", "", Better::neither, Nature::exact,
@@ -66,7 +66,7 @@ struct OptimizerStep {
     std::string decay;
     int elements = 0;
 
-    // The number of states in addition to the master.
+    // Returns the number of states in addition to the master.
     std::size_t states() const {
       return optimizer == "sgd" ? 0 : optimizer == "momentum" || optimizer == "rmsprop" ? 1 : 2;
     }
@@ -90,8 +90,10 @@ struct OptimizerStep {
         .axis("ranks", &Case::ranks, 1)
         .axis("elements", &Case::elements, 1 << 20)
         .only([](const Case& c) {
-          if (c.elements < 1) return fmt::format("{} elements: at least 1", c.elements);
-          return std::string(c.optimizer == "sgd" && !c.masked() ? "plain sgd has no decay" : "");
+          if (c.elements < 1) return fmt::format("elements is {}; expected at least 1", c.elements);
+          return std::string(c.optimizer == "sgd" && !c.masked()
+                                 ? "decay must be mask, because plain sgd has no decay"
+                                 : "");
         });
     const auto product = [&](Profile profile, const char* name, const std::vector<int>& ranks,
                              const std::vector<int>& elements) {
@@ -184,8 +186,8 @@ struct OptimizerStep {
   }
 
  private:
-  // The pattern of values (step 0) and of a step's gradients. All are positive, because a decay
-  // that cancels a gradient leaves Adam's quotient without a bound.
+  // Returns the pattern of values (step 0) or of a step's gradients. All are positive, because a
+  // decay that cancels a gradient leaves Adam's quotient without a bound.
   Tensor pattern(Dtype dtype, int step) const {
     const Tensor pattern(context_.device, dtype, {std::min<std::int64_t>(period, case_.elements)},
                          Category::buffers);
@@ -210,7 +212,7 @@ struct OptimizerStep {
     return mask;
   }
 
-  // Starts from the first values, without moments.
+  // Starts from the initial values, without moments.
   void start() {
     optimizer_.reset();
     set(values_, 0);

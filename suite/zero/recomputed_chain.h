@@ -1,16 +1,16 @@
 #pragma once
-// The smallest training step that uses memory as activation checkpointing does: a chain of layers
-// y = x + gelu(x W1) W2. Forward keeps the inputs, backward recomputes everything else (Chen et al.
+// The smallest training step that uses memory as activation checkpointing does: a chain of layers y
+// = x + gelu(x W1) W2. Forward keeps the inputs, backward recomputes all other tensors (Chen et al.
 // 2016, arXiv:1604.06174), and gradients are summed over micro-batches. Checkpoints and gradients
-// live long, all other tensors live shortly between them.
+// are long-lived. All other tensors are allocated between them and are short-lived.
 //
-// Each is a separate allocation, made when it is produced, or is in an arena that was allocated
-// before (machine/device/arena/contiguous_arena.h). The arithmetic is the same.
+// Each tensor is a separate allocation when it is produced, or is in a preallocated arena
+// (machine/device/arena/contiguous_arena.h). The arithmetic is the same.
 //
 // x [tokens, hidden], W1 [hidden, inner], W2 [inner, hidden], all float. M, F and G are the bytes
 // of x, of x W1 and of a matrix. L layers need, with and without arenas, at most
 //   parameters 2 L G,  gradients 2 L G,  activations L M,  buffers M + 3 F
-// and, from the second micro-batch on, all of it at once.
+// From the second micro-batch on, all these bytes are live at once.
 
 #include <cstddef>
 #include <cstdint>
@@ -41,19 +41,21 @@ struct ChainShape {
             {Category::activations, L * bytes(tokens, hidden)},
             {Category::buffers, bytes(tokens, hidden) + 3 * bytes(tokens, inner)}};
   }
-  // The sum of the peaks.
+  // Returns the sum of the peaks.
   std::size_t live_bytes() const {
     std::size_t bytes = 0;
     for (const auto& [category, peak] : peaks()) bytes += peak;
     return bytes;
   }
-  // The products of a step, in each layer two forward, one recomputed, four backward.
+  // Returns the operations of a step's products: two forward, one recomputed and four backward per
+  // layer.
   double flops() const { return 7.0 * 2 * tokens * hidden * inner * layers * micro_batches; }
 };
 
 class RecomputedChain {
  public:
-  // Allocates the matrices and the arenas. Calls before_allocation with the category of each.
+  // Allocates the matrices and the arenas. Calls before_allocation with the category of each
+  // allocation.
   RecomputedChain(const ChainShape& shape, machine::Device& device, bool arenas, std::uint64_t seed,
                   std::function<void(Category)> before_allocation)
       : shape_(shape),
@@ -149,7 +151,7 @@ class RecomputedChain {
     gemm(device_.stream(), matrix(x), matrix(layer.up), matrix(inner));
     kernels().gelu(inner, active);
   }
-  // gradient += a b, or gradient = a b if it is empty.
+  // Computes gradient += a b, or gradient = a b if it is empty.
   void add_product(const machine::Matrix& a, const machine::Matrix& b, Tensor& gradient) {
     const bool first = !gradient;
     if (first) gradient = take(gradients_, {a.rows, b.cols}, Category::gradients);

@@ -1,10 +1,10 @@
 #pragma once
-// One optimizer step from zero state in double, element by element, with a bound on how far the
-// same step may be from it in the dtypes that are judged. Closed forms of the papers, from the
-// gradients that all ranks contribute; shares no code with zero/ or the kernels.
+// One optimizer step from zero state in double, element by element, with a bound on its distance
+// from the same step in the judged dtypes. Uses closed forms of the papers, from the gradients that
+// all ranks contribute. Shares no code with zero/ or the kernels.
 //
-// Notation of the derivations: u is the gradient dtype's unit roundoff plus that of double, as the
-// reference rounds too; gamma_k bounds the product of k factors (1 + d)^(+-1), |d| <= u (Higham
+// Notation of the derivations: u is the gradient dtype's unit roundoff plus that of double, because
+// the reference rounds too. gamma_k bounds the product of k factors (1 + d)^(+-1), |d| <= u (Higham
 // 2002, "Accuracy and Stability of Numerical Algorithms", Lemma 3.1). A hat marks computed values.
 
 #include <algorithm>
@@ -30,11 +30,11 @@ struct Expected {
 };
 
 struct UpdateCase {
-  int ranks = 1;  // contributions to an element: those of a rank's micro-batches count one by one
+  int ranks = 1;  // contributions to an element: each micro-batch of a rank counts
   std::int64_t elements = 0;
   machine::Dtype value_dtype{}, gradient_dtype{};
   double divisor = 1, clip_norm = 1;
-  machine::Dtype wire_dtype = gradient_dtype;  // narrower: contributions are rounded to it first
+  machine::Dtype wire_dtype = gradient_dtype;  // if narrower, contributions are first rounded to it
 };
 
 class UpdateReference {
@@ -42,13 +42,13 @@ class UpdateReference {
   // contribution(rank, index): the part of a rank, exact in the gradient's dtype.
   //
   // Sums: n terms have n - 1 additions between them in any order, so the error of each is at most
-  // gamma_(n-1) sum |terms|. On a narrower wire each term (or a sum of some) is rounded once more,
-  // and all count as if they were made in its dtype; if it underflows, each of the n roundings of
-  // terms and of the n - 1 additions adds its largest loss.
+  // gamma_(n-1) sum |terms|. On a narrower wire each term (or a sum of some terms) is rounded once
+  // more, and all roundings count as if they were made in the wire's dtype. If it underflows, each
+  // of the n roundings of terms and of the n - 1 additions adds its largest loss.
   //
-  // Norm: the sums' errors e move it by ||e||_2 at most. Its squares are added up in double, by the
-  // judged side and here, each sum within gamma_(N+1) (one product, N - 1 additions, one more if
-  // ranks add partial sums), so each root within half of that and one rounding.
+  // Norm: the sums' errors e change it by at most ||e||_2. The judged side and the reference sum
+  // its squares in double. Each sum is within gamma_(N+1) (one product, N - 1 additions, one more
+  // if ranks add partial sums), so each root is within half of that and one rounding.
   UpdateReference(const UpdateCase& the_case,
                   const std::function<double(int rank, std::int64_t index)>& contribution)
       : case_(the_case),
@@ -80,15 +80,15 @@ class UpdateReference {
     scale_error_ = relative / (1 - relative) * (1 + harness::gamma(2, double_roundoff));
   }
 
-  const Expected& gradients() const { return gradients_; }  // the sums, not divided
-  double norm() const { return norm_; }                     // of the divided sums
+  const Expected& gradients() const { return gradients_; }  // the sums, without division
+  double norm() const { return norm_; }                     // norm of the divided sums
   double norm_bound() const { return norm_bound_; }
   double clip_factor() const { return clip_factor_; }
   double clip_bound() const { return clip_factor_ * scale_error_; }
 
   // Values after one step. initial: exact in the value's dtype.
   //
-  // w = w0 - lr x: the cast of lr and the product round, then the difference.
+  // w = w0 - lr x has three roundings: the cast of lr, the product, and the difference.
   Expected after_sgd(double learning_rate, const std::vector<double>& initial) const {
     Expected values;
     for (std::size_t i = 0; i < initial.size(); ++i) {
@@ -100,16 +100,18 @@ class UpdateReference {
     return values;
   }
 
-  // From zero moments the corrected ones are x and x^2, so the direction is f(x) = x / (|x| + eps).
+  // From zero moments the corrected moments are x and x^2, so the direction is f(x) = x / (|x| +
+  // eps).
   //
-  // Propagation of x's error e: f' = eps / (|x| + eps)^2 falls with |x|, so |f(x^) - f(x)| is at
-  // most e eps / (max(|x| - e, 0) + eps)^2, and at most 2, as |f| < 1: the update of an element
-  // moves by 2 lr at most, for every error of its gradient.
-  // Roundings of f(x^): first moment, corrected: two casts, product, sum, division: 5. Second: the
-  // square too: 6, of which the root keeps no more, and itself: 7; with the cast of eps and the sum
-  // the denominator has 8, as both its terms are positive. The division: 14 in all.
-  // Decay: cast and product. Then their sum, the cast of lr and the product: 3; then the
-  // difference.
+  // Propagation of x's error e: f' = eps / (|x| + eps)^2 decreases with |x|, so |f(x^) - f(x)| is
+  // at most e eps / (max(|x| - e, 0) + eps)^2. It is also at most 2, because |f| < 1: the update of
+  // an element changes by at most 2 lr, for every error of its gradient.
+  // Roundings of f(x^). The corrected first moment has 5: two casts, product, sum, division. The
+  // second moment has 6, with the square. The root has at most these 6, and its own: 7. The
+  // denominator has 8, with the cast of eps and the sum, because both its terms are positive. The
+  // division makes 14 in total.
+  // Roundings of the decay: cast and product. The sum of direction and decay, the cast of lr and
+  // the product add 3. The difference follows.
   Expected after_adamw(const machine::AdamW& options, const std::vector<double>& initial,
                        const std::vector<bool>& decays) const {
     Expected values;
@@ -134,14 +136,14 @@ class UpdateReference {
  private:
   static constexpr double double_roundoff = 0x1p-53;
 
-  // Half the least distance of two numbers: the error that rounding adds to numbers that are no
-  // longer normal. Only half gets there with the values used here.
+  // Returns half the smallest distance between two numbers: the error that rounding adds to numbers
+  // that are not normal. With the values used here, only half has such numbers.
   static double underflow(machine::Dtype dtype) {
     return dtype == machine::Dtype::float16 ? 0x1p-25 : 0;
   }
 
-  // x = s g with s = clip / divisor: the division and the cast of s and one product round.
-  // x^ = g^ s (1 + rho)(1 + theta_3), |g^ - g| <= e, |rho| <= scale_error.
+  // x = s g with s = clip / divisor has three roundings: the division and the cast of s, and one
+  // product. x^ = g^ s (1 + rho)(1 + theta_3), |g^ - g| <= e, |rho| <= scale_error.
   Bounded scaled_gradient(std::size_t i) const {
     const double scale = clip_factor_ / case_.divisor;
     const double g = std::abs(gradients_.values[i]), e = gradients_.bounds[i];
@@ -149,8 +151,8 @@ class UpdateReference {
     return {scale * gradients_.values[i], scale * (e + factor * (g + e))};
   }
 
-  // Adds a value whose master is w with this error before its own rounding. A narrower value is its
-  // master rounded once more.
+  // Adds a value whose master is w, with this error before its own rounding. A narrower value has
+  // one more rounding than its master.
   void add_value(Expected& values, double w, double moved) const {
     const double error = moved + roundoff_ * (std::abs(w) + moved);
     const bool narrow = case_.value_dtype != case_.gradient_dtype;
@@ -165,7 +167,7 @@ class UpdateReference {
   double roundoff_;
   Expected gradients_;
   double norm_ = 0, norm_bound_ = 0, clip_factor_ = 1;
-  double scale_error_ = 0;  // relative, of the scale that holds the clipping
+  double scale_error_ = 0;  // relative error of the scale, which includes the clipping
 };
 
 }  // namespace suite

@@ -1,19 +1,19 @@
 // Claim: over a slow link overlap_comm hides the reductions and gathers over dp behind forward and
-// backward, also those of the next step, and gives the same bits.
+// backward, including those of the next step, and gives the same bits.
 //
-// Link and computation are sleeps, which need no core, so that two cores show the overlap. A part
-// computes forward and backward for a time proportional to its elements. Every collective of
-// gradients or values first waits for a time proportional to its bytes. All waits of a step take
-// communication_ratio of the computation of the micro-batches that reduce: all, or in stages 0 and
-// 1 the last. The real cost of the collectives is added.
+// Link and computation are sleeps. A sleep needs no core, so two cores are enough to show the
+// overlap. A part computes forward and backward for a time proportional to its elements. Every
+// collective of gradients or values first waits for a time proportional to its bytes. The waits of
+// a step sum to communication_ratio times the computation of the micro-batches that reduce: all
+// micro-batches, or the last one in ZeRO stages 0 and 1. The real cost of the collectives is added.
 //
 // exposed_without_s and exposed_with_s: the time that the link adds to a step without and with
-// overlap_comm; hidden_fraction = 1 - with / without. Each is a median over rounds, taken in turn,
-// of the maximum over ranks of the time from one step's end to a later one's, over the steps
-// between. With overlap_comm values are in flight at both ends, so that a step bears the rest of
-// the previous one. Nothing hides a step's last bucket of gradients or its first of values, and in
-// stages 2 and 3 a complete bucket waits for the previous one. A sample is a step with
-// overlap_comm.
+// overlap_comm. hidden_fraction = 1 - with / without. Each is a median over alternating rounds of
+// the maximum over ranks. The measured time is that from one step's end to a later step's end, over
+// the number of steps between. With overlap_comm values are in flight at both ends, so that a step
+// includes the rest of the previous one. A step's last bucket of gradients and its first bucket of
+// values cannot be hidden. In ZeRO stages 2 and 3 a complete bucket waits for the previous one. A
+// sample is a step with overlap_comm.
 
 #include <fmt/format.h>
 
@@ -49,11 +49,11 @@ void sleep_for(double seconds) {
 struct ZeroOverlap {
   static constexpr std::string_view name = "zero_overlap";
   static constexpr std::string_view about =
-      "what overlap_comm hides of a slow link behind forward and backward";
+      "fraction of a slow link's time that overlap_comm hides behind forward and backward";
   static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::determinism};
   static constexpr Counter counters[] = {
       {"step_without_link_s", "s", Better::lower, Nature::measured,
-       "time of a step whose link is fast"},
+       "time of a step over a fast link"},
       {"exposed_without_s", "s", Better::lower, Nature::measured,
        "time that a slow link adds to a step without overlap_comm"},
       {"exposed_with_s", "s", Better::lower, Nature::measured,
@@ -68,7 +68,7 @@ struct ZeroOverlap {
     Dtype dtype{};
     std::string communication_ratio;
 
-    double computation_s() const { return computation_ms * 1e-3; }  // of a micro-batch
+    double computation_s() const { return computation_ms * 1e-3; }  // per micro-batch
   };
 
   static Sweep<Case> sweep() {
@@ -85,10 +85,11 @@ struct ZeroOverlap {
         .axis("communication_ratio", &Case::communication_ratio, "0.25",
               {"0.1", "0.25", "0.5", "0.75", "1", "1.5", "2"})
         .only([](const Case& c) -> std::string {
-          if (c.ranks < 2) return "one rank has no communication to hide: at least 2";
-          if (c.parameters < 1000) return fmt::format("{} parameters: at least 1000", c.parameters);
+          if (c.ranks < 2) return "ranks must be at least 2, because one rank does not communicate";
+          if (c.parameters < 1000)
+            return fmt::format("parameters is {}; expected at least 1000", c.parameters);
           if (c.micro_batches < 1 || c.reduce_bucket < 1 || c.computation_ms < 1)
-            return "micro-batches, elements of a bucket and milliseconds: at least 1";
+            return "micro-batches, elements of a bucket and milliseconds must be at least 1";
           return "";
         })
         .slice({quick}, "stage 3")
@@ -99,7 +100,7 @@ struct ZeroOverlap {
   }
 
   static std::string why_not(const Case&, const Context& context) {
-    if (!context.device.readable_by_host()) return "overlap_comm needs tensors in host memory";
+    if (!context.device.readable_by_host()) return "overlap_comm requires tensors in host memory";
     return machine::why_not(context.world, context.group, Transport::shared_memory);
   }
 
@@ -138,7 +139,8 @@ struct ZeroOverlap {
   Cost cost() const { return {}; }
 
   void describe(Description& description) {
-    std::array<std::vector<double>, num_runs> seconds;  // of the slowest rank, by round
+    std::array<std::vector<double>, num_runs>
+        seconds;  // seconds of the slowest rank, one per round
     for (int round = 0; round < rounds; ++round)
       for (std::size_t i = 0; i < num_runs; ++i) {
         context_.world.barrier(context_.group);
@@ -159,7 +161,7 @@ struct ZeroOverlap {
     if (without <= 0) return;
     description.set("hidden_fraction", 1 - with / without);
     description.note = fmt::format(
-        "of {:.1f} ms of transfers {:.1f} ms are exposed without overlap_comm and {:.1f} ms with: "
+        "{:.1f} ms of transfers: {:.1f} ms exposed without overlap_comm, {:.1f} ms with it; "
         "{:.0f} % hidden",
         1e3 * seconds_per_byte_ * bytes_of_step_, 1e3 * without, 1e3 * with,
         100 * (1 - with / without));
@@ -229,7 +231,7 @@ struct ZeroOverlap {
     std::unique_ptr<zero::Step> step_;
   };
 
-  // A sleep is late by some 0.1 ms, so many small parameters share one.
+  // A sleep is about 0.1 ms late, so many small parameters share one sleep.
   void compute(std::int64_t elements) {
     due_s_ += seconds_per_element_ * static_cast<double>(elements);
     if (due_s_ >= 1e-3) sleep_for(std::exchange(due_s_, 0));
@@ -237,10 +239,10 @@ struct ZeroOverlap {
 
   Case case_;
   Context& context_;
-  std::size_t bytes_ = 0;  // of transfers so far
+  std::size_t bytes_ = 0;  // bytes of transfers so far
   double bytes_of_step_ = 0;
   double seconds_per_element_ = 0, seconds_per_byte_ = 0, due_s_ = 0;
-  Run runs_[num_runs];  // last: they use the others
+  Run runs_[num_runs];  // last: runs use the members above
 };
 
 const bool registered = harness::add<ZeroOverlap>();

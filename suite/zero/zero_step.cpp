@@ -1,17 +1,17 @@
 // Claim: one optimizer step over dp replicas, from the gradients of its micro-batches to the
 // published values, is right within bounds derived from its dtypes. It sends and holds the bytes of
-// ZeRO's paper and leaves all replicas with the same bits, with and without overlap, at any stage
-// (Rajbhandari et al. 2020, arXiv:1910.02054; AdamW: Loshchilov and Hutter 2019, arXiv:1711.05101).
-// With the optimizer's states in host memory or in a file, values and states have the same bits as
-// on the device, also after an overflow. With delayed_update the values are those of the previous
-// step (Ren et al. 2021, arXiv:2101.06840; Rajbhandari et al. 2021, arXiv:2104.07857). The
-// same holds for stage 3 with offloaded values.
+// ZeRO's paper and leaves all replicas with the same bits, with and without overlap, at any ZeRO
+// stage (Rajbhandari et al. 2020, arXiv:1910.02054; AdamW: Loshchilov and Hutter 2019,
+// arXiv:1711.05101). With the optimizer's states in host memory or in a file, values and states
+// have the same bits as on the device, also after an overflow. With delayed_update the values are
+// those of the previous step (Ren et al. 2021, arXiv:2101.06840; Rajbhandari et al. 2021,
+// arXiv:2104.07857). The same holds for ZeRO stage 3 with offloaded values.
 //
 // A sample is one step with clipping on. Every micro-batch uses all parts forward and backward, and
-// adds known gradients to theirs. Nothing is computed from values.
-// `parameters` counts elements: a dozen matrices and vectors of odd sizes (zero_step_model.h).
-// sub_group_size: the elements that an offloaded optimizer updates at once, also on the host, and
-// the buffer_size of values in a file; nvme_path `temporary` is $TMPDIR, or /tmp.
+// adds known gradients to their gradients. No gradient is computed from values. `parameters` counts
+// elements: a dozen matrices and vectors of odd sizes (zero_step_model.h). sub_group_size: the
+// elements that an offloaded optimizer updates at once, also on the host, and the buffer_size of
+// values in a file. nvme_path `temporary` is $TMPDIR, or /tmp.
 
 #include <fmt/format.h>
 
@@ -38,7 +38,7 @@ namespace {
 
 using collectives::Parameter;
 
-constexpr double clip_norm = 1;  // below the norm of the gradients made here: steps clip
+constexpr double clip_norm = 1;  // below the norm of the gradients here, so steps clip
 constexpr machine::AdamW adamw{.learning_rate = 1e-2, .weight_decay = 0.1};
 constexpr zero::Sgd sgd{.learning_rate = 0.5};
 constexpr int steps_judged = 4, overflowing_step = 3;
@@ -60,9 +60,9 @@ struct ZeroStep : ZeroStepCases {
       {"update_s", "s", Better::lower, Nature::measured,
        "update of states in a file (`zero_step`)"},
       {"file_pass_s", "s", Better::lower, Nature::measured,
-       "a pass over the file that only reads and writes"},
+       "time of a pass over the file that only reads and writes"},
       {"file_fraction", "", Better::higher, Nature::measured, "`file_pass_s` over `update_s`"}};
-  static constexpr bool repeatable = false;  // the first and the last bits of a step differ
+  static constexpr bool repeatable = false;  // each step changes the values and states
 
   ZeroStep(const Case& c, Context& context)
       : case_(c),
@@ -116,7 +116,7 @@ struct ZeroStep : ZeroStepCases {
     compare_norm(judge, " of step 2", step_->update(), reference);
     if (case_.offloads()) judge_beside_memory(judge);
 
-    // Repeats the step on the other thread, late, and with freed memory overwritten.
+    // Repeats the step with late reductions on the other thread, and with freed memory overwritten.
     zero::StepOptions late = options(adamw);
     late.overlap_comm = !case_.overlap && case_.transport == Transport::shared_memory &&
                         context_.device.readable_by_host();
@@ -128,7 +128,7 @@ struct ZeroStep : ZeroStepCases {
     };
     take_step(late, {}, check_use);
     fingerprint(judge, "after AdamW");
-    // The next step uses the values as they arrive.
+    // The next step uses values while they arrive.
     start(case_.stage, late);
     whole_step();
     if (case_.delayed) step_->drain();
@@ -149,9 +149,9 @@ struct ZeroStep : ZeroStepCases {
     take_step(options(sgd));
     compare_values(judge, "after SGD", reference.after_sgd(sgd.learning_rate, rounded_));
 
-    // If the collectives sum in the same order, sharding the states changes no bit. This uses SGD,
-    // because Adam's first step hides the last bits of a gradient. Stages 0 and 1 add up
-    // micro-batches first, stages 2 and 3 ranks.
+    // If the collectives sum in the same order, sharding the states does not change a bit. This
+    // check uses SGD, because Adam's first step hides the last bits of a gradient. ZeRO stages 0
+    // and 1 sum over micro-batches first, ZeRO stages 2 and 3 over ranks.
     if (case_.stage == 0) return;
     for (int stage = 0; stage < zero::num_stages; ++stage) {
       zero::StepOptions direct = options(sgd, "direct");
@@ -170,7 +170,7 @@ struct ZeroStep : ZeroStepCases {
     const bool sharded = case_.stage > 0 && case_.ranks > 1;
     const double owned = sharded ? elements / d : elements;
     Cost cost;
-    // Backward reads what it adds, reads and writes gradients.
+    // Backward reads the contributions, and reads and writes gradients.
     cost.memory_bytes = case_.micro_batches * 3 * elements * gradient;
     // Collectives read each rank's share of all inputs and write its sum. Then they read and write
     // the sums (or values) of the other ranks.
@@ -184,8 +184,8 @@ struct ZeroStep : ZeroStepCases {
     // master and both moments, reads the mask, and writes the values if they are not the master.
     const double update =
         gradient + 6 * gradient + 1 + (plan_.value_dtype == plan_.gradient_dtype ? 0 : value);
-    cost.memory_bytes += owned * (gradient + update) +
-                         (case_.stage >= 2 ? owned : elements) * gradient;  // cleared at the end
+    cost.memory_bytes += owned * (gradient + update) + (case_.stage >= 2 ? owned : elements) *
+                                                           gradient;  // cleared after the update
     // Copies read and write. States in a file pass memory once each way.
     const zero::OffloadTraffic moved = expected_offload_traffic();
     cost.memory_bytes += 2 * static_cast<double>(moved.down + moved.up) + file_bytes(moved);
@@ -226,10 +226,10 @@ struct ZeroStep : ZeroStepCases {
   }
 
   // Alternates updates of states in a file with passes over the file that read and write the same
-  // bytes and compute nothing, on all ranks at once. Counters, as medians over rounds of the
+  // bytes without computation, on all ranks at once. Sets counters, as medians over rounds of the
   // slowest rank: update_s (with norm and publishing), file_pass_s, file_fraction (the pass over
-  // the update: 1 if only the disk is waited for) and nvme_GBps (of the update). The values are not
-  // in a file.
+  // the update: 1 if the update waits only for the disk) and nvme_GBps (of the update). The values
+  // are not in a file.
   void describe_file_bound(Description& description) {
     constexpr int rounds = 5;
     const auto slowest_s = [&](const auto& work) {
@@ -252,7 +252,7 @@ struct ZeroStep : ZeroStepCases {
     description.set("update_s", update_s);
     description.set("file_pass_s", pass_s);
     description.set("file_fraction", pass_s / update_s);
-    // Only updates count as moved.
+    // Counts only the bytes that updates move.
     description.set("nvme_GBps", file_bytes(step_->moved() - before) / rounds / update_s / 1e9);
   }
 
@@ -264,7 +264,8 @@ struct ZeroStep : ZeroStepCases {
     return options;
   }
 
-  // Starts from initial values and zero moments. Overwrites the previous ones with NaN.
+  // Starts from initial values and zero moments. Overwrites the previous values and moments with
+  // NaN.
   void start(int stage, const zero::StepOptions& options) {
     step_.reset();
     if (states_)
@@ -303,14 +304,14 @@ struct ZeroStep : ZeroStepCases {
 
   // Judges a step after the first: collectives hold their scratch, and stage 3 prefetches.
   void judge_memory(Judge& judge) {
-    judge.shares_reference(Oracle::memory);  // buckets of the layout
+    judge.shares_reference(Oracle::memory);  // reads the layout's buckets
     whole_step();
     memory_.reset();
     host_->ledger().reset_peaks();
     whole_step();
     const zero::ExpectedMemory formula = zero::expected_memory(
         case_.stage, plan_, states_->layout(), adamw, options(adamw), model_.usage());
-    // In addition to the states: scratch of the collectives' plans.
+    // The bytes in addition to the states: scratch of the collectives' plans.
     const std::size_t scratch = context_.device.readable_by_host() ? cost_of_calls().scratch() : 0;
     for (const auto& [category, expected] : {std::pair(Category::parameters, formula.parameters),
                                              {Category::gradients, formula.gradients},
@@ -334,7 +335,7 @@ struct ZeroStep : ZeroStepCases {
                                           options(adamw), model_.usage());
   }
 
-  // For the only step so far.
+  // Judges the volume of the only step so far.
   void judge_offload_volume(Judge& judge) {
     const zero::OffloadTraffic measured = step_->moved(), expected = expected_offload_traffic();
     const machine::TrafficLabel gradients{Operation::none, plan_.gradient_dtype},
@@ -350,7 +351,8 @@ struct ZeroStep : ZeroStepCases {
   // rank.
   struct Trajectory {
     std::vector<std::vector<double>> values;  // after each step
-    std::vector<double> drained, states;      // after drain; states: of this rank's elements
+    std::vector<double> drained,
+        states;  // drained: values after drain; states: of this rank's elements
   };
   Trajectory train(Judge& judge, const zero::StepOptions& options) {
     start(case_.stage, options);
@@ -376,8 +378,8 @@ struct ZeroStep : ZeroStepCases {
     return seen;
   }
 
-  // A delayed step that updates writes the values of the previous step; a skipped one writes
-  // nothing.
+  // A delayed step that updates writes the values of the previous step. A skipped step writes no
+  // values.
   void judge_beside_memory(Judge& judge) {
     zero::StepOptions beside = options(adamw);
     beside.offload_optimizer = {};
@@ -388,7 +390,7 @@ struct ZeroStep : ZeroStepCases {
       const auto at = static_cast<std::size_t>(step - 1);
       if (case_.delayed && step != overflowing_step && step > 1) stale = reference.values[at - 1];
       judge.exact(fmt::format("values after step {}{}", step,
-                              case_.delayed ? ", those of the step before" : ""),
+                              case_.delayed ? ", those of the previous step" : ""),
                   offloaded.values[at], case_.delayed ? stale : reference.values[at]);
     }
     judge.exact("values after all steps", offloaded.drained, reference.drained);
@@ -405,7 +407,7 @@ struct ZeroStep : ZeroStepCases {
   }
 
   void judge_volume(Judge& judge) {
-    judge.shares_reference(Oracle::volume);  // buckets of the layout
+    judge.shares_reference(Oracle::volume);  // reads the layout's buckets
     judge.volume(dp_.link(), cost_of_calls().traffic("dp"));
   }
 
@@ -461,14 +463,14 @@ struct ZeroStep : ZeroStepCases {
   collectives::Communicator dp_;
   zero::GradientPlan plan_;
   std::unique_ptr<zero::FlatStates> states_;
-  std::vector<double> rounded_;  // initial values as the dtype has them
+  std::vector<double> rounded_;  // initial values rounded to the dtype
   std::unique_ptr<zero::Step> step_;
   std::vector<Times> times_;
   std::uint64_t state_bytes_ = 0, host_bytes_ = 0;
-  std::string note_;  // of the file
+  std::string note_;  // note on the file
 };
 
-// The other options are a separate unit, because the product would have too many cases.
+// The other options are a separate unit, because the product of all axes would have too many cases.
 struct ZeroOptions : ZeroStep {
   using ZeroStep::ZeroStep;
   static constexpr std::string_view name = "zero_options";

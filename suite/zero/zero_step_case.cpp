@@ -16,17 +16,19 @@ using Case = ZeroStepCase;
 namespace {
 
 std::string why_no_case(const Case& c) {
-  if (c.parameters < 1000) return fmt::format("{} parameters: at least 1000", c.parameters);
-  if (c.micro_batches < 1) return fmt::format("{} micro-batches: at least 1", c.micro_batches);
+  if (c.parameters < 1000)
+    return fmt::format("parameters is {}; expected at least 1000", c.parameters);
+  if (c.micro_batches < 1)
+    return fmt::format("micro-batches is {}; expected at least 1", c.micro_batches);
   if (c.reduce_bucket < 1 || c.all_gather_bucket < 1 || c.max_live < 1 || c.prefetch_bucket < 0)
-    return "a bucket has at least one element";
+    return "buckets must have at least one element";
   if (c.overlap && c.transport != Transport::shared_memory)
-    return "overlap_comm requires shared_memory: only one thread may use other transports";
+    return "overlap_comm requires shared_memory, because other transports support one thread";
   if (c.wire != "default" && c.dtype == Dtype::float64)
-    return "communication_data_type narrows gradients of float, not of double";
+    return "communication_data_type requires float gradients (got double)";
   if (c.sub_group_size < 1 || c.buffer_count < 1)
-    return "sub_group_size and buffer_count: at least 1";
-  if (c.max_in_cpu < 0) return "max_in_cpu: not negative";
+    return "sub_group_size and buffer_count must be at least 1";
+  if (c.max_in_cpu < 0) return "max_in_cpu must be at least 0";
   if (c.delayed && c.ratio != "1")
     return fmt::format("delayed_update does not support ratio {} here; offload_step judges it",
                        c.ratio);
@@ -40,7 +42,7 @@ std::string why_no_case(const Case& c) {
   return "";
 }
 
-// The axes, each usually off.
+// Returns the axes. By default each option is off.
 Sweep<Case> axes() {
   using enum Dtype;
   const std::vector<std::string> devices = zero::offload_device_names();
@@ -82,7 +84,7 @@ Variations in(Dtype dtype, int stage, int ranks) {
   return {vary(&Case::dtype, {dtype}), vary(&Case::stage, {stage}), vary(&Case::ranks, {ranks})};
 }
 
-// The places of the optimizer's states and of the values.
+// Returns the places of the optimizer's states and of the values.
 Variations offloaded(const std::string& states, const std::string& values = "none",
                      bool delayed = false) {
   return {vary(&Case::offload, {states}), vary(&Case::offload_param, {values}),
@@ -133,7 +135,7 @@ Sweep<Case> ZeroStepCases::sweep() {
   const auto overlap = vary(&Case::overlap, {true});
   const auto three_micro_batches = vary(&Case::micro_batches, {3});
   const auto mpi = vary(&Case::transport, {Transport::mpi});
-  // The usual options over both transports; the matrix in small buckets.
+  // Covers the default options over both transports. The matrix has small buckets.
   for (const auto& [elements, of] : {std::pair(100'003, dtypes), {1'000'003, two_dtypes}}) {
     const auto parameters = vary(&Case::parameters, {elements});
     sweep.slice({acceptance, paper}, "usual", {of, stages, ranks, parameters})
@@ -148,7 +150,7 @@ Sweep<Case> ZeroStepCases::sweep() {
       .slice({acceptance, paper}, "offload", matrix + offloaded("nvme"), {3, 2})
       .slice({acceptance, paper}, "delayed", matrix + offloaded("cpu", "none", true), {3, 0});
   const Variations all_at_once{overlap, three_micro_batches, buckets};
-  // The states are next to the values, or on the device.
+  // The states are in the same place as the values, or on the device.
   for (const char* device : {"cpu", "nvme"}) {
     const Variations both = all_at_once + offloaded(device, device);
     sweep
@@ -159,8 +161,8 @@ Sweep<Case> ZeroStepCases::sweep() {
         .slice({acceptance, paper}, "offload_param", in(float16, 3, 3) + both);
   }
 
-  // Shards and buckets are not multiples of each other, in every stage, each in some dtype. One
-  // bucket has exactly all parameters.
+  // Shards and buckets are not multiples of each other, in every ZeRO stage, each in some dtype.
+  // One bucket has exactly all parameters.
   const Variations uneven{vary(&Case::parameters, {10'007}), vary(&Case::micro_batches, {2}),
                           overlap, vary(&Case::all_gather_bucket, {509})};
   const Variations prime = uneven + Variations{vary(&Case::reduce_bucket, {1009})};
@@ -184,7 +186,8 @@ Sweep<Case> ZeroStepCases::sweep() {
       .slice({quick}, "edges", in(bfloat16, 1, 3) + whole)
       .slice({quick}, "edges", in(float16, 1, 3) + prime + sub_groups + offloaded("cpu"));
 
-  // Every stage over 1 or 3 ranks; all other options at once; states and values elsewhere.
+  // Covers every ZeRO stage over 1 or 3 ranks, all other options at once, and offloaded states and
+  // values.
   const Variations small{vary(&Case::parameters, {3001}), vary(&Case::reduce_bucket, {700}),
                          vary(&Case::sub_group_size, {100}), vary(&Case::buffer_count, {3})};
   const Variations small_narrow = small + Variations{narrow, stages, three};
@@ -246,7 +249,7 @@ Sweep<Case> zero_options_sweep() {
 
 std::string ZeroStepCases::why_not(const Case& c, const Context& context) {
   if (c.overlap && !context.device.readable_by_host())
-    return "overlap_comm needs tensors in host memory";
+    return "overlap_comm requires tensors in host memory";
   if (c.offload == "nvme" || c.offload_param == "nvme") {
     if (std::string why = zero::IoRing::why_not(); !why.empty()) return why;
     try {

@@ -1,6 +1,6 @@
 #pragma once
-// The cases of zero_step and zero_options. Axes have the names and units that DeepSpeed's
-// configuration gives them, the stage Megatron's shape of flag, as in gpt_step.
+// The cases of zero_step and zero_options. Axes have the names and units of DeepSpeed's
+// configuration. The stage has the form of a Megatron flag, as in gpt_step.
 
 #include <string>
 
@@ -10,7 +10,7 @@
 namespace suite {
 
 struct ZeroStepCase {
-  static constexpr int whole = 500'000'000;  // a bucket of everything
+  static constexpr int whole = 500'000'000;  // one bucket for all elements
 
   int ranks = 2;
   Transport transport{};
@@ -27,20 +27,21 @@ struct ZeroStepCase {
   int sub_group_size = 0, buffer_count = 0, max_in_cpu = 0;
 
   bool offloads() const { return offload != "none" || offload_param != "none"; }
-  // Without a rule and without a host.
+  // Returns the options without a rule and without a host.
   zero::StepOptions step_options(double clip_norm, int rank) const;
 };
 
 // The part of the unit zero_step that plans its cases.
 struct ZeroStepCases {
   using Case = ZeroStepCase;
-  // The usual options over both transports; stages, ranks, micro-batches, dtypes, overlap and
-  // places of the optimizer's states, in small buckets.
+  // Returns the default options over both transports, and in small buckets: stages, ranks,
+  // micro-batches, dtypes, overlap and places of the optimizer's states.
   static Sweep<Case> sweep();
-  // The reason why a case cannot run here, or empty.
+  // Returns the reason why a case cannot run here, or empty.
   static std::string why_not(const Case& c, const Context& context);
 };
-// All other options, one at a time, in small buckets, with micro-batches and overlap.
+// Returns the cases of all other options, one option at a time, in small buckets, with
+// micro-batches and overlap.
 Sweep<ZeroStepCase> zero_options_sweep();
 
 }  // namespace suite

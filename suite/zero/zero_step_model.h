@@ -1,7 +1,7 @@
 #pragma once
-// The model of zero_step: parameters in parts, and a backward that adds known gradients. It has
-// cases that break real stacks: a parameter without elements, one of a single element, prime sizes,
-// a frozen one, one that no part uses, and one that two parts share.
+// The model of zero_step: parameters in parts, and a backward that adds known gradients. Its
+// parameters include cases that break real stacks: a parameter without elements, one of a single
+// element, prime sizes, a frozen parameter, one that no part uses, and one that two parts share.
 
 #include <fmt/format.h>
 
@@ -27,7 +27,7 @@ class ZeroStepModel {
  public:
   using Parameter = collectives::Parameter;
 
-  // elements: of all parameters, 1000 at least. rank: of dp, for its contributions.
+  // elements: total of all parameters, at least 1000. rank: dp rank, for its contributions.
   ZeroStepModel(std::int64_t elements, Dtype dtype, std::uint64_t seed, int rank, int ranks,
                 int micro_batches)
       : dtype_(dtype), seed_(seed), rank_(rank), ranks_(ranks), micro_batches_(micro_batches) {
@@ -82,8 +82,8 @@ class ZeroStepModel {
       result.insert(result.end(), static_cast<std::size_t>(p.global_shape.size()), p.weight_decay);
     return result;
   }
-  // The contribution of micro-batch index / ranks of rank index % ranks to the summed gradient of
-  // an element.
+  // Returns the contribution to the summed gradient of an element. It is that of micro-batch index
+  // / ranks of rank index % ranks.
   double contribution(int index, std::int64_t element) const {
     const auto after = std::ranges::upper_bound(first_element_, element);
     const Parameter& here =
@@ -97,7 +97,7 @@ class ZeroStepModel {
     for (std::size_t row = 0; row < parameters_.size(); ++row)
       visit(parameters_[row], first_element_[row]);
   }
-  // The same, with the values that the step's uses see.
+  // As for_each, with the values that the step's uses read.
   void with_values(zero::Step& step, const auto& visit) {
     step.before_use(list());
     for_each(visit);
@@ -109,8 +109,8 @@ class ZeroStepModel {
     return all;
   }
 
-  // Makes the states on the device, with initial values. Drops the parameters' memory, so the
-  // states and the step before must be gone.
+  // Creates the states on the device, with initial values. Frees the parameters' memory, so the
+  // previous states and step must be destroyed.
   std::unique_ptr<zero::FlatStates> states(machine::Device& device, std::int64_t reduce_bucket,
                                            std::int64_t persistence_threshold) {
     for (Parameter& p : parameters_) p.value = p.gradient = Tensor();
@@ -123,7 +123,7 @@ class ZeroStepModel {
     });
     return states;
   }
-  // Makes the gradients of backward on the device, counted as activations.
+  // Creates the gradients of backward on the device, counted as activations.
   void make_gradients(machine::Device& device, Dtype dtype) {
     const auto elements = static_cast<std::int64_t>(initial_.size());
     for (int micro_batch = 0; micro_batch < micro_batches_; ++micro_batch) {
@@ -134,7 +134,7 @@ class ZeroStepModel {
       from_doubles(gradients_.back(), values);
     }
   }
-  // For all micro-batches.
+  // Negates the gradients of all micro-batches.
   void negate_gradients() {
     for (const Tensor& gradients : gradients_)
       gradients.device().stream().kernels().scale(gradients, -1, gradients);
@@ -148,7 +148,7 @@ class ZeroStepModel {
     return before;
   }
 
-  // Forward and backward of one micro-batch. on_use is called for every parameter in use.
+  // Runs forward and backward of one micro-batch. Calls on_use for every parameter in use.
   using OnUse = std::function<void(const Parameter&, std::int64_t first_element)>;
   void run(zero::Step& step, int micro_batch, const OnUse& on_use = {}) {
     const auto use = [&](const Rows& rows) {
@@ -187,15 +187,15 @@ class ZeroStepModel {
 
  private:
   using Rows = std::vector<std::size_t>;
-  // The first and the last part use this row, as a tied embedding. The last adds the gradient of
-  // the first half of its elements, the first that of the other half.
+  // The first and the last part use this row, as a tied embedding. The last part adds the gradient
+  // of the first half of its elements, the first part that of the other half.
   static constexpr std::size_t shared_row = 5;
 
   double random_value(std::uint64_t seed, std::int64_t index) const {
     const double value = 2 * machine::uniform(seed, static_cast<std::uint64_t>(index)) - 1;
     return dtype_ == Dtype::float64 ? value : static_cast<double>(static_cast<float>(value));
   }
-  // The first part that uses a row has it.
+  // Returns the first part that uses each row.
   std::vector<int> part_of_rows() const {
     std::vector<int> result(parameters_.size(), static_cast<int>(parts_.size()));
     for (std::size_t part = parts_.size(); part-- > 0;)
@@ -212,10 +212,10 @@ class ZeroStepModel {
   std::uint64_t seed_;
   int rank_, ranks_, micro_batches_;
   std::vector<Parameter> parameters_;
-  std::vector<std::int64_t> first_element_;  // of each parameter
-  std::vector<Rows> parts_;                  // rows that a part uses
-  std::vector<double> initial_;              // one after the other; the dtype rounds them
-  std::vector<Tensor> gradients_;            // by micro-batch, of all parameters
+  std::vector<std::int64_t> first_element_;  // first element of each parameter
+  std::vector<Rows> parts_;                  // rows that each part uses
+  std::vector<double> initial_;              // concatenated; the dtype rounds them
+  std::vector<Tensor> gradients_;            // one per micro-batch, for all parameters
 };
 
 }  // namespace suite
