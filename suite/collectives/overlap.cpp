@@ -75,8 +75,10 @@ class Overlap {
   static constexpr std::string_view about = "a collective during a matrix product";
   static constexpr Oracle oracles[] = {Oracle::numerics, Oracle::volume, Oracle::determinism};
   static constexpr Counter counters[] = {
-      {"gemm_s", "s", Better::lower, Nature::measured, "time of the matrix product alone"},
-      {"collective_s", "s", Better::lower, Nature::measured, "time of the collective alone"},
+      {"gemm_s", "s", Better::lower, Nature::measured,
+       "time of the matrix product without the collective"},
+      {"collective_s", "s", Better::lower, Nature::measured,
+       "time of the collective without the matrix product"},
       {"gemm_slowdown", "", Better::lower, Nature::measured,
        "time of the product next to the collective over `gemm_s`"},
       {"collective_slowdown", "", Better::lower, Nature::measured,
@@ -164,7 +166,8 @@ class Overlap {
       from_doubles(out_, std::vector<double>(static_cast<std::size_t>(out_.size()), -77));
       communicator_.link().reset_traffic();
       both(beside);
-      judge_product(judge, beside ? "product during the collective" : "product alone");
+      judge_product(judge,
+                    beside ? "product during the collective" : "product without the collective");
       judge.exact(fmt::format("{} {}", case_.operation,
                               beside ? "during the product" : "after the product"),
                   to_doubles(out_), expected(question(), context_.group.index));

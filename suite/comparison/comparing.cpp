@@ -38,7 +38,7 @@ std::string refusal(const RunComparison& comparison) {
   constexpr std::size_t few = 4;
   const std::size_t more = fields.size() > few ? fields.size() - few : 0;
   fields.resize(fields.size() - more);
-  return fmt::format("not comparable: {}{} {}; declare what is being compared with --factor NAME",
+  return fmt::format("not comparable: {}{} {}; declare each intended difference with --factor NAME",
                      fmt::join(fields, ", "), more > 0 ? fmt::format(" and {} more", more) : "",
                      fields.size() == 1 ? "differs" : "differ");
 }
@@ -48,7 +48,7 @@ std::string refusal(const RunComparison& comparison) {
 void Comparing::add_options(Options& to) {
   to.group("Comparing");
   to.texts("--factor", "NAME", options.factors,
-           "what may differ: a field of environment.json (NCCL_ALGO, nccl, host), an axis, or "
+           "intended difference: a field of environment.json (NCCL_ALGO, nccl, host), an axis, or "
            "numbers; repeatable");
   to.read(
       "--floor", "PERCENT",

@@ -194,7 +194,7 @@ int run_history(int argc, char** argv) {
   std::vector<std::pair<std::string, std::string>> rows;
   for (const Action& action : actions) rows.emplace_back(action.name, action.about);
   Options options("history", "COMMAND",
-                  "Keeps runs over time in one SQLite file and finds where cases changed.");
+                  "Keeps runs over time in one SQLite file and finds the cases that changed.");
   add_file(options, words);
   options.footer(
       fmt::format("Commands (shardmark history COMMAND --help):\n{}", two_columns(rows)));

@@ -277,7 +277,7 @@ class Resolution {
       if (!sources_.deepspeed_file.empty())
         reject(
             "{}: neither train_batch_size nor train_micro_batch_size_per_gpu is given; DeepSpeed "
-            "needs one of them",
+            "requires one of them",
             sources_.deepspeed_file);
       set(b.micro_batch_size, 1, {"default", "of this program"});
     } else if (nothing) {

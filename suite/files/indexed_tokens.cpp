@@ -83,7 +83,8 @@ IndexedTokens::IndexedTokens(const std::string& prefix)
     : prefix_(prefix), index_(prefix + ".idx"), data_(prefix + ".bin") {
   const std::string& path = index_.path();
   if (index_.size() < header)
-    throw FileError("{} has {} bytes; its header alone has {}", path, index_.size(), header);
+    throw FileError("{} has {} bytes; expected at least {}, the size of its header", path,
+                    index_.size(), header);
   if (std::memcmp(index_.bytes(0, magic.size()).data(), magic.data(), magic.size()) != 0)
     throw FileError("{} does not begin with MMIDIDX and two zeros, so it is not an index of tokens",
                     path);

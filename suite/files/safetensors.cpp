@@ -233,8 +233,8 @@ std::string_view tensor_dtype_name(Dtype dtype) {
 
 Safetensors::Safetensors(const std::string& path) : file_(path) {
   if (file_.size() < length_bytes)
-    throw FileError("{} has {} bytes; the length of its header alone has {}", path, file_.size(),
-                    length_bytes);
+    throw FileError("{} has {} bytes; expected at least {}, the size of the header's length", path,
+                    file_.size(), length_bytes);
   const auto length = file_.at<std::uint64_t>(0);
   if (length > longest_header)
     throw FileError("{}: the length of its header is {}; expected at most {}", path, length,

@@ -61,8 +61,8 @@ struct Machine {
 Held held(const TrainingConfig& training, const Holding& holding, const Machine& machine);
 bool fits(const Held& held, const Machine& machine);
 
-// Returns what this program would allocate on the first pipeline stage, which is the largest
-// (ours.cpp), or why there are no numbers.
+// Returns the bytes that this program would allocate on the first pipeline stage, which is the
+// largest (ours.cpp), or why there are no numbers.
 Held ours(const TrainingConfig& training, const Holding& holding);
 
 // The largest model that fits: more or fewer layers of a known shape, else a number of parameters.

@@ -1,4 +1,5 @@
-// `shardmark version` and `shardmark --version`: how the program was built and what it runs with.
+// `shardmark version` and `shardmark --version`: the build of the program and the libraries that it
+// loads.
 
 #include <fmt/format.h>
 
