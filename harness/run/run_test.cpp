@@ -258,8 +258,8 @@ TEST(Run, RanksOnASharedGpuHaveTimesButNoSpeeds) {
     EXPECT_EQ(world.devices_of(world.group()), 2);
     EXPECT_EQ(world.sharers_of_device(world.group()), world.rank() == 0 ? 1 : 2);
     EXPECT_EQ(machine::why_not(world, world.group(), Transport::nccl),
-              machine::cuda::built() ? "transport nccl needs 3 GPUs, found 2; cuda_ipc works with "
-                                       "several ranks on one"
+              machine::cuda::built() ? "transport nccl requires 3 GPUs (got 2); cuda_ipc supports "
+                                       "several ranks per GPU"
                                      : "transport nccl: this program was built without NCCL");
   };
   const Outcome outcome = launch(3, {{"ranks", "2,3"}}, {}, 20, false, choose);

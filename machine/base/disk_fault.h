@@ -13,7 +13,7 @@ namespace machine {
 
 struct DiskFault {
   double seconds_per_byte = 0;
-  std::atomic<std::int64_t> room{std::numeric_limits<std::int64_t>::max()};  // bytes, to write
+  std::atomic<std::int64_t> room{std::numeric_limits<std::int64_t>::max()};  // bytes to write
 
   // Takes the system's result: a number of bytes, or an error below zero. Returns it after the
   // delay, or -ENOSPC for a write beyond `room`.

@@ -26,7 +26,7 @@ class MachineError : public std::runtime_error {
   int rank_, peer_;
 };
 
-// A wait that did not end: `rank` waited for `peer`.
+// A wait that exceeded its timeout: `rank` waited for `peer`.
 class Timeout : public MachineError {
  public:
   explicit Timeout(const std::string& text, int rank = -1, int peer = -1)

@@ -11,7 +11,7 @@ namespace {
 
 using Kind = Failure::Kind;
 
-// By kind.
+// Indexed by Kind.
 constexpr std::array<std::string_view, 10> names{
     "exception", "wrong_result", "wrong_input", "out_of_memory", "disk_full",
     "timeout",   "peer_failed",  "lost_rank",   "deadlock",      "unsupported"};
@@ -66,7 +66,7 @@ std::optional<Failure> first_cause(std::span<const std::optional<Failure>> of_ra
     const std::optional<Failure>& failure = of_ranks[rank];
     return failure && failure->kind == Kind::wrong_result;
   };
-  // At most once around a ring.
+  // The senders can form a ring, so the search is limited to one round.
   for (std::size_t i = 0; i < of_ranks.size() && (*found)->kind == Kind::wrong_result; ++i) {
     if ((*found)->summed_ranks > 0 || !is_wrong((*found)->peer)) break;
     found = &of_ranks[(*found)->peer];
@@ -77,7 +77,7 @@ std::optional<Failure> first_cause(std::span<const std::optional<Failure>> of_ra
 Failure failure_of(const std::exception& error) {
   if (const auto* of_machine = dynamic_cast<const MachineError*>(&error))
     return of_machine->failure();
-  Failure failure{.text = *error.what() ? error.what() : "an exception without a text"};
+  Failure failure{.text = *error.what() ? error.what() : "exception without a message"};
   if (dynamic_cast<const std::bad_alloc*>(&error)) failure.kind = Kind::out_of_memory;
   if (dynamic_cast<const UsageError*>(&error)) failure.kind = Kind::wrong_input;
   return failure;

@@ -5,7 +5,7 @@
 //   throw MachineError("cannot write to x: No space left on device", Failure::Kind::disk_full);
 //   return Failure{.kind = Failure::Kind::wrong_result, .peer = 1, .text = "3 elements wrong"};
 //
-// `text` is for people only: no program reads facts out of it. Ranks are ranks of the world.
+// `text` is for people only. No program parses it. Ranks are ranks of the world.
 
 #include <optional>
 #include <span>
@@ -18,8 +18,8 @@ namespace machine {
 struct Failure {
   enum class Kind : unsigned char {
     exception,      // any exception without a kind of its own
-    wrong_result,   // an oracle ruled fail, or the check of a sample did
-    wrong_input,    // a file or an option of the user
+    wrong_result,   // an oracle or the check of a sample failed
+    wrong_input,    // an invalid file or option of the user
     out_of_memory,  //
     disk_full,      //
     timeout,        // `rank` waited too long for `peer`
@@ -44,16 +44,16 @@ struct Failure {
 std::string_view name(Failure::Kind kind);
 // Throws std::runtime_error when `text` is not the name of a kind.
 Failure::Kind parse_failure_kind(std::string_view text);
-// disk_full or out_of_memory of an errno value, else exception.
+// Returns disk_full or out_of_memory for such an errno value, else exception.
 Failure::Kind kind_of_errno(int error);
 
-// "rank 2: TEXT"; the text only, if the rank is unknown.
+// Returns "rank 2: TEXT", or only the text if the rank is unknown.
 std::string line(const Failure& failure);
-// The rank that the failure took out of the run. -1: it is unknown, or the rank only waited.
+// Returns the rank that the failure removed from the run. -1: the rank is unknown or only waited.
 int lost_rank(const Failure& failure);
-// The failure that caused the others, given at most one per rank, by rank: exceptions come before
-// wrong results, those before ranks that waited. Wrong data is followed to the rank that sent it,
-// if that rank has wrong data too. Empty when no rank failed.
+// Returns the failure that caused the others, given at most one failure per rank, by rank.
+// Exceptions precede wrong results, and wrong results precede waits. Wrong data is traced to the
+// rank that sent it, if that rank has wrong data too. Empty if no rank failed.
 std::optional<Failure> first_cause(std::span<const std::optional<Failure>> of_ranks);
 
 }  // namespace machine

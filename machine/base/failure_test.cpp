@@ -41,7 +41,7 @@ TEST(Failure, KindsOfExceptionsAndErrors) {
   EXPECT_EQ(failure_of(UsageError("no such file")).kind, Kind::wrong_input);
   EXPECT_EQ(failure_of(std::bad_alloc()).kind, Kind::out_of_memory);
   EXPECT_EQ(failure_of(std::logic_error("out of memory on host")).kind, Kind::exception);
-  EXPECT_EQ(failure_of(std::runtime_error("")).text, "an exception without a text");
+  EXPECT_EQ(failure_of(std::runtime_error("")).text, "exception without a message");
   EXPECT_EQ(kind_of_errno(ENOSPC), Kind::disk_full);
   EXPECT_EQ(kind_of_errno(EACCES), Kind::exception);
 }

@@ -34,11 +34,11 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 }  // namespace
 
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {
-  // Near: at most a third of the letters differ, and one always may.
+  // A near word differs in at most a third of its letters, or in one letter.
   std::size_t best = std::max<std::size_t>(1, word.size() / 3) + 1;
   std::string result;
   for (const std::string& candidate : candidates) {
-    // As many letters differ at least; a file may hold words of any length.
+    // The difference of the lengths is a lower bound. Words in a file can be very long.
     const std::size_t more = std::max(word.size(), candidate.size());
     if (more - std::min(word.size(), candidate.size()) >= best) continue;
     const std::size_t distance = edit_distance(word, candidate);

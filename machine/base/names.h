@@ -9,10 +9,11 @@
 
 namespace machine {
 
-// The candidate nearest to a misspelt word (edit distance), or empty if none is near.
+// Returns the candidate nearest to a misspelt word (edit distance), or empty if no candidate is
+// near.
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
-// "unknown X 'word'; did you mean 'near'?" or, with none near, "…; known: a, b, c". Of many
-// candidates only the first.
+// Returns "unknown X 'word'; did you mean 'near'?" or, if no candidate is near, "…; known: a, b,
+// c". Lists only the first of many candidates.
 std::string unknown(std::string_view kind, std::string_view word,
                     const std::vector<std::string>& candidates);
 

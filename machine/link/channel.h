@@ -1,10 +1,11 @@
 #pragma once
 // Descriptors of messages between ranks of one host. The messages may be in any memory.
 //
-// A channel (one for each ordered pair) lies in the receiver's host memory: a ring of 64 one-line
-// descriptors, each with its own sequence word, so that the receiver waits on the line that the
-// message arrives in. The receiver counts what it has taken in a line of its own, and offers places
-// for messages to come; a message that its sender wrote there travels as a word.
+// A channel (one for each ordered pair) is a ring of 64 descriptors in the receiver's host memory.
+// Each descriptor fills one cache line and has its own sequence word, so the receiver waits on the
+// line in which the message arrives. The receiver counts the messages that it has taken in a
+// separate line. It also offers places for future messages. If the sender wrote a message to such a
+// place, its descriptor contains only the word `delivered`.
 
 #include <atomic>
 #include <cstddef>
@@ -22,10 +23,10 @@ inline constexpr std::size_t inline_bytes = 32;
 inline constexpr std::size_t eager_bytes = 8192;
 
 struct alignas(64) Slot {
-  std::atomic<std::uint32_t> sequence{0};  // the low 32 bits of the number of the message in it
+  std::atomic<std::uint32_t> sequence{0};  // the low 32 bits of the number of its message
   std::atomic<std::uint32_t> sleeping{0};
   std::uint64_t bytes = 0;
-  std::uint64_t address = 0;  // in the sender's memory; or one of Channel's words
+  std::uint64_t address = 0;  // in the sender's memory; or in_line, in_payload or delivered
   std::byte data[inline_bytes];
 };
 static_assert(sizeof(Slot) == 64);
@@ -41,24 +42,24 @@ struct Channel {
   static constexpr std::uint64_t slots = 64, payloads = 8;
   static constexpr std::uint64_t in_line = ~0ull, in_payload = ~0ull - 1, delivered = ~0ull - 2;
   Slot ring[slots];
-  Offer offers[slots];  // by the receiver, that of message k in offers[k % slots]
-  alignas(64) std::atomic<std::uint32_t> taken{0};  // by the receiver
-  std::atomic<std::uint32_t> sleeping{0};           // the sender, on taken
+  Offer offers[slots];  // by the receiver; message k uses offers[k % slots]
+  alignas(64) std::atomic<std::uint32_t> taken{0};  // last message taken, modulo 2^32
+  std::atomic<std::uint32_t> sleeping{0};           // the sender sleeps on `taken`
   alignas(64) std::byte payload[payloads][eager_bytes];
 };
 
-// A rank's ends of the channels of a group: group.size() incoming ones in this rank's memory, the
-// i-th from peer i; of outgoing the i-th to peer i, in the peer's memory. `retire` is called once,
-// when the link no longer uses incoming; peers may still look at it.
+// A rank's ends of the channels of a group. `incoming` has group.size() channels in this rank's
+// memory, the i-th from peer i. `outgoing[i]` leads to peer i and is in the peer's memory. Call
+// `retire` once, when the link no longer uses `incoming`; peers may still read it.
 struct ChannelEnds {
   Channel* incoming = nullptr;
   std::vector<Channel*> outgoing;
   std::function<void()> retire;
 };
-// New channels of the group; collective over it.
+// Creates the channels of the group. Collective over the group.
 ChannelEnds make_channels(World& world, const Group& group);
 
-// A link whose messages are announced through channels. The path of a short message is in this
+// A link whose messages are announced through channels. The code path of a short message is in this
 // header, to be inlined.
 class ChannelLink : public Link {
  public:
@@ -68,12 +69,12 @@ class ChannelLink : public Link {
   ChannelLink(Group group, ChannelEnds ends, WaitPolicy policy);
 
   std::uint64_t last_sent(int peer) const final { return outgoing_[peer].sent; }
-  std::uint64_t last_taken(int peer) const { return outgoing_[peer].taken; }  // as last seen
+  std::uint64_t last_taken(int peer) const { return outgoing_[peer].taken; }  // last seen
   std::uint64_t last_received(int peer) const { return received_[peer]; }
   Channel& to(int peer) { return *ends_.outgoing[peer]; }
   Channel& from(int peer) { return ends_.incoming[peer]; }
 
-  // The next message's descriptor, once the ring has room for it.
+  // Waits until the ring has room for the next message. Returns its descriptor.
   Slot& next_slot(int peer, std::size_t bytes) {
     Outgoing& outgoing = outgoing_[peer];
     const std::uint64_t number = ++outgoing.sent;
@@ -82,13 +83,13 @@ class ChannelLink : public Link {
     slot.bytes = bytes;
     return slot;
   }
-  // Tells the receiver of the message in next_slot; returns its number.
+  // Announces the message in next_slot() to the receiver. Returns the message's number.
   std::uint64_t publish(int peer, Slot& slot) {
     Wait::publish(slot.sequence, static_cast<std::uint32_t>(outgoing_[peer].sent), slot.sleeping);
     return outgoing_[peer].sent;
   }
   void refresh_taken(int peer) {
-    // The counter is 32 bits wide and never more than the ring behind.
+    // The 32-bit counter is at most one ring behind the number of sent messages.
     const std::uint32_t low = to(peer).taken.load(std::memory_order_acquire);
     outgoing_[peer].taken +=
         static_cast<std::uint32_t>(low - static_cast<std::uint32_t>(outgoing_[peer].taken));
@@ -101,7 +102,7 @@ class ChannelLink : public Link {
     refresh_taken(peer);
   }
 
-  // The descriptor of the next message from peer, once it is there.
+  // Waits for the next message from peer. Returns its descriptor.
   const Slot& arrived(int peer, std::size_t bytes) {
     const std::uint64_t number = ++received_[peer];
     Slot& slot = from(peer).ring[number % Channel::slots];
@@ -119,14 +120,14 @@ class ChannelLink : public Link {
     Wait::publish(channel.taken, static_cast<std::uint32_t>(last_received(peer)), channel.sleeping);
   }
 
-  // Offers a place for message `number` of peer.
+  // Offers a place for message `number` from peer.
   void offer(int peer, std::uint64_t number, std::uint64_t address, std::size_t bytes) {
     Offer& offer = from(peer).offers[number % Channel::slots];
     offer.address = address;
     offer.bytes = bytes;
     offer.number.store(number, std::memory_order_release);
   }
-  // The peer's offer for the next message to it, or null.
+  // Returns the peer's offer for the next message to it, or null.
   const Offer* offered(int peer, std::size_t bytes) {
     const std::uint64_t number = outgoing_[peer].sent + 1;
     const Offer& offer = to(peer).offers[number % Channel::slots];
@@ -134,7 +135,7 @@ class ChannelLink : public Link {
         offer.number.load(std::memory_order_acquire) == number && offer.bytes == bytes;
     return fits ? &offer : nullptr;
   }
-  // This rank's offer for the message that it received last from peer.
+  // Returns this rank's offer for the last message that it received from peer.
   const Offer& own_offer(int peer) {
     return from(peer).offers[last_received(peer) % Channel::slots];
   }

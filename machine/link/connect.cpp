@@ -13,7 +13,7 @@
 namespace machine {
 namespace {
 
-// Why this rank cannot reach the memory of a member.
+// Returns the reason why this rank cannot reach a member's memory, or empty.
 std::string why_not_memory_of(const World& world, Transport transport, int member) {
   const Board& board = world.board();
   const RankStatus* theirs = board.of(member);
@@ -35,7 +35,7 @@ std::string why_not_nccl(const World& world, const Group& group) {
   for (const int member : group.members) here += world.board().of(member) != nullptr;
   if (const int devices = world.devices_of(group); devices < here)
     return fmt::format(
-        "transport nccl needs {} GPUs, found {}; cuda_ipc works with several ranks on one", here,
+        "transport nccl requires {} GPUs (got {}); cuda_ipc supports several ranks per GPU", here,
         devices);
   return "";
 }
@@ -57,12 +57,11 @@ std::unique_ptr<Link> connect(World& world, const Group& group, Transport transp
 
 std::string why_not(const World& world, const Group& group, Transport transport) {
   if (between_devices(transport) && !world.computes_on_gpu())
-    return fmt::format("transport {} moves tensors of CUDA devices: needs --device cuda",
-                       name(transport));
+    return fmt::format("transport {} requires --device cuda", name(transport));
   if (transport == Transport::nccl) return why_not_nccl(world, group);
   if (transport == Transport::mpi)
     return world.ranks_are_threads()
-               ? "transport mpi needs ranks that are processes; these are threads"
+               ? "transport mpi requires ranks that are processes (got threads)"
                : "";
   for (const int member : group.members)
     if (std::string reason = why_not_memory_of(world, transport, member); !reason.empty())

@@ -11,11 +11,11 @@
 
 namespace machine {
 
-// A new link, with the faults that the world has (World::faults). Collective over the group. Throws
-// MachineError with why_not's reason when this transport cannot join the ranks.
+// Creates a link with the world's faults (World::faults). Collective over the group. Throws
+// MachineError with why_not's reason if this transport cannot connect the ranks.
 std::unique_ptr<Link> connect(World& world, const Group& group, Transport transport);
 
-// Why connect would refuse, or empty. Each rank answers for its own host.
+// Returns the reason why connect would fail, or empty. Each rank checks only its own host.
 std::string why_not(const World& world, const Group& group, Transport transport);
 
 }  // namespace machine

@@ -1,4 +1,4 @@
-// The links between CUDA devices of a build without CUDA; there is no device that could ask.
+// The links between CUDA devices in builds without CUDA. No device exists that could call them.
 
 #include <stdexcept>
 

@@ -1,11 +1,11 @@
 // The cuda_ipc transport: StreamedLink with CUDA's events as marks and with peers' device memory
 // mapped (CUDA C++ Programming Guide, "Interprocess Communication").
 //
-// Lifetimes. Arenas live as long as their device, which a world keeps until all its ranks are at
-// its end; mappings of them end with the link that opened them. A peer may use an event of this
-// rank until it closes its own end of the link, so own events are destroyed after a barrier of the
-// world, opened ones with the link. Ranks that are threads use each other's events and memory as
-// they are: a process cannot open its own handles.
+// Lifetimes: arenas exist as long as their device. A world keeps its device until all its ranks
+// have ended. Mappings of arenas are closed with the link that opened them. A peer may use an event
+// of this rank until the peer closes its end of the link. Therefore own events are destroyed after
+// a barrier of the world, and opened events with the link. Ranks that are threads use each other's
+// events and memory directly, because a process cannot open its own handles.
 
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
@@ -28,12 +28,12 @@
 namespace machine::cuda {
 namespace {
 
-// Of a kind of mark for one peer. Few, since the events that others can open are a scarce thing:
-// PyTorch keeps below 1000 a process. A later mark in place of an earlier one is waited for in its
-// stead.
+// Events per kind of mark and peer. Few, because events that other processes can open are scarce:
+// PyTorch keeps fewer than 1000 per process. If a later mark has replaced an earlier one, the wait
+// is for the later mark.
 constexpr std::uint64_t events_kept = 4;
 
-// The arenas of a rank, in its host memory that peers see: handles, or bases for threads.
+// The arenas of a rank, in its host memory that peers map: handles, or base addresses for threads.
 struct Exports {
   static constexpr std::size_t most = 1024;
   struct Word {
@@ -44,7 +44,7 @@ struct Exports {
 };
 static_assert(sizeof(cudaIpcMemHandle_t) == 64 && sizeof(cudaIpcEventHandle_t) == 64);
 
-using EventRings = std::array<cudaEvent_t, num_marks * events_kept>;  // a ring a mark
+using EventRings = std::array<cudaEvent_t, num_marks * events_kept>;  // one ring per mark
 
 void destroy(int device, std::vector<EventRings>& of_peers) {
   cudaSetDevice(device);
@@ -53,7 +53,7 @@ void destroy(int device, std::vector<EventRings>& of_peers) {
       if (event) cudaEventDestroy(std::exchange(event, nullptr));
 }
 
-// Own events, one ring a peer; destroyed with the last owner.
+// Own events, one EventRings per peer; destroyed with the last owner.
 class OwnEvents {
  public:
   OwnEvents(int device, int peers, int self, bool shared) : device_(device), rings_(peers) {
@@ -78,7 +78,7 @@ class OwnEvents {
   std::vector<EventRings> rings_;  // value-initialized: null
 };
 
-// What a rank tells the others of the events that it made for them: a handle, or the event itself.
+// An event that a rank created for a peer: its handle, or the event itself for threads.
 using EventWord = std::array<std::byte, sizeof(cudaIpcEventHandle_t)>;
 constexpr std::size_t words_a_peer = num_marks * events_kept;
 
@@ -113,7 +113,7 @@ class IpcNeighbours final : public Neighbours {
   std::byte* at(int peer, std::uint64_t address) override;
 
  private:
-  static constexpr int offset_bits = 48;  // of an address: the arena above, the offset below
+  static constexpr int offset_bits = 48;  // of an address: the arena is in the higher bits
 
   static cudaEvent_t event(const EventRings& rings, Mark mark, std::uint64_t number) {
     return rings[static_cast<std::size_t>(mark) * events_kept + number % events_kept];
@@ -128,7 +128,7 @@ class IpcNeighbours final : public Neighbours {
   Wiring wiring_;
   Internals device_;
   std::vector<EventRings> theirs_;               // by peer: its events for this rank
-  std::vector<std::vector<std::byte*>> mapped_;  // by peer: its arenas; null: not yet
+  std::vector<std::vector<std::byte*>> mapped_;  // by peer: its arenas; null: not mapped yet
 };
 
 IpcNeighbours::IpcNeighbours(Wiring wiring)
@@ -165,8 +165,8 @@ void IpcNeighbours::open_events() {
 
 IpcNeighbours::~IpcNeighbours() { close(); }
 
-// The link has waited for the stream, unless the run is ending with a failure: then closing what is
-// still read cannot make it worse. Errors here are earlier ones.
+// The link has waited for the stream, unless the run ends with a failure. In that case, closing
+// memory that is still read does no more harm. Errors here come from earlier calls.
 void IpcNeighbours::close() {
   cudaSetDevice(device_.index);
   if (!wiring_.threads) {
@@ -183,21 +183,21 @@ void IpcNeighbours::close() {
 std::uint64_t IpcNeighbours::address(const void* data, std::size_t bytes) {
   const auto place = device_.arenas->find(data, bytes);
   if (!place)
-    throw std::logic_error(
-        fmt::format("cuda_ipc: {} bytes at {} are not of this rank's CUDA device", bytes, data));
+    throw std::logic_error(fmt::format(
+        "cuda_ipc: {} bytes at {} are not memory of this rank's CUDA device", bytes, data));
   tell_of_arenas();
   return std::uint64_t{place->arena} << offset_bits | place->offset;
 }
 
-// Before the word that names one of them.
+// Publishes new arenas. Called before a word that refers to one of them.
 void IpcNeighbours::tell_of_arenas() {
   Exports& mine = exports_of(wiring_.rank);
   const std::size_t told = mine.count.load(std::memory_order_relaxed);
   const std::size_t count = device_.arenas->count();
   if (told == count) return;
   if (count > Exports::most)
-    throw MachineError(
-        fmt::format("cuda_ipc: {} arenas, of at most {}; use fewer tensors", count, Exports::most));
+    throw MachineError(fmt::format("cuda_ipc: {} arenas; expected at most {}; use fewer tensors",
+                                   count, Exports::most));
   make_current(device_.index);
   for (std::size_t arena = told; arena < count; ++arena) {
     std::byte* base = device_.arenas->base(arena);
@@ -252,7 +252,7 @@ std::string words_of(const OwnEvents& own, int peers, int self, bool threads, in
   return words;
 }
 
-// Threads reach each other's devices only when told so; processes when they open a handle.
+// Threads must enable access to each other's devices. For processes, opening a handle enables it.
 void enable_peers(World& world, const Group& group, int device) {
   for (const int member : group.members) {
     const int peer = index_of(world.board().of(member)->device.load());
@@ -267,7 +267,7 @@ void enable_peers(World& world, const Group& group, int device) {
   }
 }
 
-// Texts of the ranks: '+' and a word, or '-' and what went wrong, which then all throw.
+// A rank's text is '+' and a word, or '-' and an error. Throws the first error.
 void agree(const Group& group, const std::vector<std::string>& texts) {
   for (std::size_t peer = 0; peer < texts.size(); ++peer)
     if (texts[peer].front() == '-')
@@ -294,7 +294,7 @@ std::unique_ptr<Link> connect_ipc(World& world, const Group& group) {
   wiring.after_barrier = [&world](std::function<void()> call) {
     world.after_barrier(std::move(call));
   };
-  // All ranks come to the exchange, also the one whose device refuses.
+  // All ranks take part in the exchange, including a rank whose device fails.
   std::string mine(1, '+');
   try {
     const int device = internals(*wiring.device).index;
@@ -310,7 +310,7 @@ std::unique_ptr<Link> connect_ipc(World& world, const Group& group) {
   ChannelEnds ends = make_channels(world, group);
   wiring.exports =
       world.share(group, sizeof(Exports), [](std::byte* block) { new (block) Exports; });
-  // Nobody marks anything before all have opened everything.
+  // No rank records a mark before all ranks have opened all events.
   std::unique_ptr<IpcNeighbours> neighbours;
   mine.assign(1, '+');
   try {

@@ -11,11 +11,11 @@ class World;
 namespace cuda {
 
 bool has_nccl();
-// Why the device of one identity (Device::identity) cannot read the memory of another, or empty.
+// Returns the reason why device `from` (Device::identity) cannot read the memory of `to`, or empty.
 std::string why_not_peers(std::uint64_t from, std::uint64_t to);
 
-// Collective over the group, whose ranks compute on CUDA devices (why_not asks first). What
-// fails on one rank throws MachineError on all.
+// Collective over the group, whose ranks compute on CUDA devices (why_not checks this). If one rank
+// fails, all ranks throw MachineError.
 std::unique_ptr<Link> connect_ipc(World& world, const Group& group);
 std::unique_ptr<Link> connect_nccl(World& world, const Group& group);
 

@@ -38,12 +38,12 @@ class FaultyLink final : public Link {
     double seconds_per_byte = 0, free_at_s = 0;
     std::uint64_t last_sent = 0;
     std::optional<CorruptMessage> corrupt;
-    bool plain = true;  // towards it: what is written in its memory needs no message
+    bool plain = true;  // no fault towards this peer, so direct writes to its memory are allowed
     std::vector<std::byte> landed;
   };
 
   int world_rank(int peer) const { return group().members[peer]; }
-  // A wait names the operation of the link that it waits in.
+  // The inner link gets the same operation, because its waits report it.
   Link& as_counted() {
     if (operation() != counted_) link_->count_as({operation(), Dtype::float32});
     counted_ = operation();
@@ -93,7 +93,7 @@ class FaultyLink final : public Link {
     const std::uint64_t at = bit % (8 * bytes);
     data[at / 8] ^= std::byte{1} << (at % 8);
   }
-  // Time that the receiver would wait in, so it counts as such.
+  // Counted as waiting time, because the receiver of a slow link would wait.
   static void delay(Peer& peer, std::size_t bytes) {
     if (peer.seconds_per_byte == 0) return;
     const double begin = steady_s();
@@ -107,7 +107,7 @@ class FaultyLink final : public Link {
 
   std::unique_ptr<Link> link_;
   std::vector<Peer> peers_;
-  std::optional<Operation> counted_;  // by link_
+  std::optional<Operation> counted_;  // operation that link_ counts under
 };
 
 }  // namespace

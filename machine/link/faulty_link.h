@@ -1,6 +1,6 @@
 #pragma once
-// A link between host memory that has the faults of its rank (machine/device/faults.h). Links of a
-// rank without such faults are not wrapped and cost nothing more.
+// A link for host memory with the faults of its rank (machine/device/faults.h). Links of a rank
+// without such faults are not wrapped and have no overhead.
 
 #include <memory>
 
@@ -10,7 +10,7 @@
 namespace machine {
 
 std::unique_ptr<Link> with_faults(std::unique_ptr<Link> link, const Faults& faults);
-// The link inside, or the link itself: for code that needs its type.
+// Returns the wrapped link, or `link` if it is not wrapped. For code that needs the link's type.
 Link& plain(Link& link);
 
 }  // namespace machine

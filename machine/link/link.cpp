@@ -53,7 +53,7 @@ void Link::exchange(std::span<const Transfer> transfers) {
 }
 
 void Link::do_exchange(std::span<const Transfer>) {
-  throw std::logic_error("this transport does not need groups of messages");
+  throw std::logic_error("this transport does not support groups of messages");
 }
 
 void Link::flush() {

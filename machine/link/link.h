@@ -5,17 +5,19 @@
 //   cuda_ipc       CUDA devices of one host; a receiver reads the sender's device memory in place
 //   nccl           a CUDA device for each rank; NCCL's point-to-point
 //
-// The last two are in stream order: what they move is memory of the world's device, and their calls
-// only enqueue on its stream (stream()). A kernel that follows on that stream finds what was
-// received; "until" below then means: for what is enqueued on the stream from there on.
+// cuda_ipc and nccl work in stream order. They move memory of the world's device, and their calls
+// only enqueue on its stream (stream()). A later kernel on that stream sees the received data. For
+// these transports, "until" below orders only work that is enqueued afterwards.
 //
-// Channels are FIFO for each ordered pair of ranks: the k-th receive from a peer meets the k-th
-// send of that peer to here, and their sizes must agree. A send only starts; its bytes must stay
-// unchanged until wait_sent says so (the receiver may read them where they lie). Waits sleep, never
-// only spin, and end with machine::Timeout, naming both ranks, after World::timeout_s.
+// Channels are FIFO for each ordered pair of ranks. The k-th receive from a peer matches that
+// peer's k-th send to this rank, and their sizes must agree. send only starts the transfer. Its
+// bytes must stay unchanged until wait_sent returns, because the receiver may read them in place.
+// Waits sleep; they do not only spin. After World::timeout_s they throw machine::Timeout, which
+// names both ranks.
 //
-// Peers are indices into the group. One thread uses a link. For shared_memory between processes,
-// what is sent comes from World::device() (or is small: up to eager_bytes it is copied on sending).
+// Peers are indices into the group. One thread uses a link. shared_memory between processes reads
+// messages in place if they are in memory of World::host_device(). send copies other messages, and
+// messages of up to eager_bytes.
 
 #include <cstddef>
 #include <cstdint>
@@ -36,7 +38,7 @@ enum class Transport : unsigned char { shared_memory, mpi, cuda_ipc, nccl };
 inline constexpr Transport all_transports[] = {Transport::shared_memory, Transport::mpi,
                                                Transport::cuda_ipc, Transport::nccl};
 std::string_view name(Transport transport);
-// Whether it moves memory of a CUDA device.
+// Whether the transport moves memory of a CUDA device.
 constexpr bool between_devices(Transport transport) {
   return transport == Transport::cuda_ipc || transport == Transport::nccl;
 }
@@ -54,11 +56,11 @@ struct TrafficLabel {
   auto operator<=>(const TrafficLabel&) const = default;
 };
 
-// A send or a receive among several at once.
+// A send or a receive of Link::exchange.
 struct Transfer {
   bool sends;
   int peer;
-  void* data;  // only read where it sends
+  void* data;  // only read if `sends`
   std::size_t bytes;
 };
 
@@ -73,9 +75,10 @@ class Link {
   virtual Stream* stream() const { return nullptr; }
 
   // Whether a send completes only after its receive starts. The call order alone can deadlock then,
-  // so messages go in groups, each of which starts when all of it can (collectives/rounds.h).
+  // so messages are exchanged in groups. A group starts when all its transfers can start
+  // (collectives/rounds.h).
   virtual bool is_rendezvous() const { return false; }
-  // All transfers at once. Those of one channel are in order.
+  // Performs all transfers as one group, those of each channel in order.
   void exchange(std::span<const Transfer> transfers);
 
   // Starts sending; returns the message's number on this channel, from 1.
@@ -103,7 +106,7 @@ class Link {
   void* posted(int peer, std::size_t bytes) { return do_posted(peer, bytes); }
   std::uint64_t deliver(int peer, std::size_t bytes);
 
-  // Copies the next message from peer to `into`, past the cache if `store` is streaming.
+  // Copies the next message from peer to `into`; bypasses the cache if `store` is streaming.
   void receive(int peer, void* into, std::size_t bytes, Store store = Store::cached);
   // The next message from peer, in place: valid until release(peer), which must precede the next
   // receive from that peer.

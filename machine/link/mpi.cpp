@@ -17,7 +17,7 @@ MpiLink::~MpiLink() {
     flush();
     free_communicator(communicator_);
   } catch (const MachineError&) {
-    // A peer is gone; the run is ending with that peer's name already.
+    // A peer is lost. The run already ends with that failure.
   }
 }
 

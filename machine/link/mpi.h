@@ -1,6 +1,6 @@
 #pragma once
-// The mpi transport: MPI's own point-to-point on a communicator of the group. Also the way to the
-// MPI library's collectives, which are the yardstick of ours.
+// The mpi transport: MPI's own point-to-point on a communicator of the group. Also gives access to
+// the MPI library's collectives, with which ours are compared.
 
 #include <mpi.h>
 
@@ -14,12 +14,12 @@ namespace machine {
 
 class MpiLink final : public Link {
  public:
-  // Takes over communicator, whose ranks are the group's in order.
+  // Takes ownership of communicator, whose ranks are the group's, in order.
   MpiLink(Group group, MPI_Comm communicator, WaitPolicy policy);
   ~MpiLink() override;
   Transport transport() const override { return Transport::mpi; }
   MPI_Comm communicator() const { return communicator_; }
-  // To be kept while a collective of MPI's own runs on communicator().
+  // Keep the result while one of MPI's own collectives runs on communicator().
   Wait::InLibrary in_library(Operation operation, std::size_t bytes) {
     return {wait_.policy(), operation, ++library_calls_, bytes};
   }
@@ -32,7 +32,7 @@ class MpiLink final : public Link {
   struct Peer {
     std::uint64_t sent = 0, received = 0;
     std::deque<Sending> sending;
-    std::vector<std::byte> landed;  // of receive_in_place
+    std::vector<std::byte> landed;  // buffer of receive_in_place
   };
 
   std::uint64_t do_send(int peer, const void* data, std::size_t bytes) override;

@@ -20,7 +20,7 @@ std::string words(ncclResult_t result, ncclComm_t communicator) {
                      last ? last : "");
 }
 
-// True once NCCL is no longer at it; then `state` says how it ended.
+// Returns true when NCCL has completed the call. `state` is then its result.
 bool settled(ncclComm_t communicator, ncclResult_t& state) {
   const ncclResult_t asked = ncclCommGetAsyncError(communicator, &state);
   if (asked != ncclSuccess) state = asked;
@@ -47,7 +47,7 @@ NcclLink::~NcclLink() {
     finish(ncclCommFinalize(communicator_), "ncclCommFinalize");
     ncclCommDestroy(communicator_);
   } catch (const MachineError&) {
-    abort();  // a peer or the device is gone; the run is ending with that failure already
+    abort();  // a peer or the device is lost; the run already ends with that failure
   }
 }
 
@@ -74,8 +74,8 @@ void NcclLink::check(ncclResult_t result, const char* call, int peer) {
                                : fmt::format("with rank {}", group().members[peer]);
   const std::string said = words(result, communicator_);
   abort();
-  throw MachineError(fmt::format("{} of rank {} {} failed: {}; NCCL_DEBUG=WARN says more", call,
-                                 mine, with, said));
+  throw MachineError(fmt::format("{} of rank {} {} failed: {}; set NCCL_DEBUG=WARN for details",
+                                 call, mine, with, said));
 }
 
 void NcclLink::finish(ncclResult_t result, const char* call, int peer, std::size_t bytes) {
@@ -114,7 +114,8 @@ void NcclLink::do_exchange(std::span<const Transfer> transfers) {
   for (const Transfer& one : all) total += one.bytes;
   group_of("a group of ncclSend and ncclRecv", all.front().peer, total, [&](auto keep) {
     for (const Transfer& one : all) {
-      // Nothing is sent as a byte: NCCL does not say that no bytes wait for each other.
+      // An empty message is sent as one byte, because NCCL does not document that empty transfers
+      // wait.
       const std::size_t bytes = one.bytes == 0 ? 1 : one.bytes;
       void* data = one.bytes > 0 ? one.data : one.sends ? byte(size()) : byte(one.peer);
       keep(one.sends ? ncclSend(data, bytes, ncclUint8, one.peer, communicator, stream)
@@ -145,7 +146,7 @@ bool has_nccl() { return true; }
 std::unique_ptr<Link> connect_nccl(World& world, const Group& group) {
   Device& device = world.device();
   make_current(internals(device).index);
-  // All ranks come to both exchanges, also those where something failed.
+  // All ranks take part in both exchanges, including ranks that failed.
   const auto told = [](const std::string& text) {
     if (text.front() == '-') throw MachineError("transport nccl: " + text.substr(1));
     return text.substr(1);

@@ -1,11 +1,11 @@
 #pragma once
-// The nccl transport: ncclSend and ncclRecv of bytes on a communicator of the group, a GPU a rank
-// (NCCL User Guide, "Point-to-point communication"). Also the way to NCCL's collectives, which are
-// the yardstick of ours. Only in builds that have NCCL.
+// The nccl transport: ncclSend and ncclRecv of bytes on a communicator of the group, one GPU per
+// rank (NCCL User Guide, "Point-to-point communication"). Also gives access to NCCL's collectives,
+// with which ours are compared. Only in builds with NCCL.
 //
-// A send of NCCL may wait for its receive, so sends are kept until the next receive, exchange or
-// wait_sent and are issued with it in one group. Communicators are non-blocking: a call polls until
-// NCCL has queued it, for at most World::timeout_s, and then aborts the communicator.
+// A send of NCCL may wait for its receive. Sends are therefore kept until the next receive,
+// exchange or wait_sent and are issued with it in one group. Communicators are non-blocking. A call
+// polls until NCCL has queued it. After World::timeout_s it aborts the communicator.
 
 #include <nccl.h>
 
@@ -19,20 +19,20 @@ namespace machine {
 
 class NcclLink final : public Link {
  public:
-  // Takes over the communicator, whose ranks are the group's in order, on `device`.
+  // Takes ownership of the communicator, whose ranks are the group's, in order, on `device`.
   NcclLink(Group group, ncclComm_t communicator, Device& device, WaitPolicy policy);
   ~NcclLink() override;
   Transport transport() const override { return Transport::nccl; }
   Stream* stream() const override { return &device_.stream(); }
   bool is_rendezvous() const override { return true; }
 
-  // For calls of NCCL's own, which go on queue() of the device that make_current() selects. Throws
-  // MachineError when the communicator was aborted.
+  // For direct NCCL calls, on queue() of the device that make_current() selects. Throws
+  // MachineError if the communicator was aborted.
   ncclComm_t communicator() const;
   cudaStream_t queue() const;
   void make_current() const;
-  // Waits until NCCL has queued what `result` started. Throws MachineError naming the call, this
-  // rank and the peer (an index into the group; -1: all of them). `bytes` is for whoever watches.
+  // Waits until NCCL has queued the call that returned `result`. Throws MachineError with the call,
+  // this rank and the peer (an index into the group; -1: all). `bytes` is only for the board.
   void finish(ncclResult_t result, const char* call, int peer = -1, std::size_t bytes = 0);
   // Runs calls() between ncclGroupStart and ncclGroupEnd. Throws an error of the calls only after
   // ncclGroupEnd.
@@ -66,10 +66,10 @@ class NcclLink final : public Link {
   Device& device_;
   int index_;  // of the device
   Wait wait_;
-  std::vector<Transfer> waiting_;    // sends that no group has taken yet
+  std::vector<Transfer> waiting_;    // sends that are not yet in a group
   std::vector<std::uint64_t> sent_;  // by peer
   std::uint64_t calls_ = 0;          // that NCCL has queued
-  std::vector<Memory> landed_;       // by peer, of receive_in_place
+  std::vector<Memory> landed_;       // by peer, buffers of receive_in_place
   Memory bytes_;
 };
 

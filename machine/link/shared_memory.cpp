@@ -21,7 +21,7 @@ SharedMemoryLink::~SharedMemoryLink() {
   try {
     flush();
   } catch (const MachineError&) {
-    // A peer is gone; the run is ending with that peer's name already.
+    // A peer is lost. The run already ends with that failure.
   }
   for (int peer = 0; peer < size(); ++peer) free_staged(peer);
 }
@@ -48,8 +48,9 @@ std::uint64_t SharedMemoryLink::do_send(int peer, const void* data, std::size_t 
   if (!readable_by_peers(data, bytes)) {
     void* copy = own_.memory->allocate(bytes);
     if (!copy)
-      throw MachineError(fmt::format("no memory to stage a message of {} bytes", bytes),
-                         Failure::Kind::out_of_memory);
+      throw MachineError(
+          fmt::format("cannot allocate {} bytes on the host to stage a message", bytes),
+          Failure::Kind::out_of_memory);
     std::memcpy(copy, data, bytes);
     lent_[peer].staged.push_back({number, copy, bytes});
     data = copy;

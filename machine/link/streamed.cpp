@@ -15,13 +15,13 @@ StreamedLink::StreamedLink(Group group, ChannelEnds ends, std::unique_ptr<Neighb
 StreamedLink::~StreamedLink() {
   try {
     flush();
-    neighbours_->stream().synchronize();  // what is queued still reads peers' memory
+    neighbours_->stream().synchronize();  // queued work still reads peers' memory
   } catch (const MachineError&) {
-    // A peer or the device is gone; the run is ending with that failure already.
+    // A peer or the device is lost. The run already ends with that failure.
   }
 }
 
-// The mark comes before the word to the peer, always: who reads the word finds the mark recorded.
+// Records the mark before it publishes the descriptor, so the peer never waits for an older mark.
 std::uint64_t StreamedLink::do_send(int peer, const void* data, std::size_t bytes) {
   const std::uint64_t address =
       bytes > 0 ? neighbours_->address(data, bytes) : std::uint64_t{Channel::in_line};
@@ -66,7 +66,7 @@ const void* StreamedLink::do_receive_in_place(int peer, std::size_t bytes) {
   const Slot& slot = arrived(peer, bytes);
   neighbours_->wait(Mark::sent, peer, last_received(peer));
   queued(peer, last_received(peer), bytes);
-  if (slot.address == Channel::in_line) return nullptr;  // of no bytes
+  if (slot.address == Channel::in_line) return nullptr;  // an empty message
   if (slot.address == Channel::delivered) return neighbours_->at(rank(), own_offer(peer).address);
   return neighbours_->at(peer, slot.address);
 }

@@ -2,10 +2,10 @@
 // A link in stream order between devices that reach each other's memory. Channels announce a
 // message when it is queued, before it has arrived. Marks in the streams (events) keep the order.
 //
-// It deadlocks only where shared memory would: hosts wait only for descriptors, which are written
-// on queueing, and a stream waits only for marks that were queued before its wait, so waits cannot
-// form a cycle. A later mark may replace an earlier one before the wait for it, which only prolongs
-// the wait, so a few marks per peer are enough.
+// It deadlocks only if shared_memory would. Hosts wait only for descriptors, which are written on
+// queueing. A stream waits only for marks that were queued before its wait, so waits cannot form a
+// cycle. A later mark may replace an earlier mark before the wait for it. This only prolongs the
+// wait, so a few marks per peer are enough.
 
 #include <cstdint>
 #include <memory>
@@ -30,15 +30,15 @@ class Neighbours {
  public:
   virtual ~Neighbours() = default;
   virtual Stream& stream() = 0;
-  // Marks the present end of this rank's stream.
+  // Records a mark at the current end of this rank's stream.
   virtual void record(Mark mark, int peer, std::uint64_t number) = 0;
-  // Later work of this rank's stream starts after that mark of the peer for this rank, which is
-  // already recorded, or after a later mark.
+  // Makes later work of this rank's stream wait for that mark of the peer for this rank, or for a
+  // later mark. The mark is already recorded.
   virtual void wait(Mark mark, int peer, std::uint64_t number) = 0;
-  // The address of memory of this rank's device, as a word for peers, below Channel's own words.
-  // Throws std::logic_error for other memory.
+  // Returns the address of memory of this rank's device as a word for peers. The word is below the
+  // special words of Channel. Throws std::logic_error for other memory.
   virtual std::uint64_t address(const void* data, std::size_t bytes) = 0;
-  // That word of a peer (or of this rank) as memory that this device reaches.
+  // Converts such a word of a peer (or of this rank) to an address on this device.
   virtual std::byte* at(int peer, std::uint64_t address) = 0;
 };
 
@@ -61,7 +61,7 @@ class StreamedLink final : public ChannelLink {
   void do_release(int peer) override;
 
   std::unique_ptr<Neighbours> neighbours_;
-  std::vector<std::uint64_t> awaited_;  // by peer: messages that the stream waits to be taken
+  std::vector<std::uint64_t> awaited_;  // by peer: last message whose `taken` the stream waits for
 };
 
 }  // namespace machine

@@ -72,7 +72,7 @@ std::size_t last_level_cache_bytes() {
         sum += cache->attr->cache.size;
       if (sum > 0) return sum;
     }
-    return std::size_t{32} << 20;  // a host that does not tell
+    return std::size_t{32} << 20;  // the host reports no cache
   }();
   return bytes;
 }

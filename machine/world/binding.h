@@ -8,16 +8,16 @@
 
 namespace machine {
 
-// The cores this process was given when it started, as a list of hwloc's logical core numbers.
+// Returns the cores available to this process at its start, as hwloc's logical core numbers.
 std::vector<int> given_cores();
 
-// The cores of rank `index` of `ranks` that share `cores`: an equal block, or one in turn.
+// Returns the cores of rank `index` of `ranks` that share `cores`: an equal block, or one in turn.
 std::vector<int> cores_of(int index, int ranks, const std::vector<int>& cores);
 
 // Binds every thread of this process. Throws MachineError naming the cores.
 void bind_process(const std::vector<int>& cores);
 
-// Sum over all last-level caches of this host.
+// Returns the sum over all last-level caches of this host.
 std::size_t last_level_cache_bytes();
 
 std::string text(const std::vector<int>& cores);  // "0-3,8"

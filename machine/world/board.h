@@ -17,7 +17,7 @@ namespace machine {
 
 enum class RankState : std::uint32_t { absent, running, failed, finished };
 
-inline constexpr std::int32_t nobody = -1, any_of_group = -2;  // instead of a rank
+inline constexpr std::int32_t nobody = -1, any_of_group = -2;  // values in place of a rank
 std::string rank_or_group(int rank);                           // "rank 3", "its group"
 
 // In memory that all ranks of the host map. Texts are atomic words, so reads are not data races. A
@@ -26,19 +26,19 @@ struct RankStatus {
   static constexpr int text_words = 64, phase_words = 8;  // 512 and 64 bytes
   std::atomic<RankState> state{RankState::absent};
   std::atomic<std::int64_t> pid{0};
-  std::atomic<std::uint64_t> heartbeat{0};  // counted up by the rank's watchdog while it lives
-  std::atomic<std::uint64_t> progress{0};   // counted up by the rank's work
-  std::atomic<std::int32_t> waiting_for{nobody};  // world rank, while it sleeps
+  std::atomic<std::uint64_t> heartbeat{0};        // incremented by the rank's watchdog
+  std::atomic<std::uint64_t> progress{0};         // incremented by the rank's work
+  std::atomic<std::int32_t> waiting_for{nobody};  // world rank; set while this rank sleeps
   std::atomic<std::uint32_t> on_device{0};        // its threads that wait for their device
-  // The present wait, else the last wait, or the last transfer that it queued on its device.
+  // The current wait, else the last wait or the last transfer queued on the device.
   std::atomic<std::uint32_t> operation{0};  // machine::Operation
   std::atomic<std::int32_t> peer{nobody};
   std::atomic<std::uint64_t> sequence{0};  // message number on that channel
   std::atomic<std::uint64_t> bytes{0};
-  std::atomic<std::uint64_t> device{0};  // Device::identity of what the rank computes on
+  std::atomic<std::uint64_t> device{0};               // Device::identity of the rank's device
   std::atomic<std::uint64_t> activity[text_words]{};  // the case, set by the harness
   std::atomic<std::uint64_t> phase[phase_words]{};    // of the case; empty between cases
-  // Of a failure: its kind + 1 (0: none), peer and text.
+  // The failure: its kind + 1 (0: no failure), peer and text.
   std::atomic<std::uint32_t> failure_kind{0};
   std::atomic<std::int32_t> failure_peer{nobody};
   std::atomic<std::uint64_t> failure_text[text_words]{};
@@ -65,11 +65,11 @@ class Board {
   std::optional<Failure> failure(int rank) const;  // by fail()
   // The lowest failed rank, or -1.
   int failed_rank() const;
-  // "in all_reduce, waiting for rank 1 at message 7 (4096 bytes)", from the status words.
+  // Returns "in all_reduce, waiting for rank 1 at message 7 (4096 bytes)", from the status words.
   // If the rank does not wait for another rank, its last wait is added.
   std::string waiting(int rank) const;
-  // "last in all_reduce, with rank 1 at message 7 (64 bytes)"; empty while it waits, or if it never
-  // did.
+  // Returns "last in all_reduce, with rank 1 at message 7 (64 bytes)". Empty while the rank waits,
+  // or if it never waited.
   std::string last_wait(int rank) const;
 
  private:

@@ -37,14 +37,15 @@ class Grid {
   int rank() const { return rank_; }
   int coordinate(Axis axis) const { return coordinates_[static_cast<std::size_t>(axis)]; }
   int size(Axis axis) const { return degrees_[axis]; }
-  // The rank at these coordinates with one of them replaced.
+  // Returns the rank at these coordinates with the coordinate of one axis replaced.
   int rank_at(Axis axis, int coordinate) const;
   // The ranks that differ from this one along axis only.
   Group group(Axis axis) const;
   // The first and last stage at this rank's other coordinates: they share the tied embedding.
   // One member when pp is 1; index -1 on a stage between.
   Group embedding_group() const;
-  // This rank's stage and the one as far from the other end, in order; the middle one is alone.
+  // This rank's stage and the stage at the same distance from the other end, in order. The middle
+  // stage is alone in its group.
   Group opposite_group() const;
 
  private:

@@ -26,10 +26,10 @@
 namespace machine {
 namespace {
 
-// What ranks tell each other first.
+// The data that ranks exchange first.
 struct Introduction {
   std::array<char, 256> host{};
-  std::array<char, 64> boot{};  // two containers may share a host name; not a boot and pid space
+  std::array<char, 64> boot{};  // two containers may share a host name, but not boot and pid space
   long pid_space = 0;
   long pid = 0;
   int descriptor = -1;
@@ -38,8 +38,9 @@ struct Introduction {
   int num_cores = 0;
 };
 
-// MPI's first and last calls wait without end for a rank that is gone, before or after anybody
-// watches. Past the timeout the process says so and ends with 4, the exit code of a lost rank.
+// A timeout for MPI's first and last calls, when the watchdog does not run. These calls wait
+// forever for a lost rank. At the timeout the process prints an error and exits with 4, the exit
+// code of a lost rank.
 class Patience {
  public:
   Patience(double seconds, std::string what)
@@ -59,12 +60,12 @@ class Patience {
   std::jthread thread_;  // its destructor ends the wait
 };
 
-// Between the last message and MPI_Finalize, where ranks are on several hosts and nobody touches
-// MPI (~MpiWorld).
+// Pause between the last message and MPI_Finalize if ranks are on several hosts. No rank calls MPI
+// in the meantime (~MpiWorld).
 constexpr std::chrono::milliseconds quiet_before_finalize{250};
 
-// How launchers tell a process, before MPI does, which of the ranks it is and how many there are:
-// hydra and other process managers with PMI, Open MPI and others with PMIx, Slurm.
+// Variables in which launchers pass rank and size to a process, available before MPI: hydra and
+// other process managers with PMI, Open MPI and others with PMIx, Slurm.
 constexpr std::array rank_variables{"PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK"};
 constexpr std::array size_variables{"PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"};
 
@@ -74,26 +75,27 @@ const char* first_set(const std::array<const char*, 3>& variables) {
   return nullptr;
 }
 
-// Slurm numbers the shell of a batch script and of an interactive job, too: steps of their own,
-// with the last numbers (SLURM_BATCH_SCRIPT and others in slurm.h). No ranks were started there.
+// Slurm also numbers the shells of batch scripts and interactive jobs. They are separate steps with
+// the highest numbers (SLURM_BATCH_SCRIPT and others in slurm.h). They start no ranks.
 bool under_slurms_shell() {
   const char* step = std::getenv("SLURM_STEP_ID");
   return !step || std::strtoul(step, nullptr, 10) >= 0xfffffff0;
 }
 
-// The rank's number in its launch, if a launcher started this process.
+// Returns the rank's number in its launch, or null if no launcher started this process.
 const char* given_rank() {
   const char* number = first_set(rank_variables);
   return number || under_slurms_shell() ? number : std::getenv("SLURM_PROCID");
 }
 
-// A process that another library's launcher started comes up as the only rank.
+// Throws MachineError if the launcher belongs to another MPI library. Such a process is its only
+// rank.
 void check_size(int ranks) {
   const char* started = first_set(size_variables);
   if (ranks > 1 || !started || std::atoi(started) <= 1) return;
   throw MachineError(fmt::format(
-      "the launcher started {0} ranks, but {1}, which this program is built on, sees "
-      "one; start them with {1}'s launcher, or with srun --mpi={2}",
+      "the launcher started {0} ranks, but this program's MPI library, {1}, sees "
+      "one; use {1}'s launcher, or srun --mpi={2}",
       started, name(mpi_library()), mpi_library() == MpiLibrary::openmpi ? "pmix" : "pmi2"));
 }
 
@@ -161,7 +163,7 @@ MpiWorld::MpiWorld(double timeout_s) {
 }
 
 void MpiWorld::start_mpi() {
-  // Without PMIx, Open MPI would end the process with a page about how Slurm is built.
+  // Without PMIx, Open MPI would end the process with a long message about the build of Slurm.
   if (mpi_library() == MpiLibrary::openmpi && given_rank() && !first_set(rank_variables))
     check_size(1);
   int provided = 0;
@@ -255,12 +257,12 @@ MpiWorld::~MpiWorld() {
       if (auto* mpi = dynamic_cast<MpiPost*>(post_.get()))
         mpi->exchange_with_all(Operation::barrier);
     } catch (const MachineError&) {
-      // Another rank failed between the look and the barrier; it names itself.
+      // Another rank failed between the check and the barrier. It reports its own failure.
     }
   }
   board_->mine().state.store(healthy ? RankState::finished : RankState::failed);
-  // With a rank gone, its GPU work may never end, and to free a device waits for that; MPI may
-  // wait, too.
+  // After the loss of a rank, its GPU work may never end, and freeing a device waits for that work.
+  // MPI may wait as well.
   if (!healthy) {
     static_cast<void>(post_.release());
     static_cast<void>(device_.release());

@@ -22,7 +22,7 @@ std::byte* map(int descriptor, std::size_t size, const std::string& whose) {
     throw MachineError(fmt::format("cannot map {} bytes of shared memory of {}: {}", size, whose,
                                    std::strerror(errno)));
   madvise(base, size,
-          MADV_HUGEPAGE);  // where the kernel grants huge pages to shared memory; else no effect
+          MADV_HUGEPAGE);  // no effect if the kernel grants shared memory no huge pages
   return static_cast<std::byte*>(base);
 }
 
@@ -38,7 +38,7 @@ Segment::Segment(std::size_t header) {
           static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   descriptor_ = memfd_create("shardmark", MFD_CLOEXEC);
   if (descriptor_ < 0 || ftruncate(descriptor_, static_cast<off_t>(size_)) != 0)
-    throw MachineError(fmt::format("cannot make a shared-memory segment of {} bytes: {}", size_,
+    throw MachineError(fmt::format("cannot create a shared-memory segment of {} bytes: {}", size_,
                                    std::strerror(errno)));
   base_ = map(descriptor_, size_, "this rank");
   free_.give(round_up(header, page), size_ - round_up(header, page));

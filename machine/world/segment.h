@@ -12,8 +12,8 @@ namespace machine {
 
 class Segment final : public HostMemory {
  public:
-  // Reserves address space for as much as the host has; pages are taken when touched. The first
-  // `header` bytes are zero and outside the allocator.
+  // Reserves as much address space as the host has memory. Pages are allocated on first use. The
+  // first `header` bytes are zero and outside the allocator.
   explicit Segment(std::size_t header);
   ~Segment() override;
   Segment(const Segment&) = delete;

@@ -138,13 +138,13 @@ StepClock::Job::~Job() {
   clock_->add(recorder_->lane);
 }
 
-// ---- what was hidden
+// ---- hidden communication
 
 namespace {
 
 using Span = std::pair<double, double>;
 
-// In order and apart.
+// Returns the union as sorted, disjoint spans.
 std::vector<Span> united(std::vector<Span> spans) {
   std::ranges::sort(spans);
   std::vector<Span> result;

@@ -55,17 +55,18 @@ struct StepTimes {
   static constexpr int no_peer = -1, other_thread = -2;
   struct Lane {
     std::string name;
-    std::vector<Row> rows;            // of every part one, then one for each group
-    std::vector<Interval> intervals;  // by their ends
+    std::vector<Row> rows;            // one per part, then one per group
+    std::vector<Interval> intervals;  // in order of their ends
   };
 
   double start_s = 0, end_s = 0;   // steady_s
   Lane own;                        // its rows sum to end_s - start_s
   std::vector<Lane> others;        // rows without seconds
-  std::map<int, double> waited_s;  // by the world's rank, within own's rows
+  std::map<int, double> waited_s;  // by rank of the world; part of own's rows
 };
 
-// Seconds in which other threads communicated while this thread did not wait for them, by group.
+// Returns, by group, the seconds in which other threads communicated and this thread did not wait
+// for them.
 std::map<std::string, double> hidden_communication(const StepTimes& times);
 
 class StepClock {
@@ -127,7 +128,7 @@ class StepClock {
 
   StepTimes times_;
   Recorder own_{"compute"};
-  std::mutex mutex_;  // of times_.others and running_
+  std::mutex mutex_;  // guards times_.others and running_
   bool running_ = false;
 };
 

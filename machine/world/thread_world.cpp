@@ -13,7 +13,7 @@
 namespace machine {
 namespace {
 
-// What the threads share.
+// State that the threads share.
 struct Process {
   explicit Process(int ranks)
       : ranks(ranks), statuses(ranks), cores(static_cast<int>(given_cores().size())) {
@@ -61,7 +61,7 @@ class ThreadWorld final : public World {
   int cores_of_host() const override { return process_.cores; }
   void bind(int index, int active) override {
     cores_ = cores_of(index, active, given_cores());
-  }  // not bound: threads
+  }  // threads are not bound
 
   Process& process_;
 };
@@ -72,7 +72,8 @@ void run_ranks(int ranks, const std::function<void(World&)>& body, double timeou
   Process process(ranks);
   std::mutex mutex;
   std::exception_ptr cause, consequence;
-  // Links closed by one thread may still be looked at by another: given back after all have ended.
+  // A thread may still read a link that another thread closed. Links are freed after all have
+  // ended.
   std::vector<std::function<void()>> retired;
   const auto run_one = [&](int rank) {
     ThreadWorld world(process, rank, timeout_s);

@@ -71,8 +71,8 @@ World::Shared World::share(const Group& group, std::size_t bytes,
   const SharedMemory shared = shared_memory();
   void* block = shared.memory->allocate(bytes);
   if (!block)
-    throw MachineError(
-        fmt::format("no memory for {} bytes of links of group {}", bytes, group.name));
+    throw MachineError(fmt::format("cannot allocate {} bytes on the host for links of group {}",
+                                   bytes, group.name));
   construct(static_cast<std::byte*>(block));
   Shared result;
   result.retire = [this, memory = shared.memory, block, bytes] {

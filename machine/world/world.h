@@ -5,8 +5,8 @@
 //   std::vector<double> seconds = world.all_gather(group, mine);   // each rank's, in group order
 //   auto link = connect(world, group, Transport::shared_memory);   // machine/link/connect.h
 //
-// Two ways to have ranks: processes started by mpiexec or srun (MpiWorld, mpi_world.h), and threads
-// of one process (run_ranks, for tests and sanitizers). Code above sees the same World.
+// Ranks are processes started by mpiexec or srun (MpiWorld, mpi_world.h), or threads of one process
+// (run_ranks, for tests and sanitizers). Code above sees the same World.
 
 #include <concepts>
 #include <cstddef>
@@ -39,7 +39,7 @@ class World {
   int size() const { return group_.size(); }
   virtual const std::string& host(int rank) const = 0;
   virtual bool ranks_are_threads() const = 0;
-  // Every member runs on this rank's host.
+  // Whether every member runs on this rank's host.
   bool on_one_host(const Group& group) const;
 
   // device(): the device that this rank computes on, the host unless use_device chose another.
@@ -48,8 +48,8 @@ class World {
   Device& host_device() { return *host_device_; }
   void use_device(std::unique_ptr<Device> device);
   bool computes_on_gpu() const { return device_ && device_->kind() == Device::Kind::cuda; }
-  // Numbers of devices that the group's ranks on this host compute on, and of ranks that share this
-  // rank's device, including itself. The ranks call use_device before.
+  // Number of devices on which the group's ranks of this host compute, and number of ranks that
+  // share this rank's device, including itself. The ranks call use_device before.
   int devices_of(const Group& group) const;
   int sharers_of_device(const Group& group) const;
   Board& board() { return *board_; }
@@ -57,20 +57,20 @@ class World {
   // The injected faults of this rank's machine. Its devices read them from here.
   Faults& faults() { return faults_; }
 
-  // Only the first `ranks` ranks of the world work from here on (one case): sets the cores they are
-  // bound to, the threads of their GEMMs (cores / ranks) and whether waiting may spin. Local.
+  // From now on, only the first `ranks` ranks of the world work (one case). Sets the cores to which
+  // they are bound, the threads of their GEMMs (cores / ranks) and whether waits may spin. Local.
   void set_active_ranks(int ranks);
 
-  const std::vector<int>& cores() const { return cores_; }  // this rank's now, in hwloc's order
+  const std::vector<int>& cores() const { return cores_; }  // now, in hwloc's order
   bool oversubscribed() const;  // more active ranks on this host than cores
 
   // Timeout of waits on links created from now on.
   double timeout_s() const { return timeout_s_; }
   void set_timeout_s(double seconds) { timeout_s_ = seconds; }
 
-  // Control plane: waits sleep, so ranks without work cost nothing, and end only when a rank fails.
-  // Not for measured communication. Collective over the group; a root is an index into it. What a
-  // call costs: control/tree.h.
+  // Control plane. Waits sleep, so ranks without work use no core. A wait fails only when a rank
+  // fails. Not for measured communication. Collective over the group; a root is an index into it.
+  // Costs: control/tree.h.
   void barrier(const Group& group);
   std::vector<std::string> all_gather(const Group& group, std::string_view mine);  // in group order
   std::string broadcast(const Group& group, int root, std::string_view mine);      // root's
@@ -87,7 +87,8 @@ class World {
     return decode<T>(broadcast(group, root, encode(mine)));
   }
 
-  // From rank to rank of the world, in order for each pair. A long text waits for its receiver.
+  // Sends a text from rank to rank of the world, in order for each pair. A long text waits for its
+  // receiver.
   void send(int to, std::string_view text);
   std::string receive(int from);
   template <Message T>
@@ -110,10 +111,10 @@ class World {
     std::vector<std::byte*> bases;
   };
   virtual SharedMemory shared_memory() = 0;
-  // A block of that memory of each member as seen from here, in group order; `construct` is called
-  // on this rank's before a peer sees it. Collective over the group, whose ranks share a host. To
-  // be retired once, when this rank no longer uses it; freed when every rank has passed a barrier
-  // of the world after that.
+  // One block of that memory per member, as mapped here, in group order. share() calls `construct`
+  // on this rank's block before a peer sees it. Collective over the group, whose ranks share a
+  // host. Call `retire` once, when this rank no longer uses the blocks. The block is freed when
+  // every rank has passed a later barrier of the world.
   struct Shared {
     std::vector<std::byte*> blocks;
     std::function<void()> retire;
@@ -134,8 +135,8 @@ class World {
   // Binds this rank, the index-th of `active` on its host; sets cores_.
   virtual void bind(int index, int active) = 0;
 
-  // Memory of closed links, given back once every rank has passed a barrier of the world: until
-  // then a peer may still look at it.
+  // Frees memory of closed links after every rank has passed a barrier of the world. Until then a
+  // peer may still read it.
   std::vector<std::function<void()>> retired_;
 
   std::unique_ptr<Board> board_;
@@ -150,8 +151,8 @@ class World {
   int active_ranks_ = 0;
 };
 
-// Runs body on `ranks` threads, each with its own World; returns when all have. The first exception
-// that is not a PeerFailure is thrown again here.
+// Runs body on `ranks` threads, each with its own World. Returns when all have ended. Rethrows the
+// first exception that is not a PeerFailure, else the first PeerFailure.
 void run_ranks(int ranks, const std::function<void(World&)>& body, double timeout_s = 60);
 
 }  // namespace machine

@@ -89,8 +89,8 @@ TEST(CollectiveSweep, SkipTransportsBetweenDevicesOnTheHost) {
         harness::plan_cases({"all_reduce", "barrier"}, {harness::Profile::quick, flags});
     for (const harness::Record& record : run(cases, 2)) {
       EXPECT_EQ(record.verdict, harness::Ruling::skipped) << record.name;
-      EXPECT_EQ(record.reason, std::string("rank 0: transport ") + transport +
-                                   " moves tensors of CUDA devices: needs --device cuda");
+      EXPECT_EQ(record.reason,
+                std::string("rank 0: transport ") + transport + " requires --device cuda");
       ++skipped;
     }
     EXPECT_EQ(skipped, cases.size());

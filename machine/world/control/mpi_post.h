@@ -16,7 +16,7 @@ namespace machine {
 
 class MpiPost final : public Post {
  public:
-  // Takes over the communicator, whose ranks are the world's.
+  // Takes ownership of the communicator, whose ranks are the world's.
   MpiPost(MPI_Comm communicator, int ranks, WaitPolicy policy)
       : communicator_(communicator), texts_(ranks), wait_(policy) {}
   ~MpiPost() override { free_communicator(communicator_); }

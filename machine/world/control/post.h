@@ -1,5 +1,5 @@
 #pragma once
-// Texts from rank to rank of one world, below all links: what the control plane is made of.
+// Texts from rank to rank of one world. The control plane is built on Post. Post uses no links.
 //
 // Texts of an ordered pair of ranks arrive in order. Waits sleep. They end with PeerFailure when
 // another rank fails, and have no timeout, because ranks without work wait for their next case.
@@ -15,7 +15,7 @@ namespace machine {
 class Post {
  public:
   virtual ~Post() = default;
-  // Returns when `text` may change; a long text waits for its receiver.
+  // Returns when `text` may change. A long text waits for its receiver.
   virtual void send(int to, std::string_view text, Operation during) = 0;
   virtual std::string receive(int from, Operation during) = 0;
 };

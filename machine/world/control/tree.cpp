@@ -41,7 +41,7 @@ std::string broadcast(Post& post, const Group& group, int root, std::string_view
   const Tree tree = binomial_tree(group.size(), group.index, root);
   std::string text =
       tree.parent < 0 ? std::string(mine) : post.receive(member(group, tree.parent), during);
-  // The longest way first.
+  // The largest subtree first.
   for (const int child : tree.children | std::views::reverse)
     post.send(member(group, child), text, during);
   return text;

@@ -41,7 +41,7 @@ void Wait::nap(int round) {
 void Wait::tell(const WaitPolicy& policy, const Waiting& waiting, bool sleeps) {
   if (!policy.board) return;
   RankStatus& mine = policy.board->mine();
-  // Another thread of this rank sleeps: that is what holds it.
+  // Another thread of this rank sleeps. Keep the status of that wait.
   if (!sleeps && mine.waiting_for.load(std::memory_order_relaxed) != nobody) return;
   mine.operation.store(static_cast<std::uint32_t>(waiting.operation), std::memory_order_relaxed);
   mine.peer.store(waiting.peer, std::memory_order_relaxed);

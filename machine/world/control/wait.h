@@ -1,7 +1,8 @@
 #pragma once
-// How a rank waits: it spins briefly when every active rank has a core of its own, then yields the
-// core some tens of times, then sleeps on a futex that the other side wakes. Sleeping, it looks
-// every 50 ms whether another rank has failed, and gives up at the timeout, naming both ranks.
+// Waits of a rank. A wait spins briefly if every active rank has its own core, then yields the core
+// some tens of times. Then it sleeps on a futex that the other side wakes. A sleeping wait checks
+// every 50 ms whether another rank has failed. At the timeout it throws an error that names both
+// ranks.
 
 #include <atomic>
 #include <cstdint>
@@ -14,7 +15,7 @@
 
 namespace machine {
 
-// What a rank waits for. Filled in before a wait; read only if the wait is not over at once.
+// The event that a rank waits for. Set before a wait; read only if the wait does not end at once.
 struct Waiting {
   Operation operation = Operation::none;
   int peer = nobody;  // world rank
@@ -28,7 +29,7 @@ struct WaitPolicy {
   double timeout_s = 60;  // infinity: only a failed rank ends the wait
   bool oversubscribed = false;
   bool long_waits_are_normal = false;  // control plane: sleep soon
-  // Called before every sleep, if set. MPI moves a message only while its receiver is inside MPI: a
+  // Called before every sleep, if set. MPI moves a message only while its receiver is inside MPI. A
   // rank that sleeps elsewhere would leave a peer's send unfinished.
   void (*before_sleep)() = nullptr;
 };
@@ -38,7 +39,7 @@ class Wait {
   explicit Wait(WaitPolicy policy) : policy_(policy) {}
   const WaitPolicy& policy() const { return policy_; }
 
-  // Until word has reached `wanted`, counting modulo 2^32.
+  // Waits until `word` has reached `wanted`, modulo 2^32.
   void until_reached(std::atomic<std::uint32_t>& word, std::uint32_t wanted,
                      std::atomic<std::uint32_t>& sleeping, const Waiting& waiting) const {
     const auto reached = [&] {
@@ -47,14 +48,14 @@ class Wait {
     if (reached()) return;
     slow(word, sleeping, waiting, reached);
   }
-  // Until poll() is true; poll makes the progress itself (MPI_Test).
+  // Waits until poll() returns true. poll makes the progress (MPI_Test).
   template <class Poll>
   void polling(Poll poll, const Waiting& waiting) const;
   // Reports that a wait in stream order was queued on the device.
   void queued(const Waiting& waiting) const { tell(policy_, waiting, false); }
 
-  // While it lives, this rank is in a call of another library, which may wait for any rank of the
-  // group.
+  // Marks, while it exists, that this rank is in a call of another library. The call may wait for
+  // any rank of the group.
   class InLibrary {
    public:
     InLibrary(const WaitPolicy& policy, Operation operation, std::uint64_t call,
@@ -82,11 +83,11 @@ class Wait {
             const Waiting& waiting, Ready ready) const;
   static void wake(std::atomic<std::uint32_t>& word, std::atomic<std::uint32_t>& sleeping);
 
-  // Writes `waiting` on the board, and if `sleeps` that this rank sleeps.
+  // Writes `waiting` on the board and, if `sleeps`, that this rank sleeps.
   static void tell(const WaitPolicy& policy, const Waiting& waiting, bool sleeps);
 
   static void sleep(std::atomic<std::uint32_t>& word, std::uint32_t seen);  // 50 ms at most
-  static void nap(int round);                                               // of a polling wait
+  static void nap(int round);                                               // in a polling wait
   int spins() const { return policy_.oversubscribed || policy_.long_waits_are_normal ? 0 : 4000; }
   int yields() const { return policy_.long_waits_are_normal ? 2 : 60; }
 
