@@ -1,4 +1,4 @@
-// The CUDA device of a build without CUDA.
+// The CUDA device in builds without CUDA.
 
 #include <fmt/format.h>
 
@@ -12,7 +12,7 @@ int count() { return 0; }
 
 std::unique_ptr<Device> make_device(int index) {
   throw MachineError(fmt::format(
-      "CUDA device {} was asked for, but this build has no CUDA (0 devices); configure with the "
+      "CUDA device {} does not exist: this build has no CUDA (0 devices); configure with the "
       "preset cuda, or use --device host",
       index));
 }

@@ -26,13 +26,12 @@ Memory Device::allocate(std::size_t bytes, Category category) {
     why = fmt::format("; {}", error.what());
   }
   if (!data) {
-    throw MachineError(
-        fmt::format(
-            "out of memory on {}: asked for {} bytes of {}, while holding {} ({} in all){}; "
-            "use a smaller case, more ranks, or a smaller --bytes",
-            description(), bytes, name(category), ledger_.current(category), ledger_.current(),
-            why),
-        Failure::Kind::out_of_memory);
+    throw MachineError(fmt::format("out of memory on {}: cannot allocate {} bytes of {}; already "
+                                   "allocated: {} ({} in all categories){}; "
+                                   "use a smaller case, more ranks, or a smaller --bytes",
+                                   description(), bytes, name(category), ledger_.current(category),
+                                   ledger_.current(), why),
+                       Failure::Kind::out_of_memory);
   }
   ledger_.add(category, bytes);
   return Memory(*this, data, bytes, category);

@@ -5,8 +5,8 @@
 //   Tensor x(device, Dtype::float32, {tokens, hidden}, Category::activations);
 //   device.stream().kernels().gelu(x, y);
 //
-// A host stream runs each call before it returns, on device.threads() OpenMP threads, the calling
-// one among them; a CUDA stream queues it. A device belongs to one rank and is used by one thread.
+// A host stream runs each call before it returns, on device.threads() OpenMP threads, including the
+// calling one. A CUDA stream queues it. A device belongs to one rank and is used by one thread.
 
 #include <atomic>
 #include <cstddef>
@@ -21,7 +21,7 @@ namespace machine {
 class Kernels;
 struct Faults;
 
-// A point in a stream's work; seconds_since needs both events recorded and reached.
+// A point in a stream's work. seconds_since requires that both events are recorded and reached.
 class Event {
  public:
   virtual ~Event() = default;
@@ -56,7 +56,7 @@ class Gate {
   virtual ~Gate() = default;
   virtual void close() = 0;
   virtual void open() = 0;
-  virtual bool held() = 0;  // after the stream was synchronized: it was opened before the deadline
+  virtual bool held() = 0;  // after stream synchronization: the gate was opened before the deadline
 };
 
 class Device {
@@ -67,28 +67,28 @@ class Device {
   Kind kind() const { return kind_; }
   virtual std::string description() const = 0;  // for the fingerprint: model name and memory
   virtual bool readable_by_host() const { return kind_ == Kind::host; }
-  // The same in every process that uses the GPU; 0 for the host.
+  // The same value in every process that uses the GPU; 0 for the host.
   virtual std::uint64_t identity() const { return 0; }
 
-  // Zero bytes give an empty Memory with null data. Throws MachineError when memory is exhausted,
-  // naming the category, the bytes asked for and the bytes held.
+  // Zero bytes give an empty Memory with null data. Throws MachineError if memory is exhausted,
+  // naming the category, the requested bytes and the allocated bytes.
   Memory allocate(std::size_t bytes, Category category);
   Ledger& ledger() { return ledger_; }
   const Ledger& ledger() const { return ledger_; }
 
   Stream& stream() { return *stream_; }
   virtual std::unique_ptr<Stream> make_stream() = 0;
-  // A gate of stream(). Null if a stream is never behind its caller.
+  // Makes a gate of stream(). Null if a stream never runs behind its caller.
   virtual std::unique_ptr<Gate> make_gate(double /*deadline_s*/) { return nullptr; }
 
   // CPU threads that a kernel of this rank may use; results do not depend on it.
   int threads() const { return threads_; }
   void set_threads(int threads) { threads_ = threads; }
 
-  // The faults of the rank that owns the device; null: none. Must outlive the device.
+  // The faults of the rank that owns the device; null: no faults. Must outlive the device.
   Faults* faults() const { return faults_; }
   void set_faults(Faults* faults) { faults_ = faults; }
-  // The counter of threads that wait for the device (DeviceWait); null: not counted.
+  // The counter of threads that wait for the device (DeviceWait); null: waits are not counted.
   std::atomic<std::uint32_t>* wait_count() const { return wait_count_; }
   void count_waits_in(std::atomic<std::uint32_t>* count) { wait_count_ = count; }
 
@@ -112,20 +112,20 @@ class Device {
 class HostMemory {
  public:
   virtual ~HostMemory() = default;
-  virtual void* allocate(std::size_t bytes) = 0;  // exhausted: null, or MachineError with why
+  virtual void* allocate(std::size_t bytes) = 0;  // if exhausted: null, or throws MachineError
   virtual void free(void* data, std::size_t bytes) = 0;
 };
 
 HostMemory& process_heap();
 // memory must outlive the device.
 std::unique_ptr<Device> make_host_device(HostMemory& memory = process_heap());
-// Host memory with a ledger of its own, for the rank that owns `device`: it has the same faults.
+// Host memory with a separate ledger, for the rank that owns `device`. It has the same faults.
 std::unique_ptr<Device> make_host_device_beside(const Device& device);
 
-// CUDA devices, when the build has them. Without CUDA: built() is false, count() is 0.
+// CUDA devices, if the build has CUDA. Otherwise built() is false and count() is 0.
 namespace cuda {
 bool built();
-int count();                                     // devices present; 0 when there is no driver
+int count();                                     // devices present; 0 without a driver
 std::unique_ptr<Device> make_device(int index);  // throws MachineError naming index and count
 }  // namespace cuda
 

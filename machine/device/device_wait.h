@@ -9,7 +9,7 @@
 
 namespace machine {
 
-// While it lives, this thread waits for the device.
+// Marks, while it exists, that this thread waits for the device.
 class DeviceWait {
  public:
   explicit DeviceWait(const Device& device) : count_(device.wait_count()) {

@@ -1,12 +1,12 @@
 #pragma once
-// Element types of tensors, by the names nccl-tests gives them: float, bfloat16, half, double,
-// which every kernel takes, and f8e4m3, f8e5m2, int8, uint8, int32, uint32, int64, uint64, which
-// collectives move and reduce.
+// Element types of tensors, with the names of nccl-tests. Every kernel supports float, bfloat16,
+// half and double. Collectives also move and reduce f8e4m3, f8e5m2, int8, uint8, int32, uint32,
+// int64 and uint64.
 //
-// Bfloat16, Half and the two of 8 bits are storage formats: they convert to and from float (round
-// to nearest, ties to even; Inf and NaN kept) and have no arithmetic of their own, so every
-// reduction in Shardmark says where it rounds. What is too large for 8 bits, infinity too, becomes
-// the largest number there, as CUDA's conversions have it.
+// Bfloat16, Half and the two 8-bit formats are storage formats. They convert to and from float
+// (round to nearest, ties to even; Inf and NaN kept). They have no arithmetic, so every reduction
+// in Shardmark specifies its rounding. Values too large for 8 bits, including infinity, become the
+// largest finite number, as in CUDA's conversions.
 
 #include <cstddef>
 #include <cstdint>
@@ -38,7 +38,7 @@ enum class Dtype : std::uint8_t {
   int64,
   uint64
 };
-// Every kernel takes these.
+// Every kernel supports these.
 inline constexpr Dtype floating_dtypes[] = {Dtype::float32, Dtype::bfloat16, Dtype::float16,
                                             Dtype::float64};
 inline constexpr Dtype every_dtype[] = {Dtype::float32, Dtype::bfloat16,    Dtype::float16,
@@ -75,7 +75,7 @@ struct Half {
   std::uint16_t bits = 0;
 
   Half() = default;
-  // Both directions choose among values that are all computed, so that loops over Half vectorize.
+  // Both directions select among values that are all computed, so that loops over Half vectorize.
   SHARDMARK_BOTH constexpr explicit Half(float value) {
     const std::uint32_t word = detail::bits_as<std::uint32_t>(value);
     const std::uint32_t sign = (word >> 16) & 0x8000u;
@@ -83,7 +83,7 @@ struct Half {
     // Normal numbers: rebias the exponent, round the mantissa.
     const std::uint32_t rebiased = magnitude - 0x38000000u;
     const std::uint32_t normal = (rebiased + 0x0fffu + ((rebiased >> 13) & 1u)) >> 13;
-    // Subnormal ones: the last bit of 0.5f is 2^-24, so the addition rounds where Half must.
+    // Subnormal numbers: the last bit of 0.5f is 2^-24, so the addition rounds at Half's last bit.
     const bool small = magnitude < 0x38800000u;
     const float lifted = detail::bits_as<float>(small ? magnitude : 0u) + 0.5f;
     const std::uint32_t subnormal = detail::bits_as<std::uint32_t>(lifted) - 0x3f000000u;
@@ -95,7 +95,7 @@ struct Half {
   SHARDMARK_BOTH constexpr explicit operator float() const {
     const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000u) << 16;
     const std::uint32_t magnitude = static_cast<std::uint32_t>(bits & 0x7fffu) << 13;
-    // The product rebiases the exponent exactly, and makes subnormals normal.
+    // The product rebiases the exponent exactly and normalizes subnormal numbers.
     const float finite = detail::bits_as<float>(magnitude) * 0x1p112f;
     const std::uint32_t word =
         magnitude >= 0x0f800000u ? magnitude | 0x7f800000u : detail::bits_as<std::uint32_t>(finite);
@@ -103,8 +103,8 @@ struct Half {
   }
 };
 
-// The formats of Micikevicius et al. 2022 (arXiv:2209.05433): E4M3 has no infinity, and NaN only
-// where all bits but the sign are set; E5M2 is the upper half of a Half.
+// The formats of Micikevicius et al. 2022 (arXiv:2209.05433). E4M3 has no infinity. It is NaN only
+// if all bits but the sign are set. E5M2 is the upper half of a Half.
 template <int mantissa_bits>
 struct Float8 {
   static constexpr int bias = mantissa_bits == 3 ? 7 : 15;
@@ -114,7 +114,7 @@ struct Float8 {
   std::uint8_t bits = 0;
 
   Float8() = default;
-  SHARDMARK_BOTH constexpr explicit Float8(float value) {  // as Half's
+  SHARDMARK_BOTH constexpr explicit Float8(float value) {  // like Half's
     constexpr int dropped = 23 - mantissa_bits;
     constexpr std::uint32_t rebias = std::uint32_t{127 - bias} << 23;
     constexpr std::uint32_t least_normal = rebias + (1u << 23);
@@ -138,7 +138,7 @@ struct Float8 {
     const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x80u) << 24;
     const std::uint32_t code = bits & 0x7fu;
     const std::uint32_t magnitude = code << (23 - mantissa_bits);
-    // The product rebiases the exponent, exactly; subnormals become normal by it.
+    // The product rebiases the exponent exactly and normalizes subnormal numbers.
     constexpr float rebias = mantissa_bits == 3 ? 0x1p120f : 0x1p112f;
     const std::uint32_t finite =
         detail::bits_as<std::uint32_t>(detail::bits_as<float>(magnitude) * rebias);
@@ -172,8 +172,8 @@ constexpr const DtypeFacts& facts(Dtype dtype) { return dtypes[static_cast<std::
 
 constexpr std::size_t size_of(Dtype dtype) { return detail::facts(dtype).bytes; }
 constexpr std::string_view name(Dtype dtype) { return detail::facts(dtype).name; }
-// Half the distance from 1 to the next number: the largest relative error of one rounding. Zero for
-// integers, which wrap around and never round.
+// Returns half the distance from 1 to the next number: the largest relative error of one rounding.
+// Zero for integers, which wrap around and are not rounded.
 constexpr double unit_roundoff(Dtype dtype) { return detail::facts(dtype).unit_roundoff; }
 
 template <class T>
@@ -196,18 +196,17 @@ template <class T>
 inline constexpr bool is_narrow = std::is_same_v<T, Bfloat16> || std::is_same_v<T, Half> ||
                                   std::is_same_v<T, Float8E4M3> || std::is_same_v<T, Float8E5M2>;
 
-// The type that arithmetic is done in and sums are kept in: float for the floating ones narrower
-// than it, else the element's own.
+// The type of arithmetic and sums: float for narrower floating types, else the element's type.
 template <class T>
 using Accumulator = std::conditional_t<is_narrow<T>, float, T>;
 
-// Between accumulators. A floating value becomes an integer toward zero, or the nearest integer
-// there is if it lies outside, NaN zero; integers become integers modulo 2^bits.
+// Converts between accumulators. A floating value is truncated to an integer. Outside the range it
+// becomes the nearest integer, and NaN becomes zero. Integers convert to integers modulo 2^bits.
 template <class To, class From>
 SHARDMARK_BOTH constexpr To convert(From from) {
   if constexpr (std::is_integral_v<To> && std::is_floating_point_v<From>) {
     using Limits = std::numeric_limits<To>;
-    // Powers of two, so that both are exact: the values between them fit.
+    // Powers of two, so both are exact. Values in between fit.
     constexpr From above = static_cast<From>((Limits::max() >> 1) + 1) * 2;
     constexpr From least = static_cast<From>(Limits::min());
     const bool fits = from >= least && from < above;
@@ -227,11 +226,11 @@ decltype(auto) visit(Dtype dtype, Visitor&& visitor) {
   if (dtype == Dtype::bfloat16) return visitor(Bfloat16{});
   if (dtype == Dtype::float16) return visitor(Half{});
   if (dtype == Dtype::float64) return visitor(double{});
-  throw std::logic_error("float, bfloat16, half or double is needed here, not " +
+  throw std::logic_error("dtype must be float, bfloat16, half or double, not " +
                          std::string(name(dtype)));
 }
 
-// The same for every dtype.
+// Like visit, for every dtype.
 template <class Visitor>
 decltype(auto) visit_every(Dtype dtype, Visitor&& visitor) {
   if (dtype == Dtype::float8_e4m3) return visitor(Float8E4M3{});

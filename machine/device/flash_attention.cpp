@@ -16,7 +16,7 @@ void check(const Stream& stream, const AttentionForward& call) {
   kernel::check_heads("flash_attention: q and out", q, {&call.out});
   kernel::check_heads("flash_attention: k and v", k, {&call.v});
   if (!has_every_kernel(q.dtype))
-    throw std::logic_error(fmt::format("flash_attention: cannot attend in {}", name(q.dtype)));
+    throw std::logic_error(fmt::format("flash_attention: unsupported dtype {}", name(q.dtype)));
   SHARDMARK_CHECK(name(k.dtype), ==, name(q.dtype));
   SHARDMARK_CHECK(k.cols, ==, q.cols);
   SHARDMARK_CHECK(k.batch[0], ==, q.batch[0]);

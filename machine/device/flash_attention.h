@@ -1,20 +1,20 @@
 #pragma once
-// Blockwise softmax attention, which never holds a [queries, keys] matrix: forward after Dao et al.
+// Blockwise softmax attention that never stores a [queries, keys] matrix: forward after Dao et al.
 // 2022, arXiv:2205.14135, with the loops of Dao 2023, arXiv:2307.08691.
 //
 //   out = softmax(scale q kᵀ) v,   log_sum_exp = log of the sum of exp(scale q kᵀ) over keys
 //
-// q, out [queries, head], k, v [keys, head], in batches [sequences, heads]; k and v may have fewer
-// heads, a divisor (grouped queries: Ainslie et al. 2023, arXiv:2305.13245): head h of q attends to
-// head h / (heads / kv_heads). Matrices of one floating dtype with contiguous columns, so a layer
-// passes its interleaved heads as they lie. Keys are 1 or more, head at most 256; any length else.
-// causal: a query sees the keys up to its own index.
+// q, out [queries, head], k, v [keys, head], in batches [sequences, heads]. k and v may have fewer
+// heads, a divisor of q's (grouped queries: Ainslie et al. 2023, arXiv:2305.13245). Head h of q
+// then uses head h / (heads / kv_heads). All matrices have one floating dtype and contiguous
+// columns, so a layer passes its interleaved heads without a copy. At least 1 key; head at most
+// 256; other lengths are arbitrary. causal: a query sees the keys up to its own index.
 //
-// log_sum_exp [sequences * heads, queries] is float (double for double). Backward computes the
-// probabilities again from it, in an order fixed by shapes alone: equal bits in every run and on
-// any number of threads. Sums accumulate in float (double for double); on tensor cores and in
-// bfloat16 or half, probabilities and their gradients are rounded to the dtype before they are
-// multiplied.
+// log_sum_exp [sequences * heads, queries] is float (double for double). Backward recomputes the
+// probabilities from it. The order of sums is fixed by shapes only, so results are bitwise equal in
+// every run and for any number of threads. Sums accumulate in float (double for double). On tensor
+// cores and in bfloat16 or half, probabilities and their gradients are rounded to the dtype before
+// they are multiplied.
 //
 //   flash_attention(stream, q, k, v, {.scale = 0.125}, out, log_sum_exp);
 
@@ -37,15 +37,15 @@ struct AttentionForward {
 };
 
 struct AttentionBackward {
-  AttentionForward forward;  // what it was given and has written
+  AttentionForward forward;  // the inputs and outputs of the forward pass
   Matrix d_out, d_q, d_k, d_v;
 };
 
-// Throws std::logic_error when extents, dtypes or devices disagree.
+// Throws std::logic_error if extents, dtypes or devices disagree.
 void flash_attention(Stream& stream, const Matrix& q, const Matrix& k, const Matrix& v,
                      const AttentionOptions& options, const Matrix& out, const Tensor& log_sum_exp);
 
-// d_q, d_k and d_v are overwritten; none may share memory with an input.
+// Overwrites d_q, d_k and d_v. They must not share memory with an input.
 void flash_attention_backward(Stream& stream, const Matrix& q, const Matrix& k, const Matrix& v,
                               const AttentionOptions& options, const Matrix& out,
                               const Tensor& log_sum_exp, const Matrix& d_out, const Matrix& d_q,

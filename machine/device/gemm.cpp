@@ -50,7 +50,7 @@ void gemm(Stream& stream, const Matrix& a, const Matrix& b, const Matrix& c, flo
   SHARDMARK_CHECK(a.cols, ==, b.rows);
   SHARDMARK_CHECK(name(a.dtype), ==, name(b.dtype));
   if (!has_every_kernel(a.dtype))
-    throw std::logic_error(fmt::format("gemm: cannot multiply {}", name(a.dtype)));
+    throw std::logic_error(fmt::format("gemm: unsupported dtype {}", name(a.dtype)));
   const bool narrow = a.dtype == Dtype::bfloat16 || a.dtype == Dtype::float16;
   if (!(narrow && c.dtype == Dtype::float32)) SHARDMARK_CHECK(name(a.dtype), ==, name(c.dtype));
   for (const std::size_t level : {0, 1}) {

@@ -1,9 +1,9 @@
 #pragma once
 // Matrix products on oneDNN (host) and cuBLASLt (CUDA): c = alpha * a b + beta * c, in batches.
 //
-// A Matrix describes where elements lie; transposition is a swap of strides, heads of an attention
-// are a batch. Products accumulate in float (double for double) whatever the elements' type, and
-// are rounded once when c is written.
+// A Matrix describes the layout of elements: transposition swaps strides, and the heads of an
+// attention are a batch. Products accumulate in float (double for double) for every element type
+// and are rounded once when c is written.
 //
 //   gemm(stream, matrix(x), matrix(weight).transposed(), matrix(y));   // y = x Wᵀ
 
@@ -41,19 +41,19 @@ struct Matrix {
 // A tensor [rows, cols] (leading extents folded into rows) as one matrix.
 Matrix matrix(const Tensor& tensor);
 
-// [m, k] x [k, n] -> [m, n] for every batch. Throws std::logic_error when extents or dtypes
-// disagree (a, b and c share one dtype, but c may be float under bfloat16 or half operands).
+// [m, k] x [k, n] -> [m, n] for every batch. Throws std::logic_error if extents or dtypes disagree.
+// a, b and c share one dtype, but c may be float if a and b are bfloat16 or half.
 void gemm(Stream& stream, const Matrix& a, const Matrix& b, const Matrix& c, float alpha = 1,
           float beta = 0);
 
-// The products that this thread calls gemm for while the log exists, in order. A thread has at most
-// one log at a time.
+// Logs, while it exists, the products for which this thread calls gemm, in order. A thread has at
+// most one log at a time.
 class GemmLog {
  public:
   struct Product {
     Matrix a, b, c;
     float alpha = 1, beta = 0;
-    double flops() const;  // a multiplication and an addition for each term
+    double flops() const;  // two per term: a multiplication and an addition
   };
   GemmLog();
   ~GemmLog();

@@ -16,15 +16,15 @@
 
 namespace machine {
 
-// The place of a shard [rows, cols] in its global matrix [*, global_cols]. Random values are keyed
-// by it, so they do not depend on the sharding. global_cols 0 means the shard's own cols.
+// The position of a shard [rows, cols] in its global matrix [*, global_cols]. It is the key of
+// random values, so they do not depend on the sharding. global_cols 0 means the shard's own cols.
 struct Region {
   std::int64_t row = 0, col = 0, global_cols = 0;
 };
 
 // SGD with momentum: velocity = momentum velocity + g, weight -= learning_rate velocity (Polyak
-// 1964, doi:10.1016/0041-5553(64)90137-5, as it is written for networks). Here and in the two
-// below, g is the gradient with the decay's, weight_decay weight.
+// 1964, doi:10.1016/0041-5553(64)90137-5, in the form used for networks). In Momentum, RmsProp and
+// Adam, g is the gradient plus weight_decay weight.
 struct Momentum {
   double learning_rate = 1e-2, momentum = 0.9, weight_decay = 0;
 };
@@ -37,7 +37,7 @@ struct RmsProp {
 struct Adam {
   double learning_rate = 1e-3, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0;
 };
-// The decay is not part of the gradient: Loshchilov and Hutter 2019, arXiv:1711.05101.
+// The decay is not part of the gradient (Loshchilov and Hutter 2019, arXiv:1711.05101).
 struct AdamW {
   double learning_rate = 1e-3, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0.01;
 };
@@ -51,20 +51,20 @@ class Kernels {
  public:
   virtual ~Kernels() = default;
 
-  // ---- data; fill, cast, reduce and divide take every dtype
+  // ---- data; fill, cast, reduce and divide support every dtype
   virtual void fill(const Tensor& out, double value) = 0;  // rounded as cast does
-  // Any dtype to any dtype: to nearest, ties to even, into a floating one (into bfloat16 and half
-  // by way of float), as convert() (dtype.h) into an integer.
+  // Any dtype to any dtype. To a floating dtype: nearest, ties to even (to bfloat16 and half
+  // through float). To an integer: like convert() (dtype.h).
   virtual void cast(const Tensor& in, const Tensor& out) = 0;
   virtual void add(const Tensor& a, const Tensor& b, const Tensor& out) = 0;   // out may be a or b
   virtual void scale(const Tensor& in, double factor, const Tensor& out) = 0;  // out may be in
-  // out += in, where out may be float under a narrower in: gradient accumulation.
+  // out += in, for gradient accumulation. out may be float if in is narrower.
   virtual void accumulate(const Tensor& in, const Tensor& out) = 0;
-  // out[i] = a[i] + b[i] (or another Reduction; avg adds) over raw memory, count elements of dtype:
-  // the reduction of a collective, written to every one of `outs`. b and outs may be memory of
-  // other ranks that this device can reach; an out may be a or b. Integer sums and products wrap
-  // around. max and min: if a or b is NaN the result is (the quiet NaN), and -0 < +0, so that their
-  // bits do not depend on any order.
+  // out[i] = a[i] + b[i] (or another Reduction; avg adds) over raw memory, count elements of dtype.
+  // It is the reduction of a collective, written to all `outs`. b and outs may be memory of other
+  // ranks that this device can reach. An out may be a or b. Integer sums and products wrap around.
+  // max and min: if a or b is NaN, the result is the quiet NaN, and -0 < +0, so the bits do not
+  // depend on the order.
   virtual void reduce_to_all(Reduction reduction, Dtype dtype, const void* a, const void* b,
                              std::span<void* const> outs, std::int64_t count,
                              Store store = Store::cached) = 0;
@@ -72,10 +72,10 @@ class Kernels {
               std::int64_t count) {
     reduce_to_all(reduction, dtype, a, b, std::span<void* const>(&out, 1), count);
   }
-  // data[i] /= divisor, in place over raw memory, divisor >= 1: what turns a sum into avg. Floating
-  // ones divide and round once; integers truncate toward zero.
+  // data[i] /= divisor, in place over raw memory, divisor >= 1. Turns a sum into avg. Floating
+  // types divide and round once. Integers truncate toward zero.
   virtual void divide(Dtype dtype, void* data, std::int64_t count, std::int64_t divisor) = 0;
-  // sum of squares, into out: one double on this device, overwritten.
+  // out = sum of squares. out is one double on this device and is overwritten.
   virtual void sum_of_squares(const Tensor& in, const Tensor& out) = 0;
 
   // ---- random, counter-based (Philox 4x32-10): value = f(seed, global index)
@@ -87,7 +87,7 @@ class Kernels {
   // ---- linear
   virtual void add_bias(const Tensor& x, const Tensor& bias,
                         const Tensor& out) = 0;  // bias [cols]; out may be x
-  // out[j] += sum over rows of x[i, j]; out may be float under a narrower x.
+  // out[j] += sum over rows of x[i, j]; out may be float if x is narrower.
   virtual void accumulate_column_sums(const Tensor& x, const Tensor& out) = 0;
 
   // ---- GELU, tanh form: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
@@ -100,7 +100,7 @@ class Kernels {
   virtual void layer_norm_backward_input(const Tensor& x, const Tensor& gain, const Tensor& mean,
                                          const Tensor& rstd, const Tensor& d_out,
                                          const Tensor& d_x) = 0;
-  // d_gain[j] += ..., d_bias[j] += ...; both may be float under a narrower x.
+  // d_gain[j] += ..., d_bias[j] += ...; both may be float if x is narrower.
   virtual void layer_norm_backward_weights(const Tensor& x, const Tensor& mean, const Tensor& rstd,
                                            const Tensor& d_out, const Tensor& d_gain,
                                            const Tensor& d_bias) = 0;
@@ -111,27 +111,27 @@ class Kernels {
   virtual void causal_softmax_backward(const Tensor& probabilities, const Tensor& d_probabilities,
                                        double scale, const Tensor& d_scores) = 0;
 
-  // ---- embedding; tokens are int32 [rows]. A token outside [first_row, first_row + table rows) is
-  // another rank's: its row of out is zero, and its gradient goes nowhere.
+  // ---- embedding; tokens are int32 [rows]. A token outside [first_row, first_row + table rows)
+  // belongs to another rank: its row of out is zero, and its gradient is dropped.
   virtual void embedding(const std::int32_t* tokens, const Tensor& table, std::int64_t first_row,
                          const Tensor& out) = 0;
-  // d_table[token] += d_out[row] in ascending order of row; d_table may be float under a narrower
-  // d_out.
+  // d_table[token] += d_out[row] in ascending order of row; d_table may be float if d_out is
+  // narrower.
   virtual void embedding_backward(const std::int32_t* tokens, const Tensor& d_out,
                                   std::int64_t first_row, const Tensor& d_table) = 0;
 
   // ---- vocabulary-parallel cross-entropy over logits [rows, cols], columns [first_col, first_col
-  // + cols) of a table padded to a multiple of tp. Columns at or past `vocabulary`, its size
-  // without padding, take no part, whatever they hold. The three [rows] tensors are float (double
-  // for double) and are all-reduced between the calls. A row whose target is negative counts for
-  // nothing: no loss, and zero for a gradient.
+  // + cols) of a table padded to a multiple of tp. Columns from `vocabulary` (the size without
+  // padding) on are ignored, whatever their values. The three [rows] tensors are float (double for
+  // double) and are all-reduced between the calls. A row with a negative target is ignored: its
+  // loss and its gradient are zero.
   virtual void row_max(const Tensor& logits, std::int64_t first_col, std::int64_t vocabulary,
-                       const Tensor& out) = 0;  // minus infinity where all is padding
-  // sum_exp = sum of exp(logit - max); target = logit of the target - max if it is ours, else 0.
+                       const Tensor& out) = 0;  // minus infinity if all is padding
+  // sum_exp = sum of exp(logit - max); target = target's logit - max if on this rank, else 0.
   virtual void exp_sums(const Tensor& logits, const Tensor& max, const std::int32_t* targets,
                         std::int64_t first_col, std::int64_t vocabulary, const Tensor& sum_exp,
                         const Tensor& target) = 0;
-  // loss[row] = log(sum_exp) - target, or 0 where the row does not count.
+  // loss[row] = log(sum_exp) - target, or 0 for an ignored row.
   virtual void cross_entropy(const Tensor& sum_exp, const Tensor& target,
                              const std::int32_t* targets, const Tensor& loss) = 0;
   // d_logits = factor * (softmax - one_hot(target)), exactly 0 in padding; d_logits may be logits.
@@ -139,15 +139,16 @@ class Kernels {
                                       const Tensor& sum_exp, const std::int32_t* targets,
                                       std::int64_t first_col, std::int64_t vocabulary,
                                       double factor, const Tensor& d_logits) = 0;
-  // sum of all elements of in, into out: one double on this device, overwritten.
+  // out = sum of all elements of in. out is one double on this device and is overwritten.
   virtual void sum(const Tensor& in, const Tensor& out) = 0;
 
-  // ---- optimizers over flat tensors. gradient is float (double for double); it is multiplied by
-  // gradient_scale first. master and moments are of its dtype. weight receives master, rounded; it
-  // may be master itself, else it is of the same dtype or narrower than float. step counts from 1.
+  // ---- optimizers over flat tensors. gradient is float (double for double) and is multiplied by
+  // gradient_scale first. master and moments have its dtype. weight receives the rounded master. It
+  // may be master itself, else it has the same dtype or one narrower than float. step counts from
+  // 1.
   virtual void sgd(const Tensor& gradient, double gradient_scale, double learning_rate,
                    const Tensor& master, const Tensor& weight) = 0;
-  // weight_decay is applied where decay_mask (one byte an element) is non-zero; null: everywhere.
+  // weight_decay applies where decay_mask (one byte per element) is non-zero; null: everywhere.
   virtual void momentum(const Tensor& gradient, double gradient_scale, const Momentum& options,
                         const std::uint8_t* decay_mask, const Tensor& master,
                         const Tensor& velocity, const Tensor& weight) = 0;
@@ -169,28 +170,28 @@ class Kernels {
                         const Tensor& rstd) = 0;
   virtual void rms_norm_backward_input(const Tensor& x, const Tensor& gain, const Tensor& rstd,
                                        const Tensor& d_out, const Tensor& d_x) = 0;
-  // d_gain[j] += ...; may be float under a narrower x.
+  // d_gain[j] += ...; may be float if x is narrower.
   virtual void rms_norm_backward_weights(const Tensor& x, const Tensor& rstd, const Tensor& d_out,
                                          const Tensor& d_gain) = 0;
 
   // ---- SwiGLU (Shazeer 2020, arXiv:2002.05202): out = silu(gate) up with silu(x) = x / (1 +
-  // e^-x). Matrices of one shape with contiguous columns, no batches: so gate and up may be the
-  // halves of one product's rows.
+  // e^-x). Matrices of one shape with contiguous columns and without batches. gate and up may
+  // therefore be the halves of one product's rows.
   virtual void swiglu(const Matrix& gate, const Matrix& up, const Matrix& out) = 0;
   // d_gate may be gate, d_up may be up.
   virtual void swiglu_backward(const Matrix& gate, const Matrix& up, const Matrix& d_out,
                                const Matrix& d_gate, const Matrix& d_up) = 0;
 
   // ---- rotary position embedding (Su et al. 2021, arXiv:2104.09864) of heads, a batch [sequences,
-  // heads] of matrices [positions, head] with contiguous columns. Halves as GPT-NeoX has them:
-  // columns i and i + head/2 turn by (first_position + row) base^(-2i/head). out may be x.
+  // heads] of matrices [positions, head] with contiguous columns. Halves as in GPT-NeoX: columns i
+  // and i + head/2 turn by (first_position + row) base^(-2i/head). out may be x.
   virtual void rotary(const Matrix& x, const Rotary& options, const Matrix& out) = 0;
-  // Turns back.
+  // Applies the inverse rotation.
   virtual void rotary_backward(const Matrix& d_out, const Rotary& options, const Matrix& d_x) = 0;
 
-  // ---- dropout (Srivastava et al. 2014, JMLR 15): out = in / (1 - probability), or 0 where
-  // uniform(seed, global index) < probability, so that the mask does not depend on the sharding.
-  // 0 <= probability < 1. out may be in. Its backward is itself, of the gradient.
+  // ---- dropout (Srivastava et al. 2014, JMLR 15): out = in / (1 - probability), or 0 if
+  // uniform(seed, global index) < probability. So the mask does not depend on the sharding. 0 <=
+  // probability < 1. out may be in. The backward pass is dropout of the gradient.
   virtual void dropout(const Tensor& in, double probability, std::uint64_t seed, Region region,
                        const Tensor& out) = 0;
 

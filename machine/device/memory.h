@@ -1,7 +1,7 @@
 #pragma once
-// Memory that is counted. Every byte a rank takes for tensors goes through its device's Ledger
-// under one Category, so the memory oracle compares measured peaks with the closed formulas,
-// exactly: requested bytes are counted, not what the allocator rounds them up to.
+// Counted memory. Every byte that a rank allocates for tensors is in its device's Ledger under one
+// Category. The memory oracle compares measured peaks with the closed formulas, exactly: the ledger
+// counts requested bytes, not the allocator's rounded sizes.
 
 #include <array>
 #include <cstddef>
@@ -14,9 +14,9 @@ class Device;
 
 enum class Category : unsigned char {
   parameters,   // the weights that forward and backward read
-  gradients,    // what backward accumulates into
+  gradients,    // accumulated by backward
   optimizer,    // master weights and moments
-  activations,  // what forward keeps for backward
+  activations,  // kept by forward for backward
   buffers,      // staging, temporaries, communication
 };
 inline constexpr std::size_t num_categories = 5;
@@ -25,8 +25,8 @@ inline constexpr Category all_categories[] = {Category::parameters, Category::gr
                                               Category::buffers};
 std::string_view name(Category category);
 
-// Whether a result is stored in the cache or past it. Results bypass the cache if a call's buffers
-// exceed it, so that they do not evict data that is still needed.
+// Whether results are stored in the cache or bypass it. Results bypass the cache if a call's
+// buffers exceed it, so that they do not evict data that is still needed.
 enum class Store : unsigned char { cached, streaming };
 
 // Current and peak bytes by category. Used by the thread that owns the device only.
@@ -38,7 +38,7 @@ class Ledger {
   std::size_t peak(Category category) const { return peak_[index(category)]; }
   std::size_t current() const { return total_; }
   std::size_t peak() const { return peak_total_; }  // of the sum; at most the sum of the peaks
-  void reset_peaks();                               // peaks start again from what is held now
+  void reset_peaks();                               // sets the peaks to the current bytes
 
  private:
   static std::size_t index(Category category) { return static_cast<std::size_t>(category); }

@@ -1,5 +1,5 @@
 #pragma once
-// How a collective joins the values of ranks, by nccl-tests' names.
+// The operation by which a collective joins the ranks' values, with the names of nccl-tests.
 
 #include <cstddef>
 #include <string_view>

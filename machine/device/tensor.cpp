@@ -105,8 +105,8 @@ void from_doubles(const Tensor& tensor, const std::vector<double>& values) {
 
 namespace {
 
-// FNV-1a over words of eight bytes, in lanes, which do not wait for each other's multiplications;
-// the last words are padded; the length separates equal paddings.
+// FNV-1a over words of eight bytes. Eight lanes overlap their multiplications. The last words are
+// zero-padded. The length distinguishes equal padded data.
 std::uint64_t hash_of(std::span<const unsigned char> bytes) {
   constexpr std::size_t lanes = 8, stride = 8 * lanes;
   constexpr std::uint64_t prime = 0x100000001b3u;

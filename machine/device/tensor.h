@@ -35,7 +35,7 @@ class Shape {
 class Tensor {
  public:
   Tensor() = default;  // empty: no device, no elements
-  // Uninitialized. Counted under category until the last view is gone.
+  // Uninitialized memory, counted under `category` until the last view is destroyed.
   Tensor(Device& device, Dtype dtype, Shape shape, Category category);
 
   explicit operator bool() const { return device_ != nullptr; }
@@ -44,13 +44,13 @@ class Tensor {
   const Shape& shape() const { return shape_; }
   std::int64_t size() const { return device_ ? shape_.size() : 0; }
   std::size_t bytes() const { return static_cast<std::size_t>(size()) * size_of(dtype_); }
-  // Of a matrix [rows, cols]; a tensor of higher rank folds its leading extents into rows.
+  // Extents as a matrix [rows, cols]. Higher ranks fold their leading extents into rows.
   std::int64_t cols() const { return shape_.rank() == 0 ? 1 : shape_[shape_.rank() - 1]; }
   std::int64_t rows() const { return cols() == 0 ? 0 : size() / cols(); }
 
   void* data() const { return data_; }
   template <class T>
-  T* as() const {  // checked: T must be the tensor's type
+  T* as() const {  // checks that T is the tensor's type
     check_type(dtype_of<T>);
     return static_cast<T*>(data_);
   }
@@ -69,10 +69,10 @@ class Tensor {
   Shape shape_;
 };
 
-// Convenience for tests, oracles and figures, never inside what is measured. A double holds int64
-// and uint64 exactly only up to 2^53.
+// For tests, oracles and figures, not for measured code. A double holds int64 and uint64 exactly
+// only up to 2^53.
 std::vector<double> to_doubles(const Tensor& tensor);  // copies to the host and widens
 void from_doubles(const Tensor& tensor, const std::vector<double>& values);  // rounds to the dtype
-std::uint64_t hash(const Tensor& tensor);  // of the bits; equal bits, equal hash
+std::uint64_t hash(const Tensor& tensor);                                    // of the bits
 
 }  // namespace machine

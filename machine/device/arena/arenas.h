@@ -1,7 +1,7 @@
 #pragma once
-// A device's memory in large blocks that are kept until the end. So memory that peers have mapped
-// is never freed, and allocating a tensor needs no driver call. A tensor lies in one arena; peers
-// know its place as the arena's number and an offset.
+// A device's memory in large blocks that are kept as long as the device. So memory that peers have
+// mapped is never freed, and allocating a tensor needs no driver call. A tensor is in one arena.
+// Peers identify its place by the number of the arena and an offset.
 
 #include <cstddef>
 #include <functional>
@@ -15,10 +15,10 @@ namespace machine {
 class Arenas {
  public:
   static constexpr std::size_t alignment = 512;
-  static constexpr std::size_t granule = std::size_t{2} << 20;  // arenas are multiples of it
+  static constexpr std::size_t granule = std::size_t{2} << 20;  // arenas are multiples of this size
 
-  // take: memory of the device, null when exhausted; give: what take gave. least: bytes of an arena
-  // unless less is left.
+  // take allocates memory of the device, or returns null if it is exhausted; give frees such
+  // memory. least: minimum bytes of an arena, unless fewer are left.
   Arenas(std::size_t least, std::function<void*(std::size_t)> take,
          std::function<void(void*)> give);
   ~Arenas();

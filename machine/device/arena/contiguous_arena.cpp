@@ -9,8 +9,9 @@ namespace machine {
 Tensor ContiguousArena::take(Shape shape) {
   const std::int64_t elements = shape.size();
   if (elements > left())
-    throw MachineError(fmt::format("a contiguous arena of {} elements has {} left, not {} for {}",
-                                   whole_.size(), left(), elements, shape.text()));
+    throw MachineError(
+        fmt::format("contiguous arena of {} elements: {} left; cannot take {} for {}",
+                    whole_.size(), left(), elements, shape.text()));
   const Tensor part = whole_.slice(taken_, shape);
   taken_ += elements;
   return part;

@@ -1,14 +1,14 @@
 #pragma once
-// One allocation, made before it is needed, in which tensors that live long lie one behind the
-// other, apart from those that come and go: memory defragmentation, M_D of ZeRO-R (Rajbhandari et
-// al. 2020, arXiv:1910.02054, section 6.3). DeepSpeed has it for activation checkpoints
+// One allocation, made in advance, in which long-lived tensors are adjacent. It separates them from
+// short-lived tensors: memory defragmentation, M_D of ZeRO-R (Rajbhandari et al. 2020,
+// arXiv:1910.02054, section 6.3). DeepSpeed has it for activation checkpoints
 // (contiguous_memory_optimization) and for gradients (contiguous_gradients).
 //
 //   ContiguousArena checkpoints(device, dtype, layers * tokens * hidden, Category::activations);
 //   const Tensor x = checkpoints.take({tokens, hidden});    // for each layer, in forward
 //   checkpoints.clear();                                    // after backward
 //
-// It is counted whole for as long as it lives, whatever is taken from it.
+// The ledger counts the whole arena while it exists, however many elements are taken.
 
 #include <cstdint>
 

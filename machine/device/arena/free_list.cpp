@@ -34,7 +34,7 @@ std::optional<std::size_t> FreeList::take(std::size_t bytes, std::size_t alignme
   return taken;
 }
 
-// Of the hole at offset, if they fit.
+// Takes the bytes from the hole at `offset`, if they fit.
 std::optional<std::size_t> FreeList::take_from(std::size_t offset, std::size_t have,
                                                std::size_t bytes, std::size_t alignment) {
   const std::size_t begin = round_up(offset, alignment);

@@ -13,18 +13,18 @@ constexpr std::size_t round_up(std::size_t bytes, std::size_t to) {
   return (bytes + to - 1) / to * to;
 }
 
-enum class Fit : unsigned char { best, first };  // the smallest hole, or that of the lowest offset
+enum class Fit : unsigned char { best, first };  // the smallest hole, or the lowest offset
 
 class FreeList {
  public:
   explicit FreeList(Fit fit = Fit::best) : fit_(fit) {}
 
-  // The offset of `bytes` that are free, a multiple of alignment; nothing when no hole fits.
+  // Returns the offset of `bytes` free bytes, a multiple of alignment. Empty if no hole fits.
   std::optional<std::size_t> take(std::size_t bytes, std::size_t alignment);
-  // Frees an offset from take, with the same bytes, or adds new memory.
+  // Frees the same bytes at an offset from take, or adds new memory.
   void give(std::size_t offset, std::size_t bytes);
 
-  std::size_t bytes() const { return bytes_; }  // free, in all
+  std::size_t bytes() const { return bytes_; }  // all free bytes
   std::size_t longest() const { return by_bytes_.empty() ? 0 : by_bytes_.rbegin()->first; }
 
  private:

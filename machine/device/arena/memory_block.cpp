@@ -15,16 +15,17 @@ MemoryBlock::MemoryBlock(std::size_t bytes, Fit fit)
     : size_(bytes / alignment * alignment),
       base_(static_cast<std::byte*>(std::aligned_alloc(alignment, std::max(size_, alignment)))),
       free_(fit) {
-  if (!base_) throw MachineError(fmt::format("this host has no block of {} bytes", bytes));
+  if (!base_)
+    throw MachineError(fmt::format("cannot allocate a block of {} bytes on the host", bytes));
   if (size_ > 0) free_.give(0, size_);
 }
 
 void* MemoryBlock::allocate(std::size_t bytes) {
-  // Beyond the block nothing needs rounding, which could wrap around.
+  // Larger requests are not rounded, because rounding could overflow.
   const auto offset = bytes > size_ ? std::nullopt : free_.take(round_up(bytes, alignment), 1);
   if (!offset)
     throw MachineError(
-        fmt::format("no free block of {} bytes: {} of {} bytes are free, the longest block of them "
+        fmt::format("cannot allocate {} bytes: {} of {} bytes are free, and the longest free block "
                     "has {}",
                     bytes, free_bytes(), size_, longest_free()),
         Failure::Kind::out_of_memory);

@@ -1,13 +1,12 @@
 #pragma once
-// Memory with a budget, as a device has it: one block of bytes, from which allocations are cut and
-// to which they go back. It can fragment: enough bytes may be free, and no hole long enough.
+// Memory with a budget, like a device's memory: one block of bytes for all allocations. It can
+// fragment: enough bytes may be free, but no hole long enough.
 //
 //   MemoryBlock memory(64 << 20, Fit::first);      // outlives the device
 //   const auto device = make_host_device(memory);
-//   device->allocate(bytes, category);             // out of memory: what is free, and how long
+//   device->allocate(bytes, category);  // on failure the error has free bytes and longest hole
 //
-// Where allocations of a kind live long and others come and go between them, contiguous_arena.h
-// keeps the two apart.
+// contiguous_arena.h separates allocations that live long from short-lived ones.
 
 #include <cstddef>
 #include <memory>
@@ -21,11 +20,11 @@ class MemoryBlock final : public HostMemory {
  public:
   static constexpr std::size_t alignment = 512;  // an allocation takes a multiple of it
 
-  // Address space for all of it; pages are taken when touched. Throws MachineError naming the bytes
-  // where the host has no such block.
+  // Reserves address space for all bytes. Pages are allocated on first use. Throws MachineError
+  // naming the bytes if the host cannot allocate such a block.
   explicit MemoryBlock(std::size_t bytes, Fit fit = Fit::best);
 
-  // Throws MachineError naming the bytes asked for, those that are free, and the longest hole.
+  // Throws MachineError naming the requested bytes, the free bytes and the longest hole.
   void* allocate(std::size_t bytes) override;
   void free(void* data, std::size_t bytes) override;
 
@@ -35,8 +34,8 @@ class MemoryBlock final : public HostMemory {
   }
   std::size_t free_bytes() const { return free_.bytes(); }
   std::size_t longest_free() const { return free_.longest(); }
-  // Where the highest allocation so far ended: by first fit, the budget that these would have
-  // needed.
+  // The highest end of an allocation so far. With first fit, this is the budget that the
+  // allocations would have needed.
   std::size_t highest() const { return highest_; }
 
  private:
@@ -48,8 +47,8 @@ class MemoryBlock final : public HostMemory {
   FreeList free_;
 };
 
-// The part of the free bytes that one allocation cannot have: 1 - longest / free, and 0 where
-// nothing is free.
+// Returns the fraction of the free bytes that one allocation cannot use: 1 - longest / free.
+// Returns 0 if no bytes are free.
 double external_fragmentation(std::size_t longest_free, std::size_t free_bytes);
 
 }  // namespace machine

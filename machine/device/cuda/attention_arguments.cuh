@@ -1,5 +1,5 @@
 #pragma once
-// What the attention kernels are given, by value.
+// Arguments of the attention kernels, passed by value.
 
 #include <cstdint>
 
@@ -23,7 +23,7 @@ struct HeadView {
   __device__ T* at(std::int64_t sequence, std::int64_t head, std::int64_t index) const {
     return data + sequence * outer + head * inner + index * row;
   }
-  // 16 bytes at a time may be read or written from every row on.
+  // Whether every row can be read and written 16 bytes at a time.
   bool packed() const {
     const std::int64_t width = 16 / sizeof(T);
     return reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && row % width == 0 &&
@@ -38,7 +38,7 @@ struct AttentionArguments {
   HeadView<T> out, d_q, d_k, d_v;
   A *log_sum_exp, *delta = nullptr;  // [sequences * heads, queries]
   std::int64_t sequences, heads, kv_heads, queries, keys;
-  int head;  // its size
+  int head;  // columns per head
   A scale;
   bool causal;
   bool packed = false;  // all inputs
@@ -73,7 +73,7 @@ struct AttentionArguments {
   }
 };
 
-// Which tile of which head a block has.
+// The tile, sequence and head of a block.
 struct AttentionTile {
   std::int64_t begin, sequence, head;
   __device__ AttentionTile(std::int64_t block, std::int64_t rows, std::int64_t tile_rows,

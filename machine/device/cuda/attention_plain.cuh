@@ -1,7 +1,7 @@
 #pragma once
-// Attention by fused multiply-adds, for any dtype. A warp owns some rows and meets 32 others at a
-// time, which lie in shared memory: a lane has one of the others while scores are made, and every
-// 32nd column while they are used.
+// Attention by fused multiply-adds, for any dtype. A warp owns some rows and processes 32 other
+// rows at a time, which are in shared memory. To compute scores, a lane takes one of the other
+// rows. To use scores, a lane takes every 32nd column.
 
 #include "machine/device/cuda/attention_arguments.cuh"
 #include "machine/device/cuda/lanes.cuh"
@@ -10,9 +10,9 @@
 namespace machine::cuda {
 
 constexpr int attention_warps = 4, attention_threads = attention_warps * warp_size;
-constexpr int forward_rows = 4, backward_rows = 2;  // of a warp
+constexpr int forward_rows = 4, backward_rows = 2;  // per warp
 
-// Rows [begin, begin + count) from `first`, zero from `limit` on, `pitch` elements apart.
+// Loads rows [begin, begin + count) of `first`, zeros from `limit` on, `pitch` elements apart.
 template <class T>
 __device__ void load_rows(T* to, int pitch, const T* first, std::int64_t stride, std::int64_t begin,
                           std::int64_t limit, int count, int cols) {
@@ -23,7 +23,7 @@ __device__ void load_rows(T* to, int pitch, const T* first, std::int64_t stride,
   }
 }
 
-// Of this lane's row of `others` with each of the warp's rows of `own`.
+// Computes the products of this lane's row of `others` and each of the warp's rows of `own`.
 template <int rows, class T>
 __device__ void multiply_rows(const T* own, const T* others, int cols,
                               kernel::Value<T> (&products)[rows]) {
@@ -38,7 +38,7 @@ __device__ void multiply_rows(const T* own, const T* others, int cols,
   }
 }
 
-// sums[x] += the sum over lanes j of weight(j) * others[j][lane + 32 x].
+// sums[x] += sum over lanes j of weight(j) * others[j][lane + 32 x].
 template <int per_lane, class T>
 __device__ void add_weighted(kernel::Value<T> weight, const T* others, int cols,
                              kernel::Value<T> (&sums)[per_lane]) {
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(attention_threads) attend_plain(AttentionArgum
       const bool sees = a.sees(query, key + lane);
       const A score = sees ? scores[r] * a.scale : -std::numeric_limits<A>::infinity();
       const A tile_top = join_warp(score, [](A x, A y) { return x < y ? y : x; });
-      // A query beyond the last sees nothing, and is not written.
+      // A query beyond the last sees no key and is not written.
       const A new_top = top[r] < tile_top ? tile_top : top[r];
       const A p = sees ? kernel::exponential(score - new_top) : A(0);
       const A shrink = kernel::exponential(top[r] - new_top);
@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(attention_threads) attend_plain(AttentionArgum
   }
 }
 
-// delta = the sum of out * d_out over a row, by a warp.
+// delta = sum of out * d_out over a row. One warp per row.
 template <class T>
 __global__ void __launch_bounds__(block_size) attention_delta(AttentionArguments<T> a) {
   using A = kernel::Value<T>;
@@ -145,8 +145,8 @@ __global__ void __launch_bounds__(block_size) attention_delta(AttentionArguments
   if (WarpLanes{}.leads()) a.delta[row] = sum;
 }
 
-// Of queries: d_q of its own, others are keys. Of keys: d_k and d_v of its own, others are queries,
-// of all heads that share it.
+// For queries, computes d_q of its own rows; the others are keys. For keys, computes d_k and d_v of
+// its own rows; the others are the queries of all heads that share the key head.
 template <class T, int per_lane, bool of_keys>
 __global__ void __launch_bounds__(attention_threads)
     attend_backward_plain(AttentionArguments<T> a) {
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(attention_threads)
                 limit, count, a.head);
     };
     if (member == 0) load(own_left, own_right, a.head, of_keys, mine.begin, tile);
-    // Others that some own row sees, or that see one.
+    // The others that at least one own row sees, or that see one.
     const std::int64_t from = of_keys && a.causal ? mine.begin / warp_size * warp_size : 0;
     const std::int64_t to =
         !of_keys && a.causal && mine.begin + tile < num_others ? mine.begin + tile : num_others;

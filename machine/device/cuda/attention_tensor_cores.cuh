@@ -1,7 +1,7 @@
 #pragma once
 // Attention on tensor cores, for bfloat16 and half: mma.m16n8k16 (PTX ISA, "Warp-level matrix
-// instructions") on tiles in shared memory. A warp owns 16 rows; scores stay in registers, where
-// the sum's layout of two products is the left operand's of the next.
+// instructions") on tiles in shared memory. A warp owns 16 rows. Scores stay in registers, because
+// the accumulators of two products have the layout of the next product's left operand.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -15,7 +15,7 @@
 namespace machine::cuda {
 
 constexpr int mma_warps = 4, mma_threads = mma_warps * warp_size;
-constexpr int own_rows = mma_warps * 16;  // of a block
+constexpr int own_rows = mma_warps * 16;  // per block
 
 // d += a b of one 16 x 8 x 16 product.
 template <class T>
@@ -35,7 +35,7 @@ __device__ inline void multiply_add(float (&d)[4], const unsigned (&a)[4], const
   }
 }
 
-// b[k][n] = rows[k][n] of 16 rows of 8 elements: a lane's row address, 16 bytes aligned.
+// b[k][n] = rows[k][n] of 16 rows of 8 elements. row: this lane's row address, aligned to 16 bytes.
 __device__ inline void load_transposed(unsigned (&b)[2], const void* row) {
   const auto address = static_cast<unsigned>(__cvta_generic_to_shared(row));
   asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
@@ -63,7 +63,7 @@ __device__ inline unsigned pair_at(const void* elements) {
   return pair;
 }
 
-// Rows of width elements, and 16 bytes more so that a column's lie in different banks.
+// Rows of width elements, padded by 16 bytes to place the elements of a column in different banks.
 template <class T, int width>
 struct MmaTile {
   static constexpr int pitch = width + 8;
@@ -147,11 +147,11 @@ __device__ void add_weighted(const float (&weights)[others / 8][4], const MmaTil
   }
 }
 
-// Where element i of product n lies in the warp's 16 rows, and in the others.
+// The row of element i of product n among the warp's 16 rows, and its column among the others.
 __device__ inline int row_of(int i) { return WarpLanes::lane() / 4 + i / 2 * 8; }
 __device__ inline int col_of(int n, int i) { return 8 * n + WarpLanes::lane() % 4 * 2 + i % 2; }
 
-// Over the four lanes that share a row.
+// Joins values of the four lanes that share a row.
 template <class Join>
 __device__ inline float join_row(float mine, const Join& join) {
   mine = join(mine, __shfl_xor_sync(every_lane, mine, 1));
@@ -250,7 +250,7 @@ __global__ void __launch_bounds__(mma_threads) attend_mma(AttentionArguments<T> 
   }
 }
 
-// As attend_backward_plain: of queries d_q, of keys d_k and d_v.
+// Like attend_backward_plain: d_q for queries, d_k and d_v for keys.
 template <class T, int width, bool of_keys>
 __global__ void __launch_bounds__(mma_threads) attend_backward_mma(AttentionArguments<T> a) {
   using Tile = MmaTile<T, width>;

@@ -16,11 +16,11 @@ namespace machine {
 namespace cuda {
 
 void fail(int device, const char* call, cudaError_t status) {
-  cudaGetLastError();  // so that the next call does not report this one again
+  cudaGetLastError();  // clears the error so that the next call does not report it again
   const char* advice = "see nvidia-smi and the kernel log for the state of the device";
   switch (status) {
     case cudaErrorMemoryAllocation:
-      advice = "use a smaller case or more ranks, or end what else runs on the device";
+      advice = "use a smaller case or more ranks, or end other processes on the device";
       break;
     case cudaErrorInsufficientDriver:
     case cudaErrorNoDevice:
@@ -30,7 +30,7 @@ void fail(int device, const char* call, cudaError_t status) {
     case cudaErrorIllegalAddress:
     case cudaErrorLaunchFailure:
     case cudaErrorMisalignedAddress:
-      advice = "an earlier kernel failed: run again under compute-sanitizer to find it";
+      advice = "an earlier kernel failed; run again under compute-sanitizer to find it";
       break;
     default:
       break;
@@ -139,7 +139,7 @@ class CudaStream final : public Stream {
   cudaStream_t stream_;
 };
 
-// Never 0, which stands for the host.
+// Never 0, which means the host.
 std::uint64_t identity_of(const cudaDeviceProp& properties) {
   std::uint64_t halves[2];
   static_assert(sizeof halves == sizeof properties.uuid.bytes);
@@ -158,7 +158,7 @@ class CudaDevice final : public Device {
             arena_bytes, [index](std::size_t bytes) { return take(index, bytes); },
             [index](void* data) {
               cudaSetDevice(index);
-              cudaFree(data);  // an error here is an earlier one, which a destructor cannot report
+              cudaFree(data);  // an error is from an earlier call; a destructor cannot report it
             }) {
     make_current(index);
     cudaDeviceProp properties;
@@ -170,7 +170,7 @@ class CudaDevice final : public Device {
     identity_ = identity_of(properties);
     stream_ = std::make_unique<CudaStream>(*this, index_);
   }
-  // Streams end, and with them all that reads or writes the arenas, before these go.
+  // Destroys the stream first. This ends all work that reads or writes the arenas.
   ~CudaDevice() override { stream_.reset(); }
   std::string description() const override { return description_; }
   std::uint64_t identity() const override { return identity_; }
@@ -197,8 +197,8 @@ class CudaDevice final : public Device {
     return data;
   }
   void* do_allocate(std::size_t bytes) override { return arenas_.allocate(bytes); }
-  // Whoever gets the memory next uses it on the one stream, after what is queued there; with more
-  // streams that must have ended. A failure here is an earlier one, which the next call reports.
+  // With one stream, the next user of the memory is queued after earlier work. With more streams,
+  // wait for that work. An error here is from an earlier call. The next call reports it.
   void do_free(void* data, std::size_t bytes) override {
     if (!one_stream_) {
       const DeviceWait waits(*this);
@@ -245,10 +245,10 @@ int count() {
 std::unique_ptr<Device> make_device(int index) {
   const int devices = count();
   if (index < 0 || index >= devices) {
-    throw MachineError(fmt::format(
-        "CUDA device {} was asked for, but {} present; use fewer ranks on this host, or "
-        "--device host",
-        index, devices == 1 ? "1 is" : fmt::format("{} are", devices)));
+    throw MachineError(
+        fmt::format("CUDA device {} does not exist: {} present; use fewer ranks on this host, or "
+                    "--device host",
+                    index, devices == 1 ? "1 is" : fmt::format("{} are", devices)));
   }
   return std::make_unique<CudaDevice>(index);
 }

@@ -7,7 +7,7 @@
 
 namespace machine::cuda {
 
-// Checked by machine::flash_attention and its backward: no result is empty.
+// machine::flash_attention and its backward check the arguments. No result is empty.
 void attend(int device, cudaStream_t stream, const AttentionForward& call);
 void attend_backward(int device, cudaStream_t stream, const AttentionBackward& call,
                      Scratch& scratch);

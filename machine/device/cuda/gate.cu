@@ -7,10 +7,10 @@
 namespace machine::cuda {
 namespace {
 
-// In host memory that the device reads and writes.
+// Words in host memory that the device reads and writes.
 struct Words {
-  std::uint32_t opened;  // by the host: the number of the last gate that it opened
-  std::uint32_t missed;  // by the device: the number of the last gate that it did not wait for
+  std::uint32_t opened;  // written by the host: number of the last opened gate
+  std::uint32_t missed;  // written by the device: number of the last gate that missed its deadline
 };
 
 __device__ std::uint64_t now_ns() {
@@ -19,7 +19,7 @@ __device__ std::uint64_t now_ns() {
   return ns;
 }
 
-// The time is counted on the device, from when the kernel starts.
+// The device measures the time from the start of the kernel.
 __global__ void hold(volatile Words* words, std::uint32_t number, std::uint64_t deadline_ns) {
   const std::uint64_t begin = now_ns();
   while (words->opened != number) {
@@ -52,7 +52,7 @@ class CudaGate final : public Gate {
     }
     on_device_ = static_cast<Words*>(seen);
   }
-  // The stream may still hold a kernel that reads the words.
+  // Opens the gate and waits, because the stream may still run a kernel that reads the words.
   ~CudaGate() override {
     const DeviceWait waits(owner_);
     cudaSetDevice(device_);

@@ -14,8 +14,8 @@ namespace {
 void check_cublas(int device, const char* call, cublasStatus_t status) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
   throw MachineError(fmt::format(
-      "{} failed on CUDA device {}: {} ({}); run again with CUBLASLT_LOG_LEVEL=2 to see why", call,
-      device, cublasLtGetStatusString(status), cublasLtGetStatusName(status)));
+      "{} failed on CUDA device {}: {} ({}); run again with CUBLASLT_LOG_LEVEL=2 for the reason",
+      call, device, cublasLtGetStatusString(status), cublasLtGetStatusName(status)));
 }
 
 cudaDataType_t data_type(Dtype dtype) {
@@ -33,13 +33,13 @@ cudaDataType_t data_type(Dtype dtype) {
   }
 }
 
-// cuBLASLt is column-major: a row-major matrix is to it the transpose, with the row stride as
+// cuBLASLt is column-major. It sees a row-major matrix as its transpose, with the row stride as
 // leading dimension. So c = a b is computed as cᵀ = bᵀ aᵀ.
 struct Operand {
   std::int64_t rows, cols, leading;  // as cuBLASLt sees the memory
   cublasOperation_t operation;
   std::int64_t inner_stride;
-  int alignment;  // bytes that divide every matrix's address
+  int alignment;  // divides every matrix's address, in bytes
   auto operator<=>(const Operand&) const = default;
 };
 
@@ -51,7 +51,7 @@ Operand transpose_of(const Matrix& x) {
   if (x.batch[0] > 1) address |= static_cast<std::uintptr_t>(x.batch_stride[0]) * size_of(x.dtype);
   const auto alignment =
       static_cast<int>(address == 0 ? 256 : std::min<std::uintptr_t>(address & -address, 256));
-  // The stride of a single column means nothing, but must not be less than the rows.
+  // The stride of a single column is unused, but must be at least the number of rows.
   return {rows,
           cols,
           std::max(stride, rows),
@@ -92,7 +92,7 @@ struct Plan {
   cublasLtMatmulAlgo_t algorithm;
 };
 
-constexpr std::size_t workspace_bytes = std::size_t{32} << 20;  // what NVIDIA advises for Hopper
+constexpr std::size_t workspace_bytes = std::size_t{32} << 20;  // NVIDIA's advice for Hopper
 
 }  // namespace
 
@@ -135,7 +135,7 @@ struct Multiplier::State {
   Plan plan(const Key& key) const {
     const bool doubles = key.dtype == Dtype::float64;
     Plan made;
-    // Never TF32: products of floats are products of floats.
+    // No TF32: float products keep float precision.
     SHARDMARK_CUBLAS(cublasLtMatmulDescCreate(&made.product.handle,
                                               doubles ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
                                               doubles ? CUDA_R_64F : CUDA_R_32F));
@@ -156,7 +156,7 @@ struct Multiplier::State {
                                                             sizeof(value)));
     };
     prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes);
-    // Parts of a split sum are joined in the accumulator's type: one rounding, at the end.
+    // Joins the parts of a split sum in the accumulator's type, so the result is rounded once.
     prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
            static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, static_cast<std::uint32_t>(key.b.alignment));

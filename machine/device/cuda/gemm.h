@@ -12,7 +12,7 @@ class Multiplier {
  public:
   explicit Multiplier(const Queue& queue);
   ~Multiplier();
-  // Checked by machine::gemm: no extent of c is zero; a.cols may be.
+  // machine::gemm checks the arguments: no extent of c is zero; a.cols may be.
   void multiply(const Matrix& a, const Matrix& b, const Matrix& c, float alpha, float beta);
 
  private:
@@ -20,7 +20,7 @@ class Multiplier {
   std::unique_ptr<State> state_;
 };
 
-// c = beta * c, for products of nothing. In scale.cu.
+// c = beta * c, for products with a.cols == 0. Defined in scale.cu.
 void scale(int device, cudaStream_t stream, const Matrix& c, float beta);
 
 }  // namespace machine::cuda

@@ -1,5 +1,5 @@
 #pragma once
-// A CUDA device as the links between devices need it.
+// Internals of a CUDA device for the links between devices.
 
 #include <cuda_runtime_api.h>
 
@@ -15,10 +15,10 @@ struct Internals {
   cudaStream_t stream;  // device.stream()
   const Arenas* arenas;
 };
-// Throws std::bad_cast for a device of another kind.
+// Throws std::bad_cast if the device is not a CUDA device.
 Internals internals(Device& device);
 
-// The device of this process with that Device::identity, or -1.
+// Returns the number of this process's device with that Device::identity, or -1.
 int index_of(std::uint64_t identity);
 
 }  // namespace machine::cuda

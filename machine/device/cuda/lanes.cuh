@@ -1,6 +1,6 @@
 #pragma once
-// The lanes of a row (kernels/row_bodies.h): a warp's, or a block's. The host pass of nvcc sees
-// these too, and must not call them.
+// The lanes of a row (kernels/row_bodies.h): a warp's, or a block's. The host pass of nvcc also
+// compiles them, and must not call them.
 
 #include <cstdint>
 #include <limits>
@@ -52,7 +52,7 @@ struct LanesBase {
     for (std::int64_t c = Lanes::lane(); c < n; c += Lanes::width) mine = larger(mine, body(c));
     return Lanes::join(mine, larger);
   }
-  // A row may be longer than registers hold: what is wanted twice is computed twice.
+  // A row may exceed the registers, so `use` recomputes each value that it reads twice.
   template <class A, class Body, class Use>
   SHARDMARK_BOTH void remember(std::int64_t /*n*/, const Body& body, const Use& use) const {
     use(body);
@@ -77,7 +77,7 @@ struct BlockLanes : LanesBase<BlockLanes> {
     mine = join_warp(mine, join_two);
 #ifdef __CUDA_ARCH__
     __shared__ A of_warp[warps_per_block];
-    __syncthreads();  // whoever joined before has read the array
+    __syncthreads();  // all threads have read the array of the previous join
     if (lane() % warp_size == 0) of_warp[lane() / warp_size] = mine;
     __syncthreads();
     mine = of_warp[0];

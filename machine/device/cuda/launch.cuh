@@ -1,7 +1,7 @@
 #pragma once
-// How a CUDA device runs a kernel's body. Elementwise bodies take 16 bytes of their widest tensor
-// a thread where all addresses allow it. A row has a warp, or a block if it is long. Sums are split
-// by shapes alone and joined in a fixed order, without atomics.
+// Runs kernel bodies on a CUDA device. Elementwise threads process 16 bytes of their widest tensor
+// if all addresses allow it. A row has a warp, or a block if it is long. Sums are split by shapes
+// only and joined in a fixed order, without atomics.
 
 #include <algorithm>
 #include <array>
@@ -23,7 +23,7 @@ struct alignas(sizeof(T) * count) Pack {
   T at[count];
 };
 
-// As one store: assigned as it is, a pack is written element by element.
+// Writes a pack with one store. A plain assignment would write element by element.
 template <class P>
 __device__ inline void store_pack(void* where, const P& pack) {
   unsigned words[4];
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(block_size)
   }
 }
 
-// Of a matrix of rows that lie apart: a pack of a row a thread.
+// For a matrix with separate rows: one pack of a row per thread.
 template <int width, class Body, class... Fields>
 __global__ void __launch_bounds__(block_size)
     strided_kernel(std::int64_t rows, std::int64_t cols, Body body,
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(block_size)
   }
 }
 
-// An element's place in its shard becomes its global index.
+// Converts an element's index in its shard to its global index.
 template <class Body>
 struct AtGlobalIndex {
   Body body;
@@ -108,7 +108,7 @@ struct AtGlobalIndex {
   }
 };
 
-// A pair of one position a thread: sine and cosine once for the matrices of its part (block y).
+// One pair of a position per thread. Computes sine and cosine once for the matrices of block y.
 template <class Rotation>
 __global__ void __launch_bounds__(block_size) rotate_kernel(Rotation rotation) {
   const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * block_size + threadIdx.x;
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(block_size) rotate_kernel(Rotation rotation) {
     rotation.row(matrix, position).turn(pair, turn);
 }
 
-// ---- reductions to several targets: the elements before the first pack one by one, then packs
+// ---- reductions to several targets: single elements before the first pack, then packs
 
 constexpr int most_targets = 16;
 template <class T>
@@ -142,7 +142,7 @@ __device__ void join_pack(const Body& body, std::int64_t i, const T* a, const T*
   for (int t = 0; t < targets.count; ++t) store_pack(targets.at[t] + i, joined);
 }
 
-// Thread 0 … head - 1 take an element each before the packs; the last pack's thread the rest.
+// Threads 0 … head - 1 also take one element before the packs. The last thread takes the rest.
 template <int width, class Body, class T>
 __global__ void __launch_bounds__(block_size)
     join_kernel(std::int64_t count, std::int64_t head, Body body, const T* a, const T* b,
@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(block_size) rows_by_block(Body body) {
   body(static_cast<std::int64_t>(blockIdx.x), BlockLanes{});
 }
 
-// ---- columns: 32 columns by 8 rows a block; parts of the rows, then the parts in order
+// ---- columns: 32 columns by 8 rows per block; sums parts of the rows, then the parts in order
 
 template <int N, class A, class Body>
 __global__ void __launch_bounds__(block_size)
@@ -213,7 +213,7 @@ __global__ void __launch_bounds__(block_size)
   out[col] = kernel::narrow<O>(kernel::widen(out[col]) + total);
 }
 
-// ---- totals: the same elements to a thread whether it reads them one by one or as a pack
+// ---- totals: a thread has the same elements, read singly or as a pack
 
 template <bool packed, class Body, class T>
 __global__ void __launch_bounds__(block_size)
@@ -236,7 +236,7 @@ __global__ void __launch_bounds__(block_size)
   if (threadIdx.x == 0) parts[blockIdx.x] = total;
 }
 
-// Internal to each file that includes it: not a template.
+// Not a template, so it is internal to each file that includes it.
 static __global__ void __launch_bounds__(block_size)
     join_totals(int num_parts, const double* parts, double* out) {
   const double total =
@@ -244,8 +244,8 @@ static __global__ void __launch_bounds__(block_size)
   if (threadIdx.x == 0) *out = total;
 }
 
-// ---- rows that add to one of fewer rows: the first row of each token takes all of that token, in
-// ascending order; reading all tokens for it costs less than sorting them until rows are many.
+// ---- scatter of rows: the warp of a token's first row adds all rows of that token, in ascending
+// order. Reading all tokens for this costs less than sorting them, unless there are many rows.
 
 template <class Body>
 __global__ void __launch_bounds__(block_size)
@@ -318,8 +318,8 @@ class CudaLaunch {
           rotation);
   }
 
-  // 16 bytes a thread where all addresses lie alike between multiples of 16, else an element.
-  // Targets beyond most_targets are copies of the first.
+  // 16 bytes per thread if all addresses have the same offset to a multiple of 16, else one
+  // element. Targets beyond most_targets are copies of the first.
   template <class Body, class T>
   void join_to(std::int64_t count, Body body, kernel::In<T> a, kernel::In<T> b,
                std::span<void* const> outs, Store /*store*/) const {
@@ -367,7 +367,7 @@ class CudaLaunch {
   void columns(std::int64_t rows, std::int64_t cols, Body body, std::array<O*, N> outs) const {
     using A = kernel::Value<O>;
     if (cols <= 0) return;
-    // Enough parts to fill a device, each long enough to be worth its place.
+    // Enough parts to fill a device. Each part has enough rows to justify its memory.
     const std::int64_t wanted =
         std::min(cuda::blocks_for(rows, 128), cuda::blocks_for(1 << 16, cols));
     const std::int64_t num_parts = std::clamp<std::int64_t>(wanted, 1, 64);
@@ -407,7 +407,7 @@ class CudaLaunch {
   static bool aligned(const void* data, std::size_t bytes) {
     return reinterpret_cast<std::uintptr_t>(data) % bytes == 0;
   }
-  // Elements of the widest field that fit 16 bytes.
+  // Number of elements of the widest field in 16 bytes.
   template <class... Fields>
   static constexpr int widest_pack =
       static_cast<int>(16 / std::max({sizeof(typename Fields::Element)...}));

@@ -1,5 +1,5 @@
 #pragma once
-// The CUDA runtime with its errors thrown: SHARDMARK_CUDA(device, cudaMalloc(&data, bytes)).
+// CUDA runtime calls that throw their errors: SHARDMARK_CUDA(device, cudaMalloc(&data, bytes)).
 
 #include <cuda_runtime_api.h>
 
@@ -11,7 +11,7 @@
 
 namespace machine::cuda {
 
-// Throws MachineError naming the call, the device and what to do.
+// Throws MachineError naming the call, the device and the remedy.
 [[noreturn]] void fail(int device, const char* call, cudaError_t status);
 
 inline void check(int device, const char* call, cudaError_t status) {
@@ -22,14 +22,14 @@ inline void check(int device, const char* call, cudaError_t status) {
 
 inline void make_current(int device) { SHARDMARK_CUDA(device, cudaSetDevice(device)); }
 
-// A stream, and the device that it is of, by its number and as its owner.
+// A stream, with the number and the owner of its device.
 struct Queue {
   const Device& owner;
   int device;
   cudaStream_t stream;
 };
 
-// Memory of a stream's own kernels, for partial sums; not a tensor, so on no ledger. Grows.
+// Memory for partial sums of a stream's own kernels. Not a tensor, so no ledger counts it. Grows.
 class Scratch {
  public:
   explicit Scratch(const Queue& queue) : queue_(queue) {}
@@ -45,7 +45,7 @@ class Scratch {
 };
 
 std::unique_ptr<Kernels> make_kernels(const Queue& queue);
-// A gate in a stream: a kernel of one thread that waits for a word in host memory.
+// Makes a gate in a stream: a kernel of one thread that waits for a word in host memory.
 std::unique_ptr<Gate> make_gate(const Queue& queue, double deadline_s);
 
 }  // namespace machine::cuda

@@ -14,7 +14,7 @@ __global__ void scale_kernel(Matrix c, float beta, std::int64_t outer_stride,
   T& element = static_cast<T*>(c.data)[batch / inner * outer_stride + batch % inner * inner_stride +
                                        row * c.row_stride + col * c.col_stride];
   using A = kernel::Value<T>;
-  // Zero does not read c, which may hold NaN.
+  // If beta is zero, c is not read, because it may hold NaN.
   element = beta == 0 ? T(A(0)) : kernel::narrow<T>(static_cast<A>(beta) * kernel::widen(element));
 }
 

@@ -1,7 +1,7 @@
 #pragma once
-// Operands of the tiles of host/flash_attention.cpp, from and to matrices of elements T. `step`
-// neighbours along k make an Element: one number of the accumulator's type, or a Pair of bfloat16.
-// What lies beyond a matrix is zero.
+// Packs operands of the tiles in host/flash_attention.cpp from matrices of elements T, and unpacks
+// results. `step` neighbours along k form an Element: one number of the accumulator's type, or a
+// Pair of bfloat16. Elements beyond a matrix are zero.
 
 #include <algorithm>
 #include <cstdint>
@@ -46,7 +46,7 @@ struct Head {
   T* row(std::int64_t index) const { return data + index * stride; }
 };
 
-// [count][cols / step]: rows from `begin` as a left operand, k along the columns.
+// [count][cols / step]: rows from `begin` as a left operand, with k along the columns.
 template <class T>
 void pack_left(const Head<const T>& from, std::int64_t begin, std::int64_t count, Element<T>* to) {
   const std::int64_t depth = round_up(from.cols, step<T>) / step<T>;
@@ -65,7 +65,7 @@ void pack_left(const Head<const T>& from, std::int64_t begin, std::int64_t count
   }
 }
 
-// [count / step][width]: rows from `begin` as a right operand, k along the rows.
+// [count / step][width]: rows from `begin` as a right operand, with k along the rows.
 template <class T>
 void pack_right(const Head<const T>& from, std::int64_t begin, std::int64_t count,
                 std::int64_t width, Element<T>* to) {
@@ -84,8 +84,8 @@ void pack_right(const Head<const T>& from, std::int64_t begin, std::int64_t coun
   }
 }
 
-// [blocks][cols / step][block]: all rows, as transposed right operands, k along the columns. By way
-// of a small square, as neither reading nor writing goes well at a stride.
+// [blocks][cols / step][block]: all rows as transposed right operands, with k along the columns.
+// Goes through a small square, because strided reads and strided writes are slow.
 template <std::int64_t block, class T>
 void pack_transposed(const Head<const T>& from, Element<T>* to) {
   constexpr std::int64_t side = 16;
@@ -114,7 +114,7 @@ void pack_transposed(const Head<const T>& from, Element<T>* to) {
       for (std::int64_t k = 0; k < depth; k += side) square(begin + row, k, to + k * block + row);
 }
 
-// Sums of a tile [rows][cols] as a left operand, k along the columns; cols is even.
+// Sums of a tile [rows][cols] as a left operand, with k along the columns. cols must be even.
 template <class T>
 Left<Element<T>> as_left(const Value<T>* sums, std::int64_t rows, std::int64_t cols,
                          Element<T>* to) {
@@ -127,7 +127,7 @@ Left<Element<T>> as_left(const Value<T>* sums, std::int64_t rows, std::int64_t c
   }
 }
 
-// The same transposed, k along the rows; rows is even.
+// Like as_left, but transposed: k is along the rows. rows must be even.
 template <class T>
 Left<Element<T>> as_transposed_left(const Value<T>* sums, std::int64_t rows, std::int64_t cols,
                                     Element<T>* to) {

@@ -1,5 +1,5 @@
-// The host as a device: memory from the heap or from a segment that other ranks map; a stream whose
-// calls have ended when they return.
+// The host as a device: memory from the heap or from a segment that other ranks map, and a stream
+// whose calls are complete when they return.
 
 #include "machine/device/device.h"
 

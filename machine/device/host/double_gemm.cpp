@@ -7,11 +7,11 @@
 namespace machine::host {
 namespace {
 
-// Eight doubles; the compiler makes of it what the processor has.
+// Eight doubles. The compiler maps them to the processor's vectors.
 using Lanes = double __attribute__((vector_size(64)));
 constexpr std::int64_t lanes = 8;
 constexpr std::int64_t tile_rows = 6, tile_cols = 2 * lanes;  // 12 accumulators
-// A panel of b (20 KiB) stays in the first cache, a block of a (120 KiB) in the second.
+// A panel of b (20 KiB) stays in the L1 cache, a block of a (120 KiB) in the L2 cache.
 constexpr std::int64_t depth = 160, block_rows = 16 * tile_rows, block_cols = 64 * tile_cols;
 
 struct Doubles {
@@ -26,7 +26,8 @@ Doubles doubles(const Matrix& x, std::int64_t offset) {
   return {static_cast<const double*>(x.data) + offset, x.row_stride, x.col_stride};
 }
 
-// rows x deep of x, as tiles of `tile` rows, each column by column; zeros below the last row.
+// Packs rows x deep of x into tiles of `tile` rows, column by column, with zeros below the last
+// row.
 void pack(const Doubles& x, std::int64_t rows, std::int64_t deep, std::int64_t tile, double* to) {
   for (std::int64_t first = 0; first < rows; first += tile, to += tile * deep) {
     const std::int64_t count = std::min(tile, rows - first);
@@ -41,7 +42,7 @@ void pack(const Doubles& x, std::int64_t rows, std::int64_t deep, std::int64_t t
   }
 }
 
-// c[rows, cols] = alpha * left * right + beta * c, of at most a tile.
+// c[rows, cols] = alpha * left * right + beta * c, for at most one tile.
 void multiply_tile(const double* left, const double* right, std::int64_t deep, double alpha,
                    double beta, double* c, std::int64_t row_stride, std::int64_t rows,
                    std::int64_t cols) {
@@ -59,7 +60,7 @@ void multiply_tile(const double* left, const double* right, std::int64_t deep, d
     double values[tile_cols];
     std::memcpy(values, sums[i], sizeof values);
     double* out = c + i * row_stride;
-    // What c held before may be no number when it does not count.
+    // With beta 0, the previous c is unused and may be NaN.
     for (std::int64_t j = 0; j < cols; ++j)
       out[j] = alpha * values[j] + (beta == 0 ? 0 : beta * out[j]);
   }
@@ -68,7 +69,7 @@ void multiply_tile(const double* left, const double* right, std::int64_t deep, d
 void multiply_one(const Doubles& a, const Doubles& b, double* c, const Matrix& shape,
                   std::int64_t inner, double alpha, double beta, int threads) {
   std::vector<double> right(depth * std::min(block_cols, shape.cols + tile_cols));
-  const Doubles columns{b.data, b.col_stride, b.row_stride};  // of b as rows
+  const Doubles columns{b.data, b.col_stride, b.row_stride};  // the columns of b as rows
   for (std::int64_t k = 0; k < inner; k += depth) {
     const std::int64_t deep = std::min(depth, inner - k);
     const double before = k == 0 ? beta : 1;

@@ -1,6 +1,6 @@
-// Blockwise attention on the host. A thread takes a head at a time: keys and values are packed
-// once, then a tile of queries meets one block of keys after another. Products skip what is masked,
-// by panels of tile_rows queries and vectors of keys.
+// Blockwise attention on the host. A thread processes one head at a time. It packs keys and values
+// once, then processes tiles of queries with one block of keys after another. Products skip masked
+// values by panels of tile_rows queries and vectors of keys.
 
 #include "machine/device/flash_attention.h"
 
@@ -17,11 +17,11 @@
 namespace machine::host {
 namespace {
 
-constexpr std::int64_t block_keys = 48;               // of a block; a multiple of every lanes
-constexpr std::int64_t tile_queries = 4 * tile_rows;  // with a block, within the first-level cache
+constexpr std::int64_t block_keys = 48;  // per block; a multiple of lanes for every type
+constexpr std::int64_t tile_queries = 4 * tile_rows;  // with a block, fits in the L1 cache
 static_assert(block_keys % tile_rows == 0);
 
-// Hands out pieces of one allocation, each aligned to a vector; of none, only counts.
+// Allots pieces of one allocation, each aligned to a vector. Without memory it only counts.
 class Workspace {
  public:
   explicit Workspace(std::byte* memory) : memory_(memory) {}
@@ -40,13 +40,13 @@ class Workspace {
 
 struct Mask {
   bool causal;
-  // Of keys [begin, begin + count).
+  // Number of keys in [begin, begin + count) that the query sees.
   std::int64_t seen_by(std::int64_t query, std::int64_t begin, std::int64_t count) const {
     return causal ? std::clamp<std::int64_t>(query + 1 - begin, 0, count) : count;
   }
 };
 
-// body(values) for every vector of `count` values, a multiple of lanes.
+// Calls body(index) for every vector of `count` values, a multiple of lanes.
 template <class A, class Body>
 inline void each_vector(std::int64_t count, const Body& body) {
   for (std::int64_t c = 0; c < count; c += lanes<A>) body(c);
@@ -127,7 +127,7 @@ class Forward {
     }
   }
 
-  // A panel of queries and a block of keys.
+  // Processes a panel of queries and a block of keys.
   void meet(std::int64_t begin, std::int64_t row, std::int64_t key, std::int64_t keys,
             std::int64_t seen) {
     const std::int64_t computed = round_up(seen, lanes<A>);
@@ -206,7 +206,7 @@ class Backward {
   }
   std::int64_t size() const { return size_; }
 
-  // One head of k and v, and all of q that attend to it, in ascending order.
+  // Processes one head of k and v, and all heads of q that use it, in ascending order.
   void kv_head(std::int64_t sequence, std::int64_t head) {
     const Matrix& k = call_.forward.k;
     pack_transposed<block_keys, T>({k, sequence, head}, keys_);
@@ -237,7 +237,7 @@ class Backward {
       pack_right(queries, begin, rows, width_, q_rows_);
       pack_right(d_outs, begin, rows, width_, d_out_rows_);
       std::fill_n(d_q_, rows * width_, A(0));
-      // Of a row that is padding, q and d_out are zero, so its gradients are: p is 1 at most.
+      // In padding rows, q and d_out are zero, so the gradients are zero: p is at most 1.
       for (std::int64_t row = 0; row < rows; ++row) {
         A sum = 0;
         for (std::int64_t c = 0; row < count && c < q.cols; ++c)
@@ -251,7 +251,7 @@ class Backward {
     }
   }
 
-  // A tile of queries and a block of keys.
+  // Processes a tile of queries and a block of keys.
   void meet(std::int64_t begin, std::int64_t rows, std::int64_t key, std::int64_t keys) {
     if (mask_.seen_by(begin + rows - 1, key, keys) == 0) return;
     for (std::int64_t row = 0; row < rows; row += tile_rows) {
@@ -277,7 +277,7 @@ class Backward {
     const Left<Element<T>> p = as_transposed_left<T>(p_, rows, block_keys, p_left_);
     const Left<Element<T>> d_s = as_transposed_left<T>(d_s_, rows, block_keys, d_s_left_);
     for (std::int64_t j = 0; j < keys; j += tile_rows) {
-      // Rows before the first that sees one of these keys hold nothing.
+      // Rows before the first row that sees one of these keys are zero.
       const std::int64_t first =
           mask_.causal ? std::clamp<std::int64_t>(key + j - begin, 0, rows) / step<T> : 0;
       const std::int64_t depth = rows / step<T> - first, at = (key + j) * width_;
@@ -292,7 +292,8 @@ class Backward {
     }
   }
 
-  // Scores become probabilities, their gradients the scores'; both zero from `seen` on.
+  // Replaces scores by probabilities, and gradients of probabilities by gradients of scores. Both
+  // become zero from `seen` on.
   void differentiate(A* p, A* d_s, std::int64_t row, std::int64_t seen) {
     const A log_sum_exp = log_sum_exp_[row], delta = delta_[row], scale = scale_;
 #pragma omp simd
@@ -315,7 +316,7 @@ class Backward {
   A *d_keys_, *d_values_, *d_q_, *p_, *d_s_, *log_sum_exp_, *delta_;
 };
 
-// Every head on the next free thread, each with a Worker on memory of its own.
+// Runs every head on the next free thread, each with a Worker on separate memory.
 template <class Worker, class Call, class Each>
 void share(const Call& call, std::int64_t heads, int threads, Scratch& scratch, const Each& each) {
 #ifdef __SANITIZE_THREAD__

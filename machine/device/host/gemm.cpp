@@ -1,7 +1,7 @@
-// The host's GEMM on oneDNN's matmul primitive. Creating a primitive costs a hundred times what a
-// small product takes, so each thread keeps those it has made. What oneDNN has no fast kernel for
-// (half; bfloat16 on processors without AVX-512; odd strides) is widened to packed floats first;
-// double, which only references use, is ours (double_gemm.h).
+// The host's GEMM on oneDNN's matmul primitive. Creating a primitive takes a hundred times as long
+// as a small product, so each thread caches its primitives. Inputs without a fast oneDNN kernel
+// (half; bfloat16 on processors without AVX-512; odd strides) are widened to packed floats first.
+// double, which only references use, has its own GEMM (double_gemm.h).
 
 #include <fmt/format.h>
 #include <omp.h>
@@ -28,7 +28,7 @@ const dnnl::engine& engine() {
   return instance;
 }
 
-// ---- one call's description, the key of the cache
+// ---- description of a call, the key of the cache
 
 struct Key {
   struct Operand {
@@ -63,8 +63,8 @@ struct KeyHash {
   }
 };
 
-// A stride of an extent 1 means nothing; give it the value that a packed matrix has, so that
-// oneDNN recognizes the layout.
+// The stride of an extent 1 is unused. Set it to the value of a packed matrix, so that oneDNN
+// recognizes the layout.
 Key::Operand operand(const Matrix& x) {
   const std::int64_t col = x.cols == 1 ? 1 : x.col_stride;
   const std::int64_t row = x.rows > 1 ? x.row_stride : col == 1 ? x.cols : 1;
@@ -97,7 +97,8 @@ struct Product {
   memory a, b, c;
 };
 
-// Empty where oneDNN has only its reference kernel, which is a thousand times too slow, or none.
+// Returns empty if oneDNN has no kernel or only its reference kernel, which is a thousand times
+// slower.
 std::optional<Product> make_product(const Key& key) {
   const bool batched = key.c.outer * key.c.inner > 1;
   const memory::desc a = describe(key.a, key.m, key.k, batched, key.dtype);
@@ -118,8 +119,8 @@ std::optional<Product> make_product(const Key& key) {
   } catch (const dnnl::error& error) {
     if (error.status == dnnl_unimplemented || error.status == dnnl_invalid_arguments)
       return std::nullopt;
-    throw MachineError(fmt::format("oneDNN could not prepare a product [{}, {}] x [{}, {}]: {}",
-                                   key.m, key.k, key.k, key.n, error.what()));
+    throw MachineError(fmt::format("oneDNN cannot prepare a product [{}, {}] x [{}, {}]: {}", key.m,
+                                   key.k, key.k, key.n, error.what()));
   }
 }
 
@@ -147,7 +148,7 @@ bool multiply_by_onednn(const Matrix& a, const Matrix& b, const Matrix& c, float
         {{DNNL_ARG_SRC, product.a}, {DNNL_ARG_WEIGHTS, product.b}, {DNNL_ARG_DST, product.c}});
     stream.wait();
   } catch (const dnnl::error& error) {
-    throw MachineError(fmt::format("oneDNN could not run a product [{}, {}] x [{}, {}]: {}", key.m,
+    throw MachineError(fmt::format("oneDNN cannot run a product [{}, {}] x [{}, {}]: {}", key.m,
                                    key.k, key.k, key.n, error.what()));
   }
   return true;
@@ -204,7 +205,7 @@ void multiply_widened(const Matrix& a, const Matrix& b, const Matrix& c, float a
         dnnl_sgemm('N', 'N', c.rows, c.cols, a.cols, alpha, left.data(), a.cols, right.data(),
                    b.cols, 0, product.data(), c.cols);
     if (status != dnnl_success)
-      throw MachineError(fmt::format("oneDNN could not multiply [{}, {}] x [{}, {}]: status {}",
+      throw MachineError(fmt::format("oneDNN cannot multiply [{}, {}] x [{}, {}]: status {}",
                                      c.rows, a.cols, a.cols, c.cols, static_cast<int>(status)));
     visit(c.dtype, [&]<class T>(T) {
       if constexpr (!std::is_same_v<T, double>) unpack<T>(product.data(), beta, c, at_c);
@@ -233,11 +234,11 @@ void scale_only(const Matrix& c, float beta) {
 void multiply(const Matrix& a, const Matrix& b, const Matrix& c, float alpha, float beta,
               int threads) {
   if (a.cols == 0) return scale_only(c, beta);
-  // oneDNN and double_gemm.h write row-major results; the transposed product has one.
+  // oneDNN and double_gemm.h write row-major results, so compute the transposed product.
   if (c.col_stride != 1)
     return multiply(b.transposed(), a.transposed(), c.transposed(), alpha, beta, threads);
 
-  // A thread is worth starting for some ten microseconds of work.
+  // Each thread needs at least some ten microseconds of work.
   constexpr double least_flops = 1e6;
   const double flops = 2 * static_cast<double>(c.rows * c.cols) * static_cast<double>(a.cols) *
                        static_cast<double>(c.batch[0] * c.batch[1]);
@@ -250,12 +251,12 @@ void multiply(const Matrix& a, const Matrix& b, const Matrix& c, float alpha, fl
                             threads);
   omp_set_num_threads(threads);
   if (a.dtype == Dtype::float16) return multiply_widened(a, b, c, alpha, beta);
-  // Beyond some ten thousand terms oneDNN's float kernel loses a fifth of its rate. A result in the
-  // accumulator's type may be summed in parts.
+  // Beyond some ten thousand terms, oneDNN's float kernel loses a fifth of its rate. If the result
+  // has the accumulator's type, sum it in parts.
   constexpr std::int64_t most_terms = 8192;
   const std::int64_t parts = c.dtype == Dtype::float32 ? (a.cols - 1) / most_terms + 1 : 1;
   for (std::int64_t part = 0; part < parts; ++part) {
-    const auto border = [&](std::int64_t number) {  // on a cache line
+    const auto border = [&](std::int64_t number) {  // multiple of a cache line
       return number == parts ? a.cols : a.cols * number / parts / 64 * 64;
     };
     const std::int64_t begin = border(part), end = border(part + 1);

@@ -50,7 +50,7 @@ void* host::Scratch::at_least(std::size_t bytes) {
     data_.reset(std::aligned_alloc(line_bytes, rounded));
     if (!data_)
       throw MachineError(
-          fmt::format("no memory for {} bytes of a kernel's scratch; use a smaller "
+          fmt::format("cannot allocate {} bytes of kernel scratch on the host; use a smaller "
                       "case or fewer ranks",
                       rounded));
     bytes_ = rounded;

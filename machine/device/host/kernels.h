@@ -1,5 +1,5 @@
 #pragma once
-// The host's Kernels, on the calling thread and as many more as the device has.
+// The host's Kernels, on the calling thread and the device's other threads.
 
 #include <cstddef>
 #include <memory>
@@ -11,7 +11,7 @@ namespace machine::host {
 
 std::unique_ptr<Kernels> make_kernels(const Device& device);
 
-// Memory of a stream's own kernels, for what a thread keeps at hand; not a tensor, so on no ledger.
+// Scratch memory for the threads of a stream's own kernels. Not a tensor, so no ledger counts it.
 // Grows.
 class Scratch {
  public:
@@ -25,11 +25,11 @@ class Scratch {
   std::size_t bytes_ = 0;
 };
 
-// Checked by machine::flash_attention and its backward: no result is empty.
+// machine::flash_attention and its backward check the arguments. No result is empty.
 void attend(const AttentionForward& call, int threads, Scratch& scratch);
 void attend_backward(const AttentionBackward& call, int threads, Scratch& scratch);
 
-// Checked by machine::gemm: no extent of c is zero; a.cols may be.
+// machine::gemm checks the arguments: no extent of c is zero; a.cols may be.
 void multiply(const Matrix& a, const Matrix& b, const Matrix& c, float alpha, float beta,
               int threads);
 

@@ -1,7 +1,7 @@
 #pragma once
-// How the host runs a kernel's body: loops over the device's threads, written so that they
-// vectorize. Sums are split by shapes alone (32 partial sums, a column, a chunk), so they have the
-// same bits on any number of threads.
+// Runs kernel bodies on the host, in loops over the device's threads that vectorize. Sums are split
+// by shapes only (32 partial sums, a column, a chunk), so their bits do not depend on the number of
+// threads.
 
 #include <algorithm>
 #include <array>
@@ -18,7 +18,7 @@
 
 namespace machine {
 
-// Some of a row's columns, for bodies that only call each.
+// Some of a row's columns, for bodies that call only `each`.
 struct HostColumns {
   std::int64_t begin, end;
   template <class Body>
@@ -29,7 +29,7 @@ struct HostColumns {
 };
 
 struct HostLanes {
-  static constexpr int width = 32;  // of a warp: the host's sums are a warp's sums
+  static constexpr int width = 32;  // of a warp, so the host's sums equal a warp's sums
 
   bool leads() const { return true; }
 
@@ -52,7 +52,7 @@ struct HostLanes {
 
   template <class A, class Body, class Use>
   void remember(std::int64_t n, const Body& body, const Use& use) const {
-    constexpr std::int64_t most = 4096;  // what fits beside a row in the first-level cache
+    constexpr std::int64_t most = 4096;  // fits next to a row in the L1 cache
     if (n > most) return use(body);
     A kept[most];
     A* const values = kept;
@@ -94,7 +94,7 @@ class HostLaunch {
   template <class Body, class... Fields>
   void each_at(std::int64_t rows, const kernel::GlobalIndex& index, Body body,
                Fields... fields) const {
-    constexpr std::int64_t work = 64;  // a random number's, in bytes that could be moved meanwhile
+    constexpr std::int64_t work = 64;  // cost of a random number, in bytes moved in the same time
     host::parallel(device_->threads(), rows, work * index.cols, 1,
                    [=](std::int64_t begin, std::int64_t end) {
                      for (std::int64_t row = begin; row < end; ++row)
@@ -114,7 +114,7 @@ class HostLaunch {
                    });
   }
 
-  // Sines and cosines of a position once for all its heads.
+  // Computes sine and cosine of a position once for all heads.
   template <class Rotation>
   void rotate(Rotation rotation) const {
     host::parallel(device_->threads(), rotation.positions,
@@ -122,8 +122,8 @@ class HostLaunch {
                    [=](std::int64_t begin, std::int64_t end) { rotate_of(begin, end, rotation); });
   }
 
-  // On the calling thread: collectives keep the others busy. A cache line at a time, so that each
-  // line is written whole, once, to every target.
+  // Runs on the calling thread, because collectives use the others. Works on one cache line at a
+  // time, so each line is written whole, once, to every target.
   template <class Body, class T>
   void join_to(std::int64_t count, Body body, kernel::In<T> a, kernel::In<T> b,
                std::span<void* const> outs, Store store) const {
@@ -157,7 +157,7 @@ class HostLaunch {
         continue;
       }
       alignas(host::line_bytes) T line[per_line];
-#pragma omp simd  // or it is unrolled into branches
+#pragma omp simd  // without it, the compiler unrolls the loop into branches
       for (std::int64_t j = 0; j < per_line; ++j)
         kernel::apply(body, a.slot(a.data + i + j), b.slot(b.data + i + j),
                       kernel::Out<T>::slot(line + j));
@@ -173,7 +173,7 @@ class HostLaunch {
                    [=](std::int64_t begin, std::int64_t end) { rows_of(begin, end, body); });
   }
 
-  // Rows in order, a block of columns at a time, whose sums stay in the first-level cache.
+  // Processes rows in order, a block of columns at a time. The block's sums stay in the L1 cache.
   template <int N, class Body, class O>
   void columns(std::int64_t rows, std::int64_t cols, Body body, std::array<O*, N> outs) const {
     host::parallel(
@@ -215,7 +215,7 @@ class HostLaunch {
     host::parallel(device_->threads(), count, bytes, host::line_bytes, part);
   }
 
-  // These are not inlined: or they are compiled for the calling thread and for the others.
+  // Not inlined, else they would be compiled for the calling thread and for the others.
   template <class Body>
   [[gnu::noinline]] static void rows_of(std::int64_t begin, std::int64_t end, Body body) {
     for (std::int64_t row = begin; row < end; ++row) body(row, HostLanes{});
@@ -267,7 +267,7 @@ class HostLaunch {
                                            Body body, std::array<O*, N> outs) {
     using A = kernel::Value<O>;
     constexpr int width = 1024;
-    constexpr std::int64_t together = 4;  // rows to one reading and writing of the sums
+    constexpr std::int64_t together = 4;  // rows per read and write of the sums
     const auto add = [&]<std::int64_t num_rows>(std::int64_t row, std::int64_t begin, int count,
                                                 A(&sums)[N][width]) {
 #pragma GCC ivdep

@@ -1,5 +1,5 @@
 #pragma once
-// memcpy past the cache (streaming.h): by itself, as the intrinsics' header is a long one.
+// memcpy that bypasses the cache (streaming.h). Separate, because the intrinsics' header is long.
 
 #include <cstddef>
 

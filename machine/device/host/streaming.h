@@ -1,7 +1,7 @@
 #pragma once
-// Writing past the cache: a line that is written whole need not be read first, nor push out
-// another. Of use where a call's buffers are larger than the last cache. On processors without such
-// stores, and under the sanitizers, which do not see them, these are plain copies.
+// Stores that bypass the cache. A line that is written whole is not read first and evicts no other
+// line. Useful if a call's buffers exceed the last-level cache. On processors without such stores,
+// and under the sanitizers, which do not see them, these are plain copies.
 
 #include "machine/device/host/stream_copy.h"
 
@@ -15,7 +15,7 @@
 
 namespace machine::host {
 
-// One line to an address aligned to one.
+// Writes one line. `to` must be aligned to a line.
 inline void stream_line(void* to, const void* from) {
 #if SHARDMARK_STREAMING_STORES && defined(__AVX__)
   auto* target = static_cast<__m256i*>(to);
@@ -31,7 +31,7 @@ inline void stream_line(void* to, const void* from) {
 #endif
 }
 
-// Streamed lines are unordered with other stores until this.
+// Orders streamed lines before later stores.
 inline void end_streaming() {
 #if SHARDMARK_STREAMING_STORES
   _mm_sfence();

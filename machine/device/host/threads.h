@@ -1,5 +1,5 @@
 #pragma once
-// Shares a loop out among OpenMP threads: contiguous parts of nearly equal size.
+// Splits a loop among OpenMP threads: contiguous parts of nearly equal size.
 
 #include <omp.h>
 
@@ -8,14 +8,13 @@
 
 namespace machine::host {
 
-// Calls part(begin, end) for parts that make up [0, count), each on a thread of its own. Parts but
-// the last are multiples of `grain`; none is worth less than the start of a thread, if an item
-// takes as long as it takes to move bytes_per_item. No part may throw, nor depend on where others
-// begin.
+// Calls part(begin, end) for parts that cover [0, count), each on its own thread. Parts except the
+// last are multiples of `grain`. A part has enough work for a thread start, if an item costs as
+// much as moving bytes_per_item. A part must not throw or depend on the other parts' borders.
 template <class Part>
 void parallel(int threads, std::int64_t count, std::int64_t bytes_per_item, std::int64_t grain,
               const Part& part) {
-  constexpr std::int64_t least_bytes = 256 << 10;  // of a part: some ten microseconds
+  constexpr std::int64_t least_bytes = 256 << 10;  // per part: some ten microseconds
 #ifdef __SANITIZE_THREAD__
   threads = 1;  // the OpenMP runtime's own synchronization is invisible to the thread sanitizer
 #endif
@@ -34,7 +33,7 @@ void parallel(int threads, std::int64_t count, std::int64_t bytes_per_item, std:
   }
 }
 
-// Of the calling thread in its parallel loop.
+// Returns the index of the calling thread in its parallel loop.
 inline int thread_index() { return omp_get_thread_num(); }
 
 }  // namespace machine::host

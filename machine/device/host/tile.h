@@ -1,10 +1,10 @@
 #pragma once
-// A small matrix product in registers, the inner loop of host/flash_attention.cpp. Written in the
-// compiler's vectors, so that it is fast on any instruction set; an element's products are summed
-// in ascending order of k whatever the set.
+// A small matrix product in registers, the inner loop of host/flash_attention.cpp. It uses the
+// compiler's vectors, so it is fast on any instruction set. On every set, an element's products are
+// summed in ascending order of k.
 //
-// Operands are made of the accumulator's type A, or, where the processor multiplies them, of Pairs
-// of bfloat16: then k counts pairs.
+// Operands have the accumulator's type A. If the processor multiplies Pairs of bfloat16, operands
+// are Pairs, and k counts pairs.
 
 #include <cstdint>
 
@@ -21,7 +21,7 @@ inline constexpr int vector_bytes = 32, most_vectors = 2;
 #else
 inline constexpr int vector_bytes = 16, most_vectors = 2;
 #endif
-inline constexpr int tile_rows = 6;  // with most_vectors, as many sums as there are registers for
+inline constexpr int tile_rows = 6;  // with most_vectors, the sums fill the registers
 
 // Two neighbours along k, the first in the low half.
 struct Pair {
@@ -68,7 +68,7 @@ inline void add_product(Vector<float>& sum, Pair a, Vector<std::uint32_t> b) {
 }
 #endif
 
-// Element (row, k) of an operand lies at data[row * row_stride + k * k_stride].
+// Element (row, k) of an operand is at data[row * row_stride + k * k_stride].
 template <class E>
 struct Left {
   const E* data;
@@ -102,7 +102,7 @@ inline void multiply_tile(Left<E> left, const E* right, std::int64_t right_strid
     for (int v = 0; v < vectors; ++v) store(c + row * c_stride + v * lanes<A>, sums[row][v]);
 }
 
-// tile_rows rows of c, cols a multiple of lanes.
+// Computes tile_rows rows of c. cols must be a multiple of lanes.
 template <bool adds, class E, class A>
 inline void multiply_rows(Left<E> left, const E* right, std::int64_t right_stride,
                           std::int64_t depth, A* c, std::int64_t c_stride, std::int64_t cols) {

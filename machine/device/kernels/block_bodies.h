@@ -1,5 +1,5 @@
 #pragma once
-// Bodies of what newer transformer blocks add: RMSNorm by rows (row_bodies.h) and columns
+// Bodies of newer transformer blocks: RMSNorm by rows (row_bodies.h) and columns
 // (column_kernels.h), SwiGLU and dropout by elements (element_bodies.h), rotation by pairs.
 
 #include <cmath>
@@ -91,14 +91,15 @@ struct SwigluBackward {
 
 template <class A>
 struct Dropout {
-  std::uint64_t seed, least_kept;  // of the 32 bits of uniform()
+  std::uint64_t seed, least_kept;  // compared with the 32 bits of uniform()
   A factor;
   SHARDMARK_BOTH void operator()(std::uint64_t index, A in, A& out) const {
     out = philox(seed, index)[0] >= least_kept ? in * factor : A(0);
   }
 };
 
-// The launch gives each pair of a position its turn, in every matrix of the batch.
+// The launch computes the turn of each pair of a position and applies it in every matrix of the
+// batch.
 template <class T>
 struct Rotation {
   using A = Value<T>;

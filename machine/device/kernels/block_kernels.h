@@ -1,5 +1,5 @@
 #pragma once
-// The part of Kernels that newer transformer blocks add, over a Launch that says how:
+// The part of Kernels for newer transformer blocks, over a Launch that runs the bodies:
 //   each_strided(rows, cols, body, rows of fields...)   body(values...) for every element
 //   rotate(rotation)                                    Rotation (block_bodies.h)
 
@@ -95,7 +95,7 @@ class BlockKernels : public ColumnKernels<Launch> {
  private:
   void rotate(const Matrix& in, const Rotary& options, double direction, const Matrix& out) {
     check_heads("rotary", in, {&out});
-    check_equal("rotary: columns that have no partner", in.cols % 2, 0);
+    check_equal("rotary: columns without a partner", in.cols % 2, 0);
     if (!(options.base > 0)) throw std::logic_error("rotary: the base must be positive");
     visit(in.dtype, [&]<class T>(T) {
       this->launch_.rotate(Rotation<T>{static_cast<const T*>(in.data), static_cast<T*>(out.data),

@@ -24,14 +24,14 @@ void check_dtypes(Dtype dtype, std::initializer_list<const Tensor*> tensors) {
 }
 
 void check_equal(const char* what, std::int64_t left, std::int64_t right) {
-  if (left != right) throw std::logic_error(fmt::format("{}: {} against {}", what, left, right));
+  if (left != right) throw std::logic_error(fmt::format("{}: {} vs {}", what, left, right));
 }
 
 void check_heads(const char* kernel, const Matrix& first,
                  std::initializer_list<const Matrix*> others) {
   const auto alike = [&](const char* what, std::int64_t left, std::int64_t right) {
     if (left != right)
-      throw std::logic_error(fmt::format("{}: {}: {} against {}", kernel, what, left, right));
+      throw std::logic_error(fmt::format("{}: {}: {} vs {}", kernel, what, left, right));
   };
   const auto contiguous = [&](const Matrix& matrix) {
     if (matrix.cols > 1) alike("stride of columns", matrix.col_stride, 1);
@@ -56,7 +56,8 @@ void check_rows(const char* kernel, const Matrix& first,
 }
 
 void refuse_dtypes(const char* kernel, Dtype in, Dtype out) {
-  throw std::logic_error(fmt::format("{}: cannot take {} into {}", kernel, name(in), name(out)));
+  throw std::logic_error(
+      fmt::format("{}: unsupported dtypes: {} into {}", kernel, name(in), name(out)));
 }
 
 }  // namespace machine::kernel

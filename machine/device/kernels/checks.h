@@ -1,6 +1,6 @@
 #pragma once
-// What a kernel demands of its tensors. Each check throws std::logic_error that prints both values.
-// Apart from the templates, so that nvcc does not compile them.
+// Checks of a kernel's tensors. Each check throws std::logic_error that prints both values.
+// Separate from the templates, so that nvcc does not compile them.
 
 #include <cstdint>
 #include <initializer_list>
@@ -15,20 +15,20 @@ void check_kind(Device::Kind kind, std::initializer_list<const Tensor*> tensors)
 void check_sizes(std::int64_t size, std::initializer_list<const Tensor*> tensors);
 void check_dtypes(Dtype dtype, std::initializer_list<const Tensor*> tensors);
 void check_equal(const char* what, std::int64_t left, std::int64_t right);
-// Matrices of one shape, dtype and batch, their columns contiguous.
+// Checks that the matrices have one shape, dtype and batch, and contiguous columns.
 void check_heads(const char* kernel, const Matrix& first,
                  std::initializer_list<const Matrix*> others);
-// The same without batches.
+// Like check_heads, and checks that there are no batches.
 void check_rows(const char* kernel, const Matrix& first,
                 std::initializer_list<const Matrix*> others);
 [[noreturn]] void refuse_dtypes(const char* kernel, Dtype in, Dtype out);
 
-// The dtype sums of elements of dtype are kept in.
+// The dtype of sums of elements of `dtype`.
 constexpr Dtype sum_dtype(Dtype dtype) {
   return dtype == Dtype::float64 ? Dtype::float64 : Dtype::float32;
 }
 
-// Calls visitor(In{}, Out{}) where out has in's dtype, or is float under bfloat16 or half.
+// Calls visitor(In{}, Out{}) if out has in's dtype, or if out is float and in is bfloat16 or half.
 template <class Visitor>
 void visit_widening(const char* kernel, Dtype in, Dtype out, Visitor&& visitor) {
   visit(in, [&]<class T>(T) {

@@ -1,9 +1,8 @@
 #pragma once
-// The part of Kernels that sums over rows or over everything, over a Launch that says how:
+// The part of Kernels that sums over rows or over all elements, over a Launch that runs the bodies:
 //   columns<N>(rows, cols, body, outs)   outs[k][col] += sum over row of body(row, col).of[k]
 //   total(count, body, in, out)          *out = sum of body(in[i]) in double
-//   scatter_rows(tokens, rows, body)     body(row, lanes) for each table row's rows in ascending
-//   order
+//   scatter_rows(tokens, rows, body)     body(row, lanes) for the rows of each table row, ascending
 
 #include <array>
 

@@ -39,7 +39,7 @@ struct Multiply {
   }
 };
 
-// What the maximum and the minimum of elements T are taken of: the elements, or their bits.
+// The type in which maximum and minimum compare elements T: the elements, or their bits.
 template <class T>
 using Comparable = std::conditional_t<
     std::is_integral_v<T>, T,
@@ -48,9 +48,9 @@ using Comparable = std::conditional_t<
         std::conditional_t<sizeof(T) == 2, std::uint16_t,
                            std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>>>>;
 
-// The maximum of IEEE 754-2019, 9.6, and the minimum -max(-a, -b): NaN wins, -0 is below +0, and
-// NaN becomes one pattern, so that the bits depend on no order. Floating numbers are compared as
-// integers (sign and magnitude become two's complement), which vectorizes without conversions or
+// The maximum of IEEE 754-2019, 9.6, and the minimum -max(-a, -b). NaN wins, -0 is below +0, and
+// NaN becomes one pattern, so the bits do not depend on the order. Floating numbers are compared as
+// integers (sign and magnitude become two's complement). This vectorizes without conversions or
 // branches.
 template <class T, bool largest>
 struct Extreme {
@@ -67,7 +67,7 @@ struct Extreme {
  private:
   using Signed = std::make_signed_t<Bits>;
   using Limits = std::numeric_limits<Accumulator<T>>;
-  // Above it, as an integer, are only NaNs.
+  // As integers, only NaNs are above it.
   static constexpr Bits infinity = [] {
     if constexpr (requires { T::below_nan; })
       return Bits{T::below_nan};
@@ -78,12 +78,12 @@ struct Extreme {
   static constexpr Bits magnitude = std::numeric_limits<Signed>::max();
   static constexpr Bits flip = largest ? 0 : static_cast<Bits>(~magnitude);
 
-  // Its own inverse: turns the magnitude of negative numbers around.
+  // Its own inverse. Reverses the order of magnitudes of negative numbers.
   SHARDMARK_BOTH static Signed fold(Signed value) {
     constexpr int sign = 8 * sizeof(Bits) - 1;
     return static_cast<Signed>(value ^ ((value >> sign) & static_cast<Signed>(magnitude)));
   }
-  // Ascends with the number.
+  // Ascends with the value of the number.
   SHARDMARK_BOTH static Signed rank(Bits bits) {
     const Signed folded = fold(static_cast<Signed>(bits ^ flip));
     const bool nan = static_cast<Bits>(bits & magnitude) > infinity;
@@ -98,13 +98,13 @@ struct Divide {
   SHARDMARK_BOTH void operator()(A& value) const { value = value / divisor; }
 };
 
-// Few processors divide integers in vectors. Half a unit away from zero, a quotient lies so far
-// from the integer below and above (0.5 / divisor) that the two roundings cannot reach it, and the
+// Few processors divide integers in vectors. Half a unit is added away from zero. The quotient is
+// then at least 0.5 / divisor from both integers, so the two roundings cannot reach them. The
 // conversion truncates.
 template <class A>
 requires(std::is_integral_v<A> && sizeof(A) <= 4) struct Divide<A> {
   using F = std::conditional_t<sizeof(A) == 1, float, double>;
-  using Wide = std::conditional_t<sizeof(A) == 1, std::int32_t, A>;  // vectors convert to no byte
+  using Wide = std::conditional_t<sizeof(A) == 1, std::int32_t, A>;  // vectors cannot become bytes
   F reciprocal;
   explicit Divide(std::int64_t by) : reciprocal(F(1) / static_cast<F>(by)) {}
   SHARDMARK_BOTH void operator()(A& value) const {
@@ -131,7 +131,7 @@ struct Triad {
   SHARDMARK_BOTH void operator()(A a, A b, A& out) const { out = a + factor * b; }
 };
 
-// Box and Muller (1958), in double whatever the tensor's type.
+// Box and Muller (1958), in double for every tensor type.
 template <class A>
 struct FillNormal {
   std::uint64_t seed;

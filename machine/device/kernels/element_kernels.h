@@ -1,5 +1,5 @@
 #pragma once
-// The elementwise part of Kernels, over a Launch that says how a device runs a body:
+// The elementwise part of Kernels, over a Launch that runs a body on a device:
 //   each(count, body, fields...)      body(values...) for every element
 //   each_at(rows, index, body, fields...)   body(index(i), values...), of rows of index.cols
 //   join_to(count, body, a, b, outs, store)   body(a, b, out), the result to every one of outs
@@ -153,13 +153,14 @@ class ElementKernels : public Kernels {
     check_dtypes(first.dtype(), others);
   }
 
-  // Of 16 bits there are so few numbers that the host keeps what becomes of each: gathering it is
-  // less work than an exponential and a division. GPUs compute: there it was never measured.
+  // 16-bit types have so few numbers that the host tabulates the results. A gather is cheaper than
+  // an exponential and a division. GPUs compute the results, because a table was not measured
+  // there.
   template <class T>
   static constexpr bool looks_up = Launch::kind == Device::Kind::host && sizeof(T) == 2;
   using InBits = In<std::uint16_t>;
 
-  // Calls visitor(A{}) for the two types that sums and optimizer states are kept in.
+  // Calls visitor(A{}) for the two types of sums and optimizer states.
   template <class Visitor>
   static void visit_wide(const char* kernel, Dtype dtype, Visitor&& visitor) {
     if (dtype == Dtype::float32) return visitor(float{});

@@ -1,12 +1,11 @@
 #pragma once
-// How an elementwise kernel sees its tensors: In reads, Out writes, InOut does both. A kernel's
-// body is a functor over values, so that conversions, vector accesses and launches are written
-// once:
+// The tensors of an elementwise kernel: In reads, Out writes, InOut does both. A kernel's body is a
+// functor over values, so conversions, vector accesses and launches are written once:
 //
 //   launch.each(count, Add{}, In<T>(a), In<T>(b), Out<T>(out));    // body(a[i], b[i], out[i])
 //
-// A value is what arithmetic is done in: float for the floating ones narrower than it, else
-// the element's own type.
+// A value has the type of the arithmetic: float for narrower floating types, else the element's own
+// type.
 
 #include <cstdint>
 
@@ -78,7 +77,7 @@ SHARDMARK_BOTH inline Field shifted(Field field, std::int64_t elements) {
   return field;
 }
 
-// The rows of a matrix, stride elements apart, each a field.
+// The rows of a matrix, stride elements apart. Each row is a field.
 template <class Field>
 struct Strided {
   using Element = typename Field::Element;
@@ -88,7 +87,7 @@ struct Strided {
   SHARDMARK_BOTH Field row(std::int64_t index) const { return shifted(field, index * stride); }
 };
 
-// Where element i of a shard of rows of cols lies in its global matrix.
+// The index of element i of a shard (rows of cols) in its global matrix.
 struct GlobalIndex {
   std::int64_t cols;
   Region region;

@@ -1,8 +1,7 @@
 #pragma once
-// The functions that kernels apply to values. Built from IEEE additions and products that compilers
-// may not fuse here (-ffp-contract=off, --fmad=false) and from fused ones where it is said, so the
-// float results are the same bits on every host and device, in the vector loop and in its
-// remainder.
+// The functions that kernels apply to values. They use IEEE additions and products that compilers
+// may not fuse here (-ffp-contract=off, --fmad=false). Fused operations are explicit. So float
+// results have the same bits on every host and device, in vector loops and in remainders.
 
 #include <cmath>
 #include <cstdint>
@@ -12,8 +11,8 @@
 
 namespace machine::kernel {
 
-// Where an integer's sum or product may overflow: the value without sign, for which that is defined
-// to wrap around. (uint8 is promoted to int, which holds every sum and product of two.)
+// If an integer sum or product may overflow: the value as unsigned, for which wrap-around is
+// defined. (uint8 is promoted to int, which holds every sum and product of two.)
 template <class A>
 SHARDMARK_BOTH constexpr auto wrapping(A value) {
   if constexpr (std::is_integral_v<A>) {
@@ -23,12 +22,12 @@ SHARDMARK_BOTH constexpr auto wrapping(A value) {
   }
 }
 
-// a * b + c rounded once: where it is wanted, said, so that it is the same everywhere.
+// a * b + c rounded once. Explicit, so that it is the same everywhere.
 SHARDMARK_BOTH inline float fused(float a, float b, float c) { return fmaf(a, b, c); }
 SHARDMARK_BOTH inline double fused(double a, double b, double c) { return fma(a, b, c); }
 
-// e^x within 4 units of roundoff, without branches or tables so that it vectorizes, and inlined, as
-// no loop with a call in it is a vector loop. Reduction by multiples of log 2 in two parts and a
+// e^x within 4 units of roundoff. Without branches or tables so that it vectorizes, and inlined,
+// because loops with calls do not vectorize. Reduction by multiples of log 2 in two parts and a
 // polynomial after Moshier's Cephes library (expf).
 [[gnu::always_inline]] SHARDMARK_BOTH inline float exponential(float x) {
   x = x > 89.0f ? 89.0f : x;      // above 88.73: infinity; NaN passes both comparisons
@@ -44,8 +43,8 @@ SHARDMARK_BOTH inline double fused(double a, double b, double c) { return fma(a,
   p = fused(p, r, 1.6666665459e-1f);
   p = fused(p, r, 5.0000001201e-1f);
   p = fused(p, r * r, r) + 1.0f;
-  // Two factors, as 2^n alone may be out of range; the products are exact unless subnormal. What
-  // is above a factor's exponent and sign is shifted out of it.
+  // Two factors, because 2^n may be out of range. The products are exact unless subnormal. Bits
+  // above a factor's exponent and sign are shifted out.
   const std::uint32_t exponents = detail::bits_as<std::uint32_t>(shifted), half = exponents >> 1;
   return p * detail::bits_as<float>(half << 23) * detail::bits_as<float>((exponents - half) << 23);
 }
@@ -54,8 +53,8 @@ SHARDMARK_BOTH inline double exponential(double x) { return exp(x); }
 SHARDMARK_BOTH inline float square_root(float x) { return sqrtf(x); }
 SHARDMARK_BOTH inline double square_root(double x) { return sqrt(x); }
 
-// The tanh form of GELU is x * sigmoid(2u) with u = sqrt(2/pi) (x + 0.044715 x^3), which loses no
-// digits where tanh is near -1.
+// The tanh form of GELU is x * sigmoid(2u) with u = sqrt(2/pi) (x + 0.044715 x^3). This form loses
+// no digits if tanh is near -1.
 template <class A>
 struct Gelu {
   static constexpr A linear = A(1.5957691216057308);  // 2 sqrt(2/pi)
@@ -71,7 +70,7 @@ struct Gelu {
     const A decay = exponential(twice_u < 0 ? twice_u : -twice_u);  // at most 1
     const A sum = A(1) + decay;
     const A sigmoid = (twice_u < 0 ? decay : A(1)) / sum;
-    // Where decay has vanished, slope may be infinite.
+    // If decay is zero, slope may be infinite.
     return decay > 0 ? sigmoid + x * (decay / (sum * sum)) * slope : sigmoid;
   }
 };

@@ -1,6 +1,6 @@
 #pragma once
-// GELU and its slope of every number of a type of 16 bits, by its bits, before they are rounded to
-// that type: the same bits as computed. 256 KiB each, made when first used.
+// GELU and its slope for every number of a 16-bit type, indexed by its bits, before rounding to
+// that type. The values have the same bits as computed ones. 256 KiB each, built on first use.
 
 #include <cstdint>
 #include <vector>

@@ -1,7 +1,7 @@
 #pragma once
-// Bodies of the optimizers (kernels.h): what one step does to one element, and what is put around
-// it where decay has a mask and where the weights are narrower than their master. Values that are
-// the same for all elements are made in double and rounded once.
+// Bodies of the optimizers (kernels.h): one step for one element, and wrappers for a decay mask and
+// for weights narrower than their master. Values common to all elements are computed in double and
+// rounded once.
 
 #include <cmath>
 #include <cstdint>
@@ -23,7 +23,7 @@ struct Descend {
   }
 };
 
-// The gradient, with the decay's where it is applied.
+// The scaled gradient, plus the decay if it applies.
 template <class A>
 struct DecayedGradient {
   A scale, decay;
@@ -67,8 +67,8 @@ struct RmsPropStep {
   }
 };
 
-// Adam's direction, m^ / (sqrt(v^) + epsilon). The corrections are factors: of the two divisions
-// that they would be, neither waits for memory.
+// Adam's direction, m^ / (sqrt(v^) + epsilon). The bias corrections are factors, because memory
+// accesses would not hide two divisions.
 template <class A>
 struct Moments {
   A beta1, one_minus_beta1, beta2, one_minus_beta2, epsilon;

@@ -1,6 +1,6 @@
 #pragma once
-// The optimizers of Kernels, each one pass over its tensors, over a Launch that says how a device
-// runs a body (element_kernels.h).
+// The optimizers of Kernels, each one pass over its tensors, over a Launch that runs a body on a
+// device (element_kernels.h).
 
 #include "machine/device/kernels/block_kernels.h"
 #include "machine/device/kernels/optimizer_bodies.h"
@@ -60,8 +60,8 @@ class OptimizerKernels : public BlockKernels<Launch> {
     const Tensor &master, &weight;
   };
 
-  // make(A{}) is the body of float or of double. Weights of the master's dtype that lie apart from
-  // it are a pass of their own: no training keeps both.
+  // make(A{}) returns the body for float or double. Separate weights of the master's dtype need
+  // another pass, because no training has both.
   template <class Make, class... States>
   void update(const Call& call, const Make& make, const States&... states) {
     this->check_alike(call.gradient, {&call.master, &states...});
@@ -70,7 +70,7 @@ class OptimizerKernels : public BlockKernels<Launch> {
     this->visit_wide(call.name, call.gradient.dtype(), [&]<class A>(A) {
       const auto body = make(A{});
       using Body = std::decay_t<decltype(body)>;
-      // Weights, if they are narrower, and what rounds the master into them.
+      // `weight`: the weights, if they are narrower. `rounding`: rounds the master to them.
       const auto run = [&](const auto& rounding, const auto&... weight) {
         const std::int64_t count = call.gradient.size();
         const InOut<A> master(call.master);

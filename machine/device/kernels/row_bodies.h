@@ -2,8 +2,8 @@
 // Bodies of the row-wise kernels: functors (row, lanes). The lanes of a row share its columns:
 //   lanes.each(n, f)            f(col) for every col < n
 //   lanes.template sum<A>(n, f) the sum of f(col), known to every lane, in an order fixed by n
-//   lanes.template max<A>(n, f) likewise; minus infinity where n is 0
-//   lanes.template remember<A>(n, f, use)   use(f), or use of what f gave for every col < n
+//   lanes.template max<A>(n, f) the maximum of f(col), likewise; minus infinity if n is 0
+//   lanes.template remember<A>(n, f, use)   use(f), or use of the stored f(col) for every col < n
 //   lanes.leads()               true in the one lane that writes per-row results
 // A value that one `each` writes may be read only by the same column of a later `each`.
 
@@ -28,7 +28,8 @@ struct AddBias {
   }
 };
 
-// Ba, Kiros, Hinton 2016, arXiv:1607.06450. The variance from the deviations, not from E[x^2].
+// Ba, Kiros, Hinton 2016, arXiv:1607.06450. Computes the variance from the deviations, not from
+// E[x^2].
 template <class T>
 struct LayerNorm {
   const T *x, *gain, *bias;
@@ -157,7 +158,7 @@ struct Embedding {
   }
 };
 
-// Of these three, the first real_cols columns are no padding.
+// In RowMax, ExpSums and CrossEntropyBackward, the columns from real_cols on are padding.
 template <class T>
 struct RowMax {
   const T* in;
@@ -210,7 +211,7 @@ struct CrossEntropyBackward {
     using A = Value<T>;
     const T* in = logits + row * cols;
     T* to = d_logits + row * cols;
-    if (targets[row] < 0) {  // not even a logit that is no number reaches the gradient
+    if (targets[row] < 0) {  // the gradient is zero even if logits are NaN
       lanes.each(cols, [=](std::int64_t c) { to[c] = T(A(0)); });
       return;
     }

@@ -1,5 +1,5 @@
 #pragma once
-// The row-wise part of Kernels, over a Launch that says how a device runs a body:
+// The row-wise part of Kernels, over a Launch that runs a body on a device:
 //   rows(rows, cols, body)   body(row, lanes) for every row (row_bodies.h)
 
 #include <algorithm>
@@ -72,7 +72,7 @@ class RowKernels : public ElementKernels<Launch> {
     check_dtypes(table.dtype(), {&out});
     check_equal("embedding: cols of table and out", table.cols(), out.cols());
     visit(table.dtype(), [&]<class T>(T) {
-      using Bits = Comparable<T>;  // numbers as compilers copy vectors of
+      using Bits = Comparable<T>;  // integers, because compilers vectorize copies of them
       run_rows(out, Embedding<Bits>{tokens, static_cast<const Bits*>(table.data()),
                                     static_cast<Bits*>(out.data()), first_row, table.rows(),
                                     table.cols()});
@@ -136,7 +136,8 @@ class RowKernels : public ElementKernels<Launch> {
   }
   static std::int64_t queries_of(const Tensor& scores) {
     const Shape& shape = scores.shape();
-    if (shape.rank() < 2) throw std::logic_error("causal_softmax: scores need queries and keys");
+    if (shape.rank() < 2)
+      throw std::logic_error("causal_softmax: scores must be [..., queries, keys]");
     return shape[shape.rank() - 2];
   }
 };

@@ -1,5 +1,5 @@
 #pragma once
-// What a column-wise body adds to N sums.
+// The terms that a column-wise body adds to N sums.
 
 namespace machine::kernel {
 
