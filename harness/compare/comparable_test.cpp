@@ -156,7 +156,7 @@ TEST(ReadLaunches, ReadsOneRunOrAFolderOfRuns) {
   EXPECT_EQ(launches[0].path, folder.path("many/1"));
   EXPECT_TRUE(launches[0].records[0].samples.seconds.empty());
   ASSERT_EQ(notes.size(), 1u);
-  EXPECT_NE(notes[0].find("notes holds no run.json"), std::string::npos);
+  EXPECT_NE(notes[0].find("notes contains no run.json"), std::string::npos);
   EXPECT_EQ(read_launches({folder.path("many/2")}, "NEW", notes).size(), 1u);
 }
 
@@ -168,9 +168,10 @@ TEST(ReadLaunches, ReportsAnInvalidRunInOneLine) {
     EXPECT_EQ(text.find('\n'), std::string::npos);
     return text;
   };
-  EXPECT_NE(line({folder.path("none")}).find("NEW: there is no folder"), std::string::npos);
+  EXPECT_NE(line({folder.path("none")}).find("NEW: no folder at"), std::string::npos);
   std::filesystem::create_directory(folder.path("empty"));
-  EXPECT_NE(line({folder.path("empty")}).find("holds no run.json"), std::string::npos);
+  EXPECT_NE(line({folder.path("empty")}).find("and its folders contain no run.json"),
+            std::string::npos);
   const std::string run = folder.run("many/1", {timed_case("8", 1e-6), timed_case("64", 1e-6)});
   EXPECT_NE(line({run, folder.path("many")}).find("is given twice"), std::string::npos);
 

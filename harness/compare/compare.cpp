@@ -30,7 +30,7 @@ struct Gathered {
   std::vector<double> seconds;                              // of the launches that timed it
   std::vector<std::map<std::string, std::string>> numbers;  // of every record
   std::set<std::string> timings;
-  std::string untimed;  // why a record of it has no time
+  std::string untimed;  // the reason why a record has no time
   std::size_t launches = 0;
 };
 
@@ -53,7 +53,7 @@ std::string why_untimed(const Record& record) {
   if (record.verdict != Ruling::pass)
     return fmt::format("{}: {}", name(record.verdict), record.reason);
   if (record.oversubscribed) return "ranks shared a GPU";
-  return record.seconds > 0 ? "" : "it has no time";
+  return record.seconds > 0 ? "" : "no time";
 }
 
 Cases gather(const std::vector<Launch>& launches, std::string_view side, const Factors& factors) {
@@ -66,8 +66,8 @@ Cases gather(const std::vector<Launch>& launches, std::string_view side, const F
       const auto [whole, is_new] = whole_names.try_emplace(key, record.name);
       if (whole->second != record.name)
         throw UsageError(
-            fmt::format("{}: {} and {} are one case where the declared axes are left "
-                        "out; run one of them on each side",
+            fmt::format("{}: {} and {} are one case without the declared "
+                        "axes; run one of them on each side",
                         side, whole->second, record.name));
       Gathered& one = cases.by_name[key];
       if (!one.first) {
@@ -89,7 +89,7 @@ Cases gather(const std::vector<Launch>& launches, std::string_view side, const F
   return cases;
 }
 
-// The values that a number has, each once; records that were skipped have none.
+// Returns the distinct values of a number. Skipped records have no values.
 std::vector<std::string> values_of(const Gathered& side, const std::string& number) {
   std::vector<std::string> values;
   for (const auto& record : side.numbers) {
@@ -163,19 +163,20 @@ void decide(CaseTimes& times, const Shift& shift, double level, int tests) {
     times.verdict = TimeVerdict::equivalent;
   } else if (!interval) {
     times.reason = fmt::format(
-        "too few launches: {} against {} have p {:.2g} at least; {} a side can decide one case{}",
-        n, m, least_p(n, m), values_needed(level),
+        "too few launches: {} vs {} have p {:.2g} at least; {} per side can decide one case{}", n,
+        m, least_p(n, m), values_needed(level),
         tests == 1
             ? ""
             : fmt::format(", {} one change among {} cases", values_needed(level / tests), tests));
   } else if (std::abs(by) >= floor && !times.detectable) {
     times.reason = fmt::format(
-        "too few launches: {} against {} have p {:.2g} at least, one change among {} cases needs "
-        "{:.2g}: {} a side",
+        "too few launches: {} vs {} have p {:.2g} at least; one change among {} cases needs "
+        "{:.2g}, from {} per side",
         n, m, least_p(n, m), tests, level / tests, values_needed(level / tests));
   } else {
-    times.reason = "noise: launches differ by more than the change that matters";
-    // An interval narrows with the root of the launches, and must end on one side of the floor.
+    times.reason = "noise: launches differ by more than the relevant change";
+    // An interval narrows with the square root of the launches. It must end on one side of the
+    // floor.
     const double half = (interval->high - interval->low) / 2;
     const double over = half / std::max(std::abs(floor - std::abs(by)), half * 1e-3);
     times.launches_wanted =
@@ -219,7 +220,7 @@ std::string nearest_cases(const Cases& base, const Cases& next) {
       least.assign(differ.begin(), differ.end());
     }
   if (unit.empty()) return ", and no common unit";
-  return fmt::format(": those of {} differ in {} at least; --factor {} compares them so", unit,
+  return fmt::format(": cases of {} differ at least in {}; --factor {} compares them", unit,
                      fmt::join(least, ", "), fmt::join(least, ","));
 }
 

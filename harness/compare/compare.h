@@ -3,7 +3,7 @@
 // undecided, and which numbers changed.
 //
 //   RunComparison c = compare(read_launches({"base"}, "BASE", notes), read_launches(…), options);
-//   if (!c.comparable) …                  // c.differences says in what
+//   if (!c.comparable) …  // c.differences has the reasons
 //   std::fputs(text(c, false).c_str(), stdout);
 //
 // The time of a case in a launch is the median over iterations of the maximum over ranks (with
@@ -52,13 +52,13 @@ struct CaseTimes {
   AxisValues axes;
   std::string kind;  // of its floor
   double floor = 0;
-  std::vector<double> base, next;         // seconds, a launch each
+  std::vector<double> base, next;         // seconds, one per launch
   double ratio = 1;                       // next / base
-  std::optional<Interval> interval = {};  // of the ratio; none: too few launches
-  double p = 1, q = 1;                    // of this case alone; among all (Benjamini and Hochberg)
+  std::optional<Interval> interval = {};  // of the ratio; empty: too few launches
+  double p = 1, q = 1;  // of this case only; among all cases (Benjamini and Hochberg)
   bool exact = true;
-  // The least change that these launches would have shown in one case among all: 0.05 is 5 %.
-  // Empty: none.
+  // The smallest change that these launches would have shown in one case among all: 0.05 is 5 %.
+  // Empty: no change.
   std::optional<double> detectable = {};
   TimeVerdict verdict = TimeVerdict::inconclusive;
   std::string reason = {};  // of inconclusive
@@ -94,8 +94,8 @@ struct RunComparison {
   int changed_numbers() const;
 };
 
-// Throws UsageError: an unknown factor, a factor axis without which two cases of a side are one, no
-// common case.
+// Throws UsageError for an unknown factor, for a factor axis without which two cases of a side are
+// one, and without a common case.
 RunComparison compare(const std::vector<Launch>& base, const std::vector<Launch>& next,
                       const CompareOptions& options);
 

@@ -86,13 +86,14 @@ TEST(Compare, TooFewLaunchesReportTheRequiredNumber) {
   EXPECT_DOUBLE_EQ(times.p, 0.1);
   EXPECT_FALSE(times.interval);
   EXPECT_FALSE(times.detectable);
-  EXPECT_NE(times.reason.find("3 against 3 have p 0.1 at least; 4 a side"), std::string::npos)
+  EXPECT_NE(times.reason.find("3 vs 3 have p 0.1 at least; 4 per side"), std::string::npos)
       << times.reason;
   Random engine(1);
   const RunComparison several =
       compare(with_noise(5, 300, 0.01, engine), with_noise(5, 300, 0.01, engine, 0.5), {});
   EXPECT_EQ(several.times[0].verdict, TimeVerdict::inconclusive);
-  EXPECT_NE(several.times[0].reason.find("8 a side"), std::string::npos) << several.times[0].reason;
+  EXPECT_NE(several.times[0].reason.find("8 per side"), std::string::npos)
+      << several.times[0].reason;
   EXPECT_EQ(only({1}, {2}).verdict, TimeVerdict::inconclusive);
 }
 
@@ -219,8 +220,8 @@ TEST(Compare, CasesOfOneSideAreNamed) {
   next.resize(1);
   next[0].records = {timed_case("64", 1e-6)};
   EXPECT_EQ(refused([&] { compare(base, next, {}); }),
-            "BASE and NEW have no case in common: those of all_reduce differ in bytes at least; "
-            "--factor bytes compares them so");
+            "BASE and NEW have no case in common: cases of all_reduce differ at least in bytes; "
+            "--factor bytes compares them");
   next[0].records[0].unit = "gemm";
   EXPECT_NE(refused([&] { compare(base, next, {}); }).find("no common unit"), std::string::npos);
   next[0].fields["host"] = "b";  // the difference has priority

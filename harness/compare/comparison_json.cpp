@@ -9,7 +9,7 @@ namespace harness {
 
 using Json = nlohmann::ordered_json;
 
-// The library finds these by their names.
+// nlohmann::json finds these functions by their names.
 static void to_json(Json& json, const Difference& d) {
   json = {{"field", d.field}, {"base", d.base}, {"new", d.next}, {"declared", d.declared}};
 }

@@ -80,7 +80,7 @@ UnitNames names_of(const std::string& unit, const std::vector<CaseTimes>& all) {
   return names;
 }
 
-// "ring float ranks:4 bytes:8": words need no axis.
+// "ring float ranks:4 bytes:8". Words are shown without their axes.
 std::string short_name(const CaseTimes& times, const UnitNames& names) {
   std::string text;
   for (const auto& [axis, value] : times.axes) {
@@ -124,7 +124,8 @@ std::string row(const CaseTimes& times, const UnitNames& names) {
                              ratio_text(times.ratio), interval, seen, harness::name(times.verdict));
 }
 
-// With many cases only those that changed, and the undecided ones with the largest shifts.
+// Returns all cases. If there are many, returns the changed cases and the undecided cases with the
+// largest shifts.
 std::vector<const CaseTimes*> shown(const std::vector<CaseTimes>& all, bool each) {
   std::vector<const CaseTimes*> chosen;
   for (const CaseTimes& times : all) chosen.push_back(&times);
@@ -180,8 +181,8 @@ std::string numbers_text(const RunComparison& comparison, bool all) {
     if (cases.empty()) continue;
     text += unsteady
                 ? fmt::format(
-                      "\nNumbers that are not the same in all launches of {}, so "
-                      "nothing follows ({} cases):\n",
+                      "\nNumbers that vary between launches of {} and are therefore "
+                      "inconclusive ({} cases):\n",
                       comparison.base_label, cases.size())
                 : fmt::format("\nNumbers that changed{} ({} cases):\n",
                               comparison.numbers_declared ? ", as declared" : "", cases.size());
@@ -199,7 +200,7 @@ std::string names_text(std::string_view what, const std::vector<std::string>& na
 }
 
 std::string reasons_text(const RunComparison& comparison) {
-  std::map<std::string, std::vector<int>> reasons;  // launches that would settle each case
+  std::map<std::string, std::vector<int>> reasons;  // launches that would decide each case
   for (const CaseTimes& times : comparison.times)
     if (times.verdict == TimeVerdict::inconclusive)
       reasons[times.reason].push_back(times.launches_wanted);
@@ -213,8 +214,8 @@ std::string reasons_text(const RunComparison& comparison) {
     };
     if (least > 0)
       line += least == most || least > many_launches
-                  ? fmt::format("; about {} a side would settle it", number(least))
-                  : fmt::format("; about {} to {} a side would settle them", least, number(most));
+                  ? fmt::format("; about {} per side would decide it", number(least))
+                  : fmt::format("; about {} to {} per side would decide them", least, number(most));
     text += folded(line, 0);
   }
   return text;

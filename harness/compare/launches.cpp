@@ -23,7 +23,7 @@ std::vector<std::string> run_directories(const std::string& given, std::string_v
                                          std::vector<std::string>& notes) {
   std::error_code failed;
   if (!fs::is_directory(given, failed))
-    throw UsageError(fmt::format("{}: there is no folder {}", side, given));
+    throw UsageError(fmt::format("{}: no folder at {}", side, given));
   if (holds_a_run(given)) return {given};
   std::vector<std::string> found, without;
   for (const fs::directory_entry& entry : fs::directory_iterator(given, failed)) {
@@ -31,12 +31,11 @@ std::vector<std::string> run_directories(const std::string& given, std::string_v
     (holds_a_run(entry.path()) ? found : without).push_back(entry.path().string());
   }
   if (found.empty())
-    throw UsageError(
-        fmt::format("{}: {} holds no run.json, and no folder in it does", side, given));
+    throw UsageError(fmt::format("{}: {} and its folders contain no run.json", side, given));
   std::ranges::sort(found);
   std::ranges::sort(without);
   for (const std::string& path : without)
-    notes.push_back(fmt::format("{}: {} holds no run.json", side, path));
+    notes.push_back(fmt::format("{}: {} contains no run.json", side, path));
   return found;
 }
 

@@ -33,7 +33,7 @@ int values_needed(double level);
 // The shift of `next` from `base`.
 class Shift {
  public:
-  // At least one value in each.
+  // Each sample must have at least one value.
   Shift(std::span<const double> base, std::span<const double> next);
   // Hodges and Lehmann's estimate: the median of all differences next[j] - base[i].
   double estimate() const;

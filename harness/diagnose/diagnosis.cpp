@@ -81,7 +81,7 @@ class Diagnosis {
     bool several_open = false;
     for (const RankView& rank : ranks_) {
       if (!running(rank)) continue;
-      // A rank works, or may work unobserved: the others wait for a reason.
+      // If a rank works, or may work unobserved, the other ranks wait for a reason.
       if (!rank.watched || still_s(rank) <= timeout_s_) return std::nullopt;
       since_s = std::max(since_s, rank.progress_s);
       if (waits_for_a_rank(rank)) {
@@ -199,7 +199,7 @@ class Diagnosis {
   }
 
   static std::string reason(const RankView& rank) {
-    return rank.noted && !rank.noted->text.empty() ? rank.noted->text : "it gave no reason";
+    return rank.noted && !rank.noted->text.empty() ? rank.noted->text : "no reason given";
   }
 
   std::string deadlock_line(const Culprit& culprit, const std::string& during) const {
@@ -210,7 +210,7 @@ class Diagnosis {
     const int last = culprit.ring.back();
     if (last == culprit.ring.front()) return fmt::format("deadlock{}: {}", during, text);
     if (last < static_cast<int>(ranks_.size()) && !at(last).here)
-      return fmt::format("no progress for {:.0f} s{}: {}, which is on {}, out of sight from here",
+      return fmt::format("no progress for {:.0f} s{}: {}, which is on {} and not visible from here",
                          still_s(at(culprit.rank)), during, text, at(last).host);
     return fmt::format("deadlock{}: {}, which has finished or failed", during, text);
   }

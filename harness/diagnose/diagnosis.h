@@ -32,7 +32,7 @@ struct RankView {
   bool on_device = false;
   std::string host;
   std::string activity, running_case, waiting, last_wait;  // Board's texts
-  std::optional<machine::Failure> noted;  // an exception of its unit, or why it failed
+  std::optional<machine::Failure> noted;  // an exception of its unit, or the failure that ended it
 };
 
 struct Snapshot {

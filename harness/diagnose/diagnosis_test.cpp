@@ -208,7 +208,7 @@ TEST(Diagnose, ARankBlockedByItsDeviceIsNamed) {
                 "its device during"),
             std::string::npos)
       << finding.failure.text;
-  snapshot.ranks[3].here = false;  // the device may wait for a rank out of sight
+  snapshot.ranks[3].here = false;  // the device may wait for an invisible rank
   EXPECT_EQ(found(snapshot).kind, Kind::deadlock);
 }
 
@@ -281,8 +281,8 @@ TEST(Diagnose, ReportsAWaitForARankOutOfSight) {
   wait(snapshot.ranks[1], 3, now - timeout - 1);
   wait(snapshot.ranks[2], 3, now - timeout - 1);
   EXPECT_NE(found(snapshot).failure.text.find(
-                "rank 0 waits for rank 1, rank 1 waits for rank 3, which is on node2, out of "
-                "sight from here"),
+                "rank 0 waits for rank 1, rank 1 waits for rank 3, which is on node2 and not "
+                "visible from here"),
             std::string::npos)
       << found(snapshot).failure.text;
   wait(snapshot.ranks[2], 0, now);

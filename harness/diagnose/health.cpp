@@ -100,7 +100,7 @@ std::string ranks_text(const std::vector<int>& ranks) {
   return text;
 }
 
-// The value of most ranks counts as right. Without one, all ranks are reported together.
+// The value of most ranks counts as right. Without a majority, all ranks are reported together.
 void different_software(const Json& environment, Findings& findings) {
   const Json ranks = environment.value("ranks", Json::array());
   for (const Json& difference : environment.value("differences", Json::array())) {

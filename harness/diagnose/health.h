@@ -24,7 +24,7 @@ struct Finding {
   // "different software", "slow link", "slow rank", "shared core", "jitter", "below the limit",
   // "inconclusive", "wrong input", "injected"
   std::string kind;
-  std::vector<int> ranks;  // both of a link
+  std::vector<int> ranks;  // both ranks of a link
   std::vector<std::string> hosts;
   std::string evidence;
 };

@@ -19,11 +19,11 @@ namespace {
 // which all do the same work.
 constexpr double slow_ratio = 1.25,
                  slow_s = 1e-3;           // minimum ratio of busy times; minimum busy time
-constexpr double shared_fraction = 0.25;  // of its time its core ran something else
+constexpr double shared_fraction = 0.25;  // fraction of time in which its core ran something else
 constexpr double turn_s = 3e-3;           // time slice of a process on a core
-constexpr double busy_fraction = 0.2;     // above this delay a rank's speed says little
+constexpr double busy_fraction = 0.2;     // above this delay, a rank's speed is inconclusive
 constexpr std::size_t least_cases = 6;
-constexpr std::size_t enough_ranks = 5;  // to know their spread
+constexpr std::size_t enough_ranks = 5;  // minimum to estimate their spread
 constexpr double most_of_them = 0.8;
 constexpr double chance = 1e-5;
 // If ranks wait for their cores, the fastest passes of similar pairs differ up to sevenfold.
@@ -125,9 +125,8 @@ void slow_links(const RunFile& run, Findings& findings) {
       const double factor = typical / std::max(bests[i], 1e-12);
       if (!matrix.crowded_hosts.empty() && factor < crowded_factor) continue;
       see(ends[all[i]], factor, [&] {
-        return fmt::format(
-            "it reaches {:.3g} GB/s with the best of the others, they {:.3g} (median); {}",
-            bests[i], typical, record.name);
+        return fmt::format("its best pair reaches {:.3g} GB/s, the others' {:.3g} (median); {}",
+                           bests[i], typical, record.name);
       });
     }
     std::map<std::pair<int, int>, LinkMatrix::SlowPair> here;  // the first is the worst
@@ -194,8 +193,8 @@ void slow_ranks(const RunFile& run, Findings& findings) {
   const auto most = [](std::size_t of, std::size_t all) {
     return of >= least_cases && static_cast<double>(of) >= most_of_them * static_cast<double>(all);
   };
-  // A rank that sleeps meets less of the other work on its core, so next to a slow rank all others
-  // seem crowded out.
+  // A sleeping rank loses less core time to other work. Next to a slow rank, all other ranks may
+  // therefore seem to share a core.
   const auto another_is_slow = [&](int rank) {
     return std::ranges::any_of(seen, [rank](const auto& one) {
       const auto& [who, its] = one;
@@ -264,8 +263,8 @@ struct Spikes {
       if (cases.at(rank) < 3 || count < 4 * next) continue;
       const auto some = static_cast<double>(ranks);
       if (at_least(count, all, 1 / some) * some < chance)
-        found.emplace(rank, fmt::format("{} of {} samples took several times what its shortest "
-                                        "did, in {} cases; of any other rank at most {}",
+        found.emplace(rank, fmt::format("{} of {} samples took several times as long as its "
+                                        "shortest, in {} cases; any other rank has at most {}",
                                         count, samples, cases.at(rank), next));
     }
     return found;
@@ -316,12 +315,12 @@ void below_the_limit(const RunFile& run, Findings& findings) {
     const bool settled = its.quiet.size() >= 3;
     const std::vector<double>& fractions = settled ? its.quiet : its.disturbed;
     if (fractions.size() < 3 || std::ranges::max(fractions) >= its.floor) continue;
-    findings.add(
-        settled ? Level::warning : Level::ok, settled ? "below the limit" : "inconclusive", {},
-        fmt::format("{} ({}): at best {:.1f} % of what this machine was measured to do, in {} "
-                    "cases; the floor is {:.0f} %{}",
-                    unit, kind, 100 * std::ranges::max(fractions), fractions.size(),
-                    100 * its.floor, settled ? "" : ", but other work ran on its cores"));
+    findings.add(settled ? Level::warning : Level::ok, settled ? "below the limit" : "inconclusive",
+                 {},
+                 fmt::format("{} ({}): at best {:.1f} % of the measured limit, in {} "
+                             "cases; the floor is {:.0f} %{}",
+                             unit, kind, 100 * std::ranges::max(fractions), fractions.size(),
+                             100 * its.floor, settled ? "" : ", but other work ran on its cores"));
   }
 }
 

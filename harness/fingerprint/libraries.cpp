@@ -41,13 +41,13 @@ Library mpi_library() {
   int length = 0;
   if (MPI_Get_library_version(text, &length) == MPI_SUCCESS) {
     const std::string_view whole(text);
-    library.version = whole.substr(0, whole.find('\n'));  // MPICH goes on with its build's flags
+    library.version = whole.substr(0, whole.find('\n'));  // MPICH appends its build flags
   }
   return library;
 }
 
 Library onednn_library() {
-  // dnnl_version_t begins with these three; its header is too heavy for them.
+  // dnnl_version_t begins with these three numbers. Its header is too large to include for them.
   struct Version {
     int major, minor, patch;
   };

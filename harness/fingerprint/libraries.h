@@ -6,8 +6,8 @@
 namespace harness {
 
 struct Library {
-  std::string version;  // "4.0.2"; "absent" if there is none; empty: not reported
-  std::string file;     // as loaded; empty: none
+  std::string version;  // "4.0.2"; "absent" if not available; empty: not reported
+  std::string file;     // as loaded; empty: no file
 };
 
 // MPI need not be initialized.

@@ -189,7 +189,7 @@ std::string exported(const History& history, ExportFormat format,
   for (const std::string& name : cases)
     if (std::ranges::find(known, name) == known.end())
       throw UsageError(machine::unknown("case", name, known));
-  if (runs.empty()) throw UsageError("the history holds no run");
+  if (runs.empty()) throw UsageError("the history contains no run");
   std::vector<Row> rows;
   for (const StoredRun& run : runs) {
     Row& row = rows.emplace_back(Row{run, {}});

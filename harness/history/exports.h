@@ -3,8 +3,8 @@
 //
 //   google_benchmark  JSON for tools/compare.py; a run is a repetition of its cases
 //   bencher           Bencher Metric Format: the median over the runs, in ns, and their range
-//   otava             CSV for Apache Otava (formerly Hunter): a row for a run, a column for a case;
-//                     a gap has the time of the run before
+//   otava             CSV for Apache Otava (formerly Hunter): a row per run, a column per case;
+//                     a gap has the time of the previous run
 //   prometheus        text exposition format, of the last run (node_exporter's textfile collector)
 
 #include <string>
@@ -19,7 +19,7 @@ enum class ExportFormat : unsigned char { google_benchmark, bencher, otava, prom
 // Throws UsageError naming the nearest.
 ExportFormat parse_export_format(std::string_view text);
 
-// Exports these runs, in this order, and these cases (all if none is named). Cases that did not
+// Exports these runs, in this order, and these cases (all if no case is named). Cases that did not
 // pass have no time and are left out.
 std::string exported(const History& history, ExportFormat format,
                      const std::vector<StoredRun>& runs, const std::vector<std::string>& cases);

@@ -111,7 +111,7 @@ std::string digest_of(const Launch& launch) {
 
 History::History(const std::string& file) : file_(file) {
   if (sqlite3_open(file.c_str(), &database_) != SQLITE_OK) {
-    const std::string why = database_ ? sqlite3_errmsg(database_) : "no memory";
+    const std::string why = database_ ? sqlite3_errmsg(database_) : "out of memory";
     sqlite3_close(database_);
     throw UsageError(fmt::format("{}: {}", file, why));
   }

@@ -15,7 +15,7 @@ struct Track {
   struct At {
     StoredRun run;
     double seconds = 0;
-    std::vector<Difference> breaks;  // from the previous run; no change of level is sought across
+    std::vector<Difference> breaks;  // from the previous run; levels end here
     bool change = false;             // a new level begins here (change_points)
     double level = 0;                // median of the runs since the last change or break
   };

@@ -11,7 +11,7 @@
 namespace harness {
 namespace {
 
-// How near to failing: error / bound for numerics. Other oracles are exact.
+// Returns error / bound for numerics. Other oracles are exact.
 double nearness(const OracleResult& result) {
   if (result.oracle != Oracle::numerics) return 0;
   if (result.measured == 0) return 0;
@@ -22,7 +22,7 @@ double nearness(const OracleResult& result) {
 bool worse(const OracleResult& a, const OracleResult& b) {
   // A failure outweighs a pass, and a pass outweighs a skip.
   if (a.ruling != b.ruling) return a.ruling == Ruling::fail || b.ruling == Ruling::skipped;
-  return a.ruling == Ruling::pass && nearness(a) > nearness(b);  // of failures the first stays
+  return a.ruling == Ruling::pass && nearness(a) > nearness(b);  // the first failure stays
 }
 
 void keep_worst(std::vector<OracleResult>& results, OracleResult result) {
@@ -41,7 +41,7 @@ std::string traffic_text(const machine::Traffic& traffic) {
 }  // namespace
 
 void Judge::add(Oracle oracle, bool right, double measured, double expected, std::string text) {
-  // "Nothing was sent" stands in the record only if it holds for all groups and passes.
+  // Keep "nothing sent" in the record only if it holds for all groups and passes.
   if (oracle == Oracle::volume && right && measured > 0)
     std::erase_if(results_, [](const OracleResult& other) {
       return other.oracle == Oracle::volume && other.ruling == Ruling::pass && other.measured == 0;
@@ -152,7 +152,8 @@ void Judge::same_bits(std::string_view key, std::uint64_t hash) {
 
 namespace {
 
-// The only rank with its hash among three or more ranks, or the rank with two hashes; else -1.
+// Returns the only rank with its hash among three or more ranks, or the rank with two hashes; else
+// -1.
 int odd_one_out(const std::map<std::uint64_t, std::set<int>>& ranks_of) {
   const std::set<int>&first = ranks_of.begin()->second, &last = ranks_of.rbegin()->second;
   if (ranks_of.size() != 2 || (first.size() == last.size() && first != last)) return -1;
@@ -191,8 +192,8 @@ OracleResult compare_fingerprints(const std::vector<Judge>& judges) {
       fmt::format("{} keys from {} fingerprints, {} compared", keys.size(), calls, compared);
   if (compared == 0 && judges.size() > 1) {
     result.ruling = Ruling::fail;
-    result.text =
-        fmt::format("none of the {} keys occurs twice, so nothing was compared", keys.size());
+    result.text = fmt::format("each of the {} keys occurs only once, so no hashes were compared",
+                              keys.size());
   }
   return result;
 }
@@ -262,5 +263,4 @@ void merge(const std::vector<Judge>& judges, std::span<const Oracle> declared, R
   record.failure->text = record.reason;
 }
 
-// The fields of a Judge, in the order of both directions.
 }  // namespace harness

@@ -23,7 +23,7 @@ bool same_size(std::size_t actual, std::size_t expected, Comparison& result) {
   if (actual == expected) return true;
   result.right = false;
   result.error = infinity;
-  result.text = fmt::format("{} elements against {}", actual, expected);
+  result.text = fmt::format("{} elements, expected {}", actual, expected);
   return false;
 }
 
@@ -79,7 +79,7 @@ Comparison compare_elements(std::span<const double> actual, std::span<const doub
   }
   result.text = actual.empty()
                     ? "no elements"
-                    : fmt::format("element {}: {:.9g} against {:.9g}, error {:.3g}, bound {:.3g}",
+                    : fmt::format("element {}: {:.9g}, expected {:.9g}, error {:.3g}, bound {:.3g}",
                                   result.worst, actual[result.worst], expected[result.worst],
                                   result.error, result.bound);
   return result;
@@ -111,7 +111,7 @@ Comparison compare_norms(std::span<const double> actual, std::span<const double>
   result.text = actual.empty() ? "no elements"
                                : fmt::format(
                                      "relative norm of the error {:.3g}, bound {:.3g}; largest at "
-                                     "element {}: {:.9g} against {:.9g}",
+                                     "element {}: {:.9g}, expected {:.9g}",
                                      result.error, relative_bound, result.worst,
                                      actual[result.worst], expected[result.worst]);
   return result;
@@ -136,9 +136,9 @@ Comparison compare_bits(std::span<const double> actual, std::span<const double> 
     return result;
   }
   result.right = false;
-  result.text =
-      fmt::format("{} of {} elements differ, first element {}: {:.17g} against {:.17g}", differing,
-                  actual.size(), result.worst, actual[result.worst], expected[result.worst]);
+  result.text = fmt::format("{} of {} elements differ, first element {}: {:.17g}, expected {:.17g}",
+                            differing, actual.size(), result.worst, actual[result.worst],
+                            expected[result.worst]);
   return result;
 }
 

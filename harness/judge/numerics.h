@@ -12,7 +12,7 @@
 namespace harness {
 
 // k roundings, each of relative size u: gamma_k = k u / (1 - k u) (Higham 2002, Lemma 3.1).
-// Infinite when k u >= 1: nothing is known then, and no comparison passes.
+// Infinite if k u >= 1: no bound is known then, and no comparison passes.
 double gamma(double k, double unit_roundoff);
 
 // Bound, by norms, of the distance of a network's output or gradient, computed in dtype, from the
@@ -39,7 +39,7 @@ struct Comparison {
   bool right = false;
   double error = 0, bound = 0;  // of the worst element; of the norms
   std::size_t worst = 0;        // its index
-  std::string text;             // "element 17: 1.25 against 1.5, error 0.25, bound 0.125"
+  std::string text;             // "element 17: 1.25, expected 1.5, error 0.25, bound 0.125"
 };
 
 // |actual[i] - expected[i]| <= bounds[i]. The worst element is the one with the largest error /

@@ -70,7 +70,7 @@ TEST(Elements, NotANumberAndInfinityNeverPass) {
 
 TEST(Elements, SizesMustAgree) {
   const std::vector<double> two = {1, 2}, three = {1, 2, 3};
-  EXPECT_EQ(compare_elements(two, three, three).text, "2 elements against 3");
+  EXPECT_EQ(compare_elements(two, three, three).text, "2 elements, expected 3");
   EXPECT_FALSE(compare_elements(three, three, two).right);
   EXPECT_FALSE(compare_norms(two, three, 1).right);
   EXPECT_FALSE(compare_bits(three, two).right);

@@ -22,7 +22,7 @@ class ClockStart {
   void synchronize();
   // Collective; returns at the moment, or late.
   Moment wait();
-  // On rank 0, if too many of the last samples were late: starts further ahead.
+  // Makes later starts further ahead. Called on rank 0 if too many of the last samples were late.
   void leave_more_time();
   double offset_s() const { return offset_s_; }            // rank 0's clock minus this one's
   double uncertainty_s() const { return uncertainty_s_; }  // of the offset, at most

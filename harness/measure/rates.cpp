@@ -50,8 +50,8 @@ std::vector<std::int64_t> sets(std::int64_t largest = 64 << 20) {
   return sets;
 }
 
-// Large enough to exceed the caches: half of a set is read, and the cache may hold part of that
-// half if the other half is written past it. The host does not know a GPU's cache.
+// Large enough to exceed the caches: half of a set is read. If the writes to the other half bypass
+// the cache, the cache may hold part of the read half. The host does not know a GPU's cache.
 std::int64_t largest_copied(const machine::Device& device, int ranks) {
   const std::int64_t least = device.readable_by_host() ? 64 << 20 : 512 << 20;
   const auto caches = static_cast<std::int64_t>(machine::last_level_cache_bytes());
@@ -68,8 +68,8 @@ bool cores_are_shared(machine::World& world, const machine::Group& group) {
   return false;
 }
 
-// Returns the time of the best way: by one thread or all, through the cache or past it. Past it
-// only for sets that exceed the nearest cache.
+// Returns the shortest time: by one thread or all, through the cache or bypassing it. Bypasses the
+// cache only for sets that exceed the nearest cache.
 double copy_seconds(machine::World& world, std::int64_t set_bytes, bool shares_cores) {
   machine::Device& device = world.device();
   const std::size_t half = static_cast<std::size_t>(set_bytes / 2);
@@ -183,7 +183,8 @@ std::vector<double> rates_of(const std::vector<std::int64_t>& sets, const auto& 
   return rates;
 }
 
-// Returns the seconds of the better way to store; past the cache only for sets that may exceed it.
+// Returns the seconds of the faster way to store. Bypasses the cache only for sets that may exceed
+// it.
 double best_copy(std::int64_t set, const auto& seconds_with) {
   const double seconds = seconds_with(std::memcpy);
   return set < cached_set ? seconds : std::min(seconds, seconds_with(machine::host::stream_copy));
@@ -367,7 +368,7 @@ void Rates::measure_link(machine::World& world, int ranks, machine::Transport tr
   if (ranks < 2 || link_.contains({ranks, transport, false})) return;
   const machine::Group group = machine::first_ranks("world", ranks, world.rank());
   const std::vector<std::int64_t> sizes = sets();
-  // A missing link is agreed on like a rate.
+  // The ranks agree on a missing link like on a rate.
   ReceivingRates mine{std::vector<double>(sizes.size()), std::vector<double>(sizes.size())};
   if (group.index >= 0 && machine::why_not(world, group, transport).empty())
     mine = transport == machine::Transport::mpi
@@ -376,7 +377,7 @@ void Rates::measure_link(machine::World& world, int ranks, machine::Transport tr
   for (const bool is_fresh : {false, true}) {
     const std::vector<double> rates =
         agreed_means(world, group, is_fresh ? mine.fresh : mine.unchanged);
-    // Empty if the transport cannot join the ranks: it is not measured again.
+    // Empty if the transport cannot connect the ranks, so it is not measured again.
     Curve& curve = link_[{ranks, transport, is_fresh}];
     for (std::size_t i = 0; i < sizes.size(); ++i)
       if (rates[i] > 0) curve[static_cast<double>(sizes[i])] = rates[i];

@@ -2,9 +2,8 @@
 // The measured limits of this machine, to compare a case's time with: rates of copying memory by
 // working set, of receiving from another rank, and of multiplying matrices, with 1 … all ranks
 // active.
-//
-// Each rate is an upper bound: the best of several batches, for copies by the better way to store,
-// through the cache or past it.
+// Each rate is an upper bound: the best of several batches. Copies use the faster way to store,
+// through the cache or bypassing it.
 
 #include <compare>
 #include <map>
@@ -48,9 +47,10 @@ class Rates {
   void set_link(const LinkKey& key, double working_set_bytes, double bytes_per_second);
   void set_flops(int ranks, machine::Dtype dtype, double flops_per_second);
 
-  // Measure with the first `ranks` ranks active, unless that is known already; links only if the
-  // transport can join these ranks. Collective over the world, about a second each. Every rank gets
-  // the same numbers: means over ranks. Both leave World::set_active_ranks at `ranks`.
+  // Measure with the first `ranks` ranks active, unless the rates are already known. Links are
+  // measured only if the transport can connect these ranks. Collective over the world, about a
+  // second each. Every rank gets the same numbers: means over ranks. Both leave
+  // World::set_active_ranks at `ranks`.
   void measure(machine::World& world, int ranks);
   void measure_link(machine::World& world, int ranks, machine::Transport transport);
 

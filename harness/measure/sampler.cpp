@@ -31,10 +31,10 @@ constexpr int max_batch = 1 << 16;
 constexpr int loop_batch = 20;  // nccl-tests' -n
 // Longer than queueing a run takes. A run longer than the device's queue would wait for itself.
 constexpr double gate_deadline_s = 2;
-// Samples of the unit, then as many of the yardstick. The first sample of a turn finds the other's
-// caches: too few samples to move a median.
+// Number of consecutive samples of the unit, then of the yardstick. The first sample of a turn
+// starts with the other's caches. These samples are too few to move a median.
 constexpr int turn = 10;
-// Short times come with a barrier skew that more samples cannot average away.
+// Short times contain a barrier skew that more samples cannot average away.
 constexpr double short_time_s = 20e-6;
 
 }  // namespace

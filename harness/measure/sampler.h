@@ -3,11 +3,11 @@
 //
 // A sample: prepare(), a barrier of the case's ranks, run() between two readings of the steady
 // clock on every rank, then check(), if the unit has one. With check(), prepare() is followed by
-// rehearse(): the rehearsal finds the caches as the check left them, the timed run as a run leaves
-// them. Samples of the yardstick are rehearsed and checked likewise, because they would be faster
-// without. T_i = max over ranks of t[rank][i]; the headline is the median of T_i. A run that is too
-// short for the clock is repeated `batch` times per sample, so that a sample takes 20 us or more,
-// and its time is the mean of the batch: back-to-back runs, as in nccl-tests.
+// rehearse(). The rehearsal starts with the caches that the check left, the timed run with those
+// that a run leaves. Samples of the yardstick are rehearsed and checked likewise, because they
+// would be faster without. T_i = max over ranks of t[rank][i]; the headline is the median of T_i. A
+// run that is too short for the clock is repeated `batch` times per sample, so that a sample takes
+// 20 us or more. Its time is the mean of the batch: back-to-back runs, as in nccl-tests.
 //
 // The barrier's effect on short times: a rank that leaves it first waits inside its run for the
 // rank that leaves last, and the maximum over ranks contains that wait. The exit skew, which
@@ -97,7 +97,7 @@ class Director {
   struct Series {
     double budget_s = 0, per_sample_s = 0, elapsed_s = 0;
     int least = 0;  // samples before the time cap ends it
-    // No time ends it before: the unit demands `least`.
+    // The time cap does not end it before: the unit requires `least`.
     bool needs_least = false;
     std::vector<double> times = {};
   };
@@ -140,7 +140,8 @@ struct Sampled {
 // any rank passed `failed`. A null link is one rank.
 bool barrier(machine::Link* link, bool failed = false);
 
-// Collective over the case's ranks. `link` joins them and carries nothing else; null for one rank.
+// Collective over the case's ranks. `link` connects them and carries nothing else; null for one
+// rank.
 // machine::Timeout and machine::PeerFailure pass through. Other exceptions of the unit are kept in
 // `failure` and passed to on_failure at once. The barrier before each run informs the other ranks,
 // which do not run either. Only a rank already inside its run may keep waiting for the failed rank.

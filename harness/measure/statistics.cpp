@@ -48,7 +48,7 @@ std::optional<std::pair<int, int>> median_ranks(int n, double confidence) {
 double lag1_autocorrelation(std::span<const double> values) {
   if (values.size() < 3) return 0;
   double mean = 0, squares = 0, products = 0;
-  // From the first value on, so that equal values deviate by exactly nothing.
+  // From the first value on, so that equal values deviate by exactly zero.
   for (double value : values) mean += (value - values[0]) / static_cast<double>(values.size());
   mean += values[0];
   for (std::size_t i = 0; i < values.size(); ++i) {

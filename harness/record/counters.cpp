@@ -68,7 +68,7 @@ std::map<std::string_view, Counter>& added() {
   return counters;
 }
 
-// "busy_s/rank:3" -> "busy_s/rank:N"; other names as they are.
+// "busy_s/rank:3" -> "busy_s/rank:N"; other names are unchanged.
 std::string row_name(std::string_view name) {
   constexpr std::string_view of_rank = "/rank:";
   const std::size_t at = name.find(of_rank);

@@ -4,9 +4,8 @@
 // runs must agree on it, whether it claims a speed, and of the table in results/README.md.
 //
 //   static constexpr Counter counters[] = {
-//       {"link_GBps", "GB/s", Better::higher, Nature::measured, "bandwidth of the simulated
-//       link"}};
-//   const bool known = add_counters(counters);  // a unit's own are added by harness::add<Unit>()
+//       {"link_GBps", "GB/s", Better::higher, Nature::measured, "bandwidth of one link"}};
+//   const bool known = add_counters(counters);  // harness::add<Unit>() adds a unit's own counters
 //
 // A name that ends with "/rank:N" is a pattern: N is any rank.
 

@@ -36,7 +36,7 @@ struct OracleResult {
   double measured = 0, expected = 0;  // error and bound; bytes; 0 and 0 for texts and hashes
   std::string text;  // "rank 3: blocks.1.mlp.fc1.weight, error 3.1e-7, bound 1.9e-6"
   Reference reference = Reference::independent;
-  int rank = -1;  // that found it; if fingerprints differ, the one unlike all others
+  int rank = -1;  // that found it; if fingerprints differ, the only different rank
   static auto members(auto& self) {
     return std::tie(self.oracle, self.ruling, self.measured, self.expected, self.text,
                     self.reference, self.rank);
@@ -80,10 +80,9 @@ struct SampleMatrix {
 
 // Rates of every ordered pair of ranks: [from][to], row by row; 0 on the diagonal.
 struct LinkMatrix {
-  std::vector<std::string> hosts;  // of the ranks; empty: there is no matrix
+  std::vector<std::string> hosts;  // of the ranks; empty: no matrix
   std::vector<double> bandwidth_GBps, latency_us;
-  // Hosts whose ranks wait for their cores. Pairs there are called slow only if they are far
-  // slower.
+  // Hosts whose ranks wait for their cores. A pair there counts as slow only if it is much slower.
   std::vector<std::string> crowded_hosts;
 
   // A pair that takes longer than similar pairs.
@@ -105,7 +104,7 @@ struct MemoryMap {
   std::uint64_t bytes = 0;  // of the memory
   std::int64_t events = 0;
   // The allocation that failed and ended the map: requested bytes, free bytes, longest hole. asked
-  // 0: none failed.
+  // 0: no allocation failed.
   std::uint64_t asked = 0, free = 0, longest = 0;
 
   struct Block {
@@ -119,7 +118,8 @@ struct MemoryMap {
 };
 
 // The time of one step by part on every rank, [rank][part]: a rank's parts sum to its step. Hidden
-// parts ran beside the rank's own thread. waited_s is [rank][rank waited for], within the parts.
+// parts ran concurrently with the rank's own thread. waited_s is [rank][rank waited for], within
+// the parts.
 struct StepBreakdown {
   std::vector<std::string> parts, hidden_parts;
   std::vector<std::vector<double>> seconds, hidden_s, waited_s;
@@ -149,7 +149,7 @@ struct Record : Described {
 
   Ruling verdict = Ruling::skipped;
   std::string reason;
-  std::optional<machine::Failure> failure;  // why it failed; read from a file, without its text
+  std::optional<machine::Failure> failure;  // of a failed case; without text if read from a file
   std::vector<OracleResult> oracles;
 
   double seconds = 0;      // headline: median over iterations of the maximum over ranks
@@ -157,7 +157,7 @@ struct Record : Described {
   Quantiles quantiles;
   std::string timing;           // sample, loop, window, armed (sampler.h)
   bool oversubscribed = false;  // ranks shared a GPU, so times say nothing about speed
-  bool shares_cores = false;    // more ranks than cores, so the times include the scheduler's
+  bool shares_cores = false;    // more ranks than cores, so the times include scheduling
   std::string stop;             // converged, time_cap, sample_cap
   SampleMatrix samples;
   std::map<std::string, double> counters;  // counters.h
@@ -168,7 +168,7 @@ double counter(const Record& record, const std::string& key, double otherwise = 
 // An axis's value; empty if the case lacks the axis.
 std::string axis(const Record& record, std::string_view name);
 
-// run.json's context: what describes a launch in addition to its records.
+// run.json's context: the data of a launch in addition to its records.
 struct RunContext {
   std::string profile, command, out_dir;
   std::string status = "running", status_reason;
@@ -177,8 +177,8 @@ struct RunContext {
   std::vector<std::string> words = {};  // of the command line, to continue the run
   std::vector<std::string> resumed = {};   // when it was continued, as dates
   int not_run = 0;                         // cases left out by the time limit
-  std::vector<std::string> injected = {};  // faults put in on purpose
-  // Why the run was aborted. Read from a file it lacks its text, which is status_reason.
+  std::vector<std::string> injected = {};  // deliberate faults
+  // The failure that aborted the run. If read from a file, its text is only in status_reason.
   std::optional<machine::Failure> failure = {};
 };
 

@@ -92,7 +92,7 @@ constexpr std::tuple block_fields{pair{"category", &Block::category},
                                   pair{"address", &Block::address}, pair{"bytes", &Block::bytes},
                                   pair{"begin", &Block::begin}, pair{"end", &Block::end}};
 
-// In addition to its kind. Unknown values are left out.
+// The fields of a failure in addition to its kind. Unknown values are left out.
 const std::pair<const char*, int machine::Failure::*> failure_fields[] = {
     {"rank", &machine::Failure::rank},
     {"peer", &machine::Failure::peer},
@@ -263,7 +263,7 @@ std::string record_json(const Record& record, const Place& place) {
   if (record.step_breakdown.ranks() > 0)
     json["step_breakdown"] = write(record.step_breakdown, step_fields);
   if (!record.timeline.empty()) json["timeline"] = write_list(record.timeline, span_fields);
-  // A loss that is not a number ends the list: the steps before it keep their places.
+  // A loss that is not finite ends the list, so earlier steps keep their places.
   for (const double loss : record.losses) {
     if (!std::isfinite(loss)) break;
     json["losses"].push_back(loss);

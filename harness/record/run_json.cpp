@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 constexpr std::string_view schema_family = "shardmark-run/";
 constexpr std::string_view schema = "shardmark-run/2";
-// Also read. It has no failures, only their texts.
+// An older schema that is also read. It has only the texts of failures.
 constexpr std::string_view older_schema = "shardmark-run/1";
 
 [[noreturn]] void refuse(const std::string& path, int error) {
@@ -149,7 +149,7 @@ Json parse(const std::string& path) {
       return true;
     });
   } catch (const Json::out_of_range&) {
-    throw machine::UsageError(fmt::format("{} holds a number that is too large", path));
+    throw machine::UsageError(fmt::format("{} contains a number that is too large", path));
   } catch (const Json::parse_error& error) {
     const auto before =
         text.begin() + static_cast<std::ptrdiff_t>(std::min(error.byte, text.size()));
@@ -173,7 +173,8 @@ const Json& context_of(const Json& json, const std::string& path) {
   return context;
 }
 
-// Not counted: the case that ran when a rank was lost, which is the last one and failed.
+// Returns the number of finished entries, without a case that ran when a rank was lost. That case
+// is the last one and failed.
 std::size_t finished_entries(const Json& json) {
   const Json& entries = json["benchmarks"];
   const bool torn = json["context"].value("status", "") == "aborted" && !entries.empty() &&
@@ -349,8 +350,8 @@ RunFile read(const std::string& given, bool with_samples) {
   const std::string path = is_directory ? given + "/run.json" : given;
   if (!fs::exists(path, failed))
     throw machine::UsageError(is_directory
-                                  ? fmt::format("{} is not a run: it holds no run.json", given)
-                                  : fmt::format("there is no run at {}", given));
+                                  ? fmt::format("{} is not a run: it contains no run.json", given)
+                                  : fmt::format("no run at {}", given));
   const Json json = parse(path);
   const Json& context = context_of(json, path);
   RunFile run;

@@ -35,9 +35,9 @@ class RunWriter final : public Sink {
  public:
   // Creates the directory and writes a run.json without cases, after removing an older run's files.
   // continues: appends to the finished cases of the run there (read_finished). Throws UsageError if
-  // the path cannot be a directory (a file is there), machine::MachineError if the system refuses
-  // (permission, full disk) or any other writer has the directory; all with path and reason.
-  // `disk`, if any, must outlive this.
+  // the path cannot be a directory (a file is there). Throws machine::MachineError for an error of
+  // the system (permission, full disk), or if another writer has the directory. Errors have path
+  // and reason. `disk`, if any, must outlive this.
   RunWriter(RunContext context, const std::string& directory, bool continues = false,
             machine::DiskFault* disk = nullptr);
 

@@ -390,9 +390,9 @@ TEST_F(RunJson, ASystemErrorIsAMachineError) {
 
 TEST_F(RunJson, LocatesErrorsInForeignAndTruncatedFiles) {
   EXPECT_EQ(message_of([&] { read_run(folder_.path()); }),
-            folder_.path() + " is not a run: it holds no run.json");
+            folder_.path() + " is not a run: it contains no run.json");
   EXPECT_EQ(message_of([&] { read_run(folder_.path("none")); }),
-            "there is no run at " + folder_.path("none"));
+            "no run at " + folder_.path("none"));
   RunWriter writer(context_, directory_);
   writer.add(example_record(0));
   writer.add(example_record(1));
@@ -425,7 +425,7 @@ TEST_F(RunJson, LocatesErrorsInForeignAndTruncatedFiles) {
   EXPECT_NE(message_of([&] { read_run(path); }).find("benchmarks[0]: a slow pair has rank 3 of 3"),
             std::string::npos);
   put(R"({"context": {"schema": "shardmark-run/2", "rates": {"a": 1e999}}, "benchmarks": []})");
-  EXPECT_NE(message_of([&] { read_run(path); }).find("holds a number that is too large"),
+  EXPECT_NE(message_of([&] { read_run(path); }).find("contains a number that is too large"),
             std::string::npos);
   put(R"({"context": {"schema": )" + std::string(1'000'000, '['));
   EXPECT_NE(message_of([&] { read_run(path); }).find("nested more than"), std::string::npos);

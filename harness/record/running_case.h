@@ -1,6 +1,6 @@
 #pragma once
-// The current case of a run, in a file `running` next to run.json: it names the case even if all
-// ranks are lost.
+// The current case of a run, in a file `running` next to run.json. The file names the case even if
+// all ranks are lost.
 
 #include <optional>
 #include <string>
@@ -14,7 +14,7 @@ struct RunningCase {
   std::string name;
 };
 
-// On rank 0, when a case begins. Ignores write errors: writing run.json reports them.
+// Called on rank 0 when a case begins. Ignores write errors, because writing run.json reports them.
 void say_running(const std::string& directory, const std::string& name);
 void say_none_runs(const std::string& directory);
 std::optional<RunningCase> running_case(const std::string& directory);

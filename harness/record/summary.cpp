@@ -84,7 +84,7 @@ Summary summarize(const RunContext& context, const std::vector<Record>& records)
   summary.details = fmt::format("{}{} passed, {} failed, {} skipped", why_rejected(context, counts),
                                 counts.passed, counts.failed, counts.skipped);
   if (context.not_run > 0)
-    summary.details += fmt::format("; {} {} not run: time", context.not_run,
+    summary.details += fmt::format("; {} {} not run (time limit)", context.not_run,
                                    context.not_run == 1 ? "case" : "cases");
   return summary;
 }

@@ -24,7 +24,7 @@ struct UnitSummary {
   const Record* best_case = nullptr;  // among the summarized records; null: no such case
   std::string best;                   // its rate, "4.59 GB/s", or empty
   std::string wire;                   // rate of its rank that sent most, or empty
-  double limit_fraction = 0;          // 0: none
+  double limit_fraction = 0;          // 0: no limit
   std::string speedup;                // over the library, "1.50x", or empty
 };
 
@@ -44,9 +44,9 @@ struct SkipGroup {
 
 struct Summary {
   Counts counts;
-  bool accepted = false;  // something passed, nothing failed, and the run came to its end
+  bool accepted = false;  // a case passed, no case failed, and the run completed
   std::string verdict;    // "ACCEPTED" or "REJECTED"
-  std::string details;    // "214 passed, 0 failed, 31 skipped; 80 cases not run: time"
+  std::string details;    // "214 passed, 0 failed, 31 skipped; 80 cases not run (time limit)"
   std::string line() const { return verdict + ": " + details; }
   std::vector<UnitSummary> units;  // in order of their first case; refer to the records
   std::vector<SkipGroup> skips;    // most cases first
@@ -59,7 +59,7 @@ Summary summarize(const RunContext& context, const std::vector<Record>& records)
 // "other" (its size is unknown).
 std::string_view kind_of_case(const Record& record);
 // A case's key rate: the first of steps/s, tokens/s, bus bandwidth and GFLOP/s of a rank. value 0:
-// the case has none.
+// the case has no rate.
 struct Rate {
   double value = 0;  // comparable between cases of one unit
   const char* name = "";

@@ -87,7 +87,7 @@ TraceWriter::TraceWriter(const std::string& directory, std::size_t kept)
     try {
       written_.keep(nlohmann::json::parse(line));
     } catch (const nlohmann::json::exception&) {
-      continue;  // not ours
+      continue;  // not an event of this program
     }
     text += (text.empty() ? std::string(begin) : std::string(",\n")) + line;
   }

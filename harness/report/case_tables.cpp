@@ -1,4 +1,4 @@
-// The tables of report.html with a row a unit and a row a case.
+// The tables of report.html with one row per unit and with one row per case.
 
 #include <fmt/format.h>
 

@@ -17,7 +17,7 @@ namespace {
 
 constexpr double redraw_s = 0.05;
 constexpr double recent_weight = 0.1;
-// A case that takes longer shows its first median after so many seconds, and then as often.
+// A longer case shows its median so far, first after this time and then at this interval.
 constexpr double so_far_s = 10;
 
 // Removes the middle: a name starts with the unit, and its end distinguishes neighbouring cases.
@@ -132,7 +132,7 @@ namespace {
 
 constexpr std::size_t few_cases = 8;
 
-// "        loss by step: 5.592 5.370 …", the note, or nothing.
+// "        loss by step: 5.592 5.370 …", the note, or empty.
 std::string further_lines(const Record& record) {
   std::string lines;
   if (!record.note.empty()) lines += fmt::format("        {}\n", record.note);
@@ -144,8 +144,7 @@ std::string further_lines(const Record& record) {
 
 constexpr std::size_t few_pairs = 3;
 
-// "        slow pairs: 2 (node-a) to 5 (node-b) bandwidth 3.1 of 12 GB/s, …, and 4 more", or
-// nothing.
+// "        slow pairs: 2 (node-a) to 5 (node-b) bandwidth 3.1 of 12 GB/s, …, and 4 more", or empty.
 std::string slow_pair_line(const Record& record) {
   const LinkMatrix& matrix = record.link_matrix;
   std::string line;
@@ -166,7 +165,7 @@ void Console::case_done(const Record& record) {
   const std::string text =
       case_line(record, terminal_) + further_lines(record) + slow_pair_line(record);
   if (!terminal_.interactive) return put(text);
-  // On a terminal only a failure, a slow pair, or the further lines in a run of few cases.
+  // A terminal shows only failures, slow pairs, and in a run of few cases the further lines.
   const bool show = options_.verbose || record.verdict == Ruling::fail ||
                     !record.link_matrix.slow_pairs.empty() ||
                     (!further_lines(record).empty() && cases_ <= few_cases);
@@ -177,8 +176,8 @@ void Console::case_done(const Record& record) {
   draw(show || done_ == cases_);
 }
 
-// Cases run unit by unit, and units differ: the last cases predict the next, all cases the later
-// ones.
+// Cases run unit by unit, and units differ. So the last cases predict the next case, and all cases
+// predict the later ones.
 double Console::seconds_left() const {
   const double gone = seconds_() - started_s_, mean = gone / static_cast<double>(done_);
   return std::min(std::max(0.0, most_s_ - gone),

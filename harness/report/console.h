@@ -1,6 +1,6 @@
 #pragma once
-// The console output of a run. A terminal shows the machine, one line that is redrawn in place,
-// failures, and at the end a table by unit, or by case if there are few. Elsewhere each finished
+// The console output of a run. A terminal shows the machine, one line that is redrawn in place, and
+// failures. Finally it shows a table by unit, or by case if there are few. Elsewhere each finished
 // case gets a plain line without control characters.
 
 #include <cstdio>
@@ -36,11 +36,11 @@ struct ConsoleOptions {
 
 class Console : public Progress {
  public:
-  // seconds: a clock that only goes forward; the process's when empty.
+  // seconds: a monotonic clock; empty: the process's clock.
   Console(std::FILE* out, Terminal terminal, ConsoleOptions options = {},
           std::function<double()> seconds = {});
 
-  // Limits the displayed remaining time to so many seconds from start.
+  // Limits the displayed remaining time to `seconds` from the start.
   void end_after(double seconds) { most_s_ = seconds; }
   // The machine and the run, above the progress of a terminal: "host" "node1, 2 x EPYC 9654".
   void head(const std::vector<std::pair<std::string, std::string>>& facts);

@@ -13,7 +13,7 @@
 namespace harness {
 namespace {
 
-// A file name as a relative address: escapes the characters that a URL gives a meaning to.
+// A file name as a relative address. Escapes the characters that have a meaning in URLs.
 std::string address(const std::string& name) {
   std::string text = "figures/";
   for (const char c : name) {
@@ -52,7 +52,7 @@ std::string group_html(const std::string& group, const std::vector<Figure>& figu
       if (!body.empty()) body += "</div>\n";
       kind = figure.kind;
       body += fmt::format(
-          "<h3>{}</h3>\n<p class=\"note\">Draw again, all cases, also as PDF: "
+          "<h3>{}</h3>\n<p class=\"note\">To draw all cases again, also as PDF: "
           "<code>scripts/figures.py "
           "{} --only {} --format pdf</code></p>\n<div class=\"figures\">\n",
           escaped(figure.about.empty() ? figure.kind : figure.about), escaped(directory),

@@ -58,7 +58,7 @@ std::optional<std::string> listen(int pipe) {
   }
 }
 
-// Returns why the script did not draw, or empty.
+// Returns the reason why the script did not draw, or empty.
 std::string draw_figures(const std::string& directory) {
   std::string script = script_path();
   if (script.empty()) return "cannot find scripts/figures.py; set SHARDMARK_FIGURES to its path";
@@ -76,7 +76,7 @@ std::string draw_figures(const std::string& directory) {
   ::close(pipe[1]);
   std::string why;
   if (error != 0) {
-    why = fmt::format("python3 does not start: {}", std::strerror(error));
+    why = fmt::format("cannot start python3: {}", std::strerror(error));
   } else {
     const std::optional<std::string> said = listen(pipe[0]);
     if (!said) ::kill(child, SIGKILL);

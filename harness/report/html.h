@@ -21,8 +21,8 @@ std::string report_html(const RunFile& run, const Figures& figures, const std::s
 
 // Parts of the page.
 std::string machine_card(const RunFile& run, const Fields& fields);
-std::string unit_table(const RunFile& run);   // a row a unit
-std::string case_tables(const RunFile& run);  // a folded table a unit
+std::string unit_table(const RunFile& run);   // one row per unit
+std::string case_tables(const RunFile& run);  // one folded table per unit
 std::string oracle_table(const RunFile& run);
 // The algorithms whose results of real numbers have the same bits, by their fingerprints. Empty if
 // no two algorithms ran the same case.

@@ -69,7 +69,7 @@ TEST_F(Html, ShowsAlgorithmsWithTheSameBits) {
   EXPECT_EQ(bits_table(run), "");
   add("direct", "8", "1");
   const std::string same = bits_table(run);
-  EXPECT_NE(same.find("<td>dtype half, ranks 2</td><td>the same of all: direct, ring</td>"),
+  EXPECT_NE(same.find("<td>dtype half, ranks 2</td><td>the same for all: direct, ring</td>"),
             std::string::npos)
       << same;
   for (const auto& [algorithm, fingerprint] :

@@ -31,7 +31,7 @@ class Card {
     if (!value.empty())
       html_ += fmt::format("<div><dt>{}</dt><dd>{}</dd></div>\n", title, escaped(value));
   }
-  // The other fields of the hardware, so that none is hidden.
+  // Adds the other hardware fields, so that no field is hidden.
   void rest() {
     constexpr std::string_view prefix = "hardware.";
     for (const auto& [field, value] : Fields(left_))

@@ -45,7 +45,7 @@ std::string cell_of(const Compared& compared) {
   const auto& [size, most] = *std::ranges::max_element(
       compared.sizes, {}, [](const auto& one) { return one.second.size(); });
   if (most.size() == 1)
-    return fmt::format("the same of all: {}", fmt::join(compared.algorithms, ", "));
+    return fmt::format("the same for all: {}", fmt::join(compared.algorithms, ", "));
   // An algorithm whose bits depend on transport or inner is in several classes.
   std::string text = fmt::format("{} different", most.size());
   if (!size.empty()) text += fmt::format(" at {} bytes", size);
@@ -98,7 +98,7 @@ std::string oracle_table(const RunFile& run) {
                    "<th scope=\"col\" class=\"number\" title=\"cases whose expectation iterates "
                    "the judged code's own "
                    "layout, plan or messages\">Shared reference</th>" +
-                   heads({"Nearest to failing, or the first that failed"}),
+                   heads({"Nearest to failing, or first failure"}),
                rows);
 }
 

@@ -19,7 +19,7 @@ std::string heads(std::initializer_list<std::string_view> titles);
 std::string number_heads(std::initializer_list<std::string_view> titles);
 // <td> elements of numbers.
 std::string number_cells(std::initializer_list<std::string> texts);
-// A <td> that its column is sorted by; empty if the text is.
+// A <td> with the value for sorting; empty if the text is empty.
 std::string sorted_cell(const std::string& text, double value);
 
 // "105 us" with the micro sign.

@@ -2,7 +2,7 @@
 
 namespace harness {
 
-// The page is complete without it: tables are then neither sorted nor searched.
+// The page is complete without the script. Tables are then neither sortable nor searchable.
 const char* const page_script = R"js(
 (function () {
   "use strict";

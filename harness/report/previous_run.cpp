@@ -101,7 +101,7 @@ std::string times_html(const RunComparison& comparison) {
   std::ranges::sort(slower, std::greater{}, &CaseTimes::ratio);
   std::ranges::sort(faster, {}, &CaseTimes::ratio);
   std::string text = fmt::format(
-      "<p>Of {} in both runs, {} took longer and {} took less time by more than the smallest "
+      "<p>{} in both runs: {} took longer and {} took less time by more than the smallest "
       "relevant change.</p>\n",
       counted(comparison.times.size(), "timed case"), slower.size(), faster.size());
   std::vector<const CaseTimes*> shown;
@@ -167,7 +167,7 @@ std::optional<PreviousRun> previous_run(const std::string& directory, const RunF
                                     {launch_of(directory, run, fields)}, options);
       if (previous.comparison.comparable) return previous;
     } catch (const UsageError&) {
-      // Not a run, or without a common case.
+      // Not a run, or no common case.
     }
   }
   return std::nullopt;
@@ -176,7 +176,8 @@ std::optional<PreviousRun> previous_run(const std::string& directory, const RunF
 std::string previous_run_html(const PreviousRun& previous) {
   const RunComparison& comparison = previous.comparison;
   std::string text = fmt::format(
-      "<p>With <code>{}</code> of {}, on the same machine.</p>\n<p class=\"note\">Each side is one "
+      "<p>Compared with <code>{}</code> of {}, on the same machine.</p>\n<p class=\"note\">Each "
+      "side is one "
       "launch, so no change of a time is statistically certain. <code>shardmark ab</code> repeats "
       "launches and decides.</p>\n",
       escaped(previous.name), escaped(previous.date));

@@ -1,5 +1,5 @@
 #pragma once
-// The run before a run on the same machine, and what changed since.
+// The previous run on the same machine, and the changes since then.
 
 #include <optional>
 #include <string>
@@ -11,11 +11,12 @@ namespace harness {
 
 struct PreviousRun {
   std::string name, date;    // of its folder; of its start
-  RunComparison comparison;  // one launch a side: no verdict of a time is certain
+  RunComparison comparison;  // one launch per side, so no verdict of a time is certain
 };
 
-// The latest complete run that is older than `run`, in the folder that holds `directory`, with the
-// same hosts, hardware and ranks. Empty if there is none or no case is common.
+// Returns the latest complete run that is older than `run`, in the folder that contains
+// `directory`, with the same hosts, hardware and ranks. Empty if there is no such run or no common
+// case.
 std::optional<PreviousRun> previous_run(const std::string& directory, const RunFile& run,
                                         const Fields& fields);
 

@@ -8,8 +8,8 @@
 
 namespace harness {
 
-// An <svg> element of the series with the best case, or of the longest series; empty if none has
-// two sizes. A series has equal axes, except those that are sizes.
+// Returns an <svg> element of the series with the best case, or of the longest series. Empty if no
+// series has two sizes. A series has equal axes, except those that are sizes.
 std::string sparkline(const std::vector<const Record*>& records, const Record* best);
 
 }  // namespace harness

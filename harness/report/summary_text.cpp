@@ -95,7 +95,7 @@ std::string case_table(const std::string& unit, const std::vector<const Record*>
                      aligned(rows, room_of(terminal)), footnote(rows));
 }
 
-constexpr std::size_t few_lines = 60;  // of case tables; more cases get one row a unit
+constexpr std::size_t few_lines = 60;  // of case tables; more cases get one row per unit
 
 std::string tables(const Summary& summary, const std::vector<Record>& records,
                    const Terminal& terminal, bool of_cases) {

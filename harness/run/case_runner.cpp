@@ -212,7 +212,7 @@ void CaseRunner::run(const PlannedCase& plan, int repetition, Record& record,
     return;
   }
 
-  fail(record, {.text = "did not end"});  // stays if this throws
+  fail(record, {.text = "did not end"});  // remains if this function throws
   world_.device().ledger().reset_peaks();
   std::unique_ptr<Instance> instance;
   failure = phase("setting up", [&] {
@@ -223,7 +223,7 @@ void CaseRunner::run(const PlannedCase& plan, int repetition, Record& record,
   if (failure) return fail(record, *failure);
   if (options_.timing == Timing::armed && !instance->only_queues()) {
     record = skipped(plan, repetition,
-                     "timing armed needs a run that only queues work on the device's stream");
+                     "timing armed requires a run that only queues work on the device's stream");
     return;
   }
 

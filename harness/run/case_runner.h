@@ -23,9 +23,9 @@ class CaseRunner {
   Rates& rates() { return rates_; }
 
   // Collective over the first plan.ranks ranks of the world. An exception of the unit on any rank
-  // fails the case on all. On the world's rank 0 record is complete. It is filled during the case,
-  // so that it has the known part if this throws: machine::Timeout, machine::PeerFailure, or any
-  // error after which the ranks are in different places.
+  // fails the case on all ranks. On the world's rank 0 record is complete. It is filled during the
+  // case, so that it has the known part if this throws: machine::Timeout, machine::PeerFailure, or
+  // any error after which the ranks are out of step.
   // on_block: SamplingLimits::on_block.
   void run(const PlannedCase& plan, int repetition, Record& record,
            const std::function<void(double seconds, int samples)>& on_block = {});
@@ -36,7 +36,7 @@ class CaseRunner {
   machine::World& world_;
   const RunOptions& options_;
   Rates rates_;
-  std::map<int, std::unique_ptr<machine::Link>> links_;  // by ranks: made once for each
+  std::map<int, std::unique_ptr<machine::Link>> links_;  // by number of ranks; each made once
 };
 
 // The record of a case that did not run.

@@ -114,7 +114,7 @@ GoogleFront::GoogleFront(const std::vector<std::string>& flags) {
     const std::string word = whole.starts_with(prefix) ? whole.substr(prefix.size()) : "";
     if (contains(meaningless, word))
       throw UsageError(
-          fmt::format("{} has no meaning here: the sampler decides how long a case runs", whole));
+          fmt::format("{} is not supported: the sampler decides how long a case runs", whole));
     if (!contains(honoured, word) && !contains(ours, word))
       throw UsageError(machine::unknown("flag", whole, known));
     if (word == "filter")
@@ -131,7 +131,7 @@ GoogleFront::GoogleFront(const std::vector<std::string>& flags) {
         check_word(word, value, {"ns", "us", "ms", "s"});
       } else if (word == "repetitions") {
         repetitions_ = AxisText<int>::parse("benchmark_repetitions", value);
-        if (repetitions_ < 1) throw UsageError("--benchmark_repetitions: at least 1");
+        if (repetitions_ < 1) throw UsageError("--benchmark_repetitions must be at least 1");
       } else if (word == "context") {
         if (value.find('=') == std::string::npos)
           throw UsageError(fmt::format("{}: '{}' is not key=value", whole, value));

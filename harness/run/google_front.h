@@ -17,8 +17,8 @@ namespace harness {
 
 class GoogleFront {
  public:
-  // Throws UsageError: an unknown flag (with the nearest), one that has no meaning here, a
-  // malformed value, a --benchmark_out that cannot be written.
+  // Throws UsageError for an unknown flag (with the nearest), an unsupported flag, a malformed
+  // value, or a --benchmark_out that cannot be written.
   explicit GoogleFront(const std::vector<std::string>& flags);
 
   bool list_only() const { return list_only_; }

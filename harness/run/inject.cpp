@@ -180,7 +180,7 @@ void check_ranks(const std::vector<Fault>& faults, int ranks) {
   for (const Fault& fault : faults)
     for (const int rank : {fault.rank, fault.peer})
       if (rank >= ranks)
-        throw UsageError(fmt::format("--inject {}: there is no rank {}, this launch has {}",
+        throw UsageError(fmt::format("--inject {}: rank {} does not exist (number of ranks: {})",
                                      fault.text, rank, ranks));
 }
 

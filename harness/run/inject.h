@@ -70,7 +70,7 @@ class Injection {
  private:
   bool mine(const Fault& fault) const { return fault.rank == world_.rank(); }
   void begin(const Fault& fault);
-  // Around a run of the unit in a sample, and around its judging.
+  // Called around a run of the unit in a sample, and around its judging.
   void before(bool judges);
   void after(double own_s);
   // Called after a matrix product is written.

@@ -94,7 +94,7 @@ class CaseLoop {
   std::vector<Record> records_;
   std::map<std::pair<std::string, int>, std::size_t> place_;  // by name and repetition
   std::exception_ptr fatal_;
-  std::string unwritten_;  // why sink or progress could not
+  std::string unwritten_;  // the reason why sink or progress failed
 };
 
 // The value of the axis `transport`, if its links have a limit.
@@ -194,7 +194,7 @@ void CaseLoop::lead_case(std::size_t index, int repetition, Progress& progress) 
     record.trace = {};
     place_[{record.name, repetition}] = records_.size();
     records_.push_back(std::move(record));
-  } catch (const std::exception& error) {  // of sink or progress: no rank is lost
+  } catch (const std::exception& error) {  // thrown by sink or progress; no rank is lost
     if (unwritten_.empty()) unwritten_ = error.what();
     context_.status_reason = unwritten_;
     context_.failure = machine::failure_of(error);
@@ -250,7 +250,7 @@ int CaseLoop::lead(Progress& progress) {
       },
       [&]() -> std::string {
         if (!context_.status_reason.empty()) return "not run: " + context_.status_reason;
-        return signal_ != 0 ? "not run: interrupted" : "not run: time";
+        return signal_ != 0 ? "not run: interrupted" : "not run: time limit";
       });
 
   if (!ends()) context_.not_run += missing(selected, front->repetitions());

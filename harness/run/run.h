@@ -30,8 +30,8 @@ struct RunOptions {
   std::string data_file, load_file, save_file;
   std::uint64_t seed = 1234;
   double max_seconds_per_case = 1;  // of sampling
-  // For all cases: no case begins later, and turns.h determines their order. Infinity: their own
-  // order.
+  // Time limit of all cases: no case begins later, and turns.h determines their order. Infinity:
+  // the planned order.
   double max_seconds = std::numeric_limits<double>::infinity();
   Timing timing = Timing::sample;
   std::vector<std::string> google_flags;  // --benchmark_…, as given

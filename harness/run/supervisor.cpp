@@ -38,7 +38,7 @@ SupervisedRank::SupervisedRank() {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return;
   const pid_t rank = ::fork();
-  if (rank < 0) return;  // unsupervised is better than not at all
+  if (rank < 0) return;  // the rank runs unsupervised
   if (rank == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != supervisor) ::_exit(rank_lost);
@@ -57,7 +57,7 @@ SupervisedRank::SupervisedRank() {
   if (WIFEXITED(status) && (WEXITSTATUS(status) != 0 || came_to_its_end))
     ::_exit(WEXITSTATUS(status));
   if (WIFEXITED(status))
-    linger(fmt::format("shardmark: rank process {} ended with code 0 before its end\n", rank));
+    linger(fmt::format("shardmark: rank process {} exited with code 0 too early\n", rank));
   const int signal = WTERMSIG(status);
   if (signal == SIGINT || signal == SIGTERM) ::_exit(128 + signal);
   linger(fmt::format("shardmark: rank process {} was ended by signal {} ({})\n", rank, signal,

@@ -35,7 +35,7 @@ class Turns {
   };
   struct Unit {
     std::vector<Case> left;
-    std::size_t numbers = 0;        // of values there are
+    std::size_t numbers = 0;        // of different values
     std::vector<std::size_t> runs;  // of each pair of values
     double seconds = 0;
 

@@ -26,7 +26,7 @@ using namespace std::chrono_literals;
 constexpr auto period = 200ms;
 constexpr double grace_s = 1;
 constexpr double last_resort_s = 10;  // for a reporter to write; then all ranks end
-// Before the waits time out: until then every rank shows its peer.
+// Before the waits time out, because until then every rank shows its peer.
 double before_waits_end(double timeout_s) {
   return std::max(timeout_s / 2, 0.95 * timeout_s - 2 * grace_s);
 }
@@ -196,7 +196,7 @@ void Watchdog::end_launch() {
   machine::Board& board = world_.board();
   const auto report = diagnose(eye_->look(start), start, timeout_s_);
   if (!report) return;
-  if (anybody_reported()) ::_exit(rank_lost);  // after the look, which may have missed the reporter
+  if (anybody_reported()) ::_exit(rank_lost);  // last: the look may have missed the reporter
   if (report->reporter != world_.rank()) {
     while (!anybody_reported() && machine::steady_s() - start < last_resort_s) {
       board.mine().heartbeat.fetch_add(1);
@@ -218,7 +218,7 @@ void Watchdog::end_launch() {
       write_junit(out_dir_);
       write_report(out_dir_, /*draw=*/false);
     } catch (const std::exception& error) {
-      say(fmt::format("the run is not closed: {}", error.what()));
+      say(fmt::format("cannot close the run: {}", error.what()));
     }
   }
   board.mine().heartbeat.store(reported);

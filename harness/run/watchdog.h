@@ -8,8 +8,8 @@
 // Ranks that are threads of one process are not watched.
 //
 // Launchers kill all ranks if one is killed; SupervisedRank (supervisor.h) prevents that. MPICH's
-// mpiexec also needs -disable-auto-cleanup, or it does so if a rank ends early, and returns 9
-// instead of 4.
+// mpiexec also needs -disable-auto-cleanup. Otherwise it kills all ranks if one ends early, and
+// returns 9 instead of 4.
 
 #include <condition_variable>
 #include <memory>

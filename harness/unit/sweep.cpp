@@ -64,7 +64,7 @@ std::int64_t parse_integer(std::string_view axis, std::string_view text) {
 
 using NumberParser = std::int64_t (*)(std::string_view, std::string_view);
 
-// "first:last[:xfactor|:+step]"; without a step numbers count and sizes double.
+// "first:last[:xfactor|:+step]". Without a step, numbers increase by 1 and sizes double.
 std::vector<std::int64_t> parse_range(std::string_view axis, std::string_view text,
                                       NumberParser parse) {
   constexpr std::string_view form = "a range first:last:xfactor or first:last:+step";
@@ -390,7 +390,7 @@ std::vector<AnySweep::Selected> AnySweep::select(Profile profile, const AxisFlag
   std::erase_if(refused, [&](const auto& one) { return accepted.contains(one.first); });
   if (refused.empty()) return cases;
   const auto& [one, why] = *refused.begin();
-  // With several values only the reason tells which one is wrong.
+  // With several values, only the reason identifies the wrong value.
   throw UsageError(refused.size() > 1 ? why : fmt::format("{} {}: {}", one.first, one.second, why));
 }
 

@@ -17,17 +17,16 @@
 //   }
 //
 // Contract:
-// - Cases come slice by slice, in each with the first axis slowest. A case of two slices counts
-//   once, for the first. Several slices may have one name.
+// - Cases come slice by slice, and within a slice with the first axis slowest. A case of two slices
+//   counts once, for the first. Several slices may have one name.
 // - A flag replaces the values of its axis in every slice of the profile, even if the slice does
-// not
-//   vary it.
+//   not vary it.
 // - `only` leaves out invalid combinations. So a slice may vary ranks, tp, pp and dp freely if
 //   `only` requires ranks == tp * pp * dp.
 // - A field may also be a function: vary(+[](Case& c) -> int& { return c.config.tp; }, {1, 2}). The
 //   axis and `vary` must name the same function.
 // - Each unit has a slice of Profile::smoke: tiny shapes that pass on threads in about a second,
-//   with sanitizers too.
+//   also with sanitizers.
 // - Errors: logic_error if two axes have the same name or field, or a slice varies a field that is
 //   not an axis or varies a field twice; UsageError for a value that its axis does not allow.
 
@@ -113,8 +112,8 @@ struct AxisInfo {
 // Throws UsageError with the nearest allowed value if axis.allowed lacks this value.
 void check_allowed(const AxisInfo& axis, const std::string& value);
 
-// Case without its type: one compiled Sweep serves all units. A setter assigns one value of an
-// axis.
+// A Case without its type, so that one compiled Sweep serves all units. A setter assigns one value
+// of an axis.
 using Setter = std::function<void(void*)>;
 
 // The values that a slice gives one axis.
@@ -132,13 +131,13 @@ template <class Case, class T>
 Variation vary(T& (*field)(Case&), std::type_identity_t<std::vector<T>> values);
 
 // Selects one in `of` combinations of a slice's product: those whose value indices sum to `at`
-// modulo `of`. Every two values of two axes still meet. Ignored if a flag replaces the values of an
-// axis that the slice varies.
+// modulo `of`. Every pair of values of two axes still occurs. Ignored if a flag replaces the values
+// of an axis that the slice varies.
 struct Diagonal {
   std::size_t of = 1, at = 0;
 };
 
-// The sweep of a Case that only its setters know.
+// The sweep of a Case whose type only its setters know.
 class AnySweep {
  public:
   std::vector<AxisInfo> axes(Profile profile) const;

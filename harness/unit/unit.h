@@ -184,8 +184,8 @@ NamedCase read_case_name(std::string_view name);
 
 // All registered units, by name.
 std::vector<const Family*> families();
-// The units of these names of units or cases, each once; all if none is named. Throws UsageError
-// for an unknown name.
+// The units of these names of units or cases, each once; all units if the list is empty. Throws
+// UsageError for an unknown name.
 std::vector<const Family*> families(const std::vector<std::string>& units);
 // Throws std::logic_error if another unit has this name.
 bool add(std::unique_ptr<Family> family);
@@ -193,10 +193,11 @@ bool add(std::unique_ptr<Family> family);
 template <UnitType U>
 bool add();
 
-// The named cases and the cases of the named units (all if none is named), in order. A flag applies
-// to the units that have its axis, not to named cases. Throws UsageError: an unknown unit, a flag
-// that no selected unit has, a value that a named unit does not allow, no case. If no unit is
-// named, units that do not allow a value are left out, and it is an error if none allows it.
+// The named cases and the cases of the named units (all units if no unit is named), in order. A
+// flag applies to the units that have its axis, not to named cases. Throws UsageError for an
+// unknown unit, a flag that no selected unit has, a value that a named unit rejects, or no case. If
+// no unit is named, units that do not allow a value are left out. It is an error if all units
+// reject it.
 std::vector<PlannedCase> plan_cases(const std::vector<std::string>& units,
                                     const PlanRequest& request);
 

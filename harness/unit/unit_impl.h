@@ -30,7 +30,8 @@ Traits traits(const typename U::Case& the_case) {
   return traits;
 }
 
-// Rejects an optional member with another signature than in unit.h: it would be ignored silently.
+// Rejects an optional member with another signature than in unit.h, because it would be ignored
+// silently.
 template <class U>
 constexpr bool optional_members_fit() {
   if constexpr (requires { &U::why_not; })
@@ -173,7 +174,7 @@ class AnyFamily : public Family {
  private:
   UnitTable unit_;
   mutable std::once_flag once_;
-  mutable AxisValues defaults_;  // computed when first asked for: most units are never asked
+  mutable AxisValues defaults_;  // computed on first use; most units never need them
 };
 
 template <UnitType U>

@@ -223,7 +223,7 @@ class Refused(TemporaryFolder):
                              ("die:rank=1", "iteration is missing"),
                              ("hang:rank=1,iteration=1,iteration=2", "'iteration' is given twice"),
                              ("die:rank=one,iteration=2", "rank is 'one'; expected a whole number (example: rank=1)"),
-                             ("die:rank=2,iteration=2", "there is no rank 2, this launch has 2"),
+                             ("die:rank=2,iteration=2", "rank 2 does not exist (number of ranks: 2)"),
                              ("slow_link:ranks=0-1,rate=50MB", "rate is '50MB'; expected a rate (example: rate=50MB/s)"),
                              ("slow_rank:rank=1", "either factor (above 1) or seconds"),
                              ("wrong_version:rank=1,library=ncll,version=2", "did you mean 'nccl'?")):

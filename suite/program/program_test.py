@@ -113,8 +113,8 @@ class BadInput(TemporaryFolder):
     def test_comparisons(self):
         os.mkdir(self.path("empty"))
         self.refused(2, ["compare", self.path("empty")], "BASE and NEW", "1 is given")
-        self.refused(2, ["compare", self.path("empty"), self.path("none")], "BASE", "empty holds no run.json")
-        self.refused(2, ["compare", self.path("none"), self.path("empty")], "BASE: there is no folder")
+        self.refused(2, ["compare", self.path("empty"), self.path("none")], "BASE", "empty and its folders contain no run.json")
+        self.refused(2, ["compare", self.path("none"), self.path("empty")], "BASE: no folder at")
         self.refused(2, ["compare", "a", "b", "--factr", "nccl"], "'--factr'", "'--factor'")
         self.refused(2, ["compare", "a", "b", "--fail-on", "inconclusiv"], "'inconclusiv'", "'inconclusive'")
         self.refused(2, ["compare", "a", "b", "--json", self.path("no/c.json")], "no/c.json")

@@ -119,7 +119,7 @@ class GoodRun(TemporaryFolder):
         out = self.path("run")
         done = shardmark(*words, "--max-minutes", "1e-9", "--out", out, env=NO_FIGURES)
         self.assertIn("nothing passed", done.stdout)
-        self.assertIn("; 8 cases not run: time", done.stdout)
+        self.assertIn("; 8 cases not run (time limit)", done.stdout)
         done = shardmark("run", "--resume", out, "--max-minutes", "10", env=NO_FIGURES)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn("ACCEPTED: 8 passed, 0 failed, 0 skipped\n", done.stdout)
